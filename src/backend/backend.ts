@@ -1,0 +1,144 @@
+/**
+ * What a device must implement, and nothing else. `Tensor` has checked shapes, dtypes and devices before it calls a
+ * backend, so a backend only computes. Conventions that hold for every method:
+ *
+ * - A `View` is a storage seen through a layout; any strides and offset are allowed, broadcast (stride 0) included.
+ * - Results are new contiguous storages in row-major order, unless a method says that it writes into a view.
+ * - Zero-element views are allowed everywhere.
+ * - Operands of one call live on this backend. Methods borrow their operands.
+ * - Ids are u8, u32 or i64. The largest value of the id type means "nothing": reads give 0, writes are skipped. Any
+ *   other id out of range is an `InvalidIndex` error, thrown at once or, by an asynchronous device, at the next read.
+ */
+import type { DType } from "../core/dtype.ts";
+import type { Layout } from "../core/layout.ts";
+import type { Storage } from "./storage.ts";
+
+export interface View {
+  readonly storage: Storage;
+  readonly layout: Layout;
+}
+
+export const unaryOps = [
+  "neg", "recip", "exp", "log", "sin", "cos", "tanh", "erf", "ceil", "floor", "round", "normcdf", "abs", "sqr", "sqrt",
+  "gelu", "gelu_erf", "relu", "silu", "sign", "sigmoid", "elu", "powf",
+] as const;
+export type UnaryOp = (typeof unaryOps)[number];
+
+export const binaryOps = ["add", "sub", "mul", "div", "maximum", "minimum", "pow"] as const;
+export type BinaryOp = (typeof binaryOps)[number];
+
+export const compareOps = ["eq", "ne", "lt", "le", "gt", "ge"] as const;
+export type CompareOp = (typeof compareOps)[number];
+
+export const reduceOps = ["sum", "min", "max", "argmin", "argmax"] as const;
+export type ReduceOp = (typeof reduceOps)[number];
+
+export interface Window2d {
+  readonly stride: readonly [number, number];
+  readonly padding: readonly [number, number];
+  readonly dilation: readonly [number, number];
+}
+export interface ConvParams extends Window2d {
+  readonly groups: number;
+}
+export interface ConvTransposeParams extends ConvParams {
+  readonly outputPadding: readonly [number, number];
+}
+
+export interface SdpaParams {
+  readonly scale: number;
+  /** Row i sees keys ≤ i + tk − tq. */
+  readonly causal: boolean;
+  /** Scores become tanh(s / softcap) · softcap; 0 turns it off. */
+  readonly softcap: number;
+  /** With causal: a row sees only its last `window` keys; 0 turns it off. */
+  readonly window: number;
+}
+
+export interface MemoryStats {
+  /** Bytes that tensors hold now. */
+  readonly live: number;
+  /** Bytes kept for reuse. */
+  readonly cached: number;
+  /** The largest `live` so far. */
+  readonly peak: number;
+  /** How many storages hold the live bytes. */
+  readonly storages: number;
+}
+
+/** A piece of device memory; only its backend knows more. */
+export interface Block {
+  readonly bytes: number;
+}
+
+export interface Backend {
+  /** The device's name as users write it: "cpu", "rocm:0". */
+  readonly name: string;
+
+  /** Uninitialised memory; throws `OutOfMemory` with sizes. */
+  alloc(bytes: number): Block;
+  free(block: Block): void;
+  memory(): MemoryStats;
+  /** Returns cached memory to the system. */
+  trim(): void;
+  synchronize(): Promise<void>;
+
+  write(dst: Storage, byteOffset: number, data: Uint8Array): void;
+  /** The result is a copy. */
+  read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array>;
+  readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array;
+
+  fill(dtype: DType, n: number, value: number | bigint): Storage;
+  /** Philox 4×32-10 keyed by `seed`: uniform on [a, b) or normal with mean a and deviation b. Float dtypes. */
+  random(kind: "uniform" | "normal", dtype: DType, n: number, seed: bigint, a: number, b: number): Storage;
+
+  /** `param` is elu's alpha and powf's exponent. Floats; neg, abs, sqr, sign and relu also integers. */
+  unary(op: UnaryOp, x: View, param: number): Storage;
+  /** x · mul + add, in x's dtype. */
+  affine(x: View, mul: number, add: number): Storage;
+  /** Both views have the result's shape. */
+  binary(op: BinaryOp, a: View, b: View): Storage;
+  /** As `binary`; the result is u8. */
+  compare(op: CompareOp, a: View, b: View): Storage;
+  where(cond: View, onTrue: View, onFalse: View): Storage;
+  cast(x: View, to: DType): Storage;
+  /** Copies between views of one shape and dtype; `dst` does not overlap itself. */
+  copy(src: View, dst: View): void;
+
+  /** Reduces the last `dims` dims; the result has the others. argmin and argmax give u32, the first index wins. */
+  reduce(op: ReduceOp, x: View, dims: number): Storage;
+  /** Running sum along the last dim. */
+  cumsum(x: View): Storage;
+  /** The stable order of the last dim as u32; NaN last. */
+  argsort(x: View, descending: boolean): Storage;
+
+  /** x with dim `dim` replaced by ids' single dim. */
+  indexSelect(x: View, ids: View, dim: number): Storage;
+  /** out[i,j,k] = x[i, ids[i,j,k], k] for dim 1; ids may be smaller than x on the other dims. */
+  gather(x: View, ids: View, dim: number): Storage;
+  /** dst[i, ids[i,j,k], k] = (or +=) src[i,j,k] for dim 1; `dst` is contiguous, src and ids have one shape. */
+  scatter(dst: View, ids: View, src: View, dim: number, add: boolean): void;
+  /** dst[i, ids[j], k] += src[i,j,k] for dim 1; `dst` is contiguous. */
+  indexAdd(dst: View, ids: View, src: View, dim: number): void;
+
+  /** (…, m, k) × (…, k, n) with equal leading dims (broadcast ones have stride 0). */
+  matmul(a: View, b: View): Storage;
+
+  /** x (b, c, h, w), w (o, c/groups, kh, kw) → (b, o, h', w'). */
+  conv2d(x: View, w: View, p: ConvParams): Storage;
+  /** x (b, c, h, w), w (c, o/groups, kh, kw) → (b, o, h', w'). */
+  convTranspose2d(x: View, w: View, p: ConvTransposeParams): Storage;
+  pool2d(kind: "avg" | "max", x: View, kernel: readonly [number, number], stride: readonly [number, number]): Storage;
+  upsampleNearest2d(x: View, size: readonly [number, number]): Storage;
+  /** `scale` overrides in/out as the source step where the user gave a scale factor. */
+  upsampleBilinear2d(x: View, size: readonly [number, number], alignCorners: boolean, scale: readonly [number, number] | null): Storage;
+
+  /** Over the last dim. */
+  softmax(x: View, log: boolean): Storage;
+  rmsNorm(x: View, weight: View | null, eps: number): Storage;
+  layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage;
+  /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
+  rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage;
+  /** q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). */
+  sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage;
+}

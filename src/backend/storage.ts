@@ -1,0 +1,126 @@
+/**
+ * A storage is a block of device memory with a dtype, shared by all tensors that view it. It is freed by the first of
+ * these to happen:
+ *
+ * - the last of its tensors is disposed (by `using`, `dispose()` or the end of a scope): counted in `refs`;
+ * - the garbage collector finds it unreachable. JavaScript reports that only between turns of the event loop, and
+ *   knows nothing of the device memory behind a small object, so `collect()` also looks by itself: when enough has
+ *   been allocated since the last look, it runs the collector and frees what died. A loop of ops that never yields
+ *   and never disposes therefore stays within a bound.
+ */
+import { setFlagsFromString } from "node:v8";
+import { createContext, runInNewContext, Script } from "node:vm";
+import { type DType, sizeOf } from "../core/dtype.ts";
+import { fail } from "../core/errors.ts";
+import type { Backend, Block } from "./backend.ts";
+
+interface Tracked {
+  readonly backend: Backend;
+  readonly block: Block;
+  readonly ref: WeakRef<Storage>;
+}
+
+const tracked = new Set<Tracked>();
+const registry = new FinalizationRegistry<Tracked>((entry) => reclaim(entry));
+
+function reclaim(entry: Tracked): void {
+  if (tracked.delete(entry)) entry.backend.free(entry.block);
+}
+
+export class Storage {
+  readonly backend: Backend;
+  readonly block: Block;
+  readonly dtype: DType;
+  readonly length: number;
+  #refs = 0;
+  #entry: Tracked;
+
+  private constructor(backend: Backend, block: Block, dtype: DType, length: number) {
+    this.backend = backend;
+    this.block = block;
+    this.dtype = dtype;
+    this.length = length;
+    this.#entry = { backend, block, ref: new WeakRef(this) };
+    tracked.add(this.#entry);
+    registry.register(this, this.#entry, this.#entry);
+  }
+
+  /** Uninitialised memory for `length` elements. */
+  static alloc(backend: Backend, dtype: DType, length: number): Storage {
+    const bytes = length * sizeOf(dtype);
+    allocated += bytes + OVERHEAD;
+    if (allocated > budget) collect();
+    return new Storage(backend, allocBlock(backend, bytes), dtype, length);
+  }
+
+  get byteLength(): number {
+    return this.length * sizeOf(this.dtype);
+  }
+
+  get freed(): boolean {
+    return !tracked.has(this.#entry);
+  }
+
+  retain(): void {
+    if (this.freed) fail("Disposed", `the storage of ${this.length} ${this.dtype} elements on ${this.backend.name} was disposed`);
+    this.#refs++;
+  }
+
+  release(): void {
+    if (--this.#refs > 0) return;
+    registry.unregister(this.#entry);
+    reclaim(this.#entry);
+    allocated -= this.byteLength + OVERHEAD; // given back by hand: no reason to look for garbage
+  }
+}
+
+function allocBlock(backend: Backend, bytes: number): Block {
+  try {
+    return backend.alloc(bytes);
+  } catch (error) {
+    // Garbage may hold what is missing: one more look before the error reaches the user.
+    if (collect() === 0) throw error;
+    return backend.alloc(bytes);
+  }
+}
+
+/** Counted per storage besides its bytes, so that very many tiny tensors trigger a look, too. */
+const OVERHEAD = 1024;
+const LEAST_BUDGET = 64 * 2 ** 20;
+let budget = LEAST_BUDGET;
+let allocated = 0;
+
+let runCollector: (() => void) | undefined;
+
+function collector(): () => void {
+  setFlagsFromString("--expose-gc");
+  const gc = runInNewContext("gc") as () => void;
+  // A WeakRef keeps its target alive until the current job ends. Evaluating a script in a context with a microtask
+  // queue of its own ends a job in V8's eyes, so that targets made in this very turn can be collected.
+  const context = createContext({}, { microtaskMode: "afterEvaluate" });
+  const script = new Script("0");
+  return () => {
+    script.runInContext(context);
+    gc();
+  };
+}
+
+/** Runs the garbage collector and frees every storage that no tensor reaches. Returns how many were freed. */
+export function collect(): number {
+  runCollector ??= collector();
+  runCollector();
+  let live = 0;
+  let freed = 0;
+  for (const entry of tracked) {
+    const storage = entry.ref.deref();
+    if (storage) {
+      live += entry.block.bytes + OVERHEAD;
+    } else {
+      reclaim(entry);
+      freed++;
+    }
+  }
+  allocated = 0;
+  budget = Math.max(LEAST_BUDGET, live);
+  return freed;
+}
