@@ -46,9 +46,12 @@ export function setThreads(n: i32): void {
 /** Runs `kernel` over 0 … total−1 in chunks of `grain` items; returns when all are done. */
 export function parallel(kernel: Kernel, total: usize, grain: usize): void {
   if (total == 0) return;
-  const chunks = (total + grain - 1) / grain;
+  const chunks = (total - 1) / grain + 1; // sums near 4 Gi would overflow
   if (chunks == 1 || load<i32>(THREADS) <= 1) {
-    for (let lo: usize = 0; lo < total; lo += grain) kernel(lo, min(total, lo + grain));
+    for (let chunk: usize = 0; chunk < chunks; chunk++) {
+      const lo = chunk * grain;
+      kernel(lo, lo + min(grain, total - lo));
+    }
     return;
   }
   const generation = load<i32>(SIGNAL) + 1;
@@ -81,7 +84,7 @@ function takeChunks(generation: i32): void {
     const grain = <usize>load<u32>(GRAIN);
     if (atomic.cmpxchg<u64>(TICKET, ticket, ticket + 1) != ticket) continue;
     const lo = <usize>(<u32>ticket) * grain;
-    call_indirect<void>(kernel, lo, min(total, lo + grain));
+    call_indirect<void>(kernel, lo, lo + min(grain, total - lo));
     if (atomic.add<i32>(DONE, 1) + 1 == <i32>chunks) atomic.notify(DONE, 1);
   }
 }
