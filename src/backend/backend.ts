@@ -19,8 +19,29 @@ export interface View {
 }
 
 export const unaryOps = [
-  "neg", "recip", "exp", "log", "sin", "cos", "tanh", "erf", "ceil", "floor", "round", "normcdf", "abs", "sqr", "sqrt",
-  "gelu", "gelu_erf", "relu", "silu", "sign", "sigmoid", "elu", "powf",
+  "neg",
+  "recip",
+  "exp",
+  "log",
+  "sin",
+  "cos",
+  "tanh",
+  "erf",
+  "ceil",
+  "floor",
+  "round",
+  "normcdf",
+  "abs",
+  "sqr",
+  "sqrt",
+  "gelu",
+  "gelu_erf",
+  "relu",
+  "silu",
+  "sign",
+  "sigmoid",
+  "elu",
+  "powf",
 ] as const;
 export type UnaryOp = (typeof unaryOps)[number];
 
@@ -131,7 +152,12 @@ export interface Backend {
   pool2d(kind: "avg" | "max", x: View, kernel: readonly [number, number], stride: readonly [number, number]): Storage;
   upsampleNearest2d(x: View, size: readonly [number, number]): Storage;
   /** `scale` overrides in/out as the source step where the user gave a scale factor. */
-  upsampleBilinear2d(x: View, size: readonly [number, number], alignCorners: boolean, scale: readonly [number, number] | null): Storage;
+  upsampleBilinear2d(
+    x: View,
+    size: readonly [number, number],
+    alignCorners: boolean,
+    scale: readonly [number, number] | null,
+  ): Storage;
 
   /** Over the last dim. */
   softmax(x: View, log: boolean): Storage;

@@ -62,7 +62,8 @@ export class Storage {
   }
 
   retain(): void {
-    if (this.freed) fail("Disposed", `the storage of ${this.length} ${this.dtype} elements on ${this.backend.name} was disposed`);
+    if (this.freed)
+      fail("Disposed", `the storage of ${this.length} ${this.dtype} elements on ${this.backend.name} was disposed`);
     this.#refs++;
   }
 

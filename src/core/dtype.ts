@@ -18,7 +18,9 @@ interface DTypeInfo {
 const float = (size: DTypeInfo["size"], code: number): DTypeInfo => ({ size, kind: "float", code, range: null });
 const int = (size: DTypeInfo["size"], code: number, signed: boolean): DTypeInfo => {
   const bits = BigInt(size * 8);
-  const range = signed ? ([-(1n << (bits - 1n)), (1n << (bits - 1n)) - 1n] as const) : ([0n, (1n << bits) - 1n] as const);
+  const range = signed
+    ? ([-(1n << (bits - 1n)), (1n << (bits - 1n)) - 1n] as const)
+    : ([0n, (1n << bits) - 1n] as const);
   return { size, kind: "int", code, range };
 };
 
@@ -106,7 +108,11 @@ export function decode(bytes: Uint8Array, dtype: DType): TypedArray {
   return convert ? Float32Array.from(raw as Uint16Array, convert) : (raw as TypedArray);
 }
 
-const fromNumber: Partial<Record<DType, (x: number) => number>> = { f16: f32ToF16, bf16: f32ToBf16, f8e4m3: f32ToF8e4m3 };
+const fromNumber: Partial<Record<DType, (x: number) => number>> = {
+  f16: f32ToF16,
+  bf16: f32ToBf16,
+  f8e4m3: f32ToF8e4m3,
+};
 const bf16Word = new Uint32Array(1);
 const bf16Float = new Float32Array(bf16Word.buffer);
 const toNumber: Partial<Record<DType, (bits: number) => number>> = {

@@ -154,7 +154,10 @@ export class Layout {
       const own = i < lead ? 1 : this.shape[i - lead]!;
       if (own === d) return i < lead ? 0 : this.strides[i - lead]!;
       if (own === 1) return 0;
-      return fail("BroadcastIncompatible", `${op}: shape ${formatShape(this.shape)} does not broadcast to ${formatShape(shape)}`);
+      return fail(
+        "BroadcastIncompatible",
+        `${op}: shape ${formatShape(this.shape)} does not broadcast to ${formatShape(shape)}`,
+      );
     });
     if (lead < 0) {
       fail("BroadcastIncompatible", `${op}: shape ${formatShape(this.shape)} has more dims than ${formatShape(shape)}`);

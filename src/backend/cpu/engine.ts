@@ -1,0 +1,114 @@
+/**
+ * The WebAssembly side of the CPU device: the module, its shared memory and the worker threads. Workers take part when
+ * they are up and nobody waits for them: until then the main thread does all chunks of an op by itself.
+ */
+import { readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { setFlagsFromString } from "node:v8";
+import { Worker } from "node:worker_threads";
+import { fail } from "../../core/errors.ts";
+import { Heap } from "./heap.ts";
+import type { Kernels } from "./kernels.ts";
+
+export const ERROR_AT = 1152; // as in wasm/memory.ts
+export const INFO_AT = 4096;
+const MAX_THREADS = 64;
+const PAGE = 65536;
+const MAX_PAGES = 65536;
+
+const WORKER = `
+const { workerData: d } = require("node:worker_threads");
+new WebAssembly.Instance(d.module, { env: { memory: d.memory } }).exports.work(d.index, d.scratch);
+`;
+
+export class Engine {
+  readonly memory: WebAssembly.Memory;
+  readonly kernels: Kernels;
+  readonly heap: Heap;
+  /** "relaxed" has fused multiply-add; "simd" is for engines without it. */
+  readonly variant: "relaxed" | "simd";
+  readonly #module: WebAssembly.Module;
+  #threads: number;
+  #workers = 0;
+
+  constructor() {
+    const loaded = load();
+    this.variant = loaded.variant;
+    this.#module = loaded.module;
+    this.memory = new WebAssembly.Memory({ initial: 16, maximum: MAX_PAGES, shared: true });
+    const { exports } = new WebAssembly.Instance(this.#module, { env: { memory: this.memory } });
+    this.kernels = exports as unknown as Kernels;
+    this.heap = new Heap(this.kernels.__heap_base.value, this.memory.buffer.byteLength, MAX_PAGES * PAGE, (bytes) =>
+      this.#grow(bytes),
+    );
+    this.kernels.enter(0, this.heap.alloc(this.kernels.scratchBytes()));
+    this.#threads = defaultThreads();
+    this.kernels.setThreads(this.#threads);
+  }
+
+  get threads(): number {
+    return this.#threads;
+  }
+
+  set threads(n: number) {
+    if (!Number.isInteger(n) || n < 1 || n > MAX_THREADS) {
+      fail("InvalidArgument", `cpu: threads must be a whole number from 1 to ${MAX_THREADS}, not ${n}`);
+    }
+    this.#threads = n;
+    this.kernels.setThreads(n);
+    if (this.#workers > 0) this.startWorkers();
+  }
+
+  /** Starts the workers that are missing. Called before the first work that is worth sharing. */
+  startWorkers(): void {
+    while (this.#workers < this.#threads - 1) {
+      const index = ++this.#workers;
+      const scratch = this.heap.alloc(this.kernels.scratchBytes());
+      const workerData = { module: this.#module, memory: this.memory, index, scratch };
+      // Without a listener a failing worker would end the process; without workers everything still works.
+      new Worker(WORKER, { eval: true, workerData, execArgv: [] }).on("error", () => {}).unref();
+    }
+  }
+
+  bytes(at: number, length: number): Uint8Array {
+    return new Uint8Array(this.memory.buffer, at, length);
+  }
+
+  /** Grows the memory by at least `bytes`; returns its new size, or 0 when it cannot grow. */
+  #grow(bytes: number): number {
+    const pages = Math.ceil(bytes / PAGE);
+    const size = this.memory.buffer.byteLength / PAGE;
+    // A quarter more than asked: untouched pages cost nothing, and growing is slow.
+    for (const step of [pages + Math.max(256, size >> 2), pages]) {
+      if (size + step > MAX_PAGES) continue;
+      try {
+        this.memory.grow(step);
+        return this.memory.buffer.byteLength;
+      } catch {
+        // The system refused the larger step; try the exact one.
+      }
+    }
+    return 0;
+  }
+}
+
+function defaultThreads(): number {
+  const asked = process.env["WICK_THREADS"];
+  if (asked === undefined || asked === "") return Math.min(availableParallelism(), MAX_THREADS);
+  const n = Number(asked);
+  if (!Number.isInteger(n) || n < 1 || n > MAX_THREADS) {
+    fail("InvalidArgument", `WICK_THREADS="${asked}" must be a whole number from 1 to ${MAX_THREADS}`);
+  }
+  return n;
+}
+
+function load(): { module: WebAssembly.Module; variant: "relaxed" | "simd" } {
+  // Node 20 has relaxed SIMD behind a flag that may be set before the first compilation.
+  const force = process.env["WICK_SIMD"];
+  if (Number(process.versions.node.split(".")[0]) < 22) setFlagsFromString("--experimental-wasm-relaxed-simd");
+  const read = (variant: string) =>
+    readFileSync(new URL(`../../../dist/wasm/kernels.${variant}.wasm`, import.meta.url));
+  const relaxed = force === "plain" ? undefined : read("relaxed");
+  if (relaxed && WebAssembly.validate(relaxed)) return { module: new WebAssembly.Module(relaxed), variant: "relaxed" };
+  return { module: new WebAssembly.Module(read("simd")), variant: "simd" };
+}

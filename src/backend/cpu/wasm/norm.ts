@@ -1,0 +1,168 @@
+/**
+ * rmsNorm and layerNorm of rows. The mean, then the centred squares, are summed in f64: a mean of 4096 costs no digits
+ * of the variance, and squares of large f32 do not overflow.
+ */
+import { CF64, classOf, commit, fetch, RUN, target } from "./block";
+import { arg, setArg, shiftOf } from "./memory";
+import { parallel } from "./pool";
+import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
+
+const CHUNK: usize = 32768;
+
+export function rmsNorm(dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, out: usize, eps: f64): void {
+  normalize(false, dtype, rows, cols, info, x, weight, 0, out, eps);
+}
+
+export function layerNorm(
+  dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, bias: usize, out: usize, eps: f64,
+): void {
+  normalize(true, dtype, rows, cols, info, x, weight, bias, out, eps);
+}
+
+// Arguments: 0 dtype, 1 centred, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows, 7 weight, 8 bias, 9 eps
+function normalize(
+  centred: bool, dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, bias: usize, out: usize,
+  eps: f64,
+): void {
+  if (cols == 0) return;
+  setArg<i32>(0, dtype);
+  setArg<i32>(1, <i32>centred);
+  setArg<usize>(2, cols);
+  setArg<usize>(3, info);
+  setArg<usize>(4, x);
+  setArg<usize>(5, out);
+  const side = adjacentRows(info, rows);
+  setArg<usize>(6, side);
+  setArg<usize>(7, weight);
+  setArg<usize>(8, bias);
+  setArg<f64>(9, eps);
+  parallel(normRows, rows, rowGrain(CHUNK, cols, side));
+}
+
+function normRows(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(0);
+  const cols = arg<usize>(2);
+  const f64s = classOf(dtype) == CF64;
+  const bytes = cols << (f64s ? 3 : 2);
+  for (let r = lo; r < hi; ) {
+    const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
+    let row = rowsAt;
+    for (let i: usize = 0; i < count; i++, r++) {
+      if (f64s) normRow<f64>(dtype, r * cols, row);
+      else normRow<f32>(dtype, r * cols, row);
+      row += bytes;
+    }
+  }
+}
+
+function normRow<T>(dtype: i32, start: usize, row: usize): void {
+  const cols = arg<usize>(2);
+  const weight = arg<usize>(7);
+  const bias = arg<usize>(8);
+  let mean: f64 = 0;
+  if (arg<i32>(1)) {
+    for (let c: usize = 0; c < cols; c += RUN) mean += total<T>(run<T>(dtype, start, row, c, cols), min(RUN, cols - c));
+    mean /= <f64>cols;
+  }
+  let squares: f64 = 0;
+  for (let c: usize = 0; c < cols; c += RUN) {
+    squares += centredSquares<T>(run<T>(dtype, start, row, c, cols), min(RUN, cols - c), mean);
+  }
+  const scale = <T>(1.0 / Math.sqrt(squares / <f64>cols + arg<f64>(9)));
+  for (let c: usize = 0; c < cols; c += RUN) {
+    const n = min(RUN, cols - c);
+    const place = arg<usize>(5) + ((start + c) << shiftOf(dtype));
+    const to = target(dtype, place);
+    const w = weight != 0 ? fetch(dtype, weight, 0, 1, c, n) : 0;
+    const b = bias != 0 ? fetch(dtype, bias, 0, 2, c, n) : 0;
+    apply<T>(run<T>(dtype, start, row, c, cols), to, n, mean, scale, w, b);
+    commit(dtype, to, place, n);
+  }
+}
+
+// @ts-ignore: decorator
+@inline
+function run<T>(dtype: i32, start: usize, row: usize, c: usize, cols: usize): usize {
+  return row != 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, min(RUN, cols - c));
+}
+
+/** The two low lanes, or the two high ones, as f64. */
+// @ts-ignore: decorator
+@inline
+function low(x: v128): v128 {
+  return f64x2.promote_low_f32x4(x);
+}
+// @ts-ignore: decorator
+@inline
+function high(x: v128): v128 {
+  return f64x2.promote_low_f32x4(v128.shuffle<i64>(x, x, 1, 1));
+}
+
+function total<T>(p: usize, n: usize): f64 {
+  const end = p + n * sizeof<T>();
+  let a = f64x2.splat(0);
+  let b = f64x2.splat(0);
+  for (; p + 32 <= end; p += 32) {
+    const x = v128.load(p);
+    const y = v128.load(p, 16);
+    if (sizeof<T>() == 8) {
+      a = f64x2.add(a, x);
+      b = f64x2.add(b, y);
+    } else {
+      a = f64x2.add(a, f64x2.add(low(x), low(y)));
+      b = f64x2.add(b, f64x2.add(high(x), high(y)));
+    }
+  }
+  a = f64x2.add(a, b);
+  let sum = f64x2.extract_lane(a, 0) + f64x2.extract_lane(a, 1);
+  for (; p < end; p += sizeof<T>()) sum += <f64>load<T>(p);
+  return sum;
+}
+
+function centredSquares<T>(p: usize, n: usize, mean: f64): f64 {
+  const end = p + n * sizeof<T>();
+  const m = f64x2.splat(mean);
+  let a = f64x2.splat(0);
+  let b = f64x2.splat(0);
+  for (; p + 16 <= end; p += 16) {
+    const x = v128.load(p);
+    if (sizeof<T>() == 8) {
+      const d = f64x2.sub(x, m);
+      a = f64x2.add(a, f64x2.mul(d, d));
+    } else {
+      const d = f64x2.sub(low(x), m);
+      const e = f64x2.sub(high(x), m);
+      a = f64x2.add(a, f64x2.mul(d, d));
+      b = f64x2.add(b, f64x2.mul(e, e));
+    }
+  }
+  a = f64x2.add(a, b);
+  let sum = f64x2.extract_lane(a, 0) + f64x2.extract_lane(a, 1);
+  for (; p < end; p += sizeof<T>()) {
+    const d = <f64>load<T>(p) - mean;
+    sum += d * d;
+  }
+  return sum;
+}
+
+/** to = (from − mean) · scale · w + b. The mean is taken off in two f32 parts: one would lose digits of a large mean. */
+function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usize, b: usize): void {
+  const head = <T>mean;
+  const rest = <T>(mean - <f64>head);
+  const m = v128.splat<T>(head);
+  const l = v128.splat<T>(rest);
+  const s = v128.splat<T>(scale);
+  const body = (n * sizeof<T>()) & ~15;
+  for (let i: usize = 0; i < body; i += 16) {
+    let y = v128.mul<T>(v128.sub<T>(v128.sub<T>(v128.load(from + i), m), l), s);
+    if (w != 0) y = v128.mul<T>(y, v128.load(w + i));
+    if (b != 0) y = v128.add<T>(y, v128.load(b + i));
+    v128.store(to + i, y);
+  }
+  for (let i = body; i < n * sizeof<T>(); i += sizeof<T>()) {
+    let y: T = (load<T>(from + i) - head - rest) * scale;
+    if (w != 0) y *= load<T>(w + i);
+    if (b != 0) y += load<T>(b + i);
+    store<T>(to + i, y);
+  }
+}

@@ -1,0 +1,134 @@
+/**
+ * softmax and log-softmax of rows: subtract the maximum, exponentiate, divide by the sum. Small floats stay f32 until
+ * the store. A maximum of ±inf or NaN makes x − max NaN where the result must be NaN, without a special case.
+ */
+import { CF64, classOf, narrow, native, RESULT, RUN, slot } from "./block";
+import { exp4 } from "./math";
+import { arg, setArg, shiftOf } from "./memory";
+import { parallel } from "./pool";
+import { adjacentRows, fetchRun, fold, MAX, openRows, rowGrain, rowsAt } from "./reduce";
+
+const CHUNK: usize = 16384;
+
+// Arguments: 0 dtype, 1 log, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows
+export function softmax(dtype: i32, log: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
+  if (cols == 0) return;
+  setArg<i32>(0, dtype);
+  setArg<i32>(1, log);
+  setArg<usize>(2, cols);
+  setArg<usize>(3, info);
+  setArg<usize>(4, x);
+  setArg<usize>(5, out);
+  const side = adjacentRows(info, rows);
+  setArg<usize>(6, side);
+  parallel(softmaxRows, rows, rowGrain(CHUNK, cols, side));
+}
+
+function softmaxRows(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(0);
+  const cols = arg<usize>(2);
+  const f64s = classOf(dtype) == CF64;
+  const bytes = cols << (f64s ? 3 : 2);
+  for (let r = lo; r < hi; ) {
+    const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
+    let row = rowsAt;
+    for (let i: usize = 0; i < count; i++, r++) {
+      if (f64s) softmaxRow<f64>(dtype, r * cols, row);
+      else softmaxRow<f32>(dtype, r * cols, row);
+      row += bytes;
+    }
+  }
+}
+
+/** `row`: its class elements, or 0 if it is too wide to hold; then exponentials are computed twice. */
+function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
+  const log = arg<i32>(1) != 0;
+  const cols = arg<usize>(2);
+  const out = arg<usize>(5) + (start << shiftOf(dtype));
+  const direct = native(dtype);
+  const keep = direct ? out : row; // where exponentials wait for their sum
+  let most: T = 0;
+  for (let c: usize = 0; c < cols; c += RUN) {
+    const n = min(RUN, cols - c);
+    const m = fold<T>(MAX, run<T>(dtype, start, row, c, n), n);
+    most = c == 0 ? m : max<T>(most, m);
+  }
+  let sum: f64 = 0;
+  for (let c: usize = 0; c < cols; c += RUN) {
+    const n = min(RUN, cols - c);
+    const to = log || keep == 0 ? slot(RESULT) : keep + c * sizeof<T>();
+    sum += exponentials<T>(run<T>(dtype, start, row, c, n), to, n, most);
+  }
+  const scale = <T>(1.0 / sum);
+  const logSum = <T>(log ? NativeMath.log(sum) : 0);
+  for (let c: usize = 0; c < cols; c += RUN) {
+    const n = min(RUN, cols - c);
+    let from = keep + c * sizeof<T>();
+    const to = direct ? from : slot(RESULT);
+    if (log) shiftRun<T>(run<T>(dtype, start, row, c, n), to, n, most, logSum);
+    else {
+      if (keep == 0) {
+        from = to;
+        exponentials<T>(run<T>(dtype, start, row, c, n), to, n, most);
+      }
+      scaleRun<T>(from, to, n, scale);
+    }
+    if (!direct) narrow(dtype, to, out + (c << shiftOf(dtype)), n);
+  }
+}
+
+// @ts-ignore: decorator
+@inline
+function run<T>(dtype: i32, start: usize, row: usize, c: usize, n: usize): usize {
+  return row != 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, n);
+}
+
+/** to = e^(from − most); returns the sum. */
+function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
+  const end = to + n * sizeof<T>();
+  let sum: f64 = 0;
+  if (sizeof<T>() == 8) {
+    for (; to < end; to += 8, from += 8) {
+      const e = NativeMath.exp(load<f64>(from) - <f64>most);
+      store<f64>(to, e);
+      sum += e;
+    }
+    return sum;
+  }
+  const m = f32x4.splat(<f32>most);
+  let a = f32x4.splat(0);
+  let b = f32x4.splat(0);
+  for (; to + 32 <= end; to += 32, from += 32) {
+    const e = exp4(f32x4.sub(v128.load(from), m));
+    const f = exp4(f32x4.sub(v128.load(from, 16), m));
+    v128.store(to, e);
+    v128.store(to, f, 16);
+    a = f32x4.add(a, e);
+    b = f32x4.add(b, f);
+  }
+  a = f32x4.add(a, b);
+  sum = <f64>f32x4.extract_lane(a, 0) + <f64>f32x4.extract_lane(a, 1);
+  sum += <f64>f32x4.extract_lane(a, 2) + <f64>f32x4.extract_lane(a, 3);
+  for (; to < end; to += 4, from += 4) {
+    const e = f32x4.extract_lane(exp4(f32x4.sub(f32x4.splat(load<f32>(from)), m)), 0);
+    store<f32>(to, e);
+    sum += <f64>e;
+  }
+  return sum;
+}
+
+function scaleRun<T>(from: usize, to: usize, n: usize, scale: T): void {
+  const end = to + n * sizeof<T>();
+  const s = v128.splat<T>(scale);
+  for (; to + 16 <= end; to += 16, from += 16) v128.store(to, v128.mul<T>(v128.load(from), s));
+  for (; to < end; to += sizeof<T>(), from += sizeof<T>()) store<T>(to, load<T>(from) * scale);
+}
+
+/** to = (from − most) − logSum, in this order: most may be much larger than both. */
+function shiftRun<T>(from: usize, to: usize, n: usize, most: T, logSum: T): void {
+  const end = to + n * sizeof<T>();
+  const m = v128.splat<T>(most);
+  const l = v128.splat<T>(logSum);
+  for (; to + 16 <= end; to += 16, from += 16) v128.store(to, v128.sub<T>(v128.sub<T>(v128.load(from), m), l));
+  for (; to < end; to += sizeof<T>(), from += sizeof<T>()) store<T>(to, load<T>(from) - most - logSum);
+}

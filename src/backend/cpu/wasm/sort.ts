@@ -1,0 +1,237 @@
+/**
+ * Stable argsort of rows: elements become unsigned keys in the wanted order (NaN behind everything), and a radix sort
+ * moves keys and indices, one byte of the key per pass; a byte that all keys share needs no pass. Rows that fit in a
+ * thread's scratch memory are sorted one per item; longer ones one after the other, each pass by blocks on all threads.
+ */
+import { classOf, CF32, CF64, CI32, CI64, fetch, RUN, SCRATCH_FREE } from "./block";
+import { arg, F64, I64, setArg, shiftOf } from "./memory";
+import { parallel, scratch, SCRATCH_BYTES } from "./pool";
+
+/** Rows up to this length are sorted by insertion. */
+const SHORT: usize = 32;
+/** Elements per block of a long row. */
+const BLOCK: usize = 65536;
+const CHUNK: usize = 4096;
+const BINS: usize = 256;
+const COUNTS_BYTES: usize = BINS << 2;
+
+// @ts-ignore: decorator
+@inline
+function keyBytes(dtype: i32): usize {
+  return dtype == F64 || dtype == I64 ? 8 : 4;
+}
+
+/** Two key buffers, a second index buffer, and the counts of each block. */
+function workBytes(dtype: i32, cols: usize): usize {
+  const blocks = (cols + BLOCK - 1) / BLOCK;
+  return ((cols * (2 * keyBytes(dtype) + 4) + 7) & ~7) + blocks * COUNTS_BYTES;
+}
+
+/** Whether a row is worth all threads, or needs memory of its own. */
+function isLong(dtype: i32, rows: usize, cols: usize): bool {
+  const fits = cols < SCRATCH_BYTES && SCRATCH_FREE + workBytes(dtype, cols) <= SCRATCH_BYTES;
+  return !fits || (rows < 4 && cols > 2 * BLOCK);
+}
+
+/** Bytes that argsort needs at `tmp`. */
+export function argsortTmp(dtype: i32, rows: usize, cols: usize): usize {
+  return rows > 0 && isLong(dtype, rows, cols) ? workBytes(dtype, cols) : 0;
+}
+
+// Arguments: 0 dtype, 1 descending, 2 cols, 3 x, 4 out; for a long row 5 row, 6 tmp, 7 shift of the byte,
+// 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to
+export function argsort(dtype: i32, descending: i32, rows: usize, cols: usize, x: usize, out: usize, tmp: usize): void {
+  if (cols == 0) return;
+  setArg<i32>(0, dtype);
+  setArg<i32>(1, descending);
+  setArg<usize>(2, cols);
+  setArg<usize>(3, x);
+  setArg<usize>(4, out);
+  if (!isLong(dtype, rows, cols)) {
+    parallel(sortRows, rows, max<usize>(1, CHUNK / cols));
+    return;
+  }
+  setArg<usize>(6, tmp);
+  for (let r: usize = 0; r < rows; r++) {
+    setArg<usize>(5, r);
+    if (keyBytes(dtype) == 8) sortLong<u64>(tmp, cols, out + ((r * cols) << 2));
+    else sortLong<u32>(tmp, cols, out + ((r * cols) << 2));
+  }
+}
+
+function sortRows(lo: usize, hi: usize): void {
+  if (keyBytes(arg<i32>(0)) == 8) rows<u64>(lo, hi);
+  else rows<u32>(lo, hi);
+}
+
+function rows<K>(lo: usize, hi: usize): void {
+  const cols = arg<usize>(2);
+  const tmp = scratch + SCRATCH_FREE;
+  for (let r = lo; r < hi; r++) {
+    const out = arg<usize>(4) + ((r * cols) << 2);
+    toKeys<K>(r * cols, cols, tmp);
+    if (cols <= SHORT) insertion<K>(tmp, cols, out);
+    else radix<K>(tmp, cols, out);
+  }
+}
+
+// Keys
+
+function toKeys<K>(start: usize, n: usize, to: usize): void {
+  const dtype = arg<i32>(0);
+  const kind = classOf(dtype);
+  const flip: K = arg<i32>(1) ? <K>-1 : 0;
+  for (let c: usize = 0; c < n; c += RUN) {
+    const count = min(RUN, n - c);
+    const p = fetch(dtype, arg<usize>(3), 0, 0, start + c, count);
+    const keys = to + c * sizeof<K>();
+    for (let i: usize = 0; i < count; i++) {
+      const from = p + i * sizeof<K>();
+      let key = load<K>(from);
+      const top: K = <K>1 << (8 * sizeof<K>() - 1);
+      if (kind == CF32 || kind == CF64) {
+        // −0 + 0 is +0. Negative floats reverse their order.
+        if (sizeof<K>() == 8) key = <K>reinterpret<u64>(load<f64>(from) + 0.0);
+        else key = <K>reinterpret<u32>(load<f32>(from) + 0.0);
+        const nan = (key & ~top) > (sizeof<K>() == 8 ? <K>0x7ff0000000000000 : <K>0x7f800000);
+        key = nan ? <K>-1 : (key & top ? ~key : key | top) ^ flip;
+      } else if (kind == CI32 || kind == CI64) key = key ^ top ^ flip;
+      else key ^= flip;
+      store<K>(keys + i * sizeof<K>(), key);
+    }
+  }
+}
+
+function insertion<K>(keys: usize, n: usize, out: usize): void {
+  for (let i: usize = 0; i < n; i++) {
+    const key = load<K>(keys + i * sizeof<K>());
+    let j = i;
+    for (; j > 0; j--) {
+      const before = load<K>(keys + (j - 1) * sizeof<K>());
+      if (before <= key) break;
+      store<K>(keys + j * sizeof<K>(), before);
+      store<u32>(out + (j << 2), load<u32>(out + ((j - 1) << 2)));
+    }
+    store<K>(keys + j * sizeof<K>(), key);
+    store<u32>(out + (j << 2), <u32>i);
+  }
+}
+
+// Radix passes
+
+function count<K>(keys: usize, n: usize, shift: i32, counts: usize): void {
+  memory.fill(counts, 0, COUNTS_BYTES);
+  const end = keys + n * sizeof<K>();
+  for (; keys < end; keys += sizeof<K>()) {
+    const bin = counts + ((<usize>(load<K>(keys) >> <K>shift) & 0xff) << 2);
+    store<u32>(bin, load<u32>(bin) + 1);
+  }
+}
+
+/** Counts of each block to the place of its first key per bin; false if one bin has all keys. */
+function place(counts: usize, blocks: usize, n: usize): bool {
+  let at: u32 = 0;
+  for (let bin: usize = 0; bin < BINS; bin++) {
+    const first = at;
+    for (let b: usize = 0; b < blocks; b++) {
+      const p = counts + b * COUNTS_BYTES + (bin << 2);
+      const many = load<u32>(p);
+      store<u32>(p, at);
+      at += many;
+    }
+    if (<usize>(at - first) == n) return false;
+  }
+  return true;
+}
+
+/** Elements lo … hi−1 to their places; `indices` 0 stands for 0, 1, 2, … */
+function move<K>(
+  keys: usize, indices: usize, lo: usize, hi: usize, shift: i32, counts: usize, keysTo: usize, indicesTo: usize,
+): void {
+  for (let i = lo; i < hi; i++) {
+    const key = load<K>(keys + i * sizeof<K>());
+    const bin = counts + ((<usize>(key >> <K>shift) & 0xff) << 2);
+    const to = <usize>load<u32>(bin);
+    store<u32>(bin, <u32>to + 1);
+    store<K>(keysTo + to * sizeof<K>(), key);
+    store<u32>(indicesTo + (to << 2), indices == 0 ? <u32>i : load<u32>(indices + (i << 2)));
+  }
+}
+
+/** What no pass has moved is in its first order; what an odd number of passes has moved is not yet in `out`. */
+function finish(indices: usize, n: usize, out: usize): void {
+  if (indices == 0) for (let i: usize = 0; i < n; i++) store<u32>(out + (i << 2), <u32>i);
+  else if (indices != out) memory.copy(out, indices, n << 2);
+}
+
+function radix<K>(tmp: usize, n: usize, out: usize): void {
+  let keys = tmp;
+  let keysTo = tmp + n * sizeof<K>();
+  let indices: usize = 0;
+  let indicesTo = out;
+  const spare = keysTo + n * sizeof<K>();
+  const counts = (spare + (n << 2) + 7) & ~7;
+  for (let shift = 0; shift < 8 * <i32>sizeof<K>(); shift += 8) {
+    count<K>(keys, n, shift, counts);
+    if (!place(counts, 1, n)) continue;
+    move<K>(keys, indices, 0, n, shift, counts, keysTo, indicesTo);
+    const next = keysTo;
+    keysTo = keys;
+    keys = next;
+    indices = indicesTo;
+    indicesTo = indices == out ? spare : out;
+  }
+  finish(indices, n, out);
+}
+
+function sortLong<K>(tmp: usize, n: usize, out: usize): void {
+  const blocks = (n - 1) / BLOCK + 1;
+  let keys = tmp;
+  let keysTo = tmp + n * sizeof<K>();
+  let indices: usize = 0;
+  let indicesTo = out;
+  const spare = keysTo + n * sizeof<K>();
+  const counts = (spare + (n << 2) + 7) & ~7;
+  parallel(keysOfBlocks, blocks, 1);
+  for (let shift = 0; shift < 8 * <i32>sizeof<K>(); shift += 8) {
+    setArg<i32>(7, shift);
+    setArg<usize>(8, keys);
+    setArg<usize>(9, indices);
+    setArg<usize>(10, keysTo);
+    setArg<usize>(11, indicesTo);
+    setArg<usize>(12, counts);
+    parallel(countBlocks, blocks, 1);
+    if (!place(counts, blocks, n)) continue;
+    parallel(moveBlocks, blocks, 1);
+    const next = keysTo;
+    keysTo = keys;
+    keys = next;
+    indices = indicesTo;
+    indicesTo = indices == out ? spare : out;
+  }
+  finish(indices, n, out);
+}
+
+function keysOfBlocks(lo: usize, hi: usize): void {
+  const cols = arg<usize>(2);
+  const start = arg<usize>(5) * cols + lo * BLOCK;
+  const n = min(hi * BLOCK, cols) - lo * BLOCK;
+  if (keyBytes(arg<i32>(0)) == 8) toKeys<u64>(start, n, arg<usize>(6) + ((lo * BLOCK) << 3));
+  else toKeys<u32>(start, n, arg<usize>(6) + ((lo * BLOCK) << 2));
+}
+
+function countBlocks(lo: usize, hi: usize): void {
+  const n = min(hi * BLOCK, arg<usize>(2)) - lo * BLOCK;
+  const counts = arg<usize>(12) + lo * COUNTS_BYTES;
+  if (keyBytes(arg<i32>(0)) == 8) count<u64>(arg<usize>(8) + ((lo * BLOCK) << 3), n, arg<i32>(7), counts);
+  else count<u32>(arg<usize>(8) + ((lo * BLOCK) << 2), n, arg<i32>(7), counts);
+}
+
+function moveBlocks(lo: usize, hi: usize): void {
+  const end = min(hi * BLOCK, arg<usize>(2));
+  const counts = arg<usize>(12) + lo * COUNTS_BYTES;
+  const keys = arg<usize>(8);
+  const indices = arg<usize>(9);
+  if (keyBytes(arg<i32>(0)) == 8) move<u64>(keys, indices, lo * BLOCK, end, arg<i32>(7), counts, arg<usize>(10), arg<usize>(11));
+  else move<u32>(keys, indices, lo * BLOCK, end, arg<i32>(7), counts, arg<usize>(10), arg<usize>(11));
+}

@@ -1,0 +1,138 @@
+/**
+ * What the GPU backend needs of a vendor's driver: memory, one stream per device, events, modules, launches, graphs.
+ * HIP and CUDA are two thin bindings of it; the simulator is HIP with other libraries. All handles are addresses.
+ * Every failing call throws a `WickError` that names the call, the vendor's error and the way out.
+ */
+export type DevicePtr = bigint;
+export type Handle = bigint;
+
+export interface GpuProperties {
+  readonly name: string;
+  /** What the compiler is told: "gfx1100", "sm_90". */
+  readonly arch: string;
+  /** Lanes per wave or warp. */
+  readonly waveSize: number;
+  readonly multiprocessors: number;
+  readonly maxThreadsPerBlock: number;
+  readonly sharedBytesPerBlock: number;
+  readonly totalBytes: number;
+  readonly driverVersion: string;
+  readonly runtimeVersion: string;
+}
+
+export interface GpuDriver {
+  readonly vendor: "rocm" | "cuda";
+  /** The path or name of the library that was loaded. */
+  readonly library: string;
+  deviceCount(): number;
+  properties(ordinal: number): GpuProperties;
+  /** A device ready for work; the stream is its own. */
+  open(ordinal: number): GpuContext;
+}
+
+/** Page-locked host memory: `bytes` views it. */
+export interface PinnedBuffer {
+  readonly address: bigint;
+  readonly bytes: Uint8Array;
+}
+
+/**
+ * Arguments of a kernel in native memory: values are written into `view` at `offsets`, and `pointers` is the array of
+ * their addresses that a launch takes. Allocated once per kernel and reused, because launches copy the values.
+ */
+export interface ArgumentBlock {
+  readonly view: DataView;
+  readonly offsets: readonly number[];
+  readonly pointers: bigint;
+}
+
+export interface LaunchGeometry {
+  readonly grid: readonly [x: number, y: number, z: number];
+  readonly block: readonly [x: number, y: number, z: number];
+  readonly sharedBytes: number;
+}
+
+export interface GpuContext {
+  readonly properties: GpuProperties;
+  readonly stream: Handle;
+
+  /** Throws `OutOfMemory`. */
+  malloc(bytes: number): DevicePtr;
+  free(ptr: DevicePtr): void;
+  memoryInfo(): { readonly free: number; readonly total: number };
+
+  pinned(bytes: number): PinnedBuffer;
+  freePinned(buffer: PinnedBuffer): void;
+  /** Enqueues; the host memory must stay until the stream has passed. */
+  copyToDevice(dst: DevicePtr, src: bigint, bytes: number): void;
+  copyToHost(dst: bigint, src: DevicePtr, bytes: number): void;
+  copyOnDevice(dst: DevicePtr, src: DevicePtr, bytes: number): void;
+  memset(dst: DevicePtr, byte: number, bytes: number): void;
+
+  /** Blocks this thread until the stream is done. */
+  synchronizeSync(): void;
+  /** Waits on a pool thread, so the event loop goes on. */
+  synchronize(): Promise<void>;
+
+  createEvent(): Handle;
+  destroyEvent(event: Handle): void;
+  recordEvent(event: Handle): void;
+  waitEvent(event: Handle): Promise<void>;
+  /** Milliseconds between two recorded and completed events. */
+  elapsed(start: Handle, end: Handle): number;
+
+  loadModule(code: Uint8Array): Handle;
+  unloadModule(module: Handle): void;
+  getFunction(module: Handle, name: string): Handle;
+  /** Native memory for arguments of these sizes, each aligned to its size. */
+  argumentBlock(sizes: readonly number[]): ArgumentBlock;
+  launch(fn: Handle, geometry: LaunchGeometry, args: ArgumentBlock): void;
+
+  /** Work enqueued between these two is recorded, not run. */
+  beginCapture(): void;
+  endCapture(): Handle;
+  launchGraph(graph: Handle): void;
+  destroyGraph(graph: Handle): void;
+
+  close(): void;
+}
+
+/** Compiles kernel sources at run time: hiprtc or nvrtc. */
+export interface KernelCompiler {
+  readonly library: string;
+  readonly version: string;
+  /** Whether this compiler knows the arch: an unknown one would kill the process in hiprtc. */
+  supports(arch: string): boolean;
+  /** Throws `CompileFailed` with the log. */
+  compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array;
+  compileAsync(source: string, name: string, arch: string, options: readonly string[]): Promise<Uint8Array>;
+}
+
+export type GemmType = "f16" | "bf16" | "f32" | "f64";
+
+/** Row-major C (m, n) = A (m, k) × B (k, n), batched by strides in elements (0 repeats). */
+export interface Gemm {
+  readonly type: GemmType;
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly a: DevicePtr;
+  readonly transA: boolean;
+  readonly lda: number;
+  readonly strideA: number;
+  readonly b: DevicePtr;
+  readonly transB: boolean;
+  readonly ldb: number;
+  readonly strideB: number;
+  readonly c: DevicePtr;
+  readonly strideC: number;
+  readonly batch: number;
+}
+
+/** rocBLAS or cuBLAS. */
+export interface Blas {
+  readonly library: string;
+  readonly version: string;
+  gemm(p: Gemm): void;
+  close(): void;
+}

@@ -1,0 +1,72 @@
+/** `wick verify`: runs golden cases on a device and says which pass. */
+import { Command, InvalidArgumentError } from "commander";
+import { Device } from "../backend/device.ts";
+import { type CaseResult, verify } from "../verify/runner.ts";
+
+interface Options {
+  device: string;
+  only?: string[];
+  json: boolean;
+  threads?: number;
+}
+
+const list = (text: string): string[] => text.split(",").filter((s) => s !== "");
+const count = (text: string): number => {
+  const n = Number(text);
+  if (!Number.isInteger(n) || n < 1) throw new InvalidArgumentError("must be a whole number from 1 up.");
+  return n;
+};
+
+export function verifyCommand(): Command {
+  return new Command("verify")
+    .description("Run a folder of golden cases (cases.json and tensors.safetensors) and compare the results")
+    .argument("<folder>", "the folder with the cases")
+    .option("--device <name>", "the device to run on", "cpu")
+    .option("--only <ops>", "run only these ops, separated by commas", list)
+    .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count)
+    .option("--json", "print the report as JSON", false)
+    .addHelpText(
+      "after",
+      "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json",
+    )
+    .action(async (folder: string, { device, only, json, threads }: Options) => {
+      if (threads !== undefined) Device.cpu({ threads });
+      const live = !json && process.stderr.isTTY;
+      const report = await verify(folder, Device.from(device), {
+        ...(only && { only }),
+        onProgress: (done, total) => {
+          if (live) process.stderr.write(`\r${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);
+        },
+      });
+      if (json) console.log(JSON.stringify(report, null, 1));
+      else
+        console.log(
+          [
+            ...table(report.cases),
+            `${report.passed} passed, ${report.failed} failed, ${report.skipped} skipped on ${report.device}`,
+          ].join("\n"),
+        );
+      if (report.failed > 0) process.exitCode = 1;
+    });
+}
+
+function table(cases: readonly CaseResult[]): string[] {
+  const byOp = new Map<string, CaseResult[]>();
+  for (const c of cases) byOp.set(c.op, [...(byOp.get(c.op) ?? []), c]);
+  const lines = [
+    `${"op".padEnd(22)}${"passed".padStart(8)}${"failed".padStart(8)}${"max abs".padStart(11)}${"max rel".padStart(11)}`,
+  ];
+  for (const [op, group] of byOp) {
+    const passed = group.filter((c) => c.ok).length;
+    const worst = (key: "maxAbs" | "maxRel") => Math.max(...group.map((c) => c[key])).toExponential(1);
+    lines.push(
+      op.padEnd(22) +
+        String(passed).padStart(8) +
+        String(group.length - passed).padStart(8) +
+        worst("maxAbs").padStart(11) +
+        worst("maxRel").padStart(11),
+    );
+  }
+  for (const c of cases) if (!c.ok) lines.push(`FAILED ${c.id}: ${c.error}`);
+  return lines;
+}

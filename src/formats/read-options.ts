@@ -1,0 +1,7 @@
+import type { Device } from "../backend/device.ts";
+
+export interface ReadOptions {
+  /** Where the tensors go; the CPU unless told. */
+  readonly device?: Device | string | undefined;
+  readonly signal?: AbortSignal | undefined;
+}

@@ -1,0 +1,16 @@
+export type { MemoryStats } from "./backend/backend.ts";
+export { Device } from "./backend/device.ts";
+export { type DType, dtypeNames, isFloat, isInt, sizeOf, type TypedArray } from "./core/dtype.ts";
+export {
+  DeviceError,
+  DTypeError,
+  type ErrorCode,
+  FormatError,
+  IndexError,
+  MemoryError,
+  ShapeError,
+  ValueError,
+  WickError,
+} from "./core/errors.ts";
+export type { Shape } from "./core/layout.ts";
+export * from "./tensor/index.ts";

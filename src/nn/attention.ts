@@ -1,0 +1,59 @@
+/** Scaled dot-product attention. */
+import { fail } from "../core/errors.ts";
+import { formatShape } from "../core/layout.ts";
+import * as check from "../tensor/check.ts";
+import type { Tensor } from "../tensor/index.ts";
+import { result } from "../tensor/tensor.ts";
+
+export interface SdpaOptions {
+  /** Default 1 / √d. */
+  readonly scale?: number;
+  /** Query i sees the keys up to i + tk − tq: aligned to the end. Default false. */
+  readonly causal?: boolean;
+  /** Added to the scores; broadcasts to (b, hq, tq, tk). */
+  readonly mask?: Tensor;
+  /** Squashes scores to ±softcap by softcap · tanh(s / softcap). */
+  readonly softcap?: number;
+  /** With causal: each query sees only its last `window` keys. */
+  readonly window?: number;
+}
+
+/**
+ * softmax(q·kᵀ·scale + mask)·v without the score matrix in memory. q (b, hq, tq, d), k (b, hk, tk, d),
+ * v (b, hk, tk, dv); hq is a multiple of hk, and consecutive query heads share a key head.
+ */
+export function sdpa(q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions = {}): Tensor {
+  const { causal = false, mask, softcap = 0, window = 0 } = options;
+  for (const [x, name] of [
+    [q, "q"],
+    [k, "k"],
+    [v, "v"],
+  ] as const) {
+    check.hasRank("sdpa", x, 4, name);
+    check.compatible("sdpa", q, x);
+  }
+  check.floating("sdpa", q);
+  const [b, hq, tq, d] = q.shape as [number, number, number, number];
+  const [bk, hk, tk, dk] = k.shape as [number, number, number, number];
+  const [bv, hv, tv, dv] = v.shape as [number, number, number, number];
+  const shapes = `q ${formatShape(q.shape)}, k ${formatShape(k.shape)}, v ${formatShape(v.shape)}`;
+  if (bk !== b || bv !== b || dk !== d || hv !== hk || tv !== tk) {
+    fail("ShapeMismatch", `sdpa takes q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); got ${shapes}`);
+  }
+  if (hk === 0 ? hq !== 0 : hq % hk !== 0) {
+    fail("ShapeMismatch", `sdpa: ${hq} query heads are not a multiple of ${hk} key heads; got ${shapes}`);
+  }
+  if (causal && tq > tk) fail("ShapeMismatch", `sdpa: causal attention needs tq ≤ tk, but tq is ${tq} and tk is ${tk}`);
+  if (!(softcap >= 0 && Number.isFinite(softcap)))
+    fail("InvalidArgument", `sdpa: softcap must be a positive number, not ${softcap}`);
+  check.positiveInt("sdpa", "window", window, 0);
+  if (window > 0 && !causal) fail("InvalidArgument", "sdpa: a window needs causal: true");
+  const scale = options.scale ?? 1 / Math.sqrt(Math.max(d, 1));
+  if (!Number.isFinite(scale)) fail("InvalidArgument", `sdpa: the scale ${scale} must be finite`);
+  const run = (m: Tensor | null) =>
+    result(q.backend.sdpa(q, k, v, m, { scale, causal, softcap, window }), [b, hq, tq, dv]);
+  if (!mask) return run(null);
+  check.compatible("sdpa", q, mask);
+  using m = mask.view(mask.layout.broadcastTo([b, hq, tq, tk], "sdpa: the mask"));
+  return run(m);
+}

@@ -1,0 +1,110 @@
+/** Activations and rearrangements that models are made of. */
+import { fail } from "../core/errors.ts";
+import { formatShape } from "../core/layout.ts";
+import * as check from "../tensor/check.ts";
+import { Tensor } from "../tensor/index.ts";
+
+/** eˣ / Σ eˣ over a dim; halves stay in f32 until the store. */
+export const softmax = (x: Tensor, dim: number): Tensor => x.softmax(dim);
+/** log softmax, without forming the softmax. */
+export const logSoftmax = (x: Tensor, dim: number): Tensor => x.logSoftmax(dim);
+export const sigmoid = (x: Tensor): Tensor => x.sigmoid();
+export const silu = (x: Tensor): Tensor => x.silu();
+export const gelu = (x: Tensor): Tensor => x.gelu();
+export const geluErf = (x: Tensor): Tensor => x.geluErf();
+
+/** The last dim in two halves: silu(first) · second. */
+export function swiglu(x: Tensor): Tensor {
+  if (x.rank === 0 || x.shape.at(-1)! % 2 !== 0) {
+    fail("ShapeMismatch", `swiglu: the last dim of ${formatShape(x.shape)} must be even`);
+  }
+  const half = x.shape.at(-1)! / 2;
+  using gate = x.narrow(-1, 0, half);
+  using up = x.narrow(-1, half, half);
+  using open = gate.silu();
+  return open.mul(up);
+}
+
+/** clamp(x / 6 + 1 / 2, 0, 1). */
+export function hardSigmoid(x: Tensor): Tensor {
+  check.floating("hardSigmoid", x);
+  using line = x.affine(1 / 6, 0.5);
+  return line.clamp(0, 1);
+}
+
+/** x · tanh(log(1 + eˣ)). */
+export function mish(x: Tensor): Tensor {
+  // tanh(log(1 + e)) with n = e² + 2e is n / (n + 2); above 20 the factor is 1 in every float dtype but f64 (1e-17 there).
+  using capped = x.minimum(20);
+  using e = capped.exp();
+  using plus = e.add(2);
+  using n = e.mul(plus);
+  using d = n.add(2);
+  using factor = n.div(d);
+  return x.mul(factor);
+}
+
+export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
+  check.floating("leakyRelu", x);
+  using scaled = x.affine(slope, 0);
+  using positive = x.ge(0);
+  return positive.whereCond(x, scaled);
+}
+
+export function selu(x: Tensor, alpha = 1.6732632423543772, scale = 1.0507009873554805): Tensor {
+  using e = x.elu(alpha);
+  return e.affine(scale, 0);
+}
+
+/** In training: zeroes elements with probability p and scales the others by 1 / (1 − p). */
+export function dropout(x: Tensor, p: number, options: { readonly seed?: number | bigint } = {}): Tensor {
+  check.floating("dropout", x);
+  if (!(p >= 0 && p < 1))
+    fail("InvalidArgument", `dropout: the probability must be from 0 up to but without 1, not ${p}`);
+  using draw = Tensor.rand(x.shape, { ...options, dtype: "f32", device: x.device });
+  using keep = draw.ge(p);
+  using scaled = x.affine(1 / (1 - p), 0);
+  using zero = Tensor.zerosLike(scaled);
+  return keep.whereCond(scaled, zero);
+}
+
+/** (b, c·r², h, w) → (b, c, h·r, w·r). */
+export function pixelShuffle(x: Tensor, factor: number): Tensor {
+  check.hasRank("pixelShuffle", x, 4);
+  check.positiveInt("pixelShuffle", "the factor", factor);
+  const [b, c, h, w] = x.shape as [number, number, number, number];
+  const out = c / (factor * factor);
+  if (!Number.isInteger(out)) fail("ShapeMismatch", `pixelShuffle: ${c} channels do not divide by ${factor}²`);
+  using split = x.reshape([b, out, factor, factor, h, w]);
+  using order = split.permute([0, 1, 4, 2, 5, 3]);
+  return order.reshape([b, out, h * factor, w * factor]);
+}
+
+/** (b, c, h·r, w·r) → (b, c·r², h, w). */
+export function pixelUnshuffle(x: Tensor, factor: number): Tensor {
+  check.hasRank("pixelUnshuffle", x, 4);
+  check.positiveInt("pixelUnshuffle", "the factor", factor);
+  const [b, c, h, w] = x.shape as [number, number, number, number];
+  if (h % factor || w % factor) fail("ShapeMismatch", `pixelUnshuffle: ${h}×${w} does not divide by ${factor}`);
+  using split = x.reshape([b, c, h / factor, factor, w / factor, factor]);
+  using order = split.permute([0, 1, 3, 5, 2, 4]);
+  return order.reshape([b, c * factor * factor, h / factor, w / factor]);
+}
+
+/** Rows of a table by ids of any shape. */
+export const embedding = (table: Tensor, ids: Tensor): Tensor => table.embedding(ids);
+
+/** 1 at each id and 0 elsewhere, in a new last dim of `depth`. The largest value of the id type gives a row of zeros. */
+export function oneHot(
+  ids: Tensor,
+  depth: number,
+  dtype: "f32" | "f64" | "f16" | "bf16" | "u8" | "u32" | "i64" = "f32",
+): Tensor {
+  check.ids("oneHot", ids, ids);
+  check.positiveInt("oneHot", "the depth", depth);
+  using flat = ids.reshape([ids.numel, 1]);
+  using zeros = Tensor.zeros([ids.numel, depth], { dtype, device: ids.device });
+  using ones = Tensor.ones([ids.numel, 1], { dtype, device: ids.device });
+  using hot = zeros.scatter(flat, ones, 1);
+  return hot.reshape([...ids.shape, depth]);
+}

@@ -1,0 +1,224 @@
+/** Caches of past keys and values, (b, h, t, d) by default, that grow along the time dim. */
+import { fail } from "../core/errors.ts";
+import { formatShape, normalizeDim } from "../core/layout.ts";
+import { Tensor } from "../tensor/index.ts";
+
+export interface KvPair {
+  readonly k: Tensor;
+  readonly v: Tensor;
+}
+
+/** One growing tensor. Capacity doubles, so appending costs O(1) per token; views handed out stay valid. */
+class Growing {
+  readonly #dim: number;
+  #buffer: Tensor | undefined;
+  #length = 0;
+
+  constructor(dim: number) {
+    this.#dim = dim;
+  }
+
+  get length(): number {
+    return this.#length;
+  }
+
+  get tensor(): Tensor | undefined {
+    return this.#buffer?.narrow(this.#dim, 0, this.#length);
+  }
+
+  append(x: Tensor): Tensor {
+    const d = normalizeDim(this.#dim, x.rank, "KvCache");
+    const needed = this.#length + x.shape[d]!;
+    if (!this.#buffer || needed > this.#buffer.shape[d]!) this.#grow(x, d, needed);
+    this.#buffer!.sliceSet(x, d, this.#length);
+    this.#length = needed;
+    return this.#buffer!.narrow(d, 0, needed);
+  }
+
+  truncate(length: number): void {
+    if (!Number.isInteger(length) || length < 0 || length > this.#length) {
+      fail("InvalidArgument", `KvCache: cannot keep ${length} of ${this.#length} positions`);
+    }
+    this.#length = length;
+  }
+
+  reset(): void {
+    this.#length = 0;
+  }
+
+  dispose(): void {
+    this.#buffer?.dispose();
+    this.#buffer = undefined;
+    this.#length = 0;
+  }
+
+  #grow(x: Tensor, d: number, needed: number): void {
+    const old = this.#buffer;
+    const capacity = Math.max(needed, old ? 2 * old.shape[d]! : 64);
+    const next = Tensor.empty(x.shape.with(d, capacity), { dtype: x.dtype, device: x.device }).keep();
+    if (old) {
+      using filled = old.narrow(d, 0, this.#length);
+      next.sliceSet(filled, d, 0);
+      old.dispose();
+    }
+    this.#buffer = next;
+  }
+}
+
+/** Keeps everything. */
+export class KvCache {
+  readonly #k: Growing;
+  readonly #v: Growing;
+
+  constructor(dim = 2) {
+    this.#k = new Growing(dim);
+    this.#v = new Growing(dim);
+  }
+
+  /** Positions held. */
+  get length(): number {
+    return this.#k.length;
+  }
+
+  /** Appends and returns all keys and values so far, as views. */
+  append(k: Tensor, v: Tensor): KvPair {
+    return { k: this.#k.append(k), v: this.#v.append(v) };
+  }
+
+  get current(): KvPair | undefined {
+    const [k, v] = [this.#k.tensor, this.#v.tensor];
+    return k && v ? { k, v } : undefined;
+  }
+
+  /** Forgets all but the first `length` positions. */
+  truncate(length: number): void {
+    this.#k.truncate(length);
+    this.#v.truncate(length);
+  }
+
+  reset(): void {
+    this.#k.reset();
+    this.#v.reset();
+  }
+
+  dispose(): void {
+    this.#k.dispose();
+    this.#v.dispose();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+}
+
+/**
+ * The last `size` positions in order, in a buffer of twice that: appending writes behind, and only when the end is
+ * reached the window moves to the front, so a step costs O(1) on average and the result is one view.
+ */
+class Rotating {
+  readonly #dim: number;
+  readonly #size: number;
+  #buffer: Tensor | undefined;
+  #start = 0;
+  #length = 0;
+
+  constructor(size: number, dim: number) {
+    this.#size = size;
+    this.#dim = dim;
+  }
+
+  append(x: Tensor): Tensor {
+    const d = normalizeDim(this.#dim, x.rank, "RotatingKvCache");
+    const added = x.shape[d]!;
+    const past = Math.min(this.#length, this.#size);
+    const needed = past + added;
+    const capacity = this.#buffer?.shape[d] ?? 0;
+    if (!this.#buffer || this.#start + this.#length + added > capacity) {
+      const next = Tensor.empty(x.shape.with(d, Math.max(2 * this.#size, needed)), {
+        dtype: x.dtype,
+        device: x.device,
+      }).keep();
+      if (this.#buffer) {
+        using tail = this.#buffer.narrow(d, this.#start + this.#length - past, past);
+        next.sliceSet(tail, d, 0);
+        this.#buffer.dispose();
+      }
+      this.#buffer = next;
+      this.#start = 0;
+      this.#length = past;
+    }
+    this.#buffer.sliceSet(x, d, this.#start + this.#length);
+    const from = this.#start + this.#length - past;
+    this.#start = from;
+    this.#length = needed;
+    // Keep at most `size` for the next step; this step's queries may still see the older ones.
+    const view = this.#buffer.narrow(d, from, needed);
+    if (needed > this.#size) {
+      this.#start += needed - this.#size;
+      this.#length = this.#size;
+    }
+    return view;
+  }
+
+  reset(): void {
+    this.#start = 0;
+    this.#length = 0;
+  }
+
+  dispose(): void {
+    this.#buffer?.dispose();
+    this.#buffer = undefined;
+    this.reset();
+  }
+}
+
+/**
+ * Keeps the last `size` positions. `append` returns, in order, the kept positions before this call followed by the
+ * new ones: with sdpa's `causal` and `window: size` each new query then sees just its own last `size` keys.
+ */
+export class RotatingKvCache {
+  readonly #k: Rotating;
+  readonly #v: Rotating;
+  /** Positions seen since the start, which rope needs. */
+  #seen = 0;
+
+  constructor(size: number, dim = 2) {
+    if (!Number.isInteger(size) || size < 1)
+      fail("InvalidArgument", `RotatingKvCache: the size must be 1 or more, not ${size}`);
+    this.#k = new Rotating(size, dim);
+    this.#v = new Rotating(size, dim);
+    this.#dim = dim;
+  }
+  readonly #dim: number;
+
+  get seen(): number {
+    return this.#seen;
+  }
+
+  append(k: Tensor, v: Tensor): KvPair {
+    if (k.shape[this.#dim] !== v.shape[this.#dim]) {
+      fail(
+        "ShapeMismatch",
+        `RotatingKvCache: keys ${formatShape(k.shape)} and values ${formatShape(v.shape)} differ in length`,
+      );
+    }
+    this.#seen += k.shape[this.#dim]!;
+    return { k: this.#k.append(k), v: this.#v.append(v) };
+  }
+
+  reset(): void {
+    this.#k.reset();
+    this.#v.reset();
+    this.#seen = 0;
+  }
+
+  dispose(): void {
+    this.#k.dispose();
+    this.#v.dispose();
+    this.#seen = 0;
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+}

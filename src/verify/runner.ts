@@ -1,0 +1,103 @@
+/** Runs golden cases on a device. A case that cannot run is a failure. */
+import { join } from "node:path";
+import type { Device } from "../backend/device.ts";
+import { fail } from "../core/errors.ts";
+import { openSafetensors } from "../formats/index.ts";
+import { scope, type Tensor } from "../tensor/index.ts";
+import { type Case, readCases, type ViewStep } from "./cases.ts";
+import { compare } from "./compare.ts";
+import { type Inputs, ops, Params } from "./ops.ts";
+
+export interface CaseResult {
+  readonly id: string;
+  readonly op: string;
+  readonly ok: boolean;
+  readonly maxAbs: number;
+  readonly maxRel: number;
+  readonly error?: string;
+}
+export interface Report {
+  readonly device: string;
+  readonly passed: number;
+  readonly failed: number;
+  /** Cases left out because `only` did not name their op. */
+  readonly skipped: number;
+  readonly cases: CaseResult[];
+}
+export interface VerifyOptions {
+  /** Run only these ops. */
+  readonly only?: readonly string[];
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (done: number, total: number) => void;
+}
+
+export async function verify(folder: string, device: Device, options: VerifyOptions = {}): Promise<Report> {
+  const all = await readCases(folder);
+  const { only } = options;
+  for (const op of only ?? []) {
+    if (!all.some((c) => c.op === op))
+      fail(
+        "InvalidArgument",
+        `verify: ${folder} has no cases of op "${op}"; it has ${[...new Set(all.map((c) => c.op))].join(", ")}`,
+      );
+  }
+  const selected = only ? all.filter((c) => only.includes(c.op)) : all;
+  await using file = await openSafetensors(join(folder, "tensors.safetensors"));
+  const cases: CaseResult[] = [];
+  for (const c of selected) {
+    options.signal?.throwIfAborted();
+    cases.push(await runCase(c, (name) => file.read(name, { device })));
+    options.onProgress?.(cases.length, selected.length);
+  }
+  const passed = cases.filter((c) => c.ok).length;
+  return { device: device.name, passed, failed: cases.length - passed, skipped: all.length - selected.length, cases };
+}
+
+type Load = (name: string) => Promise<Tensor>;
+
+async function runCase(c: Case, load: Load): Promise<CaseResult> {
+  const { id, op } = c;
+  try {
+    return await scope(async () => {
+      const run = ops.get(op) ?? fail("UnsupportedOp", `op "${op}" is not implemented`);
+      const inputs = await loadInputs(c, load);
+      const outputs = [run(inputs, new Params(c.params))].flat();
+      if (outputs.length !== c.outputs.length)
+        throw new Error(`${outputs.length} outputs, expected ${c.outputs.length}`);
+      let [maxAbs, maxRel] = [0, 0];
+      for (const [i, got] of outputs.entries()) {
+        const difference = await compare(got, await load(c.outputs[i]!), c.tolerance);
+        maxAbs = Math.max(maxAbs, difference.maxAbs);
+        maxRel = Math.max(maxRel, difference.maxRel);
+        if (difference.error) return { id, op, ok: false, maxAbs, maxRel, error: `output ${i}: ${difference.error}` };
+      }
+      return { id, op, ok: true, maxAbs, maxRel };
+    });
+  } catch (error) {
+    return { id, op, ok: false, maxAbs: 0, maxRel: 0, error: error instanceof Error ? error.message : String(error) };
+  }
+}
+
+async function loadInputs(c: Case, load: Load): Promise<Inputs> {
+  const tensors = new Map<string, Tensor>();
+  for (const [name, { tensor, view }] of Object.entries(c.inputs)) {
+    tensors.set(name, (view ?? []).reduce(applyView, await load(tensor)));
+  }
+  return {
+    get: (name) => tensors.get(name) ?? fail("InvalidArgument", `the case has no input "${name}"`),
+    optional: (name) => tensors.get(name) ?? null,
+  };
+}
+
+function applyView(t: Tensor, step: ViewStep): Tensor {
+  switch (step[0]) {
+    case "transpose":
+      return t.transpose(step[1], step[2]);
+    case "narrow":
+      return t.narrow(step[1], step[2], step[3]);
+    case "broadcast":
+      return t.broadcastAs(step[1]);
+    default:
+      return fail("InvalidArgument", `unknown view step ${JSON.stringify(step satisfies never)}`);
+  }
+}
