@@ -8,9 +8,6 @@ declare namespace WebAssembly {
     readonly buffer: SharedArrayBuffer;
     grow(pages: number): number;
   }
-  interface Global {
-    readonly value: number;
-  }
   class Instance {
     constructor(module: Module, imports: { env: { memory: Memory } });
     readonly exports: Readonly<Record<string, unknown>>;

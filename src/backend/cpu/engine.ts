@@ -38,7 +38,7 @@ export class Engine {
     this.memory = new WebAssembly.Memory({ initial: 16, maximum: MAX_PAGES, shared: true });
     const { exports } = new WebAssembly.Instance(this.#module, { env: { memory: this.memory } });
     this.kernels = exports as unknown as Kernels;
-    this.heap = new Heap(this.kernels.__heap_base.value, this.memory.buffer.byteLength, MAX_PAGES * PAGE, (bytes) =>
+    this.heap = new Heap(this.kernels.heapBase(), this.memory.buffer.byteLength, MAX_PAGES * PAGE, (bytes) =>
       this.#grow(bytes),
     );
     this.kernels.enter(0, this.heap.alloc(this.kernels.scratchBytes()));

@@ -2,10 +2,10 @@
 type N = number;
 
 export interface Kernels {
-  readonly __heap_base: WebAssembly.Global;
   enter(thread: N, scratch: N): void;
   work(thread: N, scratch: N): void;
   scratchBytes(): N;
+  heapBase(): N;
   setThreads(n: N): void;
 
   unary(op: N, dtype: N, n: N, info: N, x: N, out: N, param: N): void;

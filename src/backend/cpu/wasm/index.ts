@@ -1,2 +1,14 @@
 /** What TypeScript calls. Each op of the backend is one exported function; see the files for their arguments. */
-export { enter, scratchBytes, setThreads, work } from "./pool";
+export { cast } from "./cast";
+export { copy, fill } from "./copy";
+export { affine, binary, compare, unary, whereCond } from "./elementwise";
+export { matmul, matmulTmp } from "./gemm";
+export { gather, scatter } from "./indexing";
+export { layerNorm, rmsNorm } from "./norm";
+export { enter, heapBase, scratchBytes, setThreads, work } from "./pool";
+export { random } from "./random";
+export { reduce } from "./reduce";
+export { rope } from "./rope";
+export { cumsum } from "./scan";
+export { softmax } from "./softmax";
+export { argsort, argsortTmp } from "./sort";

@@ -278,44 +278,35 @@ function farCos4(x: v128): v128 {
 // ---- the normal distribution ----
 
 /**
- * The upper tail 1 − Φ(a), a ≥ 0, as e^(−a²/2)·t·P(t) with t = 1/(1 + 0.3·a): accurate relative to the tail itself.
- * a² would round: a is split so that the square of its head is exact, and the rest corrects the exponent.
+ * The upper tail 1 − Φ(a) as e^(−a²/2)·P(s)/(a + 2.5) with s = (a − 2.5)/(a + 2.5), fitted for a ≥ 0.65: accurate
+ * relative to the tail itself. a² would round: a is split so that the square of its head is exact, and the rest
+ * corrects the exponent.
  */
 // @ts-ignore: decorator
 @inline
 function normalTail4(a: v128): v128 {
   const bounded = f32x4.pmin(a, f32x4.splat(15));
-  const t = f32x4.div(f32x4.splat(1), madd(bounded, f32x4.splat(0.3), f32x4.splat(1)));
-  let p = f32x4.splat(-0.0209627319);
-  p = madd(p, t, f32x4.splat(0.114291817));
-  p = madd(p, t, f32x4.splat(-0.232599676));
-  p = madd(p, t, f32x4.splat(0.19764255));
-  p = madd(p, t, f32x4.splat(-0.0842820704));
-  p = madd(p, t, f32x4.splat(0.0987434536));
-  p = madd(p, t, f32x4.splat(0.0775086209));
-  p = madd(p, t, f32x4.splat(0.110419981));
-  p = madd(p, t, f32x4.splat(0.119550295));
-  p = madd(p, t, f32x4.splat(0.119687751));
+  const t = f32x4.div(f32x4.splat(1), f32x4.add(bounded, f32x4.splat(2.5)));
+  const s = f32x4.mul(f32x4.sub(bounded, f32x4.splat(2.5)), t);
+  let p = f32x4.splat(-0.000188456805);
+  p = madd(p, s, f32x4.splat(-0.000324156805));
+  p = madd(p, s, f32x4.splat(0.000723707082));
+  p = madd(p, s, f32x4.splat(0.00253533316));
+  p = madd(p, s, f32x4.splat(-0.00161765295));
+  p = madd(p, s, f32x4.splat(-0.0163892861));
+  p = madd(p, s, f32x4.splat(0.00923856255));
+  p = madd(p, s, f32x4.splat(0.131987229));
+  p = madd(p, s, f32x4.splat(-0.433692127));
+  p = madd(p, s, f32x4.splat(0.706656635));
   const head = v128.and(bounded, i32x4.splat(0xfffff000));
   const square = f32x4.mul(f32x4.mul(head, head), f32x4.splat(-0.5));
   const rest = f32x4.mul(f32x4.mul(f32x4.sub(bounded, head), f32x4.add(bounded, head)), f32x4.splat(-0.5));
   return f32x4.mul(expSum4(square, rest), f32x4.mul(p, t));
 }
+/** erf x = x + x·P(x²) for |x| ≤ 0.9. */
 // @ts-ignore: decorator
 @inline
-export function normcdf4(x: v128): v128 {
-  const tail = normalTail4(abs4(x));
-  return v128.bitselect(tail, f32x4.sub(f32x4.splat(1), tail), f32x4.lt(x, f32x4.splat(0)));
-}
-// @ts-ignore: decorator
-@inline
-export function geluErf4(x: v128): v128 {
-  return f32x4.mul(x, normcdf4(x));
-}
-/** x·P(x²) below 0.9, 1 − 2·tail(√2·x) above. */
-// @ts-ignore: decorator
-@inline
-export function erf4(x: v128): v128 {
+function erfNear0(x: v128): v128 {
   const z = f32x4.mul(x, x);
   let p = f32x4.splat(8.52940138e-5);
   p = madd(p, z, f32x4.splat(-0.000817963213));
@@ -324,11 +315,31 @@ export function erf4(x: v128): v128 {
   p = madd(p, z, f32x4.splat(0.11283718));
   p = madd(p, z, f32x4.splat(-0.376126349));
   p = madd(p, z, f32x4.splat(0.128379167));
-  const near = madd(p, x, x);
+  return madd(p, x, x);
+}
+/** ½ + ½·erf(x/√2) near 0; the tail or its complement beyond. */
+// @ts-ignore: decorator
+@inline
+export function normcdf4(x: v128): v128 {
+  const near = madd(erfNear0(f32x4.mul(x, f32x4.splat(0.707106781))), f32x4.splat(0.5), f32x4.splat(0.5));
+  const a = abs4(x);
+  const tail = normalTail4(a);
+  const far = v128.bitselect(tail, f32x4.sub(f32x4.splat(1), tail), f32x4.lt(x, f32x4.splat(0)));
+  return v128.bitselect(near, far, f32x4.lt(a, f32x4.splat(0.7)));
+}
+// @ts-ignore: decorator
+@inline
+export function geluErf4(x: v128): v128 {
+  return f32x4.mul(x, normcdf4(x));
+}
+/** 1 − 2·tail(√2·x) beyond 0.9. */
+// @ts-ignore: decorator
+@inline
+export function erf4(x: v128): v128 {
   const a = abs4(x);
   const tail = normalTail4(f32x4.mul(a, f32x4.splat(1.41421356)));
   const far = f32x4.sub(f32x4.splat(1), f32x4.add(tail, tail));
-  return v128.bitselect(near, copySign4(far, x), f32x4.lt(a, f32x4.splat(0.9)));
+  return v128.bitselect(erfNear0(x), copySign4(far, x), f32x4.lt(a, f32x4.splat(0.9)));
 }
 
 // ---- rounding and signs ----

@@ -34,6 +34,11 @@ export function scratchBytes(): usize {
   return SCRATCH_BYTES;
 }
 
+/** Where the memory behind the module's own data begins. */
+export function heapBase(): usize {
+  return __heap_base;
+}
+
 export function enter(index: i32, scratchAt: usize): void {
   threadIndex = index;
   scratch = scratchAt;

@@ -1,0 +1,120 @@
+/** Convolutions without panels: each output row is the sum of weighted input rows. */
+import { classOf, CF32, CF64, CI64, narrow, native, SCRATCH_FREE, widen } from "./block";
+import { CB, CC, CGROUPS, CH, CKH, CKW, CO, COH, COW, CSW, CDW, CPW, CW, CWS, CXS, source, word } from "./conv";
+import { arg, setArg, shiftOf } from "./memory";
+import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+import { fma } from "./tile";
+
+const DTYPE = 0;
+const P = 1;
+const X = 2;
+const W = 3;
+const OUT = 4;
+const TRANSPOSED = 5;
+
+/** Multiplications that are worth a chunk. */
+const CHUNK: f64 = 32768;
+
+export function convDirect(dtype: i32, p: usize, x: usize, w: usize, out: usize, transposed: bool): void {
+  setArg<i32>(DTYPE, dtype);
+  setArg<usize>(P, p);
+  setArg<usize>(X, x);
+  setArg<usize>(W, w);
+  setArg<usize>(OUT, out);
+  setArg<i32>(TRANSPOSED, <i32>transposed);
+  if (word(p, COW) == 0) return;
+  const work = <f64>word(p, COW) * <f64>(word(p, CC) / word(p, CGROUPS)) * <f64>word(p, CKH) * <f64>word(p, CKW);
+  parallel(rowChunk, <usize>word(p, CB) * <usize>word(p, CO) * <usize>word(p, COH), <usize>max(1.0, CHUNK / (work + 16.0)));
+}
+
+function rowChunk(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const kind = classOf(dtype);
+  if (kind == CF32) rows<f32>(dtype, lo, hi);
+  else if (kind == CF64) rows<f64>(dtype, lo, hi);
+  else if (kind == CI64) rows<i64>(dtype, lo, hi);
+  else rows<i32>(dtype, lo, hi);
+}
+
+/** One element of the operands in the class of the sums. */
+function element<T>(dtype: i32, at: usize): T {
+  if (native(dtype)) return load<T>(at);
+  widen(dtype, at, scratch, 1);
+  return load<T>(scratch);
+}
+
+/** Output rows (batch element, channel, oy), in pieces whose sums and inputs fit the scratch memory. */
+function rows<T>(dtype: i32, lo: usize, hi: usize): void {
+  const shift = shiftOf(dtype);
+  const p = arg<usize>(P);
+  const transposed = arg<i32>(TRANSPOSED) != 0;
+  const groups = word(p, CGROUPS);
+  const channels = word(p, CC) / groups;
+  const outs = word(p, CO) / groups;
+  const outH = word(p, COH);
+  const outW = word(p, COW);
+  const sums = scratch + SCRATCH_FREE;
+  const piece = <i32>(((SCRATCH_BYTES - SCRATCH_FREE) / 2) / sizeof<T>());
+  for (let row = lo; row < hi; row++) {
+    const oy = <i32>(row % outH);
+    const o = <i32>((row / outH) % word(p, CO));
+    const batch = <isize>(row / outH / word(p, CO));
+    const group = o / outs;
+    for (let ox = 0; ox < outW; ox += piece) {
+      const count = min(piece, outW - ox);
+      memory.fill(sums, 0, <usize>count * sizeof<T>());
+      for (let c = 0; c < channels; c++) {
+        const from = batch * word(p, CXS) + <isize>(group * channels + c) * word(p, CXS + 1);
+        const weight: isize = transposed
+          ? <isize>(group * channels + c) * word(p, CWS) + <isize>(o - group * outs) * word(p, CWS + 1)
+          : <isize>o * word(p, CWS) + <isize>c * word(p, CWS + 1);
+        for (let i = 0; i < word(p, CKH); i++) {
+          const y = source(p, 0, oy, i, transposed);
+          if (y < 0) continue;
+          const line = arg<usize>(X) + ((from + <isize>y * word(p, CXS + 2)) << shift);
+          for (let j = 0; j < word(p, CKW); j++) {
+            const at = weight + <isize>i * word(p, CWS + 2) + <isize>j * word(p, CWS + 3);
+            addTap<T>(dtype, p, line, j, element<T>(dtype, arg<usize>(W) + (at << shift)), ox, count, sums, transposed);
+          }
+        }
+      }
+      const to = arg<usize>(OUT) + ((row * outW + ox) << shift);
+      if (native(dtype)) memory.copy(to, sums, <usize>count * sizeof<T>());
+      else narrow(dtype, sums, to, count);
+    }
+  }
+}
+
+/** sums[ox] += weight · the input that tap j of output ox reads. */
+function addTap<T>(dtype: i32, p: usize, line: usize, j: i32, weight: T, first: i32, count: i32, sums: usize, transposed: bool): void {
+  const step = <isize>word(p, CXS + 3) << shiftOf(dtype);
+  if (transposed) {
+    for (let i = 0; i < count; i++) {
+      const z = source(p, 1, first + i, j, true);
+      if (z < 0) continue;
+      const at = sums + <usize>i * sizeof<T>();
+      store<T>(at, load<T>(at) + weight * element<T>(dtype, line + <isize>z * step));
+    }
+    return;
+  }
+  // Outputs lo … hi−1 read inside the row: 0 ≤ ox·stride + shiftBy < w.
+  const stride = word(p, CSW);
+  const shiftBy = j * word(p, CDW) - word(p, CPW);
+  const lo = max(first, shiftBy >= 0 ? 0 : (stride - 1 - shiftBy) / stride);
+  const room = word(p, CW) - 1 - shiftBy;
+  const hi = min(first + count, room < 0 ? 0 : room / stride + 1);
+  if (lo >= hi) return;
+  let from = line + <isize>(lo * stride + shiftBy) * step;
+  let to = sums + <usize>(lo - first) * sizeof<T>();
+  const end = sums + <usize>(hi - first) * sizeof<T>();
+  const next = step * stride;
+  if (!native(dtype)) {
+    for (; to < end; to += sizeof<T>(), from += next) store<T>(to, load<T>(to) + weight * element<T>(dtype, from));
+    return;
+  }
+  if (isFloat<T>() && next == sizeof<T>()) {
+    const factor = v128.splat<T>(weight);
+    for (; to + 16 <= end; to += 16, from += 16) v128.store(to, fma<T>(factor, v128.load(from), v128.load(to)));
+  }
+  for (; to < end; to += sizeof<T>(), from += next) store<T>(to, load<T>(to) + weight * load<T>(from));
+}

@@ -1,0 +1,268 @@
+/**
+ * Convolutions as matrix products: weights (o × c·kh·kw) times patches (c·kh·kw × outH·outW) for each batch element and
+ * group. Patches are packed straight from x into the product's panels, so no im2col buffer exists. The transposed
+ * convolution differs only in which input a tap of an output reads. Integers and few output channels per group
+ * (depthwise) take direct loops, see conv-direct.ts.
+ */
+import { widen } from "./block";
+import { convDirect } from "./conv-direct";
+import { isInteger, isSmall, ownPanels, PACKER, product, productGrain, productTmp, stageFirst, stagePanels } from "./gemm";
+import { arg, setArg, shiftOf } from "./memory";
+import { rawPanel } from "./pack";
+import { parallel, scratch } from "./pool";
+import { columnsOf, multiply, ROW } from "./tile";
+
+// Words of p.
+export const CB = 0;
+export const CC = 1;
+export const CH = 2;
+export const CW = 3;
+export const CO = 4;
+export const CKH = 5;
+export const CKW = 6;
+export const CSH = 7;
+export const CSW = 8;
+export const CPH = 9;
+export const CPW = 10;
+export const CDH = 11;
+export const CDW = 12;
+export const CGROUPS = 13;
+export const COH = 14;
+export const COW = 15;
+export const CXS = 16;
+export const CWS = 20;
+
+// Arguments of the packers, and of the kernel for whole small products.
+const DTYPE = PACKER;
+const P = PACKER + 1;
+const X = PACKER + 2; // of this batch element and group, or of all
+const TRANSPOSED = PACKER + 3;
+const W = PACKER + 4;
+const W_ROW = PACKER + 5;
+const OUT = PACKER + 6;
+
+/** Output channels per group below which panels do not pay. */
+const FEW: i32 = 2;
+
+// @ts-ignore: decorator
+@inline
+export function word(p: usize, i: i32): i32 {
+  return load<i32>(p + (<usize>i << 2));
+}
+
+/** Terms of one output: input channels of a group times taps. */
+function depth(p: usize): usize {
+  return <usize>(word(p, CC) / word(p, CGROUPS)) * <usize>word(p, CKH) * <usize>word(p, CKW);
+}
+
+function isDirect(dtype: i32, p: usize): bool {
+  return isInteger(dtype) || word(p, CO) / word(p, CGROUPS) <= FEW;
+}
+
+/** Whether the weights of an output channel lie in a row, as the product wants them. */
+function hasRows(p: usize): bool {
+  const kw = word(p, CKW);
+  const taps = kw * word(p, CKH);
+  const s1 = word(p, CWS + 1);
+  const s2 = word(p, CWS + 2);
+  return (kw == 1 || word(p, CWS + 3) == 1) && (word(p, CKH) == 1 || s2 == kw) && (word(p, CC) == word(p, CGROUPS) || s1 == taps);
+}
+
+/** Bytes for weights in rows, rounded so that what follows is aligned. */
+function weightBytes(dtype: i32, p: usize): usize {
+  return (((<usize>word(p, CO) * depth(p)) << shiftOf(dtype)) + 15) & ~15;
+}
+
+export function conv2dTmp(dtype: i32, p: usize): usize {
+  return isDirect(dtype, p) ? 0 : (hasRows(p) ? 0 : weightBytes(dtype, p)) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
+}
+
+export function convTranspose2dTmp(dtype: i32, p: usize): usize {
+  return isDirect(dtype, p) ? 0 : weightBytes(dtype, p) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
+}
+
+/** x (b, c, h, w), w (o, c/groups, kh, kw) → out (b, o, outH, outW), contiguous. */
+export function conv2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+  if (isDirect(dtype, p)) return convDirect(dtype, p, x, w, out, false);
+  if (hasRows(p)) return convolve(dtype, p, x, w, word(p, CWS), out, tmp, false);
+  copyWeights(dtype, p, w, word(p, CWS), word(p, CWS + 1), 0, tmp);
+  convolve(dtype, p, x, tmp, <i32>depth(p), out, tmp + weightBytes(dtype, p), false);
+}
+
+/** x (b, c, h, w), w (c, o/groups, kh, kw) → out (b, o, outH, outW), contiguous: each output sums the inputs that reach it. */
+export function convTranspose2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+  if (isDirect(dtype, p)) return convDirect(dtype, p, x, w, out, true);
+  copyWeights(dtype, p, w, word(p, CWS + 1), word(p, CWS), word(p, CC) / word(p, CGROUPS), tmp);
+  convolve(dtype, p, x, tmp, <i32>depth(p), out, tmp + weightBytes(dtype, p), true);
+}
+
+/**
+ * Weights as rows (o, c/groups·kh·kw). `perGroup`: how many input channels lie between groups, 0 where the output
+ * channel alone says the place.
+ */
+function copyWeights(dtype: i32, p: usize, w: usize, so: i32, sc: i32, perGroup: i32, to: usize): void {
+  const shift = shiftOf(dtype);
+  if (shift == 2) copyWeightsAs<u32>(p, w, so, sc, perGroup, to);
+  else if (shift == 1) copyWeightsAs<u16>(p, w, so, sc, perGroup, to);
+  else if (shift == 3) copyWeightsAs<u64>(p, w, so, sc, perGroup, to);
+  else copyWeightsAs<u8>(p, w, so, sc, perGroup, to);
+}
+
+function copyWeightsAs<T>(p: usize, w: usize, so: i32, sc: i32, perGroup: i32, to: usize): void {
+  const channels = word(p, CC) / word(p, CGROUPS);
+  const outs = word(p, CO) / word(p, CGROUPS);
+  for (let o = 0; o < word(p, CO); o++) {
+    const group = o / outs;
+    const at: isize = perGroup == 0 ? <isize>o * so : <isize>(o - group * outs) * so + <isize>(group * perGroup) * sc;
+    for (let c = 0; c < channels; c++) {
+      for (let i = 0; i < word(p, CKH); i++) {
+        for (let j = 0; j < word(p, CKW); j++, to += sizeof<T>()) {
+          const from = at + <isize>c * sc + <isize>i * word(p, CWS + 2) + <isize>j * word(p, CWS + 3);
+          store<T>(to, load<T>(w + from * sizeof<T>()));
+        }
+      }
+    }
+  }
+}
+
+function convolve(dtype: i32, p: usize, x: usize, w: usize, wRow: i32, out: usize, tmp: usize, transposed: bool): void {
+  const shift = shiftOf(dtype);
+  const groups = word(p, CGROUPS);
+  const m = <usize>(word(p, CO) / groups);
+  const n = <usize>word(p, COH) * <usize>word(p, COW);
+  const k = depth(p);
+  const items = <usize>word(p, CB) * <usize>groups;
+  if (items == 0 || m == 0 || n == 0) return;
+  if (k == 0) return memory.fill(out, 0, (items * m * n) << shift);
+  setArg<i32>(DTYPE, dtype);
+  setArg<usize>(P, p);
+  setArg<i32>(TRANSPOSED, <i32>transposed);
+  setArg<usize>(X, x);
+  if (isSmall(dtype, n, k) && (items >= 8 || <f64>m * <f64>n * <f64>k < 262144)) {
+    setArg<usize>(W, w);
+    setArg<i32>(W_ROW, wRow);
+    setArg<usize>(OUT, out);
+    return parallel(wholeChunk, items, productGrain(m, n, k));
+  }
+  for (let i: usize = 0; i < items; i++) {
+    setArg<usize>(X, x + inputOffset(dtype, p, i));
+    const rows = w + ((<isize>((i % groups) * m) * <isize>wRow) << shift);
+    product(dtype, m, n, k, rows, wRow, 1, patchChunk, out + ((i * m * n) << shift), tmp);
+  }
+}
+
+/** Bytes from x to the channels of item (batch element, group). */
+function inputOffset(dtype: i32, p: usize, item: usize): isize {
+  const groups = <usize>word(p, CGROUPS);
+  const channels = word(p, CC) / <i32>groups;
+  const group = <isize>(item % groups);
+  return (<isize>(item / groups) * word(p, CXS) + group * channels * word(p, CXS + 1)) << shiftOf(dtype);
+}
+
+function wholeChunk(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const shift = shiftOf(dtype);
+  const p = arg<usize>(P);
+  const groups = <usize>word(p, CGROUPS);
+  const m = <usize>word(p, CO) / groups;
+  const n = <usize>word(p, COH) * <usize>word(p, COW);
+  const k = depth(p);
+  const wRow = <isize>arg<i32>(W_ROW);
+  for (let i = lo; i < hi; i++) {
+    const x = arg<usize>(X) + inputOffset(dtype, p, i);
+    const panels = (n - 1) / columnsOf(dtype) + 1;
+    for (let panel: usize = 0; panel < panels; panel++) packPatches(dtype, p, x, panel * columnsOf(dtype), ownPanels() + panel * k * ROW);
+    const rows = arg<usize>(W) + ((<isize>((i % groups) * m) * wRow) << shift);
+    multiply(dtype, m, n, k, rows, wRow, 1, ownPanels(), arg<usize>(OUT) + ((i * m * n) << shift), n);
+  }
+}
+
+function patchChunk(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const p = arg<usize>(P);
+  const k = depth(p);
+  for (let panel = lo; panel < hi; panel++) {
+    packPatches(dtype, p, arg<usize>(X), stageFirst() + panel * columnsOf(dtype), stagePanels() + panel * k * ROW);
+  }
+}
+
+/** The panel of patches whose first output position is `first`. */
+function packPatches(dtype: i32, p: usize, x: usize, first: usize, dst: usize): void {
+  const n = columnsOf(dtype) * depth(p);
+  const shift = shiftOf(dtype);
+  const raw = rawPanel(dtype, dst, n);
+  if (shift == 2) packPatchesAs<u32>(dtype, p, x, first, raw);
+  else if (shift == 1) packPatchesAs<u16>(dtype, p, x, first, raw);
+  else if (shift == 3) packPatchesAs<u64>(dtype, p, x, first, raw);
+  else packPatchesAs<u8>(dtype, p, x, first, raw);
+  if (raw != dst) widen(dtype, raw, dst, n);
+}
+
+/** Element offset of the input that tap (i, j) of output (oy, ox) reads; NOWHERE in the padding or between inputs. */
+const NOWHERE: i32 = i32.MIN_VALUE;
+// @ts-ignore: decorator
+@inline
+function sourceOf(o: i32, tap: i32, size: i32, stride: i32, padding: i32, dilation: i32, transposed: bool): i32 {
+  if (!transposed) {
+    const at = o * stride - padding + tap * dilation;
+    return <u32>at < <u32>size ? at : -1;
+  }
+  const reach = o + padding - tap * dilation;
+  if (reach < 0 || reach % stride != 0) return -1;
+  const at = reach / stride;
+  return at < size ? at : -1;
+}
+
+/** The input along one axis that a tap of output `o` reads, or −1: `axis` 0 is height, 1 is width. */
+export function source(p: usize, axis: i32, o: i32, tap: i32, transposed: bool): i32 {
+  return sourceOf(o, tap, word(p, CH + axis), word(p, CSH + axis), word(p, CPH + axis), word(p, CDH + axis), transposed);
+}
+
+/** Tap by tap: the places of the panel's positions are found once for all channels. */
+function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usize): void {
+  const nr = columnsOf(dtype);
+  const bytes = nr * sizeof<T>();
+  const channels = word(p, CC) / word(p, CGROUPS);
+  const kh = word(p, CKH);
+  const kw = word(p, CKW);
+  const outW = <usize>word(p, COW);
+  const valid = min(nr, <usize>word(p, COH) * outW - first);
+  const transposed = arg<i32>(TRANSPOSED) != 0;
+  const step = <isize>word(p, CXS + 1) * sizeof<T>();
+  const row = <usize>(kh * kw) * bytes;
+  const places = scratch;
+  for (let i = 0; i < kh; i++) {
+    for (let j = 0; j < kw; j++, dst += bytes) {
+      let inRow = valid == nr;
+      for (let r: usize = 0; r < valid; r++) {
+        const y = source(p, 0, <i32>((first + r) / outW), i, transposed);
+        const z = source(p, 1, <i32>((first + r) % outW), j, transposed);
+        const place = y < 0 || z < 0 ? NOWHERE : y * word(p, CXS + 2) + z * word(p, CXS + 3);
+        store<i32>(places + (r << 2), place);
+        if (place == NOWHERE || place != load<i32>(places) + <i32>r) inRow = false;
+      }
+      let from = x;
+      let to = dst;
+      if (inRow) {
+        from += <isize>load<i32>(places) * sizeof<T>();
+        for (let c = 0; c < channels; c++, from += step, to += row) copyElements(from, to, bytes);
+        continue;
+      }
+      for (let c = 0; c < channels; c++, from += step, to += row) {
+        for (let r: usize = 0; r < nr; r++) {
+          const place = r < valid ? load<i32>(places + (r << 2)) : NOWHERE;
+          store<T>(to + r * sizeof<T>(), place == NOWHERE ? 0 : load<T>(from + <isize>place * sizeof<T>()));
+        }
+      }
+    }
+  }
+}
+
+// @ts-ignore: decorator
+@inline
+function copyElements(from: usize, to: usize, bytes: usize): void {
+  const end = to + bytes;
+  for (; to + 16 <= end; to += 16, from += 16) v128.store(to, v128.load(from));
+  for (; to + 4 <= end; to += 4, from += 4) store<u32>(to, load<u32>(from));
+  for (; to < end; to++, from++) store<u8>(to, load<u8>(from));
+}

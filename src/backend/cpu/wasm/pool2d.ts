@@ -1,0 +1,221 @@
+/** Pooling and resizing of the last two dims; a chunk is a range of output rows. */
+import { CF32, CF64, CI32, CI64, classOf, f8ToF32, f16ToF32x4, narrow, native, SCRATCH_FREE } from "./block";
+import { arg, BF16, F8E4M3, F16, I16, setArg, shiftOf, U8 } from "./memory";
+import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+
+const DTYPE = 0;
+const P = 1;
+const X = 2;
+const OUT = 3;
+const KIND = 4;
+const ALIGN = 4;
+const SCALE_H = 5;
+const SCALE_W = 6;
+
+/** Outputs that are worth a chunk. */
+const CHUNK: usize = 16384;
+/** Outputs of a row that are computed at a time, in the private memory. */
+const PIECE: usize = (SCRATCH_BYTES - SCRATCH_FREE) / 8;
+
+// @ts-ignore: decorator
+@inline
+function word(p: usize, i: i32): i32 {
+  return load<i32>(p + (<usize>i << 2));
+}
+
+// @ts-ignore: decorator
+@inline
+function setCommon(dtype: i32, p: usize, x: usize, out: usize): void {
+  setArg<i32>(DTYPE, dtype);
+  setArg<usize>(P, p);
+  setArg<usize>(X, x);
+  setArg<usize>(OUT, out);
+}
+
+/** One element in its compute class T. */
+// @ts-ignore: decorator
+@inline
+function element<T>(dtype: i32, at: usize): T {
+  if (sizeof<T>() == 8) return load<T>(at);
+  if (isFloat<T>()) {
+    if (dtype == BF16) return <T>reinterpret<f32>(<u32>load<u16>(at) << 16);
+    if (dtype == F16) return <T>f32x4.extract_lane(f16ToF32x4(i32x4.splat(<i32>load<u16>(at))), 0);
+    if (dtype == F8E4M3) return <T>f8ToF32(load<u8>(at));
+  } else {
+    if (dtype == U8) return <T>load<u8>(at);
+    if (dtype == I16) return <T>load<i16>(at);
+  }
+  return load<T>(at);
+}
+
+/** Stores `count` results of class T. */
+// @ts-ignore: decorator
+@inline
+function finish<T>(dtype: i32, from: usize, to: usize, count: usize): void {
+  if (native(dtype)) memory.copy(to, from, count * sizeof<T>());
+  else narrow(dtype, from, to, count);
+}
+
+/** kind 0 averages, 1 takes the maximum. p: b, c, h, w, kh, kw, strideH, strideW, outH, outW, strides of x [4]. */
+export function pool2d(kind: i32, dtype: i32, p: usize, x: usize, out: usize): void {
+  setCommon(dtype, p, x, out);
+  setArg<i32>(KIND, kind);
+  const outW = <usize>word(p, 9);
+  if (outW == 0) return;
+  const work = outW * <usize>word(p, 4) * <usize>word(p, 5);
+  parallel(poolChunk, <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 8), CHUNK / min(CHUNK, max<usize>(work, 1)));
+}
+
+function poolChunk(lo: usize, hi: usize): void {
+  const kind = classOf(arg<i32>(DTYPE));
+  if (kind == CF32) poolRows<f32>(lo, hi);
+  else if (kind == CF64) poolRows<f64>(lo, hi);
+  else if (kind == CI64) poolRows<i64>(lo, hi);
+  else if (kind == CI32) poolRows<i32>(lo, hi);
+  else poolRows<u32>(lo, hi);
+}
+
+/** Output rows (batch element, channel, oy): the window's elements are folded into a whole row, one after the other. */
+function poolRows<T>(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const shift = shiftOf(dtype);
+  const p = arg<usize>(P);
+  const kh = word(p, 4);
+  const kw = word(p, 5);
+  const outH = <usize>word(p, 8);
+  const outW = <usize>word(p, 9);
+  const channels = <usize>word(p, 1);
+  const sums = scratch + SCRATCH_FREE;
+  const step = <isize>word(p, 13) << shift;
+  const largest = arg<i32>(KIND) == 1;
+  for (let row = lo; row < hi; row++) {
+    const oy = <i32>(row % outH);
+    const plane = row / outH;
+    const at = <isize>(plane / channels) * word(p, 10) + <isize>(plane % channels) * word(p, 11);
+    for (let first: usize = 0; first < outW; first += PIECE) {
+      const count = min(PIECE, outW - first);
+      const end = sums + count * sizeof<T>();
+      for (let i = 0; i < kh; i++) {
+        const line = arg<usize>(X) + ((at + <isize>(oy * word(p, 6) + i) * word(p, 12)) << shift);
+        for (let j = 0; j < kw; j++) {
+          let from = line + (<isize>first * word(p, 7) + j) * step;
+          const next = step * word(p, 7);
+          if (i == 0 && j == 0) {
+            for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, element<T>(dtype, from));
+          } else if (largest) {
+            for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, max<T>(load<T>(to), element<T>(dtype, from)));
+          } else {
+            for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, load<T>(to) + element<T>(dtype, from));
+          }
+        }
+      }
+      if (!largest) for (let to = sums; to < end; to += sizeof<T>()) store<T>(to, load<T>(to) / <T>(kh * kw));
+      finish<T>(dtype, sums, arg<usize>(OUT) + ((row * outW + first) << shift), count);
+    }
+  }
+}
+
+/** Nearest: output i takes input floor(i · in / out). p: b, c, h, w, outH, outW, strides of x [4]. */
+export function upsampleNearest2d(dtype: i32, p: usize, x: usize, out: usize): void {
+  setCommon(dtype, p, x, out);
+  const outW = <usize>word(p, 5);
+  if (outW == 0) return;
+  parallel(nearestChunk, <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 4), CHUNK / min(CHUNK, outW));
+}
+
+function nearestChunk(lo: usize, hi: usize): void {
+  const shift = shiftOf(arg<i32>(DTYPE));
+  if (shift == 2) nearestRows<u32>(lo, hi);
+  else if (shift == 1) nearestRows<u16>(lo, hi);
+  else if (shift == 3) nearestRows<u64>(lo, hi);
+  else nearestRows<u8>(lo, hi);
+}
+
+/** The step is rounded to f32 before it is multiplied, as PyTorch does. */
+// @ts-ignore: decorator
+@inline
+function nearest(i: usize, step: f32, size: i32): isize {
+  return min(<isize>Mathf.floor(<f32>i * step), size - 1);
+}
+
+function nearestRows<T>(lo: usize, hi: usize): void {
+  const p = arg<usize>(P);
+  const h = word(p, 2);
+  const w = word(p, 3);
+  const outH = <usize>word(p, 4);
+  const outW = <usize>word(p, 5);
+  const channels = <usize>word(p, 1);
+  const stepH = <f32>h / <f32>outH;
+  const stepW = <f32>w / <f32>outW;
+  for (let row = lo; row < hi; row++) {
+    const plane = row / outH;
+    const at = <isize>(plane / channels) * word(p, 6) + <isize>(plane % channels) * word(p, 7) + nearest(row % outH, stepH, h) * word(p, 8);
+    const line = arg<usize>(X) + at * sizeof<T>();
+    const out = arg<usize>(OUT) + row * outW * sizeof<T>();
+    for (let ox: usize = 0; ox < outW; ox++) {
+      store<T>(out + ox * sizeof<T>(), load<T>(line + nearest(ox, stepW, w) * word(p, 9) * sizeof<T>()));
+    }
+  }
+}
+
+/**
+ * Bilinear: output i reads at i · scale with aligned corners, else at max(0, (i + ½) · scale − ½). p as for nearest.
+ * f64 computes in f64, all other floats in f32.
+ */
+export function upsampleBilinear2d(dtype: i32, p: usize, x: usize, out: usize, alignCorners: i32, scaleH: f64, scaleW: f64): void {
+  setCommon(dtype, p, x, out);
+  setArg<i32>(ALIGN, alignCorners);
+  setArg<f64>(SCALE_H, scaleH);
+  setArg<f64>(SCALE_W, scaleW);
+  const outW = <usize>word(p, 5);
+  if (outW == 0) return;
+  parallel(bilinearChunk, <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 4), CHUNK / min(CHUNK, 4 * outW));
+}
+
+function bilinearChunk(lo: usize, hi: usize): void {
+  if (classOf(arg<i32>(DTYPE)) == CF64) bilinearRows<f64>(lo, hi);
+  else bilinearRows<f32>(lo, hi);
+}
+
+// @ts-ignore: decorator
+@inline
+function position<T>(i: usize, scale: T, size: i32): T {
+  const at: T = arg<i32>(ALIGN) ? scale * <T>i : max<T>(<T>0, scale * (<T>i + <T>0.5) - <T>0.5);
+  return min<T>(at, <T>(size - 1));
+}
+
+function bilinearRows<T>(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const shift = shiftOf(dtype);
+  const p = arg<usize>(P);
+  const h = word(p, 2);
+  const w = word(p, 3);
+  const outH = <usize>word(p, 4);
+  const outW = <usize>word(p, 5);
+  const channels = <usize>word(p, 1);
+  const step = <isize>word(p, 9) << shift;
+  const sums = scratch + SCRATCH_FREE;
+  for (let row = lo; row < hi; row++) {
+    const plane = row / outH;
+    const y = position<T>(row % outH, <T>arg<f64>(SCALE_H), h);
+    const top = <isize>y;
+    const below = y - <T>top;
+    const at = <isize>(plane / channels) * word(p, 6) + <isize>(plane % channels) * word(p, 7);
+    const upper = arg<usize>(X) + ((at + top * word(p, 8)) << shift);
+    const lower = arg<usize>(X) + ((at + min(top + 1, <isize>h - 1) * word(p, 8)) << shift);
+    for (let first: usize = 0; first < outW; first += PIECE) {
+      const count = min(PIECE, outW - first);
+      for (let i: usize = 0; i < count; i++) {
+        const z = position<T>(first + i, <T>arg<f64>(SCALE_W), w);
+        const left = <isize>z;
+        const after = z - <T>left;
+        const a = left * step;
+        const b = min(left + 1, <isize>w - 1) * step;
+        const above = (<T>1 - after) * element<T>(dtype, upper + a) + after * element<T>(dtype, upper + b);
+        const under = (<T>1 - after) * element<T>(dtype, lower + a) + after * element<T>(dtype, lower + b);
+        store<T>(sums + i * sizeof<T>(), (<T>1 - below) * above + below * under);
+      }
+      finish<T>(dtype, sums, arg<usize>(OUT) + ((row * outW + first) << shift), count);
+    }
+  }
+}
