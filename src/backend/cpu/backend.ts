@@ -40,6 +40,9 @@ export class CpuBackend implements Backend {
   readonly name = "cpu";
   readonly engine = new Engine();
   readonly #info = new Int32Array(this.engine.memory.buffer, INFO_AT, 256);
+  #storages = 0;
+  #live = 0;
+  #peak = 0;
   readonly #error = new Int32Array(this.engine.memory.buffer, ERROR_AT, 8);
 
   get threads(): number {
@@ -52,15 +55,21 @@ export class CpuBackend implements Backend {
 
   alloc(bytes: number): CpuBlock {
     if (bytes >= SHARE_FROM_BYTES) this.engine.startWorkers();
-    return { at: this.engine.heap.alloc(bytes), bytes };
+    const block = { at: this.engine.heap.alloc(bytes), bytes };
+    this.#storages++;
+    this.#live += bytes;
+    this.#peak = Math.max(this.#peak, this.#live);
+    return block;
   }
 
   free(block: Block): void {
-    this.engine.heap.free((block as CpuBlock).at);
+    this.engine.heap.release((block as CpuBlock).at);
+    this.#storages--;
+    this.#live -= block.bytes;
   }
 
   memory(): MemoryStats {
-    return this.engine.heap.stats();
+    return { live: this.#live, cached: this.engine.heap.free, peak: this.#peak, storages: this.#storages };
   }
 
   /** WebAssembly memory cannot be returned to the system. */
@@ -404,7 +413,7 @@ export class CpuBackend implements Backend {
     try {
       return run(tmp);
     } finally {
-      this.engine.heap.free(tmp);
+      this.engine.heap.release(tmp);
     }
   }
 

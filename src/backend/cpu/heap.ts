@@ -4,7 +4,6 @@
  */
 
 import { fail } from "../../core/errors.ts";
-import type { MemoryStats } from "../backend.ts";
 
 const ALIGN = 64;
 const CLASSES = 33;
@@ -21,8 +20,6 @@ export class Heap {
   readonly #used = new Map<number, number>();
   #end: number;
   #free = 0;
-  #live = 0;
-  #peak = 0;
 
   constructor(start: number, end: number, limit: number, grow: (bytes: number) => number) {
     const first = Math.ceil(start / ALIGN) * ALIGN;
@@ -39,40 +36,46 @@ export class Heap {
       const mib = (n: number) => `${(n / 2 ** 20).toFixed(1)} MiB`;
       fail(
         "OutOfMemory",
-        `cpu: cannot allocate ${mib(bytes)}: ${mib(this.#live)} are in use, ${mib(this.#free)} are free in pieces, and the device holds at most ${mib(this.#limit)}. Dispose tensors, use a scope(), or a smaller dtype`,
+        `cpu: cannot allocate ${mib(bytes)}: ${mib(this.#end - this.#free)} are in use, ${mib(this.#free)} are free in pieces, and the device holds at most ${mib(this.#limit)}. Dispose tensors, use a scope(), or a smaller dtype`,
       );
     }
     this.#used.set(at, size);
-    this.#live += size;
-    this.#peak = Math.max(this.#peak, this.#live);
     return at;
   }
 
-  free(at: number): void {
+  release(at: number): void {
     const size = this.#used.get(at)!;
     this.#used.delete(at);
-    this.#live -= size;
     this.#insert(at, size);
   }
 
-  stats(): MemoryStats {
-    return { live: this.#live, cached: this.#free, peak: this.#peak, storages: this.#used.size };
+  /** Bytes free in the memory that the system has given so far. */
+  get free(): number {
+    return this.#free;
   }
 
   #take(size: number): number | undefined {
-    for (let c = classOf(size); c < CLASSES; c++) {
-      let best: number | undefined;
-      for (const at of this.#classes[c]!) {
-        const have = this.#sizeAt.get(at)!;
-        if (have >= size && (best === undefined || have < this.#sizeAt.get(best)!)) best = at;
-        if (have === size) break;
-      }
-      if (best === undefined) continue;
-      const have = this.#sizeAt.get(best)!;
-      this.#remove(best, have);
-      if (have > size) this.#insert(best + size, have - size);
-      return best;
+    const at = this.#find(size);
+    if (at === undefined) return undefined;
+    const have = this.#sizeAt.get(at)!;
+    this.#remove(at, have);
+    if (have > size) this.#insert(at + size, have - size);
+    return at;
+  }
+
+  /** The best of the first few ranges that fit; every range of a higher class fits. */
+  #find(size: number): number | undefined {
+    const own = classOf(size);
+    let best: number | undefined;
+    let looked = 0;
+    for (const at of this.#classes[own]!) {
+      const have = this.#sizeAt.get(at)!;
+      if (have === size) return at;
+      if (have > size && (best === undefined || have < this.#sizeAt.get(best)!)) best = at;
+      if (best !== undefined && ++looked === 32) break;
     }
+    if (best !== undefined) return best;
+    for (let c = own + 1; c < CLASSES; c++) for (const at of this.#classes[c]!) return at;
     return undefined;
   }
 

@@ -1,9 +1,10 @@
 /** Convolutions without panels: each output row is the sum of weighted input rows. */
 import { classOf, CF32, CF64, CI64, narrow, native, SCRATCH_FREE, widen } from "./block";
-import { CB, CC, CGROUPS, CH, CKH, CKW, CO, COH, COW, CSW, CDW, CPW, CW, CWS, CXS, source, word } from "./conv";
-import { arg, setArg, shiftOf } from "./memory";
+import { element } from "./element";
+import { arg, F32, setArg, shiftOf } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 import { fma } from "./tile";
+import { CB, CC, CDW, CGROUPS, CKH, CKW, CO, COH, COW, CPW, CSW, CW, CWS, CXS, source, word } from "./window";
 
 const DTYPE = 0;
 const P = 1;
@@ -36,13 +37,6 @@ function rowChunk(lo: usize, hi: usize): void {
   else rows<i32>(dtype, lo, hi);
 }
 
-/** One element of the operands in the class of the sums. */
-function element<T>(dtype: i32, at: usize): T {
-  if (native(dtype)) return load<T>(at);
-  widen(dtype, at, scratch, 1);
-  return load<T>(scratch);
-}
-
 /** Output rows (batch element, channel, oy), in pieces whose sums and inputs fit the scratch memory. */
 function rows<T>(dtype: i32, lo: usize, hi: usize): void {
   const shift = shiftOf(dtype);
@@ -54,7 +48,10 @@ function rows<T>(dtype: i32, lo: usize, hi: usize): void {
   const outH = word(p, COH);
   const outW = word(p, COW);
   const sums = scratch + SCRATCH_FREE;
-  const piece = <i32>(((SCRATCH_BYTES - SCRATCH_FREE) / 2) / sizeof<T>());
+  const piece = <i32>((SCRATCH_BYTES - SCRATCH_FREE) / 2 / sizeof<T>());
+  const inputs = sums + <usize>piece * sizeof<T>();
+  // Small floats with contiguous rows are widened a row at a time, others element by element.
+  const wide = !native(dtype) && isFloat<T>() && word(p, CXS + 3) == 1 && word(p, CW) <= piece;
   for (let row = lo; row < hi; row++) {
     const oy = <i32>(row % outH);
     const o = <i32>((row / outH) % word(p, CO));
@@ -71,10 +68,14 @@ function rows<T>(dtype: i32, lo: usize, hi: usize): void {
         for (let i = 0; i < word(p, CKH); i++) {
           const y = source(p, 0, oy, i, transposed);
           if (y < 0) continue;
-          const line = arg<usize>(X) + ((from + <isize>y * word(p, CXS + 2)) << shift);
+          let line = arg<usize>(X) + ((from + <isize>y * word(p, CXS + 2)) << shift);
+          if (wide) {
+            widen(dtype, line, inputs, word(p, CW));
+            line = inputs;
+          }
           for (let j = 0; j < word(p, CKW); j++) {
             const at = weight + <isize>i * word(p, CWS + 2) + <isize>j * word(p, CWS + 3);
-            addTap<T>(dtype, p, line, j, element<T>(dtype, arg<usize>(W) + (at << shift)), ox, count, sums, transposed);
+            addTap<T>(wide ? F32 : dtype, p, line, j, element<T>(dtype, arg<usize>(W) + (at << shift)), ox, count, sums, transposed);
           }
         }
       }

@@ -11,26 +11,7 @@ import { arg, setArg, shiftOf } from "./memory";
 import { rawPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { columnsOf, multiply, ROW } from "./tile";
-
-// Words of p.
-export const CB = 0;
-export const CC = 1;
-export const CH = 2;
-export const CW = 3;
-export const CO = 4;
-export const CKH = 5;
-export const CKW = 6;
-export const CSH = 7;
-export const CSW = 8;
-export const CPH = 9;
-export const CPW = 10;
-export const CDH = 11;
-export const CDW = 12;
-export const CGROUPS = 13;
-export const COH = 14;
-export const COW = 15;
-export const CXS = 16;
-export const CWS = 20;
+import { CB, CC, CGROUPS, CKH, CKW, CO, COH, COW, CWS, CXS, source, word } from "./window";
 
 // Arguments of the packers, and of the kernel for whole small products.
 const DTYPE = PACKER;
@@ -43,12 +24,6 @@ const OUT = PACKER + 6;
 
 /** Output channels per group below which panels do not pay. */
 const FEW: i32 = 2;
-
-// @ts-ignore: decorator
-@inline
-export function word(p: usize, i: i32): i32 {
-  return load<i32>(p + (<usize>i << 2));
-}
 
 /** Terms of one output: input channels of a group times taps. */
 function depth(p: usize): usize {
@@ -198,25 +173,8 @@ function packPatches(dtype: i32, p: usize, x: usize, first: usize, dst: usize): 
   if (raw != dst) widen(dtype, raw, dst, n);
 }
 
-/** Element offset of the input that tap (i, j) of output (oy, ox) reads; NOWHERE in the padding or between inputs. */
+/** In place of an element offset: in the padding, or between the inputs of a transposed convolution. */
 const NOWHERE: i32 = i32.MIN_VALUE;
-// @ts-ignore: decorator
-@inline
-function sourceOf(o: i32, tap: i32, size: i32, stride: i32, padding: i32, dilation: i32, transposed: bool): i32 {
-  if (!transposed) {
-    const at = o * stride - padding + tap * dilation;
-    return <u32>at < <u32>size ? at : -1;
-  }
-  const reach = o + padding - tap * dilation;
-  if (reach < 0 || reach % stride != 0) return -1;
-  const at = reach / stride;
-  return at < size ? at : -1;
-}
-
-/** The input along one axis that a tap of output `o` reads, or −1: `axis` 0 is height, 1 is width. */
-export function source(p: usize, axis: i32, o: i32, tap: i32, transposed: bool): i32 {
-  return sourceOf(o, tap, word(p, CH + axis), word(p, CSH + axis), word(p, CPH + axis), word(p, CDH + axis), transposed);
-}
 
 /** Tap by tap: the places of the panel's positions are found once for all channels. */
 function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usize): void {

@@ -179,8 +179,8 @@ export function scatter(
   setArg<usize>(7, ids);
   setArg<usize>(8, src);
   const size = word(info, 1 + dim);
-  // Threads on neighbouring items write to neighbouring elements: keep them some cache lines apart.
-  const least: usize = word(info, 0) - 1 == dim ? 1 : 64;
+  // Items next to each other are elements next to each other: a chunk should have enough of them per row.
+  const least: usize = word(info, 0) - 1 == dim ? 1 : 256;
   parallel(scatterItems, n / size, max(least, CHUNK / size));
 }
 

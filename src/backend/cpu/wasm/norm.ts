@@ -9,7 +9,9 @@ import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
 
 const CHUNK: usize = 32768;
 
-export function rmsNorm(dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, out: usize, eps: f64): void {
+export function rmsNorm(
+  dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, out: usize, eps: f64,
+): void {
   normalize(false, dtype, rows, cols, info, x, weight, 0, out, eps);
 }
 
@@ -61,8 +63,14 @@ function normRow<T>(dtype: i32, start: usize, row: usize): void {
   const bias = arg<usize>(8);
   let mean: f64 = 0;
   if (arg<i32>(1)) {
-    for (let c: usize = 0; c < cols; c += RUN) mean += total<T>(run<T>(dtype, start, row, c, cols), min(RUN, cols - c));
-    mean /= <f64>cols;
+    // An f64 mean is corrected once by the mean of what it leaves; for f32, f64 has digits to spare.
+    for (let pass = 0; pass < (sizeof<T>() == 8 ? 2 : 1); pass++) {
+      let sum: f64 = 0;
+      for (let c: usize = 0; c < cols; c += RUN) {
+        sum += total<T>(run<T>(dtype, start, row, c, cols), min(RUN, cols - c), mean);
+      }
+      mean += sum / <f64>cols;
+    }
   }
   let squares: f64 = 0;
   for (let c: usize = 0; c < cols; c += RUN) {
@@ -83,7 +91,8 @@ function normRow<T>(dtype: i32, start: usize, row: usize): void {
 // @ts-ignore: decorator
 @inline
 function run<T>(dtype: i32, start: usize, row: usize, c: usize, cols: usize): usize {
-  return row != 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, min(RUN, cols - c));
+  if (row != 0) return row + c * sizeof<T>();
+  return fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, min(RUN, cols - c));
 }
 
 /** The two low lanes, or the two high ones, as f64. */
@@ -98,16 +107,18 @@ function high(x: v128): v128 {
   return f64x2.promote_low_f32x4(v128.shuffle<i64>(x, x, 1, 1));
 }
 
-function total<T>(p: usize, n: usize): f64 {
+/** The sum of x − mean; an f32 row has no first estimate, its mean is 0 here. */
+function total<T>(p: usize, n: usize, mean: f64): f64 {
   const end = p + n * sizeof<T>();
+  const m = f64x2.splat(mean);
   let a = f64x2.splat(0);
   let b = f64x2.splat(0);
   for (; p + 32 <= end; p += 32) {
     const x = v128.load(p);
     const y = v128.load(p, 16);
     if (sizeof<T>() == 8) {
-      a = f64x2.add(a, x);
-      b = f64x2.add(b, y);
+      a = f64x2.add(a, f64x2.sub(x, m));
+      b = f64x2.add(b, f64x2.sub(y, m));
     } else {
       a = f64x2.add(a, f64x2.add(low(x), low(y)));
       b = f64x2.add(b, f64x2.add(high(x), high(y)));
@@ -115,7 +126,7 @@ function total<T>(p: usize, n: usize): f64 {
   }
   a = f64x2.add(a, b);
   let sum = f64x2.extract_lane(a, 0) + f64x2.extract_lane(a, 1);
-  for (; p < end; p += sizeof<T>()) sum += <f64>load<T>(p);
+  for (; p < end; p += sizeof<T>()) sum += <f64>load<T>(p) - mean;
   return sum;
 }
 
@@ -145,7 +156,7 @@ function centredSquares<T>(p: usize, n: usize, mean: f64): f64 {
   return sum;
 }
 
-/** to = (from − mean) · scale · w + b. The mean is taken off in two f32 parts: one would lose digits of a large mean. */
+/** to = (from − mean) · scale · w + b. The mean comes off in two parts: a single f32 would lose digits of a large one. */
 function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usize, b: usize): void {
   const head = <T>mean;
   const rest = <T>(mean - <f64>head);

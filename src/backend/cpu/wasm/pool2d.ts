@@ -1,7 +1,9 @@
 /** Pooling and resizing of the last two dims; a chunk is a range of output rows. */
-import { CF32, CF64, CI32, CI64, classOf, f8ToF32, f16ToF32x4, narrow, native, SCRATCH_FREE } from "./block";
-import { arg, BF16, F8E4M3, F16, I16, setArg, shiftOf, U8 } from "./memory";
+import { CF32, CF64, CI32, CI64, classOf, narrow, native, SCRATCH_FREE } from "./block";
+import { element } from "./element";
+import { arg, setArg, shiftOf } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+import { word } from "./window";
 
 const DTYPE = 0;
 const P = 1;
@@ -19,33 +21,11 @@ const PIECE: usize = (SCRATCH_BYTES - SCRATCH_FREE) / 8;
 
 // @ts-ignore: decorator
 @inline
-function word(p: usize, i: i32): i32 {
-  return load<i32>(p + (<usize>i << 2));
-}
-
-// @ts-ignore: decorator
-@inline
 function setCommon(dtype: i32, p: usize, x: usize, out: usize): void {
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(P, p);
   setArg<usize>(X, x);
   setArg<usize>(OUT, out);
-}
-
-/** One element in its compute class T. */
-// @ts-ignore: decorator
-@inline
-function element<T>(dtype: i32, at: usize): T {
-  if (sizeof<T>() == 8) return load<T>(at);
-  if (isFloat<T>()) {
-    if (dtype == BF16) return <T>reinterpret<f32>(<u32>load<u16>(at) << 16);
-    if (dtype == F16) return <T>f32x4.extract_lane(f16ToF32x4(i32x4.splat(<i32>load<u16>(at))), 0);
-    if (dtype == F8E4M3) return <T>f8ToF32(load<u8>(at));
-  } else {
-    if (dtype == U8) return <T>load<u8>(at);
-    if (dtype == I16) return <T>load<i16>(at);
-  }
-  return load<T>(at);
 }
 
 /** Stores `count` results of class T. */

@@ -1,19 +1,20 @@
 /**
  * Sums, extremes and their places along the rows of a view, and the row access that softmax and the norms share.
  *
- * Element (r, c) is number r·cols + c of the view. Each row, or each cut of a long row, ends as a record (value, index);
- * records of one row are combined in order, so neither the cut nor the threads show in the result. f32 sums add a few
+ * Element (r, c) is number r·cols + c of the view. Each row, or each block of a long row, ends as a record (value,
+ * index); records of one row are combined in order, so the result does not depend on the threads. f32 sums add a few
  * elements in a tree and the trees in f64. NaN wins every min and max; the first index wins ties.
  */
-import { CF32, CF64, CI32, CU32, classOf, commit, fetch, gatherRun, native, offsetOf, RUN, SCRATCH_FREE, slot, target, widen } from "./block";
-import { arg, F32, F64, I32, I64, setArg, shiftOf, U32 } from "./memory";
+import {
+  CF32, CF64, CI32, CU32, classOf, commit, fetch, gatherRun, native, offsetOf, RUN, SCRATCH_FREE, slot, target, widen,
+} from "./block";
+import { arg, F64, setArg, shiftOf } from "./memory";
 import { parallel, scratch, SCRATCH_BYTES } from "./pool";
 
 export const SUM: i32 = 0;
 export const MIN: i32 = 1;
 export const MAX: i32 = 2;
-const ARGMIN: i32 = 3;
-const ARGMAX: i32 = 4;
+const ARGMIN: i32 = 3; // 4 is argmax
 
 /** Elements per chunk of work: some 25 µs. */
 const CHUNK: usize = 65536;
@@ -75,7 +76,9 @@ export let rowsAt: usize = 0;
  * Makes row r, and as many of the rows after it (below `end`) as come cheaply, contiguous class elements; returns their
  * number. Rows that need a copy are put at their place in `out`, or in scratch memory if `out` has a smaller dtype.
  */
-export function openRows(dtype: i32, cols: usize, info: usize, side: usize, x: usize, out: usize, r: usize, end: usize): usize {
+export function openRows(
+  dtype: i32, cols: usize, info: usize, side: usize, x: usize, out: usize, r: usize, end: usize,
+): usize {
   const shift = shiftOf(dtype);
   let count = end - r;
   if (native(dtype)) {
@@ -306,11 +309,11 @@ export function reduce(op: i32, dtype: i32, rows: usize, cols: usize, info: usiz
 
 function reduceRows(lo: usize, hi: usize): void {
   const kind = classOf(arg<i32>(1));
-  if (kind == CF32) rowItems<f32, f64>(lo, hi, F32);
-  else if (kind == CF64) rowItems<f64, f64>(lo, hi, F64);
-  else if (kind == CI32) rowItems<i32, i32>(lo, hi, I32);
-  else if (kind == CU32) rowItems<u32, u32>(lo, hi, U32);
-  else rowItems<i64, i64>(lo, hi, I64);
+  if (kind == CF32) rowItems<f32, f64>(lo, hi);
+  else if (kind == CF64) rowItems<f64, f64>(lo, hi);
+  else if (kind == CI32) rowItems<i32, i32>(lo, hi);
+  else if (kind == CU32) rowItems<u32, u32>(lo, hi);
+  else rowItems<i64, i64>(lo, hi);
 }
 
 function reduceColumns(lo: usize, hi: usize): void {
@@ -331,8 +334,8 @@ function combineBlocks(lo: usize, hi: usize): void {
   else combineItems<i64, i64>(lo, hi);
 }
 
-/** Items are rows, or blocks of rows. `wide` is the dtype of class elements. */
-function rowItems<T, A>(lo: usize, hi: usize, wide: i32): void {
+/** Items are rows, or blocks of rows. */
+function rowItems<T, A>(lo: usize, hi: usize): void {
   const op = arg<i32>(0);
   const dtype = arg<i32>(1);
   const cols = arg<usize>(3);
@@ -344,8 +347,8 @@ function rowItems<T, A>(lo: usize, hi: usize, wide: i32): void {
     for (let item = lo; item < hi; item++) {
       const r = item / blocks;
       const b = item - r * blocks;
-      const record = arg<usize>(11) + (b * arg<usize>(2) + r) * RECORD;
-      rowRecord<T, A>(op, dtype, x, info, r * cols + b * block, min(block, cols - b * block), b * block, record);
+      const to = arg<usize>(11) + (b * arg<usize>(2) + r) * RECORD;
+      rowRecord<T, A>(op, dtype, x, info, r * cols, b * block, min(cols, b * block + block), to);
     }
     return;
   }
@@ -355,33 +358,39 @@ function rowItems<T, A>(lo: usize, hi: usize, wide: i32): void {
     const count = min(together, hi - r);
     if (cols < RUN) {
       const p = fetchRun(dtype, x, info, r * cols, count * cols);
-      for (let i: usize = 0; i < count; i++) rowRecord<T, A>(op, wide, p, 0, i * cols, cols, 0, records + i * RECORD);
-    } else rowRecord<T, A>(op, dtype, x, info, r * cols, cols, 0, records);
+      for (let i: usize = 0; i < count; i++) {
+        record<T, A>(op, p + i * cols * sizeof<T>(), cols, 0, true, records + i * RECORD);
+      }
+    } else rowRecord<T, A>(op, dtype, x, info, r * cols, 0, cols, records);
     settle<T, A>(op, dtype, records, r, count);
     r += count;
   }
 }
 
-/** Elements start … start+n−1 of the view, which are columns c … of their row, into a record. */
-function rowRecord<T, A>(op: i32, dtype: i32, x: usize, info: usize, start: usize, n: usize, c: usize, record: usize): void {
-  const least = op == MIN || op == ARGMIN;
-  let value: A = 0;
-  let at: usize = 0;
-  for (let i: usize = 0; i < n; i += RUN) {
-    const count = min(RUN, n - i);
-    const p = fetchRun(dtype, x, info, start + i, count);
-    if (op == SUM) {
-      value += sumRun<T, A>(p, count);
-      continue;
-    }
-    const best = least ? fold<T>(MIN, p, count) : fold<T>(MAX, p, count);
-    if (i == 0 || better<A>(least, <A>best, value)) {
-      value = <A>best;
-      if (op >= ARGMIN) at = c + i + find<T>(p, best);
-    }
+/** Columns c … end−1 of the row whose first element is number `start`. */
+function rowRecord<T, A>(
+  op: i32, dtype: i32, x: usize, info: usize, start: usize, c: usize, end: usize, to: usize,
+): void {
+  let first = true;
+  for (; c < end; first = false) {
+    const n = min(RUN, end - c);
+    record<T, A>(op, fetchRun(dtype, x, info, start + c, n), n, c, first, to);
+    c += n;
   }
-  store<A>(record, value);
-  store<u32>(record, <u32>at, 8);
+}
+
+/** Merges a run, whose first element is column c, into a record, or starts one. */
+function record<T, A>(op: i32, p: usize, n: usize, c: usize, first: bool, to: usize): void {
+  if (op == SUM) {
+    const sum = sumRun<T, A>(p, n);
+    store<A>(to, first ? sum : load<A>(to) + sum);
+    return;
+  }
+  const least = op == MIN || op == ARGMIN;
+  const best = least ? fold<T>(MIN, p, n) : fold<T>(MAX, p, n);
+  if (!first && !better<A>(least, <A>best, load<A>(to))) return;
+  store<A>(to, <A>best);
+  if (op >= ARGMIN) store<u32>(to, <u32>(c + find<T>(p, best)), 8);
 }
 
 /** Items are panels of up to RUN adjacent rows, or blocks of them: vectors run over rows. */

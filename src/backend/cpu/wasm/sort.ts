@@ -3,12 +3,12 @@
  * moves keys and indices, one byte of the key per pass; a byte that all keys share needs no pass. Rows that fit in a
  * thread's scratch memory are sorted one per item; longer ones one after the other, each pass by blocks on all threads.
  */
-import { classOf, CF32, CF64, CI32, CI64, fetch, RUN, SCRATCH_FREE } from "./block";
+import { CF32, CF64, CI32, CI64, classOf, fetch, RUN, SCRATCH_FREE } from "./block";
 import { arg, F64, I64, setArg, shiftOf } from "./memory";
 import { parallel, scratch, SCRATCH_BYTES } from "./pool";
 
 /** Rows up to this length are sorted by insertion. */
-const SHORT: usize = 32;
+const SHORT: usize = 64;
 /** Elements per block of a long row. */
 const BLOCK: usize = 65536;
 const CHUNK: usize = 4096;
@@ -22,24 +22,23 @@ function keyBytes(dtype: i32): usize {
 }
 
 /** Two key buffers, a second index buffer, and the counts of each block. */
-function workBytes(dtype: i32, cols: usize): usize {
-  const blocks = (cols + BLOCK - 1) / BLOCK;
-  return ((cols * (2 * keyBytes(dtype) + 4) + 7) & ~7) + blocks * COUNTS_BYTES;
+function workBytes(dtype: i32, cols: usize): u64 {
+  const blocks = (<u64>cols + BLOCK - 1) / BLOCK;
+  return ((<u64>cols * (2 * keyBytes(dtype) + 4) + 7) & ~7) + blocks * COUNTS_BYTES;
 }
 
 /** Whether a row is worth all threads, or needs memory of its own. */
 function isLong(dtype: i32, rows: usize, cols: usize): bool {
-  const fits = cols < SCRATCH_BYTES && SCRATCH_FREE + workBytes(dtype, cols) <= SCRATCH_BYTES;
-  return !fits || (rows < 4 && cols > 2 * BLOCK);
+  return SCRATCH_FREE + workBytes(dtype, cols) > SCRATCH_BYTES || (rows < 4 && cols > 2 * BLOCK);
 }
 
-/** Bytes that argsort needs at `tmp`. */
+/** Bytes that argsort needs at `tmp`; more than the memory can have stays more than that. */
 export function argsortTmp(dtype: i32, rows: usize, cols: usize): usize {
-  return rows > 0 && isLong(dtype, rows, cols) ? workBytes(dtype, cols) : 0;
+  return rows > 0 && isLong(dtype, rows, cols) ? <usize>min<u64>(workBytes(dtype, cols), u32.MAX_VALUE) : 0;
 }
 
 // Arguments: 0 dtype, 1 descending, 2 cols, 3 x, 4 out; for a long row 5 row, 6 tmp, 7 shift of the byte,
-// 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to
+// 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to, 12 counts
 export function argsort(dtype: i32, descending: i32, rows: usize, cols: usize, x: usize, out: usize, tmp: usize): void {
   if (cols == 0) return;
   setArg<i32>(0, dtype);
@@ -232,6 +231,9 @@ function moveBlocks(lo: usize, hi: usize): void {
   const counts = arg<usize>(12) + lo * COUNTS_BYTES;
   const keys = arg<usize>(8);
   const indices = arg<usize>(9);
-  if (keyBytes(arg<i32>(0)) == 8) move<u64>(keys, indices, lo * BLOCK, end, arg<i32>(7), counts, arg<usize>(10), arg<usize>(11));
-  else move<u32>(keys, indices, lo * BLOCK, end, arg<i32>(7), counts, arg<usize>(10), arg<usize>(11));
+  const shift = arg<i32>(7);
+  const keysTo = arg<usize>(10);
+  const indicesTo = arg<usize>(11);
+  if (keyBytes(arg<i32>(0)) == 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
+  else move<u32>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
 }

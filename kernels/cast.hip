@@ -1,0 +1,23 @@
+// out[i] = D(x[i]) for every pair of dtypes. Floats round to nearest even, float → integer truncates and saturates with
+// NaN → 0, integer → integer wraps; i64, u32 and f64 reach the halves through f32. Launch: 256 threads, two vectors per
+// thread, the narrower side 16 bytes wide, the wider at most 32. Traffic: one read, one write.
+#include "gpu.h"
+namespace gpu {
+
+template <class S, class D> struct Cast {
+  GPU_METHOD D operator()(S x) const { return convert<D>(x); }
+};
+template <class T> struct Cast<T, T> {
+  GPU_METHOD T operator()(T x) const { return x; }
+};
+
+#define CAST(S, D) \
+  KERNEL_BOUNDS(256, cast_##S##_##D, size_t numel, size_t num_dims, const size_t* info, const S* inp, D* out) { \
+    map1<2>(numel, num_dims, info, inp, out, Cast<S, D>{}); \
+  }
+#define CAST_FROM(S) \
+  CAST(S, u8) CAST(S, u32) CAST(S, i16) CAST(S, i32) CAST(S, i64) CAST(S, bf16) CAST(S, f16) CAST(S, f32) CAST(S, f64) \
+  CAST(S, f8e4m3)
+GPU_DTYPES(CAST_FROM)
+
+}  // namespace gpu

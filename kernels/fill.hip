@@ -1,0 +1,123 @@
+// Fills and copies: bits only, so bodies depend on the element's size. Traffic: a copy reads and writes each element once.
+#include "gpu.h"
+namespace gpu {
+
+// out[i] = value; info describes `out`. Launch: 256 threads, four 16-byte vectors per thread.
+template <class B> GPU_FN void const_set(size_t n, size_t num_dims, const size_t* info, B value, B* out) {
+  constexpr int W = 16 / sizeof(B), Unroll = 4;
+  const Walk<W, Unroll> walk(n, !info && vector_aligned<W>(out));
+  Vec<B, W> x;
+  UNROLL for (int j = 0; j < W; j++) x.v[j] = value;
+  for (size_t base = walk.first; base < walk.vectors; base += walk.step)
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (walk.at(base, u) < walk.vectors) store_vec<B, W>(out, walk.at(base, u), x);
+  NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[offset(i, num_dims, info)] = value;
+}
+template <class T> GPU_FN bits_t<T> bits_of(T x) { return (bits_t<T>)x; }
+GPU_FN u32 bits_of(f32 x) { return f32_bits(x); }
+GPU_FN u64 bits_of(f64 x) { return f64_bits(x); }
+GPU_FN u16 bits_of(f16 x) { return x.bits; }
+GPU_FN u16 bits_of(bf16 x) { return x.bits; }
+GPU_FN u8 bits_of(f8e4m3 x) { return x.bits; }
+
+// dst[i·dst_stride + j] = src[i·src_stride + j] for i < d1, j < d2. Sizes and strides are 64-bit, unlike the catalogue's.
+// Launch: 256 threads, four units per thread; a unit is 16 bytes where rows allow it, else one element.
+template <class U> GPU_FN void copy_rows(const U* src, U* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) {
+  constexpr int Unroll = 4;
+  const size_t n = d1 * d2;
+  const bool small = !(n >> 32);
+  const Walk<1, Unroll> walk(n, true);
+  for (size_t base = walk.first; base < n; base += walk.step) {
+    U x[Unroll];
+    size_t to[Unroll];
+    UNROLL for (int u = 0; u < Unroll; u++) {
+      const size_t i = walk.at(base, u);
+      if (i < n) {
+        const size_t row = small ? (u32)i / (u32)d2 : i / d2;
+        x[u] = src[row * src_stride + (i - row * d2)];
+        to[u] = row * dst_stride + (i - row * d2);
+      }
+    }
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (walk.at(base, u) < n) dst[to[u]] = x[u];
+  }
+}
+template <class B>
+GPU_FN void copy2d(const B* src, B* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) {
+  constexpr size_t W = 16 / sizeof(B);
+  typedef Vec<B, (int)W> V;
+  if (aligned_to(src, 16) && aligned_to(dst, 16) && (d2 | src_stride | dst_stride) % W == 0)
+    copy_rows<V>((const V*)src, (V*)dst, d1, d2 / W, src_stride / W, dst_stride / W);
+  else
+    copy_rows<B>(src, dst, d1, d2, src_stride, dst_stride);
+}
+
+#define FILL(T) \
+  KERNEL_BOUNDS(256, const_set_##T, size_t numel, size_t num_dims, const size_t* info, T value, T* out) { \
+    const_set<bits_t<T>>(numel, num_dims, info, bits_of(value), (bits_t<T>*)out); \
+  } \
+  KERNEL_BOUNDS(256, copy2d_##T, const T* src, T* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) { \
+    copy2d<bits_t<T>>((const bits_t<T>*)src, (bits_t<T>*)dst, d1, d2, src_stride, dst_stride); \
+  }
+GPU_DTYPES(FILL)
+
+// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads, four elements per thread. Where
+// the inner dim is contiguous on both sides, neighbouring threads touch neighbouring elements.
+template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const size_t* info, const B* src, B* dst) {
+  constexpr int Unroll = 4;
+  const Walk<1, Unroll> walk(n, true);
+  for (size_t base = walk.first; base < n; base += walk.step) {
+    B x[Unroll];
+    i64 to[Unroll];
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (walk.at(base, u) < n) {
+        i64 at[2];
+        offsets<2>(walk.at(base, u), num_dims, info, at);
+        x[u] = src[at[0]];
+        to[u] = at[1];
+      }
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (walk.at(base, u) < n) dst[to[u]] = x[u];
+  }
+}
+
+// dst[b, c, r] = src[b, r, c]: a tile is read along c, turned in shared memory and written along r, so both sides move
+// whole lines. Launch: 256 threads per tile of 64×64 (32×32 for 8 bytes); tiles of all batches in one grid. Rows of the
+// shared tile are padded by one bank, so that walking down a column touches 32 different banks.
+template <class B, int Tile, int Pad>
+GPU_FN void transpose(B* tile, size_t batch, size_t rows, size_t cols, size_t src_batch, size_t src_row,
+                      size_t dst_batch, size_t dst_row, const B* src, B* dst) {
+  constexpr int Step = 256 / Tile, Row = Tile + Pad;
+  const size_t across = ceil_div(cols, Tile), down = ceil_div(rows, Tile), tiles = across * down * batch;
+  const u32 x = tid_x() % Tile, y = tid_x() / Tile;
+  for (size_t t = bid_x(); t < tiles; t += gdim_x()) {
+    const size_t b = t / (across * down), in = t - b * across * down, r0 = in / across * Tile, c0 = in % across * Tile;
+    const B* from = src + b * src_batch;
+    B* to = dst + b * dst_batch;
+    barrier();
+    UNROLL for (int j = 0; j < Tile; j += Step)
+      if (r0 + y + j < rows && c0 + x < cols) tile[(y + j) * Row + x] = from[(r0 + y + j) * src_row + c0 + x];
+    barrier();
+    UNROLL for (int j = 0; j < Tile; j += Step)
+      if (c0 + y + j < cols && r0 + x < rows) to[(c0 + y + j) * dst_row + r0 + x] = tile[x * Row + y + j];
+  }
+}
+
+#define COPIES(bytes, B, Tile, Pad) \
+  KERNEL_BOUNDS(256, copy_strided_##bytes, size_t numel, size_t num_dims, const size_t* info, const B* src, B* dst) { \
+    copy_strided<B>(numel, num_dims, info, src, dst); \
+  } \
+  KERNEL_BOUNDS(256, transpose_##bytes, size_t batch, size_t rows, size_t cols, size_t src_batch_stride, \
+                size_t src_row_stride, size_t dst_batch_stride, size_t dst_row_stride, const B* src, B* dst) { \
+    SHARED(B, tile, Tile * (Tile + Pad)); \
+    transpose<B, Tile, Pad>(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, \
+                            src, dst); \
+  }
+#if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
+COPIES(1, u8, 64, 4)
+COPIES(2, u16, 64, 2)
+COPIES(4, u32, 64, 1)
+COPIES(8, u64, 32, 1)
+#endif
+
+}  // namespace gpu

@@ -1,0 +1,50 @@
+// What a kernel module and the runtime share: descriptors, the running thread's state, the calls back.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_ABI 0x57534d31u
+
+enum SimArgumentKind : uint32_t { SIM_POINTER, SIM_INTEGER, SIM_FLOAT, SIM_AGGREGATE };
+// SIM_UNALIGNED is added to a kind where the source itself allows any alignment.
+enum SimAccess : int { SIM_READ, SIM_WRITE, SIM_ATOMIC, SIM_UNALIGNED = 4 };
+
+struct SimArgument {
+  uint32_t size, align;
+  SimArgumentKind kind;
+};
+
+struct SimKernel {
+  uint32_t abi;
+  const char* name;
+  void (*run)(void* const* params);
+  uint32_t argumentCount;
+  const SimArgument* arguments;
+  uint32_t maxThreads;
+  const char* file;
+  int line;
+};
+
+/** One declaration of a static shared array; the runtime places it once per launch. */
+struct SimShared {
+  const char* name;
+  size_t bytes, align;
+  uint64_t launch;
+  void* address;
+};
+
+/** The running thread's identity and the calls into the runtime, which fills this in when it loads the module. */
+struct SimState {
+  uint32_t abi;
+  uint32_t thread[3], block[3], blockDim[3], gridDim[3];
+  uint32_t lane;
+  uint64_t launch;
+  void* dynamicShared;
+  void (*placeShared)(SimShared*);
+  void (*access)(const void* address, size_t bytes, int kind);
+  void (*barrier)(const char* file, int line);
+  /** Gives value, gets the value of `source` (0…31) in the same group of 32 lanes. */
+  void (*shuffle)(void* value, size_t bytes, int source, const char* file, int line);
+  uint32_t (*ballot)(int predicate, const char* file, int line);
+  void (*trap)(const char* why);
+};

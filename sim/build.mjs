@@ -1,0 +1,79 @@
+// Builds the simulator: sim/build/libamdhip64_sim.so and librocblas_sim.so, when their sources have changed.
+// Usage: node sim/build.mjs, or `import { buildSim } from "./sim/build.mjs"`.
+import { spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
+import { existsSync, mkdirSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const root = dirname(fileURLToPath(import.meta.url));
+const build = join(root, "build");
+const flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"];
+
+function findCompiler() {
+  const names = process.env.CXX ? [process.env.CXX] : ["g++", "clang++", "clang++-19", "clang++-18", "clang++-17"];
+  return names.find((name) => spawnSync(name, ["--version"], { stdio: "ignore" }).status === 0);
+}
+
+function libraries() {
+  const sources = readdirSync(join(root, "runtime")).filter((name) => name.endsWith(".cpp"));
+  const runtime = sources.filter((name) => name !== "rocblas.cpp").map((name) => join(root, "runtime", name));
+  return [
+    { name: "libamdhip64_sim.so", sources: runtime, link: ["-ldl"] },
+    {
+      name: "librocblas_sim.so",
+      sources: [join(root, "runtime", "rocblas.cpp")],
+      link: [`-L${build}`, "-lamdhip64_sim", "-Wl,-rpath,$ORIGIN"],
+    },
+  ];
+}
+
+function fingerprint(compiler) {
+  const hash = createHash("sha256").update(JSON.stringify([compiler, flags, process.arch]));
+  const files = [...readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name)), "abi.h", "build.mjs"];
+  for (const file of files) hash.update(file).update(readFileSync(join(root, file)));
+  return hash.digest("hex");
+}
+
+/** Paths of the two libraries, built first if need be. Throws with the compiler's messages when that fails. */
+export function buildSim() {
+  const compiler = findCompiler();
+  if (!compiler)
+    throw new Error(
+      process.env.CXX
+        ? `the simulator needs a C++17 compiler, and CXX=${process.env.CXX} cannot be run`
+        : "the simulator needs a C++17 compiler: install g++ or clang++, or set CXX",
+    );
+  const all = libraries();
+  const paths = { hip: join(build, all[0].name), rocblas: join(build, all[1].name) };
+  const stamp = join(build, "stamp");
+  const wanted = fingerprint(compiler);
+  if (existsSync(stamp) && readFileSync(stamp, "utf8") === wanted && all.every((l) => existsSync(join(build, l.name))))
+    return { ...paths, built: false };
+  mkdirSync(build, { recursive: true });
+  rmSync(stamp, { force: true });
+  for (const { name, sources, link } of all) {
+    // Built beside its place and renamed: a process that has the old library loaded keeps its own file.
+    const fresh = join(build, `${name}.${process.pid}`);
+    const args = [...flags, "-o", fresh, `-Wl,-soname,${name}`, ...sources, ...link];
+    const { status, stderr } = spawnSync(compiler, args, { encoding: "utf8" });
+    if (status !== 0) {
+      rmSync(fresh, { force: true });
+      throw new Error(`building ${name} with ${compiler} failed:\n${stderr}`);
+    }
+    if (stderr) process.stderr.write(stderr);
+    renameSync(fresh, join(build, name));
+  }
+  writeFileSync(stamp, wanted);
+  return { ...paths, built: true };
+}
+
+if (process.argv[1] && resolve(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  try {
+    const { hip, rocblas, built } = buildSim();
+    console.log(`${built ? "built" : "up to date"}: ${hip}, ${rocblas}`);
+  } catch (error) {
+    console.error(error instanceof Error ? error.message : error);
+    process.exitCode = 1;
+  }
+}

@@ -1,0 +1,240 @@
+// Runs a launch: blocks one after another, a fiber per thread. Threads of a wave run up to their next shuffle together,
+// waves up to their next barrier. The wave-64 device takes blocks and waves last to first, so that code which depends
+// on an order gives different results on the two devices.
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "guard.h"
+#include "run.h"
+
+namespace sim {
+
+Run run;
+static std::vector<int> freeStacks;
+static constexpr unsigned warp = 32;
+
+static void formatProblem(int thread, const char* format, va_list list) {
+  char what[320];
+  vsnprintf(what, sizeof what, format, list);
+  const SimState& s = *run.state;
+  const SimKernel& kernel = *run.launch->function->kernel;
+  int written = snprintf(run.problem, sizeof run.problem, "kernel \"%s\", block (%u,%u,%u)", kernel.name, s.block[0],
+                         s.block[1], s.block[2]);
+  const uint32_t* id = thread >= 0 ? run.threads[thread].id : nullptr;
+  if (id)
+    written += snprintf(run.problem + written, sizeof run.problem - size_t(written), ", thread (%u,%u,%u)", id[0], id[1],
+                        id[2]);
+  snprintf(run.problem + written, sizeof run.problem - size_t(written), ": %s", what);
+}
+
+void fault(int thread, const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  formatProblem(thread, format, list);
+  va_end(list);
+  _longjmp(run.target, 2);
+}
+
+static void threadMain() {
+  run.launch->function->kernel->run(run.launch->params.data());
+  Thread& self = run.threads[run.current];
+  self.state = State::Done;
+  void* unused;
+  wick_sim_switch(&unused, run.scheduler);
+  __builtin_unreachable();
+}
+
+static void resume(unsigned index) {
+  Thread& t = run.threads[index];
+  if (t.state == State::Fresh) {
+    t.stack = freeStacks.back();
+    freeStacks.pop_back();
+    t.context = prepareStack(stackAt(size_t(t.stack)), threadMain);
+  }
+  t.state = State::Ready;
+  memcpy(run.state->thread, t.id, sizeof t.id);
+  run.state->lane = index % warp;
+  run.current = int(index);
+  wick_sim_switch(&run.scheduler, t.context);
+  run.current = -1;
+  if (t.state == State::Done) freeStacks.push_back(t.stack);
+}
+
+/** Called on a fiber: parks it until the scheduler has what it waits for. */
+static Thread& wait(State state, const char* file, int line) {
+  Thread& self = run.threads[run.current];
+  self.state = state;
+  self.file = file;
+  self.line = line;
+  wick_sim_switch(&self.context, run.scheduler);
+  return self;
+}
+
+static void barrier(const char* file, int line) { wait(State::Barrier, file, line); }
+
+static void shuffle(void* value, size_t bytes, int source, const char* file, int line) {
+  Thread& self = run.threads[run.current];
+  memcpy(self.value, value, bytes);
+  self.bytes = bytes;
+  self.source = source;
+  memcpy(value, wait(State::Shuffle, file, line).value, bytes);
+}
+
+static uint32_t ballot(int predicate, const char* file, int line) {
+  run.threads[run.current].votes = predicate != 0;
+  return wait(State::Ballot, file, line).votes;
+}
+
+static void trap(const char* why) { fault(run.current, "%s", why); }
+
+void bind(SimState& state) {
+  state.placeShared = placeShared;
+  state.access = checkAccess;
+  state.barrier = barrier;
+  state.shuffle = shuffle;
+  state.ballot = ballot;
+  state.trap = trap;
+}
+
+static bool sameSite(const Thread& a, const Thread& b) { return a.line == b.line && !strcmp(a.file, b.file); }
+
+static void requireTogether(unsigned first, unsigned index) {
+  const Thread &a = run.threads[first], &b = run.threads[index];
+  if (b.state == State::Done || (a.state == b.state && sameSite(a, b) && (a.state == State::Ballot || a.bytes == b.bytes)))
+    return;
+  fault(int(index), "divergent shuffle: thread (%u,%u,%u) of the same warp waits at %s:%d, this one at %s:%d", a.id[0],
+        a.id[1], a.id[2], a.file, a.line, b.file, b.line);
+}
+
+/** Gives the threads [low, high) of one warp their values; false when none of them waits for any. */
+static bool exchange(unsigned low, unsigned high) {
+  unsigned first = low;
+  while (first < high && run.threads[first].state != State::Shuffle && run.threads[first].state != State::Ballot) first++;
+  if (first == high) return false;
+  State kind = run.threads[first].state;
+  unsigned char values[warp][16];
+  uint32_t votes = 0;
+  for (unsigned i = low; i < high; i++) {
+    Thread& t = run.threads[i];
+    requireTogether(first, i);
+    if (t.state == State::Done) continue;
+    if (kind == State::Ballot) votes |= t.votes << (i - low);
+    else memcpy(values[i - low], t.value, 16);
+  }
+  for (unsigned i = low; i < high; i++) {
+    Thread& t = run.threads[i];
+    if (t.state == State::Done) continue;
+    t.votes = votes;
+    t.state = State::Ready;
+    if (kind == State::Ballot) continue;
+    unsigned source = low + unsigned(t.source);
+    if (source >= high || run.threads[source].state == State::Done)
+      fault(int(i), "shuffle at %s:%d reads lane %d, which %s", t.file, t.line, t.source,
+            source >= high ? "the block does not have" : "has exited");
+    memcpy(t.value, values[t.source], 16);
+  }
+  return true;
+}
+
+static void runWave(unsigned low, unsigned high) {
+  for (bool again = true; again;) {
+    for (unsigned i = low; i < high; i++)
+      if (run.threads[i].state == State::Fresh || run.threads[i].state == State::Ready) resume(i);
+    again = false;
+    for (unsigned w = low; w < high; w += warp) again |= exchange(w, std::min(w + warp, high));
+  }
+}
+
+/** All threads wait at barriers or have ended; true when they may go on, false when the block is done. */
+static bool passBarrier() {
+  const Thread& first = run.threads[0];
+  for (unsigned i = 1; i < run.count; i++) {
+    const Thread& t = run.threads[i];
+    bool waits = t.state == State::Barrier;
+    if (waits != (first.state == State::Barrier)) {
+      const Thread& waiting = waits ? t : first;
+      fault(waits ? 0 : int(i), "divergent barrier: it has exited while thread (%u,%u,%u) waits at %s:%d",
+            waiting.id[0], waiting.id[1], waiting.id[2], waiting.file, waiting.line);
+    }
+    if (waits && !sameSite(first, t))
+      fault(int(i), "divergent barrier: it waits at %s:%d, thread (0,0,0) at %s:%d", t.file, t.line, first.file,
+            first.line);
+  }
+  if (first.state == State::Done) return false;
+  for (unsigned i = 0; i < run.count; i++) run.threads[i].state = State::Ready;
+  return true;
+}
+
+static void runBlock(unsigned wave, bool reverse) {
+  for (unsigned i = 0; i < run.count; i++) run.threads[i].state = State::Fresh;
+  nextEpoch(true);
+  unsigned waves = (run.count + wave - 1) / wave;
+  do {
+    for (unsigned w = 0; w < waves; w++) {
+      unsigned low = (reverse ? waves - 1 - w : w) * wave;
+      runWave(low, std::min(low + wave, run.count));
+    }
+    nextEpoch(false);
+  } while (passBarrier());
+}
+
+static void prepare(const Launch& launch) {
+  run.launch = &launch;
+  run.state = launch.module->state;
+  run.count = launch.block[0] * launch.block[1] * launch.block[2];
+  run.current = -1;
+  run.state->launch = ++run.serial;
+  for (int d = 0; d < 3; d++) {
+    run.state->blockDim[d] = launch.block[d];
+    run.state->gridDim[d] = launch.grid[d];
+  }
+  for (unsigned i = 0; i < run.count; i++) {
+    uint32_t* id = run.threads[i].id;
+    id[0] = i % launch.block[0];
+    id[1] = i / launch.block[0] % launch.block[1];
+    id[2] = i / launch.block[0] / launch.block[1];
+  }
+  freeStacks.clear();
+  for (int i = int(run.count); i-- > 0;) freeStacks.push_back(i);
+  resetShared(launch.dynamicShared);
+  run.state->dynamicShared = dynamicShared();
+}
+
+static void describeSignal() {
+  const Fault& f = lastFault();
+  char why[96];
+  if (f.signal == SIGFPE) snprintf(why, sizeof why, "divides an integer by zero");
+  else if (f.signal == SIGILL) snprintf(why, sizeof why, "executes a trap");
+  else if (onStacks(f.address)) snprintf(why, sizeof why, "overflows its stack of %zu bytes", stackBytes / 2);
+  else snprintf(why, sizeof why, "touches %#zx, which is not mapped", size_t(f.address));
+  if (!_setjmp(run.target)) fault(run.current, "%s", why);
+}
+
+hipError_t execute(const Launch& launch) {
+  const SimKernel& kernel = *launch.function->kernel;
+  noteKernel(kernel.name);
+  prepare(launch);
+  unsigned wave = unsigned(device(launch.device).wave);
+  bool reverse = wave == 64;
+  uint64_t blocks = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
+  FaultGuard guard(&run.target);
+  int outcome = _setjmp(run.target);
+  if (outcome == 0) {
+    for (uint64_t b = 0; b < blocks; b++) {
+      uint64_t index = reverse ? blocks - 1 - b : b;
+      run.state->block[0] = uint32_t(index % launch.grid[0]);
+      run.state->block[1] = uint32_t(index / launch.grid[0] % launch.grid[1]);
+      run.state->block[2] = uint32_t(index / launch.grid[0] / launch.grid[1]);
+      runBlock(wave, reverse);
+    }
+    launch.function->staticShared = std::max(launch.function->staticShared, staticSharedBytes());
+    return hipSuccess;
+  }
+  if (outcome == 1) describeSignal();
+  run.current = -1;
+  return fail(hipErrorLaunchFailure, "%s", run.problem);
+}
+
+}  // namespace sim
