@@ -91,45 +91,41 @@ GPU_FN void take_vector(typename Sum<T>::Acc& acc, const Vec<T, N>& x, u32, cons
   acc = add(acc, s[0]);
 }
 
-// Elements lo, lo + step, … < hi of one row into acc; four loads in flight.
-template <class Op, class T, class Fetch>
-GPU_FN typename Op::Acc fold_scalars(size_t lo, size_t hi, size_t step, Fetch fetch) {
+// Elements lo, lo + step, … < hi of one row; four loads in flight where rows have one stride.
+template <class Op, class T>
+GPU_FN typename Op::Acc fold_strided(size_t lo, size_t hi, size_t step, const T* row, i64 stride) {
   typename Op::Acc acc[4];
   UNROLL for (int u = 0; u < 4; u++) acc[u] = Op::identity();
   size_t j = lo;
   for (; j + 3 * step < hi; j += 4 * step) {
     T x[4];
-    UNROLL for (int u = 0; u < 4; u++) x[u] = fetch(j + u * step);
+    UNROLL for (int u = 0; u < 4; u++) x[u] = row[(i64)(j + u * step) * stride];
     UNROLL for (int u = 0; u < 4; u++) take(acc[u], x[u], (u32)(j + u * step), Op());
   }
-  NO_UNROLL for (; j < hi; j += step) take(acc[0], fetch(j), (u32)j, Op());
+  NO_UNROLL for (; j < hi; j += step) take(acc[0], row[(i64)j * stride], (u32)j, Op());
   return Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3]));
+}
+template <class Op, class T>
+GPU_FN typename Op::Acc fold_layout(size_t lo, size_t hi, size_t step, size_t first, size_t num_dims, const size_t* info, const T* src) {
+  typename Op::Acc acc = Op::identity();
+  NO_UNROLL for (size_t j = lo; j < hi; j += step) take(acc, src[offset(first + j, num_dims, info)], (u32)j, Op());
+  return acc;
 }
 template <class Op, class T> GPU_FN typename Op::Acc fold_vectors(const T* row, size_t lo, size_t hi, size_t step) {
-  constexpr int V = 16 / sizeof(T);
-  typename Op::Acc acc[4];
-  UNROLL for (int u = 0; u < 4; u++) acc[u] = Op::identity();
-  size_t j = lo;
-  for (; j + 3 * step < hi; j += 4 * step) {
-    Vec<T, V> x[4];
-    UNROLL for (int u = 0; u < 4; u++) x[u] = load_vec<T, V>(row, j + u * step);
-    UNROLL for (int u = 0; u < 4; u++) take_vector(acc[u], x[u], (u32)((j + u * step) * V), Op());
+  constexpr int V = 16 / sizeof(T), U = V > 8 ? 2 : 4;
+  typename Op::Acc acc[U];
+  UNROLL for (int u = 0; u < U; u++) acc[u] = Op::identity();
+  for (size_t j = lo; j < hi; j += U * step) {
+    Vec<T, V> x[U];
+    UNROLL for (int u = 0; u < U; u++)
+      if (j + u * step < hi) x[u] = load_vec<T, V>(row, j + u * step);
+    UNROLL for (int u = 0; u < U; u++)
+      if (j + u * step < hi) take_vector(acc[u], x[u], (u32)((j + u * step) * V), Op());
   }
-  NO_UNROLL for (; j < hi; j += step) take_vector(acc[0], load_vec<T, V>(row, j), (u32)(j * V), Op());
-  return Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3]));
+  UNROLL for (int d = 1; d < U; d *= 2)
+    UNROLL for (int u = 0; u + d < U; u += 2 * d) acc[u] = Op::join(acc[u], acc[u + d]);
+  return acc[0];
 }
-
-template <class T> struct FromStrided {
-  const T* base;
-  i64 stride;
-  GPU_METHOD T operator()(size_t j) const { return base[(i64)j * stride]; }
-};
-template <class T> struct FromLayout {
-  const T* src;
-  size_t first, num_dims;
-  const size_t* info;
-  GPU_METHOD T operator()(size_t j) const { return src[offset(first + j, num_dims, info)]; }
-};
 
 // Pieces of a row end on vector boundaries.
 template <class T> GPU_FN size_t piece_length(size_t el, u32 pieces) {
@@ -152,10 +148,10 @@ GPU_FN void reduce_rows(typename Op::Acc* shared, size_t numel, size_t el, size_
     if (item < items) {
       const size_t row = item / pieces, lo = (item - row * pieces) * piece, hi = lo + piece < el ? lo + piece : el;
       if (vectors) acc = fold_vectors<Op, T>(src + row * el, lo / V + t, hi / V, row_threads);
-      else if (one_stride) {
-        const i64 stride = info ? (i64)info[2 * num_dims - 1] : 1;
-        acc = fold_scalars<Op, T>(lo + t, hi, row_threads, FromStrided<T>{src + offset(row * el, num_dims, info), stride});
-      } else acc = fold_scalars<Op, T>(lo + t, hi, row_threads, FromLayout<T>{src, row * el, num_dims, info});
+      else if (one_stride)
+        acc = fold_strided<Op, T>(lo + t, hi, row_threads, src + offset(row * el, num_dims, info),
+                                  info ? (i64)info[2 * num_dims - 1] : 1);
+      else acc = fold_layout<Op, T>(lo + t, hi, row_threads, row * el, num_dims, info, src);
     }
     for (u32 mask = row_threads < 32 ? row_threads / 2 : 16; mask; mask /= 2) acc = Op::join(acc, Op::shuffle(acc, mask));
     if (row_threads > 32) {

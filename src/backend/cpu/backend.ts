@@ -20,6 +20,7 @@ import {
   type View,
 } from "../backend.ts";
 import { Storage } from "../storage.ts";
+import { Usage } from "../usage.ts";
 import { Engine, ERROR_AT, INFO_AT } from "./engine.ts";
 
 interface CpuBlock extends Block {
@@ -40,9 +41,7 @@ export class CpuBackend implements Backend {
   readonly name = "cpu";
   readonly engine = new Engine();
   readonly #info = new Int32Array(this.engine.memory.buffer, INFO_AT, 256);
-  #storages = 0;
-  #live = 0;
-  #peak = 0;
+  readonly #usage = new Usage();
   readonly #error = new Int32Array(this.engine.memory.buffer, ERROR_AT, 8);
 
   get threads(): number {
@@ -55,21 +54,18 @@ export class CpuBackend implements Backend {
 
   alloc(bytes: number): CpuBlock {
     if (bytes >= SHARE_FROM_BYTES) this.engine.startWorkers();
-    const block = { at: this.engine.heap.alloc(bytes), bytes };
-    this.#storages++;
-    this.#live += bytes;
-    this.#peak = Math.max(this.#peak, this.#live);
+    const block = { at: this.engine.alloc(bytes), bytes };
+    this.#usage.add(bytes);
     return block;
   }
 
   free(block: Block): void {
-    this.engine.heap.release((block as CpuBlock).at);
-    this.#storages--;
-    this.#live -= block.bytes;
+    this.engine.release((block as CpuBlock).at);
+    this.#usage.remove(block.bytes);
   }
 
   memory(): MemoryStats {
-    return { live: this.#live, cached: this.engine.heap.free, peak: this.#peak, storages: this.#storages };
+    return this.#usage.stats(this.engine.cached);
   }
 
   /** WebAssembly memory cannot be returned to the system. */
@@ -409,11 +405,11 @@ export class CpuBackend implements Backend {
 
   #temporary<T>(bytes: number, run: (at: number) => T): T {
     if (bytes === 0) return run(0);
-    const tmp = this.engine.heap.alloc(bytes >>> 0);
+    const tmp = this.engine.alloc(bytes >>> 0);
     try {
       return run(tmp);
     } finally {
-      this.engine.heap.release(tmp);
+      this.engine.release(tmp);
     }
   }
 

@@ -7,7 +7,8 @@ import { availableParallelism } from "node:os";
 import { setFlagsFromString } from "node:v8";
 import { Worker } from "node:worker_threads";
 import { fail } from "../../core/errors.ts";
-import { Heap } from "./heap.ts";
+import { Heap } from "../heap.ts";
+import { formatBytes } from "../usage.ts";
 import type { Kernels } from "./kernels.ts";
 
 export const ERROR_AT = 1152; // as in wasm/memory.ts
@@ -24,9 +25,9 @@ new WebAssembly.Instance(d.module, { env: { memory: d.memory } }).exports.work(d
 export class Engine {
   readonly memory: WebAssembly.Memory;
   readonly kernels: Kernels;
-  readonly heap: Heap;
   /** "relaxed" has fused multiply-add; "simd" is for engines without it. */
   readonly variant: "relaxed" | "simd";
+  readonly #heap = new Heap();
   readonly #module: WebAssembly.Module;
   #threads: number;
   #workers = 0;
@@ -38,10 +39,9 @@ export class Engine {
     this.memory = new WebAssembly.Memory({ initial: 16, maximum: MAX_PAGES, shared: true });
     const { exports } = new WebAssembly.Instance(this.#module, { env: { memory: this.memory } });
     this.kernels = exports as unknown as Kernels;
-    this.heap = new Heap(this.kernels.heapBase(), this.memory.buffer.byteLength, MAX_PAGES * PAGE, (bytes) =>
-      this.#grow(bytes),
-    );
-    this.kernels.enter(0, this.heap.alloc(this.kernels.scratchBytes()));
+    const base = Heap.roundUp(this.kernels.heapBase());
+    this.#heap.extend(base, this.memory.buffer.byteLength - base);
+    this.kernels.enter(0, this.alloc(this.kernels.scratchBytes()));
     this.#threads = defaultThreads();
     this.kernels.setThreads(this.#threads);
   }
@@ -63,7 +63,7 @@ export class Engine {
   startWorkers(): void {
     while (this.#workers < this.#threads - 1) {
       const index = ++this.#workers;
-      const scratch = this.heap.alloc(this.kernels.scratchBytes());
+      const scratch = this.alloc(this.kernels.scratchBytes());
       const workerData = { module: this.#module, memory: this.memory, index, scratch };
       // Without a listener a failing worker would end the process; without workers everything still works.
       new Worker(WORKER, { eval: true, workerData, execArgv: [] }).on("error", () => {}).unref();
@@ -74,21 +74,42 @@ export class Engine {
     return new Uint8Array(this.memory.buffer, at, length);
   }
 
-  /** Grows the memory by at least `bytes`; returns its new size, or 0 when it cannot grow. */
-  #grow(bytes: number): number {
-    const pages = Math.ceil(bytes / PAGE);
-    const size = this.memory.buffer.byteLength / PAGE;
+  /** The address of `bytes` bytes; throws `OutOfMemory`. */
+  alloc(bytes: number): number {
+    const at = this.#heap.take(bytes) ?? (this.#grow(bytes) ? this.#heap.take(bytes) : undefined);
+    if (at !== undefined) return at;
+    const [used, free] = [this.memory.buffer.byteLength - this.#heap.free, this.#heap.free].map(formatBytes);
+    return fail(
+      "OutOfMemory",
+      `cpu: cannot allocate ${formatBytes(bytes)}: ${used} are in use, ${free} are free in pieces, and the device holds at most ${formatBytes(MAX_PAGES * PAGE)}. Dispose tensors, use a scope(), or a smaller dtype`,
+    );
+  }
+
+  release(at: number): void {
+    this.#heap.release(at);
+  }
+
+  /** Bytes that the system has given and that nobody uses. */
+  get cached(): number {
+    return this.#heap.free;
+  }
+
+  /** Makes room for `bytes` at the end of the memory. */
+  #grow(bytes: number): boolean {
+    const end = this.memory.buffer.byteLength;
+    const pages = Math.ceil((Heap.roundUp(bytes) - this.#heap.freeBefore(end)) / PAGE);
     // A quarter more than asked: untouched pages cost nothing, and growing is slow.
-    for (const step of [pages + Math.max(256, size >> 2), pages]) {
-      if (size + step > MAX_PAGES) continue;
+    for (const step of [pages + Math.max(256, end / PAGE / 4), pages].map(Math.floor)) {
+      if (end / PAGE + step > MAX_PAGES) continue;
       try {
         this.memory.grow(step);
-        return this.memory.buffer.byteLength;
       } catch {
-        // The system refused the larger step; try the exact one.
+        continue; // the system refused the larger step; try the exact one
       }
+      this.#heap.extend(end, step * PAGE);
+      return true;
     }
-    return 0;
+    return false;
   }
 }
 

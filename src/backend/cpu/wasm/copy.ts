@@ -96,7 +96,7 @@ function copyStrided(lo: usize, hi: usize): void {
 // ---- transposes ----
 
 /** Tiles of TILE × TILE elements, inside them blocks of one cache line squared: few pages and whole lines at a time. */
-const TILE: usize = 64;
+const TILE: usize = 256;
 const LINE: usize = 64;
 
 /** Source and destination are contiguous along different dims i and j. Items are tiles of these; j varies fastest. */
@@ -138,8 +138,8 @@ function copyTiles(lo: usize, hi: usize): void {
 /** Element (i, j) from src + i + j·rowSrc to dst + j + i·rowDst (rows in bytes). */
 function transposeTile<T>(src: usize, rowSrc: usize, dst: usize, rowDst: usize, countI: usize, countJ: usize): void {
   const block = LINE / sizeof<T>();
-  for (let j: usize = 0; j < countJ; j += block) {
-    for (let i: usize = 0; i < countI; i += block) {
+  for (let i: usize = 0; i < countI; i += block) {
+    for (let j: usize = 0; j < countJ; j += block) {
       const from = src + i * sizeof<T>() + j * rowSrc;
       const to = dst + j * sizeof<T>() + i * rowDst;
       if (sizeof<T>() > 1 && i + block <= countI && j + block <= countJ) {

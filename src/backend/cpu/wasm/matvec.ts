@@ -138,7 +138,7 @@ function put<T, Acc>(at: usize, value: Acc): void {
 
 // @ts-ignore: decorator
 @inline
-function total<Acc>(x: v128): Acc {
+export function total<Acc>(x: v128): Acc {
   if (sizeof<Acc>() == 8) return <Acc>(f64x2.extract_lane(x, 0) + f64x2.extract_lane(x, 1));
   return <Acc>(f32x4.extract_lane(x, 0) + f32x4.extract_lane(x, 1) + (f32x4.extract_lane(x, 2) + f32x4.extract_lane(x, 3)));
 }
@@ -194,7 +194,7 @@ function dotItems<T, Acc>(lo: usize, hi: usize): void {
 }
 
 /** All thin rows with four lines of S; results are stored as T. */
-function dots<S, Acc, T>(
+export function dots<S, Acc, T>(
   m: usize, k: usize, a: usize, b0: usize, b1: usize, b2: usize, b3: usize, o0: usize, o1: usize, o2: usize, o3: usize, outRow: usize,
 ): void {
   const line = k * sizeof<Acc>();
@@ -383,7 +383,7 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
 }
 
 /** sums += four coefficients at `a` times four lines. */
-function addLines4<T, Acc>(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, cols: usize, sums: usize): void {
+export function addLines4<T, Acc>(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, cols: usize, sums: usize): void {
   const wide = 16 / sizeof<Acc>();
   const step = wide * sizeof<T>();
   const x0 = v128.load_splat<Acc>(a);

@@ -156,7 +156,7 @@ function centredSquares<T>(p: usize, n: usize, mean: f64): f64 {
   return sum;
 }
 
-/** to = (from − mean) · scale · w + b. The mean comes off in two parts: a single f32 would lose digits of a large one. */
+/** to = (from − mean) · scale · w + b. The mean comes off in two parts: one f32 would lose digits of a large mean. */
 function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usize, b: usize): void {
   const head = <T>mean;
   const rest = <T>(mean - <f64>head);

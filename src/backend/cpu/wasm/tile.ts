@@ -19,9 +19,11 @@ export const KC: usize = 256;
 /** Columns that `multiply` takes at most, so that a block of C in f32 fits the scratch memory. */
 export const COLS: usize = 1536;
 
-// Scratch: tile for ragged edges, packed block of A, block of C before narrowing; callers own the rest.
+// Scratch: tile for ragged edges, packed block of A, block of C before narrowing; callers own the rest. `block` alone
+// leaves everything from BLOCK_FREE on.
 const EDGE: usize = SCRATCH_FREE;
-const A_BLOCK: usize = EDGE + 256;
+export const BLOCK_FREE: usize = EDGE + 256;
+const A_BLOCK: usize = BLOCK_FREE;
 const C_BLOCK: usize = A_BLOCK + ((MC * KC) << 3);
 export const MULTIPLY_FREE: usize = C_BLOCK + ((MC * COLS) << 2);
 

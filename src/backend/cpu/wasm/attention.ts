@@ -1,0 +1,34 @@
+/**
+ * Scaled dot-product attention with an online softmax: scores live in blocks, the whole matrix never exists. Few query
+ * rows per head read keys and values once, at memory speed (attention-decode.ts); many go through the register tile
+ * (attention-prefill.ts). Rows that see only −inf give NaN, as a softmax of them does; without any keys (tk = 0) the
+ * result is 0.
+ */
+import { decode, fitsDecode } from "./attention-decode";
+import { prefill } from "./attention-prefill";
+import { B, DTYPE, DV, HQ, KEYS, MASK, OUT, P, Q, SCALE, SOFTCAP, TK, TQ, VALUES, word } from "./attention-scores";
+import { setArg, shiftOf } from "./memory";
+
+/** Query rows per head up to which packing keys and values costs more than it gains. */
+const FEW: i32 = 4;
+
+/**
+ * p: b, hq, hk, tq, tk, d, dv, causal, window, strides[4] of q, k, v and mask. out: (b, hq, tq, dv), contiguous.
+ * Causal rows see keys ≤ i + tk − tq, of these with window > 0 only the last `window`. mask 0: none.
+ */
+export function sdpa(dtype: i32, p: usize, q: usize, k: usize, v: usize, mask: usize, out: usize, scale: f64, softcap: f64): void {
+  setArg<i32>(DTYPE, dtype);
+  setArg<usize>(P, p);
+  setArg<usize>(Q, q);
+  setArg<usize>(KEYS, k);
+  setArg<usize>(VALUES, v);
+  setArg<usize>(MASK, mask);
+  setArg<usize>(OUT, out);
+  setArg<f64>(SCALE, scale);
+  setArg<f64>(SOFTCAP, softcap);
+  const elements = <usize>word(B) * <usize>word(HQ) * <usize>word(TQ) * <usize>word(DV);
+  if (elements == 0) return;
+  if (word(TK) == 0) return memory.fill(out, 0, elements << shiftOf(dtype));
+  if (word(TQ) <= FEW && fitsDecode()) decode();
+  else prefill();
+}

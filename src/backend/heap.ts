@@ -1,0 +1,117 @@
+/**
+ * Divides regions of memory among blocks: best fit over free ranges kept in size classes, neighbours merged on
+ * release. It only does arithmetic on addresses, so it serves WebAssembly memory and GPU memory alike.
+ */
+const ALIGN = 256;
+const CLASSES = 48;
+
+const classOf = (size: number): number => Math.floor(Math.log2(size / ALIGN));
+
+export class Heap {
+  /** Free ranges: size by start, start by end for merging, and starts by size class for the search. */
+  readonly #sizeAt = new Map<number, number>();
+  readonly #startOfEnd = new Map<number, number>();
+  readonly #classes: Set<number>[] = Array.from({ length: CLASSES }, () => new Set());
+  readonly #used = new Map<number, number>();
+  /** Where ranges must not merge with what lies before: the starts of regions that are returned as a whole. */
+  readonly #regions = new Map<number, number>();
+  #free = 0;
+
+  /** Bytes that are free in all regions. */
+  get free(): number {
+    return this.#free;
+  }
+
+  /** Adds memory that goes on where a region ends. */
+  extend(start: number, size: number): void {
+    this.#insert(start, size);
+  }
+
+  /** Adds memory that can be taken back by `takeFreeRegions`. */
+  addRegion(start: number, size: number): void {
+    this.#regions.set(start, size);
+    this.#insert(start, size);
+  }
+
+  /** Removes and returns the regions in which nothing is allocated. */
+  takeFreeRegions(): number[] {
+    const starts: number[] = [];
+    for (const [start, size] of this.#regions) {
+      if (this.#sizeAt.get(start) !== size) continue;
+      this.#remove(start, size);
+      this.#regions.delete(start);
+      starts.push(start);
+    }
+    return starts;
+  }
+
+  static roundUp(bytes: number): number {
+    return Math.max(ALIGN, Math.ceil(bytes / ALIGN) * ALIGN);
+  }
+
+  /** The address of `bytes` free bytes, or undefined when no range is large enough. */
+  take(bytes: number): number | undefined {
+    const size = Heap.roundUp(bytes);
+    const at = this.#find(size);
+    if (at === undefined) return undefined;
+    const have = this.#sizeAt.get(at)!;
+    this.#remove(at, have);
+    if (have > size) this.#insert(at + size, have - size);
+    this.#used.set(at, size);
+    return at;
+  }
+
+  release(at: number): void {
+    const size = this.#used.get(at)!;
+    this.#used.delete(at);
+    this.#insert(at, size);
+  }
+
+  /** The length of the free range that ends at `end`. */
+  freeBefore(end: number): number {
+    const start = this.#startOfEnd.get(end);
+    return start === undefined ? 0 : this.#sizeAt.get(start)!;
+  }
+
+  /** The best of the first few ranges that fit; every range of a higher class fits. */
+  #find(size: number): number | undefined {
+    const own = classOf(size);
+    let best: number | undefined;
+    let looked = 0;
+    for (const at of this.#classes[own]!) {
+      const have = this.#sizeAt.get(at)!;
+      if (have === size) return at;
+      if (have > size && (best === undefined || have < this.#sizeAt.get(best)!)) best = at;
+      if (best !== undefined && ++looked === 32) break;
+    }
+    if (best !== undefined) return best;
+    for (let c = own + 1; c < CLASSES; c++) for (const at of this.#classes[c]!) return at;
+    return undefined;
+  }
+
+  #insert(start: number, size: number): void {
+    const before = this.#startOfEnd.get(start);
+    if (before !== undefined && !this.#regions.has(start)) {
+      const n = this.#sizeAt.get(before)!;
+      this.#remove(before, n);
+      start = before;
+      size += n;
+    }
+    const after = this.#sizeAt.get(start + size);
+    if (after !== undefined && !this.#regions.has(start + size)) {
+      this.#remove(start + size, after);
+      size += after;
+    }
+    this.#sizeAt.set(start, size);
+    this.#startOfEnd.set(start + size, start);
+    this.#classes[classOf(size)]!.add(start);
+    this.#free += size;
+  }
+
+  #remove(start: number, size: number): void {
+    this.#sizeAt.delete(start);
+    this.#startOfEnd.delete(start + size);
+    this.#classes[classOf(size)]!.delete(start);
+    this.#free -= size;
+  }
+}
