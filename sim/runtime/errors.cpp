@@ -38,6 +38,10 @@ bool flag(const char* name) {
 
 void reportLeak(const std::string& what) { fprintf(stderr, "wick-sim: leaked %s\n", what.c_str()); }
 
+LeakReport::~LeakReport() {
+  if (flag("WICK_SIM_LEAKS")) list();
+}
+
 }  // namespace sim
 
 using namespace sim;

@@ -90,8 +90,7 @@ void* prepareStack(char* stack, void (*entry)()) {
   auto top = reinterpret_cast<uintptr_t*>(stack + stackBytes);
 #if defined(__x86_64__)
   // [r15 r14 r13 r12 rbx rbp entry 0]: entry() starts with the stack aligned as after a call
-  top -= 2;
-  top[0] = 0;
+  *--top = 0;
   *--top = reinterpret_cast<uintptr_t>(entry);
   top -= 6;
 #else

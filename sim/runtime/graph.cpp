@@ -39,13 +39,10 @@ hipError_t forbidInCapture(const char* call, const Stream* stream) {
   return result;
 }
 
-static struct LeakReport {
-  ~LeakReport() {
-    if (!flag("WICK_SIM_LEAKS")) return;
-    if (!graphs().empty()) reportLeak(std::to_string(graphs().size()) + " graphs");
-    if (!executables().empty()) reportLeak(std::to_string(executables().size()) + " executable graphs");
-  }
-} leakReport;
+static LeakReport leakReport{[] {
+  if (!graphs().empty()) reportLeak(std::to_string(graphs().size()) + " graphs");
+  if (!executables().empty()) reportLeak(std::to_string(executables().size()) + " executable graphs");
+}};
 
 }  // namespace sim
 

@@ -152,12 +152,9 @@ static hipError_t release(void* pointer, bool host, const char* call) {
   return result ? result : damage;
 }
 
-static struct LeakReport {
-  ~LeakReport() {
-    if (!flag("WICK_SIM_LEAKS")) return;
-    for (const auto& entry : allocations()) reportLeak(describe(entry.second));
-  }
-} leakReport;
+static LeakReport leakReport{[] {
+  for (const auto& entry : allocations()) reportLeak(describe(entry.second));
+}};
 
 }  // namespace sim
 

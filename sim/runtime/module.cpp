@@ -31,20 +31,19 @@ bool alive(const Function* function) { return functions().count(function) != 0; 
 
 Module::~Module() {
   if (library) dlclose(library);
+  if (file >= 0) close(file);
 }
 
-static void* openImage(const std::vector<char>& image, std::string* why) {
-  int file = memfd_create("wick-sim-module", MFD_CLOEXEC);
-  if (file < 0 || write(file, image.data(), image.size()) != ssize_t(image.size())) {
-    if (file >= 0) close(file);
+static bool openImage(Module& module, const std::vector<char>& image, std::string* why) {
+  module.file = memfd_create("wick-sim-module", MFD_CLOEXEC);
+  if (module.file < 0 || write(module.file, image.data(), image.size()) != ssize_t(image.size())) {
     *why = "the module cannot be written to memory";
-    return nullptr;
+    return false;
   }
-  std::string path = "/proc/self/fd/" + std::to_string(file);
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) *why = dlerror();
-  close(file);
-  return library;
+  std::string path = "/proc/self/fd/" + std::to_string(module.file);
+  module.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!module.library) *why = dlerror();
+  return module.library != nullptr;
 }
 
 /** The addresses the loader gave the module, so that kernels may read their constant tables. */
@@ -67,11 +66,9 @@ static void findRange(Module& module) {
       &module);
 }
 
-static struct LeakReport {
-  ~LeakReport() {
-    if (flag("WICK_SIM_LEAKS") && !modules().empty()) reportLeak(std::to_string(modules().size()) + " modules");
-  }
-} leakReport;
+static LeakReport leakReport{[] {
+  if (!modules().empty()) reportLeak(std::to_string(modules().size()) + " modules");
+}};
 
 }  // namespace sim
 
@@ -89,8 +86,7 @@ SIM_API hipError_t hipModuleLoadData(hipModule_t* out, const void* image) {
   if (wrong) return fail(hipErrorInvalidImage, "hipModuleLoadData: %s", wrong);
   std::string why;
   auto module = std::make_shared<Module>();
-  module->library = openImage(copy, &why);
-  if (!module->library) return fail(hipErrorInvalidImage, "hipModuleLoadData: %s", why.c_str());
+  if (!openImage(*module, copy, &why)) return fail(hipErrorInvalidImage, "hipModuleLoadData: %s", why.c_str());
   module->state = static_cast<SimState*>(dlsym(module->library, "wickSimState"));
   if (!module->state || module->state->abi != SIM_ABI)
     return fail(hipErrorNoBinaryForGpu, "hipModuleLoadData: the module was not built with this sim.h");

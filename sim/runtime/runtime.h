@@ -16,8 +16,13 @@ namespace sim {
 // ---- errors.cpp
 /** Keeps the message for wickSimLastMessage, the code for hipGetLastError, and returns the code. */
 __attribute__((format(printf, 2, 3))) hipError_t fail(hipError_t code, const char* format, ...);
-/** Adds to stderr's account of what was still alive when the process ended (WICK_SIM_LEAKS=1). */
+/** Adds to stderr's account of what was still alive when the process ended. */
 void reportLeak(const std::string& what);
+/** A static one of these lists what its file still holds when the process ends, if WICK_SIM_LEAKS=1. */
+struct LeakReport {
+  void (*list)();
+  ~LeakReport();
+};
 
 struct Lock {
   Lock();
@@ -96,6 +101,7 @@ extern std::unordered_set<Capture*> captures;
 
 // ---- module.cpp
 struct Module : std::enable_shared_from_this<Module> {
+  int file = -1;  // stays open: the loader tells libraries apart by name, and the name is the descriptor's number
   void* library = nullptr;
   SimState* state = nullptr;
   uintptr_t low = 0, high = 0;

@@ -124,13 +124,10 @@ static hipError_t synchronize(const char* call, Stream& stream) {
   return result ? result : damage;
 }
 
-static struct LeakReport {
-  ~LeakReport() {
-    if (!flag("WICK_SIM_LEAKS")) return;
-    if (!streams().empty()) reportLeak(std::to_string(streams().size()) + " streams");
-    if (!events().empty()) reportLeak(std::to_string(events().size()) + " events");
-  }
-} leakReport;
+static LeakReport leakReport{[] {
+  if (!streams().empty()) reportLeak(std::to_string(streams().size()) + " streams");
+  if (!events().empty()) reportLeak(std::to_string(events().size()) + " events");
+}};
 
 }  // namespace sim
 

@@ -1,4 +1,5 @@
 /** Reading and writing by ids, writing into slices, and sorting. */
+import { isFloat, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape, normalizeDim, sameShape } from "../core/layout.ts";
 import * as check from "./check.ts";
@@ -24,9 +25,30 @@ function checkScatter(op: string, x: Tensor, ids: Tensor, src: Tensor, dim: numb
 
 function scatter(op: string, x: Tensor, ids: Tensor, src: Tensor, dim: number, add: boolean): Tensor {
   const d = checkScatter(op, x, ids, src, dim);
+  return accumulate(x, src, add, (out, values) => x.backend.scatter(out, ids, values, d, add));
+}
+
+function writeCopy(x: Tensor, write: (out: Tensor) => void): Tensor {
   const out = x.copy();
-  x.backend.scatter(out, ids, src, d, add);
+  try {
+    write(out);
+  } catch (error) {
+    out.dispose();
+    throw error;
+  }
   return out;
+}
+
+/** Runs `write` on a copy of x. Sums of small floats are taken in f32 and rounded once, however many terms they have. */
+function accumulate(x: Tensor, src: Tensor, add: boolean, write: (out: Tensor, src: Tensor) => void): Tensor {
+  const small = add && isFloat(x.dtype) && sizeOf(x.dtype) < 4;
+  if (!small) {
+    return writeCopy(x, (out) => write(out, src));
+  }
+  using wide = x.toDType("f32");
+  using values = src.toDType("f32");
+  write(wide, values);
+  return wide.toDType(x.dtype);
 }
 
 export const indexing = {
@@ -81,9 +103,7 @@ export const indexing = {
         `indexAdd: src must have shape ${formatShape(this.shape.with(d, ids.numel))}, not ${formatShape(src.shape)}`,
       );
     }
-    const out = this.copy();
-    this.backend.indexAdd(out, ids, src, d);
-    return out;
+    return accumulate(this, src, true, (out, values) => this.backend.indexAdd(out, ids, values, d));
   },
 
   /** Writes `src` IN PLACE at `offset` along `dim`; every view of this storage sees it. For caches. */
@@ -106,14 +126,7 @@ export const indexing = {
 
   /** A copy with `src` written at `offset` along `dim`. */
   sliceScatter(this: Tensor, src: Tensor, dim: number, offset: number): Tensor {
-    const out = this.copy();
-    try {
-      out.sliceSet(src, dim, offset);
-    } catch (error) {
-      out.dispose();
-      throw error;
-    }
-    return out;
+    return writeCopy(this, (out) => out.sliceSet(src, dim, offset));
   },
 
   /** A copy with `src` written into the ranges [start, end) of the dims, one per dim. */
@@ -132,14 +145,10 @@ export const indexing = {
         `sliceAssign: the ranges select ${formatShape(layout.shape)}, src has ${formatShape(src.shape)}`,
       );
     }
-    const out = this.copy();
-    using place = ranges.reduce<Tensor>((t, [start, end], d) => {
-      const next = t.narrow(d, start, end - start);
-      if (t !== out) t.dispose();
-      return next;
-    }, out);
-    this.backend.copy(src, place);
-    return out;
+    return writeCopy(this, (out) => {
+      using place = out.view(ranges.reduce((l, [start, end], d) => l.narrow(d, start, end - start), out.layout));
+      this.backend.copy(src, place);
+    });
   },
 
   /** The order (u32) that sorts the last dim; stable, NaN last. */

@@ -128,6 +128,7 @@ function copyTiles(lo: usize, hi: usize): void {
     }
     const countI = min(TILE, sizeI - atI);
     const countJ = min(TILE, sizeJ - atJ);
+    touch(dst, rowDst, countI, countJ << shift);
     if (shift == 2) transposeTile<u32>(src, rowSrc, dst, rowDst, countI, countJ);
     else if (shift == 1) transposeTile<u16>(src, rowSrc, dst, rowDst, countI, countJ);
     else if (shift == 0) transposeTile<u8>(src, rowSrc, dst, rowDst, countI, countJ);
@@ -135,11 +136,24 @@ function copyTiles(lo: usize, hi: usize): void {
   }
 }
 
+/**
+ * Reads one byte of each line of a tile. Row by row the hardware fetches ahead; in the order of the blocks, with a new
+ * page for each line, it would not.
+ */
+function touch(at: usize, row: usize, rows: usize, bytes: usize): void {
+  let seen: u32 = 0;
+  for (; rows > 0; rows--) {
+    for (let i: usize = 0; i < bytes; i += LINE) seen |= <u32>load<u8>(at + i);
+    at += row;
+  }
+  store<u32>(scratch + SCRATCH_FREE, seen); // or the loads would be dead code
+}
+
 /** Element (i, j) from src + i + j·rowSrc to dst + j + i·rowDst (rows in bytes). */
 function transposeTile<T>(src: usize, rowSrc: usize, dst: usize, rowDst: usize, countI: usize, countJ: usize): void {
   const block = LINE / sizeof<T>();
-  for (let i: usize = 0; i < countI; i += block) {
-    for (let j: usize = 0; j < countJ; j += block) {
+  for (let j: usize = 0; j < countJ; j += block) {
+    for (let i: usize = 0; i < countI; i += block) {
       const from = src + i * sizeof<T>() + j * rowSrc;
       const to = dst + j * sizeof<T>() + i * rowDst;
       if (sizeof<T>() > 1 && i + block <= countI && j + block <= countJ) {

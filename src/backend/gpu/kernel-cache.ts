@@ -1,0 +1,69 @@
+/**
+ * Compiled kernels on disk, so that only the first run of a version compiles. An entry's name is the hash of all that
+ * went into it (source, options, arch, compiler version); its last bytes are the hash of the rest, and an entry that
+ * does not match is compiled anew. Processes may fill one folder at once: entries appear by renaming.
+ */
+import { createHash, randomUUID } from "node:crypto";
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { join } from "node:path";
+
+const digest = (...parts: (string | Uint8Array)[]): Buffer => {
+  const hash = createHash("sha256");
+  for (const part of parts) hash.update(`${part.length}:`).update(part);
+  return hash.digest();
+};
+
+export interface CacheKey {
+  readonly source: string;
+  readonly options: readonly string[];
+  readonly arch: string;
+  readonly compiler: string;
+}
+
+export class KernelCache {
+  readonly folder: string;
+  /** Why nothing is written, once a write has failed. */
+  #problem: string | undefined;
+
+  constructor(folder = process.env["WICK_CACHE"] || defaultFolder()) {
+    this.folder = folder;
+  }
+
+  get problem(): string | undefined {
+    return this.#problem;
+  }
+
+  get(key: CacheKey): Uint8Array | undefined {
+    let entry: Buffer;
+    try {
+      entry = readFileSync(this.#path(key));
+    } catch {
+      return undefined;
+    }
+    const code = entry.subarray(0, -32);
+    return entry.length > 32 && digest(code).equals(entry.subarray(-32)) ? code : undefined;
+  }
+
+  put(key: CacheKey, code: Uint8Array): void {
+    const path = this.#path(key);
+    const temporary = `${path}.${randomUUID()}`;
+    try {
+      mkdirSync(this.folder, { recursive: true });
+      writeFileSync(temporary, Buffer.concat([code, digest(code)]));
+      renameSync(temporary, path);
+    } catch (error) {
+      // A folder that cannot be written costs time at the next start, nothing else.
+      this.#problem = error instanceof Error ? error.message : String(error);
+      rmSync(temporary, { force: true });
+    }
+  }
+
+  #path({ source, options, arch, compiler }: CacheKey): string {
+    return join(this.folder, `${digest(source, options.join("\0"), arch, compiler).toString("hex").slice(0, 40)}.${arch.split(":")[0]}`);
+  }
+}
+
+function defaultFolder(): string {
+  return join(process.env["XDG_CACHE_HOME"] || join(homedir(), ".cache"), "wick", "kernels");
+}

@@ -1,0 +1,466 @@
+/**
+ * HIP's and CUDA's driver APIs are the same calls under different names. This is the one implementation of `GpuDriver`
+ * and `GpuContext` over both: a vendor gives its prototypes, its numbers and the few steps that differ.
+ */
+import { fail } from "../../core/errors.ts";
+import type {
+  ArgumentBlock,
+  DevicePtr,
+  GpuContext,
+  GpuDriver,
+  GpuProperties,
+  Handle,
+  LaunchGeometry,
+  PinnedBuffer,
+} from "./driver.ts";
+import { addressOf, type Bound, callAsync, type Library, symbolOf, viewOf } from "./library.ts";
+
+type DriverCall =
+  | "count"
+  | "name"
+  | "totalBytes"
+  | "attribute"
+  | "activate"
+  | "malloc"
+  | "free"
+  | "memoryInfo"
+  | "hostAlloc"
+  | "hostFree"
+  | "toDevice"
+  | "toHost"
+  | "onDevice"
+  | "memset"
+  | "streamCreate"
+  | "streamDestroy"
+  | "streamSynchronize"
+  | "streamQuery"
+  | "eventCreate"
+  | "eventDestroy"
+  | "eventRecord"
+  | "eventSynchronize"
+  | "eventQuery"
+  | "eventElapsed"
+  | "moduleLoad"
+  | "moduleUnload"
+  | "moduleFunction"
+  | "launch"
+  | "beginCapture"
+  | "endCapture"
+  | "instantiate"
+  | "graphLaunch"
+  | "graphDestroy"
+  | "execDestroy";
+export type DriverPrototypes = Readonly<Record<DriverCall, string>>;
+
+/** What differs between the vendors. */
+export interface Vendor {
+  readonly vendor: "rocm" | "cuda";
+  /** For messages: "AMD", "NVIDIA". */
+  readonly maker: string;
+  readonly library: Library;
+  readonly prototypes: DriverPrototypes;
+  /** Numbers of the device attributes. */
+  readonly attributes: Readonly<Record<"waveSize" | "multiprocessors" | "maxThreadsPerBlock" | "sharedBytes", number>>;
+  /** Codes after which every further call of the process fails. */
+  readonly lost: ReadonlySet<number>;
+  /** Codes by which counting says that there is no device. */
+  readonly none: ReadonlySet<number>;
+  /** The vendor's name and text of an error. */
+  describe(code: number): string;
+  /** Runs once before anything else; its result code. */
+  initialize(): number;
+  arch(ordinal: number, check: (code: number, call: string) => void): string;
+  versions(): { readonly driver: string; readonly runtime: string };
+  /** What `activate` takes to make the device current: an ordinal or a context. */
+  retain(ordinal: number, check: (code: number, call: string) => void): number | bigint;
+  release(ordinal: number): void;
+  /** Lets a function use this much dynamic shared memory, where that must be asked for. */
+  allowShared: ((fn: Handle, bytes: number) => number) | null;
+}
+
+// Both vendors number these alike.
+const outOfMemory = 2;
+const invalidContext = 201;
+const notReady = 600;
+const nonBlockingStream = 1;
+// Relaxed: memory and modules may be allocated and loaded while a graph is recorded; neither is part of the graph.
+const captureModeRelaxed = 2;
+/** A larger view of native memory aborts the process on Node 20. */
+const maxViewBytes = 2 ** 32;
+
+const wayOut: Readonly<Record<number, string>> = {
+  35: "the installed GPU driver is older than the library needs: update the driver",
+  100: "no GPU is visible to this process",
+  200: "the module is damaged or not made for this driver: clear the kernel cache",
+  209: "the module was compiled for another GPU: clear the kernel cache",
+  222: "the module needs a newer driver: update it",
+  701: "use fewer threads or less shared memory per block",
+};
+
+export class NativeDriver implements GpuDriver {
+  readonly vendor: "rocm" | "cuda";
+  readonly library: string;
+  readonly spec: Vendor;
+  readonly api: Bound<DriverPrototypes>;
+  /** The context that is current on this thread. */
+  active: NativeContext | null = null;
+  readonly #properties = new Map<number, GpuProperties>();
+  #count: number | undefined;
+
+  constructor(spec: Vendor) {
+    this.vendor = spec.vendor;
+    this.library = spec.library.path;
+    this.spec = spec;
+    this.api = spec.library.bind(spec.prototypes);
+  }
+
+  deviceCount(): number {
+    if (this.#count !== undefined) return this.#count;
+    const count = new Int32Array(1);
+    const code = this.spec.initialize() || this.api.count(count);
+    if (code !== 0 && !this.spec.none.has(code)) this.raise(symbolOf(this.spec.prototypes.count), code);
+    this.#count = code === 0 ? count[0]! : 0;
+    return this.#count;
+  }
+
+  properties(ordinal: number): GpuProperties {
+    const known = this.#properties.get(ordinal);
+    if (known) return known;
+    this.#requireDevice(ordinal);
+    const { api, spec } = this;
+    const name = new Uint8Array(256);
+    this.check(api.name(name, name.length, ordinal), "name");
+    const total = new BigUint64Array(1);
+    this.check(api.totalBytes(total, ordinal), "totalBytes");
+    const attribute = (number: number): number => {
+      const value = new Int32Array(1);
+      this.check(api.attribute(value, number, ordinal), "attribute");
+      return value[0]!;
+    };
+    const { driver, runtime } = spec.versions();
+    const properties: GpuProperties = {
+      name: cString(name),
+      arch: spec.arch(ordinal, (code, call) => code === 0 || this.raise(call, code)),
+      waveSize: attribute(spec.attributes.waveSize),
+      multiprocessors: attribute(spec.attributes.multiprocessors),
+      maxThreadsPerBlock: attribute(spec.attributes.maxThreadsPerBlock),
+      sharedBytesPerBlock: attribute(spec.attributes.sharedBytes),
+      totalBytes: Number(total[0]),
+      driverVersion: driver,
+      runtimeVersion: runtime,
+    };
+    this.#properties.set(ordinal, properties);
+    return properties;
+  }
+
+  open(ordinal: number): NativeContext {
+    return new NativeContext(this, ordinal, this.properties(ordinal));
+  }
+
+  check(code: number, call: DriverCall): void {
+    if (code !== 0) this.raise(symbolOf(this.spec.prototypes[call]), code);
+  }
+
+  raise(symbol: string, code: number, detail = ""): never {
+    const what = `${symbol}${detail && ` (${detail})`} failed: ${this.spec.describe(code)}`;
+    if (this.spec.lost.has(code)) {
+      return fail(
+        "DeviceLost",
+        `${what}; the ${this.spec.maker} device faulted, perhaps in a kernel launched earlier, and its memory is gone: restart the process`,
+      );
+    }
+    if (code === outOfMemory) return fail("OutOfMemory", `${what}; free tensors or use a smaller batch`);
+    return fail("DriverError", wayOut[code] ? `${what}; ${wayOut[code]}` : what);
+  }
+
+  #requireDevice(ordinal: number): void {
+    const count = this.deviceCount();
+    if (Number.isInteger(ordinal) && ordinal >= 0 && ordinal < count) return;
+    const asked = `${this.vendor}:${ordinal} was asked for, but ${this.library}`;
+    fail(
+      "DeviceUnavailable",
+      count === 0
+        ? `${asked} finds no ${this.spec.maker} GPU; check that its driver is loaded and that this user may use it, or use the device cpu`
+        : `${asked} finds ${count} device${count === 1 ? "" : "s"}: ${this.vendor}:0 to ${this.vendor}:${count - 1}`,
+    );
+  }
+}
+
+export class NativeContext implements GpuContext {
+  readonly properties: GpuProperties;
+  readonly stream: Handle;
+  readonly ordinal: number;
+  readonly #driver: NativeDriver;
+  readonly #api: Bound<DriverPrototypes>;
+  readonly #key: number | bigint;
+  readonly #allowShared: Vendor["allowShared"];
+  /** Dynamic shared memory that a function may use by now. */
+  readonly #shared = new Map<Handle, number>();
+  /** Out-parameters, written by every call that returns a handle. */
+  readonly #out = new BigUint64Array(2);
+  readonly #second = this.#out.subarray(1);
+  #closed = false;
+
+  constructor(driver: NativeDriver, ordinal: number, properties: GpuProperties) {
+    this.#driver = driver;
+    this.#api = driver.api;
+    this.ordinal = ordinal;
+    this.properties = properties;
+    this.#allowShared = driver.spec.allowShared;
+    this.#key = driver.spec.retain(ordinal, (code, call) => code === 0 || driver.raise(call, code));
+    this.stream = this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
+  }
+
+  /** Makes the device current on this thread. Every method here does it itself; libraries given the stream need it. */
+  activate(): void {
+    if (this.#driver.active === this) return;
+    if (this.#closed) fail("Disposed", `${this.#driver.vendor}:${this.ordinal} is closed`);
+    this.#driver.check(this.#api.activate(this.#key), "activate");
+    this.#driver.active = this;
+  }
+
+  malloc(bytes: number): DevicePtr {
+    if (bytes === 0) return 0n;
+    const code = this.#api.malloc(this.#cell(), bytes);
+    if (code === outOfMemory) this.#outOfMemory(bytes);
+    return this.#create(code, "malloc");
+  }
+
+  free(ptr: DevicePtr): void {
+    if (ptr === 0n) return;
+    this.activate();
+    this.#check(this.#api.free(ptr), "free");
+  }
+
+  memoryInfo(): { readonly free: number; readonly total: number } {
+    this.#check(this.#api.memoryInfo(this.#cell(), this.#second), "memoryInfo");
+    return { free: Number(this.#out[0]), total: Number(this.#out[1]) };
+  }
+
+  pinned(bytes: number): PinnedBuffer {
+    if (bytes <= 0 || bytes > maxViewBytes) {
+      fail("InvalidArgument", `pinned memory of ${bytes} bytes was asked for; it can be 1 to ${maxViewBytes} bytes`);
+    }
+    const address = this.#create(this.#api.hostAlloc(this.#cell(), bytes, 0), "hostAlloc");
+    return { address, bytes: new Uint8Array(viewOf(address, bytes)) };
+  }
+
+  freePinned(buffer: PinnedBuffer): void {
+    this.activate();
+    this.#check(this.#api.hostFree(buffer.address), "hostFree");
+  }
+
+  copyToDevice(dst: DevicePtr, src: bigint, bytes: number): void {
+    if (bytes === 0) return;
+    this.activate();
+    this.#check(this.#api.toDevice(dst, src, bytes, this.stream), "toDevice");
+  }
+
+  copyToHost(dst: bigint, src: DevicePtr, bytes: number): void {
+    if (bytes === 0) return;
+    this.activate();
+    this.#check(this.#api.toHost(dst, src, bytes, this.stream), "toHost");
+  }
+
+  copyOnDevice(dst: DevicePtr, src: DevicePtr, bytes: number): void {
+    if (bytes === 0) return;
+    this.activate();
+    this.#check(this.#api.onDevice(dst, src, bytes, this.stream), "onDevice");
+  }
+
+  memset(dst: DevicePtr, byte: number, bytes: number): void {
+    if (bytes === 0) return;
+    this.activate();
+    this.#check(this.#api.memset(dst, byte, bytes, this.stream), "memset");
+  }
+
+  synchronizeSync(): void {
+    this.activate();
+    this.#check(this.#api.streamSynchronize(this.stream), "streamSynchronize");
+  }
+
+  synchronize(): Promise<void> {
+    return this.#wait("streamSynchronize", "streamQuery", this.stream);
+  }
+
+  createEvent(): Handle {
+    return this.#create(this.#api.eventCreate(this.#cell(), 0), "eventCreate");
+  }
+
+  destroyEvent(event: Handle): void {
+    this.activate();
+    this.#check(this.#api.eventDestroy(event), "eventDestroy");
+  }
+
+  recordEvent(event: Handle): void {
+    this.activate();
+    this.#check(this.#api.eventRecord(event, this.stream), "eventRecord");
+  }
+
+  waitEvent(event: Handle): Promise<void> {
+    return this.#wait("eventSynchronize", "eventQuery", event);
+  }
+
+  elapsed(start: Handle, end: Handle): number {
+    this.activate();
+    const milliseconds = new Float32Array(1);
+    this.#check(this.#api.eventElapsed(milliseconds, start, end), "eventElapsed");
+    return milliseconds[0]!;
+  }
+
+  loadModule(code: Uint8Array): Handle {
+    return this.#create(this.#api.moduleLoad(this.#cell(), code), "moduleLoad");
+  }
+
+  unloadModule(module: Handle): void {
+    this.activate();
+    this.#check(this.#api.moduleUnload(module), "moduleUnload");
+    // Handles of its functions may be given out again.
+    this.#shared.clear();
+  }
+
+  getFunction(module: Handle, name: string): Handle {
+    const code = this.#api.moduleFunction(this.#cell(), module, name);
+    if (code !== 0) this.#driver.raise(symbolOf(this.#driver.spec.prototypes.moduleFunction), code, name);
+    return this.#out[0]!;
+  }
+
+  argumentBlock(sizes: readonly number[]): ArgumentBlock {
+    let end = 0;
+    const offsets = sizes.map((size) => {
+      const offset = alignUp(end, Math.min(size, 8));
+      end = offset + size;
+      return offset;
+    });
+    const table = alignUp(end, 8);
+    // The buffer is of its own, so it does not move, and `view` keeps it alive.
+    const view = new DataView(new ArrayBuffer(table + 8 * Math.max(1, sizes.length)));
+    const base = addressOf(view);
+    offsets.forEach((offset, i) => {
+      view.setBigUint64(table + 8 * i, base + BigInt(offset), true);
+    });
+    return { view, offsets, pointers: base + BigInt(table) };
+  }
+
+  launch(fn: Handle, geometry: LaunchGeometry, args: ArgumentBlock): void {
+    const { grid, block, sharedBytes } = geometry;
+    this.activate();
+    if (sharedBytes > 0 && this.#allowShared) this.#raiseShared(fn, sharedBytes);
+    const code = this.#api.launch(
+      fn,
+      grid[0],
+      grid[1],
+      grid[2],
+      block[0],
+      block[1],
+      block[2],
+      sharedBytes,
+      this.stream,
+      args.pointers,
+      0n,
+    );
+    if (code !== 0) this.#launchFailed(code, geometry);
+  }
+
+  beginCapture(): void {
+    this.activate();
+    this.#check(this.#api.beginCapture(this.stream, captureModeRelaxed), "beginCapture");
+  }
+
+  endCapture(): Handle {
+    const graph = this.#create(this.#api.endCapture(this.stream, this.#cell()), "endCapture");
+    const code = this.#api.instantiate(this.#out, graph, 0);
+    const executable = this.#out[0]!;
+    this.#check(this.#api.graphDestroy(graph), "graphDestroy");
+    this.#check(code, "instantiate");
+    return executable;
+  }
+
+  launchGraph(graph: Handle): void {
+    this.activate();
+    this.#check(this.#api.graphLaunch(graph, this.stream), "graphLaunch");
+  }
+
+  destroyGraph(graph: Handle): void {
+    this.activate();
+    this.#check(this.#api.execDestroy(graph), "execDestroy");
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.activate();
+    this.#closed = true;
+    this.#driver.active = null;
+    const code = this.#api.streamDestroy(this.stream);
+    this.#driver.spec.release(this.ordinal);
+    this.#check(code, "streamDestroy");
+  }
+
+  /** The cell for an out-parameter; the device is current when the call that takes it is made. */
+  #cell(): BigUint64Array {
+    this.activate();
+    this.#out[0] = 0n;
+    return this.#out;
+  }
+
+  #create(code: number, call: DriverCall): Handle {
+    if (code !== 0) this.#driver.check(code, call);
+    return this.#out[0]!;
+  }
+
+  #check(code: number, call: DriverCall): void {
+    if (code !== 0) this.#driver.check(code, call);
+  }
+
+  async #wait(
+    block: "streamSynchronize" | "eventSynchronize",
+    query: "streamQuery" | "eventQuery",
+    handle: Handle,
+  ): Promise<void> {
+    const code = await callAsync(this.#api[block], handle);
+    // A pool thread has no current context; where a driver insists on one, this thread polls instead.
+    if (code === invalidContext) return this.#poll(query, handle);
+    this.#check(code, block);
+  }
+
+  async #poll(query: "streamQuery" | "eventQuery", handle: Handle): Promise<void> {
+    for (let turn = 0; ; turn++) {
+      this.activate();
+      const code = this.#api[query](handle);
+      if (code !== notReady) return this.#check(code, query);
+      await new Promise((resolve) => (turn < 64 ? setImmediate(resolve) : setTimeout(resolve, 1)));
+    }
+  }
+
+  #raiseShared(fn: Handle, bytes: number): void {
+    if ((this.#shared.get(fn) ?? 0) >= bytes) return;
+    const code = this.#allowShared!(fn, bytes);
+    if (code !== 0) {
+      const most = this.properties.sharedBytesPerBlock;
+      this.#driver.raise("asking for dynamic shared memory", code, `${bytes} bytes; a block can have ${most}`);
+    }
+    this.#shared.set(fn, bytes);
+  }
+
+  #launchFailed(code: number, { grid, block, sharedBytes }: LaunchGeometry): never {
+    const detail = `grid ${grid.join("×")}, block ${block.join("×")}, ${sharedBytes} bytes of dynamic shared memory`;
+    return this.#driver.raise(symbolOf(this.#driver.spec.prototypes.launch), code, detail);
+  }
+
+  #outOfMemory(bytes: number): never {
+    // The sizes help, but a device that cannot tell them must not hide the error.
+    const known = this.#api.memoryInfo(this.#cell(), this.#second) === 0;
+    const state = known ? `; ${this.#out[0]} of ${this.#out[1]} bytes are free` : "";
+    return fail(
+      "OutOfMemory",
+      `${this.#driver.vendor}:${this.ordinal} (${this.properties.name}) cannot allocate ${bytes} bytes${state}; free tensors, use a smaller batch or a quantized model`,
+    );
+  }
+}
+
+const alignUp = (offset: number, alignment: number): number => Math.ceil(offset / alignment) * alignment;
+
+export const cString = (bytes: Uint8Array): string => {
+  const end = bytes.indexOf(0);
+  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
+};
