@@ -25,21 +25,18 @@ GPU_FN u8 bits_of(f8e4m3 x) { return x.bits; }
 template <class U> GPU_FN void copy_rows(const U* src, U* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) {
   constexpr int Unroll = 4;
   const size_t n = d1 * d2;
-  const bool small = !(n >> 32);
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {
     U x[Unroll];
-    size_t to[Unroll];
+    const size_t row = divide(base, d2), col = base - row * d2;
     UNROLL for (int u = 0; u < Unroll; u++) {
-      const size_t i = walk.at(base, u);
-      if (i < n) {
-        const size_t row = small ? (u32)i / (u32)d2 : i / d2;
-        x[u] = src[row * src_stride + (i - row * d2)];
-        to[u] = row * dst_stride + (i - row * d2);
-      }
+      const size_t down = wraps(walk.at(col, u), d2);
+      if (walk.at(base, u) < n) x[u] = src[(row + down) * src_stride + walk.at(col, u) - down * d2];
     }
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < n) dst[to[u]] = x[u];
+    UNROLL for (int u = 0; u < Unroll; u++) {
+      const size_t down = wraps(walk.at(col, u), d2);
+      if (walk.at(base, u) < n) dst[(row + down) * dst_stride + walk.at(col, u) - down * d2] = x[u];
+    }
   }
 }
 template <class B>

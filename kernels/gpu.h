@@ -339,28 +339,20 @@ template <int N, class T> GPU_FN void store_shared(T* a, u32 i, const Vec<T, N>&
 // ---------------------------------------------------------------------------------------------------------------------
 // Strided layouts
 // ---------------------------------------------------------------------------------------------------------------------
-// Offsets of the linear index `i` for K operands that share `dims`; strides[k] has num_dims entries. The index type is
-// 32-bit where the element count allows: a 64-bit division is an order of magnitude slower.
-template <int K, class Index> GPU_FN void offsets_of(Index i, size_t num_dims, const size_t* dims, i64 (&at)[K]) {
+// A 64-bit division is an order of magnitude slower than one of 32 bits, and almost no index needs it.
+GPU_FN u64 divide(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (u32)a / (u32)b; }
+// x / size where x has grown past size by less than 2^31: how often an advanced coordinate wrapped.
+GPU_FN u64 wraps(u64 x, u64 size) { return size >> 31 ? x >= size : (u32)x / (u32)size; }
+
+// Offsets of the linear index `i` for K operands that share the dims: info = dims ‖ K arrays of strides.
+template <int K> GPU_FN void offsets(size_t i, size_t num_dims, const size_t* info, i64 (&at)[K]) {
   UNROLL for (int k = 0; k < K; k++) at[k] = 0;
   NO_UNROLL for (size_t d = num_dims; d-- > 0;) {
-    const Index size = (Index)dims[d];
-    const Index next = i / size;
-    const i64 c = (i64)(i - next * size);
-    UNROLL for (int k = 0; k < K; k++) at[k] += c * (i64)dims[num_dims * (k + 1) + d];
+    const size_t next = divide(i, info[d]);
+    const i64 c = (i64)(i - next * info[d]);
+    UNROLL for (int k = 0; k < K; k++) at[k] += c * (i64)info[num_dims * (k + 1) + d];
     i = next;
   }
-}
-template <int K> GPU_FN void offsets(size_t i, size_t num_dims, const size_t* info, i64 (&at)[K]) {
-  if (i >> 32) {
-    offsets_of<K, u64>((u64)i, num_dims, info, at);
-    return;
-  }
-  // A dim wider than the index never divides it, so its low word must not be taken: 64-bit there, too.
-  bool small = true;
-  for (size_t d = 0; d < num_dims; d++) small = small && !(info[d] >> 32);
-  if (small) offsets_of<K, u32>((u32)i, num_dims, info, at);
-  else offsets_of<K, u64>((u64)i, num_dims, info, at);
 }
 // The same for one operand; null info = contiguous.
 GPU_FN i64 offset(size_t i, size_t num_dims, const size_t* info) {

@@ -24,19 +24,18 @@ GPU_FN void select_units(size_t left, size_t src_dim, size_t ids_dim, size_t rig
                          const I* ids, i64 id_stride, const U* inp, U* out, u64* error) {
   constexpr int Unroll = 4;
   const size_t n = left * ids_dim * right;
-  const bool small = !(n >> 32);
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {
     U x[Unroll];
+    const size_t row = divide(base, right), r = base - row * right;
+    const size_t l = left == 1 ? 0 : divide(row, ids_dim), j = row - l * ids_dim;
     UNROLL for (int u = 0; u < Unroll; u++) {
-      const size_t i = walk.at(base, u);
       x[u] = U{};
-      if (i < n) {
-        const size_t row = small ? (u32)i / (u32)right : i / right;
-        const size_t l = left == 1 ? 0 : small ? (u32)row / (u32)ids_dim : row / ids_dim;
-        const size_t j = row - l * ids_dim;
-        const i64 id = resolve(ids[(i64)j * id_stride], src_dim, j, error);
-        if (id >= 0) x[u] = inp[(i64)l * left_stride + id * dim_stride + (i64)(i - row * right)];
+      if (walk.at(base, u) < n) {
+        const size_t rows = wraps(walk.at(r, u), right), blocks = left == 1 ? 0 : wraps(j + rows, ids_dim);
+        const size_t place = j + rows - blocks * ids_dim;
+        const i64 id = resolve(ids[(i64)place * id_stride], src_dim, place, error);
+        if (id >= 0) x[u] = inp[(i64)(l + blocks) * left_stride + id * dim_stride + (i64)(walk.at(r, u) - rows * right)];
       }
     }
     UNROLL for (int u = 0; u < Unroll; u++)
@@ -61,7 +60,6 @@ template <class I, class B>
 GPU_FN void gather(size_t n, const I* ids, const B* inp, B* out, size_t src_dim, size_t ids_dim, size_t right,
                    size_t num_dims, const size_t* info, size_t src_stride, u64* error) {
   const size_t step = (size_t)gdim_x() * bdim_x();
-  const bool small = !(n >> 32);
   for (size_t i = (size_t)bid_x() * bdim_x() + tid_x(); i < n; i += step) {
     i64 at[2] = {(i64)i, 0};
     i64 stride = (i64)right;
@@ -69,8 +67,7 @@ GPU_FN void gather(size_t n, const I* ids, const B* inp, B* out, size_t src_dim,
       offsets<2>(i, num_dims, info, at);
       stride = (i64)src_stride;
     } else {
-      const size_t row = small ? (u32)i / (u32)right : i / right;
-      const size_t l = small ? (u32)row / (u32)ids_dim : row / ids_dim;
+      const size_t row = divide(i, right), l = divide(row, ids_dim);
       at[1] = (i64)(l * src_dim * right + (i - row * right));
     }
     const i64 id = resolve(ids[at[0]], src_dim, i, error);
@@ -90,61 +87,60 @@ struct Lanes {
       offsets<3>(lane, num_dims, info, at);
       return;
     }
-    const size_t l = lane / right, r = lane - l * right;
+    const size_t l = divide(lane, right), r = lane - l * right;
     at[1] = (i64)(l * src_dim * right + r);
     at[0] = shared_ids ? 0 : at[1];
     at[2] = (i64)(l * dst_dim * right + r);
   }
 };
 
-template <class T> struct PutSum { GPU_FN T apply(T old, T x) { return narrow<T>(add(widen(old), widen(x))); } };
+template <class T> GPU_FN T sum(T old, T x) { return narrow<T>(add(widen(old), widen(x))); }
 
-// dst[l, ids[l, j, r], r] = or += src[l, j, r], j in order.
-template <class I, class T, bool Add> GPU_FN void scatter_threads(const Lanes& lanes, const I* ids, const T* src, T* dst, u64* error) {
-  const size_t step = (size_t)gdim_x() * bdim_x();
-  for (size_t lane = (size_t)bid_x() * bdim_x() + tid_x(); lane < lanes.count; lane += step) {
-    i64 at[3];
-    lanes.locate(lane, at);
-    NO_UNROLL for (size_t j = 0; j < lanes.src_dim; j++) {
-      const i64 id = resolve(ids[at[0] + (i64)j * lanes.id_step], lanes.dst_dim, j, error);
-      if (id < 0) continue;
-      T* to = dst + at[2] + id * lanes.dst_step;
-      const T x = src[at[1] + (i64)j * lanes.src_step];
-      *to = Add ? PutSum<T>::apply(*to, x) : x;
-    }
+// dst[l, ids[l, j, r], r] = or += src[l, j, r], j in order: a thread per lane.
+template <class I, class T, bool Add>
+GPU_FN void scatter_thread(const Lanes& lanes, const i64 (&at)[3], const I* ids, const T* src, T* dst, u64* error) {
+  NO_UNROLL for (size_t j = 0; j < lanes.src_dim; j++) {
+    const i64 id = resolve(ids[at[0] + (i64)j * lanes.id_step], lanes.dst_dim, j, error);
+    if (id < 0) continue;
+    T* to = dst + at[2] + id * lanes.dst_step;
+    const T x = src[at[1] + (i64)j * lanes.src_step];
+    *to = Add ? sum(*to, x) : x;
   }
 }
 // For few and long lanes: a block takes 256 elements at a time. Of those with one id, the last one writes, or the first one
 // adds them all in order; so the result is the same as one thread's.
 template <class I, class T, bool Add>
-GPU_FN void scatter_blocks(i64* seen, const Lanes& lanes, const I* ids, const T* src, T* dst, u64* error) {
-  for (size_t lane = bid_x(); lane < lanes.count; lane += gdim_x()) {
+GPU_FN void scatter_block(i64* seen, const Lanes& lanes, const i64 (&at)[3], const I* ids, const T* src, T* dst, u64* error) {
+  for (size_t first = 0; first < lanes.src_dim; first += 256) {
+    const size_t j = first + tid_x();
+    const u32 count = (u32)(lanes.src_dim - first < 256 ? lanes.src_dim - first : 256);
+    i64 id = -1;
+    if (j < lanes.src_dim) id = resolve(ids[at[0] + (i64)j * lanes.id_step], lanes.dst_dim, j, error);
+    seen[tid_x()] = id;
+    barrier();
+    bool mine = id >= 0;
+    NO_UNROLL for (u32 t = Add ? 0 : tid_x() + 1; t < (Add ? tid_x() : count); t++) mine = mine && seen[t] != id;
+    if (mine) {
+      T* to = dst + at[2] + id * lanes.dst_step;
+      T x = src[at[1] + (i64)j * lanes.src_step];
+      if (Add) {
+        x = sum(*to, x);
+        NO_UNROLL for (u32 t = tid_x() + 1; t < count; t++)
+          if (seen[t] == id) x = sum(x, src[at[1] + (i64)(first + t) * lanes.src_step]);
+      }
+      *to = x;
+    }
+    barrier();
+  }
+}
+template <class I, class T, bool Add>
+GPU_FN void scatter(i64* seen, const Lanes& lanes, u32 blocks, const I* ids, const T* src, T* dst, u64* error) {
+  const u32 width = blocks ? 1 : bdim_x();
+  for (size_t lane = (size_t)bid_x() * width + (blocks ? 0 : tid_x()); lane < lanes.count; lane += (size_t)gdim_x() * width) {
     i64 at[3];
     lanes.locate(lane, at);
-    for (size_t first = 0; first < lanes.src_dim; first += 256) {
-      const size_t j = first + tid_x();
-      const u32 count = (u32)(lanes.src_dim - first < 256 ? lanes.src_dim - first : 256);
-      i64 id = -1;
-      if (j < lanes.src_dim) id = resolve(ids[at[0] + (i64)j * lanes.id_step], lanes.dst_dim, j, error);
-      seen[tid_x()] = id;
-      barrier();
-      if (id >= 0) {
-        bool mine = true;
-        if (Add) for (u32 t = 0; t < tid_x(); t++) mine = mine && seen[t] != id;
-        else for (u32 t = tid_x() + 1; t < count; t++) mine = mine && seen[t] != id;
-        if (mine) {
-          T* to = dst + at[2] + id * lanes.dst_step;
-          T x = src[at[1] + (i64)j * lanes.src_step];
-          if (Add) {
-            x = PutSum<T>::apply(*to, x);
-            for (u32 t = tid_x() + 1; t < count; t++)
-              if (seen[t] == id) x = PutSum<T>::apply(x, src[at[1] + (i64)(first + t) * lanes.src_step]);
-          }
-          *to = x;
-        }
-      }
-      barrier();
-    }
+    if (blocks) scatter_block<I, T, Add>(seen, lanes, at, ids, src, dst, error);
+    else scatter_thread<I, T, Add>(lanes, at, ids, src, dst, error);
   }
 }
 
@@ -157,8 +153,7 @@ GPU_FN void scatter_blocks(i64* seen, const Lanes& lanes, const I* ids, const T*
     const Lanes lanes = {left * right, right, src_dim, dst_dim, num_dims, info, \
                          (i64)(info || shared_ids ? ids_stride : right), (i64)(info ? src_stride : right), \
                          (i64)(info ? dst_stride : right), shared_ids}; \
-    if (blocks) scatter_blocks<I, B, Add>(seen, lanes, ids, (const B*)inp, (B*)out, error); \
-    else scatter_threads<I, B, Add>(lanes, ids, (const B*)inp, (B*)out, error); \
+    scatter<I, B, Add>(seen, lanes, blocks, ids, (const B*)inp, (B*)out, error); \
   }
 
 #define INDEXING(I, T) \
@@ -177,7 +172,7 @@ GPU_FN void scatter_blocks(i64* seen, const Lanes& lanes, const I* ids, const T*
   } \
   SCATTER(s, I, T, bits_t<T>, false, false, const I* ids) \
   SCATTER(sa, I, T, T, true, false, const I* ids) \
-  SCATTER(ia, I, T, T, true, true, const I* ids, size_t ids_dim)
+  SCATTER(ia, I, T, T, true, true, const I* ids, size_t)
 #define INDEXING_ALL(T) INDEXING(u8, T) INDEXING(u32, T) INDEXING(i64, T)
 GPU_DTYPES(INDEXING_ALL)
 

@@ -237,12 +237,18 @@ using sim::barrier, sim::shfl, sim::shfl_xor, sim::shfl_down;
 using sim::tid_x, sim::bid_x, sim::bdim_x, sim::gdim_x;
 }  // namespace gpu
 
-#define KERNEL_BOUNDS(maxThreads, kernel, ...)                                                                         \
-  static void kernel(__VA_ARGS__);                                                                                   \
+#define KERNEL_BOUNDS(maxThreads, kernel, ...)                                                                       \
+  static void kernel##_body(__VA_ARGS__);                                                                            \
   extern "C" SIM_EXPORT const SimKernel kernel##_sim;                                                                \
-  const SimKernel kernel##_sim = {SIM_ABI,    #kernel, sim::Launcher<kernel>::run, sim::Launcher<kernel>::count,     \
-                                  sim::Launcher<kernel>::arguments, maxThreads, __FILE__, __LINE__};                 \
-  static void kernel(__VA_ARGS__)
+  const SimKernel kernel##_sim = {SIM_ABI,                                                                           \
+                                  #kernel,                                                                           \
+                                  sim::Launcher<kernel##_body>::run,                                                 \
+                                  sim::Launcher<kernel##_body>::count,                                               \
+                                  sim::Launcher<kernel##_body>::arguments,                                           \
+                                  maxThreads,                                                                        \
+                                  __FILE__,                                                                          \
+                                  __LINE__};                                                                         \
+  static void kernel##_body(__VA_ARGS__)
 
 #define KERNEL(kernel, ...) KERNEL_BOUNDS(1024, kernel, ##__VA_ARGS__)
 

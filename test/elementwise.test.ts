@@ -111,8 +111,8 @@ describeDevices("Elementwise", (device) => {
       }
     });
 
-    it.each(wideFloats)("keeps NaN in %s", (dtype) => {
-      if (name === "sign") return; // sign(NaN) is left open
+    // What the sign of NaN is, is left open.
+    it.each(name === "sign" ? [] : wideFloats)("keeps NaN in %s", (dtype) => {
       expect(run(tensor([NAN], [1], { dtype, device })).toScalarSync()).toBeNaN();
     });
   });
@@ -143,9 +143,9 @@ describeDevices("Elementwise", (device) => {
       ["erf(-inf)", (x) => x.erf(), -INF, -1],
       ["sigmoid(inf)", (x) => x.sigmoid(), INF, 1],
       ["sigmoid(-inf)", (x) => x.sigmoid(), -INF, 0],
-      ["sigmoid(-200)", (x) => x.sigmoid(), -200, 0],
+      ["sigmoid(-2000)", (x) => x.sigmoid(), -2000, 0],
       ["silu(inf)", (x) => x.silu(), INF, INF],
-      ["silu(-200)", (x) => x.silu(), -200, -0],
+      ["silu(-2000)", (x) => x.silu(), -2000, -0],
       ["gelu(inf)", (x) => x.gelu(), INF, INF],
       ["gelu(-100)", (x) => x.gelu(), -100, -0],
       ["geluErf(100)", (x) => x.geluErf(), 100, 100],

@@ -147,8 +147,10 @@ function launch(
   return hip.hipModuleLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, stream, params, null);
 }
 
+// A namespace of their own, so that no name in the header is in their way.
 const kernels = /* c++ */ `
-namespace gpu {
+namespace test {
+using namespace gpu;
 KERNEL(scale, const f32* x, f32* y, size_t n, f32 by) {
   single_loop(n, [&](size_t i) { y[i] = x[i] * by; });
 }
@@ -227,6 +229,7 @@ KERNEL(late_overwrite, f32* y) {
 KERNEL(poke, f32* y, size_t at) { if (tid_x() == 9) y[at] = 1; }
 KERNEL(peek, const f32* y, size_t at, f32* out) { if (tid_x() == 9) out[0] = y[at]; }
 KERNEL(divide, i32* y, i32 by) { y[tid_x()] = 7 / by; }
+KERNEL(endless, volatile f32* y) { while (y[0] < 1e30f) y[1] = 2; }
 KERNEL(count_all, u32* shared_total, u64* total) {
   SHARED(u32, s, 1);
   if (tid_x() == 0) s[0] = 0;
@@ -257,7 +260,8 @@ if (built.result) throw new Error(built.log);
 const module = out((m) => hip.hipModuleLoadData(m, built.code));
 const kernel = (name: string) => out((f) => hip.hipModuleGetFunction(f, module, name));
 
-const changed = ["WICK_SIM_LAZY", "WICK_SIM_MEMORY", "WICK_SIM_DEVICES"];
+const compiler = process.env.WICK_SIM_CXX;
+const changed = ["WICK_SIM_LAZY", "WICK_SIM_MEMORY", "WICK_SIM_DEVICES", "WICK_SIM_TIMEOUT"];
 beforeEach(() => ok(hip.hipSetDevice(0)));
 afterEach(() => {
   for (const name of changed) delete process.env[name];
@@ -272,7 +276,10 @@ describe("devices", () => {
     const expected = ["gfx1100", "gfx90a:sramecc+:xnack-"];
     for (const [ordinal, arch] of expected.entries()) {
       const value = new Int32Array(1);
-      const attribute = (id: number) => (ok(hip.hipDeviceGetAttribute(value, id, ordinal)), value[0]);
+      const attribute = (id: number) => {
+        ok(hip.hipDeviceGetAttribute(value, id, ordinal));
+        return value[0];
+      };
       expect(attribute(87)).toBe(32 << ordinal);
       expect(attribute(56)).toBe(1024);
       expect(attribute(74)).toBe(65536);
@@ -559,6 +566,9 @@ describe.each([0, 1])("threads of a block (device %d)", (ordinal) => {
     expectFault(launch(kernel("divide"), [y, Int32Array.of(0)]), 'kernel "divide"', "divides an integer by zero");
     ok(launch(kernel("overflow"), [y, Int32Array.of(8)]));
     expectFault(launch(kernel("overflow"), [y, Int32Array.of(1 << 20)]), "overflows its stack");
+    process.env.WICK_SIM_TIMEOUT = "0.05";
+    expectFault(launch(kernel("endless"), [y]), "WICK_SIM_TIMEOUT");
+    delete process.env.WICK_SIM_TIMEOUT;
     ok(launch(kernel("increment"), [y]));
     ok(hip.hipDeviceSynchronize());
   });
@@ -646,6 +656,16 @@ describe("streams and events", () => {
     expect(hip.hipEventElapsedTime(time, event, event)).toBe(Code.invalidHandle);
     for (const stream of [a, b, blocking]) ok(hip.hipStreamDestroy(stream));
     ok(hip.hipEventDestroy(event));
+    ok(hip.hipFree(x));
+  });
+
+  test("lazy: errors of blocking streams surface at the default stream", () => {
+    const blocking = out((s) => hip.hipStreamCreateWithFlags(s, 0));
+    const x = upload(new Int32Array(32));
+    process.env.WICK_SIM_LAZY = "1";
+    ok(launch(kernel("divide"), [x, Int32Array.of(0)], { stream: blocking }));
+    expect(hip.hipStreamSynchronize(null)).toBe(Code.launchFailure);
+    ok(hip.hipStreamDestroy(blocking));
     ok(hip.hipFree(x));
   });
 
@@ -738,7 +758,8 @@ describe("hiprtc", () => {
     expect(compile(source, ["--no-such-option"]).result).toBe(5);
     process.env.WICK_SIM_CXX = "no-such-compiler";
     const none = compile(source);
-    delete process.env.WICK_SIM_CXX;
+    if (compiler === undefined) delete process.env.WICK_SIM_CXX;
+    else process.env.WICK_SIM_CXX = compiler;
     expect(none.result).not.toBe(0);
     expect(none.log).toContain("WICK_SIM_CXX");
   });
@@ -759,13 +780,13 @@ describe("rocBLAS", () => {
   test.each([
     [f32, Float32Array],
     [f64, Float64Array],
-  ] as const)("products of type %d in every orientation", (type, Array) => {
+  ] as const)("products of type %d in every orientation", (type, Floats) => {
     const handle = out((h) => blas.rocblas_create_handle(h));
     const [m, n, k, batch] = [3, 4, 5, 2];
-    const filled = (length: number) => Array.from({ length }, (_, i) => ((i * 7) % 11) - 5);
+    const filled = (length: number) => Floats.from(Array.from({ length }, (_, i) => ((i * 7) % 11) - 5));
     const [a, b, c] = [filled(m * k * batch), filled(k * n * batch), filled(m * n * batch)];
     const [pa, pb, pc] = [upload(a), upload(b), upload(c)];
-    const [alpha, beta] = [Array.of(2), Array.of(-1)];
+    const [alpha, beta] = [Floats.of(2), Floats.of(-1)];
     for (const opA of [N, T])
       for (const opB of [N, T]) {
         ok(hip.hipMemcpy(pc, c, c.byteLength, 1));
@@ -811,7 +832,7 @@ describe("rocBLAS", () => {
               b[s * k * n + (opB === N ? p + j * ldb : j + p * ldb)]!;
           return 2 * sum - c[at]!;
         });
-        expect(download(pc, new Array(c.length))).toEqual(expected);
+        expect(download(pc, new Floats(c.length))).toEqual(expected);
       }
     for (const p of [pa, pb, pc]) ok(hip.hipFree(p));
     expect(blas.rocblas_destroy_handle(handle)).toBe(0);
@@ -825,7 +846,7 @@ describe("rocBLAS", () => {
     const handle = out((h) => blas.rocblas_create_handle(h));
     const [a, d] = [upload(Uint16Array.of(one, one, one)), malloc(2)];
     const gemm = (changes: Record<number, unknown> = {}) => {
-      const args = [
+      const args: unknown[] = [
         handle,
         N,
         N,

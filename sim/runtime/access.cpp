@@ -125,7 +125,9 @@ static void checkDevice(const void* address, size_t bytes, int kind) {
 
 void checkAccess(const void* address, size_t bytes, int kind) {
   auto at = reinterpret_cast<uintptr_t>(address);
-  if (run.current < 0 || onStacks(at)) return;
+  if (run.current < 0) return;
+  tick();
+  if (onStacks(at)) return;
   if (!(kind & SIM_UNALIGNED) && at & (bytes - 1))
     fault(run.current, "misaligned access of %zu bytes at %p", bytes, address);
   kind &= ~SIM_UNALIGNED;

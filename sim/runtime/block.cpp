@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "guard.h"
 #include "run.h"
@@ -46,7 +48,24 @@ static void threadMain() {
   __builtin_unreachable();
 }
 
+static double seconds() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+}
+
+void checkTime() {
+  run.ticks = 0;
+  if (seconds() > run.deadline) fault(run.current, "the launch takes longer than WICK_SIM_TIMEOUT allows");
+}
+
+static double timeout() {
+  const char* given = getenv("WICK_SIM_TIMEOUT");
+  return given ? atof(given) : 300;
+}
+
 static void resume(unsigned index) {
+  tick();
   Thread& t = run.threads[index];
   if (t.state == State::Fresh) {
     t.stack = freeStacks.back();
@@ -98,7 +117,9 @@ void bind(SimState& state) {
   state.trap = trap;
 }
 
-static bool sameSite(const Thread& a, const Thread& b) { return a.line == b.line && !strcmp(a.file, b.file); }
+static bool sameSite(const Thread& a, const Thread& b) {
+  return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
+}
 
 static void requireTogether(unsigned first, unsigned index) {
   const Thread &a = run.threads[first], &b = run.threads[index];
@@ -185,6 +206,8 @@ static void prepare(const Launch& launch) {
   run.state = launch.module->state;
   run.count = launch.block[0] * launch.block[1] * launch.block[2];
   run.current = -1;
+  run.ticks = 0;
+  run.deadline = seconds() + timeout();
   run.state->launch = ++run.serial;
   for (int d = 0; d < 3; d++) {
     run.state->blockDim[d] = launch.block[d];
@@ -207,7 +230,7 @@ static void describeSignal() {
   char why[96];
   if (f.signal == SIGFPE) snprintf(why, sizeof why, "divides an integer by zero");
   else if (f.signal == SIGILL) snprintf(why, sizeof why, "executes a trap");
-  else if (onStacks(f.address)) snprintf(why, sizeof why, "overflows its stack of %zu bytes", stackBytes / 2);
+  else if (onStacks(f.address)) snprintf(why, sizeof why, "overflows its stack");
   else snprintf(why, sizeof why, "touches %#zx, which is not mapped", size_t(f.address));
   if (!_setjmp(run.target)) fault(run.current, "%s", why);
 }

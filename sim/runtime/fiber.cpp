@@ -87,7 +87,9 @@ char* stackAt(size_t index) {
 bool onStacks(uintptr_t address) { return address - reinterpret_cast<uintptr_t>(stacks) < stackCount * stackBytes; }
 
 void* prepareStack(char* stack, void (*entry)()) {
-  auto top = reinterpret_cast<uintptr_t*>(stack + stackBytes);
+  // Staggered: tops at equal offsets would all compete for the same few sets of the cache.
+  size_t stagger = reinterpret_cast<uintptr_t>(stack) / stackBytes % 64 * 320;
+  auto top = reinterpret_cast<uintptr_t*>(stack + stackBytes - stagger);
 #if defined(__x86_64__)
   // [r15 r14 r13 r12 rbx rbp entry 0]: entry() starts with the stack aligned as after a call
   *--top = 0;

@@ -5,7 +5,7 @@
 
 namespace sim {
 
-constexpr size_t stackBytes = 128 * 1024;
+constexpr size_t stackBytes = 256 * 1024;
 
 /** Saves the caller's registers on its stack, stores the stack pointer in *save, continues at `to`. */
 extern "C" void wick_sim_switch(void** save, void* to);

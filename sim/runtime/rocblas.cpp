@@ -159,13 +159,22 @@ bool inDevice(const Matrix& x, int64_t rows, int64_t columns, int64_t batch, con
 
 double scalar(const void* at, int compute) { return load<double>({const_cast<void*>(at), compute, 0, 0}, 0); }
 
+/** Whether every matrix lies in live device memory. Asked again when the work runs: a graph may replay it later. */
+bool inDevice(const Gemm& g) {
+  bool plainA = g.opA == none, plainB = g.opB == none;
+  if (g.k && (!inDevice(g.a, plainA ? g.m : g.k, plainA ? g.k : g.m, g.batch, "rocblas gemm, A") ||
+              !inDevice(g.b, plainB ? g.k : g.n, plainB ? g.n : g.k, g.batch, "rocblas gemm, B")))
+    return false;
+  if (g.beta != 0 && !inDevice(g.c, g.m, g.n, g.batch, "rocblas gemm, C")) return false;
+  return inDevice(g.d, g.m, g.n, g.batch, "rocblas gemm, D");
+}
+
 rocblas_status gemm(rocblas_handle handle, Gemm g, const void* alpha, const void* beta, int algo) {
   if (!alive(handle)) return rocblas_status_invalid_handle;
   if (!isOperation(g.opA) || !isOperation(g.opB) || algo < 0 || algo > 1) return rocblas_status_invalid_value;
   for (int type : {g.a.type, g.b.type, g.c.type, g.d.type, g.compute})
     if (!isType(type)) return rocblas_status_invalid_value;
-  int rowsA = g.opA == none ? g.m : g.k, columnsA = g.opA == none ? g.k : g.m;
-  int rowsB = g.opB == none ? g.k : g.n, columnsB = g.opB == none ? g.n : g.k;
+  int rowsA = g.opA == none ? g.m : g.k, rowsB = g.opB == none ? g.k : g.n;
   if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0) return rocblas_status_invalid_size;
   if (g.a.ld < std::max(1, rowsA) || g.b.ld < std::max(1, rowsB) || g.c.ld < std::max(1, g.m) || g.d.ld < std::max(1, g.m))
     return rocblas_status_invalid_size;
@@ -174,19 +183,16 @@ rocblas_status gemm(rocblas_handle handle, Gemm g, const void* alpha, const void
   if (!supported(g)) return rocblas_status_not_implemented;
   g.alpha = scalar(alpha, g.compute);
   g.beta = scalar(beta, g.compute);
-  if (g.k && (!inDevice(g.a, rowsA, columnsA, g.batch, "rocblas gemm, A") ||
-              !inDevice(g.b, rowsB, columnsB, g.batch, "rocblas gemm, B")))
-    return rocblas_status_invalid_pointer;
-  if (g.beta != 0 && !inDevice(g.c, g.m, g.n, g.batch, "rocblas gemm, C")) return rocblas_status_invalid_pointer;
-  if (!inDevice(g.d, g.m, g.n, g.batch, "rocblas gemm, D")) return rocblas_status_invalid_pointer;
+  if (!inDevice(g)) return rocblas_status_invalid_pointer;
   int code = wickSimEnqueue(
       handle->stream,
       [](void* data) {
         const Gemm& work = *static_cast<Gemm*>(data);
+        if (!inDevice(work)) return int(hipErrorLaunchFailure);
         if (work.compute == f64) multiply<double>(work);
         else if (work.compute == i32) multiply<int64_t>(work);
         else multiply<float>(work);
-        return 0;
+        return int(hipSuccess);
       },
       new Gemm(g), [](void* data) { delete static_cast<Gemm*>(data); });
   return code ? rocblas_status_internal_error : rocblas_status_success;

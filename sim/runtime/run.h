@@ -32,6 +32,8 @@ struct Run {
   uint64_t serial;  // of the launch
   // Counts barriers over all blocks and launches: a shadow stamp from before blockEpoch belongs to another block.
   uint32_t epoch, blockEpoch;
+  uint32_t ticks;   // accesses and switches since the clock was last looked at
+  double deadline;  // in seconds of the monotonic clock
   jmp_buf target;
   char problem[512];
 };
@@ -39,6 +41,12 @@ extern Run run;
 
 /** Ends the launch with a message that names kernel, block and thread (the running one, or the given one). */
 [[noreturn]] __attribute__((format(printf, 2, 3))) void fault(int thread, const char* format, ...);
+
+/** Ends a launch that has run past its deadline: an endless loop must not hang the process. */
+void checkTime();
+inline void tick() {
+  if (++run.ticks == 1u << 20) checkTime();
+}
 
 // ---- access.cpp
 /** Lays out shared memory anew for a launch. */

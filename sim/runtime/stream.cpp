@@ -49,24 +49,29 @@ Stream* findStream(hipStream_t handle) {
 static bool blocking(const Stream& stream) { return !stream.isDefault && !(stream.flags & hipStreamNonBlocking); }
 
 /** The default stream waits for earlier work of blocking streams, and they for earlier work of the default stream. */
-static void drainEarlier(Stream& stream, uint64_t before) {
-  if (blocking(stream)) drain(defaultStream(stream.device), before - 1);
-  if (!stream.isDefault) return;
+static hipError_t drainEarlier(Stream& stream, uint64_t before) {
+  if (blocking(stream)) return drain(defaultStream(stream.device), before - 1);
+  hipError_t result = hipSuccess;
+  if (!stream.isDefault) return result;
   for (const Stream* other : streams())
-    if (other->device == stream.device && blocking(*other)) drain(*const_cast<Stream*>(other), before - 1);
+    if (other->device == stream.device && blocking(*other))
+      if (hipError_t code = drain(*const_cast<Stream*>(other), before - 1)) result = code;
+  return result;
 }
 
 hipError_t drain(Stream& stream, uint64_t until) {
   hipError_t result = hipSuccess;
+  auto keepFirst = [&](hipError_t code) {
+    if (!result) result = code;
+  };
   while (!stream.queue.empty() && stream.queue.front().sequence <= until) {
     Operation next = std::move(stream.queue.front());
     stream.queue.pop_front();
-    drainEarlier(stream, next.sequence);
-    if (hipError_t code = next.run())
-      if (!result) result = code;
+    keepFirst(drainEarlier(stream, next.sequence));
+    keepFirst(next.run());
   }
   // Synchronising with the default stream includes the blocking streams, even when it holds no work itself.
-  if (stream.isDefault && until == UINT64_MAX) drainEarlier(stream, sequence + 1);
+  if (stream.isDefault && until == UINT64_MAX) keepFirst(drainEarlier(stream, sequence + 1));
   return result;
 }
 

@@ -89,10 +89,10 @@ export class Layout {
 
   /** Whether the elements lie in row-major order without gaps, starting at `offset`. */
   isContiguous(): boolean {
+    if (this.shape.includes(0)) return true;
     let step = 1;
     for (let i = this.rank - 1; i >= 0; i--) {
       const d = this.shape[i]!;
-      if (d === 0) return true;
       if (d !== 1 && this.strides[i] !== step) return false;
       step *= d;
     }

@@ -48,7 +48,7 @@ function variance(x: Tensor, dim: number, keepdim: boolean): Tensor {
   using deviation = wide.sub(centre);
   using squared = deviation.sqr();
   using total = reduce("sum", squared, d, keepdim);
-  using scaled = total.affine(1 / (x.shape[d]! - 1), 0);
+  using scaled = total.affine(1 / Math.max(x.shape[d]! - 1, 0), 0);
   return scaled.toDType(x.dtype);
 }
 

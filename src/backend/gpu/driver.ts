@@ -55,8 +55,10 @@ export interface LaunchGeometry {
 export interface GpuContext {
   readonly properties: GpuProperties;
   readonly stream: Handle;
+  /** Makes the device current on this thread, for libraries that are given the stream; the methods do it themselves. */
+  activate(): void;
 
-  /** Throws `OutOfMemory`. */
+  /** Throws `OutOfMemory`; 0 bytes give the address 0. */
   malloc(bytes: number): DevicePtr;
   free(ptr: DevicePtr): void;
   memoryInfo(): { readonly free: number; readonly total: number };
@@ -135,4 +137,12 @@ export interface Blas {
   readonly version: string;
   gemm(p: Gemm): void;
   close(): void;
+}
+
+/** A vendor's libraries. The compiler and the BLAS are opened when asked for; each throws `LibraryNotFound`. */
+export interface GpuPlatform {
+  readonly driver: GpuDriver;
+  compiler(): KernelCompiler;
+  /** A new handle, bound to the context's stream. */
+  blas(context: GpuContext): Blas;
 }

@@ -60,7 +60,10 @@ export class KernelCache {
   }
 
   #path({ source, options, arch, compiler }: CacheKey): string {
-    return join(this.folder, `${digest(source, options.join("\0"), arch, compiler).toString("hex").slice(0, 40)}.${arch.split(":")[0]}`);
+    return join(
+      this.folder,
+      `${digest(source, options.join("\0"), arch, compiler).toString("hex").slice(0, 40)}.${arch.split(":")[0]}`,
+    );
   }
 }
 

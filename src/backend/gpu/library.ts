@@ -79,23 +79,25 @@ export class Library {
   }
 
   func<Result = number>(prototype: string): NativeFunction<Result> {
+    this.#require([symbolOf(prototype)]);
     return this.#handle.func(prototype) as NativeFunction<Result>;
   }
 
   /** Binds a table of prototypes, naming every symbol that is missing. */
   bind<Table extends Prototypes>(table: Table): Bound<Table> {
-    const missing = Object.values(table)
-      .map(symbolOf)
-      .filter((symbol) => !this.has(symbol));
-    if (missing.length > 0) {
-      fail(
-        "LibraryNotFound",
-        `${this.path} was loaded as ${this.title} but lacks ${missing.join(", ")}; it is another library or a release that is too old`,
-      );
-    }
+    this.#require(Object.values(table).map(symbolOf));
     return Object.fromEntries(
       Object.entries(table).map(([call, prototype]) => [call, this.func(prototype)]),
     ) as Bound<Table>;
+  }
+
+  #require(symbols: readonly string[]): void {
+    const missing = symbols.filter((symbol) => !this.has(symbol));
+    if (missing.length === 0) return;
+    fail(
+      "LibraryNotFound",
+      `${this.path} was loaded as ${this.title} but lacks ${missing.join(", ")}; it is another library or a release that is too old`,
+    );
   }
 }
 

@@ -4,18 +4,42 @@
  * from partial results (largest score, sum of exponentials, unnormalised sums) in the upper half of the main thread's
  * scratch memory.
  */
-import { B, D, DTYPE, DV, expLanes, finiteMax, firstKey, HK, HQ, KEYS, KS, lastKey, MASK, MS, OUT, OWN, Q, QS, SCALE, SOFTCAP, tanhLanes, TK, TQ, VALUES, VS, word } from "./attention-scores";
+import { addLines, BLOCK, score, sumPair } from "./attention-lines";
+import {
+  B,
+  D,
+  DTYPE,
+  DV,
+  expLanes,
+  finiteMax,
+  firstKey,
+  HK,
+  HQ,
+  KEYS,
+  KS,
+  lastKey,
+  MASK,
+  MS,
+  OUT,
+  OWN,
+  Q,
+  QS,
+  SCALE,
+  SOFTCAP,
+  tanhLanes,
+  TQ,
+  VALUES,
+  VS,
+  word,
+} from "./attention-scores";
 import { narrow, native, RUN, SCRATCH_FREE, slot } from "./block";
-import { addLines4, dots } from "./matvec";
-import { arg, F64, setArg, shiftOf } from "./memory";
+import { arg, BF16, F16, F64, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 
 const RANGES = OWN; // ranges of keys per head
 const PARTIALS = OWN + 1;
 
-/** Keys per block: a block of widened keys or values stays in the first caches. */
-const BLOCK: i32 = 64;
 /** A range is worth a chunk from this many keys on; more than ITEMS items bring nothing. */
 const RANGE: i32 = 512;
 const ITEMS: i32 = 32;
@@ -59,14 +83,22 @@ export function decode(): void {
   setArg<usize>(PARTIALS, scratch + HALF);
   const work = (span / ranges + 1) * (word(D) + word(DV));
   parallel(sizeOf() == 8 ? chunk64 : chunk32, <usize>(heads * ranges), <usize>max(1, 65536 / work));
-  if (ranges > 1) parallel(sizeOf() == 8 ? merge64 : merge32, <usize>word(B) * <usize>word(HQ) * <usize>word(TQ), max<usize>(1, 4096 / (<usize>ranges * partial())));
+  if (ranges > 1)
+    parallel(
+      sizeOf() == 8 ? merge64 : merge32,
+      <usize>word(B) * <usize>word(HQ) * <usize>word(TQ),
+      max<usize>(1, 4096 / (<usize>ranges * partial())),
+    );
 }
 
 function chunk32(lo: usize, hi: usize): void {
-  items<f32>(lo, hi);
+  const dtype = arg<i32>(DTYPE);
+  if (dtype == BF16) items<u16, f32>(lo, hi);
+  else if (dtype == F16) items<i16, f32>(lo, hi);
+  else items<f32, f32>(lo, hi);
 }
 function chunk64(lo: usize, hi: usize): void {
-  items<f64>(lo, hi);
+  items<f64, f64>(lo, hi);
 }
 function merge32(lo: usize, hi: usize): void {
   merge<f32>(lo, hi);
@@ -75,7 +107,7 @@ function merge64(lo: usize, hi: usize): void {
   merge<f64>(lo, hi);
 }
 
-function items<T>(lo: usize, hi: usize): void {
+function items<S, T>(lo: usize, hi: usize): void {
   const ranges = arg<i32>(RANGES);
   const rows = sharing();
   for (let item = lo; item < hi; item++) {
@@ -87,7 +119,7 @@ function items<T>(lo: usize, hi: usize): void {
     const first = from + min(span, range * each);
     const end = from + min(span, (range + 1) * each);
     const results = ranges > 1 ? arg<usize>(PARTIALS) + item * rows * partial() * sizeof<T>() : scratch + SCRATCH_FREE;
-    attend<T>(head / word(HK), head % word(HK), first, end, results);
+    attend<S, T>(head / word(HK), head % word(HK), first, end, results);
     if (ranges == 1) {
       for (let r: usize = 0; r < rows; r++) {
         const at = results + r * partial() * sizeof<T>();
@@ -97,8 +129,8 @@ function items<T>(lo: usize, hi: usize): void {
   }
 }
 
-/** Keys first … end−1 of one key-value head for all rows that share it. */
-function attend<T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize): void {
+/** Keys first … end−1 of one key-value head for all rows that share it. S: the stored type, as in lines.ts. */
+function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize): void {
   const dtype = arg<i32>(DTYPE);
   const shift = shiftOf(dtype);
   const d = <usize>word(D);
@@ -107,7 +139,9 @@ function attend<T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize): v
   const rows = sharing();
   const ratio = word(HQ) / word(HK);
   const size = sizeof<T>();
-  const queries = scratch + SCRATCH_FREE + rows * partial() * size;
+  const once = sizeof<S>() == 2 && rows == 1; // halves that serve one row are widened in registers
+  const resultBytes = partial() * size;
+  const queries = scratch + SCRATCH_FREE + rows * resultBytes;
   const scores = queries + rows * d * size;
   const rowBytes = <usize>BLOCK * size;
   const masks = scores + rows * rowBytes;
@@ -115,52 +149,53 @@ function attend<T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize): v
   for (let r = 0; r < <i32>rows; r++) {
     const at = <isize>b * word(QS) + <isize>(kvHead * ratio + r / tq) * word(QS + 1) + <isize>(r % tq) * word(QS + 2);
     packPanel(dtype, arg<usize>(Q) + (at << shift), 0, word(QS + 3), 1, 1, d, queries + <usize>r * d * size);
-    const result = results + <usize>r * partial() * size;
-    memory.fill(result, 0, partial() * size);
+    const result = results + <usize>r * resultBytes;
+    memory.fill(result, 0, resultBytes);
     store<T>(result, <T>-Infinity);
   }
   const k = arg<usize>(KEYS) + ((<isize>b * word(KS) + <isize>kvHead * word(KS + 1)) << shift);
   const v = arg<usize>(VALUES) + ((<isize>b * word(VS) + <isize>kvHead * word(VS + 1)) << shift);
   for (let j = first; j < end; j += BLOCK) {
     const count = min(BLOCK, end - j);
-    const keys = fetchLines<T>(dtype, k + ((<isize>j * word(KS + 2)) << shift), word(KS + 2), word(KS + 3), count, d, lines);
-    const keyStep = keys == lines ? <isize>(d * size) : <isize>word(KS + 2) << shift;
-    const last = count - 1;
-    for (let i = 0; i < count; i += 4) {
-      // Past the last key the last one is scored again, in its own place.
-      const i1 = min(i + 1, last);
-      const i2 = min(i + 2, last);
-      const i3 = min(i + 3, last);
-      dots<T, T, T>(
-        rows, d, queries, keys + <isize>i * keyStep, keys + <isize>i1 * keyStep, keys + <isize>i2 * keyStep, keys + <isize>i3 * keyStep,
-        scores + <usize>i * size, scores + <usize>i1 * size, scores + <usize>i2 * size, scores + <usize>i3 * size, rowBytes,
+    const k0 = k + ((<isize>j * word(KS + 2)) << shift);
+    const v0 = v + ((<isize>j * word(VS + 2)) << shift);
+    if (once && word(KS + 3) == 1) score<S, T>(rows, d, queries, k0, (<isize>word(KS + 2)) << shift, count, scores);
+    else {
+      const keys = fetchLines<T>(dtype, k0, word(KS + 2), word(KS + 3), count, d, lines);
+      score<T, T>(
+        rows,
+        d,
+        queries,
+        keys,
+        keys == lines ? <isize>(d * size) : (<isize>word(KS + 2)) << shift,
+        count,
+        scores,
       );
     }
-    const values = fetchLines<T>(dtype, v + ((<isize>j * word(VS + 2)) << shift), word(VS + 2), word(VS + 3), count, dv, lines);
-    const valueStep = values == lines ? <isize>(dv * size) : <isize>word(VS + 2) << shift;
     for (let r = 0; r < <i32>rows; r++) {
-      const result = results + <usize>r * partial() * size;
       const row = scores + <usize>r * rowBytes;
       adjust<T>(b, kvHead * ratio + r / tq, r % tq, j, count, row, masks);
-      softmax<T>(row, result);
-      const sums = result + 2 * size;
-      let i = 0;
-      for (; i + 4 <= count; i += 4) {
-        const at = values + <isize>i * valueStep;
-        addLines4<T, T>(row + <usize>i * size, at, at + valueStep, at + 2 * valueStep, at + 3 * valueStep, dv, sums);
-      }
-      for (; i < count; i++) {
-        const weight = load<T>(row + <usize>i * size);
-        for (let c: usize = 0; c < dv * size; c += size) store<T>(sums + c, load<T>(sums + c) + weight * load<T>(values + <isize>i * valueStep + c));
-      }
+      softmax<T>(row, results + <usize>r * resultBytes);
     }
+    const sums = results + 2 * size;
+    if (once && word(VS + 3) == 1) {
+      addLines<S, T>(count, scores, v0, (<isize>word(VS + 2)) << shift, dv, sums);
+      continue;
+    }
+    const values = fetchLines<T>(dtype, v0, word(VS + 2), word(VS + 3), count, dv, lines);
+    const step = values == lines ? <isize>(dv * size) : (<isize>word(VS + 2)) << shift;
+    let r: usize = 0;
+    for (; r + 2 <= rows; r += 2)
+      sumPair<T>(count, scores + r * rowBytes, values, step, dv, sums + r * resultBytes, resultBytes);
+    if (r < rows) addLines<T, T>(count, scores + r * rowBytes, values, step, dv, sums + r * resultBytes);
   }
 }
 
 /** Lines of keys or values in their compute class: in place where they can be used so. */
 function fetchLines<T>(dtype: i32, src: usize, step: i32, along: i32, count: i32, n: usize, to: usize): usize {
   if (native(dtype) && along == 1) return src;
-  for (let i = 0; i < count; i++) packPanel(dtype, src + ((<isize>i * step) << shiftOf(dtype)), 0, along, 1, 1, n, to + <usize>i * n * sizeof<T>());
+  for (let i = 0; i < count; i++)
+    packPanel(dtype, src + ((<isize>i * step) << shiftOf(dtype)), 0, along, 1, 1, n, to + <usize>i * n * sizeof<T>());
   return to;
 }
 
@@ -234,7 +269,8 @@ function merge<T>(lo: usize, hi: usize): void {
       const from = first + i * rows * bytes;
       const factor = v128.extract_lane<T>(expLanes<T>(v128.sub<T>(v128.splat<T>(load<T>(from)), base)), 0);
       total += factor * load<T>(from, sizeof<T>());
-      for (let c: usize = 0; c < dv * sizeof<T>(); c += sizeof<T>()) store<T>(sums + c, load<T>(sums + c) + factor * load<T>(from + c, 2 * sizeof<T>()));
+      for (let c: usize = 0; c < dv * sizeof<T>(); c += sizeof<T>())
+        store<T>(sums + c, load<T>(sums + c) + factor * load<T>(from + c, 2 * sizeof<T>()));
     }
     finish<T>(sums, total, row);
   }
@@ -249,7 +285,8 @@ function finish<T>(sums: usize, total: T, row: usize): void {
     const count = min(RUN, dv - c);
     const to = out + (c << shiftOf(dtype));
     const at = native(dtype) ? to : slot(0);
-    for (let i: usize = 0; i < count; i++) store<T>(at + i * sizeof<T>(), load<T>(sums + (c + i) * sizeof<T>()) / total);
+    for (let i: usize = 0; i < count; i++)
+      store<T>(at + i * sizeof<T>(), load<T>(sums + (c + i) * sizeof<T>()) / total);
     if (!native(dtype)) narrow(dtype, at, to, count);
   }
 }

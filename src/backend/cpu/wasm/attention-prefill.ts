@@ -3,7 +3,35 @@
  * for each key, so the softmax runs over lanes without any horizontal step, and its result is already the packed
  * operand of the second product.
  */
-import { CAUSAL, D, DTYPE, DV, expLanes, finiteMax, firstKey, B, HK, HQ, KEYS, KS, lastKey, MASK, MS, OUT, OWN, Q, QS, SCALE, SOFTCAP, tanhLanes, TK, TQ, VALUES, VS, word } from "./attention-scores";
+import {
+  CAUSAL,
+  D,
+  DTYPE,
+  DV,
+  expLanes,
+  finiteMax,
+  firstKey,
+  B,
+  HK,
+  HQ,
+  KEYS,
+  KS,
+  lastKey,
+  MASK,
+  MS,
+  OUT,
+  OWN,
+  Q,
+  QS,
+  SCALE,
+  SOFTCAP,
+  tanhLanes,
+  TK,
+  TQ,
+  VALUES,
+  VS,
+  word,
+} from "./attention-scores";
 import { narrow, native, slot, RUN } from "./block";
 import { arg, F64, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
@@ -88,7 +116,16 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
 
   for (let i = 0; i < panels; i++) {
     const from = q + ((<isize>(i * lanes) * word(QS + 2)) << shift);
-    packPanel(dtype, from, word(QS + 2), word(QS + 3), min(lanes, rows - i * lanes), lanes, d, queries + <usize>i * d * ROW);
+    packPanel(
+      dtype,
+      from,
+      word(QS + 2),
+      word(QS + 3),
+      min(lanes, rows - i * lanes),
+      lanes,
+      d,
+      queries + <usize>i * d * ROW,
+    );
     for (let at: usize = 0; at < ROW; at += sizeof<T>()) {
       store<T>(stats + <usize>(2 * i) * ROW + at, <T>-Infinity);
       store<T>(stats + <usize>(2 * i + 1) * ROW + at, 0);
@@ -118,7 +155,13 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
   for (let i = 0; i < panels; i++) {
     const valid = min(lanes, rows - i * lanes);
     const row = (<usize>(b * word(HQ) + head) * <usize>word(TQ) + <usize>(first + i * lanes)) * <usize>word(DV);
-    finish<T>(dtype, sums + <usize>i * height * ROW, stats + <usize>(2 * i + 1) * ROW, valid, arg<usize>(OUT) + (row << shift));
+    finish<T>(
+      dtype,
+      sums + <usize>i * height * ROW,
+      stats + <usize>(2 * i + 1) * ROW,
+      valid,
+      arg<usize>(OUT) + (row << shift),
+    );
   }
 }
 
@@ -130,13 +173,24 @@ function adjust<T>(b: i32, head: i32, row: i32, valid: i32, j: i32, count: usize
   for (let at = panel; at < end; at += 16) v128.store(at, v128.mul<T>(v128.load(at), scale));
   if (cap > 0) {
     const c = v128.splat<T>(cap);
-    for (let at = panel; at < end; at += 16) v128.store(at, v128.mul<T>(c, tanhLanes<T>(v128.div<T>(v128.load(at), c))));
+    for (let at = panel; at < end; at += 16)
+      v128.store(at, v128.mul<T>(c, tanhLanes<T>(v128.div<T>(v128.load(at), c))));
   }
   if (arg<usize>(MASK)) {
     const dtype = arg<i32>(DTYPE);
     const at = <isize>b * word(MS) + <isize>head * word(MS + 1) + <isize>row * word(MS + 2) + <isize>j * word(MS + 3);
-    packPanel(dtype, arg<usize>(MASK) + (at << shiftOf(dtype)), word(MS + 2), word(MS + 3), valid, ROW / sizeof<T>(), count, masks);
-    for (let at = panel, from = masks; at < end; at += 16, from += 16) v128.store(at, v128.add<T>(v128.load(at), v128.load(from)));
+    packPanel(
+      dtype,
+      arg<usize>(MASK) + (at << shiftOf(dtype)),
+      word(MS + 2),
+      word(MS + 3),
+      valid,
+      ROW / sizeof<T>(),
+      count,
+      masks,
+    );
+    for (let at = panel, from = masks; at < end; at += 16, from += 16)
+      v128.store(at, v128.add<T>(v128.load(at), v128.load(from)));
   }
   if (!word(CAUSAL)) return;
   for (let r = 0; r < valid; r++) {
@@ -189,7 +243,8 @@ function finish<T>(dtype: i32, sum: usize, totals: usize, valid: i32, out: usize
       const count = min(RUN, dv - c);
       const to = out + ((<usize>r * dv + c) << shiftOf(dtype));
       const at = native(dtype) ? to : slot(0);
-      for (let i: usize = 0; i < count; i++) store<T>(at + i * sizeof<T>(), load<T>(sum + (c + i) * ROW + <usize>r * sizeof<T>()) / total);
+      for (let i: usize = 0; i < count; i++)
+        store<T>(at + i * sizeof<T>(), load<T>(sum + (c + i) * ROW + <usize>r * sizeof<T>()) / total);
       if (!native(dtype)) narrow(dtype, at, to, count);
     }
   }

@@ -32,7 +32,7 @@ export const MS = 21;
 // @ts-ignore: decorator
 @inline
 export function word(i: i32): i32 {
-  return load<i32>(arg<usize>(P) + (<usize>i << 2));
+  return load<i32>(arg<usize>(P) + ((<usize>i) << 2));
 }
 
 /** The last key that row i may see, and the first. */

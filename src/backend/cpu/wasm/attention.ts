@@ -16,7 +16,17 @@ const FEW: i32 = 4;
  * p: b, hq, hk, tq, tk, d, dv, causal, window, strides[4] of q, k, v and mask. out: (b, hq, tq, dv), contiguous.
  * Causal rows see keys ≤ i + tk − tq, of these with window > 0 only the last `window`. mask 0: none.
  */
-export function sdpa(dtype: i32, p: usize, q: usize, k: usize, v: usize, mask: usize, out: usize, scale: f64, softcap: f64): void {
+export function sdpa(
+  dtype: i32,
+  p: usize,
+  q: usize,
+  k: usize,
+  v: usize,
+  mask: usize,
+  out: usize,
+  scale: f64,
+  softcap: f64,
+): void {
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(P, p);
   setArg<usize>(Q, q);

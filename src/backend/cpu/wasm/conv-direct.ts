@@ -4,7 +4,7 @@ import { element } from "./element";
 import { arg, F32, setArg, shiftOf } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 import { fma } from "./tile";
-import { CB, CC, CDW, CGROUPS, CKH, CKW, CO, COH, COW, CPW, CSW, CW, CWS, CXS, source, word } from "./window";
+import { CB, CC, CDW, CGROUPS, CKH, CKW, CO, COH, COW, CPW, CSW, CW, CWS, CXS, origin, source, word } from "./window";
 
 const DTYPE = 0;
 const P = 1;
@@ -25,7 +25,11 @@ export function convDirect(dtype: i32, p: usize, x: usize, w: usize, out: usize,
   setArg<i32>(TRANSPOSED, <i32>transposed);
   if (word(p, COW) == 0) return;
   const work = <f64>word(p, COW) * <f64>(word(p, CC) / word(p, CGROUPS)) * <f64>word(p, CKH) * <f64>word(p, CKW);
-  parallel(rowChunk, <usize>word(p, CB) * <usize>word(p, CO) * <usize>word(p, COH), <usize>max(1.0, CHUNK / (work + 16.0)));
+  parallel(
+    rowChunk,
+    <usize>word(p, CB) * <usize>word(p, CO) * <usize>word(p, COH),
+    <usize>max(1.0, CHUNK / (work + 16.0)),
+  );
 }
 
 function rowChunk(lo: usize, hi: usize): void {
@@ -66,7 +70,7 @@ function rows<T>(dtype: i32, lo: usize, hi: usize): void {
           ? <isize>(group * channels + c) * word(p, CWS) + <isize>(o - group * outs) * word(p, CWS + 1)
           : <isize>o * word(p, CWS) + <isize>c * word(p, CWS + 1);
         for (let i = 0; i < word(p, CKH); i++) {
-          const y = source(p, 0, oy, i, transposed);
+          const y = source(p, 0, origin(p, 0, oy, transposed), i, transposed);
           if (y < 0) continue;
           let line = arg<usize>(X) + ((from + <isize>y * word(p, CXS + 2)) << shift);
           if (wide) {
@@ -75,7 +79,17 @@ function rows<T>(dtype: i32, lo: usize, hi: usize): void {
           }
           for (let j = 0; j < word(p, CKW); j++) {
             const at = weight + <isize>i * word(p, CWS + 2) + <isize>j * word(p, CWS + 3);
-            addTap<T>(wide ? F32 : dtype, p, line, j, element<T>(dtype, arg<usize>(W) + (at << shift)), ox, count, sums, transposed);
+            addTap<T>(
+              wide ? F32 : dtype,
+              p,
+              line,
+              j,
+              element<T>(dtype, arg<usize>(W) + (at << shift)),
+              ox,
+              count,
+              sums,
+              transposed,
+            );
           }
         }
       }
@@ -87,11 +101,21 @@ function rows<T>(dtype: i32, lo: usize, hi: usize): void {
 }
 
 /** sums[ox] += weight · the input that tap j of output ox reads. */
-function addTap<T>(dtype: i32, p: usize, line: usize, j: i32, weight: T, first: i32, count: i32, sums: usize, transposed: bool): void {
-  const step = <isize>word(p, CXS + 3) << shiftOf(dtype);
+function addTap<T>(
+  dtype: i32,
+  p: usize,
+  line: usize,
+  j: i32,
+  weight: T,
+  first: i32,
+  count: i32,
+  sums: usize,
+  transposed: bool,
+): void {
+  const step = (<isize>word(p, CXS + 3)) << shiftOf(dtype);
   if (transposed) {
     for (let i = 0; i < count; i++) {
-      const z = source(p, 1, first + i, j, true);
+      const z = source(p, 1, origin(p, 1, first + i, true), j, true);
       if (z < 0) continue;
       const at = sums + <usize>i * sizeof<T>();
       store<T>(at, load<T>(at) + weight * element<T>(dtype, line + <isize>z * step));

@@ -6,12 +6,22 @@
  */
 import { widen } from "./block";
 import { convDirect } from "./conv-direct";
-import { isInteger, isSmall, ownPanels, PACKER, product, productGrain, productTmp, stageFirst, stagePanels } from "./gemm";
+import {
+  isInteger,
+  isSmall,
+  ownPanels,
+  PACKER,
+  product,
+  productGrain,
+  productTmp,
+  stageFirst,
+  stagePanels,
+} from "./gemm";
 import { arg, setArg, shiftOf } from "./memory";
 import { rawPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { columnsOf, multiply, ROW } from "./tile";
-import { CB, CC, CGROUPS, CKH, CKW, CO, COH, COW, CWS, CXS, source, word } from "./window";
+import { CB, CC, CGROUPS, CKH, CKW, CO, COH, COW, CWS, CXS, origin, source, word } from "./window";
 
 // Arguments of the packers, and of the kernel for whole small products.
 const DTYPE = PACKER;
@@ -40,7 +50,11 @@ function hasRows(p: usize): bool {
   const taps = kw * word(p, CKH);
   const s1 = word(p, CWS + 1);
   const s2 = word(p, CWS + 2);
-  return (kw == 1 || word(p, CWS + 3) == 1) && (word(p, CKH) == 1 || s2 == kw) && (word(p, CC) == word(p, CGROUPS) || s1 == taps);
+  return (
+    (kw == 1 || word(p, CWS + 3) == 1) &&
+    (word(p, CKH) == 1 || s2 == kw) &&
+    (word(p, CC) == word(p, CGROUPS) || s1 == taps)
+  );
 }
 
 /** Bytes for weights in rows, rounded so that what follows is aligned. */
@@ -49,11 +63,15 @@ function weightBytes(dtype: i32, p: usize): usize {
 }
 
 export function conv2dTmp(dtype: i32, p: usize): usize {
-  return isDirect(dtype, p) ? 0 : (hasRows(p) ? 0 : weightBytes(dtype, p)) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
+  return isDirect(dtype, p)
+    ? 0
+    : (hasRows(p) ? 0 : weightBytes(dtype, p)) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
 }
 
 export function convTranspose2dTmp(dtype: i32, p: usize): usize {
-  return isDirect(dtype, p) ? 0 : weightBytes(dtype, p) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
+  return isDirect(dtype, p)
+    ? 0
+    : weightBytes(dtype, p) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
 }
 
 /** x (b, c, h, w), w (o, c/groups, kh, kw) → out (b, o, outH, outW), contiguous. */
@@ -146,7 +164,8 @@ function wholeChunk(lo: usize, hi: usize): void {
   for (let i = lo; i < hi; i++) {
     const x = arg<usize>(X) + inputOffset(dtype, p, i);
     const panels = (n - 1) / columnsOf(dtype) + 1;
-    for (let panel: usize = 0; panel < panels; panel++) packPatches(dtype, p, x, panel * columnsOf(dtype), ownPanels() + panel * k * ROW);
+    for (let panel: usize = 0; panel < panels; panel++)
+      packPatches(dtype, p, x, panel * columnsOf(dtype), ownPanels() + panel * k * ROW);
     const rows = arg<usize>(W) + ((<isize>((i % groups) * m) * wRow) << shift);
     multiply(dtype, m, n, k, rows, wRow, 1, ownPanels(), arg<usize>(OUT) + ((i * m * n) << shift), n);
   }
@@ -189,12 +208,17 @@ function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usi
   const step = <isize>word(p, CXS + 1) * sizeof<T>();
   const row = <usize>(kh * kw) * bytes;
   const places = scratch;
+  const origins = scratch + (nr << 2); // of each position: y and x of tap (0, 0)
+  for (let r: usize = 0; r < valid; r++) {
+    store<i32>(origins + (r << 3), origin(p, 0, <i32>((first + r) / outW), transposed));
+    store<i32>(origins + (r << 3), origin(p, 1, <i32>((first + r) % outW), transposed), 4);
+  }
   for (let i = 0; i < kh; i++) {
     for (let j = 0; j < kw; j++, dst += bytes) {
       let inRow = valid == nr;
       for (let r: usize = 0; r < valid; r++) {
-        const y = source(p, 0, <i32>((first + r) / outW), i, transposed);
-        const z = source(p, 1, <i32>((first + r) % outW), j, transposed);
+        const y = source(p, 0, load<i32>(origins + (r << 3)), i, transposed);
+        const z = source(p, 1, load<i32>(origins + (r << 3), 4), j, transposed);
         const place = y < 0 || z < 0 ? NOWHERE : y * word(p, CXS + 2) + z * word(p, CXS + 3);
         store<i32>(places + (r << 2), place);
         if (place == NOWHERE || place != load<i32>(places) + <i32>r) inRow = false;

@@ -35,7 +35,7 @@ export function copy(shift: i32, n: usize, info: usize, src: usize, dst: usize):
   const tilesI = (sizeAt(info, i) - 1) / TILE + 1;
   const tilesJ = (sizeAt(info, j) - 1) / TILE + 1;
   const batch = n / (sizeAt(info, i) * sizeAt(info, j));
-  parallel(copyTiles, batch * tilesI * tilesJ, 8);
+  parallel(copyTiles, batch * tilesI * tilesJ, 1);
 }
 
 // @ts-ignore: decorator
@@ -128,25 +128,11 @@ function copyTiles(lo: usize, hi: usize): void {
     }
     const countI = min(TILE, sizeI - atI);
     const countJ = min(TILE, sizeJ - atJ);
-    touch(dst, rowDst, countI, countJ << shift);
     if (shift == 2) transposeTile<u32>(src, rowSrc, dst, rowDst, countI, countJ);
     else if (shift == 1) transposeTile<u16>(src, rowSrc, dst, rowDst, countI, countJ);
     else if (shift == 0) transposeTile<u8>(src, rowSrc, dst, rowDst, countI, countJ);
     else transposeTile<u64>(src, rowSrc, dst, rowDst, countI, countJ);
   }
-}
-
-/**
- * Reads one byte of each line of a tile. Row by row the hardware fetches ahead; in the order of the blocks, with a new
- * page for each line, it would not.
- */
-function touch(at: usize, row: usize, rows: usize, bytes: usize): void {
-  let seen: u32 = 0;
-  for (; rows > 0; rows--) {
-    for (let i: usize = 0; i < bytes; i += LINE) seen |= <u32>load<u8>(at + i);
-    at += row;
-  }
-  store<u32>(scratch + SCRATCH_FREE, seen); // or the loads would be dead code
 }
 
 /** Element (i, j) from src + i + j·rowSrc to dst + j + i·rowDst (rows in bytes). */

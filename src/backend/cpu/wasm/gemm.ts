@@ -81,7 +81,18 @@ export function stagePanels(): usize {
  * out (m × n, contiguous) = A · B where `packer` makes the panels of B (its arguments, from PACKER on, are set already).
  * Chunks are blocks of rows and columns, at least 32 of them where the size allows.
  */
-export function product(dtype: i32, m: usize, n: usize, k: usize, a: usize, aRow: i32, aCol: i32, packer: Kernel, out: usize, tmp: usize): void {
+export function product(
+  dtype: i32,
+  m: usize,
+  n: usize,
+  k: usize,
+  a: usize,
+  aRow: i32,
+  aCol: i32,
+  packer: Kernel,
+  out: usize,
+  tmp: usize,
+): void {
   const nr = columnsOf(dtype);
   const stage = stageColumns(dtype, n, k);
   setArg<i32>(DTYPE, dtype);
@@ -124,11 +135,31 @@ function multiplyChunk(lo: usize, hi: usize): void {
     const a = arg<usize>(A) + ((<isize>i * aRow) << shift);
     const b = arg<usize>(PACKED) + (j / columnsOf(dtype)) * k * ROW;
     const out = arg<usize>(OUT) + ((i * ldo + j) << shift);
-    multiply(dtype, min(rows, arg<usize>(M) - i), min(columns, arg<usize>(N) - j), k, a, aRow, <isize>arg<i32>(A_COL), b, out, ldo);
+    multiply(
+      dtype,
+      min(rows, arg<usize>(M) - i),
+      min(columns, arg<usize>(N) - j),
+      k,
+      a,
+      aRow,
+      <isize>arg<i32>(A_COL),
+      b,
+      out,
+      ldo,
+    );
   }
 }
 
-function packColumns(dtype: i32, b: usize, bRow: isize, bCol: isize, first: usize, cols: usize, k: usize, dst: usize): void {
+function packColumns(
+  dtype: i32,
+  b: usize,
+  bRow: isize,
+  bCol: isize,
+  first: usize,
+  cols: usize,
+  k: usize,
+  dst: usize,
+): void {
   const nr = columnsOf(dtype);
   for (let j: usize = 0; j < cols; j += nr, dst += k * ROW) {
     packPanel(dtype, b + ((<isize>(first + j) * bCol) << shiftOf(dtype)), bCol, bRow, min(nr, cols - j), nr, k, dst);
@@ -140,7 +171,16 @@ function packChunk(lo: usize, hi: usize): void {
   const nr = columnsOf(dtype);
   const k = arg<usize>(K);
   const cols = min(hi * nr, arg<usize>(N)) - lo * nr;
-  packColumns(dtype, arg<usize>(B), <isize>arg<i32>(B_ROW), <isize>arg<i32>(B_COL), stageFirst() + lo * nr, cols, k, stagePanels() + lo * k * ROW);
+  packColumns(
+    dtype,
+    arg<usize>(B),
+    <isize>arg<i32>(B_ROW),
+    <isize>arg<i32>(B_COL),
+    stageFirst() + lo * nr,
+    cols,
+    k,
+    stagePanels() + lo * k * ROW,
+  );
 }
 
 /** Whole products of a batch. */
@@ -155,7 +195,18 @@ function batchChunk(lo: usize, hi: usize): void {
     const a = arg<usize>(A) + (info ? offsetOf(info, 0, i) << shift : 0);
     const b = arg<usize>(B) + (info ? offsetOf(info, 1, i) << shift : 0);
     packColumns(dtype, b, <isize>arg<i32>(B_ROW), <isize>arg<i32>(B_COL), 0, n, k, ownPanels());
-    multiply(dtype, m, n, k, a, <isize>arg<i32>(A_ROW), <isize>arg<i32>(A_COL), ownPanels(), arg<usize>(OUT) + ((i * m * n) << shift), n);
+    multiply(
+      dtype,
+      m,
+      n,
+      k,
+      a,
+      <isize>arg<i32>(A_ROW),
+      <isize>arg<i32>(A_COL),
+      ownPanels(),
+      arg<usize>(OUT) + ((i * m * n) << shift),
+      n,
+    );
   }
 }
 
@@ -174,8 +225,20 @@ export function matmulTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize
  * strides, 0 for one matrix. Rows and columns may have any strides.
  */
 export function matmul(
-  dtype: i32, batch: usize, m: usize, n: usize, k: usize, info: usize,
-  a: usize, aRow: i32, aCol: i32, b: usize, bRow: i32, bCol: i32, out: usize, tmp: usize,
+  dtype: i32,
+  batch: usize,
+  m: usize,
+  n: usize,
+  k: usize,
+  info: usize,
+  a: usize,
+  aRow: i32,
+  aCol: i32,
+  b: usize,
+  bRow: i32,
+  bCol: i32,
+  out: usize,
+  tmp: usize,
 ): void {
   const shift = shiftOf(dtype);
   if (batch == 0 || m == 0 || n == 0) return;
@@ -187,7 +250,8 @@ export function matmul(
     batch = 1;
     info = 0;
   }
-  if (isThin(dtype, m, n, aRow, aCol, bRow, bCol)) return thin(dtype, batch, m, n, k, info, a, aRow, aCol, b, bRow, bCol, out, tmp);
+  if (isThin(dtype, m, n, aRow, aCol, bRow, bCol))
+    return thin(dtype, batch, m, n, k, info, a, aRow, aCol, b, bRow, bCol, out, tmp);
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(B, b);
   setArg<i32>(B_ROW, bRow);

@@ -10,8 +10,22 @@ import { shiftOf } from "./memory";
  * to line and `major` along a line, in elements. Small floats are packed at the panel's end and widened from there, so
  * no other memory is needed.
  */
-export function packPanel(dtype: i32, src: usize, minor: isize, major: isize, valid: usize, width: usize, count: usize, dst: usize): void {
+export function packPanel(
+  dtype: i32,
+  src: usize,
+  minor: isize,
+  major: isize,
+  valid: usize,
+  width: usize,
+  count: usize,
+  dst: usize,
+): void {
   const shift = shiftOf(dtype);
+  if (width == 1 && major == 1) {
+    if (native(dtype)) memory.copy(dst, src, count << shift);
+    else widen(dtype, src, dst, count);
+    return;
+  }
   if (shift == 3) return interleave<u64>(src, minor, major, valid, width, count, dst);
   if (shift == 2) return interleave<u32>(src, minor, major, valid, width, count, dst);
   const raw = rawPanel(dtype, dst, width * count);
@@ -22,10 +36,18 @@ export function packPanel(dtype: i32, src: usize, minor: isize, major: isize, va
 
 /** Where to put the unwidened elements of a panel: the last of them, read in order, is never overwritten too early. */
 export function rawPanel(dtype: i32, dst: usize, n: usize): usize {
-  return native(dtype) ? dst : dst + n * (4 - (<usize>1 << shiftOf(dtype)));
+  return native(dtype) ? dst : dst + n * (4 - ((<usize>1) << shiftOf(dtype)));
 }
 
-function interleave<T>(src: usize, minor: isize, major: isize, valid: usize, width: usize, count: usize, dst: usize): void {
+function interleave<T>(
+  src: usize,
+  minor: isize,
+  major: isize,
+  valid: usize,
+  width: usize,
+  count: usize,
+  dst: usize,
+): void {
   const size = sizeof<T>();
   const line = minor * <isize>size;
   const step = major * <isize>size;

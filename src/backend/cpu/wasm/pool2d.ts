@@ -43,7 +43,11 @@ export function pool2d(kind: i32, dtype: i32, p: usize, x: usize, out: usize): v
   const outW = <usize>word(p, 9);
   if (outW == 0) return;
   const work = outW * <usize>word(p, 4) * <usize>word(p, 5);
-  parallel(poolChunk, <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 8), CHUNK / min(CHUNK, max<usize>(work, 1)));
+  parallel(
+    poolChunk,
+    <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 8),
+    CHUNK / min(CHUNK, max<usize>(work, 1)),
+  );
 }
 
 function poolChunk(lo: usize, hi: usize): void {
@@ -66,7 +70,7 @@ function poolRows<T>(lo: usize, hi: usize): void {
   const outW = <usize>word(p, 9);
   const channels = <usize>word(p, 1);
   const sums = scratch + SCRATCH_FREE;
-  const step = <isize>word(p, 13) << shift;
+  const step = (<isize>word(p, 13)) << shift;
   const largest = arg<i32>(KIND) == 1;
   for (let row = lo; row < hi; row++) {
     const oy = <i32>(row % outH);
@@ -83,9 +87,11 @@ function poolRows<T>(lo: usize, hi: usize): void {
           if (i == 0 && j == 0) {
             for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, element<T>(dtype, from));
           } else if (largest) {
-            for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, max<T>(load<T>(to), element<T>(dtype, from)));
+            for (let to = sums; to < end; to += sizeof<T>(), from += next)
+              store<T>(to, max<T>(load<T>(to), element<T>(dtype, from)));
           } else {
-            for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, load<T>(to) + element<T>(dtype, from));
+            for (let to = sums; to < end; to += sizeof<T>(), from += next)
+              store<T>(to, load<T>(to) + element<T>(dtype, from));
           }
         }
       }
@@ -129,7 +135,10 @@ function nearestRows<T>(lo: usize, hi: usize): void {
   const stepW = <f32>w / <f32>outW;
   for (let row = lo; row < hi; row++) {
     const plane = row / outH;
-    const at = <isize>(plane / channels) * word(p, 6) + <isize>(plane % channels) * word(p, 7) + nearest(row % outH, stepH, h) * word(p, 8);
+    const at =
+      <isize>(plane / channels) * word(p, 6) +
+      <isize>(plane % channels) * word(p, 7) +
+      nearest(row % outH, stepH, h) * word(p, 8);
     const line = arg<usize>(X) + at * sizeof<T>();
     const out = arg<usize>(OUT) + row * outW * sizeof<T>();
     for (let ox: usize = 0; ox < outW; ox++) {
@@ -142,7 +151,15 @@ function nearestRows<T>(lo: usize, hi: usize): void {
  * Bilinear: output i reads at i · scale with aligned corners, else at max(0, (i + ½) · scale − ½). p as for nearest.
  * f64 computes in f64, all other floats in f32.
  */
-export function upsampleBilinear2d(dtype: i32, p: usize, x: usize, out: usize, alignCorners: i32, scaleH: f64, scaleW: f64): void {
+export function upsampleBilinear2d(
+  dtype: i32,
+  p: usize,
+  x: usize,
+  out: usize,
+  alignCorners: i32,
+  scaleH: f64,
+  scaleW: f64,
+): void {
   setCommon(dtype, p, x, out);
   setArg<i32>(ALIGN, alignCorners);
   setArg<f64>(SCALE_H, scaleH);
@@ -173,7 +190,7 @@ function bilinearRows<T>(lo: usize, hi: usize): void {
   const outH = <usize>word(p, 4);
   const outW = <usize>word(p, 5);
   const channels = <usize>word(p, 1);
-  const step = <isize>word(p, 9) << shift;
+  const step = (<isize>word(p, 9)) << shift;
   const sums = scratch + SCRATCH_FREE;
   for (let row = lo; row < hi; row++) {
     const plane = row / outH;

@@ -161,7 +161,17 @@ function tile4x2<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
  * C (rows × cols) = or += A·B for kc terms. A: packed, panels kc deep. B: packed, `bStep` bytes from panel to panel.
  * One panel of B meets all panels of A before the next.
  */
-export function block<T>(rows: usize, cols: usize, kc: usize, a: usize, b: usize, bStep: usize, c: usize, ldc: usize, add: bool): void {
+export function block<T>(
+  rows: usize,
+  cols: usize,
+  kc: usize,
+  a: usize,
+  b: usize,
+  bStep: usize,
+  c: usize,
+  ldc: usize,
+  add: bool,
+): void {
   const size = sizeof<T>();
   const nr = ROW / size;
   const aStep = kc * MR * size;
@@ -200,7 +210,18 @@ export function packRows(dtype: i32, a: usize, aRow: isize, aCol: isize, rows: u
  * out (rows × cols, `ldo` elements from row to row) = A·B, any dtype of floats; all of k is summed before the result is
  * narrowed. B: packed over all of k. cols ≤ COLS.
  */
-export function multiply(dtype: i32, rows: usize, cols: usize, k: usize, a: usize, aRow: isize, aCol: isize, b: usize, out: usize, ldo: usize): void {
+export function multiply(
+  dtype: i32,
+  rows: usize,
+  cols: usize,
+  k: usize,
+  a: usize,
+  aRow: isize,
+  aCol: isize,
+  b: usize,
+  out: usize,
+  ldo: usize,
+): void {
   const shift = shiftOf(dtype);
   const packed = scratch + A_BLOCK;
   const direct = native(dtype);

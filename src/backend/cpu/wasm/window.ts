@@ -22,20 +22,27 @@ export const CWS = 20;
 // @ts-ignore: decorator
 @inline
 export function word(p: usize, i: i32): i32 {
-  return load<i32>(p + (<usize>i << 2));
+  return load<i32>(p + ((<usize>i) << 2));
 }
 
-/** The input along one axis (0 height, 1 width) that a tap of output `o` reads; −1 in the padding or between inputs. */
-export function source(p: usize, axis: i32, o: i32, tap: i32, transposed: bool): i32 {
-  const size = word(p, CH + axis);
-  const stride = word(p, CSH + axis);
-  const reach = tap * word(p, CDH + axis) - word(p, CPH + axis);
-  if (!transposed) {
-    const at = o * stride + reach;
-    return <u32>at < <u32>size ? at : -1;
+/** Along one axis (0 height, 1 width): where the first tap of output `o` lies, in inputs or, transposed, in outputs. */
+// @ts-ignore: decorator
+@inline
+export function origin(p: usize, axis: i32, o: i32, transposed: bool): i32 {
+  return transposed ? o + word(p, CPH + axis) : o * word(p, CSH + axis) - word(p, CPH + axis);
+}
+
+/** The input that a tap reads from such an origin; −1 in the padding or between the inputs. */
+// @ts-ignore: decorator
+@inline
+export function source(p: usize, axis: i32, from: i32, tap: i32, transposed: bool): i32 {
+  let at = tap * word(p, CDH + axis);
+  if (!transposed) at += from;
+  else {
+    const distance = from - at;
+    const stride = word(p, CSH + axis);
+    at = distance / stride;
+    if (distance < 0 || at * stride != distance) return -1;
   }
-  const distance = o - reach;
-  if (distance < 0 || distance % stride != 0) return -1;
-  const at = distance / stride;
-  return at < size ? at : -1;
+  return <u32>at < <u32>word(p, CH + axis) ? at : -1;
 }

@@ -1,0 +1,37 @@
+// Gated activations: out[r, i] = act(gate[r·row_stride + i]) · up[r·row_stride + i] for i < width. One tensor that holds both
+// halves side by side is gate = x, up = x + width, row_stride = 2·width. Launch: 256 threads, one vector each.
+// Traffic: gate and up once in, out once.
+#include "gpu.h"
+namespace gpu {
+
+template <class C> struct Silu { GPU_FN C of(C x) { return x / ((C)1 + m_exp(-x)); } };
+// The tanh form of GELU: x / (1 + e^−2u) with u = √(2/π)·(x + 0.044715·x³).
+template <class C> struct Gelu {
+  GPU_FN C of(C x) { return x / ((C)1 + m_exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))); }
+};
+
+template <class T, int W, class Act> GPU_FN void glu(const T* gate, const T* up, T* dst, size_t rows, size_t width, size_t row_stride) {
+  const size_t per_row = width / W;
+  single_loop(rows * per_row, [&](size_t i) {
+    const size_t row = divide(i, per_row), at = row * row_stride + (i - row * per_row) * W;
+    const Vec<T, W> g = *(const Vec<T, W>*)(gate + at), u = *(const Vec<T, W>*)(up + at);
+    Vec<T, W> y;
+    UNROLL for (int j = 0; j < W; j++) y.v[j] = narrow<T>(Act::of(widen(g.v[j])) * widen(u.v[j]));
+    store_vec<T, W>(dst, i, y);
+  });
+}
+template <class T, class Act> GPU_FN void glu_any(const T* gate, const T* up, T* dst, size_t rows, size_t width, size_t row_stride) {
+  constexpr int W = 16 / sizeof(T);
+  const bool aligned = aligned_to((const void*)((u64)gate | (u64)up | (u64)dst), 16);
+  if (aligned && width % W == 0 && row_stride % W == 0) glu<T, W, Act>(gate, up, dst, rows, width, row_stride);
+  else glu<T, 1, Act>(gate, up, dst, rows, width, row_stride);
+}
+
+#define GLU(name, T, Act) \
+  KERNEL_BOUNDS(256, name##_##T, const T* gate, const T* up, T* dst, size_t rows, size_t width, size_t row_stride) { \
+    glu_any<T, Act<compute_t<T>>>(gate, up, dst, rows, width, row_stride); \
+  }
+#define GLU_BOTH(T) GLU(swiglu, T, Silu) GLU(geglu, T, Gelu)
+GPU_FLOATS(GLU_BOTH)
+
+}  // namespace gpu

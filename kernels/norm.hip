@@ -1,0 +1,105 @@
+// rmsnorm_T:   y = x / √(mean(x²) + eps) · alpha
+// layernorm_T: y = (x − mean) / √(mean((x − mean)²) + eps) · alpha + beta      (two passes: a large mean does no harm)
+// add_rmsnorm_T: s = x + residual is stored and normalised in the same pass, which saves a read of s.
+// alpha and beta may be null. In f32 (f64 for f64) until the store. Launch and traffic: see row.h.
+#include "row.h"
+namespace gpu {
+
+GPU_FN bool finite(f32 x) { return (f32_bits(x) & 0x7f800000u) != 0x7f800000u; }
+GPU_FN bool finite(f64 x) { return (f64_bits(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
+
+template <class T, bool Centred> struct Norm {
+  typedef compute_t<T> C;
+  const T *src, *alpha, *beta;
+  T* dst;
+  size_t cols;
+  C eps, *meet;
+
+  template <int W, int Keep> GPU_METHOD void run(size_t at, u32 thread, u32 threads, bool active) const {
+    const Row<T, W, Keep> row(src + at * cols, cols, thread, threads, active);
+    write<W>(row, dst + at * cols, threads);
+  }
+
+  template <int W, class R> GPU_METHOD void write(const R& row, T* out, u32 threads) const {
+    // Squares of very large values overflow. The quotient is the same for values scaled down, so such rows go again,
+    // scaled by 2^-70 (eps, scaled by its square, vanishes beside them). All threads of a row see the same sum.
+    const C n = (C)cols;
+    C scale = 1, mean = 0, variance = 0;
+    for (int attempt = 0; attempt < 2; attempt++) {
+      if (Centred) mean = row_all<SumOf>(row.template fold<SumOf>((C)0, [scale](C x) { return x * scale; }), meet, threads) / n;
+      variance = row_all<SumOf>(row.template fold<SumOf>((C)0, [scale, mean](C x) { return (x * scale - mean) * (x * scale - mean); }), meet, threads) / n;
+      if (finite(variance)) break;
+      scale = (C)8.470329472543003e-22;
+    }
+    const C factor = (C)1 / m_sqrt(variance + eps * scale * scale);
+    row.each([&](const Vec<T, W>& v, size_t i) {
+      Vec<T, W> a, b, y;
+      if (alpha) a = load_vec<T, W>(alpha, i);
+      if (beta) b = load_vec<T, W>(beta, i);
+      UNROLL for (int j = 0; j < W; j++) {
+        C z = (widen(v.v[j]) * scale - mean) * factor;
+        if (alpha) z *= widen(a.v[j]);
+        if (beta) z += widen(b.v[j]);
+        y.v[j] = narrow<T>(z);
+      }
+      store_vec<T, W>(out, i, y);
+    });
+  }
+};
+
+// The sum is what later layers see, so it is rounded to T before it is normalised.
+template <class T> struct AddNorm {
+  Norm<T, false> norm;
+  const T* residual;
+  T* sum;
+  template <int W, int Keep> GPU_METHOD void run(size_t at, u32 thread, u32 threads, bool active) const {
+    const size_t cols = norm.cols;
+    Row<T, W, Keep> row(norm.src + at * cols, cols, thread, threads, active);
+    const T* other = residual + at * cols;
+    T* to = sum + at * cols;
+    auto add_at = [&](Vec<T, W>& v, size_t i) {
+      const Vec<T, W> r = load_vec<T, W>(other, i);
+      UNROLL for (int j = 0; j < W; j++) v.v[j] = narrow<T>(widen(v.v[j]) + widen(r.v[j]));
+      store_vec<T, W>(to, i, v);
+    };
+    if (row.kept) {
+      UNROLL for (int u = 0; u < Keep; u++)
+        if (row.place(u) < row.vectors) add_at(row.x[u], row.place(u));
+    } else {
+      for (size_t i = thread; i < row.vectors; i += threads) {
+        Vec<T, W> v = load_vec<T, W>(row.src, i);
+        add_at(v, i);
+      }
+      row.src = to;  // each thread reads back only what it wrote
+    }
+    norm.template write<W>(row, norm.dst + at * cols, threads);
+  }
+};
+
+GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void* d) {
+  return aligned_to((const void*)((u64)a | (u64)b | (u64)c | (u64)d), 16);
+}
+
+// block_size as in row.h; n_rows is appended to the catalogue's arguments.
+#define NORM(T) \
+  KERNEL_BOUNDS(1024, rmsnorm_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f32 eps, size_t n_rows) { \
+    SHARED(compute_t<T>, meet, 32); \
+    each_row<T>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, nullptr), \
+                Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
+  } \
+  KERNEL_BOUNDS(1024, layernorm_##T, const T* src, T* dst, const T* alpha, const T* beta, size_t n_cols, u32 block_size, \
+                f32 eps, size_t n_rows) { \
+    SHARED(compute_t<T>, meet, 32); \
+    each_row<T>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, beta), \
+                Norm<T, true>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
+  } \
+  KERNEL_BOUNDS(1024, add_rmsnorm_##T, const T* src, const T* residual, T* sum, T* dst, const T* alpha, size_t n_cols, \
+                u32 block_size, f32 eps, size_t n_rows) { \
+    SHARED(compute_t<T>, meet, 32); \
+    const bool aligned = all_aligned(src, dst, alpha, residual) && aligned_to(sum, 16); \
+    each_row<T>(n_rows, n_cols, block_size, aligned, \
+                AddNorm<T>{Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
+  }
+GPU_FLOATS(NORM)
+
+}  // namespace gpu

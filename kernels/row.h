@@ -1,0 +1,80 @@
+// Kernels over rows: softmax and norms. A row is read once into registers where it fits, so that its statistics and its
+// result cost one read and one write of memory; longer rows are read again for each pass (mostly from the cache).
+//
+// Launch: block_size threads per row. 32: a block holds several rows, one warp each, and needs no barrier. More: one row
+// per block of block_size threads, any multiple of 32 up to 1024. Rows beyond the grid follow in a loop.
+#ifndef WICK_ROW_H
+#define WICK_ROW_H
+#include "gpu.h"
+namespace gpu {
+
+struct SumOf {
+  template <class A> GPU_FN A join(A a, A b) { return a + b; }
+};
+struct MaxOf {
+  template <class A> GPU_FN A join(A a, A b) { return maximum(a, b); }
+};
+
+// The value of all threads of the row, known to each. `meet` has a place per warp; only warps that exist are read.
+template <class Op, class A> GPU_FN A row_all(A a, A* meet, u32 threads) {
+  for (u32 mask = 16; mask; mask /= 2) a = Op::join(a, shfl_xor(a, mask));
+  if (threads == 32) return a;
+  if (lane_id() == 0) meet[tid_x() / 32] = a;
+  barrier();
+  a = meet[0];
+  for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, meet[w]);
+  barrier();
+  return a;
+}
+
+// One row in vectors of W, of which each thread keeps up to Keep; vector i belongs to thread i mod threads.
+template <class T, int W, int Keep> struct Row {
+  typedef compute_t<T> C;
+  const T* src;
+  size_t vectors;
+  u32 thread, threads;
+  bool kept;
+  Vec<T, W> x[Keep];
+
+  GPU_METHOD Row(const T* src, size_t cols, u32 thread, u32 threads, bool active)
+      : src(src), vectors(active ? cols / W : 0), thread(thread), threads(threads) {
+    kept = cols / W <= (size_t)threads * Keep;
+    if (kept) UNROLL for (int u = 0; u < Keep; u++)
+      if (place(u) < vectors) x[u] = load_vec<T, W>(src, place(u));
+  }
+  GPU_METHOD size_t place(int u) const { return thread + (size_t)u * threads; }
+
+  // f(vector, its number) for each of this thread's vectors.
+  template <class F> GPU_METHOD void each(F f) const {
+    if (kept) {
+      UNROLL for (int u = 0; u < Keep; u++)
+        if (place(u) < vectors) f(x[u], place(u));
+    } else {
+      for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i);
+    }
+  }
+  // Folds g(x) of this thread's elements.
+  template <class Op, class G> GPU_METHOD C fold(C start, G g) const {
+    C acc = start;
+    each([&](const Vec<T, W>& v, size_t) {
+      UNROLL for (int j = 0; j < W; j++) acc = Op::join(acc, g(widen(v.v[j])));
+    });
+    return acc;
+  }
+};
+
+// Calls body.template run<W, Keep>(row number, thread in row, threads, active) for each row of this block, with vectors
+// where the row length and `vectorized` allow them. A thread keeps 16 elements (8 of f64): more would spill at 1024 threads.
+template <class T, class Body> GPU_FN void each_row(size_t rows, size_t cols, u32 threads, bool vectorized, Body body) {
+  constexpr int W = 16 / sizeof(T);
+  const u32 per_block = threads == 32 ? bdim_x() / 32 : 1, group = threads == 32 ? tid_x() / 32 : 0;
+  const u32 thread = threads == 32 ? lane_id() : tid_x();
+  for (size_t base = (size_t)bid_x() * per_block; base < rows; base += (size_t)gdim_x() * per_block) {
+    const size_t row = base + group;
+    if (vectorized && cols % W == 0) body.template run<W, (sizeof(T) == 8 ? 8 : 16) / W>(row, thread, threads, row < rows);
+    else body.template run<1, sizeof(T) == 8 ? 4 : 8>(row, thread, threads, row < rows);
+  }
+}
+
+}  // namespace gpu
+#endif

@@ -1,0 +1,143 @@
+/** The HIP runtime of ROCm 5 to 7, and the one place where AMD's libraries are opened. */
+import { fail } from "../../../core/errors.ts";
+import type { GpuPlatform } from "../driver.ts";
+import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
+import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
+import { rocmFolders } from "./folders.ts";
+import { openHiprtc } from "./hiprtc.ts";
+import { openRocblas } from "./rocblas.ts";
+
+/** Paths of the libraries; those not given are searched for. */
+export interface HipLibraries {
+  readonly hipLibrary?: string;
+  readonly hiprtcLibrary?: string;
+  readonly comgrLibrary?: string;
+  readonly rocblasLibrary?: string;
+}
+
+const spec = (): LibrarySpec => ({
+  title: "the HIP runtime",
+  env: "WICK_HIP_LIBRARY",
+  names: ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"],
+  folders: rocmFolders(),
+  install: "install ROCm",
+});
+
+// ROCm/HIP include/hip/hip_runtime_api.h (branches rocm-5.0.x to amd-staging). Handles and hipDeviceptr_t are pointers,
+// hipDevice_t and the enums are int.
+const prototypes: DriverPrototypes = {
+  count: "int hipGetDeviceCount(void *count)",
+  name: "int hipDeviceGetName(void *name, int length, int device)",
+  totalBytes: "int hipDeviceTotalMem(void *bytes, int device)",
+  attribute: "int hipDeviceGetAttribute(void *value, int attribute, int device)",
+  activate: "int hipSetDevice(int device)",
+  malloc: "int hipMalloc(void *out, size_t bytes)",
+  free: "int hipFree(void *ptr)",
+  memoryInfo: "int hipMemGetInfo(void *free, void *total)",
+  hostAlloc: "int hipHostMalloc(void *out, size_t bytes, unsigned int flags)",
+  hostFree: "int hipHostFree(void *ptr)",
+  toDevice: "int hipMemcpyHtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
+  toHost: "int hipMemcpyDtoHAsync(void *dst, void *src, size_t bytes, void *stream)",
+  onDevice: "int hipMemcpyDtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
+  memset: "int hipMemsetD8Async(void *dst, unsigned char value, size_t bytes, void *stream)",
+  streamCreate: "int hipStreamCreateWithFlags(void *out, unsigned int flags)",
+  streamDestroy: "int hipStreamDestroy(void *stream)",
+  streamSynchronize: "int hipStreamSynchronize(void *stream)",
+  streamQuery: "int hipStreamQuery(void *stream)",
+  eventCreate: "int hipEventCreateWithFlags(void *out, unsigned int flags)",
+  eventDestroy: "int hipEventDestroy(void *event)",
+  eventRecord: "int hipEventRecord(void *event, void *stream)",
+  eventSynchronize: "int hipEventSynchronize(void *event)",
+  eventQuery: "int hipEventQuery(void *event)",
+  eventElapsed: "int hipEventElapsedTime(void *milliseconds, void *start, void *end)",
+  moduleLoad: "int hipModuleLoadData(void *out, void *image)",
+  moduleUnload: "int hipModuleUnload(void *module)",
+  moduleFunction: "int hipModuleGetFunction(void *out, void *module, const char *name)",
+  launch:
+    "int hipModuleLaunchKernel(void *fn, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared, void *stream, void *params, void *extra)",
+  beginCapture: "int hipStreamBeginCapture(void *stream, int mode)",
+  endCapture: "int hipStreamEndCapture(void *stream, void *out)",
+  instantiate: "int hipGraphInstantiateWithFlags(void *out, void *graph, unsigned long long flags)",
+  graphLaunch: "int hipGraphLaunch(void *executable, void *stream)",
+  graphDestroy: "int hipGraphDestroy(void *graph)",
+  execDestroy: "int hipGraphExecDestroy(void *executable)",
+};
+
+const extras = {
+  driverVersion: "int hipDriverGetVersion(void *version)",
+  runtimeVersion: "int hipRuntimeGetVersion(void *version)",
+} as const;
+
+/**
+ * The structs differ between releases, so only the name of the arch is read from them. Offsets of gcnArchName in
+ * hipDeviceProp_tR0600 (ROCm 6 and later) and in hipDeviceProp_t of ROCm 5, which the unversioned symbol still fills.
+ */
+const propertyCalls = [
+  { prototype: "int hipGetDevicePropertiesR0600(void *out, int device)", archOffset: 1160 },
+  { prototype: "int hipGetDeviceProperties(void *out, int device)", archOffset: 396 },
+] as const;
+/** The structs have 1472 and 792 bytes; a later release may add to them. */
+const propertyBytes = 8192;
+
+// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock.
+const attributes = { waveSize: 87, multiprocessors: 63, maxThreadsPerBlock: 56, sharedBytes: 74 } as const;
+
+// hipError_t: ECCNotCorrectable, IllegalAddress, LaunchTimeOut, ContextIsDestroyed, Assert, LaunchFailure.
+const lost = new Set([214, 700, 702, 709, 710, 719]);
+// NoDevice, and InvalidDevice, which most calls give on a machine without a GPU.
+const none = new Set([100, 101]);
+
+export function openHip(libraries: HipLibraries = {}): GpuPlatform {
+  const library = openLibrary(spec(), libraries.hipLibrary);
+  const driver = new NativeDriver(hipVendor(library));
+  return {
+    driver,
+    compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary),
+    blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
+  };
+}
+
+function hipVendor(library: Library): Vendor {
+  const calls = library.bind(extras);
+  const errorName = library.func<string | null>("const char *hipGetErrorName(int code)");
+  const errorText = library.func<string | null>("const char *hipGetErrorString(int code)");
+  const version = (read: (out: Int32Array) => number): string => {
+    const value = new Int32Array(1);
+    return read(value) === 0 ? hipVersion(value[0]!) : "unknown";
+  };
+  return {
+    vendor: "rocm",
+    maker: "AMD",
+    library,
+    prototypes,
+    attributes,
+    lost,
+    none,
+    describe: (code) => `${errorName(code)} (${code}): ${errorText(code)}`,
+    initialize: () => 0, // counting initializes, and unlike hipInit tells "no device" from a failure
+    arch: (ordinal, check) => readArch(library, ordinal, check),
+    versions: () => ({ driver: version(calls.driverVersion), runtime: version(calls.runtimeVersion) }),
+    retain: (ordinal) => ordinal,
+    release: () => {},
+    allowShared: null,
+  };
+}
+
+/** major · 10⁷ + minor · 10⁵ + patch. */
+const hipVersion = (n: number): string => `${Math.floor(n / 1e7)}.${Math.floor(n / 1e5) % 100}.${n % 1e5}`;
+
+function readArch(library: Library, ordinal: number, check: (code: number, call: string) => void): string {
+  const call = propertyCalls.find(({ prototype }) => library.has(symbolOf(prototype)));
+  if (!call) return fail("LibraryNotFound", `${library.path} lacks hipGetDeviceProperties`);
+  const bytes = new Uint8Array(propertyBytes);
+  check(library.func(call.prototype)(bytes, ordinal), symbolOf(call.prototype));
+  return findArch(bytes, call.archOffset);
+}
+
+/** The arch at its offset, or wherever the struct has one: "gfx90a:sramecc+:xnack-". */
+export function findArch(properties: Uint8Array, offset: number): string {
+  const expected = cString(properties.subarray(offset, offset + 256));
+  if (/^gfx[0-9a-f]+(:[a-z+-]+)*$/.test(expected)) return expected;
+  const found = /gfx[0-9a-f]{3,}(:[a-z]+[+-])*(?=\0)/.exec(Buffer.from(properties).toString("latin1"));
+  return found?.[0] ?? fail("DriverError", "the HIP runtime does not tell the device's architecture (gcnArchName)");
+}

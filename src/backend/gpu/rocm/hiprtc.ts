@@ -1,0 +1,116 @@
+/** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
+import { spawnSync } from "node:child_process";
+import type { KernelCompiler } from "../driver.ts";
+import { ffiPath, type Library, type LibrarySpec, openLibrary, symbolOf, textAt } from "../library.ts";
+import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
+import { rocmFolders } from "./folders.ts";
+
+const spec = (): LibrarySpec => ({
+  title: "hiprtc",
+  env: "WICK_HIPRTC_LIBRARY",
+  names: ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5"],
+  folders: rocmFolders(),
+  install: "install ROCm's package hip-runtime-amd",
+});
+
+const comgrSpec = (): LibrarySpec => ({
+  title: "AMD's code object manager",
+  env: "WICK_COMGR_LIBRARY",
+  names: ["libamd_comgr.so", "libamd_comgr.so.3", "libamd_comgr.so.2"],
+  folders: rocmFolders(),
+  install: "install ROCm's package comgr",
+});
+
+// ROCm/HIP include/hip/hiprtc.h. Code objects need no driver to finish them, so assembly is not asked for.
+const prototypes: CompilerPrototypes = {
+  version: "int hiprtcVersion(void *major, void *minor)",
+  create:
+    "int hiprtcCreateProgram(void *out, void *source, const char *name, int headers, void *sources, void *includeNames)",
+  destroy: "int hiprtcDestroyProgram(void *program)",
+  compile: "int hiprtcCompileProgram(void *program, int count, const char **options)",
+  logSize: "int hiprtcGetProgramLogSize(void *program, void *size)",
+  log: "int hiprtcGetProgramLog(void *program, void *log)",
+  codeSize: "int hiprtcGetCodeSize(void *program, void *size)",
+  code: "int hiprtcGetCode(void *program, void *code)",
+  assemblySize: "int hiprtcGetCodeSize(void *program, void *size)",
+  assembly: "int hiprtcGetCode(void *program, void *code)",
+};
+
+// ROCm/llvm-project amd/comgr/include/amd_comgr.h.in
+const comgrPrototypes = {
+  isaCount: "int amd_comgr_get_isa_count(void *count)",
+  isaName: "int amd_comgr_get_isa_name(size_t index, void *name)",
+} as const;
+
+/** `hip` is asked first: up to ROCm 6 it holds the compiler, and then the two are of one release. */
+export function openHiprtc(hip: Library, explicit?: string, comgr?: string): KernelCompiler {
+  const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
+  const library = isInside ? hip : openLibrary(spec(), explicit, hip);
+  const errorString = library.func<string | null>("const char *hiprtcGetErrorString(int code)");
+  const known = knownArchs(library, comgr);
+  return new NativeCompiler({
+    name: "hiprtc",
+    library,
+    prototypes,
+    describe: (code) => errorString(code) ?? `code ${code}`,
+    target: (arch) => (known(arch) ? { architecture: arch, output: "code" } : null),
+  });
+}
+
+/** Whether the compiler knows an arch: by comgr's list, or by a trial in a child process; each is asked once. */
+function knownArchs(hiprtc: Library, comgrPath: string | undefined): (arch: string) => boolean {
+  const answers = new Map<string, boolean>();
+  let listed: ReadonlySet<string> | null | undefined;
+  return (arch) => {
+    let known = answers.get(arch);
+    if (known === undefined) {
+      if (listed === undefined) listed = listedProcessors(hiprtc, comgrPath);
+      known = listed ? listed.has(processorOf(arch)) : compilesInChild(hiprtc.path, arch);
+      answers.set(arch, known);
+    }
+    return known;
+  };
+}
+
+/** "amdgcn-amd-amdhsa--gfx90a:xnack+" and "gfx90a:xnack+" are of the processor gfx90a. */
+const processorOf = (isa: string): string => isa.slice(isa.lastIndexOf("-gfx") + 1).split(":")[0]!;
+
+function listedProcessors(hiprtc: Library, comgrPath: string | undefined): ReadonlySet<string> | null {
+  const library = openComgr(hiprtc, comgrPath);
+  if (!library) return null;
+  const api = library.bind(comgrPrototypes);
+  const cell = new BigUint64Array(1);
+  if (api.isaCount(cell) !== 0) return null;
+  const count = Number(cell[0]);
+  const names = new Set<string>();
+  for (let i = 0; i < count; i++) if (api.isaName(i, cell) === 0) names.add(processorOf(textAt(cell[0]!)));
+  return names;
+}
+
+function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | null {
+  if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
+  // The one that hiprtc itself is linked with, where it is.
+  if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
+  try {
+    return openLibrary(comgrSpec(), undefined, hiprtc);
+  } catch {
+    return null;
+  }
+}
+
+const trial = `
+const [ffi, path, arch] = process.argv.slice(1);
+const library = require(ffi).load(path);
+const program = new BigUint64Array(1);
+const create = library.func("${prototypes.create}");
+const compile = library.func("${prototypes.compile}");
+const failed = create(program, Buffer.from("typedef int trial;\\0"), "trial", 0, 0n, 0n)
+  || compile(program[0], 1, ["--gpu-architecture=" + arch]);
+process.exit(failed ? 1 : 0);
+`;
+
+/** A crash there means no. */
+function compilesInChild(path: string, arch: string): boolean {
+  const child = spawnSync(process.execPath, ["-e", trial, ffiPath(), path, arch], { stdio: "ignore", timeout: 60_000 });
+  return child.status === 0;
+}
