@@ -25,7 +25,7 @@ template <class T, bool Centred> struct Norm {
     // scaled by 2^-70 (eps, scaled by its square, vanishes beside them). All threads of a row see the same sum.
     const C n = (C)cols;
     C scale = 1, mean = 0, variance = 0;
-    for (int attempt = 0; attempt < 2; attempt++) {
+    NO_UNROLL for (int attempt = 0; attempt < 2; attempt++) {
       if (Centred) mean = row_all<SumOf>(row.template fold<SumOf>((C)0, [scale](C x) { return x * scale; }), meet, threads) / n;
       variance = row_all<SumOf>(row.template fold<SumOf>((C)0, [scale, mean](C x) { return (x * scale - mean) * (x * scale - mean); }), meet, threads) / n;
       if (finite(variance)) break;
@@ -82,19 +82,19 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
 
 // block_size as in row.h; n_rows is appended to the catalogue's arguments.
 #define NORM(T) \
-  KERNEL_BOUNDS(1024, rmsnorm_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f32 eps, size_t n_rows) { \
+  KERNEL_BOUNDS(1024, rmsnorm_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f64 eps, size_t n_rows) { \
     SHARED(compute_t<T>, meet, 32); \
     each_row<T>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, nullptr), \
                 Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
   } \
   KERNEL_BOUNDS(1024, layernorm_##T, const T* src, T* dst, const T* alpha, const T* beta, size_t n_cols, u32 block_size, \
-                f32 eps, size_t n_rows) { \
+                f64 eps, size_t n_rows) { \
     SHARED(compute_t<T>, meet, 32); \
     each_row<T>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, beta), \
                 Norm<T, true>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
   } \
   KERNEL_BOUNDS(1024, add_rmsnorm_##T, const T* src, const T* residual, T* sum, T* dst, const T* alpha, size_t n_cols, \
-                u32 block_size, f32 eps, size_t n_rows) { \
+                u32 block_size, f64 eps, size_t n_rows) { \
     SHARED(compute_t<T>, meet, 32); \
     const bool aligned = all_aligned(src, dst, alpha, residual) && aligned_to(sum, 16); \
     each_row<T>(n_rows, n_cols, block_size, aligned, \

@@ -38,16 +38,18 @@ template <class T, bool Greatest> struct Extreme {
 template <class T> struct Max : Extreme<T, true> {};
 template <class T> struct Min : Extreme<T, false> {};
 
+// The index is as wide as the value: no padding, whose bytes nobody would have written.
 template <class V> struct Place {
+  typedef bits_t<V> Index;
   V value;
-  u32 index;
+  Index index;
 };
 template <class T, bool Greatest> struct ArgExtreme {
   typedef typename Accumulator<T>::type V;
   typedef Place<V> Acc;
   typedef u32 Out;
   // Loses every tie: its index is the last one there is.
-  GPU_FN Acc identity() { return Acc{Extreme<T, Greatest>::identity(), 0xffffffffu}; }
+  GPU_FN Acc identity() { return Acc{Extreme<T, Greatest>::identity(), (typename Acc::Index)~0ull}; }
   GPU_FN Acc of(T x, u32 index) { return Acc{(V)widen(x), index}; }
   GPU_FN Acc join(Acc a, Acc b) {
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
@@ -56,7 +58,7 @@ template <class T, bool Greatest> struct ArgExtreme {
     return (tie ? b.index < a.index : better) ? b : a;
   }
   GPU_FN Acc shuffle(Acc a, u32 mask) { return Acc{shfl_xor(a.value, mask), shfl_xor(a.index, mask)}; }
-  GPU_FN Out result(Acc a) { return a.index; }
+  GPU_FN Out result(Acc a) { return (u32)a.index; }
 };
 template <class T> struct ArgMax : ArgExtreme<T, true> {};
 template <class T> struct ArgMin : ArgExtreme<T, false> {};
@@ -66,10 +68,11 @@ template <class Op, class Acc, class T> GPU_FN void take(Acc& acc, T x, u32 inde
   acc = Op::join(acc, Op::of(x, index));
 }
 template <class T, bool Greatest> GPU_FN void take_place(Place<typename Accumulator<T>::type>& acc, T raw, u32 index) {
-  const typename Accumulator<T>::type x = (typename Accumulator<T>::type)widen(raw);
+  typedef typename Accumulator<T>::type V;
+  const V x = (V)widen(raw);
   const bool beats = Greatest ? !(x <= acc.value) : !(x >= acc.value);
   // NaN stays once it is there. A first element equal to the identity's value must still replace its index.
-  if ((beats && acc.value == acc.value) || (acc.index == 0xffffffffu && x == acc.value)) {
+  if ((beats && acc.value == acc.value) || (acc.index == (bits_t<V>)~0ull && x == acc.value)) {
     acc.value = x;
     acc.index = index;
   }

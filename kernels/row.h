@@ -50,7 +50,7 @@ template <class T, int W, int Keep> struct Row {
       UNROLL for (int u = 0; u < Keep; u++)
         if (place(u) < vectors) f(x[u], place(u));
     } else {
-      for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i);
+      NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i);
     }
   }
   // Folds g(x) of this thread's elements.
@@ -64,15 +64,15 @@ template <class T, int W, int Keep> struct Row {
 };
 
 // Calls body.template run<W, Keep>(row number, thread in row, threads, active) for each row of this block, with vectors
-// where the row length and `vectorized` allow them. A thread keeps 16 elements (8 of f64): more would spill at 1024 threads.
+// where the row length and `vectorized` allow them. A thread keeps 8 elements (4 of f64): more would spill at 1024 threads.
 template <class T, class Body> GPU_FN void each_row(size_t rows, size_t cols, u32 threads, bool vectorized, Body body) {
   constexpr int W = 16 / sizeof(T);
   const u32 per_block = threads == 32 ? bdim_x() / 32 : 1, group = threads == 32 ? tid_x() / 32 : 0;
   const u32 thread = threads == 32 ? lane_id() : tid_x();
   for (size_t base = (size_t)bid_x() * per_block; base < rows; base += (size_t)gdim_x() * per_block) {
     const size_t row = base + group;
-    if (vectorized && cols % W == 0) body.template run<W, (sizeof(T) == 8 ? 8 : 16) / W>(row, thread, threads, row < rows);
-    else body.template run<1, sizeof(T) == 8 ? 4 : 8>(row, thread, threads, row < rows);
+    if (vectorized && cols % W == 0) body.template run<W, (sizeof(T) == 8 ? 4 : 8) / W>(row, thread, threads, row < rows);
+    else body.template run<1, 4>(row, thread, threads, row < rows);
   }
 }
 

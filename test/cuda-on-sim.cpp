@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <map>
+
 #define API extern "C" __attribute__((visibility("default")))
 using Word = intptr_t;
 using Any = int (*)(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
@@ -45,7 +47,6 @@ IN_CONTEXT(cuEventElapsedTime, hipEventElapsedTime)
 IN_CONTEXT(cuModuleLoadData, hipModuleLoadData)
 IN_CONTEXT(cuModuleUnload, hipModuleUnload)
 IN_CONTEXT(cuModuleGetFunction, hipModuleGetFunction)
-IN_CONTEXT(cuLaunchKernel, hipModuleLaunchKernel)
 IN_CONTEXT(cuStreamBeginCapture_v2, hipStreamBeginCapture)
 IN_CONTEXT(cuStreamEndCapture, hipStreamEndCapture)
 IN_CONTEXT(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)
@@ -65,6 +66,7 @@ ANYWHERE(nvrtcGetPTX, hiprtcGetCode)
 
 extern "C" {
 int hipSetDevice(int);
+int hipModuleLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 int hipDeviceGetAttribute(int*, int, int);
 const char* hipGetErrorName(int);
 const char* hipGetErrorString(int);
@@ -97,8 +99,18 @@ API int cuDeviceGetAttribute(int* value, int attribute, int device) {
   }
   return invalidValue;
 }
-// Dynamic shared memory is refused beyond what a block can have, as on a device.
-API int cuFuncSetAttribute(void*, int attribute, int value) { return attribute == 8 && value <= 65536 ? 0 : invalidValue; }
+// As on a device: more than 48 KB of dynamic shared memory must be asked for, and a block cannot have more than there is.
+static std::map<void*, unsigned> allowed;
+API int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != 8 || value > 65536) return invalidValue;
+  return allowed[function] = unsigned(value), 0;
+}
+API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void* stream, void** params, void** extra) {
+  if (!current) return invalidContext;
+  if (shared > 49152 && allowed[function] < shared) return invalidValue;
+  return hipModuleLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+}
 
 API int nvrtcVersion(int* major, int* minor) { return *major = 12, *minor = 4, 0; }
 API const char* nvrtcGetErrorString(int code) { return hiprtcGetErrorString(code); }
@@ -112,21 +124,23 @@ API int cublasSetStream_v2(void* handle, void* stream) { return rocblas_set_stre
 API int cublasSetWorkspace_v2(void*, void* workspace, size_t) { return workspace ? 0 : 7; }
 API int cublasSetMathMode(void*, int mode) { return mode & ~16 ? 7 : 0; }
 
+/** Statuses are numbered differently; INVALID_VALUE stands for all of them. */
+static int statusOf(int status) { return status ? 7 : 0; }
 static int typeOf(int type) { return type == 2 ? 150 : type == 14 ? 168 : type == 0 ? 151 : type == 1 ? 152 : 0; }
 static int computeOf(int type) { return type == 68 ? 151 : type == 70 ? 152 : 0; }
 API int cublasGemmEx(void* handle, int opA, int opB, int m, int n, int k, const void* alpha, const void* a, int aType,
                      int lda, const void* b, int bType, int ldb, const void* beta, void* c, int cType, int ldc,
                      int compute, int algo) {
   if (algo != -1) return 7;
-  return rocblas_gemm_ex(handle, 111 + opA, 111 + opB, m, n, k, alpha, a, typeOf(aType), lda, b, typeOf(bType), ldb, beta,
-                         c, typeOf(cType), ldc, c, typeOf(cType), ldc, computeOf(compute), 0, 0, 0);
+  return statusOf(rocblas_gemm_ex(handle, 111 + opA, 111 + opB, m, n, k, alpha, a, typeOf(aType), lda, b, typeOf(bType),
+                                  ldb, beta, c, typeOf(cType), ldc, c, typeOf(cType), ldc, computeOf(compute), 0, 0, 0));
 }
 API int cublasGemmStridedBatchedEx(void* handle, int opA, int opB, int m, int n, int k, const void* alpha, const void* a,
                                    int aType, int lda, long long strideA, const void* b, int bType, int ldb,
                                    long long strideB, const void* beta, void* c, int cType, int ldc, long long strideC,
                                    int batch, int compute, int algo) {
   if (algo != -1) return 7;
-  return rocblas_gemm_strided_batched_ex(handle, 111 + opA, 111 + opB, m, n, k, alpha, a, typeOf(aType), lda, strideA, b,
-                                         typeOf(bType), ldb, strideB, beta, c, typeOf(cType), ldc, strideC, c,
-                                         typeOf(cType), ldc, strideC, batch, computeOf(compute), 0, 0, 0);
+  return statusOf(rocblas_gemm_strided_batched_ex(
+      handle, 111 + opA, 111 + opB, m, n, k, alpha, a, typeOf(aType), lda, strideA, b, typeOf(bType), ldb, strideB, beta, c,
+      typeOf(cType), ldc, strideC, c, typeOf(cType), ldc, strideC, batch, computeOf(compute), 0, 0, 0));
 }

@@ -28,14 +28,10 @@ function buildLibrary(name: string, source: string, ...link: string[]): string {
 }
 
 const simFolder = dirname(sim.hip);
-const shim = buildLibrary(
-  "libcuda_shim.so",
-  readFileSync(new URL("cuda-on-sim.cpp", import.meta.url), "utf8"),
-  `-L${simFolder}`,
-  "-lamdhip64_sim",
-  "-lrocblas_sim",
-  `-Wl,-rpath,${simFolder}`,
-);
+/** A library built so offers all that the simulator does, but for what it defines itself. */
+const linkSim = [`-L${simFolder}`, "-Wl,--no-as-needed", "-lamdhip64_sim", "-lrocblas_sim", `-Wl,-rpath,${simFolder}`];
+const shimSource = readFileSync(new URL("cuda-on-sim.cpp", import.meta.url), "utf8");
+const shim = buildLibrary("libcuda_shim.so", shimSource, ...linkSim);
 
 const openSim = (): GpuPlatform => openHip({ hipLibrary: sim.hip, rocblasLibrary: sim.rocblas });
 const openShim = (): GpuPlatform => openCuda({ cudaLibrary: shim, nvrtcLibrary: shim, cublasLibrary: shim });
@@ -294,8 +290,11 @@ describe.each(platforms)("the driver on $name", ({ open, ordinal, arch, wave }) 
     context.free(ptr);
   });
 
-  test("keeps devices apart that are used in turn", () => {
-    const other = platform.driver.open(1 - ordinal);
+  test.each([
+    ["of one driver", () => platform],
+    ["of a driver opened twice", open],
+  ])("keeps devices %s apart that are used in turn", (_, reopen) => {
+    const other = reopen().driver.open(1 - ordinal);
     const [a, b] = [upload(context, Uint8Array.of(1)), upload(other, Uint8Array.of(2))];
     const before = context.memoryInfo().free;
     const more = other.malloc(1 << 20);
@@ -323,10 +322,13 @@ describe.each(platforms)("the compiler on $name", ({ open, arch }) => {
     expect(compiler.version).toMatch(/^(hiprtc 6\.4|nvrtc 12\.4)$/);
   });
 
-  test("compiles off the main thread to the same code", async () => {
-    const source = `${gpuHeader}\nnamespace gpu { KERNEL(nothing, size_t n) { (void)n; } }`;
-    const code = await compiler.compileAsync(source, "nothing.hip", arch, ["-DUNUSED=1"]);
+  test("compiles off the main thread, with the options given", async () => {
+    const source = `${gpuHeader}\nnamespace gpu { KERNEL(nothing, size_t n) { static_assert(SIZE == 7, ""); (void)n; } }`;
+    const code = await compiler.compileAsync(source, "nothing.hip", arch, ["-DSIZE=7"]);
     expect(code.length).toBeGreaterThan(100);
+    expect((await codeOf(() => compiler.compileAsync(source, "nothing.hip", arch, ["-DSIZE=8"])))[0]).toBe(
+      "CompileFailed",
+    );
   });
 
   test("shows the log of a source that does not compile", async () => {
@@ -432,6 +434,17 @@ describe("the arch in HIP's properties", () => {
   test("is searched for when the struct has changed", () => {
     expect(findArch(properties("gfx942:sramecc+:xnack-", 1300), 1160)).toBe("gfx942:sramecc+:xnack-");
     expect(findArch(properties("gfx1201", 17), 1160)).toBe("gfx1201");
+  });
+  test("is that of the struct, not one in a card's name", () => {
+    const decoy = buildLibrary(
+      "libdecoy.so",
+      `#include <string.h>
+       extern "C" int hipGetDevicePropertiesR0600(char* out, int) {
+         return strcpy(out, "Card with gfx803"), strcpy(out + 1160, "gfx942:xnack-"), 0;
+       }`,
+      ...linkSim,
+    );
+    expect(openHip({ hipLibrary: decoy }).driver.properties(0).arch).toBe("gfx942:xnack-");
   });
   test("is an error when there is none", async () => {
     expect((await codeOf(() => findArch(properties("Radeon gfx", 1160), 1160)))[0]).toBe("DriverError");
@@ -725,7 +738,7 @@ describe("libraries", () => {
     mkdirSync(lib, { recursive: true });
     writeFileSync(join(lib, "libcublas.so.12"), readFileSync(shim));
     vi.stubEnv("VIRTUAL_ENV", join(folder, "venv"));
-    const platform = openCuda({ cudaLibrary: shim });
+    const platform = openCuda({ cudaLibrary: join(lib, "libcublas.so.12") });
     const context = platform.driver.open(0);
     const blas = platform.blas(context);
     expect(blas.library).toBe(join(lib, "libcublas.so.12"));
@@ -780,20 +793,37 @@ describe("libraries", () => {
   });
 
   test("that cannot start are errors, not machines without a GPU", async () => {
-    const broken = readFileSync(new URL("cuda-on-sim.cpp", import.meta.url), "utf8").replace(
-      "return flags ? invalidValue : 0;",
-      "return (void)flags, 999;",
-    );
-    const cudaLibrary = buildLibrary(
-      "libcuda_broken.so",
-      broken,
-      `-L${simFolder}`,
-      "-lamdhip64_sim",
-      "-lrocblas_sim",
-      `-Wl,-rpath,${simFolder}`,
-    );
+    const broken = shimSource.replace("return flags ? invalidValue : 0;", "return (void)flags, 999;");
+    const cudaLibrary = buildLibrary("libcuda_broken.so", broken, ...linkSim);
     const [code, message] = await codeOf(() => openCuda({ cudaLibrary }).driver.deviceCount());
     expect(code).toBe("DriverError");
     expect(message).toContain("hipErrorUnknown (999)");
+  });
+
+  test("whose calls fail are told by the call and the status", async () => {
+    const failing = (name: string, body: string): string => buildLibrary(name, `extern "C" ${body}`, ...linkSim);
+    const context = openSim().driver.open(0);
+    const create = failing("libblas_create.so", "int rocblas_create_handle(void**) { return 6; }");
+    const [code, message] = await codeOf(() => openHip({ hipLibrary: sim.hip, rocblasLibrary: create }).blas(context));
+    expect([code, message]).toEqual(["DriverError", "rocblas_create_handle failed: rocblas_status 6 (internal error)"]);
+
+    const full = failing("libblas_full.so", "int rocblas_gemm_ex(void*) { return 5; }");
+    const blas = openHip({ hipLibrary: sim.hip, rocblasLibrary: full }).blas(context);
+    const ptr = context.malloc(64);
+    const sizes = { m: 2, n: 2, k: 2, lda: 2, ldb: 2, strideA: 4, strideB: 4, strideC: 4, batch: 1 };
+    const operands = { type: "f32", a: ptr, b: ptr, c: ptr, transA: false, transB: false } as const;
+    expect((await codeOf(() => blas.gemm({ ...operands, ...sizes })))[0]).toBe("OutOfMemory");
+    blas.close();
+    context.free(ptr);
+    context.close();
+
+    const math = shimSource.replace("return mode & ~16 ? 7 : 0;", "return (void)mode, 15;");
+    const cuda = openCuda({ cudaLibrary: buildLibrary("libcublas_math.so", math, ...linkSim) });
+    const other = cuda.driver.open(0);
+    const platform = openCuda({ cudaLibrary: cuda.driver.library, cublasLibrary: cuda.driver.library });
+    expect((await codeOf(() => platform.blas(other)))[1]).toBe(
+      "cublasSetMathMode failed: CUBLAS_STATUS_NOT_SUPPORTED (15)",
+    );
+    other.close();
   });
 });

@@ -300,15 +300,39 @@ describeDevices("Elementwise", (device) => {
         [[], [], []],
         [[3, 4], [], [3, 4]],
         [[], [2], [2]],
-        [[3, 1], [1, 4], [3, 4]],
+        [
+          [3, 1],
+          [1, 4],
+          [3, 4],
+        ],
         [[4], [3, 4], [3, 4]],
-        [[2, 1, 4], [3, 1], [2, 3, 4]],
-        [[5, 1], [1, 70], [5, 70]],
+        [
+          [2, 1, 4],
+          [3, 1],
+          [2, 3, 4],
+        ],
+        [
+          [5, 1],
+          [1, 70],
+          [5, 70],
+        ],
         [[70], [5, 1], [5, 70]],
-        [[1, 2, 1, 2, 1, 2, 1, 2], [2, 1, 2, 1, 2, 1, 2, 1], [2, 2, 2, 2, 2, 2, 2, 2]],
+        [
+          [1, 2, 1, 2, 1, 2, 1, 2],
+          [2, 1, 2, 1, 2, 1, 2, 1],
+          [2, 2, 2, 2, 2, 2, 2, 2],
+        ],
         [[0], [1], [0]],
-        [[3, 0], [1, 1], [3, 0]],
-        [[2, 3], [2, 3], [2, 3]],
+        [
+          [3, 0],
+          [1, 1],
+          [3, 0],
+        ],
+        [
+          [2, 3],
+          [2, 3],
+          [2, 3],
+        ],
       ];
       for (const [sa, sb, shape] of shapes) {
         const [a, b] = [sample(sa, "f32", 1), sample(sb, "f32", 5).map((v) => v || 1)];
@@ -380,7 +404,11 @@ describeDevices("Elementwise", (device) => {
   it("integer division truncates toward zero", () => {
     expect([...tensor([7, -7, 7, -7], [4], { dtype: "i32", device }).div(2).dataSync()]).toEqual([3, -3, 3, -3]);
     expect([...tensor([-7], [1], { dtype: "i16", device }).div(-2).dataSync()]).toEqual([3]);
-    expect([...tensor([2 ** 32 - 1], [1], { dtype: "u32", device }).div(2).dataSync()]).toEqual([2 ** 31 - 1]);
+    expect([
+      ...tensor([2 ** 32 - 1], [1], { dtype: "u32", device })
+        .div(2)
+        .dataSync(),
+    ]).toEqual([2 ** 31 - 1]);
   });
 
   it.each(wideFloats)("maximum and minimum propagate NaN from either side in %s", (dtype) => {
@@ -569,8 +597,16 @@ describeDevices("Elementwise", (device) => {
       expect([...x.toDType("i16").dataSync()]).toEqual([300, -1, 1, 32767]);
       expect([...x.toDType("u32").dataSync()]).toEqual([300, 2 ** 32 - 1, 65537, 2 ** 32 - 32769]);
       expect(x.toDType("i64").toArraySync()).toEqual([300n, -1n, 65537n, -32769n]);
-      expect(Tensor.from([2n ** 40n + 7n, -1n], { device }).toDType("i32").toArraySync()).toEqual([7, -1]);
-      expect(tensor([2 ** 32 - 1], [1], { dtype: "u32", device }).toDType("i64").toScalarSync()).toBe(2n ** 32n - 1n);
+      expect(
+        Tensor.from([2n ** 40n + 7n, -1n], { device })
+          .toDType("i32")
+          .toArraySync(),
+      ).toEqual([7, -1]);
+      expect(
+        tensor([2 ** 32 - 1], [1], { dtype: "u32", device })
+          .toDType("i64")
+          .toScalarSync(),
+      ).toBe(2n ** 32n - 1n);
     });
 
     it("rounds to the nearest smaller float, ties to even", () => {

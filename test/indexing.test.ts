@@ -1,17 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { type DType, dtypeNames, IndexError, Tensor } from "../src/index.ts";
 import { describeDevices } from "./devices.ts";
-import {
-  build,
-  expectTensor,
-  indices,
-  layouts,
-  nearest,
-  reader,
-  sample,
-  tensor,
-  wideFloats,
-} from "./reference.ts";
+import { build, expectTensor, indices, layouts, nearest, reader, sample, tensor, wideFloats } from "./reference.ts";
 
 const idTypes = ["u8", "u32", "i64"] as const;
 const nothing = { u8: 255, u32: 2 ** 32 - 1, i64: 2n ** 63n - 1n } as const;
@@ -214,7 +204,11 @@ describeDevices("Indexing", (device) => {
       expect(t.scatterAdd(skip, src, 0).toArraySync()).toEqual([0, 6]);
       expect(t.indexAdd(skip, src, 0).toArraySync()).toEqual([0, 6]);
       const bad = idsOf([0, 2], [2], idType);
-      for (const run of [() => t.scatter(bad, src, 0), () => t.scatterAdd(bad, src, 0), () => t.indexAdd(bad, src, 0)]) {
+      for (const run of [
+        () => t.scatter(bad, src, 0),
+        () => t.scatterAdd(bad, src, 0),
+        () => t.indexAdd(bad, src, 0),
+      ]) {
         expect(run).toThrow(IndexError);
         expect(run).toThrow(/id 2 at position 1 .*dim 0 of size 2/);
       }

@@ -83,9 +83,17 @@ describeDevices("Linear algebra", (device) => {
         [[2, 3, 4], [2, 4, 5], [2]],
         [[3, 4], [2, 4, 5], [2]],
         [[2, 3, 4], [4, 5], [2]],
-        [[2, 1, 3, 4], [3, 4, 5], [2, 3]],
+        [
+          [2, 1, 3, 4],
+          [3, 4, 5],
+          [2, 3],
+        ],
         [[1, 3, 4], [2, 4, 5], [2]],
-        [[2, 1, 1, 2, 1, 1, 3, 4], [1, 2, 1, 1, 2, 1, 4, 5], [2, 2, 1, 2, 2, 1]],
+        [
+          [2, 1, 1, 2, 1, 1, 3, 4],
+          [1, 2, 1, 1, 2, 1, 4, 5],
+          [2, 2, 1, 2, 2, 1],
+        ],
       ];
       for (const [sa, sb, batch] of cases) {
         const [a, b] = [sample(sa, "f32", 1), sample(sb, "f32", 2)];
@@ -204,11 +212,16 @@ describeDevices("Linear algebra", (device) => {
         );
         const options = { dtype, device };
         expectTensor(tensor(a, [n], options).dot(tensor(b, [n], options)), { shape: [], dtype, values: [want] });
-        expectTensor(tensor(a, [n], options).flip([0]).dot(tensor([...b].reverse(), [n], options)), {
-          shape: [],
-          dtype,
-          values: [want],
-        });
+        expectTensor(
+          tensor(a, [n], options)
+            .flip([0])
+            .dot(tensor([...b].reverse(), [n], options)),
+          {
+            shape: [],
+            dtype,
+            values: [want],
+          },
+        );
       }
     });
 

@@ -87,9 +87,11 @@ describeDevices("Reductions", (device) => {
     });
 
     it("of 64-bit integers is exact", () => {
-      expect(Tensor.full([3], 2n ** 60n + 1n, { dtype: "i64", device }).sumAll().toScalarSync()).toBe(
-        3n * (2n ** 60n + 1n),
-      );
+      expect(
+        Tensor.full([3], 2n ** 60n + 1n, { dtype: "i64", device })
+          .sumAll()
+          .toScalarSync(),
+      ).toBe(3n * (2n ** 60n + 1n));
     });
 
     it("of halves is accumulated in f32", () => {
@@ -199,7 +201,7 @@ describeDevices("Reductions", (device) => {
     });
 
     it("of halves does not overflow on the way", () => {
-      expect(Tensor.full([100], 60000, { dtype: "f16", device }).meanAll().toScalarSync()).toBe(60000 - 60000 % 32);
+      expect(Tensor.full([100], 60000, { dtype: "f16", device }).meanAll().toScalarSync()).toBe(60000 - (60000 % 32));
     });
 
     it("the mean of nothing is NaN", () => {
@@ -314,7 +316,10 @@ describeDevices("Reductions", (device) => {
   describe("softmax", () => {
     const alongDim = (x: readonly number[], d: number, f: (row: number[]) => number[]): number[] => {
       const at = reader(x, shape);
-      return build(shape, (index) => f(Array.from({ length: shape[d]! }, (_, i) => at(...index.with(d, i))))[index[d]!]!);
+      return build(
+        shape,
+        (index) => f(Array.from({ length: shape[d]! }, (_, i) => at(...index.with(d, i))))[index[d]!]!,
+      );
     };
     const within = (dtype: DType) => ({ f32: 2e-6, f64: 1e-14 })[dtype as "f32"] ?? tolerance(dtype, 2);
 

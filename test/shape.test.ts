@@ -165,7 +165,10 @@ describeDevices("Shapes and views", (device) => {
     });
 
     it("chunk splits into parts, the first ones longer", () => {
-      const sizes = (n: number, parts: number) => count(n, 2).chunk(parts, 0).map((t) => t.shape[0]);
+      const sizes = (n: number, parts: number) =>
+        count(n, 2)
+          .chunk(parts, 0)
+          .map((t) => t.shape[0]);
       expect(sizes(6, 3)).toEqual([2, 2, 2]);
       expect(sizes(7, 3)).toEqual([3, 2, 2]);
       expect(sizes(8, 3)).toEqual([3, 3, 2]);
@@ -180,7 +183,11 @@ describeDevices("Shapes and views", (device) => {
         [2, 3],
         [6, 7],
       ]);
-      expect(Tensor.zeros([0, 2], { device }).chunk(3, 0).map((t) => t.shape)).toEqual([[0, 2]]);
+      expect(
+        Tensor.zeros([0, 2], { device })
+          .chunk(3, 0)
+          .map((t) => t.shape),
+      ).toEqual([[0, 2]]);
     });
 
     it("get takes a slice of the first dim", () => {

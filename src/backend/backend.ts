@@ -165,6 +165,9 @@ export interface Backend {
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage;
   /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage;
-  /** q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). */
-  sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage;
+  /**
+   * q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). Null where
+   * the device has no fused kernel for these dtypes and sizes: the caller then composes it of other ops.
+   */
+  sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null;
 }

@@ -3,6 +3,8 @@ import { randomBytes } from "node:crypto";
 import { fail } from "../core/errors.ts";
 import type { Backend, MemoryStats } from "./backend.ts";
 import { CpuBackend } from "./cpu/backend.ts";
+import { GpuBackend } from "./gpu/backend.ts";
+import { deviceCount, type PlatformName, platform, simulatorOrdinals } from "./gpu/platforms.ts";
 
 const devices = new Map<string, Device>();
 const ofBackend = new WeakMap<Backend, Device>();
@@ -18,13 +20,24 @@ export class Device {
 
   /** The CPU. `threads` (default: WICK_THREADS, or the number of cores) counts the main thread. */
   static cpu(options: { readonly threads?: number } = {}): Device {
-    const device = open("cpu", () => new CpuBackend());
+    const device = Device.open("cpu", () => new CpuBackend());
     if (options.threads !== undefined) (device.backend as CpuBackend).threads = options.threads;
     return device;
   }
 
-  /** The best device that is present. */
+  /** An AMD GPU through ROCm. */
+  static rocm(ordinal = 0): Device {
+    return openGpu("rocm", `rocm:${ordinal}`, ordinal);
+  }
+
+  /** An NVIDIA GPU through CUDA. */
+  static cuda(ordinal = 0): Device {
+    return openGpu("cuda", `cuda:${ordinal}`, ordinal);
+  }
+
+  /** The best device that is present: an AMD GPU, an NVIDIA GPU, or the CPU. */
   static best(): Device {
+    for (const name of ["rocm", "cuda"] as const) if (deviceCount(name) > 0) return Device[name](0);
     return Device.cpu();
   }
 
@@ -32,7 +45,14 @@ export class Device {
   static from(device: Device | string): Device {
     if (device instanceof Device) return device;
     if (device === "cpu") return Device.cpu();
-    return fail("UnknownDevice", `unknown device "${device}"; known are: cpu`);
+    const [, kind, number] = /^(rocm|cuda|sim)(?::(\d+))?$/.exec(device) ?? [];
+    if (kind === "rocm" || kind === "cuda") return Device[kind](Number(number ?? 0));
+    const ordinal = kind === "sim" ? simulatorOrdinals[number ?? "32"] : undefined;
+    if (ordinal !== undefined) return openGpu("sim", `sim:${number ?? "32"}`, ordinal);
+    return fail(
+      "UnknownDevice",
+      `unknown device "${device}"; devices are cpu, rocm:0, cuda:0 (or another number), and sim:32 and sim:64, which run the AMD path in software`,
+    );
   }
 
   static of(backend: Backend): Device {
@@ -80,4 +100,6 @@ export class Device {
   }
 }
 
-const open = (name: string, make: () => Backend): Device => Device.open(name, make);
+function openGpu(platformName: PlatformName, name: string, ordinal: number): Device {
+  return Device.open(name, () => new GpuBackend(name, platform(platformName), ordinal));
+}

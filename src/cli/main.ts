@@ -3,7 +3,10 @@
 import { readFileSync } from "node:fs";
 import { Command, CommanderError } from "commander";
 import { WickError } from "../core/errors.ts";
+import { benchCommand } from "./bench.ts";
+import { chatCommand } from "./chat.ts";
 import { devicesCommand } from "./devices.ts";
+import { generateCommand } from "./generate.ts";
 import { verifyCommand } from "./verify.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
@@ -14,7 +17,8 @@ const program = new Command("wick")
   .description("Tensors and transformer inference for TypeScript, on AMD GPUs, NVIDIA GPUs and the CPU")
   .version(version)
   .exitOverride();
-for (const command of [devicesCommand(), verifyCommand()]) program.addCommand(command.exitOverride());
+const commands = [generateCommand(), chatCommand(), benchCommand(), devicesCommand(), verifyCommand()];
+for (const command of commands) program.addCommand(command.exitOverride());
 
 // A reader that closes early, as `wick devices | head -1`, is no error.
 process.stdout.on("error", (error: NodeJS.ErrnoException) => process.exit(error.code === "EPIPE" ? 0 : 1));

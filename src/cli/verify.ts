@@ -19,15 +19,19 @@ const count = (text: string): number => {
 
 export function verifyCommand(): Command {
   return new Command("verify")
-    .description("Run a folder of golden cases (cases.json and tensors.safetensors) and compare the results")
-    .argument("<folder>", "the folder with the cases")
+    .description("Compare with golden results: of ops (cases.json, tensors.safetensors) or of a model (golden.json)")
+    .argument("<folder>", "the folder with the cases, or with a model beside its golden.json")
     .option("--device <name>", "the device to run on", "cpu")
-    .option("--only <ops>", "run only these ops, separated by commas", list)
+    .option(
+      "--only <ops>",
+      "run only these ops (of a model: logits, logits-cached, greedy, tokenizer), separated by commas",
+      list,
+    )
     .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count)
     .option("--json", "print the report as JSON", false)
     .addHelpText(
       "after",
-      "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json",
+      "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json\n  wick verify models/tiny/llama",
     )
     .action(async (folder: string, { device, only, json, threads }: Options) => {
       if (threads !== undefined) Device.cpu({ threads });

@@ -3,6 +3,7 @@ export { loadNpy, type ParseNpyOptions, parseNpy, saveNpy } from "./npy.ts";
 export { loadNpz, type SaveNpzOptions, saveNpz } from "./npz.ts";
 export type { ReadOptions } from "./read-options.ts";
 export {
+  type ByteRange,
   SafetensorsFile,
   type SafetensorsReader,
   type SaveSafetensorsOptions,

@@ -7,7 +7,7 @@ import { BinaryFile } from "./binary-file.ts";
 import { JsonReader } from "./json-reader.ts";
 import { quoted } from "./named-tensors.ts";
 import type { ReadOptions } from "./read-options.ts";
-import { missing, SafetensorsFile, type SafetensorsReader } from "./safetensors.ts";
+import { type ByteRange, missing, SafetensorsFile, type SafetensorsReader } from "./safetensors.ts";
 import { MAX_HEADER, readStrings, type SafetensorsInfo } from "./safetensors-header.ts";
 
 const FILE = ".safetensors";
@@ -64,8 +64,8 @@ class ShardedSafetensors implements SafetensorsReader {
     return (await this.#shard(name)).read(name, options);
   }
 
-  async readBytes(name: string, signal?: AbortSignal): Promise<Uint8Array> {
-    return (await this.#shard(name)).readBytes(name, signal);
+  async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
+    return (await this.#shard(name)).readBytes(name, signal, range);
   }
 
   async close(): Promise<void> {

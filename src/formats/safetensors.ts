@@ -16,14 +16,19 @@ import {
   type SafetensorsInfo,
 } from "./safetensors-header.ts";
 
+export interface ByteRange {
+  readonly start: number;
+  readonly end: number;
+}
+
 /** Tensors in one file or in several, read by name. */
 export interface SafetensorsReader extends AsyncDisposable {
   readonly names: readonly string[];
   readonly metadata: ReadonlyMap<string, string>;
   info(name: string): SafetensorsInfo | Promise<SafetensorsInfo>;
   read(name: string, options?: ReadOptions): Promise<Tensor>;
-  /** The bytes as the file holds them, of any dtype. */
-  readBytes(name: string, signal?: AbortSignal): Promise<Uint8Array>;
+  /** The bytes as the file holds them, of any dtype; with `range`, those from `start` up to but without `end`. */
+  readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array>;
   close(): Promise<void>;
 }
 
@@ -71,9 +76,13 @@ export class SafetensorsFile implements SafetensorsReader {
     return Tensor.fromBytes(await this.readBytes(name, signal), shape, dtype, device);
   }
 
-  async readBytes(name: string, signal?: AbortSignal): Promise<Uint8Array> {
+  async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
     const { offset, byteLength } = this.info(name);
-    return this.#file.read(offset, byteLength, signal);
+    const { start, end } = range ?? { start: 0, end: byteLength };
+    if (!(0 <= start && start <= end && end <= byteLength)) {
+      fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
+    }
+    return this.#file.read(offset + start, end - start, signal);
   }
 
   close(): Promise<void> {

@@ -1,8 +1,9 @@
 /** Scaled dot-product attention. */
+import type { SdpaParams } from "../backend/backend.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import * as check from "../tensor/check.ts";
-import type { Tensor } from "../tensor/index.ts";
+import { scope, Tensor, type TensorOptions } from "../tensor/index.ts";
 import { result } from "../tensor/tensor.ts";
 
 export interface SdpaOptions {
@@ -50,10 +51,48 @@ export function sdpa(q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions = {})
   if (window > 0 && !causal) fail("InvalidArgument", "sdpa: a window needs causal: true");
   const scale = options.scale ?? 1 / Math.sqrt(Math.max(d, 1));
   if (!Number.isFinite(scale)) fail("InvalidArgument", `sdpa: the scale ${scale} must be finite`);
-  const run = (m: Tensor | null) =>
-    result(q.backend.sdpa(q, k, v, m, { scale, causal, softcap, window }), [b, hq, tq, dv]);
+  const params = { scale, causal, softcap, window };
+  const run = (m: Tensor | null) => {
+    const fused = q.backend.sdpa(q, k, v, m, params);
+    return fused ? result(fused, [b, hq, tq, dv]) : sdpaReference(q, k, v, m, params);
+  };
   if (!mask) return run(null);
   check.compatible("sdpa", q, mask);
   using m = mask.view(mask.layout.broadcastTo([b, hq, tq, tk], "sdpa: the mask"));
   return run(m);
+}
+
+/** The formula itself, op by op, with the whole score matrix in memory; for tests, and where no kernel is fused. */
+export function sdpaReference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | null, p: SdpaParams): Tensor {
+  return scope(() => {
+    const [b, hq, tq, d] = q.shape as [number, number, number, number];
+    const [, hk, tk] = k.shape as [number, number, number, number];
+    const wide = q.dtype === "f64" ? "f64" : "f32";
+    const [qw, kw, vw] = [q, k, v].map((x) => x.toDType(wide)) as [Tensor, Tensor, Tensor];
+    // Query heads that share a key head become a dim over which keys and values broadcast.
+    const grouped = [b, hk, hk === 0 ? 0 : hq / hk, tq];
+    let scores = qw
+      .reshape([...grouped, d])
+      .matmul(kw.unsqueeze(2).t())
+      .affine(p.scale, 0);
+    if (p.softcap > 0) {
+      scores = scores
+        .affine(1 / p.softcap, 0)
+        .tanh()
+        .affine(p.softcap, 0);
+    }
+    if (mask) scores = scores.add(mask.toDType(wide).reshape([...grouped, tk]));
+    if (p.causal) scores = scores.add(causalMask(tq, tk, p.window, { dtype: wide, device: q.device }));
+    const mixed = scores.softmax(-1).matmul(vw.unsqueeze(2));
+    return mixed.reshape([b, hq, tq, v.shape[3]!]).toDType(q.dtype);
+  });
+}
+
+/** 0 where query i may see key j, −∞ elsewhere. */
+function causalMask(tq: number, tk: number, window: number, options: TensorOptions): Tensor {
+  const rows = Tensor.arange(tk - tq, tk, options).reshape([tq, 1]);
+  const ahead = Tensor.arange(0, tk, options).sub(rows);
+  const visible = window > 0 ? ahead.le(0).mul(ahead.gt(-window)) : ahead.le(0);
+  const hidden = Tensor.full([], Number.NEGATIVE_INFINITY, options);
+  return visible.whereCond(Tensor.zeros([], options), hidden);
 }

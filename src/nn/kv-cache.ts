@@ -196,13 +196,13 @@ export class RotatingKvCache {
   }
 
   append(k: Tensor, v: Tensor): KvPair {
-    if (k.shape[this.#dim] !== v.shape[this.#dim]) {
+    if (k.shape.at(this.#dim) !== v.shape.at(this.#dim)) {
       fail(
         "ShapeMismatch",
         `RotatingKvCache: keys ${formatShape(k.shape)} and values ${formatShape(v.shape)} differ in length`,
       );
     }
-    this.#seen += k.shape[this.#dim]!;
+    this.#seen += k.shape.at(this.#dim)!;
     return { k: this.#k.append(k), v: this.#v.append(v) };
   }
 

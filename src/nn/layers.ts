@@ -1,6 +1,6 @@
 /** Layers: weights with a `forward`. They hold the tensors they are given and do not own them. */
 import { fail } from "../core/errors.ts";
-import { formatShape } from "../core/layout.ts";
+import { formatShape, numel } from "../core/layout.ts";
 import type { ConvOptions, ConvTransposeOptions, Pair, Tensor } from "../tensor/index.ts";
 import { batchNorm, groupNorm, layerNorm, rmsNorm } from "./norm.ts";
 
@@ -34,7 +34,7 @@ export class Linear implements Module {
       );
     }
     // One matrix product over all leading dims, whatever their number.
-    using rows = x.reshape([width === 0 ? 0 : x.numel / width, width]);
+    using rows = x.reshape([numel(x.shape.slice(0, -1)), width]);
     using transposed = this.weight.t();
     using product = rows.matmul(transposed);
     using y = product.reshape([...x.shape.slice(0, -1), this.weight.shape[0]!]);

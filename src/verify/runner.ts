@@ -6,6 +6,7 @@ import { openSafetensors } from "../formats/index.ts";
 import { scope, type Tensor } from "../tensor/index.ts";
 import { type Case, readCases, type ViewStep } from "./cases.ts";
 import { compare } from "./compare.ts";
+import { isModel, verifyModel } from "./models.ts";
 import { type Inputs, ops, Params } from "./ops.ts";
 
 export interface CaseResult {
@@ -25,13 +26,15 @@ export interface Report {
   readonly cases: CaseResult[];
 }
 export interface VerifyOptions {
-  /** Run only these ops. */
+  /** Run only these ops (of a model: these checks). */
   readonly only?: readonly string[];
   readonly signal?: AbortSignal;
   readonly onProgress?: (done: number, total: number) => void;
 }
 
+/** Runs what `folder` holds: golden cases of ops, or a model with its golden results. */
 export async function verify(folder: string, device: Device, options: VerifyOptions = {}): Promise<Report> {
+  if (await isModel(folder)) return verifyModel(folder, device, options);
   const all = await readCases(folder);
   const { only } = options;
   for (const op of only ?? []) {

@@ -83,6 +83,7 @@ export interface GpuContext {
   /** Milliseconds between two recorded and completed events. */
   elapsed(start: Handle, end: Handle): number;
 
+  /** Keeps `code`, which must not change until the module is unloaded. */
   loadModule(code: Uint8Array): Handle;
   unloadModule(module: Handle): void;
   getFunction(module: Handle, name: string): Handle;

@@ -97,13 +97,18 @@ const wayOut: Readonly<Record<number, string>> = {
   701: "use fewer threads or less shared memory per block",
 };
 
+/** The context that is current on this thread: one per library, however often that is opened. */
+interface Current {
+  context: NativeContext | null;
+}
+const currents = new Map<string, Current>();
+
 export class NativeDriver implements GpuDriver {
   readonly vendor: "rocm" | "cuda";
   readonly library: string;
   readonly spec: Vendor;
   readonly api: Bound<DriverPrototypes>;
-  /** The context that is current on this thread. */
-  active: NativeContext | null = null;
+  readonly current: Current;
   readonly #properties = new Map<number, GpuProperties>();
   #count: number | undefined;
 
@@ -112,6 +117,8 @@ export class NativeDriver implements GpuDriver {
     this.library = spec.library.path;
     this.spec = spec;
     this.api = spec.library.bind(spec.prototypes);
+    this.current = currents.get(this.library) ?? { context: null };
+    currents.set(this.library, this.current);
   }
 
   deviceCount(): number {
@@ -192,10 +199,13 @@ export class NativeContext implements GpuContext {
   readonly ordinal: number;
   readonly #driver: NativeDriver;
   readonly #api: Bound<DriverPrototypes>;
+  readonly #current: Current;
   readonly #key: number | bigint;
   readonly #allowShared: Vendor["allowShared"];
   /** Dynamic shared memory that a function may use by now. */
   readonly #shared = new Map<Handle, number>();
+  /** Code of the loaded modules: HIP may read it after loading. */
+  readonly #images = new Map<Handle, Uint8Array>();
   /** Out-parameters, written by every call that returns a handle. */
   readonly #out = new BigUint64Array(2);
   readonly #second = this.#out.subarray(1);
@@ -204,6 +214,7 @@ export class NativeContext implements GpuContext {
   constructor(driver: NativeDriver, ordinal: number, properties: GpuProperties) {
     this.#driver = driver;
     this.#api = driver.api;
+    this.#current = driver.current;
     this.ordinal = ordinal;
     this.properties = properties;
     this.#allowShared = driver.spec.allowShared;
@@ -213,10 +224,10 @@ export class NativeContext implements GpuContext {
 
   /** Makes the device current on this thread. Every method here does it itself; libraries given the stream need it. */
   activate(): void {
-    if (this.#driver.active === this) return;
+    if (this.#current.context === this) return;
     if (this.#closed) fail("Disposed", `${this.#driver.vendor}:${this.ordinal} is closed`);
     this.#driver.check(this.#api.activate(this.#key), "activate");
-    this.#driver.active = this;
+    this.#current.context = this;
   }
 
   malloc(bytes: number): DevicePtr {
@@ -309,12 +320,15 @@ export class NativeContext implements GpuContext {
   }
 
   loadModule(code: Uint8Array): Handle {
-    return this.#create(this.#api.moduleLoad(this.#cell(), code), "moduleLoad");
+    const module = this.#create(this.#api.moduleLoad(this.#cell(), addressOf(code)), "moduleLoad");
+    this.#images.set(module, code);
+    return module;
   }
 
   unloadModule(module: Handle): void {
     this.activate();
     this.#check(this.#api.moduleUnload(module), "moduleUnload");
+    this.#images.delete(module);
     // Handles of its functions may be given out again.
     this.#shared.clear();
   }
@@ -390,7 +404,7 @@ export class NativeContext implements GpuContext {
     if (this.#closed) return;
     this.activate();
     this.#closed = true;
-    this.#driver.active = null;
+    this.#current.context = null;
     const code = this.#api.streamDestroy(this.stream);
     this.#driver.spec.release(this.ordinal);
     this.#check(code, "streamDestroy");

@@ -57,18 +57,12 @@ export function openHiprtc(hip: Library, explicit?: string, comgr?: string): Ker
   });
 }
 
-/** Whether the compiler knows an arch: by comgr's list, or by a trial in a child process; each is asked once. */
+/** Whether the compiler knows an arch: by comgr's list, or by a trial in a child process. */
 function knownArchs(hiprtc: Library, comgrPath: string | undefined): (arch: string) => boolean {
-  const answers = new Map<string, boolean>();
   let listed: ReadonlySet<string> | null | undefined;
   return (arch) => {
-    let known = answers.get(arch);
-    if (known === undefined) {
-      if (listed === undefined) listed = listedProcessors(hiprtc, comgrPath);
-      known = listed ? listed.has(processorOf(arch)) : compilesInChild(hiprtc.path, arch);
-      answers.set(arch, known);
-    }
-    return known;
+    if (listed === undefined) listed = listedProcessors(hiprtc, comgrPath);
+    return listed ? listed.has(processorOf(arch)) : compilesInChild(hiprtc.path, arch);
   };
 }
 
@@ -109,8 +103,13 @@ const failed = create(program, Buffer.from("typedef int trial;\\0"), "trial", 0,
 process.exit(failed ? 1 : 0);
 `;
 
-/** A crash there means no. */
+const trials = new Map<string, boolean>();
+
+/** A crash there means no. A process is dear, so its answer is kept however often the library is opened. */
 function compilesInChild(path: string, arch: string): boolean {
+  const known = trials.get(`${path} ${arch}`);
+  if (known !== undefined) return known;
   const child = spawnSync(process.execPath, ["-e", trial, ffiPath(), path, arch], { stdio: "ignore", timeout: 60_000 });
+  trials.set(`${path} ${arch}`, child.status === 0);
   return child.status === 0;
 }

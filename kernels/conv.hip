@@ -1,0 +1,158 @@
+// Convolutions. The direct kernels compute one output per thread and take any strides; large ones are better served by
+// im2col and a matrix product. Sums in f32 for halves, in T otherwise. Launch: 256 threads, an output per thread and round.
+// info = src dims ‖ src strides ‖ kernel dims ‖ kernel strides. The catalogue's stride, padding and dilation are those of
+// the last dim; appended are those of the height, and groups. Neighbouring threads have neighbouring columns, so reads of
+// src are contiguous for stride 1 and reads of the kernel are broadcast.
+#include "gpu.h"
+namespace gpu {
+
+template <class T> struct Accumulate { typedef compute_t<T> type; };
+template <> struct Accumulate<u8> { typedef u32 type; };
+
+struct Axis {
+  size_t in, taps, out, stride, padding, dilation;
+  i64 src_step, kernel_step;
+  // The input that tap `tap` of output `o` meets: false where that is padding.
+  GPU_METHOD bool source(size_t o, size_t tap, size_t& at) const {
+    at = o * stride + tap * dilation - padding;
+    return at < in;
+  }
+  // The same for the transposed convolution: only every stride-th output meets a tap.
+  GPU_METHOD bool transposed_source(size_t o, size_t tap, size_t& at) const {
+    const size_t reach = o + padding - tap * dilation;
+    if ((i64)reach < 0) return false;
+    at = divide(reach, stride);
+    return at * stride == reach && at < in;
+  }
+};
+struct Conv {
+  size_t batch, in_channels, out_channels, groups;
+  i64 src_batch, src_channel, kernel_first, kernel_second;
+  Axis y, x;
+};
+
+// dst[b, o, y, x] = Σ src[b, g·C + c, y', x'] · kernel[o, c, i, j] over c, i, j, where g is o's group of C channels; the
+// transposed form reads kernel[g·C + c, o − g·O, i, j].
+template <class T, bool Transposed> GPU_FN void convolve(const Conv& p, const T* src, const T* kernel, T* dst) {
+  typedef typename Accumulate<T>::type A;
+  const size_t n = p.batch * p.out_channels * p.y.out * p.x.out, step = (size_t)gdim_x() * bdim_x();
+  const size_t channels = p.in_channels / p.groups, outs = p.out_channels / p.groups;
+  for (size_t at = (size_t)bid_x() * bdim_x() + tid_x(); at < n; at += step) {
+    const size_t row = divide(at, p.x.out), ox = at - row * p.x.out;
+    const size_t plane = divide(row, p.y.out), oy = row - plane * p.y.out;
+    const size_t b = divide(plane, p.out_channels), o = plane - b * p.out_channels, g = divide(o, outs);
+    const T* from = src + (i64)b * p.src_batch + (i64)(g * channels) * p.src_channel;
+    const T* weights = kernel + (Transposed ? (i64)(g * channels) * p.kernel_first + (i64)(o - g * outs) * p.kernel_second
+                                            : (i64)o * p.kernel_first);
+    const i64 weight_step = Transposed ? p.kernel_first : p.kernel_second;
+    A sum = 0;
+    NO_UNROLL for (size_t i = 0; i < p.y.taps; i++) {
+      size_t sy;
+      if (!(Transposed ? p.y.transposed_source(oy, i, sy) : p.y.source(oy, i, sy))) continue;
+      NO_UNROLL for (size_t j = 0; j < p.x.taps; j++) {
+        size_t sx;
+        if (!(Transposed ? p.x.transposed_source(ox, j, sx) : p.x.source(ox, j, sx))) continue;
+        const T* s = from + (i64)sy * p.y.src_step + (i64)sx * p.x.src_step;
+        const T* w = weights + (i64)i * p.y.kernel_step + (i64)j * p.x.kernel_step;
+        NO_UNROLL for (size_t c = 0; c < channels; c++, s += p.src_channel, w += weight_step)
+          sum = add(sum, mul((A)widen(*s), (A)widen(*w)));
+      }
+    }
+    dst[at] = narrow<T>((compute_t<T>)sum);
+  }
+}
+
+// A height of 1 makes the one-dimensional case.
+GPU_FN Conv conv1d_of(const size_t* info, bool transposed, size_t l_out, size_t stride, size_t padding, size_t dilation, size_t groups) {
+  const i64* s = (const i64*)info;
+  return Conv{info[0], info[1], transposed ? info[7] * groups : info[6], groups, s[3], s[4], s[9], s[10],
+              Axis{1, 1, 1, 1, 0, 1, 0, 0}, Axis{info[2], info[8], l_out, stride, padding, dilation, s[5], s[11]}};
+}
+GPU_FN Conv conv2d_of(const size_t* info, bool transposed, size_t h_out, size_t w_out, size_t stride, size_t padding, size_t dilation,
+                      size_t stride_h, size_t padding_h, size_t dilation_h, size_t groups) {
+  const i64* s = (const i64*)info;
+  return Conv{info[0], info[1], transposed ? info[9] * groups : info[8], groups, s[4], s[5], s[12], s[13],
+              Axis{info[2], info[10], h_out, stride_h, padding_h, dilation_h, s[6], s[14]},
+              Axis{info[3], info[11], w_out, stride, padding, dilation, s[7], s[15]}};
+}
+
+// dst[b, y, x, c, i, j] = src[b, c, y', x'] or 0 in the padding: rows of the matrix product with the kernel as (o, c·i·j).
+// Traffic: dst written once; src read once per tap, mostly from cache.
+template <class B> GPU_FN void im2col(const Conv& p, size_t n, const B* src, B* dst) {
+  const size_t step = (size_t)gdim_x() * bdim_x();
+  for (size_t at = (size_t)bid_x() * bdim_x() + tid_x(); at < n; at += step) {
+    const size_t q = divide(at, p.x.taps), j = at - q * p.x.taps;
+    const size_t r = divide(q, p.y.taps), i = q - r * p.y.taps;
+    const size_t t = divide(r, p.in_channels), c = r - t * p.in_channels;
+    const size_t v = divide(t, p.x.out), ox = t - v * p.x.out;
+    const size_t b = divide(v, p.y.out), oy = v - b * p.y.out;
+    size_t sy, sx;
+    const bool inside = p.y.source(oy, i, sy) && p.x.source(ox, j, sx);
+    dst[at] = inside ? src[(i64)b * p.src_batch + (i64)c * p.src_channel + (i64)sy * p.y.src_step + (i64)sx * p.x.src_step] : B(0);
+  }
+}
+
+// dst[b, c, l] = Σ_k src[b, (l + padding − k·dilation) / stride, c, k]: turns the product of a transposed convolution into
+// its result. Each output gathers its terms, so no atomics. Appended: padding, dilation.
+template <class T>
+GPU_FN void col2im1d(size_t n, size_t l_out, size_t l_in, size_t c_out, size_t k_size, size_t stride, const T* src, T* dst, size_t padding, size_t dilation) {
+  typedef typename Accumulate<T>::type A;
+  const size_t step = (size_t)gdim_x() * bdim_x();
+  const Axis axis = {l_in, k_size, l_out, stride, padding, dilation, 0, 0};
+  for (size_t at = (size_t)bid_x() * bdim_x() + tid_x(); at < n; at += step) {
+    const size_t plane = divide(at, l_out), l = at - plane * l_out, b = divide(plane, c_out), c = plane - b * c_out;
+    A sum = 0;
+    NO_UNROLL for (size_t k = 0; k < k_size; k++) {
+      size_t from;
+      if (axis.transposed_source(l, k, from)) sum = add(sum, (A)widen(src[((b * l_in + from) * c_out + c) * k_size + k]));
+    }
+    dst[at] = narrow<T>((compute_t<T>)sum);
+  }
+}
+
+#define CONV(T) \
+  KERNEL_BOUNDS(256, conv1d_##T, size_t, size_t l_out, size_t stride, size_t padding, size_t dilation, const size_t* info, \
+                const T* src, const T* kernel, T* dst, size_t groups) { \
+    convolve<T, false>(conv1d_of(info, false, l_out, stride, padding, dilation, groups), src, kernel, dst); \
+  } \
+  KERNEL_BOUNDS(256, conv2d_##T, size_t, size_t w_out, size_t h_out, size_t stride, size_t padding, size_t dilation, \
+                const size_t* info, const T* src, const T* kernel, T* dst, size_t stride_h, size_t padding_h, \
+                size_t dilation_h, size_t groups) { \
+    convolve<T, false>(conv2d_of(info, false, h_out, w_out, stride, padding, dilation, stride_h, padding_h, dilation_h, groups), \
+                       src, kernel, dst); \
+  } \
+  KERNEL_BOUNDS(256, im2col1d_##T, size_t dst_numel, size_t l_out, size_t l_k, size_t stride, size_t padding, \
+                size_t dilation, const size_t* info, const T* src, T* dst) { \
+    const i64* s = (const i64*)info; \
+    im2col<bits_t<T>>(Conv{info[0], info[1], 0, 1, s[3], s[4], 0, 0, Axis{1, 1, 1, 1, 0, 1, 0, 0}, \
+                           Axis{info[2], l_k, l_out, stride, padding, dilation, s[5], 0}}, \
+                      dst_numel, (const bits_t<T>*)src, (bits_t<T>*)dst); \
+  } \
+  KERNEL_BOUNDS(256, im2col_##T, size_t dst_numel, size_t h_out, size_t w_out, size_t h_k, size_t w_k, size_t stride, \
+                size_t padding, size_t dilation, const size_t* info, const T* src, T* dst, size_t stride_h, \
+                size_t padding_h, size_t dilation_h) { \
+    const i64* s = (const i64*)info; \
+    im2col<bits_t<T>>(Conv{info[0], info[1], 0, 1, s[4], s[5], 0, 0, \
+                           Axis{info[2], h_k, h_out, stride_h, padding_h, dilation_h, s[6], 0}, \
+                           Axis{info[3], w_k, w_out, stride, padding, dilation, s[7], 0}}, \
+                      dst_numel, (const bits_t<T>*)src, (bits_t<T>*)dst); \
+  } \
+  KERNEL_BOUNDS(256, col2im1d_##T, size_t dst_el, size_t l_out, size_t l_in, size_t c_out, size_t k_size, size_t stride, \
+                const T* src, T* dst, size_t padding, size_t dilation) { \
+    col2im1d<T>(dst_el, l_out, l_in, c_out, k_size, stride, src, dst, padding, dilation); \
+  } \
+  KERNEL_BOUNDS(256, conv_transpose1d_##T, size_t, size_t l_out, size_t stride, size_t padding, size_t, size_t dilation, \
+                const size_t* info, const T* src, const T* kernel, T* dst, size_t groups) { \
+    convolve<T, true>(conv1d_of(info, true, l_out, stride, padding, dilation, groups), src, kernel, dst); \
+  } \
+  KERNEL_BOUNDS(256, conv_transpose2d_##T, size_t, size_t w_out, size_t h_out, size_t stride, size_t padding, size_t, \
+                size_t dilation, const size_t* info, const T* src, const T* kernel, T* dst, size_t stride_h, \
+                size_t padding_h, size_t dilation_h, size_t groups) { \
+    convolve<T, true>(conv2d_of(info, true, h_out, w_out, stride, padding, dilation, stride_h, padding_h, dilation_h, groups), \
+                      src, kernel, dst); \
+  }
+GPU_FLOATS(CONV)
+GPU_u8(CONV)
+GPU_u32(CONV)
+
+}  // namespace gpu

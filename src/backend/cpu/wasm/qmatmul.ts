@@ -1,0 +1,164 @@
+/**
+ * x · wᵀ with quantized weights, used where they lie. Few rows of x are packed as integers and dotted with the rows of
+ * w. For many, weights are decoded to f32 panels in cache, KC of a group of columns at a time, and meet all rows of x
+ * in the tile of the matrix product: there the decoding costs little, and nothing of x is rounded.
+ */
+import { narrow, native, RESULT, slot } from "./block";
+import { arg, F32, setArg, shiftOf } from "./memory";
+import { packPanel } from "./pack";
+import { parallel, scratch } from "./pool";
+import { packActivations, packedBytes } from "./quant-activations";
+import { decodeRun } from "./quant-decode";
+import { dotRow, dotRow4 } from "./quant-dot";
+import { rowBytes } from "./quant-types";
+import { block, BLOCK_FREE, columnsOf, KC, MR, packRows, ROW } from "./tile";
+
+/** From how many rows of x on decoding pays. */
+const MANY: usize = 16;
+/** Rows of x that decoded weights meet at once. */
+const ROWS: usize = 192;
+/** Panels of decoded columns: 48 columns. */
+// @ts-ignore: RELAXED is a build constant
+const PANELS: usize = RELAXED ? 4 : 6;
+const COLUMNS: usize = 48;
+/** Weights that are worth a chunk. */
+const CHUNK: usize = 131072;
+
+// Scratch of the decoding kernel: lines of a panel, panels, a block of results.
+const LINES: usize = BLOCK_FREE;
+const PANEL: usize = LINES + 12 * KC * 4;
+const RESULTS: usize = PANEL + PANELS * KC * ROW;
+
+// Arguments: 0 type, 1 dtype, 2 m, 3 n, 4 k, 5 x (packed), 6 w, 7 out
+const TYPE = 0;
+const DTYPE = 1;
+const M = 2;
+const N = 3;
+const K = 4;
+const X = 5;
+const W = 6;
+const OUT = 7;
+
+/** Rows of packed floats, padded to whole panels. */
+// @ts-ignore: decorator
+@inline
+function paddedRows(m: usize): usize {
+  return (min(m, ROWS) + MR - 1) / MR * MR;
+}
+
+/** Bytes of temporary memory. */
+export function qmatmulTmp(type: i32, m: usize, k: usize): usize {
+  return m < MANY ? m * packedBytes(type, k) : (paddedRows(m) * k) << 2;
+}
+
+/** out (m × n) = x (m × k, contiguous) · wᵀ (n × k). x and out: f32, f16 or bf16. */
+export function qmatmul(type: i32, dtype: i32, m: usize, n: usize, k: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+  const shift = shiftOf(dtype);
+  if (m == 0 || n == 0) return;
+  if (k == 0) return memory.fill(out, 0, (m * n) << shift);
+  if (m < MANY) {
+    packActivations(type, dtype, m, k, x, tmp);
+    setArguments(type, dtype, m, n, k, tmp, w, out);
+    return parallel(dotChunk, n, max<usize>(1, CHUNK / (m * k)));
+  }
+  for (let i: usize = 0; i < m; i += ROWS) {
+    const rows = min(ROWS, m - i);
+    setArguments(type, dtype, rows, n, k, x + ((i * k) << shift), w, tmp);
+    parallel(packChunk, (k - 1) / KC + 1, max<usize>(1, CHUNK / 4 / (rows * KC)));
+    setArguments(type, dtype, rows, n, k, tmp, w, out + ((i * n) << shift));
+    parallel(decodeChunk, (n - 1) / COLUMNS + 1, 1);
+  }
+}
+
+function setArguments(type: i32, dtype: i32, m: usize, n: usize, k: usize, x: usize, w: usize, out: usize): void {
+  setArg<i32>(TYPE, type);
+  setArg<i32>(DTYPE, dtype);
+  setArg<usize>(M, m);
+  setArg<usize>(N, n);
+  setArg<usize>(K, k);
+  setArg<usize>(X, x);
+  setArg<usize>(W, w);
+  setArg<usize>(OUT, out);
+}
+
+/** Columns lo … hi−1 of the result. */
+function dotChunk(lo: usize, hi: usize): void {
+  const type = arg<i32>(TYPE);
+  const dtype = arg<i32>(DTYPE);
+  const m = arg<usize>(M);
+  const n = arg<usize>(N);
+  const k = arg<usize>(K);
+  const x = arg<usize>(X);
+  const bytes = packedBytes(type, k);
+  const line = rowBytes(type, k);
+  const results = slot(RESULT);
+  for (let i: usize = 0; i < m; ) {
+    const row = x + i * bytes;
+    const left = m - i;
+    const count: usize = left >= 3 ? min<usize>(left, 4) : 1;
+    for (let j = lo; j < hi; j++) {
+      const w = arg<usize>(W) + j * line;
+      if (count == 1) store<f32>(results, dotRow(type, w, row, k));
+      // The third of three rows is taken twice.
+      else dotRow4(type, w, row, row + bytes, row + 2 * bytes, row + (count - 1) * bytes, k, results);
+      for (let r: usize = 0; r < count; r++) put(dtype, results + (r << 2), arg<usize>(OUT) + (((i + r) * n + j) << shiftOf(dtype)));
+    }
+    i += count;
+  }
+}
+
+// @ts-ignore: decorator
+@inline
+function put(dtype: i32, from: usize, to: usize): void {
+  if (native(dtype)) store<f32>(to, load<f32>(from));
+  else narrow(dtype, from, to, 1);
+}
+
+/** Slices lo … hi−1 of k: all rows of x as panels of the tile. */
+function packChunk(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const m = arg<usize>(M);
+  const k = arg<usize>(K);
+  for (let i = lo; i < hi; i++) {
+    const p = i * KC;
+    packRows(dtype, arg<usize>(X) + (p << shiftOf(dtype)), k, 1, m, min(KC, k - p), arg<usize>(OUT) + ((paddedRows(m) * p) << 2));
+  }
+}
+
+/** Groups lo … hi−1 of columns. */
+function decodeChunk(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const m = arg<usize>(M);
+  const n = arg<usize>(N);
+  const k = arg<usize>(K);
+  const shift = shiftOf(dtype);
+  const direct = native(dtype);
+  for (let group = lo; group < hi; group++) {
+    const first = group * COLUMNS;
+    const cols = min(COLUMNS, n - first);
+    const out = arg<usize>(OUT) + (first << shift);
+    const c = direct ? out : scratch + RESULTS;
+    const ldc = direct ? n << 2 : cols << 2;
+    for (let p: usize = 0; p < k; p += KC) {
+      const kc = min(KC, k - p);
+      decodePanels(first, cols, p, kc);
+      block<f32>(m, cols, kc, arg<usize>(X) + ((paddedRows(m) * p) << 2), scratch + PANEL, kc * ROW, c, ldc, p > 0);
+    }
+    if (!direct) for (let r: usize = 0; r < m; r++) narrow(dtype, c + r * ldc, out + ((r * n) << shift), cols);
+  }
+}
+
+/** Weights p … p+kc−1 of some columns as panels. */
+function decodePanels(first: usize, cols: usize, p: usize, kc: usize): void {
+  const type = arg<i32>(TYPE);
+  const line = rowBytes(type, arg<usize>(K));
+  const nr = columnsOf(F32);
+  const lines = scratch + LINES;
+  let to = scratch + PANEL;
+  let w = arg<usize>(W) + first * line + rowBytes(type, p);
+  for (let j: usize = 0; j < cols; j += nr, to += kc * ROW) {
+    const width = min(nr, cols - j);
+    for (let r: usize = 0; r < width; r++, w += line) decodeRun(type, w, kc, lines + ((r * kc) << 2));
+    packPanel(F32, lines, kc, 1, width, nr, kc, to);
+  }
+}

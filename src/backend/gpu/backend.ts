@@ -1,0 +1,220 @@
+/** A GPU as a backend: each method is one op of ops/, after bringing f8e4m3, which kernels only cast, to f32. */
+import type { DType } from "../../core/dtype.ts";
+import { Layout } from "../../core/layout.ts";
+import type {
+  Backend,
+  BinaryOp,
+  Block,
+  CompareOp,
+  ConvParams,
+  ConvTransposeParams,
+  MemoryStats,
+  ReduceOp,
+  SdpaParams,
+  UnaryOp,
+  View,
+} from "../backend.ts";
+import type { Storage } from "../storage.ts";
+import { copyLayout } from "./copy.ts";
+import type { GpuPlatform } from "./driver.ts";
+import { at, Gpu } from "./gpu.ts";
+import * as conv from "./ops/conv.ts";
+import * as elementwise from "./ops/elementwise.ts";
+import * as indexing from "./ops/indexing.ts";
+import { matmul } from "./ops/matmul.ts";
+import * as reductions from "./ops/reduce.ts";
+import * as rows from "./ops/rows.ts";
+
+const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
+
+export class GpuBackend implements Backend {
+  readonly name: string;
+  readonly gpu: Gpu;
+
+  constructor(name: string, platform: GpuPlatform, ordinal: number) {
+    this.name = name;
+    this.gpu = new Gpu(this, platform, ordinal);
+  }
+
+  alloc(bytes: number): Block {
+    return this.gpu.alloc(bytes);
+  }
+
+  free(block: Block): void {
+    this.gpu.free(block);
+  }
+
+  memory(): MemoryStats {
+    return this.gpu.memory();
+  }
+
+  trim(): void {
+    this.gpu.trim();
+  }
+
+  synchronize(): Promise<void> {
+    return this.gpu.synchronize();
+  }
+
+  write(dst: Storage, byteOffset: number, data: Uint8Array): void {
+    this.gpu.write(dst, byteOffset, data);
+  }
+
+  read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {
+    return this.gpu.read(src, byteOffset, byteLength);
+  }
+
+  readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {
+    return this.gpu.readSync(src, byteOffset, byteLength);
+  }
+
+  fill(dtype: DType, n: number, value: number | bigint): Storage {
+    return elementwise.constant(this.gpu, dtype, n, value);
+  }
+
+  random(kind: "uniform" | "normal", dtype: DType, n: number, seed: bigint, a: number, b: number): Storage {
+    return elementwise.random(this.gpu, kind, dtype, n, seed, a, b);
+  }
+
+  unary(op: UnaryOp, x: View, param: number): Storage {
+    return this.#widened([x], ([w]) =>
+      elementwise.map(this.gpu, `u${op}_${w.storage.dtype}`, w, w.storage.dtype, { param }),
+    );
+  }
+
+  affine(x: View, mul: number, add: number): Storage {
+    return this.#widened([x], ([w]) =>
+      elementwise.map(this.gpu, `affine_${w.storage.dtype}`, w, w.storage.dtype, { mul, add }),
+    );
+  }
+
+  binary(op: BinaryOp, a: View, b: View): Storage {
+    return this.#widened([a, b], ([x, y]) =>
+      elementwise.zip(this.gpu, `b${op}_${x.storage.dtype}`, x, y, x.storage.dtype),
+    );
+  }
+
+  compare(op: CompareOp, a: View, b: View): Storage {
+    return this.#widened([a, b], ([x, y]) => elementwise.zip(this.gpu, `${op}_${x.storage.dtype}`, x, y, "u8"), false);
+  }
+
+  where(cond: View, onTrue: View, onFalse: View): Storage {
+    return elementwise.where(this.gpu, cond, onTrue, onFalse);
+  }
+
+  cast(x: View, to: DType): Storage {
+    return elementwise.map(this.gpu, `cast_${x.storage.dtype}_${to}`, x, to);
+  }
+
+  copy(src: View, dst: View): void {
+    copyLayout(this.gpu, src.storage.dtype, at(src), src.layout, at(dst), dst.layout);
+  }
+
+  reduce(op: ReduceOp, x: View, dims: number): Storage {
+    return this.#widened([x], ([w]) => reductions.reduce(this.gpu, op, w, dims), !op.startsWith("arg"));
+  }
+
+  cumsum(x: View): Storage {
+    return this.#widened([x], ([w]) => reductions.cumsum(this.gpu, w));
+  }
+
+  argsort(x: View, descending: boolean): Storage {
+    return this.#widened([x], ([w]) => reductions.argsort(this.gpu, w, descending), false);
+  }
+
+  indexSelect(x: View, ids: View, dim: number): Storage {
+    return indexing.indexSelect(this.gpu, x, ids, dim);
+  }
+
+  gather(x: View, ids: View, dim: number): Storage {
+    return indexing.gather(this.gpu, x, ids, ids.layout, dim);
+  }
+
+  scatter(dst: View, ids: View, src: View, dim: number, add: boolean): void {
+    indexing.scatter(this.gpu, dst, ids, ids.layout.strides, src, dim, add);
+  }
+
+  indexAdd(dst: View, ids: View, src: View, dim: number): void {
+    indexing.indexAdd(this.gpu, dst, ids, src, dim);
+  }
+
+  matmul(a: View, b: View): Storage {
+    return this.#widened([a, b], ([x, y]) => matmul(this.gpu, x, y));
+  }
+
+  conv2d(x: View, w: View, p: ConvParams): Storage {
+    const size = [2, 3].map((i) => {
+      const reach = p.dilation[i - 2]! * (w.layout.shape[i]! - 1) + 1;
+      return Math.floor((x.layout.shape[i]! + 2 * p.padding[i - 2]! - reach) / p.stride[i - 2]!) + 1;
+    }) as [number, number];
+    return this.#widened([x, w], ([a, b]) => conv.conv2d(this.gpu, a, b, p, size));
+  }
+
+  convTranspose2d(x: View, w: View, p: ConvTransposeParams): Storage {
+    const size = [2, 3].map((i) => {
+      const reach = p.dilation[i - 2]! * (w.layout.shape[i]! - 1) + 1;
+      return (x.layout.shape[i]! - 1) * p.stride[i - 2]! - 2 * p.padding[i - 2]! + reach + p.outputPadding[i - 2]!;
+    }) as [number, number];
+    return this.#widened([x, w], ([a, b]) => conv.convTranspose2d(this.gpu, a, b, p, size));
+  }
+
+  pool2d(kind: "avg" | "max", x: View, kernel: readonly [number, number], stride: readonly [number, number]): Storage {
+    return this.#widened([x], ([w]) => conv.pool2d(this.gpu, kind, w, kernel, stride));
+  }
+
+  upsampleNearest2d(x: View, size: readonly [number, number]): Storage {
+    return this.#widened([x], ([w]) => conv.upsampleNearest2d(this.gpu, w, size));
+  }
+
+  upsampleBilinear2d(
+    x: View,
+    size: readonly [number, number],
+    alignCorners: boolean,
+    steps: readonly [number, number] | null,
+  ): Storage {
+    return this.#widened([x], ([w]) => conv.upsampleBilinear2d(this.gpu, w, size, alignCorners, steps));
+  }
+
+  softmax(x: View, log: boolean): Storage {
+    return this.#widened([x], ([w]) => rows.softmax(this.gpu, w, log));
+  }
+
+  rmsNorm(x: View, weight: View | null, eps: number): Storage {
+    return this.#widened([x, weight], ([a, w]) => rows.rmsNorm(this.gpu, a, w, eps));
+  }
+
+  layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
+    return this.#widened([x, weight, bias], ([a, w, b]) => rows.layerNorm(this.gpu, a, w, b, eps));
+  }
+
+  rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {
+    return this.#widened([x, cos, sin], ([a, c, s]) => rows.rope(this.gpu, kind, a, c, s));
+  }
+
+  sdpa(_q: View, _k: View, _v: View, _mask: View | null, _p: SdpaParams): Storage | null {
+    return null;
+  }
+
+  /** Runs `run` on the views as they are, or on f32 copies where they are f8e4m3; `back` rounds the result to f8e4m3. */
+  #widened<const V extends readonly (View | null)[]>(views: V, run: (views: V) => Storage, back = true): Storage {
+    if (!views.some(isF8)) return run(views);
+    const wide = views.map((v) => {
+      if (!v) return null;
+      const storage = this.cast(v, "f32");
+      storage.retain();
+      return { storage, layout: Layout.contiguous(v.layout.shape) };
+    });
+    try {
+      const y = run(wide as unknown as V);
+      if (!back) return y;
+      y.retain();
+      try {
+        return this.cast({ storage: y, layout: Layout.contiguous([y.length]) }, "f8e4m3");
+      } finally {
+        y.release();
+      }
+    } finally {
+      for (const v of wide) v?.storage.release();
+    }
+  }
+}

@@ -1,0 +1,198 @@
+/**
+ * One GPU ready for work: memory, transfers, launches and layouts on the device. The ops beside it are functions over
+ * this class; it knows nothing of tensors beyond views.
+ */
+import { type DType, sizeOf } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import { collapse, Layout, numel } from "../../core/layout.ts";
+import type { Backend, Block, MemoryStats, View } from "../backend.ts";
+import { Storage } from "../storage.ts";
+import { Usage } from "../usage.ts";
+import { Allocator } from "./allocator.ts";
+import { copyLayout } from "./copy.ts";
+import type { Blas, GpuContext, GpuPlatform } from "./driver.ts";
+import { KernelCache } from "./kernel-cache.ts";
+import { Launcher, type Values } from "./launcher.ts";
+import { Staging } from "./staging.ts";
+
+export interface GpuBlock extends Block {
+  readonly at: number;
+}
+
+/** Distinct layouts kept on the device before the table is begun anew. */
+const MAX_LAYOUTS = 16_384;
+
+export const addressOf = (storage: Storage): number => (storage.block as GpuBlock).at;
+/** The address of a view's first element. */
+export const at = (view: View): number => addressOf(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
+
+export class Gpu {
+  readonly backend: Backend;
+  readonly context: GpuContext;
+  readonly cache = new KernelCache();
+  readonly #allocator: Allocator;
+  readonly #staging: Staging;
+  readonly #launcher: Launcher;
+  readonly #usage = new Usage();
+  readonly #layouts = new Map<string, number>();
+  readonly #openBlas: () => Blas;
+  #blas: Blas | null | undefined;
+  #blasProblem = "";
+  /** Where kernels note a bad id: flag, id, position. */
+  readonly #error: number;
+  #errorOp: { readonly op: string; readonly size: number; readonly dim: number } | undefined;
+
+  constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
+    this.backend = backend;
+    this.context = platform.driver.open(ordinal);
+    this.#allocator = new Allocator(this.context, backend.name);
+    this.#staging = new Staging(this.context);
+    this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
+    this.#openBlas = () => platform.blas(this.context);
+    this.#error = this.#allocator.alloc(24);
+    this.context.memset(BigInt(this.#error), 0, 24);
+  }
+
+  get multiprocessors(): number {
+    return this.context.properties.multiprocessors;
+  }
+
+  /** rocBLAS or cuBLAS, or null where neither was found; then Wick's own kernels multiply. */
+  get blas(): Blas | null {
+    if (this.#blas === undefined) {
+      try {
+        this.#blas = process.env["WICK_BLAS"] === "none" ? null : this.#openBlas();
+        if (this.#blas === null) this.#blasProblem = "turned off by WICK_BLAS=none";
+      } catch (error) {
+        this.#blas = null;
+        this.#blasProblem = error instanceof Error ? error.message : String(error);
+      }
+    }
+    return this.#blas;
+  }
+
+  /** Why there is no BLAS library; empty when there is one. */
+  get blasProblem(): string {
+    return this.blas ? "" : this.#blasProblem;
+  }
+
+  alloc(bytes: number): GpuBlock {
+    const block = { at: this.#allocator.alloc(bytes), bytes };
+    this.#usage.add(bytes);
+    return block;
+  }
+
+  free(block: Block): void {
+    this.#allocator.release((block as GpuBlock).at);
+    this.#usage.remove(block.bytes);
+  }
+
+  memory(): MemoryStats {
+    return this.#usage.stats(this.#allocator.cached);
+  }
+
+  trim(): void {
+    this.#allocator.trim();
+  }
+
+  /** A new storage; the caller enqueues what fills it. */
+  make(dtype: DType, n: number): Storage {
+    return Storage.alloc(this.backend, dtype, n);
+  }
+
+  /** Fills a new storage by `run`, which is given its address; nothing runs for zero elements. */
+  fill(dtype: DType, n: number, run: (out: number) => void): Storage {
+    const storage = this.make(dtype, n);
+    if (n > 0) run(addressOf(storage));
+    return storage;
+  }
+
+  /** Memory for the ops enqueued by `run`. It may be reused at once afterwards: later work runs after them. */
+  temporary<T>(bytes: number, run: (at: number) => T): T {
+    const tmp = this.#allocator.alloc(bytes);
+    try {
+      return run(tmp);
+    } finally {
+      this.#allocator.release(tmp);
+    }
+  }
+
+  launch(name: string, values: Values): void {
+    this.#launcher.launch(name, values);
+  }
+
+  /** The arguments num_dims and info of elementwise kernels: dims merged, info 0 where all operands are contiguous. */
+  layouts(...layouts: Layout[]): { num_dims: number; info: number } {
+    if (layouts.every((l) => l.isContiguous())) return { num_dims: 0, info: 0 };
+    const { shape, strides } = collapse(layouts);
+    if (shape.length === 0) return { num_dims: 0, info: 0 };
+    return { num_dims: shape.length, info: this.words(shape, ...strides) };
+  }
+
+  /** Numbers as 64-bit words on the device. Each distinct row is uploaded once, so that launches copy nothing. */
+  words(...parts: readonly (readonly number[])[]): number {
+    const words = parts.flat();
+    const key = words.join();
+    let address = this.#layouts.get(key);
+    if (address === undefined) {
+      if (this.#layouts.size >= MAX_LAYOUTS) {
+        for (const old of this.#layouts.values()) this.#allocator.release(old);
+        this.#layouts.clear();
+      }
+      address = this.#allocator.alloc(words.length * 8);
+      this.#staging.upload(BigInt(address), new Uint8Array(BigInt64Array.from(words, BigInt).buffer));
+      this.#layouts.set(key, address);
+    }
+    return address;
+  }
+
+  /** The address of the view's elements in row-major order: its own, or that of a temporary copy; 0 for no view. */
+  packed<T>(view: View | null, run: (at: number) => T): T {
+    if (!view) return run(0);
+    if (view.layout.isContiguous()) return run(at(view));
+    const { dtype } = view.storage;
+    return this.temporary(numel(view.layout.shape) * sizeOf(dtype), (to) => {
+      copyLayout(this, dtype, at(view), view.layout, to, Layout.contiguous(view.layout.shape));
+      return run(to);
+    });
+  }
+
+  write(dst: Storage, byteOffset: number, data: Uint8Array): void {
+    this.#staging.upload(BigInt(addressOf(dst) + byteOffset), data);
+  }
+
+  async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {
+    const bytes = await this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength);
+    if (this.#errorOp) this.#checkIndex(await this.#staging.download(BigInt(this.#error), 24));
+    return bytes;
+  }
+
+  readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {
+    const bytes = this.#staging.downloadSync(BigInt(addressOf(src) + byteOffset), byteLength);
+    if (this.#errorOp) this.#checkIndex(this.#staging.downloadSync(BigInt(this.#error), 24));
+    return bytes;
+  }
+
+  async synchronize(): Promise<void> {
+    await this.context.synchronize();
+    if (this.#errorOp) this.#checkIndex(await this.#staging.download(BigInt(this.#error), 24));
+  }
+
+  /** The flag that an indexing kernel gets; the next read or synchronize() looks at it. */
+  watchIndex(op: string, size: number, dim: number): number {
+    this.#errorOp = { op, size, dim };
+    return this.#error;
+  }
+
+  #checkIndex(flag: Uint8Array): void {
+    const { op, size, dim } = this.#errorOp!;
+    this.#errorOp = undefined;
+    const [bad, id, position] = new BigInt64Array(flag.buffer, flag.byteOffset, 3);
+    if (bad === 0n) return;
+    this.context.memset(BigInt(this.#error), 0, 24);
+    fail(
+      "InvalidIndex",
+      `${this.backend.name}: an op since the last read was given id ${id} at position ${position}, which is out of range; the last such op was ${op} on dim ${dim} of size ${size}`,
+    );
+  }
+}

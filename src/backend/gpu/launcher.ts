@@ -1,0 +1,119 @@
+/**
+ * Turns a kernel's name and argument values into a launch. Programs are compiled on first use, one per kernel file and
+ * dtype, and found in the disk cache afterwards; argument blocks are allocated once per kernel and reused.
+ */
+import { type DType, encode } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import { type ArgKind, argBytes, type Kernel, kernelNamed, type Sizes } from "./catalogue.ts";
+import type { ArgumentBlock, GpuContext, Handle, KernelCompiler } from "./driver.ts";
+import type { KernelCache } from "./kernel-cache.ts";
+import { kernelSource } from "./source.ts";
+
+/** Values by argument name. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
+export type Values = Readonly<Record<string, number | bigint>>;
+
+interface Loaded {
+  readonly kernel: Kernel;
+  readonly fn: Handle;
+  readonly args: ArgumentBlock;
+}
+
+export class Launcher {
+  readonly #context: GpuContext;
+  readonly #compiler: () => KernelCompiler;
+  readonly #cache: KernelCache;
+  readonly #loaded = new Map<string, Loaded>();
+  readonly #modules = new Map<string, Handle>();
+
+  constructor(context: GpuContext, compiler: () => KernelCompiler, cache: KernelCache) {
+    this.#context = context;
+    this.#compiler = compiler;
+    this.#cache = cache;
+  }
+
+  launch(name: string, values: Values): void {
+    const { kernel, fn, args } = this.#loaded.get(name) ?? this.#load(name);
+    for (let i = 0; i < kernel.args.length; i++) {
+      const { name: argument, kind } = kernel.args[i]!;
+      const value = values[argument];
+      if (value === undefined) fail("DriverError", `kernel ${name} was not given its argument ${argument}`);
+      write(args.view, args.offsets[i]!, kind === "T" ? (kernel.unit as DType) : kind, value);
+    }
+    const { grid, block, shared } = kernel.launch(values as Sizes);
+    this.#context.launch(fn, { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared }, args);
+  }
+
+  #load(name: string): Loaded {
+    const kernel = kernelNamed(name);
+    const fn = this.#context.getFunction(this.#module(kernel.file, kernel.unit), name);
+    const args = this.#context.argumentBlock(kernel.args.map((arg) => argBytes(kernel, arg)));
+    const loaded = { kernel, fn, args };
+    this.#loaded.set(name, loaded);
+    return loaded;
+  }
+
+  #module(file: string, unit: string): Handle {
+    const id = `${file}:${unit}`;
+    let module = this.#modules.get(id);
+    if (module === undefined) {
+      module = this.#context.loadModule(this.#code(`${file}.hip`, unit));
+      this.#modules.set(id, module);
+    }
+    return module;
+  }
+
+  #code(file: string, unit: string): Uint8Array {
+    const { arch } = this.#context.properties;
+    const compiler = this.#compiler();
+    const source = kernelSource(file);
+    const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
+    const key = { source, options, arch, compiler: `${compiler.library} ${compiler.version}` };
+    const cached = this.#cache.get(key);
+    if (cached) return cached;
+    if (!compiler.supports(arch)) {
+      fail(
+        "DeviceUnavailable",
+        `${this.#context.properties.name} has the architecture ${arch}, which ${compiler.library} ${compiler.version} does not know; install a newer release`,
+      );
+    }
+    const code = compiler.compile(source, file, arch, options);
+    this.#cache.put(key, code);
+    return code;
+  }
+}
+
+function write(view: DataView, at: number, kind: Exclude<ArgKind, "T"> | DType, value: number | bigint): void {
+  switch (kind) {
+    case "size":
+    case "ptr":
+    case "u64":
+    case "i64":
+      if (typeof value === "number" && value >= 0) {
+        // Two halves: a BigInt would be made and dropped for every argument of every launch.
+        view.setUint32(at, value, true);
+        view.setUint32(at + 4, value / 2 ** 32, true);
+      } else {
+        view.setBigInt64(at, BigInt.asIntN(64, BigInt(value)), true);
+      }
+      return;
+    case "u32":
+      view.setUint32(at, Number(value), true);
+      return;
+    case "i32":
+      view.setInt32(at, Number(value), true);
+      return;
+    case "u8":
+      view.setUint8(at, Number(value));
+      return;
+    case "f32":
+      view.setFloat32(at, Number(value), true);
+      return;
+    case "f64":
+      view.setFloat64(at, Number(value), true);
+      return;
+    default: {
+      const bytes = encode([value], kind);
+      for (let i = 0; i < bytes.length; i++) view.setUint8(at + i, bytes[i]!);
+    }
+  }
+}

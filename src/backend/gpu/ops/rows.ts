@@ -1,0 +1,66 @@
+/** Softmax, norms and rotary embeddings: fused kernels over rows. */
+import type { View } from "../../backend.ts";
+import type { Storage } from "../../storage.ts";
+import { rowThreads } from "../catalogue.ts";
+import type { Gpu } from "../gpu.ts";
+
+export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
+  const { dtype } = x.storage;
+  const cols = x.layout.shape.at(-1)!;
+  const n = x.layout.numel;
+  return gpu.fill(dtype, n, (dst) =>
+    gpu.packed(x, (src) => {
+      const sizes = { n_cols: cols, n_rows: n / cols, block_size: rowThreads(cols, dtype) };
+      gpu.launch(`${log ? "log_softmax" : "softmax"}_${dtype}`, { src, dst, ...sizes });
+    }),
+  );
+}
+
+export function rmsNorm(gpu: Gpu, x: View, weight: View | null, eps: number): Storage {
+  return norm(gpu, x, weight, null, (sizes) => gpu.launch(`rmsnorm_${x.storage.dtype}`, { ...sizes, eps }));
+}
+
+export function layerNorm(gpu: Gpu, x: View, weight: View | null, bias: View | null, eps: number): Storage {
+  return norm(gpu, x, weight, bias, (sizes) => gpu.launch(`layernorm_${x.storage.dtype}`, { ...sizes, eps }));
+}
+
+function norm(
+  gpu: Gpu,
+  x: View,
+  weight: View | null,
+  bias: View | null,
+  run: (values: Record<string, number>) => void,
+): Storage {
+  const { dtype } = x.storage;
+  const cols = x.layout.shape.at(-1)!;
+  const n = x.layout.numel;
+  return gpu.fill(dtype, n, (dst) =>
+    gpu.packed(x, (src) =>
+      gpu.packed(weight, (alpha) =>
+        gpu.packed(bias, (beta) =>
+          run({ src, dst, alpha, beta, n_cols: cols, n_rows: n / cols, block_size: rowThreads(cols, dtype) }),
+        ),
+      ),
+    ),
+  );
+}
+
+export function rope(gpu: Gpu, kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {
+  const { dtype } = x.storage;
+  const [b, y, z, d] = x.layout.shape as [number, number, number, number];
+  const [h, t] = kind === "rope_thd" ? [z, y] : [y, z];
+  const perBatch = cos.layout.rank === 3;
+  return gpu.fill(dtype, x.layout.numel, (dst) =>
+    gpu.packed(x, (src) =>
+      gpu.packed(cos, (c) =>
+        gpu.packed(sin, (s) =>
+          gpu.launch(`${kind}_${dtype}`, {
+            ...{ src, cos: c, sin: s, dst, b, bh: b * h, t, h, d, td: t * d },
+            stride_b: perBatch ? h * t * d : 0,
+            table_stride: perBatch ? (cos.layout.shape[1]! * d) / 2 : 0,
+          }),
+        ),
+      ),
+    ),
+  );
+}

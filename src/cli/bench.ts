@@ -1,0 +1,136 @@
+/** `wick bench`: how fast a model reads a prompt and writes, per device. */
+import { Command } from "commander";
+import { formatBytes } from "../backend/usage.ts";
+import type { Model } from "../models/index.ts";
+import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions } from "./model-options.ts";
+
+interface Options extends ModelOptions {
+  promptTokens: number;
+  tokens: number;
+  batch: number;
+  runs: number;
+  json: boolean;
+}
+
+interface Row {
+  readonly device: string;
+  readonly dtype: string;
+  readonly batch: number;
+  readonly promptTokens: number;
+  readonly tokens: number;
+  readonly loadSeconds: number;
+  /** The medians of the runs, over all sequences of the batch. */
+  readonly promptTokensPerSecond: number;
+  readonly decodeTokensPerSecond: number;
+  readonly weightsBytes: number;
+  readonly peakBytes: number;
+}
+
+export function benchCommand(): Command {
+  const command = new Command("bench").description("Measure prompt and decode rates and memory");
+  return addModelOptions(command, { devices: true })
+    .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
+    .option("--tokens <n>", "tokens to decode", count(1), 64)
+    .option("--batch <n>", "sequences side by side", count(1), 1)
+    .option("--runs <n>", "measured runs after a first one that warms up; the median counts", count(1), 3)
+    .option("--json", "print JSON", false)
+    .addHelpText(
+      "after",
+      `
+Several devices are separated by commas. The tokens are random, so every run does the same work.
+
+Examples:
+  wick bench
+  wick bench --model ./Llama-3.2-1B --device cpu --prompt-tokens 512 --tokens 128
+  wick bench --dtype bf16 --batch 4 --json`,
+    )
+    .action(run);
+}
+
+async function run(options: Options): Promise<void> {
+  const abort = new AbortController();
+  const stop = () => abort.abort();
+  process.once("SIGINT", stop);
+  const rows: Row[] = [];
+  try {
+    for (const device of options.device.split(",")) rows.push(await measure({ ...options, device }, abort.signal));
+  } catch (error) {
+    if (!isAbort(error)) throw error;
+    process.exitCode = 130;
+  } finally {
+    process.off("SIGINT", stop);
+  }
+  if (options.json) console.log(JSON.stringify({ model: options.model, results: rows }, null, 2));
+  else if (rows.length > 0) console.log(table(rows).join("\n"));
+}
+
+async function measure(options: Options, signal: AbortSignal): Promise<Row> {
+  const { batch, promptTokens, tokens, runs } = options;
+  const start = performance.now();
+  using model = await loadWithProgress(options, { signal });
+  const loadSeconds = (performance.now() - start) / 1000;
+  const weightsBytes = model.device.memory().live;
+  const times: { prompt: number; decode: number }[] = [];
+  for (let i = 0; i <= runs; i++) {
+    const time = await once(model, options, signal);
+    if (i > 0) times.push(time);
+  }
+  return {
+    device: model.device.name,
+    dtype: model.dtype,
+    batch,
+    promptTokens,
+    tokens,
+    loadSeconds,
+    promptTokensPerSecond: (batch * promptTokens) / median(times.map((t) => t.prompt)),
+    // The first token comes with the prompt.
+    decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
+    weightsBytes,
+    peakBytes: model.device.memory().peak,
+  };
+}
+
+/** Seconds until the first token, and from there to the last. */
+async function once(
+  model: Model,
+  { batch, promptTokens, tokens }: Options,
+  signal: AbortSignal,
+): Promise<{ prompt: number; decode: number }> {
+  const { vocabSize } = model.config;
+  const prompts = Array.from({ length: batch }, (_, b) =>
+    Array.from({ length: promptTokens }, (_, i) => (7919 * (i + 1) + 104729 * b) % vocabSize),
+  );
+  const start = performance.now();
+  let first = 0;
+  for await (const _ of model.generateBatch(prompts, { maxTokens: tokens, ignoreEos: true, signal })) {
+    if (first === 0) first = performance.now();
+  }
+  return { prompt: (first - start) / 1000, decode: (performance.now() - first) / 1000 };
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+function table(rows: readonly Row[]): string[] {
+  const columns: [head: string, cell: (row: Row) => string][] = [
+    ["device", (row) => row.device],
+    ["dtype", (row) => row.dtype],
+    ["batch", (row) => String(row.batch)],
+    ["load", (row) => `${row.loadSeconds.toFixed(2)} s`],
+    ["prompt tokens/s", (row) => row.promptTokensPerSecond.toFixed(1)],
+    ["decode tokens/s", (row) => row.decodeTokensPerSecond.toFixed(1)],
+    ["weights", (row) => formatBytes(row.weightsBytes)],
+    ["peak", (row) => formatBytes(row.peakBytes)],
+  ];
+  const cells = [columns.map(([head]) => head), ...rows.map((row) => columns.map(([, cell]) => cell(row)))];
+  const widths = columns.map((_, c) => Math.max(...cells.map((line) => line[c]!.length)));
+  return cells.map((line) =>
+    line
+      .map((cell, c) => cell.padEnd(widths[c]!))
+      .join("  ")
+      .trimEnd(),
+  );
+}

@@ -1,0 +1,117 @@
+/** `wick generate`: a model continues a text. */
+import { text as readAll } from "node:stream/consumers";
+import { Command } from "commander";
+import type { Finish, Model } from "../models/index.ts";
+import {
+  addModelOptions,
+  addSamplingOptions,
+  generateOptions,
+  isAbort,
+  loadWithProgress,
+  type ModelOptions,
+  type SamplingFlags,
+} from "./model-options.ts";
+
+interface Options extends ModelOptions, SamplingFlags {
+  prompt: string;
+  json: boolean;
+}
+
+export function generateCommand(): Command {
+  const command = new Command("generate").description("Let a model continue a text");
+  addModelOptions(command);
+  command.option("--prompt <text>", 'the text to continue; "-" reads it from stdin', "Once upon a time");
+  return addSamplingOptions(command, 256)
+    .option("--json", "print the result as JSON when it is complete", false)
+    .addHelpText(
+      "after",
+      `
+Examples:
+  wick generate
+  wick generate --prompt "The princess opened the door and" --max-tokens 100
+  wick generate --model ./Llama-3.2-1B --temperature 0 --stop "\\n\\n"
+  wick generate --seed 7 --top-p 0.9 --json
+  echo "It was a dark night" | wick generate --prompt -
+
+Ctrl-C ends the text (exit code 130).`,
+    )
+    .action(run);
+}
+
+async function run(options: Options): Promise<void> {
+  const abort = new AbortController();
+  const stop = () => abort.abort();
+  process.once("SIGINT", stop);
+  try {
+    const prompt = options.prompt === "-" ? await readAll(process.stdin) : options.prompt;
+    using model = await loadWithProgress(options, { signal: abort.signal });
+    const result = await stream(model, prompt, options, abort.signal);
+    if (options.json)
+      console.log(JSON.stringify({ model: options.model, device: model.device.name, ...result }, null, 2));
+    else console.error(summary(result));
+    if (result.finish === "aborted") process.exitCode = 130;
+  } catch (error) {
+    if (!isAbort(error)) throw error;
+    process.exitCode = 130;
+  } finally {
+    process.off("SIGINT", stop);
+  }
+}
+
+interface Result {
+  readonly prompt: string;
+  readonly text: string;
+  readonly finish: Finish | "aborted";
+  readonly promptTokens: number;
+  readonly tokens: readonly number[];
+  /** Until the first token, and per second after it. */
+  readonly promptSeconds: number;
+  readonly tokensPerSecond: number;
+}
+
+async function stream(model: Model, prompt: string, options: Options, signal: AbortSignal): Promise<Result> {
+  const ids = model.encode(prompt);
+  const tokens: number[] = [];
+  let text = "";
+  let finish: Result["finish"] = "aborted";
+  const write = (piece: string): void => {
+    text += piece;
+    if (!options.json) process.stdout.write(piece);
+  };
+  if (!options.json) process.stdout.write(prompt);
+  const start = performance.now();
+  let first = start;
+  try {
+    for await (const piece of model.generate(ids, { ...generateOptions(options), signal })) {
+      if (tokens.length === 0) first = performance.now();
+      tokens.push(piece.token);
+      write(piece.text);
+      finish = piece.finish ?? finish;
+    }
+  } catch (error) {
+    if (!isAbort(error)) throw error;
+  }
+  const end = performance.now();
+  if (!options.json) process.stdout.write("\n");
+  return {
+    prompt,
+    text,
+    finish,
+    promptTokens: ids.length,
+    tokens,
+    promptSeconds: (first - start) / 1000,
+    tokensPerSecond: tokens.length > 1 ? ((tokens.length - 1) * 1000) / (end - first) : 0,
+  };
+}
+
+function summary({ promptTokens, tokens, promptSeconds, tokensPerSecond, finish }: Result): string {
+  const rate = promptSeconds > 0 ? ` (${(promptTokens / promptSeconds).toFixed(1)} tokens/s)` : "";
+  const why: Record<Result["finish"], string> = {
+    length: "the limit of --max-tokens",
+    context: "the context is full",
+    token: "the end of the text",
+    string: "a stop string",
+    aborted: "stopped",
+  };
+  return `prompt ${promptTokens} tokens${rate}, generated ${tokens.length} tokens (${tokensPerSecond.toFixed(1)} tokens/s); ${why[finish]}`;
+}

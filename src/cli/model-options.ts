@@ -1,0 +1,97 @@
+/** What the commands that run a model share: their options, and loading with a progress bar. */
+import { fileURLToPath } from "node:url";
+import { type Command, InvalidArgumentError, Option } from "commander";
+import { Device } from "../backend/device.ts";
+import { type ComputeType, type GenerateOptions, loadModel, type Model } from "../models/index.ts";
+import { ProgressBar } from "./progress.ts";
+
+/** The model that comes with the package. */
+const BUNDLED = fileURLToPath(new URL("../../models/fable-7m.Q8_0.gguf", import.meta.url));
+
+export interface ModelOptions {
+  model: string;
+  device: string;
+  dtype?: ComputeType;
+  threads?: number;
+}
+
+export interface SamplingFlags {
+  maxTokens: number;
+  temperature: number;
+  topK: number;
+  topP: number;
+  minP: number;
+  repetitionPenalty: number;
+  seed?: number;
+  stop?: string[];
+}
+
+export function count(least: number): (text: string) => number {
+  return (text) => {
+    const n = Number(text);
+    if (text.trim() === "" || !Number.isSafeInteger(n) || n < least)
+      throw new InvalidArgumentError(`must be a whole number from ${least} up.`);
+    return n;
+  };
+}
+
+/** Numbers within limits, which the help names. */
+function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) => number {
+  return (text) => {
+    const n = Number(text);
+    if (text.trim() === "" || !(n >= low && n <= high)) {
+      const limits = high === Number.POSITIVE_INFINITY ? `from ${low} up` : `from ${low} to ${high}`;
+      throw new InvalidArgumentError(`must be a number ${limits}.`);
+    }
+    return n;
+  };
+}
+
+export function addModelOptions(command: Command, { devices = false } = {}): Command {
+  return command
+    .option("--model <path>", "a model's folder or file (default: the bundled fable-7m)", BUNDLED)
+    .option(devices ? "--device <names>" : "--device <name>", "the device to run on", "cpu")
+    .addOption(
+      new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU)").choices(["f32", "f16", "bf16"]),
+    )
+    .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count(1));
+}
+
+export function addSamplingOptions(command: Command, maxTokens: number): Command {
+  const collect = (text: string, before: string[] = []): string[] => [...before, text];
+  return command
+    .option("--max-tokens <n>", "the most tokens to generate", count(1), maxTokens)
+    .option("--temperature <t>", "0 takes the likeliest token; higher is more varied", within(0), 0.7)
+    .option("--top-k <n>", "draw from the n likeliest tokens only; 0 is all", count(0), 40)
+    .option("--top-p <p>", "draw from the likeliest tokens that together reach this probability", within(0, 1), 0.95)
+    .option("--min-p <p>", "draw from tokens at least this share as likely as the likeliest", within(0, 1), 0)
+    .option("--repetition-penalty <x>", "above 1 makes repetition less likely", within(0), 1.1)
+    .option("--seed <n>", "makes the draws repeatable", count(0))
+    .option("--stop <text>", "end at this text; may be given several times", collect);
+}
+
+export function generateOptions(flags: SamplingFlags): GenerateOptions {
+  const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop } = flags;
+  return { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
+}
+
+/** Loads with a bar on stderr, where that is a terminal. */
+export async function loadWithProgress(
+  { model, device, dtype, threads }: ModelOptions,
+  options: { signal?: AbortSignal } = {},
+): Promise<Model> {
+  if (threads !== undefined) Device.cpu({ threads });
+  const bar = new ProgressBar("Loading", process.stderr);
+  try {
+    return await loadModel(model, {
+      ...options,
+      device,
+      dtype,
+      onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
+    });
+  } finally {
+    bar.clear();
+  }
+}
+
+export const isAbort = (error: unknown): boolean => error instanceof Error && error.name === "AbortError";

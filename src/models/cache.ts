@@ -1,0 +1,100 @@
+/** The keys and values of every layer for a batch of sequences, and where each sequence starts. */
+import type { Device } from "../backend/device.ts";
+import type { DType } from "../core/dtype.ts";
+import { fail } from "../core/errors.ts";
+import { KvCache, RotatingKvCache } from "../nn/index.ts";
+import { Tensor } from "../tensor/index.ts";
+import type { ModelConfig } from "./config.ts";
+import type { Positions } from "./rotary.ts";
+
+/**
+ * Added to the scores of padding. Finite, so that rows of padding, which see nothing else, stay finite too: a NaN in
+ * their keys and values would reach every other row through 0 · NaN.
+ */
+const MASKED = -30_000;
+
+export interface ModelCacheOptions {
+  /** How many sequences are fed side by side. Default 1. */
+  readonly batch?: number;
+  /** How many of each sequence's first positions are padding. Default none. */
+  readonly padding?: readonly number[];
+}
+
+export class ModelCache implements Disposable {
+  readonly layers: readonly (KvCache | RotatingKvCache)[];
+  readonly batch: number;
+  readonly #padding: readonly number[] | null;
+  readonly #device: Device;
+  readonly #dtype: DType;
+  #length = 0;
+  #mask: Tensor | null = null;
+
+  constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
+    const { padding } = options;
+    this.batch = options.batch ?? padding?.length ?? 1;
+    if (padding && padding.length !== this.batch) {
+      fail("InvalidArgument", `a cache for ${this.batch} sequences was given ${padding.length} paddings`);
+    }
+    this.#padding = padding?.some((n) => n > 0) ? padding : null;
+    this.#device = device;
+    this.#dtype = dtype;
+    this.layers = config.windows.map((window) => (window > 0 ? new RotatingKvCache(window) : new KvCache()));
+  }
+
+  /** Positions fed so far, padding included. */
+  get length(): number {
+    return this.#length;
+  }
+
+  advance(positions: number): void {
+    this.#length += positions;
+  }
+
+  /** Where the next `length` positions of each sequence stand; padding counts as position 0. */
+  positions(length: number): Positions {
+    const start = this.#length;
+    if (!this.#padding) return { start, length };
+    return { each: this.#padding.map((pad) => Array.from({ length }, (_, i) => Math.max(start + i - pad, 0))) };
+  }
+
+  /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
+  mask(keys: number, total: number): Tensor | null {
+    if (!this.#padding) return null;
+    const have = this.#mask?.shape[3] ?? 0;
+    if (have < total) {
+      this.#mask?.dispose();
+      this.#mask = this.#makeMask(this.#padding, Math.max(total, 2 * have, 128));
+    }
+    return this.#mask!.narrow(3, total - keys, keys);
+  }
+
+  /** Forgets all but the first `length` positions; says whether it could. Sliding windows have lost what was before. */
+  rewind(length: number): boolean {
+    if (length === this.#length) return true;
+    if (length > 0 && this.layers.some((layer) => layer instanceof RotatingKvCache)) return false;
+    for (const layer of this.layers) {
+      if (layer instanceof KvCache) layer.truncate(length);
+      else layer.reset();
+    }
+    this.#length = length;
+    return true;
+  }
+
+  dispose(): void {
+    for (const layer of this.layers) layer.dispose();
+    this.#mask?.dispose();
+    this.#mask = null;
+    this.#length = 0;
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  #makeMask(padding: readonly number[], width: number): Tensor {
+    const values = new Float32Array(this.batch * width);
+    for (const [i, pad] of padding.entries()) values.fill(MASKED, i * width, i * width + Math.min(pad, width));
+    const shape = [this.batch, 1, 1, width];
+    return Tensor.from(values, { shape, dtype: this.#dtype, device: this.#device }).keep();
+  }
+}

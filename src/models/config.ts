@@ -1,0 +1,79 @@
+/** What a transformer of the Llama family is made of, whatever file it came from. */
+import type { DType } from "../core/dtype.ts";
+import type { ArchitectureName } from "./architectures.ts";
+
+/** How the rotary frequencies differ from theta^(−2i/d). */
+export type RopeScaling =
+  | { readonly type: "none" }
+  | { readonly type: "linear"; readonly factor: number }
+  | {
+      /** Llama 3.1: low frequencies are divided, high ones kept, those between blended. */
+      readonly type: "llama3";
+      readonly factor: number;
+      readonly lowFrequencyFactor: number;
+      readonly highFrequencyFactor: number;
+      readonly originalContext: number;
+    }
+  | {
+      readonly type: "yarn";
+      readonly factor: number;
+      readonly betaFast: number;
+      readonly betaSlow: number;
+      readonly originalContext: number;
+      /** Multiplies cos and sin. */
+      readonly attentionFactor: number;
+    }
+  | {
+      /** A divisor per frequency: one set up to the original context, another beyond it. */
+      readonly type: "longrope";
+      readonly short: readonly number[];
+      readonly long: readonly number[];
+      readonly originalContext: number;
+      readonly attentionFactor: number;
+    };
+
+export interface RopeConfig {
+  readonly theta: number;
+  /** How many dims of a head turn; the others pass. */
+  readonly dims: number;
+  /** Pairs are neighbours (2i, 2i + 1), as GGUF orders Llama's heads, and not (i, i + d/2). */
+  readonly interleaved: boolean;
+  readonly scaling: RopeScaling;
+}
+
+export interface ModelConfig {
+  readonly architecture: ArchitectureName;
+  readonly vocabSize: number;
+  readonly hiddenSize: number;
+  /** Width of the MLP, or of each expert. */
+  readonly intermediateSize: number;
+  readonly layers: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  /** The most positions the model was made for. */
+  readonly contextLength: number;
+  readonly normEps: number;
+  readonly activation: Activation;
+  readonly rope: RopeConfig;
+  /** Multiplies q·k. */
+  readonly attentionScale: number;
+  /** 0 turns it off. */
+  readonly attentionSoftcap: number;
+  /** Keys each layer's queries see, counted back from their own; 0 is all. */
+  readonly windows: readonly number[];
+  /** 0 turns it off. */
+  readonly logitSoftcap: number;
+  readonly embeddingScale: number;
+  /** The output head is the embedding table. */
+  readonly tiedEmbeddings: boolean;
+  readonly experts: { readonly count: number; readonly perToken: number } | null;
+  readonly bosToken: number | null;
+  /** Any of these ends a text. */
+  readonly eosTokens: readonly number[];
+  /** What the weights were saved in, where the file says so. */
+  readonly dtype: DType | null;
+}
+
+export const activations = ["silu", "gelu", "geluErf", "relu"] as const;
+export type Activation = (typeof activations)[number];

@@ -1,0 +1,12 @@
+/** Llama and its family: loading, logits, generation, chat. */
+export { type ArchitectureName, architectures } from "./architectures.ts";
+export { ModelCache, type ModelCacheOptions } from "./cache.ts";
+export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./chat-template.ts";
+export type { ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { Finish, GenerateOptions, Piece } from "./generation.ts";
+export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
+export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
+export { PromptCache } from "./prompt-cache.ts";
+export { Sampler, type SamplingOptions } from "./sampling.ts";
+export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./tokenizer.ts";
+export type { EmbeddingTable, LinearRole, NormRole, Part, Place, Projection, Weights } from "./weights.ts";

@@ -1,0 +1,68 @@
+/** Loading a model from where it lies, with progress and abort. */
+import { stat } from "node:fs/promises";
+import { Device } from "../backend/device.ts";
+import type { DType } from "../core/dtype.ts";
+import { fail } from "../core/errors.ts";
+import type { LoadProgress } from "../formats/index.ts";
+import { ChatTemplate } from "./chat-template.ts";
+import type { ModelConfig } from "./config.ts";
+import { openHuggingFaceFolder } from "./hugging-face-folder.ts";
+import { Model } from "./model.ts";
+import type { Tokenizer } from "./tokenizer.ts";
+import { Transformer } from "./transformer.ts";
+import type { Weights } from "./weights.ts";
+
+const computeTypes = ["f32", "f16", "bf16"] as const;
+export type ComputeType = (typeof computeTypes)[number];
+
+export interface LoadModelOptions {
+  /** Default "cpu". */
+  readonly device?: Device | string | undefined;
+  /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
+  readonly dtype?: ComputeType | undefined;
+  /** A Jinja template in place of the model's own. */
+  readonly chatTemplate?: string | undefined;
+  readonly signal?: AbortSignal | undefined;
+  /** Called as bytes arrive. */
+  readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
+}
+
+/** A model that has been found but not read: everything but the weights is there. */
+export interface ModelSource {
+  readonly config: ModelConfig;
+  readonly tokenizer: Tokenizer | null;
+  readonly chatTemplate: ChatTemplate | null;
+  openWeights(options: WeightsOptions): Promise<Weights>;
+}
+
+export interface WeightsOptions {
+  readonly device: Device;
+  readonly dtype: DType;
+  readonly signal?: AbortSignal | undefined;
+  readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
+}
+
+/** Loads a Hugging Face folder: config.json, one or more safetensors, and tokenizer.json where there is one. */
+export async function loadModel(path: string, options: LoadModelOptions = {}): Promise<Model> {
+  const { signal, onProgress, chatTemplate } = options;
+  signal?.throwIfAborted();
+  const device = Device.from(options.device ?? "cpu");
+  if (options.dtype !== undefined && !computeTypes.includes(options.dtype)) {
+    fail("InvalidArgument", `loadModel: models compute in ${computeTypes.join(", ")}, not ${String(options.dtype)}`);
+  }
+  const source = await openModel(path);
+  const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
+  await using weights = await source.openWeights({ device, dtype, signal, onProgress });
+  const transformer = await Transformer.load(source.config, weights, device, dtype);
+  const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
+  return new Model(transformer, source.tokenizer, template);
+}
+
+/** Reads everything but the weights. */
+export async function openModel(path: string): Promise<ModelSource> {
+  const found = await stat(path).catch((cause: Error) =>
+    fail("InvalidFile", `${path} cannot be opened: ${cause.message}; name a model's folder`, { cause }),
+  );
+  if (found.isDirectory()) return openHuggingFaceFolder(path);
+  return fail("InvalidFile", `${path} is no model; name a folder with config.json and safetensors`);
+}

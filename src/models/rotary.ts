@@ -1,0 +1,140 @@
+/** Rotary frequencies under each scaling, and the tables of cos and sin that grow with the positions asked for. */
+import type { Device } from "../backend/device.ts";
+import type { DType } from "../core/dtype.ts";
+import { rope, ropeI } from "../nn/index.ts";
+import { Tensor } from "../tensor/index.ts";
+import type { RopeConfig } from "./config.ts";
+
+export interface Frequencies {
+  /** Radians per position. */
+  readonly values: Float64Array;
+  /** Multiplies cos and sin. */
+  readonly magnitude: number;
+}
+
+/** `extent` is the number of positions in play, which decides between longrope's two sets. */
+export function frequencies(config: RopeConfig, extent: number): Frequencies {
+  const { theta, dims, scaling } = config;
+  const scaled = (scale: (frequency: number, i: number) => number, magnitude = 1): Frequencies => ({
+    values: Float64Array.from({ length: dims / 2 }, (_, i) => scale(theta ** ((-2 * i) / dims), i)),
+    magnitude,
+  });
+  switch (scaling.type) {
+    case "none":
+      return scaled((f) => f);
+    case "linear":
+      return scaled((f) => f / scaling.factor);
+    case "llama3": {
+      const { factor, lowFrequencyFactor: low, highFrequencyFactor: high, originalContext } = scaling;
+      return scaled((f) => {
+        const turns = (originalContext * f) / (2 * Math.PI);
+        const kept = clamp((turns - low) / (high - low));
+        return kept * f + (1 - kept) * (f / factor);
+      });
+    }
+    case "yarn": {
+      const { factor, betaFast, betaSlow, originalContext, attentionFactor } = scaling;
+      // The index whose frequency makes `turns` turns within the original context.
+      const indexOf = (turns: number) =>
+        (dims * Math.log(originalContext / (turns * 2 * Math.PI))) / (2 * Math.log(theta));
+      const from = Math.max(Math.floor(indexOf(betaFast)), 0);
+      const to = Math.min(Math.ceil(indexOf(betaSlow)), dims - 1);
+      return scaled((f, i) => {
+        const divided = clamp((i - from) / (to === from ? 0.001 : to - from));
+        return divided * (f / factor) + (1 - divided) * f;
+      }, attentionFactor);
+    }
+    case "longrope": {
+      const divisors = isLong(config, extent) ? scaling.long : scaling.short;
+      return scaled((f, i) => f / divisors[i]!, scaling.attentionFactor);
+    }
+    default:
+      return scaling satisfies never;
+  }
+}
+
+const clamp = (x: number): number => Math.min(Math.max(x, 0), 1);
+const isLong = ({ scaling }: RopeConfig, extent: number): boolean =>
+  scaling.type === "longrope" && extent > scaling.originalContext;
+
+interface Table {
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+}
+
+/** Where the rows of a batch stand: one start for all, or each its own positions. */
+export type Positions =
+  | { readonly start: number; readonly length: number }
+  | { readonly each: readonly (readonly number[])[] };
+
+const FIRST_ROWS = 512;
+
+export class Rotary implements Disposable {
+  readonly #config: RopeConfig;
+  readonly #device: Device;
+  readonly #dtype: DType;
+  /** By whether the long set is used. */
+  readonly #tables = new Map<boolean, Table>();
+
+  constructor(config: RopeConfig, device: Device, dtype: DType) {
+    this.#config = config;
+    this.#device = device;
+    this.#dtype = dtype;
+  }
+
+  /** A function that rotates x (b, h, t, headDim) at these positions; call it inside a scope. */
+  at(positions: Positions, extent: number): (x: Tensor) => Tensor {
+    const { dims, interleaved } = this.#config;
+    const { cos, sin } = this.#rows(positions, extent);
+    const turn = interleaved ? ropeI : rope;
+    return (x) => {
+      const headDim = x.shape[3]!;
+      if (dims === headDim) return turn(x, cos, sin);
+      return Tensor.cat([turn(x.narrow(3, 0, dims), cos, sin), x.narrow(3, dims, headDim - dims)], 3);
+    };
+  }
+
+  [Symbol.dispose](): void {
+    for (const { cos, sin } of this.#tables.values()) {
+      cos.dispose();
+      sin.dispose();
+    }
+    this.#tables.clear();
+  }
+
+  #rows(positions: Positions, extent: number): Table {
+    if ("start" in positions) {
+      const { start, length } = positions;
+      const { cos, sin } = this.#table(start + length, extent);
+      return { cos: cos.narrow(0, start, length), sin: sin.narrow(0, start, length) };
+    }
+    const flat = positions.each.flat();
+    const { cos, sin } = this.#table(Math.max(...flat) + 1, extent);
+    const ids = Tensor.from(Uint32Array.from(flat), { device: this.#device });
+    const shape = [positions.each.length, -1, this.#config.dims / 2];
+    return { cos: cos.indexSelect(ids, 0).reshape(shape), sin: sin.indexSelect(ids, 0).reshape(shape) };
+  }
+
+  #table(rows: number, extent: number): Table {
+    const long = isLong(this.#config, extent);
+    const old = this.#tables.get(long);
+    const have = old?.cos.shape[0] ?? 0;
+    if (old && have >= rows) return old;
+    const table = this.#compute(Math.max(rows, 2 * have, FIRST_ROWS), extent);
+    old?.cos.dispose();
+    old?.sin.dispose();
+    this.#tables.set(long, table);
+    return table;
+  }
+
+  #compute(rows: number, extent: number): Table {
+    const { values, magnitude } = frequencies(this.#config, extent);
+    const half = values.length;
+    const table = (of: (angle: number) => number): Tensor => {
+      const out = new Float32Array(rows * half);
+      for (let p = 0; p < rows; p++) for (let i = 0; i < half; i++) out[p * half + i] = of(p * values[i]!) * magnitude;
+      return Tensor.from(out, { shape: [rows, half], dtype: this.#dtype, device: this.#device }).keep();
+    };
+    return { cos: table(Math.cos), sin: table(Math.sin) };
+  }
+}

@@ -1,0 +1,125 @@
+/** Tokens one by one as text: whole characters only, and nothing that may turn out to be a stop string. */
+import type { Tokenizer } from "./tokenizer.ts";
+
+const REPLACEMENT = "\ufffd";
+
+/**
+ * Decoders look at neighbours (they strip a first space, join bytes), so a token is decoded behind those before it. A
+ * character whose bytes are not all there yet decodes to one U+FFFD at the end, which is held back.
+ */
+class IncrementalDecoder {
+  readonly #tokenizer: Tokenizer;
+  /** Tokens whose text has been given out entirely. */
+  #context: readonly number[];
+  #pending: number[] = [];
+  /** How much of the pending tokens' text has been given out. */
+  #given = 0;
+
+  constructor(tokenizer: Tokenizer, prompt: readonly number[]) {
+    this.#tokenizer = tokenizer;
+    this.#context = prompt.slice(-4);
+  }
+
+  push(token: number): string {
+    this.#pending.push(token);
+    const text = this.#pendingText();
+    if (text.endsWith(REPLACEMENT)) return this.#give(text.slice(0, -1));
+    const fresh = this.#give(text);
+    // Tokens without text (special ones) stay behind the last that has some: it is the context.
+    if (text !== "") this.#context = this.#pending;
+    this.#pending = [];
+    this.#given = 0;
+    return fresh;
+  }
+
+  /** What is left when no more tokens come. */
+  end(): string {
+    const text = this.#give(this.#pendingText());
+    this.#pending = [];
+    this.#given = 0;
+    return text;
+  }
+
+  #give(text: string): string {
+    const fresh = text.slice(this.#given);
+    this.#given = Math.max(this.#given, text.length);
+    return fresh;
+  }
+
+  #pendingText(): string {
+    const before = this.#tokenizer.decode(this.#context, { skipSpecial: true });
+    const all = this.#tokenizer.decode([...this.#context, ...this.#pending], { skipSpecial: true });
+    return all.slice(commonLength(before, all));
+  }
+}
+
+/** `before` may end in half a character, which `all` completes. */
+function commonLength(before: string, all: string): number {
+  return all.startsWith(before) ? before.length : before.length - (before.endsWith(REPLACEMENT) ? 1 : 0);
+}
+
+/** Text up to the first stop string. The end of what came so far is held while it may be the start of one. */
+export class StopScanner {
+  readonly #stops: readonly string[];
+  #held = "";
+  #stopped = false;
+
+  constructor(stops: readonly string[]) {
+    this.#stops = stops;
+  }
+
+  get stopped(): boolean {
+    return this.#stopped;
+  }
+
+  push(text: string): string {
+    if (this.#stopped) return "";
+    const all = this.#held + text;
+    const found = this.#stops.map((stop) => all.indexOf(stop)).filter((at) => at >= 0);
+    if (found.length > 0) {
+      this.#stopped = true;
+      this.#held = "";
+      return all.slice(0, Math.min(...found));
+    }
+    const keep = Math.max(0, ...this.#stops.map((stop) => overlap(all, stop)));
+    this.#held = all.slice(all.length - keep);
+    return all.slice(0, all.length - keep);
+  }
+
+  end(): string {
+    const rest = this.#held;
+    this.#held = "";
+    return rest;
+  }
+}
+
+/** The length of the longest end of `text` that `stop` starts with. */
+function overlap(text: string, stop: string): number {
+  for (let n = Math.min(text.length, stop.length - 1); n > 0; n--) if (text.endsWith(stop.slice(0, n))) return n;
+  return 0;
+}
+
+export class TextStream {
+  readonly #decoder: IncrementalDecoder | null;
+  readonly #scanner: StopScanner;
+
+  /** Without a tokenizer there is no text. */
+  constructor(tokenizer: Tokenizer | null, prompt: readonly number[], stops: readonly string[]) {
+    this.#decoder = tokenizer && new IncrementalDecoder(tokenizer, prompt);
+    this.#scanner = new StopScanner(stops);
+  }
+
+  /** Whether a stop string has been met. */
+  get stopped(): boolean {
+    return this.#scanner.stopped;
+  }
+
+  push(token: number): string {
+    return this.#decoder ? this.#scanner.push(this.#decoder.push(token)) : "";
+  }
+
+  end(): string {
+    if (!this.#decoder) return "";
+    return this.#scanner.push(this.#decoder.end()) + this.#scanner.end();
+  }
+}
