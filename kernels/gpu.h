@@ -245,8 +245,8 @@ GPU_LIMITS(u32, 0, 0xffffffffu)
 GPU_LIMITS(i16, -32768, 32767)
 GPU_LIMITS(i32, (-0x7fffffff - 1), 0x7fffffff)
 GPU_LIMITS(i64, (-0x7fffffffffffffffll - 1), 0x7fffffffffffffffll)
-GPU_LIMITS(f32, -__builtin_huge_valf(), __builtin_huge_valf())
-GPU_LIMITS(f64, -__builtin_huge_val(), __builtin_huge_val())
+GPU_LIMITS(f32, f32_from_bits(0xff800000u), f32_from_bits(0x7f800000u))
+GPU_LIMITS(f64, f64_from_bits(0xfff0000000000000ull), f64_from_bits(0x7ff0000000000000ull))
 #undef GPU_LIMITS
 
 // Lists of dtypes: GPU_FLOATS(M) is M(bf16) M(f16) M(f32) M(f64), and so on. A program that needs kernels of one dtype only
@@ -331,6 +331,23 @@ template <class T> GPU_FN T shfl_xor(T x, u32 mask) { return shfl(x, lane_id() ^
 template <class T> GPU_FN T shfl_down(T x, u32 d) { return shfl(x, lane_id() + d < 32u ? lane_id() + d : lane_id()); }
 #endif
 template <class T> GPU_FN T shfl_up(T x, u32 d) { return shfl(x, lane_id() >= d ? lane_id() - d : lane_id()); }
+
+// a·b + c over four signed bytes: one instruction where the device has it.
+#if GPU_AMD && (defined(__GFX11__) || defined(__GFX12__))
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __builtin_amdgcn_sudot4(true, (i32)a, true, (i32)b, c, false); }
+#elif GPU_AMD && (defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
+                  defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1011__) || \
+                  defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || \
+                  defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__))
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __builtin_amdgcn_sdot4((i32)a, (i32)b, c, false); }
+#elif GPU_NVIDIA
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
+#else
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) {
+  UNROLL for (int j = 0; j < 32; j += 8) c += (i32)(signed char)(a >> j) * (i32)(signed char)(b >> j);
+  return c;
+}
+#endif
 
 // Shared memory as vectors: all of it is aligned to 16 bytes, so N consecutive elements at a multiple of N are one access.
 template <int N, class T> GPU_FN Vec<T, N> load_shared(const T* a, u32 i) { return *(const Vec<T, N>*)(a + i); }

@@ -45,7 +45,12 @@ const classes: Partial<Record<ErrorCode, typeof WickError>> = {
 
 function thrown(run: () => unknown): unknown {
   try {
-    run();
+    // A device that works asynchronously reports a bad id when the result is read.
+    const result = run();
+    if (result instanceof Tensor) {
+      using read = result;
+      read.dataSync();
+    }
   } catch (error) {
     return error;
   }
@@ -296,15 +301,15 @@ describeDevices("Errors", (device) => {
   ]);
 
   table("indexing", () => [
-    ["an id out of range", () => f(3).indexSelect(ids(0, 3), 0), "InvalidIndex", /id 3 at position 1.*dim 0 of size 3/],
+    ["an id out of range", () => f(3).indexSelect(ids(0, 3), 0), "InvalidIndex", /id 3 at position 1\b.*dim 0 of size 3/],
     ["float ids", () => f(3).indexSelect(f(1), 0), "UnsupportedDTypeForOp", /indexSelect.*f32/],
     ["i32 ids", () => f(3).gather(of("i32", 1), 0), "UnsupportedDTypeForOp", /gather.*u8, u32, i64.*i32/],
     ["ids of two dims", () => f(3).indexSelect(of("u32", 1, 1), 0), "UnexpectedNumberOfDims", /indexSelect.*\[1, 1\]/],
     ["a dim that is not there", () => f(3).indexSelect(ids(0), 1), "DimOutOfRange", /indexSelect/],
     ["gather of another rank", () => f(3, 3).gather(ids(0), 0), "ShapeMismatch", /gather.*\[1\].*\[3, 3\]/],
     ["gather of larger ids", () => f(2, 2).gather(of("u32", 3, 2), 1), "ShapeMismatch", /gather.*\[3, 2\].*\[2, 2\]/],
-    ["a bad id in gather", () => f(2).gather(ids(0, 5), 0), "InvalidIndex", /gather.*id 5 at position 1/],
-    ["a bad id in scatter", () => f(2).scatter(ids(9), f(1), 0), "InvalidIndex", /scatter.*id 9 at position 0/],
+    ["a bad id in gather", () => f(2).gather(ids(0, 5), 0), "InvalidIndex", /id 5 at position 1/],
+    ["a bad id in scatter", () => f(2).scatter(ids(9), f(1), 0), "InvalidIndex", /id 9 at position 0/],
     ["a bad id in a sum of halves", () => of("f16", 2).scatterAdd(ids(9), of("f16", 1), 0), "InvalidIndex", /id 9/],
     [
       "scatter of another shape",
@@ -796,7 +801,7 @@ describeDevices("Errors", (device) => {
     it("more memory than there is can be asked for", () => {
       const x = f(1000);
       for (const shape of [[2 ** 40], [2 ** 36], [2 ** 38, 2], [2 ** 47]]) {
-        expectError(() => Tensor.zeros(shape, { device }), "OutOfMemory", /allocate.*(MiB|GiB)/);
+        expectError(() => Tensor.zeros(shape, { device }), "OutOfMemory", /allocate.*[KMGT]iB/);
       }
       expectError(
         () =>

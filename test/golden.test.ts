@@ -4,7 +4,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import { Device } from "../src/index.ts";
 import { readCases } from "../src/verify/cases.ts";
 import { verify } from "../src/verify/runner.ts";
-import { describeDevices } from "./devices.ts";
+import { describeDevices, gpuNames } from "./devices.ts";
 
 const folder = fileURLToPath(new URL("golden", import.meta.url));
 const quantized = new Set(["quantize", "dequantize", "qmatmul"]);
@@ -24,6 +24,7 @@ describe("golden cases on the CPU", () => {
   it.each([1, 2])("pass with %i threads", (n) => expectAllPass(Device.cpu({ threads: n })));
 });
 
-describeDevices("golden cases", (device) => {
-  it.skipIf(device.name === "cpu")("pass", () => expectAllPass(device));
-});
+const onGpu = (device: Device): void => {
+  it("pass", { timeout: 300_000 }, () => expectAllPass(device));
+};
+if (gpuNames.length > 0) describeDevices("golden cases", onGpu, gpuNames);

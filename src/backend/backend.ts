@@ -162,6 +162,8 @@ export interface Backend {
   /** Over the last dim. */
   softmax(x: View, log: boolean): Storage;
   rmsNorm(x: View, weight: View | null, eps: number): Storage;
+  /** silu(gate) · up or gelu(gate) · up for views of one shape; null where the device has no fused kernel. */
+  glu(act: "silu" | "gelu", gate: View, up: View): Storage | null;
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage;
   /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage;

@@ -2,7 +2,7 @@
 import { Command } from "commander";
 import { formatBytes } from "../backend/usage.ts";
 import type { Model } from "../models/index.ts";
-import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions } from "./model-options.ts";
+import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions, modelPath } from "./model-options.ts";
 
 interface Options extends ModelOptions {
   promptTokens: number;
@@ -60,7 +60,7 @@ async function run(options: Options): Promise<void> {
   } finally {
     process.off("SIGINT", stop);
   }
-  if (options.json) console.log(JSON.stringify({ model: options.model, results: rows }, null, 2));
+  if (options.json) console.log(JSON.stringify({ model: modelPath(options.model), results: rows }, null, 2));
   else if (rows.length > 0) console.log(table(rows).join("\n"));
 }
 

@@ -13,9 +13,10 @@ import {
   type SamplingFlags,
 } from "./model-options.ts";
 
-interface Options extends ModelOptions, SamplingFlags {
+export interface ChatOptions extends SamplingFlags {
   system?: string;
 }
+type Options = ModelOptions & ChatOptions;
 
 const HELP = `/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer, arrow up brings back what you wrote`;
 
@@ -37,39 +38,51 @@ In the conversation:
     .action(run);
 }
 
+export interface Terminal {
+  readonly input: NodeJS.ReadableStream;
+  readonly output: NodeJS.WritableStream & { readonly isTTY?: boolean };
+}
+
 async function run(options: Options): Promise<void> {
   using model = await loadForChat(options);
-  const input = createInterface({ input: process.stdin, output: process.stdout, prompt: "> ", historySize: 1000 });
-  using conversation = new Conversation(model, options);
+  await converse(model, options, { input: process.stdin, output: process.stdout });
+}
+
+/** Until the user leaves. */
+export async function converse(model: Model, options: ChatOptions, { input, output }: Terminal): Promise<void> {
+  using conversation = new Conversation(model, options, output);
+  const terminal = output.isTTY ?? false;
+  const reader = createInterface({ input, output, terminal, prompt: "> ", historySize: 1000 });
   let answering: AbortController | null = null;
-  input.on("SIGINT", () => {
+  reader.on("SIGINT", () => {
     if (answering) answering.abort();
     else {
-      process.stdout.write("\n(/exit or Ctrl-D leaves)\n");
-      input.prompt();
+      output.write("\n(/exit or Ctrl-D leaves)\n");
+      reader.prompt();
     }
   });
-  console.log(HELP);
-  for await (const line of lines(input)) {
+  const say = (text: string) => output.write(`${text}\n`);
+  say(HELP);
+  for await (const line of lines(reader)) {
     const text = line.trim();
     if (text === "/exit") break;
     if (text === "/reset") {
       conversation.reset();
-      console.log("(the conversation is forgotten)");
+      say("(the conversation is forgotten)");
     } else if (text === "/help") {
-      console.log(HELP);
+      say(HELP);
     } else if (text.startsWith("/")) {
-      console.log(`(there is no ${text}: ${HELP})`);
+      say(`(there is no ${text}: ${HELP})`);
     } else if (text !== "") {
       answering = new AbortController();
       try {
-        await conversation.say(text, answering.signal);
+        await conversation.answer(text, answering.signal);
       } finally {
         answering = null;
       }
     }
   }
-  input.close();
+  reader.close();
 }
 
 /** The lines the user enters, with the prompt shown before each; ends with the input. */
@@ -99,13 +112,15 @@ async function loadForChat(options: Options): Promise<Model> {
 
 class Conversation implements Disposable {
   readonly #model: Model;
-  readonly #options: Options;
+  readonly #options: ChatOptions;
+  readonly #output: Terminal["output"];
   readonly #cache = new PromptCache();
   #messages: ChatMessage[] = [];
 
-  constructor(model: Model, options: Options) {
+  constructor(model: Model, options: ChatOptions, output: Terminal["output"]) {
     this.#model = model;
     this.#options = options;
+    this.#output = output;
     this.reset();
   }
 
@@ -115,7 +130,7 @@ class Conversation implements Disposable {
   }
 
   /** Prints the answer as it comes; what was said before a stop stays part of the conversation. */
-  async say(content: string, signal: AbortSignal): Promise<void> {
+  async answer(content: string, signal: AbortSignal): Promise<void> {
     const before = this.#messages;
     this.#messages = [...before, { role: "user", content }];
     let answer = "";
@@ -130,22 +145,23 @@ class Conversation implements Disposable {
       for await (const piece of pieces) {
         answer += piece.text;
         count++;
-        process.stdout.write(piece.text);
+        this.#output.write(piece.text);
       }
-      process.stdout.write("\n");
+      this.#output.write("\n");
     } catch (error) {
       if (isAbort(error)) {
-        process.stdout.write("\n(stopped)\n");
+        this.#output.write("\n(stopped)\n");
       } else if (error instanceof WickError) {
         // The conversation goes on without what could not be answered.
         this.#messages = before;
-        console.error(`${error.message}${error.code === "ValueOutOfRange" ? "; /reset starts afresh" : ""}`);
+        const wayOut = error.code === "ValueOutOfRange" ? ", or start afresh with /reset" : "";
+        this.#output.write(`(${error.message}${wayOut})\n`);
         return;
       } else throw error;
     }
     this.#messages = [...this.#messages, { role: "assistant", content: answer }];
     const seconds = (performance.now() - start) / 1000;
-    if (process.stderr.isTTY) console.error(`(${count} tokens, ${(count / seconds).toFixed(1)} tokens/s)`);
+    if (this.#output.isTTY) this.#output.write(`(${count} tokens, ${(count / seconds).toFixed(1)} tokens/s)\n`);
   }
 
   [Symbol.dispose](): void {

@@ -9,6 +9,7 @@ import {
   isAbort,
   loadWithProgress,
   type ModelOptions,
+  modelPath,
   type SamplingFlags,
 } from "./model-options.ts";
 
@@ -47,7 +48,7 @@ async function run(options: Options): Promise<void> {
     using model = await loadWithProgress(options, { signal: abort.signal });
     const result = await stream(model, prompt, options, abort.signal);
     if (options.json)
-      console.log(JSON.stringify({ model: options.model, device: model.device.name, ...result }, null, 2));
+      console.log(JSON.stringify({ model: modelPath(options.model), device: model.device.name, ...result }, null, 2));
     else console.error(summary(result));
     if (result.finish === "aborted") process.exitCode = 130;
   } catch (error) {
@@ -78,12 +79,14 @@ async function stream(model: Model, prompt: string, options: Options, signal: Ab
     text += piece;
     if (!options.json) process.stdout.write(piece);
   };
-  if (!options.json) process.stdout.write(prompt);
   const start = performance.now();
   let first = start;
   try {
     for await (const piece of model.generate(ids, { ...generateOptions(options), signal })) {
-      if (tokens.length === 0) first = performance.now();
+      if (tokens.length === 0) {
+        first = performance.now();
+        if (!options.json) process.stdout.write(prompt);
+      }
       tokens.push(piece.token);
       write(piece.text);
       finish = piece.finish ?? finish;

@@ -7,6 +7,8 @@ import { benchCommand } from "./bench.ts";
 import { chatCommand } from "./chat.ts";
 import { devicesCommand } from "./devices.ts";
 import { generateCommand } from "./generate.ts";
+import { inspectCommand } from "./inspect.ts";
+import { quantizeCommand } from "./quantize.ts";
 import { verifyCommand } from "./verify.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
@@ -17,7 +19,15 @@ const program = new Command("wick")
   .description("Tensors and transformer inference for TypeScript, on AMD GPUs, NVIDIA GPUs and the CPU")
   .version(version)
   .exitOverride();
-const commands = [generateCommand(), chatCommand(), benchCommand(), devicesCommand(), verifyCommand()];
+const commands = [
+  generateCommand(),
+  chatCommand(),
+  benchCommand(),
+  inspectCommand(),
+  quantizeCommand(),
+  devicesCommand(),
+  verifyCommand(),
+];
 for (const command of commands) program.addCommand(command.exitOverride());
 
 // A reader that closes early, as `wick devices | head -1`, is no error.

@@ -9,7 +9,7 @@ import { ProgressBar } from "./progress.ts";
 const BUNDLED = fileURLToPath(new URL("../../models/fable-7m.Q8_0.gguf", import.meta.url));
 
 export interface ModelOptions {
-  model: string;
+  model?: string;
   device: string;
   dtype?: ComputeType;
   threads?: number;
@@ -49,7 +49,7 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
 
 export function addModelOptions(command: Command, { devices = false } = {}): Command {
   return command
-    .option("--model <path>", "a model's folder or file (default: the bundled fable-7m)", BUNDLED)
+    .option("--model <path>", "a model's folder or file (default: the bundled fable-7m)")
     .option(devices ? "--device <names>" : "--device <name>", "the device to run on", "cpu")
     .addOption(
       new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU)").choices(["f32", "f16", "bf16"]),
@@ -75,6 +75,8 @@ export function generateOptions(flags: SamplingFlags): GenerateOptions {
   return { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
 }
 
+export const modelPath = (model: string | undefined): string => model ?? BUNDLED;
+
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
   { model, device, dtype, threads }: ModelOptions,
@@ -83,7 +85,7 @@ export async function loadWithProgress(
   if (threads !== undefined) Device.cpu({ threads });
   const bar = new ProgressBar("Loading", process.stderr);
   try {
-    return await loadModel(model, {
+    return await loadModel(modelPath(model), {
       ...options,
       device,
       dtype,

@@ -13,7 +13,7 @@ export interface ByteSource {
   read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array>;
 }
 
-const WINDOW = 2 ** 20;
+export const WINDOW = 2 ** 20;
 /** JavaScript's strings end at 2^29 - 24 characters. */
 const MAX_STRING = 2 ** 28;
 
@@ -24,13 +24,15 @@ export class GgufCursor {
   lengthBytes: 4 | 8 = 8;
   readonly #source: ByteSource;
   readonly #signal: AbortSignal | undefined;
+  readonly #windowSize: number;
   #window: Buffer = Buffer.alloc(0);
   #start = 0;
   #at = 0;
 
-  constructor(source: ByteSource, signal?: AbortSignal) {
+  constructor(source: ByteSource, signal: AbortSignal | undefined, windowSize: number) {
     this.#source = source;
     this.#signal = signal;
+    this.#windowSize = windowSize;
   }
 
   get at(): number {
@@ -94,10 +96,7 @@ export class GgufCursor {
   /** A string that must survive being written again. */
   async name(what: string, most: number): Promise<string> {
     const bytes = await this.#text(what, most);
-    const text = bytes.toString("utf8");
-    if (Buffer.byteLength(text) !== bytes.length || text.includes("\ufffd"))
-      this.invalid(`has ${what}s that are not UTF-8`);
-    return text;
+    return isUtf8(bytes) ? bytes.toString("utf8") : this.invalid(`has a ${what} that is not UTF-8`);
   }
 
   /** The next string if the window holds all of it: the fast path for long arrays. */
@@ -113,7 +112,7 @@ export class GgufCursor {
 
   /** A copy of the next `length` bytes at the start of a buffer of their own. */
   async bytes(length: number, what: string): Promise<Uint8Array> {
-    if (length > WINDOW) {
+    if (length > this.#windowSize) {
       this.#check(length, what);
       const bytes = await this.#source.read(this.#at, length, this.#signal);
       this.#at += length;
@@ -143,7 +142,11 @@ export class GgufCursor {
   async #hold(length: number, what: string): Promise<void> {
     this.#check(length, what);
     if (this.#at + length <= this.#start + this.#window.length) return;
-    const bytes = await this.#source.read(this.#at, Math.min(Math.max(length, WINDOW), this.remaining), this.#signal);
+    const bytes = await this.#source.read(
+      this.#at,
+      Math.min(Math.max(length, this.#windowSize), this.remaining),
+      this.#signal,
+    );
     this.#window = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#start = this.#at;
   }

@@ -2,9 +2,9 @@
  * What a GGUF file holds before its data: a version, typed metadata, and for every tensor a type, a shape and where its
  * bytes start. Integers are little-endian; the file lists dims from the fastest to the slowest.
  */
-import { formatShape, numel, type Shape } from "../core/layout.ts";
+import { formatShape, type Shape } from "../core/layout.ts";
 import { checkedSize } from "./checked-size.ts";
-import { type ByteSource, GgufCursor } from "./gguf-cursor.ts";
+import { type ByteSource, GgufCursor, WINDOW } from "./gguf-cursor.ts";
 import { bytesOfType, fitsRows, tensorType, unfitRows } from "./gguf-types.ts";
 import {
   fixed,
@@ -49,8 +49,9 @@ export interface GgufHeader {
   readonly tensors: ReadonlyMap<string, GgufTensorInfo>;
 }
 
-export async function parseGguf(source: ByteSource, signal?: AbortSignal): Promise<GgufHeader> {
-  const cursor = new GgufCursor(source, signal);
+/** `window` is how much of the file is read at once. */
+export async function parseGguf(source: ByteSource, signal?: AbortSignal, window = WINDOW): Promise<GgufHeader> {
+  const cursor = new GgufCursor(source, signal, window);
   const magic = await cursor.u32("magic bytes");
   if (magic !== Buffer.from(MAGIC).readUInt32LE()) cursor.invalid(`does not start with "${MAGIC}": not a GGUF file`);
   const version = await readVersion(cursor);
@@ -211,12 +212,14 @@ function place(
     const type = tensorType(id);
     if (type && !fitsRows(type, shape)) cursor.invalid(unfitRows(type, shape));
     const start = dataStart + offset;
-    const byteLength = type ? bytesOfType(type, shape) : next.start - start;
+    const isEmpty = shape.includes(0);
+    const room = isEmpty ? 0 : Math.max(0, next.start - start);
+    const byteLength = type ? bytesOfType(type, shape) : room;
     if (start > fileSize || byteLength > fileSize - start) {
       cursor.invalid(`has ${byteLength} bytes from byte ${start} on, but the file has only ${fileSize} bytes`);
     }
-    if (numel(shape) > 0) {
-      if (byteLength > next.start - start || start === next.start) {
+    if (!isEmpty) {
+      if (byteLength > room || room === 0) {
         cursor.invalid(`has bytes ${start} to ${start + byteLength}, which overlap those of ${quoted(next.name)}`);
       }
       next = { name, start };

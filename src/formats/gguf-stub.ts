@@ -21,4 +21,5 @@ export class QTensor {
     return Tensor.zeros(this.shape);
   }
   dispose(): void {}
+  [Symbol.dispose](): void {}
 }

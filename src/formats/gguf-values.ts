@@ -230,18 +230,21 @@ export function text(value: string): Uint8Array {
 }
 
 /** The number of the type and the bytes of the value; `key` is for error messages. */
-export function encodeValue(typed: GgufTyped, key: string): Uint8Array[] {
-  if (!typed.type.endsWith("[]")) return [typeNumber(typed.type, key), ...elements(typed.type, [typed.value], key)];
-  return [typeNumber("array", key), ...encodeArray(typed as GgufTypedArray, key)];
+export function encodeValue(typed: GgufTyped, key: string): Uint8Array {
+  const { type } = typed;
+  if (!type.endsWith("[]")) return Buffer.concat([typeNumber(type, key), elements(type, [typed.value], key)]);
+  return Buffer.concat([typeNumber("array", key), encodeArray(typed as GgufTypedArray, key)]);
 }
 
-function encodeArray({ type, value }: GgufTypedArray, key: string): Uint8Array[] {
+function encodeArray({ type, value }: GgufTypedArray, key: string): Uint8Array {
   if (!type.endsWith("[]") || !(Array.isArray(value) || ArrayBuffer.isView(value)))
     unfit(key, `no array (type ${type})`);
   const of = type.slice(0, -2);
-  const head = [typeNumber(of, key), u64(value.length)];
-  if (type !== "array[]") return [...head, ...elements(of, value as ArrayLike<unknown>, key)];
-  return [...head, ...value.flatMap((inner) => encodeArray(inner, key))];
+  const values =
+    type === "array[]"
+      ? value.map((inner) => encodeArray(inner, key))
+      : [elements(of, value as ArrayLike<unknown>, key)];
+  return Buffer.concat([typeNumber(of, key), u64(value.length), ...values]);
 }
 
 function typeNumber(type: string, key: string): Uint8Array {
@@ -251,13 +254,15 @@ function typeNumber(type: string, key: string): Uint8Array {
     : fail("InvalidArgument", `gguf: metadata ${quoted(key)} has the unknown type ${quoted(type)}`);
 }
 
-function elements(type: string, values: ArrayLike<unknown>, key: string): Uint8Array[] {
-  if (type === "string") return Array.from(values, (value) => text(checked("string", value, key) as string));
+function elements(type: string, values: ArrayLike<unknown>, key: string): Uint8Array {
+  if (type === "string") {
+    return Buffer.concat(Array.from(values, (value) => text(checked("string", value, key) as string)));
+  }
   const { size, set } = fixed[type as keyof typeof fixed];
   const out = new Uint8Array(values.length * size);
   const view = new DataView(out.buffer);
   for (let i = 0; i < values.length; i++) set(view, i * size, checked(type as GgufScalarType, values[i], key));
-  return [out];
+  return out;
 }
 
 /** The value, if its type can hold it. */

@@ -60,7 +60,7 @@ export async function writeGguf(path: string, options: WriteGgufOptions): Promis
   const padding = (length: number): number => -length & (alignment - 1);
   const head: Uint8Array[] = [Buffer.from(MAGIC), u32(VERSION), u64(entries.length), u64(pairs.size)];
   for (const key of pairs.keys()) checkKey(key);
-  for (const [key, value] of pairs) head.push(text(key), ...encodeValue(value, key));
+  for (const [key, value] of pairs) head.push(text(key), encodeValue(value, key));
   let offset = 0;
   for (const { name, type, shape, byteLength } of entries) {
     head.push(text(name), u32(shape.length), ...shape.toReversed().map(u64), u32(type.id), u64(offset));

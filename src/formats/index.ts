@@ -1,3 +1,14 @@
+export { GgufFile } from "./gguf.ts";
+export type { GgufTensorInfo } from "./gguf-header.ts";
+export {
+  type QuantizedTensorReport,
+  type QuantizeOptions,
+  type QuantizeProgress,
+  quantizeFile,
+  quantizeTargets,
+} from "./gguf-quantize.ts";
+export type { GgufInput, GgufScalar, GgufScalarType, GgufTyped, GgufTypedArray, GgufValue } from "./gguf-values.ts";
+export { type GgufEntry, type GgufPromisedTensor, type WriteGgufOptions, writeGguf } from "./gguf-writer.ts";
 export type { NamedTensors } from "./named-tensors.ts";
 export { loadNpy, type ParseNpyOptions, parseNpy, saveNpy } from "./npy.ts";
 export { loadNpz, type SaveNpzOptions, saveNpz } from "./npz.ts";
@@ -11,3 +22,4 @@ export {
 } from "./safetensors.ts";
 export type { ForeignDType, SafetensorsInfo } from "./safetensors-header.ts";
 export { type LoadOptions, type LoadProgress, loadSafetensors, openSafetensors } from "./safetensors-sharded.ts";
+export { openWeights, type WeightsFile, type WeightsTensor } from "./weights-file.ts";

@@ -75,11 +75,11 @@ export class StopScanner {
   push(text: string): string {
     if (this.#stopped) return "";
     const all = this.#held + text;
-    const found = this.#stops.map((stop) => all.indexOf(stop)).filter((at) => at >= 0);
-    if (found.length > 0) {
+    const found = firstStop(all, this.#stops);
+    if (found !== undefined) {
       this.#stopped = true;
       this.#held = "";
-      return all.slice(0, Math.min(...found));
+      return all.slice(0, found);
     }
     const keep = Math.max(0, ...this.#stops.map((stop) => overlap(all, stop)));
     this.#held = all.slice(all.length - keep);
@@ -91,6 +91,13 @@ export class StopScanner {
     this.#held = "";
     return rest;
   }
+}
+
+/** Where the stop string starts that is complete first (the longest of those), however the text was cut. */
+function firstStop(text: string, stops: readonly string[]): number | undefined {
+  const found = stops.map((stop) => ({ start: text.indexOf(stop), length: stop.length })).filter((f) => f.start >= 0);
+  found.sort((a, b) => a.start + a.length - (b.start + b.length) || a.start - b.start);
+  return found[0]?.start;
 }
 
 /** The length of the longest end of `text` that `stop` starts with. */

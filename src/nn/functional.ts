@@ -1,8 +1,9 @@
 /** Activations and rearrangements that models are made of. */
 import { fail } from "../core/errors.ts";
-import { formatShape } from "../core/layout.ts";
+import { formatShape, sameShape } from "../core/layout.ts";
 import * as check from "../tensor/check.ts";
 import { Tensor } from "../tensor/index.ts";
+import { result } from "../tensor/tensor.ts";
 
 /** eˣ / Σ eˣ over a dim; halves stay in f32 until the store. */
 export const softmax = (x: Tensor, dim: number): Tensor => x.softmax(dim);
@@ -13,17 +14,37 @@ export const silu = (x: Tensor): Tensor => x.silu();
 export const gelu = (x: Tensor): Tensor => x.gelu();
 export const geluErf = (x: Tensor): Tensor => x.geluErf();
 
-/** The last dim in two halves: silu(first) · second. */
-export function swiglu(x: Tensor): Tensor {
+/** act(gate) · up, in one pass where the device can. */
+function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
+  const op = act === "silu" ? "siluMul" : "geluMul";
+  check.floating(op, gate);
+  check.compatible(op, gate, up);
+  if (!sameShape(gate.shape, up.shape)) {
+    fail("ShapeMismatch", `${op}: the gate ${formatShape(gate.shape)} and ${formatShape(up.shape)} must have one shape`);
+  }
+  const fused = gate.backend.glu(act, gate, up);
+  if (fused) return result(fused, gate.shape);
+  using open = gate[act]();
+  return open.mul(up);
+}
+
+export const siluMul = (gate: Tensor, up: Tensor): Tensor => glu("silu", gate, up);
+export const geluMul = (gate: Tensor, up: Tensor): Tensor => glu("gelu", gate, up);
+
+function halves(op: string, x: Tensor, act: "silu" | "gelu"): Tensor {
   if (x.rank === 0 || x.shape.at(-1)! % 2 !== 0) {
-    fail("ShapeMismatch", `swiglu: the last dim of ${formatShape(x.shape)} must be even`);
+    fail("ShapeMismatch", `${op}: the last dim of ${formatShape(x.shape)} must be even`);
   }
   const half = x.shape.at(-1)! / 2;
   using gate = x.narrow(-1, 0, half);
   using up = x.narrow(-1, half, half);
-  using open = gate.silu();
-  return open.mul(up);
+  return glu(act, gate, up);
 }
+
+/** The last dim in two halves: silu(first) · second. */
+export const swiglu = (x: Tensor): Tensor => halves("swiglu", x, "silu");
+/** The last dim in two halves: gelu(first) · second. */
+export const geglu = (x: Tensor): Tensor => halves("geglu", x, "gelu");
 
 /** clamp(x / 6 + 1 / 2, 0, 1). */
 export function hardSigmoid(x: Tensor): Tensor {

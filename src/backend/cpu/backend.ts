@@ -360,6 +360,10 @@ export class CpuBackend implements Backend {
     );
   }
 
+  glu(): null {
+    return null;
+  }
+
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {
     const { dtype } = x.storage;
     const { shape, strides, rank } = x.layout;

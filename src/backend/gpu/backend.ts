@@ -187,6 +187,10 @@ export class GpuBackend implements Backend {
     return this.#widened([x, weight, bias], ([a, w, b]) => rows.layerNorm(this.gpu, a, w, b, eps));
   }
 
+  glu(act: "silu" | "gelu", gate: View, up: View): Storage | null {
+    return isF8(gate) ? null : rows.glu(this.gpu, act, gate, up);
+  }
+
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {
     return this.#widened([x, cos, sin], ([a, c, s]) => rows.rope(this.gpu, kind, a, c, s));
   }

@@ -9,8 +9,10 @@ import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { packActivations, packedBytes } from "./quant-activations";
 import { decodeRun } from "./quant-decode";
-import { dotRow, dotRow4 } from "./quant-dot";
-import { rowBytes } from "./quant-types";
+import { dot, dot4 } from "./quant-dot";
+import {
+  bytesOf, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
+} from "./quant-types";
 import { block, BLOCK_FREE, columnsOf, KC, MR, packRows, ROW } from "./tile";
 
 /** From how many rows of x on decoding pays. */
@@ -29,7 +31,7 @@ const LINES: usize = BLOCK_FREE;
 const PANEL: usize = LINES + 12 * KC * 4;
 const RESULTS: usize = PANEL + PANELS * KC * ROW;
 
-// Arguments: 0 type, 1 dtype, 2 m, 3 n, 4 k, 5 x (packed), 6 w, 7 out
+// Arguments; x is packed once the first stage is over.
 const TYPE = 0;
 const DTYPE = 1;
 const M = 2;
@@ -38,6 +40,8 @@ const K = 4;
 const X = 5;
 const W = 6;
 const OUT = 7;
+const SIZE = 8; // weights per block
+const BYTES = 9; // bytes per block
 
 /** Rows of packed floats, padded to whole panels. */
 // @ts-ignore: decorator
@@ -47,30 +51,32 @@ function paddedRows(m: usize): usize {
 }
 
 /** Bytes of temporary memory. */
-export function qmatmulTmp(type: i32, m: usize, k: usize): usize {
-  return m < MANY ? m * packedBytes(type, k) : (paddedRows(m) * k) << 2;
+export function qmatmulTmp(size: usize, m: usize, k: usize): usize {
+  return m < MANY ? m * packedBytes(size, k) : (paddedRows(m) * k) << 2;
 }
 
 /** out (m × n) = x (m × k, contiguous) · wᵀ (n × k). x and out: f32, f16 or bf16. */
-export function qmatmul(type: i32, dtype: i32, m: usize, n: usize, k: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+export function qmatmul(
+  type: i32, size: usize, bytes: usize, dtype: i32, m: usize, n: usize, k: usize, x: usize, w: usize, out: usize, tmp: usize,
+): void {
   const shift = shiftOf(dtype);
   if (m == 0 || n == 0) return;
   if (k == 0) return memory.fill(out, 0, (m * n) << shift);
   if (m < MANY) {
-    packActivations(type, dtype, m, k, x, tmp);
-    setArguments(type, dtype, m, n, k, tmp, w, out);
+    packActivations(size, dtype, m, k, x, tmp);
+    setArguments(type, size, bytes, dtype, m, n, k, tmp, w, out);
     return parallel(dotChunk, n, max<usize>(1, CHUNK / (m * k)));
   }
   for (let i: usize = 0; i < m; i += ROWS) {
     const rows = min(ROWS, m - i);
-    setArguments(type, dtype, rows, n, k, x + ((i * k) << shift), w, tmp);
+    setArguments(type, size, bytes, dtype, rows, n, k, x + ((i * k) << shift), w, tmp);
     parallel(packChunk, (k - 1) / KC + 1, max<usize>(1, CHUNK / 4 / (rows * KC)));
-    setArguments(type, dtype, rows, n, k, tmp, w, out + ((i * n) << shift));
+    setArguments(type, size, bytes, dtype, rows, n, k, tmp, w, out + ((i * n) << shift));
     parallel(decodeChunk, (n - 1) / COLUMNS + 1, 1);
   }
 }
 
-function setArguments(type: i32, dtype: i32, m: usize, n: usize, k: usize, x: usize, w: usize, out: usize): void {
+function setArguments(type: i32, size: usize, bytes: usize, dtype: i32, m: usize, n: usize, k: usize, x: usize, w: usize, out: usize): void {
   setArg<i32>(TYPE, type);
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(M, m);
@@ -79,28 +85,48 @@ function setArguments(type: i32, dtype: i32, m: usize, n: usize, k: usize, x: us
   setArg<usize>(X, x);
   setArg<usize>(W, w);
   setArg<usize>(OUT, out);
+  setArg<usize>(SIZE, size);
+  setArg<usize>(BYTES, bytes);
+}
+
+function dotChunk(lo: usize, hi: usize): void {
+  switch (arg<i32>(TYPE)) {
+    case Q4_0.ID: return dots<Q4_0>(lo, hi);
+    case Q4_1.ID: return dots<Q4_1>(lo, hi);
+    case Q5_0.ID: return dots<Q5_0>(lo, hi);
+    case Q5_1.ID: return dots<Q5_1>(lo, hi);
+    case Q8_0.ID: return dots<Q8_0>(lo, hi);
+    case Q8_1.ID: return dots<Q8_1>(lo, hi);
+    case Q2_K.ID: return dots<Q2_K>(lo, hi);
+    case Q3_K.ID: return dots<Q3_K>(lo, hi);
+    case Q4_K.ID: return dots<Q4_K>(lo, hi);
+    case Q5_K.ID: return dots<Q5_K>(lo, hi);
+    case Q6_K.ID: return dots<Q6_K>(lo, hi);
+    case Q8_K.ID: return dots<Q8_K>(lo, hi);
+    case IQ4_NL.ID: return dots<IQ4_NL>(lo, hi);
+    case IQ4_XS.ID: return dots<IQ4_XS>(lo, hi);
+    default: return dots<MXFP4>(lo, hi);
+  }
 }
 
 /** Columns lo … hi−1 of the result. */
-function dotChunk(lo: usize, hi: usize): void {
-  const type = arg<i32>(TYPE);
+function dots<T>(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
   const m = arg<usize>(M);
   const n = arg<usize>(N);
   const k = arg<usize>(K);
-  const x = arg<usize>(X);
-  const bytes = packedBytes(type, k);
-  const line = rowBytes(type, k);
+  const line = bytesOf(arg<usize>(SIZE), arg<usize>(BYTES), k);
+  const bytes = packedBytes(arg<usize>(SIZE), k);
   const results = slot(RESULT);
   for (let i: usize = 0; i < m; ) {
-    const row = x + i * bytes;
+    const row = arg<usize>(X) + i * bytes;
     const left = m - i;
     const count: usize = left >= 3 ? min<usize>(left, 4) : 1;
-    for (let j = lo; j < hi; j++) {
-      const w = arg<usize>(W) + j * line;
-      if (count == 1) store<f32>(results, dotRow(type, w, row, k));
-      // The third of three rows is taken twice.
-      else dotRow4(type, w, row, row + bytes, row + 2 * bytes, row + (count - 1) * bytes, k, results);
+    let w = arg<usize>(W) + lo * line;
+    for (let j = lo; j < hi; j++, w += line) {
+      if (count == 1) store<f32>(results, dot<T>(w, row, k));
+      // The last of three rows is taken twice.
+      else dot4<T>(w, row, row + bytes, row + 2 * bytes, row + (count - 1) * bytes, k, results);
       for (let r: usize = 0; r < count; r++) put(dtype, results + (r << 2), arg<usize>(OUT) + (((i + r) * n + j) << shiftOf(dtype)));
     }
     i += count;
@@ -151,11 +177,13 @@ function decodeChunk(lo: usize, hi: usize): void {
 /** Weights p … p+kc−1 of some columns as panels. */
 function decodePanels(first: usize, cols: usize, p: usize, kc: usize): void {
   const type = arg<i32>(TYPE);
-  const line = rowBytes(type, arg<usize>(K));
+  const size = arg<usize>(SIZE);
+  const bytes = arg<usize>(BYTES);
+  const line = bytesOf(size, bytes, arg<usize>(K));
   const nr = columnsOf(F32);
   const lines = scratch + LINES;
   let to = scratch + PANEL;
-  let w = arg<usize>(W) + first * line + rowBytes(type, p);
+  let w = arg<usize>(W) + first * line + bytesOf(size, bytes, p);
   for (let j: usize = 0; j < cols; j += nr, to += kc * ROW) {
     const width = min(nr, cols - j);
     for (let r: usize = 0; r < width; r++, w += line) decodeRun(type, w, kc, lines + ((r * kc) << 2));

@@ -3,12 +3,12 @@
  * keep eleven bits: |q| ≤ 1023 is the most for which no sum over a super-block can leave 32 bits.
  *
  * A packed row: k quants as i16, of each sixteen first the even ones and then the odd ones (as 16-bit operations split
- * bytes); then for each block of the weights' size its scale as f32; then what corrects for offsets and minima.
+ * bytes); then for each block of the weights' size its scale as f32; then sums of the quants, which the weights' offsets
+ * and minima are multiplied with: per block of 32 those of the four lanes of a dot, in super-blocks one per group.
  */
 import { native, SCRATCH_FREE, widen } from "./block";
 import { arg, setArg, shiftOf } from "./memory";
 import { parallel, scratch } from "./pool";
-import { blockShift, hasMin, isSuper, offset } from "./quant-types";
 
 const LARGEST: f32 = 1023;
 /** Below, the reciprocal of the scale would overflow; such blocks are zero. */
@@ -17,7 +17,7 @@ const SMALLEST: f32 = 1.2e-35;
 const STEP: usize = 256;
 const CHUNK: usize = 16384;
 
-/** Where the scales, and the corrections, of a packed row begin. */
+/** Where the scales, and the sums, of a packed row begin. `size` is that of the weights' blocks: 32 or 256. */
 // @ts-ignore: decorator
 @inline
 export function scalesAt(k: usize): usize {
@@ -25,24 +25,23 @@ export function scalesAt(k: usize): usize {
 }
 // @ts-ignore: decorator
 @inline
-export function correctionsAt(type: i32, k: usize): usize {
-  return (k << 1) + ((k >> blockShift(type)) << 2);
+export function sumsAt(size: usize, k: usize): usize {
+  return (k << 1) + ((k / size) << 2);
 }
-/** Bytes of corrections per block: four lanes for blocks of 32, sixteen i16 sums for super-blocks. */
-export const BLOCK_CORRECTION: usize = 16;
-export const SUPER_CORRECTION: usize = 32;
+/** Bytes of sums per block. */
+export const BLOCK_SUMS: usize = 16;
+export const SUPER_SUMS: usize = 32;
 
 /** Bytes of a packed row. */
-export function packedBytes(type: i32, k: usize): usize {
-  const blocks = k >> blockShift(type);
-  return (correctionsAt(type, k) + blocks * (isSuper(type) ? SUPER_CORRECTION : BLOCK_CORRECTION) + 63) & ~63;
+export function packedBytes(size: usize, k: usize): usize {
+  return (sumsAt(size, k) + (k / size) * (size == 256 ? SUPER_SUMS : BLOCK_SUMS) + 63) & ~63;
 }
 
-// Arguments: 0 type, 1 dtype, 2 k, 3 x, 4 out
+// Arguments: 0 size, 1 dtype, 2 k, 3 x, 4 out
 
 /** Packs m contiguous rows of f32, f16 or bf16. */
-export function packActivations(type: i32, dtype: i32, m: usize, k: usize, x: usize, out: usize): void {
-  setArg<i32>(0, type);
+export function packActivations(size: usize, dtype: i32, m: usize, k: usize, x: usize, out: usize): void {
+  setArg<usize>(0, size);
   setArg<i32>(1, dtype);
   setArg<usize>(2, k);
   setArg<usize>(3, x);
@@ -51,11 +50,11 @@ export function packActivations(type: i32, dtype: i32, m: usize, k: usize, x: us
 }
 
 function packChunk(lo: usize, hi: usize): void {
-  const type = arg<i32>(0);
+  const size = arg<usize>(0);
   const dtype = arg<i32>(1);
   const k = arg<usize>(2);
   const steps = (k - 1) / STEP + 1;
-  const bytes = packedBytes(type, k);
+  const bytes = packedBytes(size, k);
   const wide = scratch + SCRATCH_FREE;
   for (let i = lo; i < hi; i++) {
     const first = (i % steps) * STEP;
@@ -66,8 +65,8 @@ function packChunk(lo: usize, hi: usize): void {
       widen(dtype, x, wide, n);
       x = wide;
     }
-    if (isSuper(type)) packSuper(type, k, first, x, row);
-    else for (let p: usize = 0; p < n; p += 32) packBlock(type, k, first + p, x + (p << 2), row);
+    if (size == 256) packSuper(k, first, x, row);
+    else for (let p: usize = 0; p < n; p += 32) packBlock(k, first + p, x + (p << 2), row);
   }
 }
 
@@ -110,24 +109,20 @@ function inverseOf(amax: f32): v128 {
   return f32x4.splat(amax < SMALLEST || !(amax < Infinity) ? 0 : LARGEST / amax);
 }
 
-function packBlock(type: i32, k: usize, at: usize, x: usize, row: usize): void {
+function packBlock(k: usize, at: usize, x: usize, row: usize): void {
   const amax = largest(x, 32);
   const inverse = inverseOf(amax);
-  const d = scaleOf(amax);
   const to = row + (at << 1);
   const sums = i32x4.add(pack16(x, inverse, to), pack16(x + 64, inverse, to + 32));
-  store<f32>(row + scalesAt(k) + (at >> 5 << 2), d);
-  const correction = hasMin(type)
-    ? f32x4.mul(f32x4.convert_i32x4_s(sums), f32x4.splat(d))
-    : i32x4.mul(sums, i32x4.splat(-offset(type)));
-  v128.store(row + correctionsAt(type, k) + (at >> 5) * BLOCK_CORRECTION, correction);
+  store<f32>(row + scalesAt(k) + (at >> 5 << 2), scaleOf(amax));
+  v128.store(row + sumsAt(32, k) + (at >> 5) * BLOCK_SUMS, sums);
 }
 
-function packSuper(type: i32, k: usize, at: usize, x: usize, row: usize): void {
+function packSuper(k: usize, at: usize, x: usize, row: usize): void {
   const amax = largest(x, 256);
   const inverse = inverseOf(amax);
   store<f32>(row + scalesAt(k) + (at >> 8 << 2), scaleOf(amax));
-  const sums = row + correctionsAt(type, k) + (at >> 8) * SUPER_CORRECTION;
+  const sums = row + sumsAt(256, k) + (at >> 8) * SUPER_SUMS;
   for (let group: usize = 0; group < 16; group++) {
     let s = pack16(x + (group << 6), inverse, row + (at << 1) + (group << 5));
     s = i32x4.add(s, v128.shuffle<u64>(s, s, 1, 0));

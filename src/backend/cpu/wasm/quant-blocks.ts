@@ -4,7 +4,7 @@
  */
 import { f16ToF32x4 } from "./block";
 import {
-  blockBytes, hasMin, isSuper, IQ4_NL, IQ4_XS, MXFP4, offset, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
+  blockBytes, hasMin, IQ4_NL, IQ4_XS, is, isSuper, MXFP4, offsetShift, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
 } from "./quant-types";
 
 /** Bits `shift` … of sixteen bytes; the mask drops what 16-bit shifts bring in from the neighbour. */
@@ -32,11 +32,11 @@ function curve(nibbles: v128): v128 {
   return i8x16.swizzle(i8x16(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15), nibbles);
 }
 
-/** Twice the values of FP4 (e2m1) plus 12. */
+/** Twice the values of FP4 (e2m1) plus 16. */
 // @ts-ignore: decorator
 @inline
 function fp4(nibbles: v128): v128 {
-  return i8x16.swizzle(i8x16(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0), nibbles);
+  return i8x16.swizzle(i8x16(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4), nibbles);
 }
 
 /**
@@ -45,31 +45,31 @@ function fp4(nibbles: v128): v128 {
  */
 // @ts-ignore: decorator
 @inline
-export function quants(type: i32, w: usize, half: i32, part: i32): v128 {
+export function quants<T>(w: usize, half: i32, part: i32): v128 {
   const odd = <usize>(part & 1) << 4;
-  if (type == Q4_0) return bits(w + 2, part << 2, 15);
-  if (type == Q4_1) return bits(w + 4, part << 2, 15);
-  if (type == Q5_0) return v128.or(bits(w + 6, part << 2, 15), fifthBits(w + 2 + 2 * part));
-  if (type == Q5_1) return v128.or(bits(w + 8, part << 2, 15), fifthBits(w + 4 + 2 * part));
-  if (type == Q8_0) return v128.xor(v128.load(w + 2 + odd), i8x16.splat(-128));
-  if (type == Q8_1) return v128.xor(v128.load(w + 4 + odd), i8x16.splat(-128));
-  if (type == IQ4_NL) return curve(bits(w + 2, part << 2, 15));
-  if (type == MXFP4) return fp4(bits(w + 1, part << 2, 15));
-  if (type == Q2_K) return bits(w + 16 + (half << 5) + odd, part & 6, 3);
-  if (type == Q3_K) {
+  if (is<T, Q4_0>()) return bits(w + 2, part << 2, 15);
+  if (is<T, Q4_1>()) return bits(w + 4, part << 2, 15);
+  if (is<T, Q5_0>()) return v128.or(bits(w + 6, part << 2, 15), fifthBits(w + 2 + 2 * part));
+  if (is<T, Q5_1>()) return v128.or(bits(w + 8, part << 2, 15), fifthBits(w + 4 + 2 * part));
+  if (is<T, Q8_0>()) return v128.xor(v128.load(w + 2 + odd), i8x16.splat(-128));
+  if (is<T, Q8_1>()) return v128.xor(v128.load(w + 4 + odd), i8x16.splat(-128));
+  if (is<T, IQ4_NL>()) return curve(bits(w + 2, part << 2, 15));
+  if (is<T, MXFP4>()) return fp4(bits(w + 1, part << 2, 15));
+  if (is<T, Q2_K>()) return bits(w + 16 + (half << 5) + odd, part & 6, 3);
+  if (is<T, Q3_K>()) {
     const high = v128.and(i16x8.shr_u(v128.load(w + odd), (half << 2) + (part >> 1)), i8x16.splat(1));
     return v128.or(bits(w + 32 + (half << 5) + odd, part & 6, 3), i16x8.shl(high, 2));
   }
-  if (type == Q4_K) return bits(w + 16 + (half << 6) + (<usize>(part >> 2) << 5) + odd, (part & 2) << 1, 15);
-  if (type == Q5_K) {
+  if (is<T, Q4_K>()) return bits(w + 16 + (half << 6) + (<usize>(part >> 2) << 5) + odd, (part & 2) << 1, 15);
+  if (is<T, Q5_K>()) {
     const high = v128.and(i16x8.shr_u(v128.load(w + 16 + odd), (half << 2) + (part >> 1)), i8x16.splat(1));
     return v128.or(bits(w + 48 + (half << 6) + (<usize>(part >> 2) << 5) + odd, (part & 2) << 1, 15), i16x8.shl(high, 4));
   }
-  if (type == Q6_K) {
+  if (is<T, Q6_K>()) {
     const high = bits(w + 128 + (half << 5) + odd, part & 6, 3);
     return v128.or(bits(w + (half << 6) + (<usize>(part & 2) << 4) + odd, part & 4, 15), i16x8.shl(high, 4));
   }
-  if (type == Q8_K) return v128.xor(v128.load(w + 4 + (half << 7) + (<usize>part << 4)), i8x16.splat(-128));
+  if (is<T, Q8_K>()) return v128.xor(v128.load(w + 4 + (half << 7) + (<usize>part << 4)), i8x16.splat(-128));
   return curve(bits(w + 8 + (half << 6) + (<usize>(part >> 1) << 4), (part & 1) << 2, 15)); // IQ4_XS
 }
 
@@ -91,27 +91,27 @@ function exponent(at: usize): f32 {
 /** The block's scale in every lane. */
 // @ts-ignore: decorator
 @inline
-export function scale(type: i32, w: usize): v128 {
-  if (type == MXFP4) return f32x4.splat(exponent(w));
-  if (type == Q8_K) return v128.load_splat<u32>(w);
-  if (type == Q2_K) return half4(w + 80);
-  if (type == Q3_K) return half4(w + 108);
-  if (type == Q6_K) return half4(w + 208);
+export function scale<T>(w: usize): v128 {
+  if (is<T, MXFP4>()) return f32x4.splat(exponent(w));
+  if (is<T, Q8_K>()) return v128.load_splat<u32>(w);
+  if (is<T, Q2_K>()) return half4(w + 80);
+  if (is<T, Q3_K>()) return half4(w + 108);
+  if (is<T, Q6_K>()) return half4(w + 208);
   return half4(w);
 }
 
 /** The block's minimum, or the scale of its groups' minima, in every lane; for types that have one. */
 // @ts-ignore: decorator
 @inline
-export function minimum(type: i32, w: usize): v128 {
-  return half4(type == Q2_K ? w + 82 : w + 2);
+export function minimum<T>(w: usize): v128 {
+  return half4(is<T, Q2_K>() ? w + 82 : w + 2);
 }
 
 /** The f16 at `at` in each of four neighbouring blocks. */
 // @ts-ignore: decorator
 @inline
-function halves4(type: i32, at: usize): v128 {
-  const step = blockBytes(type);
+function halves4<T>(at: usize): v128 {
+  const step = blockBytes<T>();
   let v = i32x4.splat(0);
   v = v128.load_lane<u16>(at, v, 0);
   v = v128.load_lane<u16>(at + step, v, 2);
@@ -122,15 +122,15 @@ function halves4(type: i32, at: usize): v128 {
 /** The scales of four neighbouring blocks of 32. */
 // @ts-ignore: decorator
 @inline
-export function scales4(type: i32, w: usize): v128 {
-  if (type == MXFP4) return f32x4(exponent(w), exponent(w + 17), exponent(w + 34), exponent(w + 51));
-  return halves4(type, w);
+export function scales4<T>(w: usize): v128 {
+  if (is<T, MXFP4>()) return f32x4(exponent(w), exponent(w + 17), exponent(w + 34), exponent(w + 51));
+  return halves4<T>(w);
 }
 
 // @ts-ignore: decorator
 @inline
-export function minima4(type: i32, w: usize): v128 {
-  return halves4(type, w + 2);
+export function minima4<T>(w: usize): v128 {
+  return halves4<T>(w + 2);
 }
 
 /** Where `groupScales` puts the groups' minima. */
@@ -144,10 +144,10 @@ export const GROUP_BYTES: usize = 64;
  */
 // @ts-ignore: decorator
 @inline
-export function groupScales(type: i32, w: usize, to: usize): void {
+export function groupScales<T>(w: usize, to: usize): void {
   let low: v128;
   let high: v128;
-  if (type == Q2_K) {
+  if (is<T, Q2_K>()) {
     const v = v128.load(w);
     const scales = v128.and(v, i8x16.splat(15));
     const minima = v128.and(i16x8.shr_u(v, 4), i8x16.splat(15));
@@ -155,7 +155,7 @@ export function groupScales(type: i32, w: usize, to: usize): void {
     high = i16x8.extend_high_i8x16_u(scales);
     v128.store(to, i16x8.extend_low_i8x16_u(minima), MINIMA);
     v128.store(to, i16x8.extend_high_i8x16_u(minima), MINIMA + 16);
-  } else if (type == Q4_K || type == Q5_K) {
+  } else if (is<T, Q4_K>() || is<T, Q5_K>()) {
     // Twelve bytes hold eight scales and eight minima of six bits: the last four of each lie in nibbles and spare bits.
     const a = load<u32>(w, 4);
     const b = load<u32>(w, 8);
@@ -171,7 +171,7 @@ export function groupScales(type: i32, w: usize, to: usize): void {
     v128.store(to, i16x8.extend_low_i8x16_u(m), MINIMA);
     v128.store(to, i16x8.extend_high_i8x16_u(m), MINIMA + 16);
   } else {
-    if (type == Q3_K) {
+    if (is<T, Q3_K>()) {
       const a = load<u32>(w, 96);
       const b = load<u32>(w, 100);
       const c = load<u32>(w, 104);
@@ -186,10 +186,10 @@ export function groupScales(type: i32, w: usize, to: usize): void {
       );
       low = i16x8.extend_low_i8x16_s(s);
       high = i16x8.extend_high_i8x16_s(s);
-    } else if (type == Q6_K) {
+    } else if (is<T, Q6_K>()) {
       low = v128.load_ext<i8>(w, 192);
       high = v128.load_ext<i8>(w, 200);
-    } else if (type == IQ4_XS) {
+    } else if (is<T, IQ4_XS>()) {
       // Nibbles in order, then two bits each of a 16-bit word; each scale serves two groups.
       const nibbles = i32x4.splat(load<u32>(w, 4));
       const pairs = v128.shuffle<u8>(v128.and(nibbles, i8x16.splat(15)), v128.and(i16x8.shr_u(nibbles, 4), i8x16.splat(15)), 0, 0, 16, 16, 1, 1, 17, 17, 2, 2, 18, 18, 3, 3, 19, 19);
@@ -203,7 +203,7 @@ export function groupScales(type: i32, w: usize, to: usize): void {
       low = i16x8.splat(1); // Q8_K
       high = low;
     }
-    const minus = i16x8.splat(<i16>-offset(type));
+    const minus = i16x8.shl(i16x8.splat(-1), offsetShift<T>());
     v128.store(to, i16x8.mul(low, minus), MINIMA);
     v128.store(to, i16x8.mul(high, minus), MINIMA + 16);
   }
@@ -214,56 +214,57 @@ export function groupScales(type: i32, w: usize, to: usize): void {
 /** Sixteen weights q · a + b or, without minimum, (q − offset) · a. */
 // @ts-ignore: decorator
 @inline
-function store16(type: i32, q: v128, a: v128, b: v128, to: usize): void {
+function store16<T>(q: v128, a: v128, b: v128, to: usize): void {
   let low = i16x8.extend_low_i8x16_u(q);
   let high = i16x8.extend_high_i8x16_u(q);
-  if (!hasMin(type)) {
-    low = i16x8.sub(low, i16x8.splat(<i16>offset(type)));
-    high = i16x8.sub(high, i16x8.splat(<i16>offset(type)));
+  if (!hasMin<T>()) {
+    const offset = i16x8.shl(i16x8.splat(1), offsetShift<T>());
+    low = i16x8.sub(low, offset);
+    high = i16x8.sub(high, offset);
   }
-  storeLanes(type, i32x4.extend_low_i16x8_s(low), a, b, to);
-  storeLanes(type, i32x4.extend_high_i16x8_s(low), a, b, to + 16);
-  storeLanes(type, i32x4.extend_low_i16x8_s(high), a, b, to + 32);
-  storeLanes(type, i32x4.extend_high_i16x8_s(high), a, b, to + 48);
+  storeLanes<T>(i32x4.extend_low_i16x8_s(low), a, b, to);
+  storeLanes<T>(i32x4.extend_high_i16x8_s(low), a, b, to + 16);
+  storeLanes<T>(i32x4.extend_low_i16x8_s(high), a, b, to + 32);
+  storeLanes<T>(i32x4.extend_high_i16x8_s(high), a, b, to + 48);
 }
 
 /** Two roundings, as the reference has them: not fused. */
 // @ts-ignore: decorator
 @inline
-function storeLanes(type: i32, q: v128, a: v128, b: v128, to: usize): void {
+function storeLanes<T>(q: v128, a: v128, b: v128, to: usize): void {
   const product = f32x4.mul(f32x4.convert_i32x4_s(q), a);
-  v128.store(to, hasMin(type) ? f32x4.add(product, b) : product);
+  v128.store(to, hasMin<T>() ? f32x4.add(product, b) : product);
 }
 
 // @ts-ignore: decorator
 @inline
-function storeGroup(type: i32, w: usize, half: i32, part: i32, groups: usize, d: v128, m: v128, to: usize): void {
+function storeGroup<T>(w: usize, half: i32, part: i32, groups: usize, d: v128, m: v128, to: usize): void {
   const at = groups + (half << 4) + (<usize>part << 1);
   const a = f32x4.mul(d, f32x4.splat(<f32>load<i16>(at)));
-  const b = hasMin(type) ? f32x4.neg(f32x4.mul(m, f32x4.splat(<f32>load<i16>(at, MINIMA)))) : m;
-  store16(type, quants(type, w, half, part), a, b, to + (half << 9) + (<usize>part << 6));
+  const b = hasMin<T>() ? f32x4.neg(f32x4.mul(m, f32x4.splat(<f32>load<i16>(at, MINIMA)))) : m;
+  store16<T>(quants<T>(w, half, part), a, b, to + (half << 9) + (<usize>part << 6));
 }
 
 /** The weights of one block as f32; `groups` is room for GROUP_BYTES. */
 // @ts-ignore: decorator
 @inline
-export function decode(type: i32, w: usize, groups: usize, to: usize): void {
-  const d = scale(type, w);
-  const m = hasMin(type) ? minimum(type, w) : d;
-  if (!isSuper(type)) {
-    store16(type, quants(type, w, 0, 0), d, m, to);
-    store16(type, quants(type, w, 0, 1), d, m, to + 64);
+export function decode<T>(w: usize, groups: usize, to: usize): void {
+  const d = scale<T>(w);
+  const m = hasMin<T>() ? minimum<T>(w) : d;
+  if (!isSuper<T>()) {
+    store16<T>(quants<T>(w, 0, 0), d, m, to);
+    store16<T>(quants<T>(w, 0, 1), d, m, to + 64);
     return;
   }
-  groupScales(type, w, groups);
+  groupScales<T>(w, groups);
   for (let half = 0; half < 2; half++) {
-    storeGroup(type, w, half, 0, groups, d, m, to);
-    storeGroup(type, w, half, 1, groups, d, m, to);
-    storeGroup(type, w, half, 2, groups, d, m, to);
-    storeGroup(type, w, half, 3, groups, d, m, to);
-    storeGroup(type, w, half, 4, groups, d, m, to);
-    storeGroup(type, w, half, 5, groups, d, m, to);
-    storeGroup(type, w, half, 6, groups, d, m, to);
-    storeGroup(type, w, half, 7, groups, d, m, to);
+    storeGroup<T>(w, half, 0, groups, d, m, to);
+    storeGroup<T>(w, half, 1, groups, d, m, to);
+    storeGroup<T>(w, half, 2, groups, d, m, to);
+    storeGroup<T>(w, half, 3, groups, d, m, to);
+    storeGroup<T>(w, half, 4, groups, d, m, to);
+    storeGroup<T>(w, half, 5, groups, d, m, to);
+    storeGroup<T>(w, half, 6, groups, d, m, to);
+    storeGroup<T>(w, half, 7, groups, d, m, to);
   }
 }

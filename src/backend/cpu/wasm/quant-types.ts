@@ -1,76 +1,76 @@
-/** The block types as kernels know them: GGUF's numbers, sizes and constants. All of it folds away for a known type. */
-export const Q4_0: i32 = 2;
-export const Q4_1: i32 = 3;
-export const Q5_0: i32 = 6;
-export const Q5_1: i32 = 7;
-export const Q8_0: i32 = 8;
-export const Q8_1: i32 = 9;
-export const Q2_K: i32 = 10;
-export const Q3_K: i32 = 11;
-export const Q4_K: i32 = 12;
-export const Q5_K: i32 = 13;
-export const Q6_K: i32 = 14;
-export const Q8_K: i32 = 15;
-export const IQ4_NL: i32 = 20;
-export const IQ4_XS: i32 = 23;
-export const MXFP4: i32 = 39;
+/**
+ * The block types as type arguments, so that a kernel is compiled for one type with nothing of the others in it. ID is
+ * GGUF's number; weights and bytes per block come from TypeScript where the type is known only at run time.
+ */
+export class Q4_0 { static readonly ID: i32 = 2; }
+export class Q4_1 { static readonly ID: i32 = 3; }
+export class Q5_0 { static readonly ID: i32 = 6; }
+export class Q5_1 { static readonly ID: i32 = 7; }
+export class Q8_0 { static readonly ID: i32 = 8; }
+export class Q8_1 { static readonly ID: i32 = 9; }
+export class Q2_K { static readonly ID: i32 = 10; }
+export class Q3_K { static readonly ID: i32 = 11; }
+export class Q4_K { static readonly ID: i32 = 12; }
+export class Q5_K { static readonly ID: i32 = 13; }
+export class Q6_K { static readonly ID: i32 = 14; }
+export class Q8_K { static readonly ID: i32 = 15; }
+export class IQ4_NL { static readonly ID: i32 = 20; }
+export class IQ4_XS { static readonly ID: i32 = 23; }
+export class MXFP4 { static readonly ID: i32 = 39; }
+
+// @ts-ignore: decorator
+@inline
+export function is<T, U>(): bool {
+  return idof<T>() == idof<U>();
+}
 
 /** Super-blocks hold 256 weights in 16 groups with integer scales of their own; other blocks hold 32 with one scale. */
 // @ts-ignore: decorator
 @inline
-export function isSuper(type: i32): bool {
-  return (type >= Q2_K && type <= Q8_K) || type == IQ4_XS;
-}
-
-/** log2 of the weights per block. */
-// @ts-ignore: decorator
-@inline
-export function blockShift(type: i32): usize {
-  return isSuper(type) ? 8 : 5;
-}
-
-// @ts-ignore: decorator
-@inline
-export function blockBytes(type: i32): usize {
-  if (type == Q4_0) return 18;
-  if (type == Q4_1) return 20;
-  if (type == Q5_0) return 22;
-  if (type == Q5_1) return 24;
-  if (type == Q8_0) return 34;
-  if (type == Q8_1) return 36;
-  if (type == Q2_K) return 84;
-  if (type == Q3_K) return 110;
-  if (type == Q4_K) return 144;
-  if (type == Q5_K) return 176;
-  if (type == Q6_K) return 210;
-  if (type == Q8_K) return 292;
-  if (type == IQ4_NL) return 18;
-  if (type == IQ4_XS) return 136;
-  return 17; // MXFP4
-}
-
-// @ts-ignore: decorator
-@inline
-export function rowBytes(type: i32, k: usize): usize {
-  return (k >> blockShift(type)) * blockBytes(type);
+export function isSuper<T>(): bool {
+  return is<T, Q2_K>() || is<T, Q3_K>() || is<T, Q4_K>() || is<T, Q5_K>() || is<T, Q6_K>() || is<T, Q8_K>() || is<T, IQ4_XS>();
 }
 
 /** Whether weights are scale · q + minimum (for super-blocks: − minimum); otherwise they are scale · (q − offset). */
 // @ts-ignore: decorator
 @inline
-export function hasMin(type: i32): bool {
-  return type == Q4_1 || type == Q5_1 || type == Q2_K || type == Q4_K || type == Q5_K;
+export function hasMin<T>(): bool {
+  return is<T, Q4_1>() || is<T, Q5_1>() || is<T, Q2_K>() || is<T, Q4_K>() || is<T, Q5_K>();
 }
 
-/** What is taken from the unsigned quants. Signed bytes and tables are shifted to be unsigned, too. */
 // @ts-ignore: decorator
 @inline
-export function offset(type: i32): i32 {
-  if (type == Q4_0) return 8;
-  if (type == Q5_0) return 16;
-  if (type == Q3_K) return 4;
-  if (type == Q6_K) return 32;
-  if (type == MXFP4) return 12;
-  if (type == Q8_0 || type == Q8_1 || type == Q8_K || type == IQ4_NL || type == IQ4_XS) return 128;
-  return 0;
+export function blockBytes<T>(): usize {
+  if (is<T, Q4_0>() || is<T, IQ4_NL>()) return 18;
+  if (is<T, Q4_1>()) return 20;
+  if (is<T, Q5_0>()) return 22;
+  if (is<T, Q5_1>()) return 24;
+  if (is<T, Q8_0>()) return 34;
+  if (is<T, Q8_1>()) return 36;
+  if (is<T, Q2_K>()) return 84;
+  if (is<T, Q3_K>()) return 110;
+  if (is<T, Q4_K>()) return 144;
+  if (is<T, Q5_K>()) return 176;
+  if (is<T, Q6_K>()) return 210;
+  if (is<T, Q8_K>()) return 292;
+  if (is<T, IQ4_XS>()) return 136;
+  return 17; // MXFP4
+}
+
+/** log2 of what is taken from the unsigned quants. Signed bytes and tables are shifted to be unsigned, too. */
+// @ts-ignore: decorator
+@inline
+export function offsetShift<T>(): i32 {
+  if (is<T, Q3_K>()) return 2;
+  if (is<T, Q4_0>()) return 3;
+  if (is<T, Q5_0>() || is<T, MXFP4>()) return 4;
+  if (is<T, Q6_K>()) return 5;
+  return 7; // Q8_0, Q8_1, Q8_K, IQ4_NL, IQ4_XS
+}
+
+/** The bytes of n weights in blocks of `size` weights and `bytes` bytes. */
+// @ts-ignore: decorator
+@inline
+export function bytesOf(size: usize, bytes: usize, n: usize): usize {
+  return (n / size) * bytes;
 }

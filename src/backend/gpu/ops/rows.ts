@@ -1,8 +1,9 @@
 /** Softmax, norms and rotary embeddings: fused kernels over rows. */
+import { collapse } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { rowThreads } from "../catalogue.ts";
-import type { Gpu } from "../gpu.ts";
+import { at, type Gpu } from "../gpu.ts";
 
 export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
   const { dtype } = x.storage;
@@ -43,6 +44,24 @@ function norm(
       ),
     ),
   );
+}
+
+export function glu(gpu: Gpu, act: "silu" | "gelu", gate: View, up: View): Storage {
+  const { dtype } = gate.storage;
+  const n = gate.layout.numel;
+  const kernel = `${act === "silu" ? "swiglu" : "geglu"}_${dtype}`;
+  const { shape, strides } = collapse([gate.layout, up.layout]);
+  const [g, u] = strides as [number[], number[]];
+  return gpu.fill(dtype, n, (dst) => {
+    // Two halves of one tensor, or two tensors: rows one stride apart, contiguous inside.
+    if (shape.length === 2 && g[1] === 1 && u[1] === 1 && g[0] === u[0] && g[0]! >= 0) {
+      gpu.launch(kernel, { gate: at(gate), up: at(up), dst, rows: shape[0]!, width: shape[1]!, row_stride: g[0]! });
+      return;
+    }
+    gpu.packed(gate, (a) =>
+      gpu.packed(up, (b) => gpu.launch(kernel, { gate: a, up: b, dst, rows: 1, width: n, row_stride: n })),
+    );
+  });
 }
 
 export function rope(gpu: Gpu, kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {

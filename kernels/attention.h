@@ -1,0 +1,344 @@
+// Fused attention: out = softmax(q·kᵀ·scale + mask)·v by online softmax, the parts that prefill and decode share.
+//
+// Scores of 16 rows at a time live in the registers of a wave (tile.h), keys and values pass through shared memory in tiles of
+// KEYS. Each row carries its greatest score and the sum of powers of two so far; results are rescaled when the greatest grows.
+// A score s counts as 2^(s·c) with c = scale·log₂e, one multiply-add and one instruction.
+//
+// A row that sees no key (an empty cache, a causal row before the first key) gives zeros; a row whose keys are all masked by −∞
+// gives NaN, as 0/0 does. Keys beyond a sequence's length are never read.
+#ifndef WICK_ATTENTION_H
+#define WICK_ATTENTION_H
+#include "tile.h"
+namespace gpu {
+
+constexpr f32 LOG2_E = 1.4426950408889634f;
+constexpr int ATTENTION_BLOCK = 128;
+
+// What a launch is about; strides count elements.
+template <class T> struct Attention {
+  const T *q, *k, *v, *mask;
+  T* out;
+  const i64* lengths;
+  u32 batch, heads, kv_heads, tq, tk, d;
+  i64 q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, mask_b, mask_h, mask_i, mask_j;
+  f32 scale, softcap;
+  u32 causal, window;
+
+  GPU_METHOD i32 length(u32 b) const {
+    if (!lengths) return (i32)tk;
+    const i64 n = lengths[b];
+    return n < 0 ? 0 : n < (i64)tk ? (i32)n : (i32)tk;
+  }
+};
+
+#define ATTENTION_ARGUMENTS(T) \
+  const T *q, const T *k, const T *v, const T *mask, T *out, const i64 *lengths, size_t batch, size_t heads, size_t kv_heads, \
+      size_t tq, size_t tk, size_t d, size_t q_b, size_t q_h, size_t q_t, size_t k_b, size_t k_h, size_t k_t, size_t v_b, \
+      size_t v_h, size_t v_t, size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, f64 scale, f64 softcap, u32 causal, \
+      size_t window
+#define ATTENTION_GATHER(T) \
+  Attention<T> { \
+    q, k, v, mask, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (i64)q_b, (i64)q_h, (i64)q_t, \
+        (i64)k_b, (i64)k_h, (i64)k_t, (i64)v_b, (i64)v_h, (i64)v_t, (i64)mask_b, (i64)mask_h, (i64)mask_i, (i64)mask_j, \
+        (f32)scale, (f32)softcap, causal, (u32)window \
+  }
+
+// The keys that a query sees: first … end − 1, cut off at `limit` where a block has only a part of them.
+struct Sight {
+  i32 length, shift, limit;
+  u32 causal, window;
+  GPU_METHOD i32 end(i32 t) const {
+    const i32 e = causal ? t + shift + 1 : length;
+    return e < limit ? e : limit;
+  }
+  GPU_METHOD i32 first(i32 t) const {
+    const i32 f = window ? t + shift + 1 - (i32)window : 0;
+    return f > 0 ? f : 0;
+  }
+};
+template <class T> GPU_FN Sight sight_of(const Attention<T>& a, u32 b) {
+  const i32 n = a.length(b);
+  return Sight{n, n - (i32)a.tq, n, a.causal, a.window};
+}
+
+// Row r of a group of heads that share keys: query r / group of head first_head + r % group.
+struct Group {
+  u32 b, first_head, group, rows;
+  GPU_METHOD i32 query(u32 r) const { return (i32)(r / group); }
+  GPU_METHOD u32 head(u32 r) const { return first_head + r % group; }
+};
+
+// Rows of memory, any distance apart, `d` elements each, as 16-byte pieces.
+template <class T> struct Rows {
+  static constexpr int W = 16 / sizeof(T);
+  const T* base;
+  i64 stride;
+  u32 d;
+  bool vectors;
+  GPU_METHOD Rows(const T* p, i64 row_stride, u32 elements)
+      : base(p), stride(row_stride), d(elements), vectors(row_stride % W == 0 && aligned_to(p, 16)) {}
+  GPU_METHOD const T* at(i32 row, u32 piece) const { return base + row * stride + piece * W; }
+  GPU_METHOD Vec<T, W> load(i32 row, u32 piece, i32 end) const {
+    Vec<T, W> x;
+    const bool there = row < end && piece * W < d;
+    if (vectors && there) return *(const Vec<T, W>*)at(row, piece);
+    UNROLL for (int j = 0; j < W; j++) x.v[j] = there ? at(row, piece)[j] : T{};
+    return x;
+  }
+};
+
+// A tile of Count rows × D on its way from memory to shared memory, moved by Threads threads. Where copies run beside
+// arithmetic `fetch` starts them; else it loads registers, and `settle` stores these later.
+template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct Carrier {
+  static constexpr bool ASYNC = tile_t<T>::ASYNC && !Turned;
+  static constexpr int W = 16 / sizeof(T), PIECES = D / W, PAIR = Turned ? 2 : 1;
+  static constexpr int ITEMS = Count / PAIR * PIECES, N = (ITEMS + Threads - 1) / Threads;
+  Vec<T, W> x[ASYNC ? 1 : N * PAIR];
+
+  // Pairs of rows lie side by side in a turned tile, and neighbouring threads take neighbouring pairs.
+  GPU_FN u32 row(u32 item) { return Turned ? item % (Count / 2) * 2 : item / PIECES; }
+  GPU_FN u32 piece(u32 item) { return Turned ? item / (Count / 2) : item % PIECES; }
+
+  GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
+    UNROLL for (int i = 0; i < N; i++) {
+      // Where a round of threads is whole rows, a thread keeps its column.
+      const u32 item = thread + i * Threads;
+      const u32 r = !Turned && Threads % PIECES == 0 ? thread / PIECES + i * (Threads / PIECES) : row(item);
+      const u32 p = !Turned && Threads % PIECES == 0 ? thread % PIECES : piece(item);
+      if (ITEMS % Threads != 0 && item >= ITEMS) continue;
+      if constexpr (ASYNC) {
+        T* to = shared + r * Pitch + p * W;
+        const bool there = first + (i32)r < end && p * W < from.d;
+        if (from.vectors) tile_t<T>::copy(to, there ? from.at(first + (i32)r, p) : from.base, there);
+        else *(Vec<T, W>*)to = from.load(first + (i32)r, p, end);
+      } else {
+        UNROLL for (int w = 0; w < PAIR; w++) x[i * PAIR + w] = from.load(first + (i32)r + w, p, end);
+      }
+    }
+  }
+  GPU_METHOD void settle(T* shared, u32 thread) {
+    if constexpr (!ASYNC) UNROLL for (int i = 0; i < N; i++) {
+      const u32 item = thread + i * Threads;
+      if (ITEMS % Threads != 0 && item >= ITEMS) continue;
+      const u32 r = row(item), p = piece(item);
+      if constexpr (Turned) {
+        UNROLL for (int j = 0; j < W; j++)
+          *(Vec<T, 2>*)(shared + (p * W + j) * Pitch + r) = Vec<T, 2>{{x[2 * i].v[j], x[2 * i + 1].v[j]}};
+      } else {
+        *(Vec<T, W>*)(shared + r * Pitch + p * W) = x[i];
+      }
+    }
+  }
+};
+
+// Geometry of the waves' work: a wave has Strips × 16 rows; Threads threads share each tile of Keys keys.
+template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ> struct Shape {
+  typedef T_ T;
+  typedef tile_t<T> Tile;
+  static constexpr int D = D_, KEYS = Keys, STRIPS = Strips, THREADS = Threads;
+  // Queries as operands in registers, or read from shared memory for every tile.
+  static constexpr bool KEEP_Q = KeepQ && Tile::REGISTERS;
+  static constexpr int PITCH = tile_pitch<T>(D), V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(Keys) : PITCH;
+  static constexpr int K_SIZE = Keys * PITCH, V_SIZE = (Tile::TRANSPOSED ? D : Keys) * V_PITCH;
+  static constexpr int STAGES = Tile::ASYNC ? 2 : 1, SIZE = STAGES * (K_SIZE + V_SIZE);
+  typedef Carrier<T, Keys, D, Threads, PITCH, false> KCarrier;
+  typedef Carrier<T, Keys, D, Threads, V_PITCH, Tile::TRANSPOSED> VCarrier;
+};
+
+// One wave's rows: queries, statistics and results.
+template <class S, bool Masked> struct Flash {
+  typedef typename S::T T;
+  typedef typename S::Tile Tile;
+  typedef typename Tile::Ref Ref;
+  static constexpr int STEPS = S::D / 16, KEY_TILES = S::KEYS / 16, M = S::STRIPS, R = Tile::ROWS;
+
+  struct Scores { typename Tile::C c[M][KEY_TILES]; };
+
+  const Attention<T>& a;
+  const Group& group;
+  const Sight& sight;
+  u32 first_row;
+  f32 c;
+  Ref q_ref;
+  typename Tile::A q[S::KEEP_Q ? M : 1][S::KEEP_Q ? STEPS : 1];
+  typename Tile::C o[M][STEPS];
+  f32 best[M][R], sum[M][R];
+
+  // queries: this wave's rows in shared memory.
+  GPU_METHOD Flash(const Attention<T>& a_, const Group& group_, const Sight& sight_, u32 row, const T* queries)
+      : a(a_), group(group_), sight(sight_), first_row(row), c(Masked ? 1.0f : a_.scale * LOG2_E), q_ref(Tile::ref(queries)) {
+    if constexpr (S::KEEP_Q) UNROLL for (int m = 0; m < M; m++)
+      UNROLL for (int s = 0; s < STEPS; s++) q[m][s] = Tile::template left<S::PITCH>(q_ref, m * 16 * S::PITCH + s * 16);
+    UNROLL for (int m = 0; m < M; m++) {
+      UNROLL for (int s = 0; s < STEPS; s++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) o[m][s].x[e] = 0;
+      UNROLL for (int r = 0; r < R; r++) best[m][r] = Limits<f32>::lowest(), sum[m][r] = 0;
+    }
+  }
+  GPU_METHOD u32 row(int m, int r) const { return first_row + m * 16 + Tile::row(r); }
+  GPU_METHOD u32 last_row() const { return first_row + M * 16 - 1; }
+
+  // Scores of the keys j0 … j0 + KEYS − 1 as weights; false when this wave sees none of them.
+  GPU_METHOD bool score(Scores& s, const T* keys, i32 j0) {
+    if (Tile::INDEPENDENT && (j0 >= sight.end(group.query(last_row())) || j0 + S::KEYS <= sight.first(group.query(first_row))))
+      return false;
+    const Ref k_ref = Tile::ref(keys);
+    UNROLL for (int m = 0; m < M; m++)
+      UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = 0;
+    UNROLL for (int i = 0; i < STEPS; i++) {
+      typename Tile::A left[M];
+      UNROLL for (int m = 0; m < M; m++)
+        if constexpr (S::KEEP_Q) left[m] = q[m][i];
+        else left[m] = Tile::template left<S::PITCH>(q_ref, m * 16 * S::PITCH + i * 16);
+      UNROLL for (int j = 0; j < KEY_TILES; j++) {
+        const typename Tile::B right = Tile::template rows<S::PITCH>(k_ref, j * 16 * S::PITCH + i * 16);
+        UNROLL for (int m = 0; m < M; m++) Tile::template multiply<S::PITCH>(s.c[m][j], left[m], right);
+      }
+    }
+    if constexpr (Masked) mask_scores(s, j0);
+    if (j0 + S::KEYS > sight.end(group.query(first_row)) || j0 < sight.first(group.query(last_row()))) hide(s, j0);
+    weigh(s);
+    return true;
+  }
+  // Results += weights · values.
+  GPU_METHOD void gather(const Scores& s, const T* values) {
+    const Ref v_ref = Tile::ref(values);
+    UNROLL for (int j = 0; j < KEY_TILES; j++) {
+      typename Tile::P left[M];
+      UNROLL for (int m = 0; m < M; m++) left[m] = Tile::operand(s.c[m][j]);
+      UNROLL for (int i = 0; i < STEPS; i++) {
+        const u32 at = Tile::TRANSPOSED ? i * 16 * S::V_PITCH + j * 16 : j * 16 * S::V_PITCH + i * 16;
+        const typename Tile::B right = Tile::template cols<S::V_PITCH>(v_ref, at);
+        UNROLL for (int m = 0; m < M; m++) Tile::template multiply<S::V_PITCH>(o[m][i], left[m], right);
+      }
+    }
+  }
+
+  // s := (softcap(s·scale) + mask)·log₂e
+  GPU_METHOD void mask_scores(Scores& s, i32 j0) const {
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
+      const u32 at = row(m, r);
+      const i32 t = group.query(at);
+      const T* line = a.mask + group.b * a.mask_b + group.head(at) * a.mask_h + t * a.mask_i;
+      const i32 end = a.mask && at < group.rows ? sight.end(t) : 0;
+      UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
+        if (Tile::row_of(e) == r) {
+          const i32 key = j0 + j * 16 + (i32)Tile::col(e);
+          f32 x = s.c[m][j].x[e] * a.scale;
+          if (a.softcap != 0) x = m_tanh(x / a.softcap) * a.softcap;
+          if (key < end) x += widen(line[key * a.mask_j]);
+          s.c[m][j].x[e] = x * LOG2_E;
+        }
+    }
+  }
+  GPU_METHOD void hide(Scores& s, i32 j0) const {
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
+      const i32 t = group.query(row(m, r)), first = sight.first(t) - j0, end = sight.end(t) - j0;
+      UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
+        const i32 key = j * 16 + (i32)Tile::col(e);
+        if (Tile::row_of(e) == r && (key < first || key >= end)) s.c[m][j].x[e] = Limits<f32>::lowest();
+      }
+    }
+  }
+  // Scores become powers of two against each row's greatest; sums and results follow when that grew.
+  GPU_METHOD void weigh(Scores& s) {
+    UNROLL for (int m = 0; m < M; m++) {
+      f32 shift[R], fix[R];
+      bool grew = false;
+      UNROLL for (int r = 0; r < R; r++) {
+        f32 top = best[m][r];
+        UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
+          if (Tile::row_of(e) == r) top = max_fast(top, s.c[m][j].x[e]);
+        top = Tile::row_max(top);
+        grew = grew || top != best[m][r];
+        // A row that has seen nothing yet: against −∞ everything would be NaN.
+        shift[r] = top == Limits<f32>::lowest() ? 0 : top * c;
+        fix[r] = exp2_fast(best[m][r] * c - shift[r]);
+        best[m][r] = top;
+      }
+      if (wave_any(grew)) {
+        UNROLL for (int r = 0; r < R; r++) sum[m][r] *= fix[r];
+        UNROLL for (int i = 0; i < STEPS; i++)
+          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) o[m][i].x[e] *= fix[Tile::row_of(e)];
+      }
+      UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
+        const f32 p = exp2_fast(s.c[m][j].x[e] * c - shift[Tile::row_of(e)]);
+        sum[m][Tile::row_of(e)] += p;
+        s.c[m][j].x[e] = p;
+      }
+    }
+  }
+
+  // Joins the lanes' sums. A row that sees no key counts as one key of value zero.
+  GPU_METHOD void finish(bool whole) {
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
+      sum[m][r] = Tile::row_sum(sum[m][r]);
+      const i32 t = group.query(row(m, r));
+      if (whole && sight.first(t) >= (sight.causal && t + sight.shift + 1 < sight.length ? t + sight.shift + 1 : sight.length))
+        best[m][r] = 0, sum[m][r] = 1;
+    }
+  }
+  // f(strip, which of the lane's rows, its number among the wave's rows, first column, RUN results)
+  template <class F> GPU_METHOD void each_result(F f) const {
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int i = 0; i < STEPS; i++)
+      UNROLL for (int e = 0; e < Tile::ELEMENTS; e += Tile::RUN)
+        f(m, Tile::row_of(e), m * 16 + Tile::row(Tile::row_of(e)), i * 16 + Tile::out_col(e), &o[m][i].x[e]);
+  }
+};
+
+// Runs the tiles of keys first, first + step, … (count of them) through `flash`; keys from `end` on do not exist. `sync` makes
+// what the sharing threads have written visible to all of them. Waves that are not `active` only carry.
+template <class S, class F, class Sync>
+GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<typename S::T>& keys,
+                   const Rows<typename S::T>& values, i32 first, i32 step, i32 count, i32 end, u32 thread, Sync sync) {
+  typedef typename S::T T;
+  typename S::KCarrier k;
+  typename S::VCarrier v;
+  if (count <= 0) return;
+  if constexpr (S::Tile::ASYNC) {
+    // While one tile is used the next one travels; one meeting per tile.
+    k.fetch(shared, keys, first, end, thread);
+    v.fetch(shared + S::K_SIZE, values, first, end, thread);
+    NO_UNROLL for (i32 i = 0; i < count; i++) {
+      T* now = shared + (i & 1) * (S::K_SIZE + S::V_SIZE);
+      T* next = shared + ((i + 1) & 1) * (S::K_SIZE + S::V_SIZE);
+      S::Tile::copies_arrive();
+      sync();
+      if (i + 1 < count) {
+        k.fetch(next, keys, first + (i + 1) * step, end, thread);
+        v.fetch(next + S::K_SIZE, values, first + (i + 1) * step, end, thread);
+      }
+      typename F::Scores s;
+      if (active && flash.score(s, now, first + i * step)) flash.gather(s, now + S::K_SIZE);
+    }
+  } else {
+    // Values travel in registers while keys are used, and the next keys while values are.
+    T* value_tile = shared + S::K_SIZE;
+    k.fetch(shared, keys, first, end, thread);
+    k.settle(shared, thread);
+    NO_UNROLL for (i32 i = 0; i < count; i++) {
+      typename F::Scores s;
+      sync();
+      v.fetch(value_tile, values, first + i * step, end, thread);
+      const bool seen = active && flash.score(s, shared, first + i * step);
+      v.settle(value_tile, thread);
+      sync();
+      if (i + 1 < count) k.fetch(shared, keys, first + (i + 1) * step, end, thread);
+      if (seen) flash.gather(s, value_tile);
+      if (i + 1 < count) k.settle(shared, thread);
+    }
+  }
+}
+
+// Row r of a group to shared memory, `count` rows by all threads of the block.
+template <class S> GPU_FN void load_queries(typename S::T* shared, const Attention<typename S::T>& a, const Group& group, u32 first, u32 count) {
+  typedef typename S::T T;
+  constexpr int W = 16 / sizeof(T), PIECES = S::D / W;
+  for (u32 item = tid_x(); item < count * PIECES; item += bdim_x()) {
+    const u32 r = first + item / PIECES;
+    const Rows<T> row(a.q + group.b * a.q_b + (i64)group.head(r) * a.q_h + group.query(r) * a.q_t, 0, a.d);
+    *(Vec<T, W>*)(shared + item / PIECES * S::PITCH + item % PIECES * W) = row.load(0, item % PIECES, r < group.rows);
+  }
+}
+
+}  // namespace gpu
+#endif

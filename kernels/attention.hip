@@ -1,0 +1,80 @@
+// Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
+// and no softcap, and a positive scale; the second takes everything.
+// Launch: 128 threads, one block per `rows` queries of a head (the last queries first: with a causal mask they take longest),
+// `shared` bytes of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
+// Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
+#include "attention.h"
+namespace gpu {
+
+template <class T, int D> struct Prefill {
+  typedef tile_t<T> Tile;
+  static constexpr int BYTES = D * sizeof(T);
+  static constexpr bool FMA = !Tile::REGISTERS;
+  static constexpr int STRIPS = Tile::LANES == 64 || D <= 128 ? Tile::STRIPS : 1;
+  static constexpr int WAVES = !FMA ? ATTENTION_BLOCK / Tile::LANES : BYTES <= 512 ? 4 : BYTES <= 768 ? 2 : 1;
+  static constexpr int KEYS = FMA ? (BYTES <= 384 ? 32 : 16) : (D <= 128 ? 32 : 16) * (Tile::ASYNC ? 2 : 1);
+  typedef Shape<T, D, KEYS, STRIPS, ATTENTION_BLOCK, (D <= (Tile::ASYNC ? 64 : 128))> S;
+  static constexpr int ROWS = WAVES * STRIPS * 16, Q_SIZE = ROWS * S::PITCH;
+  // Queries that move to registers leave their place to keys and values; results pass through it at the end.
+  static constexpr int KV = S::KEEP_Q ? 0 : Q_SIZE;
+};
+
+template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
+  typedef Prefill<T, D> P;
+  typedef typename P::S S;
+  typedef typename P::Tile Tile;
+  constexpr int W = 16 / sizeof(T);
+  const u32 wave = tid_x() / Tile::LANES;
+  const bool active = wave < P::WAVES;
+  const u32 tiles = (a.tq + P::ROWS - 1) / P::ROWS;
+  const size_t items = (size_t)a.batch * a.heads * tiles;
+  for (size_t item = bid_x(); item < items; item += gdim_x()) {
+    const u32 pair = (u32)divide(item, tiles), row0 = (tiles - 1 - (u32)(item - (size_t)pair * tiles)) * P::ROWS;
+    const u32 b = pair / a.heads, head = pair % a.heads, kv_head = head / (a.heads / a.kv_heads);
+    const Group group{b, head, 1, a.tq};
+    const Sight sight = sight_of(a, b);
+    const u32 last = row0 + P::ROWS < a.tq ? row0 + P::ROWS - 1 : a.tq - 1;
+    const i32 first = sight.first((i32)row0), end = sight.end((i32)last);
+    load_queries<S>(shared, a, group, row0, P::ROWS);
+    barrier();
+    const u32 strip = active ? wave * P::STRIPS * 16 : 0;
+    Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
+    if (S::KEEP_Q) barrier();
+    const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
+    const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
+    const i32 count = end > first ? (end - first + S::KEYS - 1) / S::KEYS : 0;
+    attend<S>(flash, active, shared + P::KV, keys, values, first, S::KEYS, count, end, tid_x(), [] { barrier(); });
+    flash.finish(true);
+    barrier();
+    if (active) flash.each_result([&](int m, int r, u32 row, u32 col, const f32* x) {
+      const f32 by = 1.0f / flash.sum[m][r];
+      Vec<T, Tile::RUN> y;
+      UNROLL for (int i = 0; i < Tile::RUN; i++) y.v[i] = narrow<T>(x[i] * by);
+      *(Vec<T, Tile::RUN>*)(shared + (strip + row) * S::PITCH + col) = y;
+    });
+    barrier();
+    T* out = a.out + ((size_t)pair * a.tq + row0) * a.d;
+    const u32 pieces = a.d / W, rows = last - row0 + 1;
+    const bool wide = aligned_to(a.out, 16);
+    for (u32 i = tid_x(); i < rows * pieces; i += ATTENTION_BLOCK) {
+      const u32 row = i / pieces, col = i % pieces * W;
+      const Vec<T, W> y = *(const Vec<T, W>*)(shared + row * S::PITCH + col);
+      if (wide) *(Vec<T, W>*)(out + (size_t)row * a.d + col) = y;
+      else UNROLL for (int j = 0; j < W; j++) out[(size_t)row * a.d + col + j] = y.v[j];
+    }
+    barrier();
+  }
+}
+
+#define PREFILL(name, T, D, Masked) \
+  KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_ARGUMENTS(T), u32 rows, u32 shared_bytes) { \
+    DYNAMIC_SHARED(T, shared); \
+    prefill<T, D, Masked>(shared, ATTENTION_GATHER(T)); \
+  }
+#define PREFILL_BOTH(T, D) PREFILL(attention, T, D, false) PREFILL(attention_masked, T, D, true)
+#define PREFILL_ALL(T) PREFILL_BOTH(T, 64) PREFILL_BOTH(T, 96) PREFILL_BOTH(T, 128) PREFILL_BOTH(T, 256)
+GPU_bf16(PREFILL_ALL)
+GPU_f16(PREFILL_ALL)
+GPU_f32(PREFILL_ALL)
+
+}  // namespace gpu

@@ -1,0 +1,135 @@
+// Floats as quantized blocks.
+//
+//   quantize_q8_T  activations for products with quantized weights: bytes, and per 32 of them {scale, scale · Σ bytes}
+//   quantize_Q     weights, byte for byte what gguf's reference writes
+#include "gpu.h"
+namespace gpu {
+
+// Signed byte of x / scale, rounded to nearest even; adding 1.5 · 2^23 leaves the integer in the low bits.
+GPU_FN i32 q8_of(f32 x, f32 scale) {
+  const f32 r = scale == 0 ? 0.0f : x / scale;
+  return (i32)(f32_bits((r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r) + 12582912.0f) - 0x4b400000u);
+}
+
+// Eight lanes per block of 32, four elements each. A block without range has scale 0 and bytes 0; one with NaN or infinity
+// has that as its scale, and what is computed with it becomes NaN. Traffic: each element read once.
+template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, u32* xq, Vec<f32, 2>* xs) {
+  const bool vectors = vector_aligned<4>(src);
+  const size_t step = (size_t)gdim_x() * bdim_x(), words = numel / 4;
+  for (size_t base = (size_t)bid_x() * bdim_x(); base < words; base += step) {
+    const size_t i = base + tid_x();
+    f32 x[4] = {0, 0, 0, 0};
+    if (i < words) {
+      if (vectors) {
+        const Vec<T, 4> v = load_vec<T, 4>(src, i);
+        UNROLL for (int j = 0; j < 4; j++) x[j] = widen(v.v[j]);
+      } else UNROLL for (int j = 0; j < 4; j++) x[j] = widen(src[4 * i + j]);
+    }
+    f32 largest = 0;
+    UNROLL for (int j = 0; j < 4; j++) largest = maximum(largest, m_abs(x[j]));
+    UNROLL for (u32 mask = 4; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
+    const f32 scale = largest / 127.0f;
+    const bool finite = largest < Limits<f32>::highest();
+    u32 word = 0;
+    i32 sum = 0;
+    UNROLL for (int j = 0; j < 4; j++) {
+      const i32 q = finite ? q8_of(x[j], scale) : 0;
+      sum += q;
+      word |= (u32)(q & 0xff) << 8 * j;
+    }
+    UNROLL for (u32 mask = 4; mask; mask /= 2) sum += shfl_xor(sum, mask);
+    if (i < words) {
+      xq[i] = word;
+      if (i % 8 == 0) xs[i / 8] = Vec<f32, 2>{{scale, scale * (f32)sum}};
+    }
+  }
+}
+#define QUANTIZE_Q8(T) \
+  KERNEL_BOUNDS(256, quantize_q8_##T, size_t numel, const T* src, u8* xq, void* xs) { \
+    quantize_q8<T>(numel, src, (u32*)xq, (Vec<f32, 2>*)xs); \
+  }
+GPU_f32(QUANTIZE_Q8)
+GPU_f16(QUANTIZE_Q8)
+GPU_bf16(QUANTIZE_Q8)
+
+// A thread per block. Products and sums that the reference rounds one by one go through f64, where no compiler can fuse
+// them: a product of two f32 is exact there, and so is what the addition needs.
+GPU_FN f32 product(f32 a, f32 b) { return (f32)exact_mul(a, b); }
+GPU_FN f32 reciprocal(f32 d) { return d == 0 ? 0.0f : 1.0f / d; }
+GPU_FN u32 clip(f32 x, i32 highest) {
+  const i32 q = float_to_int<i32>(x);
+  return (u32)(q < 0 ? 0 : q > highest ? highest : q);
+}
+
+// Symmetric: the element of largest magnitude (the first of equals) becomes −2^(Bits − 1).
+template <int Bits> struct Symmetric {
+  static constexpr int Header = 2;
+  f32 inverse;
+  GPU_METHOD Symmetric(const f32 (&x)[32], u8* to) {
+    f32 extreme = x[0];
+    UNROLL for (int j = 1; j < 32; j++)
+      if (m_abs(x[j]) > m_abs(extreme)) extreme = x[j];
+    const f32 d = extreme / -(f32)(1 << (Bits - 1));
+    inverse = reciprocal(d);
+    *(u16*)to = f32_to_f16(d);
+  }
+  GPU_METHOD u32 quant(f32 x) const {
+    // One rounding of the whole to f32, as a fused multiply-add has it.
+    return clip((f32)exact_add(exact_mul(x, inverse), (1 << (Bits - 1)) + 0.5), (1 << Bits) - 1);
+  }
+};
+// Affine: the smallest element becomes 0, the largest 2^Bits − 1.
+template <int Bits> struct Affine {
+  static constexpr int Header = 4;
+  f32 inverse, low;
+  GPU_METHOD Affine(const f32 (&x)[32], u8* to) {
+    f32 high = x[0];
+    low = x[0];
+    UNROLL for (int j = 1; j < 32; j++) {
+      high = maximum(high, x[j]);
+      low = minimum(low, x[j]);
+    }
+    const f32 d = (high - low) / (f32)((1 << Bits) - 1);
+    inverse = reciprocal(d);
+    ((u16*)to)[0] = f32_to_f16(d);
+    ((u16*)to)[1] = f32_to_f16(low);
+  }
+  GPU_METHOD u32 quant(f32 x) const { return clip((f32)exact_add(product(x - low, inverse), 0.5), (1 << Bits) - 1); }
+};
+
+template <int Bits, class Scale> GPU_FN void quantize_nibbles(const f32 (&x)[32], u8* to) {
+  const Scale scale(x, to);
+  to += Scale::Header;
+  u32 high = 0;
+  UNROLL for (int j = 0; j < 16; j++) {
+    const u32 a = scale.quant(x[j]), b = scale.quant(x[j + 16]);
+    high |= a >> 4 << j | b >> 4 << (j + 16);
+    to[(Bits == 5 ? 4 : 0) + j] = (u8)((a & 15u) | (b & 15u) << 4);
+  }
+  if (Bits == 5) UNROLL for (int j = 0; j < 4; j++) to[j] = (u8)(high >> 8 * j);
+}
+GPU_FN void quantize_bytes(const f32 (&x)[32], u8* to) {
+  f32 largest = 0;
+  UNROLL for (int j = 0; j < 32; j++) largest = maximum(largest, m_abs(x[j]));
+  const f32 d = largest / 127.0f, inverse = reciprocal(d);
+  *(u16*)to = f32_to_f16(d);
+  UNROLL for (int j = 0; j < 32; j++) to[2 + j] = (u8)float_to_int<i32>(m_round(product(x[j], inverse)));
+}
+
+#define QUANTIZE(Q, Bytes, quantize_block) \
+  KERNEL_BOUNDS(256, quantize_##Q, size_t numel, const f32* src, u8* dst) { \
+    single_loop(numel / 32, [&](size_t i) { \
+      f32 x[32]; \
+      UNROLL for (int j = 0; j < 32; j++) x[j] = src[32 * i + j]; \
+      quantize_block(x, dst + i * Bytes); \
+    }); \
+  }
+#define QUANTIZE_ALL(T) \
+  QUANTIZE(q4_0, 18, (quantize_nibbles<4, Symmetric<4>>)) \
+  QUANTIZE(q4_1, 20, (quantize_nibbles<4, Affine<4>>)) \
+  QUANTIZE(q5_0, 22, (quantize_nibbles<5, Symmetric<5>>)) \
+  QUANTIZE(q5_1, 24, (quantize_nibbles<5, Affine<5>>)) \
+  QUANTIZE(q8_0, 34, quantize_bytes)
+GPU_f32(QUANTIZE_ALL)
+
+}  // namespace gpu
