@@ -131,6 +131,11 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   }
 };
 
+// Elements of shared memory that `keys` keys and values take.
+template <class T> GPU_FN constexpr int stage_size(int d, int keys) {
+  return keys * tile_pitch<T>(d) + (tile_t<T>::TRANSPOSED ? d * tile_pitch<T>(keys) : keys * tile_pitch<T>(d));
+}
+
 // Geometry of the waves' work: a wave has Strips × 16 rows; Threads threads share each tile of Keys keys.
 template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ> struct Shape {
   typedef T_ T;
@@ -139,8 +144,7 @@ template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ> struc
   // Queries as operands in registers, or read from shared memory for every tile.
   static constexpr bool KEEP_Q = KeepQ && Tile::REGISTERS;
   static constexpr int PITCH = tile_pitch<T>(D), V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(Keys) : PITCH;
-  static constexpr int K_SIZE = Keys * PITCH, V_SIZE = (Tile::TRANSPOSED ? D : Keys) * V_PITCH;
-  static constexpr int STAGES = Tile::ASYNC ? 2 : 1, SIZE = STAGES * (K_SIZE + V_SIZE);
+  static constexpr int STAGES = Tile::ASYNC ? 2 : 1, STAGE = stage_size<T>(D, Keys), SIZE = STAGES * STAGE, K_SIZE = Keys * PITCH;
   typedef Carrier<T, Keys, D, Threads, PITCH, false> KCarrier;
   typedef Carrier<T, Keys, D, Threads, V_PITCH, Tile::TRANSPOSED> VCarrier;
 };
@@ -299,8 +303,8 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
     k.fetch(shared, keys, first, end, thread);
     v.fetch(shared + S::K_SIZE, values, first, end, thread);
     NO_UNROLL for (i32 i = 0; i < count; i++) {
-      T* now = shared + (i & 1) * (S::K_SIZE + S::V_SIZE);
-      T* next = shared + ((i + 1) & 1) * (S::K_SIZE + S::V_SIZE);
+      T* now = shared + (i & 1) * S::STAGE;
+      T* next = shared + ((i + 1) & 1) * S::STAGE;
       S::Tile::copies_arrive();
       sync();
       if (i + 1 < count) {

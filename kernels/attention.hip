@@ -8,15 +8,23 @@ namespace gpu {
 
 template <class T, int D> struct Prefill {
   typedef tile_t<T> Tile;
-  static constexpr int BYTES = D * sizeof(T);
-  static constexpr bool FMA = !Tile::REGISTERS;
   static constexpr int STRIPS = Tile::LANES == 64 || D <= 128 ? Tile::STRIPS : 1;
-  static constexpr int WAVES = !FMA ? ATTENTION_BLOCK / Tile::LANES : BYTES <= 512 ? 4 : BYTES <= 768 ? 2 : 1;
-  static constexpr int KEYS = FMA ? (BYTES <= 384 ? 32 : 16) : (D <= 128 ? 32 : 16) * (Tile::ASYNC ? 2 : 1);
-  typedef Shape<T, D, KEYS, STRIPS, ATTENTION_BLOCK, (D <= (Tile::ASYNC ? 64 : 128))> S;
-  static constexpr int ROWS = WAVES * STRIPS * 16, Q_SIZE = ROWS * S::PITCH;
+  static constexpr bool KEEP_Q = Tile::REGISTERS && D <= (Tile::ASYNC ? 64 : 128);
   // Queries that move to registers leave their place to keys and values; results pass through it at the end.
-  static constexpr int KV = S::KEEP_Q ? 0 : Q_SIZE;
+  GPU_FN constexpr int bytes(int waves, int keys) {
+    const int q = waves * STRIPS * 16 * tile_pitch<T>(D), kv = stage_size<T>(D, keys) * (Tile::ASYNC ? 2 : 1);
+    return (int)sizeof(T) * (!KEEP_Q ? q + kv : q > kv ? q : kv);
+  }
+  // As many keys per tile, then as many waves as shared memory has room for.
+  GPU_FN constexpr int fit(bool waves) {
+    int w = ATTENTION_BLOCK / Tile::LANES, k = Tile::ASYNC && D <= 128 ? 64 : 32;
+    while (k > 16 && bytes(w, k) > GPU_SHARED_KB * 1024) k /= 2;
+    while (w > 1 && bytes(w, k) > GPU_SHARED_KB * 1024) w /= 2;
+    return waves ? w : k;
+  }
+  static constexpr int WAVES = fit(true), ROWS = WAVES * STRIPS * 16;
+  typedef Shape<T, D, fit(false), STRIPS, ATTENTION_BLOCK, KEEP_Q> S;
+  static constexpr int KV = KEEP_Q ? 0 : ROWS * S::PITCH;
 };
 
 template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {

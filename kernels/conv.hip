@@ -151,8 +151,6 @@ GPU_FN void col2im1d(size_t n, size_t l_out, size_t l_in, size_t c_out, size_t k
     convolve<T, true>(conv2d_of(info, true, h_out, w_out, stride, padding, dilation, stride_h, padding_h, dilation_h, groups), \
                       src, kernel, dst); \
   }
-GPU_FLOATS(CONV)
-GPU_u8(CONV)
-GPU_u32(CONV)
+GPU_NUMBERS(CONV)
 
 }  // namespace gpu

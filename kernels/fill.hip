@@ -100,6 +100,32 @@ GPU_FN void transpose(B* tile, size_t batch, size_t rows, size_t cols, size_t sr
   }
 }
 
+// The same for pairs of 2-byte elements: half the loads and stores. A row of the shared tile has 33 words, so that rows
+// start in different banks.
+GPU_FN void transpose_pairs(u16* tile, size_t batch, size_t rows, size_t cols, size_t src_batch, size_t src_row,
+                            size_t dst_batch, size_t dst_row, const u16* src, u16* dst) {
+  constexpr int Tile = 64, Row = 66, Step = 8;
+  const size_t across = ceil_div(cols, Tile), down = ceil_div(rows, Tile), tiles = across * down * batch;
+  const u32 x = tid_x() % 32 * 2, y = tid_x() / 32;
+  for (size_t t = bid_x(); t < tiles; t += gdim_x()) {
+    const size_t b = t / (across * down), in = t - b * across * down, r0 = in / across * Tile, c0 = in % across * Tile;
+    const u16* from = src + b * src_batch;
+    u16* to = dst + b * dst_batch;
+    barrier();
+    UNROLL for (int j = 0; j < Tile; j += Step)
+      if (r0 + y + j < rows && c0 + x < cols) *(u32*)(tile + (y + j) * Row + x) = *(const u32*)(from + (r0 + y + j) * src_row + c0 + x);
+    barrier();
+    UNROLL for (int j = 0; j < Tile; j += Step)
+      if (c0 + y + j < cols && r0 + x < rows)
+        *(u32*)(to + (c0 + y + j) * dst_row + r0 + x) = tile[x * Row + y + j] | (u32)tile[(x + 1) * Row + y + j] << 16;
+  }
+}
+template <class B> GPU_FN bool pairs(size_t, size_t, size_t, const B*, const B*) { return false; }
+GPU_FN bool pairs(size_t sizes, size_t src_strides, size_t dst_strides, const u16* src, const u16* dst) {
+  return ((sizes | src_strides | dst_strides) & 1) == 0 && aligned_to(src, 4) && aligned_to(dst, 4);
+}
+template <class B> GPU_FN void transpose_pairs(B*, size_t, size_t, size_t, size_t, size_t, size_t, size_t, const B*, B*) {}
+
 #define COPIES(bytes, B, Tile, Pad) \
   KERNEL_BOUNDS(256, copy_strided_##bytes, size_t numel, size_t num_dims, const size_t* info, const B* src, B* dst) { \
     copy_strided<B>(numel, num_dims, info, src, dst); \
@@ -107,8 +133,11 @@ GPU_FN void transpose(B* tile, size_t batch, size_t rows, size_t cols, size_t sr
   KERNEL_BOUNDS(256, transpose_##bytes, size_t batch, size_t rows, size_t cols, size_t src_batch_stride, \
                 size_t src_row_stride, size_t dst_batch_stride, size_t dst_row_stride, const B* src, B* dst) { \
     SHARED(B, tile, Tile * (Tile + Pad)); \
-    transpose<B, Tile, Pad>(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, \
-                            src, dst); \
+    if (pairs(rows | cols, src_batch_stride | src_row_stride, dst_batch_stride | dst_row_stride, src, (const B*)dst)) \
+      transpose_pairs(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, src, dst); \
+    else \
+      transpose<B, Tile, Pad>(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, \
+                              src, dst); \
   }
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 COPIES(1, u8, 64, 4)

@@ -4,16 +4,22 @@
 #include "gpu.h"
 namespace gpu {
 
-template <class C> struct Silu { GPU_FN C of(C x) { return x / ((C)1 + m_exp(-x)); } };
+template <class T> struct Silu {
+  typedef compute_t<T> C;
+  GPU_FN C of(C x) { return Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)); }
+};
 // The tanh form of GELU: x / (1 + e^−2u) with u = √(2/π)·(x + 0.044715·x³).
-template <class C> struct Gelu {
-  GPU_FN C of(C x) { return x / ((C)1 + m_exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))); }
+template <class T> struct Gelu {
+  typedef compute_t<T> C;
+  GPU_FN C of(C x) {
+    return Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x)));
+  }
 };
 
 template <class T, int W, class Act> GPU_FN void glu(const T* gate, const T* up, T* dst, size_t rows, size_t width, size_t row_stride) {
   const size_t per_row = width / W;
   single_loop(rows * per_row, [&](size_t i) {
-    const size_t row = divide(i, per_row), at = row * row_stride + (i - row * per_row) * W;
+    const size_t row = rows == 1 ? 0 : divide(i, per_row), at = row * row_stride + (i - row * per_row) * W;
     const Vec<T, W> g = *(const Vec<T, W>*)(gate + at), u = *(const Vec<T, W>*)(up + at);
     Vec<T, W> y;
     UNROLL for (int j = 0; j < W; j++) y.v[j] = narrow<T>(Act::of(widen(g.v[j])) * widen(u.v[j]));
@@ -29,7 +35,7 @@ template <class T, class Act> GPU_FN void glu_any(const T* gate, const T* up, T*
 
 #define GLU(name, T, Act) \
   KERNEL_BOUNDS(256, name##_##T, const T* gate, const T* up, T* dst, size_t rows, size_t width, size_t row_stride) { \
-    glu_any<T, Act<compute_t<T>>>(gate, up, dst, rows, width, row_stride); \
+    glu_any<T, Act<T>>(gate, up, dst, rows, width, row_stride); \
   }
 #define GLU_BOTH(T) GLU(swiglu, T, Silu) GLU(geglu, T, Gelu)
 GPU_FLOATS(GLU_BOTH)

@@ -68,6 +68,9 @@ GPU_FN unsigned long long f64_bits(double x) { return __builtin_bit_cast(unsigne
 GPU_FN double f64_from_bits(unsigned long long x) { return __builtin_bit_cast(double, x); }
 GPU_FN float f16_to_f32(unsigned short x) { return (float)__builtin_bit_cast(_Float16, x); }
 GPU_FN unsigned short f32_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+// One instruction each, a few units in the last place off; subnormal results may be 0.
+GPU_FN float approx_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }
 }  // namespace gpu
 
 #elif GPU_NVIDIA
@@ -109,6 +112,16 @@ GPU_FN unsigned short f32_to_f16(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;
 }
+GPU_FN float approx_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+GPU_FN float approx_recip(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 }  // namespace gpu
 
 #else  // host: the simulator's half of this header
@@ -138,6 +151,8 @@ GPU_FN unsigned f32_bits(float x) { return host_bits<unsigned>(x); }
 GPU_FN float f32_from_bits(unsigned x) { return host_bits<float>(x); }
 GPU_FN unsigned long long f64_bits(double x) { return host_bits<unsigned long long>(x); }
 GPU_FN double f64_from_bits(unsigned long long x) { return host_bits<double>(x); }
+GPU_FN float approx_exp2(float x) { return __builtin_exp2f(x); }
+GPU_FN float approx_recip(float x) { return 1.0f / x; }
 // Multiplying by 2^112 moves the exponent and normalises subnormals.
 GPU_FN float f16_to_f32(unsigned short h) {
   const unsigned magnitude = (h & 0x7fffu) << 13;
@@ -439,6 +454,20 @@ GPU_MATH2(m_pow, pow)
 #undef GPU_MATH2
 
 namespace gpu {
+// e^x and a/b for results of type T: what is rounded to 11 or 8 bits needs no more than the hardware's approximations, and
+// with the accurate functions kernels over halves would wait for arithmetic, not for memory.
+template <class T> struct Rounded {
+  typedef compute_t<T> C;
+  GPU_FN C exp(C x) { return m_exp(x); }
+  GPU_FN C quotient(C a, C b) { return a / b; }
+};
+struct RoundedToHalf {
+  GPU_FN f32 exp(f32 x) { return approx_exp2(x * 1.44269504088896341f); }
+  GPU_FN f32 quotient(f32 a, f32 b) { return a * approx_recip(b); }
+};
+template <> struct Rounded<f16> : RoundedToHalf {};
+template <> struct Rounded<bf16> : RoundedToHalf {};
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Arithmetic with the rules that hold on every device
 // ---------------------------------------------------------------------------------------------------------------------
@@ -504,11 +533,10 @@ GPU_FN f64 exact_div(f64 a, f64 b) { GPU_NO_FUSION return a / b; }
 // ---------------------------------------------------------------------------------------------------------------------
 constexpr int ELEMENTWISE_BLOCK = 256;
 
-// Elements per vector: the narrower type fills 16 bytes, the wider at most 32.
-template <class A, class B> struct VectorWidth {
-  static constexpr int least = sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B);
-  static constexpr int most = sizeof(A) < sizeof(B) ? sizeof(B) : sizeof(A);
-  static constexpr int value = 16 / least * most > 32 ? 32 / most : 16 / least;
+// Elements per vector from A to O: stores of more than 16 bytes per thread would leave gaps between the lanes of each
+// store, so a wider O fills 16 bytes; a narrower one may be read from 32.
+template <class A, class O> struct VectorWidth {
+  static constexpr int value = sizeof(O) >= sizeof(A) ? 16 / sizeof(O) : (16 / sizeof(O) * sizeof(A) > 32 ? 32 / sizeof(A) : 16 / sizeof(O));
 };
 template <class T, int N> GPU_FN Vec<T, N> load_vec(const T* p, size_t at) { return ((const Vec<T, N>*)p)[at]; }
 template <class T, int N> GPU_FN void store_vec(T* p, size_t at, const Vec<T, N>& x) { ((Vec<T, N>*)p)[at] = x; }

@@ -81,25 +81,27 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
 }
 
 // block_size as in row.h; n_rows is appended to the catalogue's arguments.
-#define NORM(T) \
-  KERNEL_BOUNDS(1024, rmsnorm_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f64 eps, size_t n_rows) { \
+#define NORM_KERNELS(T, suffix, threads, Vectors) \
+  KERNEL_BOUNDS(threads, rmsnorm##suffix##_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f64 eps, \
+                size_t n_rows) { \
     SHARED(compute_t<T>, meet, 32); \
-    each_row<T>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, nullptr), \
-                Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
+    each_row<T, Vectors>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, nullptr), \
+                         Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
   } \
-  KERNEL_BOUNDS(1024, layernorm_##T, const T* src, T* dst, const T* alpha, const T* beta, size_t n_cols, u32 block_size, \
-                f64 eps, size_t n_rows) { \
-    SHARED(compute_t<T>, meet, 32); \
-    each_row<T>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, beta), \
-                Norm<T, true>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
-  } \
-  KERNEL_BOUNDS(1024, add_rmsnorm_##T, const T* src, const T* residual, T* sum, T* dst, const T* alpha, size_t n_cols, \
+  KERNEL_BOUNDS(threads, layernorm##suffix##_##T, const T* src, T* dst, const T* alpha, const T* beta, size_t n_cols, \
                 u32 block_size, f64 eps, size_t n_rows) { \
     SHARED(compute_t<T>, meet, 32); \
+    each_row<T, Vectors>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, beta), \
+                         Norm<T, true>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
+  } \
+  KERNEL_BOUNDS(threads, add_rmsnorm##suffix##_##T, const T* src, const T* residual, T* sum, T* dst, const T* alpha, \
+                size_t n_cols, u32 block_size, f64 eps, size_t n_rows) { \
+    SHARED(compute_t<T>, meet, 32); \
     const bool aligned = all_aligned(src, dst, alpha, residual) && aligned_to(sum, 16); \
-    each_row<T>(n_rows, n_cols, block_size, aligned, \
-                AddNorm<T>{Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
+    each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, \
+                         AddNorm<T>{Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
   }
+#define NORM(T) NORM_KERNELS(T, , 256, 4) NORM_KERNELS(T, _wide, 1024, 1)
 GPU_FLOATS(NORM)
 
 }  // namespace gpu

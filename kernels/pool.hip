@@ -104,8 +104,6 @@ GPU_FN void upsample_bilinear(size_t w_out, size_t h_out, bool align_corners, bo
                 u8 has_scale_w, f64 scale_w, const size_t* info, const T* src, T* dst, size_t) { \
     upsample_bilinear<T>(w_out, h_out, align_corners, has_scale_h, scale_h, has_scale_w, scale_w, info, src, dst); \
   }
-GPU_FLOATS(POOL)
-GPU_u8(POOL)
-GPU_u32(POOL)
+GPU_NUMBERS(POOL)
 
 }  // namespace gpu

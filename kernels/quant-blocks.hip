@@ -14,19 +14,19 @@ template <class Q> struct Dequantize {
   typedef Stage<CHUNK / Q::Elements * Q::Bytes, 256> S;
   static constexpr int Scales = CHUNK / Q::Group;
 
-  // `count` weights from block `from` on; [first, last) is the tensor.
+  // `count` weights from byte `from` of the tensor on, which has `end` bytes.
   template <class T>
-  GPU_FN void run(u32* bytes, u32* quants, Vec<f32, 2>* scales, const u16* table, const u8* from, u32 count, const u8* first,
-                  const u8* last, T* out) {
+  GPU_FN void run(u32* bytes, u32* quants, Vec<f32, 2>* scales, const u16* table, const u8* w, size_t from, u32 count, size_t end,
+                  T* out) {
     constexpr int V = 16 / sizeof(T), PartWords = 8 / Q::Parts;
     S stage;
-    stage.load(from, count / Q::Elements * Q::Bytes, first, last, tid_x());
-    stage.store(bytes, first, last, tid_x());
+    stage.load(w, from, count / Q::Elements * Q::Bytes, end, tid_x());
+    stage.store(bytes, tid_x());
     barrier();
     const u32 unit = tid_x();
     if (unit < count / 32) {
       typename Q::U u;
-      Q::unit(Staged<Q::Align>{bytes, (u32)((u64)from & 15) + unit / Q::Units * Q::Bytes}, unit % Q::Units, table, u);
+      Q::unit(Staged<Q::Align>{bytes, S::place(w, from) + unit / Q::Units * Q::Bytes}, unit % Q::Units, table, u);
       const u32 base = unit / Q::Units * Q::Elements;
       UNROLL for (u32 j = 0; j < 8; j += 2)
         store_shared<2>(quants, (base + Q::place(unit % Q::Units, j)) / 4, Vec<u32, 2>{{u.q[j], u.q[j + 1]}});
@@ -53,10 +53,9 @@ template <class Q> struct Dequantize {
 template <class Q, class T>
 GPU_FN void dequantize_all(u32* bytes, u32* quants, Vec<f32, 2>* scales, u16* table, size_t numel, const u8* w, T* out) {
   fill_table<Q>(table);
-  const u8* last = w + numel / Q::Elements * Q::Bytes;
   for (size_t at = (size_t)bid_x() * CHUNK; at < numel; at += (size_t)gdim_x() * CHUNK)
-    Dequantize<Q>::run(bytes, quants, scales, table, w + at / Q::Elements * Q::Bytes,
-                       numel - at < CHUNK ? (u32)(numel - at) : CHUNK, w, last, out + at);
+    Dequantize<Q>::run(bytes, quants, scales, table, w, at / Q::Elements * Q::Bytes, numel - at < CHUNK ? (u32)(numel - at) : CHUNK,
+                       numel / Q::Elements * Q::Bytes, out + at);
 }
 
 // The id at a position, or −1 for "nothing".
@@ -89,8 +88,8 @@ GPU_FN void get_rows(u32* bytes, u32* quants, Vec<f32, 2>* scales, u16* table, s
     T* to = out + position * k + at;
     const i64 id = row_id(ids, id_bytes, position, rows, error);
     if (id >= 0)
-      Dequantize<Q>::run(bytes, quants, scales, table, w + (size_t)id * row_bytes + at / Q::Elements * Q::Bytes, part, w,
-                         w + rows * row_bytes, to);
+      Dequantize<Q>::run(bytes, quants, scales, table, w, (size_t)id * row_bytes + at / Q::Elements * Q::Bytes, part,
+                         rows * row_bytes, to);
     else
       for (u32 j = tid_x(); j < part; j += 256) to[j] = T{};
   }

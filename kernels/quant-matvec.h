@@ -91,7 +91,6 @@ template <class Q, int NB, int R, int Depth, int Warps> struct MatVec {
                   const ScaleSum* xs, void* y, u32 batch, u32 dtype) {
     const u32 warp = tid_x() / 32, lane = tid_x() % 32;
     const size_t row_bytes = k / Q::Elements * Q::Bytes;
-    const u8* last = w + n * row_bytes;
     fill_table<Q>(table);
     for (size_t base = (size_t)bid_x() * Rows; base < n; base += (size_t)gdim_x() * Rows) {
       const size_t row = base + warp * R;
@@ -103,12 +102,12 @@ template <class Q, int NB, int R, int Depth, int Warps> struct MatVec {
         u32 at[R];
         UNROLL for (int r = 0; r < R; r++) {
           // Past the last row it is taken again, and not stored.
-          const u8* from = w + (row + r < n ? row + r : n - 1) * row_bytes + k0 / Q::Elements * Q::Bytes;
-          at[r] = (warp * R + r) * (S::Words * 4) + (u32)((u64)from & 15);
-          stage[r].load(from, part / Q::Elements * Q::Bytes, w, last, lane);
+          const size_t from = (row + r < n ? row + r : n - 1) * row_bytes + k0 / Q::Elements * Q::Bytes;
+          at[r] = (warp * R + r) * (S::Words * 4) + S::place(w, from);
+          stage[r].load(w, from, part / Q::Elements * Q::Bytes, n * row_bytes, lane);
         }
         load_activations(quants, sums, xq, xs, k, k0, part, batch);
-        UNROLL for (int r = 0; r < R; r++) stage[r].store(weights + (warp * R + r) * S::Words, w, last, lane);
+        UNROLL for (int r = 0; r < R; r++) stage[r].store(weights + (warp * R + r) * S::Words, lane);
         barrier();
         NO_UNROLL for (u32 unit = lane; unit < part / 32; unit += 32) {
           typename Q::U u[R];

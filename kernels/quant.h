@@ -58,40 +58,46 @@ template <class Src> GPU_FN u32 word_at(const Src& s, u32 offset) {
   return x[0];
 }
 
-// Bytes [from, from + count) as aligned 16-byte vectors: byte j lands at byte from % 16 + j of shared memory. A thread's
-// loads are all issued before the first is stored. [first, last) is what may be read: the vectors that reach over it, at
-// the very ends of a tensor, are put together from bytes.
+// Bytes [from, from + count) of `base` as aligned 16-byte vectors: byte j lands at byte place() + j of shared memory. A
+// thread's loads are all issued before the first is stored. No byte outside [0, end) is read: the vectors that reach over
+// it, at the very ends of a tensor, are put together from bytes.
 template <int MaxBytes, int Threads> struct Stage {
   static constexpr int Vectors = (MaxBytes + 30) / 16, Words = Vectors * 4, PerThread = (Vectors + Threads - 1) / Threads;
-  Vec<u32, 4> x[PerThread];
-  const u8* start;
+  u32 x[PerThread][4];
+  const u8* base;
+  i64 start, end;
   u32 vectors, lo, hi;  // lo … hi − 1 are whole
 
-  GPU_METHOD void load(const u8* from, u32 count, const u8* first, const u8* last, u32 thread) {
-    start = from - ((u64)from & 15);
-    vectors = (u32)(((u64)from & 15) + count + 15) / 16;
-    lo = start < first;
-    hi = vectors - (start + 16 * (size_t)vectors > last);
+  GPU_FN u32 place(const u8* base, size_t from) { return (u32)((u64)base + from) & 15u; }
+  GPU_METHOD void load(const u8* bytes, size_t from, u32 count, size_t bytes_end, u32 thread) {
+    base = bytes;
+    start = (i64)from - place(base, from);
+    end = (i64)bytes_end;
+    vectors = (place(base, from) + count + 15) / 16;
+    lo = start < 0;
+    hi = vectors - (start + 16 * (i64)vectors > end);
     UNROLL for (int j = 0; j < PerThread; j++) {
       const u32 v = thread + j * Threads;
-      if (v >= lo && v < hi) x[j] = *(const Vec<u32, 4>*)(start + 16 * v);
+      if (v < lo || v >= hi) continue;
+      const Vec<u32, 4> whole = *(const Vec<u32, 4>*)(base + start + 16 * v);
+      UNROLL for (int t = 0; t < 4; t++) x[j][t] = whole.v[t];
     }
   }
-  GPU_METHOD void store(u32* to, const u8* first, const u8* last, u32 thread) const {
+  GPU_METHOD void store(u32* to, u32 thread) const {
     UNROLL for (int j = 0; j < PerThread; j++) {
       const u32 v = thread + j * Threads;
-      if (v >= lo && v < hi) store_shared<4>(to, 4 * v, x[j]);
+      if (v >= lo && v < hi) store_shared<4>(to, 4 * v, Vec<u32, 4>{{x[j][0], x[j][1], x[j][2], x[j][3]}});
     }
-    if (lo) store_bytes(to, 0, first, last, thread);
-    if (hi < vectors) store_bytes(to, vectors - 1, first, last, thread);
+    if (lo) store_bytes(to, 0, thread);
+    if (hi < vectors) store_bytes(to, vectors - 1, thread);
   }
   // Four threads take a word each.
-  GPU_METHOD void store_bytes(u32* to, u32 v, const u8* first, const u8* last, u32 thread) const {
+  GPU_METHOD void store_bytes(u32* to, u32 v, u32 thread) const {
     if (thread >= 4) return;
     u32 word = 0;
     NO_UNROLL for (u32 b = 0; b < 4; b++) {
-      const u8* at = start + 16 * v + 4 * thread + b;
-      if (at >= first && at < last) word |= (u32)*at << 8 * b;
+      const i64 at = start + 16 * v + 4 * thread + b;
+      if (at >= 0 && at < end) word |= (u32)base[at] << 8 * b;
     }
     to[4 * v + thread] = word;
   }

@@ -2,7 +2,7 @@
 //   rope_T      x (b, h, t, d), pairs (i, i + d/2)      rope_i_T  x (b, h, t, d), pairs (2i, 2i + 1)
 //   rope_thd_T  x (b, t, h, d), pairs (i, i + d/2)
 // cos and sin: row p of batch i at i·table_stride + p·d/2 (table_stride 0: shared). stride_b is the number of elements
-// of x per batch where tables differ by batch, else 0. Launch: 256 threads, one vector of pairs each; traffic: x once
+// of x per batch where tables differ by batch, else 0. Launch: 256 threads, two vectors of pairs each; traffic: x once
 // in, once out; tables come from the cache.
 #include "gpu.h"
 namespace gpu {
@@ -16,40 +16,58 @@ template <class T, int W> GPU_FN void rotate(const Vec<T, W>& a, const Vec<T, W>
   }
 }
 
+// One vector of pairs: where it lies, its two sides and its angles.
+template <class T, int W> struct Pairs {
+  size_t place;
+  Vec<T, W> a, b, c, s;
+};
+
 // `group` rows of x in a row share a position; positions repeat after `positions`.
 template <class T, int W, bool Interleaved>
 GPU_FN void rope(const T* src, const T* cos, const T* sin, T* dst, size_t rows, size_t positions, size_t group, size_t d,
                  size_t stride_b, size_t table_stride) {
-  const size_t half = d / 2, per_row = half / W;
-  single_loop(rows * per_row, [&](size_t i) {
-    const size_t row = divide(i, per_row), at = (i - row * per_row) * W, x = row * d;
-    const size_t index = divide(row, group), position = index - divide(index, positions) * positions;
-    const size_t table = (stride_b ? divide(x, stride_b) * table_stride : 0) + position * half + at;
-    const Vec<T, W> c = *(const Vec<T, W>*)(cos + table), s = *(const Vec<T, W>*)(sin + table);
-    Vec<T, W> a, b, y, z;
-    if (Interleaved) {
-      const Vec<T, 2 * W> v = *(const Vec<T, 2 * W>*)(src + x + 2 * at);
-      UNROLL for (int j = 0; j < W; j++) {
-        a.v[j] = v.v[2 * j];
-        b.v[j] = v.v[2 * j + 1];
+  constexpr int Unroll = 2;
+  const size_t half = d / 2, per_row = half / W, n = rows * per_row;
+  const Walk<1, Unroll> walk(n, true);
+  for (size_t base = walk.first; base < n; base += walk.step) {
+    Pairs<T, W> p[Unroll];
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (walk.at(base, u) < n) {
+        const size_t i = walk.at(base, u), row = divide(i, per_row), at = (i - row * per_row) * W, x = row * d;
+        const size_t index = group == 1 ? row : divide(row, group), position = index - divide(index, positions) * positions;
+        const size_t table = (stride_b ? divide(x, stride_b) * table_stride : 0) + position * half + at;
+        p[u].c = *(const Vec<T, W>*)(cos + table);
+        p[u].s = *(const Vec<T, W>*)(sin + table);
+        if (Interleaved) {
+          p[u].place = x + 2 * at;
+          const Vec<T, 2 * W> v = *(const Vec<T, 2 * W>*)(src + p[u].place);
+          UNROLL for (int j = 0; j < W; j++) {
+            p[u].a.v[j] = v.v[2 * j];
+            p[u].b.v[j] = v.v[2 * j + 1];
+          }
+        } else {
+          p[u].place = x + at;
+          p[u].a = *(const Vec<T, W>*)(src + p[u].place);
+          p[u].b = *(const Vec<T, W>*)(src + p[u].place + half);
+        }
       }
-    } else {
-      a = *(const Vec<T, W>*)(src + x + at);
-      b = *(const Vec<T, W>*)(src + x + half + at);
-    }
-    rotate<T, W>(a, b, c, s, y, z);
-    if (Interleaved) {
-      Vec<T, 2 * W> v;
-      UNROLL for (int j = 0; j < W; j++) {
-        v.v[2 * j] = y.v[j];
-        v.v[2 * j + 1] = z.v[j];
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (walk.at(base, u) < n) {
+        Vec<T, W> y, z;
+        rotate<T, W>(p[u].a, p[u].b, p[u].c, p[u].s, y, z);
+        if (Interleaved) {
+          Vec<T, 2 * W> v;
+          UNROLL for (int j = 0; j < W; j++) {
+            v.v[2 * j] = y.v[j];
+            v.v[2 * j + 1] = z.v[j];
+          }
+          *(Vec<T, 2 * W>*)(dst + p[u].place) = v;
+        } else {
+          *(Vec<T, W>*)(dst + p[u].place) = y;
+          *(Vec<T, W>*)(dst + p[u].place + half) = z;
+        }
       }
-      *(Vec<T, 2 * W>*)(dst + x + 2 * at) = v;
-    } else {
-      *(Vec<T, W>*)(dst + x + at) = y;
-      *(Vec<T, W>*)(dst + x + half + at) = z;
-    }
-  });
+  }
 }
 
 template <class T, bool Interleaved>

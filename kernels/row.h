@@ -2,7 +2,8 @@
 // result cost one read and one write of memory; longer rows are read again for each pass (mostly from the cache).
 //
 // Launch: block_size threads per row. 32: a block holds several rows, one warp each, and needs no barrier. More: one row
-// per block of block_size threads, any multiple of 32 up to 1024. Rows beyond the grid follow in a loop.
+// per block of block_size threads, any multiple of 32, up to 256; the kernels named …_wide take up to 1024, for which they
+// keep less of the row per thread. Rows beyond the grid follow in a loop.
 #ifndef WICK_ROW_H
 #define WICK_ROW_H
 #include "gpu.h"
@@ -64,14 +65,14 @@ template <class T, int W, int Keep> struct Row {
 };
 
 // Calls body.template run<W, Keep>(row number, thread in row, threads, active) for each row of this block, with vectors
-// where the row length and `vectorized` allow them. A thread keeps 8 elements (4 of f64): more would spill at 1024 threads.
-template <class T, class Body> GPU_FN void each_row(size_t rows, size_t cols, u32 threads, bool vectorized, Body body) {
+// where the row length and `vectorized` allow them. A thread keeps `Vectors` of 16 bytes.
+template <class T, int Vectors, class Body> GPU_FN void each_row(size_t rows, size_t cols, u32 threads, bool vectorized, Body body) {
   constexpr int W = 16 / sizeof(T);
   const u32 per_block = threads == 32 ? bdim_x() / 32 : 1, group = threads == 32 ? tid_x() / 32 : 0;
   const u32 thread = threads == 32 ? lane_id() : tid_x();
   for (size_t base = (size_t)bid_x() * per_block; base < rows; base += (size_t)gdim_x() * per_block) {
     const size_t row = base + group;
-    if (vectorized && cols % W == 0) body.template run<W, (sizeof(T) == 8 ? 4 : 8) / W>(row, thread, threads, row < rows);
+    if (vectorized && cols % W == 0) body.template run<W, Vectors>(row, thread, threads, row < rows);
     else body.template run<1, 4>(row, thread, threads, row < rows);
   }
 }

@@ -3,6 +3,10 @@
 #include "row.h"
 namespace gpu {
 
+// e^(x − m) ≤ 1, so that the approximation's error is far below the sum's; f64 stays accurate.
+GPU_FN f32 power(f32 x, f32 most) { return approx_exp2((x - most) * 1.44269504088896341f); }
+GPU_FN f64 power(f64 x, f64 most) { return m_exp(x - most); }
+
 template <class T, bool Log> struct Softmax {
   typedef compute_t<T> C;
   const T* src;
@@ -13,27 +17,29 @@ template <class T, bool Log> struct Softmax {
     const Row<T, W, Keep> row(src + at * cols, cols, thread, threads, active);
     const C own = row.template fold<MaxOf>(Limits<C>::lowest(), [](C x) { return x; });
     const C most = row_all<MaxOf>(own, meet, threads);
-    const C total = row_all<SumOf>(row.template fold<SumOf>((C)0, [most](C x) { return m_exp(x - most); }), meet, threads);
-    const C scale = (C)1 / total, shift = most + m_log(total);
+    const C total = row_all<SumOf>(row.template fold<SumOf>((C)0, [most](C x) { return power(x, most); }), meet, threads);
+    const C scale = (C)1 / total, logarithm = m_log(total);
     T* out = dst + at * cols;
     row.each([&](const Vec<T, W>& v, size_t i) {
       Vec<T, W> y;
       UNROLL for (int j = 0; j < W; j++) {
         const C x = widen(v.v[j]);
-        y.v[j] = narrow<T>(Log ? x - shift : m_exp(x - most) * scale);
+        y.v[j] = narrow<T>(Log ? (x - most) - logarithm : power(x, most) * scale);
       }
       store_vec<T, W>(out, i, y);
     });
   }
 };
 
-#define SOFTMAX(name, T, Log) \
-  KERNEL_BOUNDS(1024, name##_##T, const T* src, T* dst, size_t n_cols, size_t n_rows, u32 block_size) { \
+#define SOFTMAX(name, T, Log, threads, Vectors) \
+  KERNEL_BOUNDS(threads, name##_##T, const T* src, T* dst, size_t n_cols, size_t n_rows, u32 block_size) { \
     SHARED(compute_t<T>, meet, 32); \
     const bool aligned = aligned_to(src, 16) && aligned_to(dst, 16); \
-    each_row<T>(n_rows, n_cols, block_size, aligned, Softmax<T, Log>{src, dst, n_cols, meet}); \
+    each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, Softmax<T, Log>{src, dst, n_cols, meet}); \
   }
-#define SOFTMAX_BOTH(T) SOFTMAX(softmax, T, false) SOFTMAX(log_softmax, T, true)
-GPU_FLOATS(SOFTMAX_BOTH)
+#define SOFTMAX_ALL(T) \
+  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 1) \
+  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 1)
+GPU_FLOATS(SOFTMAX_ALL)
 
 }  // namespace gpu

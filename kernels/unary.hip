@@ -24,7 +24,7 @@ template <class T> struct NegateFloat {
   GPU_METHOD T operator()(T x) const { return narrow<T>(-widen(x)); }
 };
 UNARY_OP(op_recip, 2, (C)1 / x)
-UNARY_OP(op_exp, 2, m_exp(x))
+UNARY_OP(op_exp, 2, Rounded<T>::exp(x))
 UNARY_OP(op_log, 2, m_log(x))
 UNARY_OP(op_sin, 1, m_sin(x))
 UNARY_OP(op_cos, 1, m_cos(x))
@@ -41,12 +41,12 @@ UNARY_OP(op_abs, 2, m_abs(x))
 UNARY_OP(op_sqr, 2, mul(x, x))
 UNARY_OP(op_sqrt, 2, m_sqrt(x))
 // x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715 x³), written as x/(1 + e^(−2u)), which does not cancel for x < 0.
-UNARY_OP(op_gelu, 2, x / ((C)1 + m_exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))))
+UNARY_OP(op_gelu, 2, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))))
 UNARY_OP(op_gelu_erf, 1, x* normal_cdf(x))
 UNARY_OP(op_relu, 2, maximum(x, (C)0))
-UNARY_OP(op_silu, 2, x / ((C)1 + m_exp(-x)))
+UNARY_OP(op_silu, 2, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)))
 UNARY_OP(op_sign, 2, x != x ? x : (C)(x > (C)0) - (C)(x < (C)0))
-UNARY_OP(op_sigmoid, 2, (C)1 / ((C)1 + m_exp(-x)))
+UNARY_OP(op_sigmoid, 2, Rounded<T>::quotient((C)1, (C)1 + Rounded<T>::exp(-x)))
 // |x| of an integer wraps for the least value, as negation does.
 UNARY_OP(IntAbs, 2, x < (C)0 ? sub((C)0, x) : x)
 

@@ -301,7 +301,12 @@ describeDevices("Errors", (device) => {
   ]);
 
   table("indexing", () => [
-    ["an id out of range", () => f(3).indexSelect(ids(0, 3), 0), "InvalidIndex", /id 3 at position 1\b.*dim 0 of size 3/],
+    [
+      "an id out of range",
+      () => f(3).indexSelect(ids(0, 3), 0),
+      "InvalidIndex",
+      /id 3 at position 1\b.*dim 0 of size 3/,
+    ],
     ["float ids", () => f(3).indexSelect(f(1), 0), "UnsupportedDTypeForOp", /indexSelect.*f32/],
     ["i32 ids", () => f(3).gather(of("i32", 1), 0), "UnsupportedDTypeForOp", /gather.*u8, u32, i64.*i32/],
     ["ids of two dims", () => f(3).indexSelect(of("u32", 1, 1), 0), "UnexpectedNumberOfDims", /indexSelect.*\[1, 1\]/],

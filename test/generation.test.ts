@@ -2,7 +2,7 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { Device, scope, Tensor } from "../src/index.ts";
 import { type GenerateOptions, loadModel, type Model, type Piece, PromptCache, Sampler } from "../src/models/index.ts";
 import { chooseTokens } from "../src/models/sampling.ts";
@@ -226,6 +226,27 @@ describe("a prompt cache", () => {
     promptCache.reset();
     expect(promptCache.length).toBe(0);
     await expect(collect(own.generateBatch([[1], [2]], { promptCache }))).rejects.toThrow(/one sequence at a time/);
+  });
+});
+
+describe("a step that fails half-way", () => {
+  it.each(["llama", "mistral"] as const)("leaves a cache of %s that can be used", async (name) => {
+    using own = await loadModel(tiny(name));
+    using promptCache = new PromptCache();
+    const options = { maxTokens: 6, ignoreEos: true };
+    const want = tokensOf(await collect(own.generate([5, 6, 7], options)));
+    const cache = promptCache.open(own.transformer);
+    const layer = cache.layers[1]!;
+    const append = layer.append.bind(layer);
+    vi.spyOn(layer, "append")
+      .mockImplementationOnce(append)
+      .mockImplementationOnce(() => {
+        throw new Error("no memory");
+      });
+    await expect(collect(own.generate([5, 6, 7], { ...options, promptCache }))).rejects.toThrow("no memory");
+    expect(cache.length).toBe(name === "llama" ? 3 : 0); // a sliding window cannot go back
+    expect(tokensOf(await collect(own.generate([5, 6, 7], { ...options, promptCache })))).toEqual(want);
+    expect(cache.length).toBe(8);
   });
 });
 

@@ -38,7 +38,11 @@ const typedArrays: Partial<Record<GgufScalarType, { from(values: number[]): unkn
   i32: Int32Array,
   f32: Float32Array,
   f64: Float64Array,
+  u64: { from: (values) => exactOr(BigUint64Array, values) },
+  i64: { from: (values) => exactOr(BigInt64Array, values) },
 };
+const exactOr = (big: { from(values: bigint[]): unknown }, values: (number | bigint)[]): unknown =>
+  values.every((v) => typeof v === "number") ? values : big.from(values.map(BigInt));
 const type = fc.constantFrom(...(Object.keys(scalars) as GgufScalarType[]));
 const scalar = type.chain((t) => scalars[t].map((value): GgufTyped => ({ type: t, value })));
 const flatArray = type.chain((t) =>

@@ -4,7 +4,6 @@ import { afterEach, beforeAll, describe, expect, it, vi } from "vitest";
 import { inspectCommand } from "../src/cli/inspect.ts";
 import { quantizeCommand } from "../src/cli/quantize.ts";
 import { WickError } from "../src/core/errors.ts";
-import type { QTensor } from "../src/formats/gguf-stub.ts";
 import {
   GgufFile,
   type QuantizedTensorReport,
@@ -13,6 +12,7 @@ import {
   saveSafetensors,
   writeGguf,
 } from "../src/formats/index.ts";
+import type { QTensor } from "../src/quantized/index.ts";
 import { Tensor } from "../src/tensor/index.ts";
 import { temporaryFolder } from "./temporary-folder.ts";
 

@@ -128,9 +128,10 @@ describeDevices("Recurrent layers", (device) => {
     expect(device.memory().storages).toBe(before);
   });
 
-  it("an empty batch has an empty output", () => {
+  it("an empty batch and an empty sequence have empty outputs", () => {
     const make = (...shape: number[]) => Tensor.full(shape, 0.25, { device });
     const layer = new Gru({ inputWeight: make(6, 2), hiddenWeight: make(6, 2) });
     expect(layer.sequence(Tensor.zeros([0, 3, 2], { device })).output.shape).toEqual([0, 3, 2]);
+    expect(layer.sequence(Tensor.zeros([2, 0, 2], { device })).output.shape).toEqual([2, 0, 2]);
   });
 });

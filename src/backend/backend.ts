@@ -11,6 +11,7 @@
  */
 import type { DType } from "../core/dtype.ts";
 import type { Layout } from "../core/layout.ts";
+import type { QuantType } from "../core/quant-types.ts";
 import type { Storage } from "./storage.ts";
 
 export interface View {
@@ -92,7 +93,7 @@ export interface Block {
   readonly bytes: number;
 }
 
-export interface Backend {
+export interface Backend extends Partial<QuantizedOps> {
   /** The device's name as users write it: "cpu", "rocm:0". */
   readonly name: string;
 
@@ -172,4 +173,19 @@ export interface Backend {
    * the device has no fused kernel for these dtypes and sizes: the caller then composes it of other ops.
    */
   sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null;
+}
+
+/**
+ * Ops on quantized weights: contiguous u8 views of blocks, a row being a whole number of them. Floats here are f32, f16
+ * and bf16. A device has all of these ops or none.
+ */
+export interface QuantizedOps {
+  /** All weights as floats. */
+  dequantize(type: QuantType, blocks: View, to: DType): Storage;
+  /** The rows of `blocks` (rows, bytes) that the 1-D ids name, as floats. */
+  quantizedRows(type: QuantType, blocks: View, ids: View, to: DType): Storage;
+  /** x, whose last dim is a whole number of blocks, as blocks of one of the writable types. */
+  quantize(type: QuantType, x: View): Storage;
+  /** x (…, k) · wᵀ with w (n, k) as `blocks` (n, bytes) → (…, n) in x's dtype. */
+  qmatmul(type: QuantType, x: View, blocks: View): Storage;
 }

@@ -86,7 +86,7 @@ export class Device {
 
   /** Restarts the sequence of seeds used by `rand` and `randn` when they are given none. */
   setSeed(seed: number | bigint): void {
-    this.#seed = BigInt.asUintN(64, BigInt(seed));
+    this.#seed = seedBits(seed);
   }
 
   nextSeed(): bigint {
@@ -98,6 +98,14 @@ export class Device {
   toString(): string {
     return this.name;
   }
+}
+
+/** A seed as the 64 bits that generators are keyed by. */
+export function seedBits(seed: number | bigint): bigint {
+  if (typeof seed === "number" && !Number.isInteger(seed)) {
+    fail("InvalidArgument", `the seed must be a whole number, not ${seed}`);
+  }
+  return BigInt.asUintN(64, BigInt(seed));
 }
 
 function openGpu(platformName: PlatformName, name: string, ordinal: number): Device {

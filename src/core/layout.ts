@@ -113,12 +113,13 @@ export class Layout {
     );
   }
 
-  narrow(dim: number, start: number, length: number): Layout {
+  /** `asked` is the start as the user wrote it, for the error. */
+  narrow(dim: number, start: number, length: number, asked = start): Layout {
     const size = this.shape[dim]!;
     if (!Number.isInteger(start) || !Number.isInteger(length) || start < 0 || length < 0 || start + length > size) {
       fail(
         "NarrowInvalidArgs",
-        `narrow: start ${start} and length ${length} do not fit dim ${dim} of shape ${formatShape(this.shape)}`,
+        `narrow: start ${asked} and length ${length} do not fit dim ${dim} of shape ${formatShape(this.shape)}`,
       );
     }
     return new Layout(this.shape.with(dim, length), this.strides, this.offset + start * this.strides[dim]!);

@@ -59,7 +59,8 @@ const otherTypes: Readonly<Record<number, string>> = {
 export function asQuantType(type: string | number): QuantType {
   const found = quantTypeNames.find((name) => name === type || quantTypes[name].id === type);
   if (found) return found;
-  const id = typeof type === "number" ? type : Number(Object.entries(otherTypes).find(([, name]) => name === type)?.[0]);
+  const id =
+    typeof type === "number" ? type : Number(Object.entries(otherTypes).find(([, name]) => name === type)?.[0]);
   const name = otherTypes[id];
   const known = quantTypeNames.map((n) => `${n} (${quantTypes[n].id})`).join(", ");
   const what = name ? `quantized type ${name} (number ${id}) is not supported` : `unknown quantized type ${type}`;

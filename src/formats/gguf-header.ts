@@ -21,7 +21,7 @@ export const ALIGNMENT_KEY = "general.alignment";
 export const DEFAULT_ALIGNMENT = 32;
 export const MAX_DIMS = 4;
 /** Far more than any model has. Each takes more memory than bytes of the file, so the file's size is no limit. */
-const MAX_ENTRIES = 2 ** 20;
+const MAX_ENTRIES = 2 ** 18;
 const MAX_NAME = 65535;
 /** Arrays within arrays, in the whole file, and booleans in arrays: as for MAX_ENTRIES. */
 const MAX_NESTED = 2 ** 16;
@@ -127,14 +127,17 @@ class MetadataReader {
     const of = await this.#type("element type");
     if (of === "array") return { type: "array[]", value: await this.#arrays(depth) };
     if (of === "string") return { type: "string[]", value: await this.#strings() };
-    const { size, array, get } = fixed[of];
+    const { size, array } = fixed[of];
     const count = await cursor.count("element count", size);
     const bytes = await cursor.bytes(count * size, "elements");
-    if (of === "bool") this.#checkBooleans(bytes);
-    const { buffer, byteOffset } = bytes;
-    if (array) return { type: `${of}[]`, value: new array(buffer, byteOffset, count) };
-    const view = new DataView(buffer, byteOffset, count * size);
-    return { type: `${of}[]`, value: Array.from({ length: count }, (_, i) => get(view, i * size)) };
+    if (array === null) {
+      this.#checkBooleans(bytes);
+      return { type: `${of}[]`, value: Array.from(bytes, Boolean) };
+    }
+    const value = new array(bytes.buffer, bytes.byteOffset, count);
+    const isBig = value instanceof BigUint64Array || value instanceof BigInt64Array;
+    const isExact = isBig && value.every((big: bigint) => Number.isSafeInteger(Number(big)));
+    return { type: `${of}[]`, value: isExact ? Array.from(value, Number) : value };
   }
 
   async #arrays(depth: number): Promise<GgufTypedArray[]> {

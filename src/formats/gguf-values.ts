@@ -33,7 +33,10 @@ type NumberArray =
   | Float64Array
   | BigUint64Array
   | BigInt64Array;
-/** Arrays of floats and of integers up to 32 bits are read as typed arrays; all others as plain ones. */
+/**
+ * Arrays of numbers are read as typed arrays, except u64 and i64: those whose values are all exact numbers are plain
+ * arrays of them. Arrays of strings, booleans and arrays are plain.
+ */
 export type GgufValue = GgufScalar | NumberArray | readonly GgufValue[];
 
 /** A value with the type that the file gives it; arrays of arrays hold typed ones. */
@@ -44,7 +47,7 @@ export type GgufTyped = { readonly type: GgufScalarType; readonly value: GgufSca
 
 interface Fixed {
   readonly size: number;
-  /** Holds an array of them as the file does; `null` where the elements become numbers, bigints or booleans. */
+  /** Holds an array of them as the file does; JavaScript has none for booleans. */
   readonly array: (new (buffer: ArrayBufferLike, byteOffset: number, length: number) => NumberArray) | null;
   /** Least and greatest of the integers. */
   readonly range: readonly [bigint, bigint] | null;
@@ -116,14 +119,14 @@ export const fixed: Readonly<Record<Exclude<GgufScalarType, "string">, Fixed>> =
   },
   u64: {
     size: 8,
-    array: null,
+    array: BigUint64Array,
     range: unsigned(64n),
     get: (v, at) => narrow(v.getBigUint64(at, true)),
     set: (v, at, x) => v.setBigUint64(at, BigInt(x), true),
   },
   i64: {
     size: 8,
-    array: null,
+    array: BigInt64Array,
     range: signed(64n),
     get: (v, at) => narrow(v.getBigInt64(at, true)),
     set: (v, at, x) => v.setBigInt64(at, BigInt(x), true),

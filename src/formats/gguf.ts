@@ -3,11 +3,11 @@ import { Device } from "../backend/device.ts";
 import { Storage } from "../backend/storage.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import { Layout, numel } from "../core/layout.ts";
+import { Layout, numel, type Shape } from "../core/layout.ts";
+import { QTensor } from "../quantized/index.ts";
 import { Tensor } from "../tensor/index.ts";
 import { BinaryFile } from "./binary-file.ts";
 import { type GgufHeader, type GgufTensorInfo, parseGguf } from "./gguf-header.ts";
-import { QTensor } from "./gguf-stub.ts";
 import { tensorType } from "./gguf-types.ts";
 import { type GgufTyped, type GgufValue, plain } from "./gguf-values.ts";
 import { quoted } from "./named-tensors.ts";
@@ -57,9 +57,10 @@ export class GgufFile implements AsyncDisposable {
   async readTensor(name: string, options: ReadOptions = {}): Promise<Tensor | QTensor> {
     const info = this.info(name);
     const type = tensorType(info.type);
-    if (type?.dtype) return this.#readElements(info, type.dtype, options);
+    if (type?.dtype) return this.#readElements(info, type.dtype, info.shape, options);
     if (type?.quant) {
-      return QTensor.fromBytes(await this.readBytes(name, options.signal), info.shape, type.quant, options.device);
+      using blocks = await this.#readElements(info, "u8", [info.byteLength], options);
+      return QTensor.fromBlocks(blocks, info.shape, type.quant);
     }
     const what = type ? `type ${type.name} (number ${type.id})` : `the unknown type number ${info.type}`;
     return fail(
@@ -79,8 +80,9 @@ export class GgufFile implements AsyncDisposable {
   }
 
   /** Goes to the device piece by piece: only there is the tensor ever whole. */
-  async #readElements(info: GgufTensorInfo, dtype: DType, { device, signal }: ReadOptions): Promise<Tensor> {
-    const { shape, offset, byteLength } = info;
+  async #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
+    const { offset, byteLength } = info;
+    const { device, signal } = options;
     const { backend } = Device.from(device ?? "cpu");
     const storage = Storage.alloc(backend, dtype, numel(shape));
     const tensor = new Tensor(storage, Layout.contiguous(shape));

@@ -80,6 +80,16 @@ export class ModelCache implements Disposable {
     return true;
   }
 
+  /** After a step that failed half-way some layers hold more than others: what they had before stays, or nothing. */
+  recover(): void {
+    const full = this.layers.every((layer) => layer instanceof KvCache);
+    for (const layer of this.layers) {
+      if (full && layer instanceof KvCache) layer.truncate(Math.min(layer.length, this.#length));
+      else layer.reset();
+    }
+    if (!full) this.#length = 0;
+  }
+
   dispose(): void {
     for (const layer of this.layers) layer.dispose();
     this.#mask?.dispose();

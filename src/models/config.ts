@@ -75,5 +75,5 @@ export interface ModelConfig {
   readonly dtype: DType | null;
 }
 
-export const activations = ["silu", "gelu", "geluErf", "relu"] as const;
-export type Activation = (typeof activations)[number];
+/** Methods of `Tensor`. */
+export type Activation = "silu" | "gelu" | "geluErf" | "relu";

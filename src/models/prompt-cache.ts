@@ -19,7 +19,7 @@ export class PromptCache implements Disposable {
 
   /** Keeps what `prompt` starts with and forgets the rest; says how much is kept. One token is always left to feed. */
   reuse(prompt: readonly number[]): number {
-    const most = Math.min(this.#ids.length, prompt.length - 1);
+    const most = Math.min(this.#ids.length, this.#cache?.length ?? 0, prompt.length - 1);
     let same = 0;
     while (same < most && this.#ids[same] === prompt[same]) same++;
     if (!this.#cache?.rewind(same)) {

@@ -72,47 +72,34 @@ export class Sampler {
     const best = logits[argmax(logits)]!;
     const shares = Float64Array.from(logits, (l) => Math.exp((l - best) / this.#temperature));
     const truncated = this.#topK > 0 || this.#topP < 1;
-    const candidates = truncated ? this.#likeliest(shares) : shares.keys();
+    const candidates = Uint32Array.from(truncated ? this.#likeliest(shares) : shares.keys());
     // The likeliest has share 1, so minP is a threshold as it stands.
-    const kept = [...candidates].filter((i) => shares[i]! >= this.#minP && shares[i]! > 0);
-    let left = kept.reduce((sum, i) => sum + shares[i]!, 0) * uniform(this.#seed, this.#step);
-    for (const i of kept) {
-      left -= shares[i]!;
+    const weight = (i: number): number => (shares[i]! >= this.#minP ? shares[i]! : 0);
+    let left = candidates.reduce((sum, i) => sum + weight(i), 0) * uniform(this.#seed, this.#step);
+    for (const i of candidates) {
+      left -= weight(i);
       if (left < 0) return i;
     }
-    return kept.at(-1)!;
+    return candidates.findLast((i) => weight(i) > 0)!;
   }
 
   /** Ids by falling share, as many as top-k and then top-p leave. */
   #likeliest(shares: Float64Array): number[] {
     const queue = new Likeliest(shares);
-    const kept: number[] = [];
-    if (this.#topK > 0) {
-      while (kept.length < Math.min(this.#topK, shares.length)) kept.push(queue.pop());
-      return kept.slice(
-        0,
-        reach(
-          kept.map((i) => shares[i]!),
-          this.#topP,
-        ),
-      );
-    }
-    let missing = shares.reduce((sum, p) => sum + p, 0) * this.#topP;
-    while (kept.length < shares.length && (kept.length === 0 || missing > 0)) {
-      kept.push(queue.pop());
-      missing -= shares[kept.at(-1)!]!;
-    }
-    return kept;
+    const order: number[] = [];
+    const share = (rank: number): number => {
+      if (rank === order.length) order.push(queue.pop());
+      return shares[order[rank]!]!;
+    };
+    const most = this.#topK > 0 ? Math.min(this.#topK, shares.length) : shares.length;
+    let total = 0;
+    if (this.#topK > 0) for (let rank = 0; rank < most; rank++) total += share(rank);
+    else total = shares.reduce((sum, s) => sum + s, 0);
+    let missing = this.#topP < 1 ? total * this.#topP : Number.POSITIVE_INFINITY;
+    let count = 0;
+    while (count < most && missing > 0) missing -= share(count++);
+    return order.slice(0, count);
   }
-}
-
-/** How many of the falling shares it takes to reach the part `topP` of their sum; at least one. */
-function reach(shares: readonly number[], topP: number): number {
-  if (topP >= 1) return shares.length;
-  let missing = shares.reduce((sum, p) => sum + p, 0) * topP;
-  let n = 0;
-  while (n < shares.length && (n === 0 || missing > 0)) missing -= shares[n++]!;
-  return n;
 }
 
 /** A heap of ids: taking the few likeliest of a large vocabulary costs less than sorting it. Equal shares: lower id. */

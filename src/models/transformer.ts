@@ -77,37 +77,48 @@ export class Transformer implements Disposable {
   }
 
   /** Logits in f32 for ids (b, t): (b, t, vocab), or (b, vocab) of the last position. */
-  forward(ids: Tensor, { cache, last = false, extent }: TransformerOptions = {}): Tensor {
+  forward(ids: Tensor, { cache, last = false, extent = 0 }: TransformerOptions = {}): Tensor {
     const [batch, length] = this.#checkIds(ids, cache);
-    const { vocabSize, hiddenSize, embeddingScale, logitSoftcap, normEps } = this.config;
-    const total = (cache?.length ?? 0) + length;
+    const { vocabSize, hiddenSize } = this.config;
     return scope(() => {
-      const step: Step = {
-        batch,
-        length,
-        rotate: this.#rotary.at(cache?.positions(length) ?? { start: 0, length }, Math.max(extent ?? 0, total)),
-        mask: (keys) => cache?.mask(keys, total) ?? null,
-      };
-      const embedded = this.#embedding.lookup(ids.reshape([batch * length]));
-      let x = embeddingScale === 1 ? embedded : embedded.affine(embeddingScale, 0);
+      const hidden = this.#hidden(ids, batch, length, cache, extent);
+      if (!last) return this.#logits(hidden).reshape([batch, length, vocabSize]);
+      const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
+      return this.#logits(ends.reshape([batch, hiddenSize]));
+    });
+  }
+
+  /** What the last layer gives for each position: (b · t, hidden). */
+  #hidden(ids: Tensor, batch: number, length: number, cache: ModelCache | undefined, extent: number): Tensor {
+    const { embeddingScale } = this.config;
+    const total = (cache?.length ?? 0) + length;
+    const step: Step = {
+      batch,
+      length,
+      rotate: this.#rotary.at(cache?.positions(length) ?? { start: 0, length }, Math.max(extent, total)),
+      mask: (keys) => cache?.mask(keys, total) ?? null,
+    };
+    const embedded = this.#embedding.lookup(ids.reshape([batch * length]));
+    let x = embeddingScale === 1 ? embedded : embedded.affine(embeddingScale, 0);
+    try {
       for (const [i, layer] of this.#layers.entries()) {
         using before = x;
         x = scope(() => this.#runLayer(layer, before, step, cache, i));
       }
-      cache?.advance(length);
-      if (last)
-        x = x
-          .reshape([batch, length, hiddenSize])
-          .narrow(1, length - 1, 1)
-          .reshape([batch, hiddenSize]);
-      let logits = this.#head(rmsNorm(x, this.#finalNorm, normEps)).toDType("f32");
-      if (logitSoftcap > 0)
-        logits = logits
-          .affine(1 / logitSoftcap, 0)
-          .tanh()
-          .affine(logitSoftcap, 0);
-      return last ? logits : logits.reshape([batch, length, vocabSize]);
-    });
+    } catch (error) {
+      cache?.recover();
+      throw error;
+    }
+    cache?.advance(length);
+    return x;
+  }
+
+  #logits(x: Tensor): Tensor {
+    const { normEps, logitSoftcap: cap } = this.config;
+    const logits = this.#head(rmsNorm(x, this.#finalNorm, normEps)).toDType("f32");
+    if (cap === 0) return logits;
+    const squashed = logits.affine(1 / cap, 0).tanh();
+    return squashed.affine(cap, 0);
   }
 
   [Symbol.dispose](): void {

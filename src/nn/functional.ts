@@ -20,7 +20,10 @@ function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
   check.floating(op, gate);
   check.compatible(op, gate, up);
   if (!sameShape(gate.shape, up.shape)) {
-    fail("ShapeMismatch", `${op}: the gate ${formatShape(gate.shape)} and ${formatShape(up.shape)} must have one shape`);
+    fail(
+      "ShapeMismatch",
+      `${op}: the gate ${formatShape(gate.shape)} and ${formatShape(up.shape)} must have one shape`,
+    );
   }
   const fused = gate.backend.glu(act, gate, up);
   if (fused) return result(fused, gate.shape);
@@ -55,14 +58,18 @@ export function hardSigmoid(x: Tensor): Tensor {
 
 /** x · tanh(log(1 + eˣ)). */
 export function mish(x: Tensor): Tensor {
-  // tanh(log(1 + e)) with n = e² + 2e is n / (n + 2); above 20 the factor is 1 in every float dtype but f64 (1e-17 there).
-  using capped = x.minimum(20);
+  check.floating("mish", x);
+  // tanh(log(1 + e)) with n = e² + 2e is n / (n + 2), in f32 for halves, where n would overflow; above 20 the factor is
+  // 1 in every float dtype but f64 (1e-17 there).
+  using wide = x.toDType(x.dtype === "f64" ? "f64" : "f32");
+  using capped = wide.minimum(20);
   using e = capped.exp();
   using plus = e.add(2);
   using n = e.mul(plus);
   using d = n.add(2);
   using factor = n.div(d);
-  return x.mul(factor);
+  using y = wide.mul(factor);
+  return y.toDType(x.dtype);
 }
 
 export function leakyRelu(x: Tensor, slope = 0.01): Tensor {

@@ -65,12 +65,20 @@ class Growing {
   }
 }
 
+function checkLengths(op: string, k: Tensor, v: Tensor, dim: number): void {
+  if (k.shape.at(dim) !== v.shape.at(dim)) {
+    fail("ShapeMismatch", `${op}: keys ${formatShape(k.shape)} and values ${formatShape(v.shape)} differ in length`);
+  }
+}
+
 /** Keeps everything. */
 export class KvCache {
   readonly #k: Growing;
   readonly #v: Growing;
+  readonly #dim: number;
 
   constructor(dim = 2) {
+    this.#dim = dim;
     this.#k = new Growing(dim);
     this.#v = new Growing(dim);
   }
@@ -82,6 +90,7 @@ export class KvCache {
 
   /** Appends and returns all keys and values so far, as views. */
   append(k: Tensor, v: Tensor): KvPair {
+    checkLengths("KvCache", k, v, this.#dim);
     return { k: this.#k.append(k), v: this.#v.append(v) };
   }
 
@@ -196,12 +205,7 @@ export class RotatingKvCache {
   }
 
   append(k: Tensor, v: Tensor): KvPair {
-    if (k.shape.at(this.#dim) !== v.shape.at(this.#dim)) {
-      fail(
-        "ShapeMismatch",
-        `RotatingKvCache: keys ${formatShape(k.shape)} and values ${formatShape(v.shape)} differ in length`,
-      );
-    }
+    checkLengths("RotatingKvCache", k, v, this.#dim);
     this.#seen += k.shape.at(this.#dim)!;
     return { k: this.#k.append(k), v: this.#v.append(v) };
   }

@@ -57,7 +57,9 @@ abstract class Recurrent<State> {
         now = this.step(x.index(null, t), now);
         outputs.push(this.output(now));
       }
-      return { output: Tensor.stack(outputs, 1), state: now };
+      const { dtype, device } = this.weights.hiddenWeight;
+      const nothing = () => Tensor.zeros([x.shape[0]!, 0, this.hidden], { dtype, device });
+      return { output: outputs.length > 0 ? Tensor.stack(outputs, 1) : nothing(), state: now };
     });
   }
 }

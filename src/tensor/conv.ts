@@ -103,6 +103,7 @@ const row = (o: ConvOptions): ConvOptions<Pair> => ({
 function checkRanks(op: string, x: Tensor, w: Tensor, rank: number): void {
   check.hasRank(op, x, rank);
   check.hasRank(op, w, rank, "the kernel");
+  if (w.shape.slice(2).includes(0)) fail("ConvInvalidArgs", `${op}: the kernel ${formatShape(w.shape)} has no extent`);
 }
 
 function pool(kind: "avg" | "max", x: Tensor, kernel: Pair, stride: Pair): Tensor {

@@ -1,7 +1,8 @@
 /** Making tensors: from values, filled, random, and the usual patterns. */
-import { Device } from "../backend/device.ts";
+import { Device, seedBits } from "../backend/device.ts";
 import { Storage } from "../backend/storage.ts";
-import { checkValue, type DType, dtypeOfTypedArray, encode, isFloat, sizeOf } from "../core/dtype.ts";
+import { formatBytes } from "../backend/usage.ts";
+import { asDType, checkValue, type DType, dtypeOfTypedArray, encode, isFloat, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { checkShape, formatShape, Layout, numel, type Shape } from "../core/layout.ts";
 import { positiveInt } from "./check.ts";
@@ -35,7 +36,7 @@ export function from(values: Values, options: TensorOptions & { readonly shape?:
       `from: ${flat.length} values do not fill shape ${formatShape(shape)} of ${numel(shape)} elements`,
     );
   }
-  const dtype = options.dtype ?? own ?? (typeof flat[0] === "bigint" ? "i64" : "f32");
+  const dtype = asDType(options.dtype ?? own ?? (typeof flat[0] === "bigint" ? "i64" : "f32"));
   const bytes = own === dtype ? bytesOf(values as unknown as ArrayBufferView) : encode(flat, dtype);
   return fromBytes(bytes, shape, dtype, options.device);
 }
@@ -45,7 +46,7 @@ const bytesOf = (a: ArrayBufferView): Uint8Array => new Uint8Array(a.buffer, a.b
 /** From little-endian elements, which are copied. */
 export function fromBytes(bytes: Uint8Array, shape: Shape, dtype: DType, device?: Device | string): Tensor {
   checkShape(shape);
-  const need = numel(shape) * sizeOf(dtype);
+  const need = numel(shape) * sizeOf(asDType(dtype));
   if (bytes.byteLength !== need) {
     fail(
       "ShapeMismatch",
@@ -93,7 +94,7 @@ function flatten(values: NestedArray, shape: Shape): (number | bigint)[] {
 
 export function full(shape: Shape, value: number | bigint, options: TensorOptions = {}): Tensor {
   checkShape(shape);
-  const dtype = options.dtype ?? "f32";
+  const dtype = asDType(options.dtype ?? "f32");
   return result(
     Device.from(options.device ?? "cpu").backend.fill(dtype, numel(shape), checkValue(value, dtype)),
     shape,
@@ -112,19 +113,19 @@ export function ones(shape: Shape, options: TensorOptions = {}): Tensor {
 export function empty(shape: Shape, options: TensorOptions = {}): Tensor {
   checkShape(shape);
   return result(
-    Storage.alloc(Device.from(options.device ?? "cpu").backend, options.dtype ?? "f32", numel(shape)),
+    Storage.alloc(Device.from(options.device ?? "cpu").backend, asDType(options.dtype ?? "f32"), numel(shape)),
     shape,
   );
 }
 
 function random(kind: "uniform" | "normal", op: string, shape: Shape, a: number, b: number, o: RandomOptions): Tensor {
   checkShape(shape);
-  const dtype = o.dtype ?? "f32";
+  const dtype = asDType(o.dtype ?? "f32");
   if (!isFloat(dtype))
     fail("UnsupportedDTypeForOp", `${op} needs a float dtype, not ${dtype}; convert afterwards with toDType()`);
   if (!Number.isFinite(a) || !Number.isFinite(b)) fail("InvalidArgument", `${op}: ${a} and ${b} must be finite`);
   const device = Device.from(o.device ?? "cpu");
-  const seed = o.seed === undefined ? device.nextSeed() : BigInt.asUintN(64, BigInt(o.seed));
+  const seed = o.seed === undefined ? device.nextSeed() : seedBits(o.seed);
   return result(device.backend.random(kind, dtype, numel(shape), seed, a, b), shape);
 }
 
@@ -157,26 +158,36 @@ export function arange(start: number, end?: number, options: TensorOptions & { r
   }
   const count = Math.max(0, Math.ceil((to - from) / step));
   checkShape([count]);
-  const values = new Float64Array(count);
+  const values = hostNumbers("arange", count);
   for (let i = 0; i < count; i++) values[i] = from + i * step;
-  const dtype = options.dtype ?? "f32";
+  const dtype = asDType(options.dtype ?? "f32");
   return fromBytes(encode(values, dtype), [count], dtype, options.device);
 }
 
-/** An n × n matrix that holds 1 where `row` and `col` stand in the given relation and 0 elsewhere. */
-function pattern(op: string, n: number, options: TensorOptions, holds: (row: number, col: number) => boolean): Tensor {
+/** The values of a range are made here before they go to the device, so they need memory here, too. */
+function hostNumbers(op: string, count: number): Float64Array {
+  try {
+    return new Float64Array(count);
+  } catch (cause) {
+    return fail("OutOfMemory", `${op}: cannot allocate ${formatBytes(count * 8)} for ${count} values`, { cause });
+  }
+}
+
+/** An n × n matrix that holds 1 where its row and column stand in the given relation and 0 elsewhere. */
+function pattern(op: string, n: number, options: TensorOptions, relation: "eq" | "ge" | "le"): Tensor {
   positiveInt(op, "the size", n, 0);
-  const values = new Uint8Array(n * n);
-  for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) if (holds(i, j)) values[i * n + j] = 1;
-  using bits = fromBytes(values, [n, n], "u8", options.device);
+  using index = arange(n, undefined, { ...options, dtype: "u32" });
+  using rows = index.reshape([n, 1]);
+  using columns = index.reshape([1, n]);
+  using bits = rows[relation](columns);
   return bits.toDType(options.dtype ?? "f32");
 }
 
-export const eye = (n: number, options: TensorOptions = {}): Tensor => pattern("eye", n, options, (i, j) => i === j);
+export const eye = (n: number, options: TensorOptions = {}): Tensor => pattern("eye", n, options, "eq");
 /** Ones on and below the diagonal. */
-export const tril = (n: number, options: TensorOptions = {}): Tensor => pattern("tril", n, options, (i, j) => i >= j);
+export const tril = (n: number, options: TensorOptions = {}): Tensor => pattern("tril", n, options, "ge");
 /** Ones on and above the diagonal. */
-export const triu = (n: number, options: TensorOptions = {}): Tensor => pattern("triu", n, options, (i, j) => i <= j);
+export const triu = (n: number, options: TensorOptions = {}): Tensor => pattern("triu", n, options, "le");
 
 /** One grid per 1-D tensor, each of the shape of all lengths; "xy" swaps the first two dims as NumPy does. */
 export function meshgrid(tensors: readonly Tensor[], indexing: "ij" | "xy" = "ij"): Tensor[] {

@@ -106,7 +106,7 @@ export const shaping = {
   narrow(this: Tensor, dim: number, start: number, length: number): Tensor {
     const d = normalizeDim(dim, this.rank, "narrow");
     const from = start < 0 ? start + this.shape[d]! : start;
-    return this.view(this.layout.narrow(d, from, length));
+    return this.view(this.layout.narrow(d, from, length, start));
   },
 
   /** Splits a dim into `count` parts, the first ones longer by one where it does not divide. */

@@ -3,6 +3,7 @@ import { binaryOps, compareOps, unaryOps } from "../backend/backend.ts";
 import { asDType, type DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import * as nn from "../nn/index.ts";
+import { asQuantType, QTensor, qmatmul } from "../quantized/index.ts";
 import type { Tensor } from "../tensor/index.ts";
 
 export class Params {
@@ -87,6 +88,9 @@ function overDims(name: "sum" | "mean"): Run {
   };
 }
 
+const blocks = (i: Inputs, p: Params): QTensor =>
+  QTensor.fromBlocks(i.get("blocks"), p.numbers("shape"), asQuantType(p.text("type")));
+
 export const ops: ReadonlyMap<string, Run> = new Map<string, Run>([
   ...unaryOps.map((op): [string, Run] => [
     op,
@@ -162,5 +166,8 @@ export const ops: ReadonlyMap<string, Run> = new Map<string, Run>([
     },
   ],
   ["embedding", (i) => nn.embedding(i.get("table"), ids(i))],
+  ["dequantize", (i, p) => blocks(i, p).dequantize()],
+  ["qmatmul", (i, p) => qmatmul(x(i), blocks(i, p))],
+  ["quantize", (i, p) => QTensor.quantize(x(i), asQuantType(p.text("type"))).blocks],
   ["cross_entropy", (i) => nn.crossEntropy(i.get("logits"), i.get("target"))],
 ]);

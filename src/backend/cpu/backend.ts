@@ -2,6 +2,7 @@
 import { type DType, dtypes, encode, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel, type Shape } from "../../core/layout.ts";
+import { type QuantType, quantTypes } from "../../core/quant-types.ts";
 import {
   type Backend,
   type BinaryOp,
@@ -12,6 +13,7 @@ import {
   type ConvTransposeParams,
   compareOps,
   type MemoryStats,
+  type QuantizedOps,
   type ReduceOp,
   reduceOps,
   type SdpaParams,
@@ -37,7 +39,7 @@ const blockAt = (storage: Storage): number => (storage.block as CpuBlock).at;
 /** The address of a view's first element. */
 const at = (view: View): number => blockAt(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
 
-export class CpuBackend implements Backend {
+export class CpuBackend implements Backend, QuantizedOps {
   readonly name = "cpu";
   readonly engine = new Engine();
   readonly #info = new Int32Array(this.engine.memory.buffer, INFO_AT, 256);
@@ -391,6 +393,50 @@ export class CpuBackend implements Backend {
       const params = this.#write(words);
       this.engine.kernels.sdpa(code(dtype), params, at(q), at(k), at(v), mask ? at(mask) : 0, out, p.scale, p.softcap);
     });
+  }
+
+  dequantize(type: QuantType, blocks: View, to: DType): Storage {
+    const { id, size, bytes } = quantTypes[type];
+    const n = (blocks.layout.numel / bytes) * size;
+    return this.#make(to, n, (out) => this.engine.kernels.dequantize(id, size, bytes, code(to), n, at(blocks), out));
+  }
+
+  quantizedRows(type: QuantType, blocks: View, ids: View, to: DType): Storage {
+    const { id, size, bytes } = quantTypes[type];
+    const [rows, rowBytes] = blocks.layout.shape as [number, number];
+    const k = (rowBytes / bytes) * size;
+    const count = ids.layout.numel;
+    const stride = ids.layout.strides[0]!;
+    const idType = code(ids.storage.dtype);
+    return this.#make(to, count * k, (out) => {
+      const { kernels } = this.engine;
+      kernels.quantizedRows(id, size, bytes, code(to), idType, count, stride, rows, k, at(blocks), at(ids), out);
+      this.#checkIndex("rows", rows, 0);
+    });
+  }
+
+  quantize(type: QuantType, x: View): Storage {
+    const { id, size, bytes } = quantTypes[type];
+    const { dtype } = x.storage;
+    const n = x.layout.numel;
+    return this.#make("u8", (n / size) * bytes, (out) =>
+      this.engine.kernels.quantize(id, size, bytes, code(dtype), n, this.#layouts(x.layout), at(x), out),
+    );
+  }
+
+  qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    const { id, size, bytes } = quantTypes[type];
+    const { dtype } = x.storage;
+    const { kernels } = this.engine;
+    const [m, k] = this.#rows(x.layout, 1);
+    const n = blocks.layout.shape[0]!;
+    return this.#make(dtype, m * n, (out) =>
+      this.#packed(x, (from) =>
+        this.#temporary(kernels.qmatmulTmp(size, m, k), (tmp) =>
+          kernels.qmatmul(id, size, bytes, code(dtype), m, n, k, from, at(blocks), out, tmp),
+        ),
+      ),
+    );
   }
 
   /** A new storage filled by `run`, which is given its address; nothing runs for zero elements. */

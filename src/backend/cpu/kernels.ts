@@ -54,5 +54,24 @@ export interface Kernels {
   rmsNorm(dtype: N, rows: N, cols: N, info: N, x: N, weight: N, out: N, eps: N): void;
   layerNorm(dtype: N, rows: N, cols: N, info: N, x: N, weight: N, bias: N, out: N, eps: N): void;
   rope(kind: N, dtype: N, b: N, h: N, t: N, d: N, info: N, x: N, cos: N, sin: N, tableBatchStride: N, out: N): void;
+  /** `size` and `bytes` are those of a block. */
+  dequantize(type: N, size: N, bytes: N, dtype: N, n: N, w: N, out: N): void;
+  quantizedRows(
+    type: N,
+    size: N,
+    bytes: N,
+    dtype: N,
+    idDtype: N,
+    count: N,
+    idStride: N,
+    rows: N,
+    k: N,
+    w: N,
+    ids: N,
+    out: N,
+  ): void;
+  quantize(type: N, size: N, bytes: N, dtype: N, n: N, info: N, x: N, out: N): void;
+  qmatmulTmp(size: N, m: N, k: N): N;
+  qmatmul(type: N, size: N, bytes: N, dtype: N, m: N, n: N, k: N, x: N, w: N, out: N, tmp: N): void;
   sdpa(dtype: N, params: N, q: N, k: N, v: N, mask: N, out: N, scale: N, softcap: N): void;
 }

@@ -36,47 +36,53 @@ export interface DecodePlan {
   readonly shared: number;
 }
 
-interface Sizes {
-  readonly fma: boolean;
-  readonly async: boolean;
-  readonly lanes: number;
-  readonly bytes: number;
-  /** Elements of a row of queries or keys in shared memory. */
-  readonly pitch: number;
-  /** Elements that `keys` keys and values take. */
-  tile(keys: number): number;
+/** Shared memory that one block may have, as kernels/tile.h knows it. */
+export function sharedBudget(arch: string): number {
+  const sm = arch.startsWith("sm_") ? Number.parseInt(arch.slice(3), 10) : 0;
+  if (sm === 80 || sm === 87) return 163 * 1024;
+  if (sm === 86 || sm === 89 || sm >= 120) return 99 * 1024;
+  return (sm >= 90 ? 227 : 64) * 1024;
 }
 
 const BLOCK = 128;
 
-function sizes(unit: MatrixUnit, dtype: DType, d: HeadDim): Sizes {
-  const bytes = sizeOf(dtype);
-  const pitchOf = (n: number) => (((n * bytes) / 16) | 1) * (16 / bytes);
-  const pitch = pitchOf(d);
-  const async = unit === "mma";
+interface Layout {
+  readonly lanes: number;
+  /** Bytes of a row of queries or keys in shared memory. */
+  readonly row: number;
+  /** Bytes that `keys` keys and values take, with those on their way. */
+  stages(keys: number): number;
+}
+
+function layout(unit: MatrixUnit, dtype: DType, d: HeadDim): Layout {
+  // An odd number of 16-byte pieces.
+  const row = (n: number) => (((n * sizeOf(dtype)) / 16) | 1) * 16;
   const turned = unit !== "mma" && unit !== "fma";
-  const tile = (keys: number) => (async ? 2 : 1) * (keys * pitch + (turned ? d * pitchOf(keys) : keys * pitch));
-  return { fma: unit === "fma", async, lanes: unit === "mfma" ? 64 : 32, bytes, pitch, tile };
+  const stages = (keys: number) => (unit === "mma" ? 2 : 1) * (keys * row(d) + (turned ? d * row(keys) : keys * row(d)));
+  return { lanes: unit === "mfma" ? 64 : 32, row: row(d), stages };
 }
 
-export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim): PrefillPlan {
-  const { fma, async, lanes, bytes, pitch, tile } = sizes(unit, dtype, d);
-  const width = d * bytes;
+export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): PrefillPlan {
+  const { lanes, row, stages } = layout(unit, dtype, d);
   const strips = unit === "mfma" || (unit === "mma" && d <= 128) ? 2 : 1;
-  const waves = !fma ? BLOCK / lanes : width <= 512 ? 4 : width <= 768 ? 2 : 1;
-  const keys = fma ? (width <= 384 ? 32 : 16) : (d <= 128 ? 32 : 16) * (async ? 2 : 1);
-  const rows = waves * strips * 16;
-  const keepsQueries = !fma && d <= (async ? 64 : 128);
-  const shared = keepsQueries ? Math.max(rows * pitch, tile(keys)) : rows * pitch + tile(keys);
-  return { rows, shared: shared * bytes };
+  const keepsQueries = unit !== "fma" && d <= (unit === "mma" ? 64 : 128);
+  const bytes = (waves: number, keys: number) => {
+    const queries = waves * strips * 16 * row;
+    return keepsQueries ? Math.max(queries, stages(keys)) : queries + stages(keys);
+  };
+  let waves = BLOCK / lanes;
+  let keys = unit === "mma" && d <= 128 ? 64 : 32;
+  while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
+  while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
+  return { rows: waves * strips * 16, shared: bytes(waves, keys) };
 }
 
-export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim): DecodePlan {
-  const { async, lanes, bytes, pitch, tile } = sizes(unit, dtype, d);
+export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
+  const { lanes, row, stages } = layout(unit, dtype, d);
   const most = BLOCK / lanes;
-  const fit = Math.floor((((async ? 160 : 60) * 1024) / bytes - 16 * pitch) / tile(16));
+  const fit = Math.floor((budget - 16 * row) / stages(16));
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
-  return { threads: waves * lanes, shared: (16 * pitch + waves * tile(16)) * bytes };
+  return { threads: waves * lanes, shared: 16 * row + waves * stages(16) };
 }
 
 /**

@@ -4,6 +4,7 @@
  */
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
+import { type QuantType, quantTypeNames } from "../../core/quant-types.ts";
 
 /** "size" is a 64-bit size or stride; "T" a scalar of the kernel's dtype. */
 export type ArgKind = "size" | "ptr" | "u8" | "u32" | "i32" | "u64" | "f64" | "T";
@@ -25,10 +26,12 @@ export type Sizes = Readonly<Record<string, number>>;
 
 export interface Kernel {
   readonly name: string;
+  /** The pattern of names that it was made from. */
+  readonly family: string;
   /** kernels/<file>.hip */
   readonly file: string;
   /** The part of the file that holds it: a program built with GPU_ONLY and GPU_ONLY_<unit> has just these kernels. */
-  readonly unit: DType | "bytes";
+  readonly unit: DType | Lowercase<QuantType> | "bytes";
   readonly args: readonly Arg[];
   launch(sizes: Sizes): Launch;
 }
@@ -56,8 +59,9 @@ const ints = ["u8", "u32", "i16", "i32", "i64"] as const;
 const numbers = [...floats, ...ints] as const;
 const all = [...numbers, "f8e4m3"] as const;
 const ids = ["u8", "u32", "i64"] as const;
-const images = [...floats, "u8", "u32"] as const;
 const byteSizes = ["1", "2", "4", "8"] as const;
+const quants = quantTypeNames.map((name) => name.toLowerCase());
+const quantFloats = ["bf16", "f16", "f32"] as const;
 
 type Bindings = Readonly<Record<string, string>>;
 
@@ -288,91 +292,91 @@ const families: readonly Family[] = [
   {
     file: "conv",
     pattern: "conv1d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "numel l_out stride padding dilation info* src* kernel* dst* groups",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "conv",
     pattern: "conv2d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "numel w_out h_out stride padding dilation info* src* kernel* dst* stride_h padding_h dilation_h groups",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "conv",
     pattern: "im2col1d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "dst_numel l_out l_k stride padding dilation info* src* dst*",
     launch: (s) => perThread(s.dst_numel!),
   },
   {
     file: "conv",
     pattern: "im2col_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "dst_numel h_out w_out h_k w_k stride padding dilation info* src* dst* stride_h padding_h dilation_h",
     launch: (s) => perThread(s.dst_numel!),
   },
   {
     file: "conv",
     pattern: "col2im1d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "dst_el l_out l_in c_out k_size stride src* dst* padding dilation",
     launch: (s) => perThread(s.dst_el!),
   },
   {
     file: "conv",
     pattern: "conv_transpose1d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "numel l_out stride padding out_padding dilation info* src* kernel* dst* groups",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "conv",
     pattern: "conv_transpose2d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "numel w_out h_out stride padding out_padding dilation info* src* kernel* dst* stride_h padding_h dilation_h groups",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "pool",
     pattern: "{kind}_pool2d_{T}",
-    over: { kind: ["avg", "max"], T: images },
+    over: { kind: ["avg", "max"], T: numbers },
     args: "numel w_k h_k w_stride h_stride info* src* dst*",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "pool",
     pattern: "upsample_nearest2d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "w_out h_out w_scale:f64 h_scale:f64 info* src* dst* numel",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "pool",
     pattern: "upsample_bilinear2d_{T}",
-    over: { T: images },
+    over: { T: numbers },
     args: "w_out h_out align_corners:u8 has_scale_h:u8 scale_h:f64 has_scale_w:u8 scale_w:f64 info* src* dst* numel",
     launch: (s) => perThread(s.numel!),
   },
   {
     file: "gemm",
     pattern: "gemm_{T}",
-    over: { T: floats },
+    over: { T: numbers },
     args: "batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info* a* b* c*",
-    launch: (s, b) => gemmTiles(s, b.T === "f64" ? 64 : 128),
+    launch: (s, b) => gemmTiles(s, sizeOf(dtype(b)) === 8 ? 64 : 128),
   },
   {
     file: "gemm",
     pattern: "gemm_small_{T}",
-    over: { T: floats },
+    over: { T: numbers },
     args: "batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info* a* b* c*",
-    launch: (s, b) => gemmTiles(s, b.T === "f64" ? 32 : 64),
+    launch: (s, b) => gemmTiles(s, sizeOf(dtype(b)) === 8 ? 32 : 64),
   },
   {
     file: "gemm",
     pattern: "gemv_{T}",
-    over: { T: floats },
+    over: { T: numbers },
     args: "batch m k a_row_stride a_col_stride x_stride num_dims info* a* x* y* row_threads:u32",
     launch: (s, b) =>
       s.a_row_stride === 1 && s.a_col_stride !== 1
@@ -382,28 +386,28 @@ const families: readonly Family[] = [
   {
     file: "softmax",
     pattern: "{op}_{T}",
-    over: { op: ["softmax", "log_softmax"], T: floats },
+    over: { op: ["softmax", "softmax_wide", "log_softmax", "log_softmax_wide"], T: floats },
     args: "src* dst* n_cols n_rows block_size:u32",
     launch: wholeRows,
   },
   {
     file: "norm",
-    pattern: "rmsnorm_{T}",
-    over: { T: floats },
+    pattern: "rmsnorm{wide}_{T}",
+    over: { wide: ["", "_wide"], T: floats },
     args: "src* dst* alpha* n_cols block_size:u32 eps:f64 n_rows",
     launch: wholeRows,
   },
   {
     file: "norm",
-    pattern: "layernorm_{T}",
-    over: { T: floats },
+    pattern: "layernorm{wide}_{T}",
+    over: { wide: ["", "_wide"], T: floats },
     args: "src* dst* alpha* beta* n_cols block_size:u32 eps:f64 n_rows",
     launch: wholeRows,
   },
   {
     file: "norm",
-    pattern: "add_rmsnorm_{T}",
-    over: { T: floats },
+    pattern: "add_rmsnorm{wide}_{T}",
+    over: { wide: ["", "_wide"], T: floats },
     args: "src* residual* sum* dst* alpha* n_cols block_size:u32 eps:f64 n_rows",
     launch: wholeRows,
   },
@@ -412,21 +416,21 @@ const families: readonly Family[] = [
     pattern: "rope_i_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* bh td stride_b d table_stride",
-    launch: (s, b) => perThread((s.bh! * s.td!) / 2, 16 / sizeOf(dtype(b)) / 2),
+    launch: (s, b) => perThread((s.bh! * s.td!) / 2, 16 / sizeOf(dtype(b))),
   },
   {
     file: "rope",
     pattern: "rope_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* bh td d stride_b table_stride",
-    launch: (s, b) => perThread((s.bh! * s.td!) / 2, 16 / sizeOf(dtype(b))),
+    launch: (s, b) => perThread((s.bh! * s.td!) / 2, 32 / sizeOf(dtype(b))),
   },
   {
     file: "rope",
     pattern: "rope_thd_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* b t h d stride_b table_stride",
-    launch: (s, b) => perThread((s.b! * s.t! * s.h! * s.d!) / 2, 16 / sizeOf(dtype(b))),
+    launch: (s, b) => perThread((s.b! * s.t! * s.h! * s.d!) / 2, 32 / sizeOf(dtype(b))),
   },
   {
     file: "glu",
@@ -435,6 +439,48 @@ const families: readonly Family[] = [
     args: "gate* up* dst* rows width row_stride",
     launch: (s, b) => perThread(s.rows! * s.width!, 16 / sizeOf(dtype(b))),
   },
+  {
+    file: "quant-blocks",
+    pattern: "dequantize_block_{Q}_{T}",
+    over: { Q: quants, T: quantFloats },
+    args: "numel w* out*",
+    launch: (s) => blocks(s.numel!, QUANT_CHUNK),
+  },
+  {
+    file: "quant-blocks",
+    pattern: "get_rows_{Q}_{T}",
+    over: { Q: quants, T: quantFloats },
+    args: "count rows k w* ids* out* id_bytes:u32 error*",
+    launch: (s) => blocks(s.count! * Math.ceil(s.k! / QUANT_CHUNK)),
+  },
+  {
+    file: "quant-quantize",
+    pattern: "quantize_q8_{T}",
+    over: { T: quantFloats },
+    args: "numel src* xq* xs*",
+    launch: (s) => perThread(s.numel!, 4),
+  },
+  {
+    file: "quant-quantize",
+    pattern: "quantize_{blocks}",
+    over: { blocks: ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"], T: ["f32"] },
+    args: "numel src* dst*",
+    launch: (s) => perThread(s.numel!, 32),
+  },
+  {
+    file: "quant-matvec",
+    pattern: "mul_mat_vec_{Q}_q8_b{columns}",
+    over: { Q: quants, columns: ["1", "2", "4", "8"] },
+    args: "n k w* xq* xs* y* batch:u32 dtype:u32",
+    launch: (s, b) => blocks(s.n!, 4 * matVecRows(Number(b.columns)), 128),
+  },
+  {
+    file: "quant-matmul",
+    pattern: "mul_mat_{Q}_q8",
+    over: { Q: quants },
+    args: "batch n k w* xq* xs* y* dtype:u32",
+    launch: (s) => blocks(Math.ceil(s.n! / 128) * Math.ceil(s.batch! / 64)),
+  },
 ];
 
 /** Several short rows per block, a warp each; or a block per row. */
@@ -442,10 +488,29 @@ function wholeRows(s: Sizes): Launch {
   return s.block_size === 32 ? blocks(s.n_rows!, BLOCK / 32) : blocks(s.n_rows!, 1, s.block_size!);
 }
 
-/** Threads per row of softmax and norms: a warp while it can keep the row in registers, then as many warps as needed. */
-export function rowThreads(columns: number, type: DType): number {
-  const kept = sizeOf(type) === 8 ? 4 : 8;
-  return Math.min(1024, Math.max(32, 2 ** Math.ceil(Math.log2(columns / kept))));
+/** Weights that a block dequantizes at a time. */
+const QUANT_CHUNK = 8192;
+/** Rows of quantized weights per warp, by the activation rows that share them. */
+const matVecRows = (columns: number): number => Math.ceil(columns / 2);
+/** The kernel that multiplies 1 … 8 activation rows with quantized weights. */
+export const matVecName = (type: QuantType, batch: number): string =>
+  `mul_mat_vec_${type.toLowerCase()}_q8_b${2 ** Math.ceil(Math.log2(batch))}`;
+/** How kernels that take the dtype of their output as a number know it. */
+export const quantOutput: Readonly<Partial<Record<DType, number>>> = { f32: 0, f16: 1, bf16: 2 };
+
+export interface RowPlan {
+  /** Threads per row. */
+  readonly threads: number;
+  /** "_wide" for the kernels that take more than 256 threads. */
+  readonly suffix: "" | "_wide";
+}
+
+/** Threads per row of softmax and norms: as many as keep the row in registers, 64 bytes each (16 in the wide kernels). */
+export function planWholeRows(columns: number, type: DType): RowPlan {
+  const bytes = Math.max(1, columns * sizeOf(type));
+  const threads = (each: number): number => 2 ** Math.ceil(Math.log2(bytes / each));
+  if (threads(64) <= BLOCK) return { threads: Math.max(32, threads(64)), suffix: "" };
+  return { threads: Math.min(1024, Math.max(512, threads(16))), suffix: "_wide" };
 }
 
 function gemmTiles(s: Sizes, tile: number): Launch {
@@ -524,8 +589,9 @@ function expand(family: Family): Kernel[] {
   }
   return bindings.map((bound) => ({
     name: family.pattern.replace(/\{(\w+)\}/g, (_, key: string) => bound[key]!),
+    family: family.pattern,
     file: family.file,
-    unit: (bound.T ?? "bytes") as Kernel["unit"],
+    unit: (bound.Q ?? bound.T ?? "bytes") as Kernel["unit"],
     args,
     launch: (sizes) => family.launch(sizes, bound),
   }));

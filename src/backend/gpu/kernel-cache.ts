@@ -4,7 +4,7 @@
  * does not match is compiled anew. Processes may fill one folder at once: entries appear by renaming.
  */
 import { createHash, randomUUID } from "node:crypto";
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 
@@ -21,6 +21,21 @@ export interface CacheKey {
   readonly compiler: string;
 }
 
+export interface CacheContents {
+  readonly entries: number;
+  readonly bytes: number;
+  /** Entries whose hash is not theirs: they will be compiled anew when they are needed. */
+  readonly damaged: number;
+}
+
+const entryName = /^[0-9a-f]{40}\.\w+$/;
+
+/** The code of an entry; undefined when its last bytes are not the hash of the rest. */
+function codeOf(entry: Buffer): Uint8Array | undefined {
+  const code = entry.subarray(0, -32);
+  return entry.length > 32 && digest(code).equals(entry.subarray(-32)) ? code : undefined;
+}
+
 export class KernelCache {
   readonly folder: string;
   /** Why nothing is written, once a write has failed. */
@@ -35,14 +50,34 @@ export class KernelCache {
   }
 
   get(key: CacheKey): Uint8Array | undefined {
-    let entry: Buffer;
     try {
-      entry = readFileSync(this.#path(key));
+      return codeOf(readFileSync(this.#path(key)));
     } catch {
       return undefined;
     }
-    const code = entry.subarray(0, -32);
-    return entry.length > 32 && digest(code).equals(entry.subarray(-32)) ? code : undefined;
+  }
+
+  /** Reads every entry. A folder that does not exist yet has none. */
+  contents(): CacheContents {
+    const total = { entries: 0, bytes: 0, damaged: 0 };
+    let names: string[] = [];
+    try {
+      names = readdirSync(this.folder);
+    } catch {
+      return total;
+    }
+    for (const name of names) {
+      if (!entryName.test(name)) continue;
+      try {
+        const entry = readFileSync(join(this.folder, name));
+        total.entries++;
+        total.bytes += entry.length;
+        if (!codeOf(entry)) total.damaged++;
+      } catch {
+        // Another process may have replaced it, or it is no file.
+      }
+    }
+    return total;
   }
 
   put(key: CacheKey, code: Uint8Array): void {

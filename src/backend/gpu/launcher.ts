@@ -7,7 +7,7 @@ import { fail } from "../../core/errors.ts";
 import { type ArgKind, argBytes, type Kernel, kernelNamed, type Sizes } from "./catalogue.ts";
 import type { ArgumentBlock, GpuContext, Handle, KernelCompiler } from "./driver.ts";
 import type { KernelCache } from "./kernel-cache.ts";
-import { kernelSource } from "./source.ts";
+import { programCode } from "./program.ts";
 
 /** Values by argument name. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
 export type Values = Readonly<Record<string, number | bigint>>;
@@ -56,29 +56,11 @@ export class Launcher {
     const id = `${file}:${unit}`;
     let module = this.#modules.get(id);
     if (module === undefined) {
-      module = this.#context.loadModule(this.#code(`${file}.hip`, unit));
+      const { code } = programCode(file, unit, this.#context.properties, this.#compiler(), this.#cache);
+      module = this.#context.loadModule(code);
       this.#modules.set(id, module);
     }
     return module;
-  }
-
-  #code(file: string, unit: string): Uint8Array {
-    const { arch } = this.#context.properties;
-    const compiler = this.#compiler();
-    const source = kernelSource(file);
-    const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
-    const key = { source, options, arch, compiler: `${compiler.library} ${compiler.version}` };
-    const cached = this.#cache.get(key);
-    if (cached) return cached;
-    if (!compiler.supports(arch)) {
-      fail(
-        "DeviceUnavailable",
-        `${this.#context.properties.name} has the architecture ${arch}, which ${compiler.library} ${compiler.version} does not know; install a newer release`,
-      );
-    }
-    const code = compiler.compile(source, file, arch, options);
-    this.#cache.put(key, code);
-    return code;
   }
 }
 

@@ -1,6 +1,6 @@
 /** The GPU platforms by name, opened once: ROCm, CUDA, and the simulator, which is ROCm's binding on other libraries. */
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
+import { existsSync, realpathSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { fail } from "../../core/errors.ts";
 import { openCuda } from "./cuda/driver.ts";
@@ -57,5 +57,7 @@ function openSimulator(): GpuPlatform {
       `the simulator could not be built: ${stderr.trim()}\nIt needs g++ or clang++; \`npm run setup\` installs what is missing on Debian and Ubuntu`,
     );
   }
-  return openHip({ hipLibrary: path("build/libamdhip64_sim.so"), rocblasLibrary: path("build/librocblas_sim.so") });
+  // Compiled kernels are kept by the library's path, so it is the one that links lead to.
+  const library = (name: string): string => realpathSync(path(`build/${name}`));
+  return openHip({ hipLibrary: library("libamdhip64_sim.so"), rocblasLibrary: library("librocblas_sim.so") });
 }

@@ -2,7 +2,7 @@
 import { collapse } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { rowThreads } from "../catalogue.ts";
+import { planWholeRows } from "../catalogue.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
@@ -11,36 +11,31 @@ export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
   const n = x.layout.numel;
   return gpu.fill(dtype, n, (dst) =>
     gpu.packed(x, (src) => {
-      const sizes = { n_cols: cols, n_rows: n / cols, block_size: rowThreads(cols, dtype) };
-      gpu.launch(`${log ? "log_softmax" : "softmax"}_${dtype}`, { src, dst, ...sizes });
+      const { threads, suffix } = planWholeRows(cols, dtype);
+      const kernel = `${log ? "log_softmax" : "softmax"}${suffix}_${dtype}`;
+      gpu.launch(kernel, { src, dst, n_cols: cols, n_rows: n / cols, block_size: threads });
     }),
   );
 }
 
 export function rmsNorm(gpu: Gpu, x: View, weight: View | null, eps: number): Storage {
-  return norm(gpu, x, weight, null, (sizes) => gpu.launch(`rmsnorm_${x.storage.dtype}`, { ...sizes, eps }));
+  return norm(gpu, "rmsnorm", x, weight, null, eps);
 }
 
 export function layerNorm(gpu: Gpu, x: View, weight: View | null, bias: View | null, eps: number): Storage {
-  return norm(gpu, x, weight, bias, (sizes) => gpu.launch(`layernorm_${x.storage.dtype}`, { ...sizes, eps }));
+  return norm(gpu, "layernorm", x, weight, bias, eps);
 }
 
-function norm(
-  gpu: Gpu,
-  x: View,
-  weight: View | null,
-  bias: View | null,
-  run: (values: Record<string, number>) => void,
-): Storage {
+function norm(gpu: Gpu, kernel: string, x: View, weight: View | null, bias: View | null, eps: number): Storage {
   const { dtype } = x.storage;
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
+  const { threads, suffix } = planWholeRows(cols, dtype);
+  const sizes = { n_cols: cols, n_rows: n / cols, block_size: threads, eps };
   return gpu.fill(dtype, n, (dst) =>
     gpu.packed(x, (src) =>
       gpu.packed(weight, (alpha) =>
-        gpu.packed(bias, (beta) =>
-          run({ src, dst, alpha, beta, n_cols: cols, n_rows: n / cols, block_size: rowThreads(cols, dtype) }),
-        ),
+        gpu.packed(bias, (beta) => gpu.launch(`${kernel}${suffix}_${dtype}`, { src, dst, alpha, beta, ...sizes })),
       ),
     ),
   );

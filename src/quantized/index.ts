@@ -1,0 +1,3 @@
+export { QMatMul, qmatmul } from "./qmatmul.ts";
+export { QTensor } from "./qtensor.ts";
+export { asQuantType, type QuantType, quantTypeNames, quantTypes } from "./types.ts";
