@@ -92,20 +92,28 @@ template <class T> struct Rows {
 template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct Carrier {
   static constexpr bool ASYNC = tile_t<T>::ASYNC && !Turned;
   static constexpr int W = 16 / sizeof(T), PIECES = D / W, PAIR = Turned ? 2 : 1;
-  static constexpr int ITEMS = Count / PAIR * PIECES, N = (ITEMS + Threads - 1) / Threads;
+  // Rows that the threads move at once, or, where a row is longer, how often they go over each.
+  static constexpr int LINES = Threads / PIECES, TIMES = LINES ? 1 : PIECES / Threads;
+  static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : LINES ? (Count + LINES - 1) / LINES : Count * TIMES;
+  static_assert(LINES || PIECES % Threads == 0, "");
   Vec<T, W> x[ASYNC ? 1 : N * PAIR];
 
-  // Pairs of rows lie side by side in a turned tile, and neighbouring threads take neighbouring pairs.
-  GPU_FN u32 row(u32 item) { return Turned ? item % (Count / 2) * 2 : item / PIECES; }
-  GPU_FN u32 piece(u32 item) { return Turned ? item / (Count / 2) : item % PIECES; }
+  // In a turned tile pairs of rows lie side by side, and neighbouring threads take neighbouring pairs.
+  GPU_FN u32 row(u32 thread, int i) {
+    return Turned ? (thread + i * Threads) % (Count / 2) * 2 : LINES ? thread / PIECES + i * LINES : i / TIMES;
+  }
+  GPU_FN u32 piece(u32 thread, int i) {
+    return Turned ? (thread + i * Threads) / (Count / 2) : LINES ? thread % PIECES : thread + i % TIMES * Threads;
+  }
+  GPU_FN bool exists(u32 thread, int i) {
+    if (Turned) return Count / 2 * PIECES % Threads == 0 || thread + i * Threads < Count / 2 * PIECES;
+    if (!LINES) return true;
+    return (Threads % PIECES == 0 || thread < LINES * PIECES) && (Count % LINES == 0 || row(thread, i) < Count);
+  }
 
   GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
-    UNROLL for (int i = 0; i < N; i++) {
-      // Where a round of threads is whole rows, a thread keeps its column.
-      const u32 item = thread + i * Threads;
-      const u32 r = !Turned && Threads % PIECES == 0 ? thread / PIECES + i * (Threads / PIECES) : row(item);
-      const u32 p = !Turned && Threads % PIECES == 0 ? thread % PIECES : piece(item);
-      if (ITEMS % Threads != 0 && item >= ITEMS) continue;
+    UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
+      const u32 r = row(thread, i), p = piece(thread, i);
       if constexpr (ASYNC) {
         T* to = shared + r * Pitch + p * W;
         const bool there = first + (i32)r < end && p * W < from.d;
@@ -117,10 +125,8 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
     }
   }
   GPU_METHOD void settle(T* shared, u32 thread) {
-    if constexpr (!ASYNC) UNROLL for (int i = 0; i < N; i++) {
-      const u32 item = thread + i * Threads;
-      if (ITEMS % Threads != 0 && item >= ITEMS) continue;
-      const u32 r = row(item), p = piece(item);
+    if constexpr (!ASYNC) UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
+      const u32 r = row(thread, i), p = piece(thread, i);
       if constexpr (Turned) {
         UNROLL for (int j = 0; j < W; j++)
           *(Vec<T, 2>*)(shared + (p * W + j) * Pitch + r) = Vec<T, 2>{{x[2 * i].v[j], x[2 * i + 1].v[j]}};

@@ -6,7 +6,7 @@
 #include "attention.h"
 namespace gpu {
 
-template <class T, int D> struct Prefill {
+template <class T, int D, bool Masked> struct Prefill {
   typedef tile_t<T> Tile;
   static constexpr int STRIPS = Tile::LANES == 64 || D <= 128 ? Tile::STRIPS : 1;
   static constexpr bool KEEP_Q = Tile::REGISTERS && D <= (Tile::ASYNC ? 64 : 128);
@@ -17,7 +17,7 @@ template <class T, int D> struct Prefill {
   }
   // As many keys per tile, then as many waves as shared memory has room for.
   GPU_FN constexpr int fit(bool waves) {
-    int w = ATTENTION_BLOCK / Tile::LANES, k = Tile::ASYNC && D <= 128 ? 64 : 32;
+    int w = ATTENTION_BLOCK / Tile::LANES, k = Tile::ASYNC && D <= 128 && !Masked ? 64 : 32;
     while (k > 16 && bytes(w, k) > GPU_SHARED_KB * 1024) k /= 2;
     while (w > 1 && bytes(w, k) > GPU_SHARED_KB * 1024) w /= 2;
     return waves ? w : k;
@@ -28,16 +28,16 @@ template <class T, int D> struct Prefill {
 };
 
 template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
-  typedef Prefill<T, D> P;
+  typedef Prefill<T, D, Masked> P;
   typedef typename P::S S;
   typedef typename P::Tile Tile;
   constexpr int W = 16 / sizeof(T);
   const u32 wave = tid_x() / Tile::LANES;
-  const bool active = wave < P::WAVES;
+  const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
   const u32 tiles = (a.tq + P::ROWS - 1) / P::ROWS;
-  const size_t items = (size_t)a.batch * a.heads * tiles;
-  for (size_t item = bid_x(); item < items; item += gdim_x()) {
-    const u32 pair = (u32)divide(item, tiles), row0 = (tiles - 1 - (u32)(item - (size_t)pair * tiles)) * P::ROWS;
+  const u32 items = a.batch * a.heads * tiles;
+  NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
+    const u32 pair = item / tiles, row0 = (tiles - 1 - item % tiles) * P::ROWS;
     const u32 b = pair / a.heads, head = pair % a.heads, kv_head = head / (a.heads / a.kv_heads);
     const Group group{b, head, 1, a.tq};
     const Sight sight = sight_of(a, b);
@@ -45,13 +45,13 @@ template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Atte
     const i32 first = sight.first((i32)row0), end = sight.end((i32)last);
     load_queries<S>(shared, a, group, row0, P::ROWS);
     barrier();
-    const u32 strip = active ? wave * P::STRIPS * 16 : 0;
+    const u32 strip = wave % P::WAVES * P::STRIPS * 16;
     Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
     if (S::KEEP_Q) barrier();
     const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
     const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
     const i32 count = end > first ? (end - first + S::KEYS - 1) / S::KEYS : 0;
-    attend<S>(flash, active, shared + P::KV, keys, values, first, S::KEYS, count, end, tid_x(), [] { barrier(); });
+    attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, count, end, tid_x(), [] { barrier(); });
     flash.finish(true);
     barrier();
     if (active) flash.each_result([&](int m, int r, u32 row, u32 col, const f32* x) {

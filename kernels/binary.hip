@@ -1,4 +1,4 @@
-// out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: 256 threads, two 16-byte vectors of each operand per thread
+// out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: 256 threads, a 16-byte vector of each operand per thread
 // (single elements where the operation is long). Traffic: two reads, one write. info = dims ‖ lhs strides ‖ rhs strides, so operands broadcast freely.
 #include "gpu.h"
 namespace gpu {
@@ -66,15 +66,15 @@ COMPARE_OP(Le, <=)
 COMPARE_OP(Gt, >)
 COMPARE_OP(Ge, >=)
 
-#define BINARY(name, T, Out, Unroll, Op) \
+#define BINARY(name, T, Out, Vectors, Op) \
   KERNEL_BOUNDS(256, name##_##T, size_t numel, size_t num_dims, const size_t* info, const T* lhs, const T* rhs, Out* out) { \
-    map2<Unroll>(numel, num_dims, info, lhs, rhs, out, Op<T>{}); \
+    map2<Vectors>(numel, num_dims, info, lhs, rhs, out, Op<T>{}); \
   }
 #define BINARY_ALL(T) \
-  BINARY(badd, T, T, 2, Add) BINARY(bsub, T, T, 2, Sub) BINARY(bmul, T, T, 2, Mul) BINARY(bdiv, T, T, (IsFloat<T>::value ? 1 : 0), Div) \
-  BINARY(bmaximum, T, T, 2, Maximum) BINARY(bminimum, T, T, 2, Minimum) BINARY(bpow, T, T, 0, Pow) \
-  BINARY(eq, T, u8, 2, Eq) BINARY(ne, T, u8, 2, Ne) BINARY(lt, T, u8, 2, Lt) BINARY(le, T, u8, 2, Le) \
-  BINARY(gt, T, u8, 2, Gt) BINARY(ge, T, u8, 2, Ge)
+  BINARY(badd, T, T, true, Add) BINARY(bsub, T, T, true, Sub) BINARY(bmul, T, T, true, Mul) BINARY(bdiv, T, T, (IsFloat<T>::value), Div) \
+  BINARY(bmaximum, T, T, true, Maximum) BINARY(bminimum, T, T, true, Minimum) BINARY(bpow, T, T, false, Pow) \
+  BINARY(eq, T, u8, true, Eq) BINARY(ne, T, u8, true, Ne) BINARY(lt, T, u8, true, Lt) BINARY(le, T, u8, true, Le) \
+  BINARY(gt, T, u8, true, Gt) BINARY(ge, T, u8, true, Ge)
 GPU_NUMBERS(BINARY_ALL)
 
 }  // namespace gpu

@@ -42,7 +42,7 @@ template <class U> GPU_FN void copy_rows(const U* src, U* dst, size_t d1, size_t
 template <class B>
 GPU_FN void copy2d(const B* src, B* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) {
   constexpr size_t W = 16 / sizeof(B);
-  typedef Vec<B, (int)W> V;
+  typedef Bytes16 V;
   if (aligned_to(src, 16) && aligned_to(dst, 16) && (d2 | src_stride | dst_stride) % W == 0)
     copy_rows<V>((const V*)src, (V*)dst, d1, d2 / W, src_stride / W, dst_stride / W);
   else
@@ -58,23 +58,22 @@ GPU_FN void copy2d(const B* src, B* dst, size_t d1, size_t d2, size_t src_stride
   }
 GPU_DTYPES(FILL)
 
-// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads, four elements per thread. Where
-// the inner dim is contiguous on both sides, neighbouring threads touch neighbouring elements.
+// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads; a thread copies 16 bytes of
+// neighbouring indices where the inner dim is a multiple of them, else single elements.
 template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const size_t* info, const B* src, B* dst) {
-  constexpr int Unroll = 4;
-  const Walk<1, Unroll> walk(n, true);
-  for (size_t base = walk.first; base < n; base += walk.step) {
-    B x[Unroll];
-    i64 to[Unroll];
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < n) {
-        i64 at[2];
-        offsets<2>(walk.at(base, u), num_dims, info, at);
-        x[u] = src[at[0]];
-        to[u] = at[1];
-      }
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < n) dst[to[u]] = x[u];
+  constexpr int W = 16 / sizeof(B);
+  const Operand<B, W> from(src, 0, num_dims, info), to(dst, 1, num_dims, info);
+  const Walk<W, 1> walk(n, runs_of<W>(num_dims, info));
+  i64 at[2];
+  NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
+    offsets<2>(v * W, num_dims, info, at);
+    const Vec<B, W> x = from.load(at[0]);
+    if (to.vector) *(Vec<B, W>*)(dst + at[1]) = x;
+    else UNROLL for (int j = 0; j < W; j++) dst[at[1] + j * to.stride] = x.v[j];
+  }
+  NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) {
+    offsets<2>(i, num_dims, info, at);
+    dst[at[1]] = src[at[0]];
   }
 }
 
@@ -88,7 +87,8 @@ GPU_FN void transpose(B* tile, size_t batch, size_t rows, size_t cols, size_t sr
   const size_t across = ceil_div(cols, Tile), down = ceil_div(rows, Tile), tiles = across * down * batch;
   const u32 x = tid_x() % Tile, y = tid_x() / Tile;
   for (size_t t = bid_x(); t < tiles; t += gdim_x()) {
-    const size_t b = t / (across * down), in = t - b * across * down, r0 = in / across * Tile, c0 = in % across * Tile;
+    const size_t b = divide(t, across * down), in = t - b * (across * down), row = divide(in, across);
+    const size_t r0 = row * Tile, c0 = (in - row * across) * Tile;
     const B* from = src + b * src_batch;
     B* to = dst + b * dst_batch;
     barrier();
@@ -108,7 +108,8 @@ GPU_FN void transpose_pairs(u16* tile, size_t batch, size_t rows, size_t cols, s
   const size_t across = ceil_div(cols, Tile), down = ceil_div(rows, Tile), tiles = across * down * batch;
   const u32 x = tid_x() % 32 * 2, y = tid_x() / 32;
   for (size_t t = bid_x(); t < tiles; t += gdim_x()) {
-    const size_t b = t / (across * down), in = t - b * across * down, r0 = in / across * Tile, c0 = in % across * Tile;
+    const size_t b = divide(t, across * down), in = t - b * (across * down), row = divide(in, across);
+    const size_t r0 = row * Tile, c0 = (in - row * across) * Tile;
     const u16* from = src + b * src_batch;
     u16* to = dst + b * dst_batch;
     barrier();

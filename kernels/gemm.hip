@@ -26,8 +26,11 @@ template <class T, int Rows, int Depth> struct Panel {
   GPU_METHOD Vec<T, L> load(size_t k0) const {
     const size_t row = first + r, at = k0 + k;
     Vec<T, L> x;
-    if (vectors && row + (along_k ? 1 : L) <= rows && at + (along_k ? L : 1) <= depth)
-      return *(const Vec<T, L>*)(base + (i64)row * row_step + (i64)at * k_step);
+    if (vectors && row + (along_k ? 1 : L) <= rows && at + (along_k ? L : 1) <= depth) {
+      const Vec<T, L> whole = *(const Vec<T, L>*)(base + (i64)row * row_step + (i64)at * k_step);
+      UNROLL for (int j = 0; j < L; j++) x.v[j] = whole.v[j];
+      return x;
+    }
     UNROLL for (int j = 0; j < L; j++) {
       const size_t rj = along_k ? row : row + j, kj = along_k ? at + j : at;
       x.v[j] = rj < rows && kj < depth ? base[(i64)rj * row_step + (i64)kj * k_step] : T{};
@@ -66,15 +69,11 @@ GPU_FN void gemm(compute_t<T>* sa, compute_t<T>* sb, size_t batch, size_t m, siz
     barrier();
     u32 half = 0;
     for (size_t k0 = 0; k0 < k; k0 += Depth) {
-      Vec<T, P::L> next_a, next_b;
       const bool more = k0 + Depth < k;
-      if (more) {
-        next_a = pa.load(k0 + Depth);
-        next_b = pb.load(k0 + Depth);
-      }
+      const Vec<T, P::L> next_a = pa.load(k0 + Depth), next_b = pb.load(k0 + Depth);
       const C* ta = sa + half * Half;
       const C* tb = sb + half * Half;
-      UNROLL for (int kk = 0; kk < Depth; kk++) {
+      UNROLL_SOME for (int kk = 0; kk < Depth; kk++) {
         Vec<C, G> x[Groups], y[Groups];
         UNROLL for (int g = 0; g < Groups; g++) {
           x[g] = load_shared<G>(ta, kk * P::Stride + g * Spread + ty * G);

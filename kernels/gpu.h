@@ -39,6 +39,8 @@
   T* name = (T*)name##_bytes
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("nounroll")
+// Where a whole loop would be scheduled at once and spill: LLVM trades registers for distance between loads and uses.
+#define UNROLL_SOME _Pragma("unroll 2")
 
 extern "C" GPU_DEVICE __attribute__((const)) decltype(sizeof 0) __ockl_get_num_groups(unsigned);
 
@@ -86,6 +88,7 @@ GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }
   T* name = (T*)gpu_dynamic_shared
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_SOME UNROLL
 
 namespace gpu {
 GPU_FN unsigned tid_x() { return threadIdx.x; }
@@ -135,6 +138,7 @@ GPU_FN float approx_recip(float x) {
 #define GPU_METHOD inline
 #define UNROLL
 #define NO_UNROLL
+#define UNROLL_SOME
 
 namespace gpu {
 GPU_FN unsigned long long atomic_cas(unsigned long long* at, unsigned long long expected, unsigned long long value) {
@@ -321,11 +325,16 @@ GPU_LIMITS(f64, f64_from_bits(0xfff0000000000000ull), f64_from_bits(0x7ff0000000
 #define GPU_NUMBERS(M) GPU_FLOATS(M) GPU_INTS(M)
 #define GPU_DTYPES(M) GPU_NUMBERS(M) GPU_f8e4m3(M)
 
+// 16 bytes that are only moved: a type that compilers keep in registers, whatever is done to it.
+#if GPU_NVIDIA
+typedef uint4 Bytes16;
+#else
+typedef u32 Bytes16 __attribute__((vector_size(16)));
+#endif
 // N elements moved by one instruction where they fill 16 bytes; larger ones by several.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T v[N]; };
 
 GPU_FN bool aligned_to(const void* p, unsigned bytes) { return ((u64)p & (bytes - 1)) == 0; }
-template <class A, class B> GPU_FN size_t ceil_div(A a, B b) { return ((size_t)a + (size_t)b - 1) / (size_t)b; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Warps: 32 logical lanes on every device. All lanes of the warp must take part.
@@ -371,8 +380,17 @@ template <int N, class T> GPU_FN void store_shared(T* a, u32 i, const Vec<T, N>&
 // ---------------------------------------------------------------------------------------------------------------------
 // Strided layouts
 // ---------------------------------------------------------------------------------------------------------------------
-// A 64-bit division is an order of magnitude slower than one of 32 bits, and almost no index needs it.
-GPU_FN u64 divide(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (u32)a / (u32)b; }
+// Almost no index needs a 64-bit division, which GPUs do not have: compilers emit a call, or a hundred instructions, and keep
+// registers free for it. So what does not fit 32 bits is divided bit by bit: rare, and slow there only.
+GPU_FN u64 divide(u64 a, u64 b) {
+  if (!((a | b) >> 32)) return (u32)a / (u32)b;
+  u64 quotient = 0, part = b, bit = 1;
+  NO_UNROLL while (part <= a && !(part >> 63)) part <<= 1, bit <<= 1;
+  NO_UNROLL for (; bit; part >>= 1, bit >>= 1)
+    if (part <= a) a -= part, quotient |= bit;
+  return quotient;
+}
+template <class A, class B> GPU_FN size_t ceil_div(A a, B b) { return divide((u64)a + (u64)b - 1, (u64)b); }
 // x / size where x has grown past size by less than 2^31: how often an advanced coordinate wrapped.
 GPU_FN u64 wraps(u64 x, u64 size) { return size >> 31 ? x >= size : (u32)x / (u32)size; }
 
@@ -501,6 +519,18 @@ template <class D, class S> GPU_FN D convert(S x) {
 // NaN wins in both; comparisons alone would drop it on one side.
 template <class T> GPU_FN T maximum(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> GPU_FN T minimum(T a, T b) { return a < b || a != a ? a : b; }
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
+GPU_FN f32 maximum(f32 a, f32 b) {
+  f32 y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+GPU_FN f32 minimum(f32 a, f32 b) {
+  f32 y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+#endif
 
 // Integer arithmetic wraps; signed overflow is undefined in C++, so it happens in the unsigned type.
 template <class T> struct Wrap { typedef T type; };
@@ -546,9 +576,9 @@ template <int N, class T> GPU_FN bool vector_aligned(const T* p) { return aligne
 // block apart, so that each access of a warp is one contiguous piece; all loads of a round come before its first use,
 // which keeps enough bytes in flight to fill the memory system. Without vectors every element is a single one.
 template <int Width, int Unroll> struct Walk {
-  size_t vectors, first, step, single, single_step;
+  size_t vectors, thread, first, step, single, single_step;
   GPU_METHOD Walk(size_t n, bool vectorized) {
-    const size_t thread = (size_t)bid_x() * ELEMENTWISE_BLOCK + tid_x();
+    thread = (size_t)bid_x() * ELEMENTWISE_BLOCK + tid_x();
     vectors = vectorized ? n / Width : 0;
     first = (size_t)bid_x() * (ELEMENTWISE_BLOCK * Unroll) + tid_x();
     step = (size_t)gdim_x() * (ELEMENTWISE_BLOCK * Unroll);
@@ -558,45 +588,75 @@ template <int Width, int Unroll> struct Walk {
   GPU_METHOD size_t at(size_t base, int u) const { return base + (size_t)u * ELEMENTWISE_BLOCK; }
 };
 
-// out[i] = op(a[i]). Traffic: each element read once and written once.
+// One operand of an elementwise kernel, read W consecutive indices at a time. That works for any layout whose inner dim is a
+// multiple of W: such a run has one stride, and is one vector where the stride is 1 and every run is aligned.
+template <class A, int W> struct Operand {
+  const A* p;
+  i64 stride;
+  bool vector;
+  GPU_METHOD Operand(const A* base, int k, size_t num_dims, const size_t* info) : p(base), stride(1), vector(vector_aligned<W>(base)) {
+    if (!info) return;
+    const size_t* strides = info + num_dims * (k + 1);
+    stride = (i64)strides[num_dims - 1];
+    vector = vector && stride == 1;
+    NO_UNROLL for (size_t d = 0; d + 1 < num_dims; d++) vector = vector && (i64)strides[d] % W == 0;
+  }
+  GPU_METHOD Vec<A, W> load(i64 at) const {
+    if (vector) return *(const Vec<A, W>*)(p + at);
+    Vec<A, W> x;
+    UNROLL for (int j = 0; j < W; j++) x.v[j] = p[at + j * stride];
+    return x;
+  }
+};
+template <int W> GPU_FN bool runs_of(size_t num_dims, const size_t* info) { return !info || info[num_dims - 1] % W == 0; }
+
+// out[i] = op(a[i]). Traffic: each element read once and written once. One vector per thread is best where both sides fill 16
+// bytes; Unroll > 1 is for reads of fewer.
 template <int Unroll, class A, class O, class Op>
 GPU_FN void map1(size_t n, size_t num_dims, const size_t* info, const A* a, O* out, Op op) {
   constexpr int W = VectorWidth<A, O>::value;
-  const Walk<W, Unroll> walk(n, !info && vector_aligned<W>(a) && vector_aligned<W>(out));
-  for (size_t base = walk.first; base < walk.vectors; base += walk.step) {
-    Vec<A, W> x[Unroll];
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < walk.vectors) x[u] = load_vec<A, W>(a, walk.at(base, u));
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < walk.vectors) {
-        Vec<O, W> y;
-        UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x[u].v[j]);
-        store_vec<O, W>(out, walk.at(base, u), y);
-      }
-  }
+  const Operand<A, W> from(a, 0, num_dims, info);
+  const bool vectorized = vector_aligned<W>(out) && runs_of<W>(num_dims, info);
+  const Walk<W, Unroll> walk(n, vectorized);
+  const bool rounds = Unroll > 1 && !info && from.vector;
+  if (rounds)
+    for (size_t base = walk.first; base < walk.vectors; base += walk.step) {
+      Vec<A, W> x[Unroll];
+      UNROLL for (int u = 0; u < Unroll; u++)
+        if (walk.at(base, u) < walk.vectors) x[u] = load_vec<A, W>(a, walk.at(base, u));
+      UNROLL for (int u = 0; u < Unroll; u++)
+        if (walk.at(base, u) < walk.vectors) {
+          Vec<O, W> y;
+          UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x[u].v[j]);
+          store_vec<O, W>(out, walk.at(base, u), y);
+        }
+    }
+  else
+    NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
+      i64 at[1] = {(i64)(v * W)};
+      if (info) offsets<1>(v * W, num_dims, info, at);
+      const Vec<A, W> x = from.load(at[0]);
+      Vec<O, W> y;
+      UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x.v[j]);
+      store_vec<O, W>(out, v, y);
+    }
   NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[i] = op(a[offset(i, num_dims, info)]);
 }
 
-// out[i] = op(a[i], b[i]); info = dims ‖ strides of a ‖ strides of b.
-// Unroll 0 = no vectors: for operations so long that sixteen copies of them would be slower than narrow loads.
-template <int Unroll, class A, class O, class Op>
+// out[i] = op(a[i], b[i]); info = dims ‖ strides of a ‖ strides of b. Without Vectors every element is a single one: for
+// operations so long that sixteen copies of them would be slower than narrow loads.
+template <bool Vectors, class A, class O, class Op>
 GPU_FN void map2(size_t n, size_t num_dims, const size_t* info, const A* a, const A* b, O* out, Op op) {
   constexpr int W = 16 / sizeof(A);
-  const bool vectorized = Unroll && !info && vector_aligned<W>(a) && vector_aligned<W>(b) && vector_aligned<W>(out);
-  const Walk<W, Unroll> walk(n, vectorized);
-  for (size_t base = walk.first; Unroll && base < walk.vectors; base += walk.step) {
-    Vec<A, W> x[Unroll ? Unroll : 1], y[Unroll ? Unroll : 1];
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < walk.vectors) {
-        x[u] = load_vec<A, W>(a, walk.at(base, u));
-        y[u] = load_vec<A, W>(b, walk.at(base, u));
-      }
-    UNROLL for (int u = 0; u < Unroll; u++)
-      if (walk.at(base, u) < walk.vectors) {
-        Vec<O, W> z;
-        UNROLL for (int j = 0; j < W; j++) z.v[j] = op(x[u].v[j], y[u].v[j]);
-        store_vec<O, W>(out, walk.at(base, u), z);
-      }
+  const Operand<A, W> lhs(a, 0, num_dims, info), rhs(b, 1, num_dims, info);
+  const Walk<W, 1> walk(n, Vectors && vector_aligned<W>(out) && runs_of<W>(num_dims, info));
+  NO_UNROLL for (size_t v = walk.thread; Vectors && v < walk.vectors; v += walk.single_step) {
+    i64 at[2] = {(i64)(v * W), (i64)(v * W)};
+    if (info) offsets<2>(v * W, num_dims, info, at);
+    const Vec<A, W> x = lhs.load(at[0]), y = rhs.load(at[1]);
+    Vec<O, W> z;
+    UNROLL for (int j = 0; j < W; j++) z.v[j] = op(x.v[j], y.v[j]);
+    store_vec<O, W>(out, v, z);
   }
   NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) {
     i64 at[2] = {(i64)i, (i64)i};

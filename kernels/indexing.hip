@@ -17,25 +17,33 @@ template <class I> GPU_FN i64 resolve(I raw, size_t size, size_t position, u64* 
   return -1;
 }
 
-// out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, four
+// out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, two
 // units per thread, units of a row side by side. Traffic: selected rows read once, out written once.
 template <class I, class U>
 GPU_FN void select_units(size_t left, size_t src_dim, size_t ids_dim, size_t right, i64 left_stride, i64 dim_stride,
                          const I* ids, i64 id_stride, const U* inp, U* out, u64* error) {
-  constexpr int Unroll = 4;
+  constexpr int Unroll = 2;
   const size_t n = left * ids_dim * right;
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {
     U x[Unroll];
     const size_t row = divide(base, right), r = base - row * right;
     const size_t l = left == 1 ? 0 : divide(row, ids_dim), j = row - l * ids_dim;
+    I id[Unroll];
+    size_t place[Unroll], block[Unroll];
+    // All ids are on their way before the first is looked at.
+    UNROLL for (int u = 0; u < Unroll; u++) {
+      const size_t rows = wraps(walk.at(r, u), right);
+      block[u] = left == 1 ? 0 : wraps(j + rows, ids_dim);
+      place[u] = j + rows - block[u] * ids_dim;
+      if (walk.at(base, u) < n) id[u] = ids[(i64)place[u] * id_stride];
+    }
     UNROLL for (int u = 0; u < Unroll; u++) {
       x[u] = U{};
       if (walk.at(base, u) < n) {
-        const size_t rows = wraps(walk.at(r, u), right), blocks = left == 1 ? 0 : wraps(j + rows, ids_dim);
-        const size_t place = j + rows - blocks * ids_dim;
-        const i64 id = resolve(ids[(i64)place * id_stride], src_dim, place, error);
-        if (id >= 0) x[u] = inp[(i64)(l + blocks) * left_stride + id * dim_stride + (i64)(walk.at(r, u) - rows * right)];
+        const i64 index = resolve(id[u], src_dim, place[u], error);
+        const size_t rows = place[u] + block[u] * ids_dim - j;
+        if (index >= 0) x[u] = inp[(i64)(l + block[u]) * left_stride + index * dim_stride + (i64)(walk.at(r, u) - rows * right)];
       }
     }
     UNROLL for (int u = 0; u < Unroll; u++)
@@ -46,7 +54,7 @@ template <class I, class B>
 GPU_FN void index_select(size_t num_dims, const size_t* info, const I* ids, const B* inp, B* out, size_t left, size_t src_dim,
                          size_t ids_dim, size_t right, size_t left_stride, size_t dim_stride, u64* error) {
   constexpr size_t W = 16 / sizeof(B);
-  typedef Vec<B, (int)W> V;
+  typedef Bytes16 V;
   const i64 id_stride = info ? (i64)info[2 * num_dims - 1] : 1, ls = (i64)left_stride, ds = (i64)dim_stride;
   if (aligned_to(inp, 16) && aligned_to(out, 16) && ((i64)right | ls | ds) % (i64)W == 0)
     select_units<I, V>(left, src_dim, ids_dim, right / W, ls / (i64)W, ds / (i64)W, ids, id_stride, (const V*)inp, (V*)out, error);

@@ -16,6 +16,7 @@ template <> struct Accumulator<i16> { typedef i32 type; };
 
 // An operation folds values into an Acc: identity, the value of one element, and the order-independent join of two.
 template <class T> struct Sum {
+  static constexpr bool Places = false;
   typedef typename Accumulator<T>::type Acc;
   typedef T Out;
   GPU_FN Acc identity() { return 0; }
@@ -25,6 +26,7 @@ template <class T> struct Sum {
   GPU_FN Out result(Acc a) { return narrow<T>((compute_t<T>)a); }
 };
 template <class T, bool Greatest> struct Extreme {
+  static constexpr bool Places = false;
   typedef typename Accumulator<T>::type Acc;
   typedef T Out;
   GPU_FN Acc identity() {
@@ -44,7 +46,8 @@ template <class V> struct Place {
   V value;
   Index index;
 };
-template <class T, bool Greatest> struct ArgExtreme {
+template <class T, bool Greatest_> struct ArgExtreme {
+  static constexpr bool Greatest = Greatest_, Places = true;
   typedef typename Accumulator<T>::type V;
   typedef Place<V> Acc;
   typedef u32 Out;
@@ -108,6 +111,44 @@ GPU_FN typename Op::Acc fold_strided(size_t lo, size_t hi, size_t step, const T*
   NO_UNROLL for (; j < hi; j += step) take(acc[0], row[(i64)j * stride], (u32)j, Op());
   return Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3]));
 }
+// Places by vectors: first only which vector holds the extreme, one comparison per vector, then that vector once more for
+// the element. Every thread's vectors come in increasing order, so the first one stays on ties.
+template <class Op, class T> GPU_FN typename Op::Acc fold_places(const T* row, size_t lo, size_t hi, size_t step) {
+  typedef typename Op::Acc Acc;
+  typedef typename Op::V Value;
+  typedef Extreme<T, Op::Greatest> Value_op;
+  constexpr int V = 16 / sizeof(T), U = V > 8 ? 2 : 4;
+  if (lo >= hi) return Op::identity();
+  Acc acc[U];
+  UNROLL for (int u = 0; u < U; u++) acc[u] = Acc{Value_op::identity(), (typename Acc::Index)(lo + u * step)};
+  for (size_t j = lo; j < hi; j += U * step) {
+    Vec<T, V> x[U];
+    UNROLL for (int u = 0; u < U; u++)
+      if (j + u * step < hi) x[u] = load_vec<T, V>(row, j + u * step);
+    UNROLL for (int u = 0; u < U; u++)
+      if (j + u * step < hi) {
+        Value most = (Value)widen(x[u].v[0]);
+        UNROLL for (int k = 1; k < V; k++) most = Value_op::join(most, (Value)widen(x[u].v[k]));
+        const bool beats = Op::Greatest ? !(most <= acc[u].value) : !(most >= acc[u].value);
+        if (beats && acc[u].value == acc[u].value) acc[u] = Acc{most, (typename Acc::Index)(j + u * step)};
+      }
+  }
+  UNROLL for (int u = 1; u < U; u++) acc[0] = Op::join(acc[0], acc[u]);
+  const Value value = acc[0].value;
+  const Vec<T, V> x = load_vec<T, V>(row, acc[0].index);
+  u32 place = 0;
+  UNROLL for (int k = V - 1; k >= 0; k--) {
+    const Value v = (Value)widen(x.v[k]);
+    if (v == value || (v != v && value != value)) place = k;
+  }
+  return Acc{value, (typename Acc::Index)(acc[0].index * V + place)};
+}
+template <bool Places> struct FoldVectors {
+  template <class Op, class T> GPU_FN typename Op::Acc run(const T* row, size_t lo, size_t hi, size_t step) { return fold_vectors<Op, T>(row, lo, hi, step); }
+};
+template <> struct FoldVectors<true> {
+  template <class Op, class T> GPU_FN typename Op::Acc run(const T* row, size_t lo, size_t hi, size_t step) { return fold_places<Op, T>(row, lo, hi, step); }
+};
 template <class Op, class T>
 GPU_FN typename Op::Acc fold_layout(size_t lo, size_t hi, size_t step, size_t first, size_t num_dims, const size_t* info, const T* src) {
   typename Op::Acc acc = Op::identity();
@@ -133,7 +174,7 @@ template <class Op, class T> GPU_FN typename Op::Acc fold_vectors(const T* row, 
 // Pieces of a row end on vector boundaries.
 template <class T> GPU_FN size_t piece_length(size_t el, u32 pieces) {
   constexpr size_t V = 16 / sizeof(T);
-  return ceil_div(ceil_div(el, pieces), V) * V;
+  return ((pieces == 1 ? el : ceil_div(el, pieces)) + V - 1) / V * V;
 }
 
 template <class Op, class T>
@@ -141,7 +182,7 @@ GPU_FN void reduce_rows(typename Op::Acc* shared, size_t numel, size_t el, size_
                         const T* src, typename Op::Out* dst, u32 row_threads, u32 pieces, typename Op::Acc* partial) {
   typedef typename Op::Acc Acc;
   constexpr size_t V = 16 / sizeof(T);
-  const size_t items = numel / el * pieces, piece = piece_length<T>(el, pieces);
+  const size_t items = divide(numel, el) * pieces, piece = piece_length<T>(el, pieces);
   const u32 groups = BLOCK / row_threads, group = tid_x() / row_threads, t = tid_x() % row_threads;
   const bool vectors = !info && el % V == 0 && aligned_to(src, 16);
   const bool one_stride = !info || info[num_dims - 1] == el;
@@ -149,8 +190,8 @@ GPU_FN void reduce_rows(typename Op::Acc* shared, size_t numel, size_t el, size_
     const size_t item = base + group;
     Acc acc = Op::identity();
     if (item < items) {
-      const size_t row = item / pieces, lo = (item - row * pieces) * piece, hi = lo + piece < el ? lo + piece : el;
-      if (vectors) acc = fold_vectors<Op, T>(src + row * el, lo / V + t, hi / V, row_threads);
+      const size_t row = pieces == 1 ? item : divide(item, pieces), lo = (item - row * pieces) * piece, hi = lo + piece < el ? lo + piece : el;
+      if (vectors) acc = FoldVectors<Op::Places>::template run<Op, T>(src + row * el, lo / V + t, hi / V, row_threads);
       else if (one_stride)
         acc = fold_strided<Op, T>(lo + t, hi, row_threads, src + offset(row * el, num_dims, info),
                                   info ? (i64)info[2 * num_dims - 1] : 1);
@@ -181,7 +222,8 @@ GPU_FN void reduce_cols(typename Op::Acc* shared, size_t outer, size_t el, size_
   const size_t across = ceil_div(inner, (size_t)col_threads * W), tiles = across * pieces * outer;
   const size_t piece = ceil_div(el, pieces);
   for (size_t tile = bid_x(); tile < tiles; tile += gdim_x()) {
-    const size_t o = tile / (across * pieces), p = tile / across % pieces, c = (tile % across * col_threads + x) * W;
+    const size_t line = divide(tile, across), o = divide(line, pieces), p = line - o * pieces;
+    const size_t c = ((tile - line * across) * col_threads + x) * W;
     const size_t lo = p * piece, hi = lo + piece < el ? lo + piece : el;
     Acc acc[W];
     UNROLL for (int w = 0; w < W; w++) acc[w] = Op::identity();
@@ -225,17 +267,17 @@ GPU_FN void reduce_columns(typename Op::Acc* shared, size_t outer, size_t el, si
   else reduce_cols<Op, T, 1>(shared, outer, el, inner, outer_stride, el_stride, src, dst, col_threads, pieces, partial);
 }
 
-// partial[(o·pieces + p)·inner + c] → dst[o·inner + c]. A warp per result where inner is 1 (its pieces are neighbours),
-// else a thread per result (its neighbours' pieces are).
+// partial[(o·pieces + p)·inner + c] → dst[o·inner + c], a warp per result.
 template <class Op> GPU_FN void join_pieces(size_t rows, size_t inner, u32 pieces, const typename Op::Acc* partial, typename Op::Out* dst) {
-  const u32 threads = inner == 1 ? 32 : 1, groups = BLOCK / threads, group = tid_x() / threads, t = tid_x() % threads;
-  for (size_t base = (size_t)bid_x() * groups; base < rows; base += (size_t)gdim_x() * groups) {
-    const size_t row = base + group;
+  for (size_t base = (size_t)bid_x() * (BLOCK / 32); base < rows; base += (size_t)gdim_x() * (BLOCK / 32)) {
+    const size_t row = base + tid_x() / 32;
     typename Op::Acc acc = Op::identity();
-    if (row < rows)
-      for (u32 p = t; p < pieces; p += threads) acc = Op::join(acc, partial[(row / inner * pieces + p) * inner + row % inner]);
-    for (u32 mask = threads / 2; mask; mask /= 2) acc = Op::join(acc, Op::shuffle(acc, mask));
-    if (t == 0 && row < rows) dst[row] = Op::result(acc);
+    if (row < rows) {
+      const size_t o = divide(row, inner), c = row - o * inner;
+      for (u32 p = lane_id(); p < pieces; p += 32) acc = Op::join(acc, partial[(o * pieces + p) * inner + c]);
+    }
+    for (u32 mask = 16; mask; mask /= 2) acc = Op::join(acc, Op::shuffle(acc, mask));
+    if (lane_id() == 0 && row < rows) dst[row] = Op::result(acc);
   }
 }
 

@@ -144,7 +144,7 @@ GPU_FN void sort_tiles(key_t<T>* keys, u16* order, u16* counters, u32* warps, co
   constexpr u32 Size = Tile<key_t<T>>::Size;
   const size_t tiles = ceil_div(ncols, Size);
   for (size_t item = bid_x(); item < tiles * rows; item += gdim_x()) {
-    const size_t row = item / tiles, first = (item - row * tiles) * Size, at = row * ncols + first;
+    const size_t row = divide(item, tiles), first = (item - row * tiles) * Size, at = row * ncols + first;
     const u32 count = (u32)(ncols - first < Size ? ncols - first : Size);
     sort_tile<T, Descending, Tile<key_t<T>>::Items>(x + at, count, keys, order, counters, warps);
     for (u32 i = tid_x(); i < count; i += bdim_x()) {
@@ -174,7 +174,8 @@ template <class K>
 GPU_FN void merge_runs(K* keys, u32* indices, u64* split, size_t rows, size_t ncols, size_t run, const K* keys_in, const u32* index_in, K* keys_out, u32* index_out) {
   const size_t chunks = ceil_div(ncols, MERGE_SIZE);
   for (size_t item = bid_x(); item < chunks * rows; item += gdim_x()) {
-    const size_t row = item / chunks, first = (item - row * chunks) * MERGE_SIZE, pair = first / (2 * run) * (2 * run);
+    const size_t row = divide(item, chunks), first = (item - row * chunks) * MERGE_SIZE;
+    const size_t pair = divide(first, 2 * run) * (2 * run);
     const size_t a_count = ncols - pair < run ? ncols - pair : run;
     const size_t b_count = ncols - pair - a_count < run ? ncols - pair - a_count : run;
     const size_t from = first - pair, left = a_count + b_count - from;

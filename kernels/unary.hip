@@ -1,12 +1,10 @@
-// out[i] = f(x[i]). Launch: 256 threads, two 16-byte vectors per thread (one where f is long). Traffic: one read and one
-// write of each element; arithmetic in f32 for halves, in T otherwise.
+// out[i] = f(x[i]). Launch: 256 threads, a 16-byte vector per thread. Traffic: one read and one write of each element;
+// arithmetic in f32 for halves, in T otherwise.
 #include "gpu.h"
 namespace gpu {
 
-// `Unroll` is 1 for functions whose code is long: instruction cache and registers matter more there than loads in flight.
-#define UNARY_OP(Name, unroll, expression) \
+#define UNARY_OP(Name, expression) \
   template <class T> struct Name { \
-    static constexpr int Unroll = unroll; \
     typedef compute_t<T> C; \
     GPU_METHOD T operator()(T raw) const { \
       const C x = widen(raw); \
@@ -15,45 +13,42 @@ namespace gpu {
   };
 
 template <class T> struct op_copy {
-  static constexpr int Unroll = 2;
   GPU_METHOD T operator()(T x) const { return x; }
 };
-UNARY_OP(op_neg, 2, sub((C)0, x))
+UNARY_OP(op_neg, sub((C)0, x))
 template <class T> struct NegateFloat {
-  static constexpr int Unroll = 2;
   GPU_METHOD T operator()(T x) const { return narrow<T>(-widen(x)); }
 };
-UNARY_OP(op_recip, 2, (C)1 / x)
-UNARY_OP(op_exp, 2, Rounded<T>::exp(x))
-UNARY_OP(op_log, 2, m_log(x))
-UNARY_OP(op_sin, 1, m_sin(x))
-UNARY_OP(op_cos, 1, m_cos(x))
-UNARY_OP(op_tanh, 1, m_tanh(x))
-UNARY_OP(op_erf, 1, m_erf(x))
-UNARY_OP(op_ceil, 2, m_ceil(x))
-UNARY_OP(op_floor, 2, m_floor(x))
+UNARY_OP(op_recip, (C)1 / x)
+UNARY_OP(op_exp, Rounded<T>::exp(x))
+UNARY_OP(op_log, m_log(x))
+UNARY_OP(op_sin, m_sin(x))
+UNARY_OP(op_cos, m_cos(x))
+UNARY_OP(op_tanh, m_tanh(x))
+UNARY_OP(op_erf, m_erf(x))
+UNARY_OP(op_ceil, m_ceil(x))
+UNARY_OP(op_floor, m_floor(x))
 // Half away from zero, as C's round.
-UNARY_OP(op_round, 2, m_round(x))
+UNARY_OP(op_round, m_round(x))
 // Φ(x) = erfc(−x/√2)/2: the complement keeps the left tail accurate.
 template <class C> GPU_FN C normal_cdf(C x) { return (C)0.5 * m_erfc((C)-0.70710678118654752440 * x); }
-UNARY_OP(op_normcdf, 1, normal_cdf(x))
-UNARY_OP(op_abs, 2, m_abs(x))
-UNARY_OP(op_sqr, 2, mul(x, x))
-UNARY_OP(op_sqrt, 2, m_sqrt(x))
+UNARY_OP(op_normcdf, normal_cdf(x))
+UNARY_OP(op_abs, m_abs(x))
+UNARY_OP(op_sqr, mul(x, x))
+UNARY_OP(op_sqrt, m_sqrt(x))
 // x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715 x³), written as x/(1 + e^(−2u)), which does not cancel for x < 0.
-UNARY_OP(op_gelu, 2, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))))
-UNARY_OP(op_gelu_erf, 1, x* normal_cdf(x))
-UNARY_OP(op_relu, 2, maximum(x, (C)0))
-UNARY_OP(op_silu, 2, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)))
-UNARY_OP(op_sign, 2, x != x ? x : (C)(x > (C)0) - (C)(x < (C)0))
-UNARY_OP(op_sigmoid, 2, Rounded<T>::quotient((C)1, (C)1 + Rounded<T>::exp(-x)))
+UNARY_OP(op_gelu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))))
+UNARY_OP(op_gelu_erf, x* normal_cdf(x))
+UNARY_OP(op_relu, maximum(x, (C)0))
+UNARY_OP(op_silu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)))
+UNARY_OP(op_sign, x != x ? x : (C)(x > (C)0) - (C)(x < (C)0))
+UNARY_OP(op_sigmoid, Rounded<T>::quotient((C)1, (C)1 + Rounded<T>::exp(-x)))
 // |x| of an integer wraps for the least value, as negation does.
-UNARY_OP(IntAbs, 2, x < (C)0 ? sub((C)0, x) : x)
+UNARY_OP(IntAbs, x < (C)0 ? sub((C)0, x) : x)
 
-UNARY_OP(NonZero, 2, (C)(x != (C)0))
+UNARY_OP(NonZero, (C)(x != (C)0))
 
 template <class T> struct Elu {
-  static constexpr int Unroll = 1;
   compute_t<T> alpha;
   GPU_METHOD T operator()(T raw) const {
     const compute_t<T> x = widen(raw);
@@ -61,18 +56,17 @@ template <class T> struct Elu {
   }
 };
 template <class T> struct Powf {
-  static constexpr int Unroll = 1;
   compute_t<T> exponent;
   GPU_METHOD T operator()(T x) const { return narrow<T>(m_pow(widen(x), exponent)); }
 };
 
 #define UNARY(name, T, Op) \
   KERNEL_BOUNDS(256, u##name##_##T, size_t numel, size_t num_dims, const size_t* info, const T* inp, T* out) { \
-    map1<Op<T>::Unroll>(numel, num_dims, info, inp, out, Op<T>{}); \
+    map1<1>(numel, num_dims, info, inp, out, Op<T>{}); \
   }
 #define UNARY_PARAM(name, T, Op) \
   KERNEL_BOUNDS(256, u##name##_##T, size_t numel, size_t num_dims, const size_t* info, T param, const T* inp, T* out) { \
-    map1<Op<T>::Unroll>(numel, num_dims, info, inp, out, Op<T>{widen(param)}); \
+    map1<1>(numel, num_dims, info, inp, out, Op<T>{widen(param)}); \
   }
 #define UNARY_FLOAT(T) \
   UNARY(copy, T, op_copy) UNARY(neg, T, NegateFloat) UNARY(recip, T, op_recip) UNARY(exp, T, op_exp) \

@@ -138,15 +138,15 @@ const random = (): number => {
 };
 const normal = (): number => (random() + random() + random() + random() - 2) * 1.7;
 
-/** Blocks of random bytes under scales of either sign between 0.01 and 1. */
-function randomBlocks(type: QuantType, elements: number): Uint8Array {
+/** Blocks of random bytes under scales of either sign between 0.01 and 1; with `tiny`, the first two of MXFP4 are subnormal. */
+function randomBlocks(type: QuantType, elements: number, tiny = false): Uint8Array {
   const { size, bytes } = quantTypes[type];
   const out = Uint8Array.from({ length: (elements / size) * bytes }, () => Math.floor(random() * 256));
   for (let at = 0; at < out.length; at += bytes) {
     const scale = (): number => (random() < 0.5 ? -1 : 1) * (0.01 + random());
     for (const offset of halves[type]) out.set(encode([scale()], "f16"), at + offset);
     if (type === "Q8_K") out.set(encode([scale()], "f32"), at);
-    if (type === "MXFP4") out[at] = at === 0 ? 0 : at === bytes ? 1 : 120 + Math.floor(random() * 8);
+    if (type === "MXFP4") out[at] = tiny && at <= bytes ? at / bytes : 120 + Math.floor(random() * 8);
   }
   return out;
 }
@@ -259,7 +259,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       for (const [count, skew] of [size, 3 * size, 8192, 8192 + 5 * size].flatMap((c) =>
         skews.map((s) => [c, s] as const),
       )) {
-        const blocks = randomBlocks(type, count);
+        const blocks = randomBlocks(type, count, true);
         const out = gpu.space(count * sizeOf(dtype));
         gpu.launch(`dequantize_block_${lower}_${dtype}`, { numel: count, w: gpu.upload(blocks, skew), out });
         const want = values(type, blocks).map((x) => half(x, dtype));
@@ -313,7 +313,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       for (const [dtype, batch] of types.flatMap((t) => [1, 2, 4, 8].map((b) => [t, b] as const))) {
         const [n, k] = [5, 4096 + 256];
         const blocks = randomBlocks(type, n * k);
-        const x = Array.from({ length: batch * k }, () => half(normal(), dtype));
+        const x = Array.from({ length: batch * k }, () => half(normal() / 64, dtype));
         expectProducts(
           multiply(type, blocks, x, n, dtype),
           expected(type, blocks, x, n),
@@ -330,7 +330,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         [20, 65, size, "bf16"],
       ] as const) {
         const blocks = randomBlocks(type, n * k);
-        const x = Array.from({ length: batch * k }, () => half(normal(), dtype));
+        const x = Array.from({ length: batch * k }, () => half(normal() / 64, dtype));
         const got = multiply(type, blocks, x, n, dtype, `mul_mat_${lower}_q8`);
         expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
       }

@@ -38,7 +38,7 @@ export interface Kernel {
 
 const BLOCK = 256;
 /** Blocks of one launch: kernels loop beyond it, and grid × block must stay below 2^32 on AMD. */
-const MAX_GRID = 2 ** 20;
+const MAX_GRID = 2 ** 22;
 
 const blocks = (items: number, perBlock = 1, block = BLOCK): Launch => ({
   grid: Math.max(1, Math.min(MAX_GRID, Math.ceil(items / perBlock))),
@@ -46,13 +46,11 @@ const blocks = (items: number, perBlock = 1, block = BLOCK): Launch => ({
   shared: 0,
 });
 
-/** Two vectors per thread; the narrower of two dtypes fills 16 bytes and the wider at most 32. */
-const elements = (n: number, ...dtypes: DType[]): Launch => {
-  const sizes = dtypes.map(sizeOf);
-  const width = Math.min(16 / Math.min(...sizes), 32 / Math.max(...sizes));
-  return blocks(n, BLOCK * 2 * width);
-};
+/** One vector per thread, of elements that fill 16 bytes. */
+const elements = (n: number, type: DType): Launch => blocks(n, (BLOCK * 16) / sizeOf(type));
 const perThread = (n: number, count = 1): Launch => blocks(n, BLOCK * count);
+/** Two vectors, four where the result is wider; a vector fills 16 bytes of the result, and at most 32 of the source. */
+const castPerThread = (from: number, to: number): number => (to > from ? 4 : 2) * Math.min(16 / to, 32 / from);
 
 const floats = ["bf16", "f16", "f32", "f64"] as const;
 const ints = ["u8", "u32", "i16", "i32", "i64"] as const;
@@ -164,7 +162,7 @@ const families: readonly Family[] = [
     pattern: "cast_{T}_{D}",
     over: { T: all, D: all },
     args: `${layout} inp* out*`,
-    launch: (s, b) => elements(s.numel!, dtype(b), b.D as DType),
+    launch: (s, b) => perThread(s.numel!, castPerThread(sizeOf(dtype(b)), sizeOf(b.D as DType))),
   },
   {
     file: "fill",
@@ -185,7 +183,7 @@ const families: readonly Family[] = [
     pattern: "copy_strided_{bytes}",
     over: { bytes: byteSizes },
     args: `${layout} src* dst*`,
-    launch: (s) => perThread(s.numel!, 4),
+    launch: (s, b) => perThread(s.numel!, 16 / Number(b.bytes)),
   },
   {
     file: "fill",
@@ -216,7 +214,7 @@ const families: readonly Family[] = [
     pattern: "is_{I}_{T}",
     over: { I: ids, T: all },
     args: `${layout} ids* inp* out* left src_dim ids_dim right left_stride dim_stride error*`,
-    launch: (s, b) => perThread(s.numel!, (4 * 16) / sizeOf(dtype(b))),
+    launch: (s, b) => perThread(s.numel!, (2 * 16) / sizeOf(dtype(b))),
   },
   {
     file: "indexing",
@@ -259,7 +257,7 @@ const families: readonly Family[] = [
     pattern: "fast_{op}_join_{T}",
     over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
     args: "rows inner pieces:u32 partial* dst*",
-    launch: (s) => rowBlocks(s.rows!, s.inner === 1 ? 32 : 1),
+    launch: (s) => rowBlocks(s.rows!, 32),
   },
   {
     file: "reduce",

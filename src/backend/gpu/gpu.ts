@@ -178,6 +178,22 @@ export class Gpu {
     if (this.#errorOp) this.#checkIndex(await this.#staging.download(BigInt(this.#error), 24));
   }
 
+  /** Milliseconds between two events on the device, before and after what `run` enqueues. */
+  async milliseconds(run: () => void): Promise<number> {
+    const start = this.context.createEvent();
+    const end = this.context.createEvent();
+    try {
+      this.context.recordEvent(start);
+      run();
+      this.context.recordEvent(end);
+      await this.context.waitEvent(end);
+      return this.context.elapsed(start, end);
+    } finally {
+      this.context.destroyEvent(start);
+      this.context.destroyEvent(end);
+    }
+  }
+
   /** The flag that an indexing kernel gets; the next read or synchronize() looks at it. */
   watchIndex(op: string, size: number, dim: number): number {
     this.#errorOp = { op, size, dim };

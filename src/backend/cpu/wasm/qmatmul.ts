@@ -9,14 +9,14 @@ import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { packActivations, packedBytes } from "./quant-activations";
 import { decodeRun } from "./quant-decode";
-import { dot, dot4 } from "./quant-dot";
+import { dotBlocks4, dotSupers, dotSupers4 } from "./quant-dot";
 import {
-  bytesOf, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
+  bytesOf, IQ4_NL, IQ4_XS, isSuper, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
 } from "./quant-types";
 import { block, BLOCK_FREE, columnsOf, KC, MR, packRows, ROW } from "./tile";
 
 /** From how many rows of x on decoding pays. */
-const MANY: usize = 16;
+const MANY: usize = 1;
 /** Rows of x that decoded weights meet at once. */
 const ROWS: usize = 192;
 /** Panels of decoded columns: 48 columns. */
@@ -65,7 +65,7 @@ export function qmatmul(
   if (m < MANY) {
     packActivations(size, dtype, m, k, x, tmp);
     setArguments(type, size, bytes, dtype, m, n, k, tmp, w, out);
-    return parallel(dotChunk, n, max<usize>(1, CHUNK / (m * k)));
+    return parallel(dotChunk, n, max<usize>(4, (CHUNK / (m * k)) & ~3));
   }
   for (let i: usize = 0; i < m; i += ROWS) {
     const rows = min(ROWS, m - i);
@@ -109,35 +109,61 @@ function dotChunk(lo: usize, hi: usize): void {
   }
 }
 
-/** Columns lo … hi−1 of the result. */
+// @ts-ignore: decorator
+@inline
 function dots<T>(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(DTYPE);
+  if (isSuper<T>()) superDots<T>(lo, hi);
+  else blockDots<T>(lo, hi);
+}
+
+/** Columns lo … hi−1 of the result. */
+function blockDots<T>(lo: usize, hi: usize): void {
   const m = arg<usize>(M);
-  const n = arg<usize>(N);
   const k = arg<usize>(K);
-  const line = bytesOf(arg<usize>(SIZE), arg<usize>(BYTES), k);
-  const bytes = packedBytes(arg<usize>(SIZE), k);
+  const line = bytesOf(32, arg<usize>(BYTES), k);
+  const bytes = packedBytes(32, k);
+  const w = arg<usize>(W);
+  const results = slot(RESULT);
+  for (let i: usize = 0; i < m; i++) {
+    const x = arg<usize>(X) + i * bytes;
+    for (let j = lo; j < hi; j += 4) {
+      // Past the last column it is computed again, and not stored.
+      const last = hi - 1;
+      dotBlocks4<T>(w + j * line, w + min(j + 1, last) * line, w + min(j + 2, last) * line, w + min(j + 3, last) * line, x, k, results);
+      put(results, min<usize>(4, hi - j), i, j, 1);
+    }
+  }
+}
+
+function superDots<T>(lo: usize, hi: usize): void {
+  const m = arg<usize>(M);
+  const k = arg<usize>(K);
+  const line = bytesOf(256, arg<usize>(BYTES), k);
+  const bytes = packedBytes(256, k);
   const results = slot(RESULT);
   for (let i: usize = 0; i < m; ) {
-    const row = arg<usize>(X) + i * bytes;
-    const left = m - i;
-    const count: usize = left >= 3 ? min<usize>(left, 4) : 1;
+    const x = arg<usize>(X) + i * bytes;
+    // Two rows are taken one by one; of three the last is taken twice.
+    const count: usize = m - i >= 3 ? min<usize>(m - i, 4) : 1;
     let w = arg<usize>(W) + lo * line;
     for (let j = lo; j < hi; j++, w += line) {
-      if (count == 1) store<f32>(results, dot<T>(w, row, k));
-      // The last of three rows is taken twice.
-      else dot4<T>(w, row, row + bytes, row + 2 * bytes, row + (count - 1) * bytes, k, results);
-      for (let r: usize = 0; r < count; r++) put(dtype, results + (r << 2), arg<usize>(OUT) + (((i + r) * n + j) << shiftOf(dtype)));
+      if (count == 1) store<f32>(results, dotSupers<T>(w, x, k));
+      else dotSupers4<T>(w, x, x + bytes, x + 2 * bytes, x + (count - 1) * bytes, k, results);
+      put(results, count, i, j, arg<usize>(N));
     }
     i += count;
   }
 }
 
-// @ts-ignore: decorator
-@inline
-function put(dtype: i32, from: usize, to: usize): void {
-  if (native(dtype)) store<f32>(to, load<f32>(from));
-  else narrow(dtype, from, to, 1);
+/** Stores results from row i and column j on, `step` elements apart. */
+function put(results: usize, count: usize, i: usize, j: usize, step: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  const shift = shiftOf(dtype);
+  let to = arg<usize>(OUT) + ((i * arg<usize>(N) + j) << shift);
+  for (let r: usize = 0; r < count; r++, results += 4, to += step << shift) {
+    if (native(dtype)) store<f32>(to, load<f32>(results));
+    else narrow(dtype, results, to, 1);
+  }
 }
 
 /** Slices lo … hi−1 of k: all rows of x as panels of the tile. */

@@ -107,30 +107,32 @@ export function minimum<T>(w: usize): v128 {
   return half4(is<T, Q2_K>() ? w + 82 : w + 2);
 }
 
-/** The f16 at `at` in each of four neighbouring blocks. */
+/** Four f16 as f32. The bits go to the upper halves of the lanes: shifted back, sign and exponent are nearly in place. */
 // @ts-ignore: decorator
 @inline
-function halves4<T>(at: usize): v128 {
-  const step = blockBytes<T>();
+function halves4(a: usize, b: usize, c: usize, d: usize): v128 {
   let v = i32x4.splat(0);
-  v = v128.load_lane<u16>(at, v, 0);
-  v = v128.load_lane<u16>(at + step, v, 2);
-  v = v128.load_lane<u16>(at + 2 * step, v, 4);
-  return f16ToF32x4(v128.load_lane<u16>(at + 3 * step, v, 6));
+  v = v128.load_lane<u16>(a, v, 1);
+  v = v128.load_lane<u16>(b, v, 3);
+  v = v128.load_lane<u16>(c, v, 5);
+  v = i32x4.shr_s(v128.load_lane<u16>(d, v, 7), 3);
+  const scaled = f32x4.mul(v128.and(v, i32x4.splat(0x8fffe000)), f32x4.splat(reinterpret<f32>(0x77800000)));
+  const top = i32x4.splat(0x0f800000);
+  return v128.or(scaled, v128.and(i32x4.eq(v128.and(v, top), top), i32x4.splat(0x7f800000)));
 }
 
-/** The scales of four neighbouring blocks of 32. */
+/** The scales of four blocks of 32. */
 // @ts-ignore: decorator
 @inline
-export function scales4<T>(w: usize): v128 {
-  if (is<T, MXFP4>()) return f32x4(exponent(w), exponent(w + 17), exponent(w + 34), exponent(w + 51));
-  return halves4<T>(w);
+export function scales4<T>(a: usize, b: usize, c: usize, d: usize): v128 {
+  if (is<T, MXFP4>()) return f32x4(exponent(a), exponent(b), exponent(c), exponent(d));
+  return halves4(a, b, c, d);
 }
 
 // @ts-ignore: decorator
 @inline
-export function minima4<T>(w: usize): v128 {
-  return halves4<T>(w + 2);
+export function minima4<T>(a: usize, b: usize, c: usize, d: usize): v128 {
+  return halves4(a + 2, b + 2, c + 2, d + 2);
 }
 
 /** Where `groupScales` puts the groups' minima. */

@@ -1,0 +1,127 @@
+/** What a platform has: its libraries and devices. A vendor's broken library may end this process at any step of it. */
+import { readFileSync } from "node:fs";
+import { basename, isAbsolute } from "node:path";
+import type { KernelCompiler } from "../backend/gpu/driver.ts";
+import { type PlatformName, platform, simulatorOrdinals } from "../backend/gpu/platforms.ts";
+import { type ErrorCode, WickError } from "../core/errors.ts";
+import { describeError } from "./check.ts";
+import { gpuOf } from "./gpu-of.ts";
+
+/** A library with its version, or why there is none. */
+export type Found = { readonly path: string; readonly version: string } | { readonly problem: string };
+
+export interface DeviceFacts {
+  /** "rocm:0" */
+  readonly name: string;
+  product?: string;
+  arch?: string;
+  waveSize?: number;
+  multiprocessors?: number;
+  totalBytes?: number;
+  freeBytes?: number;
+  driverVersion?: string;
+  runtimeVersion?: string;
+  /** Whether the run-time compiler knows the arch. */
+  compiles?: boolean;
+  blas?: Found;
+  /** Why it cannot be used. */
+  problem?: string;
+}
+
+/** Filled step by step: what is there was found out, whatever came afterwards. */
+export interface PlatformFacts {
+  readonly platform: PlatformName;
+  /** The path of the driver's library. */
+  library?: string;
+  compiler?: Found;
+  devices: DeviceFacts[];
+  /** Why nothing of the platform can be used, as text and as code. */
+  problem?: string;
+  code?: ErrorCode;
+}
+
+export type SayFacts = (doing: string, facts: PlatformFacts) => void;
+
+const titles: Record<PlatformName, { driver: string; compiler: string; blas: string }> = {
+  rocm: { driver: "the HIP runtime", compiler: "hiprtc", blas: "rocBLAS" },
+  cuda: { driver: "the CUDA driver", compiler: "nvrtc", blas: "cuBLAS" },
+  sim: { driver: "the simulator", compiler: "the simulator's compiler", blas: "the simulator's rocBLAS" },
+};
+
+export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
+  const facts: PlatformFacts = { platform: name, devices: [] };
+  const title = titles[name];
+  try {
+    say(`loading ${title.driver}`, facts);
+    const { driver } = platform(name);
+    facts.library = loadedPath(driver.library);
+    say("counting devices", facts);
+    const names = namesOf(name, driver.deviceCount());
+    for (const device of names) facts.devices.push({ name: device });
+    if (names.length === 0) return facts;
+    facts.devices.forEach((device, ordinal) => {
+      attempt(device, () => {
+        say(`reading the properties of ${device.name}`, facts);
+        const { name: product, ...properties } = driver.properties(ordinal);
+        const { maxThreadsPerBlock: _, sharedBytesPerBlock: __, ...shown } = properties;
+        Object.assign(device, { product, ...shown });
+      });
+    });
+  } catch (error) {
+    facts.problem = error instanceof Error ? error.message : String(error);
+    if (error instanceof WickError) facts.code = error.code;
+    return facts;
+  }
+
+  say(`opening ${title.compiler}`, facts);
+  let compiler: KernelCompiler | undefined;
+  try {
+    compiler = platform(name).compiler();
+    facts.compiler = { path: loadedPath(compiler.library), version: compiler.version };
+  } catch (error) {
+    facts.compiler = { problem: describeError(error) };
+  }
+  for (const device of facts.devices) {
+    if (device.problem !== undefined) continue;
+    attempt(device, () => {
+      if (compiler) {
+        say(`asking ${title.compiler} whether it knows ${device.arch}`, facts);
+        device.compiles = compiler.supports(device.arch!);
+      }
+      say(`opening ${device.name}`, facts);
+      const gpu = gpuOf(device.name)!;
+      device.freeBytes = gpu.context.memoryInfo().free;
+      say(`opening ${title.blas} on ${device.name}`, facts);
+      const { blas } = gpu;
+      device.blas = blas ? { path: loadedPath(blas.library), version: blas.version } : { problem: gpu.blasProblem };
+    });
+  }
+  return facts;
+}
+
+function attempt(device: DeviceFacts, run: () => void): void {
+  try {
+    run();
+  } catch (error) {
+    device.problem = describeError(error);
+  }
+}
+
+const namesOf = (name: PlatformName, count: number): string[] =>
+  name === "sim"
+    ? Object.keys(simulatorOrdinals)
+        .slice(0, count)
+        .map((wave) => `sim:${wave}`)
+    : Array.from({ length: count }, (_, i) => `${name}:${i}`);
+
+/** The file behind a library that the loader found by its name. */
+export function loadedPath(library: string): string {
+  if (isAbsolute(library)) return library;
+  try {
+    const files = readFileSync("/proc/self/maps", "utf8").matchAll(/\s(\/.*)$/gm);
+    for (const [, path] of files) if (basename(path!).startsWith(library)) return path!;
+  } catch {
+    // Without /proc the name has to do.
+  }
+  return library;
+}
