@@ -14,6 +14,9 @@ namespace gpu {
 constexpr f32 LOG2_E = 1.4426950408889634f;
 constexpr int ATTENTION_BLOCK = 128;
 
+// Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
+GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * reciprocal_fast(1 + exp2_fast(x * (2 * LOG2_E))); }
+
 // What a launch is about; strides count elements.
 template <class T> struct Attention {
   const T *q, *k, *v, *mask;
@@ -78,17 +81,20 @@ template <class T> struct Rows {
   GPU_METHOD Rows(const T* p, i64 row_stride, u32 elements)
       : base(p), stride(row_stride), d(elements), vectors(row_stride % W == 0 && aligned_to(p, 16)) {}
   GPU_METHOD const T* at(i32 row, u32 piece) const { return base + row * stride + piece * W; }
-  GPU_METHOD Vec<T, W> load(i32 row, u32 piece, i32 end) const {
-    Vec<T, W> x;
-    const bool there = row < end && piece * W < d;
-    if (vectors && there) return *(const Vec<T, W>*)at(row, piece);
-    UNROLL for (int j = 0; j < W; j++) x.v[j] = there ? at(row, piece)[j] : T{};
+  // Zeros for what is not there. As plain bits: a choice between structures would be made in memory.
+  GPU_METHOD Vec<bits_t<T>, W> load(i32 row, u32 piece, i32 end) const {
+    Vec<bits_t<T>, W> x;
+    const bits_t<T>* from = (const bits_t<T>*)at(row, piece);
+    UNROLL for (int j = 0; j < W; j++) x.v[j] = 0;
+    if (row >= end || piece * W >= d) return x;
+    if (vectors) return *(const Vec<bits_t<T>, W>*)from;
+    UNROLL for (int j = 0; j < W; j++) x.v[j] = from[j];
     return x;
   }
 };
 
 // A tile of Count rows × D on its way from memory to shared memory, moved by Threads threads. Where copies run beside
-// arithmetic `fetch` starts them; else it loads registers, and `settle` stores these later.
+// arithmetic `fetch` starts them; else it loads registers, and `settle` stores these later, unless they would be too many.
 template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct Carrier {
   static constexpr bool ASYNC = tile_t<T>::ASYNC && !Turned;
   static constexpr int W = 16 / sizeof(T), PIECES = D / W, PAIR = Turned ? 2 : 1;
@@ -96,7 +102,9 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   static constexpr int LINES = Threads / PIECES, TIMES = LINES ? 1 : PIECES / Threads;
   static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : LINES ? (Count + LINES - 1) / LINES : Count * TIMES;
   static_assert(LINES || PIECES % Threads == 0, "");
-  Vec<T, W> x[ASYNC ? 1 : N * PAIR];
+  static constexpr bool HOLD = !ASYNC && N * PAIR <= 8;
+  typedef Vec<bits_t<T>, W> Piece;
+  Piece x[HOLD ? N * PAIR : 1];
 
   // In a turned tile pairs of rows lie side by side, and neighbouring threads take neighbouring pairs.
   GPU_FN u32 row(u32 thread, int i) {
@@ -114,25 +122,29 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
     UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
       const u32 r = row(thread, i), p = piece(thread, i);
+      T* to = shared + r * Pitch + p * W;
       if constexpr (ASYNC) {
-        T* to = shared + r * Pitch + p * W;
         const bool there = first + (i32)r < end && p * W < from.d;
         if (from.vectors) tile_t<T>::copy(to, there ? from.at(first + (i32)r, p) : from.base, there);
-        else *(Vec<T, W>*)to = from.load(first + (i32)r, p, end);
+        else *(Piece*)to = from.load(first + (i32)r, p, end);
       } else {
-        UNROLL for (int w = 0; w < PAIR; w++) x[i * PAIR + w] = from.load(first + (i32)r + w, p, end);
+        Piece y[PAIR];
+        UNROLL for (int w = 0; w < PAIR; w++) y[w] = from.load(first + (i32)r + w, p, end);
+        if constexpr (HOLD) UNROLL for (int w = 0; w < PAIR; w++) x[i * PAIR + w] = y[w];
+        else store(shared, r, p, y);
       }
     }
   }
   GPU_METHOD void settle(T* shared, u32 thread) {
-    if constexpr (!ASYNC) UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
-      const u32 r = row(thread, i), p = piece(thread, i);
-      if constexpr (Turned) {
-        UNROLL for (int j = 0; j < W; j++)
-          *(Vec<T, 2>*)(shared + (p * W + j) * Pitch + r) = Vec<T, 2>{{x[2 * i].v[j], x[2 * i + 1].v[j]}};
-      } else {
-        *(Vec<T, W>*)(shared + r * Pitch + p * W) = x[i];
-      }
+    if constexpr (HOLD) UNROLL for (int i = 0; i < N; i++)
+      if (exists(thread, i)) store(shared, row(thread, i), piece(thread, i), x + i * PAIR);
+  }
+  GPU_FN void store(T* shared, u32 r, u32 p, const Piece* y) {
+    if constexpr (Turned) {
+      UNROLL for (int j = 0; j < W; j++)
+        *(Vec<bits_t<T>, 2>*)(shared + (p * W + j) * Pitch + r) = Vec<bits_t<T>, 2>{{y[0].v[j], y[1].v[j]}};
+    } else {
+      *(Piece*)(shared + r * Pitch + p * W) = y[0];
     }
   }
 };
@@ -234,7 +246,7 @@ template <class S, bool Masked> struct Flash {
         if (Tile::row_of(e) == r) {
           const i32 key = j0 + j * 16 + (i32)Tile::col(e);
           f32 x = s.c[m][j].x[e] * a.scale;
-          if (a.softcap != 0) x = m_tanh(x / a.softcap) * a.softcap;
+          if (a.softcap != 0) x = a.softcap * tanh_fast(x / a.softcap);
           if (key < end) x += widen(line[key * a.mask_j]);
           s.c[m][j].x[e] = x * LOG2_E;
         }
@@ -346,7 +358,7 @@ template <class S> GPU_FN void load_queries(typename S::T* shared, const Attenti
   for (u32 item = tid_x(); item < count * PIECES; item += bdim_x()) {
     const u32 r = first + item / PIECES;
     const Rows<T> row(a.q + group.b * a.q_b + (i64)group.head(r) * a.q_h + group.query(r) * a.q_t, 0, a.d);
-    *(Vec<T, W>*)(shared + item / PIECES * S::PITCH + item % PIECES * W) = row.load(0, item % PIECES, r < group.rows);
+    *(Vec<bits_t<T>, W>*)(shared + item / PIECES * S::PITCH + item % PIECES * W) = row.load(0, item % PIECES, r < group.rows);
   }
 }
 

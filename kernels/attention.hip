@@ -76,8 +76,8 @@ template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Atte
 
 #define PREFILL(name, T, D, Masked) \
   KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_ARGUMENTS(T), u32 rows, u32 shared_bytes) { \
-    DYNAMIC_SHARED(T, shared); \
-    prefill<T, D, Masked>(shared, ATTENTION_GATHER(T)); \
+    DYNAMIC_SHARED(T, tiles); \
+    prefill<T, D, Masked>(tiles, ATTENTION_GATHER(T)); \
   }
 #define PREFILL_BOTH(T, D) PREFILL(attention, T, D, false) PREFILL(attention_masked, T, D, true)
 #define PREFILL_ALL(T) PREFILL_BOTH(T, 64) PREFILL_BOTH(T, 96) PREFILL_BOTH(T, 128) PREFILL_BOTH(T, 256)

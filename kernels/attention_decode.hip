@@ -97,8 +97,8 @@ template <class T, int D, bool Masked> GPU_FN void decode(T* shared, const Atten
 
 #define DECODE(name, T, D, Masked) \
   KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_ARGUMENTS(T), f32 *scratch, u32 splits, u32 threads, u32 shared_bytes) { \
-    DYNAMIC_SHARED(T, shared); \
-    decode<T, D, Masked>(shared, ATTENTION_GATHER(T), scratch, splits); \
+    DYNAMIC_SHARED(T, tiles); \
+    decode<T, D, Masked>(tiles, ATTENTION_GATHER(T), scratch, splits); \
   }
 #define DECODE_BOTH(T, D) DECODE(attention_decode, T, D, false) DECODE(attention_decode_masked, T, D, true)
 

@@ -22,6 +22,8 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // What differs: function attributes, thread ids, barriers, shuffles, shared memory, atomics
 // ---------------------------------------------------------------------------------------------------------------------
+// KERNEL_CROWDED also asks for registers to be few enough that so many blocks share a multiprocessor; only NVIDIA's
+// compiler needs to be told.
 #if GPU_AMD
 
 #define GPU_DEVICE __attribute__((device))
@@ -82,6 +84,7 @@ GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }
 #define GPU_METHOD __device__ __forceinline__
 #define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
 #define KERNEL_BOUNDS(threads, name, ...) extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
+#define KERNEL_CROWDED(threads, blocks, name, ...) extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
 #define DYNAMIC_SHARED(T, name) \
   extern __shared__ __align__(16) char gpu_dynamic_shared[]; \
@@ -173,6 +176,10 @@ GPU_FN unsigned short f32_to_f16(float x) {
 }
 }  // namespace gpu
 
+#endif
+
+#ifndef KERNEL_CROWDED
+#define KERNEL_CROWDED(threads, blocks, name, ...) KERNEL_BOUNDS(threads, name, __VA_ARGS__)
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -373,6 +380,9 @@ GPU_FN i32 dot4(u32 a, u32 b, i32 c) {
 }
 #endif
 
+// Keeps loads on their side: a compiler that gathers them all at the front of an unrolled loop runs out of registers.
+#define GPU_KEEP_ORDER() asm volatile("" ::: "memory")
+
 // Shared memory as vectors: all of it is aligned to 16 bytes, so N consecutive elements at a multiple of N are one access.
 template <int N, class T> GPU_FN Vec<T, N> load_shared(const T* a, u32 i) { return *(const Vec<T, N>*)(a + i); }
 template <int N, class T> GPU_FN void store_shared(T* a, u32 i, const Vec<T, N>& x) { *(Vec<T, N>*)(a + i) = x; }
@@ -392,7 +402,10 @@ GPU_FN u64 divide(u64 a, u64 b) {
 }
 template <class A, class B> GPU_FN size_t ceil_div(A a, B b) { return divide((u64)a + (u64)b - 1, (u64)b); }
 // x / size where x has grown past size by less than 2^31: how often an advanced coordinate wrapped.
-GPU_FN u64 wraps(u64 x, u64 size) { return size >> 31 ? x >= size : (u32)x / (u32)size; }
+GPU_FN u64 wraps(u64 x, u64 size) {
+  if (x < size) return 0;
+  return size >> 31 || x < 2 * size ? 1 : (u32)x / (u32)size;
+}
 
 // Offsets of the linear index `i` for K operands that share the dims: info = dims ‖ K arrays of strides.
 template <int K> GPU_FN void offsets(size_t i, size_t num_dims, const size_t* info, i64 (&at)[K]) {

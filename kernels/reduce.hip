@@ -111,6 +111,28 @@ GPU_FN typename Op::Acc fold_strided(size_t lo, size_t hi, size_t step, const T*
   NO_UNROLL for (; j < hi; j += step) take(acc[0], row[(i64)j * stride], (u32)j, Op());
   return Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3]));
 }
+template <class Op, class T>
+GPU_FN typename Op::Acc fold_layout(size_t lo, size_t hi, size_t step, size_t first, size_t num_dims, const size_t* info, const T* src) {
+  typename Op::Acc acc = Op::identity();
+  NO_UNROLL for (size_t j = lo; j < hi; j += step) take(acc, src[offset(first + j, num_dims, info)], (u32)j, Op());
+  return acc;
+}
+template <class Op, class T> GPU_FN typename Op::Acc fold_vectors(const T* row, size_t lo, size_t hi, size_t step) {
+  constexpr int V = 16 / sizeof(T), U = V > 8 ? 2 : 4;
+  typename Op::Acc acc[U];
+  UNROLL for (int u = 0; u < U; u++) acc[u] = Op::identity();
+  for (size_t j = lo; j < hi; j += U * step) {
+    Vec<T, V> x[U];
+    UNROLL for (int u = 0; u < U; u++)
+      if (j + u * step < hi) x[u] = load_vec<T, V>(row, j + u * step);
+    UNROLL for (int u = 0; u < U; u++)
+      if (j + u * step < hi) take_vector(acc[u], x[u], (u32)((j + u * step) * V), Op());
+  }
+  UNROLL for (int d = 1; d < U; d *= 2)
+    UNROLL for (int u = 0; u + d < U; u += 2 * d) acc[u] = Op::join(acc[u], acc[u + d]);
+  return acc[0];
+}
+
 // Places by vectors: first only which vector holds the extreme, one comparison per vector, then that vector once more for
 // the element. Every thread's vectors come in increasing order, so the first one stays on ties.
 template <class Op, class T> GPU_FN typename Op::Acc fold_places(const T* row, size_t lo, size_t hi, size_t step) {
@@ -149,27 +171,6 @@ template <bool Places> struct FoldVectors {
 template <> struct FoldVectors<true> {
   template <class Op, class T> GPU_FN typename Op::Acc run(const T* row, size_t lo, size_t hi, size_t step) { return fold_places<Op, T>(row, lo, hi, step); }
 };
-template <class Op, class T>
-GPU_FN typename Op::Acc fold_layout(size_t lo, size_t hi, size_t step, size_t first, size_t num_dims, const size_t* info, const T* src) {
-  typename Op::Acc acc = Op::identity();
-  NO_UNROLL for (size_t j = lo; j < hi; j += step) take(acc, src[offset(first + j, num_dims, info)], (u32)j, Op());
-  return acc;
-}
-template <class Op, class T> GPU_FN typename Op::Acc fold_vectors(const T* row, size_t lo, size_t hi, size_t step) {
-  constexpr int V = 16 / sizeof(T), U = V > 8 ? 2 : 4;
-  typename Op::Acc acc[U];
-  UNROLL for (int u = 0; u < U; u++) acc[u] = Op::identity();
-  for (size_t j = lo; j < hi; j += U * step) {
-    Vec<T, V> x[U];
-    UNROLL for (int u = 0; u < U; u++)
-      if (j + u * step < hi) x[u] = load_vec<T, V>(row, j + u * step);
-    UNROLL for (int u = 0; u < U; u++)
-      if (j + u * step < hi) take_vector(acc[u], x[u], (u32)((j + u * step) * V), Op());
-  }
-  UNROLL for (int d = 1; d < U; d *= 2)
-    UNROLL for (int u = 0; u + d < U; u += 2 * d) acc[u] = Op::join(acc[u], acc[u + d]);
-  return acc[0];
-}
 
 // Pieces of a row end on vector boundaries.
 template <class T> GPU_FN size_t piece_length(size_t el, u32 pieces) {

@@ -16,19 +16,28 @@ struct MaxOf {
   template <class A> GPU_FN A join(A a, A b) { return maximum(a, b); }
 };
 
-// The value of all threads of the row, known to each. `meet` has a place per warp; only warps that exist are read.
-template <class Op, class A> GPU_FN A row_all(A a, A* meet, u32 threads) {
+// Shared memory in which the warps of a row meet: two halves in turn, so that one barrier per meeting is enough. (Who writes
+// a half again has passed the barrier of the other, and so have all who read it.)
+template <class A> struct Meeting {
+  A* places;
+  u32 half;
+};
+
+// The value of all threads of the row, known to each. Only the places of warps that exist are read.
+template <class Op, class A> GPU_FN A row_all(A a, Meeting<A>& meet, u32 threads) {
   for (u32 mask = 16; mask; mask /= 2) a = Op::join(a, shfl_xor(a, mask));
   if (threads == 32) return a;
-  if (lane_id() == 0) meet[tid_x() / 32] = a;
+  A* places = meet.places + meet.half * 32;
+  meet.half ^= 1;
+  if (lane_id() == 0) places[tid_x() / 32] = a;
   barrier();
-  a = meet[0];
-  for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, meet[w]);
-  barrier();
+  a = places[0];
+  for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, places[w]);
   return a;
 }
 
-// One row in vectors of W, of which each thread keeps up to Keep; vector i belongs to thread i mod threads.
+// One row in vectors of W, of which each thread keeps up to Keep; vector i belongs to thread i mod threads. Numbers of kept
+// vectors have 32 bits: registers are what limits how many rows are in flight.
 template <class T, int W, int Keep> struct Row {
   typedef compute_t<T> C;
   const T* src;
@@ -39,19 +48,32 @@ template <class T, int W, int Keep> struct Row {
 
   GPU_METHOD Row(const T* src, size_t cols, u32 thread, u32 threads, bool active)
       : src(src), vectors(active ? cols / W : 0), thread(thread), threads(threads) {
-    kept = cols / W <= (size_t)threads * Keep;
+    kept = cols / W <= threads * Keep;
     if (kept) UNROLL for (int u = 0; u < Keep; u++)
-      if (place(u) < vectors) x[u] = load_vec<T, W>(src, place(u));
+      if (has(u)) x[u] = *((const Vec<T, W>*)src + place(u));
   }
-  GPU_METHOD size_t place(int u) const { return thread + (size_t)u * threads; }
+  GPU_METHOD u32 place(int u) const { return thread + u * threads; }
+  GPU_METHOD bool has(int u) const { return place(u) < (u32)vectors; }
 
   // f(vector, its number) for each of this thread's vectors.
   template <class F> GPU_METHOD void each(F f) const {
     if (kept) {
       UNROLL for (int u = 0; u < Keep; u++)
-        if (place(u) < vectors) f(x[u], place(u));
+        if (has(u)) f(x[u], place(u));
     } else {
       NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i);
+    }
+  }
+  // The same, one vector after the other: for passes that load more beside each.
+  template <class F> GPU_METHOD void each_in_turn(F f) const {
+    if (kept) {
+      UNROLL for (int u = 0; u < Keep; u++)
+        if (has(u)) {
+          f(x[u], place(u));
+          GPU_KEEP_ORDER();
+        }
+    } else {
+      each(f);
     }
   }
   // Folds g(x) of this thread's elements.

@@ -12,7 +12,7 @@ template <class T, bool Log> struct Softmax {
   const T* src;
   T* dst;
   size_t cols;
-  C* meet;
+  Meeting<C>& meet;
   template <int W, int Keep> GPU_METHOD void run(size_t at, u32 thread, u32 threads, bool active) const {
     const Row<T, W, Keep> row(src + at * cols, cols, thread, threads, active);
     const C own = row.template fold<MaxOf>(Limits<C>::lowest(), [](C x) { return x; });
@@ -33,13 +33,14 @@ template <class T, bool Log> struct Softmax {
 
 #define SOFTMAX(name, T, Log, threads, Vectors) \
   KERNEL_BOUNDS(threads, name##_##T, const T* src, T* dst, size_t n_cols, size_t n_rows, u32 block_size) { \
-    SHARED(compute_t<T>, meet, 32); \
+    SHARED(compute_t<T>, places, 64); \
+    Meeting<compute_t<T>> meet{places, 0}; \
     const bool aligned = aligned_to(src, 16) && aligned_to(dst, 16); \
     each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, Softmax<T, Log>{src, dst, n_cols, meet}); \
   }
 #define SOFTMAX_ALL(T) \
-  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 1) \
-  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 1)
+  SOFTMAX(softmax, T, false, 256, (sizeof(T) == 2 ? 2 : 4)) SOFTMAX(softmax_wide, T, false, 1024, 1) \
+  SOFTMAX(log_softmax, T, true, 256, (sizeof(T) == 2 ? 2 : 4)) SOFTMAX(log_softmax_wide, T, true, 1024, 1)
 GPU_FLOATS(SOFTMAX_ALL)
 
 }  // namespace gpu

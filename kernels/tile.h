@@ -64,6 +64,11 @@ GPU_FN f32 exp2_fast(f32 x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+GPU_FN f32 reciprocal_fast(f32 x) {
+  f32 y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 #if GPU_TILE == TILE_MMA
 // A place in shared memory as the matrix loads name it.
 struct MatrixRef {
@@ -130,6 +135,7 @@ GPU_FN void wave_sync() {
 GPU_FN bool wave_any(bool) { return true; }
 GPU_FN f32 max_fast(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
 GPU_FN f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
+GPU_FN f32 reciprocal_fast(f32 x) { return __builtin_amdgcn_rcpf(x); }
 // Rounded without a look at NaN: the sum beside it carries that. Values are at most 1.
 GPU_FN u32 pack2(bf16, f32 low, f32 high) {
   const u32 a = f32_bits(low), b = f32_bits(high);

@@ -1,22 +1,49 @@
-/** `wick devices`: what there is to compute on. */
+/** `wick devices`: what there is to compute on. GPUs are looked for in child processes: their libraries may crash. */
 import { cpus, totalmem } from "node:os";
 import { Command } from "commander";
 import { CpuBackend } from "../backend/cpu/backend.ts";
 import { Device } from "../backend/device.ts";
+import type { PlatformName } from "../backend/gpu/platforms.ts";
+import { formatBytes } from "../backend/usage.ts";
+import { type CacheFacts, cacheFacts } from "../doctor/cache.ts";
+import { Child, type ChildOptions } from "../doctor/child.ts";
+import type { DeviceFacts, Found, PlatformFacts } from "../doctor/probe.ts";
 
-export function devicesCommand(): Command {
+const PROBE_SECONDS = 60;
+
+interface Options {
+  json: boolean;
+  sim: boolean;
+}
+
+export function devicesCommand(child: ChildOptions = {}): Command {
   return new Command("devices")
-    .description("Show the devices that tensors can live on")
+    .description("Show the devices that tensors can live on, and why others cannot be used")
     .option("--json", "print JSON", false)
+    .option("--sim", "show the simulated devices, too", false)
     .addHelpText("after", "\nExamples:\n  wick devices\n  wick devices --json")
-    .action(({ json }: { json: boolean }) => {
-      const devices = [describeCpu()];
-      if (json) console.log(JSON.stringify({ devices }, null, 2));
-      else for (const { name, ...facts } of devices) console.log([name, ...rows(facts)].join("\n"));
+    .action(async ({ json, sim }: Options) => {
+      const names: PlatformName[] = ["rocm", "cuda", ...(sim ? (["sim"] as const) : [])];
+      // The CPU first: what is wrong with its settings is said at once.
+      const cpu = describeCpu();
+      const platforms = await Promise.all(names.map((name) => look(name, child)));
+      const cache = cacheFacts();
+      console.log(
+        json ? JSON.stringify(asJson(cpu, platforms, cache), null, 2) : format(cpu, platforms, cache).join("\n"),
+      );
     });
 }
 
-const rows = (facts: object): string[] => Object.entries(facts).map(([key, value]) => `  ${key.padEnd(10)} ${value}`);
+async function look(name: PlatformName, options: ChildOptions): Promise<PlatformFacts> {
+  const child = new Child(options);
+  const outcome = await child.run("probe", name, { seconds: PROBE_SECONDS });
+  child.close();
+  return outcome.ok
+    ? outcome.value
+    : { ...(outcome.part ?? { platform: name, devices: [] }), problem: `its libraries ${outcome.problem}` };
+}
+
+type CpuFacts = ReturnType<typeof describeCpu>;
 
 function describeCpu() {
   const { backend } = Device.cpu();
@@ -29,3 +56,62 @@ function describeCpu() {
     memory: `up to 4 GiB of ${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
   };
 }
+
+function asJson(cpu: CpuFacts, platforms: readonly PlatformFacts[], cache: CacheFacts): object {
+  return {
+    devices: [
+      cpu,
+      ...platforms.flatMap((p) => p.devices.map((d) => ({ ...d, library: p.library, compiler: p.compiler }))),
+    ],
+    absent: platforms.filter(isAbsent).map(({ platform, code, library, problem = noDevice }) => ({
+      platform,
+      ...(code && { code }),
+      ...(library && { library }),
+      problem,
+    })),
+    kernelCache: { ...cache, writable: cache.problem === undefined },
+  };
+}
+
+const noDevice = "no device";
+const isAbsent = (p: PlatformFacts): boolean => p.problem !== undefined || p.devices.length === 0;
+const titles: Record<PlatformName, string> = { rocm: "AMD ROCm", cuda: "NVIDIA CUDA", sim: "simulator" };
+
+function format({ name, ...cpu }: CpuFacts, platforms: readonly PlatformFacts[], cache: CacheFacts): string[] {
+  const lines = [name, ...rows(cpu)];
+  for (const facts of platforms) {
+    for (const device of facts.devices) lines.push(device.name, ...rows(describeGpu(device, facts)));
+    if (!isAbsent(facts)) continue;
+    const why = facts.problem ?? `${facts.library} finds ${noDevice}`;
+    lines.push(`no ${titles[facts.platform]}: ${why}${facts.code ? ` [${facts.code}]` : ""}`);
+  }
+  const state = cache.problem === undefined ? "writable" : `not writable: ${cache.problem}`;
+  const damaged = cache.damaged > 0 ? `, ${cache.damaged} damaged` : "";
+  lines.push(
+    `kernel cache ${cache.folder}: ${cache.entries} programs${damaged}, ${formatBytes(cache.bytes)}, ${state}`,
+  );
+  return lines;
+}
+
+function describeGpu(device: DeviceFacts, { library, compiler }: PlatformFacts): Record<string, string> {
+  const { product, arch, waveSize, multiprocessors, totalBytes, freeBytes, problem } = device;
+  return {
+    ...(problem !== undefined && { problem }),
+    ...(product !== undefined && {
+      product,
+      arch: `${arch}, wave ${waveSize}, ${multiprocessors} multiprocessors`,
+      memory: `${formatBytes(totalBytes ?? 0)}${freeBytes === undefined ? "" : `, ${formatBytes(freeBytes)} free`}`,
+      driver: `${device.driverVersion}, runtime ${device.runtimeVersion} (${library})`,
+    }),
+    ...(compiler && {
+      compiler: `${formatFound(compiler)}${device.compiles === false ? `, which does not know ${arch}` : ""}`,
+    }),
+    ...(device.blas && { BLAS: formatFound(device.blas) }),
+    MIOpen: "not used",
+  };
+}
+
+const formatFound = (found: Found): string =>
+  "problem" in found ? `none: ${found.problem}` : `${found.version} (${found.path})`;
+
+const rows = (facts: object): string[] => Object.entries(facts).map(([key, value]) => `  ${key.padEnd(10)} ${value}`);

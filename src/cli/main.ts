@@ -6,8 +6,10 @@ import { WickError } from "../core/errors.ts";
 import { benchCommand } from "./bench.ts";
 import { chatCommand } from "./chat.ts";
 import { devicesCommand } from "./devices.ts";
+import { doctorCommand } from "./doctor.ts";
 import { generateCommand } from "./generate.ts";
 import { inspectCommand } from "./inspect.ts";
+import { kernelsCommand } from "./kernels.ts";
 import { quantizeCommand } from "./quantize.ts";
 import { verifyCommand } from "./verify.ts";
 
@@ -26,6 +28,8 @@ const commands = [
   inspectCommand(),
   quantizeCommand(),
   devicesCommand(),
+  kernelsCommand(),
+  doctorCommand(),
   verifyCommand(),
 ];
 for (const command of commands) program.addCommand(command.exitOverride());

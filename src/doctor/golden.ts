@@ -18,7 +18,15 @@ const families: Readonly<Record<string, readonly string[]>> = {
   matmul: ["matmul"],
   convolution: ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"],
   "pool and upsample": ["avg_pool2d", "max_pool2d", "upsample_nearest2d", "upsample_bilinear2d"],
-  "softmax and norms": ["softmax", "log_softmax", "rms_norm", "layer_norm", "group_norm", "batch_norm", "cross_entropy"],
+  "softmax and norms": [
+    "softmax",
+    "log_softmax",
+    "rms_norm",
+    "layer_norm",
+    "group_norm",
+    "batch_norm",
+    "cross_entropy",
+  ],
   rope: ["rope", "rope_i", "rope_thd"],
   attention: ["sdpa"],
 };

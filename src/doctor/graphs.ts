@@ -55,7 +55,9 @@ async function replay(gpu: Gpu, device: Device, run: (x: Tensor) => Tensor): Pro
         const got = await results[0]!.data();
         using expected = run(input);
         const want = expected.dataSync();
-        const at = want.findIndex((w, i) => !(Math.abs(Number(got[i]) - Number(w)) <= 1e-4 * (1 + Math.abs(Number(w)))));
+        const at = want.findIndex(
+          (w, i) => !(Math.abs(Number(got[i]) - Number(w)) <= 1e-4 * (1 + Math.abs(Number(w)))),
+        );
         expectThat(at < 0, () => `element ${at} of the replay is ${got[at]}, not ${want[at]}`);
       }
     } finally {

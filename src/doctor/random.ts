@@ -21,7 +21,10 @@ export async function checkRandom(name: string, say: Say): Promise<Check[]> {
         };
         const worst = async (kind: "rand" | "randn"): Promise<number> => {
           const [got, want] = [await draw(kind, device), await draw(kind, Device.cpu())];
-          return got.reduce((most, x, i) => Math.max(most, Math.abs(x - want[i]!) / Math.max(1, Math.abs(want[i]!))), 0);
+          return got.reduce(
+            (most, x, i) => Math.max(most, Math.abs(x - want[i]!) / Math.max(1, Math.abs(want[i]!))),
+            0,
+          );
         };
         const uniform = await worst("rand");
         expectThat(uniform === 0, () => `uniform numbers differ from the CPU's by up to ${uniform}`);

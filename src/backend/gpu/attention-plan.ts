@@ -58,7 +58,8 @@ function layout(unit: MatrixUnit, dtype: DType, d: HeadDim): Layout {
   // An odd number of 16-byte pieces.
   const row = (n: number) => (((n * sizeOf(dtype)) / 16) | 1) * 16;
   const turned = unit !== "mma" && unit !== "fma";
-  const stages = (keys: number) => (unit === "mma" ? 2 : 1) * (keys * row(d) + (turned ? d * row(keys) : keys * row(d)));
+  const stages = (keys: number) =>
+    (unit === "mma" ? 2 : 1) * (keys * row(d) + (turned ? d * row(keys) : keys * row(d)));
   return { lanes: unit === "mfma" ? 64 : 32, row: row(d), stages };
 }
 

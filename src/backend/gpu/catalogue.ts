@@ -414,21 +414,21 @@ const families: readonly Family[] = [
     pattern: "rope_i_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* bh td stride_b d table_stride",
-    launch: (s, b) => perThread((s.bh! * s.td!) / 2, 16 / sizeOf(dtype(b))),
+    launch: (s, b) => ropeBlocks(s.bh! * s.td!, dtype(b)),
   },
   {
     file: "rope",
     pattern: "rope_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* bh td d stride_b table_stride",
-    launch: (s, b) => perThread((s.bh! * s.td!) / 2, 32 / sizeOf(dtype(b))),
+    launch: (s, b) => ropeBlocks(s.bh! * s.td!, dtype(b)),
   },
   {
     file: "rope",
     pattern: "rope_thd_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* b t h d stride_b table_stride",
-    launch: (s, b) => perThread((s.b! * s.t! * s.h! * s.d!) / 2, 32 / sizeOf(dtype(b))),
+    launch: (s, b) => ropeBlocks(s.b! * s.t! * s.h! * s.d!, dtype(b)),
   },
   {
     file: "glu",
@@ -481,6 +481,11 @@ const families: readonly Family[] = [
   },
 ];
 
+/** A thread turns a vector of pairs (two sides of 16 bytes) in four heads; short of four, threads do less. */
+function ropeBlocks(elements: number, type: DType): Launch {
+  return perThread(elements, (4 * 32) / sizeOf(type));
+}
+
 /** Several short rows per block, a warp each; or a block per row. */
 function wholeRows(s: Sizes): Launch {
   return s.block_size === 32 ? blocks(s.n_rows!, BLOCK / 32) : blocks(s.n_rows!, 1, s.block_size!);
@@ -503,11 +508,12 @@ export interface RowPlan {
   readonly suffix: "" | "_wide";
 }
 
-/** Threads per row of softmax and norms: as many as keep the row in registers, 64 bytes each (16 in the wide kernels). */
+/** Threads per row of softmax and norms: as many as keep the row in registers, 16 elements each (8 of f64; 16 bytes in the wide kernels). */
 export function planWholeRows(columns: number, type: DType): RowPlan {
   const bytes = Math.max(1, columns * sizeOf(type));
   const threads = (each: number): number => 2 ** Math.ceil(Math.log2(bytes / each));
-  if (threads(64) <= BLOCK) return { threads: Math.max(32, threads(64)), suffix: "" };
+  const kept = sizeOf(type) === 2 ? 32 : 64;
+  if (threads(kept) <= BLOCK) return { threads: Math.max(32, threads(kept)), suffix: "" };
   return { threads: Math.min(1024, Math.max(512, threads(16))), suffix: "_wide" };
 }
 

@@ -203,7 +203,8 @@ export function compareWithCatalogue(found: readonly KernelMetadata[], expected:
       end = offset + size;
     }
     const { block } = kernel.launch(LARGEST);
-    if (block > actual.maxThreads) problems.push(`${kernel.name} runs ${block} threads, ${actual.maxThreads} are allowed`);
+    if (block > actual.maxThreads)
+      problems.push(`${kernel.name} runs ${block} threads, ${actual.maxThreads} are allowed`);
   }
   return problems;
 }

@@ -4,6 +4,7 @@
  * in the tile of the matrix product: there the decoding costs little, and nothing of x is rounded.
  */
 import { narrow, native, RESULT, slot } from "./block";
+import { productGrain } from "./gemm";
 import { arg, F32, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
@@ -15,14 +16,21 @@ import {
 } from "./quant-types";
 import { block, BLOCK_FREE, columnsOf, KC, MR, packRows, ROW } from "./tile";
 
-/** From how many rows of x on decoding pays. */
-const MANY: usize = 1;
+/** From how many rows of x on decoding pays: dots of super-blocks serve four rows at once, others one. */
+// @ts-ignore: decorator
+@inline
+function isMany(size: usize, m: usize): bool {
+  return m >= (size == 256 ? 16 : 6);
+}
+
 /** Rows of x that decoded weights meet at once. */
 const ROWS: usize = 192;
 /** Panels of decoded columns: 48 columns. */
 // @ts-ignore: RELAXED is a build constant
 const PANELS: usize = RELAXED ? 4 : 6;
 const COLUMNS: usize = 48;
+/** Decoding a weight costs as much as multiplying it with so many rows. */
+const DECODING: usize = 8;
 /** Weights that are worth a chunk. */
 const CHUNK: usize = 131072;
 
@@ -52,7 +60,7 @@ function paddedRows(m: usize): usize {
 
 /** Bytes of temporary memory. */
 export function qmatmulTmp(size: usize, m: usize, k: usize): usize {
-  return m < MANY ? m * packedBytes(size, k) : (paddedRows(m) * k) << 2;
+  return isMany(size, m) ? (paddedRows(m) * k) << 2 : m * packedBytes(size, k);
 }
 
 /** out (m × n) = x (m × k, contiguous) · wᵀ (n × k). x and out: f32, f16 or bf16. */
@@ -62,7 +70,7 @@ export function qmatmul(
   const shift = shiftOf(dtype);
   if (m == 0 || n == 0) return;
   if (k == 0) return memory.fill(out, 0, (m * n) << shift);
-  if (m < MANY) {
+  if (!isMany(size, m)) {
     packActivations(size, dtype, m, k, x, tmp);
     setArguments(type, size, bytes, dtype, m, n, k, tmp, w, out);
     return parallel(dotChunk, n, max<usize>(4, (CHUNK / (m * k)) & ~3));
@@ -72,7 +80,7 @@ export function qmatmul(
     setArguments(type, size, bytes, dtype, rows, n, k, x + ((i * k) << shift), w, tmp);
     parallel(packChunk, (k - 1) / KC + 1, max<usize>(1, CHUNK / 4 / (rows * KC)));
     setArguments(type, size, bytes, dtype, rows, n, k, tmp, w, out + ((i * n) << shift));
-    parallel(decodeChunk, (n - 1) / COLUMNS + 1, 1);
+    parallel(decodeChunk, (n - 1) / COLUMNS + 1, productGrain(rows + DECODING, COLUMNS, k));
   }
 }
 

@@ -1,0 +1,154 @@
+/** From what was found to a verdict on a platform and what its owner can do. */
+import type { PlatformName } from "../backend/gpu/platforms.ts";
+import type { Check } from "./check.ts";
+import type { Outcome } from "./child.ts";
+import type { Hardware } from "./hardware.ts";
+import type { DeviceFacts, Found, PlatformFacts } from "./probe.ts";
+
+interface Vendor {
+  readonly title: string;
+  readonly maker: string;
+  /** The variable that names its driver library. */
+  readonly variable: string;
+  readonly kernelDriver: string;
+  readonly install: string;
+  readonly permission: string;
+  readonly container: string;
+  readonly hiding: readonly string[];
+}
+
+const vendors: Readonly<Record<PlatformName, Vendor>> = {
+  rocm: {
+    title: "AMD ROCm",
+    maker: "AMD",
+    variable: "WICK_HIP_LIBRARY",
+    kernelDriver: "amdgpu",
+    install: "install ROCm: https://rocm.docs.amd.com/projects/install-on-linux",
+    permission: "let this user use the GPU: sudo usermod -aG render,video $USER, then log in anew",
+    container: "in a container, pass --device /dev/kfd --device /dev/dri",
+    hiding: ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"],
+  },
+  cuda: {
+    title: "NVIDIA CUDA",
+    maker: "NVIDIA",
+    variable: "WICK_CUDA_LIBRARY",
+    kernelDriver: "nvidia",
+    install: "install NVIDIA's driver: https://www.nvidia.com/drivers",
+    permission: "let this user read and write NVIDIA's device files",
+    container: "in a container, pass --gpus all (NVIDIA Container Toolkit)",
+    hiding: ["CUDA_VISIBLE_DEVICES"],
+  },
+  sim: {
+    title: "simulator",
+    maker: "simulated",
+    variable: "",
+    kernelDriver: "",
+    install: "the simulator is part of Wick's repository, not of its package; it needs g++ or clang++",
+    permission: "",
+    container: "",
+    hiding: ["WICK_SIM_DEVICES"],
+  },
+};
+
+/**
+ * The verdict on a platform, then what is worth saying of each library. What is not there is no problem, unless the user
+ * named it (`isWanted`) or the bus has a GPU that it is for.
+ */
+export function judgePlatform(
+  platform: PlatformName,
+  outcome: Outcome<PlatformFacts>,
+  hardware: Hardware,
+  isWanted: boolean,
+): { readonly checks: Check[]; readonly advice: string[] } {
+  const vendor = vendors[platform];
+  const facts = outcome.ok ? outcome.value : (outcome.part ?? { platform, devices: [] });
+  const name = vendor.title;
+  const isAsked = vendor.variable in hardware.environment;
+  const isThere = isWanted || hardware.pci.length > 0;
+
+  if (!outcome.ok) {
+    const advice = [`its libraries are damaged or do not fit the kernel driver: ${vendor.install}`];
+    if (isAsked) advice.unshift(`correct or unset ${vendor.variable}`);
+    return { checks: [{ name, verdict: "problem", detail: outcome.problem }, ...libraryChecks(facts)], advice };
+  }
+  if (facts.problem !== undefined) {
+    if (!isThere && !isAsked) {
+      return {
+        checks: [{ name, verdict: "skipped", detail: `no ${vendor.maker} GPU here: ${facts.problem}` }],
+        advice: [],
+      };
+    }
+    const advice = [
+      isAsked ? `correct or unset ${vendor.variable}` : vendor.install,
+      ...driverAdvice(vendor, hardware),
+    ];
+    return { checks: [{ name, verdict: "problem", detail: facts.problem }], advice };
+  }
+  if (facts.devices.length === 0) {
+    const detail = `${facts.library} finds no device`;
+    if (!isThere && hardware.driver === null) return { checks: [{ name, verdict: "skipped", detail }], advice: [] };
+    const on = hardware.pci.length > 0 ? `the bus has ${hardware.pci.join(", ")}` : "";
+    const loaded = hardware.driver === null ? "" : `the kernel driver ${vendor.kernelDriver} is loaded`;
+    const found = [detail, on || loaded].filter(Boolean).join(", although ");
+    const advice = driverAdvice(vendor, hardware);
+    return {
+      // A driver without a card on the bus is a machine whose card was taken out or is kept from this container.
+      checks: [{ name, verdict: isThere ? "problem" : "skipped", detail: found }],
+      advice:
+        advice.length > 0 || !vendor.kernelDriver
+          ? advice
+          : [`see what the kernel says of ${vendor.kernelDriver}: dmesg`],
+    };
+  }
+  const { driverVersion, runtimeVersion } = facts.devices[0]!;
+  const detail = `${facts.library}, driver ${driverVersion}, runtime ${runtimeVersion}`;
+  const checks: Check[] = [{ name, verdict: "ok", detail }, ...libraryChecks(facts), ...facts.devices.map(judgeDevice)];
+  const advice = facts.devices.some((d) => d.compiles === false)
+    ? ["the run-time compiler is older than the GPU: install a newer release of it"]
+    : [];
+  return { checks, advice };
+}
+
+function libraryChecks({ compiler, devices }: PlatformFacts): Check[] {
+  const checks: Check[] = [];
+  if (compiler) checks.push(judgeLibrary("compiler", compiler, "problem"));
+  // Wick's own kernels multiply without it, so its absence is no fault.
+  const blas = devices.find((d) => d.blas)?.blas;
+  if (blas) {
+    checks.push(judgeLibrary("BLAS", blas, "skipped"));
+    checks.push({ name: "MIOpen, cuDNN", verdict: "skipped", detail: "not used" });
+  }
+  return checks;
+}
+
+function judgeLibrary(name: string, found: Found, otherwise: "problem" | "skipped"): Check {
+  if (!("problem" in found)) return { name, verdict: "ok", detail: `${found.version}, ${found.path}` };
+  const detail = otherwise === "skipped" ? `Wick's own kernels multiply: ${found.problem}` : found.problem;
+  return { name, verdict: otherwise, detail };
+}
+
+function judgeDevice(device: DeviceFacts): Check {
+  const { name, problem, product, arch, waveSize, totalBytes = 0 } = device;
+  if (problem !== undefined) return { name, verdict: "problem", detail: problem };
+  const detail = `${product}, ${arch}, wave ${waveSize}, ${(totalBytes / 2 ** 30).toFixed(1)} GiB`;
+  if (device.compiles === false) {
+    return { name, verdict: "problem", detail: `${detail}: the run-time compiler does not know ${arch}` };
+  }
+  return { name, verdict: "ok", detail };
+}
+
+function driverAdvice(vendor: Vendor, hardware: Hardware): string[] {
+  const advice: string[] = [];
+  const hiding = vendor.hiding.filter((name) => name in hardware.environment);
+  for (const name of hiding) advice.push(`${name}=${hardware.environment[name]} may hide devices: unset it`);
+  if (hardware.driver === null && vendor.kernelDriver)
+    advice.push(`the kernel driver ${vendor.kernelDriver} is not loaded: load or install it`);
+  const files = (access: "denied" | "missing"): string =>
+    hardware.nodes
+      .filter((node) => node.access === access)
+      .map((node) => node.path)
+      .join(", ");
+  if (files("denied")) advice.push(`${files("denied")} may not be used by this user; ${vendor.permission}`);
+  if (files("missing")) advice.push(`${files("missing")} are missing; ${vendor.container}`);
+  return advice;
+}

@@ -1,0 +1,74 @@
+/** What runs in a child process, by name. Each says what it is doing before it does it. */
+import { type Check, describeError, type Say } from "./check.ts";
+import { checkGolden } from "./golden.ts";
+import { checkGraphs } from "./graphs.ts";
+import { checkIndexErrors } from "./index-errors.ts";
+import { type Compilation, type Compiled, compileProgram } from "./kernels.ts";
+import { checkMemory } from "./memory.ts";
+import { type PlatformFacts, probe } from "./probe.ts";
+import { checkRandom } from "./random.ts";
+import { checkSpeed } from "./speed.ts";
+
+export interface DeviceInput {
+  readonly device: string;
+  /** Of the golden cases only these ops. */
+  readonly only?: readonly string[];
+}
+
+/** Inputs and outputs of the tasks. */
+export interface Tasks {
+  probe: { input: PlatformFacts["platform"]; output: PlatformFacts };
+  compile: { input: Compilation; output: Compiled };
+  memory: { input: DeviceInput; output: Check[] };
+  golden: { input: DeviceInput; output: Check[] };
+  random: { input: DeviceInput; output: Check[] };
+  "index-errors": { input: DeviceInput; output: Check[] };
+  graphs: { input: DeviceInput; output: Check[] };
+  speed: { input: DeviceInput; output: Check[] };
+}
+export type TaskName = keyof Tasks;
+
+/** `found` hands over what is known so far, should the rest never come. */
+export type Task<Name extends TaskName> = (
+  input: Tasks[Name]["input"],
+  say: Say,
+  found: (part: Tasks[Name]["output"]) => void,
+) => Promise<Tasks[Name]["output"]>;
+
+export const tasks: { readonly [Name in TaskName]: Task<Name> } = {
+  probe: async (name, say, found) =>
+    probe(name, (doing, facts) => {
+      say(doing);
+      found(facts);
+    }),
+  compile: compileProgram,
+  memory: ({ device }, say) => checkMemory(device, say),
+  golden: ({ device, only }, say) => checkGolden(device, say, only),
+  random: ({ device }, say) => checkRandom(device, say),
+  "index-errors": ({ device }, say) => checkIndexErrors(device, say),
+  graphs: ({ device }, say) => checkGraphs(device, say),
+  speed: ({ device }, say) => checkSpeed(device, say),
+};
+
+export type Message =
+  | { readonly kind: "doing"; readonly doing: string; readonly done?: number; readonly total?: number }
+  | { readonly kind: "found"; readonly part: unknown }
+  | { readonly kind: "done"; readonly value: unknown }
+  | { readonly kind: "failed"; readonly problem: string };
+
+export interface Request {
+  readonly task: TaskName;
+  readonly input: unknown;
+}
+
+/** Runs a task and sends what comes of it. */
+export async function perform({ task, input }: Request, send: (message: Message) => void): Promise<void> {
+  const run = tasks[task] as (input: unknown, say: Say, found: (part: unknown) => void) => Promise<unknown>;
+  try {
+    const say: Say = (doing, done, total) =>
+      send({ kind: "doing", doing, ...(done !== undefined && { done }), ...(total !== undefined && { total }) });
+    send({ kind: "done", value: await run(input, say, (part) => send({ kind: "found", part })) });
+  } catch (error) {
+    send({ kind: "failed", problem: describeError(error) });
+  }
+}
