@@ -81,14 +81,19 @@ template <class T> struct Rows {
   GPU_METHOD Rows(const T* p, i64 row_stride, u32 elements)
       : base(p), stride(row_stride), d(elements), vectors(row_stride % W == 0 && aligned_to(p, 16)) {}
   GPU_METHOD const T* at(i32 row, u32 piece) const { return base + row * stride + piece * W; }
-  // Zeros for what is not there. As plain bits: a choice between structures would be made in memory.
+  // Zeros for what is not there. Bit by bit into one variable: compilers make a choice between structures in memory.
   GPU_METHOD Vec<bits_t<T>, W> load(i32 row, u32 piece, i32 end) const {
     Vec<bits_t<T>, W> x;
     const bits_t<T>* from = (const bits_t<T>*)at(row, piece);
     UNROLL for (int j = 0; j < W; j++) x.v[j] = 0;
-    if (row >= end || piece * W >= d) return x;
-    if (vectors) return *(const Vec<bits_t<T>, W>*)from;
-    UNROLL for (int j = 0; j < W; j++) x.v[j] = from[j];
+    if (row < end && piece * W < d) {
+      if (vectors) {
+        const Vec<bits_t<T>, W> y = *(const Vec<bits_t<T>, W>*)from;
+        UNROLL for (int j = 0; j < W; j++) x.v[j] = y.v[j];
+      } else {
+        UNROLL for (int j = 0; j < W; j++) x.v[j] = from[j];
+      }
+    }
     return x;
   }
 };
