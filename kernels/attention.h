@@ -71,6 +71,8 @@ struct Group {
   GPU_METHOD u32 head(u32 r) const { return first_head + r % group; }
 };
 
+typedef Vec<u32, 4> Piece;
+
 // Rows of memory, any distance apart, `d` elements each, as 16-byte pieces.
 template <class T> struct Rows {
   static constexpr int W = 16 / sizeof(T);
@@ -81,17 +83,18 @@ template <class T> struct Rows {
   GPU_METHOD Rows(const T* p, i64 row_stride, u32 elements)
       : base(p), stride(row_stride), d(elements), vectors(row_stride % W == 0 && aligned_to(p, 16)) {}
   GPU_METHOD const T* at(i32 row, u32 piece) const { return base + row * stride + piece * W; }
-  // Zeros for what is not there. Bit by bit into one variable: compilers make a choice between structures in memory.
-  GPU_METHOD Vec<bits_t<T>, W> load(i32 row, u32 piece, i32 end) const {
-    Vec<bits_t<T>, W> x;
-    const bits_t<T>* from = (const bits_t<T>*)at(row, piece);
-    UNROLL for (int j = 0; j < W; j++) x.v[j] = 0;
+  // Zeros for what is not there. Words in one variable: compilers make a choice between structures in memory.
+  GPU_METHOD Piece load(i32 row, u32 piece, i32 end) const {
+    Piece x;
+    UNROLL for (int j = 0; j < 4; j++) x.v[j] = 0;
     if (row < end && piece * W < d) {
+      const T* from = at(row, piece);
       if (vectors) {
-        const Vec<bits_t<T>, W> y = *(const Vec<bits_t<T>, W>*)from;
-        UNROLL for (int j = 0; j < W; j++) x.v[j] = y.v[j];
+        const Piece y = *(const Piece*)from;
+        UNROLL for (int j = 0; j < 4; j++) x.v[j] = y.v[j];
       } else {
-        UNROLL for (int j = 0; j < W; j++) x.v[j] = from[j];
+        const bits_t<T>* bits = (const bits_t<T>*)from;
+        UNROLL for (int j = 0; j < W; j++) x.v[j / (W / 4)] |= (u32)bits[j] << j % (W / 4) * 8 * sizeof(T);
       }
     }
     return x;
@@ -108,7 +111,6 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : LINES ? (Count + LINES - 1) / LINES : Count * TIMES;
   static_assert(LINES || PIECES % Threads == 0, "");
   static constexpr bool HOLD = !ASYNC && N * PAIR <= 8;
-  typedef Vec<bits_t<T>, W> Piece;
   Piece x[HOLD ? N * PAIR : 1];
 
   // In a turned tile pairs of rows lie side by side, and neighbouring threads take neighbouring pairs.
@@ -146,8 +148,11 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   }
   GPU_FN void store(T* shared, u32 r, u32 p, const Piece* y) {
     if constexpr (Turned) {
-      UNROLL for (int j = 0; j < W; j++)
-        *(Vec<bits_t<T>, 2>*)(shared + (p * W + j) * Pitch + r) = Vec<bits_t<T>, 2>{{y[0].v[j], y[1].v[j]}};
+      UNROLL for (int j = 0; j < 4; j++) {
+        const u32 a = y[0].v[j], b = y[1].v[j];
+        *(u32*)(shared + (p * W + 2 * j) * Pitch + r) = (a & 0xffffu) | b << 16;
+        *(u32*)(shared + (p * W + 2 * j + 1) * Pitch + r) = a >> 16 | (b & 0xffff0000u);
+      }
     } else {
       *(Piece*)(shared + r * Pitch + p * W) = y[0];
     }
@@ -193,7 +198,7 @@ template <class S, bool Masked> struct Flash {
 
   // queries: this wave's rows in shared memory.
   GPU_METHOD Flash(const Attention<T>& a_, const Group& group_, const Sight& sight_, u32 row, const T* queries)
-      : a(a_), group(group_), sight(sight_), first_row(row), c(Masked ? 1.0f : a_.scale * LOG2_E), q_ref(Tile::ref(queries)) {
+      : a(a_), group(group_), sight(sight_), first_row(row), c(Masked ? LOG2_E : a_.scale * LOG2_E), q_ref(Tile::ref(queries)) {
     if constexpr (S::KEEP_Q) UNROLL for (int m = 0; m < M; m++)
       UNROLL for (int s = 0; s < STEPS; s++) q[m][s] = Tile::template left<S::PITCH>(q_ref, m * 16 * S::PITCH + s * 16);
     UNROLL for (int m = 0; m < M; m++) {
@@ -240,20 +245,22 @@ template <class S, bool Masked> struct Flash {
     }
   }
 
-  // s := (softcap(s·scale) + mask)·log₂e
+  // s := softcap(s·scale) + mask. Places beyond the rows and keys read some other place; they are hidden or dropped.
   GPU_METHOD void mask_scores(Scores& s, i32 j0) const {
-    UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
-      const u32 at = row(m, r);
-      const i32 t = group.query(at);
-      const T* line = a.mask + group.b * a.mask_b + group.head(at) * a.mask_h + t * a.mask_i;
-      const i32 end = a.mask && at < group.rows ? sight.end(t) : 0;
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+      UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
+    if (a.softcap != 0) {
+      const f32 inverse = 1 / a.softcap;
+      UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = a.softcap * tanh_fast(s.c[m][j].x[e] * inverse);
+    }
+    if (a.mask) UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
+      const u32 at = row(m, r) < group.rows ? row(m, r) : group.rows - 1;
+      const T* line = a.mask + group.b * a.mask_b + group.head(at) * a.mask_h + group.query(at) * a.mask_i;
       UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
         if (Tile::row_of(e) == r) {
           const i32 key = j0 + j * 16 + (i32)Tile::col(e);
-          f32 x = s.c[m][j].x[e] * a.scale;
-          if (a.softcap != 0) x = a.softcap * tanh_fast(x / a.softcap);
-          if (key < end) x += widen(line[key * a.mask_j]);
-          s.c[m][j].x[e] = x * LOG2_E;
+          s.c[m][j].x[e] += widen(line[(key < sight.length ? key : 0) * a.mask_j]);
         }
     }
   }
@@ -363,7 +370,7 @@ template <class S> GPU_FN void load_queries(typename S::T* shared, const Attenti
   for (u32 item = tid_x(); item < count * PIECES; item += bdim_x()) {
     const u32 r = first + item / PIECES;
     const Rows<T> row(a.q + group.b * a.q_b + (i64)group.head(r) * a.q_h + group.query(r) * a.q_t, 0, a.d);
-    *(Vec<bits_t<T>, W>*)(shared + item / PIECES * S::PITCH + item % PIECES * W) = row.load(0, item % PIECES, r < group.rows);
+    *(Piece*)(shared + item / PIECES * S::PITCH + item % PIECES * W) = row.load(0, item % PIECES, r < group.rows);
   }
 }
 

@@ -6,10 +6,11 @@
 #include "attention.h"
 namespace gpu {
 
-template <class T, int D, bool Masked> struct Prefill {
+// Keys: per tile, at most. KeepQ: queries in registers.
+template <class T, int D, int Keys, bool KeepQ> struct Prefill {
   typedef tile_t<T> Tile;
   static constexpr int STRIPS = Tile::LANES == 64 || D <= 128 ? Tile::STRIPS : 1;
-  static constexpr bool KEEP_Q = Tile::REGISTERS && D <= (Tile::ASYNC ? 64 : 128);
+  static constexpr bool KEEP_Q = Tile::REGISTERS && KeepQ;
   // Queries that move to registers leave their place to keys and values; results pass through it at the end.
   GPU_FN constexpr int bytes(int waves, int keys) {
     const int q = waves * STRIPS * 16 * tile_pitch<T>(D), kv = stage_size<T>(D, keys) * (Tile::ASYNC ? 2 : 1);
@@ -17,7 +18,7 @@ template <class T, int D, bool Masked> struct Prefill {
   }
   // As many keys per tile, then as many waves as shared memory has room for.
   GPU_FN constexpr int fit(bool waves) {
-    int w = ATTENTION_BLOCK / Tile::LANES, k = Tile::ASYNC && D <= 128 && !Masked ? 64 : 32;
+    int w = ATTENTION_BLOCK / Tile::LANES, k = Keys;
     while (k > 16 && bytes(w, k) > GPU_SHARED_KB * 1024) k /= 2;
     while (w > 1 && bytes(w, k) > GPU_SHARED_KB * 1024) w /= 2;
     return waves ? w : k;
@@ -27,8 +28,11 @@ template <class T, int D, bool Masked> struct Prefill {
   static constexpr int KV = KEEP_Q ? 0 : ROWS * S::PITCH;
 };
 
-template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
-  typedef Prefill<T, D, Masked> P;
+// What registers have room for.
+template <class T, int D, bool Masked> using BestPrefill =
+    Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? 64 : 32, D <= (tile_t<T>::ASYNC ? 64 : 128)>;
+
+template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
   typedef typename P::S S;
   typedef typename P::Tile Tile;
   constexpr int W = 16 / sizeof(T);
@@ -77,7 +81,7 @@ template <class T, int D, bool Masked> GPU_FN void prefill(T* shared, const Atte
 #define PREFILL(name, T, D, Masked) \
   KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_ARGUMENTS(T), u32 rows, u32 shared_bytes) { \
     DYNAMIC_SHARED(T, tiles); \
-    prefill<T, D, Masked>(tiles, ATTENTION_GATHER(T)); \
+    prefill<BestPrefill<T, D, Masked>, T, Masked>(tiles, ATTENTION_GATHER(T)); \
   }
 #define PREFILL_BOTH(T, D) PREFILL(attention, T, D, false) PREFILL(attention_masked, T, D, true)
 #define PREFILL_ALL(T) PREFILL_BOTH(T, 64) PREFILL_BOTH(T, 96) PREFILL_BOTH(T, 128) PREFILL_BOTH(T, 256)

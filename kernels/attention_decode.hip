@@ -11,7 +11,8 @@ namespace gpu {
 
 template <class T, int D> struct Decode {
   typedef tile_t<T> Tile;
-  typedef Shape<T, D, 16, 1, Tile::LANES, (D <= 128 || Tile::ASYNC || Tile::LANES == 64)> S;
+  // Queries stay in registers while they are few.
+  typedef Shape<T, D, 16, 1, Tile::LANES, (sizeof(typename Tile::A) / 4 * D / 16 <= 32)> S;
   static constexpr int Q_SIZE = 16 * S::PITCH, MOST = ATTENTION_BLOCK / Tile::LANES;
   static constexpr int FIT = (GPU_SHARED_KB * 1024 / (int)sizeof(T) - Q_SIZE) / S::SIZE;
   static constexpr int WAVES = FIT >= MOST ? MOST : FIT >= 2 && MOST >= 2 ? 2 : 1;

@@ -481,6 +481,13 @@ GPU_MATH1(m_floor, floor)
 GPU_MATH1(m_round, round)
 GPU_MATH1(m_abs, fabs)
 GPU_MATH2(m_pow, pow)
+namespace gpu {
+#if GPU_NVIDIA
+GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+#else
+GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+#endif
+}  // namespace gpu
 #undef GPU_MATH1
 #undef GPU_MATH2
 

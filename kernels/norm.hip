@@ -113,7 +113,7 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
     each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, \
                          AddNorm<T>{Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
   }
-#define NORM(T) NORM_KERNELS(T, , 256, (sizeof(T) == 8 ? 2 : 4), (sizeof(T) == 2 ? 2 : 4)) NORM_KERNELS(T, _wide, 1024, 1, 1)
+#define NORM(T) NORM_KERNELS(T, , 256, (sizeof(T) == 4 ? 4 : 2), 4) NORM_KERNELS(T, _wide, 1024, 1, 1)
 GPU_FLOATS(NORM)
 
 }  // namespace gpu

@@ -55,15 +55,15 @@ template <class Q, int NB, int R, int Depth, int Warps> struct MatVec {
   // Word 4 · half + j of the 1024 weights that a warp takes at once lies at half · 128 + lane · 4 + j: no bank is hit twice.
   GPU_FN u32 slot(u32 b, u32 unit, u32 w) { return (b * (Depth / 32) + unit / 32 * 32) * 8 + w / 4 * 128 + unit % 32 * 4 + w % 4; }
 
-  GPU_FN void load_activations(u32* quants, ScaleSum* sums, const u8* xq, const ScaleSum* xs, size_t k, size_t k0, u32 part, u32 batch) {
+  GPU_FN void load_activations(u32* quants, ScaleSum* sums, const u8* xq, const ScaleSum* xs, u32 length, u32 part, u32 batch) {
     constexpr u32 PerBlock = Q::Elements / 8;
     UNROLL for (int b = 0; b < NB; b++) {
-      const size_t col = (u32)b < batch ? b : batch - 1;
+      const size_t col = (size_t)((u32)b < batch ? b : batch - 1) * length;
       for (u32 p = tid_x(); p < part / 8; p += Threads) {
         const u32 home = Q::home(p % PerBlock);
-        store_shared<2>(quants, slot(b, p / PerBlock * Q::Units + home / 8, home % 8), *(const Vec<u32, 2>*)(xq + col * k + k0 + 8 * p));
+        store_shared<2>(quants, slot(b, p / PerBlock * Q::Units + home / 8, home % 8), *(const Vec<u32, 2>*)(xq + col + 8 * p));
       }
-      for (u32 g = tid_x(); g < part / 32; g += Threads) sums[b * (Depth / 32) + g] = xs[(col * k + k0) / 32 + g];
+      for (u32 g = tid_x(); g < part / 32; g += Threads) sums[b * (Depth / 32) + g] = xs[col / 32 + g];
     }
   }
   GPU_FN void read_activations(Activations<Q>& x, const u32* quants, const ScaleSum* sums, u32 b, u32 unit) {
@@ -90,23 +90,25 @@ template <class Q, int NB, int R, int Depth, int Warps> struct MatVec {
   GPU_FN void run(u32* weights, u32* quants, ScaleSum* sums, u16* table, size_t n, size_t k, const u8* w, const u8* xq,
                   const ScaleSum* xs, void* y, u32 batch, u32 dtype) {
     const u32 warp = tid_x() / 32, lane = tid_x() % 32;
-    const size_t row_bytes = k / Q::Elements * Q::Bytes;
+    // A row has fewer than 2^32 weights, and there are fewer than 2^32 groups of rows.
+    const u32 length = (u32)k, groups = (u32)ceil_div(n, Rows);
+    const size_t row_bytes = (size_t)(length / Q::Elements) * Q::Bytes;
     fill_table<Q>(table);
-    for (size_t base = (size_t)bid_x() * Rows; base < n; base += (size_t)gdim_x() * Rows) {
-      const size_t row = base + warp * R;
+    for (u32 group = bid_x(); group < groups; group += gdim_x()) {
+      const size_t row = (size_t)group * Rows + warp * R;
       f32 acc[R * NB];
       UNROLL for (int j = 0; j < R * NB; j++) acc[j] = 0;
-      for (size_t k0 = 0; k0 < k; k0 += Depth) {
-        const u32 part = k - k0 < Depth ? (u32)(k - k0) : Depth;
+      for (u32 k0 = 0; k0 < length; k0 += Depth) {
+        const u32 part = length - k0 < Depth ? length - k0 : Depth;
         S stage[R];
         u32 at[R];
         UNROLL for (int r = 0; r < R; r++) {
           // Past the last row it is taken again, and not stored.
-          const size_t from = (row + r < n ? row + r : n - 1) * row_bytes + k0 / Q::Elements * Q::Bytes;
+          const size_t from = (row + r < n ? row + r : n - 1) * row_bytes + (size_t)(k0 / Q::Elements) * Q::Bytes;
           at[r] = (warp * R + r) * (S::Words * 4) + S::place(w, from);
           stage[r].load(w, from, part / Q::Elements * Q::Bytes, n * row_bytes, lane);
         }
-        load_activations(quants, sums, xq, xs, k, k0, part, batch);
+        load_activations(quants, sums, xq + k0, xs + k0 / 32, length, part, batch);
         UNROLL for (int r = 0; r < R; r++) stage[r].store(weights + (warp * R + r) * S::Words, lane);
         barrier();
         NO_UNROLL for (u32 unit = lane; unit < part / 32; unit += 32) {

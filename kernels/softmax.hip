@@ -39,8 +39,8 @@ template <class T, bool Log> struct Softmax {
     each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, Softmax<T, Log>{src, dst, n_cols, meet}); \
   }
 #define SOFTMAX_ALL(T) \
-  SOFTMAX(softmax, T, false, 256, (sizeof(T) == 2 ? 2 : 4)) SOFTMAX(softmax_wide, T, false, 1024, 1) \
-  SOFTMAX(log_softmax, T, true, 256, (sizeof(T) == 2 ? 2 : 4)) SOFTMAX(log_softmax_wide, T, true, 1024, 1)
+  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 1) \
+  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 1)
 GPU_FLOATS(SOFTMAX_ALL)
 
 }  // namespace gpu

@@ -58,6 +58,7 @@
 namespace gpu {
 GPU_FN void wave_sync() { __syncwarp(); }
 GPU_FN bool wave_any(bool x) { return __any_sync(0xffffffffu, x); }
+GPU_FN void schedule_fence() {}
 GPU_FN f32 max_fast(f32 a, f32 b) { return ::fmaxf(a, b); }
 GPU_FN f32 exp2_fast(f32 x) {
   f32 y;
@@ -133,6 +134,8 @@ GPU_FN void wave_sync() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 GPU_FN bool wave_any(bool) { return true; }
+// Nothing moves across: where the scheduler would start so many loads that registers run out.
+GPU_FN void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
 GPU_FN f32 max_fast(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
 GPU_FN f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
 GPU_FN f32 reciprocal_fast(f32 x) { return __builtin_amdgcn_rcpf(x); }
@@ -239,6 +242,7 @@ template <class T> struct FmaTile {
       const Vec<T, 4> y = *(const Vec<T, 4>*)(b.at + k * Pitch);
       UNROLL for (int e = 0; e < 8; e++) c.x[e] += p.x[e / 4][k] * widen(y.v[e % 4]);
     }
+    schedule_fence();
   }
 };
 

@@ -7,6 +7,7 @@
 namespace gpu {
 GPU_FN void wave_sync() { barrier(); }
 GPU_FN bool wave_any(bool) { return true; }
+GPU_FN void schedule_fence() {}
 GPU_FN f32 max_fast(f32 a, f32 b) { return a > b || b != b ? a : b; }
 GPU_FN f32 exp2_fast(f32 x) { return __builtin_exp2f(x); }
 GPU_FN f32 reciprocal_fast(f32 x) { return 1 / x; }

@@ -16,8 +16,8 @@ const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts
 const { kernelFiles, kernels } = await source("catalogue");
 const { compareWithCatalogue, occupancy, readCodeObject } = await source("codeobject");
 
-/** Kernels that may spill, with the reason. */
-const mayspill = [];
+/** Kernels that may spill, as "target name", with the reason. */
+const maySpill = [];
 
 const toolchain = findToolchain();
 const chosen = (all, given) => (given ? given.split(",") : all);
@@ -33,7 +33,7 @@ function checkAmd(file, arch, path) {
   for (const problem of compareWithCatalogue(found, expected)) problems.push(`${arch} ${file}: ${problem}`);
   for (const kernel of found) {
     const spills = kernel.vgprSpills + kernel.sgprSpills;
-    if (kernel.vgprSpills > 0 && !mayspill.some((pattern) => pattern.test(kernel.name))) {
+    if (kernel.vgprSpills > 0 && !maySpill.some((pattern) => pattern.test(`${arch} ${kernel.name}`))) {
       problems.push(`${arch} ${file}: ${kernel.name} spills ${kernel.vgprSpills} vector registers`);
     }
     rows.push([

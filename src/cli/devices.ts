@@ -83,7 +83,9 @@ function format({ name, ...cpu }: CpuFacts, platforms: readonly PlatformFacts[],
     for (const device of facts.devices) lines.push(device.name, ...rows(describeGpu(device, facts)));
     if (!isAbsent(facts)) continue;
     const why = facts.problem ?? `${facts.library} finds ${noDevice}`;
-    lines.push(`no ${titles[facts.platform]}: ${why}${facts.code ? ` [${facts.code}]` : ""}`);
+    lines.push(
+      `${facts.devices.length === 0 ? "no " : ""}${titles[facts.platform]}: ${why}${facts.code ? ` [${facts.code}]` : ""}`,
+    );
   }
   const state = cache.problem === undefined ? "writable" : `not writable: ${cache.problem}`;
   const damaged = cache.damaged > 0 ? `, ${cache.damaged} damaged` : "";

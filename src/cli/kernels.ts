@@ -44,7 +44,10 @@ const formatArg = ({ name, kind }: Arg): string => {
   return kind === "size" ? name : `${name}:${kind}`;
 };
 
-function format(families: readonly Family[], total: Readonly<Record<string, number>>): string[] {
+function format(
+  families: readonly Family[],
+  total: Readonly<Record<"families" | "programs" | "kernels", number>>,
+): string[] {
   const lines: string[] = [];
   let file = "";
   for (const family of families) {
@@ -55,7 +58,7 @@ function format(families: readonly Family[], total: Readonly<Record<string, numb
     lines.push(`  ${family.pattern}  ${family.kernels.length} kernels: ${family.units.join(" ")}`);
     lines.push(`    (${family.args.map(formatArg).join(", ")})`);
   }
-  lines.push(`${total["kernels"]} kernels of ${total["families"]} families in ${total["programs"]} programs`);
+  lines.push(`${total.kernels} kernels of ${total.families} families in ${total.programs} programs`);
   lines.push("Arguments: name* is a pointer, name a 64-bit size or stride, T the kernel's dtype.");
   return lines;
 }

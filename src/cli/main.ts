@@ -27,10 +27,10 @@ const commands = [
   benchCommand(),
   inspectCommand(),
   quantizeCommand(),
+  verifyCommand(),
   devicesCommand(),
   kernelsCommand(),
   doctorCommand(),
-  verifyCommand(),
 ];
 for (const command of commands) program.addCommand(command.exitOverride());
 

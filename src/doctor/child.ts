@@ -34,6 +34,7 @@ const defaultEntry = fileURLToPath(new URL("child-main.js", import.meta.url));
 /** How much of the end of what a child prints is kept to explain its death. */
 const KEPT_OUTPUT = 2000;
 const SHOWN_LINES = 4;
+const CLOSING_MS = 5000;
 
 export class Child {
   readonly #options: ChildOptions;
@@ -95,10 +96,14 @@ export class Child {
     });
   }
 
-  /** Lets it end by itself. */
+  /** Lets it end by itself; one whose libraries hang at the end is ended. */
   close(): void {
-    if (this.#process?.connected) this.#process.disconnect();
+    const child = this.#process;
     this.#process = undefined;
+    if (!child) return;
+    if (child.connected) child.disconnect();
+    const timer = setTimeout(() => child.kill("SIGKILL"), CLOSING_MS).unref();
+    child.once("close", () => clearTimeout(timer));
   }
 
   kill(): void {

@@ -84,7 +84,7 @@ interface Part {
 class Visit {
   readonly #options: DoctorOptions;
   readonly #child: ChildOptions;
-  readonly #env: Record<string, string> = {};
+  readonly #env: { WICK_CACHE?: string } = {};
   readonly #sections: Section[] = [];
   readonly #platforms: PlatformFacts[] = [];
   readonly #hardware: Partial<Record<GpuVendor, Hardware>> = {};
@@ -164,7 +164,7 @@ class Visit {
     const contents = `${cache.folder}: ${cache.entries} entries, ${formatBytes(cache.bytes)}`;
     if (cache.problem !== undefined) {
       this.#standIn = mkdtempSync(join(tmpdir(), "wick-doctor-"));
-      this.#env["WICK_CACHE"] = this.#standIn;
+      this.#env.WICK_CACHE = this.#standIn;
       return {
         checks: [{ name: "folder", verdict: "problem", detail: `${contents}; cannot be written: ${cache.problem}` }],
         advice: [

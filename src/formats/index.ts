@@ -22,4 +22,4 @@ export {
 } from "./safetensors.ts";
 export type { ForeignDType, SafetensorsInfo } from "./safetensors-header.ts";
 export { type LoadOptions, type LoadProgress, loadSafetensors, openSafetensors } from "./safetensors-sharded.ts";
-export { openWeights, type WeightsFile, type WeightsTensor } from "./weights-file.ts";
+export { isGguf, openWeights, type WeightsFile, type WeightsTensor } from "./weights-file.ts";

@@ -37,7 +37,8 @@ export async function openWeights(path: string): Promise<WeightsFile> {
   return (await isGguf(path)) ? openGguf(path) : openSafe(path);
 }
 
-async function isGguf(path: string): Promise<boolean> {
+/** Whether it is a file that is named or starts like one. */
+export async function isGguf(path: string): Promise<boolean> {
   if (path.toLowerCase().endsWith(".gguf")) return true;
   const isFile = await stat(path).then(
     (found) => found.isFile(),

@@ -77,3 +77,6 @@ export interface ModelConfig {
 
 /** Methods of `Tensor`. */
 export type Activation = "silu" | "gelu" | "geluErf" | "relu";
+
+/** A window as long as the context is none, and would cost a cache of its size. */
+export const usefulWindow = (window: number, contextLength: number): number => (window < contextLength ? window : 0);

@@ -2,7 +2,7 @@
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { type Architecture, architectureNamed, traits } from "./architectures.ts";
-import type { Activation, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+import { type Activation, type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "./config.ts";
 import { JsonFields } from "./json-fields.ts";
 
 /** `generation` is generation_config.json, whose end-of-text tokens go before the config's. */
@@ -38,7 +38,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     rope: parseRope(fields, trait, headDim, contextLength),
     attentionScale: 1 / Math.sqrt(trait.queryScalar ? fields.positive("query_pre_attn_scalar") : headDim),
     attentionSoftcap: fields.positiveOr("attn_logit_softcapping", 0),
-    windows: parseWindows(fields, trait, layers),
+    windows: parseWindows(fields, trait, layers).map((window) => usefulWindow(window, contextLength)),
     logitSoftcap: fields.positiveOr("final_logit_softcapping", 0),
     embeddingScale: trait.scaledEmbeddings ? Math.sqrt(hiddenSize) : 1,
     tiedEmbeddings: fields.flagOr("tie_word_embeddings", trait.tiedByDefault),

@@ -1,12 +1,14 @@
 /** A model as Hugging Face lays it out: config.json, safetensors, tokenizer.json, and what belongs to them. */
 import { join } from "node:path";
 import { fail } from "../core/errors.ts";
+import { openWeights } from "../formats/index.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import type { ModelConfig } from "./config.ts";
+import { FileWeights } from "./file-weights.ts";
 import { parseHuggingFaceConfig } from "./hugging-face-config.ts";
+import { huggingFaceNames } from "./hugging-face-names.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "./json-fields.ts";
 import type { ModelSource } from "./load.ts";
-import { SafetensorsWeights } from "./safetensors-weights.ts";
 import { specialToken, Tokenizer } from "./tokenizer.ts";
 
 export async function openHuggingFaceFolder(folder: string): Promise<ModelSource> {
@@ -26,7 +28,7 @@ export async function openHuggingFaceFolder(folder: string): Promise<ModelSource
     config,
     tokenizer: await readTokenizer(folder, tokenizerConfig, config),
     chatTemplate: await readChatTemplate(folder, tokenizerConfig),
-    openWeights: (options) => SafetensorsWeights.open(folder, config, options),
+    openWeights: async (options) => new FileWeights(await openWeights(folder), config, huggingFaceNames, options),
   };
 }
 

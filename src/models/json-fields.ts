@@ -7,8 +7,12 @@ export class JsonFields {
   /** Opens the error messages. */
   readonly source: string;
 
-  constructor(values: unknown, source: string) {
+  /** Put before the names in messages. */
+  readonly #prefix: string;
+
+  constructor(values: unknown, source: string, prefix = "") {
     this.source = source;
+    this.#prefix = prefix;
     if (typeof values !== "object" || values === null || Array.isArray(values)) {
       fail("InvalidFile", `${source} must be a JSON object, not ${describe(values)}`);
     }
@@ -54,6 +58,32 @@ export class JsonFields {
     return this.#field(name, is, `${length} positive numbers`);
   }
 
+  textList(name: string): readonly string[] {
+    const is = (v: unknown): v is string[] => Array.isArray(v) && v.every((s) => typeof s === "string");
+    return this.#field(name, is, "strings");
+  }
+
+  /** `length` numbers, in a plain or a typed array. */
+  numbers(name: string, length: number): ArrayLike<number> {
+    const is = (v: unknown): v is ArrayLike<number> =>
+      (Array.isArray(v) || ArrayBuffer.isView(v)) && (v as ArrayLike<unknown> & object as number[]).length === length;
+    return this.#field(name, is, `${length} numbers`);
+  }
+
+  /** A count, or the same one for each of `length` layers. */
+  uniformCount(name: string, length: number): number {
+    const value = this.values[name];
+    if (!ArrayBuffer.isView(value) && !Array.isArray(value)) return this.count(name);
+    const [first, ...others] = Array.from(this.numbers(name, length));
+    if (!isCount(1)(first) || others.some((n) => n !== first)) {
+      fail(
+        "InvalidFile",
+        `${this.source}: ${this.#prefix}${name} differs from layer to layer; models with layers alike are run`,
+      );
+    }
+    return first;
+  }
+
   texts(name: string, length: number): string[] {
     const is = (v: unknown): v is string[] =>
       Array.isArray(v) && v.length === length && v.every((s) => typeof s === "string");
@@ -71,9 +101,18 @@ export class JsonFields {
     return this.has(name) ? new JsonFields(this.values[name], `${this.source}: ${name}`) : undefined;
   }
 
+  /** The fields whose names start with `prefix`, without it; messages have it. */
+  under(prefix: string): JsonFields {
+    const own = Object.entries(this.values).filter(([name]) => name.startsWith(prefix));
+    const values = Object.fromEntries(own.map(([name, value]) => [name.slice(prefix.length), value]));
+    return new JsonFields(values, this.source, prefix);
+  }
+
   #field<T>(name: string, is: (v: unknown) => v is T, what: string): T {
     const value = Object.hasOwn(this.values, name) ? this.values[name] : undefined;
-    return is(value) ? value : fail("InvalidFile", `${this.source}: ${name} must be ${what}, ${found(value)}`);
+    return is(value)
+      ? value
+      : fail("InvalidFile", `${this.source}: ${this.#prefix}${name} must be ${what}, ${found(value)}`);
   }
 }
 
@@ -82,7 +121,11 @@ const isCount =
   (least: number) =>
   (v: unknown): v is number =>
     Number.isSafeInteger(v) && (v as number) >= least;
-const describe = (v: unknown): string => (JSON.stringify(v) ?? "nothing").slice(0, 80);
+const describe = (v: unknown): string => {
+  const some = ArrayBuffer.isView(v) ? Array.from((v as Uint8Array).subarray(0, 80)) : v;
+  const text = JSON.stringify(some, (_, value: unknown) => (typeof value === "bigint" ? `${value}` : value));
+  return (text ?? "nothing").slice(0, 80);
+};
 const found = (v: unknown): string => (v === undefined ? "but it is missing" : `not ${describe(v)}`);
 
 /** The file's JSON, or undefined where there is no such file. */

@@ -3,9 +3,10 @@ import { stat } from "node:fs/promises";
 import { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import type { LoadProgress } from "../formats/index.ts";
+import { isGguf, type LoadProgress } from "../formats/index.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import type { ModelConfig } from "./config.ts";
+import { openGgufModel } from "./gguf-model.ts";
 import { openHuggingFaceFolder } from "./hugging-face-folder.ts";
 import { Model } from "./model.ts";
 import type { Tokenizer } from "./tokenizer.ts";
@@ -42,7 +43,10 @@ export interface WeightsOptions {
   readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
 }
 
-/** Loads a Hugging Face folder: config.json, one or more safetensors, and tokenizer.json where there is one. */
+/**
+ * Loads a GGUF file, or a Hugging Face folder: config.json, one or more safetensors, and tokenizer.json where there is
+ * one.
+ */
 export async function loadModel(path: string, options: LoadModelOptions = {}): Promise<Model> {
   const { signal, onProgress, chatTemplate } = options;
   signal?.throwIfAborted();
@@ -61,8 +65,9 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
 /** Reads everything but the weights. */
 export async function openModel(path: string): Promise<ModelSource> {
   const found = await stat(path).catch((cause: Error) =>
-    fail("InvalidFile", `${path} cannot be opened: ${cause.message}; name a model's folder`, { cause }),
+    fail("InvalidFile", `${path} cannot be opened: ${cause.message}; name a model's folder or GGUF file`, { cause }),
   );
   if (found.isDirectory()) return openHuggingFaceFolder(path);
-  return fail("InvalidFile", `${path} is no model; name a folder with config.json and safetensors`);
+  if (await isGguf(path)) return openGgufModel(path);
+  return fail("InvalidFile", `${path} is no model; name a GGUF file, or a folder with config.json and safetensors`);
 }

@@ -481,9 +481,9 @@ const families: readonly Family[] = [
   },
 ];
 
-/** A thread turns a vector of pairs (two sides of 16 bytes) in four heads; short of four, threads do less. */
+/** A thread turns two vectors of pairs: two sides of 16 bytes each. */
 function ropeBlocks(elements: number, type: DType): Launch {
-  return perThread(elements, (4 * 32) / sizeOf(type));
+  return perThread(elements, (2 * 32) / sizeOf(type));
 }
 
 /** Several short rows per block, a warp each; or a block per row. */
@@ -508,12 +508,11 @@ export interface RowPlan {
   readonly suffix: "" | "_wide";
 }
 
-/** Threads per row of softmax and norms: as many as keep the row in registers, 16 elements each (8 of f64; 16 bytes in the wide kernels). */
+/** Threads per row of softmax and norms: as many as keep the row in registers, 64 bytes each (16 in the wide kernels). */
 export function planWholeRows(columns: number, type: DType): RowPlan {
   const bytes = Math.max(1, columns * sizeOf(type));
   const threads = (each: number): number => 2 ** Math.ceil(Math.log2(bytes / each));
-  const kept = sizeOf(type) === 2 ? 32 : 64;
-  if (threads(kept) <= BLOCK) return { threads: Math.max(32, threads(kept)), suffix: "" };
+  if (threads(64) <= BLOCK) return { threads: Math.max(32, threads(64)), suffix: "" };
   return { threads: Math.min(1024, Math.max(512, threads(16))), suffix: "_wide" };
 }
 

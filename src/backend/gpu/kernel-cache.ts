@@ -90,7 +90,7 @@ export class KernelCache {
     } catch (error) {
       // A folder that cannot be written costs time at the next start, nothing else.
       this.#problem = error instanceof Error ? error.message : String(error);
-      rmSync(temporary, { force: true });
+      discard(temporary);
     }
   }
 
@@ -99,6 +99,15 @@ export class KernelCache {
       this.folder,
       `${digest(source, options.join("\0"), arch, compiler).toString("hex").slice(0, 40)}.${arch.split(":")[0]}`,
     );
+  }
+}
+
+/** Where nothing can be written, nothing can be removed either, and that is no news. */
+function discard(path: string): void {
+  try {
+    rmSync(path, { force: true });
+  } catch {
+    // The write's own error is kept.
   }
 }
 

@@ -4,7 +4,7 @@
  */
 import { f16ToF32x4 } from "./block";
 import {
-  blockBytes, hasMin, IQ4_NL, IQ4_XS, is, isSuper, MXFP4, offsetShift, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
+  hasMin, IQ4_NL, IQ4_XS, is, isSuper, MXFP4, offsetShift, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
 } from "./quant-types";
 
 /** Bits `shift` … of sixteen bytes; the mask drops what 16-bit shifts bring in from the neighbour. */
@@ -76,7 +76,7 @@ export function quants<T>(w: usize, half: i32, part: i32): v128 {
 /** An f16 in every lane. */
 // @ts-ignore: decorator
 @inline
-export function half4(at: usize): v128 {
+function half4(at: usize): v128 {
   return f16ToF32x4(i32x4.splat(<i32>load<u16>(at)));
 }
 

@@ -174,8 +174,9 @@ function fitRange(x: usize, w: usize, n: usize, top: f32, group: usize): void {
 /** The integers near the fitted scale and minimum with the least error, which is returned. */
 function roundRange(x: usize, n: usize, top: f32, most: f32, group: usize, d: f32, m: f32): f64 {
   const first = group * n;
-  const s = nearest(load<f32>(at(SCALE, group)) * inverseOf(d));
-  const b = nearest(load<f32>(at(MINIMUM, group)) * inverseOf(m));
+  // A scale that f16 rounded down would lead beyond the largest integer.
+  const s = min(most, nearest(load<f32>(at(SCALE, group)) * inverseOf(d)));
+  const b = min(most, nearest(load<f32>(at(MINIMUM, group)) * inverseOf(m)));
   let best: f64 = Infinity;
   store<i32>(at(SCALE_INT, group), 0);
   store<i32>(at(MINIMUM_INT, group), 0);
@@ -278,7 +279,7 @@ function fitSigned(x: usize, w: usize, levels: f32, group: usize): void {
 
 /** As `roundRange`. */
 function roundSigned(x: usize, levels: f32, most: f32, group: usize, d: f32): f64 {
-  const s = nearest(load<f32>(at(SCALE, group)) * inverseOf(d));
+  const s = max(-most, min(most - 1, nearest(load<f32>(at(SCALE, group)) * inverseOf(d))));
   let best: f64 = Infinity;
   store<i32>(at(SCALE_INT, group), 0);
   for (let i = max(-most, s - 1); i <= min(most - 1, s + 1); i++) {

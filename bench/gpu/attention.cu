@@ -1,0 +1,344 @@
+// Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels bench/gpu/attention.cu -o attention && ./attention
+// TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
+#define GPU_ONLY
+#define GPU_ONLY_bf16
+#define GPU_ONLY_f16
+#define GPU_ONLY_f32
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "attention.hip"
+#include "attention_decode.hip"
+
+#define CHECK(call) \
+  do { \
+    const cudaError_t code = (call); \
+    if (code != cudaSuccess) { \
+      std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code)); \
+      std::exit(1); \
+    } \
+  } while (0)
+
+using gpu::bf16;
+using gpu::f16;
+
+// Other plans for the same work, to see whether the choice in attention.hip is the best one.
+namespace gpu {
+#define VARIANT(name, T, D, Keys, KeepQ) \
+  KERNEL_BOUNDS(ATTENTION_BLOCK, name, ATTENTION_ARGUMENTS(T), u32 rows, u32 shared_bytes) { \
+    DYNAMIC_SHARED(T, tiles); \
+    prefill<Prefill<T, D, Keys, KeepQ>, T, false>(tiles, ATTENTION_GATHER(T)); \
+  }
+VARIANT(variant_128_32_kept, bf16, 128, 32, true)
+VARIANT(variant_128_32, bf16, 128, 32, false)
+VARIANT(variant_64_32_kept, bf16, 64, 32, true)
+VARIANT(variant_64_64, bf16, 64, 64, false)
+VARIANT(variant_64_128, bf16, 64, 128, false)
+}  // namespace gpu
+
+template <class T> __global__ void fill(T* x, size_t n, unsigned seed) {
+  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    float sum = 0;
+    for (unsigned k = 0; k < 4; k++) {
+      unsigned long long h = (i * 4 + k + 1) * 0x9e3779b97f4a7c15ull ^ (unsigned long long)seed * 0xbf58476d1ce4e5b9ull;
+      h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+      h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+      sum += (float)((h ^ (h >> 31)) >> 40) / (1 << 24) - 0.5f;
+    }
+    x[i] = gpu::narrow<T>(sum * 1.7320508f);
+  }
+}
+
+struct Problem {
+  int b, hq, hk, tq, tk, d;
+  bool causal;
+  int window;
+  float softcap;
+  bool mask;
+  const long long* lengths;
+};
+
+// One block per row; scores in dynamic shared memory.
+template <class T>
+__global__ void naive(Problem p, const T* q, const T* k, const T* v, const T* mask, float* out, float scale) {
+  extern __shared__ __align__(16) char naive_scores[];
+  float* s = (float*)naive_scores;
+  __shared__ float total, top;
+  const int row = blockIdx.x, t = row % p.tq, h = row / p.tq % p.hq, b = row / p.tq / p.hq, kv = b * p.hk + h / (p.hq / p.hk);
+  const int n = p.lengths ? (int)p.lengths[b] : p.tk, past = t + n - p.tq;
+  const int end = p.causal ? min(n, past + 1) : n, first = p.window ? max(0, past + 1 - p.window) : 0;
+  for (int j = first + threadIdx.x; j < end; j += blockDim.x) {
+    float x = 0;
+    for (int i = 0; i < p.d; i++) x += gpu::widen(q[(size_t)row * p.d + i]) * gpu::widen(k[((size_t)kv * p.tk + j) * p.d + i]);
+    x *= scale;
+    if (p.softcap != 0) x = tanhf(x / p.softcap) * p.softcap;
+    if (p.mask) x += gpu::widen(mask[((size_t)b * p.tq + t) * p.tk + j]);
+    s[j] = x;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    top = -INFINITY, total = 0;
+    for (int j = first; j < end; j++) top = fmaxf(top, s[j]);
+    for (int j = first; j < end; j++) total += expf(s[j] - top);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < p.d; i += blockDim.x) {
+    float x = 0;
+    for (int j = first; j < end; j++) x += expf(s[j] - top) * gpu::widen(v[((size_t)kv * p.tk + j) * p.d + i]);
+    out[(size_t)row * p.d + i] = first < end ? x / total : 0;
+  }
+}
+
+static int head_dim(int d) { return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : 256; }
+// As in src/backend/gpu/attention-plan.ts, for mma.sync, or multiply-adds in f32.
+struct Plan { int rows, shared; };
+static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget) {
+  const int row = (D * bytes / 16 | 1) * 16, strips = bytes == 2 && D <= 128 ? 2 : 1;
+  int waves = 4;
+  const auto size = [&] {
+    const int q = waves * strips * 16 * row, kv = (bytes == 2 ? 2 : 1) * 2 * keys * row;
+    return keep ? std::max(q, kv) : q + kv;
+  };
+  while (keys > 16 && size() > budget) keys /= 2;
+  while (waves > 1 && size() > budget) waves /= 2;
+  return {waves * strips * 16, size()};
+}
+static Plan plan_decode(int bytes, int D, int budget) {
+  const int row = (D * bytes / 16 | 1) * 16, stages = (bytes == 2 ? 2 : 1) * 32 * row, fit = (budget - 16 * row) / stages;
+  const int waves = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+  return {waves * 32, 16 * row + waves * stages};
+}
+
+static int budget, multiprocessors;
+
+template <class T> struct Kernels;
+#define KERNELS(T) \
+  template <> struct Kernels<T> { \
+    static const void* prefill(int D, bool masked) { \
+      if (masked) return (const void*)(D == 64 ? attention_masked_64_##T : D == 96 ? attention_masked_96_##T : D == 128 ? attention_masked_128_##T : attention_masked_256_##T); \
+      return (const void*)(D == 64 ? attention_64_##T : D == 96 ? attention_96_##T : D == 128 ? attention_128_##T : attention_256_##T); \
+    } \
+    static const void* decode(int D, bool masked) { \
+      if (masked) return (const void*)(D == 64 ? attention_decode_masked_64_##T : D == 96 ? attention_decode_masked_96_##T : D == 128 ? attention_decode_masked_128_##T : attention_decode_masked_256_##T); \
+      return (const void*)(D == 64 ? attention_decode_64_##T : D == 96 ? attention_decode_96_##T : D == 128 ? attention_decode_128_##T : attention_decode_256_##T); \
+    } \
+    static const void* merge() { return (const void*)attention_merge_##T; } \
+  };
+using namespace gpu;
+KERNELS(bf16)
+KERNELS(f16)
+KERNELS(f32)
+
+template <class T> struct Run {
+  Problem p;
+  T *q, *k, *v, *mask, *out;
+  float* scratch = nullptr;
+  float scale;
+  unsigned long long sq, sk;
+  int splits = 1;
+
+  explicit Run(const Problem& problem) : p(problem), mask(nullptr), scale(1 / std::sqrt((float)problem.d)) {
+    sq = (size_t)p.b * p.hq * p.tq * p.d, sk = (size_t)p.b * p.hk * p.tk * p.d;
+    CHECK(cudaMalloc(&q, sq * sizeof(T)));
+    CHECK(cudaMalloc(&k, std::max(sk, 1ull) * sizeof(T)));
+    CHECK(cudaMalloc(&v, std::max(sk, 1ull) * sizeof(T)));
+    CHECK(cudaMalloc(&out, sq * sizeof(T)));
+    fill<<<1024, 256>>>(q, sq, 1);
+    fill<<<1024, 256>>>(k, sk, 2);
+    fill<<<1024, 256>>>(v, sk, 3);
+    CHECK(cudaMemset(out, 0x7f, sq * sizeof(T)));
+    if (p.mask) {
+      CHECK(cudaMalloc(&mask, (size_t)p.b * p.tq * p.tk * sizeof(T)));
+      fill<<<1024, 256>>>(mask, (size_t)p.b * p.tq * p.tk, 4);
+    }
+    CHECK(cudaGetLastError());
+  }
+  ~Run() {
+    for (void* x : {(void*)q, (void*)k, (void*)v, (void*)mask, (void*)out, (void*)scratch}) CHECK(cudaFree(x));
+  }
+  bool masked() const { return p.mask || p.softcap != 0; }
+
+  void launch(const void* kernel, unsigned grid, unsigned block, int shared, u32 x, u32 y, bool decode) {
+    size_t dims[] = {(size_t)p.b, (size_t)p.hq, (size_t)p.hk, (size_t)p.tq, (size_t)p.tk, (size_t)p.d};
+    const size_t qt = p.d, qh = qt * p.tq, qb = qh * p.hq, kt = p.d, kh = kt * p.tk, kb = kh * p.hk;
+    size_t strides[] = {qb, qh, qt, kb, kh, kt, kb, kh, kt, (size_t)p.tq * p.tk, 0, (size_t)p.tk, 1};
+    double numbers[] = {scale, p.softcap};
+    u32 causal = p.causal, parts = splits;
+    size_t window = p.window;
+    const long long* lengths = p.lengths;
+    std::vector<void*> args = {&q, &k, &v, &mask, &out, &lengths};
+    for (size_t& n : dims) args.push_back(&n);
+    for (size_t& n : strides) args.push_back(&n);
+    for (double& n : numbers) args.push_back(&n);
+    args.push_back(&causal), args.push_back(&window);
+    if (decode) args.push_back(&scratch), args.push_back(&parts);
+    args.push_back(&x), args.push_back(&y);
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    CHECK(cudaLaunchKernel(kernel, dim3(grid), dim3(block), args.data(), shared, 0));
+  }
+  void prefill(const void* kernel, int keys, bool keep) {
+    const Plan plan = plan_prefill(sizeof(T), head_dim(p.d), keys, keep, budget);
+    launch(kernel, (unsigned)(p.b * p.hq * ((p.tq + plan.rows - 1) / plan.rows)), 128, plan.shared, plan.rows, plan.shared, false);
+  }
+  void prefill() {
+    const int D = head_dim(p.d);
+    prefill(Kernels<T>::prefill(D, masked()), sizeof(T) == 2 && D <= 128 ? 64 : 32, sizeof(T) == 2 && D <= 64);
+  }
+  void decode(int parts) {
+    const Plan plan = plan_decode(sizeof(T), head_dim(p.d), budget);
+    const unsigned blocks = p.b * p.hk * ((p.hq / p.hk * p.tq + 15) / 16);
+    const size_t rows = (size_t)p.b * p.hq * p.tq;
+    splits = parts ? parts : std::max(1, std::min((p.tk + 255) / 256, (int)(3 * multiprocessors / blocks)));
+    if (splits > 1 && !scratch) CHECK(cudaMalloc(&scratch, rows * 64 * (p.d + 2) * sizeof(float)));
+    launch(Kernels<T>::decode(head_dim(p.d), masked()), blocks * splits, plan.rows, plan.shared, plan.rows, plan.shared, true);
+    if (splits == 1) return;
+    size_t r = rows, s = splits, d = p.d;
+    void* args[] = {&scratch, &out, &r, &s, &d};
+    CHECK(cudaLaunchKernel(Kernels<T>::merge(), dim3((unsigned)((rows + 3) / 4)), dim3(128), args, 0, 0));
+  }
+  // ‖out − ref‖ / ‖ref‖, NaN where they differ in being finite.
+  double error() {
+    float* reference;
+    CHECK(cudaMalloc(&reference, sq * sizeof(float)));
+    CHECK(cudaFuncSetAttribute(naive<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    naive<T><<<(unsigned)(p.b * p.hq * p.tq), 128, (p.tk + 1) * 4>>>(p, q, k, v, mask, reference, scale);
+    CHECK(cudaDeviceSynchronize());
+    std::vector<float> want(sq);
+    std::vector<T> got(sq);
+    CHECK(cudaMemcpy(want.data(), reference, sq * 4, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(got.data(), out, sq * sizeof(T), cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(reference));
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < sq; i++) {
+      double x;
+      if constexpr (std::is_same<T, f32>::value) x = got[i];
+      else if constexpr (std::is_same<T, bf16>::value) {
+        const unsigned bits = (unsigned)got[i].bits << 16;
+        float y;
+        std::memcpy(&y, &bits, 4);
+        x = y;
+      } else {
+        const int e = got[i].bits >> 10 & 31, m = got[i].bits & 1023;
+        x = (got[i].bits >> 15 ? -1 : 1) * (e == 31 ? NAN : e ? std::ldexp(1024 + m, e - 25) : std::ldexp(m, -24));
+      }
+      difference += (x - want[i]) * (x - want[i]), norm += (double)want[i] * want[i];
+    }
+    return std::sqrt(difference / norm);
+  }
+};
+
+template <class F> static double milliseconds(F f, int repeats) {
+  std::vector<float> times;
+  cudaEvent_t start, stop;
+  CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&stop));
+  f();
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < repeats; i++) {
+    CHECK(cudaEventRecord(start));
+    f();
+    CHECK(cudaEventRecord(stop));
+    CHECK(cudaEventSynchronize(stop));
+    times.push_back(0);
+    CHECK(cudaEventElapsedTime(&times.back(), start, stop));
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+static bool failed = false;
+template <class T> static void check(const char* name, const Problem& p, double limit) {
+  double errors[3];
+  {
+    Run<T> run(p);
+    run.prefill();
+    errors[0] = run.error();
+  }
+  for (int parts : {1, 3}) {
+    Run<T> run(p);
+    run.decode(parts);
+    errors[parts == 1 ? 1 : 2] = run.error();
+  }
+  const bool bad = !(errors[0] < limit && errors[1] < limit && errors[2] < limit);
+  failed = failed || bad;
+  std::printf("%-4s b %d h %d/%d tq %d tk %d d %3d%s%s%s%s%s: prefill %.1e decode %.1e in parts %.1e%s\n", name, p.b, p.hq, p.hk, p.tq,
+              p.tk, p.d, p.causal ? " causal" : "", p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.mask ? " mask" : "",
+              p.lengths ? " lengths" : "", errors[0], errors[1], errors[2], bad ? "  WRONG" : "");
+}
+template <class T> static void check_all(const char* name, double limit, const long long* lengths) {
+  for (int d : {32, 64, 80, 96, 128, 256}) {
+    check<T>(name, {2, 8, 2, 300, 300, d, false, 0, 0, false, nullptr}, limit);
+    check<T>(name, {2, 8, 2, 257, 411, d, true, 0, 0, false, nullptr}, limit);
+    check<T>(name, {2, 4, 4, 130, 1000, d, true, 100, 0, false, nullptr}, limit);
+    check<T>(name, {2, 4, 1, 70, 333, d, true, 0, 5, true, lengths}, limit);
+    check<T>(name, {2, 8, 2, 3, 1999, d, true, 0, 0, false, lengths}, limit);
+  }
+}
+
+static double flops(const Problem& p) { return (p.causal ? 2.0 : 4.0) * p.b * p.hq * (double)p.tq * p.tk * p.d; }
+template <class T> static void time_prefill(const char* name, const Problem& p, int repeats) {
+  Run<T> run(p);
+  const double ms = milliseconds([&] { run.prefill(); }, repeats);
+  std::printf("prefill %s %dx%d/%dx%dx%d%s: %.3f ms, %.0f TFLOP/s\n", name, p.b, p.hq, p.hk, p.tq, p.d, p.causal ? " causal" : "", ms,
+              flops(p) / ms / 1e9);
+}
+static void time_variant(const char* name, const void* kernel, int keys, bool keep, const Problem& p) {
+  Run<bf16> run(p);
+  const double ms = milliseconds([&] { run.prefill(kernel, keys, keep); }, 20);
+  std::printf("  variant %s: %.3f ms, %.0f TFLOP/s\n", name, ms, flops(p) / ms / 1e9);
+}
+template <class T> static void time_decode(const char* name, const Problem& p, std::vector<int> parts) {
+  Run<T> run(p);
+  for (int n : parts) {
+    const double ms = milliseconds([&] { run.decode(n); }, 50);
+    std::printf("decode %s %dx%d/%d, %d queries, kv %d, d %d, %d parts: %.1f us, %.2f TB/s\n", name, p.b, p.hq, p.hk, p.tq, p.tk, p.d,
+                run.splits, ms * 1e3, 2.0 * run.sk * sizeof(T) / ms / 1e9);
+  }
+}
+
+int main() {
+  cudaDeviceProp device;
+  CHECK(cudaGetDeviceProperties(&device, 0));
+  budget = (int)device.sharedMemPerBlockOptin, multiprocessors = device.multiProcessorCount;
+  std::printf("%s, %d multiprocessors, %d bytes of shared memory per block\n", device.name, multiprocessors, budget);
+  long long* lengths;
+  const long long values[] = {200, 333};
+  CHECK(cudaMalloc(&lengths, sizeof values));
+  CHECK(cudaMemcpy(lengths, values, sizeof values, cudaMemcpyHostToDevice));
+  check_all<bf16>("bf16", 6e-3, lengths);
+  check_all<f16>("f16", 1e-3, lengths);
+  check_all<f32>("f32", 1e-5, lengths);
+  const Problem d128{4, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr};
+  const Problem d64{4, 32, 8, 4096, 4096, 64, true, 0, 0, false, nullptr};
+  time_prefill<bf16>("bf16", d128, 20);
+  time_variant("32 keys, queries in registers", (const void*)variant_128_32_kept, 32, true, d128);
+  time_variant("32 keys", (const void*)variant_128_32, 32, false, d128);
+  time_prefill<bf16>("bf16", d64, 20);
+  time_variant("32 keys, queries in registers", (const void*)variant_64_32_kept, 32, true, d64);
+  time_variant("64 keys", (const void*)variant_64_64, 64, false, d64);
+  time_variant("128 keys", (const void*)variant_64_128, 128, false, d64);
+  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, false, nullptr}, 20);
+  time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 0, 0, false, nullptr}, 10);
+  time_prefill<bf16>("bf16", {1, 32, 32, 65536, 65536, 128, true, 0, 0, false, nullptr}, 2);
+  time_prefill<f16>("f16", d128, 20);
+  time_prefill<bf16>("bf16", {4, 16, 4, 4096, 4096, 256, true, 0, 0, false, nullptr}, 10);
+  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 96, true, 0, 0, false, nullptr}, 10);
+  time_prefill<bf16>("bf16 mask", {4, 32, 8, 2048, 2048, 128, true, 0, 0, true, nullptr}, 10);
+  time_prefill<f32>("f32", {1, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr}, 5);
+  time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr}, {0, 2, 4, 8, 16});
+  time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 64, false, 0, 0, false, nullptr}, {0, 4, 12});
+  time_decode<bf16>("bf16", {32, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr}, {0, 2});
+  time_decode<bf16>("bf16", {8, 32, 8, 4, 8192, 128, true, 0, 0, false, nullptr}, {0});
+  time_decode<bf16>("bf16", {1, 32, 8, 1, 32768, 128, false, 0, 0, false, nullptr}, {0});
+  time_decode<f32>("f32", {8, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr}, {0});
+  std::printf(failed ? "WRONG RESULTS above\n" : "all results right\n");
+  return failed;
+}

@@ -1,0 +1,152 @@
+/** `wick devices` and `wick kernels`: on this machine, on the simulator and on installations that are broken. */
+import { writeFileSync } from "node:fs";
+import { afterEach, beforeAll, describe, expect, it, vi } from "vitest";
+import { kernels } from "../src/backend/gpu/catalogue.ts";
+import { devicesCommand } from "../src/cli/devices.ts";
+import { kernelsCommand } from "../src/cli/kernels.ts";
+import { buildPackage, type Package, sim, stubLibrary, stubs } from "./built-package.ts";
+import { temporaryFolder } from "./temporary-folder.ts";
+
+interface Listing {
+  readonly devices: { name: string }[];
+  readonly absent: { platform: string; code?: string; problem: string }[];
+  readonly kernelCache: { folder: string; writable: boolean; problem?: string };
+}
+
+const at = temporaryFolder();
+let built: Package;
+beforeAll(async () => {
+  built = await buildPackage(at());
+}, 60_000);
+afterEach(() => vi.unstubAllEnvs());
+
+/** Runs a command in this process; its children are of the built package. */
+async function printed(command: ReturnType<typeof devicesCommand>, ...args: string[]): Promise<string> {
+  const log = vi.spyOn(console, "log").mockImplementation(() => {});
+  try {
+    await command.exitOverride().parseAsync(args, { from: "user" });
+    return log.mock.calls.map((call) => String(call[0])).join("\n");
+  } finally {
+    log.mockRestore();
+  }
+}
+const devices = (...args: string[]): Promise<string> => printed(devicesCommand({ entry: built.entry }), ...args);
+const listing = async (...args: string[]): Promise<Listing> => JSON.parse(await devices("--json", ...args)) as Listing;
+
+describe("wick devices", () => {
+  it("shows the simulated devices on demand", async () => {
+    const text = await devices("--sim");
+    expect(text).toMatch(/^sim:32\n +product +Wick simulator.*\n +arch +gfx1100, wave 32, \d+ multi/m);
+    expect(text).toMatch(/^sim:64\n(.*\n)* +arch +gfx90a\S*, wave 64/m);
+    expect(text).toMatch(
+      / +memory +2\.0 GiB, [\d.]+ [GM]iB free\n +driver +[\d.]+, runtime [\d.]+ \(\/.*libamdhip64_sim/,
+    );
+    expect(text).toMatch(/ +compiler +hiprtc [\d.]+ \(\/.*\n +BLAS +rocBLAS [\d.]+\S* \(\/.*\n +MIOpen +not used/);
+    expect(text).toMatch(/^kernel cache \/.*: \d+ programs, .*B, writable$/m);
+    const { devices: found } = await listing("--sim");
+    expect(found.map((d) => d.name)).toEqual(expect.arrayContaining(["cpu", "sim:32", "sim:64"]));
+    expect(found.find((d) => d.name === "sim:64")).toMatchObject({
+      waveSize: 64,
+      totalBytes: 2 ** 31,
+      compiles: true,
+      blas: { path: sim.rocblas },
+    });
+  });
+
+  it("runs as a program, and shows no simulator unasked", async () => {
+    const { code, out, err } = await built.wick(["devices"], { WICK_HIP_LIBRARY: "/nonexistent" });
+    expect([code, err]).toEqual([0, ""]);
+    expect(out).toMatch(/^cpu\n +processor/);
+    expect(out).toContain("no AMD ROCm: WICK_HIP_LIBRARY=/nonexistent cannot be loaded as the HIP runtime");
+    expect(out).not.toContain("sim:");
+  });
+
+  it("lists devices of the library that the environment names, and says when no BLAS is used", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_BLAS", "none");
+    const found = (await listing()).devices.filter((d) => d.name.startsWith("rocm"));
+    expect(found).toMatchObject([
+      { name: "rocm:0", arch: "gfx1100", library: sim.hip, blas: { problem: "turned off by WICK_BLAS=none" } },
+      { name: "rocm:1", waveSize: 64 },
+    ]);
+  });
+
+  it("tells a library without devices from one that is missing", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_SIM_DEVICES", "0");
+    expect(await devices()).toContain(`no AMD ROCm: ${sim.hip} finds no device`);
+    expect((await listing()).absent).toContainEqual({ platform: "rocm", library: sim.hip, problem: "no device" });
+  });
+
+  it.each([
+    ["missing", (path: string) => path, "LibraryNotFound", /WICK_HIP_LIBRARY=.* cannot be loaded/],
+    [
+      "broken",
+      (path: string) => {
+        writeFileSync(path, "not a library");
+        return path;
+      },
+      "LibraryNotFound",
+      /WICK_HIP_LIBRARY=.* cannot be loaded.*unset WICK_HIP_LIBRARY/,
+    ],
+    [
+      "too old",
+      (path: string) => stubLibrary(path, stubs.tooOld, false),
+      "LibraryNotFound",
+      /lacks hipDriverGetVersion.*too old/,
+    ],
+    [
+      "crashing",
+      (path: string) => stubLibrary(path, stubs.crashing),
+      undefined,
+      /its libraries crashed with SIGABRT while counting devices/,
+    ],
+    [
+      "ending the process",
+      (path: string) => stubLibrary(path, stubs.ending),
+      undefined,
+      /ended with exit code 7 while counting devices; it printed last: LLVM ERROR: no$/,
+    ],
+  ])("survives a library that is %s", async (kind, make, code, problem) => {
+    vi.stubEnv("WICK_HIP_LIBRARY", make(at(`lib${kind.replaceAll(" ", "-")}.so`)));
+    const { absent, devices: found } = await listing();
+    const rocm = absent.find((a) => a.platform === "rocm")!;
+    expect(rocm.code).toBe(code);
+    expect(rocm.problem).toMatch(problem);
+    expect(found[0]).toMatchObject({ name: "cpu" });
+  });
+
+  it("keeps what was found before a later library crashed", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas-crashing.so"), stubs.crashingBlas));
+    const text = await devices();
+    expect(text).toMatch(/^rocm:0\n +product +Wick simulator/m);
+    expect(text).toMatch(/^AMD ROCm: its libraries crashed with SIGABRT while opening rocBLAS on rocm:0$/m);
+  });
+
+  it("says when the kernel cache cannot be written", async () => {
+    writeFileSync(at("file"), "");
+    vi.stubEnv("WICK_CACHE", at("file/kernels"));
+    expect(await devices()).toMatch(/kernel cache .*file\/kernels: 0 programs, 0 B, not writable: (ENOTDIR|EEXIST)/);
+    expect((await listing()).kernelCache).toMatchObject({ writable: false, problem: expect.stringContaining("file") });
+  });
+});
+
+describe("wick kernels", () => {
+  it("prints every family with its dtypes and arguments", async () => {
+    const text = await printed(kernelsCommand());
+    expect(text).toMatch(/^kernels\/affine\.hip\n +affine_\{T\} +9 kernels: bf16 f16 f32/m);
+    expect(text).toContain("(numel, num_dims, info*, inp*, out*, mul:T, add:T)");
+    expect(text).toMatch(new RegExp(`^${kernels.size} kernels of \\d+ families in \\d+ programs$`, "m"));
+  });
+
+  it("names every kernel once in JSON", async () => {
+    const listed = JSON.parse(await printed(kernelsCommand(), "--json")) as {
+      kernels: number;
+      catalogue: { kernels: string[]; args: object[] }[];
+    };
+    expect(listed.kernels).toBe(kernels.size);
+    expect(listed.catalogue.flatMap((family) => family.kernels).sort()).toEqual([...kernels.keys()].sort());
+    expect(listed.catalogue[0]!.args[0]).toEqual({ name: "numel", kind: "size" });
+  });
+});

@@ -1,0 +1,195 @@
+import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { compileAmd, findToolchain } from "../scripts/kernels/compile.mjs";
+import { argBytes, type Kernel, kernelFiles, kernelNamed, kernels } from "../src/backend/gpu/catalogue.ts";
+import { compareWithCatalogue, occupancy, readCodeObject } from "../src/backend/gpu/codeobject.ts";
+
+const preprocessor = ["g++", "clang++", "clang++-19"].find((name) => spawnSync(name, ["--version"]).status === 0);
+const toolchain = findToolchain();
+
+const bytesOf: Readonly<Record<string, number>> = {
+  ...{ size_t: 8, u64: 8, i64: 8, f64: 8, u32: 4, i32: 4, f32: 4, i16: 2, bf16: 2, f16: 2, u8: 1, f8e4m3: 1 },
+};
+
+interface Definition {
+  readonly threads: number;
+  readonly args: readonly { readonly pointer: boolean; readonly bytes: number }[];
+}
+
+/** Every kernel that a file defines for AMD, read off its preprocessed text. */
+function definitions(file: string): Map<string, Definition> {
+  const flags = ["-E", "-P", "-x", "c++", "-std=c++17", "-D__HIP__", "-Ikernels"];
+  const { stdout, stderr, status } = spawnSync(preprocessor!, [...flags, `kernels/${file}.hip`], {
+    encoding: "utf8",
+    maxBuffer: 2 ** 28,
+  });
+  if (status !== 0) throw new Error(stderr);
+  const kernel =
+    /extern "C" __attribute__\(\(global(?:, amdgpu_flat_work_group_size\(1, ([\w *]+)\))?\)\)\s*void\s+(\w+)\(([^)]*)\)/g;
+  return new Map(
+    [...stdout.matchAll(kernel)].map(([, threads, name, args]) => [
+      name!,
+      {
+        threads: (threads ?? "1024").split("*").reduce((product, factor) => product * Number(factor), 1),
+        args: args!.split(",").map((text) => {
+          const pointer = text.includes("*");
+          return { pointer, bytes: pointer ? 8 : (bytesOf[text.trim().split(/\s+/)[0]!] ?? Number.NaN) };
+        }),
+      },
+    ]),
+  );
+}
+
+const ofFile = (file: string): Kernel[] => [...kernels.values()].filter((kernel) => kernel.file === file);
+
+describe.skipIf(!preprocessor)("The kernel sources and the catalogue agree", () => {
+  it.each(kernelFiles)("on names, arguments and block sizes of %s.hip", (file) => {
+    const defined = definitions(file);
+    expect([...defined.keys()].sort()).toEqual(
+      ofFile(file)
+        .map((kernel) => kernel.name)
+        .sort(),
+    );
+    for (const kernel of ofFile(file)) {
+      const { args, threads } = defined.get(kernel.name)!;
+      expect({ kernel: kernel.name, args }).toEqual({
+        kernel: kernel.name,
+        args: kernel.args.map((arg) => ({ pointer: arg.kind === "ptr", bytes: argBytes(kernel, arg) })),
+      });
+      expect(
+        kernel.launch(new Proxy({}, { get: (_, name) => (name === "block_size" ? 32 : 2048) })).block,
+      ).toBeLessThanOrEqual(threads);
+    }
+  });
+});
+
+describe.skipIf(!toolchain.amd)("Compiled AMD kernels", () => {
+  it.each(["gfx90a", "gfx1100"])("of affine.hip take the catalogue's arguments on %s", async (arch) => {
+    const found = readCodeObject(readFileSync(await compileAmd(toolchain.amd!, "affine", arch)));
+    expect(compareWithCatalogue(found, ofFile("affine"))).toEqual([]);
+    for (const kernel of found) {
+      expect(kernel).toMatchObject({ vgprSpills: 0, lds: 0, wave: arch === "gfx90a" ? 64 : 32, maxThreads: 256 });
+      expect(occupancy(arch, kernel)).toBeGreaterThanOrEqual(4);
+    }
+  });
+});
+
+describe("Launch shapes", () => {
+  it("stay within what every driver takes, from one element to very many", () => {
+    for (const kernel of kernels.values()) {
+      for (const size of [1, 33, 2 ** 11, 2 ** 20]) {
+        const small: Readonly<Record<string, number>> = {
+          block_size: 256,
+          row_threads: 32,
+          col_threads: 32,
+          pieces: 1,
+          blocks: 0,
+        };
+        const sizes = new Proxy({}, { get: (_, name) => small[String(name)] ?? (name === "ncols_pad" ? 2048 : size) });
+        const { grid, block, shared } = kernel.launch(sizes);
+        const at = `${kernel.name} at ${size}`;
+        expect(Number.isInteger(grid) && grid >= 1, at).toBe(true);
+        expect(block % 32 === 0 && block <= 1024, at).toBe(true);
+        expect(grid * block, at).toBeLessThan(2 ** 32);
+        expect(shared, at).toBeLessThanOrEqual(64 * 1024);
+      }
+    }
+  });
+
+  it("of an unknown kernel are an error that names it", () => {
+    expect(() => kernelNamed("uexp_u8")).toThrow("uexp_u8");
+  });
+});
+
+describe("The code object reader", () => {
+  const pad4 = (bytes: number[]): number[] => [...bytes, ...new Array<number>((4 - (bytes.length % 4)) % 4).fill(0)];
+  const u32 = (x: number): number[] => [x & 255, (x >> 8) & 255, (x >> 16) & 255, (x >> 24) & 255];
+  const str = (text: string): number[] => [0xa0 | text.length, ...Buffer.from(text)];
+  const str8 = (text: string): number[] => [0xd9, text.length, ...Buffer.from(text)];
+  const map = (...entries: number[][]): number[] => [0x80 | (entries.length / 2), ...entries.flat()];
+  const list = (...items: number[][]): number[] => [0xdc, 0, items.length, ...items.flat()];
+  const arg = (offset: number[], size: number, kind: string): number[] =>
+    map(str(".offset"), offset, str(".size"), [size], str8(".value_kind"), str(kind));
+
+  /** An ELF file of a header, one note section with the given contents, and its section header. */
+  function elf(metadata: number[], name = "AMDGPU"): Uint8Array {
+    const label = pad4([...Buffer.from(name), 0]);
+    const note = [...u32(name.length + 1), ...u32(metadata.length), ...u32(32), ...label, ...pad4(metadata)];
+    const bytes = new Uint8Array(64 + note.length + 64);
+    bytes.set([0x7f, 0x45, 0x4c, 0x46, 2, 1]);
+    bytes.set(note, 64);
+    const view = new DataView(bytes.buffer);
+    view.setBigUint64(40, BigInt(64 + note.length), true);
+    view.setUint16(58, 64, true);
+    view.setUint16(60, 1, true);
+    view.setUint32(64 + note.length + 4, 7, true);
+    view.setBigUint64(64 + note.length + 24, 64n, true);
+    view.setBigUint64(64 + note.length + 32, BigInt(note.length), true);
+    return bytes;
+  }
+  const kernel = (args: number[]): number[] =>
+    map(
+      str("amdhsa.kernels"),
+      list(
+        map(
+          str(".name"),
+          str("k"),
+          str(".args"),
+          args,
+          str8(".vgpr_count"),
+          [0xcd, 1, 4],
+          str("x"),
+          [0xc3],
+          str("y"),
+          [0xc0],
+        ),
+      ),
+      str("n"),
+      [0xff],
+    );
+
+  it("lists arguments and registers, without the hidden arguments", () => {
+    const args = list(
+      arg([0], 8, "global_buffer"),
+      arg([0xcc, 8], 4, "by_value"),
+      arg([16], 4, "hidden_block_count_x"),
+    );
+    expect(readCodeObject(elf(kernel(args)))).toMatchObject([
+      {
+        name: "k",
+        vgprs: 260,
+        args: [
+          { offset: 0, size: 8, pointer: true },
+          { offset: 8, size: 4, pointer: false },
+        ],
+      },
+    ]);
+  });
+
+  it("refuses what is not a code object", () => {
+    expect(() => readCodeObject(new Uint8Array(100))).toThrow("ELF");
+    expect(() => readCodeObject(elf(kernel(list()), "OTHER"))).toThrow("no AMDGPU metadata");
+    expect(() => readCodeObject(elf(kernel(list()).slice(0, 30)))).toThrow("ends in the middle");
+    expect(() => readCodeObject(elf([0xca, 0, 0, 0, 0]))).toThrow("0xca");
+    expect(() => readCodeObject(elf([1]))).toThrow("a map was expected");
+    expect(() => readCodeObject(elf(map(str("amdhsa.kernels"), [1])))).toThrow("a list was expected");
+  });
+
+  it("names every way in which a kernel and the catalogue differ", () => {
+    const expected = kernelNamed("affine_f32");
+    const [found] = readCodeObject(elf(kernel(list(arg([0], 8, "global_buffer")))));
+    const named = { ...found!, name: expected.name, maxThreads: 256 };
+    const layout = expected.args.map((a, i) => ({ offset: i * 8, size: 8, pointer: a.kind === "ptr" }));
+    expect(compareWithCatalogue([found!], [expected])).toEqual([
+      "k is compiled but not in the catalogue",
+      "affine_f32 is in the catalogue but not compiled",
+    ]);
+    expect(compareWithCatalogue([named], [expected])).toEqual(["affine_f32 takes 1 arguments, the catalogue has 7"]);
+    expect(compareWithCatalogue([{ ...named, args: layout, maxThreads: 128 }], [expected])).toEqual([
+      "affine_f32: mul is a value of 8 bytes at 40, the catalogue has a value of 4 bytes at 40",
+      "affine_f32: add is a value of 8 bytes at 48, the catalogue has a value of 4 bytes at 44",
+      "affine_f32 runs 256 threads, 128 are allowed",
+    ]);
+  });
+});
