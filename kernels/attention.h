@@ -46,22 +46,16 @@ template <class T> struct Attention {
         (f32)scale, (f32)softcap, causal, (u32)window \
   }
 
-// The keys that a query sees: first … end − 1, cut off at `limit` where a block has only a part of them.
+// The keys that query t sees: first(t) … end(t) − 1. Few numbers, as they stay in registers.
 struct Sight {
-  i32 length, shift, limit;
-  u32 causal, window;
-  GPU_METHOD i32 end(i32 t) const {
-    const i32 e = causal ? t + shift + 1 : length;
-    return e < limit ? e : limit;
-  }
-  GPU_METHOD i32 first(i32 t) const {
-    const i32 f = window ? t + shift + 1 - (i32)window : 0;
-    return f > 0 ? f : 0;
-  }
+  i32 limit, reach, back;
+  GPU_METHOD i32 end(i32 t) const { return t + reach < limit ? t + reach : limit; }
+  GPU_METHOD i32 first(i32 t) const { return t + back > 0 ? t + back : 0; }
 };
 template <class T> GPU_FN Sight sight_of(const Attention<T>& a, u32 b) {
-  const i32 n = a.length(b);
-  return Sight{n, n - (i32)a.tq, n, a.causal, a.window};
+  constexpr i32 FAR = 1 << 30;
+  const i32 length = a.length(b), shift = length - (i32)a.tq + 1;
+  return Sight{length, a.causal ? shift : FAR, a.window && a.window < FAR ? shift - (i32)a.window : -FAR};
 }
 
 // Row r of a group of heads that share keys: query r / group of head first_head + r % group.
@@ -107,39 +101,46 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   static constexpr bool ASYNC = tile_t<T>::ASYNC && !Turned;
   static constexpr int W = 16 / sizeof(T), PIECES = D / W, PAIR = Turned ? 2 : 1;
   // Rows that the threads move at once, or, where a row is longer, how often they go over each.
-  static constexpr int LINES = Threads / PIECES, TIMES = LINES ? 1 : PIECES / Threads;
-  static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : LINES ? (Count + LINES - 1) / LINES : Count * TIMES;
-  static_assert(LINES || PIECES % Threads == 0, "");
+  static constexpr int LINES = PIECES <= Threads ? Threads / PIECES : 1, TIMES = PIECES <= Threads ? 1 : PIECES / Threads;
+  static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : (Count + LINES - 1) / LINES * TIMES;
+  static_assert(PIECES <= Threads || PIECES % Threads == 0, "");
   static constexpr bool HOLD = !ASYNC && N * PAIR <= 8;
   Piece x[HOLD ? N * PAIR : 1];
 
   // In a turned tile pairs of rows lie side by side, and neighbouring threads take neighbouring pairs.
   GPU_FN u32 row(u32 thread, int i) {
-    return Turned ? (thread + i * Threads) % (Count / 2) * 2 : LINES ? thread / PIECES + i * LINES : i / TIMES;
+    return Turned ? (thread + i * Threads) % (Count / 2) * 2 : thread / PIECES + i / TIMES * LINES;
   }
   GPU_FN u32 piece(u32 thread, int i) {
-    return Turned ? (thread + i * Threads) / (Count / 2) : LINES ? thread % PIECES : thread + i % TIMES * Threads;
+    return Turned ? (thread + i * Threads) / (Count / 2) : thread % PIECES + i % TIMES * Threads;
   }
   GPU_FN bool exists(u32 thread, int i) {
     if (Turned) return Count / 2 * PIECES % Threads == 0 || thread + i * Threads < Count / 2 * PIECES;
-    if (!LINES) return true;
-    return (Threads % PIECES == 0 || thread < LINES * PIECES) && (Count % LINES == 0 || row(thread, i) < Count);
+    return (TIMES > 1 || Threads % PIECES == 0 || thread < LINES * PIECES) && (Count % LINES == 0 || row(thread, i) < Count);
   }
 
   GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
-    UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
-      const u32 r = row(thread, i), p = piece(thread, i);
-      T* to = shared + r * Pitch + p * W;
-      if constexpr (ASYNC) {
+    if constexpr (ASYNC) {
+      if (!from.vectors) return fetch_slowly(shared, from, first, end, thread);
+      UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
+        const u32 r = row(thread, i), p = piece(thread, i);
         const bool there = first + (i32)r < end && p * W < from.d;
-        if (from.vectors) tile_t<T>::copy(to, there ? from.at(first + (i32)r, p) : from.base, there);
-        else *(Piece*)to = from.load(first + (i32)r, p, end);
-      } else {
-        Piece y[PAIR];
-        UNROLL for (int w = 0; w < PAIR; w++) y[w] = from.load(first + (i32)r + w, p, end);
-        if constexpr (HOLD) UNROLL for (int w = 0; w < PAIR; w++) x[i * PAIR + w] = y[w];
-        else store(shared, r, p, y);
+        tile_t<T>::copy(shared + r * Pitch + p * W, there ? from.at(first + (i32)r, p) : from.base, there);
       }
+    } else if constexpr (HOLD) {
+      UNROLL for (int i = 0; i < N; i++) if (exists(thread, i))
+        UNROLL for (int w = 0; w < PAIR; w++) x[i * PAIR + w] = from.load(first + (i32)row(thread, i) + w, piece(thread, i), end);
+    } else {
+      fetch_slowly(shared, from, first, end, thread);
+    }
+  }
+  // Straight to shared memory, which is free by the time of a fetch.
+  GPU_METHOD void fetch_slowly(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
+    NO_UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
+      const u32 r = row(thread, i), p = piece(thread, i);
+      Piece y[PAIR];
+      UNROLL for (int w = 0; w < PAIR; w++) y[w] = from.load(first + (i32)r + w, p, end);
+      store(shared, r, p, y);
     }
   }
   GPU_METHOD void settle(T* shared, u32 thread) {
@@ -260,7 +261,7 @@ template <class S, bool Masked> struct Flash {
       UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
         if (Tile::row_of(e) == r) {
           const i32 key = j0 + j * 16 + (i32)Tile::col(e);
-          s.c[m][j].x[e] += widen(line[(key < sight.length ? key : 0) * a.mask_j]);
+          s.c[m][j].x[e] += widen(line[(key < sight.limit ? key : 0) * a.mask_j]);
         }
     }
   }
@@ -302,13 +303,12 @@ template <class S, bool Masked> struct Flash {
     }
   }
 
-  // Joins the lanes' sums. A row that sees no key counts as one key of value zero.
-  GPU_METHOD void finish(bool whole) {
+  // Joins the lanes' sums. A row that sees no key of `all` counts as one key of value zero, added where `first`.
+  GPU_METHOD void finish(const Sight& all, bool first) {
     UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
       sum[m][r] = Tile::row_sum(sum[m][r]);
       const i32 t = group.query(row(m, r));
-      if (whole && sight.first(t) >= (sight.causal && t + sight.shift + 1 < sight.length ? t + sight.shift + 1 : sight.length))
-        best[m][r] = 0, sum[m][r] = 1;
+      if (first && all.first(t) >= all.end(t)) best[m][r] = 0, sum[m][r] = 1;
     }
   }
   // f(strip, which of the lane's rows, its number among the wave's rows, first column, RUN results)
@@ -319,46 +319,47 @@ template <class S, bool Masked> struct Flash {
   }
 };
 
-// Runs the tiles of keys first, first + step, … (count of them) through `flash`; keys from `end` on do not exist. `sync` makes
+// Runs the tiles of keys first, first + step, … below `stop` through `flash`; keys from `end` on do not exist. `sync` makes
 // what the sharing threads have written visible to all of them. Waves that are not `active` only carry.
 template <class S, class F, class Sync>
 GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<typename S::T>& keys,
-                   const Rows<typename S::T>& values, i32 first, i32 step, i32 count, i32 end, u32 thread, Sync sync) {
+                   const Rows<typename S::T>& values, i32 first, i32 step, i32 stop, i32 end, u32 thread, Sync sync) {
   typedef typename S::T T;
   typename S::KCarrier k;
   typename S::VCarrier v;
-  if (count <= 0) return;
+  if (first >= stop) return;
   if constexpr (S::Tile::ASYNC) {
     // While one tile is used the next one travels; one meeting per tile.
     k.fetch(shared, keys, first, end, thread);
     v.fetch(shared + S::K_SIZE, values, first, end, thread);
-    NO_UNROLL for (i32 i = 0; i < count; i++) {
-      T* now = shared + (i & 1) * S::STAGE;
-      T* next = shared + ((i + 1) & 1) * S::STAGE;
+    u32 now = 0;
+    NO_UNROLL for (i32 j = first; j < stop; j += step) {
       S::Tile::copies_arrive();
       sync();
-      if (i + 1 < count) {
-        k.fetch(next, keys, first + (i + 1) * step, end, thread);
-        v.fetch(next + S::K_SIZE, values, first + (i + 1) * step, end, thread);
+      T* tile = shared + now;
+      now = S::STAGE - now;
+      if (j + step < stop) {
+        k.fetch(shared + now, keys, j + step, end, thread);
+        v.fetch(shared + now + S::K_SIZE, values, j + step, end, thread);
       }
       typename F::Scores s;
-      if (active && flash.score(s, now, first + i * step)) flash.gather(s, now + S::K_SIZE);
+      if (active && flash.score(s, tile, j)) flash.gather(s, tile + S::K_SIZE);
     }
   } else {
     // Values travel in registers while keys are used, and the next keys while values are.
     T* value_tile = shared + S::K_SIZE;
     k.fetch(shared, keys, first, end, thread);
     k.settle(shared, thread);
-    NO_UNROLL for (i32 i = 0; i < count; i++) {
+    NO_UNROLL for (i32 j = first; j < stop; j += step) {
       typename F::Scores s;
       sync();
-      v.fetch(value_tile, values, first + i * step, end, thread);
-      const bool seen = active && flash.score(s, shared, first + i * step);
+      v.fetch(value_tile, values, j, end, thread);
+      const bool seen = active && flash.score(s, shared, j);
       v.settle(value_tile, thread);
       sync();
-      if (i + 1 < count) k.fetch(shared, keys, first + (i + 1) * step, end, thread);
+      if (j + step < stop) k.fetch(shared, keys, j + step, end, thread);
       if (seen) flash.gather(s, value_tile);
-      if (i + 1 < count) k.settle(shared, thread);
+      if (j + step < stop) k.settle(shared, thread);
     }
   }
 }

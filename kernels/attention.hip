@@ -54,9 +54,8 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
     if (S::KEEP_Q) barrier();
     const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
     const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
-    const i32 count = end > first ? (end - first + S::KEYS - 1) / S::KEYS : 0;
-    attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, count, end, tid_x(), [] { barrier(); });
-    flash.finish(true);
+    attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] { barrier(); });
+    flash.finish(sight, true);
     barrier();
     if (active) flash.each_result([&](int m, int r, u32 row, u32 col, const f32* x) {
       const f32 by = 1.0f / flash.sum[m][r];

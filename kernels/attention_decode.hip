@@ -44,19 +44,20 @@ template <class T, int D, bool Masked> GPU_FN void decode(T* shared, const Atten
     const u32 split = (u32)(item - place * splits), row0 = (u32)(place - pair * row_tiles) * 16;
     const u32 b = (u32)divide(pair, a.kv_heads), kv_head = (u32)(pair - (size_t)b * a.kv_heads);
     const Group group{b, kv_head * heads, heads, heads * a.tq};
-    Sight sight = sight_of(a, b);
-    const i32 begin = sight.first(0), stop = sight.end((i32)a.tq - 1), span = stop > begin ? stop - begin : 0;
+    const Sight all = sight_of(a, b);
+    const i32 begin = all.first(0), stop = all.end((i32)a.tq - 1), span = stop > begin ? stop - begin : 0;
     const i32 part = (i32)(((u32)span + splits * STEP - 1) / (splits * STEP)) * STEP;
     const i32 first = begin + (i32)split * part, end = first + part < stop ? first + part : stop;
-    const i32 count = end > first ? (end - first + STEP - 1) / STEP : 0;
+    // All waves go round equally often; the last may find no keys.
+    const i32 own_first = first + (i32)wave * S::KEYS, rounds = end > first ? (end - first + STEP - 1) / STEP : 0;
     load_queries<S>(shared, a, group, row0, 16);
     barrier();
-    sight.limit = end;
+    const Sight sight{end, all.reach, all.back};
     Flash<S, Masked> flash(a, group, sight, row0, shared);
     const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
     const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
-    attend<S>(flash, true, own, keys, values, first + (i32)wave * S::KEYS, STEP, count, end, Tile::lane(), [] { wave_sync(); });
-    flash.finish(split == 0 && wave == 0);
+    attend<S>(flash, true, own, keys, values, own_first, STEP, own_first + rounds * STEP, end, Tile::lane(), [] { wave_sync(); });
+    flash.finish(all, split == 0 && wave == 0);
     barrier();
     UNROLL for (int r = 0; r < Tile::ROWS; r++) {
       // Several lanes have a row; they write the same.

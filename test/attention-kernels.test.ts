@@ -63,7 +63,11 @@ function program(file: string, unit: MatrixUnit, dtype: Half, device: number): b
     const handle = given((p) => hip.create(p, source, file, 0, null, null));
     const options = ["-DGPU_ONLY", `-DGPU_ONLY_${dtype}`, `-DGPU_TILE=${matrixUnits.indexOf(unit)}`];
     const words = options.map((option) => Buffer.from(`${option}\0`));
-    const result = hip.compile(handle, words.length, BigUint64Array.from(words, (word) => koffi.address(word)));
+    const result = hip.compile(
+      handle,
+      words.length,
+      BigUint64Array.from(words, (word) => koffi.address(word)),
+    );
     const log = Buffer.alloc(Number(given((n) => hip.logSize(handle, n))));
     ok(hip.log(handle, log));
     if (result !== 0) throw new Error(log.toString());
@@ -295,11 +299,38 @@ const prefills: Record<string, Case> = {
   "more keys than queries, causal": { hq: 1, tq: 33, tk: 70, d: 64, causal: true },
   "several blocks and tiles, causal": { hq: 1, tq: 130, tk: 150, d: 40, causal: true },
   "d 80 with a mask for each batch": { b: 2, tq: 9, tk: 41, d: 80, mask: [2, 1, 9, 41] },
-  "d 96 with a mask for each head and softcap": { hq: 3, hk: 1, tq: 17, tk: 35, d: 96, mask: [1, 3, 1, 35], softcap: 2, scale: 0.5 },
+  "d 96 with a mask for each head and softcap": {
+    hq: 3,
+    hk: 1,
+    tq: 17,
+    tk: 35,
+    d: 96,
+    mask: [1, 3, 1, 35],
+    softcap: 2,
+    scale: 0.5,
+  },
   "d 128, causal, softcap": { hq: 1, tq: 20, tk: 37, d: 128, causal: true, softcap: 20 },
-  "d 256 with every option": { hq: 2, hk: 1, tq: 18, tk: 40, d: 256, causal: true, window: 9, softcap: 5, mask: [1, 1, 18, 40] },
+  "d 256 with every option": {
+    hq: 2,
+    hk: 1,
+    tq: 18,
+    tk: 40,
+    d: 256,
+    causal: true,
+    window: 9,
+    softcap: 5,
+    mask: [1, 1, 18, 40],
+  },
   "a window over several tiles": { hq: 1, tq: 75, tk: 100, d: 64, causal: true, window: 33 },
-  "lengths of 0, 1 and less than the queries": { b: 4, hq: 1, tq: 10, tk: 50, d: 64, causal: true, lengths: [0, 1, 9, 50] },
+  "lengths of 0, 1 and less than the queries": {
+    b: 4,
+    hq: 1,
+    tq: 10,
+    tk: 50,
+    d: 64,
+    causal: true,
+    lengths: [0, 1, 9, 50],
+  },
   "lengths without causality": { b: 3, hq: 1, tq: 12, tk: 50, d: 72, lengths: [0, 33, 50] },
   "heads inside rows": { b: 2, hq: 2, tq: 20, tk: 33, d: 64, placing: "heads inside" },
   "rows that no vector fits": { hq: 1, tq: 20, tk: 33, d: 88, placing: "padded and shifted", causal: true },
@@ -339,9 +370,30 @@ const decodes: Record<string, Case> = {
   "more parts than keys": { b: 2, hq: 2, tq: 1, tk: 70, d: 64, splits: 5 },
   "five queries of d 80, causal": { b: 2, hq: 2, tq: 5, tk: 130, d: 80, causal: true, splits: 2 },
   "more rows than a tile": { hq: 6, hk: 1, tq: 4, tk: 90, d: 96, causal: true, splits: 2 },
-  "a mask, softcap and a window": { hq: 2, hk: 1, tq: 3, tk: 140, d: 64, causal: true, window: 80, softcap: 3, mask: [1, 2, 3, 140], splits: 2 },
+  "a mask, softcap and a window": {
+    hq: 2,
+    hk: 1,
+    tq: 3,
+    tk: 140,
+    d: 64,
+    causal: true,
+    window: 80,
+    softcap: 3,
+    mask: [1, 2, 3, 140],
+    splits: 2,
+  },
   "d 256": { hq: 2, hk: 1, tq: 2, tk: 67, d: 256, causal: true, splits: 2 },
-  "lengths of 0, 1, fewer than the queries and all": { b: 4, hq: 2, hk: 1, tq: 2, tk: 90, d: 64, causal: true, lengths: [0, 1, 33, 90], splits: 2 },
+  "lengths of 0, 1, fewer than the queries and all": {
+    b: 4,
+    hq: 2,
+    hk: 1,
+    tq: 2,
+    tk: 90,
+    d: 64,
+    causal: true,
+    lengths: [0, 1, 33, 90],
+    splits: 2,
+  },
   "lengths, one part": { b: 3, hq: 2, hk: 1, tq: 2, tk: 40, d: 32, causal: true, lengths: [0, 1, 40] },
   "heads inside rows": { b: 2, hq: 4, hk: 2, tq: 1, tk: 50, d: 64, placing: "heads inside" },
   "rows that no vector fits": { hq: 2, tq: 1, tk: 50, d: 72, placing: "padded and shifted", splits: 2 },
@@ -366,7 +418,15 @@ test("keys that have not been written are not read", () => {
 
 describe("plans", () => {
   test("the compiler's choice of unit by architecture", () => {
-    const wanted = { sm_75: "fma", sm_80: "mma", sm_90: "mma", gfx906: "fma", gfx90a: "mfma", gfx942: "mfma", gfx1030: "fma" };
+    const wanted = {
+      sm_75: "fma",
+      sm_80: "mma",
+      sm_90: "mma",
+      gfx906: "fma",
+      gfx90a: "mfma",
+      gfx942: "mfma",
+      gfx1030: "fma",
+    };
     for (const [arch, unit] of Object.entries({ ...wanted, gfx1100: "wmma11", gfx1201: "wmma12" })) {
       expect(matrixUnit(arch, "bf16"), arch).toBe(unit);
       expect(matrixUnit(arch, "f32"), arch).toBe("fma");

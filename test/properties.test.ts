@@ -155,11 +155,24 @@ describeDevices("properties", (device) => {
   };
 
   /** Sums may be taken in another order over other strides; the rest must be equal to the bit. */
-  const summing = new Set(["sum", "sum of all", "cumsum", "matmul", "softmax", "logSoftmax", "layerNorm", "rmsNorm", "var"]);
+  const summing = new Set([
+    "sum",
+    "sum of all",
+    "cumsum",
+    "matmul",
+    "softmax",
+    "logSoftmax",
+    "layerNorm",
+    "rmsNorm",
+    "var",
+  ]);
   // Small floats are rounded once from f32, so they may differ by one unit in the last place.
   const slack = { f64: 64 * 2 ** -52, f32: 64 * 2 ** -23, f16: 2 ** -10, bf16: 2 ** -7, f8e4m3: 2 ** -3 };
   const expectClose = (got: Tensor, want: Tensor) => {
-    const [a, b] = [got, want].map((t) => Array.from(t.toDType("f64").dataSync() as Float64Array)) as [number[], number[]];
+    const [a, b] = [got, want].map((t) => Array.from(t.toDType("f64").dataSync() as Float64Array)) as [
+      number[],
+      number[],
+    ];
     const scale = Math.max(1, ...b.filter(Number.isFinite).map(Math.abs));
     const bound = slack[got.dtype as keyof typeof slack] * scale;
     for (const [i, v] of a.entries()) {

@@ -41,7 +41,6 @@ VARIANT(variant_128_32_kept, bf16, 128, 32, true)
 VARIANT(variant_128_32, bf16, 128, 32, false)
 VARIANT(variant_64_32_kept, bf16, 64, 32, true)
 VARIANT(variant_64_64, bf16, 64, 64, false)
-VARIANT(variant_64_128, bf16, 64, 128, false)
 }  // namespace gpu
 
 template <class T> __global__ void fill(T* x, size_t n, unsigned seed) {
@@ -324,7 +323,6 @@ int main() {
   time_prefill<bf16>("bf16", d64, 20);
   time_variant("32 keys, queries in registers", (const void*)variant_64_32_kept, 32, true, d64);
   time_variant("64 keys", (const void*)variant_64_64, 64, false, d64);
-  time_variant("128 keys", (const void*)variant_64_128, 128, false, d64);
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, false, nullptr}, 20);
   time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 0, 0, false, nullptr}, 10);
   time_prefill<bf16>("bf16", {1, 32, 32, 65536, 65536, 128, true, 0, 0, false, nullptr}, 2);

@@ -118,8 +118,8 @@ struct Type {
 #define OTHER(Q, NB, R, Depth, Warps) MAT_VEC_KERNEL(other_##Q##_##NB##_##R##_##Depth##_##Warps, Q, NB, R, Depth, Warps)
 #define OTHERS(Q) \
   OTHER(Q, 1, 1, 2048, 4) OTHER(Q, 1, 2, 2048, 4) OTHER(Q, 1, 2, 4096, 4) OTHER(Q, 1, 1, 4096, 8) OTHER(Q, 1, 1, 4096, 2) \
-  OTHER(Q, 2, 2, 2048, 4) OTHER(Q, 4, 1, 2048, 4) OTHER(Q, 4, 4, 1024, 4) OTHER(Q, 8, 2, 1024, 4) OTHER(Q, 8, 2, 2048, 4) \
-  OTHER(Q, 8, 2, 1024, 8) OTHER(Q, 8, 1, 1024, 8)
+  OTHER(Q, 2, 2, 2048, 4) OTHER(Q, 4, 1, 2048, 8) OTHER(Q, 4, 2, 1024, 8) OTHER(Q, 8, 4, 1024, 4) OTHER(Q, 8, 2, 1024, 4) \
+  OTHER(Q, 8, 2, 2048, 4) OTHER(Q, 8, 1, 1024, 8)
 namespace gpu {
 OTHERS(q8_0) OTHERS(q6_k) OTHERS(q4_0) OTHERS(q4_k)
 }
@@ -128,9 +128,9 @@ OTHERS(q8_0) OTHERS(q6_k) OTHERS(q4_0) OTHERS(q4_k)
   {#Q, Q::Elements, Q::Bytes, {__VA_ARGS__}, target, \
    {{1, 1, 4096, 4, mul_mat_vec_##Q##_q8_b1, true}, VARIANT(Q, 1, 1, 2048, 4), VARIANT(Q, 1, 2, 2048, 4), VARIANT(Q, 1, 2, 4096, 4), \
     VARIANT(Q, 1, 1, 4096, 8), VARIANT(Q, 1, 1, 4096, 2), \
-    {2, 1, 4096, 4, mul_mat_vec_##Q##_q8_b2, true}, VARIANT(Q, 2, 2, 2048, 4), \
-    {4, 2, 2048, 4, mul_mat_vec_##Q##_q8_b4, true}, VARIANT(Q, 4, 1, 2048, 4), VARIANT(Q, 4, 4, 1024, 4), \
-    {8, 4, 1024, 4, mul_mat_vec_##Q##_q8_b8, true}, VARIANT(Q, 8, 2, 1024, 4), VARIANT(Q, 8, 2, 2048, 4), VARIANT(Q, 8, 2, 1024, 8), \
+    {2, 1, 2048, 8, mul_mat_vec_##Q##_q8_b2, true}, VARIANT(Q, 2, 2, 2048, 4), \
+    {4, 2, 2048, 4, mul_mat_vec_##Q##_q8_b4, true}, VARIANT(Q, 4, 1, 2048, 8), VARIANT(Q, 4, 2, 1024, 8), \
+    {8, 2, 1024, 8, mul_mat_vec_##Q##_q8_b8, true}, VARIANT(Q, 8, 4, 1024, 4), VARIANT(Q, 8, 2, 1024, 4), VARIANT(Q, 8, 2, 2048, 4), \
     VARIANT(Q, 8, 1, 1024, 8)}, \
    mul_mat_##Q##_q8, dequantize_block_##Q##_f32, dequantize_block_##Q##_bf16}
 

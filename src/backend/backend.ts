@@ -93,7 +93,7 @@ export interface Block {
   readonly bytes: number;
 }
 
-export interface Backend extends Partial<QuantizedOps> {
+export interface Backend extends QuantizedOps {
   /** The device's name as users write it: "cpu", "rocm:0". */
   readonly name: string;
 

@@ -72,22 +72,27 @@ export interface QuantizeOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** Matrices so small and so decisive that every type keeps them in F32: the routers of mixtures of experts. */
+const KEPT = /\.ffn_gate_inp\.weight$/;
+
 /**
  * Writes the tensors of `input` (what `openWeights` takes) to the GGUF file `output`, those of two or more dims whose
  * rows are whole blocks as `type`. Others keep their precision: vectors become F32, and so do matrices that do not
- * fit, or stay F16; integers and types that cannot be computed with are copied.
+ * fit, or stay F16; integers and types that cannot be computed with are copied. `open` may show the input in another
+ * form than the file has.
  */
 export async function quantizeFile(
   input: string,
   output: string,
   { type: typeName, onProgress, onTensor, signal }: QuantizeOptions,
+  open: (path: string) => Promise<WeightsFile> = openWeights,
 ): Promise<QuantizedTensorReport[]> {
   const target = tensorTypeNamed(typeName);
   if (!target || !quantizeTargets.includes(target.name)) {
     return fail("InvalidArgument", `cannot quantize to ${quoted(typeName)}; known are ${quantizeTargets.join(", ")}`);
   }
   await refuseInput(input, output);
-  await using source = await openWeights(input);
+  await using source = await open(input);
   const bytesTotal = source.tensors.reduce((sum, { byteLength }) => sum + byteLength, 0);
   const reports: QuantizedTensorReport[] = [];
   let bytesDone = 0;
@@ -118,8 +123,9 @@ function targetOf(tensor: WeightsTensor, target: GgufTensorType, path: string): 
   const { name, dtype, quant, shape, type } = tensor;
   const what = `${path}: tensor ${quoted(name)}`;
   if (quant || (dtype && isFloat(dtype))) {
-    if (shape.length >= 2 && fitsRows(target, shape)) return target;
-    if (shape.length >= 2 && (quant || dtype === "f16")) return tensorTypeNamed(type)!;
+    const matrix = shape.length >= 2 && !KEPT.test(name);
+    if (matrix && fitsRows(target, shape)) return target;
+    if (matrix && (quant || dtype === "f16")) return tensorTypeNamed(type)!;
     return tensorTypeNamed("F32")!;
   }
   if (dtype) return typeOfDType(dtype, what);

@@ -19,11 +19,14 @@ export const PLAIN_TEMPLATE =
   "{{ bos_token }}{% for message in messages %}{{ message.content }}{% if not loop.last %}\n\n{% endif %}{% endfor %}";
 
 export class ChatTemplate {
+  /** The template's text. */
+  readonly source: string;
   readonly #template: Template;
   readonly #tokens: Readonly<Record<string, string>>;
 
   /** `tokens` are special tokens by name (bos_token, eos_token), which templates write themselves. */
   constructor(source: string, tokens: Readonly<Record<string, string>> = {}) {
+    this.source = source;
     this.#tokens = tokens;
     try {
       this.#template = new Template(source);

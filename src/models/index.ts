@@ -4,6 +4,7 @@ export { ModelCache, type ModelCacheOptions } from "./cache.ts";
 export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./chat-template.ts";
 export type { ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation.ts";
+export { writeModelGguf } from "./gguf-export.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
 export { PromptCache } from "./prompt-cache.ts";

@@ -5,7 +5,7 @@ import type { Module } from "../nn/index.ts";
 import * as check from "../tensor/check.ts";
 import type { Tensor } from "../tensor/index.ts";
 import { result } from "../tensor/tensor.ts";
-import { checkFloat, type QTensor, quantizedOps } from "./qtensor.ts";
+import { checkFloat, type QTensor } from "./qtensor.ts";
 
 /** x (…, k) · wᵀ with w (n, k) → (…, n), in x's dtype. */
 export function qmatmul(x: Tensor, w: QTensor): Tensor {
@@ -21,7 +21,7 @@ export function qmatmul(x: Tensor, w: QTensor): Tensor {
       `qmatmul: ${formatShape(x.shape)} × the transpose of ${w.type} ${formatShape(w.shape)}: the last dim of x must be ${k}`,
     );
   }
-  return result(quantizedOps("qmatmul", x).qmatmul(w.type, x, w.blocks), [...x.shape.slice(0, -1), n]);
+  return result(x.backend.qmatmul(w.type, x, w.blocks), [...x.shape.slice(0, -1), n]);
 }
 
 /** x · Wᵀ + bias with quantized W (out, in). */

@@ -22,13 +22,6 @@ export function checkFloat(op: string, dtype: DType): void {
   }
 }
 
-/** The backend of `x`, if it computes with blocks. */
-export function quantizedOps(op: string, x: Tensor): QuantizedOps {
-  const { backend } = x;
-  if (backend.qmatmul) return backend as QuantizedOps;
-  return fail("UnsupportedOp", `${op}: ${backend.name} does not compute with quantized tensors; move them to "cpu"`);
-}
-
 /** The shape of the blocks of a tensor of `shape`: its last dim counts bytes. */
 function blockShape(op: string, shape: Shape, type: QuantType): number[] {
   checkShape(shape);
@@ -100,7 +93,7 @@ export class QTensor {
     }
     checkFloat("quantize", x.dtype);
     const inBytes = blockShape("quantize", x.shape, known);
-    return new QTensor(known, x.shape, result(quantizedOps("quantize", x).quantize(known, x), inBytes));
+    return new QTensor(known, x.shape, result(x.backend.quantize(known, x), inBytes));
   }
 
   get device(): Device {
@@ -126,7 +119,7 @@ export class QTensor {
 
   dequantize(dtype: DType = "f32"): Tensor {
     checkFloat("dequantize", dtype);
-    return result(quantizedOps("dequantize", this.blocks).dequantize(this.type, this.blocks, dtype), this.shape);
+    return result(this.blocks.backend.dequantize(this.type, this.blocks, dtype), this.shape);
   }
 
   /** The rows of this table (n, width) that `ids` of any shape name, as floats: shape (…ids, width). */
@@ -137,7 +130,7 @@ export class QTensor {
       fail("UnexpectedNumberOfDims", `rows: the table must have 2 dims; its shape is ${formatShape(this.shape)}`);
     }
     using flat = ids.flattenAll();
-    const storage = quantizedOps("rows", this.blocks).quantizedRows(this.type, this.blocks, flat, dtype);
+    const storage = this.blocks.backend.quantizedRows(this.type, this.blocks, flat, dtype);
     return result(storage, [...ids.shape, this.shape[1]!]);
   }
 

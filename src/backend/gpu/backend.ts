@@ -1,6 +1,7 @@
 /** A GPU as a backend: each method is one op of ops/, after bringing f8e4m3, which kernels only cast, to f32. */
 import type { DType } from "../../core/dtype.ts";
 import { Layout } from "../../core/layout.ts";
+import type { QuantType } from "../../core/quant-types.ts";
 import type {
   Backend,
   BinaryOp,
@@ -22,6 +23,7 @@ import * as conv from "./ops/conv.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as indexing from "./ops/indexing.ts";
 import { matmul } from "./ops/matmul.ts";
+import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 
@@ -199,6 +201,39 @@ export class GpuBackend implements Backend {
     return null;
   }
 
+  dequantize(type: QuantType, blocks: View, to: DType): Storage {
+    return quantized.dequantize(this.gpu, type, blocks, to);
+  }
+
+  quantizedRows(type: QuantType, blocks: View, ids: View, to: DType): Storage {
+    return quantized.quantizedRows(this.gpu, type, blocks, ids, to);
+  }
+
+  quantize(type: QuantType, x: View): Storage {
+    if (x.storage.dtype === "f32") return quantized.quantize(this.gpu, type, x);
+    const storage = this.cast(x, "f32");
+    storage.retain();
+    try {
+      return quantized.quantize(this.gpu, type, { storage, layout: Layout.contiguous(x.layout.shape) });
+    } finally {
+      storage.release();
+    }
+  }
+
+  qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    return quantized.qmatmul(this.gpu, type, x, blocks);
+  }
+
+  /** An intermediate result in another dtype. */
+  #narrowed(y: Storage, to: DType): Storage {
+    y.retain();
+    try {
+      return this.cast({ storage: y, layout: Layout.contiguous([y.length]) }, to);
+    } finally {
+      y.release();
+    }
+  }
+
   /** Runs `run` on the views as they are, or on f32 copies where they are f8e4m3; `back` rounds the result to f8e4m3. */
   #widened<const V extends readonly (View | null)[]>(views: V, run: (views: V) => Storage, back = true): Storage {
     if (!views.some(isF8)) return run(views);
@@ -210,13 +245,7 @@ export class GpuBackend implements Backend {
     });
     try {
       const y = run(wide as unknown as V);
-      if (!back) return y;
-      y.retain();
-      try {
-        return this.cast({ storage: y, layout: Layout.contiguous([y.length]) }, "f8e4m3");
-      } finally {
-        y.release();
-      }
+      return back ? this.#narrowed(y, "f8e4m3") : y;
     } finally {
       for (const v of wide) v?.storage.release();
     }

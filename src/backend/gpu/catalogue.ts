@@ -470,7 +470,7 @@ const families: readonly Family[] = [
     pattern: "mul_mat_vec_{Q}_q8_b{columns}",
     over: { Q: quants, columns: ["1", "2", "4", "8"] },
     args: "n k w* xq* xs* y* batch:u32 dtype:u32",
-    launch: (s, b) => blocks(s.n!, 4 * matVecRows(Number(b.columns)), 128),
+    launch: (s, b) => blocks(s.n!, ...matVecBlock[b.columns!]!),
   },
   {
     file: "quant-matmul",
@@ -493,8 +493,13 @@ function wholeRows(s: Sizes): Launch {
 
 /** Weights that a block dequantizes at a time. */
 const QUANT_CHUNK = 8192;
-/** Rows of quantized weights per warp, by the activation rows that share them. */
-const matVecRows = (columns: number): number => Math.ceil(columns / 2);
+/** Rows of quantized weights and threads per block, by the activation rows that a kernel is made for. */
+const matVecBlock: Readonly<Record<string, [rows: number, threads: number]>> = {
+  "1": [4, 128],
+  "2": [8, 256],
+  "4": [8, 128],
+  "8": [16, 256],
+};
 /** The kernel that multiplies 1 … 8 activation rows with quantized weights. */
 export const matVecName = (type: QuantType, batch: number): string =>
   `mul_mat_vec_${type.toLowerCase()}_q8_b${2 ** Math.ceil(Math.log2(batch))}`;
