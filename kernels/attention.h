@@ -134,13 +134,16 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
       fetch_slowly(shared, from, first, end, thread);
     }
   }
-  // Straight to shared memory, which is free by the time of a fetch.
+  // Straight to shared memory, which is free by the time of a fetch; four pieces at a time.
   GPU_METHOD void fetch_slowly(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
-    NO_UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
-      const u32 r = row(thread, i), p = piece(thread, i);
-      Piece y[PAIR];
-      UNROLL for (int w = 0; w < PAIR; w++) y[w] = from.load(first + (i32)r + w, p, end);
-      store(shared, r, p, y);
+    constexpr int G = 4 / PAIR;
+    NO_UNROLL for (int base = 0; base < N; base += G) {
+      Piece y[G][PAIR];
+      UNROLL for (int i = 0; i < G; i++) UNROLL for (int w = 0; w < PAIR; w++)
+        if (base + i < N && exists(thread, base + i))
+          y[i][w] = from.load(first + (i32)row(thread, base + i) + w, piece(thread, base + i), end);
+      UNROLL for (int i = 0; i < G; i++)
+        if (base + i < N && exists(thread, base + i)) store(shared, row(thread, base + i), piece(thread, base + i), y[i]);
     }
   }
   GPU_METHOD void settle(T* shared, u32 thread) {

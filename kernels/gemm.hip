@@ -156,14 +156,15 @@ GPU_FN void gemv_rows(compute_t<T>* shared, size_t batch, size_t m, size_t k, i6
     if (t == 0 && item < items) y[item] = narrow<T>(acc);
   }
 }
-// Columns contiguous (a_row is 1): 8 threads with 16-byte vectors side by side along m, 32 of them down k, joined in shared
-// memory.
+// Columns contiguous (a_row is 1): X threads with 16-byte vectors side by side along m, 256/X of them down k, joined in shared
+// memory. X is 8 where that makes blocks enough, down to 2: narrower pieces of each row of a, more blocks.
 template <class T, int W>
 GPU_FN void gemv_cols(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_col, i64 x_step, size_t num_dims, const size_t* info,
                       const T* a, const T* x, T* y) {
   typedef compute_t<T> C;
-  constexpr u32 X = 8, Y = 32;
-  const u32 tx = tid_x() % X, ty = tid_x() / X;
+  u32 X = 8;
+  while (X > 2 && m * batch < (size_t)X * W * 256) X /= 2;
+  const u32 Y = 256 / X, tx = tid_x() % X, ty = tid_x() / X;
   const size_t across = ceil_div(m, X * W), tiles = across * batch;
   for (size_t tile = bid_x(); tile < tiles; tile += gdim_x()) {
     const size_t z = divide(tile, across), r = ((tile - z * across) * X + tx) * W;

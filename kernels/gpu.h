@@ -407,15 +407,18 @@ GPU_FN u64 wraps(u64 x, u64 size) {
   return size >> 31 || x < 2 * size ? 1 : (u32)x / (u32)size;
 }
 
-// Offsets of the linear index `i` for K operands that share the dims: info = dims ‖ K arrays of strides.
+// Offsets of the linear index `i` for K operands that share the dims: info = dims ‖ K arrays of strides. What is left of `i`
+// after the inner dims is the outermost coordinate: one division less.
 template <int K> GPU_FN void offsets(size_t i, size_t num_dims, const size_t* info, i64 (&at)[K]) {
   UNROLL for (int k = 0; k < K; k++) at[k] = 0;
-  NO_UNROLL for (size_t d = num_dims; d-- > 0;) {
+  if (num_dims == 0) return;
+  NO_UNROLL for (size_t d = num_dims; --d > 0;) {
     const size_t next = divide(i, info[d]);
     const i64 c = (i64)(i - next * info[d]);
     UNROLL for (int k = 0; k < K; k++) at[k] += c * (i64)info[num_dims * (k + 1) + d];
     i = next;
   }
+  UNROLL for (int k = 0; k < K; k++) at[k] += (i64)i * (i64)info[num_dims * (k + 1)];
 }
 // The same for one operand; null info = contiguous.
 GPU_FN i64 offset(size_t i, size_t num_dims, const size_t* info) {
@@ -492,16 +495,23 @@ GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 #undef GPU_MATH2
 
 namespace gpu {
-// e^x and a/b for results of type T: what is rounded to 11 or 8 bits needs no more than the hardware's approximations, and
+// Functions for results of type T: what is rounded to 11 or 8 bits needs no more than the hardware's approximations, and
 // with the accurate functions kernels over halves would wait for arithmetic, not for memory.
 template <class T> struct Rounded {
   typedef compute_t<T> C;
   GPU_FN C exp(C x) { return m_exp(x); }
   GPU_FN C quotient(C a, C b) { return a / b; }
+  GPU_FN C tanh(C x) { return m_tanh(x); }
 };
 struct RoundedToHalf {
   GPU_FN f32 exp(f32 x) { return approx_exp2(x * 1.44269504088896341f); }
   GPU_FN f32 quotient(f32 a, f32 b) { return a * approx_recip(b); }
+  // 1 − 2/(1 + e^2x), or its Taylor series where that cancels.
+  GPU_FN f32 tanh(f32 x) {
+    const f32 z = x * x;
+    if (z < 0.0625f) return x + x * z * (-0.333333333f + z * (0.133333333f - z * 0.0539682540f));
+    return 1.0f - quotient(2.0f, 1.0f + exp(2.0f * x));
+  }
 };
 template <> struct Rounded<f16> : RoundedToHalf {};
 template <> struct Rounded<bf16> : RoundedToHalf {};

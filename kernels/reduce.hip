@@ -213,6 +213,9 @@ GPU_FN void reduce_rows(typename Op::Acc* shared, size_t numel, size_t el, size_
   }
 }
 
+// As many columns as fill a vector, up to eight: each has an accumulator of its own.
+template <class T> struct ColumnsPerThread { static constexpr int value = sizeof(T) == 1 ? 8 : 16 / sizeof(T); };
+
 // Thread (x, y) of a block folds rows y, y + Y, … of W neighbouring columns; the Y results of a column meet in shared
 // memory. Tiles are (o, piece, column block).
 template <class Op, class T, int W>
@@ -262,8 +265,8 @@ GPU_FN void reduce_cols(typename Op::Acc* shared, size_t outer, size_t el, size_
 template <class Op, class T>
 GPU_FN void reduce_columns(typename Op::Acc* shared, size_t outer, size_t el, size_t inner, i64 outer_stride, i64 el_stride,
                            const T* src, typename Op::Out* dst, u32 col_threads, u32 pieces, typename Op::Acc* partial) {
-  constexpr int W = sizeof(T) == 8 ? 2 : 4;
-  if (aligned_to(src, sizeof(T) * W) && ((i64)inner | outer_stride | el_stride) % W == 0)
+  constexpr int W = ColumnsPerThread<T>::value;
+  if (vector_aligned<W>(src) && ((i64)inner | outer_stride | el_stride) % W == 0)
     reduce_cols<Op, T, W>(shared, outer, el, inner, outer_stride, el_stride, src, dst, col_threads, pieces, partial);
   else reduce_cols<Op, T, 1>(shared, outer, el, inner, outer_stride, el_stride, src, dst, col_threads, pieces, partial);
 }
@@ -293,7 +296,7 @@ template <class Op> GPU_FN void join_pieces(size_t rows, size_t inner, u32 piece
   } \
   KERNEL_BOUNDS(256, fast_##name##_cols_##T, size_t outer, size_t el, size_t inner, size_t outer_stride, \
                 size_t el_stride, const T* src, Op<T>::Out* dst, u32 col_threads, u32 pieces, void* partial) { \
-    SHARED(Op<T>::Acc, shared, BLOCK * (sizeof(T) == 8 ? 2 : 4)); \
+    SHARED(Op<T>::Acc, shared, BLOCK * ColumnsPerThread<T>::value); \
     reduce_columns<Op<T>, T>(shared, outer, el, inner, (i64)outer_stride, (i64)el_stride, src, dst, col_threads, pieces, \
                              (Op<T>::Acc*)partial); \
   } \

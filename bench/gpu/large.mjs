@@ -29,7 +29,11 @@ for (const dtype of ["u8", "f16"]) {
     check(`${dtype} max`, Number(x.max(0).toScalarSync()), 3);
     check(`${dtype} argmax`, Number(x.argmax(0).toScalarSync()), n - 1);
     check(`${dtype} copy`, tail(x.copy()), [0, 1, 2, 3]);
-    check(`${dtype} flipped copy`, Array.from(x.flip([0]).contiguous().narrow(0, 0, 4).dataSync(), Number), [3, 2, 1, 0]);
+    check(
+      `${dtype} flipped copy`,
+      Array.from(x.flip([0]).contiguous().narrow(0, 0, 4).dataSync(), Number),
+      [3, 2, 1, 0],
+    );
     const ids = Tensor.from([n - 2, 0, n - 1], { dtype: "i64", device });
     check(`${dtype} index_select`, Array.from(x.indexSelect(ids, 0).dataSync(), Number), [2, 0, 3]);
     check(`${dtype} cast`, tail(x.toDType("u8")), [0, 1, 2, 3]);

@@ -42,10 +42,16 @@ function row(name, { bytes, flops }, run) {
   try {
     const ms = time(run);
     const r = { ms: +ms.toFixed(4) };
-    if (bytes) Object.assign(r, { GBps: +(bytes / ms / 1e6).toFixed(1), share: +(bytes / ms / 1e6 / ceiling).toFixed(3) });
+    if (bytes)
+      Object.assign(r, { GBps: +(bytes / ms / 1e6).toFixed(1), share: +(bytes / ms / 1e6 / ceiling).toFixed(3) });
     if (flops) r.TFLOPs = +(flops / ms / 1e9).toFixed(1);
     results[name] = r;
-    console.log(name.padEnd(44), Object.entries(r).map(([k, v]) => `${k} ${v}`).join("  "));
+    console.log(
+      name.padEnd(44),
+      Object.entries(r)
+        .map(([k, v]) => `${k} ${v}`)
+        .join("  "),
+    );
   } catch (error) {
     results[name] = { error: error.message };
     console.log(name.padEnd(44), "FAILED", error.message);
@@ -58,11 +64,14 @@ const big = 2 ** 28;
 scope(() => {
   const x = randn([big]);
   ceiling = (big * 8) / time(() => x.copy()) / 1e6;
-  console.log(`${context.properties.name}: copy ceiling ${ceiling.toFixed(0)} GB/s, BLAS ${gpu.blas?.library ?? gpu.blasProblem}`);
+  console.log(
+    `${context.properties.name}: copy ceiling ${ceiling.toFixed(0)} GB/s, BLAS ${gpu.blas?.library ?? gpu.blasProblem}`,
+  );
   results.ceiling = { GBps: +ceiling.toFixed(1) };
   row("memcpy f32 256M", { bytes: big * 8 }, () => x.copy());
   row("affine f32 256M", { bytes: big * 8 }, () => x.affine(2, 1));
-  for (const op of ["exp", "gelu", "geluErf", "silu", "sqrt", "tanh", "sin"]) row(`${op} f32 256M`, { bytes: big * 8 }, () => x[op]());
+  for (const op of ["exp", "gelu", "geluErf", "silu", "sqrt", "tanh", "sin"])
+    row(`${op} f32 256M`, { bytes: big * 8 }, () => x[op]());
   row("cast f32->bf16 256M", { bytes: big * 6 }, () => x.toDType("bf16"));
   row("sum all f32 256M", { bytes: big * 4 }, () => x.sumAll());
   const y = randn([big], "f32", 2);
@@ -114,12 +123,18 @@ for (const [b, h, hk, t, d] of [
   if (!only?.includes("sdpa")) continue;
   scope(() => {
     const [q, k, v] = [randn([b, h, t, d], "bf16"), randn([b, hk, t, d], "bf16", 2), randn([b, hk, t, d], "bf16", 3)];
-    row(`sdpa causal bf16 ${b}x${h}/${hk}x${t}x${d}`, { flops: 2 * b * h * t * t * d }, () => nn.sdpa(q, k, v, { causal: true }));
+    row(`sdpa causal bf16 ${b}x${h}/${hk}x${t}x${d}`, { flops: 2 * b * h * t * t * d }, () =>
+      nn.sdpa(q, k, v, { causal: true }),
+    );
   });
 }
 if (only?.includes("sdpa")) {
   scope(() => {
-    const [q, k, v] = [randn([8, 32, 1, 128], "bf16"), randn([8, 8, 8192, 128], "bf16", 2), randn([8, 8, 8192, 128], "bf16", 3)];
+    const [q, k, v] = [
+      randn([8, 32, 1, 128], "bf16"),
+      randn([8, 8, 8192, 128], "bf16", 2),
+      randn([8, 8, 8192, 128], "bf16", 3),
+    ];
     row("sdpa decode bf16 8x32/8 kv 8192x128", { bytes: k.numel * 4 }, () => nn.sdpa(q, k, v));
   });
 }

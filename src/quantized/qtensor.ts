@@ -1,8 +1,3 @@
-/**
- * Weights in the block types of GGUF files: a logical shape over a u8 tensor of blocks, row by row. The blocks are an
- * ordinary tensor, so that memory, scopes and devices work as everywhere.
- */
-import type { QuantizedOps } from "../backend/backend.ts";
 import type { Device } from "../backend/device.ts";
 import { formatBytes } from "../backend/usage.ts";
 import type { DType } from "../core/dtype.ts";

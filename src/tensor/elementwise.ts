@@ -1,7 +1,6 @@
 /** Operations on each element: unary, binary with NumPy broadcasting, comparisons, selection and casts. */
 import { type BinaryOp, binaryOps, type CompareOp, compareOps, type UnaryOp, unaryOps } from "../backend/backend.ts";
 import { asDType, checkValue, type DType, isInt } from "../core/dtype.ts";
-import { fail } from "../core/errors.ts";
 import { broadcastShapes, sameShape } from "../core/layout.ts";
 import * as check from "./check.ts";
 import { scalarLike } from "./create.ts";

@@ -23,7 +23,7 @@ import { cat, stack } from "./shape.ts";
 /** Nested arrays of numbers (bigints for i64); a plain value for rank 0. */
 export type NestedArray = number | bigint | NestedArray[];
 
-// biome-ignore lint/suspicious/noUnsafeDeclarationMerging: the groups of methods are installed by index.ts
+/** The groups of methods are installed by index.ts. */
 export interface Tensor
   extends ElementwiseMethods,
     ReduceMethods,
@@ -32,7 +32,6 @@ export interface Tensor
     IndexMethods,
     ConvMethods {}
 
-// biome-ignore lint/suspicious/noUnsafeDeclarationMerging: as above
 export class Tensor {
   static readonly from = create.from;
   static readonly fromBytes = create.fromBytes;

@@ -40,14 +40,14 @@ const isObject = (v: unknown): v is Record<string, unknown> => typeof v === "obj
 function isCase(v: unknown): v is Case {
   return (
     isObject(v) &&
-    typeof v["id"] === "string" &&
-    typeof v["op"] === "string" &&
-    isObject(v["inputs"]) &&
-    Object.values(v["inputs"]).every((i) => isObject(i) && typeof i["tensor"] === "string") &&
-    isObject(v["params"]) &&
-    Array.isArray(v["outputs"]) &&
-    isObject(v["tolerance"]) &&
-    typeof v["tolerance"]["rel"] === "number" &&
-    typeof v["tolerance"]["abs"] === "number"
+    typeof v.id === "string" &&
+    typeof v.op === "string" &&
+    isObject(v.inputs) &&
+    Object.values(v.inputs).every((i) => isObject(i) && typeof i.tensor === "string") &&
+    isObject(v.params) &&
+    Array.isArray(v.outputs) &&
+    isObject(v.tolerance) &&
+    typeof v.tolerance.rel === "number" &&
+    typeof v.tolerance.abs === "number"
   );
 }

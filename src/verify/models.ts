@@ -1,27 +1,39 @@
 /**
  * Golden checks of a model: a folder (or a file in one) beside `golden.json`, computed by Hugging Face transformers in
- * f32. Two forms are in use: a list of prompts with their ids, continuations and last logits; or continuations alone,
+ * f32; quantized weights may differ from it by what their bits lose. Two forms are in use: a list of prompts with their ids, continuations and last logits; or continuations alone,
  * with `golden.safetensors` holding the logits of a batch.
  */
 import { readdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Device } from "../backend/device.ts";
 import { fail } from "../core/errors.ts";
-import { openSafetensors } from "../formats/index.ts";
+import { isGguf, openSafetensors, openWeights } from "../formats/index.ts";
 import { loadModel, type Model } from "../models/index.ts";
 import { readJsonIfPresent } from "../models/json-fields.ts";
+import { quantTypes } from "../quantized/index.ts";
 import { scope, Tensor } from "../tensor/index.ts";
 import { compare, type Difference } from "./compare.ts";
 import type { CaseResult, Report, VerifyOptions } from "./runner.ts";
 
+/** What a model may differ by from its original in f32. */
+interface Allowance {
+  /** Of a logit. */
+  readonly abs: number;
+  /** The share of greedy tokens that must be the same, each after the golden ones before it. */
+  readonly same: number;
+}
 /** On every device: sums in another order differ by less. */
-const TOLERANCE = { abs: 1e-3, rel: 0 };
+const EXACT: Allowance = { abs: 1e-3, same: 1 };
+/** Weights of 8 bits are off by up to 1/256 of the largest in their block, logits by a hundredth of theirs. */
+const EIGHT_BITS: Allowance = { abs: 0.2, same: 1 };
+/** Weights of fewer bits may choose otherwise where two tokens are about as likely. */
+const FEWER_BITS: Allowance = { abs: 2.5, same: 0.7 };
 
 interface Check {
   readonly id: string;
   /** What the report groups by. */
   readonly op: string;
-  run(model: Model): Promise<Difference>;
+  run(model: Model, allowed: Allowance): Promise<Difference>;
 }
 
 interface GoldenPrompt {
@@ -50,20 +62,31 @@ export async function verifyModel(path: string, device: Device, options: VerifyO
     }
   }
   const selected = only ? all.filter((check) => only.includes(check.op)) : all;
-  using model = await loadModel(await modelIn(path), { device, dtype: "f32", signal: options.signal });
+  const found = await modelIn(path);
+  const allowed = await allowance(found);
+  using model = await loadModel(found, { device, dtype: "f32", signal: options.signal });
   const cases: CaseResult[] = [];
   for (const check of selected) {
     options.signal?.throwIfAborted();
-    cases.push(await runCheck(check, model));
+    cases.push(await runCheck(check, model, allowed));
     options.onProgress?.(cases.length, selected.length);
   }
   const passed = cases.filter((c) => c.ok).length;
   return { device: device.name, passed, failed: cases.length - passed, skipped: all.length - selected.length, cases };
 }
 
-async function runCheck({ id, op, run }: Check, model: Model): Promise<CaseResult> {
+/** By the smallest type among the weights. */
+async function allowance(path: string): Promise<Allowance> {
+  if (!(await isGguf(path))) return EXACT;
+  await using file = await openWeights(path);
+  const types = file.tensors.flatMap(({ quant }) => (quant ? [quantTypes[quant]] : []));
+  if (types.length === 0) return EXACT;
+  return types.every(({ bytes, size }) => bytes >= size) ? EIGHT_BITS : FEWER_BITS;
+}
+
+async function runCheck({ id, op, run }: Check, model: Model, allowed: Allowance): Promise<CaseResult> {
   try {
-    const { error, ...difference } = await scope(() => run(model));
+    const { error, ...difference } = await scope(() => run(model, allowed));
     return { id, op, ok: error === undefined, ...difference, ...(error !== undefined && { error }) };
   } catch (error) {
     return { id, op, ok: false, maxAbs: 0, maxRel: 0, error: error instanceof Error ? error.message : String(error) };
@@ -90,21 +113,24 @@ function promptChecks(golden: GoldenPrompt, i: number): Check[] {
     {
       id: `logits-${i}`,
       op: "logits",
-      run: (model) => compareOnHost(model.logits(prompt_ids), want()),
+      run: (model, allowed) => compareOnHost(model.logits(prompt_ids), want(), allowed),
     },
     {
       id: `logits-cached-${i}`,
       op: "logits-cached",
-      run: async (model) => {
+      run: async (model, allowed) => {
         using cache = model.newCache();
         for (const id of prompt_ids.slice(0, -1)) model.logits([id], { cache }).dispose();
-        return compareOnHost(model.logits([prompt_ids.at(-1)!], { cache }), want());
+        return compareOnHost(model.logits([prompt_ids.at(-1)!], { cache }), want(), allowed);
       },
     },
     {
       id: `greedy-${i}`,
       op: "greedy",
-      run: async (model) => sameIds((await greedy(model, [prompt_ids], greedy_ids.length))[0]!, greedy_ids),
+      run: async (model, { same }) =>
+        same < 1
+          ? agreement(model, prompt_ids, greedy_ids, same)
+          : sameIds((await greedy(model, [prompt_ids], greedy_ids.length))[0]!, greedy_ids),
     },
   ];
 }
@@ -123,12 +149,12 @@ function batchChecks({ greedy: continuations }: GoldenBatch, path: string): Chec
     {
       id: "logits",
       op: "logits",
-      run: async (model) => compareOnHost(model.forward(await inputs()), await read("logits")),
+      run: async (model, allowed) => compareOnHost(model.forward(await inputs()), await read("logits"), allowed),
     },
     {
       id: "logits-cached",
       op: "logits-cached",
-      run: async (model) => {
+      run: async (model, allowed) => {
         const rows = await inputs();
         using cache = model.newCache({ batch: rows.length });
         const steps = rows[0]!.map((_, t) =>
@@ -137,14 +163,17 @@ function batchChecks({ greedy: continuations }: GoldenBatch, path: string): Chec
             { cache },
           ),
         );
-        return compareOnHost(Tensor.cat(steps, 1), await read("logits"));
+        return compareOnHost(Tensor.cat(steps, 1), await read("logits"), allowed);
       },
     },
     ...continuations.map(
       (want, i): Check => ({
         id: `greedy-${i}`,
         op: "greedy",
-        run: async (model) => sameIds((await greedy(model, await inputs(), want.length))[i]!, want),
+        run: async (model, { same }) =>
+          same < 1
+            ? agreement(model, (await inputs())[i]!, want, same)
+            : sameIds((await greedy(model, await inputs(), want.length))[i]!, want),
       }),
     ),
   ];
@@ -158,8 +187,23 @@ async function greedy(model: Model, prompts: readonly (readonly number[])[], max
   return out;
 }
 
-async function compareOnHost(got: Tensor, want: Tensor): Promise<Difference> {
-  return compare(await got.toDevice("cpu"), want, TOLERANCE);
+/** How often the likeliest token is the golden one, after the prompt and the golden tokens before it. */
+async function agreement(
+  model: Model,
+  prompt: readonly number[],
+  continuation: readonly number[],
+  least: number,
+): Promise<Difference> {
+  const logits = model.forward([...prompt, ...continuation.slice(0, -1)]);
+  const best = Array.from((await logits.argmax(-1).data()) as Uint32Array).slice(prompt.length - 1);
+  const differing = continuation.filter((id, i) => best[i] !== id).length;
+  const share = differing / continuation.length;
+  const error = `${differing} of ${continuation.length} tokens differ; no more than ${Math.round((1 - least) * 100)} % may`;
+  return { maxAbs: share, maxRel: share, ...(share > 1 - least && { error }) };
+}
+
+async function compareOnHost(got: Tensor, want: Tensor, { abs }: Allowance): Promise<Difference> {
+  return compare(await got.toDevice("cpu"), want, { abs, rel: 0 });
 }
 
 function sameIds(got: readonly number[], want: readonly number[]): Difference {

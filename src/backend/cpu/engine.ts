@@ -114,7 +114,7 @@ export class Engine {
 }
 
 function defaultThreads(): number {
-  const asked = process.env["WICK_THREADS"];
+  const asked = process.env.WICK_THREADS;
   if (asked === undefined || asked === "") return Math.min(availableParallelism(), MAX_THREADS);
   const n = Number(asked);
   if (!Number.isInteger(n) || n < 1 || n > MAX_THREADS) {
@@ -125,7 +125,7 @@ function defaultThreads(): number {
 
 function load(): { module: WebAssembly.Module; variant: "relaxed" | "simd" } {
   // Node 20 has relaxed SIMD behind a flag that may be set before the first compilation.
-  const force = process.env["WICK_SIMD"];
+  const force = process.env.WICK_SIMD;
   if (Number(process.versions.node.split(".")[0]) < 22) setFlagsFromString("--experimental-wasm-relaxed-simd");
   const read = (variant: string) =>
     readFileSync(new URL(`../../../dist/wasm/kernels.${variant}.wasm`, import.meta.url));

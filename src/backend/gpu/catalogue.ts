@@ -378,7 +378,7 @@ const families: readonly Family[] = [
     args: "batch m k a_row_stride a_col_stride x_stride num_dims info* a* x* y* row_threads:u32",
     launch: (s, b) =>
       s.a_row_stride === 1 && s.a_col_stride !== 1
-        ? blocks(s.batch! * Math.ceil(s.m! / ((8 * 16) / sizeOf(dtype(b)))))
+        ? blocks(s.batch! * Math.ceil(s.m! / ((2 * 16) / sizeOf(dtype(b)))))
         : rowBlocks(s.batch! * s.m!, s.row_threads!),
   },
   {
@@ -562,7 +562,7 @@ export function planMatVec(rows: number, length: number, type: DType): number {
   return Math.max(32, planRows(rows, length, type).threads);
 }
 
-const columnsPerThread = (type: DType): number => (sizeOf(type) === 8 ? 2 : 4);
+const columnsPerThread = (type: DType): number => Math.min(8, 16 / sizeOf(type));
 
 /** Bytes of one partial result of a reduction that is cut into pieces. */
 export function partialBytes(op: string, type: DType): number {

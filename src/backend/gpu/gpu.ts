@@ -61,7 +61,7 @@ export class Gpu {
   get blas(): Blas | null {
     if (this.#blas === undefined) {
       try {
-        this.#blas = process.env["WICK_BLAS"] === "none" ? null : this.#openBlas();
+        this.#blas = process.env.WICK_BLAS === "none" ? null : this.#openBlas();
         if (this.#blas === null) this.#blasProblem = "turned off by WICK_BLAS=none";
       } catch (error) {
         this.#blas = null;

@@ -41,7 +41,7 @@ export class KernelCache {
   /** Why nothing is written, once a write has failed. */
   #problem: string | undefined;
 
-  constructor(folder = process.env["WICK_CACHE"] || defaultFolder()) {
+  constructor(folder = process.env.WICK_CACHE || defaultFolder()) {
     this.folder = folder;
   }
 
@@ -112,5 +112,5 @@ function discard(path: string): void {
 }
 
 function defaultFolder(): string {
-  return join(process.env["XDG_CACHE_HOME"] || join(homedir(), ".cache"), "wick", "kernels");
+  return join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wick", "kernels");
 }

@@ -93,7 +93,10 @@ export class NativeBlas implements Blas {
   gemm(p: Gemm): void {
     if (this.#closed) fail("Disposed", `${this.version} is closed`);
     if (p.m === 0 || p.n === 0 || p.batch === 0) return;
-    if (p.k === 0) return this.#clear(p);
+    if (p.k === 0) {
+      this.#clear(p);
+      return;
+    }
     const v = this.#vendor;
     const lda = leading("a", p.lda, p.transA ? p.k : p.m, p.transA ? p.m : p.k);
     const ldb = leading("b", p.ldb, p.transB ? p.n : p.k, p.transB ? p.k : p.n);

@@ -84,7 +84,10 @@ function inPieces(
   { rows, inner, pieces, dst }: { rows: number; inner: number; pieces: number; dst: number },
   run: (partial: number) => void,
 ): void {
-  if (pieces === 1) return run(0);
+  if (pieces === 1) {
+    run(0);
+    return;
+  }
   gpu.temporary(rows * pieces * partialBytes(op, dtype), (partial) => {
     run(partial);
     gpu.launch(`fast_${op}_join_${dtype}`, { rows, inner, pieces, partial, dst });
