@@ -134,9 +134,9 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
       fetch_slowly(shared, from, first, end, thread);
     }
   }
-  // Straight to shared memory, which is free by the time of a fetch; four pieces at a time.
+  // Straight to shared memory, which is free by the time of a fetch; a few pieces at a time.
   GPU_METHOD void fetch_slowly(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
-    constexpr int G = 4 / PAIR;
+    constexpr int G = ASYNC ? 1 : 4 / PAIR;
     NO_UNROLL for (int base = 0; base < N; base += G) {
       Piece y[G][PAIR];
       UNROLL for (int i = 0; i < G; i++) UNROLL for (int w = 0; w < PAIR; w++)

@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { GgufFile, type GgufInput, openSafetensors, writeGguf } from "../src/formats/index.ts";
-import { Device, Tensor } from "../src/index.ts";
+import { Device, scope, Tensor } from "../src/index.ts";
 import { loadModel, Tokenizer, writeModelGguf } from "../src/models/index.ts";
 import { verify } from "../src/verify/runner.ts";
 import { fable, tiny, tinyNames, variant } from "./model-folders.ts";
@@ -48,11 +48,12 @@ async function changed(
   await using file = await GgufFile.open(from);
   const metadata = new Map<string, GgufInput>(file.typedMetadata);
   change.metadata?.(metadata);
-  const tensors = new Map<string, Tensor>();
-  for (const name of file.tensors.keys()) tensors.set(name, (await file.readTensor(name)) as Tensor);
-  change.tensors?.(tensors);
-  await writeGguf(to, { metadata, tensors: [...tensors].map(([name, tensor]) => ({ name, tensor })) });
-  for (const tensor of tensors.values()) tensor.dispose();
+  await scope(async () => {
+    const tensors = new Map<string, Tensor>();
+    for (const name of file.tensors.keys()) tensors.set(name, (await file.readTensor(name)) as Tensor);
+    change.tensors?.(tensors);
+    await writeGguf(to, { metadata, tensors: [...tensors].map(([name, tensor]) => ({ name, tensor })) });
+  });
   return to;
 }
 
@@ -366,9 +367,9 @@ describe("a GGUF file's tokenizer", () => {
   it("finds the tokens that end a turn", async () => {
     const path = await changed(bundled, folder("turns.gguf"), {
       metadata: (m) => {
-        const { value } = m.get("tokenizer.ggml.tokens") as { value: string[] };
+        const { value } = m.get("tokenizer.ggml.tokens") as unknown as { value: string[] };
         m.set("tokenizer.ggml.tokens", value.with(7, "<|eot_id|>").with(8, "<|im_end|>"));
-        const types = (m.get("tokenizer.ggml.token_type") as { value: Int32Array }).value.with(7, 3);
+        const types = (m.get("tokenizer.ggml.token_type") as unknown as { value: Int32Array }).value.with(7, 3);
         m.set("tokenizer.ggml.token_type", types);
         m.set("tokenizer.ggml.eot_token_id", 9);
       },

@@ -50,9 +50,13 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
 export function addModelOptions(command: Command, { devices = false } = {}): Command {
   return command
     .option("--model <path>", "a model's folder or file (default: the bundled fable-7m)")
-    .option(devices ? "--device <names>" : "--device <name>", "the device to run on", "cpu")
+    .option(devices ? "--device <names>" : "--device <name>", "cpu, rocm:0, cuda:0; auto is the best present", "auto")
     .addOption(
-      new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU)").choices(["f32", "f16", "bf16"]),
+      new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU, elsewhere as the model)").choices([
+        "f32",
+        "f16",
+        "bf16",
+      ]),
     )
     .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count(1));
 }
@@ -77,6 +81,9 @@ export function generateOptions(flags: SamplingFlags): GenerateOptions {
 
 export const modelPath = (model: string | undefined): string => model ?? BUNDLED;
 
+/** "auto" is the best device present. */
+export const deviceNamed = (name: string): Device => (name === "auto" ? Device.best() : Device.from(name));
+
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
   { model, device, dtype, threads }: ModelOptions,
@@ -87,7 +94,7 @@ export async function loadWithProgress(
   try {
     return await loadModel(modelPath(model), {
       ...options,
-      device,
+      device: deviceNamed(device),
       dtype,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
     });

@@ -1,9 +1,12 @@
 /** `wick quantize`: weights in, a smaller GGUF file out. */
+import { stat } from "node:fs/promises";
+import { join } from "node:path";
 import { Command, Option } from "commander";
 import { Device } from "../backend/device.ts";
 import { formatBytes } from "../backend/usage.ts";
 import { formatShape } from "../core/layout.ts";
 import { type QuantizedTensorReport, quantizeFile, quantizeTargets } from "../formats/gguf-quantize.ts";
+import { writeModelGguf } from "../models/index.ts";
 import { columns, printable } from "./columns.ts";
 import { count, isAbort } from "./model-options.ts";
 import { ProgressBar } from "./progress.ts";
@@ -17,7 +20,7 @@ interface Options {
 export function quantizeCommand(): Command {
   return new Command("quantize")
     .description("Write the weights of a safetensors or GGUF file as a GGUF file of another type")
-    .argument("<in>", "a GGUF file, a safetensors file or index, or a folder with safetensors")
+    .argument("<in>", "a GGUF file, a safetensors file or index, or a model's folder")
     .argument("<out>", "the GGUF file to write; never the input")
     .addOption(
       new Option("--type <type>", `what matrices become: ${quantizeTargets.join(", ")}`)
@@ -29,9 +32,12 @@ export function quantizeCommand(): Command {
     .addHelpText(
       "after",
       `
-Vectors, and matrices whose rows are not whole blocks of the type, are kept in F32 or F16.
+A model's folder (config.json, safetensors, tokenizer.json) becomes a complete model in one file. Of other inputs the
+tensors are written as they are named. Vectors, and matrices whose rows are not whole blocks of the type, are kept in
+F32 or F16.
 
 Examples:
+  wick quantize ./Llama-3.2-1B Llama-3.2-1B.Q4_K.gguf --type Q4_K
   wick quantize model.safetensors model.Q4_K.gguf --type Q4_K
   wick quantize model.F16.gguf model.Q8_0.gguf --type Q8_0 --json
 
@@ -47,7 +53,8 @@ async function run(input: string, output: string, { type, threads, json }: Optio
   const bar = new ProgressBar("Quantizing", process.stderr);
   for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, stop);
   try {
-    const tensors = await quantizeFile(input, output, {
+    const write = (await isModelFolder(input)) ? writeModelGguf : quantizeFile;
+    const tensors = await write(input, output, {
       type,
       signal: abort.signal,
       onProgress: ({ bytesDone, bytesTotal }) => bar.update(bytesDone, bytesTotal),
@@ -63,6 +70,12 @@ async function run(input: string, output: string, { type, threads, json }: Optio
     for (const signal of ["SIGINT", "SIGTERM"] as const) process.off(signal, stop);
   }
 }
+
+const isModelFolder = (path: string): Promise<boolean> =>
+  stat(join(path, "config.json")).then(
+    (found) => found.isFile(),
+    () => false,
+  );
 
 function table(tensors: readonly QuantizedTensorReport[]): string[] {
   const rows = tensors.map(({ name, shape, from, to, bytesAfter, rmse, maxError }) => [

@@ -59,20 +59,39 @@ export class Attention {
 
   /** x (batch · length, hidden). */
   forward(x: Tensor, step: Step, cache: KvCache | RotatingKvCache | undefined): Tensor {
-    const { heads, kvHeads, headDim, normEps, attentionScale: scale, attentionSoftcap: softcap } = this.#config;
+    const { heads, headDim, attentionScale: scale, attentionSoftcap: softcap } = this.#config;
+    const { batch, length } = step;
+    const { q, ...own } = this.#project(x, step);
+    const { k, v } = cache ? cache.append(own.k, own.v) : own;
+    const mask = step.mask(k.shape[2]!);
+    const y = sdpa(q, k, v, { scale, softcap, causal: true, window: this.#window, ...(mask && { mask }) });
+    const rows = length === 1 ? y : y.transpose(1, 2);
+    return this.#out.forward(rows.reshape([batch * length, heads * headDim]))[0]!;
+  }
+
+  /** Queries, keys and values (b, h, t, headDim), the first two turned. */
+  #project(x: Tensor, step: Step): { q: Tensor; k: Tensor; v: Tensor } {
+    const { heads, kvHeads, headDim, normEps } = this.#config;
     const { batch, length } = step;
     const split = (rows: Tensor, count: number): Tensor =>
-      rows.reshape([batch, length, count, headDim]).transpose(1, 2);
+      length === 1
+        ? rows.reshape([batch, count, 1, headDim])
+        : rows.reshape([batch, length, count, headDim]).transpose(1, 2);
+    if (this.#qkv.whole && !this.#qNorm && !this.#kNorm) {
+      // One rotation for queries and keys, which lie side by side.
+      const all = split(this.#qkv.whole(x), heads + 2 * kvHeads);
+      const turned = step.rotate(all.narrow(1, 0, heads + kvHeads));
+      return {
+        q: turned.narrow(1, 0, heads),
+        k: turned.narrow(1, heads, kvHeads),
+        v: all.narrow(1, heads + kvHeads, kvHeads),
+      };
+    }
     const turn = (rows: Tensor, count: number, norm: Tensor | null): Tensor => {
       const each = split(rows, count);
       return step.rotate(norm ? rmsNorm(each, norm, normEps) : each);
     };
-    const [qRows, kRows, vRows] = this.#qkv.forward(x) as [Tensor, Tensor, Tensor];
-    const q = turn(qRows, heads, this.#qNorm);
-    const own = { k: turn(kRows, kvHeads, this.#kNorm), v: split(vRows, kvHeads) };
-    const { k, v } = cache ? cache.append(own.k, own.v) : own;
-    const mask = step.mask(k.shape[2]!);
-    const y = sdpa(q, k, v, { scale, softcap, causal: true, window: this.#window, ...(mask && { mask }) });
-    return this.#out.forward(y.transpose(1, 2).reshape([batch * length, heads * headDim]))[0]!;
+    const [q, k, v] = this.#qkv.forward(x) as [Tensor, Tensor, Tensor];
+    return { q: turn(q, heads, this.#qNorm), k: turn(k, kvHeads, this.#kNorm), v: split(v, kvHeads) };
   }
 }

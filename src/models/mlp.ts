@@ -1,6 +1,7 @@
 /** The feed-forward half of a layer: a gated MLP, or a router with several of them. */
+import { geluMul, siluMul } from "../nn/index.ts";
 import { Tensor } from "../tensor/index.ts";
-import type { ModelConfig } from "./config.ts";
+import type { Activation, ModelConfig } from "./config.ts";
 import type { Place, Projection, Weights } from "./weights.ts";
 
 export interface FeedForward {
@@ -19,13 +20,21 @@ export async function loadFeedForward(config: ModelConfig, weights: Weights, lay
   return new Experts(router, experts, perToken);
 }
 
+/** activation(gate) · up. */
+const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
+  silu: siluMul,
+  gelu: geluMul,
+  geluErf: (gate, up) => gate.geluErf().mul(up),
+  relu: (gate, up) => gate.relu().mul(up),
+};
+
 /** down(activation(gate(x)) · up(x)). */
 class GatedMlp implements FeedForward {
   readonly #gateUp: Projection;
   readonly #down: Projection;
-  readonly #activation: ModelConfig["activation"];
+  readonly #activation: Activation;
 
-  private constructor(gateUp: Projection, down: Projection, activation: ModelConfig["activation"]) {
+  private constructor(gateUp: Projection, down: Projection, activation: Activation) {
     this.#gateUp = gateUp;
     this.#down = down;
     this.#activation = activation;
@@ -46,7 +55,7 @@ class GatedMlp implements FeedForward {
 
   forward(x: Tensor): Tensor {
     const [gate, up] = this.#gateUp.forward(x) as [Tensor, Tensor];
-    return this.#down.forward(gate[this.#activation]().mul(up))[0]!;
+    return this.#down.forward(gated[this.#activation](gate, up))[0]!;
   }
 }
 

@@ -15,9 +15,13 @@ abstract class Matrices implements Projection {
 
   protected abstract product(x: Tensor): Tensor;
 
-  forward(x: Tensor): Tensor[] {
+  whole(x: Tensor): Tensor {
     const product = this.product(x);
-    const y = this.#bias ? product.add(this.#bias) : product;
+    return this.#bias ? product.add(this.#bias) : product;
+  }
+
+  forward(x: Tensor): Tensor[] {
+    const y = this.whole(x);
     if (this.#sizes.length === 1) return [y];
     let at = 0;
     return this.#sizes.map((size) => {

@@ -30,6 +30,9 @@ export interface TransformerOptions {
   readonly extent?: number | undefined;
 }
 
+/** Rows whose temporary tensors are small beside the weights. */
+const FEW_ROWS = 16;
+
 export class Transformer implements Disposable {
   readonly config: ModelConfig;
   readonly device: Device;
@@ -103,7 +106,9 @@ export class Transformer implements Disposable {
     try {
       for (const [i, layer] of this.#layers.entries()) {
         using before = x;
-        x = scope(() => this.#runLayer(layer, before, step, cache, i));
+        const run = () => this.#runLayer(layer, before, step, cache, i);
+        // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
+        x = batch * length > FEW_ROWS ? scope(run) : run();
       }
     } catch (error) {
       cache?.recover();

@@ -32,6 +32,8 @@ export interface Part {
 /** Matrices applied to the rows of x (n, inputs): a result (n, outputs) for each part. */
 export interface Projection {
   forward(x: Tensor): Tensor[];
+  /** All results side by side, (n, outputs of all), where one product gives them so. */
+  whole?(x: Tensor): Tensor;
 }
 
 export interface EmbeddingTable {

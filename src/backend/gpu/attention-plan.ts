@@ -44,7 +44,8 @@ export function sharedBudget(arch: string): number {
   return (sm >= 90 ? 227 : 64) * 1024;
 }
 
-const BLOCK = 128;
+/** Threads per block of a prefill, and at most of a decode. */
+export const ATTENTION_BLOCK = 128;
 
 interface Layout {
   readonly lanes: number;
@@ -71,7 +72,7 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
     const queries = waves * strips * 16 * row;
     return keepsQueries ? Math.max(queries, stages(keys)) : queries + stages(keys);
   };
-  let waves = BLOCK / lanes;
+  let waves = ATTENTION_BLOCK / lanes;
   let keys = unit === "mma" && d <= 128 ? 64 : 32;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
@@ -80,11 +81,19 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
 
 export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
   const { lanes, row, stages } = layout(unit, dtype, d);
-  const most = BLOCK / lanes;
+  const most = ATTENTION_BLOCK / lanes;
   const fit = Math.floor((budget - 16 * row) / stages(16));
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
   return { threads: waves * lanes, shared: 16 * row + waves * stages(16) };
 }
+
+/** Blocks of a decode whose keys are not cut: one for each 16 queries of the heads that share a kv head. */
+export const decodeBlocks = (batch: number, heads: number, kvHeads: number, tq: number): number =>
+  batch * kvHeads * Math.ceil(((heads / kvHeads) * tq) / 16);
+
+/** Floats of scratch memory that a decode in several parts needs: results, greatest score and sum of each part. */
+export const scratchFloats = (rows: number, splits: number, d: number): number =>
+  splits === 1 ? 0 : rows * splits * (d + 2);
 
 /**
  * Parts that a decode's keys are cut into: enough blocks to fill the device three times over, at least 256 keys each. For a

@@ -5,6 +5,7 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { type QuantType, quantTypeNames } from "../../core/quant-types.ts";
+import { ATTENTION_BLOCK, decodeBlocks, headDims } from "./attention-plan.ts";
 
 /** "size" is a 64-bit size or stride; "T" a scalar of the kernel's dtype. */
 export type ArgKind = "size" | "ptr" | "u8" | "u32" | "i32" | "u64" | "f64" | "T";
@@ -78,6 +79,8 @@ const layout = "numel num_dims info*";
 const scatterTail =
   "inp* out* left src_dim dst_dim right num_dims info* ids_stride src_stride dst_stride blocks:u32 error*";
 const scattered = (s: Sizes): Launch => (s.blocks ? blocks(s.left! * s.right!) : perThread(s.left! * s.right!));
+const attention =
+  "q* k* v* mask* out* lengths* batch heads kv_heads tq tk d q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j scale:f64 softcap:f64 causal:u32 window";
 const rowBlocks = (rows: number, rowThreads: number): Launch => blocks(rows, BLOCK / rowThreads);
 
 const families: readonly Family[] = [
@@ -380,6 +383,33 @@ const families: readonly Family[] = [
       s.a_row_stride === 1 && s.a_col_stride !== 1
         ? blocks(s.batch! * Math.ceil(s.m! / ((2 * 16) / sizeOf(dtype(b)))))
         : rowBlocks(s.batch! * s.m!, s.row_threads!),
+  },
+  {
+    file: "attention",
+    pattern: "attention{mask}_{D}_{T}",
+    over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
+    args: `${attention} rows:u32 shared_bytes:u32`,
+    launch: (s) => ({
+      ...blocks(s.batch! * s.heads! * Math.ceil(s.tq! / s.rows!), 1, ATTENTION_BLOCK),
+      shared: s.shared_bytes!,
+    }),
+  },
+  {
+    file: "attention_decode",
+    pattern: "attention_decode{mask}_{D}_{T}",
+    over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
+    args: `${attention} scratch* splits:u32 threads:u32 shared_bytes:u32`,
+    launch: (s) => ({
+      ...blocks(decodeBlocks(s.batch!, s.heads!, s.kv_heads!, s.tq!) * s.splits!, 1, s.threads!),
+      shared: s.shared_bytes!,
+    }),
+  },
+  {
+    file: "attention_decode",
+    pattern: "attention_merge_{T}",
+    over: { T: ["bf16", "f16", "f32"] },
+    args: "scratch* out* rows splits d",
+    launch: (s) => blocks(s.rows!, ATTENTION_BLOCK / 32, ATTENTION_BLOCK),
   },
   {
     file: "softmax",
