@@ -58,19 +58,32 @@ GPU_FN void copy2d(const B* src, B* dst, size_t d1, size_t d2, size_t src_stride
   }
 GPU_DTYPES(FILL)
 
-// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads; a thread copies 16 bytes of
-// neighbouring indices where the inner dim is a multiple of them, else single elements.
+// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads, four vectors of 16 bytes per
+// thread where the inner dim is a multiple of them, else single elements.
 template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const size_t* info, const B* src, B* dst) {
-  constexpr int W = 16 / sizeof(B);
+  constexpr int W = 16 / sizeof(B), Unroll = 4;
   const Operand<B, W> from(src, 0, num_dims, info), to(dst, 1, num_dims, info);
-  const Walk<W, 1> walk(n, runs_of<W>(num_dims, info));
+  const Walk<W, Unroll> walk(n, runs_of<W>(num_dims, info));
   i64 at[2];
-  NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
-    offsets<2>(v * W, num_dims, info, at);
-    const Vec<B, W> x = from.load(at[0]);
-    if (to.vector) *(Vec<B, W>*)(dst + at[1]) = x;
-    else UNROLL for (int j = 0; j < W; j++) dst[at[1] + j * to.stride] = x.v[j];
-  }
+  // Finding a place takes as long as reading from it: several reads must be on their way at once.
+  if (from.vector && to.vector)
+    for (size_t base = walk.first; base < walk.vectors; base += walk.step) {
+      Bytes16 x[Unroll];
+      i64 place[Unroll];
+      UNROLL for (int u = 0; u < Unroll; u++)
+        if (walk.at(base, u) < walk.vectors) {
+          offsets<2>(walk.at(base, u) * W, num_dims, info, at);
+          x[u] = *(const Bytes16*)(src + at[0]);
+          place[u] = at[1];
+        }
+      UNROLL for (int u = 0; u < Unroll; u++)
+        if (walk.at(base, u) < walk.vectors) *(Bytes16*)(dst + place[u]) = x[u];
+    }
+  else
+    NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
+      offsets<2>(v * W, num_dims, info, at);
+      UNROLL for (int j = 0; j < W; j++) dst[at[1] + j * to.stride] = src[at[0] + j * from.stride];
+    }
   NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) {
     offsets<2>(i, num_dims, info, at);
     dst[at[1]] = src[at[0]];

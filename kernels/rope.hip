@@ -73,8 +73,8 @@ GPU_FN void rope(const T* src, const T* cos, const T* sin, T* dst, size_t rows, 
 template <class T, bool Interleaved>
 GPU_FN void rope_any(const T* src, const T* cos, const T* sin, T* dst, size_t rows, size_t positions, size_t group, size_t d,
                      size_t stride_b, size_t table_stride) {
-  // Interleaved pairs move 2·W elements at once, so W is half as large there.
-  constexpr int W = 16 / sizeof(T) / (Interleaved ? 2 : 1);
+  // Both sides of W pairs fill 16 bytes: wider ones would take so many registers that too few threads are in flight.
+  constexpr int W = 8 / sizeof(T);
   const bool aligned = aligned_to((const void*)((u64)src | (u64)dst | (u64)cos | (u64)sin), 16);
   if (aligned && d / 2 % W == 0 && table_stride % W == 0)
     rope<T, W, Interleaved>(src, cos, sin, dst, rows, positions, group, d, stride_b, table_stride);

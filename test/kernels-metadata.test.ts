@@ -27,11 +27,12 @@ function definitions(file: string): Map<string, Definition> {
   if (status !== 0) throw new Error(stderr);
   const kernel =
     /extern "C" __attribute__\(\(global(?:, amdgpu_flat_work_group_size\(1, ([\w *]+)\))?\)\)\s*void\s+(\w+)\(([^)]*)\)/g;
+  const valueOf = (word: string): number => Number(new RegExp(`\\b${word} = (\\d+)[;,]`).exec(stdout)?.[1] ?? word);
   return new Map(
     [...stdout.matchAll(kernel)].map(([, threads, name, args]) => [
       name!,
       {
-        threads: (threads ?? "1024").split("*").reduce((product, factor) => product * Number(factor), 1),
+        threads: (threads ?? "1024").split("*").reduce((product, factor) => product * valueOf(factor.trim()), 1),
         args: args!.split(",").map((text) => {
           const pointer = text.includes("*");
           return { pointer, bytes: pointer ? 8 : (bytesOf[text.trim().split(/\s+/)[0]!] ?? Number.NaN) };
@@ -58,7 +59,8 @@ describe.skipIf(!preprocessor)("The kernel sources and the catalogue agree", () 
         args: kernel.args.map((arg) => ({ pointer: arg.kind === "ptr", bytes: argBytes(kernel, arg) })),
       });
       expect(
-        kernel.launch(new Proxy({}, { get: (_, name) => (name === "block_size" ? 32 : 2048) })).block,
+        kernel.launch(new Proxy({}, { get: (_, name) => (/^(block_size|threads)$/.test(String(name)) ? 32 : 2048) }))
+          .block,
       ).toBeLessThanOrEqual(threads);
     }
   });
@@ -81,6 +83,8 @@ describe("Launch shapes", () => {
       for (const size of [1, 33, 2 ** 11, 2 ** 20]) {
         const small: Readonly<Record<string, number>> = {
           block_size: 256,
+          threads: 128,
+          shared_bytes: 0,
           row_threads: 32,
           col_threads: 32,
           pieces: 1,

@@ -35,6 +35,8 @@ function checkAmd(file, arch, path) {
     const spills = kernel.vgprSpills + kernel.sgprSpills;
     if (kernel.vgprSpills > 0 && !maySpill.some((pattern) => pattern.test(`${arch} ${kernel.name}`))) {
       problems.push(`${arch} ${file}: ${kernel.name} spills ${kernel.vgprSpills} vector registers`);
+    } else if (kernel.scratch > 0 && kernel.vgprSpills === 0) {
+      problems.push(`${arch} ${file}: ${kernel.name} keeps ${kernel.scratch} bytes in private memory`);
     }
     rows.push([
       arch,

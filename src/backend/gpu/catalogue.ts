@@ -186,7 +186,7 @@ const families: readonly Family[] = [
     pattern: "copy_strided_{bytes}",
     over: { bytes: byteSizes },
     args: `${layout} src* dst*`,
-    launch: (s, b) => perThread(s.numel!, 16 / Number(b.bytes)),
+    launch: (s, b) => perThread(s.numel!, 64 / Number(b.bytes)),
   },
   {
     file: "fill",
@@ -511,9 +511,9 @@ const families: readonly Family[] = [
   },
 ];
 
-/** A thread turns two vectors of pairs: two sides of 16 bytes each. */
+/** A thread turns two vectors of pairs, 16 bytes each. */
 function ropeBlocks(elements: number, type: DType): Launch {
-  return perThread(elements, (2 * 32) / sizeOf(type));
+  return perThread(elements, (2 * 16) / sizeOf(type));
 }
 
 /** Several short rows per block, a warp each; or a block per row. */
