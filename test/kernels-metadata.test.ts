@@ -27,12 +27,12 @@ function definitions(file: string): Map<string, Definition> {
   if (status !== 0) throw new Error(stderr);
   const kernel =
     /extern "C" __attribute__\(\(global(?:, amdgpu_flat_work_group_size\(1, ([\w *]+)\))?\)\)\s*void\s+(\w+)\(([^)]*)\)/g;
-  const valueOf = (word: string): number => Number(new RegExp(`\\b${word} = (\\d+)[;,]`).exec(stdout)?.[1] ?? word);
+  const constant = (word: string): number => Number(new RegExp(`\\b${word} = (\\d+)[;,]`).exec(stdout)?.[1] ?? word);
   return new Map(
     [...stdout.matchAll(kernel)].map(([, threads, name, args]) => [
       name!,
       {
-        threads: (threads ?? "1024").split("*").reduce((product, factor) => product * valueOf(factor.trim()), 1),
+        threads: (threads ?? "1024").split("*").reduce((product, factor) => product * constant(factor.trim()), 1),
         args: args!.split(",").map((text) => {
           const pointer = text.includes("*");
           return { pointer, bytes: pointer ? 8 : (bytesOf[text.trim().split(/\s+/)[0]!] ?? Number.NaN) };

@@ -19,6 +19,7 @@ import type { Storage } from "../storage.ts";
 import { copyLayout } from "./copy.ts";
 import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
+import { sdpa } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as indexing from "./ops/indexing.ts";
@@ -197,8 +198,8 @@ export class GpuBackend implements Backend {
     return this.#widened([x, cos, sin], ([a, c, s]) => rows.rope(this.gpu, kind, a, c, s));
   }
 
-  sdpa(_q: View, _k: View, _v: View, _mask: View | null, _p: SdpaParams): Storage | null {
-    return null;
+  sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null {
+    return sdpa(this.gpu, q, k, v, mask, p);
   }
 
   dequantize(type: QuantType, blocks: View, to: DType): Storage {

@@ -1,5 +1,6 @@
 /** Programs: the kernels of one file and dtype, compiled together on first use and kept in the disk cache. */
 import { fail } from "../../core/errors.ts";
+import { matrixUnit, matrixUnits } from "./attention-plan.ts";
 import { type Kernel, kernels } from "./catalogue.ts";
 import type { GpuProperties, KernelCompiler } from "./driver.ts";
 import type { KernelCache } from "./kernel-cache.ts";
@@ -31,7 +32,9 @@ export function programCode(
 ): { readonly code: Uint8Array; readonly cached: boolean } {
   const { arch } = device;
   const source = kernelSource(`${file}.hip`);
-  const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
+  // The matrix unit is what the compiler would choose by itself; the simulator's must be told, so that it runs the same layout.
+  const tile = `-DGPU_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`;
+  const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`, tile];
   const key = { source, options, arch, compiler: `${compiler.library} ${compiler.version}` };
   const cached = cache.get(key);
   if (cached) return { code: cached, cached: true };
