@@ -5,6 +5,9 @@
 #include "gpu.h"
 namespace gpu {
 
+// The largest finite half where a scale is beyond it: infinity would make every weight of the block infinite.
+GPU_FN u16 scale_bits(f32 x) { return f32_to_f16(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x); }
+
 // Signed byte of x / scale, rounded to nearest even; adding 1.5 · 2^23 leaves the integer in the low bits.
 GPU_FN i32 q8_of(f32 x, f32 scale) {
   const f32 r = scale == 0 ? 0.0f : x / scale;
@@ -71,7 +74,7 @@ template <int Bits> struct Symmetric {
       if (m_abs(x[j]) > m_abs(extreme)) extreme = x[j];
     const f32 d = extreme / -(f32)(1 << (Bits - 1));
     inverse = reciprocal(d);
-    *(u16*)to = f32_to_f16(d);
+    *(u16*)to = scale_bits(d);
   }
   GPU_METHOD u32 quant(f32 x) const {
     // One rounding of the whole to f32, as a fused multiply-add has it.
@@ -91,8 +94,8 @@ template <int Bits> struct Affine {
     }
     const f32 d = (high - low) / (f32)((1 << Bits) - 1);
     inverse = reciprocal(d);
-    ((u16*)to)[0] = f32_to_f16(d);
-    ((u16*)to)[1] = f32_to_f16(low);
+    ((u16*)to)[0] = scale_bits(d);
+    ((u16*)to)[1] = scale_bits(low);
   }
   GPU_METHOD u32 quant(f32 x) const { return clip((f32)exact_add(product(x - low, inverse), 0.5), (1 << Bits) - 1); }
 };
@@ -112,7 +115,7 @@ GPU_FN void quantize_bytes(const f32 (&x)[32], u8* to) {
   f32 largest = 0;
   UNROLL for (int j = 0; j < 32; j++) largest = maximum(largest, m_abs(x[j]));
   const f32 d = largest / 127.0f, inverse = reciprocal(d);
-  *(u16*)to = f32_to_f16(d);
+  *(u16*)to = scale_bits(d);
   UNROLL for (int j = 0; j < 32; j++) to[2 + j] = (u8)float_to_int<i32>(m_round(product(x[j], inverse)));
 }
 

@@ -22,7 +22,7 @@ const tensorGroups = [
   ["Convolution and pooling", "conv"],
 ];
 
-const withoutComments = (text) => text.replaceAll(/\/\*[^]*?\*\/|\/\/.*/g, "");
+const withoutComments = (text) => text.replaceAll(/\/\*.*?\*\/|\/\/[^\n]*/gs, "");
 const count = (text, letters) => [...withoutComments(text)].filter((c) => letters.includes(c)).length;
 
 /** The top-level statements of a file of declarations, each with the comment before it. */
@@ -130,7 +130,9 @@ function tensorMethods(folder) {
     const all = statements(join(folder, "tensor", `${file}.d.ts`)).filter(
       ({ text }) => nameOf(text) && !/^export (declare const \w+: \w+;|type \w+Methods = typeof \w+;)/.test(text),
     );
-    const texts = [...(file === "elementwise" ? ops : []), ...all].map(({ doc, text }) => (doc ? `${doc}\n` : "") + shown(text));
+    const texts = [...(file === "elementwise" ? ops : []), ...all].map(
+      ({ doc, text }) => (doc ? `${doc}\n` : "") + shown(text),
+    );
     lines.push(`### ${title}`, "", ...block(texts.join("\n")));
   }
   return lines;
@@ -141,7 +143,8 @@ export function apiMarkdown(folder) {
   const lines = ["# API", "", "Made from the sources by `npm run docs`; the pages beside this one explain.", ""];
   for (const [name, path] of entries) {
     lines.push(`## ${name}`, "");
-    for (const [exported, declarations] of exportsOf(join(folder, path))) lines.push(...section(exported, declarations));
+    for (const [exported, declarations] of exportsOf(join(folder, path)))
+      lines.push(...section(exported, declarations));
     if (name === "wick") lines.push(...tensorMethods(folder));
   }
   return `${lines.join("\n").trimEnd()}\n`;

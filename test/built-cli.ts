@@ -14,6 +14,7 @@ export async function buildCli(folder: string): Promise<string> {
   await mkdir(out, { recursive: true });
   await promisify(execFile)(tsc, ["-p", join(root, "tsconfig.build.json"), "--outDir", out]);
   await copyFile(join(root, "package.json"), join(folder, "package.json"));
-  for (const name of ["node_modules", "kernels", "dist/wasm"]) await symlink(join(root, name), join(folder, name));
+  for (const name of ["node_modules", "kernels", "models", "dist/wasm"])
+    await symlink(join(root, name), join(folder, name));
   return join(out, "cli/main.js");
 }

@@ -9,7 +9,9 @@ import { benchCommand } from "../src/cli/bench.ts";
 import { chatCommand, converse } from "../src/cli/chat.ts";
 import { generateCommand } from "../src/cli/generate.ts";
 import { ProgressBar } from "../src/cli/progress.ts";
+import { quantizeCommand } from "../src/cli/quantize.ts";
 import { verifyCommand } from "../src/cli/verify.ts";
+import { Device } from "../src/index.ts";
 import { ChatTemplate, loadModel, type Model, PLAIN_TEMPLATE } from "../src/models/index.ts";
 import { buildCli } from "./built-cli.ts";
 import { fable, tiny } from "./model-folders.ts";
@@ -111,9 +113,24 @@ describe("wick generate", () => {
     const sampled = [...args, "--seed", "4", "--temperature", "1", "--json"];
     const [a, b] = [await runCommand(generateCommand(), sampled), await runCommand(generateCommand(), sampled)];
     const result = JSON.parse(a.out) as Record<string, unknown>;
-    expect(result).toMatchObject({ device: "cpu", prompt: "Once upon a time", promptTokens: 5, finish: "length" });
+    expect(result).toMatchObject({ prompt: "Once upon a time", promptTokens: 5, finish: "length" });
+    expect(result.device).toBe(Device.best().name);
     expect(result.tokens).toHaveLength(12);
     expect(JSON.parse(b.out)).toMatchObject({ text: result.text, tokens: result.tokens });
+  });
+
+  it("uses the bundled model unless told otherwise", async () => {
+    const { out } = await runCommand(generateCommand(), ["--max-tokens", "8", "--temperature", "0", "--json"]);
+    const bundled = JSON.parse(out) as Record<string, unknown>;
+    expect(bundled.model).toMatch(/models.fable-7m\.Q8_0\.gguf$/);
+    const { out: plain } = await runCommand(generateCommand(), [
+      ...args.slice(0, -1),
+      "8",
+      "--temperature",
+      "0",
+      "--json",
+    ]);
+    expect(bundled.tokens).toEqual((JSON.parse(plain) as Record<string, unknown>).tokens);
   });
 
   it("ends at a stop string", async () => {
@@ -200,6 +217,19 @@ describe("wick verify", () => {
       skipped: 2,
       cases: [{ id: "greedy-0", op: "greedy", ok: true, maxAbs: 0, maxRel: 0 }, { id: "greedy-1" }],
     });
+  });
+});
+
+describe("wick quantize", () => {
+  it("makes a complete model of a folder", async () => {
+    const path = folder("fable.Q8_0.gguf");
+    const { out } = await runCommand(quantizeCommand(), [fable, path, "--type", "q8_0"]);
+    expect(out).toMatch(/blk\.7\.attn_q\.weight +\[256, 256\] +bf16 → Q8_0/);
+    const args = ["--prompt", "Once upon a time", "--max-tokens", "8", "--temperature", "0", "--json"];
+    const tokens = async (model: string) =>
+      (JSON.parse((await runCommand(generateCommand(), ["--model", model, ...args])).out) as { tokens: number[] })
+        .tokens;
+    expect(await tokens(path)).toEqual(await tokens(fable));
   });
 });
 
@@ -305,7 +335,7 @@ describe("the wick command", () => {
   const node = (...args: string[]) => start(process.execPath, [wick, ...args]);
 
   it("ends with 0 when all is well, 2 for wrong usage, 1 for the rest", async () => {
-    const good = node("generate", "--model", fable, "--max-tokens", "3");
+    const good = node("generate", "--max-tokens", "3");
     expect(await good.code).toBe(0);
     expect(good.seen.out).toMatch(/^Once upon a time/);
     for (const [args, code, message] of [

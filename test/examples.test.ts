@@ -1,0 +1,75 @@
+/** The examples and the programs in the documentation run, and the API reference is that of the sources. */
+import { execFile } from "node:child_process";
+import { cpSync, existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { beforeAll, describe, expect, it } from "vitest";
+import { apiMarkdown } from "../scripts/api-docs.mjs";
+import { buildCli } from "./built-cli.ts";
+import { temporaryFolder } from "./temporary-folder.ts";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const folder = temporaryFolder();
+
+beforeAll(async () => {
+  await buildCli(folder());
+  cpSync(join(root, "examples"), folder("examples"), { recursive: true });
+}, 120_000);
+
+async function run(path: string): Promise<string> {
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, [path], { cwd: folder() });
+  expect(stderr).toBe("");
+  return stdout;
+}
+
+describe("an example", () => {
+  it.each(readdirSync(join(root, "examples")))("%s runs", async (name) => {
+    expect(await run(folder("examples", name))).not.toBe("");
+  });
+
+  it("generate.mjs tells a story", async () => {
+    expect(await run(folder("examples", "generate.mjs"))).toMatch(/^Once upon a time .{80,}\(8 layers, llama, on /s);
+  });
+
+  it("quantize.mjs shows that fewer bits lose more", async () => {
+    const errors = (await run(folder("examples", "quantize.mjs"))).match(/[\d.]+(?= % error)/g)!.map(Number);
+    expect(errors).toHaveLength(6);
+    expect(errors).toEqual(errors.toSorted((x, y) => x - y));
+    expect(errors[0]).toBeLessThan(2);
+  });
+});
+
+const pages = readdirSync(join(root, "docs")).filter((name) => name !== "api.md");
+
+describe("a page of the documentation", () => {
+  it.each(pages)("%s holds programs that run", async (page) => {
+    const text = readFileSync(join(root, "docs", page), "utf8");
+    const programs = Array.from(text.matchAll(/^```js\n(.*?)^```$/gms), ([, program]) => program!);
+    expect(programs.length).toBeGreaterThan(0);
+    for (const [i, program] of programs.entries()) {
+      const path = folder(`${page}.${i}.mjs`);
+      writeFileSync(path, program);
+      // A comment behind console.log says what it prints.
+      const printed = (await run(path)).replaceAll(/\s/g, "");
+      for (const [, claim] of program.matchAll(/console\.log\(.*\); \/\/ ([\d[][^:\n]*)/g)) {
+        expect(printed).toContain(claim!.replaceAll(/\s/g, ""));
+      }
+    }
+  });
+
+  it.each(pages)("%s links to files that exist", (page) => {
+    const text = readFileSync(join(root, "docs", page), "utf8");
+    for (const [, target] of text.matchAll(/\]\(([^)#]+)\)/g)) {
+      expect(existsSync(join(root, "docs", target!)), target).toBe(true);
+    }
+  });
+});
+
+describe("the API reference", () => {
+  it("is up to date: `npm run docs` makes it", () => {
+    const want = apiMarkdown(folder("dist"));
+    expect(want).toContain("### loadModel");
+    expect(readFileSync(join(root, "docs/api.md"), "utf8")).toBe(want);
+  });
+});
