@@ -6,7 +6,12 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { GgufFile, type GgufInput, openSafetensors, writeGguf } from "../src/formats/index.ts";
 import { Device, scope, Tensor } from "../src/index.ts";
+import { readGgufTokenizer } from "../src/models/gguf-tokenizer.ts";
+import { ggufVocabulary } from "../src/models/gguf-vocabulary.ts";
+import { parseHuggingFaceConfig } from "../src/models/hugging-face-config.ts";
 import { loadModel, Tokenizer, writeModelGguf } from "../src/models/index.ts";
+import { JsonFields } from "../src/models/json-fields.ts";
+import { byteLevelStep, preTokenizers, splitStep } from "../src/models/pre-tokenizers.ts";
 import { verify } from "../src/verify/runner.ts";
 import { describeDevices } from "./devices.ts";
 import { fable, tiny, tinyNames, variant } from "./model-folders.ts";
@@ -22,6 +27,7 @@ interface Golden {
   readonly greedy_ids: number[];
 }
 const golden = JSON.parse(await readFile(join(fable, "golden.json"), "utf8")) as Golden[];
+const llamaConfig = JSON.parse(await readFile(join(tiny("llama"), "config.json"), "utf8")) as unknown;
 
 async function inputs(name: (typeof tinyNames)[number]): Promise<number[][]> {
   await using file = await openSafetensors(join(tiny(name), "golden.safetensors"));
@@ -151,6 +157,16 @@ describe("a GGUF file written from a folder", () => {
     const logits = await logitsOf(own, ids);
     expect(distance(await logitsOf(folder(`${name}.rope.gguf`), ids), logits)).toBeLessThan(2e-5);
     expect(distance(logits, await logitsOf(tiny("llama"), ids))).toBeGreaterThan(1e-3);
+  });
+
+  it("refuses parts of different dtypes", async () => {
+    const own = await variant(tiny("mixtral"), folder("dtypes"), {}, (tensors) => {
+      const name = "model.layers.0.block_sparse_moe.experts.1.w1.weight";
+      tensors.set(name, tensors.get(name)!.toDType("f16"));
+    });
+    await expect(writeModelGguf(own, folder("dtypes.gguf"), { type: "F32" })).rejects.toThrow(
+      /the parts of "blk.0.ffn_gate_exps.weight" have f32, f16; they must be floats of one dtype/,
+    );
   });
 
   it.each([
@@ -391,6 +407,18 @@ describe("a GGUF file's tokenizer", () => {
 });
 
 describe("loading a GGUF file", () => {
+  it("takes a window no shorter than the context for none", async () => {
+    const own = await variant(tiny("mistral"), folder("wide"), { sliding_window: 512 });
+    await writeModelGguf(own, folder("wide.gguf"), { type: "F32" });
+    const path = await changed(folder("wide.gguf"), folder("wider.gguf"), {
+      metadata: (m) => m.set("llama.attention.sliding_window", 2 ** 18),
+    });
+    for (const source of [own, path]) {
+      using model = await loadModel(source);
+      expect(model.config.windows).toEqual([0, 0]);
+    }
+  });
+
   it.each<[string, Parameters<typeof changed>[2], RegExp]>([
     [
       "an unknown architecture",
@@ -500,3 +528,76 @@ function byteVocabulary(words: readonly string[]) {
 }
 
 const range = (from: number, to: number): number[] => Array.from({ length: to - from + 1 }, (_, i) => from + i);
+
+describe("tokenizer.json as GGUF metadata", () => {
+  const config = parseHuggingFaceConfig(llamaConfig, "config.json");
+  const splitting = (...steps: object[]) => ({ type: "Sequence", pretokenizers: steps });
+  const split = (name: string) => splitting(...preTokenizers[name]!.patterns.map(splitStep), byteLevelStep(false));
+  const base = {
+    added_tokens: [
+      { id: 4, content: "<|end|>", special: true },
+      { id: 5, content: "<tool>", special: false },
+    ],
+    normalizer: null as object | null,
+    pre_tokenizer: byteLevelStep(true) as object | null,
+    post_processor: null,
+    decoder: { type: "ByteLevel" },
+    model: { type: "BPE", vocab: { a: 0, b: 1, ab: 2 }, merges: [["a", "b"]] as unknown } as Record<string, unknown>,
+  };
+  const metadata = (json: object, vocabSize = 8) =>
+    ggufVocabulary(json, { ...config, vocabSize, eosTokens: [4, 5, 6, 7] }, false, "tokenizer.json");
+
+  it("comes back as it was", () => {
+    const written = metadata(base);
+    const values = Object.fromEntries(Object.entries(written).map(([key, { value }]) => [key, value]));
+    const tokenizer = readGgufTokenizer(new JsonFields(values, "m.gguf"))!;
+    expect(tokenizer.encode("ab<|end|>b<tool>")).toEqual([2, 4, 1, 5]);
+    expect(tokenizer.decode([2, 4, 5], { skipSpecial: true })).toBe("ab<tool>");
+    expect(values).toMatchObject({
+      "tokenizer.ggml.tokens": ["a", "b", "ab", "[PAD3]", "<|end|>", "<tool>", "[PAD6]", "[PAD7]"],
+      "tokenizer.ggml.token_type": Int32Array.of(1, 1, 1, 5, 3, 4, 5, 5),
+      "tokenizer.ggml.eos_token_id": 4,
+      "tokenizer.ggml.eot_token_id": 5,
+      "tokenizer.ggml.eom_token_id": 6,
+      "tokenizer.ggml.merges": ["a b"],
+    });
+    expect(metadata({ ...base, model: { ...base.model, merges: ["a b"] } })).toEqual(written);
+  });
+
+  it.each([
+    ["gpt-2", base.pre_tokenizer, null, false],
+    ["llama-bpe", split("llama-bpe"), null, true],
+    ["dbrx", split("dbrx"), null, false],
+    ["qwen2", split("qwen2"), { type: "NFC" }, false],
+    ["smollm", splitting({ type: "Digits", individual_digits: true }, byteLevelStep(true)), null, false],
+    ["tekken", split("tekken"), null, true],
+  ])("knows %s by its pattern", (name, pre_tokenizer, normalizer, ignore_merges) => {
+    const json = { ...base, pre_tokenizer, normalizer, model: { ...base.model, ignore_merges } };
+    expect(metadata(json)["tokenizer.ggml.pre"]?.value).toBe(name);
+  });
+
+  it("says whether SentencePiece puts a space first", () => {
+    const model = { ...base.model, byte_fallback: true };
+    const prefix = (more: object) => metadata({ ...base, model, ...more })["tokenizer.ggml.add_space_prefix"]?.value;
+    expect(prefix({ normalizer: { type: "Prepend", prepend: "▁" } })).toBe(true);
+    expect(prefix({ normalizer: { type: "Replace", pattern: { String: " " }, content: "▁" } })).toBe(false);
+    expect(prefix({ pre_tokenizer: { type: "Metaspace", prepend_scheme: "first" } })).toBe(true);
+    expect(prefix({ pre_tokenizer: { type: "Metaspace", prepend_scheme: "never" } })).toBe(false);
+  });
+
+  it.each<[string, object, RegExp]>([
+    ["another kind of model", { model: { type: "Unigram" } }, /has a Unigram model; BPE can be written/],
+    ["no model", { model: null }, /has no model/],
+    ["a pattern without a name", { pre_tokenizer: splitStep("x") }, /no name for its pre_tokenizer; known are gpt-2/],
+    ["another way of cutting", { pre_tokenizer: { type: "Whitespace" } }, /no name for its pre_tokenizer/],
+    ["one step of another kind", { pre_tokenizer: splitting({ type: "Whitespace" }) }, /no name for its pre_tokenizer/],
+    ["groups of digits", { pre_tokenizer: { type: "Digits" } }, /no name for its pre_tokenizer/],
+    ["a normalizer", { normalizer: { type: "Lowercase" } }, /the normalizer Lowercase does not belong to GGUF's gpt-2/],
+    ["a missing normalizer", { pre_tokenizer: split("qwen2") }, /the normalizer none does not belong to GGUF's qwen2/],
+    ["an id beyond the model", { added_tokens: [{ id: 8, content: "x" }] }, /token "x" has id 8; the model has 8/],
+    ["tokens that are no list", { added_tokens: {} }, /added_tokens must be a list/],
+    ["merges that are no list", { model: { ...base.model, merges: 1 } }, /merges must be a list/],
+  ])("refuses %s", (_, change, message) => {
+    expect(() => metadata({ ...base, ...change })).toThrow(message);
+  });
+});
