@@ -23,7 +23,8 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
   const { dtype } = q.storage;
   const [b, hq, tq, d] = q.layout.shape as [number, number, number, number];
   const [, hk, tk] = k.layout.shape as [number, number, number, number];
-  const fused = (dtype === "f32" || dtype === "f16" || dtype === "bf16") && supportsHeadDim(d) && v.layout.shape[3] === d;
+  const fused =
+    (dtype === "f32" || dtype === "f16" || dtype === "bf16") && supportsHeadDim(d) && v.layout.shape[3] === d;
   if (!fused) return null;
   return gpu.fill(dtype, b * hq * tq * d, (out) =>
     rowsContiguous(gpu, q, (qAt, qs) =>
@@ -86,5 +87,7 @@ function decode(gpu: Gpu, name: string, dtype: Half, values: Values): void {
 function rowsContiguous<T>(gpu: Gpu, x: View, run: (address: number, strides: readonly number[]) => T): T {
   const { shape, strides }: Layout = x.layout;
   if (strides[3] === 1 || shape[3] === 1) return run(at(x), strides);
-  return gpu.packed(x, (address) => run(address, [shape[1]! * shape[2]! * shape[3]!, shape[2]! * shape[3]!, shape[3]!]));
+  return gpu.packed(x, (address) =>
+    run(address, [shape[1]! * shape[2]! * shape[3]!, shape[2]! * shape[3]!, shape[3]!]),
+  );
 }
