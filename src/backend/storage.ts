@@ -68,7 +68,11 @@ export class Storage {
   }
 
   release(): void {
-    if (--this.#refs > 0) return;
+    if (--this.#refs <= 0) this.discard();
+  }
+
+  /** Frees the memory at once; for storages that no tensor has seen. */
+  discard(): void {
     registry.unregister(this.#entry);
     reclaim(this.#entry);
     allocated -= this.byteLength + OVERHEAD; // given back by hand: no reason to look for garbage

@@ -446,8 +446,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     try {
       run(blockAt(storage));
     } catch (error) {
-      storage.retain();
-      storage.release();
+      storage.discard();
       throw error;
     }
     return storage;

@@ -103,7 +103,13 @@ export class Gpu {
   /** Fills a new storage by `run`, which is given its address; nothing runs for zero elements. */
   fill(dtype: DType, n: number, run: (out: number) => void): Storage {
     const storage = this.make(dtype, n);
-    if (n > 0) run(addressOf(storage));
+    if (n === 0) return storage;
+    try {
+      run(addressOf(storage));
+    } catch (error) {
+      storage.discard();
+      throw error;
+    }
     return storage;
   }
 
