@@ -14,6 +14,12 @@ import type { Kernels } from "./kernels.ts";
 export const ERROR_AT = 1152; // as in wasm/memory.ts
 export const INFO_AT = 4096;
 const MAX_THREADS = 64;
+/**
+ * Large blocks are a little longer than asked for, so that tensors of a round size do not all start at the same place of
+ * a page: loads that meet stores at equal page offsets wait for each other.
+ */
+const STAGGER_FROM = 2 ** 16;
+const STAGGER = 1280;
 const PAGE = 65536;
 const MAX_PAGES = 65536;
 
@@ -76,7 +82,8 @@ export class Engine {
 
   /** The address of `bytes` bytes; throws `OutOfMemory`. */
   alloc(bytes: number): number {
-    const at = this.#heap.take(bytes) ?? (this.#grow(bytes) ? this.#heap.take(bytes) : undefined);
+    const size = bytes < STAGGER_FROM ? bytes : bytes + STAGGER;
+    const at = this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
     if (at !== undefined) return at;
     const [used, free] = [this.memory.buffer.byteLength - this.#heap.free, this.#heap.free].map(formatBytes);
     return fail(

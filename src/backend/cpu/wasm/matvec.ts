@@ -9,8 +9,8 @@ import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 
 const THIN: usize = 8;
-/** Columns summed at a time when lines run across: one kilobyte of f32 from each. */
-const ACROSS: usize = 256;
+/** Columns summed at a time when lines run across: a page of f32 from each. */
+const ACROSS: usize = 1024;
 /** Elements of the matrix that are worth a chunk. */
 const CHUNK: usize = 65536;
 
