@@ -22,6 +22,8 @@ const maySpill = [
   /^gfx906 \w+_wide_/,
   // A tile of 128 or 256 columns per thread: some spills cost less than a smaller tile.
   /^gfx\w+ attention_(decode_)?(masked_)?(128|256)_/,
+  // Four registers, in f32, which has no matrix unit there.
+  /^gfx90a attention_masked_96_f32/,
 ];
 
 const toolchain = findToolchain();

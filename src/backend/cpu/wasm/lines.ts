@@ -70,48 +70,8 @@ export function dots<S, Acc, T>(
     dots4x2<S, Acc, T>(k, a, line, b0, b1, o0 + i * outRow, o1 + i * outRow, outRow);
     dots4x2<S, Acc, T>(k, a, line, b2, b3, o2 + i * outRow, o3 + i * outRow, outRow);
   }
-  for (; i < m; i++, a += line) {
-    // Native elements: one line after the other, in the order in which they lie in memory, is what fetches them fastest.
-    if (isFloat<S>() && m == 1) {
-      put<T, Acc>(o0, dot<S, Acc>(k, a, b0));
-      put<T, Acc>(o1, dot<S, Acc>(k, a, b1));
-      put<T, Acc>(o2, dot<S, Acc>(k, a, b2));
-      put<T, Acc>(o3, dot<S, Acc>(k, a, b3));
-    } else {
-      dots1x4<S, Acc, T>(k, a, b0, b1, b2, b3, o0 + i * outRow, o1 + i * outRow, o2 + i * outRow, o3 + i * outRow);
-    }
-  }
-}
-
-/** One thin row with one line; eight sums hide the latency of the addition. */
-function dot<S, Acc>(k: usize, a: usize, b: usize): Acc {
-  const wide = 16 / sizeof<Acc>();
-  const zero = v128.splat<Acc>(0);
-  let s0 = zero;
-  let s1 = zero;
-  let s2 = zero;
-  let s3 = zero;
-  let s4 = zero;
-  let s5 = zero;
-  let s6 = zero;
-  let s7 = zero;
-  const end = a + k * sizeof<Acc>();
-  const body = a + (k & ~(8 * wide - 1)) * sizeof<Acc>();
-  for (; a < body; a += 128, b += 128) {
-    s0 = fma<Acc>(v128.load(a), v128.load(b), s0);
-    s1 = fma<Acc>(v128.load(a, 16), v128.load(b, 16), s1);
-    s2 = fma<Acc>(v128.load(a, 32), v128.load(b, 32), s2);
-    s3 = fma<Acc>(v128.load(a, 48), v128.load(b, 48), s3);
-    s4 = fma<Acc>(v128.load(a, 64), v128.load(b, 64), s4);
-    s5 = fma<Acc>(v128.load(a, 80), v128.load(b, 80), s5);
-    s6 = fma<Acc>(v128.load(a, 96), v128.load(b, 96), s6);
-    s7 = fma<Acc>(v128.load(a, 112), v128.load(b, 112), s7);
-  }
-  const low = v128.add<Acc>(v128.add<Acc>(s0, s1), v128.add<Acc>(s2, s3));
-  const high = v128.add<Acc>(v128.add<Acc>(s4, s5), v128.add<Acc>(s6, s7));
-  let sum = total<Acc>(v128.add<Acc>(low, high));
-  for (; a < end; a += sizeof<Acc>(), b += sizeof<S>()) sum += load<Acc>(a) * one<S, Acc>(b);
-  return sum;
+  for (; i < m; i++, a += line)
+    dots1x4<S, Acc, T>(k, a, b0, b1, b2, b3, o0 + i * outRow, o1 + i * outRow, o2 + i * outRow, o3 + i * outRow);
 }
 
 /** One thin row with four lines; two sums for each hide the latency of the addition. */
