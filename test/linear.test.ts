@@ -1,19 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { dtypeNames, Tensor } from "../src/index.ts";
 import { describeDevices } from "./devices.ts";
-import {
-  build,
-  expectTensor,
-  floats,
-  layouts,
-  nearest,
-  productTypes,
-  reader,
-  sample,
-  tensor,
-  tolerance,
-  wrap,
-} from "./reference.ts";
+import { build, expectTensor, floats, layouts, nearest, reader, sample, tensor, tolerance, wrap } from "./reference.ts";
 
 /** (m, k) × (k, n) in f64. */
 function product(a: readonly number[], b: readonly number[], m: number, k: number, n: number): number[] {
@@ -26,7 +14,7 @@ function product(a: readonly number[], b: readonly number[], m: number, k: numbe
 
 describeDevices("Linear algebra", (device) => {
   describe("matmul", () => {
-    it.each(productTypes(device))("multiplies matrices of %s in every pair of layouts", (dtype) => {
+    it.each(dtypeNames)("multiplies matrices of %s in every pair of layouts", (dtype) => {
       const [m, k, n] = [5, 7, 6];
       const [a, b] = [sample([m, k], dtype, 1), sample([k, n], dtype, 6)];
       const values = product(a, b, m, k, n).map((v) => nearest(v, dtype));
@@ -183,7 +171,7 @@ describeDevices("Linear algebra", (device) => {
       expectTensor(a.matmul(b), { shape: [2, 2], values: [1 + 1e-12, 1e-12, 3, 2] });
     });
 
-    it.runIf(productTypes(device).includes("i64"))("wraps integers and keeps all 64 bits", () => {
+    it("wraps integers and keeps all 64 bits", () => {
       const big = 2n ** 53n + 1n;
       const a = Tensor.from([[big, 1n]], { device });
       const b = Tensor.from([[3n], [4n]], { device });
@@ -214,7 +202,7 @@ describeDevices("Linear algebra", (device) => {
   });
 
   describe("dot and mv", () => {
-    const all = productTypes(device);
+    const all = dtypeNames;
     it.each(all)("the inner product of vectors of %s", (dtype) => {
       for (const n of [0, 1, 3, 16, 37]) {
         const [a, b] = [sample([n], dtype), sample([n], dtype, 5)];

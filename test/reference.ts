@@ -7,12 +7,6 @@ export const ints = dtypeNames.filter(isInt);
 /** The floats that models compute in; f8e4m3 is left out where its two digits say nothing. */
 export const wideFloats: DType[] = ["bf16", "f16", "f32", "f64"];
 
-/** What matrix products take: all dtypes on the CPU, floats on a GPU. */
-export const productTypes = (device: Device): readonly DType[] => (device.name === "cpu" ? dtypeNames : floats);
-/** What convolution, pooling and upsampling take: all dtypes on the CPU, those of the kernel catalogue on a GPU. */
-export const windowTypes = (device: Device): readonly DType[] =>
-  device.name === "cpu" ? dtypeNames : [...floats, "u8", "u32"];
-
 /** Half a unit in the last place, relative, with room for a few roundings in the wide types. */
 const relative: Record<DType, number> = {
   u8: 0,
