@@ -1,7 +1,7 @@
 // The kernels over quantized blocks, launched as the backend does, against plain readings of the formats and the golden cases.
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
-import { matVecName, quantOutput } from "../src/backend/gpu/catalogue.ts";
+import { matVecName, quantOutput } from "../src/backend/gpu/families/quantized.ts";
 import { KernelCache } from "../src/backend/gpu/kernel-cache.ts";
 import { Launcher, type Values } from "../src/backend/gpu/launcher.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../src/backend/gpu/platforms.ts";

@@ -77,6 +77,17 @@ export interface SdpaParams {
   readonly window: number;
 }
 
+/** What a linear layer of few rows does besides the product, in the same kernel. */
+export interface LinearParams {
+  /** x is RMS-normalised before the product. */
+  readonly norm: { readonly weight: View; readonly eps: number } | null;
+  readonly bias: View | null;
+  /** The first half of w's rows are the gates of the second: the result is act(gate) · up, of half as many columns. */
+  readonly glu: "silu" | "gelu" | null;
+  /** Added to the result, and of its shape. */
+  readonly residual: View | null;
+}
+
 export interface MemoryStats {
   /** Bytes that tensors hold now. */
   readonly live: number;
@@ -165,6 +176,11 @@ export interface Backend extends QuantizedOps {
   rmsNorm(x: View, weight: View | null, eps: number): Storage;
   /** silu(gate) · up or gelu(gate) · up for views of one shape; null where the device has no fused kernel. */
   glu(act: "silu" | "gelu", gate: View, up: View): Storage | null;
+  /**
+   * x (m, k) · wᵀ for few rows: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. Null where the
+   * device has no such kernel or many kernels are faster: the caller then composes it of other ops.
+   */
+  linear(x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null;
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage;
   /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage;

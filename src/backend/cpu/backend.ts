@@ -344,6 +344,10 @@ export class CpuBackend implements Backend, QuantizedOps {
     );
   }
 
+  linear(): null {
+    return null;
+  }
+
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return this.#normalize(x, weight, bias, (rows, cols, w, b, out) =>
       this.engine.kernels.layerNorm(code(x.storage.dtype), rows, cols, this.#layouts(x.layout), at(x), w, b, out, eps),

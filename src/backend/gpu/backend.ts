@@ -186,6 +186,10 @@ export class GpuBackend implements Backend {
     return this.#widened([x, weight], ([a, w]) => rows.rmsNorm(this.gpu, a, w, eps));
   }
 
+  linear(): null {
+    return null;
+  }
+
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return this.#widened([x, weight, bias], ([a, w, b]) => rows.layerNorm(this.gpu, a, w, b, eps));
   }

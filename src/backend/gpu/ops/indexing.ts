@@ -2,7 +2,7 @@
 import { collapse, Layout, numel, type Shape, sameShape } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { scatterByBlocks } from "../catalogue.ts";
+import { scatterByBlocks } from "../families/indexing.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 const names = (ids: View, x: View): string => `${ids.storage.dtype}_${x.storage.dtype}`;

@@ -3,8 +3,8 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { planMatVec } from "../catalogue.ts";
 import type { GemmType } from "../driver.ts";
+import { planMatVec } from "../families/matmul.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** A batch of matrices in memory: address, the strides of rows and columns, and the layout of the batch dims. */

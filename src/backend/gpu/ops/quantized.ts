@@ -5,7 +5,8 @@ import { Layout, numel } from "../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { kernels, matVecName, quantOutput } from "../catalogue.ts";
+import { kernels } from "../catalogue.ts";
+import { matVecName, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { multiply } from "./matmul.ts";
 

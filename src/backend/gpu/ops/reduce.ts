@@ -3,7 +3,8 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { ReduceOp, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { partialBytes, planColumns, planRows, sortKey, sortPad, sortTile } from "../catalogue.ts";
+import { partialBytes, planColumns, planRows } from "../families/reduce.ts";
+import { sortKey, sortPad, sortTile } from "../families/sort.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** Reduces the last `dims` dims: along columns where neighbouring results are neighbours in memory, else row by row. */

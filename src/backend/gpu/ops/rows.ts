@@ -2,7 +2,7 @@
 import { collapse } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { planWholeRows } from "../catalogue.ts";
+import { planWholeRows } from "../families/rows.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 export function softmax(gpu: Gpu, x: View, log: boolean): Storage {

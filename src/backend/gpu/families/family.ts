@@ -1,0 +1,83 @@
+/** The vocabulary of the kernel table: what a family of kernels says of itself, and the launches that many share. */
+import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { type QuantType, quantTypeNames } from "../../../core/quant-types.ts";
+
+/** "size" is a 64-bit size or stride; "T" a scalar of the kernel's dtype. */
+export type ArgKind = "size" | "ptr" | "u8" | "u32" | "i32" | "u64" | "f64" | "T";
+
+export interface Arg {
+  readonly name: string;
+  readonly kind: ArgKind;
+}
+
+export interface Launch {
+  readonly grid: number;
+  readonly block: number;
+  /** Bytes of dynamic shared memory. */
+  readonly shared: number;
+}
+
+/** The values of a kernel's arguments that are sizes or 32-bit numbers, by name. */
+export type Sizes = Readonly<Record<string, number>>;
+
+export interface Kernel {
+  readonly name: string;
+  /** The pattern of names that it was made from. */
+  readonly family: string;
+  /** kernels/<file>.hip */
+  readonly file: string;
+  /** The part of the file that holds it: a program built with GPU_ONLY and GPU_ONLY_<unit> has just these kernels. */
+  readonly unit: DType | Lowercase<QuantType> | "bytes";
+  readonly args: readonly Arg[];
+  launch(sizes: Sizes): Launch;
+}
+
+export const BLOCK = 256;
+
+/** Blocks of one launch: kernels loop beyond it, and grid × block must stay below 2^32 on AMD. */
+export const MAX_GRID = 2 ** 22;
+
+export const blocks = (items: number, perBlock = 1, block = BLOCK): Launch => ({
+  grid: Math.max(1, Math.min(MAX_GRID, Math.ceil(items / perBlock))),
+  block,
+  shared: 0,
+});
+
+/** One vector per thread, of elements that fill 16 bytes. */
+export const elements = (n: number, type: DType): Launch => blocks(n, (BLOCK * 16) / sizeOf(type));
+
+export const perThread = (n: number, count = 1): Launch => blocks(n, BLOCK * count);
+
+export const rowBlocks = (rows: number, rowThreads: number): Launch => blocks(rows, BLOCK / rowThreads);
+
+export const floats = ["bf16", "f16", "f32", "f64"] as const;
+
+export const ints = ["u8", "u32", "i16", "i32", "i64"] as const;
+
+export const numbers = [...floats, ...ints] as const;
+
+export const all = [...numbers, "f8e4m3"] as const;
+
+export const ids = ["u8", "u32", "i64"] as const;
+
+export const byteSizes = ["1", "2", "4", "8"] as const;
+
+export const quants = quantTypeNames.map((name) => name.toLowerCase());
+
+export const quantFloats = ["bf16", "f16", "f32"] as const;
+
+export type Bindings = Readonly<Record<string, string>>;
+
+export interface Family {
+  readonly file: string;
+  /** The kernels' names; each {placeholder} ranges over the values of the same name in `over`. */
+  readonly pattern: string;
+  readonly over: Readonly<Record<string, readonly string[]>>;
+  /** `name` is a size, `name*` a pointer, `name:kind` anything else. */
+  readonly args: string;
+  readonly launch: (sizes: Sizes, bound: Bindings) => Launch;
+}
+
+export const dtype = (bound: Bindings): DType => bound.T as DType;
+
+export const layout = "numel num_dims info*";

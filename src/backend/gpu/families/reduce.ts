@@ -1,0 +1,75 @@
+/** Reductions over rows and columns, running sums. */
+import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { BLOCK, blocks, dtype, type Family, numbers, rowBlocks } from "./family.ts";
+
+const powerOfTwoUpTo = (x: number): number => 2 ** Math.floor(Math.log2(Math.max(1, x)));
+
+/** Threads that fill a large device. */
+const ENOUGH_THREADS = 2 ** 18;
+
+export interface ReducePlan {
+  /** Threads per row, or side by side along the columns. */
+  readonly threads: number;
+  /** Parts of each row that are reduced by themselves and joined by a second launch. */
+  readonly pieces: number;
+}
+
+/** How to reduce `rows` rows of `length` elements each: a few lanes, a warp, a block or several blocks per row. */
+export function planRows(rows: number, length: number, type: DType): ReducePlan {
+  const vectors = Math.ceil((length * sizeOf(type)) / 16);
+  let threads = Math.min(32, powerOfTwoUpTo(vectors / 4));
+  while (threads < BLOCK && rows * threads < ENOUGH_THREADS && vectors / threads > 4) threads *= 2;
+  const missing = Math.floor(ENOUGH_THREADS / (rows * threads));
+  const pieces = Math.min(missing, Math.floor(vectors / (threads * 16)));
+  return { threads, pieces: threads === BLOCK && pieces > 1 ? pieces : 1 };
+}
+
+/** How to reduce `outer` × `inner` columns of `length` elements each, where neighbouring columns are neighbours in memory. */
+export function planColumns(outer: number, length: number, inner: number, type: DType): ReducePlan {
+  const wide = Math.ceil(inner / columnsPerThread(type));
+  const threads = Math.min(32, 2 ** Math.ceil(Math.log2(wide)));
+  const tiles = outer * Math.ceil(wide / threads);
+  const rounds = Math.ceil(length / (BLOCK / threads));
+  const pieces = Math.min(Math.floor(ENOUGH_THREADS / BLOCK / tiles), Math.floor(rounds / 16));
+  return { threads, pieces: Math.max(1, pieces) };
+}
+
+const columnsPerThread = (type: DType): number => Math.min(8, 16 / sizeOf(type));
+
+/** Bytes of one partial result of a reduction that is cut into pieces. */
+export function partialBytes(op: string, type: DType): number {
+  const value = Math.max(4, sizeOf(type));
+  return op.startsWith("arg") ? 2 * value : value;
+}
+
+export const reduce: readonly Family[] = [
+  {
+    file: "reduce",
+    pattern: "fast_{op}_{T}",
+    over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
+    args: "src_numel el_per_block num_dims info* src* dst* row_threads:u32 pieces:u32 partial*",
+    launch: (s) => rowBlocks((s.src_numel! / s.el_per_block!) * s.pieces!, s.row_threads!),
+  },
+  {
+    file: "reduce",
+    pattern: "fast_{op}_cols_{T}",
+    over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
+    args: "outer el inner outer_stride el_stride src* dst* col_threads:u32 pieces:u32 partial*",
+    launch: (s, b) =>
+      blocks(s.outer! * s.pieces! * Math.ceil(s.inner! / (s.col_threads! * columnsPerThread(dtype(b))))),
+  },
+  {
+    file: "reduce",
+    pattern: "fast_{op}_join_{T}",
+    over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
+    args: "rows inner pieces:u32 partial* dst*",
+    launch: (s) => rowBlocks(s.rows!, 32),
+  },
+  {
+    file: "reduce",
+    pattern: "cumsum_{T}",
+    over: { T: numbers },
+    args: "rows cols src* dst*",
+    launch: (s) => blocks(s.rows!),
+  },
+];
