@@ -1,6 +1,6 @@
 /** What both ways to compute attention share: the words that describe it, which keys a row sees, and lane functions. */
 import { arg } from "./memory";
-import { exp4, tanh4 } from "./math";
+import { expNegative4, tanh4 } from "./math";
 
 export const DTYPE = 0;
 export const P = 1;
@@ -50,7 +50,7 @@ export function firstKey(i: i32): i32 {
 // @ts-ignore: decorator
 @inline
 export function expLanes<T>(x: v128): v128 {
-  if (sizeof<T>() == 4) return exp4(x);
+  if (sizeof<T>() == 4) return expNegative4(x);
   return f64x2(Math.exp(f64x2.extract_lane(x, 0)), Math.exp(f64x2.extract_lane(x, 1)));
 }
 

@@ -181,7 +181,15 @@ function unaryInt<T>(op: i32, x: T): T {
 function eachUnary<T>(op: i32, x: usize, out: usize, bytes: usize, param: T): void {
   if (isFloat<T>() && sizeof<T>() == 4) {
     const param4 = f32x4.splat(<f32>param);
-    for (let at: usize = 0; at < bytes; at += 16) v128.store(out + at, unary4(op, v128.load(x + at), param4));
+    // Two at a time, so that one's steps fill the waits of the other's.
+    let at: usize = 0;
+    for (; at + 32 <= bytes; at += 32) {
+      const first = unary4(op, v128.load(x + at), param4);
+      const second = unary4(op, v128.load(x + at, 16), param4);
+      v128.store(out + at, first);
+      v128.store(out + at, second, 16);
+    }
+    if (at < bytes) v128.store(out + at, unary4(op, v128.load(x + at), param4));
   } else if (isFloat<T>()) {
     for (let at: usize = 0; at < bytes; at += 8) store<f64>(out + at, unary64(op, load<f64>(x + at), <f64>param));
   } else {

@@ -74,7 +74,7 @@ export function dots<S, Acc, T>(
     dots1x4<S, Acc, T>(k, a, b0, b1, b2, b3, o0 + i * outRow, o1 + i * outRow, o2 + i * outRow, o3 + i * outRow);
 }
 
-/** One thin row with four lines; two sums for each hide the latency of the addition. */
+/** One thin row with four lines, a vector of each at a time: engines load all of a round before they multiply. */
 function dots1x4<S, Acc, T>(
   k: usize,
   a: usize,
@@ -89,37 +89,27 @@ function dots1x4<S, Acc, T>(
 ): void {
   const wide = 16 / sizeof<Acc>();
   const step = wide * sizeof<S>();
-  const zero = v128.splat<Acc>(0);
-  let s0 = zero;
-  let s1 = zero;
-  let s2 = zero;
-  let s3 = zero;
-  let t0 = zero;
-  let t1 = zero;
-  let t2 = zero;
-  let t3 = zero;
+  let s0 = v128.splat<Acc>(0);
+  let s1 = s0;
+  let s2 = s0;
+  let s3 = s0;
   const end = a + k * sizeof<Acc>();
-  const body = a + (k & ~(2 * wide - 1)) * sizeof<Acc>();
-  for (; a < body; a += 32) {
+  const body = a + (k & ~(wide - 1)) * sizeof<Acc>();
+  for (; a < body; a += 16) {
     const x = v128.load(a);
     s0 = fma<Acc>(x, lanes<S>(b0), s0);
     s1 = fma<Acc>(x, lanes<S>(b1), s1);
     s2 = fma<Acc>(x, lanes<S>(b2), s2);
     s3 = fma<Acc>(x, lanes<S>(b3), s3);
-    const y = v128.load(a, 16);
-    t0 = fma<Acc>(y, lanes<S>(b0 + step), t0);
-    t1 = fma<Acc>(y, lanes<S>(b1 + step), t1);
-    t2 = fma<Acc>(y, lanes<S>(b2 + step), t2);
-    t3 = fma<Acc>(y, lanes<S>(b3 + step), t3);
-    b0 += 2 * step;
-    b1 += 2 * step;
-    b2 += 2 * step;
-    b3 += 2 * step;
+    b0 += step;
+    b1 += step;
+    b2 += step;
+    b3 += step;
   }
-  let r0 = total<Acc>(v128.add<Acc>(s0, t0));
-  let r1 = total<Acc>(v128.add<Acc>(s1, t1));
-  let r2 = total<Acc>(v128.add<Acc>(s2, t2));
-  let r3 = total<Acc>(v128.add<Acc>(s3, t3));
+  let r0 = total<Acc>(s0);
+  let r1 = total<Acc>(s1);
+  let r2 = total<Acc>(s2);
+  let r3 = total<Acc>(s3);
   for (; a < end; a += sizeof<Acc>()) {
     const x = load<Acc>(a);
     r0 += x * one<S, Acc>(b0);

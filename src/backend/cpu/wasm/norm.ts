@@ -1,10 +1,12 @@
 /**
- * rmsNorm and layerNorm of rows. The mean, then the centred squares, are summed in f64: a mean of 4096 costs no digits
- * of the variance, and squares of large f32 do not overflow.
+ * rmsNorm and layerNorm of rows: the mean, then the centred squares. Rows of f32 are summed in short f32 runs, as
+ * differences from their first element, so that a mean of 4096 costs no digits of the variance; where their squares
+ * leave the range of f32, and for f64, everything is summed in f64.
  */
 import { CF64, classOf, commit, fetch, RUN, target } from "./block";
 import { arg, setArg, shiftOf } from "./memory";
 import { parallel } from "./pool";
+import { fma } from "./tile";
 import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
 
 const CHUNK: usize = 32768;
@@ -57,10 +59,30 @@ function normRows(lo: usize, hi: usize): void {
   }
 }
 
+let rowMean: f64;
+let rowSquares: f64;
+
 function normRow<T>(dtype: i32, start: usize, row: usize): void {
   const cols = arg<usize>(2);
   const weight = arg<usize>(7);
   const bias = arg<usize>(8);
+  if (sizeof<T>() == 8 || !measureFast(dtype, start, row)) measure<T>(dtype, start, row);
+  const mean = rowMean;
+  const scale = <T>(1.0 / Math.sqrt(rowSquares / <f64>cols + arg<f64>(9)));
+  for (let c: usize = 0; c < cols; c += RUN) {
+    const n = min(RUN, cols - c);
+    const place = arg<usize>(5) + ((start + c) << shiftOf(dtype));
+    const to = target(dtype, place);
+    const w = weight != 0 ? fetch(dtype, weight, 0, 1, c, n) : 0;
+    const b = bias != 0 ? fetch(dtype, bias, 0, 2, c, n) : 0;
+    apply<T>(run<T>(dtype, start, row, c, cols), to, n, mean, scale, w, b);
+    commit(dtype, to, place, n);
+  }
+}
+
+/** Sets rowMean and rowSquares. */
+function measure<T>(dtype: i32, start: usize, row: usize): void {
+  const cols = arg<usize>(2);
   let mean: f64 = 0;
   if (arg<i32>(1)) {
     // An f64 mean is corrected once by the mean of what it leaves; for f32, f64 has digits to spare.
@@ -76,16 +98,30 @@ function normRow<T>(dtype: i32, start: usize, row: usize): void {
   for (let c: usize = 0; c < cols; c += RUN) {
     squares += centredSquares<T>(run<T>(dtype, start, row, c, cols), min(RUN, cols - c), mean);
   }
-  const scale = <T>(1.0 / Math.sqrt(squares / <f64>cols + arg<f64>(9)));
-  for (let c: usize = 0; c < cols; c += RUN) {
-    const n = min(RUN, cols - c);
-    const place = arg<usize>(5) + ((start + c) << shiftOf(dtype));
-    const to = target(dtype, place);
-    const w = weight != 0 ? fetch(dtype, weight, 0, 1, c, n) : 0;
-    const b = bias != 0 ? fetch(dtype, bias, 0, 2, c, n) : 0;
-    apply<T>(run<T>(dtype, start, row, c, cols), to, n, mean, scale, w, b);
-    commit(dtype, to, place, n);
+  rowMean = mean;
+  rowSquares = squares;
+}
+
+/** As `measure`, in f32; false where its range is left. */
+function measureFast(dtype: i32, start: usize, row: usize): bool {
+  const cols = arg<usize>(2);
+  let mean: f64 = 0;
+  if (arg<i32>(1)) {
+    const first = load<f32>(run<f32>(dtype, start, row, 0, cols));
+    let sum: f64 = 0;
+    for (let c: usize = 0; c < cols; c += RUN) {
+      sum += fastTotal(run<f32>(dtype, start, row, c, cols), min(RUN, cols - c), first);
+    }
+    mean = <f64>first + sum / <f64>cols;
   }
+  let squares: f64 = 0;
+  for (let c: usize = 0; c < cols; c += RUN) {
+    squares += fastSquares(run<f32>(dtype, start, row, c, cols), min(RUN, cols - c), mean);
+  }
+  rowMean = mean;
+  rowSquares = squares;
+  // Below, single squares may have vanished; a NaN is in neither range.
+  return squares > 1e-24 * <f64>cols && squares < Infinity;
 }
 
 // @ts-ignore: decorator
@@ -156,6 +192,62 @@ function centredSquares<T>(p: usize, n: usize, mean: f64): f64 {
   return sum;
 }
 
+// @ts-ignore: decorator
+@inline
+function lanes4(a: v128, b: v128, c: v128, d: v128): f64 {
+  const x = f32x4.add(f32x4.add(a, b), f32x4.add(c, d));
+  const y = f64x2.add(low(x), high(x));
+  return f64x2.extract_lane(y, 0) + f64x2.extract_lane(y, 1);
+}
+
+/** The sum of x − first over a run. */
+function fastTotal(p: usize, n: usize, first: f32): f64 {
+  const end = p + (n << 2);
+  const m = f32x4.splat(first);
+  let a = f32x4.splat(0);
+  let b = a;
+  let c = a;
+  let d = a;
+  for (; p + 64 <= end; p += 64) {
+    a = f32x4.add(a, f32x4.sub(v128.load(p), m));
+    b = f32x4.add(b, f32x4.sub(v128.load(p, 16), m));
+    c = f32x4.add(c, f32x4.sub(v128.load(p, 32), m));
+    d = f32x4.add(d, f32x4.sub(v128.load(p, 48), m));
+  }
+  let sum = lanes4(a, b, c, d);
+  for (; p < end; p += 4) sum += <f64>(load<f32>(p) - first);
+  return sum;
+}
+
+/** The sum of (x − mean)² over a run. */
+function fastSquares(p: usize, n: usize, mean: f64): f64 {
+  const end = p + (n << 2);
+  const head = <f32>mean;
+  const rest = <f32>(mean - <f64>head);
+  const m = f32x4.splat(head);
+  const l = f32x4.splat(rest);
+  let a = f32x4.splat(0);
+  let b = a;
+  let c = a;
+  let d = a;
+  for (; p + 64 <= end; p += 64) {
+    const w = f32x4.sub(f32x4.sub(v128.load(p), m), l);
+    const x = f32x4.sub(f32x4.sub(v128.load(p, 16), m), l);
+    const y = f32x4.sub(f32x4.sub(v128.load(p, 32), m), l);
+    const z = f32x4.sub(f32x4.sub(v128.load(p, 48), m), l);
+    a = fma<f32>(w, w, a);
+    b = fma<f32>(x, x, b);
+    c = fma<f32>(y, y, c);
+    d = fma<f32>(z, z, d);
+  }
+  let sum = lanes4(a, b, c, d);
+  for (; p < end; p += 4) {
+    const x = load<f32>(p) - head - rest;
+    sum += <f64>x * <f64>x;
+  }
+  return sum;
+}
+
 /** to = (from − mean) · scale · w + b. The mean comes off in two parts: one f32 would lose digits of a large mean. */
 function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usize, b: usize): void {
   const head = <T>mean;
@@ -164,11 +256,18 @@ function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usiz
   const l = v128.splat<T>(rest);
   const s = v128.splat<T>(scale);
   const body = (n * sizeof<T>()) & ~15;
-  for (let i: usize = 0; i < body; i += 16) {
-    let y = v128.mul<T>(v128.sub<T>(v128.sub<T>(v128.load(from + i), m), l), s);
-    if (w != 0) y = v128.mul<T>(y, v128.load(w + i));
-    if (b != 0) y = v128.add<T>(y, v128.load(b + i));
-    v128.store(to + i, y);
+  if (w != 0 && b != 0) {
+    for (let i: usize = 0; i < body; i += 16) {
+      const y = v128.mul<T>(v128.sub<T>(v128.sub<T>(v128.load(from + i), m), l), s);
+      v128.store(to + i, fma<T>(y, v128.load(w + i), v128.load(b + i)));
+    }
+  } else {
+    for (let i: usize = 0; i < body; i += 16) {
+      let y = v128.mul<T>(v128.sub<T>(v128.sub<T>(v128.load(from + i), m), l), s);
+      if (w != 0) y = v128.mul<T>(y, v128.load(w + i));
+      if (b != 0) y = v128.add<T>(y, v128.load(b + i));
+      v128.store(to + i, y);
+    }
   }
   for (let i = body; i < n * sizeof<T>(); i += sizeof<T>()) {
     let y: T = (load<T>(from + i) - head - rest) * scale;

@@ -3,10 +3,10 @@
  * the store. A maximum of ±inf or NaN makes x − max NaN where the result must be NaN, without a special case.
  */
 import { CF64, classOf, narrow, native, RESULT, RUN, slot } from "./block";
-import { exp4 } from "./math";
+import { expNegative4 } from "./math";
 import { arg, setArg, shiftOf } from "./memory";
 import { parallel } from "./pool";
-import { adjacentRows, fetchRun, fold, MAX, openRows, rowGrain, rowsAt } from "./reduce";
+import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
 
 const CHUNK: usize = 16384;
 
@@ -47,11 +47,10 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
   const out = arg<usize>(5) + (start << shiftOf(dtype));
   const direct = native(dtype);
   const keep = direct ? out : row; // where exponentials wait for their sum
-  let most: T = 0;
+  let most = <T>-Infinity;
   for (let c: usize = 0; c < cols; c += RUN) {
     const n = min(RUN, cols - c);
-    const m = fold<T>(MAX, run<T>(dtype, start, row, c, n), n);
-    most = c == 0 ? m : max<T>(most, m);
+    most = largest<T>(run<T>(dtype, start, row, c, n), n, most);
   }
   let sum: f64 = 0;
   for (let c: usize = 0; c < cols; c += RUN) {
@@ -83,6 +82,27 @@ function run<T>(dtype: i32, start: usize, row: usize, c: usize, n: usize): usize
   return row != 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, n);
 }
 
+/** The largest of `most` and n elements, NaN apart: one makes the sum NaN, and with it the row. */
+function largest<T>(p: usize, n: usize, most: T): T {
+  const end = p + n * sizeof<T>();
+  let a = v128.splat<T>(most);
+  let b = a;
+  let c = a;
+  let d = a;
+  for (; p + 64 <= end; p += 64) {
+    a = v128.pmax<T>(a, v128.load(p));
+    b = v128.pmax<T>(b, v128.load(p, 16));
+    c = v128.pmax<T>(c, v128.load(p, 32));
+    d = v128.pmax<T>(d, v128.load(p, 48));
+  }
+  a = v128.pmax<T>(v128.pmax<T>(a, b), v128.pmax<T>(c, d));
+  a = v128.pmax<T>(a, v128.shuffle<i64>(a, a, 1, 0));
+  if (sizeof<T>() == 4) a = v128.pmax<T>(a, v128.shuffle<i32>(a, a, 1, 0, 3, 2));
+  most = v128.extract_lane<T>(a, 0);
+  for (; p < end; p += sizeof<T>()) most = load<T>(p) > most ? load<T>(p) : most;
+  return most;
+}
+
 /** to = e^(from − most); returns the sum. */
 function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
   const end = to + n * sizeof<T>();
@@ -99,8 +119,8 @@ function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
   let a = f32x4.splat(0);
   let b = f32x4.splat(0);
   for (; to + 32 <= end; to += 32, from += 32) {
-    const e = exp4(f32x4.sub(v128.load(from), m));
-    const f = exp4(f32x4.sub(v128.load(from, 16), m));
+    const e = expNegative4(f32x4.sub(v128.load(from), m));
+    const f = expNegative4(f32x4.sub(v128.load(from, 16), m));
     v128.store(to, e);
     v128.store(to, f, 16);
     a = f32x4.add(a, e);
@@ -110,7 +130,7 @@ function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
   sum = <f64>f32x4.extract_lane(a, 0) + <f64>f32x4.extract_lane(a, 1);
   sum += <f64>f32x4.extract_lane(a, 2) + <f64>f32x4.extract_lane(a, 3);
   for (; to < end; to += 4, from += 4) {
-    const e = f32x4.extract_lane(exp4(f32x4.sub(f32x4.splat(load<f32>(from)), m)), 0);
+    const e = f32x4.extract_lane(expNegative4(f32x4.sub(f32x4.splat(load<f32>(from)), m)), 0);
     store<f32>(to, e);
     sum += <f64>e;
   }
