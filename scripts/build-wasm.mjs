@@ -18,7 +18,8 @@ function constantsToMemory(module) {
     if (!places.has(lanes)) places.set(lanes, CONSTANTS + 16 * places.size);
     return `(v128.load (i32.const ${places.get(lanes)}))`;
   });
-  if (CONSTANTS + 16 * places.size > CONSTANTS_END) throw new Error(`${places.size} vector constants: make room for more`);
+  if (CONSTANTS + 16 * places.size > CONSTANTS_END)
+    throw new Error(`${places.size} vector constants: make room for more`);
   const words = [...places.keys()].flatMap((lanes) => lanes.split(" ").map(Number));
   const bytes = Buffer.from(Uint32Array.from(words).buffer);
   const escaped = [...bytes].map((byte) => `\\${byte.toString(16).padStart(2, "0")}`).join("");

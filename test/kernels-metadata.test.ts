@@ -1,12 +1,26 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { compileAmd, findToolchain } from "../scripts/kernels/compile.mjs";
-import { argBytes, type Kernel, kernelFiles, kernelNamed, kernels } from "../src/backend/gpu/catalogue.ts";
+import { amdTargets, compileAmd, findToolchain, sourceHash } from "../scripts/kernels/compile.mjs";
+import {
+  argBytes,
+  argumentsHash,
+  type Kernel,
+  kernelFiles,
+  kernelNamed,
+  kernels,
+} from "../src/backend/gpu/catalogue.ts";
 import { compareWithCatalogue, occupancy, readCodeObject } from "../src/backend/gpu/codeobject.ts";
 
 const preprocessor = ["g++", "clang++", "clang++-19"].find((name) => spawnSync(name, ["--version"]).status === 0);
 const toolchain = findToolchain();
+
+interface Checked {
+  readonly source?: string;
+  readonly arguments?: string;
+  readonly targets: Readonly<Record<string, { readonly kernels: number; readonly spilling: number }>>;
+}
+const checked = JSON.parse(readFileSync("kernels/checked.json", "utf8")) as Readonly<Record<string, Checked>>;
 
 const bytesOf: Readonly<Record<string, number>> = {
   ...{ size_t: 8, u64: 8, i64: 8, f64: 8, u32: 4, i32: 4, f32: 4, i16: 2, bf16: 2, f16: 2, u8: 1, f8e4m3: 1 },
@@ -66,13 +80,34 @@ describe.skipIf(!preprocessor)("The kernel sources and the catalogue agree", () 
   });
 });
 
+describe("The record of `npm run kernels`", () => {
+  it.each(kernelFiles)("is about %s as it stands, on all targets", (file) => {
+    const { source, arguments: believed, targets } = checked[file] ?? { targets: {} };
+    const advice = "run `npm run kernels`, which compiles what has changed";
+    expect({ source, believed }, advice).toEqual({ source: sourceHash(file), believed: argumentsHash(file) });
+    expect(Object.keys(targets), advice).toEqual(expect.arrayContaining(Object.keys(amdTargets)));
+    for (const arch of Object.keys(amdTargets)) {
+      expect(targets[arch]!.kernels).toBe(ofFile(file).length);
+      if (!file.startsWith("attention")) expect(`${arch}: ${targets[arch]!.spilling} spill`).toBe(`${arch}: 0 spill`);
+    }
+  });
+});
+
+// All files for all targets take minutes; these show that the record is not stale for the compiler that is here.
 describe.skipIf(!toolchain.amd)("Compiled AMD kernels", () => {
-  it.each(["gfx90a", "gfx1100"])("of affine.hip take the catalogue's arguments on %s", async (arch) => {
-    const found = readCodeObject(readFileSync(await compileAmd(toolchain.amd!, "affine", arch)));
-    expect(compareWithCatalogue(found, ofFile("affine"))).toEqual([]);
-    for (const kernel of found) {
-      expect(kernel).toMatchObject({ vgprSpills: 0, lds: 0, wave: arch === "gfx90a" ? 64 : 32, maxThreads: 256 });
-      expect(occupancy(arch, kernel)).toBeGreaterThanOrEqual(4);
+  it.each(Object.keys(amdTargets))("of affine.hip and glu.hip take the catalogue's arguments on %s", async (arch) => {
+    for (const file of ["affine", "glu"]) {
+      const found = readCodeObject(readFileSync(await compileAmd(toolchain.amd!, file, arch)));
+      expect(compareWithCatalogue(found, ofFile(file))).toEqual([]);
+      for (const kernel of found) {
+        expect(kernel).toMatchObject({
+          vgprSpills: 0,
+          lds: 0,
+          wave: arch.startsWith("gfx9") ? 64 : 32,
+          maxThreads: 256,
+        });
+        expect(occupancy(arch, kernel)).toBeGreaterThanOrEqual(4);
+      }
     }
   });
 });

@@ -59,6 +59,11 @@ function sourceOf(file) {
   return read(`${file}.hip`);
 }
 
+/** The hash of what a kernel file is made of, its headers included. */
+export function sourceHash(file) {
+  return createHash("sha256").update(sourceOf(file)).digest("hex").slice(0, 16);
+}
+
 async function cached(file, extension, command, args) {
   const { stdout: version } = await run(command, ["--version"]);
   const hash = createHash("sha256")
@@ -109,6 +114,18 @@ export async function compileAmd({ clang, bitcode }, file, arch) {
       path,
     ]),
   ]);
+}
+
+/** Which of these instructions, given by how their names begin, a code object has. */
+export async function instructionsOf(path, prefixes) {
+  const objdump = ["llvm-objdump-19", "llvm-objdump-20", "llvm-objdump-21", "/opt/rocm/llvm/bin/llvm-objdump"].find(
+    works,
+  );
+  if (!objdump) throw new Error("no llvm-objdump: install llvm-19");
+  const { stdout } = await run(objdump, ["-d", "--no-leading-addr", "--no-show-raw-insn", path], {
+    maxBuffer: 2 ** 30,
+  });
+  return prefixes.filter((prefix) => stdout.includes(`\t${prefix}`));
 }
 
 /** The path of the cubin of kernels/<file>.hip for one NVIDIA target. */

@@ -167,7 +167,7 @@ const classes = new Map<unknown, GgufScalarType>([
  * other numbers f32, as readers of model parameters expect. `key` is for error messages.
  */
 export function typed(value: GgufInput, key: string): GgufTyped {
-  if (isTyped(value)) return value;
+  if (isTyped(value)) return checkType(value, key);
   if (typeof value !== "object") return { type: scalarType([value], key), value };
   if (!Array.isArray(value)) {
     const type = classes.get((value as object | null)?.constructor);
@@ -185,6 +185,16 @@ export function typed(value: GgufInput, key: string): GgufTyped {
     return { type: "array[]", value: items.map((item) => typed(item, key) as GgufTypedArray) };
   }
   return { type: `${scalarType(items as readonly GgufScalar[], key)}[]`, value: items as readonly GgufScalar[] };
+}
+
+/** For callers that TypeScript does not check. */
+function checkType(value: GgufTyped, key: string): GgufTyped {
+  const type: string = value.type;
+  if (type !== "array" && (valueTypes as readonly string[]).includes(type.replace(/\[\]$/, ""))) return value;
+  return fail(
+    "InvalidArgument",
+    `gguf: metadata ${quoted(key)} has type ${quoted(type)}; types are ${valueTypes.filter((name) => name !== "array").join(", ")}, and arrays of them such as "u32[]"`,
+  );
 }
 
 const isTyped = (value: GgufInput): value is GgufTyped =>

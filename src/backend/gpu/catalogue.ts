@@ -2,17 +2,21 @@
  * Every kernel in kernels/*.hip: its name, its arguments in order and how it is launched. The launcher packs arguments
  * from this table alone, and the compile check compares it with the metadata of the compiled kernels.
  */
+import { createHash } from "node:crypto";
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { attention } from "./families/attention.ts";
 import { conv } from "./families/conv.ts";
+import { decode } from "./families/decode.ts";
 import { elementwise } from "./families/elementwise.ts";
 import type { Arg, ArgKind, Bindings, Family, Kernel } from "./families/family.ts";
 import { indexing } from "./families/indexing.ts";
+import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
 import { rows } from "./families/rows.ts";
+import { sample } from "./families/sample.ts";
 import { sort } from "./families/sort.ts";
 
 export type { Arg, ArgKind, Kernel, Launch, Sizes } from "./families/family.ts";
@@ -22,9 +26,12 @@ const families: readonly Family[] = [
   ...indexing,
   ...reduce,
   ...sort,
+  ...sample,
   ...conv,
   ...matmul,
+  ...linear,
   ...attention,
+  ...decode,
   ...rows,
   ...quantized,
 ];
@@ -55,6 +62,12 @@ function expand(family: Family): Kernel[] {
 
 export const kernels: ReadonlyMap<string, Kernel> = new Map(families.flatMap(expand).map((k) => [k.name, k]));
 export const kernelFiles: readonly string[] = [...new Set(families.map((f) => f.file))];
+
+/** The hash of what the launcher believes of a file's kernels. */
+export function argumentsHash(file: string): string {
+  const believed = [...kernels.values()].filter((kernel) => kernel.file === file).map(({ name, args }) => [name, args]);
+  return createHash("sha256").update(JSON.stringify(believed)).digest("hex").slice(0, 16);
+}
 
 export function kernelNamed(name: string): Kernel {
   return (
