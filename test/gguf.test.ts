@@ -130,7 +130,7 @@ describe("metadata", () => {
 
   it.each<[unknown, string, RegExp]>([
     [[], "InvalidArgument", /"key" is an empty array; say its type/],
-    [{ type: "array", value: [1] } as never, "InvalidArgument", /"key" has type "array"; types are u8/],
+    [{ type: "array", value: [1] } as never, "InvalidArgument", /"key" has the unknown type "array"; types are u8/],
     [[1, "a"], "InvalidArgument", /a mixture of number and string/],
     [[1, true], "InvalidArgument", /a mixture of number and boolean/],
     [[[1], 2], "InvalidArgument", /a mixture of object and number/],

@@ -187,13 +187,13 @@ export function typed(value: GgufInput, key: string): GgufTyped {
   return { type: `${scalarType(items as readonly GgufScalar[], key)}[]`, value: items as readonly GgufScalar[] };
 }
 
-/** For callers that TypeScript does not check. */
+/** For callers whom TypeScript does not check. */
 function checkType(value: GgufTyped, key: string): GgufTyped {
   const type: string = value.type;
   if (type !== "array" && (valueTypes as readonly string[]).includes(type.replace(/\[\]$/, ""))) return value;
   return fail(
     "InvalidArgument",
-    `gguf: metadata ${quoted(key)} has type ${quoted(type)}; types are ${valueTypes.filter((name) => name !== "array").join(", ")}, and arrays of them such as "u32[]"`,
+    `gguf: metadata ${quoted(key)} has the unknown type ${quoted(type)}; types are ${valueTypes.filter((name) => name !== "array").join(", ")}, and arrays of them such as "u32[]"`,
   );
 }
 
@@ -245,7 +245,7 @@ export function text(value: string): Uint8Array {
 /** The number of the type and the bytes of the value; `key` is for error messages. */
 export function encodeValue(typed: GgufTyped, key: string): Uint8Array {
   const { type } = typed;
-  if (!type.endsWith("[]")) return Buffer.concat([typeNumber(type, key), elements(type, [typed.value], key)]);
+  if (!type.endsWith("[]")) return Buffer.concat([typeNumber(type), elements(type, [typed.value], key)]);
   return Buffer.concat([typeNumber("array", key), encodeArray(typed as GgufTypedArray, key)]);
 }
 
@@ -257,14 +257,11 @@ function encodeArray({ type, value }: GgufTypedArray, key: string): Uint8Array {
     type === "array[]"
       ? value.map((inner) => encodeArray(inner, key))
       : [elements(of, value as ArrayLike<unknown>, key)];
-  return Buffer.concat([typeNumber(of, key), u64(value.length), ...values]);
+  return Buffer.concat([typeNumber(of), u64(value.length), ...values]);
 }
 
-function typeNumber(type: string, key: string): Uint8Array {
-  const id = valueTypes.indexOf(type as GgufScalarType);
-  return id >= 0
-    ? u32(id)
-    : fail("InvalidArgument", `gguf: metadata ${quoted(key)} has the unknown type ${quoted(type)}`);
+function typeNumber(type: string): Uint8Array {
+  return u32(valueTypes.indexOf(type as GgufScalarType));
 }
 
 function elements(type: string, values: ArrayLike<unknown>, key: string): Uint8Array {
