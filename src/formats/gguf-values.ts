@@ -246,7 +246,7 @@ export function text(value: string): Uint8Array {
 export function encodeValue(typed: GgufTyped, key: string): Uint8Array {
   const { type } = typed;
   if (!type.endsWith("[]")) return Buffer.concat([typeNumber(type), elements(type, [typed.value], key)]);
-  return Buffer.concat([typeNumber("array", key), encodeArray(typed as GgufTypedArray, key)]);
+  return Buffer.concat([typeNumber("array"), encodeArray(typed as GgufTypedArray, key)]);
 }
 
 function encodeArray({ type, value }: GgufTypedArray, key: string): Uint8Array {
