@@ -66,6 +66,9 @@ GPU_FN unsigned long long atomic_cas(unsigned long long* at, unsigned long long 
   __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
+template <class T> GPU_FN T atomic_add(T* at, T value) {
+  return __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 GPU_FN unsigned f32_bits(float x) { return __builtin_bit_cast(unsigned, x); }
 GPU_FN float f32_from_bits(unsigned x) { return __builtin_bit_cast(float, x); }
 GPU_FN unsigned long long f64_bits(double x) { return __builtin_bit_cast(unsigned long long, x); }
@@ -103,6 +106,7 @@ GPU_FN unsigned shfl_word(unsigned x, unsigned lane) { return __shfl_sync(0xffff
 GPU_FN unsigned long long atomic_cas(unsigned long long* at, unsigned long long expected, unsigned long long value) {
   return atomicCAS(at, expected, value);
 }
+template <class T> GPU_FN T atomic_add(T* at, T value) { return atomicAdd(at, value); }
 GPU_FN unsigned f32_bits(float x) { return __float_as_uint(x); }
 GPU_FN float f32_from_bits(unsigned x) { return __uint_as_float(x); }
 GPU_FN unsigned long long f64_bits(double x) { return (unsigned long long)__double_as_longlong(x); }
@@ -133,7 +137,7 @@ GPU_FN float approx_recip(float x) {
 #else  // host: the simulator's half of this header
 
 // sim.h defines KERNEL, KERNEL_BOUNDS, SHARED, DYNAMIC_SHARED, and in namespace gpu tid_x, bid_x, bdim_x, gdim_x, barrier
-// and the templates shfl, shfl_xor, shfl_down. It watches every access to memory.
+// and the templates shfl, shfl_xor, shfl_down and, in its own, atomic_add. It watches every access to memory.
 #include "sim.h"
 
 #define GPU_DEVICE
@@ -144,6 +148,7 @@ GPU_FN float approx_recip(float x) {
 #define UNROLL_SOME
 
 namespace gpu {
+using sim::atomic_add;
 GPU_FN unsigned long long atomic_cas(unsigned long long* at, unsigned long long expected, unsigned long long value) {
   __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
@@ -640,36 +645,41 @@ template <class A, int W> struct Operand {
 };
 template <int W> GPU_FN bool runs_of(size_t num_dims, const size_t* info) { return !info || info[num_dims - 1] % W == 0; }
 
-// out[i] = op(a[i]). Traffic: each element read once and written once. One vector per thread is best where both sides fill 16
-// bytes; Unroll > 1 is for reads of fewer.
+// out[i] = op(a[i]) where both are contiguous and aligned. A thread does so little that what comes before its load counts: no
+// look at layouts here. All loads of a round come before its first use.
+template <int W, int Unroll, class A, class O, class Op> GPU_FN void map1_contiguous(size_t n, const A* a, O* out, Op op) {
+  const size_t vectors = n / W, step = (size_t)gdim_x() * (ELEMENTWISE_BLOCK * Unroll);
+  NO_UNROLL for (size_t base = (size_t)bid_x() * (ELEMENTWISE_BLOCK * Unroll) + tid_x(); base < vectors; base += step) {
+    Vec<A, W> x[Unroll];
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) x[u] = load_vec<A, W>(a, base + u * ELEMENTWISE_BLOCK);
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) {
+        Vec<O, W> y;
+        UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x[u].v[j]);
+        store_vec<O, W>(out, base + u * ELEMENTWISE_BLOCK, y);
+      }
+  }
+  const u32 rest = (u32)(n - vectors * W);
+  if (bid_x() == 0 && tid_x() < rest) out[vectors * W + tid_x()] = op(a[vectors * W + tid_x()]);
+}
+
+// out[i] = op(a[i]) in any layout. Traffic: each element read once and written once. A thread has Unroll vectors of what is
+// contiguous, and one of anything else.
 template <int Unroll, class A, class O, class Op>
 GPU_FN void map1(size_t n, size_t num_dims, const size_t* info, const A* a, O* out, Op op) {
   constexpr int W = VectorWidth<A, O>::value;
+  if (!info && vector_aligned<W>(a) && vector_aligned<W>(out)) return map1_contiguous<W, Unroll>(n, a, out, op);
   const Operand<A, W> from(a, 0, num_dims, info);
-  const bool vectorized = vector_aligned<W>(out) && runs_of<W>(num_dims, info);
-  const Walk<W, Unroll> walk(n, vectorized);
-  const bool rounds = Unroll > 1 && !info && from.vector;
-  if (rounds)
-    for (size_t base = walk.first; base < walk.vectors; base += walk.step) {
-      Vec<A, W> x[Unroll];
-      UNROLL for (int u = 0; u < Unroll; u++)
-        if (walk.at(base, u) < walk.vectors) x[u] = load_vec<A, W>(a, walk.at(base, u));
-      UNROLL for (int u = 0; u < Unroll; u++)
-        if (walk.at(base, u) < walk.vectors) {
-          Vec<O, W> y;
-          UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x[u].v[j]);
-          store_vec<O, W>(out, walk.at(base, u), y);
-        }
-    }
-  else
-    NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
-      i64 at[1] = {(i64)(v * W)};
-      if (info) offsets<1>(v * W, num_dims, info, at);
-      const Vec<A, W> x = from.load(at[0]);
-      Vec<O, W> y;
-      UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x.v[j]);
-      store_vec<O, W>(out, v, y);
-    }
+  const Walk<W, 1> walk(n, vector_aligned<W>(out) && runs_of<W>(num_dims, info));
+  NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
+    i64 at[1] = {(i64)(v * W)};
+    if (info) offsets<1>(v * W, num_dims, info, at);
+    const Vec<A, W> x = from.load(at[0]);
+    Vec<O, W> y;
+    UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x.v[j]);
+    store_vec<O, W>(out, v, y);
+  }
   NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[i] = op(a[offset(i, num_dims, info)]);
 }
 

@@ -2,6 +2,7 @@
 // dequantizing to halves and multiplying there is faster from some 32 rows on.
 //
 //   mul_mat_Q_q8  dtype of y: 0 f32, 1 f16, 2 bf16. Launch: 256 threads per tile of 128 rows of W by 64 rows of x.
+#include "quant-activations.h"
 #include "quant.h"
 namespace gpu {
 
@@ -33,12 +34,12 @@ template <class Q> struct MatMul {
       }
     }
   }
-  GPU_FN void load_activations(u32* sx, f32* scales, f32* sums, const u8* xq, const Vec<f32, 2>* xs, size_t batch, size_t k, size_t col0,
+  GPU_FN void load_activations(u32* sx, f32* scales, f32* sums, const u8* xq, const ScaleSum* xs, size_t batch, size_t k, size_t col0,
                                size_t k0) {
     const u32 c = tid_x() / 4, g = tid_x() % 4;
     const size_t first = k0 + 32 * g;
     Vec<u32, 4> q[2] = {};
-    Vec<f32, 2> s = {};
+    ScaleSum s = {};
     if (col0 + c < batch && first < k) {
       const Vec<u32, 4>* from = (const Vec<u32, 4>*)(xq + (col0 + c) * k + first);
       q[0] = from[0];
@@ -57,7 +58,7 @@ template <class Q> struct MatMul {
   }
 
   GPU_FN void run(u32* sw, u32* sx, f32* w_scales, f32* w_shifts, f32* x_scales, f32* x_sums, u16* table, size_t batch, size_t n,
-                  size_t k, const u8* w, const u8* xq, const Vec<f32, 2>* xs, void* y, u32 dtype) {
+                  size_t k, const u8* w, const u8* xq, const ScaleSum* xs, void* y, u32 dtype) {
     // Thread (tx, ty): rows 4 tx … and 64 + 4 tx …, columns 4 ty ….
     const u32 tx = tid_x() % 16, ty = tid_x() / 16;
     const size_t across = ceil_div(batch, Cols), tiles = ceil_div(n, Rows) * across;
@@ -117,7 +118,7 @@ template <class Q> struct MatMul {
     SHARED(f32, x_scales, M::Depth / 32 * M::Cols); \
     SHARED(f32, x_sums, Shifts<Q>::value ? M::Groups * M::Cols : 4); \
     SHARED(u16, table, TableSize<Q>::value); \
-    M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const Vec<f32, 2>*)xs, y, dtype); \
+    M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const ScaleSum*)xs, y, dtype); \
   }
 QUANT_TYPES(MAT_MUL)
 

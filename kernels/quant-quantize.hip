@@ -2,54 +2,30 @@
 //
 //   quantize_q8_T  activations for products with quantized weights: bytes, and per 32 of them {scale, scale · Σ bytes}
 //   quantize_Q     weights, byte for byte what gguf's reference writes
-#include "gpu.h"
+#include "quant-activations.h"
 namespace gpu {
 
 // The largest finite half where a scale is beyond it: infinity would make every weight of the block infinite.
 GPU_FN u16 scale_bits(f32 x) { return f32_to_f16(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x); }
 
-// Signed byte of x / scale, rounded to nearest even; adding 1.5 · 2^23 leaves the integer in the low bits.
-GPU_FN i32 q8_of(f32 x, f32 scale) {
-  const f32 r = scale == 0 ? 0.0f : x / scale;
-  return (i32)(f32_bits((r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r) + 12582912.0f) - 0x4b400000u);
-}
-
-// Eight lanes per block of 32, four elements each. A block without range has scale 0 and bytes 0; one with NaN or infinity
-// has that as its scale, and what is computed with it becomes NaN. Traffic: each element read once.
-template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, u32* xq, Vec<f32, 2>* xs) {
-  const bool vectors = vector_aligned<4>(src);
-  const size_t step = (size_t)gdim_x() * bdim_x(), words = numel / 4;
-  for (size_t base = (size_t)bid_x() * bdim_x(); base < words; base += step) {
+// Traffic: each element read once.
+template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, Words2* xq, ScaleSum* xs) {
+  const size_t step = (size_t)gdim_x() * bdim_x(), items = numel / 8;
+  for (size_t base = (size_t)bid_x() * bdim_x(); base < items; base += step) {
     const size_t i = base + tid_x();
-    f32 x[4] = {0, 0, 0, 0};
-    if (i < words) {
-      if (vectors) {
-        const Vec<T, 4> v = load_vec<T, 4>(src, i);
-        UNROLL for (int j = 0; j < 4; j++) x[j] = widen(v.v[j]);
-      } else UNROLL for (int j = 0; j < 4; j++) x[j] = widen(src[4 * i + j]);
-    }
-    f32 largest = 0;
-    UNROLL for (int j = 0; j < 4; j++) largest = maximum(largest, m_abs(x[j]));
-    UNROLL for (u32 mask = 4; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
-    const f32 scale = largest / 127.0f;
-    const bool finite = largest < Limits<f32>::highest();
-    u32 word = 0;
-    i32 sum = 0;
-    UNROLL for (int j = 0; j < 4; j++) {
-      const i32 q = finite ? q8_of(x[j], scale) : 0;
-      sum += q;
-      word |= (u32)(q & 0xff) << 8 * j;
-    }
-    UNROLL for (u32 mask = 4; mask; mask /= 2) sum += shfl_xor(sum, mask);
-    if (i < words) {
-      xq[i] = word;
-      if (i % 8 == 0) xs[i / 8] = Vec<f32, 2>{{scale, scale * (f32)sum}};
+    f32 x[8] = {};
+    if (i < items) load_eight(src, i, x);
+    ScaleSum s;
+    const Words2 q = round_group(x, s);
+    if (i < items) {
+      xq[i] = q;
+      if (i % 4 == 0) xs[i / 4] = s;
     }
   }
 }
 #define QUANTIZE_Q8(T) \
   KERNEL_BOUNDS(256, quantize_q8_##T, size_t numel, const T* src, u8* xq, void* xs) { \
-    quantize_q8<T>(numel, src, (u32*)xq, (Vec<f32, 2>*)xs); \
+    quantize_q8<T>(numel, src, (Words2*)xq, (ScaleSum*)xs); \
   }
 GPU_f32(QUANTIZE_Q8)
 GPU_f16(QUANTIZE_Q8)

@@ -3,16 +3,16 @@
 //
 //   weight = scale · (q − Offset) + min
 //
-// Blocks have 17 to 292 bytes, so they lie at any address that is a multiple of gcd(bytes, 4): nothing here needs more.
+// Tensors are aligned to 16 bytes. Blocks have 17 to 292 bytes, so they lie at any multiple of gcd(bytes, 16).
 #ifndef WICK_QUANT_H
 #define WICK_QUANT_H
-#include "gpu.h"
+#include "stream.h"
 namespace gpu {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Where the bytes of a block come from
 // ---------------------------------------------------------------------------------------------------------------------
-// Shared memory to which `stage` copied them: whole words around them may be read.
+// Shared memory to which a Stage copied them: whole words around them may be read.
 template <int Align> struct Staged {
   const u32* words;
   u32 at;
@@ -23,16 +23,19 @@ template <int Align> struct Staged {
   }
   template <int N> GPU_METHOD void load(u32 offset, u32 (&x)[N]) const {
     const u32 first = at + offset, shift = first % 4 * 8;
-    u32 low = words[first / 4];
-    UNROLL for (int j = 0; j < N; j++) {
-      if (Align == 4) {
-        x[j] = words[first / 4 + j];
-        continue;
+    if constexpr (Align == 16 && N == 4) {
+      const Words4 whole = load_shared<4>(words, first / 4);
+      UNROLL for (int j = 0; j < N; j++) x[j] = whole.v[j];
+    } else if constexpr (Align >= 4) {
+      UNROLL for (int j = 0; j < N; j++) x[j] = words[first / 4 + j];
+    } else {
+      u32 low = words[first / 4];
+      UNROLL for (int j = 0; j < N; j++) {
+        // The word of the last byte, so that nothing behind it is touched.
+        const u32 high = words[j + 1 < N ? first / 4 + j + 1 : (first + 4 * N - 1) / 4];
+        x[j] = (u32)(((u64)high << 32 | low) >> shift);
+        low = high;
       }
-      // The word of the last byte, so that nothing behind it is touched.
-      const u32 high = words[j + 1 < N ? first / 4 + j + 1 : (first + 4 * N - 1) / 4];
-      x[j] = (u32)(((u64)high << 32 | low) >> shift);
-      low = high;
     }
   }
 };
@@ -45,8 +48,11 @@ template <int Align> struct Direct {
     return *(const u16*)(block + offset);
   }
   template <int N> GPU_METHOD void load(u32 offset, u32 (&x)[N]) const {
-    UNROLL for (int j = 0; j < N; j++) {
-      if (Align == 4) x[j] = *(const u32*)(block + offset + 4 * j);
+    if constexpr (Align == 16 && N == 4) {
+      const Words4 whole = *(const Words4*)(block + offset);
+      UNROLL for (int j = 0; j < N; j++) x[j] = whole.v[j];
+    } else UNROLL for (int j = 0; j < N; j++) {
+      if (Align >= 4) x[j] = *(const u32*)(block + offset + 4 * j);
       else x[j] = half(offset + 4 * j) | half(offset + 4 * j + 2) << 16;
     }
   }
@@ -58,48 +64,45 @@ template <class Src> GPU_FN u32 word_at(const Src& s, u32 offset) {
   return x[0];
 }
 
-// Bytes [from, from + count) of `base` as aligned 16-byte vectors: byte j lands at byte place() + j of shared memory. A
-// thread's loads are all issued before the first is stored. No byte outside [0, end) is read: the vectors that reach over
-// it, at the very ends of a tensor, are put together from bytes.
-template <int MaxBytes, int Threads> struct Stage {
-  static constexpr int Vectors = (MaxBytes + 30) / 16, Words = Vectors * 4, PerThread = (Vectors + Threads - 1) / Threads;
-  u32 x[PerThread][4];
-  const u8* base;
-  i64 start, end;
-  u32 vectors, lo, hi;  // lo … hi − 1 are whole
+// Bytes [from, from + count) of a tensor on their way to one warp's shared memory, as aligned vectors: byte j lands at byte
+// place(from) + j of `to`. load() sends them, land() has them there: by the device's own copies where it has them, which
+// `to` must be free for from the start, else through registers. No byte behind `end`, the tensor's length, is read: the
+// vector that reaches over it is put together from bytes.
+template <int MaxBytes> struct Stage {
+  static constexpr int Vectors = (MaxBytes + 30) / 16, Words = Vectors * 4, PerLane = (Vectors + 31) / 32;
+  Words4 x[PerLane];
 
-  GPU_FN u32 place(const u8* base, size_t from) { return (u32)((u64)base + from) & 15u; }
-  GPU_METHOD void load(const u8* bytes, size_t from, u32 count, size_t bytes_end, u32 thread) {
-    base = bytes;
-    start = (i64)from - place(base, from);
-    end = (i64)bytes_end;
-    vectors = (place(base, from) + count + 15) / 16;
-    lo = start < 0;
-    hi = vectors - (start + 16 * (i64)vectors > end);
-    UNROLL for (int j = 0; j < PerThread; j++) {
-      const u32 v = thread + j * Threads;
-      if (v < lo || v >= hi) continue;
-      const Vec<u32, 4> whole = *(const Vec<u32, 4>*)(base + start + 16 * v);
-      UNROLL for (int t = 0; t < 4; t++) x[j][t] = whole.v[t];
+  GPU_FN u32 place(size_t from) { return (u32)from & 15u; }
+  GPU_METHOD void load(u32* to, const u8* w, size_t from, u32 count, size_t end) {
+    const size_t start = from - place(from);
+    const u32 all = (place(from) + count + 15) / 16;
+    const bool cut = start + 16 * (size_t)all > end;
+    UNROLL for (int j = 0; j < PerLane; j++) {
+      const u32 v = lane_id() + 32 * j;
+      if (v >= all - cut) continue;
+      if (ASYNC_COPIES) copy16_async(to + 4 * v, w + start + 16 * v);
+      else x[j] = load_once(w + start + 16 * v);
     }
+    if (ASYNC_COPIES && cut) put_bytes(to, w, start, all - 1, end);
   }
-  GPU_METHOD void store(u32* to, u32 thread) const {
-    UNROLL for (int j = 0; j < PerThread; j++) {
-      const u32 v = thread + j * Threads;
-      if (v >= lo && v < hi) store_shared<4>(to, 4 * v, Vec<u32, 4>{{x[j][0], x[j][1], x[j][2], x[j][3]}});
-    }
-    if (lo) store_bytes(to, 0, thread);
-    if (hi < vectors) store_bytes(to, vectors - 1, thread);
+  GPU_METHOD void land(u32* to, const u8* w, size_t from, u32 count, size_t end) const {
+    if (ASYNC_COPIES) return;
+    const size_t start = from - place(from);
+    const u32 all = (place(from) + count + 15) / 16;
+    const bool cut = start + 16 * (size_t)all > end;
+    UNROLL for (int j = 0; j < PerLane; j++)
+      if (lane_id() + 32 * j < all - cut) store_shared<4>(to, 4 * (lane_id() + 32 * j), x[j]);
+    if (cut) put_bytes(to, w, start, all - 1, end);
   }
-  // Four threads take a word each.
-  GPU_METHOD void store_bytes(u32* to, u32 v, u32 thread) const {
-    if (thread >= 4) return;
+  // Four lanes take a word each.
+  GPU_FN void put_bytes(u32* to, const u8* w, size_t start, u32 v, size_t end) {
+    if (lane_id() >= 4) return;
     u32 word = 0;
     NO_UNROLL for (u32 b = 0; b < 4; b++) {
-      const i64 at = start + 16 * v + 4 * thread + b;
-      if (at >= 0 && at < end) word |= (u32)base[at] << 8 * b;
+      const size_t at = start + 16 * v + 4 * lane_id() + b;
+      if (at < end) word |= (u32)w[at] << 8 * b;
     }
-    to[4 * v + thread] = word;
+    to[4 * v + lane_id()] = word;
   }
 };
 
@@ -137,7 +140,7 @@ struct BlockType : O {
   typedef Unit<O::Parts> U;
   static constexpr int Elements = E, Bytes = B, Units = E / 32, Group = G, Offset = Off;
   static constexpr bool HasMin = Min, Table = Table_;
-  static constexpr int Align = B % 4 == 0 ? 4 : B % 2 == 0 ? 2 : 1;
+  static constexpr int Align = B % 16 == 0 ? 16 : B % 4 == 0 ? 4 : B % 2 == 0 ? 2 : 1;
   GPU_FN u32 value(u32) { return 0; }
 };
 
@@ -255,11 +258,11 @@ struct q3_k : BlockType<256, 110, Columns, 16> {  // hmask[32] qs[64] scales[12]
 };
 // Scales and minima of the groups 2j and 2j + 1: six bits each in twelve bytes.
 template <class Src> GPU_FN void six_bit_scales(const Src& s, u32 j, Unit<2>& u) {
-  const f32 d = half_at(s, 0), dmin = half_at(s, 2);
-  u32 x[3];
-  s.load(4, x);
-  const u32 scales = j < 2 ? x[0] & 0x3f3f3f3fu : low_nibbles(x[2]) | (x[0] >> 2 & 0x30303030u);
-  const u32 mins = j < 2 ? x[1] & 0x3f3f3f3fu : high_nibbles(x[2]) | (x[1] >> 2 & 0x30303030u);
+  u32 x[4];
+  s.load(0, x);
+  const f32 d = f16_to_f32((u16)x[0]), dmin = f16_to_f32((u16)(x[0] >> 16));
+  const u32 scales = j < 2 ? x[1] & 0x3f3f3f3fu : low_nibbles(x[3]) | (x[1] >> 2 & 0x30303030u);
+  const u32 mins = j < 2 ? x[2] & 0x3f3f3f3fu : high_nibbles(x[3]) | (x[2] >> 2 & 0x30303030u);
   UNROLL for (int p = 0; p < 2; p++) {
     u.scale[p] = d * (f32)byte_of(scales, j % 2 * 2 + p);
     u.min[p] = -dmin * (f32)byte_of(mins, j % 2 * 2 + p);
@@ -348,13 +351,6 @@ template <class Q> GPU_FN void fill_table(u16* table) {
 template <class Q> struct Shifts { static constexpr bool value = Q::HasMin || Q::Offset; };
 template <class Q> GPU_FN f32 shift_of(const typename Q::U& u, int part) {
   return Q::HasMin ? u.min[part] : u.scale[part] * -(f32)Q::Offset;
-}
-
-// Kernels that are bound by their weights take the dtype of their output as a number: 0 f32, 1 f16, 2 bf16.
-GPU_FN void store_float(void* y, size_t at, f32 x, u32 dtype) {
-  if (dtype == 0) ((f32*)y)[at] = x;
-  else if (dtype == 1) ((f16*)y)[at] = narrow<f16>(x);
-  else ((bf16*)y)[at] = narrow<bf16>(x);
 }
 
 // QUANT_TYPES(M) is M(q4_0) M(q4_1) …; GPU_ONLY and GPU_ONLY_<type> leave one of them, as with dtypes.

@@ -2,8 +2,8 @@
 // result cost one read and one write of memory; longer rows are read again for each pass (mostly from the cache).
 //
 // Launch: block_size threads per row. 32: a block holds several rows, one warp each, and needs no barrier. More: one row
-// per block of block_size threads, any multiple of 32, up to 256; the kernels named …_wide take up to 1024, for which they
-// keep less of the row per thread. Rows beyond the grid follow in a loop.
+// per block of block_size threads, any multiple of 32, up to 256; the kernels named …_wide take up to 1024, and keep nothing:
+// the rows that they are for are longer than registers. Rows beyond the grid follow in a loop.
 #ifndef WICK_ROW_H
 #define WICK_ROW_H
 #include "gpu.h"
@@ -16,70 +16,78 @@ struct MaxOf {
   template <class A> GPU_FN A join(A a, A b) { return maximum(a, b); }
 };
 
+// The value of all lanes of the warp, known to each.
+template <class Op, class A> GPU_FN A warp_all(A a) {
+  for (u32 mask = 16; mask; mask /= 2) a = Op::join(a, shfl_xor(a, mask));
+  return a;
+}
+
 // Shared memory in which the warps of a row meet: two halves in turn, so that one barrier per meeting is enough. (Who writes
 // a half again has passed the barrier of the other, and so have all who read it.)
 template <class A> struct Meeting {
   A* places;
   u32 half;
+  // Four numbers of each warp that exists, warp after warp.
+  GPU_METHOD const A* tell(A a, A b, A c) {
+    A* now = places + half * 128;
+    half ^= 1;
+    if (lane_id() == 0) store_shared<4>(now, tid_x() / 32 * 4, Vec<A, 4>{{a, b, c, (A)0}});
+    barrier();
+    return now;
+  }
 };
+#define ROW_MEETING(A, name) \
+  SHARED(A, name##_places, 256); \
+  Meeting<A> name{name##_places, 0}
 
 // The value of all threads of the row, known to each. Only the places of warps that exist are read.
 template <class Op, class A> GPU_FN A row_all(A a, Meeting<A>& meet, u32 threads) {
-  for (u32 mask = 16; mask; mask /= 2) a = Op::join(a, shfl_xor(a, mask));
+  a = warp_all<Op>(a);
   if (threads == 32) return a;
-  A* places = meet.places + meet.half * 32;
-  meet.half ^= 1;
-  if (lane_id() == 0) places[tid_x() / 32] = a;
-  barrier();
-  a = places[0];
-  for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, places[w]);
+  const A* all = meet.tell(a, (A)0, (A)0);
+  a = all[0];
+  for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, all[w * 4]);
   return a;
 }
 
-// One row in vectors of W, of which each thread keeps up to Keep; vector i belongs to thread i mod threads. Numbers of kept
-// vectors have 32 bits: registers are what limits how many rows are in flight.
+// One row in vectors of W; vector i belongs to thread i mod threads. Each thread keeps its vectors, at most Keep; with Keep = 0
+// it reads them anew for each pass.
 template <class T, int W, int Keep> struct Row {
   typedef compute_t<T> C;
   const T* src;
   size_t vectors;
   u32 thread, threads;
-  bool kept;
-  Vec<T, W> x[Keep];
+  Vec<T, W> x[Keep > 0 ? Keep : 1];
 
   GPU_METHOD Row(const T* src, size_t cols, u32 thread, u32 threads, bool active)
       : src(src), vectors(active ? cols / W : 0), thread(thread), threads(threads) {
-    kept = cols / W <= threads * Keep;
-    if (kept) UNROLL for (int u = 0; u < Keep; u++)
+    UNROLL for (int u = 0; u < Keep; u++)
       if (has(u)) x[u] = *((const Vec<T, W>*)src + place(u));
   }
+  // Of kept vectors; their numbers have 32 bits: registers are what limits how many rows are in flight.
   GPU_METHOD u32 place(int u) const { return thread + u * threads; }
   GPU_METHOD bool has(int u) const { return place(u) < (u32)vectors; }
 
-  // f(vector, its number) for each of this thread's vectors.
-  template <class F> GPU_METHOD void each(F f) const {
-    if (kept) {
-      UNROLL for (int u = 0; u < Keep; u++)
-        if (has(u)) f(x[u], place(u));
-    } else {
-      NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i);
-    }
+  // How many elements this thread has.
+  GPU_METHOD u32 count() const {
+    u32 n = 0;
+    if constexpr (Keep > 0) UNROLL for (int u = 0; u < Keep; u++) n += has(u) ? W : 0;
+    else NO_UNROLL for (size_t i = thread; i < vectors; i += threads) n += W;
+    return n;
   }
-  // The same, one vector after the other: for passes that load more beside each.
-  template <class F> GPU_METHOD void each_in_turn(F f) const {
-    if (kept) {
+  // f(vector, its number, which of the kept ones) for each of this thread's vectors.
+  template <class F> GPU_METHOD void each(F f) const {
+    if constexpr (Keep > 0) {
       UNROLL for (int u = 0; u < Keep; u++)
-        if (has(u)) {
-          f(x[u], place(u));
-          GPU_KEEP_ORDER();
-        }
+        if (has(u)) f(x[u], place(u), u);
     } else {
-      each(f);
+      NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i, 0);
     }
   }
   // Folds g(x) of this thread's elements.
   template <class Op, class G> GPU_METHOD C fold(C start, G g) const {
     C acc = start;
-    each([&](const Vec<T, W>& v, size_t) {
+    each([&](const Vec<T, W>& v, size_t, int) {
       UNROLL for (int j = 0; j < W; j++) acc = Op::join(acc, g(widen(v.v[j])));
     });
     return acc;
@@ -87,15 +95,16 @@ template <class T, int W, int Keep> struct Row {
 };
 
 // Calls body.template run<W, Keep>(row number, thread in row, threads, active) for each row of this block, with vectors
-// where the row length and `vectorized` allow them. A thread keeps `Vectors` of 16 bytes.
+// where the row length and `vectorized` allow them; rows of up to `Vectors` vectors per thread are kept.
 template <class T, int Vectors, class Body> GPU_FN void each_row(size_t rows, size_t cols, u32 threads, bool vectorized, Body body) {
   constexpr int W = 16 / sizeof(T);
   const u32 per_block = threads == 32 ? bdim_x() / 32 : 1, group = threads == 32 ? tid_x() / 32 : 0;
   const u32 thread = threads == 32 ? lane_id() : tid_x();
   for (size_t base = (size_t)bid_x() * per_block; base < rows; base += (size_t)gdim_x() * per_block) {
     const size_t row = base + group;
-    if (vectorized && cols % W == 0) body.template run<W, Vectors>(row, thread, threads, row < rows);
-    else body.template run<1, 4>(row, thread, threads, row < rows);
+    if (!vectorized || cols % W != 0) body.template run<1, 0>(row, thread, threads, row < rows);
+    else if (cols / W <= threads * Vectors) body.template run<W, Vectors>(row, thread, threads, row < rows);
+    else body.template run<W, 0>(row, thread, threads, row < rows);
   }
 }
 

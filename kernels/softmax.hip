@@ -20,7 +20,7 @@ template <class T, bool Log> struct Softmax {
     const C total = row_all<SumOf>(row.template fold<SumOf>((C)0, [most](C x) { return power(x, most); }), meet, threads);
     const C scale = (C)1 / total, logarithm = m_log(total);
     T* out = dst + at * cols;
-    row.each([&](const Vec<T, W>& v, size_t i) {
+    row.each([&](const Vec<T, W>& v, size_t i, int) {
       Vec<T, W> y;
       UNROLL for (int j = 0; j < W; j++) {
         const C x = widen(v.v[j]);
@@ -33,14 +33,13 @@ template <class T, bool Log> struct Softmax {
 
 #define SOFTMAX(name, T, Log, threads, Vectors) \
   KERNEL_BOUNDS(threads, name##_##T, const T* src, T* dst, size_t n_cols, size_t n_rows, u32 block_size) { \
-    SHARED(compute_t<T>, places, 64); \
-    Meeting<compute_t<T>> meet{places, 0}; \
+    ROW_MEETING(compute_t<T>, meet); \
     const bool aligned = aligned_to(src, 16) && aligned_to(dst, 16); \
     each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, Softmax<T, Log>{src, dst, n_cols, meet}); \
   }
 #define SOFTMAX_ALL(T) \
-  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 1) \
-  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 1)
+  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 0) \
+  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 0)
 GPU_FLOATS(SOFTMAX_ALL)
 
 }  // namespace gpu

@@ -1,4 +1,4 @@
-// Builds the simulator: sim/build/libamdhip64_sim.so and librocblas_sim.so, when their sources have changed.
+// Builds the simulator: sim/build/lib{amdhip64,rocblas,MIOpen}_sim.so, when their sources have changed.
 // Usage: node sim/build.mjs, or `import { buildSim } from "./sim/build.mjs"`.
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -15,16 +15,21 @@ function findCompiler() {
   return names.find((name) => spawnSync(name, ["--version"], { stdio: "ignore" }).status === 0);
 }
 
+/** Libraries that stand in for AMD's beside the runtime, each from one source. */
+const standIns = { rocblas: "librocblas_sim.so", miopen: "libMIOpen_sim.so" };
+
 function libraries() {
   const sources = readdirSync(join(root, "runtime")).filter((name) => name.endsWith(".cpp"));
-  const runtime = sources.filter((name) => name !== "rocblas.cpp").map((name) => join(root, "runtime", name));
+  const runtime = sources.filter((name) => !Object.hasOwn(standIns, name.slice(0, -".cpp".length)));
+  const source = (name) => join(root, "runtime", name);
   return [
-    { name: "libamdhip64_sim.so", sources: runtime, link: ["-ldl"] },
-    {
-      name: "librocblas_sim.so",
-      sources: [join(root, "runtime", "rocblas.cpp")],
+    { key: "hip", name: "libamdhip64_sim.so", sources: runtime.map(source), link: ["-ldl"] },
+    ...Object.entries(standIns).map(([key, name]) => ({
+      key,
+      name,
+      sources: [source(`${key}.cpp`)],
       link: [`-L${build}`, "-lamdhip64_sim", "-Wl,-rpath,$ORIGIN"],
-    },
+    })),
   ];
 }
 
@@ -35,7 +40,7 @@ function fingerprint(compiler) {
   return hash.digest("hex");
 }
 
-/** Paths of the two libraries, built first if need be. Throws with the compiler's messages when that fails. */
+/** Paths of the libraries, built first if need be. Throws with the compiler's messages when that fails. */
 export function buildSim() {
   const compiler = findCompiler();
   if (!compiler)
@@ -45,7 +50,7 @@ export function buildSim() {
         : "the simulator needs a C++17 compiler: install g++ or clang++, or set CXX",
     );
   const all = libraries();
-  const paths = { hip: join(build, all[0].name), rocblas: join(build, all[1].name) };
+  const paths = Object.fromEntries(all.map(({ key, name }) => [key, join(build, name)]));
   const stamp = join(build, "stamp");
   const wanted = fingerprint(compiler);
   if (existsSync(stamp) && readFileSync(stamp, "utf8") === wanted && all.every((l) => existsSync(join(build, l.name))))
@@ -70,8 +75,8 @@ export function buildSim() {
 
 if (process.argv[1] && resolve(process.argv[1]) === fileURLToPath(import.meta.url)) {
   try {
-    const { hip, rocblas, built } = buildSim();
-    console.log(`${built ? "built" : "up to date"}: ${hip}, ${rocblas}`);
+    const { built, ...paths } = buildSim();
+    console.log(`${built ? "built" : "up to date"}: ${Object.values(paths).join(", ")}`);
   } catch (error) {
     console.error(error instanceof Error ? error.message : error);
     process.exitCode = 1;

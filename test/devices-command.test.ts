@@ -41,7 +41,9 @@ describe("wick devices", () => {
     expect(text).toMatch(
       / +memory +2\.0 GiB, [\d.]+ [GM]iB free\n +driver +[\d.]+, runtime [\d.]+ \(\/.*libamdhip64_sim/,
     );
-    expect(text).toMatch(/ +compiler +hiprtc [\d.]+ \(\/.*\n +BLAS +rocBLAS [\d.]+\S* \(\/.*\n +MIOpen +not used/);
+    expect(text).toMatch(
+      / +compiler +hiprtc [\d.]+ \(\/.*\n +BLAS +rocBLAS [\d.]+\S* \(\/.*\n +MIOpen +MIOpen [\d.]+ \(\/.*used by sim:32\+miopen/,
+    );
     expect(text).toMatch(/^kernel cache \/.*: \d+ programs, .*B, writable$/m);
     const { devices: found } = await listing("--sim");
     expect(found.map((d) => d.name)).toEqual(expect.arrayContaining(["cpu", "sim:32", "sim:64"]));

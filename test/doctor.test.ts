@@ -405,6 +405,7 @@ describe("the verdict on a platform", () => {
     const facts: PlatformFacts = {
       ...empty,
       compiler: { problem: "hiprtc was not found" },
+      miopen: { problem: "MIOpen was not found" },
       devices: [
         { name: "rocm:0", product: "A", arch: "gfx1100", waveSize: 32, totalBytes: 2 ** 34, blas: { problem: "none" } },
         { name: "rocm:1", problem: "faulted" },
@@ -415,7 +416,7 @@ describe("the verdict on a platform", () => {
       "AMD ROCm ok",
       "compiler problem",
       "BLAS skipped",
-      "MIOpen, cuDNN skipped",
+      "MIOpen skipped",
       "rocm:0 ok",
       "rocm:1 problem",
     ]);

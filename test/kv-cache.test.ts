@@ -72,6 +72,28 @@ describeDevices("Key and value caches", (device) => {
       }
     });
 
+    it("gives whoever writes into its buffers the room, and counts what was written", () => {
+      using cache = new KvCache();
+      const kind = { dtype: "f32", device } as const;
+      const { k, v } = cache.reserve(3, [1, 2, 0, 3], kind);
+      expect([k.shape, v.shape]).toEqual([
+        [1, 2, 256, 3],
+        [1, 2, 256, 3],
+      ]);
+      expect(cache.length).toBe(0);
+      k.sliceSet(positions(0, 3), 2, 0);
+      v.sliceSet(positions(0, 3, -1), 2, 0);
+      cache.advance(3);
+      expect(seenIn(cache.append(positions(3, 1), positions(3, 1, -1)).v)).toEqual([-0, -1, -2, -3]);
+      // What is behind the length moves along: it may have been written already.
+      k.sliceSet(positions(4, 2), 2, 4);
+      const grown = cache.reserve(253, [1, 2, 0, 3], kind);
+      expect(grown.k.shape[2]).toBe(512);
+      cache.advance(2);
+      expect(seenIn(cache.current!.k)).toEqual(range(0, 6));
+      expect(cache.reserve(506, [1, 2, 0, 3], kind).k).toBe(grown.k);
+    });
+
     it("takes transposed keys, as attention has them", () => {
       using cache = new KvCache();
       const k = Tensor.arange(12, undefined, { device }).reshape([1, 2, 2, 3]).transpose(1, 2);

@@ -54,6 +54,12 @@ SIM_API const char* wickSimLastMessage() {
   return copy.c_str();
 }
 
+/** For the libraries beside this one. */
+SIM_API void wickSimNote(const char* text) {
+  Lock lock;
+  message() = text;
+}
+
 SIM_API const char* hipGetErrorName(hipError_t code) {
   switch (code) {
 #define X(name, value, text) \

@@ -77,6 +77,31 @@ export interface SdpaParams {
   readonly window: number;
 }
 
+/** Where the rows of a step stand in a cache, and how it attends to what is there. */
+export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
+  /** (positions, rotary/2) for every position there may be. */
+  readonly cos: View;
+  readonly sin: View;
+  /** Pairs are neighbours (2i, 2i + 1) and not (i, i + rotary/2). */
+  readonly interleaved: boolean;
+  /** Positions that the caches (batch, kv heads, capacity, d) hold already; they have room for the new ones. */
+  readonly k: View;
+  readonly v: View;
+  readonly past: number;
+  /** i64 (batch), in place of `past`: the positions there are with the new ones, read when the work runs. */
+  readonly lengths: View | null;
+  /** i64 (batch): how many positions before a sequence's first one are padding, which counts as position 0. */
+  readonly padding: View | null;
+  /** Additive, broadcast to (batch, heads, t, keys), for the keys there are, or for the capacity with `lengths`. */
+  readonly mask: View | null;
+}
+
+/** Work that was recorded, to be run again on the same memory. */
+export interface Graph extends Disposable {
+  /** Enqueues the work. */
+  replay(): void;
+}
+
 /** What a linear layer of few rows does besides the product, in the same kernel. */
 export interface LinearParams {
   /** x is RMS-normalised before the product. */
@@ -86,6 +111,36 @@ export interface LinearParams {
   readonly glu: "silu" | "gelu" | null;
   /** Added to the result, and of its shape. */
   readonly residual: View | null;
+}
+
+export interface SumAndNorm {
+  readonly sum: Storage;
+  readonly normed: Storage;
+}
+
+/** How the tokens of one sequence are chosen; the values are those of `SamplingOptions`, checked. */
+export interface SamplerSpec {
+  /** 0 takes the likeliest token. */
+  readonly temperature: number;
+  /** 0 is all. */
+  readonly topK: number;
+  readonly topP: number;
+  readonly minP: number;
+  readonly repetitionPenalty: number;
+  /** Of this sequence alone: the random number of a step is SplitMix64 of the seed and the step. */
+  readonly seed: bigint;
+  /** Tokens that count as seen. */
+  readonly prompt: readonly number[];
+}
+
+/** Chooses tokens without the host: what was seen and the step are kept on the device. */
+export interface TokenSampler extends Disposable {
+  /**
+   * Enqueues the choice of one token per sequence, from f32 logits (b, vocab) with contiguous rows into u32 ids (b); each
+   * run, or replay, is one step. A sequence whose largest logit is not finite gets the id 0xffffffff and makes no step:
+   * whoever reads the ids throws `ValueOutOfRange` then.
+   */
+  sample(logits: View, ids: Storage): void;
 }
 
 export interface MemoryStats {
@@ -182,6 +237,8 @@ export interface Backend extends QuantizedOps {
    */
   linear(x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null;
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage;
+  /** sum = x + residual, rounded to their dtype, and its rmsNorm; null where the device has no fused kernel. */
+  addRmsNorm(x: View, residual: View, weight: View | null, eps: number): SumAndNorm | null;
   /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage;
   /**
@@ -189,6 +246,31 @@ export interface Backend extends QuantizedOps {
    * the device has no fused kernel for these dtypes and sizes: the caller then composes it of other ops.
    */
   sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null;
+
+  /** One spec per sequence. Null where the device has no kernels for it: the host samples then. */
+  sampler(vocab: number, specs: readonly SamplerSpec[]): TokenSampler | null;
+
+  /** Null on devices that cannot record their work. */
+  readonly graphs: GraphOps | null;
+}
+
+/** Decoding without the host: steps that find all they need in device memory are recorded once and replayed. */
+export interface GraphOps {
+  /** Whether `attention` has kernels for heads of this size. */
+  supports(dtype: DType, headDim: number): boolean;
+  /**
+   * One step of attention over a cache: the rows of q (batch · t, heads · d) and k, v (batch · t, kv heads · d), whose
+   * last dim is contiguous, are turned by their positions, k and v enter the cache, and each query sees the keys up to
+   * its own. The result is (batch, heads, t, d).
+   */
+  attention(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
+  /** counts[i] += by, in place; i64. */
+  advance(counts: View, by: number): void;
+  /**
+   * Runs `run`, then records it. What the recorded run allocates is reserved until the graph is disposed; all else that
+   * it uses must live as long. Moving data between host and device while it records is an error: it would happen once.
+   */
+  capture(run: () => void): Graph;
 }
 
 /**

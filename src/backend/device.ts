@@ -5,6 +5,8 @@ import type { Backend, MemoryStats } from "./backend.ts";
 import { CpuBackend } from "./cpu/backend.ts";
 import { GpuBackend } from "./gpu/backend.ts";
 import { deviceCount, type PlatformName, platform, simulatorOrdinals } from "./gpu/platforms.ts";
+import { MiopenBackend } from "./gpu/rocm/miopen/backend.ts";
+import type { MiopenOps } from "./gpu/rocm/miopen/ops.ts";
 
 const devices = new Map<string, Device>();
 const ofBackend = new WeakMap<Backend, Device>();
@@ -25,9 +27,12 @@ export class Device {
     return device;
   }
 
-  /** An AMD GPU through ROCm. */
-  static rocm(ordinal = 0): Device {
-    return openGpu("rocm", `rocm:${ordinal}`, ordinal);
+  /**
+   * An AMD GPU through ROCm. With `miopen` it is a device of its own, "rocm:0+miopen", on which AMD's MIOpen does the
+   * operations that it does as Wick would.
+   */
+  static rocm(ordinal = 0, options: { readonly miopen?: boolean } = {}): Device {
+    return openGpu("rocm", `rocm:${ordinal}`, ordinal, options.miopen);
   }
 
   /** An NVIDIA GPU through CUDA. */
@@ -45,13 +50,15 @@ export class Device {
   static from(device: Device | string): Device {
     if (device instanceof Device) return device;
     if (device === "cpu") return Device.cpu();
-    const [, kind, number] = /^(rocm|cuda|sim)(?::(\d+))?$/.exec(device) ?? [];
-    if (kind === "rocm" || kind === "cuda") return Device[kind](Number(number ?? 0));
+    const [, kind, number, plus] = /^(rocm|cuda|sim)(?::(\d+))?(\+miopen)?$/.exec(device) ?? [];
+    const miopen = plus !== undefined;
+    if (kind === "rocm") return Device.rocm(Number(number ?? 0), { miopen });
+    if (kind === "cuda" && !miopen) return Device.cuda(Number(number ?? 0));
     const ordinal = kind === "sim" ? simulatorOrdinals[number ?? "32"] : undefined;
-    if (ordinal !== undefined) return openGpu("sim", `sim:${number ?? "32"}`, ordinal);
+    if (ordinal !== undefined) return openGpu("sim", `sim:${number ?? "32"}`, ordinal, miopen);
     return fail(
       "UnknownDevice",
-      `unknown device "${device}"; devices are cpu, rocm:0, cuda:0 (or another number), and sim:32 and sim:64, which run the AMD path in software`,
+      `unknown device "${device}"; devices are cpu, rocm:0, cuda:0 (or another number), and sim:32 and sim:64, which run the AMD path in software; on AMD's, +miopen adds MIOpen (rocm:0+miopen)`,
     );
   }
 
@@ -72,6 +79,11 @@ export class Device {
   /** As users write it: "cpu", "rocm:0". */
   get name(): string {
     return this.backend.name;
+  }
+
+  /** AMD's MIOpen, on a device that was opened with it; else null. */
+  get miopen(): MiopenOps | null {
+    return this.backend instanceof MiopenBackend ? this.backend.miopen : null;
   }
 
   /** Live, cached and peak bytes. */
@@ -108,6 +120,9 @@ export function seedBits(seed: number | bigint): bigint {
   return BigInt.asUintN(64, BigInt(seed));
 }
 
-function openGpu(platformName: PlatformName, name: string, ordinal: number): Device {
-  return Device.open(name, () => new GpuBackend(name, platform(platformName), ordinal));
+function openGpu(kind: "rocm" | "sim", name: string, ordinal: number, miopen?: boolean): Device;
+function openGpu(kind: "cuda", name: string, ordinal: number): Device;
+function openGpu(kind: PlatformName, name: string, ordinal: number, miopen = false): Device {
+  if (kind === "cuda" || !miopen) return Device.open(name, () => new GpuBackend(name, platform(kind), ordinal));
+  return Device.open(`${name}+miopen`, () => new MiopenBackend(`${name}+miopen`, platform(kind), ordinal));
 }

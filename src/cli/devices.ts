@@ -61,7 +61,14 @@ function asJson(cpu: CpuFacts, platforms: readonly PlatformFacts[], cache: Cache
   return {
     devices: [
       cpu,
-      ...platforms.flatMap((p) => p.devices.map((d) => ({ ...d, library: p.library, compiler: p.compiler }))),
+      ...platforms.flatMap((p) =>
+        p.devices.map((d) => ({
+          ...d,
+          library: p.library,
+          compiler: p.compiler,
+          ...(p.miopen && { miopen: p.miopen }),
+        })),
+      ),
     ],
     absent: platforms.filter(isAbsent).map(({ platform, code, library, problem = noDevice }) => ({
       platform,
@@ -95,7 +102,7 @@ function format({ name, ...cpu }: CpuFacts, platforms: readonly PlatformFacts[],
   return lines;
 }
 
-function describeGpu(device: DeviceFacts, { library, compiler }: PlatformFacts): Record<string, string> {
+function describeGpu(device: DeviceFacts, { library, compiler, miopen }: PlatformFacts): Record<string, string> {
   const { product, arch, waveSize, multiprocessors, totalBytes, freeBytes, problem } = device;
   return {
     ...(problem !== undefined && { problem }),
@@ -109,7 +116,7 @@ function describeGpu(device: DeviceFacts, { library, compiler }: PlatformFacts):
       compiler: `${formatFound(compiler)}${device.compiles === false ? `, which does not know ${arch}` : ""}`,
     }),
     ...(device.blas && { BLAS: formatFound(device.blas) }),
-    MIOpen: "not used",
+    ...(miopen && { MIOpen: `${formatFound(miopen)}${"problem" in miopen ? "" : `, used by ${device.name}+miopen`}` }),
   };
 }
 

@@ -109,22 +109,21 @@ export function judgePlatform(
   return { checks, advice };
 }
 
-function libraryChecks({ compiler, devices }: PlatformFacts): Check[] {
+function libraryChecks({ compiler, devices, miopen }: PlatformFacts): Check[] {
   const checks: Check[] = [];
-  if (compiler) checks.push(judgeLibrary("compiler", compiler, "problem"));
+  if (compiler) checks.push(judgeLibrary("compiler", compiler, null));
   // Wick's own kernels multiply without it, so its absence is no fault.
   const blas = devices.find((d) => d.blas)?.blas;
-  if (blas) {
-    checks.push(judgeLibrary("BLAS", blas, "skipped"));
-    checks.push({ name: "MIOpen, cuDNN", verdict: "skipped", detail: "not used" });
-  }
+  if (blas) checks.push(judgeLibrary("BLAS", blas, "Wick's own kernels multiply"));
+  if (miopen) checks.push(judgeLibrary("MIOpen", miopen, "optional"));
   return checks;
 }
 
-function judgeLibrary(name: string, found: Found, otherwise: "problem" | "skipped"): Check {
+/** `without` is what happens where the library is missing; null where that is a fault. */
+function judgeLibrary(name: string, found: Found, without: string | null): Check {
   if (!("problem" in found)) return { name, verdict: "ok", detail: `${found.version}, ${found.path}` };
-  const detail = otherwise === "skipped" ? `Wick's own kernels multiply: ${found.problem}` : found.problem;
-  return { name, verdict: otherwise, detail };
+  if (without === null) return { name, verdict: "problem", detail: found.problem };
+  return { name, verdict: "skipped", detail: `${without}: ${found.problem}` };
 }
 
 function judgeDevice(device: DeviceFacts): Check {

@@ -9,6 +9,7 @@ import { Device } from "../backend/device.ts";
 import { type PlatformName, simulatorOrdinals } from "../backend/gpu/platforms.ts";
 import type { Program } from "../backend/gpu/program.ts";
 import { formatBytes } from "../backend/usage.ts";
+import { fail } from "../core/errors.ts";
 import { judgePlatform } from "./advice.ts";
 import { type CacheFacts, cacheFacts } from "./cache.ts";
 import { type Check, overall, type Verdict } from "./check.ts";
@@ -244,6 +245,12 @@ function countVerdicts(checks: readonly Check[]): string {
 /** The platform that a device's name means; the name of none is an `UnknownDevice` error. */
 function platformOf(device: string): PlatformName | "cpu" {
   if (device === "cpu") return "cpu";
+  if (device.endsWith("+miopen")) {
+    fail(
+      "UnknownDevice",
+      `the doctor examines Wick's own kernels: ask for ${device.slice(0, -"+miopen".length)}; MIOpen's results are compared by wick verify --device ${device}`,
+    );
+  }
   const [, kind, number = "32"] = /^(rocm|cuda|sim)(?::(\d+))?$/.exec(device) ?? [];
   // Opens nothing: these names are refused.
   if (!kind || (kind === "sim" && !(number in simulatorOrdinals))) Device.from(device);

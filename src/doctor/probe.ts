@@ -34,6 +34,8 @@ export interface PlatformFacts {
   /** The path of the driver's library. */
   library?: string;
   compiler?: Found;
+  /** AMD's, which a device has to be asked for with. */
+  miopen?: Found;
   devices: DeviceFacts[];
   /** Why nothing of the platform can be used, as text and as code. */
   problem?: string;
@@ -80,6 +82,15 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
     facts.compiler = { path: loadedPath(compiler.library), version: compiler.version };
   } catch (error) {
     facts.compiler = { problem: describeError(error) };
+  }
+  if (name !== "cuda") {
+    say("opening MIOpen", facts);
+    try {
+      const { library, version } = platform(name).miopen();
+      facts.miopen = { path: loadedPath(library), version: `MIOpen ${version}` };
+    } catch (error) {
+      facts.miopen = { problem: describeError(error) };
+    }
   }
   for (const device of facts.devices) {
     if (device.problem !== undefined) continue;

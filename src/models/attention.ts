@@ -1,19 +1,10 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
-import { type KvCache, type RotatingKvCache, rmsNorm, sdpa } from "../nn/index.ts";
+import { type KvCache, type RotatingKvCache, rmsNorm } from "../nn/index.ts";
 import type { Tensor } from "../tensor/index.ts";
 import { traits } from "./architectures.ts";
 import type { ModelConfig } from "./config.ts";
-import type { Projection, Weights } from "./weights.ts";
-
-/** What a forward pass tells every layer. */
-export interface Step {
-  readonly batch: number;
-  /** New positions per sequence. */
-  readonly length: number;
-  rotate(x: Tensor): Tensor;
-  /** The mask for the last `keys` positions, if one is needed. */
-  mask(keys: number): Tensor | null;
-}
+import type { Step } from "./steps.ts";
+import type { Fusion, Projection, Weights } from "./weights.ts";
 
 export class Attention {
   readonly #config: ModelConfig;
@@ -57,41 +48,21 @@ export class Attention {
     );
   }
 
-  /** x (batch · length, hidden). */
-  forward(x: Tensor, step: Step, cache: KvCache | RotatingKvCache | undefined): Tensor {
-    const { heads, headDim, attentionScale: scale, attentionSoftcap: softcap } = this.#config;
-    const { batch, length } = step;
-    const { q, ...own } = this.#project(x, step);
-    const { k, v } = cache ? cache.append(own.k, own.v) : own;
-    const mask = step.mask(k.shape[2]!);
-    const y = sdpa(q, k, v, { scale, softcap, causal: true, window: this.#window, ...(mask && { mask }) });
-    const rows = length === 1 ? y : y.transpose(1, 2);
-    return this.#out.forward(rows.reshape([batch * length, heads * headDim]))[0]!;
-  }
-
-  /** Queries, keys and values (b, h, t, headDim), the first two turned. */
-  #project(x: Tensor, step: Step): { q: Tensor; k: Tensor; v: Tensor } {
-    const { heads, kvHeads, headDim, normEps } = this.#config;
-    const { batch, length } = step;
-    const split = (rows: Tensor, count: number): Tensor =>
-      length === 1
-        ? rows.reshape([batch, count, 1, headDim])
-        : rows.reshape([batch, length, count, headDim]).transpose(1, 2);
-    if (this.#qkv.whole && !this.#qNorm && !this.#kNorm) {
-      // One rotation for queries and keys, which lie side by side.
-      const all = split(this.#qkv.whole(x), heads + 2 * kvHeads);
-      const turned = step.rotate(all.narrow(1, 0, heads + kvHeads));
-      return {
-        q: turned.narrow(1, 0, heads),
-        k: turned.narrow(1, heads, kvHeads),
-        v: all.narrow(1, heads + kvHeads, kvHeads),
-      };
-    }
-    const turn = (rows: Tensor, count: number, norm: Tensor | null): Tensor => {
-      const each = split(rows, count);
-      return step.rotate(norm ? rmsNorm(each, norm, normEps) : each);
-    };
-    const [q, k, v] = this.#qkv.forward(x) as [Tensor, Tensor, Tensor];
-    return { q: turn(q, heads, this.#qNorm), k: turn(k, kvHeads, this.#kNorm), v: split(v, kvHeads) };
+  /** x (batch · length, hidden); `around` is the norm before and the residual after. */
+  forward(
+    x: Tensor,
+    step: Step,
+    cache: KvCache | RotatingKvCache | undefined,
+    { norm, residual }: Pick<Fusion, "norm" | "residual">,
+  ): Tensor {
+    const { heads, headDim, normEps, attentionScale: scale, attentionSoftcap: softcap } = this.#config;
+    const rows = step.batch * step.length;
+    const perHead = (y: Tensor, weight: Tensor | null): Tensor =>
+      weight ? rmsNorm(y.reshape([rows, -1, headDim]), weight, normEps).reshape(y.shape) : y;
+    const [q, k, v] = this.#qkv.parts(x, norm) as [Tensor, Tensor, Tensor];
+    const params = { headDim, scale, softcap, window: this.#window };
+    const y = step.attend(perHead(q, this.#qNorm), perHead(k, this.#kNorm), v, cache, params);
+    const mixed = step.length === 1 ? y : y.transpose(1, 2);
+    return this.#out.forward(mixed.reshape([rows, heads * headDim]), { residual });
   }
 }

@@ -1,4 +1,6 @@
 /** The keys and values of every layer for a batch of sequences, and where each sequence starts. */
+
+import type { GraphOps } from "../backend/backend.ts";
 import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
@@ -13,6 +15,11 @@ import type { Positions } from "./rotary.ts";
  */
 const MASKED = -30_000;
 
+/** Where a device attends over caches by itself, with all of a text in them: what it does so by. */
+export function graphsFor({ headDim }: ModelConfig, { backend }: Device, dtype: DType): GraphOps | null {
+  return backend.graphs?.supports(dtype, headDim) ? backend.graphs : null;
+}
+
 export interface ModelCacheOptions {
   /** How many sequences are fed side by side. Default 1. */
   readonly batch?: number;
@@ -23,11 +30,13 @@ export interface ModelCacheOptions {
 export class ModelCache implements Disposable {
   readonly layers: readonly (KvCache | RotatingKvCache)[];
   readonly batch: number;
+  readonly #config: ModelConfig;
   readonly #padding: readonly number[] | null;
   readonly #device: Device;
   readonly #dtype: DType;
   #length = 0;
   #mask: Tensor | null = null;
+  #paddingTensor: Tensor | null = null;
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
     const { padding } = options;
@@ -36,9 +45,11 @@ export class ModelCache implements Disposable {
       fail("InvalidArgument", `a cache for ${this.batch} sequences was given ${padding.length} paddings`);
     }
     this.#padding = padding?.some((n) => n > 0) ? padding : null;
+    this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    this.layers = config.windows.map((window) => (window > 0 ? new RotatingKvCache(window) : new KvCache()));
+    const whole = graphsFor(config, device, dtype) !== null;
+    this.layers = config.windows.map((window) => (whole || window === 0 ? new KvCache() : new RotatingKvCache(window)));
   }
 
   /** Positions fed so far, padding included. */
@@ -46,8 +57,26 @@ export class ModelCache implements Disposable {
     return this.#length;
   }
 
+  /** Counts positions that every layer has appended. */
   advance(positions: number): void {
     this.#length += positions;
+  }
+
+  /** Counts positions that recorded steps have written; the layers know nothing of them. */
+  accept(positions: number): void {
+    for (const layer of this.layers) (layer as KvCache).advance(positions);
+    this.advance(positions);
+  }
+
+  /** Makes room for `positions` in every layer's buffers; says for how many there is. */
+  reserve(positions: number): number {
+    const { kvHeads, headDim } = this.#config;
+    const shape = [this.batch, kvHeads, 0, headDim];
+    const rooms = this.layers.map((layer) => {
+      const full = layer as KvCache;
+      return full.reserve(positions - full.length, shape, { dtype: this.#dtype, device: this.#device }).k.shape[2]!;
+    });
+    return Math.min(...rooms);
   }
 
   /** Where the next `length` positions of each sequence stand; padding counts as position 0. */
@@ -55,6 +84,13 @@ export class ModelCache implements Disposable {
     const start = this.#length;
     if (!this.#padding) return { start, length };
     return { each: this.#padding.map((pad) => Array.from({ length }, (_, i) => Math.max(start + i - pad, 0))) };
+  }
+
+  /** How many of each sequence's first positions are padding, as a tensor, where there is any. */
+  get padding(): Tensor | null {
+    if (!this.#padding) return null;
+    this.#paddingTensor ??= Tensor.from(BigInt64Array.from(this.#padding, BigInt), { device: this.#device }).keep();
+    return this.#paddingTensor;
   }
 
   /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
@@ -94,6 +130,8 @@ export class ModelCache implements Disposable {
     for (const layer of this.layers) layer.dispose();
     this.#mask?.dispose();
     this.#mask = null;
+    this.#paddingTensor?.dispose();
+    this.#paddingTensor = null;
     this.#length = 0;
   }
 

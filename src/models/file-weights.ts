@@ -63,11 +63,11 @@ export class FileWeights implements Weights {
     if (source.tensor.quant) {
       const table = await this.#readBlocks([source], width);
       const head = new QuantizedMatrices(table, null, [rows]);
-      return { lookup: (ids) => table.rows(ids, this.#options.dtype), project: (x) => head.forward(x)[0]! };
+      return { lookup: (ids) => table.rows(ids, this.#options.dtype), head };
     }
     const table = await this.#readPlain([source], width);
     const head = new PlainMatrices(table, null, [rows], this.owned);
-    return { lookup: (ids) => table.indexSelect(ids, 0), project: (x) => head.forward(x)[0]! };
+    return { lookup: (ids) => table.indexSelect(ids, 0), head };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

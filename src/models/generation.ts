@@ -3,8 +3,9 @@ import { setImmediate } from "node:timers/promises";
 import { fail } from "../core/errors.ts";
 import { Tensor } from "../tensor/index.ts";
 import { ModelCache } from "./cache.ts";
+import { openDecoder } from "./decoder.ts";
 import type { PromptCache } from "./prompt-cache.ts";
-import { chooseTokens, Sampler, type SamplingOptions } from "./sampling.ts";
+import { Sampler, type SamplingOptions } from "./sampling.ts";
 import { TextStream } from "./text-stream.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 import type { Transformer } from "./transformer.ts";
@@ -20,7 +21,7 @@ export interface GenerateOptions extends SamplingOptions {
   readonly ignoreEos?: boolean | undefined;
   /** Ends the generation by throwing the signal's reason. */
   readonly signal?: AbortSignal | undefined;
-  /** How many positions of the prompt are computed at once. Default 512. */
+  /** How many positions of the prompt are computed at once. Default 512, on GPUs 2048. */
   readonly prefillChunk?: number | undefined;
   /** Keeps the computed prompt, and reuses what the next one has in common with it. For one sequence. */
   readonly promptCache?: PromptCache | undefined;
@@ -39,11 +40,11 @@ export interface Piece {
   readonly finish: Finish | null;
 }
 
-const PREFILL_CHUNK = 512;
+/** A GPU is busy only with many rows. */
+const prefillChunkOf = ({ device }: Transformer): number => (device.name === "cpu" ? 512 : 2048);
 
 interface Sequence {
   readonly text: TextStream;
-  readonly sampler: Sampler;
   last: number;
   ended: boolean;
 }
@@ -62,32 +63,30 @@ export async function* generate(
   // The last token needs no place in the context: it is not fed.
   const room = model.config.contextLength - longest + 1;
   const ends = new Set([...(options.ignoreEos ? [] : model.config.eosTokens), ...(options.stopTokens ?? [])]);
-  const sequences = prompts.map((prompt, i): Sequence => {
-    const sampler = new Sampler(options, prompt, i);
-    return { text: new TextStream(tokenizer, prompt, stops), sampler, last: 0, ended: false };
+  const samplers = prompts.map((prompt, i) => new Sampler(options, prompt, i));
+  const sequences = prompts.map((prompt): Sequence => {
+    return { text: new TextStream(tokenizer, prompt, stops), last: 0, ended: false };
   });
   if (promptCache && prompts.length !== 1) fail("InvalidArgument", "a promptCache serves one sequence at a time");
   signal?.throwIfAborted();
   if (limit === 0) return;
   const padding = prompts.map((prompt) => longest - prompt.length);
   const cache = promptCache?.open(model) ?? new ModelCache(model.config, model.device, model.dtype, { padding });
-  const feed = (ids: readonly (readonly number[])[], extent?: number): Tensor => {
-    using input = Tensor.from(Uint32Array.from(ids.flat()), {
-      shape: [ids.length, ids[0]!.length],
-      device: model.device,
-    });
-    const logits = model.forward(input, { cache, last: true, extent });
-    promptCache?.fed(ids[0]!);
-    return logits;
-  };
   try {
     const reused = promptCache?.reuse(prompts[0]!) ?? 0;
     const rows = prompts.map((prompt, i) => [...new Array<number>(padding[i]!).fill(0), ...prompt].slice(reused));
-    let logits = await prefill(rows, options, (ids) => feed(ids, longest));
+    const logits = await prefill(model, rows, options, (ids) => {
+      using input = Tensor.from(Uint32Array.from(ids.flat()), {
+        shape: [ids.length, ids[0]!.length],
+        device: model.device,
+      });
+      const logits = model.forward(input, { cache, last: true, extent: longest });
+      promptCache?.fed(ids[0]!);
+      return logits;
+    });
+    await using decoder = openDecoder(logits, { model, cache, samplers, limit: Math.min(limit, room) });
     for (let count = 1; ; count++) {
-      const samplers = sequences.map((sequence) => (sequence.ended ? null : sequence.sampler));
-      const tokens = await chooseTokens(logits, samplers);
-      logits.dispose();
+      const tokens = await decoder.next(sequences.map((sequence) => sequence.ended));
       const full: Finish | null = count >= limit ? "length" : count >= room ? "context" : null;
       for (const [i, sequence] of sequences.entries()) {
         if (!sequence.ended) yield advance(sequence, i, tokens[i]!, ends, full);
@@ -96,7 +95,9 @@ export async function* generate(
       // Lets timers and signals in: on the CPU a step does not return to the event loop by itself.
       await setImmediate();
       signal?.throwIfAborted();
-      logits = feed(sequences.map((sequence) => [sequence.last]));
+      const fed = sequences.map((sequence) => sequence.last);
+      decoder.accept(fed);
+      promptCache?.fed(fed);
     }
   } finally {
     if (!promptCache) cache.dispose();
@@ -105,8 +106,9 @@ export async function* generate(
 
 /** The logits behind the prompts' last positions. */
 async function prefill(
+  model: Transformer,
   rows: readonly (readonly number[])[],
-  { prefillChunk = PREFILL_CHUNK, signal }: GenerateOptions,
+  { prefillChunk = prefillChunkOf(model), signal }: GenerateOptions,
   feed: (ids: readonly (readonly number[])[]) => Tensor,
 ): Promise<Tensor> {
   checkCount("prefillChunk", prefillChunk, 1);

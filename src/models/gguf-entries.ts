@@ -64,7 +64,7 @@ export class GgufEntries implements Weights {
       this.#add(`${name}.weight`, shape, weights[i]!, { turned, stacked });
       if (biases[i]) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i], { turned });
     }
-    return { forward: () => [] };
+    return this.#noLayer();
   }
 
   async norm(role: NormRole, size: number, place: Place): Promise<Tensor> {
@@ -75,7 +75,7 @@ export class GgufEntries implements Weights {
 
   async embedding(rows: number, width: number): Promise<EmbeddingTable> {
     this.#add(EMBEDDING, [rows, width], this.#tensors.embedding(rows, width), {});
-    return { lookup: () => this.#nothing(), project: () => this.#nothing() };
+    return { lookup: () => this.#nothing(), head: this.#noLayer() };
   }
 
   get list(): WeightsTensor[] {
@@ -112,6 +112,10 @@ export class GgufEntries implements Weights {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#tensors.file[Symbol.asyncDispose]();
+  }
+
+  #noLayer(): Projection {
+    return { forward: () => this.#nothing(), parts: () => [] };
   }
 
   /** A tensor for a model that will never run. */

@@ -1,12 +1,12 @@
 /** The feed-forward half of a layer: a gated MLP, or a router with several of them. */
-import { geluMul, siluMul } from "../nn/index.ts";
+import { rmsNorm } from "../nn/index.ts";
 import { Tensor } from "../tensor/index.ts";
 import type { Activation, ModelConfig } from "./config.ts";
-import type { Place, Projection, Weights } from "./weights.ts";
+import type { Fusion, Place, Projection, Weights } from "./weights.ts";
 
 export interface FeedForward {
-  /** x (n, hidden) → (n, hidden). */
-  forward(x: Tensor): Tensor;
+  /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */
+  forward(x: Tensor, around: Pick<Fusion, "norm" | "residual">): Tensor;
 }
 
 export async function loadFeedForward(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
@@ -19,14 +19,6 @@ export async function loadFeedForward(config: ModelConfig, weights: Weights, lay
   }
   return new Experts(router, experts, perToken);
 }
-
-/** activation(gate) · up. */
-const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
-  silu: siluMul,
-  gelu: geluMul,
-  geluErf: (gate, up) => gate.geluErf().mul(up),
-  relu: (gate, up) => gate.relu().mul(up),
-};
 
 /** down(activation(gate(x)) · up(x)). */
 class GatedMlp implements FeedForward {
@@ -53,9 +45,8 @@ class GatedMlp implements FeedForward {
     );
   }
 
-  forward(x: Tensor): Tensor {
-    const [gate, up] = this.#gateUp.forward(x) as [Tensor, Tensor];
-    return this.#down.forward(gated[this.#activation](gate, up))[0]!;
+  forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
+    return this.#down.forward(this.#gateUp.forward(x, { norm, glu: this.#activation }), { residual });
   }
 }
 
@@ -71,9 +62,10 @@ class Experts implements FeedForward {
     this.#perToken = perToken;
   }
 
-  forward(x: Tensor): Tensor {
+  forward(input: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual">): Tensor {
+    const x = norm ? rmsNorm(input, norm.weight, norm.eps) : input;
     const rows = x.shape[0]!;
-    const scores = this.#router.forward(x)[0]!.toDType("f32");
+    const scores = this.#router.forward(x).toDType("f32");
     const [best, order] = scores.sortLastDim(false);
     const mix = best.narrow(1, 0, this.#perToken).softmax(1).toDType(x.dtype);
     const chosen = order.narrow(1, 0, this.#perToken).dataSync() as Uint32Array;
@@ -90,10 +82,11 @@ class Experts implements FeedForward {
     }
     const back = new Uint32Array(slots.length);
     for (const [i, slot] of slots.entries()) back[slot] = i;
-    return Tensor.cat(outputs, 0)
+    const mixed = Tensor.cat(outputs, 0)
       .indexSelect(Tensor.from(back, { device: x.device }), 0)
       .reshape([rows, this.#perToken, x.shape[1]!])
       .mul(mix.unsqueeze(2))
       .sum(1);
+    return residual ? residual.add(mixed) : mixed;
   }
 }

@@ -57,7 +57,7 @@ const clamp = (x: number): number => Math.min(Math.max(x, 0), 1);
 const isLong = ({ scaling }: RopeConfig, extent: number): boolean =>
   scaling.type === "longrope" && extent > scaling.originalContext;
 
-interface Table {
+export interface Table {
   readonly cos: Tensor;
   readonly sin: Tensor;
 }
@@ -75,6 +75,8 @@ export class Rotary implements Disposable {
   readonly #dtype: DType;
   /** By whether the long set is used. */
   readonly #tables = new Map<boolean, Table>();
+  /** Smaller ones, which recorded steps may still read. */
+  readonly #outgrown: Table[] = [];
 
   constructor(config: RopeConfig, device: Device, dtype: DType) {
     this.#config = config;
@@ -94,8 +96,20 @@ export class Rotary implements Disposable {
     };
   }
 
+  get interleaved(): boolean {
+    return this.#config.interleaved;
+  }
+
+  /** As long as no more positions than these are in play, the tables for `extent` are right. */
+  validUntil(extent: number): number {
+    const { scaling } = this.#config;
+    return scaling.type === "longrope" && !isLong(this.#config, extent)
+      ? scaling.originalContext
+      : Number.POSITIVE_INFINITY;
+  }
+
   [Symbol.dispose](): void {
-    for (const { cos, sin } of this.#tables.values()) {
+    for (const { cos, sin } of [...this.#tables.values(), ...this.#outgrown.splice(0)]) {
       cos.dispose();
       sin.dispose();
     }
@@ -105,24 +119,24 @@ export class Rotary implements Disposable {
   #rows(positions: Positions, extent: number): Table {
     if ("start" in positions) {
       const { start, length } = positions;
-      const { cos, sin } = this.#table(start + length, extent);
+      const { cos, sin } = this.tables(start + length, extent);
       return { cos: cos.narrow(0, start, length), sin: sin.narrow(0, start, length) };
     }
     const flat = positions.each.flat();
-    const { cos, sin } = this.#table(Math.max(...flat) + 1, extent);
+    const { cos, sin } = this.tables(Math.max(...flat) + 1, extent);
     const ids = Tensor.from(Uint32Array.from(flat), { device: this.#device });
     const shape = [positions.each.length, -1, this.#config.dims / 2];
     return { cos: cos.indexSelect(ids, 0).reshape(shape), sin: sin.indexSelect(ids, 0).reshape(shape) };
   }
 
-  #table(rows: number, extent: number): Table {
+  /** cos and sin of at least `rows` positions: (positions, dims / 2). */
+  tables(rows: number, extent: number): Table {
     const long = isLong(this.#config, extent);
     const old = this.#tables.get(long);
     const have = old?.cos.shape[0] ?? 0;
     if (old && have >= rows) return old;
     const table = this.#compute(Math.max(rows, 2 * have, FIRST_ROWS), extent);
-    old?.cos.dispose();
-    old?.sin.dispose();
+    if (old) this.#outgrown.push(old);
     this.#tables.set(long, table);
     return table;
   }

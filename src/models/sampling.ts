@@ -2,6 +2,7 @@
  * From logits to the next token. In this order: repetition penalty, temperature, top-k, top-p, min-p, then a draw.
  * The random numbers depend on the seed, the sequence and the step alone, so a run can be repeated.
  */
+import type { SamplerSpec } from "../backend/backend.ts";
 import { fail } from "../core/errors.ts";
 import type { Tensor } from "../tensor/index.ts";
 
@@ -21,12 +22,8 @@ export interface SamplingOptions {
 }
 
 export class Sampler {
-  readonly #temperature: number;
-  readonly #topK: number;
-  readonly #topP: number;
-  readonly #minP: number;
-  readonly #penalty: number;
-  readonly #seed: bigint;
+  /** What a device needs to choose the same tokens from here on. */
+  readonly spec: SamplerSpec;
   #step = 0n;
   #seen: Set<number>;
 
@@ -39,19 +36,15 @@ export class Sampler {
     check("minP", minP, minP >= 0 && minP <= 1, "from 0 to 1");
     check("repetitionPenalty", repetitionPenalty, repetitionPenalty > 0, "a positive number");
     if (typeof seed === "number" && !Number.isInteger(seed)) check("seed", seed, false, "a whole number");
-    this.#temperature = temperature;
-    this.#topK = topK;
-    this.#topP = topP;
-    this.#minP = minP;
-    this.#penalty = repetitionPenalty;
     const base = seed === undefined ? BigInt(Math.floor(Math.random() * 2 ** 48)) : BigInt(seed);
-    this.#seed = mix(BigInt.asUintN(64, base) ^ mix(BigInt(sequence)));
+    const own = mix(BigInt.asUintN(64, base) ^ mix(BigInt(sequence)));
+    this.spec = { temperature, topK, topP, minP, repetitionPenalty, seed: own, prompt };
     this.#seen = new Set(prompt);
   }
 
   /** The likeliest token wins, whatever was said before. */
   get isGreedy(): boolean {
-    return this.#temperature === 0 && this.#penalty === 1;
+    return this.spec.temperature === 0 && this.spec.repetitionPenalty === 1;
   }
 
   /** Takes note of a token that was chosen elsewhere. */
@@ -62,20 +55,22 @@ export class Sampler {
 
   /** The next token. `logits` are changed. */
   sample(logits: Float32Array): number {
-    if (this.#penalty !== 1) for (const t of this.#seen) penalise(logits, t, this.#penalty);
-    const token = this.#temperature === 0 ? argmax(logits) : this.#draw(logits);
+    const { temperature, repetitionPenalty } = this.spec;
+    if (repetitionPenalty !== 1) for (const t of this.#seen) penalise(logits, t, repetitionPenalty);
+    const token = temperature === 0 ? argmax(logits) : this.#draw(logits);
     this.accept(token);
     return token;
   }
 
   #draw(logits: Float32Array): number {
+    const { temperature, topK, topP, minP, seed } = this.spec;
     const best = logits[argmax(logits)]!;
-    const shares = Float64Array.from(logits, (l) => Math.exp((l - best) / this.#temperature));
-    const truncated = this.#topK > 0 || this.#topP < 1;
+    const shares = Float64Array.from(logits, (l) => Math.exp((l - best) / temperature));
+    const truncated = topK > 0 || topP < 1;
     const candidates = Uint32Array.from(truncated ? this.#likeliest(shares) : shares.keys());
     // The likeliest has share 1, so minP is a threshold as it stands.
-    const weight = (i: number): number => (shares[i]! >= this.#minP ? shares[i]! : 0);
-    let left = candidates.reduce((sum, i) => sum + weight(i), 0) * uniform(this.#seed, this.#step);
+    const weight = (i: number): number => (shares[i]! >= minP ? shares[i]! : 0);
+    let left = candidates.reduce((sum, i) => sum + weight(i), 0) * uniform(seed, this.#step);
     for (const i of candidates) {
       left -= weight(i);
       if (left < 0) return i;
@@ -85,17 +80,18 @@ export class Sampler {
 
   /** Ids by falling share, as many as top-k and then top-p leave. */
   #likeliest(shares: Float64Array): number[] {
+    const { topK, topP } = this.spec;
     const queue = new Likeliest(shares);
     const order: number[] = [];
     const share = (rank: number): number => {
       if (rank === order.length) order.push(queue.pop());
       return shares[order[rank]!]!;
     };
-    const most = this.#topK > 0 ? Math.min(this.#topK, shares.length) : shares.length;
+    const most = topK > 0 ? Math.min(topK, shares.length) : shares.length;
     let total = 0;
-    if (this.#topK > 0) for (let rank = 0; rank < most; rank++) total += share(rank);
+    if (topK > 0) for (let rank = 0; rank < most; rank++) total += share(rank);
     else total = shares.reduce((sum, s) => sum + s, 0);
-    let missing = this.#topP < 1 ? total * this.#topP : Number.POSITIVE_INFINITY;
+    let missing = topP < 1 ? total * topP : Number.POSITIVE_INFINITY;
     let count = 0;
     while (count < most && missing > 0) missing -= share(count++);
     return order.slice(0, count);

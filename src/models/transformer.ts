@@ -6,20 +6,21 @@ import { formatShape } from "../core/layout.ts";
 import { rmsNorm } from "../nn/index.ts";
 import { scope, type Tensor } from "../tensor/index.ts";
 import { traits } from "./architectures.ts";
-import { Attention, type Step } from "./attention.ts";
-import type { ModelCache } from "./cache.ts";
+import { Attention } from "./attention.ts";
+import { graphsFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { Rotary } from "./rotary.ts";
-import type { EmbeddingTable, NormRole, Weights } from "./weights.ts";
+import { CachedStep, ComposedStep, type Step } from "./steps.ts";
+import type { EmbeddingTable, Fusion, Norm, NormRole, Projection, Weights } from "./weights.ts";
 
 interface Layer {
-  readonly attentionNorm: Tensor;
+  readonly attentionNorm: Norm;
   readonly attention: Attention;
-  readonly postAttentionNorm: Tensor | null;
-  readonly mlpNorm: Tensor;
+  readonly postAttentionNorm: Norm | null;
+  readonly mlpNorm: Norm;
   readonly mlp: FeedForward;
-  readonly postMlpNorm: Tensor | null;
+  readonly postMlpNorm: Norm | null;
 }
 
 export interface TransformerOptions {
@@ -40,8 +41,8 @@ export class Transformer implements Disposable {
   readonly dtype: DType;
   readonly #embedding: EmbeddingTable;
   readonly #layers: readonly Layer[];
-  readonly #finalNorm: Tensor;
-  readonly #head: (x: Tensor) => Tensor;
+  readonly #finalNorm: Norm;
+  readonly #head: Projection;
   readonly #rotary: Rotary;
   readonly #owned: readonly Disposable[];
 
@@ -49,7 +50,7 @@ export class Transformer implements Disposable {
     config: ModelConfig,
     device: Device,
     dtype: DType,
-    parts: { embedding: EmbeddingTable; layers: Layer[]; finalNorm: Tensor; head: (x: Tensor) => Tensor },
+    parts: { embedding: EmbeddingTable; layers: Layer[]; finalNorm: Norm; head: Projection },
     owned: readonly Disposable[],
   ) {
     this.config = config;
@@ -70,8 +71,10 @@ export class Transformer implements Disposable {
       const embedding = await weights.embedding(vocabSize, hiddenSize);
       const layers: Layer[] = [];
       for (let i = 0; i < config.layers; i++) layers.push(await loadLayer(config, weights, i));
-      const finalNorm = await weights.norm("finalNorm", hiddenSize, {});
-      const head = await loadHead(config, weights, embedding);
+      const finalNorm = { weight: await weights.norm("finalNorm", hiddenSize, {}), eps: config.normEps };
+      const head = config.tiedEmbeddings
+        ? embedding.head
+        : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
       return new Transformer(config, device, dtype, { embedding, layers, finalNorm, head }, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
@@ -84,43 +87,80 @@ export class Transformer implements Disposable {
     const [batch, length] = this.#checkIds(ids, cache);
     const { vocabSize, hiddenSize } = this.config;
     return scope(() => {
-      const hidden = this.#hidden(ids, batch, length, cache, extent);
+      const step = this.#step(batch, length, cache, extent);
+      const hidden = this.#hidden(ids.reshape([batch * length]), step, cache);
       if (!last) return this.#logits(hidden).reshape([batch, length, vocabSize]);
       const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
       return this.#logits(ends.reshape([batch, hiddenSize]));
     });
   }
 
-  /** What the last layer gives for each position: (b · t, hidden). */
-  #hidden(ids: Tensor, batch: number, length: number, cache: ModelCache | undefined, extent: number): Tensor {
-    const { embeddingScale } = this.config;
+  /** Whether its steps can be recorded: nothing in them depends on what the host knows. */
+  get recordable(): boolean {
+    return graphsFor(this.config, this.device, this.dtype) !== null && this.config.experts === null;
+  }
+
+  /**
+   * Logits (b, vocab) behind one more id per sequence (b), for recording: `lengths` counts the positions with this one, in
+   * device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
+   */
+  recordedStep(ids: Tensor, cache: ModelCache, lengths: Tensor, extent: number): Tensor {
+    return scope(() => {
+      const room = cache.reserve(0);
+      const rotary = { ...this.#rotary.tables(room, extent), interleaved: this.config.rope.interleaved };
+      const graphs = graphsFor(this.config, this.device, this.dtype)!;
+      const mask = (keys: number) => cache.mask(keys, keys);
+      const step = new CachedStep(graphs, cache.batch, 1, rotary, cache.padding, mask, lengths);
+      return this.#logits(this.#layered(ids, step, cache));
+    });
+  }
+
+  /** How many positions a recorded step stays right for, besides the room in its cache. */
+  recordedUntil(extent: number): number {
+    return this.#rotary.validUntil(extent);
+  }
+
+  #step(batch: number, length: number, cache: ModelCache | undefined, extent: number): Step {
     const total = (cache?.length ?? 0) + length;
-    const step: Step = {
-      batch,
-      length,
-      rotate: this.#rotary.at(cache?.positions(length) ?? { start: 0, length }, Math.max(extent, total)),
-      mask: (keys) => cache?.mask(keys, total) ?? null,
-    };
-    const embedded = this.#embedding.lookup(ids.reshape([batch * length]));
-    let x = embeddingScale === 1 ? embedded : embedded.affine(embeddingScale, 0);
+    const most = Math.max(extent, total);
+    const mask = (keys: number) => cache?.mask(keys, total) ?? null;
+    const graphs = cache && graphsFor(this.config, this.device, this.dtype);
+    if (!graphs) {
+      const rotate = this.#rotary.at(cache?.positions(length) ?? { start: 0, length }, most);
+      return new ComposedStep(batch, length, rotate, mask);
+    }
+    const rotary = { ...this.#rotary.tables(total, most), interleaved: this.config.rope.interleaved };
+    return new CachedStep(graphs, batch, length, rotary, cache.padding, mask, null);
+  }
+
+  /** What the last layer gives for each position: (b · t, hidden). */
+  #hidden(ids: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
     try {
-      for (const [i, layer] of this.#layers.entries()) {
-        using before = x;
-        const run = () => this.#runLayer(layer, before, step, cache, i);
-        // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
-        x = batch * length > FEW_ROWS ? scope(run) : run();
-      }
+      const hidden = this.#layered(ids, step, cache);
+      cache?.advance(step.length);
+      return hidden;
     } catch (error) {
       cache?.recover();
       throw error;
     }
-    cache?.advance(length);
+  }
+
+  #layered(ids: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
+    const { embeddingScale } = this.config;
+    const embedded = this.#embedding.lookup(ids);
+    let x = embeddingScale === 1 ? embedded : embedded.affine(embeddingScale, 0);
+    for (const [i, layer] of this.#layers.entries()) {
+      using before = x;
+      const run = () => this.#runLayer(layer, before, step, cache, i);
+      // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
+      x = step.batch * step.length > FEW_ROWS ? scope(run) : run();
+    }
     return x;
   }
 
   #logits(x: Tensor): Tensor {
-    const { normEps, logitSoftcap: cap } = this.config;
-    const logits = this.#head(rmsNorm(x, this.#finalNorm, normEps)).toDType("f32");
+    const { logitSoftcap: cap } = this.config;
+    const logits = this.#head.forward(x, { norm: this.#finalNorm }).toDType("f32");
     if (cap === 0) return logits;
     const squashed = logits.affine(1 / cap, 0).tanh();
     return squashed.affine(cap, 0);
@@ -132,10 +172,12 @@ export class Transformer implements Disposable {
   }
 
   #runLayer(layer: Layer, x: Tensor, step: Step, cache: ModelCache | undefined, index: number): Tensor {
-    const norm = (y: Tensor, weight: Tensor | null): Tensor => (weight ? rmsNorm(y, weight, this.config.normEps) : y);
-    const attended = layer.attention.forward(norm(x, layer.attentionNorm), step, cache?.layers[index]);
-    const middle = x.add(norm(attended, layer.postAttentionNorm));
-    return middle.add(norm(layer.mlp.forward(norm(middle, layer.mlpNorm)), layer.postMlpNorm));
+    const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
+    const own = cache?.layers[index];
+    const middle = residual(x, postAttentionNorm, (rest) =>
+      layer.attention.forward(x, step, own, { norm: attentionNorm, ...rest }),
+    );
+    return residual(middle, postMlpNorm, (rest) => layer.mlp.forward(middle, { norm: mlpNorm, ...rest }));
   }
 
   #checkIds(ids: Tensor, cache: ModelCache | undefined): [batch: number, length: number] {
@@ -153,9 +195,17 @@ export class Transformer implements Disposable {
   }
 }
 
+/** x plus what `run` gives, which adds it itself unless a norm comes between. */
+function residual(x: Tensor, post: Norm | null, run: (rest: Pick<Fusion, "residual">) => Tensor): Tensor {
+  return post ? x.add(rmsNorm(run({}), post.weight, post.eps)) : run({ residual: x });
+}
+
 async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {
   const { postNorms } = traits(config.architecture);
-  const norm = (role: NormRole): Promise<Tensor> => weights.norm(role, config.hiddenSize, { layer });
+  const norm = async (role: NormRole): Promise<Norm> => ({
+    weight: await weights.norm(role, config.hiddenSize, { layer }),
+    eps: config.normEps,
+  });
   return {
     attentionNorm: await norm("attentionNorm"),
     attention: await Attention.load(config, weights, layer),
@@ -164,10 +214,4 @@ async function loadLayer(config: ModelConfig, weights: Weights, layer: number): 
     mlp: await loadFeedForward(config, weights, layer),
     postMlpNorm: postNorms ? await norm("postMlpNorm") : null,
   };
-}
-
-async function loadHead(config: ModelConfig, weights: Weights, embedding: EmbeddingTable) {
-  if (config.tiedEmbeddings) return (x: Tensor) => embedding.project(x);
-  const head = await weights.linear([{ role: "head", outputs: config.vocabSize }], config.hiddenSize, {});
-  return (x: Tensor) => head.forward(x)[0]!;
 }

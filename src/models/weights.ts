@@ -3,6 +3,7 @@
  * and gets layers ready to run: fused or separate in the file, plain or quantized, is the implementation's affair.
  */
 import type { Tensor } from "../tensor/index.ts";
+import type { Activation } from "./config.ts";
 
 export type NormRole =
   | "attentionNorm"
@@ -29,18 +30,34 @@ export interface Part {
   readonly needsBias?: boolean;
 }
 
-/** Matrices applied to the rows of x (n, inputs): a result (n, outputs) for each part. */
+/** An RMS norm of the input. */
+export interface Norm {
+  readonly weight: Tensor;
+  readonly eps: number;
+}
+
+/** What a projection does besides its product, in the same kernel where the device has one. */
+export interface Fusion {
+  readonly norm?: Norm | undefined;
+  /** The first half of the outputs opens the second: activation(gate) · up. */
+  readonly glu?: Activation | undefined;
+  /** Added to the result. */
+  readonly residual?: Tensor | undefined;
+}
+
+/** Matrices applied to the rows of x (n, inputs). */
 export interface Projection {
-  forward(x: Tensor): Tensor[];
-  /** All results side by side, (n, outputs of all), where one product gives them so. */
-  whole?(x: Tensor): Tensor;
+  /** The results of all parts side by side: (n, outputs of all), or half of them with `glu`. */
+  forward(x: Tensor, fusion?: Fusion): Tensor;
+  /** A result (n, outputs) for each part. */
+  parts(x: Tensor, norm?: Norm): Tensor[];
 }
 
 export interface EmbeddingTable {
   /** The rows that ids (n) name: (n, width). */
   lookup(ids: Tensor): Tensor;
-  /** x (n, width) times the table transposed, for models whose output head it is. */
-  project(x: Tensor): Tensor;
+  /** The table as a layer, for models whose output head it is. */
+  readonly head: Projection;
 }
 
 /** Everything handed out stays valid after the file is closed, until it is disposed through `owned`. */

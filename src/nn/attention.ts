@@ -82,17 +82,19 @@ export function sdpaReference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | nu
         .affine(p.softcap, 0);
     }
     if (mask) scores = scores.add(mask.toDType(wide).reshape([...grouped, tk]));
-    if (p.causal) scores = scores.add(causalMask(tq, tk, p.window, { dtype: wide, device: q.device }));
+    if (p.causal) {
+      // Chosen, not added: what a hidden key scores does not matter, be it NaN.
+      const hidden = Tensor.full([], Number.NEGATIVE_INFINITY, { dtype: wide, device: q.device });
+      scores = visibleKeys(tq, tk, p.window, { dtype: wide, device: q.device }).whereCond(scores, hidden);
+    }
     const mixed = scores.softmax(-1).matmul(vw.unsqueeze(2));
     return mixed.reshape([b, hq, tq, v.shape[3]!]).toDType(q.dtype);
   });
 }
 
-/** 0 where query i may see key j, −∞ elsewhere. */
-function causalMask(tq: number, tk: number, window: number, options: TensorOptions): Tensor {
+/** 1 where query i may see key j, 0 elsewhere. */
+function visibleKeys(tq: number, tk: number, window: number, options: TensorOptions): Tensor {
   const rows = Tensor.arange(tk - tq, tk, options).reshape([tq, 1]);
   const ahead = Tensor.arange(0, tk, options).sub(rows);
-  const visible = window > 0 ? ahead.le(0).mul(ahead.gt(-window)) : ahead.le(0);
-  const hidden = Tensor.full([], Number.NEGATIVE_INFINITY, options);
-  return visible.whereCond(Tensor.zeros([], options), hidden);
+  return window > 0 ? ahead.le(0).mul(ahead.gt(-window)) : ahead.le(0);
 }

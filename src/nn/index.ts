@@ -3,6 +3,7 @@ export * from "./functional.ts";
 export { KvCache, type KvPair, RotatingKvCache } from "./kv-cache.ts";
 export * from "./layers.ts";
 export * from "./losses.ts";
-export { type BatchStatistics, batchNorm, groupNorm, layerNorm, rmsNorm } from "./norm.ts";
+export { miopen } from "./miopen.ts";
+export { addRmsNorm, type BatchStatistics, batchNorm, groupNorm, layerNorm, rmsNorm, type SumAndNorm } from "./norm.ts";
 export { Gru, Lstm, type LstmState, type RnnWeights } from "./rnn.ts";
 export { rope, ropeI, ropeThd } from "./rope.ts";

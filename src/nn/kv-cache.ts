@@ -1,12 +1,18 @@
 /** Caches of past keys and values, (b, h, t, d) by default, that grow along the time dim. */
 import { fail } from "../core/errors.ts";
-import { formatShape, normalizeDim } from "../core/layout.ts";
+import { formatShape, normalizeDim, type Shape } from "../core/layout.ts";
 import { Tensor } from "../tensor/index.ts";
+
+/** What a tensor is stored as, and where. */
+type Kind = Pick<Tensor, "dtype" | "device">;
 
 export interface KvPair {
   readonly k: Tensor;
   readonly v: Tensor;
 }
+
+/** Short texts share the size of their buffers, and what was recorded for one of them serves it for a while. */
+const LEAST_CAPACITY = 256;
 
 /** One growing tensor. Capacity doubles, so appending costs O(1) per token; views handed out stay valid. */
 class Growing {
@@ -29,10 +35,30 @@ class Growing {
   append(x: Tensor): Tensor {
     const d = normalizeDim(this.#dim, x.rank, "KvCache");
     const needed = this.#length + x.shape[d]!;
-    if (!this.#buffer || needed > this.#buffer.shape[d]!) this.#grow(x, d, needed);
-    this.#buffer!.sliceSet(x, d, this.#length);
+    const buffer = this.reserve(x.shape, x, needed);
+    buffer.sliceSet(x, d, this.#length);
     this.#length = needed;
-    return this.#buffer!.narrow(d, 0, needed);
+    return buffer.narrow(d, 0, needed);
+  }
+
+  /** The whole buffer, with room for `needed` positions of tensors like these. */
+  reserve(shape: Shape, { dtype, device }: Kind, needed: number): Tensor {
+    const d = normalizeDim(this.#dim, shape.length, "KvCache");
+    const old = this.#buffer;
+    if (old && needed <= old.shape[d]!) return old;
+    const capacity = 2 ** Math.ceil(Math.log2(Math.max(needed, LEAST_CAPACITY)));
+    const next = Tensor.empty(shape.with(d, capacity), { dtype, device }).keep();
+    if (old) {
+      // All of it: what recorded steps have written may not be counted yet.
+      next.sliceSet(old, d, 0);
+      old.dispose();
+    }
+    this.#buffer = next;
+    return next;
+  }
+
+  advance(positions: number): void {
+    this.#length += positions;
   }
 
   truncate(length: number): void {
@@ -50,18 +76,6 @@ class Growing {
     this.#buffer?.dispose();
     this.#buffer = undefined;
     this.#length = 0;
-  }
-
-  #grow(x: Tensor, d: number, needed: number): void {
-    const old = this.#buffer;
-    const capacity = Math.max(needed, old ? 2 * old.shape[d]! : 64);
-    const next = Tensor.empty(x.shape.with(d, capacity), { dtype: x.dtype, device: x.device }).keep();
-    if (old) {
-      using filled = old.narrow(d, 0, this.#length);
-      next.sliceSet(filled, d, 0);
-      old.dispose();
-    }
-    this.#buffer = next;
   }
 }
 
@@ -92,6 +106,21 @@ export class KvCache {
   append(k: Tensor, v: Tensor): KvPair {
     checkLengths("KvCache", k, v, this.#dim);
     return { k: this.#k.append(k), v: this.#v.append(v) };
+  }
+
+  /**
+   * The whole buffers, with room for `positions` more of keys and values of `shape` (its time dim does not matter). Who
+   * writes into them says so by `advance`.
+   */
+  reserve(positions: number, shape: Shape, kind: Kind): KvPair {
+    const needed = this.length + positions;
+    return { k: this.#k.reserve(shape, kind, needed), v: this.#v.reserve(shape, kind, needed) };
+  }
+
+  /** So many positions behind the last have been written. */
+  advance(positions: number): void {
+    this.#k.advance(positions);
+    this.#v.advance(positions);
   }
 
   get current(): KvPair | undefined {

@@ -1,6 +1,6 @@
 /** Normalisations. Statistics are taken in f32 for halves and in two passes, so a large mean does no harm. */
 import { fail } from "../core/errors.ts";
-import { formatShape } from "../core/layout.ts";
+import { formatShape, sameShape } from "../core/layout.ts";
 import * as check from "../tensor/check.ts";
 import type { Tensor } from "../tensor/index.ts";
 import { result } from "../tensor/tensor.ts";
@@ -27,6 +27,29 @@ function checkNorm(op: string, x: Tensor, eps: number): number {
 export function rmsNorm(x: Tensor, weight: Tensor | null, eps = 1e-5): Tensor {
   checkWeight("rmsNorm", x, weight, checkNorm("rmsNorm", x, eps), "weight");
   return result(x.backend.rmsNorm(x, weight, eps), x.shape);
+}
+
+export interface SumAndNorm {
+  /** x + residual, rounded to their dtype. */
+  readonly sum: Tensor;
+  /** rmsNorm(sum). */
+  readonly normed: Tensor;
+}
+
+/** A residual connection and the norm after it, in one pass where the device can. */
+export function addRmsNorm(x: Tensor, residual: Tensor, weight: Tensor | null, eps = 1e-5): SumAndNorm {
+  check.compatible("addRmsNorm", x, residual);
+  checkWeight("addRmsNorm", x, weight, checkNorm("addRmsNorm", x, eps), "weight");
+  if (!sameShape(x.shape, residual.shape)) {
+    fail(
+      "ShapeMismatch",
+      `addRmsNorm: the input ${formatShape(x.shape)} and the residual ${formatShape(residual.shape)} must have one shape`,
+    );
+  }
+  const fused = x.backend.addRmsNorm(x, residual, weight, eps);
+  if (fused) return { sum: result(fused.sum, x.shape), normed: result(fused.normed, x.shape) };
+  const sum = x.add(residual);
+  return { sum, normed: rmsNorm(sum, weight, eps) };
 }
 
 /** (x − mean) / √(variance + eps) · weight + bias over the last dim. */

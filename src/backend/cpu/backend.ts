@@ -41,6 +41,7 @@ const at = (view: View): number => blockAt(view.storage) + view.layout.offset * 
 
 export class CpuBackend implements Backend, QuantizedOps {
   readonly name = "cpu";
+  readonly graphs = null;
   readonly engine = new Engine();
   readonly #info = new Int32Array(this.engine.memory.buffer, INFO_AT, 256);
   readonly #usage = new Usage();
@@ -348,10 +349,18 @@ export class CpuBackend implements Backend, QuantizedOps {
     return null;
   }
 
+  sampler(): null {
+    return null;
+  }
+
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return this.#normalize(x, weight, bias, (rows, cols, w, b, out) =>
       this.engine.kernels.layerNorm(code(x.storage.dtype), rows, cols, this.#layouts(x.layout), at(x), w, b, out, eps),
     );
+  }
+
+  addRmsNorm(): null {
+    return null;
   }
 
   #normalize(

@@ -9,6 +9,9 @@ import type { GpuContext } from "./driver.ts";
 
 const MIB = 2 ** 20;
 
+/** What a pool reserves at least at a time. */
+const POOL_REGION = MIB;
+
 /** Small blocks share regions; large ones get a region of their own, rounded up so that similar sizes reuse it. */
 function regionSize(bytes: number): number {
   if (bytes <= MIB) return 8 * MIB;
@@ -22,6 +25,9 @@ export class Allocator {
   readonly #heap = new Heap();
   #reserved = 0;
   readonly #sizes = new Map<number, number>();
+  /** Blocks of pools. */
+  readonly #pooled = new Map<number, Pool>();
+  #pool: Pool | null = null;
 
   constructor(context: GpuContext, device: string) {
     this.#context = context;
@@ -37,8 +43,45 @@ export class Allocator {
     return this.#heap.free;
   }
 
-  /** Out of memory: returns unused regions to the driver and tries once more before it throws. */
+  /** What `run` allocates comes from a pool of its own, which is reserved until the caller releases it. */
+  intoPool(run: () => void): Pool {
+    const pool = new Pool((bytes) => this.#allocate(bytes));
+    this.#pool = pool;
+    try {
+      run();
+      return pool;
+    } catch (error) {
+      this.releasePool(pool);
+      throw error;
+    } finally {
+      this.#pool = null;
+    }
+  }
+
+  /** Gives a pool's memory back, except what is still in use, which follows when it is released. */
+  releasePool(pool: Pool): void {
+    for (const start of pool.close()) this.#heap.release(start);
+  }
+
   alloc(bytes: number): number {
+    if (!this.#pool) return this.#allocate(bytes);
+    const at = this.#pool.take(bytes);
+    this.#pooled.set(at, this.#pool);
+    return at;
+  }
+
+  release(at: number): void {
+    const pool = this.#pooled.get(at);
+    if (!pool) {
+      this.#heap.release(at);
+      return;
+    }
+    this.#pooled.delete(at);
+    for (const start of pool.release(at)) this.#heap.release(start);
+  }
+
+  /** Out of memory: returns unused regions to the driver and tries once more before it throws. */
+  #allocate(bytes: number): number {
     const at = this.#heap.take(bytes) ?? this.#extend(bytes);
     if (at !== undefined) return at;
     this.trim();
@@ -49,10 +92,6 @@ export class Allocator {
       "OutOfMemory",
       `${this.#device}: cannot allocate ${formatBytes(bytes)}: tensors hold ${formatBytes(this.#reserved - this.cached)}, ${formatBytes(this.cached)} are cached in pieces, and the device has ${formatBytes(free)} of ${formatBytes(total)} free. Dispose tensors, use a scope(), or a smaller dtype or batch`,
     );
-  }
-
-  release(at: number): void {
-    this.#heap.release(at);
   }
 
   trim(): void {
@@ -84,5 +123,53 @@ export class Allocator {
       if (error instanceof WickError && error.code === "OutOfMemory") return undefined;
       throw error;
     }
+  }
+}
+
+/** Memory that recorded work writes to at every replay: blocks are reused within the recording, and by nobody else. */
+export class Pool {
+  readonly #reserve: (bytes: number) => number;
+  readonly #heap = new Heap();
+  #regions: number[] = [];
+  #used = 0;
+  #bytes = 0;
+  #closed = false;
+
+  constructor(reserve: (bytes: number) => number) {
+    this.#reserve = reserve;
+  }
+
+  /** Bytes reserved. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  take(bytes: number): number {
+    let at = this.#heap.take(bytes);
+    if (at === undefined) {
+      const size = Math.max(POOL_REGION, Heap.roundUp(bytes));
+      const start = this.#reserve(size);
+      this.#regions.push(start);
+      this.#bytes += size;
+      this.#heap.addRegion(start, size);
+      at = this.#heap.take(bytes)!;
+    }
+    this.#used++;
+    return at;
+  }
+
+  /** The regions to give back: all, when a closed pool's last block is released. */
+  release(at: number): number[] {
+    this.#heap.release(at);
+    this.#used--;
+    return this.#closed ? this.close() : [];
+  }
+
+  close(): number[] {
+    this.#closed = true;
+    if (this.#used > 0) return [];
+    const regions = this.#regions;
+    this.#regions = [];
+    return regions;
   }
 }

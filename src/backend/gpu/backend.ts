@@ -9,9 +9,13 @@ import type {
   CompareOp,
   ConvParams,
   ConvTransposeParams,
+  LinearParams,
   MemoryStats,
   ReduceOp,
+  SamplerSpec,
   SdpaParams,
+  SumAndNorm,
+  TokenSampler,
   UnaryOp,
   View,
 } from "../backend.ts";
@@ -21,22 +25,27 @@ import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
+import { GpuGraphs } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as indexing from "./ops/indexing.ts";
+import { linear } from "./ops/linear.ts";
 import { matmul } from "./ops/matmul.ts";
 import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
+import { GpuSampler } from "./ops/sample.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
 export class GpuBackend implements Backend {
   readonly name: string;
   readonly gpu: Gpu;
+  readonly graphs: GpuGraphs;
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
     this.name = name;
     this.gpu = new Gpu(this, platform, ordinal);
+    this.graphs = new GpuGraphs(this.gpu);
   }
 
   alloc(bytes: number): Block {
@@ -186,12 +195,16 @@ export class GpuBackend implements Backend {
     return this.#widened([x, weight], ([a, w]) => rows.rmsNorm(this.gpu, a, w, eps));
   }
 
-  linear(): null {
-    return null;
+  linear(x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
+    return linear(this.gpu, x, w, type, p);
   }
 
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return this.#widened([x, weight, bias], ([a, w, b]) => rows.layerNorm(this.gpu, a, w, b, eps));
+  }
+
+  addRmsNorm(x: View, residual: View, weight: View | null, eps: number): SumAndNorm | null {
+    return isF8(x) ? null : rows.addRmsNorm(this.gpu, x, residual, weight, eps);
   }
 
   glu(act: "silu" | "gelu", gate: View, up: View): Storage | null {
@@ -204,6 +217,10 @@ export class GpuBackend implements Backend {
 
   sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null {
     return sdpa(this.gpu, q, k, v, mask, p);
+  }
+
+  sampler(vocab: number, specs: readonly SamplerSpec[]): TokenSampler | null {
+    return GpuSampler.for(this.gpu, vocab, specs);
   }
 
   dequantize(type: QuantType, blocks: View, to: DType): Storage {

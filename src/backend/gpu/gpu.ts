@@ -5,18 +5,24 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Backend, Block, MemoryStats, View } from "../backend.ts";
+import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
 import { Usage } from "../usage.ts";
-import { Allocator } from "./allocator.ts";
+import { Allocator, type Pool } from "./allocator.ts";
 import { copyLayout } from "./copy.ts";
-import type { Blas, GpuContext, GpuPlatform } from "./driver.ts";
+import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
 import { Staging } from "./staging.ts";
 
 export interface GpuBlock extends Block {
   readonly at: number;
+}
+
+interface WatchedOp {
+  readonly op: string;
+  readonly size: number;
+  readonly dim: number;
 }
 
 /** Distinct layouts kept on the device before the table is begun anew. */
@@ -35,12 +41,16 @@ export class Gpu {
   readonly #launcher: Launcher;
   readonly #usage = new Usage();
   readonly #layouts = new Map<string, number>();
+  /** Layouts out of use that recorded work may still read. */
+  #oldLayouts: number[] = [];
+  #graphs = 0;
+  #recording = false;
   readonly #openBlas: () => Blas;
   #blas: Blas | null | undefined;
   #blasProblem = "";
   /** Where kernels note a bad id: flag, id, position. */
   readonly #error: number;
-  #errorOp: { readonly op: string; readonly size: number; readonly dim: number } | undefined;
+  #errorOp: WatchedOp | undefined;
 
   constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
     this.backend = backend;
@@ -142,9 +152,11 @@ export class Gpu {
     let address = this.#layouts.get(key);
     if (address === undefined) {
       if (this.#layouts.size >= MAX_LAYOUTS) {
-        for (const old of this.#layouts.values()) this.#allocator.release(old);
+        this.#oldLayouts.push(...this.#layouts.values());
         this.#layouts.clear();
+        this.#releaseOldLayouts();
       }
+      this.#refuseRecording("a layout that the first run did not have");
       address = this.#allocator.alloc(words.length * 8);
       this.#staging.upload(BigInt(address), new Uint8Array(BigInt64Array.from(words, BigInt).buffer));
       this.#layouts.set(key, address);
@@ -163,25 +175,81 @@ export class Gpu {
     });
   }
 
+  /** Runs `run`, so that kernels are compiled and layouts uploaded, then records it. */
+  capture(run: () => void): Graph {
+    if (this.#recording) fail("InvalidArgument", `${this.backend.name}: a capture cannot be part of another`);
+    run();
+    let handle: Handle | undefined;
+    const pool = this.#allocator.intoPool(() => {
+      handle = this.#record(run);
+    });
+    this.#usage.add(pool.bytes);
+    this.#graphs++;
+    return new GpuGraph(this.context, handle!, () => this.#endGraph(pool));
+  }
+
+  #record(run: () => void): Handle {
+    this.context.beginCapture();
+    this.#recording = true;
+    try {
+      run();
+    } catch (error) {
+      this.#recording = false;
+      // What was recorded so far is of no use; where the driver has given it up already, the first error counts.
+      try {
+        this.context.destroyGraph(this.context.endCapture());
+      } catch {}
+      throw error;
+    }
+    this.#recording = false;
+    return this.context.endCapture();
+  }
+
+  #endGraph(pool: Pool): void {
+    this.#allocator.releasePool(pool);
+    this.#usage.remove(pool.bytes);
+    this.#graphs--;
+    this.#releaseOldLayouts();
+  }
+
+  #releaseOldLayouts(): void {
+    if (this.#graphs > 0) return;
+    for (const old of this.#oldLayouts) this.#allocator.release(old);
+    this.#oldLayouts = [];
+  }
+
+  #refuseRecording(what: string): void {
+    if (!this.#recording) return;
+    fail(
+      "InvalidArgument",
+      `${this.backend.name}: ${what} cannot move between host and device while work is recorded; do it before the capture`,
+    );
+  }
+
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {
+    this.#refuseRecording("data");
     this.#staging.upload(BigInt(addressOf(dst) + byteOffset), data);
   }
 
   async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {
-    const bytes = await this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength);
-    if (this.#errorOp) this.#checkIndex(await this.#staging.download(BigInt(this.#error), 24));
+    this.#refuseRecording("data");
+    const download = this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength);
+    const [bytes] = await Promise.all([download, this.#checkIndex()]);
     return bytes;
   }
 
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {
+    this.#refuseRecording("data");
     const bytes = this.#staging.downloadSync(BigInt(addressOf(src) + byteOffset), byteLength);
-    if (this.#errorOp) this.#checkIndex(this.#staging.downloadSync(BigInt(this.#error), 24));
+    const watched = this.#errorOp;
+    this.#errorOp = undefined;
+    if (watched) this.#reportIndex(watched, this.#staging.downloadSync(BigInt(this.#error), 24));
     return bytes;
   }
 
   async synchronize(): Promise<void> {
     await this.context.synchronize();
-    if (this.#errorOp) this.#checkIndex(await this.#staging.download(BigInt(this.#error), 24));
+    await this.#checkIndex();
   }
 
   /** Milliseconds between two events on the device, before and after what `run` enqueues. */
@@ -206,9 +274,15 @@ export class Gpu {
     return this.#error;
   }
 
-  #checkIndex(flag: Uint8Array): void {
-    const { op, size, dim } = this.#errorOp!;
+  /** Looks at the flag as it is behind the work enqueued so far; reads may be under way at the same time. */
+  async #checkIndex(): Promise<void> {
+    const watched = this.#errorOp;
+    if (!watched) return;
     this.#errorOp = undefined;
+    this.#reportIndex(watched, await this.#staging.download(BigInt(this.#error), 24));
+  }
+
+  #reportIndex({ op, size, dim }: WatchedOp, flag: Uint8Array): void {
     const [bad, id, position] = new BigInt64Array(flag.buffer, flag.byteOffset, 3);
     if (bad === 0n) return;
     this.context.memset(BigInt(this.#error), 0, 24);
@@ -216,5 +290,30 @@ export class Gpu {
       "InvalidIndex",
       `${this.backend.name}: an op since the last read was given id ${id} at position ${position}, which is out of range; the last such op was ${op} on dim ${dim} of size ${size}`,
     );
+  }
+}
+
+class GpuGraph implements Graph {
+  readonly #context: GpuContext;
+  readonly #end: () => void;
+  #handle: Handle | null;
+
+  constructor(context: GpuContext, handle: Handle, end: () => void) {
+    this.#context = context;
+    this.#handle = handle;
+    this.#end = end;
+  }
+
+  replay(): void {
+    if (this.#handle === null) fail("Disposed", "the graph was disposed and cannot be replayed");
+    this.#context.launchGraph(this.#handle);
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#handle === null) return;
+    const handle = this.#handle;
+    this.#handle = null;
+    this.#context.destroyGraph(handle);
+    this.#end();
   }
 }

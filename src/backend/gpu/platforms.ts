@@ -5,11 +5,16 @@ import { fileURLToPath } from "node:url";
 import { fail } from "../../core/errors.ts";
 import { openCuda } from "./cuda/driver.ts";
 import type { GpuPlatform } from "./driver.ts";
-import { openHip } from "./rocm/hip.ts";
+import { type HipPlatform, openHip } from "./rocm/hip.ts";
 
-export type PlatformName = "rocm" | "cuda" | "sim";
+export type PlatformName = keyof Platforms;
+interface Platforms {
+  readonly rocm: HipPlatform;
+  readonly cuda: GpuPlatform;
+  readonly sim: HipPlatform;
+}
 
-const open: Record<PlatformName, () => GpuPlatform> = {
+const open: { readonly [Name in PlatformName]: () => Platforms[Name] } = {
   rocm: () => openHip(),
   cuda: () => openCuda(),
   sim: openSimulator,
@@ -17,14 +22,13 @@ const open: Record<PlatformName, () => GpuPlatform> = {
 const opened = new Map<PlatformName, GpuPlatform>();
 
 /** Throws when its libraries cannot be found or used. The compiler is opened once, too. */
-export function platform(name: PlatformName): GpuPlatform {
-  let found = opened.get(name);
+export function platform<Name extends PlatformName>(name: Name): Platforms[Name] {
+  let found = opened.get(name) as Platforms[Name] | undefined;
   if (!found) {
     const fresh = open[name]();
     let compiler: ReturnType<GpuPlatform["compiler"]> | undefined;
     found = {
-      driver: fresh.driver,
-      blas: (context) => fresh.blas(context),
+      ...fresh,
       compiler: () => {
         compiler ??= fresh.compiler();
         return compiler;
@@ -47,7 +51,7 @@ export function deviceCount(name: "rocm" | "cuda"): number {
 /** The simulator's devices by wave size. */
 export const simulatorOrdinals: Readonly<Record<string, number>> = { "32": 0, "64": 1 };
 
-function openSimulator(): GpuPlatform {
+function openSimulator(): HipPlatform {
   const path = (file: string): string => fileURLToPath(new URL(`../../../sim/${file}`, import.meta.url));
   if (!existsSync(path("build.mjs"))) fail("LibraryNotFound", `the simulator's sources are not here (${path("")})`);
   const { status, stderr } = spawnSync(process.execPath, [path("build.mjs")], { encoding: "utf8" });
@@ -59,5 +63,9 @@ function openSimulator(): GpuPlatform {
   }
   // Compiled kernels are kept by the library's path, so it is the one that links lead to.
   const library = (name: string): string => realpathSync(path(`build/${name}`));
-  return openHip({ hipLibrary: library("libamdhip64_sim.so"), rocblasLibrary: library("librocblas_sim.so") });
+  return openHip({
+    hipLibrary: library("libamdhip64_sim.so"),
+    rocblasLibrary: library("librocblas_sim.so"),
+    miopenLibrary: library("libMIOpen_sim.so"),
+  });
 }

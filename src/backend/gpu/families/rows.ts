@@ -2,10 +2,15 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { BLOCK, blocks, dtype, type Family, floats, type Launch, perThread, type Sizes } from "./family.ts";
 
-/** A thread turns two vectors of pairs, 16 bytes each. */
-function ropeBlocks(elements: number, type: DType): Launch {
-  return perThread(elements, (2 * 16) / sizeOf(type));
+/** Heads whose same places a thread turns, as in kernels/rope.hip. */
+const ROPE_HEADS = 4;
+
+/** `side`: bytes of one side of the pairs that a thread turns at once. */
+function ropeBlocks(tables: number, heads: number, elements: number, type: DType, side: number): Launch {
+  return perThread(tables * Math.ceil(heads / ROPE_HEADS) * (elements / 2), side / sizeOf(type));
 }
+/** Heads that share a table, where they lie outside of positions. */
+const headsOf = (s: Sizes): number => (s.stride_b ? s.stride_b / s.td! : s.bh!);
 
 /** Several short rows per block, a warp each; or a block per row. */
 function wholeRows(s: Sizes): Launch {
@@ -61,21 +66,21 @@ export const rows: readonly Family[] = [
     pattern: "rope_i_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* bh td stride_b d table_stride",
-    launch: (s, b) => ropeBlocks(s.bh! * s.td!, dtype(b)),
+    launch: (s, b) => ropeBlocks(s.bh! / headsOf(s), headsOf(s), s.td!, dtype(b), 8),
   },
   {
     file: "rope",
     pattern: "rope_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* bh td d stride_b table_stride",
-    launch: (s, b) => ropeBlocks(s.bh! * s.td!, dtype(b)),
+    launch: (s, b) => ropeBlocks(s.bh! / headsOf(s), headsOf(s), s.td!, dtype(b), 16),
   },
   {
     file: "rope",
     pattern: "rope_thd_{T}",
     over: { T: floats },
     args: "src* cos* sin* dst* b t h d stride_b table_stride",
-    launch: (s, b) => ropeBlocks(s.b! * s.t! * s.h! * s.d!, dtype(b)),
+    launch: (s, b) => ropeBlocks(s.b!, s.h!, s.t! * s.d!, dtype(b), 16),
   },
   {
     file: "glu",

@@ -6,12 +6,11 @@ import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { kernels } from "../catalogue.ts";
-import { matVecName, quantOutput } from "../families/quantized.ts";
-import { at, type Gpu } from "../gpu.ts";
+import { quantOutput } from "../families/quantized.ts";
+import type { Gpu } from "../gpu.ts";
+import { alignedBlocks, linear, rounded } from "./linear.ts";
 import { multiply } from "./matmul.ts";
 
-/** The most activation rows that one pass over the weights serves. */
-const MAT_VEC_ROWS = 8;
 /** From so many rows on, dequantizing to halves and the vendor's BLAS are faster than multiplying blocks. */
 const BLAS_ROWS = 32;
 
@@ -21,7 +20,7 @@ export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): 
   const { size, bytes } = quantTypes[type];
   const n = (blocks.layout.numel / bytes) * size;
   return gpu.fill(to, n, (out) =>
-    gpu.launch(`dequantize_block_${nameOf(type)}_${to}`, { numel: n, w: at(blocks), out }),
+    alignedBlocks(gpu, blocks, (w) => gpu.launch(`dequantize_block_${nameOf(type)}_${to}`, { numel: n, w, out })),
   );
 }
 
@@ -32,10 +31,12 @@ export function quantizedRows(gpu: Gpu, type: QuantType, blocks: View, ids: View
   const count = ids.layout.numel;
   return gpu.fill(to, count * k, (out) =>
     gpu.packed(ids, (from) =>
-      gpu.launch(`get_rows_${nameOf(type)}_${to}`, {
-        ...{ count, rows, k, w: at(blocks), ids: from, out, id_bytes: sizeOf(ids.storage.dtype) },
-        error: gpu.watchIndex("rows", rows, 0),
-      }),
+      alignedBlocks(gpu, blocks, (w) =>
+        gpu.launch(`get_rows_${nameOf(type)}_${to}`, {
+          ...{ count, rows, k, w, ids: from, out, id_bytes: sizeOf(ids.storage.dtype) },
+          error: gpu.watchIndex("rows", rows, 0),
+        }),
+      ),
     ),
   );
 }
@@ -58,6 +59,8 @@ export function quantize(gpu: Gpu, type: QuantType, x: View): Storage {
 
 /** x (…, k) times wᵀ, by the number of rows: one pass over the weights, blocks by blocks, or dequantized through BLAS. */
 export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Storage {
+  const few = linear(gpu, x, blocks, type, { norm: null, bias: null, glu: null, residual: null });
+  if (few) return few;
   const { dtype } = x.storage;
   const k = x.layout.shape.at(-1)!;
   const m = numel(x.layout.shape.slice(0, -1));
@@ -65,11 +68,10 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
   return gpu.fill(dtype, m * n, (y) => {
     if (k === 0) {
       gpu.context.memset(BigInt(y), 0, m * n * sizeOf(dtype));
-    } else if (m >= BLAS_ROWS && gpu.blas && dtype !== "f32") {
-      throughBlas(gpu, type, x, blocks, { m, n, k }, y);
-    } else {
-      onBytes(gpu, type, x, blocks, { m, n, k }, y);
+      return;
     }
+    const product = m >= BLAS_ROWS && gpu.blas && dtype !== "f32" ? throughBlas : onBytes;
+    gpu.packed(x, (from) => alignedBlocks(gpu, blocks, (w) => product(gpu, type, dtype, from, w, { m, n, k }, y)));
   });
 }
 
@@ -79,27 +81,25 @@ interface Sizes {
   readonly k: number;
 }
 
-function onBytes(gpu: Gpu, type: QuantType, x: View, blocks: View, { m, n, k }: Sizes, y: number): void {
-  const { dtype } = x.storage;
-  const scales = (m * k) / 4; // {scale, sum} in f32 for each 32 bytes
-  gpu.packed(x, (src) =>
-    gpu.temporary(m * k + scales, (xq) => {
-      const xs = xq + m * k;
-      gpu.launch(`quantize_q8_${dtype}`, { numel: m * k, src, xq, xs });
-      const common = { n, k, w: at(blocks), xq, xs, y, batch: m, dtype: quantOutput[dtype]! };
-      gpu.launch(m <= MAT_VEC_ROWS ? matVecName(type, m) : `mul_mat_${nameOf(type)}_q8`, common);
-    }),
+function onBytes(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, { m, n, k }: Sizes, y: number): void {
+  rounded(gpu, x, m * k, dtype, (xq, xs) =>
+    gpu.launch(`mul_mat_${nameOf(type)}_q8`, { n, k, w, xq, xs, y, batch: m, dtype: quantOutput[dtype]! }),
   );
 }
 
-function throughBlas(gpu: Gpu, type: QuantType, x: View, blocks: View, { m, n, k }: Sizes, y: number): void {
-  const { dtype } = x.storage;
+function throughBlas(
+  gpu: Gpu,
+  type: QuantType,
+  dtype: DType,
+  x: number,
+  w: number,
+  { m, n, k }: Sizes,
+  y: number,
+): void {
   const none = Layout.contiguous([]);
-  gpu.packed(x, (src) =>
-    gpu.temporary(n * k * sizeOf(dtype), (out) => {
-      gpu.launch(`dequantize_block_${nameOf(type)}_${dtype}`, { numel: n * k, w: at(blocks), out });
-      const a = { at: src, row: k, col: 1, batch: none };
-      multiply(gpu, { dtype, m, n, k, a, b: { at: out, row: 1, col: k, batch: none } }, y);
-    }),
-  );
+  gpu.temporary(n * k * sizeOf(dtype), (out) => {
+    gpu.launch(`dequantize_block_${nameOf(type)}_${dtype}`, { numel: n * k, w, out });
+    const a = { at: x, row: k, col: 1, batch: none };
+    multiply(gpu, { dtype, m, n, k, a, b: { at: out, row: 1, col: k, batch: none } }, y);
+  });
 }

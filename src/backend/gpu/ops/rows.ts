@@ -1,9 +1,9 @@
 /** Softmax, norms and rotary embeddings: fused kernels over rows. */
 import { collapse } from "../../../core/layout.ts";
-import type { View } from "../../backend.ts";
+import type { SumAndNorm, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { planWholeRows } from "../families/rows.ts";
-import { at, type Gpu } from "../gpu.ts";
+import { addressOf, at, type Gpu } from "../gpu.ts";
 
 export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
   const { dtype } = x.storage;
@@ -39,6 +39,31 @@ function norm(gpu: Gpu, kernel: string, x: View, weight: View | null, bias: View
       ),
     ),
   );
+}
+
+export function addRmsNorm(gpu: Gpu, x: View, residual: View, weight: View | null, eps: number): SumAndNorm {
+  const { dtype } = x.storage;
+  const cols = x.layout.shape.at(-1)!;
+  const n = x.layout.numel;
+  const { threads, suffix } = planWholeRows(cols, dtype);
+  const sizes = { n_cols: cols, n_rows: n / cols, block_size: threads, eps };
+  const sum = gpu.make(dtype, n);
+  try {
+    const normed = gpu.fill(dtype, n, (dst) =>
+      gpu.packed(x, (src) =>
+        gpu.packed(residual, (other) =>
+          gpu.packed(weight, (alpha) => {
+            const operands = { src, residual: other, sum: addressOf(sum), dst, alpha };
+            gpu.launch(`add_rmsnorm${suffix}_${dtype}`, { ...operands, ...sizes });
+          }),
+        ),
+      ),
+    );
+    return { sum, normed };
+  } catch (error) {
+    sum.discard();
+    throw error;
+  }
 }
 
 export function glu(gpu: Gpu, act: "silu" | "gelu", gate: View, up: View): Storage {

@@ -5,6 +5,7 @@ import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../librar
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { rocmFolders } from "./folders.ts";
 import { openHiprtc } from "./hiprtc.ts";
+import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
 import { openRocblas } from "./rocblas.ts";
 
 /** Paths of the libraries; those not given are searched for. */
@@ -13,6 +14,12 @@ export interface HipLibraries {
   readonly hiprtcLibrary?: string;
   readonly comgrLibrary?: string;
   readonly rocblasLibrary?: string;
+  readonly miopenLibrary?: string;
+}
+
+export interface HipPlatform extends GpuPlatform {
+  /** Throws `LibraryNotFound`; MIOpen is used only by devices that are asked for with it. */
+  miopen(): MiopenApi;
 }
 
 const spec = (): LibrarySpec => ({
@@ -87,13 +94,14 @@ const lost = new Set([214, 700, 702, 709, 710, 719]);
 // NoDevice, and InvalidDevice, which most calls give on a machine without a GPU.
 const none = new Set([100, 101]);
 
-export function openHip(libraries: HipLibraries = {}): GpuPlatform {
+export function openHip(libraries: HipLibraries = {}): HipPlatform {
   const library = openLibrary(spec(), libraries.hipLibrary);
   const driver = new NativeDriver(hipVendor(library));
   return {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary),
     blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
+    miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
 }
 

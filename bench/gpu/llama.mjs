@@ -1,0 +1,311 @@
+// A model of Llama 3.2 1B's shape with random weights, generating on one device:
+//   node bench/gpu/llama.mjs DEVICE [--dist PATH] [--json FILE] [--only bf16,Q8_0,…] [--profile] [--tiny]
+// Decode rates are what a user of generate() sees, from the 16th token to the last; `share` is that of the limit set by
+// reading the weights once per token at the copy rate measured first. --profile adds the time per kernel of a step.
+import { writeFileSync } from "node:fs";
+import { resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const args = process.argv.slice(2);
+const option = (name) => (args.includes(name) ? args[args.indexOf(name) + 1] : undefined);
+const dist = pathToFileURL(resolve(option("--dist") ?? new URL("../../dist", import.meta.url).pathname)).href;
+const { Device, Tensor, scope } = await import(`${dist}/index.js`);
+const { QTensor } = await import(`${dist}/quantized/index.js`);
+const { Model } = await import(`${dist}/models/index.js`);
+const { Transformer } = await import(`${dist}/models/transformer.js`);
+const { PlainMatrices, QuantizedMatrices } = await import(`${dist}/models/projections.js`);
+
+const device = Device.from(args[0] ?? "cuda:0");
+const { gpu, graphs } = device.backend;
+const tiny = args.includes("--tiny");
+const only = option("--only")?.split(",") ?? ["bf16", "Q8_0", "Q4_K", "prefill", "batch"];
+const began = performance.now();
+const results = { device: gpu.context.properties.name };
+
+const shape = tiny
+  ? { vocabSize: 512, hiddenSize: 256, intermediateSize: 512, layers: 2, heads: 4, kvHeads: 2 }
+  : { vocabSize: 128256, hiddenSize: 2048, intermediateSize: 8192, layers: 16, heads: 32, kvHeads: 8 };
+const sizes = tiny
+  ? { prompt: 9, tokens: 24, batch: 3, prefill: 20, rounds: 2 }
+  : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 8 };
+const config = {
+  architecture: "llama",
+  ...shape,
+  headDim: 64,
+  contextLength: 8192,
+  normEps: 1e-5,
+  activation: "silu",
+  rope: { theta: 500_000, dims: 64, interleaved: false, scaling: { type: "none" } },
+  attentionScale: 1 / 8,
+  attentionSoftcap: 0,
+  windows: new Array(shape.layers).fill(0),
+  logitSoftcap: 0,
+  embeddingScale: 1,
+  tiedEmbeddings: true,
+  experts: null,
+  bosToken: null,
+  eosTokens: [],
+  dtype: "bf16",
+};
+
+/** Weights made on the device: random ones, or a quantized slab of random ones over and over. */
+class RandomWeights {
+  owned = [];
+  bytes = 0;
+  #type;
+  #seed = 1;
+
+  constructor(type) {
+    this.#type = type;
+  }
+
+  async linear(parts, inputs) {
+    const sizes = parts.map((part) => part.outputs);
+    return this.#matrices(
+      this.#matrix(
+        sizes.reduce((a, b) => a + b),
+        inputs,
+      ),
+      sizes,
+    );
+  }
+
+  async norm(_, size) {
+    return this.#own(Tensor.ones([size], { dtype: "bf16", device }));
+  }
+
+  async embedding(rows, width) {
+    const table = this.#matrix(rows, width);
+    const lookup = this.#type ? (ids) => table.rows(ids, "bf16") : (ids) => table.indexSelect(ids, 0);
+    return { lookup, head: this.#matrices(table, [rows]) };
+  }
+
+  async [Symbol.asyncDispose]() {}
+
+  #matrices(weight, sizes) {
+    return this.#type ? new QuantizedMatrices(weight, null, sizes) : new PlainMatrices(weight, null, sizes, this.owned);
+  }
+
+  #matrix(rows, columns) {
+    if (!this.#type) {
+      this.bytes += rows * columns * 2;
+      const made = Tensor.randn([rows, columns], { dtype: "bf16", device, seed: this.#seed++, std: 0.02 });
+      return this.#own(made);
+    }
+    const slab = slabOf(this.#type, columns);
+    const blocks = Tensor.empty([rows, slab.shape[1]], { dtype: "u8", device });
+    // Doubling: each copy is of what is there already.
+    blocks.sliceSet(slab.narrow(0, 0, Math.min(rows, slab.shape[0])), 0, 0);
+    for (let have = slab.shape[0]; have < rows; have *= 2) {
+      const part = blocks.narrow(0, 0, Math.min(have, rows - have)).copy();
+      blocks.sliceSet(part, 0, have);
+      part.dispose();
+    }
+    this.bytes += blocks.numel;
+    const weight = QTensor.fromBlocks(blocks, [rows, columns], this.#type).keep();
+    blocks.dispose();
+    this.owned.push(weight);
+    return weight;
+  }
+
+  #own(tensor) {
+    this.owned.push(tensor.keep());
+    return tensor;
+  }
+}
+
+const slabs = new Map();
+function slabOf(type, columns) {
+  const key = `${type} ${columns}`;
+  if (!slabs.has(key)) {
+    const floats = Tensor.randn([16, columns], { seed: columns, std: 0.02 });
+    slabs.set(key, QTensor.quantize(floats, type).blocks.toDeviceSync(device));
+  }
+  return slabs.get(key);
+}
+
+async function withModel(type, run) {
+  const weights = new RandomWeights(type);
+  const transformer = await Transformer.load(config, weights, device, "bf16");
+  const model = new Model(transformer, null, null);
+  await device.synchronize();
+  await run(model, weights.bytes);
+  model.dispose();
+}
+
+const ids = (n, from = 0) => Array.from({ length: n }, (_, i) => (from + i * 7919) % config.vocabSize);
+const seconds = () => `${((performance.now() - began) / 1000).toFixed(1)} s`;
+
+function report(name, values) {
+  results[name] = values;
+  const text = Object.entries(values).map(([k, v]) => `${k} ${typeof v === "number" ? +v.toPrecision(5) : v}`);
+  console.log(`${seconds().padStart(7)}  ${name.padEnd(24)} ${text.join("  ")}`);
+  const file = option("--json");
+  if (file) writeFileSync(file, JSON.stringify(results, null, 1));
+}
+
+async function attempt(name, run) {
+  try {
+    await run();
+  } catch (error) {
+    report(name, { error: error.message });
+    console.log(error.stack);
+  }
+}
+
+/** Tokens per second of all sequences together, the best of two runs. */
+async function decodeRate(model, batch) {
+  let best = 0;
+  for (let round = 0; round < 2; round++) {
+    const prompts = Array.from({ length: batch }, (_, i) => ids(sizes.prompt, i));
+    let count = 0;
+    let from = 0;
+    for await (const piece of model.generateBatch(prompts, { maxTokens: sizes.tokens, ignoreEos: true })) {
+      if (piece.sequence !== batch - 1) continue;
+      if (++count === 16) from = performance.now();
+    }
+    best = Math.max(best, (batch * (count - 16) * 1000) / (performance.now() - from));
+  }
+  return best;
+}
+
+async function prefill(model) {
+  const prompt = [ids(sizes.prefill)];
+  const times = [];
+  for (let round = 0; round < sizes.rounds + 2; round++) {
+    const cache = model.newCache();
+    await device.synchronize();
+    const start = performance.now();
+    model.logits(prompt, { cache }).dispose();
+    await device.synchronize();
+    times.push(performance.now() - start);
+    cache.dispose();
+  }
+  return Math.min(...times.slice(2));
+}
+
+/** A step of one sequence in the middle of a text, as generate() records it. */
+function stepOf(model, cache) {
+  const own = { ids: Tensor.zeros([cache.batch], { dtype: "u32", device }).keep() };
+  own.lengths = Tensor.full([cache.batch], cache.length, { dtype: "i64", device }).keep();
+  const spec = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, seed: 1n, prompt: [] };
+  const sampler = device.backend.sampler(config.vocabSize, new Array(cache.batch).fill(spec));
+  cache.reserve(cache.length + 1);
+  return () =>
+    scope(() => {
+      graphs.advance(own.lengths, 1);
+      const logits = model.transformer.recordedStep(own.ids, cache, own.lengths, cache.length + 1);
+      sampler?.sample(logits, own.ids.storage);
+    });
+}
+
+/** The device's time for a replay without the host, and for each kernel of an eager step. */
+async function profile(name, model, batch) {
+  const cache = model.newCache({ batch });
+  model
+    .logits(
+      Array.from({ length: batch }, () => ids(sizes.prompt)),
+      { cache },
+    )
+    .dispose();
+  const step = stepOf(model, cache);
+  const graph = graphs.capture(step);
+  const replays = tiny ? 3 : 50;
+  const ms = await gpu.milliseconds(() => {
+    for (let i = 0; i < replays; i++) graph.replay();
+  });
+  report(`${name} replay`, { ms: ms / replays, "tokens/s": (batch * 1000 * replays) / ms });
+  graph[Symbol.dispose]();
+  if (args.includes("--profile")) await profileKernels(name, step);
+  cache.dispose();
+}
+
+async function profileKernels(name, step) {
+  const spans = [];
+  const { context } = gpu;
+  const watched = (what, run) => {
+    const [start, end] = [context.createEvent(), context.createEvent()];
+    context.recordEvent(start);
+    run();
+    context.recordEvent(end);
+    spans.push({ what, start, end });
+  };
+  // The queue is filled behind a long copy, so that the device does not wait for the host between kernels.
+  const ballast = Tensor.empty([tiny ? 1024 : 2 ** 31], { dtype: "u8", device });
+  const launch = gpu.launch;
+  const { blas } = gpu;
+  const gemm = blas?.gemm;
+  gpu.launch = (kernel, values) => watched(kernel, () => launch.call(gpu, kernel, values));
+  if (blas) blas.gemm = (p) => watched(`gemm ${p.m}×${p.k}×${p.n}`, () => gemm.call(blas, p));
+  for (let i = 0; i < 4; i++) ballast.copy().dispose();
+  spans.length = 0;
+  step();
+  gpu.launch = launch;
+  if (blas) blas.gemm = gemm;
+  await device.synchronize();
+  const total = new Map();
+  for (const { what, start, end } of spans) {
+    const { count, us } = total.get(what) ?? { count: 0, us: 0 };
+    total.set(what, { count: count + 1, us: us + 1000 * context.elapsed(start, end) });
+    context.destroyEvent(start);
+    context.destroyEvent(end);
+  }
+  ballast.dispose();
+  for (const [what, { count, us }] of [...total].sort(([, a], [, b]) => b.us - a.us)) {
+    report(`${name}: ${what}`, { count, us: +us.toFixed(1), each: +(us / count).toFixed(2) });
+  }
+}
+
+let ceiling = 0;
+scope(() => {
+  const x = Tensor.zeros([tiny ? 1024 : 2 ** 28], { device });
+  const { context } = gpu;
+  const time = () => {
+    const [start, end] = [context.createEvent(), context.createEvent()];
+    context.recordEvent(start);
+    for (let i = 0; i < 4; i++) x.copy().dispose();
+    context.recordEvent(end);
+    context.synchronizeSync();
+    return context.elapsed(start, end) / 4;
+  };
+  time();
+  ceiling = (x.numel * 8) / time() / 1e6;
+  report("copy", { "GB/s": ceiling, blas: gpu.blas?.library ?? gpu.blasProblem });
+});
+device.backend.trim();
+
+for (const type of ["bf16", "Q8_0", "Q4_K"]) {
+  const parts = type === "bf16" ? only.filter((what) => ["bf16", "prefill", "batch"].includes(what)) : [type];
+  if (!parts.some((what) => only.includes(what))) continue;
+  await attempt(type, () =>
+    withModel(type === "bf16" ? null : type, async (model, bytes) => {
+      const limit = (ceiling * 1e9) / bytes;
+      report(`${type} weights`, { MiB: bytes / 2 ** 20, "limit tokens/s": limit });
+      if (only.includes(type)) {
+        await attempt(`${type} decode`, async () => {
+          const rate = await decodeRate(model, 1);
+          report(`${type} decode`, { "tokens/s": rate, share: rate / limit });
+          await profile(type, model, 1);
+        });
+      }
+      if (parts.includes("prefill")) {
+        await attempt("bf16 prefill", async () => {
+          const ms = await prefill(model);
+          report("bf16 prefill", { tokens: sizes.prefill, ms, "tokens/s": (sizes.prefill * 1000) / ms });
+        });
+      }
+      if (parts.includes("batch")) {
+        await attempt("bf16 batch", async () => {
+          const rate = await decodeRate(model, sizes.batch);
+          report("bf16 batch", { sequences: sizes.batch, "tokens/s": rate });
+          await profile("bf16 batch", model, sizes.batch);
+        });
+      }
+      const { free, total } = gpu.context.memoryInfo();
+      report(`${type} memory`, { "live MiB": device.memory().live / 2 ** 20, "used MiB": (total - free) / 2 ** 20 });
+    }),
+  );
+  slabs.clear();
+  device.backend.trim();
+}
+console.log(`done after ${seconds()}`);

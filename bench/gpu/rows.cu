@@ -1,0 +1,298 @@
+// The kernels over rows and elements on an NVIDIA GPU, with other plans for the same work beside them: checked against f64 on the
+// CPU, then timed as a share of a device copy in the same run.
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels bench/gpu/rows.cu -o rows && ./rows
+// Bytes count each input read once and each output written once; tables and weights not at all.
+#define GPU_ONLY
+#define GPU_ONLY_bf16
+#define GPU_ONLY_f32
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "affine.hip"
+#include "cast.hip"
+#include "norm.hip"
+#include "rope.hip"
+#include "softmax.hip"
+#include "unary.hip"
+
+#define CHECK(call) \
+  do { \
+    const cudaError_t code = (call); \
+    if (code != cudaSuccess) { \
+      std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code)); \
+      std::exit(1); \
+    } \
+  } while (0)
+
+namespace gpu {
+// Norms: threads at most, blocks per multiprocessor, vectors per thread, when weights are loaded.
+#define LAYER_NORMS(T, V) \
+  V(T, 256, 3, 4, 0) V(T, 256, 3, 4, 2) V(T, 256, 4, 4, 0) V(T, 256, 4, 4, 2) V(T, 256, 2, 4, 1) V(T, 256, 4, 2, 1) V(T, 256, 4, 2, 2) \
+  V(T, 256, 6, 2, 2) V(T, 512, 2, 2, 1) V(T, 512, 2, 2, 2) V(T, 512, 3, 2, 2) V(T, 512, 2, 1, 1) V(T, 512, 3, 1, 1) V(T, 512, 4, 1, 2) \
+  V(T, 1024, 1, 1, 1) V(T, 1024, 2, 1, 2)
+#define LAYER_NORM_VARIANT(T, threads, blocks, Vectors, Weights) \
+  LAYER_NORM(T, _##threads##_##blocks##_##Vectors##_##Weights, threads, blocks, Vectors, Weights)
+LAYER_NORMS(f32, LAYER_NORM_VARIANT)
+LAYER_NORMS(bf16, LAYER_NORM_VARIANT)
+#define RMS_NORMS(T, V) V(T, 256, 4, 4, 0) V(T, 256, 4, 4, 2) V(T, 256, 3, 4, 1) V(T, 256, 4, 2, 1) V(T, 256, 6, 2, 2) V(T, 512, 2, 2, 1) V(T, 512, 3, 2, 2)
+#define RMS_NORM_VARIANT(T, threads, blocks, Vectors, Weights) \
+  RMS_NORM(T, _##threads##_##blocks##_##Vectors##_##Weights, threads, blocks, Vectors, Weights)
+RMS_NORMS(f32, RMS_NORM_VARIANT)
+RMS_NORMS(bf16, RMS_NORM_VARIANT)
+
+#define MAP_VARIANT(name, A, O, Op, Unroll) \
+  KERNEL_BOUNDS(256, name, size_t numel, size_t num_dims, const size_t* info, const A* inp, O* out) { \
+    map1<Unroll>(numel, num_dims, info, inp, out, Op); \
+  }
+struct LibrarySine {
+  GPU_METHOD f32 operator()(f32 x) const { return ::sinf(x); }
+};
+#define MAPS(V) \
+  V(affine_1, f32, f32, (Affine<f32>{2, 1}), 1) V(affine_2, f32, f32, (Affine<f32>{2, 1}), 2) V(affine_4, f32, f32, (Affine<f32>{2, 1}), 4) \
+  V(exp_1, f32, f32, op_exp<f32>{}, 1) V(exp_2, f32, f32, op_exp<f32>{}, 2) \
+  V(sin_1, f32, f32, op_sin<f32>{}, 1) V(sin_2, f32, f32, op_sin<f32>{}, 2) V(sinf_1, f32, f32, LibrarySine{}, 1) V(sinf_2, f32, f32, LibrarySine{}, 2) \
+  V(gelu_erf_1, f32, f32, op_gelu_erf<f32>{}, 1) V(gelu_erf_2, f32, f32, op_gelu_erf<f32>{}, 2) \
+  V(gelu_1, f32, f32, op_gelu<f32>{}, 1) V(gelu_2, f32, f32, op_gelu<f32>{}, 2) \
+  V(tanh_1, f32, f32, op_tanh<f32>{}, 1) V(tanh_2, f32, f32, op_tanh<f32>{}, 2) \
+  V(exp_h1, bf16, bf16, op_exp<bf16>{}, 1) V(exp_h2, bf16, bf16, op_exp<bf16>{}, 2) \
+  V(gelu_erf_h1, bf16, bf16, op_gelu_erf<bf16>{}, 1) V(gelu_erf_h2, bf16, bf16, op_gelu_erf<bf16>{}, 2) \
+  V(sin_h1, bf16, bf16, op_sin<bf16>{}, 1) V(sin_h2, bf16, bf16, op_sin<bf16>{}, 2) \
+  V(widen_1, bf16, f32, (Cast<bf16, f32>{}), 1) V(widen_2, bf16, f32, (Cast<bf16, f32>{}), 2) V(widen_4, bf16, f32, (Cast<bf16, f32>{}), 4) \
+  V(narrow_1, f32, bf16, (Cast<f32, bf16>{}), 1) V(narrow_2, f32, bf16, (Cast<f32, bf16>{}), 2) V(narrow_4, f32, bf16, (Cast<f32, bf16>{}), 4)
+MAPS(MAP_VARIANT)
+
+#define ROPE_VARIANT(H) \
+  KERNEL_BOUNDS(256, rope_##H##_heads, const bf16* src, const bf16* cos, const bf16* sin, bf16* dst, size_t bh, size_t td, size_t d, \
+                size_t stride_b, size_t table_stride) { \
+    rope_any<bf16, false, H>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
+  } \
+  KERNEL_BOUNDS(256, rope_i_##H##_heads, const bf16* src, const bf16* cos, const bf16* sin, bf16* dst, size_t bh, size_t td, \
+                size_t stride_b, size_t d, size_t table_stride) { \
+    rope_any<bf16, true, H>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
+  }
+ROPE_VARIANT(1)
+ROPE_VARIANT(2)
+ROPE_VARIANT(4)
+ROPE_VARIANT(8)
+}  // namespace gpu
+
+using namespace gpu;
+
+template <class T> __global__ void fill(T* x, size_t n, unsigned seed) {
+  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    float sum = 0;
+    for (unsigned k = 0; k < 4; k++) {
+      unsigned long long h = (i * 4 + k + 1) * 0x9e3779b97f4a7c15ull ^ (unsigned long long)seed * 0xbf58476d1ce4e5b9ull;
+      h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+      h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+      sum += (float)((h ^ (h >> 31)) >> 40) / (1 << 24) - 0.5f;
+    }
+    x[i] = gpu::narrow<T>(sum * 1.7320508f);
+  }
+}
+
+static double value(float x) { return x; }
+static double value(bf16 x) {
+  const unsigned bits = (unsigned)x.bits << 16;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y;
+}
+static constexpr size_t BYTES = (size_t)1 << 30;
+static char *source, *target;
+static double ceiling;
+static bool failed = false;
+
+static double milliseconds(const std::function<void()>& run) {
+  std::vector<float> times;
+  cudaEvent_t start, stop;
+  CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&stop));
+  run();
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < 7; i++) {
+    CHECK(cudaEventRecord(start));
+    for (int k = 0; k < 4; k++) run();
+    CHECK(cudaEventRecord(stop));
+    CHECK(cudaEventSynchronize(stop));
+    times.push_back(0);
+    CHECK(cudaEventElapsedTime(&times.back(), start, stop));
+  }
+  CHECK(cudaEventDestroy(start));
+  CHECK(cudaEventDestroy(stop));
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] / 4;
+}
+
+// Elements of a result at places spread over it, against `want`.
+template <class T> static double worst(size_t n, const std::function<double(size_t)>& want) {
+  std::vector<T> got(n);
+  CHECK(cudaMemcpy(got.data(), target, n * sizeof(T), cudaMemcpyDeviceToHost));
+  double most = 0;
+  for (size_t i = 0; i < 20000; i++) {
+    const size_t at = (i * 2654435761u + i * 7919) % n;
+    const double w = want(at), e = std::fabs(value(got[at]) - w) / (1e-2 + std::fabs(w));
+    most = e > most || e != e ? e : most;
+  }
+  return most;
+}
+template <class T> static std::vector<T> download(const void* from, size_t n) {
+  std::vector<T> x(n);
+  CHECK(cudaMemcpy(x.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
+  return x;
+}
+static void report(const std::string& name, size_t bytes, double error, double limit, const std::function<void()>& run) {
+  const double ms = milliseconds(run), rate = bytes / ms / 1e9;
+  CHECK(cudaGetLastError());
+  const bool bad = !(error <= limit);
+  failed = failed || bad;
+  std::printf("%-40s %8.4f ms %6.3f TB/s  share %.3f  error %.1e%s\n", name.c_str(), ms, rate, rate / ceiling, error, bad ? "  WRONG" : "");
+}
+static void poison() { CHECK(cudaMemset(target, 0xff, BYTES)); }
+
+template <class T, class K> static void norm(const std::string& name, K kernel, bool layer, unsigned threads, unsigned block) {
+  const size_t rows = 65536 * 4 / sizeof(T) / 2, cols = 4096, n = rows * cols;
+  const T *src = (const T*)source, *alpha = src + n - 2 * cols, *beta = alpha + cols;
+  T* dst = (T*)target;
+  (void)threads;
+  auto run = [&] {
+    if constexpr (std::is_invocable<K, const T*, T*, const T*, const T*, size_t, u32, f64, size_t>::value)
+      kernel<<<(unsigned)rows, block>>>(src, dst, alpha, beta, cols, block, 1e-5, rows);
+    else
+      kernel<<<(unsigned)rows, block>>>(src, dst, alpha, cols, block, 1e-5, rows);
+  };
+  poison();
+  run();
+  const size_t checked = 300;
+  const std::vector<T> x = download<T>(src, checked * cols), a = download<T>(alpha, cols), b = download<T>(beta, cols);
+  std::vector<double> mean(checked, 0), scale(checked, 0);
+  for (size_t r = 0; r < checked; r++) {
+    if (layer) for (size_t c = 0; c < cols; c++) mean[r] += value(x[r * cols + c]) / cols;
+    for (size_t c = 0; c < cols; c++) scale[r] += std::pow(value(x[r * cols + c]) - mean[r], 2) / cols;
+    scale[r] = 1 / std::sqrt(scale[r] + 1e-5);
+  }
+  const double error = worst<T>(checked * cols, [&](size_t i) {
+    const size_t r = i / cols, c = i % cols;
+    return (value(x[i]) - mean[r]) * scale[r] * value(a[c]) + (layer ? value(b[c]) : 0);
+  });
+  report(name, 2 * n * sizeof(T), error, sizeof(T) == 4 ? 1e-5 : 2e-2, run);
+}
+
+template <class T> static void softmaxes(const char* type, void (*kernel)(const T*, T*, size_t, size_t, u32), unsigned block) {
+  const size_t rows = 65536 * 4 / sizeof(T) / 2, cols = 4096, n = rows * cols;
+  report(std::string("softmax ") + type + " block " + std::to_string(block), 2 * n * sizeof(T), 0, 0,
+         [&] { kernel<<<(unsigned)rows, block>>>((const T*)source, (T*)target, cols, rows, block); });
+}
+
+template <class A, class O>
+static void map(const char* name, void (*kernel)(size_t, size_t, const size_t*, const A*, O*), int unroll, double (*of)(double), double limit) {
+  const size_t n = (size_t)1 << 28, per_block = 256 * (size_t)VectorWidth<A, O>::value * unroll;
+  const unsigned grid = (unsigned)((n + per_block - 1) / per_block);
+  auto run = [&] { kernel<<<grid, 256>>>(n, 0, nullptr, (const A*)source, (O*)target); };
+  poison();
+  run();
+  const size_t checked = 1 << 20;
+  const std::vector<A> x = download<A>(source, checked);
+  const double error = worst<O>(checked, [&](size_t i) { return of(value(x[i])); });
+  report(name, n * (sizeof(A) + sizeof(O)), error, limit, run);
+}
+
+template <class K> static void ropes(const std::string& name, K kernel, bool interleaved, int heads) {
+  const size_t bh = 256, t = 2048, d = 128, td = t * d, n = bh * td;
+  const bf16 *src = (const bf16*)source, *cos = src + n, *sin = cos + t * d;
+  bf16* dst = (bf16*)target;
+  const size_t threads = (bh + heads - 1) / heads * t * (d / 2) / (interleaved ? 4 : 8);
+  auto run = [&] {
+    if (interleaved) kernel<<<(unsigned)((threads + 255) / 256), 256>>>(src, cos, sin, dst, bh, td, 0, d, 0);
+    else kernel<<<(unsigned)((threads + 255) / 256), 256>>>(src, cos, sin, dst, bh, td, d, 0, 0);
+  };
+  poison();
+  run();
+  const std::vector<bf16> x = download<bf16>(src, n), c = download<bf16>(cos, t * d / 2), s = download<bf16>(sin, t * d / 2);
+  const double error = worst<bf16>(n, [&](size_t i) {
+    const size_t at = i % d, row = i - at, p = i / d % t, k = interleaved ? at / 2 : at % (d / 2);
+    const double a = value(x[row + (interleaved ? 2 * k : k)]), b = value(x[row + (interleaved ? 2 * k + 1 : k + d / 2)]);
+    const double cosine = value(c[p * d / 2 + k]), sine = value(s[p * d / 2 + k]);
+    return (interleaved ? at % 2 == 0 : at < d / 2) ? a * cosine - b * sine : a * sine + b * cosine;
+  });
+  report(name, 2 * n * 2, error, 2e-2, run);
+}
+
+static double affine_of(double x) { return 2 * x + 1; }
+static double exp_of(double x) { return std::exp(x); }
+static double sin_of(double x) { return std::sin(x); }
+static double tanh_of(double x) { return std::tanh(x); }
+static double gelu_erf_of(double x) { return x * 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+static double gelu_of(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double same(double x) { return x; }
+
+int main() {
+  CHECK(cudaMalloc(&source, BYTES));
+  CHECK(cudaMalloc(&target, BYTES));
+  const double copy = milliseconds([] { CHECK(cudaMemcpyAsync(target, source, BYTES, cudaMemcpyDeviceToDevice)); });
+  ceiling = 2.0 * BYTES / copy / 1e9;
+  cudaDeviceProp device;
+  CHECK(cudaGetDeviceProperties(&device, 0));
+  std::printf("%s: copy %.3f TB/s\n", device.name, ceiling);
+  fill<<<4096, 256>>>((f32*)source, BYTES / 4, 1);
+  map("affine f32, 1 vector", affine_1, 1, affine_of, 1e-5);
+  map("affine f32, 2 vectors", affine_2, 2, affine_of, 1e-5);
+  map("affine f32, 4 vectors", affine_4, 4, affine_of, 1e-5);
+  map("exp f32, 1 vector", exp_1, 1, exp_of, 1e-5);
+  map("exp f32, 2 vectors", exp_2, 2, exp_of, 1e-5);
+  map("sin f32, 1 vector", sin_1, 1, sin_of, 1e-5);
+  map("sin f32, 2 vectors", sin_2, 2, sin_of, 1e-5);
+  map("library sin f32, 1 vector", sinf_1, 1, sin_of, 1e-5);
+  map("library sin f32, 2 vectors", sinf_2, 2, sin_of, 1e-5);
+  map("gelu_erf f32, 1 vector", gelu_erf_1, 1, gelu_erf_of, 1e-5);
+  map("gelu_erf f32, 2 vectors", gelu_erf_2, 2, gelu_erf_of, 1e-5);
+  map("gelu f32, 1 vector", gelu_1, 1, gelu_of, 1e-5);
+  map("gelu f32, 2 vectors", gelu_2, 2, gelu_of, 1e-5);
+  map("tanh f32, 1 vector", tanh_1, 1, tanh_of, 1e-5);
+  map("tanh f32, 2 vectors", tanh_2, 2, tanh_of, 1e-5);
+  map("cast f32 to bf16, 1 vector", narrow_1, 1, same, 5e-3);
+  map("cast f32 to bf16, 2 vectors", narrow_2, 2, same, 5e-3);
+  map("cast f32 to bf16, 4 vectors", narrow_4, 4, same, 5e-3);
+#define NORMS(T, kind, layer, threads, blocks, Vectors, Weights) \
+  norm<T>(#kind " " #T " <= " #threads " threads, " #blocks " blocks, " #Vectors " vectors, weights " #Weights, \
+          kind##_##threads##_##blocks##_##Vectors##_##Weights##_##T, layer, threads, 4096 * sizeof(T) / 16 / Vectors);
+#define LAYER_RUN(T, threads, blocks, Vectors, Weights) \
+  if (4096 * sizeof(T) / 16 / Vectors <= threads) NORMS(T, layernorm, true, threads, blocks, Vectors, Weights)
+#define RMS_RUN(T, threads, blocks, Vectors, Weights) \
+  if (4096 * sizeof(T) / 16 / Vectors <= threads) NORMS(T, rmsnorm, false, threads, blocks, Vectors, Weights)
+  LAYER_NORMS(f32, LAYER_RUN)
+  RMS_NORMS(f32, RMS_RUN)
+  softmaxes<f32>("f32", softmax_f32, 256);
+  fill<<<4096, 256>>>((bf16*)source, BYTES / 2, 2);
+  map("cast bf16 to f32, 1 vector", widen_1, 1, same, 0);
+  map("cast bf16 to f32, 2 vectors", widen_2, 2, same, 0);
+  map("cast bf16 to f32, 4 vectors", widen_4, 4, same, 0);
+  map("exp bf16, 1 vector", exp_h1, 1, exp_of, 5e-3);
+  map("exp bf16, 2 vectors", exp_h2, 2, exp_of, 5e-3);
+  map("sin bf16, 1 vector", sin_h1, 1, sin_of, 5e-3);
+  map("sin bf16, 2 vectors", sin_h2, 2, sin_of, 5e-3);
+  map("gelu_erf bf16, 1 vector", gelu_erf_h1, 1, gelu_erf_of, 5e-3);
+  map("gelu_erf bf16, 2 vectors", gelu_erf_h2, 2, gelu_erf_of, 5e-3);
+  LAYER_NORMS(bf16, LAYER_RUN)
+  RMS_NORMS(bf16, RMS_RUN)
+  softmaxes<bf16>("bf16", softmax_bf16, 128);
+  softmaxes<bf16>("bf16", softmax_bf16, 256);
+  ropes("rope bf16, 1 head", rope_1_heads, false, 1);
+  ropes("rope bf16, 2 heads", rope_2_heads, false, 2);
+  ropes("rope bf16, 4 heads", rope_4_heads, false, 4);
+  ropes("rope bf16, 8 heads", rope_8_heads, false, 8);
+  ropes("rope_i bf16, 1 head", rope_i_1_heads, true, 1);
+  ropes("rope_i bf16, 2 heads", rope_i_2_heads, true, 2);
+  ropes("rope_i bf16, 4 heads", rope_i_4_heads, true, 4);
+  ropes("rope_i bf16, 8 heads", rope_i_8_heads, true, 8);
+  std::printf(failed ? "WRONG\n" : "all right\n");
+  return failed;
+}

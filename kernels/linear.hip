@@ -1,0 +1,118 @@
+// y (batch, n) = x (batch, k) · W (n, k)ᵀ for up to eight rows, with all that a layer has around its product.
+//
+//   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; y = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
+//     alpha and f nothing (glu 0), silu(gate)·up (1) or gelu(gate)·up (2) of the two halves of W's rows. bias and residual may
+//     be null. k is a multiple of 16 bytes, and x, alpha and W are aligned to them.
+//
+// Launch: blocks of `threads`, `splits` warps for each group of ROWS rows of W (half as many columns of y with a gate).
+#include "stream.h"
+namespace gpu {
+
+constexpr u32 LINEAR_THREADS = 256;
+
+// A warp keeps R · U vectors of W in flight. The norm's factor is one number per row of x, so it comes after the sums: no pass
+// over x goes before the product. Traffic: W once; x and alpha from the cache, once per warp.
+template <class T, int NB, int R, int U, bool Norm> struct Linear {
+  static constexpr int V = 16 / sizeof(T), Values = R * NB;
+  u32 vectors, splits, part;
+  const T *x, *alpha, *w;
+  u32 batch;
+
+  // The lane's part of the sums.
+  GPU_METHOD void sums(const T* const (&row)[R], f32 (&acc)[Values], f32 (&squares)[NB]) const {
+    const u32 step = 32 * splits;
+    UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
+    UNROLL for (int b = 0; b < NB; b++) squares[b] = 0;
+    for (u32 v = part * 32 + lane_id(); v < vectors; v += U * step) {
+      Words4 a[U][R];
+      UNROLL for (int u = 0; u < U; u++)
+        if (v + u * step < vectors) UNROLL for (int r = 0; r < R; r++) a[u][r] = load_once(row[r] + (size_t)(v + u * step) * V);
+      UNROLL for (int u = 0; u < U; u++)
+        if (v + u * step < vectors) multiply(a[u], v + u * step, acc, squares);
+    }
+  }
+  GPU_METHOD void multiply(const Words4 (&a)[R], u32 v, f32 (&acc)[Values], f32 (&squares)[NB]) const {
+    Words4 weight;
+    if (Norm) weight = *(const Words4*)(alpha + (size_t)v * V);
+    UNROLL for (int b = 0; b < NB; b++) {
+      const Words4 q = *(const Words4*)(x + ((size_t)((u32)b < batch ? b : 0) * vectors + v) * V);
+      UNROLL for (int t = 0; t < 4; t++) UNROLL for (int j = 0; j < InWord<T>::Count; j++) {
+        f32 xj = InWord<T>::at(q.v[t], j);
+        if (Norm) {
+          squares[b] += xj * xj;
+          xj *= InWord<T>::at(weight.v[t], j);
+        }
+        UNROLL for (int r = 0; r < R; r++) acc[r * NB + b] += InWord<T>::at(a[r].v[t], j) * xj;
+      }
+    }
+  }
+
+  // The totals of this lane's value and, with a norm, of the squares of its row of x, over all warps that share the rows.
+  GPU_METHOD void join(f32* kept, const f32 (&acc)[Values], const f32 (&squares)[NB], f32& total, f32& square) const {
+    constexpr u32 Spread = 32 / Values, Apart = 32 / NB;
+    const u32 value = lane_id() / Spread;
+    total = WarpTotals<Values>::of(acc);
+    square = Norm ? shfl(WarpTotals<NB>::of(squares), value % NB * Apart) : 0.0f;
+    if (splits == 1) return;
+    const u32 warp = tid_x() / 32;
+    if (lane_id() % Spread == 0) {
+      kept[warp * Values * 2 + value] = total;
+      if (Norm) kept[warp * Values * 2 + Values + value] = square;
+    }
+    barrier();
+    total = square = 0;
+    for (u32 p = 0; p < splits; p++) {
+      total += kept[(warp - part + p) * Values * 2 + value];
+      if (Norm) square += kept[(warp - part + p) * Values * 2 + Values + value];
+    }
+    barrier();
+  }
+  // One value by one lane: for a row of x whose squares overflow, made small.
+  GPU_METHOD f32 small(const T* from, const T* row) const {
+    f32 total = 0, square = 0;
+    NO_UNROLL for (u32 j = 0; j < vectors * V; j++) {
+      const f32 xj = widen(from[j]) * small_scale();
+      square += xj * xj;
+      total += xj * widen(alpha[j]) * widen(row[j]);
+    }
+    return total * norm_factor(square, vectors * V, 0.0f);
+  }
+
+  GPU_METHOD void run(f32* kept, const Outputs<R, NB>& out, f64 eps) const {
+    const u32 per_block = bdim_x() / 32 / splits;
+    const size_t groups = out.groups(), k = (size_t)vectors * V;
+    for (size_t base = (size_t)bid_x() * per_block; base < groups; base += (size_t)gdim_x() * per_block) {
+      const size_t group = base + tid_x() / 32 / splits;
+      const T* row[R];
+      UNROLL for (int r = 0; r < R; r++) row[r] = w + out.row(group, r) * k;
+      f32 acc[Values], squares[NB], total, square;
+      sums(row, acc, squares);
+      join(kept, acc, squares, total, square);
+      if (Norm && !is_infinite(square)) total *= norm_factor(square, k, (f32)eps);
+      else if (Norm) total = small(x + (out.value() % NB < batch ? out.value() % NB : 0) * k, w + out.row(group, out.value() / NB) * k);
+      if (part == 0) out.store(group, total);
+    }
+  }
+};
+
+template <class T> struct DTypeNumber;
+template <> struct DTypeNumber<f32> { static constexpr u32 value = 0; };
+template <> struct DTypeNumber<f16> { static constexpr u32 value = 1; };
+template <> struct DTypeNumber<bf16> { static constexpr u32 value = 2; };
+
+#define LINEAR_KERNEL(name, T, NB, R, U, Norm) \
+  KERNEL_BOUNDS(LINEAR_THREADS, name, size_t n, size_t k, const T* w, const T* x, const T* alpha, f64 eps, const T* bias, \
+                const T* residual, T* y, u32 batch, u32 glu, u32 splits) { \
+    typedef Linear<T, NB, R, U, Norm> L; \
+    SHARED(f32, kept, LINEAR_THREADS / 32 * L::Values * 2); \
+    const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x, alpha, w, batch}; \
+    linear.run(kept, Outputs<R, NB>(n, bias, residual, y, batch, glu, DTypeNumber<T>::value), eps); \
+  }
+#define LINEAR_BOTH(T, NB, R, U) \
+  LINEAR_KERNEL(linear_##T##_b##NB, T, NB, R, U, false) LINEAR_KERNEL(linear_norm_##T##_b##NB, T, NB, R, U, true)
+#define LINEAR(T) LINEAR_BOTH(T, 1, 4, 1) LINEAR_BOTH(T, 2, 4, 1) LINEAR_BOTH(T, 4, 4, 1) LINEAR_BOTH(T, 8, 4, 1)
+GPU_bf16(LINEAR)
+GPU_f16(LINEAR)
+GPU_f32(LINEAR)
+
+}  // namespace gpu

@@ -1,0 +1,319 @@
+// The next token of each row of logits, chosen as models/sampling.ts does: penalty, temperature, top-k, top-p, min-p, draw.
+//
+//   share  = exp((logit − best) / temperature) in f64: 1 for the likeliest token
+//   weight = round(share · scale), scale being the power of two with which the weights of a row just fit 64 bits. Sums of
+//            integers do not depend on their order, so atomics leave the result the same every time.
+//
+// Nothing is sorted. A token's place by falling share is its `fall` = bits(1.0) − bits(share), then its id. The upper bits of
+// falls number bins, sixteen to an octave, and the count and weight of every bin are known; so the token at which a running
+// count or weight reaches a goal is in the first bin to reach it, and digits of ten bits lead to it there. top-k, top-p
+// and the draw are three such goals.
+//
+//   sample_best   first launch: the best of each piece of a row; empties the bins
+//   sample_weigh  second, where a row has a temperature: falls, bins and the weight of each piece
+//   sample_draw   last, a block per row: the token, the mark that it was seen, the step
+//
+// `rows` only shapes the launches.
+#include "gpu.h"
+#if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
+namespace gpu {
+
+constexpr u32 PIECE = 1024, PIECE_THREADS = 256, ITEMS = PIECE / PIECE_THREADS, BINS = 1024, DRAW_THREADS = 1024;
+constexpr u32 BIN_SHIFT = 48, DIGIT = 10, DIGITS = 1u << DIGIT;
+constexpr u16 NO_BIN = 0xffff;
+constexpr u64 ONE = 0x3ff0000000000000ull;
+constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
+
+// What the host wrote of a sequence; the step counts tokens drawn.
+struct Sequence {
+  f64 temperature, top_p, min_p, penalty;
+  u64 top_k, seed, step;
+  GPU_METHOD bool truncated() const { return top_k > 0 || top_p < 1.0; }
+};
+
+// SplitMix64.
+GPU_FN u64 mix(u64 x) {
+  u64 z = x + GOLDEN;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+GPU_FN f64 uniform(u64 seed, u64 step) { return (f64)(mix(seed + step * GOLDEN) >> 11) * 1.1102230246251565e-16; }
+
+// A thread's items of a piece, penalised; −∞ past the end.
+GPU_FN void read_logits(const Sequence& s, const f32* logits, const u8* seen, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
+  UNROLL for (u32 j = 0; j < ITEMS; j++) {
+    const size_t i = first + j * PIECE_THREADS;
+    x[j] = i < vocab ? logits[i] : Limits<f32>::lowest();
+  }
+  if (s.penalty == 1.0) return;
+  UNROLL for (u32 j = 0; j < ITEMS; j++) {
+    const size_t i = first + j * PIECE_THREADS;
+    if (i < vocab && seen[i]) x[j] = (f32)(x[j] < 0.0f ? exact_mul((f64)x[j], s.penalty) : exact_div((f64)x[j], s.penalty));
+  }
+}
+
+// A logit and its id as one number, greater for a greater logit and, of equal ones, for a lower id. NaN is no logit, but as
+// the very first it would be what the host compares all others with, so there it is as bad as an infinity.
+GPU_FN u64 place_of(f32 x, u32 id) {
+  if (x != x) x = id == 0 ? Limits<f32>::highest() : Limits<f32>::lowest();
+  const u32 bits = f32_bits(x + 0.0f);  // −0 equals 0
+  return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | (u32)~id;
+}
+GPU_FN f32 logit_at(u64 place) {
+  const u32 key = (u32)(place >> 32);
+  return f32_from_bits(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+GPU_FN bool is_finite(f32 x) { return (f32_bits(x) & 0x7f800000u) != 0x7f800000u; }
+
+// The largest, or the sum, of all threads' numbers, in every thread.
+template <bool Largest> GPU_FN u64 fold(u64 a, u64 b) { return Largest ? (a > b ? a : b) : a + b; }
+template <bool Largest> GPU_FN u64 block_fold(u64 x, u64* warps) {
+  UNROLL for (u32 mask = 16; mask; mask /= 2) x = fold<Largest>(x, shfl_xor(x, mask));
+  if (lane_id() == 0) warps[tid_x() / 32] = x;
+  barrier();
+  x = warps[0];
+  for (u32 w = 1; w < bdim_x() / 32; w++) x = fold<Largest>(x, warps[w]);
+  barrier();
+  return x;
+}
+GPU_FN u64 best_of_row(const u64* best, u32 pieces, u64* warps) {
+  u64 place = 0;
+  for (u32 p = tid_x(); p < pieces; p += bdim_x()) place = fold<true>(place, best[p]);
+  return block_fold<true>(place, warps);
+}
+
+GPU_FN f64 share_of(u64 fall) { return f64_from_bits(ONE - fall); }
+// The product is exact: a compiler may fuse it with the sum or not.
+GPU_FN u64 weight_of(u64 fall, f64 scale) { return (u64)(share_of(fall) * scale + 0.5); }
+
+// Launch: 256 threads per piece of a row. Traffic: logits read once; with a penalty, a byte per token more.
+KERNEL_BOUNDS(256, sample_best, size_t vocab, size_t rows, size_t stride, const f32* logits, const Sequence* sequences,
+              const u8* seen, u64* best, u64* sums, u32* counts) {
+  SHARED(u64, warps, PIECE_THREADS / 32);
+  const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
+  const size_t first = (size_t)piece * PIECE + tid_x();
+  f32 x[ITEMS];
+  read_logits(sequences[row], logits + (i64)row * (i64)stride, seen + row * vocab, first, vocab, x);
+  u64 place = 0;
+  UNROLL for (u32 j = 0; j < ITEMS; j++) place = fold<true>(place, place_of(x[j], (u32)first + j * PIECE_THREADS));
+  place = block_fold<true>(place, warps);
+  if (tid_x() == 0) best[bid_x()] = place;
+  if (sums)
+    for (u32 b = piece * PIECE_THREADS + tid_x(); b < BINS; b += pieces * PIECE_THREADS) {
+      sums[row * BINS + b] = 0;
+      counts[row * BINS + b] = 0;
+    }
+}
+
+// Launch: as above. Traffic: logits read once, ten bytes per token written; two atomics for each token that has a weight,
+// one without top-k, none where nothing is cut off.
+KERNEL_BOUNDS(256, sample_weigh, size_t vocab, size_t rows, size_t stride, const f32* logits, const Sequence* sequences,
+              const u8* seen, const u64* best, u64* sums, u32* counts, f64 scale, u64* falls, u16* bins, u64* kept) {
+  SHARED(u64, warps, PIECE_THREADS / 32);
+  const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
+  const Sequence& s = sequences[row];
+  if (s.temperature == 0.0) return;
+  const size_t first = (size_t)piece * PIECE + tid_x();
+  f32 x[ITEMS];
+  read_logits(s, logits + (i64)row * (i64)stride, seen + row * vocab, first, vocab, x);
+  const f64 most = (f64)logit_at(best_of_row(best + (size_t)row * pieces, pieces, warps));
+  const bool truncated = s.truncated(), counted = s.top_k > 0;
+  u64 sum = 0;
+  NO_UNROLL for (u32 j = 0; j < ITEMS; j++) {
+    const size_t at = (size_t)bid_x() * PIECE + j * PIECE_THREADS + tid_x();
+    f64 share = m_exp(exact_div(exact_sub((f64)x[0], most), s.temperature));
+    UNROLL for (u32 k = 1; k < ITEMS; k++) x[k - 1] = x[k];
+    share = share > 0.0 ? (share < 1.0 ? share : 1.0) : 0.0;  // NaN, too, has no share
+    const u64 fall = ONE - f64_bits(share), weight = weight_of(fall, scale);
+    const u32 bin = (u32)(fall >> BIN_SHIFT);
+    falls[at] = fall;
+    if (truncated) {
+      bins[at] = weight ? (u16)bin : NO_BIN;
+      if (weight) atomic_add(sums + row * BINS + bin, weight);
+      if (weight && counted) atomic_add(counts + row * BINS + bin, 1u);
+    }
+    if (share >= s.min_p) sum += weight;
+  }
+  sum = block_fold<false>(sum, warps);
+  if (tid_x() == 0) kept[bid_x()] = sum;
+}
+
+struct Found {
+  u32 id;
+  u64 weight;  // of all tokens up to this one
+};
+
+// The walk through a row's tokens by a block of 1024 threads, one per bin and one per value of a digit.
+struct Search {
+  u64 *warps, *chosen, *list_falls, *digit_weights;
+  u32 *list_ids, *list_length, *digit_counts, *digit_ids;
+  const u64 *falls, *sums;
+  const u32* counts;
+  const u16* bins;
+  u32 places;
+  f64 scale;
+
+  // Running sums over the block's threads.
+  GPU_METHOD u64 scan_warp(u64 x) const {
+    UNROLL for (u32 d = 1; d < 32; d *= 2) {
+      const u64 before = shfl_up(x, d);
+      if (lane_id() >= d) x += before;
+    }
+    return x;
+  }
+  GPU_METHOD u64 scan(u64 x) const {
+    x = scan_warp(x);
+    if (lane_id() == 31) warps[tid_x() / 32] = x;
+    barrier();
+    if (tid_x() < 32) warps[tid_x()] = scan_warp(warps[tid_x()]);
+    barrier();
+    if (tid_x() >= 32) x += warps[tid_x() / 32 - 1];
+    barrier();
+    return x;
+  }
+
+  // The thread at whose `value` the running sum reaches `goal`; what comes before it is taken off the goal, and its weight
+  // added to `before`.
+  GPU_METHOD u32 pick(u64 value, u64 weight, bool by_count, u64& goal, u64& before) const {
+    const u64 reached = scan(value), passed = by_count ? scan(weight) : reached;
+    if (reached >= goal && reached - value < goal) {
+      chosen[0] = tid_x();
+      chosen[1] = reached - value;
+      chosen[2] = passed - weight;
+    }
+    barrier();
+    goal -= chosen[1];
+    before += chosen[2];
+    return (u32)chosen[0];
+  }
+
+  // fn(i) for every token of a bin. Two vectors at a time: more would not fit the registers of the smallest devices.
+  template <class Fn> GPU_METHOD void each_in(u32 bin, Fn fn) const {
+    const u32 vectors = places / 8;
+    for (u32 v = tid_x(); v < vectors; v += 2 * DRAW_THREADS) {
+      Vec<u16, 8> x[2];
+      UNROLL for (u32 u = 0; u < 2; u++)
+        if (v + u * DRAW_THREADS < vectors) x[u] = load_vec<u16, 8>(bins, v + u * DRAW_THREADS);
+      u32 hits = 0;
+      UNROLL for (u32 u = 0; u < 2; u++)
+        if (v + u * DRAW_THREADS < vectors)
+          UNROLL for (u32 j = 0; j < 8; j++) hits |= (x[u].v[j] == bin ? 1u : 0u) << (u * 8 + j);
+      NO_UNROLL for (u32 b = 0; hits; b++, hits >>= 1)
+        if (hits & 1) fn((v + b / 8 * DRAW_THREADS) * 8 + b % 8);
+    }
+  }
+
+  // The first token, by falling share, at which the running count or weight reaches `goal`. Within the bin, level by level:
+  // the weights of all tokens that agree with the digits found so far, by their next digit. The first level lists the bin's
+  // tokens; where they are more than the list holds, the others read them from memory again.
+  GPU_METHOD Found find(u64 goal, bool by_count) const {
+    const u32 t = tid_x();
+    u64 before = 0;
+    const u32 bin = pick(by_count ? counts[t] : sums[t], sums[t], by_count, goal, before);
+    if (t == 0) *list_length = 0;
+    u64 fall = (u64)bin << BIN_SHIFT;
+    u32 id = 0;
+    NO_UNROLL for (u32 level = 0;; level++) {
+      // Five digits of a fall, the last of which begins within the one before, then two of an id.
+      const bool by_fall = level < 5;
+      const u32 shift = by_fall ? (level < 4 ? BIN_SHIFT - DIGIT * (level + 1) : 0) : DIGIT * (6 - level);
+      digit_weights[t] = 0;
+      digit_counts[t] = digit_ids[t] = 0;
+      barrier();
+      const auto add = [&](u64 f, u32 i) {
+        if (by_fall ? (f ^ fall) >> shift >> DIGIT : f != fall || (i ^ id) >> shift >> DIGIT) return;
+        const u32 digit = (by_fall ? (u32)(f >> shift) : i >> shift) % DIGITS;
+        atomic_add(digit_weights + digit, weight_of(f, scale));
+        atomic_add(digit_counts + digit, 1u);
+        atomic_add(digit_ids + digit, i);
+      };
+      if (level == 0 || *list_length > DRAW_THREADS) {
+        each_in(bin, [&](u32 i) {
+          add(falls[i], i);
+          const u32 slot = level == 0 ? atomic_add(list_length, 1u) : DRAW_THREADS;
+          if (slot >= DRAW_THREADS) return;
+          list_falls[slot] = falls[i];
+          list_ids[slot] = i;
+        });
+      } else if (t < *list_length) {
+        add(list_falls[t], list_ids[t]);
+      }
+      barrier();
+      const u64 weight = digit_weights[t];
+      const u32 digit = pick(by_count ? digit_counts[t] : weight, weight, by_count, goal, before);
+      const Found found{digit_ids[digit], before + digit_weights[digit]};
+      if (digit_counts[digit] == 1) return found;
+      if (by_fall) fall |= (u64)digit << shift;
+      else id |= digit << shift;
+      barrier();
+    }
+  }
+};
+
+// The least whole weight that is at least, or more than, this part of a weight.
+GPU_FN u64 part_of(u64 weight, f64 part, bool more) {
+  const f64 product = exact_mul((f64)weight, part);
+  u64 goal = (u64)product;
+  if (more || (f64)goal < product) goal++;
+  return goal < weight ? (goal ? goal : 1) : weight;
+}
+
+// Launch: 1024 threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
+// the draw; without top-k and top-p only the piece that holds the token.
+KERNEL_BOUNDS(1024, sample_draw, size_t vocab, size_t rows, Sequence* sequences, u8* seen, const u64* best,
+              const u64* sums, const u32* counts, f64 scale, const u64* falls, const u16* bins, const u64* kept, u32* ids) {
+  SHARED(u64, warps, DRAW_THREADS / 32);
+  SHARED(u64, chosen, 3);
+  SHARED(u64, list_falls, DRAW_THREADS);
+  SHARED(u64, digit_weights, DIGITS);
+  SHARED(u32, list_ids, DRAW_THREADS);
+  SHARED(u32, list_length, 1);
+  SHARED(u32, digit_counts, DIGITS);
+  SHARED(u32, digit_ids, DIGITS);
+  const u32 row = bid_x(), t = tid_x(), pieces = (u32)ceil_div(vocab, PIECE);
+  const size_t first_piece = (size_t)row * pieces, first = first_piece * PIECE;
+  Sequence* s = sequences + row;
+  const u64 place = best_of_row(best + first_piece, pieces, warps);
+  u32 token = ~(u32)place;
+  if (!is_finite(logit_at(place))) {
+    if (t == 0) ids[row] = 0xffffffffu;
+    return;
+  }
+  if (s->temperature != 0.0) {
+    const Search search{warps, chosen, list_falls, digit_weights, list_ids, list_length, digit_counts, digit_ids,
+                        falls + first, sums + (size_t)row * BINS, counts + (size_t)row * BINS, bins + first,
+                        pieces * PIECE, scale};
+    const u64 piece_weight = t < pieces ? kept[first_piece + t] : 0;
+    u64 left = block_fold<false>(piece_weight, warps);
+    const f64 u = uniform(s->seed, s->step);
+    if (s->truncated()) {
+      u64 whole = block_fold<false>(search.sums[t], warps);
+      const bool counted = s->top_k > 0 && block_fold<false>(search.counts[t], warps) > s->top_k;
+      // top-k, top-p, the draw: one loop, for the search is long when it is inlined.
+      NO_UNROLL for (u32 stage = 0; stage < 3; stage++) {
+        if ((stage == 0 && !counted) || (stage == 1 && s->top_p >= 1.0)) continue;
+        // What min-p leaves is a beginning of the order, too.
+        if (stage == 2 && left < whole) whole = left;
+        const u64 goal = stage == 0 ? s->top_k : part_of(whole, stage == 1 ? s->top_p : u, stage == 2);
+        const Found found = search.find(goal, stage == 0);
+        whole = found.weight;
+        token = found.id;
+      }
+    } else {
+      u64 goal = part_of(left, u, true), before = 0;
+      const u32 piece = search.pick(piece_weight, piece_weight, false, goal, before);
+      const u64 fall = falls[first + piece * PIECE + t];
+      const u64 weight = share_of(fall) >= s->min_p ? weight_of(fall, scale) : 0;
+      token = piece * PIECE + search.pick(weight, weight, false, goal, before);
+    }
+  }
+  if (t == 0) {
+    ids[row] = token;
+    if (seen) seen[row * vocab + token] = 1;
+    s->step++;
+  }
+}
+
+}  // namespace gpu
+#endif

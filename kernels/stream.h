@@ -1,0 +1,146 @@
+// What kernels need whose work is to read weights once: loads past the caches, shared memory of a single warp, sums over its
+// lanes, and what a linear layer does to its results before it stores them.
+#ifndef WICK_STREAM_H
+#define WICK_STREAM_H
+#include "gpu.h"
+namespace gpu {
+
+typedef Vec<u32, 4> Words4;
+
+// 16 aligned bytes that nobody reads again: they should not push out of the cache what is.
+GPU_FN Words4 load_once(const void* p) {
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
+  Words4 x;
+  asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3])
+      : "l"(p));
+  return x;
+#elif GPU_AMD
+  const Bytes16 bytes = __builtin_nontemporal_load((const Bytes16*)p);
+  return Words4{{bytes[0], bytes[1], bytes[2], bytes[3]}};
+#else
+  return *(const Words4*)p;
+#endif
+}
+
+// Copies to shared memory that run beside arithmetic, where the device has them: copies_wait<N> waits for all but the last N
+// groups of them.
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
+constexpr bool ASYNC_COPIES = true;
+GPU_FN void copy16_async(u32* shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+}
+GPU_FN void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> GPU_FN void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+#else
+constexpr bool ASYNC_COPIES = false;
+GPU_FN void copy16_async(u32* shared, const void* from) { store_shared<4>(shared, 0, *(const Words4*)from); }
+GPU_FN void copies_end_group() {}
+template <int N> GPU_FN void copies_wait() {}
+#endif
+
+// Makes the warp's writes to shared memory visible to its lanes. The simulator only knows barriers of whole blocks, so all
+// warps of a block must come here equally often.
+GPU_FN void warp_sync() {
+#if GPU_NVIDIA
+  __syncwarp();
+#elif GPU_AMD
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+#else
+  barrier();
+#endif
+}
+
+// Element j of a word of T.
+template <class T> struct InWord;
+template <> struct InWord<f32> {
+  static constexpr int Count = 1;
+  GPU_FN f32 at(u32 word, int) { return f32_from_bits(word); }
+};
+template <> struct InWord<f16> {
+  static constexpr int Count = 2;
+  GPU_FN f32 at(u32 word, int j) { return f16_to_f32((u16)(word >> 16 * j)); }
+};
+template <> struct InWord<bf16> {
+  static constexpr int Count = 2;
+  GPU_FN f32 at(u32 word, int j) { return f32_from_bits(j ? word & 0xffff0000u : word << 16); }
+};
+
+// Totals of N values over the warp (N a power of two up to 32): lane l gets that of value l / (32 / N). Each step sends away
+// the half of the values that the other lane keeps: N − 1 shuffles and a few more, not 5 N.
+template <int N, int Bit = 16> struct WarpTotals {
+  GPU_FN f32 of(const f32 (&v)[N]) {
+    const bool upper = lane_id() & Bit;
+    f32 kept[N / 2];
+    UNROLL for (int i = 0; i < N / 2; i++)
+      kept[i] = (upper ? v[i + N / 2] : v[i]) + shfl_xor(upper ? v[i] : v[i + N / 2], Bit);
+    return WarpTotals<N / 2, Bit / 2>::of(kept);
+  }
+};
+template <int Bit> struct WarpTotals<1, Bit> {
+  GPU_FN f32 of(const f32 (&v)[1]) {
+    f32 total = v[0];
+    UNROLL for (int bit = Bit; bit; bit /= 2) total += shfl_xor(total, bit);
+    return total;
+  }
+};
+
+// Floats whose type is known by number only: 0 f32, 1 f16, 2 bf16.
+GPU_FN void store_float(void* y, size_t at, f32 x, u32 dtype) {
+  if (dtype == 0) ((f32*)y)[at] = x;
+  else if (dtype == 1) ((f16*)y)[at] = narrow<f16>(x);
+  else ((bf16*)y)[at] = narrow<bf16>(x);
+}
+GPU_FN f32 load_float(const void* x, size_t at, u32 dtype) {
+  if (dtype == 0) return ((const f32*)x)[at];
+  if (dtype == 1) return widen(((const f16*)x)[at]);
+  return widen(((const bf16*)x)[at]);
+}
+
+GPU_FN bool is_infinite(f32 x) { return x > 3.402823466e+38f; }
+// What makes rows small whose squares overflow; eps is nothing beside them.
+GPU_FN f32 small_scale() { return f32_from_bits(0x1c800000u); }  // 2^-70
+// What a row's products are multiplied with, by its sum of squares.
+GPU_FN f32 norm_factor(f32 squares, size_t k, f32 eps) { return 1.0f / m_sqrt(squares / (f32)k + eps); }
+
+// The rows of W that a warp takes together, R of them, and what becomes of their products. With a gate, the first half of them
+// are gates and the second what they open, half of W apart.
+template <int R, int NB> struct Outputs {
+  static constexpr int Values = R * NB, Spread = 32 / Values;
+  size_t n, columns;  // rows of W, columns of y
+  const void *bias, *residual;
+  void* y;
+  u32 batch, glu, dtype;  // glu: 0 none, 1 silu, 2 gelu
+
+  GPU_METHOD Outputs(size_t n, const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 dtype)
+      : n(n), columns(glu ? n / 2 : n), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype) {}
+
+  GPU_METHOD u32 per_group() const { return glu ? R / 2 : R; }
+  GPU_METHOD size_t groups() const { return ceil_div(columns, per_group()); }
+  // Past the last column it is taken again, and not stored.
+  GPU_METHOD size_t row(size_t group, u32 r) const {
+    const size_t column = group * per_group() + (glu ? r % (R / 2) : r);
+    return (column < columns ? column : columns - 1) + (glu && r >= R / 2 ? columns : 0);
+  }
+  // The value of this lane, counted r · NB + b; one lane in Spread stores.
+  GPU_METHOD u32 value() const { return lane_id() / Spread; }
+  GPU_METHOD void store(size_t group, f32 total) const {
+    const u32 r = value() / NB, b = value() % NB;
+    if (bias) total += load_float(bias, row(group, r), dtype);
+    if (glu) {
+      const f32 other = shfl_xor(total, 16);
+      const f32 slope = glu == 1 ? total : 1.59576912160573071176f * total * (1.0f + 0.044715f * total * total);
+      total = total / (1.0f + m_exp(-slope)) * other;
+    }
+    const size_t column = group * per_group() + r;
+    if (lane_id() % Spread || r >= per_group() || column >= columns || b >= batch) return;
+    const size_t at = b * columns + column;
+    if (residual) total += load_float(residual, at, dtype);
+    store_float(y, at, total, dtype);
+  }
+};
+
+}  // namespace gpu
+#endif

@@ -1,0 +1,78 @@
+/** Linear layers of few rows in one kernel: norm, product, bias, gate and residual. */
+import { sizeOf } from "../../../core/dtype.ts";
+import { numel } from "../../../core/layout.ts";
+import type { QuantType } from "../../../core/quant-types.ts";
+import type { LinearParams, View } from "../../backend.ts";
+import type { Storage } from "../../storage.ts";
+import { LINEAR_ROWS, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { quantOutput } from "../families/quantized.ts";
+import { at, type Gpu } from "../gpu.ts";
+
+/** From so many elements on, x is rounded to bytes once and not by every block. */
+const ROUND_FIRST = 2 ** 15;
+
+const gluNumbers = { silu: 1, gelu: 2 } as const;
+
+/** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
+const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
+
+/** x (…, k) · wᵀ; null where x has too many rows or the kernels do not take the dtypes, sizes or layouts. */
+export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
+  const { dtype } = x.storage;
+  const alpha = p.norm?.weight ?? null;
+  if (quantOutput[dtype] === undefined || !w.layout.isContiguous()) return null;
+  if ([alpha, p.bias, p.residual].some((view) => view && view.storage.dtype !== dtype)) return null;
+  const k = x.layout.shape.at(-1)!;
+  const m = numel(x.layout.shape.slice(0, -1));
+  const n = w.layout.shape[0]!;
+  const shape = { m, n, k, norm: alpha !== null };
+  if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
+  const device = gpu.context.properties;
+  const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
+  if (!plan) return null;
+  if (!type && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
+    return null;
+  const columns = p.glu ? n / 2 : n;
+  const run = (y: number, weights: number, from: number, xs: number): void =>
+    gpu.packed(alpha, (norm) =>
+      gpu.packed(p.bias, (bias) =>
+        gpu.packed(p.residual, (residual) =>
+          gpu.launch(plan.kernel, {
+            ...{ ...plan.launch, n, k, w: weights, x: from, xs, alpha: norm, eps: p.norm?.eps ?? 0, bias, residual, y },
+            ...{ batch: m, glu: p.glu ? gluNumbers[p.glu] : 0, dtype: quantOutput[dtype]! },
+          }),
+        ),
+      ),
+    );
+  return gpu.fill(dtype, m * columns, (y) =>
+    gpu.packed(x, (from) => {
+      if (!type) run(y, at(w), from, 0);
+      else if (alpha || m * k < ROUND_FIRST) alignedBlocks(gpu, w, (weights) => run(y, weights, from, 0));
+      else {
+        rounded(gpu, from, m * k, dtype, (xq, xs) => alignedBlocks(gpu, w, (weights) => run(y, weights, xq, xs)));
+      }
+    }),
+  );
+}
+
+/** x rounded to bytes: their address and that of {scale, sum} in f32 for each 32 of them. */
+export function rounded(gpu: Gpu, src: number, n: number, dtype: string, run: (xq: number, xs: number) => void): void {
+  gpu.temporary(n + n / 4, (xq) => {
+    gpu.launch(`quantize_q8_${dtype}`, { numel: n, src, xq, xs: xq + n });
+    run(xq, xq + n);
+  });
+}
+
+/** The address of blocks as kernels take them, aligned to 16 bytes: their own but for views that begin elsewhere. */
+export function alignedBlocks(gpu: Gpu, blocks: View, run: (at: number) => void): void {
+  const from = at(blocks);
+  if (from % 16 === 0) {
+    run(from);
+    return;
+  }
+  const bytes = blocks.layout.numel;
+  gpu.temporary(bytes, (copy) => {
+    gpu.context.copyOnDevice(BigInt(copy), BigInt(from), bytes);
+    run(copy);
+  });
+}

@@ -1,0 +1,99 @@
+/** How the new positions of a step meet those before: turned by rotary embeddings, appended to a cache, attended to. */
+import type { GraphOps } from "../backend/backend.ts";
+import { Layout } from "../core/layout.ts";
+import { type KvCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
+import type { Tensor } from "../tensor/index.ts";
+import { result } from "../tensor/tensor.ts";
+import type { Table } from "./rotary.ts";
+
+export interface AttentionParams {
+  readonly headDim: number;
+  readonly scale: number;
+  readonly softcap: number;
+  /** 0 is none. */
+  readonly window: number;
+}
+
+/** What a forward pass tells every layer. */
+export interface Step {
+  readonly batch: number;
+  /** New positions per sequence. */
+  readonly length: number;
+  /** q (batch · length, heads · headDim), k and v (batch · length, kv heads · headDim) → (batch, heads, length, headDim). */
+  attend(q: Tensor, k: Tensor, v: Tensor, cache: KvCache | RotatingKvCache | undefined, p: AttentionParams): Tensor;
+}
+
+/** Op by op, on any device, with a cache or without. */
+export class ComposedStep implements Step {
+  constructor(
+    readonly batch: number,
+    readonly length: number,
+    /** Turns x (b, h, t, headDim). */
+    readonly rotate: (x: Tensor) => Tensor,
+    /** The mask for the last `keys` positions, if one is needed. */
+    readonly mask: (keys: number) => Tensor | null,
+  ) {}
+
+  attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KvCache | RotatingKvCache | undefined,
+    { headDim, scale, softcap, window }: AttentionParams,
+  ): Tensor {
+    const { batch, length } = this;
+    const split = (rows: Tensor): Tensor =>
+      length === 1 ? rows.reshape([batch, -1, 1, headDim]) : rows.reshape([batch, length, -1, headDim]).transpose(1, 2);
+    const [heads, kvHeads] = [q.shape[1]! / headDim, k.shape[1]! / headDim];
+    const both = sideBySide(q, k);
+    const turned = both && this.rotate(split(both));
+    const queries = turned ? turned.narrow(1, 0, heads) : this.rotate(split(q));
+    const own = { k: turned ? turned.narrow(1, heads, kvHeads) : this.rotate(split(k)), v: split(v) };
+    const all = cache ? cache.append(own.k, own.v) : own;
+    const mask = this.mask(all.k.shape[2]!);
+    return sdpa(queries, all.k, all.v, { scale, softcap, causal: true, window, ...(mask && { mask }) });
+  }
+}
+
+/** Queries and keys as one tensor, so that one rotation serves both, where they lie so in memory. */
+function sideBySide(q: Tensor, k: Tensor): Tensor | null {
+  const [a, b] = [q.layout, k.layout];
+  const [rows, width] = a.shape as [number, number];
+  const adjacent =
+    q.storage === k.storage && b.offset === a.offset + width && b.strides[0] === a.strides[0] && a.strides[1] === 1;
+  return adjacent ? q.view(new Layout([rows, width + b.shape[1]!], a.strides, a.offset)) : null;
+}
+
+/** By a device's own kernels over caches that hold everything. */
+export class CachedStep implements Step {
+  constructor(
+    readonly graphs: GraphOps,
+    readonly batch: number,
+    readonly length: number,
+    readonly rotary: Table & { readonly interleaved: boolean },
+    readonly padding: Tensor | null,
+    /** The mask for this many positions, if one is needed. */
+    readonly mask: (keys: number) => Tensor | null,
+    /** Where the positions come from device memory: how many there are with this step's, i64 (batch). */
+    readonly lengths: Tensor | null,
+  ) {}
+
+  attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KvCache,
+    { headDim, scale, softcap, window }: AttentionParams,
+  ): Tensor {
+    const { graphs, batch, length, padding, lengths } = this;
+    const past = cache.length;
+    const shape = [batch, k.shape[1]! / headDim, length, headDim];
+    // What is in device memory has been given its room before.
+    const buffers = cache.reserve(lengths ? 0 : length, shape, q);
+    const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
+    const params = { ...this.rotary, ...buffers, past, lengths, padding, mask, scale, softcap, window };
+    const y = result(graphs.attention(q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
+    if (!lengths) cache.advance(length);
+    return y;
+  }
+}
