@@ -74,7 +74,10 @@ export function dots<S, Acc, T>(
     dots1x4<S, Acc, T>(k, a, b0, b1, b2, b3, o0 + i * outRow, o1 + i * outRow, o2 + i * outRow, o3 + i * outRow);
 }
 
-/** One thin row with four lines, a vector of each at a time: engines load all of a round before they multiply. */
+/**
+ * One thin row with four lines, two vectors of each at a time: engines load all of a round before they multiply, so that
+ * more would not fit the sixteen registers.
+ */
 function dots1x4<S, Acc, T>(
   k: usize,
   a: usize,
@@ -94,17 +97,18 @@ function dots1x4<S, Acc, T>(
   let s2 = s0;
   let s3 = s0;
   const end = a + k * sizeof<Acc>();
-  const body = a + (k & ~(wide - 1)) * sizeof<Acc>();
-  for (; a < body; a += 16) {
+  const body = a + (k & ~(2 * wide - 1)) * sizeof<Acc>();
+  for (; a < body; a += 32) {
     const x = v128.load(a);
-    s0 = fma<Acc>(x, lanes<S>(b0), s0);
-    s1 = fma<Acc>(x, lanes<S>(b1), s1);
-    s2 = fma<Acc>(x, lanes<S>(b2), s2);
-    s3 = fma<Acc>(x, lanes<S>(b3), s3);
-    b0 += step;
-    b1 += step;
-    b2 += step;
-    b3 += step;
+    const y = v128.load(a, 16);
+    s0 = fma<Acc>(y, lanes<S>(b0 + step), fma<Acc>(x, lanes<S>(b0), s0));
+    s1 = fma<Acc>(y, lanes<S>(b1 + step), fma<Acc>(x, lanes<S>(b1), s1));
+    s2 = fma<Acc>(y, lanes<S>(b2 + step), fma<Acc>(x, lanes<S>(b2), s2));
+    s3 = fma<Acc>(y, lanes<S>(b3 + step), fma<Acc>(x, lanes<S>(b3), s3));
+    b0 += 2 * step;
+    b1 += 2 * step;
+    b2 += 2 * step;
+    b3 += 2 * step;
   }
   let r0 = total<Acc>(s0);
   let r1 = total<Acc>(s1);

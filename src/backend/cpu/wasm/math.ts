@@ -43,10 +43,9 @@ function reduced4(x: v128, n: v128): v128 {
 // @ts-ignore: decorator
 @inline
 function expSeries4(r: v128, rr: v128): v128 {
-  const low = madd(f32x4.splat(0.166666672), r, f32x4.splat(0.5));
-  const middle = madd(f32x4.splat(0.00833331048), r, f32x4.splat(0.0416664667));
-  const high = madd(f32x4.splat(0.000198909882), r, f32x4.splat(0.00139336474));
-  return madd(madd(high, rr, middle), rr, low);
+  const low = madd(f32x4.splat(0.166665211), r, f32x4.splat(0.49999994));
+  const high = madd(f32x4.splat(0.00836874545), r, f32x4.splat(0.041668389));
+  return madd(madd(f32x4.splat(0.00138145406), rr, high), rr, low);
 }
 /** e^r − 1 and e^r. */
 // @ts-ignore: decorator
@@ -94,6 +93,57 @@ export function expNegative4(x: v128): v128 {
   const shifted = octaves4(clamped);
   const p = expNear0(reduced4(clamped, f32x4.sub(shifted, f32x4.splat(ROUNDER))));
   return f32x4.mul(p, i32x4.shl(i32x4.add(shifted, i32x4.splat(127)), 23));
+}
+/** Constants of `expShiftedPair`, in the order of their use. */
+const PAIR: usize = memory.data<f32>([
+  -88.02969, 1.44269504, 12582912.0 + 127, -0.693145751953125, -1.42860682e-6, 0.00836874545, 0.041668389, 0.00138145406,
+  0.166665211, 0.49999994, 1.0,
+]);
+// @ts-ignore: decorator
+@inline
+function pairConstant(i: usize): v128 {
+  return v128.load_splat<f32>(PAIR + (i << 2));
+}
+/**
+ * Stores e^(x − most) of two vectors with x ≤ most, as `expNegative4` computes it, and returns their sum. Both take each
+ * step together, so that a constant is loaded once for the two: loads limit a loop over `expNegative4`.
+ */
+// @ts-ignore: decorator
+@inline
+export function expShiftedPair(from: usize, to: usize, most: v128): v128 {
+  let k = pairConstant(0);
+  const x = f32x4.pmax(f32x4.sub(v128.load(from), most), k);
+  const y = f32x4.pmax(f32x4.sub(v128.load(from, 16), most), k);
+  k = pairConstant(1);
+  // The bias of exponents is in the rounder: the low bits of the shifted values are those of 2^n already.
+  let l = pairConstant(2);
+  const p = madd(x, k, l);
+  const q = madd(y, k, l);
+  let r = f32x4.sub(p, l);
+  let s = f32x4.sub(q, l);
+  k = pairConstant(3);
+  l = pairConstant(4);
+  r = madd(r, l, madd(r, k, x));
+  s = madd(s, l, madd(s, k, y));
+  const rr = f32x4.mul(r, r);
+  const ss = f32x4.mul(s, s);
+  k = pairConstant(5);
+  l = pairConstant(6);
+  let a = madd(k, r, l);
+  let b = madd(k, s, l);
+  k = pairConstant(7);
+  a = madd(k, rr, a);
+  b = madd(k, ss, b);
+  k = pairConstant(8);
+  l = pairConstant(9);
+  a = madd(a, rr, madd(k, r, l));
+  b = madd(b, ss, madd(k, s, l));
+  k = pairConstant(10);
+  a = f32x4.mul(madd(a, rr, f32x4.add(r, k)), i32x4.shl(p, 23));
+  b = f32x4.mul(madd(b, ss, f32x4.add(s, k)), i32x4.shl(q, 23));
+  v128.store(to, a);
+  v128.store(to, b, 16);
+  return f32x4.add(a, b);
 }
 /** e^(x + low) for a tiny correction `low`. */
 // @ts-ignore: decorator

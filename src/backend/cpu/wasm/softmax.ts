@@ -3,7 +3,7 @@
  * the store. A maximum of ±inf or NaN makes x − max NaN where the result must be NaN, without a special case.
  */
 import { CF64, classOf, narrow, native, RESULT, RUN, slot } from "./block";
-import { expNegative4 } from "./math";
+import { expNegative4, expShiftedPair } from "./math";
 import { arg, setArg, shiftOf } from "./memory";
 import { parallel } from "./pool";
 import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
@@ -117,16 +117,7 @@ function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
   }
   const m = f32x4.splat(<f32>most);
   let a = f32x4.splat(0);
-  let b = f32x4.splat(0);
-  for (; to + 32 <= end; to += 32, from += 32) {
-    const e = expNegative4(f32x4.sub(v128.load(from), m));
-    const f = expNegative4(f32x4.sub(v128.load(from, 16), m));
-    v128.store(to, e);
-    v128.store(to, f, 16);
-    a = f32x4.add(a, e);
-    b = f32x4.add(b, f);
-  }
-  a = f32x4.add(a, b);
+  for (; to + 32 <= end; to += 32, from += 32) a = f32x4.add(a, expShiftedPair(from, to, m));
   sum = <f64>f32x4.extract_lane(a, 0) + <f64>f32x4.extract_lane(a, 1);
   sum += <f64>f32x4.extract_lane(a, 2) + <f64>f32x4.extract_lane(a, 3);
   for (; to < end; to += 4, from += 4) {
