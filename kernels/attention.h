@@ -11,6 +11,12 @@
 #include "tile.h"
 namespace gpu {
 
+#ifndef ATT_BETWEEN
+#define ATT_BETWEEN 1
+#endif
+#ifndef ATT_ORDER
+#define ATT_ORDER 1
+#endif
 constexpr f32 LOG2_E = 1.4426950408889634f;
 constexpr int ATTENTION_BLOCK = 128;
 
@@ -105,7 +111,29 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : (Count + LINES - 1) / LINES * TIMES;
   static_assert(PIECES <= Threads || PIECES % Threads == 0, "");
   static constexpr bool HOLD = !ASYNC && N * PAIR <= 8;
+  // Every thread has N pieces, one below the other: few instructions for each, which can stand between others.
+  static constexpr bool EVEN = ASYNC && TIMES == 1 && Threads % PIECES == 0 && Count % LINES == 0;
   Piece x[HOLD ? N * PAIR : 1];
+  // Of an even tile: where this thread's next piece is and goes, rows from there to the end, whether it is wanted.
+  const T* at;
+  i64 step;
+  T* to;
+  i32 left;
+  bool wanted;
+
+  GPU_METHOD void aim(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread, bool want) {
+    const u32 r = thread / PIECES, p = thread % PIECES;
+    at = from.at(first + (i32)r, p);
+    step = from.stride * LINES;
+    to = shared + r * Pitch + p * W;
+    left = p * W < from.d ? end - first - (i32)r : 0;
+    wanted = want && from.vectors;
+    if (want && !from.vectors) fetch_slowly(shared, from, first, end, thread);
+  }
+  GPU_METHOD void send(int i) {
+    tile_t<T>::copy(to + i * LINES * Pitch, at, i * LINES < left, wanted);
+    at += step;
+  }
 
   // In a turned tile pairs of rows lie side by side, and neighbouring threads take neighbouring pairs.
   GPU_FN u32 row(u32 thread, int i) {
@@ -120,12 +148,15 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   }
 
   GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
-    if constexpr (ASYNC) {
+    if constexpr (EVEN) {
+      aim(shared, from, first, end, thread, true);
+      UNROLL for (int i = 0; i < N; i++) send(i);
+    } else if constexpr (ASYNC) {
       if (!from.vectors) return fetch_slowly(shared, from, first, end, thread);
       UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
         const u32 r = row(thread, i), p = piece(thread, i);
         const bool there = first + (i32)r < end && p * W < from.d;
-        tile_t<T>::copy(shared + r * Pitch + p * W, there ? from.at(first + (i32)r, p) : from.base, there);
+        tile_t<T>::copy(shared + r * Pitch + p * W, there ? from.at(first + (i32)r, p) : from.base, there, true);
       }
     } else if constexpr (HOLD) {
       UNROLL for (int i = 0; i < N; i++) if (exists(thread, i))
@@ -213,14 +244,18 @@ template <class S, bool Masked> struct Flash {
   GPU_METHOD u32 row(int m, int r) const { return first_row + m * 16 + Tile::row(r); }
   GPU_METHOD u32 last_row() const { return first_row + M * 16 - 1; }
 
-  // Scores of the keys j0 … j0 + KEYS − 1 as weights; false when this wave sees none of them.
-  GPU_METHOD bool score(Scores& s, const T* keys, i32 j0) {
-    if (Tile::INDEPENDENT && (j0 >= sight.end(group.query(last_row())) || j0 + S::KEYS <= sight.first(group.query(first_row))))
+  // Scores of the keys j0 … j0 + KEYS − 1 as weights; false when this wave sees none of them. `between` is called with the number
+  // of each step, before its products.
+  template <class Between> GPU_METHOD bool score(Scores& s, const T* keys, i32 j0, Between between) {
+    if (Tile::INDEPENDENT && (j0 >= sight.end(group.query(last_row())) || j0 + S::KEYS <= sight.first(group.query(first_row)))) {
+      UNROLL for (int i = 0; i < STEPS; i++) between(i);
       return false;
+    }
     const Ref k_ref = Tile::ref(keys);
     UNROLL for (int m = 0; m < M; m++)
       UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = 0;
     UNROLL for (int i = 0; i < STEPS; i++) {
+      between(i);
       typename Tile::A left[M];
       UNROLL for (int m = 0; m < M; m++)
         if constexpr (S::KEEP_Q) left[m] = q[m][i];
@@ -279,31 +314,30 @@ template <class S, bool Masked> struct Flash {
   }
   // Scores become powers of two against each row's greatest; sums and results follow when that grew.
   GPU_METHOD void weigh(Scores& s) {
-    UNROLL for (int m = 0; m < M; m++) {
-      f32 shift[R], fix[R];
-      bool grew = false;
-      UNROLL for (int r = 0; r < R; r++) {
-        f32 top = best[m][r];
-        UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
-          if (Tile::row_of(e) == r) top = max_fast(top, s.c[m][j].x[e]);
-        top = Tile::row_max(top);
-        grew = grew || top != best[m][r];
-        // A row that has seen nothing yet: against −∞ everything would be NaN.
-        shift[r] = top == Limits<f32>::lowest() ? 0 : top * c;
-        fix[r] = exp2_fast(best[m][r] * c - shift[r]);
-        best[m][r] = top;
-      }
-      if (wave_any(grew)) {
-        UNROLL for (int r = 0; r < R; r++) sum[m][r] *= fix[r];
-        UNROLL for (int i = 0; i < STEPS; i++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) o[m][i].x[e] *= fix[Tile::row_of(e)];
-      }
-      UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
-        const f32 p = exp2_fast(s.c[m][j].x[e] * c - shift[Tile::row_of(e)]);
+    f32 shift[M][R], fix[M][R];
+    bool grew = false;
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
+      f32 top = best[m][r];
+      UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
+        if (Tile::row_of(e) == r) top = max_fast(top, s.c[m][j].x[e]);
+      top = Tile::row_max(top);
+      grew = grew || top != best[m][r];
+      // A row that has seen nothing yet: against −∞ everything would be NaN.
+      shift[m][r] = top == Limits<f32>::lowest() ? 0 : top * c;
+      fix[m][r] = exp2_fast(best[m][r] * c - shift[m][r]);
+      best[m][r] = top;
+    }
+    if (wave_any(grew)) UNROLL for (int m = 0; m < M; m++) {
+      UNROLL for (int r = 0; r < R; r++) sum[m][r] *= fix[m][r];
+      UNROLL for (int i = 0; i < STEPS; i++)
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) o[m][i].x[e] *= fix[m][Tile::row_of(e)];
+    }
+    UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+      UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
+        const f32 p = exp2_fast(s.c[m][j].x[e] * c - shift[m][Tile::row_of(e)]);
         sum[m][Tile::row_of(e)] += p;
         s.c[m][j].x[e] = p;
       }
-    }
   }
 
   // Joins the lanes' sums. A row that sees no key of `all` counts as one key of value zero, added where `first`.
@@ -341,12 +375,26 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
       sync();
       T* tile = shared + now;
       now = S::STAGE - now;
-      if (j + step < stop) {
-        k.fetch(shared + now, keys, j + step, end, thread);
-        v.fetch(shared + now + S::K_SIZE, values, j + step, end, thread);
-      }
+      const bool more = j + step < stop;
       typename F::Scores s;
-      if (active && flash.score(s, tile, j)) flash.gather(s, tile + S::K_SIZE);
+      bool seen = false;
+      if constexpr (ATT_BETWEEN && S::KCarrier::EVEN && S::KCarrier::N <= F::STEPS) {
+        // Copies between products.
+        k.aim(shared + now, keys, j + step, end, thread, more);
+        v.aim(shared + now + S::K_SIZE, values, j + step, end, thread, more);
+        auto send = [&](int i) {
+          if (i < S::KCarrier::N) k.send(i), v.send(i);
+        };
+        if (active) seen = flash.score(s, tile, j, send);
+        else UNROLL for (int i = 0; i < F::STEPS; i++) send(i);
+      } else {
+        if (more) {
+          k.fetch(shared + now, keys, j + step, end, thread);
+          v.fetch(shared + now + S::K_SIZE, values, j + step, end, thread);
+        }
+        seen = active && flash.score(s, tile, j, [](int) {});
+      }
+      if (seen) flash.gather(s, tile + S::K_SIZE);
     }
   } else {
     // Values travel in registers while keys are used, and the next keys while values are.
@@ -357,7 +405,7 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
       typename F::Scores s;
       sync();
       v.fetch(value_tile, values, j, end, thread);
-      const bool seen = active && flash.score(s, shared, j);
+      const bool seen = active && flash.score(s, shared, j, [](int) {});
       v.settle(value_tile, thread);
       sync();
       if (j + step < stop) k.fetch(shared, keys, j + step, end, thread);

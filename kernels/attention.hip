@@ -1,14 +1,15 @@
 // Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
 // and no softcap, and a positive scale; the second takes everything.
-// Launch: 128 threads, one block per `rows` queries of a head (the last queries first: with a causal mask they take longest),
+// Launch: 128 threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they take longest,
 // `shared` bytes of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
 // Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
 #include "attention.h"
 namespace gpu {
 
 // Keys: per tile, at most. KeepQ: queries in registers.
-template <class T, int D, int Keys, bool KeepQ> struct Prefill {
+template <class T, int D, int Keys, bool KeepQ, int Block = ATTENTION_BLOCK> struct Prefill {
   typedef tile_t<T> Tile;
+  static constexpr int BLOCK = Block;
   static constexpr int STRIPS = Tile::LANES == 64 || D <= 128 ? Tile::STRIPS : 1;
   static constexpr bool KEEP_Q = Tile::REGISTERS && KeepQ;
   // Queries that move to registers leave their place to keys and values; results pass through it at the end.
@@ -18,13 +19,13 @@ template <class T, int D, int Keys, bool KeepQ> struct Prefill {
   }
   // As many keys per tile, then as many waves as shared memory has room for.
   GPU_FN constexpr int fit(bool waves) {
-    int w = ATTENTION_BLOCK / Tile::LANES, k = Keys;
+    int w = Block / Tile::LANES, k = Keys;
     while (k > 16 && bytes(w, k) > GPU_SHARED_KB * 1024) k /= 2;
     while (w > 1 && bytes(w, k) > GPU_SHARED_KB * 1024) w /= 2;
     return waves ? w : k;
   }
   static constexpr int WAVES = fit(true), ROWS = WAVES * STRIPS * 16;
-  typedef Shape<T, D, fit(false), STRIPS, ATTENTION_BLOCK, KEEP_Q> S;
+  typedef Shape<T, D, fit(false), STRIPS, Block, KEEP_Q> S;
   static constexpr int KV = KEEP_Q ? 0 : ROWS * S::PITCH;
 };
 
@@ -39,9 +40,16 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
   const u32 wave = tid_x() / Tile::LANES;
   const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
   const u32 tiles = (a.tq + P::ROWS - 1) / P::ROWS;
-  const u32 items = a.batch * a.heads * tiles;
+  const u32 pairs = a.batch * a.heads, items = pairs * tiles;
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
+#if ATT_ORDER == 1
+    const u32 pair = item % pairs, row0 = (tiles - 1 - item / pairs) * P::ROWS;
+#elif ATT_ORDER == 0
     const u32 pair = item / tiles, row0 = (tiles - 1 - item % tiles) * P::ROWS;
+#else
+    const u32 chunk = item / (32 * tiles), width = pairs - chunk * 32 < 32 ? pairs - chunk * 32 : 32, inside = item - chunk * 32 * tiles;
+    const u32 pair = chunk * 32 + inside % width, row0 = (tiles - 1 - inside / width) * P::ROWS;
+#endif
     const u32 b = pair / a.heads, head = pair % a.heads, kv_head = head / (a.heads / a.kv_heads);
     const Group group{b, head, 1, a.tq};
     const Sight sight = sight_of(a, b);
@@ -67,7 +75,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
     T* out = a.out + ((size_t)pair * a.tq + row0) * a.d;
     const u32 pieces = a.d / W, rows = last - row0 + 1;
     const bool wide = aligned_to(a.out, 16);
-    for (u32 i = tid_x(); i < rows * pieces; i += ATTENTION_BLOCK) {
+    for (u32 i = tid_x(); i < rows * pieces; i += P::BLOCK) {
       const u32 row = i / pieces, col = i % pieces * W;
       const Vec<T, W> y = *(const Vec<T, W>*)(shared + row * S::PITCH + col);
       if (wide) *(Vec<T, W>*)(out + (size_t)row * a.d + col) = y;

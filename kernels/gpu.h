@@ -78,6 +78,7 @@ GPU_FN unsigned short f32_to_f16(float x) { return __builtin_bit_cast(unsigned s
 // One instruction each, a few units in the last place off; subnormal results may be 0.
 GPU_FN float approx_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }
+GPU_FN float approx_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
 }  // namespace gpu
 
 #elif GPU_NVIDIA
@@ -132,6 +133,11 @@ GPU_FN float approx_recip(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+GPU_FN float approx_rsqrt(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 }  // namespace gpu
 
 #else  // host: the simulator's half of this header
@@ -165,6 +171,7 @@ GPU_FN unsigned long long f64_bits(double x) { return host_bits<unsigned long lo
 GPU_FN double f64_from_bits(unsigned long long x) { return host_bits<double>(x); }
 GPU_FN float approx_exp2(float x) { return __builtin_exp2f(x); }
 GPU_FN float approx_recip(float x) { return 1.0f / x; }
+GPU_FN float approx_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 // Multiplying by 2^112 moves the exponent and normalises subnormals.
 GPU_FN float f16_to_f32(unsigned short h) {
   const unsigned magnitude = (h & 0x7fffu) << 13;
@@ -346,6 +353,26 @@ typedef u32 Bytes16 __attribute__((vector_size(16)));
 // N elements moved by one instruction where they fill 16 bytes; larger ones by several.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T v[N]; };
 
+// Stores a vector whole. Where compilers take one apart that is stored in branches they make many stores of it.
+#if GPU_NVIDIA
+GPU_FN void put(void* to, Bytes16 x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+#else
+GPU_FN void put(void* to, Bytes16 x) { *(Bytes16*)to = x; }
+#endif
+template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
+  if constexpr (sizeof(x) == 16) {
+    union { Vec<T, N> elements; Bytes16 bytes; } both{x};
+    put((void*)to, both.bytes);
+  } else if constexpr (sizeof(x) == 8) {
+    union { Vec<T, N> elements; u64 bytes; } both{x};
+    *(u64*)to = both.bytes;
+  } else {
+    *(Vec<T, N>*)to = x;
+  }
+}
+
 GPU_FN bool aligned_to(const void* p, unsigned bytes) { return ((u64)p & (bytes - 1)) == 0; }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -391,6 +418,14 @@ GPU_FN i32 dot4(u32 a, u32 b, i32 c) {
 // Shared memory as vectors: all of it is aligned to 16 bytes, so N consecutive elements at a multiple of N are one access.
 template <int N, class T> GPU_FN Vec<T, N> load_shared(const T* a, u32 i) { return *(const Vec<T, N>*)(a + i); }
 template <int N, class T> GPU_FN void store_shared(T* a, u32 i, const Vec<T, N>& x) { *(Vec<T, N>*)(a + i) = x; }
+
+// The first words of a kernel whose family overlaps: its blocks may be started while earlier kernels end, which hides what
+// starting takes. From here on the next kernel may do so; behind it all that earlier ones wrote is there.
+GPU_FN void begin_overlapped() {
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Strided layouts

@@ -8,7 +8,7 @@
 #include "stream.h"
 namespace gpu {
 
-constexpr u32 LINEAR_THREADS = 256;
+constexpr u32 LINEAR_THREADS = 128;
 
 // A warp keeps R · U vectors of W in flight. The norm's factor is one number per row of x, so it comes after the sums: no pass
 // over x goes before the product. Traffic: W once; x and alpha from the cache, once per warp.
@@ -78,27 +78,33 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
     return total * norm_factor(square, vectors * V, 0.0f);
   }
 
+  // The warp's first weights of each row, 512 bytes at a time, while earlier kernels end.
+  GPU_METHOD void fetch_first(const Outputs<R, NB>& out) const {
+    const u32 lane = lane_id(), first = (tid_x() / 32 % splits) * 512 + lane % 4 * 128;
+    const u32 group = bid_x() * (bdim_x() / 32 / splits) + tid_x() / 32 / splits;
+    if (lane >= 4 * R || group >= out.groups()) return;
+    const char* row = (const char*)(w + (size_t)out.row(group, lane / 4) * ((size_t)vectors * V));
+    UNROLL for (u32 i = 0; i < 2; i++)
+      if (first + i * splits * 512 < vectors * 16) prefetch(row + first + i * splits * 512);
+  }
+
   GPU_METHOD void run(f32* kept, const Outputs<R, NB>& out, f64 eps) const {
     const u32 per_block = bdim_x() / 32 / splits;
-    const size_t groups = out.groups(), k = (size_t)vectors * V;
-    for (size_t base = (size_t)bid_x() * per_block; base < groups; base += (size_t)gdim_x() * per_block) {
-      const size_t group = base + tid_x() / 32 / splits;
+    const u32 groups = out.groups();
+    const size_t k = (size_t)vectors * V;
+    for (u32 base = bid_x() * per_block; base < groups; base += gdim_x() * per_block) {
+      const u32 group = base + tid_x() / 32 / splits;
       const T* row[R];
-      UNROLL for (int r = 0; r < R; r++) row[r] = w + out.row(group, r) * k;
+      UNROLL for (int r = 0; r < R; r++) row[r] = w + (size_t)out.row(group, r) * k;
       f32 acc[Values], squares[NB], total, square;
       sums(row, acc, squares);
       join(kept, acc, squares, total, square);
       if (Norm && !is_infinite(square)) total *= norm_factor(square, k, (f32)eps);
-      else if (Norm) total = small(x + (out.value() % NB < batch ? out.value() % NB : 0) * k, w + out.row(group, out.value() / NB) * k);
+      else if (Norm) total = small(x + (size_t)(out.value() % NB < batch ? out.value() % NB : 0) * k, w + (size_t)out.row(group, out.value() / NB) * k);
       if (part == 0) out.store(group, total);
     }
   }
 };
-
-template <class T> struct DTypeNumber;
-template <> struct DTypeNumber<f32> { static constexpr u32 value = 0; };
-template <> struct DTypeNumber<f16> { static constexpr u32 value = 1; };
-template <> struct DTypeNumber<bf16> { static constexpr u32 value = 2; };
 
 #define LINEAR_KERNEL(name, T, NB, R, U, Norm) \
   KERNEL_BOUNDS(LINEAR_THREADS, name, size_t n, size_t k, const T* w, const T* x, const T* alpha, f64 eps, const T* bias, \
@@ -106,7 +112,10 @@ template <> struct DTypeNumber<bf16> { static constexpr u32 value = 2; };
     typedef Linear<T, NB, R, U, Norm> L; \
     SHARED(f32, kept, LINEAR_THREADS / 32 * L::Values * 2); \
     const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x, alpha, w, batch}; \
-    linear.run(kept, Outputs<R, NB>(n, bias, residual, y, batch, glu, DTypeNumber<T>::value), eps); \
+    const Outputs<R, NB> out(n, bias, residual, y, batch, glu, DTypeNumber<T>::value); \
+    linear.fetch_first(out); \
+    begin_overlapped(); \
+    linear.run(kept, out, eps); \
   }
 #define LINEAR_BOTH(T, NB, R, U) \
   LINEAR_KERNEL(linear_##T##_b##NB, T, NB, R, U, false) LINEAR_KERNEL(linear_norm_##T##_b##NB, T, NB, R, U, true)

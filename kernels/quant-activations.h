@@ -31,21 +31,27 @@ GPU_FN Words2 round_group(const f32 (&x)[8], ScaleSum& s) {
   return q;
 }
 
-// Elements 8 i … 8 i + 7 of floats whose type is known by number.
-template <class T> GPU_FN void load_eight(const T* x, size_t i, f32 (&out)[8]) {
-  constexpr int V = 16 / sizeof(T);
-  if (aligned_to(x, 16)) {
-    UNROLL for (int h = 0; h < 8 / V; h++) {
-      const Vec<T, V> v = load_vec<T, V>(x, i * (8 / V) + h);
-      UNROLL for (int j = 0; j < V; j++) out[h * V + j] = widen(v.v[j]);
+// Elements 8 i … 8 i + 7 of floats whose type is known by number (0 f32, 1 f16, 2 bf16), on their way.
+struct Eight {
+  Words4 raw[2];
+  GPU_METHOD void load(const void* x, size_t i, u32 dtype) {
+    const u32 bytes = dtype == 0 ? 32 : 16;
+    const u8* from = (const u8*)x + i * bytes;
+    if (aligned_to(x, 16)) {
+      raw[0] = *(const Words4*)from;
+      if (dtype == 0) raw[1] = ((const Words4*)from)[1];
+    } else UNROLL for (int w = 0; w < 8; w++) {
+      if (4 * w >= (int)bytes) continue;
+      raw[w / 4].v[w % 4] = dtype == 0 ? ((const u32*)from)[w] : ((const u16*)from)[2 * w] | (u32)((const u16*)from)[2 * w + 1] << 16;
     }
-  } else UNROLL for (int j = 0; j < 8; j++) out[j] = widen(x[8 * i + j]);
-}
-GPU_FN void load_eight(const void* x, size_t i, f32 (&out)[8], u32 dtype) {
-  if (dtype == 0) load_eight((const f32*)x, i, out);
-  else if (dtype == 1) load_eight((const f16*)x, i, out);
-  else load_eight((const bf16*)x, i, out);
-}
+  }
+  GPU_METHOD void get(f32 (&x)[8], u32 dtype) const {
+    UNROLL for (int j = 0; j < 8; j++) {
+      const u32 word = raw[0].v[j / 2];
+      x[j] = dtype == 0 ? f32_from_bits(raw[j / 4].v[j % 4]) : dtype == 1 ? InWord<f16>::at(word, j % 2) : InWord<bf16>::at(word, j % 2);
+    }
+  }
+};
 
 }  // namespace gpu
 #endif

@@ -11,24 +11,23 @@ namespace gpu {
 constexpr u32 CHUNK = 1024, WARPS = 8;
 
 template <class Q, class T> struct Dequantize {
-  typedef Stage<CHUNK / Q::Elements * Q::Bytes> S;
+  typedef Stage<CHUNK / Q::Elements * Q::Bytes, Q::Align> S;
   static constexpr u32 V = 16 / sizeof(T), Words = CHUNK * sizeof(T) / 4;
 
   // Where vector v lies: eight lanes write, and read, all banks at once.
   GPU_FN u32 slot(u32 v) { return (v ^ (v / 8 & 7u)) * 4; }
 
-  // `count` weights from byte `from` of the tensor on, which has `end` bytes. All warps of a block come here together.
-  GPU_FN void run(u32* bytes, u32* floats, const u16* table, const u8* w, size_t from, u32 count, size_t end, T* out) {
+  // `count` weights from byte `from` of the tensor on. All warps of a block come here together.
+  GPU_FN void run(u32* bytes, u32* floats, const u16* table, const u8* w, size_t from, u32 count, T* out) {
     const u32 lane = lane_id(), byte_count = count / Q::Elements * Q::Bytes;
     S stage;
-    if (count) stage.load(bytes, w, from, byte_count, end);
-    copies_end_group();
-    if (count) stage.land(bytes, w, from, byte_count, end);
-    copies_wait<0>();
+    if (count) stage.load(bytes, w, from, byte_count);
+    if (count) stage.land(bytes, from, byte_count);
+    copies_wait();
     warp_sync();
     if (lane < count / 32) {
       typename Q::U u;
-      Q::unit(Staged<Q::Align>{bytes, S::place(from) + lane / Q::Units * Q::Bytes}, lane % Q::Units, table, u);
+      Q::unit(staged_block<Q>(bytes, S::place(from), lane), lane % Q::Units, table, u);
       UNROLL for (u32 word = 0; word < 8; word += V / 4) {
         Vec<T, V> y;
         UNROLL for (u32 j = 0; j < V; j++) {
@@ -55,7 +54,7 @@ template <class Q, class T> GPU_FN void dequantize_all(u32* bytes, u32* floats, 
   if (Q::Table) barrier();
   for (size_t base = (size_t)bid_x() * WARPS * CHUNK; base < numel; base += (size_t)gdim_x() * WARPS * CHUNK) {
     const size_t at = base + tid_x() / 32 * CHUNK;
-    Dequantize<Q, T>::run(bytes, floats, table, w, at / Q::Elements * Q::Bytes, length_of(at, numel), numel / Q::Elements * Q::Bytes, out + at);
+    Dequantize<Q, T>::run(bytes, floats, table, w, at / Q::Elements * Q::Bytes, length_of(at, numel), out + at);
   }
 }
 
@@ -90,8 +89,7 @@ GPU_FN void get_rows(u32* bytes, u32* floats, u16* table, size_t count, size_t r
     T* to = out + position * k + at;
     const i64 id = part ? row_id(ids, id_bytes, position, rows, error) : -1;
     if (id < 0) for (u32 j = lane_id(); j < part; j += 32) to[j] = T{};
-    Dequantize<Q, T>::run(bytes, floats, table, w, (size_t)(id < 0 ? 0 : id) * row_bytes + at / Q::Elements * Q::Bytes, id < 0 ? 0 : part,
-                          rows * row_bytes, to);
+    Dequantize<Q, T>::run(bytes, floats, table, w, (size_t)(id < 0 ? 0 : id) * row_bytes + at / Q::Elements * Q::Bytes, id < 0 ? 0 : part, to);
   }
 }
 

@@ -5,28 +5,28 @@
 #include "quant.h"
 namespace gpu {
 
-// The activations that meet one unit of weights.
+// The activations that meet one unit of weights. `sum` is what the minima of its parts are multiplied with or, for types
+// with an offset, what is added to each part's products.
 template <class Q> struct Activations {
   u32 q[8];
   f32 scale[Q::Parts], sum[Q::Parts];
 };
-template <class Q> GPU_FN f32 dot(const typename Q::U& u, const Activations<Q>& x) {
+template <class Q> GPU_FN f32 dot(const typename Q::U& u, const Activations<Q>& x, f32 total) {
   constexpr int Words = 8 / Q::Parts;
-  f32 total = 0;
   UNROLL for (int p = 0; p < Q::Parts; p++) {
     i32 a = 0;
     UNROLL for (int w = 0; w < Words; w++) a = dot4(u.q[p * Words + w], x.q[p * Words + w], a);
-    total += u.scale[p] * (x.scale[p] * (f32)a);
-    if (Shifts<Q>::value) total += shift_of<Q>(u, p) * x.sum[p];
+    total = m_fma(u.scale[p], Q::Offset ? m_fma(x.scale[p], (f32)a, x.sum[p]) : x.scale[p] * (f32)a, total);
+    if (Q::HasMin) total = m_fma(u.min[p], x.sum[p], total);
   }
   return total;
 }
 
 // What a block keeps of x for as long as it lives: all rows, rounded to bytes, in the order of units.
-template <class Q, int NB> struct Rounded8 {
+template <class Q> struct RoundedRows {
   u32* quants;
   ScaleSum* sums;
-  u32 units;  // per row, with those that fill the last CHUNK
+  u32 units;  // per row, with those that fill the last chunk
 
   // Word 4 · half + j of the 32 units that a warp takes at once lies at half · 128 + lane · 4 + j: no bank is hit twice.
   GPU_METHOD u32 slot(u32 b, u32 unit, u32 w) const { return (b * units + unit / 32 * 32) * 8 + w / 4 * 128 + unit % 32 * 4 + w % 4; }
@@ -36,23 +36,23 @@ template <class Q, int NB> struct Rounded8 {
     store_shared<2>(quants, slot(b, eight / PerBlock * Q::Units + home / 8, home % 8), q);
   }
   GPU_METHOD void get(Activations<Q>& x, u32 b, u32 unit) const {
-    constexpr int Words = 8 / Q::Parts;
+    constexpr int Words = 8 / Q::Parts, Pairs = Q::Parts == 1 ? 1 : 2;
     UNROLL for (int half = 0; half < 2; half++) {
       const Words4 v = load_shared<4>(quants, slot(b, unit, 4 * half));
       UNROLL for (int j = 0; j < 4; j++) x.q[4 * half + j] = v.v[j];
     }
-    // The parts of a unit lie in consecutive groups.
-    const u32 group = b * units + (unit / Q::Units * Q::Elements + Q::place(unit % Q::Units, 0)) / 32;
-    UNROLL for (int p = 0; p < Q::Parts; p++) {
-      const ScaleSum s = sums[group + p];
-      x.scale[p] = s.v[0];
-      // A part that is half a group counts half of the group's sum: its other half is another lane's. Where minima change
-      // within the group, the part needs a sum of its own.
-      if (Q::Group == 32) x.sum[p] = s.v[1] * (1.0f / Q::Parts);
-      else if (Q::HasMin) {
-        i32 a = 0;
-        UNROLL for (int w = 0; w < Words; w++) a = dot4(0x01010101u, x.q[p * Words + w], a);
-        x.sum[p] = s.v[0] * (f32)a;
+    UNROLL for (int p = 0; p < Q::Parts; p += Pairs) {
+      const Vec<f32, 2 * Pairs> s = load_shared<2 * Pairs>((const f32*)sums, 2 * (b * units + Q::group(unit) + p));
+      UNROLL for (int i = 0; i < Pairs; i++) {
+        x.scale[p + i] = s.v[2 * i];
+        // A part that is half a group counts half of the group's sum: its other half is another lane's. Where minima change
+        // within the group, the part needs a sum of its own.
+        if (Q::Group == 32) x.sum[p + i] = s.v[2 * i + 1] * ((Q::Offset ? -(f32)Q::Offset : 1.0f) / Q::Parts);
+        else if (Q::HasMin) {
+          i32 a = 0;
+          UNROLL for (int w = 0; w < Words; w++) a = dot4(0x01010101u, x.q[(p + i) * Words + w], a);
+          x.sum[p + i] = s.v[2 * i] * (f32)a;
+        }
       }
     }
   }
@@ -61,169 +61,176 @@ template <class Q, int NB> struct Rounded8 {
 // y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ NB; arguments as in linear.hip. x comes as
 // floats of `dtype`, or, with xs, as quantize_q8's bytes. `splits` warps share R rows of W. A warp takes CHUNK weights of each
 // row at a time, a unit per lane, by way of its own shared memory: blocks of weights have no alignment to speak of. While it
-// multiplies one chunk, the next are on their way to other places, of which there are `Places` (the last is in registers where
-// the device cannot copy by itself). Traffic: weights once; x once per block, from the cache.
+// multiplies one chunk, the next is on its way, to another of its Places or in registers. Traffic: weights once; x once per
+// block, from the cache.
 template <class Q, int NB, int R, int Places> struct MatVec {
-  static constexpr u32 CHUNK = 1024, AHEAD = ASYNC_COPIES ? Places - 1 : 1;
-  typedef Stage<CHUNK / Q::Elements * Q::Bytes> S;
+  static constexpr u32 CHUNK = 1024, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
+  typedef Stage<ChunkBytes, Q::Align> S;
   typedef Outputs<R, NB> Out;
+  typedef RoundedRows<Q> Rows;
   static constexpr int Values = R * NB;
 
   GPU_FN u32 padded(u32 k) { return (k + CHUNK - 1) / CHUNK * CHUNK; }
 
-  // Rounds row b of x, with a norm x · scale · alpha, and leaves each warp's sum of (x · scale)² in `squares`.
-  GPU_FN void round_row(const Rounded8<Q, NB>& to, f32* squares, u32 b, size_t k, const void* x, const void* alpha, u32 dtype, f32 scale) {
-    const u32 items = (u32)k / 8;
-    f32 square[1] = {0};
-    for (u32 base = 0; base < items; base += bdim_x()) {
-      const u32 i = base + tid_x();
-      f32 v[8] = {}, weight[8];
-      if (i < items) {
-        load_eight(x, (size_t)b * items + i, v, dtype);
-        if (alpha) load_eight(alpha, i, weight, dtype);
+  // Rounds x, with a norm x · scale · alpha, and adds up each warp's (x · scale)² in `squares`, for the rows that `wanted`
+  // names. A thread's loads of two rounds are on their way before the first is rounded.
+  GPU_FN void round_rows(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, u32 batch, u32 dtype, f32 scale, u32 wanted) {
+    constexpr int U = 2;
+    const u32 items = k / 8, rounds = (items + bdim_x() - 1) / bdim_x(), warps = bdim_x() / 32, warp = tid_x() / 32;
+    NO_UNROLL for (u32 first = 0; first < rounds * batch; first += U) {
+      Eight v[U], weight[U];
+      u32 row[U], item[U];
+      UNROLL for (int u = 0; u < U; u++) {
+        row[u] = (first + u) / rounds;
+        item[u] = (first + u - row[u] * rounds) * bdim_x() + tid_x();
+        if (row[u] >= batch || item[u] >= items) continue;
+        v[u].load(x, (size_t)row[u] * items + item[u], dtype);
+        if (alpha) weight[u].load(alpha, item[u], dtype);
       }
-      if (alpha && i < items) UNROLL for (int j = 0; j < 8; j++) {
-        v[j] *= scale;
-        square[0] += v[j] * v[j];
-        v[j] *= weight[j];
-      }
-      ScaleSum s;
-      const Words2 q = round_group(v, s);
-      if (i < items) {
-        to.put(b, i, q);
-        if (i % 4 == 0) to.sums[b * to.units + i / 4] = s;
+      UNROLL for (int u = 0; u < U; u++) {
+        if (row[u] >= batch || !(wanted >> row[u] & 1u)) continue;
+        f32 values[8] = {}, square[1] = {0};
+        if (item[u] < items) v[u].get(values, dtype);
+        if (alpha) {
+          f32 factor[8] = {};
+          if (item[u] < items) weight[u].get(factor, dtype);
+          UNROLL for (int j = 0; j < 8; j++) {
+            values[j] *= scale;
+            square[0] += values[j] * values[j];
+            values[j] *= factor[j];
+          }
+          const f32 total = WarpTotals<1>::of(square);
+          if (lane_id() == 0) squares[row[u] * warps + warp] = total + (item[u] < bdim_x() ? 0.0f : squares[row[u] * warps + warp]);
+        }
+        ScaleSum s;
+        const Words2 q = round_group(values, s);
+        if (item[u] < items) {
+          to.put(row[u], item[u], q);
+          if (item[u] % 4 == 0) to.sums[row[u] * to.units + item[u] / 4] = s;
+        }
       }
     }
-    if (!alpha) return;
-    const f32 total = WarpTotals<1>::of(square);
-    if (lane_id() == 0) squares[b * (bdim_x() / 32) + tid_x() / 32] = total;
+  }
+  // x in shared memory. Returns what the products of row lane % NB are to be multiplied with.
+  GPU_FN f32 prepare(const Rows& to, f32* squares, u32 k, const void* x, const ScaleSum* xs, const void* alpha, f32 eps, u32 batch, u32 dtype) {
+    if (xs) {
+      NO_UNROLL for (u32 b = 0; b < batch; b++) {
+        for (u32 i = tid_x(); i < k / 8; i += bdim_x()) to.put(b, i, ((const Words2*)x)[(size_t)b * (k / 8) + i]);
+        for (u32 i = tid_x(); i < k / 32; i += bdim_x()) to.sums[b * to.units + i] = xs[(size_t)b * (k / 32) + i];
+      }
+      barrier();
+      return 1.0f;
+    }
+    const u32 b = lane_id() % NB < batch ? lane_id() % NB : 0;
+    u32 large = 0;
+    // Rows whose squares overflow go again, made small. All threads see the same.
+    NO_UNROLL for (u32 again = 0;; again++) {
+      round_rows(to, squares, k, x, alpha, batch, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
+      barrier();
+      if (!alpha) return 1.0f;
+      const f32 square = sum_squares(squares, b);
+      if (!again) {
+        large = is_infinite(square) ? 1u << b : 0;
+        UNROLL for (u32 mask = NB / 2; mask; mask /= 2) large |= shfl_xor(large, mask);
+      }
+      if (again || !large) return norm_factor(square, k, large >> b & 1u ? 0.0f : eps);
+      barrier();
+    }
   }
   GPU_FN f32 sum_squares(const f32* squares, u32 b) {
     f32 total = 0;
     for (u32 w = 0; w < bdim_x() / 32; w++) total += squares[b * (bdim_x() / 32) + w];
     return total;
   }
-  // x in shared memory; factor[b] is what its products are to be multiplied with.
-  GPU_FN void prepare(const Rounded8<Q, NB>& to, f32* squares, f32* factors, size_t k, const void* x, const ScaleSum* xs,
-                      const void* alpha, f32 eps, u32 batch, u32 dtype) {
-    if (xs) {
-      NO_UNROLL for (u32 b = 0; b < batch; b++) {
-        for (u32 i = tid_x(); i < (u32)k / 8; i += bdim_x()) to.put(b, i, ((const Words2*)x)[b * (k / 8) + i]);
-        for (u32 i = tid_x(); i < (u32)k / 32; i += bdim_x()) to.sums[b * to.units + i] = xs[b * (k / 32) + i];
-      }
-    } else NO_UNROLL for (u32 b = 0; b < batch; b++) round_row(to, squares, b, k, x, alpha, dtype, 1.0f);
-    barrier();
-    if (!alpha) return;
-    NO_UNROLL for (u32 b = 0; b < batch; b++) {
-      f32 square = sum_squares(squares, b);
-      f32 bias = eps;
-      if (is_infinite(square)) {
-        barrier();
-        round_row(to, squares, b, k, x, alpha, dtype, small_scale());
-        barrier();
-        square = sum_squares(squares, b);
-        bias = 0;
-      }
-      if (tid_x() == 0) factors[b] = norm_factor(square, k, bias);
-    }
-    barrier();
-  }
 
-  // Where a warp is: a group of rows, and of their chunks those that `round` gives its splits.
-  struct Cursor {
-    size_t base;
-    u32 round, place;
-    GPU_METHOD void advance(u32 rounds, size_t step) {
-      place = place + 1 == Places ? 0 : place + 1;
-      if (++round < rounds) return;
-      round = 0;
-      base += step;
-    }
-  };
-
-  GPU_FN void run(u32* shared, u16* table, const Out& out, size_t k, const u8* w, const void* x, const ScaleSum* xs, const void* alpha,
+  GPU_FN void run(u32* shared, u16* table, const Out& out, u32 k, const u8* w, const void* x, const ScaleSum* xs, const void* alpha,
                   f32 eps, u32 splits) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), part = warp % splits, per_block = warps / splits;
-    const u32 length = (u32)k, rounds = (padded(length) / CHUNK + splits - 1) / splits;
-    const size_t groups = out.groups(), step = (size_t)gdim_x() * per_block, end = out.n * (k / Q::Elements) * Q::Bytes;
-    const size_t row_bytes = (size_t)(length / Q::Elements) * Q::Bytes;
+    const u32 rounds = (padded(k) / CHUNK + splits - 1) / splits, step = gdim_x() * per_block;
+    const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
-    const Rounded8<Q, NB> rounded{shared, (ScaleSum*)(shared + NB * (padded(length) / 4)), padded(length) / 32};
-    u32* weights = shared + NB * (padded(length) / 4 + padded(length) / 16) + warp * Places * R * S::Words;
-    f32* totals = (f32*)(shared + NB * (padded(length) / 4 + padded(length) / 16) + warps * Places * R * S::Words);
-    f32 *squares = totals + warps * Values, *factors = squares + warps * NB;
+    const Rows rows{shared, (ScaleSum*)(shared + NB * (padded(k) / 4)), padded(k) / 32};
+    u32* weights = shared + NB * (padded(k) / 4 + padded(k) / 16) + warp * Places * R * S::Words;
+    f32* totals = (f32*)(shared + NB * (padded(k) / 4 + padded(k) / 16) + warps * Places * R * S::Words);
+    f32* squares = totals + warps * Values;
 
+    // What comes next: a group, of its chunks the one that `round` gives this warp, and where that begins in each row.
     S stage[R];
-    // Calls use(r, its place, first byte, bytes) for each row of the chunk.
-    const auto each_row = [&](const Cursor& c, auto use) {
-      const u32 first = (c.round * splits + part) * CHUNK;
-      if (first >= length || c.base >= groups) return;
-      const u32 count = (length - first < CHUNK ? length - first : CHUNK) / Q::Elements * Q::Bytes;
-      UNROLL for (int r = 0; r < R; r++)
-        use(r, weights + (c.place * R + r) * S::Words, out.row(c.base + warp / splits, r) * row_bytes + first / Q::Elements * Q::Bytes, count);
+    u32 next = bid_x() * per_block, round = 0, place = 0;
+    size_t from[R];
+    const auto aim = [&] {
+      UNROLL for (int r = 0; r < R; r++) from[r] = (size_t)out.row(next + warp / splits, r) * row_bytes + part * ChunkBytes;
     };
-    const auto send = [&](const Cursor& c) {
-      each_row(c, [&](int r, u32* to, size_t from, u32 count) { stage[r].load(to, w, from, count, end); });
-      copies_end_group();
+    const auto bytes_of = [&](u32 chunk) { return (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes; };
+    const auto send = [&] {
+      const u32 chunk = round * splits + part;
+      if (next < groups && chunk * CHUNK < k)
+        UNROLL for (int r = 0; r < R; r++) stage[r].load(weights + (place * R + r) * S::Words, w, from[r], bytes_of(chunk));
     };
-    Cursor now{(size_t)bid_x() * per_block, 0, 0}, ahead = now;
-    UNROLL for (u32 i = 0; i < AHEAD; i++) {
-      send(ahead);
-      ahead.advance(rounds, step);
-    }
+    aim();
+    UNROLL for (int r = 0; r < R; r++)
+      if (lane * 128 < ChunkBytes && part * CHUNK < k) prefetch(w + from[r] + lane * 128);
+    begin_overlapped();
+    send();
     fill_table<Q>(table);
-    prepare(rounded, squares, factors, k, x, xs, alpha, eps, out.batch, out.dtype);
+    const f32 factor = prepare(rows, squares, k, x, xs, alpha, eps, out.batch, out.dtype);
 
     f32 acc[Values];
     UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
-    while (now.base < groups) {
+    while (next < groups) {
+      const u32 group = next + warp / splits, chunk = round * splits + part, unit = chunk * (CHUNK / 32) + lane;
+      const bool last = round + 1 == rounds;
+      const u32* staged = weights + place * R * S::Words;
       u32 at[R];
-      each_row(now, [&](int r, u32* to, size_t from, u32 count) {
-        stage[r].land(to, w, from, count, end);
-        at[r] = (now.place * R + r) * (S::Words * 4) + S::place(from);
-      });
-      copies_wait<AHEAD - 1>();
+      UNROLL for (int r = 0; r < R; r++) {
+        at[r] = S::place(from[r]);
+        if (chunk * CHUNK < k) stage[r].land(weights + (place * R + r) * S::Words, from[r], bytes_of(chunk));
+        from[r] += splits * ChunkBytes;
+      }
+      copies_wait();
       warp_sync();
-      send(ahead);
-      ahead.advance(rounds, step);
-      const u32 unit = (now.round * splits + part) * (CHUNK / 32) + lane;
-      if (unit < length / 32) {
+      place = place + 1 == Places ? 0 : place + 1;
+      round = last ? 0 : round + 1;
+      if (last) {
+        next += step;
+        aim();
+      }
+      send();
+      if (unit < k / 32) {
         typename Q::U u[R];
         UNROLL for (int r = 0; r < R; r++)
-          Q::unit(Staged<Q::Align>{weights, at[r] + lane / Q::Units * Q::Bytes}, lane % Q::Units, table, u[r]);
+          Q::unit(staged_block<Q>(staged + r * S::Words, at[r], lane), lane % Q::Units, table, u[r]);
         UNROLL for (int b = 0; b < NB; b++) {
           if (NB > 1 && (u32)b >= out.batch) break;
           Activations<Q> a;
-          rounded.get(a, b, unit);
-          UNROLL for (int r = 0; r < R; r++) acc[r * NB + b] += dot<Q>(u[r], a);
+          rows.get(a, b, unit);
+          UNROLL for (int r = 0; r < R; r++) acc[r * NB + b] = dot<Q>(u[r], a, acc[r * NB + b]);
         }
       }
       warp_sync();
-      if (now.round + 1 == rounds) {
-        f32 total = WarpTotals<Values>::of(acc);
-        UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
-        if (splits > 1) {
-          if (lane % Out::Spread == 0) totals[warp * Values + out.value()] = total;
-          barrier();
-          total = 0;
-          for (u32 p = 0; p < splits; p++) total += totals[(warp - part + p) * Values + out.value()];
-          barrier();
-        }
-        if (alpha && out.value() % NB < out.batch) total *= factors[out.value() % NB];
-        if (part == 0) out.store(now.base + warp / splits, total);
+      if (!last) continue;
+      f32 total = WarpTotals<Values>::of(acc);
+      UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
+      if (splits > 1) {
+        if (lane % Out::Spread == 0) totals[warp * Values + out.value()] = total;
+        barrier();
+        total = 0;
+        for (u32 p = 0; p < splits; p++) total += totals[(warp - part + p) * Values + out.value()];
+        barrier();
       }
-      now.advance(rounds, step);
+      total *= shfl(factor, out.value() % NB);
+      if (part == 0) out.store(group, total);
     }
   }
 };
 
 // Launch: blocks of up to 256 threads; shared_bytes as the layout in run() needs them.
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
-  KERNEL_BOUNDS(256, name, size_t n, size_t k, const u8* w, const void* x, const void* xs, const void* alpha, f64 eps, \
+  KERNEL_CROWDED(256, (NB == 1 ? 3 : 2), name, size_t n, size_t k, const u8* w, const void* x, const void* xs, const void* alpha, f64 eps, \
                 const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 splits, u32 dtype) { \
     DYNAMIC_SHARED(u32, shared); \
     SHARED(u16, table, TableSize<Q>::value); \
-    MatVec<Q, NB, R, Places>::run(shared, table, Outputs<R, NB>(n, bias, residual, y, batch, glu, dtype), k, w, x, \
+    MatVec<Q, NB, R, Places>::run(shared, table, Outputs<R, NB>(n, bias, residual, y, batch, glu, dtype), (u32)k, w, x, \
                                   (const ScaleSum*)xs, alpha, (f32)eps, splits); \
   }
 

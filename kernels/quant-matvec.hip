@@ -4,17 +4,17 @@
 #include "quant-matvec.h"
 namespace gpu {
 
+// Rows of a warp share what it reads of the activations; where chunks go through registers, those are too few for four.
 #if GPU_NVIDIA
-constexpr int PLACES = 2;
+constexpr int ROWS = 4, PLACES = 2;
 #else
-constexpr int PLACES = 1;
+constexpr int ROWS = 2, PLACES = 1;
 #endif
-// Rows of a warp share what it reads of the activations.
 #define MAT_VEC(Q) \
-  MAT_VEC_KERNEL(linear_##Q##_b1, Q, 1, 4, PLACES) \
-  MAT_VEC_KERNEL(linear_##Q##_b2, Q, 2, 4, PLACES) \
-  MAT_VEC_KERNEL(linear_##Q##_b4, Q, 4, 4, PLACES) \
-  MAT_VEC_KERNEL(linear_##Q##_b8, Q, 8, 4, PLACES)
+  MAT_VEC_KERNEL(linear_##Q##_b1, Q, 1, ROWS, PLACES) \
+  MAT_VEC_KERNEL(linear_##Q##_b2, Q, 2, ROWS, PLACES) \
+  MAT_VEC_KERNEL(linear_##Q##_b4, Q, 4, ROWS, PLACES) \
+  MAT_VEC_KERNEL(linear_##Q##_b8, Q, 8, ROWS, PLACES)
 QUANT_TYPES(MAT_VEC)
 
 }  // namespace gpu

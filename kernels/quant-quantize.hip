@@ -14,7 +14,11 @@ template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, Words2* x
   for (size_t base = (size_t)bid_x() * bdim_x(); base < items; base += step) {
     const size_t i = base + tid_x();
     f32 x[8] = {};
-    if (i < items) load_eight(src, i, x);
+    Eight eight;
+    if (i < items) {
+      eight.load(src, i, DTypeNumber<T>::value);
+      eight.get(x, DTypeNumber<T>::value);
+    }
     ScaleSum s;
     const Words2 q = round_group(x, s);
     if (i < items) {

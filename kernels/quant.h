@@ -3,7 +3,7 @@
 //
 //   weight = scale · (q − Offset) + min
 //
-// Tensors are aligned to 16 bytes. Blocks have 17 to 292 bytes, so they lie at any multiple of gcd(bytes, 16).
+// Tensors begin at multiples of 16 bytes, and whole 16 bytes may be read at their ends. Blocks have 17 to 292 bytes, so they lie at any multiple of gcd(bytes, 16).
 #ifndef WICK_QUANT_H
 #define WICK_QUANT_H
 #include "stream.h"
@@ -33,7 +33,7 @@ template <int Align> struct Staged {
       UNROLL for (int j = 0; j < N; j++) {
         // The word of the last byte, so that nothing behind it is touched.
         const u32 high = words[j + 1 < N ? first / 4 + j + 1 : (first + 4 * N - 1) / 4];
-        x[j] = (u32)(((u64)high << 32 | low) >> shift);
+        x[j] = funnel_shift(low, high, shift);
         low = high;
       }
     }
@@ -65,68 +65,55 @@ template <class Src> GPU_FN u32 word_at(const Src& s, u32 offset) {
 }
 
 // Bytes [from, from + count) of a tensor on their way to one warp's shared memory, as aligned vectors: byte j lands at byte
-// place(from) + j of `to`. load() sends them, land() has them there: by the device's own copies where it has them, which
-// `to` must be free for from the start, else through registers. No byte behind `end`, the tensor's length, is read: the
-// vector that reaches over it is put together from bytes.
-template <int MaxBytes> struct Stage {
+// place(from) + j of `to`. load() sends them, land() has them there: by the device's own copies where it has them, which `to`
+// must be free for from the start, else through registers.
+template <int MaxBytes, int Align> struct Stage {
   static constexpr int Vectors = (MaxBytes + 30) / 16, Words = Vectors * 4, PerLane = (Vectors + 31) / 32;
-  Words4 x[PerLane];
+  Words4 x[ASYNC_COPIES ? 1 : PerLane];
 
-  GPU_FN u32 place(size_t from) { return (u32)from & 15u; }
-  GPU_METHOD void load(u32* to, const u8* w, size_t from, u32 count, size_t end) {
-    const size_t start = from - place(from);
-    const u32 all = (place(from) + count + 15) / 16;
-    const bool cut = start + 16 * (size_t)all > end;
-    UNROLL for (int j = 0; j < PerLane; j++) {
-      const u32 v = lane_id() + 32 * j;
-      if (v >= all - cut) continue;
-      if (ASYNC_COPIES) copy16_async(to + 4 * v, w + start + 16 * v);
-      else x[j] = load_once(w + start + 16 * v);
-    }
-    if (ASYNC_COPIES && cut) put_bytes(to, w, start, all - 1, end);
-  }
-  GPU_METHOD void land(u32* to, const u8* w, size_t from, u32 count, size_t end) const {
-    if (ASYNC_COPIES) return;
-    const size_t start = from - place(from);
-    const u32 all = (place(from) + count + 15) / 16;
-    const bool cut = start + 16 * (size_t)all > end;
+  GPU_FN u32 place(size_t from) { return Align == 16 ? 0 : (u32)from & 15u; }
+  GPU_FN u32 vectors(size_t from, u32 count) { return (place(from) + count + 15) / 16; }
+  GPU_METHOD void load(u32* to, const u8* w, size_t from, u32 count) {
+    const u32 lane = lane_id(), all = vectors(from, count);
+    const u8* src = w + (from - place(from)) + 16 * lane;
     UNROLL for (int j = 0; j < PerLane; j++)
-      if (lane_id() + 32 * j < all - cut) store_shared<4>(to, 4 * (lane_id() + 32 * j), x[j]);
-    if (cut) put_bytes(to, w, start, all - 1, end);
+      if (lane + 32 * j < all) {
+        if (ASYNC_COPIES) copy16_async(to + 4 * lane + 128 * j, src + 512 * j);
+        else x[ASYNC_COPIES ? 0 : j] = load_once(src + 512 * j);
+      }
   }
-  // Four lanes take a word each.
-  GPU_FN void put_bytes(u32* to, const u8* w, size_t start, u32 v, size_t end) {
-    if (lane_id() >= 4) return;
-    u32 word = 0;
-    NO_UNROLL for (u32 b = 0; b < 4; b++) {
-      const size_t at = start + 16 * v + 4 * lane_id() + b;
-      if (at < end) word |= (u32)w[at] << 8 * b;
-    }
-    to[4 * v + lane_id()] = word;
+  GPU_METHOD void land(u32* to, size_t from, u32 count) const {
+    const u32 lane = lane_id(), all = vectors(from, count);
+    UNROLL for (int j = 0; j < PerLane && !ASYNC_COPIES; j++)
+      if (lane + 32 * j < all) store_shared<4>(to, 4 * lane + 128 * j, x[ASYNC_COPIES ? 0 : j]);
   }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The order of the weights: place(i, w) is the first of the four weights in word w of unit i of a block, and home(p) the
 // word, counted over the block's units, of the weights 8p … 8p + 3 (the next four are in the next word).
-// A part is a run of words with one scale, all inside one group of 32 weights.
+// A part is a run of words with one scale, all inside one group of 32 weights; group(u) is that of the first part of unit u of
+// a row, and the others follow.
 // ---------------------------------------------------------------------------------------------------------------------
 struct Flat {
   static constexpr int Parts = 1;
   GPU_FN u32 place(u32 i, u32 w) { return 32 * i + 4 * w; }
   GPU_FN u32 home(u32 p) { return 2 * p; }
+  GPU_FN u32 group(u32 unit) { return unit; }
 };
 // Sixteen bytes hold sixteen weights of one group of 32 in their low bits and sixteen of the next in their high bits.
 struct Pairs {
   static constexpr int Parts = 2;
   GPU_FN u32 place(u32 i, u32 w) { return 64 * (i / 2) + 32 * (w / 4) + 16 * (i % 2) + 4 * (w % 4); }
   GPU_FN u32 home(u32 p) { return 8 * (p / 8 * 2 + p % 4 / 2) + 4 * (p % 8 / 4) + 2 * (p % 2); }
+  GPU_FN u32 group(u32 unit) { return unit & ~1u; }
 };
 // Eight bytes hold eight weights of each of four groups of 32.
 struct Columns {
   static constexpr int Parts = 4;
   GPU_FN u32 place(u32 i, u32 w) { return 128 * (i / 4) + 32 * (w / 2) + 8 * (i % 4) + 4 * (w % 2); }
   GPU_FN u32 home(u32 p) { return 8 * (p / 16 * 4 + p % 4) + 2 * (p % 16 / 4); }
+  GPU_FN u32 group(u32 unit) { return unit & ~3u; }
 };
 
 template <int Parts> struct Unit {
@@ -143,6 +130,12 @@ struct BlockType : O {
   static constexpr int Align = B % 16 == 0 ? 16 : B % 4 == 0 ? 4 : B % 2 == 0 ? 2 : 1;
   GPU_FN u32 value(u32) { return 0; }
 };
+
+// The block of a lane's unit among those that a Stage brought to `to`, where the first begins at byte `place`.
+template <class Q> GPU_FN Staged<Q::Align> staged_block(const u32* to, u32 place, u32 lane) {
+  if (Q::Align == 16) return Staged<Q::Align>{to + lane / Q::Units * (Q::Bytes / 4), 0};
+  return Staged<Q::Align>{to, place + lane / Q::Units * Q::Bytes};
+}
 
 // n subtracted from each byte of x; both below 128.
 GPU_FN u32 subtract_bytes(u32 x, u32 n) { return ((x | 0x80808080u) - n) ^ 0x80808080u; }
@@ -261,11 +254,12 @@ template <class Src> GPU_FN void six_bit_scales(const Src& s, u32 j, Unit<2>& u)
   u32 x[4];
   s.load(0, x);
   const f32 d = f16_to_f32((u16)x[0]), dmin = f16_to_f32((u16)(x[0] >> 16));
-  const u32 scales = j < 2 ? x[1] & 0x3f3f3f3fu : low_nibbles(x[3]) | (x[1] >> 2 & 0x30303030u);
-  const u32 mins = j < 2 ? x[2] & 0x3f3f3f3fu : high_nibbles(x[3]) | (x[2] >> 2 & 0x30303030u);
+  // The first four groups have theirs whole, the others in two pieces; masks, as lanes of a warp would else part here.
+  const u32 shift = j < 2 ? 0 : 2, upper = j < 2 ? 0x3f3f3f3fu : 0x30303030u, lower = j < 2 ? 0 : 0x0f0f0f0fu, at = j % 2 * 16;
+  const u32 scales = ((x[1] >> shift & upper) | (x[3] & lower)) >> at, mins = ((x[2] >> shift & upper) | (x[3] >> 4 & lower)) >> at;
   UNROLL for (int p = 0; p < 2; p++) {
-    u.scale[p] = d * (f32)byte_of(scales, j % 2 * 2 + p);
-    u.min[p] = -dmin * (f32)byte_of(mins, j % 2 * 2 + p);
+    u.scale[p] = d * (f32)byte_of(scales, p);
+    u.min[p] = -dmin * (f32)byte_of(mins, p);
   }
 }
 struct q4_k : BlockType<256, 144, Pairs, 32, 0, true> {  // d[2] dmin[2] scales[12] qs[128]

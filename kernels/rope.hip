@@ -27,21 +27,19 @@ template <class T, int W, bool Interleaved> struct Pairs {
       b = *(const Vec<T, W>*)(x + half);
     }
   }
-  GPU_METHOD void turn(const Vec<T, W>& c, const Vec<T, W>& s) {
+  GPU_METHOD void store(T* to, size_t half, const Vec<T, W>& c, const Vec<T, W>& s) const {
+    Vec<T, W> y, z;
+    Vec<T, 2 * W> both;
     UNROLL for (int j = 0; j < W; j++) {
       const compute_t<T> p = widen(a.v[j]), q = widen(b.v[j]), cosine = widen(c.v[j]), sine = widen(s.v[j]);
-      a.v[j] = narrow<T>(p * cosine - q * sine);
-      b.v[j] = narrow<T>(p * sine + q * cosine);
+      both.v[2 * j] = y.v[j] = narrow<T>(p * cosine - q * sine);
+      both.v[2 * j + 1] = z.v[j] = narrow<T>(p * sine + q * cosine);
     }
-  }
-  GPU_METHOD void store(T* y, size_t half) const {
     if (Interleaved) {
-      Vec<T, 2 * W> v;
-      UNROLL for (int j = 0; j < W; j++) v.v[2 * j] = a.v[j], v.v[2 * j + 1] = b.v[j];
-      *(Vec<T, 2 * W>*)y = v;
+      put(to, both);
     } else {
-      *(Vec<T, W>*)y = a;
-      *(Vec<T, W>*)(y + half) = b;
+      put(to, y);
+      put(to + half, z);
     }
   }
 };
@@ -60,10 +58,7 @@ GPU_FN void rope(const T* src, const T* cos, const T* sin, T* dst, const RopeSha
       if (h < count) pairs[h].load(src + x + h * r.head_stride, half);
     const Vec<T, W> c = *(const Vec<T, W>*)(cos + table), s = *(const Vec<T, W>*)(sin + table);
     UNROLL for (u32 h = 0; h < H; h++)
-      if (h < count) {
-        pairs[h].turn(c, s);
-        pairs[h].store(dst + x + h * r.head_stride, half);
-      }
+      if (h < count) pairs[h].store(dst + x + h * r.head_stride, half, c, s);
   });
 }
 

@@ -9,6 +9,19 @@
 #include "gpu.h"
 namespace gpu {
 
+// Compilers make a call of an exact division or root, and with a call a kernel needs many more registers. These start from the
+// hardware's approximation and end within a unit in the last place, for normal x. What has no better value stays: 1/0, 1/∞.
+GPU_FN f32 inverse(f32 x) {
+  const f32 y = approx_recip(x), rest = m_fma(-x, y, 1.0f);
+  return rest == rest ? m_fma(y, rest, y) : y;
+}
+GPU_FN f64 inverse(f64 x) { return 1 / x; }
+GPU_FN f32 inverse_root(f32 x) {
+  const f32 y = approx_rsqrt(x), rest = m_fma(-x * y, y, 1.0f);
+  return rest == rest ? m_fma(0.5f * y, rest, y) : y;
+}
+GPU_FN f64 inverse_root(f64 x) { return 1 / m_sqrt(x); }
+
 struct SumOf {
   template <class A> GPU_FN A join(A a, A b) { return a + b; }
 };
@@ -46,9 +59,35 @@ template <class Op, class A> GPU_FN A row_all(A a, Meeting<A>& meet, u32 threads
   if (threads == 32) return a;
   const A* all = meet.tell(a, (A)0, (A)0);
   a = all[0];
-  for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, all[w * 4]);
+  NO_UNROLL for (u32 w = 1; w < threads / 32; w++) a = Op::join(a, all[w * 4]);
   return a;
 }
+
+// A vector of T as whole words where it fills 16 bytes: compilers would keep halves in a register each, or even widened.
+template <class T, int W, bool = sizeof(T) * W == 16> struct Whole {
+  Vec<u32, 4> words;
+  GPU_METHOD void load(const T* from, size_t i) { words = ((const Vec<u32, 4>*)from)[i]; }
+  GPU_METHOD void set(const Vec<T, W>& v) {
+    union { Vec<T, W> elements; Vec<u32, 4> words; } both{v};
+    words = both.words;
+  }
+  // Widened anew by each who gets it.
+  GPU_METHOD Vec<T, W> get() const {
+    union { Vec<u32, 4> words; Vec<T, W> elements; } both{words};
+#if GPU_NVIDIA
+    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) asm volatile("" : "+r"(both.words.v[j]));
+#elif GPU_AMD
+    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) asm volatile("" : "+v"(both.words.v[j]));
+#endif
+    return both.elements;
+  }
+};
+template <class T, int W> struct Whole<T, W, false> {
+  Vec<T, W> elements;
+  GPU_METHOD void load(const T* from, size_t i) { elements = load_vec<T, W>(from, i); }
+  GPU_METHOD void set(const Vec<T, W>& v) { elements = v; }
+  GPU_METHOD Vec<T, W> get() const { return elements; }
+};
 
 // One row in vectors of W; vector i belongs to thread i mod threads. Each thread keeps its vectors, at most Keep; with Keep = 0
 // it reads them anew for each pass.
@@ -57,12 +96,12 @@ template <class T, int W, int Keep> struct Row {
   const T* src;
   size_t vectors;
   u32 thread, threads;
-  Vec<T, W> x[Keep > 0 ? Keep : 1];
+  Whole<T, W> x[Keep > 0 ? Keep : 1];
 
   GPU_METHOD Row(const T* src, size_t cols, u32 thread, u32 threads, bool active)
       : src(src), vectors(active ? cols / W : 0), thread(thread), threads(threads) {
     UNROLL for (int u = 0; u < Keep; u++)
-      if (has(u)) x[u] = *((const Vec<T, W>*)src + place(u));
+      if (has(u)) x[u].load(src, place(u));
   }
   // Of kept vectors; their numbers have 32 bits: registers are what limits how many rows are in flight.
   GPU_METHOD u32 place(int u) const { return thread + u * threads; }
@@ -79,7 +118,7 @@ template <class T, int W, int Keep> struct Row {
   template <class F> GPU_METHOD void each(F f) const {
     if constexpr (Keep > 0) {
       UNROLL for (int u = 0; u < Keep; u++)
-        if (has(u)) f(x[u], place(u), u);
+        if (has(u)) f(x[u].get(), place(u), u);
     } else {
       NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i, 0);
     }
@@ -95,16 +134,17 @@ template <class T, int W, int Keep> struct Row {
 };
 
 // Calls body.template run<W, Keep>(row number, thread in row, threads, active) for each row of this block, with vectors
-// where the row length and `vectorized` allow them; rows of up to `Vectors` vectors per thread are kept.
+// where the row length and `vectorized` allow them and, unless Vectors is 0, there are at most so many per thread: then they
+// are kept.
 template <class T, int Vectors, class Body> GPU_FN void each_row(size_t rows, size_t cols, u32 threads, bool vectorized, Body body) {
   constexpr int W = 16 / sizeof(T);
   const u32 per_block = threads == 32 ? bdim_x() / 32 : 1, group = threads == 32 ? tid_x() / 32 : 0;
   const u32 thread = threads == 32 ? lane_id() : tid_x();
   for (size_t base = (size_t)bid_x() * per_block; base < rows; base += (size_t)gdim_x() * per_block) {
     const size_t row = base + group;
-    if (!vectorized || cols % W != 0) body.template run<1, 0>(row, thread, threads, row < rows);
-    else if (cols / W <= threads * Vectors) body.template run<W, Vectors>(row, thread, threads, row < rows);
-    else body.template run<W, 0>(row, thread, threads, row < rows);
+    const bool fits = Vectors == 0 || cols / W <= threads * Vectors;
+    if (vectorized && cols % W == 0 && fits) body.template run<W, Vectors>(row, thread, threads, row < rows);
+    else body.template run<1, 0>(row, thread, threads, row < rows);
   }
 }
 

@@ -18,7 +18,7 @@ template <class T, bool Log> struct Softmax {
     const C own = row.template fold<MaxOf>(Limits<C>::lowest(), [](C x) { return x; });
     const C most = row_all<MaxOf>(own, meet, threads);
     const C total = row_all<SumOf>(row.template fold<SumOf>((C)0, [most](C x) { return power(x, most); }), meet, threads);
-    const C scale = (C)1 / total, logarithm = m_log(total);
+    const C scale = inverse(total), logarithm = m_log(total);
     T* out = dst + at * cols;
     row.each([&](const Vec<T, W>& v, size_t i, int) {
       Vec<T, W> y;

@@ -23,21 +23,38 @@ GPU_FN Words4 load_once(const void* p) {
 #endif
 }
 
-// Copies to shared memory that run beside arithmetic, where the device has them: copies_wait<N> waits for all but the last N
-// groups of them.
+// Asks for the line of 128 bytes around p to be in the cache. That reads nothing, so it may come before begin_overlapped().
+GPU_FN void prefetch(const void* p) {
+#if GPU_NVIDIA
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+  (void)p;
+#endif
+}
+
+// Copies to shared memory that run beside arithmetic, where the device has them.
 #if GPU_NVIDIA && __CUDA_ARCH__ >= 800
 constexpr bool ASYNC_COPIES = true;
 GPU_FN void copy16_async(u32* shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
 }
-GPU_FN void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> GPU_FN void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+GPU_FN void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
 constexpr bool ASYNC_COPIES = false;
 GPU_FN void copy16_async(u32* shared, const void* from) { store_shared<4>(shared, 0, *(const Words4*)from); }
-GPU_FN void copies_end_group() {}
-template <int N> GPU_FN void copies_wait() {}
+GPU_FN void copies_wait() {}
 #endif
+
+// The low word of high ‖ low shifted right, by less than 32.
+GPU_FN u32 funnel_shift(u32 low, u32 high, u32 shift) {
+#if GPU_NVIDIA
+  return __funnelshift_r(low, high, shift);
+#elif GPU_AMD
+  return __builtin_amdgcn_alignbit(high, low, shift);
+#else
+  return (u32)(((u64)high << 32 | low) >> shift);
+#endif
+}
 
 // Makes the warp's writes to shared memory visible to its lanes. The simulator only knows barriers of whole blocks, so all
 // warps of a block must come here equally often.
@@ -88,6 +105,10 @@ template <int Bit> struct WarpTotals<1, Bit> {
 };
 
 // Floats whose type is known by number only: 0 f32, 1 f16, 2 bf16.
+template <class T> struct DTypeNumber;
+template <> struct DTypeNumber<f32> { static constexpr u32 value = 0; };
+template <> struct DTypeNumber<f16> { static constexpr u32 value = 1; };
+template <> struct DTypeNumber<bf16> { static constexpr u32 value = 2; };
 GPU_FN void store_float(void* y, size_t at, f32 x, u32 dtype) {
   if (dtype == 0) ((f32*)y)[at] = x;
   else if (dtype == 1) ((f16*)y)[at] = narrow<f16>(x);
@@ -109,24 +130,24 @@ GPU_FN f32 norm_factor(f32 squares, size_t k, f32 eps) { return 1.0f / m_sqrt(sq
 // are gates and the second what they open, half of W apart.
 template <int R, int NB> struct Outputs {
   static constexpr int Values = R * NB, Spread = 32 / Values;
-  size_t n, columns;  // rows of W, columns of y
+  u32 columns;  // of y; rows of W are as many, or twice with a gate
   const void *bias, *residual;
   void* y;
   u32 batch, glu, dtype;  // glu: 0 none, 1 silu, 2 gelu
 
   GPU_METHOD Outputs(size_t n, const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 dtype)
-      : n(n), columns(glu ? n / 2 : n), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype) {}
+      : columns((u32)(glu ? n / 2 : n)), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype) {}
 
   GPU_METHOD u32 per_group() const { return glu ? R / 2 : R; }
-  GPU_METHOD size_t groups() const { return ceil_div(columns, per_group()); }
+  GPU_METHOD u32 groups() const { return (columns + per_group() - 1) / per_group(); }
   // Past the last column it is taken again, and not stored.
-  GPU_METHOD size_t row(size_t group, u32 r) const {
-    const size_t column = group * per_group() + (glu ? r % (R / 2) : r);
+  GPU_METHOD u32 row(u32 group, u32 r) const {
+    const u32 column = group * per_group() + (glu ? r % (R / 2) : r);
     return (column < columns ? column : columns - 1) + (glu && r >= R / 2 ? columns : 0);
   }
   // The value of this lane, counted r · NB + b; one lane in Spread stores.
   GPU_METHOD u32 value() const { return lane_id() / Spread; }
-  GPU_METHOD void store(size_t group, f32 total) const {
+  GPU_METHOD void store(u32 group, f32 total) const {
     const u32 r = value() / NB, b = value() % NB;
     if (bias) total += load_float(bias, row(group, r), dtype);
     if (glu) {
@@ -134,9 +155,9 @@ template <int R, int NB> struct Outputs {
       const f32 slope = glu == 1 ? total : 1.59576912160573071176f * total * (1.0f + 0.044715f * total * total);
       total = total / (1.0f + m_exp(-slope)) * other;
     }
-    const size_t column = group * per_group() + r;
+    const u32 column = group * per_group() + r;
     if (lane_id() % Spread || r >= per_group() || column >= columns || b >= batch) return;
-    const size_t at = b * columns + column;
+    const size_t at = (size_t)b * columns + column;
     if (residual) total += load_float(residual, at, dtype);
     store_float(y, at, total, dtype);
   }

@@ -98,10 +98,11 @@ GPU_FN void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
 TILE_MMA_SYNC(bf16)
 TILE_MMA_SYNC(f16)
 #undef TILE_MMA_SYNC
-// 16 bytes on their way to shared memory, zeros where not `valid`.
-GPU_FN void copy_async(void* shared, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(from),
-               "r"(valid ? 16 : 0)
+// 16 bytes on their way to shared memory where `wanted`, zeros where not `valid`: then `from` may be anywhere.
+GPU_FN void copy_async(void* shared, const void* from, bool valid, bool wanted) {
+  asm volatile("{ .reg .pred wanted; setp.ne.b32 wanted, %3, 0; @wanted cp.async.cg.shared.global [%0], [%1], 16, %2; }" ::"r"(
+                   (u32)__cvta_generic_to_shared(shared)),
+               "l"(from), "r"(valid ? 16 : 0), "r"((u32)wanted)
                : "memory");
 }
 GPU_FN void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
@@ -275,7 +276,7 @@ template <class T> struct MmaTile {
     return x + shfl_xor(x, 2);
   }
 
-  GPU_FN void copy(void* shared, const void* from, bool valid) { copy_async(shared, from, valid); }
+  GPU_FN void copy(void* shared, const void* from, bool valid, bool wanted) { copy_async(shared, from, valid, wanted); }
   GPU_FN void copies_arrive() { copies_wait(); }
   template <int Pitch> GPU_FN A left(Ref base, u32 offset) {
     A a;

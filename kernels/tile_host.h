@@ -49,8 +49,8 @@ static inline void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
     x[i] = matrix_element(i, lane % 4 * 2, lane / 4) | (u32)matrix_element(i, lane % 4 * 2 + 1, lane / 4) << 16;
   barrier();
 }
-GPU_FN void copy_async(void* shared, const void* from, bool valid) {
-  *(Vec<u32, 4>*)shared = valid ? *(const Vec<u32, 4>*)from : Vec<u32, 4>{};
+GPU_FN void copy_async(void* shared, const void* from, bool valid, bool wanted) {
+  if (wanted) *(Vec<u32, 4>*)shared = valid ? *(const Vec<u32, 4>*)from : Vec<u32, 4>{};
 }
 GPU_FN void copies_wait() {}
 #endif

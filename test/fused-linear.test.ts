@@ -1,10 +1,11 @@
 // Linear layers of few rows in one kernel, against plain sums in f64.
 import { expect, it } from "vitest";
 import type { LinearParams } from "../src/backend/backend.ts";
-import type { Device } from "../src/index.ts";
-import { type DType, QTensor, type QuantType, quantTypeNames, quantTypes, Tensor } from "../src/index.ts";
+import { type Device, type DType, Tensor } from "../src/index.ts";
+import { QTensor, type QuantType, quantTypeNames, quantTypes } from "../src/quantized/index.ts";
 import { result } from "../src/tensor/tensor.ts";
 import { describeDevices, gpuNames } from "./devices.ts";
+import { tensor } from "./reference.ts";
 
 let state = 7;
 const random = (): number => {
@@ -91,13 +92,14 @@ function reference(c: Case, o: Operands, quantized: boolean): { y: number; slack
 function operands(c: Case, dtype: DType, device: Device): Record<"x" | "alpha" | "bias" | "residual", Tensor> {
   const columns = c.glu ? c.n / 2 : c.n;
   const make = (shape: number[], size: number): Tensor =>
-    Tensor.fromArray(
+    tensor(
       uniform(
         shape.reduce((a, b) => a * b, 1),
         size,
       ),
+      shape,
       { device, dtype },
-    ).reshape(shape);
+    );
   return {
     x: make([c.m, c.k], c.size ?? 1),
     alpha: make([c.k], 2),
@@ -150,26 +152,26 @@ describeDevices(
     it.each(["f32", "f16", "bf16"] as const)("of %s", (dtype) => {
       for (const k of [16, 264, 2056]) {
         for (const c of cases(k)) {
-          const w = Tensor.fromArray(uniform(c.n * k, 0.5), { device, dtype }).reshape([c.n, k]);
+          const w = tensor(uniform(c.n * k, 0.5), [c.n, k], { device, dtype });
           check(c, dtype, device, w, w, null);
         }
       }
     });
 
-    it.each(quantTypeNames.map((type) => [type]))("of %s", (type) => {
+    it.each(quantTypeNames.map((type) => [type]))("of %s", async (type) => {
       const { size, bytes } = quantTypes[type];
       const random8 = (n: number): Uint8Array => Uint8Array.from({ length: n }, () => Math.floor(random() * 256));
-      /** Blocks of random bytes under small scales: places of halves that all types have theirs among. */
-      const weights = (n: number, k: number): QTensor => {
+      /** Those that cannot be written are random bytes under small scales. */
+      const weights = async (n: number, k: number): Promise<QTensor> => {
         const writable = quantTypes[type].writable;
         if (writable) {
-          const floats = Tensor.fromArray(uniform(n * k, 0.5), { dtype: "f32", device: "cpu" }).reshape([n, k]);
+          const floats = Tensor.from(uniform(n * k, 0.5), { dtype: "f32", device: "cpu", shape: [n, k] });
           return QTensor.quantize(floats, type).toDevice(device);
         }
         const blocks = random8(((n * k) / size) * bytes);
         for (let at = 0; at < blocks.length; at += bytes) {
           if (type === "MXFP4") blocks[at] = 120 + (at % 4);
-          else blocks.set([0x1f, 0x21], at);
+          else blocks.set([0x1f, type === "IQ4_XS" ? 0x09 : 0x19], at);
         }
         return QTensor.fromBytes(blocks, [n, k], type, device);
       };
@@ -179,7 +181,7 @@ describeDevices(
         [2048 + size, "f16"],
       ] as const) {
         for (const c of cases(k)) {
-          const w = weights(c.n, k);
+          const w = await weights(c.n, k);
           check(c, dtype, device, w.blocks, w.dequantize(), type);
         }
       }
@@ -187,14 +189,15 @@ describeDevices(
 
     it("normalises rows whose squares overflow, beside rows that are small", () => {
       const [m, n, k] = [2, 6, 64];
-      const x = Tensor.fromArray([...uniform(k, 1e30), ...uniform(k, 1e-3)], { device, dtype: "f32" }).reshape([m, k]);
+      const x = tensor([...uniform(k, 1e30), ...uniform(k, 1e-3)], [m, k], { device, dtype: "f32" });
       const ones = Tensor.ones([k], { device, dtype: "f32" });
       const params: LinearParams = { norm: { weight: ones, eps: 0 }, bias: null, glu: null, residual: null };
-      const small = Tensor.fromArray(
+      const small = tensor(
         values(x).map((v, i) => (i < k ? v * 1e-30 : v)),
+        [m, k],
         { device, dtype: "f32" },
-      ).reshape([m, k]);
-      const dense = Tensor.fromArray(uniform(n * k, 0.5), { device, dtype: "f32" }).reshape([n, k]);
+      );
+      const dense = tensor(uniform(n * k, 0.5), [n, k], { device, dtype: "f32" });
       const blocks = QTensor.quantize(dense, "Q8_0").blocks;
       for (const [w, type] of [
         [dense, null],
@@ -207,10 +210,8 @@ describeDevices(
 
     it("takes strided views of x, and leaves what it cannot do to others", () => {
       const none: LinearParams = { norm: null, bias: null, glu: null, residual: null };
-      const w = Tensor.fromArray(uniform(5 * 32, 1), { device, dtype: "f32" }).reshape([5, 32]);
-      const x = Tensor.fromArray(uniform(32 * 3, 1), { device, dtype: "f32" })
-        .reshape([32, 3])
-        .t();
+      const w = tensor(uniform(5 * 32, 1), [5, 32], { device, dtype: "f32" });
+      const x = tensor(uniform(32 * 3, 1), [32, 3], { device, dtype: "f32" }).t();
       const y = values(result(device.backend.linear(x, w, null, none)!, [3, 5]));
       values(x.matmul(w.t())).forEach((v, i) => {
         expect(y[i]).toBeCloseTo(v, 4);

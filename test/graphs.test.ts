@@ -2,7 +2,14 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import type { Backend, Graph } from "../src/backend/backend.ts";
 import { type Device, scope, Tensor } from "../src/index.ts";
-import { type GenerateOptions, loadModel, type Model, type Piece, PromptCache } from "../src/models/index.ts";
+import {
+  type GenerateOptions,
+  loadModel,
+  type Model,
+  type Piece,
+  PromptCache,
+  writeModelGguf,
+} from "../src/models/index.ts";
 import { rope, ropeI, sdpa } from "../src/nn/index.ts";
 import { result } from "../src/tensor/tensor.ts";
 import { describeDevices, gpuNames } from "./devices.ts";
@@ -162,6 +169,18 @@ describeDevices(
       expect(device.memory().live).toBe(start + 8 + 8);
     });
 
+    it("that nobody holds any more is collected", async () => {
+      const start = device.memory().live;
+      using x = Tensor.ones([3], { device });
+      (() => void doubling(x))();
+      expect(device.memory().live).toBeGreaterThan(start + 12);
+      for (let i = 0; i < 20 && device.memory().live > start + 12; i++) {
+        globalThis.gc!();
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+      expect(device.memory().live).toBe(start + 12);
+    });
+
     it.each<[string, (x: Tensor) => unknown, RegExp]>([
       [
         "an upload",
@@ -252,11 +271,19 @@ describeDevices(
       );
     });
 
-    it.each(["llama", "mistral"] as const)("goes on where the cache of %s must grow", async (name) => {
-      using model = await loadModel(tiny(name), { device, dtype: "f32" });
-      const options = { maxTokens: 9, ignoreEos: true };
-      expect(await both(model, [prompt(252)], options)).toBe(2);
-      expect(await both(model, [prompt(253), prompt(250, 7)], options)).toBe(2);
+    it("gives the tokens of quantized weights", async () => {
+      const path = folder(`q8-${device.name.replace(":", "")}.gguf`);
+      await writeModelGguf(tiny("llama"), path, { type: "Q8_0" });
+      using model = await loadModel(path, { device, dtype: "bf16" });
+      expect(await both(model, [prompt(9)], { maxTokens: 10, ignoreEos: true })).toBe(1);
+    });
+
+    it("goes on where the cache must grow, behind a sliding window", async () => {
+      const longer = await variant(tiny("mistral"), folder(`longer-${device.name.replace(":", "")}`), {
+        ...{ max_position_embeddings: 1024, num_hidden_layers: 1 },
+      });
+      using model = await loadModel(longer, { device, dtype: "f32" });
+      expect(await both(model, [prompt(252), prompt(249, 7)], { maxTokens: 265, ignoreEos: true })).toBe(2);
     });
 
     it("ends where the context does", async () => {

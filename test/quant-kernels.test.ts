@@ -27,6 +27,12 @@ class Bare {
   get properties() {
     return this.#context.properties;
   }
+  /** Blocks as kernels take them: whole 16 bytes may be read. */
+  blocks(bytes: Uint8Array): number {
+    const padded = new Uint8Array(Math.ceil(bytes.length / 16) * 16).fill(0xee);
+    padded.set(bytes);
+    return this.upload(padded);
+  }
   /** An address `skew` bytes off any alignment; the data ends where the allocation does. */
   upload(bytes: Uint8Array, skew = 0): number {
     const at = this.#context.malloc(bytes.length + skew);
@@ -221,7 +227,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     const [src, xq, xs] = [gpu.upload(encode(x, dtype)), gpu.space(x.length), gpu.space(x.length / 4)];
     gpu.launch(`quantize_q8_${dtype}`, { numel: x.length, src, xq, xs });
     const y = gpu.space(batch * n * sizeOf(dtype));
-    const common = { n, k, w: gpu.upload(blocks), y, batch, dtype: quantOutput[dtype]! };
+    const common = { n, k, w: gpu.blocks(blocks), y, batch, dtype: quantOutput[dtype]! };
     if (kind === "many") gpu.launch(`mul_mat_${type.toLowerCase()}_q8`, { ...common, xq, xs });
     else {
       const { kernel, launch } = planQuantizedLinear({ m: batch, n, k, norm: false }, type, gpu.properties)!;
@@ -272,7 +278,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       ] as const) {
         const blocks = randomBlocks(type, count, true);
         const out = gpu.upload(new Uint8Array(count * sizeOf(dtype)).fill(0xee), skew);
-        gpu.launch(`dequantize_block_${lower}_${dtype}`, { numel: count, w: gpu.upload(blocks), out });
+        gpu.launch(`dequantize_block_${lower}_${dtype}`, { numel: count, w: gpu.blocks(blocks), out });
         const want = values(type, blocks).map((x) => half(x, dtype));
         expect(floats(out, count, dtype), `${count} weights to base + ${skew}`).toEqual(want);
         gpu.release();
@@ -291,7 +297,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
           const out = gpu.space(ids.length * k * 4);
           const at = gpu.upload(encode(ids, dtype));
           const sizes = { count: ids.length, rows, k, id_bytes: sizeOf(dtype) };
-          gpu.launch(`get_rows_${lower}_f32`, { ...sizes, w: gpu.upload(blocks), ids: at, out, error });
+          gpu.launch(`get_rows_${lower}_f32`, { ...sizes, w: gpu.blocks(blocks), ids: at, out, error });
           return floats(out, ids.length * k, "f32");
         };
         expect(fetch([6, 0, last, 3, 3])).toEqual([6, 0, -1, 3, 3].flatMap(rowOf));
@@ -361,7 +367,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         };
         if (op === "dequantize") {
           const out = gpu.space(n * k * 4);
-          gpu.launch(`dequantize_block_${lower}_f32`, { numel: n * k, w: gpu.upload(blocks), out });
+          gpu.launch(`dequantize_block_${lower}_f32`, { numel: n * k, w: gpu.blocks(blocks), out });
           close(floats(out, n * k, "f32"), "dequantized");
           gpu.release();
         } else {

@@ -20,6 +20,19 @@ const { gpu, graphs } = device.backend;
 const tiny = args.includes("--tiny");
 const only = option("--only")?.split(",") ?? ["bf16", "Q8_0", "Q4_K", "prefill", "batch"];
 const began = performance.now();
+// A kernel's first launch compiles its program.
+const { launch: ownLaunch } = gpu;
+const seen = new Set();
+let compiling = 0;
+gpu.launch = (kernel, values) => {
+  const start = performance.now();
+  ownLaunch.call(gpu, kernel, values);
+  if (seen.has(kernel)) return;
+  seen.add(kernel);
+  const ms = performance.now() - start;
+  compiling += ms;
+  if (ms > 300) console.log(`         (${kernel}: first launch ${(ms / 1000).toFixed(1)} s)`);
+};
 const results = { device: gpu.context.properties.name };
 
 const shape = tiny
@@ -138,7 +151,9 @@ const seconds = () => `${((performance.now() - began) / 1000).toFixed(1)} s`;
 
 function report(name, values) {
   results[name] = values;
-  const text = Object.entries(values).map(([k, v]) => `${k} ${typeof v === "number" ? +v.toPrecision(5) : v}`);
+  const text = Object.entries(values).map(
+    ([k, v]) => `${k} ${typeof v === "number" ? +v.toPrecision(Number.isInteger(v) ? 12 : 5) : v}`,
+  );
   console.log(`${seconds().padStart(7)}  ${name.padEnd(24)} ${text.join("  ")}`);
   const file = option("--json");
   if (file) writeFileSync(file, JSON.stringify(results, null, 1));
@@ -148,25 +163,27 @@ async function attempt(name, run) {
   try {
     await run();
   } catch (error) {
-    report(name, { error: error.message });
-    console.log(error.stack);
+    report(name, { error: error.message.split("\n")[0] });
   }
 }
 
-/** Tokens per second of all sequences together, the best of two runs. */
+/** Tokens per second of all sequences together, the best of two runs, and a number that tells texts apart. */
 async function decodeRate(model, batch) {
   let best = 0;
+  let text = 0;
   for (let round = 0; round < 2; round++) {
     const prompts = Array.from({ length: batch }, (_, i) => ids(sizes.prompt, i));
     let count = 0;
     let from = 0;
+    text = 0;
     for await (const piece of model.generateBatch(prompts, { maxTokens: sizes.tokens, ignoreEos: true })) {
+      text = (Math.imul(text, 31) + piece.token) >>> 0;
       if (piece.sequence !== batch - 1) continue;
       if (++count === 16) from = performance.now();
     }
     best = Math.max(best, (batch * (count - 16) * 1000) / (performance.now() - from));
   }
-  return best;
+  return { "tokens/s": best, text };
 }
 
 async function prefill(model) {
@@ -199,7 +216,20 @@ function stepOf(model, cache) {
     });
 }
 
-/** The device's time for a replay without the host, and for each kernel of an eager step. */
+/** The device's time for `times` replays of what `run` enqueues, in milliseconds each. */
+async function replayed(run, times) {
+  const graph = graphs.capture(run);
+  const measure = () =>
+    gpu.milliseconds(() => {
+      for (let i = 0; i < times; i++) graph.replay();
+    });
+  await measure();
+  const ms = await measure();
+  graph[Symbol.dispose]();
+  return ms / times;
+}
+
+/** The device's time for a step without the host, and, with --profile, for those of its kernels that are of one kind. */
 async function profile(name, model, batch) {
   const cache = model.newCache({ batch });
   model
@@ -209,51 +239,44 @@ async function profile(name, model, batch) {
     )
     .dispose();
   const step = stepOf(model, cache);
-  const graph = graphs.capture(step);
-  const replays = tiny ? 3 : 50;
-  const ms = await gpu.milliseconds(() => {
-    for (let i = 0; i < replays; i++) graph.replay();
-  });
-  report(`${name} replay`, { ms: ms / replays, "tokens/s": (batch * 1000 * replays) / ms });
-  graph[Symbol.dispose]();
-  if (args.includes("--profile")) await profileKernels(name, step);
+  step();
+  await device.synchronize();
+  const start = performance.now();
+  graphs.capture(step)[Symbol.dispose]();
+  const record = performance.now() - start;
+  const ms = await replayed(step, tiny ? 2 : 25);
+  report(`${name} replay`, { ms, "tokens/s": (batch * 1000) / ms, "recording ms": record });
+  if (args.includes("--profile")) {
+    const calls = callsOf(step);
+    for (const [what, runs] of calls) {
+      const all = () => {
+        for (const run of runs) run();
+      };
+      const us = 1000 * (await replayed(all, tiny ? 1 : 10));
+      report(`${name}: ${what}`, { count: runs.length, us: +us.toFixed(1), each: +(us / runs.length).toFixed(2) });
+    }
+  }
   cache.dispose();
 }
 
-async function profileKernels(name, step) {
-  const spans = [];
-  const { context } = gpu;
-  const watched = (what, run) => {
-    const [start, end] = [context.createEvent(), context.createEvent()];
-    context.recordEvent(start);
+/** What a step launches, by kernel and size, to be launched again on the same memory. */
+function callsOf(step) {
+  const calls = new Map();
+  const note = (what, run) => {
+    calls.set(what, [...(calls.get(what) ?? []), run]);
     run();
-    context.recordEvent(end);
-    spans.push({ what, start, end });
   };
-  // The queue is filled behind a long copy, so that the device does not wait for the host between kernels.
-  const ballast = Tensor.empty([tiny ? 1024 : 2 ** 31], { dtype: "u8", device });
-  const launch = gpu.launch;
-  const { blas } = gpu;
+  const { launch, blas } = gpu;
   const gemm = blas?.gemm;
-  gpu.launch = (kernel, values) => watched(kernel, () => launch.call(gpu, kernel, values));
-  if (blas) blas.gemm = (p) => watched(`gemm ${p.m}×${p.k}×${p.n}`, () => gemm.call(blas, p));
-  for (let i = 0; i < 4; i++) ballast.copy().dispose();
-  spans.length = 0;
+  gpu.launch = (kernel, values) =>
+    note(kernel.startsWith("linear") ? `${kernel} ${values.n}×${values.k}` : kernel, () =>
+      launch.call(gpu, kernel, values),
+    );
+  if (blas) blas.gemm = (p) => note(`gemm ${p.m}×${p.k}×${p.n}`, () => gemm.call(blas, p));
   step();
   gpu.launch = launch;
   if (blas) blas.gemm = gemm;
-  await device.synchronize();
-  const total = new Map();
-  for (const { what, start, end } of spans) {
-    const { count, us } = total.get(what) ?? { count: 0, us: 0 };
-    total.set(what, { count: count + 1, us: us + 1000 * context.elapsed(start, end) });
-    context.destroyEvent(start);
-    context.destroyEvent(end);
-  }
-  ballast.dispose();
-  for (const [what, { count, us }] of [...total].sort(([, a], [, b]) => b.us - a.us)) {
-    report(`${name}: ${what}`, { count, us: +us.toFixed(1), each: +(us / count).toFixed(2) });
-  }
+  return calls;
 }
 
 let ceiling = 0;
@@ -284,7 +307,7 @@ for (const type of ["bf16", "Q8_0", "Q4_K"]) {
       if (only.includes(type)) {
         await attempt(`${type} decode`, async () => {
           const rate = await decodeRate(model, 1);
-          report(`${type} decode`, { "tokens/s": rate, share: rate / limit });
+          report(`${type} decode`, { ...rate, share: rate["tokens/s"] / limit });
           await profile(type, model, 1);
         });
       }
@@ -297,7 +320,7 @@ for (const type of ["bf16", "Q8_0", "Q4_K"]) {
       if (parts.includes("batch")) {
         await attempt("bf16 batch", async () => {
           const rate = await decodeRate(model, sizes.batch);
-          report("bf16 batch", { sequences: sizes.batch, "tokens/s": rate });
+          report("bf16 batch", { sequences: sizes.batch, ...rate });
           await profile("bf16 batch", model, sizes.batch);
         });
       }
@@ -308,4 +331,4 @@ for (const type of ["bf16", "Q8_0", "Q4_K"]) {
   slabs.clear();
   device.backend.trim();
 }
-console.log(`done after ${seconds()}`);
+console.log(`done after ${seconds()}, ${(compiling / 1000).toFixed(1)} s of it in first launches`);

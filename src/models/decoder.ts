@@ -61,6 +61,8 @@ class HostDecoder implements Decoder {
 
 /** Steps enqueued beyond the one whose tokens are waited for, so that the device never waits for the host. */
 const AHEAD = 3;
+/** Positions that a recording has room for beyond its first, where so many are asked for: recording takes a few steps' time. */
+const ROOM = 256;
 /** What the device says where no token could be chosen. */
 const NO_TOKEN = 0xffffffff;
 
@@ -130,7 +132,8 @@ class DeviceDecoder implements Decoder {
   #record(): void {
     const { model, cache } = this.#options;
     const extent = this.#filled + 1;
-    this.#valid = Math.min(cache.reserve(extent), model.recordedUntil(extent));
+    const room = cache.reserve(extent + Math.min(this.#left, ROOM));
+    this.#valid = Math.min(room, model.recordedUntil(extent));
     const graph = this.#graphs.capture(() =>
       scope(() => {
         this.#graphs.advance(this.#lengths, 1);

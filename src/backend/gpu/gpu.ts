@@ -185,7 +185,7 @@ export class Gpu {
     });
     this.#usage.add(pool.bytes);
     this.#graphs++;
-    return new GpuGraph(this.context, handle!, () => this.#endGraph(pool));
+    return new GpuGraph(this.context, handle!, () => this.#endGraph(handle!, pool));
   }
 
   #record(run: () => void): Handle {
@@ -205,7 +205,8 @@ export class Gpu {
     return this.context.endCapture();
   }
 
-  #endGraph(pool: Pool): void {
+  #endGraph(handle: Handle, pool: Pool): void {
+    this.context.destroyGraph(handle);
     this.#allocator.releasePool(pool);
     this.#usage.remove(pool.bytes);
     this.#graphs--;
@@ -293,27 +294,29 @@ export class Gpu {
   }
 }
 
+/** Ends graphs that nobody can dispose any more. */
+const abandoned = new FinalizationRegistry<() => void>((end) => end());
+
 class GpuGraph implements Graph {
   readonly #context: GpuContext;
-  readonly #end: () => void;
-  #handle: Handle | null;
+  readonly #handle: Handle;
+  #end: (() => void) | null;
 
   constructor(context: GpuContext, handle: Handle, end: () => void) {
     this.#context = context;
     this.#handle = handle;
     this.#end = end;
+    abandoned.register(this, end, this);
   }
 
   replay(): void {
-    if (this.#handle === null) fail("Disposed", "the graph was disposed and cannot be replayed");
+    if (!this.#end) fail("Disposed", "the graph was disposed and cannot be replayed");
     this.#context.launchGraph(this.#handle);
   }
 
   [Symbol.dispose](): void {
-    if (this.#handle === null) return;
-    const handle = this.#handle;
-    this.#handle = null;
-    this.#context.destroyGraph(handle);
-    this.#end();
+    abandoned.unregister(this);
+    this.#end?.();
+    this.#end = null;
   }
 }

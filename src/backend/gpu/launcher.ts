@@ -40,7 +40,11 @@ export class Launcher {
       write(args.view, args.offsets[i]!, kind === "T" ? (kernel.unit as DType) : kind, value);
     }
     const { grid, block, shared } = kernel.launch(values as Sizes);
-    this.#context.launch(fn, { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared }, args);
+    this.#context.launch(
+      fn,
+      { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared, overlaps: kernel.overlaps },
+      args,
+    );
   }
 
   #load(name: string): Loaded {

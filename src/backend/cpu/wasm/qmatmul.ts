@@ -8,19 +8,19 @@ import { productGrain } from "./gemm";
 import { arg, F32, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
-import { packActivations, packedBytes } from "./quant-activations";
+import { packActivations, packedBytes, packingOf } from "./quant-activations";
 import { decodeRun } from "./quant-decode";
-import { dotBlocks4, dotSupers, dotSupers4 } from "./quant-dot";
+import { dotRow, dotRows, SHORT, STRETCH } from "./quant-dot";
 import {
-  bytesOf, IQ4_NL, IQ4_XS, isSuper, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
+  blockBytes, bytesOf, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
 } from "./quant-types";
 import { block, BLOCK_FREE, columnsOf, KC, MR, packRows, ROW } from "./tile";
 
-/** From how many rows of x on decoding pays: dots of super-blocks serve four rows at once, others one. */
+/** From how many rows of x on decoding pays. */
 // @ts-ignore: decorator
 @inline
 function isMany(size: usize, m: usize): bool {
-  return m >= (size == 256 ? 16 : 6);
+  return m >= (size == 256 ? 10 : 16);
 }
 
 /** Rows of x that decoded weights meet at once. */
@@ -60,7 +60,7 @@ function paddedRows(m: usize): usize {
 
 /** Bytes of temporary memory. */
 export function qmatmulTmp(size: usize, m: usize, k: usize): usize {
-  return isMany(size, m) ? (paddedRows(m) * k) << 2 : m * packedBytes(size, k);
+  return isMany(size, m) ? (paddedRows(m) * k) << 2 : m * packedBytes(k);
 }
 
 /** out (m × n) = x (m × k, contiguous) · wᵀ (n × k). x and out: f32, f16 or bf16. */
@@ -71,7 +71,7 @@ export function qmatmul(
   if (m == 0 || n == 0) return;
   if (k == 0) return memory.fill(out, 0, (m * n) << shift);
   if (!isMany(size, m)) {
-    packActivations(size, dtype, m, k, x, tmp);
+    packActivations(packing(type), dtype, m, k, x, tmp);
     setArguments(type, size, bytes, dtype, m, n, k, tmp, w, out);
     return parallel(dotChunk, n, max<usize>(4, (CHUNK / (m * k)) & ~3));
   }
@@ -117,61 +117,53 @@ function dotChunk(lo: usize, hi: usize): void {
   }
 }
 
+function packing(type: i32): i32 {
+  switch (type) {
+    case Q4_0.ID: return packingOf<Q4_0>();
+    case Q4_1.ID: return packingOf<Q4_1>();
+    case Q5_0.ID: return packingOf<Q5_0>();
+    case Q5_1.ID: return packingOf<Q5_1>();
+    case Q8_0.ID: return packingOf<Q8_0>();
+    case Q8_1.ID: return packingOf<Q8_1>();
+    case Q2_K.ID: return packingOf<Q2_K>();
+    case Q3_K.ID: return packingOf<Q3_K>();
+    case Q4_K.ID: return packingOf<Q4_K>();
+    case Q5_K.ID: return packingOf<Q5_K>();
+    case Q6_K.ID: return packingOf<Q6_K>();
+    case Q8_K.ID: return packingOf<Q8_K>();
+    case IQ4_NL.ID: return packingOf<IQ4_NL>();
+    case IQ4_XS.ID: return packingOf<IQ4_XS>();
+    default: return packingOf<MXFP4>();
+  }
+}
+
+/** Columns lo … hi−1 of the result: short rows of w four at a time, long ones and what is left one by one. */
+function dots<T>(lo: usize, hi: usize): void {
+  const m = arg<usize>(M);
+  const k = arg<usize>(K);
+  const line = bytesOf(arg<usize>(SIZE), blockBytes<T>(), k);
+  const bytes = packedBytes(k);
+  let j = lo;
+  if (line <= SHORT && k <= STRETCH) {
+    for (; j + 4 <= hi; j += 4) {
+      for (let i: usize = 0; i < m; i++) put(dotRows<T>(arg<usize>(W) + j * line, line, arg<usize>(X) + i * bytes, k), 4, i, j);
+    }
+  }
+  for (; j < hi; j++) {
+    for (let i: usize = 0; i < m; i++) put(dotRow<T>(arg<usize>(W) + j * line, arg<usize>(X) + i * bytes, k), 1, i, j);
+  }
+}
+
+/** Stores `count` results of row i from column j on. */
 // @ts-ignore: decorator
 @inline
-function dots<T>(lo: usize, hi: usize): void {
-  if (isSuper<T>()) superDots<T>(lo, hi);
-  else blockDots<T>(lo, hi);
-}
-
-/** Columns lo … hi−1 of the result. */
-function blockDots<T>(lo: usize, hi: usize): void {
-  const m = arg<usize>(M);
-  const k = arg<usize>(K);
-  const line = bytesOf(32, arg<usize>(BYTES), k);
-  const bytes = packedBytes(32, k);
-  const w = arg<usize>(W);
-  const results = slot(RESULT);
-  for (let i: usize = 0; i < m; i++) {
-    const x = arg<usize>(X) + i * bytes;
-    for (let j = lo; j < hi; j += 4) {
-      // Past the last column it is computed again, and not stored.
-      const last = hi - 1;
-      dotBlocks4<T>(w + j * line, w + min(j + 1, last) * line, w + min(j + 2, last) * line, w + min(j + 3, last) * line, x, k, results);
-      put(results, min<usize>(4, hi - j), i, j, 1);
-    }
-  }
-}
-
-function superDots<T>(lo: usize, hi: usize): void {
-  const m = arg<usize>(M);
-  const k = arg<usize>(K);
-  const line = bytesOf(256, arg<usize>(BYTES), k);
-  const bytes = packedBytes(256, k);
-  const results = slot(RESULT);
-  for (let i: usize = 0; i < m; ) {
-    const x = arg<usize>(X) + i * bytes;
-    // Two rows are taken one by one; of three the last is taken twice.
-    const count: usize = m - i >= 3 ? min<usize>(m - i, 4) : 1;
-    let w = arg<usize>(W) + lo * line;
-    for (let j = lo; j < hi; j++, w += line) {
-      if (count == 1) store<f32>(results, dotSupers<T>(w, x, k));
-      else dotSupers4<T>(w, x, x + bytes, x + 2 * bytes, x + (count - 1) * bytes, k, results);
-      put(results, count, i, j, arg<usize>(N));
-    }
-    i += count;
-  }
-}
-
-/** Stores results from row i and column j on, `step` elements apart. */
-function put(results: usize, count: usize, i: usize, j: usize, step: usize): void {
+function put(results: v128, count: usize, i: usize, j: usize): void {
   const dtype = arg<i32>(DTYPE);
-  const shift = shiftOf(dtype);
-  let to = arg<usize>(OUT) + ((i * arg<usize>(N) + j) << shift);
-  for (let r: usize = 0; r < count; r++, results += 4, to += step << shift) {
-    if (native(dtype)) store<f32>(to, load<f32>(results));
-    else narrow(dtype, results, to, 1);
-  }
+  const to = arg<usize>(OUT) + ((i * arg<usize>(N) + j) << shiftOf(dtype));
+  if (count == 4 && native(dtype)) return v128.store(to, results);
+  v128.store(slot(RESULT), results);
+  if (native(dtype)) memory.copy(to, slot(RESULT), count << 2);
+  else narrow(dtype, slot(RESULT), to, count);
 }
 
 /** Slices lo … hi−1 of k: all rows of x as panels of the tile. */

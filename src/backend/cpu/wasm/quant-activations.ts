@@ -1,23 +1,24 @@
 /**
- * Activations as integers for products with quantized weights. Dots multiply 16-bit lanes in any case, so activations
- * keep eleven bits: |q| ≤ 1023 is the most for which no sum over a super-block can leave 32 bits.
+ * Activations as 16-bit integers for products with quantized weights: with a scale for each 32 of them they are within
+ * 1/65534 of the largest, and the products of a group sum up exactly in 32 bits.
  *
- * A packed row: k quants as i16, of each sixteen first the even ones and then the odd ones (as 16-bit operations split
- * bytes); then for each block of the weights' size its scale as f32; then sums of the quants, which the weights' offsets
- * and minima are multiplied with: per block of 32 those of the four lanes of a dot, in super-blocks one per group.
+ * A packed row: k quants as i16; then for each group of weights that share a scale (16 or 32) the scale as f32; then for
+ * each group what the weights' minima or offset are multiplied with. Weights that are stored as bytes meet quants in
+ * order; all others are taken apart by 16-bit operations, and meet of each sixteen first the even ones, then the odd.
  */
 import { native, SCRATCH_FREE, widen } from "./block";
 import { arg, setArg, shiftOf } from "./memory";
 import { parallel, scratch } from "./pool";
+import { groupSize, hasMin, isBytes, offsetShift } from "./quant-types";
 
-const LARGEST: f32 = 1023;
+const LARGEST: f32 = 32767;
 /** Below, the reciprocal of the scale would overflow; such blocks are zero. */
-const SMALLEST: f32 = 1.2e-35;
-/** Activations handled at a time; a multiple of every block. */
+const SMALLEST: f32 = 1.2e-34;
+/** Activations handled at a time: a multiple of every group. */
 const STEP: usize = 256;
 const CHUNK: usize = 16384;
 
-/** Where the scales, and the sums, of a packed row begin. `size` is that of the weights' blocks: 32 or 256. */
+/** Where the scales, and the sums, of a packed row begin. */
 // @ts-ignore: decorator
 @inline
 export function scalesAt(k: usize): usize {
@@ -25,23 +26,33 @@ export function scalesAt(k: usize): usize {
 }
 // @ts-ignore: decorator
 @inline
-export function sumsAt(size: usize, k: usize): usize {
-  return (k << 1) + ((k / size) << 2);
-}
-/** Bytes of sums per block. */
-export const BLOCK_SUMS: usize = 16;
-export const SUPER_SUMS: usize = 32;
-
-/** Bytes of a packed row. */
-export function packedBytes(size: usize, k: usize): usize {
-  return (sumsAt(size, k) + (k / size) * (size == 256 ? SUPER_SUMS : BLOCK_SUMS) + 63) & ~63;
+export function sumsAt(k: usize): usize {
+  return (k << 1) + (k >> 2);
 }
 
-// Arguments: 0 size, 1 dtype, 2 k, 3 x, 4 out
+/** Bytes of a packed row: with the most scales and sums that a type needs. */
+export function packedBytes(k: usize): usize {
+  return (sumsAt(k) + k + 63) & ~63;
+}
+
+/** What `packActivations` has to know of a type, as one number: what goes behind the scales, the group, the order. */
+// @ts-ignore: decorator
+@inline
+export function packingOf<T>(): i32 {
+  const sums = isBytes<T>() ? NOTHING : hasMin<T>() ? FLOATS : offsetShift<T>();
+  return sums | (groupSize<T>() == 16 ? SMALL : 0) | (isBytes<T>() ? ORDERED : 0);
+}
+/** No sums; sums in floats; otherwise the sums of the four lanes of a dot, times the offset, of which this is log2. */
+const NOTHING: i32 = 14;
+const FLOATS: i32 = 15;
+const SMALL: i32 = 16;
+const ORDERED: i32 = 32;
+
+// Arguments: 0 packing, 1 dtype, 2 k, 3 x, 4 out
 
 /** Packs m contiguous rows of f32, f16 or bf16. */
-export function packActivations(size: usize, dtype: i32, m: usize, k: usize, x: usize, out: usize): void {
-  setArg<usize>(0, size);
+export function packActivations(packing: i32, dtype: i32, m: usize, k: usize, x: usize, out: usize): void {
+  setArg<i32>(0, packing);
   setArg<i32>(1, dtype);
   setArg<usize>(2, k);
   setArg<usize>(3, x);
@@ -50,11 +61,11 @@ export function packActivations(size: usize, dtype: i32, m: usize, k: usize, x: 
 }
 
 function packChunk(lo: usize, hi: usize): void {
-  const size = arg<usize>(0);
+  const packing = arg<i32>(0);
   const dtype = arg<i32>(1);
   const k = arg<usize>(2);
   const steps = (k - 1) / STEP + 1;
-  const bytes = packedBytes(size, k);
+  const bytes = packedBytes(k);
   const wide = scratch + SCRATCH_FREE;
   for (let i = lo; i < hi; i++) {
     const first = (i % steps) * STEP;
@@ -65,67 +76,57 @@ function packChunk(lo: usize, hi: usize): void {
       widen(dtype, x, wide, n);
       x = wide;
     }
-    if (size == 256) packSuper(k, first, x, row);
-    else for (let p: usize = 0; p < n; p += 32) packBlock(k, first + p, x + (p << 2), row);
+    for (let p: usize = 0; p < n; p += 32) packBlock(packing, k, first + p, x + (p << 2), row);
   }
 }
 
-/** The largest magnitude; NaN if there is one. */
-function largest(x: usize, n: usize): f32 {
+/** The largest magnitude of 32; NaN if there is one. */
+function largest(x: usize): f32 {
   let m = f32x4.splat(0);
-  for (const end = x + (n << 2); x < end; x += 16) m = f32x4.max(m, f32x4.abs(v128.load(x)));
+  for (const end = x + 128; x < end; x += 16) m = f32x4.max(m, f32x4.abs(v128.load(x)));
   m = f32x4.max(m, v128.shuffle<u64>(m, m, 1, 0));
   return max(f32x4.extract_lane(m, 0), f32x4.extract_lane(m, 1));
 }
 
-/** Quants of sixteen activations; returns the sums of their pairs. */
-// @ts-ignore: decorator
-@inline
-function pack16(x: usize, inverse: v128, to: usize): v128 {
-  const a = i16x8.narrow_i32x4_s(quant4(x, inverse), quant4(x + 16, inverse));
-  const b = i16x8.narrow_i32x4_s(quant4(x + 32, inverse), quant4(x + 48, inverse));
-  const even = v128.shuffle<u16>(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
-  const odd = v128.shuffle<u16>(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
-  v128.store(to, even);
-  v128.store(to, odd, 16);
-  const one = i16x8.splat(1);
-  return i32x4.add(i32x4.dot_i16x8_s(even, one), i32x4.dot_i16x8_s(odd, one));
-}
 // @ts-ignore: decorator
 @inline
 function quant4(x: usize, inverse: v128): v128 {
   return i32x4.trunc_sat_f32x4_s(f32x4.nearest(f32x4.mul(v128.load(x), inverse)));
 }
 
-/** The scale of a block. NaN and infinity stay: with quants of 0 they make every product NaN. */
+/** Quants of sixteen activations; returns the sums of their pairs. */
 // @ts-ignore: decorator
 @inline
-function scaleOf(amax: f32): f32 {
-  return amax < SMALLEST ? 0 : amax / LARGEST;
-}
-// @ts-ignore: decorator
-@inline
-function inverseOf(amax: f32): v128 {
-  return f32x4.splat(amax < SMALLEST || !(amax < Infinity) ? 0 : LARGEST / amax);
+function pack16(x: usize, inverse: v128, ordered: bool, to: usize): v128 {
+  const a = i16x8.narrow_i32x4_s(quant4(x, inverse), quant4(x + 16, inverse));
+  const b = i16x8.narrow_i32x4_s(quant4(x + 32, inverse), quant4(x + 48, inverse));
+  v128.store(to, ordered ? a : v128.shuffle<u16>(a, b, 0, 2, 4, 6, 8, 10, 12, 14));
+  v128.store(to, ordered ? b : v128.shuffle<u16>(a, b, 1, 3, 5, 7, 9, 11, 13, 15), 16);
+  const one = i16x8.splat(1);
+  return i32x4.add(i32x4.dot_i16x8_s(a, one), i32x4.dot_i16x8_s(b, one));
 }
 
-function packBlock(k: usize, at: usize, x: usize, row: usize): void {
-  const amax = largest(x, 32);
-  const inverse = inverseOf(amax);
+/** NaN and infinity become the scale of their block: with quants of 0 they make every product NaN. */
+function packBlock(packing: i32, k: usize, at: usize, x: usize, row: usize): void {
+  const amax = largest(x);
+  const inverse = f32x4.splat(amax < SMALLEST || !(amax < Infinity) ? 0 : LARGEST / amax);
+  const scale: f32 = amax < SMALLEST ? 0 : amax / LARGEST;
   const to = row + (at << 1);
-  const sums = i32x4.add(pack16(x, inverse, to), pack16(x + 64, inverse, to + 32));
-  store<f32>(row + scalesAt(k) + (at >> 5 << 2), scaleOf(amax));
-  v128.store(row + sumsAt(32, k) + (at >> 5) * BLOCK_SUMS, sums);
+  const ordered = (packing & ORDERED) != 0;
+  const low = pack16(x, inverse, ordered, to);
+  const high = pack16(x + 64, inverse, ordered, to + 32);
+  if (packing & SMALL) {
+    putGroup(packing, k, at >> 4, scale, low, row);
+    putGroup(packing, k, (at >> 4) + 1, scale, high, row);
+  } else putGroup(packing, k, at >> 5, scale, i32x4.add(low, high), row);
 }
 
-function packSuper(k: usize, at: usize, x: usize, row: usize): void {
-  const amax = largest(x, 256);
-  const inverse = inverseOf(amax);
-  store<f32>(row + scalesAt(k) + (at >> 8 << 2), scaleOf(amax));
-  const sums = row + sumsAt(256, k) + (at >> 8) * SUPER_SUMS;
-  for (let group: usize = 0; group < 16; group++) {
-    let s = pack16(x + (group << 6), inverse, row + (at << 1) + (group << 5));
-    s = i32x4.add(s, v128.shuffle<u64>(s, s, 1, 0));
-    store<i16>(sums + (group << 1), <i16>(i32x4.extract_lane(s, 0) + i32x4.extract_lane(s, 1)));
-  }
+/** The scale and the sums of a group. */
+function putGroup(packing: i32, k: usize, group: usize, scale: f32, lanes: v128, row: usize): void {
+  store<f32>(row + scalesAt(k) + (group << 2), scale);
+  const sums = packing & 15;
+  if (sums == FLOATS) {
+    const s = i32x4.add(lanes, v128.shuffle<u64>(lanes, lanes, 1, 0));
+    store<f32>(row + sumsAt(k) + (group << 2), <f32>(i32x4.extract_lane(s, 0) + i32x4.extract_lane(s, 1)) * scale);
+  } else if (sums != NOTHING) v128.store(row + sumsAt(k) + (group << 4), i32x4.shl(lanes, sums));
 }

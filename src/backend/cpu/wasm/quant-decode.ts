@@ -2,7 +2,7 @@
 import { narrow, native, SCRATCH_FREE } from "./block";
 import { arg, badIndex, setArg, shiftOf, U32, U8 } from "./memory";
 import { parallel, scratch } from "./pool";
-import { decode, GROUP_BYTES } from "./quant-blocks";
+import { decode, FACTOR_BYTES } from "./quant-blocks";
 import {
   blockBytes, bytesOf, IQ4_NL, IQ4_XS, isSuper, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K,
 } from "./quant-types";
@@ -12,15 +12,15 @@ const STEP: usize = 256;
 const CHUNK: usize = 32768;
 
 function decodeBlocks<T>(w: usize, n: usize, to: usize): void {
-  const groups = scratch + SCRATCH_FREE;
+  const factors = scratch + SCRATCH_FREE;
   const bytes: usize = isSuper<T>() ? 1024 : 128;
   for (const end = to + (n << 2); to < end; to += bytes) {
-    decode<T>(w, groups, to);
+    decode<T>(w, factors, to);
     w += blockBytes<T>();
   }
 }
 
-/** n weights, whole blocks, from the block at `w` on, as f32. Uses GROUP_BYTES of scratch memory at SCRATCH_FREE. */
+/** n weights, whole blocks, from the block at `w` on, as f32. Uses FACTOR_BYTES of scratch memory at SCRATCH_FREE. */
 export function decodeRun(type: i32, w: usize, n: usize, to: usize): void {
   switch (type) {
     case Q4_0.ID: return decodeBlocks<Q4_0>(w, n, to);
@@ -43,7 +43,7 @@ export function decodeRun(type: i32, w: usize, n: usize, to: usize): void {
 
 /** n weights from the block at `w` on, in any float dtype. */
 function decodeTo(dtype: i32, type: i32, size: usize, bytes: usize, w: usize, n: usize, out: usize): void {
-  const wide = scratch + SCRATCH_FREE + GROUP_BYTES;
+  const wide = scratch + SCRATCH_FREE + FACTOR_BYTES;
   const shift = shiftOf(dtype);
   for (let i: usize = 0; i < n; i += STEP) {
     const count = min(STEP, n - i);

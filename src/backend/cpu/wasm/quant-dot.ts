@@ -1,207 +1,307 @@
 /**
- * Dots of rows of quantized weights, where they lie, with packed rows of activations: four of one with one of the other,
- * so that what is loaded or decoded serves four times. Sums of products are exact integers within a block; blocks are
- * added in f32.
+ * Dots of four rows of quantized weights, where they lie, with a packed row of activations. Sums of products are exact
+ * integers within a group of weights that share a scale; groups are added in f32, times factors computed ahead.
  */
 import { SCRATCH_FREE } from "./block";
 import { madd } from "./math";
 import { scratch } from "./pool";
-import { BLOCK_SUMS, scalesAt, SUPER_SUMS, sumsAt } from "./quant-activations";
-import { groupScales, minima4, MINIMA, minimum, quants, scale, scales4 } from "./quant-blocks";
-import { blockBytes, hasMin, offsetShift } from "./quant-types";
+import { scalesAt, sumsAt } from "./quant-activations";
+import { highMask, lowMask, quants } from "./quant-blocks";
+import { constant, HALF_BITS, HALF_EXPONENT, HALF_SCALE, INFINITIES, WORD_BYTE, WORD_NIBBLE } from "./quant-constants";
+import { rowFactors, superFactor } from "./quant-factors";
+import { blockBytes, groupSize, hasMin, is, isBytes, isSuper, Q4_0, Q4_1, Q4_K } from "./quant-types";
+
+/** The most weights of a row whose factors are computed ahead. */
+export const STRETCH: usize = 4096;
+/** Bytes of a row's factors in scratch memory. Behind those of four rows are their sums. */
+const FACTORS: usize = STRETCH / 16 * 4;
+const SUMS: usize = 4 * FACTORS;
+/** Four rows at once share loads of activations, if all that is read stays in the first cache: bytes of such rows. */
+export const SHORT: usize = 2560;
 
 // @ts-ignore: decorator
 @inline
-function even(q: v128): v128 {
-  return v128.and(q, i16x8.splat(255));
-}
-// @ts-ignore: decorator
-@inline
-function odd(q: v128): v128 {
-  return i16x8.shr_u(q, 8);
-}
-// @ts-ignore: decorator
-@inline
-function addDot(sum: v128, q: v128, x: usize): v128 {
-  return i32x4.add(sum, i32x4.dot_i16x8_s(q, v128.load(x)));
+function dot(a: v128, b: v128): v128 {
+  return i32x4.dot_i16x8_s(a, b);
 }
 
+/** Whether nibbles are taken from words at once, without making them bytes. */
 // @ts-ignore: decorator
 @inline
-function total(x: v128): f32 {
-  return f32x4.extract_lane(x, 0) + f32x4.extract_lane(x, 1) + (f32x4.extract_lane(x, 2) + f32x4.extract_lane(x, 3));
+function isNibbles<T>(): bool {
+  return is<T, Q4_0>() || is<T, Q4_1>() || is<T, Q4_K>();
 }
 
+/** What takes the lower part of words. */
 // @ts-ignore: decorator
 @inline
-function store4(to: usize, s0: v128, s1: v128, s2: v128, s3: v128): void {
-  store<f32>(to, total(s0));
-  store<f32>(to, total(s1), 4);
-  store<f32>(to, total(s2), 8);
-  store<f32>(to, total(s3), 12);
+function maskOf<T>(): usize {
+  return isNibbles<T>() ? WORD_NIBBLE : WORD_BYTE;
 }
 
-// ---- blocks of 32: four rows of weights share one row of activations ----
-
-/**
- * Adds a block: a … d are the activations, `sums` those of their lanes times the offset (or as floats, for minima), and
- * `scale` and `min` the weights' own times that of the activations.
- */
+/** Sixteen unsigned bytes with activations a (even) and b (odd). */
 // @ts-ignore: decorator
 @inline
-function addBlock<T>(w: usize, a: v128, b: v128, c: v128, d: v128, sums: v128, scale: v128, min: v128, sum: v128): v128 {
-  const low = quants<T>(w, 0, 0);
-  const high = quants<T>(w, 0, 1);
-  const s = i32x4.add(i32x4.dot_i16x8_s(even(low), a), i32x4.dot_i16x8_s(odd(low), b));
-  const t = i32x4.add(i32x4.dot_i16x8_s(even(high), c), i32x4.dot_i16x8_s(odd(high), d));
-  if (hasMin<T>()) return madd(f32x4.convert_i32x4_s(i32x4.add(s, t)), scale, madd(sums, min, sum));
-  return madd(f32x4.convert_i32x4_s(i32x4.add(i32x4.sub(s, sums), t)), scale, sum);
+function dotBytes(q: v128, a: v128, b: v128, mask: v128): v128 {
+  return i32x4.add(dot(v128.and(q, mask), a), dot(i16x8.shr_u(q, 8), b));
 }
 
-/** Four rows of weights with one packed row of activations; the results go to `to` as four f32. */
-export function dotBlocks4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: usize, to: usize): void {
-  let s0 = f32x4.splat(0);
-  let s1 = s0;
-  let s2 = s0;
-  let s3 = s0;
-  let scales = x + scalesAt(k);
-  let sums = x + sumsAt(32, k);
+/** One nibble of each of eight words. */
+// @ts-ignore: decorator
+@inline
+function nibbles(v: v128, shift: i32, mask: v128): v128 {
+  const moved = shift ? i16x8.shr_u(v, shift) : v;
+  return shift == 12 ? moved : v128.and(moved, mask);
+}
+
+/** 32 weights, the `index`-th such group of half a super-block or the only one of a block, with activations a … d. */
+// @ts-ignore: decorator
+@inline
+function dot32<T>(w: usize, half: i32, index: i32, a: v128, b: v128, c: v128, d: v128, mask: v128, low: v128, high: v128): v128 {
+  if (isBytes<T>()) {
+    const at = w + (isSuper<T>() ? 4 + (<usize>half << 7) + (<usize>index << 5) : blockBytes<T>() - 32);
+    const first = i32x4.add(dot(v128.load_ext<i8>(at), a), dot(v128.load_ext<i8>(at, 8), b));
+    return i32x4.add(i32x4.add(first, dot(v128.load_ext<i8>(at, 16), c)), dot(v128.load_ext<i8>(at, 24), d));
+  }
+  if (isNibbles<T>()) {
+    // In super-blocks two groups share 32 bytes; in blocks both halves share 16.
+    const at = isSuper<T>() ? w + 16 + (half << 6) + (<usize>(index >> 1) << 5) : w + blockBytes<T>() - 16;
+    const shift = isSuper<T>() ? (index & 1) << 2 : 0;
+    const u = v128.load(at);
+    const v = isSuper<T>() ? v128.load(at, 16) : i16x8.shr_u(u, 4);
+    const first = i32x4.add(dot(nibbles(u, shift, mask), a), dot(nibbles(u, shift + 8, mask), b));
+    return i32x4.add(i32x4.add(first, dot(nibbles(v, shift, mask), c)), dot(isSuper<T>() ? nibbles(v, shift + 8, mask) : i16x8.shr_u(u, 12), d));
+  }
+  return i32x4.add(dotBytes(quants<T>(w, half, 2 * index, low, high), a, b, mask), dotBytes(quants<T>(w, half, 2 * index + 1, low, high), c, d, mask));
+}
+
+/** A group's integers to the floats; `lanes` are the activations' sums times the offset, `factor` is its address. */
+// @ts-ignore: decorator
+@inline
+function addGroup<T>(products: v128, lanes: v128, factor: usize, sum: v128): v128 {
+  const s = hasMin<T>() || isBytes<T>() ? products : i32x4.sub(products, lanes);
+  return madd(f32x4.convert_i32x4_s(s), v128.load_splat<f32>(factor), sum);
+}
+
+/** The lanes of a group, for types that have an offset. */
+// @ts-ignore: decorator
+@inline
+function lanesAt<T>(sums: usize): v128 {
+  return hasMin<T>() || isBytes<T>() ? i32x4.splat(0) : v128.load(sums);
+}
+
+/** Bytes of activations' sums per group. */
+// @ts-ignore: decorator
+@inline
+function sumBytes<T>(): usize {
+  return isBytes<T>() ? 0 : hasMin<T>() ? 4 : 16;
+}
+
+/** Brings a row of super-blocks into the cache in order: their scales, which are read ahead, are far apart. */
+// @ts-ignore: decorator
+@inline
+function touch<T>(w: usize, k: usize): void {
+  if (isSuper<T>()) for (const end = w + (k >> 8) * blockBytes<T>(); w < end; w += 64) load<u8>(w);
+}
+
+// ---- four short rows at once ----
+
+/** Four rows of weights, one after the other, with a packed row of activations. */
+// @ts-ignore: decorator
+@inline
+export function dotRows<T>(w: usize, line: usize, x: usize, k: usize): v128 {
+  return isSuper<T>() ? dotSupers4<T>(w, w + line, w + 2 * line, w + 3 * line, x, k) : dotBlocks4<T>(w, w + line, w + 2 * line, w + 3 * line, x, k);
+}
+
+/** The factors of four short rows; what their minima add is stored at SUMS. */
+// @ts-ignore: decorator
+@inline
+function planRows<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: usize, plan: usize): void {
+  const scales = x + scalesAt(k);
+  const sums = x + sumsAt(k);
+  v128.store(plan, rowFactors<T>(w0, k, scales, sums, plan), SUMS);
+  touch<T>(w0, k);
+  v128.store(plan, rowFactors<T>(w1, k, scales, sums, plan + FACTORS), SUMS + 16);
+  touch<T>(w1, k);
+  v128.store(plan, rowFactors<T>(w2, k, scales, sums, plan + 2 * FACTORS), SUMS + 32);
+  touch<T>(w2, k);
+  v128.store(plan, rowFactors<T>(w3, k, scales, sums, plan + 3 * FACTORS), SUMS + 48);
+  touch<T>(w3, k);
+}
+
+function dotBlocks4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: usize): v128 {
+  const plan = scratch + SCRATCH_FREE;
+  const mask = constant(maskOf<T>());
+  const low = lowMask<T>();
+  const high = highMask<T>();
+  planRows<T>(w0, w1, w2, w3, x, k, plan);
+  let s0 = v128.load(plan, SUMS);
+  let s1 = v128.load(plan, SUMS + 16);
+  let s2 = v128.load(plan, SUMS + 32);
+  let s3 = v128.load(plan, SUMS + 48);
+  let sums = x + sumsAt(k);
+  let f = plan;
   for (const end = x + (k << 1); x < end; x += 64) {
     const a = v128.load(x);
     const b = v128.load(x, 16);
     const c = v128.load(x, 32);
     const d = v128.load(x, 48);
-    const own = v128.load_splat<f32>(scales);
-    const s = f32x4.mul(scales4<T>(w0, w1, w2, w3), own);
-    const m = hasMin<T>() ? f32x4.mul(minima4<T>(w0, w1, w2, w3), own) : s;
-    const lanes = v128.load(sums);
-    const by = hasMin<T>() ? f32x4.convert_i32x4_s(lanes) : i32x4.shl(lanes, offsetShift<T>());
-    s0 = addBlock<T>(w0, a, b, c, d, by, v128.shuffle<u32>(s, s, 0, 0, 0, 0), v128.shuffle<u32>(m, m, 0, 0, 0, 0), s0);
-    s1 = addBlock<T>(w1, a, b, c, d, by, v128.shuffle<u32>(s, s, 1, 1, 1, 1), v128.shuffle<u32>(m, m, 1, 1, 1, 1), s1);
-    s2 = addBlock<T>(w2, a, b, c, d, by, v128.shuffle<u32>(s, s, 2, 2, 2, 2), v128.shuffle<u32>(m, m, 2, 2, 2, 2), s2);
-    s3 = addBlock<T>(w3, a, b, c, d, by, v128.shuffle<u32>(s, s, 3, 3, 3, 3), v128.shuffle<u32>(m, m, 3, 3, 3, 3), s3);
+    const lanes = lanesAt<T>(sums);
+    s0 = addGroup<T>(dot32<T>(w0, 0, 0, a, b, c, d, mask, low, high), lanes, f, s0);
+    s1 = addGroup<T>(dot32<T>(w1, 0, 0, a, b, c, d, mask, low, high), lanes, f + FACTORS, s1);
+    s2 = addGroup<T>(dot32<T>(w2, 0, 0, a, b, c, d, mask, low, high), lanes, f + 2 * FACTORS, s2);
+    s3 = addGroup<T>(dot32<T>(w3, 0, 0, a, b, c, d, mask, low, high), lanes, f + 3 * FACTORS, s3);
     w0 += blockBytes<T>();
     w1 += blockBytes<T>();
     w2 += blockBytes<T>();
     w3 += blockBytes<T>();
-    scales += 4;
-    sums += BLOCK_SUMS;
+    f += 4;
+    sums += sumBytes<T>();
   }
-  store4(to, s0, s1, s2, s3);
+  return totals(s0, s1, s2, s3);
 }
 
-// ---- super-blocks: the groups' integer scales are multiplied into the quants, which still fit 16 bits ----
+function dotSupers4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: usize): v128 {
+  const plan = scratch + SCRATCH_FREE;
+  const mask = constant(maskOf<T>());
+  const low = lowMask<T>();
+  const high = highMask<T>();
+  planRows<T>(w0, w1, w2, w3, x, k, plan);
+  let sums = x + sumsAt(k);
+  let f = plan;
+  const to = plan + SUMS;
+  for (const end = x + (k << 1); x < end; x += 512) {
+    add32<T>(w0, w1, w2, w3, 0, 0, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 0, 1, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 0, 2, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 0, 3, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 1, 0, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 1, 1, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 1, 2, x, sums, f, to, mask, low, high);
+    add32<T>(w0, w1, w2, w3, 1, 3, x, sums, f, to, mask, low, high);
+    w0 += blockBytes<T>();
+    w1 += blockBytes<T>();
+    w2 += blockBytes<T>();
+    w3 += blockBytes<T>();
+    f += <usize>1024 / groupSize<T>();
+    sums += 256 / groupSize<T>() * sumBytes<T>();
+  }
+  return totals(v128.load(to), v128.load(to, 16), v128.load(to, 32), v128.load(to, 48));
+}
+
+/** 32 weights of four rows; x, sums and factors are those of the super-block. */
+// @ts-ignore: decorator
+@inline
+function add32<T>(w0: usize, w1: usize, w2: usize, w3: usize, half: i32, index: i32, x: usize, sums: usize, factors: usize, to: usize, mask: v128, low: v128, high: v128): void {
+  const group = <usize>((half << 2) + index) << (groupSize<T>() == 16 ? 1 : 0);
+  const at = x + (half << 8) + (<usize>index << 6);
+  const f = factors + (group << 2);
+  const a = v128.load(at);
+  const b = v128.load(at, 16);
+  const c = v128.load(at, 32);
+  const d = v128.load(at, 48);
+  const lanes = lanesAt<T>(sums + (group << 4));
+  const next = groupSize<T>() == 16 ? lanesAt<T>(sums + (group << 4) + 16) : lanes;
+  addRow<T>(w0, half, index, a, b, c, d, lanes, next, f, to, mask, low, high);
+  addRow<T>(w1, half, index, a, b, c, d, lanes, next, f + FACTORS, to + 16, mask, low, high);
+  addRow<T>(w2, half, index, a, b, c, d, lanes, next, f + 2 * FACTORS, to + 32, mask, low, high);
+  addRow<T>(w3, half, index, a, b, c, d, lanes, next, f + 3 * FACTORS, to + 48, mask, low, high);
+}
+
+/** 32 weights of one row. Its sum is in memory: the store ends the expression, which would become too large for the registers. */
+// @ts-ignore: decorator
+@inline
+function addRow<T>(w: usize, half: i32, index: i32, a: v128, b: v128, c: v128, d: v128, lanes: v128, next: v128, factor: usize, to: usize, mask: v128, low: v128, high: v128): void {
+  v128.store(to, addTo<T>(v128.load(to), w, half, index, a, b, c, d, lanes, next, factor, mask, low, high));
+}
 
 // @ts-ignore: decorator
 @inline
-function addGroup<T>(w: usize, half: i32, part: i32, groups: usize, x: usize, sum: v128): v128 {
-  const q = quants<T>(w, half, part);
-  const s = v128.load_splat<i16>(groups + (half << 4) + (<usize>part << 1));
-  const at = x + (half << 8) + (<usize>part << 5);
-  sum = i32x4.add(sum, i32x4.dot_i16x8_s(i16x8.mul(even(q), s), v128.load(at)));
-  return i32x4.add(sum, i32x4.dot_i16x8_s(i16x8.mul(odd(q), s), v128.load(at, 16)));
+function addTo<T>(sum: v128, w: usize, half: i32, index: i32, a: v128, b: v128, c: v128, d: v128, lanes: v128, next: v128, factor: usize, mask: v128, low: v128, high: v128): v128 {
+  if (groupSize<T>() == 32) return addGroup<T>(dot32<T>(w, half, index, a, b, c, d, mask, low, high), lanes, factor, sum);
+  sum = addGroup<T>(dotBytes(quants<T>(w, half, 2 * index, low, high), a, b, mask), lanes, factor, sum);
+  return addGroup<T>(dotBytes(quants<T>(w, half, 2 * index + 1, low, high), c, d, mask), next, factor + 4, sum);
 }
 
-/** Minima or offsets times the sums of the activations' groups. */
+// ---- one long row ----
+
+/** One row with a packed row of activations; the result is in every lane. */
 // @ts-ignore: decorator
 @inline
-function groupSums(groups: usize, sums: usize): v128 {
-  const low = i32x4.dot_i16x8_s(v128.load(groups, MINIMA), v128.load(sums));
-  return addDot(low, v128.load(groups, MINIMA + 16), sums + 16);
+export function dotRow<T>(w: usize, x: usize, k: usize): v128 {
+  const sum = isSuper<T>() ? dotSupers<T>(w, x, k) : dotBlocks<T>(w, x, k);
+  return totals(sum, sum, sum, sum);
 }
 
-/** A super-block's sums in floats, times the scales. */
-// @ts-ignore: decorator
-@inline
-function addSuper<T>(products: v128, sums: v128, d: v128, m: v128, scales: usize, sum: v128): v128 {
-  let s: v128;
-  if (hasMin<T>()) {
-    s = f32x4.sub(f32x4.mul(f32x4.convert_i32x4_s(products), d), f32x4.mul(f32x4.convert_i32x4_s(sums), m));
-  } else s = f32x4.mul(f32x4.convert_i32x4_s(i32x4.add(products, sums)), d);
-  return madd(s, v128.load_splat<f32>(scales), sum);
+function dotBlocks<T>(w: usize, x: usize, k: usize): v128 {
+  const factors = scratch + SCRATCH_FREE;
+  const mask = constant(maskOf<T>());
+  const low = lowMask<T>();
+  const high = highMask<T>();
+  let scales = x + scalesAt(k);
+  let sums = x + sumsAt(k);
+  let sum = f32x4.splat(0);
+  for (const last = x + (k << 1); x < last; ) {
+    const n = min(STRETCH, (last - x) >> 1);
+    sum = f32x4.add(sum, rowFactors<T>(w, n, scales, sums, factors));
+    let f = factors;
+    for (const end = x + (n << 1); x < end; x += 64) {
+      sum = add1<T>(sum, w, 0, 0, x, sums, f, mask, low, high);
+      w += blockBytes<T>();
+      f += 4;
+      sums += sumBytes<T>();
+    }
+    scales += f - factors;
+  }
+  return sum;
 }
 
-/** One row of weights with one packed row of activations. */
-export function dotSupers<T>(w: usize, x: usize, k: usize): f32 {
-  const groups = scratch + SCRATCH_FREE;
-  let d = x + scalesAt(k);
-  let c = x + sumsAt(256, k);
+function dotSupers<T>(w: usize, x: usize, k: usize): v128 {
+  const factors = scratch + SCRATCH_FREE;
+  const mask = constant(maskOf<T>());
+  const low = lowMask<T>();
+  const high = highMask<T>();
+  const bits = constant(HALF_BITS);
+  const factor = constant(HALF_SCALE);
+  const exponent = constant(HALF_EXPONENT);
+  const infinities = constant(INFINITIES);
+  const groups = <usize>256 / groupSize<T>();
+  let scales = x + scalesAt(k);
+  let sums = x + sumsAt(k);
   let sum = f32x4.splat(0);
   for (const end = x + (k << 1); x < end; x += 512) {
-    groupScales<T>(w, groups);
-    let s = i32x4.splat(0);
-    for (let half = 0; half < 2; half++) {
-      s = addGroup<T>(w, half, 0, groups, x, s);
-      s = addGroup<T>(w, half, 1, groups, x, s);
-      s = addGroup<T>(w, half, 2, groups, x, s);
-      s = addGroup<T>(w, half, 3, groups, x, s);
-      s = addGroup<T>(w, half, 4, groups, x, s);
-      s = addGroup<T>(w, half, 5, groups, x, s);
-      s = addGroup<T>(w, half, 6, groups, x, s);
-      s = addGroup<T>(w, half, 7, groups, x, s);
-    }
-    const weight = scale<T>(w);
-    sum = addSuper<T>(s, groupSums(groups, c), weight, hasMin<T>() ? minimum<T>(w) : weight, d, sum);
+    sum = superFactor<T>(w, scales, sums, factors, bits, factor, exponent, infinities, sum);
+    sum = add1<T>(sum, w, 0, 0, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 0, 1, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 0, 2, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 0, 3, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 1, 0, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 1, 1, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 1, 2, x, sums, factors, mask, low, high);
+    sum = add1<T>(sum, w, 1, 3, x, sums, factors, mask, low, high);
     w += blockBytes<T>();
-    d += 4;
-    c += SUPER_SUMS;
+    scales += groups << 2;
+    sums += groups * sumBytes<T>();
   }
-  return total(sum);
+  return sum;
 }
 
-/** Writes sixteen quants times their group's scale as i16. */
+/** 32 weights; x, sums and factors are those of the block. */
 // @ts-ignore: decorator
 @inline
-function scaleGroup<T>(w: usize, half: i32, part: i32, groups: usize, to: usize): void {
-  const q = quants<T>(w, half, part);
-  const s = v128.load_splat<i16>(groups + (half << 4) + (<usize>part << 1));
-  const at = to + (half << 8) + (<usize>part << 5);
-  v128.store(at, i16x8.mul(even(q), s));
-  v128.store(at, i16x8.mul(odd(q), s), 16);
+function add1<T>(sum: v128, w: usize, half: i32, index: i32, x: usize, sums: usize, factors: usize, mask: v128, low: v128, high: v128): v128 {
+  const group = <usize>((half << 2) + index) << (groupSize<T>() == 16 ? 1 : 0);
+  const at = x + (half << 8) + (<usize>index << 6);
+  const lanes = lanesAt<T>(sums + (group << 4));
+  const next = groupSize<T>() == 16 ? lanesAt<T>(sums + (group << 4) + 16) : lanes;
+  sum = addTo<T>(sum, w, half, index, v128.load(at), v128.load(at, 16), v128.load(at, 32), v128.load(at, 48), lanes, next, factors + (group << 2), mask, low, high);
+  if (isSuper<T>()) v128.store(scratch, sum, SCRATCH_FREE + SUMS); // as in `addRow`
+  return sum;
 }
 
-/** One row of weights with four packed rows, as `dotBlocks4`: the scaled quants pass through scratch memory, as registers are full of sums. */
-export function dotSupers4<T>(w: usize, x0: usize, x1: usize, x2: usize, x3: usize, k: usize, to: usize): void {
-  const groups = scratch + SCRATCH_FREE;
-  const scaled = groups + 64;
-  let s0 = f32x4.splat(0);
-  let s1 = s0;
-  let s2 = s0;
-  let s3 = s0;
-  let scales = scalesAt(k);
-  let sums = sumsAt(256, k);
-  for (let at: usize = 0; at < k << 1; at += 512) {
-    groupScales<T>(w, groups);
-    for (let half = 0; half < 2; half++) {
-      scaleGroup<T>(w, half, 0, groups, scaled);
-      scaleGroup<T>(w, half, 1, groups, scaled);
-      scaleGroup<T>(w, half, 2, groups, scaled);
-      scaleGroup<T>(w, half, 3, groups, scaled);
-      scaleGroup<T>(w, half, 4, groups, scaled);
-      scaleGroup<T>(w, half, 5, groups, scaled);
-      scaleGroup<T>(w, half, 6, groups, scaled);
-      scaleGroup<T>(w, half, 7, groups, scaled);
-    }
-    let p0 = i32x4.splat(0);
-    let p1 = p0;
-    let p2 = p0;
-    let p3 = p0;
-    for (let i: usize = 0; i < 512; i += 16) {
-      const q = v128.load(scaled + i);
-      p0 = addDot(p0, q, x0 + at + i);
-      p1 = addDot(p1, q, x1 + at + i);
-      p2 = addDot(p2, q, x2 + at + i);
-      p3 = addDot(p3, q, x3 + at + i);
-    }
-    const d = scale<T>(w);
-    const m = hasMin<T>() ? minimum<T>(w) : d;
-    s0 = addSuper<T>(p0, groupSums(groups, x0 + sums), d, m, x0 + scales, s0);
-    s1 = addSuper<T>(p1, groupSums(groups, x1 + sums), d, m, x1 + scales, s1);
-    s2 = addSuper<T>(p2, groupSums(groups, x2 + sums), d, m, x2 + scales, s2);
-    s3 = addSuper<T>(p3, groupSums(groups, x3 + sums), d, m, x3 + scales, s3);
-    w += blockBytes<T>();
-    scales += 4;
-    sums += SUPER_SUMS;
-  }
-  store4(to, s0, s1, s2, s3);
+/** The sums of the lanes of each. */
+function totals(a: v128, b: v128, c: v128, d: v128): v128 {
+  const ab = f32x4.add(v128.shuffle<u32>(a, b, 0, 4, 1, 5), v128.shuffle<u32>(a, b, 2, 6, 3, 7));
+  const cd = f32x4.add(v128.shuffle<u32>(c, d, 0, 4, 1, 5), v128.shuffle<u32>(c, d, 2, 6, 3, 7));
+  return f32x4.add(v128.shuffle<u64>(ab, cd, 0, 2), v128.shuffle<u64>(ab, cd, 1, 3));
 }

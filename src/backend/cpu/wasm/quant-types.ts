@@ -24,11 +24,25 @@ export function is<T, U>(): bool {
   return idof<T>() == idof<U>();
 }
 
-/** Super-blocks hold 256 weights in 16 groups with integer scales of their own; other blocks hold 32 with one scale. */
+/** Super-blocks hold 256 weights in groups with integer scales of their own; other blocks hold 32 with one scale. */
 // @ts-ignore: decorator
 @inline
 export function isSuper<T>(): bool {
   return is<T, Q2_K>() || is<T, Q3_K>() || is<T, Q4_K>() || is<T, Q5_K>() || is<T, Q6_K>() || is<T, Q8_K>() || is<T, IQ4_XS>();
+}
+
+/** How many neighbouring weights share a scale, at least: 16 or 32. */
+// @ts-ignore: decorator
+@inline
+export function groupSize<T>(): usize {
+  return is<T, Q2_K>() || is<T, Q3_K>() || is<T, Q6_K>() ? 16 : 32;
+}
+
+/** Whether quants are stored as signed bytes. */
+// @ts-ignore: decorator
+@inline
+export function isBytes<T>(): bool {
+  return is<T, Q8_0>() || is<T, Q8_1>() || is<T, Q8_K>();
 }
 
 /** Whether weights are scale · q + minimum (for super-blocks: − minimum); otherwise they are scale · (q − offset). */

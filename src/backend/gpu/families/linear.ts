@@ -34,24 +34,24 @@ interface Device {
   readonly multiprocessors: number;
 }
 
-/** Rows of w per warp, in both kinds of kernels. */
+/** Rows of w per warp. */
 const ROWS = 4;
 
-/** Warps that keep a multiprocessor's loads in flight. */
-const WARPS = 24;
+/** Warps per multiprocessor that keep its loads in flight; products of more rows of x keep it busy with fewer. */
+const warpsFor = (batch: number): number => (batch > 2 ? 10 : 20);
 
 /** Blocks for all groups of rows, `splits` warps each. */
 const blocksFor = (n: number, threads: number, splits: number): number =>
   Math.ceil((Math.ceil(n / ROWS) * splits * 32) / threads);
 
 export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device: Device): LinearPlan {
-  const threads = 256;
+  const threads = 128;
   const vectors = (k * sizeOf(dtype)) / 16;
   // Fewer rows than warps that there should be: several share a row, as long as each lane has a vector of it.
   let splits = 1;
   while (
     splits < threads / 32 &&
-    Math.ceil(n / ROWS) * splits < WARPS * device.multiprocessors &&
+    Math.ceil(n / ROWS) * splits < warpsFor(batchFor(m)) * device.multiprocessors &&
     vectors >= 64 * splits
   ) {
     splits *= 2;
@@ -63,30 +63,43 @@ export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device:
 /** Quantized weights of a row that a warp takes at a time. */
 const CHUNK = 1024;
 
-/** Places of each warp for chunks: NVIDIA copies to one while the other is multiplied, AMD goes through registers. */
-const placesFor = (arch: string): number => (arch.startsWith("sm_") ? 2 : 1);
+/**
+ * Rows of quantized weights per warp, and its places for chunks of them: NVIDIA copies to one place while the other is
+ * multiplied, AMD goes through registers, of which four rows would take too many.
+ */
+const shapeFor = (arch: string): { readonly rows: number; readonly places: number } =>
+  arch.startsWith("sm_") ? { rows: 4, places: 2 } : { rows: 2, places: 1 };
 
 /** As the kernels lay it out: x as bytes with scales and sums, weights of each warp, what warps tell each other. */
-function sharedBytes(type: QuantType, batch: number, k: number, warps: number, places: number): number {
+function sharedBytes(type: QuantType, batch: number, k: number, warps: number, arch: string): number {
   const { size, bytes } = quantTypes[type];
+  const { rows, places } = shapeFor(arch);
   const padded = Math.ceil(k / CHUNK) * CHUNK;
   const stage = 16 * Math.floor(((CHUNK / size) * bytes + 30) / 16);
-  return batch * (padded + padded / 4) + warps * places * ROWS * stage + 4 * (warps * batch * (ROWS + 1) + batch);
+  return batch * (padded + padded / 4) + warps * (places * rows * stage + 4 * batch * (rows + 1));
 }
 
 /** Null where x does not fit into shared memory. */
 export function planQuantizedLinear({ m, n, k }: LinearShape, type: QuantType, device: Device): LinearPlan | null {
+  const { arch, multiprocessors } = device;
   const batch = batchFor(m);
-  const places = placesFor(device.arch);
   // The table of non-linear types is beside it.
-  const budget = sharedBudget(device.arch) - 512;
-  const threads = [256, 128, 64].find((t) => sharedBytes(type, batch, k, t / 32, places) <= budget);
+  const budget = sharedBudget(arch) - 512;
+  const threads = [256, 128, 64].find((t) => sharedBytes(type, batch, k, t / 32, arch) <= budget);
   if (threads === undefined) return null;
-  const splits = Math.min(threads / 32, k <= 2 * CHUNK ? 2 : 4);
-  const perMultiprocessor = batch === 1 ? 3 : 2;
-  const blocks = Math.min(blocksFor(n, threads, splits), (perMultiprocessor * device.multiprocessors * 256) / threads);
-  const shared_bytes = sharedBytes(type, batch, k, threads / 32, places);
-  return { kernel: `linear_${type.toLowerCase()}_b${batch}`, launch: { threads, splits, blocks, shared_bytes } };
+  const groups = Math.ceil(n / shapeFor(arch).rows);
+  let splits = 1;
+  while (splits < Math.min(4, threads / 32) && groups * splits < 16 * multiprocessors && k >= 2 * CHUNK * splits) {
+    splits *= 2;
+  }
+  // Each block rounds x by itself, so there are as many as run at once, with equal work.
+  const all = Math.ceil((groups * splits * 32) / threads);
+  const rounds = Math.ceil(all / ((batch === 1 ? 3 : 2) * (256 / threads) * multiprocessors));
+  const shared_bytes = sharedBytes(type, batch, k, threads / 32, arch);
+  return {
+    kernel: `linear_${type.toLowerCase()}_b${batch}`,
+    launch: { threads, splits, blocks: Math.ceil(all / rounds), shared_bytes },
+  };
 }
 
 const launch = (s: Sizes): Launch => ({
@@ -100,6 +113,7 @@ export const linear: readonly Family[] = [
     file: "linear",
     pattern: "linear{norm}_{T}_b{columns}",
     over: { norm: ["", "_norm"], T: quantFloats, columns: batches },
+    overlaps: true,
     args: "n k w* x* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32",
     launch,
   },
@@ -107,6 +121,7 @@ export const linear: readonly Family[] = [
     file: "quant-matvec",
     pattern: "linear_{Q}_b{columns}",
     over: { Q: quants, columns: batches },
+    overlaps: true,
     args: "n k w* x* xs* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32 dtype:u32",
     launch,
   },

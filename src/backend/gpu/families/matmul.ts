@@ -1,11 +1,12 @@
 /** Products for machines without a BLAS library, and of shapes it does not take. */
-import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { sizeOf } from "../../../core/dtype.ts";
 import { blocks, dtype, type Family, type Launch, numbers, rowBlocks, type Sizes } from "./family.ts";
-import { planRows } from "./reduce.ts";
 
-/** Threads per row of a matrix-vector product whose rows are contiguous. */
-export function planMatVec(rows: number, length: number, type: DType): number {
-  return Math.max(32, planRows(rows, length, type).threads);
+/** Threads per row of a matrix-vector product whose rows are contiguous: a warp, or more for few rows. */
+export function planMatVec(rows: number, length: number): number {
+  let threads = 32;
+  while (threads < 256 && rows * (threads / 32) < 3072 && length >= 32 * threads) threads *= 2;
+  return threads;
 }
 
 function gemmTiles(s: Sizes, tile: number): Launch {

@@ -63,15 +63,18 @@ export function rounded(gpu: Gpu, src: number, n: number, dtype: string, run: (x
   });
 }
 
-/** The address of blocks as kernels take them, aligned to 16 bytes: their own but for views that begin elsewhere. */
+/**
+ * The address of blocks as kernels take them, which begin and end at multiples of 16 bytes: their own, or that of a copy
+ * for views that begin elsewhere and for odd numbers of blocks.
+ */
 export function alignedBlocks(gpu: Gpu, blocks: View, run: (at: number) => void): void {
   const from = at(blocks);
-  if (from % 16 === 0) {
+  const bytes = blocks.layout.numel;
+  if (from % 16 === 0 && bytes % 16 === 0) {
     run(from);
     return;
   }
-  const bytes = blocks.layout.numel;
-  gpu.temporary(bytes, (copy) => {
+  gpu.temporary(Math.ceil(bytes / 16) * 16, (copy) => {
     gpu.context.copyOnDevice(BigInt(copy), BigInt(from), bytes);
     run(copy);
   });

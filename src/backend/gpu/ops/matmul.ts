@@ -47,9 +47,15 @@ export function multiply(gpu: Gpu, p: Product, out: number): void {
   const batch = p.a.batch.numel;
   if (p.k === 0) {
     gpu.context.memset(BigInt(out), 0, batch * p.m * p.n * sizeOf(p.dtype));
-  } else if (!byBlas(gpu, p, out)) {
+  } else if (isMatVec(p) || !byBlas(gpu, p, out)) {
     byKernel(gpu, p, out);
   }
+}
+
+/** One row times a matrix whose rows are contiguous, or the same the other way round: bound by memory, faster by gemv. */
+function isMatVec({ dtype, m, n, a, b }: Product): boolean {
+  if ((m !== 1 && n !== 1) || a.batch.numel !== 1 || sizeOf(dtype) === 8) return false;
+  return a.col === 1 && b.row === 1;
 }
 
 const gemmTypes: readonly string[] = ["f16", "bf16", "f32", "f64"] satisfies GemmType[];
@@ -106,7 +112,7 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       a_row_stride: a.row,
       a_col_stride: a.col,
       x_stride: b.row,
-      row_threads: planMatVec(m, k, dtype),
+      row_threads: planMatVec(m, k),
     };
     gpu.launch(`gemv_${dtype}`, { ...layout(strides[0]!, strides[1]!), ...sizes, a: a.at, x: b.at, y: out });
   } else if (m === 1) {
@@ -117,7 +123,7 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       a_row_stride: b.col,
       a_col_stride: b.row,
       x_stride: a.col,
-      row_threads: planMatVec(n, k, dtype),
+      row_threads: planMatVec(n, k),
     };
     gpu.launch(`gemv_${dtype}`, { ...layout(strides[1]!, strides[0]!), ...sizes, a: b.at, x: a.at, y: out });
   } else {

@@ -11,9 +11,6 @@ import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear, rounded } from "./linear.ts";
 import { multiply } from "./matmul.ts";
 
-/** From so many rows on, dequantizing to halves and the vendor's BLAS are faster than multiplying blocks. */
-const BLAS_ROWS = 32;
-
 const nameOf = (type: QuantType): string => type.toLowerCase();
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
@@ -70,7 +67,8 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
       gpu.context.memset(BigInt(y), 0, m * n * sizeOf(dtype));
       return;
     }
-    const product = m >= BLAS_ROWS && gpu.blas && dtype !== "f32" ? throughBlas : onBytes;
+    // The vendor's BLAS is faster on halves, dequantizing included, but not in f32.
+    const product = gpu.blas && dtype !== "f32" ? throughBlas : onBytes;
     gpu.packed(x, (from) => alignedBlocks(gpu, blocks, (w) => product(gpu, type, dtype, from, w, { m, n, k }, y)));
   });
 }

@@ -128,6 +128,7 @@ function hipVendor(library: Library): Vendor {
     retain: (ordinal) => ordinal,
     release: () => {},
     allowShared: null,
+    overlapping: () => null,
   };
 }
 
