@@ -11,12 +11,6 @@
 #include "tile.h"
 namespace gpu {
 
-#ifndef ATT_BETWEEN
-#define ATT_BETWEEN 1
-#endif
-#ifndef ATT_ORDER
-#define ATT_ORDER 1
-#endif
 constexpr f32 LOG2_E = 1.4426950408889634f;
 constexpr int ATTENTION_BLOCK = 128;
 
@@ -378,7 +372,7 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
       const bool more = j + step < stop;
       typename F::Scores s;
       bool seen = false;
-      if constexpr (ATT_BETWEEN && S::KCarrier::EVEN && S::KCarrier::N <= F::STEPS) {
+      if constexpr (S::KCarrier::EVEN && S::KCarrier::N <= F::STEPS) {
         // Copies between products.
         k.aim(shared + now, keys, j + step, end, thread, more);
         v.aim(shared + now + S::K_SIZE, values, j + step, end, thread, more);

@@ -1,7 +1,7 @@
 // Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
 // and no softcap, and a positive scale; the second takes everything.
-// Launch: 128 threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they take longest,
-// `shared` bytes of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
+// Launch: 128 threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they take
+// longest. `shared` bytes of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
 // Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
 #include "attention.h"
 namespace gpu {
@@ -42,14 +42,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
   const u32 tiles = (a.tq + P::ROWS - 1) / P::ROWS;
   const u32 pairs = a.batch * a.heads, items = pairs * tiles;
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
-#if ATT_ORDER == 1
     const u32 pair = item % pairs, row0 = (tiles - 1 - item / pairs) * P::ROWS;
-#elif ATT_ORDER == 0
-    const u32 pair = item / tiles, row0 = (tiles - 1 - item % tiles) * P::ROWS;
-#else
-    const u32 chunk = item / (32 * tiles), width = pairs - chunk * 32 < 32 ? pairs - chunk * 32 : 32, inside = item - chunk * 32 * tiles;
-    const u32 pair = chunk * 32 + inside % width, row0 = (tiles - 1 - inside / width) * P::ROWS;
-#endif
     const u32 b = pair / a.heads, head = pair % a.heads, kv_head = head / (a.heads / a.kv_heads);
     const Group group{b, head, 1, a.tq};
     const Sight sight = sight_of(a, b);

@@ -8,8 +8,7 @@ namespace gpu {
 GPU_FN bool finite(f32 x) { return (f32_bits(x) & 0x7f800000u) != 0x7f800000u; }
 GPU_FN bool finite(f64 x) { return (f64_bits(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
 
-// Group: vectors of weights that are loaded at once.
-template <class T, bool Centred, int Group> struct Norm {
+template <class T, bool Centred> struct Norm {
   typedef compute_t<T> C;
   const T *src, *alpha, *beta;
   T* dst;
@@ -69,31 +68,22 @@ template <class T, bool Centred, int Group> struct Norm {
     else finish<false>(row, out, mean, factor);
   }
 
-  // All: there are all weights that there can be. Those of Group vectors are loaded before the first is used: a store between
-  // loads keeps them in turn.
+  // All: there are all weights that there can be, so that they are loaded together.
   template <bool All, int W, int Keep> GPU_METHOD void finish(const Row<T, W, Keep>& row, T* out, C mean, C factor) const {
-    if constexpr (All && Keep > 0) {
-      UNROLL for (int first = 0; first < Keep; first += Group) {
-        Whole<T, W> p[Group], q[Group];
-        UNROLL for (int u = 0; u < Group; u++) if (row.has(first + u)) {
-          p[u].load(alpha, row.place(first + u));
-          if (Centred) q[u].load(beta, row.place(first + u));
-        }
-        UNROLL for (int u = 0; u < Group; u++) if (row.has(first + u)) {
-          Scaled<W> z(row.x[first + u].get(), mean, factor);
-          z.times(p[u].get());
-          if (Centred) z.plus(q[u].get());
-          store_vec<T, W>(out, row.place(first + u), z.rounded());
-        }
-      }
-    } else {
-      row.each([&](const Vec<T, W>& v, size_t i, int) {
-        Scaled<W> z(v, mean, factor);
+    row.each([&](const Vec<T, W>& v, size_t i) {
+      Whole<T, W> p, q;
+      if (All) p.load(alpha, i);
+      if (All && Centred) q.load(beta, i);
+      Scaled<W> z(v, mean, factor);
+      if (All) {
+        z.times(p.get());
+        if (Centred) z.plus(q.get());
+      } else {
         if (alpha) z.times(load_vec<T, W>(alpha, i));
         if (Centred && beta) z.plus(load_vec<T, W>(beta, i));
-        store_vec<T, W>(out, i, z.rounded());
-      });
-    }
+      }
+      store_vec<T, W>(out, i, z.rounded());
+    });
   }
 
   // One vector on its way to the result.
@@ -114,7 +104,7 @@ template <class T, bool Centred, int Group> struct Norm {
 
 // The sum is what later layers see, so it is rounded to T before it is normalised.
 template <class T> struct AddNorm {
-  Norm<T, false, 2> norm;
+  Norm<T, false> norm;
   const T* residual;
   T* sum;
   template <int W, int Keep> GPU_METHOD void run(size_t at, u32 thread, u32 threads, bool active) const {
@@ -144,19 +134,19 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
 }
 
 // block_size as in row.h; n_rows is appended to the catalogue's arguments.
-#define RMS_NORM(T, suffix, threads, blocks, Vectors, Group) \
+#define RMS_NORM(T, suffix, threads, blocks, Vectors) \
   KERNEL_CROWDED(threads, blocks, rmsnorm##suffix##_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f64 eps, \
                 size_t n_rows) { \
     ROW_MEETING(compute_t<T>, meet); \
     each_row<T, Vectors>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, nullptr), \
-                         Norm<T, false, Group>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
+                         Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
   }
-#define LAYER_NORM(T, suffix, threads, blocks, Vectors, Group) \
+#define LAYER_NORM(T, suffix, threads, blocks, Vectors) \
   KERNEL_CROWDED(threads, blocks, layernorm##suffix##_##T, const T* src, T* dst, const T* alpha, const T* beta, size_t n_cols, \
                 u32 block_size, f64 eps, size_t n_rows) { \
     ROW_MEETING(compute_t<T>, meet); \
     each_row<T, Vectors>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, beta), \
-                         Norm<T, true, Group>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
+                         Norm<T, true>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
   }
 #define ADD_RMS_NORM(T, suffix, threads, blocks, Vectors) \
   KERNEL_CROWDED(threads, blocks, add_rmsnorm##suffix##_##T, const T* src, const T* residual, T* sum, T* dst, const T* alpha, \
@@ -164,11 +154,12 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
     ROW_MEETING(compute_t<T>, meet); \
     const bool aligned = all_aligned(src, dst, alpha, residual) && aligned_to(sum, 16); \
     each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, \
-                         AddNorm<T>{Norm<T, false, 2>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
+                         AddNorm<T>{Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
   }
+// Registers for four blocks, two in f64.
 #define NORM(T) \
-  RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4, 2) RMS_NORM(T, _wide, 1024, 1, 0, 1) \
-  LAYER_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4, 2) LAYER_NORM(T, _wide, 1024, 1, 0, 1) \
+  RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) RMS_NORM(T, _wide, 1024, 1, 0) \
+  LAYER_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) LAYER_NORM(T, _wide, 1024, 1, 0) \
   ADD_RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) ADD_RMS_NORM(T, _wide, 1024, 1, 0)
 GPU_FLOATS(NORM)
 

@@ -35,6 +35,10 @@ template <class Q> struct RoundedRows {
     const u32 home = Q::home(eight % PerBlock);
     store_shared<2>(quants, slot(b, eight / PerBlock * Q::Units + home / 8, home % 8), q);
   }
+  // A part that is half a group counts half of the group's sum: its other half is another lane's.
+  GPU_METHOD void put_sum(u32 b, u32 group, const ScaleSum& s) const {
+    sums[b * units + group] = ScaleSum{{s.v[0], s.v[1] * ((Q::Offset ? -(f32)Q::Offset : 1.0f) / Q::Parts)}};
+  }
   GPU_METHOD void get(Activations<Q>& x, u32 b, u32 unit) const {
     constexpr int Words = 8 / Q::Parts, Pairs = Q::Parts == 1 ? 1 : 2;
     UNROLL for (int half = 0; half < 2; half++) {
@@ -45,10 +49,9 @@ template <class Q> struct RoundedRows {
       const Vec<f32, 2 * Pairs> s = load_shared<2 * Pairs>((const f32*)sums, 2 * (b * units + Q::group(unit) + p));
       UNROLL for (int i = 0; i < Pairs; i++) {
         x.scale[p + i] = s.v[2 * i];
-        // A part that is half a group counts half of the group's sum: its other half is another lane's. Where minima change
-        // within the group, the part needs a sum of its own.
-        if (Q::Group == 32) x.sum[p + i] = s.v[2 * i + 1] * ((Q::Offset ? -(f32)Q::Offset : 1.0f) / Q::Parts);
-        else if (Q::HasMin) {
+        x.sum[p + i] = s.v[2 * i + 1];
+        // Where minima change within the group, the part needs a sum of its own.
+        if (Q::Group != 32 && Q::HasMin) {
           i32 a = 0;
           UNROLL for (int w = 0; w < Words; w++) a = dot4(0x01010101u, x.q[(p + i) * Words + w], a);
           x.sum[p + i] = s.v[2 * i] * (f32)a;
@@ -106,18 +109,28 @@ template <class Q, int NB, int R, int Places> struct MatVec {
         const Words2 q = round_group(values, s);
         if (item[u] < items) {
           to.put(row[u], item[u], q);
-          if (item[u] % 4 == 0) to.sums[row[u] * to.units + item[u] / 4] = s;
+          if (item[u] % 4 == 0) to.put_sum(row[u], item[u] / 4, s);
         }
+      }
+    }
+  }
+  // put(b, i, from[b, i]) for i below `count` of each row, four at a time on their way.
+  template <class T, class Put> GPU_FN void copy_all(u32 count, u32 batch, const T* from, Put put) {
+    NO_UNROLL for (u32 first = tid_x(); first < count * batch; first += 4 * bdim_x()) {
+      T v[4];
+      UNROLL for (int u = 0; u < 4; u++)
+        if (first + u * bdim_x() < count * batch) v[u] = from[first + u * bdim_x()];
+      UNROLL for (int u = 0; u < 4; u++) {
+        const u32 at = first + u * bdim_x();
+        if (at < count * batch) put(at / count, at % count, v[u]);
       }
     }
   }
   // x in shared memory. Returns what the products of row lane % NB are to be multiplied with.
   GPU_FN f32 prepare(const Rows& to, f32* squares, u32 k, const void* x, const ScaleSum* xs, const void* alpha, f32 eps, u32 batch, u32 dtype) {
     if (xs) {
-      NO_UNROLL for (u32 b = 0; b < batch; b++) {
-        for (u32 i = tid_x(); i < k / 8; i += bdim_x()) to.put(b, i, ((const Words2*)x)[(size_t)b * (k / 8) + i]);
-        for (u32 i = tid_x(); i < k / 32; i += bdim_x()) to.sums[b * to.units + i] = xs[(size_t)b * (k / 32) + i];
-      }
+      copy_all(k / 8, batch, (const Words2*)x, [&](u32 b, u32 i, const Words2& q) { to.put(b, i, q); });
+      copy_all(k / 32, batch, xs, [&](u32 b, u32 i, const ScaleSum& s) { to.put_sum(b, i, s); });
       barrier();
       return 1.0f;
     }
@@ -154,22 +167,18 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     f32* totals = (f32*)(shared + NB * (padded(k) / 4 + padded(k) / 16) + warps * Places * R * S::Words);
     f32* squares = totals + warps * Values;
 
-    // What comes next: a group, of its chunks the one that `round` gives this warp, and where that begins in each row.
+    // What comes next: a group, of its chunks the one that `round` gives this warp, and its place in shared memory.
     S stage[R];
     u32 next = bid_x() * per_block, round = 0, place = 0;
-    size_t from[R];
-    const auto aim = [&] {
-      UNROLL for (int r = 0; r < R; r++) from[r] = (size_t)out.row(next + warp / splits, r) * row_bytes + part * ChunkBytes;
-    };
     const auto bytes_of = [&](u32 chunk) { return (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes; };
+    const auto from = [&](int r) { return (size_t)out.row(next + warp / splits, r) * row_bytes + (round * splits + part) * ChunkBytes; };
     const auto send = [&] {
       const u32 chunk = round * splits + part;
       if (next < groups && chunk * CHUNK < k)
-        UNROLL for (int r = 0; r < R; r++) stage[r].load(weights + (place * R + r) * S::Words, w, from[r], bytes_of(chunk));
+        UNROLL for (int r = 0; r < R; r++) stage[r].load(weights + (place * R + r) * S::Words, w, from(r), bytes_of(chunk));
     };
-    aim();
     UNROLL for (int r = 0; r < R; r++)
-      if (lane * 128 < ChunkBytes && part * CHUNK < k) prefetch(w + from[r] + lane * 128);
+      if (next < groups && lane * 128 < ChunkBytes && part * CHUNK < k) prefetch(w + from(r) + lane * 128);
     begin_overlapped();
     send();
     fill_table<Q>(table);
@@ -183,28 +192,32 @@ template <class Q, int NB, int R, int Places> struct MatVec {
       const u32* staged = weights + place * R * S::Words;
       u32 at[R];
       UNROLL for (int r = 0; r < R; r++) {
-        at[r] = S::place(from[r]);
-        if (chunk * CHUNK < k) stage[r].land(weights + (place * R + r) * S::Words, from[r], bytes_of(chunk));
-        from[r] += splits * ChunkBytes;
+        at[r] = S::place(from(r));
+        if (chunk * CHUNK < k) stage[r].land(weights + (place * R + r) * S::Words, from(r), bytes_of(chunk));
       }
       copies_wait();
       warp_sync();
       place = place + 1 == Places ? 0 : place + 1;
       round = last ? 0 : round + 1;
-      if (last) {
-        next += step;
-        aim();
-      }
+      next += last ? step : 0;
       send();
       if (unit < k / 32) {
         typename Q::U u[R];
         UNROLL for (int r = 0; r < R; r++)
           Q::unit(staged_block<Q>(staged + r * S::Words, at[r], lane), lane % Q::Units, table, u[r]);
+        // The activations of one row of x are read while those of another are multiplied where registers allow, and no
+        // earlier. Rows that x does not have are the first once more, and not stored.
+        constexpr int Held = NB == 8 && Q::HasMin ? 1 : 2;
+        Activations<Q> a[Held];
+        rows.get(a[0], 0, unit);
         UNROLL for (int b = 0; b < NB; b++) {
-          if (NB > 1 && (u32)b >= out.batch) break;
-          Activations<Q> a;
-          rows.get(a, b, unit);
-          UNROLL for (int r = 0; r < R; r++) acc[r * NB + b] = dot<Q>(u[r], a, acc[r * NB + b]);
+          const auto read_next = [&] {
+            if (b + 1 < NB) rows.get(a[(b + 1) % Held], (u32)b + 1 < out.batch ? b + 1 : 0, unit);
+            GPU_KEEP_ORDER();
+          };
+          if (Held > 1) read_next();
+          UNROLL for (int r = 0; r < R; r++) acc[r * NB + b] = dot<Q>(u[r], a[b % Held], acc[r * NB + b]);
+          if (Held == 1) read_next();
         }
       }
       warp_sync();

@@ -7,7 +7,7 @@
 #include "gpu.h"
 namespace gpu {
 
-constexpr int ROPE_HEADS = 4;
+constexpr int ROPE_HEADS = 2;
 
 // Heads of `batches` batches: element (batch, position, head) at batch·batch_stride + position·position_stride +
 // head·head_stride.

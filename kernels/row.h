@@ -114,19 +114,19 @@ template <class T, int W, int Keep> struct Row {
     else NO_UNROLL for (size_t i = thread; i < vectors; i += threads) n += W;
     return n;
   }
-  // f(vector, its number, which of the kept ones) for each of this thread's vectors.
+  // f(vector, its number) for each of this thread's vectors.
   template <class F> GPU_METHOD void each(F f) const {
     if constexpr (Keep > 0) {
       UNROLL for (int u = 0; u < Keep; u++)
-        if (has(u)) f(x[u].get(), place(u), u);
+        if (has(u)) f(x[u].get(), place(u));
     } else {
-      NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i, 0);
+      NO_UNROLL for (size_t i = thread; i < vectors; i += threads) f(load_vec<T, W>(src, i), i);
     }
   }
   // Folds g(x) of this thread's elements.
   template <class Op, class G> GPU_METHOD C fold(C start, G g) const {
     C acc = start;
-    each([&](const Vec<T, W>& v, size_t, int) {
+    each([&](const Vec<T, W>& v, size_t) {
       UNROLL for (int j = 0; j < W; j++) acc = Op::join(acc, g(widen(v.v[j])));
     });
     return acc;

@@ -20,7 +20,7 @@ template <class T, bool Log> struct Softmax {
     const C total = row_all<SumOf>(row.template fold<SumOf>((C)0, [most](C x) { return power(x, most); }), meet, threads);
     const C scale = inverse(total), logarithm = m_log(total);
     T* out = dst + at * cols;
-    row.each([&](const Vec<T, W>& v, size_t i, int) {
+    row.each([&](const Vec<T, W>& v, size_t i) {
       Vec<T, W> y;
       UNROLL for (int j = 0; j < W; j++) {
         const C x = widen(v.v[j]);

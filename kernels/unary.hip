@@ -1,4 +1,4 @@
-// out[i] = f(x[i]). Launch: 256 threads, a 16-byte vector per thread. Traffic: one read and one write of each element;
+// out[i] = f(x[i]). Launch: 256 threads, two 16-byte vectors per thread. Traffic: one read and one write of each element;
 // arithmetic in f32 for halves, in T otherwise.
 #include "gpu.h"
 namespace gpu {
@@ -23,22 +23,32 @@ UNARY_OP(op_recip, (C)1 / x)
 UNARY_OP(op_exp, Rounded<T>::exp(x))
 UNARY_OP(op_log, m_log(x))
 // In f32 the libraries' would cost more than memory does, for care of large angles that this leaves to them. x less the nearest
-// multiple of π/2, in three parts, is within ±π/4, where sine and cosine are polynomials of its square. Within 1.6 units in the
-// last place. `quarters` more quarter turns: 1 makes it the cosine.
-GPU_FN f32 sine(f32 x, u32 quarters) {
+// multiple of π/2, in parts, is within ±π/4, where sine and cosine are polynomials of its square. Within 1.6 units in the last
+// place of f32, or, for halves, within 1e-5. `quarters` more quarter turns: 1 makes it the cosine.
+template <bool Half> GPU_FN f32 sine(f32 x, u32 quarters) {
   if (!(m_abs(x) < 1e5f)) return quarters ? m_cos(x) : m_sin(x);
   // Adding 1.5·2²³ rounds to an integer, which is then in the lowest bits.
   const f32 moved = m_fma(x, 0.636619772f, 12582912.0f), k = moved - 12582912.0f;
   const u32 turn = f32_bits(moved) + quarters;
-  const f32 r = m_fma(k, -5.39030253e-15f, m_fma(k, -3.13916473e-07f, m_fma(k, -1.57079601f, x))), z = r * r;
   const bool odd = turn & 1;
-  const f32 p = m_fma(odd ? 2.45475361e-05f : -0.000195875172f, z, odd ? -0.00138883013f : 0.00833274676f);
-  const f32 y = m_fma((odd ? z : r) * z, m_fma(p, z, odd ? 0.0416666647f : -0.166666647f), odd ? m_fma(z, -0.5f, 1.0f) : r);
+  f32 r = m_fma(k, -3.13916473e-07f, m_fma(k, -1.57079601f, x)), p;
+  if (!Half) r = m_fma(k, -5.39030253e-15f, r);
+  const f32 z = r * r;
+  if (Half) {
+    p = m_fma(odd ? -0.00137366420f : 0.00821174186f, z, odd ? 0.0416654944f : -0.166657314f);
+  } else {
+    p = m_fma(odd ? 2.45475361e-05f : -0.000195875172f, z, odd ? -0.00138883013f : 0.00833274676f);
+    p = m_fma(p, z, odd ? 0.0416666647f : -0.166666647f);
+  }
+  const f32 y = m_fma((odd ? z : r) * z, p, odd ? m_fma(z, -0.5f, 1.0f) : r);
   return turn & 2 ? -y : y;
 }
-GPU_FN f64 sine(f64 x, u32 quarters) { return quarters ? m_cos(x) : m_sin(x); }
-UNARY_OP(op_sin, sine(x, 0))
-UNARY_OP(op_cos, sine(x, 1))
+template <class T> GPU_FN compute_t<T> turned(compute_t<T> x, u32 quarters) {
+  if constexpr (sizeof(T) == 8) return quarters ? m_cos(x) : m_sin(x);
+  else return sine<sizeof(T) == 2>(x, quarters);
+}
+UNARY_OP(op_sin, turned<T>(x, 0))
+UNARY_OP(op_cos, turned<T>(x, 1))
 UNARY_OP(op_tanh, Rounded<T>::tanh(x))
 UNARY_OP(op_erf, m_erf(x))
 UNARY_OP(op_ceil, m_ceil(x))
@@ -61,13 +71,27 @@ GPU_FN f32 normal_cdf(f32 x) {
   const f32 tail = approx_exp2(power) * m_fma(0.693147181f, rest, 1.0f) * (p * t);
   return x != x ? x : x < 0.0f ? tail : 1.0f - tail;
 }
-UNARY_OP(op_normcdf, normal_cdf(x))
+// For halves: P to 3e-5, and no care for what a² loses.
+GPU_FN f32 rough_normal_cdf(f32 x) {
+  const f32 a = m_abs(x) < 15.0f ? m_abs(x) : 15.0f;
+  const f32 t = approx_recip(a + 2.5f), s = (a - 2.5f) * t;
+  const f32 terms[6] = {-0.00197277466f, -0.0142591471f, 0.00963415918f, 0.131476017f, -0.43373375f, 0.706675949f};
+  f32 p = terms[0];
+  UNROLL for (int i = 1; i < 6; i++) p = m_fma(p, s, terms[i]);
+  const f32 tail = approx_exp2(a * a * -0.721347520f) * (p * t);
+  return x != x ? x : x < 0.0f ? tail : 1.0f - tail;
+}
+template <class T> GPU_FN compute_t<T> bell(compute_t<T> x) {
+  if constexpr (sizeof(T) == 2) return rough_normal_cdf(x);
+  else return normal_cdf(x);
+}
+UNARY_OP(op_normcdf, bell<T>(x))
 UNARY_OP(op_abs, m_abs(x))
 UNARY_OP(op_sqr, mul(x, x))
 UNARY_OP(op_sqrt, m_sqrt(x))
 // x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715 x³), written as x/(1 + e^(−2u)), which does not cancel for x < 0.
 UNARY_OP(op_gelu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))))
-UNARY_OP(op_gelu_erf, x * normal_cdf(x))
+UNARY_OP(op_gelu_erf, x * bell<T>(x))
 UNARY_OP(op_relu, maximum(x, (C)0))
 UNARY_OP(op_silu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)))
 UNARY_OP(op_sign, x != x ? x : (C)(x > (C)0) - (C)(x < (C)0))
@@ -91,11 +115,11 @@ template <class T> struct Powf {
 
 #define UNARY(name, T, Op) \
   KERNEL_BOUNDS(256, u##name##_##T, size_t numel, size_t num_dims, const size_t* info, const T* inp, T* out) { \
-    map1<1>(numel, num_dims, info, inp, out, Op<T>{}); \
+    map1<2>(numel, num_dims, info, inp, out, Op<T>{}); \
   }
 #define UNARY_PARAM(name, T, Op) \
   KERNEL_BOUNDS(256, u##name##_##T, size_t numel, size_t num_dims, const size_t* info, T param, const T* inp, T* out) { \
-    map1<1>(numel, num_dims, info, inp, out, Op<T>{widen(param)}); \
+    map1<2>(numel, num_dims, info, inp, out, Op<T>{widen(param)}); \
   }
 #define UNARY_FLOAT(T) \
   UNARY(copy, T, op_copy) UNARY(neg, T, NegateFloat) UNARY(recip, T, op_recip) UNARY(exp, T, op_exp) \

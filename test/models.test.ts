@@ -283,7 +283,7 @@ describe("loading", () => {
     const { live } = Device.cpu().memory();
     const bad = await variant(tiny("llama"), folder(name.replaceAll(" ", "-")), config, change);
     await expect(loadModel(bad)).rejects.toThrow(message);
-    expect(Device.cpu().memory().live).toBe(live);
+    expect(Device.cpu().memory().live).toBeLessThanOrEqual(live);
   });
 
   it("refuses folders and files that are no models", async () => {

@@ -33,20 +33,13 @@
   } while (0)
 
 namespace gpu {
-// Norms: threads at most, blocks per multiprocessor, vectors per thread, when weights are loaded.
-#define LAYER_NORMS(T, V) \
-  V(T, 256, 3, 4, 0) V(T, 256, 3, 4, 2) V(T, 256, 4, 4, 0) V(T, 256, 4, 4, 2) V(T, 256, 2, 4, 1) V(T, 256, 4, 2, 1) V(T, 256, 4, 2, 2) \
-  V(T, 256, 6, 2, 2) V(T, 512, 2, 2, 1) V(T, 512, 2, 2, 2) V(T, 512, 3, 2, 2) V(T, 512, 2, 1, 1) V(T, 512, 3, 1, 1) V(T, 512, 4, 1, 2) \
-  V(T, 1024, 1, 1, 1) V(T, 1024, 2, 1, 2)
-#define LAYER_NORM_VARIANT(T, threads, blocks, Vectors, Weights) \
-  LAYER_NORM(T, _##threads##_##blocks##_##Vectors##_##Weights, threads, blocks, Vectors, Weights)
-LAYER_NORMS(f32, LAYER_NORM_VARIANT)
-LAYER_NORMS(bf16, LAYER_NORM_VARIANT)
-#define RMS_NORMS(T, V) V(T, 256, 4, 4, 0) V(T, 256, 4, 4, 2) V(T, 256, 3, 4, 1) V(T, 256, 4, 2, 1) V(T, 256, 6, 2, 2) V(T, 512, 2, 2, 1) V(T, 512, 3, 2, 2)
-#define RMS_NORM_VARIANT(T, threads, blocks, Vectors, Weights) \
-  RMS_NORM(T, _##threads##_##blocks##_##Vectors##_##Weights, threads, blocks, Vectors, Weights)
-RMS_NORMS(f32, RMS_NORM_VARIANT)
-RMS_NORMS(bf16, RMS_NORM_VARIANT)
+// Norms: threads at most, blocks per multiprocessor, vectors per thread.
+#define NORM_PLANS(T, V) V(T, 256, 2, 4) V(T, 256, 3, 4) V(T, 256, 4, 4) V(T, 512, 2, 2)
+#define NORM_VARIANT(T, threads, blocks, Vectors) \
+  LAYER_NORM(T, _##threads##_##blocks##_##Vectors, threads, blocks, Vectors) \
+  RMS_NORM(T, _##threads##_##blocks##_##Vectors, threads, blocks, Vectors)
+NORM_PLANS(f32, NORM_VARIANT)
+NORM_PLANS(bf16, NORM_VARIANT)
 
 #define MAP_VARIANT(name, A, O, Op, Unroll) \
   KERNEL_BOUNDS(256, name, size_t numel, size_t num_dims, const size_t* info, const A* inp, O* out) { \
@@ -65,7 +58,8 @@ struct LibrarySine {
   V(exp_h1, bf16, bf16, op_exp<bf16>{}, 1) V(exp_h2, bf16, bf16, op_exp<bf16>{}, 2) \
   V(gelu_erf_h1, bf16, bf16, op_gelu_erf<bf16>{}, 1) V(gelu_erf_h2, bf16, bf16, op_gelu_erf<bf16>{}, 2) \
   V(sin_h1, bf16, bf16, op_sin<bf16>{}, 1) V(sin_h2, bf16, bf16, op_sin<bf16>{}, 2) \
-  V(widen_1, bf16, f32, (Cast<bf16, f32>{}), 1) V(widen_2, bf16, f32, (Cast<bf16, f32>{}), 2) V(widen_4, bf16, f32, (Cast<bf16, f32>{}), 4) \
+  V(affine_8, f32, f32, (Affine<f32>{2, 1}), 8) V(exp_4, f32, f32, op_exp<f32>{}, 4) V(sin_4, f32, f32, op_sin<f32>{}, 4) \
+  V(widen_8, bf16, f32, (Cast<bf16, f32>{}), 8) V(widen_1, bf16, f32, (Cast<bf16, f32>{}), 1) V(widen_2, bf16, f32, (Cast<bf16, f32>{}), 2) V(widen_4, bf16, f32, (Cast<bf16, f32>{}), 4) \
   V(narrow_1, f32, bf16, (Cast<f32, bf16>{}), 1) V(narrow_2, f32, bf16, (Cast<f32, bf16>{}), 2) V(narrow_4, f32, bf16, (Cast<f32, bf16>{}), 4)
 MAPS(MAP_VARIANT)
 
@@ -78,6 +72,35 @@ MAPS(MAP_VARIANT)
                 size_t stride_b, size_t d, size_t table_stride) { \
     rope_any<bf16, true, H>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
   }
+// bf16 to f32 by other stores: 0 as usual, 1 to be evicted first, 2 whole 16-byte loads whose halves go to neighbouring lanes.
+template <int Kind> GPU_FN void widen_by(const bf16* inp, f32* out, size_t n) {
+  constexpr int U = 4;
+  const size_t base = (size_t)bid_x() * (256 * U) + tid_x();
+  if (Kind < 2) {
+    Vec<u32, 2> x[U];
+    UNROLL for (int u = 0; u < U; u++) x[u] = ((const Vec<u32, 2>*)inp)[base + u * 256];
+    UNROLL for (int u = 0; u < U; u++) {
+      const u32 a = x[u].v[0] << 16, b = x[u].v[0] & 0xffff0000u, c = x[u].v[1] << 16, d = x[u].v[1] & 0xffff0000u;
+      u32* to = (u32*)out + (base + u * 256) * 4;
+      if (Kind == 0) asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+      else asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    }
+  } else {
+    const u32 lane = lane_id(), warp = (u32)((bid_x() * 256 + tid_x()) / 32);
+    UNROLL for (int u = 0; u < U / 2; u++) {
+      const size_t at = ((size_t)warp * (U / 2) + u) * 32;
+      const Vec<u32, 4> x = ((const Vec<u32, 4>*)inp)[at + lane];
+      UNROLL for (u32 k = 0; k < 2; k++) {
+        const u32 from = k * 16 + lane / 2;
+        const u32 w0 = shfl(x.v[0], from), w1 = shfl(x.v[1], from), w2 = shfl(x.v[2], from), w3 = shfl(x.v[3], from);
+        const u32 p = lane % 2 ? w2 : w0, q = lane % 2 ? w3 : w1;
+        u32* to = (u32*)out + (at * 2 + k * 32 + lane) * 4;
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(p << 16), "r"(p & 0xffff0000u), "r"(q << 16), "r"(q & 0xffff0000u) : "memory");
+      }
+    }
+  }
+}
+template <int Kind> __global__ void __launch_bounds__(256) widen_kind(const bf16* inp, f32* out, size_t n) { widen_by<Kind>(inp, out, n); }
 ROPE_VARIANT(1)
 ROPE_VARIANT(2)
 ROPE_VARIANT(4)
@@ -158,11 +181,11 @@ static void report(const std::string& name, size_t bytes, double error, double l
 }
 static void poison() { CHECK(cudaMemset(target, 0xff, BYTES)); }
 
-template <class T, class K> static void norm(const std::string& name, K kernel, bool layer, unsigned threads, unsigned block) {
+template <class T, class K> static void norm(const std::string& name, K kernel, bool layer, unsigned vectors) {
   const size_t rows = 65536 * 4 / sizeof(T) / 2, cols = 4096, n = rows * cols;
   const T *src = (const T*)source, *alpha = src + n - 2 * cols, *beta = alpha + cols;
   T* dst = (T*)target;
-  (void)threads;
+  const unsigned block = (unsigned)(cols * sizeof(T) / 16) / vectors;
   auto run = [&] {
     if constexpr (std::is_invocable<K, const T*, T*, const T*, const T*, size_t, u32, f64, size_t>::value)
       kernel<<<(unsigned)rows, block>>>(src, dst, alpha, beta, cols, block, 1e-5, rows);
@@ -205,6 +228,22 @@ static void map(const char* name, void (*kernel)(size_t, size_t, const size_t*, 
   report(name, n * (sizeof(A) + sizeof(O)), error, limit, run);
 }
 
+static void streams(int kind) {
+  const size_t n = (size_t)1 << 28;
+  const unsigned grid = (unsigned)(n / (256 * 16));
+  auto run = [&] {
+    if (kind == 0) widen_kind<0><<<grid, 256>>>((const bf16*)source, (f32*)target, n);
+    else if (kind == 1) widen_kind<1><<<grid, 256>>>((const bf16*)source, (f32*)target, n);
+    else widen_kind<2><<<grid, 256>>>((const bf16*)source, (f32*)target, n);
+  };
+  poison();
+  run();
+  const size_t checked = 1 << 20;
+  const std::vector<bf16> x = download<bf16>(source, checked);
+  const double error = worst<f32>(checked, [&](size_t i) { return value(x[i]); });
+  report("cast bf16 to f32 by hand, kind " + std::to_string(kind), n * 6, error, 0, run);
+}
+
 template <class K> static void ropes(const std::string& name, K kernel, bool interleaved, int heads) {
   const size_t bh = 256, t = 2048, d = 128, td = t * d, n = bh * td;
   const bf16 *src = (const bf16*)source, *cos = src + n, *sin = cos + t * d;
@@ -241,11 +280,16 @@ int main() {
   ceiling = 2.0 * BYTES / copy / 1e9;
   cudaDeviceProp device;
   CHECK(cudaGetDeviceProperties(&device, 0));
-  std::printf("%s: copy %.3f TB/s\n", device.name, ceiling);
+  const double write = milliseconds([] { CHECK(cudaMemsetAsync(target, 0, BYTES)); });
+  std::printf("%s: copy %.3f TB/s, write alone %.3f TB/s\n", device.name, ceiling, BYTES / write / 1e9);
   fill<<<4096, 256>>>((f32*)source, BYTES / 4, 1);
   map("affine f32, 1 vector", affine_1, 1, affine_of, 1e-5);
   map("affine f32, 2 vectors", affine_2, 2, affine_of, 1e-5);
   map("affine f32, 4 vectors", affine_4, 4, affine_of, 1e-5);
+  map("affine f32, 8 vectors", affine_8, 8, affine_of, 1e-5);
+  map("affine f32, 2 vectors again", affine_2, 2, affine_of, 1e-5);
+  map("exp f32, 4 vectors", exp_4, 4, exp_of, 1e-5);
+  map("sin f32, 4 vectors", sin_4, 4, sin_of, 1e-5);
   map("exp f32, 1 vector", exp_1, 1, exp_of, 1e-5);
   map("exp f32, 2 vectors", exp_2, 2, exp_of, 1e-5);
   map("sin f32, 1 vector", sin_1, 1, sin_of, 1e-5);
@@ -261,28 +305,24 @@ int main() {
   map("cast f32 to bf16, 1 vector", narrow_1, 1, same, 5e-3);
   map("cast f32 to bf16, 2 vectors", narrow_2, 2, same, 5e-3);
   map("cast f32 to bf16, 4 vectors", narrow_4, 4, same, 5e-3);
-#define NORMS(T, kind, layer, threads, blocks, Vectors, Weights) \
-  norm<T>(#kind " " #T " <= " #threads " threads, " #blocks " blocks, " #Vectors " vectors, weights " #Weights, \
-          kind##_##threads##_##blocks##_##Vectors##_##Weights##_##T, layer, threads, 4096 * sizeof(T) / 16 / Vectors);
-#define LAYER_RUN(T, threads, blocks, Vectors, Weights) \
-  if (4096 * sizeof(T) / 16 / Vectors <= threads) NORMS(T, layernorm, true, threads, blocks, Vectors, Weights)
-#define RMS_RUN(T, threads, blocks, Vectors, Weights) \
-  if (4096 * sizeof(T) / 16 / Vectors <= threads) NORMS(T, rmsnorm, false, threads, blocks, Vectors, Weights)
-  LAYER_NORMS(f32, LAYER_RUN)
-  RMS_NORMS(f32, RMS_RUN)
+#define NORM_RUN(T, threads, blocks, Vectors) \
+  norm<T>("layernorm " #T ", " #blocks " blocks, " #Vectors " vectors", layernorm_##threads##_##blocks##_##Vectors##_##T, true, Vectors); \
+  norm<T>("rmsnorm " #T ", " #blocks " blocks, " #Vectors " vectors", rmsnorm_##threads##_##blocks##_##Vectors##_##T, false, Vectors);
+  NORM_PLANS(f32, NORM_RUN)
   softmaxes<f32>("f32", softmax_f32, 256);
   fill<<<4096, 256>>>((bf16*)source, BYTES / 2, 2);
   map("cast bf16 to f32, 1 vector", widen_1, 1, same, 0);
   map("cast bf16 to f32, 2 vectors", widen_2, 2, same, 0);
   map("cast bf16 to f32, 4 vectors", widen_4, 4, same, 0);
+  map("cast bf16 to f32, 8 vectors", widen_8, 8, same, 0);
+  for (int kind = 0; kind < 3; kind++) streams(kind);
   map("exp bf16, 1 vector", exp_h1, 1, exp_of, 5e-3);
   map("exp bf16, 2 vectors", exp_h2, 2, exp_of, 5e-3);
   map("sin bf16, 1 vector", sin_h1, 1, sin_of, 5e-3);
   map("sin bf16, 2 vectors", sin_h2, 2, sin_of, 5e-3);
   map("gelu_erf bf16, 1 vector", gelu_erf_h1, 1, gelu_erf_of, 5e-3);
   map("gelu_erf bf16, 2 vectors", gelu_erf_h2, 2, gelu_erf_of, 5e-3);
-  LAYER_NORMS(bf16, LAYER_RUN)
-  RMS_NORMS(bf16, RMS_RUN)
+  NORM_PLANS(bf16, NORM_RUN)
   softmaxes<bf16>("bf16", softmax_bf16, 128);
   softmaxes<bf16>("bf16", softmax_bf16, 256);
   ropes("rope bf16, 1 head", rope_1_heads, false, 1);

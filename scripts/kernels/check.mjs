@@ -28,8 +28,6 @@ const { compareWithCatalogue, occupancy, readCodeObject } = await source("codeob
 
 /** Kernels that may spill, as "target name". */
 const maySpill = [
-  // Blocks of 1024 threads leave 64 registers each on gfx906; a row kept there costs a few spills, another pass over it more.
-  /^gfx906 \w+_wide_/,
   // A tile of 128 or 256 columns per thread: some spills cost less than a smaller tile.
   /^gfx\w+ attention_(decode_)?(masked_)?(128|256)_/,
   // Four registers, in f32, which has no matrix unit there.

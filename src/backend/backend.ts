@@ -170,6 +170,8 @@ export interface Backend extends QuantizedOps {
   /** Returns cached memory to the system. */
   trim(): void;
   synchronize(): Promise<void>;
+  /** Readies what a transformer will need that computes in `dtype` with weights of these types; it works without, too. */
+  prepare(dtype: DType, types: readonly QuantType[]): Promise<void>;
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void;
   /** The result is a copy. */

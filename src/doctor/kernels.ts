@@ -26,7 +26,7 @@ export async function compileProgram({ device, file, unit }: Compilation, say: S
   const program = programs().find((p) => p.file === file && p.unit === unit)!;
   say(`compiling ${file} for ${unit}`);
   const start = performance.now();
-  const { code, cached } = programCode(file, unit, context.properties, compiler, new KernelCache());
+  const { code, cached } = programCode(file, unit, { device: context.properties, compiler, cache: new KernelCache() });
   const seconds = (performance.now() - start) / 1000;
   say(`loading ${file} for ${unit}`);
   const module = context.loadModule(code);

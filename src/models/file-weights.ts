@@ -5,6 +5,7 @@
 import { isFloat, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { Shape } from "../core/layout.ts";
+import type { QuantType } from "../core/quant-types.ts";
 import type { WeightsFile, WeightsTensor } from "../formats/index.ts";
 import { QTensor } from "../quantized/index.ts";
 import { Tensor } from "../tensor/index.ts";
@@ -20,6 +21,7 @@ const CHUNK_BYTES = 16 * 2 ** 20;
 
 export class FileWeights implements Weights {
   readonly owned: Disposable[] = [];
+  readonly quantTypes: readonly QuantType[];
   readonly #tensors: ModelTensors;
   readonly #options: WeightsOptions;
   readonly #bytesTotal: number;
@@ -28,6 +30,7 @@ export class FileWeights implements Weights {
   /** The file is closed with the weights. */
   constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf, options: WeightsOptions) {
     this.#tensors = new ModelTensors(file, config, naming);
+    this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
     this.#options = options;
     this.#bytesTotal = this.#tensors.byteLength;
   }

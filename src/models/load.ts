@@ -57,7 +57,10 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   const source = await openModel(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
+  // The device compiles while the weights are read.
+  const ready = device.backend.prepare(dtype, weights.quantTypes);
   const transformer = await Transformer.load(source.config, weights, device, dtype);
+  await ready;
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }

@@ -74,6 +74,8 @@ export class CpuBackend implements Backend, QuantizedOps {
   /** WebAssembly memory cannot be returned to the system. */
   trim(): void {}
 
+  async prepare(): Promise<void> {}
+
   async synchronize(): Promise<void> {}
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

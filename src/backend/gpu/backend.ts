@@ -34,6 +34,7 @@ import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 import { GpuSampler } from "./ops/sample.ts";
+import { transformerPrograms } from "./program.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
@@ -66,6 +67,10 @@ export class GpuBackend implements Backend {
 
   synchronize(): Promise<void> {
     return this.gpu.synchronize();
+  }
+
+  prepare(dtype: DType, types: readonly QuantType[]): Promise<void> {
+    return this.gpu.prepare(transformerPrograms(dtype, types));
   }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

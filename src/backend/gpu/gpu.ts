@@ -13,6 +13,7 @@ import { copyLayout } from "./copy.ts";
 import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
+import type { Program } from "./program.ts";
 import { Staging } from "./staging.ts";
 
 export interface GpuBlock extends Block {
@@ -131,6 +132,11 @@ export class Gpu {
     } finally {
       this.#allocator.release(tmp);
     }
+  }
+
+  /** Compiles programs before they are needed. */
+  prepare(programs: readonly Program[]): Promise<void> {
+    return this.#launcher.prepare(programs);
   }
 
   launch(name: string, values: Values): void {

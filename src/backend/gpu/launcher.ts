@@ -7,10 +7,13 @@ import { fail } from "../../core/errors.ts";
 import { type ArgKind, argBytes, type Kernel, kernelNamed, type Sizes } from "./catalogue.ts";
 import type { ArgumentBlock, GpuContext, Handle, KernelCompiler } from "./driver.ts";
 import type { KernelCache } from "./kernel-cache.ts";
-import { programCode } from "./program.ts";
+import { type Program, programCode, programCodeAsync, type Toolchain } from "./program.ts";
 
 /** Values by argument name. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
 export type Values = Readonly<Record<string, number | bigint>>;
+
+/** Node has four threads for such work, and files are read meanwhile. */
+const COMPILING_AT_ONCE = 3;
 
 interface Loaded {
   readonly kernel: Kernel;
@@ -47,6 +50,25 @@ export class Launcher {
     );
   }
 
+  /** Compiles these programs a few at a time, without blocking this thread. What fails here fails again, aloud, when used. */
+  async prepare(programs: readonly Program[]): Promise<void> {
+    const waiting = programs.filter(({ file, unit }) => !this.#modules.has(`${file}:${unit}`));
+    const work = async (): Promise<void> => {
+      for (let next = waiting.shift(); next; next = waiting.shift()) {
+        const { file, unit } = next;
+        const code = await programCodeAsync(file, unit, this.#toolchain()).catch(() => null);
+        const id = `${file}:${unit}`;
+        // Somebody may have needed it meanwhile.
+        if (code && !this.#modules.has(id)) this.#modules.set(id, this.#context.loadModule(code));
+      }
+    };
+    await Promise.all(Array.from({ length: COMPILING_AT_ONCE }, work));
+  }
+
+  #toolchain(): Toolchain {
+    return { device: this.#context.properties, compiler: this.#compiler(), cache: this.#cache };
+  }
+
   #load(name: string): Loaded {
     const kernel = kernelNamed(name);
     const fn = this.#context.getFunction(this.#module(kernel.file, kernel.unit), name);
@@ -60,7 +82,7 @@ export class Launcher {
     const id = `${file}:${unit}`;
     let module = this.#modules.get(id);
     if (module === undefined) {
-      const { code } = programCode(file, unit, this.#context.properties, this.#compiler(), this.#cache);
+      const { code } = programCode(file, unit, this.#toolchain());
       module = this.#context.loadModule(code);
       this.#modules.set(id, module);
     }

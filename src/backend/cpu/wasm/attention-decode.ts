@@ -32,7 +32,7 @@ import {
   VS,
   word,
 } from "./attention-scores";
-import { narrow, native, RUN, SCRATCH_FREE, slot } from "./block";
+import { narrow, native, RUN, SCRATCH_FREE, slot, widen } from "./block";
 import { arg, BF16, F16, F64, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
@@ -194,6 +194,10 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
 /** Lines of keys or values in their compute class: in place where they can be used so. */
 function fetchLines<T>(dtype: i32, src: usize, step: i32, along: i32, count: i32, n: usize, to: usize): usize {
   if (native(dtype) && along == 1) return src;
+  if (along == 1) {
+    for (let i = 0; i < count; i++) widen(dtype, src + ((<isize>i * step) << shiftOf(dtype)), to + ((<usize>i * n) << 2), n);
+    return to;
+  }
   for (let i = 0; i < count; i++)
     packPanel(dtype, src + ((<isize>i * step) << shiftOf(dtype)), 0, along, 1, 1, n, to + <usize>i * n * sizeof<T>());
   return to;

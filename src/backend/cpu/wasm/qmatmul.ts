@@ -7,7 +7,7 @@ import { narrow, native, RESULT, slot } from "./block";
 import { productGrain } from "./gemm";
 import { arg, F32, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
-import { parallel, scratch } from "./pool";
+import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 import { packActivations, packedBytes, packingOf } from "./quant-activations";
 import { decodeRun } from "./quant-decode";
 import { dotRow, dotRows, SHORT, STRETCH } from "./quant-dot";
@@ -31,6 +31,7 @@ const PANELS: usize = RELAXED ? 4 : 6;
 const COLUMNS: usize = 48;
 /** Decoding a weight costs as much as multiplying it with so many rows. */
 const DECODING: usize = 8;
+const HALF: usize = SCRATCH_BYTES / 2;
 /** Weights that are worth a chunk. */
 const CHUNK: usize = 131072;
 
@@ -58,9 +59,11 @@ function paddedRows(m: usize): usize {
   return (min(m, ROWS) + MR - 1) / MR * MR;
 }
 
-/** Bytes of temporary memory. */
+/** Bytes of temporary memory; few rows mostly fit into half of the main thread's scratch memory. */
 export function qmatmulTmp(size: usize, m: usize, k: usize): usize {
-  return isMany(size, m) ? (paddedRows(m) * k) << 2 : m * packedBytes(k);
+  if (isMany(size, m)) return (paddedRows(m) * k) << 2;
+  const bytes = m * packedBytes(k);
+  return bytes <= HALF ? 0 : bytes;
 }
 
 /** out (m × n) = x (m × k, contiguous) · wᵀ (n × k). x and out: f32, f16 or bf16. */
@@ -71,6 +74,7 @@ export function qmatmul(
   if (m == 0 || n == 0) return;
   if (k == 0) return memory.fill(out, 0, (m * n) << shift);
   if (!isMany(size, m)) {
+    if (tmp == 0) tmp = scratch + HALF;
     packActivations(packing(type), dtype, m, k, x, tmp);
     setArguments(type, size, bytes, dtype, m, n, k, tmp, w, out);
     return parallel(dotChunk, n, max<usize>(4, (CHUNK / (m * k)) & ~3));
@@ -117,6 +121,7 @@ function dotChunk(lo: usize, hi: usize): void {
   }
 }
 
+/** How activations are packed for a type. */
 function packing(type: i32): i32 {
   switch (type) {
     case Q4_0.ID: return packingOf<Q4_0>();

@@ -1,5 +1,5 @@
 /**
- * Dots of four rows of quantized weights, where they lie, with a packed row of activations. Sums of products are exact
+ * Dots of rows of quantized weights, where they lie, with a packed row of activations. Sums of products are exact
  * integers within a group of weights that share a scale; groups are added in f32, times factors computed ahead.
  */
 import { SCRATCH_FREE } from "./block";

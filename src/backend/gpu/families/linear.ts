@@ -79,27 +79,36 @@ function sharedBytes(type: QuantType, batch: number, k: number, warps: number, a
   return batch * (padded + padded / 4) + warps * (places * rows * stage + 4 * batch * (rows + 1));
 }
 
-/** Null where x does not fit into shared memory. */
+/**
+ * Warps per block and splits: those with which the busiest multiprocessor has the fewest chunks to go through. Each block
+ * rounds x by itself, so there are no more blocks than run at once. Null where x does not fit into shared memory.
+ */
 export function planQuantizedLinear({ m, n, k }: LinearShape, type: QuantType, device: Device): LinearPlan | null {
   const { arch, multiprocessors } = device;
   const batch = batchFor(m);
-  // The table of non-linear types is beside it.
-  const budget = sharedBudget(arch) - 512;
-  const threads = [256, 128, 64].find((t) => sharedBytes(type, batch, k, t / 32, arch) <= budget);
-  if (threads === undefined) return null;
   const groups = Math.ceil(n / shapeFor(arch).rows);
-  let splits = 1;
-  while (splits < Math.min(4, threads / 32) && groups * splits < 16 * multiprocessors && k >= 2 * CHUNK * splits) {
-    splits *= 2;
+  const chunks = Math.ceil(k / CHUNK);
+  const most = (batch === 1 ? 3 : 2) * multiprocessors;
+  // The table of non-linear types is beside it.
+  const fits = (warps: number): boolean => sharedBytes(type, batch, k, warps, arch) <= sharedBudget(arch) - 512;
+  const widths = fits(6) ? [8, 7, 6].filter(fits) : [4, 2].filter(fits).slice(0, 1);
+  let best: LinearPlan["launch"] | null = null;
+  let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];
+  for (const warps of widths) {
+    // Splits need barriers: only where there are too few rows.
+    for (const splits of groups < 12 * multiprocessors ? [1, 2, 4] : [1]) {
+      if (warps % splits !== 0 || splits > chunks) continue;
+      const all = Math.ceil((groups * splits) / warps);
+      const rounds = Math.ceil(all / most);
+      const blocks = Math.ceil(all / rounds);
+      const perMultiprocessor = Math.ceil(blocks / multiprocessors);
+      const steps = perMultiprocessor * rounds * warps * Math.ceil(chunks / splits);
+      if (steps > fewest || (steps === fewest && perMultiprocessor >= fewestBlocks)) continue;
+      [fewest, fewestBlocks] = [steps, perMultiprocessor];
+      best = { threads: 32 * warps, splits, blocks, shared_bytes: sharedBytes(type, batch, k, warps, arch) };
+    }
   }
-  // Each block rounds x by itself, so there are as many as run at once, with equal work.
-  const all = Math.ceil((groups * splits * 32) / threads);
-  const rounds = Math.ceil(all / ((batch === 1 ? 3 : 2) * (256 / threads) * multiprocessors));
-  const shared_bytes = sharedBytes(type, batch, k, threads / 32, arch);
-  return {
-    kernel: `linear_${type.toLowerCase()}_b${batch}`,
-    launch: { threads, splits, blocks: Math.ceil(all / rounds), shared_bytes },
-  };
+  return best && { kernel: `linear_${type.toLowerCase()}_b${batch}`, launch: best };
 }
 
 const launch = (s: Sizes): Launch => ({

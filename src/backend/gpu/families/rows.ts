@@ -3,7 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { BLOCK, blocks, dtype, type Family, floats, type Launch, perThread, type Sizes } from "./family.ts";
 
 /** Heads whose same places a thread turns, as in kernels/rope.hip. */
-const ROPE_HEADS = 4;
+const ROPE_HEADS = 2;
 
 /** `side`: bytes of one side of the pairs that a thread turns at once. */
 function ropeBlocks(tables: number, heads: number, elements: number, type: DType, side: number): Launch {
