@@ -105,8 +105,10 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : (Count + LINES - 1) / LINES * TIMES;
   static_assert(PIECES <= Threads || PIECES % Threads == 0, "");
   static constexpr bool HOLD = !ASYNC && N * PAIR <= 8;
-  // Every thread has N pieces, one below the other: few instructions for each, which can stand between others.
-  static constexpr bool EVEN = ASYNC && TIMES == 1 && Threads % PIECES == 0 && Count % LINES == 0;
+  // Every thread has SENT pieces, one below the other: few instructions for each, which can stand between others. Rows of 96
+  // elements leave a quarter of the threads without.
+  static constexpr int ACROSS = PIECES == 12 ? 16 : PIECES, DOWN = ACROSS <= Threads ? Threads / ACROSS : 1, SENT = Count / DOWN;
+  static constexpr bool EVEN = ASYNC && ACROSS <= Threads && Threads % ACROSS == 0 && Count % DOWN == 0;
   Piece x[HOLD ? N * PAIR : 1];
   // Of an even tile: where this thread's next piece is and goes, rows from there to the end, whether it is wanted.
   const T* at;
@@ -116,16 +118,16 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   bool wanted;
 
   GPU_METHOD void aim(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread, bool want) {
-    const u32 r = thread / PIECES, p = thread % PIECES;
+    const u32 r = thread / ACROSS, p = thread % ACROSS;
     at = from.at(first + (i32)r, p);
-    step = from.stride * LINES;
+    step = from.stride * DOWN;
     to = shared + r * Pitch + p * W;
     left = p * W < from.d ? end - first - (i32)r : 0;
-    wanted = want && from.vectors;
+    wanted = want && from.vectors && p < PIECES;
     if (want && !from.vectors) fetch_slowly(shared, from, first, end, thread);
   }
   GPU_METHOD void send(int i) {
-    tile_t<T>::copy(to + i * LINES * Pitch, at, i * LINES < left, wanted);
+    tile_t<T>::copy(to + i * DOWN * Pitch, at, i * DOWN < left, wanted);
     at += step;
   }
 
@@ -144,7 +146,7 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
     if constexpr (EVEN) {
       aim(shared, from, first, end, thread, true);
-      UNROLL for (int i = 0; i < N; i++) send(i);
+      UNROLL for (int i = 0; i < SENT; i++) send(i);
     } else if constexpr (ASYNC) {
       if (!from.vectors) return fetch_slowly(shared, from, first, end, thread);
       UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
@@ -372,12 +374,13 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
       const bool more = j + step < stop;
       typename F::Scores s;
       bool seen = false;
-      if constexpr (S::KCarrier::EVEN && S::KCarrier::N <= F::STEPS) {
+      if constexpr (S::KCarrier::EVEN) {
         // Copies between products.
         k.aim(shared + now, keys, j + step, end, thread, more);
         v.aim(shared + now + S::K_SIZE, values, j + step, end, thread, more);
-        auto send = [&](int i) {
-          if (i < S::KCarrier::N) k.send(i), v.send(i);
+        auto send = [&](int step) {
+          constexpr int SENT = S::KCarrier::SENT;
+          UNROLL for (int i = step * SENT / F::STEPS; i < (step + 1) * SENT / F::STEPS; i++) k.send(i), v.send(i);
         };
         if (active) seen = flash.score(s, tile, j, send);
         else UNROLL for (int i = 0; i < F::STEPS; i++) send(i);

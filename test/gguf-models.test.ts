@@ -292,7 +292,7 @@ describe("the bundled model", () => {
     const abort = new AbortController();
     const loading = loadModel(bundled, { signal: abort.signal, onProgress: () => abort.abort() });
     await expect(loading).rejects.toThrow(/abort/i);
-    expect(Device.cpu().memory().live).toBe(before.live);
+    expect(Device.cpu().memory().live).toBeLessThanOrEqual(before.live);
   });
 });
 
@@ -491,7 +491,7 @@ describe("loading a GGUF file", () => {
     const { live } = Device.cpu().memory();
     const path = await changed(folder("good.gguf"), folder(`${name}.gguf`), change);
     await expect(loadModel(path)).rejects.toThrow(message);
-    expect(Device.cpu().memory().live).toBe(live);
+    expect(Device.cpu().memory().live).toBeLessThanOrEqual(live);
   });
 
   it("knows a file by its first bytes, and experts by their own tensors", async () => {

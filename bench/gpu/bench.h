@@ -129,3 +129,25 @@ static double error_of(const void* y, u32 dtype, const f64* wanted, size_t count
   }
   return std::sqrt(difference / norm);
 }
+
+// How a linear layer is launched; per_sm 0: as many blocks as there is work.
+struct Launch {
+  u32 threads, splits, per_sm;
+};
+// What src/backend/gpu/families/linear.ts plans for quantized weights.
+static Launch plan_quantized(u32 groups, u32 chunks, u32 columns, u32 sms) {
+  const auto over = [](u32 a, u32 b) { return (a + b - 1) / b; };
+  const u32 per_sm = columns == 1 ? 3 : 2;
+  Launch best{256, 1, per_sm};
+  u32 fewest = ~0u, fewest_blocks = 0;
+  for (u32 warps : {8, 7, 6})
+    for (u32 splits = 1; splits <= (groups < 12 * sms ? 4 : 1); splits *= 2) {
+      if (warps % splits || splits > chunks) continue;
+      const u32 all = over(groups * splits, warps), rounds = over(all, per_sm * sms), each = over(over(all, rounds), sms);
+      const u32 steps = each * rounds * warps * over(chunks, splits);
+      if (steps > fewest || (steps == fewest && each >= fewest_blocks)) continue;
+      fewest = steps, fewest_blocks = each;
+      best = Launch{32 * warps, splits, per_sm};
+    }
+  return best;
+}

@@ -79,9 +79,6 @@ struct Variant {
   u32 columns, rows, deep;
   Kernel plain, norm;
 };
-struct Launch {
-  u32 threads, splits, per_sm;  // per_sm 0: as many blocks as there is work
-};
 #if defined(TYPE)
 #define OTHER(NB, R, Deep) MAT_VEC_KERNEL(other_##NB##_##R##_##Deep, Q, NB, R, Deep)
 #define VARIANT(NB, R, Deep) Variant{NB, R, Deep, other_##NB##_##R##_##Deep, other_##NB##_##R##_##Deep}
@@ -128,13 +125,14 @@ static void launch(const Variant& v, const Launch& l, const Shape& s, const Weig
   const size_t groups = (s.n + v.rows - 1) / v.rows;
   const u32 blocks = (u32)((groups * l.splits * 32 + l.threads - 1) / l.threads), most = l.per_sm * sms;
   const u32 rounds = most ? (blocks + most - 1) / most : 1;
+  const Kernel kernel = s.norm ? v.norm : v.plain;
+  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes(v, l, s.k)));
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = (blocks + rounds - 1) / rounds, config.blockDim = l.threads, config.dynamicSmemBytes = shared_bytes(v, l, s.k), config.stream = stream;
   config.attrs = &attribute, config.numAttrs = overlap;
-  const Kernel kernel = s.norm ? v.norm : v.plain;
   const bf16* added = s.residual ? residual : nullptr;
 #if defined(TYPE)
   CHECK(cudaLaunchKernelEx(&config, kernel, s.n, s.k, w, (const void*)x, (const void*)nullptr, (const void*)(s.norm ? alpha : nullptr), 1e-5,
@@ -147,15 +145,14 @@ static void launch(const Variant& v, const Launch& l, const Shape& s, const Weig
 
 // The launch that src/backend/gpu/families/linear.ts would plan.
 static Launch plan(const Variant& v, const Shape& s) {
-  const size_t groups = (s.n + v.rows - 1) / v.rows;
+  const u32 groups = (u32)((s.n + v.rows - 1) / v.rows);
 #if defined(TYPE)
-  Launch l{256, 1, v.columns == 1 ? 3u : 2u};
-  while (l.splits < 4 && groups * l.splits < (size_t)sms * 16 && s.k >= 2048 * l.splits) l.splits *= 2;
+  return plan_quantized(groups, (u32)((s.k + 1023) / 1024), v.columns, sms);
 #else
   Launch l{128, 1, 0};
-  while (l.splits < 4 && groups * l.splits < (size_t)sms * (v.columns > 2 ? 10 : 20) && s.k >= 512 * l.splits) l.splits *= 2;
-#endif
+  while (l.splits < 4 && groups * l.splits < (u32)sms * (v.columns > 2 ? 10 : 20) && s.k >= 512 * l.splits) l.splits *= 2;
   return l;
+#endif
 }
 
 int main() {
@@ -229,11 +226,15 @@ int main() {
     struct Result { float us; Launch l; };
     for (const Variant& v : {VARIANTS}) {
       std::vector<Result> results;
-      for (u32 threads : {128, 256})
+#if defined(TYPE)
+      for (u32 threads : {128, 192, 224, 256})
+#else
+      for (u32 threads : {64, 128})
+#endif
         for (u32 splits : {1, 2, 4, 8})
           for (u32 warps : {0, 8, 16, 24, 32}) {
             const Launch l{threads, splits, warps / (threads / 32)};
-            if (splits > threads / 32 || !fits(v, l, s)) continue;
+            if (threads / 32 % splits || !fits(v, l, s)) continue;
 #if defined(TYPE)
 #else
             if (warps) continue;

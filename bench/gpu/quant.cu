@@ -45,7 +45,7 @@ static u32 shared_bytes(const Variant& v, size_t k) {
   return v.columns * (padded + padded / 4) + warps * v.places * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
 }
 
-#define SHIPPED(NB, threads, splits, per_sm) {NB, 4, PLACES, JOIN(linear_, TYPE, _b##NB), threads, splits, per_sm, true}
+#define SHIPPED(NB) Variant{NB, ROWS, PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
 #define OTHER(NB, R, Places) MAT_VEC_KERNEL(other_##NB##_##R##_##Places, Q, NB, R, Places)
 #define VARIANT(NB, R, Places) Variant{NB, R, Places, other_##NB##_##R##_##Places, 0, 0, 0, false}
 #if defined(SWEEP)
@@ -91,15 +91,19 @@ int main() {
   naive<<<(unsigned)(MAX_BATCH * N / 256), 256>>>(MAX_BATCH, dense, xq, xs, wanted);
   CHECK(cudaDeviceSynchronize());
 
-  std::vector<Variant> variants{SHIPPED(1, 256, 1, 3), SHIPPED(2, 256, 1, 2), SHIPPED(4, 256, 1, 2), SHIPPED(8, 256, 1, 2)};
+  std::vector<Variant> variants{SHIPPED(1), SHIPPED(2), SHIPPED(4), SHIPPED(8)};
+  for (Variant& v : variants) {
+    const Launch l = plan_quantized((N + v.rows - 1) / v.rows, K / 1024, v.columns, (u32)sms);
+    v.threads = l.threads, v.splits = l.splits, v.per_sm = l.per_sm;
+  }
 #if defined(SWEEP)
   for (const Variant& v : {VARIANT(1, 2, 2), VARIANT(1, 4, 2), VARIANT(8, 2, 2), VARIANT(8, 4, 2)})
-    for (u32 threads : {128, 256})
+    for (u32 threads : {192, 224, 256})
       for (u32 splits : {1, 2, 4})
         for (u32 warps : {0, 8, 16, 24, 32}) {
           Variant t = v;
           t.threads = threads, t.splits = splits, t.per_sm = warps / (threads / 32);
-          variants.push_back(t);
+          if (threads / 32 % splits == 0) variants.push_back(t);
         }
 #endif
   float one_us = 0;

@@ -79,11 +79,26 @@ function sharedBytes(type: QuantType, batch: number, k: number, warps: number, a
   return batch * (padded + padded / 4) + warps * (places * rows * stage + 4 * batch * (rows + 1));
 }
 
+/** One entry per shape of weights. */
+const plans = new Map<string, LinearPlan | null>();
+
+/** Null where x does not fit into shared memory. */
+export function planQuantizedLinear(shape: LinearShape, type: QuantType, device: Device): LinearPlan | null {
+  const { m, n, k } = shape;
+  const key = `${type} ${m} ${n} ${k} ${device.arch} ${device.multiprocessors}`;
+  let plan = plans.get(key);
+  if (plan === undefined) {
+    plan = findPlan(shape, type, device);
+    plans.set(key, plan);
+  }
+  return plan;
+}
+
 /**
  * Warps per block and splits: those with which the busiest multiprocessor has the fewest chunks to go through. Each block
- * rounds x by itself, so there are no more blocks than run at once. Null where x does not fit into shared memory.
+ * rounds x by itself, so there are no more blocks than run at once.
  */
-export function planQuantizedLinear({ m, n, k }: LinearShape, type: QuantType, device: Device): LinearPlan | null {
+function findPlan({ m, n, k }: LinearShape, type: QuantType, device: Device): LinearPlan | null {
   const { arch, multiprocessors } = device;
   const batch = batchFor(m);
   const groups = Math.ceil(n / shapeFor(arch).rows);
