@@ -1,4 +1,4 @@
-// out[i] = x[i]·mul + add. Launch: 256 threads, four 16-byte vectors per thread. Traffic: one read, one write.
+// out[i] = x[i]·mul + add. Launch: 256 threads, four 16-byte vectors per thread, two of small elements. Traffic: one read, one write.
 #include "gpu.h"
 namespace gpu {
 
@@ -10,7 +10,7 @@ template <class T> struct Affine {
 // A null `inp` means in place.
 #define AFFINE(T) \
   KERNEL_BOUNDS(256, affine_##T, size_t numel, size_t num_dims, const size_t* info, const T* inp, T* out, T mul, T add) { \
-    map1<4>(numel, num_dims, info, inp ? inp : out, out, Affine<T>{widen(mul), widen(add)}); \
+    map1<(sizeof(T) < 4 ? 2 : 4)>(numel, num_dims, info, inp ? inp : out, out, Affine<T>{widen(mul), widen(add)}); \
   }
 GPU_NUMBERS(AFFINE)
 

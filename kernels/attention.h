@@ -379,8 +379,9 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
         k.aim(shared + now, keys, j + step, end, thread, more);
         v.aim(shared + now + S::K_SIZE, values, j + step, end, thread, more);
         auto send = [&](int step) {
-          constexpr int SENT = S::KCarrier::SENT;
-          UNROLL for (int i = step * SENT / F::STEPS; i < (step + 1) * SENT / F::STEPS; i++) k.send(i), v.send(i);
+          constexpr int SENT = S::KCarrier::SENT, OVER = SENT > F::STEPS ? SENT : F::STEPS;
+          UNROLL for (int i = step * OVER / F::STEPS; i < (step + 1) * OVER / F::STEPS; i++)
+            if (i < SENT) k.send(i), v.send(i);
         };
         if (active) seen = flash.score(s, tile, j, send);
         else UNROLL for (int i = 0; i < F::STEPS; i++) send(i);

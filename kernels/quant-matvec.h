@@ -76,9 +76,9 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   GPU_FN u32 padded(u32 k) { return (k + CHUNK - 1) / CHUNK * CHUNK; }
 
   // Rounds x, with a norm x · scale · alpha, and adds up each warp's (x · scale)² in `squares`, for the rows that `wanted`
-  // names. A thread's loads of two rounds are on their way before the first is rounded.
+  // names. A thread's loads of some rounds are on their way before the first is rounded.
   GPU_FN void round_rows(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, u32 batch, u32 dtype, f32 scale, u32 wanted) {
-    constexpr int U = 2;
+    constexpr int U = NB == 1 ? 3 : 2;
     const u32 items = k / 8, rounds = (items + bdim_x() - 1) / bdim_x(), warps = bdim_x() / 32, warp = tid_x() / 32;
     NO_UNROLL for (u32 first = 0; first < rounds * batch; first += U) {
       Eight v[U], weight[U];

@@ -18,7 +18,7 @@ describeDevices("random NN problems", (device) => {
         const problem = checkCase(library, device, c);
         if (problem) throw new Error(`${problem}: ${JSON.stringify(c)}`);
       }),
-      { numRuns: device.name === "cpu" ? 500 : 200, endOnFailure: true },
+      { numRuns: device.name === "cpu" ? 500 : 120, endOnFailure: true },
     );
   });
 });

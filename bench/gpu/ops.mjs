@@ -83,7 +83,7 @@ scope(() => {
 scope(() => {
   const h = randn([big], "bf16");
   row("exp bf16 256M", { bytes: big * 4 }, () => h.exp());
-  row("gelu bf16 256M", { bytes: big * 4 }, () => h.gelu());
+  for (const op of ["gelu", "geluErf", "sin"]) row(`${op} bf16 256M`, { bytes: big * 4 }, () => h[op]());
   const other = randn([big], "bf16", 2);
   row("add bf16 256M", { bytes: big * 6 }, () => h.add(other));
   row("cast bf16->f32 256M", { bytes: big * 6 }, () => h.toDType("f32"));
@@ -96,6 +96,9 @@ for (const dtype of ["f32", "bf16"]) {
     const bytes = r * c * (dtype === "f32" ? 4 : 2);
     const ids = Tensor.rand([r], { device, high: r, seed: 4 }).toDType("i64");
     row(`rms_norm ${dtype} 65536x4096`, { bytes: 2 * bytes }, () => nn.rmsNorm(x, w));
+    const residual = randn([r, c], dtype, 6);
+    row(`add_rms_norm ${dtype} 65536x4096`, { bytes: 4 * bytes }, () => nn.addRmsNorm(x, residual, w));
+    residual.dispose();
     row(`layer_norm ${dtype} 65536x4096`, { bytes: 2 * bytes }, () => nn.layerNorm(x, w, w));
     row(`softmax ${dtype} 65536x4096`, { bytes: 2 * bytes }, () => x.softmax(-1));
     const up = randn([r, c], dtype, 5);
@@ -114,6 +117,8 @@ scope(() => {
   const [cos, sin] = [angle.cos().toDType("bf16"), angle.sin().toDType("bf16")];
   row("rope bf16 8x32x2048x128", { bytes: q.numel * 4 }, () => nn.rope(q, cos, sin));
   row("rope_i bf16 8x32x2048x128", { bytes: q.numel * 4 }, () => nn.ropeI(q, cos, sin));
+  const rows = randn([8, 2048, 32, 128], "bf16");
+  row("rope_thd bf16 8x2048x32x128", { bytes: q.numel * 4 }, () => nn.ropeThd(rows, cos, sin));
 });
 for (const [b, h, hk, t, d] of [
   [4, 32, 8, 4096, 128],

@@ -28,10 +28,12 @@ const { compareWithCatalogue, occupancy, readCodeObject } = await source("codeob
 
 /** Kernels that may spill, as "target name". */
 const maySpill = [
-  // A tile of 128 or 256 columns per thread: some spills cost less than a smaller tile.
-  /^gfx\w+ attention_(decode_)?(masked_)?(128|256)_/,
-  // Four registers, in f32, which has no matrix unit there.
+  // A tile of 256 columns per thread: some spills cost less than a smaller tile.
+  /^gfx(906|10|11|12)\w* attention_(decode_)?(masked_)?256_/,
+  // Four registers, to the accumulators, in f32, which has no matrix unit there.
   /^gfx90a attention_masked_96_f32/,
+  // A few registers.
+  /^gfx11\w* attention_(decode|masked)_128_b?f16/,
 ];
 
 /** Instructions that a file's kernels exist for, by the targets that have them. */

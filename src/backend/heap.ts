@@ -1,9 +1,14 @@
 /**
- * Divides regions of memory among blocks: best fit over free ranges kept in size classes, neighbours merged on
- * release. It only does arithmetic on addresses, so it serves WebAssembly memory and GPU memory alike.
+ * Divides regions of memory among blocks: best fit over free ranges kept in size classes, neighbours merged. It only does
+ * arithmetic on addresses, so it serves WebAssembly memory and GPU memory alike.
+ *
+ * Small blocks are not merged when they are released but parked by size, since the next step of a loop wants the same
+ * sizes again; they are merged when a block is not found otherwise, or many are parked.
  */
 const ALIGN = 256;
 const CLASSES = 48;
+const PARKED_SIZE = 2 ** 18;
+const MOST_PARKED = 512;
 
 const classOf = (size: number): number => Math.floor(Math.log2(size / ALIGN));
 
@@ -13,6 +18,9 @@ export class Heap {
   readonly #startOfEnd = new Map<number, number>();
   readonly #classes: Set<number>[] = Array.from({ length: CLASSES }, () => new Set());
   readonly #used = new Map<number, number>();
+  /** Starts of released blocks by size. */
+  readonly #parked = new Map<number, number[]>();
+  #parkedCount = 0;
   /** Where ranges must not merge with what lies before: the starts of regions that are returned as a whole. */
   readonly #regions = new Map<number, number>();
   #free = 0;
@@ -35,6 +43,7 @@ export class Heap {
 
   /** Removes and returns the regions in which nothing is allocated. */
   takeFreeRegions(): number[] {
+    this.#unpark();
     const starts: number[] = [];
     for (const [start, size] of this.#regions) {
       if (this.#sizeAt.get(start) !== size) continue;
@@ -52,7 +61,14 @@ export class Heap {
   /** The address of `bytes` free bytes, or undefined when no range is large enough. */
   take(bytes: number): number | undefined {
     const size = Heap.roundUp(bytes);
-    const at = this.#find(size);
+    const parked = this.#parked.get(size)?.pop();
+    if (parked !== undefined) {
+      this.#parkedCount--;
+      this.#free -= size;
+      this.#used.set(parked, size);
+      return parked;
+    }
+    const at = this.#find(size) ?? (this.#unpark() ? this.#find(size) : undefined);
     if (at === undefined) return undefined;
     const have = this.#sizeAt.get(at)!;
     this.#remove(at, have);
@@ -64,11 +80,30 @@ export class Heap {
   release(at: number): void {
     const size = this.#used.get(at)!;
     this.#used.delete(at);
-    this.#insert(at, size);
+    if (size > PARKED_SIZE) return this.#insert(at, size);
+    if (this.#parkedCount === MOST_PARKED) this.#unpark();
+    const same = this.#parked.get(size);
+    if (same) same.push(at);
+    else this.#parked.set(size, [at]);
+    this.#parkedCount++;
+    this.#free += size;
+  }
+
+  /** Merges what is parked; false where nothing was. */
+  #unpark(): boolean {
+    if (this.#parkedCount === 0) return false;
+    for (const [size, starts] of this.#parked) {
+      this.#free -= size * starts.length;
+      for (const at of starts) this.#insert(at, size);
+    }
+    this.#parked.clear();
+    this.#parkedCount = 0;
+    return true;
   }
 
   /** The length of the free range that ends at `end`. */
   freeBefore(end: number): number {
+    this.#unpark();
     const start = this.#startOfEnd.get(end);
     return start === undefined ? 0 : this.#sizeAt.get(start)!;
   }

@@ -14,17 +14,51 @@ import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { Backend, Block } from "./backend.ts";
 
-interface Tracked {
+interface Entry {
   readonly backend: Backend;
   readonly block: Block;
-  readonly ref: WeakRef<Storage>;
+  freed: boolean;
+  /** Set once the garbage collector is to be asked about the storage. */
+  ref: WeakRef<Storage> | undefined;
 }
 
-const tracked = new Set<Tracked>();
-const registry = new FinalizationRegistry<Tracked>((entry) => reclaim(entry));
+/** The entries with a `ref`. */
+const tracked = new Set<Entry>();
+const registry = new FinalizationRegistry<Entry>((entry) => reclaim(entry));
 
-function reclaim(entry: Tracked): void {
-  if (tracked.delete(entry)) entry.backend.free(entry.block);
+function reclaim(entry: Entry): void {
+  if (entry.freed) return;
+  entry.freed = true;
+  tracked.delete(entry);
+  entry.backend.free(entry.block);
+}
+
+/**
+ * Most storages are disposed soon after they were made, and watching one costs more than making it. So new ones wait here,
+ * for a number of others or for the end of the event loop's turn, before the collector is asked to watch them.
+ */
+const young: Storage[] = [];
+const MOST_YOUNG = 256;
+const MOST_YOUNG_BYTES = 16 * 2 ** 20;
+let youngBytes = 0;
+let settling = false;
+
+function addYoung(storage: Storage): void {
+  young.push(storage);
+  youngBytes += storage.byteLength;
+  if (young.length >= MOST_YOUNG || youngBytes > MOST_YOUNG_BYTES) {
+    settle();
+  } else if (!settling) {
+    settling = true;
+    setImmediate(settle).unref();
+  }
+}
+
+function settle(): void {
+  for (const storage of young) storage.watch();
+  young.length = 0;
+  youngBytes = 0;
+  settling = false;
 }
 
 export class Storage {
@@ -33,16 +67,15 @@ export class Storage {
   readonly dtype: DType;
   readonly length: number;
   #refs = 0;
-  #entry: Tracked;
+  readonly #entry: Entry;
 
   private constructor(backend: Backend, block: Block, dtype: DType, length: number) {
     this.backend = backend;
     this.block = block;
     this.dtype = dtype;
     this.length = length;
-    this.#entry = { backend, block, ref: new WeakRef(this) };
-    tracked.add(this.#entry);
-    registry.register(this, this.#entry, this.#entry);
+    this.#entry = { backend, block, freed: false, ref: undefined };
+    addYoung(this);
   }
 
   /** Uninitialised memory for `length` elements. */
@@ -58,7 +91,7 @@ export class Storage {
   }
 
   get freed(): boolean {
-    return !tracked.has(this.#entry);
+    return this.#entry.freed;
   }
 
   retain(): void {
@@ -73,9 +106,18 @@ export class Storage {
 
   /** Frees the memory at once; for storages that no tensor has seen. */
   discard(): void {
-    registry.unregister(this.#entry);
+    if (this.#entry.ref) registry.unregister(this.#entry);
     reclaim(this.#entry);
     allocated -= this.byteLength + OVERHEAD; // given back by hand: no reason to look for garbage
+  }
+
+  /** From now on it is freed when the garbage collector finds it unreachable. */
+  watch(): void {
+    const entry = this.#entry;
+    if (entry.freed) return;
+    entry.ref = new WeakRef(this);
+    tracked.add(entry);
+    registry.register(this, entry, entry);
   }
 }
 
@@ -112,12 +154,13 @@ function collector(): () => void {
 
 /** Runs the garbage collector and frees every storage that no tensor reaches. Returns how many were freed. */
 export function collect(): number {
+  settle();
   runCollector ??= collector();
   runCollector();
   let live = 0;
   let freed = 0;
   for (const entry of tracked) {
-    const storage = entry.ref.deref();
+    const storage = entry.ref!.deref();
     if (storage) {
       live += entry.block.bytes + OVERHEAD;
     } else {

@@ -16,7 +16,7 @@ function apply(kind: "rope" | "rope_i" | "rope_thd", x: Tensor, cos: Tensor, sin
   if (cos.rank !== sin.rank || formatShape(cos.shape) !== formatShape(sin.shape)) {
     fail(
       "ShapeMismatch",
-      `${kind}: cos ${formatShape(cos.shape)} and sin ${formatShape(sin.shape)} must have one shape`,
+      `${kind}: cos ${formatShape(cos.shape)} and sin ${formatShape(sin.shape)} must have one shape, (t, d/2) or (batch, t, d/2)`,
     );
   }
   const shared = cos.rank === 2;

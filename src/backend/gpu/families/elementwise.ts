@@ -15,8 +15,7 @@ import {
   perThread,
 } from "./family.ts";
 
-/** Vectors of 16 bytes that a thread of the unary and affine kernels takes. */
-const vectorsPerThread = { unary: 2, affine: 4 } as const;
+/** `count` vectors of 16 bytes per thread. */
 const vectors = (n: number, type: DType, count: number) => perThread(n, (count * 16) / sizeOf(type));
 
 /** Two vectors, four where the result is wider; a vector fills 16 bytes of the result, and at most 32 of the source. */
@@ -49,35 +48,35 @@ export const elementwise: readonly Family[] = [
       T: floats,
     },
     args: `${layout} inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), vectorsPerThread.unary),
+    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
   },
   {
     file: "unary",
     pattern: "u{op}_{T}",
     over: { op: ["copy", "neg", "abs", "sqr", "relu", "sign"], T: ints },
     args: `${layout} inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), vectorsPerThread.unary),
+    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
   },
   {
     file: "unary",
     pattern: "ucopy_{T}",
     over: { T: ["f8e4m3"] },
     args: `${layout} inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), vectorsPerThread.unary),
+    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
   },
   {
     file: "unary",
     pattern: "u{op}_{T}",
     over: { op: ["elu", "powf"], T: floats },
     args: `${layout} param:T inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), vectorsPerThread.unary),
+    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
   },
   {
     file: "affine",
     pattern: "affine_{T}",
     over: { T: numbers },
     args: `${layout} inp* out* mul:T add:T`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), vectorsPerThread.affine),
+    launch: (s, b) => vectors(s.numel!, dtype(b), sizeOf(dtype(b)) < 4 ? 2 : 4),
   },
   {
     file: "binary",
