@@ -99,7 +99,6 @@ template <class T, int D, bool Masked> GPU_FN void decode(T* shared, const Atten
 
 #define DECODE(name, T, D, Masked) \
   KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_ARGUMENTS(T), f32 *scratch, u32 splits, u32 threads, u32 shared_bytes) { \
-    begin_overlapped(); \
     DYNAMIC_SHARED(T, tiles); \
     decode<T, D, Masked>(tiles, ATTENTION_GATHER(T), scratch, splits); \
   }
@@ -108,7 +107,6 @@ template <class T, int D, bool Masked> GPU_FN void decode(T* shared, const Atten
 // Launch: 128 threads, a warp per row. Traffic: the scratch once, out once.
 #define MERGE(T) \
   KERNEL_BOUNDS(ATTENTION_BLOCK, attention_merge_##T, const f32* scratch, T* out, size_t rows, size_t splits, size_t d) { \
-    begin_overlapped(); \
     const f32* pairs = scratch + rows * splits * d; \
     for (size_t row = (size_t)bid_x() * 4 + tid_x() / 32; row < rows; row += (size_t)gdim_x() * 4) { \
       const Parts parts(pairs + row * splits * 2, (u32)splits, 2); \

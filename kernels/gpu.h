@@ -419,14 +419,6 @@ GPU_FN i32 dot4(u32 a, u32 b, i32 c) {
 template <int N, class T> GPU_FN Vec<T, N> load_shared(const T* a, u32 i) { return *(const Vec<T, N>*)(a + i); }
 template <int N, class T> GPU_FN void store_shared(T* a, u32 i, const Vec<T, N>& x) { *(Vec<T, N>*)(a + i) = x; }
 
-// The first words of a kernel whose family overlaps: its blocks may be started while earlier kernels end, which hides what
-// starting takes. From here on the next kernel may do so; behind it all that earlier ones wrote is there.
-GPU_FN void begin_overlapped() {
-#if GPU_NVIDIA && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Strided layouts
 // ---------------------------------------------------------------------------------------------------------------------

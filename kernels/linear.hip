@@ -78,16 +78,6 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
     return total * norm_factor(square, vectors * V, 0.0f);
   }
 
-  // The warp's first weights of each row, 512 bytes at a time, while earlier kernels end.
-  GPU_METHOD void fetch_first(const Outputs<R, NB>& out) const {
-    const u32 lane = lane_id(), first = (tid_x() / 32 % splits) * 512 + lane % 4 * 128;
-    const u32 group = bid_x() * (bdim_x() / 32 / splits) + tid_x() / 32 / splits;
-    if (lane >= 4 * R || group >= out.groups()) return;
-    const char* row = (const char*)(w + (size_t)out.row(group, lane / 4) * ((size_t)vectors * V));
-    UNROLL for (u32 i = 0; i < 2; i++)
-      if (first + i * splits * 512 < vectors * 16) prefetch(row + first + i * splits * 512);
-  }
-
   GPU_METHOD void run(f32* kept, const Outputs<R, NB>& out, f64 eps) const {
     const u32 per_block = bdim_x() / 32 / splits;
     const u32 groups = out.groups();
@@ -113,8 +103,6 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
     SHARED(f32, kept, LINEAR_THREADS / 32 * L::Values * 2); \
     const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x, alpha, w, batch}; \
     const Outputs<R, NB> out(n, bias, residual, y, batch, glu, DTypeNumber<T>::value); \
-    linear.fetch_first(out); \
-    begin_overlapped(); \
     linear.run(kept, out, eps); \
   }
 #define LINEAR_BOTH(T, NB, R, U) \

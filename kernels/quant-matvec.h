@@ -62,11 +62,14 @@ template <class Q> struct RoundedRows {
 };
 
 // y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ NB; arguments as in linear.hip. x comes as
-// floats of `dtype`, or, with xs, as quantize_q8's bytes. `splits` warps share R rows of W. A warp takes CHUNK weights of each
+// floats of `dtype` or, with xs and where one plane is enough, as quantize_q8's bytes. `splits` warps share R rows of W. A warp takes CHUNK weights of each
 // row at a time, a unit per lane, by way of its own shared memory: blocks of weights have no alignment to speak of. While it
 // multiplies one chunk, the next is on its way, to another of its Places or in registers. Traffic: weights once; x once per
 // block, from the cache.
 template <class Q, int NB, int R, int Places> struct MatVec {
+  // Weights of eight bits lose more by activations of eight bits than by their own rounding. For few rows, x is therefore the
+  // sum of two rounded rows, the second of what the first leaves, which costs little while memory is what is waited for.
+  static constexpr int P = Q::Fine && NB <= 4 ? 2 : 1, Columns = NB * P;
   static constexpr u32 CHUNK = 1024, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   typedef Stage<ChunkBytes, Q::Align> S;
   typedef Outputs<R, NB> Out;
@@ -105,11 +108,17 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           const f32 total = WarpTotals<1>::of(square);
           if (lane_id() == 0) squares[row[u] * warps + warp] = total + (item[u] < bdim_x() ? 0.0f : squares[row[u] * warps + warp]);
         }
-        ScaleSum s;
-        const Words2 q = round_group(values, s);
-        if (item[u] < items) {
-          to.put(row[u], item[u], q);
-          if (item[u] % 4 == 0) to.put_sum(row[u], item[u] / 4, s);
+        UNROLL for (int p = 0; p < P; p++) {
+          ScaleSum s;
+          const Words2 q = round_group(values, s);
+          if (item[u] < items) {
+            to.put(row[u] * P + p, item[u], q);
+            if (item[u] % 4 == 0) to.put_sum(row[u] * P + p, item[u] / 4, s);
+          }
+          // What a scale that is not finite leaves counts for nothing: the first plane has made the row NaN.
+          const f32 scale = s.v[0] < Limits<f32>::highest() ? s.v[0] : 0.0f;
+          UNROLL for (int j = 0; j < 8; j++)
+            values[j] = scale > 0 ? values[j] - scale * (f32)(signed char)(q.v[j / 4] >> (j % 4 * 8)) : 0.0f;
         }
       }
     }
@@ -128,7 +137,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   }
   // x in shared memory. Returns what the products of row lane % NB are to be multiplied with.
   GPU_FN f32 prepare(const Rows& to, f32* squares, u32 k, const void* x, const ScaleSum* xs, const void* alpha, f32 eps, u32 batch, u32 dtype) {
-    if (xs) {
+    if (P == 1 && xs) {
       copy_all(k / 8, batch, (const Words2*)x, [&](u32 b, u32 i, const Words2& q) { to.put(b, i, q); });
       copy_all(k / 32, batch, xs, [&](u32 b, u32 i, const ScaleSum& s) { to.put_sum(b, i, s); });
       barrier();
@@ -162,9 +171,9 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     const u32 rounds = (padded(k) / CHUNK + splits - 1) / splits, step = gdim_x() * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
-    const Rows rows{shared, (ScaleSum*)(shared + NB * (padded(k) / 4)), padded(k) / 32};
-    u32* weights = shared + NB * (padded(k) / 4 + padded(k) / 16) + warp * Places * R * S::Words;
-    f32* totals = (f32*)(shared + NB * (padded(k) / 4 + padded(k) / 16) + warps * Places * R * S::Words);
+    const Rows rows{shared, (ScaleSum*)(shared + Columns * (padded(k) / 4)), padded(k) / 32};
+    u32* weights = shared + Columns * (padded(k) / 4 + padded(k) / 16) + warp * Places * R * S::Words;
+    f32* totals = (f32*)(shared + Columns * (padded(k) / 4 + padded(k) / 16) + warps * Places * R * S::Words);
     f32* squares = totals + warps * Values;
 
     // What comes next: a group, of its chunks the one that `round` gives this warp, and its place in shared memory.
@@ -177,15 +186,13 @@ template <class Q, int NB, int R, int Places> struct MatVec {
       if (next < groups && chunk * CHUNK < k)
         UNROLL for (int r = 0; r < R; r++) stage[r].load(weights + (place * R + r) * S::Words, w, from(r), bytes_of(chunk));
     };
-    UNROLL for (int r = 0; r < R; r++)
-      if (next < groups && lane * 128 < ChunkBytes && part * CHUNK < k) prefetch(w + from(r) + lane * 128);
-    begin_overlapped();
     send();
     fill_table<Q>(table);
     const f32 factor = prepare(rows, squares, k, x, xs, alpha, eps, out.batch, out.dtype);
 
     f32 acc[Values];
     UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
+    const u32 columns = out.batch * P;
     while (next < groups) {
       const u32 group = next + warp / splits, chunk = round * splits + part, unit = chunk * (CHUNK / 32) + lane;
       const bool last = round + 1 == rounds;
@@ -207,16 +214,16 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           Q::unit(staged_block<Q>(staged + r * S::Words, at[r], lane), lane % Q::Units, table, u[r]);
         // The activations of one row of x are read while those of another are multiplied where registers allow, and no
         // earlier. Rows that x does not have are the first once more, and not stored.
-        constexpr int Held = NB == 8 && Q::HasMin ? 1 : 2;
+        constexpr int Held = Columns == 8 && Q::HasMin ? 1 : 2;
         Activations<Q> a[Held];
         rows.get(a[0], 0, unit);
-        UNROLL for (int b = 0; b < NB; b++) {
+        UNROLL for (int c = 0; c < Columns; c++) {
           const auto read_next = [&] {
-            if (b + 1 < NB) rows.get(a[(b + 1) % Held], (u32)b + 1 < out.batch ? b + 1 : 0, unit);
+            if (c + 1 < Columns) rows.get(a[(c + 1) % Held], (u32)c + 1 < columns ? c + 1 : 0, unit);
             GPU_KEEP_ORDER();
           };
           if (Held > 1) read_next();
-          UNROLL for (int r = 0; r < R; r++) acc[r * NB + b] = dot<Q>(u[r], a[b % Held], acc[r * NB + b]);
+          UNROLL for (int r = 0; r < R; r++) acc[r * NB + c / P] = dot<Q>(u[r], a[c % Held], acc[r * NB + c / P]);
           if (Held == 1) read_next();
         }
       }

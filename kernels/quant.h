@@ -126,7 +126,7 @@ template <int E, int B, class O, int G, int Off = 0, bool Min = false, bool Tabl
 struct BlockType : O {
   typedef Unit<O::Parts> U;
   static constexpr int Elements = E, Bytes = B, Units = E / 32, Group = G, Offset = Off;
-  static constexpr bool HasMin = Min, Table = Table_;
+  static constexpr bool HasMin = Min, Table = Table_, Fine = B >= E;  // Fine: eight bits per weight
   static constexpr int Align = B % 16 == 0 ? 16 : B % 4 == 0 ? 4 : B % 2 == 0 ? 2 : 1;
   GPU_FN u32 value(u32) { return 0; }
 };

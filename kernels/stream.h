@@ -23,15 +23,6 @@ GPU_FN Words4 load_once(const void* p) {
 #endif
 }
 
-// Asks for the line of 128 bytes around p to be in the cache. That reads nothing, so it may come before begin_overlapped().
-GPU_FN void prefetch(const void* p) {
-#if GPU_NVIDIA
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#else
-  (void)p;
-#endif
-}
-
 // Copies to shared memory that run beside arithmetic, where the device has them.
 #if GPU_NVIDIA && __CUDA_ARCH__ >= 800
 constexpr bool ASYNC_COPIES = true;

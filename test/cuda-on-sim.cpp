@@ -112,16 +112,6 @@ API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, un
   return hipModuleLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
 
-// The layouts of cuda.h; the only attribute is that a launch may overlap with the one before it.
-struct LaunchAttribute { int id, padding, value, rest[15]; };
-struct LaunchConfig { unsigned grid[3], block[3], shared; void* stream; LaunchAttribute* attributes; unsigned count; };
-static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "");
-API int cuLaunchKernelEx(const LaunchConfig* c, void* function, void** params, void** extra) {
-  if (c->count != 1 || c->attributes->id != 6 || c->attributes->value != 1) return invalidValue;
-  return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
-                        params, extra);
-}
-
 API int nvrtcVersion(int* major, int* minor) { return *major = 12, *minor = 4, 0; }
 API const char* nvrtcGetErrorString(int code) { return hiprtcGetErrorString(code); }
 API int nvrtcGetNumSupportedArchs(int* count) { return *count = 2, 0; }

@@ -1,6 +1,7 @@
 // Linear layers of few rows in one kernel, against plain sums in f64.
 import { expect, it } from "vitest";
 import type { LinearParams } from "../src/backend/backend.ts";
+import { planesOf } from "../src/backend/gpu/families/linear.ts";
 import { type Device, type DType, Tensor } from "../src/index.ts";
 import { QTensor, type QuantType, quantTypeNames, quantTypes } from "../src/quantized/index.ts";
 import { result } from "../src/tensor/tensor.ts";
@@ -58,15 +59,15 @@ interface Operands {
   readonly residual: number[];
 }
 
-/** Each result and how far from it rounding of sums may lead. */
-function reference(c: Case, o: Operands, quantized: boolean): { y: number; slack: number }[] {
+/** Each result and how far from it rounding of sums, and of rows of x in two planes, may lead. */
+function reference(c: Case, o: Operands, planes: number): { y: number; slack: number }[] {
   const columns = c.glu ? c.n / 2 : c.n;
   const out: { y: number; slack: number }[] = [];
   for (let b = 0; b < c.m; b++) {
     const row = o.x.slice(b * c.k, (b + 1) * c.k);
     const factor = c.norm ? 1 / Math.sqrt(row.reduce((s, v) => s + v * v, 0) / c.k + EPS) : 1;
     const scaled = c.norm ? row.map((v, j) => v * o.alpha[j]!) : row;
-    const left = quantized ? roundGroups(scaled.map(Math.fround)) : scaled;
+    const left = planes === 1 ? roundGroups(scaled.map(Math.fround)) : scaled;
     const dot = (r: number): { y: number; slack: number } => {
       let [y, size] = [c.bias ? o.bias[r]! : 0, 0];
       for (let j = 0; j < c.k; j++) {
@@ -74,7 +75,7 @@ function reference(c: Case, o: Operands, quantized: boolean): { y: number; slack
         y += term;
         size += Math.abs(term);
       }
-      return { y, slack: 4e-6 * size };
+      return { y, slack: (planes === 2 ? 4e-6 + 1 / 2 ** 15 : 4e-6) * size };
     };
     for (let i = 0; i < columns; i++) {
       let { y, slack } = dot(i);
@@ -124,7 +125,7 @@ function check(c: Case, dtype: DType, device: Device, w: Tensor, dense: Tensor, 
     ...{ x: values(t.x), w: values(dense), alpha: values(t.alpha) },
     ...{ bias: values(t.bias), residual: values(t.residual) },
   };
-  const want = reference(c, numbers, type !== null);
+  const want = reference(c, numbers, type ? planesOf(type, c.m) : 0);
   const wrong = want.flatMap(({ y, slack }, i) =>
     Math.abs(got[i]! - y) <= slack + units[dtype]! * Math.abs(y)
       ? []

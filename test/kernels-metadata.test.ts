@@ -29,8 +29,6 @@ const bytesOf: Readonly<Record<string, number>> = {
 interface Definition {
   readonly threads: number;
   readonly args: readonly { readonly pointer: boolean; readonly bytes: number }[];
-  /** It, or the template it calls, waits for the kernels before it. */
-  readonly overlaps: boolean;
 }
 
 /** Every kernel that a file defines for AMD, read off its preprocessed text. */
@@ -45,10 +43,9 @@ function definitions(file: string): Map<string, Definition> {
     /extern "C" __attribute__\(\(global(?:, amdgpu_flat_work_group_size\(1, ([\w *]+)\))?\)\)\s*void\s+(\w+)\(([^)]*)\)/g;
   const constant = (word: string): number => Number(new RegExp(`\\b${word} = (\\d+)[;,]`).exec(stdout)?.[1] ?? word);
   return new Map(
-    [...stdout.matchAll(kernel)].map(([whole, threads, name, args], i, all) => [
+    [...stdout.matchAll(kernel)].map(([, threads, name, args]) => [
       name!,
       {
-        overlaps: waits(stdout.slice(all[i]!.index + whole.length, all[i + 1]?.index), stdout),
         threads: (threads ?? "1024").split("*").reduce((product, factor) => product * constant(factor.trim()), 1),
         args: args!.split(",").map((text) => {
           const pointer = text.includes("*");
@@ -57,15 +54,6 @@ function definitions(file: string): Map<string, Definition> {
       },
     ]),
   );
-}
-
-const WAIT = "begin_overlapped();";
-function waits(body: string, source: string): boolean {
-  if (body.includes(WAIT)) return true;
-  // A body of one call: Struct<…>::run(…).
-  const [, struct] = /\b(\w+)<[^;]*>::run\(/.exec(body) ?? [];
-  const from = struct ? source.indexOf(`struct ${struct} {`) : -1;
-  return from >= 0 && source.slice(from, source.indexOf("\n};", from)).includes(WAIT);
 }
 
 const ofFile = (file: string): Kernel[] => [...kernels.values()].filter((kernel) => kernel.file === file);
@@ -79,10 +67,9 @@ describe.skipIf(!preprocessor)("The kernel sources and the catalogue agree", () 
         .sort(),
     );
     for (const kernel of ofFile(file)) {
-      const { args, threads, overlaps } = defined.get(kernel.name)!;
-      expect({ kernel: kernel.name, args, overlaps }).toEqual({
+      const { args, threads } = defined.get(kernel.name)!;
+      expect({ kernel: kernel.name, args }).toEqual({
         kernel: kernel.name,
-        overlaps: kernel.overlaps,
         args: kernel.args.map((arg) => ({ pointer: arg.kind === "ptr", bytes: argBytes(kernel, arg) })),
       });
       expect(

@@ -56,7 +56,6 @@ function expand(family: Family): Kernel[] {
     file: family.file,
     unit: (bound.Q ?? bound.T ?? "bytes") as Kernel["unit"],
     args,
-    overlaps: family.overlaps ?? false,
     launch: (sizes) => family.launch(sizes, bound),
   }));
 }

@@ -50,8 +50,6 @@ export interface LaunchGeometry {
   readonly grid: readonly [x: number, y: number, z: number];
   readonly block: readonly [x: number, y: number, z: number];
   readonly sharedBytes: number;
-  /** The kernel itself waits for those before it, so it may be started while they end, where the device can. */
-  readonly overlaps?: boolean;
 }
 
 export interface GpuContext {

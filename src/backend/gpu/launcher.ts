@@ -43,11 +43,7 @@ export class Launcher {
       write(args.view, args.offsets[i]!, kind === "T" ? (kernel.unit as DType) : kind, value);
     }
     const { grid, block, shared } = kernel.launch(values as Sizes);
-    this.#context.launch(
-      fn,
-      { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared, overlaps: kernel.overlaps },
-      args,
-    );
+    this.#context.launch(fn, { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared }, args);
   }
 
   /** Compiles these programs a few at a time, without blocking this thread. What fails here fails again, aloud, when used. */

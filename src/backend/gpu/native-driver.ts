@@ -76,11 +76,7 @@ export interface Vendor {
   release(ordinal: number): void;
   /** Lets a function use this much dynamic shared memory, where that must be asked for. */
   allowShared: ((fn: Handle, bytes: number) => number) | null;
-  /** Launches kernels that overlap with those before them; null where the device has no such launches. */
-  overlapping(arch: string): OverlappingLaunch | null;
 }
-
-export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: Handle, params: bigint) => number;
 
 // Both vendors number these alike.
 const outOfMemory = 2;
@@ -206,7 +202,6 @@ export class NativeContext implements GpuContext {
   readonly #current: Current;
   readonly #key: number | bigint;
   readonly #allowShared: Vendor["allowShared"];
-  readonly #launchOverlapping: OverlappingLaunch | null;
   /** Dynamic shared memory that a function may use by now. */
   readonly #shared = new Map<Handle, number>();
   /** Code of the loaded modules: HIP may read it after loading. */
@@ -223,7 +218,6 @@ export class NativeContext implements GpuContext {
     this.ordinal = ordinal;
     this.properties = properties;
     this.#allowShared = driver.spec.allowShared;
-    this.#launchOverlapping = process.env.WICK_OVERLAP === "none" ? null : driver.spec.overlapping(properties.arch);
     this.#key = driver.spec.retain(ordinal, (code, call) => code === 0 || driver.raise(call, code));
     this.stream = this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
   }
@@ -363,14 +357,9 @@ export class NativeContext implements GpuContext {
   }
 
   launch(fn: Handle, geometry: LaunchGeometry, args: ArgumentBlock): void {
-    const { grid, block, sharedBytes, overlaps } = geometry;
+    const { grid, block, sharedBytes } = geometry;
     this.activate();
     if (sharedBytes > 0 && this.#allowShared) this.#raiseShared(fn, sharedBytes);
-    if (overlaps && this.#launchOverlapping) {
-      const code = this.#launchOverlapping(fn, geometry, this.stream, args.pointers);
-      if (code !== 0) this.#launchFailed(code, geometry);
-      return;
-    }
     const code = this.#api.launch(
       fn,
       grid[0],

@@ -1,7 +1,7 @@
 /** NVIDIA's driver API, and the one place where NVIDIA's libraries are opened. */
 import type { GpuPlatform } from "../driver.ts";
-import { addressOf, type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
-import { type DriverPrototypes, NativeDriver, type OverlappingLaunch, type Vendor } from "../native-driver.ts";
+import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
+import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { openCublas } from "./cublas.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
@@ -75,8 +75,6 @@ const extras = {
 const attributes = { waveSize: 10, multiprocessors: 16, maxThreadsPerBlock: 1, sharedBytes: 97 } as const;
 const capabilityMajor = 75;
 const capabilityMinor = 76;
-// CUlaunchAttributeID
-const programmaticSerialization = 6;
 // CUfunction_attribute
 const maxDynamicSharedBytes = 8;
 
@@ -134,25 +132,5 @@ function cudaVendor(library: Library): Vendor {
     },
     release: (ordinal) => void calls.release(ordinal),
     allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),
-    overlapping: (arch) => (Number(arch.slice(3)) >= 90 ? overlappingLaunch(library) : null),
-  };
-}
-
-/** A CUlaunchConfig and, behind it, the one CUlaunchAttribute it points to: PROGRAMMATIC_STREAM_SERIALIZATION, on. */
-function overlappingLaunch(library: Library): OverlappingLaunch | null {
-  // Drivers before CUDA 11.8 have no such call.
-  if (!library.has("cuLaunchKernelEx")) return null;
-  const launch = library.func("int cuLaunchKernelEx(void *config, void *fn, void *params, void *extra)");
-  const [attributeAt, configBytes, attributeBytes] = [56, 56, 72];
-  const config = new DataView(new ArrayBuffer(configBytes + attributeBytes));
-  const address = addressOf(config);
-  config.setBigUint64(40, address + BigInt(attributeAt), true);
-  config.setUint32(48, 1, true);
-  config.setUint32(attributeAt, programmaticSerialization, true);
-  config.setUint32(attributeAt + 8, 1, true);
-  return (fn, { grid, block, sharedBytes }, stream, params) => {
-    for (const [i, size] of [...grid, ...block, sharedBytes].entries()) config.setUint32(4 * i, size, true);
-    config.setBigUint64(32, stream, true);
-    return launch(address, fn, params, 0n);
   };
 }

@@ -20,7 +20,6 @@ export const attention: readonly Family[] = [
     file: "attention_decode",
     pattern: "attention_decode{mask}_{D}_{T}",
     over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
-    overlaps: true,
     args: `${problem} scratch* splits:u32 threads:u32 shared_bytes:u32`,
     launch: (s) => ({
       ...blocks(decodeBlocks(s.batch!, s.heads!, s.kv_heads!, s.tq!) * s.splits!, 1, s.threads!),
@@ -31,7 +30,6 @@ export const attention: readonly Family[] = [
     file: "attention_decode",
     pattern: "attention_merge_{T}",
     over: { T: ["bf16", "f16", "f32"] },
-    overlaps: true,
     args: "scratch* out* rows splits d",
     launch: (s) => blocks(s.rows!, ATTENTION_BLOCK / 32, ATTENTION_BLOCK),
   },

@@ -29,8 +29,6 @@ export interface Kernel {
   /** The part of the file that holds it: a program built with GPU_ONLY and GPU_ONLY_<unit> has just these kernels. */
   readonly unit: DType | Lowercase<QuantType> | "bytes";
   readonly args: readonly Arg[];
-  /** It begins with begin_overlapped() of gpu.h, so it may be launched before the kernels ahead of it have ended. */
-  readonly overlaps: boolean;
   launch(sizes: Sizes): Launch;
 }
 
@@ -78,8 +76,6 @@ export interface Family {
   /** `name` is a size, `name*` a pointer, `name:kind` anything else. */
   readonly args: string;
   readonly launch: (sizes: Sizes, bound: Bindings) => Launch;
-  /** See `Kernel`. Default false. */
-  readonly overlaps?: boolean;
 }
 
 export const dtype = (bound: Bindings): DType => bound.T as DType;

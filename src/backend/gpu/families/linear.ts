@@ -70,13 +70,20 @@ const CHUNK = 1024;
 const shapeFor = (arch: string): { readonly rows: number; readonly places: number } =>
   arch.startsWith("sm_") ? { rows: 4, places: 2 } : { rows: 2, places: 1 };
 
+/** Rounded rows that make up a row of x: weights of eight bits are worth two, while there are few rows. */
+export function planesOf(type: QuantType, m: number): number {
+  const { size, bytes } = quantTypes[type];
+  return bytes >= size && batchFor(m) <= 4 ? 2 : 1;
+}
+
 /** As the kernels lay it out: x as bytes with scales and sums, weights of each warp, what warps tell each other. */
 function sharedBytes(type: QuantType, batch: number, k: number, warps: number, arch: string): number {
   const { size, bytes } = quantTypes[type];
   const { rows, places } = shapeFor(arch);
   const padded = Math.ceil(k / CHUNK) * CHUNK;
   const stage = 16 * Math.floor(((CHUNK / size) * bytes + 30) / 16);
-  return batch * (padded + padded / 4) + warps * (places * rows * stage + 4 * batch * (rows + 1));
+  const columns = batch * planesOf(type, batch);
+  return columns * (padded + padded / 4) + warps * (places * rows * stage + 4 * batch * (rows + 1));
 }
 
 /** One entry per shape of weights. */
@@ -137,7 +144,6 @@ export const linear: readonly Family[] = [
     file: "linear",
     pattern: "linear{norm}_{T}_b{columns}",
     over: { norm: ["", "_norm"], T: quantFloats, columns: batches },
-    overlaps: true,
     args: "n k w* x* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32",
     launch,
   },
@@ -145,7 +151,6 @@ export const linear: readonly Family[] = [
     file: "quant-matvec",
     pattern: "linear_{Q}_b{columns}",
     over: { Q: quants, columns: batches },
-    overlaps: true,
     args: "n k w* x* xs* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32 dtype:u32",
     launch,
   },

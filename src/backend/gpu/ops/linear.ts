@@ -4,7 +4,7 @@ import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { LinearParams, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { LINEAR_ROWS, planesOf, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 
@@ -47,7 +47,8 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   return gpu.fill(dtype, m * columns, (y) =>
     gpu.packed(x, (from) => {
       if (!type) run(y, at(w), from, 0);
-      else if (alpha || m * k < ROUND_FIRST) alignedBlocks(gpu, w, (weights) => run(y, weights, from, 0));
+      else if (alpha || planesOf(type, m) > 1 || m * k < ROUND_FIRST)
+        alignedBlocks(gpu, w, (weights) => run(y, weights, from, 0));
       else {
         rounded(gpu, from, m * k, dtype, (xq, xs) => alignedBlocks(gpu, w, (weights) => run(y, weights, xq, xs)));
       }

@@ -128,7 +128,6 @@ function hipVendor(library: Library): Vendor {
     retain: (ordinal) => ordinal,
     release: () => {},
     allowShared: null,
-    overlapping: () => null,
   };
 }
 
