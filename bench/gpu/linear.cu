@@ -105,7 +105,8 @@ static bf16 *x, *alpha, *residual, *y;
 static u32 shared_bytes(const Variant& v, const Launch& l, size_t k) {
 #if defined(TYPE)
   const u32 warps = l.threads / 32, padded = (u32)(k + 1023) / 1024 * 1024, words = (1024 / Q::Elements * Q::Bytes + 30) / 16 * 4;
-  return v.columns * (padded + padded / 4) + warps * v.deep * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
+  const u32 planes = Q::Fine && v.columns <= 4 ? 2 : 1;
+  return planes * v.columns * (padded + padded / 4) + warps * v.deep * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
 #else
   return 0;
 #endif

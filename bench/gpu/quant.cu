@@ -23,13 +23,13 @@
 constexpr size_t N = 14336, K = 4096, MAX_BATCH = 512;
 typedef TYPE Q;
 
-// The plain product of dequantized weights and activations; a thread per result.
-__global__ void naive(size_t batch, const f32* w, const u8* xq, const ScaleSum* xs, f64* y) {
+// The plain product of dequantized weights and activations, rounded to bytes or, with x, as they are; a thread per result.
+__global__ void naive(size_t batch, const f32* w, const f32* x, const u8* xq, const ScaleSum* xs, f64* y) {
   const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= batch * N) return;
   const size_t b = i / N, r = i % N;
   f64 sum = 0;
-  for (size_t j = 0; j < K; j++) sum += (f64)w[r * K + j] * (signed char)xq[b * K + j] * xs[(b * K + j) / 32].v[0];
+  for (size_t j = 0; j < K; j++) sum += (f64)w[r * K + j] * (x ? x[b * K + j] : (signed char)xq[b * K + j] * xs[(b * K + j) / 32].v[0]);
   y[i] = sum;
 }
 
@@ -40,9 +40,11 @@ struct Variant {
   u32 threads, splits, per_sm;
   bool shipped;
 };
+// Rounded rows that make up a row of x, as in MatVec.
+static u32 planes(u32 batch) { return Q::Fine && batch <= 4 ? 2 : 1; }
 static u32 shared_bytes(const Variant& v, size_t k) {
   const u32 warps = v.threads / 32, padded = (u32)(k + 1023) / 1024 * 1024, words = (1024 / Q::Elements * Q::Bytes + 30) / 16 * 4;
-  return v.columns * (padded + padded / 4) + warps * v.places * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
+  return planes(v.columns) * v.columns * (padded + padded / 4) + warps * v.places * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
 }
 
 #define SHIPPED(NB) Variant{NB, ROWS, PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
@@ -88,7 +90,9 @@ int main() {
   printf("%s: %.1f MB of weights, %d copies\n", name.c_str(), size * 1e-6, copies);
   const unsigned chunks = (unsigned)(N * K / (CHUNK * WARPS));
   JOIN(dequantize_block_, TYPE, _f32)<<<chunks, 256>>>(N * K, w[0], dense);
-  naive<<<(unsigned)(MAX_BATCH * N / 256), 256>>>(MAX_BATCH, dense, xq, xs, wanted);
+  f64* exact = device<f64>(8 * N);
+  naive<<<(unsigned)(MAX_BATCH * N / 256), 256>>>(MAX_BATCH, dense, nullptr, xq, xs, wanted);
+  naive<<<(unsigned)(8 * N / 256), 256>>>(8, dense, x, xq, xs, exact);
   CHECK(cudaDeviceSynchronize());
 
   std::vector<Variant> variants{SHIPPED(1), SHIPPED(2), SHIPPED(4), SHIPPED(8)};
@@ -118,13 +122,14 @@ int main() {
     const u32 items = (u32)((N + v.rows - 1) / v.rows * v.splits * 32 + v.threads - 1) / v.threads;
     const u32 rounds = v.per_sm ? (items + v.per_sm * sms - 1) / (v.per_sm * sms) : 1, grid = (items + rounds - 1) / rounds;
     for (const bool rounded : {false, true}) {
+      if (rounded && planes(v.columns) > 1) continue;
       const auto launch = [&](int c) {
         v.kernel<<<grid, v.threads, shared>>>(N, K, w[c], rounded ? (void*)xq : (void*)x, rounded ? xs : nullptr, nullptr, 0, nullptr, nullptr, y, v.columns, 0, v.splits, 0);
       };
       CHECK(cudaMemset(y, 0xff, MAX_BATCH * N * 4));
       launch(0);
       CHECK(cudaDeviceSynchronize());
-      const double error = error_of(y, 0, wanted, v.columns * N);
+      const double error = error_of(y, 0, planes(v.columns) > 1 ? exact : wanted, v.columns * N);
       const float us = median([&] { for (int c = 0; c < copies; c++) launch(c); }) / copies;
       const double rate = size / us * 1e-6;
       if (v.shipped && v.columns == 1 && !rounded) one_us = us;
