@@ -19,7 +19,8 @@ const DONE: usize = CONTROL + 28; // i32: chunks finished
 const SLEEPERS: usize = CONTROL + 32; // i32: workers asleep
 const THREADS: usize = CONTROL + 36; // i32: threads that may take part, the main one included
 
-const SPINS: i32 = 4000;
+/** A tenth of a millisecond or two: longer than the pauses between the ops of a decoded token, in which waking would cost. */
+const SPINS: i32 = 100000;
 
 /** A kernel handles the items lo … hi−1 of the op whose arguments are at ARGS. */
 export type Kernel = (lo: usize, hi: usize) => void;
