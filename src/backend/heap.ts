@@ -80,7 +80,10 @@ export class Heap {
   release(at: number): void {
     const size = this.#used.get(at)!;
     this.#used.delete(at);
-    if (size > PARKED_SIZE) return this.#insert(at, size);
+    if (size > PARKED_SIZE) {
+      this.#insert(at, size);
+      return;
+    }
     if (this.#parkedCount === MOST_PARKED) this.#unpark();
     const same = this.#parked.get(size);
     if (same) same.push(at);
