@@ -310,6 +310,9 @@ describe("a sampler", () => {
     expect(() => new Sampler({ temperature: 1 }).sample(logits(Number.NaN, Number.NaN))).toThrow(
       /largest logit is NaN/,
     );
+    for (const options of [{}, { topK: 2 }, { topP: 0.9 }, { minP: 0.1 }]) {
+      expect(new Sampler({ temperature: 1, seed: 1, ...options }).sample(logits(-9, Number.NaN, 9))).toBe(2);
+    }
     expect(new Sampler({ temperature: 1 }).sample(logits(Number.NEGATIVE_INFINITY, 0))).toBe(1);
   });
 

@@ -65,7 +65,8 @@ export class Sampler {
   #draw(logits: Float32Array): number {
     const { temperature, topK, topP, minP, seed } = this.spec;
     const best = logits[argmax(logits)]!;
-    const shares = Float64Array.from(logits, (l) => Math.exp((l - best) / temperature));
+    // A NaN is never drawn, as on GPUs.
+    const shares = Float64Array.from(logits, (l) => Math.exp((l - best) / temperature) || 0);
     const truncated = topK > 0 || topP < 1;
     const candidates = Uint32Array.from(truncated ? this.#likeliest(shares) : shares.keys());
     // The likeliest has share 1, so minP is a threshold as it stands.

@@ -1,5 +1,6 @@
 /** Elementwise, cast, fill, copy and random kernels. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { binaryOps, compareOps, unaryOps } from "../../backend.ts";
 import {
   all,
   blocks,
@@ -26,25 +27,7 @@ export const elementwise: readonly Family[] = [
     file: "unary",
     pattern: "u{op}_{T}",
     over: {
-      op: [
-        ...[
-          "copy",
-          "neg",
-          "recip",
-          "exp",
-          "log",
-          "sin",
-          "cos",
-          "tanh",
-          "erf",
-          "ceil",
-          "floor",
-          "round",
-          "normcdf",
-          "abs",
-        ],
-        ...["sqr", "sqrt", "gelu", "gelu_erf", "relu", "silu", "sign", "sigmoid"],
-      ],
+      op: ["copy", ...unaryOps.filter((op) => op !== "elu" && op !== "powf")],
       T: floats,
     },
     args: `${layout} inp* out*`,
@@ -82,10 +65,7 @@ export const elementwise: readonly Family[] = [
     file: "binary",
     pattern: "{op}_{T}",
     over: {
-      op: [
-        ...["badd", "bsub", "bmul", "bdiv", "bmaximum", "bminimum", "bpow"],
-        ...["eq", "ne", "lt", "le", "gt", "ge"],
-      ],
+      op: [...binaryOps.map((op) => `b${op}`), ...compareOps],
       T: numbers,
     },
     args: `${layout} lhs* rhs* out*`,
