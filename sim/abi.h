@@ -3,7 +3,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIM_ABI 0x57534d31u
+// Raised with every change of this file or sim.h: modules of another version are neither loaded nor found in a cache.
+#define SIM_VERSION 5
+#define SIM_ABI (0x57534d00u + SIM_VERSION)
 
 enum SimArgumentKind : uint32_t { SIM_POINTER, SIM_INTEGER, SIM_FLOAT, SIM_AGGREGATE };
 // SIM_UNALIGNED is added to a kind where the source itself allows any alignment.
@@ -40,6 +42,10 @@ struct SimState {
   uint32_t lane;
   uint64_t launch;
   void* dynamicShared;
+  /** Where stacks are: what lies there needs no check, and is not asked about while `quiet` counts down. */
+  uintptr_t stacks;
+  size_t stackBytes;
+  uint32_t quiet;
   void (*placeShared)(SimShared*);
   void (*access)(const void* address, size_t bytes, int kind);
   void (*barrier)(const char* file, int line);

@@ -319,7 +319,7 @@ describe.each(platforms)("the compiler on $name", ({ open, arch }) => {
   const compiler = open().compiler();
 
   test("tells its name and version", () => {
-    expect(compiler.version).toMatch(/^(hiprtc 6\.4|nvrtc 12\.4)$/);
+    expect(compiler.version).toMatch(/^(hiprtc 6\.\d+|nvrtc 12\.4)$/);
   });
 
   test("compiles off the main thread, with the options given", async () => {

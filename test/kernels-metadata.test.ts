@@ -93,21 +93,19 @@ describe("The record of `npm run kernels`", () => {
   });
 });
 
-// All files for all targets take minutes; these show that the record is not stale for the compiler that is here.
+// All files for all targets take minutes; this one shows that the record is not stale for the compiler that is here.
 describe.skipIf(!toolchain.amd)("Compiled AMD kernels", () => {
-  it.each(Object.keys(amdTargets))("of affine.hip and glu.hip take the catalogue's arguments on %s", async (arch) => {
-    for (const file of ["affine", "glu"]) {
-      const found = readCodeObject(readFileSync(await compileAmd(toolchain.amd!, file, arch)));
-      expect(compareWithCatalogue(found, ofFile(file))).toEqual([]);
-      for (const kernel of found) {
-        expect(kernel).toMatchObject({
-          vgprSpills: 0,
-          lds: 0,
-          wave: arch.startsWith("gfx9") ? 64 : 32,
-          maxThreads: 256,
-        });
-        expect(occupancy(arch, kernel)).toBeGreaterThanOrEqual(4);
-      }
+  it.each(Object.keys(amdTargets))("of glu.hip take the catalogue's arguments on %s", async (arch) => {
+    const found = readCodeObject(readFileSync(await compileAmd(toolchain.amd!, "glu", arch)));
+    expect(compareWithCatalogue(found, ofFile("glu"))).toEqual([]);
+    for (const kernel of found) {
+      expect(kernel).toMatchObject({
+        vgprSpills: 0,
+        lds: 0,
+        wave: arch.startsWith("gfx9") ? 64 : 32,
+        maxThreads: 256,
+      });
+      expect(occupancy(arch, kernel)).toBeGreaterThanOrEqual(4);
     }
   });
 });

@@ -143,7 +143,8 @@ describeDevices("memory", (device) => {
       if (i % 1000 === 0) largest = Math.max(largest, live() - before);
     }
     expect(y.numel).toBe(16);
-    expect(largest).toBeLessThan(64 * 2 ** 20);
+    // All of them would be 6.4 MB.
+    expect(largest).toBeLessThan(5e6);
     collect();
     expect(live() - before).toBeLessThan(1024);
   });
@@ -151,19 +152,21 @@ describeDevices("memory", (device) => {
   it("large tensors dropped in a synchronous loop are found in time", () => {
     collect();
     const before = live();
+    const data = new Float32Array(2 ** 20);
     let largest = 0;
-    for (let i = 0; i < 400; i++) {
-      make(2 ** 20);
+    for (let i = 0; i < 100; i++) {
+      // From the host: the simulator would take long to fill them.
+      Tensor.from(data, { device });
       largest = Math.max(largest, live() - before);
     }
     expect(largest).toBeLessThan(256 * 2 ** 20);
   });
 
-  it("100,000 ops in a scope do not grow memory even without collection", () => {
+  it("ops in a scope do not grow memory even without collection", () => {
     const x = make(16);
     const before = live();
     let largest = 0;
-    for (let i = 0; i < 50_000; i++) {
+    for (let i = 0; i < (device.name === "cpu" ? 50_000 : 5_000); i++) {
       scope(() => {
         x.add(x).mul(x);
       });

@@ -18,6 +18,7 @@ function setUp(failing = "none") {
     library: "libcounting.so",
     version: "1",
     supports: () => true,
+    codeArch: (arch: string) => arch,
     compileAsync: async (_source: string, name: string, _arch: string, options: readonly string[]) => {
       most = Math.max(most, ++running);
       await setTimeout(1);

@@ -124,10 +124,10 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
 
   const sizes = [
     [1, 1],
-    [2, 4],
+    [2, 3],
     [31, 4],
-    [1000, 4],
-    [4097, 2],
+    [1000, 2],
+    [4097, 1],
     [32000, 1],
   ] as const;
   for (const [vocab, steps] of sizes) {

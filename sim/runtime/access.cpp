@@ -20,7 +20,10 @@ struct Placement {
   size_t low, high;
 };
 alignas(4096) static char arena[arenaBytes];
-static Shadow shadow[arenaBytes];
+// A word has one shadow until a part of it is touched by itself; then, for the rest of the launch, each of its bytes has one.
+static constexpr size_t wordBytes = 4;
+static Shadow words[arenaBytes / wordBytes], bytes[arenaBytes];
+static bool split[arenaBytes / wordBytes], anySplit;
 static std::vector<Placement> placements;
 static size_t arenaUsed, sharedUsed, dynamicBytes;
 
@@ -36,6 +39,8 @@ void resetShared(size_t bytes) {
   sharedUsed = dynamicBytes = bytes;
   placements.push_back({"dynamic shared memory", arenaUsed, arenaUsed + bytes});
   arenaUsed += (bytes + 15) / 16 * 16 + gapBytes;
+  if (anySplit) memset(split, 0, sizeof split);
+  anySplit = false;
   memset(recent, 0, sizeof recent);
   nextRecent = 1;
   recent[0] = {run.launch->module->low, run.launch->module->high};
@@ -60,7 +65,8 @@ void placeShared(SimShared* site) {
 
 void nextEpoch(bool newBlock) {
   if (++run.epoch == UINT32_MAX) {
-    memset(static_cast<void*>(shadow), 0, sizeof shadow);
+    memset(static_cast<void*>(words), 0, sizeof words);
+    memset(static_cast<void*>(bytes), 0, sizeof bytes);
     run.epoch = 1;
   }
   if (newBlock) run.blockEpoch = run.epoch;
@@ -76,7 +82,8 @@ static const Placement& placementOf(size_t offset, size_t bytes, const char* ver
         long(offset) - long(nearest->low), nearest->name, nearest->high - nearest->low);
 }
 
-[[noreturn]] static void race(const char* verb, const Placement& place, size_t at, const char* did, uint16_t other) {
+[[noreturn]] static void race(const char* verb, size_t at, const char* did, uint16_t other) {
+  const Placement& place = placementOf(at, 1, verb);
   char who[32] = "an atomic operation";
   if (other == manyReaders) strcpy(who, "other threads");
   else if (other != atomicWriter) snprintf(who, sizeof who, "thread %u", other);
@@ -84,28 +91,48 @@ static const Placement& placementOf(size_t offset, size_t bytes, const char* ver
         at - place.low, place.name, who, did);
 }
 
-static void checkShared(size_t offset, size_t bytes, int kind) {
-  static const char* const verbs[] = {"reads", "writes", "atomically updates"};
-  const Placement& place = placementOf(offset, bytes, verbs[kind]);
+static const char* const verbs[] = {"reads", "writes", "atomically updates"};
+
+/** One access to what a shadow stands for; `offset` is where that begins. */
+static inline void note(Shadow& s, size_t offset, int kind) {
   auto me = uint16_t(run.current);
-  uint32_t epoch = run.epoch;
-  for (size_t i = offset; i < offset + bytes; i++) {
-    Shadow& s = shadow[i];
-    if (kind != SIM_WRITE) {
-      if (s.written < run.blockEpoch)
-        fault(me, "%s byte %zu of \"%s\" in shared memory, which no thread of the block has written", verbs[kind],
-              i - place.low, place.name);
-      if (s.written == epoch && s.writer != me && !(kind == SIM_ATOMIC && s.writer == atomicWriter))
-        race(verbs[kind], place, i, "wrote", s.writer);
+  const uint32_t epoch = run.epoch;
+  if (kind != SIM_WRITE) {
+    if (s.written < run.blockEpoch) {
+      const Placement& place = placementOf(offset, 1, verbs[kind]);
+      fault(me, "%s byte %zu of \"%s\" in shared memory, which no thread of the block has written", verbs[kind],
+            offset - place.low, place.name);
     }
-    if (kind != SIM_READ && s.read == epoch && s.reader != me) race(verbs[kind], place, i, "read", s.reader);
-    if (kind == SIM_READ) {
-      s.reader = s.read == epoch && s.reader != me ? manyReaders : me;
-      s.read = epoch;
-    } else {
-      s.writer = kind == SIM_ATOMIC ? atomicWriter : me;
-      s.written = epoch;
+    if (s.written == epoch && s.writer != me && !(kind == SIM_ATOMIC && s.writer == atomicWriter))
+      race(verbs[kind], offset, "wrote", s.writer);
+  }
+  if (kind != SIM_READ && s.read == epoch && s.reader != me) race(verbs[kind], offset, "read", s.reader);
+  if (kind == SIM_READ) {
+    s.reader = s.read == epoch && s.reader != me ? manyReaders : me;
+    s.read = epoch;
+  } else {
+    s.writer = kind == SIM_ATOMIC ? atomicWriter : me;
+    s.written = epoch;
+  }
+}
+
+static void noteBytes(size_t low, size_t high, int kind) {
+  for (size_t i = low; i < high; i++) {
+    const size_t w = i / wordBytes;
+    if (!split[w]) {
+      split[w] = anySplit = true;
+      for (size_t b = 0; b < wordBytes; b++) bytes[w * wordBytes + b] = words[w];
     }
+    note(bytes[i], i, kind);
+  }
+}
+
+static void checkShared(size_t offset, size_t count, int kind) {
+  placementOf(offset, count, verbs[kind]);
+  if ((offset | count) % wordBytes) return noteBytes(offset, offset + count, kind);
+  for (size_t i = offset; i < offset + count; i += wordBytes) {
+    if (split[i / wordBytes]) noteBytes(i, i + wordBytes, kind);
+    else note(words[i / wordBytes], i, kind);
   }
 }
 
@@ -127,7 +154,11 @@ void checkAccess(const void* address, size_t bytes, int kind) {
   auto at = reinterpret_cast<uintptr_t>(address);
   if (run.current < 0) return;
   tick();
-  if (onStacks(at)) return;
+  if (onStacks(at)) {
+    // The hooks let many of these pass for each that comes here.
+    if (!run.state->quiet) run.state->quiet = quietAccesses, checkTime();
+    return;
+  }
   if (!(kind & SIM_UNALIGNED) && at & (bytes - 1))
     fault(run.current, "misaligned access of %zu bytes at %p", bytes, address);
   kind &= ~SIM_UNALIGNED;

@@ -109,6 +109,9 @@ static uint32_t ballot(int predicate, const char* file, int line) {
 static void trap(const char* why) { fault(run.current, "%s", why); }
 
 void bind(SimState& state) {
+  state.stacks = allStacks().low;
+  state.stackBytes = allStacks().bytes;
+  state.quiet = quietAccesses;
   state.placeShared = placeShared;
   state.access = checkAccess;
   state.barrier = barrier;

@@ -84,6 +84,10 @@ char* stackAt(size_t index) {
   return stacks + index * stackBytes;
 }
 
+Stacks allStacks() {
+  if (!stacks) mapStacks();
+  return {reinterpret_cast<uintptr_t>(stacks), stackCount * stackBytes};
+}
 bool onStacks(uintptr_t address) { return address - reinterpret_cast<uintptr_t>(stacks) < stackCount * stackBytes; }
 
 void* prepareStack(char* stack, void (*entry)()) {

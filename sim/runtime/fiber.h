@@ -15,6 +15,12 @@ void* prepareStack(char* stack, void (*entry)());
 
 /** Stack number i of the pool; all lie in one mapping, each above an inaccessible page. */
 char* stackAt(size_t index);
+struct Stacks {
+  uintptr_t low;
+  size_t bytes;
+};
+/** Where all stacks are. */
+Stacks allStacks();
 bool onStacks(uintptr_t address);
 
 }  // namespace sim

@@ -91,7 +91,9 @@ static Arguments command(const std::string& compiler) {
   const char* check = getenv("WICK_SIM_CHECK");
   if (check && !strcmp(check, "0")) return line;
   line.push_back("-fsanitize=thread");
-  if (clang) line.insert(line.end(), {"-mllvm", "-tsan-instrument-read-before-write=1"});
+  // Hooks at functions' ends would say nothing; every read must be seen.
+  if (clang) line.insert(line.end(), {"-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1"});
+  else line.push_back("--param=tsan-instrument-func-entry-exit=0");
   return line;
 }
 
@@ -181,7 +183,7 @@ SIM_API const char* hiprtcGetErrorString(hiprtcResult result) {
 SIM_API hiprtcResult hiprtcVersion(int* major, int* minor) {
   if (!major || !minor) return HIPRTC_ERROR_INVALID_INPUT;
   *major = 6;
-  *minor = 4;
+  *minor = SIM_VERSION;
   return HIPRTC_SUCCESS;
 }
 SIM_API hiprtcResult hiprtcCreateProgram(hiprtcProgram* out, const char* source, const char* name, int headerCount,

@@ -42,6 +42,9 @@ extern Run run;
 /** Ends the launch with a message that names kernel, block and thread (the running one, or the given one). */
 [[noreturn]] __attribute__((format(printf, 2, 3))) void fault(int thread, const char* format, ...);
 
+/** Accesses to stacks between two looks at the clock. */
+constexpr uint32_t quietAccesses = 1u << 20;
+
 /** Ends a launch that has run past its deadline: an endless loop must not hang the process. */
 void checkTime();
 inline void tick() {

@@ -106,6 +106,8 @@ export interface KernelCompiler {
   readonly version: string;
   /** Whether this compiler knows the arch: an unknown one would kill the process in hiprtc. */
   supports(arch: string): boolean;
+  /** The arch that code for a device is kept under: its own, or, in the simulator, one that all devices share. */
+  codeArch(arch: string): string;
   /** Throws `CompileFailed` with the log. */
   compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array;
   compileAsync(source: string, name: string, arch: string, options: readonly string[]): Promise<Uint8Array>;

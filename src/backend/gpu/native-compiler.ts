@@ -26,6 +26,8 @@ export interface CompilerVendor {
   describe(code: number): string;
   /** What to compile for to run on an arch, or null when it cannot: code, or assembly that the driver finishes. */
   target(arch: string): { readonly architecture: string; readonly output: "code" | "assembly" } | null;
+  /** Where the code runs on every device alike: what it is kept under. */
+  readonly commonArch?: string | undefined;
 }
 
 interface Program {
@@ -55,6 +57,10 @@ export class NativeCompiler implements KernelCompiler {
 
   supports(arch: string): boolean {
     return this.#vendor.target(arch) !== null;
+  }
+
+  codeArch(arch: string): string {
+    return this.#vendor.commonArch ?? arch;
   }
 
   compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array {

@@ -67,5 +67,6 @@ function openSimulator(): HipPlatform {
     hipLibrary: library("libamdhip64_sim.so"),
     rocblasLibrary: library("librocblas_sim.so"),
     miopenLibrary: library("libMIOpen_sim.so"),
+    commonArch: "host",
   });
 }

@@ -50,10 +50,11 @@ export interface Toolchain {
 }
 
 function keyOf(file: string, unit: string, { device: { arch }, compiler }: Toolchain): CacheKey {
+  const source = kernelSource(`${file}.hip`);
+  const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
   // The matrix unit is what the compiler would choose by itself; the simulator's must be told, so that it runs the same layout.
-  const tile = `-DGPU_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`;
-  const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`, tile];
-  return { source: kernelSource(`${file}.hip`), options, arch, compiler: `${compiler.library} ${compiler.version}` };
+  if (source.includes("GPU_TILE")) options.push(`-DGPU_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
+  return { source, options, arch: compiler.codeArch(arch), compiler: `${compiler.library} ${compiler.version}` };
 }
 
 function checkArch({ device: { name, arch }, compiler }: Toolchain): void {
@@ -75,7 +76,7 @@ export function programCode(
   const cached = cache.get(key);
   if (cached) return { code: cached, cached: true };
   checkArch(toolchain);
-  const code = compiler.compile(key.source, `${file}.hip`, key.arch, key.options);
+  const code = compiler.compile(key.source, `${file}.hip`, toolchain.device.arch, key.options);
   cache.put(key, code);
   return { code, cached: false };
 }
@@ -87,7 +88,7 @@ export async function programCodeAsync(file: string, unit: string, toolchain: To
   const cached = cache.get(key);
   if (cached) return cached;
   checkArch(toolchain);
-  const code = await compiler.compileAsync(key.source, `${file}.hip`, key.arch, key.options);
+  const code = await compiler.compileAsync(key.source, `${file}.hip`, toolchain.device.arch, key.options);
   cache.put(key, code);
   return code;
 }

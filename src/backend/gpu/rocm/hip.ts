@@ -15,6 +15,8 @@ export interface HipLibraries {
   readonly comgrLibrary?: string;
   readonly rocblasLibrary?: string;
   readonly miopenLibrary?: string;
+  /** Where the compiler's code runs on every device: the name to keep it under. */
+  readonly commonArch?: string;
 }
 
 export interface HipPlatform extends GpuPlatform {
@@ -99,7 +101,7 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
   const driver = new NativeDriver(hipVendor(library));
   return {
     driver,
-    compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary),
+    compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
     blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };

@@ -43,7 +43,7 @@ const comgrPrototypes = {
 } as const;
 
 /** `hip` is asked first: up to ROCm 6 it holds the compiler, and then the two are of one release. */
-export function openHiprtc(hip: Library, explicit?: string, comgr?: string): KernelCompiler {
+export function openHiprtc(hip: Library, explicit?: string, comgr?: string, commonArch?: string): KernelCompiler {
   const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
   const library = isInside ? hip : openLibrary(spec(), explicit, hip);
   const errorString = library.func<string | null>("const char *hiprtcGetErrorString(int code)");
@@ -54,6 +54,7 @@ export function openHiprtc(hip: Library, explicit?: string, comgr?: string): Ker
     prototypes,
     describe: (code) => errorString(code) ?? `code ${code}`,
     target: (arch) => (known(arch) ? { architecture: arch, output: "code" } : null),
+    commonArch,
   });
 }
 
