@@ -42,7 +42,7 @@ export function put<T, Acc>(at: usize, value: Acc): void {
 
 // @ts-ignore: decorator
 @inline
-function total<Acc>(x: v128): Acc {
+export function total<Acc>(x: v128): Acc {
   if (sizeof<Acc>() == 8) return <Acc>(f64x2.extract_lane(x, 0) + f64x2.extract_lane(x, 1));
   return <Acc>(
     (f32x4.extract_lane(x, 0) + f32x4.extract_lane(x, 1) + (f32x4.extract_lane(x, 2) + f32x4.extract_lane(x, 3)))

@@ -7,6 +7,7 @@ import { addLines4, dots, one, put } from "./lines";
 import { arg, BF16, F16, F32, F64, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
+import { addStreams, dotStreams, STREAMS } from "./streams";
 
 const THIN: usize = 8;
 /**
@@ -16,6 +17,9 @@ const THIN: usize = 8;
 const ACROSS: usize = 8192;
 /** Elements of the matrix that are worth a chunk. */
 const CHUNK: usize = 65536;
+/** Lines that run across are cut into parts of so many elements, whose sums are added at the end: at most PARTS. */
+const PART: usize = 1 << 20;
+const PARTS: usize = 64;
 
 /** Scratch for lines of f16 that serve several rows: widened once, as that takes many steps. */
 const WIDE: usize = 2 << 20;
@@ -34,6 +38,9 @@ const OUT = 10;
 const OUT_ROW = 11;
 const OUT_COL = 12;
 const COLUMNS = 13; // per item
+const PART_COUNT = 14; // per matrix
+const DEPTH = 15; // lines per part
+const PARTIAL = 16; // sums of each part: rows of n
 
 /** Whether one operand is thin and the other has contiguous lines. */
 export function isThin(dtype: i32, m: usize, n: usize, aRow: i32, aCol: i32, bRow: i32, bCol: i32): bool {
@@ -42,10 +49,31 @@ export function isThin(dtype: i32, m: usize, n: usize, aRow: i32, aCol: i32, bRo
   return n <= THIN && n < m && (aRow == 1 || aCol == 1);
 }
 
-/** Bytes for the thin operand. */
+/** Lines per part, a multiple of STREAMS. The cut must not depend on the number of threads. */
+function depthOf(batch: usize, columns: usize, k: usize): usize {
+  const pieces = batch * ((columns - 1) / ACROSS + 1);
+  const elements = <u64>min(columns, ACROSS) * k;
+  const parts = max<usize>(1, min<usize>(<usize>(elements / PART), PARTS / pieces));
+  return ((k - 1) / parts / STREAMS + 1) * STREAMS;
+}
+
+/** Bytes for the thin operand, up to the sums of the parts. */
+function rowBytes(dtype: i32, batch: usize, rows: usize, k: usize): usize {
+  return (((batch * rows * k) << (dtype == F64 ? 3 : 2)) + 63) & ~63;
+}
+
+/** Bytes for the thin operand and for the sums of the parts, also where a batch becomes one matrix. */
 export function thinTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
+  return max(batchTmp(dtype, batch, m, n, k), batchTmp(dtype, 1, batch * m, n, k));
+}
+
+function batchTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
   const rows = min(m, n);
-  return rows <= THIN ? (batch * rows * k) << (dtype == F64 ? 3 : 2) : 0;
+  if (rows > THIN || k == 0) return 0;
+  const columns = max(m, n);
+  const parts = (k - 1) / depthOf(batch, columns, k) + 1;
+  const sums = parts > 1 ? (batch * parts * rows * columns) << (dtype == F64 ? 3 : 2) : 0;
+  return rowBytes(dtype, batch, rows, k) + sums;
 }
 
 export function thin(
@@ -101,12 +129,24 @@ export function thin(
   setArg<usize>(OUT, out);
   setArg<usize>(OUT_ROW, swap ? 1 : n);
   setArg<usize>(OUT_COL, swap ? n : 1);
-  const item = along == 1 ? min(columns, max<usize>(4, (CHUNK / k) & ~3)) : ACROSS;
-  setArg<usize>(COLUMNS, item);
-  const items = batch * ((columns - 1) / item + 1);
-  const grain = max<usize>(1, CHUNK / (min(item, columns) * min(k, CHUNK)));
-  if (along == 1) parallel(dotChunk, items, grain);
-  else parallel(sumChunk, items, grain);
+  if (along == 1) {
+    // About PARTS items of large matrices, of whole blocks of columns.
+    const block: usize = columns > PARTS ? STREAMS : 4;
+    const share = max<usize>(CHUNK, <usize>(<u64>columns * k / PARTS));
+    const item = min(columns, max(block, min(CHUNK, share / k) & ~(block - 1)));
+    setArg<usize>(COLUMNS, item);
+    const grain = max<usize>(1, CHUNK / (item * min(k, CHUNK)));
+    return parallel(dotChunk, batch * ((columns - 1) / item + 1), grain);
+  }
+  const depth = depthOf(batch, columns, k);
+  const parts = (k - 1) / depth + 1;
+  const pieces = (columns - 1) / ACROSS + 1;
+  setArg<usize>(PART_COUNT, parts);
+  setArg<usize>(DEPTH, depth);
+  setArg<usize>(PARTIAL, tmp + rowBytes(dtype, batch, rows, k));
+  const grain = max<usize>(1, CHUNK / (min(ACROSS, columns) * min(depth, CHUNK)));
+  parallel(sumChunk, batch * parts * pieces, grain);
+  if (parts > 1) parallel(joinChunk, batch * rows * pieces, 1);
 }
 
 function dotChunk(lo: usize, hi: usize): void {
@@ -123,6 +163,14 @@ function sumChunk(lo: usize, hi: usize): void {
   else if (dtype == F64) sumItems<f64, f64>(lo, hi);
   else if (dtype == BF16) sumItems<u16, f32>(lo, hi);
   else sumItems<i16, f32>(lo, hi);
+}
+
+function joinChunk(lo: usize, hi: usize): void {
+  const dtype = arg<i32>(DTYPE);
+  if (dtype == F32) joinItems<f32, f32>(lo, hi);
+  else if (dtype == F64) joinItems<f64, f64>(lo, hi);
+  else if (dtype == BF16) joinItems<u16, f32>(lo, hi);
+  else joinItems<i16, f32>(lo, hi);
 }
 
 /** The matrix of one element of the batch. */
@@ -151,7 +199,14 @@ function dotItems<T, Acc>(lo: usize, hi: usize): void {
     const b = matrixAt<T>(matrix);
     const a = arg<usize>(ROWS) + matrix * m * line;
     const out = arg<usize>(OUT) + matrix * m * n * sizeof<T>();
-    for (let j = first; j < end; j += 4) {
+    let j = first;
+    if (isFloat<T>() && m == 1) {
+      // Results of one row are contiguous, whichever operand is thin.
+      const run = (end - first) / STREAMS;
+      dotStreams<T>(k, a, b + <isize>j * step, step, run, out + j * outCol);
+      j += run * STREAMS;
+    }
+    for (; j < end; j += 4) {
       // Past the last column the last one is computed again; its value is stored once more.
       const j1 = min(j + 1, end - 1);
       const j2 = min(j + 2, end - 1);
@@ -179,23 +234,34 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
   const m = arg<usize>(M);
   const n = arg<usize>(N);
   const k = arg<usize>(K);
-  const across = (n - 1) / ACROSS + 1;
+  const parts = arg<usize>(PART_COUNT);
+  const depth = arg<usize>(DEPTH);
+  const pieces = (n - 1) / ACROSS + 1;
   const step = arg<isize>(B_ROW);
-  const outRow = arg<usize>(OUT_ROW) * sizeof<T>();
-  const outCol = arg<usize>(OUT_COL) * sizeof<T>();
   const line = k * sizeof<Acc>();
-  const sums = scratch + SCRATCH_FREE;
-  const bytes = ACROSS * sizeof<Acc>();
-  const wide = sums + THIN * bytes;
+  const bytes = (parts > 1 ? n : ACROSS) * sizeof<Acc>();
+  const wide = scratch + SCRATCH_FREE + THIN * ACROSS * sizeof<Acc>();
   for (let index = lo; index < hi; index++) {
-    const matrix = index / across;
-    const first = (index % across) * ACROSS;
+    const matrix = index / pieces / parts;
+    const from = ((index / pieces) % parts) * depth;
+    const end = min(from + depth, k);
+    const first = (index % pieces) * ACROSS;
     const cols = min(ACROSS, n - first);
     const a = arg<usize>(ROWS) + matrix * m * line;
-    let b = matrixAt<T>(matrix) + first * sizeof<T>();
-    memory.fill(sums, 0, m * bytes);
-    let p: usize = 0;
-    for (; p + 4 <= k; p += 4, b += 4 * step) {
+    let b = matrixAt<T>(matrix) + first * sizeof<T>() + <isize>from * step;
+    const sums =
+      parts > 1
+        ? arg<usize>(PARTIAL) + (index / pieces) * m * bytes + first * sizeof<Acc>()
+        : scratch + SCRATCH_FREE;
+    for (let i: usize = 0; i < m; i++) memory.fill(sums + i * bytes, 0, cols * sizeof<Acc>());
+    let p = from;
+    if (isFloat<T>() && m == 1) {
+      const run = (end - p) / STREAMS;
+      addStreams<T>(a + p * sizeof<T>(), b, step, run, cols, sums);
+      p += run * STREAMS;
+      b += <isize>(run * STREAMS) * step;
+    }
+    for (; p + 4 <= end; p += 4, b += 4 * step) {
       const b1 = b + step;
       const b2 = b1 + step;
       const b3 = b2 + step;
@@ -217,7 +283,7 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
           );
       } else for (let i: usize = 0; i < m; i++, x += line) addLines4<T, Acc>(x, b, b1, b2, b3, cols, sums + i * bytes);
     }
-    for (; p < k; p++, b += step) {
+    for (; p < end; p++, b += step) {
       for (let i: usize = 0; i < m; i++) {
         const x = load<Acc>(a + i * line + p * sizeof<Acc>());
         const to = sums + i * bytes;
@@ -227,10 +293,41 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
         }
       }
     }
-    const out = arg<usize>(OUT) + matrix * m * n * sizeof<T>() + first * outCol;
-    for (let i: usize = 0; i < m; i++) {
-      for (let j: usize = 0; j < cols; j++)
-        put<T, Acc>(out + i * outRow + j * outCol, load<Acc>(sums + (i * ACROSS + j) * sizeof<Acc>()));
+    if (parts == 1) {
+      for (let i: usize = 0; i < m; i++) putRow<T, Acc>(sums + i * bytes, matrix, i, first, cols);
     }
   }
+}
+
+/** Stores a piece of a row of results. */
+function putRow<T, Acc>(sums: usize, matrix: usize, row: usize, first: usize, cols: usize): void {
+  const outCol = arg<usize>(OUT_COL) * sizeof<T>();
+  const matrixOut = arg<usize>(OUT) + matrix * arg<usize>(M) * arg<usize>(N) * sizeof<T>();
+  let out = matrixOut + row * arg<usize>(OUT_ROW) * sizeof<T>() + first * outCol;
+  for (const end = sums + cols * sizeof<Acc>(); sums < end; sums += sizeof<Acc>(), out += outCol)
+    put<T, Acc>(out, load<Acc>(sums));
+}
+
+/** Adds the sums of all parts to those of the first, in order, and stores them. */
+function joinItems<T, Acc>(lo: usize, hi: usize): void {
+  const m = arg<usize>(M);
+  const n = arg<usize>(N);
+  const parts = arg<usize>(PART_COUNT);
+  const pieces = (n - 1) / ACROSS + 1;
+  for (let index = lo; index < hi; index++) {
+    const matrix = index / pieces / m;
+    const row = (index / pieces) % m;
+    const first = (index % pieces) * ACROSS;
+    const cols = min(ACROSS, n - first);
+    const sums = arg<usize>(PARTIAL) + ((matrix * parts * m + row) * n + first) * sizeof<Acc>();
+    for (let part: usize = 1; part < parts; part++) addRow<Acc>(sums, sums + part * m * n * sizeof<Acc>(), cols);
+    putRow<T, Acc>(sums, matrix, row, first, cols);
+  }
+}
+
+function addRow<Acc>(to: usize, from: usize, cols: usize): void {
+  const end = to + cols * sizeof<Acc>();
+  const body = to + ((cols * sizeof<Acc>()) & ~15);
+  for (; to < body; to += 16, from += 16) v128.store(to, v128.add<Acc>(v128.load(to), v128.load(from)));
+  for (; to < end; to += sizeof<Acc>(), from += sizeof<Acc>()) store<Acc>(to, load<Acc>(to) + load<Acc>(from));
 }
