@@ -110,10 +110,11 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
   static constexpr int ACROSS = PIECES == 12 ? 16 : PIECES, DOWN = ACROSS <= Threads ? Threads / ACROSS : 1, SENT = Count / DOWN;
   static constexpr bool EVEN = ASYNC && ACROSS <= Threads && Threads % ACROSS == 0 && Count % DOWN == 0;
   Piece x[HOLD ? N * PAIR : 1];
-  // Of an even tile: where this thread's next piece is and goes, rows from there to the end, whether it is wanted.
+  // Of an even tile: where this thread's next piece is and its first one goes, rows from there to the end, whether it is wanted.
   const T* at;
   i64 step;
   T* to;
+  u32 place;
   i32 left;
   bool wanted;
 
@@ -121,13 +122,16 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
     const u32 r = thread / ACROSS, p = thread % ACROSS;
     at = from.at(first + (i32)r, p);
     step = from.stride * DOWN;
-    to = shared + r * Pitch + p * W;
+    to = shared;
+    place = tile_t<T>::template place<Pitch>(r, p);
     left = p * W < from.d ? end - first - (i32)r : 0;
     wanted = want && from.vectors && p < PIECES;
     if (want && !from.vectors) fetch_slowly(shared, from, first, end, thread);
   }
   GPU_METHOD void send(int i) {
-    tile_t<T>::copy(to + i * DOWN * Pitch, at, i * DOWN < left, wanted);
+    // As place() of row r + i · DOWN, where r < DOWN.
+    const u32 turn = Pitch % 64 == 0 ? i * DOWN % 8 * W : 0;
+    tile_t<T>::copy(to + (place ^ turn) + i * DOWN * Pitch, at, i * DOWN < left, wanted);
     at += step;
   }
 
@@ -152,7 +156,7 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
       UNROLL for (int i = 0; i < N; i++) if (exists(thread, i)) {
         const u32 r = row(thread, i), p = piece(thread, i);
         const bool there = first + (i32)r < end && p * W < from.d;
-        tile_t<T>::copy(shared + r * Pitch + p * W, there ? from.at(first + (i32)r, p) : from.base, there, true);
+        tile_t<T>::copy(shared + tile_t<T>::template place<Pitch>(r, p), there ? from.at(first + (i32)r, p) : from.base, there, true);
       }
     } else if constexpr (HOLD) {
       UNROLL for (int i = 0; i < N; i++) if (exists(thread, i))
@@ -185,25 +189,26 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
         *(u32*)(shared + (p * W + 2 * j + 1) * Pitch + r) = a >> 16 | (b & 0xffff0000u);
       }
     } else {
-      *(Piece*)(shared + r * Pitch + p * W) = y[0];
+      *(Piece*)(shared + tile_t<T>::template place<Pitch>(r, p)) = y[0];
     }
   }
 };
 
-// Elements of shared memory that `keys` keys and values take.
-template <class T> GPU_FN constexpr int stage_size(int d, int keys) {
-  return keys * tile_pitch<T>(d) + (tile_t<T>::TRANSPOSED ? d * tile_pitch<T>(keys) : keys * tile_pitch<T>(d));
+// Elements of shared memory that `keys` keys and values take, in rows of `pitch`.
+template <class T> GPU_FN constexpr int stage_size(int d, int keys, int pitch) {
+  return keys * pitch + (tile_t<T>::TRANSPOSED ? d * tile_pitch<T>(keys) : keys * pitch);
 }
+template <class T> GPU_FN constexpr int stage_size(int d, int keys) { return stage_size<T>(d, keys, tile_pitch<T>(d)); }
 
 // Geometry of the waves' work: a wave has Strips × 16 rows; Threads threads share each tile of Keys keys.
-template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ> struct Shape {
+template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ, int Pitch = tile_pitch<T_>(D_)> struct Shape {
   typedef T_ T;
   typedef tile_t<T> Tile;
   static constexpr int D = D_, KEYS = Keys, STRIPS = Strips, THREADS = Threads;
   // Queries as operands in registers, or read from shared memory for every tile.
   static constexpr bool KEEP_Q = KeepQ && Tile::REGISTERS;
-  static constexpr int PITCH = tile_pitch<T>(D), V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(Keys) : PITCH;
-  static constexpr int STAGES = Tile::ASYNC ? 2 : 1, STAGE = stage_size<T>(D, Keys), SIZE = STAGES * STAGE, K_SIZE = Keys * PITCH;
+  static constexpr int PITCH = Pitch, V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(Keys) : PITCH;
+  static constexpr int STAGES = Tile::ASYNC ? 2 : 1, STAGE = stage_size<T>(D, Keys, Pitch), SIZE = STAGES * STAGE, K_SIZE = Keys * PITCH;
   typedef Carrier<T, Keys, D, Threads, PITCH, false> KCarrier;
   typedef Carrier<T, Keys, D, Threads, V_PITCH, Tile::TRANSPOSED> VCarrier;
 };
@@ -230,12 +235,15 @@ template <class S, bool Masked> struct Flash {
   // queries: this wave's rows in shared memory.
   GPU_METHOD Flash(const Attention<T>& a_, const Group& group_, const Sight& sight_, u32 row, const T* queries)
       : a(a_), group(group_), sight(sight_), first_row(row), c(Masked ? LOG2_E : a_.scale * LOG2_E), q_ref(Tile::ref(queries)) {
-    if constexpr (S::KEEP_Q) UNROLL for (int m = 0; m < M; m++)
-      UNROLL for (int s = 0; s < STEPS; s++) q[m][s] = Tile::template left<S::PITCH>(q_ref, m * 16 * S::PITCH + s * 16);
     UNROLL for (int m = 0; m < M; m++) {
       UNROLL for (int s = 0; s < STEPS; s++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) o[m][s].x[e] = 0;
       UNROLL for (int r = 0; r < R; r++) best[m][r] = Limits<f32>::lowest(), sum[m][r] = 0;
     }
+  }
+  // The queries are in shared memory; those that stay in registers are taken from there.
+  GPU_METHOD void take_queries() {
+    if constexpr (S::KEEP_Q) UNROLL for (int m = 0; m < M; m++)
+      UNROLL for (int s = 0; s < STEPS; s++) q[m][s] = Tile::template left<S::PITCH>(q_ref, m * 16 * S::PITCH + s * 16);
   }
   GPU_METHOD u32 row(int m, int r) const { return first_row + m * 16 + Tile::row(r); }
   GPU_METHOD u32 last_row() const { return first_row + M * 16 - 1; }
@@ -353,10 +361,11 @@ template <class S, bool Masked> struct Flash {
 };
 
 // Runs the tiles of keys first, first + step, … below `stop` through `flash`; keys from `end` on do not exist. `sync` makes
-// what the sharing threads have written visible to all of them. Waves that are not `active` only carry.
-template <class S, class F, class Sync>
-GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<typename S::T>& keys,
-                   const Rows<typename S::T>& values, i32 first, i32 step, i32 stop, i32 end, u32 thread, Sync sync) {
+// what the sharing threads have written visible to all of them. Waves that are not `active` only carry. `ready` is called once
+// the first tile is on its way.
+template <class S, class F, class Ready, class Sync>
+GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<typename S::T>& keys, const Rows<typename S::T>& values,
+                   i32 first, i32 step, i32 stop, i32 end, u32 thread, Ready ready, Sync sync) {
   typedef typename S::T T;
   typename S::KCarrier k;
   typename S::VCarrier v;
@@ -365,6 +374,7 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
     // While one tile is used the next one travels; one meeting per tile.
     k.fetch(shared, keys, first, end, thread);
     v.fetch(shared + S::K_SIZE, values, first, end, thread);
+    ready();
     u32 now = 0;
     NO_UNROLL for (i32 j = first; j < stop; j += step) {
       S::Tile::copies_arrive();
@@ -398,6 +408,7 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
     // Values travel in registers while keys are used, and the next keys while values are.
     T* value_tile = shared + S::K_SIZE;
     k.fetch(shared, keys, first, end, thread);
+    ready();
     k.settle(shared, thread);
     NO_UNROLL for (i32 j = first; j < stop; j += step) {
       typename F::Scores s;
@@ -420,7 +431,8 @@ template <class S> GPU_FN void load_queries(typename S::T* shared, const Attenti
   for (u32 item = tid_x(); item < count * PIECES; item += bdim_x()) {
     const u32 r = first + item / PIECES;
     const Rows<T> row(a.q + group.b * a.q_b + (i64)group.head(r) * a.q_h + group.query(r) * a.q_t, 0, a.d);
-    *(Piece*)(shared + item / PIECES * S::PITCH + item % PIECES * W) = row.load(0, item % PIECES, r < group.rows);
+    const Piece x = row.load(0, item % PIECES, r < group.rows);
+    *(Piece*)(shared + S::Tile::template place<S::PITCH>(item / PIECES, item % PIECES)) = x;
   }
 }
 

@@ -52,10 +52,11 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
     barrier();
     const u32 strip = wave % P::WAVES * P::STRIPS * 16;
     Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
+    flash.take_queries();
     if (S::KEEP_Q) barrier();
     const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
     const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
-    attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] { barrier(); });
+    attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] {}, [] { barrier(); });
     flash.finish(sight, true);
     barrier();
     if (active) flash.each_result([&](int m, int r, u32 row, u32 col, const f32* x) {

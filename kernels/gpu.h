@@ -30,6 +30,8 @@
 // Inlined always: calls cost registers and stack on AMD, and no kernel here recurses.
 #define GPU_FN static inline __attribute__((device, always_inline))
 #define GPU_METHOD inline __attribute__((device, always_inline))
+// What hardly ever happens and is long.
+#define GPU_RARE GPU_FN
 #define KERNEL(name, ...) extern "C" __attribute__((global)) void name(__VA_ARGS__)
 // A known block size lets the compiler give each thread more registers than 1024 threads could have.
 #define KERNEL_BOUNDS(threads, name, ...) \
@@ -57,6 +59,8 @@ GPU_FN void barrier() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+// Orders a thread's accesses to memory before and after an operation that other blocks see.
+GPU_FN void device_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 // The logical warp has 32 lanes: on wave 64 the two halves of a wave are two warps.
 GPU_FN unsigned shfl_word(unsigned x, unsigned lane) {
   const unsigned self = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
@@ -86,6 +90,7 @@ GPU_FN float approx_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
 #define GPU_DEVICE __device__
 #define GPU_FN static __device__ __forceinline__
 #define GPU_METHOD __device__ __forceinline__
+#define GPU_RARE static __device__ __noinline__
 #define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
 #define KERNEL_BOUNDS(threads, name, ...) extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
 #define KERNEL_CROWDED(threads, blocks, name, ...) extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
@@ -103,6 +108,7 @@ GPU_FN unsigned bid_x() { return blockIdx.x; }
 GPU_FN unsigned bdim_x() { return blockDim.x; }
 GPU_FN unsigned gdim_x() { return gridDim.x; }
 GPU_FN void barrier() { __syncthreads(); }
+GPU_FN void device_fence() { __threadfence(); }
 GPU_FN unsigned shfl_word(unsigned x, unsigned lane) { return __shfl_sync(0xffffffffu, x, (int)(lane & 31u), 32); }
 GPU_FN unsigned long long atomic_cas(unsigned long long* at, unsigned long long expected, unsigned long long value) {
   return atomicCAS(at, expected, value);
@@ -149,12 +155,15 @@ GPU_FN float approx_rsqrt(float x) {
 #define GPU_DEVICE
 #define GPU_FN static inline
 #define GPU_METHOD inline
+#define GPU_RARE GPU_FN
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_SOME
 
 namespace gpu {
 using sim::atomic_add;
+// Blocks run one after another.
+GPU_FN void device_fence() {}
 GPU_FN unsigned long long atomic_cas(unsigned long long* at, unsigned long long expected, unsigned long long value) {
   __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
@@ -637,17 +646,17 @@ template <int N, class T> GPU_FN bool vector_aligned(const T* p) { return aligne
 // A thread's places in [0, n): rounds of Unroll vectors of Width, then single elements. The vectors of a round lie a
 // block apart, so that each access of a warp is one contiguous piece; all loads of a round come before its first use,
 // which keeps enough bytes in flight to fill the memory system. Without vectors every element is a single one.
-template <int Width, int Unroll> struct Walk {
+template <int Width, int Unroll, int Threads = ELEMENTWISE_BLOCK> struct Walk {
   size_t vectors, thread, first, step, single, single_step;
   GPU_METHOD Walk(size_t n, bool vectorized) {
-    thread = (size_t)bid_x() * ELEMENTWISE_BLOCK + tid_x();
+    thread = (size_t)bid_x() * Threads + tid_x();
     vectors = vectorized ? n / Width : 0;
-    first = (size_t)bid_x() * (ELEMENTWISE_BLOCK * Unroll) + tid_x();
-    step = (size_t)gdim_x() * (ELEMENTWISE_BLOCK * Unroll);
+    first = (size_t)bid_x() * (Threads * Unroll) + tid_x();
+    step = (size_t)gdim_x() * (Threads * Unroll);
     single = vectors * Width + thread;
-    single_step = (size_t)gdim_x() * ELEMENTWISE_BLOCK;
+    single_step = (size_t)gdim_x() * Threads;
   }
-  GPU_METHOD size_t at(size_t base, int u) const { return base + (size_t)u * ELEMENTWISE_BLOCK; }
+  GPU_METHOD size_t at(size_t base, int u) const { return base + (size_t)u * Threads; }
 };
 
 // One operand of an elementwise kernel, read W consecutive indices at a time. That works for any layout whose inner dim is a
@@ -674,31 +683,52 @@ template <int W> GPU_FN bool runs_of(size_t num_dims, const size_t* info) { retu
 
 // out[i] = op(a[i]) where both are contiguous and aligned. A thread does so little that what comes before its load counts: no
 // look at layouts here. All loads of a round come before its first use.
-template <int W, int Unroll, class A, class O, class Op> GPU_FN void map1_contiguous(size_t n, const A* a, O* out, Op op) {
-  const size_t vectors = n / W, step = (size_t)gdim_x() * (ELEMENTWISE_BLOCK * Unroll);
-  NO_UNROLL for (size_t base = (size_t)bid_x() * (ELEMENTWISE_BLOCK * Unroll) + tid_x(); base < vectors; base += step) {
+template <int W, int Unroll, int Threads, class A, class O, class Op> GPU_FN void map1_contiguous(size_t n, const A* a, O* out, Op op) {
+  const size_t vectors = n / W, step = (size_t)gdim_x() * (Threads * Unroll);
+  NO_UNROLL for (size_t base = (size_t)bid_x() * (Threads * Unroll) + tid_x(); base < vectors; base += step) {
     Vec<A, W> x[Unroll];
     UNROLL for (int u = 0; u < Unroll; u++)
-      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) x[u] = load_vec<A, W>(a, base + u * ELEMENTWISE_BLOCK);
+      if (u == 0 || base + u * Threads < vectors) x[u] = load_vec<A, W>(a, base + u * Threads);
     UNROLL for (int u = 0; u < Unroll; u++)
-      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) {
+      if (u == 0 || base + u * Threads < vectors) {
         Vec<O, W> y;
         UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x[u].v[j]);
-        store_vec<O, W>(out, base + u * ELEMENTWISE_BLOCK, y);
+        store_vec<O, W>(out, base + u * Threads, y);
       }
   }
   const u32 rest = (u32)(n - vectors * W);
   if (bid_x() == 0 && tid_x() < rest) out[vectors * W + tid_x()] = op(a[vectors * W + tid_x()]);
 }
 
+// As above, of two inputs.
+template <int W, int Unroll, class A, class O, class Op> GPU_FN void map2_contiguous(size_t n, const A* a, const A* b, O* out, Op op) {
+  const size_t vectors = n / W, step = (size_t)gdim_x() * (ELEMENTWISE_BLOCK * Unroll);
+  NO_UNROLL for (size_t base = (size_t)bid_x() * (ELEMENTWISE_BLOCK * Unroll) + tid_x(); base < vectors; base += step) {
+    Vec<A, W> x[Unroll], y[Unroll];
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) {
+        x[u] = load_vec<A, W>(a, base + u * ELEMENTWISE_BLOCK);
+        y[u] = load_vec<A, W>(b, base + u * ELEMENTWISE_BLOCK);
+      }
+    UNROLL for (int u = 0; u < Unroll; u++)
+      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) {
+        Vec<O, W> z;
+        UNROLL for (int j = 0; j < W; j++) z.v[j] = op(x[u].v[j], y[u].v[j]);
+        store_vec<O, W>(out, base + u * ELEMENTWISE_BLOCK, z);
+      }
+  }
+  const u32 rest = (u32)(n - vectors * W);
+  if (bid_x() == 0 && tid_x() < rest) out[vectors * W + tid_x()] = op(a[vectors * W + tid_x()], b[vectors * W + tid_x()]);
+}
+
 // out[i] = op(a[i]) in any layout. Traffic: each element read once and written once. A thread has Unroll vectors of what is
 // contiguous, and one of anything else.
-template <int Unroll, class A, class O, class Op>
+template <int Unroll, int Threads = ELEMENTWISE_BLOCK, class A, class O, class Op>
 GPU_FN void map1(size_t n, size_t num_dims, const size_t* info, const A* a, O* out, Op op) {
   constexpr int W = VectorWidth<A, O>::value;
-  if (!info && vector_aligned<W>(a) && vector_aligned<W>(out)) return map1_contiguous<W, Unroll>(n, a, out, op);
+  if (!info && vector_aligned<W>(a) && vector_aligned<W>(out)) return map1_contiguous<W, Unroll, Threads>(n, a, out, op);
   const Operand<A, W> from(a, 0, num_dims, info);
-  const Walk<W, 1> walk(n, vector_aligned<W>(out) && runs_of<W>(num_dims, info));
+  const Walk<W, 1, Threads> walk(n, vector_aligned<W>(out) && runs_of<W>(num_dims, info));
   NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
     i64 at[1] = {(i64)(v * W)};
     if (info) offsets<1>(v * W, num_dims, info, at);
@@ -715,6 +745,8 @@ GPU_FN void map1(size_t n, size_t num_dims, const size_t* info, const A* a, O* o
 template <bool Vectors, class A, class O, class Op>
 GPU_FN void map2(size_t n, size_t num_dims, const size_t* info, const A* a, const A* b, O* out, Op op) {
   constexpr int W = 16 / sizeof(A);
+  if (Vectors && !info && vector_aligned<W>(a) && vector_aligned<W>(b) && vector_aligned<W>(out))
+    return map2_contiguous<W, 1>(n, a, b, out, op);
   const Operand<A, W> lhs(a, 0, num_dims, info), rhs(b, 1, num_dims, info);
   const Walk<W, 1> walk(n, Vectors && vector_aligned<W>(out) && runs_of<W>(num_dims, info));
   NO_UNROLL for (size_t v = walk.thread; Vectors && v < walk.vectors; v += walk.single_step) {

@@ -9,7 +9,8 @@
 //   after a product of an operand made from results);
 // - A, B: operands in registers (or, with multiply-adds, places in shared memory); rows<Pitch>: from rows of shared memory
 //   that run along k; cols<Pitch>: from rows that run along j, or, where TRANSPOSED, from rows that run along k again, as the
-//   unit cannot transpose; P = operand(c): results as the left operand of the next product, no memory between them.
+//   unit cannot transpose; P = operand(c): results as the left operand of the next product, no memory between them;
+// - place<Pitch>: where a 16-byte piece of a row lies in the shared memory that these read.
 #ifndef WICK_TILE_H
 #define WICK_TILE_H
 #include "gpu.h"
@@ -190,6 +191,15 @@ namespace gpu {
 template <class T> GPU_FN constexpr int tile_pitch(int elements) {
   return (elements * (int)sizeof(T) / 16 | 1) * (16 / (int)sizeof(T));
 }
+// For mma.sync there is another way: rows of 64, 128 or 256 elements, in which piece p of row r lies where p ^ r mod 8 would. Each
+// address takes an instruction more, but copies from memory keep 32-byte sectors together; to rows of odd length they read
+// half of them twice, which costs a kernel that does little but read a sixth of its speed.
+template <class T> GPU_FN constexpr int swizzled_pitch(int elements) {
+#if GPU_TILE == TILE_MMA
+  if (sizeof(T) == 2) return elements <= 64 ? 64 : elements <= 128 ? 128 : 256;
+#endif
+  return tile_pitch<T>(elements);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Multiply-adds. Lane 4y + x has rows y and y + 8; its columns of scores are x, x + 4 …, of outputs 4x … 4x + 3: both ways
@@ -219,6 +229,7 @@ template <class T> struct FmaTile {
     return x + shfl_xor(x, 2);
   }
 
+  template <int Pitch> GPU_FN u32 place(u32 row, u32 piece) { return row * Pitch + piece * (16 / sizeof(T)); }
   template <int Pitch> GPU_FN A left(Ref base, u32 offset) { return A{base + offset + row(0) * Pitch}; }
   template <int Pitch> GPU_FN B rows(Ref base, u32 offset) { return B{base + offset + lane() % 4 * Pitch}; }
   template <int Pitch> GPU_FN B cols(Ref base, u32 offset) { return B{base + offset + lane() % 4 * 4}; }
@@ -278,19 +289,29 @@ template <class T> struct MmaTile {
 
   GPU_FN void copy(void* shared, const void* from, bool valid, bool wanted) { copy_async(shared, from, valid, wanted); }
   GPU_FN void copies_arrive() { copies_wait(); }
+  // Which pitch it is tells how its rows are laid out.
+  GPU_FN constexpr bool swizzled(int pitch) { return pitch % 64 == 0; }
+  template <int Pitch> GPU_FN u32 place(u32 row, u32 piece) {
+    return row * Pitch + (swizzled(Pitch) ? piece ^ row % 8 : piece) * 8;
+  }
+  // Piece 0 or 1 of a row of the 16 × 16 elements that begin at `offset` = row · Pitch + column.
+  template <int Pitch> GPU_FN Ref piece_of(Ref base, u32 offset, u32 row, u32 piece) {
+    if constexpr (swizzled(Pitch)) return base.plus(place<Pitch>(row, piece) ^ offset % Pitch).plus(offset / Pitch * Pitch);
+    else return base.plus(place<Pitch>(row, piece)).plus(offset);
+  }
   template <int Pitch> GPU_FN A left(Ref base, u32 offset) {
     A a;
-    load_matrices(a.x, base.plus(lane() % 16 * Pitch + lane() / 16 * 8).plus(offset));
+    load_matrices(a.x, piece_of<Pitch>(base, offset, lane() % 16, lane() / 16));
     return a;
   }
   template <int Pitch> GPU_FN B rows(Ref base, u32 offset) {
     B b;
-    load_matrices(b.x, base.plus((lane() % 8 + lane() / 16 * 8) * Pitch + lane() / 8 % 2 * 8).plus(offset));
+    load_matrices(b.x, piece_of<Pitch>(base, offset, lane() % 8 + lane() / 16 * 8, lane() / 8 % 2));
     return b;
   }
   template <int Pitch> GPU_FN B cols(Ref base, u32 offset) {
     B b;
-    load_matrices_transposed(b.x, base.plus(lane() % 16 * Pitch + lane() / 16 * 8).plus(offset));
+    load_matrices_transposed(b.x, piece_of<Pitch>(base, offset, lane() % 16, lane() / 16));
     return b;
   }
   template <int Pitch> GPU_FN void multiply(C& c, const A& a, const B& b) {
@@ -325,6 +346,7 @@ template <class T, int Lanes, int Elements, int Halves> struct AmdTile {
   GPU_FN u32 row(int) { return lane() % 16; }
   GPU_FN constexpr int row_of(int) { return 0; }
   GPU_FN Ref ref(const T* shared) { return shared; }
+  template <int Pitch> GPU_FN u32 place(u32 row, u32 piece) { return row * Pitch + piece * 8; }
   // The k that a lane's elements start at. gfx12 numbers k otherwise inside, but the same way for both operands.
   GPU_FN u32 first_k() { return Halves == 16 ? 0 : lane() / 16 * Halves; }
   template <int Pitch> GPU_FN A left(Ref base, u32 offset) {

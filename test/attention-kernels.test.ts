@@ -246,19 +246,17 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
       const { threads, shared } = planDecode(unit, dtype, dim, simulated);
       const rows = b * hq * tq;
       const scratch = splits > 1 ? upload(new Float32Array(scratchFloats(rows, splits, d)).fill(Number.NaN)) : 0n;
-      const grid = decodeBlocks(b, hq, hk, tq) * splits;
-      run("attention_decode.hip", `attention_decode${infix}_${dim}_${dtype}`, grid, threads, shared, [
+      const blocks = decodeBlocks(b, hq, hk, tq);
+      const counters = new Uint32Array(blocks);
+      const counting = splits > 1 ? upload(counters) : 0n;
+      run("attention_decode.hip", `attention_decode${infix}_${dim}_${dtype}`, blocks * splits, threads, shared, [
         ...args,
-        BigUint64Array.of(scratch),
-        Uint32Array.of(splits),
-        Uint32Array.of(threads),
-        Uint32Array.of(shared),
+        ...[scratch, counting].map((p) => BigUint64Array.of(p)),
+        ...[splits, threads, shared].map((x) => Uint32Array.of(x)),
       ]);
-      if (splits > 1)
-        run("attention_decode.hip", `attention_merge_${dtype}`, Math.ceil(rows / 4), 128, 0, [
-          ...[scratch, out].map((p) => BigUint64Array.of(p)),
-          ...word(rows, splits, d),
-        ]);
+      if (splits > 1) ok(hip.copy(counters.fill(1), counting, counters.byteLength, 2));
+      // The next launch counts from zero.
+      expect(counters.every((count) => count === 0)).toBe(true);
     }
     const result = new Uint8Array(b * hq * tq * d * sizeOf(dtype));
     ok(hip.copy(result, out, result.byteLength, 2));
@@ -371,20 +369,28 @@ describe.each(units)("prefill with %s in %s on device %i", (unit, dtype, device,
 const decodes: Record<string, Case> = {
   "one query of four heads": { hq: 4, hk: 1, tq: 1, tk: 77, d: 128 },
   "one query of four heads, in parts": { hq: 4, hk: 1, tq: 1, tk: 277, d: 128, causal: true, splits: 3 },
-  "more parts than keys": { b: 2, hq: 2, tq: 1, tk: 70, d: 64, splits: 5 },
+  "more parts than tiles of keys": { b: 2, hq: 2, tq: 1, tk: 140, d: 64, splits: 9 },
+  "too few keys for parts": { b: 2, hq: 2, tq: 1, tk: 70, d: 64, splits: 5 },
   "five queries of d 80, causal": { b: 2, hq: 2, tq: 5, tk: 130, d: 80, causal: true, splits: 2 },
   "more rows than a tile": { hq: 6, hk: 1, tq: 4, tk: 90, d: 96, causal: true, splits: 2 },
   "a mask, softcap and a window": {
     hq: 2,
     hk: 1,
     tq: 3,
-    tk: 140,
+    tk: 200,
     d: 64,
     causal: true,
-    window: 80,
+    window: 150,
     softcap: 3,
-    mask: [1, 2, 3, 140],
+    mask: [1, 2, 3, 200],
     splits: 2,
+  },
+  "rows masked in one part, masked in all, and NaN": {
+    ...{ hq: 1, tq: 3, tk: 150, d: 64, mask: [1, 1, 3, 150], splits: 2 },
+    edit: ({ q, mask }) => {
+      mask!.fill(-Infinity, 0, 100).fill(-Infinity, 150, 300);
+      q.values[2 * 64 + 5] = q.memory[2 * 64 + 5] = Number.NaN;
+    },
   },
   "d 256": { hq: 2, hk: 1, tq: 2, tk: 67, d: 256, causal: true, splits: 2 },
   "lengths of 0, 1, fewer than the queries and all": {
@@ -392,11 +398,11 @@ const decodes: Record<string, Case> = {
     hq: 2,
     hk: 1,
     tq: 2,
-    tk: 90,
+    tk: 190,
     d: 64,
     causal: true,
-    lengths: [0, 1, 33, 90],
-    splits: 2,
+    lengths: [0, 1, 133, 190],
+    splits: 3,
   },
   "lengths, one part": { b: 3, hq: 2, hk: 1, tq: 2, tk: 40, d: 32, causal: true, lengths: [0, 1, 40] },
   "heads inside rows": { b: 2, hq: 4, hk: 2, tq: 1, tk: 50, d: 64, placing: "heads inside" },
@@ -409,11 +415,11 @@ describe.each(units)("decode with %s in %s on device %i", (unit, dtype, device, 
 });
 
 test("keys that have not been written are not read", () => {
-  const lengths = [21];
+  const lengths = [149];
   const c: Case = {
-    ...{ hq: 2, hk: 1, tq: 2, tk: 64, d: 64, causal: true, lengths, splits: 2 },
+    ...{ hq: 2, hk: 1, tq: 2, tk: 200, d: 64, causal: true, lengths, splits: 2 },
     edit: ({ k, v }) => {
-      for (const x of [k, v]) x.memory.fill(Number.NaN, 21 * 64);
+      for (const x of [k, v]) x.memory.fill(Number.NaN, 149 * 64);
     },
   };
   for (const kind of ["prefill", "decode"] as const) check(kind, "mma", "bf16", 0, c);
@@ -447,12 +453,14 @@ describe("plans", () => {
           expect(planDecode(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
         }
     expect(planPrefill("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ rows: 128, shared: 104448 });
-    expect(planDecode("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ threads: 128, shared: 73984 });
+    expect(planDecode("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ threads: 128, shared: 69632, crowd: 2 });
   });
   test("a decode is cut until the device is full, but not into crumbs", () => {
-    expect(planSplits(132, 64, 8192)).toBe(6);
-    expect(planSplits(132, 8, 8192)).toBe(32);
-    expect(planSplits(132, 1000, 8192)).toBe(1);
-    expect(planSplits(132, 8, 100)).toBe(1);
+    expect(planSplits(264, 64, 8192)).toBe(4);
+    expect(planSplits(264, 8, 8192)).toBe(32);
+    expect(planSplits(264, 140, 8192)).toBe(2);
+    expect(planSplits(264, 1000, 8192)).toBe(1);
+    expect(planSplits(264, 8, 100)).toBe(1);
+    expect(planSplits(20000, 5000, 8192)).toBe(1);
   });
 });

@@ -66,12 +66,10 @@ describeDevices(
         expect(launched(() => nn.sdpa(one, k, k, { softcap: 3 }))).toEqual([`attention_decode_masked_${dim}_${T}`]);
       });
 
-      it("a long cache is cut into parts, which one more kernel joins", () => {
+      it("the parts that a long cache is cut into are joined by the same kernel", () => {
         const k = ones(T, 1, 1, 600, 64);
         const q = ones(T, 1, 1, 1, 64);
-        const names = launched(() => nn.sdpa(q, k, k));
-        expect(names.slice(0, 1)).toEqual([`attention_decode_64_${T}`]);
-        expect(names.slice(1).every((name) => name === `attention_merge_${T}`)).toBe(true);
+        expect(launched(() => nn.sdpa(q, k, k))).toEqual([`attention_decode_64_${T}`]);
       });
     });
 

@@ -34,6 +34,8 @@ export interface PrefillPlan {
 export interface DecodePlan {
   readonly threads: number;
   readonly shared: number;
+  /** Blocks that a multiprocessor should have for memory to be read at full speed. */
+  readonly crowd: number;
 }
 
 /** Shared memory that one block may have, as kernels/tile.h knows it. */
@@ -55,17 +57,21 @@ interface Layout {
   stages(keys: number): number;
 }
 
-function layout(unit: MatrixUnit, dtype: DType, d: HeadDim): Layout {
-  // An odd number of 16-byte pieces.
-  const row = (n: number) => (((n * sizeOf(dtype)) / 16) | 1) * 16;
+/** An odd number of 16-byte pieces. */
+const oddRow = (elements: number, dtype: DType): number => (((elements * sizeOf(dtype)) / 16) | 1) * 16;
+/** For mma.sync a power of two. */
+const swizzledRow = (unit: MatrixUnit, d: HeadDim, dtype: DType): number =>
+  unit === "mma" ? (d === 96 ? 128 : d) * sizeOf(dtype) : oddRow(d, dtype);
+
+function layout(unit: MatrixUnit, dtype: DType, d: HeadDim, row: number): Layout {
   const turned = unit !== "mma" && unit !== "fma";
   const stages = (keys: number) =>
-    (unit === "mma" ? 2 : 1) * (keys * row(d) + (turned ? d * row(keys) : keys * row(d)));
-  return { lanes: unit === "mfma" ? 64 : 32, row: row(d), stages };
+    (unit === "mma" ? 2 : 1) * (keys * row + (turned ? d * oddRow(keys, dtype) : keys * row));
+  return { lanes: unit === "mfma" ? 64 : 32, row, stages };
 }
 
 export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): PrefillPlan {
-  const { lanes, row, stages } = layout(unit, dtype, d);
+  const { lanes, row, stages } = layout(unit, dtype, d, oddRow(d, dtype));
   const strips = unit === "mfma" || (unit === "mma" && d <= 128) ? 2 : 1;
   const keepsQueries = unit !== "fma" && d <= (unit === "mma" ? 64 : 128);
   const bytes = (waves: number, keys: number) => {
@@ -80,11 +86,14 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
 }
 
 export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
-  const { lanes, row, stages } = layout(unit, dtype, d);
+  const { lanes, row, stages } = layout(unit, dtype, d, swizzledRow(unit, d, dtype));
   const most = ATTENTION_BLOCK / lanes;
   const fit = Math.floor((budget - 16 * row) / stages(16));
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
-  return { threads: waves * lanes, shared: 16 * row + waves * stages(16) };
+  const shared = 16 * row + waves * stages(16);
+  // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
+  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared)) : 3;
+  return { threads: waves * lanes, shared, crowd };
 }
 
 /** Blocks of a decode whose keys are not cut: one for each 16 queries of the heads that share a kv head. */
@@ -95,10 +104,14 @@ export const decodeBlocks = (batch: number, heads: number, kvHeads: number, tq: 
 export const scratchFloats = (rows: number, splits: number, d: number): number =>
   splits === 1 ? 0 : rows * splits * (d + 2);
 
+/** Decodes in parts have at most so many blocks before they are cut: each has a counter in device memory. */
+export const MAX_COUNTERS = 4096;
+
 /**
- * Parts that a decode's keys are cut into: enough blocks to fill the device three times over, at least 256 keys each. For a
- * launch that is captured while a cache grows, `keys` is the cache's capacity.
+ * Parts that a decode's keys are cut into so that there are about `wanted` blocks, at least 256 keys each. For a launch that
+ * is captured while a cache grows, `keys` is the cache's capacity; the kernel takes fewer parts while it is short.
  */
-export function planSplits(multiprocessors: number, blocks: number, keys: number): number {
-  return Math.max(1, Math.min(Math.ceil(keys / 256), Math.floor((3 * multiprocessors) / blocks)));
+export function planSplits(wanted: number, blocks: number, keys: number): number {
+  if (blocks > MAX_COUNTERS) return 1;
+  return Math.max(1, Math.min(Math.ceil(keys / 256), Math.round(wanted / blocks)));
 }

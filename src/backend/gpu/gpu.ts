@@ -9,6 +9,7 @@ import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
 import { Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
+import { MAX_COUNTERS } from "./attention-plan.ts";
 import { copyLayout } from "./copy.ts";
 import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
@@ -51,6 +52,8 @@ export class Gpu {
   #blasProblem = "";
   /** Where kernels note a bad id: flag, id, position. */
   readonly #error: number;
+  /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
+  readonly counters: number;
   #errorOp: WatchedOp | undefined;
 
   constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
@@ -62,6 +65,8 @@ export class Gpu {
     this.#openBlas = () => platform.blas(this.context);
     this.#error = this.#allocator.alloc(24);
     this.context.memset(BigInt(this.#error), 0, 24);
+    this.counters = this.#allocator.alloc(4 * MAX_COUNTERS);
+    this.context.memset(BigInt(this.counters), 0, 4 * MAX_COUNTERS);
   }
 
   get multiprocessors(): number {

@@ -1,4 +1,4 @@
-/** Fused attention: prefill, and decode with its merge. */
+/** Fused attention: prefill and decode. */
 import { ATTENTION_BLOCK, decodeBlocks, headDims } from "../attention-plan.ts";
 import { blocks, type Family } from "./family.ts";
 
@@ -20,17 +20,10 @@ export const attention: readonly Family[] = [
     file: "attention_decode",
     pattern: "attention_decode{mask}_{D}_{T}",
     over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
-    args: `${problem} scratch* splits:u32 threads:u32 shared_bytes:u32`,
+    args: `${problem} scratch* counters* splits:u32 threads:u32 shared_bytes:u32`,
     launch: (s) => ({
       ...blocks(decodeBlocks(s.batch!, s.heads!, s.kv_heads!, s.tq!) * s.splits!, 1, s.threads!),
       shared: s.shared_bytes!,
     }),
-  },
-  {
-    file: "attention_decode",
-    pattern: "attention_merge_{T}",
-    over: { T: ["bf16", "f16", "f32"] },
-    args: "scratch* out* rows splits d",
-    launch: (s) => blocks(s.rows!, ATTENTION_BLOCK / 32, ATTENTION_BLOCK),
   },
 ];

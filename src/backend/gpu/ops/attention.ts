@@ -99,20 +99,14 @@ function prefill(gpu: Gpu, name: string, dtype: DType, values: Values): void {
 
 function decode(gpu: Gpu, name: string, dtype: DType, values: Values): void {
   const { arch } = gpu.context.properties;
-  const { batch, heads, kv_heads, tq, tk, d, out } = values;
-  const { threads, shared } = planDecode(matrixUnit(arch, dtype), dtype, headDimFor(d), sharedBudget(arch));
-  const splits = planSplits(gpu.multiprocessors, decodeBlocks(batch, heads, kv_heads, tq), tk);
-  const rows = batch * heads * tq;
-  const run = (scratch: number) =>
-    gpu.launch(`attention_decode${name}`, { ...values, scratch, splits, threads, shared_bytes: shared });
-  if (splits === 1) {
-    run(0);
-    return;
-  }
-  gpu.temporary(4 * scratchFloats(rows, splits, d), (scratch) => {
-    run(scratch);
-    gpu.launch(`attention_merge_${dtype}`, { scratch, out, rows, splits, d });
-  });
+  const { batch, heads, kv_heads, tq, tk, d } = values;
+  const plan = planDecode(matrixUnit(arch, dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kv_heads, tq), tk);
+  const sizes = { splits, threads: plan.threads, shared_bytes: plan.shared };
+  const run = (scratch: number, counters: number) =>
+    gpu.launch(`attention_decode${name}`, { ...values, ...sizes, scratch, counters });
+  if (splits === 1) run(0, 0);
+  else gpu.temporary(4 * scratchFloats(batch * heads * tq, splits, d), (scratch) => run(scratch, gpu.counters));
 }
 
 /** The kernels walk b, h and t by any strides; only the last dim must be contiguous. */
