@@ -7,23 +7,42 @@ namespace gpu {
 typedef Vec<f32, 2> ScaleSum;
 typedef Vec<u32, 2> Words2;
 
+// a / b, correctly rounded, for a and b whose exponents are not far from 0: without the branches that others need. `first` is
+// about 1 / b.
+GPU_FN f32 near_quotient(f32 a, f32 b, f32 first) {
+  const f32 inverse = m_fma(m_fma(-b, first, 1.0f), first, first);
+  f32 q = a * inverse;
+  UNROLL for (int i = 0; i < 2; i++) q = m_fma(m_fma(-b, q, a), inverse, q);
+  return q;
+}
+
+// A product that is rounded before anything is added to it.
+GPU_FN f32 rounded_product(f32 a, f32 b) {
+#if GPU_NVIDIA
+  return __fmul_rn(a, b);
+#else
+  GPU_NO_FUSION return a * b;
+#endif
+}
+
 // Rounds a group that four neighbouring lanes hold, eight elements each. One without range has scale 0 and bytes 0; one with
-// NaN or infinity has that as its scale, and what is computed with it becomes NaN.
+// NaN or infinity has the scale NaN. No branches, so that several groups overlap.
 GPU_FN Words2 round_group(const f32 (&x)[8], ScaleSum& s) {
   f32 largest = 0;
   UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(x[j]));
   UNROLL for (u32 mask = 2; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
-  const f32 scale = largest / 127.0f;
-  // 127 / largest must not overflow.
-  const f32 lift = largest < 7.9e-31f ? 1.2676506e30f : 1.0f;
-  const f32 inverse = scale > 0 && largest < Limits<f32>::highest() ? 127.0f / (largest * lift) : 0.0f;
+  // The power of two that brings the largest near 1, and its inverse.
+  const u32 exponent = f32_bits(largest) >> 23, near = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
+  const f32 lift = f32_from_bits((254 - near) << 23), lower = f32_from_bits(near << 23), lifted = largest * lift;
+  const f32 scale = near_quotient(lifted, 127.0f, 1.0f / 127.0f) * lower, inverse = near_quotient(127.0f, lifted, approx_recip(lifted));
+  const u32 kept = scale > 0 ? ~0u : 0u;
   Words2 q;
   i32 sum = 0;
   UNROLL for (int w = 0; w < 2; w++) {
-    u32 byte[4];
+    u32 nearest[4];
     // Adding 1.5 · 2^23 rounds to nearest even and leaves the integer in the low bits.
-    UNROLL for (int j = 0; j < 4; j++) byte[j] = inverse == 0 ? 0 : f32_bits(x[4 * w + j] * lift * inverse + 12582912.0f) & 0xffu;
-    q.v[w] = byte[0] | byte[1] << 8 | byte[2] << 16 | byte[3] << 24;
+    UNROLL for (int j = 0; j < 4; j++) nearest[j] = f32_bits(rounded_product(x[4 * w + j] * lift, inverse) + 12582912.0f);
+    q.v[w] = pack_bytes(nearest[0], nearest[1], nearest[2], nearest[3]) & kept;
     sum = dot4(0x01010101u, q.v[w], sum);
   }
   UNROLL for (u32 mask = 2; mask; mask /= 2) sum += shfl_xor(sum, mask);
@@ -49,6 +68,36 @@ struct Eight {
     UNROLL for (int j = 0; j < 8; j++) {
       const u32 word = raw[0].v[j / 2];
       x[j] = dtype == 0 ? f32_from_bits(raw[j / 4].v[j % 4]) : dtype == 1 ? InWord<f16>::at(word, j % 2) : InWord<bf16>::at(word, j % 2);
+    }
+  }
+};
+
+// The same of elements 4 i … 4 i + 3 and sixteen further on: what lane i of four has of a group of 32 on matrix units.
+struct TwoFours {
+  u32 raw[8];
+  GPU_METHOD void load(const void* x, size_t i, u32 dtype) {
+    if (!aligned_to(x, 16)) load_halves((const u16*)x, i, dtype == 0 ? 4 : 2);
+    else if (dtype == 0) load_vectors<4>(x, i);
+    else load_vectors<2>(x, i);
+  }
+  GPU_METHOD void get(f32 (&x)[8], u32 dtype) const {
+    if (dtype == 0) UNROLL for (int j = 0; j < 8; j++) x[j] = f32_from_bits(raw[j]);
+    else if (dtype == 1) UNROLL for (int j = 0; j < 8; j++) x[j] = InWord<f16>::at(raw[j / 4 * 4 + j % 4 / 2], j % 2);
+    else UNROLL for (int j = 0; j < 8; j++) x[j] = InWord<bf16>::at(raw[j / 4 * 4 + j % 4 / 2], j % 2);
+  }
+
+ private:
+  template <int Words> GPU_METHOD void load_vectors(const void* x, size_t i) {
+    UNROLL for (int half = 0; half < 2; half++) {
+      const Vec<u32, Words> v = ((const Vec<u32, Words>*)x)[i + 4 * half];
+      UNROLL for (int w = 0; w < Words; w++) raw[4 * half + w] = v.v[w];
+    }
+  }
+  GPU_METHOD void load_halves(const u16* x, size_t i, int words) {
+    UNROLL for (int w = 0; w < 8; w++) {
+      if (w % 4 >= words) continue;
+      const u16* from = x + 2 * ((i + w / 4 * 4) * words + w % 4);
+      raw[w] = from[0] | (u32)from[1] << 16;
     }
   }
 };

@@ -32,7 +32,7 @@ template <class Q, class T> struct Dequantize {
         Vec<T, V> y;
         UNROLL for (u32 j = 0; j < V; j++) {
           const u32 part = word / (8 / Q::Parts);
-          const f32 x = u.scale[part] * (f32)((i32)(signed char)byte_of(u.q[word + j / 4], j % 4) - Q::Offset);
+          const f32 x = u.scale[part] * (f32)(signed char)byte_of(u.q[word + j / 4], j % 4);
           y.v[j] = narrow<T>(Q::HasMin ? x + u.min[part] : x);
         }
         *(Vec<T, V>*)(floats + slot((lane / Q::Units * Q::Elements + Q::place(lane % Q::Units, word)) / V)) = y;

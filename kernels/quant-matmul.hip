@@ -30,7 +30,7 @@ template <class Q> struct MatMul {
       UNROLL for (u32 p = 0; p < Q::Parts; p++) {
         const u32 group = Q::place(i, p * PartWords) / Q::Group;
         scales[group * Rows + r] = u.scale[p];
-        if (Shifts<Q>::value) shifts[group * Rows + r] = shift_of<Q>(u, p);
+        if (Q::HasMin) shifts[group * Rows + r] = u.min[p];
       }
     }
   }
@@ -48,7 +48,7 @@ template <class Q> struct MatMul {
     }
     UNROLL for (u32 j = 0; j < 8; j++) sx[(8 * g + j) * XStride + c] = q[j / 4].v[j % 4];
     scales[g * Cols + c] = s.v[0];
-    if (!Shifts<Q>::value) return;
+    if (!Q::HasMin) return;
     if (Q::Group == 32) sums[g * Cols + c] = s.v[1];
     else UNROLL for (u32 half = 0; half < 2; half++) {
       i32 a = 0;
@@ -84,15 +84,15 @@ template <class Q> struct MatMul {
           }
           const Vec<f32, 4> xd = load_shared<4>(x_scales, g * Q::Group / 32 * Cols + 4 * ty);
           Vec<f32, 4> sum = {};
-          if (Shifts<Q>::value) sum = load_shared<4>(x_sums, g * Cols + 4 * ty);
+          if (Q::HasMin) sum = load_shared<4>(x_sums, g * Cols + 4 * ty);
           UNROLL for (int h = 0; h < 2; h++) {
             const Vec<f32, 4> scale = load_shared<4>(w_scales, g * Rows + 64 * h + 4 * tx);
             Vec<f32, 4> shift = {};
-            if (Shifts<Q>::value) shift = load_shared<4>(w_shifts, g * Rows + 64 * h + 4 * tx);
+            if (Q::HasMin) shift = load_shared<4>(w_shifts, g * Rows + 64 * h + 4 * tx);
             UNROLL for (int i = 0; i < 4; i++)
               UNROLL for (int j = 0; j < 4; j++) {
                 acc[4 * h + i][j] += scale.v[i] * (xd.v[j] * (f32)dots[4 * h + i][j]);
-                if (Shifts<Q>::value) acc[4 * h + i][j] += shift.v[i] * sum.v[j];
+                if (Q::HasMin) acc[4 * h + i][j] += shift.v[i] * sum.v[j];
               }
           }
         }
@@ -114,9 +114,9 @@ template <class Q> struct MatMul {
     SHARED(u32, sw, M::Words * M::WStride); \
     SHARED(u32, sx, M::Words * M::XStride); \
     SHARED(f32, w_scales, M::Groups * M::Rows); \
-    SHARED(f32, w_shifts, Shifts<Q>::value ? M::Groups * M::Rows : 4); \
+    SHARED(f32, w_shifts, Q::HasMin ? M::Groups * M::Rows : 4); \
     SHARED(f32, x_scales, M::Depth / 32 * M::Cols); \
-    SHARED(f32, x_sums, Shifts<Q>::value ? M::Groups * M::Cols : 4); \
+    SHARED(f32, x_sums, Q::HasMin ? M::Groups * M::Cols : 4); \
     SHARED(u16, table, TableSize<Q>::value); \
     M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const ScaleSum*)xs, y, dtype); \
   }

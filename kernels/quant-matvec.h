@@ -5,8 +5,7 @@
 #include "quant.h"
 namespace gpu {
 
-// The activations that meet one unit of weights. `sum` is what the minima of its parts are multiplied with or, for types
-// with an offset, what is added to each part's products.
+// The activations that meet one unit of weights. `sum` is what the minima of its parts are multiplied with.
 template <class Q> struct Activations {
   u32 q[8];
   f32 scale[Q::Parts], sum[Q::Parts];
@@ -16,7 +15,7 @@ template <class Q> GPU_FN f32 dot(const typename Q::U& u, const Activations<Q>& 
   UNROLL for (int p = 0; p < Q::Parts; p++) {
     i32 a = 0;
     UNROLL for (int w = 0; w < Words; w++) a = dot4(u.q[p * Words + w], x.q[p * Words + w], a);
-    total = m_fma(u.scale[p], Q::Offset ? m_fma(x.scale[p], (f32)a, x.sum[p]) : x.scale[p] * (f32)a, total);
+    total = m_fma(u.scale[p], x.scale[p] * (f32)a, total);
     if (Q::HasMin) total = m_fma(u.min[p], x.sum[p], total);
   }
   return total;
@@ -37,7 +36,7 @@ template <class Q> struct RoundedRows {
   }
   // A part that is half a group counts half of the group's sum: its other half is another lane's.
   GPU_METHOD void put_sum(u32 b, u32 group, const ScaleSum& s) const {
-    sums[b * units + group] = ScaleSum{{s.v[0], s.v[1] * ((Q::Offset ? -(f32)Q::Offset : 1.0f) / Q::Parts)}};
+    sums[b * units + group] = ScaleSum{{s.v[0], s.v[1] / Q::Parts}};
   }
   GPU_METHOD void get(Activations<Q>& x, u32 b, u32 unit) const {
     constexpr int Words = 8 / Q::Parts, Pairs = Q::Parts == 1 ? 1 : 2;
@@ -244,15 +243,18 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   }
 };
 
-// Launch: blocks of up to 256 threads; shared_bytes as the layout in run() needs them.
+// Launch: blocks of up to `threads`, of which `blocks` share a multiprocessor; shared_bytes as the layouts in run() need them.
+#define MAT_VEC_LAUNCH(threads, blocks, name) \
+  KERNEL_CROWDED(threads, blocks, name, size_t n, size_t k, const u8* w, const void* x, const void* xs, const void* alpha, f64 eps, \
+                 const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 splits, u32 dtype)
+#define MAT_VEC_BODY(Q, ...) \
+  typedef __VA_ARGS__ Product; \
+  DYNAMIC_SHARED(u32, shared); \
+  SHARED(u16, table, TableSize<Q>::value); \
+  Product::run(shared, table, typename Product::Out(n, bias, residual, y, batch, glu, dtype), (u32)k, w, x, (const ScaleSum*)xs, alpha, \
+               (f32)eps, splits);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
-  KERNEL_CROWDED(256, (NB == 1 ? 3 : 2), name, size_t n, size_t k, const u8* w, const void* x, const void* xs, const void* alpha, f64 eps, \
-                const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 splits, u32 dtype) { \
-    DYNAMIC_SHARED(u32, shared); \
-    SHARED(u16, table, TableSize<Q>::value); \
-    MatVec<Q, NB, R, Places>::run(shared, table, Outputs<R, NB>(n, bias, residual, y, batch, glu, dtype), (u32)k, w, x, \
-                                  (const ScaleSum*)xs, alpha, (f32)eps, splits); \
-  }
+  MAT_VEC_LAUNCH(256, (NB == 1 ? 3 : 2), name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
 
 }  // namespace gpu
 #endif  // WICK_QUANT_MATVEC_H

@@ -1,39 +1,50 @@
-// GGUF block types as kernels see them. Every type gives units: 32 weights that one thread decodes into eight words of four
-// signed bytes, with the scales (and minima) of its parts. All kernels over quantized weights are written over units.
+// GGUF block types as kernels see them. A type says what its stored words hold, and from that come
 //
-//   weight = scale · (q − Offset) + min
+// - units, for kernels in which a thread takes weights by itself: 32 of them in eight words of four signed bytes, with the
+//   scales (and minima) of their parts;
+// - fragments, for matrix units: of a run of whole groups of 32 weights, the words that one lane of four holds.
 //
-// Tensors begin at multiples of 16 bytes, and whole 16 bytes may be read at their ends. Blocks have 17 to 292 bytes, so they lie at any multiple of gcd(bytes, 16).
+//   weight = scale · q + min
+//
+// Where a format counts from an offset, q is made signed at the upper end of its byte, which takes a single exclusive or, and
+// the scale is so much smaller.
+//
+// Tensors begin at multiples of 16 bytes, and whole 16 bytes may be read at their ends. Blocks have 17 to 292 bytes, so they
+// lie at any multiple of gcd(bytes, 16).
 #ifndef WICK_QUANT_H
 #define WICK_QUANT_H
 #include "stream.h"
 namespace gpu {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Where the bytes of a block come from
+// Where the bytes of a block come from: byte(offset), half(offset), and load(base, word, x), words from base + 4 · word on. What
+// loads of one base have in common is computed once.
 // ---------------------------------------------------------------------------------------------------------------------
 // Shared memory to which a Stage copied them: whole words around them may be read.
 template <int Align> struct Staged {
   const u32* words;
   u32 at;
-  GPU_METHOD u32 byte(u32 offset) const { return ((const u8*)words)[at + offset]; }
+  template <class T> GPU_METHOD T of(u32 offset) const { return *(const T*)((const u8*)words + at + offset); }
+  GPU_METHOD u32 byte(u32 offset) const { return of<u8>(offset); }
   GPU_METHOD u32 half(u32 offset) const {
     if (Align == 1) return byte(offset) | byte(offset + 1) << 8;
-    return ((const u16*)words)[(at + offset) / 2];
+    return of<u16>(offset);
   }
-  template <int N> GPU_METHOD void load(u32 offset, u32 (&x)[N]) const {
-    const u32 first = at + offset, shift = first % 4 * 8;
+  template <int N> GPU_METHOD void load(u32 base, u32 word, u32 (&x)[N]) const {
     if constexpr (Align == 16 && N == 4) {
-      const Words4 whole = load_shared<4>(words, first / 4);
+      const Words4 whole = of<Words4>(base + 4 * word);
       UNROLL for (int j = 0; j < N; j++) x[j] = whole.v[j];
     } else if constexpr (Align >= 4) {
-      UNROLL for (int j = 0; j < N; j++) x[j] = words[first / 4 + j];
+      UNROLL for (int j = 0; j < N; j++) x[j] = of<u32>(base + 4 * (word + j));
+    } else if constexpr (Align == 2 && N == 1) {
+      x[0] = half(base + 4 * word) | half(base + 4 * word + 2) << 16;
     } else {
-      u32 low = words[first / 4];
+      // The last is the word of the last byte, so that nothing behind it is touched.
+      const u32 *first = words + (at + base) / 4 + word, *last = words + (at + base + 3) / 4 + word + N - 1;
+      u32 low = *first;
       UNROLL for (int j = 0; j < N; j++) {
-        // The word of the last byte, so that nothing behind it is touched.
-        const u32 high = words[j + 1 < N ? first / 4 + j + 1 : (first + 4 * N - 1) / 4];
-        x[j] = funnel_shift(low, high, shift);
+        const u32 high = j + 1 < N ? first[j + 1] : *last;
+        x[j] = funnel_shift(low, high, (at + base) * 8);
         low = high;
       }
     }
@@ -47,7 +58,8 @@ template <int Align> struct Direct {
     if (Align == 1) return byte(offset) | byte(offset + 1) << 8;
     return *(const u16*)(block + offset);
   }
-  template <int N> GPU_METHOD void load(u32 offset, u32 (&x)[N]) const {
+  template <int N> GPU_METHOD void load(u32 base, u32 word, u32 (&x)[N]) const {
+    const u32 offset = base + 4 * word;
     if constexpr (Align == 16 && N == 4) {
       const Words4 whole = *(const Words4*)(block + offset);
       UNROLL for (int j = 0; j < N; j++) x[j] = whole.v[j];
@@ -60,7 +72,7 @@ template <int Align> struct Direct {
 template <class Src> GPU_FN f32 half_at(const Src& s, u32 offset) { return f16_to_f32((u16)s.half(offset)); }
 template <class Src> GPU_FN u32 word_at(const Src& s, u32 offset) {
   u32 x[1];
-  s.load(offset, x);
+  s.load(offset, 0, x);
   return x[0];
 }
 
@@ -120,15 +132,41 @@ template <int Parts> struct Unit {
   u32 q[8];
   f32 scale[Parts], min[Parts];
 };
+// Of `Parts` groups of 32 weights, the words t and t + 4 of each, and the scales of their halves.
+template <int Parts, int Halves> struct Fragment {
+  u32 q[Parts][2];
+  f32 scale[Halves][Parts], min[Halves][Parts];
+};
 
-// Elements and bytes per block, weights per scale, what is subtracted from each q, whether there are minima.
-template <int E, int B, class O, int G, int Off = 0, bool Min = false, bool Table_ = false>
+// Elements and bytes per block, weights per scale, words of weights that a stored word has, whether there are minima, whether
+// nibbles stand for the values of a table. Self has
+// - words<N>(s, run, first, table, q): q[f · N + j] is what field f of stored word first + j of a run of Parts groups holds;
+// - scales(s, run, half, scale, min): of the run's groups, or with 16 weights per scale of one half of each.
+template <class Self, int E, int B, class O, int G, int F, bool Min = false, bool Table_ = false>
 struct BlockType : O {
-  typedef Unit<O::Parts> U;
-  static constexpr int Elements = E, Bytes = B, Units = E / 32, Group = G, Offset = Off;
+  using O::Parts;
+  typedef Unit<Parts> U;
+  static constexpr int Elements = E, Bytes = B, Units = E / 32, Group = G, Halves = 32 / G, Fields = F;
   static constexpr bool HasMin = Min, Table = Table_, Fine = B >= E;  // Fine: eight bits per weight
   static constexpr int Align = B % 16 == 0 ? 16 : B % 4 == 0 ? 4 : B % 2 == 0 ? 2 : 1;
+  typedef Fragment<Parts, Halves> Frag;
   GPU_FN u32 value(u32) { return 0; }
+
+  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16* table, U& u) {
+    constexpr int N = 8 / F;
+    Self::template words<N>(s, i / Parts, i % Parts * N, table, u.q);
+    Self::scales(s, i / Parts, i % Parts * Halves / Parts, u.scale, u.min);
+  }
+  template <class Src> GPU_FN void fragment(const Src& s, u32 run, u32 t, const u16* table, Frag& f) {
+    // Nibbles of one group: both words come from one that is stored.
+    constexpr int Loads = F > Parts ? 1 : 2;
+    UNROLL for (int half = 0; half < Loads; half++) {
+      u32 q[F];
+      Self::template words<1>(s, run, t + 4 * half, table, q);
+      UNROLL for (int i = 0; i < F; i++) f.q[F > Parts ? 0 : i][F > Parts ? i : half] = q[i];
+    }
+    UNROLL for (int half = 0; half < Halves; half++) Self::scales(s, run, half, f.scale[half], f.min[half]);
+  }
 };
 
 // The block of a lane's unit among those that a Stage brought to `to`, where the first begins at byte `place`.
@@ -137,13 +175,9 @@ template <class Q> GPU_FN Staged<Q::Align> staged_block(const u32* to, u32 place
   return Staged<Q::Align>{to, place + lane / Q::Units * Q::Bytes};
 }
 
-// n subtracted from each byte of x; both below 128.
-GPU_FN u32 subtract_bytes(u32 x, u32 n) { return ((x | 0x80808080u) - n) ^ 0x80808080u; }
 GPU_FN u32 byte_of(u32 word, u32 j) { return word >> 8 * j & 0xffu; }
 GPU_FN u32 low_nibbles(u32 x) { return x & 0x0f0f0f0fu; }
 GPU_FN u32 high_nibbles(u32 x) { return x >> 4 & 0x0f0f0f0fu; }
-// Four bits become bit 4 of four bytes.
-GPU_FN u32 fifth_bits(u32 bits) { return (bits & 15u) * 0x02040810u & 0x10101010u; }
 
 // Byte b of 16 code words: 8 in each half.
 GPU_FN u32 code_of(u64 low, u64 high, u32 i) { return (u32)((i < 8 ? low : high) >> 8 * (i & 7)) & 0xffu; }
@@ -154,152 +188,167 @@ GPU_FN void look_up(const u16* table, u32 x, u32& low, u32& high) {
   low = (a & 0x00ff00ffu) | (b & 0x00ff00ffu) << 8;
   high = (a >> 8 & 0x00ff00ffu) | (b & 0xff00ff00u);
 }
-// The sixteen bytes at `offset`: low nibbles are the weights 0 … 15, high ones 16 … 31.
-template <class Src> GPU_FN void nibbles(const Src& s, u32 offset, u32 (&q)[8]) {
-  u32 x[4];
-  s.load(offset, x);
-  UNROLL for (int j = 0; j < 4; j++) {
+// Words of nibbles: low ones are field 0, high ones field 1.
+template <int N, class Src> GPU_FN void nibbles(const Src& s, u32 base, u32 word, u32 (&q)[2 * N]) {
+  u32 x[N];
+  s.load(base, word, x);
+  UNROLL for (int j = 0; j < N; j++) {
     q[j] = low_nibbles(x[j]);
-    q[j + 4] = high_nibbles(x[j]);
+    q[N + j] = high_nibbles(x[j]);
   }
 }
-template <class Src> GPU_FN void coded_nibbles(const Src& s, u32 offset, const u16* table, u32 (&q)[8]) {
-  u32 x[4];
-  s.load(offset, x);
-  UNROLL for (int j = 0; j < 4; j++) look_up(table, x[j], q[j], q[j + 4]);
+template <int N, class Src> GPU_FN void coded_nibbles(const Src& s, u32 base, u32 word, const u16* table, u32 (&q)[2 * N]) {
+  u32 x[N];
+  s.load(base, word, x);
+  UNROLL for (int j = 0; j < N; j++) look_up(table, x[j], q[j], q[N + j]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The types. A comment gives each layout: name[bytes].
 // ---------------------------------------------------------------------------------------------------------------------
-struct q4_0 : BlockType<32, 18, Flat, 32, 8> {  // d[2] qs[16]
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16*, U& u) {
-    nibbles(s, 2, u.q);
-    u.scale[0] = half_at(s, 0);
+struct q4_0 : BlockType<q4_0, 32, 18, Flat, 32, 2> {  // d[2] qs[16]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+    u32 x[N];
+    s.load(2, first, x);
+    UNROLL for (int j = 0; j < N; j++) {
+      q[j] = and_xor(x[j] << 4, 0xf0f0f0f0u, 0x80808080u);
+      q[N + j] = and_xor(x[j], 0xf0f0f0f0u, 0x80808080u);
+    }
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0) / 16; }
+};
+struct q4_1 : BlockType<q4_1, 32, 20, Flat, 32, 2, true> {  // d[2] m[2] qs[16]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+    nibbles<N>(s, 4, first, q);
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&min)[1]) {
+    scale[0] = half_at(s, 0);
+    min[0] = half_at(s, 2);
   }
 };
-struct q4_1 : BlockType<32, 20, Flat, 32, 0, true> {  // d[2] m[2] qs[16]
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16*, U& u) {
-    nibbles(s, 4, u.q);
-    u.scale[0] = half_at(s, 0);
-    u.min[0] = half_at(s, 2);
-  }
-};
-template <class Src> GPU_FN void five_bits(const Src& s, u32 high_at, u32 low_at, u32 (&q)[8]) {
-  nibbles(s, low_at, q);
-  const u32 high = word_at(s, high_at);
-  UNROLL for (int j = 0; j < 8; j++) q[j] |= fifth_bits(high >> 4 * j);
+// Nibbles with fifth bits, four of which become bit 7 of four bytes; eight times the five bits.
+template <int N, class Src> GPU_FN void five_bits(const Src& s, u32 base, u32 first, u32 fifth, u32 (&q)[2 * N]) {
+  u32 x[N];
+  s.load(base, first, x);
+  UNROLL for (int j = 0; j < N; j++)
+    UNROLL for (int field = 0; field < 2; field++) {
+      const u32 top = (fifth >> (4 * (first + j) + 16 * field) & 15u) * 0x10204080u & 0x80808080u;
+      q[field * N + j] = ((field ? x[j] >> 1 : x[j] << 3) & 0x78787878u) | top;
+    }
 }
-struct q5_0 : BlockType<32, 22, Flat, 32, 16> {  // d[2] qh[4] qs[16]
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16*, U& u) {
-    five_bits(s, 2, 6, u.q);
-    u.scale[0] = half_at(s, 0);
+struct q5_0 : BlockType<q5_0, 32, 22, Flat, 32, 2> {  // d[2] qh[4] qs[16]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+    five_bits<N>(s, 6, first, ~word_at(s, 2), q);
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0) / 8; }
+};
+struct q5_1 : BlockType<q5_1, 32, 24, Flat, 32, 2, true> {  // d[2] m[2] qh[4] qs[16]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+    five_bits<N>(s, 8, first, word_at(s, 4), q);
+    UNROLL for (int j = 0; j < 2 * N; j++) q[j] = q[j] >> 3;
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&min)[1]) {
+    scale[0] = half_at(s, 0);
+    min[0] = half_at(s, 2);
   }
 };
-struct q5_1 : BlockType<32, 24, Flat, 32, 0, true> {  // d[2] m[2] qh[4] qs[16]
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16*, U& u) {
-    five_bits(s, 4, 8, u.q);
-    u.scale[0] = half_at(s, 0);
-    u.min[0] = half_at(s, 2);
-  }
+struct q8_0 : BlockType<q8_0, 32, 34, Flat, 32, 1> {  // d[2] qs[32]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[N]) { s.load(2, first, q); }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
 };
-struct q8_0 : BlockType<32, 34, Flat, 32> {  // d[2] qs[32]
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16*, U& u) {
-    s.load(2, u.q);
-    u.scale[0] = half_at(s, 0);
-  }
-};
-struct q8_1 : BlockType<32, 36, Flat, 32> {  // d[2] sum[2] qs[32]
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16*, U& u) {
-    s.load(4, u.q);
-    u.scale[0] = half_at(s, 0);
-  }
+struct q8_1 : BlockType<q8_1, 32, 36, Flat, 32, 1> {  // d[2] sum[2] qs[32]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[N]) { s.load(4, first, q); }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
 };
 
-struct q2_k : BlockType<256, 84, Columns, 16, 0, true> {  // scales[16] qs[64] d[2] dmin[2]
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16*, U& u) {
-    const u32 h = i / 4, c = i % 4;
+struct q2_k : BlockType<q2_k, 256, 84, Columns, 16, 4, true> {  // scales[16] qs[64] d[2] dmin[2]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[4 * N]) {
+    u32 x[N];
+    s.load(16, 8 * run + first, x);
+    UNROLL for (int p = 0; p < 4; p++)
+      UNROLL for (int j = 0; j < N; j++) q[p * N + j] = x[j] >> 2 * p & 0x03030303u;
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32 half, f32 (&scale)[4], f32 (&min)[4]) {
     const f32 d = half_at(s, 80), dmin = half_at(s, 82);
-    u32 x[2];
-    s.load(16 + 32 * h + 8 * c, x);
     UNROLL for (int p = 0; p < 4; p++) {
-      const u32 scale = s.byte(8 * h + 2 * p + c / 2);
-      UNROLL for (int t = 0; t < 2; t++) u.q[2 * p + t] = x[t] >> 2 * p & 0x03030303u;
-      u.scale[p] = d * (f32)(scale & 15u);
-      u.min[p] = -dmin * (f32)(scale >> 4);
+      const u32 both = s.byte(8 * run + 2 * p + half);
+      scale[p] = d * (f32)(both & 15u);
+      min[p] = -dmin * (f32)(both >> 4);
     }
   }
 };
-struct q3_k : BlockType<256, 110, Columns, 16> {  // hmask[32] qs[64] scales[12] d[2]
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16*, U& u) {
-    const u32 h = i / 4, c = i % 4;
-    const f32 d = half_at(s, 108);
-    u32 x[2], high[2];
-    s.load(32 + 32 * h + 8 * c, x);
-    s.load(8 * c, high);
+struct q3_k : BlockType<q3_k, 256, 110, Columns, 16, 4> {  // hmask[32] qs[64] scales[12] d[2]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[4 * N]) {
+    u32 x[N], high[N];
+    s.load(0, 8 + 8 * run + first, x);
+    s.load(0, first, high);
+    UNROLL for (int j = 0; j < N; j++) {
+      const u32 top = ~(high[j] >> 4 * run);
+      UNROLL for (int p = 0; p < 4; p++)
+        q[p * N + j] = ((p == 3 ? x[j] >> 1 : x[j] << (5 - 2 * p)) & 0x60606060u) | (top << (7 - p) & 0x80808080u);
+    }
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32 half, f32 (&scale)[4], f32 (&)[4]) {
+    const f32 d = half_at(s, 108) / 32;
     UNROLL for (int p = 0; p < 4; p++) {
-      UNROLL for (int t = 0; t < 2; t++) {
-        const u32 q = (x[t] >> 2 * p & 0x03030303u) | (high[t] >> (4 * h + p) & 0x01010101u) << 2;
-        u.q[2 * p + t] = subtract_bytes(q, 0x04040404u);
-      }
-      // Six bits per scale: four in the first eight bytes, two in the last four.
-      const u32 low = s.byte(96 + 2 * p + c / 2) >> 4 * h & 15u;
-      const u32 top = s.byte(104 + 2 * (p % 2) + c / 2) >> (4 * h + 2 * (p / 2)) & 3u;
-      u.scale[p] = d * (f32)((i32)(low | top << 4) - 32);
+      // Six bits: four in the first eight bytes, two in the last four.
+      const u32 low = s.byte(96 + 2 * p + half) >> 4 * run & 15u;
+      const u32 top = s.byte(104 + 2 * (p % 2) + half) >> (4 * run + 2 * (p / 2)) & 3u;
+      scale[p] = d * (f32)((i32)(low | top << 4) - 32);
     }
   }
 };
-// Scales and minima of the groups 2j and 2j + 1: six bits each in twelve bytes.
-template <class Src> GPU_FN void six_bit_scales(const Src& s, u32 j, Unit<2>& u) {
+// Scales and minima of the groups 2 run and 2 run + 1: six bits each in twelve bytes.
+template <class Src> GPU_FN void six_bit_scales(const Src& s, u32 run, f32 (&scale)[2], f32 (&min)[2]) {
   u32 x[4];
-  s.load(0, x);
+  s.load(0, 0, x);
   const f32 d = f16_to_f32((u16)x[0]), dmin = f16_to_f32((u16)(x[0] >> 16));
   // The first four groups have theirs whole, the others in two pieces; masks, as lanes of a warp would else part here.
-  const u32 shift = j < 2 ? 0 : 2, upper = j < 2 ? 0x3f3f3f3fu : 0x30303030u, lower = j < 2 ? 0 : 0x0f0f0f0fu, at = j % 2 * 16;
+  const u32 shift = run < 2 ? 0 : 2, upper = run < 2 ? 0x3f3f3f3fu : 0x30303030u, lower = run < 2 ? 0 : 0x0f0f0f0fu, at = run % 2 * 16;
   const u32 scales = ((x[1] >> shift & upper) | (x[3] & lower)) >> at, mins = ((x[2] >> shift & upper) | (x[3] >> 4 & lower)) >> at;
   UNROLL for (int p = 0; p < 2; p++) {
-    u.scale[p] = d * (f32)byte_of(scales, p);
-    u.min[p] = -dmin * (f32)byte_of(mins, p);
+    scale[p] = d * (f32)byte_of(scales, p);
+    min[p] = -dmin * (f32)byte_of(mins, p);
   }
 }
-struct q4_k : BlockType<256, 144, Pairs, 32, 0, true> {  // d[2] dmin[2] scales[12] qs[128]
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16*, U& u) {
-    nibbles(s, 16 + 16 * i, u.q);
-    six_bit_scales(s, i / 2, u);
+struct q4_k : BlockType<q4_k, 256, 144, Pairs, 32, 2, true> {  // d[2] dmin[2] scales[12] qs[128]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[2 * N]) {
+    nibbles<N>(s, 16, 8 * run + first, q);
   }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[2], f32 (&min)[2]) { six_bit_scales(s, run, scale, min); }
 };
-struct q5_k : BlockType<256, 176, Pairs, 32, 0, true> {  // d[2] dmin[2] scales[12] qh[32] qs[128]
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16*, U& u) {
-    nibbles(s, 48 + 16 * i, u.q);
-    u32 high[4];
-    s.load(16 + 16 * (i % 2), high);
-    UNROLL for (int j = 0; j < 8; j++) u.q[j] |= (high[j % 4] >> (i / 2 * 2 + j / 4) & 0x01010101u) << 4;
-    six_bit_scales(s, i / 2, u);
+struct q5_k : BlockType<q5_k, 256, 176, Pairs, 32, 2, true> {  // d[2] dmin[2] scales[12] qh[32] qs[128]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[2 * N]) {
+    nibbles<N>(s, 48, 8 * run + first, q);
+    u32 high[N];
+    s.load(16, first, high);
+    UNROLL for (int j = 0; j < 2 * N; j++) q[j] |= (high[j % N] >> (2 * run + j / N) & 0x01010101u) << 4;
   }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[2], f32 (&min)[2]) { six_bit_scales(s, run, scale, min); }
 };
-struct q6_k : BlockType<256, 210, Columns, 16> {  // ql[128] qh[64] scales[16] d[2]
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16*, U& u) {
-    const u32 h = i / 4, c = i % 4;
-    const f32 d = half_at(s, 208);
-    u32 a[2], b[2], high[2];
-    s.load(64 * h + 8 * c, a);
-    s.load(64 * h + 32 + 8 * c, b);
-    s.load(128 + 32 * h + 8 * c, high);
-    UNROLL for (int t = 0; t < 2; t++) {
-      u.q[t] = low_nibbles(a[t]) | (high[t] << 4 & 0x30303030u);
-      u.q[2 + t] = low_nibbles(b[t]) | (high[t] << 2 & 0x30303030u);
-      u.q[4 + t] = high_nibbles(a[t]) | (high[t] & 0x30303030u);
-      u.q[6 + t] = high_nibbles(b[t]) | (high[t] >> 2 & 0x30303030u);
+struct q6_k : BlockType<q6_k, 256, 210, Columns, 16, 4> {  // ql[128] qh[64] scales[16] d[2]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[4 * N]) {
+    u32 a[N], b[N], high[N];
+    s.load(0, 16 * run + first, a);
+    s.load(0, 16 * run + 8 + first, b);
+    s.load(0, 32 + 8 * run + first, high);
+    UNROLL for (int j = 0; j < N; j++) {
+      UNROLL for (int p = 0; p < 4; p++) {
+        const u32 low = p % 2 ? b[j] : a[j];
+        q[p * N + j] = ((p < 2 ? low << 2 : low >> 2) & 0x3c3c3c3cu) | and_xor(high[j] << (6 - 2 * p), 0xc0c0c0c0u, 0x80808080u);
+      }
     }
-    UNROLL for (int j = 0; j < 8; j++) u.q[j] = subtract_bytes(u.q[j], 0x20202020u);
-    UNROLL for (int p = 0; p < 4; p++) u.scale[p] = d * (f32)(signed char)s.byte(192 + 8 * h + c / 2 + 2 * p);
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32 half, f32 (&scale)[4], f32 (&)[4]) {
+    const f32 d = half_at(s, 208) / 4;
+    UNROLL for (int p = 0; p < 4; p++) scale[p] = d * (f32)(signed char)s.byte(192 + 8 * run + half + 2 * p);
   }
 };
-struct q8_k : BlockType<256, 292, Flat, 32> {  // d[4] qs[256] sums[32]
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16*, U& u) {
-    s.load(4 + 32 * i, u.q);
-    u.scale[0] = f32_from_bits(word_at(s, 0));
+struct q8_k : BlockType<q8_k, 256, 292, Flat, 32, 1> {  // d[4] qs[256] sums[32]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[N]) {
+    s.load(4, 8 * run + first, q);
   }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = f32_from_bits(word_at(s, 0)); }
 };
 
 // The sixteen values of the non-linear types, as bytes.
@@ -310,28 +359,32 @@ struct Curve {
 struct Fp4 {
   GPU_FN u32 value(u32 i) { return code_of(0x0c08060403020100ull, 0xf4f8fafcfdfeff00ull, i); }
 };
-struct iq4_nl : BlockType<32, 18, Flat, 32, 0, false, true> {  // d[2] qs[16]
+struct iq4_nl : BlockType<iq4_nl, 32, 18, Flat, 32, 2, false, true> {  // d[2] qs[16]
   GPU_FN u32 value(u32 i) { return Curve::value(i); }
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16* table, U& u) {
-    coded_nibbles(s, 2, table, u.q);
-    u.scale[0] = half_at(s, 0);
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16* table, u32 (&q)[2 * N]) {
+    coded_nibbles<N>(s, 2, first, table, q);
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
+};
+struct iq4_xs : BlockType<iq4_xs, 256, 136, Flat, 32, 2, false, true> {  // d[2] scales_h[2] scales_l[4] qs[128]
+  GPU_FN u32 value(u32 i) { return Curve::value(i); }
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16* table, u32 (&q)[2 * N]) {
+    coded_nibbles<N>(s, 8, 4 * run + first, table, q);
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[1], f32 (&)[1]) {
+    const u32 six = (s.byte(4 + run / 2) >> 4 * (run % 2) & 15u) | (s.half(2) >> 2 * run & 3u) << 4;
+    scale[0] = half_at(s, 0) * (f32)((i32)six - 32);
   }
 };
-struct iq4_xs : BlockType<256, 136, Flat, 32, 0, false, true> {  // d[2] scales_h[2] scales_l[4] qs[128]
-  GPU_FN u32 value(u32 i) { return Curve::value(i); }
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16* table, U& u) {
-    coded_nibbles(s, 8 + 16 * i, table, u.q);
-    const u32 scale = (s.byte(4 + i / 2) >> 4 * (i % 2) & 15u) | (s.half(2) >> 2 * i & 3u) << 4;
-    u.scale[0] = half_at(s, 0) * (f32)((i32)scale - 32);
-  }
-};
-struct mxfp4 : BlockType<32, 17, Flat, 32, 0, false, true> {  // e[1] qs[16]
+struct mxfp4 : BlockType<mxfp4, 32, 17, Flat, 32, 2, false, true> {  // e[1] qs[16]
   GPU_FN u32 value(u32 i) { return Fp4::value(i); }
-  template <class Src> GPU_FN void unit(const Src& s, u32, const u16* table, U& u) {
-    coded_nibbles(s, 1, table, u.q);
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16* table, u32 (&q)[2 * N]) {
+    coded_nibbles<N>(s, 1, first, table, q);
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) {
     // 2^(e − 127) / 2, whose two smallest values are subnormal.
     const u32 e = s.byte(0);
-    u.scale[0] = f32_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    scale[0] = f32_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
   }
 };
 
@@ -339,12 +392,6 @@ struct mxfp4 : BlockType<32, 17, Flat, 32, 0, false, true> {  // e[1] qs[16]
 template <class Q> struct TableSize { static constexpr int value = Q::Table ? 256 : 1; };
 template <class Q> GPU_FN void fill_table(u16* table) {
   for (u32 b = tid_x(); Q::Table && b < 256; b += bdim_x()) table[b] = (u16)(Q::value(b & 15u) | Q::value(b >> 4) << 8);
-}
-
-// What is added to scale · q, for kernels that use q without its offset.
-template <class Q> struct Shifts { static constexpr bool value = Q::HasMin || Q::Offset; };
-template <class Q> GPU_FN f32 shift_of(const typename Q::U& u, int part) {
-  return Q::HasMin ? u.min[part] : u.scale[part] * -(f32)Q::Offset;
 }
 
 // QUANT_TYPES(M) is M(q4_0) M(q4_1) …; GPU_ONLY and GPU_ONLY_<type> leave one of them, as with dtypes.

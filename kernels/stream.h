@@ -29,21 +29,58 @@ constexpr bool ASYNC_COPIES = true;
 GPU_FN void copy16_async(u32* shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
 }
+// The same where `wanted`, without a branch.
+GPU_FN void copy16_async(u32* shared, const void* from, bool wanted) {
+  asm volatile("{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0; @wanted cp.async.cg.shared.global.L2::256B [%0], [%1], 16; }" ::"r"(
+                   (u32)__cvta_generic_to_shared(shared)),
+               "l"(from), "r"((u32)wanted)
+               : "memory");
+}
 GPU_FN void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Copies since the last call are one bunch; waits until no more than the N latest bunches are on their way.
+GPU_FN void copies_bunch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> GPU_FN void copies_wait_but() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #else
 constexpr bool ASYNC_COPIES = false;
 GPU_FN void copy16_async(u32* shared, const void* from) { store_shared<4>(shared, 0, *(const Words4*)from); }
+GPU_FN void copy16_async(u32* shared, const void* from, bool wanted) {
+  if (wanted) copy16_async(shared, from);
+}
 GPU_FN void copies_wait() {}
+GPU_FN void copies_bunch() {}
+template <int N> GPU_FN void copies_wait_but() {}
 #endif
 
-// The low word of high ‖ low shifted right, by less than 32.
+// The low word of high ‖ low shifted right, by shift modulo 32.
 GPU_FN u32 funnel_shift(u32 low, u32 high, u32 shift) {
 #if GPU_NVIDIA
   return __funnelshift_r(low, high, shift);
 #elif GPU_AMD
   return __builtin_amdgcn_alignbit(high, low, shift);
 #else
-  return (u32)(((u64)high << 32 | low) >> shift);
+  return (u32)(((u64)high << 32 | low) >> (shift & 31u));
+#endif
+}
+
+// x & mask ^ turned. NVIDIA's compiler makes two instructions of it where both are constants.
+GPU_FN u32 and_xor(u32 x, u32 mask, u32 turned) {
+#if GPU_NVIDIA
+  u32 y;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(y) : "r"(x), "r"(mask), "r"(turned));
+  return y;
+#else
+  return (x & mask) ^ turned;
+#endif
+}
+
+// The lowest bytes of four words.
+GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
+#if GPU_NVIDIA
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+#elif GPU_AMD
+  return __builtin_amdgcn_perm(__builtin_amdgcn_perm(d, c, 0x0c0c0400u), __builtin_amdgcn_perm(b, a, 0x0c0c0400u), 0x05040100u);
+#else
+  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
 #endif
 }
 
@@ -136,21 +173,26 @@ template <int R, int NB> struct Outputs {
     const u32 column = group * per_group() + (glu ? r % (R / 2) : r);
     return (column < columns ? column : columns - 1) + (glu && r >= R / 2 ? columns : 0);
   }
+  GPU_METHOD f32 biased(u32 group, u32 r, f32 total) const { return bias ? total + load_float(bias, row(group, r), dtype) : total; }
+  GPU_METHOD f32 gated(f32 gate, f32 total) const {
+    const f32 slope = glu == 1 ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
+    return gate / (1.0f + m_exp(-slope)) * total;
+  }
+  // Row r of the group with row b of x, where there are such.
+  GPU_METHOD void put(u32 group, u32 r, u32 b, f32 total) const {
+    const u32 column = group * per_group() + r;
+    if (r >= per_group() || column >= columns || b >= batch) return;
+    const size_t at = (size_t)b * columns + column;
+    if (residual) total += load_float(residual, at, dtype);
+    store_float(y, at, total, dtype);
+  }
   // The value of this lane, counted r · NB + b; one lane in Spread stores.
   GPU_METHOD u32 value() const { return lane_id() / Spread; }
   GPU_METHOD void store(u32 group, f32 total) const {
     const u32 r = value() / NB, b = value() % NB;
-    if (bias) total += load_float(bias, row(group, r), dtype);
-    if (glu) {
-      const f32 other = shfl_xor(total, 16);
-      const f32 slope = glu == 1 ? total : 1.59576912160573071176f * total * (1.0f + 0.044715f * total * total);
-      total = total / (1.0f + m_exp(-slope)) * other;
-    }
-    const u32 column = group * per_group() + r;
-    if (lane_id() % Spread || r >= per_group() || column >= columns || b >= batch) return;
-    const size_t at = (size_t)b * columns + column;
-    if (residual) total += load_float(residual, at, dtype);
-    store_float(y, at, total, dtype);
+    total = biased(group, r, total);
+    if (glu) total = gated(total, shfl_xor(total, 16));
+    if (lane_id() % Spread == 0) put(group, r, b, total);
   }
 };
 

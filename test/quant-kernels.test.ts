@@ -1,7 +1,9 @@
 // The kernels over quantized blocks, launched as the backend does, against plain readings of the formats and the golden cases.
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
-import { planesOf, planQuantizedLinear } from "../src/backend/gpu/families/linear.ts";
+import { sharedBudget } from "../src/backend/gpu/attention-plan.ts";
+import type { KernelCompiler } from "../src/backend/gpu/driver.ts";
+import { planesOf, planQuantizedLinear, roundsFirst } from "../src/backend/gpu/families/linear.ts";
 import { quantOutput } from "../src/backend/gpu/families/quantized.ts";
 import { KernelCache } from "../src/backend/gpu/kernel-cache.ts";
 import { Launcher, type Values } from "../src/backend/gpu/launcher.ts";
@@ -12,10 +14,24 @@ import { SafetensorsFile } from "../src/formats/safetensors.ts";
 import { readCases } from "../src/verify/cases.ts";
 import { gpuNames } from "./devices.ts";
 
+/** Programs as for a device with NVIDIA's matrix unit. */
+function withTiles(compiler: KernelCompiler): KernelCompiler {
+  const unit = "-DGPU_BYTE_TILES=1";
+  return {
+    library: compiler.library,
+    version: `${compiler.version} ${unit}`,
+    supports: (arch) => compiler.supports(arch),
+    codeArch: (arch) => compiler.codeArch(arch),
+    compile: (source, name, arch, options) => compiler.compile(source, name, arch, [...options, unit]),
+    compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, unit]),
+  };
+}
+
 /** A device with nothing between the test and its memory: allocations are as long as they are asked to be. */
 class Bare {
   readonly #context;
   readonly #launcher;
+  readonly #tiles;
   readonly #taken: bigint[] = [];
 
   constructor(device: string) {
@@ -23,6 +39,7 @@ class Bare {
     const { driver, compiler } = platform(name);
     this.#context = driver.open(name === "sim" ? simulatorOrdinals[ordinal]! : Number(ordinal));
     this.#launcher = new Launcher(this.#context, compiler, new KernelCache());
+    this.#tiles = new Launcher(this.#context, () => withTiles(compiler()), new KernelCache());
   }
   get properties() {
     return this.#context.properties;
@@ -56,8 +73,8 @@ class Bare {
     this.#context.freePinned(host);
     return copy;
   }
-  launch(name: string, values: Values): void {
-    this.#launcher.launch(name, values);
+  launch(name: string, values: Values, tiles = false): void {
+    (tiles ? this.#tiles : this.#launcher).launch(name, values);
     this.#context.synchronizeSync();
   }
   release(): void {
@@ -69,7 +86,12 @@ class Bare {
   }
 }
 
-const f16 = (bytes: Uint8Array, at: number): number => decode(bytes.subarray(at, at + 2), "f16")[0] as number;
+/** Every half by its bits: there are millions to read. */
+const halfOfBits = decode(
+  new Uint8Array(Uint16Array.from({ length: 65536 }, (_, i) => i).buffer),
+  "f16",
+) as Float32Array;
+const f16 = (bytes: Uint8Array, at: number): number => halfOfBits[bytes[at]! | (bytes[at + 1]! << 8)]!;
 const bit = (value: number, i: number): number => (value >> i) & 1;
 const signed = (byte: number): number => (byte << 24) >> 24;
 const curve = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -162,17 +184,19 @@ function randomBlocks(type: QuantType, elements: number, tiny = false): Uint8Arr
 }
 function weights(type: QuantType, blocks: Uint8Array): Weight[] {
   const { size, bytes } = quantTypes[type];
-  return Array.from({ length: (blocks.length / bytes) * size }, (_, e) => {
-    const at = Math.floor(e / size) * bytes;
-    return read[type](blocks.subarray(at, at + bytes), e % size);
-  });
+  return Array.from({ length: blocks.length / bytes }, (_, b) => {
+    const block = blocks.subarray(b * bytes, (b + 1) * bytes);
+    return Array.from({ length: size }, (_, i) => read[type](block, i));
+  }).flat();
 }
 /** As a device computes it: each product and sum rounded to f32. */
 const value = ({ scale, q, min }: Weight): number =>
   Math.fround(Math.fround(Math.fround(scale) * q) + Math.fround(min));
 const values = (type: QuantType, blocks: Uint8Array): number[] => weights(type, blocks).map(value);
 
-const half = (x: number, dtype: DType): number => decode(encode([x], dtype), dtype)[0] as number;
+const rounded = (x: readonly number[], dtype: DType): number[] => [
+  ...(decode(encode(x, dtype), dtype) as Float32Array),
+];
 
 /** Activations as quantize_q8 must make them. */
 function quantizeRows(x: ArrayLike<number>): { q: Int8Array; scales: number[]; sums: number[] } {
@@ -211,6 +235,39 @@ const floatsOf = async (name: string): Promise<number[]> => [
   ...(decode(await tensors.readBytes(name), "f32") as Float32Array),
 ];
 
+describe("plans of products on a matrix unit", () => {
+  const shape = { m: 8, n: 14336, k: 4096, norm: false };
+  test("all multiprocessors get the same, as much as fits", () => {
+    const h200 = { arch: "sm_90", multiprocessors: 132 };
+    // 896 groups of 16 rows: seven for each of 128 blocks, two warps for each.
+    const even = { threads: 448, splits: 2, blocks: 128 };
+    for (const type of ["Q8_0", "Q6_K", "Q4_0", "Q4_K"] as const)
+      expect(planQuantizedLinear(shape, type, h200)).toMatchObject({
+        kernel: expect.stringMatching("_b8$"),
+        launch: even,
+      });
+    const small = { arch: "sm_86", multiprocessors: 84 };
+    for (const type of quantTypeNames)
+      for (const n of [1, 17, 4096, 128256]) {
+        const { threads, splits, blocks, shared_bytes } = planQuantizedLinear({ ...shape, n }, type, small)!.launch;
+        expect(shared_bytes).toBeLessThan(sharedBudget("sm_86"));
+        expect((threads / 32) % splits).toBe(0);
+        expect(blocks).toBeLessThanOrEqual(84);
+      }
+    expect(planQuantizedLinear({ ...shape, k: 14336 }, "Q4_K", small)).toBeNull();
+  });
+  test("fewer rows, and other machines, do without", () => {
+    const kernel = (m: number, arch: string) =>
+      planQuantizedLinear({ ...shape, m }, "Q4_K", { arch, multiprocessors: 84 })?.launch.threads;
+    expect(kernel(4, "sm_90")).toBeLessThanOrEqual(256);
+    expect(kernel(5, "sm_90")).toBeGreaterThan(256);
+    expect(roundsFirst("Q4_K", 8, 4096, "sm_90")).toBe(false);
+    expect(roundsFirst("Q4_K", 8, 8192, "sm_90")).toBe(true);
+    expect(roundsFirst("Q4_K", 8, 4096, "gfx1100")).toBe(true);
+    expect(roundsFirst("Q8_0", 4, 2 ** 20, "sm_90")).toBe(false);
+  });
+});
+
 describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeout: 300_000 }, (device) => {
   const gpu = new Bare(device);
   afterAll(() => gpu.close());
@@ -218,14 +275,21 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     ...(decode(gpu.download(at, count * sizeOf(dtype)), dtype) as Float32Array),
   ];
 
-  /** y (batch, n) by the kernel for few rows, which rounds x itself or is given it rounded, or by the one for many. */
+  /** As for a machine with so many multiprocessors and NVIDIA's matrix unit, in the simulator's memory. */
+  const tilePlan = (shape: { m: number; n: number; k: number }, type: QuantType, multiprocessors: number) =>
+    planQuantizedLinear({ ...shape, norm: false }, type, { arch: "sm_80", multiprocessors }, 64 * 1024)!;
+
+  /**
+   * y (batch, n) by the kernel for few rows, which rounds x itself or is given it rounded, on a matrix unit or without, or
+   * by the kernel for many rows.
+   */
   function multiply(
     type: QuantType,
     blocks: Uint8Array,
     x: number[],
     n: number,
     dtype: DType,
-    kind: "floats" | "bytes" | "many" = "floats",
+    kind: "floats" | "bytes" | "many" | "tiles" | "tiles of bytes" = "floats",
   ): number[] {
     const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
     const batch = x.length / k;
@@ -235,11 +299,13 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     const common = { n, k, w: gpu.blocks(blocks), y, batch, dtype: quantOutput[dtype]! };
     if (kind === "many") gpu.launch(`mul_mat_${type.toLowerCase()}_q8`, { ...common, xq, xs });
     else {
-      const { kernel, launch } = planQuantizedLinear({ m: batch, n, k, norm: false }, type, gpu.properties)!;
+      const tiles = kind.startsWith("tiles");
+      const shape = { m: batch, n, k, norm: false };
+      const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
       const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
       // Where a row is rounded in two planes, the kernel does it itself.
-      const left = kind === "bytes" && planesOf(type, batch) === 1 ? { x: xq, xs } : { x: src, xs: 0 };
-      gpu.launch(kernel, { ...common, ...launch, ...none, ...left });
+      const left = kind.endsWith("bytes") && planesOf(type, batch) === 1 ? { x: xq, xs } : { x: src, xs: 0 };
+      gpu.launch(kernel, { ...common, ...launch, ...none, ...left }, tiles);
     }
     const out = floats(y, batch * n, dtype);
     gpu.release();
@@ -291,7 +357,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         const blocks = randomBlocks(type, count, true);
         const out = gpu.upload(new Uint8Array(count * sizeOf(dtype)).fill(0xee), skew);
         gpu.launch(`dequantize_block_${lower}_${dtype}`, { numel: count, w: gpu.blocks(blocks), out });
-        const want = values(type, blocks).map((x) => half(x, dtype));
+        const want = rounded(values(type, blocks), dtype);
         expect(floats(out, count, dtype), `${count} weights to base + ${skew}`).toEqual(want);
         gpu.release();
       }
@@ -342,13 +408,66 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       for (const [dtype, batch] of types.flatMap((t) => [1, 2, 4, 8].map((b) => [t, b] as const))) {
         const [n, k] = [5, 4096 + 256];
         const blocks = randomBlocks(type, n * k);
-        const x = Array.from({ length: batch * k }, () => half(normal() / 64, dtype));
+        const x = rounded(
+          Array.from({ length: batch * k }, () => normal() / 64),
+          dtype,
+        );
         expectProducts(
           multiply(type, blocks, x, n, dtype),
           expected(type, blocks, x, n),
           dtype,
           `${dtype}, batch ${batch}`,
         );
+      }
+    });
+    const tileTest = test.runIf(device === "sim:32");
+    tileTest("mat-vec of 5 to 8 rows on a matrix unit", () => {
+      for (const [batch, n, k, dtype, kind] of [
+        [5, 1, size, "f32", "tiles"],
+        [6, 37, size, "f16", "tiles"],
+        [7, 16, 256 + size, "bf16", "tiles"],
+        [8, 81, 1024 + size, "f32", "tiles of bytes"],
+        [8, 5, 4096 + 256, "f32", "tiles"],
+      ] as const) {
+        const blocks = randomBlocks(type, n * k);
+        const x = rounded(
+          Array.from({ length: batch * k }, () => normal() / 64),
+          dtype,
+        );
+        const got = multiply(type, blocks, x, n, dtype, kind);
+        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}, ${kind}`);
+      }
+    });
+    tileTest("what is fused is the same on a matrix unit", () => {
+      for (const [m, n, blocksPerRow, glu, norm, bias, residual, skew] of [
+        [8, 37, 3, 0, true, true, true, 0],
+        [5, 34, 1, 1, true, false, false, 4],
+        [6, 18, 2, 2, false, true, true, 0],
+      ] as const) {
+        const k = blocksPerRow * size;
+        const columns = glu ? n / 2 : n;
+        const floatsAt = (count: number, at = 0) =>
+          gpu.upload(encode(Array.from({ length: count }, normal), "f32"), at);
+        const row = Array.from({ length: m * k }, normal);
+        // A row whose squares overflow.
+        if (norm) row.fill(1e25, k, 2 * k);
+        const shared = {
+          ...{ n, k, batch: m, dtype: 0, glu, eps: 1e-5, xs: 0, w: gpu.blocks(randomBlocks(type, n * k)) },
+          ...{ x: gpu.upload(encode(row, "f32"), skew), alpha: norm ? floatsAt(k, skew) : 0 },
+          ...{ bias: bias ? floatsAt(n) : 0, residual: residual ? floatsAt(m * columns) : 0 },
+        };
+        const plain = planQuantizedLinear({ m, n, k, norm }, type, gpu.properties)!;
+        const [want, got] = [plain, tilePlan({ m, n, k }, type, 1)].map(({ kernel, launch }, tiles) => {
+          const y = gpu.space(m * columns * 4);
+          gpu.launch(kernel, { ...shared, ...launch, y }, tiles === 1);
+          return floats(y, m * columns, "f32");
+        });
+        const size2 = Math.sqrt(want!.reduce((sum, y) => sum + y * y, 0) / want!.length);
+        const wrong = want!.flatMap((y, i) =>
+          Math.abs(got![i]! - y) <= 2e-5 * (Math.abs(y) + size2) ? [] : [`y[${i}] is ${got![i]}, without ${y}`],
+        );
+        expect(wrong.slice(0, 3), `${m} rows of ${k} by ${n}, glu ${glu}`).toEqual([]);
+        gpu.release();
       }
     });
     test("mat-mat, at odd sizes, in every dtype", () => {
@@ -359,7 +478,10 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         [20, 65, size, "bf16"],
       ] as const) {
         const blocks = randomBlocks(type, n * k);
-        const x = Array.from({ length: batch * k }, () => half(normal() / 64, dtype));
+        const x = rounded(
+          Array.from({ length: batch * k }, () => normal() / 64),
+          dtype,
+        );
         const got = multiply(type, blocks, x, n, dtype, "many");
         expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
       }
@@ -393,12 +515,15 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
   });
 
   test.each(types)("activations of %s become bytes with an f32 scale and sum", (dtype) => {
-    const x = Array.from({ length: 32 * 11 }, () => half(normal() * 50, dtype));
+    const x = rounded(
+      Array.from({ length: 32 * 11 }, () => normal() * 50),
+      dtype,
+    );
     x.fill(0, 32, 64);
     // The range of f32 neither overflows the scale nor loses it.
     const [big, small] = dtype === "f16" ? [65504, 6e-8] : [3e38, 1e-44];
-    for (let j = 64; j < 96; j++) x[j] = half(big * (j % 2 ? -1 : 1), dtype);
-    for (let j = 96; j < 128; j++) x[j] = half(small, dtype);
+    for (let j = 64; j < 96; j++) x[j] = rounded([big * (j % 2 ? -1 : 1)], dtype)[0]!;
+    for (let j = 96; j < 128; j++) x[j] = rounded([small], dtype)[0]!;
     for (let j = 0; j < 32; j++) x[128 + j] = (j - 16) * 0.5 * (j === 31 ? 127 / 7.5 : 1);
     const src = gpu.upload(encode(x, dtype), sizeOf(dtype));
     const [xq, xs] = [gpu.space(x.length), gpu.space(x.length / 4)];
@@ -417,6 +542,16 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       const y = multiply("Q8_0", blocks, x, 3, "f32");
       expect(y.map(Number.isNaN)).toEqual([false, false, false, true, true, true]);
     }
+  });
+  test.runIf(device === "sim:32")("the same on a matrix unit", () => {
+    for (const type of ["Q8_0", "Q6_K", "Q4_K"] as const)
+      for (const bad of [Number.NaN, Number.POSITIVE_INFINITY]) {
+        const [n, k] = [3, 256];
+        const x = Array.from({ length: 5 * k }, () => normal());
+        x[k + 70] = bad;
+        const y = multiply(type, randomBlocks(type, n * k), x, n, "f32", "tiles");
+        expect(y.map(Number.isNaN)).toEqual(Array.from({ length: 15 }, (_, i) => i >= 3 && i < 6));
+      }
   });
 
   test("weights become the reference's bytes", async () => {

@@ -151,3 +151,18 @@ static Launch plan_quantized(u32 groups, u32 chunks, u32 columns, u32 sms) {
     }
   return best;
 }
+// The same for the kernels on matrix units, `stage` bytes of shared memory per warp beside those of x.
+static Launch plan_tiles(u32 groups, u32 chunks, u32 stage, u32 room, u32 sms) {
+  const auto over = [](u32 a, u32 b) { return (a + b - 1) / b; };
+  Launch best{32, 1, 1};
+  u32 least = ~0u, most_warps = 0, fewest = ~0u;
+  for (u32 splits = 1; splits <= (chunks < 16 ? chunks : 16); splits *= 2)
+    for (u32 together = 1; together * splits <= 16; together++) {
+      const u32 warps = together * splits, rounds = over(over(groups, together), sms), cost = rounds * together * splits * over(chunks, splits);
+      const u32 enough = warps < 12 ? warps : 12;
+      if (warps * stage > room || cost > least || (cost == least && (enough < most_warps || (enough == most_warps && rounds >= fewest)))) continue;
+      least = cost, most_warps = enough, fewest = rounds;
+      best = Launch{32 * warps, splits, 1};
+    }
+  return best;
+}

@@ -1,7 +1,7 @@
 /** Linear layers of few rows, fused with what is around them, and how many warps and blocks each gets. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
-import { sharedBudget } from "../attention-plan.ts";
+import { matrixUnit, sharedBudget } from "../attention-plan.ts";
 import { type Family, type Launch, MAX_GRID, quantFloats, quants, type Sizes } from "./family.ts";
 
 /** The most rows of x that one pass over the weights serves. */
@@ -90,29 +90,96 @@ function sharedBytes(type: QuantType, batch: number, k: number, warps: number, a
 const plans = new Map<string, LinearPlan | null>();
 
 /** Null where x does not fit into shared memory. */
-export function planQuantizedLinear(shape: LinearShape, type: QuantType, device: Device): LinearPlan | null {
+export function planQuantizedLinear(
+  shape: LinearShape,
+  type: QuantType,
+  device: Device,
+  budget = sharedBudget(device.arch),
+): LinearPlan | null {
   const { m, n, k } = shape;
-  const key = `${type} ${m} ${n} ${k} ${device.arch} ${device.multiprocessors}`;
+  const key = `${type} ${m} ${n} ${k} ${device.arch} ${device.multiprocessors} ${budget}`;
   let plan = plans.get(key);
   if (plan === undefined) {
-    plan = findPlan(shape, type, device);
+    plan = (usesTiles(device.arch, m) ? findTilePlan : findPlan)(shape, type, device, budget);
     plans.set(key, plan);
   }
   return plan;
+}
+
+/** Five rows of x and more are multiplied on a matrix unit, where kernels/quant-tile.h knows it. */
+const usesTiles = (arch: string, m: number): boolean => m > 4 && matrixUnit(arch, "bf16") === "mma";
+
+/**
+ * Whether x is better rounded to bytes once, by a kernel of its own, than by every block: where it has many elements. Blocks
+ * on a matrix unit are fewer and fetch weights meanwhile.
+ */
+export const roundsFirst = (type: QuantType, m: number, k: number, arch: string): boolean =>
+  planesOf(type, m) === 1 && m * k >= (usesTiles(arch, m) ? 2 ** 16 : 2 ** 15);
+
+/** As kernels/quant-tile.h has them: rows per warp, weights of each that it takes at a time, warps of a block at most. */
+const tile = { rows: 16, chunk: 256, warps: 16 } as const;
+
+/** Bytes of a warp's chunk in shared memory: an odd number of vectors per row. */
+function tileBytes(type: QuantType): number {
+  const { size, bytes } = quantTypes[type];
+  const align = [16, 4, 2, 1].find((a) => bytes % a === 0)!;
+  return tile.rows * 16 * (Math.floor(((tile.chunk / size) * bytes + 31 - align) / 16) | 1);
+}
+
+function sharedTileBytes(type: QuantType, k: number, warps: number): number {
+  const bytes = tileBytes(type);
+  const places = Math.min(4, Math.max(2, Math.floor(12800 / bytes)));
+  return LINEAR_ROWS * (k + k / 4) + warps * (places * bytes + 4 * LINEAR_ROWS * (tile.rows + 1));
+}
+
+/**
+ * A block per multiprocessor, which has x once and as many warps as it takes to keep the memory busy. Of the ways to have
+ * warps share rows, those count with which no multiprocessor gets more chunks than another, then those with enough warps,
+ * then those that go through the fewest rounds of rows.
+ */
+function findTilePlan(
+  { n, k }: LinearShape,
+  type: QuantType,
+  { multiprocessors }: Device,
+  budget: number,
+): LinearPlan | null {
+  const groups = Math.ceil(n / tile.rows);
+  const chunks = Math.ceil(k / tile.chunk);
+  let best: LinearPlan["launch"] | null = null;
+  let least = [Number.POSITIVE_INFINITY, 0, 0];
+  for (let splits = 1; splits <= Math.min(chunks, tile.warps); splits *= 2) {
+    for (let together = 1; together * splits <= tile.warps; together++) {
+      const warps = together * splits;
+      const shared_bytes = sharedTileBytes(type, k, warps);
+      if (shared_bytes > budget - 512) continue;
+      const all = Math.ceil(groups / together);
+      const rounds = Math.ceil(all / multiprocessors);
+      const cost = [rounds * together * splits * Math.ceil(chunks / splits), -Math.min(warps, 12), rounds];
+      const first = cost.findIndex((c, i) => c !== least[i]);
+      if (first < 0 || cost[first]! > least[first]!) continue;
+      least = cost;
+      best = { threads: 32 * warps, splits, blocks: Math.ceil(all / rounds), shared_bytes };
+    }
+  }
+  return best && { kernel: `linear_${type.toLowerCase()}_b8`, launch: best };
 }
 
 /**
  * Warps per block and splits: those with which the busiest multiprocessor has the fewest chunks to go through. Each block
  * rounds x by itself, so there are no more blocks than run at once.
  */
-function findPlan({ m, n, k }: LinearShape, type: QuantType, device: Device): LinearPlan | null {
-  const { arch, multiprocessors } = device;
+function findPlan(
+  { m, n, k }: LinearShape,
+  type: QuantType,
+  { arch, multiprocessors }: Device,
+  budget: number,
+): LinearPlan | null {
   const batch = batchFor(m);
   const groups = Math.ceil(n / shapeFor(arch).rows);
   const chunks = Math.ceil(k / CHUNK);
   const most = (batch === 1 ? 3 : 2) * multiprocessors;
   // The table of non-linear types is beside it.
-  const fits = (warps: number): boolean => sharedBytes(type, batch, k, warps, arch) <= sharedBudget(arch) - 512;
+  const fits = (warps: number): boolean => sharedBytes(type, batch, k, warps, arch) <= budget - 512;
   const widths = fits(6) ? [8, 7, 6].filter(fits) : [4, 2].filter(fits).slice(0, 1);
   let best: LinearPlan["launch"] | null = null;
   let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];

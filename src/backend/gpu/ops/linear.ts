@@ -4,12 +4,9 @@ import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { LinearParams, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, planesOf, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { LINEAR_ROWS, planLinear, planQuantizedLinear, roundsFirst } from "../families/linear.ts";
 import { quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
-
-/** From so many elements on, x is rounded to bytes once and not by every block. */
-const ROUND_FIRST = 2 ** 15;
 
 const gluNumbers = { silu: 1, gelu: 2 } as const;
 
@@ -47,7 +44,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   return gpu.fill(dtype, m * columns, (y) =>
     gpu.packed(x, (from) => {
       if (!type) run(y, at(w), from, 0);
-      else if (alpha || planesOf(type, m) > 1 || m * k < ROUND_FIRST)
+      else if (alpha || !roundsFirst(type, m, k, device.arch))
         alignedBlocks(gpu, w, (weights) => run(y, weights, from, 0));
       else {
         rounded(gpu, from, m * k, dtype, (xq, xs) => alignedBlocks(gpu, w, (weights) => run(y, weights, xq, xs)));
