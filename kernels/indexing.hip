@@ -17,12 +17,12 @@ template <class I> GPU_FN i64 resolve(I raw, size_t size, size_t position, u64* 
   return -1;
 }
 
-// out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, two
+// out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, four
 // units per thread, units of a row side by side. Traffic: selected rows read once, out written once.
 template <class I, class U>
 GPU_FN void select_units(size_t left, size_t src_dim, size_t ids_dim, size_t right, i64 left_stride, i64 dim_stride,
                          const I* ids, i64 id_stride, const U* inp, U* out, u64* error) {
-  constexpr int Unroll = 2;
+  constexpr int Unroll = 4;
   const size_t n = left * ids_dim * right;
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {

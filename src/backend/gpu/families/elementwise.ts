@@ -3,6 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { binaryOps, compareOps, unaryOps } from "../../backend.ts";
 import {
   all,
+  BLOCK,
   blocks,
   byteSizes,
   dtype,
@@ -19,8 +20,11 @@ import {
 /** `count` vectors of 16 bytes per thread. */
 const vectors = (n: number, type: DType, count: number) => perThread(n, (count * 16) / sizeOf(type));
 
-/** Two vectors, four where the result is wider; a vector fills 16 bytes of the result, and at most 32 of the source. */
-const castPerThread = (from: number, to: number): number => (to > from ? 4 : 2) * Math.min(16 / to, 32 / from);
+/** Two vectors per thread; a vector fills 16 bytes of the result, and at most 32 of the source. */
+const casts = (n: number, from: number, to: number) => {
+  const block = from < to ? 2 * BLOCK : BLOCK;
+  return blocks(n, 2 * block * Math.min(16 / to, 32 / from), block);
+};
 
 export const elementwise: readonly Family[] = [
   {
@@ -83,7 +87,7 @@ export const elementwise: readonly Family[] = [
     pattern: "cast_{T}_{D}",
     over: { T: all, D: all },
     args: `${layout} inp* out*`,
-    launch: (s, b) => perThread(s.numel!, castPerThread(sizeOf(dtype(b)), sizeOf(b.D as DType))),
+    launch: (s, b) => casts(s.numel!, sizeOf(dtype(b)), sizeOf(b.D as DType)),
   },
   {
     file: "fill",
