@@ -681,6 +681,11 @@ template <class A, int W> struct Operand {
 };
 template <int W> GPU_FN bool runs_of(size_t num_dims, const size_t* info) { return !info || info[num_dims - 1] % W == 0; }
 
+// y = op(x), element by element; an operation may have its own.
+template <class Op, class A, class O, int W> GPU_FN void apply(const Op& op, const Vec<A, W>& x, Vec<O, W>& y) {
+  UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x.v[j]);
+}
+
 // out[i] = op(a[i]) where both are contiguous and aligned. A thread does so little that what comes before its load counts: no
 // look at layouts here. All loads of a round come before its first use.
 template <int W, int Unroll, int Threads, class A, class O, class Op> GPU_FN void map1_contiguous(size_t n, const A* a, O* out, Op op) {
@@ -692,7 +697,7 @@ template <int W, int Unroll, int Threads, class A, class O, class Op> GPU_FN voi
     UNROLL for (int u = 0; u < Unroll; u++)
       if (u == 0 || base + u * Threads < vectors) {
         Vec<O, W> y;
-        UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x[u].v[j]);
+        apply(op, x[u], y);
         store_vec<O, W>(out, base + u * Threads, y);
       }
   }

@@ -17,12 +17,12 @@ template <class I> GPU_FN i64 resolve(I raw, size_t size, size_t position, u64* 
   return -1;
 }
 
-// out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, four
+// out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, two
 // units per thread, units of a row side by side. Traffic: selected rows read once, out written once.
 template <class I, class U>
 GPU_FN void select_units(size_t left, size_t src_dim, size_t ids_dim, size_t right, i64 left_stride, i64 dim_stride,
                          const I* ids, i64 id_stride, const U* inp, U* out, u64* error) {
-  constexpr int Unroll = 4;
+  constexpr int Unroll = 2;
   const size_t n = left * ids_dim * right;
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {
@@ -50,13 +50,38 @@ GPU_FN void select_units(size_t left, size_t src_dim, size_t ids_dim, size_t rig
       if (walk.at(base, u) < n) out[walk.at(base, u)] = x[u];
   }
 }
+// The same for rows of one matrix and fewer than 2³¹ units, where 32 bits are enough: what comes before a load counts.
+template <class I, class U>
+GPU_FN void select_rows(u32 n, size_t src_dim, u32 right, i64 dim_stride, const I* ids, i64 id_stride, const U* inp, U* out, u64* error) {
+  constexpr u32 Unroll = 2, Piece = ELEMENTWISE_BLOCK * Unroll;
+  NO_UNROLL for (u32 base = bid_x() * Piece + tid_x(); base < n; base += gdim_x() * Piece) {
+    U x[Unroll];
+    I id[Unroll];
+    u32 row[Unroll];
+    UNROLL for (u32 u = 0; u < Unroll; u++) {
+      row[u] = (base + u * ELEMENTWISE_BLOCK) / right;
+      if (base + u * ELEMENTWISE_BLOCK < n) id[u] = ids[row[u] * id_stride];
+    }
+    UNROLL for (u32 u = 0; u < Unroll; u++) {
+      x[u] = U{};
+      if (base + u * ELEMENTWISE_BLOCK >= n) continue;
+      const i64 index = resolve(id[u], src_dim, row[u], error);
+      if (index >= 0) x[u] = inp[index * dim_stride + (base + u * ELEMENTWISE_BLOCK - row[u] * right)];
+    }
+    UNROLL for (u32 u = 0; u < Unroll; u++)
+      if (base + u * ELEMENTWISE_BLOCK < n) out[base + u * ELEMENTWISE_BLOCK] = x[u];
+  }
+}
 template <class I, class B>
 GPU_FN void index_select(size_t num_dims, const size_t* info, const I* ids, const B* inp, B* out, size_t left, size_t src_dim,
                          size_t ids_dim, size_t right, size_t left_stride, size_t dim_stride, u64* error) {
   constexpr size_t W = 16 / sizeof(B);
   typedef Bytes16 V;
   const i64 id_stride = info ? (i64)info[2 * num_dims - 1] : 1, ls = (i64)left_stride, ds = (i64)dim_stride;
-  if (aligned_to(inp, 16) && aligned_to(out, 16) && ((i64)right | ls | ds) % (i64)W == 0)
+  const bool vectors = aligned_to(inp, 16) && aligned_to(out, 16) && ((i64)right | ls | ds) % (i64)W == 0;
+  if (vectors && left == 1 && !(ids_dim >> 31) && ids_dim * (right / W) < 1u << 31)
+    select_rows<I, V>((u32)(ids_dim * (right / W)), src_dim, (u32)(right / W), ds / (i64)W, ids, id_stride, (const V*)inp, (V*)out, error);
+  else if (vectors)
     select_units<I, V>(left, src_dim, ids_dim, right / W, ls / (i64)W, ds / (i64)W, ids, id_stride, (const V*)inp, (V*)out, error);
   else select_units<I, B>(left, src_dim, ids_dim, right, ls, ds, ids, id_stride, inp, out, error);
 }
@@ -165,7 +190,7 @@ GPU_FN void scatter(i64* seen, const Lanes& lanes, u32 blocks, const I* ids, con
   }
 
 #define INDEXING(I, T) \
-  KERNEL_BOUNDS(256, is_##I##_##T, size_t numel, size_t num_dims, const size_t* info, const I* ids, const T* inp, T* out, \
+  KERNEL_CROWDED(256, 8, is_##I##_##T, size_t numel, size_t num_dims, const size_t* info, const I* ids, const T* inp, T* out, \
                 size_t left, size_t src_dim, size_t ids_dim, size_t right, size_t left_stride, size_t dim_stride, \
                 u64* error) { \
     (void)numel; \

@@ -39,24 +39,38 @@ GPU_FN f32 sine(f32 x, u32 quarters) {
   return turn & 2 ? -y : y;
 }
 // For halves, twice as many of which pass in a time: to half turns, ±π/2, by one polynomial, within 1.2e-6 of the result for f16
-// and 1.4e-4 for bf16, whose last bit is 4e-3.
-template <class T> struct ReachesFar { static constexpr bool value = true; };
-template <> struct ReachesFar<f16> { static constexpr bool value = false; };
-template <bool Far> GPU_FN f32 rough_sine(f32 x, u32 quarters) {
-  if (Far && !(m_abs(x) < 1e5f)) return far_sine(x, quarters);
+// and 1.4e-4 for bf16, whose last bit is 4e-3. For |x| < 1e5, which every f16 is.
+template <bool Fine> GPU_FN f32 rough_sine(f32 x, u32 quarters) {
   const f32 moved = quarters ? m_fma(x, 0.318309886f, 0.5f) + 12582912.0f : m_fma(x, 0.318309886f, 12582912.0f);
   const f32 k = quarters ? moved - 12582912.0f - 0.5f : moved - 12582912.0f;
   const f32 r = m_fma(k, 8.74227766e-08f, m_fma(k, -3.14159274f, x)), z = r * r;
-  const f32 p = Far ? m_fma(0.00765586132f, z, -0.166128069f) : m_fma(m_fma(-0.000185409139f, z, 0.00831423607f), z, -0.166658506f);
+  const f32 p = Fine ? m_fma(m_fma(-0.000185409139f, z, 0.00831423607f), z, -0.166658506f) : m_fma(0.00765586132f, z, -0.166128069f);
   return f32_from_bits(f32_bits(m_fma(r * z, p, r)) ^ f32_bits(moved) << 31);
 }
-template <class T> GPU_FN compute_t<T> turned(compute_t<T> x, u32 quarters) {
-  if constexpr (sizeof(T) == 8) return quarters ? m_cos(x) : m_sin(x);
-  else if constexpr (sizeof(T) == 2) return rough_sine<ReachesFar<T>::value>(x, quarters);
-  else return sine(x, quarters);
+template <class T, u32 Quarters> struct Turned {
+  GPU_METHOD T operator()(T raw) const {
+    const compute_t<T> x = widen(raw);
+    if constexpr (sizeof(T) == 8) return Quarters ? m_cos(x) : m_sin(x);
+    else return narrow<T>(sine(x, Quarters));
+  }
+};
+template <u32 Quarters> struct Turned<f16, Quarters> {
+  GPU_METHOD f16 operator()(f16 x) const { return narrow<f16>(rough_sine<true>(widen(x), Quarters)); }
+};
+template <u32 Quarters> struct Turned<bf16, Quarters> {
+  GPU_FN bool far(bf16 x) { return !(m_abs(widen(x)) < 1e5f); }
+  GPU_FN bf16 near_sine(bf16 x) { return narrow<bf16>(rough_sine<false>(widen(x), Quarters)); }
+  GPU_METHOD bf16 operator()(bf16 x) const { return far(x) ? narrow<bf16>(far_sine(widen(x), Quarters)) : near_sine(x); }
+};
+// A branch for all of a vector's elements together: one for each would cost as much as the polynomial.
+template <u32 Quarters, int W> GPU_FN void apply(const Turned<bf16, Quarters>& op, const Vec<bf16, W>& x, Vec<bf16, W>& y) {
+  bool any = false;
+  UNROLL for (int j = 0; j < W; j++) any = any || op.far(x.v[j]);
+  UNROLL for (int j = 0; j < W; j++) y.v[j] = op.near_sine(x.v[j]);
+  if (any) UNROLL for (int j = 0; j < W; j++) y.v[j] = op(x.v[j]);
 }
-UNARY_OP(op_sin, turned<T>(x, 0))
-UNARY_OP(op_cos, turned<T>(x, 1))
+template <class T> using op_sin = Turned<T, 0>;
+template <class T> using op_cos = Turned<T, 1>;
 UNARY_OP(op_tanh, Rounded<T>::tanh(x))
 UNARY_OP(op_erf, m_erf(x))
 UNARY_OP(op_ceil, m_ceil(x))
@@ -97,7 +111,7 @@ UNARY_OP(op_abs, m_abs(x))
 UNARY_OP(op_sqr, mul(x, x))
 UNARY_OP(op_sqrt, m_sqrt(x))
 // x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715 x³), written as x/(1 + e^(−2u)), which does not cancel for x < 0.
-UNARY_OP(op_gelu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))))
+UNARY_OP(op_gelu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(x * ((C)-1.59576912160573071176 + (C)-0.07135481627260025 * x * x))))
 UNARY_OP(op_gelu_erf, x * bell<T>(x))
 UNARY_OP(op_relu, maximum(x, (C)0))
 UNARY_OP(op_silu, Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)))

@@ -8,14 +8,15 @@ import {
   headDims,
   type MatrixUnit,
   matrixUnit,
-  matrixUnits,
   planDecode,
   planPrefill,
   planSplits,
   scratchFloats,
   sharedBudget,
 } from "../src/backend/gpu/attention-plan.ts";
-import { kernelSource } from "../src/backend/gpu/source.ts";
+import { KernelCache } from "../src/backend/gpu/kernel-cache.ts";
+import { platform } from "../src/backend/gpu/platforms.ts";
+import { programCode } from "../src/backend/gpu/program.ts";
 import { type DType, decode, encode, sizeOf } from "../src/core/dtype.ts";
 
 interface NativeLibrary {
@@ -36,12 +37,6 @@ const hip = {
   unload: bind("int hipModuleUnload(void*)"),
   find: bind("int hipModuleGetFunction(void*, void*, str)"),
   launch: bind("int hipModuleLaunchKernel(void*, uint, uint, uint, uint, uint, uint, uint, void*, void*, void*)"),
-  create: bind("int hiprtcCreateProgram(void*, void*, str, int, void*, void*)"),
-  compile: bind("int hiprtcCompileProgram(void*, int, void*)"),
-  logSize: bind("int hiprtcGetProgramLogSize(void*, void*)"),
-  log: bind("int hiprtcGetProgramLog(void*, void*)"),
-  codeSize: bind("int hiprtcGetCodeSize(void*, void*)"),
-  code: bind("int hiprtcGetCode(void*, void*)"),
 };
 const message = library.func("str wickSimLastMessage()") as () => string;
 const ok = (code: number) => {
@@ -57,24 +52,17 @@ const simulated = sharedBudget("gfx1100");
 
 type Half = "bf16" | "f16" | "f32";
 const programs = new Map<string, bigint>();
+/** An architecture whose compiler picks the unit, so that a program is the one of other tests where they need it, too. */
+const archOf: Readonly<Record<MatrixUnit, string>> = {
+  ...{ fma: "gfx1030", mma: "sm_90", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
+};
+const compiler = platform("sim").compiler();
+const cache = new KernelCache();
 function program(file: string, unit: MatrixUnit, dtype: Half, device: number): bigint {
   const id = `${file} ${unit} ${dtype} ${device}`;
   let loaded = programs.get(id);
   if (loaded === undefined) {
-    const source = Buffer.from(`${kernelSource(file)}\0`);
-    const handle = given((p) => hip.create(p, source, file, 0, null, null));
-    const options = ["-DGPU_ONLY", `-DGPU_ONLY_${dtype}`, `-DGPU_TILE=${matrixUnits.indexOf(unit)}`];
-    const words = options.map((option) => Buffer.from(`${option}\0`));
-    const result = hip.compile(
-      handle,
-      words.length,
-      BigUint64Array.from(words, (word) => koffi.address(word)),
-    );
-    const log = Buffer.alloc(Number(given((n) => hip.logSize(handle, n))));
-    ok(hip.log(handle, log));
-    if (result !== 0) throw new Error(log.toString());
-    const code = new Uint8Array(Number(given((n) => hip.codeSize(handle, n))));
-    ok(hip.code(handle, code));
+    const { code } = programCode(file, dtype, { device: { name: unit, arch: archOf[unit] }, compiler, cache });
     loaded = given((m) => hip.load(m, code));
     programs.set(id, loaded);
   }
@@ -237,7 +225,7 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
     if (kind === "prefill") {
       const { rows, shared } = planPrefill(unit, dtype, dim, simulated);
       const grid = b * hq * Math.ceil(tq / rows);
-      run("attention.hip", `attention${infix}_${dim}_${dtype}`, grid, 128, shared, [
+      run("attention", `attention${infix}_${dim}_${dtype}`, grid, 128, shared, [
         ...args,
         Uint32Array.of(rows),
         Uint32Array.of(shared),
@@ -249,7 +237,7 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
       const blocks = decodeBlocks(b, hq, hk, tq);
       const counters = new Uint32Array(blocks);
       const counting = splits > 1 ? upload(counters) : 0n;
-      run("attention_decode.hip", `attention_decode${infix}_${dim}_${dtype}`, blocks * splits, threads, shared, [
+      run("attention_decode", `attention_decode${infix}_${dim}_${dtype}`, blocks * splits, threads, shared, [
         ...args,
         ...[scratch, counting].map((p) => BigUint64Array.of(p)),
         ...[splits, threads, shared].map((x) => Uint32Array.of(x)),

@@ -194,6 +194,25 @@ describeDevices("Elementwise", (device) => {
     expectTensor(f32.cos(), { shape: [5], values: single.map(Math.cos), within: 2e-6 });
   });
 
+  it.each(["bf16", "f16"] as const)("turns large %s angles, near multiples of π/2 and among small ones", (dtype) => {
+    // A unit in the last place of the result: what is next to a zero of the sine must keep its leading bits.
+    const unit = dtype === "bf16" ? 2 ** -7 : 2 ** -10;
+    const some = [0.3, 1.5703125, 3.140625, -6.28125, 355, 10005, -31408, 60000];
+    const far = dtype === "bf16" ? [99840, 1e5, -2e5, 3.3e8, 1e20, -3e38] : [];
+    const x = [...some, ...far, ...some].map((v) => nearest(v, dtype));
+    const t = tensor(x, [x.length], { dtype, device });
+    for (const [name, of] of [
+      ["sin", Math.sin],
+      ["cos", Math.cos],
+    ] as const) {
+      const got = Array.from(t[name]().toDType("f32").dataSync() as Float32Array);
+      const off = got.map((y, i) => Math.abs(y - of(x[i]!)) / Math.max(Math.abs(of(x[i]!)), 2 ** -14));
+      expect(
+        off.map((o, i) => (o <= unit ? "" : `${name}(${x[i]}) is ${got[i]}, off by ${o}`)).filter(Boolean),
+      ).toEqual([]);
+    }
+  });
+
   it("is exact for tiny arguments, where 1 + x would lose them", () => {
     for (const [dtype, x, within] of [
       ["f32", Math.fround(1e-6), 1e-12],

@@ -22,7 +22,7 @@ const vectors = (n: number, type: DType, count: number) => perThread(n, (count *
 
 /** Two vectors per thread; a vector fills 16 bytes of the result, and at most 32 of the source. */
 const casts = (n: number, from: number, to: number) => {
-  const block = from < to ? 2 * BLOCK : BLOCK;
+  const block = from < to ? 4 * BLOCK : BLOCK;
   return blocks(n, 2 * block * Math.min(16 / to, 32 / from), block);
 };
 

@@ -16,7 +16,7 @@ export const indexing: readonly Family[] = [
     pattern: "is_{I}_{T}",
     over: { I: ids, T: all },
     args: `${layout} ids* inp* out* left src_dim ids_dim right left_stride dim_stride error*`,
-    launch: (s, b) => perThread(s.numel!, (4 * 16) / sizeOf(dtype(b))),
+    launch: (s, b) => perThread(s.numel!, (2 * 16) / sizeOf(dtype(b))),
   },
   {
     file: "indexing",

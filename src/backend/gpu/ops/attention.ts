@@ -54,8 +54,9 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
     rowsContiguous(gpu, q, (queries) =>
       rowsContiguous(gpu, k, (keys) =>
         rowsContiguous(gpu, v, (values) => {
-          const sizes = { batch, heads, kvHeads, tq, tk, d };
-          attend(gpu, { ...p, ...sizes, dtype, q: queries, k: keys, v: values, mask, lengths: 0 }, out);
+          const { scale, causal, softcap, window } = p;
+          const heads4 = { q: queries, k: keys, v: values, mask, lengths: 0 };
+          attend(gpu, { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dtype, ...heads4 }, out);
         }),
       ),
     ),
@@ -64,49 +65,78 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
 
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
-  const { q, k, v, mask, dtype, d } = p;
-  const [mb, mh, mi, mj] = mask ? mask.layout.strides : [0, 0, 0, 0];
-  const values = {
-    ...{ q: q.at, k: k.at, v: v.at, mask: mask ? at(mask) : 0, out, lengths: p.lengths },
-    ...{ batch: p.batch, heads: p.heads, kv_heads: p.kvHeads, tq: p.tq, tk: p.tk, d },
-    ...{ q_b: q.strides[0]!, q_h: q.strides[1]!, q_t: q.strides[2]! },
-    ...{ k_b: k.strides[0]!, k_h: k.strides[1]!, k_t: k.strides[2]! },
-    ...{ v_b: v.strides[0]!, v_h: v.strides[1]!, v_t: v.strides[2]! },
-    ...{ mask_b: mb!, mask_h: mh!, mask_i: mi!, mask_j: mj! },
-    ...{ scale: p.scale, softcap: p.softcap, causal: Number(p.causal), window: p.window },
+  const variant = p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "";
+  const name = `${variant}_${headDimFor(p.d)}_${p.dtype}`;
+  const values = launchValues(p, out);
+  if (p.tq <= DECODE_QUERIES) decode(gpu, `attention_decode${name}`, p, values);
+  else prefill(gpu, `attention${name}`, p, values);
+}
+
+/** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
+function launchValues(p: Problem, out: number) {
+  const { q, k, v, mask } = p;
+  const strides = mask ? mask.layout.strides : [0, 0, 0, 0];
+  return {
+    q: q.at,
+    k: k.at,
+    v: v.at,
+    mask: mask ? at(mask) : 0,
+    out,
+    lengths: p.lengths,
+    batch: p.batch,
+    heads: p.heads,
+    kv_heads: p.kvHeads,
+    tq: p.tq,
+    tk: p.tk,
+    d: p.d,
+    q_b: q.strides[0]!,
+    q_h: q.strides[1]!,
+    q_t: q.strides[2]!,
+    k_b: k.strides[0]!,
+    k_h: k.strides[1]!,
+    k_t: k.strides[2]!,
+    v_b: v.strides[0]!,
+    v_h: v.strides[1]!,
+    v_t: v.strides[2]!,
+    mask_b: strides[0]!,
+    mask_h: strides[1]!,
+    mask_i: strides[2]!,
+    mask_j: strides[3]!,
+    scale: p.scale,
+    softcap: p.softcap,
+    causal: Number(p.causal),
+    window: p.window,
+    rows: 0,
+    splits: 1,
+    threads: 0,
+    shared_bytes: 0,
+    scratch: 0,
+    counters: 0,
   };
-  const variant = mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "";
-  const name = `${variant}_${headDimFor(d)}_${dtype}`;
-  if (p.tq <= DECODE_QUERIES) decode(gpu, name, dtype, values);
-  else prefill(gpu, name, dtype, values);
 }
+type LaunchValues = ReturnType<typeof launchValues>;
 
-interface Values extends Readonly<Record<string, number>> {
-  readonly out: number;
-  readonly batch: number;
-  readonly heads: number;
-  readonly kv_heads: number;
-  readonly tq: number;
-  readonly tk: number;
-  readonly d: number;
-}
-
-function prefill(gpu: Gpu, name: string, dtype: DType, values: Values): void {
+function prefill(gpu: Gpu, name: string, { dtype, d }: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
-  const { rows, shared } = planPrefill(matrixUnit(arch, dtype), dtype, headDimFor(values.d), sharedBudget(arch));
-  gpu.launch(`attention${name}`, { ...values, rows, shared_bytes: shared });
+  const plan = planPrefill(matrixUnit(arch, dtype), dtype, headDimFor(d), sharedBudget(arch));
+  values.rows = plan.rows;
+  values.shared_bytes = plan.shared;
+  gpu.launch(name, values);
 }
 
-function decode(gpu: Gpu, name: string, dtype: DType, values: Values): void {
+function decode(gpu: Gpu, name: string, p: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
-  const { batch, heads, kv_heads, tq, tk, d } = values;
+  const { dtype, batch, heads, kvHeads, tq, tk, d } = p;
   const plan = planDecode(matrixUnit(arch, dtype), dtype, headDimFor(d), sharedBudget(arch));
-  const splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kv_heads, tq), tk);
-  const sizes = { splits, threads: plan.threads, shared_bytes: plan.shared };
-  const run = (scratch: number, counters: number) =>
-    gpu.launch(`attention_decode${name}`, { ...values, ...sizes, scratch, counters });
-  if (splits === 1) run(0, 0);
-  else gpu.temporary(4 * scratchFloats(batch * heads * tq, splits, d), (scratch) => run(scratch, gpu.counters));
+  values.threads = plan.threads;
+  values.shared_bytes = plan.shared;
+  values.splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kvHeads, tq), tk);
+  if (values.splits === 1) return gpu.launch(name, values);
+  gpu.temporary(4 * scratchFloats(batch * heads * tq, values.splits, d), (scratch) => {
+    values.scratch = scratch;
+    values.counters = gpu.counters;
+    gpu.launch(name, values);
+  });
 }
 
 /** The kernels walk b, h and t by any strides; only the last dim must be contiguous. */

@@ -47,7 +47,7 @@ export function openHiprtc(hip: Library, explicit?: string, comgr?: string, comm
   const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
   const library = isInside ? hip : openLibrary(spec(), explicit, hip);
   const errorString = library.func<string | null>("const char *hiprtcGetErrorString(int code)");
-  const known = knownArchs(library, comgr);
+  const known = commonArch ? () => true : knownArchs(library, comgr);
   return new NativeCompiler({
     name: "hiprtc",
     library,
