@@ -131,12 +131,15 @@ function decode(gpu: Gpu, name: string, p: Problem, values: LaunchValues): void 
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
   values.splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kvHeads, tq), tk);
-  if (values.splits === 1) return gpu.launch(name, values);
-  gpu.temporary(4 * scratchFloats(batch * heads * tq, values.splits, d), (scratch) => {
-    values.scratch = scratch;
+  const run = (): void => gpu.launch(name, values);
+  if (values.splits === 1) run();
+  else {
     values.counters = gpu.counters;
-    gpu.launch(name, values);
-  });
+    gpu.temporary(4 * scratchFloats(batch * heads * tq, values.splits, d), (scratch) => {
+      values.scratch = scratch;
+      run();
+    });
+  }
 }
 
 /** The kernels walk b, h and t by any strides; only the last dim must be contiguous. */
