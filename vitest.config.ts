@@ -3,6 +3,7 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    setupFiles: ["test/setup.ts"],
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.
     pool: "forks",
     maxWorkers: 2,

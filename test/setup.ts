@@ -1,0 +1,14 @@
+// Long arrays that are equal are found so in one pass; vitest's own comparison, which also says where others differ, takes
+// microseconds per element.
+import { expect } from "vitest";
+
+const isTyped = (x: unknown): x is Uint8Array => ArrayBuffer.isView(x) && !(x instanceof DataView);
+const bytesOf = ({ buffer, byteOffset, byteLength }: Uint8Array) => Buffer.from(buffer, byteOffset, byteLength);
+
+expect.addEqualityTesters([
+  function sameElements(a: unknown, b: unknown): true | undefined {
+    if (isTyped(a) && isTyped(b) && a.constructor === b.constructor) return bytesOf(a).equals(bytesOf(b)) || undefined;
+    if (!Array.isArray(a) || !Array.isArray(b) || a.length !== b.length) return undefined;
+    return a.every((x, i) => typeof x === "number" && Object.is(x, b[i])) || undefined;
+  },
+]);
