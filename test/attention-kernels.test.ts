@@ -276,7 +276,6 @@ const units: readonly (readonly [MatrixUnit, Half, number, "all" | "some"])[] = 
   ["wmma11", "bf16", 0, "all"],
   ["wmma11", "f16", 0, "some"],
   ["wmma12", "bf16", 0, "all"],
-  ["wmma12", "f16", 0, "some"],
   ["mfma", "bf16", 1, "all"],
   ["mfma", "f16", 1, "some"],
 ];

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { collect } from "../src/backend/storage.ts";
 import { Device, type DType, dtypeNames, isFloat, sizeOf, Tensor } from "../src/index.ts";
 import { describeDevices } from "./devices.ts";
 import { expectTensor, floats, ints, nearest } from "./reference.ts";
@@ -361,6 +362,7 @@ describeDevices("Creation", (device) => {
 
     it("synchronize waits and memory counts", async () => {
       await device.synchronize();
+      collect();
       const before = device.memory();
       const t = Tensor.zeros([1000], { device });
       const during = device.memory();

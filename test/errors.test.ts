@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { CpuBackend } from "../src/backend/cpu/backend.ts";
+import { collect } from "../src/backend/storage.ts";
 import {
   Device,
   DeviceError,
@@ -793,6 +794,7 @@ describeDevices("Errors", (device) => {
     it("a bad id leaves its tensors, and no memory behind", () => {
       const x = Tensor.arange(6, undefined, { device }).reshape([3, 2]);
       const [bad, src] = [ids(0, 3), f(2, 2)];
+      collect();
       const before = device.memory().storages;
       for (let i = 0; i < 3; i++) {
         expectError(() => x.indexSelect(bad, 0), "InvalidIndex", /id 3/);
@@ -859,6 +861,7 @@ describe("Errors between devices", () => {
   });
 
   it("devices count their memory apart", () => {
+    collect();
     const before = second.memory().live;
     Tensor.zeros([1000]);
     expect(second.memory().live).toBe(before);

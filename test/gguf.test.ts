@@ -2,6 +2,7 @@ import { mkdir, open, readdir, readFile, writeFile } from "node:fs/promises";
 import { gguf as otherReader } from "@huggingface/gguf";
 import { describe, expect, it, vi } from "vitest";
 import { memorySource, sample } from "../scripts/gguf-mutations.mjs";
+import { collect } from "../src/backend/storage.ts";
 import { type DType, sizeOf } from "../src/core/dtype.ts";
 import { WickError } from "../src/core/errors.ts";
 import { numel } from "../src/core/layout.ts";
@@ -274,6 +275,7 @@ describe("tensors", () => {
   it("free their memory where reading is aborted or fails", async () => {
     await writeGguf(at("abort.gguf"), { tensors: [{ name: "t", tensor: Tensor.zeros([5 * 2 ** 20]) }] });
     await using file = await GgufFile.open(at("abort.gguf"));
+    collect();
     const { storages } = Device.cpu().memory();
     const abort = new AbortController();
     const reading = file.readTensor("t", { signal: abort.signal });

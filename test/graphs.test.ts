@@ -1,6 +1,7 @@
 /** Recorded work: what a graph may hold, and that models which decode in one say the same as step by step. */
 import { afterEach, describe, expect, it, vi } from "vitest";
 import type { Backend, Graph } from "../src/backend/backend.ts";
+import { collect } from "../src/backend/storage.ts";
 import { type Device, scope, Tensor } from "../src/index.ts";
 import {
   type GenerateOptions,
@@ -131,6 +132,7 @@ describeDevices(
       );
 
     it("does its work once when recorded, and again at every replay, on memory that nobody else gets", async () => {
+      collect();
       const start = device.memory().live;
       {
         using x = Tensor.ones([3], { device });
@@ -151,6 +153,7 @@ describeDevices(
     });
 
     it("may leave a result, which it writes again and again, and which outlives it", () => {
+      collect();
       const start = device.memory().live;
       using x = Tensor.from([1, 2], { device });
       let y: Tensor | undefined;
@@ -170,6 +173,7 @@ describeDevices(
     });
 
     it("that nobody holds any more is collected", async () => {
+      collect();
       const start = device.memory().live;
       using x = Tensor.ones([3], { device });
       (() => void doubling(x))();
@@ -191,6 +195,7 @@ describeDevices(
       ["a capture", (x) => graphsOf(device).capture(() => x.sqr()), /part of another/],
       ["an error", () => expect.fail("its own"), /its own/],
     ])("cannot hold %s, and the device goes on", (_, forbidden, message) => {
+      collect();
       const start = device.memory().live;
       using x = Tensor.ones([3], { device });
       let run = 0;

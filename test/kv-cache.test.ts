@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { collect } from "../src/backend/storage.ts";
 import { scope, Tensor } from "../src/index.ts";
 import { KvCache, RotatingKvCache, sdpa } from "../src/nn/index.ts";
 import { describeDevices } from "./devices.ts";
@@ -107,6 +108,7 @@ describeDevices("Key and value caches", (device) => {
     });
 
     it("lives beyond the scope in which it grew, and frees its memory when disposed", () => {
+      collect();
       const before = device.memory().storages;
       const cache = new KvCache();
       for (let i = 0; i < 70; i++) scope(() => void cache.append(positions(i, 1), positions(i, 1)));
@@ -147,6 +149,7 @@ describeDevices("Key and value caches", (device) => {
     it("goes on for a thousand steps without growing", () => {
       using cache = new RotatingKvCache(8);
       scope(() => void cache.append(positions(0, 1), positions(0, 1)));
+      collect();
       const before = device.memory();
       for (let i = 1; i < 1000; i++) {
         scope(() => {
@@ -181,6 +184,7 @@ describeDevices("Key and value caches", (device) => {
     });
 
     it("reset starts again, dispose frees", () => {
+      collect();
       const before = device.memory().storages;
       const cache = new RotatingKvCache(3);
       scope(() => {

@@ -10,6 +10,7 @@ describeDevices("memory", (device) => {
   const make = (n = 1024) => Tensor.ones([n], { device });
 
   it("dispose frees the storage at once, and twice is harmless", () => {
+    collect();
     const before = live();
     const x = make();
     expect(live()).toBeGreaterThanOrEqual(before + 4096);
@@ -20,6 +21,7 @@ describeDevices("memory", (device) => {
   });
 
   it("a view keeps the storage of a disposed tensor", () => {
+    collect();
     const before = live();
     const x = make();
     const view = x.narrow(0, 3, 2);
@@ -31,6 +33,7 @@ describeDevices("memory", (device) => {
   });
 
   it("using disposes at the end of the block", () => {
+    collect();
     const before = live();
     {
       using x = make();
@@ -40,6 +43,7 @@ describeDevices("memory", (device) => {
   });
 
   it("a scope disposes what is made inside and keeps what it returns, however nested", () => {
+    collect();
     const before = live();
     const kept = scope(() => {
       const a = make();
@@ -54,6 +58,7 @@ describeDevices("memory", (device) => {
   });
 
   it("a scope that throws disposes everything", () => {
+    collect();
     const before = live();
     expect(() =>
       scope(() => {
@@ -65,6 +70,7 @@ describeDevices("memory", (device) => {
   });
 
   it("a scope survives await, beside another scope", async () => {
+    collect();
     const before = live();
     const work = (value: number) =>
       scope(async () => {
@@ -92,6 +98,7 @@ describeDevices("memory", (device) => {
   });
 
   it("what an inner scope returns belongs to the outer one", () => {
+    collect();
     const before = live();
     scope(() => {
       const inner = scope(() => make().add(1));
@@ -164,6 +171,7 @@ describeDevices("memory", (device) => {
 
   it("ops in a scope do not grow memory even without collection", () => {
     const x = make(16);
+    collect();
     const before = live();
     let largest = 0;
     for (let i = 0; i < (device.name === "cpu" ? 50_000 : 5_000); i++) {

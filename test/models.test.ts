@@ -2,6 +2,7 @@
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { collect } from "../src/backend/storage.ts";
 import { openSafetensors, saveSafetensors } from "../src/formats/index.ts";
 import { Device, scope, Tensor } from "../src/index.ts";
 import { parseHuggingFaceConfig } from "../src/models/hugging-face-config.ts";
@@ -185,6 +186,7 @@ describe("a model", () => {
   });
 
   it("frees everything when it is disposed, and survives the scope it was loaded in", async () => {
+    collect();
     const before = Device.cpu().memory();
     const model = await scope(() => loadModel(tiny("mixtral")));
     model.forward([1, 2, 3]).dispose();
@@ -197,6 +199,7 @@ describe("a model", () => {
     using model = await loadModel(tiny("mixtral"));
     using cache = model.newCache();
     model.logits([5], { cache }).dispose();
+    collect();
     const { storages } = Device.cpu().memory();
     for (let i = 0; i < 10; i++) model.logits([i], { cache }).dispose();
     expect(Device.cpu().memory().storages).toBe(storages);

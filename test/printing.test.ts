@@ -1,5 +1,6 @@
 import { inspect } from "node:util";
 import { describe, expect, it } from "vitest";
+import { collect } from "../src/backend/storage.ts";
 import { dtypeNames, Tensor } from "../src/index.ts";
 import { describeDevices } from "./devices.ts";
 
@@ -101,6 +102,7 @@ describeDevices("Printing", (device) => {
 
   it("leaves no memory behind", () => {
     const t = Tensor.arange(3000, undefined, { device }).reshape([3, 1000]).t();
+    collect();
     const before = device.memory().storages;
     expect(`${t}`).toContain("…");
     expect(device.memory().storages).toBe(before);

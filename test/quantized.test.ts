@@ -1,5 +1,5 @@
-import { setImmediate } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
+import { collect } from "../src/backend/storage.ts";
 import { f16ToF32 } from "../src/core/halves.ts";
 import { Device, type DType, scope, Tensor, WickError } from "../src/index.ts";
 import {
@@ -470,11 +470,7 @@ describe.each(deviceNames.map((d) => [d]))("quantized tensors on %s", (name) => 
   });
 
   it("lives and dies as tensors do", async () => {
-    // What earlier tests dropped must not be found during this one.
-    for (let i = 0; i < 5; i++) {
-      globalThis.gc!();
-      await setImmediate();
-    }
+    collect();
     const before = device.memory().storages;
     const kept = scope(() => {
       weights("Q4_0", 2, device);

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { collect } from "../src/backend/storage.ts";
 import { Tensor } from "../src/index.ts";
 import { Gru, Lstm } from "../src/nn/index.ts";
 import { describeDevices } from "./devices.ts";
@@ -120,6 +121,7 @@ describeDevices("Recurrent layers", (device) => {
     const make = (...shape: number[]) => Tensor.full(shape, 0.25, { device });
     const layer = new Gru({ inputWeight: make(6, 2), hiddenWeight: make(6, 2) });
     const sequence = make(1, 3, 2);
+    collect();
     const before = device.memory().storages;
     const start = layer.zeroState(1);
     const { output, state } = layer.sequence(sequence, start);
