@@ -1,9 +1,24 @@
 import { defineConfig } from "vitest/config";
+import { BaseSequencer, type TestSpecification } from "vitest/node";
+
+/** Files that take longest, first: a long one that starts last keeps one core waiting. */
+const long = ["golden", "graphs", "models", "quant-kernels", "nn", "nn-limits", "sample", "quantized", "doctor"];
+
+class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const rank = ({ moduleId }: TestSpecification): number => {
+      const at = long.findIndex((name) => moduleId.endsWith(`/${name}.test.ts`));
+      return at < 0 ? long.length : at;
+    };
+    return (await super.sort(files)).sort((a, b) => rank(a) - rank(b));
+  }
+}
 
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     setupFiles: ["test/setup.ts"],
+    sequence: { sequencer: LongestFirst },
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.
     pool: "forks",
     maxWorkers: 2,
