@@ -130,16 +130,19 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     [4097, 1],
     [32000, 1],
   ] as const;
-  for (const [vocab, steps] of sizes) {
-    test.each(Object.entries(kinds))(`of ${vocab}, logits %s`, (_, kind) => {
-      const prompts = settings.map(() => Array.from({ length: 9 }, () => Math.floor(random() * vocab)));
-      const host = settings.map((options, i) => new Sampler(options, prompts[i]!, i));
+  for (const [at, [vocab, steps]] of sizes.entries()) {
+    test.each(Object.entries(kinds))(`of ${vocab}, logits %s`, (name, kind) => {
+      // Every setting meets every size and every kind, and half of their pairs.
+      const odd = (at + Object.keys(kinds).indexOf(name)) % 2;
+      const chosen = settings.filter((_, i) => i % 2 === odd);
+      const prompts = chosen.map(() => Array.from({ length: 9 }, () => Math.floor(random() * vocab)));
+      const host = chosen.map((options, i) => new Sampler(options, prompts[i]!, i));
       using rig = new Rig(
         vocab,
-        settings.map((options, i) => specOf(options, prompts[i]!, i)),
+        chosen.map((options, i) => specOf(options, prompts[i]!, i)),
       );
       for (let step = 0; step < steps; step++) {
-        const logits = settings.map(() => Float32Array.from({ length: vocab }, (_, i) => kind(i)));
+        const logits = chosen.map(() => Float32Array.from({ length: vocab }, (_, i) => kind(i)));
         const want = host.map((sampler, i) => hostChoice(sampler, logits[i]!));
         expect(rig.choose(logits), `step ${step}`).toEqual(want);
       }
