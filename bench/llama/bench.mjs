@@ -79,9 +79,10 @@ async function benchMatvec(folder, threadCounts) {
         matvec: `${type} ${WIDTH}×${WIDTH}`,
         library,
         by,
-        microseconds: seconds * 1e6,
-        gigabytesPerSecond: bytes / seconds / 1e9,
-        ofLlama: peer / seconds,
+        // A difference may drown in what else the machine does.
+        microseconds: seconds > 0 ? seconds * 1e6 : null,
+        gigabytesPerSecond: seconds > 0 ? bytes / seconds / 1e9 : null,
+        ofLlama: seconds > 0 && peer > 0 ? peer / seconds : null,
       });
       results.push(row(wick, "decoding", decode), row(llama, "decoding", peer), row(wick, "the op", op));
       // What reading that many bytes takes where nothing is computed but their sum.
@@ -96,9 +97,9 @@ async function benchMatvec(folder, threadCounts) {
       r.matvec,
       r.library,
       r.by,
-      r.microseconds.toFixed(0),
-      r.gigabytesPerSecond.toFixed(1),
-      `${r.ofLlama.toFixed(2)}×`,
+      r.microseconds?.toFixed(0) ?? "noise",
+      r.gigabytesPerSecond?.toFixed(1) ?? "",
+      r.ofLlama === null ? "" : `${r.ofLlama.toFixed(2)}×`,
     ]),
   ]);
   return results;
