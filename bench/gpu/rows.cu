@@ -72,7 +72,7 @@ MAPS(MAP_VARIANT)
     rope_any<bf16, true, H>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
   }
 // bf16 to f32 by other means: 0 nothing but that, 1 stores to be evicted first, 2 whole 16-byte loads whose halves go to
-// neighbouring lanes. None is faster than cast_bf16_f32: one byte read for two written is what takes longer than a copy.
+// neighbouring lanes. cast_bf16_f32 itself has larger blocks, which is what helps: one byte read for two written takes longer than a copy.
 template <int Kind> __global__ void __launch_bounds__(256) widen_by(const bf16* inp, f32* out) {
   constexpr int U = 4;
   const size_t base = (size_t)bid_x() * (256 * U) + tid_x();

@@ -92,9 +92,7 @@ static Arguments command(const std::string& compiler) {
   const char* check = getenv("WICK_SIM_CHECK");
   if (check && !strcmp(check, "0")) return line;
   line.push_back("-fsanitize=thread");
-  // Hooks at functions' ends would say nothing; every read must be seen.
-  if (clang) line.insert(line.end(), {"-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1"});
-  else line.push_back("--param=tsan-instrument-func-entry-exit=0");
+  if (clang) line.insert(line.end(), {"-mllvm", "-tsan-instrument-read-before-write=1"});
   return line;
 }
 

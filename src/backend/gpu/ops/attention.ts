@@ -55,8 +55,8 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
       rowsContiguous(gpu, k, (keys) =>
         rowsContiguous(gpu, v, (values) => {
           const { scale, causal, softcap, window } = p;
-          const heads4 = { q: queries, k: keys, v: values, mask, lengths: 0 };
-          attend(gpu, { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dtype, ...heads4 }, out);
+          const operands = { q: queries, k: keys, v: values, mask, lengths: 0 };
+          attend(gpu, { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dtype, ...operands }, out);
         }),
       ),
     ),
