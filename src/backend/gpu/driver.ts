@@ -100,15 +100,17 @@ export interface GpuContext {
   close(): void;
 }
 
-/** Compiles kernel sources at run time: hiprtc or nvrtc. */
+/** Compiles kernel sources at run time: hiprtc or nvrtc, each program in a process of its own. */
 export interface KernelCompiler {
   readonly library: string;
   readonly version: string;
+  /** Differs between any two builds and releases: compiled code is kept under it. */
+  readonly identity: string;
   /** Whether this compiler knows the arch: an unknown one would kill the process in hiprtc. */
   supports(arch: string): boolean;
   /** The arch that code for a device is kept under: its own, or, in the simulator, one that all devices share. */
   codeArch(arch: string): string;
-  /** Throws `CompileFailed` with the log. */
+  /** Throws `CompileFailed` with the log. Blocks this thread; `compileAsync` compiles several programs side by side. */
   compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array;
   compileAsync(source: string, name: string, arch: string, options: readonly string[]): Promise<Uint8Array>;
 }

@@ -26,8 +26,10 @@ export interface Kernel {
   readonly family: string;
   /** kernels/<file>.hip */
   readonly file: string;
-  /** The part of the file that holds it: a program built with GPU_ONLY and GPU_ONLY_<unit> has just these kernels. */
+  /** Built with GPU_ONLY and GPU_ONLY_<unit>, a file has just these kernels. */
   readonly unit: DType | Lowercase<QuantType> | "bytes";
+  /** Kernels of one file, unit and part are compiled together: the pattern, with what they are kept apart by filled in. */
+  readonly part: string;
   readonly args: readonly Arg[];
   launch(sizes: Sizes): Launch;
 }
@@ -73,6 +75,8 @@ export interface Family {
   /** The kernels' names; each {placeholder} ranges over the values of the same name in `over`. */
   readonly pattern: string;
   readonly over: Readonly<Record<string, readonly string[]>>;
+  /** Placeholders whose values are compiled apart from each other, because few of them are needed and each takes long. */
+  readonly apart?: readonly string[];
   /** `name` is a size, `name*` a pointer, `name:kind` anything else. */
   readonly args: string;
   readonly launch: (sizes: Sizes, bound: Bindings) => Launch;

@@ -42,6 +42,13 @@ const comgrPrototypes = {
   isaName: "int amd_comgr_get_isa_name(size_t index, void *name)",
 } as const;
 
+/** hiprtcVersion answers 9.0 in every release, so the runtime beside it tells which one it is. */
+function releaseOf(hip: Library): string {
+  const version = new Int32Array(1);
+  hip.func("int hipRuntimeGetVersion(void *version)")(version);
+  return `HIP ${version[0]}`;
+}
+
 /** `hip` is asked first: up to ROCm 6 it holds the compiler, and then the two are of one release. */
 export function openHiprtc(hip: Library, explicit?: string, comgr?: string, commonArch?: string): KernelCompiler {
   const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
@@ -52,6 +59,7 @@ export function openHiprtc(hip: Library, explicit?: string, comgr?: string, comm
     name: "hiprtc",
     library,
     prototypes,
+    release: releaseOf(hip),
     describe: (code) => errorString(code) ?? `code ${code}`,
     target: (arch) => (known(arch) ? { architecture: arch, output: "code" } : null),
     commonArch,

@@ -1,0 +1,73 @@
+/** What tells one build of a shared library from another, for caches that must not outlive an upgrade. */
+import { closeSync, openSync, readFileSync, readSync, realpathSync, statSync } from "node:fs";
+import { basename, isAbsolute } from "node:path";
+
+/** The build id that linkers write; without one, the file's size and time. The path is no part of it. */
+export function libraryIdentity(library: string): string {
+  const path = loadedFile(library);
+  try {
+    const id = buildId(headOf(path));
+    if (id !== undefined) return id;
+    const { size, mtimeMs } = statSync(path);
+    return `${size}-${Math.round(mtimeMs)}`;
+  } catch {
+    return "unknown";
+  }
+}
+
+/** The file behind a library that is loaded: its real path where the name alone was given to the loader. */
+export function loadedFile(library: string): string {
+  try {
+    if (isAbsolute(library)) return realpathSync(library);
+    const name = basename(library);
+    const mapped = readFileSync("/proc/self/maps", "utf8").matchAll(/ (\/\S.*)$/gm);
+    for (const [, path] of mapped) if (basename(path!).startsWith(name)) return realpathSync(path!);
+  } catch {
+    // No such file, or no /proc: the name is all there is.
+  }
+  return library;
+}
+
+/** Program headers and notes are at the beginning. */
+const HEAD_BYTES = 65536;
+
+function headOf(path: string): Buffer {
+  const file = openSync(path, "r");
+  try {
+    const bytes = Buffer.alloc(HEAD_BYTES);
+    return bytes.subarray(0, readSync(file, bytes, 0, HEAD_BYTES, 0));
+  } finally {
+    closeSync(file);
+  }
+}
+
+const NOTE_SEGMENT = 4;
+const BUILD_ID = 3;
+
+/** The note of type NT_GNU_BUILD_ID of a 64-bit ELF file. */
+export function buildId(head: Buffer): string | undefined {
+  if (head.length < 64 || head.readUInt32BE(0) !== 0x7f454c46 || head[4] !== 2) return undefined;
+  const table = Number(head.readBigUInt64LE(32));
+  const entryBytes = head.readUInt16LE(54);
+  for (let i = 0, at = table; i < head.readUInt16LE(56) && at + 56 <= head.length; i++, at += entryBytes) {
+    if (head.readUInt32LE(at) !== NOTE_SEGMENT) continue;
+    const start = Number(head.readBigUInt64LE(at + 8));
+    const id = buildIdIn(head.subarray(start, start + Number(head.readBigUInt64LE(at + 32))));
+    if (id !== undefined) return id;
+  }
+  return undefined;
+}
+
+function buildIdIn(notes: Buffer): string | undefined {
+  const align = (n: number): number => (n + 3) & ~3;
+  for (let at = 0; at + 12 <= notes.length; ) {
+    const nameBytes = notes.readUInt32LE(at);
+    const bytes = notes.readUInt32LE(at + 4);
+    const contents = at + 12 + align(nameBytes);
+    if (notes.readUInt32LE(at + 8) === BUILD_ID && notes.toString("latin1", at + 12, at + 15) === "GNU") {
+      return notes.subarray(contents, contents + bytes).toString("hex");
+    }
+    at = contents + align(bytes);
+  }
+  return undefined;
+}

@@ -1,0 +1,33 @@
+/** The kernels that a transformer runs to continue one text, so that they are compiled while its weights are read. */
+import type { TransformerNeeds } from "../backend.ts";
+import { headDimFor, supportsHeadDim } from "./attention-plan.ts";
+import { kernels } from "./catalogue.ts";
+import { planWholeRows } from "./families/rows.ts";
+
+/**
+ * By name, those that take longest to compile first. What batches and short prompts need besides is compiled when it is
+ * used. `hasBlas`: whether a vendor's library multiplies the matrices of prompts.
+ */
+export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): string[] {
+  const { dtype, quantTypes, headDim, hiddenSize } = needs;
+  const head = supportsHeadDim(headDim) ? headDimFor(headDim) : 0;
+  const masked = needs.scoresAreShaped ? "_masked" : "";
+  const size = dtype === "f32" ? 4 : 2;
+  const wide = planWholeRows(hiddenSize, dtype).suffix;
+  const weights = quantTypes.map((type) => type.toLowerCase());
+  return [
+    `attention_decode${masked}_${head}_${dtype}`,
+    `attention${masked}_${head}_${dtype}`,
+    ...weights.map((type) => `linear_${type}_b1`),
+    ...(needs.hasPlainWeights ? [`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] : []),
+    ...(hasBlas ? [] : [`gemm_${dtype}`, `gemm_small_${dtype}`]),
+    ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`]),
+    ...["sample_best", "sample_weigh", "sample_draw", "advance_i64", "const_set_u32", "const_set_i64"],
+    `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
+    ...[`rmsnorm_${dtype}`, `rmsnorm${wide}_${dtype}`, `badd_${dtype}`, `copy_strided_${size}`],
+    `${needs.activation === "silu" ? "swiglu" : "geglu"}_${dtype}`,
+    ...(needs.hasPlainWeights ? [`is_u32_${dtype}`] : []),
+    ...(dtype === "f32" ? [] : [`cast_f32_${dtype}`, `cast_${dtype}_f32`]),
+    // A head size or dtype without a fused kernel has none of that name.
+  ].filter((name, i, names) => kernels.has(name) && names.indexOf(name) === i);
+}
