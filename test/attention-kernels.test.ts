@@ -422,6 +422,9 @@ describe("plans", () => {
       gfx90a: "mfma",
       gfx942: "mfma",
       gfx1030: "fma",
+      gfx908: "fma",
+      gfx950: "mfma",
+      gfx1250: "fma",
     };
     for (const [arch, unit] of Object.entries({ ...wanted, gfx1100: "wmma11", gfx1201: "wmma12" })) {
       expect(matrixUnit(arch, "bf16"), arch).toBe(unit);

@@ -9,7 +9,7 @@ import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
 import { Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
-import { MAX_COUNTERS } from "./attention-plan.ts";
+import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
 import { copyLayout } from "./copy.ts";
 import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
@@ -71,6 +71,11 @@ export class Gpu {
 
   get multiprocessors(): number {
     return this.context.properties.multiprocessors;
+  }
+
+  /** The unit that kernels for `dtype` multiply on. */
+  matrixUnit(dtype: DType): MatrixUnit {
+    return usesMatrixUnit(dtype) ? this.#launcher.matrixUnit : "fma";
   }
 
   /** rocBLAS or cuBLAS, or null where neither was found; then Wick's own kernels multiply. */

@@ -4,9 +4,11 @@
  */
 import { type DType, encode } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
+import type { MatrixUnit } from "./attention-plan.ts";
 import { type ArgKind, argBytes, type Kernel, kernelNamed, type Sizes } from "./catalogue.ts";
 import type { ArgumentBlock, GpuContext, Handle, KernelCompiler } from "./driver.ts";
 import type { KernelCache } from "./kernel-cache.ts";
+import { compiledUnit } from "./matrix-unit.ts";
 import { type Program, programCode, programCodeAsync, type Toolchain } from "./program.ts";
 
 /** Values by argument name. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
@@ -27,6 +29,7 @@ export class Launcher {
   readonly #cache: KernelCache;
   readonly #loaded = new Map<string, Loaded>();
   readonly #modules = new Map<string, Handle>();
+  #unit: MatrixUnit | undefined;
 
   constructor(context: GpuContext, compiler: () => KernelCompiler, cache: KernelCache) {
     this.#context = context;
@@ -59,6 +62,12 @@ export class Launcher {
       }
     };
     await Promise.all(Array.from({ length: COMPILING_AT_ONCE }, work));
+  }
+
+  /** The matrix unit that the compiler takes for halves on this device. */
+  get matrixUnit(): MatrixUnit {
+    this.#unit ??= compiledUnit(this.#toolchain());
+    return this.#unit;
   }
 
   #toolchain(): Toolchain {

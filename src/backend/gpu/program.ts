@@ -52,8 +52,9 @@ export interface Toolchain {
 function keyOf(file: string, unit: string, { device: { arch }, compiler }: Toolchain): CacheKey {
   const source = kernelSource(`${file}.hip`);
   const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
-  // The matrix unit is what the compiler would choose by itself; the simulator's must be told, so that it runs the same layout.
-  if (source.includes("GPU_TILE")) options.push(`-DGPU_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
+  // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
+  if (source.includes("GPU_HOST_TILE"))
+    options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
   return { source, options, arch: compiler.codeArch(arch), compiler: `${compiler.library} ${compiler.version}` };
 }
 
