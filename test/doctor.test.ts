@@ -305,7 +305,7 @@ describe("broken libraries", () => {
 
 describe("the kernel cache", () => {
   const compile = async (folder: string, child = new Child({ entry: built.entry, env: { WICK_CACHE: folder } })) => {
-    const outcome = await child.run("compile", { device: "sim:32", file: "affine", unit: "u8" }, { seconds: 50 });
+    const outcome = await child.run("compile", { device: "sim:32", program: "affine/affine_u8" }, { seconds: 50 });
     child.close();
     return outcome.ok ? outcome.value : outcome.problem;
   };

@@ -2,6 +2,7 @@ import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { amdTargets, compileAmd, findToolchain, sourceHash } from "../scripts/kernels/compile.mjs";
+import { matrixUnit } from "../src/backend/gpu/attention-plan.ts";
 import {
   argBytes,
   argumentsHash,
@@ -11,6 +12,10 @@ import {
   kernels,
 } from "../src/backend/gpu/catalogue.ts";
 import { compareWithCatalogue, occupancy, readCodeObject } from "../src/backend/gpu/codeobject.ts";
+import { unitOf } from "../src/backend/gpu/matrix-unit.ts";
+import { platform } from "../src/backend/gpu/platforms.ts";
+import { kernelSource } from "../src/backend/gpu/source.ts";
+import { gpuNames } from "./devices.ts";
 
 const preprocessor = ["g++", "clang++", "clang++-19"].find((name) => spawnSync(name, ["--version"]).status === 0);
 const toolchain = findToolchain();
@@ -107,6 +112,51 @@ describe.skipIf(!toolchain.amd)("Compiled AMD kernels", () => {
       });
       expect(occupancy(arch, kernel)).toBeGreaterThanOrEqual(4);
     }
+  });
+});
+
+describe("Picked kernels", () => {
+  const picked = ["softmax_f32", "log_softmax_wide_f32"];
+  const options = ["-DGPU_ONLY", "-DGPU_ONLY_f32", "-DGPU_PICK", ...picked.map((name) => `-DGPU_PICK_${name}`)];
+
+  it.skipIf(gpuNames.length === 0)("are all that a program of the simulator has", () => {
+    const { driver, compiler } = platform("sim");
+    const context = driver.open(0);
+    const code = compiler().compile(kernelSource("softmax.hip"), "softmax.hip", "gfx1100", options);
+    const module = context.loadModule(code);
+    const has = (name: string): boolean => {
+      try {
+        return context.getFunction(module, name) !== 0n;
+      } catch {
+        return false;
+      }
+    };
+    const names = ofFile("softmax").map((kernel) => kernel.name);
+    expect(names.filter(has)).toEqual(names.filter((name) => picked.includes(name)));
+    context.unloadModule(module);
+    context.close();
+  });
+
+  it.skipIf(!toolchain.amd)("are all that a program for AMD has, without a warning about the others", async () => {
+    const path = await compileAmd(toolchain.amd!, "softmax", "gfx1100", options);
+    expect(
+      readCodeObject(readFileSync(path))
+        .map((kernel) => kernel.name)
+        .sort(),
+    ).toEqual([...picked].sort());
+  });
+});
+
+describe.skipIf(!toolchain.amd)("The matrix unit", () => {
+  it.each(Object.keys(amdTargets))("that the compiler took for %s is the one that it has", async (arch) => {
+    const code = readFileSync(await compileAmd(toolchain.amd!, "probe", arch));
+    expect(unitOf(code, "gfx900")).toBe(matrixUnit(arch, "bf16"));
+  });
+  it("goes by the code, not by the arch", async () => {
+    const code = readFileSync(await compileAmd(toolchain.amd!, "probe", "gfx1100", ["-U__GFX11__"]));
+    expect(unitOf(code, "gfx1100")).toBe("fma");
+    const other = readFileSync(await compileAmd(toolchain.amd!, "glu", "gfx1100"));
+    expect(() => unitOf(other, "gfx1100")).toThrow("swiglu_f32");
   });
 });
 

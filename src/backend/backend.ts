@@ -159,6 +159,23 @@ export interface Block {
   readonly bytes: number;
 }
 
+/** What a device may ready before a transformer runs. */
+export interface TransformerNeeds {
+  /** What it computes in. */
+  readonly dtype: DType;
+  /** The block types of its quantized weights. */
+  readonly quantTypes: readonly QuantType[];
+  /** Whether matrices are not quantized. */
+  readonly hasPlainWeights: boolean;
+  readonly headDim: number;
+  readonly hiddenSize: number;
+  readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  /** Rotary pairs are neighbours. */
+  readonly interleaved: boolean;
+  /** Attention's scores have a cap, or a scale that is not positive. */
+  readonly scoresAreShaped: boolean;
+}
+
 export interface Backend extends QuantizedOps {
   /** The device's name as users write it: "cpu", "rocm:0". */
   readonly name: string;
@@ -170,8 +187,8 @@ export interface Backend extends QuantizedOps {
   /** Returns cached memory to the system. */
   trim(): void;
   synchronize(): Promise<void>;
-  /** Readies what a transformer will need that computes in `dtype` with weights of these types; it works without, too. */
-  prepare(dtype: DType, types: readonly QuantType[]): Promise<void>;
+  /** Readies what a transformer will need; it works without, too. */
+  prepare(needs: TransformerNeeds): Promise<void>;
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void;
   /** The result is a copy. */

@@ -22,6 +22,7 @@ const CHUNK_BYTES = 16 * 2 ** 20;
 export class FileWeights implements Weights {
   readonly owned: Disposable[] = [];
   readonly quantTypes: readonly QuantType[];
+  readonly hasPlainMatrices: boolean;
   readonly #tensors: ModelTensors;
   readonly #options: WeightsOptions;
   readonly #bytesTotal: number;
@@ -31,6 +32,7 @@ export class FileWeights implements Weights {
   constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf, options: WeightsOptions) {
     this.#tensors = new ModelTensors(file, config, naming);
     this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
+    this.hasPlainMatrices = file.tensors.some(({ quant, shape }) => !quant && shape.length > 1);
     this.#options = options;
     this.#bytesTotal = this.#tensors.byteLength;
   }

@@ -35,6 +35,7 @@ interface Entry {
 export class GgufEntries implements Weights {
   readonly owned: Disposable[] = [];
   readonly quantTypes = [];
+  readonly hasPlainMatrices = true;
   readonly #entries = new Map<string, Entry>();
   readonly #tensors: ModelTensors;
   readonly #config: ModelConfig;

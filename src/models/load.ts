@@ -1,5 +1,6 @@
 /** Loading a model from where it lies, with progress and abort. */
 import { stat } from "node:fs/promises";
+import type { TransformerNeeds } from "../backend/backend.ts";
 import { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
@@ -58,12 +59,28 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
   // The device compiles while the weights are read.
-  const ready = device.backend.prepare(dtype, weights.quantTypes);
+  const ready = device.backend.prepare(needsOf(source.config, weights, dtype));
   const transformer = await Transformer.load(source.config, weights, device, dtype);
   await ready;
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }
+
+/** What a device can ready for a model before its weights are there. */
+export const needsOf = (
+  config: ModelConfig,
+  { quantTypes, hasPlainMatrices }: Pick<Weights, "quantTypes" | "hasPlainMatrices">,
+  dtype: DType,
+): TransformerNeeds => ({
+  dtype,
+  quantTypes,
+  hasPlainWeights: hasPlainMatrices,
+  headDim: config.headDim,
+  hiddenSize: config.hiddenSize,
+  activation: config.activation,
+  interleaved: config.rope.interleaved,
+  scoresAreShaped: config.attentionSoftcap > 0 || config.attentionScale <= 0,
+});
 
 /** Reads everything but the weights. */
 export async function openModel(path: string): Promise<ModelSource> {

@@ -67,6 +67,8 @@ export interface Weights extends AsyncDisposable {
   readonly owned: readonly Disposable[];
   /** The types of the quantized ones. */
   readonly quantTypes: readonly QuantType[];
+  /** Whether there are matrices that are not quantized. */
+  readonly hasPlainMatrices: boolean;
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
   /** The factor per channel, complete: where checkpoints hold it minus one, one has been added. */
   norm(role: NormRole, size: number, place: Place): Promise<Tensor>;

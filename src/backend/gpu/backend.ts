@@ -16,6 +16,7 @@ import type {
   SdpaParams,
   SumAndNorm,
   TokenSampler,
+  TransformerNeeds,
   UnaryOp,
   View,
 } from "../backend.ts";
@@ -34,7 +35,7 @@ import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 import { GpuSampler } from "./ops/sample.ts";
-import { transformerPrograms } from "./program.ts";
+import { transformerKernels } from "./transformer-kernels.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
@@ -69,8 +70,8 @@ export class GpuBackend implements Backend {
     return this.gpu.synchronize();
   }
 
-  prepare(dtype: DType, types: readonly QuantType[]): Promise<void> {
-    return this.gpu.prepare(transformerPrograms(dtype, types));
+  prepare(needs: TransformerNeeds): Promise<void> {
+    return this.gpu.prepare(transformerKernels(needs, this.gpu.blas !== null));
   }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

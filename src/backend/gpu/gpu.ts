@@ -9,12 +9,11 @@ import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
 import { Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
-import { MAX_COUNTERS } from "./attention-plan.ts";
+import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
 import { copyLayout } from "./copy.ts";
 import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
-import type { Program } from "./program.ts";
 import { Staging } from "./staging.ts";
 
 export interface GpuBlock extends Block {
@@ -71,6 +70,11 @@ export class Gpu {
 
   get multiprocessors(): number {
     return this.context.properties.multiprocessors;
+  }
+
+  /** The unit that kernels for `dtype` multiply on. */
+  matrixUnit(dtype: DType): MatrixUnit {
+    return usesMatrixUnit(dtype) ? this.#launcher.matrixUnit : "fma";
   }
 
   /** rocBLAS or cuBLAS, or null where neither was found; then Wick's own kernels multiply. */
@@ -139,9 +143,9 @@ export class Gpu {
     }
   }
 
-  /** Compiles programs before they are needed. */
-  prepare(programs: readonly Program[]): Promise<void> {
-    return this.#launcher.prepare(programs);
+  /** Compiles kernels before they are needed. */
+  prepare(names: readonly string[]): Promise<void> {
+    return this.#launcher.prepare(names);
   }
 
   launch(name: string, values: Values): void {

@@ -52,6 +52,9 @@ export const programNamed = (id: string): Program =>
 /** The program that holds a kernel. */
 export const programOf = (kernel: Kernel): Program => programTable().get(idOf(kernel))!;
 
+/** kernels/probe.hip is no kernel of the catalogue: its code is read, not run. */
+export const probeProgram: Program = { id: "probe", file: "probe", unit: "bytes", kernels: [], isPart: false };
+
 /** The programs that hold these kernels, each once. */
 export const programsOf = (names: readonly string[]): Program[] => [
   ...new Set(names.map((name) => programOf(kernelNamed(name)))),
@@ -68,8 +71,9 @@ function keyOf({ file, unit, kernels, isPart }: Program, { device: { arch }, com
   const source = kernelSource(`${file}.hip`);
   const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
   if (isPart) options.push("-DGPU_PICK", ...kernels.map(({ name }) => `-DGPU_PICK_${name}`));
-  // The matrix unit is what the compiler would choose by itself; the simulator's must be told, so that it runs the same layout.
-  if (source.includes("GPU_TILE")) options.push(`-DGPU_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
+  // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
+  if (source.includes("GPU_HOST_TILE"))
+    options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
   return { source, options, arch: compiler.codeArch(arch), compiler: compiler.identity };
 }
 
