@@ -13,6 +13,7 @@ import { Launcher } from "../src/backend/gpu/launcher.ts";
 import { programOf, programs, programsOf } from "../src/backend/gpu/program.ts";
 import { transformerKernels } from "../src/backend/gpu/transformer-kernels.ts";
 import { loadModel } from "../src/models/index.ts";
+import { needsOf } from "../src/models/load.ts";
 import { gpuNames } from "./devices.ts";
 
 const llama: TransformerNeeds = {
@@ -24,6 +25,8 @@ const llama: TransformerNeeds = {
   activation: "silu",
   interleaved: false,
   scoresAreShaped: false,
+  embeddingsAreScaled: false,
+  logitsAreCapped: false,
 };
 
 function setUp(failing = "none") {
@@ -128,21 +131,9 @@ describe("Kernels of a transformer", () => {
     } finally {
       Launcher.prototype.launch = launch;
     }
-    const { config } = model;
     const quantized = path.endsWith(".gguf");
-    const prepared = transformerKernels(
-      {
-        ...llama,
-        quantTypes: quantized ? ["Q8_0"] : [],
-        hasPlainWeights: !quantized,
-        headDim: config.headDim,
-        hiddenSize: config.hiddenSize,
-        activation: config.activation,
-        interleaved: config.rope.interleaved,
-        scoresAreShaped: config.attentionSoftcap > 0,
-      },
-      true,
-    );
+    const weights = { quantTypes: quantized ? (["Q8_0"] as const) : [], hasPlainMatrices: !quantized };
+    const prepared = transformerKernels(needsOf(model.config, weights, "bf16"), true);
     const held = new Set(programsOf(prepared).flatMap(({ kernels }) => kernels.map(({ name }) => name)));
     expect([...needed].filter((name) => !held.has(name))).toEqual([]);
   });

@@ -174,6 +174,8 @@ export interface TransformerNeeds {
   readonly interleaved: boolean;
   /** Attention's scores have a cap, or a scale that is not positive. */
   readonly scoresAreShaped: boolean;
+  readonly embeddingsAreScaled: boolean;
+  readonly logitsAreCapped: boolean;
 }
 
 export interface Backend extends QuantizedOps {

@@ -80,6 +80,8 @@ export const needsOf = (
   activation: config.activation,
   interleaved: config.rope.interleaved,
   scoresAreShaped: config.attentionSoftcap > 0 || config.attentionScale <= 0,
+  embeddingsAreScaled: config.embeddingScale !== 1,
+  logitsAreCapped: config.logitSoftcap > 0,
 });
 
 /** Reads everything but the weights. */

@@ -24,10 +24,12 @@ export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): s
     ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`]),
     ...["sample_best", "sample_weigh", "sample_draw", "advance_i64", "const_set_u32", "const_set_i64"],
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
-    ...[`rmsnorm_${dtype}`, `rmsnorm${wide}_${dtype}`, `badd_${dtype}`, `copy_strided_${size}`],
+    ...[`rmsnorm_${dtype}`, `rmsnorm${wide}_${dtype}`, `badd_${dtype}`, `copy_strided_${size}`, `copy2d_${dtype}`],
     `${needs.activation === "silu" ? "swiglu" : "geglu"}_${dtype}`,
     ...(needs.hasPlainWeights ? [`is_u32_${dtype}`] : []),
     ...(dtype === "f32" ? [] : [`cast_f32_${dtype}`, `cast_${dtype}_f32`]),
+    ...(needs.embeddingsAreScaled ? [`affine_${dtype}`] : []),
+    ...(needs.logitsAreCapped ? ["affine_f32", "utanh_f32"] : []),
     // A head size or dtype without a fused kernel has none of that name.
   ].filter((name, i, names) => kernels.has(name) && names.indexOf(name) === i);
 }

@@ -1,7 +1,10 @@
 /** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
 import { spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { dirname, join } from "node:path";
 import type { KernelCompiler } from "../driver.ts";
 import { ffiPath, type Library, type LibrarySpec, openLibrary, symbolOf, textAt } from "../library.ts";
+import { loadedFile } from "../library-identity.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
 import { rocmFolders } from "./folders.ts";
 
@@ -90,12 +93,15 @@ function listedProcessors(hiprtc: Library, comgrPath: string | undefined): Reado
   return names;
 }
 
+/** Only the one that hiprtc itself uses: another release's, found on the way, knows other archs. */
 function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | null {
   if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
-  // The one that hiprtc itself is linked with, where it is.
   if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
+  const folder = dirname(loadedFile(hiprtc.path));
+  const beside = comgrSpec().names.find((name) => existsSync(join(folder, name)));
+  if (beside === undefined) return null;
   try {
-    return openLibrary(comgrSpec(), undefined, hiprtc);
+    return openLibrary(comgrSpec(), join(folder, beside));
   } catch {
     return null;
   }
