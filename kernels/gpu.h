@@ -113,7 +113,12 @@ GPU_FN float f32_from_bits(unsigned x) { return __builtin_bit_cast(float, x); }
 GPU_FN unsigned long long f64_bits(double x) { return __builtin_bit_cast(unsigned long long, x); }
 GPU_FN double f64_from_bits(unsigned long long x) { return __builtin_bit_cast(double, x); }
 GPU_FN float f16_to_f32(unsigned short x) { return (float)__builtin_bit_cast(_Float16, x); }
-GPU_FN unsigned short f32_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+// LLVM 19 and its neighbours make one instruction of a product and its conversion, a·b + 0, which turns −0 into +0; so the
+// product is hidden from the conversion.
+GPU_FN unsigned short f32_to_f16(float x) {
+  asm("" : "+v"(x));
+  return __builtin_bit_cast(unsigned short, (_Float16)x);
+}
 // One instruction each, a few units in the last place off; subnormal results may be 0.
 #if GPU_HAS(__builtin_amdgcn_exp2f)
 GPU_FN float approx_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
@@ -562,8 +567,10 @@ GPU_MATH2(m_pow, pow)
 namespace gpu {
 #if GPU_NVIDIA
 GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+GPU_FN f64 m_fma(f64 a, f64 b, f64 c) { return __fma_rn(a, b, c); }
 #else
 GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+GPU_FN f64 m_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 #endif
 }  // namespace gpu
 #undef GPU_MATH1

@@ -1,7 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { amdTargets, compileAmd, findToolchain, sourceHash } from "../scripts/kernels/compile.mjs";
+import { amdTargets, compileAmd, findToolchain, instructionsOf, sourceHash } from "../scripts/kernels/compile.mjs";
 import { matrixUnit } from "../src/backend/gpu/attention-plan.ts";
 import {
   argBytes,
@@ -147,6 +147,20 @@ describe("Picked kernels", () => {
   });
 });
 
+// a·b + 0 is not −0 where a·b is: the sign of zero is kept by not letting compilers fuse the conversion.
+describe.skipIf(!toolchain.amd)("A product rounded to f16", () => {
+  it.each([
+    ["binary", "f16", "bmul_f16"],
+    ["quant-blocks", "q4_0", "dequantize_block_q4_0_f16"],
+    ["quant-blocks", "q6_k", "get_rows_q6_k_f16"],
+  ])("is a product and a conversion in %s %s", async (file, unit, name) => {
+    const options = ["-DGPU_ONLY", `-DGPU_ONLY_${unit}`, "-DGPU_PICK", `-DGPU_PICK_${name}`];
+    const path = await compileAmd(toolchain.amd!, file, "gfx1100", options);
+    const wanted = ["v_fma_mixlo", "v_fma_mixhi", "v_cvt_f16_f32"];
+    expect(await instructionsOf(path, wanted)).toEqual(["v_cvt_f16_f32"]);
+  });
+});
+
 describe.skipIf(!toolchain.amd)("The matrix unit", () => {
   it.each(Object.keys(amdTargets))("that the compiler took for %s is the one that it has", async (arch) => {
     const code = readFileSync(await compileAmd(toolchain.amd!, "probe", arch));
@@ -161,28 +175,34 @@ describe.skipIf(!toolchain.amd)("The matrix unit", () => {
 });
 
 describe("Launch shapes", () => {
-  it("stay within what every driver takes, from one element to very many", () => {
-    for (const kernel of kernels.values()) {
-      for (const size of [1, 33, 2 ** 11, 2 ** 20]) {
-        const small: Readonly<Record<string, number>> = {
-          block_size: 256,
-          threads: 128,
-          shared_bytes: 0,
-          row_threads: 32,
-          col_threads: 32,
-          pieces: 1,
-          blocks: 0,
-        };
-        const sizes = new Proxy({}, { get: (_, name) => small[String(name)] ?? (name === "ncols_pad" ? 2048 : size) });
-        const { grid, block, shared } = kernel.launch(sizes);
-        const at = `${kernel.name} at ${size}`;
-        expect(Number.isInteger(grid) && grid >= 1, at).toBe(true);
-        expect(block % 32 === 0 && block <= 1024, at).toBe(true);
-        expect(grid * block, at).toBeLessThan(2 ** 32);
-        expect(shared, at).toBeLessThanOrEqual(64 * 1024);
+  it.each([32, 256, 512, 1024])(
+    "of %i threads stay within what every driver takes, however many elements",
+    (threads) => {
+      for (const kernel of kernels.values()) {
+        for (const size of [1, 33, 2 ** 11, 2 ** 20, 2 ** 32, 2 ** 40]) {
+          const small: Readonly<Record<string, number>> = {
+            block_size: threads,
+            threads,
+            shared_bytes: 0,
+            row_threads: 32,
+            col_threads: 32,
+            pieces: 1,
+            blocks: 0,
+          };
+          const sizes = new Proxy(
+            {},
+            { get: (_, name) => small[String(name)] ?? (name === "ncols_pad" ? 2048 : size) },
+          );
+          const { grid, block, shared } = kernel.launch(sizes);
+          const at = `${kernel.name} at ${size}`;
+          expect(Number.isInteger(grid) && grid >= 1, at).toBe(true);
+          expect(block % 32 === 0 && block <= 1024, at).toBe(true);
+          expect(grid * block, at).toBeLessThan(2 ** 32);
+          expect(shared, at).toBeLessThanOrEqual(64 * 1024);
+        }
       }
-    }
-  });
+    },
+  );
 
   it("of an unknown kernel are an error that names it", () => {
     expect(() => kernelNamed("uexp_u8")).toThrow("uexp_u8");

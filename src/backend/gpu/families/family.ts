@@ -36,11 +36,12 @@ export interface Kernel {
 
 export const BLOCK = 256;
 
-/** Blocks of one launch: kernels loop beyond it, and grid × block must stay below 2^32 on AMD. */
-export const MAX_GRID = 2 ** 22;
+/** Blocks of one launch, of `block` threads each: kernels loop beyond it. HIP refuses 2^32 threads and more. */
+export const maxGrid = (block: number): number => Math.min(2 ** 22, Math.floor((2 ** 32 - 1) / block));
+export const gridFor = (wanted: number, block: number): number => Math.max(1, Math.min(maxGrid(block), wanted));
 
 export const blocks = (items: number, perBlock = 1, block = BLOCK): Launch => ({
-  grid: Math.max(1, Math.min(MAX_GRID, Math.ceil(items / perBlock))),
+  grid: gridFor(Math.ceil(items / perBlock), block),
   block,
   shared: 0,
 });
