@@ -1,10 +1,8 @@
 // Run-time compilers as they are in the field: they crash, hang, answer nonsense, hold locks and take stack. Each costs a
 // child process; and what was compiled is kept by everything it depends on.
-import { execFile } from "node:child_process";
-import { readdirSync, readFileSync, statSync, utimesSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { performance } from "node:perf_hooks";
-import { promisify } from "node:util";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { type CacheKey, KernelCache } from "../src/backend/gpu/kernel-cache.ts";
 import { buildId, libraryIdentity, loadedFile } from "../src/backend/gpu/library-identity.ts";
@@ -15,8 +13,7 @@ import { WickError } from "../src/index.ts";
 import { buildPackage, sim, stubLibrary } from "./built-package.ts";
 import { temporaryFolder } from "./temporary-folder.ts";
 
-const folder = temporaryFolder();
-const at = (name: string): string => join(folder, name);
+const at = temporaryFolder();
 const compile = (body: string): string =>
   `#include <csignal>\n#include <cstdio>\n#include <cstring>\n#include <unistd.h>\n
    extern "C" int hiprtcCompileProgram(void*, int, const char**) { ${body} }`;
@@ -75,8 +72,9 @@ describe.each(["compile", "compileAsync"] as const)("A compiler, by %s,", (how) 
 
   test("whose library cannot be loaded in a child is an error", async () => {
     const compiler = compilerOf(`gone_${how}`, compile("return 0;"));
-    writeFileSync(compiler.library, "no library");
-    expect(await problemOf(() => compiler[how]("", "k.hip", "gfx1100", []))).toMatch(/could not be used: .*gone_/);
+    rmSync(compiler.library);
+    const message = await problemOf(() => compiler[how]("", "k.hip", "gfx1100", []));
+    expect(message).toMatch(/libgone_.* could not be used: Failed to load shared library/);
   });
 });
 
@@ -208,7 +206,7 @@ describe("The kernel cache", () => {
   test("is filled by two processes at once, and every entry is whole", async () => {
     const built = await buildPackage(at("package"));
     const env = { WICK_CACHE: at("shared") };
-    const args = ["kernels", "--precompile", "--arch", "sim", "--only", "affine,glu"];
+    const args = ["kernels", "--precompile", "--device", "sim:32", "--only", "affine,glu"];
     const runs = await Promise.all([built.wick(args, env), built.wick(args, env)]);
     expect(runs.map(({ code: exit, err }) => [exit, err])).toEqual([
       [0, ""],

@@ -14,7 +14,7 @@ import type { Tokenizer } from "./tokenizer.ts";
 import { Transformer } from "./transformer.ts";
 import type { Weights } from "./weights.ts";
 
-const computeTypes = ["f32", "f16", "bf16"] as const;
+export const computeTypes = ["f32", "f16", "bf16"] as const;
 export type ComputeType = (typeof computeTypes)[number];
 
 export interface LoadModelOptions {

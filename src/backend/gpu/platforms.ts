@@ -4,7 +4,8 @@ import { existsSync, realpathSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { fail } from "../../core/errors.ts";
 import { openCuda } from "./cuda/driver.ts";
-import type { GpuPlatform } from "./driver.ts";
+import { openNvrtc } from "./cuda/nvrtc.ts";
+import type { GpuPlatform, KernelCompiler } from "./driver.ts";
 import { type HipPlatform, openHip } from "./rocm/hip.ts";
 
 export type PlatformName = keyof Platforms;
@@ -37,6 +38,16 @@ export function platform<Name extends PlatformName>(name: Name): Platforms[Name]
     opened.set(name, found);
   }
   return found;
+}
+
+/** What compiles for an arch; no device needs to be there, nor NVIDIA's driver. */
+export function compilerFor(arch: string): KernelCompiler {
+  if (/^gfx[0-9a-f]+(:|$)/.test(arch)) return platform("rocm").compiler();
+  if (/^sm_\d+[af]?$/.test(arch)) return openNvrtc();
+  return fail(
+    "InvalidArgument",
+    `${arch} is no architecture; they are written gfx1100 or gfx90a:xnack- (AMD), sm_90 (NVIDIA)`,
+  );
 }
 
 /** How many devices a platform has; 0 where it cannot be used at all. */

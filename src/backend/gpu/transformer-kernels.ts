@@ -1,12 +1,15 @@
-/** The kernels that a transformer runs to continue one text, so that they are compiled while its weights are read. */
+/** The kernels that transformers run, so that they are compiled while the weights are read, or ahead of time. */
 import type { TransformerNeeds } from "../backend.ts";
 import { headDimFor, supportsHeadDim } from "./attention-plan.ts";
 import { kernels } from "./catalogue.ts";
 import { planWholeRows } from "./families/rows.ts";
 
+/** Only those that there are, each once: a head size or dtype without a fused kernel has none of its name. */
+const existing = (names: readonly string[]): string[] => [...new Set(names)].filter((name) => kernels.has(name));
+
 /**
- * By name, those that take longest to compile first. What batches and short prompts need besides is compiled when it is
- * used. `hasBlas`: whether a vendor's library multiplies the matrices of prompts.
+ * What continues one text, those that take longest to compile first. `hasBlas`: whether a vendor's library multiplies the
+ * matrices of prompts.
  */
 export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): string[] {
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
@@ -15,7 +18,7 @@ export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): s
   const size = dtype === "f32" ? 4 : 2;
   const wide = planWholeRows(hiddenSize, dtype).suffix;
   const weights = quantTypes.map((type) => type.toLowerCase());
-  return [
+  return existing([
     `attention_decode${masked}_${head}_${dtype}`,
     `attention${masked}_${head}_${dtype}`,
     ...weights.map((type) => `linear_${type}_b1`),
@@ -30,6 +33,17 @@ export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): s
     ...(dtype === "f32" ? [] : [`cast_f32_${dtype}`, `cast_${dtype}_f32`]),
     ...(needs.embeddingsAreScaled ? [`affine_${dtype}`] : []),
     ...(needs.logitsAreCapped ? ["affine_f32", "utanh_f32"] : []),
-    // A head size or dtype without a fused kernel has none of that name.
-  ].filter((name, i, names) => kernels.has(name) && names.indexOf(name) === i);
+  ]);
+}
+
+/** What batches and short prompts need besides; it is compiled when it is used. */
+export function batchKernels({ dtype, quantTypes, headDim }: TransformerNeeds): string[] {
+  const head = supportsHeadDim(headDim) ? headDimFor(headDim) : 0;
+  const types = [dtype, `norm_${dtype}`, ...quantTypes.map((type) => type.toLowerCase())];
+  return existing([
+    `attention_decode_masked_${head}_${dtype}`,
+    `attention_masked_${head}_${dtype}`,
+    ...types.flatMap((type) => [2, 4, 8].map((rows) => `linear_${type}_b${rows}`)),
+    `const_set_${dtype}`,
+  ]);
 }
