@@ -19,6 +19,8 @@ import { gpuNames } from "./devices.ts";
 const llama: TransformerNeeds = {
   dtype: "bf16",
   quantTypes: [],
+  storedTypes: ["bf16"],
+  normsAreShifted: false,
   hasPlainWeights: true,
   headDim: 128,
   hiddenSize: 4096,
@@ -132,7 +134,8 @@ describe("Kernels of a transformer", () => {
       Launcher.prototype.launch = launch;
     }
     const quantized = path.endsWith(".gguf");
-    const weights = { quantTypes: quantized ? (["Q8_0"] as const) : [], hasPlainMatrices: !quantized };
+    const quantTypes = quantized ? (["Q8_0"] as const) : [];
+    const weights = { quantTypes, storedTypes: ["f32" as const], normsAreShifted: false, hasPlainMatrices: !quantized };
     const prepared = transformerKernels(needsOf(model.config, weights, "bf16"), true);
     const held = new Set(programsOf(prepared).flatMap(({ kernels }) => kernels.map(({ name }) => name)));
     expect([...needed].filter((name) => !held.has(name))).toEqual([]);

@@ -165,6 +165,10 @@ export interface TransformerNeeds {
   readonly dtype: DType;
   /** The block types of its quantized weights. */
   readonly quantTypes: readonly QuantType[];
+  /** The dtypes of its other weights. */
+  readonly storedTypes: readonly DType[];
+  /** Whether its norms are stored less one. */
+  readonly normsAreShifted: boolean;
   /** Whether matrices are not quantized. */
   readonly hasPlainWeights: boolean;
   readonly headDim: number;
@@ -176,6 +180,13 @@ export interface TransformerNeeds {
   readonly scoresAreShaped: boolean;
   readonly embeddingsAreScaled: boolean;
   readonly logitsAreCapped: boolean;
+}
+
+/** Neither is ever rejected: what could not be readied fails where it is used. */
+export interface Preparation {
+  /** What converts weights as they come. */
+  readonly toLoad: Promise<void>;
+  readonly toRun: Promise<void>;
 }
 
 export interface Backend extends QuantizedOps {
@@ -190,7 +201,7 @@ export interface Backend extends QuantizedOps {
   trim(): void;
   synchronize(): Promise<void>;
   /** Readies what a transformer will need; it works without, too. */
-  prepare(needs: TransformerNeeds): Promise<void>;
+  prepare(needs: TransformerNeeds): Preparation;
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void;
   /** The result is a copy. */

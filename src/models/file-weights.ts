@@ -2,7 +2,7 @@
  * Weights from a file of any format, read piece by piece: plain ones into the dtype the model computes in, quantized
  * ones as they are. Matrices for the same input are put over each other, whether or not the file has them so.
  */
-import { isFloat, sizeOf } from "../core/dtype.ts";
+import { type DType, isFloat, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { Shape } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
@@ -22,6 +22,8 @@ const CHUNK_BYTES = 16 * 2 ** 20;
 export class FileWeights implements Weights {
   readonly owned: Disposable[] = [];
   readonly quantTypes: readonly QuantType[];
+  readonly storedTypes: readonly DType[];
+  readonly normsAreShifted: boolean;
   readonly hasPlainMatrices: boolean;
   readonly #tensors: ModelTensors;
   readonly #options: WeightsOptions;
@@ -32,6 +34,8 @@ export class FileWeights implements Weights {
   constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf, options: WeightsOptions) {
     this.#tensors = new ModelTensors(file, config, naming);
     this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
+    this.storedTypes = [...new Set(file.tensors.flatMap(({ dtype }) => dtype ?? []))];
+    this.normsAreShifted = this.#tensors.normOffset !== 0;
     this.hasPlainMatrices = file.tensors.some(({ quant, shape }) => !quant && shape.length > 1);
     this.#options = options;
     this.#bytesTotal = this.#tensors.byteLength;

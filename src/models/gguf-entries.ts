@@ -35,6 +35,8 @@ interface Entry {
 export class GgufEntries implements Weights {
   readonly owned: Disposable[] = [];
   readonly quantTypes = [];
+  readonly storedTypes = [];
+  readonly normsAreShifted = false;
   readonly hasPlainMatrices = true;
   readonly #entries = new Map<string, Entry>();
   readonly #tensors: ModelTensors;

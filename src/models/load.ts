@@ -58,10 +58,11 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   const source = await openModel(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
-  // The device compiles while the weights are read.
-  const ready = device.backend.prepare(needsOf(source.config, weights, dtype));
+  // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
+  const { toLoad, toRun } = device.backend.prepare(needsOf(source.config, weights, dtype));
+  await toLoad;
   const transformer = await Transformer.load(source.config, weights, device, dtype);
-  await ready;
+  await toRun;
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }
@@ -69,12 +70,14 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
 /** What a device can ready for a model before its weights are there. */
 export const needsOf = (
   config: ModelConfig,
-  { quantTypes, hasPlainMatrices }: Pick<Weights, "quantTypes" | "hasPlainMatrices">,
+  weights: Pick<Weights, "quantTypes" | "storedTypes" | "normsAreShifted" | "hasPlainMatrices">,
   dtype: DType,
 ): TransformerNeeds => ({
   dtype,
-  quantTypes,
-  hasPlainWeights: hasPlainMatrices,
+  quantTypes: weights.quantTypes,
+  storedTypes: weights.storedTypes,
+  normsAreShifted: weights.normsAreShifted,
+  hasPlainWeights: weights.hasPlainMatrices,
   headDim: config.headDim,
   hiddenSize: config.hiddenSize,
   activation: config.activation,

@@ -13,6 +13,7 @@ import {
   type ConvTransposeParams,
   compareOps,
   type MemoryStats,
+  type Preparation,
   type QuantizedOps,
   type ReduceOp,
   reduceOps,
@@ -74,7 +75,10 @@ export class CpuBackend implements Backend, QuantizedOps {
   /** WebAssembly memory cannot be returned to the system. */
   trim(): void {}
 
-  async prepare(): Promise<void> {}
+  prepare(): Preparation {
+    const nothing = Promise.resolve();
+    return { toLoad: nothing, toRun: nothing };
+  }
 
   async synchronize(): Promise<void> {}
 

@@ -11,6 +11,7 @@ import type {
   ConvTransposeParams,
   LinearParams,
   MemoryStats,
+  Preparation,
   ReduceOp,
   SamplerSpec,
   SdpaParams,
@@ -35,7 +36,7 @@ import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 import { GpuSampler } from "./ops/sample.ts";
-import { transformerKernels } from "./transformer-kernels.ts";
+import { loadingKernels, transformerKernels } from "./transformer-kernels.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
@@ -70,8 +71,11 @@ export class GpuBackend implements Backend {
     return this.gpu.synchronize();
   }
 
-  prepare(needs: TransformerNeeds): Promise<void> {
-    return this.gpu.prepare(transformerKernels(needs, this.gpu.blas !== null));
+  prepare(needs: TransformerNeeds): Preparation {
+    return {
+      toLoad: this.gpu.prepare(loadingKernels(needs)),
+      toRun: this.gpu.prepare(transformerKernels(needs, this.gpu.blas !== null)),
+    };
   }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

@@ -85,9 +85,9 @@ export class CompilePool {
   }
 
   #next(): void {
-    while (this.#waiting.length > 0 && (this.#idle.length > 0 || this.#busy < width())) {
+    while (this.#waiting.length > 0 && this.#busy < width()) {
       const { request, resolve } = this.#waiting.shift()!;
-      const child = this.#idle.pop() ?? new CompileChild(this.#arguments);
+      const child = this.#rested() ?? new CompileChild(this.#arguments);
       this.#busy++;
       void child.run(request, secondsEach()).then((answer) => {
         this.#busy--;
@@ -98,12 +98,15 @@ export class CompilePool {
     }
   }
 
+  /** One that waits and has not ended. */
+  #rested(): CompileChild | undefined {
+    for (let child = this.#idle.pop(); child; child = this.#idle.pop()) if (child.isAlive) return child;
+    return undefined;
+  }
+
   #rest(child: CompileChild): void {
     this.#idle.push(child);
-    child.rest(IDLE_MS, () => {
-      const at = this.#idle.indexOf(child);
-      if (at >= 0) this.#idle.splice(at, 1);
-    });
+    child.rest(IDLE_MS);
   }
 }
 
@@ -154,12 +157,11 @@ class CompileChild {
     });
   }
 
-  /** Waits for more work, without keeping this process alive. */
-  rest(ms: number, ended: () => void): void {
+  /** Waits for more work so long, without keeping this process alive. */
+  rest(ms: number): void {
     this.#hold("unref");
-    this.#process.once("close", ended);
     this.#resting = setTimeout(() => {
-      ended();
+      this.#isAlive = false;
       this.#process.stdin?.end();
     }, ms);
     this.#resting.unref();

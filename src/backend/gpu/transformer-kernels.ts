@@ -1,4 +1,5 @@
 /** The kernels that transformers run, so that they are compiled while the weights are read, or ahead of time. */
+import type { DType } from "../../core/dtype.ts";
 import type { TransformerNeeds } from "../backend.ts";
 import { headDimFor, supportsHeadDim } from "./attention-plan.ts";
 import { kernels } from "./catalogue.ts";
@@ -6,6 +7,16 @@ import { planWholeRows } from "./families/rows.ts";
 
 /** Only those that there are, each once: a head size or dtype without a fused kernel has none of its name. */
 const existing = (names: readonly string[]): string[] => [...new Set(names)].filter((name) => kernels.has(name));
+
+/** What turns stored weights into what is computed with. */
+export function loadingKernels({ dtype, storedTypes, normsAreShifted }: TransformerNeeds): string[] {
+  const casts = (from: readonly DType[], to: DType): string[] =>
+    from.filter((stored) => stored !== to).map((stored) => `cast_${stored}_${to}`);
+  return existing([
+    ...casts(storedTypes, dtype),
+    ...(normsAreShifted ? [...casts(storedTypes, "f32"), "affine_f32", ...casts(["f32"], dtype)] : []),
+  ]);
+}
 
 /**
  * What continues one text, those that take longest to compile first. `hasBlas`: whether a vendor's library multiplies the
