@@ -39,7 +39,7 @@ describe("wick devices", () => {
     expect(text).toMatch(/^sim:32\n +product +Wick simulator.*\n +arch +gfx1100, wave 32, \d+ multi/m);
     expect(text).toMatch(/^sim:64\n(.*\n)* +arch +gfx90a\S*, wave 64/m);
     expect(text).toMatch(
-      / +memory +2\.0 GiB, [\d.]+ [GM]iB free\n +driver +[\d.]+, runtime [\d.]+ \(\/.*libamdhip64_sim/,
+      / +memory +2\.0 GiB, [\d.]+ [GM]iB free\n +uses +discrete: .*\n +driver +[\d.]+, runtime [\d.]+ \(\/.*libamdhip64_sim/,
     );
     expect(text).toMatch(
       / +compiler +hiprtc [\d.]+ \(\/.*\n +BLAS +rocBLAS [\d.]+\S* \(\/.*\n +MIOpen +MIOpen [\d.]+ \(\/.*used by sim:32\+miopen/,

@@ -72,3 +72,9 @@ export interface Weights extends AsyncDisposable {
   norm(role: NormRole, size: number, place: Place): Promise<Tensor>;
   embedding(rows: number, width: number): Promise<EmbeddingTable>;
 }
+
+/** Weights on their way to a device. */
+export interface DeviceWeights extends Weights {
+  /** What all of them will take there. */
+  readonly deviceBytes: number;
+}

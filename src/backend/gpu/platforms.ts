@@ -82,7 +82,8 @@ function simulatedMemory(hip: Library): SystemMemory {
   };
 }
 
-function openSimulator(): HipPlatform {
+/** Anew, with the settings of now. */
+export function openSimulator(): HipPlatform {
   const path = (file: string): string => fileURLToPath(new URL(`../../../sim/${file}`, import.meta.url));
   if (!existsSync(path("build.mjs"))) fail("LibraryNotFound", `the simulator's sources are not here (${path("")})`);
   const { status, stderr } = spawnSync(process.execPath, [path("build.mjs")], { encoding: "utf8" });
