@@ -55,6 +55,33 @@ describe("wick devices", () => {
     });
   });
 
+  it("says which memory an integrated device uses", async () => {
+    vi.stubEnv("WICK_SIM_INTEGRATED", "1");
+    vi.stubEnv("WICK_SIM_MEMORY", String(512 * 2 ** 20));
+    vi.stubEnv("WICK_SIM_HOST_MEMORY", String(12 * 2 ** 30));
+    expect(await devices("--sim")).toMatch(
+      / +uses +integrated: 504\.0 MiB of its own, then up to 12\.0 GiB of the host's; WICK_HOST_MEMORY=never turns/,
+    );
+    vi.stubEnv("WICK_HOST_MEMORY", "never");
+    const { devices: found } = await listing("--sim");
+    expect(found.find((d) => d.name === "sim:32")).toMatchObject({
+      integrated: true,
+      busId: "0000:00:00.0",
+      memoryUse: expect.stringMatching(/^integrated: 504\.0 MiB of its own and none of the host's, by choice$/),
+    });
+  });
+
+  it("shows the variables by which devices are hidden", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_SIM_DEVICES", "0");
+    expect(await devices()).not.toContain("VISIBLE_DEVICES");
+    vi.stubEnv("HIP_VISIBLE_DEVICES", "3");
+    const text = await devices();
+    expect(text).toContain("finds no device; HIP_VISIBLE_DEVICES=3 may hide what there is");
+    expect(text).toContain("HIP_VISIBLE_DEVICES=3: the vendors' libraries show only these devices");
+    expect(await listing()).toMatchObject({ visibility: ["HIP_VISIBLE_DEVICES=3"] });
+  });
+
   it("runs as a program, and shows no simulator unasked", async () => {
     const { code, out, err } = await built.wick(["devices"], { WICK_HIP_LIBRARY: "/nonexistent" });
     expect([code, err]).toEqual([0, ""]);

@@ -1,7 +1,6 @@
 /** The memory that one device may use: what its driver and the system say now, under the user's choice. */
 import type { GpuContext, GpuPlatform } from "./driver.ts";
 import {
-  defaultChoice,
   type HostMemoryChoice,
   type MemoryRoom,
   type MemorySource,
@@ -11,23 +10,23 @@ import {
 } from "./memory-policy.ts";
 
 export class DeviceMemory implements MemorySource {
+  maps = false;
+  limits = false;
   readonly #context: GpuContext;
   readonly #platform: GpuPlatform;
-  /** Counts for regions taken from now on. */
-  choice: HostMemoryChoice;
+  #choice: HostMemoryChoice = "never";
 
-  constructor(context: GpuContext, platform: GpuPlatform, choice = defaultChoice()) {
+  constructor(context: GpuContext, platform: GpuPlatform, choice: HostMemoryChoice) {
     this.#context = context;
     this.#platform = platform;
     this.choice = choice;
   }
 
-  get maps(): boolean {
-    return mapsHost(this.#kind, this.choice);
-  }
-
-  get limits(): boolean {
-    return this.#kind.integrated || this.maps;
+  /** Counts for regions taken from now on. */
+  set choice(choice: HostMemoryChoice) {
+    this.#choice = choice;
+    this.maps = mapsHost(this.#kind, choice);
+    this.limits = this.#kind.integrated || this.maps;
   }
 
   room(): MemoryRoom {
@@ -35,7 +34,7 @@ export class DeviceMemory implements MemorySource {
     const { memory } = this.#platform;
     const driver = this.#context.memoryInfo();
     const card = busId === null ? null : memory.card(busId);
-    return roomOf({ ...this.#kind, driver, card, host: memory.host(), kernel: memory.kernel }, this.choice);
+    return roomOf({ ...this.#kind, driver, card, host: memory.host(), kernel: memory.kernel }, this.#choice);
   }
 
   get text(): string {

@@ -86,17 +86,20 @@ export const mapsHost = (
 ) => choice === "allow" || (choice === "auto" && integrated && vendor === "rocm");
 
 export function roomOf(figures: MemoryFigures, choice: HostMemoryChoice): MemoryRoom {
-  const { integrated, driver, card } = figures;
+  const { vendor, integrated, driver, card } = figures;
   const shares = sharesHost(figures);
   const maps = mapsHost(figures, choice);
   const spare = hostRoom(figures);
   if (shares) {
-    // Without mapping only the driver's own limit is in reach.
-    const host = maps ? (spare ?? driver.free) : Math.min(spare ?? driver.free, driver.free);
+    // AMD's ordinary call has a limit of its own. What NVIDIA's calls free leaves out what Linux only caches.
+    const capped = vendor === "rocm" && !maps;
+    const host = capped ? Math.min(spare ?? driver.free, driver.free) : (spare ?? driver.free);
     const text = `integrated: its memory is the host's, ${formatBytes(host)} of which it can have`;
     return { own: 0, host, sharesHost: true, text };
   }
-  const own = integrated && card ? above0(card.vramTotal - card.vramUsed) : driver.free;
+  // A driver that knows of no memory at all cannot count: what there is shows when it is asked for.
+  const told = driver.total > 0 ? driver.free : Number.POSITIVE_INFINITY;
+  const own = integrated && card ? above0(card.vramTotal - card.vramUsed) : told;
   const host = maps ? (spare ?? 0) : 0;
   return { own, host, sharesHost: false, text: describe(figures, choice, own, host) };
 }

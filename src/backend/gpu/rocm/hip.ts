@@ -103,8 +103,8 @@ const attributes = {
 } as const;
 
 /**
- * hipHostMallocNonCoherent alone: the GPU caches such memory, coherent memory it does not. All memory of hipHostMalloc is
- * mapped; with hipHostMallocMapped it would be coherent whatever else is said (ihipHostMalloc in ROCm/clr's hip_memory.cpp).
+ * hipHostMallocNonCoherent: memory that the GPU caches, which it does not do with coherent memory. All that hipHostMalloc
+ * gives is mapped (ihipHostMalloc in ROCm/clr's hip_memory.cpp).
  */
 const mappedFlags = 0x80000000;
 
