@@ -12,7 +12,7 @@ import {
   roomOf,
 } from "../src/backend/gpu/memory-policy.ts";
 import { openSimulator } from "../src/backend/gpu/platforms.ts";
-import { systemMemory } from "../src/backend/gpu/system-memory.ts";
+import { type HostMemory, systemMemory } from "../src/backend/gpu/system-memory.ts";
 import { Device, scope, Tensor, WickError } from "../src/index.ts";
 import { loadModel, type Model } from "../src/models/index.ts";
 import { temporaryFolder } from "./temporary-folder.ts";
@@ -149,12 +149,14 @@ interface Sizes {
   readonly own: number;
   readonly host: number;
   readonly kind?: "0" | "1" | "gtt";
+  /** What Linux says of the machine; it says nothing otherwise. */
+  readonly machine?: HostMemory;
 }
 
 let opened = 0;
 let system: GpuPlatform | undefined;
 /** A simulated device with this much left of each kind, beside those that other tests have open. */
-function simulated({ own, host, kind = "1" }: Sizes): Device {
+function simulated({ own, host, kind = "1", machine }: Sizes): Device {
   vi.stubEnv("WICK_SIM_INTEGRATED", kind);
   system ??= openSimulator();
   const { vramUsed, gttUsed } = system.memory.card(system.driver.properties(0).busId!)!;
@@ -163,7 +165,8 @@ function simulated({ own, host, kind = "1" }: Sizes): Device {
   const name = `sim:apu${opened++}`;
   // Properties are read once, so the sizes need a driver of their own.
   const fresh = openSimulator();
-  return Device.open(name, () => new GpuBackend(name, fresh, 0));
+  const memory = machine ? { ...fresh.memory, host: () => machine } : fresh.memory;
+  return Device.open(name, () => new GpuBackend(name, { ...fresh, memory }, 0));
 }
 
 const empty = (device: Device, bytes: number): Tensor => Tensor.empty([bytes], { dtype: "u8", device }).keep();
@@ -252,6 +255,27 @@ describe("an integrated device", () => {
     expect(places(device)).toEqual({ own: 68, host: 0 });
     expect(caught(() => empty(device, 40 * MIB)).code).toBe("OutOfMemory");
     half.dispose();
+  });
+
+  test("leaves to the rest of the machine what it needs, though the driver would give it", () => {
+    const machine = { total: 8 * GIB, available: 2 * GIB + 30 * MIB };
+    const apu = simulated({ own: 4 * MIB, host: 200 * MIB, machine });
+    expect(caught(() => empty(apu, 40 * MIB)).message).toContain("up to 30.0 MiB of the host's");
+    empty(apu, 30 * MIB).dispose();
+    const shared = simulated({ own: 4 * MIB, host: 200 * MIB, kind: "gtt", machine });
+    expect(caught(() => empty(shared, 40 * MIB)).message).toContain("30.0 MiB of which it can have");
+    empty(shared, 30 * MIB).dispose();
+    expect(places(shared).host).toBe(0);
+  });
+
+  test("does not ask again and again for memory of its own that was refused", () => {
+    const device = simulated({ own: 4 * MIB, host: 100 * MIB });
+    const filler = empty(device, 3 * MIB);
+    const { context } = (device.backend as GpuBackend).gpu;
+    const malloc = vi.spyOn(context, "malloc");
+    const all = Array.from({ length: 20 }, () => empty(device, MIB));
+    expect(malloc.mock.calls.length).toBeLessThan(8);
+    for (const x of [filler, ...all]) x.dispose();
   });
 
   test("takes nothing of the host's with hostMemory never; a discrete one does with allow", () => {
