@@ -152,6 +152,14 @@ export interface MemoryStats {
   readonly peak: number;
   /** How many storages hold the live bytes. */
   readonly storages: number;
+  /** Of a GPU: bytes taken of its own memory and of the host's that it maps, and what it does so by. */
+  readonly regions?: { readonly own: number; readonly host: number; readonly policy: string };
+}
+
+/** What new tensors can have, and where that is, for people. */
+export interface Available {
+  readonly bytes: number;
+  readonly where: string;
 }
 
 /** A piece of device memory; only its backend knows more. */
@@ -197,6 +205,7 @@ export interface Backend extends QuantizedOps {
   alloc(bytes: number): Block;
   free(block: Block): void;
   memory(): MemoryStats;
+  available(): Available;
   /** Returns cached memory to the system. */
   trim(): void;
   synchronize(): Promise<void>;

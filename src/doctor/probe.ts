@@ -19,6 +19,10 @@ export interface DeviceFacts {
   multiprocessors?: number;
   totalBytes?: number;
   freeBytes?: number;
+  integrated?: boolean;
+  busId?: string | null;
+  /** Which memory it uses, and why. */
+  memoryUse?: string;
   driverVersion?: string;
   runtimeVersion?: string;
   /** Whether the run-time compiler knows the arch. */
@@ -102,6 +106,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       say(`opening ${device.name}`, facts);
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
+      device.memoryUse = gpu.source.text;
       say(`opening ${title.blas} on ${device.name}`, facts);
       const { blas } = gpu;
       device.blas = blas ? { path: loadedPath(blas.library), version: blas.version } : { problem: gpu.blasProblem };

@@ -14,12 +14,12 @@ import type { WeightsOptions } from "./load.ts";
 import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
 import type { NamingOf } from "./naming.ts";
 import { Joined, PlainMatrices, QuantizedMatrices } from "./projections.ts";
-import type { EmbeddingTable, NormRole, Part, Place, Projection, Weights } from "./weights.ts";
+import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
 
 /** How much of a tensor is in host memory at once. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
-export class FileWeights implements Weights {
+export class FileWeights implements DeviceWeights {
   readonly owned: Disposable[] = [];
   readonly quantTypes: readonly QuantType[];
   readonly storedTypes: readonly DType[];
@@ -29,6 +29,10 @@ export class FileWeights implements Weights {
   readonly #options: WeightsOptions;
   readonly #bytesTotal: number;
   #bytesLoaded = 0;
+
+  get deviceBytes(): number {
+    return this.#tensors.byteLengthAs(this.#options.dtype);
+  }
 
   /** The file is closed with the weights. */
   constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf, options: WeightsOptions) {

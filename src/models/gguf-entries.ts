@@ -34,10 +34,6 @@ interface Entry {
  */
 export class GgufEntries implements Weights {
   readonly owned: Disposable[] = [];
-  readonly quantTypes = [];
-  readonly storedTypes = [];
-  readonly normsAreShifted = false;
-  readonly hasPlainMatrices = true;
   readonly #entries = new Map<string, Entry>();
   readonly #tensors: ModelTensors;
   readonly #config: ModelConfig;

@@ -10,9 +10,10 @@ import type { ModelConfig } from "./config.ts";
 import { openGgufModel } from "./gguf-model.ts";
 import { openHuggingFaceFolder } from "./hugging-face-folder.ts";
 import { Model } from "./model.ts";
+import { requireRoom } from "./room.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 import { Transformer } from "./transformer.ts";
-import type { Weights } from "./weights.ts";
+import type { DeviceWeights } from "./weights.ts";
 
 export const computeTypes = ["f32", "f16", "bf16"] as const;
 export type ComputeType = (typeof computeTypes)[number];
@@ -22,6 +23,8 @@ export interface LoadModelOptions {
   readonly device?: Device | string | undefined;
   /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
   readonly dtype?: ComputeType | undefined;
+  /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */
+  readonly context?: number | undefined;
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -34,7 +37,7 @@ export interface ModelSource {
   readonly config: ModelConfig;
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
-  openWeights(options: WeightsOptions): Promise<Weights>;
+  openWeights(options: WeightsOptions): Promise<DeviceWeights>;
 }
 
 export interface WeightsOptions {
@@ -58,6 +61,7 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   const source = await openModel(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
+  requireRoom({ config: source.config, weights, device, dtype, context: options.context });
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
   const { toLoad, toRun } = device.backend.prepare(needsOf(source.config, weights, dtype));
   await toLoad;
@@ -70,7 +74,7 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
 /** What a device can ready for a model before its weights are there. */
 export const needsOf = (
   config: ModelConfig,
-  weights: Pick<Weights, "quantTypes" | "storedTypes" | "normsAreShifted" | "hasPlainMatrices">,
+  weights: Pick<DeviceWeights, "quantTypes" | "storedTypes" | "normsAreShifted" | "hasPlainMatrices">,
   dtype: DType,
 ): TransformerNeeds => ({
   dtype,

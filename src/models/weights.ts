@@ -66,6 +66,16 @@ export interface EmbeddingTable {
 export interface Weights extends AsyncDisposable {
   /** What was handed out so far; whoever builds the model disposes it. */
   readonly owned: readonly Disposable[];
+  linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
+  /** The factor per channel, complete: where checkpoints hold it minus one, one has been added. */
+  norm(role: NormRole, size: number, place: Place): Promise<Tensor>;
+  embedding(rows: number, width: number): Promise<EmbeddingTable>;
+}
+
+/** Weights on their way to a device. */
+export interface DeviceWeights extends Weights {
+  /** What all of them will take there. */
+  readonly deviceBytes: number;
   /** The types of the quantized ones. */
   readonly quantTypes: readonly QuantType[];
   /** The dtypes of the others. */
@@ -74,8 +84,4 @@ export interface Weights extends AsyncDisposable {
   readonly normsAreShifted: boolean;
   /** Whether there are matrices that are not quantized. */
   readonly hasPlainMatrices: boolean;
-  linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
-  /** The factor per channel, complete: where checkpoints hold it minus one, one has been added. */
-  norm(role: NormRole, size: number, place: Place): Promise<Tensor>;
-  embedding(rows: number, width: number): Promise<EmbeddingTable>;
 }

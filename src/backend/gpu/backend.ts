@@ -3,6 +3,7 @@ import type { DType } from "../../core/dtype.ts";
 import { Layout } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type {
+  Available,
   Backend,
   BinaryOp,
   Block,
@@ -61,6 +62,10 @@ export class GpuBackend implements Backend {
 
   memory(): MemoryStats {
     return this.gpu.memory();
+  }
+
+  available(): Available {
+    return this.gpu.available();
   }
 
   trim(): void {

@@ -3,6 +3,8 @@
  * HIP and CUDA are two thin bindings of it; the simulator is HIP with other libraries. All handles are addresses.
  * Every failing call throws a `WickError` that names the call, the vendor's error and the way out.
  */
+import type { SystemMemory } from "./system-memory.ts";
+
 export type DevicePtr = bigint;
 export type Handle = bigint;
 
@@ -16,6 +18,10 @@ export interface GpuProperties {
   readonly maxThreadsPerBlock: number;
   readonly sharedBytesPerBlock: number;
   readonly totalBytes: number;
+  /** It has no memory to speak of but the host's: an APU. */
+  readonly integrated: boolean;
+  /** Its address on the PCI bus, "0000:c5:00.0"; null where the driver does not tell. */
+  readonly busId: string | null;
   readonly driverVersion: string;
   readonly runtimeVersion: string;
 }
@@ -34,6 +40,12 @@ export interface GpuDriver {
 export interface PinnedBuffer {
   readonly address: bigint;
   readonly bytes: Uint8Array;
+}
+
+/** Host memory that the device maps: `address` is what kernels use. */
+export interface MappedBuffer {
+  readonly address: DevicePtr;
+  readonly host: bigint;
 }
 
 /**
@@ -62,6 +74,9 @@ export interface GpuContext {
   malloc(bytes: number): DevicePtr;
   free(ptr: DevicePtr): void;
   memoryInfo(): { readonly free: number; readonly total: number };
+  /** Host memory for kernels, not for this process to look at: the device caches it. Throws `OutOfMemory`. */
+  mapped(bytes: number): MappedBuffer;
+  freeMapped(buffer: MappedBuffer): void;
 
   pinned(bytes: number): PinnedBuffer;
   freePinned(buffer: PinnedBuffer): void;
@@ -150,4 +165,6 @@ export interface GpuPlatform {
   compiler(): KernelCompiler;
   /** A new handle, bound to the context's stream. */
   blas(context: GpuContext): Blas;
+  /** What the system says about memory. */
+  readonly memory: SystemMemory;
 }

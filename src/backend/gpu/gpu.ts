@@ -5,15 +5,17 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
-import { Usage } from "../usage.ts";
+import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
 import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
 import { copyLayout } from "./copy.ts";
+import { DeviceMemory } from "./device-memory.ts";
 import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
+import { defaultChoice } from "./memory-policy.ts";
 import { Staging } from "./staging.ts";
 
 export interface GpuBlock extends Block {
@@ -37,6 +39,8 @@ export class Gpu {
   readonly backend: Backend;
   readonly context: GpuContext;
   readonly cache = new KernelCache();
+  /** Where its memory comes from. */
+  readonly source: DeviceMemory;
   readonly #allocator: Allocator;
   readonly #staging: Staging;
   readonly #launcher: Launcher;
@@ -57,8 +61,10 @@ export class Gpu {
 
   constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
     this.backend = backend;
+    const choice = defaultChoice();
     this.context = platform.driver.open(ordinal);
-    this.#allocator = new Allocator(this.context, backend.name);
+    this.source = new DeviceMemory(this.context, platform, choice);
+    this.#allocator = new Allocator(this.context, backend.name, this.source);
     this.#staging = new Staging(this.context);
     this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
     this.#openBlas = () => platform.blas(this.context);
@@ -108,7 +114,15 @@ export class Gpu {
   }
 
   memory(): MemoryStats {
-    return this.#usage.stats(this.#allocator.cached);
+    const { cached, reserved, mapped } = this.#allocator;
+    const regions = { own: reserved - mapped, host: mapped, policy: this.source.text };
+    return { ...this.#usage.stats(cached), regions };
+  }
+
+  available(): Available {
+    const { own, host, text } = this.source.room();
+    const { cached } = this.#allocator;
+    return { bytes: own + host + cached, where: `${text}${cached > 0 ? `; ${formatBytes(cached)} cached` : ""}` };
   }
 
   trim(): void {

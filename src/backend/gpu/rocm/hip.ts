@@ -3,6 +3,7 @@ import { fail } from "../../../core/errors.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
+import { type SystemMemory, systemMemory } from "../system-memory.ts";
 import { rocmFolders } from "./folders.ts";
 import { openHiprtc } from "./hiprtc.ts";
 import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
@@ -17,6 +18,8 @@ export interface HipLibraries {
   readonly miopenLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
+  /** What stands in for the system's figures of memory. */
+  readonly systemMemory?: (hip: Library) => SystemMemory;
 }
 
 export interface HipPlatform extends GpuPlatform {
@@ -39,12 +42,14 @@ const prototypes: DriverPrototypes = {
   name: "int hipDeviceGetName(void *name, int length, int device)",
   totalBytes: "int hipDeviceTotalMem(void *bytes, int device)",
   attribute: "int hipDeviceGetAttribute(void *value, int attribute, int device)",
+  busId: "int hipDeviceGetPCIBusId(void *id, int length, int device)",
   activate: "int hipSetDevice(int device)",
   malloc: "int hipMalloc(void *out, size_t bytes)",
   free: "int hipFree(void *ptr)",
   memoryInfo: "int hipMemGetInfo(void *free, void *total)",
   hostAlloc: "int hipHostMalloc(void *out, size_t bytes, unsigned int flags)",
   hostFree: "int hipHostFree(void *ptr)",
+  hostPointer: "int hipHostGetDevicePointer(void *out, void *host, unsigned int flags)",
   toDevice: "int hipMemcpyHtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int hipMemcpyDtoHAsync(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int hipMemcpyDtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
@@ -88,8 +93,20 @@ const propertyCalls = [
 /** The structs have 1472 and 792 bytes; a later release may add to them. */
 const propertyBytes = 8192;
 
-// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock.
-const attributes = { waveSize: 87, multiprocessors: 63, maxThreadsPerBlock: 56, sharedBytes: 74 } as const;
+// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock, Integrated.
+const attributes = {
+  waveSize: 87,
+  multiprocessors: 63,
+  maxThreadsPerBlock: 56,
+  sharedBytes: 74,
+  integrated: 16,
+} as const;
+
+/**
+ * hipHostMallocNonCoherent: memory that the GPU caches, which it does not do with coherent memory. All that hipHostMalloc
+ * gives is mapped (ihipHostMalloc in ROCm/clr's hip_memory.cpp).
+ */
+const mappedFlags = 0x80000000;
 
 // hipError_t: ECCNotCorrectable, IllegalAddress, LaunchTimeOut, ContextIsDestroyed, Assert, LaunchFailure.
 const lost = new Set([214, 700, 702, 709, 710, 719]);
@@ -103,6 +120,7 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
     blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
+    memory: libraries.systemMemory?.(library) ?? systemMemory(),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
 }
@@ -121,6 +139,7 @@ function hipVendor(library: Library): Vendor {
     library,
     prototypes,
     attributes,
+    mappedFlags,
     lost,
     none,
     describe: (code) => `${errorName(code)} (${code}): ${errorText(code)}`,
