@@ -3,6 +3,7 @@ import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { openCublas } from "./cublas.ts";
+import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
 /** Paths of the libraries; those not given are searched for. */
@@ -12,13 +13,12 @@ export interface CudaLibraries {
   readonly cublasLibrary?: string;
 }
 
-const spec: LibrarySpec = {
+const spec = (): LibrarySpec => ({
   title: "the CUDA driver",
   env: "WICK_CUDA_LIBRARY",
-  names: ["libcuda.so.1", "libcuda.so"],
-  folders: ["/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"],
+  ...cudaFiles("driver"),
   install: "install NVIDIA's driver",
-};
+});
 
 // cuda.h of CUDA 13.0. The suffixes are those of its #defines; CUdeviceptr is 64-bit, CUdevice and the enums are int.
 // cuEventElapsedTime keeps its first form, which every driver has.
@@ -85,7 +85,7 @@ const lost = new Set([214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718
 const none = new Set([100]); // NO_DEVICE
 
 export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
-  const library = openLibrary(spec, libraries.cudaLibrary);
+  const library = openLibrary(spec(), libraries.cudaLibrary);
   const driver = new NativeDriver(cudaVendor(library));
   return {
     driver,

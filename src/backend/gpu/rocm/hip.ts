@@ -3,7 +3,7 @@ import { fail } from "../../../core/errors.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 import { openHiprtc } from "./hiprtc.ts";
 import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
 import { openRocblas } from "./rocblas.ts";
@@ -27,8 +27,7 @@ export interface HipPlatform extends GpuPlatform {
 const spec = (): LibrarySpec => ({
   title: "the HIP runtime",
   env: "WICK_HIP_LIBRARY",
-  names: ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"],
-  folders: rocmFolders(),
+  ...rocmFiles("hip"),
   install: "install ROCm",
 });
 

@@ -3,21 +3,19 @@ import { spawnSync } from "node:child_process";
 import type { KernelCompiler } from "../driver.ts";
 import { ffiPath, type Library, type LibrarySpec, openLibrary, symbolOf, textAt } from "../library.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "hiprtc",
   env: "WICK_HIPRTC_LIBRARY",
-  names: ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5"],
-  folders: rocmFolders(),
+  ...rocmFiles("hiprtc"),
   install: "install ROCm's package hip-runtime-amd",
 });
 
 const comgrSpec = (): LibrarySpec => ({
   title: "AMD's code object manager",
   env: "WICK_COMGR_LIBRARY",
-  names: ["libamd_comgr.so", "libamd_comgr.so.3", "libamd_comgr.so.2"],
-  folders: rocmFolders(),
+  ...rocmFiles("comgr"),
   install: "install ROCm's package comgr",
 });
 
