@@ -137,6 +137,19 @@ export function openLibrary(spec: LibrarySpec, explicit?: string, near?: Library
   );
 }
 
+/** A library of the same release as `near`, or null where none lies beside it. */
+export function openBeside(spec: LibrarySpec, near: Library): Library | null {
+  const where = here();
+  for (const path of filesIn(besides(near.path, where), spec.names, where)) {
+    try {
+      return new Library(spec.title, path);
+    } catch (error) {
+      if (error instanceof WickError) throw error;
+    }
+  }
+  return null;
+}
+
 function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): Library {
   const isFolder = existsSync(asked) && statSync(asked).isDirectory();
   const path = isFolder ? [...filesIn([asked], spec.names, here())][0] : asked;

@@ -107,6 +107,7 @@ function cudaVendor(library: Library): Vendor {
     prototypes,
     attributes,
     lost,
+    isLostCertain: true,
     none,
     describe: (code) => `${text(code, calls.errorName)} (${code}): ${text(code, calls.errorText)}`,
     initialize: () => calls.init(0),
@@ -131,6 +132,8 @@ function cudaVendor(library: Library): Vendor {
       return cell[0]!;
     },
     release: (ordinal) => void calls.release(ordinal),
+    streamWait: null,
+    recordingProblem: null,
     allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),
   };
 }

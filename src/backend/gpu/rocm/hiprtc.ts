@@ -1,7 +1,7 @@
 /** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
 import { spawnSync } from "node:child_process";
 import type { KernelCompiler } from "../driver.ts";
-import { ffiPath, type Library, type LibrarySpec, openLibrary, symbolOf, textAt } from "../library.ts";
+import { ffiPath, type Library, type LibrarySpec, openBeside, openLibrary, symbolOf, textAt } from "../library.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
 import { rocmFiles } from "./folders.ts";
 
@@ -84,11 +84,8 @@ function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | nu
   if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
   // The one that hiprtc itself is linked with, where it is.
   if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
-  try {
-    return openLibrary(comgrSpec(), undefined, hiprtc);
-  } catch {
-    return null;
-  }
+  // One from elsewhere would answer for another release's compiler.
+  return openBeside(comgrSpec(), hiprtc);
 }
 
 const trial = `
