@@ -4,6 +4,7 @@ import { type PlatformName, platform, simulatorOrdinals } from "../backend/gpu/p
 import { type ErrorCode, WickError } from "../core/errors.ts";
 import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
+import type { LoadedLibrary } from "./loaded.ts";
 
 /** A library with its version, or why there is none. */
 export type Found = { readonly path: string; readonly version: string } | { readonly problem: string };
@@ -19,6 +20,8 @@ export interface DeviceFacts {
   freeBytes?: number;
   driverVersion?: string;
   runtimeVersion?: string;
+  /** Why decoding is not recorded; absent where it is. */
+  recordingProblem?: string;
   /** Whether the run-time compiler knows the arch. */
   compiles?: boolean;
   blas?: Found;
@@ -35,6 +38,8 @@ export interface PlatformFacts {
   /** AMD's, which a device has to be asked for with. */
   miopen?: Found;
   devices: DeviceFacts[];
+  /** The vendor's libraries that are in the process. */
+  loaded?: LoadedLibrary[];
   /** Why nothing of the platform can be used, as text and as code. */
   problem?: string;
   code?: ErrorCode;
@@ -100,6 +105,8 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       say(`opening ${device.name}`, facts);
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
+      const { recordingProblem } = gpu.backend.graphs!;
+      if (recordingProblem !== null) device.recordingProblem = recordingProblem;
       say(`opening ${title.blas} on ${device.name}`, facts);
       const { blas } = gpu;
       device.blas = blas ? { path: blas.library, version: blas.version } : { problem: gpu.blasProblem };
