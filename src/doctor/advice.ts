@@ -88,14 +88,16 @@ export function judgePlatform(
   }
   if (facts.devices.length === 0) {
     const detail = `${facts.library} finds no device`;
-    if (!isThere && hardware.driver === null) return { checks: [{ name, verdict: "skipped", detail }], advice: [] };
+    // Under WSL the bus shows nothing, but who has installed the library there wants a GPU.
+    const isExpected = isThere || Boolean(system?.wsl);
+    if (!isExpected && hardware.driver === null) return { checks: [{ name, verdict: "skipped", detail }], advice: [] };
     const on = hardware.pci.length > 0 ? `the bus has ${hardware.pci.join(", ")}` : "";
     const loaded = hardware.driver === null ? "" : `the kernel driver ${vendor.kernelDriver} is loaded`;
     const found = [detail, on || loaded].filter(Boolean).join(", although ");
     const advice = driverAdvice(vendor, hardware, system);
     return {
       // A driver without a card on the bus is a machine whose card was taken out or is kept from this container.
-      checks: [{ name, verdict: isThere ? "problem" : "skipped", detail: found }],
+      checks: [{ name, verdict: isExpected ? "problem" : "skipped", detail: found }],
       advice:
         advice.length > 0 || !vendor.kernelDriver
           ? advice
@@ -111,13 +113,15 @@ export function judgePlatform(
   return { checks, advice };
 }
 
-function libraryChecks({ compiler, devices, miopen }: PlatformFacts): Check[] {
+function libraryChecks({ compiler, devices, miopen, loaded = [] }: PlatformFacts): Check[] {
   const checks: Check[] = [];
   if (compiler) checks.push(judgeLibrary("compiler", compiler, null));
   // Wick's own kernels multiply without it, so its absence is no fault.
   const blas = devices.find((d) => d.blas)?.blas;
   if (blas) checks.push(judgeLibrary("BLAS", blas, "Wick's own kernels multiply"));
   if (miopen) checks.push(judgeLibrary("MIOpen", miopen, "optional"));
+  const files = loaded.map(({ path, release }) => (release ? `${path} (ROCm ${release})` : path));
+  if (files.length > 0) checks.push({ name: "loaded", verdict: "ok", detail: files.join(", ") });
   return checks;
 }
 

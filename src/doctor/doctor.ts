@@ -249,7 +249,9 @@ class Visit {
     const start = performance.now();
     const { checks, summary, advice = [] } = await run();
     const verdict = overall(checks.map((c) => c.verdict));
-    const resembling = verdict === "problem" ? this.#resembling(checks, device) : [];
+    // What is wrong with the libraries may show only later.
+    const isWorthALook = verdict === "problem" || name === "libraries";
+    const resembling = isWorthALook ? this.#resembling(checks, device) : [];
     const section: Section = {
       name,
       ...(device !== undefined && { device }),

@@ -133,7 +133,7 @@ export function openLibrary(spec: LibrarySpec, explicit?: string, near?: Library
   const why = refused.length > 0 ? `; found but not loadable: ${refused.join("; ")}` : "";
   return fail(
     "LibraryNotFound",
-    `${spec.title} was not found: none of ${spec.names.join(", ")} in ${looked}${why}; ${spec.install}, or set ${spec.env} to the library's path`,
+    `${spec.title} was not found: none of ${shownNames(spec)} in ${looked}${why}; ${spec.install}, or set ${spec.env} to the library's path`,
   );
 }
 
@@ -155,7 +155,7 @@ function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): L
   const path = isFolder ? [...filesIn([asked], spec.names, here())][0] : asked;
   const source = env ? `${env}=${asked}` : asked;
   if (path === undefined) {
-    return fail("LibraryNotFound", `${source} is a folder without ${spec.names.join(", ")} (${spec.title})`);
+    return fail("LibraryNotFound", `${source} is a folder without ${shownNames(spec)} (${spec.title})`);
   }
   try {
     return new Library(spec.title, path);
@@ -167,6 +167,12 @@ function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): L
     });
   }
 }
+
+/** Without the names that a pattern among them covers. */
+const shownNames = ({ names }: LibrarySpec): string => {
+  const stems = names.filter((name) => name.endsWith(".*")).map((name) => name.slice(0, -1));
+  return names.filter((name) => name.endsWith("*") || !stems.some((stem) => name.startsWith(stem))).join(", ");
+};
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
