@@ -37,6 +37,7 @@ struct Device {
   const char *name, *arch;
   int major, minor, units, clock, memoryClock, busWidth, l2;
   size_t used;
+  bool faulted = false;
 };
 constexpr unsigned maxThreads = 1024;
 constexpr size_t maxShared = 65536;

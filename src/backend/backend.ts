@@ -297,6 +297,8 @@ export interface Backend extends QuantizedOps {
 
 /** Decoding without the host: steps that find all they need in device memory are recorded once and replayed. */
 export interface GraphOps {
+  /** Why work is not recorded here, though the other ops are there; null where it is. */
+  readonly recordingProblem: string | null;
   /** Whether `attention` has kernels for heads of this size. */
   supports(dtype: DType, headDim: number): boolean;
   /**

@@ -131,6 +131,9 @@ function describeGpu(device: DeviceFacts, { library, compiler, miopen }: Platfor
       compiler: `${formatFound(compiler)}${device.compiles === false ? `, which does not know ${arch}` : ""}`,
     }),
     ...(device.blas && { BLAS: formatFound(device.blas) }),
+    ...(device.recordingProblem !== undefined && {
+      graphs: `decoding is not recorded: ${device.recordingProblem}`,
+    }),
     ...(miopen && { MIOpen: `${formatFound(miopen)}${"problem" in miopen ? "" : `, used by ${device.name}+miopen`}` }),
   };
 }

@@ -1,11 +1,10 @@
 /** What a platform has: its libraries and devices. A vendor's broken library may end this process at any step of it. */
-import { readFileSync } from "node:fs";
-import { basename, isAbsolute } from "node:path";
 import type { KernelCompiler } from "../backend/gpu/driver.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../backend/gpu/platforms.ts";
 import { type ErrorCode, WickError } from "../core/errors.ts";
 import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
+import type { LoadedLibrary } from "./loaded.ts";
 
 /** A library with its version, or why there is none. */
 export type Found = { readonly path: string; readonly version: string } | { readonly problem: string };
@@ -25,6 +24,8 @@ export interface DeviceFacts {
   memoryUse?: string;
   driverVersion?: string;
   runtimeVersion?: string;
+  /** Why decoding is not recorded; absent where it is. */
+  recordingProblem?: string;
   /** Whether the run-time compiler knows the arch. */
   compiles?: boolean;
   blas?: Found;
@@ -41,6 +42,8 @@ export interface PlatformFacts {
   /** AMD's, which a device has to be asked for with. */
   miopen?: Found;
   devices: DeviceFacts[];
+  /** The vendor's libraries that are in the process. */
+  loaded?: LoadedLibrary[];
   /** Why nothing of the platform can be used, as text and as code. */
   problem?: string;
   code?: ErrorCode;
@@ -60,7 +63,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
   try {
     say(`loading ${title.driver}`, facts);
     const { driver } = platform(name);
-    facts.library = loadedPath(driver.library);
+    facts.library = driver.library;
     say("counting devices", facts);
     const names = namesOf(name, driver.deviceCount());
     for (const device of names) facts.devices.push({ name: device });
@@ -83,7 +86,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
   let compiler: KernelCompiler | undefined;
   try {
     compiler = platform(name).compiler();
-    facts.compiler = { path: loadedPath(compiler.library), version: compiler.version };
+    facts.compiler = { path: compiler.library, version: compiler.version };
   } catch (error) {
     facts.compiler = { problem: describeError(error) };
   }
@@ -91,7 +94,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
     say("opening MIOpen", facts);
     try {
       const { library, version } = platform(name).miopen();
-      facts.miopen = { path: loadedPath(library), version: `MIOpen ${version}` };
+      facts.miopen = { path: library, version: `MIOpen ${version}` };
     } catch (error) {
       facts.miopen = { problem: describeError(error) };
     }
@@ -107,9 +110,11 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
       device.memoryUse = gpu.source.text;
+      const { recordingProblem } = gpu.backend.graphs!;
+      if (recordingProblem !== null) device.recordingProblem = recordingProblem;
       say(`opening ${title.blas} on ${device.name}`, facts);
       const { blas } = gpu;
-      device.blas = blas ? { path: loadedPath(blas.library), version: blas.version } : { problem: gpu.blasProblem };
+      device.blas = blas ? { path: blas.library, version: blas.version } : { problem: gpu.blasProblem };
     });
   }
   return facts;
@@ -129,15 +134,3 @@ const namesOf = (name: PlatformName, count: number): string[] =>
         .slice(0, count)
         .map((wave) => `sim:${wave}`)
     : Array.from({ length: count }, (_, i) => `${name}:${i}`);
-
-/** The file behind a library that the loader found by its name. */
-export function loadedPath(library: string): string {
-  if (isAbsolute(library)) return library;
-  try {
-    const files = readFileSync("/proc/self/maps", "utf8").matchAll(/\s(\/.*)$/gm);
-    for (const [, path] of files) if (basename(path!).startsWith(library)) return path!;
-  } catch {
-    // Without /proc the name has to do.
-  }
-  return library;
-}

@@ -66,6 +66,8 @@ export interface LaunchGeometry {
 
 export interface GpuContext {
   readonly properties: GpuProperties;
+  /** Why work cannot be recorded; null where it can. */
+  readonly recordingProblem: string | null;
   readonly stream: Handle;
   /** Makes the device current on this thread, for libraries that are given the stream; the methods do it themselves. */
   activate(): void;

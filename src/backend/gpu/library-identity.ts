@@ -1,10 +1,8 @@
 /** What tells one build of a shared library from another, for caches that must not outlive an upgrade. */
-import { closeSync, openSync, readFileSync, readSync, realpathSync, statSync } from "node:fs";
-import { basename, isAbsolute } from "node:path";
+import { closeSync, openSync, readSync, statSync } from "node:fs";
 
 /** The build id that linkers write; without one, the file's size and time. The path is no part of it. */
-export function libraryIdentity(library: string): string {
-  const path = loadedFile(library);
+export function libraryIdentity(path: string): string {
   try {
     const id = buildId(headOf(path));
     if (id !== undefined) return id;
@@ -13,19 +11,6 @@ export function libraryIdentity(library: string): string {
   } catch {
     return "unknown";
   }
-}
-
-/** The file behind a library that is loaded: its real path where the name alone was given to the loader. */
-export function loadedFile(library: string): string {
-  try {
-    if (isAbsolute(library)) return realpathSync(library);
-    const name = basename(library);
-    const mapped = readFileSync("/proc/self/maps", "utf8").matchAll(/ (\/\S.*)$/gm);
-    for (const [, path] of mapped) if (basename(path!).startsWith(name)) return realpathSync(path!);
-  } catch {
-    // No such file, or no /proc: the name is all there is.
-  }
-  return library;
 }
 
 /** Program headers and notes are at the beginning. */

@@ -2,13 +2,12 @@ import { fail } from "../../../core/errors.ts";
 import type { Blas, GpuContext } from "../driver.ts";
 import { type LibrarySpec, openLibrary } from "../library.ts";
 import { NativeBlas } from "../native-blas.ts";
-import { toolkitFolders } from "./folders.ts";
+import { cudaFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "cuBLAS",
   env: "WICK_CUBLAS_LIBRARY",
-  names: ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"],
-  folders: toolkitFolders(),
+  ...cudaFiles("cublas"),
   install: "install the CUDA toolkit or the pip package nvidia-cublas",
 });
 

@@ -4,6 +4,7 @@ import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.
 import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { systemMemory } from "../system-memory.ts";
 import { openCublas } from "./cublas.ts";
+import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
 /** Paths of the libraries; those not given are searched for. */
@@ -13,13 +14,12 @@ export interface CudaLibraries {
   readonly cublasLibrary?: string;
 }
 
-const spec: LibrarySpec = {
+const spec = (): LibrarySpec => ({
   title: "the CUDA driver",
   env: "WICK_CUDA_LIBRARY",
-  names: ["libcuda.so.1", "libcuda.so"],
-  folders: ["/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"],
+  ...cudaFiles("driver"),
   install: "install NVIDIA's driver",
-};
+});
 
 // cuda.h of CUDA 13.0. The suffixes are those of its #defines; CUdeviceptr is 64-bit, CUdevice and the enums are int.
 // cuEventElapsedTime keeps its first form, which every driver has.
@@ -96,7 +96,7 @@ const lost = new Set([214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718
 const none = new Set([100]); // NO_DEVICE
 
 export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
-  const library = openLibrary(spec, libraries.cudaLibrary);
+  const library = openLibrary(spec(), libraries.cudaLibrary);
   const driver = new NativeDriver(cudaVendor(library));
   return {
     driver,
@@ -120,6 +120,7 @@ function cudaVendor(library: Library): Vendor {
     attributes,
     mappedFlags,
     lost,
+    isLostCertain: true,
     none,
     describe: (code) => `${text(code, calls.errorName)} (${code}): ${text(code, calls.errorText)}`,
     initialize: () => calls.init(0),
@@ -144,6 +145,8 @@ function cudaVendor(library: Library): Vendor {
       return cell[0]!;
     },
     release: (ordinal) => void calls.release(ordinal),
+    streamWait: null,
+    recordingProblem: null,
     allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),
   };
 }

@@ -1,26 +1,21 @@
 /** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
-import { dirname, join } from "node:path";
 import type { KernelCompiler } from "../driver.ts";
-import { ffiPath, type Library, type LibrarySpec, openLibrary, symbolOf, textAt } from "../library.ts";
-import { loadedFile } from "../library-identity.ts";
+import { ffiPath, type Library, type LibrarySpec, openBeside, openLibrary, symbolOf, textAt } from "../library.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "hiprtc",
   env: "WICK_HIPRTC_LIBRARY",
-  names: ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5"],
-  folders: rocmFolders(),
+  ...rocmFiles("hiprtc"),
   install: "install ROCm's package hip-runtime-amd",
 });
 
 const comgrSpec = (): LibrarySpec => ({
   title: "AMD's code object manager",
   env: "WICK_COMGR_LIBRARY",
-  names: ["libamd_comgr.so", "libamd_comgr.so.3", "libamd_comgr.so.2"],
-  folders: rocmFolders(),
+  ...rocmFiles("comgr"),
   install: "install ROCm's package comgr",
 });
 
@@ -97,14 +92,7 @@ function listedProcessors(hiprtc: Library, comgrPath: string | undefined): Reado
 function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | null {
   if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
   if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
-  const folder = dirname(loadedFile(hiprtc.path));
-  const beside = comgrSpec().names.find((name) => existsSync(join(folder, name)));
-  if (beside === undefined) return null;
-  try {
-    return openLibrary(comgrSpec(), join(folder, beside));
-  } catch {
-    return null;
-  }
+  return openBeside(comgrSpec(), hiprtc);
 }
 
 const trial = `

@@ -3,13 +3,12 @@ import type { Blas, GpuContext } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary } from "../library.ts";
 import { NativeBlas } from "../native-blas.ts";
 import { cString } from "../native-driver.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "rocBLAS",
   env: "WICK_ROCBLAS_LIBRARY",
-  names: ["librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.3"],
-  folders: rocmFolders(),
+  ...rocmFiles("rocblas"),
   install: "install ROCm's package rocblas",
 });
 
