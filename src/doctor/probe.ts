@@ -1,14 +1,17 @@
 /** What a platform has: its libraries and devices. A vendor's broken library may end this process at any step of it. */
-import { readFileSync } from "node:fs";
-import { basename, isAbsolute } from "node:path";
 import type { KernelCompiler } from "../backend/gpu/driver.ts";
+import { loadedPath } from "../backend/gpu/library-file.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../backend/gpu/platforms.ts";
 import { type ErrorCode, WickError } from "../core/errors.ts";
 import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
 
-/** A library with its version, or why there is none. */
-export type Found = { readonly path: string; readonly version: string } | { readonly problem: string };
+export { loadedPath };
+
+/** A library with its version and why it is this one, or why there is none. */
+export type Found =
+  | { readonly path: string; readonly version: string; readonly why?: string }
+  | { readonly problem: string };
 
 export interface DeviceFacts {
   /** "rocm:0" */
@@ -103,8 +106,10 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
       say(`opening ${title.blas} on ${device.name}`, facts);
-      const { blas } = gpu;
-      device.blas = blas ? { path: loadedPath(blas.library), version: blas.version } : { problem: gpu.blasProblem };
+      const { blas, blasChoice: why } = gpu;
+      device.blas = blas
+        ? { path: loadedPath(blas.library), version: blas.version, ...(why && { why }) }
+        : { problem: gpu.blasProblem };
     });
   }
   return facts;
@@ -124,15 +129,3 @@ const namesOf = (name: PlatformName, count: number): string[] =>
         .slice(0, count)
         .map((wave) => `sim:${wave}`)
     : Array.from({ length: count }, (_, i) => `${name}:${i}`);
-
-/** The file behind a library that the loader found by its name. */
-export function loadedPath(library: string): string {
-  if (isAbsolute(library)) return library;
-  try {
-    const files = readFileSync("/proc/self/maps", "utf8").matchAll(/\s(\/.*)$/gm);
-    for (const [, path] of files) if (basename(path!).startsWith(library)) return path!;
-  } catch {
-    // Without /proc the name has to do.
-  }
-  return library;
-}

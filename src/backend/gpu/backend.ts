@@ -21,6 +21,7 @@ import type {
 } from "../backend.ts";
 import type { Storage } from "../storage.ts";
 import { copyLayout } from "./copy.ts";
+import { isGemmType } from "./device-blas.ts";
 import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa } from "./ops/attention.ts";
@@ -70,7 +71,7 @@ export class GpuBackend implements Backend {
   }
 
   prepare(dtype: DType, types: readonly QuantType[]): Promise<void> {
-    return this.gpu.prepare(transformerPrograms(dtype, types));
+    return this.gpu.prepare(transformerPrograms(dtype, types), isGemmType(dtype) ? dtype : null);
   }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

@@ -2,7 +2,7 @@
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
-import { openCublas } from "./cublas.ts";
+import { cublasSource } from "./cublas.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
 /** Paths of the libraries; those not given are searched for. */
@@ -90,7 +90,7 @@ export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
   return {
     driver,
     compiler: () => openNvrtc(libraries.nvrtcLibrary),
-    blas: (context) => openCublas(context, libraries.cublasLibrary),
+    blas: () => [cublasSource(libraries.cublasLibrary)],
   };
 }
 

@@ -4,9 +4,10 @@ import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { rocmFolders } from "./folders.ts";
+import { hipblasltSource } from "./hipblaslt.ts";
 import { openHiprtc } from "./hiprtc.ts";
 import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
-import { openRocblas } from "./rocblas.ts";
+import { rocblasSource } from "./rocblas.ts";
 
 /** Paths of the libraries; those not given are searched for. */
 export interface HipLibraries {
@@ -14,6 +15,7 @@ export interface HipLibraries {
   readonly hiprtcLibrary?: string;
   readonly comgrLibrary?: string;
   readonly rocblasLibrary?: string;
+  readonly hipblasltLibrary?: string;
   readonly miopenLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
@@ -102,7 +104,10 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
   return {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
-    blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
+    blas: (arch) => [
+      hipblasltSource(library, prototypes, arch, libraries.hipblasltLibrary),
+      rocblasSource(library, prototypes, libraries.rocblasLibrary),
+    ],
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
 }
