@@ -1,4 +1,4 @@
-// Builds the simulator: sim/build/lib{amdhip64,rocblas,MIOpen}_sim.so, when their sources have changed.
+// Builds the simulator: sim/build/lib{amdhip64,rocblas,hipblaslt,MIOpen}_sim.so, when their sources have changed.
 // Usage: node sim/build.mjs, or `import { buildSim } from "./sim/build.mjs"`.
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -16,7 +16,7 @@ function findCompiler() {
 }
 
 /** Libraries that stand in for AMD's beside the runtime, each from one source. */
-const standIns = { rocblas: "librocblas_sim.so", miopen: "libMIOpen_sim.so" };
+const standIns = { rocblas: "librocblas_sim.so", hipblaslt: "libhipblaslt_sim.so", miopen: "libMIOpen_sim.so" };
 
 function libraries() {
   const sources = readdirSync(join(root, "runtime")).filter((name) => name.endsWith(".cpp"));

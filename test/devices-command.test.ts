@@ -148,9 +148,28 @@ describe("wick devices", () => {
   it("keeps what was found before a later library crashed", async () => {
     vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
     vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas-crashing.so"), stubs.crashingBlas));
+    vi.stubEnv("WICK_BLAS", "rocblas"); // or a trial in a child would crash instead
     const text = await devices();
     expect(text).toMatch(/^rocm:0\n +product +Wick simulator/m);
     expect(text).toMatch(/^AMD ROCm: its libraries crashed with SIGABRT while opening rocBLAS on rocm:0$/m);
+  });
+
+  it("says which library multiplies and why, or why none does", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_ROCBLAS_LIBRARY", sim.rocblas);
+    vi.stubEnv("WICK_HIPBLASLT_LIBRARY", sim.hipblaslt);
+    vi.stubEnv("WICK_BLAS", "hipblaslt");
+    expect(await devices()).toMatch(/ BLAS +hipBLASLt [\d.]+ \(\/.*\), asked for by WICK_BLAS=hipblaslt$/m);
+    vi.stubEnv("WICK_BLAS", undefined);
+    vi.stubEnv("ROCBLAS_TENSILE_LIBPATH", at("no-such-folder"));
+    const none = / BLAS +none: rocBLAS 4\.4\.0 has no files for gfx1100: Wick's own kernels multiply$/m;
+    expect(await devices()).toMatch(none);
+    vi.stubEnv("ROCBLAS_TENSILE_LIBPATH", undefined);
+    vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas-tried.so"), stubs.crashingBlas));
+    vi.stubEnv("WICK_CACHE", at("verdicts"));
+    const died =
+      / BLAS +none: rocBLAS 4\.4\.0 died by SIGABRT in a trial product on gfx1100: Wick's own kernels multiply$/m;
+    expect(await devices()).toMatch(died);
   });
 
   it("says when the kernel cache cannot be written", async () => {

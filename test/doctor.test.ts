@@ -301,6 +301,7 @@ describe("broken libraries", () => {
   it("a BLAS that crashes is a problem of the cases that need it, and the rest goes on", async () => {
     vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
     vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas.so"), stubs.crashingBlas));
+    vi.stubEnv("WICK_BLAS", "rocblas"); // or a trial in a child would crash instead
     const report = await visit("golden");
     expect(report.sections.map((s) => `${s.name} ${s.verdict}`)).toEqual(["libraries problem", "golden problem"]);
     expect(detailsOf(report)).toMatch(/crashed with SIGABRT while opening rocBLAS on rocm:0/);

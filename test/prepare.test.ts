@@ -11,7 +11,7 @@ import type { GpuContext, KernelCompiler } from "../src/backend/gpu/driver.ts";
 import { KernelCache } from "../src/backend/gpu/kernel-cache.ts";
 import { Launcher } from "../src/backend/gpu/launcher.ts";
 import { programOf, programs, programsOf } from "../src/backend/gpu/program.ts";
-import { transformerKernels } from "../src/backend/gpu/transformer-kernels.ts";
+import { productKernels, transformerKernels } from "../src/backend/gpu/transformer-kernels.ts";
 import { loadModel } from "../src/models/index.ts";
 import { needsOf } from "../src/models/load.ts";
 import { gpuNames } from "./devices.ts";
@@ -82,20 +82,18 @@ describe("Programs", () => {
 
 describe("Kernels of a transformer", () => {
   test("are those of its dtype, head size and quantized types", () => {
-    const names = transformerKernels({ ...llama, quantTypes: ["Q4_K", "Q6_K"], hasPlainWeights: false }, true);
+    const names = transformerKernels({ ...llama, quantTypes: ["Q4_K", "Q6_K"], hasPlainWeights: false });
     expect(names).toEqual(expect.arrayContaining(["attention_128_bf16", "linear_q4_k_b1", "linear_q6_k_b1"]));
     expect(names.filter((name) => /attention/.test(name) && !name.includes("128"))).toEqual([]);
     expect(names.filter((name) => /_f16|gemm|is_u32/.test(name))).toEqual([]);
     expect(new Set(names).size).toBe(names.length);
-    expect(transformerKernels(llama, false)).toContain("gemm_bf16");
-    expect(transformerKernels({ ...llama, headDim: 100 }, true).some((name) => name.startsWith("attention"))).toBe(
-      false,
-    );
+    expect(productKernels(llama)).toContain("gemm_bf16");
+    expect(transformerKernels({ ...llama, headDim: 100 }).some((name) => name.startsWith("attention"))).toBe(false);
   });
 
   test("are compiled side by side, loaded once, and found in the cache the next time", async () => {
     const { launcher, loaded, compiled, most, again } = setUp();
-    const names = transformerKernels({ ...llama, quantTypes: ["Q8_0"] }, true);
+    const names = transformerKernels({ ...llama, quantTypes: ["Q8_0"] });
     const count = programsOf(names).length;
     await launcher.prepare(names);
     expect([compiled.length, loaded.length]).toEqual([count, count]);
@@ -109,7 +107,7 @@ describe("Kernels of a transformer", () => {
 
   test("that do not compile are left to their first use", async () => {
     const { launcher, loaded } = setUp("norm/");
-    const names = transformerKernels(llama, true);
+    const names = transformerKernels(llama);
     await launcher.prepare(names);
     expect(loaded.length).toBe(programsOf(names).length - 1);
   });
@@ -136,7 +134,7 @@ describe("Kernels of a transformer", () => {
     const quantized = path.endsWith(".gguf");
     const quantTypes = quantized ? (["Q8_0"] as const) : [];
     const weights = { quantTypes, storedTypes: ["f32" as const], normsAreShifted: false, hasPlainMatrices: !quantized };
-    const prepared = transformerKernels(needsOf(model.config, weights, "bf16"), true);
+    const prepared = transformerKernels(needsOf(model.config, weights, "bf16"));
     const held = new Set(programsOf(prepared).flatMap(({ kernels }) => kernels.map(({ name }) => name)));
     expect([...needed].filter((name) => !held.has(name))).toEqual([]);
   });

@@ -139,6 +139,8 @@ function describeGpu(device: DeviceFacts, { library, compiler, miopen }: Platfor
 }
 
 const formatFound = (found: Found): string =>
-  "problem" in found ? `none: ${found.problem}` : `${found.version} (${found.path})`;
+  "problem" in found
+    ? `none: ${found.problem}`
+    : `${found.version} (${found.path})${found.why ? `, ${found.why}` : ""}`;
 
 const rows = (facts: object): string[] => Object.entries(facts).map(([key, value]) => `  ${key.padEnd(10)} ${value}`);

@@ -10,7 +10,12 @@ import {
   programsOf,
   type Toolchain,
 } from "../backend/gpu/program.ts";
-import { batchKernels, transformerKernels } from "../backend/gpu/transformer-kernels.ts";
+import {
+  batchKernels,
+  loadingKernels,
+  productKernels,
+  transformerKernels,
+} from "../backend/gpu/transformer-kernels.ts";
 import { fail } from "../core/errors.ts";
 import { gpuOf } from "../doctor/gpu-of.ts";
 import { type ComputeType, needsOf, openModel } from "../models/load.ts";
@@ -94,5 +99,5 @@ async function programsOfModel(path: string, dtype: ComputeType | undefined): Pr
   const type = dtype ?? source.config.dtype ?? "f32";
   await using weights = await source.openWeights({ device: Device.cpu(), dtype: type });
   const needs = needsOf(source.config, weights, type);
-  return programsOf([...transformerKernels(needs, false), ...batchKernels(needs)]);
+  return programsOf([loadingKernels, transformerKernels, productKernels, batchKernels].flatMap((of) => of(needs)));
 }

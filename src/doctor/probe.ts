@@ -6,8 +6,10 @@ import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
 import type { LoadedLibrary } from "./loaded.ts";
 
-/** A library with its version, or why there is none. */
-export type Found = { readonly path: string; readonly version: string } | { readonly problem: string };
+/** A library with its version and why it is this one, or why there is none. */
+export type Found =
+  | { readonly path: string; readonly version: string; readonly why?: string }
+  | { readonly problem: string };
 
 export interface DeviceFacts {
   /** "rocm:0" */
@@ -113,8 +115,10 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       const { recordingProblem } = gpu.backend.graphs!;
       if (recordingProblem !== null) device.recordingProblem = recordingProblem;
       say(`opening ${title.blas} on ${device.name}`, facts);
-      const { blas } = gpu;
-      device.blas = blas ? { path: blas.library, version: blas.version } : { problem: gpu.blasProblem };
+      const { blas, blasChoice: why } = gpu;
+      device.blas = blas
+        ? { path: blas.library, version: blas.version, ...(why && { why }) }
+        : { problem: gpu.blasProblem };
     });
   }
   return facts;

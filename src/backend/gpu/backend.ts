@@ -24,6 +24,7 @@ import type {
 } from "../backend.ts";
 import type { Storage } from "../storage.ts";
 import { copyLayout } from "./copy.ts";
+import { isGemmType } from "./device-blas.ts";
 import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa } from "./ops/attention.ts";
@@ -37,7 +38,7 @@ import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 import { GpuSampler } from "./ops/sample.ts";
-import { loadingKernels, transformerKernels } from "./transformer-kernels.ts";
+import { loadingKernels, productKernels, transformerKernels } from "./transformer-kernels.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
@@ -77,10 +78,17 @@ export class GpuBackend implements Backend {
   }
 
   prepare(needs: TransformerNeeds): Preparation {
-    return {
-      toLoad: this.gpu.prepare(loadingKernels(needs)),
-      toRun: this.gpu.prepare(transformerKernels(needs, this.gpu.blas !== null)),
-    };
+    return { toLoad: this.gpu.prepare(loadingKernels(needs)), toRun: this.#prepareToRun(needs) };
+  }
+
+  /** Whether kernels for the products of prompts are needed is known once the BLAS library has been tried. */
+  async #prepareToRun(needs: TransformerNeeds): Promise<void> {
+    const { dtype } = needs;
+    await Promise.all([
+      this.gpu.prepare(transformerKernels(needs)),
+      isGemmType(dtype) ? this.gpu.prepareBlas(dtype) : undefined,
+    ]);
+    if (!this.gpu.blas) await this.gpu.prepare(productKernels(needs));
   }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

@@ -3,6 +3,8 @@
  * HIP and CUDA are two thin bindings of it; the simulator is HIP with other libraries. All handles are addresses.
  * Every failing call throws a `WickError` that names the call, the vendor's error and the way out.
  */
+
+import type { BlasTrial } from "./blas-trial.ts";
 import type { SystemMemory } from "./system-memory.ts";
 
 export type DevicePtr = bigint;
@@ -68,6 +70,8 @@ export interface GpuContext {
   readonly properties: GpuProperties;
   /** Why work cannot be recorded; null where it can. */
   readonly recordingProblem: string | null;
+  /** Which of the driver's devices it is. */
+  readonly ordinal: number;
   readonly stream: Handle;
   /** Makes the device current on this thread, for libraries that are given the stream; the methods do it themselves. */
   activate(): void;
@@ -135,38 +139,75 @@ export interface KernelCompiler {
 export type GemmType = "f16" | "bf16" | "f32" | "f64";
 
 /** Row-major C (m, n) = A (m, k) × B (k, n), batched by strides in elements (0 repeats). */
-export interface Gemm {
+export interface Gemm<Pointer = DevicePtr> {
   readonly type: GemmType;
   readonly m: number;
   readonly n: number;
   readonly k: number;
-  readonly a: DevicePtr;
+  readonly a: Pointer;
   readonly transA: boolean;
   readonly lda: number;
   readonly strideA: number;
-  readonly b: DevicePtr;
+  readonly b: Pointer;
   readonly transB: boolean;
   readonly ldb: number;
   readonly strideB: number;
-  readonly c: DevicePtr;
+  readonly c: Pointer;
   readonly strideC: number;
   readonly batch: number;
 }
 
-/** rocBLAS or cuBLAS. */
+/** A handle of rocBLAS, hipBLASLt or cuBLAS, bound to a context's stream. */
 export interface Blas {
   readonly library: string;
+  /** With its name: "rocBLAS 4.2.0". */
   readonly version: string;
-  gemm(p: Gemm): void;
+  /** Enqueues the product; false where the library has no way to compute it. */
+  gemm(p: Gemm): boolean;
+  /** The same from a pool thread, so the event loop goes on; nothing else may be asked of this handle meanwhile. */
+  gemmAsync(p: Gemm): Promise<boolean>;
+  /** Frees what only recorded work could need, once there is none. */
+  trim(): void;
   close(): void;
+}
+
+/** Recorded work, which keeps the addresses that it was recorded with. */
+export interface Recordings {
+  /** Whether work is being recorded right now. */
+  readonly recording: boolean;
+  /** Recorded graphs that may be replayed. */
+  readonly graphs: number;
+}
+
+/** A BLAS library that was found and has not been used yet. */
+export interface BlasLibrary {
+  readonly library: string;
+  readonly version: string;
+  /** Why it cannot multiply on this device, by the files that are there; empty where they say nothing against it. */
+  readonly problem: string;
+  /** What a child process tries before this one uses it; null for a library that does not end the process. */
+  readonly trial: BlasTrial | null;
+  /** A new handle. */
+  open(context: GpuContext, recordings: Recordings): Blas;
+}
+
+/** A kind of BLAS library that a platform can have. */
+export interface BlasSource {
+  /** As WICK_BLAS names it. */
+  readonly name: "rocblas" | "hipblaslt" | "cublas";
+  /** Whether it is used on this device without being asked for, and why it comes before others; "" where it is the only one. */
+  readonly isDefault: boolean;
+  readonly why: string;
+  /** Throws `LibraryNotFound`. */
+  find(context: GpuContext): BlasLibrary;
 }
 
 /** A vendor's libraries. The compiler and the BLAS are opened when asked for; each throws `LibraryNotFound`. */
 export interface GpuPlatform {
   readonly driver: GpuDriver;
   compiler(): KernelCompiler;
-  /** A new handle, bound to the context's stream. */
-  blas(context: GpuContext): Blas;
+  /** The libraries that can multiply on devices of an arch, the best first. */
+  blas(arch: string): readonly BlasSource[];
   /** What the system says about memory. */
   readonly memory: SystemMemory;
 }

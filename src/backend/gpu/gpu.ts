@@ -10,9 +10,11 @@ import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
 import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
+import { BlasTrials } from "./blas-trial.ts";
 import { copyLayout } from "./copy.ts";
+import { DeviceBlas } from "./device-blas.ts";
 import { DeviceMemory } from "./device-memory.ts";
-import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
+import type { Blas, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
 import { defaultChoice } from "./memory-policy.ts";
@@ -35,7 +37,7 @@ export const addressOf = (storage: Storage): number => (storage.block as GpuBloc
 /** The address of a view's first element. */
 export const at = (view: View): number => addressOf(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
 
-export class Gpu {
+export class Gpu implements Recordings {
   readonly backend: Backend;
   readonly context: GpuContext;
   readonly cache = new KernelCache();
@@ -50,9 +52,7 @@ export class Gpu {
   #oldLayouts: number[] = [];
   #graphs = 0;
   #recording = false;
-  readonly #openBlas: () => Blas;
-  #blas: Blas | null | undefined;
-  #blasProblem = "";
+  readonly #blas: DeviceBlas;
   /** Where kernels note a bad id: flag, id, position. */
   readonly #error: number;
   /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
@@ -67,7 +67,7 @@ export class Gpu {
     this.#allocator = new Allocator(this.context, backend.name, this.source);
     this.#staging = new Staging(this.context);
     this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
-    this.#openBlas = () => platform.blas(this.context);
+    this.#blas = new DeviceBlas(platform, this.context, this, new BlasTrials(this.cache.folder));
     this.#error = this.#allocator.alloc(24);
     this.context.memset(BigInt(this.#error), 0, 24);
     this.counters = this.#allocator.alloc(4 * MAX_COUNTERS);
@@ -83,23 +83,32 @@ export class Gpu {
     return usesMatrixUnit(dtype) ? this.#launcher.matrixUnit : "fma";
   }
 
-  /** rocBLAS or cuBLAS, or null where neither was found; then Wick's own kernels multiply. */
+  get recording(): boolean {
+    return this.#recording;
+  }
+
+  get graphs(): number {
+    return this.#graphs;
+  }
+
+  /** The vendor's library that multiplies, or null where Wick's own kernels do. */
   get blas(): Blas | null {
-    if (this.#blas === undefined) {
-      try {
-        this.#blas = process.env.WICK_BLAS === "none" ? null : this.#openBlas();
-        if (this.#blas === null) this.#blasProblem = "turned off by WICK_BLAS=none";
-      } catch (error) {
-        this.#blas = null;
-        this.#blasProblem = error instanceof Error ? error.message : String(error);
-      }
-    }
-    return this.#blas;
+    return this.#blas.first;
   }
 
   /** Why there is no BLAS library; empty when there is one. */
   get blasProblem(): string {
-    return this.blas ? "" : this.#blasProblem;
+    return this.#blas.problem;
+  }
+
+  /** Why it is this library, where there was a choice. */
+  get blasChoice(): string {
+    return this.#blas.why;
+  }
+
+  /** Enqueues the product by a vendor's library; false where none can compute it. */
+  gemm(p: Gemm): boolean {
+    return this.#blas.gemm(p);
   }
 
   alloc(bytes: number): GpuBlock {
@@ -160,6 +169,11 @@ export class Gpu {
   /** Compiles kernels before they are needed. */
   prepare(names: readonly string[]): Promise<void> {
     return this.#launcher.prepare(names);
+  }
+
+  /** Finds the BLAS library and loads its kernels for a dtype before they are needed. */
+  prepareBlas(type: GemmType): Promise<void> {
+    return this.#blas.prepare(type);
   }
 
   launch(name: string, values: Values): void {
@@ -244,6 +258,7 @@ export class Gpu {
 
   #releaseOldLayouts(): void {
     if (this.#graphs > 0) return;
+    this.#blas.trim();
     for (const old of this.#oldLayouts) this.#allocator.release(old);
     this.#oldLayouts = [];
   }

@@ -1,15 +1,29 @@
-/** What tells one build of a shared library from another, for caches that must not outlive an upgrade. */
-import { closeSync, openSync, readSync, statSync } from "node:fs";
+/** What tells one build of a shared library from another, for what is kept on disk and must not outlive an upgrade. */
+import { closeSync, openSync, readSync, realpathSync, statSync } from "node:fs";
 
 /** The build id that linkers write; without one, the file's size and time. The path is no part of it. */
 export function libraryIdentity(path: string): string {
   try {
     const id = buildId(headOf(path));
     if (id !== undefined) return id;
-    const { size, mtimeMs } = statSync(path);
-    return `${size}-${Math.round(mtimeMs)}`;
   } catch {
-    return "unknown";
+    // No file, or none that can be read.
+  }
+  return fileIdentity(path);
+}
+
+/** Changes when a file is replaced, or a folder's files are. */
+export function fileIdentity(path: string): string {
+  const facts = statSync(path, { throwIfNoEntry: false });
+  return facts ? `${facts.size}-${Math.round(facts.mtimeMs)}` : "unknown";
+}
+
+/** With links followed; what is not there stays as it is. */
+export function realFile(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch {
+    return path;
   }
 }
 

@@ -109,6 +109,7 @@ export function openSimulator(): HipPlatform {
   return openHip({
     hipLibrary: library("libamdhip64_sim.so"),
     rocblasLibrary: library("librocblas_sim.so"),
+    hipblasltLibrary: library("libhipblaslt_sim.so"),
     miopenLibrary: library("libMIOpen_sim.so"),
     commonArch: "host",
     systemMemory: simulatedMemory,

@@ -18,11 +18,12 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
   ]);
 }
 
-/**
- * What continues one text, those that take longest to compile first. `hasBlas`: whether a vendor's library multiplies the
- * matrices of prompts.
- */
-export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): string[] {
+/** The products of prompts, where no vendor's library does them. */
+export const productKernels = ({ dtype }: TransformerNeeds): string[] =>
+  existing([`gemm_${dtype}`, `gemm_small_${dtype}`]);
+
+/** What continues one text, those that take longest to compile first. */
+export function transformerKernels(needs: TransformerNeeds): string[] {
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
   const head = supportsHeadDim(headDim) ? headDimFor(headDim) : 0;
   const masked = needs.scoresAreShaped ? "_masked" : "";
@@ -34,7 +35,6 @@ export function transformerKernels(needs: TransformerNeeds, hasBlas: boolean): s
     `attention${masked}_${head}_${dtype}`,
     ...weights.map((type) => `linear_${type}_b1`),
     ...(needs.hasPlainWeights ? [`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] : []),
-    ...(hasBlas ? [] : [`gemm_${dtype}`, `gemm_small_${dtype}`]),
     ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`]),
     ...["sample_best", "sample_weigh", "sample_draw", "advance_i64", "const_set_u32", "const_set_i64"],
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,

@@ -3,7 +3,7 @@ import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { systemMemory } from "../system-memory.ts";
-import { openCublas } from "./cublas.ts";
+import { cublasSource } from "./cublas.ts";
 import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
@@ -101,7 +101,7 @@ export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
   return {
     driver,
     compiler: () => openNvrtc(libraries.nvrtcLibrary),
-    blas: (context) => openCublas(context, libraries.cublasLibrary),
+    blas: () => [cublasSource(libraries.cublasLibrary)],
     memory: systemMemory(),
   };
 }

@@ -5,9 +5,10 @@ import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../librar
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
 import { type SystemMemory, systemMemory } from "../system-memory.ts";
 import { rocmFiles } from "./folders.ts";
+import { hipblasltSource } from "./hipblaslt.ts";
 import { openHiprtc } from "./hiprtc.ts";
 import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
-import { openRocblas } from "./rocblas.ts";
+import { rocblasSource } from "./rocblas.ts";
 
 /** Paths of the libraries; those not given are searched for. */
 export interface HipLibraries {
@@ -15,6 +16,7 @@ export interface HipLibraries {
   readonly hiprtcLibrary?: string;
   readonly comgrLibrary?: string;
   readonly rocblasLibrary?: string;
+  readonly hipblasltLibrary?: string;
   readonly miopenLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
@@ -128,7 +130,10 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
   return {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
-    blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
+    blas: (arch) => [
+      hipblasltSource(library, prototypes, arch, libraries.hipblasltLibrary),
+      rocblasSource(library, prototypes, libraries.rocblasLibrary),
+    ],
     memory: libraries.systemMemory?.(library) ?? systemMemory(),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
