@@ -4,14 +4,15 @@
  * later processes do not try again until the library, the card or the runtime is another.
  */
 import { spawn, spawnSync } from "node:child_process";
-import { createHash, randomUUID } from "node:crypto";
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { dtypes, encode } from "../../core/dtype.ts";
 import { type Step, type Words, wordsOf } from "./calls.ts";
 import type { Gemm, GemmType, GpuContext } from "./driver.ts";
 import { ffiPath, type Prototypes, symbolOf } from "./library.ts";
 import { type ColumnGemm, columnMajor } from "./native-blas.ts";
+import { replaceFile } from "./replace-file.ts";
 
 /** Counts what changes the meaning of a kept verdict. */
 const VERSION = 1;
@@ -276,15 +277,7 @@ export class BlasTrials {
     if (!isLasting) return problem;
     const path = this.#path(key);
     verdicts.set(path, problem);
-    const temporary = `${path}.${randomUUID()}`;
-    try {
-      mkdirSync(this.#folder, { recursive: true });
-      writeFileSync(temporary, JSON.stringify({ key, problem }, null, 2));
-      renameSync(temporary, path);
-    } catch {
-      // A folder that cannot be written costs a trial at the next start, nothing else.
-      rmSync(temporary, { force: true });
-    }
+    replaceFile(path, JSON.stringify({ key, problem }, null, 2));
     return problem;
   }
 
