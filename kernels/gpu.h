@@ -123,7 +123,7 @@ GPU_FN unsigned short f32_to_f16(float x) {
 #if GPU_HAS(__builtin_amdgcn_exp2f)
 GPU_FN float approx_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 #else
-// Before LLVM had that builtin (ROCm 5.7 and earlier) this one was the bare instruction; since then it cares for subnormals.
+// Until LLVM had that builtin (mid 2023) this one was the bare instruction; since then it cares for subnormals.
 GPU_FN float approx_exp2(float x) { return __builtin_exp2f(x); }
 #endif
 GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }

@@ -12,7 +12,7 @@ import {
 } from "../scripts/kernels/compile.mjs";
 import { maySpill, unitsOf } from "../scripts/kernels/expected.mjs";
 import { type CheckedFile, readRecord } from "../scripts/kernels/record.mjs";
-import { matrixUnit } from "../src/backend/gpu/attention-plan.ts";
+import { matrixUnit, planSplits, sharedBudget } from "../src/backend/gpu/attention-plan.ts";
 import {
   argBytes,
   argumentsHash,
@@ -22,6 +22,7 @@ import {
   kernels,
 } from "../src/backend/gpu/catalogue.ts";
 import { compareWithCatalogue, occupancy, readCodeObject } from "../src/backend/gpu/codeobject.ts";
+import { planLinear, planQuantizedLinear } from "../src/backend/gpu/families/linear.ts";
 import { unitOf } from "../src/backend/gpu/matrix-unit.ts";
 import { platform } from "../src/backend/gpu/platforms.ts";
 import { programs } from "../src/backend/gpu/program.ts";
@@ -120,11 +121,13 @@ const sliced = compilers.flatMap((toolchain, i) => {
   if (targets.length === 0) return [];
   const { file, unit, kernels: all } = pick("program", programs());
   const picked = [...new Set(["first", "second", "third"].map((which) => pick(which, all)))];
-  return { toolchain, arch: pick("target", targets), file, unit, picked, names: picked.map(({ name }) => name).join() };
+  const arch = pick("target", targets);
+  const title = `${toolchain.name} for ${arch}: ${picked.map(({ name }) => name).join(", ")}`;
+  return [[title, { toolchain, arch, file, unit, picked }] as const];
 });
 
 describe.skipIf(sliced.length === 0)(`Compiled AMD kernels, slice ${slice}`, { timeout: 60_000 }, () => {
-  it.each(sliced)("by $toolchain.name for $arch: $names", async ({ toolchain, arch, file, unit, picked }) => {
+  it.each(sliced)("%s", async (_, { toolchain, arch, file, unit, picked }) => {
     const options = [
       "-DGPU_ONLY",
       `-DGPU_ONLY_${unit}`,
@@ -191,14 +194,13 @@ describe.each(compilers)("A product rounded to f16 by $name", (toolchain) => {
 });
 
 describe.skipIf(!newest)("The matrix unit", () => {
-  it.each(targetsOf(newest?.name ?? ""))(
-    "that the newest compiler took for %s is the one that it has",
-    async (arch) => {
-      const code = readFileSync(await compileAmd(newest!, "probe", arch));
-      expect(unitOf(code, "gfx900")).toBe(unitsOf(arch)!.unit);
-      expect(matrixUnit(arch, "bf16")).toBe(unitsOf(arch)!.unit);
-    },
-  );
+  const targets = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1036", "gfx1103", "gfx1153", "gfx1201"];
+  const known = targets.filter((arch) => targetsOf(newest?.name ?? "").includes(arch));
+  it.each(known)("that the newest compiler took for %s is the one that it has", async (arch) => {
+    const code = readFileSync(await compileAmd(newest!, "probe", arch));
+    expect(unitOf(code, "gfx900")).toBe(unitsOf(arch)!.unit);
+    expect(matrixUnit(arch, "bf16")).toBe(unitsOf(arch)!.unit);
+  });
   it("goes by the code, not by the arch", async () => {
     const code = readFileSync(await compileAmd(newest!, "probe", "gfx1100", ["-U__GFX11__"]));
     expect(unitOf(code, "gfx1100")).toBe("fma");
@@ -236,6 +238,35 @@ describe("Launch shapes", () => {
       }
     },
   );
+
+  // HIP counts work-group processors on RDNA, two compute units each, unless it is told otherwise.
+  it.each([1, 30, 48, 96, 1216])("are right where a device counts %i multiprocessors", (multiprocessors) => {
+    for (const arch of ["gfx1100", "gfx942"]) {
+      for (const [m, n, k] of [
+        [1, 1, 256],
+        [1, 4096, 4096],
+        [4, 17, 14336],
+        [8, 128256, 2048],
+      ] as const) {
+        const shape = { m, n, k, norm: false };
+        const plans = [
+          planLinear(shape, "bf16", { arch, multiprocessors }),
+          planQuantizedLinear(shape, "Q4_K", { arch, multiprocessors }),
+        ];
+        for (const plan of plans.flatMap((found) => (found ? [found] : []))) {
+          const { threads, splits, blocks, shared_bytes } = plan.launch;
+          const at = `${plan.kernel} ${n} × ${k} on ${arch}`;
+          expect((threads / 32) % splits, at).toBe(0);
+          expect(blocks >= 1 && blocks <= n, at).toBe(true);
+          expect(shared_bytes, at).toBeLessThanOrEqual(sharedBudget(arch));
+        }
+      }
+    }
+    for (const keys of [1, 300, 131072]) {
+      const splits = planSplits(3 * multiprocessors, 8, keys);
+      expect(splits >= 1 && splits <= Math.ceil(keys / 256)).toBe(true);
+    }
+  });
 
   it("of an unknown kernel are an error that names it", () => {
     expect(() => kernelNamed("uexp_u8")).toThrow("uexp_u8");

@@ -12,7 +12,7 @@ const kernels = join(root, "kernels");
 const cache = join(root, "node_modules", ".cache", "wick-kernels");
 const run = promisify(execFile);
 
-/** The compilers that must build everything: what ROCm 5.7, 6.3 and 7 carry is of about these releases (docs/devices.md). */
+/** The compilers that must build everything: of the releases of LLVM that ROCm 5.5, 6.4 and 7.2 carry (docs/devices.md). */
 export const amdCompilers = ["clang-16", "clang-19", "clang-22"];
 
 /** The targets that must build, by the first of the compilers that knows them. */
