@@ -1,12 +1,10 @@
 /** What a platform has: its libraries and devices. A vendor's broken library may end this process at any step of it. */
 import type { KernelCompiler } from "../backend/gpu/driver.ts";
-import { loadedPath } from "../backend/gpu/library-file.ts";
+import { loadedPath } from "../backend/gpu/library.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../backend/gpu/platforms.ts";
 import { type ErrorCode, WickError } from "../core/errors.ts";
 import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
-
-export { loadedPath };
 
 /** A library with its version and why it is this one, or why there is none. */
 export type Found =

@@ -1,20 +1,8 @@
 /** The files behind loaded libraries: which one the loader took, and whether it is still the same. */
-import { readFileSync, realpathSync, statSync } from "node:fs";
-import { basename, isAbsolute } from "node:path";
+import { realpathSync, statSync } from "node:fs";
+import { loadedPath } from "./library.ts";
 
-/** The file behind a library that the loader found by its name. */
-export function loadedPath(library: string): string {
-  if (isAbsolute(library)) return library;
-  try {
-    const files = readFileSync("/proc/self/maps", "utf8").matchAll(/\s(\/.*)$/gm);
-    for (const [, path] of files) if (basename(path!).startsWith(library)) return path!;
-  } catch {
-    // Without /proc the name has to do.
-  }
-  return library;
-}
-
-/** The same with links followed; a name that leads to no file stays as it is. */
+/** The file that a library was loaded from, with links followed; a name that leads to no file stays as it is. */
 export function realFile(library: string): string {
   const path = loadedPath(library);
   try {

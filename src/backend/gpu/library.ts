@@ -2,9 +2,9 @@
  * Finds, opens and binds the vendors' shared libraries. Nothing here runs before a GPU is asked for, so Wick imports on
  * machines where neither the libraries nor the FFI itself can be loaded.
  */
-import { existsSync, readdirSync, statSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
-import { dirname, isAbsolute, join } from "node:path";
+import { basename, dirname, isAbsolute, join } from "node:path";
 import { fail, WickError } from "../../core/errors.ts";
 
 type Koffi = typeof import("koffi");
@@ -20,12 +20,15 @@ export type Prototypes = Readonly<Record<string, string>>;
 export type Bound<Table extends Prototypes> = { readonly [Call in keyof Table]: NativeFunction };
 
 const require = createRequire(import.meta.url);
+/** What a thread has elsewhere: the vendors' libraries compile and load kernels on it. The FFI's own is 128 KiB on pool threads. */
+const stackBytes = 8 * 2 ** 20;
 let koffi: Koffi | undefined;
 
 export function ffi(): Koffi {
   if (koffi) return koffi;
   try {
     koffi = require("koffi") as Koffi;
+    koffi.config({ sync_stack_size: stackBytes, async_stack_size: stackBytes });
     return koffi;
   } catch (cause) {
     return fail(
@@ -164,6 +167,18 @@ function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): L
 }
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+/** The file behind a library that the loader found by its name. */
+export function loadedPath(library: string): string {
+  if (isAbsolute(library)) return library;
+  try {
+    const files = readFileSync("/proc/self/maps", "utf8").matchAll(/\s(\/.*)$/gm);
+    for (const [, path] of files) if (basename(path!).startsWith(library)) return path!;
+  } catch {
+    // Without /proc the name has to do.
+  }
+  return library;
+}
 
 const filesIn = (folders: readonly string[], names: readonly string[]): string[] =>
   folders.flatMap((folder) => names.map((name) => join(folder, name))).filter((path) => existsSync(path));
