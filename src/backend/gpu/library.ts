@@ -22,13 +22,14 @@ export type Bound<Table extends Prototypes> = { readonly [Call in keyof Table]: 
 const require = createRequire(import.meta.url);
 /** What a thread has elsewhere: the vendors' libraries compile and load kernels on it. The FFI's own is 128 KiB on pool threads. */
 const stackBytes = 8 * 2 ** 20;
+export const ffiConfig = { sync_stack_size: stackBytes, async_stack_size: stackBytes } as const;
 let koffi: Koffi | undefined;
 
 export function ffi(): Koffi {
   if (koffi) return koffi;
   try {
     koffi = require("koffi") as Koffi;
-    koffi.config({ sync_stack_size: stackBytes, async_stack_size: stackBytes });
+    koffi.config(ffiConfig);
     return koffi;
   } catch (cause) {
     return fail(
