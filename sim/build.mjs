@@ -33,9 +33,16 @@ function libraries() {
   ];
 }
 
+/** Modules are compiled against these, so a library that compiles them differs where they do: caches go by its build id. */
+function headersHash() {
+  const hash = createHash("sha256");
+  for (const file of ["sim.h", "abi.h"]) hash.update(readFileSync(join(root, file)));
+  return `0x${hash.digest("hex").slice(0, 8)}`;
+}
+
 function fingerprint(compiler) {
   const hash = createHash("sha256").update(JSON.stringify([compiler, flags, process.arch]));
-  const files = [...readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name)), "abi.h", "build.mjs"];
+  const files = [...readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name)), "abi.h", "sim.h", "build.mjs"];
   for (const file of files) hash.update(file).update(readFileSync(join(root, file)));
   return hash.digest("hex");
 }
@@ -60,7 +67,7 @@ export function buildSim() {
   for (const { name, sources, link } of all) {
     // Built beside its place and renamed: a process that has the old library loaded keeps its own file.
     const fresh = join(build, `${name}.${process.pid}`);
-    const args = [...flags, "-o", fresh, `-Wl,-soname,${name}`, ...sources, ...link];
+    const args = [...flags, `-DSIM_HEADERS=${headersHash()}`, "-Wl,--build-id=sha1", "-o", fresh, `-Wl,-soname,${name}`, ...sources, ...link];
     const { status, stderr } = spawnSync(compiler, args, { encoding: "utf8" });
     if (status !== 0) {
       rmSync(fresh, { force: true });

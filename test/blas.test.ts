@@ -388,7 +388,7 @@ describe("a library's first product", () => {
     };
     const ticking = setInterval(look, 5);
     const start = performance.now();
-    await backend.gpu.prepare([], "f32");
+    await backend.gpu.prepareBlas("f32");
     look();
     clearInterval(ticking);
     // Once in the child, once here.
@@ -404,10 +404,10 @@ describe("a library's first product", () => {
     const began = performance.now();
     expect(square(context, (p) => backend.gpu.gemm(p))).toEqual(nine);
     expect(performance.now() - began).toBeLessThan(delay / 2);
-    await backend.gpu.prepare([], "f32");
+    await backend.gpu.prepareBlas("f32");
     read(words);
     expect(Number(words[0])).toBe(2);
-    await backend.gpu.prepare([], "f16");
+    await backend.gpu.prepareBlas("f16");
     read(words);
     expect(Number(words[0])).toBe(3);
   });

@@ -16,6 +16,8 @@ import { examine, type Report } from "../src/doctor/doctor.ts";
 import { describeFamily } from "../src/doctor/golden.ts";
 import { type Hardware, hardwareOf } from "../src/doctor/hardware.ts";
 import { type PlatformFacts, probe } from "../src/doctor/probe.ts";
+import { Root } from "../src/doctor/root.ts";
+import { judgeDifference } from "../src/doctor/subtraction.ts";
 import { type Message, perform, type TaskName } from "../src/doctor/tasks.ts";
 import { buildPackage, type Package, sim, stubLibrary, stubs } from "./built-package.ts";
 import { temporaryFolder } from "./temporary-folder.ts";
@@ -77,7 +79,7 @@ describe("the sections", () => {
 
   it("the shipped golden cases cover every family and all of them pass on the CPU", async () => {
     const last = (await messages("golden", { device: "cpu" })).at(-1) as Message & { value: { verdict: string }[] };
-    expect(last.value.map((c) => c.verdict)).toEqual(Array(12).fill("ok"));
+    expect(last.value.map((c) => c.verdict)).toEqual(Array(13).fill("ok"));
   });
 
   it("cases that fail are named, the first few", () => {
@@ -87,8 +89,15 @@ describe("the sections", () => {
     expect(detail).toMatch(/^7 of 8 cases fail\nexp-1: bad 1\n(.*\n){4}and 2 more$/);
   });
 
+  it("a subtraction tells a compiler that turns it round", () => {
+    const differences = [2, -1.5, -6, 15, 99.75];
+    expect(judgeDifference(differences)).toBe("as it should be");
+    expect(() => judgeDifference(differences.map((x) => -x))).toThrow(/a − b comes out as b − a: .*#160151/);
+    expect(() => judgeDifference([2, -1.5, -6, 15, 0])).toThrow(/gives 2,-1.5,-6,15,0, not 2,-1.5,-6,15,99.75/);
+  });
+
   it("a program is compiled, loaded and its kernels looked up", async () => {
-    const sent = await messages("compile", { device, file: "affine", unit: "f32" });
+    const sent = await messages("compile", { device, program: "affine/affine_f32" });
     expect(sent.at(-1)).toMatchObject({ kind: "done", value: { kernels: 1, bytes: expect.any(Number) } });
   });
 
@@ -128,7 +137,7 @@ describe("an examination", () => {
     });
     expect(detailsOf(report)).not.toMatch(/PROBLEM|crashed/);
     expect(seen).toEqual([
-      ...["libraries ok", "cache ok", "kernels ok", "memory ok", "golden ok", "random ok"],
+      ...["system ok", "libraries ok", "cache ok", "kernels ok", "memory ok", "golden ok", "random ok"],
       ...["index-errors ok", "graphs ok", "speed ok"],
     ]);
     expect(report).toMatchObject({
@@ -136,7 +145,7 @@ describe("an examination", () => {
       summary: "everything that is here works: sim:32",
       devices: ["sim:32"],
     });
-    expect(report.sections[2]!.summary).toMatch(/^1 of 1 programs with 1 kernels, /);
+    expect(report.sections[3]!.summary).toMatch(/^1 of 1 programs with 1 kernels, /);
   });
 
   it("of both devices of a platform, by the library that the environment names", async () => {
@@ -144,7 +153,9 @@ describe("an examination", () => {
     const report = await examine({ entry: built.entry, only: ["index-errors"] });
     expect(report.devices).toEqual(expect.arrayContaining(["rocm:0", "rocm:1", "cpu"]));
     expect(report.sections.filter((s) => s.verdict === "problem")).toEqual([]);
-    expect(report.hardware.rocm?.environment).toEqual({ WICK_HIP_LIBRARY: sim.hip });
+    expect(report.hardware.rocm?.environment).toMatchObject({ WICK_HIP_LIBRARY: sim.hip });
+    const loaded = report.platforms.find((p) => p.platform === "rocm")!.loaded!.map(({ path }) => path);
+    expect(loaded).toEqual(expect.arrayContaining([sim.hip]));
   });
 
   it("of a device that is not there names those that are", async () => {
@@ -166,8 +177,9 @@ describe("the command", () => {
   it.skipIf(hasGpu)("without any GPU checks the CPU and is content", async () => {
     const { code, out, err } = await built.wick(["doctor"]);
     expect([code, err]).toEqual([0, ""]);
-    expect(out).toMatch(/^installation\n +libraries +skipped/);
-    expect(out).toMatch(/AMD ROCm +skipped: no AMD GPU here: .*was not found/);
+    expect(out).toMatch(/^installation\n +system +ok .*\n +machine +\S/);
+    expect(out).toMatch(/\n +libraries +skipped/);
+    expect(out).toMatch(/AMD ROCm +skipped: (no AMD GPU here: .*was not found|.*finds no device)/);
     expect(out).toMatch(/\ncpu\n +memory +ok(.*\n)+ +golden +ok(.*\n)+ +index-errors +ok/);
     expect(out).toMatch(/\nno GPU was found; the CPU works\n$/);
   });
@@ -190,7 +202,7 @@ describe("the command", () => {
   it("called wrongly exits with 2", async () => {
     const calls: [string[], RegExp][] = [
       [["--device", "tpu"], /unknown device "tpu"/],
-      [["--only", "teeth"], /sections are libraries, cache/],
+      [["--only", "teeth"], /sections are system, libraries, cache/],
       [["--device", "cpu", "--only", "cache", "--json", at("absent/report.json")], /cannot be written to .*absent/],
     ];
     for (const [args, message] of calls) {
@@ -209,7 +221,7 @@ describe("the command", () => {
     expect(code).toBe(1);
     expect(out).toMatch(/kernels +PROBLEM +0 of \d+ programs .* \d+ not tried after \d problems/);
     expect(out).toMatch(
-      /unary \w+ +PROBLEM: hiprtc .* could not compile unary\.hip for gfx1100.*\n +x\.hip:1: error: ref/,
+      /unary\/\w+ +PROBLEM: hiprtc .* could not compile unary\/\w+\.hip for gfx1100.*\n +x\.hip:1: error: ref/,
     );
     expect(out).toMatch(/ +x\.hip:7: error: refused\n +… 1\d more lines/);
     expect(out).toMatch(/\n1 of 2 sections have problems: kernels on sim:32\n$/);
@@ -307,7 +319,7 @@ describe("broken libraries", () => {
 
 describe("the kernel cache", () => {
   const compile = async (folder: string, child = new Child({ entry: built.entry, env: { WICK_CACHE: folder } })) => {
-    const outcome = await child.run("compile", { device: "sim:32", file: "affine", unit: "u8" }, { seconds: 50 });
+    const outcome = await child.run("compile", { device: "sim:32", program: "affine/affine_u8" }, { seconds: 50 });
     child.close();
     return outcome.ok ? outcome.value : outcome.problem;
   };
@@ -446,7 +458,7 @@ describe("the verdict on a platform", () => {
     put("dev/dri/card0", "");
     symlinkSync("/nowhere", join(root, "dev/kfd"));
     vi.stubEnv("HIP_VISIBLE_DEVICES", "1");
-    expect(hardwareOf("rocm", root)).toMatchObject({
+    expect(hardwareOf("rocm", new Root(root))).toMatchObject({
       pci: ["1002:744c"],
       driver: "6.8.5",
       nodes: [
@@ -455,8 +467,12 @@ describe("the verdict on a platform", () => {
       ],
       environment: { HIP_VISIBLE_DEVICES: "1" },
     });
-    expect(hardwareOf("cuda", root)).toMatchObject({ pci: ["10de:2335"], driver: "loaded" });
-    expect(hardwareOf("rocm", at("nowhere"))).toMatchObject({
+    expect(hardwareOf("cuda", new Root(root))).toMatchObject({
+      pci: ["10de:2335"],
+      driver: "loaded",
+      driverOrigin: "DKMS",
+    });
+    expect(hardwareOf("rocm", new Root(at("nowhere")))).toMatchObject({
       pci: [],
       driver: null,
       nodes: [{ access: "missing" }, { path: "/dev/dri/renderD*", access: "missing" }],
@@ -470,11 +486,15 @@ describe("a report", () => {
     const report = {
       cache: "/home/ada.l/.cache/wick",
       list: ["/home/ada.l", "/data/ada.l/x", "/home/ada.lovelace/y", "on engine-1:", "engine-12"],
+      others: ["/home/grace/rocm/lib:/opt/x", "C:\\Users\\Grace\\x", "ROCR_VISIBLE_DEVICES=GPU-1a2b3c4d5e6f7a8b,1"],
+      network: "02:42:ac:11:00:02",
       deep: { n: 3, none: null, ok: true },
     };
     expect(anonymous(report, owner)).toEqual({
       cache: "~/.cache/wick",
-      list: ["~", "/data/user/x", "/home/ada.lovelace/y", "on host:", "engine-12"],
+      list: ["~", "/data/user/x", "/home/user/y", "on host:", "engine-12"],
+      others: ["/home/user/rocm/lib:/opt/x", "C:\\Users\\user\\x", "ROCR_VISIBLE_DEVICES=GPU-…,1"],
+      network: "…",
       deep: { n: 3, none: null, ok: true },
     });
     expect(anonymous({ a: "/root/x", b: "the root" }, { home: "/root", user: "root", host: "localhost" })).toEqual({

@@ -260,6 +260,7 @@ hipError_t execute(const Launch& launch) {
   }
   if (outcome == 1) describeSignal();
   run.current = -1;
+  device(launch.device).faulted = true;
   return fail(hipErrorLaunchFailure, "%s", run.problem);
 }
 

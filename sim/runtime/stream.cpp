@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <map>
+#include <utility>
 
 #include "runtime.h"
 
@@ -129,6 +130,14 @@ static hipError_t synchronize(const char* call, Stream& stream) {
   return result ? result : damage;
 }
 
+/** As HIP 6 does: an event of a stream that captures cannot be waited for, although it was recorded before. */
+static hipError_t forbidOnEvent(const char* call, EventState& state) {
+  if (state.capture) return fail(hipErrorCapturedEvent, "%s: the event is part of a capture", call);
+  if (!state.stream || !alive(state.stream) || !state.stream->capture) return hipSuccess;
+  state.stream->capture->invalid = true;
+  return fail(hipErrorCapturedEvent, "%s: the event's stream captures", call);
+}
+
 static LeakReport leakReport{[] {
   if (!streams().empty()) reportLeak(std::to_string(streams().size()) + " streams");
   if (!events().empty()) reportLeak(std::to_string(events().size()) + " events");
@@ -172,6 +181,9 @@ SIM_API hipError_t hipStreamSynchronize(hipStream_t handle) {
 SIM_API hipError_t hipStreamQuery(hipStream_t handle) {
   SIM_STREAM("hipStreamQuery", handle);
   if (stream->capture) return forbidInCapture("hipStreamQuery", stream);
+  // Who asks after a fault is told so once; a device of its own kind would go on telling.
+  if (std::exchange(device(stream->device).faulted, false))
+    return fail(hipErrorLaunchFailure, "hipStreamQuery: a kernel faulted");
   return progress(*stream) ? hipErrorNotReady : hipSuccess;
 }
 SIM_API hipError_t hipDeviceSynchronize() {
@@ -218,7 +230,7 @@ SIM_API hipError_t hipEventSynchronize(hipEvent_t event) {
   Lock lock;
   SIM_EVENT("hipEventSynchronize", event);
   EventState& state = *event->state;
-  if (state.capture) return fail(hipErrorCapturedEvent, "hipEventSynchronize: the event is part of a capture");
+  if (hipError_t code = forbidOnEvent("hipEventSynchronize", state)) return code;
   hipError_t result = hipSuccess;
   if (state.completed < state.recorded && alive(state.stream)) result = drain(*state.stream, state.recorded);
   hipError_t damage = checkCanaries();
@@ -228,7 +240,7 @@ SIM_API hipError_t hipEventQuery(hipEvent_t event) {
   Lock lock;
   SIM_EVENT("hipEventQuery", event);
   EventState& state = *event->state;
-  if (state.capture) return fail(hipErrorCapturedEvent, "hipEventQuery: the event is part of a capture");
+  if (hipError_t code = forbidOnEvent("hipEventQuery", state)) return code;
   if (state.completed == state.recorded || !alive(state.stream)) return hipSuccess;
   progress(*state.stream);
   return hipErrorNotReady;

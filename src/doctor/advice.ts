@@ -4,6 +4,7 @@ import type { Check } from "./check.ts";
 import type { Outcome } from "./child.ts";
 import type { Hardware } from "./hardware.ts";
 import type { DeviceFacts, Found, PlatformFacts } from "./probe.ts";
+import type { SystemFacts } from "./system.ts";
 
 interface Vendor {
   readonly title: string;
@@ -24,8 +25,8 @@ const vendors: Readonly<Record<PlatformName, Vendor>> = {
     variable: "WICK_HIP_LIBRARY",
     kernelDriver: "amdgpu",
     install: "install ROCm: https://rocm.docs.amd.com/projects/install-on-linux",
-    permission: "let this user use the GPU: sudo usermod -aG render,video $USER, then log in anew",
-    container: "in a container, pass --device /dev/kfd --device /dev/dri",
+    permission: "let this user use the GPU: ",
+    container: "pass --device /dev/kfd --device /dev/dri",
     hiding: ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"],
   },
   cuda: {
@@ -34,8 +35,8 @@ const vendors: Readonly<Record<PlatformName, Vendor>> = {
     variable: "WICK_CUDA_LIBRARY",
     kernelDriver: "nvidia",
     install: "install NVIDIA's driver: https://www.nvidia.com/drivers",
-    permission: "let this user read and write NVIDIA's device files",
-    container: "in a container, pass --gpus all (NVIDIA Container Toolkit)",
+    permission: "let this user read and write NVIDIA's device files: ",
+    container: "pass --gpus all (NVIDIA Container Toolkit)",
     hiding: ["CUDA_VISIBLE_DEVICES"],
   },
   sim: {
@@ -59,6 +60,7 @@ export function judgePlatform(
   outcome: Outcome<PlatformFacts>,
   hardware: Hardware,
   isWanted: boolean,
+  system?: SystemFacts,
 ): { readonly checks: Check[]; readonly advice: string[] } {
   const vendor = vendors[platform];
   const facts = outcome.ok ? outcome.value : (outcome.part ?? { platform, devices: [] });
@@ -80,20 +82,22 @@ export function judgePlatform(
     }
     const advice = [
       isAsked ? `correct or unset ${vendor.variable}` : vendor.install,
-      ...driverAdvice(vendor, hardware),
+      ...driverAdvice(vendor, hardware, system),
     ];
     return { checks: [{ name, verdict: "problem", detail: facts.problem }], advice };
   }
   if (facts.devices.length === 0) {
     const detail = `${facts.library} finds no device`;
-    if (!isThere && hardware.driver === null) return { checks: [{ name, verdict: "skipped", detail }], advice: [] };
+    // Under WSL the bus shows nothing, but who has installed the library there wants a GPU.
+    const isExpected = isThere || Boolean(system?.wsl);
+    if (!isExpected && hardware.driver === null) return { checks: [{ name, verdict: "skipped", detail }], advice: [] };
     const on = hardware.pci.length > 0 ? `the bus has ${hardware.pci.join(", ")}` : "";
     const loaded = hardware.driver === null ? "" : `the kernel driver ${vendor.kernelDriver} is loaded`;
     const found = [detail, on || loaded].filter(Boolean).join(", although ");
-    const advice = driverAdvice(vendor, hardware);
+    const advice = driverAdvice(vendor, hardware, system);
     return {
       // A driver without a card on the bus is a machine whose card was taken out or is kept from this container.
-      checks: [{ name, verdict: isThere ? "problem" : "skipped", detail: found }],
+      checks: [{ name, verdict: isExpected ? "problem" : "skipped", detail: found }],
       advice:
         advice.length > 0 || !vendor.kernelDriver
           ? advice
@@ -109,13 +113,15 @@ export function judgePlatform(
   return { checks, advice };
 }
 
-function libraryChecks({ compiler, devices, miopen }: PlatformFacts): Check[] {
+function libraryChecks({ compiler, devices, miopen, loaded = [] }: PlatformFacts): Check[] {
   const checks: Check[] = [];
   if (compiler) checks.push(judgeLibrary("compiler", compiler, null));
   // Wick's own kernels multiply without it, so its absence is no fault.
   const blas = devices.find((d) => d.blas)?.blas;
   if (blas) checks.push(judgeLibrary("BLAS", blas, "Wick's own kernels multiply"));
   if (miopen) checks.push(judgeLibrary("MIOpen", miopen, "optional"));
+  const files = loaded.map(({ path, release }) => (release ? `${path} (ROCm ${release})` : path));
+  if (files.length > 0) checks.push({ name: "loaded", verdict: "ok", detail: files.join(", ") });
   return checks;
 }
 
@@ -140,18 +146,44 @@ function judgeDevice(device: DeviceFacts): Check {
   return { name, verdict: "ok", detail };
 }
 
-function driverAdvice(vendor: Vendor, hardware: Hardware): string[] {
+function driverAdvice(vendor: Vendor, hardware: Hardware, system?: SystemFacts): string[] {
   const advice: string[] = [];
   const hiding = vendor.hiding.filter((name) => name in hardware.environment);
   for (const name of hiding) advice.push(`${name}=${hardware.environment[name]} may hide devices: unset it`);
-  if (hardware.driver === null && vendor.kernelDriver)
-    advice.push(`the kernel driver ${vendor.kernelDriver} is not loaded: load or install it`);
+  // There the driver is Windows' own, and none of its files are the usual ones.
+  if (system?.wsl) return [...advice, ...wslAdvice(vendor, system.wsl)];
   const files = (access: "denied" | "missing"): string =>
     hardware.nodes
       .filter((node) => node.access === access)
       .map((node) => node.path)
       .join(", ");
-  if (files("denied")) advice.push(`${files("denied")} may not be used by this user; ${vendor.permission}`);
-  if (files("missing")) advice.push(`${files("missing")} are missing; ${vendor.container}`);
+  if (hardware.driver === null && vendor.kernelDriver && !system?.container)
+    advice.push(`the kernel driver ${vendor.kernelDriver} is not loaded: load or install it`);
+  if (files("denied"))
+    advice.push(`${files("denied")} may not be used by this user; ${vendor.permission}${membership(hardware, system)}`);
+  if (files("missing"))
+    advice.push(
+      system?.container
+        ? `${files("missing")} are missing in this container (${system.container}); ${vendor.container}`
+        : `${files("missing")} are missing; in a container, ${vendor.container}`,
+    );
   return advice;
+}
+
+/** How a user comes into the groups of the files that are denied. A group without a name is one of a container's host. */
+function membership({ nodes }: Hardware, system?: SystemFacts): string {
+  const groups = [...new Set(nodes.flatMap((node) => (node.access === "denied" && node.group ? [node.group] : [])))];
+  const numbers = groups.filter((group) => /^\d+$/.test(group));
+  if (numbers.length > 0 || system?.container) {
+    return `pass ${(numbers.length > 0 ? numbers : ["render", "video"]).map((group) => `--group-add ${group}`).join(" ")}`;
+  }
+  const named = groups.filter((group) => group !== "root");
+  return `sudo usermod -aG ${(named.length > 0 ? named : ["render", "video"]).join(",")} $USER, then log in anew`;
+}
+
+function wslAdvice({ maker, kernelDriver }: Vendor, { dxg, rocdxg }: NonNullable<SystemFacts["wsl"]>): string[] {
+  if (!dxg) return [`/dev/dxg is missing: update WSL (wsl --update) and ${maker}'s driver for Windows`];
+  if (kernelDriver === "amdgpu" && !rocdxg)
+    return ["ROCm reaches the GPU through librocdxg here: install it, and set HSA_ENABLE_DXG_DETECTION=1"];
+  return [`update ${maker}'s driver for Windows`];
 }

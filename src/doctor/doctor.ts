@@ -3,7 +3,7 @@
  * library runs in child processes, so that each section ends with a verdict whatever the library does.
  */
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { cpus, release, tmpdir, totalmem } from "node:os";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Device } from "../backend/device.ts";
 import { type PlatformName, simulatorOrdinals } from "../backend/gpu/platforms.ts";
@@ -11,17 +11,21 @@ import type { Program } from "../backend/gpu/program.ts";
 import { formatBytes } from "../backend/usage.ts";
 import { fail } from "../core/errors.ts";
 import { judgePlatform } from "./advice.ts";
-import { type CacheFacts, cacheFacts } from "./cache.ts";
+import type { CacheFacts } from "./cache.ts";
 import { type Check, overall, type Verdict } from "./check.ts";
-import { Child, type ChildOptions, type Doing } from "./child.ts";
+import { Child, type ChildOptions, type Doing, type Outcome } from "./child.ts";
 import { compileAll } from "./compile-all.ts";
-import { type GpuVendor, type Hardware, hardwareOf } from "./hardware.ts";
+import { systemChecks } from "./describe-system.ts";
+import { adviceFor } from "./findings.ts";
+import type { GpuVendor, Hardware } from "./hardware.ts";
 import type { PlatformFacts } from "./probe.ts";
+import type { Surroundings, SystemFacts } from "./system.ts";
+import type { Tasks } from "./tasks.ts";
 
 /** Sections about one device, in the order they run; the CPU has some of them. */
 const deviceSections = ["kernels", "memory", "golden", "random", "index-errors", "graphs", "speed"] as const;
 const cpuSections: readonly string[] = ["memory", "golden", "index-errors"];
-export const sectionNames = ["libraries", "cache", ...deviceSections] as const;
+export const sectionNames = ["system", "libraries", "cache", ...deviceSections] as const;
 export type SectionName = (typeof sectionNames)[number];
 
 export interface Section {
@@ -39,7 +43,8 @@ export interface Section {
 export interface Report {
   readonly wick: string;
   readonly time: string;
-  readonly system: Readonly<Record<string, string>>;
+  /** Absent where looking for it failed. */
+  readonly system?: SystemFacts;
   readonly hardware: Readonly<Partial<Record<GpuVendor, Hardware>>>;
   readonly platforms: readonly PlatformFacts[];
   readonly cache: CacheFacts;
@@ -65,7 +70,8 @@ export interface DoctorOptions {
 
 const PROBE_SECONDS = 120;
 const SECTION_SECONDS = 600;
-const simulatedHardware: Hardware = { pci: [], driver: null, nodes: [], environment: {} };
+const SYSTEM_SECONDS = 60;
+const unknownHardware: Hardware = { pci: [], driver: null, nodes: [], environment: {} };
 
 export async function examine(options: DoctorOptions = {}): Promise<Report> {
   const visit = new Visit(options);
@@ -88,7 +94,7 @@ class Visit {
   readonly #env: { WICK_CACHE?: string } = {};
   readonly #sections: Section[] = [];
   readonly #platforms: PlatformFacts[] = [];
-  readonly #hardware: Partial<Record<GpuVendor, Hardware>> = {};
+  #around: Surroundings | undefined;
   /** Stands in for a cache that cannot be written, so that sections share what was compiled. */
   #standIn: string | undefined;
 
@@ -103,8 +109,9 @@ class Visit {
 
   async run(): Promise<Report> {
     const wanted = this.#options.device === undefined ? null : platformOf(this.#options.device);
+    if (wanted !== "cpu") await this.#lookAround();
     const gpus = wanted === "cpu" ? [] : await this.#libraries(wanted);
-    const cache = cacheFacts();
+    const cache = await this.#cache();
     if (wanted !== "cpu") await this.#section("cache", undefined, () => this.#judgeCache(cache));
     const devices = wanted === null || wanted === "cpu" ? [...gpus, "cpu"] : gpus;
     for (const device of devices) await this.#examineDevice(device);
@@ -112,8 +119,8 @@ class Visit {
     return {
       wick: packageVersion(),
       time: new Date().toISOString(),
-      system: describeSystem(),
-      hardware: this.#hardware,
+      ...(this.#around && { system: this.#around.system }),
+      hardware: this.#around?.hardware ?? {},
       platforms: this.#platforms,
       cache,
       devices,
@@ -127,6 +134,40 @@ class Visit {
     if (this.#standIn !== undefined) rmSync(this.#standIn, { recursive: true, force: true });
   }
 
+  /** What the system tells; later sections go without where it does not. */
+  async #lookAround(): Promise<void> {
+    const outcome = await this.#once("system", "system", SYSTEM_SECONDS);
+    if (outcome.ok) this.#around = outcome.value;
+    await this.#section("system", undefined, () => ({
+      checks: outcome.ok
+        ? systemChecks(outcome.value)
+        : [{ name: "system", verdict: "problem", detail: outcome.problem }],
+    }));
+  }
+
+  async #cache(): Promise<CacheFacts> {
+    const outcome = await this.#once("cache", "cache", SYSTEM_SECONDS);
+    if (outcome.ok) return outcome.value;
+    const folder = process.env.WICK_CACHE ?? "the default folder";
+    return { folder, entries: 0, bytes: 0, damaged: 0, problem: outcome.problem };
+  }
+
+  /** A task in a child of its own. */
+  async #once<Name extends "system" | "cache">(
+    task: Name,
+    section: SectionName,
+    seconds: number,
+  ): Promise<Outcome<Tasks[Name]["output"]>> {
+    const child = new Child(this.#child);
+    const outcome = await child.run(task, null, {
+      seconds,
+      onProgress: (doing) => this.#options.onProgress?.(section, doing),
+    });
+    child.close();
+    this.#options.signal?.throwIfAborted();
+    return outcome;
+  }
+
   /** Probes the platforms and gives the GPUs that are worth examining. */
   async #libraries(wanted: PlatformName | null): Promise<string[]> {
     const { device } = this.#options;
@@ -135,8 +176,7 @@ class Visit {
       const checks: Check[] = [];
       const advice: string[] = [];
       for (const name of wanted ? [wanted] : (["rocm", "cuda"] as const)) {
-        const hardware = name === "sim" ? simulatedHardware : hardwareOf(name);
-        if (name !== "sim") this.#hardware[name] = hardware;
+        const hardware = (name !== "sim" && this.#around?.hardware[name]) || unknownHardware;
         const child = new Child(this.#child);
         const outcome = await child.run("probe", name, {
           seconds: PROBE_SECONDS,
@@ -148,7 +188,7 @@ class Visit {
           ? outcome.value
           : { ...(outcome.part ?? { platform: name, devices: [] }), problem: outcome.problem };
         this.#platforms.push(facts);
-        const judged = judgePlatform(name, outcome, hardware, wanted !== null);
+        const judged = judgePlatform(name, outcome, hardware, wanted !== null, this.#around?.system);
         checks.push(...judged.checks);
         advice.push(...judged.advice);
         found.push(...facts.devices.filter((d) => d.problem === undefined && d.arch !== undefined).map((d) => d.name));
@@ -208,17 +248,32 @@ class Visit {
     signal?.throwIfAborted();
     const start = performance.now();
     const { checks, summary, advice = [] } = await run();
+    const verdict = overall(checks.map((c) => c.verdict));
+    // What is wrong with the libraries may show only later.
+    const isWorthALook = verdict === "problem" || name === "libraries";
+    const resembling = isWorthALook ? this.#resembling(checks, device) : [];
     const section: Section = {
       name,
       ...(device !== undefined && { device }),
-      verdict: overall(checks.map((c) => c.verdict)),
+      verdict,
       summary: summary ?? countVerdicts(checks),
       checks,
-      advice,
+      advice: [...new Set([...advice, ...resembling])],
       seconds: (performance.now() - start) / 1000,
     };
     this.#sections.push(section);
     onSection?.(section);
+  }
+
+  /** What the problems of a section are known to come from. */
+  #resembling(checks: readonly Check[], device: string | undefined): string[] {
+    const problems = checks.filter((c) => c.verdict === "problem").map((c) => c.detail);
+    const platforms = this.#platforms.filter((p) => device === undefined || device.startsWith(p.platform));
+    const system = this.#around?.system;
+    return platforms.flatMap((facts) => {
+      const hardware = facts.platform === "sim" ? undefined : this.#around?.hardware[facts.platform];
+      return adviceFor({ problems, facts, hardware, system });
+    });
   }
 
   #summary(devices: readonly string[]): string {
@@ -264,20 +319,4 @@ const fullName = (device: string): string =>
 function packageVersion(): string {
   const text = readFileSync(new URL("../../package.json", import.meta.url), "utf8");
   return (JSON.parse(text) as { version: string }).version;
-}
-
-const describeSystem = (): Record<string, string> => ({
-  node: process.version,
-  system: `${process.platform} ${release()} ${process.arch}`,
-  distribution: distribution(),
-  processor: `${cpus()[0]?.model.trim() ?? "unknown"}, ${cpus().length} threads`,
-  memory: formatBytes(totalmem()),
-});
-
-function distribution(): string {
-  try {
-    return /^PRETTY_NAME="?([^"\n]*)/m.exec(readFileSync("/etc/os-release", "utf8"))?.[1] ?? "unknown";
-  } catch {
-    return "unknown";
-  }
 }

@@ -4,6 +4,7 @@ import { binaryOps, compareOps, unaryOps } from "../backend/backend.ts";
 import { Device } from "../backend/device.ts";
 import { type CaseResult, verify } from "../verify/runner.ts";
 import type { Check, Say } from "./check.ts";
+import { checkSubtraction } from "./subtraction.ts";
 
 export const goldenFolder = fileURLToPath(new URL("../../golden", import.meta.url));
 const SHOWN_FAILURES = 5;
@@ -34,6 +35,7 @@ const familyOf = (op: string): string =>
   Object.entries(families).find(([, ops]) => ops.includes(op))?.[0] ?? "other ops";
 
 export async function checkGolden(name: string, say: Say, only?: readonly string[]): Promise<Check[]> {
+  const first = !only || only.includes("sub") ? [await checkSubtraction(name, say)] : [];
   const { cases } = await verify(goldenFolder, Device.from(name), {
     ...(only && { only }),
     onProgress: (done, total) => say("running golden cases", done, total),
@@ -43,7 +45,7 @@ export async function checkGolden(name: string, say: Say, only?: readonly string
     const family = familyOf(c.op);
     groups.set(family, [...(groups.get(family) ?? []), c]);
   }
-  return [...groups].map(([family, results]) => describeFamily(family, results));
+  return [...first, ...[...groups].map(([family, results]) => describeFamily(family, results))];
 }
 
 export function describeFamily(family: string, results: readonly CaseResult[]): Check {

@@ -1,16 +1,29 @@
 /** What the operating system tells of a vendor's GPUs without any of the vendor's libraries. */
-import { accessSync, constants, existsSync, readdirSync, readFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { type AmdCard, amdCards, kfdTargets } from "./cards.ts";
+import { type Access, Root } from "./root.ts";
+
+export interface DeviceNode {
+  readonly path: string;
+  readonly access: Access;
+  /** Permissions and group of a file that is there. */
+  readonly mode?: string;
+  readonly group?: string;
+}
 
 export interface Hardware {
   /** GPUs on the bus, as "1002:744c". */
   readonly pci: readonly string[];
   /** The kernel driver's version, "loaded" where it does not tell, or null. */
   readonly driver: string | null;
+  /** Whether the driver came with the kernel or was built beside it (DKMS). */
+  readonly driverOrigin?: "kernel" | "DKMS";
   /** The files through which the driver is used. */
-  readonly nodes: readonly { readonly path: string; readonly access: "ok" | "denied" | "missing" }[];
-  /** Variables that choose or hide devices. */
+  readonly nodes: readonly DeviceNode[];
+  /** Variables that choose or hide devices and libraries. */
   readonly environment: Readonly<Record<string, string>>;
+  readonly cards?: readonly AmdCard[];
+  /** The compiler's names of the GPUs that the kernel driver offers for computing. */
+  readonly targets?: readonly string[];
 }
 
 export type GpuVendor = "rocm" | "cuda";
@@ -21,78 +34,60 @@ const vendors = {
     module: "amdgpu",
     version: "/sys/module/amdgpu/version",
     nodes: ["/dev/kfd", "/dev/dri/renderD*"],
-    environment: [
-      ...["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION"],
-      ...["ROCM_PATH", "WICK_HIP_LIBRARY", "WICK_HIPRTC_LIBRARY", "WICK_COMGR_LIBRARY", "WICK_ROCBLAS_LIBRARY"],
-      ...["WICK_HIPBLASLT_LIBRARY", "WICK_BLAS", "ROCBLAS_TENSILE_LIBPATH", "HIPBLASLT_TENSILE_LIBPATH"],
-    ],
+    environment:
+      /^(HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|CUDA_VISIBLE_DEVICES|HSA_\w+|HIP_PATH|HIP_LAUNCH_BLOCKING|ROCM_PATH|ROCM_HOME|(?:ROCBLAS|HIPBLASLT)_\w+|GPU_MAX_HW_QUEUES|AMD_LOG_LEVEL|LD_LIBRARY_PATH|LD_PRELOAD|WICK_\w+)$/,
   },
   cuda: {
     pci: "0x10de",
     module: "nvidia",
     version: "/proc/driver/nvidia/version",
     nodes: ["/dev/nvidiactl", "/dev/nvidia-uvm"],
-    environment: [
-      ...["CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "WICK_CUDA_LIBRARY", "WICK_NVRTC_LIBRARY"],
-      "WICK_CUBLAS_LIBRARY",
-    ],
+    environment:
+      /^(CUDA_VISIBLE_DEVICES|CUDA_HOME|CUDA_PATH|CUDA_LAUNCH_BLOCKING|NVIDIA_\w+|LD_LIBRARY_PATH|LD_PRELOAD|WICK_\w+)$/,
   },
 } as const;
 
-/** `root` is where the system's folders are. */
-export function hardwareOf(platform: GpuVendor, root = "/"): Hardware {
+export type Environment = Readonly<Record<string, string | undefined>>;
+
+export function hardwareOf(platform: GpuVendor, root = new Root(), env: Environment = process.env): Hardware {
   const vendor = vendors[platform];
-  const at = (path: string): string => join(root, path);
+  const module = `/sys/module/${vendor.module}`;
+  const driver = root.line(vendor.version) ?? (root.has(module) ? "loaded" : null);
   return {
-    pci: pciGpus(at("/sys/bus/pci/devices"), vendor.pci),
-    driver: firstLine(at(vendor.version)) ?? (existsSync(at(`/sys/module/${vendor.module}`)) ? "loaded" : null),
-    nodes: vendor.nodes.flatMap((path) => expand(path, root)).map((path) => ({ path, access: accessTo(at(path)) })),
+    pci: pciGpus(root, vendor.pci),
+    driver,
+    // The kernel marks modules that were built outside of it.
+    ...(driver !== null && { driverOrigin: root.line(`${module}/taint`)?.includes("O") ? "DKMS" : "kernel" }),
+    nodes: vendor.nodes.flatMap((pattern) => describeNodes(pattern, root)),
     environment: Object.fromEntries(
-      vendor.environment.flatMap((name) => (process.env[name] === undefined ? [] : [[name, process.env[name]]])),
+      Object.entries(env).flatMap(([name, value]) =>
+        value !== undefined && vendor.environment.test(name) ? [[name, value]] : [],
+      ),
     ),
+    ...(platform === "rocm" && { cards: amdCards(root), targets: kfdTargets(root) }),
   };
 }
 
 /** Display controllers and processing accelerators of the vendor. */
-function pciGpus(folder: string, vendor: string): string[] {
-  return entriesOf(folder).flatMap((name) => {
-    const read = (file: string): string => firstLine(join(folder, name, file)) ?? "";
+function pciGpus(root: Root, vendor: string): string[] {
+  const folder = "/sys/bus/pci/devices";
+  return root.entries(folder).flatMap((name) => {
+    const read = (file: string): string => root.line(`${folder}/${name}/${file}`) ?? "";
     const isGpu = /^0x(03|12)/.test(read("class"));
     return isGpu && read("vendor") === vendor ? [`${vendor.slice(2)}:${read("device").slice(2)}`] : [];
   });
 }
 
-function firstLine(path: string): string | null {
-  try {
-    return readFileSync(path, "utf8").split("\n")[0]!.trim();
-  } catch {
-    return null;
-  }
+/** Where no file is, the pattern itself stays and is missing. */
+function describeNodes(pattern: string, root: Root): DeviceNode[] {
+  const found = root.matching(pattern);
+  return (found.length > 0 ? found : [pattern]).map((path) => {
+    const owner = root.owner(path);
+    const access = root.access(path);
+    return { path, access, ...(owner && { mode: owner.mode, group: groupName(root, owner.gid) }) };
+  });
 }
 
-/** A trailing * stands for what is there; where nothing is, the pattern itself stays and is missing. */
-function expand(path: string, root: string): string[] {
-  if (!path.endsWith("*")) return [path];
-  const found = entriesOf(join(root, dirname(path)))
-    .map((name) => join(dirname(path), name))
-    .filter((file) => file.startsWith(path.slice(0, -1)));
-  return found.length > 0 ? found : [path];
-}
-
-function entriesOf(folder: string): string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return [];
-  }
-}
-
-function accessTo(path: string): "ok" | "denied" | "missing" {
-  if (!existsSync(path)) return "missing";
-  try {
-    accessSync(path, constants.R_OK | constants.W_OK);
-    return "ok";
-  } catch {
-    return "denied";
-  }
-}
+/** The name of a group, or its number where the system has none for it, as in containers. */
+export const groupName = (root: Root, gid: number): string =>
+  new RegExp(`^([^:\n]+):[^:\n]*:${gid}:`, "m").exec(root.text("/etc/group") ?? "")?.[1] ?? `${gid}`;

@@ -1,10 +1,10 @@
 /** What a platform has: its libraries and devices. A vendor's broken library may end this process at any step of it. */
 import type { KernelCompiler } from "../backend/gpu/driver.ts";
-import { loadedPath } from "../backend/gpu/library.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../backend/gpu/platforms.ts";
 import { type ErrorCode, WickError } from "../core/errors.ts";
 import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
+import type { LoadedLibrary } from "./loaded.ts";
 
 /** A library with its version and why it is this one, or why there is none. */
 export type Found =
@@ -20,8 +20,14 @@ export interface DeviceFacts {
   multiprocessors?: number;
   totalBytes?: number;
   freeBytes?: number;
+  integrated?: boolean;
+  busId?: string | null;
+  /** Which memory it uses, and why. */
+  memoryUse?: string;
   driverVersion?: string;
   runtimeVersion?: string;
+  /** Why decoding is not recorded; absent where it is. */
+  recordingProblem?: string;
   /** Whether the run-time compiler knows the arch. */
   compiles?: boolean;
   blas?: Found;
@@ -38,6 +44,8 @@ export interface PlatformFacts {
   /** AMD's, which a device has to be asked for with. */
   miopen?: Found;
   devices: DeviceFacts[];
+  /** The vendor's libraries that are in the process. */
+  loaded?: LoadedLibrary[];
   /** Why nothing of the platform can be used, as text and as code. */
   problem?: string;
   code?: ErrorCode;
@@ -57,7 +65,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
   try {
     say(`loading ${title.driver}`, facts);
     const { driver } = platform(name);
-    facts.library = loadedPath(driver.library);
+    facts.library = driver.library;
     say("counting devices", facts);
     const names = namesOf(name, driver.deviceCount());
     for (const device of names) facts.devices.push({ name: device });
@@ -80,7 +88,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
   let compiler: KernelCompiler | undefined;
   try {
     compiler = platform(name).compiler();
-    facts.compiler = { path: loadedPath(compiler.library), version: compiler.version };
+    facts.compiler = { path: compiler.library, version: compiler.version };
   } catch (error) {
     facts.compiler = { problem: describeError(error) };
   }
@@ -88,7 +96,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
     say("opening MIOpen", facts);
     try {
       const { library, version } = platform(name).miopen();
-      facts.miopen = { path: loadedPath(library), version: `MIOpen ${version}` };
+      facts.miopen = { path: library, version: `MIOpen ${version}` };
     } catch (error) {
       facts.miopen = { problem: describeError(error) };
     }
@@ -103,10 +111,13 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       say(`opening ${device.name}`, facts);
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
+      device.memoryUse = gpu.source.text;
+      const { recordingProblem } = gpu.backend.graphs!;
+      if (recordingProblem !== null) device.recordingProblem = recordingProblem;
       say(`opening ${title.blas} on ${device.name}`, facts);
       const { blas, blasChoice: why } = gpu;
       device.blas = blas
-        ? { path: loadedPath(blas.library), version: blas.version, ...(why && { why }) }
+        ? { path: blas.library, version: blas.version, ...(why && { why }) }
         : { problem: gpu.blasProblem };
     });
   }

@@ -1,13 +1,16 @@
 /** What runs in a child process, by name. Each says what it is doing before it does it. */
+import { type CacheFacts, cacheFacts } from "./cache.ts";
 import { type Check, describeError, type Say } from "./check.ts";
 import { checkGolden } from "./golden.ts";
 import { checkGraphs } from "./graphs.ts";
 import { checkIndexErrors } from "./index-errors.ts";
 import { type Compilation, type Compiled, compileProgram } from "./kernels.ts";
+import { loadedLibraries } from "./loaded.ts";
 import { checkMemory } from "./memory.ts";
 import { type PlatformFacts, probe } from "./probe.ts";
 import { checkRandom } from "./random.ts";
 import { checkSpeed } from "./speed.ts";
+import { type Surroundings, surroundings } from "./system.ts";
 
 export interface DeviceInput {
   readonly device: string;
@@ -17,6 +20,8 @@ export interface DeviceInput {
 
 /** Inputs and outputs of the tasks. */
 export interface Tasks {
+  system: { input: null; output: Surroundings };
+  cache: { input: null; output: CacheFacts };
   probe: { input: PlatformFacts["platform"]; output: PlatformFacts };
   compile: { input: Compilation; output: Compiled };
   memory: { input: DeviceInput; output: Check[] };
@@ -36,11 +41,24 @@ export type Task<Name extends TaskName> = (
 ) => Promise<Tasks[Name]["output"]>;
 
 export const tasks: { readonly [Name in TaskName]: Task<Name> } = {
-  probe: async (name, say, found) =>
-    probe(name, (doing, facts) => {
+  // A kernel driver that is stuck may keep who reads its files waiting.
+  system: async (_, say) => {
+    say("reading what the system tells");
+    return surroundings();
+  },
+  cache: async (_, say) => {
+    say("reading the kernel cache");
+    return cacheFacts();
+  },
+  probe: async (name, say, found) => {
+    // At each step: the libraries that are there when the process dies explain its death.
+    const withLibraries = (facts: PlatformFacts): PlatformFacts => ({ ...facts, loaded: loadedLibraries() });
+    const facts = probe(name, (doing, so) => {
       say(doing);
-      found(facts);
-    }),
+      found(withLibraries(so));
+    });
+    return withLibraries(facts);
+  },
   compile: compileProgram,
   memory: ({ device }, say) => checkMemory(device, say),
   golden: ({ device, only }, say) => checkGolden(device, say, only),

@@ -25,7 +25,7 @@ export interface DecoderOptions {
 export function openDecoder(logits: Tensor, options: DecoderOptions): Decoder {
   const { model, samplers } = options;
   const { graphs } = model.device.backend;
-  if (graphs && model.recordable && process.env.WICK_GRAPHS !== "none") {
+  if (graphs && model.recordable && graphs.recordingProblem === null) {
     const specs = samplers.map((sampler) => sampler.spec);
     const sampler = model.device.backend.sampler(model.config.vocabSize, specs);
     if (sampler) return new DeviceDecoder(logits, graphs, sampler, options);

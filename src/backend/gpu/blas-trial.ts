@@ -10,7 +10,7 @@ import { join } from "node:path";
 import { dtypes, encode } from "../../core/dtype.ts";
 import { type Step, type Words, wordsOf } from "./calls.ts";
 import type { Gemm, GemmType, GpuContext } from "./driver.ts";
-import { ffiConfig, ffiPath, type Prototypes, symbolOf } from "./library.ts";
+import { ffiPath, type Prototypes, STACK_BYTES, symbolOf } from "./library.ts";
 import { type ColumnGemm, columnMajor } from "./native-blas.ts";
 
 /** Counts what changes the meaning of a kept verdict. */
@@ -121,7 +121,14 @@ export function blasTrial(context: GpuContext, calls: TrialCalls): BlasTrial {
     title: calls.title,
     arch,
     key: [`trial ${VERSION}`, calls.identity, arch, `runtime ${runtimeVersion}`].join("\n"),
-    request: JSON.stringify({ ffi: ffiPath(), ffiConfig, libraries, cells: mapWords(cells, String), steps, shown }),
+    request: JSON.stringify({
+      ffi: ffiPath(),
+      stack: STACK_BYTES,
+      libraries,
+      cells: mapWords(cells, String),
+      steps,
+      shown,
+    }),
     calls: new Map(
       libraries.flatMap(({ prefix, prototypes }) =>
         Object.entries(prototypes).map(([call, prototype]): [string, string] => [prefix + call, symbolOf(prototype)]),
@@ -141,9 +148,9 @@ const mapWords = <T>(words: Readonly<Record<string, readonly T[]>>, to: (word: T
 // Follows calls.ts: "&x" is the address of cell x, "x" its word.
 const script = `
 const { readFileSync, writeSync } = require("node:fs");
-const { ffi, ffiConfig, libraries, cells, steps, shown } = JSON.parse(readFileSync(0, "utf8"));
+const { ffi, stack, libraries, cells, steps, shown } = JSON.parse(readFileSync(0, "utf8"));
 const koffi = require(ffi);
-koffi.config(ffiConfig);
+koffi.config({ sync_stack_size: stack });
 const functions = new Map();
 for (const { path, prototypes, prefix } of libraries) {
   const library = koffi.load(path);

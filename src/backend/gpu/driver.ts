@@ -3,7 +3,9 @@
  * HIP and CUDA are two thin bindings of it; the simulator is HIP with other libraries. All handles are addresses.
  * Every failing call throws a `WickError` that names the call, the vendor's error and the way out.
  */
+
 import type { BlasTrial } from "./blas-trial.ts";
+import type { SystemMemory } from "./system-memory.ts";
 
 export type DevicePtr = bigint;
 export type Handle = bigint;
@@ -18,6 +20,10 @@ export interface GpuProperties {
   readonly maxThreadsPerBlock: number;
   readonly sharedBytesPerBlock: number;
   readonly totalBytes: number;
+  /** It has no memory to speak of but the host's: an APU. */
+  readonly integrated: boolean;
+  /** Its address on the PCI bus, "0000:c5:00.0"; null where the driver does not tell. */
+  readonly busId: string | null;
   readonly driverVersion: string;
   readonly runtimeVersion: string;
 }
@@ -38,6 +44,12 @@ export interface PinnedBuffer {
   readonly bytes: Uint8Array;
 }
 
+/** Host memory that the device maps: `address` is what kernels use. */
+export interface MappedBuffer {
+  readonly address: DevicePtr;
+  readonly host: bigint;
+}
+
 /**
  * Arguments of a kernel in native memory: values are written into `view` at `offsets`, and `pointers` is the array of
  * their addresses that a launch takes. Allocated once per kernel and reused, because launches copy the values.
@@ -56,6 +68,8 @@ export interface LaunchGeometry {
 
 export interface GpuContext {
   readonly properties: GpuProperties;
+  /** Why work cannot be recorded; null where it can. */
+  readonly recordingProblem: string | null;
   /** Which of the driver's devices it is. */
   readonly ordinal: number;
   readonly stream: Handle;
@@ -66,6 +80,9 @@ export interface GpuContext {
   malloc(bytes: number): DevicePtr;
   free(ptr: DevicePtr): void;
   memoryInfo(): { readonly free: number; readonly total: number };
+  /** Host memory for kernels, not for this process to look at: the device caches it. Throws `OutOfMemory`. */
+  mapped(bytes: number): MappedBuffer;
+  freeMapped(buffer: MappedBuffer): void;
 
   pinned(bytes: number): PinnedBuffer;
   freePinned(buffer: PinnedBuffer): void;
@@ -104,15 +121,17 @@ export interface GpuContext {
   close(): void;
 }
 
-/** Compiles kernel sources at run time: hiprtc or nvrtc. */
+/** Compiles kernel sources at run time: hiprtc or nvrtc, each program in a process of its own. */
 export interface KernelCompiler {
   readonly library: string;
   readonly version: string;
+  /** Differs between any two builds and releases: compiled code is kept under it. */
+  readonly identity: string;
   /** Whether this compiler knows the arch: an unknown one would kill the process in hiprtc. */
   supports(arch: string): boolean;
   /** The arch that code for a device is kept under: its own, or, in the simulator, one that all devices share. */
   codeArch(arch: string): string;
-  /** Throws `CompileFailed` with the log. */
+  /** Throws `CompileFailed` with the log. Blocks this thread; `compileAsync` compiles several programs side by side. */
   compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array;
   compileAsync(source: string, name: string, arch: string, options: readonly string[]): Promise<Uint8Array>;
 }
@@ -189,4 +208,6 @@ export interface GpuPlatform {
   compiler(): KernelCompiler;
   /** The libraries that can multiply on devices of an arch, the best first. */
   blas(arch: string): readonly BlasSource[];
+  /** What the system says about memory. */
+  readonly memory: SystemMemory;
 }

@@ -5,18 +5,19 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
-import { Usage } from "../usage.ts";
+import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
-import { MAX_COUNTERS } from "./attention-plan.ts";
+import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
 import { BlasTrials } from "./blas-trial.ts";
 import { copyLayout } from "./copy.ts";
 import { DeviceBlas } from "./device-blas.ts";
+import { DeviceMemory } from "./device-memory.ts";
 import type { Blas, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
-import type { Program } from "./program.ts";
+import { defaultChoice } from "./memory-policy.ts";
 import { Staging } from "./staging.ts";
 
 export interface GpuBlock extends Block {
@@ -40,6 +41,8 @@ export class Gpu implements Recordings {
   readonly backend: Backend;
   readonly context: GpuContext;
   readonly cache = new KernelCache();
+  /** Where its memory comes from. */
+  readonly source: DeviceMemory;
   readonly #allocator: Allocator;
   readonly #staging: Staging;
   readonly #launcher: Launcher;
@@ -58,8 +61,10 @@ export class Gpu implements Recordings {
 
   constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
     this.backend = backend;
+    const choice = defaultChoice();
     this.context = platform.driver.open(ordinal);
-    this.#allocator = new Allocator(this.context, backend.name);
+    this.source = new DeviceMemory(this.context, platform, choice);
+    this.#allocator = new Allocator(this.context, backend.name, this.source);
     this.#staging = new Staging(this.context);
     this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
     this.#blas = new DeviceBlas(platform, this.context, this, new BlasTrials(this.cache.folder));
@@ -71,6 +76,11 @@ export class Gpu implements Recordings {
 
   get multiprocessors(): number {
     return this.context.properties.multiprocessors;
+  }
+
+  /** The unit that kernels for `dtype` multiply on. */
+  matrixUnit(dtype: DType): MatrixUnit {
+    return usesMatrixUnit(dtype) ? this.#launcher.matrixUnit : "fma";
   }
 
   get recording(): boolean {
@@ -113,7 +123,15 @@ export class Gpu implements Recordings {
   }
 
   memory(): MemoryStats {
-    return this.#usage.stats(this.#allocator.cached);
+    const { cached, reserved, mapped } = this.#allocator;
+    const regions = { own: reserved - mapped, host: mapped, policy: this.source.text };
+    return { ...this.#usage.stats(cached), regions };
+  }
+
+  available(): Available {
+    const { own, host, text } = this.source.room();
+    const { cached } = this.#allocator;
+    return { bytes: own + host + cached, where: `${text}${cached > 0 ? `; ${formatBytes(cached)} cached` : ""}` };
   }
 
   trim(): void {
@@ -148,9 +166,14 @@ export class Gpu implements Recordings {
     }
   }
 
-  /** Compiles programs and loads the BLAS library's kernels for a dtype before they are needed. */
-  async prepare(programs: readonly Program[], type: GemmType | null): Promise<void> {
-    await Promise.all([this.#launcher.prepare(programs), type && this.#blas.prepare(type)]);
+  /** Compiles kernels before they are needed. */
+  prepare(names: readonly string[]): Promise<void> {
+    return this.#launcher.prepare(names);
+  }
+
+  /** Finds the BLAS library and loads its kernels for a dtype before they are needed. */
+  prepareBlas(type: GemmType): Promise<void> {
+    return this.#blas.prepare(type);
   }
 
   launch(name: string, values: Values): void {

@@ -2,10 +2,11 @@
  * Finds, opens and binds the vendors' shared libraries. Nothing here runs before a GPU is asked for, so Wick imports on
  * machines where neither the libraries nor the FFI itself can be loaded.
  */
-import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
-import { basename, dirname, isAbsolute, join } from "node:path";
+import { basename, isAbsolute } from "node:path";
 import { fail, WickError } from "../../core/errors.ts";
+import { besides, candidates, expand, filesIn, here, type LibraryFiles } from "./search.ts";
 
 type Koffi = typeof import("koffi");
 
@@ -20,16 +21,15 @@ export type Prototypes = Readonly<Record<string, string>>;
 export type Bound<Table extends Prototypes> = { readonly [Call in keyof Table]: NativeFunction };
 
 const require = createRequire(import.meta.url);
-/** What a thread has elsewhere: the vendors' libraries compile and load kernels on it. The FFI's own is 128 KiB on pool threads. */
-const stackBytes = 8 * 2 ** 20;
-export const ffiConfig = { sync_stack_size: stackBytes, async_stack_size: stackBytes } as const;
 let koffi: Koffi | undefined;
+/** What libraries expect of a thread. The FFI's own stacks are smaller: 2 MiB, and 128 KiB for asynchronous calls. */
+export const STACK_BYTES = 8 * 2 ** 20;
 
 export function ffi(): Koffi {
   if (koffi) return koffi;
   try {
     koffi = require("koffi") as Koffi;
-    koffi.config(ffiConfig);
+    koffi.config({ sync_stack_size: STACK_BYTES, async_stack_size: STACK_BYTES });
     return koffi;
   } catch (cause) {
     return fail(
@@ -63,13 +63,13 @@ export class Library {
   readonly #handle: ReturnType<Koffi["load"]>;
   /** What it is, for messages: "the HIP runtime". */
   readonly title: string;
-  /** The path or name it was loaded by. */
+  /** Where it is; its name where the system does not tell. */
   readonly path: string;
 
   constructor(title: string, path: string) {
     this.#handle = ffi().load(path);
     this.title = title;
-    this.path = path;
+    this.path = loadedPath(path);
   }
 
   /** Looks in the libraries that this one depends on, too. */
@@ -105,14 +105,10 @@ export class Library {
   }
 }
 
-export interface LibrarySpec {
+export interface LibrarySpec extends LibraryFiles {
   readonly title: string;
   /** Environment variable that names the file, or the folder it is in. */
   readonly env: string;
-  /** File names, the best first. */
-  readonly names: readonly string[];
-  /** Folders to look in when the loader does not know the names; `*` matches within a path segment. */
-  readonly folders: readonly string[];
   /** How a user gets it. */
   readonly install: string;
 }
@@ -123,38 +119,46 @@ export function openLibrary(spec: LibrarySpec, explicit?: string, near?: Library
   if (asked) return openAsked(spec, asked, explicit === undefined ? spec.env : undefined);
 
   const refused: string[] = [];
-  const attempt = (path: string): Library | undefined => {
+  const where = here();
+  // Libraries of one release belong together, so the folder of one that is open comes first.
+  const beside = near ? besides(near.path, where) : [];
+  for (const path of candidates(spec, where, beside)) {
     try {
       return new Library(spec.title, path);
     } catch (error) {
       if (error instanceof WickError) throw error;
       // A bare name that the loader does not know says nothing; a file that exists and does not load does.
       if (isAbsolute(path)) refused.push(`${path}: ${reason(error)}`);
-      return undefined;
     }
-  };
-  // Libraries of one release belong together, so the folder of one that is open comes first.
-  const beside = near && isAbsolute(near.path) ? [dirname(near.path)] : [];
-  const folders = spec.folders.flatMap(expand);
-  const candidates = [...filesIn(beside, spec.names), ...spec.names, ...filesIn(folders, spec.names)];
-  for (const path of candidates) {
-    const library = attempt(path);
-    if (library) return library;
   }
-  const looked = ["the system's library path", ...beside, ...folders].join(", ");
+  const folders = [...beside, ...(spec.named ?? []), ...spec.folders].flatMap((pattern) => expand(pattern, where));
+  const looked = ["the system's library path", ...new Set(folders)].join(", ");
   const why = refused.length > 0 ? `; found but not loadable: ${refused.join("; ")}` : "";
   return fail(
     "LibraryNotFound",
-    `${spec.title} was not found: none of ${spec.names.join(", ")} in ${looked}${why}; ${spec.install}, or set ${spec.env} to the library's path`,
+    `${spec.title} was not found: none of ${shownNames(spec)} in ${looked}${why}; ${spec.install}, or set ${spec.env} to the library's path`,
   );
+}
+
+/** A library of the same release as `near`, or null where none lies beside it. */
+export function openBeside(spec: LibrarySpec, near: Library): Library | null {
+  const where = here();
+  for (const path of filesIn(besides(near.path, where), spec.names, where)) {
+    try {
+      return new Library(spec.title, path);
+    } catch (error) {
+      if (error instanceof WickError) throw error;
+    }
+  }
+  return null;
 }
 
 function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): Library {
   const isFolder = existsSync(asked) && statSync(asked).isDirectory();
-  const path = isFolder ? filesIn([asked], spec.names)[0] : asked;
+  const path = isFolder ? [...filesIn([asked], spec.names, here())][0] : asked;
   const source = env ? `${env}=${asked}` : asked;
   if (path === undefined) {
-    return fail("LibraryNotFound", `${source} is a folder without ${spec.names.join(", ")} (${spec.title})`);
+    return fail("LibraryNotFound", `${source} is a folder without ${shownNames(spec)} (${spec.title})`);
   }
   try {
     return new Library(spec.title, path);
@@ -166,6 +170,12 @@ function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): L
     });
   }
 }
+
+/** Without the names that a pattern among them covers. */
+const shownNames = ({ names }: LibrarySpec): string => {
+  const stems = names.filter((name) => name.endsWith(".*")).map((name) => name.slice(0, -1));
+  return names.filter((name) => name.endsWith("*") || !stems.some((stem) => name.startsWith(stem))).join(", ");
+};
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
@@ -180,39 +190,3 @@ export function loadedPath(library: string): string {
   }
   return library;
 }
-
-const filesIn = (folders: readonly string[], names: readonly string[]): string[] =>
-  folders.flatMap((folder) => names.map((name) => join(folder, name))).filter((path) => existsSync(path));
-
-/** Folders that match a pattern, later versions first. Patterns of unset variables come out empty. */
-function expand(pattern: string): string[] {
-  let found = [pattern.startsWith("/") ? "/" : ""];
-  for (const segment of pattern.split("/").filter(Boolean)) {
-    if (!segment.includes("*")) {
-      found = found.map((folder) => join(folder, segment));
-      continue;
-    }
-    const [head = "", tail = ""] = segment.split("*");
-    found = found.flatMap((folder) =>
-      entriesOf(folder)
-        .filter((name) => name.length >= head.length + tail.length && name.startsWith(head) && name.endsWith(tail))
-        .sort((a, b) => b.localeCompare(a, undefined, { numeric: true }))
-        .map((name) => join(folder, name)),
-    );
-  }
-  return found.filter((folder) => existsSync(folder));
-}
-
-function entriesOf(folder: string): string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return [];
-  }
-}
-
-/** Patterns under the folder that a variable names; none when it is unset. */
-export const under = (variable: string, ...patterns: readonly string[]): string[] => {
-  const root = process.env[variable];
-  return root ? patterns.map((pattern) => join(root, pattern)) : [];
-};

@@ -11,21 +11,25 @@ import type {
   GpuProperties,
   Handle,
   LaunchGeometry,
+  MappedBuffer,
   PinnedBuffer,
 } from "./driver.ts";
 import { addressOf, type Bound, callAsync, type Library, symbolOf, viewOf } from "./library.ts";
+import { visibilityMasks } from "./visible-devices.ts";
 
 type DriverCall =
   | "count"
   | "name"
   | "totalBytes"
   | "attribute"
+  | "busId"
   | "activate"
   | "malloc"
   | "free"
   | "memoryInfo"
   | "hostAlloc"
   | "hostFree"
+  | "hostPointer"
   | "toDevice"
   | "toHost"
   | "onDevice"
@@ -60,9 +64,15 @@ export interface Vendor {
   readonly library: Library;
   readonly prototypes: DriverPrototypes;
   /** Numbers of the device attributes. */
-  readonly attributes: Readonly<Record<"waveSize" | "multiprocessors" | "maxThreadsPerBlock" | "sharedBytes", number>>;
+  readonly attributes: Readonly<
+    Record<"waveSize" | "multiprocessors" | "maxThreadsPerBlock" | "sharedBytes" | "integrated", number>
+  >;
+  /** By which host memory is asked for that kernels work on. */
+  readonly mappedFlags: number;
   /** Codes after which every further call of the process fails. */
   readonly lost: ReadonlySet<number>;
+  /** Whether such a code has no lesser meaning; else the device is asked whether it goes on. */
+  readonly isLostCertain: boolean;
   /** Codes by which counting says that there is no device. */
   readonly none: ReadonlySet<number>;
   /** The vendor's name and text of an error. */
@@ -74,6 +84,13 @@ export interface Vendor {
   /** What `activate` takes to make the device current: an ordinal or a context. */
   retain(ordinal: number, check: (code: number, call: string) => void): number | bigint;
   release(ordinal: number): void;
+  /**
+   * Makes a stream wait for an event. Null where waiting on a pool thread for an event of a stream does not spoil a
+   * recording that has begun on that stream since.
+   */
+  streamWait: ((stream: Handle, event: Handle) => number) | null;
+  /** Why work cannot be recorded; null where it can. */
+  readonly recordingProblem: string | null;
   /** Lets a function use this much dynamic shared memory, where that must be asked for. */
   allowShared: ((fn: Handle, bytes: number) => number) | null;
 }
@@ -83,6 +100,7 @@ const outOfMemory = 2;
 const invalidContext = 201;
 const notReady = 600;
 const nonBlockingStream = 1;
+const eventWithoutTime = 2;
 // Relaxed: memory and modules may be allocated and loaded while a graph is recorded; neither is part of the graph.
 const captureModeRelaxed = 2;
 /** A larger view of native memory aborts the process on Node 20. */
@@ -95,6 +113,11 @@ const wayOut: Readonly<Record<number, string>> = {
   209: "the module was compiled for another GPU: clear the kernel cache",
   222: "the module needs a newer driver: update it",
   701: "use fewer threads or less shared memory per block",
+  709: "a stream, event or graph was used that is not alive",
+  719: "the device goes on, so the launch was refused: the block may be larger than what the kernel was compiled for",
+  999: "see what the kernel driver says: dmesg",
+  1052: "the runtime got no memory from the system: check the host's free memory and `ulimit -l`",
+  1053: "see what the kernel driver says: dmesg",
 };
 
 /** The context that is current on this thread: one per library, however often that is opened. */
@@ -144,6 +167,8 @@ export class NativeDriver implements GpuDriver {
       this.check(api.attribute(value, number, ordinal), "attribute");
       return value[0]!;
     };
+    const busId = new Uint8Array(32);
+    const hasBusId = api.busId(busId, busId.length, ordinal) === 0;
     const { driver, runtime } = spec.versions();
     const properties: GpuProperties = {
       name: cString(name),
@@ -153,6 +178,8 @@ export class NativeDriver implements GpuDriver {
       maxThreadsPerBlock: attribute(spec.attributes.maxThreadsPerBlock),
       sharedBytesPerBlock: attribute(spec.attributes.sharedBytes),
       totalBytes: Number(total[0]),
+      integrated: attribute(spec.attributes.integrated) !== 0,
+      busId: hasBusId ? cString(busId) : null,
       driverVersion: driver,
       runtimeVersion: runtime,
     };
@@ -164,13 +191,14 @@ export class NativeDriver implements GpuDriver {
     return new NativeContext(this, ordinal, this.properties(ordinal));
   }
 
-  check(code: number, call: DriverCall): void {
-    if (code !== 0) this.raise(symbolOf(this.spec.prototypes[call]), code);
+  check(code: number, call: DriverCall, context?: NativeContext): void {
+    if (code !== 0) this.raise(symbolOf(this.spec.prototypes[call]), code, "", context);
   }
 
-  raise(symbol: string, code: number, detail = ""): never {
+  /** `context` is where the call was made, if it was on an open device. */
+  raise(symbol: string, code: number, detail = "", context?: NativeContext): never {
     const what = `${symbol}${detail && ` (${detail})`} failed: ${this.spec.describe(code)}`;
-    if (this.spec.lost.has(code)) {
+    if (this.spec.lost.has(code) && (this.spec.isLostCertain || context?.isLost())) {
       return fail(
         "DeviceLost",
         `${what}; the ${this.spec.maker} device faulted, perhaps in a kernel launched earlier, and its memory is gone: restart the process`,
@@ -183,12 +211,14 @@ export class NativeDriver implements GpuDriver {
   #requireDevice(ordinal: number): void {
     const count = this.deviceCount();
     if (Number.isInteger(ordinal) && ordinal >= 0 && ordinal < count) return;
+    const masks = visibilityMasks(this.vendor);
+    const hidden = masks.length > 0 ? `; ${masks.join(" and ")} may hide what there is` : "";
     const asked = `${this.vendor}:${ordinal} was asked for, but ${this.library}`;
     fail(
       "DeviceUnavailable",
       count === 0
-        ? `${asked} finds no ${this.spec.maker} GPU; check that its driver is loaded and that this user may use it, or use the device cpu`
-        : `${asked} finds ${count} device${count === 1 ? "" : "s"}: ${this.vendor}:0 to ${this.vendor}:${count - 1}`,
+        ? `${asked} finds no ${this.spec.maker} GPU; check that its driver is loaded and that this user may use it, or use the device cpu${hidden}`
+        : `${asked} finds ${count} device${count === 1 ? "" : "s"}: ${this.vendor}:0 to ${this.vendor}:${count - 1}${hidden}`,
     );
   }
 }
@@ -209,6 +239,9 @@ export class NativeContext implements GpuContext {
   /** Out-parameters, written by every call that returns a handle. */
   readonly #out = new BigUint64Array(2);
   readonly #second = this.#out.subarray(1);
+  /** A stream that never records: its events can be waited for at any time. Made when it is first needed. */
+  #aside: Handle | undefined;
+  #isRecording = false;
   #closed = false;
 
   constructor(driver: NativeDriver, ordinal: number, properties: GpuProperties) {
@@ -220,6 +253,16 @@ export class NativeContext implements GpuContext {
     this.#allowShared = driver.spec.allowShared;
     this.#key = driver.spec.retain(ordinal, (code, call) => code === 0 || driver.raise(call, code));
     this.stream = this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
+  }
+
+  get recordingProblem(): string | null {
+    return this.#driver.spec.recordingProblem;
+  }
+
+  /** Asks without waiting: a device that hangs would not answer. */
+  isLost(): boolean {
+    this.#api.activate(this.#key);
+    return this.#driver.spec.lost.has(this.#api.streamQuery(this.stream));
   }
 
   /** Makes the device current on this thread. Every method here does it itself; libraries given the stream need it. */
@@ -246,6 +289,22 @@ export class NativeContext implements GpuContext {
   memoryInfo(): { readonly free: number; readonly total: number } {
     this.#check(this.#api.memoryInfo(this.#cell(), this.#second), "memoryInfo");
     return { free: Number(this.#out[0]), total: Number(this.#out[1]) };
+  }
+
+  mapped(bytes: number): MappedBuffer {
+    const code = this.#api.hostAlloc(this.#cell(), bytes, this.#driver.spec.mappedFlags);
+    if (code === outOfMemory) this.#outOfMemory(bytes, " of the host's memory");
+    const host = this.#create(code, "hostAlloc");
+    const found = this.#api.hostPointer(this.#cell(), host, 0);
+    const address = this.#out[0]!;
+    if (found !== 0) this.#api.hostFree(host);
+    this.#check(found, "hostPointer");
+    return { address, host };
+  }
+
+  freeMapped({ host }: MappedBuffer): void {
+    this.activate();
+    this.#check(this.#api.hostFree(host), "hostFree");
   }
 
   pinned(bytes: number): PinnedBuffer {
@@ -286,16 +345,29 @@ export class NativeContext implements GpuContext {
   }
 
   synchronizeSync(): void {
+    this.#refuseRecording();
     this.activate();
     this.#check(this.#api.streamSynchronize(this.stream), "streamSynchronize");
   }
 
-  synchronize(): Promise<void> {
-    return this.#wait("streamSynchronize", "streamQuery", this.stream);
+  /** By an event: waiting for the stream itself would spoil a recording that begins meanwhile. */
+  async synchronize(): Promise<void> {
+    this.#refuseRecording();
+    const event = this.#createEvent(eventWithoutTime);
+    try {
+      this.recordEvent(event);
+      await this.waitEvent(event);
+    } finally {
+      this.destroyEvent(event);
+    }
   }
 
   createEvent(): Handle {
-    return this.#create(this.#api.eventCreate(this.#cell(), 0), "eventCreate");
+    return this.#createEvent(0);
+  }
+
+  #createEvent(flags: number): Handle {
+    return this.#create(this.#api.eventCreate(this.#cell(), flags), "eventCreate");
   }
 
   destroyEvent(event: Handle): void {
@@ -308,8 +380,21 @@ export class NativeContext implements GpuContext {
     this.#check(this.#api.eventRecord(event, this.stream), "eventRecord");
   }
 
-  waitEvent(event: Handle): Promise<void> {
-    return this.#wait("eventSynchronize", "eventQuery", event);
+  async waitEvent(event: Handle): Promise<void> {
+    this.#refuseRecording();
+    const { streamWait } = this.#driver.spec;
+    if (!streamWait) return this.#wait(event);
+    this.activate();
+    this.#aside ??= this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
+    const code = streamWait(this.#aside, event);
+    if (code !== 0) this.#driver.raise("waiting for an event", code, "", this);
+    const marker = this.#createEvent(eventWithoutTime);
+    try {
+      this.#check(this.#api.eventRecord(marker, this.#aside), "eventRecord");
+      await this.#wait(marker);
+    } finally {
+      this.destroyEvent(marker);
+    }
   }
 
   elapsed(start: Handle, end: Handle): number {
@@ -335,7 +420,7 @@ export class NativeContext implements GpuContext {
 
   getFunction(module: Handle, name: string): Handle {
     const code = this.#api.moduleFunction(this.#cell(), module, name);
-    if (code !== 0) this.#driver.raise(symbolOf(this.#driver.spec.prototypes.moduleFunction), code, name);
+    if (code !== 0) this.#raise("moduleFunction", code, name);
     return this.#out[0]!;
   }
 
@@ -377,11 +462,16 @@ export class NativeContext implements GpuContext {
   }
 
   beginCapture(): void {
+    if (this.recordingProblem !== null) {
+      fail("UnsupportedOp", `${this.#driver.vendor}:${this.ordinal} cannot record work: ${this.recordingProblem}`);
+    }
     this.activate();
     this.#check(this.#api.beginCapture(this.stream, captureModeRelaxed), "beginCapture");
+    this.#isRecording = true;
   }
 
   endCapture(): Handle {
+    this.#isRecording = false;
     const graph = this.#create(this.#api.endCapture(this.stream, this.#cell()), "endCapture");
     const code = this.#api.instantiate(this.#out, graph, 0);
     const executable = this.#out[0]!;
@@ -405,6 +495,7 @@ export class NativeContext implements GpuContext {
     this.activate();
     this.#closed = true;
     this.#current.context = null;
+    if (this.#aside !== undefined) this.#api.streamDestroy(this.#aside);
     const code = this.#api.streamDestroy(this.stream);
     this.#driver.spec.release(this.ordinal);
     this.#check(code, "streamDestroy");
@@ -418,30 +509,40 @@ export class NativeContext implements GpuContext {
   }
 
   #create(code: number, call: DriverCall): Handle {
-    if (code !== 0) this.#driver.check(code, call);
+    if (code !== 0) this.#driver.check(code, call, this);
     return this.#out[0]!;
   }
 
   #check(code: number, call: DriverCall): void {
-    if (code !== 0) this.#driver.check(code, call);
+    if (code !== 0) this.#driver.check(code, call, this);
   }
 
-  async #wait(
-    block: "streamSynchronize" | "eventSynchronize",
-    query: "streamQuery" | "eventQuery",
-    handle: Handle,
-  ): Promise<void> {
-    const code = await callAsync(this.#api[block], handle);
+  #raise(call: DriverCall, code: number, detail: string): never {
+    return this.#driver.raise(symbolOf(this.#driver.spec.prototypes[call]), code, detail, this);
+  }
+
+  /** A wait would be recorded, or end the recording. */
+  #refuseRecording(): void {
+    if (!this.#isRecording) return;
+    fail(
+      "InvalidArgument",
+      `${this.#driver.vendor}:${this.ordinal} cannot be waited for while work is recorded; do it before or afterwards`,
+    );
+  }
+
+  /** On a pool thread, so that the event loop goes on. */
+  async #wait(event: Handle): Promise<void> {
+    const code = await callAsync(this.#api.eventSynchronize, event);
     // A pool thread has no current context; where a driver insists on one, this thread polls instead.
-    if (code === invalidContext) return this.#poll(query, handle);
-    this.#check(code, block);
+    if (code === invalidContext) return this.#poll(event);
+    this.#check(code, "eventSynchronize");
   }
 
-  async #poll(query: "streamQuery" | "eventQuery", handle: Handle): Promise<void> {
+  async #poll(event: Handle): Promise<void> {
     for (let turn = 0; ; turn++) {
       this.activate();
-      const code = this.#api[query](handle);
-      if (code !== notReady) return this.#check(code, query);
+      const code = this.#api.eventQuery(event);
+      if (code !== notReady) return this.#check(code, "eventQuery");
       await new Promise((resolve) => (turn < 64 ? setImmediate(resolve) : setTimeout(resolve, 1)));
     }
   }
@@ -458,16 +559,16 @@ export class NativeContext implements GpuContext {
 
   #launchFailed(code: number, { grid, block, sharedBytes }: LaunchGeometry): never {
     const detail = `grid ${grid.join("×")}, block ${block.join("×")}, ${sharedBytes} bytes of dynamic shared memory`;
-    return this.#driver.raise(symbolOf(this.#driver.spec.prototypes.launch), code, detail);
+    return this.#raise("launch", code, detail);
   }
 
-  #outOfMemory(bytes: number): never {
+  #outOfMemory(bytes: number, where = ""): never {
     // The sizes help, but a device that cannot tell them must not hide the error.
     const known = this.#api.memoryInfo(this.#cell(), this.#second) === 0;
     const state = known ? `; ${this.#out[0]} of ${this.#out[1]} bytes are free` : "";
     return fail(
       "OutOfMemory",
-      `${this.#driver.vendor}:${this.ordinal} (${this.properties.name}) cannot allocate ${bytes} bytes${state}; free tensors, use a smaller batch or a quantized model`,
+      `${this.#driver.vendor}:${this.ordinal} (${this.properties.name}) cannot allocate ${bytes} bytes${where}${state}; free tensors, use a smaller batch or a quantized model`,
     );
   }
 }

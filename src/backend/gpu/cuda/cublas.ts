@@ -3,13 +3,12 @@ import { Workspace } from "../blas-workspace.ts";
 import type { BlasLibrary, BlasSource } from "../driver.ts";
 import { type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { NativeBlas } from "../native-blas.ts";
-import { toolkitFolders } from "./folders.ts";
+import { cudaFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "cuBLAS",
   env: "WICK_CUBLAS_LIBRARY",
-  names: ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"],
-  folders: toolkitFolders(),
+  ...cudaFiles("cublas"),
   install: "install the CUDA toolkit or the pip package nvidia-cublas",
 });
 

@@ -2,7 +2,9 @@
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
+import { systemMemory } from "../system-memory.ts";
 import { cublasSource } from "./cublas.ts";
+import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
 /** Paths of the libraries; those not given are searched for. */
@@ -12,13 +14,12 @@ export interface CudaLibraries {
   readonly cublasLibrary?: string;
 }
 
-const spec: LibrarySpec = {
+const spec = (): LibrarySpec => ({
   title: "the CUDA driver",
   env: "WICK_CUDA_LIBRARY",
-  names: ["libcuda.so.1", "libcuda.so"],
-  folders: ["/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"],
+  ...cudaFiles("driver"),
   install: "install NVIDIA's driver",
-};
+});
 
 // cuda.h of CUDA 13.0. The suffixes are those of its #defines; CUdeviceptr is 64-bit, CUdevice and the enums are int.
 // cuEventElapsedTime keeps its first form, which every driver has.
@@ -27,12 +28,14 @@ const prototypes: DriverPrototypes = {
   name: "int cuDeviceGetName(void *name, int length, int device)",
   totalBytes: "int cuDeviceTotalMem_v2(void *bytes, int device)",
   attribute: "int cuDeviceGetAttribute(void *value, int attribute, int device)",
+  busId: "int cuDeviceGetPCIBusId(void *id, int length, int device)",
   activate: "int cuCtxSetCurrent(void *context)",
   malloc: "int cuMemAlloc_v2(void *out, size_t bytes)",
   free: "int cuMemFree_v2(void *ptr)",
   memoryInfo: "int cuMemGetInfo_v2(void *free, void *total)",
   hostAlloc: "int cuMemHostAlloc(void *out, size_t bytes, unsigned int flags)",
   hostFree: "int cuMemFreeHost(void *ptr)",
+  hostPointer: "int cuMemHostGetDevicePointer_v2(void *out, void *host, unsigned int flags)",
   toDevice: "int cuMemcpyHtoDAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int cuMemcpyDtoHAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int cuMemcpyDtoDAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
@@ -71,10 +74,18 @@ const extras = {
 } as const;
 
 // CUdevice_attribute: WARP_SIZE, MULTIPROCESSOR_COUNT, MAX_THREADS_PER_BLOCK, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN (launches
-// opt in by themselves), COMPUTE_CAPABILITY_MAJOR and _MINOR.
-const attributes = { waveSize: 10, multiprocessors: 16, maxThreadsPerBlock: 1, sharedBytes: 97 } as const;
+// opt in by themselves), INTEGRATED, COMPUTE_CAPABILITY_MAJOR and _MINOR.
+const attributes = {
+  waveSize: 10,
+  multiprocessors: 16,
+  maxThreadsPerBlock: 1,
+  sharedBytes: 97,
+  integrated: 18,
+} as const;
 const capabilityMajor = 75;
 const capabilityMinor = 76;
+// CU_MEMHOSTALLOC_DEVICEMAP
+const mappedFlags = 2;
 // CUfunction_attribute
 const maxDynamicSharedBytes = 8;
 
@@ -85,12 +96,13 @@ const lost = new Set([214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718
 const none = new Set([100]); // NO_DEVICE
 
 export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
-  const library = openLibrary(spec, libraries.cudaLibrary);
+  const library = openLibrary(spec(), libraries.cudaLibrary);
   const driver = new NativeDriver(cudaVendor(library));
   return {
     driver,
     compiler: () => openNvrtc(libraries.nvrtcLibrary),
     blas: () => [cublasSource(libraries.cublasLibrary)],
+    memory: systemMemory(),
   };
 }
 
@@ -106,7 +118,9 @@ function cudaVendor(library: Library): Vendor {
     library,
     prototypes,
     attributes,
+    mappedFlags,
     lost,
+    isLostCertain: true,
     none,
     describe: (code) => `${text(code, calls.errorName)} (${code}): ${text(code, calls.errorText)}`,
     initialize: () => calls.init(0),
@@ -131,6 +145,8 @@ function cudaVendor(library: Library): Vendor {
       return cell[0]!;
     },
     release: (ordinal) => void calls.release(ordinal),
+    streamWait: null,
+    recordingProblem: null,
     allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),
   };
 }

@@ -2,13 +2,12 @@
 import type { KernelCompiler } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary } from "../library.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
-import { toolkitFolders } from "./folders.ts";
+import { cudaFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "nvrtc",
   env: "WICK_NVRTC_LIBRARY",
-  names: ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"],
-  folders: toolkitFolders(),
+  ...cudaFiles("nvrtc"),
   install: "install the CUDA toolkit or the pip package nvidia-cuda-nvrtc",
 });
 

@@ -12,6 +12,10 @@ export class GpuGraphs implements GraphOps {
     this.#gpu = gpu;
   }
 
+  get recordingProblem(): string | null {
+    return process.env.WICK_GRAPHS === "none" ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
+  }
+
   supports(dtype: DType, headDim: number): boolean {
     return supportsAttention(dtype, headDim);
   }

@@ -1,9 +1,10 @@
-/** The HIP runtime of ROCm 5 to 7, and the one place where AMD's libraries are opened. */
+/** The HIP runtime of ROCm from 5.2 on, and the one place where AMD's libraries are opened. */
 import { fail } from "../../../core/errors.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
-import { rocmFolders } from "./folders.ts";
+import { type SystemMemory, systemMemory } from "../system-memory.ts";
+import { rocmFiles } from "./folders.ts";
 import { hipblasltSource } from "./hipblaslt.ts";
 import { openHiprtc } from "./hiprtc.ts";
 import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
@@ -19,6 +20,8 @@ export interface HipLibraries {
   readonly miopenLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
+  /** What stands in for the system's figures of memory. */
+  readonly systemMemory?: (hip: Library) => SystemMemory;
 }
 
 export interface HipPlatform extends GpuPlatform {
@@ -29,8 +32,7 @@ export interface HipPlatform extends GpuPlatform {
 const spec = (): LibrarySpec => ({
   title: "the HIP runtime",
   env: "WICK_HIP_LIBRARY",
-  names: ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"],
-  folders: rocmFolders(),
+  ...rocmFiles("hip"),
   install: "install ROCm",
 });
 
@@ -41,12 +43,14 @@ const prototypes: DriverPrototypes = {
   name: "int hipDeviceGetName(void *name, int length, int device)",
   totalBytes: "int hipDeviceTotalMem(void *bytes, int device)",
   attribute: "int hipDeviceGetAttribute(void *value, int attribute, int device)",
+  busId: "int hipDeviceGetPCIBusId(void *id, int length, int device)",
   activate: "int hipSetDevice(int device)",
   malloc: "int hipMalloc(void *out, size_t bytes)",
   free: "int hipFree(void *ptr)",
   memoryInfo: "int hipMemGetInfo(void *free, void *total)",
   hostAlloc: "int hipHostMalloc(void *out, size_t bytes, unsigned int flags)",
   hostFree: "int hipHostFree(void *ptr)",
+  hostPointer: "int hipHostGetDevicePointer(void *out, void *host, unsigned int flags)",
   toDevice: "int hipMemcpyHtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int hipMemcpyDtoHAsync(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int hipMemcpyDtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
@@ -77,7 +81,15 @@ const prototypes: DriverPrototypes = {
 const extras = {
   driverVersion: "int hipDriverGetVersion(void *version)",
   runtimeVersion: "int hipRuntimeGetVersion(void *version)",
+  streamWait: "int hipStreamWaitEvent(void *stream, void *event, unsigned int flags)",
 } as const;
+
+/** A release of HIP, whose first two numbers are ROCm's: major · 10⁷ + minor · 10⁵ + patch. */
+const release = (major: number, minor: number): number => major * 1e7 + minor * 1e5;
+/** The oldest whose compiler is known to take the kernels; what is older was never tried. */
+export const oldestHip = release(5, 2);
+/** Before this one hipModuleLaunchKernel is not captured: it runs at once and is missing from the graph. */
+const recordingHip = release(5, 3);
 
 /**
  * The structs differ between releases, so only the name of the arch is read from them. Offsets of gcnArchName in
@@ -90,17 +102,31 @@ const propertyCalls = [
 /** The structs have 1472 and 792 bytes; a later release may add to them. */
 const propertyBytes = 8192;
 
-// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock.
-const attributes = { waveSize: 87, multiprocessors: 63, maxThreadsPerBlock: 56, sharedBytes: 74 } as const;
+// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock, Integrated.
+const attributes = {
+  waveSize: 87,
+  multiprocessors: 63,
+  maxThreadsPerBlock: 56,
+  sharedBytes: 74,
+  integrated: 16,
+} as const;
 
-// hipError_t: ECCNotCorrectable, IllegalAddress, LaunchTimeOut, ContextIsDestroyed, Assert, LaunchFailure.
-const lost = new Set([214, 700, 702, 709, 710, 719]);
+/**
+ * hipHostMallocNonCoherent: memory that the GPU caches, which it does not do with coherent memory. All that hipHostMalloc
+ * gives is mapped (ihipHostMalloc in ROCm/clr's hip_memory.cpp).
+ */
+const mappedFlags = 0x80000000;
+
+// hipError_t: ECCNotCorrectable, IllegalAddress, LaunchTimeOut, ContextIsDestroyed, Assert, LaunchFailure, Unknown,
+// RuntimeMemory, RuntimeOther. HIP gives some of them for less: LaunchFailure for a block above the launch bounds,
+// ContextIsDestroyed for a stream, event or graph that is not alive.
+const lost = new Set([214, 700, 702, 709, 710, 719, 999, 1052, 1053]);
 // NoDevice, and InvalidDevice, which most calls give on a machine without a GPU.
 const none = new Set([100, 101]);
 
 export function openHip(libraries: HipLibraries = {}): HipPlatform {
   const library = openLibrary(spec(), libraries.hipLibrary);
-  const driver = new NativeDriver(hipVendor(library));
+  const driver = new NativeDriver(hipVendor(library, requireVersion(library)));
   return {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
@@ -108,11 +134,25 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
       hipblasltSource(library, prototypes, arch, libraries.hipblasltLibrary),
       rocblasSource(library, prototypes, libraries.rocblasLibrary),
     ],
+    memory: libraries.systemMemory?.(library) ?? systemMemory(),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
 }
 
-function hipVendor(library: Library): Vendor {
+/** The runtime's number, 0 where it does not tell; one that is too old is refused before any other call. */
+function requireVersion(library: Library): number {
+  const value = new Int32Array(1);
+  const number = library.bind(extras).runtimeVersion(value) === 0 ? value[0]! : 0;
+  if (number > 0 && number < oldestHip) {
+    fail(
+      "DeviceUnavailable",
+      `${library.path} is HIP ${hipVersion(number)}, and the oldest that Wick runs on is ${shortVersion(oldestHip)}; install a newer ROCm, or set ${spec().env} to the library of one that is installed`,
+    );
+  }
+  return number;
+}
+
+function hipVendor(library: Library, number: number): Vendor {
   const calls = library.bind(extras);
   const errorName = library.func<string | null>("const char *hipGetErrorName(int code)");
   const errorText = library.func<string | null>("const char *hipGetErrorString(int code)");
@@ -126,7 +166,9 @@ function hipVendor(library: Library): Vendor {
     library,
     prototypes,
     attributes,
+    mappedFlags,
     lost,
+    isLostCertain: false,
     none,
     describe: (code) => `${errorName(code)} (${code}): ${errorText(code)}`,
     initialize: () => 0, // counting initializes, and unlike hipInit tells "no device" from a failure
@@ -134,12 +176,17 @@ function hipVendor(library: Library): Vendor {
     versions: () => ({ driver: version(calls.driverVersion), runtime: version(calls.runtimeVersion) }),
     retain: (ordinal) => ordinal,
     release: () => {},
+    // HIP 6 refuses to wait for an event whose stream records, whenever it was recorded, and gives the recording up.
+    streamWait: (stream, event) => calls.streamWait(stream, event, 0),
+    recordingProblem:
+      number > 0 && number < recordingHip ? `HIP ${shortVersion(number)} does not capture launches` : null,
     allowShared: null,
   };
 }
 
-/** major · 10⁷ + minor · 10⁵ + patch. */
-const hipVersion = (n: number): string => `${Math.floor(n / 1e7)}.${Math.floor(n / 1e5) % 100}.${n % 1e5}`;
+const shortVersion = (n: number): string => `${Math.floor(n / 1e7)}.${Math.floor(n / 1e5) % 100}`;
+/** Before HIP 4 the numbers were smaller and made in another way. */
+const hipVersion = (n: number): string => (n < 1e7 ? `${n}` : `${shortVersion(n)}.${n % 1e5}`);
 
 function readArch(library: Library, ordinal: number, check: (code: number, call: string) => void): string {
   const call = propertyCalls.find(({ prototype }) => library.has(symbolOf(prototype)));

@@ -17,16 +17,15 @@ import {
   type Prototypes,
   symbolOf,
 } from "../library.ts";
-import { identityOf, realFile } from "../library-file.ts";
+import { fileIdentity, realFile } from "../library-identity.ts";
 import { type BlasVendor, type ColumnGemm, NativeBlas } from "../native-blas.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 import { kernelFiles } from "./kernel-files.ts";
 
 const spec = (): LibrarySpec => ({
   title: "hipBLASLt",
   env: "WICK_HIPBLASLT_LIBRARY",
-  names: ["libhipblaslt.so", "libhipblaslt.so.1", "libhipblaslt.so.0"],
-  folders: rocmFolders(),
+  ...rocmFiles("hipblaslt"),
   install: "install ROCm's package hipblaslt",
 });
 const files = { name: "hipblaslt", env: "HIPBLASLT_TENSILE_LIBPATH" } as const;
@@ -230,7 +229,7 @@ class Hipblaslt implements BlasLibrary {
     this.problem = kernels.areThere === false ? `${this.version} has no files for ${arch.split(":")[0]}` : "";
     this.trial = blasTrial(context, {
       title: this.version,
-      identity: [identityOf(file), kernels.identity].join("\n"),
+      identity: [file, fileIdentity(file), kernels.identity].join("\n"),
       driver: { path: realFile(hip.path), prototypes: driverPrototypes },
       library: { path: file, prototypes },
       workspaceBytes,

@@ -1,23 +1,21 @@
 /** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
 import { spawnSync } from "node:child_process";
 import type { KernelCompiler } from "../driver.ts";
-import { ffiPath, type Library, type LibrarySpec, openLibrary, symbolOf, textAt } from "../library.ts";
+import { ffiPath, type Library, type LibrarySpec, openBeside, openLibrary, symbolOf, textAt } from "../library.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "hiprtc",
   env: "WICK_HIPRTC_LIBRARY",
-  names: ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5"],
-  folders: rocmFolders(),
+  ...rocmFiles("hiprtc"),
   install: "install ROCm's package hip-runtime-amd",
 });
 
 const comgrSpec = (): LibrarySpec => ({
   title: "AMD's code object manager",
   env: "WICK_COMGR_LIBRARY",
-  names: ["libamd_comgr.so", "libamd_comgr.so.3", "libamd_comgr.so.2"],
-  folders: rocmFolders(),
+  ...rocmFiles("comgr"),
   install: "install ROCm's package comgr",
 });
 
@@ -42,6 +40,13 @@ const comgrPrototypes = {
   isaName: "int amd_comgr_get_isa_name(size_t index, void *name)",
 } as const;
 
+/** hiprtcVersion answers 9.0 in every release, so the runtime beside it tells which one it is. */
+function releaseOf(hip: Library): string {
+  const version = new Int32Array(1);
+  hip.func("int hipRuntimeGetVersion(void *version)")(version);
+  return `HIP ${version[0]}`;
+}
+
 /** `hip` is asked first: up to ROCm 6 it holds the compiler, and then the two are of one release. */
 export function openHiprtc(hip: Library, explicit?: string, comgr?: string, commonArch?: string): KernelCompiler {
   const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
@@ -52,6 +57,7 @@ export function openHiprtc(hip: Library, explicit?: string, comgr?: string, comm
     name: "hiprtc",
     library,
     prototypes,
+    release: releaseOf(hip),
     describe: (code) => errorString(code) ?? `code ${code}`,
     target: (arch) => (known(arch) ? { architecture: arch, output: "code" } : null),
     commonArch,
@@ -82,15 +88,11 @@ function listedProcessors(hiprtc: Library, comgrPath: string | undefined): Reado
   return names;
 }
 
+/** Only the one that hiprtc itself uses: another release's, found on the way, knows other archs. */
 function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | null {
   if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
-  // The one that hiprtc itself is linked with, where it is.
   if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
-  try {
-    return openLibrary(comgrSpec(), undefined, hiprtc);
-  } catch {
-    return null;
-  }
+  return openBeside(comgrSpec(), hiprtc);
 }
 
 const trial = `

@@ -1,7 +1,7 @@
 /** The kernels that AMD's BLAS libraries read from files, without which they abort (rocBLAS) or refuse (hipBLASLt). */
 import { existsSync, readdirSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { identityOf } from "../library-file.ts";
+import { fileIdentity } from "../library-identity.ts";
 
 export interface KernelFilesSpec {
   /** "rocblas" or "hipblaslt". */
@@ -28,7 +28,10 @@ export function kernelFiles({ name, env }: KernelFilesSpec, libraryFile: string,
   // Not in the name of another GPU that begins alike.
   const isFor = new RegExp(`${gpu}(?![0-9a-f])`);
   const areThere = folders.some((folder) => namesIn(folder).some((file) => isFor.test(file)));
-  return { areThere: folders.length === 0 ? undefined : areThere, identity: folders.map(identityOf).join(" ") };
+  return {
+    areThere: folders.length === 0 ? undefined : areThere,
+    identity: folders.map((folder) => `${folder} ${fileIdentity(folder)}`).join(" "),
+  };
 }
 
 const places = (name: string, lib: string): string[] => [

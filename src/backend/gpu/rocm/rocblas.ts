@@ -4,18 +4,17 @@ import { Workspace, type WorkspaceSize } from "../blas-workspace.ts";
 import { Cells, type Step, take } from "../calls.ts";
 import type { Blas, BlasLibrary, BlasSource, GpuContext, Recordings } from "../driver.ts";
 import { type Bound, type Library, type LibrarySpec, openLibrary, type Prototypes, symbolOf } from "../library.ts";
-import { identityOf, realFile } from "../library-file.ts";
+import { fileIdentity, realFile } from "../library-identity.ts";
 import { type ColumnGemm, NativeBlas } from "../native-blas.ts";
 import { cString } from "../native-driver.ts";
-import { rocmFolders } from "./folders.ts";
+import { rocmFiles } from "./folders.ts";
 import { kernelFiles } from "./kernel-files.ts";
 
 // The soname is .0 up to ROCm 5.5 (and in Debian), .3 in 5.6 and 5.7, .4 in 6, .5 in 7.
 const spec = (): LibrarySpec => ({
   title: "rocBLAS",
   env: "WICK_ROCBLAS_LIBRARY",
-  names: ["librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0"],
-  folders: rocmFolders(),
+  ...rocmFiles("rocblas"),
   install: "install ROCm's package rocblas",
 });
 const files = { name: "rocblas", env: "ROCBLAS_TENSILE_LIBPATH" } as const;
@@ -133,7 +132,7 @@ class Rocblas implements BlasLibrary {
     const workspace = workspaceOf(arch).bytes;
     this.trial = blasTrial(context, {
       title,
-      identity: [identityOf(file), kernels.identity].join("\n"),
+      identity: [file, fileIdentity(file), kernels.identity].join("\n"),
       driver: { path: realFile(hip.path), prototypes: driverPrototypes },
       library: { path: file, prototypes },
       workspaceBytes: workspace,

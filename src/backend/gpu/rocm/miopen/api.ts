@@ -5,13 +5,12 @@
  */
 import { fail } from "../../../../core/errors.ts";
 import { type Bound, type Library, type LibrarySpec, openLibrary, symbolOf } from "../../library.ts";
-import { rocmFolders } from "../folders.ts";
+import { rocmFiles } from "../folders.ts";
 
 const spec = (): LibrarySpec => ({
   title: "MIOpen",
   env: "WICK_MIOPEN_LIBRARY",
-  names: ["libMIOpen.so", "libMIOpen.so.1"],
-  folders: rocmFolders(),
+  ...rocmFiles("miopen"),
   install: "install ROCm's package miopen-hip, open the device without MIOpen",
 });
 
