@@ -10,7 +10,7 @@ import { join } from "node:path";
 import { dtypes, encode } from "../../core/dtype.ts";
 import { type Step, type Words, wordsOf } from "./calls.ts";
 import type { Gemm, GemmType, GpuContext } from "./driver.ts";
-import { ffiPath, type Prototypes, symbolOf } from "./library.ts";
+import { ffiPath, type Prototypes, STACK_BYTES, symbolOf } from "./library.ts";
 import { type ColumnGemm, columnMajor } from "./native-blas.ts";
 import { replaceFile } from "./replace-file.ts";
 
@@ -122,7 +122,14 @@ export function blasTrial(context: GpuContext, calls: TrialCalls): BlasTrial {
     title: calls.title,
     arch,
     key: [`trial ${VERSION}`, calls.identity, arch, `runtime ${runtimeVersion}`].join("\n"),
-    request: JSON.stringify({ ffi: ffiPath(), libraries, cells: mapWords(cells, String), steps, shown }),
+    request: JSON.stringify({
+      ffi: ffiPath(),
+      stack: STACK_BYTES,
+      libraries,
+      cells: mapWords(cells, String),
+      steps,
+      shown,
+    }),
     calls: new Map(
       libraries.flatMap(({ prefix, prototypes }) =>
         Object.entries(prototypes).map(([call, prototype]): [string, string] => [prefix + call, symbolOf(prototype)]),
@@ -141,8 +148,10 @@ const mapWords = <T>(words: Readonly<Record<string, readonly T[]>>, to: (word: T
 
 // Follows calls.ts: "&x" is the address of cell x, "x" its word.
 const script = `
-const { ffi, libraries, cells, steps, shown } = JSON.parse(process.argv[1]);
+const { readFileSync, writeSync } = require("node:fs");
+const { ffi, stack, libraries, cells, steps, shown } = JSON.parse(readFileSync(0, "utf8"));
 const koffi = require(ffi);
+koffi.config({ sync_stack_size: stack });
 const functions = new Map();
 for (const { path, prototypes, prefix } of libraries) {
   const library = koffi.load(path);
@@ -155,7 +164,7 @@ for (const [name, values] of Object.entries(cells)) {
   words[name].set(values.map(BigInt));
 }
 const resolve = (x) => typeof x === "number" ? x : x.startsWith("&") ? words[x.slice(1)] : words[x][0];
-const answer = (value) => require("node:fs").writeSync(1, "\\n" + JSON.stringify(value) + "\\n");
+const answer = (value) => writeSync(1, "\\n" + JSON.stringify(value) + "\\n");
 let failed = null;
 for (const [call, ...args] of steps) {
   const status = functions.get(call)()(...args.map(resolve));
@@ -206,12 +215,11 @@ function parse(line: string): { words?: Words; call?: string; status?: number } 
   }
 }
 
-const args = (trial: BlasTrial): string[] => ["-e", script, trial.request];
-
 function runTrial(trial: BlasTrial, seconds: number): Verdict {
-  const { stdout, status, signal, error } = spawnSync(process.execPath, args(trial), {
+  const { stdout, status, signal, error } = spawnSync(process.execPath, ["-e", script], {
+    input: trial.request,
     encoding: "utf8",
-    stdio: ["ignore", "pipe", "ignore"],
+    stdio: ["pipe", "pipe", "ignore"],
     timeout: seconds * 1000,
     killSignal: "SIGKILL",
   });
@@ -221,7 +229,7 @@ function runTrial(trial: BlasTrial, seconds: number): Verdict {
 
 function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
   return new Promise((resolve) => {
-    const child = spawn(process.execPath, args(trial), { stdio: ["ignore", "pipe", "ignore"] });
+    const child = spawn(process.execPath, ["-e", script], { stdio: ["pipe", "pipe", "ignore"] });
     let out = "";
     let isTimeUp = false;
     const timer = setTimeout(() => {
@@ -235,6 +243,8 @@ function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
       out += text;
     });
+    // One that died before it read all is judged by its end.
+    child.stdin.on("error", () => {}).end(trial.request);
     child.once("error", (error) => end({ code: null, signal: null, error }));
     child.once("close", (code, signal) => end({ code, signal }));
   });
