@@ -15,7 +15,7 @@ constexpr f32 LOG2_E = 1.4426950408889634f;
 constexpr int ATTENTION_BLOCK = 128;
 
 // Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
-GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * reciprocal_fast(1 + exp2_fast(x * (2 * LOG2_E))); }
+GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }
 
 // What a launch is about; strides count elements.
 template <class T> struct Attention {
@@ -328,7 +328,7 @@ template <class S, bool Masked> struct Flash {
       grew = grew || top != best[m][r];
       // A row that has seen nothing yet: against −∞ everything would be NaN.
       shift[m][r] = top == Limits<f32>::lowest() ? 0 : top * c;
-      fix[m][r] = exp2_fast(best[m][r] * c - shift[m][r]);
+      fix[m][r] = approx_exp2(best[m][r] * c - shift[m][r]);
       best[m][r] = top;
     }
     if (wave_any(grew)) UNROLL for (int m = 0; m < M; m++) {
@@ -338,7 +338,7 @@ template <class S, bool Masked> struct Flash {
     }
     UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
       UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
-        const f32 p = exp2_fast(s.c[m][j].x[e] * c - shift[m][Tile::row_of(e)]);
+        const f32 p = approx_exp2(s.c[m][j].x[e] * c - shift[m][Tile::row_of(e)]);
         sum[m][Tile::row_of(e)] += p;
         s.c[m][j].x[e] = p;
       }

@@ -29,7 +29,7 @@ struct Joined {
   GPU_METHOD Joined() : top(Limits<f32>::lowest()), total(0) { UNROLL for (int i = 0; i < 4; i++) sum.v[i] = 0; }
   GPU_METHOD void add(const Vec<f32, 2>& pair, const Vec<f32, 4>& x) {
     const f32 greatest = max_fast(top, pair.v[0]), shift = greatest == Limits<f32>::lowest() ? 0 : greatest;
-    const f32 old = exp2_fast(top - shift), now = exp2_fast(pair.v[0] - shift);
+    const f32 old = approx_exp2(top - shift), now = approx_exp2(pair.v[0] - shift);
     top = greatest;
     total = total * old + pair.v[1] * now;
     UNROLL for (int i = 0; i < 4; i++) sum.v[i] = sum.v[i] * old + x.v[i] * now;

@@ -6,7 +6,7 @@
 // Row i of a sequence goes to place past + i, where past is lengths[b] − t if lengths are given: so a captured launch
 // follows a cache that grows. Its position is the place minus padding[b], but at least 0.
 // Launch: 256 threads, both sides of W pairs each. Traffic: q, k and v once in, once out.
-#include "gpu.h"
+#include "turn.h"
 namespace gpu {
 
 template <class T> struct Append {
@@ -17,11 +17,7 @@ template <class T> struct Append {
 };
 
 template <class T, int W> GPU_FN void turn(Vec<T, W>& x, Vec<T, W>& y, const Vec<T, W>& c, const Vec<T, W>& s) {
-  UNROLL for (int j = 0; j < W; j++) {
-    const compute_t<T> p = widen(x.v[j]), q = widen(y.v[j]), cosine = widen(c.v[j]), sine = widen(s.v[j]);
-    x.v[j] = narrow<T>(p * cosine - q * sine);
-    y.v[j] = narrow<T>(p * sine + q * cosine);
-  }
+  UNROLL for (int j = 0; j < W; j++) turn(x.v[j], y.v[j], c.v[j], s.v[j]);
 }
 
 template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& a) {

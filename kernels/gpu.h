@@ -19,11 +19,46 @@
 #define GPU_HOST 1
 #endif
 
+// A part of the kernels needs a part of the functions.
+#if defined(__clang__) && (defined(GPU_ONLY) || defined(GPU_PICK))
+#pragma clang diagnostic ignored "-Wunused-function"
+#endif
+
+// Whether the compiler has a builtin for its target: releases of one vendor differ, as do parts of one family.
+#if GPU_AMD && defined(__has_builtin)
+#define GPU_HAS(builtin) __has_builtin(builtin)
+#else
+#define GPU_HAS(builtin) 0
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Kernels, and which of them a program has
+// ---------------------------------------------------------------------------------------------------------------------
+// KERNEL_BOUNDS(threads, name, arguments…) { body }; KERNEL allows 1024 threads. KERNEL_CROWDED also asks for registers to
+// be few enough that so many blocks share a multiprocessor; only NVIDIA's compiler needs to be told.
+//
+// Without GPU_PICK a program has all kernels of its source. With -DGPU_PICK it has those for which -DGPU_PICK_<name> is given
+// (as it stands, which defines it as 1; no other value counts). The others become templates that nobody instantiates: their
+// bodies are parsed and that is all, which is why picking a few saves most of the compile time.
+#define KERNEL(name, ...) KERNEL_BOUNDS(1024, name, __VA_ARGS__)
+#define KERNEL_BOUNDS(threads, name, ...) GPU_CHOICE(name)(GPU_BOUNDS(threads), name, __VA_ARGS__)
+#define KERNEL_CROWDED(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CROWDED(threads, blocks), name, __VA_ARGS__)
+#define GPU_NO_KERNEL(bounds, name, ...) template <int> GPU_FN void name(__VA_ARGS__)
+#ifdef GPU_PICK
+// GPU_PICK_<name> is 1 or stands for itself; GPU_PICKED_1 brings the comma that makes GPU_KERNEL the second of the list.
+#define GPU_CHOICE(name) GPU_PICKED(GPU_PICK_##name)
+#define GPU_PICKED(pick) GPU_PICKED_JOIN(pick)
+#define GPU_PICKED_JOIN(pick) GPU_PICKED_SECOND(GPU_PICKED_##pick GPU_KERNEL, GPU_NO_KERNEL, )
+#define GPU_PICKED_SECOND(...) GPU_PICKED_TAKE(__VA_ARGS__)
+#define GPU_PICKED_TAKE(first, second, ...) second
+#define GPU_PICKED_1 ,
+#else
+#define GPU_CHOICE(name) GPU_KERNEL
+#endif
+
 // ---------------------------------------------------------------------------------------------------------------------
 // What differs: function attributes, thread ids, barriers, shuffles, shared memory, atomics
 // ---------------------------------------------------------------------------------------------------------------------
-// KERNEL_CROWDED also asks for registers to be few enough that so many blocks share a multiprocessor; only NVIDIA's
-// compiler needs to be told.
 #if GPU_AMD
 
 #define GPU_DEVICE __attribute__((device))
@@ -32,10 +67,10 @@
 #define GPU_METHOD inline __attribute__((device, always_inline))
 // What hardly ever happens and is long.
 #define GPU_RARE GPU_FN
-#define KERNEL(name, ...) extern "C" __attribute__((global)) void name(__VA_ARGS__)
+#define GPU_KERNEL(bounds, name, ...) extern "C" __attribute__((global, bounds)) void name(__VA_ARGS__)
 // A known block size lets the compiler give each thread more registers than 1024 threads could have.
-#define KERNEL_BOUNDS(threads, name, ...) \
-  extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void name(__VA_ARGS__)
+#define GPU_BOUNDS(threads) amdgpu_flat_work_group_size(1, threads)
+#define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 // 16-byte alignment of all shared memory, so that load_shared/store_shared may move whole vectors.
 #define SHARED(T, name, N) static __attribute__((shared, aligned(16))) T name[N]
 #define DYNAMIC_SHARED(T, name) \
@@ -78,9 +113,19 @@ GPU_FN float f32_from_bits(unsigned x) { return __builtin_bit_cast(float, x); }
 GPU_FN unsigned long long f64_bits(double x) { return __builtin_bit_cast(unsigned long long, x); }
 GPU_FN double f64_from_bits(unsigned long long x) { return __builtin_bit_cast(double, x); }
 GPU_FN float f16_to_f32(unsigned short x) { return (float)__builtin_bit_cast(_Float16, x); }
-GPU_FN unsigned short f32_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+// LLVM 19 and its neighbours make one instruction of a product and its conversion, a·b + 0, which turns −0 into +0; so the
+// product is hidden from the conversion.
+GPU_FN unsigned short f32_to_f16(float x) {
+  asm("" : "+v"(x));
+  return __builtin_bit_cast(unsigned short, (_Float16)x);
+}
 // One instruction each, a few units in the last place off; subnormal results may be 0.
+#if GPU_HAS(__builtin_amdgcn_exp2f)
 GPU_FN float approx_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+#else
+// Before LLVM had that builtin (ROCm 5.7 and earlier) this one was the bare instruction; since then it cares for subnormals.
+GPU_FN float approx_exp2(float x) { return __builtin_exp2f(x); }
+#endif
 GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }
 GPU_FN float approx_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
 }  // namespace gpu
@@ -91,9 +136,9 @@ GPU_FN float approx_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
 #define GPU_FN static __device__ __forceinline__
 #define GPU_METHOD __device__ __forceinline__
 #define GPU_RARE static __device__ __noinline__
-#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-#define KERNEL_BOUNDS(threads, name, ...) extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
-#define KERNEL_CROWDED(threads, blocks, name, ...) extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
+#define GPU_KERNEL(bounds, name, ...) extern "C" __global__ void bounds name(__VA_ARGS__)
+#define GPU_BOUNDS(threads) __launch_bounds__(threads)
+#define GPU_BOUNDS_CROWDED(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
 #define DYNAMIC_SHARED(T, name) \
   extern __shared__ __align__(16) char gpu_dynamic_shared[]; \
@@ -148,7 +193,7 @@ GPU_FN float approx_rsqrt(float x) {
 
 #else  // host: the simulator's half of this header
 
-// sim.h defines KERNEL, KERNEL_BOUNDS, SHARED, DYNAMIC_SHARED, and in namespace gpu tid_x, bid_x, bdim_x, gdim_x, barrier
+// sim.h defines GPU_KERNEL, GPU_BOUNDS, SHARED, DYNAMIC_SHARED, and in namespace gpu tid_x, bid_x, bdim_x, gdim_x, barrier
 // and the templates shfl, shfl_xor, shfl_down and, in its own, atomic_add. It watches every access to memory.
 #include "sim.h"
 
@@ -156,6 +201,7 @@ GPU_FN float approx_rsqrt(float x) {
 #define GPU_FN static inline
 #define GPU_METHOD inline
 #define GPU_RARE GPU_FN
+#define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_SOME
@@ -197,10 +243,6 @@ GPU_FN unsigned short f32_to_f16(float x) {
 }
 }  // namespace gpu
 
-#endif
-
-#ifndef KERNEL_CROWDED
-#define KERNEL_CROWDED(threads, blocks, name, ...) KERNEL_BOUNDS(threads, name, __VA_ARGS__)
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -405,12 +447,9 @@ template <class T> GPU_FN T shfl_down(T x, u32 d) { return shfl(x, lane_id() + d
 template <class T> GPU_FN T shfl_up(T x, u32 d) { return shfl(x, lane_id() >= d ? lane_id() - d : lane_id()); }
 
 // a·b + c over four signed bytes: one instruction where the device has it.
-#if GPU_AMD && (defined(__GFX11__) || defined(__GFX12__))
+#if (defined(__GFX11__) || defined(__GFX12__)) && GPU_HAS(__builtin_amdgcn_sudot4)
 GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __builtin_amdgcn_sudot4(true, (i32)a, true, (i32)b, c, false); }
-#elif GPU_AMD && (defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
-                  defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1011__) || \
-                  defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || \
-                  defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__))
+#elif (defined(__GFX9__) || defined(__GFX10__)) && GPU_HAS(__builtin_amdgcn_sdot4)
 GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __builtin_amdgcn_sdot4((i32)a, (i32)b, c, false); }
 #elif GPU_NVIDIA
 GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
@@ -528,8 +567,10 @@ GPU_MATH2(m_pow, pow)
 namespace gpu {
 #if GPU_NVIDIA
 GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+GPU_FN f64 m_fma(f64 a, f64 b, f64 c) { return __fma_rn(a, b, c); }
 #else
 GPU_FN f32 m_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+GPU_FN f64 m_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 #endif
 }  // namespace gpu
 #undef GPU_MATH1

@@ -4,7 +4,7 @@
 // cos and sin: row p of batch i at i·table_stride + p·d/2 (table_stride 0: shared). stride_b is the number of elements
 // of x per batch where tables differ by batch, else 0. Launch: 256 threads; a thread turns the same places of ROPE_HEADS
 // heads, for which it needs the angles and its whereabouts once. Traffic: x once in, once out; tables come from the cache.
-#include "gpu.h"
+#include "turn.h"
 namespace gpu {
 
 constexpr int ROPE_HEADS = 2;
@@ -28,12 +28,11 @@ template <class T, int W, bool Interleaved> struct Pairs {
     }
   }
   GPU_METHOD void store(T* to, size_t half, const Vec<T, W>& c, const Vec<T, W>& s) const {
-    Vec<T, W> y, z;
+    Vec<T, W> y = a, z = b;
     Vec<T, 2 * W> both;
     UNROLL for (int j = 0; j < W; j++) {
-      const compute_t<T> p = widen(a.v[j]), q = widen(b.v[j]), cosine = widen(c.v[j]), sine = widen(s.v[j]);
-      both.v[2 * j] = y.v[j] = narrow<T>(p * cosine - q * sine);
-      both.v[2 * j + 1] = z.v[j] = narrow<T>(p * sine + q * cosine);
+      turn(y.v[j], z.v[j], c.v[j], s.v[j]);
+      both.v[2 * j] = y.v[j], both.v[2 * j + 1] = z.v[j];
     }
     if (Interleaved) {
       put(to, both);

@@ -1,7 +1,8 @@
 // Matrix units under one small interface: products of 16 × 16 tiles, c[i][j] += Σ a[i][k]·b[j][k], by the lanes of one wave.
-// Which unit a program uses follows from the compiler's target: mma.sync on NVIDIA from sm_80 on, WMMA on gfx11 and gfx12,
-// MFMA on gfx90a and gfx942, multiply-adds elsewhere and for f32. On the host GPU_TILE picks one, and the instructions
-// themselves are played by tile_host.h, so that every layout below is executed by tests.
+// Which unit a program uses follows from the compiler and its target: mma.sync on NVIDIA from sm_80 on, WMMA on gfx11 and
+// gfx12, MFMA on gfx90a and its successors where the compiler has the builtins, multiply-adds elsewhere and for f32. What it
+// was is told by probe.hip. On the host GPU_HOST_TILE picks one, and the instructions themselves are played by tile_host.h, so
+// that every layout below is executed by tests.
 //
 // A tile class has
 // - LANES of a wave; STRIPS, how many rows of tiles one wave can keep results of; ROWS, the rows a lane has results of, with
@@ -20,18 +21,23 @@
 #define TILE_WMMA11 2
 #define TILE_WMMA12 3
 #define TILE_MFMA 4
-#ifndef GPU_TILE
-#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
+#if GPU_HOST && defined(GPU_HOST_TILE)
+#define GPU_TILE GPU_HOST_TILE
+#elif GPU_NVIDIA && __CUDA_ARCH__ >= 800
 #define GPU_TILE TILE_MMA
-#elif GPU_AMD && defined(__GFX11__)
+#elif defined(__GFX11__) && GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32) && \
+    GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
 #define GPU_TILE TILE_WMMA11
-#elif GPU_AMD && defined(__GFX12__)
+// gfx1250 has the builtins and another instruction, by which it is known.
+#elif defined(__GFX12__) && GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12) && \
+    GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12) && !GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x32_bf16)
 #define GPU_TILE TILE_WMMA12
-#elif GPU_AMD && (defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__))
+// gfx908 has the builtins, too, but no instruction for the one with bf16.
+#elif defined(__GFX9__) && !defined(__gfx908__) && GPU_HAS(__builtin_amdgcn_mfma_f32_16x16x16bf16_1k) && \
+    GPU_HAS(__builtin_amdgcn_mfma_f32_16x16x16f16)
 #define GPU_TILE TILE_MFMA
 #else
 #define GPU_TILE TILE_FMA
-#endif
 #endif
 // Shared memory that one block may have, in KiB.
 #ifndef GPU_SHARED_KB
@@ -61,16 +67,6 @@ GPU_FN void wave_sync() { __syncwarp(); }
 GPU_FN bool wave_any(bool x) { return __any_sync(0xffffffffu, x); }
 GPU_FN void schedule_fence() {}
 GPU_FN f32 max_fast(f32 a, f32 b) { return ::fmaxf(a, b); }
-GPU_FN f32 exp2_fast(f32 x) {
-  f32 y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-GPU_FN f32 reciprocal_fast(f32 x) {
-  f32 y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 #if GPU_TILE == TILE_MMA
 // A place in shared memory as the matrix loads name it.
 struct MatrixRef {
@@ -137,10 +133,12 @@ GPU_FN void wave_sync() {
 }
 GPU_FN bool wave_any(bool) { return true; }
 // Nothing moves across: where the scheduler would start so many loads that registers run out.
+#if GPU_HAS(__builtin_amdgcn_sched_barrier)
 GPU_FN void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
+#else
+GPU_FN void schedule_fence() { GPU_KEEP_ORDER(); }
+#endif
 GPU_FN f32 max_fast(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
-GPU_FN f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
-GPU_FN f32 reciprocal_fast(f32 x) { return __builtin_amdgcn_rcpf(x); }
 // Rounded without a look at NaN: the sum beside it carries that. Values are at most 1.
 GPU_FN u32 pack2(bf16, f32 low, f32 high) {
   const u32 a = f32_bits(low), b = f32_bits(high);

@@ -1,4 +1,4 @@
-// Builds the simulator: sim/build/lib{amdhip64,rocblas,MIOpen}_sim.so, when their sources have changed.
+// Builds the simulator: sim/build/lib{amdhip64,rocblas,hipblaslt,MIOpen}_sim.so, when their sources have changed.
 // Usage: node sim/build.mjs, or `import { buildSim } from "./sim/build.mjs"`.
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -16,7 +16,7 @@ function findCompiler() {
 }
 
 /** Libraries that stand in for AMD's beside the runtime, each from one source. */
-const standIns = { rocblas: "librocblas_sim.so", miopen: "libMIOpen_sim.so" };
+const standIns = { rocblas: "librocblas_sim.so", hipblaslt: "libhipblaslt_sim.so", miopen: "libMIOpen_sim.so" };
 
 function libraries() {
   const sources = readdirSync(join(root, "runtime")).filter((name) => name.endsWith(".cpp"));
@@ -33,9 +33,16 @@ function libraries() {
   ];
 }
 
+/** Modules are compiled against these, so a library that compiles them differs where they do: caches go by its build id. */
+function headersHash() {
+  const hash = createHash("sha256");
+  for (const file of ["sim.h", "abi.h"]) hash.update(readFileSync(join(root, file)));
+  return `0x${hash.digest("hex").slice(0, 8)}`;
+}
+
 function fingerprint(compiler) {
   const hash = createHash("sha256").update(JSON.stringify([compiler, flags, process.arch]));
-  const files = [...readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name)), "abi.h", "build.mjs"];
+  const files = [...readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name)), "abi.h", "sim.h", "build.mjs"];
   for (const file of files) hash.update(file).update(readFileSync(join(root, file)));
   return hash.digest("hex");
 }
@@ -60,7 +67,7 @@ export function buildSim() {
   for (const { name, sources, link } of all) {
     // Built beside its place and renamed: a process that has the old library loaded keeps its own file.
     const fresh = join(build, `${name}.${process.pid}`);
-    const args = [...flags, "-o", fresh, `-Wl,-soname,${name}`, ...sources, ...link];
+    const args = [...flags, `-DSIM_HEADERS=${headersHash()}`, "-Wl,--build-id=sha1", "-o", fresh, `-Wl,-soname,${name}`, ...sources, ...link];
     const { status, stderr } = spawnSync(compiler, args, { encoding: "utf8" });
     if (status !== 0) {
       rmSync(fresh, { force: true });

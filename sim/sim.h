@@ -245,7 +245,8 @@ using sim::barrier, sim::shfl, sim::shfl_xor, sim::shfl_down;
 using sim::tid_x, sim::bid_x, sim::bdim_x, sim::gdim_x;
 }  // namespace gpu
 
-#define KERNEL_BOUNDS(maxThreads, kernel, ...)                                                                       \
+#define GPU_BOUNDS(threads) threads
+#define GPU_KERNEL(maxThreads, kernel, ...)                                                                          \
   static void kernel##_body(__VA_ARGS__);                                                                            \
   extern "C" SIM_EXPORT const SimKernel kernel##_sim;                                                                \
   const SimKernel kernel##_sim = {SIM_ABI,                                                                           \
@@ -257,8 +258,6 @@ using sim::tid_x, sim::bid_x, sim::bdim_x, sim::gdim_x;
                                   __FILE__,                                                                          \
                                   __LINE__};                                                                         \
   static void kernel##_body(__VA_ARGS__)
-
-#define KERNEL(kernel, ...) KERNEL_BOUNDS(1024, kernel, ##__VA_ARGS__)
 
 #define SHARED(T, array, N)                                                                                          \
   static SimShared array##_site = {#array, sizeof(T) * (N), alignof(T) < 16 ? 16 : alignof(T), 0, nullptr};          \

@@ -1,5 +1,6 @@
 export type { MemoryStats } from "./backend/backend.ts";
-export { Device } from "./backend/device.ts";
+export { Device, type GpuOptions, type RocmOptions } from "./backend/device.ts";
+export type { HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
 export { type DType, dtypeNames, isFloat, isInt, sizeOf, type TypedArray } from "./core/dtype.ts";
 export {
   DeviceError,

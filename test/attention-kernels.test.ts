@@ -62,7 +62,8 @@ function program(file: string, unit: MatrixUnit, dtype: Half, device: number): b
   const id = `${file} ${unit} ${dtype} ${device}`;
   let loaded = programs.get(id);
   if (loaded === undefined) {
-    const { code } = programCode(file, dtype, { device: { name: unit, arch: archOf[unit] }, compiler, cache });
+    const whole = { id: `${file} ${dtype}`, file, unit: dtype, kernels: [], isPart: false };
+    const { code } = programCode(whole, { device: { name: unit, arch: archOf[unit] }, compiler, cache });
     loaded = given((m) => hip.load(m, code));
     programs.set(id, loaded);
   }
@@ -422,6 +423,9 @@ describe("plans", () => {
       gfx90a: "mfma",
       gfx942: "mfma",
       gfx1030: "fma",
+      gfx908: "fma",
+      gfx950: "mfma",
+      gfx1250: "fma",
     };
     for (const [arch, unit] of Object.entries({ ...wanted, gfx1100: "wmma11", gfx1201: "wmma12" })) {
       expect(matrixUnit(arch, "bf16"), arch).toBe(unit);

@@ -384,6 +384,6 @@ describe("Device", () => {
   it("is one object per name", () => {
     expect(Device.from("cpu")).toBe(Device.cpu());
     expect(Device.from(Device.cpu())).toBe(Device.cpu());
-    expect(Device.best().name).toMatch(/^(cpu|rocm:0|cuda:0)$/);
+    expect(Device.best().name).toMatch(/^(cpu|(rocm|cuda):\d+)$/);
   });
 });

@@ -25,11 +25,13 @@ constexpr int invalidValue = 1, invalidContext = 201;
 ANYWHERE(cuDeviceGetCount, hipGetDeviceCount)
 ANYWHERE(cuDeviceGetName, hipDeviceGetName)
 ANYWHERE(cuDeviceTotalMem_v2, hipDeviceTotalMem)
+ANYWHERE(cuDeviceGetPCIBusId, hipDeviceGetPCIBusId)
 IN_CONTEXT(cuMemAlloc_v2, hipMalloc)
 IN_CONTEXT(cuMemFree_v2, hipFree)
 IN_CONTEXT(cuMemGetInfo_v2, hipMemGetInfo)
 IN_CONTEXT(cuMemHostAlloc, hipHostMalloc)
 IN_CONTEXT(cuMemFreeHost, hipHostFree)
+IN_CONTEXT(cuMemHostGetDevicePointer_v2, hipHostGetDevicePointer)
 IN_CONTEXT(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)
 IN_CONTEXT(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)
 IN_CONTEXT(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)
@@ -96,6 +98,7 @@ API int cuDeviceGetAttribute(int* value, int attribute, int device) {
     case 16: return hipDeviceGetAttribute(value, 63, device);
     case 1: return hipDeviceGetAttribute(value, 56, device);
     case 97: return hipDeviceGetAttribute(value, 74, device);
+    case 18: return hipDeviceGetAttribute(value, 16, device);
   }
   return invalidValue;
 }

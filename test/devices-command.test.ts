@@ -39,7 +39,7 @@ describe("wick devices", () => {
     expect(text).toMatch(/^sim:32\n +product +Wick simulator.*\n +arch +gfx1100, wave 32, \d+ multi/m);
     expect(text).toMatch(/^sim:64\n(.*\n)* +arch +gfx90a\S*, wave 64/m);
     expect(text).toMatch(
-      / +memory +2\.0 GiB, [\d.]+ [GM]iB free\n +driver +[\d.]+, runtime [\d.]+ \(\/.*libamdhip64_sim/,
+      / +memory +2\.0 GiB, [\d.]+ [GM]iB free\n +uses +discrete: .*\n +driver +[\d.]+, runtime [\d.]+ \(\/.*libamdhip64_sim/,
     );
     expect(text).toMatch(
       / +compiler +hiprtc [\d.]+ \(\/.*\n +BLAS +rocBLAS [\d.]+\S* \(\/.*\n +MIOpen +MIOpen [\d.]+ \(\/.*used by sim:32\+miopen/,
@@ -53,6 +53,33 @@ describe("wick devices", () => {
       compiles: true,
       blas: { path: sim.rocblas },
     });
+  });
+
+  it("says which memory an integrated device uses", async () => {
+    vi.stubEnv("WICK_SIM_INTEGRATED", "1");
+    vi.stubEnv("WICK_SIM_MEMORY", String(512 * 2 ** 20));
+    vi.stubEnv("WICK_SIM_HOST_MEMORY", String(12 * 2 ** 30));
+    expect(await devices("--sim")).toMatch(
+      / +uses +integrated: 504\.0 MiB of its own, then up to 12\.0 GiB of the host's; WICK_HOST_MEMORY=never turns/,
+    );
+    vi.stubEnv("WICK_HOST_MEMORY", "never");
+    const { devices: found } = await listing("--sim");
+    expect(found.find((d) => d.name === "sim:32")).toMatchObject({
+      integrated: true,
+      busId: "0000:00:00.0",
+      memoryUse: expect.stringMatching(/^integrated: 504\.0 MiB of its own and none of the host's, by choice$/),
+    });
+  });
+
+  it("shows the variables by which devices are hidden", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_SIM_DEVICES", "0");
+    expect(await devices()).not.toContain("VISIBLE_DEVICES");
+    vi.stubEnv("HIP_VISIBLE_DEVICES", "3");
+    const text = await devices();
+    expect(text).toContain("finds no device; HIP_VISIBLE_DEVICES=3 may hide what there is");
+    expect(text).toContain("HIP_VISIBLE_DEVICES=3: the vendors' libraries show only these devices");
+    expect(await listing()).toMatchObject({ visibility: ["HIP_VISIBLE_DEVICES=3"] });
   });
 
   it("runs as a program, and shows no simulator unasked", async () => {
@@ -121,9 +148,28 @@ describe("wick devices", () => {
   it("keeps what was found before a later library crashed", async () => {
     vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
     vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas-crashing.so"), stubs.crashingBlas));
+    vi.stubEnv("WICK_BLAS", "rocblas"); // or a trial in a child would crash instead
     const text = await devices();
     expect(text).toMatch(/^rocm:0\n +product +Wick simulator/m);
     expect(text).toMatch(/^AMD ROCm: its libraries crashed with SIGABRT while opening rocBLAS on rocm:0$/m);
+  });
+
+  it("says which library multiplies and why, or why none does", async () => {
+    vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
+    vi.stubEnv("WICK_ROCBLAS_LIBRARY", sim.rocblas);
+    vi.stubEnv("WICK_HIPBLASLT_LIBRARY", sim.hipblaslt);
+    vi.stubEnv("WICK_BLAS", "hipblaslt");
+    expect(await devices()).toMatch(/ BLAS +hipBLASLt [\d.]+ \(\/.*\), asked for by WICK_BLAS=hipblaslt$/m);
+    vi.stubEnv("WICK_BLAS", undefined);
+    vi.stubEnv("ROCBLAS_TENSILE_LIBPATH", at("no-such-folder"));
+    const none = / BLAS +none: rocBLAS 4\.4\.0 has no files for gfx1100: Wick's own kernels multiply$/m;
+    expect(await devices()).toMatch(none);
+    vi.stubEnv("ROCBLAS_TENSILE_LIBPATH", undefined);
+    vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas-tried.so"), stubs.crashingBlas));
+    vi.stubEnv("WICK_CACHE", at("verdicts"));
+    const died =
+      / BLAS +none: rocBLAS 4\.4\.0 died by SIGABRT in a trial product on gfx1100: Wick's own kernels multiply$/m;
+    expect(await devices()).toMatch(died);
   });
 
   it("says when the kernel cache cannot be written", async () => {

@@ -97,7 +97,7 @@ describe("the sections", () => {
   });
 
   it("a program is compiled, loaded and its kernels looked up", async () => {
-    const sent = await messages("compile", { device, file: "affine", unit: "f32" });
+    const sent = await messages("compile", { device, program: "affine/affine_f32" });
     expect(sent.at(-1)).toMatchObject({ kind: "done", value: { kernels: 1, bytes: expect.any(Number) } });
   });
 
@@ -221,7 +221,7 @@ describe("the command", () => {
     expect(code).toBe(1);
     expect(out).toMatch(/kernels +PROBLEM +0 of \d+ programs .* \d+ not tried after \d problems/);
     expect(out).toMatch(
-      /unary \w+ +PROBLEM: hiprtc .* could not compile unary\.hip for gfx1100.*\n +x\.hip:1: error: ref/,
+      /unary\/\w+ +PROBLEM: hiprtc .* could not compile unary\/\w+\.hip for gfx1100.*\n +x\.hip:1: error: ref/,
     );
     expect(out).toMatch(/ +x\.hip:7: error: refused\n +… 1\d more lines/);
     expect(out).toMatch(/\n1 of 2 sections have problems: kernels on sim:32\n$/);
@@ -301,6 +301,7 @@ describe("broken libraries", () => {
   it("a BLAS that crashes is a problem of the cases that need it, and the rest goes on", async () => {
     vi.stubEnv("WICK_HIP_LIBRARY", sim.hip);
     vi.stubEnv("WICK_ROCBLAS_LIBRARY", stubLibrary(at("libblas.so"), stubs.crashingBlas));
+    vi.stubEnv("WICK_BLAS", "rocblas"); // or a trial in a child would crash instead
     const report = await visit("golden");
     expect(report.sections.map((s) => `${s.name} ${s.verdict}`)).toEqual(["libraries problem", "golden problem"]);
     expect(detailsOf(report)).toMatch(/crashed with SIGABRT while opening rocBLAS on rocm:0/);
@@ -319,7 +320,7 @@ describe("broken libraries", () => {
 
 describe("the kernel cache", () => {
   const compile = async (folder: string, child = new Child({ entry: built.entry, env: { WICK_CACHE: folder } })) => {
-    const outcome = await child.run("compile", { device: "sim:32", file: "affine", unit: "u8" }, { seconds: 50 });
+    const outcome = await child.run("compile", { device: "sim:32", program: "affine/affine_u8" }, { seconds: 50 });
     child.close();
     return outcome.ok ? outcome.value : outcome.problem;
   };

@@ -1,7 +1,8 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { amdTargets, compileAmd, findToolchain, sourceHash } from "../scripts/kernels/compile.mjs";
+import { amdTargets, compileAmd, findToolchain, instructionsOf, sourceHash } from "../scripts/kernels/compile.mjs";
+import { matrixUnit } from "../src/backend/gpu/attention-plan.ts";
 import {
   argBytes,
   argumentsHash,
@@ -11,6 +12,10 @@ import {
   kernels,
 } from "../src/backend/gpu/catalogue.ts";
 import { compareWithCatalogue, occupancy, readCodeObject } from "../src/backend/gpu/codeobject.ts";
+import { unitOf } from "../src/backend/gpu/matrix-unit.ts";
+import { platform } from "../src/backend/gpu/platforms.ts";
+import { kernelSource } from "../src/backend/gpu/source.ts";
+import { gpuNames } from "./devices.ts";
 
 const preprocessor = ["g++", "clang++", "clang++-19"].find((name) => spawnSync(name, ["--version"]).status === 0);
 const toolchain = findToolchain();
@@ -110,29 +115,94 @@ describe.skipIf(!toolchain.amd)("Compiled AMD kernels", () => {
   });
 });
 
-describe("Launch shapes", () => {
-  it("stay within what every driver takes, from one element to very many", () => {
-    for (const kernel of kernels.values()) {
-      for (const size of [1, 33, 2 ** 11, 2 ** 20]) {
-        const small: Readonly<Record<string, number>> = {
-          block_size: 256,
-          threads: 128,
-          shared_bytes: 0,
-          row_threads: 32,
-          col_threads: 32,
-          pieces: 1,
-          blocks: 0,
-        };
-        const sizes = new Proxy({}, { get: (_, name) => small[String(name)] ?? (name === "ncols_pad" ? 2048 : size) });
-        const { grid, block, shared } = kernel.launch(sizes);
-        const at = `${kernel.name} at ${size}`;
-        expect(Number.isInteger(grid) && grid >= 1, at).toBe(true);
-        expect(block % 32 === 0 && block <= 1024, at).toBe(true);
-        expect(grid * block, at).toBeLessThan(2 ** 32);
-        expect(shared, at).toBeLessThanOrEqual(64 * 1024);
+describe("Picked kernels", () => {
+  const picked = ["softmax_f32", "log_softmax_wide_f32"];
+  const options = ["-DGPU_ONLY", "-DGPU_ONLY_f32", "-DGPU_PICK", ...picked.map((name) => `-DGPU_PICK_${name}`)];
+
+  it.skipIf(gpuNames.length === 0)("are all that a program of the simulator has", () => {
+    const { driver, compiler } = platform("sim");
+    const context = driver.open(0);
+    const code = compiler().compile(kernelSource("softmax.hip"), "softmax.hip", "gfx1100", options);
+    const module = context.loadModule(code);
+    const has = (name: string): boolean => {
+      try {
+        return context.getFunction(module, name) !== 0n;
+      } catch {
+        return false;
       }
-    }
+    };
+    const names = ofFile("softmax").map((kernel) => kernel.name);
+    expect(names.filter(has)).toEqual(names.filter((name) => picked.includes(name)));
+    context.unloadModule(module);
+    context.close();
   });
+
+  it.skipIf(!toolchain.amd)("are all that a program for AMD has, without a warning about the others", async () => {
+    const path = await compileAmd(toolchain.amd!, "softmax", "gfx1100", options);
+    expect(
+      readCodeObject(readFileSync(path))
+        .map((kernel) => kernel.name)
+        .sort(),
+    ).toEqual([...picked].sort());
+  });
+});
+
+// a·b + 0 is not −0 where a·b is: the sign of zero is kept by not letting compilers fuse the conversion.
+describe.skipIf(!toolchain.amd)("A product rounded to f16", () => {
+  it.each([
+    ["binary", "f16", "bmul_f16"],
+    ["quant-blocks", "q4_0", "dequantize_block_q4_0_f16"],
+    ["quant-blocks", "q6_k", "get_rows_q6_k_f16"],
+  ])("is a product and a conversion in %s %s", async (file, unit, name) => {
+    const options = ["-DGPU_ONLY", `-DGPU_ONLY_${unit}`, "-DGPU_PICK", `-DGPU_PICK_${name}`];
+    const path = await compileAmd(toolchain.amd!, file, "gfx1100", options);
+    const wanted = ["v_fma_mixlo", "v_fma_mixhi", "v_cvt_f16_f32"];
+    expect(await instructionsOf(path, wanted)).toEqual(["v_cvt_f16_f32"]);
+  });
+});
+
+describe.skipIf(!toolchain.amd)("The matrix unit", () => {
+  it.each(Object.keys(amdTargets))("that the compiler took for %s is the one that it has", async (arch) => {
+    const code = readFileSync(await compileAmd(toolchain.amd!, "probe", arch));
+    expect(unitOf(code, "gfx900")).toBe(matrixUnit(arch, "bf16"));
+  });
+  it("goes by the code, not by the arch", async () => {
+    const code = readFileSync(await compileAmd(toolchain.amd!, "probe", "gfx1100", ["-U__GFX11__"]));
+    expect(unitOf(code, "gfx1100")).toBe("fma");
+    const other = readFileSync(await compileAmd(toolchain.amd!, "glu", "gfx1100"));
+    expect(() => unitOf(other, "gfx1100")).toThrow("swiglu_f32");
+  });
+});
+
+describe("Launch shapes", () => {
+  it.each([32, 256, 512, 1024])(
+    "of %i threads stay within what every driver takes, however many elements",
+    (threads) => {
+      for (const kernel of kernels.values()) {
+        for (const size of [1, 33, 2 ** 11, 2 ** 20, 2 ** 32, 2 ** 40]) {
+          const small: Readonly<Record<string, number>> = {
+            block_size: threads,
+            threads,
+            shared_bytes: 0,
+            row_threads: 32,
+            col_threads: 32,
+            pieces: 1,
+            blocks: 0,
+          };
+          const sizes = new Proxy(
+            {},
+            { get: (_, name) => small[String(name)] ?? (name === "ncols_pad" ? 2048 : size) },
+          );
+          const { grid, block, shared } = kernel.launch(sizes);
+          const at = `${kernel.name} at ${size}`;
+          expect(Number.isInteger(grid) && grid >= 1, at).toBe(true);
+          expect(block % 32 === 0 && block <= 1024, at).toBe(true);
+          expect(grid * block, at).toBeLessThan(2 ** 32);
+          expect(shared, at).toBeLessThanOrEqual(64 * 1024);
+        }
+      }
+    },
+  );
 
   it("of an unknown kernel are an error that names it", () => {
     expect(() => kernelNamed("uexp_u8")).toThrow("uexp_u8");

@@ -19,7 +19,8 @@ function withTiles(compiler: KernelCompiler): KernelCompiler {
   const unit = "-DGPU_BYTE_TILES=1";
   return {
     library: compiler.library,
-    version: `${compiler.version} ${unit}`,
+    version: compiler.version,
+    identity: `${compiler.identity} ${unit}`,
     supports: (arch) => compiler.supports(arch),
     codeArch: (arch) => compiler.codeArch(arch),
     compile: (source, name, arch, options) => compiler.compile(source, name, arch, [...options, unit]),

@@ -160,6 +160,8 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     const logits = chosen.map(() => Float32Array.from({ length: vocab }, () => normal() * 3));
     expect(rig.choose(logits)).toEqual(host.map((sampler, i) => hostChoice(sampler, logits[i]!)));
     expect(backend.sampler(2 ** 20 + 1, [specOf({}, [], 0)])).toBe(null);
+    // 2^22 blocks of 1024 threads are more than a driver takes.
+    expect(backend.sampler(2 ** 20, new Array<SamplerSpec>(2 ** 12).fill(specOf({}, [], 0)))).toBe(null);
     expect(Device.cpu().backend.sampler(10, [specOf({}, [], 0)])).toBe(null);
   });
 

@@ -34,6 +34,7 @@ const hip = bind(paths.hip, {
   hipFree: "int(void*)",
   hipHostMalloc: "int(void*, size_t, uint)",
   hipHostFree: "int(void*)",
+  hipHostGetDevicePointer: "int(void*, void*, uint)",
   hipMemGetInfo: "int(void*, void*)",
   hipMemcpy: "int(void*, void*, size_t, int)",
   hipMemcpyAsync: "int(void*, void*, size_t, int, void*)",
@@ -261,7 +262,14 @@ const module = out((m) => hip.hipModuleLoadData(m, built.code));
 const kernel = (name: string) => out((f) => hip.hipModuleGetFunction(f, module, name));
 
 const compiler = process.env.WICK_SIM_CXX;
-const changed = ["WICK_SIM_LAZY", "WICK_SIM_MEMORY", "WICK_SIM_DEVICES", "WICK_SIM_TIMEOUT"];
+const changed = [
+  "WICK_SIM_LAZY",
+  "WICK_SIM_MEMORY",
+  "WICK_SIM_HOST_MEMORY",
+  "WICK_SIM_INTEGRATED",
+  "WICK_SIM_DEVICES",
+  "WICK_SIM_TIMEOUT",
+];
 beforeEach(() => ok(hip.hipSetDevice(0)));
 afterEach(() => {
   for (const name of changed) delete process.env[name];
@@ -386,6 +394,30 @@ describe("memory", () => {
     ok(hip.hipFree(p));
     ok(hip.hipFree(malloc(1 << 20)));
     expect(malloc(0)).toBe(0n);
+    process.env.WICK_SIM_HOST_MEMORY = String(1 << 20);
+    expect(hip.hipHostMalloc(new BigUint64Array(1), (1 << 20) + 1, 0)).toBe(Code.outOfMemory);
+    ok(hip.hipHostFree(out((q) => hip.hipHostMalloc(q, 1 << 20, 0))));
+  });
+
+  test("an integrated device says so, and its memory may be the host's", () => {
+    const value = new Int32Array(1);
+    const integrated = () => {
+      ok(hip.hipDeviceGetAttribute(value, 16, 0));
+      return value[0];
+    };
+    expect(integrated()).toBe(0);
+    process.env.WICK_SIM_INTEGRATED = "1";
+    expect(integrated()).toBe(1);
+    process.env.WICK_SIM_INTEGRATED = "gtt";
+    expect(integrated()).toBe(1);
+    process.env.WICK_SIM_MEMORY = "4096";
+    process.env.WICK_SIM_HOST_MEMORY = String(1 << 20);
+    const [free, total] = [new BigUint64Array(1), new BigUint64Array(1)];
+    ok(hip.hipMemGetInfo(free, total));
+    expect(Number(total[0])).toBe(1 << 20);
+    const p = malloc(1 << 19);
+    expect(hip.hipHostMalloc(new BigUint64Array(1), (1 << 19) + 1, 0)).toBe(Code.outOfMemory);
+    ok(hip.hipFree(p));
   });
 });
 
@@ -559,6 +591,23 @@ describe.each([0, 1])("threads of a block (device %d)", (ordinal) => {
     expectFault(poke(y, 0n), "memory of device");
     ok(hip.hipSetDevice(ordinal));
     ok(poke(y, 0n));
+  });
+
+  test("mapped host memory: kernels use it within its bounds", () => {
+    const nonCoherent = 0x80000000;
+    const host = out((p) => hip.hipHostMalloc(p, 64, nonCoherent));
+    const mapped = out((p) => hip.hipHostGetDevicePointer(p, host, 0));
+    const poke = (at: bigint) => launch(kernel("poke"), [mapped, BigUint64Array.of(at)]);
+    ok(poke(15n));
+    expectFault(poke(16n), "0 bytes past the end of the allocation of 64 bytes", "pinned host memory");
+    const slot = new BigUint64Array(1);
+    for (const wrong of [y, 0n, mapped + 64n]) {
+      expect(hip.hipHostGetDevicePointer(slot, wrong, 0)).toBe(Code.invalidValue);
+    }
+    expect(hip.hipHostGetDevicePointer(slot, host, 1)).toBe(Code.invalidValue);
+    for (const flags of [0xc0000000, 0x100]) expect(hip.hipHostMalloc(slot, 64, flags)).toBe(Code.invalidValue);
+    ok(hip.hipHostFree(host));
+    expectFault(poke(0n), "freed");
   });
 
   test("faults of the processor end the launch, not the process", () => {

@@ -96,8 +96,8 @@ async function isaConstant(clang, arch) {
   return result;
 }
 
-/** The path of the code object of kernels/<file>.hip for one AMD target. */
-export async function compileAmd({ clang, bitcode }, file, arch) {
+/** The path of the code object of kernels/<file>.hip for one AMD target, with further options of the compiler's. */
+export async function compileAmd({ clang, bitcode }, file, arch, options = []) {
   const wave = arch.startsWith("gfx9") ? "on" : "off";
   const libraries = [
     ...["ocml", "ockl", "oclc_abi_version_500", "oclc_correctly_rounded_sqrt_on", "oclc_daz_opt_off"],
@@ -113,6 +113,7 @@ export async function compileAmd({ clang, bitcode }, file, arch) {
       "-Xclang",
       path,
     ]),
+    ...options,
   ]);
 }
 

@@ -1,4 +1,5 @@
 // Two devices: ordinal 0 looks like an RDNA 3 card (wave 32), ordinal 1 like a CDNA 2 one (wave 64).
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,11 +23,24 @@ int deviceCount() {
   return count ? std::clamp(atoi(count), 0, 2) : 2;
 }
 
-/** Bytes of memory on each device. */
-size_t memoryLimit() {
-  const char* bytes = getenv("WICK_SIM_MEMORY");
-  return bytes ? strtoull(bytes, nullptr, 10) : size_t(2) << 30;
+static size_t bytesOf(const char* variable, size_t otherwise) {
+  const char* bytes = getenv(variable);
+  return bytes ? strtoull(bytes, nullptr, 10) : otherwise;
 }
+
+/** Bytes of memory on each device. */
+size_t memoryLimit() { return bytesOf("WICK_SIM_MEMORY", size_t(2) << 30); }
+size_t hostLimit() { return bytesOf("WICK_SIM_HOST_MEMORY", size_t(2) << 30); }
+
+static const char* integratedAs() {
+  const char* value = getenv("WICK_SIM_INTEGRATED");
+  return value ? value : "0";
+}
+bool mallocTakesHost() { return !strcmp(integratedAs(), "gtt"); }
+bool integrated() { return mallocTakesHost() || !strcmp(integratedAs(), "1"); }
+
+/** What the driver takes for the device's memory. */
+static size_t totalMemory() { return mallocTakesHost() ? hostLimit() : memoryLimit(); }
 
 hipError_t requireDevice() {
   if (deviceCount() > current) return hipSuccess;
@@ -46,6 +60,7 @@ struct Property {
 static const Property properties[] = {
     {5, 348, 308, 4, [](const Device& d) { return size_t(d.clock); }},
     {8, 576, 360, 4, [](const Device&) { return size_t(1); }},
+    {16, 396, 652, 4, [](const Device&) { return size_t(integrated()); }},
     {19, 616, 340, 4, [](const Device& d) { return size_t(d.l2); }},
     {23, 360, 328, 4, [](const Device& d) { return size_t(d.major); }},
     {26, 324, 284, 4, [](const Device&) { return size_t(maxThreads); }},
@@ -64,7 +79,7 @@ static const Property properties[] = {
     {74, 296, 264, 8, [](const Device&) { return maxShared; }},
     {75, -1, -1, 8, [](const Device&) { return maxShared; }},
     {76, 640, -1, 8, [](const Device&) { return maxShared; }},
-    {84, 288, 256, 8, [](const Device&) { return memoryLimit(); }},
+    {84, 288, 256, 8, [](const Device&) { return totalMemory(); }},
     {87, 308, 276, 4, [](const Device& d) { return size_t(d.wave); }},
     {10002, -1, -1, 8, [](const Device&) { return maxShared; }},
     {10015, -1, -1, 4, [](const Device& d) { return size_t(d.units); }},
@@ -122,8 +137,24 @@ SIM_API hipError_t hipDeviceGetName(char* name, int length, hipDevice_t ordinal)
 SIM_API hipError_t hipDeviceTotalMem(size_t* bytes, hipDevice_t ordinal) {
   if (hipError_t code = checkOrdinal(ordinal)) return code;
   if (!bytes) return fail(hipErrorInvalidValue, "hipDeviceTotalMem: null result");
-  *bytes = memoryLimit();
+  *bytes = totalMemory();
   return hipSuccess;
+}
+SIM_API hipError_t hipDeviceGetPCIBusId(char* id, int length, int ordinal) {
+  if (hipError_t code = checkOrdinal(ordinal)) return code;
+  if (!id || length < 13) return fail(hipErrorInvalidValue, "hipDeviceGetPCIBusId: the id takes 13 bytes");
+  snprintf(id, size_t(length), "0000:%02x:00.0", ordinal);
+  return hipSuccess;
+}
+/** The kernel's figures of a card, as in sysfs: total and used bytes of its own memory, then of the host's. */
+SIM_API int wickSimCardMemory(size_t* figures, const char* id) {
+  Lock lock;
+  unsigned ordinal = 0;
+  if (sscanf(id, "0000:%02x:00.0", &ordinal) != 1 || int(ordinal) >= deviceCount()) return 1;
+  const size_t used = mallocTakesHost() ? 0 : devices[ordinal].used;
+  const size_t all[] = {memoryLimit(), used, hostLimit(), hostUsed()};
+  memcpy(figures, all, sizeof all);
+  return 0;
 }
 SIM_API hipError_t hipDeviceGetAttribute(int* out, int attribute, int ordinal) {
   if (hipError_t code = checkOrdinal(ordinal)) return code;

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 
 #include "runtime.h"
 #include "seal.h"
@@ -163,6 +164,21 @@ static hiprtcResult compile(Program& program, const Arguments& options) {
   return HIPRTC_SUCCESS;
 }
 
+/** The headers that this library was built beside (sim/build.mjs). */
+extern "C" __attribute__((used, visibility("default"))) const unsigned wickSimHeaders = SIM_HEADERS;
+
+/** AMD's hiprtc holds one lock for the whole of a compilation, and creating a program waits for it. */
+static std::mutex& compiling() {
+  static auto* lock = new std::mutex;
+  return *lock;
+}
+
+/** clang runs on the caller's thread and takes this much of its stack, which is more than a small one has. */
+static __attribute__((noinline)) void useStack() {
+  volatile char taken[256 << 10];
+  for (size_t at = sizeof taken; at > 0; at -= 1024) taken[at - 1] = 0;
+}
+
 static Program* find(hiprtcProgram program) { return programs().count(program) ? program : nullptr; }
 
 }  // namespace sim
@@ -179,14 +195,16 @@ SIM_API const char* hiprtcGetErrorString(hiprtcResult result) {
   }
   return "Invalid HIPRTC error code";
 }
+// As AMD's: the same in every release.
 SIM_API hiprtcResult hiprtcVersion(int* major, int* minor) {
   if (!major || !minor) return HIPRTC_ERROR_INVALID_INPUT;
-  *major = 6;
-  *minor = SIM_VERSION;
+  *major = 9;
+  *minor = 0;
   return HIPRTC_SUCCESS;
 }
 SIM_API hiprtcResult hiprtcCreateProgram(hiprtcProgram* out, const char* source, const char* name, int headerCount,
                                          const char* const* headers, const char* const* includeNames) {
+  std::lock_guard<std::mutex> whole(compiling());
   Lock lock;
   if (!out || headerCount < 0 || (headerCount && (!headers || !includeNames))) return HIPRTC_ERROR_INVALID_INPUT;
   if (!source) return HIPRTC_ERROR_INVALID_INPUT;
@@ -204,7 +222,10 @@ SIM_API hiprtcResult hiprtcCompileProgram(hiprtcProgram handle, int count, const
   }
   if (!program) return HIPRTC_ERROR_INVALID_PROGRAM;
   if (count < 0 || (count && !options)) return HIPRTC_ERROR_INVALID_INPUT;
-  // Without the lock: compiling takes long, and other threads may use the device meanwhile.
+  // Without the device's lock: compiling takes long, and other threads may use the device meanwhile.
+  std::lock_guard<std::mutex> whole(compiling());
+  useStack();
+  if (const char* slow = getenv("WICK_SIM_COMPILE_MS")) usleep(useconds_t(atoi(slow)) * 1000);
   return compile(*program, Arguments(options, options + count));
 }
 SIM_API hiprtcResult hiprtcGetProgramLogSize(hiprtcProgram handle, size_t* bytes) {

@@ -9,8 +9,6 @@
 
 namespace sim {
 
-size_t memoryLimit();
-
 static constexpr size_t canaryBytes = 256;
 static constexpr unsigned char canary = 0xC7;
 // Fresh memory reads as NaN in every float type; only the start is filled, so that huge buffers stay untouched pages.
@@ -21,6 +19,7 @@ static std::map<uintptr_t, Allocation>& allocations() {
   static auto* live = new std::map<uintptr_t, Allocation>;
   return *live;
 }
+static size_t pinned = 0;
 static std::deque<Allocation> freed;  // the latest few, for messages
 static std::vector<std::string> suspects;
 
@@ -112,15 +111,27 @@ hipError_t checkCanaries() {
   return result;
 }
 
+size_t hostUsed() {
+  size_t used = pinned;
+  for (int i = 0; mallocTakesHost() && i < deviceCount(); i++) used += device(i).used;
+  return used;
+}
+
+static size_t freeOf(size_t limit, size_t used) { return limit > used ? limit - used : 0; }
+static size_t freeOnHost() { return freeOf(hostLimit(), hostUsed()); }
+static size_t freeOnDevice(int ordinal) {
+  return mallocTakesHost() ? freeOnHost() : freeOf(memoryLimit(), device(ordinal).used);
+}
+
 static hipError_t allocate(void** out, size_t bytes, int ordinal) {
   *out = nullptr;
   if (bytes == 0) return hipSuccess;
-  if (ordinal >= 0) {
-    size_t limit = memoryLimit(), used = device(ordinal).used;
-    if (bytes > limit || used > limit - bytes)
-      return fail(hipErrorOutOfMemory, "%zu bytes asked of device %d, %zu of %zu are free", bytes, ordinal,
-                  limit > used ? limit - used : 0, limit);
-  }
+  const bool host = ordinal < 0;
+  const size_t left = host ? freeOnHost() : freeOnDevice(ordinal);
+  if (bytes > left)
+    return fail(hipErrorOutOfMemory, "%zu bytes asked of %s, %zu of %zu are free", bytes,
+                host ? "the host" : ("device " + std::to_string(ordinal)).c_str(), left,
+                host || mallocTakesHost() ? hostLimit() : memoryLimit());
   void* block = nullptr;
   if (bytes > SIZE_MAX / 2 || posix_memalign(&block, 256, bytes + 2 * canaryBytes))
     return fail(hipErrorOutOfMemory, "the host has no %zu bytes", bytes);
@@ -129,7 +140,7 @@ static hipError_t allocate(void** out, size_t bytes, int ordinal) {
   memset(base + bytes, canary, canaryBytes);
   memset(base, freshByte, std::min(bytes, freshBytes));
   allocations()[reinterpret_cast<uintptr_t>(base)] = {base, bytes, ordinal};
-  if (ordinal >= 0) device(ordinal).used += bytes;
+  (host ? pinned : device(ordinal).used) += bytes;
   *out = base;
   return hipSuccess;
 }
@@ -145,7 +156,7 @@ static hipError_t release(void* pointer, bool host, const char* call) {
   hipError_t damage = checkCanaries();
   Allocation a = at->second;
   allocations().erase(at);
-  if (!host) device(a.device).used -= a.size;
+  (host ? pinned : device(a.device).used) -= a.size;
   freed.push_front(a);
   if (freed.size() > 64) freed.pop_back();
   free(a.base - canaryBytes);
@@ -171,8 +182,20 @@ SIM_API hipError_t hipFree(void* pointer) {
   Lock lock;
   return release(pointer, false, "hipFree");
 }
-SIM_API hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned) {
+// On some integrated parts it is not there; Wick does without.
+SIM_API hipError_t hipMallocManaged(void** pointer, size_t bytes, unsigned flags) {
   Lock lock;
+  if (integrated()) return fail(hipErrorNotSupported, "hipMallocManaged: an integrated device has no managed memory");
+  if (!pointer || (flags != 1 && flags != 2)) return fail(hipErrorInvalidValue, "hipMallocManaged: no such flags");
+  if (hipError_t code = requireDevice()) return code;
+  return allocate(pointer, bytes, currentDevice());
+}
+SIM_API hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned flags) {
+  Lock lock;
+  // Portable, Mapped, WriteCombined, NumaUser, Coherent, NonCoherent; the last two exclude each other.
+  constexpr unsigned known = 0x1 | 0x2 | 0x4 | 0x20000000, coherence = 0xC0000000;
+  if (flags & ~(known | coherence) || (flags & coherence) == coherence)
+    return fail(hipErrorInvalidValue, "hipHostMalloc: flags %#x", flags);
   if (hipError_t code = requireDevice()) return code;
   if (!pointer) return fail(hipErrorInvalidValue, "hipHostMalloc: null result");
   if (hipError_t code = forbidInCapture("hipHostMalloc")) return code;
@@ -182,13 +205,22 @@ SIM_API hipError_t hipHostFree(void* pointer) {
   Lock lock;
   return release(pointer, true, "hipHostFree");
 }
+SIM_API hipError_t hipHostGetDevicePointer(void** pointer, void* host, unsigned flags) {
+  Lock lock;
+  if (hipError_t code = requireDevice()) return code;
+  const Allocation* found = findAllocation(host);
+  if (!pointer || flags || !found || found->device >= 0)
+    return fail(hipErrorInvalidValue, "hipHostGetDevicePointer: the pointer is %s, not host memory of the runtime's",
+                describeAddress(host).c_str());
+  *pointer = host;
+  return hipSuccess;
+}
 SIM_API hipError_t hipMemGetInfo(size_t* available, size_t* total) {
   Lock lock;
   if (hipError_t code = requireDevice()) return code;
   if (!available || !total) return fail(hipErrorInvalidValue, "hipMemGetInfo: null result");
-  *total = memoryLimit();
-  size_t used = device(currentDevice()).used;
-  *available = *total > used ? *total - used : 0;
+  *total = mallocTakesHost() ? hostLimit() : memoryLimit();
+  *available = freeOnDevice(currentDevice());
   return hipSuccess;
 }
 /** For the stand-in libraries: whether a range lies in live device memory; keeps a message when not. */

@@ -2,16 +2,13 @@
 #include <string.h>
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <unordered_set>
-#include <vector>
 
-#include "halves.h"
-#include "hip.h"
+#include "gemm.h"
 
-SIM_API int wickSimInDevice(const void* address, size_t bytes, const char* what);
-SIM_API int wickSimEnqueue(hipStream_t stream, int (*work)(void*), void* data, void (*drop)(void*));
+SIM_API hipError_t hipMalloc(void** out, size_t bytes);
+SIM_API hipError_t hipFree(void* pointer);
 
 #define ROCBLAS_STATUSES(X)                                                                                        \
   X(success, 0) X(invalid_handle, 1) X(not_implemented, 2) X(invalid_pointer, 3) X(invalid_size, 4)                \
@@ -27,7 +24,12 @@ enum Operation : int { none = 111, transpose = 112, conjugate = 113 };
 enum Type : int { f16 = 150, f32 = 151, f64 = 152, i8 = 160, i32 = 162, bf16 = 168 };
 
 struct rocblas_handle_ {
-  hipStream_t stream;
+  hipStream_t stream = nullptr;
+  int atomics = 1;
+  void* workspace = nullptr;
+  size_t workspaceBytes = 0;
+  /** Set by the user; else the library's own, which grows by freeing and allocating. */
+  bool userOwned = false;
 };
 using rocblas_handle = rocblas_handle_*;
 
@@ -43,65 +45,29 @@ bool alive(rocblas_handle handle) {
   return handles().count(handle) != 0;
 }
 
-struct Matrix {
-  void* data;
+struct Operand {
+  const void* data;
   int type, ld;
   int64_t stride;
 };
-struct Gemm {
+struct Call {
   int opA, opB, m, n, k;
-  Matrix a, b, c, d;
+  Operand a, b, c, d;
   int batch, compute;
-  double alpha, beta;
 };
 
-int sizeOf(int type) { return type == i8 ? 1 : type == f16 || type == bf16 ? 2 : type == f64 ? 8 : 4; }
-
-template <class T>
-T load(const Matrix& x, int64_t index) {
-  switch (x.type) {
-    case f16: return T(fromHalf(static_cast<uint16_t*>(x.data)[index]));
-    case bf16: return T(fromBrain(static_cast<uint16_t*>(x.data)[index]));
-    case f32: return T(static_cast<float*>(x.data)[index]);
-    case f64: return T(static_cast<double*>(x.data)[index]);
-    case i8: return T(static_cast<int8_t*>(x.data)[index]);
-    default: return T(static_cast<int32_t*>(x.data)[index]);
-  }
-}
-template <class T>
-void store(const Matrix& x, int64_t index, T value) {
-  switch (x.type) {
-    case f16: static_cast<uint16_t*>(x.data)[index] = toHalf(float(value)); break;
-    case bf16: static_cast<uint16_t*>(x.data)[index] = toBrain(float(value)); break;
-    case f32: static_cast<float*>(x.data)[index] = float(value); break;
-    case f64: static_cast<double*>(x.data)[index] = double(value); break;
-    default: static_cast<int32_t*>(x.data)[index] = int32_t(value);
+gemm::Type typeOf(int type) {
+  switch (type) {
+    case f16: return gemm::Type::f16;
+    case bf16: return gemm::Type::bf16;
+    case f32: return gemm::Type::f32;
+    case f64: return gemm::Type::f64;
+    case i8: return gemm::Type::i8;
+    default: return gemm::Type::i32;
   }
 }
 
-/** D = alpha · op(A) · op(B) + beta · C, column-major, with op(A) unpacked once per batch to rows of k. */
-template <class T>
-void multiply(const Gemm& g) {
-  std::vector<T> a(size_t(g.m) * size_t(g.k)), b(size_t(g.k));
-  for (int64_t batch = 0; batch < g.batch; batch++) {
-    for (int64_t i = 0; i < g.m; i++)
-      for (int64_t p = 0; p < g.k; p++)
-        a[size_t(i * g.k + p)] = load<T>(g.a, batch * g.a.stride + (g.opA == none ? i + p * g.a.ld : p + i * g.a.ld));
-    for (int64_t j = 0; j < g.n; j++) {
-      for (int64_t p = 0; p < g.k; p++)
-        b[size_t(p)] = load<T>(g.b, batch * g.b.stride + (g.opB == none ? p + j * g.b.ld : j + p * g.b.ld));
-      for (int64_t i = 0; i < g.m; i++) {
-        T sum = 0;
-        for (int64_t p = 0; p < g.k; p++) sum += a[size_t(i * g.k + p)] * b[size_t(p)];
-        sum *= T(g.alpha);
-        if (g.beta != 0) sum += T(g.beta) * load<T>(g.c, batch * g.c.stride + i + j * g.c.ld);
-        store<T>(g.d, batch * g.d.stride + i + j * g.d.ld, sum);
-      }
-    }
-  }
-}
-
-bool supported(const Gemm& g) {
+bool supported(const Call& g) {
   if (g.a.type != g.b.type || g.c.type != g.d.type) return false;
   static const int combinations[][3] = {  // A and B, C and D, compute
       {f64, f64, f64}, {f32, f32, f32}, {f16, f16, f16}, {f16, f16, f32}, {f16, f32, f32},
@@ -114,27 +80,25 @@ bool supported(const Gemm& g) {
 bool isOperation(int op) { return op >= none && op <= conjugate; }
 bool isType(int type) { return type >= 150 && type <= 169; }
 
-/** Bytes from the first element to the last of a batch of rows × columns matrices. */
-bool inDevice(const Matrix& x, int64_t rows, int64_t columns, int64_t batch, const char* what) {
-  int64_t first = std::min<int64_t>(0, (batch - 1) * x.stride), last = std::max<int64_t>(0, (batch - 1) * x.stride);
-  last += (columns - 1) * x.ld + rows;
-  auto* start = static_cast<char*>(x.data) + first * sizeOf(x.type);
-  return wickSimInDevice(start, size_t(last - first) * size_t(sizeOf(x.type)), what);
+gemm::Matrix matrix(const Operand& x) { return {const_cast<void*>(x.data), typeOf(x.type), x.ld, x.stride}; }
+
+/** What the last product found set on its handle: wickSimRocblasLast. */
+struct Last {
+  int64_t products, atomics, userOwned, workspaceBytes;
+} last = {0, 0, 0, 0};
+
+/** Whether the handle's workspace is large enough, having grown if it is the library's own. */
+bool makeRoom(rocblas_handle handle, size_t bytes) {
+  if (bytes <= handle->workspaceBytes) return true;
+  if (handle->userOwned) return false;
+  if (handle->workspace) hipFree(handle->workspace);
+  handle->workspaceBytes = 0;
+  if (hipMalloc(&handle->workspace, bytes) != hipSuccess) return false;
+  handle->workspaceBytes = bytes;
+  return true;
 }
 
-double scalar(const void* at, int compute) { return load<double>({const_cast<void*>(at), compute, 0, 0}, 0); }
-
-/** Whether every matrix lies in live device memory. Asked again when the work runs: a graph may replay it later. */
-bool inDevice(const Gemm& g) {
-  bool plainA = g.opA == none, plainB = g.opB == none;
-  if (g.k && (!inDevice(g.a, plainA ? g.m : g.k, plainA ? g.k : g.m, g.batch, "rocblas gemm, A") ||
-              !inDevice(g.b, plainB ? g.k : g.n, plainB ? g.n : g.k, g.batch, "rocblas gemm, B")))
-    return false;
-  if (g.beta != 0 && !inDevice(g.c, g.m, g.n, g.batch, "rocblas gemm, C")) return false;
-  return inDevice(g.d, g.m, g.n, g.batch, "rocblas gemm, D");
-}
-
-rocblas_status gemm(rocblas_handle handle, Gemm g, const void* alpha, const void* beta, int algo) {
+rocblas_status multiply(rocblas_handle handle, const Call& g, const void* alpha, const void* beta, int algo) {
   if (!alive(handle)) return rocblas_status_invalid_handle;
   if (!isOperation(g.opA) || !isOperation(g.opB) || algo < 0 || algo > 1) return rocblas_status_invalid_value;
   for (int type : {g.a.type, g.b.type, g.c.type, g.d.type, g.compute})
@@ -146,21 +110,19 @@ rocblas_status gemm(rocblas_handle handle, Gemm g, const void* alpha, const void
   if (!g.m || !g.n || !g.batch) return rocblas_status_success;
   if (!alpha || !beta) return rocblas_status_invalid_pointer;
   if (!supported(g)) return rocblas_status_not_implemented;
-  g.alpha = scalar(alpha, g.compute);
-  g.beta = scalar(beta, g.compute);
-  if (!inDevice(g)) return rocblas_status_invalid_pointer;
-  int code = wickSimEnqueue(
-      handle->stream,
-      [](void* data) {
-        const Gemm& work = *static_cast<Gemm*>(data);
-        if (!inDevice(work)) return int(hipErrorLaunchFailure);
-        if (work.compute == f64) multiply<double>(work);
-        else if (work.compute == i32) multiply<int64_t>(work);
-        else multiply<float>(work);
-        return int(hipSuccess);
-      },
-      new Gemm(g), [](void* data) { delete static_cast<Gemm*>(data); });
-  return code ? rocblas_status_internal_error : rocblas_status_success;
+  gemm::Type compute = typeOf(g.compute);
+  gemm::Product product = {"rocblas", g.opA != none, g.opB != none, g.m, g.n, g.k, matrix(g.a), matrix(g.b), matrix(g.c),
+                           matrix(g.d), g.batch, compute, gemm::scalar(alpha, compute), gemm::scalar(beta, compute)};
+  product.workspaceBytes = gemm::neededWorkspace();
+  if (!makeRoom(handle, product.workspaceBytes)) return rocblas_status_memory_error;
+  product.workspace = handle->workspace;
+  if (!gemm::inDevice(product)) return rocblas_status_invalid_pointer;
+  gemm::meetFirst("rocBLAS");
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    last = {last.products + 1, handle->atomics, handle->userOwned, int64_t(handle->workspaceBytes)};
+  }
+  return gemm::enqueue(handle->stream, product) ? rocblas_status_internal_error : rocblas_status_success;
 }
 
 const char version[] = "4.4.0.wick-sim";
@@ -169,7 +131,7 @@ const char version[] = "4.4.0.wick-sim";
 
 SIM_API rocblas_status rocblas_create_handle(rocblas_handle* out) {
   if (!out) return rocblas_status_invalid_handle;
-  *out = new rocblas_handle_{nullptr};
+  *out = new rocblas_handle_;
   std::lock_guard<std::mutex> lock(mutex);
   handles().insert(*out);
   return rocblas_status_success;
@@ -177,6 +139,7 @@ SIM_API rocblas_status rocblas_create_handle(rocblas_handle* out) {
 SIM_API rocblas_status rocblas_destroy_handle(rocblas_handle handle) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!handles().erase(handle)) return rocblas_status_invalid_handle;
+  if (handle->workspace && !handle->userOwned) hipFree(handle->workspace);
   delete handle;
   return rocblas_status_success;
 }
@@ -184,6 +147,25 @@ SIM_API rocblas_status rocblas_set_stream(rocblas_handle handle, hipStream_t str
   if (!alive(handle)) return rocblas_status_invalid_handle;
   handle->stream = stream;
   return rocblas_status_success;
+}
+SIM_API rocblas_status rocblas_set_atomics_mode(rocblas_handle handle, int mode) {
+  if (!alive(handle)) return rocblas_status_invalid_handle;
+  if (mode != 0 && mode != 1) return rocblas_status_invalid_value;
+  handle->atomics = mode;
+  return rocblas_status_success;
+}
+SIM_API rocblas_status rocblas_set_workspace(rocblas_handle handle, void* address, size_t bytes) {
+  if (!alive(handle)) return rocblas_status_invalid_handle;
+  if (handle->workspace && !handle->userOwned) hipFree(handle->workspace);
+  handle->userOwned = address && bytes;
+  handle->workspace = handle->userOwned ? address : nullptr;
+  handle->workspaceBytes = handle->userOwned ? bytes : 0;
+  return rocblas_status_success;
+}
+/** Products of this process so far, and the atomics mode, the workspace's owner and its bytes at the last of them. */
+SIM_API void wickSimRocblasLast(int64_t* out) {
+  std::lock_guard<std::mutex> lock(mutex);
+  memcpy(out, &last, sizeof last);
 }
 SIM_API rocblas_status rocblas_get_version_string_size(size_t* bytes) {
   if (!bytes) return rocblas_status_invalid_pointer;
@@ -210,9 +192,9 @@ SIM_API rocblas_status rocblas_gemm_strided_batched_ex(
     rocblas_handle handle, int opA, int opB, int m, int n, int k, const void* alpha, const void* a, int aType, int lda,
     int64_t strideA, const void* b, int bType, int ldb, int64_t strideB, const void* beta, const void* c, int cType, int ldc,
     int64_t strideC, void* d, int dType, int ldd, int64_t strideD, int batch, int compute, int algo, int32_t, uint32_t) {
-  Gemm g = {opA, opB, m, n, k, {const_cast<void*>(a), aType, lda, strideA}, {const_cast<void*>(b), bType, ldb, strideB},
-            {const_cast<void*>(c), cType, ldc, strideC}, {d, dType, ldd, strideD}, batch, compute, 0, 0};
-  return gemm(handle, g, alpha, beta, algo);
+  Call call = {opA, opB, m, n, k, {a, aType, lda, strideA}, {b, bType, ldb, strideB}, {c, cType, ldc, strideC},
+               {d, dType, ldd, strideD}, batch, compute};
+  return multiply(handle, call, alpha, beta, algo);
 }
 SIM_API rocblas_status rocblas_gemm_ex(rocblas_handle handle, int opA, int opB, int m, int n, int k, const void* alpha,
                                        const void* a, int aType, int lda, const void* b, int bType, int ldb,

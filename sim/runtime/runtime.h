@@ -42,6 +42,12 @@ struct Device {
 constexpr unsigned maxThreads = 1024;
 constexpr size_t maxShared = 65536;
 int deviceCount();
+/** Whether the devices are integrated ones, and whether hipMalloc gives such a device the host's memory. */
+bool integrated();
+bool mallocTakesHost();
+size_t memoryLimit();
+/** Bytes of host memory that may be pinned or mapped. */
+size_t hostLimit();
 Device& device(int ordinal);
 int currentDevice();
 /** hipSuccess, or the error every call gives on a machine without devices. */
@@ -61,6 +67,8 @@ std::string describeAddress(const void* address);
 /** Looks for writes beyond the ends of allocations since the last look, blaming the kernels launched since. */
 hipError_t checkCanaries();
 void noteKernel(const char* name);
+/** Bytes of host memory that are pinned or mapped, or that hipMalloc gave. */
+size_t hostUsed();
 
 // ---- stream.cpp
 using Work = std::function<hipError_t()>;

@@ -152,11 +152,49 @@ export interface MemoryStats {
   readonly peak: number;
   /** How many storages hold the live bytes. */
   readonly storages: number;
+  /** Of a GPU: bytes taken of its own memory and of the host's that it maps, and what it does so by. */
+  readonly regions?: { readonly own: number; readonly host: number; readonly policy: string };
+}
+
+/** What new tensors can have, and where that is, for people. */
+export interface Available {
+  readonly bytes: number;
+  readonly where: string;
 }
 
 /** A piece of device memory; only its backend knows more. */
 export interface Block {
   readonly bytes: number;
+}
+
+/** What a device may ready before a transformer runs. */
+export interface TransformerNeeds {
+  /** What it computes in. */
+  readonly dtype: DType;
+  /** The block types of its quantized weights. */
+  readonly quantTypes: readonly QuantType[];
+  /** The dtypes of its other weights. */
+  readonly storedTypes: readonly DType[];
+  /** Whether its norms are stored less one. */
+  readonly normsAreShifted: boolean;
+  /** Whether matrices are not quantized. */
+  readonly hasPlainWeights: boolean;
+  readonly headDim: number;
+  readonly hiddenSize: number;
+  readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  /** Rotary pairs are neighbours. */
+  readonly interleaved: boolean;
+  /** Attention's scores have a cap, or a scale that is not positive. */
+  readonly scoresAreShaped: boolean;
+  readonly embeddingsAreScaled: boolean;
+  readonly logitsAreCapped: boolean;
+}
+
+/** Neither is ever rejected: what could not be readied fails where it is used. */
+export interface Preparation {
+  /** What converts weights as they come. */
+  readonly toLoad: Promise<void>;
+  readonly toRun: Promise<void>;
 }
 
 export interface Backend extends QuantizedOps {
@@ -167,11 +205,12 @@ export interface Backend extends QuantizedOps {
   alloc(bytes: number): Block;
   free(block: Block): void;
   memory(): MemoryStats;
+  available(): Available;
   /** Returns cached memory to the system. */
   trim(): void;
   synchronize(): Promise<void>;
-  /** Readies what a transformer will need that computes in `dtype` with weights of these types; it works without, too. */
-  prepare(dtype: DType, types: readonly QuantType[]): Promise<void>;
+  /** Readies what a transformer will need; it works without, too. */
+  prepare(needs: TransformerNeeds): Preparation;
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void;
   /** The result is a copy. */

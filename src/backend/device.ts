@@ -4,12 +4,27 @@ import { fail } from "../core/errors.ts";
 import type { Backend, MemoryStats } from "./backend.ts";
 import { CpuBackend } from "./cpu/backend.ts";
 import { GpuBackend } from "./gpu/backend.ts";
-import { deviceCount, type PlatformName, platform, simulatorOrdinals } from "./gpu/platforms.ts";
+import { bestOf } from "./gpu/best-device.ts";
+import { checkChoice, type HostMemoryChoice } from "./gpu/memory-policy.ts";
+import { compiles, findCandidates, type PlatformName, platform, simulatorOrdinals } from "./gpu/platforms.ts";
 import { MiopenBackend } from "./gpu/rocm/miopen/backend.ts";
 import type { MiopenOps } from "./gpu/rocm/miopen/ops.ts";
 
 const devices = new Map<string, Device>();
 const ofBackend = new WeakMap<Backend, Device>();
+
+export interface GpuOptions {
+  /**
+   * Whether host memory that the GPU maps may hold tensors once its own is full: "auto" (on an integrated AMD GPU),
+   * "never", or "allow" (on a discrete card, too, which reads it over PCIe). Counts for what is allocated from then on.
+   * Default: WICK_HOST_MEMORY, or "auto".
+   */
+  readonly hostMemory?: HostMemoryChoice;
+}
+
+export interface RocmOptions extends GpuOptions {
+  readonly miopen?: boolean;
+}
 
 export class Device {
   readonly backend: Backend;
@@ -31,19 +46,19 @@ export class Device {
    * An AMD GPU through ROCm. With `miopen` it is a device of its own, "rocm:0+miopen", on which AMD's MIOpen does the
    * operations that it does as Wick would.
    */
-  static rocm(ordinal = 0, options: { readonly miopen?: boolean } = {}): Device {
-    return openGpu("rocm", `rocm:${ordinal}`, ordinal, options.miopen);
+  static rocm(ordinal = 0, options: RocmOptions = {}): Device {
+    return withOptions(openGpu("rocm", `rocm:${ordinal}`, ordinal, options.miopen), options);
   }
 
   /** An NVIDIA GPU through CUDA. */
-  static cuda(ordinal = 0): Device {
-    return openGpu("cuda", `cuda:${ordinal}`, ordinal);
+  static cuda(ordinal = 0, options: GpuOptions = {}): Device {
+    return withOptions(openGpu("cuda", `cuda:${ordinal}`, ordinal), options);
   }
 
-  /** The best device that is present: an AMD GPU, an NVIDIA GPU, or the CPU. */
+  /** The most capable GPU that can be used (discrete ones first, then those with more memory), or the CPU. */
   static best(): Device {
-    for (const name of ["rocm", "cuda"] as const) if (deviceCount(name) > 0) return Device[name](0);
-    return Device.cpu();
+    const best = bestOf(findCandidates(), compiles);
+    return best ? Device[best.platform](best.ordinal) : Device.cpu();
   }
 
   /** A device by its name, or the device itself. */
@@ -118,6 +133,13 @@ export function seedBits(seed: number | bigint): bigint {
     fail("InvalidArgument", `the seed must be a whole number, not ${seed}`);
   }
   return BigInt.asUintN(64, BigInt(seed));
+}
+
+function withOptions(device: Device, { hostMemory }: GpuOptions): Device {
+  if (hostMemory !== undefined) {
+    (device.backend as GpuBackend).gpu.source.choice = checkChoice(hostMemory, "hostMemory");
+  }
+  return device;
 }
 
 function openGpu(kind: "rocm" | "sim", name: string, ordinal: number, miopen?: boolean): Device;

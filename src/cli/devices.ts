@@ -4,6 +4,7 @@ import { Command } from "commander";
 import { CpuBackend } from "../backend/cpu/backend.ts";
 import { Device } from "../backend/device.ts";
 import type { PlatformName } from "../backend/gpu/platforms.ts";
+import { visibilityMasks } from "../backend/gpu/visible-devices.ts";
 import { formatBytes } from "../backend/usage.ts";
 import { type CacheFacts, cacheFacts } from "../doctor/cache.ts";
 import { Child, type ChildOptions } from "../doctor/child.ts";
@@ -76,6 +77,7 @@ function asJson(cpu: CpuFacts, platforms: readonly PlatformFacts[], cache: Cache
       ...(library && { library }),
       problem,
     })),
+    visibility: visibility(platforms),
     kernelCache: { ...cache, writable: cache.problem === undefined },
   };
 }
@@ -89,17 +91,29 @@ function format({ name, ...cpu }: CpuFacts, platforms: readonly PlatformFacts[],
   for (const facts of platforms) {
     for (const device of facts.devices) lines.push(device.name, ...rows(describeGpu(device, facts)));
     if (!isAbsent(facts)) continue;
-    const why = facts.problem ?? `${facts.library} finds ${noDevice}`;
+    const why = facts.problem ?? `${facts.library} finds ${noDevice}${hiding(facts)}`;
     lines.push(
       `${facts.devices.length === 0 ? "no " : ""}${titles[facts.platform]}: ${why}${facts.code ? ` [${facts.code}]` : ""}`,
     );
   }
+  const masks = visibility(platforms);
+  if (masks.length > 0)
+    lines.push(`${masks.join(", ")}: the vendors' libraries show only these devices, counted anew from 0`);
   const state = cache.problem === undefined ? "writable" : `not writable: ${cache.problem}`;
   const damaged = cache.damaged > 0 ? `, ${cache.damaged} damaged` : "";
   lines.push(
     `kernel cache ${cache.folder}: ${cache.entries} programs${damaged}, ${formatBytes(cache.bytes)}, ${state}`,
   );
   return lines;
+}
+
+/** The simulator is not hidden by the variables of real devices. */
+const masksOf = ({ platform }: PlatformFacts): string[] => (platform === "sim" ? [] : visibilityMasks(platform));
+const visibility = (platforms: readonly PlatformFacts[]): string[] => [...new Set(platforms.flatMap(masksOf))];
+
+function hiding(facts: PlatformFacts): string {
+  const masks = masksOf(facts);
+  return masks.length === 0 ? "" : `; ${masks.join(" and ")} may hide what there is`;
 }
 
 function describeGpu(device: DeviceFacts, { library, compiler, miopen }: PlatformFacts): Record<string, string> {
@@ -110,6 +124,7 @@ function describeGpu(device: DeviceFacts, { library, compiler, miopen }: Platfor
       product,
       arch: `${arch}, wave ${waveSize}, ${multiprocessors} multiprocessors`,
       memory: `${formatBytes(totalBytes ?? 0)}${freeBytes === undefined ? "" : `, ${formatBytes(freeBytes)} free`}`,
+      ...(device.memoryUse && { uses: device.memoryUse }),
       driver: `${device.driverVersion}, runtime ${device.runtimeVersion} (${library})`,
     }),
     ...(compiler && {
@@ -124,6 +139,8 @@ function describeGpu(device: DeviceFacts, { library, compiler, miopen }: Platfor
 }
 
 const formatFound = (found: Found): string =>
-  "problem" in found ? `none: ${found.problem}` : `${found.version} (${found.path})`;
+  "problem" in found
+    ? `none: ${found.problem}`
+    : `${found.version} (${found.path})${found.why ? `, ${found.why}` : ""}`;
 
 const rows = (facts: object): string[] => Object.entries(facts).map(([key, value]) => `  ${key.padEnd(10)} ${value}`);

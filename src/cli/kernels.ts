@@ -1,7 +1,10 @@
-/** `wick kernels`: the catalogue of GPU kernels. */
-import { Command } from "commander";
+/** `wick kernels`: the catalogue of GPU kernels, and compiling them ahead of time. */
+import { Command, Option } from "commander";
 import { type Arg, type Kernel, kernels } from "../backend/gpu/catalogue.ts";
 import { programs } from "../backend/gpu/program.ts";
+import { fail } from "../core/errors.ts";
+import { computeTypes } from "../models/load.ts";
+import { type PrecompileOptions, precompile } from "./precompile.ts";
 
 interface Family {
   readonly file: string;
@@ -15,16 +18,34 @@ interface Family {
 
 export function kernelsCommand(): Command {
   return new Command("kernels")
-    .description("Print the catalogue of GPU kernels: families, dtypes and arguments")
+    .description("Print the catalogue of GPU kernels: families, dtypes and arguments; or compile them ahead of time")
     .option("--json", "print JSON, with the name of every kernel", false)
-    .addHelpText("after", "\nExamples:\n  wick kernels\n  wick kernels --json")
-    .action(({ json }: { json: boolean }) => {
-      const families = familiesOf(kernels.values());
-      const total = { families: families.length, programs: programs().length, kernels: kernels.size };
-      console.log(
-        json ? JSON.stringify({ ...total, catalogue: families }, null, 2) : format(families, total).join("\n"),
-      );
-    });
+    .option("--precompile", "fill the kernel cache (WICK_CACHE), as for a container's image", false)
+    .option("--arch <arch>", "with --precompile: what to compile for; no GPU needs to be here (gfx1100, sm_90)")
+    .option("--device <name>", "with --precompile: compile for a device that is here (default: the best)")
+    .option("--model <path>", "with --precompile: only what this model uses (default: every kernel)")
+    .addOption(
+      new Option("--dtype <dtype>", "with --model: what it computes in (default: as it was saved)").choices(
+        computeTypes,
+      ),
+    )
+    .option("--only <files>", "with --precompile: only kernels of these files, as in softmax,reduce")
+    .addHelpText(
+      "after",
+      "\nExamples:\n  wick kernels\n  wick kernels --json\n  wick kernels --precompile --model ./Llama-3.2-1B --arch gfx1100",
+    )
+    .action(
+      async ({ json, precompile: isAhead, ...options }: { json: boolean; precompile: boolean } & PrecompileOptions) => {
+        if (isAhead) return precompile(options);
+        const stray = Object.keys(options)[0];
+        if (stray !== undefined) fail("InvalidArgument", `kernels: --${stray} goes with --precompile`);
+        const families = familiesOf(kernels.values());
+        const total = { families: families.length, programs: programs().length, kernels: kernels.size };
+        console.log(
+          json ? JSON.stringify({ ...total, catalogue: families }, null, 2) : format(families, total).join("\n"),
+        );
+      },
+    );
 }
 
 function familiesOf(all: Iterable<Kernel>): Family[] {

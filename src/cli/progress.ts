@@ -1,4 +1,4 @@
-/** A bar of bytes on a terminal; elsewhere nothing is written. */
+/** A bar on a terminal, of bytes unless told otherwise; elsewhere nothing is written. */
 import type { WriteStream } from "node:tty";
 import { formatBytes } from "../backend/usage.ts";
 
@@ -7,12 +7,18 @@ const EVERY_MS = 50;
 
 export class ProgressBar {
   readonly #label: string;
+  readonly #format: (amount: number) => string;
   readonly #stream: Pick<WriteStream, "write"> & { readonly isTTY?: boolean };
   #last = 0;
   #shown = false;
 
-  constructor(label: string, stream: Pick<WriteStream, "write"> & { readonly isTTY?: boolean }) {
+  constructor(
+    label: string,
+    stream: Pick<WriteStream, "write"> & { readonly isTTY?: boolean },
+    format: (amount: number) => string = formatBytes,
+  ) {
     this.#label = label;
+    this.#format = format;
     this.#stream = stream;
   }
 
@@ -25,7 +31,7 @@ export class ProgressBar {
     const filled = Math.round(share * WIDTH);
     const bar = "█".repeat(filled) + "░".repeat(WIDTH - filled);
     const percent = `${Math.floor(share * 100)}%`.padStart(4);
-    this.#stream.write(`\r${this.#label} ${bar}${percent}  ${formatBytes(done)} of ${formatBytes(total)}\x1b[K`);
+    this.#stream.write(`\r${this.#label} ${bar}${percent}  ${this.#format(done)} of ${this.#format(total)}\x1b[K`);
   }
 
   /** Leaves the line empty. */

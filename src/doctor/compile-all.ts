@@ -29,12 +29,12 @@ export async function compileAll(
   const work = async (): Promise<void> => {
     const own = new Child(child);
     for (let next = waiting.shift(); next; next = waiting.shift()) {
-      const { file, unit } = next;
-      const outcome = await own.run("compile", { device, file, unit }, { seconds: SECONDS_EACH });
+      const { id } = next;
+      const outcome = await own.run("compile", { device, program: id }, { seconds: SECONDS_EACH });
       child.signal?.throwIfAborted();
       if (outcome.ok) done.set(next, outcome.value);
-      else problems.push({ name: `${file} ${unit}`, verdict: "problem", detail: firstLines(outcome.problem) });
-      onProgress?.({ doing: `compiled ${file} for ${unit}`, done: done.size + problems.length, total: all.length });
+      else problems.push({ name: id, verdict: "problem", detail: firstLines(outcome.problem) });
+      onProgress?.({ doing: `compiled ${id}`, done: done.size + problems.length, total: all.length });
       if (problems.length >= ENOUGH_PROBLEMS) waiting.length = 0;
     }
     own.close();

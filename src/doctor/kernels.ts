@@ -2,14 +2,14 @@
 import type { Gpu } from "../backend/gpu/gpu.ts";
 import { KernelCache } from "../backend/gpu/kernel-cache.ts";
 import { platform } from "../backend/gpu/platforms.ts";
-import { programCode, programs } from "../backend/gpu/program.ts";
+import { programCodeAsync, programNamed } from "../backend/gpu/program.ts";
 import type { Say } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
 
 export interface Compilation {
   readonly device: string;
-  readonly file: string;
-  readonly unit: string;
+  /** The program's id. */
+  readonly program: string;
 }
 
 export interface Compiled {
@@ -19,16 +19,17 @@ export interface Compiled {
   readonly kernels: number;
 }
 
-export async function compileProgram({ device, file, unit }: Compilation, say: Say): Promise<Compiled> {
+export async function compileProgram({ device, program: id }: Compilation, say: Say): Promise<Compiled> {
   say(`opening ${device}`);
   const { context } = gpuOf(device) as Gpu;
   const compiler = platform(device.split(":")[0] as "rocm" | "cuda" | "sim").compiler();
-  const program = programs().find((p) => p.file === file && p.unit === unit)!;
-  say(`compiling ${file} for ${unit}`);
+  const program = programNamed(id);
+  say(`compiling ${id}`);
   const start = performance.now();
-  const { code, cached } = programCode(file, unit, { device: context.properties, compiler, cache: new KernelCache() });
+  const toolchain = { device: context.properties, compiler, cache: new KernelCache() };
+  const { code, cached } = await programCodeAsync(program, toolchain);
   const seconds = (performance.now() - start) / 1000;
-  say(`loading ${file} for ${unit}`);
+  say(`loading ${id}`);
   const module = context.loadModule(code);
   try {
     for (const { name } of program.kernels) context.getFunction(module, name);

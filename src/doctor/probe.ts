@@ -6,8 +6,10 @@ import { describeError } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
 import type { LoadedLibrary } from "./loaded.ts";
 
-/** A library with its version, or why there is none. */
-export type Found = { readonly path: string; readonly version: string } | { readonly problem: string };
+/** A library with its version and why it is this one, or why there is none. */
+export type Found =
+  | { readonly path: string; readonly version: string; readonly why?: string }
+  | { readonly problem: string };
 
 export interface DeviceFacts {
   /** "rocm:0" */
@@ -18,6 +20,10 @@ export interface DeviceFacts {
   multiprocessors?: number;
   totalBytes?: number;
   freeBytes?: number;
+  integrated?: boolean;
+  busId?: string | null;
+  /** Which memory it uses, and why. */
+  memoryUse?: string;
   driverVersion?: string;
   runtimeVersion?: string;
   /** Why decoding is not recorded; absent where it is. */
@@ -105,11 +111,14 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       say(`opening ${device.name}`, facts);
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
+      device.memoryUse = gpu.source.text;
       const { recordingProblem } = gpu.backend.graphs!;
       if (recordingProblem !== null) device.recordingProblem = recordingProblem;
       say(`opening ${title.blas} on ${device.name}`, facts);
-      const { blas } = gpu;
-      device.blas = blas ? { path: blas.library, version: blas.version } : { problem: gpu.blasProblem };
+      const { blas, blasChoice: why } = gpu;
+      device.blas = blas
+        ? { path: blas.library, version: blas.version, ...(why && { why }) }
+        : { problem: gpu.blasProblem };
     });
   }
   return facts;

@@ -2,9 +2,10 @@
 
 import type { GraphOps } from "../backend/backend.ts";
 import type { Device } from "../backend/device.ts";
-import type { DType } from "../core/dtype.ts";
+import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { KvCache, RotatingKvCache } from "../nn/index.ts";
+import { capacityFor } from "../nn/kv-cache.ts";
 import { Tensor } from "../tensor/index.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Positions } from "./rotary.ts";
@@ -18,6 +19,15 @@ const MASKED = -30_000;
 /** Where a device attends over caches by itself, with all of a text in them: what it does so by. */
 export function graphsFor({ headDim }: ModelConfig, { backend }: Device, dtype: DType): GraphOps | null {
   return backend.graphs?.supports(dtype, headDim) ? backend.graphs : null;
+}
+
+/** What the caches of one sequence take when `positions` have been fed. */
+export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
+  const { kvHeads, headDim, windows } = config;
+  const whole = graphsFor(config, device, dtype) !== null;
+  const room = capacityFor(positions);
+  const rows = windows.reduce((sum, window) => sum + (whole || window === 0 ? room : Math.min(window, room)), 0);
+  return 2 * rows * kvHeads * headDim * sizeOf(dtype);
 }
 
 export interface ModelCacheOptions {

@@ -2,7 +2,7 @@
  * Weights from a file of any format, read piece by piece: plain ones into the dtype the model computes in, quantized
  * ones as they are. Matrices for the same input are put over each other, whether or not the file has them so.
  */
-import { isFloat, sizeOf } from "../core/dtype.ts";
+import { type DType, isFloat, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { Shape } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
@@ -14,23 +14,33 @@ import type { WeightsOptions } from "./load.ts";
 import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
 import type { NamingOf } from "./naming.ts";
 import { Joined, PlainMatrices, QuantizedMatrices } from "./projections.ts";
-import type { EmbeddingTable, NormRole, Part, Place, Projection, Weights } from "./weights.ts";
+import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
 
 /** How much of a tensor is in host memory at once. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
-export class FileWeights implements Weights {
+export class FileWeights implements DeviceWeights {
   readonly owned: Disposable[] = [];
   readonly quantTypes: readonly QuantType[];
+  readonly storedTypes: readonly DType[];
+  readonly normsAreShifted: boolean;
+  readonly hasPlainMatrices: boolean;
   readonly #tensors: ModelTensors;
   readonly #options: WeightsOptions;
   readonly #bytesTotal: number;
   #bytesLoaded = 0;
 
+  get deviceBytes(): number {
+    return this.#tensors.byteLengthAs(this.#options.dtype);
+  }
+
   /** The file is closed with the weights. */
   constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf, options: WeightsOptions) {
     this.#tensors = new ModelTensors(file, config, naming);
     this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
+    this.storedTypes = [...new Set(file.tensors.flatMap(({ dtype }) => dtype ?? []))];
+    this.normsAreShifted = this.#tensors.normOffset !== 0;
+    this.hasPlainMatrices = file.tensors.some(({ quant, shape }) => !quant && shape.length > 1);
     this.#options = options;
     this.#bytesTotal = this.#tensors.byteLength;
   }

@@ -34,7 +34,6 @@ interface Entry {
  */
 export class GgufEntries implements Weights {
   readonly owned: Disposable[] = [];
-  readonly quantTypes = [];
   readonly #entries = new Map<string, Entry>();
   readonly #tensors: ModelTensors;
   readonly #config: ModelConfig;

@@ -10,4 +10,13 @@ export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.
 export { PromptCache } from "./prompt-cache.ts";
 export { Sampler, type SamplingOptions } from "./sampling.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./tokenizer.ts";
-export type { EmbeddingTable, LinearRole, NormRole, Part, Place, Projection, Weights } from "./weights.ts";
+export type {
+  DeviceWeights,
+  EmbeddingTable,
+  LinearRole,
+  NormRole,
+  Part,
+  Place,
+  Projection,
+  Weights,
+} from "./weights.ts";

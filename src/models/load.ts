@@ -1,5 +1,6 @@
 /** Loading a model from where it lies, with progress and abort. */
 import { stat } from "node:fs/promises";
+import type { TransformerNeeds } from "../backend/backend.ts";
 import { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
@@ -9,11 +10,12 @@ import type { ModelConfig } from "./config.ts";
 import { openGgufModel } from "./gguf-model.ts";
 import { openHuggingFaceFolder } from "./hugging-face-folder.ts";
 import { Model } from "./model.ts";
+import { requireRoom } from "./room.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 import { Transformer } from "./transformer.ts";
-import type { Weights } from "./weights.ts";
+import type { DeviceWeights } from "./weights.ts";
 
-const computeTypes = ["f32", "f16", "bf16"] as const;
+export const computeTypes = ["f32", "f16", "bf16"] as const;
 export type ComputeType = (typeof computeTypes)[number];
 
 export interface LoadModelOptions {
@@ -21,6 +23,8 @@ export interface LoadModelOptions {
   readonly device?: Device | string | undefined;
   /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
   readonly dtype?: ComputeType | undefined;
+  /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */
+  readonly context?: number | undefined;
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -33,7 +37,7 @@ export interface ModelSource {
   readonly config: ModelConfig;
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
-  openWeights(options: WeightsOptions): Promise<Weights>;
+  openWeights(options: WeightsOptions): Promise<DeviceWeights>;
 }
 
 export interface WeightsOptions {
@@ -57,13 +61,35 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   const source = await openModel(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
-  // The device compiles while the weights are read.
-  const ready = device.backend.prepare(dtype, weights.quantTypes);
+  requireRoom({ config: source.config, weights, device, dtype, context: options.context });
+  // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
+  const { toLoad, toRun } = device.backend.prepare(needsOf(source.config, weights, dtype));
+  await toLoad;
   const transformer = await Transformer.load(source.config, weights, device, dtype);
-  await ready;
+  await toRun;
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }
+
+/** What a device can ready for a model before its weights are there. */
+export const needsOf = (
+  config: ModelConfig,
+  weights: Pick<DeviceWeights, "quantTypes" | "storedTypes" | "normsAreShifted" | "hasPlainMatrices">,
+  dtype: DType,
+): TransformerNeeds => ({
+  dtype,
+  quantTypes: weights.quantTypes,
+  storedTypes: weights.storedTypes,
+  normsAreShifted: weights.normsAreShifted,
+  hasPlainWeights: weights.hasPlainMatrices,
+  headDim: config.headDim,
+  hiddenSize: config.hiddenSize,
+  activation: config.activation,
+  interleaved: config.rope.interleaved,
+  scoresAreShaped: config.attentionSoftcap > 0 || config.attentionScale <= 0,
+  embeddingsAreScaled: config.embeddingScale !== 1,
+  logitsAreCapped: config.logitSoftcap > 0,
+});
 
 /** Reads everything but the weights. */
 export async function openModel(path: string): Promise<ModelSource> {

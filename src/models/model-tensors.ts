@@ -1,4 +1,5 @@
 /** Finds what a model asks for in a file, under the names of its format. */
+import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape, numel, type Shape, sameShape } from "../core/layout.ts";
 import type { WeightsFile, WeightsTensor } from "../formats/index.ts";
@@ -32,8 +33,19 @@ export class ModelTensors {
 
   /** Of all that the model asks for. */
   get byteLength(): number {
-    const used = this.file.tensors.filter(({ name }) => this.#naming.isUsed(name));
-    return used.reduce((sum, { byteLength }) => sum + byteLength, 0);
+    return this.#used.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  }
+
+  /** The same once plain ones are in `dtype`. */
+  byteLengthAs(dtype: DType): number {
+    return this.#used.reduce(
+      (sum, { quant, byteLength, shape }) => sum + (quant ? byteLength : numel(shape) * sizeOf(dtype)),
+      0,
+    );
+  }
+
+  get #used(): WeightsTensor[] {
+    return this.file.tensors.filter(({ name }) => this.#naming.isUsed(name));
   }
 
   /** The file holds norm weights minus this. */

@@ -2,6 +2,7 @@
  * The seam between a model and the file its weights come from. A model asks by role, never by a file's name for it,
  * and gets layers ready to run: fused or separate in the file, plain or quantized, is the implementation's affair.
  */
+import type { DType } from "../core/dtype.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import type { Tensor } from "../tensor/index.ts";
 import type { Activation } from "./config.ts";
@@ -65,10 +66,22 @@ export interface EmbeddingTable {
 export interface Weights extends AsyncDisposable {
   /** What was handed out so far; whoever builds the model disposes it. */
   readonly owned: readonly Disposable[];
-  /** The types of the quantized ones. */
-  readonly quantTypes: readonly QuantType[];
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
   /** The factor per channel, complete: where checkpoints hold it minus one, one has been added. */
   norm(role: NormRole, size: number, place: Place): Promise<Tensor>;
   embedding(rows: number, width: number): Promise<EmbeddingTable>;
+}
+
+/** Weights on their way to a device. */
+export interface DeviceWeights extends Weights {
+  /** What all of them will take there. */
+  readonly deviceBytes: number;
+  /** The types of the quantized ones. */
+  readonly quantTypes: readonly QuantType[];
+  /** The dtypes of the others. */
+  readonly storedTypes: readonly DType[];
+  /** Whether norms are stored less one. */
+  readonly normsAreShifted: boolean;
+  /** Whether there are matrices that are not quantized. */
+  readonly hasPlainMatrices: boolean;
 }

@@ -14,6 +14,9 @@ export interface KvPair {
 /** Short texts share the size of their buffers, and what was recorded for one of them serves it for a while. */
 const LEAST_CAPACITY = 256;
 
+/** How many positions a buffer is made for that must hold `needed`. */
+export const capacityFor = (needed: number): number => 2 ** Math.ceil(Math.log2(Math.max(needed, LEAST_CAPACITY)));
+
 /** One growing tensor. Capacity doubles, so appending costs O(1) per token; views handed out stay valid. */
 class Growing {
   readonly #dim: number;
@@ -46,8 +49,7 @@ class Growing {
     const d = normalizeDim(this.#dim, shape.length, "KvCache");
     const old = this.#buffer;
     if (old && needed <= old.shape[d]!) return old;
-    const capacity = 2 ** Math.ceil(Math.log2(Math.max(needed, LEAST_CAPACITY)));
-    const next = Tensor.empty(shape.with(d, capacity), { dtype, device }).keep();
+    const next = Tensor.empty(shape.with(d, capacityFor(needed)), { dtype, device }).keep();
     if (old) {
       // All of it: what recorded steps have written may not be counted yet.
       next.sliceSet(old, d, 0);

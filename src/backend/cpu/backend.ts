@@ -4,6 +4,7 @@ import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel, type Shape } from "../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../core/quant-types.ts";
 import {
+  type Available,
   type Backend,
   type BinaryOp,
   type Block,
@@ -13,6 +14,7 @@ import {
   type ConvTransposeParams,
   compareOps,
   type MemoryStats,
+  type Preparation,
   type QuantizedOps,
   type ReduceOp,
   reduceOps,
@@ -22,8 +24,8 @@ import {
   type View,
 } from "../backend.ts";
 import { Storage } from "../storage.ts";
-import { Usage } from "../usage.ts";
-import { Engine, ERROR_AT, INFO_AT } from "./engine.ts";
+import { formatBytes, Usage } from "../usage.ts";
+import { CPU_BYTES, Engine, ERROR_AT, INFO_AT } from "./engine.ts";
 
 interface CpuBlock extends Block {
   readonly at: number;
@@ -71,10 +73,18 @@ export class CpuBackend implements Backend, QuantizedOps {
     return this.#usage.stats(this.engine.cached);
   }
 
+  available(): Available {
+    const { available: bytes } = this.engine;
+    return { bytes, where: `${formatBytes(bytes)} of the ${formatBytes(CPU_BYTES)} that the device can hold` };
+  }
+
   /** WebAssembly memory cannot be returned to the system. */
   trim(): void {}
 
-  async prepare(): Promise<void> {}
+  prepare(): Preparation {
+    const nothing = Promise.resolve();
+    return { toLoad: nothing, toRun: nothing };
+  }
 
   async synchronize(): Promise<void> {}
 

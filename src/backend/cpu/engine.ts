@@ -22,6 +22,8 @@ const STAGGER_FROM = 2 ** 16;
 const STAGGER = 1280;
 const PAGE = 65536;
 const MAX_PAGES = 65536;
+/** All that a WebAssembly memory can hold. */
+export const CPU_BYTES = MAX_PAGES * PAGE;
 
 const WORKER = `
 const { workerData: d } = require("node:worker_threads");
@@ -88,7 +90,7 @@ export class Engine {
     const [used, free] = [this.memory.buffer.byteLength - this.#heap.free, this.#heap.free].map(formatBytes);
     return fail(
       "OutOfMemory",
-      `cpu: cannot allocate ${formatBytes(bytes)}: ${used} are in use, ${free} are free in pieces, and the device holds at most ${formatBytes(MAX_PAGES * PAGE)}. Dispose tensors, use a scope(), or a smaller dtype`,
+      `cpu: cannot allocate ${formatBytes(bytes)}: ${used} are in use, ${free} are free in pieces, and the device holds at most ${formatBytes(CPU_BYTES)}. Dispose tensors, use a scope(), or a smaller dtype`,
     );
   }
 
@@ -99,6 +101,11 @@ export class Engine {
   /** Bytes that the system has given and that nobody uses. */
   get cached(): number {
     return this.#heap.free;
+  }
+
+  /** Bytes that it can still give, in pieces perhaps. */
+  get available(): number {
+    return CPU_BYTES - this.memory.buffer.byteLength + this.#heap.free;
   }
 
   /** Makes room for `bytes` at the end of the memory. */

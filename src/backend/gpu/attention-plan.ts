@@ -9,13 +9,19 @@ export type MatrixUnit = "fma" | "mma" | "wmma11" | "wmma12" | "mfma";
 
 export const matrixUnits: readonly MatrixUnit[] = ["fma", "mma", "wmma11", "wmma12", "mfma"];
 
-/** What a compiler for `arch` picks; the simulator's picks multiply-adds unless GPU_TILE names another. */
+/** Whether kernels for a dtype use a matrix unit where there is one. */
+export const usesMatrixUnit = (dtype: DType): boolean => dtype === "bf16" || dtype === "f16";
+
+/**
+ * What `arch` has. NVIDIA's compilers go by it, and the simulator's is told; of AMD's the older ones and the newer parts
+ * make a difference, so they are asked what they took (matrix-unit.ts).
+ */
 export function matrixUnit(arch: string, dtype: DType): MatrixUnit {
-  if (dtype !== "bf16" && dtype !== "f16") return "fma";
+  if (!usesMatrixUnit(dtype)) return "fma";
   if (arch.startsWith("sm_")) return Number.parseInt(arch.slice(3), 10) >= 80 ? "mma" : "fma";
   if (/^gfx11/.test(arch)) return "wmma11";
-  if (/^gfx12/.test(arch)) return "wmma12";
-  return /^gfx(90a|942|950)/.test(arch) ? "mfma" : "fma";
+  if (/^gfx120/.test(arch)) return "wmma12";
+  return /^gfx(90a|94|950)/.test(arch) ? "mfma" : "fma";
 }
 
 /** The head dimensions that kernels are compiled for; smaller ones use the next. */

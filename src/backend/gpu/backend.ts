@@ -3,6 +3,7 @@ import type { DType } from "../../core/dtype.ts";
 import { Layout } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type {
+  Available,
   Backend,
   BinaryOp,
   Block,
@@ -11,16 +12,19 @@ import type {
   ConvTransposeParams,
   LinearParams,
   MemoryStats,
+  Preparation,
   ReduceOp,
   SamplerSpec,
   SdpaParams,
   SumAndNorm,
   TokenSampler,
+  TransformerNeeds,
   UnaryOp,
   View,
 } from "../backend.ts";
 import type { Storage } from "../storage.ts";
 import { copyLayout } from "./copy.ts";
+import { isGemmType } from "./device-blas.ts";
 import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa } from "./ops/attention.ts";
@@ -34,7 +38,7 @@ import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 import { GpuSampler } from "./ops/sample.ts";
-import { transformerPrograms } from "./program.ts";
+import { loadingKernels, productKernels, transformerKernels } from "./transformer-kernels.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
@@ -61,6 +65,10 @@ export class GpuBackend implements Backend {
     return this.gpu.memory();
   }
 
+  available(): Available {
+    return this.gpu.available();
+  }
+
   trim(): void {
     this.gpu.trim();
   }
@@ -69,8 +77,18 @@ export class GpuBackend implements Backend {
     return this.gpu.synchronize();
   }
 
-  prepare(dtype: DType, types: readonly QuantType[]): Promise<void> {
-    return this.gpu.prepare(transformerPrograms(dtype, types));
+  prepare(needs: TransformerNeeds): Preparation {
+    return { toLoad: this.gpu.prepare(loadingKernels(needs)), toRun: this.#prepareToRun(needs) };
+  }
+
+  /** Whether kernels for the products of prompts are needed is known once the BLAS library has been tried. */
+  async #prepareToRun(needs: TransformerNeeds): Promise<void> {
+    const { dtype } = needs;
+    await Promise.all([
+      this.gpu.prepare(transformerKernels(needs)),
+      isGemmType(dtype) ? this.gpu.prepareBlas(dtype) : undefined,
+    ]);
+    if (!this.gpu.blas) await this.gpu.prepare(productKernels(needs));
   }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {

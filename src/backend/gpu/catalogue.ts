@@ -50,11 +50,14 @@ function expand(family: Family): Kernel[] {
   for (const [name, values] of Object.entries(family.over)) {
     bindings = bindings.flatMap((b) => values.map((value) => ({ ...b, [name]: value })));
   }
+  const fill = (bound: Bindings, which: (key: string) => boolean): string =>
+    family.pattern.replace(/\{(\w+)\}/g, (placeholder, key: string) => (which(key) ? bound[key]! : placeholder));
   return bindings.map((bound) => ({
-    name: family.pattern.replace(/\{(\w+)\}/g, (_, key: string) => bound[key]!),
+    name: fill(bound, () => true),
     family: family.pattern,
     file: family.file,
     unit: (bound.Q ?? bound.T ?? "bytes") as Kernel["unit"],
+    part: fill(bound, (key) => family.apart?.includes(key) ?? false),
     args,
     launch: (sizes) => family.launch(sizes, bound),
   }));

@@ -21,6 +21,7 @@ export interface KernelMetadata {
   readonly maxThreads: number;
 }
 
+const EM_AMDGPU = 224;
 const NT_AMDGPU_METADATA = 32;
 const SHT_NOTE = 7;
 const text = new TextDecoder();
@@ -56,12 +57,22 @@ export function readCodeObject(bytes: Uint8Array): KernelMetadata[] {
   });
 }
 
-/** The note's contents: an ELF note is name length, content length, type, name, content, each padded to 4 bytes. */
-function metadataNote(bytes: Uint8Array): Uint8Array | undefined {
+/** Whether a 64-bit ELF file is for an AMD GPU; the simulator's are for the host. */
+export function isForAmdGpu(bytes: Uint8Array): boolean {
+  return elfView(bytes).getUint16(18, true) === EM_AMDGPU;
+}
+
+function elfView(bytes: Uint8Array): DataView {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (bytes.length < 64 || view.getUint32(0) !== 0x7f454c46 || bytes[4] !== 2 || bytes[5] !== 1) {
     fail("InvalidFile", "not a 64-bit little-endian ELF file");
   }
+  return view;
+}
+
+/** The note's contents: an ELF note is name length, content length, type, name, content, each padded to 4 bytes. */
+function metadataNote(bytes: Uint8Array): Uint8Array | undefined {
+  const view = elfView(bytes);
   const sections = Number(view.getBigUint64(40, true));
   const entry = view.getUint16(58, true);
   const count = view.getUint16(60, true);

@@ -3,6 +3,10 @@
  * HIP and CUDA are two thin bindings of it; the simulator is HIP with other libraries. All handles are addresses.
  * Every failing call throws a `WickError` that names the call, the vendor's error and the way out.
  */
+
+import type { BlasTrial } from "./blas-trial.ts";
+import type { SystemMemory } from "./system-memory.ts";
+
 export type DevicePtr = bigint;
 export type Handle = bigint;
 
@@ -16,6 +20,10 @@ export interface GpuProperties {
   readonly maxThreadsPerBlock: number;
   readonly sharedBytesPerBlock: number;
   readonly totalBytes: number;
+  /** It has no memory to speak of but the host's: an APU. */
+  readonly integrated: boolean;
+  /** Its address on the PCI bus, "0000:c5:00.0"; null where the driver does not tell. */
+  readonly busId: string | null;
   readonly driverVersion: string;
   readonly runtimeVersion: string;
 }
@@ -34,6 +42,12 @@ export interface GpuDriver {
 export interface PinnedBuffer {
   readonly address: bigint;
   readonly bytes: Uint8Array;
+}
+
+/** Host memory that the device maps: `address` is what kernels use. */
+export interface MappedBuffer {
+  readonly address: DevicePtr;
+  readonly host: bigint;
 }
 
 /**
@@ -56,6 +70,8 @@ export interface GpuContext {
   readonly properties: GpuProperties;
   /** Why work cannot be recorded; null where it can. */
   readonly recordingProblem: string | null;
+  /** Which of the driver's devices it is. */
+  readonly ordinal: number;
   readonly stream: Handle;
   /** Makes the device current on this thread, for libraries that are given the stream; the methods do it themselves. */
   activate(): void;
@@ -64,6 +80,9 @@ export interface GpuContext {
   malloc(bytes: number): DevicePtr;
   free(ptr: DevicePtr): void;
   memoryInfo(): { readonly free: number; readonly total: number };
+  /** Host memory for kernels, not for this process to look at: the device caches it. Throws `OutOfMemory`. */
+  mapped(bytes: number): MappedBuffer;
+  freeMapped(buffer: MappedBuffer): void;
 
   pinned(bytes: number): PinnedBuffer;
   freePinned(buffer: PinnedBuffer): void;
@@ -102,15 +121,17 @@ export interface GpuContext {
   close(): void;
 }
 
-/** Compiles kernel sources at run time: hiprtc or nvrtc. */
+/** Compiles kernel sources at run time: hiprtc or nvrtc, each program in a process of its own. */
 export interface KernelCompiler {
   readonly library: string;
   readonly version: string;
+  /** Differs between any two builds and releases: compiled code is kept under it. */
+  readonly identity: string;
   /** Whether this compiler knows the arch: an unknown one would kill the process in hiprtc. */
   supports(arch: string): boolean;
   /** The arch that code for a device is kept under: its own, or, in the simulator, one that all devices share. */
   codeArch(arch: string): string;
-  /** Throws `CompileFailed` with the log. */
+  /** Throws `CompileFailed` with the log. Blocks this thread; `compileAsync` compiles several programs side by side. */
   compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array;
   compileAsync(source: string, name: string, arch: string, options: readonly string[]): Promise<Uint8Array>;
 }
@@ -118,36 +139,75 @@ export interface KernelCompiler {
 export type GemmType = "f16" | "bf16" | "f32" | "f64";
 
 /** Row-major C (m, n) = A (m, k) × B (k, n), batched by strides in elements (0 repeats). */
-export interface Gemm {
+export interface Gemm<Pointer = DevicePtr> {
   readonly type: GemmType;
   readonly m: number;
   readonly n: number;
   readonly k: number;
-  readonly a: DevicePtr;
+  readonly a: Pointer;
   readonly transA: boolean;
   readonly lda: number;
   readonly strideA: number;
-  readonly b: DevicePtr;
+  readonly b: Pointer;
   readonly transB: boolean;
   readonly ldb: number;
   readonly strideB: number;
-  readonly c: DevicePtr;
+  readonly c: Pointer;
   readonly strideC: number;
   readonly batch: number;
 }
 
-/** rocBLAS or cuBLAS. */
+/** A handle of rocBLAS, hipBLASLt or cuBLAS, bound to a context's stream. */
 export interface Blas {
   readonly library: string;
+  /** With its name: "rocBLAS 4.2.0". */
   readonly version: string;
-  gemm(p: Gemm): void;
+  /** Enqueues the product; false where the library has no way to compute it. */
+  gemm(p: Gemm): boolean;
+  /** The same from a pool thread, so the event loop goes on; nothing else may be asked of this handle meanwhile. */
+  gemmAsync(p: Gemm): Promise<boolean>;
+  /** Frees what only recorded work could need, once there is none. */
+  trim(): void;
   close(): void;
+}
+
+/** Recorded work, which keeps the addresses that it was recorded with. */
+export interface Recordings {
+  /** Whether work is being recorded right now. */
+  readonly recording: boolean;
+  /** Recorded graphs that may be replayed. */
+  readonly graphs: number;
+}
+
+/** A BLAS library that was found and has not been used yet. */
+export interface BlasLibrary {
+  readonly library: string;
+  readonly version: string;
+  /** Why it cannot multiply on this device, by the files that are there; empty where they say nothing against it. */
+  readonly problem: string;
+  /** What a child process tries before this one uses it; null for a library that does not end the process. */
+  readonly trial: BlasTrial | null;
+  /** A new handle. */
+  open(context: GpuContext, recordings: Recordings): Blas;
+}
+
+/** A kind of BLAS library that a platform can have. */
+export interface BlasSource {
+  /** As WICK_BLAS names it. */
+  readonly name: "rocblas" | "hipblaslt" | "cublas";
+  /** Whether it is used on this device without being asked for, and why it comes before others; "" where it is the only one. */
+  readonly isDefault: boolean;
+  readonly why: string;
+  /** Throws `LibraryNotFound`. */
+  find(context: GpuContext): BlasLibrary;
 }
 
 /** A vendor's libraries. The compiler and the BLAS are opened when asked for; each throws `LibraryNotFound`. */
 export interface GpuPlatform {
   readonly driver: GpuDriver;
   compiler(): KernelCompiler;
-  /** A new handle, bound to the context's stream. */
-  blas(context: GpuContext): Blas;
+  /** The libraries that can multiply on devices of an arch, the best first. */
+  blas(arch: string): readonly BlasSource[];
+  /** What the system says about memory. */
+  readonly memory: SystemMemory;
 }

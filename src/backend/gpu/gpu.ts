@@ -5,16 +5,19 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
-import { Usage } from "../usage.ts";
+import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
-import { MAX_COUNTERS } from "./attention-plan.ts";
+import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
+import { BlasTrials } from "./blas-trial.ts";
 import { copyLayout } from "./copy.ts";
-import type { Blas, GpuContext, GpuPlatform, Handle } from "./driver.ts";
+import { DeviceBlas } from "./device-blas.ts";
+import { DeviceMemory } from "./device-memory.ts";
+import type { Blas, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher, type Values } from "./launcher.ts";
-import type { Program } from "./program.ts";
+import { defaultChoice } from "./memory-policy.ts";
 import { Staging } from "./staging.ts";
 
 export interface GpuBlock extends Block {
@@ -34,10 +37,12 @@ export const addressOf = (storage: Storage): number => (storage.block as GpuBloc
 /** The address of a view's first element. */
 export const at = (view: View): number => addressOf(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
 
-export class Gpu {
+export class Gpu implements Recordings {
   readonly backend: Backend;
   readonly context: GpuContext;
   readonly cache = new KernelCache();
+  /** Where its memory comes from. */
+  readonly source: DeviceMemory;
   readonly #allocator: Allocator;
   readonly #staging: Staging;
   readonly #launcher: Launcher;
@@ -47,9 +52,7 @@ export class Gpu {
   #oldLayouts: number[] = [];
   #graphs = 0;
   #recording = false;
-  readonly #openBlas: () => Blas;
-  #blas: Blas | null | undefined;
-  #blasProblem = "";
+  readonly #blas: DeviceBlas;
   /** Where kernels note a bad id: flag, id, position. */
   readonly #error: number;
   /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
@@ -58,11 +61,13 @@ export class Gpu {
 
   constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
     this.backend = backend;
+    const choice = defaultChoice();
     this.context = platform.driver.open(ordinal);
-    this.#allocator = new Allocator(this.context, backend.name);
+    this.source = new DeviceMemory(this.context, platform, choice);
+    this.#allocator = new Allocator(this.context, backend.name, this.source);
     this.#staging = new Staging(this.context);
     this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
-    this.#openBlas = () => platform.blas(this.context);
+    this.#blas = new DeviceBlas(platform, this.context, this, new BlasTrials(this.cache.folder));
     this.#error = this.#allocator.alloc(24);
     this.context.memset(BigInt(this.#error), 0, 24);
     this.counters = this.#allocator.alloc(4 * MAX_COUNTERS);
@@ -73,23 +78,37 @@ export class Gpu {
     return this.context.properties.multiprocessors;
   }
 
-  /** rocBLAS or cuBLAS, or null where neither was found; then Wick's own kernels multiply. */
+  /** The unit that kernels for `dtype` multiply on. */
+  matrixUnit(dtype: DType): MatrixUnit {
+    return usesMatrixUnit(dtype) ? this.#launcher.matrixUnit : "fma";
+  }
+
+  get recording(): boolean {
+    return this.#recording;
+  }
+
+  get graphs(): number {
+    return this.#graphs;
+  }
+
+  /** The vendor's library that multiplies, or null where Wick's own kernels do. */
   get blas(): Blas | null {
-    if (this.#blas === undefined) {
-      try {
-        this.#blas = process.env.WICK_BLAS === "none" ? null : this.#openBlas();
-        if (this.#blas === null) this.#blasProblem = "turned off by WICK_BLAS=none";
-      } catch (error) {
-        this.#blas = null;
-        this.#blasProblem = error instanceof Error ? error.message : String(error);
-      }
-    }
-    return this.#blas;
+    return this.#blas.first;
   }
 
   /** Why there is no BLAS library; empty when there is one. */
   get blasProblem(): string {
-    return this.blas ? "" : this.#blasProblem;
+    return this.#blas.problem;
+  }
+
+  /** Why it is this library, where there was a choice. */
+  get blasChoice(): string {
+    return this.#blas.why;
+  }
+
+  /** Enqueues the product by a vendor's library; false where none can compute it. */
+  gemm(p: Gemm): boolean {
+    return this.#blas.gemm(p);
   }
 
   alloc(bytes: number): GpuBlock {
@@ -104,7 +123,15 @@ export class Gpu {
   }
 
   memory(): MemoryStats {
-    return this.#usage.stats(this.#allocator.cached);
+    const { cached, reserved, mapped } = this.#allocator;
+    const regions = { own: reserved - mapped, host: mapped, policy: this.source.text };
+    return { ...this.#usage.stats(cached), regions };
+  }
+
+  available(): Available {
+    const { own, host, text } = this.source.room();
+    const { cached } = this.#allocator;
+    return { bytes: own + host + cached, where: `${text}${cached > 0 ? `; ${formatBytes(cached)} cached` : ""}` };
   }
 
   trim(): void {
@@ -139,9 +166,14 @@ export class Gpu {
     }
   }
 
-  /** Compiles programs before they are needed. */
-  prepare(programs: readonly Program[]): Promise<void> {
-    return this.#launcher.prepare(programs);
+  /** Compiles kernels before they are needed. */
+  prepare(names: readonly string[]): Promise<void> {
+    return this.#launcher.prepare(names);
+  }
+
+  /** Finds the BLAS library and loads its kernels for a dtype before they are needed. */
+  prepareBlas(type: GemmType): Promise<void> {
+    return this.#blas.prepare(type);
   }
 
   launch(name: string, values: Values): void {
@@ -226,6 +258,7 @@ export class Gpu {
 
   #releaseOldLayouts(): void {
     if (this.#graphs > 0) return;
+    this.#blas.trim();
     for (const old of this.#oldLayouts) this.#allocator.release(old);
     this.#oldLayouts = [];
   }

@@ -1,12 +1,21 @@
 /**
  * Compiled kernels on disk, so that only the first run of a version compiles. An entry's name is the hash of all that
- * went into it (source, options, arch, compiler version); its last bytes are the hash of the rest, and an entry that
- * does not match is compiled anew. Processes may fill one folder at once: entries appear by renaming.
+ * went into it (source, options, arch, the compiler's identity); its last bytes are the hash of the rest, and an entry
+ * that does not match is compiled anew. Processes may fill one folder at once: entries appear by renaming. What nobody
+ * has used for long goes, and beyond a limit in bytes what was used longest ago.
  */
 import { createHash, randomUUID } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { fail } from "../../core/errors.ts";
+
+const MIB = 2 ** 20;
+const DAY_MS = 86_400_000;
+const KEPT_DAYS = 90;
+const DEFAULT_LIMIT_MIB = 512;
+/** A file of this age without the name of an entry was left by a process that ended while it wrote. */
+const ABANDONED_MS = DAY_MS;
 
 const digest = (...parts: (string | Uint8Array)[]): Buffer => {
   const hash = createHash("sha256");
@@ -17,7 +26,9 @@ const digest = (...parts: (string | Uint8Array)[]): Buffer => {
 export interface CacheKey {
   readonly source: string;
   readonly options: readonly string[];
+  /** With the features that the device has on: "gfx90a:sramecc+:xnack-". */
   readonly arch: string;
+  /** The compiler's identity. */
   readonly compiler: string;
 }
 
@@ -29,6 +40,10 @@ export interface CacheContents {
 }
 
 const entryName = /^[0-9a-f]{40}\.\w+$/;
+/** Entries, and those that are being written. */
+const ownName = /^[0-9a-f]{40}\.\w+(\.[0-9a-f-]{36})?$/;
+/** Looking through the folder takes longer than a write; a process does it with its first and then now and then. */
+const EVICT_EVERY = 64;
 
 /** The code of an entry; undefined when its last bytes are not the hash of the rest. */
 function codeOf(entry: Buffer): Uint8Array | undefined {
@@ -38,20 +53,33 @@ function codeOf(entry: Buffer): Uint8Array | undefined {
 
 export class KernelCache {
   readonly folder: string;
+  /** Bytes that entries may take together. */
+  readonly limit: number;
   /** Why nothing is written, once a write has failed. */
   #problem: string | undefined;
+  #written = 0;
 
-  constructor(folder = process.env.WICK_CACHE || defaultFolder()) {
+  constructor(folder = process.env.WICK_CACHE || defaultFolder(), limit = limitFromEnvironment()) {
     this.folder = folder;
+    this.limit = limit;
   }
 
   get problem(): string | undefined {
     return this.#problem;
   }
 
+  /** Code for an arch without its features runs with any of them, so it serves where there is no other. */
   get(key: CacheKey): Uint8Array | undefined {
+    const plain = key.arch.split(":")[0]!;
+    return this.#read(key) ?? (plain === key.arch ? undefined : this.#read({ ...key, arch: plain }));
+  }
+
+  #read(key: CacheKey): Uint8Array | undefined {
+    const path = this.#path(key);
     try {
-      return codeOf(readFileSync(this.#path(key)));
+      const code = codeOf(readFileSync(path));
+      if (code) noteUse(path);
+      return code;
     } catch {
       return undefined;
     }
@@ -87,11 +115,35 @@ export class KernelCache {
       mkdirSync(this.folder, { recursive: true });
       writeFileSync(temporary, Buffer.concat([code, digest(code)]));
       renameSync(temporary, path);
+      this.#written++;
+      if (this.#written % EVICT_EVERY === 1) this.evict();
     } catch (error) {
       // A folder that cannot be written costs time at the next start, nothing else.
       this.#problem = error instanceof Error ? error.message : String(error);
       discard(temporary);
     }
+  }
+
+  /** Removes what is old, and what was used longest ago beyond the limit. Other processes may do the same meanwhile. */
+  evict(now = Date.now()): void {
+    let bytes = 0;
+    for (const { path, size, age, isEntry } of this.#files(now)) {
+      bytes += isEntry ? size : 0;
+      const drop = isEntry ? age > KEPT_DAYS * DAY_MS || bytes > this.limit : age > ABANDONED_MS;
+      if (drop) discard(path);
+    }
+  }
+
+  /** What Wick has written here, what was used last first. */
+  #files(now: number): { path: string; size: number; age: number; isEntry: boolean }[] {
+    return readdirSync(this.folder)
+      .filter((name) => ownName.test(name))
+      .flatMap((name) => {
+        const path = join(this.folder, name);
+        const facts = statSync(path, { throwIfNoEntry: false });
+        return facts ? [{ path, size: facts.size, age: now - facts.mtimeMs, isEntry: entryName.test(name) }] : [];
+      })
+      .sort((a, b) => a.age - b.age);
   }
 
   #path({ source, options, arch, compiler }: CacheKey): string {
@@ -109,6 +161,24 @@ function discard(path: string): void {
   } catch {
     // The write's own error is kept.
   }
+}
+
+/** An entry's time is that of its last use, to the day: a write per read would be too much. */
+function noteUse(path: string): void {
+  const now = new Date();
+  try {
+    if (now.getTime() - statSync(path).mtimeMs > DAY_MS) utimesSync(path, now, now);
+  } catch {
+    // A folder that cannot be written, as in a container's image: nothing is evicted from it either.
+  }
+}
+
+function limitFromEnvironment(): number {
+  const given = process.env.WICK_CACHE_MB;
+  if (given === undefined || given === "") return DEFAULT_LIMIT_MIB * MIB;
+  const limit = Number(given);
+  if (limit > 0) return limit * MIB;
+  return fail("InvalidArgument", `WICK_CACHE_MB=${given} is no size above 0 in MiB for the kernel cache`);
 }
 
 function defaultFolder(): string {

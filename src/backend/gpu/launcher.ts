@@ -1,19 +1,18 @@
 /**
- * Turns a kernel's name and argument values into a launch. Programs are compiled on first use, one per kernel file and
- * dtype, and found in the disk cache afterwards; argument blocks are allocated once per kernel and reused.
+ * Turns a kernel's name and argument values into a launch. Programs are compiled on first use, a few kernels each, and
+ * found in the disk cache afterwards; argument blocks are allocated once per kernel and reused.
  */
 import { type DType, encode } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
+import type { MatrixUnit } from "./attention-plan.ts";
 import { type ArgKind, argBytes, type Kernel, kernelNamed, type Sizes } from "./catalogue.ts";
 import type { ArgumentBlock, GpuContext, Handle, KernelCompiler } from "./driver.ts";
 import type { KernelCache } from "./kernel-cache.ts";
-import { type Program, programCode, programCodeAsync, type Toolchain } from "./program.ts";
+import { compiledUnit, prepareUnit } from "./matrix-unit.ts";
+import { type Program, programCode, programCodeAsync, programOf, programsOf, type Toolchain } from "./program.ts";
 
 /** Values by argument name. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
 export type Values = Readonly<Record<string, number | bigint>>;
-
-/** Node has four threads for such work, and files are read meanwhile. */
-const COMPILING_AT_ONCE = 3;
 
 interface Loaded {
   readonly kernel: Kernel;
@@ -26,7 +25,8 @@ export class Launcher {
   readonly #compiler: () => KernelCompiler;
   readonly #cache: KernelCache;
   readonly #loaded = new Map<string, Loaded>();
-  readonly #modules = new Map<string, Handle>();
+  readonly #modules = new Map<Program, Handle>();
+  #unit: MatrixUnit | undefined;
 
   constructor(context: GpuContext, compiler: () => KernelCompiler, cache: KernelCache) {
     this.#context = context;
@@ -46,19 +46,25 @@ export class Launcher {
     this.#context.launch(fn, { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared }, args);
   }
 
-  /** Compiles these programs a few at a time, without blocking this thread. What fails here fails again, aloud, when used. */
-  async prepare(programs: readonly Program[]): Promise<void> {
-    const waiting = programs.filter(({ file, unit }) => !this.#modules.has(`${file}:${unit}`));
-    const work = async (): Promise<void> => {
-      for (let next = waiting.shift(); next; next = waiting.shift()) {
-        const { file, unit } = next;
-        const code = await programCodeAsync(file, unit, this.#toolchain()).catch(() => null);
-        const id = `${file}:${unit}`;
-        // Somebody may have needed it meanwhile.
-        if (code && !this.#modules.has(id)) this.#modules.set(id, this.#context.loadModule(code));
-      }
-    };
-    await Promise.all(Array.from({ length: COMPILING_AT_ONCE }, work));
+  /**
+   * Compiles the programs of these kernels side by side, without blocking this thread. What fails here fails again, aloud,
+   * when it is used.
+   */
+  async prepare(names: readonly string[]): Promise<void> {
+    const toolchain = this.#toolchain();
+    const waiting = programsOf(names).filter((program) => !this.#modules.has(program));
+    const compiled = waiting.map(async (program) => {
+      const found = await programCodeAsync(program, toolchain).catch(() => null);
+      // Somebody may have needed it meanwhile.
+      if (found && !this.#modules.has(program)) this.#modules.set(program, this.#context.loadModule(found.code));
+    });
+    await Promise.all([prepareUnit(toolchain).catch(() => {}), ...compiled]);
+  }
+
+  /** The matrix unit that the compiler takes for halves on this device. */
+  get matrixUnit(): MatrixUnit {
+    this.#unit ??= compiledUnit(this.#toolchain());
+    return this.#unit;
   }
 
   #toolchain(): Toolchain {
@@ -67,20 +73,19 @@ export class Launcher {
 
   #load(name: string): Loaded {
     const kernel = kernelNamed(name);
-    const fn = this.#context.getFunction(this.#module(kernel.file, kernel.unit), name);
+    const fn = this.#context.getFunction(this.#module(programOf(kernel)), name);
     const args = this.#context.argumentBlock(kernel.args.map((arg) => argBytes(kernel, arg)));
     const loaded = { kernel, fn, args };
     this.#loaded.set(name, loaded);
     return loaded;
   }
 
-  #module(file: string, unit: string): Handle {
-    const id = `${file}:${unit}`;
-    let module = this.#modules.get(id);
+  #module(program: Program): Handle {
+    let module = this.#modules.get(program);
     if (module === undefined) {
-      const { code } = programCode(file, unit, this.#toolchain());
+      const { code } = programCode(program, this.#toolchain());
       module = this.#context.loadModule(code);
-      this.#modules.set(id, module);
+      this.#modules.set(program, module);
     }
     return module;
   }

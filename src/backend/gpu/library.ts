@@ -22,11 +22,14 @@ export type Bound<Table extends Prototypes> = { readonly [Call in keyof Table]: 
 
 const require = createRequire(import.meta.url);
 let koffi: Koffi | undefined;
+/** What libraries expect of a thread. The FFI's own stacks are smaller: 2 MiB, and 128 KiB for asynchronous calls. */
+export const STACK_BYTES = 8 * 2 ** 20;
 
 export function ffi(): Koffi {
   if (koffi) return koffi;
   try {
     koffi = require("koffi") as Koffi;
+    koffi.config({ sync_stack_size: STACK_BYTES, async_stack_size: STACK_BYTES });
     return koffi;
   } catch (cause) {
     return fail(

@@ -4,75 +4,60 @@
  */
 import { dtypes } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
-import type { Blas, Gemm, GemmType, GpuContext, Handle } from "./driver.ts";
-import { addressOf } from "./library.ts";
+import type { Workspace } from "./blas-workspace.ts";
+import type { Call } from "./calls.ts";
+import type { Blas, Gemm, GemmType, GpuContext } from "./driver.ts";
+import { addressOf, callAsync } from "./library.ts";
 
-/** The vendor's numbers and calls. Leading dimensions are column-major ones. */
+/** A product as the libraries take it: column-major, C = one · op(A) · op(B) + zero · C. */
+export interface ColumnGemm<Pointer> {
+  readonly type: GemmType;
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly a: Pointer;
+  readonly transA: boolean;
+  readonly lda: number;
+  readonly strideA: number;
+  readonly b: Pointer;
+  readonly transB: boolean;
+  readonly ldb: number;
+  readonly strideB: number;
+  readonly c: Pointer;
+  readonly ldc: number;
+  readonly strideC: number;
+  readonly batch: number;
+  /** 1 and 0 in the compute type, read from host memory. */
+  readonly one: Pointer;
+  readonly zero: Pointer;
+}
+
+/** The vendor's calls. */
 export interface BlasVendor {
-  /** "rocBLAS" or "cuBLAS". */
+  /** "rocBLAS", "hipBLASLt" or "cuBLAS". */
   readonly name: string;
   readonly library: string;
   readonly version: string;
-  readonly handle: Handle;
-  readonly types: Readonly<Record<GemmType, number>>;
-  readonly computeTypes: Readonly<Record<GemmType, number>>;
-  readonly none: number;
-  readonly transpose: number;
+  readonly workspace: Workspace;
   /** The status that means out of memory. */
   readonly outOfMemory: number;
   describe(status: number): string;
-  gemm: GemmCall;
-  stridedGemm: StridedGemmCall;
+  /** The call that multiplies; null where the library has none for this product. */
+  product(g: ColumnGemm<bigint>): Call | null;
+  /** Does what the first call of `product` would do, without blocking this thread, where that may take long. */
+  prepare?(g: ColumnGemm<bigint>): Promise<void>;
   destroy(): number;
 }
 
-export type GemmCall = (
-  opA: number,
-  opB: number,
-  m: number,
-  n: number,
-  k: number,
-  alpha: bigint,
-  a: bigint,
-  lda: number,
-  b: bigint,
-  ldb: number,
-  beta: bigint,
-  c: bigint,
-  ldc: number,
-  type: number,
-  computeType: number,
-) => number;
-export type StridedGemmCall = (
-  opA: number,
-  opB: number,
-  m: number,
-  n: number,
-  k: number,
-  alpha: bigint,
-  a: bigint,
-  lda: number,
-  strideA: number,
-  b: bigint,
-  ldb: number,
-  strideB: number,
-  beta: bigint,
-  c: bigint,
-  ldc: number,
-  strideC: number,
-  batch: number,
-  type: number,
-  computeType: number,
-) => number;
-
 const maxInt = 2 ** 31 - 1;
+/** What 1 and 0 are in the compute types: zero is eight zero bytes in either. */
+const scalarBytes = { one64: 0, one32: 8, zero: 16 } as const;
 
 export class NativeBlas implements Blas {
   readonly library: string;
   readonly version: string;
   readonly #vendor: BlasVendor;
   readonly #context: GpuContext;
-  /** 1 and 0 in the compute types, read by every call from host memory. */
   readonly #scalars = new DataView(new ArrayBuffer(24));
   readonly #one: Readonly<Record<GemmType, bigint>>;
   readonly #zero: bigint;
@@ -83,60 +68,41 @@ export class NativeBlas implements Blas {
     this.#context = context;
     this.library = vendor.library;
     this.version = `${vendor.name} ${vendor.version}`;
-    this.#scalars.setFloat64(0, 1, true);
-    this.#scalars.setFloat32(8, 1, true);
+    this.#scalars.setFloat64(scalarBytes.one64, 1, true);
+    this.#scalars.setFloat32(scalarBytes.one32, 1, true);
     const base = addressOf(this.#scalars);
-    this.#one = { f64: base, f32: base + 8n, f16: base + 8n, bf16: base + 8n };
-    this.#zero = base + 16n; // zero is eight zero bytes in either type
+    const one32 = base + BigInt(scalarBytes.one32);
+    this.#one = { f64: base + BigInt(scalarBytes.one64), f32: one32, f16: one32, bf16: one32 };
+    this.#zero = base + BigInt(scalarBytes.zero);
   }
 
-  gemm(p: Gemm): void {
-    if (this.#closed) fail("Disposed", `${this.version} is closed`);
-    if (p.m === 0 || p.n === 0 || p.batch === 0) return;
-    if (p.k === 0) {
-      this.#clear(p);
-      return;
-    }
-    const v = this.#vendor;
-    const lda = leading("a", p.lda, p.transA ? p.k : p.m, p.transA ? p.m : p.k);
-    const ldb = leading("b", p.ldb, p.transB ? p.n : p.k, p.transB ? p.k : p.n);
-    if (Math.max(p.m, p.n, p.k, lda, ldb, p.batch) > maxInt) {
-      fail(
-        "InvalidArgument",
-        `${v.name} takes sizes up to ${maxInt}; m = ${p.m}, n = ${p.n}, k = ${p.k}, lda = ${lda}, ldb = ${ldb}, batch = ${p.batch}`,
-      );
-    }
-    const opA = p.transB ? v.transpose : v.none;
-    const opB = p.transA ? v.transpose : v.none;
-    const type = v.types[p.type];
-    const compute = v.computeTypes[p.type];
-    const one = this.#one[p.type];
+  gemm(p: Gemm): boolean {
+    const g = this.#columns(p);
+    if (!g) return true;
     this.#context.activate();
-    const status =
-      p.batch === 1
-        ? v.gemm(opA, opB, p.n, p.m, p.k, one, p.b, ldb, p.a, lda, this.#zero, p.c, p.n, type, compute)
-        : v.stridedGemm(
-            opA,
-            opB,
-            p.n,
-            p.m,
-            p.k,
-            one,
-            p.b,
-            ldb,
-            p.strideB,
-            p.a,
-            lda,
-            p.strideA,
-            this.#zero,
-            p.c,
-            p.n,
-            p.strideC,
-            p.batch,
-            type,
-            compute,
-          );
+    const call = this.#vendor.product(g);
+    if (!call) return false;
+    const status = run(call);
+    if (status !== 0) this.#again(p, g, status);
+    return true;
+  }
+
+  async gemmAsync(p: Gemm): Promise<boolean> {
+    // A pool thread's device is the first one, and a library takes the thread's.
+    if (this.#context.ordinal !== 0) return this.gemm(p);
+    const g = this.#columns(p);
+    if (!g) return true;
+    this.#context.activate();
+    await this.#vendor.prepare?.(g);
+    const call = this.#vendor.product(g);
+    if (!call) return false;
+    const status = await callAsync(...call);
     if (status !== 0) this.#failed(p, status);
+    return true;
+  }
+
+  trim(): void {
+    this.#vendor.workspace.trim();
   }
 
   close(): void {
@@ -144,7 +110,17 @@ export class NativeBlas implements Blas {
     this.#closed = true;
     this.#context.activate();
     const status = this.#vendor.destroy();
+    this.#vendor.workspace.free();
     if (status !== 0) fail("DriverError", `closing ${this.version} failed: ${this.#vendor.describe(status)}`);
+  }
+
+  /** The product for the library; null where there is nothing to multiply, and then it is done. */
+  #columns(p: Gemm): ColumnGemm<bigint> | null {
+    if (this.#closed) fail("Disposed", `${this.version} is closed`);
+    if (p.m === 0 || p.n === 0 || p.batch === 0) return null;
+    if (p.k > 0) return columnMajor(p, this.#one[p.type], this.#zero, this.#vendor.name);
+    this.#clear(p);
+    return null;
   }
 
   /** An empty sum is zero. */
@@ -155,11 +131,63 @@ export class NativeBlas implements Blas {
     }
   }
 
-  #failed(p: Gemm, status: number): never {
-    const what = `${this.version} failed on a ${p.type} product (${p.m}×${p.k})·(${p.k}×${p.n}), batch ${p.batch}: ${this.#vendor.describe(status)}`;
-    if (status === this.#vendor.outOfMemory) return fail("OutOfMemory", `${what}; free tensors or use a smaller batch`);
-    return fail("DriverError", what);
+  /** Once more with a larger workspace, where that was missing. */
+  #again(p: Gemm, g: ColumnGemm<bigint>, status: number): void {
+    const { workspace, outOfMemory } = this.#vendor;
+    if (status !== outOfMemory || !workspace.canGrow) this.#failed(p, status);
+    workspace.grow();
+    const second = run(this.#vendor.product(g)!);
+    if (second !== 0) this.#failed(p, second);
   }
+
+  #failed(p: Gemm, status: number): never {
+    const { workspace, outOfMemory } = this.#vendor;
+    const what = `${this.version} failed on a ${p.type} product (${p.m}×${p.k})·(${p.k}×${p.n}), batch ${p.batch}: ${this.#vendor.describe(status)}`;
+    if (status !== outOfMemory) return fail("DriverError", what);
+    return fail(
+      "OutOfMemory",
+      `${what}; its workspace of ${workspace.bytes} bytes does not do, and it cannot grow beyond its limit nor while work is recorded: multiply once before the capture, free tensors or use a smaller batch`,
+    );
+  }
+}
+
+const run = ([fn, ...args]: Call): number => fn(...args);
+
+/** Row-major A·B as column-major Bᵀ·Aᵀ. */
+export function columnMajor<Pointer>(
+  p: Gemm<Pointer>,
+  one: Pointer,
+  zero: Pointer,
+  library: string,
+): ColumnGemm<Pointer> {
+  const lda = leading("a", p.lda, p.transA ? p.k : p.m, p.transA ? p.m : p.k);
+  const ldb = leading("b", p.ldb, p.transB ? p.n : p.k, p.transB ? p.k : p.n);
+  if (Math.max(p.m, p.n, p.k, lda, ldb, p.batch) > maxInt) {
+    fail(
+      "InvalidArgument",
+      `${library} takes sizes up to ${maxInt}; m = ${p.m}, n = ${p.n}, k = ${p.k}, lda = ${lda}, ldb = ${ldb}, batch = ${p.batch}`,
+    );
+  }
+  return {
+    type: p.type,
+    m: p.n,
+    n: p.m,
+    k: p.k,
+    a: p.b,
+    transA: p.transB,
+    lda: ldb,
+    strideA: p.strideB,
+    b: p.a,
+    transB: p.transA,
+    ldb: lda,
+    strideB: p.strideA,
+    c: p.c,
+    ldc: p.n,
+    strideC: p.strideC,
+    batch: p.batch,
+    one,
+    zero,
+  };
 }
 
 /** A leading dimension is not used with a single row, but the libraries check it all the same. */

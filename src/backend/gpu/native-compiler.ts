@@ -1,8 +1,9 @@
-/** hiprtc and nvrtc have one API under two prefixes; this drives both. */
+/** hiprtc and nvrtc have one API under two prefixes; this drives both, in child processes. */
 import { fail } from "../../core/errors.ts";
+import { type CompileAnswer, CompilePool, type CompileRequest } from "./compile-pool.ts";
 import type { KernelCompiler } from "./driver.ts";
-import { type Bound, callAsync, type Library, symbolOf } from "./library.ts";
-import { cString } from "./native-driver.ts";
+import { type Library, symbolOf } from "./library.ts";
+import { libraryIdentity } from "./library-identity.ts";
 
 type CompilerCall =
   | "version"
@@ -22,6 +23,8 @@ export interface CompilerVendor {
   readonly name: string;
   readonly library: Library;
   readonly prototypes: CompilerPrototypes;
+  /** What tells releases apart besides the library and its version: hiprtc answers 9.0 in all of them. */
+  readonly release?: string;
   /** The text of a result code. */
   describe(code: number): string;
   /** What to compile for to run on an arch, or null when it cannot: code, or assembly that the driver finishes. */
@@ -30,29 +33,26 @@ export interface CompilerVendor {
   readonly commonArch?: string | undefined;
 }
 
-interface Program {
-  /** The program's handle, passed by address to the call that destroys it. */
-  readonly cell: BigUint64Array;
-  readonly name: string;
-  readonly arch: string;
-  readonly output: "code" | "assembly";
-  readonly options: readonly string[];
-}
+const elfMagic = [0x7f, 0x45, 0x4c, 0x46];
 
 export class NativeCompiler implements KernelCompiler {
   readonly library: string;
   readonly version: string;
+  readonly identity: string;
   readonly #vendor: CompilerVendor;
-  readonly #api: Bound<CompilerPrototypes>;
+  readonly #pool: CompilePool;
 
   constructor(vendor: CompilerVendor) {
     this.#vendor = vendor;
     this.library = vendor.library.path;
-    this.#api = vendor.library.bind(vendor.prototypes);
+    const api = vendor.library.bind(vendor.prototypes);
     const major = new Int32Array(1);
     const minor = new Int32Array(1);
-    this.#check(this.#api.version(major, minor), "version");
+    const code = api.version(major, minor);
+    if (code !== 0) fail("DriverError", `${symbolOf(vendor.prototypes.version)} failed: ${vendor.describe(code)}`);
     this.version = `${vendor.name} ${major[0]}.${minor[0]}`;
+    this.identity = [this.version, vendor.release ?? "", libraryIdentity(this.library)].join(" ");
+    this.#pool = new CompilePool(this.library, vendor.prototypes);
   }
 
   supports(arch: string): boolean {
@@ -64,17 +64,16 @@ export class NativeCompiler implements KernelCompiler {
   }
 
   compile(source: string, name: string, arch: string, options: readonly string[]): Uint8Array {
-    const program = this.#create(source, name, arch, options);
-    return this.#finish(program, this.#api.compile(program.cell[0]!, program.options.length, program.options));
+    const request = this.#request(source, name, arch, options);
+    return this.#code(request, arch, this.#pool.compileSync(request));
   }
 
   async compileAsync(source: string, name: string, arch: string, options: readonly string[]): Promise<Uint8Array> {
-    const program = this.#create(source, name, arch, options);
-    const code = await callAsync(this.#api.compile, program.cell[0]!, program.options.length, program.options);
-    return this.#finish(program, code);
+    const request = this.#request(source, name, arch, options);
+    return this.#code(request, arch, await this.#pool.compile(request));
   }
 
-  #create(source: string, name: string, arch: string, options: readonly string[]): Program {
+  #request(source: string, name: string, arch: string, options: readonly string[]): CompileRequest {
     const target = this.#vendor.target(arch);
     if (target === null) {
       return fail(
@@ -82,46 +81,30 @@ export class NativeCompiler implements KernelCompiler {
         `${this.version} (${this.library}) cannot compile for ${arch}; install a release that knows this GPU`,
       );
     }
-    const cell = new BigUint64Array(1);
-    // As bytes: a string argument would have to fit the FFI's fixed stack.
-    const text = Buffer.from(`${source}\0`);
-    this.#check(this.#api.create(cell, text, name, 0, 0n, 0n), "create");
     const flags = [`--gpu-architecture=${target.architecture}`, "-std=c++17", ...options];
-    return { cell, name, arch, output: target.output, options: flags };
+    return { source, name, options: flags, output: target.output };
   }
 
-  #finish(program: Program, code: number): Uint8Array {
-    const handle = program.cell[0]!;
-    try {
-      if (code !== 0) {
-        const log = cString(this.#read(handle, "logSize", "log")).trim();
-        fail(
-          "CompileFailed",
-          `${this.version} could not compile ${program.name} for ${program.arch} (${this.#vendor.describe(code)})${log && `:\n${log}`}`,
-        );
-      }
-      return program.output === "code"
-        ? this.#read(handle, "codeSize", "code")
-        : this.#read(handle, "assemblySize", "assembly");
-    } finally {
-      this.#api.destroy(program.cell);
+  #code({ name, output }: CompileRequest, arch: string, answer: CompileAnswer): Uint8Array {
+    const what = `${name} for ${arch}`;
+    if ("problem" in answer) {
+      return fail(
+        "CompileFailed",
+        `${this.version} (${this.library}) ${answer.problem}, while it compiled ${what} in a process of its own; \`wick doctor\` examines the installation`,
+      );
     }
-  }
-
-  #read(
-    program: bigint,
-    sizeCall: "logSize" | "codeSize" | "assemblySize",
-    readCall: "log" | "code" | "assembly",
-  ): Uint8Array {
-    const size = new BigUint64Array(1);
-    this.#check(this.#api[sizeCall](program, size), sizeCall);
-    const bytes = new Uint8Array(Number(size[0]));
-    if (bytes.length > 0) this.#check(this.#api[readCall](program, bytes), readCall);
+    const { call, code, bytes } = answer;
+    const log = answer.log.trim();
+    if (code !== 0) {
+      const text = `${symbolOf(this.#vendor.prototypes[call])}: ${this.#vendor.describe(code)}`;
+      return fail("CompileFailed", `${this.version} could not compile ${what} (${text})${log && `:\n${log}`}`);
+    }
+    if (output === "code" && !elfMagic.every((byte, i) => bytes[i] === byte)) {
+      return fail(
+        "CompileFailed",
+        `${this.version} (${this.library}) gave ${bytes.length} bytes for ${what} that are no code object; \`wick doctor\` examines the installation`,
+      );
+    }
     return bytes;
-  }
-
-  #check(code: number, call: CompilerCall): void {
-    if (code === 0) return;
-    fail("DriverError", `${symbolOf(this.#vendor.prototypes[call])} failed: ${this.#vendor.describe(code)}`);
   }
 }

@@ -11,21 +11,25 @@ import type {
   GpuProperties,
   Handle,
   LaunchGeometry,
+  MappedBuffer,
   PinnedBuffer,
 } from "./driver.ts";
 import { addressOf, type Bound, callAsync, type Library, symbolOf, viewOf } from "./library.ts";
+import { visibilityMasks } from "./visible-devices.ts";
 
 type DriverCall =
   | "count"
   | "name"
   | "totalBytes"
   | "attribute"
+  | "busId"
   | "activate"
   | "malloc"
   | "free"
   | "memoryInfo"
   | "hostAlloc"
   | "hostFree"
+  | "hostPointer"
   | "toDevice"
   | "toHost"
   | "onDevice"
@@ -60,7 +64,11 @@ export interface Vendor {
   readonly library: Library;
   readonly prototypes: DriverPrototypes;
   /** Numbers of the device attributes. */
-  readonly attributes: Readonly<Record<"waveSize" | "multiprocessors" | "maxThreadsPerBlock" | "sharedBytes", number>>;
+  readonly attributes: Readonly<
+    Record<"waveSize" | "multiprocessors" | "maxThreadsPerBlock" | "sharedBytes" | "integrated", number>
+  >;
+  /** By which host memory is asked for that kernels work on. */
+  readonly mappedFlags: number;
   /** Codes after which every further call of the process fails. */
   readonly lost: ReadonlySet<number>;
   /** Whether such a code has no lesser meaning; else the device is asked whether it goes on. */
@@ -159,6 +167,8 @@ export class NativeDriver implements GpuDriver {
       this.check(api.attribute(value, number, ordinal), "attribute");
       return value[0]!;
     };
+    const busId = new Uint8Array(32);
+    const hasBusId = api.busId(busId, busId.length, ordinal) === 0;
     const { driver, runtime } = spec.versions();
     const properties: GpuProperties = {
       name: cString(name),
@@ -168,6 +178,8 @@ export class NativeDriver implements GpuDriver {
       maxThreadsPerBlock: attribute(spec.attributes.maxThreadsPerBlock),
       sharedBytesPerBlock: attribute(spec.attributes.sharedBytes),
       totalBytes: Number(total[0]),
+      integrated: attribute(spec.attributes.integrated) !== 0,
+      busId: hasBusId ? cString(busId) : null,
       driverVersion: driver,
       runtimeVersion: runtime,
     };
@@ -199,12 +211,14 @@ export class NativeDriver implements GpuDriver {
   #requireDevice(ordinal: number): void {
     const count = this.deviceCount();
     if (Number.isInteger(ordinal) && ordinal >= 0 && ordinal < count) return;
+    const masks = visibilityMasks(this.vendor);
+    const hidden = masks.length > 0 ? `; ${masks.join(" and ")} may hide what there is` : "";
     const asked = `${this.vendor}:${ordinal} was asked for, but ${this.library}`;
     fail(
       "DeviceUnavailable",
       count === 0
-        ? `${asked} finds no ${this.spec.maker} GPU; check that its driver is loaded and that this user may use it, or use the device cpu`
-        : `${asked} finds ${count} device${count === 1 ? "" : "s"}: ${this.vendor}:0 to ${this.vendor}:${count - 1}`,
+        ? `${asked} finds no ${this.spec.maker} GPU; check that its driver is loaded and that this user may use it, or use the device cpu${hidden}`
+        : `${asked} finds ${count} device${count === 1 ? "" : "s"}: ${this.vendor}:0 to ${this.vendor}:${count - 1}${hidden}`,
     );
   }
 }
@@ -275,6 +289,22 @@ export class NativeContext implements GpuContext {
   memoryInfo(): { readonly free: number; readonly total: number } {
     this.#check(this.#api.memoryInfo(this.#cell(), this.#second), "memoryInfo");
     return { free: Number(this.#out[0]), total: Number(this.#out[1]) };
+  }
+
+  mapped(bytes: number): MappedBuffer {
+    const code = this.#api.hostAlloc(this.#cell(), bytes, this.#driver.spec.mappedFlags);
+    if (code === outOfMemory) this.#outOfMemory(bytes, " of the host's memory");
+    const host = this.#create(code, "hostAlloc");
+    const found = this.#api.hostPointer(this.#cell(), host, 0);
+    const address = this.#out[0]!;
+    if (found !== 0) this.#api.hostFree(host);
+    this.#check(found, "hostPointer");
+    return { address, host };
+  }
+
+  freeMapped({ host }: MappedBuffer): void {
+    this.activate();
+    this.#check(this.#api.hostFree(host), "hostFree");
   }
 
   pinned(bytes: number): PinnedBuffer {
@@ -532,13 +562,13 @@ export class NativeContext implements GpuContext {
     return this.#raise("launch", code, detail);
   }
 
-  #outOfMemory(bytes: number): never {
+  #outOfMemory(bytes: number, where = ""): never {
     // The sizes help, but a device that cannot tell them must not hide the error.
     const known = this.#api.memoryInfo(this.#cell(), this.#second) === 0;
     const state = known ? `; ${this.#out[0]} of ${this.#out[1]} bytes are free` : "";
     return fail(
       "OutOfMemory",
-      `${this.#driver.vendor}:${this.ordinal} (${this.properties.name}) cannot allocate ${bytes} bytes${state}; free tensors, use a smaller batch or a quantized model`,
+      `${this.#driver.vendor}:${this.ordinal} (${this.properties.name}) cannot allocate ${bytes} bytes${where}${state}; free tensors, use a smaller batch or a quantized model`,
     );
   }
 }

@@ -3,9 +3,13 @@ import { spawnSync } from "node:child_process";
 import { existsSync, realpathSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { fail } from "../../core/errors.ts";
+import type { Candidate } from "./best-device.ts";
 import { openCuda } from "./cuda/driver.ts";
-import type { GpuPlatform } from "./driver.ts";
+import { openNvrtc } from "./cuda/nvrtc.ts";
+import type { GpuPlatform, KernelCompiler } from "./driver.ts";
+import type { Library } from "./library.ts";
 import { type HipPlatform, openHip } from "./rocm/hip.ts";
+import type { SystemMemory } from "./system-memory.ts";
 
 export type PlatformName = keyof Platforms;
 interface Platforms {
@@ -39,19 +43,58 @@ export function platform<Name extends PlatformName>(name: Name): Platforms[Name]
   return found;
 }
 
-/** How many devices a platform has; 0 where it cannot be used at all. */
-export function deviceCount(name: "rocm" | "cuda"): number {
+/** What compiles for an arch; no device needs to be there, nor NVIDIA's driver. */
+export function compilerFor(arch: string): KernelCompiler {
+  if (/^gfx[0-9a-f]+(:|$)/.test(arch)) return platform("rocm").compiler();
+  if (/^sm_\d+[af]?$/.test(arch)) return openNvrtc();
+  return fail(
+    "InvalidArgument",
+    `${arch} is no architecture; they are written gfx1100 or gfx90a:xnack- (AMD), sm_90 (NVIDIA)`,
+  );
+}
+
+/** Every AMD and NVIDIA device that can be asked about itself. */
+export function findCandidates(): Candidate[] {
+  return (["rocm", "cuda"] as const).flatMap((name) =>
+    Array.from({ length: unlessBroken(() => platform(name).driver.deviceCount()) ?? 0 }, (_, ordinal) => {
+      const properties = unlessBroken(() => platform(name).driver.properties(ordinal)) ?? null;
+      return { platform: name, ordinal, properties };
+    }),
+  );
+}
+
+/** Whether a device's compiler knows its arch. One that cannot be opened says nothing: the first kernel tells why. */
+export const compiles = ({ platform: name, properties }: Candidate): boolean =>
+  properties !== null && (unlessBroken(() => platform(name).compiler().supports(properties.arch)) ?? true);
+
+function unlessBroken<T>(ask: () => T): T | undefined {
   try {
-    return platform(name).driver.deviceCount();
+    return ask();
   } catch {
-    return 0;
+    return undefined;
   }
 }
 
 /** The simulator's devices by wave size. */
 export const simulatorOrdinals: Readonly<Record<string, number>> = { "32": 0, "64": 1 };
 
-function openSimulator(): HipPlatform {
+/** The simulator plays the kernel, too; the machine that it runs on has no part in its figures. */
+function simulatedMemory(hip: Library): SystemMemory {
+  const read = hip.func("int wickSimCardMemory(void *figures, const char *id)");
+  return {
+    kernel: null,
+    host: () => null,
+    card(busId) {
+      const figures = new BigUint64Array(4);
+      if (read(figures, busId) !== 0) return null;
+      const [vramTotal, vramUsed, gttTotal, gttUsed] = Array.from(figures, Number) as [number, number, number, number];
+      return { vramTotal, vramUsed, gttTotal, gttUsed };
+    },
+  };
+}
+
+/** Anew, with the settings of now. */
+export function openSimulator(): HipPlatform {
   const path = (file: string): string => fileURLToPath(new URL(`../../../sim/${file}`, import.meta.url));
   if (!existsSync(path("build.mjs"))) fail("LibraryNotFound", `the simulator's sources are not here (${path("")})`);
   const { status, stderr } = spawnSync(process.execPath, [path("build.mjs")], { encoding: "utf8" });
@@ -66,7 +109,9 @@ function openSimulator(): HipPlatform {
   return openHip({
     hipLibrary: library("libamdhip64_sim.so"),
     rocblasLibrary: library("librocblas_sim.so"),
+    hipblasltLibrary: library("libhipblaslt_sim.so"),
     miopenLibrary: library("libMIOpen_sim.so"),
     commonArch: "host",
+    systemMemory: simulatedMemory,
   });
 }

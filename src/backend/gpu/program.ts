@@ -1,46 +1,64 @@
-/** Programs: the kernels of one file and dtype, compiled together on first use and kept in the disk cache. */
-import type { DType } from "../../core/dtype.ts";
+/** Programs: kernels of one file and dtype that are compiled together on first use and kept in the disk cache. */
 import { fail } from "../../core/errors.ts";
-import type { QuantType } from "../../core/quant-types.ts";
 import { matrixUnit, matrixUnits } from "./attention-plan.ts";
-import { type Kernel, kernels } from "./catalogue.ts";
+import { type Kernel, kernelNamed, kernels } from "./catalogue.ts";
 import type { GpuProperties, KernelCompiler } from "./driver.ts";
 import type { CacheKey, KernelCache } from "./kernel-cache.ts";
 import { kernelSource } from "./source.ts";
 
 export interface Program {
+  /** For people: "attention_128_bf16", "cast_f32_bf16", "rmsnorm{wide}_f32". */
+  readonly id: string;
   readonly file: string;
   readonly unit: string;
   readonly kernels: readonly Kernel[];
+  /** Whether the file has more kernels of this unit. */
+  readonly isPart: boolean;
 }
 
-/** Every program there is. */
-export function programs(): Program[] {
-  const found = new Map<string, Kernel[]>();
+const groupBy = (of: (kernel: Kernel) => string): Map<string, Kernel[]> => {
+  const groups = new Map<string, Kernel[]>();
   for (const kernel of kernels.values()) {
-    const id = `${kernel.file} ${kernel.unit}`;
-    found.set(id, [...(found.get(id) ?? []), kernel]);
+    const group = groups.get(of(kernel));
+    if (group) group.push(kernel);
+    else groups.set(of(kernel), [kernel]);
   }
-  return [...found.values()].map((group) => ({ file: group[0]!.file, unit: group[0]!.unit, kernels: group }));
-}
+  return groups;
+};
 
-/** Files whose programs every transformer uses, by what a program is of. Those that take longest to compile come first. */
-const ofTransformers = {
-  dtype: ["attention", "attention_decode", "linear", "norm", "decode", "cast", "glu", "indexing", "binary"],
-  quantized: ["quant-matvec", "quant-blocks"],
-} as const;
+const idOf = ({ file, unit, part }: Kernel): string => `${file}/${part.replace(/\{[TQ]\}/, unit)}`;
 
-/** The programs that a transformer needs which computes in `dtype` with weights of these types. */
-export function transformerPrograms(dtype: DType, types: readonly QuantType[]): Program[] {
-  const units = new Map<string, readonly string[]>([
-    ...types.map((type) => [type.toLowerCase(), ofTransformers.quantized] as const),
-    [dtype, ofTransformers.dtype],
-  ]);
-  const all = programs();
-  return [...units].flatMap(([unit, files]) =>
-    files.flatMap((file) => all.filter((program) => program.file === file && program.unit === unit)),
+let all: ReadonlyMap<string, Program> | undefined;
+
+/** Every program there is, by its id. */
+function programTable(): ReadonlyMap<string, Program> {
+  if (all) return all;
+  const units = groupBy(({ file, unit }) => `${file} ${unit}`);
+  all = new Map(
+    [...groupBy(idOf)].map(([id, group]) => {
+      const { file, unit } = group[0]!;
+      const isPart = units.get(`${file} ${unit}`)!.length > group.length;
+      return [id, { id, file, unit, kernels: group, isPart }];
+    }),
   );
+  return all;
 }
+
+export const programs = (): Program[] => [...programTable().values()];
+
+export const programNamed = (id: string): Program =>
+  programTable().get(id) ?? fail("InvalidArgument", `there is no program ${id}; \`wick kernels\` lists the kernels`);
+
+/** The program that holds a kernel. */
+export const programOf = (kernel: Kernel): Program => programTable().get(idOf(kernel))!;
+
+/** kernels/probe.hip is no kernel of the catalogue: its code is read, not run. */
+export const probeProgram: Program = { id: "probe", file: "probe", unit: "bytes", kernels: [], isPart: false };
+
+/** The programs that hold these kernels, each once. */
+export const programsOf = (names: readonly string[]): Program[] => [
+  ...new Set(names.map((name) => programOf(kernelNamed(name)))),
+];
 
 /** What compiles a program for a device, and where the results are kept. */
 export interface Toolchain {
@@ -49,12 +67,14 @@ export interface Toolchain {
   readonly cache: KernelCache;
 }
 
-function keyOf(file: string, unit: string, { device: { arch }, compiler }: Toolchain): CacheKey {
+function keyOf({ file, unit, kernels, isPart }: Program, { device: { arch }, compiler }: Toolchain): CacheKey {
   const source = kernelSource(`${file}.hip`);
   const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
-  // The matrix unit is what the compiler would choose by itself; the simulator's must be told, so that it runs the same layout.
-  if (source.includes("GPU_TILE")) options.push(`-DGPU_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
-  return { source, options, arch: compiler.codeArch(arch), compiler: `${compiler.library} ${compiler.version}` };
+  if (isPart) options.push("-DGPU_PICK", ...kernels.map(({ name }) => `-DGPU_PICK_${name}`));
+  // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
+  if (source.includes("GPU_HOST_TILE"))
+    options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
+  return { source, options, arch: compiler.codeArch(arch), compiler: compiler.identity };
 }
 
 function checkArch({ device: { name, arch }, compiler }: Toolchain): void {
@@ -65,30 +85,32 @@ function checkArch({ device: { name, arch }, compiler }: Toolchain): void {
   );
 }
 
-/** A program's code for a device: from the cache, or compiled now and put there. */
-export function programCode(
-  file: string,
-  unit: string,
-  toolchain: Toolchain,
-): { readonly code: Uint8Array; readonly cached: boolean } {
-  const { compiler, cache } = toolchain;
-  const key = keyOf(file, unit, toolchain);
+export interface ProgramCode {
+  readonly code: Uint8Array;
+  /** Whether it came from the disk. */
+  readonly cached: boolean;
+}
+
+/** A program's code for a device: from the cache, or compiled now and put there. Blocks this thread. */
+export function programCode(program: Program, toolchain: Toolchain): ProgramCode {
+  const { compiler, cache, device } = toolchain;
+  const key = keyOf(program, toolchain);
   const cached = cache.get(key);
   if (cached) return { code: cached, cached: true };
   checkArch(toolchain);
-  const code = compiler.compile(key.source, `${file}.hip`, toolchain.device.arch, key.options);
+  const code = compiler.compile(key.source, `${program.id}.hip`, device.arch, key.options);
   cache.put(key, code);
   return { code, cached: false };
 }
 
-/** As `programCode`, on another thread. */
-export async function programCodeAsync(file: string, unit: string, toolchain: Toolchain): Promise<Uint8Array> {
-  const { compiler, cache } = toolchain;
-  const key = keyOf(file, unit, toolchain);
+/** As `programCode`, while this thread goes on. */
+export async function programCodeAsync(program: Program, toolchain: Toolchain): Promise<ProgramCode> {
+  const { compiler, cache, device } = toolchain;
+  const key = keyOf(program, toolchain);
   const cached = cache.get(key);
-  if (cached) return cached;
+  if (cached) return { code: cached, cached: true };
   checkArch(toolchain);
-  const code = await compiler.compileAsync(key.source, `${file}.hip`, toolchain.device.arch, key.options);
+  const code = await compiler.compileAsync(key.source, `${program.id}.hip`, device.arch, key.options);
   cache.put(key, code);
-  return code;
+  return { code, cached: false };
 }

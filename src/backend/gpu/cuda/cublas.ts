@@ -1,6 +1,7 @@
 import { fail } from "../../../core/errors.ts";
-import type { Blas, GpuContext } from "../driver.ts";
-import { type LibrarySpec, openLibrary } from "../library.ts";
+import { Workspace } from "../blas-workspace.ts";
+import type { BlasLibrary, BlasSource } from "../driver.ts";
+import { type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { NativeBlas } from "../native-blas.ts";
 import { cudaFiles } from "./folders.ts";
 
@@ -47,58 +48,75 @@ const allocFailed = 3;
 /** What NVIDIA recommends for Hopper. Ours, because a workspace that cuBLAS allocates cannot be part of a graph. */
 const workspaceBytes = 32 * 2 ** 20;
 
-/** One handle per context, bound to its stream. */
-export function openCublas(context: GpuContext, explicit?: string): Blas {
+const describe = (status: number): string => `CUBLAS_STATUS_${statuses[status] ?? "UNKNOWN"} (${status})`;
+const check = (status: number, call: keyof typeof prototypes): void => {
+  if (status === 0) return;
+  fail("DriverError", `${symbolOf(prototypes[call]).replace("_v2", "")} failed: ${describe(status)}`);
+};
+
+export const cublasSource = (explicit?: string): BlasSource => ({
+  name: "cublas",
+  isDefault: true,
+  why: "",
+  find: () => openCublas(explicit),
+});
+
+function openCublas(explicit?: string): BlasLibrary {
   const library = openLibrary(spec(), explicit);
   const api = library.bind(prototypes);
-  const describe = (status: number): string => `CUBLAS_STATUS_${statuses[status] ?? "UNKNOWN"} (${status})`;
-  const check = (status: number, what: string): void => {
-    if (status !== 0) fail("DriverError", `${what} failed: ${describe(status)}`);
-  };
-  context.activate();
-  const cell = new BigUint64Array(1);
-  check(api.create(cell), "cublasCreate");
-  const handle = cell[0]!;
-  const version = new Int32Array(1);
-  check(api.version(handle, version), "cublasGetVersion");
-  check(api.setMathMode(handle, mathMode), "cublasSetMathMode");
-  // In this order: setting the stream resets the workspace.
-  check(api.setStream(handle, context.stream), "cublasSetStream");
-  const workspace = context.malloc(workspaceBytes);
-  check(api.setWorkspace(handle, workspace, workspaceBytes), "cublasSetWorkspace");
-  return new NativeBlas(
-    {
-      name: "cuBLAS",
-      library: library.path,
-      version: cublasVersion(version[0]!),
-      handle,
-      types,
-      computeTypes,
-      ...operation,
-      outOfMemory: allocFailed,
-      describe,
-      gemm: (opA, opB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, t, compute) =>
-        // biome-ignore format: one line per operand
-        api.gemm(handle, opA, opB, m, n, k,
-          alpha, a, t, lda,
-          b, t, ldb,
-          beta, c, t, ldc,
-          compute, algoDefault),
-      stridedGemm: (opA, opB, m, n, k, alpha, a, lda, sa, b, ldb, sb, beta, c, ldc, sc, batch, t, compute) =>
-        // biome-ignore format: one line per operand
-        api.stridedGemm(handle, opA, opB, m, n, k,
-          alpha, a, t, lda, sa,
-          b, t, ldb, sb,
-          beta, c, t, ldc, sc,
-          batch, compute, algoDefault),
-      destroy() {
-        const status = api.destroy(handle);
-        context.free(workspace);
-        return status;
-      },
+  return {
+    library: library.path,
+    version: "cuBLAS",
+    problem: "",
+    trial: null, // it carries code for every GPU that its driver takes
+    open(context, recordings) {
+      context.activate();
+      const cell = new BigUint64Array(1);
+      check(api.create(cell), "create");
+      const handle = cell[0]!;
+      const version = new Int32Array(1);
+      check(api.version(handle, version), "version");
+      check(api.setMathMode(handle, mathMode), "setMathMode");
+      // In this order: setting the stream resets the workspace.
+      check(api.setStream(handle, context.stream), "setStream");
+      const size = { bytes: workspaceBytes, limit: workspaceBytes };
+      const destroy = (): number => api.destroy(handle);
+      const workspace = Workspace.orElse(destroy, context, recordings, size, (at, bytes) =>
+        check(api.setWorkspace(handle, at, bytes), "setWorkspace"),
+      );
+      return new NativeBlas(
+        {
+          name: "cuBLAS",
+          library: library.path,
+          version: cublasVersion(version[0]!),
+          workspace,
+          outOfMemory: allocFailed,
+          describe,
+          product(g) {
+            const [t, compute] = [types[g.type], computeTypes[g.type]];
+            const [opA, opB] = [g.transA, g.transB].map((trans) => (trans ? operation.transpose : operation.none)) as [
+              number,
+              number,
+            ];
+            // biome-ignore format: one line per operand
+            return g.batch === 1
+              ? [api.gemm, handle, opA, opB, g.m, g.n, g.k,
+                  g.one, g.a, t, g.lda,
+                  g.b, t, g.ldb,
+                  g.zero, g.c, t, g.ldc,
+                  compute, algoDefault]
+              : [api.stridedGemm, handle, opA, opB, g.m, g.n, g.k,
+                  g.one, g.a, t, g.lda, g.strideA,
+                  g.b, t, g.ldb, g.strideB,
+                  g.zero, g.c, t, g.ldc, g.strideC,
+                  g.batch, compute, algoDefault];
+          },
+          destroy,
+        },
+        context,
+      );
     },
-    context,
-  );
+  };
 }
 
 /** 120604 is 12.6.4; before version 12 it was 11401 for 11.4.1. */

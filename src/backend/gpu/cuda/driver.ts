@@ -2,7 +2,8 @@
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
-import { openCublas } from "./cublas.ts";
+import { systemMemory } from "../system-memory.ts";
+import { cublasSource } from "./cublas.ts";
 import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";
 
@@ -27,12 +28,14 @@ const prototypes: DriverPrototypes = {
   name: "int cuDeviceGetName(void *name, int length, int device)",
   totalBytes: "int cuDeviceTotalMem_v2(void *bytes, int device)",
   attribute: "int cuDeviceGetAttribute(void *value, int attribute, int device)",
+  busId: "int cuDeviceGetPCIBusId(void *id, int length, int device)",
   activate: "int cuCtxSetCurrent(void *context)",
   malloc: "int cuMemAlloc_v2(void *out, size_t bytes)",
   free: "int cuMemFree_v2(void *ptr)",
   memoryInfo: "int cuMemGetInfo_v2(void *free, void *total)",
   hostAlloc: "int cuMemHostAlloc(void *out, size_t bytes, unsigned int flags)",
   hostFree: "int cuMemFreeHost(void *ptr)",
+  hostPointer: "int cuMemHostGetDevicePointer_v2(void *out, void *host, unsigned int flags)",
   toDevice: "int cuMemcpyHtoDAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int cuMemcpyDtoHAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int cuMemcpyDtoDAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
@@ -71,10 +74,18 @@ const extras = {
 } as const;
 
 // CUdevice_attribute: WARP_SIZE, MULTIPROCESSOR_COUNT, MAX_THREADS_PER_BLOCK, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN (launches
-// opt in by themselves), COMPUTE_CAPABILITY_MAJOR and _MINOR.
-const attributes = { waveSize: 10, multiprocessors: 16, maxThreadsPerBlock: 1, sharedBytes: 97 } as const;
+// opt in by themselves), INTEGRATED, COMPUTE_CAPABILITY_MAJOR and _MINOR.
+const attributes = {
+  waveSize: 10,
+  multiprocessors: 16,
+  maxThreadsPerBlock: 1,
+  sharedBytes: 97,
+  integrated: 18,
+} as const;
 const capabilityMajor = 75;
 const capabilityMinor = 76;
+// CU_MEMHOSTALLOC_DEVICEMAP
+const mappedFlags = 2;
 // CUfunction_attribute
 const maxDynamicSharedBytes = 8;
 
@@ -90,7 +101,8 @@ export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
   return {
     driver,
     compiler: () => openNvrtc(libraries.nvrtcLibrary),
-    blas: (context) => openCublas(context, libraries.cublasLibrary),
+    blas: () => [cublasSource(libraries.cublasLibrary)],
+    memory: systemMemory(),
   };
 }
 
@@ -106,6 +118,7 @@ function cudaVendor(library: Library): Vendor {
     library,
     prototypes,
     attributes,
+    mappedFlags,
     lost,
     isLostCertain: true,
     none,

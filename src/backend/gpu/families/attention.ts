@@ -10,6 +10,7 @@ export const attention: readonly Family[] = [
     file: "attention",
     pattern: "attention{mask}_{D}_{T}",
     over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
+    apart: ["mask", "D"],
     args: `${problem} rows:u32 shared_bytes:u32`,
     launch: (s) => ({
       ...blocks(s.batch! * s.heads! * Math.ceil(s.tq! / s.rows!), 1, ATTENTION_BLOCK),
@@ -20,6 +21,7 @@ export const attention: readonly Family[] = [
     file: "attention_decode",
     pattern: "attention_decode{mask}_{D}_{T}",
     over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
+    apart: ["mask", "D"],
     args: `${problem} scratch* counters* splits:u32 threads:u32 shared_bytes:u32`,
     launch: (s) => ({
       ...blocks(decodeBlocks(s.batch!, s.heads!, s.kv_heads!, s.tq!) * s.splits!, 1, s.threads!),

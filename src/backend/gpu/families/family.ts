@@ -26,19 +26,22 @@ export interface Kernel {
   readonly family: string;
   /** kernels/<file>.hip */
   readonly file: string;
-  /** The part of the file that holds it: a program built with GPU_ONLY and GPU_ONLY_<unit> has just these kernels. */
+  /** Built with GPU_ONLY and GPU_ONLY_<unit>, a file has just these kernels. */
   readonly unit: DType | Lowercase<QuantType> | "bytes";
+  /** Kernels of one file, unit and part are compiled together: the pattern, with what they are kept apart by filled in. */
+  readonly part: string;
   readonly args: readonly Arg[];
   launch(sizes: Sizes): Launch;
 }
 
 export const BLOCK = 256;
 
-/** Blocks of one launch: kernels loop beyond it, and grid × block must stay below 2^32 on AMD. */
-export const MAX_GRID = 2 ** 22;
+/** Blocks of one launch, of `block` threads each: kernels loop beyond it. HIP refuses 2^32 threads and more. */
+export const maxGrid = (block: number): number => Math.min(2 ** 22, Math.floor((2 ** 32 - 1) / block));
+export const gridFor = (wanted: number, block: number): number => Math.max(1, Math.min(maxGrid(block), wanted));
 
 export const blocks = (items: number, perBlock = 1, block = BLOCK): Launch => ({
-  grid: Math.max(1, Math.min(MAX_GRID, Math.ceil(items / perBlock))),
+  grid: gridFor(Math.ceil(items / perBlock), block),
   block,
   shared: 0,
 });
@@ -73,6 +76,8 @@ export interface Family {
   /** The kernels' names; each {placeholder} ranges over the values of the same name in `over`. */
   readonly pattern: string;
   readonly over: Readonly<Record<string, readonly string[]>>;
+  /** Placeholders whose values are compiled apart from each other, because few of them are needed and each takes long. */
+  readonly apart?: readonly string[];
   /** `name` is a size, `name*` a pointer, `name:kind` anything else. */
   readonly args: string;
   readonly launch: (sizes: Sizes, bound: Bindings) => Launch;

@@ -2,7 +2,7 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { matrixUnit, sharedBudget } from "../attention-plan.ts";
-import { type Family, type Launch, MAX_GRID, quantFloats, quants, type Sizes } from "./family.ts";
+import { type Family, gridFor, type Launch, quantFloats, quants, type Sizes } from "./family.ts";
 
 /** The most rows of x that one pass over the weights serves. */
 export const LINEAR_ROWS = 8;
@@ -201,7 +201,7 @@ function findPlan(
 }
 
 const launch = (s: Sizes): Launch => ({
-  grid: Math.max(1, Math.min(MAX_GRID, s.blocks!)),
+  grid: gridFor(s.blocks!, s.threads!),
   block: s.threads!,
   shared: s.shared_bytes!,
 });
@@ -211,6 +211,7 @@ export const linear: readonly Family[] = [
     file: "linear",
     pattern: "linear{norm}_{T}_b{columns}",
     over: { norm: ["", "_norm"], T: quantFloats, columns: batches },
+    apart: ["norm", "columns"],
     args: "n k w* x* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32",
     launch,
   },
@@ -218,6 +219,7 @@ export const linear: readonly Family[] = [
     file: "quant-matvec",
     pattern: "linear_{Q}_b{columns}",
     over: { Q: quants, columns: batches },
+    apart: ["columns"],
     args: "n k w* x* xs* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32 dtype:u32",
     launch,
   },

@@ -6,7 +6,6 @@ import type { Storage } from "../../storage.ts";
 import {
   decodeBlocks,
   headDimFor,
-  matrixUnit,
   planDecode,
   planPrefill,
   planSplits,
@@ -118,7 +117,7 @@ type LaunchValues = ReturnType<typeof launchValues>;
 
 function prefill(gpu: Gpu, name: string, { dtype, d }: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
-  const plan = planPrefill(matrixUnit(arch, dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan = planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
   gpu.launch(name, values);
@@ -127,7 +126,7 @@ function prefill(gpu: Gpu, name: string, { dtype, d }: Problem, values: LaunchVa
 function decode(gpu: Gpu, name: string, p: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
   const { dtype, batch, heads, kvHeads, tq, tk, d } = p;
-  const plan = planDecode(matrixUnit(arch, dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
   values.splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kvHeads, tq), tk);

@@ -3,7 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import type { GemmType } from "../driver.ts";
+import { isGemmType } from "../device-blas.ts";
 import { planMatVec } from "../families/matmul.ts";
 import { at, type Gpu } from "../gpu.ts";
 
@@ -58,8 +58,6 @@ function isMatVec({ dtype, m, n, a, b }: Product): boolean {
   return a.col === 1 && b.row === 1;
 }
 
-const gemmTypes: readonly string[] = ["f16", "bf16", "f32", "f64"] satisfies GemmType[];
-
 /** How BLAS would read a matrix of `rows` × `cols`: by rows, by columns, or not at all. */
 function leading(x: Matrices, rows: number, cols: number): { readonly trans: boolean; readonly ld: number } | null {
   // The stride of a dim of size 1 means nothing.
@@ -72,13 +70,12 @@ function leading(x: Matrices, rows: number, cols: number): { readonly trans: boo
 }
 
 function byBlas(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): boolean {
-  const { blas } = gpu;
-  if (!blas || !gemmTypes.includes(dtype)) return false;
+  if (!isGemmType(dtype)) return false;
   const [la, lb] = [leading(a, m, k), leading(b, k, n)];
   const batch = collapse([a.batch, b.batch]);
   if (!la || !lb || batch.shape.length > 1) return false;
-  blas.gemm({
-    type: dtype as GemmType,
+  return gpu.gemm({
+    type: dtype,
     m,
     n,
     k,
@@ -94,7 +91,6 @@ function byBlas(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): boole
     strideC: m * n,
     batch: batch.shape[0] ?? 1,
   });
-  return true;
 }
 
 function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): void {

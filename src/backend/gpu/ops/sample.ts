@@ -2,7 +2,7 @@
 import { fail } from "../../../core/errors.ts";
 import type { SamplerSpec, TokenSampler, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { SAMPLE_BINS, SAMPLE_PIECE, SAMPLE_VOCAB } from "../families/sample.ts";
+import { SAMPLE_BINS, SAMPLE_PIECE, samplesAtOnce } from "../families/sample.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 import type { Values } from "../launcher.ts";
 
@@ -15,7 +15,9 @@ export class GpuSampler implements TokenSampler {
   readonly #values: Values;
 
   static for(gpu: Gpu, vocab: number, specs: readonly SamplerSpec[]): GpuSampler | null {
-    return specs.length === 0 || vocab === 0 || vocab > SAMPLE_VOCAB ? null : new GpuSampler(gpu, vocab, specs);
+    return specs.length === 0 || vocab === 0 || !samplesAtOnce(specs.length, vocab)
+      ? null
+      : new GpuSampler(gpu, vocab, specs);
   }
 
   private constructor(gpu: Gpu, vocab: number, specs: readonly SamplerSpec[]) {

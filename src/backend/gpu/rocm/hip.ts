@@ -3,10 +3,12 @@ import { fail } from "../../../core/errors.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
+import { type SystemMemory, systemMemory } from "../system-memory.ts";
 import { rocmFiles } from "./folders.ts";
+import { hipblasltSource } from "./hipblaslt.ts";
 import { openHiprtc } from "./hiprtc.ts";
 import { type MiopenApi, openMiopenApi } from "./miopen/api.ts";
-import { openRocblas } from "./rocblas.ts";
+import { rocblasSource } from "./rocblas.ts";
 
 /** Paths of the libraries; those not given are searched for. */
 export interface HipLibraries {
@@ -14,9 +16,12 @@ export interface HipLibraries {
   readonly hiprtcLibrary?: string;
   readonly comgrLibrary?: string;
   readonly rocblasLibrary?: string;
+  readonly hipblasltLibrary?: string;
   readonly miopenLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
+  /** What stands in for the system's figures of memory. */
+  readonly systemMemory?: (hip: Library) => SystemMemory;
 }
 
 export interface HipPlatform extends GpuPlatform {
@@ -38,12 +43,14 @@ const prototypes: DriverPrototypes = {
   name: "int hipDeviceGetName(void *name, int length, int device)",
   totalBytes: "int hipDeviceTotalMem(void *bytes, int device)",
   attribute: "int hipDeviceGetAttribute(void *value, int attribute, int device)",
+  busId: "int hipDeviceGetPCIBusId(void *id, int length, int device)",
   activate: "int hipSetDevice(int device)",
   malloc: "int hipMalloc(void *out, size_t bytes)",
   free: "int hipFree(void *ptr)",
   memoryInfo: "int hipMemGetInfo(void *free, void *total)",
   hostAlloc: "int hipHostMalloc(void *out, size_t bytes, unsigned int flags)",
   hostFree: "int hipHostFree(void *ptr)",
+  hostPointer: "int hipHostGetDevicePointer(void *out, void *host, unsigned int flags)",
   toDevice: "int hipMemcpyHtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int hipMemcpyDtoHAsync(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int hipMemcpyDtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
@@ -95,8 +102,20 @@ const propertyCalls = [
 /** The structs have 1472 and 792 bytes; a later release may add to them. */
 const propertyBytes = 8192;
 
-// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock.
-const attributes = { waveSize: 87, multiprocessors: 63, maxThreadsPerBlock: 56, sharedBytes: 74 } as const;
+// hipDeviceAttribute_t: WarpSize, MultiprocessorCount, MaxThreadsPerBlock, MaxSharedMemoryPerBlock, Integrated.
+const attributes = {
+  waveSize: 87,
+  multiprocessors: 63,
+  maxThreadsPerBlock: 56,
+  sharedBytes: 74,
+  integrated: 16,
+} as const;
+
+/**
+ * hipHostMallocNonCoherent: memory that the GPU caches, which it does not do with coherent memory. All that hipHostMalloc
+ * gives is mapped (ihipHostMalloc in ROCm/clr's hip_memory.cpp).
+ */
+const mappedFlags = 0x80000000;
 
 // hipError_t: ECCNotCorrectable, IllegalAddress, LaunchTimeOut, ContextIsDestroyed, Assert, LaunchFailure, Unknown,
 // RuntimeMemory, RuntimeOther. HIP gives some of them for less: LaunchFailure for a block above the launch bounds,
@@ -111,7 +130,11 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
   return {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
-    blas: (context) => openRocblas(context, library, libraries.rocblasLibrary),
+    blas: (arch) => [
+      hipblasltSource(library, prototypes, arch, libraries.hipblasltLibrary),
+      rocblasSource(library, prototypes, libraries.rocblasLibrary),
+    ],
+    memory: libraries.systemMemory?.(library) ?? systemMemory(),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
 }
@@ -143,6 +166,7 @@ function hipVendor(library: Library, number: number): Vendor {
     library,
     prototypes,
     attributes,
+    mappedFlags,
     lost,
     isLostCertain: false,
     none,

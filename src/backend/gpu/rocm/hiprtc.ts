@@ -40,6 +40,13 @@ const comgrPrototypes = {
   isaName: "int amd_comgr_get_isa_name(size_t index, void *name)",
 } as const;
 
+/** hiprtcVersion answers 9.0 in every release, so the runtime beside it tells which one it is. */
+function releaseOf(hip: Library): string {
+  const version = new Int32Array(1);
+  hip.func("int hipRuntimeGetVersion(void *version)")(version);
+  return `HIP ${version[0]}`;
+}
+
 /** `hip` is asked first: up to ROCm 6 it holds the compiler, and then the two are of one release. */
 export function openHiprtc(hip: Library, explicit?: string, comgr?: string, commonArch?: string): KernelCompiler {
   const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
@@ -50,6 +57,7 @@ export function openHiprtc(hip: Library, explicit?: string, comgr?: string, comm
     name: "hiprtc",
     library,
     prototypes,
+    release: releaseOf(hip),
     describe: (code) => errorString(code) ?? `code ${code}`,
     target: (arch) => (known(arch) ? { architecture: arch, output: "code" } : null),
     commonArch,
@@ -80,11 +88,10 @@ function listedProcessors(hiprtc: Library, comgrPath: string | undefined): Reado
   return names;
 }
 
+/** Only the one that hiprtc itself uses: another release's, found on the way, knows other archs. */
 function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | null {
   if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
-  // The one that hiprtc itself is linked with, where it is.
   if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
-  // One from elsewhere would answer for another release's compiler.
   return openBeside(comgrSpec(), hiprtc);
 }
 
