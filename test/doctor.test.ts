@@ -247,7 +247,7 @@ describe("the command", () => {
       const command = doctorCommand({ entry: built.entry, ops: ["affine"] }).exitOverride();
       await command.parseAsync(["--device", "cpu", "--only", "golden"], { from: "user" });
       const shown = write.mock.calls.map((c) => String(c[0])).join("");
-      expect(shown).toMatch(/golden: running golden cases \(1 of \d+\)/);
+      expect(shown).toMatch(/golden: running golden case affine-\d+ \(1 of \d+\)/);
       expect(shown.endsWith("\r\u001b[K")).toBe(true);
       expect(log.mock.calls.join("\n")).toMatch(/^cpu\n +golden +ok/);
     } finally {
@@ -305,7 +305,8 @@ describe("broken libraries", () => {
     const report = await visit("golden");
     expect(report.sections.map((s) => `${s.name} ${s.verdict}`)).toEqual(["libraries problem", "golden problem"]);
     expect(detailsOf(report)).toMatch(/crashed with SIGABRT while opening rocBLAS on rocm:0/);
-    expect(detailsOf(report)).toMatch(/golden: crashed with SIGABRT while running golden cases/);
+    expect(detailsOf(report)).toMatch(/golden: crashed with SIGABRT while running golden case matmul-\d+/);
+    expect(report.sections.map((s) => s.advice.at(-1))).toEqual(Array(2).fill(expect.stringMatching(/WICK_BLAS=none/)));
   });
 
   it("a child that cannot start is told", async () => {

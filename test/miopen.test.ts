@@ -427,7 +427,7 @@ describe("the library", () => {
       const text = (error as Error).message;
       for (const part of [
         "MIOpen was not found",
-        "libMIOpen.so.1",
+        "libMIOpen.so",
         "miopen-hip",
         "without MIOpen",
         "WICK_MIOPEN_LIBRARY",

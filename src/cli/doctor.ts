@@ -61,6 +61,8 @@ async function run({ json, ...options }: Options, defaults: DoctorOptions): Prom
       },
     });
     console.log(`\n${report.summary}`);
+    const ways = new Set(report.sections.flatMap((s) => (s.verdict === "problem" ? s.advice : [])));
+    for (const way of ways) console.log(`  → ${way}`);
     if (json !== undefined) {
       const text = `${JSON.stringify(anonymous(report), null, 2)}\n`;
       await writeFile(json, text).catch((cause: Error) =>

@@ -34,7 +34,7 @@ const findings: readonly Finding[] = [
     "the run-time compiler itself crashed: install another release of ROCm, and report it with this report",
   ),
   says(
-    /crashed with SIG\w+ while (opening rocBLAS|running golden cases|a product|matmul)|rocBLAS error|Tensile/,
+    /crashed with SIG\w+ while (opening rocBLAS|running golden case (matmul|conv)|a product|matmul)|rocBLAS error|Tensile/,
     "rocBLAS ends the process on a GPU that it has no files for: set WICK_BLAS=none, and Wick's own kernels multiply",
   ),
   says(

@@ -38,7 +38,7 @@ export async function checkGolden(name: string, say: Say, only?: readonly string
   const first = !only || only.includes("sub") ? [await checkSubtraction(name, say)] : [];
   const { cases } = await verify(goldenFolder, Device.from(name), {
     ...(only && { only }),
-    onProgress: (done, total) => say("running golden cases", done, total),
+    onCase: (id, number, total) => say(`running golden case ${id}`, number, total),
   });
   const groups = new Map<string, CaseResult[]>();
   for (const c of cases) {

@@ -30,6 +30,8 @@ export interface VerifyOptions {
   readonly only?: readonly string[];
   readonly signal?: AbortSignal;
   readonly onProgress?: (done: number, total: number) => void;
+  /** Called before each case of ops; a case may be the last thing that the process does. */
+  readonly onCase?: (id: string, number: number, total: number) => void;
 }
 
 /** Runs what `folder` holds: golden cases of ops, or a model with its golden results. */
@@ -49,6 +51,7 @@ export async function verify(folder: string, device: Device, options: VerifyOpti
   const cases: CaseResult[] = [];
   for (const c of selected) {
     options.signal?.throwIfAborted();
+    options.onCase?.(c.id, cases.length + 1, selected.length);
     cases.push(await runCase(c, (name) => file.read(name, { device })));
     options.onProgress?.(cases.length, selected.length);
   }
