@@ -123,7 +123,7 @@ GPU_FN unsigned short f32_to_f16(float x) {
 #if GPU_HAS(__builtin_amdgcn_exp2f)
 GPU_FN float approx_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 #else
-// Before LLVM had that builtin (ROCm 5.7 and earlier) this one was the bare instruction; since then it cares for subnormals.
+// Until LLVM had that builtin (mid 2023) this one was the bare instruction; since then it cares for subnormals.
 GPU_FN float approx_exp2(float x) { return __builtin_exp2f(x); }
 #endif
 GPU_FN float approx_recip(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -404,14 +404,12 @@ typedef u32 Bytes16 __attribute__((vector_size(16)));
 // N elements moved by one instruction where they fill 16 bytes; larger ones by several.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T v[N]; };
 
-// Stores a vector whole. Where compilers take one apart that is stored in branches they make many stores of it.
+// Stores a vector whole. NVIDIA's compilers take one apart that is stored in branches and make many stores of it; LLVM does
+// not, and its older releases keep the union below in memory.
 #if GPU_NVIDIA
 GPU_FN void put(void* to, Bytes16 x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
-#else
-GPU_FN void put(void* to, Bytes16 x) { *(Bytes16*)to = x; }
-#endif
 template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
   if constexpr (sizeof(x) == 16) {
     union { Vec<T, N> elements; Bytes16 bytes; } both{x};
@@ -423,6 +421,9 @@ template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
     *(Vec<T, N>*)to = x;
   }
 }
+#else
+template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) { *(Vec<T, N>*)to = x; }
+#endif
 
 GPU_FN bool aligned_to(const void* p, unsigned bytes) { return ((u64)p & (bytes - 1)) == 0; }
 

@@ -442,11 +442,23 @@ describe("hipBLASLt", () => {
     return { ...setting, recordings, handle, counts: counting(setting.hipblaslt) };
   }
 
-  test.each(["gfx942:sramecc+:xnack-", "gfx950", "gfx1201"])("comes first on %s, with rocBLAS for the rest", (arch) => {
-    const { blas, context, hipblaslt } = setUp({ arch });
+  test("comes first on gfx942, gfx950 and gfx12, and is not asked on other cards", () => {
+    const { platform } = setUp();
+    const defaults = (arch: string): string[] =>
+      platform
+        .blas(arch)
+        .filter(({ isDefault }) => isDefault)
+        .map(({ name, why }) => `${name} ${why}`.trim());
+    for (const arch of ["gfx942:sramecc+:xnack-", "gfx950", "gfx1200", "gfx1201"])
+      expect(defaults(arch)).toEqual([`hipblaslt preferred on ${arch.split(":")[0]}`, "rocblas"]);
+    for (const arch of ["gfx90a:sramecc+:xnack-", "gfx1030", "gfx1100", "gfx1151"])
+      expect(defaults(arch)).toEqual(["rocblas"]);
+  });
+
+  test("leaves to rocBLAS what it does not take", () => {
+    const { blas, context, hipblaslt } = setUp({ arch: "gfx942:sramecc+:xnack-" });
     const both = blas();
-    expect(both.first?.version).toBe("hipBLASLt 0.12.0");
-    expect(both.why).toBe(`preferred on ${arch.split(":")[0]}`);
+    expect([both.first?.version, both.why]).toEqual(["hipBLASLt 0.12.0", "preferred on gfx942"]);
     expect(square(context, (p) => both.gemm(p))).toEqual(nine);
     expect(square(context, (p) => both.gemm(p), { type: "f64" })).toEqual(nine);
     expect(counting(hipblaslt)().products).toBe(1);
@@ -465,11 +477,6 @@ describe("hipBLASLt", () => {
     expect(thrown(() => setUp({ arch }).blas().first)[1]).toMatch(
       /is version 0\.5\.1; 0\.6\.0 .* install a newer ROCm/,
     );
-  });
-
-  test("is not asked on other cards", () => {
-    const { blas } = setUp({ arch: "gfx1100", hipblaslt: at("absent.so") });
-    expect([blas().first?.version, blas().why]).toEqual(["rocBLAS 4.4.0.wick-sim", ""]);
   });
 
   test("searches once per problem, and leaves nothing behind", () => {

@@ -1,159 +1,197 @@
-// Compiles every kernel for every supported GPU and compares what the compilers made of it with the launcher's catalogue.
+// Compiles every kernel for every supported GPU by every compiler that is there, and compares what they made of it with the
+// launcher's catalogue.
 //
-//   node scripts/kernels/check.mjs [--arch gfx1100,sm_90] [--file reduce,sort] [--table]
+//   node scripts/kernels/check.mjs [--compiler clang-19] [--arch gfx1100,sm_90] [--file reduce,sort] [--jobs 2] [--table]
+//   node scripts/kernels/check.mjs --clang /path/bin/clang++ --bitcode /path/amdgcn/bitcode
 //
 // Prints a line per kernel with --table (registers, shared memory, spills, waves per SIMD), a summary always. The exit code
 // is 1 where the two disagree, a kernel spills registers that is not known to, or a matrix or dot unit goes unused. What
-// was found right is noted in kernels/checked.json, and the tests fail where that is not about the sources as they stand.
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+// was found right is noted in kernels/checked.json, and the tests fail where that is not about the sources as they stand. A
+// run that was stopped goes on where it was; runs on several machines add up if one is given the other's record.
+import { readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
 import { runnerImport } from "vite";
 import {
   amdTargets,
-  compileAmd,
+  amdToolchain,
+  compiledFacts,
   compileNvidia,
-  findToolchain,
+  findToolchains,
   inParallel,
   instructionsOf,
+  knowsTarget,
   nvidiaTargets,
-  sourceHash,
+  targetsOf,
 } from "./compile.mjs";
+import { maySpill, mustUse, unitsOf } from "./expected.mjs";
+import { Record } from "./record.mjs";
 
 const { values: options } = parseArgs({
-  options: { arch: { type: "string" }, file: { type: "string" }, table: { type: "boolean", default: false } },
+  options: {
+    compiler: { type: "string" },
+    arch: { type: "string" },
+    file: { type: "string" },
+    jobs: { type: "string", default: String(availableParallelism()) },
+    clang: { type: "string" },
+    bitcode: { type: "string" },
+    table: { type: "boolean", default: false },
+  },
 });
 const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts`)).module;
 const { argumentsHash, kernelFiles, kernels } = await source("catalogue");
 const { compareWithCatalogue, occupancy, readCodeObject } = await source("codeobject");
+const { unitOf } = await source("matrix-unit");
 
-/** Kernels that may spill, as "target name". */
-const maySpill = [
-  // A tile of 256 columns per thread: some spills cost less than a smaller tile.
-  /^gfx(906|10|11|12)\w* attention_(decode_)?(masked_)?256_/,
-  // Four registers, to the accumulators, in f32, which has no matrix unit there.
-  /^gfx90a attention_masked_96_f32/,
-  // A few registers.
-  /^gfx11\w* attention_(decode|masked)_128_b?f16/,
-];
-
-/** Instructions that a file's kernels exist for, by the targets that have them. */
-const mustUse = [
-  { files: ["attention", "attention_decode"], archs: /^gfx1[12]/, instruction: "v_wmma" },
-  { files: ["attention", "attention_decode"], archs: /^gfx(90a|942)/, instruction: "v_mfma" },
-  { files: ["quant-matvec", "quant-matmul"], archs: /^gfx/, instruction: "v_dot4" },
-];
-
-const toolchain = findToolchain();
-const chosen = (all, given) => (given ? given.split(",") : all);
-const archs = chosen([...Object.keys(amdTargets), ...nvidiaTargets], options.arch);
-const files = chosen(kernelFiles, options.file);
+const among = (given) => (name) => !given || given.split(",").includes(name);
+const toolchains = findToolchains();
+const amd = options.clang
+  ? [amdToolchain(options.clang, options.bitcode ?? toolchains.amd[0]?.bitcode ?? "")]
+  : toolchains.amd.filter(({ name }) => among(options.compiler)(name));
+const nvcc = !options.clang && among(options.compiler)("nvcc") ? toolchains.nvcc : undefined;
+const archs = [...amdTargets, ...nvidiaTargets].filter(among(options.arch));
+const files = kernelFiles.filter(among(options.file));
+const record = new Record(kernelFiles, argumentsHash);
 const problems = [];
 const rows = [];
-let compiled = 0;
 
-const recordPath = "kernels/checked.json";
-const record = existsSync(recordPath) ? JSON.parse(readFileSync(recordPath, "utf8")) : {};
+/** Everything that is asked of a code object, however the rules may change. */
+const look = (toolchain, file, arch) => async (path) => ({
+  kernels: readCodeObject(readFileSync(path)),
+  uses: await instructionsOf(toolchain, path, mustUse(file, arch)),
+});
 
-/** Notes that `file` is right on `arch`; what was noted of other sources is forgotten. */
-function note(file, arch, facts) {
-  const about = { source: sourceHash(file), arguments: argumentsHash(file) };
-  const old = record[file];
-  const same = old && old.source === about.source && old.arguments === about.arguments;
-  record[file] = { ...about, targets: { ...(same ? old.targets : {}), [arch]: facts } };
-}
-
-async function checkAmd(file, arch, path) {
+async function checkAmd(toolchain, file, arch) {
+  const facts = await compiledFacts(toolchain, file, arch, look(toolchain, file, arch));
+  const found = facts.kernels;
   const before = problems.length;
-  const found = readCodeObject(readFileSync(path));
-  const expected = [...kernels.values()].filter((kernel) => kernel.file === file);
-  for (const problem of compareWithCatalogue(found, expected)) problems.push(`${arch} ${file}: ${problem}`);
+  const complain = (text) => problems.push(`${toolchain.name} ${arch} ${file}: ${text}`);
+  for (const problem of compareWithCatalogue(
+    found,
+    [...kernels.values()].filter((kernel) => kernel.file === file),
+  )) {
+    complain(problem);
+  }
   for (const kernel of found) {
-    const spills = kernel.vgprSpills + kernel.sgprSpills;
-    if (kernel.vgprSpills > 0 && !maySpill.some((pattern) => pattern.test(`${arch} ${kernel.name}`))) {
-      problems.push(`${arch} ${file}: ${kernel.name} spills ${kernel.vgprSpills} vector registers`);
+    const name = `${toolchain.name} ${arch} ${kernel.name}`;
+    if (kernel.vgprSpills > 0 && !maySpill.some((pattern) => pattern.test(name))) {
+      complain(`${kernel.name} spills ${kernel.vgprSpills} vector registers`);
     } else if (kernel.scratch > 0 && kernel.vgprSpills === 0) {
-      problems.push(`${arch} ${file}: ${kernel.name} keeps ${kernel.scratch} bytes in private memory`);
+      complain(`${kernel.name} keeps ${kernel.scratch} bytes in private memory`);
     }
     rows.push([
-      arch,
-      kernel.name,
-      kernel.vgprs,
-      kernel.agprs,
-      kernel.sgprs,
-      kernel.lds,
-      kernel.scratch,
-      spills,
-      occupancy(arch, kernel),
+      ...[toolchain.name, arch, kernel.name, kernel.vgprs, kernel.agprs, kernel.sgprs, kernel.lds, kernel.scratch],
+      ...[kernel.vgprSpills + kernel.sgprSpills, occupancy(arch, kernel)],
     ]);
   }
-  const wanted = mustUse
-    .filter((use) => use.files.includes(file) && use.archs.test(arch))
-    .map((use) => use.instruction);
-  const uses = wanted.length > 0 ? await instructionsOf(path, wanted) : [];
-  for (const missing of wanted.filter((name) => !uses.includes(name))) {
-    problems.push(`${arch} ${file}: no ${missing} instruction`);
+  for (const missing of mustUse(file, arch).filter((name) => !facts.uses.includes(name))) {
+    complain(`no ${missing} instruction`);
   }
-  if (problems.length > before) return;
+  if (problems.length > before) return facts.seconds;
   const most = (of) => Math.max(...found.map(of));
-  note(file, arch, {
+  record.note(file, toolchain.name, arch, {
     kernels: found.length,
     vgprs: most((kernel) => kernel.vgprs),
     lds: most((kernel) => kernel.lds),
     spilling: found.filter((kernel) => kernel.vgprSpills > 0).length,
-    ...(uses.length > 0 && { uses }),
+    seconds: Number(facts.seconds.toFixed(1)),
+    ...(facts.uses.length > 0 && { uses: facts.uses.join(" ") }),
   });
+  return facts.seconds;
 }
 
-const compilers = {
-  gfx: toolchain.amd && {
-    compile: (file, arch) => compileAmd(toolchain.amd, file, arch),
-    check: checkAmd,
-  },
-  sm_: toolchain.nvcc && {
-    compile: (file, arch) => compileNvidia(toolchain.nvcc, file, arch),
-    check: (file, arch) => note(file, arch, {}),
-  },
-};
+/** The unit that the compiler took is the one that the target has. */
+async function checkProbe(toolchain, arch) {
+  const { unit, seconds } = await compiledFacts(toolchain, "probe", arch, async (path) => ({
+    unit: unitOf(readFileSync(path), arch),
+  }));
+  if (unit !== unitsOf(arch)?.unit) {
+    problems.push(`${toolchain.name} ${arch}: takes ${unit} for products, ${unitsOf(arch)?.unit} was expected`);
+  }
+  return seconds;
+}
 
-const jobs = files.flatMap((file) =>
-  archs.flatMap((arch) => {
-    const compiler = compilers[arch.slice(0, 3)];
-    if (!compiler) return [];
-    return [
-      async () => {
-        try {
-          const path = await compiler.compile(file, arch);
-          compiled++;
-          await compiler.check(file, arch, path);
-        } catch (error) {
-          const text = String(error.stderr ?? error.message);
-          problems.push(`${arch} ${file}: ${text.split("\n").slice(0, 20).join("\n")}`);
-        }
-      },
-    ];
-  }),
-);
-const started = Date.now();
-await inParallel(jobs, 2);
+async function checkNvidia(file, arch) {
+  const started = performance.now();
+  await compileNvidia(nvcc, file, arch);
+  record.note(file, "nvcc", arch, {});
+  return (performance.now() - started) / 1000;
+}
 
-if (options.table) {
-  const head = ["arch", "kernel", "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "waves"];
-  rows.sort((a, b) => (a[1] === b[1] ? String(a[0]).localeCompare(b[0]) : a[1] < b[1] ? -1 : 1));
-  for (const row of [head, ...rows]) {
-    console.log(row.map((cell, i) => (i < 2 ? String(cell).padEnd(i ? 28 : 8) : String(cell).padStart(7))).join(" "));
+const jobs = [];
+const job = (compiler, arch, file, check) => jobs.push({ compiler, arch, file, check });
+for (const toolchain of amd) {
+  const knows = new Map();
+  await inParallel(
+    archs
+      .filter((arch) => amdTargets.includes(arch))
+      .map((arch) => async () => knows.set(arch, await knowsTarget(toolchain, arch))),
+    Number(options.jobs),
+  );
+  for (const [arch, known] of knows) {
+    if (known) {
+      job(toolchain.name, arch, "probe", () => checkProbe(toolchain, arch));
+      for (const file of files) job(toolchain.name, arch, file, () => checkAmd(toolchain, file, arch));
+    } else if (targetsOf(toolchain.name).includes(arch)) {
+      problems.push(`${toolchain.name}: does not know ${arch}`);
+    }
   }
 }
-const sorted = (object) => Object.fromEntries(Object.entries(object).sort(([a], [b]) => (a < b ? -1 : 1)));
-const kept = kernelFiles.filter((file) => record[file]).map((file) => [file, record[file]]);
-writeFileSync(
-  recordPath,
-  `${JSON.stringify(sorted(Object.fromEntries(kept.map(([file, entry]) => [file, { ...entry, targets: sorted(entry.targets) }]))), null, 1)}\n`,
+if (nvcc) {
+  for (const arch of archs.filter((arch) => nvidiaTargets.includes(arch))) {
+    for (const file of files) job("nvcc", arch, file, () => checkNvidia(file, arch));
+  }
+}
+
+// The longest first, so that the last ones to run are short; what a file took on other targets says what is left.
+jobs.sort((a, b) => record.secondsOf(b.file) - record.secondsOf(a.file));
+const started = performance.now();
+const done = { jobs: 0, work: 0 };
+const elapsed = () => (performance.now() - started) / 1000;
+const workOf = (list) => list.reduce((sum, { file }) => sum + record.secondsOf(file), 0);
+const all = workOf(jobs);
+const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+function progress({ compiler, arch, file }) {
+  const left = (elapsed() / done.work) * (all - done.work);
+  const text = `${done.jobs} of ${jobs.length}, ${clock(elapsed())}, about ${clock(left)} left, ${problems.length} problems: ${compiler} ${arch} ${file}`;
+  if (process.stderr.isTTY) process.stderr.write(`\r${text}\x1b[K`);
+  else if (done.jobs % 50 === 0) console.error(text);
+}
+
+await inParallel(
+  jobs.map((one) => async () => {
+    try {
+      await one.check();
+    } catch (error) {
+      const text = String(error.stderr || error.message);
+      problems.push(`${one.compiler} ${one.arch} ${one.file}: ${text.split("\n").slice(0, 20).join("\n")}`);
+    }
+    done.jobs++;
+    done.work += record.secondsOf(one.file);
+    // Kept while it goes on: a run may be stopped.
+    if (done.jobs % 100 === 0) record.save();
+    progress(one);
+  }),
+  Number(options.jobs),
 );
-if (!toolchain.amd) console.log("no AMD compiler: install clang-19, lld-19 and rocm-device-libs");
-if (!toolchain.nvcc) console.log("no NVIDIA compiler: nvcc is not on the path");
+if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
+
+if (options.table) {
+  const head = ["compiler", "arch", "kernel", "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "waves"];
+  const widths = [9, 8, 28];
+  rows.sort((a, b) => String([a[2], a[1], a[0]]).localeCompare(String([b[2], b[1], b[0]])));
+  for (const row of [head, ...rows]) {
+    console.log(
+      row.map((cell, i) => (widths[i] ? String(cell).padEnd(widths[i]) : String(cell).padStart(7))).join(" "),
+    );
+  }
+}
+record.tookFor(new Set(jobs.map(({ compiler }) => compiler)), elapsed(), Number(options.jobs));
+record.save();
+if (amd.length === 0) console.log("no AMD compiler: `npm run setup` installs them, with rocm-device-libs");
+if (!nvcc) console.log("no NVIDIA compiler: nvcc is not on the path");
 for (const problem of problems) console.log(problem);
-const seconds = ((Date.now() - started) / 1000).toFixed(1);
 console.log(
-  `${compiled} of ${jobs.length} files compiled in ${seconds} s, ${rows.length} AMD kernels, ${problems.length} problems`,
+  `${jobs.length} compilations in ${elapsed().toFixed(1)} s, ${rows.length} AMD kernels, ${problems.length} problems`,
 );
 process.exit(problems.length > 0 || jobs.length === 0 ? 1 : 0);

@@ -1,17 +1,30 @@
 export interface AmdToolchain {
+  /** "clang-19"; "amd-clang-18" for AMD's own. */
+  readonly name: string;
   readonly clang: string;
   readonly bitcode: string;
+  readonly objdump: string;
 }
-export const amdTargets: Readonly<Record<string, number>>;
+export const amdCompilers: readonly string[];
+export const amdTargets: readonly string[];
+export function targetsOf(compiler: string): readonly string[];
 export const nvidiaTargets: readonly string[];
-export function findToolchain(): { amd: AmdToolchain | undefined; nvcc: string | undefined };
+export function amdToolchain(clang: string, bitcode: string): AmdToolchain;
+export function findToolchains(): { amd: readonly AmdToolchain[]; nvcc: string | undefined };
+export function knowsTarget(toolchain: AmdToolchain, arch: string): Promise<boolean>;
 export function sourceHash(file: string): string;
-export function instructionsOf(path: string, prefixes: readonly string[]): Promise<string[]>;
+export function instructionsOf(toolchain: AmdToolchain, path: string, prefixes: readonly string[]): Promise<string[]>;
 export function compileAmd(
   toolchain: AmdToolchain,
   file: string,
   arch: string,
   options?: readonly string[],
 ): Promise<string>;
+export function compiledFacts<Facts>(
+  toolchain: AmdToolchain,
+  file: string,
+  arch: string,
+  look: (path: string) => Promise<Facts>,
+): Promise<Facts & { readonly seconds: number }>;
 export function compileNvidia(nvcc: string, file: string, arch: string): Promise<string>;
 export function inParallel(jobs: readonly (() => Promise<void>)[], width: number): Promise<void>;

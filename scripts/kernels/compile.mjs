@@ -2,8 +2,8 @@
 // cached under node_modules/.cache by the hash of source, flags and compiler.
 import { execFile, spawnSync } from "node:child_process";
 import { createHash, randomUUID } from "node:crypto";
-import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { existsSync, mkdirSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { delimiter, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
@@ -12,24 +12,25 @@ const kernels = join(root, "kernels");
 const cache = join(root, "node_modules", ".cache", "wick-kernels");
 const run = promisify(execFile);
 
-/** The AMD targets that must build, and the number by which the device libraries know each. */
-export const amdTargets = {
-  gfx906: 9006,
-  gfx90a: 9010,
-  gfx942: 9402,
-  gfx1030: 10300,
-  gfx1100: 11000,
-  gfx1101: 11001,
-  gfx1200: 12000,
-  gfx1201: 12001,
+/** The compilers that must build everything: of the releases of LLVM that ROCm 5.5, 6.4 and 7.2 carry (docs/devices.md). */
+export const amdCompilers = ["clang-16", "clang-19", "clang-22"];
+
+/** The targets that must build, by the first of the compilers that knows them. */
+const known = {
+  "clang-16": [
+    ...["gfx906", "gfx908", "gfx90a", "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"],
+    ...["gfx1100", "gfx1101", "gfx1102", "gfx1103"],
+  ],
+  "clang-19": ["gfx942", "gfx1150", "gfx1151", "gfx1152", "gfx1200", "gfx1201"],
+  "clang-22": ["gfx950", "gfx1153"],
 };
+export const amdTargets = Object.values(known).flat();
+export const targetsOf = (compiler) =>
+  amdCompilers.slice(0, amdCompilers.indexOf(compiler) + 1).flatMap((name) => known[name]);
 export const nvidiaTargets = ["sm_80", "sm_90"];
 
 const works = (command) => spawnSync(command, ["--version"], { stdio: "ignore" }).status === 0;
 
-function findClang() {
-  return ["clang++-19", "clang++-20", "clang++-21", "/opt/rocm/llvm/bin/clang++"].find(works);
-}
 function findBitcode() {
   const places = [
     process.env.ROCM_DEVICE_LIB_PATH,
@@ -40,11 +41,41 @@ function findBitcode() {
   return places.find((folder) => folder && existsSync(join(folder, "ocml.bc")));
 }
 
-/** What there is to compile with. */
-export function findToolchain() {
-  const clang = findClang();
+/** A compiler under the name that the record has for its release: "clang-19", or "amd-clang-18" for AMD's own. */
+export function amdToolchain(clang, bitcode) {
+  const { stdout, status } = spawnSync(clang, ["--version"], { encoding: "utf8" });
+  const [, amd, release] = /(AMD )?clang version (\d+)/.exec(stdout ?? "") ?? [];
+  if (status !== 0 || !release) throw new Error(`${clang} is no clang`);
+  if (!existsSync(join(bitcode, "ocml.bc"))) throw new Error(`${bitcode} has no device libraries (ocml.bc)`);
+  return { name: `${amd ? "amd-" : ""}clang-${release}`, clang, bitcode, objdump: beside(clang, "llvm-objdump") };
+}
+
+/** A tool of the same release: the one in the compiler's own folder. */
+function beside(clang, tool) {
+  const folders = clang.includes("/") ? [""] : process.env.PATH.split(delimiter);
+  const place = folders.map((folder) => join(folder, clang)).find((path) => existsSync(path));
+  return join(dirname(realpathSync(place)), tool);
+}
+
+/** What there is to compile with; without the releases above, ROCm's own. */
+export function findToolchains() {
   const bitcode = findBitcode();
-  return { amd: clang && bitcode ? { clang, bitcode } : undefined, nvcc: works("nvcc") ? "nvcc" : undefined };
+  const named = amdCompilers.map((name) => name.replace("clang", "clang++")).filter(works);
+  const clangs = named.length > 0 ? named : ["/opt/rocm/llvm/bin/clang++"].filter(works);
+  return {
+    amd: bitcode ? clangs.map((clang) => amdToolchain(clang, bitcode)) : [],
+    nvcc: works("nvcc") ? "nvcc" : undefined,
+  };
+}
+
+const onlyDevice = (arch) => ["-x", "hip", "--offload-device-only", `--offload-arch=${arch}`, "-nogpuinc", "-nogpulib"];
+
+/** Whether a compiler knows a target: newer ones forget old targets, too. */
+export async function knowsTarget({ clang }, arch) {
+  return run(clang, [...onlyDevice(arch), "-fsyntax-only", "/dev/null"]).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** The file with its headers: what the result depends on. */
@@ -59,70 +90,112 @@ function sourceOf(file) {
   return read(`${file}.hip`);
 }
 
+const digest = (...parts) => createHash("sha256").update(JSON.stringify(parts)).digest("hex").slice(0, 32);
+
 /** The hash of what a kernel file is made of, its headers included. */
 export function sourceHash(file) {
   return createHash("sha256").update(sourceOf(file)).digest("hex").slice(0, 16);
 }
 
-async function cached(file, extension, command, args) {
-  const { stdout: version } = await run(command, ["--version"]);
-  const hash = createHash("sha256")
-    .update(JSON.stringify([sourceOf(file), command, version, args]))
-    .digest("hex");
-  const result = join(cache, `${file}-${hash.slice(0, 32)}.${extension}`);
-  if (existsSync(result)) return result;
+const versions = new Map();
+function versionOf(command) {
+  if (!versions.has(command))
+    versions.set(
+      command,
+      run(command, ["--version"]).then(({ stdout }) => stdout),
+    );
+  return versions.get(command);
+}
+
+/** Where the result of a compilation is kept, by all that goes into it. */
+async function placeOf(file, extension, command, args) {
+  const hash = digest(sourceOf(file), command, await versionOf(command), args);
+  return join(cache, `${file}-${hash}.${extension}`);
+}
+
+/** A file that appears whole: `make` writes it beside its place. */
+async function appearing(path, make) {
+  if (existsSync(path)) return path;
   mkdirSync(cache, { recursive: true });
-  const fresh = `${result}.${randomUUID()}`;
-  await run(command, [...args, "-I", kernels, "-o", fresh, join(kernels, `${file}.hip`)], { maxBuffer: 2 ** 26 });
-  renameSync(fresh, result);
-  return result;
+  const fresh = `${path}.${randomUUID()}`;
+  try {
+    await make(fresh);
+    renameSync(fresh, path);
+  } finally {
+    rmSync(fresh, { force: true });
+  }
+  return path;
+}
+
+const compile = (command, args, file, to) =>
+  run(command, [...args, "-I", kernels, "-o", to, join(kernels, `${file}.hip`)], { maxBuffer: 2 ** 26 });
+
+/** How the device libraries number a target: gfx90a is 9.0.10, gfx1151 is 11.5.1. */
+function isaVersion(arch) {
+  const [, major, minor, step] = /^gfx(\d+)([0-9a-f])([0-9a-f])$/.exec(arch);
+  return Number(major) * 1000 + Number.parseInt(minor, 16) * 100 + Number.parseInt(step, 16);
 }
 
 /** The driver knows no device libraries for new targets, so each is linked by name, with a constant for the ISA version. */
-async function isaConstant(clang, arch) {
-  const result = join(cache, `isa-${amdTargets[arch]}.bc`);
-  if (existsSync(result)) return result;
-  mkdirSync(cache, { recursive: true });
-  const source = join(cache, `isa-${amdTargets[arch]}.${randomUUID()}.ll`);
-  writeFileSync(
-    source,
-    `target triple = "amdgcn-amd-amdhsa"
-@__oclc_ISA_version = linkonce_odr hidden local_unnamed_addr addrspace(4) constant i32 ${amdTargets[arch]}
+async function isaConstant({ name, clang }, arch) {
+  const version = isaVersion(arch);
+  return appearing(join(cache, `isa-${name}-${version}.bc`), async (fresh) => {
+    const source = `${fresh}.ll`;
+    writeFileSync(
+      source,
+      `target triple = "amdgcn-amd-amdhsa"
+@__oclc_ISA_version = linkonce_odr hidden local_unnamed_addr addrspace(4) constant i32 ${version}
 `,
-  );
-  const flags = ["--target=amdgcn-amd-amdhsa", "-nogpulib", "-Wno-override-module", "-x", "ir", "-emit-llvm", "-c"];
-  await run(clang, [...flags, source, "-o", `${source}.bc`]);
-  renameSync(`${source}.bc`, result);
-  return result;
+    );
+    const flags = ["--target=amdgcn-amd-amdhsa", "-nogpulib", "-Wno-override-module", "-x", "ir", "-emit-llvm", "-c"];
+    await run(clang, [...flags, source, "-o", fresh]);
+    rmSync(source);
+  });
 }
 
-/** The path of the code object of kernels/<file>.hip for one AMD target, with further options of the compiler's. */
-export async function compileAmd({ clang, bitcode }, file, arch, options = []) {
+async function amdArguments(toolchain, arch, options) {
   const wave = arch.startsWith("gfx9") ? "on" : "off";
   const libraries = [
     ...["ocml", "ockl", "oclc_abi_version_500", "oclc_correctly_rounded_sqrt_on", "oclc_daz_opt_off"],
     ...["oclc_finite_only_off", "oclc_unsafe_math_off", `oclc_wavefrontsize64_${wave}`],
-  ].map((name) => join(bitcode, `${name}.bc`));
-  return cached(file, `${arch}.co`, clang, [
-    ...["-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", `--offload-arch=${arch}`],
-    ...["-nogpuinc", "-nogpulib", "-nostdinc", "-std=c++17", "-O3", "-mcode-object-version=5"],
+  ].map((name) => join(toolchain.bitcode, `${name}.bc`));
+  return [
+    ...[...onlyDevice(arch), "--no-gpu-bundle-output", "-nostdinc", "-std=c++17", "-O3", "-mcode-object-version=5"],
     ...["-Wall", "-Werror", "-Wno-linker-warnings", "-Wno-error=pass-failed"],
-    ...[...libraries, await isaConstant(clang, arch)].flatMap((path) => [
-      "-Xclang",
-      "-mlink-builtin-bitcode",
-      "-Xclang",
-      path,
+    ...[...libraries, await isaConstant(toolchain, arch)].flatMap((path) => [
+      ...["-Xclang", "-mlink-builtin-bitcode", "-Xclang", path],
     ]),
     ...options,
-  ]);
+  ];
+}
+
+/** The path of the code object of kernels/<file>.hip for one AMD target, with further options of the compiler's. */
+export async function compileAmd(toolchain, file, arch, options = []) {
+  const args = await amdArguments(toolchain, arch, options);
+  const path = await placeOf(file, `${arch}.co`, toolchain.clang, args);
+  return appearing(path, (fresh) => compile(toolchain.clang, args, file, fresh));
+}
+
+/** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */
+export async function compiledFacts(toolchain, file, arch, look) {
+  const args = await amdArguments(toolchain, arch, []);
+  const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString()]);
+  await appearing(path, async (fresh) => {
+    const object = `${fresh}.co`;
+    try {
+      const started = performance.now();
+      await compile(toolchain.clang, args, file, object);
+      const seconds = (performance.now() - started) / 1000;
+      writeFileSync(fresh, JSON.stringify({ ...(await look(object)), seconds }));
+    } finally {
+      rmSync(object, { force: true });
+    }
+  });
+  return JSON.parse(readFileSync(path, "utf8"));
 }
 
 /** Which of these instructions, given by how their names begin, a code object has. */
-export async function instructionsOf(path, prefixes) {
-  const objdump = ["llvm-objdump-19", "llvm-objdump-20", "llvm-objdump-21", "/opt/rocm/llvm/bin/llvm-objdump"].find(
-    works,
-  );
-  if (!objdump) throw new Error("no llvm-objdump: install llvm-19");
+export async function instructionsOf({ objdump }, path, prefixes) {
   const { stdout } = await run(objdump, ["-d", "--no-leading-addr", "--no-show-raw-insn", path], {
     maxBuffer: 2 ** 30,
   });
@@ -131,15 +204,9 @@ export async function instructionsOf(path, prefixes) {
 
 /** The path of the cubin of kernels/<file>.hip for one NVIDIA target. */
 export async function compileNvidia(nvcc, file, arch) {
-  return cached(file, `${arch}.cubin`, nvcc, [
-    "-std=c++17",
-    `-arch=${arch}`,
-    "-cubin",
-    "-x",
-    "cu",
-    "-Werror",
-    "all-warnings",
-  ]);
+  const args = ["-std=c++17", `-arch=${arch}`, "-cubin", "-x", "cu", "-Werror", "all-warnings"];
+  const path = await placeOf(file, `${arch}.cubin`, nvcc, args);
+  return appearing(path, (fresh) => compile(nvcc, args, file, fresh));
 }
 
 /** Runs the jobs, at most `width` at a time. */

@@ -132,6 +132,12 @@ inline int enqueue(hipStream_t stream, const Product& product) {
       new Product(product), [](void* data) { delete static_cast<Product*>(data); });
 }
 
+/** As much stack as a real library may need to read its kernels' tables; a small one overflows here, too. */
+inline __attribute__((noinline)) void needStack() {
+  volatile char deep[1 << 20];
+  for (size_t i = 0; i < sizeof deep; i += 4096) deep[sizeof deep - 1 - i] = 0;
+}
+
 /**
  * WICK_SIM_BLAS_FIRST: what the first product of a process does. A real library loads its kernels there: that takes long,
  * and where it has none for the card it ends the process.
@@ -139,6 +145,7 @@ inline int enqueue(hipStream_t stream, const Product& product) {
 inline void meetFirst(const char* library) {
   static std::atomic<bool> met{false};
   if (met.exchange(true)) return;
+  needStack();
   const char* asked = getenv("WICK_SIM_BLAS_FIRST");
   if (!asked || !*asked) return;
   std::string what = asked;

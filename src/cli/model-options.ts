@@ -12,6 +12,7 @@ export interface ModelOptions {
   model?: string;
   device: string;
   dtype?: ComputeType;
+  context?: number;
   threads?: number;
 }
 
@@ -58,6 +59,11 @@ export function addModelOptions(command: Command, { devices = false } = {}): Com
         "bf16",
       ]),
     )
+    .option(
+      "--context <n>",
+      "tokens that must fit beside the weights, or the model is not loaded (default: 2048)",
+      count(1),
+    )
     .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count(1));
 }
 
@@ -86,7 +92,7 @@ export const deviceNamed = (name: string): Device => (name === "auto" ? Device.b
 
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
-  { model, device, dtype, threads }: ModelOptions,
+  { model, device, dtype, context, threads }: ModelOptions,
   options: { signal?: AbortSignal } = {},
 ): Promise<Model> {
   if (threads !== undefined) Device.cpu({ threads });
@@ -96,6 +102,7 @@ export async function loadWithProgress(
       ...options,
       device: deviceNamed(device),
       dtype,
+      context,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
     });
   } finally {

@@ -128,9 +128,13 @@ function libraryChecks({ compiler, devices, miopen, loaded = [] }: PlatformFacts
 
 /** `without` is what happens where the library is missing; null where that is a fault. */
 function judgeLibrary(name: string, found: Found, without: string | null): Check {
-  if (!("problem" in found)) return { name, verdict: "ok", detail: `${found.version}, ${found.path}` };
+  if (!("problem" in found)) {
+    const detail = [found.version, found.path, found.why].filter(Boolean).join(", ");
+    return { name, verdict: "ok", detail };
+  }
   if (without === null) return { name, verdict: "problem", detail: found.problem };
-  return { name, verdict: "skipped", detail: `${without}: ${found.problem}` };
+  const isSaid = found.problem.endsWith(without);
+  return { name, verdict: "skipped", detail: isSaid ? found.problem : `${without}: ${found.problem}` };
 }
 
 function judgeDevice(device: DeviceFacts): Check {

@@ -34,7 +34,7 @@ export function requireRoom({ config, weights, device, dtype, context }: RoomAsk
   if (needed <= available.bytes) return;
   fail(
     "OutOfMemory",
-    `${device.name}: the model needs ${formatBytes(needed)} (weights ${formatBytes(deviceBytes)}, a context of ${positions} tokens ${formatBytes(cache)}, work ${formatBytes(scratch)}), but ${formatBytes(available.bytes)} can be had (${available.where}); nothing was loaded. Take a smaller quantization or dtype${sizeOf(dtype) > 2 ? ' (dtype: "bf16")' : ""}, a shorter context (the option context), or another device`,
+    `${device.name}: the model needs ${formatBytes(needed)} (weights ${formatBytes(deviceBytes)}, a context of ${positions} tokens ${formatBytes(cache)}, work ${formatBytes(scratch)}), but ${formatBytes(available.bytes)} can be had (${available.where}); nothing was loaded. Take a smaller quantization or dtype${sizeOf(dtype) > 2 ? ' (dtype: "bf16")' : ""}, a shorter context (the option context, or --context), or another device`,
   );
 }
 

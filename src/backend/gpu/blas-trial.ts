@@ -4,14 +4,15 @@
  * later processes do not try again until the library, the card or the runtime is another.
  */
 import { spawn, spawnSync } from "node:child_process";
-import { createHash, randomUUID } from "node:crypto";
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { dtypes, encode } from "../../core/dtype.ts";
 import { type Step, type Words, wordsOf } from "./calls.ts";
 import type { Gemm, GemmType, GpuContext } from "./driver.ts";
-import { ffiPath, type Prototypes, symbolOf } from "./library.ts";
+import { ffiPath, type Prototypes, STACK_BYTES, symbolOf } from "./library.ts";
 import { type ColumnGemm, columnMajor } from "./native-blas.ts";
+import { replaceFile } from "./replace-file.ts";
 
 /** Counts what changes the meaning of a kept verdict. */
 const VERSION = 1;
@@ -121,7 +122,14 @@ export function blasTrial(context: GpuContext, calls: TrialCalls): BlasTrial {
     title: calls.title,
     arch,
     key: [`trial ${VERSION}`, calls.identity, arch, `runtime ${runtimeVersion}`].join("\n"),
-    request: JSON.stringify({ ffi: ffiPath(), libraries, cells: mapWords(cells, String), steps, shown }),
+    request: JSON.stringify({
+      ffi: ffiPath(),
+      stack: STACK_BYTES,
+      libraries,
+      cells: mapWords(cells, String),
+      steps,
+      shown,
+    }),
     calls: new Map(
       libraries.flatMap(({ prefix, prototypes }) =>
         Object.entries(prototypes).map(([call, prototype]): [string, string] => [prefix + call, symbolOf(prototype)]),
@@ -140,8 +148,10 @@ const mapWords = <T>(words: Readonly<Record<string, readonly T[]>>, to: (word: T
 
 // Follows calls.ts: "&x" is the address of cell x, "x" its word.
 const script = `
-const { ffi, libraries, cells, steps, shown } = JSON.parse(process.argv[1]);
+const { readFileSync, writeSync } = require("node:fs");
+const { ffi, stack, libraries, cells, steps, shown } = JSON.parse(readFileSync(0, "utf8"));
 const koffi = require(ffi);
+koffi.config({ sync_stack_size: stack });
 const functions = new Map();
 for (const { path, prototypes, prefix } of libraries) {
   const library = koffi.load(path);
@@ -154,7 +164,7 @@ for (const [name, values] of Object.entries(cells)) {
   words[name].set(values.map(BigInt));
 }
 const resolve = (x) => typeof x === "number" ? x : x.startsWith("&") ? words[x.slice(1)] : words[x][0];
-const answer = (value) => require("node:fs").writeSync(1, "\\n" + JSON.stringify(value) + "\\n");
+const answer = (value) => writeSync(1, "\\n" + JSON.stringify(value) + "\\n");
 let failed = null;
 for (const [call, ...args] of steps) {
   const status = functions.get(call)()(...args.map(resolve));
@@ -205,12 +215,11 @@ function parse(line: string): { words?: Words; call?: string; status?: number } 
   }
 }
 
-const args = (trial: BlasTrial): string[] => ["-e", script, trial.request];
-
 function runTrial(trial: BlasTrial, seconds: number): Verdict {
-  const { stdout, status, signal, error } = spawnSync(process.execPath, args(trial), {
+  const { stdout, status, signal, error } = spawnSync(process.execPath, ["-e", script], {
+    input: trial.request,
     encoding: "utf8",
-    stdio: ["ignore", "pipe", "ignore"],
+    stdio: ["pipe", "pipe", "ignore"],
     timeout: seconds * 1000,
     killSignal: "SIGKILL",
   });
@@ -220,7 +229,7 @@ function runTrial(trial: BlasTrial, seconds: number): Verdict {
 
 function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
   return new Promise((resolve) => {
-    const child = spawn(process.execPath, args(trial), { stdio: ["ignore", "pipe", "ignore"] });
+    const child = spawn(process.execPath, ["-e", script], { stdio: ["pipe", "pipe", "ignore"] });
     let out = "";
     let isTimeUp = false;
     const timer = setTimeout(() => {
@@ -234,6 +243,8 @@ function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
       out += text;
     });
+    // One that died before it read all is judged by its end.
+    child.stdin.on("error", () => {}).end(trial.request);
     child.once("error", (error) => end({ code: null, signal: null, error }));
     child.once("close", (code, signal) => end({ code, signal }));
   });
@@ -276,15 +287,7 @@ export class BlasTrials {
     if (!isLasting) return problem;
     const path = this.#path(key);
     verdicts.set(path, problem);
-    const temporary = `${path}.${randomUUID()}`;
-    try {
-      mkdirSync(this.#folder, { recursive: true });
-      writeFileSync(temporary, JSON.stringify({ key, problem }, null, 2));
-      renameSync(temporary, path);
-    } catch {
-      // A folder that cannot be written costs a trial at the next start, nothing else.
-      rmSync(temporary, { force: true });
-    }
+    replaceFile(path, JSON.stringify({ key, problem }, null, 2));
     return problem;
   }
 

@@ -223,12 +223,15 @@ export function compareWithCatalogue(found: readonly KernelMetadata[], expected:
 /** Sizes that make kernels choose their largest block, where they choose it by themselves. */
 const LARGEST: Sizes = new Proxy({}, { get: (_, name) => (name === "block_size" || name === "threads" ? 32 : 2048) });
 
-/** Registers per lane of a SIMD, the step in which they are given out, and how many waves it holds at most. */
+/**
+ * Registers per lane of a SIMD, the step in which they are given out, and how many waves it holds at most. Of RDNA 3 and 4
+ * the larger parts have half as many again (LLVM AMDGPU.td, Feature1_5xVGPRs).
+ */
 function simdOf(arch: string): { registers: number; step: number; waves: number } {
-  if (arch === "gfx906") return { registers: 256, step: 4, waves: 10 };
+  if (/^gfx90[68]/.test(arch)) return { registers: 256, step: 4, waves: 10 };
   if (arch.startsWith("gfx9")) return { registers: 512, step: 8, waves: 8 };
-  if (arch.startsWith("gfx10")) return { registers: 1024, step: 8, waves: 16 };
-  return { registers: 1536, step: 24, waves: 16 };
+  if (/^gfx(110[01]|1151|12)/.test(arch)) return { registers: 1536, step: 24, waves: 16 };
+  return { registers: 1024, step: 16, waves: 16 };
 }
 
 /** Waves that a SIMD holds of a kernel, as far as its vector registers decide. */

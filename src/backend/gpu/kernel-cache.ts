@@ -4,11 +4,12 @@
  * that does not match is compiled anew. Processes may fill one folder at once: entries appear by renaming. What nobody
  * has used for long goes, and beyond a limit in bytes what was used longest ago.
  */
-import { createHash, randomUUID } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync, statSync, utimesSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { fail } from "../../core/errors.ts";
+import { discard, replaceFile } from "./replace-file.ts";
 
 const MIB = 2 ** 20;
 const DAY_MS = 86_400_000;
@@ -88,13 +89,7 @@ export class KernelCache {
   /** Reads every entry. A folder that does not exist yet has none. */
   contents(): CacheContents {
     const total = { entries: 0, bytes: 0, damaged: 0 };
-    let names: string[] = [];
-    try {
-      names = readdirSync(this.folder);
-    } catch {
-      return total;
-    }
-    for (const name of names) {
+    for (const name of this.#names()) {
       if (!entryName.test(name)) continue;
       try {
         const entry = readFileSync(join(this.folder, name));
@@ -109,19 +104,10 @@ export class KernelCache {
   }
 
   put(key: CacheKey, code: Uint8Array): void {
-    const path = this.#path(key);
-    const temporary = `${path}.${randomUUID()}`;
-    try {
-      mkdirSync(this.folder, { recursive: true });
-      writeFileSync(temporary, Buffer.concat([code, digest(code)]));
-      renameSync(temporary, path);
-      this.#written++;
-      if (this.#written % EVICT_EVERY === 1) this.evict();
-    } catch (error) {
-      // A folder that cannot be written costs time at the next start, nothing else.
-      this.#problem = error instanceof Error ? error.message : String(error);
-      discard(temporary);
-    }
+    // A folder that cannot be written costs time at the next start, nothing else.
+    this.#problem = replaceFile(this.#path(key), Buffer.concat([code, digest(code)])) ?? this.#problem;
+    this.#written++;
+    if (this.#written % EVICT_EVERY === 1) this.evict();
   }
 
   /** Removes what is old, and what was used longest ago beyond the limit. Other processes may do the same meanwhile. */
@@ -136,7 +122,7 @@ export class KernelCache {
 
   /** What Wick has written here, what was used last first. */
   #files(now: number): { path: string; size: number; age: number; isEntry: boolean }[] {
-    return readdirSync(this.folder)
+    return this.#names()
       .filter((name) => ownName.test(name))
       .flatMap((name) => {
         const path = join(this.folder, name);
@@ -146,20 +132,19 @@ export class KernelCache {
       .sort((a, b) => a.age - b.age);
   }
 
+  #names(): string[] {
+    try {
+      return readdirSync(this.folder);
+    } catch {
+      return [];
+    }
+  }
+
   #path({ source, options, arch, compiler }: CacheKey): string {
     return join(
       this.folder,
       `${digest(source, options.join("\0"), arch, compiler).toString("hex").slice(0, 40)}.${arch.split(":")[0]}`,
     );
-  }
-}
-
-/** Where nothing can be written, nothing can be removed either, and that is no news. */
-function discard(path: string): void {
-  try {
-    rmSync(path, { force: true });
-  } catch {
-    // The write's own error is kept.
   }
 }
 

@@ -91,7 +91,7 @@ export function roomOf(figures: MemoryFigures, choice: HostMemoryChoice): Memory
   const maps = mapsHost(figures, choice);
   const spare = hostRoom(figures);
   if (shares) {
-    // AMD's ordinary call has a limit of its own. What NVIDIA's calls free leaves out what Linux only caches.
+    // AMD's ordinary call has a limit of its own. NVIDIA's figure of free memory leaves out what Linux only caches.
     const capped = vendor === "rocm" && !maps;
     const host = capped ? Math.min(spare ?? driver.free, driver.free) : (spare ?? driver.free);
     const text = `integrated: its memory is the host's, ${formatBytes(host)} of which it can have`;

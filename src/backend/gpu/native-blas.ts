@@ -39,6 +39,8 @@ export interface BlasVendor {
   readonly library: string;
   readonly version: string;
   readonly workspace: Workspace;
+  /** Whether it takes calls from a thread on which no context was made current; on HIP's threads the first device is. */
+  readonly isForAnyThread: boolean;
   /** The status that means out of memory. */
   readonly outOfMemory: number;
   describe(status: number): string;
@@ -88,8 +90,8 @@ export class NativeBlas implements Blas {
   }
 
   async gemmAsync(p: Gemm): Promise<boolean> {
-    // A pool thread's device is the first one, and a library takes the thread's.
-    if (this.#context.ordinal !== 0) return this.gemm(p);
+    // Which pool thread takes the call is not known, so none can be given another device before.
+    if (!this.#vendor.isForAnyThread || this.#context.ordinal !== 0) return this.gemm(p);
     const g = this.#columns(p);
     if (!g) return true;
     this.#context.activate();

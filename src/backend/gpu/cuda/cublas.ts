@@ -90,6 +90,7 @@ function openCublas(explicit?: string): BlasLibrary {
           library: library.path,
           version: cublasVersion(version[0]!),
           workspace,
+          isForAnyThread: false,
           outOfMemory: allocFailed,
           describe,
           product(g) {

@@ -279,6 +279,7 @@ class Vendor implements BlasVendor {
   readonly library: string;
   readonly version: string;
   readonly workspace: Workspace;
+  readonly isForAnyThread = true;
   readonly outOfMemory = allocFailed;
   readonly describe = describe;
   readonly #api: Bound<typeof prototypes>;

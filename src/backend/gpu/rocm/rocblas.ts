@@ -163,6 +163,7 @@ class Rocblas implements BlasLibrary {
         library: this.library,
         version: this.#version,
         workspace,
+        isForAnyThread: true,
         outOfMemory: memoryError,
         describe,
         product(g) {
