@@ -60,7 +60,8 @@ const amd = {
 
 describe("a made-up system", () => {
   it("with an AMD card tells all that a maintainer asks for, and no number that is the card's own", () => {
-    const env = { HSA_OVERRIDE_GFX_VERSION: "11.0.0", HIP_VISIBLE_DEVICES: "0", PATH: "/bin", HOME: "/home/ada" };
+    const others = { PATH: "/bin", HOME: "/home/ada", NVIDIA_API_KEY: "SECRET", HF_TOKEN: "SECRET" };
+    const env = { HSA_OVERRIDE_GFX_VERSION: "11.0.0", HIP_VISIBLE_DEVICES: "0", ...others };
     const { system, hardware } = surroundings(rootOf("amd", amd), { ...user, env, gids: [1000, 109] });
     expect(system).toMatchObject({
       distribution: "Ubuntu 24.04.2 LTS",
@@ -177,6 +178,11 @@ describe("what a problem resembles", () => {
     ],
     ["an unknown arch", { problems: ["hiprtc 9.0 (x) cannot compile for gfx1201; install"] }, /newer ROCm/],
     ["a compiler that dies", { problems: ["crashed with SIGSEGV while compiling unary for f32"] }, /itself crashed/],
+    [
+      "a compiler that dies in a process of its own",
+      { problems: ["hiprtc 9.0 (x) died by SIGSEGV"] },
+      /itself crashed/,
+    ],
     ["a rocBLAS that aborts", { problems: ["crashed with SIGABRT while opening rocBLAS on rocm:0"] }, /WICK_BLAS=none/],
     [
       "rocBLAS without files",

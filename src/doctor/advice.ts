@@ -1,5 +1,6 @@
 /** From what was found to a verdict on a platform and what its owner can do. */
 import type { PlatformName } from "../backend/gpu/platforms.ts";
+import { maskVariables } from "../backend/gpu/visible-devices.ts";
 import type { Check } from "./check.ts";
 import type { Outcome } from "./child.ts";
 import type { Hardware } from "./hardware.ts";
@@ -27,7 +28,7 @@ const vendors: Readonly<Record<PlatformName, Vendor>> = {
     install: "install ROCm: https://rocm.docs.amd.com/projects/install-on-linux",
     permission: "let this user use the GPU: ",
     container: "pass --device /dev/kfd --device /dev/dri",
-    hiding: ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"],
+    hiding: maskVariables.rocm,
   },
   cuda: {
     title: "NVIDIA CUDA",
@@ -37,7 +38,7 @@ const vendors: Readonly<Record<PlatformName, Vendor>> = {
     install: "install NVIDIA's driver: https://www.nvidia.com/drivers",
     permission: "let this user read and write NVIDIA's device files: ",
     container: "pass --gpus all (NVIDIA Container Toolkit)",
-    hiding: ["CUDA_VISIBLE_DEVICES"],
+    hiding: maskVariables.cuda,
   },
   sim: {
     title: "simulator",

@@ -30,7 +30,7 @@ const findings: readonly Finding[] = [
     "the run-time compiler does not know this GPU: install a newer ROCm",
   ),
   says(
-    /crashed with SIG(SEGV|ABRT|BUS|ILL).* while (compiling|asking hiprtc)/,
+    /crashed with SIG(SEGV|ABRT|BUS|ILL) while (compiling|asking hiprtc)|(compile|hiprtc).* died by SIG/,
     "the run-time compiler itself crashed: install another release of ROCm, and report it with this report",
   ),
   says(

@@ -43,7 +43,7 @@ const vendors = {
     version: "/proc/driver/nvidia/version",
     nodes: ["/dev/nvidiactl", "/dev/nvidia-uvm"],
     environment:
-      /^(CUDA_VISIBLE_DEVICES|CUDA_HOME|CUDA_PATH|CUDA_LAUNCH_BLOCKING|NVIDIA_\w+|LD_LIBRARY_PATH|LD_PRELOAD|WICK_\w+)$/,
+      /^(CUDA_VISIBLE_DEVICES|CUDA_HOME|CUDA_PATH|CUDA_LAUNCH_BLOCKING|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|LD_LIBRARY_PATH|LD_PRELOAD|WICK_\w+)$/,
   },
 } as const;
 

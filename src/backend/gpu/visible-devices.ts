@@ -1,12 +1,12 @@
 /** The variables by which the vendors' own libraries hide devices. Wick only tells that they are set. */
-const variables = {
+export const maskVariables = {
   rocm: ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"],
   cuda: ["CUDA_VISIBLE_DEVICES"],
 } as const;
 
 /** Those that are set, with their values; an empty one hides everything. */
 export function visibilityMasks(vendor: "rocm" | "cuda"): string[] {
-  return variables[vendor].flatMap((name) => {
+  return maskVariables[vendor].flatMap((name) => {
     const value = process.env[name];
     return value === undefined ? [] : [`${name}=${value}`];
   });
