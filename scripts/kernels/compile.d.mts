@@ -20,6 +20,12 @@ export function compileAmd(
   arch: string,
   options?: readonly string[],
 ): Promise<string>;
+export function amdCommand(
+  toolchain: AmdToolchain,
+  file: string,
+  arch: string,
+  options: readonly string[],
+): Promise<string[]>;
 export function compiledFacts<Facts>(
   toolchain: AmdToolchain,
   file: string,

@@ -127,8 +127,8 @@ async function appearing(path, make) {
   return path;
 }
 
-const compile = (command, args, file, to) =>
-  run(command, [...args, "-I", kernels, "-o", to, join(kernels, `${file}.hip`)], { maxBuffer: 2 ** 26 });
+const whole = (args, file, to) => [...args, "-I", kernels, "-o", to, join(kernels, `${file}.hip`)];
+const compile = (command, args, file, to) => run(command, whole(args, file, to), { maxBuffer: 2 ** 26 });
 
 /** How the device libraries number a target: gfx90a is 9.0.10, gfx1151 is 11.5.1. */
 function isaVersion(arch) {
@@ -174,6 +174,11 @@ export async function compileAmd(toolchain, file, arch, options = []) {
   const args = await amdArguments(toolchain, arch, options);
   const path = await placeOf(file, `${arch}.co`, toolchain.clang, args);
   return appearing(path, (fresh) => compile(toolchain.clang, args, file, fresh));
+}
+
+/** The command that compiles a file and keeps nothing, for those who measure. */
+export async function amdCommand(toolchain, file, arch, options) {
+  return [toolchain.clang, ...whole(await amdArguments(toolchain, arch, options), file, "/dev/null")];
 }
 
 /** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */

@@ -67,10 +67,15 @@ export interface Toolchain {
   readonly cache: KernelCache;
 }
 
-function keyOf({ file, unit, kernels, isPart }: Program, { device: { arch }, compiler }: Toolchain): CacheKey {
-  const source = kernelSource(`${file}.hip`);
-  const options = ["-std=c++17", "-DGPU_ONLY", `-DGPU_ONLY_${unit}`];
-  if (isPart) options.push("-DGPU_PICK", ...kernels.map(({ name }) => `-DGPU_PICK_${name}`));
+/** What makes a compiler emit just the kernels of a program. */
+export const programOptions = ({ unit, kernels, isPart }: Program): string[] => [
+  ...["-DGPU_ONLY", `-DGPU_ONLY_${unit}`],
+  ...(isPart ? ["-DGPU_PICK", ...kernels.map(({ name }) => `-DGPU_PICK_${name}`)] : []),
+];
+
+function keyOf(program: Program, { device: { arch }, compiler }: Toolchain): CacheKey {
+  const source = kernelSource(`${program.file}.hip`);
+  const options = ["-std=c++17", ...programOptions(program)];
   // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
   if (source.includes("GPU_HOST_TILE"))
     options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
