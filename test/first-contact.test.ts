@@ -225,6 +225,21 @@ describe("what a problem resembles", () => {
     expect(adviceFor(situation)).toEqual([expect.stringMatching(advice)]);
   });
 
+  it("a runtime of the distribution in front of AMD's", () => {
+    const { system } = surroundings(new Root(at("none")), user);
+    const advice = (path: string): string[] =>
+      adviceFor({
+        problems: [],
+        facts: { platform: "rocm", devices: [], loaded: [{ path }] },
+        system: { ...system, rocm: { "/opt/rocm": "7.2.0", "/opt/rocm-7.2.0": "7.2.0" } },
+      });
+    const ubuntu = "/usr/lib/x86_64-linux-gnu/libamdhip64.so.5.7.31921";
+    expect(advice(ubuntu)).toEqual([
+      `ROCm 7.2.0 in /opt/rocm is not used, ${ubuntu} is: set ROCM_PATH=/opt/rocm to change that`,
+    ]);
+    expect(advice("/opt/rocm-7.2.0/lib/libamdhip64.so.7.2.0")).toEqual([]);
+  });
+
   it("nothing, where nothing is known of it", () => {
     const plenty = [{ pci: "1002:744c", vramBytes: 2 ** 34, gttBytes: 2 ** 33, firmware: {} }];
     const environment = { HSA_OVERRIDE_GFX_VERSION: "11.0.0" };
