@@ -313,6 +313,24 @@ describe("an installation", () => {
     expect(report.system).toBeUndefined();
   });
 
+  it("whose compiler turns subtractions round is told so by name", async () => {
+    const turn = "s/BINARY_OP(Sub, sub(a, b))/BINARY_OP(Sub, sub(b, a))/";
+    const script = `#!/bin/sh\nfor a; do case "$a" in *source.hip) sed -i '${turn}' "$a";; esac; done\nexec \${CXX:-g++} "$@"\n`;
+    writeFileSync(at("turning"), script, { mode: 0o755 });
+    vi.stubEnv("WICK_SIM_CXX", at("turning"));
+    vi.stubEnv("WICK_CACHE", at("turned"));
+    const report = await examine({ device: "sim:32", only: ["golden"], ops: ["sub"], entry: built.entry });
+    const golden = report.sections.at(-1)!;
+    expect(golden.checks.map((c) => `${c.name} ${c.verdict}`)).toEqual([
+      "subtraction in f16 problem",
+      "binary and compare problem",
+    ]);
+    expect(golden.checks[0]!.detail).toBe(
+      "a − b comes out as b − a: the compiler has the fault of llvm-project #160151",
+    );
+    expect(golden.advice).toEqual([expect.stringMatching(/f16 is wrong.*#180169/)]);
+  });
+
   const version = (number: number): string =>
     `extern "C" int hipRuntimeGetVersion(int* version) { return *version = ${number}, 0; }\n`;
 
