@@ -5,6 +5,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { buildSim } from "../sim/build.mjs";
+import type { TransformerNeeds } from "../src/backend/backend.ts";
 import { GpuBackend } from "../src/backend/gpu/backend.ts";
 import { BlasTrials } from "../src/backend/gpu/blas-trial.ts";
 import { DeviceBlas } from "../src/backend/gpu/device-blas.ts";
@@ -373,12 +374,29 @@ describe("rocBLAS's workspace", () => {
 });
 
 describe("a library's first product", () => {
+  const llama: TransformerNeeds = {
+    dtype: "f32",
+    quantTypes: [],
+    storedTypes: ["f32"],
+    normsAreShifted: false,
+    hasPlainWeights: true,
+    headDim: 64,
+    hiddenSize: 256,
+    activation: "silu",
+    interleaved: false,
+    scoresAreShaped: false,
+    embeddingsAreScaled: false,
+    logitsAreCapped: false,
+  };
+
   test("is made while a model loads, beside the event loop, and not again", async () => {
     const { platform, rocblas } = setUp();
     const [delay, folder] = [1200, at("prepared")];
     vi.stubEnv("WICK_CACHE", folder);
     vi.stubEnv("WICK_SIM_BLAS_FIRST", String(delay));
     const backend = new GpuBackend("prepared:0", platform, 0);
+    // Kernels are another test's.
+    vi.spyOn(backend.gpu, "prepare").mockResolvedValue();
     let longest = 0;
     let last = performance.now();
     const look = (): void => {
@@ -388,7 +406,7 @@ describe("a library's first product", () => {
     };
     const ticking = setInterval(look, 5);
     const start = performance.now();
-    await backend.gpu.prepareBlas("f32");
+    await backend.prepare({ ...llama, dtype: "f32" }).toRun;
     look();
     clearInterval(ticking);
     // Once in the child, once here.
@@ -404,10 +422,10 @@ describe("a library's first product", () => {
     const began = performance.now();
     expect(square(context, (p) => backend.gpu.gemm(p))).toEqual(nine);
     expect(performance.now() - began).toBeLessThan(delay / 2);
-    await backend.gpu.prepareBlas("f32");
+    await backend.prepare({ ...llama, dtype: "f32" }).toRun;
     read(words);
     expect(Number(words[0])).toBe(2);
-    await backend.gpu.prepareBlas("f16");
+    await backend.prepare({ ...llama, dtype: "f16" }).toRun;
     read(words);
     expect(Number(words[0])).toBe(3);
   });
@@ -542,6 +560,13 @@ describe("hipBLASLt", () => {
     const report = await verify(folder, device, { only: ["matmul"] });
     expect(report.cases.filter((c) => !c.ok).map((c) => `${c.id}: ${c.error}`)).toEqual([]);
     expect(report.passed).toBeGreaterThan(10);
+    const met = Tensor.randn([3, 4, 5], { device, seed: 1 });
+    const graph = gpu.capture(() => met.matmul(met.transpose(1, 2)).dispose());
+    const { searches, products } = counts();
+    graph.replay();
+    await device.synchronize();
+    expect(counts()).toMatchObject({ searches, products });
+    graph[Symbol.dispose]();
 
     const cases: [DType, (x: Tensor, y: Tensor) => Tensor][] = [];
     for (const dtype of ["f32", "f16", "bf16"] as const) {

@@ -828,6 +828,18 @@ describe.each(platforms)("products on $name", ({ open, ordinal }) => {
     for (const ptr of [a, b, c]) context.free(ptr);
   });
 
+  test("can be asked for without waiting, from whichever thread the library takes", async () => {
+    const identity = Float32Array.from({ length: 16 }, (_, i) => (i % 5 === 0 ? 3 : 0));
+    const [a, c] = [upload(context, identity), upload(context, new Float32Array(16))];
+    expect(await blas.gemmAsync({ ...square, a, b: a, c })).toBe(true);
+    expect(download(context, c, new Float32Array(16))).toEqual(identity.map((v) => v * 3));
+    for (const empty of [{ m: 0 }, { n: 0 }, { batch: 0 }])
+      expect(await blas.gemmAsync({ ...square, ...empty, a: 0n, b: 0n, c: 0n })).toBe(true);
+    const [code, message] = await codeOf(() => blas.gemmAsync({ ...square, a: 0n, b: a, c }));
+    expect([code, message]).toEqual(["DriverError", expect.stringContaining("f32 product (4×4)·(4×4)")]);
+    for (const ptr of [a, c]) context.free(ptr);
+  });
+
   test("refuse what the library cannot do", async () => {
     const ptr = context.malloc(64);
     const operands = { a: ptr, b: ptr, c: ptr };
