@@ -436,6 +436,24 @@ describe("waits that nobody awaited", () => {
   });
 });
 
+test("an event whose end the runtime has yet to note is waited for, and its time told", async () => {
+  const source = `#include <dlfcn.h>
+    static bool noted = false;
+    extern "C" int hipEventSynchronize(void* event) {
+      noted = true;
+      return reinterpret_cast<int (*)(void*)>(dlsym(RTLD_NEXT, "hipEventSynchronize"))(event);
+    }
+    extern "C" int hipEventElapsedTime(float* out, void*, void*) { return *out = 3, noted ? 0 : 600; }`;
+  const context = openHip({ hipLibrary: buildLibrary("libunnoted.so", source, ...linkSim) }).driver.open(0);
+  const [start, end] = [context.createEvent(), context.createEvent()];
+  context.recordEvent(start);
+  context.recordEvent(end);
+  expect(context.elapsed(start, end)).toBe(3);
+  context.destroyEvent(start);
+  context.destroyEvent(end);
+  context.close();
+});
+
 describe("the release of HIP", () => {
   const answering = (number: number, code = 0): string =>
     buildLibrary(

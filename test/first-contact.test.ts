@@ -225,6 +225,21 @@ describe("what a problem resembles", () => {
     expect(adviceFor(situation)).toEqual([expect.stringMatching(advice)]);
   });
 
+  it("a runtime of the distribution in front of AMD's", () => {
+    const { system } = surroundings(new Root(at("none")), user);
+    const advice = (path: string): string[] =>
+      adviceFor({
+        problems: [],
+        facts: { platform: "rocm", devices: [], loaded: [{ path }] },
+        system: { ...system, rocm: { "/opt/rocm": "7.2.0", "/opt/rocm-7.2.0": "7.2.0" } },
+      });
+    const ubuntu = "/usr/lib/x86_64-linux-gnu/libamdhip64.so.5.7.31921";
+    expect(advice(ubuntu)).toEqual([
+      `ROCm 7.2.0 in /opt/rocm is not used, ${ubuntu} is: set ROCM_PATH=/opt/rocm to change that`,
+    ]);
+    expect(advice("/opt/rocm-7.2.0/lib/libamdhip64.so.7.2.0")).toEqual([]);
+  });
+
   it("nothing, where nothing is known of it", () => {
     const plenty = [{ pci: "1002:744c", vramBytes: 2 ** 34, gttBytes: 2 ** 33, firmware: {} }];
     const environment = { HSA_OVERRIDE_GFX_VERSION: "11.0.0" };
@@ -296,6 +311,24 @@ describe("an installation", () => {
     expect(report.sections[0]!.checks[0]!.detail).toMatch(/^crashed with SIGABRT while starting/);
     expect(report.sections[2]!.checks[0]!.detail).toContain("crashed with SIGABRT");
     expect(report.system).toBeUndefined();
+  });
+
+  it("whose compiler turns subtractions round is told so by name", async () => {
+    const turn = "s/BINARY_OP(Sub, sub(a, b))/BINARY_OP(Sub, sub(b, a))/";
+    const script = `#!/bin/sh\nfor a; do case "$a" in *source.hip) sed -i '${turn}' "$a";; esac; done\nexec \${CXX:-g++} "$@"\n`;
+    writeFileSync(at("turning"), script, { mode: 0o755 });
+    vi.stubEnv("WICK_SIM_CXX", at("turning"));
+    vi.stubEnv("WICK_CACHE", at("turned"));
+    const report = await examine({ device: "sim:32", only: ["golden"], ops: ["sub"], entry: built.entry });
+    const golden = report.sections.at(-1)!;
+    expect(golden.checks.map((c) => `${c.name} ${c.verdict}`)).toEqual([
+      "subtraction in f16 problem",
+      "binary and compare problem",
+    ]);
+    expect(golden.checks[0]!.detail).toBe(
+      "a − b comes out as b − a: the compiler has the fault of llvm-project #160151",
+    );
+    expect(golden.advice).toEqual([expect.stringMatching(/f16 is wrong.*#180169/)]);
   });
 
   const version = (number: number): string =>

@@ -66,6 +66,7 @@ const findings: readonly Finding[] = [
     "the kernel driver is too old for this ROCm: update the kernel or install amdgpu-dkms",
   ),
   mixedInstallations,
+  unusedInstallation,
   otherGeneration,
   sharedMemory,
 ];
@@ -78,6 +79,15 @@ function mixedInstallations({ facts }: Situation): string | null {
   const folders = installationsOf(facts?.loaded ?? []);
   if (folders.length < 2) return null;
   return `libraries of ${folders.length} ROCm installations are loaded together (${folders.join(", ")}): remove one, the distribution's own libhsa-runtime64-1 perhaps, or correct LD_LIBRARY_PATH`;
+}
+
+/** A distribution's own runtime hides AMD's where the loader knows only the first. */
+function unusedInstallation({ facts, system }: Situation): string | null {
+  const runtime = facts?.loaded?.find(({ path }) => path.includes("/libamdhip64.so"))?.path;
+  const [first] = Object.entries(system?.rocm ?? {});
+  if (!runtime || !first || Object.keys(system!.rocm).some((folder) => runtime.startsWith(`${folder}/`))) return null;
+  const [folder, version] = first;
+  return `ROCm ${version} in ${folder} is not used, ${runtime} is: set ROCM_PATH=${folder} to change that`;
 }
 
 /** HSA_OVERRIDE_GFX_VERSION makes the runtime take the GPU for another. Within a generation that works. */

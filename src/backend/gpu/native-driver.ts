@@ -400,7 +400,13 @@ export class NativeContext implements GpuContext {
   elapsed(start: Handle, end: Handle): number {
     this.activate();
     const milliseconds = new Float32Array(1);
-    this.#check(this.#api.eventElapsed(milliseconds, start, end), "eventElapsed");
+    let code = this.#api.eventElapsed(milliseconds, start, end);
+    // What waited for it aside may know of its end before the runtime has noted it in the event.
+    if (code === notReady) {
+      this.#check(this.#api.eventSynchronize(end), "eventSynchronize");
+      code = this.#api.eventElapsed(milliseconds, start, end);
+    }
+    this.#check(code, "eventElapsed");
     return milliseconds[0]!;
   }
 
