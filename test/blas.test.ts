@@ -7,7 +7,7 @@ import { afterEach, describe, expect, test, vi } from "vitest";
 import { buildSim } from "../sim/build.mjs";
 import type { TransformerNeeds } from "../src/backend/backend.ts";
 import { GpuBackend } from "../src/backend/gpu/backend.ts";
-import { BlasTrials } from "../src/backend/gpu/blas-trial.ts";
+import { BlasTrials } from "../src/backend/gpu/blas-verdicts.ts";
 import { DeviceBlas } from "../src/backend/gpu/device-blas.ts";
 import type { Blas, BlasLibrary, Gemm, GemmType, GpuContext, GpuPlatform } from "../src/backend/gpu/driver.ts";
 import { addressOf, ffi } from "../src/backend/gpu/library.ts";
@@ -185,7 +185,7 @@ describe("a trial product in a child process", () => {
   const fresh = async (): Promise<typeof BlasTrials> => {
     // As a second process has it: nothing in memory.
     vi.resetModules();
-    return (await import("../src/backend/gpu/blas-trial.ts")).BlasTrials;
+    return (await import("../src/backend/gpu/blas-verdicts.ts")).BlasTrials;
   };
   const rocblasOf = ({ platform, context }: Setting): BlasLibrary => platform.blas("gfx1100")[1]!.find(context);
 
