@@ -21,7 +21,7 @@ const { openHip } = await source("rocm/hip");
 
 const { driver, compiler: open } = openHip();
 const compiler = open();
-const archs = options.arch?.split(",") ?? Object.keys(amdTargets).filter((arch) => compiler.supports(arch));
+const archs = options.arch?.split(",") ?? amdTargets.filter((arch) => compiler.supports(arch));
 const files = options.only?.split(",");
 const chosen = programs().filter(({ file }, i) => i % Number(options.every) === 0 && (files?.includes(file) ?? true));
 const cache = new KernelCache("node_modules/.cache/wick-hiprtc", 2 ** 32);

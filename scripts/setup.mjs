@@ -1,22 +1,33 @@
-// Installs what the simulator and the AMD compilation check need: a host C++ compiler, clang 19, lld, llvm and ROCm's device
-// libraries. `npm run setup` asks for it; `npm test` runs it with --auto, which does nothing where it may not install.
+// Installs what the simulator and the checks of the AMD side need: a host C++ compiler, three releases of clang with lld and
+// llvm, ROCm's device libraries, and a real HIP runtime with its compiler. `npm run setup` asks for it; `npm test` runs it with
+// --auto, which does nothing where it may not install.
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 
-const packages = ["g++", "clang-19", "lld-19", "llvm-19", "rocm-device-libs"];
 const has = (command) => spawnSync(command, ["--version"], { stdio: "ignore" }).status === 0;
-const bitcode = () =>
-  ["/usr/lib", "/usr/share"].some((root) =>
-    spawnSync("find", [root, "-name", "ocml.bc", "-print", "-quit"], { encoding: "utf8" }).stdout?.trim(),
+const finds = (name) =>
+  ["/usr/lib", "/usr/share", "/opt/rocm"].some((root) =>
+    spawnSync("find", ["-L", root, "-name", name, "-print", "-quit"], { encoding: "utf8" }).stdout?.trim(),
   );
-
-const missing = packages.filter((name) => {
-  if (name === "g++") return !has("g++");
-  if (name === "lld-19") return !has("ld.lld-19");
-  if (name === "llvm-19") return !has("llvm-objdump-19");
-  if (name === "rocm-device-libs") return !bitcode();
-  return !has(name);
+const clang = (release) => ({
+  [`clang-${release}`]: () => has(`clang-${release}`),
+  [`lld-${release}`]: () => has(`ld.lld-${release}`),
+  [`llvm-${release}`]: () => has(`llvm-objdump-${release}`),
 });
+
+/** Debian's packages, and whether what they bring is there. */
+const packages = {
+  "g++": () => has("g++"),
+  ...clang(16),
+  ...clang(19),
+  ...clang(22),
+  "rocm-device-libs": () => finds("ocml.bc"),
+  "libamdhip64-5": () => finds("libamdhip64.so*"),
+  "libhiprtc-builtins5": () => finds("libhiprtc-builtins.so*"),
+};
+
+const known = (name) => spawnSync("apt-cache", ["show", name], { stdio: "ignore" }).status === 0;
+const missing = Object.keys(packages).filter((name) => !packages[name]());
 if (missing.length === 0) {
   console.log("setup: everything is installed");
   process.exit(0);
@@ -28,9 +39,11 @@ const mayInstall = /\b(debian|ubuntu)\b/.test(family) && process.getuid?.() === 
 if (mayInstall) {
   const run = (...args) =>
     spawnSync("apt-get", args, { stdio: "inherit", env: { ...process.env, DEBIAN_FRONTEND: "noninteractive" } });
-  console.log(`setup: installing ${missing.join(", ")}`);
   run("update", "-qq");
-  const { status } = run("install", "-y", "-qq", "--no-install-recommends", ...missing);
+  // Other releases of Debian and Ubuntu have other versions; the checks say what they went without.
+  const there = missing.filter(known);
+  console.log(`setup: installing ${there.join(", ")}`);
+  const { status } = run("install", "-y", "-qq", "--no-install-recommends", ...there);
   if (status === 0) process.exit(0);
   console.error("setup: apt-get failed");
 } else {
