@@ -7,7 +7,7 @@ import { afterEach, describe, expect, test, vi } from "vitest";
 import { buildSim } from "../sim/build.mjs";
 import type { TransformerNeeds } from "../src/backend/backend.ts";
 import { GpuBackend } from "../src/backend/gpu/backend.ts";
-import { BlasTrials } from "../src/backend/gpu/blas-trial.ts";
+import { BlasTrials } from "../src/backend/gpu/blas-verdicts.ts";
 import { DeviceBlas } from "../src/backend/gpu/device-blas.ts";
 import type { Blas, BlasLibrary, Gemm, GemmType, GpuContext, GpuPlatform } from "../src/backend/gpu/driver.ts";
 import { addressOf, ffi } from "../src/backend/gpu/library.ts";
@@ -119,38 +119,33 @@ function square(context: GpuContext, multiply: (p: Gemm) => boolean, change: Par
 const nine = Array.from({ length: 16 }, (_, i) => (i % 5 === 0 ? 9 : 0));
 
 describe("the files of a library", () => {
+  const spec = { name: "rocblas", env: "ROCBLAS_TENSILE_LIBPATH" };
+  const archs = ["gfx1030", "gfx90a:sramecc+:xnack-", "gfx103", "gfx90", "gfx1036", "gfx1100"];
+
   test.each([
-    ["AMD's packages and Fedora's", "rocblas/library"],
-    ["Debian's packages", "rocblas/2.47.0/library"],
-    ["a build's own folder", "library"],
-    ["the folder above", "../rocblas/library"],
-  ])("are found in %s", (_, folder) => {
+    ["AMD's packages and Fedora's", "rocblas/library", false],
+    ["Debian's packages, which take those of compatible GPUs", "rocblas/2.47.0/library", undefined],
+    ["a build's own folder", "library", false],
+    ["the folder above", "../rocblas/library", false],
+  ])("are found in %s", (_, folder, otherwise) => {
     const library = at(`files-${folder.replaceAll("/", "-")}/lib/librocblas.so.4`);
     const files = join(dirname(library), folder);
     mkdirSync(files, { recursive: true });
     for (const name of ["TensileLibrary_lazy_gfx1030.dat", "Kernels.so-000-gfx90a-xnack+.hsaco"])
       writeFileSync(join(files, name), "");
-    const spec = { name: "rocblas", env: "ROCBLAS_TENSILE_LIBPATH" };
     const has = (arch: string) => kernelFiles(spec, library, arch).areThere;
-    expect(["gfx1030", "gfx90a:sramecc+:xnack-", "gfx103", "gfx90", "gfx1036", "gfx1100"].map(has)).toEqual([
-      true,
-      true,
-      false,
-      false,
-      false,
-      false,
-    ]);
+    expect(archs.map(has)).toEqual([true, true, ...Array(4).fill(otherwise)]);
     vi.stubEnv(spec.env, at("elsewhere"));
-    expect(has("gfx1030")).toBe(false);
+    expect(archs.map(has)).toEqual(Array(6).fill(false));
   });
 
   test("may be in a folder per GPU, and where there is no folder nothing is known", () => {
-    const spec = { name: "hipblaslt", env: "HIPBLASLT_TENSILE_LIBPATH" };
+    const files = { name: "hipblaslt", env: "HIPBLASLT_TENSILE_LIBPATH" };
     const library = at("per-gpu/lib/libhipblaslt.so.1");
-    expect(kernelFiles(spec, library, "gfx942").areThere).toBeUndefined();
+    expect(kernelFiles(files, library, "gfx942").areThere).toBeUndefined();
     mkdirSync(at("per-gpu/lib/hipblaslt/library/gfx942"), { recursive: true });
-    expect(kernelFiles(spec, library, "gfx942").areThere).toBe(true);
-    expect(kernelFiles(spec, library, "gfx950").areThere).toBe(false);
+    expect(kernelFiles(files, library, "gfx942").areThere).toBe(true);
+    expect(kernelFiles(files, library, "gfx950").areThere).toBe(false);
   });
 
   test("that are missing for the card keep the library out of it", () => {
@@ -185,7 +180,7 @@ describe("a trial product in a child process", () => {
   const fresh = async (): Promise<typeof BlasTrials> => {
     // As a second process has it: nothing in memory.
     vi.resetModules();
-    return (await import("../src/backend/gpu/blas-trial.ts")).BlasTrials;
+    return (await import("../src/backend/gpu/blas-verdicts.ts")).BlasTrials;
   };
   const rocblasOf = ({ platform, context }: Setting): BlasLibrary => platform.blas("gfx1100")[1]!.find(context);
 

@@ -1,23 +1,16 @@
 /**
  * A BLAS library may end the process at its first product, where it has no kernels for the card. So a child process
- * multiplies first, by the very calls that this one would make, and what came of it is kept beside the compiled kernels:
- * later processes do not try again until the library, the card or the runtime is another.
+ * multiplies first, by the very calls that this one would make.
  */
 import { spawn, spawnSync } from "node:child_process";
-import { createHash } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import { dtypes, encode } from "../../core/dtype.ts";
 import { type Step, type Words, wordsOf } from "./calls.ts";
 import type { Gemm, GemmType, GpuContext } from "./driver.ts";
 import { ffiPath, type Prototypes, STACK_BYTES, symbolOf } from "./library.ts";
 import { type ColumnGemm, columnMajor } from "./native-blas.ts";
-import { replaceFile } from "./replace-file.ts";
 
-/** Counts what changes the meaning of a kept verdict. */
+/** Counts what changes the meaning of a verdict. */
 const VERSION = 1;
-/** Loading a library's kernels for the first time can take twenty seconds. */
-const TRIAL_SECONDS = 45;
 
 interface Native {
   readonly path: string;
@@ -50,7 +43,7 @@ export interface BlasTrial {
 }
 
 /** Why a library is not used; empty when it multiplied. What may be otherwise the next time is not kept. */
-interface Verdict {
+export interface Verdict {
   readonly problem: string;
   readonly isLasting: boolean;
 }
@@ -143,8 +136,11 @@ export function blasTrial(context: GpuContext, calls: TrialCalls): BlasTrial {
   };
 }
 
-const mapWords = <T>(words: Readonly<Record<string, readonly T[]>>, to: (word: T) => unknown): object =>
-  Object.fromEntries(Object.entries(words).map(([name, values]) => [name, values.map(to)]));
+const mapWords = <From, To>(
+  words: Readonly<Record<string, readonly From[]>>,
+  to: (word: From) => To,
+): Record<string, To[]> =>
+  Object.fromEntries(Object.entries(words).map(([name, values]) => [name, values.map((word) => to(word))]));
 
 // Follows calls.ts: "&x" is the address of cell x, "x" its word.
 const script = `
@@ -207,15 +203,20 @@ function judge(trial: BlasTrial, { out, code, signal, isTimeUp, error }: Ended, 
 
 function parse(line: string): { words?: Words; call?: string; status?: number } {
   try {
-    const { words, call, status } = JSON.parse(line);
-    if (words) return { words: mapWords(words as Record<string, string[]>, BigInt) as Words };
-    return { call: String(call), status: Number(status) };
+    const { words, call, status } = JSON.parse(line) as {
+      words?: Record<string, string[]>;
+      call?: string;
+      status?: number;
+    };
+    if (words) return { words: mapWords(words, BigInt) };
+    if (typeof call === "string" && typeof status === "number") return { call, status };
   } catch {
-    return {};
+    // Judged by how the child ended.
   }
+  return {};
 }
 
-function runTrial(trial: BlasTrial, seconds: number): Verdict {
+export function runTrial(trial: BlasTrial, seconds: number): Verdict {
   const { stdout, status, signal, error } = spawnSync(process.execPath, ["-e", script], {
     input: trial.request,
     encoding: "utf8",
@@ -227,7 +228,7 @@ function runTrial(trial: BlasTrial, seconds: number): Verdict {
   return judge(trial, { out: stdout ?? "", code: status, signal, isTimeUp, error }, seconds);
 }
 
-function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
+export function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
   return new Promise((resolve) => {
     const child = spawn(process.execPath, ["-e", script], { stdio: ["pipe", "pipe", "ignore"] });
     let out = "";
@@ -248,50 +249,4 @@ function runTrialAsync(trial: BlasTrial, seconds: number): Promise<Verdict> {
     child.once("error", (error) => end({ code: null, signal: null, error }));
     child.once("close", (code, signal) => end({ code, signal }));
   });
-}
-
-/** Verdicts of this process, for folders that cannot be written. */
-const verdicts = new Map<string, string>();
-
-/** Trials and what is known of them, in a folder. */
-export class BlasTrials {
-  readonly #folder: string;
-  readonly #seconds: number;
-
-  constructor(folder: string, seconds = TRIAL_SECONDS) {
-    this.#folder = folder;
-    this.#seconds = seconds;
-  }
-
-  /** Why the library is not to be used; empty where it may be. */
-  problem(trial: BlasTrial): string {
-    return this.#known(trial) ?? this.#keep(trial, runTrial(trial, this.#seconds));
-  }
-
-  async problemAsync(trial: BlasTrial): Promise<string> {
-    return this.#known(trial) ?? this.#keep(trial, await runTrialAsync(trial, this.#seconds));
-  }
-
-  #known({ key }: BlasTrial): string | undefined {
-    try {
-      const kept: unknown = JSON.parse(readFileSync(this.#path(key), "utf8"));
-      const { key: of, problem } = kept as { key?: unknown; problem?: unknown };
-      if (of === key && typeof problem === "string") return problem;
-    } catch {
-      // Not there, or damaged: tried anew and written again.
-    }
-    return verdicts.get(this.#path(key));
-  }
-
-  #keep({ key }: BlasTrial, { problem, isLasting }: Verdict): string {
-    if (!isLasting) return problem;
-    const path = this.#path(key);
-    verdicts.set(path, problem);
-    replaceFile(path, JSON.stringify({ key, problem }, null, 2));
-    return problem;
-  }
-
-  #path(key: string): string {
-    return join(this.#folder, `blas-${createHash("sha256").update(key).digest("hex").slice(0, 32)}.json`);
-  }
 }

@@ -1,6 +1,6 @@
 /** The BLAS libraries of one device: which of them multiplies, why others do not, and their first product ahead of use. */
 import { fail, WickError } from "../../core/errors.ts";
-import type { BlasTrials } from "./blas-trial.ts";
+import type { BlasTrials } from "./blas-verdicts.ts";
 import type { Blas, BlasLibrary, BlasSource, Gemm, GemmType, GpuContext, GpuPlatform, Recordings } from "./driver.ts";
 
 /** A library that may be used; `blas` is undefined until it was looked at and null where it cannot be. */

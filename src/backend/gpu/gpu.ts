@@ -10,7 +10,7 @@ import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
 import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
-import { BlasTrials } from "./blas-trial.ts";
+import { BlasTrials } from "./blas-verdicts.ts";
 import { copyLayout } from "./copy.ts";
 import { DeviceBlas } from "./device-blas.ts";
 import { DeviceMemory } from "./device-memory.ts";

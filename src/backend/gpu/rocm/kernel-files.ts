@@ -11,7 +11,7 @@ export interface KernelFilesSpec {
 }
 
 export interface KernelFiles {
-  /** Whether there are files for the GPU; undefined where no folder was found. */
+  /** Whether there are files for the GPU; undefined where that is not known. */
   readonly areThere: boolean | undefined;
   /** Changes when files are added or removed. */
   readonly identity: string;
@@ -19,24 +19,28 @@ export interface KernelFiles {
 
 /**
  * The places are those that tensile_host.cpp of ROCm/rocBLAS and ROCm/hipBLASLt looks in (AMD's packages and Fedora's have
- * lib/rocblas/library) and Debian's (lib/rocblas/2.47.0/library); a folder per GPU may lie within.
+ * lib/rocblas/library); a folder per GPU may lie within. Debian's and Ubuntu's rocBLAS has lib/rocblas/2.47.0/library, and
+ * takes the files of a compatible GPU (gfx1030's on gfx1036), so that what is missing there says nothing.
  */
 export function kernelFiles({ name, env }: KernelFilesSpec, libraryFile: string, arch: string): KernelFiles {
   const gpu = arch.split(":")[0]!;
+  const lib = dirname(libraryFile);
   const asked = process.env[env];
-  const folders = asked ? [asked] : places(name, dirname(libraryFile)).filter((folder) => existsSync(folder));
+  const present = (all: readonly string[]): string[] => all.filter((folder) => existsSync(folder));
+  const exact = asked ? [asked] : present(places(name, lib));
+  const versioned = namesIn(join(lib, name)).map((version) => join(lib, name, version, "library"));
+  const folders = asked ? exact : [...exact, ...present(versioned)];
   // Not in the name of another GPU that begins alike.
   const isFor = new RegExp(`${gpu}(?![0-9a-f])`);
   const areThere = folders.some((folder) => namesIn(folder).some((file) => isFor.test(file)));
   return {
-    areThere: folders.length === 0 ? undefined : areThere,
+    areThere: areThere || (exact.length > 0 ? false : undefined),
     identity: folders.map((folder) => `${folder} ${fileIdentity(folder)}`).join(" "),
   };
 }
 
 const places = (name: string, lib: string): string[] => [
   join(lib, name, "library"),
-  ...namesIn(join(lib, name)).map((version) => join(lib, name, version, "library")),
   join(lib, "library"),
   join(lib, "..", name, "library"),
   join(lib, "../../Tensile/library"),
