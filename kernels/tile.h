@@ -67,6 +67,7 @@ GPU_FN void wave_sync() { __syncwarp(); }
 GPU_FN bool wave_any(bool x) { return __any_sync(0xffffffffu, x); }
 GPU_FN void schedule_fence() {}
 GPU_FN f32 max_fast(f32 a, f32 b) { return ::fmaxf(a, b); }
+GPU_FN void keep_apart(f32&) {}
 #if GPU_TILE == TILE_MMA
 // A place in shared memory as the matrix loads name it.
 struct MatrixRef {
@@ -139,6 +140,13 @@ GPU_FN void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
 GPU_FN void schedule_fence() { GPU_KEEP_ORDER(); }
 #endif
 GPU_FN f32 max_fast(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
+// LLVM's vectorizer makes vectors of neighbouring sums, and some releases run out of registers by it (22, and those up to 16);
+// it does not look through this. Beside MFMA only f32 is multiplied so, and packed multiply-adds are worth it there.
+#if GPU_TILE == TILE_MFMA
+GPU_FN void keep_apart(f32&) {}
+#else
+GPU_FN void keep_apart(f32& x) { asm("" : "+v"(x)); }
+#endif
 // Rounded without a look at NaN: the sum beside it carries that. Values are at most 1.
 GPU_FN u32 pack2(bf16, f32 low, f32 high) {
   const u32 a = f32_bits(low), b = f32_bits(high);
@@ -239,6 +247,7 @@ template <class T> struct FmaTile {
       UNROLL for (int j = 0; j < 4; j++) y[j] = *(const Vec<T, W>*)(b.at + 4 * j * Pitch + k);
       UNROLL for (int w = 0; w < W; w++)
         UNROLL for (int e = 0; e < 8; e++) c.x[e] += widen(x[e / 4].v[w]) * widen(y[e % 4].v[w]);
+      UNROLL for (int e = 0; e < 8; e++) keep_apart(c.x[e]);
     }
   }
   GPU_FN P operand(const C& c) {
@@ -251,6 +260,7 @@ template <class T> struct FmaTile {
     UNROLL for (int k = 0; k < 16; k++) {
       const Vec<T, 4> y = *(const Vec<T, 4>*)(b.at + k * Pitch);
       UNROLL for (int e = 0; e < 8; e++) c.x[e] += p.x[e / 4][k] * widen(y.v[e % 4]);
+      UNROLL for (int e = 0; e < 8; e++) keep_apart(c.x[e]);
     }
     schedule_fence();
   }

@@ -9,6 +9,7 @@ GPU_FN void wave_sync() { barrier(); }
 GPU_FN bool wave_any(bool) { return true; }
 GPU_FN void schedule_fence() {}
 GPU_FN f32 max_fast(f32 a, f32 b) { return a > b || b != b ? a : b; }
+GPU_FN void keep_apart(f32&) {}
 GPU_FN u32 pack2(bf16, f32 low, f32 high) { return f32_to_bf16(low) | (u32)f32_to_bf16(high) << 16; }
 GPU_FN u32 pack2(f16, f32 low, f32 high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
 
