@@ -29,7 +29,7 @@ export function ffi(): Koffi {
   if (koffi) return koffi;
   try {
     koffi = require("koffi") as Koffi;
-    koffi.config({ sync_stack_size: STACK_BYTES, async_stack_size: STACK_BYTES });
+    enlargeStacks(koffi);
     return koffi;
   } catch (cause) {
     return fail(
@@ -37,6 +37,15 @@ export function ffi(): Koffi {
       "GPU libraries are called through the package koffi, which cannot be loaded here; reinstall it for this platform, or use the device cpu",
       { cause },
     );
+  }
+}
+
+/** It can be done before the first call only; where others have made calls already, compilers still have their own processes. */
+function enlargeStacks({ config }: Koffi): void {
+  try {
+    config({ sync_stack_size: STACK_BYTES, async_stack_size: STACK_BYTES });
+  } catch {
+    // Their stacks stay.
   }
 }
 
