@@ -119,8 +119,11 @@ template <int N, int Bit = 16> struct WarpTotals {
   GPU_FN f32 of(const f32 (&v)[N]) {
     const bool upper = lane_id() & Bit;
     f32 kept[N / 2];
-    UNROLL for (int i = 0; i < N / 2; i++)
-      kept[i] = (upper ? v[i + N / 2] : v[i]) + shfl_xor(upper ? v[i] : v[i + N / 2], Bit);
+    UNROLL for (int i = 0; i < N / 2; i++) {
+      // As values: of a choice between places older compilers make an address, and keep the array in memory for it.
+      const f32 low = v[i], high = v[i + N / 2];
+      kept[i] = (upper ? high : low) + shfl_xor(upper ? low : high, Bit);
+    }
     return WarpTotals<N / 2, Bit / 2>::of(kept);
   }
 };

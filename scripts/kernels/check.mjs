@@ -7,7 +7,7 @@
 // Prints a line per kernel with --table (registers, shared memory, spills, waves per SIMD), a summary always. The exit code
 // is 1 where the two disagree, a kernel spills registers that is not known to, or a matrix or dot unit goes unused. What
 // was found right is noted in kernels/checked.json, and the tests fail where that is not about the sources as they stand. A
-// run that was stopped goes on where it was; runs on several machines add up if one is given the other's record.
+// run that was stopped goes on where it was; --merge FILE takes over what the record of another machine says.
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
@@ -35,6 +35,7 @@ const { values: options } = parseArgs({
     jobs: { type: "string", default: String(availableParallelism()) },
     clang: { type: "string" },
     bitcode: { type: "string" },
+    merge: { type: "string" },
     table: { type: "boolean", default: false },
   },
 });
@@ -52,7 +53,10 @@ const nvcc = !options.clang && among(options.compiler)("nvcc") ? toolchains.nvcc
 const archs = [...amdTargets, ...nvidiaTargets].filter(among(options.arch));
 const files = kernelFiles.filter(among(options.file));
 const record = new Record(kernelFiles, argumentsHash);
+if (options.merge) record.merge(options.merge);
 const problems = [];
+/** Compilers that had something to do; the others' results were there. */
+const worked = new Set();
 const rows = [];
 
 /** Everything that is asked of a code object, however the rules may change. */
@@ -64,6 +68,7 @@ const look = (toolchain, file, arch) => async (path) => ({
 async function checkAmd(toolchain, file, arch) {
   const facts = await compiledFacts(toolchain, file, arch, look(toolchain, file, arch));
   const found = facts.kernels;
+  if (facts.fresh) worked.add(toolchain.name);
   const before = problems.length;
   const complain = (text) => problems.push(`${toolchain.name} ${arch} ${file}: ${text}`);
   for (const problem of compareWithCatalogue(
@@ -146,16 +151,15 @@ if (nvcc) {
 // The longest first, so that the last ones to run are short; what a file took on other targets says what is left.
 jobs.sort((a, b) => record.secondsOf(b.file) - record.secondsOf(a.file));
 const started = performance.now();
-const done = { jobs: 0, work: 0 };
 const elapsed = () => (performance.now() - started) / 1000;
-const workOf = (list) => list.reduce((sum, { file }) => sum + record.secondsOf(file), 0);
-const all = workOf(jobs);
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+const workOf = (list) => list.reduce((sum, { file }) => sum + record.secondsOf(file), 0);
+const done = new Set();
 function progress({ compiler, arch, file }) {
-  const left = (elapsed() / done.work) * (all - done.work);
-  const text = `${done.jobs} of ${jobs.length}, ${clock(elapsed())}, about ${clock(left)} left, ${problems.length} problems: ${compiler} ${arch} ${file}`;
+  const left = (elapsed() / workOf([...done])) * workOf(jobs.filter((one) => !done.has(one)));
+  const text = `${done.size} of ${jobs.length}, ${clock(elapsed())}, about ${clock(left)} left, ${problems.length} problems: ${compiler} ${arch} ${file}`;
   if (process.stderr.isTTY) process.stderr.write(`\r${text}\x1b[K`);
-  else if (done.jobs % 50 === 0) console.error(text);
+  else if (done.size % 50 === 0) console.error(text);
 }
 
 await inParallel(
@@ -166,10 +170,9 @@ await inParallel(
       const text = String(error.stderr || error.message);
       problems.push(`${one.compiler} ${one.arch} ${one.file}: ${text.split("\n").slice(0, 20).join("\n")}`);
     }
-    done.jobs++;
-    done.work += record.secondsOf(one.file);
+    done.add(one);
     // Kept while it goes on: a run may be stopped.
-    if (done.jobs % 100 === 0) record.save();
+    if (done.size % 100 === 0) record.save();
     progress(one);
   }),
   Number(options.jobs),
@@ -186,7 +189,7 @@ if (options.table) {
     );
   }
 }
-record.tookFor(new Set(jobs.map(({ compiler }) => compiler)), elapsed(), Number(options.jobs));
+record.took(worked, elapsed(), Number(options.jobs));
 record.save();
 if (amd.length === 0) console.log("no AMD compiler: `npm run setup` installs them, with rocm-device-libs");
 if (!nvcc) console.log("no NVIDIA compiler: nvcc is not on the path");

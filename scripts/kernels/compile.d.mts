@@ -31,6 +31,6 @@ export function compiledFacts<Facts>(
   file: string,
   arch: string,
   look: (path: string) => Promise<Facts>,
-): Promise<Facts & { readonly seconds: number }>;
+): Promise<Facts & { readonly seconds: number; readonly fresh: boolean }>;
 export function compileNvidia(nvcc: string, file: string, arch: string): Promise<string>;
 export function inParallel(jobs: readonly (() => Promise<void>)[], width: number): Promise<void>;

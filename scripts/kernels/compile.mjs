@@ -185,18 +185,19 @@ export async function amdCommand(toolchain, file, arch, options) {
 export async function compiledFacts(toolchain, file, arch, look) {
   const args = await amdArguments(toolchain, arch, []);
   const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString()]);
-  await appearing(path, async (fresh) => {
-    const object = `${fresh}.co`;
+  const fresh = !existsSync(path);
+  await appearing(path, async (to) => {
+    const object = `${to}.co`;
     try {
       const started = performance.now();
       await compile(toolchain.clang, args, file, object);
       const seconds = (performance.now() - started) / 1000;
-      writeFileSync(fresh, JSON.stringify({ ...(await look(object)), seconds }));
+      writeFileSync(to, JSON.stringify({ ...(await look(object)), seconds }));
     } finally {
       rmSync(object, { force: true });
     }
   });
-  return JSON.parse(readFileSync(path, "utf8"));
+  return { ...JSON.parse(readFileSync(path, "utf8")), fresh };
 }
 
 /** Which of these instructions, given by how their names begin, a code object has. */
