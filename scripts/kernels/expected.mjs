@@ -24,7 +24,11 @@ export const maySpill = [
   // Four registers, to the accumulators, in f32, which has no matrix unit there.
   /gfx90a attention_masked_96_f32/,
   // A few registers.
-  /gfx11\w* attention_(decode|masked)_128_b?f16/,
+  /gfx11\w* attention_(decode_)?(masked_)?128_b?f16/,
   // Three registers; later releases need none.
   /clang-16 gfx11\w* attention_(masked_)?96_b?f16/,
+  // Up to 49 registers, where rows are no power of two and there is no matrix unit; earlier releases need none.
+  /clang-22 gfx(90[68]|103)\w* attention_decode_(masked_)?96_/,
+  // One register, to the accumulators.
+  /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
 ];
