@@ -1,10 +1,10 @@
-// Compiles every kernel for every supported GPU by every compiler that is there, and compares what they made of it with the
-// launcher's catalogue.
+// Compiles kernels for every supported GPU by every compiler that is there (coverage.mjs says which where), and compares what
+// they made of it with the launcher's catalogue.
 //
-//   node scripts/kernels/check.mjs [--compiler clang-19] [--arch gfx1100,sm_90] [--file reduce,sort] [--jobs 2] [--table]
+//   node scripts/kernels/check.mjs [--compiler clang-19] [--arch gfx1100,sm_90] [--file reduce,sort] [--jobs 2] [--table] [--all]
 //   node scripts/kernels/check.mjs --clang /path/bin/clang++ --bitcode /path/amdgcn/bitcode
 //
-// Prints a line per kernel with --table (registers, shared memory, spills, waves per SIMD), a summary always. The exit code
+// --all compiles every kernel everywhere, which takes hours. Prints a line per kernel with --table (registers, shared memory, spills, waves per SIMD), a summary always. The exit code
 // is 1 where the two disagree, a kernel spills registers that is not known to, or a matrix or dot unit goes unused. What
 // was found right is noted in kernels/checked.json, and the tests fail where that is not about the sources as they stand. A
 // run that was stopped goes on where it was; --merge FILE takes over what the record of another machine says.
@@ -24,6 +24,7 @@ import {
   nvidiaTargets,
   targetsOf,
 } from "./compile.mjs";
+import { kernelsToCheck } from "./coverage.mjs";
 import { maySpill, mustUse, unitsOf } from "./expected.mjs";
 import { Record } from "./record.mjs";
 
@@ -37,6 +38,7 @@ const { values: options } = parseArgs({
     bitcode: { type: "string" },
     merge: { type: "string" },
     table: { type: "boolean", default: false },
+    all: { type: "boolean", default: false },
   },
 });
 const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts`)).module;
@@ -66,17 +68,16 @@ const look = (toolchain, file, arch) => async (path) => ({
 });
 
 async function checkAmd(toolchain, file, arch) {
-  const facts = await compiledFacts(toolchain, file, arch, look(toolchain, file, arch));
+  const ofFile = [...kernels.values()].filter((kernel) => kernel.file === file);
+  const wanted = options.all ? ofFile : kernelsToCheck(toolchain.name, arch, ofFile);
+  const picks =
+    wanted.length === ofFile.length ? [] : ["-DGPU_PICK", ...wanted.map(({ name }) => `-DGPU_PICK_${name}`)];
+  const facts = await compiledFacts(toolchain, file, arch, look(toolchain, file, arch), picks);
   const found = facts.kernels;
   if (facts.fresh) worked.add(toolchain.name);
   const before = problems.length;
   const complain = (text) => problems.push(`${toolchain.name} ${arch} ${file}: ${text}`);
-  for (const problem of compareWithCatalogue(
-    found,
-    [...kernels.values()].filter((kernel) => kernel.file === file),
-  )) {
-    complain(problem);
-  }
+  for (const problem of compareWithCatalogue(found, wanted)) complain(problem);
   for (const kernel of found) {
     const name = `${toolchain.name} ${arch} ${kernel.name}`;
     if (kernel.vgprSpills > 0 && !maySpill.some((pattern) => pattern.test(name))) {

@@ -31,6 +31,7 @@ export function compiledFacts<Facts>(
   file: string,
   arch: string,
   look: (path: string) => Promise<Facts>,
+  options?: readonly string[],
 ): Promise<Facts & { readonly seconds: number; readonly fresh: boolean }>;
 export function compileNvidia(nvcc: string, file: string, arch: string): Promise<string>;
 export function inParallel(jobs: readonly (() => Promise<void>)[], width: number): Promise<void>;

@@ -182,8 +182,8 @@ export async function amdCommand(toolchain, file, arch, options) {
 }
 
 /** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */
-export async function compiledFacts(toolchain, file, arch, look) {
-  const args = await amdArguments(toolchain, arch, []);
+export async function compiledFacts(toolchain, file, arch, look, options = []) {
+  const args = await amdArguments(toolchain, arch, options);
   const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString()]);
   const fresh = !existsSync(path);
   await appearing(path, async (to) => {

@@ -91,7 +91,7 @@ function format({ name, ...cpu }: CpuFacts, platforms: readonly PlatformFacts[],
   for (const facts of platforms) {
     for (const device of facts.devices) lines.push(device.name, ...rows(describeGpu(device, facts)));
     if (!isAbsent(facts)) continue;
-    const why = facts.problem ?? `${facts.library} finds ${noDevice}${hiding(facts)}`;
+    const why = facts.problem ?? `${facts.library} (${facts.release}) finds ${noDevice}${hiding(facts)}`;
     lines.push(
       `${facts.devices.length === 0 ? "no " : ""}${titles[facts.platform]}: ${why}${facts.code ? ` [${facts.code}]` : ""}`,
     );

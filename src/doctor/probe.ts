@@ -40,6 +40,8 @@ export interface PlatformFacts {
   readonly platform: PlatformName;
   /** The path of the driver's library. */
   library?: string;
+  /** The driver's release, and the oldest that is supported. */
+  release?: string;
   compiler?: Found;
   /** AMD's, which a device has to be asked for with. */
   miopen?: Found;
@@ -66,6 +68,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
     say(`loading ${title.driver}`, facts);
     const { driver } = platform(name);
     facts.library = driver.library;
+    facts.release = driver.release;
     say("counting devices", facts);
     const names = namesOf(name, driver.deviceCount());
     for (const device of names) facts.devices.push({ name: device });

@@ -32,6 +32,8 @@ export interface GpuDriver {
   readonly vendor: "rocm" | "cuda";
   /** The path or name of the library that was loaded. */
   readonly library: string;
+  /** Its release, with the oldest that is supported where that is known: "HIP 5.2.3, 5.2 or later is needed". */
+  readonly release: string;
   deviceCount(): number;
   properties(ordinal: number): GpuProperties;
   /** A device ready for work; the stream is its own. */

@@ -81,6 +81,7 @@ export interface Vendor {
   initialize(): number;
   arch(ordinal: number, check: (code: number, call: string) => void): string;
   versions(): { readonly driver: string; readonly runtime: string };
+  describeRelease(): string;
   /** What `activate` takes to make the device current: an ordinal or a context. */
   retain(ordinal: number, check: (code: number, call: string) => void): number | bigint;
   release(ordinal: number): void;
@@ -142,6 +143,10 @@ export class NativeDriver implements GpuDriver {
     this.api = spec.library.bind(spec.prototypes);
     this.current = currents.get(this.library) ?? { context: null };
     currents.set(this.library, this.current);
+  }
+
+  get release(): string {
+    return this.spec.describeRelease();
   }
 
   deviceCount(): number {

@@ -110,6 +110,12 @@ function cudaVendor(library: Library): Vendor {
   const calls = library.bind(extras);
   const attribute = library.func(prototypes.attribute);
   const cell = new BigUint64Array(1);
+  /** 12040 is 12.4. */
+  const version = (): string => {
+    const value = new Int32Array(1);
+    const known = calls.version(value) === 0;
+    return known ? `${Math.floor(value[0]! / 1000)}.${Math.floor((value[0]! % 1000) / 10)}` : "unknown";
+  };
   const text = (code: number, read: (code: number, out: BigUint64Array) => number): string =>
     read(code, cell) === 0 ? textAt(cell[0]!) : "unknown";
   return {
@@ -132,13 +138,9 @@ function cudaVendor(library: Library): Vendor {
       });
       return `sm_${major}${minor}`;
     },
-    versions() {
-      const value = new Int32Array(1);
-      const known = calls.version(value) === 0;
-      // 12040 is 12.4. The driver API is all there is of a runtime here.
-      const version = known ? `${Math.floor(value[0]! / 1000)}.${Math.floor((value[0]! % 1000) / 10)}` : "unknown";
-      return { driver: version, runtime: version };
-    },
+    describeRelease: () => `CUDA ${version()}`,
+    // The driver API is all there is of a runtime here.
+    versions: () => ({ driver: version(), runtime: version() }),
     retain(ordinal, check) {
       // The primary context, which cuBLAS uses as well.
       check(calls.retain(cell, ordinal), "cuDevicePrimaryCtxRetain");

@@ -173,6 +173,7 @@ function hipVendor(library: Library, number: number): Vendor {
     describe: (code) => `${errorName(code)} (${code}): ${errorText(code)}`,
     initialize: () => 0, // counting initializes, and unlike hipInit tells "no device" from a failure
     arch: (ordinal, check) => readArch(library, ordinal, check),
+    describeRelease: () => `HIP ${version(calls.runtimeVersion)}, ${shortVersion(oldestHip)} or later is needed`,
     versions: () => ({ driver: version(calls.driverVersion), runtime: version(calls.runtimeVersion) }),
     retain: (ordinal) => ordinal,
     release: () => {},
