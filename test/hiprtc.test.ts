@@ -8,6 +8,7 @@ import { unitOf } from "../src/backend/gpu/matrix-unit.ts";
 import { probeProgram, programCodeAsync, programNamed, programs } from "../src/backend/gpu/program.ts";
 import { type HipPlatform, openHip } from "../src/backend/gpu/rocm/hip.ts";
 import { WickError } from "../src/index.ts";
+import { buildPackage } from "./built-package.ts";
 import { temporaryFolder } from "./temporary-folder.ts";
 
 function installed(): HipPlatform | null {
@@ -54,6 +55,23 @@ describe.skipIf(!hip)("The installed hiprtc", () => {
   test("tells its matrix units", async () => {
     expect(unitOf(await code(probeProgram, "gfx90a"), "gfx90a")).toBe("mfma");
     expect(unitOf(await code(probeProgram, "gfx1030"), "gfx1030")).toBe("fma");
+  });
+
+  test("fills a cache ahead of time for a card that is not here", async () => {
+    const { wick } = await buildPackage(at("package"));
+    const args = ["kernels", "--precompile", "--only", "affine", "--arch"];
+    const env = { WICK_CACHE: at("ahead") };
+    expect(await wick([...args, "gfx1030"], env)).toMatchObject({ code: 0, err: "" });
+    const { entries, damaged } = new KernelCache(at("ahead")).contents();
+    expect({ entries, damaged }).toEqual({
+      entries: programs().filter(({ file }) => file === "affine").length,
+      damaged: 0,
+    });
+    // What a process on such a card asks for is there.
+    const toolchain = { device: { name: "a card", arch: "gfx1030" }, compiler, cache: new KernelCache(at("ahead")) };
+    expect((await programCodeAsync(programNamed("affine/affine_f32"), toolchain)).cached).toBe(true);
+    expect((await wick([...args, "gfx9999"], env)).err).toMatch(/gfx9999/);
+    expect((await wick([...args, "geforce"], env)).err).toMatch(/geforce is no architecture/);
   });
 
   // Attention and quantized products are what compilers stumble over.
