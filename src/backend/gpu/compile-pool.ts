@@ -2,34 +2,19 @@
  * Run-time compilers in child processes (compile-child.js): several programs side by side, whatever locks a compiler
  * holds, an event loop that stays free, and a compiler that crashes, hangs or answers nonsense costs a child.
  */
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { availableParallelism, freemem } from "node:os";
-import type { Duplex } from "node:stream";
-import { fileURLToPath } from "node:url";
+import { MessageChannel, type MessagePort, receiveMessageOnPort, SHARE_ENV, Worker } from "node:worker_threads";
 import { fail } from "../../core/errors.ts";
+import { type CompileAnswer, CompileProcess, type CompileRequest } from "./compile-process.js";
 import { STACK_BYTES } from "./library.ts";
 
-export interface CompileRequest {
-  readonly source: string;
-  readonly name: string;
-  readonly options: readonly string[];
-  readonly output: "code" | "assembly";
-}
+export type { CompileAnswer, CompileRequest } from "./compile-process.js";
 
-/** What a compiler said: its result code with its log, or why it could not be asked. */
-export type CompileAnswer =
-  | { readonly call: "create" | "compile"; readonly code: number; readonly log: string; readonly bytes: Uint8Array }
-  | { readonly problem: string };
-
-const entry = fileURLToPath(new URL("./compile-child.js", import.meta.url));
 /** The memory that one compilation may take. */
 const COMPILER_BYTES = 2 ** 29;
 const MAX_CHILDREN = 16;
 /** A child that waits so long for work ends. */
 const IDLE_MS = 2000;
-/** How much of the end of what a child prints is kept to explain its death. */
-const KEPT_OUTPUT = 2000;
-const ANSWER_LIMIT = 2 ** 30;
 
 /** Seconds that one program may take. */
 function secondsEach(): number {
@@ -46,50 +31,51 @@ const width = (): number =>
 
 interface Job {
   readonly request: CompileRequest;
+  readonly seconds: number;
   resolve(answer: CompileAnswer): void;
 }
 
 export class CompilePool {
   readonly #arguments: readonly string[];
   readonly #waiting: Job[] = [];
-  readonly #idle: CompileChild[] = [];
+  readonly #idle: CompileProcess[] = [];
   #busy = 0;
+  #worker: { readonly thread: Worker; readonly answers: MessagePort } | undefined;
 
   constructor(library: string, prototypes: Readonly<Record<string, string>>) {
-    this.#arguments = [entry, library, JSON.stringify(prototypes), String(STACK_BYTES)];
+    this.#arguments = [library, JSON.stringify(prototypes), String(STACK_BYTES)];
   }
 
-  /** Never rejects: what goes wrong is the answer's problem. */
+  /** Never rejects for what the compiler does: that is the answer's problem. */
   compile(request: CompileRequest): Promise<CompileAnswer> {
+    const seconds = secondsEach();
     return new Promise((resolve) => {
-      this.#waiting.push({ request, resolve });
+      this.#waiting.push({ request, seconds, resolve });
       this.#next();
     });
   }
 
-  /** As `compile`, while this thread waits. */
+  /** As `compile`, while this thread waits: another one sees to the child. */
   compileSync(request: CompileRequest): CompileAnswer {
     const seconds = secondsEach();
-    const { output, signal, status, stderr } = spawnSync(process.execPath, this.#arguments, {
-      input: frame(request),
-      stdio: ["pipe", "ignore", "pipe", "pipe"],
-      timeout: seconds * 1000,
-      killSignal: "SIGKILL",
-      maxBuffer: ANSWER_LIMIT,
-    });
-    const answer = output ? parse(Buffer.from(output[3] ?? "")) : undefined;
-    if (answer) return answer.answer;
-    const words = lastWords(String(stderr ?? ""));
-    if (signal === "SIGKILL") return { problem: `gave no answer within ${seconds} s and was ended${words}` };
-    return { problem: died(status, signal) + words };
+    this.#worker ??= startWorker(this.#arguments);
+    const { thread, answers } = this.#worker;
+    const done = new SharedArrayBuffer(4);
+    answers.postMessage({ request, seconds, done });
+    const state = Atomics.wait(new Int32Array(done), 0, 0, (seconds + WORKER_GRACE_SECONDS) * 1000);
+    const answer = receiveMessageOnPort(answers)?.message as CompileAnswer | undefined;
+    if (answer) return answer;
+    this.#worker = undefined;
+    void thread.terminate();
+    return { problem: `could not be asked: the thread that waits for it gave no answer (${state})` };
   }
 
   #next(): void {
     while (this.#waiting.length > 0 && this.#busy < width()) {
-      const { request, resolve } = this.#waiting.shift()!;
-      const child = this.#rested() ?? new CompileChild(this.#arguments);
+      const { request, seconds, resolve } = this.#waiting.shift()!;
+      const child = this.#rested() ?? new CompileProcess(this.#arguments);
       this.#busy++;
-      void child.run(request, secondsEach()).then((answer) => {
+      void child.run(request, seconds).then((answer) => {
         this.#busy--;
         if (child.isAlive) this.#rest(child);
         resolve(answer);
@@ -99,129 +85,31 @@ export class CompilePool {
   }
 
   /** One that waits and has not ended. */
-  #rested(): CompileChild | undefined {
+  #rested(): CompileProcess | undefined {
     for (let child = this.#idle.pop(); child; child = this.#idle.pop()) if (child.isAlive) return child;
     return undefined;
   }
 
-  #rest(child: CompileChild): void {
+  #rest(child: CompileProcess): void {
     this.#idle.push(child);
     child.rest(IDLE_MS);
   }
 }
 
-class CompileChild {
-  readonly #process: ChildProcess;
-  #received = Buffer.alloc(0);
-  #output = "";
-  #isAlive = true;
-  #finish: ((answer: CompileAnswer) => void) | undefined;
-  #resting: NodeJS.Timeout | undefined;
+/** How much longer than the child's time its thread is waited for. */
+const WORKER_GRACE_SECONDS = 10;
 
-  constructor(args: readonly string[]) {
-    this.#process = spawn(process.execPath, args, { stdio: ["pipe", "ignore", "pipe", "pipe"] });
-    this.#process.on("error", (error) => this.#end(`could not be started: ${error.message}`));
-    // "close" and not "exit": what it printed last has been read by then.
-    this.#process.on("close", (code, signal) => this.#end(died(code, signal) + lastWords(this.#output)));
-    // A child that died no longer reads; its death is told by "close".
-    this.#process.stdin?.on("error", () => {});
-    this.#process.stderr?.on("data", (chunk: Buffer) => {
-      this.#output = (this.#output + chunk.toString()).slice(-KEPT_OUTPUT);
-    });
-    this.#answers?.on("data", (chunk: Buffer) => this.#read(chunk));
-  }
-
-  get isAlive(): boolean {
-    return this.#isAlive;
-  }
-
-  get #answers(): Duplex | null {
-    return this.#process.stdio[3] as Duplex | null;
-  }
-
-  run(request: CompileRequest, seconds: number): Promise<CompileAnswer> {
-    clearTimeout(this.#resting);
-    this.#hold("ref");
-    this.#output = "";
-    return new Promise((resolve) => {
-      const timer = setTimeout(() => {
-        this.#process.kill("SIGKILL");
-        this.#end(`gave no answer within ${seconds} s and was ended${lastWords(this.#output)}`);
-      }, seconds * 1000);
-      this.#finish = (answer) => {
-        clearTimeout(timer);
-        resolve(answer);
-      };
-      if (!this.#isAlive) this.#end("had ended");
-      else this.#process.stdin?.write(frame(request));
-    });
-  }
-
-  /** Waits for more work so long, without keeping this process alive. */
-  rest(ms: number): void {
-    this.#hold("unref");
-    this.#resting = setTimeout(() => {
-      this.#isAlive = false;
-      this.#process.stdin?.end();
-    }, ms);
-    this.#resting.unref();
-  }
-
-  /** Whether this process stays for the child's sake. */
-  #hold(how: "ref" | "unref"): void {
-    this.#process[how]();
-    for (const stream of [this.#process.stdin, this.#process.stderr, this.#answers]) {
-      (stream as { ref?(): void; unref?(): void } | null)?.[how]?.();
-    }
-  }
-
-  #read(chunk: Buffer): void {
-    this.#received = Buffer.concat([this.#received, chunk]);
-    const whole = parse(this.#received);
-    if (!whole) return;
-    this.#received = this.#received.subarray(whole.length);
-    const finish = this.#finish;
-    this.#finish = undefined;
-    finish?.(whole.answer);
-    if ("problem" in whole.answer) this.#process.kill("SIGKILL");
-  }
-
-  #end(problem: string): void {
-    this.#isAlive = false;
-    const finish = this.#finish;
-    this.#finish = undefined;
-    finish?.({ problem });
-  }
-}
-
-const died = (code: number | null, signal: NodeJS.Signals | null): string =>
-  signal ? `died by ${signal}` : `ended with exit code ${code}`;
-
-function lastWords(output: string): string {
-  const lines = output.trim().split("\n").slice(-4).join("\n");
-  return lines && `; its last words: ${lines}`;
-}
-
-function frame(request: CompileRequest): Buffer {
-  const text = Buffer.from(JSON.stringify(request));
-  const head = Buffer.alloc(4);
-  head.writeUInt32LE(text.length);
-  return Buffer.concat([head, text]);
-}
-
-/** The answer that the bytes begin with, and how many of them it takes; undefined while it is not whole. */
-function parse(bytes: Buffer): { readonly answer: CompileAnswer; readonly length: number } | undefined {
-  if (bytes.length < 8) return undefined;
-  const textEnd = 8 + bytes.readUInt32LE(0);
-  const length = textEnd + bytes.readUInt32LE(4);
-  const nonsense = { answer: { problem: "answered nonsense" }, length: bytes.length };
-  if (length > ANSWER_LIMIT) return nonsense;
-  if (bytes.length < length) return undefined;
-  try {
-    const facts = JSON.parse(bytes.subarray(8, textEnd).toString()) as CompileAnswer;
-    if ("problem" in facts) return { answer: { problem: `could not be used: ${facts.problem}` }, length };
-    return { answer: { ...facts, bytes: new Uint8Array(bytes.subarray(textEnd, length)) }, length };
-  } catch {
-    return nonsense;
-  }
+function startWorker(args: readonly string[]): { readonly thread: Worker; readonly answers: MessagePort } {
+  const { port1: answers, port2: requests } = new MessageChannel();
+  const thread = new Worker(new URL("./compile-worker.js", import.meta.url), {
+    workerData: { args, requests },
+    transferList: [requests],
+    // The child takes its settings from the environment as it is by then.
+    env: SHARE_ENV,
+    execArgv: [],
+  });
+  // Neither keeps the process alive.
+  thread.unref();
+  answers.unref();
+  return { thread, answers };
 }
