@@ -2,6 +2,7 @@
  * Turns a kernel's name and argument values into a launch. Programs are compiled on first use, a few kernels each, and
  * found in the disk cache afterwards; argument blocks are allocated once per kernel and reused.
  */
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { type DType, encode } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { MatrixUnit } from "./attention-plan.ts";
@@ -53,12 +54,19 @@ export class Launcher {
   async prepare(names: readonly string[]): Promise<void> {
     const toolchain = this.#toolchain();
     const waiting = programsOf(names).filter((program) => !this.#modules.has(program));
-    const compiled = waiting.map(async (program) => {
-      const found = await programCodeAsync(program, toolchain).catch(() => null);
-      // Somebody may have needed it meanwhile.
-      if (found && !this.#modules.has(program)) this.#modules.set(program, this.#context.loadModule(found.code));
-    });
-    await Promise.all([prepareUnit(toolchain).catch(() => {}), ...compiled]);
+    const compiled = [prepareUnit(toolchain).catch(() => {})];
+    for (const program of waiting) {
+      // Reading and hashing all sources at once would be a pause that users notice.
+      await nextTurn();
+      compiled.push(this.#compileAhead(program, toolchain));
+    }
+    await Promise.all(compiled);
+  }
+
+  async #compileAhead(program: Program, toolchain: Toolchain): Promise<void> {
+    const found = await programCodeAsync(program, toolchain).catch(() => null);
+    // Somebody may have needed it meanwhile.
+    if (found && !this.#modules.has(program)) this.#modules.set(program, this.#context.loadModule(found.code));
   }
 
   /** The matrix unit that the compiler takes for halves on this device. */
