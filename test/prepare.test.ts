@@ -6,12 +6,15 @@ import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import type { TransformerNeeds } from "../src/backend/backend.ts";
+import { GpuBackend } from "../src/backend/gpu/backend.ts";
 import { kernelNamed } from "../src/backend/gpu/catalogue.ts";
 import type { GpuContext, KernelCompiler } from "../src/backend/gpu/driver.ts";
 import { KernelCache } from "../src/backend/gpu/kernel-cache.ts";
 import { Launcher } from "../src/backend/gpu/launcher.ts";
+import { platform } from "../src/backend/gpu/platforms.ts";
 import { programOf, programs, programsOf } from "../src/backend/gpu/program.ts";
 import { productKernels, transformerKernels } from "../src/backend/gpu/transformer-kernels.ts";
+import { fail } from "../src/core/errors.ts";
 import { loadModel } from "../src/models/index.ts";
 import { needsOf } from "../src/models/load.ts";
 import { gpuNames } from "./devices.ts";
@@ -110,6 +113,14 @@ describe("Kernels of a transformer", () => {
     const names = transformerKernels(llama);
     await launcher.prepare(names);
     expect(loaded.length).toBe(programsOf(names).length - 1);
+  });
+
+  test.skipIf(gpuNames.length === 0)("that cannot be compiled at all are no error until they are used", async () => {
+    const compiler = () => fail("LibraryNotFound", "hiprtc was not found");
+    const backend = new GpuBackend("uncompiled:0", { ...platform("sim"), compiler }, 0);
+    const { toLoad, toRun } = backend.prepare(llama);
+    await expect(Promise.all([toLoad, toRun])).resolves.toBeDefined();
+    expect(() => backend.fill("f32", 4, 1)).toThrow("hiprtc was not found");
   });
 
   // Whoever adds a kernel to the transformer's path adds it to the list: the first token must not wait for a compiler.

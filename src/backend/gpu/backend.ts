@@ -78,7 +78,9 @@ export class GpuBackend implements Backend {
   }
 
   prepare(needs: TransformerNeeds): Preparation {
-    return { toLoad: this.gpu.prepare(loadingKernels(needs)), toRun: this.#prepareToRun(needs) };
+    // A compiler that is not there is told by the first kernel that needs it.
+    const quietly = (work: Promise<void>): Promise<void> => work.catch(() => {});
+    return { toLoad: quietly(this.gpu.prepare(loadingKernels(needs))), toRun: quietly(this.#prepareToRun(needs)) };
   }
 
   /** Whether kernels for the products of prompts are needed is known once the BLAS library has been tried. */
