@@ -10,23 +10,8 @@ import type { Blas, Gemm, GemmType, GpuContext } from "./driver.ts";
 import { addressOf, callAsync } from "./library.ts";
 
 /** A product as the libraries take it: column-major, C = one · op(A) · op(B) + zero · C. */
-export interface ColumnGemm<Pointer> {
-  readonly type: GemmType;
-  readonly m: number;
-  readonly n: number;
-  readonly k: number;
-  readonly a: Pointer;
-  readonly transA: boolean;
-  readonly lda: number;
-  readonly strideA: number;
-  readonly b: Pointer;
-  readonly transB: boolean;
-  readonly ldb: number;
-  readonly strideB: number;
-  readonly c: Pointer;
+export interface ColumnGemm<Pointer> extends Gemm<Pointer> {
   readonly ldc: number;
-  readonly strideC: number;
-  readonly batch: number;
   /** 1 and 0 in the compute type, read from host memory. */
   readonly one: Pointer;
   readonly zero: Pointer;

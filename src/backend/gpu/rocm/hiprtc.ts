@@ -1,7 +1,7 @@
 /** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
-import { spawnSync } from "node:child_process";
+import { CompilePool } from "../compile-pool.ts";
 import type { KernelCompiler } from "../driver.ts";
-import { ffiPath, type Library, type LibrarySpec, openBeside, openLibrary, symbolOf, textAt } from "../library.ts";
+import { type Library, type LibrarySpec, openBeside, openLibrary, symbolOf, textAt } from "../library.ts";
 import { type CompilerPrototypes, NativeCompiler } from "../native-compiler.ts";
 import { rocmFiles } from "./folders.ts";
 
@@ -95,24 +95,19 @@ function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | nu
   return openBeside(comgrSpec(), hiprtc);
 }
 
-const trial = `
-const [ffi, path, arch] = process.argv.slice(1);
-const library = require(ffi).load(path);
-const program = new BigUint64Array(1);
-const create = library.func("${prototypes.create}");
-const compile = library.func("${prototypes.compile}");
-const failed = create(program, Buffer.from("typedef int trial;\\0"), "trial", 0, 0n, 0n)
-  || compile(program[0], 1, ["--gpu-architecture=" + arch]);
-process.exit(failed ? 1 : 0);
-`;
-
 const trials = new Map<string, boolean>();
 
 /** A crash there means no. A process is dear, so its answer is kept however often the library is opened. */
 function compilesInChild(path: string, arch: string): boolean {
   const known = trials.get(`${path} ${arch}`);
   if (known !== undefined) return known;
-  const child = spawnSync(process.execPath, ["-e", trial, ffiPath(), path, arch], { stdio: "ignore", timeout: 60_000 });
-  trials.set(`${path} ${arch}`, child.status === 0);
-  return child.status === 0;
+  const answer = new CompilePool(path, prototypes).compileSync({
+    source: "typedef int trial;",
+    name: "trial",
+    options: [`--gpu-architecture=${arch}`],
+    output: "code",
+  });
+  const compiles = !("problem" in answer) && answer.code === 0;
+  trials.set(`${path} ${arch}`, compiles);
+  return compiles;
 }
