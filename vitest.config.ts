@@ -17,7 +17,7 @@ class LongestFirst extends BaseSequencer {
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    setupFiles: ["test/setup.ts"],
+    setupFiles: ["test/helpers/setup.ts"],
     sequence: { sequencer: LongestFirst },
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.
     pool: "forks",

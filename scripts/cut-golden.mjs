@@ -10,8 +10,8 @@ const LIMIT = 2 ** 20;
 // Blocks of quantized weights differ by type, so few of them would say little.
 const leftOut = new Set(["quantize", "dequantize", "qmatmul"]);
 
-const cases = JSON.parse(readFileSync(path("test/golden/cases.json"), "utf8"));
-const file = readFileSync(path("test/golden/tensors.safetensors"));
+const cases = JSON.parse(readFileSync(path("test/data/golden/cases.json"), "utf8"));
+const file = readFileSync(path("test/data/golden/tensors.safetensors"));
 const headerBytes = Number(file.readBigUInt64LE(0));
 const header = JSON.parse(file.subarray(8, 8 + headerBytes).toString("utf8"));
 const data = file.subarray(8 + headerBytes);

@@ -6,8 +6,8 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { beforeAll, describe, expect, it } from "vitest";
 import { apiMarkdown } from "../scripts/api-docs.mjs";
-import { buildCli } from "./built-cli.ts";
-import { temporaryFolder } from "./temporary-folder.ts";
+import { buildCli } from "./helpers/built-cli.ts";
+import { temporaryFolder } from "./helpers/temporary-folder.ts";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const folder = temporaryFolder();

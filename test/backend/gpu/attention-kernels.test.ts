@@ -1,0 +1,457 @@
+// The attention kernels on the simulator against a plain double-precision formula, with every matrix unit's layout of registers.
+import { createRequire } from "node:module";
+import { afterAll, describe, expect, test } from "vitest";
+import { buildSim } from "../../../sim/build.mjs";
+import {
+  decodeBlocks,
+  headDimFor,
+  headDims,
+  type MatrixUnit,
+  matrixUnit,
+  planDecode,
+  planPrefill,
+  planSplits,
+  scratchFloats,
+  sharedBudget,
+} from "../../../src/backend/gpu/attention-plan.ts";
+import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
+import { platform } from "../../../src/backend/gpu/platforms.ts";
+import { programCode } from "../../../src/backend/gpu/program.ts";
+import { type DType, decode, encode, sizeOf } from "../../../src/core/dtype.ts";
+
+interface NativeLibrary {
+  func(signature: string): (...args: unknown[]) => unknown;
+}
+const koffi = createRequire(import.meta.url)("koffi") as {
+  load(path: string): NativeLibrary;
+  address(value: unknown): bigint;
+};
+const library = koffi.load(buildSim().hip);
+const bind = (signature: string) => library.func(signature) as (...args: unknown[]) => number;
+const hip = {
+  setDevice: bind("int hipSetDevice(int)"),
+  malloc: bind("int hipMalloc(void*, size_t)"),
+  free: bind("int hipFree(void*)"),
+  copy: bind("int hipMemcpy(void*, void*, size_t, int)"),
+  load: bind("int hipModuleLoadData(void*, void*)"),
+  unload: bind("int hipModuleUnload(void*)"),
+  find: bind("int hipModuleGetFunction(void*, void*, str)"),
+  launch: bind("int hipModuleLaunchKernel(void*, uint, uint, uint, uint, uint, uint, uint, void*, void*, void*)"),
+};
+const message = library.func("str wickSimLastMessage()") as () => string;
+const ok = (code: number) => {
+  if (code !== 0) throw new Error(`error ${code}: ${message()}`);
+};
+const slot = new BigUint64Array(1);
+function given(call: (slot: BigUint64Array) => number): bigint {
+  ok(call(slot));
+  return slot[0]!;
+}
+
+const simulated = sharedBudget("gfx1100");
+
+type Half = "bf16" | "f16" | "f32";
+const programs = new Map<string, bigint>();
+/** An architecture whose compiler picks the unit, so that a program is the one of other tests where they need it, too. */
+const archOf: Readonly<Record<MatrixUnit, string>> = {
+  ...{ fma: "gfx1030", mma: "sm_90", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
+};
+const compiler = platform("sim").compiler();
+const cache = new KernelCache();
+function program(file: string, unit: MatrixUnit, dtype: Half, device: number): bigint {
+  const id = `${file} ${unit} ${dtype} ${device}`;
+  let loaded = programs.get(id);
+  if (loaded === undefined) {
+    const whole = { id: `${file} ${dtype}`, file, unit: dtype, kernels: [], isPart: false };
+    const { code } = programCode(whole, { device: { name: unit, arch: archOf[unit] }, compiler, cache });
+    loaded = given((m) => hip.load(m, code));
+    programs.set(id, loaded);
+  }
+  return loaded;
+}
+afterAll(() => {
+  for (const loaded of programs.values()) ok(hip.unload(loaded));
+});
+
+/** Deterministic, about normal. */
+function randoms(seed: number): () => number {
+  let state = seed * 2654435761 + 12345;
+  const uniform = () => {
+    state = (Math.imul(state, 1664525) + 1013904223) | 0;
+    return ((state >>> 8) + 0.5) / 2 ** 24;
+  };
+  return () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+}
+
+/** A (b, h, t, d) tensor in memory: `values` by logical place, its strides and where it starts. */
+interface Placed {
+  readonly values: Float64Array;
+  readonly strides: readonly [number, number, number];
+  readonly offset: number;
+  readonly memory: Float64Array;
+}
+type Placing = "packed" | "heads inside" | "padded and shifted";
+function place(shape: readonly number[], how: Placing, next: () => number): Placed {
+  const [b, h, t, d] = shape as [number, number, number, number];
+  const row = how === "padded and shifted" ? d + 3 : d;
+  const offset = how === "padded and shifted" ? 1 : 0;
+  const strides: [number, number, number] =
+    how === "heads inside" ? [t * h * d, d, h * d] : [h * t * row, t * row, row];
+  const values = new Float64Array(b * h * t * d);
+  // Whatever lies between the rows must not matter.
+  const memory = new Float64Array(b * h * t * row + offset).fill(Number.NaN);
+  let at = 0;
+  for (let i = 0; i < b; i++)
+    for (let j = 0; j < h; j++)
+      for (let k = 0; k < t; k++)
+        for (let l = 0; l < d; l++) {
+          values[at] = next();
+          memory[offset + i * strides[0] + j * strides[1] + k * strides[2] + l] = values[at]!;
+          at++;
+        }
+  return { values, strides, offset, memory };
+}
+
+interface Case {
+  b?: number;
+  hq?: number;
+  hk?: number;
+  tq: number;
+  tk: number;
+  d: number;
+  scale?: number;
+  causal?: boolean;
+  window?: number;
+  softcap?: number;
+  /** Dims of the mask, 1 where it is broadcast. */
+  mask?: readonly [number, number, number, number];
+  lengths?: readonly number[];
+  placing?: Placing;
+  splits?: number;
+  /** Changes the inputs after they were drawn. */
+  edit?: (x: { q: Placed; k: Placed; v: Placed; mask: Float64Array | null }) => void;
+}
+
+const bits = (x: Iterable<number>, dtype: DType) => encode(Array.from(x), dtype);
+const rounded = (x: Float64Array, dtype: DType) => Float64Array.from(decode(bits(x, dtype), dtype) as Iterable<number>);
+
+function prepare(c: Case, dtype: DType) {
+  const { b = 1, hq = 2, hk = hq, tq, tk, d, placing = "packed" } = c;
+  const next = randoms(tq * 1000 + tk * 10 + d);
+  const q = place([b, hq, tq, d], placing, next);
+  const k = place([b, hk, tk, d], placing, next);
+  const v = place([b, hk, tk, d], placing, next);
+  const maskSize = c.mask?.reduce((x, y) => x * y, 1) ?? 0;
+  const mask = c.mask ? Float64Array.from({ length: maskSize }, (_, i) => (i % 7 === 3 ? -Infinity : next())) : null;
+  c.edit?.({ q, k, v, mask });
+  const round = (x: Placed): Placed => ({ ...x, values: rounded(x.values, dtype) });
+  return { q: round(q), k: round(k), v: round(v), mask: mask && rounded(mask, dtype) };
+}
+
+function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
+  const { b = 1, hq = 2, hk = hq, tq, tk, d, scale = 1 / Math.sqrt(c.d) } = c;
+  const { q, k, v, mask } = inputs;
+  const out = new Float64Array(b * hq * tq * d);
+  const m = c.mask ?? [1, 1, 1, 1];
+  for (let i = 0; i < b; i++)
+    for (let h = 0; h < hq; h++)
+      for (let t = 0; t < tq; t++) {
+        const length = c.lengths?.[i] ?? tk;
+        const kv = i * hk + Math.floor(h / (hq / hk));
+        const past = t + length - tq;
+        const end = c.causal ? Math.min(length, past + 1) : length;
+        const first = c.window ? Math.max(0, past + 1 - c.window) : 0;
+        const at = ((i * hq + h) * tq + t) * d;
+        if (first >= end) continue;
+        const scores: number[] = [];
+        for (let j = first; j < end; j++) {
+          let s = 0;
+          for (let l = 0; l < d; l++) s += q.values[at + l]! * k.values[(kv * tk + j) * d + l]!;
+          s *= scale;
+          if (c.softcap) s = Math.tanh(s / c.softcap) * c.softcap;
+          const index = [i, h, t, j].reduce((sum, x, dim) => sum * m[dim]! + (m[dim] === 1 ? 0 : x), 0);
+          scores.push(mask ? s + mask[index]! : s);
+        }
+        const top = scores.reduce((x, y) => (Number.isNaN(x) || x > y ? x : y));
+        const weights = scores.map((s) => Math.exp(s - top));
+        const total = weights.reduce((x, y) => x + y);
+        for (let l = 0; l < d; l++) {
+          let sum = 0;
+          for (let j = first; j < end; j++) sum += weights[j - first]! * v.values[(kv * tk + j) * d + l]!;
+          out[at + l] = sum / total;
+        }
+      }
+  return out;
+}
+
+/** The result of the kernel on the simulator, launched as the backend does. */
+function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, device: number, c: Case) {
+  const { b = 1, hq = 2, hk = hq, tq, tk, d, scale = 1 / Math.sqrt(c.d), splits = 1 } = c;
+  const inputs = prepare(c, dtype);
+  const dim = headDimFor(d);
+  ok(hip.setDevice(device));
+  const held: bigint[] = [];
+  const upload = (data: ArrayBufferView): bigint => {
+    const at = given((p) => hip.malloc(p, Math.max(data.byteLength, 1)));
+    if (data.byteLength) ok(hip.copy(at, data, data.byteLength, 1));
+    held.push(at);
+    return at;
+  };
+  const pointers = [inputs.q, inputs.k, inputs.v].map(
+    (x) => upload(bits(x.memory, dtype)) + BigInt(x.offset * sizeOf(dtype)),
+  );
+  const m = c.mask ?? [1, 1, 1, 1];
+  const maskStrides = [m[1] * m[2] * m[3], m[2] * m[3], m[3], 1].map((stride, i) => (m[i] === 1 ? 0 : stride));
+  const out = upload(new Uint8Array(b * hq * tq * d * sizeOf(dtype)).fill(0x7f));
+  const word = (...x: number[]) => x.map((value) => BigInt64Array.of(BigInt(value)));
+  const masked = inputs.mask !== null || c.softcap !== undefined || scale <= 0;
+  const args: ArrayBufferView[] = [
+    ...pointers.map((p) => BigUint64Array.of(p)),
+    BigUint64Array.of(inputs.mask ? upload(bits(inputs.mask, dtype)) : 0n),
+    BigUint64Array.of(out),
+    BigUint64Array.of(c.lengths ? upload(BigInt64Array.from(c.lengths, BigInt)) : 0n),
+    ...word(b, hq, hk, tq, tk, d, ...inputs.q.strides, ...inputs.k.strides, ...inputs.v.strides, ...maskStrides),
+    Float64Array.of(scale),
+    Float64Array.of(c.softcap ?? 0),
+    Uint32Array.of(c.causal ? 1 : 0),
+    ...word(c.window ?? 0),
+  ];
+  const run = (file: string, name: string, grid: number, block: number, shared: number, values: ArrayBufferView[]) => {
+    const kernel = given((f) => hip.find(f, program(file, unit, dtype, device), name));
+    const params = BigUint64Array.from(values, (value) => koffi.address(value));
+    ok(hip.launch(kernel, grid, 1, 1, block, 1, 1, shared, null, params, null));
+  };
+  const infix = masked ? "_masked" : "";
+  try {
+    if (kind === "prefill") {
+      const { rows, shared } = planPrefill(unit, dtype, dim, simulated);
+      const grid = b * hq * Math.ceil(tq / rows);
+      run("attention", `attention${infix}_${dim}_${dtype}`, grid, 128, shared, [
+        ...args,
+        Uint32Array.of(rows),
+        Uint32Array.of(shared),
+      ]);
+    } else {
+      const { threads, shared } = planDecode(unit, dtype, dim, simulated);
+      const rows = b * hq * tq;
+      const scratch = splits > 1 ? upload(new Float32Array(scratchFloats(rows, splits, d)).fill(Number.NaN)) : 0n;
+      const blocks = decodeBlocks(b, hq, hk, tq);
+      const counters = new Uint32Array(blocks);
+      const counting = splits > 1 ? upload(counters) : 0n;
+      run("attention_decode", `attention_decode${infix}_${dim}_${dtype}`, blocks * splits, threads, shared, [
+        ...args,
+        ...[scratch, counting].map((p) => BigUint64Array.of(p)),
+        ...[splits, threads, shared].map((x) => Uint32Array.of(x)),
+      ]);
+      if (splits > 1) ok(hip.copy(counters.fill(1), counting, counters.byteLength, 2));
+      // The next launch counts from zero.
+      expect(counters.every((count) => count === 0)).toBe(true);
+    }
+    const result = new Uint8Array(b * hq * tq * d * sizeOf(dtype));
+    ok(hip.copy(result, out, result.byteLength, 2));
+    return { got: Array.from(decode(result, dtype) as Iterable<number>), wanted: reference(c, inputs) };
+  } finally {
+    for (const p of held) ok(hip.free(p));
+  }
+}
+
+/** Weights are rounded once more than inputs and outputs; their sum is not. */
+const tolerances: Record<Half, number> = { f32: 2e-6, f16: 2e-3, bf16: 1.2e-2 };
+function check(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, device: number, c: Case): void {
+  const { got, wanted } = attend(kind, unit, dtype, device, c);
+  expect(got.length).toBe(wanted.length);
+  for (let i = 0; i < got.length; i++) {
+    if (Number.isNaN(wanted[i])) expect(got[i], `element ${i}`).toBeNaN();
+    else if (!(Math.abs(got[i]! - wanted[i]!) <= tolerances[dtype] * Math.max(1, Math.abs(wanted[i]!))))
+      expect.fail(`element ${i} is ${got[i]}, wanted ${wanted[i]}`);
+  }
+}
+
+/** Each unit's layout goes through all cases in one dtype; the other dtypes and the wave of 64 through some. */
+const units: readonly (readonly [MatrixUnit, Half, number, "all" | "some"])[] = [
+  ["fma", "f32", 0, "all"],
+  ["fma", "f32", 1, "some"],
+  ["fma", "bf16", 1, "some"],
+  ["mma", "bf16", 0, "all"],
+  ["mma", "f16", 0, "some"],
+  ["wmma11", "bf16", 0, "all"],
+  ["wmma11", "f16", 0, "some"],
+  ["wmma12", "bf16", 0, "all"],
+  ["mfma", "bf16", 1, "all"],
+  ["mfma", "f16", 1, "some"],
+];
+const pick = (cases: Record<string, Case>, amount: "all" | "some") =>
+  Object.entries(cases).filter((_, i) => amount === "all" || i % 4 === 2);
+
+const prefills: Record<string, Case> = {
+  "a short block of d 32": { tq: 7, tk: 7, d: 32 },
+  "a short block of d 32, causal": { tq: 7, tk: 7, d: 32, causal: true },
+  "grouped heads, causal": { b: 2, hq: 4, hk: 1, tq: 19, tk: 19, d: 64, causal: true },
+  "more keys than queries, causal": { hq: 1, tq: 33, tk: 70, d: 64, causal: true },
+  "several blocks and tiles, causal": { hq: 1, tq: 130, tk: 150, d: 40, causal: true },
+  "d 80 with a mask for each batch": { b: 2, tq: 9, tk: 41, d: 80, mask: [2, 1, 9, 41] },
+  "d 96 with a mask for each head and softcap": {
+    hq: 3,
+    hk: 1,
+    tq: 17,
+    tk: 35,
+    d: 96,
+    mask: [1, 3, 1, 35],
+    softcap: 2,
+    scale: 0.5,
+  },
+  "d 128, causal, softcap": { hq: 1, tq: 20, tk: 37, d: 128, causal: true, softcap: 20 },
+  "d 256 with every option": {
+    hq: 2,
+    hk: 1,
+    tq: 18,
+    tk: 40,
+    d: 256,
+    causal: true,
+    window: 9,
+    softcap: 5,
+    mask: [1, 1, 18, 40],
+  },
+  "a window over several tiles": { hq: 1, tq: 75, tk: 100, d: 64, causal: true, window: 33 },
+  "lengths of 0, 1 and less than the queries": {
+    b: 4,
+    hq: 1,
+    tq: 10,
+    tk: 50,
+    d: 64,
+    causal: true,
+    lengths: [0, 1, 9, 50],
+  },
+  "lengths without causality": { b: 3, hq: 1, tq: 12, tk: 50, d: 72, lengths: [0, 33, 50] },
+  "heads inside rows": { b: 2, hq: 2, tq: 20, tk: 33, d: 64, placing: "heads inside" },
+  "rows that no vector fits": { hq: 1, tq: 20, tk: 33, d: 88, placing: "padded and shifted", causal: true },
+  "a scale of zero and below": { hq: 1, tq: 9, tk: 20, d: 64, scale: -0.3 },
+};
+const oddities: Record<string, Case> = {
+  "a fully masked row is NaN, its neighbours are not": {
+    ...{ hq: 1, tq: 9, tk: 20, d: 64, mask: [1, 1, 9, 20] },
+    edit: ({ mask }) => mask!.fill(-Infinity, 40, 60),
+  },
+  "a NaN query stays in its row": {
+    ...{ hq: 1, tq: 18, tk: 20, d: 64, causal: true },
+    edit: ({ q }) => {
+      q.values[3 * 64 + 5] = q.memory[3 * 64 + 5] = Number.NaN;
+    },
+  },
+  "an infinite key makes rows that see it NaN or drop it": {
+    ...{ hq: 1, tq: 12, tk: 12, d: 64, causal: true },
+    edit: ({ k }) => {
+      for (let i = 0; i < 64; i++) k.values[11 * 64 + i] = k.memory[11 * 64 + i] = Infinity;
+    },
+  },
+  "large scores stay finite": {
+    ...{ hq: 1, tq: 10, tk: 34, d: 64, scale: 40 },
+    edit: () => undefined,
+  },
+};
+
+describe.each(units)("prefill with %s in %s on device %i", (unit, dtype, device, amount) => {
+  test.each(pick({ ...prefills, ...oddities }, amount))("%s", (_, c) => check("prefill", unit, dtype, device, c));
+});
+
+const decodes: Record<string, Case> = {
+  "one query of four heads": { hq: 4, hk: 1, tq: 1, tk: 77, d: 128 },
+  "one query of four heads, in parts": { hq: 4, hk: 1, tq: 1, tk: 277, d: 128, causal: true, splits: 3 },
+  "more parts than tiles of keys": { b: 2, hq: 2, tq: 1, tk: 140, d: 64, splits: 9 },
+  "too few keys for parts": { b: 2, hq: 2, tq: 1, tk: 70, d: 64, splits: 5 },
+  "five queries of d 80, causal": { b: 2, hq: 2, tq: 5, tk: 130, d: 80, causal: true, splits: 2 },
+  "more rows than a tile": { hq: 6, hk: 1, tq: 4, tk: 90, d: 96, causal: true, splits: 2 },
+  "a mask, softcap and a window": {
+    hq: 2,
+    hk: 1,
+    tq: 3,
+    tk: 200,
+    d: 64,
+    causal: true,
+    window: 150,
+    softcap: 3,
+    mask: [1, 2, 3, 200],
+    splits: 2,
+  },
+  "rows masked in one part, masked in all, and NaN": {
+    ...{ hq: 1, tq: 3, tk: 150, d: 64, mask: [1, 1, 3, 150], splits: 2 },
+    edit: ({ q, mask }) => {
+      mask!.fill(-Infinity, 0, 100).fill(-Infinity, 150, 300);
+      q.values[2 * 64 + 5] = q.memory[2 * 64 + 5] = Number.NaN;
+    },
+  },
+  "d 256": { hq: 2, hk: 1, tq: 2, tk: 67, d: 256, causal: true, splits: 2 },
+  "lengths of 0, 1, fewer than the queries and all": {
+    b: 4,
+    hq: 2,
+    hk: 1,
+    tq: 2,
+    tk: 190,
+    d: 64,
+    causal: true,
+    lengths: [0, 1, 133, 190],
+    splits: 3,
+  },
+  "lengths, one part": { b: 3, hq: 2, hk: 1, tq: 2, tk: 40, d: 32, causal: true, lengths: [0, 1, 40] },
+  "heads inside rows": { b: 2, hq: 4, hk: 2, tq: 1, tk: 50, d: 64, placing: "heads inside" },
+  "rows that no vector fits": { hq: 2, tq: 1, tk: 50, d: 72, placing: "padded and shifted", splits: 2 },
+};
+describe.each(units)("decode with %s in %s on device %i", (unit, dtype, device, amount) => {
+  const inParts = Object.entries(oddities).map(([name, c]) => [name, { ...c, splits: 2 }] as const);
+  const cases = pick({ ...decodes, ...Object.fromEntries(inParts) }, amount);
+  test.each(cases)("%s", (_, c) => check("decode", unit, dtype, device, c));
+});
+
+test("keys that have not been written are not read", () => {
+  const lengths = [149];
+  const c: Case = {
+    ...{ hq: 2, hk: 1, tq: 2, tk: 200, d: 64, causal: true, lengths, splits: 2 },
+    edit: ({ k, v }) => {
+      for (const x of [k, v]) x.memory.fill(Number.NaN, 149 * 64);
+    },
+  };
+  for (const kind of ["prefill", "decode"] as const) check(kind, "mma", "bf16", 0, c);
+});
+
+describe("plans", () => {
+  test("the compiler's choice of unit by architecture", () => {
+    const wanted = {
+      sm_75: "fma",
+      sm_80: "mma",
+      sm_90: "mma",
+      gfx906: "fma",
+      gfx90a: "mfma",
+      gfx942: "mfma",
+      gfx1030: "fma",
+      gfx908: "fma",
+      gfx950: "mfma",
+      gfx1250: "fma",
+    };
+    for (const [arch, unit] of Object.entries({ ...wanted, gfx1100: "wmma11", gfx1201: "wmma12" })) {
+      expect(matrixUnit(arch, "bf16"), arch).toBe(unit);
+      expect(matrixUnit(arch, "f32"), arch).toBe("fma");
+    }
+    expect(matrixUnit("gfx90a:sramecc+:xnack-", "f16")).toBe("mfma");
+  });
+  test("shared memory fits the devices", () => {
+    const archs = ["sm_75", "sm_80", "sm_86", "sm_90", "gfx906", "gfx90a", "gfx1100", "gfx1201"];
+    for (const arch of archs)
+      for (const dtype of ["bf16", "f32"] as const)
+        for (const d of headDims) {
+          const unit = matrixUnit(arch, dtype);
+          const budget = sharedBudget(arch);
+          expect(planPrefill(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
+          expect(planDecode(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
+        }
+    expect(planPrefill("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ rows: 128, shared: 104448 });
+    expect(planDecode("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ threads: 128, shared: 69632, crowd: 2 });
+  });
+  test("a decode is cut until the device is full, but not into crumbs", () => {
+    expect(planSplits(264, 64, 8192)).toBe(4);
+    expect(planSplits(264, 8, 8192)).toBe(32);
+    expect(planSplits(264, 140, 8192)).toBe(2);
+    expect(planSplits(264, 1000, 8192)).toBe(1);
+    expect(planSplits(264, 8, 100)).toBe(1);
+    expect(planSplits(20000, 5000, 8192)).toBe(1);
+  });
+});

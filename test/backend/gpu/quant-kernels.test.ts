@@ -1,0 +1,581 @@
+// The kernels over quantized blocks, launched as the backend does, against plain readings of the formats and the golden cases.
+import { fileURLToPath } from "node:url";
+import { afterAll, describe, expect, test } from "vitest";
+import { sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
+import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
+import { planesOf, planQuantizedLinear, roundsFirst } from "../../../src/backend/gpu/families/linear.ts";
+import { quantOutput } from "../../../src/backend/gpu/families/quantized.ts";
+import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
+import { Launcher, type Values } from "../../../src/backend/gpu/launcher.ts";
+import { type PlatformName, platform, simulatorOrdinals } from "../../../src/backend/gpu/platforms.ts";
+import { type DType, decode, encode, sizeOf } from "../../../src/core/dtype.ts";
+import { type QuantType, quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
+import { SafetensorsFile } from "../../../src/formats/safetensors.ts";
+import { readCases } from "../../../src/verify/cases.ts";
+import { gpuNames } from "../../helpers/devices.ts";
+
+/** Programs as for a device with NVIDIA's matrix unit. */
+function withTiles(compiler: KernelCompiler): KernelCompiler {
+  const unit = "-DGPU_BYTE_TILES=1";
+  return {
+    library: compiler.library,
+    version: compiler.version,
+    identity: `${compiler.identity} ${unit}`,
+    supports: (arch) => compiler.supports(arch),
+    codeArch: (arch) => compiler.codeArch(arch),
+    compile: (source, name, arch, options) => compiler.compile(source, name, arch, [...options, unit]),
+    compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, unit]),
+  };
+}
+
+/** A device with nothing between the test and its memory: allocations are as long as they are asked to be. */
+class Bare {
+  readonly #context;
+  readonly #launcher;
+  readonly #tiles;
+  readonly #taken: bigint[] = [];
+
+  constructor(device: string) {
+    const [name, ordinal] = device.split(":") as [PlatformName, string];
+    const { driver, compiler } = platform(name);
+    this.#context = driver.open(name === "sim" ? simulatorOrdinals[ordinal]! : Number(ordinal));
+    this.#launcher = new Launcher(this.#context, compiler, new KernelCache());
+    this.#tiles = new Launcher(this.#context, () => withTiles(compiler()), new KernelCache());
+  }
+  get properties() {
+    return this.#context.properties;
+  }
+  /** Blocks as kernels take them: whole 16 bytes may be read. */
+  blocks(bytes: Uint8Array): number {
+    const padded = new Uint8Array(Math.ceil(bytes.length / 16) * 16).fill(0xee);
+    padded.set(bytes);
+    return this.upload(padded);
+  }
+  /** An address `skew` bytes off any alignment; the data ends where the allocation does. */
+  upload(bytes: Uint8Array, skew = 0): number {
+    const at = this.#context.malloc(bytes.length + skew);
+    this.#taken.push(at);
+    const host = this.#context.pinned(bytes.length);
+    host.bytes.set(bytes);
+    this.#context.copyToDevice(at + BigInt(skew), host.address, bytes.length);
+    this.#context.synchronizeSync();
+    this.#context.freePinned(host);
+    return Number(at) + skew;
+  }
+  /** Memory full of 0xee. */
+  space(bytes: number): number {
+    return this.upload(new Uint8Array(bytes).fill(0xee));
+  }
+  download(at: number, bytes: number): Uint8Array {
+    const host = this.#context.pinned(bytes);
+    this.#context.copyToHost(host.address, BigInt(at), bytes);
+    this.#context.synchronizeSync();
+    const copy = host.bytes.slice();
+    this.#context.freePinned(host);
+    return copy;
+  }
+  launch(name: string, values: Values, tiles = false): void {
+    (tiles ? this.#tiles : this.#launcher).launch(name, values);
+    this.#context.synchronizeSync();
+  }
+  release(): void {
+    for (const at of this.#taken.splice(0)) this.#context.free(at);
+  }
+  close(): void {
+    this.release();
+    this.#context.close();
+  }
+}
+
+/** Every half by its bits: there are millions to read. */
+const halfOfBits = decode(
+  new Uint8Array(Uint16Array.from({ length: 65536 }, (_, i) => i).buffer),
+  "f16",
+) as Float32Array;
+const f16 = (bytes: Uint8Array, at: number): number => halfOfBits[bytes[at]! | (bytes[at + 1]! << 8)]!;
+const bit = (value: number, i: number): number => (value >> i) & 1;
+const signed = (byte: number): number => (byte << 24) >> 24;
+const curve = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+const fp4 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+interface Weight {
+  readonly scale: number;
+  readonly q: number;
+  readonly min: number;
+}
+// Adding −0 changes nothing, not even −0.
+const weight = (scale: number, q: number, min = -0): Weight => ({ scale, q, min });
+const nibble = (b: Uint8Array, at: number, i: number): number => (b[at + (i % 16)]! >> (i < 16 ? 0 : 4)) & 15;
+
+/** Scale and minimum of group g, six bits each, of Q4_K and Q5_K. */
+function sixBits(b: Uint8Array, g: number): [number, number] {
+  const s = b.subarray(4, 16);
+  if (g < 4) return [s[g]! & 63, s[g + 4]! & 63];
+  return [(s[g + 4]! & 15) | ((s[g - 4]! >> 6) << 4), (s[g + 4]! >> 4) | ((s[g]! >> 6) << 4)];
+}
+function fourOrFive(b: Uint8Array, i: number, qsAt: number, high: number): Weight {
+  const g = i >> 5;
+  const [scale, min] = sixBits(b, g);
+  const low = (b[qsAt + (i >> 6) * 32 + (i & 31)]! >> (g & 1 ? 4 : 0)) & 15;
+  return weight(f16(b, 0) * scale, low | (high << 4), -f16(b, 2) * min);
+}
+
+/** Weight i of a block. */
+const read: Record<QuantType, (b: Uint8Array, i: number) => Weight> = {
+  Q4_0: (b, i) => weight(f16(b, 0), nibble(b, 2, i) - 8),
+  Q4_1: (b, i) => weight(f16(b, 0), nibble(b, 4, i), f16(b, 2)),
+  Q5_0: (b, i) => weight(f16(b, 0), (nibble(b, 6, i) | (bit(b[2 + (i >> 3)]!, i & 7) << 4)) - 16),
+  Q5_1: (b, i) => weight(f16(b, 0), nibble(b, 8, i) | (bit(b[4 + (i >> 3)]!, i & 7) << 4), f16(b, 2)),
+  Q8_0: (b, i) => weight(f16(b, 0), signed(b[2 + i]!)),
+  Q8_1: (b, i) => weight(f16(b, 0), signed(b[4 + i]!)),
+  Q2_K: (b, i) => {
+    const s = b[i >> 4]!;
+    const q = (b[16 + (i >> 7) * 32 + (i & 31)]! >> (((i >> 5) & 3) * 2)) & 3;
+    return weight(f16(b, 80) * (s & 15), q, -f16(b, 82) * (s >> 4));
+  },
+  Q3_K: (b, i) => {
+    const g = i >> 4;
+    const low = g < 8 ? b[96 + g]! & 15 : b[96 + g - 8]! >> 4;
+    const high = (b[104 + (g & 3)]! >> (2 * (g >> 2))) & 3;
+    const q = (b[32 + (i >> 7) * 32 + (i & 31)]! >> (((i >> 5) & 3) * 2)) & 3;
+    return weight(f16(b, 108) * ((low | (high << 4)) - 32), q - (bit(b[i & 31]!, i >> 5) ? 0 : 4));
+  },
+  Q4_K: (b, i) => fourOrFive(b, i, 16, 0),
+  Q5_K: (b, i) => fourOrFive(b, i, 48, bit(b[16 + (i & 31)]!, i >> 5)),
+  Q6_K: (b, i) => {
+    const [half, group, l] = [i >> 7, (i >> 5) & 3, i & 31];
+    const low = (b[64 * half + 32 * (group & 1) + l]! >> (group < 2 ? 0 : 4)) & 15;
+    const high = (b[128 + 32 * half + l]! >> (2 * group)) & 3;
+    return weight(f16(b, 208) * signed(b[192 + (i >> 4)]!), (low | (high << 4)) - 32);
+  },
+  Q8_K: (b, i) => weight(decode(b.subarray(0, 4), "f32")[0] as number, signed(b[4 + i]!)),
+  IQ4_NL: (b, i) => weight(f16(b, 0), curve[nibble(b, 2, i)]!),
+  IQ4_XS: (b, i) => {
+    const g = i >> 5;
+    const scale = ((b[4 + (g >> 1)]! >> (4 * (g & 1))) & 15) | ((((b[2]! | (b[3]! << 8)) >> (2 * g)) & 3) << 4);
+    return weight(f16(b, 0) * (scale - 32), curve[nibble(b, 8 + 16 * g, i & 31)]!);
+  },
+  MXFP4: (b, i) => weight(2 ** (b[0]! - 128), fp4[nibble(b, 1, i)]!),
+};
+
+/** Where a type has its f16 scales. */
+const halves: Record<QuantType, readonly number[]> = {
+  ...{ Q4_0: [0], Q4_1: [0, 2], Q5_0: [0], Q5_1: [0, 2], Q8_0: [0], Q8_1: [0, 2], Q2_K: [80, 82], Q3_K: [108] },
+  ...{ Q4_K: [0, 2], Q5_K: [0, 2], Q6_K: [208], Q8_K: [], IQ4_NL: [0], IQ4_XS: [0], MXFP4: [] },
+};
+
+let state = 1;
+const random = (): number => {
+  state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+  return state / 2 ** 32;
+};
+const normal = (): number => (random() + random() + random() + random() - 2) * 1.7;
+
+/** Blocks of random bytes under scales of either sign between 0.01 and 1; with `tiny`, the first two of MXFP4 are subnormal. */
+function randomBlocks(type: QuantType, elements: number, tiny = false): Uint8Array {
+  const { size, bytes } = quantTypes[type];
+  const out = Uint8Array.from({ length: (elements / size) * bytes }, () => Math.floor(random() * 256));
+  for (let at = 0; at < out.length; at += bytes) {
+    const scale = (): number => (random() < 0.5 ? -1 : 1) * (0.01 + random());
+    for (const offset of halves[type]) out.set(encode([scale()], "f16"), at + offset);
+    if (type === "Q8_K") out.set(encode([scale()], "f32"), at);
+    if (type === "MXFP4") out[at] = tiny && at <= bytes ? at / bytes : 120 + Math.floor(random() * 8);
+  }
+  return out;
+}
+function weights(type: QuantType, blocks: Uint8Array): Weight[] {
+  const { size, bytes } = quantTypes[type];
+  return Array.from({ length: blocks.length / bytes }, (_, b) => {
+    const block = blocks.subarray(b * bytes, (b + 1) * bytes);
+    return Array.from({ length: size }, (_, i) => read[type](block, i));
+  }).flat();
+}
+/** As a device computes it: each product and sum rounded to f32. */
+const value = ({ scale, q, min }: Weight): number =>
+  Math.fround(Math.fround(Math.fround(scale) * q) + Math.fround(min));
+const values = (type: QuantType, blocks: Uint8Array): number[] => weights(type, blocks).map(value);
+
+const rounded = (x: readonly number[], dtype: DType): number[] => [
+  ...(decode(encode(x, dtype), dtype) as Float32Array),
+];
+
+/** Activations as quantize_q8 must make them. */
+function quantizeRows(x: ArrayLike<number>): { q: Int8Array; scales: number[]; sums: number[] } {
+  const q = new Int8Array(x.length);
+  const scales: number[] = [];
+  const sums: number[] = [];
+  for (let b = 0; b < x.length; b += 32) {
+    let largest = 0;
+    for (let j = 0; j < 32; j++) largest = Math.max(largest, Math.abs(x[b + j]!));
+    const scale = Math.fround(largest / 127);
+    const inverse = Math.fround(127 / largest);
+    let sum = 0;
+    for (let j = 0; j < 32; j++) {
+      const r = scale === 0 ? 0 : Math.fround(x[b + j]! * inverse);
+      const near = Math.round(r);
+      q[b + j] = Math.abs(r - Math.trunc(r)) === 0.5 ? 2 * Math.round(r / 2) : near;
+      sum += q[b + j]!;
+    }
+    scales.push(scale);
+    sums.push(Math.fround(scale * sum));
+  }
+  return { q, scales, sums };
+}
+
+interface Expected {
+  readonly y: number;
+  readonly off: number;
+}
+
+const types: readonly DType[] = ["f32", "f16", "bf16"];
+const folder = fileURLToPath(new URL("../../data/golden", import.meta.url));
+const golden = await readCases(folder);
+const tensors = await SafetensorsFile.open(`${folder}tensors.safetensors`);
+afterAll(() => tensors.close());
+const floatsOf = async (name: string): Promise<number[]> => [
+  ...(decode(await tensors.readBytes(name), "f32") as Float32Array),
+];
+
+describe("plans of products on a matrix unit", () => {
+  const shape = { m: 8, n: 14336, k: 4096, norm: false };
+  test("all multiprocessors get the same, as much as fits", () => {
+    const h200 = { arch: "sm_90", multiprocessors: 132 };
+    // 896 groups of 16 rows: seven for each of 128 blocks, two warps for each.
+    const even = { threads: 448, splits: 2, blocks: 128 };
+    for (const type of ["Q8_0", "Q6_K", "Q4_0", "Q4_K"] as const)
+      expect(planQuantizedLinear(shape, type, h200)).toMatchObject({
+        kernel: expect.stringMatching("_b8$"),
+        launch: even,
+      });
+    const small = { arch: "sm_86", multiprocessors: 84 };
+    for (const type of quantTypeNames)
+      for (const n of [1, 17, 4096, 128256]) {
+        const { threads, splits, blocks, shared_bytes } = planQuantizedLinear({ ...shape, n }, type, small)!.launch;
+        expect(shared_bytes).toBeLessThan(sharedBudget("sm_86"));
+        expect((threads / 32) % splits).toBe(0);
+        expect(blocks).toBeLessThanOrEqual(84);
+      }
+    expect(planQuantizedLinear({ ...shape, k: 14336 }, "Q4_K", small)).toBeNull();
+  });
+  test("fewer rows, and other machines, do without", () => {
+    const kernel = (m: number, arch: string) =>
+      planQuantizedLinear({ ...shape, m }, "Q4_K", { arch, multiprocessors: 84 })?.launch.threads;
+    expect(kernel(4, "sm_90")).toBeLessThanOrEqual(256);
+    expect(kernel(5, "sm_90")).toBeGreaterThan(256);
+    expect(roundsFirst("Q4_K", 8, 4096, "sm_90")).toBe(false);
+    expect(roundsFirst("Q4_K", 8, 8192, "sm_90")).toBe(true);
+    expect(roundsFirst("Q4_K", 8, 4096, "gfx1100")).toBe(true);
+    expect(roundsFirst("Q8_0", 4, 2 ** 20, "sm_90")).toBe(false);
+  });
+});
+
+describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeout: 300_000 }, (device) => {
+  const gpu = new Bare(device);
+  afterAll(() => gpu.close());
+  /** The unit that multiplies bytes is NVIDIA's, whose waves have 32 lanes. */
+  const tileTest = (name: string, run: () => void) => device === "sim:32" && test(name, run);
+  const floats = (at: number, count: number, dtype: DType): number[] => [
+    ...(decode(gpu.download(at, count * sizeOf(dtype)), dtype) as Float32Array),
+  ];
+
+  /** As for a machine with so many multiprocessors and NVIDIA's matrix unit, in the simulator's memory. */
+  const tilePlan = (shape: { m: number; n: number; k: number }, type: QuantType, multiprocessors: number) =>
+    planQuantizedLinear({ ...shape, norm: false }, type, { arch: "sm_80", multiprocessors }, 64 * 1024)!;
+
+  /**
+   * y (batch, n) by the kernel for few rows, which rounds x itself or is given it rounded, on a matrix unit or without, or
+   * by the kernel for many rows.
+   */
+  function multiply(
+    type: QuantType,
+    blocks: Uint8Array,
+    x: number[],
+    n: number,
+    dtype: DType,
+    kind: "floats" | "bytes" | "many" | "tiles" | "tiles of bytes" = "floats",
+  ): number[] {
+    const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
+    const batch = x.length / k;
+    const [src, xq, xs] = [gpu.upload(encode(x, dtype)), gpu.space(x.length), gpu.space(x.length / 4)];
+    gpu.launch(`quantize_q8_${dtype}`, { numel: x.length, src, xq, xs });
+    const y = gpu.space(batch * n * sizeOf(dtype));
+    const common = { n, k, w: gpu.blocks(blocks), y, batch, dtype: quantOutput[dtype]! };
+    if (kind === "many") gpu.launch(`mul_mat_${type.toLowerCase()}_q8`, { ...common, xq, xs });
+    else {
+      const tiles = kind.startsWith("tiles");
+      const shape = { m: batch, n, k, norm: false };
+      const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
+      const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
+      // Where a row is rounded in two planes, the kernel does it itself.
+      const left = kind.endsWith("bytes") && planesOf(type, batch) === 1 ? { x: xq, xs } : { x: src, xs: 0 };
+      gpu.launch(kernel, { ...common, ...launch, ...none, ...left }, tiles);
+    }
+    const out = floats(y, batch * n, dtype);
+    gpu.release();
+    return out;
+  }
+  /**
+   * Exact products of weights and activations, and how far off they may be. Activations are the quantized ones or, in two
+   * planes, those given: then half a unit of 15 bits is allowed as well.
+   */
+  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number): Expected[] {
+    const w = weights(type, blocks);
+    const k = w.length / n;
+    const { q, scales } = quantizeRows(x);
+    const planes = planesOf(type, x.length / k);
+    return Array.from({ length: (x.length / k) * n }, (_, at) => {
+      const [b, r] = [Math.floor(at / n), at % n];
+      let [y, off] = [0, 0];
+      for (let i = 0; i < k; i++) {
+        const { scale, q: integer, min } = w[r * k + i]!;
+        const unit = scales[(b * k + i) >> 5]!;
+        const xi = planes === 1 ? q[b * k + i]! * unit : x[b * k + i]!;
+        y += xi * (scale * integer + min);
+        off += 1e-6 * Math.abs(xi) * (Math.abs(scale * integer) + Math.abs(min) + 16 * Math.abs(scale));
+        if (planes > 1) off += (unit / 508) * Math.abs(scale * integer + min);
+      }
+      return { y, off };
+    });
+  }
+  function expectProducts(got: number[], want: Expected[], dtype: DType, what: string): void {
+    expect(got.length).toBe(want.length);
+    const unit = { f32: 0, f16: 2 ** -10, bf16: 2 ** -7 }[dtype as string]!;
+    const wrong = want.flatMap(({ y, off }, i) =>
+      Math.abs(got[i]! - y) <= off + unit * Math.abs(y) ? [] : [`${what}: y[${i}] is ${got[i]}, expected ${y}`],
+    );
+    expect(wrong.slice(0, 5)).toEqual([]);
+  }
+
+  describe.each(quantTypeNames.map((type) => [type]))("%s", (type) => {
+    const { size } = quantTypes[type];
+    const lower = type.toLowerCase();
+
+    test.each(types)("dequantizes to %s", (dtype) => {
+      for (const [count, skew] of [
+        [size, 0],
+        [3 * size, sizeOf(dtype)],
+        [8192, 0],
+        [8192 + 5 * size, sizeOf(dtype)],
+      ] as const) {
+        const blocks = randomBlocks(type, count, true);
+        const out = gpu.upload(new Uint8Array(count * sizeOf(dtype)).fill(0xee), skew);
+        gpu.launch(`dequantize_block_${lower}_${dtype}`, { numel: count, w: gpu.blocks(blocks), out });
+        const want = rounded(values(type, blocks), dtype);
+        expect(floats(out, count, dtype), `${count} weights to base + ${skew}`).toEqual(want);
+        gpu.release();
+      }
+    });
+
+    test("rows by ids of every width; nothing and bad ids give zeros", () => {
+      const [rows, k] = [7, size * 3];
+      const blocks = randomBlocks(type, rows * k);
+      const table = values(type, blocks);
+      const rowOf = (id: number): number[] => (id < 0 ? new Array<number>(k).fill(0) : table.slice(id * k, id * k + k));
+      const nothing = { u8: 255, u32: 2 ** 32 - 1, i64: 2n ** 63n - 1n };
+      for (const [dtype, last] of Object.entries(nothing) as [keyof typeof nothing, number | bigint][]) {
+        const error = gpu.upload(new Uint8Array(24));
+        const fetch = (ids: (number | bigint)[]): number[] => {
+          const out = gpu.space(ids.length * k * 4);
+          const at = gpu.upload(encode(ids, dtype));
+          const sizes = { count: ids.length, rows, k, id_bytes: sizeOf(dtype) };
+          gpu.launch(`get_rows_${lower}_f32`, { ...sizes, w: gpu.blocks(blocks), ids: at, out, error });
+          return floats(out, ids.length * k, "f32");
+        };
+        expect(fetch([6, 0, last, 3, 3])).toEqual([6, 0, -1, 3, 3].flatMap(rowOf));
+        expect(new BigUint64Array(gpu.download(error, 24).buffer)).toEqual(BigUint64Array.of(0n, 0n, 0n));
+        expect(fetch([1, 7])).toEqual([1, -1].flatMap(rowOf));
+        expect(new BigUint64Array(gpu.download(error, 24).buffer)).toEqual(BigUint64Array.of(1n, 7n, 1n));
+        gpu.release();
+      }
+    });
+
+    test("mat-vec of 1 to 8 rows, at odd sizes", () => {
+      const shapes = [
+        [1, 1, size],
+        [3, 1, size * 5],
+        [13, 2, size * 2],
+        [5, 3, size],
+        [9, 4, size * 3],
+        [17, 5, size * 2],
+        [35, 8, size],
+      ] as const;
+      for (const [n, batch, k] of shapes)
+        for (const kind of ["floats", "bytes"] as const) {
+          const blocks = randomBlocks(type, n * k);
+          const x = Array.from({ length: batch * k }, () => Math.fround(normal()));
+          const got = multiply(type, blocks, x, n, "f32", kind);
+          expectProducts(got, expected(type, blocks, x, n), "f32", `(${batch}, ${k}) × (${n}, ${k}), ${kind}`);
+        }
+    });
+    test("mat-vec of rows longer than one round, in every dtype", () => {
+      for (const [dtype, batch] of types.flatMap((t) => [1, 2, 4, 8].map((b) => [t, b] as const))) {
+        const [n, k] = [5, 4096 + 256];
+        const blocks = randomBlocks(type, n * k);
+        const x = rounded(
+          Array.from({ length: batch * k }, () => normal() / 64),
+          dtype,
+        );
+        expectProducts(
+          multiply(type, blocks, x, n, dtype),
+          expected(type, blocks, x, n),
+          dtype,
+          `${dtype}, batch ${batch}`,
+        );
+      }
+    });
+    tileTest("mat-vec of 5 to 8 rows on a matrix unit", () => {
+      for (const [batch, n, k, dtype, kind] of [
+        [5, 1, size, "f32", "tiles"],
+        [6, 37, size, "f16", "tiles"],
+        [7, 16, 256 + size, "bf16", "tiles"],
+        [8, 81, 1024 + size, "f32", "tiles of bytes"],
+        [8, 5, 4096 + 256, "f32", "tiles"],
+      ] as const) {
+        const blocks = randomBlocks(type, n * k);
+        const x = rounded(
+          Array.from({ length: batch * k }, () => normal() / 64),
+          dtype,
+        );
+        const got = multiply(type, blocks, x, n, dtype, kind);
+        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}, ${kind}`);
+      }
+    });
+    tileTest("what is fused is the same on a matrix unit", () => {
+      for (const [m, n, blocksPerRow, glu, norm, bias, residual, skew] of [
+        [8, 37, 3, 0, true, true, true, 0],
+        [5, 34, 1, 1, true, false, false, 4],
+        [6, 18, 2, 2, false, true, true, 0],
+      ] as const) {
+        const k = blocksPerRow * size;
+        const columns = glu ? n / 2 : n;
+        const floatsAt = (count: number, at = 0) =>
+          gpu.upload(encode(Array.from({ length: count }, normal), "f32"), at);
+        const row = Array.from({ length: m * k }, normal);
+        // A row whose squares overflow.
+        if (norm) row.fill(1e25, k, 2 * k);
+        const shared = {
+          ...{ n, k, batch: m, dtype: 0, glu, eps: 1e-5, xs: 0, w: gpu.blocks(randomBlocks(type, n * k)) },
+          ...{ x: gpu.upload(encode(row, "f32"), skew), alpha: norm ? floatsAt(k, skew) : 0 },
+          ...{ bias: bias ? floatsAt(n) : 0, residual: residual ? floatsAt(m * columns) : 0 },
+        };
+        const plain = planQuantizedLinear({ m, n, k, norm }, type, gpu.properties)!;
+        const [want, got] = [plain, tilePlan({ m, n, k }, type, 1)].map(({ kernel, launch }, tiles) => {
+          const y = gpu.space(m * columns * 4);
+          gpu.launch(kernel, { ...shared, ...launch, y }, tiles === 1);
+          return floats(y, m * columns, "f32");
+        });
+        const size2 = Math.sqrt(want!.reduce((sum, y) => sum + y * y, 0) / want!.length);
+        const wrong = want!.flatMap((y, i) =>
+          Math.abs(got![i]! - y) <= 2e-5 * (Math.abs(y) + size2) ? [] : [`y[${i}] is ${got![i]}, without ${y}`],
+        );
+        expect(wrong.slice(0, 3), `${m} rows of ${k} by ${n}, glu ${glu}`).toEqual([]);
+        gpu.release();
+      }
+    });
+    test("mat-mat, at odd sizes, in every dtype", () => {
+      for (const [n, batch, k, dtype] of [
+        [3, 9, size, "f32"],
+        [130, 67, size * 2, "f32"],
+        [129, 5, size * 5, "f16"],
+        [20, 65, size, "bf16"],
+      ] as const) {
+        const blocks = randomBlocks(type, n * k);
+        const x = rounded(
+          Array.from({ length: batch * k }, () => normal() / 64),
+          dtype,
+        );
+        const got = multiply(type, blocks, x, n, dtype, "many");
+        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
+      }
+    });
+
+    const cases = golden.filter((c) => c.params.type === type && c.op !== "quantize");
+    test.runIf(cases.length > 0)("the golden cases, by both products", async () => {
+      for (const { id, op, inputs, params, outputs, tolerance } of cases) {
+        const [n, k] = params.shape as [number, number];
+        const blocks = await tensors.readBytes(inputs.blocks!.tensor);
+        const want = await floatsOf(outputs[0]!);
+        const close = (got: number[], what: string): void => {
+          const wrong = want.findIndex(
+            (y, i) => !(Math.abs(got[i]! - y) <= tolerance.abs + tolerance.rel * Math.abs(y)),
+          );
+          expect(wrong < 0 ? "" : `${id} ${what}: element ${wrong} is ${got[wrong]}, expected ${want[wrong]}`).toBe("");
+        };
+        if (op === "dequantize") {
+          const out = gpu.space(n * k * 4);
+          gpu.launch(`dequantize_block_${lower}_f32`, { numel: n * k, w: gpu.blocks(blocks), out });
+          close(floats(out, n * k, "f32"), "dequantized");
+          gpu.release();
+        } else {
+          const x = await floatsOf(inputs.x!.tensor);
+          const batch = x.length / k;
+          if (batch <= 8) close(multiply(type, blocks, x, n, "f32"), "mat-vec");
+          close(multiply(type, blocks, x, n, "f32", "many"), "mat-mat");
+        }
+      }
+    });
+  });
+
+  test.each(types)("activations of %s become bytes with an f32 scale and sum", (dtype) => {
+    const x = rounded(
+      Array.from({ length: 32 * 11 }, () => normal() * 50),
+      dtype,
+    );
+    x.fill(0, 32, 64);
+    // The range of f32 neither overflows the scale nor loses it.
+    const [big, small] = dtype === "f16" ? [65504, 6e-8] : [3e38, 1e-44];
+    for (let j = 64; j < 96; j++) x[j] = rounded([big * (j % 2 ? -1 : 1)], dtype)[0]!;
+    for (let j = 96; j < 128; j++) x[j] = rounded([small], dtype)[0]!;
+    for (let j = 0; j < 32; j++) x[128 + j] = (j - 16) * 0.5 * (j === 31 ? 127 / 7.5 : 1);
+    const src = gpu.upload(encode(x, dtype), sizeOf(dtype));
+    const [xq, xs] = [gpu.space(x.length), gpu.space(x.length / 4)];
+    gpu.launch(`quantize_q8_${dtype}`, { numel: x.length, src, xq, xs });
+    const { q, scales, sums } = quantizeRows(x);
+    expect(new Int8Array(gpu.download(xq, x.length).buffer)).toEqual(q);
+    expect(floats(xs, x.length / 16, "f32")).toEqual(scales.flatMap((s, i) => [s, sums[i]!]));
+    gpu.release();
+  });
+
+  test("a block of activations with NaN or infinity makes NaN of its row alone", () => {
+    for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
+      const blocks = randomBlocks("Q8_0", 64 * 3);
+      const x = Array.from({ length: 128 }, () => normal());
+      x[70] = bad;
+      const y = multiply("Q8_0", blocks, x, 3, "f32");
+      expect(y.map(Number.isNaN)).toEqual([false, false, false, true, true, true]);
+    }
+  });
+  tileTest("the same on a matrix unit", () => {
+    for (const type of ["Q8_0", "Q6_K", "Q4_K"] as const)
+      for (const bad of [Number.NaN, Number.POSITIVE_INFINITY]) {
+        const [n, k] = [3, 256];
+        const x = Array.from({ length: 5 * k }, () => normal());
+        x[k + 70] = bad;
+        const y = multiply(type, randomBlocks(type, n * k), x, n, "f32", "tiles");
+        expect(y.map(Number.isNaN)).toEqual(Array.from({ length: 15 }, (_, i) => i >= 3 && i < 6));
+      }
+  });
+
+  test("weights become the reference's bytes", async () => {
+    const cases = golden.filter((c) => c.op === "quantize");
+    expect(cases.length).toBe(5);
+    for (const { id, inputs, params, outputs } of cases) {
+      const x = await tensors.readBytes(inputs.x!.tensor);
+      const want = await tensors.readBytes(outputs[0]!);
+      const dst = gpu.space(want.length);
+      gpu.launch(`quantize_${String(params.type).toLowerCase()}`, { numel: x.length / 4, src: gpu.upload(x), dst });
+      expect(Buffer.compare(gpu.download(dst, want.length), want), id).toBe(0);
+      gpu.release();
+    }
+  });
+  test.each(["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"] as const)("%s of zeros and of a constant", (type) => {
+    for (const constant of [0, 3]) {
+      const dst = gpu.space(quantTypes[type].bytes);
+      const src = gpu.upload(encode(new Array<number>(32).fill(constant), "f32"));
+      gpu.launch(`quantize_${type.toLowerCase()}`, { numel: 32, src, dst });
+      for (const x of values(type, gpu.download(dst, quantTypes[type].bytes)))
+        expect(Math.abs(x - constant)).toBeLessThan(2e-3);
+      gpu.release();
+    }
+  });
+});

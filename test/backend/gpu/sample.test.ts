@@ -1,0 +1,250 @@
+// Tokens chosen on the device against those the host chooses from the same logits.
+import { afterAll, describe, expect, test } from "vitest";
+import type { SamplerSpec, TokenSampler } from "../../../src/backend/backend.ts";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { Storage } from "../../../src/backend/storage.ts";
+import { Layout } from "../../../src/core/layout.ts";
+import { Device, WickError } from "../../../src/index.ts";
+import { Sampler, type SamplingOptions } from "../../../src/models/sampling.ts";
+import { gpuNames } from "../../helpers/devices.ts";
+
+const FAILED = 0xffffffff;
+
+let state = 7;
+const random = (): number => {
+  state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+  return state / 2 ** 32;
+};
+const normal = (): number => (random() + random() + random() + random() - 2) * 1.7;
+
+function mix(x: bigint): bigint {
+  let z = BigInt.asUintN(64, x + 0x9e3779b97f4a7c15n);
+  z = BigInt.asUintN(64, (z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n);
+  z = BigInt.asUintN(64, (z ^ (z >> 27n)) * 0x94d049bb133111ebn);
+  return z ^ (z >> 31n);
+}
+
+/** As `Sampler` reads options. */
+function specOf(options: SamplingOptions, prompt: readonly number[], sequence: number): SamplerSpec {
+  const { temperature = 0, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = 0 } = options;
+  const mixed = mix(BigInt.asUintN(64, BigInt(seed)) ^ mix(BigInt(sequence)));
+  return { temperature, topK, topP, minP, repetitionPenalty, seed: mixed, prompt };
+}
+
+/** What the host chooses; FAILED where it refuses. */
+function hostChoice(sampler: Sampler, logits: Float32Array): number {
+  try {
+    return sampler.sample(logits.slice());
+  } catch (error) {
+    if (error instanceof WickError && error.code === "ValueOutOfRange") return FAILED;
+    throw error;
+  }
+}
+
+const settings: readonly SamplingOptions[] = [
+  {},
+  { repetitionPenalty: 1.3 },
+  { temperature: 1, seed: 1 },
+  { temperature: 0.7, seed: 2, minP: 0.05 },
+  { temperature: 1.5, seed: -3, repetitionPenalty: 1.2 },
+  { temperature: 0.8, seed: 4, topK: 40 },
+  { temperature: 2, seed: 5, topK: 1 },
+  { temperature: 1, seed: 6, topK: 5000 },
+  { temperature: 0.9, seed: 7, topP: 0.9 },
+  { temperature: 3, seed: 8n ** 25n, topP: 0.999 },
+  { temperature: 1, seed: 9, topP: 1e-9 },
+  { temperature: 0.8, seed: 10, topK: 50, topP: 0.95, minP: 0.02, repetitionPenalty: 1.1 },
+  { temperature: 100, seed: 11, topK: 2 ** 40, topP: 0.5 },
+  { temperature: 0.01, seed: 12, topK: 20, topP: 0.99 },
+  { temperature: 1.2, seed: 13, minP: 1, topK: 3 },
+  { temperature: 1e-300, seed: 14 },
+];
+
+type Logits = (i: number) => number;
+const kinds: Readonly<Record<string, Logits>> = {
+  "spread out": () => normal() * 3,
+  "few and far between": (i) => (i % 97 === 3 ? normal() * 5 : -30 + normal()),
+  "of sixteen values": () => Math.floor(random() * 16) / 4,
+  "all equal": () => -2.5,
+  "of which most are masked": () => (random() < 0.9 ? Number.NEGATIVE_INFINITY : normal()),
+  "too close for their distances from the best to differ": (i) => (i === 5 ? 12 : i * 1e-20),
+};
+
+describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 300_000 }, (device) => {
+  const backend = Device.from(device).backend as GpuBackend;
+  const { gpu } = backend;
+  const before = backend.memory().live;
+  afterAll(() => expect(backend.memory().live).toBe(before));
+
+  /** Logits and ids in device memory under a sampler. */
+  class Rig {
+    readonly vocab: number;
+    readonly rows: number;
+    readonly sampler: TokenSampler;
+    /** Rows lie a few elements apart, and not at the beginning. */
+    readonly #pitch: number;
+    readonly #logits: Storage;
+    readonly #ids: Storage;
+
+    constructor(vocab: number, specs: readonly SamplerSpec[], apart = 3) {
+      this.vocab = vocab;
+      this.rows = specs.length;
+      this.#pitch = vocab + apart;
+      this.sampler = backend.sampler(vocab, specs)!;
+      this.#logits = Storage.alloc(backend, "f32", 1 + this.rows * this.#pitch);
+      this.#ids = backend.fill("u32", this.rows, 77);
+    }
+    write(rows: readonly Float32Array[]): void {
+      const all = new Float32Array(this.#logits.length).fill(1e9);
+      for (const [i, row] of rows.entries()) all.set(row, 1 + i * this.#pitch);
+      gpu.write(this.#logits, 0, new Uint8Array(all.buffer));
+    }
+    enqueue(): void {
+      const layout = new Layout([this.rows, this.vocab], [this.#pitch, 1], 1);
+      this.sampler.sample({ storage: this.#logits, layout }, this.#ids);
+    }
+    read(): number[] {
+      return [...new Uint32Array(gpu.readSync(this.#ids, 0, 4 * this.rows).buffer)];
+    }
+    choose(rows: readonly Float32Array[]): number[] {
+      this.write(rows);
+      this.enqueue();
+      return this.read();
+    }
+    [Symbol.dispose](): void {
+      this.sampler[Symbol.dispose]();
+      this.#logits.discard();
+      this.#ids.discard();
+    }
+  }
+  const choose = (options: SamplingOptions, logits: readonly number[], prompt: readonly number[] = []): number => {
+    using rig = new Rig(logits.length, [specOf(options, prompt, 0)]);
+    return rig.choose([Float32Array.from(logits)])[0]!;
+  };
+
+  const sizes = [
+    [1, 1],
+    [2, 3],
+    [31, 4],
+    [1000, 2],
+    [4097, 1],
+    [32000, 1],
+  ] as const;
+  for (const [at, [vocab, steps]] of sizes.entries()) {
+    test.each(Object.entries(kinds))(`of ${vocab}, logits %s`, (name, kind) => {
+      // Every setting meets every size and every kind, and half of their pairs.
+      const odd = (at + Object.keys(kinds).indexOf(name)) % 2;
+      const chosen = settings.filter((_, i) => i % 2 === odd);
+      const prompts = chosen.map(() => Array.from({ length: 9 }, () => Math.floor(random() * vocab)));
+      const host = chosen.map((options, i) => new Sampler(options, prompts[i]!, i));
+      using rig = new Rig(
+        vocab,
+        chosen.map((options, i) => specOf(options, prompts[i]!, i)),
+      );
+      for (let step = 0; step < steps; step++) {
+        const logits = chosen.map(() => Float32Array.from({ length: vocab }, (_, i) => kind(i)));
+        const want = host.map((sampler, i) => hostChoice(sampler, logits[i]!));
+        expect(rig.choose(logits), `step ${step}`).toEqual(want);
+      }
+    });
+  }
+
+  test("a vocabulary of many pieces, and one too large for the kernels", () => {
+    const vocab = 200_003;
+    const chosen = [0, 2, 5, 9, 11].map((i) => settings[i]!);
+    const host = chosen.map((options, i) => new Sampler(options, [5], i));
+    using rig = new Rig(
+      vocab,
+      chosen.map((options, i) => specOf(options, [5], i)),
+    );
+    const logits = chosen.map(() => Float32Array.from({ length: vocab }, () => normal() * 3));
+    expect(rig.choose(logits)).toEqual(host.map((sampler, i) => hostChoice(sampler, logits[i]!)));
+    expect(backend.sampler(2 ** 20 + 1, [specOf({}, [], 0)])).toBe(null);
+    // 2^22 blocks of 1024 threads are more than a driver takes.
+    expect(backend.sampler(2 ** 20, new Array<SamplerSpec>(2 ** 12).fill(specOf({}, [], 0)))).toBe(null);
+    expect(Device.cpu().backend.sampler(10, [specOf({}, [], 0)])).toBe(null);
+  });
+
+  test("the first of equal logits is the likeliest, and 0 equals −0", () => {
+    expect(choose({}, [1, 3, 2, 3])).toBe(1);
+    expect(choose({}, [-5, -0, 0])).toBe(1);
+    const long = new Array<number>(5000).fill(0);
+    expect(choose({}, long)).toBe(0);
+    expect(choose({}, long.with(4999, 1).with(2047, 1))).toBe(2047);
+    expect(choose({ temperature: 1, topK: 1 }, long.with(4999, 1).with(2047, 1))).toBe(2047);
+  });
+
+  test("NaN is never chosen, and fails where it comes first; infinities fail", () => {
+    const [nan, inf] = [Number.NaN, Number.POSITIVE_INFINITY];
+    for (const options of [
+      {},
+      { temperature: 1, seed: 3 },
+      { temperature: 1, topK: 2 },
+      { temperature: 1, topP: 0.5 },
+    ]) {
+      expect(choose(options, [-2, nan, 50, nan])).toBe(2);
+      expect(choose(options, [nan, 1, 2])).toBe(FAILED);
+      expect(choose(options, [1, inf, 2])).toBe(FAILED);
+      expect(choose(options, [-inf, -inf])).toBe(FAILED);
+      expect(choose(options, [-inf, 4, -inf])).toBe(1);
+    }
+    expect(hostChoice(new Sampler({}), Float32Array.of(nan, 1))).toBe(FAILED);
+    expect(hostChoice(new Sampler({}), Float32Array.of(-2, nan, 50))).toBe(2);
+  });
+
+  test("a failed step counts for nothing", () => {
+    const options = { temperature: 1, seed: 5, topK: 20, repetitionPenalty: 1.5 };
+    const host = new Sampler(options, [1, 2]);
+    using rig = new Rig(100, [specOf(options, [1, 2], 0)]);
+    for (let step = 0; step < 10; step++) {
+      if (step % 3 === 1) expect(rig.choose([new Float32Array(100).fill(Number.NaN)])).toEqual([FAILED]);
+      const logits = Float32Array.from({ length: 100 }, normal);
+      expect(rig.choose([logits])).toEqual([hostChoice(host, logits)]);
+    }
+  });
+
+  test("the penalty counts the prompt and every token chosen, and ignores ids beyond the vocabulary", () => {
+    expect(choose({ repetitionPenalty: 4 }, [8, 7, 6], [0, 99])).toBe(1);
+    expect(choose({ repetitionPenalty: 4 }, [-1, -3, -5], [0])).toBe(1);
+    using rig = new Rig(3, [specOf({ repetitionPenalty: 4 }, [], 0)]);
+    const logits = [Float32Array.of(8, 7, 6)];
+    expect([1, 2, 3, 4].map(() => rig.choose(logits)[0])).toEqual([0, 1, 2, 0]);
+  });
+
+  test("steps that are recorded once and replayed choose as steps run one by one", () => {
+    const options = [0, 1, 4, 11].map((i) => settings[i]!);
+    const specs = options.map((o, i) => specOf(o, [3], i));
+    using eager = new Rig(1500, specs);
+    using recorded = new Rig(1500, specs);
+    const steps = Array.from({ length: 6 }, () =>
+      specs.map(() => Float32Array.from({ length: 1500 }, () => normal() * 2)),
+    );
+    const want = steps.map((logits) => eager.choose(logits));
+    recorded.write(steps[0]!);
+    gpu.context.beginCapture();
+    recorded.enqueue();
+    const graph = gpu.context.endCapture();
+    const got = steps.map((logits) => {
+      recorded.write(logits);
+      gpu.context.launchGraph(graph);
+      return recorded.read();
+    });
+    gpu.context.destroyGraph(graph);
+    expect(got).toEqual(want);
+    expect(new Set(want.map((ids) => ids[3])).size).toBeGreaterThan(1);
+  });
+
+  test("gives its memory back, once", () => {
+    const live = backend.memory().live;
+    const greedy = backend.sampler(5000, [specOf({}, [], 0)])!;
+    // Nothing is weighed where nothing is drawn.
+    expect(backend.memory().live - live).toBeLessThan(1000);
+    const sampler = backend.sampler(5000, [specOf({ temperature: 1, repetitionPenalty: 2 }, [], 0)])!;
+    expect(backend.memory().live - live).toBeGreaterThan(50_000);
+    for (const each of [greedy, sampler, sampler]) each[Symbol.dispose]();
+    expect(backend.memory().live).toBe(live);
+    const view = { storage: Storage.alloc(backend, "f32", 5000), layout: Layout.contiguous([1, 5000]) };
+    expect(() => sampler.sample(view, view.storage)).toThrow("disposed");
+    view.storage.discard();
+  });
+});
