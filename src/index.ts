@@ -1,7 +1,22 @@
-export type { MemoryStats } from "./backend/backend.ts";
-export { Device, type GpuOptions, type RocmOptions } from "./backend/device.ts";
+export type * from "./backend/backend.ts";
+export type { CpuOptions, GpuOptions, RocmOptions } from "./backend/builtin.ts";
+export { type Call, observe } from "./backend/call.ts";
+export { Device } from "./backend/device.ts";
+export type * from "./backend/fused-ops.ts";
 export type { HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
-export { type DType, dtypeNames, isFloat, isInt, sizeOf, type TypedArray } from "./core/dtype.ts";
+export { type DeviceAddress, type FamilyOptions, registerDevice, registerSearch } from "./backend/registry.ts";
+export { Storage } from "./backend/storage.ts";
+export type * from "./backend/transformers.ts";
+export {
+  type ArrayOf,
+  type DType,
+  dtypeNames,
+  isFloat,
+  isInt,
+  type ScalarOf,
+  sizeOf,
+  type TypedArray,
+} from "./core/dtype.ts";
 export {
   DeviceError,
   DTypeError,
@@ -13,5 +28,6 @@ export {
   ValueError,
   WickError,
 } from "./core/errors.ts";
-export type { Shape } from "./core/layout.ts";
-export * from "./tensor/index.ts";
+export { Layout, type Shape } from "./core/layout.ts";
+export type { QuantType } from "./core/quant-types.ts";
+export * from "./ops/index.ts";

@@ -1,6 +1,6 @@
 import type { Device, scope, Tensor } from "../../src/index.ts";
-import type { sdpaReference } from "../../src/nn/attention.ts";
 import type * as nn from "../../src/nn/index.ts";
+import type { Composed } from "../../src/ops/composed/index.ts";
 
 export interface Draw {
   int(least: number, most: number): number;
@@ -23,7 +23,7 @@ export interface Library {
   readonly Tensor: typeof Tensor;
   readonly scope: typeof scope;
   readonly nn: typeof nn;
-  readonly sdpaReference: typeof sdpaReference;
+  readonly sdpaReference: Composed["sdpa"];
 }
 export const sizes: { readonly small: Size; readonly large: Size };
 export function drawCase(draw: Draw, size: Size): NnCase;

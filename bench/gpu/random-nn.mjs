@@ -10,7 +10,8 @@ const option = (name, otherwise) => (args.includes(name) ? args[args.indexOf(nam
 const dist = pathToFileURL(resolve(option("--dist", new URL("../../dist", import.meta.url).pathname))).href;
 const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const nn = await import(`${dist}/nn/index.js`);
-const { sdpaReference } = await import(`${dist}/nn/attention.js`);
+const { composed } = await import(`${dist}/ops/composed/index.js`);
+const sdpaReference = composed.sdpa;
 
 const device = Device.from(args[0]?.startsWith("--") ? "cuda:0" : (args[0] ?? "cuda:0"));
 const cpu = Device.from("cpu");

@@ -1,87 +1,37 @@
-/** Devices by name. There is no global default: a tensor lives where it was made, on "cpu" unless told otherwise. */
-import { randomBytes } from "node:crypto";
+/**
+ * Devices by name. There is no global default: a tensor lives where it was made, on "cpu" unless told otherwise. Those that
+ * come with Wick are made known by builtin.ts.
+ */
 import { fail } from "../core/errors.ts";
-import type { Backend, MemoryStats } from "./backend.ts";
-import { CpuBackend } from "./cpu/backend.ts";
-import { GpuBackend } from "./gpu/backend.ts";
-import { bestOf } from "./gpu/best-device.ts";
-import { checkChoice, type HostMemoryChoice } from "./gpu/memory-policy.ts";
-import { compiles, findCandidates, type PlatformName, platform, simulatorOrdinals } from "./gpu/platforms.ts";
-import { MiopenBackend } from "./gpu/rocm/miopen/backend.ts";
-import type { MiopenOps } from "./gpu/rocm/miopen/ops.ts";
+import type { Available, Backend, MemoryStats } from "./backend.ts";
+import { bestName, locate } from "./registry.ts";
+import { formatBytes } from "./usage.ts";
 
 const devices = new Map<string, Device>();
 const ofBackend = new WeakMap<Backend, Device>();
 
-export interface GpuOptions {
-  /**
-   * Whether host memory that the GPU maps may hold tensors once its own is full: "auto" (on an integrated AMD GPU),
-   * "never", or "allow" (on a discrete card, too, which reads it over PCIe). Counts for what is allocated from then on.
-   * Default: WICK_HOST_MEMORY, or "auto".
-   */
-  readonly hostMemory?: HostMemoryChoice;
-}
-
-export interface RocmOptions extends GpuOptions {
-  readonly miopen?: boolean;
-}
-
 export class Device {
   readonly backend: Backend;
-  #seed = randomBytes(8).readBigUInt64LE();
+  #seed: bigint;
 
   private constructor(backend: Backend) {
     this.backend = backend;
+    this.#seed = crypto.getRandomValues(new BigUint64Array(1))[0]!;
     ofBackend.set(backend, this);
-  }
-
-  /** The CPU. `threads` (default: WICK_THREADS, or the number of cores) counts the main thread. */
-  static cpu(options: { readonly threads?: number } = {}): Device {
-    const device = Device.open("cpu", () => new CpuBackend());
-    if (options.threads !== undefined) (device.backend as CpuBackend).threads = options.threads;
-    return device;
-  }
-
-  /**
-   * An AMD GPU through ROCm. With `miopen` it is a device of its own, "rocm:0+miopen", on which AMD's MIOpen does the
-   * operations that it does as Wick would.
-   */
-  static rocm(ordinal = 0, options: RocmOptions = {}): Device {
-    return withOptions(openGpu("rocm", `rocm:${ordinal}`, ordinal, options.miopen), options);
-  }
-
-  /** An NVIDIA GPU through CUDA. */
-  static cuda(ordinal = 0, options: GpuOptions = {}): Device {
-    return withOptions(openGpu("cuda", `cuda:${ordinal}`, ordinal), options);
-  }
-
-  /** The most capable GPU that can be used (discrete ones first, then those with more memory), or the CPU. */
-  static best(): Device {
-    const best = bestOf(findCandidates(), compiles);
-    return best ? Device[best.platform](best.ordinal) : Device.cpu();
   }
 
   /** A device by its name, or the device itself. */
   static from(device: Device | string): Device {
     if (device instanceof Device) return device;
-    if (device === "cpu") return Device.cpu();
-    const [, kind, number, plus] = /^(rocm|cuda|sim)(?::(\d+))?(\+miopen)?$/.exec(device) ?? [];
-    const miopen = plus !== undefined;
-    if (kind === "rocm") return Device.rocm(Number(number ?? 0), { miopen });
-    if (kind === "cuda" && !miopen) return Device.cuda(Number(number ?? 0));
-    const ordinal = kind === "sim" ? simulatorOrdinals[number ?? "32"] : undefined;
-    if (ordinal !== undefined) return openGpu("sim", `sim:${number ?? "32"}`, ordinal, miopen);
-    return fail(
-      "UnknownDevice",
-      `unknown device "${device}"; devices are cpu, rocm:0, cuda:0 (or another number), and sim:32 and sim:64, which run the AMD path in software; on AMD's, +miopen adds MIOpen (rocm:0+miopen)`,
-    );
+    const known = devices.get(device);
+    if (known) return known;
+    const { address, open } = locate(device);
+    const found = Device.open(address.name, open);
+    devices.set(device, found);
+    return found;
   }
 
-  static of(backend: Backend): Device {
-    return ofBackend.get(backend)!;
-  }
-
-  /** Called once per device; the name is the key. */
+  /** The device over a backend that is made once; the name is the key. */
   static open(name: string, make: () => Backend): Device {
     let device = devices.get(name);
     if (!device) {
@@ -91,19 +41,28 @@ export class Device {
     return device;
   }
 
+  /** The most capable GPU that can be used (discrete ones first, then those with more memory), or the CPU. */
+  static best(): Device {
+    return Device.from(bestName() ?? "cpu");
+  }
+
+  static of(backend: Backend): Device {
+    return ofBackend.get(backend)!;
+  }
+
   /** As users write it: "cpu", "rocm:0". */
   get name(): string {
     return this.backend.name;
   }
 
-  /** AMD's MIOpen, on a device that was opened with it; else null. */
-  get miopen(): MiopenOps | null {
-    return this.backend instanceof MiopenBackend ? this.backend.miopen : null;
-  }
-
   /** Live, cached and peak bytes. */
   memory(): MemoryStats {
     return this.backend.memory();
+  }
+
+  /** What new tensors can have, and where that is. */
+  available(): Available {
+    return this.backend.available();
   }
 
   /** Waits for all work given to the device. */
@@ -125,26 +84,20 @@ export class Device {
   toString(): string {
     return this.name;
   }
+
+  /** Which device it is and what is used of it. */
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    const what = this.backend.describe?.();
+    const { live, cached, peak } = this.memory();
+    const memory = [live, cached, peak].map(formatBytes);
+    return `Device(${this.name}${what ? `, ${what}` : ""}: ${memory[0]} in use, ${memory[1]} cached, ${memory[2]} at most)`;
+  }
 }
 
 /** A seed as the 64 bits that generators are keyed by. */
 export function seedBits(seed: number | bigint): bigint {
-  if (typeof seed === "number" && !Number.isInteger(seed)) {
+  if (typeof seed !== "bigint" && !Number.isInteger(seed)) {
     fail("InvalidArgument", `the seed must be a whole number, not ${seed}`);
   }
   return BigInt.asUintN(64, BigInt(seed));
-}
-
-function withOptions(device: Device, { hostMemory }: GpuOptions): Device {
-  if (hostMemory !== undefined) {
-    (device.backend as GpuBackend).gpu.source.choice = checkChoice(hostMemory, "hostMemory");
-  }
-  return device;
-}
-
-function openGpu(kind: "rocm" | "sim", name: string, ordinal: number, miopen?: boolean): Device;
-function openGpu(kind: "cuda", name: string, ordinal: number): Device;
-function openGpu(kind: PlatformName, name: string, ordinal: number, miopen = false): Device {
-  if (kind === "cuda" || !miopen) return Device.open(name, () => new GpuBackend(name, platform(kind), ordinal));
-  return Device.open(`${name}+miopen`, () => new MiopenBackend(`${name}+miopen`, platform(kind), ordinal));
 }

@@ -13,6 +13,7 @@ import { createContext, runInNewContext, Script } from "node:vm";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { Backend, Block } from "./backend.ts";
+import { call } from "./call.ts";
 
 interface Entry {
   readonly backend: Backend;
@@ -92,6 +93,24 @@ export class Storage {
 
   get freed(): boolean {
     return this.#entry.freed;
+  }
+
+  write(byteOffset: number, data: Uint8Array): void {
+    call(this.backend, "write", this, byteOffset, data);
+  }
+
+  /** A copy of some of its bytes. The memory stays until they are there, whatever happens to its tensors. */
+  async read(byteOffset = 0, byteLength = this.byteLength): Promise<Uint8Array> {
+    this.retain();
+    try {
+      return await call(this.backend, "read", this, byteOffset, byteLength);
+    } finally {
+      this.release();
+    }
+  }
+
+  readSync(byteOffset = 0, byteLength = this.byteLength): Uint8Array {
+    return call(this.backend, "readSync", this, byteOffset, byteLength);
   }
 
   retain(): void {

@@ -48,14 +48,22 @@ export function asDType(name: string): DType {
 }
 
 /** What `Tensor.data()` returns for a dtype: halves and f8 are widened to f32, which holds them exactly. */
-export type TypedArray =
-  | Uint8Array
-  | Uint32Array
-  | Int16Array
-  | Int32Array
-  | BigInt64Array
-  | Float32Array
-  | Float64Array;
+export type ArrayOf<D extends DType> = {
+  u8: Uint8Array;
+  u32: Uint32Array;
+  i16: Int16Array;
+  i32: Int32Array;
+  i64: BigInt64Array;
+  bf16: Float32Array;
+  f16: Float32Array;
+  f32: Float32Array;
+  f64: Float64Array;
+  f8e4m3: Float32Array;
+}[D];
+export type TypedArray = ArrayOf<DType>;
+
+/** What one element is in JavaScript. */
+export type ScalarOf<D extends DType> = D extends "i64" ? bigint : number;
 
 /** The dtype a typed array holds by itself, or `undefined` for those no dtype matches. */
 export function dtypeOfTypedArray(data: unknown): DType | undefined {
@@ -102,10 +110,10 @@ export function encode(values: ArrayLike<number | bigint>, dtype: DType): Uint8A
 }
 
 /** Unpacks little-endian elements of `dtype`; the result owns its memory. */
-export function decode(bytes: Uint8Array, dtype: DType): TypedArray {
+export function decode<D extends DType>(bytes: Uint8Array, dtype: D): ArrayOf<D> {
   const raw = storageArray(bytes.slice(), dtype);
   const convert = toNumber[dtype];
-  return convert ? Float32Array.from(raw as Uint16Array, convert) : (raw as TypedArray);
+  return (convert ? Float32Array.from(raw as Uint16Array, convert) : raw) as ArrayOf<D>;
 }
 
 const fromNumber: Partial<Record<DType, (x: number) => number>> = {

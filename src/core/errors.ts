@@ -64,3 +64,12 @@ const classOf = {
 export function fail(code: ErrorCode, message: string, options?: ErrorOptions): never {
   throw new classOf[code](code, message, options);
 }
+
+/** A value as it stands in an error message. */
+export function shown(value: unknown): string {
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) {
+    const name = value.constructor?.name ?? "Object";
+    return name === "Object" ? "an object" : `a ${name}`;
+  }
+  return typeof value === "string" || Array.isArray(value) ? JSON.stringify(value) : String(value);
+}

@@ -2,7 +2,7 @@
  * A `Layout` maps a tensor's indices to elements of its storage: shape, strides and offset, counted in elements.
  * All view logic lives here and is pure, so that a backend only ever sees "these elements, in this order".
  */
-import { fail } from "./errors.ts";
+import { fail, shown } from "./errors.ts";
 
 export type Shape = readonly number[];
 export const MAX_RANK = 8;
@@ -22,6 +22,9 @@ export function contiguousStrides(shape: Shape): number[] {
 }
 
 export function checkShape(shape: Shape): Shape {
+  if (!Array.isArray(shape)) {
+    fail("InvalidShape", `a shape is an array of sizes such as [2, 3] (a number alone: []), not ${shown(shape)}`);
+  }
   if (shape.length > MAX_RANK) {
     fail("InvalidShape", `shape ${formatShape(shape)} has rank ${shape.length}; the largest rank is ${MAX_RANK}`);
   }
@@ -44,6 +47,9 @@ export function normalizeDim(dim: number, rank: number, op: string): number {
 }
 
 export function normalizeDims(dims: readonly number[], rank: number, op: string): number[] {
+  if (!Array.isArray(dims)) {
+    fail("InvalidArgument", `${op}: dims come as one array: ${op}([0, 1]), not ${shown(dims)}`);
+  }
   const out = dims.map((d) => normalizeDim(d, rank, op));
   if (new Set(out).size !== out.length) fail("DuplicateDim", `${op}: dims ${formatShape(dims)} name a dim twice`);
   return out;

@@ -1,7 +1,7 @@
 /** Work recorded once and replayed gives what the ops give by themselves, on whatever is in its inputs by then. */
 import { Device } from "../backend/device.ts";
 import type { Gpu } from "../backend/gpu/gpu.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { type Check, check, expectThat, type Say } from "./check.ts";
 import { gpuOf } from "./gpu-of.ts";
 

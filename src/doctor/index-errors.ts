@@ -1,7 +1,7 @@
 /** A bad index is reported at the next read, and the device goes on. */
 import { Device } from "../backend/device.ts";
 import { WickError } from "../core/errors.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { type Check, check, expectThat, type Say } from "./check.ts";
 
 const ROWS = 7;

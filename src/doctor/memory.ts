@@ -2,7 +2,7 @@
 import { Device } from "../backend/device.ts";
 import { formatBytes } from "../backend/usage.ts";
 import { WickError } from "../core/errors.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { type Check, check, expectThat, type Say } from "./check.ts";
 import { gpuOf, isSimulated } from "./gpu-of.ts";
 

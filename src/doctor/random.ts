@@ -1,6 +1,6 @@
 /** A seed gives the same numbers on every device. */
 import { Device } from "../backend/device.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { type Check, check, expectThat, type Say } from "./check.ts";
 
 const COUNT = 1003;

@@ -6,7 +6,7 @@ import { Device } from "../backend/device.ts";
 import type { Gpu } from "../backend/gpu/gpu.ts";
 import type { DType } from "../core/dtype.ts";
 import { rmsNorm, softmax } from "../nn/index.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { type Check, check, type Say } from "./check.ts";
 import { gpuOf, isSimulated } from "./gpu-of.ts";
 

@@ -3,7 +3,7 @@
  * this GPU's compiler is one of them shows in a single subtraction.
  */
 import { Device } from "../backend/device.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { type Check, check, expectThat, type Say } from "./check.ts";
 
 const left = [3, 0.5, -2, 7, 100];

@@ -2,8 +2,8 @@
 import type { FileHandle } from "node:fs/promises";
 import { fail } from "../core/errors.ts";
 import { checkShape, formatShape, type Shape } from "../core/layout.ts";
+import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
-import { Tensor } from "../tensor/index.ts";
 import { writeAtomically } from "./atomic-file.ts";
 import { ALIGNMENT_KEY, DEFAULT_ALIGNMENT, isAlignment, MAGIC, MAX_DIMS } from "./gguf-header.ts";
 import { bytesOfType, fitsRows, type GgufTensorType, tensorTypeNamed, typeOfDType, unfitRows } from "./gguf-types.ts";

@@ -1,6 +1,6 @@
 /** What the savers of several tensors take: a map, or a plain object. */
 import { fail } from "../core/errors.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 
 export type NamedTensors = Readonly<Record<string, Tensor>> | ReadonlyMap<string, Tensor>;
 

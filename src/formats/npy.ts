@@ -2,7 +2,7 @@
 import { sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { writeAtomically } from "./atomic-file.ts";
 import { BinaryFile } from "./binary-file.ts";
 import { checkedSize } from "./checked-size.ts";

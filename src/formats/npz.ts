@@ -1,6 +1,6 @@
 /** NumPy's npz files: zip archives of npy files. */
 import { fail } from "../core/errors.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 import { writeAtomically } from "./atomic-file.ts";
 import { BinaryFile } from "./binary-file.ts";
 import { type NamedTensors, namedEntries, quoted } from "./named-tensors.ts";

@@ -2,7 +2,7 @@
 import { readdir, stat } from "node:fs/promises";
 import { basename, dirname, isAbsolute, join } from "node:path";
 import { fail } from "../core/errors.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 import { BinaryFile } from "./binary-file.ts";
 import { JsonReader } from "./json-reader.ts";
 import { quoted } from "./named-tensors.ts";

@@ -1,6 +1,6 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
 import { type KvCache, type RotatingKvCache, rmsNorm } from "../nn/index.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 import { traits } from "./architectures.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Step } from "./steps.ts";

@@ -1,12 +1,12 @@
 /** The keys and values of every layer for a batch of sequences, and where each sequence starts. */
 
-import type { GraphOps } from "../backend/backend.ts";
 import type { Device } from "../backend/device.ts";
+import type { CachedAttention } from "../backend/transformers.ts";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { KvCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Positions } from "./rotary.ts";
 
@@ -17,14 +17,19 @@ import type { Positions } from "./rotary.ts";
 const MASKED = -30_000;
 
 /** Where a device attends over caches by itself, with all of a text in them: what it does so by. */
-export function graphsFor({ headDim }: ModelConfig, { backend }: Device, dtype: DType): GraphOps | null {
-  return backend.graphs?.supports(dtype, headDim) ? backend.graphs : null;
+export function cachedAttentionFor(
+  { headDim }: ModelConfig,
+  { backend }: Device,
+  dtype: DType,
+): CachedAttention | null {
+  const own = backend.cachedAttention;
+  return own?.supports(dtype, headDim) ? own : null;
 }
 
 /** What the caches of one sequence take when `positions` have been fed. */
 export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
   const { kvHeads, headDim, windows } = config;
-  const whole = graphsFor(config, device, dtype) !== null;
+  const whole = cachedAttentionFor(config, device, dtype) !== null;
   const room = capacityFor(positions);
   const rows = windows.reduce((sum, window) => sum + (whole || window === 0 ? room : Math.min(window, room)), 0);
   return 2 * rows * kvHeads * headDim * sizeOf(dtype);
@@ -58,7 +63,7 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    const whole = graphsFor(config, device, dtype) !== null;
+    const whole = cachedAttentionFor(config, device, dtype) !== null;
     this.layers = config.windows.map((window) => (whole || window === 0 ? new KvCache() : new RotatingKvCache(window)));
   }
 

@@ -1,7 +1,9 @@
 /** Where the tokens behind a prompt come from: chosen by the host step by step, or by the device ahead of the host. */
-import type { Graph, GraphOps, TokenSampler } from "../backend/backend.ts";
+import { call } from "../backend/call.ts";
+import type { Graph, Recorder, TokenSampler } from "../backend/transformers.ts";
 import { fail } from "../core/errors.ts";
-import { scope, Tensor } from "../tensor/index.ts";
+import { advance } from "../ops/counting.ts";
+import { scope, Tensor } from "../ops/index.ts";
 import type { ModelCache } from "./cache.ts";
 import { chooseTokens, type Sampler } from "./sampling.ts";
 import type { Transformer } from "./transformer.ts";
@@ -24,11 +26,11 @@ export interface DecoderOptions {
 /** Goes on from the logits (b, vocab) behind the prompts, which it disposes. */
 export function openDecoder(logits: Tensor, options: DecoderOptions): Decoder {
   const { model, samplers } = options;
-  const { graphs } = model.device.backend;
-  if (graphs && model.recordable && graphs.recordingProblem === null) {
+  const { recorder, transformers } = model.device.backend;
+  if (recorder && model.recordable && recorder.problem === null) {
     const specs = samplers.map((sampler) => sampler.spec);
-    const sampler = model.device.backend.sampler(model.config.vocabSize, specs);
-    if (sampler) return new DeviceDecoder(logits, graphs, sampler, options);
+    const sampler = transformers?.sampler(model.config.vocabSize, specs);
+    if (sampler) return new DeviceDecoder(logits, recorder, sampler, options);
   }
   return new HostDecoder(logits, options);
 }
@@ -72,7 +74,7 @@ const NO_TOKEN = 0xffffffff;
  */
 class DeviceDecoder implements Decoder {
   readonly #options: DecoderOptions;
-  readonly #graphs: GraphOps;
+  readonly #recorder: Recorder;
   readonly #sampler: TokenSampler;
   /** The newest token of each sequence, and how many positions there are. */
   readonly #ids: Tensor;
@@ -85,17 +87,17 @@ class DeviceDecoder implements Decoder {
   #valid = 0;
   #left: number;
 
-  constructor(logits: Tensor, graphs: GraphOps, sampler: TokenSampler, options: DecoderOptions) {
+  constructor(logits: Tensor, recorder: Recorder, sampler: TokenSampler, options: DecoderOptions) {
     const { model, cache, limit } = options;
     const { device } = model;
     this.#options = options;
-    this.#graphs = graphs;
+    this.#recorder = recorder;
     this.#sampler = sampler;
     this.#filled = cache.length;
     this.#left = limit;
     this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device }).keep();
     this.#lengths = Tensor.full([cache.batch], this.#filled, { dtype: "i64", device }).keep();
-    sampler.sample(logits, this.#ids.storage);
+    call(sampler, "sample", logits, this.#ids.storage);
     logits.dispose();
     this.#read();
   }
@@ -134,11 +136,11 @@ class DeviceDecoder implements Decoder {
     const extent = this.#filled + 1;
     const room = cache.reserve(extent + Math.min(this.#left, ROOM));
     this.#valid = Math.min(room, model.recordedUntil(extent));
-    const graph = this.#graphs.capture(() =>
+    const graph = this.#recorder.capture(() =>
       scope(() => {
-        this.#graphs.advance(this.#lengths, 1);
+        advance(this.#lengths, 1);
         const logits = model.recordedStep(this.#ids, cache, this.#lengths, extent);
-        this.#sampler.sample(logits, this.#ids.storage);
+        call(this.#sampler, "sample", logits, this.#ids.storage);
       }),
     );
     this.#recorded.push(graph);
@@ -146,7 +148,7 @@ class DeviceDecoder implements Decoder {
 
   #read(): void {
     const { storage } = this.#ids;
-    const read = storage.backend.read(storage, 0, storage.byteLength).then((bytes) => new Uint32Array(bytes.buffer));
+    const read = storage.read().then((bytes) => new Uint32Array(bytes.buffer));
     // Of what ran ahead in vain nobody hears.
     read.catch(() => {});
     this.#pending.push(read);

@@ -7,13 +7,13 @@ import { fail } from "../core/errors.ts";
 import type { Shape } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import type { WeightsFile, WeightsTensor } from "../formats/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { QTensor } from "../quantized/index.ts";
-import { Tensor } from "../tensor/index.ts";
 import type { ModelConfig } from "./config.ts";
 import type { WeightsOptions } from "./load.ts";
 import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
 import type { NamingOf } from "./naming.ts";
-import { Joined, PlainMatrices, QuantizedMatrices } from "./projections.ts";
+import { Joined, Matrices } from "./projections.ts";
 import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
 
 /** How much of a tensor is in host memory at once. */
@@ -75,11 +75,11 @@ export class FileWeights implements DeviceWeights {
     const source = this.#tensors.embedding(rows, width);
     if (source.tensor.quant) {
       const table = await this.#readBlocks([source], width);
-      const head = new QuantizedMatrices(table, null, [rows]);
+      const head = Matrices.quantized(table, null, [rows]);
       return { lookup: (ids) => table.rows(ids, this.#options.dtype), head };
     }
     const table = await this.#readPlain([source], width);
-    const head = new PlainMatrices(table, null, [rows], this.owned);
+    const head = Matrices.plain(table, null, [rows]);
     return { lookup: (ids) => table.indexSelect(ids, 0), head };
   }
 
@@ -103,10 +103,10 @@ export class FileWeights implements DeviceWeights {
     const sizes = stack.flatMap((source) => source.sizes);
     if (stack[0]!.tensor.quant) {
       const weight = await this.#readBlocks(stack, inputs);
-      return new QuantizedMatrices(weight, await this.#readBias(stack), sizes);
+      return Matrices.quantized(weight, await this.#readBias(stack), sizes);
     }
     const weight = await this.#readPlain(stack, inputs);
-    return new PlainMatrices(weight, await this.#readBias(stack), sizes, this.owned);
+    return Matrices.plain(weight, await this.#readBias(stack), sizes);
   }
 
   async #readBlocks(stack: readonly Source[], width: number): Promise<QTensor> {

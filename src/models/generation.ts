@@ -1,7 +1,7 @@
 /** The generation loop: prompts in, pieces of text out, one per token and sequence. */
 import { setImmediate } from "node:timers/promises";
 import { fail } from "../core/errors.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { ModelCache } from "./cache.ts";
 import { openDecoder } from "./decoder.ts";
 import type { PromptCache } from "./prompt-cache.ts";

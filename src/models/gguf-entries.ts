@@ -3,7 +3,7 @@ import { sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { numel, type Shape } from "../core/layout.ts";
 import type { ByteRange, WeightsTensor } from "../formats/index.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import type { ModelConfig } from "./config.ts";
 import { ggufArchitectures, ggufNameOf } from "./gguf-architectures.ts";
 import { EMBEDDING, ggufMatrix, ggufNames, ggufNorm } from "./gguf-names.ts";

@@ -2,7 +2,7 @@
 import { fail } from "../core/errors.ts";
 import { tensorType } from "../formats/gguf-types.ts";
 import { GgufFile, openWeights } from "../formats/index.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { FileWeights } from "./file-weights.ts";
 import { parseGgufConfig, type TensorFacts } from "./gguf-config.ts";

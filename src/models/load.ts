@@ -1,7 +1,7 @@
 /** Loading a model from where it lies, with progress and abort. */
 import { stat } from "node:fs/promises";
-import type { TransformerNeeds } from "../backend/backend.ts";
 import { Device } from "../backend/device.ts";
+import type { TransformerNeeds } from "../backend/transformers.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { isGguf, type LoadProgress } from "../formats/index.ts";
@@ -63,10 +63,10 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
   requireRoom({ config: source.config, weights, device, dtype, context: options.context });
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
-  const { toLoad, toRun } = device.backend.prepare(needsOf(source.config, weights, dtype));
-  await toLoad;
+  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
+  await prepared?.toLoad;
   const transformer = await Transformer.load(source.config, weights, device, dtype);
-  await toRun;
+  await prepared?.toRun;
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }

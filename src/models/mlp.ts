@@ -1,6 +1,6 @@
 /** The feed-forward half of a layer: a gated MLP, or a router with several of them. */
 import { rmsNorm } from "../nn/index.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import type { Activation, ModelConfig } from "./config.ts";
 import type { Fusion, Place, Projection, Weights } from "./weights.ts";
 

@@ -2,7 +2,7 @@
 import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import { ModelCache, type ModelCacheOptions } from "./cache.ts";
 import type { ChatMessage, ChatTemplate } from "./chat-template.ts";
 import type { ModelConfig } from "./config.ts";

@@ -1,10 +1,10 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
-import type { View } from "../backend/backend.ts";
+import type { LinearParams } from "../backend/fused-ops.ts";
 import type { QuantType } from "../core/quant-types.ts";
-import { geluMul, rmsNorm, siluMul } from "../nn/index.ts";
-import { type QTensor, qmatmul } from "../quantized/index.ts";
-import { Tensor } from "../tensor/index.ts";
-import { result } from "../tensor/tensor.ts";
+import { geluMul, siluMul } from "../nn/index.ts";
+import { compute } from "../ops/compute.ts";
+import { Tensor } from "../ops/index.ts";
+import type { QTensor } from "../quantized/index.ts";
 import type { Activation } from "./config.ts";
 import type { Fusion, Norm, Projection } from "./weights.ts";
 
@@ -19,33 +19,33 @@ const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> 
 /** The activations that are part of a device's fused layers. */
 const fusedGlu: Readonly<Partial<Record<Activation, "silu" | "gelu">>> = { silu: "silu", gelu: "gelu" };
 
-const normed = (x: Tensor, norm: Norm | undefined): Tensor => (norm ? rmsNorm(x, norm.weight, norm.eps) : x);
-
-abstract class Matrices implements Projection {
-  readonly #weight: View;
+export class Matrices implements Projection {
+  readonly #weight: Tensor;
   readonly #type: QuantType | null;
   readonly #bias: Tensor | null;
   readonly #sizes: readonly number[];
 
-  /** `weight` is (rows, columns), or (rows, bytes) of blocks; `sizes` are the rows of each matrix. */
-  constructor(weight: View, type: QuantType | null, bias: Tensor | null, sizes: readonly number[]) {
+  /** `weight` is (rows, columns), or (rows, bytes) of blocks of a type; `sizes` are the rows of each matrix. */
+  private constructor(weight: Tensor, type: QuantType | null, bias: Tensor | null, sizes: readonly number[]) {
     this.#weight = weight;
     this.#type = type;
     this.#bias = bias;
     this.#sizes = sizes;
   }
 
-  protected abstract product(x: Tensor): Tensor;
+  static plain(weight: Tensor, bias: Tensor | null, sizes: readonly number[]): Matrices {
+    return new Matrices(weight, null, bias, sizes);
+  }
+
+  static quantized(weight: QTensor, bias: Tensor | null, sizes: readonly number[]): Matrices {
+    return new Matrices(weight.blocks, weight.type, bias, sizes);
+  }
 
   forward(x: Tensor, { norm, glu, residual }: Fusion = {}): Tensor {
     const fused = glu === undefined ? null : fusedGlu[glu];
-    if (fused !== undefined) {
-      const y = this.#linear(x, norm, fused, residual);
-      if (y) return y;
-    }
-    let y = this.product(normed(x, norm));
-    if (this.#bias) y = y.add(this.#bias);
-    if (glu) y = gated[glu](...(this.#split(y) as [Tensor, Tensor]));
+    if (fused !== undefined) return this.#linear(x, { norm: norm ?? null, glu: fused, residual: residual ?? null });
+    const [gate, up] = this.#split(this.#linear(x, { norm: norm ?? null, glu: null, residual: null }));
+    const y = gated[glu!](gate!, up!);
     return residual ? residual.add(y) : y;
   }
 
@@ -53,49 +53,14 @@ abstract class Matrices implements Projection {
     return this.#split(this.forward(x, { norm }));
   }
 
-  /** All of it in one kernel, where the device has one for so many rows. */
-  #linear(x: Tensor, norm: Norm | undefined, glu: "silu" | "gelu" | null, residual: Tensor | undefined): Tensor | null {
-    const rows = this.#weight.layout.shape[0]!;
-    const params = { norm: norm ?? null, bias: this.#bias, glu, residual: residual ?? null };
-    const y = x.backend.linear(x, this.#weight, this.#type, params);
-    return y && result(y, [x.shape[0]!, glu ? rows / 2 : rows]);
+  #linear(x: Tensor, p: Omit<LinearParams<Tensor>, "bias">): Tensor {
+    const rows = this.#weight.shape[0]!;
+    const shape = [x.shape[0]!, p.glu ? rows / 2 : rows];
+    return compute(x.backend, "linear", shape, x, this.#weight, this.#type, { ...p, bias: this.#bias });
   }
 
   #split(y: Tensor): Tensor[] {
-    if (this.#sizes.length === 1) return [y];
-    let at = 0;
-    return this.#sizes.map((size) => {
-      at += size;
-      return y.narrow(1, at - size, size);
-    });
-  }
-}
-
-export class PlainMatrices extends Matrices {
-  readonly #transposed: Tensor;
-
-  /** The view it makes of `weight` is added to `owned`. */
-  constructor(weight: Tensor, bias: Tensor | null, sizes: readonly number[], owned: Disposable[]) {
-    super(weight, null, bias, sizes);
-    this.#transposed = weight.t().keep();
-    owned.push(this.#transposed);
-  }
-
-  protected override product(x: Tensor): Tensor {
-    return x.matmul(this.#transposed);
-  }
-}
-
-export class QuantizedMatrices extends Matrices {
-  readonly #weight: QTensor;
-
-  constructor(weight: QTensor, bias: Tensor | null, sizes: readonly number[]) {
-    super(weight.blocks, weight.type, bias, sizes);
-    this.#weight = weight;
-  }
-
-  protected override product(x: Tensor): Tensor {
-    return qmatmul(x, this.#weight);
+    return this.#sizes.length === 1 ? [y] : y.split(this.#sizes, 1);
   }
 }
 

@@ -28,9 +28,9 @@ export function requireRoom({ config, weights, device, dtype, context }: RoomAsk
   const cache = cacheBytes(config, device, dtype, positions);
   const scratch = Math.min(SCRATCH, deviceBytes);
   const needed = deviceBytes + cache + scratch;
-  let available = device.backend.available();
+  let available = device.available();
   // Garbage may hold what is missing.
-  if (needed > available.bytes && collect() > 0) available = device.backend.available();
+  if (needed > available.bytes && collect() > 0) available = device.available();
   if (needed <= available.bytes) return;
   fail(
     "OutOfMemory",

@@ -2,7 +2,7 @@
 import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { rope, ropeI } from "../nn/index.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 import type { RopeConfig } from "./config.ts";
 
 export interface Frequencies {

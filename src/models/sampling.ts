@@ -2,9 +2,9 @@
  * From logits to the next token. In this order: repetition penalty, temperature, top-k, top-p, min-p, then a draw.
  * The random numbers depend on the seed, the sequence and the step alone, so a run can be repeated.
  */
-import type { SamplerSpec } from "../backend/backend.ts";
+import type { SamplerSpec } from "../backend/transformers.ts";
 import { fail } from "../core/errors.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 
 export interface SamplingOptions {
   /** Divides the logits; 0 always takes the likeliest token. Default 0. */

@@ -1,8 +1,9 @@
 /** How the new positions of a step meet those before: turned by rotary embeddings, appended to a cache, attended to. */
-import type { GraphOps } from "../backend/backend.ts";
+import { call } from "../backend/call.ts";
+import type { CachedAttention } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
 import { type KvCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { Table } from "./rotary.ts";
 
@@ -67,7 +68,7 @@ function sideBySide(q: Tensor, k: Tensor): Tensor | null {
 /** By a device's own kernels over caches that hold everything. */
 export class CachedStep implements Step {
   constructor(
-    readonly graphs: GraphOps,
+    readonly attention: CachedAttention,
     readonly batch: number,
     readonly length: number,
     readonly rotary: Table & { readonly interleaved: boolean },
@@ -85,14 +86,14 @@ export class CachedStep implements Step {
     cache: KvCache,
     { headDim, scale, softcap, window }: AttentionParams,
   ): Tensor {
-    const { graphs, batch, length, padding, lengths } = this;
+    const { attention, batch, length, padding, lengths } = this;
     const past = cache.length;
     const shape = [batch, k.shape[1]! / headDim, length, headDim];
     // What is in device memory has been given its room before.
     const buffers = cache.reserve(lengths ? 0 : length, shape, q);
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
     const params = { ...this.rotary, ...buffers, past, lengths, padding, mask, scale, softcap, window };
-    const y = result(graphs.attention(q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
+    const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
     if (!lengths) cache.advance(length);
     return y;
   }

@@ -4,10 +4,10 @@ import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import { rmsNorm } from "../nn/index.ts";
-import { scope, type Tensor } from "../tensor/index.ts";
+import { scope, type Tensor } from "../ops/index.ts";
 import { traits } from "./architectures.ts";
 import { Attention } from "./attention.ts";
-import { graphsFor, type ModelCache } from "./cache.ts";
+import { cachedAttentionFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { Rotary } from "./rotary.ts";
@@ -97,7 +97,7 @@ export class Transformer implements Disposable {
 
   /** Whether its steps can be recorded: nothing in them depends on what the host knows. */
   get recordable(): boolean {
-    return graphsFor(this.config, this.device, this.dtype) !== null && this.config.experts === null;
+    return cachedAttentionFor(this.config, this.device, this.dtype) !== null && this.config.experts === null;
   }
 
   /**
@@ -108,9 +108,9 @@ export class Transformer implements Disposable {
     return scope(() => {
       const room = cache.reserve(0);
       const rotary = { ...this.#rotary.tables(room, extent), interleaved: this.config.rope.interleaved };
-      const graphs = graphsFor(this.config, this.device, this.dtype)!;
+      const attention = cachedAttentionFor(this.config, this.device, this.dtype)!;
       const mask = (keys: number) => cache.mask(keys, keys);
-      const step = new CachedStep(graphs, cache.batch, 1, rotary, cache.padding, mask, lengths);
+      const step = new CachedStep(attention, cache.batch, 1, rotary, cache.padding, mask, lengths);
       return this.#logits(this.#layered(ids, step, cache));
     });
   }
@@ -124,13 +124,13 @@ export class Transformer implements Disposable {
     const total = (cache?.length ?? 0) + length;
     const most = Math.max(extent, total);
     const mask = (keys: number) => cache?.mask(keys, total) ?? null;
-    const graphs = cache && graphsFor(this.config, this.device, this.dtype);
-    if (!graphs) {
+    const attention = cache && cachedAttentionFor(this.config, this.device, this.dtype);
+    if (!attention) {
       const rotate = this.#rotary.at(cache?.positions(length) ?? { start: 0, length }, most);
       return new ComposedStep(batch, length, rotate, mask);
     }
     const rotary = { ...this.#rotary.tables(total, most), interleaved: this.config.rope.interleaved };
-    return new CachedStep(graphs, batch, length, rotary, cache.padding, mask, null);
+    return new CachedStep(attention, batch, length, rotary, cache.padding, mask, null);
   }
 
   /** What the last layer gives for each position: (b · t, hidden). */

@@ -4,7 +4,7 @@
  */
 import type { DType } from "../core/dtype.ts";
 import type { QuantType } from "../core/quant-types.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 import type { Activation } from "./config.ts";
 
 export type NormRole =

@@ -1,9 +1,10 @@
 /** Activations and rearrangements that models are made of. */
 import { fail } from "../core/errors.ts";
 import { formatShape, sameShape } from "../core/layout.ts";
-import * as check from "../tensor/check.ts";
-import { Tensor } from "../tensor/index.ts";
-import { result } from "../tensor/tensor.ts";
+import * as check from "../ops/check.ts";
+import { compute } from "../ops/compute.ts";
+import { Tensor } from "../ops/index.ts";
+import { define } from "../ops/op.ts";
 
 /** eˣ / Σ eˣ over a dim; halves stay in f32 until the store. */
 export const softmax = (x: Tensor, dim: number): Tensor => x.softmax(dim);
@@ -25,14 +26,13 @@ function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
       `${op}: the gate ${formatShape(gate.shape)} and ${formatShape(up.shape)} must have one shape`,
     );
   }
-  const fused = gate.backend.glu(act, gate, up);
-  if (fused) return result(fused, gate.shape);
-  using open = gate[act]();
-  return open.mul(up);
+  return compute(gate.backend, "glu", gate.shape, act, gate, up);
 }
 
-export const siluMul = (gate: Tensor, up: Tensor): Tensor => glu("silu", gate, up);
-export const geluMul = (gate: Tensor, up: Tensor): Tensor => glu("gelu", gate, up);
+/** silu(gate) · up. */
+export const siluMul = define("nn", "siluMul", "gate up", (gate: Tensor, up: Tensor): Tensor => glu("silu", gate, up));
+/** gelu(gate) · up. */
+export const geluMul = define("nn", "geluMul", "gate up", (gate: Tensor, up: Tensor): Tensor => glu("gelu", gate, up));
 
 function halves(op: string, x: Tensor, act: "silu" | "gelu"): Tensor {
   if (x.rank === 0 || x.shape.at(-1)! % 2 !== 0) {
@@ -45,19 +45,19 @@ function halves(op: string, x: Tensor, act: "silu" | "gelu"): Tensor {
 }
 
 /** The last dim in two halves: silu(first) · second. */
-export const swiglu = (x: Tensor): Tensor => halves("swiglu", x, "silu");
+export const swiglu = define("nn", "swiglu", "x", (x: Tensor): Tensor => halves("swiglu", x, "silu"));
 /** The last dim in two halves: gelu(first) · second. */
-export const geglu = (x: Tensor): Tensor => halves("geglu", x, "gelu");
+export const geglu = define("nn", "geglu", "x", (x: Tensor): Tensor => halves("geglu", x, "gelu"));
 
 /** clamp(x / 6 + 1 / 2, 0, 1). */
-export function hardSigmoid(x: Tensor): Tensor {
+export const hardSigmoid = define("nn", "hardSigmoid", "x", (x: Tensor): Tensor => {
   check.floating("hardSigmoid", x);
   using line = x.affine(1 / 6, 0.5);
   return line.clamp(0, 1);
-}
+});
 
 /** x · tanh(log(1 + eˣ)). */
-export function mish(x: Tensor): Tensor {
+export const mish = define("nn", "mish", "x", (x: Tensor): Tensor => {
   check.floating("mish", x);
   // tanh(log(1 + e)) with n = e² + 2e is n / (n + 2), in f32 for halves, where n would overflow; above 20 the factor is
   // 1 in every float dtype but f64 (1e-17 there).
@@ -70,34 +70,44 @@ export function mish(x: Tensor): Tensor {
   using factor = n.div(d);
   using y = wide.mul(factor);
   return y.toDType(x.dtype);
-}
+});
 
-export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
+export const leakyRelu = define("nn", "leakyRelu", "x slope?", (x: Tensor, slope = 0.01): Tensor => {
   check.floating("leakyRelu", x);
   using scaled = x.affine(slope, 0);
   using positive = x.ge(0);
   return positive.whereCond(x, scaled);
-}
+});
 
-export function selu(x: Tensor, alpha = 1.6732632423543772, scale = 1.0507009873554805): Tensor {
-  using e = x.elu(alpha);
-  return e.affine(scale, 0);
-}
+export const selu = define(
+  "nn",
+  "selu",
+  "x alpha? scale?",
+  (x: Tensor, alpha = 1.6732632423543772, scale = 1.0507009873554805): Tensor => {
+    using e = x.elu(alpha);
+    return e.affine(scale, 0);
+  },
+);
 
 /** In training: zeroes elements with probability p and scales the others by 1 / (1 − p). */
-export function dropout(x: Tensor, p: number, options: { readonly seed?: number | bigint } = {}): Tensor {
-  check.floating("dropout", x);
-  if (!(p >= 0 && p < 1))
-    fail("InvalidArgument", `dropout: the probability must be from 0 up to but without 1, not ${p}`);
-  using draw = Tensor.rand(x.shape, { ...options, dtype: "f32", device: x.device });
-  using keep = draw.ge(p);
-  using scaled = x.affine(1 / (1 - p), 0);
-  using zero = Tensor.zerosLike(scaled);
-  return keep.whereCond(scaled, zero);
-}
+export const dropout = define(
+  "nn",
+  "dropout",
+  "x p options?",
+  (x: Tensor, p: number, options: { readonly seed?: number | bigint } = {}): Tensor => {
+    check.floating("dropout", x);
+    if (!(p >= 0 && p < 1))
+      fail("InvalidArgument", `dropout: the probability must be from 0 up to but without 1, not ${p}`);
+    using draw = Tensor.rand(x.shape, { ...options, dtype: "f32", device: x.device });
+    using keep = draw.ge(p);
+    using scaled = x.affine(1 / (1 - p), 0);
+    using zero = Tensor.zerosLike(scaled);
+    return keep.whereCond(scaled, zero);
+  },
+);
 
 /** (b, c·r², h, w) → (b, c, h·r, w·r). */
-export function pixelShuffle(x: Tensor, factor: number): Tensor {
+export const pixelShuffle = define("nn", "pixelShuffle", "x factor", (x: Tensor, factor: number): Tensor => {
   check.hasRank("pixelShuffle", x, 4);
   check.positiveInt("pixelShuffle", "the factor", factor);
   const [b, c, h, w] = x.shape as [number, number, number, number];
@@ -106,10 +116,10 @@ export function pixelShuffle(x: Tensor, factor: number): Tensor {
   using split = x.reshape([b, out, factor, factor, h, w]);
   using order = split.permute([0, 1, 4, 2, 5, 3]);
   return order.reshape([b, out, h * factor, w * factor]);
-}
+});
 
 /** (b, c, h·r, w·r) → (b, c·r², h, w). */
-export function pixelUnshuffle(x: Tensor, factor: number): Tensor {
+export const pixelUnshuffle = define("nn", "pixelUnshuffle", "x factor", (x: Tensor, factor: number): Tensor => {
   check.hasRank("pixelUnshuffle", x, 4);
   check.positiveInt("pixelUnshuffle", "the factor", factor);
   const [b, c, h, w] = x.shape as [number, number, number, number];
@@ -117,22 +127,23 @@ export function pixelUnshuffle(x: Tensor, factor: number): Tensor {
   using split = x.reshape([b, c, h / factor, factor, w / factor, factor]);
   using order = split.permute([0, 1, 3, 5, 2, 4]);
   return order.reshape([b, c * factor * factor, h / factor, w / factor]);
-}
+});
 
 /** Rows of a table by ids of any shape. */
 export const embedding = (table: Tensor, ids: Tensor): Tensor => table.embedding(ids);
 
 /** 1 at each id and 0 elsewhere, in a new last dim of `depth`. The largest value of the id type gives a row of zeros. */
-export function oneHot(
-  ids: Tensor,
-  depth: number,
-  dtype: "f32" | "f64" | "f16" | "bf16" | "u8" | "u32" | "i64" = "f32",
-): Tensor {
-  check.ids("oneHot", ids, ids);
-  check.positiveInt("oneHot", "the depth", depth);
-  using flat = ids.reshape([ids.numel, 1]);
-  using zeros = Tensor.zeros([ids.numel, depth], { dtype, device: ids.device });
-  using ones = Tensor.ones([ids.numel, 1], { dtype, device: ids.device });
-  using hot = zeros.scatter(flat, ones, 1);
-  return hot.reshape([...ids.shape, depth]);
-}
+export const oneHot = define(
+  "nn",
+  "oneHot",
+  "ids depth dtype?",
+  (ids: Tensor, depth: number, dtype: "f32" | "f64" | "f16" | "bf16" | "u8" | "u32" | "i64" = "f32"): Tensor => {
+    check.ids("oneHot", ids, ids);
+    check.positiveInt("oneHot", "the depth", depth);
+    using flat = ids.reshape([ids.numel, 1]);
+    using zeros = Tensor.zeros([ids.numel, depth], { dtype, device: ids.device });
+    using ones = Tensor.ones([ids.numel, 1], { dtype, device: ids.device });
+    using hot = zeros.scatter(flat, ones, 1);
+    return hot.reshape([...ids.shape, depth]);
+  },
+);

@@ -1,7 +1,7 @@
 /** Caches of past keys and values, (b, h, t, d) by default, that grow along the time dim. */
 import { fail } from "../core/errors.ts";
 import { formatShape, normalizeDim, type Shape } from "../core/layout.ts";
-import { Tensor } from "../tensor/index.ts";
+import { Tensor } from "../ops/index.ts";
 
 /** What a tensor is stored as, and where. */
 type Kind = Pick<Tensor, "dtype" | "device">;

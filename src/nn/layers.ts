@@ -1,7 +1,7 @@
 /** Layers: weights with a `forward`. They hold the tensors they are given and do not own them. */
 import { fail } from "../core/errors.ts";
 import { formatShape, numel } from "../core/layout.ts";
-import type { ConvOptions, ConvTransposeOptions, Pair, Tensor } from "../tensor/index.ts";
+import type { ConvOptions, ConvTransposeOptions, Pair, Tensor } from "../ops/index.ts";
 import { batchNorm, groupNorm, layerNorm, rmsNorm } from "./norm.ts";
 
 export interface Module {

@@ -1,7 +1,7 @@
 /** Recurrent layers in PyTorch's weight layout: gates stacked along the first dim of each weight. */
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import { scope, Tensor } from "../tensor/index.ts";
+import { scope, Tensor } from "../ops/index.ts";
 
 export interface RnnWeights {
   /** (gates · hidden, input) and (gates · hidden, hidden). */

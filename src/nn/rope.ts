@@ -1,22 +1,25 @@
 /** Rotary position embeddings in the three layouts in use. */
+
+import type { RopeKind } from "../backend/fused-ops.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import * as check from "../tensor/check.ts";
-import type { Tensor } from "../tensor/index.ts";
-import { result } from "../tensor/tensor.ts";
+import * as check from "../ops/check.ts";
+import { compute } from "../ops/compute.ts";
+import type { Tensor } from "../ops/index.ts";
+import { define } from "../ops/op.ts";
 
-function apply(kind: "rope" | "rope_i" | "rope_thd", x: Tensor, cos: Tensor, sin: Tensor): Tensor {
-  check.floating(kind, x);
-  check.hasRank(kind, x, 4);
-  check.compatible(kind, x, cos);
-  check.compatible(kind, x, sin);
+function apply(name: string, kind: RopeKind, x: Tensor, cos: Tensor, sin: Tensor): Tensor {
+  check.floating(name, x);
+  check.hasRank(name, x, 4);
+  check.compatible(name, x, cos);
+  check.compatible(name, x, sin);
   const [b, y, z, d] = x.shape as [number, number, number, number];
   const t = kind === "rope_thd" ? y : z;
-  if (d % 2 !== 0) fail("ShapeMismatch", `${kind}: the head size ${d} must be even`);
+  if (d % 2 !== 0) fail("ShapeMismatch", `${name}: the head size ${d} must be even`);
   if (cos.rank !== sin.rank || formatShape(cos.shape) !== formatShape(sin.shape)) {
     fail(
       "ShapeMismatch",
-      `${kind}: cos ${formatShape(cos.shape)} and sin ${formatShape(sin.shape)} must have one shape, (t, d/2) or (batch, t, d/2)`,
+      `${name}: cos ${formatShape(cos.shape)} and sin ${formatShape(sin.shape)} must have one shape, (t, d/2) or (batch, t, d/2)`,
     );
   }
   const shared = cos.rank === 2;
@@ -24,15 +27,18 @@ function apply(kind: "rope" | "rope_i" | "rope_thd", x: Tensor, cos: Tensor, sin
   if ((!shared && (cos.rank !== 3 || cos.shape[0] !== b)) || width !== d / 2 || rows! < t) {
     fail(
       "ShapeMismatch",
-      `${kind}: cos and sin must be (t, ${d / 2}) or (${b}, t, ${d / 2}) with t ≥ ${t} for an input of ${formatShape(x.shape)}, not ${formatShape(cos.shape)}`,
+      `${name}: cos and sin must be (t, ${d / 2}) or (${b}, t, ${d / 2}) with t ≥ ${t} for an input of ${formatShape(x.shape)}, not ${formatShape(cos.shape)}`,
     );
   }
-  return result(x.backend.rope(kind, x, cos, sin), x.shape);
+  return compute(x.backend, "rope", x.shape, kind, x, cos, sin);
 }
 
+const turning = (name: string, kind: RopeKind) =>
+  define("nn", name, "x cos sin", (x: Tensor, cos: Tensor, sin: Tensor): Tensor => apply(name, kind, x, cos, sin));
+
 /** x (b, h, t, d), rotating the pairs (i, i + d/2): Llama's layout in Hugging Face checkpoints. */
-export const rope = (x: Tensor, cos: Tensor, sin: Tensor): Tensor => apply("rope", x, cos, sin);
+export const rope = turning("rope", "rope");
 /** x (b, h, t, d), rotating the neighbours (2i, 2i + 1). */
-export const ropeI = (x: Tensor, cos: Tensor, sin: Tensor): Tensor => apply("rope_i", x, cos, sin);
+export const ropeI = turning("ropeI", "rope_i");
 /** x (b, t, h, d), rotating the pairs (i, i + d/2). */
-export const ropeThd = (x: Tensor, cos: Tensor, sin: Tensor): Tensor => apply("rope_thd", x, cos, sin);
+export const ropeThd = turning("ropeThd", "rope_thd");

@@ -2,13 +2,14 @@
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import type { Module } from "../nn/index.ts";
-import * as check from "../tensor/check.ts";
-import type { Tensor } from "../tensor/index.ts";
-import { result } from "../tensor/tensor.ts";
+import * as check from "../ops/check.ts";
+import { compute } from "../ops/compute.ts";
+import type { Tensor } from "../ops/index.ts";
+import { define } from "../ops/op.ts";
 import { checkFloat, type QTensor } from "./qtensor.ts";
 
 /** x (…, k) · wᵀ with w (n, k) → (…, n), in x's dtype. */
-export function qmatmul(x: Tensor, w: QTensor): Tensor {
+export const qmatmul = define("quantized", "qmatmul", "x w", (x: Tensor, w: QTensor): Tensor => {
   check.sameDevice("qmatmul", x, w.blocks);
   checkFloat("qmatmul", x.dtype);
   if (w.rank !== 2) {
@@ -21,8 +22,8 @@ export function qmatmul(x: Tensor, w: QTensor): Tensor {
       `qmatmul: ${formatShape(x.shape)} × the transpose of ${w.type} ${formatShape(w.shape)}: the last dim of x must be ${k}`,
     );
   }
-  return result(x.backend.qmatmul(w.type, x, w.blocks), [...x.shape.slice(0, -1), n]);
-}
+  return compute(x.backend, "qmatmul", [...x.shape.slice(0, -1), n], w.type, x, w.blocks);
+});
 
 /** x · Wᵀ + bias with quantized W (out, in). */
 export class QMatMul implements Module {

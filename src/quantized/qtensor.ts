@@ -1,11 +1,13 @@
+import { call } from "../backend/call.ts";
 import type { Device } from "../backend/device.ts";
 import { formatBytes } from "../backend/usage.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { checkShape, formatShape, numel, type Shape } from "../core/layout.ts";
 import { asQuantType, type QuantType, quantTypeNames, quantTypes } from "../core/quant-types.ts";
-import * as check from "../tensor/check.ts";
-import { Tensor } from "../tensor/index.ts";
+import * as check from "../ops/check.ts";
+import { compute } from "../ops/compute.ts";
+import { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 
 /** What quantized weights are multiplied with and turned into. */
@@ -88,7 +90,7 @@ export class QTensor {
     }
     checkFloat("quantize", x.dtype);
     const inBytes = blockShape("quantize", x.shape, known);
-    return new QTensor(known, x.shape, result(x.backend.quantize(known, x), inBytes));
+    return new QTensor(known, x.shape, result(call(x.backend, "quantize", known, x), inBytes));
   }
 
   get device(): Device {
@@ -114,7 +116,7 @@ export class QTensor {
 
   dequantize(dtype: DType = "f32"): Tensor {
     checkFloat("dequantize", dtype);
-    return result(this.blocks.backend.dequantize(this.type, this.blocks, dtype), this.shape);
+    return result(call(this.blocks.backend, "dequantize", this.type, this.blocks, dtype), this.shape);
   }
 
   /** The rows of this table (n, width) that `ids` of any shape name, as floats: shape (…ids, width). */
@@ -125,8 +127,9 @@ export class QTensor {
       fail("UnexpectedNumberOfDims", `rows: the table must have 2 dims; its shape is ${formatShape(this.shape)}`);
     }
     using flat = ids.flattenAll();
-    const storage = this.blocks.backend.quantizedRows(this.type, this.blocks, flat, dtype);
-    return result(storage, [...ids.shape, this.shape[1]!]);
+    const shape = [flat.numel, this.shape[1]!];
+    using rows = compute(this.blocks.backend, "quantizedRows", shape, this.type, this.blocks, flat, dtype);
+    return rows.reshape([...ids.shape, this.shape[1]!]);
   }
 
   /** A copy on another device; another view of the same memory if it is there already. */

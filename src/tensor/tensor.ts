@@ -1,59 +1,22 @@
 /**
  * `Tensor`: a storage seen through a layout. This file holds what every tensor is and does: identity, lifetime and
- * reading. The operations are grouped by kind in the files beside it and installed on the prototype by `index.ts`;
- * they check shapes, dtypes and devices, then call the backend.
+ * reading. What can be computed with it is the op table's, which puts its ops on the class (ops/index.ts).
  */
 import type { Backend } from "../backend/backend.ts";
+import { call } from "../backend/call.ts";
 import { Device } from "../backend/device.ts";
-import type { Storage } from "../backend/storage.ts";
-import { type DType, decode, type TypedArray } from "../core/dtype.ts";
+import { Storage } from "../backend/storage.ts";
+import { type ArrayOf, asDType, type DType, decode, type ScalarOf, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import { formatShape, Layout, type Shape } from "../core/layout.ts";
-import type { ConvMethods } from "./conv.ts";
-import * as create from "./create.ts";
-import type { ElementwiseMethods } from "./elementwise.ts";
+import { checkShape, formatShape, Layout, numel, type Shape } from "../core/layout.ts";
 import { format, summary } from "./format.ts";
-import type { IndexMethods } from "./indexing.ts";
-import type { LinearMethods } from "./linear.ts";
-import type { ReduceMethods } from "./reduce.ts";
 import { enterScope } from "./scope.ts";
-import type { ShapeMethods } from "./shape.ts";
-import { cat, stack } from "./shape.ts";
 
 /** Nested arrays of numbers (bigints for i64); a plain value for rank 0. */
-export type NestedArray = number | bigint | NestedArray[];
+export type NestedArray<T = number | bigint> = T | NestedArray<T>[];
 
-/** The groups of methods are installed by index.ts. */
-export interface Tensor
-  extends ElementwiseMethods,
-    ReduceMethods,
-    LinearMethods,
-    ShapeMethods,
-    IndexMethods,
-    ConvMethods {}
-
-export class Tensor {
-  static readonly from = create.from;
-  static readonly fromBytes = create.fromBytes;
-  static readonly zeros = create.zeros;
-  static readonly ones = create.ones;
-  static readonly full = create.full;
-  static readonly empty = create.empty;
-  static readonly rand = create.rand;
-  static readonly randn = create.randn;
-  static readonly arange = create.arange;
-  static readonly eye = create.eye;
-  static readonly tril = create.tril;
-  static readonly triu = create.triu;
-  static readonly meshgrid = create.meshgrid;
-  static readonly zerosLike = create.zerosLike;
-  static readonly onesLike = create.onesLike;
-  static readonly fullLike = create.fullLike;
-  static readonly randLike = create.randLike;
-  static readonly randnLike = create.randnLike;
-  static readonly cat = cat;
-  static readonly stack = stack;
-
+/** `D` is the dtype where the compiler knows it. */
+export class Tensor<D extends DType = DType> {
   readonly layout: Layout;
   readonly #storage: Storage;
   readonly #scope: Set<Tensor> | undefined;
@@ -77,8 +40,8 @@ export class Tensor {
     return this.layout.shape;
   }
 
-  get dtype(): DType {
-    return this.#storage.dtype;
+  get dtype(): D {
+    return this.#storage.dtype as D;
   }
 
   get rank(): number {
@@ -120,58 +83,69 @@ export class Tensor {
     return this;
   }
 
+  /** Another tensor over the same storage. */
+  view(layout: Layout): Tensor<D> {
+    return new Tensor(this.storage, layout);
+  }
+
   /** Whether the elements lie in memory in row-major order without gaps. */
   isContiguous(): boolean {
     return this.layout.isContiguous();
   }
 
+  /** The tensor itself if its elements are in row-major order, otherwise a copy that is. */
+  contiguous(): Tensor<D> {
+    return this.isContiguous() ? this.view(this.layout) : this.copy();
+  }
+
+  /** A copy with storage of its own. */
+  copy(): Tensor<D> {
+    const out = result<D>(Storage.alloc(this.backend, this.dtype, this.numel), this.shape);
+    call(this.backend, "copy", this, out);
+    return out;
+  }
+
   /** The elements in row-major order as little-endian bytes; a copy. */
   async bytes(): Promise<Uint8Array> {
     const source = this.contiguous();
-    const { storage, layout } = source;
-    storage.retain(); // the read is pending: the memory must stay, whatever happens to the tensor
-    source.dispose();
-    try {
-      const size = storage.byteLength / Math.max(storage.length, 1);
-      return await storage.backend.read(storage, layout.offset * size, layout.numel * size);
-    } finally {
-      storage.release();
-    }
+    const size = sizeOf(this.dtype);
+    const reading = source.storage.read(source.layout.offset * size, source.numel * size);
+    source.dispose(); // the storage stays until it is read
+    return await reading;
   }
 
   bytesSync(): Uint8Array {
     using source = this.contiguous();
-    const { storage, layout } = source;
-    const size = storage.byteLength / Math.max(storage.length, 1);
-    return storage.backend.readSync(storage, layout.offset * size, layout.numel * size);
+    const size = sizeOf(this.dtype);
+    return source.storage.readSync(source.layout.offset * size, source.numel * size);
   }
 
   /** The elements in row-major order. f16, bf16 and f8e4m3 are widened to f32; i64 gives a BigInt64Array. */
-  async data(): Promise<TypedArray> {
+  async data(): Promise<ArrayOf<D>> {
     return decode(await this.bytes(), this.dtype);
   }
 
-  dataSync(): TypedArray {
+  dataSync(): ArrayOf<D> {
     return decode(this.bytesSync(), this.dtype);
   }
 
-  async toArray(): Promise<NestedArray> {
+  async toArray(): Promise<NestedArray<ScalarOf<D>>> {
     return nest(await this.data(), this.shape);
   }
 
-  toArraySync(): NestedArray {
+  toArraySync(): NestedArray<ScalarOf<D>> {
     return nest(this.dataSync(), this.shape);
   }
 
   /** The value of a tensor that has exactly one element. */
-  async toScalar(): Promise<number | bigint> {
+  async toScalar(): Promise<ScalarOf<D>> {
     this.#checkScalar();
-    return (await this.data())[0]!;
+    return (await this.data())[0] as ScalarOf<D>;
   }
 
-  toScalarSync(): number | bigint {
+  toScalarSync(): ScalarOf<D> {
     this.#checkScalar();
-    return this.dataSync()[0]!;
+    return this.dataSync()[0] as ScalarOf<D>;
   }
 
   #checkScalar(): void {
@@ -184,21 +158,16 @@ export class Tensor {
   }
 
   /** A copy on another device; the tensor itself if it is there already. */
-  async toDevice(device: Device | string): Promise<Tensor> {
+  async toDevice(device: Device | string): Promise<Tensor<D>> {
     const target = Device.from(device);
     if (target.backend === this.backend) return this.view(this.layout);
-    return create.fromBytes(await this.bytes(), this.shape, this.dtype, target);
+    return upload(await this.bytes(), this.shape, this.dtype, target);
   }
 
-  toDeviceSync(device: Device | string): Tensor {
+  toDeviceSync(device: Device | string): Tensor<D> {
     const target = Device.from(device);
     if (target.backend === this.backend) return this.view(this.layout);
-    return create.fromBytes(this.bytesSync(), this.shape, this.dtype, target);
-  }
-
-  /** Another tensor over the same storage. */
-  view(layout: Layout): Tensor {
-    return new Tensor(this.storage, layout);
+    return upload(this.bytesSync(), this.shape, this.dtype, target);
   }
 
   /** Values, eliding the middle of large tensors, then shape, dtype and device. */
@@ -211,16 +180,36 @@ export class Tensor {
   }
 }
 
-function nest(data: TypedArray, shape: Shape): NestedArray {
+function nest<D extends DType>(data: ArrayOf<D>, shape: Shape): NestedArray<ScalarOf<D>> {
   let at = 0;
-  const level = (d: number): NestedArray => {
-    if (d === shape.length) return data[at++]!;
+  const level = (d: number): NestedArray<ScalarOf<D>> => {
+    if (d === shape.length) return data[at++] as ScalarOf<D>;
     return Array.from({ length: shape[d]! }, () => level(d + 1));
   };
   return level(0);
 }
 
 /** A new tensor over a fresh contiguous result. */
-export function result(storage: Storage, shape: Shape): Tensor {
+export function result<D extends DType>(storage: Storage, shape: Shape): Tensor<D> {
   return new Tensor(storage, Layout.contiguous(shape));
+}
+
+/** From little-endian elements, which are copied. */
+export function upload<D extends DType>(
+  bytes: Uint8Array,
+  shape: Shape,
+  dtype: D,
+  device: Device | string = "cpu",
+): Tensor<D> {
+  checkShape(shape);
+  const need = numel(shape) * sizeOf(asDType(dtype));
+  if (bytes.byteLength !== need) {
+    fail(
+      "ShapeMismatch",
+      `fromBytes: shape ${formatShape(shape)} of ${dtype} takes ${need} bytes, not ${bytes.byteLength}`,
+    );
+  }
+  const storage = Storage.alloc(Device.from(device).backend, dtype, numel(shape));
+  if (need > 0) storage.write(0, bytes);
+  return result(storage, shape);
 }

@@ -1,6 +1,6 @@
 /** The comparison that golden cases ask for: |got − want| ≤ abs + rel · |want|, NaN where NaN is, infinities equal. */
 import { formatShape, sameShape } from "../core/layout.ts";
-import type { Tensor } from "../tensor/index.ts";
+import type { Tensor } from "../ops/index.ts";
 
 export interface Difference {
   readonly maxAbs: number;

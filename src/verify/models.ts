@@ -10,8 +10,8 @@ import { fail } from "../core/errors.ts";
 import { isGguf, openSafetensors, openWeights } from "../formats/index.ts";
 import { loadModel, type Model } from "../models/index.ts";
 import { readJsonIfPresent } from "../models/json-fields.ts";
+import { scope, Tensor } from "../ops/index.ts";
 import { quantTypes } from "../quantized/index.ts";
-import { scope, Tensor } from "../tensor/index.ts";
 import { compare, type Difference } from "./compare.ts";
 import type { CaseResult, Report, VerifyOptions } from "./runner.ts";
 

@@ -1,15 +1,21 @@
-/** How each op of the golden cases is run: one table from the op's name to calls of the public API. */
-import { binaryOps, compareOps, unaryOps } from "../backend/backend.ts";
+/**
+ * How a golden case becomes a call: the op table says which arguments an op takes, by the names that cases have for them.
+ * Only what a case puts otherwise is written here.
+ */
 import { asDType, type DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import * as nn from "../nn/index.ts";
+import { ops, type Tensor } from "../ops/index.ts";
 import { asQuantType, QTensor, qmatmul } from "../quantized/index.ts";
-import type { Tensor } from "../tensor/index.ts";
 
 export class Params {
   readonly #values: Readonly<Record<string, unknown>>;
   constructor(values: Readonly<Record<string, unknown>>) {
     this.#values = values;
+  }
+  /** As it stands in the case; undefined where there is none. */
+  value(name: string): unknown {
+    return this.#values[name];
   }
   has(name: string): boolean {
     return this.#values[name] !== undefined;
@@ -73,8 +79,6 @@ const row = (p: Params) => ({
   ...(p.has("groups") && { groups: p.number("groups") }),
 });
 const size = (p: Params): [number, number] => p.numbers("size") as [number, number];
-const ids = (i: Inputs): Tensor => i.get("ids");
-const src = (i: Inputs): Tensor => i.get("src");
 
 function cast(i: Inputs, p: Params): Tensor {
   const y = x(i).toDType(dtypeOf(p.text("to")));
@@ -91,83 +95,63 @@ function overDims(name: "sum" | "mean"): Run {
 const blocks = (i: Inputs, p: Params): QTensor =>
   QTensor.fromBlocks(i.get("blocks"), p.numbers("shape"), asQuantType(p.text("type")));
 
-export const ops: ReadonlyMap<string, Run> = new Map<string, Run>([
-  ...unaryOps.map((op): [string, Run] => [
-    op,
-    (i) => (op === "gelu_erf" ? x(i).geluErf() : (x(i)[op] as () => Tensor)()),
-  ]),
-  ...[...binaryOps, ...compareOps].map((op): [string, Run] => [op, (i) => i.get("lhs")[op](i.get("rhs"))]),
-  ["elu", (i, p) => x(i).elu(p.number("alpha"))],
-  ["powf", (i, p) => x(i).powf(p.number("e"))],
-  ["affine", (i, p) => x(i).affine(p.number("mul"), p.number("add"))],
-  ["where", (i) => i.get("cond").whereCond(i.get("on_true"), i.get("on_false"))],
-  ["cast", cast],
-  ["sum", overDims("sum")],
-  ["mean", overDims("mean")],
-  ...(["max", "min", "argmax", "argmin", "var", "cumsum"] as const).map((op): [string, Run] => [
-    op,
-    (i, p) => x(i)[op](p.number("dim")),
-  ]),
-  ["log_sum_exp", (i, p) => x(i).logSumExp(p.number("dim"))],
-  ["sort", (i, p) => x(i).sortLastDim(p.flag("asc"))],
-  ["index_select", (i, p) => x(i).indexSelect(ids(i), p.number("dim"))],
-  ["gather", (i, p) => x(i).gather(ids(i), p.number("dim"))],
-  ["scatter", (i, p) => x(i).scatter(ids(i), src(i), p.number("dim"))],
-  ["scatter_add", (i, p) => x(i).scatterAdd(ids(i), src(i), p.number("dim"))],
-  ["index_add", (i, p) => x(i).indexAdd(ids(i), src(i), p.number("dim"))],
-  ["matmul", (i) => i.get("lhs").matmul(i.get("rhs"))],
-  ["conv1d", (i, p) => x(i).conv1d(i.get("w"), row(p))],
-  ["conv2d", (i, p) => x(i).conv2d(i.get("w"), window(p))],
-  [
-    "conv_transpose1d",
-    (i, p) => x(i).convTranspose1d(i.get("w"), { ...row(p), outputPadding: p.number("output_padding") }),
-  ],
-  [
-    "conv_transpose2d",
-    (i, p) => x(i).convTranspose2d(i.get("w"), { ...window(p), outputPadding: p.pair("output_padding") }),
-  ],
-  ["avg_pool2d", (i, p) => x(i).avgPool2d(p.pair("kernel"), p.pair("stride"))],
-  ["max_pool2d", (i, p) => x(i).maxPool2d(p.pair("kernel"), p.pair("stride"))],
-  ["upsample_nearest2d", (i, p) => x(i).upsampleNearest2d(...size(p))],
-  ["upsample_bilinear2d", (i, p) => x(i).upsampleBilinear2d(...size(p), p.flag("align_corners"))],
-  ["softmax", (i, p) => nn.softmax(x(i), p.number("dim"))],
-  ["log_softmax", (i, p) => nn.logSoftmax(x(i), p.number("dim"))],
-  ["rms_norm", (i, p) => nn.rmsNorm(x(i), i.optional("alpha"), p.number("eps"))],
-  ["layer_norm", (i, p) => nn.layerNorm(x(i), i.optional("alpha"), i.optional("beta"), p.number("eps"))],
-  [
-    "group_norm",
-    (i, p) => nn.groupNorm(x(i), p.number("groups"), i.optional("alpha"), i.optional("beta"), p.number("eps")),
-  ],
-  [
-    "batch_norm",
-    (i, p) =>
-      nn.batchNorm(
-        x(i),
-        { mean: i.get("mean"), variance: i.get("var") },
-        i.optional("alpha"),
-        i.optional("beta"),
-        p.number("eps"),
-      ),
-  ],
-  ["rope", (i) => nn.rope(x(i), i.get("cos"), i.get("sin"))],
-  ["rope_i", (i) => nn.ropeI(x(i), i.get("cos"), i.get("sin"))],
-  ["rope_thd", (i) => nn.ropeThd(x(i), i.get("cos"), i.get("sin"))],
-  [
-    "sdpa",
-    (i, p) => {
-      const mask = i.optional("mask");
-      return nn.sdpa(i.get("q"), i.get("k"), i.get("v"), {
-        ...(p.has("scale") && { scale: p.number("scale") }),
-        ...(p.has("causal") && { causal: p.flag("causal") }),
-        ...(p.has("softcap") && { softcap: p.number("softcap") }),
-        ...(p.has("window") && { window: p.number("window") }),
-        ...(mask && { mask }),
-      });
-    },
-  ],
-  ["embedding", (i) => nn.embedding(i.get("table"), ids(i))],
-  ["dequantize", (i, p) => blocks(i, p).dequantize()],
-  ["qmatmul", (i, p) => qmatmul(x(i), blocks(i, p))],
-  ["quantize", (i, p) => QTensor.quantize(x(i), asQuantType(p.text("type"))).blocks],
-  ["cross_entropy", (i) => nn.crossEntropy(i.get("logits"), i.get("target"))],
-]);
+/** Cases that are not just a call of the op of their name. */
+const adapted: Readonly<Record<string, Run>> = {
+  where: (i) => i.get("cond").whereCond(i.get("on_true"), i.get("on_false")),
+  cast,
+  sum: overDims("sum"),
+  mean: overDims("mean"),
+  sort: (i, p) => x(i).sortLastDim(p.flag("asc")),
+  conv1d: (i, p) => x(i).conv1d(i.get("w"), row(p)),
+  conv2d: (i, p) => x(i).conv2d(i.get("w"), window(p)),
+  conv_transpose1d: (i, p) =>
+    x(i).convTranspose1d(i.get("w"), { ...row(p), outputPadding: p.number("output_padding") }),
+  conv_transpose2d: (i, p) =>
+    x(i).convTranspose2d(i.get("w"), { ...window(p), outputPadding: p.pair("output_padding") }),
+  upsample_nearest2d: (i, p) => x(i).upsampleNearest2d(...size(p)),
+  upsample_bilinear2d: (i, p) => x(i).upsampleBilinear2d(...size(p), p.flag("align_corners")),
+  batch_norm: (i, p) =>
+    nn.batchNorm(
+      x(i),
+      { mean: i.get("mean"), variance: i.get("var") },
+      i.optional("alpha"),
+      i.optional("beta"),
+      p.number("eps"),
+    ),
+  sdpa: (i, p) => {
+    const mask = i.optional("mask");
+    return nn.sdpa(i.get("q"), i.get("k"), i.get("v"), {
+      ...(p.has("scale") && { scale: p.number("scale") }),
+      ...(p.has("causal") && { causal: p.flag("causal") }),
+      ...(p.has("softcap") && { softcap: p.number("softcap") }),
+      ...(p.has("window") && { window: p.number("window") }),
+      ...(mask && { mask }),
+    });
+  },
+  dequantize: (i, p) => blocks(i, p).dequantize(),
+  qmatmul: (i, p) => qmatmul(x(i), blocks(i, p)),
+  quantize: (i, p) => QTensor.quantize(x(i), asQuantType(p.text("type"))).blocks,
+};
+
+const camelCase = (name: string): string => name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+
+/** The op that a case names; undefined where there is none. */
+export function runOf(name: string): Run | undefined {
+  if (Object.hasOwn(adapted, name)) return adapted[name];
+  const found = ops.get(camelCase(name));
+  if (!found) return undefined;
+  const run = found.run as (...args: unknown[]) => Tensor | Tensor[];
+  return (inputs, params) =>
+    run(
+      ...found.takes.map((taken) => {
+        const argument = taken.replace("?", "");
+        const given = inputs.optional(argument) ?? params.value(argument);
+        // An input that may be left out is null; a parameter has a default of its own.
+        return given ?? (taken.endsWith("?") && !params.has(argument) ? absent(argument) : missing(name, argument));
+      }),
+    );
+}
+
+const absent = (argument: string): null | undefined => (["alpha", "beta"].includes(argument) ? null : undefined);
+const missing = (name: string, argument: string): never =>
+  fail("InvalidArgument", `the case of ${name} has neither an input nor a parameter "${argument}"`);

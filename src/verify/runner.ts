@@ -3,11 +3,11 @@ import { join } from "node:path";
 import type { Device } from "../backend/device.ts";
 import { fail } from "../core/errors.ts";
 import { openSafetensors } from "../formats/index.ts";
-import { scope, type Tensor } from "../tensor/index.ts";
+import { scope, type Tensor } from "../ops/index.ts";
 import { type Case, readCases, type ViewStep } from "./cases.ts";
 import { compare } from "./compare.ts";
 import { isModel, verifyModel } from "./models.ts";
-import { type Inputs, ops, Params } from "./ops.ts";
+import { type Inputs, Params, runOf } from "./ops.ts";
 
 export interface CaseResult {
   readonly id: string;
@@ -65,7 +65,7 @@ async function runCase(c: Case, load: Load): Promise<CaseResult> {
   const { id, op } = c;
   try {
     return await scope(async () => {
-      const run = ops.get(op) ?? fail("UnsupportedOp", `op "${op}" is not implemented`);
+      const run = runOf(op) ?? fail("UnsupportedOp", `op "${op}" is not implemented`);
       const inputs = await loadInputs(c, load);
       const outputs = [run(inputs, new Params(c.params))].flat();
       if (outputs.length !== c.outputs.length)

@@ -12,8 +12,8 @@ import {
   saveSafetensors,
   writeGguf,
 } from "../../src/formats/index.ts";
+import { Tensor } from "../../src/ops/index.ts";
 import type { QTensor } from "../../src/quantized/index.ts";
-import { Tensor } from "../../src/tensor/index.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const at = temporaryFolder();

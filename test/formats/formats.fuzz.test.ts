@@ -6,7 +6,7 @@ import { type DType, dtypeNames, sizeOf } from "../../src/core/dtype.ts";
 import { WickError } from "../../src/core/errors.ts";
 import { numel } from "../../src/core/layout.ts";
 import { loadNpz, loadSafetensors, parseNpy, saveNpz, saveSafetensors } from "../../src/formats/index.ts";
-import { Tensor } from "../../src/tensor/index.ts";
+import { Tensor } from "../../src/ops/index.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const at = temporaryFolder();

@@ -13,7 +13,7 @@ import {
   type GgufTypedArray,
   writeGguf,
 } from "../../src/formats/index.ts";
-import { Tensor } from "../../src/tensor/index.ts";
+import { Tensor } from "../../src/ops/index.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const at = temporaryFolder();

@@ -10,9 +10,9 @@ import { BinaryFile } from "../../src/formats/binary-file.ts";
 import { type GgufHeader, parseGguf } from "../../src/formats/gguf-header.ts";
 import { GgufFile, type GgufInput, type GgufTyped, writeGguf } from "../../src/formats/index.ts";
 import { Device } from "../../src/index.ts";
+import { Tensor } from "../../src/ops/index.ts";
 import { QTensor } from "../../src/quantized/index.ts";
 import { quantTypeNames, quantTypes } from "../../src/quantized/types.ts";
-import { Tensor } from "../../src/tensor/index.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const at = temporaryFolder();

@@ -6,7 +6,7 @@ import { WickError } from "../../src/core/errors.ts";
 import { numel } from "../../src/core/layout.ts";
 import { loadNpy, loadNpz, parseNpy, saveNpy, saveNpz } from "../../src/formats/index.ts";
 import { ZipWriter } from "../../src/formats/zip.ts";
-import { Tensor } from "../../src/tensor/index.ts";
+import { Tensor } from "../../src/ops/index.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const at = temporaryFolder();

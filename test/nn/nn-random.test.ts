@@ -3,11 +3,11 @@ import fc from "fast-check";
 import { it } from "vitest";
 import { checkCase, drawCase, sizes } from "../../bench/gpu/nn-cases.mjs";
 import { scope, Tensor } from "../../src/index.ts";
-import { sdpaReference } from "../../src/nn/attention.ts";
 import * as nn from "../../src/nn/index.ts";
+import { composed } from "../../src/ops/composed/index.ts";
 import { describeDevices } from "../helpers/devices.ts";
 
-const library = { Tensor, scope, nn, sdpaReference };
+const library = { Tensor, scope, nn, sdpaReference: composed.sdpa };
 
 describeDevices("random NN problems", (device) => {
   it("every fused op equals its formula", () => {

@@ -71,6 +71,9 @@ describeDevices("Shapes and views", (device) => {
       expect(t.flatten(-2, -1).shape).toEqual([2, 12]);
       expect(t.flatten(1, 1).shape).toEqual([2, 3, 4]);
       expect(t.flattenAll().shape).toEqual([24]);
+      expect(t.flatten().shape).toEqual([24]);
+      expect(t.flatten(1).shape).toEqual([2, 12]);
+      expect(Tensor.from(1, { device }).flatten().shape).toEqual([1]);
       expect(Tensor.from(1, { device }).flattenAll().shape).toEqual([1]);
       expect(flat(t.permute([2, 0, 1]).flatten(0, 2))).toEqual(build([4, 2, 3], ([k, i, j]) => i! * 12 + j! * 4 + k!));
     });

@@ -55,9 +55,10 @@ describe("Types", () => {
     expectTypeOf<Tensor["add"]>().parameter(0).toEqualTypeOf<Operand>();
     expectTypeOf<Tensor["add"]>().returns.toEqualTypeOf<Tensor>();
     expectTypeOf<Tensor["exp"]>().parameters.toEqualTypeOf<[]>();
-    expectTypeOf<Tensor["sum"]>().parameter(0).toEqualTypeOf<number | readonly number[]>();
-    expectTypeOf<Tensor["argmax"]>().parameter(0).toEqualTypeOf<number>();
-    expectTypeOf<Tensor["sortLastDim"]>().returns.toEqualTypeOf<[values: Tensor, order: Tensor]>();
+    expectTypeOf<Tensor["sum"]>().parameter(0).toEqualTypeOf<number | readonly number[] | undefined>();
+    expectTypeOf<Tensor["argmax"]>().parameter(0).toEqualTypeOf<number | undefined>();
+    expectTypeOf<Tensor["argmax"]>().returns.toEqualTypeOf<Tensor<"u32">>();
+    expectTypeOf<Tensor["sortLastDim"]>().returns.toEqualTypeOf<[values: Tensor, order: Tensor<"u32">]>();
     expectTypeOf<Tensor["sliceSet"]>().returns.toEqualTypeOf<void>();
     expectTypeOf<Tensor["chunk"]>().returns.toEqualTypeOf<Tensor[]>();
   });
@@ -72,10 +73,26 @@ describe("Types", () => {
     expectTypeOf(Tensor.from).toBeCallableWith(["1"]);
   });
 
+  it("a dtype that is known says what is read", () => {
+    const floats = Tensor.zeros([2]);
+    expectTypeOf(floats.dataSync()).toEqualTypeOf<Float32Array>();
+    expectTypeOf(floats.exp().sum().toScalarSync()).toEqualTypeOf<number>();
+    expectTypeOf(floats.toDType("i64").toScalar).returns.resolves.toEqualTypeOf<bigint>();
+    expectTypeOf(floats.argmax().dataSync()).toEqualTypeOf<Uint32Array>();
+    expectTypeOf(floats.gt(0).dtype).toEqualTypeOf<"u8">();
+    expectTypeOf(Tensor.from([1n, 2n]).dataSync()).toEqualTypeOf<BigInt64Array>();
+    expectTypeOf(Tensor.from([[true], [false]]).dtype).toEqualTypeOf<"u8">();
+    expectTypeOf(Tensor.from(new Float64Array(1)).sqrt().dtype).toEqualTypeOf<"f64">();
+    expectTypeOf(floats.gt(0).whereCond(floats, floats).dtype).toEqualTypeOf<"f32">();
+    expectTypeOf(Tensor.cat([floats, floats], 0).chunk(2, 0)).toEqualTypeOf<Tensor<"f32">[]>();
+    expectTypeOf(floats).toExtend<Tensor>();
+    expectTypeOf<Tensor>().not.toExtend<Tensor<"f32">>();
+  });
+
   it("a scope gives what its function gives", () => {
     expectTypeOf(scope(() => 1)).toEqualTypeOf<number>();
-    expectTypeOf(scope(async () => Tensor.zeros([1]))).resolves.toEqualTypeOf<Tensor>();
-    expectTypeOf(scope(() => [Tensor.zeros([1]), "x"] as const)).toEqualTypeOf<readonly [Tensor, "x"]>();
+    expectTypeOf(scope(async () => Tensor.zeros([1]))).resolves.toEqualTypeOf<Tensor<"f32">>();
+    expectTypeOf(scope(() => [Tensor.zeros([1]), "x"] as const)).toEqualTypeOf<readonly [Tensor<"f32">, "x"]>();
   });
 
   it("errors have a code of a closed set", () => {

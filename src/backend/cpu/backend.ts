@@ -10,19 +10,15 @@ import {
   type Block,
   binaryOps,
   type CompareOp,
-  type ConvParams,
-  type ConvTransposeParams,
   compareOps,
   type MemoryStats,
-  type Preparation,
-  type QuantizedOps,
   type ReduceOp,
   reduceOps,
-  type SdpaParams,
   type UnaryOp,
   unaryOps,
   type View,
 } from "../backend.ts";
+import type { ConvParams, PoolParams, RopeKind, SdpaParams, Size2d } from "../fused-ops.ts";
 import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { CPU_BYTES, Engine, ERROR_AT, INFO_AT } from "./engine.ts";
@@ -41,9 +37,8 @@ const blockAt = (storage: Storage): number => (storage.block as CpuBlock).at;
 /** The address of a view's first element. */
 const at = (view: View): number => blockAt(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
 
-export class CpuBackend implements Backend, QuantizedOps {
+export class CpuBackend implements Backend {
   readonly name = "cpu";
-  readonly graphs = null;
   readonly engine = new Engine();
   readonly #info = new Int32Array(this.engine.memory.buffer, INFO_AT, 256);
   readonly #usage = new Usage();
@@ -78,13 +73,13 @@ export class CpuBackend implements Backend, QuantizedOps {
     return { bytes, where: `${formatBytes(bytes)} of the ${formatBytes(CPU_BYTES)} that the device can hold` };
   }
 
+  describe(): string {
+    const { threads, variant } = this.engine;
+    return `WebAssembly SIMD${variant === "relaxed" ? " with fused multiply-add" : ""}, ${threads} thread${threads === 1 ? "" : "s"}`;
+  }
+
   /** WebAssembly memory cannot be returned to the system. */
   trim(): void {}
-
-  prepare(): Preparation {
-    const nothing = Promise.resolve();
-    return { toLoad: nothing, toRun: nothing };
-  }
 
   async synchronize(): Promise<void> {}
 
@@ -281,25 +276,18 @@ export class CpuBackend implements Backend, QuantizedOps {
   }
 
   conv2d(x: View, w: View, p: ConvParams): Storage {
-    const size = [2, 3].map((i) => {
-      const reach = p.dilation[i - 2]! * (w.layout.shape[i]! - 1) + 1;
-      return Math.floor((x.layout.shape[i]! + 2 * p.padding[i - 2]! - reach) / p.stride[i - 2]!) + 1;
-    });
-    return this.#conv("conv2d", x, w, p, w.layout.shape[0]!, size);
+    return this.#conv("conv2d", x, w, p, w.layout.shape[0]!);
   }
 
-  convTranspose2d(x: View, w: View, p: ConvTransposeParams): Storage {
-    const size = [2, 3].map((i) => {
-      const reach = p.dilation[i - 2]! * (w.layout.shape[i]! - 1) + 1;
-      return (x.layout.shape[i]! - 1) * p.stride[i - 2]! - 2 * p.padding[i - 2]! + reach + p.outputPadding[i - 2]!;
-    });
-    return this.#conv("convTranspose2d", x, w, p, w.layout.shape[1]! * p.groups, size);
+  convTranspose2d(x: View, w: View, p: ConvParams): Storage {
+    return this.#conv("convTranspose2d", x, w, p, w.layout.shape[1]! * p.groups);
   }
 
-  #conv(name: "conv2d" | "convTranspose2d", x: View, w: View, p: ConvParams, outputs: number, size: number[]): Storage {
+  #conv(name: "conv2d" | "convTranspose2d", x: View, w: View, p: ConvParams, outputs: number): Storage {
     const { dtype } = x.storage;
     const { kernels } = this.engine;
     const [, , kh, kw] = w.layout.shape;
+    const { size } = p;
     const words = [...x.layout.shape, outputs, kh!, kw!, ...p.stride, ...p.padding, ...p.dilation, p.groups, ...size];
     return this.#make(dtype, x.layout.shape[0]! * outputs * numel(size), (out) => {
       const params = this.#write([...words, ...x.layout.strides, ...w.layout.strides]);
@@ -309,17 +297,16 @@ export class CpuBackend implements Backend, QuantizedOps {
     });
   }
 
-  pool2d(kind: "avg" | "max", x: View, kernel: readonly [number, number], stride: readonly [number, number]): Storage {
+  pool2d(kind: "avg" | "max", x: View, { kernel, stride, size }: PoolParams): Storage {
     const { dtype } = x.storage;
-    const [b, c, ...size] = x.layout.shape as [number, number, number, number];
-    const out = size.map((n, i) => Math.floor((n - kernel[i]!) / stride[i]!) + 1);
-    return this.#make(dtype, b * c * numel(out), (to) => {
-      const params = this.#write([...x.layout.shape, ...kernel, ...stride, ...out, ...x.layout.strides]);
+    const [b, c] = x.layout.shape as [number, number, number, number];
+    return this.#make(dtype, b * c * numel(size), (to) => {
+      const params = this.#write([...x.layout.shape, ...kernel, ...stride, ...size, ...x.layout.strides]);
       this.engine.kernels.pool2d(kind === "max" ? 1 : 0, code(dtype), params, at(x), to);
     });
   }
 
-  upsampleNearest2d(x: View, size: readonly [number, number]): Storage {
+  upsampleNearest2d(x: View, size: Size2d): Storage {
     const { dtype } = x.storage;
     return this.#make(dtype, x.layout.shape[0]! * x.layout.shape[1]! * numel(size), (out) => {
       const params = this.#write([...x.layout.shape, ...size, ...x.layout.strides]);
@@ -327,12 +314,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     });
   }
 
-  upsampleBilinear2d(
-    x: View,
-    size: readonly [number, number],
-    alignCorners: boolean,
-    scale: readonly [number, number] | null,
-  ): Storage {
+  upsampleBilinear2d(x: View, size: Size2d, alignCorners: boolean, scale: Size2d | null): Storage {
     const { dtype } = x.storage;
     const [scaleH, scaleW] = size.map((out, i) =>
       bilinearStep(x.layout.shape[i + 2]!, out, alignCorners, scale?.[i]),
@@ -357,22 +339,10 @@ export class CpuBackend implements Backend, QuantizedOps {
     );
   }
 
-  linear(): null {
-    return null;
-  }
-
-  sampler(): null {
-    return null;
-  }
-
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return this.#normalize(x, weight, bias, (rows, cols, w, b, out) =>
       this.engine.kernels.layerNorm(code(x.storage.dtype), rows, cols, this.#layouts(x.layout), at(x), w, b, out, eps),
     );
-  }
-
-  addRmsNorm(): null {
-    return null;
   }
 
   #normalize(
@@ -387,11 +357,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     );
   }
 
-  glu(): null {
-    return null;
-  }
-
-  rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {
+  rope(kind: RopeKind, x: View, cos: View, sin: View): Storage {
     const { dtype } = x.storage;
     const { shape, strides, rank } = x.layout;
     const [b, y, z, d] = shape as [number, number, number, number];

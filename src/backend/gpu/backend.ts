@@ -8,28 +8,21 @@ import type {
   BinaryOp,
   Block,
   CompareOp,
-  ConvParams,
-  ConvTransposeParams,
-  LinearParams,
   MemoryStats,
-  Preparation,
   ReduceOp,
-  SamplerSpec,
-  SdpaParams,
-  SumAndNorm,
-  TokenSampler,
-  TransformerNeeds,
   UnaryOp,
   View,
 } from "../backend.ts";
+import type { ConvParams, LinearParams, PoolParams, SdpaParams, Size2d, SumAndNorm } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
+import type { CachedAttention, Preparation, Recorder, TransformerNeeds, TransformerSupport } from "../transformers.ts";
 import { copyLayout } from "./copy.ts";
 import { isGemmType } from "./device-blas.ts";
 import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
-import { GpuGraphs } from "./ops/decode.ts";
+import { GpuCachedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as indexing from "./ops/indexing.ts";
 import { linear } from "./ops/linear.ts";
@@ -45,12 +38,19 @@ const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 export class GpuBackend implements Backend {
   readonly name: string;
   readonly gpu: Gpu;
-  readonly graphs: GpuGraphs;
+  readonly recorder: Recorder;
+  readonly cachedAttention: CachedAttention;
+  readonly transformers: TransformerSupport;
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
     this.name = name;
     this.gpu = new Gpu(this, platform, ordinal);
-    this.graphs = new GpuGraphs(this.gpu);
+    this.recorder = new GpuRecorder(this.gpu);
+    this.cachedAttention = new GpuCachedAttention(this.gpu);
+    this.transformers = {
+      prepare: (needs) => this.#prepare(needs),
+      sampler: (vocab, specs) => GpuSampler.for(this.gpu, vocab, specs),
+    };
   }
 
   alloc(bytes: number): Block {
@@ -69,6 +69,11 @@ export class GpuBackend implements Backend {
     return this.gpu.available();
   }
 
+  describe(): string {
+    const { name, arch } = this.gpu.context.properties;
+    return `${name}, ${arch}`;
+  }
+
   trim(): void {
     this.gpu.trim();
   }
@@ -77,7 +82,7 @@ export class GpuBackend implements Backend {
     return this.gpu.synchronize();
   }
 
-  prepare(needs: TransformerNeeds): Preparation {
+  #prepare(needs: TransformerNeeds): Preparation {
     // A compiler that is not there is told by the first kernel that needs it.
     const quietly = (work: Promise<void>): Promise<void> => work.catch(() => {});
     return { toLoad: quietly(this.gpu.prepare(loadingKernels(needs))), toRun: quietly(this.#prepareToRun(needs)) };
@@ -180,35 +185,22 @@ export class GpuBackend implements Backend {
   }
 
   conv2d(x: View, w: View, p: ConvParams): Storage {
-    const size = [2, 3].map((i) => {
-      const reach = p.dilation[i - 2]! * (w.layout.shape[i]! - 1) + 1;
-      return Math.floor((x.layout.shape[i]! + 2 * p.padding[i - 2]! - reach) / p.stride[i - 2]!) + 1;
-    }) as [number, number];
-    return this.#widened([x, w], ([a, b]) => conv.conv2d(this.gpu, a, b, p, size));
+    return this.#widened([x, w], ([a, b]) => conv.conv2d(this.gpu, a, b, p));
   }
 
-  convTranspose2d(x: View, w: View, p: ConvTransposeParams): Storage {
-    const size = [2, 3].map((i) => {
-      const reach = p.dilation[i - 2]! * (w.layout.shape[i]! - 1) + 1;
-      return (x.layout.shape[i]! - 1) * p.stride[i - 2]! - 2 * p.padding[i - 2]! + reach + p.outputPadding[i - 2]!;
-    }) as [number, number];
-    return this.#widened([x, w], ([a, b]) => conv.convTranspose2d(this.gpu, a, b, p, size));
+  convTranspose2d(x: View, w: View, p: ConvParams): Storage {
+    return this.#widened([x, w], ([a, b]) => conv.convTranspose2d(this.gpu, a, b, p));
   }
 
-  pool2d(kind: "avg" | "max", x: View, kernel: readonly [number, number], stride: readonly [number, number]): Storage {
-    return this.#widened([x], ([w]) => conv.pool2d(this.gpu, kind, w, kernel, stride));
+  pool2d(kind: "avg" | "max", x: View, p: PoolParams): Storage {
+    return this.#widened([x], ([w]) => conv.pool2d(this.gpu, kind, w, p));
   }
 
-  upsampleNearest2d(x: View, size: readonly [number, number]): Storage {
+  upsampleNearest2d(x: View, size: Size2d): Storage {
     return this.#widened([x], ([w]) => conv.upsampleNearest2d(this.gpu, w, size));
   }
 
-  upsampleBilinear2d(
-    x: View,
-    size: readonly [number, number],
-    alignCorners: boolean,
-    steps: readonly [number, number] | null,
-  ): Storage {
+  upsampleBilinear2d(x: View, size: Size2d, alignCorners: boolean, steps: Size2d | null): Storage {
     return this.#widened([x], ([w]) => conv.upsampleBilinear2d(this.gpu, w, size, alignCorners, steps));
   }
 
@@ -244,8 +236,8 @@ export class GpuBackend implements Backend {
     return sdpa(this.gpu, q, k, v, mask, p);
   }
 
-  sampler(vocab: number, specs: readonly SamplerSpec[]): TokenSampler | null {
-    return GpuSampler.for(this.gpu, vocab, specs);
+  advance(counts: View, by: number): void {
+    this.gpu.launch("advance_i64", { counts: at(counts), n: counts.layout.numel, by });
   }
 
   dequantize(type: QuantType, blocks: View, to: DType): Storage {

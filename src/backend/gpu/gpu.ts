@@ -5,8 +5,9 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Available, Backend, Block, Graph, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
+import type { Graph } from "../transformers.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
 import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";

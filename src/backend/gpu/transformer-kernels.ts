@@ -1,6 +1,6 @@
 /** The kernels that transformers run, so that they are compiled while the weights are read, or ahead of time. */
 import type { DType } from "../../core/dtype.ts";
-import type { TransformerNeeds } from "../backend.ts";
+import type { TransformerNeeds } from "../transformers.ts";
 import { headDimFor, supportsHeadDim } from "./attention-plan.ts";
 import { kernels } from "./catalogue.ts";
 import { planWholeRows } from "./families/rows.ts";

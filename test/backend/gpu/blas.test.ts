@@ -5,7 +5,6 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { buildSim } from "../../../sim/build.mjs";
-import type { TransformerNeeds } from "../../../src/backend/backend.ts";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { BlasTrials } from "../../../src/backend/gpu/blas-verdicts.ts";
 import { DeviceBlas } from "../../../src/backend/gpu/device-blas.ts";
@@ -13,6 +12,7 @@ import type { Blas, BlasLibrary, Gemm, GemmType, GpuContext, GpuPlatform } from 
 import { addressOf, ffi } from "../../../src/backend/gpu/library.ts";
 import { openHip } from "../../../src/backend/gpu/rocm/hip.ts";
 import { kernelFiles } from "../../../src/backend/gpu/rocm/kernel-files.ts";
+import type { TransformerNeeds } from "../../../src/backend/transformers.ts";
 import { decode, encode } from "../../../src/core/dtype.ts";
 import { Device, type DType, Tensor, WickError } from "../../../src/index.ts";
 import { verify } from "../../../src/verify/runner.ts";
@@ -401,7 +401,7 @@ describe("a library's first product", () => {
     };
     const ticking = setInterval(look, 5);
     const start = performance.now();
-    await backend.prepare({ ...llama, dtype: "f32" }).toRun;
+    await backend.transformers.prepare({ ...llama, dtype: "f32" }).toRun;
     look();
     clearInterval(ticking);
     // Once in the child, once here.
@@ -417,10 +417,10 @@ describe("a library's first product", () => {
     const began = performance.now();
     expect(square(context, (p) => backend.gpu.gemm(p))).toEqual(nine);
     expect(performance.now() - began).toBeLessThan(delay / 2);
-    await backend.prepare({ ...llama, dtype: "f32" }).toRun;
+    await backend.transformers.prepare({ ...llama, dtype: "f32" }).toRun;
     read(words);
     expect(Number(words[0])).toBe(2);
-    await backend.prepare({ ...llama, dtype: "f16" }).toRun;
+    await backend.transformers.prepare({ ...llama, dtype: "f16" }).toRun;
     read(words);
     expect(Number(words[0])).toBe(3);
   });

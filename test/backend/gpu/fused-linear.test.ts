@@ -1,6 +1,6 @@
 // Linear layers of few rows in one kernel, against plain sums in f64.
 import { expect, it } from "vitest";
-import type { LinearParams } from "../../../src/backend/backend.ts";
+import type { LinearParams } from "../../../src/backend/fused-ops.ts";
 import { planesOf } from "../../../src/backend/gpu/families/linear.ts";
 import { type Device, type DType, Tensor } from "../../../src/index.ts";
 import { QTensor, type QuantType, quantTypeNames, quantTypes } from "../../../src/quantized/index.ts";
@@ -117,7 +117,7 @@ function check(c: Case, dtype: DType, device: Device, w: Tensor, dense: Tensor, 
     glu: c.glu ?? null,
     residual: c.residual ? t.residual : null,
   };
-  const y = device.backend.linear(t.x, w, type, params);
+  const y = device.backend.linear!(t.x, w, type, params);
   const what = `${type ?? dtype} ${JSON.stringify(c)}`;
   expect(y, what).not.toBeNull();
   const got = values(result(y!, [c.m, c.glu ? c.n / 2 : c.n]));
@@ -204,7 +204,7 @@ describeDevices(
         [dense, null],
         [blocks, "Q8_0"],
       ] as const) {
-        const [a, b] = [x, small].map((rows) => values(result(device.backend.linear(rows, w, type, params)!, [m, n])));
+        const [a, b] = [x, small].map((rows) => values(result(device.backend.linear!(rows, w, type, params)!, [m, n])));
         for (let i = 0; i < m * n; i++) expect(a![i]).toBeCloseTo(b![i]!, 3);
       }
     });
@@ -213,12 +213,12 @@ describeDevices(
       const none: LinearParams = { norm: null, bias: null, glu: null, residual: null };
       const w = tensor(uniform(5 * 32, 1), [5, 32], { device, dtype: "f32" });
       const x = tensor(uniform(32 * 3, 1), [32, 3], { device, dtype: "f32" }).t();
-      const y = values(result(device.backend.linear(x, w, null, none)!, [3, 5]));
+      const y = values(result(device.backend.linear!(x, w, null, none)!, [3, 5]));
       values(x.matmul(w.t())).forEach((v, i) => {
         expect(y[i]).toBeCloseTo(v, 4);
       });
       const linear = (m: number, k: number, dtype: DType = "f32", from = 0): unknown =>
-        device.backend.linear(
+        device.backend.linear!(
           Tensor.ones([m, k], { device, dtype }),
           Tensor.ones([8, k], { device, dtype }).narrow(0, from, 8 - from),
           null,
@@ -230,7 +230,7 @@ describeDevices(
       expect(linear(1, 32, "f64")).toBeNull();
       expect(linear(0, 32)).toBeNull();
       expect(linear(1, 32)).not.toBeNull();
-      expect(device.backend.linear(x, w.toDType("f16"), null, none)).toBeNull();
+      expect(device.backend.linear!(x, w.toDType("f16"), null, none)).toBeNull();
     });
   },
   gpuNames,

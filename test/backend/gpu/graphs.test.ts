@@ -1,7 +1,7 @@
 /** Recorded work: what a graph may hold, and that models which decode in one say the same as step by step. */
 import { afterEach, describe, expect, it, vi } from "vitest";
-import type { Backend, Graph } from "../../../src/backend/backend.ts";
 import { collect } from "../../../src/backend/storage.ts";
+import type { Graph, Recorder } from "../../../src/backend/transformers.ts";
 import { type Device, scope, Tensor } from "../../../src/index.ts";
 import {
   type GenerateOptions,
@@ -23,7 +23,7 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-const graphsOf = (device: Device) => device.backend.graphs!;
+const recorderOf = (device: Device) => device.backend.recorder!;
 const values = (x: Tensor): number[] => Array.from(x.dataSync(), Number);
 
 describeDevices(
@@ -80,7 +80,7 @@ describeDevices(
             { shape: [batch, 1, 1, capacity], ...options },
           );
         const got = result(
-          graphsOf(device).attention(q, k, v, {
+          device.backend.cachedAttention!.attend(q, k, v, {
             ...{ cos, sin, interleaved, k: keys, v: vals, past, window, softcap, scale: 0.3 },
             lengths: c.recorded ? Tensor.full([batch], past + t, { dtype: "i64", device }) : null,
             padding: padding ? Tensor.from(BigInt64Array.from(padding, BigInt), { device }) : null,
@@ -124,7 +124,7 @@ describeDevices(
   (device) => {
     /** x ← 2·x + 1 through a temporary, recorded. */
     const doubling = (x: Tensor): Graph =>
-      graphsOf(device).capture(() =>
+      recorderOf(device).capture(() =>
         scope(() => {
           const twice = x.add(x);
           x.sliceSet(twice.affine(1, 1), 0, 0);
@@ -157,7 +157,7 @@ describeDevices(
       const start = device.memory().live;
       using x = Tensor.from([1, 2], { device });
       let y: Tensor | undefined;
-      const graph = graphsOf(device).capture(() => {
+      const graph = recorderOf(device).capture(() => {
         y?.dispose();
         y = x.sqr();
       });
@@ -192,7 +192,7 @@ describeDevices(
         /data cannot move .* while work is recorded/,
       ],
       ["a read", (x) => x.dataSync(), /data cannot move/],
-      ["a capture", (x) => graphsOf(device).capture(() => x.sqr()), /part of another/],
+      ["a capture", (x) => recorderOf(device).capture(() => x.sqr()), /part of another/],
       ["an error", () => expect.fail("its own"), /its own/],
     ])("cannot hold %s, and the device goes on", (_, forbidden, message) => {
       collect();
@@ -200,7 +200,7 @@ describeDevices(
       using x = Tensor.ones([3], { device });
       let run = 0;
       const record = () =>
-        graphsOf(device).capture(() =>
+        recorderOf(device).capture(() =>
           scope(() => {
             x.affine(2, 0);
             if (run++ > 0) forbidden(x);
@@ -220,7 +220,7 @@ describeDevices(
       using x = Tensor.ones([37, 41], { device });
       let run = 0;
       expect(() =>
-        graphsOf(device).capture(() =>
+        recorderOf(device).capture(() =>
           scope(() =>
             x
               .t()
@@ -252,7 +252,7 @@ async function run(pieces: AsyncIterable<Piece>, sequences = 1): Promise<Run> {
 describeDevices(
   "decoding in a graph",
   (device) => {
-    const recordings = () => vi.spyOn(device.backend.graphs as NonNullable<Backend["graphs"]>, "capture");
+    const recordings = () => vi.spyOn(device.backend.recorder as Recorder, "capture");
 
     /** The same generation recorded and step by step; says how often something was recorded. */
     async function both(model: Model, prompts: number[][], options: GenerateOptions): Promise<number> {
@@ -378,6 +378,7 @@ describeDevices(
 describe("a device without graphs", () => {
   it("has none", async () => {
     const { Device } = await import("../../../src/index.ts");
-    expect(Device.cpu().backend.graphs).toBeNull();
+    expect(Device.cpu().backend.recorder).toBeUndefined();
+    expect(Device.cpu().backend.cachedAttention).toBeUndefined();
   });
 });

@@ -232,7 +232,7 @@ describe("an integrated device", () => {
     const far = Tensor.full([2 * MIB], 2, { device }).keep();
     const out = Tensor.zeros([1000], { device }).keep();
     expect(places(device).host).toBeGreaterThan(0);
-    using graph = device.backend.graphs!.capture(() =>
+    using graph = device.backend.recorder!.capture(() =>
       scope(() => {
         // Two temporaries of 8 MiB: the recording's pool is mapped.
         const twice = far.affine(2, 0).affine(1, 1);

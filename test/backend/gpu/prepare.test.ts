@@ -5,7 +5,6 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import type { TransformerNeeds } from "../../../src/backend/backend.ts";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { kernelNamed } from "../../../src/backend/gpu/catalogue.ts";
 import type { GpuContext, KernelCompiler } from "../../../src/backend/gpu/driver.ts";
@@ -14,6 +13,7 @@ import { Launcher } from "../../../src/backend/gpu/launcher.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { programOf, programs, programsOf } from "../../../src/backend/gpu/program.ts";
 import { productKernels, transformerKernels } from "../../../src/backend/gpu/transformer-kernels.ts";
+import type { TransformerNeeds } from "../../../src/backend/transformers.ts";
 import { fail } from "../../../src/core/errors.ts";
 import { loadModel } from "../../../src/models/index.ts";
 import { needsOf } from "../../../src/models/load.ts";
@@ -118,7 +118,7 @@ describe("Kernels of a transformer", () => {
   test.skipIf(gpuNames.length === 0)("that cannot be compiled at all are no error until they are used", async () => {
     const compiler = () => fail("LibraryNotFound", "hiprtc was not found");
     const backend = new GpuBackend("uncompiled:0", { ...platform("sim"), compiler }, 0);
-    const { toLoad, toRun } = backend.prepare(llama);
+    const { toLoad, toRun } = backend.transformers.prepare(llama);
     await expect(Promise.all([toLoad, toRun])).resolves.toBeDefined();
     expect(() => backend.fill("f32", 4, 1)).toThrow("hiprtc was not found");
   });

@@ -1,8 +1,8 @@
 // Tokens chosen on the device against those the host chooses from the same logits.
 import { afterAll, describe, expect, test } from "vitest";
-import type { SamplerSpec, TokenSampler } from "../../../src/backend/backend.ts";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { Storage } from "../../../src/backend/storage.ts";
+import type { SamplerSpec, TokenSampler } from "../../../src/backend/transformers.ts";
 import { Layout } from "../../../src/core/layout.ts";
 import { Device, WickError } from "../../../src/index.ts";
 import { Sampler, type SamplingOptions } from "../../../src/models/sampling.ts";
@@ -90,7 +90,7 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
       this.vocab = vocab;
       this.rows = specs.length;
       this.#pitch = vocab + apart;
-      this.sampler = backend.sampler(vocab, specs)!;
+      this.sampler = backend.transformers.sampler(vocab, specs)!;
       this.#logits = Storage.alloc(backend, "f32", 1 + this.rows * this.#pitch);
       this.#ids = backend.fill("u32", this.rows, 77);
     }
@@ -159,10 +159,10 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     );
     const logits = chosen.map(() => Float32Array.from({ length: vocab }, () => normal() * 3));
     expect(rig.choose(logits)).toEqual(host.map((sampler, i) => hostChoice(sampler, logits[i]!)));
-    expect(backend.sampler(2 ** 20 + 1, [specOf({}, [], 0)])).toBe(null);
+    expect(backend.transformers.sampler(2 ** 20 + 1, [specOf({}, [], 0)])).toBe(null);
     // 2^22 blocks of 1024 threads are more than a driver takes.
-    expect(backend.sampler(2 ** 20, new Array<SamplerSpec>(2 ** 12).fill(specOf({}, [], 0)))).toBe(null);
-    expect(Device.cpu().backend.sampler(10, [specOf({}, [], 0)])).toBe(null);
+    expect(backend.transformers.sampler(2 ** 20, new Array<SamplerSpec>(2 ** 12).fill(specOf({}, [], 0)))).toBe(null);
+    expect(Device.cpu().backend.transformers).toBeUndefined();
   });
 
   test("the first of equal logits is the likeliest, and 0 equals −0", () => {
@@ -236,10 +236,10 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
 
   test("gives its memory back, once", () => {
     const live = backend.memory().live;
-    const greedy = backend.sampler(5000, [specOf({}, [], 0)])!;
+    const greedy = backend.transformers.sampler(5000, [specOf({}, [], 0)])!;
     // Nothing is weighed where nothing is drawn.
     expect(backend.memory().live - live).toBeLessThan(1000);
-    const sampler = backend.sampler(5000, [specOf({ temperature: 1, repetitionPenalty: 2 }, [], 0)])!;
+    const sampler = backend.transformers.sampler(5000, [specOf({ temperature: 1, repetitionPenalty: 2 }, [], 0)])!;
     expect(backend.memory().live - live).toBeGreaterThan(50_000);
     for (const each of [greedy, sampler, sampler]) each[Symbol.dispose]();
     expect(backend.memory().live).toBe(live);

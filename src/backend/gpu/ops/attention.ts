@@ -1,7 +1,8 @@
 /** Fused attention: a prefill kernel over blocks of queries, or a decode over parts of the keys for few queries. */
 import type { DType } from "../../../core/dtype.ts";
 import type { Layout } from "../../../core/layout.ts";
-import type { SdpaParams, View } from "../../backend.ts";
+import type { View } from "../../backend.ts";
+import type { SdpaParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import {
   decodeBlocks,

@@ -1,7 +1,8 @@
 /** Convolution, pooling and upsampling. Large convolutions become a matrix product over unrolled windows. */
 import { isFloat, sizeOf } from "../../../core/dtype.ts";
 import { Layout, numel } from "../../../core/layout.ts";
-import type { ConvParams, View } from "../../backend.ts";
+import type { View } from "../../backend.ts";
+import type { ConvParams, PoolParams, Size2d as Size } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { multiply } from "./matmul.ts";
@@ -11,7 +12,6 @@ const UNROLL_FROM = 2 ** 22;
 /** The unrolled windows of as many images as fit into this are multiplied at once. */
 const UNROLL_BYTES = 2 ** 28;
 
-type Size = readonly [number, number];
 const dims = (gpu: Gpu, ...views: View[]): number =>
   gpu.words(...views.flatMap((v) => [v.layout.shape, v.layout.strides]));
 const window = (p: ConvParams) => ({
@@ -23,7 +23,8 @@ const window = (p: ConvParams) => ({
   dilation_h: p.dilation[0],
 });
 
-export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams, [h, width]: Size): Storage {
+export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
+  const [h, width] = p.size;
   const { dtype } = x.storage;
   const [b, c] = x.layout.shape as [number, number, number, number];
   const [o, inner, kh, kw] = w.layout.shape as [number, number, number, number];
@@ -87,7 +88,8 @@ function unrolled(gpu: Gpu, x: View, weights: number, out: number, s: Unrolled):
   });
 }
 
-export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams, [h, width]: Size): Storage {
+export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
+  const [h, width] = p.size;
   const { dtype } = x.storage;
   const n = x.layout.shape[0]! * w.layout.shape[1]! * p.groups * h * width;
   return gpu.fill(dtype, n, (dst) => {
@@ -104,10 +106,10 @@ export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams, [h, w
   });
 }
 
-export function pool2d(gpu: Gpu, kind: "avg" | "max", x: View, kernel: Size, stride: Size): Storage {
+export function pool2d(gpu: Gpu, kind: "avg" | "max", x: View, { kernel, stride, size }: PoolParams): Storage {
   const { dtype } = x.storage;
-  const [b, c, ...size] = x.layout.shape as [number, number, number, number];
-  const n = b * c * numel(size.map((s, i) => Math.floor((s - kernel[i]!) / stride[i]!) + 1));
+  const [b, c] = x.layout.shape as [number, number, number, number];
+  const n = b * c * numel(size);
   const sizes = { numel: n, w_k: kernel[1], h_k: kernel[0], w_stride: stride[1], h_stride: stride[0] };
   return gpu.fill(dtype, n, (dst) =>
     gpu.launch(`${kind}_pool2d_${dtype}`, { ...sizes, info: dims(gpu, x), src: at(x), dst }),

@@ -1,35 +1,40 @@
 /** Steps of decoding whose positions are in device memory, so that they can be recorded and replayed. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import type { CachedAttentionParams, Graph, GraphOps, View } from "../../backend.ts";
+import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
+import type { CachedAttention, CachedAttentionParams, Graph, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { attend, supportsAttention } from "./attention.ts";
 
-export class GpuGraphs implements GraphOps {
+export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
 
   constructor(gpu: Gpu) {
     this.#gpu = gpu;
   }
 
-  get recordingProblem(): string | null {
+  get problem(): string | null {
     return process.env.WICK_GRAPHS === "none" ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
+  }
+
+  capture(run: () => void): Graph {
+    return this.#gpu.capture(run);
+  }
+}
+
+export class GpuCachedAttention implements CachedAttention {
+  readonly #gpu: Gpu;
+
+  constructor(gpu: Gpu) {
+    this.#gpu = gpu;
   }
 
   supports(dtype: DType, headDim: number): boolean {
     return supportsAttention(dtype, headDim);
   }
 
-  attention(q: View, k: View, v: View, p: CachedAttentionParams): Storage {
+  attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage {
     return cachedAttention(this.#gpu, q, k, v, p);
-  }
-
-  advance(counts: View, by: number): void {
-    this.#gpu.launch("advance_i64", { counts: at(counts), n: counts.layout.numel, by });
-  }
-
-  capture(run: () => void): Graph {
-    return this.#gpu.capture(run);
   }
 }
 

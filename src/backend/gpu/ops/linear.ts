@@ -2,7 +2,8 @@
 import { sizeOf } from "../../../core/dtype.ts";
 import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
-import type { LinearParams, View } from "../../backend.ts";
+import type { View } from "../../backend.ts";
+import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { LINEAR_ROWS, planLinear, planQuantizedLinear, roundsFirst } from "../families/linear.ts";
 import { quantOutput } from "../families/quantized.ts";

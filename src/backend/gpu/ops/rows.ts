@@ -1,6 +1,7 @@
 /** Softmax, norms and rotary embeddings: fused kernels over rows. */
 import { collapse } from "../../../core/layout.ts";
-import type { SumAndNorm, View } from "../../backend.ts";
+import type { View } from "../../backend.ts";
+import type { SumAndNorm } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { planWholeRows } from "../families/rows.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";

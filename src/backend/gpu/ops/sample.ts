@@ -1,7 +1,8 @@
 /** Choosing tokens: per sequence its settings, seed and step, a mark for every token seen, and room for a row's weights. */
 import { fail } from "../../../core/errors.ts";
-import type { SamplerSpec, TokenSampler, View } from "../../backend.ts";
+import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
+import type { SamplerSpec, TokenSampler } from "../../transformers.ts";
 import { SAMPLE_BINS, SAMPLE_PIECE, samplesAtOnce } from "../families/sample.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 import type { Values } from "../launcher.ts";

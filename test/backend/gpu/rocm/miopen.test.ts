@@ -326,7 +326,7 @@ describe.each(["sim:32", "sim:64"])("MIOpen on %s", (name) => {
 
   test("limits are answered without doing anything", () => {
     const { limits } = device.miopen!;
-    const p = { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 } as const;
+    const p = { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1, size: [1, 1] } as const;
     expect(limits.conv2d(image("f32"), image("f32"), p)).toEqual({ refused: null, differs: null });
     expect(limits.softmax(Tensor.zeros([1], { device }).broadcastAs([2 ** 23, 1])).refused).toContain("24 bits");
     const huge = Tensor.zeros([1], { device }).broadcastAs([2 ** 16, 2 ** 15]);
@@ -541,7 +541,7 @@ describe("the binding", () => {
   });
 
   const size = { input: [1, 1, 4, 4], kernel: [1, 1, 3, 3], output: [1, 1, 2, 2] } as const;
-  const window = { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 } as const;
+  const window = { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1, size: [1, 1] } as const;
 
   test("searches once per convolution, and gives it the memory that the search asked for", () => {
     const at = context.malloc(256);

@@ -1,10 +1,11 @@
 /** A GPU on which MIOpen does what it does just as Wick would; all else is done by Wick's kernels. */
-import type { ConvParams, SdpaParams, UnaryOp, View } from "../../../backend.ts";
+import type { UnaryOp, View } from "../../../backend.ts";
+import type { ConvParams, PoolParams, SdpaParams } from "../../../fused-ops.ts";
 import type { Storage } from "../../../storage.ts";
 import { GpuBackend } from "../../backend.ts";
 import type { HipPlatform } from "../hip.ts";
 import { activationMode } from "./api.ts";
-import type { Activation, Size } from "./dnn.ts";
+import type { Activation } from "./dnn.ts";
 import { Miopen } from "./miopen.ts";
 import { MiopenOps } from "./ops.ts";
 
@@ -43,9 +44,9 @@ export class MiopenBackend extends GpuBackend {
     return takes ? this.miopen.conv2d(x, w, p) : super.conv2d(x, w, p);
   }
 
-  override pool2d(kind: "avg" | "max", x: View, kernel: Size, stride: Size): Storage {
+  override pool2d(kind: "avg" | "max", x: View, p: PoolParams): Storage {
     const takes = this.miopen.takes(`${kind}Pool2d`, this.miopen.limits.pool2d(kind, x));
-    return takes ? this.miopen.pool2d(kind, x, kernel, stride) : super.pool2d(kind, x, kernel, stride);
+    return takes ? this.miopen.pool2d(kind, x, p) : super.pool2d(kind, x, p);
   }
 
   override sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null {

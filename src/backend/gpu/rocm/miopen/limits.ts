@@ -4,7 +4,8 @@
  */
 import type { DType } from "../../../../core/dtype.ts";
 import { numel } from "../../../../core/layout.ts";
-import type { ConvParams, SdpaParams, View } from "../../../backend.ts";
+import type { View } from "../../../backend.ts";
+import type { ConvParams, SdpaParams } from "../../../fused-ops.ts";
 import type { Activation } from "./dnn.ts";
 
 export interface Verdict {

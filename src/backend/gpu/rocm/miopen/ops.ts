@@ -4,11 +4,12 @@
  */
 import { fail } from "../../../../core/errors.ts";
 import { formatShape, numel } from "../../../../core/layout.ts";
-import type { ConvParams, SdpaParams, View } from "../../../backend.ts";
+import type { View } from "../../../backend.ts";
+import type { ConvParams, PoolParams, SdpaParams } from "../../../fused-ops.ts";
 import type { Storage } from "../../../storage.ts";
 import type { Gpu } from "../../gpu.ts";
 import type { MiopenType } from "./api.ts";
-import type { Activation, Dims, Dnn, Size } from "./dnn.ts";
+import type { Activation, Dims, Dnn } from "./dnn.ts";
 import { limits, type Verdict } from "./limits.ts";
 
 /** An operation of the device, by whom it was done, why not by MIOpen (else empty), and how often. */
@@ -18,12 +19,6 @@ export interface Route {
   readonly why: string;
   readonly times: number;
 }
-
-/** Positions of a window over each of two dims. */
-const slide = (size: Size, reach: Size, stride: Size): Size => [
-  Math.floor((size[0] - reach[0]) / stride[0]) + 1,
-  Math.floor((size[1] - reach[1]) / stride[1]) + 1,
-];
 
 export class MiopenOps {
   readonly #gpu: Gpu;
@@ -96,9 +91,7 @@ export class MiopenOps {
     this.#require("conv2d", this.limits.conv2d(x, w, p), x, w);
     const { stride, padding, dilation, groups } = p;
     const [input, kernel] = [x.layout.shape as unknown as Dims, w.layout.shape as unknown as Dims];
-    const reach: Size = [dilation[0] * (kernel[2] - 1) + 1, dilation[1] * (kernel[3] - 1) + 1];
-    const padded: Size = [input[2] + 2 * padding[0], input[3] + 2 * padding[1]];
-    const output: Dims = [input[0], kernel[0], ...slide(padded, reach, stride)];
+    const output: Dims = [input[0], kernel[0], ...p.size];
     return this.#map(x, numel(output), (at) =>
       this.#gpu.packed(w, (weights) =>
         this.#dnn.conv2d({ ...at, w: BigInt(weights), input, kernel, output, stride, padding, dilation, groups }),
@@ -106,10 +99,10 @@ export class MiopenOps {
     );
   }
 
-  pool2d(kind: "avg" | "max", x: View, kernel: Size, stride: Size): Storage {
+  pool2d(kind: "avg" | "max", x: View, { kernel, stride, size }: PoolParams): Storage {
     this.#require(`${kind}Pool2d`, this.limits.pool2d(kind, x), x);
     const input = x.layout.shape as unknown as Dims;
-    const output: Dims = [input[0], input[1], ...slide([input[2], input[3]], kernel, stride)];
+    const output: Dims = [input[0], input[1], ...size];
     return this.#map(x, numel(output), (at) => this.#dnn.pool2d({ ...at, kind, input, output, kernel, stride }));
   }
 

@@ -1,8 +1,13 @@
 /** The checks that operations share. Each names the operation and what it was given. */
 import { type DType, isFloat } from "../core/dtype.ts";
-import { fail } from "../core/errors.ts";
+import { fail, shown } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import type { Tensor } from "./tensor.ts";
+import { Tensor } from "../tensor/tensor.ts";
+
+/** What plain JavaScript may hand over in place of a tensor. */
+export function tensor(op: string, x: unknown, what = "the argument"): asserts x is Tensor {
+  if (!(x instanceof Tensor)) fail("InvalidArgument", `${op}: ${what} must be a Tensor, not ${shown(x)}`);
+}
 
 export function sameDType(op: string, a: Tensor, b: Tensor): void {
   if (a.dtype !== b.dtype) {
@@ -11,6 +16,7 @@ export function sameDType(op: string, a: Tensor, b: Tensor): void {
 }
 
 export function sameDevice(op: string, a: Tensor, b: Tensor): void {
+  tensor(op, b);
   if (a.backend !== b.backend) {
     fail(
       "DeviceMismatch",

@@ -1,0 +1,98 @@
+/**
+ * What a device may do in one go because it is faster so. Each of these has a composed default in ops/composed/ that needs
+ * the core ops alone: a device leaves out what it has no kernel for, and returns null where it has none for these dtypes
+ * and sizes.
+ */
+import type { DType } from "../core/dtype.ts";
+import type { QuantType } from "../core/quant-types.ts";
+import type { View } from "./backend.ts";
+import type { Storage } from "./storage.ts";
+
+/** [height, width]. */
+export type Size2d = readonly [number, number];
+
+export interface ConvParams {
+  readonly stride: Size2d;
+  readonly padding: Size2d;
+  readonly dilation: Size2d;
+  readonly groups: number;
+  /** Of the result. */
+  readonly size: Size2d;
+}
+
+export interface PoolParams {
+  readonly kernel: Size2d;
+  readonly stride: Size2d;
+  /** Of the result. */
+  readonly size: Size2d;
+}
+
+export interface SdpaParams {
+  readonly scale: number;
+  /** Row i sees keys ≤ i + tk − tq. */
+  readonly causal: boolean;
+  /** Scores become tanh(s / softcap) · softcap; 0 turns it off. */
+  readonly softcap: number;
+  /** With causal: a row sees only its last `window` keys; 0 turns it off. */
+  readonly window: number;
+}
+
+/** What a linear layer does besides the product. */
+export interface LinearParams<V extends View = View> {
+  /** x is RMS-normalised before the product. */
+  readonly norm: { readonly weight: V; readonly eps: number } | null;
+  readonly bias: V | null;
+  /** The first half of w's rows are the gates of the second: the result is act(gate) · up, of half as many columns. */
+  readonly glu: "silu" | "gelu" | null;
+  /** Added to the result, and of its shape. */
+  readonly residual: V | null;
+}
+
+export interface SumAndNorm {
+  readonly sum: Storage;
+  readonly normed: Storage;
+}
+
+export type RopeKind = "rope" | "rope_i" | "rope_thd";
+
+export interface FusedOps<V extends View = View> {
+  /** x · mul + add, in x's dtype. */
+  affine(x: V, mul: number, add: number): Storage | null;
+
+  /** x with dim `dim` replaced by ids' single dim. */
+  indexSelect(x: V, ids: V, dim: number): Storage | null;
+  /** dst[i, ids[j], k] += src[i,j,k] for dim 1; `dst` is contiguous. */
+  indexAdd(dst: V, ids: V, src: V, dim: number): void;
+
+  /** x (b, c, h, w), w (o, c/groups, kh, kw) → (b, o, h', w'). */
+  conv2d(x: V, w: V, p: ConvParams): Storage | null;
+  /** x (b, c, h, w), w (c, o/groups, kh, kw) → (b, o, h', w'). */
+  convTranspose2d(x: V, w: V, p: ConvParams): Storage | null;
+  pool2d(kind: "avg" | "max", x: V, p: PoolParams): Storage | null;
+  upsampleNearest2d(x: V, size: Size2d): Storage | null;
+  /** `scale` overrides in/out as the source step where the user gave a scale factor. */
+  upsampleBilinear2d(x: V, size: Size2d, alignCorners: boolean, scale: Size2d | null): Storage | null;
+
+  /** Over the last dim. */
+  softmax(x: V, log: boolean): Storage | null;
+  rmsNorm(x: V, weight: V | null, eps: number): Storage | null;
+  layerNorm(x: V, weight: V | null, bias: V | null, eps: number): Storage | null;
+  /** sum = x + residual, rounded to their dtype, and its rmsNorm. */
+  addRmsNorm(x: V, residual: V, weight: V | null, eps: number): SumAndNorm | null;
+  /** silu(gate) · up or gelu(gate) · up for views of one shape. */
+  glu(act: "silu" | "gelu", gate: V, up: V): Storage | null;
+  /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
+  rope(kind: RopeKind, x: V, cos: V, sin: V): Storage | null;
+  /** q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). */
+  sdpa(q: V, k: V, v: V, mask: V | null, p: SdpaParams): Storage | null;
+  /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
+  linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
+
+  /** The rows of quantized `blocks` (rows, bytes) that the 1-D ids name, as floats. */
+  quantizedRows(type: QuantType, blocks: V, ids: V, to: DType): Storage | null;
+  /** x (…, k) · wᵀ with w (n, k) as quantized `blocks` (n, bytes) → (…, n) in x's dtype. */
+  qmatmul(type: QuantType, x: V, blocks: V): Storage | null;
+
+  /** counts[i] += by, in place; i64. */
+  advance(counts: V, by: number): void;
+}

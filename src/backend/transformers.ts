@@ -1,0 +1,119 @@
+/**
+ * What a device may know of transformers beyond its ops, each a capability of its own: recording work, attending over a
+ * cache by itself, and what concerns whole models. A device without them decodes all the same, step by step.
+ */
+import type { DType } from "../core/dtype.ts";
+import type { QuantType } from "../core/quant-types.ts";
+import type { View } from "./backend.ts";
+import type { SdpaParams } from "./fused-ops.ts";
+import type { Storage } from "./storage.ts";
+
+/** Work that was recorded, to be run again on the same memory. */
+export interface Graph extends Disposable {
+  /** Enqueues the work. */
+  replay(): void;
+}
+
+/** Work that finds all it needs in device memory is recorded once and replayed. */
+export interface Recorder {
+  /** Why work is not recorded here after all; null where it is. */
+  readonly problem: string | null;
+  /**
+   * Runs `run`, then records it. What the recorded run allocates is reserved until the graph is disposed; all else that
+   * it uses must live as long. Moving data between host and device while it records is an error: it would happen once.
+   */
+  capture(run: () => void): Graph;
+}
+
+/** Where the rows of a step stand in a cache, and how it attends to what is there. */
+export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
+  /** (positions, rotary/2) for every position there may be. */
+  readonly cos: View;
+  readonly sin: View;
+  /** Pairs are neighbours (2i, 2i + 1) and not (i, i + rotary/2). */
+  readonly interleaved: boolean;
+  /** Positions that the caches (batch, kv heads, capacity, d) hold already; they have room for the new ones. */
+  readonly k: View;
+  readonly v: View;
+  readonly past: number;
+  /** i64 (batch), in place of `past`: the positions there are with the new ones, read when the work runs. */
+  readonly lengths: View | null;
+  /** i64 (batch): how many positions before a sequence's first one are padding, which counts as position 0. */
+  readonly padding: View | null;
+  /** Additive, broadcast to (batch, heads, t, keys), for the keys there are, or for the capacity with `lengths`. */
+  readonly mask: View | null;
+}
+
+export interface CachedAttention {
+  /** Whether there are kernels for heads of this size. */
+  supports(dtype: DType, headDim: number): boolean;
+  /**
+   * One step of attention over a cache: the rows of q (batch · t, heads · d) and k, v (batch · t, kv heads · d), whose
+   * last dim is contiguous, are turned by their positions, k and v enter the cache, and each query sees the keys up to
+   * its own. The result is (batch, heads, t, d).
+   */
+  attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
+}
+
+/** How the tokens of one sequence are chosen; the values are those of `SamplingOptions`, checked. */
+export interface SamplerSpec {
+  /** 0 takes the likeliest token. */
+  readonly temperature: number;
+  /** 0 is all. */
+  readonly topK: number;
+  readonly topP: number;
+  readonly minP: number;
+  readonly repetitionPenalty: number;
+  /** Of this sequence alone: the random number of a step is SplitMix64 of the seed and the step. */
+  readonly seed: bigint;
+  /** Tokens that count as seen. */
+  readonly prompt: readonly number[];
+}
+
+/** Chooses tokens without the host: what was seen and the step are kept on the device. */
+export interface TokenSampler extends Disposable {
+  /**
+   * Enqueues the choice of one token per sequence, from f32 logits (b, vocab) with contiguous rows into u32 ids (b); each
+   * run, or replay, is one step. A sequence whose largest logit is not finite gets the id 0xffffffff and makes no step:
+   * whoever reads the ids throws `ValueOutOfRange` then.
+   */
+  sample(logits: View, ids: Storage): void;
+}
+
+/** What a device may ready before a transformer runs. */
+export interface TransformerNeeds {
+  /** What it computes in. */
+  readonly dtype: DType;
+  /** The block types of its quantized weights. */
+  readonly quantTypes: readonly QuantType[];
+  /** The dtypes of its other weights. */
+  readonly storedTypes: readonly DType[];
+  /** Whether its norms are stored less one. */
+  readonly normsAreShifted: boolean;
+  /** Whether matrices are not quantized. */
+  readonly hasPlainWeights: boolean;
+  readonly headDim: number;
+  readonly hiddenSize: number;
+  readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  /** Rotary pairs are neighbours. */
+  readonly interleaved: boolean;
+  /** Attention's scores have a cap, or a scale that is not positive. */
+  readonly scoresAreShaped: boolean;
+  readonly embeddingsAreScaled: boolean;
+  readonly logitsAreCapped: boolean;
+}
+
+/** Neither is ever rejected: what could not be readied fails where it is used. */
+export interface Preparation {
+  /** What converts weights as they come. */
+  readonly toLoad: Promise<void>;
+  readonly toRun: Promise<void>;
+}
+
+/** What concerns a whole model. */
+export interface TransformerSupport {
+  /** Readies what a transformer will need; it works without, too. */
+  prepare(needs: TransformerNeeds): Preparation;
+  /** One spec per sequence. Null where there are no kernels for it: the host samples then. */
+  sampler(vocab: number, specs: readonly SamplerSpec[]): TokenSampler | null;
+}

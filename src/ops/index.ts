@@ -1,0 +1,118 @@
+/** Puts the table's ops on `Tensor`, as methods and as ways to make one; import tensors from here. */
+import "../backend/builtin.ts";
+import type { DType } from "../core/dtype.ts";
+import { fail } from "../core/errors.ts";
+import { Tensor } from "../tensor/tensor.ts";
+import { convolution } from "./conv.ts";
+import { creation } from "./create.ts";
+import { elementwise, pairwise, selection } from "./elementwise.ts";
+import { indexing } from "./indexing.ts";
+import { products, sums } from "./linear.ts";
+import { ops } from "./op.ts";
+import { reductions } from "./reduce.ts";
+import { joining, shaping } from "./shape.ts";
+
+const methods = {
+  ...elementwise,
+  ...pairwise,
+  ...selection,
+  ...reductions,
+  ...products,
+  ...shaping,
+  ...indexing,
+  ...convolution,
+};
+const statics = { ...creation, ...joining, ...sums };
+
+/** A result of no dtype in particular has that of the tensor; a tuple or an array is one of such. */
+type Typed<R, D extends DType> =
+  R extends Tensor<infer E>
+    ? DType extends E
+      ? Tensor<D>
+      : R
+    : R extends readonly unknown[]
+      ? { [I in keyof R]: Typed<R[I], D> }
+      : R;
+
+/** The op as a method: its first argument is the tensor itself. */
+type Method<F, D extends DType> = F extends (x: Tensor, ...args: infer A) => infer R
+  ? (...args: A) => Typed<R, D>
+  : never;
+
+/** Those whose result has another dtype than the tensor are written out. */
+type Own = "whereCond" | "toDType";
+export type TensorMethods<D extends DType> = {
+  [K in Exclude<keyof typeof methods, Own>]: Method<(typeof methods)[K], D>;
+};
+
+declare module "../tensor/tensor.ts" {
+  interface Tensor<D extends DType = DType> extends TensorMethods<D> {
+    /** Where this tensor (u8, u32 or i64) is not 0 the element of `onTrue`, else of `onFalse`. All broadcast. */
+    whereCond<E extends DType>(onTrue: Tensor<E>, onFalse: Tensor<E>): Tensor<E>;
+    /** Floats become integers by truncation with saturation (NaN gives 0); integers wrap. */
+    toDType<E extends DType>(dtype: E): Tensor<E>;
+  }
+  namespace Tensor {
+    const from: (typeof statics)["from"];
+    const fromBytes: (typeof statics)["fromBytes"];
+    const zeros: (typeof statics)["zeros"];
+    const ones: (typeof statics)["ones"];
+    const full: (typeof statics)["full"];
+    const empty: (typeof statics)["empty"];
+    const rand: (typeof statics)["rand"];
+    const randn: (typeof statics)["randn"];
+    const arange: (typeof statics)["arange"];
+    const eye: (typeof statics)["eye"];
+    const tril: (typeof statics)["tril"];
+    const triu: (typeof statics)["triu"];
+    const meshgrid: (typeof statics)["meshgrid"];
+    const zerosLike: (typeof statics)["zerosLike"];
+    const onesLike: (typeof statics)["onesLike"];
+    const fullLike: (typeof statics)["fullLike"];
+    const randLike: (typeof statics)["randLike"];
+    const randnLike: (typeof statics)["randnLike"];
+    const cat: (typeof statics)["cat"];
+    const stack: (typeof statics)["stack"];
+    const einsum: (typeof statics)["einsum"];
+  }
+}
+
+/** Plain JavaScript is told what was meant: reshape(6, 4) would be taken for reshape(6). */
+function tooMany(name: string, takes: readonly string[], args: readonly unknown[]): never {
+  const numbers = args.every((arg) => typeof arg === "number");
+  const hint = takes.length === 2 && numbers ? `; sizes and dims come as one array: ${name}([${args.join(", ")}])` : "";
+  return fail(
+    "InvalidArgument",
+    `${name}(${takes.slice(1).join(", ")}) takes ${takes.length - 1} arguments at most, not ${args.length}${hint}`,
+  );
+}
+
+for (const [name, run] of Object.entries(methods) as [string, (x: Tensor, ...args: unknown[]) => unknown][]) {
+  const { takes } = ops.get(name)!;
+  const most = takes.at(-1)!.endsWith("*") ? Number.POSITIVE_INFINITY : takes.length - 1;
+  const method = function (this: Tensor, ...args: unknown[]): unknown {
+    if (args.length > most) tooMany(name, takes, args);
+    return run(this, ...args);
+  };
+  Object.defineProperty(method, "name", { value: name });
+  Object.defineProperty(Tensor.prototype, name, { value: method, writable: true, configurable: true });
+}
+Object.assign(Tensor, statics);
+
+export { scope } from "../tensor/scope.ts";
+export type { NestedArray } from "../tensor/tensor.ts";
+export type { ConvOptions, ConvTransposeOptions, Pair } from "./conv.ts";
+export type {
+  DTypeOfValues,
+  NormalOptions,
+  RandomOptions,
+  TensorOptions,
+  UniformOptions,
+  Value,
+  Values,
+} from "./create.ts";
+export type { Operand } from "./elementwise.ts";
+export { type Op, ops } from "./op.ts";
+export type { Dims } from "./reduce.ts";
+export type { IndexSpec } from "./shape.ts";
+export { Tensor };
