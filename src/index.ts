@@ -1,5 +1,4 @@
 export type * from "./backend/backend.ts";
-export type { CpuOptions, GpuOptions, RocmOptions } from "./backend/builtin.ts";
 export { type Call, observe } from "./backend/call.ts";
 export { Device } from "./backend/device.ts";
 export type * from "./backend/fused-ops.ts";
@@ -30,4 +29,5 @@ export {
 } from "./core/errors.ts";
 export { Layout, type Shape } from "./core/layout.ts";
 export type { QuantType } from "./core/quant-types.ts";
+export type { CpuOptions, GpuOptions, RocmOptions } from "./devices.ts";
 export * from "./ops/index.ts";

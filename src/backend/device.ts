@@ -1,6 +1,6 @@
 /**
  * Devices by name. There is no global default: a tensor lives where it was made, on "cpu" unless told otherwise. Those that
- * come with Wick are made known by builtin.ts.
+ * come with Wick are made known by src/devices.ts.
  */
 import { fail } from "../core/errors.ts";
 import type { Available, Backend, MemoryStats } from "./backend.ts";

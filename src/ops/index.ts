@@ -1,5 +1,5 @@
 /** Puts the table's ops on `Tensor`, as methods and as ways to make one; import tensors from here. */
-import "../backend/builtin.ts";
+import "../devices.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { Tensor } from "../tensor/tensor.ts";

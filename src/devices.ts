@@ -1,13 +1,13 @@
 /** The devices that come with Wick, and the short ways to them: `Device.cpu()`, `Device.rocm(0)`, `Device.cuda(0)`. */
-import { CpuBackend } from "./cpu/backend.ts";
-import { Device } from "./device.ts";
-import { GpuBackend } from "./gpu/backend.ts";
-import { bestOf } from "./gpu/best-device.ts";
-import { checkChoice, type HostMemoryChoice } from "./gpu/memory-policy.ts";
-import { compiles, findCandidates, platform, simulatorOrdinals } from "./gpu/platforms.ts";
-import { MiopenBackend } from "./gpu/rocm/miopen/backend.ts";
-import type { MiopenOps } from "./gpu/rocm/miopen/ops.ts";
-import { type DeviceAddress, registerDevice, registerSearch } from "./registry.ts";
+import { CpuBackend } from "./backend/cpu/backend.ts";
+import { Device } from "./backend/device.ts";
+import { GpuBackend } from "./backend/gpu/backend.ts";
+import { bestOf } from "./backend/gpu/best-device.ts";
+import { checkChoice, type HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
+import { compiles, findCandidates, platform, simulatorOrdinals } from "./backend/gpu/platforms.ts";
+import { MiopenBackend } from "./backend/gpu/rocm/miopen/backend.ts";
+import type { MiopenOps } from "./backend/gpu/rocm/miopen/ops.ts";
+import { type DeviceAddress, registerDevice, registerSearch } from "./backend/registry.ts";
 
 export interface CpuOptions {
   /** How many threads compute, the main one included. Default: WICK_THREADS, or the number of cores. */
@@ -81,7 +81,7 @@ const shortcuts = {
   },
 };
 
-declare module "./device.ts" {
+declare module "./backend/device.ts" {
   interface Device {
     /** AMD's MIOpen, on a device that was opened with it; else null. */
     readonly miopen: MiopenOps | null;
