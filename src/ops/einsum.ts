@@ -2,6 +2,7 @@
  * Einstein's notation, as NumPy and PyTorch have it: each letter names a dim, those not in the result are summed over, "…"
  * (three dots) stands for dims that broadcast. Operands are contracted from left to right, each by one matrix product.
  */
+import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape, Layout } from "../core/layout.ts";
 import { scope } from "../tensor/scope.ts";
@@ -14,7 +15,7 @@ interface Term {
   readonly labels: readonly string[];
 }
 
-export function einsum(equation: string, tensors: readonly Tensor[]): Tensor {
+export function einsum<D extends DType>(equation: string, tensors: readonly Tensor<D>[]): Tensor<D> {
   if (!Array.isArray(tensors) || tensors.length === 0) {
     fail("InvalidArgument", 'einsum takes an equation and an array of tensors: einsum("ij,jk->ik", [a, b])');
   }
@@ -25,14 +26,14 @@ export function einsum(equation: string, tensors: readonly Tensor[]): Tensor {
   }
   return scope(() => {
     for (const x of tensors) check.compatible("einsum", tensors[0]!, x);
-    const terms = tensors.map((x, i) => withoutRepeats(equation, { x, labels: labelsOf(equation, texts[i]!, x) }));
-    const result = resultLabels(equation, terms, output);
-    const [first, ...rest] = terms as [Term, ...Term[]];
+    const named = tensors.map((x, i) => ({ x, labels: labelsOf(equation, texts[i]!, x) }));
+    const result = resultLabels(equation, named, output);
+    const [first, ...rest] = named.map((term) => withoutRepeats(equation, term)) as [Term, ...Term[]];
     const last = rest.reduce((left, right, i) => {
       const later = new Set([...result, ...rest.slice(i + 1).flatMap(({ labels }) => labels)]);
       return contract(equation, left, right, later);
     }, first);
-    return arrange(last, result);
+    return arrange(last, result) as Tensor<D>;
   });
 }
 

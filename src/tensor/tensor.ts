@@ -8,7 +8,7 @@ import { Device } from "../backend/device.ts";
 import { Storage } from "../backend/storage.ts";
 import { type ArrayOf, asDType, type DType, decode, type ScalarOf, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import { checkShape, formatShape, Layout, numel, type Shape } from "../core/layout.ts";
+import { checkShape, formatShape, Layout, normalizeDim, numel, type Shape } from "../core/layout.ts";
 import { format, summary } from "./format.ts";
 import { enterScope } from "./scope.ts";
 
@@ -38,6 +38,13 @@ export class Tensor<D extends DType = DType> {
 
   get shape(): Shape {
     return this.layout.shape;
+  }
+
+  /** The shape, or the size of one dim, as PyTorch has it. */
+  size(): Shape;
+  size(dim: number): number;
+  size(dim?: number): Shape | number {
+    return dim === undefined ? this.shape : this.shape[normalizeDim(dim, this.rank, "size")]!;
   }
 
   get dtype(): D {
