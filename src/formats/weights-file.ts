@@ -4,13 +4,13 @@ import type { DType } from "../core/dtype.ts";
 import type { Shape } from "../core/layout.ts";
 import type { QuantType } from "../quantized/types.ts";
 import { BinaryFile } from "./binary-file.ts";
-import { GgufFile } from "./gguf.ts";
-import { MAGIC } from "./gguf-header.ts";
-import { tensorType } from "./gguf-types.ts";
-import type { GgufTyped } from "./gguf-values.ts";
-import type { ByteRange } from "./safetensors.ts";
-import { isForeign } from "./safetensors-header.ts";
-import { openSafetensors } from "./safetensors-sharded.ts";
+import { GgufFile } from "./gguf/file.ts";
+import { MAGIC } from "./gguf/header.ts";
+import { tensorType } from "./gguf/types.ts";
+import type { GgufTyped } from "./gguf/values.ts";
+import type { ByteRange } from "./safetensors/file.ts";
+import { isForeign } from "./safetensors/header.ts";
+import { openSafetensors } from "./safetensors/sharded.ts";
 
 export interface WeightsTensor {
   readonly name: string;

@@ -1,10 +1,10 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
 import { type KvCache, type RotatingKvCache, rmsNorm } from "../nn/index.ts";
 import type { Tensor } from "../tensor/index.ts";
-import { traits } from "./architectures.ts";
+import { traits } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Step } from "./steps.ts";
-import type { Fusion, Projection, Weights } from "./weights.ts";
+import type { Fusion, Projection, Weights } from "./weights/weights.ts";
 
 export class Attention {
   readonly #config: ModelConfig;

@@ -1,6 +1,6 @@
 /** What a transformer of the Llama family is made of, whatever file it came from. */
 import type { DType } from "../core/dtype.ts";
-import type { ArchitectureName } from "./architectures.ts";
+import type { ArchitectureName } from "./architectures/index.ts";
 
 /** How the rotary frequencies differ from theta^(−2i/d). */
 export type RopeScaling =

@@ -6,7 +6,7 @@ import { type QTensor, qmatmul } from "../quantized/index.ts";
 import { Tensor } from "../tensor/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { Activation } from "./config.ts";
-import type { Fusion, Norm, Projection } from "./weights.ts";
+import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
 /** activation(gate) · up. */
 const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {

@@ -5,14 +5,14 @@ import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import { rmsNorm } from "../nn/index.ts";
 import { scope, type Tensor } from "../tensor/index.ts";
-import { traits } from "./architectures.ts";
+import { traits } from "./architectures/index.ts";
 import { Attention } from "./attention.ts";
 import { graphsFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
-import type { EmbeddingTable, Fusion, Norm, NormRole, Projection, Weights } from "./weights.ts";
+import type { EmbeddingTable, Fusion, Norm, NormRole, Projection, Weights } from "./weights/weights.ts";
 
 interface Layer {
   readonly attentionNorm: Norm;

@@ -1,0 +1,88 @@
+/** Writing a model from a Hugging Face folder as one GGUF file. */
+import { basename, join, resolve } from "node:path";
+import { Device } from "../../backend/device.ts";
+import {
+  openWeights,
+  type QuantizedTensorReport,
+  type QuantizeOptions,
+  quantizeFile,
+  type WeightsFile,
+  type WeightsTensor,
+} from "../../formats/index.ts";
+import type { ModelConfig, RopeConfig } from "../config.ts";
+import { openHuggingFaceFolder } from "../hugging-face/folder.ts";
+import { huggingFaceNames } from "../hugging-face/names.ts";
+import { readJsonIfPresent } from "../json-fields.ts";
+import { frequencies } from "../rotary.ts";
+import { Transformer } from "../transformer.ts";
+import { ModelTensors } from "../weights/model-tensors.ts";
+import { GgufEntries } from "./entries.ts";
+import { ggufMetadata } from "./metadata.ts";
+import { ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT } from "./names.ts";
+import { ggufVocabulary } from "./vocabulary.ts";
+
+/**
+ * Writes the model in `folder` (config.json, safetensors, tokenizer.json) to the GGUF file `output`, with its tokenizer
+ * and chat template, its matrices as `options.type`. Reports as `quantizeFile` does.
+ */
+export const writeModelGguf = (
+  folder: string,
+  output: string,
+  options: QuantizeOptions,
+): Promise<QuantizedTensorReport[]> => quantizeFile(folder, output, options, openAsGguf);
+
+/** The folder's model as if it were a GGUF file. */
+export async function openAsGguf(folder: string): Promise<WeightsFile> {
+  const { config, tokenizer, chatTemplate } = await openHuggingFaceFolder(folder);
+  const tokenizerPath = join(folder, "tokenizer.json");
+  const { bosToken } = config;
+  const addBos = bosToken !== null && tokenizer?.encode("a")[0] === bosToken;
+  const metadata = ggufMetadata(config, basename(resolve(folder)), join(folder, "config.json"));
+  const vocabulary = ggufVocabulary(await readJsonIfPresent(tokenizerPath), config, addBos, tokenizerPath);
+  for (const [key, value] of Object.entries(vocabulary)) metadata.set(key, value);
+  if (chatTemplate) metadata.set("tokenizer.chat_template", { type: "string", value: chatTemplate.source });
+  const file = await openWeights(folder);
+  try {
+    const entries = new GgufEntries(new ModelTensors(file, config, huggingFaceNames), config);
+    using _ = await Transformer.load(config, entries, Device.cpu(), "f32");
+    const computed = ropeTensors(config);
+    return {
+      path: folder,
+      format: "gguf",
+      metadata,
+      tensors: [...computed.map(({ tensor }) => tensor), ...entries.list],
+      readBytes: async (name, signal, range) => {
+        const own = computed.find(({ tensor }) => tensor.name === name);
+        return own ? own.bytes.subarray(range?.start ?? 0, range?.end) : entries.readBytes(name, signal, range);
+      },
+      [Symbol.asyncDispose]: () => entries[Symbol.asyncDispose](),
+    };
+  } catch (error) {
+    await file[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+interface Computed {
+  readonly tensor: WeightsTensor;
+  readonly bytes: Uint8Array;
+}
+
+function ropeTensors({ rope }: ModelConfig): Computed[] {
+  const { scaling } = rope;
+  if (scaling.type === "llama3") return [vector(ROPE_FACTORS, divisors(rope))];
+  if (scaling.type !== "longrope") return [];
+  return [vector(ROPE_FACTORS_SHORT, scaling.short), vector(ROPE_FACTORS_LONG, scaling.long)];
+}
+
+/** By what a scaling divides each frequency. */
+function divisors(rope: RopeConfig): number[] {
+  const plain = frequencies({ ...rope, scaling: { type: "none" } }, 1).values;
+  const scaled = frequencies(rope, 1).values;
+  return Array.from(plain, (frequency, i) => frequency / scaled[i]!);
+}
+
+function vector(name: string, values: readonly number[]): Computed {
+  const bytes = new Uint8Array(Float32Array.from(values).buffer);
+  return { tensor: { name, type: "F32", shape: [values.length], byteLength: bytes.byteLength, dtype: "f32" }, bytes };
+}

@@ -1,0 +1,61 @@
+/** A model as Hugging Face lays it out: config.json, safetensors, tokenizer.json, and what belongs to them. */
+import { join } from "node:path";
+import { fail } from "../../core/errors.ts";
+import { openWeights } from "../../formats/index.ts";
+import type { ModelConfig } from "../config.ts";
+import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
+import type { ModelSource } from "../load.ts";
+import { ChatTemplate } from "../text/chat-template.ts";
+import { specialToken, Tokenizer } from "../text/tokenizer.ts";
+import { FileWeights } from "../weights/file-weights.ts";
+import { parseHuggingFaceConfig } from "./config.ts";
+import { huggingFaceNames } from "./names.ts";
+
+export async function openHuggingFaceFolder(folder: string): Promise<ModelSource> {
+  const fieldsOf = async (name: string): Promise<JsonFields | undefined> => {
+    const path = join(folder, name);
+    const json = await readJsonIfPresent(path);
+    return json === undefined ? undefined : new JsonFields(json, path);
+  };
+  const configFile = await fieldsOf("config.json");
+  if (!configFile) {
+    return fail("InvalidFile", `${folder} has no config.json; a model's folder holds it beside its safetensors`);
+  }
+  const generation = await fieldsOf("generation_config.json");
+  const config = parseHuggingFaceConfig(configFile.values, configFile.source, generation);
+  const tokenizerConfig = await fieldsOf("tokenizer_config.json");
+  return {
+    config,
+    tokenizer: await readTokenizer(folder, tokenizerConfig, config),
+    chatTemplate: await readChatTemplate(folder, tokenizerConfig),
+    openWeights: async (options) => new FileWeights(await openWeights(folder), config, huggingFaceNames, options),
+  };
+}
+
+async function readTokenizer(
+  folder: string,
+  tokenizerConfig: JsonFields | undefined,
+  { bosToken }: ModelConfig,
+): Promise<Tokenizer | null> {
+  const source = join(folder, "tokenizer.json");
+  const json = await readJsonIfPresent(source);
+  return json === undefined ? null : new Tokenizer(json, { source, config: tokenizerConfig, bosToken });
+}
+
+const SPECIAL_TOKENS = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/** A file of its own, or a field of tokenizer_config.json: one template, or several of which one is the default. */
+async function readChatTemplate(folder: string, config: JsonFields | undefined): Promise<ChatTemplate | null> {
+  const text = (await readTextIfPresent(join(folder, "chat_template.jinja"))) ?? (config && templateIn(config));
+  if (text === undefined) return null;
+  const named = SPECIAL_TOKENS.map((name) => [name, config && specialToken(config, name)] as const);
+  return new ChatTemplate(text, Object.fromEntries(named.filter((pair): pair is [string, string] => !!pair[1])));
+}
+
+function templateIn(config: JsonFields): string | undefined {
+  if (!config.has("chat_template")) return undefined;
+  const value = config.values.chat_template;
+  if (!Array.isArray(value)) return config.text("chat_template");
+  const templates = value.map((entry: unknown) => new JsonFields(entry, `${config.source}: chat_template`));
+  return (templates.find((entry) => entry.text("name") === "default") ?? templates[0])?.text("template");
+}
