@@ -1,7 +1,7 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
 import { type KvCache, type RotatingKvCache, rmsNorm } from "../nn/index.ts";
 import type { Tensor } from "../tensor/index.ts";
-import { traits } from "./architectures/index.ts";
+import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Step } from "./steps.ts";
 import type { Fusion, Projection, Weights } from "./weights/weights.ts";
@@ -31,8 +31,8 @@ export class Attention {
   }
 
   static async load(config: ModelConfig, weights: Weights, layer: number): Promise<Attention> {
-    const { hiddenSize, heads, kvHeads, headDim, architecture } = config;
-    const { qkvBias: needsBias, qkNorm } = traits(architecture);
+    const { hiddenSize, heads, kvHeads, headDim } = config;
+    const { qkvBias: needsBias, qkNorm } = architectureOf(config);
     const parts = [
       { role: "q", outputs: heads * headDim, needsBias },
       { role: "k", outputs: kvHeads * headDim, needsBias },

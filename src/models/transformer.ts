@@ -5,22 +5,23 @@ import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import { rmsNorm } from "../nn/index.ts";
 import { scope, type Tensor } from "../tensor/index.ts";
-import { traits } from "./architectures/index.ts";
+import type { LayerNormRole } from "./architectures/architecture.ts";
+import { architectureOf } from "./architectures/index.ts";
 import { Attention } from "./attention.ts";
 import { graphsFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
-import type { EmbeddingTable, Fusion, Norm, NormRole, Projection, Weights } from "./weights/weights.ts";
+import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 interface Layer {
-  readonly attentionNorm: Norm;
+  readonly attentionNorm: Norm | undefined;
   readonly attention: Attention;
-  readonly postAttentionNorm: Norm | null;
-  readonly mlpNorm: Norm;
+  readonly postAttentionNorm: Norm | undefined;
+  readonly mlpNorm: Norm | undefined;
   readonly mlp: FeedForward;
-  readonly postMlpNorm: Norm | null;
+  readonly postMlpNorm: Norm | undefined;
 }
 
 export interface TransformerOptions {
@@ -196,22 +197,22 @@ export class Transformer implements Disposable {
 }
 
 /** x plus what `run` gives, which adds it itself unless a norm comes between. */
-function residual(x: Tensor, post: Norm | null, run: (rest: Pick<Fusion, "residual">) => Tensor): Tensor {
+function residual(x: Tensor, post: Norm | undefined, run: (rest: Pick<Fusion, "residual">) => Tensor): Tensor {
   return post ? x.add(rmsNorm(run({}), post.weight, post.eps)) : run({ residual: x });
 }
 
 async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {
-  const { postNorms } = traits(config.architecture);
-  const norm = async (role: NormRole): Promise<Norm> => ({
-    weight: await weights.norm(role, config.hiddenSize, { layer }),
-    eps: config.normEps,
-  });
+  const { norms } = architectureOf(config);
+  const norm = async (role: LayerNormRole): Promise<Norm | undefined> =>
+    norms.includes(role)
+      ? { weight: await weights.norm(role, config.hiddenSize, { layer }), eps: config.normEps }
+      : undefined;
   return {
     attentionNorm: await norm("attentionNorm"),
     attention: await Attention.load(config, weights, layer),
-    postAttentionNorm: postNorms ? await norm("postAttentionNorm") : null,
+    postAttentionNorm: await norm("postAttentionNorm"),
     mlpNorm: await norm("mlpNorm"),
     mlp: await loadFeedForward(config, weights, layer),
-    postMlpNorm: postNorms ? await norm("postMlpNorm") : null,
+    postMlpNorm: await norm("postMlpNorm"),
   };
 }

@@ -1,59 +1,30 @@
-/** How the architectures differ. Everything else about a model is in its config; the code is the same for all. */
+/** The architectures that are known: to add one is to add its file and its name here. */
 import { fail } from "../../core/errors.ts";
+import type { JsonFields } from "../json-fields.ts";
+import type { Architecture } from "./architecture.ts";
+import { gemma2 } from "./gemma2.ts";
+import { llama } from "./llama.ts";
+import { mistral } from "./mistral.ts";
+import { mixtral } from "./mixtral.ts";
+import { phi3 } from "./phi3.ts";
+import { qwen2 } from "./qwen2.ts";
+import { qwen3 } from "./qwen3.ts";
 
-export interface Architecture {
-  /** q, k and v have biases. Elsewhere a bias is used where the file has one. */
-  readonly qkvBias: boolean;
-  /** q and k are normalised per head before they are rotated. */
-  readonly qkNorm: boolean;
-  /** Norms after attention and MLP too, before the residual is added. */
-  readonly postNorms: boolean;
-  /** Checkpoints hold norm weights minus this. */
-  readonly normOffset: 0 | 1;
-  /** The embeddings are multiplied by √hidden. */
-  readonly scaledEmbeddings: boolean;
-  /** The MLP is a mixture of experts. */
-  readonly experts: boolean;
-  readonly tiedByDefault: boolean;
-  /** Which layers have the config's sliding window, where it does not list them. */
-  readonly windowed: "none" | "all" | "even" | "upper";
-  /** Where q·k is scaled by 1 / √query_pre_attn_scalar. */
-  readonly queryScalar: boolean;
-  readonly ropeTheta: number;
-}
-
-const llama: Architecture = {
-  qkvBias: false,
-  qkNorm: false,
-  postNorms: false,
-  normOffset: 0,
-  scaledEmbeddings: false,
-  experts: false,
-  tiedByDefault: false,
-  windowed: "none",
-  queryScalar: false,
-  ropeTheta: 10_000,
-};
-
+/** By config.json's `model_type`. */
 export const architectures = {
   llama,
-  mistral: { ...llama, windowed: "all" },
-  qwen2: { ...llama, qkvBias: true, windowed: "upper" },
-  qwen3: { ...llama, qkNorm: true, windowed: "upper" },
-  gemma2: {
-    ...llama,
-    postNorms: true,
-    normOffset: 1,
-    scaledEmbeddings: true,
-    tiedByDefault: true,
-    windowed: "even",
-    queryScalar: true,
-  },
-  phi3: { ...llama, windowed: "all" },
-  mixtral: { ...llama, experts: true, windowed: "all", ropeTheta: 1_000_000 },
+  mistral,
+  qwen2,
+  qwen3,
+  gemma2,
+  phi3,
+  mixtral,
 } as const satisfies Record<string, Architecture>;
 
 export type ArchitectureName = keyof typeof architectures;
+
+export const architectureOf = ({ architecture }: { readonly architecture: ArchitectureName }): Architecture =>
+  architectures[architecture];
 
 /** `source` opens the error message. */
 export function architectureNamed(name: string, source: string): ArchitectureName {
@@ -62,4 +33,16 @@ export function architectureNamed(name: string, source: string): ArchitectureNam
   return fail("InvalidFile", `${source}: unknown architecture ${JSON.stringify(name)}; known are ${known}`);
 }
 
-export const traits = (name: ArchitectureName): Architecture => architectures[name];
+/** The architecture of a GGUF file of that name with these fields under it. */
+export function ggufArchitecture(name: string, own: JsonFields): ArchitectureName {
+  const rows = Object.entries(architectures) as [ArchitectureName, Architecture][];
+  const candidates = rows.filter(([, { gguf }]) => gguf.name === name);
+  const fitting = candidates.find(([, { gguf }]) => gguf.fits?.(own)) ?? candidates.find(([, { gguf }]) => !gguf.fits);
+  if (fitting) return fitting[0];
+  const known = [...new Set(rows.map(([, { gguf }]) => gguf.name))].join(", ");
+  const shared = rows.filter(([row, { gguf }]) => gguf.name !== row).map(([row, { gguf }]) => `${row} as ${gguf.name}`);
+  return fail(
+    "InvalidFile",
+    `${own.source}: unknown architecture ${JSON.stringify(name)}; known are ${known} (${shared.join(", ")})`,
+  );
+}

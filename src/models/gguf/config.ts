@@ -1,34 +1,31 @@
 /** A GGUF file's metadata as a `ModelConfig`. */
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
-import { type ArchitectureName, traits } from "../architectures/index.ts";
+import type { ArchitectureName } from "../architectures/index.ts";
+import { architectureOf } from "../architectures/index.ts";
 import { type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
-import { ggufArchitecture } from "./architectures.ts";
+import type { RopeFactors } from "./rope-factors.ts";
 import { endTokens } from "./tokenizer.ts";
 
 /** What the config takes from the file's tensors. */
-export interface TensorFacts {
+export interface TensorFacts extends RopeFactors {
   readonly vocabSize: number;
   /** Without an output head of its own the embedding table is one. */
   readonly hasHead: boolean;
   readonly dtype: DType | "quantized" | null;
-  /** Divisors of the rotary frequencies, where there are any. */
-  readonly ropeFactors?: readonly number[] | undefined;
-  readonly longRopeFactors?: { readonly short: readonly number[]; readonly long: readonly number[] } | undefined;
 }
 
-/** Gemma 2's largest model scales q·k by the width of a head of the hidden size; its files do not say so. */
-const GEMMA2_27B_LAYERS = 46;
-
-export function parseGgufConfig(fields: JsonFields, facts: TensorFacts): ModelConfig {
+/** `own` are the fields under the architecture's name in the file. */
+export function parseGgufConfig(
+  architecture: ArchitectureName,
+  fields: JsonFields,
+  own: JsonFields,
+  facts: TensorFacts,
+): ModelConfig {
   const { source } = fields;
-  const name = fields.text("general.architecture");
-  const known = ggufArchitecture(name, source);
-  const own = fields.under(`${name}.`);
-  const expertCount = known.withExperts ? own.countOr("expert_count", 0, 0) : 0;
-  const architecture = expertCount > 0 && known.withExperts ? known.withExperts : known.architecture;
-  const trait = traits(architecture);
+  const { activation, ropeTheta, gguf } = architectureOf({ architecture });
+  const { interleaved } = gguf;
   const hiddenSize = own.count("embedding_length");
   const layers = own.count("block_count");
   const heads = own.uniformCount("attention.head_count", layers);
@@ -40,7 +37,7 @@ export function parseGgufConfig(fields: JsonFields, facts: TensorFacts): ModelCo
   if (!Number.isInteger(headDim)) {
     fail(
       "InvalidFile",
-      `${source}: width ${hiddenSize} does not divide by ${heads} heads; ${name}.attention.key_length is missing`,
+      `${source}: width ${hiddenSize} does not divide by ${heads} heads; ${gguf.name}.attention.key_length is missing`,
     );
   }
   const valueDim = own.countOr("attention.value_length", headDim);
@@ -49,8 +46,7 @@ export function parseGgufConfig(fields: JsonFields, facts: TensorFacts): ModelCo
   }
   const contextLength = own.count("context_length");
   const window = usefulWindow(own.countOr("attention.sliding_window", 0, 0), contextLength);
-  const everyOther = trait.windowed === "even";
-  return {
+  const config: ModelConfig = {
     architecture,
     vocabSize: facts.vocabSize,
     hiddenSize,
@@ -61,37 +57,20 @@ export function parseGgufConfig(fields: JsonFields, facts: TensorFacts): ModelCo
     headDim,
     contextLength,
     normEps: own.positiveOr("attention.layer_norm_rms_epsilon", 1e-5),
-    activation: known.activation,
-    rope: parseRope(own, facts, { headDim, contextLength, interleaved: known.interleaved, theta: trait.ropeTheta }),
-    attentionScale: own.positiveOr(
-      "attention.scale",
-      1 / Math.sqrt(queryScalar(architecture, layers, hiddenSize / heads, headDim)),
-    ),
+    activation,
+    rope: parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta }),
+    attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
     attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
-    windows: Array.from({ length: layers }, (_, layer) => (everyOther && layer % 2 === 1 ? 0 : window)),
+    windows: Array.from({ length: layers }, (_, layer) => (gguf.hasWindow(layer) ? window : 0)),
     logitSoftcap: own.positiveOr("final_logit_softcapping", 0),
-    embeddingScale: trait.scaledEmbeddings ? Math.sqrt(hiddenSize) : 1,
+    embeddingScale: 1,
     tiedEmbeddings: !facts.hasHead,
-    experts: expertCount > 0 ? parseExperts(own, expertCount) : null,
+    experts: null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
-    dtype: computeType(facts.dtype, trait.scaledEmbeddings),
+    dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
   };
-}
-
-const queryScalar = (name: ArchitectureName, layers: number, hiddenPerHead: number, headDim: number): number =>
-  name === "gemma2" && layers === GEMMA2_27B_LAYERS ? hiddenPerHead : headDim;
-
-function parseExperts(own: JsonFields, count: number): NonNullable<ModelConfig["experts"]> {
-  const perToken = own.count("expert_used_count");
-  if (perToken > count) fail("InvalidFile", `${own.source}: ${perToken} experts per token of ${count}`);
-  return { count, perToken };
-}
-
-/** Quantized weights are multiplied with halves; activations as large as Gemma's need the range of bf16. */
-function computeType(stored: TensorFacts["dtype"], large: boolean): DType | null {
-  if (stored === "quantized") return large ? "bf16" : "f16";
-  return stored;
+  return { ...config, ...gguf.adjust?.(own, config) };
 }
 
 interface RopeDefaults {

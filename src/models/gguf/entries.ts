@@ -4,11 +4,12 @@ import { fail } from "../../core/errors.ts";
 import { numel, type Shape } from "../../core/layout.ts";
 import type { ByteRange, WeightsTensor } from "../../formats/index.ts";
 import { Tensor } from "../../tensor/index.ts";
+import type { GgufForm } from "../architectures/architecture.ts";
+import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
 import { bytesPerRow, type ModelTensors } from "../weights/model-tensors.ts";
+import { fusedName, matrixNames, normName } from "../weights/naming.ts";
 import type { EmbeddingTable, NormRole, Part, Place, Projection, Weights } from "../weights/weights.ts";
-import { ggufArchitectures, ggufNameOf } from "./architectures.ts";
-import { EMBEDDING, ggufMatrix, ggufNames, ggufNorm } from "./names.ts";
 
 /** Some rows of a tensor of the folder. */
 interface Slice {
@@ -37,12 +38,12 @@ export class GgufEntries implements Weights {
   readonly #entries = new Map<string, Entry>();
   readonly #tensors: ModelTensors;
   readonly #config: ModelConfig;
-  readonly #interleaved: boolean;
+  readonly #form: GgufForm;
 
   constructor(tensors: ModelTensors, config: ModelConfig) {
     this.#tensors = tensors;
     this.#config = config;
-    this.#interleaved = ggufArchitectures[ggufNameOf[config.architecture]].interleaved;
+    this.#form = architectureOf(config).gguf;
   }
 
   async linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection> {
@@ -60,7 +61,7 @@ export class GgufEntries implements Weights {
       : [];
     for (const [i, part] of parts.entries()) {
       const { name, stacked, shape } = this.#target(parts, part, inputs, place);
-      const turned = this.#interleaved && (part.role === "q" || part.role === "k");
+      const turned = this.#form.interleaved && (part.role === "q" || part.role === "k");
       this.#add(`${name}.weight`, shape, weights[i]!, { turned, stacked });
       if (biases[i]) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i], { turned });
     }
@@ -69,12 +70,12 @@ export class GgufEntries implements Weights {
 
   async norm(role: NormRole, size: number, place: Place): Promise<Tensor> {
     const slice = { tensor: this.#tensors.norm(role, size, place), start: 0, rows: size };
-    this.#add(ggufNorm(role, place), [size], slice, { offset: this.#tensors.normOffset });
+    this.#add(normName(this.#form.names, role, place), [size], slice, { offset: this.#tensors.normOffset });
     return this.#nothing();
   }
 
   async embedding(rows: number, width: number): Promise<EmbeddingTable> {
-    this.#add(EMBEDDING, [rows, width], this.#tensors.embedding(rows, width), {});
+    this.#add(`${this.#form.names.embedding}.weight`, [rows, width], this.#tensors.embedding(rows, width), {});
     return { lookup: () => this.#nothing(), head: this.#noLayer() };
   }
 
@@ -132,13 +133,12 @@ export class GgufEntries implements Weights {
 
   /** Where GGUF has a matrix: by itself, among those of the other experts, or over its neighbour. */
   #target(parts: readonly Part[], { role, outputs }: Part, inputs: number, place: Place) {
-    const shape = [outputs, inputs];
-    const fused =
-      this.#config.architecture === "phi3" ? ggufNames(this.#config).fused(rolesOf(parts), place) : undefined;
+    const { names, writesFused } = this.#form;
+    const fused = writesFused ? fusedName(names, parts, place) : undefined;
     if (fused !== undefined)
       return { name: fused, stacked: false, shape: [parts.reduce((n, p) => n + p.outputs, 0), inputs] };
-    const { name, index } = ggufMatrix(role, place)[0]!;
-    return { name, stacked: index !== undefined, shape };
+    const { name, index } = matrixNames(names, role, place)[0]!;
+    return { name, stacked: index !== undefined, shape: [outputs, inputs] };
   }
 
   #add(name: string, shape: Shape, slice: Slice, { turned = false, stacked = false, offset = 0 as 0 | 1 }): void {
@@ -181,8 +181,6 @@ export class GgufEntries implements Weights {
     return (await whole.bytes()).subarray(range?.start ?? 0, range?.end);
   }
 }
-
-const rolesOf = (parts: readonly Part[]): string => parts.map((part) => part.role).join();
 
 /** Slices that follow each other, cut at other places: one for each of `sizes`, none of which crosses a slice's end. */
 function cut(slices: readonly Slice[], sizes: readonly number[]): Slice[] {

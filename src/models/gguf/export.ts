@@ -7,18 +7,15 @@ import {
   type QuantizeOptions,
   quantizeFile,
   type WeightsFile,
-  type WeightsTensor,
 } from "../../formats/index.ts";
-import type { ModelConfig, RopeConfig } from "../config.ts";
+import { architectureOf } from "../architectures/index.ts";
 import { openHuggingFaceFolder } from "../hugging-face/folder.ts";
-import { huggingFaceNames } from "../hugging-face/names.ts";
 import { readJsonIfPresent } from "../json-fields.ts";
-import { frequencies } from "../rotary.ts";
 import { Transformer } from "../transformer.ts";
 import { ModelTensors } from "../weights/model-tensors.ts";
 import { GgufEntries } from "./entries.ts";
 import { ggufMetadata } from "./metadata.ts";
-import { ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT } from "./names.ts";
+import { ropeFactorTensors } from "./rope-factors.ts";
 import { ggufVocabulary } from "./vocabulary.ts";
 
 /**
@@ -43,9 +40,9 @@ export async function openAsGguf(folder: string): Promise<WeightsFile> {
   if (chatTemplate) metadata.set("tokenizer.chat_template", { type: "string", value: chatTemplate.source });
   const file = await openWeights(folder);
   try {
-    const entries = new GgufEntries(new ModelTensors(file, config, huggingFaceNames), config);
+    const entries = new GgufEntries(new ModelTensors(file, config, architectureOf(config).huggingFace), config);
     using _ = await Transformer.load(config, entries, Device.cpu(), "f32");
-    const computed = ropeTensors(config);
+    const computed = ropeFactorTensors(config);
     return {
       path: folder,
       format: "gguf",
@@ -61,28 +58,4 @@ export async function openAsGguf(folder: string): Promise<WeightsFile> {
     await file[Symbol.asyncDispose]();
     throw error;
   }
-}
-
-interface Computed {
-  readonly tensor: WeightsTensor;
-  readonly bytes: Uint8Array;
-}
-
-function ropeTensors({ rope }: ModelConfig): Computed[] {
-  const { scaling } = rope;
-  if (scaling.type === "llama3") return [vector(ROPE_FACTORS, divisors(rope))];
-  if (scaling.type !== "longrope") return [];
-  return [vector(ROPE_FACTORS_SHORT, scaling.short), vector(ROPE_FACTORS_LONG, scaling.long)];
-}
-
-/** By what a scaling divides each frequency. */
-function divisors(rope: RopeConfig): number[] {
-  const plain = frequencies({ ...rope, scaling: { type: "none" } }, 1).values;
-  const scaled = frequencies(rope, 1).values;
-  return Array.from(plain, (frequency, i) => frequency / scaled[i]!);
-}
-
-function vector(name: string, values: readonly number[]): Computed {
-  const bytes = new Uint8Array(Float32Array.from(values).buffer);
-  return { tensor: { name, type: "F32", shape: [values.length], byteLength: bytes.byteLength, dtype: "f32" }, bytes };
 }

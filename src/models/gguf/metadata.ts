@@ -1,9 +1,8 @@
 /** A `ModelConfig` as the metadata of a GGUF file; what GGUF cannot say is refused. */
 import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
-import { traits } from "../architectures/index.ts";
+import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
-import { ggufArchitectures, ggufNameOf } from "./architectures.ts";
 import { yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
@@ -13,9 +12,10 @@ const real = (value: number): GgufTyped => ({ type: "f32", value });
 const text = (value: string): GgufTyped => ({ type: "string", value });
 
 export function ggufMetadata(config: ModelConfig, name: string, source: string): Metadata {
-  const architecture = ggufNameOf[config.architecture];
+  const { activation, gguf } = architectureOf(config);
+  const { name: architecture } = gguf;
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
-  if (config.activation !== ggufArchitectures[architecture].activation) cannot(`the activation ${config.activation}`);
+  if (config.activation !== activation) cannot(`the activation ${config.activation}`);
   const own: Record<string, GgufTyped | undefined> = {
     context_length: count(config.contextLength),
     embedding_length: count(config.hiddenSize),
@@ -51,10 +51,11 @@ const usualScale = ({ attentionScale, headDim }: ModelConfig): boolean =>
   Math.abs(attentionScale * Math.sqrt(headDim) - 1) < 1e-6;
 
 /** The window of the layers that have one, if they are those that GGUF's readers give it to. */
-function windowOf({ windows, architecture }: ModelConfig): number | undefined {
+function windowOf(config: ModelConfig): number | undefined {
+  const { windows } = config;
+  const { gguf } = architectureOf(config);
   const window = Math.max(...windows);
-  const everyOther = traits(architecture).windowed === "even";
-  const fits = windows.every((own, layer) => own === (everyOther && layer % 2 === 1 ? 0 : window));
+  const fits = windows.every((own, layer) => own === (gguf.hasWindow(layer) ? window : 0));
   return fits ? window : undefined;
 }
 

@@ -1,7 +1,8 @@
 /** Hugging Face's config.json, in its older and newer spellings, as a `ModelConfig`. */
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
-import { type Architecture, architectureNamed, traits } from "../architectures/index.ts";
+import type { Architecture, HuggingFaceForm } from "../architectures/architecture.ts";
+import { architectureNamed, architectures } from "../architectures/index.ts";
 import { type Activation, type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
 import { JsonFields } from "../json-fields.ts";
 
@@ -9,44 +10,49 @@ import { JsonFields } from "../json-fields.ts";
 export function parseHuggingFaceConfig(json: unknown, source: string, generation?: JsonFields): ModelConfig {
   const fields = new JsonFields(json, source);
   const architecture = architectureNamed(fields.text("model_type"), source);
-  const trait = traits(architecture);
-  const hiddenSize = fields.count("hidden_size");
-  const heads = fields.count("num_attention_heads");
-  const kvHeads = fields.countOr("num_key_value_heads", heads);
+  const row: Architecture = architectures[architecture];
+  const { keys, hasWindow, tiedByDefault, adjust } = row.huggingFace;
+  const hiddenSize = fields.count(keys.hiddenSize);
+  const heads = fields.count(keys.heads);
+  const kvHeads = fields.countOr(keys.kvHeads, heads);
   if (heads % kvHeads !== 0) {
     fail("InvalidFile", `${source}: ${heads} attention heads are not a multiple of ${kvHeads} key-value heads`);
   }
-  const headDim = fields.countOr("head_dim", hiddenSize / heads);
+  const headDim = fields.countOr(keys.headDim, hiddenSize / heads);
   if (!Number.isInteger(headDim)) {
-    fail("InvalidFile", `${source}: hidden_size ${hiddenSize} does not divide by ${heads} heads; head_dim is missing`);
+    fail(
+      "InvalidFile",
+      `${source}: ${keys.hiddenSize} ${hiddenSize} does not divide by ${heads} heads; ${keys.headDim} is missing`,
+    );
   }
-  const layers = fields.count("num_hidden_layers");
-  const contextLength = fields.count("max_position_embeddings");
+  const layers = fields.count(keys.layers);
+  const contextLength = fields.count(keys.contextLength);
   const eos = [...(generation?.tokens("eos_token_id") ?? []), ...fields.tokens("eos_token_id")];
-  return {
+  const config: ModelConfig = {
     architecture,
     vocabSize: fields.count("vocab_size"),
     hiddenSize,
-    intermediateSize: fields.count("intermediate_size"),
+    intermediateSize: fields.count(keys.intermediateSize),
     layers,
     heads,
     kvHeads,
     headDim,
     contextLength,
-    normEps: fields.positiveOr("rms_norm_eps", 1e-6),
-    activation: activationOf(fields),
-    rope: parseRope(fields, trait, headDim, contextLength),
-    attentionScale: 1 / Math.sqrt(trait.queryScalar ? fields.positive("query_pre_attn_scalar") : headDim),
+    normEps: fields.positiveOr(keys.normEps, 1e-6),
+    activation: fields.has(keys.activation) ? activationNamed(fields.text(keys.activation), source) : row.activation,
+    rope: parseRope(fields, row.ropeTheta, headDim, contextLength),
+    attentionScale: 1 / Math.sqrt(headDim),
     attentionSoftcap: fields.positiveOr("attn_logit_softcapping", 0),
-    windows: parseWindows(fields, trait, layers).map((window) => usefulWindow(window, contextLength)),
+    windows: parseWindows(fields, hasWindow, layers).map((window) => usefulWindow(window, contextLength)),
     logitSoftcap: fields.positiveOr("final_logit_softcapping", 0),
-    embeddingScale: trait.scaledEmbeddings ? Math.sqrt(hiddenSize) : 1,
-    tiedEmbeddings: fields.flagOr("tie_word_embeddings", trait.tiedByDefault),
-    experts: trait.experts ? parseExperts(fields) : null,
+    embeddingScale: 1,
+    tiedEmbeddings: fields.flagOr("tie_word_embeddings", tiedByDefault),
+    experts: null,
     bosToken: fields.tokens("bos_token_id")[0] ?? null,
     eosTokens: [...new Set(eos)],
     dtype: dtypes[fields.textOr("dtype", fields.textOr("torch_dtype", ""))] ?? null,
   };
+  return { ...config, ...adjust?.(fields, config) };
 }
 
 const dtypes: Readonly<Record<string, DType>> = { float32: "f32", float16: "f16", bfloat16: "bf16" };
@@ -60,22 +66,15 @@ const activationNames: Readonly<Record<string, Activation>> = {
   relu: "relu",
 };
 
-function activationOf(fields: JsonFields): Activation {
-  const name = fields.textOr("hidden_activation", fields.textOr("hidden_act", "silu"));
+function activationNamed(name: string, source: string): Activation {
   const known = Object.keys(activationNames).join(", ");
   return (
     activationNames[name] ??
-    fail("InvalidFile", `${fields.source}: unknown activation ${JSON.stringify(name)}; known are ${known}`)
+    fail("InvalidFile", `${source}: unknown activation ${JSON.stringify(name)}; known are ${known}`)
   );
 }
 
-function parseExperts(fields: JsonFields): NonNullable<ModelConfig["experts"]> {
-  const [count, perToken] = [fields.count("num_local_experts"), fields.count("num_experts_per_tok")];
-  if (perToken > count) fail("InvalidFile", `${fields.source}: ${perToken} experts per token of ${count}`);
-  return { count, perToken };
-}
-
-function parseWindows(fields: JsonFields, trait: Architecture, layers: number): number[] {
+function parseWindows(fields: JsonFields, hasWindow: HuggingFaceForm["hasWindow"], layers: number): number[] {
   const window = fields.countOr("sliding_window", 0);
   if (fields.has("layer_types")) {
     return fields.texts("layer_types", layers).map((type, i) => {
@@ -84,20 +83,13 @@ function parseWindows(fields: JsonFields, trait: Architecture, layers: number): 
       return fail("InvalidFile", `${fields.source}: layer ${i} has the unknown type ${JSON.stringify(type)}`);
     });
   }
-  const first = fields.flagOr("use_sliding_window", false) ? fields.countOr("max_window_layers", 0, 0) : layers;
-  const has: Record<Architecture["windowed"], (layer: number) => boolean> = {
-    none: () => false,
-    all: () => true,
-    even: (layer) => layer % 2 === 0,
-    upper: (layer) => layer >= first,
-  };
-  return Array.from({ length: layers }, (_, layer) => (has[trait.windowed](layer) ? window : 0));
+  return Array.from({ length: layers }, (_, layer) => (hasWindow(layer, fields) ? window : 0));
 }
 
 /** Newer files keep everything in rope_parameters; older ones have rope_theta beside rope_scaling. */
-function parseRope(fields: JsonFields, trait: Architecture, headDim: number, contextLength: number): RopeConfig {
+function parseRope(fields: JsonFields, usualTheta: number, headDim: number, contextLength: number): RopeConfig {
   const own = fields.object("rope_parameters") ?? fields.object("rope_scaling");
-  const theta = own?.positiveOr("rope_theta", null) ?? fields.positiveOr("rope_theta", trait.ropeTheta);
+  const theta = own?.positiveOr("rope_theta", null) ?? fields.positiveOr("rope_theta", usualTheta);
   const share = own?.positiveOr("partial_rotary_factor", null) ?? fields.positiveOr("partial_rotary_factor", 1);
   const dims = Math.floor(headDim * share);
   if (dims % 2 !== 0 || dims > headDim) {

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { fail } from "../../core/errors.ts";
 import { openWeights } from "../../formats/index.ts";
+import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
@@ -9,7 +10,6 @@ import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
-import { huggingFaceNames } from "./names.ts";
 
 export async function openHuggingFaceFolder(folder: string): Promise<ModelSource> {
   const fieldsOf = async (name: string): Promise<JsonFields | undefined> => {
@@ -28,7 +28,8 @@ export async function openHuggingFaceFolder(folder: string): Promise<ModelSource
     config,
     tokenizer: await readTokenizer(folder, tokenizerConfig, config),
     chatTemplate: await readChatTemplate(folder, tokenizerConfig),
-    openWeights: async (options) => new FileWeights(await openWeights(folder), config, huggingFaceNames, options),
+    openWeights: async (options) =>
+      new FileWeights(await openWeights(folder), config, architectureOf(config).huggingFace, options),
   };
 }
 

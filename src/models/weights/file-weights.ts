@@ -13,7 +13,7 @@ import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { Joined, PlainMatrices, QuantizedMatrices } from "../projections.ts";
 import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
-import type { NamingOf } from "./naming.ts";
+import type { WeightsForm } from "./naming.ts";
 import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
 
 /** How much of a tensor is in host memory at once. */
@@ -35,8 +35,8 @@ export class FileWeights implements DeviceWeights {
   }
 
   /** The file is closed with the weights. */
-  constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf, options: WeightsOptions) {
-    this.#tensors = new ModelTensors(file, config, naming);
+  constructor(file: WeightsFile, config: ModelConfig, form: WeightsForm, options: WeightsOptions) {
+    this.#tensors = new ModelTensors(file, config, form);
     this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
     this.storedTypes = [...new Set(file.tensors.flatMap(({ dtype }) => dtype ?? []))];
     this.normsAreShifted = this.#tensors.normOffset !== 0;

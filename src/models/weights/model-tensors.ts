@@ -4,7 +4,7 @@ import { fail } from "../../core/errors.ts";
 import { formatShape, numel, type Shape, sameShape } from "../../core/layout.ts";
 import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
 import type { ModelConfig } from "../config.ts";
-import type { Naming, NamingOf } from "./naming.ts";
+import { fusedName, isUsed, matrixNames, normName, type WeightsForm } from "./naming.ts";
 import type { NormRole, Part, Place } from "./weights.ts";
 
 /** Rows of a tensor: one or several matrices over each other. */
@@ -21,13 +21,13 @@ export interface Source {
 export class ModelTensors {
   readonly file: WeightsFile;
   readonly #tensors: ReadonlyMap<string, WeightsTensor>;
-  readonly #naming: Naming;
+  readonly #form: WeightsForm;
   readonly #config: ModelConfig;
 
-  constructor(file: WeightsFile, config: ModelConfig, naming: NamingOf) {
+  constructor(file: WeightsFile, config: ModelConfig, form: WeightsForm) {
     this.file = file;
     this.#tensors = new Map(file.tensors.map((tensor) => [tensor.name, tensor]));
-    this.#naming = naming(config);
+    this.#form = form;
     this.#config = config;
   }
 
@@ -45,26 +45,27 @@ export class ModelTensors {
   }
 
   get #used(): WeightsTensor[] {
-    return this.file.tensors.filter(({ name }) => this.#naming.isUsed(name));
+    return this.file.tensors.filter(({ name }) => isUsed(this.#form.names, name, this.#config));
   }
 
   /** The file holds norm weights minus this. */
   get normOffset(): 0 | 1 {
-    return this.#naming.normOffset;
+    return this.#form.normOffset;
   }
 
   norm(role: NormRole, size: number, place: Place): WeightsTensor {
-    return this.#shaped(this.#naming.norm(role, place), [size]);
+    return this.#shaped(normName(this.#form.names, role, place), [size]);
   }
 
   embedding(rows: number, width: number): Source {
-    const tensor = this.#shaped(this.#naming.embedding, [rows, width]);
+    const tensor = this.#shaped(`${this.#form.names.embedding}.weight`, [rows, width]);
     return { tensor, start: 0, rows, sizes: [rows], bias: null };
   }
 
   /** Where the parts are: in one tensor for all of them, or in one for each. */
   matrices(parts: readonly Part[], inputs: number, place: Place): Source[] {
-    const fused = this.#naming.fused(parts.map((part) => part.role).join(), place);
+    const { names } = this.#form;
+    const fused = fusedName(names, parts, place);
     if (fused !== undefined && this.#tensors.has(`${fused}.weight`)) {
       const sizes = parts.map((part) => part.outputs);
       const rows = sizes.reduce((a, b) => a + b, 0);
@@ -73,7 +74,7 @@ export class ModelTensors {
       return [{ tensor, start: 0, rows, sizes, bias: this.#bias(fused, rows, needsBias) }];
     }
     return parts.map(({ role, outputs, needsBias }) => {
-      const places = this.#naming.linear(role, place);
+      const places = matrixNames(names, role, place);
       const { name, index } = places.find((p) => this.#tensors.has(`${p.name}.weight`)) ?? places[0]!;
       const shape = index === undefined ? [outputs, inputs] : [this.#config.experts!.count, outputs, inputs];
       const tensor = this.#shaped(`${name}.weight`, shape);
