@@ -12,9 +12,8 @@ export { type GgufEntry, type GgufPromisedTensor, type WriteGgufOptions, writeGg
 export type { NamedTensors } from "./named-tensors.ts";
 export { loadNpy, type ParseNpyOptions, parseNpy, saveNpy } from "./npy/npy.ts";
 export { loadNpz, type SaveNpzOptions, saveNpz } from "./npy/npz.ts";
-export type { ReadOptions } from "./read-options.ts";
+export type { ByteRange, ReadOptions } from "./read-options.ts";
 export {
-  type ByteRange,
   SafetensorsFile,
   type SafetensorsReader,
   type SaveSafetensorsOptions,

@@ -1,21 +1,17 @@
 /** Reading GGUF files. Opening reads metadata and the list of tensors; each tensor is read when asked for. */
-import { Device } from "../../backend/device.ts";
-import { Storage } from "../../backend/storage.ts";
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
-import { Layout, numel, type Shape } from "../../core/layout.ts";
+import type { Shape } from "../../core/layout.ts";
 import { QTensor } from "../../quantized/index.ts";
-import { Tensor } from "../../tensor/index.ts";
+import type { Tensor } from "../../tensor/index.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { quoted } from "../named-tensors.ts";
-import type { ReadOptions } from "../read-options.ts";
-import { type ByteRange, missing } from "../safetensors/file.ts";
+import type { ByteRange, ReadOptions } from "../read-options.ts";
+import { missing } from "../safetensors/file.ts";
+import { readChunks, uploaded } from "../upload.ts";
 import { type GgufHeader, type GgufTensorInfo, parseGguf } from "./header.ts";
 import { tensorType } from "./types.ts";
 import { type GgufTyped, type GgufValue, plain } from "./values.ts";
-
-/** How much of a tensor is in JavaScript's memory on its way to a device. */
-const CHUNK = 16 * 2 ** 20;
 
 export class GgufFile implements AsyncDisposable {
   readonly path: string;
@@ -40,7 +36,11 @@ export class GgufFile implements AsyncDisposable {
   }
 
   static async open(path: string, signal?: AbortSignal): Promise<GgufFile> {
-    const file = await BinaryFile.open(path);
+    return GgufFile.over(await BinaryFile.open(path), signal);
+  }
+
+  /** Of a file that is open already, and is closed with this or where it is of another format. */
+  static async over(file: BinaryFile, signal?: AbortSignal): Promise<GgufFile> {
     try {
       return new GgufFile(file, await parseGguf(file, signal));
     } catch (error) {
@@ -79,23 +79,11 @@ export class GgufFile implements AsyncDisposable {
     return this.#file.read(offset + start, end - start, signal);
   }
 
-  /** Goes to the device piece by piece: only there is the tensor ever whole. */
-  async #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
+  #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
     const { offset, byteLength } = info;
-    const { device, signal } = options;
-    const { backend } = Device.from(device ?? "cpu");
-    const storage = Storage.alloc(backend, dtype, numel(shape));
-    const tensor = new Tensor(storage, Layout.contiguous(shape));
-    try {
-      for (let at = 0; at < byteLength; at += CHUNK) {
-        const chunk = await this.#file.read(offset + at, Math.min(CHUNK, byteLength - at), signal);
-        backend.write(storage, at, chunk);
-      }
-    } catch (error) {
-      tensor.dispose();
-      throw error;
-    }
-    return tensor;
+    const read = ({ start, end }: ByteRange) => this.#file.read(start, end - start, options.signal);
+    const pieces = readChunks(read, { start: offset, end: offset + byteLength });
+    return uploaded(pieces, shape, dtype, options.device);
   }
 
   close(): Promise<void> {

@@ -2,11 +2,12 @@
 import { sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { numel } from "../../core/layout.ts";
-import { Tensor } from "../../tensor/index.ts";
+import type { Tensor } from "../../tensor/index.ts";
 import { writeAtomically } from "../atomic-file.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { type NamedTensors, namedEntries, quoted } from "../named-tensors.ts";
-import type { ReadOptions } from "../read-options.ts";
+import type { ByteRange, ReadOptions } from "../read-options.ts";
+import { readChunks, uploaded } from "../upload.ts";
 import {
   formatHeader,
   isForeign,
@@ -15,11 +16,6 @@ import {
   type SafetensorsHeader,
   type SafetensorsInfo,
 } from "./header.ts";
-
-export interface ByteRange {
-  readonly start: number;
-  readonly end: number;
-}
 
 /** Tensors in one file or in several, read by name. */
 export interface SafetensorsReader extends AsyncDisposable {
@@ -48,7 +44,11 @@ export class SafetensorsFile implements SafetensorsReader {
   }
 
   static async open(path: string): Promise<SafetensorsFile> {
-    const file = await BinaryFile.open(path);
+    return SafetensorsFile.over(await BinaryFile.open(path));
+  }
+
+  /** Of a file that is open already, and is closed with this or where it is of another format. */
+  static async over(file: BinaryFile): Promise<SafetensorsFile> {
     try {
       return new SafetensorsFile(file, await readHeader(file));
     } catch (error) {
@@ -66,14 +66,15 @@ export class SafetensorsFile implements SafetensorsReader {
   }
 
   async read(name: string, { device, signal }: ReadOptions = {}): Promise<Tensor> {
-    const { dtype, shape } = this.info(name);
+    const { dtype, shape, byteLength } = this.info(name);
     if (isForeign(dtype)) {
       return fail(
         "UnexpectedDType",
         `${this.path}: tensor ${quoted(name)} has dtype ${dtype}, which tensors cannot have; readBytes gives its bytes`,
       );
     }
-    return Tensor.fromBytes(await this.readBytes(name, signal), shape, dtype, device);
+    const pieces = readChunks((range) => this.readBytes(name, signal, range), { start: 0, end: byteLength });
+    return uploaded(pieces, shape, dtype, device);
   }
 
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {

@@ -5,8 +5,8 @@ import { fail } from "../../core/errors.ts";
 import type { Tensor } from "../../tensor/index.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { quoted } from "../named-tensors.ts";
-import type { ReadOptions } from "../read-options.ts";
-import { type ByteRange, missing, SafetensorsFile, type SafetensorsReader } from "./file.ts";
+import type { ByteRange, ReadOptions } from "../read-options.ts";
+import { missing, SafetensorsFile, type SafetensorsReader } from "./file.ts";
 import { MAX_HEADER, readStrings, type SafetensorsInfo } from "./header.ts";
 import { JsonReader } from "./json-reader.ts";
 

@@ -1,7 +1,8 @@
 /** A model in a GGUF file: config, tokenizer and chat template are in its metadata. */
 import { fail } from "../../core/errors.ts";
 import { tensorType } from "../../formats/gguf/types.ts";
-import { GgufFile, openWeights } from "../../formats/index.ts";
+import type { GgufFile } from "../../formats/index.ts";
+import { ggufWeights } from "../../formats/weights-file.ts";
 import { architectureOf, ggufArchitecture } from "../architectures/index.ts";
 import { JsonFields } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
@@ -12,9 +13,18 @@ import { parseGgufConfig, type TensorFacts } from "./config.ts";
 import { readRopeFactors } from "./rope-factors.ts";
 import { readGgufTokenizer, specialTokens } from "./tokenizer.ts";
 
-export async function openGgufModel(path: string): Promise<ModelSource> {
-  await using file = await GgufFile.open(path);
-  const fields = new JsonFields(Object.fromEntries(file.metadata), path);
+/** The file is closed with the model's source, or where it holds no model. */
+export async function openGgufModel(file: GgufFile): Promise<ModelSource> {
+  try {
+    return await readModel(file);
+  } catch (error) {
+    await file.close();
+    throw error;
+  }
+}
+
+async function readModel(file: GgufFile): Promise<ModelSource> {
+  const fields = new JsonFields(Object.fromEntries(file.metadata), file.path);
   const name = fields.text("general.architecture");
   const own = fields.under(`${name}.`);
   const architecture = ggufArchitecture(name, own);
@@ -26,7 +36,8 @@ export async function openGgufModel(path: string): Promise<ModelSource> {
     chatTemplate: fields.has("tokenizer.chat_template")
       ? new ChatTemplate(fields.text("tokenizer.chat_template"), specialTokens(fields))
       : null,
-    openWeights: async (options) => new FileWeights(await openWeights(path), config, form, options),
+    openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
+    [Symbol.asyncDispose]: () => file.close(),
   };
 }
 

@@ -1,9 +1,8 @@
 /** A model as Hugging Face lays it out: config.json, safetensors, tokenizer.json, and what belongs to them. */
 import { join } from "node:path";
 import { fail } from "../../core/errors.ts";
-import { openWeights } from "../../formats/index.ts";
+import { openWeights, type WeightsFile } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
-import type { ModelConfig } from "../config.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
@@ -11,7 +10,13 @@ import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
 
-export async function openHuggingFaceFolder(folder: string): Promise<ModelSource> {
+export interface HuggingFaceFolder extends ModelSource {
+  /** The content of tokenizer.json, where there is one. */
+  readonly tokenizerJson: unknown;
+  readonly weightsFile: WeightsFile;
+}
+
+export async function openHuggingFaceFolder(folder: string): Promise<HuggingFaceFolder> {
   const fieldsOf = async (name: string): Promise<JsonFields | undefined> => {
     const path = join(folder, name);
     const json = await readJsonIfPresent(path);
@@ -24,23 +29,23 @@ export async function openHuggingFaceFolder(folder: string): Promise<ModelSource
   const generation = await fieldsOf("generation_config.json");
   const config = parseHuggingFaceConfig(configFile.values, configFile.source, generation);
   const tokenizerConfig = await fieldsOf("tokenizer_config.json");
+  const source = join(folder, "tokenizer.json");
+  const tokenizerJson = await readJsonIfPresent(source);
+  const chatTemplate = await readChatTemplate(folder, tokenizerConfig);
+  const { bosToken } = config;
+  const tokenizer =
+    tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
+  const weightsFile = await openWeights(folder);
+  const form = architectureOf(config).huggingFace;
   return {
     config,
-    tokenizer: await readTokenizer(folder, tokenizerConfig, config),
-    chatTemplate: await readChatTemplate(folder, tokenizerConfig),
-    openWeights: async (options) =>
-      new FileWeights(await openWeights(folder), config, architectureOf(config).huggingFace, options),
+    tokenizer,
+    tokenizerJson,
+    chatTemplate,
+    weightsFile,
+    openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
+    [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
   };
-}
-
-async function readTokenizer(
-  folder: string,
-  tokenizerConfig: JsonFields | undefined,
-  { bosToken }: ModelConfig,
-): Promise<Tokenizer | null> {
-  const source = join(folder, "tokenizer.json");
-  const json = await readJsonIfPresent(source);
-  return json === undefined ? null : new Tokenizer(json, { source, config: tokenizerConfig, bosToken });
 }
 
 const SPECIAL_TOKENS = ["bos_token", "eos_token", "unk_token", "pad_token"];

@@ -7,6 +7,7 @@ import { fail } from "../../core/errors.ts";
 import type { Shape } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
+import { readChunks, upload } from "../../formats/upload.ts";
 import { QTensor } from "../../quantized/index.ts";
 import { Tensor } from "../../tensor/index.ts";
 import type { ModelConfig } from "../config.ts";
@@ -15,9 +16,6 @@ import { Joined, PlainMatrices, QuantizedMatrices } from "../projections.ts";
 import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
-
-/** How much of a tensor is in host memory at once. */
-const CHUNK_BYTES = 16 * 2 ** 20;
 
 export class FileWeights implements DeviceWeights {
   readonly owned: Disposable[] = [];
@@ -115,10 +113,7 @@ export class FileWeights implements DeviceWeights {
     using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
     let at = 0;
     for (const { tensor, start, rows: count } of stack) {
-      for await (const bytes of this.#read(tensor, start, count)) {
-        blocks.backend.write(blocks.storage, at, bytes);
-        at += bytes.byteLength;
-      }
+      at = await upload(blocks, this.#read(tensor, start, count), at);
     }
     const weight = QTensor.fromBlocks(blocks, [rows, width], stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
@@ -183,10 +178,8 @@ export class FileWeights implements DeviceWeights {
     const { signal, onProgress } = this.#options;
     const { name } = tensor;
     const rowBytes = bytesPerRow(tensor);
-    const step = Math.max(1, Math.floor(CHUNK_BYTES / Math.max(rowBytes, 1)));
-    for (let from = start; from < start + rows; from += step) {
-      const to = Math.min(from + step, start + rows);
-      const bytes = await this.#tensors.file.readBytes(name, signal, { start: from * rowBytes, end: to * rowBytes });
+    const all = { start: start * rowBytes, end: (start + rows) * rowBytes };
+    for await (const bytes of readChunks((range) => this.#tensors.file.readBytes(name, signal, range), all, rowBytes)) {
       yield bytes;
       this.#bytesLoaded += bytes.byteLength;
       onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
