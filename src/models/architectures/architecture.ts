@@ -10,8 +10,8 @@ import type { NormRole } from "../weights/weights.ts";
 export interface Architecture {
   /** The norms of a layer; those named "post" are before the residual is added. */
   readonly norms: readonly LayerNormRole[];
-  /** q and k are normalised, each head by itself, before they are rotated. */
-  readonly qkNorm: boolean;
+  /** q and k are normalised before they are rotated: each head by itself, or all heads as one. */
+  readonly qkNorm: "none" | "head" | "all";
   /** q, k and v have biases. Elsewhere a bias is used where the file has one. */
   readonly qkvBias: boolean;
   /** Where the file names none; GGUF files never do. */

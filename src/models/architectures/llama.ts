@@ -3,7 +3,7 @@ import type { Architecture } from "./architecture.ts";
 
 export const llama: Architecture = {
   norms: ["attentionNorm", "mlpNorm"],
-  qkNorm: false,
+  qkNorm: "none",
   qkvBias: false,
   activation: "silu",
   ropeTheta: 10_000,
