@@ -6,6 +6,7 @@ import { gemma2 } from "./gemma2.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 import { mixtral } from "./mixtral.ts";
+import { olmo2 } from "./olmo2.ts";
 import { phi3 } from "./phi3.ts";
 import { qwen2 } from "./qwen2.ts";
 import { qwen3 } from "./qwen3.ts";
@@ -19,6 +20,7 @@ export const architectures = {
   gemma2,
   phi3,
   mixtral,
+  olmo2,
 } as const satisfies Record<string, Architecture>;
 
 export type ArchitectureName = keyof typeof architectures;

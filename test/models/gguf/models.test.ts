@@ -72,7 +72,7 @@ describe("a GGUF file written from a folder", () => {
     expect(distance(await logitsOf(path, ids), await logitsOf(tiny(name), ids))).toBeLessThan(2e-5);
   });
 
-  it.each(["llama", "gemma2", "mixtral", "phi3"] as const)("of %s passes its golden checks", async (name) => {
+  it.each(["llama", "gemma2", "mixtral", "phi3", "olmo2"] as const)("of %s passes its golden checks", async (name) => {
     const own = folder(`golden-${name}`);
     await cp(tiny(name), own, { recursive: true, filter: (path) => !/config.json|model.safetensors/.test(path) });
     await writeModelGguf(tiny(name), join(own, "model.gguf"), { type: "F32" });
@@ -117,6 +117,22 @@ describe("a GGUF file written from a folder", () => {
     const turned = await ((await file.readTensor("blk.0.attn_q.weight")) as Tensor).toArray();
     const [from, to] = [q as number[][], turned as number[][]];
     expect([to[0], to[1], to[2], to[17]]).toEqual([from[0], from[8], from[1], from[24]]);
+  });
+
+  it("has the norms of OLMo 2 and no others, and is refused with the windows of OLMo 3", async () => {
+    await writeModelGguf(tiny("olmo2"), folder("olmo2-norms.gguf"), { type: "F32" });
+    await using file = await GgufFile.open(folder("olmo2-norms.gguf"));
+    expect([...file.tensors.keys()].filter((name) => /^blk\.0\..*norm/.test(name))).toEqual([
+      "blk.0.attn_q_norm.weight",
+      "blk.0.attn_k_norm.weight",
+      "blk.0.post_attention_norm.weight",
+      "blk.0.post_ffw_norm.weight",
+    ]);
+    expect(file.info("blk.0.attn_k_norm.weight").shape).toEqual([32]);
+    const windowed = await changed(folder("olmo2-norms.gguf"), folder("olmo3.gguf"), {
+      metadata: (m) => m.set("olmo2.attention.sliding_window", 8),
+    });
+    await expect(loadModel(windowed)).rejects.toThrow(/a sliding window makes it an OLMo 3/);
   });
 
   it("keeps biases, fused projections and a head of its own", async () => {
