@@ -69,9 +69,13 @@ export interface ModelConfig {
   readonly attentionSoftcap: number;
   /** Keys each layer's queries see, counted back from their own; 0 is all. */
   readonly windows: readonly number[];
+  /** Multiplies the logits, before they are capped. */
+  readonly logitScale: number;
   /** 0 turns it off. */
   readonly logitSoftcap: number;
   readonly embeddingScale: number;
+  /** Multiplies what attention and MLP give, before it is added to the residual. */
+  readonly residualScale: number;
   /** The output head is the embedding table. */
   readonly tiedEmbeddings: boolean;
   readonly experts: Experts | null;

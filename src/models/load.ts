@@ -88,8 +88,9 @@ export const needsOf = (
   activation: config.activation,
   interleaved: config.rope.interleaved,
   scoresAreShaped: config.attentionSoftcap > 0 || config.attentionScale <= 0,
-  embeddingsAreScaled: config.embeddingScale !== 1,
-  logitsAreCapped: config.logitSoftcap > 0,
+  // What scales embeddings scales the rest, too.
+  embeddingsAreScaled: config.embeddingScale !== 1 || config.residualScale !== 1,
+  logitsAreCapped: config.logitSoftcap > 0 || config.logitScale !== 1,
 });
 
 /** Reads everything but the weights. */

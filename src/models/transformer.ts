@@ -160,8 +160,9 @@ export class Transformer implements Disposable {
   }
 
   #logits(x: Tensor): Tensor {
-    const { logitSoftcap: cap } = this.config;
-    const logits = this.#head.forward(x, { norm: this.#finalNorm }).toDType("f32");
+    const { logitScale: scale, logitSoftcap: cap } = this.config;
+    const unscaled = this.#head.forward(x, { norm: this.#finalNorm }).toDType("f32");
+    const logits = scale === 1 ? unscaled : unscaled.affine(scale, 0);
     if (cap === 0) return logits;
     const squashed = logits.affine(1 / cap, 0).tanh();
     return squashed.affine(cap, 0);
@@ -174,11 +175,14 @@ export class Transformer implements Disposable {
 
   #runLayer(layer: Layer, x: Tensor, step: Step, cache: ModelCache | undefined, index: number): Tensor {
     const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
+    const { residualScale } = this.config;
     const own = cache?.layers[index];
-    const middle = residual(x, postAttentionNorm, (rest) =>
+    const middle = residual(x, postAttentionNorm, residualScale, (rest) =>
       layer.attention.forward(x, step, own, { norm: attentionNorm, ...rest }),
     );
-    return residual(middle, postMlpNorm, (rest) => layer.mlp.forward(middle, { norm: mlpNorm, ...rest }));
+    return residual(middle, postMlpNorm, residualScale, (rest) =>
+      layer.mlp.forward(middle, { norm: mlpNorm, ...rest }),
+    );
   }
 
   #checkIds(ids: Tensor, cache: ModelCache | undefined): [batch: number, length: number] {
@@ -196,9 +200,17 @@ export class Transformer implements Disposable {
   }
 }
 
-/** x plus what `run` gives, which adds it itself unless a norm comes between. */
-function residual(x: Tensor, post: Norm | undefined, run: (rest: Pick<Fusion, "residual">) => Tensor): Tensor {
-  return post ? x.add(rmsNorm(run({}), post.weight, post.eps)) : run({ residual: x });
+/** x plus what `run` gives, which adds it itself unless a norm or a scale comes between. */
+function residual(
+  x: Tensor,
+  post: Norm | undefined,
+  scale: number,
+  run: (rest: Pick<Fusion, "residual">) => Tensor,
+): Tensor {
+  if (!post && scale === 1) return run({ residual: x });
+  const y = run({});
+  const normed = post ? rmsNorm(y, post.weight, post.eps) : y;
+  return x.add(scale === 1 ? normed : normed.affine(scale, 0));
 }
 
 async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {

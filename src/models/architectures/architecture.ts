@@ -2,6 +2,7 @@
  * How an architecture differs from the others: in its mathematics, and in what either format makes of it. A file in this
  * folder says all of it for one architecture; what a single model's file says goes to its `ModelConfig`.
  */
+import type { GgufTyped } from "../../formats/index.ts";
 import type { Activation, ModelConfig } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { WeightsForm } from "../weights/naming.ts";
@@ -61,4 +62,6 @@ export interface GgufForm extends WeightsForm {
   hasWindow(layer: number): boolean;
   /** What `config`, read as Llama's, must say instead; `own` are the fields under the architecture's name. */
   adjust?(own: JsonFields, config: ModelConfig): Partial<ModelConfig>;
+  /** What a file says under the architecture's name besides what Llama's says. */
+  metadata?(config: ModelConfig): Readonly<Record<string, GgufTyped>>;
 }

@@ -36,6 +36,7 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     "rope.dimension_count": count(config.rope.dims),
     "rope.freq_base": real(config.rope.theta),
     ...ropeScaling(config),
+    ...gguf.metadata?.(config),
   };
   const metadata: Metadata = new Map([
     ["general.architecture", text(architecture)],
