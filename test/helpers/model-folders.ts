@@ -17,6 +17,7 @@ export const tinyNames = [
   "phi3",
   "mixtral",
   "olmo2",
+  "granite",
 ] as const;
 export const tiny = (name: (typeof tinyNames)[number]): string => join(root, "tiny", name);
 

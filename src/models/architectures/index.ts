@@ -3,6 +3,7 @@ import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
 import { gemma2 } from "./gemma2.ts";
+import { granite } from "./granite.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 import { mixtral } from "./mixtral.ts";
@@ -21,6 +22,7 @@ export const architectures = {
   phi3,
   mixtral,
   olmo2,
+  granite,
 } as const satisfies Record<string, Architecture>;
 
 export type ArchitectureName = keyof typeof architectures;

@@ -72,14 +72,17 @@ describe("a GGUF file written from a folder", () => {
     expect(distance(await logitsOf(path, ids), await logitsOf(tiny(name), ids))).toBeLessThan(2e-5);
   });
 
-  it.each(["llama", "gemma2", "mixtral", "phi3", "olmo2"] as const)("of %s passes its golden checks", async (name) => {
-    const own = folder(`golden-${name}`);
-    await cp(tiny(name), own, { recursive: true, filter: (path) => !/config.json|model.safetensors/.test(path) });
-    await writeModelGguf(tiny(name), join(own, "model.gguf"), { type: "F32" });
-    const report = await verify(own, Device.cpu());
-    expect(report.cases.filter((c) => !c.ok)).toEqual([]);
-    expect(report.passed).toBe(4);
-  });
+  it.each(["llama", "gemma2", "mixtral", "phi3", "olmo2", "granite"] as const)(
+    "of %s passes its golden checks",
+    async (name) => {
+      const own = folder(`golden-${name}`);
+      await cp(tiny(name), own, { recursive: true, filter: (path) => !/config.json|model.safetensors/.test(path) });
+      await writeModelGguf(tiny(name), join(own, "model.gguf"), { type: "F32" });
+      const report = await verify(own, Device.cpu());
+      expect(report.cases.filter((c) => !c.ok)).toEqual([]);
+      expect(report.passed).toBe(4);
+    },
+  );
 
   it("has the names, the order of rows and the metadata that others read", async () => {
     await writeModelGguf(tiny("mixtral"), folder("names.gguf"), { type: "F16" });
@@ -133,6 +136,14 @@ describe("a GGUF file written from a folder", () => {
       metadata: (m) => m.set("olmo2.attention.sliding_window", 8),
     });
     await expect(loadModel(windowed)).rejects.toThrow(/a sliding window makes it an OLMo 3/);
+  });
+
+  it("has the scales of Granite under the names that others read", async () => {
+    await writeModelGguf(tiny("granite"), folder("granite-scales.gguf"), { type: "F32" });
+    await using file = await GgufFile.open(folder("granite-scales.gguf"));
+    const scale = (name: string) => file.metadata.get(`granite.${name}`);
+    const scales = ["attention.scale", "embedding_scale", "residual_scale", "logit_scale"].map(scale);
+    expect(scales).toEqual([0.2, 3, 0.4, 2].map(Math.fround));
   });
 
   it("keeps biases, fused projections and a head of its own", async () => {
