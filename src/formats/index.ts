@@ -1,3 +1,4 @@
+export type { BinaryFile } from "./binary-file.ts";
 export { GgufFile } from "./gguf/file.ts";
 export type { GgufTensorInfo } from "./gguf/header.ts";
 export {
