@@ -1,6 +1,6 @@
 // Gives damaged GGUF files to the parser: `npm run build && npm run fuzz [-- COUNT [FIRST_SEED]]`. Each must parse or
 // be refused with a WickError, soon, and without taking more memory than the file is large plus a constant.
-import { parseGguf } from "../dist/formats/gguf-header.js";
+import { parseGguf } from "../dist/formats/gguf/header.js";
 import { WickError } from "../dist/index.js";
 import { memorySource, mutated } from "./gguf-mutations.mjs";
 

@@ -2,7 +2,7 @@
 import { Command } from "commander";
 import { formatBytes } from "../backend/usage.ts";
 import { formatShape, numel } from "../core/layout.ts";
-import type { GgufScalar, GgufTyped, GgufTypedArray } from "../formats/gguf-values.ts";
+import type { GgufScalar, GgufTyped, GgufTypedArray } from "../formats/gguf/values.ts";
 import { openWeights, type WeightsFile } from "../formats/weights-file.ts";
 import { columns, printable } from "./columns.ts";
 

@@ -95,7 +95,7 @@ async function wantedPrograms({ model, dtype, only }: PrecompileOptions): Promis
 
 /** Everything that it may run: with a BLAS library or without, alone or in batches. */
 async function programsOfModel(path: string, dtype: ComputeType | undefined): Promise<Program[]> {
-  const source = await openModel(path);
+  await using source = await openModel(path);
   const type = dtype ?? source.config.dtype ?? "f32";
   await using weights = await source.openWeights({ device: Device.cpu(), dtype: type });
   const needs = needsOf(source.config, weights, type);

@@ -5,7 +5,7 @@ import { Command, Option } from "commander";
 import { Device } from "../backend/device.ts";
 import { formatBytes } from "../backend/usage.ts";
 import { formatShape } from "../core/layout.ts";
-import { type QuantizedTensorReport, quantizeFile, quantizeTargets } from "../formats/gguf-quantize.ts";
+import { type QuantizedTensorReport, quantizeFile, quantizeTargets } from "../formats/gguf/quantize.ts";
 import { writeModelGguf } from "../models/index.ts";
 import { columns, printable } from "./columns.ts";
 import { count, isAbort } from "./model-options.ts";

@@ -5,3 +5,9 @@ export interface ReadOptions {
   readonly device?: Device | string | undefined;
   readonly signal?: AbortSignal | undefined;
 }
+
+/** From `start` up to but without `end`. */
+export interface ByteRange {
+  readonly start: number;
+  readonly end: number;
+}

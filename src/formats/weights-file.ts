@@ -4,13 +4,14 @@ import type { DType } from "../core/dtype.ts";
 import type { Shape } from "../core/layout.ts";
 import type { QuantType } from "../quantized/types.ts";
 import { BinaryFile } from "./binary-file.ts";
-import { GgufFile } from "./gguf.ts";
-import { MAGIC } from "./gguf-header.ts";
-import { tensorType } from "./gguf-types.ts";
-import type { GgufTyped } from "./gguf-values.ts";
-import type { ByteRange } from "./safetensors.ts";
-import { isForeign } from "./safetensors-header.ts";
-import { openSafetensors } from "./safetensors-sharded.ts";
+import { GgufFile } from "./gguf/file.ts";
+import { MAGIC } from "./gguf/header.ts";
+import { tensorType } from "./gguf/types.ts";
+import type { GgufTyped } from "./gguf/values.ts";
+import type { ByteRange } from "./read-options.ts";
+import { SafetensorsFile, type SafetensorsReader } from "./safetensors/file.ts";
+import { isForeign } from "./safetensors/header.ts";
+import { openSafetensors } from "./safetensors/sharded.ts";
 
 export interface WeightsTensor {
   readonly name: string;
@@ -34,29 +35,58 @@ export interface WeightsFile extends AsyncDisposable {
 
 /** Opens a GGUF file, a safetensors file or index, or a folder with safetensors. */
 export async function openWeights(path: string): Promise<WeightsFile> {
-  return (await isGguf(path)) ? openGguf(path) : openSafe(path);
+  if (path.endsWith(".json") || !(await isFile(path))) return safetensorsWeights(path, await openSafetensors(path));
+  const opened = await openEither(path);
+  return opened instanceof GgufFile
+    ? ggufWeights(opened)
+    : safetensorsWeights(path, await SafetensorsFile.over(opened));
+}
+
+/** The file if it is GGUF, null if it is not. */
+export async function openIfGguf(path: string): Promise<GgufFile | null> {
+  const opened = await openEither(path);
+  if (opened instanceof GgufFile) return opened;
+  await opened.close();
+  return null;
 }
 
 /** Whether it is a file that is named or starts like one. */
 export async function isGguf(path: string): Promise<boolean> {
-  if (path.toLowerCase().endsWith(".gguf")) return true;
-  const isFile = await stat(path).then(
+  if (isNamedGguf(path)) return true;
+  if (!(await isFile(path))) return false;
+  await using file = await BinaryFile.open(path);
+  return startsLikeGguf(file);
+}
+
+/** A file that is not GGUF is left open for whoever knows what else it is. */
+async function openEither(path: string): Promise<GgufFile | BinaryFile> {
+  const file = await BinaryFile.open(path);
+  try {
+    return isNamedGguf(path) || (await startsLikeGguf(file)) ? await GgufFile.over(file) : file;
+  } catch (error) {
+    await file.close();
+    throw error;
+  }
+}
+
+const isNamedGguf = (path: string): boolean => path.toLowerCase().endsWith(".gguf");
+
+const startsLikeGguf = async (file: BinaryFile): Promise<boolean> =>
+  Buffer.from(await file.read(0, Math.min(MAGIC.length, file.size))).toString("latin1") === MAGIC;
+
+const isFile = (path: string): Promise<boolean> =>
+  stat(path).then(
     (found) => found.isFile(),
     () => false, // opening it gives the better message
   );
-  if (!isFile) return false;
-  await using file = await BinaryFile.open(path);
-  return Buffer.from(await file.read(0, Math.min(4, file.size))).toString("latin1") === MAGIC;
-}
 
-async function openGguf(path: string): Promise<WeightsFile> {
-  const file = await GgufFile.open(path);
+export function ggufWeights(file: GgufFile): WeightsFile {
   const tensors = [...file.tensors].map(([name, info]) => {
     const { dtype, quant } = tensorType(info.type) ?? {};
     return { name, type: info.typeName, shape: info.shape, byteLength: info.byteLength, dtype, quant };
   });
   return {
-    path,
+    path: file.path,
     format: "gguf",
     gguf: { version: file.version, alignment: file.alignment },
     metadata: file.typedMetadata,
@@ -66,8 +96,7 @@ async function openGguf(path: string): Promise<WeightsFile> {
   };
 }
 
-async function openSafe(path: string): Promise<WeightsFile> {
-  const file = await openSafetensors(path);
+async function safetensorsWeights(path: string, file: SafetensorsReader): Promise<WeightsFile> {
   try {
     const tensors: WeightsTensor[] = [];
     for (const name of file.names) {

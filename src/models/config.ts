@@ -1,6 +1,7 @@
 /** What a transformer of the Llama family is made of, whatever file it came from. */
 import type { DType } from "../core/dtype.ts";
-import type { ArchitectureName } from "./architectures.ts";
+import { fail } from "../core/errors.ts";
+import type { ArchitectureName } from "./architectures/index.ts";
 
 /** How the rotary frequencies differ from theta^(−2i/d). */
 export type RopeScaling =
@@ -41,6 +42,12 @@ export interface RopeConfig {
   readonly scaling: RopeScaling;
 }
 
+/** A mixture of experts in place of each MLP. */
+export interface Experts {
+  readonly count: number;
+  readonly perToken: number;
+}
+
 export interface ModelConfig {
   readonly architecture: ArchitectureName;
   readonly vocabSize: number;
@@ -62,12 +69,16 @@ export interface ModelConfig {
   readonly attentionSoftcap: number;
   /** Keys each layer's queries see, counted back from their own; 0 is all. */
   readonly windows: readonly number[];
+  /** Multiplies the logits, before they are capped. */
+  readonly logitScale: number;
   /** 0 turns it off. */
   readonly logitSoftcap: number;
   readonly embeddingScale: number;
+  /** Multiplies what attention and MLP give, before it is added to the residual. */
+  readonly residualScale: number;
   /** The output head is the embedding table. */
   readonly tiedEmbeddings: boolean;
-  readonly experts: { readonly count: number; readonly perToken: number } | null;
+  readonly experts: Experts | null;
   readonly bosToken: number | null;
   /** Any of these ends a text. */
   readonly eosTokens: readonly number[];
@@ -77,6 +88,12 @@ export interface ModelConfig {
 
 /** Methods of `Tensor`. */
 export type Activation = "silu" | "gelu" | "geluErf" | "relu";
+
+/** `source` opens the error message. */
+export function expertsOf(count: number, perToken: number, source: string): Experts {
+  if (perToken > count) fail("InvalidFile", `${source}: ${perToken} experts per token of ${count}`);
+  return { count, perToken };
+}
 
 /** A window as long as the context is none, and would cost a cache of its size. */
 export const usefulWindow = (window: number, contextLength: number): number => (window < contextLength ? window : 0);

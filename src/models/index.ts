@@ -1,15 +1,24 @@
 /** Llama and its family: loading, logits, generation, chat. */
-export { type ArchitectureName, architectures } from "./architectures.ts";
+export type {
+  Architecture,
+  ConfigKey,
+  GgufForm,
+  HuggingFaceForm,
+  LayerNormRole,
+} from "./architectures/architecture.ts";
+export { type ArchitectureName, architectures } from "./architectures/index.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
-export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./chat-template.ts";
-export type { ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
-export type { Finish, GenerateOptions, Piece } from "./generation.ts";
-export { writeModelGguf } from "./gguf-export.ts";
+export type { Activation, Experts, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
+export { PromptCache } from "./generation/prompt-cache.ts";
+export { Sampler, type SamplingOptions } from "./generation/sampling.ts";
+export { writeModelGguf } from "./gguf/export.ts";
+export type { JsonFields } from "./json-fields.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
-export { PromptCache } from "./prompt-cache.ts";
-export { Sampler, type SamplingOptions } from "./sampling.ts";
-export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./tokenizer.ts";
+export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
+export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
+export type { FusedRoles, Names, WeightsForm } from "./weights/naming.ts";
 export type {
   DeviceWeights,
   EmbeddingTable,
@@ -19,4 +28,4 @@ export type {
   Place,
   Projection,
   Weights,
-} from "./weights.ts";
+} from "./weights/weights.ts";

@@ -4,16 +4,17 @@ import { Device } from "../backend/device.ts";
 import type { TransformerNeeds } from "../backend/transformers.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import { isGguf, type LoadProgress } from "../formats/index.ts";
-import { ChatTemplate } from "./chat-template.ts";
+import type { LoadProgress } from "../formats/index.ts";
+import { openIfGguf } from "../formats/weights-file.ts";
 import type { ModelConfig } from "./config.ts";
-import { openGgufModel } from "./gguf-model.ts";
-import { openHuggingFaceFolder } from "./hugging-face-folder.ts";
+import { openGgufModel } from "./gguf/model.ts";
+import { openHuggingFaceFolder } from "./hugging-face/folder.ts";
 import { Model } from "./model.ts";
 import { requireRoom } from "./room.ts";
-import type { Tokenizer } from "./tokenizer.ts";
+import { ChatTemplate } from "./text/chat-template.ts";
+import type { Tokenizer } from "./text/tokenizer.ts";
 import { Transformer } from "./transformer.ts";
-import type { DeviceWeights } from "./weights.ts";
+import type { DeviceWeights } from "./weights/weights.ts";
 
 export const computeTypes = ["f32", "f16", "bf16"] as const;
 export type ComputeType = (typeof computeTypes)[number];
@@ -32,8 +33,8 @@ export interface LoadModelOptions {
   readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
 }
 
-/** A model that has been found but not read: everything but the weights is there. */
-export interface ModelSource {
+/** A model whose files are open: everything but the weights has been read, and of those where they are. */
+export interface ModelSource extends AsyncDisposable {
   readonly config: ModelConfig;
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
@@ -58,7 +59,7 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   if (options.dtype !== undefined && !computeTypes.includes(options.dtype)) {
     fail("InvalidArgument", `loadModel: models compute in ${computeTypes.join(", ")}, not ${String(options.dtype)}`);
   }
-  const source = await openModel(path);
+  await using source = await openModel(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
   requireRoom({ config: source.config, weights, device, dtype, context: options.context });
@@ -87,8 +88,9 @@ export const needsOf = (
   activation: config.activation,
   interleaved: config.rope.interleaved,
   scoresAreShaped: config.attentionSoftcap > 0 || config.attentionScale <= 0,
-  embeddingsAreScaled: config.embeddingScale !== 1,
-  logitsAreCapped: config.logitSoftcap > 0,
+  // What scales embeddings scales the rest, too.
+  embeddingsAreScaled: config.embeddingScale !== 1 || config.residualScale !== 1,
+  logitsAreCapped: config.logitSoftcap > 0 || config.logitScale !== 1,
 });
 
 /** Reads everything but the weights. */
@@ -97,6 +99,7 @@ export async function openModel(path: string): Promise<ModelSource> {
     fail("InvalidFile", `${path} cannot be opened: ${cause.message}; name a model's folder or GGUF file`, { cause }),
   );
   if (found.isDirectory()) return openHuggingFaceFolder(path);
-  if (await isGguf(path)) return openGgufModel(path);
+  const file = found.isFile() ? await openIfGguf(path) : null;
+  if (file) return openGgufModel(file);
   return fail("InvalidFile", `${path} is no model; name a GGUF file, or a folder with config.json and safetensors`);
 }

@@ -2,7 +2,7 @@
 import { rmsNorm } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { Activation, ModelConfig } from "./config.ts";
-import type { Fusion, Place, Projection, Weights } from "./weights.ts";
+import type { Fusion, Place, Projection, Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
   /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */

@@ -4,10 +4,10 @@ import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { Tensor } from "../ops/index.ts";
 import { ModelCache, type ModelCacheOptions } from "./cache.ts";
-import type { ChatMessage, ChatTemplate } from "./chat-template.ts";
 import type { ModelConfig } from "./config.ts";
-import { type GenerateOptions, generate, type Piece } from "./generation.ts";
-import type { Tokenizer } from "./tokenizer.ts";
+import { type GenerateOptions, generate, type Piece } from "./generation/generate.ts";
+import type { ChatMessage, ChatTemplate } from "./text/chat-template.ts";
+import type { Tokenizer } from "./text/tokenizer.ts";
 import type { Transformer, TransformerOptions } from "./transformer.ts";
 
 /** Text, token ids, or a chat. */

@@ -6,7 +6,7 @@ import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
 import type { Activation } from "./config.ts";
-import type { Fusion, Norm, Projection } from "./weights.ts";
+import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
 /** activation(gate) · up. */
 const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {

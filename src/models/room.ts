@@ -6,7 +6,7 @@ import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { cacheBytes } from "./cache.ts";
 import type { ModelConfig } from "./config.ts";
-import type { DeviceWeights } from "./weights.ts";
+import type { DeviceWeights } from "./weights/weights.ts";
 
 /** Positions that must fit beside the weights where the caller says nothing: caches grow with the text, not at once. */
 const DEFAULT_CONTEXT = 2048;

@@ -5,22 +5,23 @@ import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import { rmsNorm } from "../nn/index.ts";
 import { scope, type Tensor } from "../ops/index.ts";
-import { traits } from "./architectures.ts";
+import type { LayerNormRole } from "./architectures/architecture.ts";
+import { architectureOf } from "./architectures/index.ts";
 import { Attention } from "./attention.ts";
 import { cachedAttentionFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
-import type { EmbeddingTable, Fusion, Norm, NormRole, Projection, Weights } from "./weights.ts";
+import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 interface Layer {
-  readonly attentionNorm: Norm;
+  readonly attentionNorm: Norm | undefined;
   readonly attention: Attention;
-  readonly postAttentionNorm: Norm | null;
-  readonly mlpNorm: Norm;
+  readonly postAttentionNorm: Norm | undefined;
+  readonly mlpNorm: Norm | undefined;
   readonly mlp: FeedForward;
-  readonly postMlpNorm: Norm | null;
+  readonly postMlpNorm: Norm | undefined;
 }
 
 export interface TransformerOptions {
@@ -159,8 +160,9 @@ export class Transformer implements Disposable {
   }
 
   #logits(x: Tensor): Tensor {
-    const { logitSoftcap: cap } = this.config;
-    const logits = this.#head.forward(x, { norm: this.#finalNorm }).toDType("f32");
+    const { logitScale: scale, logitSoftcap: cap } = this.config;
+    const unscaled = this.#head.forward(x, { norm: this.#finalNorm }).toDType("f32");
+    const logits = scale === 1 ? unscaled : unscaled.affine(scale, 0);
     if (cap === 0) return logits;
     const squashed = logits.affine(1 / cap, 0).tanh();
     return squashed.affine(cap, 0);
@@ -173,11 +175,14 @@ export class Transformer implements Disposable {
 
   #runLayer(layer: Layer, x: Tensor, step: Step, cache: ModelCache | undefined, index: number): Tensor {
     const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
+    const { residualScale } = this.config;
     const own = cache?.layers[index];
-    const middle = residual(x, postAttentionNorm, (rest) =>
+    const middle = residual(x, postAttentionNorm, residualScale, (rest) =>
       layer.attention.forward(x, step, own, { norm: attentionNorm, ...rest }),
     );
-    return residual(middle, postMlpNorm, (rest) => layer.mlp.forward(middle, { norm: mlpNorm, ...rest }));
+    return residual(middle, postMlpNorm, residualScale, (rest) =>
+      layer.mlp.forward(middle, { norm: mlpNorm, ...rest }),
+    );
   }
 
   #checkIds(ids: Tensor, cache: ModelCache | undefined): [batch: number, length: number] {
@@ -195,23 +200,31 @@ export class Transformer implements Disposable {
   }
 }
 
-/** x plus what `run` gives, which adds it itself unless a norm comes between. */
-function residual(x: Tensor, post: Norm | null, run: (rest: Pick<Fusion, "residual">) => Tensor): Tensor {
-  return post ? x.add(rmsNorm(run({}), post.weight, post.eps)) : run({ residual: x });
+/** x plus what `run` gives, which adds it itself unless a norm or a scale comes between. */
+function residual(
+  x: Tensor,
+  post: Norm | undefined,
+  scale: number,
+  run: (rest: Pick<Fusion, "residual">) => Tensor,
+): Tensor {
+  if (!post && scale === 1) return run({ residual: x });
+  const y = run({});
+  const normed = post ? rmsNorm(y, post.weight, post.eps) : y;
+  return x.add(scale === 1 ? normed : normed.affine(scale, 0));
 }
 
 async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {
-  const { postNorms } = traits(config.architecture);
-  const norm = async (role: NormRole): Promise<Norm> => ({
-    weight: await weights.norm(role, config.hiddenSize, { layer }),
-    eps: config.normEps,
-  });
+  const { norms } = architectureOf(config);
+  const norm = async (role: LayerNormRole): Promise<Norm | undefined> =>
+    norms.includes(role)
+      ? { weight: await weights.norm(role, config.hiddenSize, { layer }), eps: config.normEps }
+      : undefined;
   return {
     attentionNorm: await norm("attentionNorm"),
     attention: await Attention.load(config, weights, layer),
-    postAttentionNorm: postNorms ? await norm("postAttentionNorm") : null,
+    postAttentionNorm: await norm("postAttentionNorm"),
     mlpNorm: await norm("mlpNorm"),
     mlp: await loadFeedForward(config, weights, layer),
-    postMlpNorm: postNorms ? await norm("postMlpNorm") : null,
+    postMlpNorm: await norm("postMlpNorm"),
   };
 }

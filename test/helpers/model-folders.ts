@@ -7,7 +7,18 @@ import { scope, type Tensor } from "../../src/index.ts";
 
 const root = fileURLToPath(new URL("../data/models", import.meta.url));
 export const fable = join(root, "fable-7m");
-export const tinyNames = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral"] as const;
+export const tinyNames = [
+  "llama",
+  "llama3",
+  "mistral",
+  "qwen2",
+  "qwen3",
+  "gemma2",
+  "phi3",
+  "mixtral",
+  "olmo2",
+  "granite",
+] as const;
 export const tiny = (name: (typeof tinyNames)[number]): string => join(root, "tiny", name);
 
 /** A copy of a model's folder with other fields in config.json (undefined removes one) and other tensors. */

@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { collect } from "../../src/backend/storage.ts";
 import { openSafetensors, saveSafetensors } from "../../src/formats/index.ts";
 import { Device, scope, Tensor } from "../../src/index.ts";
-import { parseHuggingFaceConfig } from "../../src/models/hugging-face-config.ts";
+import { parseHuggingFaceConfig } from "../../src/models/hugging-face/config.ts";
 import { loadModel } from "../../src/models/index.ts";
 import { JsonFields } from "../../src/models/json-fields.ts";
 import { frequencies } from "../../src/models/rotary.ts";

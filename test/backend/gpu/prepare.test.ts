@@ -124,7 +124,9 @@ describe("Kernels of a transformer", () => {
   });
 
   // Whoever adds a kernel to the transformer's path adds it to the list: the first token must not wait for a compiler.
-  const folders = ["gemma2", "llama", "phi3", "qwen2", "qwen3"].map((name) => `test/data/models/tiny/${name}`);
+  const folders = ["gemma2", "granite", "llama", "olmo2", "phi3", "qwen2", "qwen3"].map(
+    (name) => `test/data/models/tiny/${name}`,
+  );
   const cases = gpuNames.flatMap((device) =>
     [...folders, "models/fable-7m.Q8_0.gguf"].map((path) => ({ device, path })),
   );

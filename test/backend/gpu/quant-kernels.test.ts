@@ -10,7 +10,7 @@ import { Launcher, type Values } from "../../../src/backend/gpu/launcher.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../../../src/backend/gpu/platforms.ts";
 import { type DType, decode, encode, sizeOf } from "../../../src/core/dtype.ts";
 import { type QuantType, quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
-import { SafetensorsFile } from "../../../src/formats/safetensors.ts";
+import { SafetensorsFile } from "../../../src/formats/safetensors/file.ts";
 import { readCases } from "../../../src/verify/cases.ts";
 import { gpuNames } from "../../helpers/devices.ts";
 

@@ -5,7 +5,7 @@ import { Storage } from "../../../src/backend/storage.ts";
 import type { SamplerSpec, TokenSampler } from "../../../src/backend/transformers.ts";
 import { Layout } from "../../../src/core/layout.ts";
 import { Device, WickError } from "../../../src/index.ts";
-import { Sampler, type SamplingOptions } from "../../../src/models/sampling.ts";
+import { Sampler, type SamplingOptions } from "../../../src/models/generation/sampling.ts";
 import { gpuNames } from "../../helpers/devices.ts";
 
 const FAILED = 0xffffffff;

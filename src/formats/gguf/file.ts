@@ -1,0 +1,96 @@
+/** Reading GGUF files. Opening reads metadata and the list of tensors; each tensor is read when asked for. */
+import type { DType } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import type { Shape } from "../../core/layout.ts";
+import type { Tensor } from "../../ops/index.ts";
+import { QTensor } from "../../quantized/index.ts";
+import { BinaryFile } from "../binary-file.ts";
+import { quoted } from "../named-tensors.ts";
+import type { ByteRange, ReadOptions } from "../read-options.ts";
+import { missing } from "../safetensors/file.ts";
+import { readChunks, uploaded } from "../upload.ts";
+import { type GgufHeader, type GgufTensorInfo, parseGguf } from "./header.ts";
+import { tensorType } from "./types.ts";
+import { type GgufTyped, type GgufValue, plain } from "./values.ts";
+
+export class GgufFile implements AsyncDisposable {
+  readonly path: string;
+  readonly version: 1 | 2 | 3;
+  /** Every tensor starts at a multiple of it. */
+  readonly alignment: number;
+  readonly metadata: ReadonlyMap<string, GgufValue>;
+  /** The same with the types that the file gives its values; `writeGguf` takes it as it is. */
+  readonly typedMetadata: ReadonlyMap<string, GgufTyped>;
+  /** In the file's order. */
+  readonly tensors: ReadonlyMap<string, GgufTensorInfo>;
+  readonly #file: BinaryFile;
+
+  private constructor(file: BinaryFile, { version, alignment, metadata, tensors }: GgufHeader) {
+    this.path = file.path;
+    this.version = version;
+    this.alignment = alignment;
+    this.metadata = new Map([...metadata].map(([key, value]) => [key, plain(value)]));
+    this.typedMetadata = metadata;
+    this.tensors = tensors;
+    this.#file = file;
+  }
+
+  static async open(path: string, signal?: AbortSignal): Promise<GgufFile> {
+    return GgufFile.over(await BinaryFile.open(path), signal);
+  }
+
+  /** Of a file that is open already, and is closed with this or where it is of another format. */
+  static async over(file: BinaryFile, signal?: AbortSignal): Promise<GgufFile> {
+    try {
+      return new GgufFile(file, await parseGguf(file, signal));
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  info(name: string): GgufTensorInfo {
+    return this.tensors.get(name) ?? missing(name, this.path, [...this.tensors.keys()]);
+  }
+
+  /** A `Tensor` where the type is a dtype, a `QTensor` where it is quantized. */
+  async readTensor(name: string, options: ReadOptions = {}): Promise<Tensor | QTensor> {
+    const info = this.info(name);
+    const type = tensorType(info.type);
+    if (type?.dtype) return this.#readElements(info, type.dtype, info.shape, options);
+    if (type?.quant) {
+      using blocks = await this.#readElements(info, "u8", [info.byteLength], options);
+      return QTensor.fromBlocks(blocks, info.shape, type.quant);
+    }
+    const what = type ? `type ${type.name} (number ${type.id})` : `the unknown type number ${info.type}`;
+    return fail(
+      "UnexpectedDType",
+      `${this.path}: tensor ${quoted(name)} has ${what}, which cannot be computed with; readBytes gives its bytes`,
+    );
+  }
+
+  /** The bytes as the file holds them, of any type; with `range`, those from `start` up to but without `end`. */
+  async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
+    const { offset, byteLength } = this.info(name);
+    const { start, end } = range ?? { start: 0, end: byteLength };
+    if (!(0 <= start && start <= end && end <= byteLength)) {
+      fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
+    }
+    return this.#file.read(offset + start, end - start, signal);
+  }
+
+  #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
+    const { offset, byteLength } = info;
+    const read = ({ start, end }: ByteRange) => this.#file.read(start, end - start, options.signal);
+    const pieces = readChunks(read, { start: offset, end: offset + byteLength });
+    return uploaded(pieces, shape, dtype, options.device);
+  }
+
+  close(): Promise<void> {
+    return this.#file.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

@@ -1,0 +1,52 @@
+/** The architectures that are known: to add one is to add its file and its name here. */
+import { fail } from "../../core/errors.ts";
+import type { JsonFields } from "../json-fields.ts";
+import type { Architecture } from "./architecture.ts";
+import { gemma2 } from "./gemma2.ts";
+import { granite } from "./granite.ts";
+import { llama } from "./llama.ts";
+import { mistral } from "./mistral.ts";
+import { mixtral } from "./mixtral.ts";
+import { olmo2 } from "./olmo2.ts";
+import { phi3 } from "./phi3.ts";
+import { qwen2 } from "./qwen2.ts";
+import { qwen3 } from "./qwen3.ts";
+
+/** By config.json's `model_type`. */
+export const architectures = {
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  gemma2,
+  phi3,
+  mixtral,
+  olmo2,
+  granite,
+} as const satisfies Record<string, Architecture>;
+
+export type ArchitectureName = keyof typeof architectures;
+
+export const architectureOf = ({ architecture }: { readonly architecture: ArchitectureName }): Architecture =>
+  architectures[architecture];
+
+/** `source` opens the error message. */
+export function architectureNamed(name: string, source: string): ArchitectureName {
+  if (Object.hasOwn(architectures, name)) return name as ArchitectureName;
+  const known = Object.keys(architectures).join(", ");
+  return fail("InvalidFile", `${source}: unknown architecture ${JSON.stringify(name)}; known are ${known}`);
+}
+
+/** The architecture of a GGUF file of that name with these fields under it. */
+export function ggufArchitecture(name: string, own: JsonFields): ArchitectureName {
+  const rows = Object.entries(architectures) as [ArchitectureName, Architecture][];
+  const candidates = rows.filter(([, { gguf }]) => gguf.name === name);
+  const fitting = candidates.find(([, { gguf }]) => gguf.fits?.(own)) ?? candidates.find(([, { gguf }]) => !gguf.fits);
+  if (fitting) return fitting[0];
+  const known = [...new Set(rows.map(([, { gguf }]) => gguf.name))].join(", ");
+  const shared = rows.filter(([row, { gguf }]) => gguf.name !== row).map(([row, { gguf }]) => `${row} as ${gguf.name}`);
+  return fail(
+    "InvalidFile",
+    `${own.source}: unknown architecture ${JSON.stringify(name)}; known are ${known} (${shared.join(", ")})`,
+  );
+}

@@ -1,0 +1,168 @@
+/** The generation loop: prompts in, pieces of text out, one per token and sequence. */
+import { setImmediate } from "node:timers/promises";
+import { fail } from "../../core/errors.ts";
+import { Tensor } from "../../ops/index.ts";
+import { ModelCache } from "../cache.ts";
+import { TextStream } from "../text/text-stream.ts";
+import type { Tokenizer } from "../text/tokenizer.ts";
+import type { Transformer } from "../transformer.ts";
+import { openDecoder } from "./decoder.ts";
+import type { PromptCache } from "./prompt-cache.ts";
+import { Sampler, type SamplingOptions } from "./sampling.ts";
+
+export interface GenerateOptions extends SamplingOptions {
+  /** Default: as many as the context holds. */
+  readonly maxTokens?: number | undefined;
+  /** Text that ends the generation and is not part of the result. */
+  readonly stop?: string | readonly string[] | undefined;
+  /** Tokens that end the generation besides the model's own. */
+  readonly stopTokens?: readonly number[] | undefined;
+  /** Goes on after the model's end-of-text token. Default false. */
+  readonly ignoreEos?: boolean | undefined;
+  /** Ends the generation by throwing the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
+  /** How many positions of the prompt are computed at once. Default 512, on GPUs 2048. */
+  readonly prefillChunk?: number | undefined;
+  /** Keeps the computed prompt, and reuses what the next one has in common with it. For one sequence. */
+  readonly promptCache?: PromptCache | undefined;
+}
+
+/** Why a sequence ended: enough tokens, no room in the context, a token or a string that ends it. */
+export type Finish = "length" | "context" | "token" | "string";
+
+export interface Piece {
+  /** Whole characters; empty while the token's text is incomplete or may be part of a stop string. */
+  readonly text: string;
+  readonly token: number;
+  /** Which of the prompts it continues. */
+  readonly sequence: number;
+  /** Set on a sequence's last piece. */
+  readonly finish: Finish | null;
+}
+
+/** A GPU is busy only with many rows. */
+const prefillChunkOf = ({ device }: Transformer): number => (device.name === "cpu" ? 512 : 2048);
+
+interface Sequence {
+  readonly text: TextStream;
+  last: number;
+  ended: boolean;
+}
+
+/** Continues every prompt; pieces come in the order of the steps, and of the prompts within a step. */
+export async function* generate(
+  model: Transformer,
+  tokenizer: Tokenizer | null,
+  prompts: readonly (readonly number[])[],
+  options: GenerateOptions = {},
+): AsyncGenerator<Piece, void, undefined> {
+  const { promptCache, signal } = options;
+  const stops = checkStops(options, tokenizer);
+  const longest = checkPrompts(prompts, model);
+  const limit = checkCount("maxTokens", options.maxTokens ?? Number.MAX_SAFE_INTEGER, 0);
+  // The last token needs no place in the context: it is not fed.
+  const room = model.config.contextLength - longest + 1;
+  const ends = new Set([...(options.ignoreEos ? [] : model.config.eosTokens), ...(options.stopTokens ?? [])]);
+  const samplers = prompts.map((prompt, i) => new Sampler(options, prompt, i));
+  const sequences = prompts.map((prompt): Sequence => {
+    return { text: new TextStream(tokenizer, prompt, stops), last: 0, ended: false };
+  });
+  if (promptCache && prompts.length !== 1) fail("InvalidArgument", "a promptCache serves one sequence at a time");
+  signal?.throwIfAborted();
+  if (limit === 0) return;
+  const padding = prompts.map((prompt) => longest - prompt.length);
+  const cache = promptCache?.open(model) ?? new ModelCache(model.config, model.device, model.dtype, { padding });
+  try {
+    const reused = promptCache?.reuse(prompts[0]!) ?? 0;
+    const rows = prompts.map((prompt, i) => [...new Array<number>(padding[i]!).fill(0), ...prompt].slice(reused));
+    const logits = await prefill(model, rows, options, (ids) => {
+      using input = Tensor.from(Uint32Array.from(ids.flat()), {
+        shape: [ids.length, ids[0]!.length],
+        device: model.device,
+      });
+      const logits = model.forward(input, { cache, last: true, extent: longest });
+      promptCache?.fed(ids[0]!);
+      return logits;
+    });
+    await using decoder = openDecoder(logits, { model, cache, samplers, limit: Math.min(limit, room) });
+    for (let count = 1; ; count++) {
+      const tokens = await decoder.next(sequences.map((sequence) => sequence.ended));
+      const full: Finish | null = count >= limit ? "length" : count >= room ? "context" : null;
+      for (const [i, sequence] of sequences.entries()) {
+        if (!sequence.ended) yield advance(sequence, i, tokens[i]!, ends, full);
+      }
+      if (sequences.every((sequence) => sequence.ended)) return;
+      // Lets timers and signals in: on the CPU a step does not return to the event loop by itself.
+      await setImmediate();
+      signal?.throwIfAborted();
+      const fed = sequences.map((sequence) => sequence.last);
+      decoder.accept(fed);
+      promptCache?.fed(fed);
+    }
+  } finally {
+    if (!promptCache) cache.dispose();
+  }
+}
+
+/** The logits behind the prompts' last positions. */
+async function prefill(
+  model: Transformer,
+  rows: readonly (readonly number[])[],
+  { prefillChunk = prefillChunkOf(model), signal }: GenerateOptions,
+  feed: (ids: readonly (readonly number[])[]) => Tensor,
+): Promise<Tensor> {
+  checkCount("prefillChunk", prefillChunk, 1);
+  const length = rows[0]!.length;
+  for (let from = 0; ; from += prefillChunk) {
+    const logits = feed(rows.map((row) => row.slice(from, from + prefillChunk)));
+    if (from + prefillChunk >= length) return logits;
+    logits.dispose();
+    await setImmediate();
+    signal?.throwIfAborted();
+  }
+}
+
+function advance(
+  sequence: Sequence,
+  index: number,
+  token: number,
+  ends: ReadonlySet<number>,
+  full: Finish | null,
+): Piece {
+  sequence.last = token;
+  const ended = ends.has(token);
+  const text = ended ? "" : sequence.text.push(token);
+  const finish: Finish | null = ended ? "token" : sequence.text.stopped ? "string" : full;
+  sequence.ended = finish !== null;
+  return { text: sequence.ended ? text + sequence.text.end() : text, token, sequence: index, finish };
+}
+
+function checkPrompts(prompts: readonly (readonly number[])[], { config }: Transformer): number {
+  if (prompts.length === 0) fail("InvalidArgument", "generate needs at least one prompt");
+  for (const prompt of prompts) {
+    if (prompt.length === 0) fail("InvalidArgument", "the prompt has no tokens, so there is nothing to continue");
+    if (prompt.length > config.contextLength) {
+      fail(
+        "ValueOutOfRange",
+        `the prompt has ${prompt.length} tokens, but the model's context holds ${config.contextLength}; shorten it`,
+      );
+    }
+    for (const id of prompt) {
+      if (!Number.isInteger(id) || id < 0 || id >= config.vocabSize)
+        fail("InvalidIndex", `${id} is no token id; the vocabulary has ${config.vocabSize}`);
+    }
+  }
+  return Math.max(...prompts.map((prompt) => prompt.length));
+}
+
+function checkStops({ stop }: GenerateOptions, tokenizer: Tokenizer | null): readonly string[] {
+  const stops = stop === undefined ? [] : typeof stop === "string" ? [stop] : stop;
+  if (stops.includes("")) fail("InvalidArgument", "an empty stop string would end every generation at once");
+  if (stops.length > 0 && !tokenizer) fail("InvalidArgument", "stop strings need a tokenizer; use stopTokens");
+  return stops;
+}
+
+function checkCount(name: string, value: number, least: number): number {
+  if (Number.isSafeInteger(value) && value >= least) return value;
+  return fail("InvalidArgument", `${name} must be a whole number from ${least} up, not ${value}`);
+}

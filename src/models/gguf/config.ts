@@ -1,0 +1,140 @@
+/** A GGUF file's metadata as a `ModelConfig`. */
+import type { DType } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import type { ArchitectureName } from "../architectures/index.ts";
+import { architectureOf } from "../architectures/index.ts";
+import { type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
+import type { JsonFields } from "../json-fields.ts";
+import type { RopeFactors } from "./rope-factors.ts";
+import { endTokens } from "./tokenizer.ts";
+
+/** What the config takes from the file's tensors. */
+export interface TensorFacts extends RopeFactors {
+  readonly vocabSize: number;
+  /** Without an output head of its own the embedding table is one. */
+  readonly hasHead: boolean;
+  readonly dtype: DType | "quantized" | null;
+}
+
+/** `own` are the fields under the architecture's name in the file. */
+export function parseGgufConfig(
+  architecture: ArchitectureName,
+  fields: JsonFields,
+  own: JsonFields,
+  facts: TensorFacts,
+): ModelConfig {
+  const { source } = fields;
+  const { activation, ropeTheta, gguf } = architectureOf({ architecture });
+  const { interleaved } = gguf;
+  const hiddenSize = own.count("embedding_length");
+  const layers = own.count("block_count");
+  const heads = own.uniformCount("attention.head_count", layers);
+  const kvHeads = own.has("attention.head_count_kv") ? own.uniformCount("attention.head_count_kv", layers) : heads;
+  if (heads % kvHeads !== 0) {
+    fail("InvalidFile", `${source}: ${heads} attention heads are not a multiple of ${kvHeads} key-value heads`);
+  }
+  const headDim = own.countOr("attention.key_length", hiddenSize / heads);
+  if (!Number.isInteger(headDim)) {
+    fail(
+      "InvalidFile",
+      `${source}: width ${hiddenSize} does not divide by ${heads} heads; ${gguf.name}.attention.key_length is missing`,
+    );
+  }
+  const valueDim = own.countOr("attention.value_length", headDim);
+  if (valueDim !== headDim) {
+    fail("InvalidFile", `${source}: keys of ${headDim} and values of ${valueDim} dims; models with both alike are run`);
+  }
+  const contextLength = own.count("context_length");
+  const window = usefulWindow(own.countOr("attention.sliding_window", 0, 0), contextLength);
+  const config: ModelConfig = {
+    architecture,
+    vocabSize: facts.vocabSize,
+    hiddenSize,
+    intermediateSize: own.uniformCount("feed_forward_length", layers),
+    layers,
+    heads,
+    kvHeads,
+    headDim,
+    contextLength,
+    normEps: own.positiveOr("attention.layer_norm_rms_epsilon", 1e-5),
+    activation,
+    rope: parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta }),
+    attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
+    attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
+    windows: Array.from({ length: layers }, (_, layer) => (gguf.hasWindow(layer) ? window : 0)),
+    logitScale: 1,
+    logitSoftcap: own.positiveOr("final_logit_softcapping", 0),
+    embeddingScale: 1,
+    residualScale: 1,
+    tiedEmbeddings: !facts.hasHead,
+    experts: null,
+    bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
+    eosTokens: endTokens(fields),
+    dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
+  };
+  return { ...config, ...gguf.adjust?.(own, config) };
+}
+
+interface RopeDefaults {
+  readonly headDim: number;
+  readonly contextLength: number;
+  readonly interleaved: boolean;
+  readonly theta: number;
+}
+
+function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): RopeConfig {
+  const { headDim, interleaved } = given;
+  const dims = own.countOr("rope.dimension_count", headDim);
+  if (dims % 2 !== 0 || dims > headDim) {
+    fail("InvalidFile", `${own.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
+  }
+  const scaling = parseScaling(own, facts, given.contextLength);
+  for (const set of scaling.type === "longrope" ? [scaling.short, scaling.long] : []) {
+    if (set.length !== dims / 2) {
+      fail(
+        "InvalidFile",
+        `${own.source}: ${set.length} rotary factors for ${dims} rotary dims; half as many are needed`,
+      );
+    }
+  }
+  return { theta: own.positiveOr("rope.freq_base", given.theta), dims, interleaved, scaling };
+}
+
+function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number): RopeScaling {
+  const originalContext = own.countOr("rope.scaling.original_context_length", contextLength);
+  if (facts.longRopeFactors) {
+    const attentionFactor = own.positiveOr("rope.scaling.attn_factor", 1);
+    return { type: "longrope", ...facts.longRopeFactors, originalContext, attentionFactor };
+  }
+  if (facts.ropeFactors) {
+    // Llama 3's blend, computed by whoever wrote the file; one set for every position.
+    const { ropeFactors: set } = facts;
+    return { type: "longrope", short: set, long: set, originalContext: contextLength, attentionFactor: 1 };
+  }
+  const linear = own.positiveOr("rope.scale_linear", 1);
+  const type = own.textOr("rope.scaling.type", linear === 1 ? "none" : "linear");
+  const factor = own.positiveOr("rope.scaling.factor", linear);
+  switch (type) {
+    case "none":
+      return { type: "none" };
+    case "linear":
+      return factor === 1 ? { type: "none" } : { type: "linear", factor };
+    case "yarn":
+      return {
+        type: "yarn",
+        factor,
+        betaFast: own.positiveOr("rope.scaling.yarn_beta_fast", 32),
+        betaSlow: own.positiveOr("rope.scaling.yarn_beta_slow", 1),
+        originalContext,
+        attentionFactor: own.positiveOr("rope.scaling.attn_factor", 1) * yarnMagnitude(factor),
+      };
+    default:
+      return fail(
+        "InvalidFile",
+        `${own.source}: unknown rope scaling ${JSON.stringify(type)}; known are none, linear, yarn`,
+      );
+  }
+}
+
+/** What yarn multiplies cos and sin by; files hold a further factor. */
+export const yarnMagnitude = (factor: number): number => (factor <= 1 ? 1 : 0.1 * Math.log(factor) + 1);

@@ -1,0 +1,193 @@
+/** A model's tensors as a GGUF file has them, made from those of a Hugging Face folder as they are asked for. */
+import { sizeOf } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import { numel, type Shape } from "../../core/layout.ts";
+import type { ByteRange, WeightsTensor } from "../../formats/index.ts";
+import { Tensor } from "../../ops/index.ts";
+import type { GgufForm } from "../architectures/architecture.ts";
+import { architectureOf } from "../architectures/index.ts";
+import type { ModelConfig } from "../config.ts";
+import { bytesPerRow, type ModelTensors } from "../weights/model-tensors.ts";
+import { fusedName, matrixNames, normName } from "../weights/naming.ts";
+import type { EmbeddingTable, NormRole, Part, Place, Projection, Weights } from "../weights/weights.ts";
+
+/** Some rows of a tensor of the folder. */
+interface Slice {
+  readonly tensor: WeightsTensor;
+  readonly start: number;
+  readonly rows: number;
+}
+
+interface Entry {
+  /** Of one matrix; where there are several, a dim for them comes first. */
+  readonly shape: Shape;
+  /** The rows of each head are in another order. */
+  readonly turned: boolean;
+  /** Added to each weight. */
+  readonly offset: 0 | 1;
+  readonly stacked: boolean;
+  readonly slices: Slice[];
+}
+
+/**
+ * Stands in for the weights of a model that is being built, and writes down what it asks for: so no list of a model's
+ * tensors is needed besides the model itself.
+ */
+export class GgufEntries implements Weights {
+  readonly owned: Disposable[] = [];
+  readonly #entries = new Map<string, Entry>();
+  readonly #tensors: ModelTensors;
+  readonly #config: ModelConfig;
+  readonly #form: GgufForm;
+
+  constructor(tensors: ModelTensors, config: ModelConfig) {
+    this.#tensors = tensors;
+    this.#config = config;
+    this.#form = architectureOf(config).gguf;
+  }
+
+  async linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection> {
+    const sources = this.#tensors.matrices(parts, inputs, place);
+    const rows = parts.map((part) => part.outputs);
+    const weights = cut(
+      sources.map(({ tensor, start, rows: count }) => ({ tensor, start, rows: count })),
+      rows,
+    );
+    const biases = sources.some(({ bias }) => bias !== null)
+      ? cut(
+          sources.map((source) => ({ tensor: this.#needBias(source), start: 0, rows: source.rows })),
+          rows,
+        )
+      : [];
+    for (const [i, part] of parts.entries()) {
+      const { name, stacked, shape } = this.#target(parts, part, inputs, place);
+      const turned = this.#form.interleaved && (part.role === "q" || part.role === "k");
+      this.#add(`${name}.weight`, shape, weights[i]!, { turned, stacked });
+      if (biases[i]) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i], { turned });
+    }
+    return this.#noLayer();
+  }
+
+  async norm(role: NormRole, size: number, place: Place): Promise<Tensor> {
+    const slice = { tensor: this.#tensors.norm(role, size, place), start: 0, rows: size };
+    this.#add(normName(this.#form.names, role, place), [size], slice, { offset: this.#tensors.normOffset });
+    return this.#nothing();
+  }
+
+  async embedding(rows: number, width: number): Promise<EmbeddingTable> {
+    this.#add(`${this.#form.names.embedding}.weight`, [rows, width], this.#tensors.embedding(rows, width), {});
+    return { lookup: () => this.#nothing(), head: this.#noLayer() };
+  }
+
+  get list(): WeightsTensor[] {
+    return [...this.#entries].map(([name, { shape, slices, stacked, offset }]) => {
+      const { dtype, type } = slices[0]!.tensor;
+      if (!dtype || slices.some((slice) => slice.tensor.dtype !== dtype)) {
+        const types = [...new Set(slices.map((slice) => slice.tensor.type))].join(", ");
+        return fail(
+          "UnexpectedDType",
+          `${this.#tensors.file.path}: the parts of "${name}" have ${types}; they must be floats of one dtype`,
+        );
+      }
+      const whole = stacked ? [slices.length, ...shape] : shape;
+      const to = offset === 0 ? { type, dtype } : { type: "F32", dtype: "f32" as const };
+      return { name, shape: whole, byteLength: numel(whole) * sizeOf(to.dtype), ...to };
+    });
+  }
+
+  async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
+    const { slices, turned, offset } = this.#entries.get(name)!;
+    if (offset !== 0) return this.#readOffset(slices[0]!, offset, signal, range);
+    const rowBytes = bytesPerRow(slices[0]!.tensor);
+    const pieces: Uint8Array[] = [];
+    let at = 0;
+    for (const slice of slices) {
+      const length = slice.rows * rowBytes;
+      const from = Math.max((range?.start ?? 0) - at, 0);
+      const to = Math.min((range?.end ?? Number.MAX_SAFE_INTEGER) - at, length);
+      if (from < to) pieces.push(await this.#readSlice(slice, rowBytes, turned, { start: from, end: to }, signal));
+      at += length;
+    }
+    return pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#tensors.file[Symbol.asyncDispose]();
+  }
+
+  #noLayer(): Projection {
+    return { forward: () => this.#nothing(), parts: () => [] };
+  }
+
+  /** A tensor for a model that will never run. */
+  #nothing(): Tensor {
+    const tensor = Tensor.empty([0]).keep();
+    this.owned.push(tensor);
+    return tensor;
+  }
+
+  #needBias({ tensor, bias }: { tensor: WeightsTensor; bias: WeightsTensor | null }): WeightsTensor {
+    const { path } = this.#tensors.file;
+    return bias ?? fail("InvalidFile", `${path}: "${tensor.name}" has no bias, but those beside it have one`);
+  }
+
+  /** Where GGUF has a matrix: by itself, among those of the other experts, or over its neighbour. */
+  #target(parts: readonly Part[], { role, outputs }: Part, inputs: number, place: Place) {
+    const { names, writesFused } = this.#form;
+    const fused = writesFused ? fusedName(names, parts, place) : undefined;
+    if (fused !== undefined)
+      return { name: fused, stacked: false, shape: [parts.reduce((n, p) => n + p.outputs, 0), inputs] };
+    const { name, index } = matrixNames(names, role, place)[0]!;
+    return { name, stacked: index !== undefined, shape: [outputs, inputs] };
+  }
+
+  #add(name: string, shape: Shape, slice: Slice, { turned = false, stacked = false, offset = 0 as 0 | 1 }): void {
+    const entry = this.#entries.get(name) ?? { shape, turned, stacked, offset, slices: [] };
+    entry.slices.push(slice);
+    this.#entries.set(name, entry);
+  }
+
+  async #readSlice(slice: Slice, rowBytes: number, turned: boolean, range: ByteRange, signal?: AbortSignal) {
+    const { tensor, start } = slice;
+    const { file } = this.#tensors;
+    const first = start * rowBytes;
+    if (!turned) return file.readBytes(tensor.name, signal, { start: first + range.start, end: first + range.end });
+    // Rows move within their head only, so whole heads are read around the range.
+    const headBytes = this.#config.headDim * rowBytes;
+    const from = Math.floor(range.start / headBytes) * headBytes;
+    const to = Math.ceil(range.end / headBytes) * headBytes;
+    const bytes = await file.readBytes(tensor.name, signal, { start: first + from, end: first + to });
+    return this.#turn(bytes, rowBytes).subarray(range.start - from, range.end - from);
+  }
+
+  /** Rotary pairs (i, i + d/2) become neighbours. */
+  #turn(bytes: Uint8Array, rowBytes: number): Uint8Array {
+    const { headDim, rope } = this.#config;
+    const half = rope.dims / 2;
+    const out = new Uint8Array(bytes.byteLength);
+    for (let row = 0; row * rowBytes < bytes.byteLength; row++) {
+      const own = row % headDim;
+      const from = own < rope.dims ? row - own + (own % 2) * half + (own >> 1) : row;
+      out.set(bytes.subarray(from * rowBytes, (from + 1) * rowBytes), row * rowBytes);
+    }
+    return out;
+  }
+
+  async #readOffset({ tensor, rows }: Slice, offset: number, signal?: AbortSignal, range?: ByteRange) {
+    const bytes = await this.#tensors.file.readBytes(tensor.name, signal);
+    using stored = Tensor.fromBytes(bytes, [rows], tensor.dtype!);
+    using wide = stored.toDType("f32");
+    using whole = wide.affine(1, offset);
+    return (await whole.bytes()).subarray(range?.start ?? 0, range?.end);
+  }
+}
+
+/** Slices that follow each other, cut at other places: one for each of `sizes`, none of which crosses a slice's end. */
+function cut(slices: readonly Slice[], sizes: readonly number[]): Slice[] {
+  const rest = [...slices];
+  return sizes.map((rows) => {
+    const { tensor, start, rows: have } = rest.shift()!;
+    if (have > rows) rest.unshift({ tensor, start: start + rows, rows: have - rows });
+    return { tensor, start, rows };
+  });
+}

@@ -1,0 +1,57 @@
+/** A model in a GGUF file: config, tokenizer and chat template are in its metadata. */
+import { fail } from "../../core/errors.ts";
+import { tensorType } from "../../formats/gguf/types.ts";
+import type { GgufFile } from "../../formats/index.ts";
+import { ggufWeights } from "../../formats/weights-file.ts";
+import { architectureOf, ggufArchitecture } from "../architectures/index.ts";
+import { JsonFields } from "../json-fields.ts";
+import type { ModelSource } from "../load.ts";
+import { ChatTemplate } from "../text/chat-template.ts";
+import { FileWeights } from "../weights/file-weights.ts";
+import type { Names } from "../weights/naming.ts";
+import { parseGgufConfig, type TensorFacts } from "./config.ts";
+import { readRopeFactors } from "./rope-factors.ts";
+import { readGgufTokenizer, specialTokens } from "./tokenizer.ts";
+
+/** The file is closed with the model's source, or where it holds no model. */
+export async function openGgufModel(file: GgufFile): Promise<ModelSource> {
+  try {
+    return await readModel(file);
+  } catch (error) {
+    await file.close();
+    throw error;
+  }
+}
+
+async function readModel(file: GgufFile): Promise<ModelSource> {
+  const fields = new JsonFields(Object.fromEntries(file.metadata), file.path);
+  const name = fields.text("general.architecture");
+  const own = fields.under(`${name}.`);
+  const architecture = ggufArchitecture(name, own);
+  const form = architectureOf({ architecture }).gguf;
+  const config = parseGgufConfig(architecture, fields, own, await tensorFacts(file, form.names));
+  return {
+    config,
+    tokenizer: readGgufTokenizer(fields),
+    chatTemplate: fields.has("tokenizer.chat_template")
+      ? new ChatTemplate(fields.text("tokenizer.chat_template"), specialTokens(fields))
+      : null,
+    openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
+    [Symbol.asyncDispose]: () => file.close(),
+  };
+}
+
+async function tensorFacts(file: GgufFile, names: Names): Promise<TensorFacts> {
+  const embedding = `${names.embedding}.weight`;
+  const { shape, type } = file.info(embedding);
+  if (shape.length !== 2) {
+    fail("ShapeMismatch", `${file.path}: tensor "${embedding}" has ${shape.length} dims; an embedding table has 2`);
+  }
+  const { dtype, quant } = tensorType(type) ?? {};
+  return {
+    vocabSize: shape[0]!,
+    hasHead: file.tensors.has(`${names.linear.head}.weight`),
+    dtype: quant ? "quantized" : (dtype ?? null),
+    ...(await readRopeFactors(file)),
+  };
+}

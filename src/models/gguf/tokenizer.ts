@@ -1,0 +1,160 @@
+/** A GGUF file's tokenizer in the form of tokenizer.json: byte-level BPE ("gpt2") and SentencePiece ("llama"). */
+import { fail } from "../../core/errors.ts";
+import type { JsonFields } from "../json-fields.ts";
+import { Tokenizer } from "../text/tokenizer.ts";
+import { byteLevelStep, type PreTokenizer, preTokenizerNamed, splitStep } from "./pre-tokenizers.ts";
+
+/** GGUF's numbers of the kinds of tokens. */
+export const tokenTypes = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 } as const;
+
+/** Control tokens that end a turn, which older files do not point out. */
+const turnEnds = [
+  "<|eot_id|>",
+  "<|im_end|>",
+  "<|end|>",
+  "<end_of_turn>",
+  "<|endoftext|>",
+  "<|end_of_text|>",
+  "<|eom_id|>",
+];
+
+/** Any of these ends a text. */
+export function endTokens(fields: JsonFields): number[] {
+  const named = ["eos", "eot", "eom"].flatMap((name) => fields.tokens(`tokenizer.ggml.${name}_token_id`));
+  const known = fields.has("tokenizer.ggml.tokens") ? readTokens(fields) : undefined;
+  const found = turnEnds.map((text) => known?.texts.indexOf(text) ?? -1).filter((id) => id >= 0);
+  return [...new Set([...named, ...found.filter((id) => known!.types[id] === tokenTypes.control)])];
+}
+
+/** Null where the file has none, as those made of random weights. */
+export function readGgufTokenizer(fields: JsonFields): Tokenizer | null {
+  const model = fields.textOr("tokenizer.ggml.model", "no_vocab");
+  if (model === "no_vocab") return null;
+  const make = Object.hasOwn(makers, model) ? makers[model] : undefined;
+  if (!make) {
+    const known = Object.keys(makers).join(", ");
+    return fail("InvalidFile", `${fields.source}: unknown tokenizer ${JSON.stringify(model)}; known are ${known}`);
+  }
+  const { json, addBos } = make(fields, readTokens(fields));
+  const bos = fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null;
+  const bosToken = fields.flagOr("tokenizer.ggml.add_bos_token", addBos) ? bos : null;
+  return new Tokenizer(json, { source: `${fields.source}: tokenizer.ggml`, bosToken });
+}
+
+/** The texts of the special tokens that a chat template may write. */
+export function specialTokens(fields: JsonFields): Record<string, string> {
+  const { texts } = readTokens(fields);
+  const pairs = { bos_token: "bos", eos_token: "eos", unk_token: "unknown", pad_token: "padding" };
+  const ids = Object.entries(pairs).map(
+    ([name, own]) => [name, texts[fields.tokens(`tokenizer.ggml.${own}_token_id`)[0] ?? -1]] as const,
+  );
+  return Object.fromEntries(ids.filter((pair): pair is [string, string] => pair[1] !== undefined));
+}
+
+interface Tokens {
+  readonly texts: readonly string[];
+  readonly types: ArrayLike<number>;
+}
+
+function readTokens(fields: JsonFields): Tokens {
+  const texts = fields.textList("tokenizer.ggml.tokens");
+  const types = fields.has("tokenizer.ggml.token_type")
+    ? fields.numbers("tokenizer.ggml.token_type", texts.length)
+    : new Int32Array(texts.length).fill(tokenTypes.normal);
+  return { texts, types };
+}
+
+interface Made {
+  readonly json: object;
+  /** Where the file does not say. */
+  readonly addBos: boolean;
+}
+
+const makers: Readonly<Record<string, (fields: JsonFields, tokens: Tokens) => Made>> = {
+  gpt2: (fields, tokens) => {
+    const pre = preTokenizerNamed(fields.textOr("tokenizer.ggml.pre", "default"), fields.source);
+    const merges = fields.textList("tokenizer.ggml.merges");
+    return { json: byteLevel(tokens, merges, pre), addBos: pre.addBos ?? false };
+  },
+  llama: (fields, tokens) => {
+    const scores = fields.numbers("tokenizer.ggml.scores", tokens.texts.length);
+    const spacePrefix = fields.flagOr("tokenizer.ggml.add_space_prefix", true);
+    return { json: sentencePiece(tokens, scores, spacePrefix), addBos: true };
+  },
+};
+
+/** Texts may repeat, as in files padded with unused tokens; the first has it. */
+function vocabulary({ texts }: Tokens): Map<string, number> {
+  const vocab = new Map<string, number>();
+  for (const [id, text] of texts.entries()) if (!vocab.has(text)) vocab.set(text, id);
+  return vocab;
+}
+
+function addedTokens({ texts, types }: Tokens): object[] {
+  const isAdded = (type: number) => type === tokenTypes.control || type === tokenTypes.userDefined;
+  return texts.flatMap((content, id) =>
+    isAdded(types[id]!) && content !== ""
+      ? [{ id, content, special: types[id] === tokenTypes.control, normalized: false }]
+      : [],
+  );
+}
+
+function byteLevel(tokens: Tokens, merges: readonly string[], pre: PreTokenizer): object {
+  return {
+    added_tokens: addedTokens(tokens),
+    normalizer: pre.normalizer ? { type: pre.normalizer } : null,
+    pre_tokenizer: { type: "Sequence", pretokenizers: [...pre.patterns.map(splitStep), byteLevelStep(false)] },
+    post_processor: null,
+    decoder: { type: "ByteLevel" },
+    model: {
+      type: "BPE",
+      vocab: Object.fromEntries(vocabulary(tokens)),
+      merges,
+      ignore_merges: pre.ignoreMerges ?? false,
+    },
+  };
+}
+
+/** SentencePiece joins the neighbours whose union has the best score: merges, in the order of the scores. */
+function sentencePiece(tokens: Tokens, scores: ArrayLike<number>, spacePrefix: boolean): object {
+  const vocab = vocabulary(tokens);
+  const { types, texts } = tokens;
+  const merges: { readonly pair: [string, string]; readonly score: number }[] = [];
+  for (const [text, id] of vocab) {
+    if (types[id] !== tokenTypes.normal && types[id] !== tokenTypes.userDefined) continue;
+    const characters = Array.from(text);
+    for (let cut = 1, left = ""; cut < characters.length; cut++) {
+      left += characters[cut - 1];
+      const right = text.slice(left.length);
+      if (vocab.has(left) && vocab.has(right)) merges.push({ pair: [left, right], score: scores[id]! });
+    }
+  }
+  merges.sort((a, b) => b.score - a.score);
+  const space = { type: "Replace", pattern: { String: " " }, content: "▁" };
+  const prefix = { type: "Prepend", prepend: "▁" };
+  const strip = { type: "Strip", content: " ", start: 1, stop: 0 };
+  const unknown = texts[Array.from(types).indexOf(tokenTypes.unknown)];
+  return {
+    added_tokens: addedTokens(tokens),
+    normalizer: { type: "Sequence", normalizers: spacePrefix ? [prefix, space] : [space] },
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder: {
+      type: "Sequence",
+      decoders: [
+        { type: "Replace", pattern: { String: "▁" }, content: " " },
+        { type: "ByteFallback" },
+        { type: "Fuse" },
+        ...(spacePrefix ? [strip] : []),
+      ],
+    },
+    model: {
+      type: "BPE",
+      ...(unknown !== undefined && { unk_token: unknown }),
+      byte_fallback: true,
+      fuse_unk: true,
+      vocab: Object.fromEntries(vocab),
+      merges: merges.map(({ pair }) => pair),
+    },
+  };
+}

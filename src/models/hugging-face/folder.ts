@@ -1,0 +1,67 @@
+/** A model as Hugging Face lays it out: config.json, safetensors, tokenizer.json, and what belongs to them. */
+import { join } from "node:path";
+import { fail } from "../../core/errors.ts";
+import { openWeights, type WeightsFile } from "../../formats/index.ts";
+import { architectureOf } from "../architectures/index.ts";
+import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
+import type { ModelSource } from "../load.ts";
+import { ChatTemplate } from "../text/chat-template.ts";
+import { specialToken, Tokenizer } from "../text/tokenizer.ts";
+import { FileWeights } from "../weights/file-weights.ts";
+import { parseHuggingFaceConfig } from "./config.ts";
+
+export interface HuggingFaceFolder extends ModelSource {
+  /** The content of tokenizer.json, where there is one. */
+  readonly tokenizerJson: unknown;
+  readonly weightsFile: WeightsFile;
+}
+
+export async function openHuggingFaceFolder(folder: string): Promise<HuggingFaceFolder> {
+  const fieldsOf = async (name: string): Promise<JsonFields | undefined> => {
+    const path = join(folder, name);
+    const json = await readJsonIfPresent(path);
+    return json === undefined ? undefined : new JsonFields(json, path);
+  };
+  const configFile = await fieldsOf("config.json");
+  if (!configFile) {
+    return fail("InvalidFile", `${folder} has no config.json; a model's folder holds it beside its safetensors`);
+  }
+  const generation = await fieldsOf("generation_config.json");
+  const config = parseHuggingFaceConfig(configFile.values, configFile.source, generation);
+  const tokenizerConfig = await fieldsOf("tokenizer_config.json");
+  const source = join(folder, "tokenizer.json");
+  const tokenizerJson = await readJsonIfPresent(source);
+  const chatTemplate = await readChatTemplate(folder, tokenizerConfig);
+  const { bosToken } = config;
+  const tokenizer =
+    tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
+  const weightsFile = await openWeights(folder);
+  const form = architectureOf(config).huggingFace;
+  return {
+    config,
+    tokenizer,
+    tokenizerJson,
+    chatTemplate,
+    weightsFile,
+    openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
+    [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
+  };
+}
+
+const SPECIAL_TOKENS = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/** A file of its own, or a field of tokenizer_config.json: one template, or several of which one is the default. */
+async function readChatTemplate(folder: string, config: JsonFields | undefined): Promise<ChatTemplate | null> {
+  const text = (await readTextIfPresent(join(folder, "chat_template.jinja"))) ?? (config && templateIn(config));
+  if (text === undefined) return null;
+  const named = SPECIAL_TOKENS.map((name) => [name, config && specialToken(config, name)] as const);
+  return new ChatTemplate(text, Object.fromEntries(named.filter((pair): pair is [string, string] => !!pair[1])));
+}
+
+function templateIn(config: JsonFields): string | undefined {
+  if (!config.has("chat_template")) return undefined;
+  const value = config.values.chat_template;
+  if (!Array.isArray(value)) return config.text("chat_template");
+  const templates = value.map((entry: unknown) => new JsonFields(entry, `${config.source}: chat_template`));
+  return (templates.find((entry) => entry.text("name") === "default") ?? templates[0])?.text("template");
+}

@@ -1,0 +1,190 @@
+/**
+ * Weights from a file of any format, read piece by piece: plain ones into the dtype the model computes in, quantized
+ * ones as they are. Matrices for the same input are put over each other, whether or not the file has them so.
+ */
+import { type DType, isFloat, sizeOf } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import type { Shape } from "../../core/layout.ts";
+import type { QuantType } from "../../core/quant-types.ts";
+import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
+import { readChunks, upload } from "../../formats/upload.ts";
+import { Tensor } from "../../ops/index.ts";
+import { QTensor } from "../../quantized/index.ts";
+import type { ModelConfig } from "../config.ts";
+import type { WeightsOptions } from "../load.ts";
+import { Joined, Matrices } from "../projections.ts";
+import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
+import type { WeightsForm } from "./naming.ts";
+import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
+
+export class FileWeights implements DeviceWeights {
+  readonly owned: Disposable[] = [];
+  readonly quantTypes: readonly QuantType[];
+  readonly storedTypes: readonly DType[];
+  readonly normsAreShifted: boolean;
+  readonly hasPlainMatrices: boolean;
+  readonly #tensors: ModelTensors;
+  readonly #options: WeightsOptions;
+  readonly #bytesTotal: number;
+  #bytesLoaded = 0;
+
+  get deviceBytes(): number {
+    return this.#tensors.byteLengthAs(this.#options.dtype);
+  }
+
+  /** The file is closed with the weights. */
+  constructor(file: WeightsFile, config: ModelConfig, form: WeightsForm, options: WeightsOptions) {
+    this.#tensors = new ModelTensors(file, config, form);
+    this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
+    this.storedTypes = [...new Set(file.tensors.flatMap(({ dtype }) => dtype ?? []))];
+    this.normsAreShifted = this.#tensors.normOffset !== 0;
+    this.hasPlainMatrices = file.tensors.some(({ quant, shape }) => !quant && shape.length > 1);
+    this.#options = options;
+    this.#bytesTotal = this.#tensors.byteLength;
+  }
+
+  async linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection> {
+    const stacks: Source[][] = [];
+    for (const source of this.#tensors.matrices(parts, inputs, place)) {
+      const last = stacks.at(-1);
+      if (last && last[0]!.tensor.quant === source.tensor.quant) last.push(source);
+      else stacks.push([source]);
+    }
+    const projections: Projection[] = [];
+    for (const stack of stacks) projections.push(await this.#readStack(stack, inputs));
+    return projections.length === 1 ? projections[0]! : new Joined(projections);
+  }
+
+  async norm(role: NormRole, size: number, place: Place): Promise<Tensor> {
+    const { normOffset } = this.#tensors;
+    const tensor = this.#tensors.norm(role, size, place);
+    const weight = this.#empty([size]);
+    // 1 + w is formed before the rounding to the computing dtype.
+    const prepare = (w: Tensor): Tensor => {
+      if (normOffset === 0) return w.view(w.layout);
+      using wide = w.toDType("f32");
+      return wide.affine(1, normOffset);
+    };
+    await this.#readVector(weight, 0, tensor, prepare);
+    return weight;
+  }
+
+  async embedding(rows: number, width: number): Promise<EmbeddingTable> {
+    const source = this.#tensors.embedding(rows, width);
+    if (source.tensor.quant) {
+      const table = await this.#readBlocks([source], width);
+      const head = Matrices.quantized(table, null, [rows]);
+      return { lookup: (ids) => table.rows(ids, this.#options.dtype), head };
+    }
+    const table = await this.#readPlain([source], width);
+    const head = Matrices.plain(table, null, [rows]);
+    return { lookup: (ids) => table.indexSelect(ids, 0), head };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#tensors.file[Symbol.asyncDispose]();
+  }
+
+  get #tensorOptions() {
+    const { device, dtype } = this.#options;
+    return { device, dtype };
+  }
+
+  #empty(shape: Shape): Tensor {
+    const tensor = Tensor.empty(shape, this.#tensorOptions).keep();
+    this.owned.push(tensor);
+    return tensor;
+  }
+
+  /** Sources that are all plain, or all of one quantized type. */
+  async #readStack(stack: readonly Source[], inputs: number): Promise<Projection> {
+    const sizes = stack.flatMap((source) => source.sizes);
+    if (stack[0]!.tensor.quant) {
+      const weight = await this.#readBlocks(stack, inputs);
+      return Matrices.quantized(weight, await this.#readBias(stack), sizes);
+    }
+    const weight = await this.#readPlain(stack, inputs);
+    return Matrices.plain(weight, await this.#readBias(stack), sizes);
+  }
+
+  async #readBlocks(stack: readonly Source[], width: number): Promise<QTensor> {
+    const { device } = this.#options;
+    const rows = totalRows(stack);
+    using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
+    let at = 0;
+    for (const { tensor, start, rows: count } of stack) {
+      at = await upload(blocks, this.#read(tensor, start, count), at);
+    }
+    const weight = QTensor.fromBlocks(blocks, [rows, width], stack[0]!.tensor.quant!).keep();
+    this.owned.push(weight);
+    return weight;
+  }
+
+  async #readPlain(stack: readonly Source[], width: number): Promise<Tensor> {
+    const weight = this.#empty([totalRows(stack), width]);
+    let at = 0;
+    for (const { tensor, start, rows } of stack) {
+      for await (const bytes of this.#read(tensor, start, rows)) {
+        at += this.#convertInto(weight, at, tensor, bytes, width);
+      }
+    }
+    return weight;
+  }
+
+  /** Sources without a bias among others that have one get zeros. */
+  async #readBias(stack: readonly Source[]): Promise<Tensor | null> {
+    if (stack.every((source) => source.bias === null)) return null;
+    const bias = Tensor.zeros([totalRows(stack)], this.#tensorOptions).keep();
+    this.owned.push(bias);
+    let at = 0;
+    for (const source of stack) {
+      if (source.bias) await this.#readVector(bias, at, source.bias);
+      at += source.rows;
+    }
+    return bias;
+  }
+
+  async #readVector(target: Tensor, at: number, tensor: WeightsTensor, prepare?: (w: Tensor) => Tensor): Promise<void> {
+    let to = at;
+    for await (const bytes of this.#read(tensor, 0, tensor.shape[0]!)) {
+      to += this.#convertInto(target, to, tensor, bytes, null, prepare);
+    }
+  }
+
+  /** Rows of `width`, or of single elements where it is null; says how many were set. */
+  #convertInto(
+    target: Tensor,
+    row: number,
+    { name, dtype: stored, type }: WeightsTensor,
+    bytes: Uint8Array,
+    width: number | null,
+    prepare: (part: Tensor) => Tensor = (part) => part.view(part.layout),
+  ): number {
+    const { device, dtype } = this.#options;
+    if (!stored || !isFloat(stored)) {
+      const { path } = this.#tensors.file;
+      return fail("UnexpectedDType", `${path}: tensor "${name}" has dtype ${type}; weights must be floats`);
+    }
+    const rows = bytes.byteLength / sizeOf(stored) / (width ?? 1);
+    using part = Tensor.fromBytes(bytes, width === null ? [rows] : [rows, width], stored, device);
+    using prepared = prepare(part);
+    using converted = prepared.toDType(dtype);
+    target.sliceSet(converted, 0, row);
+    return rows;
+  }
+
+  /** The bytes of some rows, in pieces that are whole rows. */
+  async *#read(tensor: WeightsTensor, start: number, rows: number): AsyncGenerator<Uint8Array> {
+    const { signal, onProgress } = this.#options;
+    const { name } = tensor;
+    const rowBytes = bytesPerRow(tensor);
+    const all = { start: start * rowBytes, end: (start + rows) * rowBytes };
+    for await (const bytes of readChunks((range) => this.#tensors.file.readBytes(name, signal, range), all, rowBytes)) {
+      yield bytes;
+      this.#bytesLoaded += bytes.byteLength;
+      onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
+    }
+  }
+}
+
+const totalRows = (stack: readonly Source[]): number => stack.reduce((sum, { rows }) => sum + rows, 0);

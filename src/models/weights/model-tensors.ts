@@ -1,0 +1,110 @@
+/** Finds what a model asks for in a file, under the names of its format. */
+import { type DType, sizeOf } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import { formatShape, numel, type Shape, sameShape } from "../../core/layout.ts";
+import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
+import type { ModelConfig } from "../config.ts";
+import { fusedName, isUsed, matrixNames, normName, type WeightsForm } from "./naming.ts";
+import type { NormRole, Part, Place } from "./weights.ts";
+
+/** Rows of a tensor: one or several matrices over each other. */
+export interface Source {
+  readonly tensor: WeightsTensor;
+  /** The first row. */
+  readonly start: number;
+  readonly rows: number;
+  /** The rows of each matrix. */
+  readonly sizes: readonly number[];
+  readonly bias: WeightsTensor | null;
+}
+
+export class ModelTensors {
+  readonly file: WeightsFile;
+  readonly #tensors: ReadonlyMap<string, WeightsTensor>;
+  readonly #form: WeightsForm;
+  readonly #config: ModelConfig;
+
+  constructor(file: WeightsFile, config: ModelConfig, form: WeightsForm) {
+    this.file = file;
+    this.#tensors = new Map(file.tensors.map((tensor) => [tensor.name, tensor]));
+    this.#form = form;
+    this.#config = config;
+  }
+
+  /** Of all that the model asks for. */
+  get byteLength(): number {
+    return this.#used.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  }
+
+  /** The same once plain ones are in `dtype`. */
+  byteLengthAs(dtype: DType): number {
+    return this.#used.reduce(
+      (sum, { quant, byteLength, shape }) => sum + (quant ? byteLength : numel(shape) * sizeOf(dtype)),
+      0,
+    );
+  }
+
+  get #used(): WeightsTensor[] {
+    return this.file.tensors.filter(({ name }) => isUsed(this.#form.names, name, this.#config));
+  }
+
+  /** The file holds norm weights minus this. */
+  get normOffset(): 0 | 1 {
+    return this.#form.normOffset;
+  }
+
+  norm(role: NormRole, size: number, place: Place): WeightsTensor {
+    return this.#shaped(normName(this.#form.names, role, place), [size]);
+  }
+
+  embedding(rows: number, width: number): Source {
+    const tensor = this.#shaped(`${this.#form.names.embedding}.weight`, [rows, width]);
+    return { tensor, start: 0, rows, sizes: [rows], bias: null };
+  }
+
+  /** Where the parts are: in one tensor for all of them, or in one for each. */
+  matrices(parts: readonly Part[], inputs: number, place: Place): Source[] {
+    const { names } = this.#form;
+    const fused = fusedName(names, parts, place);
+    if (fused !== undefined && this.#tensors.has(`${fused}.weight`)) {
+      const sizes = parts.map((part) => part.outputs);
+      const rows = sizes.reduce((a, b) => a + b, 0);
+      const tensor = this.#shaped(`${fused}.weight`, [rows, inputs]);
+      const needsBias = parts.some((part) => part.needsBias);
+      return [{ tensor, start: 0, rows, sizes, bias: this.#bias(fused, rows, needsBias) }];
+    }
+    return parts.map(({ role, outputs, needsBias }) => {
+      const places = matrixNames(names, role, place);
+      const { name, index } = places.find((p) => this.#tensors.has(`${p.name}.weight`)) ?? places[0]!;
+      const shape = index === undefined ? [outputs, inputs] : [this.#config.experts!.count, outputs, inputs];
+      const tensor = this.#shaped(`${name}.weight`, shape);
+      const bias = this.#bias(name, outputs, needsBias ?? false);
+      return { tensor, start: (index ?? 0) * outputs, rows: outputs, sizes: [outputs], bias };
+    });
+  }
+
+  #bias(name: string, size: number, needed: boolean): WeightsTensor | null {
+    const own = `${name}.bias`;
+    return needed || this.#tensors.has(own) ? this.#shaped(own, [size]) : null;
+  }
+
+  /** The tensor, if it is there and has this shape. */
+  #shaped(name: string, shape: Shape): WeightsTensor {
+    const { path } = this.file;
+    const tensor = this.#tensors.get(name);
+    if (!tensor) {
+      return fail("MissingTensor", `${path} has no tensor "${name}", which a ${this.#config.architecture} needs`);
+    }
+    if (sameShape(tensor.shape, shape)) return tensor;
+    return fail(
+      "ShapeMismatch",
+      `${path}: tensor "${name}" has shape ${formatShape(tensor.shape)}, but the config asks for ${formatShape(shape)}`,
+    );
+  }
+}
+
+/** A vector's rows are its elements. */
+export function bytesPerRow({ shape, byteLength }: WeightsTensor): number {
+  const rows = numel(shape.length > 1 ? shape.slice(0, -1) : shape);
+  return byteLength / Math.max(rows, 1);
+}

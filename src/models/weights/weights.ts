@@ -1,0 +1,87 @@
+/**
+ * The seam between a model and the file its weights come from. A model asks by role, never by a file's name for it,
+ * and gets layers ready to run: fused or separate in the file, plain or quantized, is the implementation's affair.
+ */
+import type { DType } from "../../core/dtype.ts";
+import type { QuantType } from "../../core/quant-types.ts";
+import type { Tensor } from "../../ops/index.ts";
+import type { Activation } from "../config.ts";
+
+export type NormRole =
+  | "attentionNorm"
+  | "postAttentionNorm"
+  | "mlpNorm"
+  | "postMlpNorm"
+  | "qNorm"
+  | "kNorm"
+  | "finalNorm";
+export type LinearRole = "q" | "k" | "v" | "o" | "gate" | "up" | "down" | "router" | "head";
+
+/** Which layer and which expert; neither for what the model has once. */
+export interface Place {
+  readonly layer?: number;
+  readonly expert?: number;
+}
+
+/** One of the matrices that are applied to the same input. */
+export interface Part {
+  readonly role: LinearRole;
+  /** Its rows. */
+  readonly outputs: number;
+  /** Without its bias the file is not valid. Other parts use a bias where the file has one. */
+  readonly needsBias?: boolean;
+}
+
+/** An RMS norm of the input. */
+export interface Norm {
+  readonly weight: Tensor;
+  readonly eps: number;
+}
+
+/** What a projection does besides its product, in the same kernel where the device has one. */
+export interface Fusion {
+  readonly norm?: Norm | undefined;
+  /** The first half of the outputs opens the second: activation(gate) · up. */
+  readonly glu?: Activation | undefined;
+  /** Added to the result. */
+  readonly residual?: Tensor | undefined;
+}
+
+/** Matrices applied to the rows of x (n, inputs). */
+export interface Projection {
+  /** The results of all parts side by side: (n, outputs of all), or half of them with `glu`. */
+  forward(x: Tensor, fusion?: Fusion): Tensor;
+  /** A result (n, outputs) for each part. */
+  parts(x: Tensor, norm?: Norm): Tensor[];
+}
+
+export interface EmbeddingTable {
+  /** The rows that ids (n) name: (n, width). */
+  lookup(ids: Tensor): Tensor;
+  /** The table as a layer, for models whose output head it is. */
+  readonly head: Projection;
+}
+
+/** Everything handed out stays valid after the file is closed, until it is disposed through `owned`. */
+export interface Weights extends AsyncDisposable {
+  /** What was handed out so far; whoever builds the model disposes it. */
+  readonly owned: readonly Disposable[];
+  linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
+  /** The factor per channel, complete: where checkpoints hold it minus one, one has been added. */
+  norm(role: NormRole, size: number, place: Place): Promise<Tensor>;
+  embedding(rows: number, width: number): Promise<EmbeddingTable>;
+}
+
+/** Weights on their way to a device. */
+export interface DeviceWeights extends Weights {
+  /** What all of them will take there. */
+  readonly deviceBytes: number;
+  /** The types of the quantized ones. */
+  readonly quantTypes: readonly QuantType[];
+  /** The dtypes of the others. */
+  readonly storedTypes: readonly DType[];
+  /** Whether norms are stored less one. */
+  readonly normsAreShifted: boolean;
+  /** Whether there are matrices that are not quantized. */
+  readonly hasPlainMatrices: boolean;
+}
