@@ -6,6 +6,10 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { beforeAll, describe, expect, it } from "vitest";
 import { apiMarkdown } from "../scripts/api-docs.mjs";
+import { withOps } from "../scripts/features.mjs";
+import { ops } from "../src/ops/index.ts";
+import "../src/nn/index.ts";
+import "../src/quantized/index.ts";
 import { buildCli } from "./helpers/built-cli.ts";
 import { temporaryFolder } from "./helpers/temporary-folder.ts";
 
@@ -72,5 +76,13 @@ describe("the API reference", () => {
     const want = apiMarkdown(folder("dist"));
     expect(want).toContain("### loadModel");
     expect(readFileSync(join(root, "docs/api.md"), "utf8")).toBe(want);
+  });
+});
+
+describe("the table of features", () => {
+  it("lists the ops that there are: `npm run docs` writes them", () => {
+    expect(ops.size).toBeGreaterThan(130);
+    const text = readFileSync(join(root, "FEATURES.md"), "utf8");
+    expect(text).toBe(withOps(text, ops.values()));
   });
 });

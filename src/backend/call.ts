@@ -35,6 +35,10 @@ export function call<T extends object, K extends keyof T & string>(
 ): Result<T[K]> {
   const method = target[op] as ((...args: Arguments<T[K]>) => Result<T[K]>) | undefined;
   const result = method === undefined ? (null as Result<T[K]>) : method.apply(target, args);
-  for (const listener of listeners) listener({ op, args, done: result !== null });
+  if (listeners.length > 0) tell({ op, args, done: result !== null });
   return result;
+}
+
+function tell(call: Call): void {
+  for (const listener of listeners) listener(call);
 }

@@ -87,15 +87,36 @@ function tooMany(name: string, takes: readonly string[], args: readonly unknown[
   );
 }
 
-for (const [name, run] of Object.entries(methods) as [string, (x: Tensor, ...args: unknown[]) => unknown][]) {
-  const { takes } = ops.get(name)!;
-  const most = takes.at(-1)!.endsWith("*") ? Number.POSITIVE_INFINITY : takes.length - 1;
-  const method = function (this: Tensor, ...args: unknown[]): unknown {
-    if (args.length > most) tooMany(name, takes, args);
-    return run(this, ...args);
+type Run = (x: Tensor, ...args: unknown[]) => unknown;
+
+/** The method of an op that takes at most so many arguments. Each number has its own, as spreading costs more than an op. */
+function methodOf(name: string, run: Run, takes: readonly string[]): (this: Tensor, ...args: unknown[]) => unknown {
+  const wrong = (args: readonly unknown[]): never => tooMany(name, takes, args);
+  if (takes.at(-1)!.endsWith("*") || takes.length > 3) {
+    const most = takes.at(-1)!.endsWith("*") ? Number.POSITIVE_INFINITY : takes.length - 1;
+    return function (...args) {
+      return args.length > most ? wrong(args) : run(this, ...args);
+    };
+  }
+  if (takes.length === 1) {
+    return function (...rest) {
+      return rest.length > 0 ? wrong(rest) : run(this);
+    };
+  }
+  if (takes.length === 2) {
+    return function (a, ...rest) {
+      return rest.length > 0 ? wrong([a, ...rest]) : run(this, a);
+    };
+  }
+  return function (a, b, ...rest) {
+    return rest.length > 0 ? wrong([a, b, ...rest]) : run(this, a, b);
   };
-  Object.defineProperty(method, "name", { value: name });
-  Object.defineProperty(Tensor.prototype, name, { value: method, writable: true, configurable: true });
+}
+
+for (const [name, run] of Object.entries(methods) as [string, Run][]) {
+  const value = methodOf(name, run, ops.get(name)!.takes);
+  Object.defineProperty(value, "name", { value: name });
+  Object.defineProperty(Tensor.prototype, name, { value, writable: true, configurable: true });
 }
 Object.assign(Tensor, statics);
 
