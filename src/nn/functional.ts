@@ -3,17 +3,26 @@ import { fail } from "../core/errors.ts";
 import { formatShape, sameShape } from "../core/layout.ts";
 import * as check from "../ops/check.ts";
 import { compute } from "../ops/compute.ts";
+import { elementwise } from "../ops/elementwise.ts";
 import { Tensor } from "../ops/index.ts";
+import { indexing } from "../ops/indexing.ts";
 import { define } from "../ops/op.ts";
+import { reductions } from "../ops/reduce.ts";
 
 /** eˣ / Σ eˣ over a dim; halves stay in f32 until the store. */
-export const softmax = (x: Tensor, dim: number): Tensor => x.softmax(dim);
+export const softmax = reductions.softmax;
 /** log softmax, without forming the softmax. */
-export const logSoftmax = (x: Tensor, dim: number): Tensor => x.logSoftmax(dim);
-export const sigmoid = (x: Tensor): Tensor => x.sigmoid();
-export const silu = (x: Tensor): Tensor => x.silu();
-export const gelu = (x: Tensor): Tensor => x.gelu();
-export const geluErf = (x: Tensor): Tensor => x.geluErf();
+export const logSoftmax = reductions.logSoftmax;
+/** 1 / (1 + e⁻ˣ). */
+export const sigmoid = elementwise.sigmoid;
+/** x / (1 + e⁻ˣ). */
+export const silu = elementwise.silu;
+/** x · Φ(x), in the form with tanh. */
+export const gelu = elementwise.gelu;
+/** x · Φ(x), by the error function. */
+export const geluErf = elementwise.geluErf;
+/** Rows of a table by ids of any shape. */
+export const embedding = indexing.embedding;
 
 /** act(gate) · up, in one pass where the device can. */
 function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
@@ -128,9 +137,6 @@ export const pixelUnshuffle = define("nn", "pixelUnshuffle", "x factor", (x: Ten
   using order = split.permute([0, 1, 3, 5, 2, 4]);
   return order.reshape([b, c * factor * factor, h / factor, w / factor]);
 });
-
-/** Rows of a table by ids of any shape. */
-export const embedding = (table: Tensor, ids: Tensor): Tensor => table.embedding(ids);
 
 /** 1 at each id and 0 elsewhere, in a new last dim of `depth`. The largest value of the id type gives a row of zeros. */
 export const oneHot = define(
