@@ -13,10 +13,10 @@ const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const { QTensor } = await import(`${dist}/quantized/index.js`);
 const { Model } = await import(`${dist}/models/index.js`);
 const { Transformer } = await import(`${dist}/models/transformer.js`);
-const { PlainMatrices, QuantizedMatrices } = await import(`${dist}/models/projections.js`);
+const { Matrices } = await import(`${dist}/models/projections.js`);
 
 const device = Device.from(args[0] ?? "cuda:0");
-const { gpu, graphs } = device.backend;
+const { gpu, recorder, transformers } = device.backend;
 const tiny = args.includes("--tiny");
 const only = option("--only")?.split(",") ?? ["bf16", "Q8_0", "Q4_K", "prefill", "batch"];
 const began = performance.now();
@@ -98,7 +98,7 @@ class RandomWeights {
   async [Symbol.asyncDispose]() {}
 
   #matrices(weight, sizes) {
-    return this.#type ? new QuantizedMatrices(weight, null, sizes) : new PlainMatrices(weight, null, sizes, this.owned);
+    return this.#type ? Matrices.quantized(weight, null, sizes) : Matrices.plain(weight, null, sizes);
   }
 
   #matrix(rows, columns) {
@@ -208,11 +208,11 @@ function stepOf(model, cache) {
   const own = { ids: Tensor.zeros([cache.batch], { dtype: "u32", device }).keep() };
   own.lengths = Tensor.full([cache.batch], cache.length, { dtype: "i64", device }).keep();
   const spec = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, seed: 1n, prompt: [] };
-  const sampler = device.backend.sampler(config.vocabSize, new Array(cache.batch).fill(spec));
+  const sampler = transformers.sampler(config.vocabSize, new Array(cache.batch).fill(spec));
   cache.reserve(cache.length + 1);
   return () =>
     scope(() => {
-      graphs.advance(own.lengths, 1);
+      device.backend.advance(own.lengths, 1);
       const logits = model.transformer.recordedStep(own.ids, cache, own.lengths, cache.length + 1);
       sampler?.sample(logits, own.ids.storage);
     });
@@ -220,7 +220,7 @@ function stepOf(model, cache) {
 
 /** The device's time for `times` replays of what `run` enqueues, in milliseconds each. */
 async function replayed(run, times) {
-  const graph = graphs.capture(run);
+  const graph = recorder.capture(run);
   const measure = () =>
     gpu.milliseconds(() => {
       for (let i = 0; i < times; i++) graph.replay();
@@ -244,7 +244,7 @@ async function profile(name, model, batch) {
   step();
   await device.synchronize();
   const start = performance.now();
-  graphs.capture(step)[Symbol.dispose]();
+  recorder.capture(step)[Symbol.dispose]();
   const record = performance.now() - start;
   const ms = await replayed(step, tiny ? 2 : 25);
   report(`${name} replay`, { ms, "tokens/s": (batch * 1000) / ms, "recording ms": record });
