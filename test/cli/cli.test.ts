@@ -258,7 +258,7 @@ describe("verify as a function", () => {
       "neg-dtype": /dtype f32, expected f64/,
       "neg-nan": /element 0 is -1, expected NaN/,
       "neg-outputs": /1 outputs, expected 2/,
-      "neg-input": /no input "x"/,
+      "neg-input": /neither an input nor a parameter "x"/,
       "neg-tensor": /no tensor "absent"/,
       "neg-view": /unknown view step \["rotate",1\]/,
       "neg-integer": /element 0 is -9007199254740993, expected -9007199254740994/,
