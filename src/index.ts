@@ -1,3 +1,5 @@
+import "./core/globals.ts";
+
 export type { MemoryStats } from "./backend/backend.ts";
 export { Device, type GpuOptions, type RocmOptions } from "./backend/device.ts";
 export type { HostMemoryChoice } from "./backend/gpu/memory-policy.ts";

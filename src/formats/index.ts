@@ -1,3 +1,5 @@
+import "../core/globals.ts";
+
 export { GgufFile } from "./gguf.ts";
 export type { GgufTensorInfo } from "./gguf-header.ts";
 export {

@@ -1,4 +1,6 @@
 /** Llama and its family: loading, logits, generation, chat. */
+import "../core/globals.ts";
+
 export { type ArchitectureName, architectures } from "./architectures.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
 export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./chat-template.ts";

@@ -1,3 +1,5 @@
+import "../core/globals.ts";
+
 export { type SdpaOptions, sdpa } from "./attention.ts";
 export * from "./functional.ts";
 export { KvCache, type KvPair, RotatingKvCache } from "./kv-cache.ts";

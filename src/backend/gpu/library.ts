@@ -11,7 +11,7 @@ import { besides, candidates, expand, filesIn, here, type LibraryFiles } from ".
 type Koffi = typeof import("koffi");
 
 /** Pointers are BigInts; typed arrays are passed by address for the time of the call. */
-export type Argument = bigint | number | string | null | NodeJS.ArrayBufferView | readonly string[];
+export type Argument = bigint | number | string | null | ArrayBufferView | readonly string[];
 export interface NativeFunction<Result = number> {
   (...args: Argument[]): Result;
   async(...args: [...Argument[], (error: Error | null, result: Result) => void]): void;
@@ -53,7 +53,7 @@ function enlargeStacks({ config }: Koffi): void {
 export const ffiPath = (): string => require.resolve("koffi");
 
 /** The address of a view's first byte; valid while the view's buffer lives. */
-export const addressOf = (view: NodeJS.ArrayBufferView): bigint => ffi().address(view);
+export const addressOf = (view: ArrayBufferView): bigint => ffi().address(view);
 
 /** Native memory as an ArrayBuffer, without a copy; the caller keeps the memory alive. */
 export const viewOf = (address: bigint, bytes: number): ArrayBuffer => ffi().view(address, bytes);

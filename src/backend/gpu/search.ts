@@ -6,7 +6,7 @@ import { readdirSync } from "node:fs";
 import { posix, win32 } from "node:path";
 
 export interface Surroundings {
-  readonly platform: NodeJS.Platform;
+  readonly platform: string;
   readonly env: Readonly<Record<string, string | undefined>>;
   /** The names in a folder; none where it is none. */
   list(folder: string): readonly string[];
