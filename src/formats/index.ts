@@ -9,7 +9,15 @@ export {
   quantizeFile,
   quantizeTargets,
 } from "./gguf-quantize.ts";
-export type { GgufInput, GgufScalar, GgufScalarType, GgufTyped, GgufTypedArray, GgufValue } from "./gguf-values.ts";
+export type {
+  GgufInput,
+  GgufScalar,
+  GgufScalarType,
+  GgufTyped,
+  GgufTypedArray,
+  GgufValue,
+  NumberArray,
+} from "./gguf-values.ts";
 export { type GgufEntry, type GgufPromisedTensor, type WriteGgufOptions, writeGguf } from "./gguf-writer.ts";
 export type { NamedTensors } from "./named-tensors.ts";
 export { loadNpy, type ParseNpyOptions, parseNpy, saveNpy } from "./npy.ts";

@@ -114,7 +114,7 @@ export class KvCache {
    * The whole buffers, with room for `positions` more of keys and values of `shape` (its time dim does not matter). Who
    * writes into them says so by `advance`.
    */
-  reserve(positions: number, shape: Shape, kind: Kind): KvPair {
+  reserve(positions: number, shape: Shape, kind: Pick<Tensor, "dtype" | "device">): KvPair {
     const needed = this.length + positions;
     return { k: this.#k.reserve(shape, kind, needed), v: this.#v.reserve(shape, kind, needed) };
   }
