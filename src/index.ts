@@ -1,8 +1,9 @@
 import "./core/globals.ts";
 
-export type { MemoryStats } from "./backend/backend.ts";
+export type * from "./backend/backend.ts";
 export { Device, type GpuOptions, type RocmOptions } from "./backend/device.ts";
 export type { HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
+export { Storage } from "./backend/storage.ts";
 export { type DType, dtypeNames, isFloat, isInt, sizeOf, type TypedArray } from "./core/dtype.ts";
 export {
   DeviceError,
@@ -15,5 +16,5 @@ export {
   ValueError,
   WickError,
 } from "./core/errors.ts";
-export type { Shape } from "./core/layout.ts";
+export { Layout, type Shape } from "./core/layout.ts";
 export * from "./tensor/index.ts";
