@@ -6,7 +6,9 @@ export interface Exported {
 }
 
 export interface Declarations {
+  readonly folder: string;
   readonly checker: Checker;
+  readonly emitter: Emitter;
   original(symbol: CheckedSymbol): CheckedSymbol;
   readonly entries: readonly { readonly name: string; readonly file: string; readonly exports: readonly Exported[] }[];
   close(): void;

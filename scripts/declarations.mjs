@@ -27,7 +27,7 @@ export function openDeclarations(folder) {
       readFile: (path) => (path === config ? text : undefined),
     },
   });
-  const { checker, program } = api.updateSnapshot({ openProjects: [config] }).getProject(config);
+  const { checker, program, emitter } = api.updateSnapshot({ openProjects: [config] }).getProject(config);
   /** What a name stands for in the end, where it is imported or exported again. */
   const original = (symbol) => (symbol.flags & SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol);
   const exportsOf = (file) =>
@@ -35,7 +35,9 @@ export function openDeclarations(folder) {
       .getExportsOfModule(checker.getSymbolAtLocation(program.getSourceFile(file)))
       .map((symbol) => ({ name: symbol.name, symbol: original(symbol) }));
   return {
+    folder,
     checker,
+    emitter,
     original,
     entries: entries.map(([name, file]) => ({ name, file, exports: exportsOf(file) })),
     close: () => api.close(),

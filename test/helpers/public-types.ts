@@ -1,6 +1,8 @@
 /** Which types the package's public signatures mention that users cannot name, because no entry exports them. */
 import {
+  type ImportTypeNode,
   isExpressionWithTypeArguments,
+  isImportTypeNode,
   isIntersectionTypeNode,
   isMappedTypeNode,
   isTypeAliasDeclaration,
@@ -12,6 +14,7 @@ import {
   type Node,
   SyntaxKind,
   type TypeNode,
+  type TypeReferenceNode,
 } from "typescript/unstable/ast";
 import { type Symbol as CheckedSymbol, SymbolFlags } from "typescript/unstable/sync";
 import { openDeclarations } from "../../scripts/declarations.mjs";
@@ -21,6 +24,7 @@ export function unexportedTypes(folder: string): string[] {
   const { checker, entries, original, close } = openDeclarations(folder);
   const exported = new Set(entries.flatMap((entry) => entry.exports.map(({ symbol }) => symbol.id)));
   const found = new Set<string>();
+  const inlined = new Set<number>();
 
   const isNameless = (symbol: CheckedSymbol): boolean =>
     !exported.has(symbol.id) &&
@@ -29,13 +33,11 @@ export function unexportedTypes(folder: string): string[] {
     symbol.declarations.some(({ path }) => path.startsWith(`${folder}/dist/`) && !path.endsWith("/globals.d.ts"));
 
   const mentioned = (node: Node): CheckedSymbol | undefined => {
-    const name = isTypeReferenceNode(node)
-      ? node.typeName
-      : isTypeQueryNode(node)
-        ? node.exprName
-        : isExpressionWithTypeArguments(node)
-          ? node.expression
-          : undefined;
+    let name: Node | undefined;
+    if (isTypeReferenceNode(node)) name = node.typeName;
+    else if (isImportTypeNode(node)) name = node.qualifier;
+    else if (isTypeQueryNode(node)) name = node.exprName;
+    else if (isExpressionWithTypeArguments(node)) name = node.expression;
     const symbol = name && checker.getSymbolAtLocation(name);
     return symbol && original(symbol);
   };
@@ -56,30 +58,46 @@ export function unexportedTypes(folder: string): string[] {
     // `keyof typeof table` and `[Name in Names]` show names, not what they stand for.
     if (isTypeOperatorNode(node) && node.operator === SyntaxKind.KeyOfKeyword) return;
     if (isTypeParameterDeclaration(node) && isMappedTypeNode(node.parent)) return;
-    if (isExpressionWithTypeArguments(node) || isTypeQueryNode(node)) visitParts(node, owner);
-    const symbol = isTypeReferenceNode(node) ? mentioned(node) : undefined;
-    if (symbol && isNameless(symbol)) {
+    if (isWhole(node)) visitParts(node, owner);
+    else if (isTypeReferenceNode(node) || isImportTypeNode(node)) visitMention(node, owner);
+    else {
+      const member = memberName(node);
+      visitChildren(node, member ? `${owner}.${member}` : owner);
+    }
+  }
+
+  function visitMention(node: TypeReferenceNode | ImportTypeNode, owner: string): void {
+    const symbol = mentioned(node);
+    // What computes a type from others is no type that anything has.
+    if (symbol && isNameless(symbol) && isComputed(symbol)) visitParts(node, owner);
+    else if (symbol && isNameless(symbol)) {
       const file = symbol.declarations[0]!.path.slice(folder.length + 1);
       found.add(`${symbol.name} (${file}), mentioned by ${owner}`);
     }
-    const member = memberName(node);
-    visitChildren(node, member ? `${owner}.${member}` : owner);
+    visitArguments(node, owner);
   }
 
   /** What a declaration takes over whole, by `extends` or `typeof`, counts as its own and needs no name. */
   function visitParts(node: Node, owner: string): void {
     if (isIntersectionTypeNode(node)) for (const part of node.types) visitParts(part, owner);
-    else if (isExpressionWithTypeArguments(node) || isTypeQueryNode(node) || isTypeReferenceNode(node)) {
+    else if (isWhole(node) || isTypeReferenceNode(node)) {
       const symbol = mentioned(node);
-      for (const declaration of symbol && isNameless(symbol) ? symbol.declarations : []) {
-        const whole = declaration.resolve()!;
-        if ((isTypeAliasDeclaration(whole) || isVariableDeclaration(whole)) && whole.type)
-          visitParts(whole.type, owner);
-        else visitChildren(whole, owner);
+      if (symbol && isNameless(symbol) && !inlined.has(symbol.id)) {
+        inlined.add(symbol.id);
+        for (const declaration of symbol.declarations) visitWhole(declaration.resolve()!, owner);
       }
-      if (!isTypeQueryNode(node))
-        for (const argument of node.typeArguments ?? []) if (!isNames(argument)) visit(argument, owner);
-    } else visitChildren(node, owner);
+      visitArguments(node, owner);
+    } else visit(node, owner);
+  }
+
+  function visitWhole(node: Node, owner: string): void {
+    if ((isTypeAliasDeclaration(node) || isVariableDeclaration(node)) && node.type) visitParts(node.type, owner);
+    else visitChildren(node, owner);
+  }
+
+  function visitArguments(node: Node, owner: string): void {
+    const given = "typeArguments" in node ? (node.typeArguments as readonly TypeNode[] | undefined) : undefined;
+    for (const argument of given ?? []) if (!isNames(argument)) visit(argument, owner);
   }
 
   for (const { exports } of entries)
@@ -88,6 +106,16 @@ export function unexportedTypes(folder: string): string[] {
   close();
   return [...found].sort();
 }
+
+/** `extends Base`, `typeof value` and `typeof import("…").value`. */
+const isWhole = (node: Node): boolean =>
+  isExpressionWithTypeArguments(node) || isTypeQueryNode(node) || (isImportTypeNode(node) && node.isTypeOf);
+
+const isComputed = (symbol: CheckedSymbol): boolean =>
+  symbol.declarations.some((declaration) => {
+    const node = declaration.resolve()!;
+    return isTypeAliasDeclaration(node) && (node.typeParameters?.length ?? 0) > 0;
+  });
 
 const isPrivate = (node: Node): boolean =>
   memberName(node)?.startsWith("#") === true ||
