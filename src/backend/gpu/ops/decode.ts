@@ -1,5 +1,7 @@
 /** Steps of decoding whose positions are in device memory, so that they can be recorded and replayed. */
+
 import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { chosen } from "../../../core/environment.ts";
 import type { CachedAttentionParams, Graph, GraphOps, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { at, type Gpu } from "../gpu.ts";
@@ -13,7 +15,7 @@ export class GpuGraphs implements GraphOps {
   }
 
   get recordingProblem(): string | null {
-    return process.env.WICK_GRAPHS === "none" ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
+    return chosen("WICK_GRAPHS") ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
   }
 
   supports(dtype: DType, headDim: number): boolean {
