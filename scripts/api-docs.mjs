@@ -1,155 +1,243 @@
-// Writes docs/api.md: what each entry of the package exports, from the declarations that the compiler makes.
-import { readFileSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+// Writes docs/api.md: what each entry of the package exports, and every member of its classes, however the types make
+// them: written out, merged from an interface, or mapped from a table of functions.
+import { writeFileSync } from "node:fs";
+import { basename, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { SyntaxKind } from "typescript/unstable/ast";
+import { NodeBuilderFlags, SignatureKind, SymbolFlags } from "typescript/unstable/sync";
+import { openDeclarations } from "./declarations.mjs";
 
-const root = fileURLToPath(new URL("..", import.meta.url));
-const entries = [
-  ["wick", "index.d.ts"],
-  ["wick/nn", "nn/index.d.ts"],
-  ["wick/models", "models/index.d.ts"],
-  ["wick/quantized", "quantized/index.d.ts"],
-  ["wick/formats", "formats/index.d.ts"],
-];
-/** The groups of methods that are put on `Tensor`, each a file of its own. */
-const tensorGroups = [
-  ["Creation, as static methods", "create"],
-  ["Element by element", "elementwise"],
-  ["Reductions", "reduce"],
-  ["Linear algebra", "linear"],
-  ["Shapes and views", "shape"],
-  ["Indexing", "indexing"],
-  ["Convolution and pooling", "conv"],
-];
+/** What methods do that a class has from elsewhere, by the file that declares them. */
+const groups = {
+  elementwise: "Element by element",
+  reduce: "Reductions",
+  linear: "Linear algebra",
+  shape: "Shapes and views",
+  indexing: "Indexing",
+  conv: "Convolution and pooling",
+  rnn: "Sequences",
+};
 
-const withoutComments = (text) => text.replaceAll(/\/\*.*?\*\/|\/\/[^\n]*/gs, "");
-const count = (text, letters) => [...withoutComments(text)].filter((c) => letters.includes(c)).length;
+const isHidden = (node) =>
+  node?.name?.kind === SyntaxKind.PrivateIdentifier ||
+  node?.modifiers?.some(({ kind }) => kind === SyntaxKind.PrivateKeyword || kind === SyntaxKind.ProtectedKeyword);
 
-/** The top-level statements of a file of declarations, each with the comment before it. */
-function statements(path) {
-  const found = [];
-  let doc = [];
-  let text = [];
-  for (const line of readFileSync(path, "utf8").split("\n")) {
-    if (text.length === 0 && (/^(\/\*\*| \*)/.test(line) || line === "")) {
-      if (line.startsWith("/**")) doc = [];
-      if (line !== "") doc.push(line);
-      continue;
-    }
-    text.push(line);
-    const all = text.join("\n");
-    if (count(all, "({[") > count(all, ")}]") || !/[;}]$/.test(withoutComments(line).trimEnd())) continue;
-    found.push({ doc: doc.join("\n"), text: all });
-    doc = [];
-    text = [];
+/** The comment above a declaration, or above what it is the value of. */
+function commentAbove(node) {
+  for (let at = node; at.kind !== SyntaxKind.SourceFile; at = at.parent) {
+    // What is said of a table or of a helper type is not said of each that it makes.
+    if (at.kind === SyntaxKind.TypeLiteral) return "";
+    if (at !== node && at.kind === SyntaxKind.TypeAliasDeclaration) return "";
+    if (at.jsDoc?.length > 0) return at.jsDoc.at(-1).getText();
   }
-  return found;
+  return "";
 }
 
-const nameOf = (text) =>
-  /^(?:export )?(?:declare )?(?:abstract )?(?:class|interface|type|const|function) (\w+)/.exec(text)?.[1];
-const fileOf = (from, specifier) => join(dirname(from), specifier.replace(/\.ts$/, ".d.ts"));
-
-/** Every declaration that an entry exports, by name, in the order of the entry. */
-function exportsOf(path, only) {
-  const own = new Map();
-  const add = (name, statement) => own.set(name, [...(own.get(name) ?? []), statement]);
-  const imported = new Map();
-  for (const statement of statements(path)) {
-    const { text } = statement;
-    const imports = /^import (?:type )?\{([^}]*)\} from "(.*)";/s.exec(text);
-    if (imports) for (const name of listed(imports[1])) imported.set(name.own, [fileOf(path, imports[2]), name.from]);
-    const from = /^export (?:type )?(\*|\{[^}]*\}) from "(.*)";/s.exec(text);
-    if (from) {
-      const file = fileOf(path, from[2]);
-      if (from[1] === "*") for (const [name, found] of exportsOf(file)) for (const s of found) add(name, s);
-      else
-        for (const { own: name, from: there } of listed(from[1].slice(1, -1)))
-          for (const s of exportsOf(file, there).get(there) ?? []) add(name, s);
-      continue;
-    }
-    const local = /^export \{([^}]+)\};/s.exec(text);
-    if (local) {
-      for (const { own: name } of listed(local[1])) {
-        const [file, there] = imported.get(name) ?? [];
-        for (const s of (file && exportsOf(file, there).get(there)) ?? []) add(name, s);
-      }
-      continue;
-    }
-    const name = text.startsWith("export") ? nameOf(text) : undefined;
-    if (name && (!only || name === only)) add(name, statement);
-  }
-  return own;
-}
-
-/** `a, type B as C` as pairs of what it is called here and there. */
-function listed(names) {
-  return names
-    .split(",")
-    .map((name) => name.trim().replace(/^type /, ""))
-    .filter(Boolean)
-    .map((name) => name.split(" as "))
-    .map(([from, own = from]) => ({ from, own }));
-}
-
-const words = (doc) =>
-  doc
+/** A comment as it is read: its words alone. */
+const words = (comment) =>
+  comment
     .replace(/^\/\*\* ?/, "")
     .replace(/ ?\*\/$/, "")
     .split("\n")
-    .map((line) => line.replace(/^ \* ?/, ""))
+    .map((line) => line.replace(/^ *\* ?/, ""))
     .join("\n")
     .trim();
 
-/** A declaration as it is worth reading: nothing private, the tools' words left out. */
-function shown(text) {
-  return text
-    .replace(/^export /, "")
-    .replace(/^declare /, "")
-    .replaceAll(/^ {4}#private;\n/gm, "")
-    .replaceAll(/^ {4}private .*\n/gm, "")
-    .replaceAll("this: Tensor, ", "")
-    .replaceAll("this: Tensor", "")
-    .replaceAll(/^( +)/gm, (indent) => " ".repeat(indent.length / 2));
-}
-
+const asComment = (text) =>
+  text.includes("\n") ? `/**\n${text.replaceAll(/^/gm, " * ")}\n */\n` : text && `/** ${text} */\n`;
+const indented = (text) => text.replaceAll(/^(?=.)/gm, "  ");
+/** Declarations are indented by four. */
+const halfIndented = (text) =>
+  text.replaceAll(/^( {4})+/gm, (indent) => " ".repeat(indent.length / 2)).replaceAll(/^( *) \*/gm, "$1 *");
 const block = (text) => ["```ts", text, "```", ""];
+const without = (text) => text.replaceAll(/^(export |declare )+/gm, "");
 
-function section(name, declarations) {
-  const docs = declarations.map(({ doc }) => words(doc)).filter(Boolean);
-  const texts = declarations.map(({ text }) => shown(text)).filter((text) => !/^interface Tensor extends/.test(text));
-  return [`### ${name}`, "", ...docs.flatMap((doc) => [doc, ""]), ...block(texts.join("\n"))];
-}
+const writtenOut = NodeBuilderFlags.NoTruncation | NodeBuilderFlags.InTypeAlias;
 
-function tensorMethods(folder) {
-  const lines = ["## Methods of Tensor", ""];
-  const ops = statements(join(folder, "backend/backend.d.ts")).filter(({ text }) =>
-    /^export type (UnaryOp|BinaryOp|CompareOp) /.test(text),
-  );
-  for (const [title, file] of tensorGroups) {
-    const all = statements(join(folder, "tensor", `${file}.d.ts`)).filter(
-      ({ text }) => nameOf(text) && !/^export (declare const \w+: \w+;|type \w+Methods = typeof \w+;)/.test(text),
-    );
-    const texts = [...(file === "elementwise" ? ops : []), ...all].map(
-      ({ doc, text }) => (doc ? `${doc}\n` : "") + shown(text),
-    );
-    lines.push(`### ${title}`, "", ...block(texts.join("\n")));
+const kinds = [SymbolFlags.Class, SymbolFlags.Function | SymbolFlags.Variable];
+const kindOf = ({ flags }) => kinds.findIndex((kind) => flags & kind) + 1 || kinds.length + 1;
+/** Classes, then functions and constants, then types. */
+const byKindAndName = (a, b) => kindOf(a.symbol) - kindOf(b.symbol) || a.name.localeCompare(b.name);
+
+class Reference {
+  #declarations;
+  #checker;
+  /** What the compiler writes for a name that it does not keep. */
+  #spelled;
+  #names;
+
+  constructor(declarations) {
+    this.#declarations = declarations;
+    this.#checker = declarations.checker;
+    this.#names = new Set(declarations.entries.flatMap(({ exports }) => exports.map(({ symbol }) => symbol.id)));
+    const dtype = this.#exported("DType");
+    this.#spelled =
+      dtype && this.#checker.typeToString(this.#checker.getDeclaredTypeOfSymbol(dtype), undefined, writtenOut);
   }
-  return lines;
+
+  markdown() {
+    const lines = ["# API", "", "Made from the sources by `npm run docs`; the pages beside this one explain.", ""];
+    for (const { name, exports } of this.#declarations.entries) {
+      lines.push(`## ${name}`, "");
+      for (const exported of [...exports].sort(byKindAndName)) lines.push(...this.#section(exported));
+    }
+    return `${lines.join("\n").trimEnd()}\n`;
+  }
+
+  #exported(name) {
+    for (const { exports } of this.#declarations.entries)
+      for (const exported of exports) if (exported.name === name) return exported.symbol;
+    return undefined;
+  }
+
+  #section({ name, symbol }) {
+    const nodes = symbol.declarations.map((declaration) => declaration.resolve());
+    const own = nodes.find(({ kind }) => kind === SyntaxKind.ClassDeclaration);
+    const shown = own ? [own] : nodes;
+    const docs = [...new Set(shown.map((node) => words(commentAbove(node))).filter(Boolean))];
+    const texts = own ? [this.#classText(symbol, own)] : shown.map((node) => this.#text(node));
+    const lines = [`### ${name}`, "", ...docs.flatMap((doc) => [doc, ""]), ...block(texts.join("\n"))];
+    for (const [title, methods] of own ? this.#groups(symbol, own, nodes) : [])
+      lines.push(`#### ${title}`, "", ...block(methods.join("\n")));
+    return lines;
+  }
+
+  #text(node) {
+    if (node.kind === SyntaxKind.TypeAliasDeclaration && node.type.kind === SyntaxKind.TypeOperator)
+      return `type ${node.name.text} = ${this.#checker.typeToString(this.#checker.getTypeAtLocation(node.name), undefined, writtenOut)};`;
+    const isVariable = node.kind === SyntaxKind.VariableDeclaration;
+    return this.#clean(halfIndented(`${isVariable ? "const " : ""}${without(node.getText())}${isVariable ? ";" : ""}`));
+  }
+
+  #classText(symbol, node) {
+    const members = node.members
+      .filter((member) => !isHidden(member))
+      .map((member) => this.#memberText(member) ?? halfIndented(dedented(member)));
+    const statics = [...symbol.getExports().values()]
+      .filter(({ valueDeclaration }) => valueDeclaration?.kind === SyntaxKind.VariableDeclaration)
+      .map((member) => this.#methodText(member, "static "));
+    const opening = without(node.getText().slice(0, node.members.pos - node.getStart()));
+    return this.#clean([opening, ...[...statics, ...members].map(indented), "}"].join("\n"));
+  }
+
+  /** A property that is a function declared elsewhere, as the method that it is. */
+  #memberText(member) {
+    if (member.kind !== SyntaxKind.PropertyDeclaration || member.type?.kind !== SyntaxKind.TypeQuery) return undefined;
+    const isStatic = member.modifiers?.some(({ kind }) => kind === SyntaxKind.StaticKeyword);
+    return this.#methodText(this.#checker.getSymbolAtLocation(member.name), isStatic ? "static " : "");
+  }
+
+  /** The members that are not in the class itself, as pairs of a title and their texts. */
+  #groups(symbol, own, nodes) {
+    const found = new Map();
+    const type = this.#checker.getDeclaredTypeOfSymbol(symbol);
+    const inherited = nodes.filter((node) => node !== own).flatMap((node) => node.heritageClauses ?? []);
+    const origins = inherited.flatMap(({ types }) => types).map((node) => this.#checker.getTypeAtLocation(node));
+    for (const member of this.#checker.getPropertiesOfType(type)) {
+      if (member.name.startsWith("__")) continue;
+      const place = member.declarations[0]?.resolve();
+      const origin = origins.find((one) => this.#checker.getPropertyOfType(one, member.name));
+      if (isHidden(place) || place?.parent === own || !(origin || this.#isPart(place?.parent, nodes))) continue;
+      const file = place?.getSourceFile().fileName ?? this.#fileOf(origin);
+      const key = basename(file, ".d.ts");
+      if (!found.has(key)) found.set(key, []);
+      found.get(key).push({ name: member.name, at: place?.pos ?? Number.POSITIVE_INFINITY, member });
+    }
+    const order = Object.keys(groups);
+    return [...found]
+      .sort(([a], [b]) => (order.indexOf(a) + 1 || 99) - (order.indexOf(b) + 1 || 99) || a.localeCompare(b))
+      .map(([key, members]) => [
+        groups[key] ?? "Others",
+        members
+          .sort((a, b) => (a.at === b.at ? a.name.localeCompare(b.name) : a.at - b.at))
+          .map(({ member }) => this.#clean(this.#methodText(member))),
+      ]);
+  }
+
+  /** Whether the members of a declaration are those of a class: it is merged with it, or a base that has no name. */
+  #isPart(node, nodes) {
+    if (node?.kind !== SyntaxKind.ClassDeclaration) return nodes.includes(node);
+    const symbol = this.#checker.getSymbolAtLocation(node.name);
+    const isOurs = node.getSourceFile().fileName.startsWith(this.#declarations.folder);
+    return isOurs && !this.#names.has(symbol.id);
+  }
+
+  #fileOf(type) {
+    const symbol = type?.getAliasSymbol() ?? type?.getSymbol();
+    return symbol?.declarations[0]?.resolve()?.getSourceFile().fileName ?? "";
+  }
+
+  /** Every signature of a member, with its words: its own, or those of the function that it is. */
+  #methodText(member, prefix = "") {
+    const type = this.#checker.getTypeOfSymbol(member);
+    const signatures = this.#checker.getSignaturesOfType(type, SignatureKind.Call);
+    const own = member.getDocumentationComment(this.#checker);
+    const declaration = signatures[0]?.declaration?.resolve();
+    const comment = asComment(own || (declaration ? words(commentAbove(declaration)) : ""));
+    if (signatures.length === 0)
+      return `${comment}${prefix}readonly ${member.name}: ${this.#checker.typeToString(type, undefined, writtenOut)};`;
+    return signatures
+      .map((one, i) => `${i === 0 ? comment : ""}${prefix}${this.#signature(member.name, one)}`)
+      .join("\n");
+  }
+
+  #signature(name, signature) {
+    const { MethodSignature } = SyntaxKind;
+    const node = this.#checker.signatureToSignatureDeclaration(
+      signature,
+      MethodSignature,
+      undefined,
+      NodeBuilderFlags.NoTruncation | NodeBuilderFlags.UseAliasDefinedOutsideCurrentScope,
+    );
+    const print = (one) =>
+      this.#declarations.emitter
+        .printNode(one)
+        .replaceAll(/(?<=\[)\s+|\s+(?=\])/g, "")
+        .replaceAll(/\s*\n\s*/g, " ");
+    const parameters = node.parameters
+      .filter((parameter) => parameter.name.text !== "this")
+      .map((parameter) => {
+        const type = print(parameter.type);
+        const dots = parameter.dotDotDotToken ? "..." : "";
+        const given = parameter.questionToken ? `?: ${bare(type.replace(/ \| undefined$/, ""))}` : `: ${type}`;
+        return `${dots}${print(parameter.name)}${given}`;
+      });
+    const generics = node.typeParameters?.length ? `<${node.typeParameters.map(print).join(", ")}>` : "";
+    return `${name}${generics}(${parameters.join(", ")}): ${print(node.type)};`;
+  }
+
+  /** Names instead of what the compiler writes out. */
+  #clean(text) {
+    return text
+      .replaceAll(this.#spelled ?? "\0", "DType")
+      .replaceAll("Tensor<DType>", "Tensor")
+      .replaceAll("<ArrayBufferLike>", "")
+      .replaceAll(/import\("[^"]*"\)\./g, "")
+      .replaceAll(/\?: ([^;{}()]*) \| undefined(?=[;,)])/g, "?: $1");
+  }
 }
 
-/** `folder` holds the compiled package. */
+/** `(A & B)` without its parentheses, where they are around all of it. */
+const bare = (type) => (/^\([^()]*\)$/.test(type) ? type.slice(1, -1) : type);
+
+/** A member with the comment above it, at the left edge. */
+function dedented(member) {
+  const text = member.getFullText().replace(/^\s*\n/, "");
+  const depth = /^ */.exec(text)[0].length;
+  return text.replaceAll(new RegExp(`^ {0,${depth}}`, "gm"), "");
+}
+
+/** `folder` holds the package's package.json and what is compiled, in `dist`. */
 export function apiMarkdown(folder) {
-  const lines = ["# API", "", "Made from the sources by `npm run docs`; the pages beside this one explain.", ""];
-  for (const [name, path] of entries) {
-    lines.push(`## ${name}`, "");
-    for (const [exported, declarations] of exportsOf(join(folder, path)))
-      lines.push(...section(exported, declarations));
-    if (name === "wick") lines.push(...tensorMethods(folder));
+  const declarations = openDeclarations(folder);
+  try {
+    return new Reference(declarations).markdown();
+  } finally {
+    declarations.close();
   }
-  return `${lines.join("\n").trimEnd()}\n`;
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  writeFileSync(join(root, "docs/api.md"), apiMarkdown(join(root, "dist")));
+  const root = fileURLToPath(new URL("..", import.meta.url));
+  writeFileSync(join(root, "docs/api.md"), apiMarkdown(root));
 }

@@ -1,3 +1,5 @@
+import "./core/globals.ts";
+
 export type * from "./backend/backend.ts";
 export { type Call, observe } from "./backend/call.ts";
 export { Device } from "./backend/device.ts";

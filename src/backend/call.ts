@@ -10,12 +10,11 @@ export interface Call {
   /** False where the device has no such op, or none for these operands: it is composed of others then. */
   readonly done: boolean;
 }
-type Listener = (call: Call) => void;
 
-let listeners: readonly Listener[] = [];
+let listeners: readonly ((call: Call) => void)[] = [];
 
 /** Calls `listener` after every op, until the result is disposed. */
-export function observe(listener: Listener): Disposable {
+export function observe(listener: (call: Call) => void): Disposable {
   listeners = [...listeners, listener];
   return {
     [Symbol.dispose]: () => {

@@ -4,7 +4,7 @@
  */
 import { fail } from "./errors.ts";
 
-interface QuantTypeInfo {
+export interface QuantTypeInfo {
   readonly id: number;
   /** Weights per block; a row is a whole number of blocks. */
   readonly size: 32 | 256;

@@ -2,8 +2,10 @@
  * A child process for whatever a vendor's library may do to the process it is loaded in: crash it, end it or hang. The
  * parent is told by an outcome, and a fresh child does the next task.
  */
+
 import { type ChildProcess, fork } from "node:child_process";
 import { fileURLToPath } from "node:url";
+import { environment } from "../core/environment.ts";
 import type { Message, Request, TaskName, Tasks } from "./tasks.ts";
 
 export type Outcome<T> =
@@ -116,7 +118,7 @@ export class Child {
     const { entry = defaultEntry, env, signal } = this.#options;
     const child = fork(entry, [], {
       execArgv: [],
-      env: { ...process.env, ...env },
+      env: { ...environment(), ...env },
       stdio: ["ignore", "pipe", "pipe", "ipc"],
       serialization: "advanced",
       killSignal: "SIGKILL",

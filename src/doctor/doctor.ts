@@ -2,6 +2,7 @@
  * Examines an installation, section by section: libraries, kernel cache, then every device. All that touches a vendor's
  * library runs in child processes, so that each section ends with a verdict whatever the library does.
  */
+
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -9,6 +10,7 @@ import { Device } from "../backend/device.ts";
 import { type PlatformName, simulatorOrdinals } from "../backend/gpu/platforms.ts";
 import type { Program } from "../backend/gpu/program.ts";
 import { formatBytes } from "../backend/usage.ts";
+import { variable } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { judgePlatform } from "./advice.ts";
 import type { CacheFacts } from "./cache.ts";
@@ -148,7 +150,7 @@ class Visit {
   async #cache(): Promise<CacheFacts> {
     const outcome = await this.#once("cache", "cache", SYSTEM_SECONDS);
     if (outcome.ok) return outcome.value;
-    const folder = process.env.WICK_CACHE ?? "the default folder";
+    const folder = variable("WICK_CACHE") ?? "the default folder";
     return { folder, entries: 0, bytes: 0, damaged: 0, problem: outcome.problem };
   }
 

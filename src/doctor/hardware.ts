@@ -1,4 +1,5 @@
 /** What the operating system tells of a vendor's GPUs without any of the vendor's libraries. */
+import { type Environment, environment } from "../core/environment.ts";
 import { type AmdCard, amdCards, kfdTargets } from "./cards.ts";
 import { type Access, Root } from "./root.ts";
 
@@ -47,9 +48,7 @@ const vendors = {
   },
 } as const;
 
-export type Environment = Readonly<Record<string, string | undefined>>;
-
-export function hardwareOf(platform: GpuVendor, root = new Root(), env: Environment = process.env): Hardware {
+export function hardwareOf(platform: GpuVendor, root = new Root(), env: Environment = environment()): Hardware {
   const vendor = vendors[platform];
   const module = `/sys/module/${vendor.module}`;
   const driver = root.line(vendor.version) ?? (root.has(module) ? "loaded" : null);

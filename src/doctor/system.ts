@@ -1,7 +1,9 @@
 /** The machine around the GPUs: what it runs, whose rights this process has, and what encloses it. */
+
 import { cpus, release, totalmem } from "node:os";
 import { formatBytes } from "../backend/usage.ts";
-import { type Environment, type GpuVendor, groupName, type Hardware, hardwareOf } from "./hardware.ts";
+import { type Environment, environment } from "../core/environment.ts";
+import { type GpuVendor, groupName, type Hardware, hardwareOf } from "./hardware.ts";
 import { Root } from "./root.ts";
 
 export interface SystemFacts {
@@ -31,7 +33,7 @@ interface Process {
   readonly uid: number;
 }
 const thisProcess = (): Process => ({
-  env: process.env,
+  env: environment(),
   gids: process.getgroups?.() ?? [],
   uid: process.getuid?.() ?? -1,
 });

@@ -1,3 +1,5 @@
+import "../core/globals.ts";
+
 export type { BinaryFile } from "./binary-file.ts";
 export { GgufFile } from "./gguf/file.ts";
 export type { GgufTensorInfo } from "./gguf/header.ts";
@@ -8,7 +10,15 @@ export {
   quantizeFile,
   quantizeTargets,
 } from "./gguf/quantize.ts";
-export type { GgufInput, GgufScalar, GgufScalarType, GgufTyped, GgufTypedArray, GgufValue } from "./gguf/values.ts";
+export type {
+  GgufInput,
+  GgufScalar,
+  GgufScalarType,
+  GgufTyped,
+  GgufTypedArray,
+  GgufValue,
+  NumberArray,
+} from "./gguf/values.ts";
 export { type GgufEntry, type GgufPromisedTensor, type WriteGgufOptions, writeGguf } from "./gguf/writer.ts";
 export type { NamedTensors } from "./named-tensors.ts";
 export { loadNpy, type ParseNpyOptions, parseNpy, saveNpy } from "./npy/npy.ts";

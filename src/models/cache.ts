@@ -154,6 +154,15 @@ export class ModelCache implements Disposable {
     this.dispose();
   }
 
+  toString(): string {
+    const sizes = `${this.layers.length} layers, batch ${this.batch}, ${this.#length} positions`;
+    return `ModelCache(${sizes}, ${this.#dtype}, ${this.#device.name})`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
+
   #makeMask(padding: readonly number[], width: number): Tensor {
     const values = new Float32Array(this.batch * width);
     for (const [i, pad] of padding.entries()) values.fill(MASKED, i * width, i * width + Math.min(pad, width));

@@ -1,4 +1,6 @@
 /** Llama and its family: loading, logits, generation, chat. */
+import "../core/globals.ts";
+
 export type {
   Architecture,
   ConfigKey,
@@ -16,13 +18,17 @@ export { writeModelGguf } from "./gguf/export.ts";
 export type { JsonFields } from "./json-fields.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
+export type { Positions } from "./rotary.ts";
 export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
+export type { Transformer, TransformerOptions } from "./transformer.ts";
 export type { FusedRoles, Names, WeightsForm } from "./weights/naming.ts";
 export type {
   DeviceWeights,
   EmbeddingTable,
+  Fusion,
   LinearRole,
+  Norm,
   NormRole,
   Part,
   Place,

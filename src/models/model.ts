@@ -91,6 +91,16 @@ export class Model implements Disposable {
     this.dispose();
   }
 
+  toString(): string {
+    const { architecture, layers, hiddenSize, vocabSize, contextLength } = this.config;
+    const sizes = `${layers} layers of ${hiddenSize}, ${vocabSize} tokens, context ${contextLength}`;
+    return `Model(${architecture}, ${sizes}, ${this.dtype}, ${this.device.name})`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
+
   #needTokenizer(): Tokenizer {
     return (
       this.tokenizer ??

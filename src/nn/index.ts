@@ -1,3 +1,6 @@
+import "../core/globals.ts";
+
+export type { Activation as MiopenActivation } from "../backend/gpu/rocm/miopen/dnn.ts";
 export { type SdpaOptions, sdpa } from "./attention.ts";
 export * from "./functional.ts";
 export { KvCache, type KvPair, RotatingKvCache } from "./kv-cache.ts";

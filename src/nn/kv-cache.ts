@@ -114,7 +114,7 @@ export class KvCache {
    * The whole buffers, with room for `positions` more of keys and values of `shape` (its time dim does not matter). Who
    * writes into them says so by `advance`.
    */
-  reserve(positions: number, shape: Shape, kind: Kind): KvPair {
+  reserve(positions: number, shape: Shape, kind: Pick<Tensor, "dtype" | "device">): KvPair {
     const needed = this.length + positions;
     return { k: this.#k.reserve(shape, kind, needed), v: this.#v.reserve(shape, kind, needed) };
   }
@@ -149,6 +149,16 @@ export class KvCache {
   [Symbol.dispose](): void {
     this.dispose();
   }
+
+  toString(): string {
+    using keys = this.#k.tensor;
+    const what = keys ? `, keys ${formatShape(keys.shape)}, ${keys.dtype}, ${keys.device.name}` : "";
+    return `KvCache(${this.length} positions${what})`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
 }
 
 /**
@@ -156,25 +166,25 @@ export class KvCache {
  * reached the window moves to the front, so a step costs O(1) on average and the result is one view.
  */
 class Rotating {
+  readonly size: number;
   readonly #dim: number;
-  readonly #size: number;
   #buffer: Tensor | undefined;
   #start = 0;
   #length = 0;
 
   constructor(size: number, dim: number) {
-    this.#size = size;
+    this.size = size;
     this.#dim = dim;
   }
 
   append(x: Tensor): Tensor {
     const d = normalizeDim(this.#dim, x.rank, "RotatingKvCache");
     const added = x.shape[d]!;
-    const past = Math.min(this.#length, this.#size);
+    const past = Math.min(this.#length, this.size);
     const needed = past + added;
     const capacity = this.#buffer?.shape[d] ?? 0;
     if (!this.#buffer || this.#start + this.#length + added > capacity) {
-      const next = Tensor.empty(x.shape.with(d, Math.max(2 * this.#size, needed)), {
+      const next = Tensor.empty(x.shape.with(d, Math.max(2 * this.size, needed)), {
         dtype: x.dtype,
         device: x.device,
       }).keep();
@@ -193,9 +203,9 @@ class Rotating {
     this.#length = needed;
     // Keep at most `size` for the next step; this step's queries may still see the older ones.
     const view = this.#buffer.narrow(d, from, needed);
-    if (needed > this.#size) {
-      this.#start += needed - this.#size;
-      this.#length = this.#size;
+    if (needed > this.size) {
+      this.#start += needed - this.size;
+      this.#length = this.size;
     }
     return view;
   }
@@ -255,5 +265,13 @@ export class RotatingKvCache {
 
   [Symbol.dispose](): void {
     this.dispose();
+  }
+
+  toString(): string {
+    return `RotatingKvCache(${this.#seen} positions seen, the last ${this.#k.size} kept)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
   }
 }

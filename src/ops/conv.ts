@@ -199,6 +199,7 @@ export const convolution = group("conv", {
     (x: Tensor, height: number, width: number): Tensor => nearest("upsampleNearest2d", x, [height, width]),
   ),
 
+  /** x (b, c, h, w) → (b, c, height, width), each element a mean of the four around it. */
   upsampleBilinear2d: op(
     "x height width align_corners?",
     (x: Tensor, height: number, width: number, alignCorners = false): Tensor =>

@@ -231,9 +231,7 @@ export function scalarLike(value: number | bigint, like: Tensor): Tensor {
 }
 
 export const creation = group("create", {
-  /** From a number, nested arrays or a typed array; `shape` reshapes a flat one. */
   from: op("values options?", from),
-  /** From little-endian elements, which are copied. */
   fromBytes: op("bytes shape dtype device?", upload),
   zeros: op(
     "shape options?",
@@ -248,25 +246,17 @@ export const creation = group("create", {
     <D extends DType = "f32">(shape: Shape, value: number | bigint, options: TensorOptions<D> = {}): Tensor<D> =>
       filled(shape, value, options),
   ),
-  /** Uninitialised memory: every element must be written before it is read. */
   empty: op("shape options?", <D extends DType = "f32">(shape: Shape, options: TensorOptions<D> = {}): Tensor<D> => {
     checkShape(shape);
     const { backend } = Device.from(options.device ?? "cpu");
     return result(Storage.alloc(backend, asDType(options.dtype ?? "f32"), numel(shape)), shape);
   }),
-  /** Uniform on [low, high). */
   rand: op("shape options?", rand),
-  /** Normal with the given mean and standard deviation. */
   randn: op("shape options?", randn),
-  /** start, start + step, … up to but without end. One argument counts from 0. */
   arange: op("start end? options?", arange),
-  /** Ones on the diagonal of an n × n matrix. */
   eye: pattern("eye", "eq"),
-  /** Ones on and below the diagonal. */
   tril: pattern("tril", "ge"),
-  /** Ones on and above the diagonal. */
   triu: pattern("triu", "le"),
-  /** One grid per 1-D tensor, each of the shape of all lengths; "xy" swaps the first two dims as NumPy does. */
   meshgrid: op("tensors indexing?", meshgrid),
   zerosLike: op("x", <D extends DType>(x: Tensor<D>): Tensor<D> => filled(x.shape, 0, x)),
   onesLike: op("x", <D extends DType>(x: Tensor<D>): Tensor<D> => filled(x.shape, 1, x)),

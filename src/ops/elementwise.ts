@@ -57,20 +57,27 @@ export const elementwise = group("unary", {
   exp: unary("exp"),
   /** The natural logarithm. */
   log: unary("log"),
+  /** The sine, of radians. */
   sin: unary("sin"),
+  /** The cosine, of radians. */
   cos: unary("cos"),
+  /** The hyperbolic tangent. */
   tanh: unary("tanh"),
   /** The error function. */
   erf: unary("erf"),
+  /** The least integer that is not smaller. */
   ceil: unary("ceil"),
+  /** The greatest integer that is not larger. */
   floor: unary("floor"),
   /** To the nearest integer, halves away from zero. */
   round: unary("round"),
   /** The cumulative distribution of the standard normal. */
   normcdf: unary("normcdf"),
+  /** The magnitude. */
   abs: unary("abs"),
   /** x². */
   sqr: unary("sqr"),
+  /** The square root. */
   sqrt: unary("sqrt"),
   /** x · Φ(x), in the form with tanh. */
   gelu: unary("gelu"),
@@ -114,8 +121,11 @@ export const elementwise = group("unary", {
 });
 
 export const pairwise = group("binary", {
+  /** The sum, element by element, as all of these. */
   add: binary("add"),
+  /** The difference. */
   sub: binary("sub"),
+  /** The product. */
   mul: binary("mul"),
   /** Integers are divided towards zero; by 0 they give 0. */
   div: binary("div"),
@@ -123,13 +133,19 @@ export const pairwise = group("binary", {
   maximum: binary("maximum"),
   /** The smaller of two; NaN where either is. */
   minimum: binary("minimum"),
+  /** Each element to the power of the other. */
   pow: binary("pow"),
   /** 1 where equal, else 0; u8, as all comparisons. */
   eq: compare("eq"),
+  /** 1 where not equal. */
   ne: compare("ne"),
+  /** 1 where less. */
   lt: compare("lt"),
+  /** 1 where less or equal. */
   le: compare("le"),
+  /** 1 where greater. */
   gt: compare("gt"),
+  /** 1 where greater or equal. */
   ge: compare("ge"),
 });
 

@@ -12,16 +12,7 @@ import { ops } from "./op.ts";
 import { reductions } from "./reduce.ts";
 import { joining, shaping } from "./shape.ts";
 
-const methods = {
-  ...elementwise,
-  ...pairwise,
-  ...selection,
-  ...reductions,
-  ...products,
-  ...shaping,
-  ...indexing,
-  ...convolution,
-};
+const groups = [elementwise, pairwise, selection, reductions, products, shaping, indexing, convolution] as const;
 const statics = { ...creation, ...joining, ...sums };
 
 /** A result of no dtype in particular has that of the tensor; a tuple or an array is one of such. */
@@ -41,9 +32,16 @@ type Method<F, D extends DType> = F extends (x: Tensor, ...args: infer A) => inf
 
 /** Those whose result has another dtype than the tensor are written out. */
 type Own = "whereCond" | "toDType";
-export type TensorMethods<D extends DType> = {
-  [K in Exclude<keyof typeof methods, Own>]: Method<(typeof methods)[K], D>;
-};
+/** All of the methods, as functions of the tensor. */
+export type TensorOps = typeof elementwise &
+  typeof pairwise &
+  typeof selection &
+  typeof reductions &
+  typeof products &
+  typeof shaping &
+  typeof indexing &
+  typeof convolution;
+export type TensorMethods<D extends DType> = { [K in keyof TensorOps as Exclude<K, Own>]: Method<TensorOps[K], D> };
 
 declare module "../tensor/tensor.ts" {
   interface Tensor<D extends DType = DType> extends TensorMethods<D> {
@@ -53,26 +51,47 @@ declare module "../tensor/tensor.ts" {
     toDType<E extends DType>(dtype: E): Tensor<E>;
   }
   namespace Tensor {
+    /** From a number, nested arrays or a typed array; `shape` reshapes a flat one. */
     const from: (typeof statics)["from"];
+    /** From little-endian elements, which are copied. */
     const fromBytes: (typeof statics)["fromBytes"];
+    /** Zeros of a shape. */
     const zeros: (typeof statics)["zeros"];
+    /** Ones of a shape. */
     const ones: (typeof statics)["ones"];
+    /** One value everywhere. */
     const full: (typeof statics)["full"];
+    /** Uninitialised memory: every element must be written before it is read. */
     const empty: (typeof statics)["empty"];
+    /** Uniform on [low, high). */
     const rand: (typeof statics)["rand"];
+    /** Normal with the given mean and standard deviation. */
     const randn: (typeof statics)["randn"];
+    /** start, start + step, … up to but without end. One argument counts from 0. */
     const arange: (typeof statics)["arange"];
+    /** Ones on the diagonal of an n × n matrix. */
     const eye: (typeof statics)["eye"];
+    /** Ones on and below the diagonal of an n × n matrix. */
     const tril: (typeof statics)["tril"];
+    /** Ones on and above the diagonal of an n × n matrix. */
     const triu: (typeof statics)["triu"];
+    /** One grid per 1-D tensor, each of the shape of all lengths; "xy" swaps the first two dims as NumPy does. */
     const meshgrid: (typeof statics)["meshgrid"];
+    /** Zeros of the shape, dtype and device of a tensor. */
     const zerosLike: (typeof statics)["zerosLike"];
+    /** Ones of the shape, dtype and device of a tensor. */
     const onesLike: (typeof statics)["onesLike"];
+    /** One value in the shape, dtype and device of a tensor. */
     const fullLike: (typeof statics)["fullLike"];
+    /** Uniform in the shape, dtype and device of a tensor. */
     const randLike: (typeof statics)["randLike"];
+    /** Normal in the shape, dtype and device of a tensor. */
     const randnLike: (typeof statics)["randnLike"];
+    /** Joins tensors along an existing dim. */
     const cat: (typeof statics)["cat"];
+    /** Joins tensors of one shape along a new dim. */
     const stack: (typeof statics)["stack"];
+    /** Sums of products by Einstein's notation: `Tensor.einsum("bij,bjk->bik", [a, b])`. */
     const einsum: (typeof statics)["einsum"];
   }
 }
@@ -113,7 +132,7 @@ function methodOf(name: string, run: Run, takes: readonly string[]): (this: Tens
   };
 }
 
-for (const [name, run] of Object.entries(methods) as [string, Run][]) {
+for (const [name, run] of groups.flatMap((group) => Object.entries(group)) as [string, Run][]) {
   const value = methodOf(name, run, ops.get(name)!.takes);
   Object.defineProperty(value, "name", { value: name });
   Object.defineProperty(Tensor.prototype, name, { value, writable: true, configurable: true });
@@ -133,7 +152,7 @@ export type {
   Values,
 } from "./create.ts";
 export type { Operand } from "./elementwise.ts";
-export { type Op, ops } from "./op.ts";
+export { type Op, type OpFunction, ops } from "./op.ts";
 export type { Dims } from "./reduce.ts";
 export type { IndexSpec } from "./shape.ts";
 export { Tensor };

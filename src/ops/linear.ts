@@ -59,6 +59,5 @@ export const products = group("linear", {
 
 /** Products that belong to no tensor in particular. */
 export const sums = group("linear", {
-  /** Sums of products by Einstein's notation: `Tensor.einsum("bij,bjk->bik", [a, b])`. */
   einsum: op("equation tensors", einsum),
 });

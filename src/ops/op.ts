@@ -4,7 +4,8 @@
  */
 import { fail } from "../core/errors.ts";
 
-type OpFunction = (...args: never[]) => unknown;
+/** Arguments are what `takes` says. */
+export type OpFunction = (...args: never[]) => unknown;
 
 export interface Op {
   readonly name: string;

@@ -106,42 +106,56 @@ export const reductions = group("reduce", {
   sum: dropping("sum", sum),
   /** As `sum`; the dims stay, with size 1. */
   sumKeepdim: keeping("sum", sum),
+  /** `sum` over everything. */
   sumAll: everything(sum),
 
   /** The mean over the dims, or over everything. */
   mean: dropping("mean", mean),
   /** As `mean`; the dims stay, with size 1. */
   meanKeepdim: keeping("mean", mean),
+  /** `mean` over everything. */
   meanAll: everything(mean),
 
   /** The smallest along a dim, or of everything; NaN where there is one. */
   min: alongOne("min", min),
+  /** As `min`; the dims stay, with size 1. */
   minKeepdim: alongOneKept("min", min),
+  /** `min` over everything. */
   minAll: everything(min),
 
   /** The largest along a dim, or of everything; NaN where there is one. */
   max: alongOne("max", max),
+  /** As `max`; the dims stay, with size 1. */
   maxKeepdim: alongOneKept("max", max),
+  /** `max` over everything. */
   maxAll: everything(max),
 
   /** Where the smallest lies along a dim, the first of several, or in all elements in row-major order. */
   argmin: index("argmin"),
+  /** As `argmin`; the dims stay, with size 1. */
   argminKeepdim: indexKept("argmin"),
+  /** `argmin` over everything. */
   argminAll: indexOfAll("argmin"),
 
   /** Where the largest lies along a dim, the first of several, or in all elements in row-major order. */
   argmax: index("argmax"),
+  /** As `argmax`; the dims stay, with size 1. */
   argmaxKeepdim: indexKept("argmax"),
+  /** `argmax` over everything. */
   argmaxAll: indexOfAll("argmax"),
 
   /** The unbiased variance along a dim, or of everything. */
   var: alongOne("var", variance),
+  /** As `var`; the dims stay, with size 1. */
   varKeepdim: alongOneKept("var", variance),
+  /** `var` over everything. */
   varAll: everything(variance),
 
   /** The unbiased standard deviation along a dim, or of everything. */
   std: alongOne("std", deviation),
+  /** As `std`; the dims stay, with size 1. */
   stdKeepdim: alongOneKept("std", deviation),
+  /** `std` over everything. */
   stdAll: everything(deviation),
 
   /** log Σ eˣ over the dims, or over everything, without overflow. */

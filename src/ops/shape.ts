@@ -57,6 +57,7 @@ export const shaping = group("shape", {
     return x.view(x.layout.unsqueeze(d));
   }),
 
+  /** Two dims swapped. */
   transpose: op("x a b", (x: Tensor, a: number, b: number): Tensor => {
     return x.view(x.layout.transpose(normalizeDim(a, x.rank, "transpose"), normalizeDim(b, x.rank, "transpose")));
   }),
@@ -67,6 +68,7 @@ export const shaping = group("shape", {
     return x.transpose(-2, -1);
   }),
 
+  /** The dims in another order. */
   permute: op("x dims", (x: Tensor, dims: readonly number[]): Tensor => {
     const order = normalizeDims(dims, x.rank, "permute");
     if (order.length !== x.rank) {
@@ -86,6 +88,7 @@ export const shaping = group("shape", {
     return x.reshape([...x.shape.slice(0, a), numel(x.shape.slice(a, b + 1)), ...x.shape.slice(b + 1)]);
   }),
 
+  /** All dims merged into one. */
   flattenAll: op("x", (x: Tensor): Tensor => {
     return x.reshape([x.numel]);
   }),
@@ -300,8 +303,6 @@ function stack<D extends DType>(tensors: readonly Tensor<D>[], dim: number): Ten
 
 /** What joins several tensors. */
 export const joining = group("shape", {
-  /** Joins tensors along an existing dim. */
   cat: op("tensors dim", cat),
-  /** Joins tensors of one shape along a new dim. */
   stack: op("tensors dim", stack),
 });

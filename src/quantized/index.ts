@@ -1,3 +1,5 @@
+import "../core/globals.ts";
+
 export { QMatMul, qmatmul } from "./qmatmul.ts";
 export { QTensor } from "./qtensor.ts";
-export { asQuantType, type QuantType, quantTypeNames, quantTypes } from "./types.ts";
+export { asQuantType, type QuantType, type QuantTypeInfo, quantTypeNames, quantTypes } from "./types.ts";

@@ -15,6 +15,9 @@ import { enterScope } from "./scope.ts";
 /** Nested arrays of numbers (bigints for i64); a plain value for rank 0. */
 export type NestedArray<T = number | bigint> = T | NestedArray<T>[];
 
+/** So many elements are shown wherever the tensor stands. */
+const FEW = 16;
+
 /** `D` is the dtype where the compiler knows it. */
 export class Tensor<D extends DType = DType> {
   readonly layout: Layout;
@@ -182,8 +185,9 @@ export class Tensor<D extends DType = DType> {
     return this.#disposed ? `Tensor(disposed, ${summary(this)})` : format(this);
   }
 
-  [Symbol.for("nodejs.util.inspect.custom")](): string {
-    return this.toString();
+  /** Inside of other things a large tensor is shown by what it is, not by its values. */
+  [Symbol.for("nodejs.util.inspect.custom")](depth: number, options: { readonly depth: number }): string {
+    return depth < options.depth && this.numel > FEW ? `Tensor(${summary(this)})` : this.toString();
   }
 }
 

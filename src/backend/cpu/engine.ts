@@ -2,10 +2,12 @@
  * The WebAssembly side of the CPU device: the module, its shared memory and the worker threads. Workers take part when
  * they are up and nobody waits for them: until then the main thread does all chunks of an op by itself.
  */
+
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { setFlagsFromString } from "node:v8";
 import { Worker } from "node:worker_threads";
+import { chosen, variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { Heap } from "../heap.ts";
 import { formatBytes } from "../usage.ts";
@@ -128,8 +130,8 @@ export class Engine {
 }
 
 function defaultThreads(): number {
-  const asked = process.env.WICK_THREADS;
-  if (asked === undefined || asked === "") return Math.min(availableParallelism(), MAX_THREADS);
+  const asked = variable("WICK_THREADS");
+  if (asked === undefined) return Math.min(availableParallelism(), MAX_THREADS);
   const n = Number(asked);
   if (!Number.isInteger(n) || n < 1 || n > MAX_THREADS) {
     fail("InvalidArgument", `WICK_THREADS="${asked}" must be a whole number from 1 to ${MAX_THREADS}`);
@@ -139,7 +141,7 @@ function defaultThreads(): number {
 
 function load(): { module: WebAssembly.Module; variant: "relaxed" | "simd" } {
   // Node 20 has relaxed SIMD behind a flag that may be set before the first compilation.
-  const force = process.env.WICK_SIMD;
+  const force = chosen("WICK_SIMD");
   if (Number(process.versions.node.split(".")[0]) < 22) setFlagsFromString("--experimental-wasm-relaxed-simd");
   const read = (variant: string) =>
     readFileSync(new URL(`../../../dist/wasm/kernels.${variant}.wasm`, import.meta.url));

@@ -2,9 +2,10 @@
  * Run-time compilers in child processes (compile-child.js): several programs side by side, whatever locks a compiler
  * holds, an event loop that stays free, and a compiler that crashes, hangs or answers nonsense costs a child.
  */
+
 import { availableParallelism, freemem } from "node:os";
 import { MessageChannel, type MessagePort, receiveMessageOnPort, SHARE_ENV, Worker } from "node:worker_threads";
-import { fail } from "../../core/errors.ts";
+import { positive } from "../../core/environment.ts";
 import { type CompileAnswer, CompileProcess, type CompileRequest } from "./compile-process.js";
 import { STACK_BYTES } from "./library.ts";
 
@@ -17,13 +18,7 @@ const MAX_CHILDREN = 16;
 const IDLE_MS = 2000;
 
 /** Seconds that one program may take. */
-function secondsEach(): number {
-  const given = process.env.WICK_COMPILE_SECONDS;
-  if (given === undefined || given === "") return 300;
-  const seconds = Number(given);
-  if (seconds > 0) return seconds;
-  return fail("InvalidArgument", `WICK_COMPILE_SECONDS=${given} is no number of seconds above 0`);
-}
+const secondsEach = (): number => positive("WICK_COMPILE_SECONDS", "seconds", 300);
 
 /** Children at once: one per core, as far as memory goes. */
 const width = (): number =>

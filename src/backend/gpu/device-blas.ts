@@ -1,4 +1,5 @@
 /** The BLAS libraries of one device: which of them multiplies, why others do not, and their first product ahead of use. */
+import { variable } from "../../core/environment.ts";
 import { fail, WickError } from "../../core/errors.ts";
 import type { BlasTrials } from "./blas-verdicts.ts";
 import type { Blas, BlasLibrary, BlasSource, Gemm, GemmType, GpuContext, GpuPlatform, Recordings } from "./driver.ts";
@@ -94,7 +95,7 @@ export class DeviceBlas {
   }
 
   #choose(): Candidate[] {
-    const asked = process.env.WICK_BLAS;
+    const asked = variable("WICK_BLAS");
     if (asked === "none") return [];
     const all = this.#platform.blas(this.#context.properties.arch);
     const chosen = asked ? all.filter(({ name }) => name === asked) : all.filter(({ isDefault }) => isDefault);

@@ -4,11 +4,12 @@
  * that does not match is compiled anew. Processes may fill one folder at once: entries appear by renaming. What nobody
  * has used for long goes, and beyond a limit in bytes what was used longest ago.
  */
+
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, statSync, utimesSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { fail } from "../../core/errors.ts";
+import { positive, variable } from "../../core/environment.ts";
 import { discard, replaceFile } from "./replace-file.ts";
 
 const MIB = 2 ** 20;
@@ -60,7 +61,7 @@ export class KernelCache {
   #problem: string | undefined;
   #written = 0;
 
-  constructor(folder = process.env.WICK_CACHE || defaultFolder(), limit = limitFromEnvironment()) {
+  constructor(folder = variable("WICK_CACHE") ?? defaultFolder(), limit = limitFromEnvironment()) {
     this.folder = folder;
     this.limit = limit;
   }
@@ -158,14 +159,8 @@ function noteUse(path: string): void {
   }
 }
 
-function limitFromEnvironment(): number {
-  const given = process.env.WICK_CACHE_MB;
-  if (given === undefined || given === "") return DEFAULT_LIMIT_MIB * MIB;
-  const limit = Number(given);
-  if (limit > 0) return limit * MIB;
-  return fail("InvalidArgument", `WICK_CACHE_MB=${given} is no size above 0 in MiB for the kernel cache`);
-}
+const limitFromEnvironment = (): number => positive("WICK_CACHE_MB", "MiB", DEFAULT_LIMIT_MIB) * MIB;
 
 function defaultFolder(): string {
-  return join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wick", "kernels");
+  return join(variable("XDG_CACHE_HOME") ?? join(homedir(), ".cache"), "wick", "kernels");
 }

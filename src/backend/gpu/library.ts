@@ -2,16 +2,18 @@
  * Finds, opens and binds the vendors' shared libraries. Nothing here runs before a GPU is asked for, so Wick imports on
  * machines where neither the libraries nor the FFI itself can be loaded.
  */
+
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { basename, isAbsolute } from "node:path";
+import { type VariableName, variable } from "../../core/environment.ts";
 import { fail, WickError } from "../../core/errors.ts";
 import { besides, candidates, expand, filesIn, here, type LibraryFiles } from "./search.ts";
 
 type Koffi = typeof import("koffi");
 
 /** Pointers are BigInts; typed arrays are passed by address for the time of the call. */
-export type Argument = bigint | number | string | null | NodeJS.ArrayBufferView | readonly string[];
+export type Argument = bigint | number | string | null | ArrayBufferView | readonly string[];
 export interface NativeFunction<Result = number> {
   (...args: Argument[]): Result;
   async(...args: [...Argument[], (error: Error | null, result: Result) => void]): void;
@@ -53,7 +55,7 @@ function enlargeStacks({ config }: Koffi): void {
 export const ffiPath = (): string => require.resolve("koffi");
 
 /** The address of a view's first byte; valid while the view's buffer lives. */
-export const addressOf = (view: NodeJS.ArrayBufferView): bigint => ffi().address(view);
+export const addressOf = (view: ArrayBufferView): bigint => ffi().address(view);
 
 /** Native memory as an ArrayBuffer, without a copy; the caller keeps the memory alive. */
 export const viewOf = (address: bigint, bytes: number): ArrayBuffer => ffi().view(address, bytes);
@@ -117,14 +119,14 @@ export class Library {
 export interface LibrarySpec extends LibraryFiles {
   readonly title: string;
   /** Environment variable that names the file, or the folder it is in. */
-  readonly env: string;
+  readonly env: VariableName;
   /** How a user gets it. */
   readonly install: string;
 }
 
 /** Opens what was asked for explicitly, else what the environment names, else what is found. */
 export function openLibrary(spec: LibrarySpec, explicit?: string, near?: Library): Library {
-  const asked = explicit ?? process.env[spec.env];
+  const asked = explicit ?? variable(spec.env);
   if (asked) return openAsked(spec, asked, explicit === undefined ? spec.env : undefined);
 
   const refused: string[] = [];

@@ -2,6 +2,7 @@
  * Where a GPU's memory may come from. An integrated one has a small share of its own and maps the host's besides; the
  * vendors' call for "free memory" may mean either, so the kernel's own figures come first. Pure: figures in, room out.
  */
+import { chosen } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { formatBytes } from "../usage.ts";
 import type { CardMemory, HostMemory } from "./system-memory.ts";
@@ -121,5 +122,4 @@ export function checkChoice(value: string, what: string): HostMemoryChoice {
 }
 
 /** By the environment. */
-export const defaultChoice = (): HostMemoryChoice =>
-  checkChoice(process.env.WICK_HOST_MEMORY || "auto", "WICK_HOST_MEMORY");
+export const defaultChoice = (): HostMemoryChoice => chosen("WICK_HOST_MEMORY") ?? "auto";

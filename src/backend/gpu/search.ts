@@ -2,12 +2,14 @@
  * Where a vendor's library may lie: a pure function of the operating system, the environment and what folders hold, so
  * that the rules for Windows can be tested on Linux.
  */
+
 import { readdirSync } from "node:fs";
 import { posix, win32 } from "node:path";
+import { type Environment, environment, type VariableName } from "../../core/environment.ts";
 
 export interface Surroundings {
-  readonly platform: NodeJS.Platform;
-  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly platform: string;
+  readonly env: Environment;
   /** The names in a folder; none where it is none. */
   list(folder: string): readonly string[];
 }
@@ -23,7 +25,7 @@ export interface LibraryFiles {
 
 export const here = (): Surroundings => ({
   platform: process.platform,
-  env: process.env,
+  env: environment(),
   list(folder) {
     try {
       return readdirSync(folder);
@@ -89,7 +91,7 @@ export function besides(library: string, where: Surroundings): string[] {
 }
 
 /** Patterns under the folder that a variable names; none when it is unset. */
-export const under = (where: Surroundings, variable: string, ...patterns: readonly string[]): string[] => {
+export const under = (where: Surroundings, variable: VariableName, ...patterns: readonly string[]): string[] => {
   const root = where.env[variable];
   return root ? patterns.map((pattern) => pathsOf(where).join(root, pattern)) : [];
 };

@@ -93,4 +93,12 @@ export class GgufFile implements AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
+
+  toString(): string {
+    return `GgufFile(${this.path}, version ${this.version}, ${this.metadata.size} values, ${this.tensors.size} tensors)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
 }

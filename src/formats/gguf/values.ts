@@ -22,7 +22,7 @@ export type GgufScalarType = Exclude<(typeof valueTypes)[number], "array">;
 
 /** u64 and i64 are numbers where those are exact, else bigints. */
 export type GgufScalar = number | bigint | boolean | string;
-type NumberArray =
+export type NumberArray =
   | Uint8Array
   | Int8Array
   | Uint16Array

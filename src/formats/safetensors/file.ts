@@ -93,6 +93,14 @@ export class SafetensorsFile implements SafetensorsReader {
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
+
+  toString(): string {
+    return `SafetensorsFile(${this.path}, ${this.names.length} tensors)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
 }
 
 export function missing(name: string, path: string, names: readonly string[]): never {

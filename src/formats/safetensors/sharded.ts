@@ -79,6 +79,15 @@ class ShardedSafetensors implements SafetensorsReader {
     return this.close();
   }
 
+  toString(): string {
+    const shards = new Set(this.#shardOf.values()).size;
+    return `ShardedSafetensors(${this.#path}, ${this.names.length} tensors in ${shards} files)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
+
   async #shard(name: string): Promise<SafetensorsFile> {
     if (this.#closed) fail("Disposed", `${this.#path} was closed; open it again to read from it`);
     const shard = this.#shardOf.get(name) ?? missing(name, this.#path, this.names);

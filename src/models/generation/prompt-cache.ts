@@ -49,4 +49,12 @@ export class PromptCache implements Disposable {
   [Symbol.dispose](): void {
     this.dispose();
   }
+
+  toString(): string {
+    return `PromptCache(${this.length} tokens)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
 }

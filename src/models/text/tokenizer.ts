@@ -58,6 +58,14 @@ export class Tokenizer {
   token(id: number): string | undefined {
     return this.#inner.id_to_token(id);
   }
+
+  toString(): string {
+    return `Tokenizer(${this.#inner.get_vocab().size} tokens)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
 }
 
 /**

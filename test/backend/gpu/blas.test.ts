@@ -119,7 +119,7 @@ function square(context: GpuContext, multiply: (p: Gemm) => boolean, change: Par
 const nine = Array.from({ length: 16 }, (_, i) => (i % 5 === 0 ? 9 : 0));
 
 describe("the files of a library", () => {
-  const spec = { name: "rocblas", env: "ROCBLAS_TENSILE_LIBPATH" };
+  const spec = { name: "rocblas", env: "ROCBLAS_TENSILE_LIBPATH" } as const;
   const archs = ["gfx1030", "gfx90a:sramecc+:xnack-", "gfx103", "gfx90", "gfx1036", "gfx1100"];
 
   test.each([
@@ -140,7 +140,7 @@ describe("the files of a library", () => {
   });
 
   test("may be in a folder per GPU, and where there is no folder nothing is known", () => {
-    const files = { name: "hipblaslt", env: "HIPBLASLT_TENSILE_LIBPATH" };
+    const files = { name: "hipblaslt", env: "HIPBLASLT_TENSILE_LIBPATH" } as const;
     const library = at("per-gpu/lib/libhipblaslt.so.1");
     expect(kernelFiles(files, library, "gfx942").areThere).toBeUndefined();
     mkdirSync(at("per-gpu/lib/hipblaslt/library/gfx942"), { recursive: true });

@@ -870,7 +870,7 @@ describe("libraries", () => {
   test("that are nowhere are named with the places and the way out", async () => {
     const spec = {
       title: "the runtime of nobody",
-      env: "WICK_NOBODY_LIBRARY",
+      env: "WICK_COMGR_LIBRARY" as const,
       names: ["libwick_nobody.so.2", "libwick_nobody.so.1"],
       folders: [folder, "/nowhere/*/lib"],
       install: "install Nobody",
@@ -887,7 +887,7 @@ describe("libraries", () => {
     writeFileSync(path, "not a library");
     const spec = {
       title: "it",
-      env: "WICK_BROKEN",
+      env: "WICK_COMGR_LIBRARY" as const,
       names: ["libwick_broken.so"],
       folders: [folder],
       install: "install",
@@ -904,7 +904,7 @@ describe("libraries", () => {
     }
     const spec = {
       title: "kit",
-      env: "WICK_KIT",
+      env: "WICK_COMGR_LIBRARY" as const,
       names: ["libwick_kit.so"],
       folders: [join(folder, "kit-*/lib")],
       install: "",
@@ -970,7 +970,7 @@ describe("libraries", () => {
     // The simulator reads its settings from the process's own environment.
     const setenv = openLibrary({
       title: "libc",
-      env: "WICK_LIBC",
+      env: "WICK_COMGR_LIBRARY" as const,
       names: ["libc.so.6"],
       folders: [],
       install: "",

@@ -314,7 +314,7 @@ describe("an integrated device", () => {
     expect(caught(() => fill(4097)).code).toBe("DriverError");
     gpu.context.freeMapped(buffer);
     expect(caught(() => fill(1)).code).toBe("DriverError");
-    const spec = { title: "", env: "WICK_NONE", names: [], folders: [], install: "" };
+    const spec = { title: "", env: "WICK_HIP_LIBRARY" as const, names: [], folders: [], install: "" };
     const managed = openLibrary(spec, openSimulator().driver.library).func(
       "int hipMallocManaged(void *out, size_t bytes, unsigned int flags)",
     );

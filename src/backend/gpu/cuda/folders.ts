@@ -27,7 +27,7 @@ export function cudaFiles(name: Name, where: Surroundings = here()): LibraryFile
 }
 
 const chosenFolders = (where: Surroundings): string[] =>
-  ["CUDA_HOME", "CUDA_PATH"].flatMap((variable) =>
+  (["CUDA_HOME", "CUDA_PATH"] as const).flatMap((variable) =>
     // CUDA 13 for Windows has its libraries one folder deeper.
     under(where, variable, ...(where.platform === "win32" ? ["bin\\x64", "bin"] : ["lib64", "lib"])),
   );

@@ -1,5 +1,7 @@
 /** Steps of decoding whose positions are in device memory, so that they can be recorded and replayed. */
+
 import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, Recorder } from "../../transformers.ts";
@@ -14,7 +16,7 @@ export class GpuRecorder implements Recorder {
   }
 
   get problem(): string | null {
-    return process.env.WICK_GRAPHS === "none" ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
+    return chosen("WICK_GRAPHS") ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
   }
 
   capture(run: () => void): Graph {

@@ -45,7 +45,7 @@ export function rocmFiles(name: Name, where: Surroundings = here()): LibraryFile
 
 /** Spack and module files set these, and AMD's installer for Windows sets HIP_PATH. */
 const chosenFolders = (where: Surroundings): string[] =>
-  ["ROCM_PATH", "ROCM_HOME", "HIP_PATH"].flatMap((variable) =>
+  (["ROCM_PATH", "ROCM_HOME", "HIP_PATH"] as const).flatMap((variable) =>
     under(where, variable, ...(where.platform === "win32" ? ["bin"] : ["lib", "lib64"])),
   );
 

@@ -1,4 +1,5 @@
 /** AMD's run-time compiler. An arch that it does not know kills the process, so that is asked before. */
+import { variable } from "../../../core/environment.ts";
 import { CompilePool } from "../compile-pool.ts";
 import type { KernelCompiler } from "../driver.ts";
 import { type Library, type LibrarySpec, openBeside, openLibrary, symbolOf, textAt } from "../library.ts";
@@ -49,7 +50,7 @@ function releaseOf(hip: Library): string {
 
 /** `hip` is asked first: up to ROCm 6 it holds the compiler, and then the two are of one release. */
 export function openHiprtc(hip: Library, explicit?: string, comgr?: string, commonArch?: string): KernelCompiler {
-  const isInside = !explicit && !process.env[spec().env] && hip.has(symbolOf(prototypes.compile));
+  const isInside = !explicit && !variable(spec().env) && hip.has(symbolOf(prototypes.compile));
   const library = isInside ? hip : openLibrary(spec(), explicit, hip);
   const errorString = library.func<string | null>("const char *hiprtcGetErrorString(int code)");
   const known = commonArch ? () => true : knownArchs(library, comgr);
@@ -90,7 +91,7 @@ function listedProcessors(hiprtc: Library, comgrPath: string | undefined): Reado
 
 /** Only the one that hiprtc itself uses: another release's, found on the way, knows other archs. */
 function openComgr(hiprtc: Library, comgrPath: string | undefined): Library | null {
-  if (comgrPath || process.env[comgrSpec().env]) return openLibrary(comgrSpec(), comgrPath);
+  if (comgrPath || variable(comgrSpec().env)) return openLibrary(comgrSpec(), comgrPath);
   if (hiprtc.has(symbolOf(comgrPrototypes.isaCount))) return hiprtc;
   return openBeside(comgrSpec(), hiprtc);
 }

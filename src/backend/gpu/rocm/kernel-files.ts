@@ -1,13 +1,15 @@
 /** The kernels that AMD's BLAS libraries read from files, without which they abort (rocBLAS) or refuse (hipBLASLt). */
+
 import { existsSync, readdirSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { type VariableName, variable } from "../../../core/environment.ts";
 import { fileIdentity } from "../library-identity.ts";
 
 export interface KernelFilesSpec {
   /** "rocblas" or "hipblaslt". */
   readonly name: string;
   /** Names the folder instead of the places beside the library. */
-  readonly env: string;
+  readonly env: VariableName;
 }
 
 export interface KernelFiles {
@@ -25,7 +27,7 @@ export interface KernelFiles {
 export function kernelFiles({ name, env }: KernelFilesSpec, libraryFile: string, arch: string): KernelFiles {
   const gpu = arch.split(":")[0]!;
   const lib = dirname(libraryFile);
-  const asked = process.env[env];
+  const asked = variable(env);
   const present = (all: readonly string[]): string[] => all.filter((folder) => existsSync(folder));
   const exact = asked ? [asked] : present(places(name, lib));
   const versioned = namesIn(join(lib, name)).map((version) => join(lib, name, version, "library"));

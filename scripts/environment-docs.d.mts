@@ -1,0 +1,2 @@
+export const ofDevelopment: Readonly<Record<string, object>>;
+export function environmentMarkdown(groups: Readonly<Record<string, object>>): string;
