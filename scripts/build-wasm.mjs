@@ -1,5 +1,6 @@
 // Compiles the CPU kernels twice: with relaxed SIMD (fused multiply-add) and without, for engines that lack it.
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { resolve } from "node:path";
 import { isMainThread, Worker, workerData } from "node:worker_threads";
 import asc from "assemblyscript/asc";
 import binaryen from "binaryen";
@@ -46,6 +47,19 @@ function optimized(binary) {
   return module;
 }
 
+/**
+ * A source as AssemblyScript has it: its decorators cannot stand at functions in TypeScript, so they are comments in the
+ * files, which other tools can read then.
+ */
+function source(name, folder) {
+  try {
+    return readFileSync(resolve(folder, name), "utf8").replace(/^\/\/ (?=@inline$)/gm, "");
+  } catch (error) {
+    if (error.code === "ENOENT") return null; // asc tries several names
+    throw error;
+  }
+}
+
 async function compile(variant) {
   const outFile = `dist/wasm/kernels.${variant}.wasm`;
   let binary;
@@ -60,6 +74,7 @@ async function compile(variant) {
       ...["-O0", "--noAssert", "--exportTable"],
     ],
     {
+      readFile: source,
       writeFile: (_, contents) => {
         binary = contents;
       },

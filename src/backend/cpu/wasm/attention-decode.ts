@@ -26,8 +26,8 @@ import {
   QS,
   SCALE,
   SOFTCAP,
-  tanhLanes,
   TQ,
+  tanhLanes,
   VALUES,
   VS,
   word,
@@ -45,22 +45,19 @@ const RANGE: i32 = 512;
 const ITEMS: i32 = 32;
 const HALF: usize = SCRATCH_BYTES / 2;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function sizeOf(): usize {
-  return arg<i32>(DTYPE) == F64 ? 8 : 4;
+  return arg<i32>(DTYPE) === F64 ? 8 : 4;
 }
 
 /** Query rows that share keys and values. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function sharing(): usize {
   return <usize>(word(HQ) / word(HK)) * <usize>word(TQ);
 }
 
 /** Elements of one row's partial result. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function partial(): usize {
   return 2 + <usize>word(DV);
 }
@@ -82,10 +79,10 @@ export function decode(): void {
   setArg<i32>(RANGES, ranges);
   setArg<usize>(PARTIALS, scratch + HALF);
   const work = (span / ranges + 1) * (word(D) + word(DV));
-  parallel(sizeOf() == 8 ? chunk64 : chunk32, <usize>(heads * ranges), <usize>max(1, 65536 / work));
+  parallel(sizeOf() === 8 ? chunk64 : chunk32, <usize>(heads * ranges), <usize>max(1, 65536 / work));
   if (ranges > 1)
     parallel(
-      sizeOf() == 8 ? merge64 : merge32,
+      sizeOf() === 8 ? merge64 : merge32,
       <usize>word(B) * <usize>word(HQ) * <usize>word(TQ),
       max<usize>(1, 4096 / (<usize>ranges * partial())),
     );
@@ -93,8 +90,8 @@ export function decode(): void {
 
 function chunk32(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == BF16) items<u16, f32>(lo, hi);
-  else if (dtype == F16) items<i16, f32>(lo, hi);
+  if (dtype === BF16) items<u16, f32>(lo, hi);
+  else if (dtype === F16) items<i16, f32>(lo, hi);
   else items<f32, f32>(lo, hi);
 }
 function chunk64(lo: usize, hi: usize): void {
@@ -120,7 +117,7 @@ function items<S, T>(lo: usize, hi: usize): void {
     const end = from + min(span, (range + 1) * each);
     const results = ranges > 1 ? arg<usize>(PARTIALS) + item * rows * partial() * sizeof<T>() : scratch + SCRATCH_FREE;
     attend<S, T>(head / word(HK), head % word(HK), first, end, results);
-    if (ranges == 1) {
+    if (ranges === 1) {
       for (let r: usize = 0; r < rows; r++) {
         const at = results + r * partial() * sizeof<T>();
         finish<T>(at + 2 * sizeof<T>(), load<T>(at, sizeof<T>()), <usize>head * rows + r);
@@ -139,7 +136,7 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
   const rows = sharing();
   const ratio = word(HQ) / word(HK);
   const size = sizeof<T>();
-  const once = sizeof<S>() == 2 && rows == 1; // halves that serve one row are widened in registers
+  const once = sizeof<S>() === 2 && rows === 1; // halves that serve one row are widened in registers
   const resultBytes = partial() * size;
   const queries = scratch + SCRATCH_FREE + rows * resultBytes;
   const scores = queries + rows * d * size;
@@ -159,7 +156,7 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
     const count = min(BLOCK, end - j);
     const k0 = k + ((<isize>j * word(KS + 2)) << shift);
     const v0 = v + ((<isize>j * word(VS + 2)) << shift);
-    if (once && word(KS + 3) == 1) score<S, T>(rows, d, queries, k0, (<isize>word(KS + 2)) << shift, count, scores);
+    if (once && word(KS + 3) === 1) score<S, T>(rows, d, queries, k0, (<isize>word(KS + 2)) << shift, count, scores);
     else {
       const keys = fetchLines<T>(dtype, k0, word(KS + 2), word(KS + 3), count, d, lines);
       score<T, T>(
@@ -167,7 +164,7 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
         d,
         queries,
         keys,
-        keys == lines ? <isize>(d * size) : (<isize>word(KS + 2)) << shift,
+        keys === lines ? <isize>(d * size) : (<isize>word(KS + 2)) << shift,
         count,
         scores,
       );
@@ -178,12 +175,12 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
       softmax<T>(row, results + <usize>r * resultBytes);
     }
     const sums = results + 2 * size;
-    if (once && word(VS + 3) == 1) {
+    if (once && word(VS + 3) === 1) {
       addLines<S, T>(count, scores, v0, (<isize>word(VS + 2)) << shift, dv, sums);
       continue;
     }
     const values = fetchLines<T>(dtype, v0, word(VS + 2), word(VS + 3), count, dv, lines);
-    const step = values == lines ? <isize>(dv * size) : (<isize>word(VS + 2)) << shift;
+    const step = values === lines ? <isize>(dv * size) : (<isize>word(VS + 2)) << shift;
     let r: usize = 0;
     for (; r + 2 <= rows; r += 2)
       sumPair<T>(count, scores + r * rowBytes, values, step, dv, sums + r * resultBytes, resultBytes);
@@ -193,9 +190,10 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
 
 /** Lines of keys or values in their compute class: in place where they can be used so. */
 function fetchLines<T>(dtype: i32, src: usize, step: i32, along: i32, count: i32, n: usize, to: usize): usize {
-  if (native(dtype) && along == 1) return src;
-  if (along == 1) {
-    for (let i = 0; i < count; i++) widen(dtype, src + ((<isize>i * step) << shiftOf(dtype)), to + ((<usize>i * n) << 2), n);
+  if (native(dtype) && along === 1) return src;
+  if (along === 1) {
+    for (let i = 0; i < count; i++)
+      widen(dtype, src + ((<isize>i * step) << shiftOf(dtype)), to + ((<usize>i * n) << 2), n);
     return to;
   }
   for (let i = 0; i < count; i++)
@@ -234,7 +232,7 @@ function softmax<T>(row: usize, result: usize): void {
   for (let at = row; at < end; at += 16) most = v128.max<T>(most, v128.load(at));
   let m = v128.extract_lane<T>(most, 0);
   m = max<T>(m, v128.extract_lane<T>(most, 1));
-  if (lanes == 4) m = max<T>(m, max<T>(<T>f32x4.extract_lane(most, 2), <T>f32x4.extract_lane(most, 3)));
+  if (lanes === 4) m = max<T>(m, max<T>(<T>f32x4.extract_lane(most, 2), <T>f32x4.extract_lane(most, 3)));
   const base = finiteMax<T>(v128.splat<T>(m));
   let totals = v128.splat<T>(0);
   for (let at = row; at < end; at += 16) {
@@ -244,10 +242,10 @@ function softmax<T>(row: usize, result: usize): void {
   }
   const factor = v128.extract_lane<T>(expLanes<T>(v128.sub<T>(v128.splat<T>(old), base)), 0);
   let total = v128.extract_lane<T>(totals, 0) + v128.extract_lane<T>(totals, 1);
-  if (lanes == 4) total += <T>(f32x4.extract_lane(totals, 2) + f32x4.extract_lane(totals, 3));
+  if (lanes === 4) total += <T>(f32x4.extract_lane(totals, 2) + f32x4.extract_lane(totals, 3));
   store<T>(result, m);
   store<T>(result, load<T>(result, sizeof<T>()) * factor + total, sizeof<T>());
-  if (factor != 1) scaleRow<T>(result + 2 * sizeof<T>(), factor);
+  if (factor !== 1) scaleRow<T>(result + 2 * sizeof<T>(), factor);
 }
 
 function scaleRow<T>(at: usize, factor: T): void {

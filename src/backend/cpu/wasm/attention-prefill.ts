@@ -4,6 +4,7 @@
  * operand of the second product.
  */
 import {
+  B,
   CAUSAL,
   D,
   DTYPE,
@@ -11,7 +12,6 @@ import {
   expLanes,
   finiteMax,
   firstKey,
-  B,
   HK,
   HQ,
   KEYS,
@@ -25,18 +25,18 @@ import {
   QS,
   SCALE,
   SOFTCAP,
-  tanhLanes,
   TK,
   TQ,
+  tanhLanes,
   VALUES,
   VS,
   word,
 } from "./attention-scores";
-import { narrow, native, slot, RUN } from "./block";
+import { narrow, native, RUN, slot } from "./block";
 import { arg, F64, setArg, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
-import { block, BLOCK_FREE, MR, packRows, ROW } from "./tile";
+import { BLOCK_FREE, block, MR, packRows, ROW } from "./tile";
 
 const PANELS = OWN; // panels of query rows per item
 const BLOCK = OWN + 1; // keys per block, a multiple of every tile height
@@ -55,7 +55,7 @@ function bytes(panels: usize, keys: usize, size: usize): usize {
 }
 
 export function prefill(): void {
-  const size: usize = arg<i32>(DTYPE) == F64 ? 8 : 4;
+  const size: usize = arg<i32>(DTYPE) === F64 ? 8 : 4;
   const lanes = ROW / size;
   const heads = <usize>word(B) * <usize>word(HQ);
   const tq = <usize>word(TQ);
@@ -68,7 +68,7 @@ export function prefill(): void {
   setArg<usize>(BLOCK, keys);
   const blocks = (tq - 1) / (panels * lanes) + 1;
   const work = <f64>(panels * lanes) * <f64>word(TK) * <f64>(word(D) + word(DV));
-  parallel(size == 8 ? chunk64 : chunk32, heads * blocks, <usize>max(1.0, CHUNK / (work + 64.0)));
+  parallel(size === 8 ? chunk64 : chunk32, heads * blocks, <usize>max(1.0, CHUNK / (work + 64.0)));
 }
 
 function chunk32(lo: usize, hi: usize): void {
@@ -145,7 +145,7 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
       const panel = scores + <usize>i * depth * ROW;
       const stat = stats + <usize>(2 * i) * ROW;
       const sum = sums + <usize>i * height * ROW;
-      if (d == 0) memory.fill(panel, 0, padded * ROW);
+      if (d === 0) memory.fill(panel, 0, padded * ROW);
       else block<T>(padded, lanes, d, keys, queries + <usize>i * d * ROW, 0, panel, ROW, false);
       adjust<T>(b, head, row, valid, j, count, panel, masks);
       if (softmax<T>(panel, count, stat, factors)) rescale<T>(sum, height, factors);

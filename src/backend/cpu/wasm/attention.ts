@@ -37,8 +37,8 @@ export function sdpa(
   setArg<f64>(SCALE, scale);
   setArg<f64>(SOFTCAP, softcap);
   const elements = <usize>word(B) * <usize>word(HQ) * <usize>word(TQ) * <usize>word(DV);
-  if (elements == 0) return;
-  if (word(TK) == 0) return memory.fill(out, 0, elements << shiftOf(dtype));
+  if (elements === 0) return;
+  if (word(TK) === 0) return memory.fill(out, 0, elements << shiftOf(dtype));
   if (word(TQ) <= FEW && fitsDecode()) decode();
   else prefill();
 }

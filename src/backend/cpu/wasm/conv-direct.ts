@@ -1,5 +1,5 @@
 /** Convolutions without panels: each output row is the sum of weighted input rows. */
-import { classOf, CF32, CF64, CI64, narrow, native, SCRATCH_FREE, widen } from "./block";
+import { CF32, CF64, CI64, classOf, narrow, native, SCRATCH_FREE, widen } from "./block";
 import { element } from "./element";
 import { arg, F32, setArg, shiftOf } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
@@ -23,7 +23,7 @@ export function convDirect(dtype: i32, p: usize, x: usize, w: usize, out: usize,
   setArg<usize>(W, w);
   setArg<usize>(OUT, out);
   setArg<i32>(TRANSPOSED, <i32>transposed);
-  if (word(p, COW) == 0) return;
+  if (word(p, COW) === 0) return;
   const work = <f64>word(p, COW) * <f64>(word(p, CC) / word(p, CGROUPS)) * <f64>word(p, CKH) * <f64>word(p, CKW);
   parallel(
     rowChunk,
@@ -35,9 +35,9 @@ export function convDirect(dtype: i32, p: usize, x: usize, w: usize, out: usize,
 function rowChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
   const kind = classOf(dtype);
-  if (kind == CF32) rows<f32>(dtype, lo, hi);
-  else if (kind == CF64) rows<f64>(dtype, lo, hi);
-  else if (kind == CI64) rows<i64>(dtype, lo, hi);
+  if (kind === CF32) rows<f32>(dtype, lo, hi);
+  else if (kind === CF64) rows<f64>(dtype, lo, hi);
+  else if (kind === CI64) rows<i64>(dtype, lo, hi);
   else rows<i32>(dtype, lo, hi);
 }
 
@@ -45,7 +45,7 @@ function rowChunk(lo: usize, hi: usize): void {
 function rows<T>(dtype: i32, lo: usize, hi: usize): void {
   const shift = shiftOf(dtype);
   const p = arg<usize>(P);
-  const transposed = arg<i32>(TRANSPOSED) != 0;
+  const transposed = arg<i32>(TRANSPOSED) !== 0;
   const groups = word(p, CGROUPS);
   const channels = word(p, CC) / groups;
   const outs = word(p, CO) / groups;
@@ -55,7 +55,7 @@ function rows<T>(dtype: i32, lo: usize, hi: usize): void {
   const piece = <i32>((SCRATCH_BYTES - SCRATCH_FREE) / 2 / sizeof<T>());
   const inputs = sums + <usize>piece * sizeof<T>();
   // Small floats with contiguous rows are widened a row at a time, others element by element.
-  const wide = !native(dtype) && isFloat<T>() && word(p, CXS + 3) == 1 && word(p, CW) <= piece;
+  const wide = !native(dtype) && isFloat<T>() && word(p, CXS + 3) === 1 && word(p, CW) <= piece;
   for (let row = lo; row < hi; row++) {
     const oy = <i32>(row % outH);
     const o = <i32>((row / outH) % word(p, CO));
@@ -137,7 +137,7 @@ function addTap<T>(
     for (; to < end; to += sizeof<T>(), from += next) store<T>(to, load<T>(to) + weight * element<T>(dtype, from));
     return;
   }
-  if (isFloat<T>() && next == sizeof<T>()) {
+  if (isFloat<T>() && next === sizeof<T>()) {
     const factor = v128.splat<T>(weight);
     for (; to + 16 <= end; to += 16, from += 16) v128.store(to, fma<T>(factor, v128.load(from), v128.load(to)));
   }

@@ -51,9 +51,9 @@ function hasRows(p: usize): bool {
   const s1 = word(p, CWS + 1);
   const s2 = word(p, CWS + 2);
   return (
-    (kw == 1 || word(p, CWS + 3) == 1) &&
-    (word(p, CKH) == 1 || s2 == kw) &&
-    (word(p, CC) == word(p, CGROUPS) || s1 == taps)
+    (kw === 1 || word(p, CWS + 3) === 1) &&
+    (word(p, CKH) === 1 || s2 === kw) &&
+    (word(p, CC) === word(p, CGROUPS) || s1 === taps)
   );
 }
 
@@ -95,9 +95,9 @@ export function convTranspose2d(dtype: i32, p: usize, x: usize, w: usize, out: u
  */
 function copyWeights(dtype: i32, p: usize, w: usize, so: i32, sc: i32, perGroup: i32, to: usize): void {
   const shift = shiftOf(dtype);
-  if (shift == 2) copyWeightsAs<u32>(p, w, so, sc, perGroup, to);
-  else if (shift == 1) copyWeightsAs<u16>(p, w, so, sc, perGroup, to);
-  else if (shift == 3) copyWeightsAs<u64>(p, w, so, sc, perGroup, to);
+  if (shift === 2) copyWeightsAs<u32>(p, w, so, sc, perGroup, to);
+  else if (shift === 1) copyWeightsAs<u16>(p, w, so, sc, perGroup, to);
+  else if (shift === 3) copyWeightsAs<u64>(p, w, so, sc, perGroup, to);
   else copyWeightsAs<u8>(p, w, so, sc, perGroup, to);
 }
 
@@ -106,7 +106,7 @@ function copyWeightsAs<T>(p: usize, w: usize, so: i32, sc: i32, perGroup: i32, t
   const outs = word(p, CO) / word(p, CGROUPS);
   for (let o = 0; o < word(p, CO); o++) {
     const group = o / outs;
-    const at: isize = perGroup == 0 ? <isize>o * so : <isize>(o - group * outs) * so + <isize>(group * perGroup) * sc;
+    const at: isize = perGroup === 0 ? <isize>o * so : <isize>(o - group * outs) * so + <isize>(group * perGroup) * sc;
     for (let c = 0; c < channels; c++) {
       for (let i = 0; i < word(p, CKH); i++) {
         for (let j = 0; j < word(p, CKW); j++, to += sizeof<T>()) {
@@ -125,8 +125,8 @@ function convolve(dtype: i32, p: usize, x: usize, w: usize, wRow: i32, out: usiz
   const n = <usize>word(p, COH) * <usize>word(p, COW);
   const k = depth(p);
   const items = <usize>word(p, CB) * <usize>groups;
-  if (items == 0 || m == 0 || n == 0) return;
-  if (k == 0) return memory.fill(out, 0, (items * m * n) << shift);
+  if (items === 0 || m === 0 || n === 0) return;
+  if (k === 0) return memory.fill(out, 0, (items * m * n) << shift);
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(P, p);
   setArg<i32>(TRANSPOSED, <i32>transposed);
@@ -185,11 +185,11 @@ function packPatches(dtype: i32, p: usize, x: usize, first: usize, dst: usize): 
   const n = columnsOf(dtype) * depth(p);
   const shift = shiftOf(dtype);
   const raw = rawPanel(dtype, dst, n);
-  if (shift == 2) packPatchesAs<u32>(dtype, p, x, first, raw);
-  else if (shift == 1) packPatchesAs<u16>(dtype, p, x, first, raw);
-  else if (shift == 3) packPatchesAs<u64>(dtype, p, x, first, raw);
+  if (shift === 2) packPatchesAs<u32>(dtype, p, x, first, raw);
+  else if (shift === 1) packPatchesAs<u16>(dtype, p, x, first, raw);
+  else if (shift === 3) packPatchesAs<u64>(dtype, p, x, first, raw);
   else packPatchesAs<u8>(dtype, p, x, first, raw);
-  if (raw != dst) widen(dtype, raw, dst, n);
+  if (raw !== dst) widen(dtype, raw, dst, n);
 }
 
 /** In place of an element offset: in the padding, or between the inputs of a transposed convolution. */
@@ -204,7 +204,7 @@ function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usi
   const kw = word(p, CKW);
   const outW = <usize>word(p, COW);
   const valid = min(nr, <usize>word(p, COH) * outW - first);
-  const transposed = arg<i32>(TRANSPOSED) != 0;
+  const transposed = arg<i32>(TRANSPOSED) !== 0;
   const step = <isize>word(p, CXS + 1) * sizeof<T>();
   const row = <usize>(kh * kw) * bytes;
   const places = scratch;
@@ -215,13 +215,13 @@ function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usi
   }
   for (let i = 0; i < kh; i++) {
     for (let j = 0; j < kw; j++, dst += bytes) {
-      let inRow = valid == nr;
+      let inRow = valid === nr;
       for (let r: usize = 0; r < valid; r++) {
         const y = source(p, 0, load<i32>(origins + (r << 3)), i, transposed);
         const z = source(p, 1, load<i32>(origins + (r << 3), 4), j, transposed);
         const place = y < 0 || z < 0 ? NOWHERE : y * word(p, CXS + 2) + z * word(p, CXS + 3);
         store<i32>(places + (r << 2), place);
-        if (place == NOWHERE || place != load<i32>(places) + <i32>r) inRow = false;
+        if (place === NOWHERE || place !== load<i32>(places) + <i32>r) inRow = false;
       }
       let from = x;
       let to = dst;
@@ -233,15 +233,14 @@ function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usi
       for (let c = 0; c < channels; c++, from += step, to += row) {
         for (let r: usize = 0; r < nr; r++) {
           const place = r < valid ? load<i32>(places + (r << 2)) : NOWHERE;
-          store<T>(to + r * sizeof<T>(), place == NOWHERE ? 0 : load<T>(from + <isize>place * sizeof<T>()));
+          store<T>(to + r * sizeof<T>(), place === NOWHERE ? 0 : load<T>(from + <isize>place * sizeof<T>()));
         }
       }
     }
   }
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function copyElements(from: usize, to: usize, bytes: usize): void {
   const end = to + bytes;
   for (; to + 16 <= end; to += 16, from += 16) v128.store(to, v128.load(from));

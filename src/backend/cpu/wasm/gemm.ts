@@ -4,11 +4,11 @@
  * wrap and take plain loops.
  */
 import { offsetOf, RUN } from "./block";
-import { arg, F64, I16, I32, I64, setArg, shiftOf, U32, U8 } from "./memory";
 import { isThin, thin, thinTmp } from "./matvec";
+import { arg, F64, I16, I32, I64, setArg, shiftOf, U8, U32 } from "./memory";
 import { packPanel } from "./pack";
 import { Kernel, parallel, scratch } from "./pool";
-import { COLS, columnsOf, MC, multiply, MULTIPLY_FREE, ROW } from "./tile";
+import { COLS, columnsOf, MC, MULTIPLY_FREE, multiply, ROW } from "./tile";
 
 // Arguments of the kernels here; a packer's own begin at PACKER.
 const DTYPE = 0;
@@ -50,7 +50,7 @@ export function productTmp(dtype: i32, n: usize, k: usize): usize {
 
 /** Whether B (k × n) can be packed by one thread for itself. */
 export function isSmall(dtype: i32, n: usize, k: usize): bool {
-  return n <= COLS && <f64>(n + 12) * <f64>k <= <f64>(SMALL >> (dtype == F64 ? 3 : 2));
+  return n <= COLS && <f64>(n + 12) * <f64>k <= <f64>(SMALL >> (dtype === F64 ? 3 : 2));
 }
 
 /** How many products of this size make a chunk. */
@@ -59,20 +59,17 @@ export function productGrain(m: usize, n: usize, k: usize): usize {
 }
 
 /** The thread's own place for packed columns. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function ownPanels(): usize {
   return scratch + MULTIPLY_FREE;
 }
 
 /** `packer` was given the first column and packed place of each stage: panels lo … hi−1 of this stage. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function stageFirst(): usize {
   return arg<usize>(FIRST);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function stagePanels(): usize {
   return arg<usize>(PACKED);
 }
@@ -211,12 +208,12 @@ function batchChunk(lo: usize, hi: usize): void {
 }
 
 export function isInteger(dtype: i32): bool {
-  return dtype == U8 || dtype == U32 || dtype == I16 || dtype == I32 || dtype == I64;
+  return dtype === U8 || dtype === U32 || dtype === I16 || dtype === I32 || dtype === I64;
 }
 
 /** Bytes of temporary memory for `matmul`, whatever the strides. */
 export function matmulTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
-  if (isInteger(dtype) || m == 0 || n == 0) return 0;
+  if (isInteger(dtype) || m === 0 || n === 0) return 0;
   return max(productTmp(dtype, n, k), thinTmp(dtype, batch, m, n, k));
 }
 
@@ -241,11 +238,16 @@ export function matmul(
   tmp: usize,
 ): void {
   const shift = shiftOf(dtype);
-  if (batch == 0 || m == 0 || n == 0) return;
-  if (k == 0) return memory.fill(out, 0, (batch * m * n) << shift);
-  if (batch == 1) info = 0;
+  if (batch === 0 || m === 0 || n === 0) return;
+  if (k === 0) return memory.fill(out, 0, (batch * m * n) << shift);
+  if (batch === 1) info = 0;
   // One b for the whole batch, and a's matrices one after the other: a taller a.
-  if (info != 0 && load<i32>(info) == 1 && load<i32>(info, 12) == 0 && <i64>load<i32>(info, 8) == <i64>m * <i64>aRow) {
+  if (
+    info !== 0 &&
+    load<i32>(info) === 1 &&
+    load<i32>(info, 12) === 0 &&
+    <i64>load<i32>(info, 8) === <i64>m * <i64>aRow
+  ) {
     m *= batch;
     batch = 1;
     info = 0;
@@ -279,9 +281,9 @@ export function matmul(
 /** Rows lo … hi−1 of the batch's results. */
 function integerChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == U8) integerRows<u8, i32>(lo, hi);
-  else if (dtype == I16) integerRows<i16, i32>(lo, hi);
-  else if (dtype == I64) integerRows<i64, i64>(lo, hi);
+  if (dtype === U8) integerRows<u8, i32>(lo, hi);
+  else if (dtype === I16) integerRows<i16, i32>(lo, hi);
+  else if (dtype === I64) integerRows<i64, i64>(lo, hi);
   else integerRows<i32, i32>(lo, hi);
 }
 

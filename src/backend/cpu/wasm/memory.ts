@@ -20,30 +20,27 @@ export const F64: i32 = 8;
 export const F8E4M3: i32 = 9;
 
 /** log2 of the bytes per element. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function shiftOf(dtype: i32): i32 {
-  if (dtype == U8 || dtype == F8E4M3) return 0;
-  if (dtype == I16 || dtype == BF16 || dtype == F16) return 1;
-  if (dtype == I64 || dtype == F64) return 3;
+  if (dtype === U8 || dtype === F8E4M3) return 0;
+  if (dtype === I16 || dtype === BF16 || dtype === F16) return 1;
+  if (dtype === I64 || dtype === F64) return 3;
   return 2;
 }
 
 /** Arguments of the running op; every kernel reads its own from here. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function arg<T>(i: i32): T {
-  return load<T>(ARGS + (<usize>i << 3));
+  return load<T>(ARGS + ((<usize>i) << 3));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function setArg<T>(i: i32, value: T): void {
-  store<T>(ARGS + (<usize>i << 3), value);
+  store<T>(ARGS + ((<usize>i) << 3), value);
 }
 
 /** Records the first bad id; TypeScript turns it into an InvalidIndex error when the op returns. */
 export function badIndex(id: i64, position: usize): void {
-  if (atomic.cmpxchg<i32>(ERROR, 0, 1) == 0) {
+  if (atomic.cmpxchg<i32>(ERROR, 0, 1) === 0) {
     store<i64>(ERROR + 8, id);
     store<i64>(ERROR + 16, <i64>position);
   }

@@ -19,8 +19,7 @@ const CHUNK: usize = 16384;
 /** Outputs of a row that are computed at a time, in the private memory. */
 const PIECE: usize = (SCRATCH_BYTES - SCRATCH_FREE) / 8;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function setCommon(dtype: i32, p: usize, x: usize, out: usize): void {
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(P, p);
@@ -29,8 +28,7 @@ function setCommon(dtype: i32, p: usize, x: usize, out: usize): void {
 }
 
 /** Stores `count` results of class T. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function finish<T>(dtype: i32, from: usize, to: usize, count: usize): void {
   if (native(dtype)) memory.copy(to, from, count * sizeof<T>());
   else narrow(dtype, from, to, count);
@@ -41,7 +39,7 @@ export function pool2d(kind: i32, dtype: i32, p: usize, x: usize, out: usize): v
   setCommon(dtype, p, x, out);
   setArg<i32>(KIND, kind);
   const outW = <usize>word(p, 9);
-  if (outW == 0) return;
+  if (outW === 0) return;
   const work = outW * <usize>word(p, 4) * <usize>word(p, 5);
   parallel(
     poolChunk,
@@ -52,10 +50,10 @@ export function pool2d(kind: i32, dtype: i32, p: usize, x: usize, out: usize): v
 
 function poolChunk(lo: usize, hi: usize): void {
   const kind = classOf(arg<i32>(DTYPE));
-  if (kind == CF32) poolRows<f32>(lo, hi);
-  else if (kind == CF64) poolRows<f64>(lo, hi);
-  else if (kind == CI64) poolRows<i64>(lo, hi);
-  else if (kind == CI32) poolRows<i32>(lo, hi);
+  if (kind === CF32) poolRows<f32>(lo, hi);
+  else if (kind === CF64) poolRows<f64>(lo, hi);
+  else if (kind === CI64) poolRows<i64>(lo, hi);
+  else if (kind === CI32) poolRows<i32>(lo, hi);
   else poolRows<u32>(lo, hi);
 }
 
@@ -71,7 +69,7 @@ function poolRows<T>(lo: usize, hi: usize): void {
   const channels = <usize>word(p, 1);
   const sums = scratch + SCRATCH_FREE;
   const step = (<isize>word(p, 13)) << shift;
-  const largest = arg<i32>(KIND) == 1;
+  const largest = arg<i32>(KIND) === 1;
   for (let row = lo; row < hi; row++) {
     const oy = <i32>(row % outH);
     const plane = row / outH;
@@ -84,7 +82,7 @@ function poolRows<T>(lo: usize, hi: usize): void {
         for (let j = 0; j < kw; j++) {
           let from = line + (<isize>first * word(p, 7) + j) * step;
           const next = step * word(p, 7);
-          if (i == 0 && j == 0) {
+          if (i === 0 && j === 0) {
             for (let to = sums; to < end; to += sizeof<T>(), from += next) store<T>(to, element<T>(dtype, from));
           } else if (largest) {
             for (let to = sums; to < end; to += sizeof<T>(), from += next)
@@ -105,21 +103,20 @@ function poolRows<T>(lo: usize, hi: usize): void {
 export function upsampleNearest2d(dtype: i32, p: usize, x: usize, out: usize): void {
   setCommon(dtype, p, x, out);
   const outW = <usize>word(p, 5);
-  if (outW == 0) return;
+  if (outW === 0) return;
   parallel(nearestChunk, <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 4), CHUNK / min(CHUNK, outW));
 }
 
 function nearestChunk(lo: usize, hi: usize): void {
   const shift = shiftOf(arg<i32>(DTYPE));
-  if (shift == 2) nearestRows<u32>(lo, hi);
-  else if (shift == 1) nearestRows<u16>(lo, hi);
-  else if (shift == 3) nearestRows<u64>(lo, hi);
+  if (shift === 2) nearestRows<u32>(lo, hi);
+  else if (shift === 1) nearestRows<u16>(lo, hi);
+  else if (shift === 3) nearestRows<u64>(lo, hi);
   else nearestRows<u8>(lo, hi);
 }
 
 /** The step is rounded to f32 before it is multiplied, as PyTorch does. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function nearest(i: usize, step: f32, size: i32): isize {
   return min(<isize>Mathf.floor(<f32>i * step), size - 1);
 }
@@ -165,17 +162,16 @@ export function upsampleBilinear2d(
   setArg<f64>(SCALE_H, scaleH);
   setArg<f64>(SCALE_W, scaleW);
   const outW = <usize>word(p, 5);
-  if (outW == 0) return;
+  if (outW === 0) return;
   parallel(bilinearChunk, <usize>word(p, 0) * <usize>word(p, 1) * <usize>word(p, 4), CHUNK / min(CHUNK, 4 * outW));
 }
 
 function bilinearChunk(lo: usize, hi: usize): void {
-  if (classOf(arg<i32>(DTYPE)) == CF64) bilinearRows<f64>(lo, hi);
+  if (classOf(arg<i32>(DTYPE)) === CF64) bilinearRows<f64>(lo, hi);
   else bilinearRows<f32>(lo, hi);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function position<T>(i: usize, scale: T, size: i32): T {
   const at: T = arg<i32>(ALIGN) ? scale * <T>i : max<T>(<T>0, scale * (<T>i + <T>0.5) - <T>0.5);
   return min<T>(at, <T>(size - 1));

@@ -14,14 +14,24 @@ const PAIRS: usize = RUN >> 1;
 
 // Arguments: 0 kind, 1 dtype, 2 and 3 the dims before d, 4 d, 5 info, 6 x, 7 cos, 8 sin, 9 table batch stride, 10 out
 export function rope(
-  kind: i32, dtype: i32, b: usize, h: usize, t: usize, d: usize, info: usize, x: usize, cos: usize, sin: usize,
-  tableBatchStride: usize, out: usize,
+  kind: i32,
+  dtype: i32,
+  b: usize,
+  h: usize,
+  t: usize,
+  d: usize,
+  info: usize,
+  x: usize,
+  cos: usize,
+  sin: usize,
+  tableBatchStride: usize,
+  out: usize,
 ): void {
-  if (d == 0) return;
+  if (d === 0) return;
   setArg<i32>(0, kind);
   setArg<i32>(1, dtype);
-  setArg<usize>(2, kind == THD ? t : h);
-  setArg<usize>(3, kind == THD ? h : t);
+  setArg<usize>(2, kind === THD ? t : h);
+  setArg<usize>(3, kind === THD ? h : t);
   setArg<usize>(4, d);
   setArg<usize>(5, info);
   setArg<usize>(6, x);
@@ -41,7 +51,7 @@ function ropeRows(lo: usize, hi: usize): void {
   const d = arg<usize>(4);
   const info = arg<usize>(5);
   const strides = info + 20;
-  const step: usize = info == 0 ? 1 : load<i32>(strides, 12);
+  const step: usize = info === 0 ? 1 : load<i32>(strides, 12);
   const pairs = d >> 1;
   for (let r = lo; r < hi; r++) {
     const i = r / inner;
@@ -49,17 +59,17 @@ function ropeRows(lo: usize, hi: usize): void {
     const batch = i / mid;
     const j = i - batch * mid;
     let at = r * d;
-    if (info != 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
-    const table = batch * arg<usize>(9) + (kind == THD ? j : k) * pairs;
+    if (info !== 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
+    const table = batch * arg<usize>(9) + (kind === THD ? j : k) * pairs;
     for (let p: usize = 0; p < pairs; p += PAIRS) {
       const n = min(PAIRS, pairs - p);
       const cos = elements(dtype, arg<usize>(7) + ((table + p) << shift), 1, n, 4);
       const sin = elements(dtype, arg<usize>(8) + ((table + p) << shift), 1, n, 5);
-      if (kind == INTERLEAVED) {
+      if (kind === INTERLEAVED) {
         const from = elements(dtype, arg<usize>(6) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
         const place = arg<usize>(10) + ((r * d + 2 * p) << shift);
         const to = native(dtype) ? place : slot(RESULT);
-        if (classOf(dtype) == CF64) turnNeighbours<f64>(from, cos, sin, to, n);
+        if (classOf(dtype) === CF64) turnNeighbours<f64>(from, cos, sin, to, n);
         else turnNeighbours<f32>(from, cos, sin, to, n);
         commit(dtype, to, place, 2 * n);
       } else {
@@ -69,7 +79,7 @@ function ropeRows(lo: usize, hi: usize): void {
         const place2 = place1 + (pairs << shift);
         const to1 = native(dtype) ? place1 : slot(RESULT);
         const to2 = native(dtype) ? place2 : slot(RESULT) + (PAIRS << 2);
-        if (classOf(dtype) == CF64) turnHalves<f64>(x1, x2, cos, sin, to1, to2, n);
+        if (classOf(dtype) === CF64) turnHalves<f64>(x1, x2, cos, sin, to1, to2, n);
         else turnHalves<f32>(x1, x2, cos, sin, to1, to2, n);
         commit(dtype, to1, place1, n);
         commit(dtype, to2, place2, n);
@@ -80,14 +90,14 @@ function ropeRows(lo: usize, hi: usize): void {
 
 /** n elements `step` apart as contiguous class elements: in place, or by way of slots s and s + 1. */
 function elements(dtype: i32, p: usize, step: usize, n: usize, s: i32): usize {
-  if (step != 1) {
+  if (step !== 1) {
     const shift = shiftOf(dtype);
     const raw = slot(s);
     for (let i: usize = 0; i < n; i++) {
       const from = p + ((i * step) << shift);
-      if (shift == 1) store<u16>(raw + (i << 1), load<u16>(from));
-      else if (shift == 2) store<u32>(raw + (i << 2), load<u32>(from));
-      else if (shift == 3) store<u64>(raw + (i << 3), load<u64>(from));
+      if (shift === 1) store<u16>(raw + (i << 1), load<u16>(from));
+      else if (shift === 2) store<u32>(raw + (i << 2), load<u32>(from));
+      else if (shift === 3) store<u64>(raw + (i << 3), load<u64>(from));
       else store<u8>(raw + i, load<u8>(from));
     }
     p = raw;
@@ -121,7 +131,7 @@ function turnHalves<T>(x1: usize, x2: usize, cos: usize, sin: usize, to1: usize,
 
 function turnNeighbours<T>(from: usize, cos: usize, sin: usize, to: usize, n: usize): void {
   let i: usize = 0;
-  if (sizeof<T>() == 4) {
+  if (sizeof<T>() === 4) {
     const signs = f32x4(-1, 1, -1, 1);
     for (; i + 2 <= n; i += 2) {
       const x = v128.load(from + (i << 3));

@@ -7,7 +7,7 @@ import { fetchRun } from "./reduce";
 const CHUNK: usize = 32768;
 
 export function cumsum(dtype: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
-  if (cols == 0) return;
+  if (cols === 0) return;
   setArg<i32>(0, dtype);
   setArg<usize>(1, cols);
   setArg<usize>(2, info);
@@ -18,10 +18,10 @@ export function cumsum(dtype: i32, rows: usize, cols: usize, info: usize, x: usi
 
 function cumsumRows(lo: usize, hi: usize): void {
   const kind = classOf(arg<i32>(0));
-  if (kind == CF32) running<f32, f64>(lo, hi);
-  else if (kind == CF64) running<f64, f64>(lo, hi);
-  else if (kind == CI32) running<i32, i32>(lo, hi);
-  else if (kind == CU32) running<u32, u32>(lo, hi);
+  if (kind === CF32) running<f32, f64>(lo, hi);
+  else if (kind === CF64) running<f64, f64>(lo, hi);
+  else if (kind === CI32) running<i32, i32>(lo, hi);
+  else if (kind === CU32) running<u32, u32>(lo, hi);
   else running<i64, i64>(lo, hi);
 }
 
@@ -40,7 +40,7 @@ function running<T, A>(lo: usize, hi: usize): void {
     for (let i: usize = 0; i < n; i++) {
       sum += <A>load<T>(p + i * sizeof<T>());
       store<T>(to + i * sizeof<T>(), <T>sum);
-      if (++c == cols) {
+      if (++c === cols) {
         c = 0;
         sum = 0;
       }

@@ -12,7 +12,7 @@ const CHUNK: usize = 16384;
 
 // Arguments: 0 dtype, 1 log, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows
 export function softmax(dtype: i32, log: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
-  if (cols == 0) return;
+  if (cols === 0) return;
   setArg<i32>(0, dtype);
   setArg<i32>(1, log);
   setArg<usize>(2, cols);
@@ -27,7 +27,7 @@ export function softmax(dtype: i32, log: i32, rows: usize, cols: usize, info: us
 function softmaxRows(lo: usize, hi: usize): void {
   const dtype = arg<i32>(0);
   const cols = arg<usize>(2);
-  const f64s = classOf(dtype) == CF64;
+  const f64s = classOf(dtype) === CF64;
   const bytes = cols << (f64s ? 3 : 2);
   for (let r = lo; r < hi; ) {
     const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
@@ -42,7 +42,7 @@ function softmaxRows(lo: usize, hi: usize): void {
 
 /** `row`: its class elements, or 0 if it is too wide to hold; then exponentials are computed twice. */
 function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
-  const log = arg<i32>(1) != 0;
+  const log = arg<i32>(1) !== 0;
   const cols = arg<usize>(2);
   const out = arg<usize>(5) + (start << shiftOf(dtype));
   const direct = native(dtype);
@@ -55,7 +55,7 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
   let sum: f64 = 0;
   for (let c: usize = 0; c < cols; c += RUN) {
     const n = min(RUN, cols - c);
-    const to = log || keep == 0 ? slot(RESULT) : keep + c * sizeof<T>();
+    const to = log || keep === 0 ? slot(RESULT) : keep + c * sizeof<T>();
     sum += exponentials<T>(run<T>(dtype, start, row, c, n), to, n, most);
   }
   const scale = <T>(1.0 / sum);
@@ -66,7 +66,7 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
     const to = direct ? from : slot(RESULT);
     if (log) shiftRun<T>(run<T>(dtype, start, row, c, n), to, n, most, logSum);
     else {
-      if (keep == 0) {
+      if (keep === 0) {
         from = to;
         exponentials<T>(run<T>(dtype, start, row, c, n), to, n, most);
       }
@@ -76,10 +76,9 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
   }
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function run<T>(dtype: i32, start: usize, row: usize, c: usize, n: usize): usize {
-  return row != 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, n);
+  return row !== 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, n);
 }
 
 /** The largest of `most` and n elements, NaN apart: one makes the sum NaN, and with it the row. */
@@ -97,7 +96,7 @@ function largest<T>(p: usize, n: usize, most: T): T {
   }
   a = v128.pmax<T>(v128.pmax<T>(a, b), v128.pmax<T>(c, d));
   a = v128.pmax<T>(a, v128.shuffle<i64>(a, a, 1, 0));
-  if (sizeof<T>() == 4) a = v128.pmax<T>(a, v128.shuffle<i32>(a, a, 1, 0, 3, 2));
+  if (sizeof<T>() === 4) a = v128.pmax<T>(a, v128.shuffle<i32>(a, a, 1, 0, 3, 2));
   most = v128.extract_lane<T>(a, 0);
   for (; p < end; p += sizeof<T>()) most = load<T>(p) > most ? load<T>(p) : most;
   return most;
@@ -107,7 +106,7 @@ function largest<T>(p: usize, n: usize, most: T): T {
 function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
   const end = to + n * sizeof<T>();
   let sum: f64 = 0;
-  if (sizeof<T>() == 8) {
+  if (sizeof<T>() === 8) {
     for (; to < end; to += 8, from += 8) {
       const e = NativeMath.exp(load<f64>(from) - <f64>most);
       store<f64>(to, e);

@@ -4,8 +4,8 @@
  * thread's scratch memory are sorted one per item; longer ones one after the other, each pass by blocks on all threads.
  */
 import { CF32, CF64, CI32, CI64, classOf, fetch, RUN, SCRATCH_FREE } from "./block";
-import { arg, F64, I64, setArg, shiftOf } from "./memory";
-import { parallel, scratch, SCRATCH_BYTES } from "./pool";
+import { arg, F64, I64, setArg } from "./memory";
+import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 
 /** Rows up to this length are sorted by insertion. */
 const SHORT: usize = 64;
@@ -15,10 +15,9 @@ const CHUNK: usize = 4096;
 const BINS: usize = 256;
 const COUNTS_BYTES: usize = BINS << 2;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function keyBytes(dtype: i32): usize {
-  return dtype == F64 || dtype == I64 ? 8 : 4;
+  return dtype === F64 || dtype === I64 ? 8 : 4;
 }
 
 /** Two key buffers, a second index buffer, and the counts of each block. */
@@ -40,7 +39,7 @@ export function argsortTmp(dtype: i32, rows: usize, cols: usize): usize {
 // Arguments: 0 dtype, 1 descending, 2 cols, 3 x, 4 out; for a long row 5 row, 6 tmp, 7 shift of the byte,
 // 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to, 12 counts
 export function argsort(dtype: i32, descending: i32, rows: usize, cols: usize, x: usize, out: usize, tmp: usize): void {
-  if (cols == 0) return;
+  if (cols === 0) return;
   setArg<i32>(0, dtype);
   setArg<i32>(1, descending);
   setArg<usize>(2, cols);
@@ -53,13 +52,13 @@ export function argsort(dtype: i32, descending: i32, rows: usize, cols: usize, x
   setArg<usize>(6, tmp);
   for (let r: usize = 0; r < rows; r++) {
     setArg<usize>(5, r);
-    if (keyBytes(dtype) == 8) sortLong<u64>(tmp, cols, out + ((r * cols) << 2));
+    if (keyBytes(dtype) === 8) sortLong<u64>(tmp, cols, out + ((r * cols) << 2));
     else sortLong<u32>(tmp, cols, out + ((r * cols) << 2));
   }
 }
 
 function sortRows(lo: usize, hi: usize): void {
-  if (keyBytes(arg<i32>(0)) == 8) rows<u64>(lo, hi);
+  if (keyBytes(arg<i32>(0)) === 8) rows<u64>(lo, hi);
   else rows<u32>(lo, hi);
 }
 
@@ -87,14 +86,14 @@ function toKeys<K>(start: usize, n: usize, to: usize): void {
     for (let i: usize = 0; i < count; i++) {
       const from = p + i * sizeof<K>();
       let key = load<K>(from);
-      const top: K = <K>1 << (8 * sizeof<K>() - 1);
-      if (kind == CF32 || kind == CF64) {
+      const top: K = (<K>1) << (8 * sizeof<K>() - 1);
+      if (kind === CF32 || kind === CF64) {
         // −0 + 0 is +0. Negative floats reverse their order.
-        if (sizeof<K>() == 8) key = <K>reinterpret<u64>(load<f64>(from) + 0.0);
+        if (sizeof<K>() === 8) key = <K>reinterpret<u64>(load<f64>(from) + 0.0);
         else key = <K>reinterpret<u32>(load<f32>(from) + 0.0);
-        const nan = (key & ~top) > (sizeof<K>() == 8 ? <K>0x7ff0000000000000 : <K>0x7f800000);
+        const nan = (key & ~top) > (sizeof<K>() === 8 ? <K>0x7ff0000000000000 : <K>0x7f800000);
         key = nan ? <K>-1 : (key & top ? ~key : key | top) ^ flip;
-      } else if (kind == CI32 || kind == CI64) key = key ^ top ^ flip;
+      } else if (kind === CI32 || kind === CI64) key = key ^ top ^ flip;
       else key ^= flip;
       store<K>(keys + i * sizeof<K>(), key);
     }
@@ -138,14 +137,21 @@ function place(counts: usize, blocks: usize, n: usize): bool {
       store<u32>(p, at);
       at += many;
     }
-    if (<usize>(at - first) == n) return false;
+    if (<usize>(at - first) === n) return false;
   }
   return true;
 }
 
 /** Elements lo … hi−1 to their places; `indices` 0 stands for 0, 1, 2, … */
 function move<K>(
-  keys: usize, indices: usize, lo: usize, hi: usize, shift: i32, counts: usize, keysTo: usize, indicesTo: usize,
+  keys: usize,
+  indices: usize,
+  lo: usize,
+  hi: usize,
+  shift: i32,
+  counts: usize,
+  keysTo: usize,
+  indicesTo: usize,
 ): void {
   for (let i = lo; i < hi; i++) {
     const key = load<K>(keys + i * sizeof<K>());
@@ -153,14 +159,14 @@ function move<K>(
     const to = <usize>load<u32>(bin);
     store<u32>(bin, <u32>to + 1);
     store<K>(keysTo + to * sizeof<K>(), key);
-    store<u32>(indicesTo + (to << 2), indices == 0 ? <u32>i : load<u32>(indices + (i << 2)));
+    store<u32>(indicesTo + (to << 2), indices === 0 ? <u32>i : load<u32>(indices + (i << 2)));
   }
 }
 
 /** What no pass has moved is in its first order; what an odd number of passes has moved is not yet in `out`. */
 function finish(indices: usize, n: usize, out: usize): void {
-  if (indices == 0) for (let i: usize = 0; i < n; i++) store<u32>(out + (i << 2), <u32>i);
-  else if (indices != out) memory.copy(out, indices, n << 2);
+  if (indices === 0) for (let i: usize = 0; i < n; i++) store<u32>(out + (i << 2), <u32>i);
+  else if (indices !== out) memory.copy(out, indices, n << 2);
 }
 
 function radix<K>(tmp: usize, n: usize, out: usize): void {
@@ -178,7 +184,7 @@ function radix<K>(tmp: usize, n: usize, out: usize): void {
     keysTo = keys;
     keys = next;
     indices = indicesTo;
-    indicesTo = indices == out ? spare : out;
+    indicesTo = indices === out ? spare : out;
   }
   finish(indices, n, out);
 }
@@ -206,7 +212,7 @@ function sortLong<K>(tmp: usize, n: usize, out: usize): void {
     keysTo = keys;
     keys = next;
     indices = indicesTo;
-    indicesTo = indices == out ? spare : out;
+    indicesTo = indices === out ? spare : out;
   }
   finish(indices, n, out);
 }
@@ -215,14 +221,14 @@ function keysOfBlocks(lo: usize, hi: usize): void {
   const cols = arg<usize>(2);
   const start = arg<usize>(5) * cols + lo * BLOCK;
   const n = min(hi * BLOCK, cols) - lo * BLOCK;
-  if (keyBytes(arg<i32>(0)) == 8) toKeys<u64>(start, n, arg<usize>(6) + ((lo * BLOCK) << 3));
+  if (keyBytes(arg<i32>(0)) === 8) toKeys<u64>(start, n, arg<usize>(6) + ((lo * BLOCK) << 3));
   else toKeys<u32>(start, n, arg<usize>(6) + ((lo * BLOCK) << 2));
 }
 
 function countBlocks(lo: usize, hi: usize): void {
   const n = min(hi * BLOCK, arg<usize>(2)) - lo * BLOCK;
   const counts = arg<usize>(12) + lo * COUNTS_BYTES;
-  if (keyBytes(arg<i32>(0)) == 8) count<u64>(arg<usize>(8) + ((lo * BLOCK) << 3), n, arg<i32>(7), counts);
+  if (keyBytes(arg<i32>(0)) === 8) count<u64>(arg<usize>(8) + ((lo * BLOCK) << 3), n, arg<i32>(7), counts);
   else count<u32>(arg<usize>(8) + ((lo * BLOCK) << 2), n, arg<i32>(7), counts);
 }
 
@@ -234,6 +240,6 @@ function moveBlocks(lo: usize, hi: usize): void {
   const shift = arg<i32>(7);
   const keysTo = arg<usize>(10);
   const indicesTo = arg<usize>(11);
-  if (keyBytes(arg<i32>(0)) == 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
+  if (keyBytes(arg<i32>(0)) === 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
   else move<u32>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
 }

@@ -19,22 +19,19 @@ export const COW = 15;
 export const CXS = 16;
 export const CWS = 20;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function word(p: usize, i: i32): i32 {
   return load<i32>(p + ((<usize>i) << 2));
 }
 
 /** Along one axis (0 height, 1 width): where the first tap of output `o` lies, in inputs or, transposed, in outputs. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function origin(p: usize, axis: i32, o: i32, transposed: bool): i32 {
   return transposed ? o + word(p, CPH + axis) : o * word(p, CSH + axis) - word(p, CPH + axis);
 }
 
 /** The input that a tap reads from such an origin; −1 in the padding or between the inputs. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function source(p: usize, axis: i32, from: i32, tap: i32, transposed: bool): i32 {
   let at = tap * word(p, CDH + axis);
   if (!transposed) at += from;
@@ -42,7 +39,7 @@ export function source(p: usize, axis: i32, from: i32, tap: i32, transposed: boo
     const distance = from - at;
     const stride = word(p, CSH + axis);
     at = distance / stride;
-    if (distance < 0 || at * stride != distance) return -1;
+    if (distance < 0 || at * stride !== distance) return -1;
   }
   return <u32>at < <u32>word(p, CH + axis) ? at : -1;
 }
