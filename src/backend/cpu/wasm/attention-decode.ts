@@ -4,6 +4,7 @@
  * from partial results (largest score, sum of exponentials, unnormalised sums) in the upper half of the main thread's
  * scratch memory.
  */
+import { BF16, F16, F64, shiftOf } from "./abi";
 import { addLines, BLOCK, score, sumPair } from "./attention-lines";
 import {
   B,
@@ -33,7 +34,7 @@ import {
   word,
 } from "./attention-scores";
 import { narrow, native, RUN, SCRATCH_FREE, slot, widen } from "./block";
-import { arg, BF16, F16, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 

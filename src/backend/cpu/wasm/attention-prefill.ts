@@ -3,6 +3,7 @@
  * for each key, so the softmax runs over lanes without any horizontal step, and its result is already the packed
  * operand of the second product.
  */
+import { F64, shiftOf } from "./abi";
 import {
   B,
   CAUSAL,
@@ -33,7 +34,7 @@ import {
   word,
 } from "./attention-scores";
 import { narrow, native, RUN, slot } from "./block";
-import { arg, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 import { BLOCK_FREE, block, MR, packRows, ROW } from "./tile";

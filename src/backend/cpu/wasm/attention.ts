@@ -4,10 +4,12 @@
  * (attention-prefill.ts). Rows that see only −inf give NaN, as a softmax of them does; without any keys (tk = 0) the
  * result is 0.
  */
+import { shiftOf } from "./abi";
 import { decode, fitsDecode } from "./attention-decode";
 import { prefill } from "./attention-prefill";
 import { B, DTYPE, DV, HQ, KEYS, MASK, OUT, P, Q, SCALE, SOFTCAP, TK, TQ, VALUES, word } from "./attention-scores";
-import { setArg, shiftOf } from "./memory";
+import { setArg } from "./memory";
+import { Address, DTypeCode, OutAddress, Params } from "./types";
 
 /** Query rows per head up to which packing keys and values costs more than it gains. */
 const FEW: i32 = 4;
@@ -17,13 +19,13 @@ const FEW: i32 = 4;
  * Causal rows see keys ≤ i + tk − tq, of these with window > 0 only the last `window`. mask 0: none.
  */
 export function sdpa(
-  dtype: i32,
-  p: usize,
-  q: usize,
-  k: usize,
-  v: usize,
-  mask: usize,
-  out: usize,
+  dtype: DTypeCode,
+  p: Params,
+  q: Address,
+  k: Address,
+  v: Address,
+  mask: Address,
+  out: OutAddress,
   scale: f64,
   softcap: f64,
 ): void {

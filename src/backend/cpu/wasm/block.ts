@@ -6,7 +6,7 @@
  * A layout at `info` is a row of u32/i32 words: rank, dims[rank], then strides[rank] for operand 0, 1, … (elements).
  * info 0 means that every operand is contiguous. Operand pointers include the view's offset.
  */
-import { BF16, F8E4M3, F16, F32, F64, I16, I32, I64, shiftOf, U8, U32 } from "./memory";
+import { BF16, F8E4M3, F16, F32, F64, I16, I32, I64, shiftOf, U8, U32 } from "./abi";
 import { scratch } from "./pool";
 
 export const CF32: i32 = 0;

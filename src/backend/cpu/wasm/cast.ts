@@ -1,12 +1,14 @@
 /** Conversions between dtypes, by way of their classes: widen, convert, narrow. */
+import { shiftOf, U8 } from "./abi";
 import { CF32, CF64, CI32, CU32, classOf, fetch, fetchRaw, narrow, native, RESULT, RUN, slot, widen } from "./block";
-import { arg, setArg, shiftOf, U8 } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Address, Count, DTypeCode, Layouts, OutAddress } from "./types";
 
 const GRAIN: usize = 1 << 15;
 
 /** Floats to integers truncate and saturate, NaN gives 0; integers wrap; f64 and i64 reach the small floats through f32. */
-export function cast(from: i32, to: i32, n: usize, info: usize, x: usize, out: usize): void {
+export function cast(from: DTypeCode, to: DTypeCode, n: Count, info: Layouts, x: Address, out: OutAddress): void {
   setArg<i32>(0, from);
   setArg<i32>(1, to);
   setArg<usize>(2, info);

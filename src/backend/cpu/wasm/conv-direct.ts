@@ -1,7 +1,8 @@
 /** Convolutions without panels: each output row is the sum of weighted input rows. */
+import { F32, shiftOf } from "./abi";
 import { CF32, CF64, CI64, classOf, narrow, native, SCRATCH_FREE, widen } from "./block";
 import { element } from "./element";
-import { arg, F32, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 import { fma } from "./tile";
 import { CB, CC, CDW, CGROUPS, CKH, CKW, CO, COH, COW, CPW, CSW, CW, CWS, CXS, origin, source, word } from "./window";

@@ -4,6 +4,7 @@
  * convolution differs only in which input a tap of an output reads. Integers and few output channels per group
  * (depthwise) take direct loops, see conv-direct.ts.
  */
+import { shiftOf } from "./abi";
 import { widen } from "./block";
 import { convDirect } from "./conv-direct";
 import {
@@ -17,10 +18,11 @@ import {
   stageFirst,
   stagePanels,
 } from "./gemm";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { rawPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { columnsOf, multiply, ROW } from "./tile";
+import { Address, Bytes, DTypeCode, OutAddress, Params, TmpAddress } from "./types";
 import { CB, CC, CGROUPS, CKH, CKW, CO, COH, COW, CWS, CXS, origin, source, word } from "./window";
 
 // Arguments of the packers, and of the kernel for whole small products.
@@ -62,20 +64,20 @@ function weightBytes(dtype: i32, p: usize): usize {
   return (((<usize>word(p, CO) * depth(p)) << shiftOf(dtype)) + 15) & ~15;
 }
 
-export function conv2dTmp(dtype: i32, p: usize): usize {
+export function conv2dTmp(dtype: DTypeCode, p: Params): Bytes {
   return isDirect(dtype, p)
     ? 0
     : (hasRows(p) ? 0 : weightBytes(dtype, p)) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
 }
 
-export function convTranspose2dTmp(dtype: i32, p: usize): usize {
+export function convTranspose2dTmp(dtype: DTypeCode, p: Params): Bytes {
   return isDirect(dtype, p)
     ? 0
     : weightBytes(dtype, p) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
 }
 
 /** x (b, c, h, w), w (o, c/groups, kh, kw) → out (b, o, outH, outW), contiguous. */
-export function conv2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+export function conv2d(dtype: DTypeCode, p: Params, x: Address, w: Address, out: OutAddress, tmp: TmpAddress): void {
   if (isDirect(dtype, p)) return convDirect(dtype, p, x, w, out, false);
   if (hasRows(p)) return convolve(dtype, p, x, w, word(p, CWS), out, tmp, false);
   copyWeights(dtype, p, w, word(p, CWS), word(p, CWS + 1), 0, tmp);
@@ -83,7 +85,14 @@ export function conv2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp
 }
 
 /** x (b, c, h, w), w (c, o/groups, kh, kw) → out (b, o, outH, outW), contiguous: each output sums the inputs that reach it. */
-export function convTranspose2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+export function convTranspose2d(
+  dtype: DTypeCode,
+  p: Params,
+  x: Address,
+  w: Address,
+  out: OutAddress,
+  tmp: TmpAddress,
+): void {
   if (isDirect(dtype, p)) return convDirect(dtype, p, x, w, out, true);
   copyWeights(dtype, p, w, word(p, CWS + 1), word(p, CWS), word(p, CC) / word(p, CGROUPS), tmp);
   convolve(dtype, p, x, tmp, <i32>depth(p), out, tmp + weightBytes(dtype, p), true);

@@ -2,13 +2,14 @@
 import { fetchRaw, offsetOf, RUN, SCRATCH_FREE, scatterRun } from "./block";
 import { arg, setArg } from "./memory";
 import { parallel, scratch } from "./pool";
+import { Address, Count, Layouts, OutAddress, Shift } from "./types";
 
 /** Bytes or elements per chunk: some tens of microseconds of copying. */
 const FLAT_GRAIN: usize = 1 << 18;
 const STRIDED_GRAIN: usize = 1 << 15;
 
 /** dst ← src, both of n elements and any layout (operands 0 and 1 of `info`). */
-export function copy(shift: i32, n: usize, info: usize, src: usize, dst: usize): void {
+export function copy(shift: Shift, n: Count, info: Layouts, src: Address, dst: OutAddress): void {
   if (n === 0) return;
   setArg<i32>(0, shift);
   setArg<usize>(1, info);
@@ -250,7 +251,7 @@ function high16(a: v128, b: v128): v128 {
 // ---- fill ----
 
 /** n elements whose bits are the low bytes of `pattern`. */
-export function fill(shift: i32, n: usize, out: usize, pattern: i64): void {
+export function fill(shift: Shift, n: Count, out: OutAddress, pattern: i64): void {
   setArg<usize>(0, out);
   setArg<u64>(1, repeated(shift, <u64>pattern));
   parallel(fillBytes, n << shift, FLAT_GRAIN);

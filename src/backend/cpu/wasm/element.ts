@@ -1,6 +1,6 @@
 /** Single elements of any dtype, for loops that cannot take runs. */
+import { BF16, F8E4M3, F16, I16, U8 } from "./abi";
 import { f8ToF32, f16ToF32x4 } from "./block";
-import { BF16, F8E4M3, F16, I16, U8 } from "./memory";
 
 /** One element in its compute class T. */
 // @inline

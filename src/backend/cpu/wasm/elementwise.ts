@@ -5,6 +5,7 @@
  * Broadcast operands cost nothing extra: where every operand is constant or contiguous along the innermost dim, runs
  * follow that dim and are used in place, and a constant is spread over one block that the loop does not step past.
  */
+import { Binary, Compare, shiftOf, Unary } from "./abi";
 import {
   CF32,
   CF64,
@@ -47,52 +48,9 @@ import {
   sin4,
   tanh4,
 } from "./math";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
-
-// Codes are the indices in unaryOps, binaryOps and compareOps of backend.ts.
-enum Unary {
-  NEG,
-  RECIP,
-  EXP,
-  LOG,
-  SIN,
-  COS,
-  TANH,
-  ERF,
-  CEIL,
-  FLOOR,
-  ROUND,
-  NORMCDF,
-  ABS,
-  SQR,
-  SQRT,
-  GELU,
-  GELU_ERF,
-  RELU,
-  SILU,
-  SIGN,
-  SIGMOID,
-  ELU,
-  POWF,
-}
-enum Binary {
-  ADD,
-  SUB,
-  MUL,
-  DIV,
-  MAXIMUM,
-  MINIMUM,
-  POW,
-}
-enum Compare {
-  EQ,
-  NE,
-  LT,
-  LE,
-  GT,
-  GE,
-}
+import { Address, BinaryCode, CompareCode, Count, DTypeCode, Layouts, OutAddress, UnaryCode } from "./types";
 
 /** Elements per chunk: for ops at memory speed, for those that compute, for those that call scalar functions. */
 const LIGHT: usize = 1 << 15;
@@ -390,7 +348,15 @@ function unaryGrain(op: i32, type: i32): usize {
 }
 
 /** `param` is elu's alpha and powf's exponent. */
-export function unary(op: i32, dtype: i32, n: usize, info: usize, x: usize, out: usize, param: f64): void {
+export function unary(
+  op: UnaryCode,
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
+  param: f64,
+): void {
   if (op === Unary.POWF && param === 2) op = Unary.SQR;
   else if (op === Unary.POWF && param === -1) op = Unary.RECIP;
   setArg<i32>(0, op);
@@ -422,7 +388,15 @@ function unaryKernel(lo: usize, hi: usize): void {
 // ---- affine ----
 
 /** x · mul + add in the class of the dtype, each operation rounded as alone; integers truncate mul and add first. */
-export function affine(dtype: i32, n: usize, info: usize, x: usize, out: usize, mul: f64, add: f64): void {
+export function affine(
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
+  mul: f64,
+  add: f64,
+): void {
   setArg<i32>(0, dtype);
   setArg<usize>(1, info);
   setArg<usize>(2, x);
@@ -572,7 +546,15 @@ function binaryRun<T>(op: i32, a: usize, stepA: usize, b: usize, stepB: usize, o
   memory.copy(out + body, tail + 2 * BLOCK, rest);
 }
 
-export function binary(op: i32, dtype: i32, n: usize, info: usize, a: usize, b: usize, out: usize): void {
+export function binary(
+  op: BinaryCode,
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  a: Address,
+  b: Address,
+  out: OutAddress,
+): void {
   setArg<i32>(0, op);
   setArg<i32>(1, dtype);
   setArg<usize>(2, info);
@@ -676,7 +658,15 @@ function compareRun<T>(op: i32, a: usize, stepA: usize, b: usize, stepB: usize, 
 }
 
 /** u8 results, 0 or 1. */
-export function compare(op: i32, dtype: i32, n: usize, info: usize, a: usize, b: usize, out: usize): void {
+export function compare(
+  op: CompareCode,
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  a: Address,
+  b: Address,
+  out: OutAddress,
+): void {
   setArg<i32>(0, op);
   setArg<i32>(1, dtype);
   setArg<usize>(2, info);
@@ -760,14 +750,14 @@ function whereRun<C>(
 
 /** onTrue where the condition (u8, u32 or i64) is not zero, onFalse elsewhere. */
 export function whereCond(
-  condDtype: i32,
-  dtype: i32,
-  n: usize,
-  info: usize,
-  cond: usize,
-  onTrue: usize,
-  onFalse: usize,
-  out: usize,
+  condDtype: DTypeCode,
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  cond: Address,
+  onTrue: Address,
+  onFalse: Address,
+  out: OutAddress,
 ): void {
   setArg<i32>(0, shiftOf(condDtype));
   setArg<i32>(1, shiftOf(dtype));

@@ -3,12 +3,27 @@
  * batch are packed and multiplied by one thread each; products with a thin operand never pack (matvec.ts). Integers
  * wrap and take plain loops.
  */
+import { F64, I16, I32, I64, shiftOf, U8, U32 } from "./abi";
 import { offsetOf, RUN } from "./block";
 import { isThin, thin, thinTmp } from "./matvec";
-import { arg, F64, I16, I32, I64, setArg, shiftOf, U8, U32 } from "./memory";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { Kernel, parallel, scratch } from "./pool";
 import { COLS, columnsOf, MC, MULTIPLY_FREE, multiply, ROW } from "./tile";
+import {
+  Address,
+  Bytes,
+  ColStride,
+  Cols,
+  Count,
+  DTypeCode,
+  Inner,
+  Layouts,
+  OutAddress,
+  RowStride,
+  Rows,
+  TmpAddress,
+} from "./types";
 
 // Arguments of the kernels here; a packer's own begin at PACKER.
 const DTYPE = 0;
@@ -212,7 +227,7 @@ export function isInteger(dtype: i32): bool {
 }
 
 /** Bytes of temporary memory for `matmul`, whatever the strides. */
-export function matmulTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
+export function matmulTmp(dtype: DTypeCode, batch: Count, m: Rows, n: Cols, k: Inner): Bytes {
   if (isInteger(dtype) || m === 0 || n === 0) return 0;
   return max(productTmp(dtype, n, k), thinTmp(dtype, batch, m, n, k));
 }
@@ -222,20 +237,20 @@ export function matmulTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize
  * strides, 0 for one matrix. Rows and columns may have any strides.
  */
 export function matmul(
-  dtype: i32,
-  batch: usize,
-  m: usize,
-  n: usize,
-  k: usize,
-  info: usize,
-  a: usize,
-  aRow: i32,
-  aCol: i32,
-  b: usize,
-  bRow: i32,
-  bCol: i32,
-  out: usize,
-  tmp: usize,
+  dtype: DTypeCode,
+  batch: Count,
+  m: Rows,
+  n: Cols,
+  k: Inner,
+  info: Layouts,
+  a: Address,
+  aRow: RowStride,
+  aCol: ColStride,
+  b: Address,
+  bRow: RowStride,
+  bCol: ColStride,
+  out: OutAddress,
+  tmp: TmpAddress,
 ): void {
   const shift = shiftOf(dtype);
   if (batch === 0 || m === 0 || n === 0) return;

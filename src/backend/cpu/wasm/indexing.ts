@@ -3,9 +3,11 @@
  * that ids select from. An id that is its type's largest value means "nothing"; any other id out of range is reported,
  * and nothing is read or written for it.
  */
+import { BF16, F8E4M3, F16, F32, F64, shiftOf, U8, U32 } from "./abi";
 import { narrow, offsetOf, RUN, slot, widen } from "./block";
-import { arg, BF16, badIndex, F8E4M3, F16, F32, F64, setArg, shiftOf, U8, U32 } from "./memory";
+import { arg, badIndex, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Address, Count, Dim, DTypeCode, Flag, Layouts, OutAddress, Shift, Size } from "./types";
 
 const CHUNK: usize = 16384;
 /** Rows of fewer bytes are copied element by element. */
@@ -65,15 +67,15 @@ function resolve(idDtype: i32, ids: usize, at: usize, size: usize, info: usize, 
 // gather. Arguments: 0 shift, 1 id dtype, 2 dim, 3 info, 4 source dim, 5 x, 6 ids, 7 out, 8 elements after dim
 
 export function gather(
-  shift: i32,
-  idDtype: i32,
-  n: usize,
-  dim: usize,
-  info: usize,
-  srcDim: usize,
-  x: usize,
-  ids: usize,
-  out: usize,
+  shift: Shift,
+  idDtype: DTypeCode,
+  n: Count,
+  dim: Dim,
+  info: Layouts,
+  srcDim: Size,
+  x: Address,
+  ids: Address,
+  out: OutAddress,
 ): void {
   if (n === 0) return;
   const after = sizeAfter(info, dim);
@@ -170,16 +172,16 @@ const ADD_SMALL: i32 = 2; // floats that add in f32
  * through `dim` in order: the last write wins and sums have one order.
  */
 export function scatter(
-  dtype: i32,
-  idDtype: i32,
-  add: i32,
-  n: usize,
-  dim: usize,
-  info: usize,
-  dstDim: usize,
-  dst: usize,
-  ids: usize,
-  src: usize,
+  dtype: DTypeCode,
+  idDtype: DTypeCode,
+  add: Flag,
+  n: Count,
+  dim: Dim,
+  info: Layouts,
+  dstDim: Size,
+  dst: OutAddress,
+  ids: Address,
+  src: Address,
 ): void {
   if (n === 0) return;
   const small = dtype === F16 || dtype === BF16 || dtype === F8E4M3;

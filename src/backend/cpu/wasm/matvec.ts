@@ -2,9 +2,10 @@
  * Products with a thin operand (at most THIN rows or columns): the other matrix is read once, where it lies, at memory
  * speed. Lines of the matrix that run along k are dotted with the thin rows; lines that run across are added up.
  */
+import { BF16, F16, F32, F64, shiftOf } from "./abi";
 import { offsetOf, SCRATCH_FREE, widen } from "./block";
 import { addLines4, dots, one, put } from "./lines";
-import { arg, BF16, F16, F32, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { addStreams, dotStreams, STREAMS } from "./streams";

@@ -3,36 +3,38 @@
  * differences from their first element, so that a mean of 4096 costs no digits of the variance; where their squares
  * leave the range of f32, and for f64, everything is summed in f64.
  */
+import { shiftOf } from "./abi";
 import { CF64, classOf, commit, fetch, RUN, target } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
 import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
 import { fma } from "./tile";
+import { Address, Cols, DTypeCode, Layouts, OutAddress, Rows } from "./types";
 
 const CHUNK: usize = 32768;
 
 export function rmsNorm(
-  dtype: i32,
-  rows: usize,
-  cols: usize,
-  info: usize,
-  x: usize,
-  weight: usize,
-  out: usize,
+  dtype: DTypeCode,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  weight: Address,
+  out: OutAddress,
   eps: f64,
 ): void {
   normalize(false, dtype, rows, cols, info, x, weight, 0, out, eps);
 }
 
 export function layerNorm(
-  dtype: i32,
-  rows: usize,
-  cols: usize,
-  info: usize,
-  x: usize,
-  weight: usize,
-  bias: usize,
-  out: usize,
+  dtype: DTypeCode,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  weight: Address,
+  bias: Address,
+  out: OutAddress,
   eps: f64,
 ): void {
   normalize(true, dtype, rows, cols, info, x, weight, bias, out, eps);

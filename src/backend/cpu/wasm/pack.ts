@@ -2,8 +2,8 @@
  * Panels: the form in which matrix operands reach the register tile. A panel holds `width` rows (of A) or columns (of B)
  * interleaved, element k of each next to the other, so that the tile reads both operands straight ahead.
  */
+import { shiftOf } from "./abi";
 import { native, widen } from "./block";
-import { shiftOf } from "./memory";
 
 /**
  * One panel of `width` lines, of which the first `valid` exist and the others are zero. `minor` is the stride from line

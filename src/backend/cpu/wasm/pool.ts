@@ -7,7 +7,8 @@
  * under a running kernel. The cut into chunks depends on the work alone, never on the number of threads: results are
  * the same with any of them.
  */
-import { CONTROL } from "./memory";
+import { CONTROL } from "./abi";
+import { Address, Bytes, Thread, Threads, TmpAddress } from "./types";
 
 const TICKET: usize = CONTROL; // u64: generation << 32 | next chunk
 const SIGNAL: usize = CONTROL + 8; // i32: the generation, on which idle workers sleep
@@ -31,21 +32,21 @@ export let threadIndex: i32 = 0;
 /** Bytes of private memory per thread. */
 export const SCRATCH_BYTES: usize = 4 << 20;
 
-export function scratchBytes(): usize {
+export function scratchBytes(): Bytes {
   return SCRATCH_BYTES;
 }
 
 /** Where the memory behind the module's own data begins. */
-export function heapBase(): usize {
+export function heapBase(): Address {
   return __heap_base;
 }
 
-export function enter(index: i32, scratchAt: usize): void {
+export function enter(index: Thread, scratchAt: TmpAddress): void {
   threadIndex = index;
   scratch = scratchAt;
 }
 
-export function setThreads(n: i32): void {
+export function setThreads(n: Threads): void {
   atomic.store<i32>(THREADS, n);
 }
 
@@ -96,7 +97,7 @@ function takeChunks(generation: i32): void {
 }
 
 /** A worker's life: take chunks of each new op, spin a little for the next, then sleep. Never returns. */
-export function work(index: i32, scratchAt: usize): void {
+export function work(index: Thread, scratchAt: TmpAddress): void {
   enter(index, scratchAt);
   let seen = 0;
   for (;;) {

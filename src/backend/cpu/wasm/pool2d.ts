@@ -1,8 +1,10 @@
 /** Pooling and resizing of the last two dims; a chunk is a range of output rows. */
+import { Pool, shiftOf } from "./abi";
 import { CF32, CF64, CI32, CI64, classOf, narrow, native, SCRATCH_FREE } from "./block";
 import { element } from "./element";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+import { Address, DTypeCode, Flag, OutAddress, Params, PoolCode } from "./types";
 import { word } from "./window";
 
 const DTYPE = 0;
@@ -34,8 +36,8 @@ function finish<T>(dtype: i32, from: usize, to: usize, count: usize): void {
   else narrow(dtype, from, to, count);
 }
 
-/** kind 0 averages, 1 takes the maximum. p: b, c, h, w, kh, kw, strideH, strideW, outH, outW, strides of x [4]. */
-export function pool2d(kind: i32, dtype: i32, p: usize, x: usize, out: usize): void {
+/** p: b, c, h, w, kh, kw, strideH, strideW, outH, outW, strides of x [4]. */
+export function pool2d(kind: PoolCode, dtype: DTypeCode, p: Params, x: Address, out: OutAddress): void {
   setCommon(dtype, p, x, out);
   setArg<i32>(KIND, kind);
   const outW = <usize>word(p, 9);
@@ -69,7 +71,7 @@ function poolRows<T>(lo: usize, hi: usize): void {
   const channels = <usize>word(p, 1);
   const sums = scratch + SCRATCH_FREE;
   const step = (<isize>word(p, 13)) << shift;
-  const largest = arg<i32>(KIND) === 1;
+  const largest = arg<i32>(KIND) === Pool.MAX;
   for (let row = lo; row < hi; row++) {
     const oy = <i32>(row % outH);
     const plane = row / outH;
@@ -100,7 +102,7 @@ function poolRows<T>(lo: usize, hi: usize): void {
 }
 
 /** Nearest: output i takes input floor(i · in / out). p: b, c, h, w, outH, outW, strides of x [4]. */
-export function upsampleNearest2d(dtype: i32, p: usize, x: usize, out: usize): void {
+export function upsampleNearest2d(dtype: DTypeCode, p: Params, x: Address, out: OutAddress): void {
   setCommon(dtype, p, x, out);
   const outW = <usize>word(p, 5);
   if (outW === 0) return;
@@ -149,11 +151,11 @@ function nearestRows<T>(lo: usize, hi: usize): void {
  * f64 computes in f64, all other floats in f32.
  */
 export function upsampleBilinear2d(
-  dtype: i32,
-  p: usize,
-  x: usize,
-  out: usize,
-  alignCorners: i32,
+  dtype: DTypeCode,
+  p: Params,
+  x: Address,
+  out: OutAddress,
+  alignCorners: Flag,
   scaleH: f64,
   scaleW: f64,
 ): void {

@@ -3,17 +3,9 @@
  * w. For many, weights are decoded to f32 panels in cache, KC of a group of columns at a time, and meet all rows of x
  * in the tile of the matrix product: there the decoding costs little, and nothing of x is rounded.
  */
-import { narrow, native, RESULT, slot } from "./block";
-import { productGrain } from "./gemm";
-import { arg, F32, setArg, shiftOf } from "./memory";
-import { packPanel } from "./pack";
-import { parallel, SCRATCH_BYTES, scratch } from "./pool";
-import { packActivations, packedBytes, packingOf } from "./quant-activations";
-import { decodeRun } from "./quant-decode";
-import { dotRow, dotRows, SHORT, STRETCH } from "./quant-dot";
 import {
   blockBytes,
-  bytesOf,
+  F32,
   IQ4_NL,
   IQ4_XS,
   MXFP4,
@@ -29,8 +21,31 @@ import {
   Q8_0,
   Q8_1,
   Q8_K,
-} from "./quant-types";
+  shiftOf,
+} from "./abi";
+import { narrow, native, RESULT, slot } from "./block";
+import { productGrain } from "./gemm";
+import { arg, setArg } from "./memory";
+import { packPanel } from "./pack";
+import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+import { packActivations, packedBytes, packingOf } from "./quant-activations";
+import { decodeRun } from "./quant-decode";
+import { dotRow, dotRows, SHORT, STRETCH } from "./quant-dot";
+import { bytesOf } from "./quant-types";
 import { BLOCK_FREE, block, columnsOf, KC, MR, packRows, ROW } from "./tile";
+import {
+  Address,
+  BlockBytes,
+  BlockSize,
+  Bytes,
+  Cols,
+  DTypeCode,
+  Inner,
+  OutAddress,
+  QuantTypeId,
+  Rows,
+  TmpAddress,
+} from "./types";
 
 /** From how many rows of x on decoding pays. */
 // @inline
@@ -73,7 +88,7 @@ function paddedRows(m: usize): usize {
 }
 
 /** Bytes of temporary memory; few rows mostly fit into half of the main thread's scratch memory. */
-export function qmatmulTmp(size: usize, m: usize, k: usize): usize {
+export function qmatmulTmp(size: BlockSize, m: Rows, k: Inner): Bytes {
   if (isMany(size, m)) return (paddedRows(m) * k) << 2;
   const bytes = m * packedBytes(k);
   return bytes <= HALF ? 0 : bytes;
@@ -81,17 +96,17 @@ export function qmatmulTmp(size: usize, m: usize, k: usize): usize {
 
 /** out (m × n) = x (m × k, contiguous) · wᵀ (n × k). x and out: f32, f16 or bf16. */
 export function qmatmul(
-  type: i32,
-  size: usize,
-  bytes: usize,
-  dtype: i32,
-  m: usize,
-  n: usize,
-  k: usize,
-  x: usize,
-  w: usize,
-  out: usize,
-  tmp: usize,
+  type: QuantTypeId,
+  size: BlockSize,
+  bytes: BlockBytes,
+  dtype: DTypeCode,
+  m: Rows,
+  n: Cols,
+  k: Inner,
+  x: Address,
+  w: Address,
+  out: OutAddress,
+  tmp: TmpAddress,
 ): void {
   const shift = shiftOf(dtype);
   if (m === 0 || n === 0) return;

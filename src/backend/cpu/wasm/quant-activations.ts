@@ -6,8 +6,9 @@
  * each group what the weights' minima or offset are multiplied with. Weights that are stored as bytes meet quants in
  * order; all others are taken apart by 16-bit operations, and meet of each sixteen first the even ones, then the odd.
  */
+import { shiftOf } from "./abi";
 import { native, SCRATCH_FREE, widen } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, scratch } from "./pool";
 import { groupSize, hasMin, isBytes, offsetShift } from "./quant-types";
 

@@ -2,18 +2,11 @@
  * How each block type lays out its quants and scales. Every type reduces to the same two things: sixteen unsigned
  * bytes for sixteen neighbouring weights, and scales; all else is written once, over those.
  */
-import { f16ToF32x4 } from "./block";
-import { BYTE_FIFTH, BYTE_FIFTH_SIXTH, BYTE_NIBBLE, BYTE_PAIR, BYTE_THIRD, constant } from "./quant-constants";
 import {
   blockBytes,
-  groupSize,
-  hasMin,
   IQ4_NL,
   IQ4_XS,
-  is,
-  isSuper,
   MXFP4,
-  offsetShift,
   Q2_K,
   Q3_K,
   Q4_0,
@@ -26,7 +19,10 @@ import {
   Q8_0,
   Q8_1,
   Q8_K,
-} from "./quant-types";
+} from "./abi";
+import { f16ToF32x4 } from "./block";
+import { BYTE_FIFTH, BYTE_FIFTH_SIXTH, BYTE_NIBBLE, BYTE_PAIR, BYTE_THIRD, constant } from "./quant-constants";
+import { groupSize, hasMin, is, isSuper, offsetShift } from "./quant-types";
 
 /** Bits `shift` … of sixteen bytes; the mask drops what 16-bit shifts bring in from the neighbour. */
 // @inline

@@ -1,14 +1,8 @@
 /** Quantized weights back to floats: whole tensors, rows by id, and runs of a row for other kernels. */
-import { narrow, native, SCRATCH_FREE } from "./block";
-import { arg, badIndex, setArg, shiftOf, U8, U32 } from "./memory";
-import { parallel, scratch } from "./pool";
-import { decode, FACTOR_BYTES } from "./quant-blocks";
 import {
   blockBytes,
-  bytesOf,
   IQ4_NL,
   IQ4_XS,
-  isSuper,
   MXFP4,
   Q2_K,
   Q3_K,
@@ -22,7 +16,16 @@ import {
   Q8_0,
   Q8_1,
   Q8_K,
-} from "./quant-types";
+  shiftOf,
+  U8,
+  U32,
+} from "./abi";
+import { narrow, native, SCRATCH_FREE } from "./block";
+import { arg, badIndex, setArg } from "./memory";
+import { parallel, scratch } from "./pool";
+import { decode, FACTOR_BYTES } from "./quant-blocks";
+import { bytesOf, isSuper } from "./quant-types";
+import { Address, BlockBytes, BlockSize, Cols, Count, DTypeCode, OutAddress, QuantTypeId, Rows, Stride } from "./types";
 
 /** Weights per step: some blocks of 32 or one super-block, decoded to f32 in scratch memory before they are narrowed. */
 const STEP: usize = 256;
@@ -88,7 +91,15 @@ function decodeTo(dtype: i32, type: i32, size: usize, bytes: usize, w: usize, n:
 // dequantize. Arguments: 0 type, 1 dtype, 2 n, 3 w, 4 out, 5 weights per block, 6 bytes per block
 
 /** n weights, whole blocks, to f32, f16 or bf16. */
-export function dequantize(type: i32, size: usize, bytes: usize, dtype: i32, n: usize, w: usize, out: usize): void {
+export function dequantize(
+  type: QuantTypeId,
+  size: BlockSize,
+  bytes: BlockBytes,
+  dtype: DTypeCode,
+  n: Count,
+  w: Address,
+  out: OutAddress,
+): void {
   if (n === 0) return;
   setArg<i32>(0, type);
   setArg<i32>(1, dtype);
@@ -122,18 +133,18 @@ function dequantizeChunk(lo: usize, hi: usize): void {
 
 /** The rows of w (rows × k) that `count` ids name; the largest id of its type gives zeros. */
 export function quantizedRows(
-  type: i32,
-  size: usize,
-  bytes: usize,
-  dtype: i32,
-  idDtype: i32,
-  count: usize,
-  idStride: i32,
-  rows: usize,
-  k: usize,
-  w: usize,
-  ids: usize,
-  out: usize,
+  type: QuantTypeId,
+  size: BlockSize,
+  bytes: BlockBytes,
+  dtype: DTypeCode,
+  idDtype: DTypeCode,
+  count: Count,
+  idStride: Stride,
+  rows: Rows,
+  k: Cols,
+  w: Address,
+  ids: Address,
+  out: OutAddress,
 ): void {
   setArg<i32>(0, type);
   setArg<i32>(1, dtype);

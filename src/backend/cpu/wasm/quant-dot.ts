@@ -2,6 +2,7 @@
  * Dots of rows of quantized weights, where they lie, with a packed row of activations. Sums of products are exact
  * integers within a group of weights that share a scale; groups are added in f32, times factors computed ahead.
  */
+import { blockBytes, Q4_0, Q4_1, Q4_K } from "./abi";
 import { SCRATCH_FREE } from "./block";
 import { madd } from "./math";
 import { scratch } from "./pool";
@@ -9,7 +10,7 @@ import { scalesAt, sumsAt } from "./quant-activations";
 import { highMask, lowMask, quants } from "./quant-blocks";
 import { constant, HALF_BITS, HALF_EXPONENT, HALF_SCALE, INFINITIES, WORD_BYTE, WORD_NIBBLE } from "./quant-constants";
 import { rowFactors, superFactor } from "./quant-factors";
-import { blockBytes, groupSize, hasMin, is, isBytes, isSuper, Q4_0, Q4_1, Q4_K } from "./quant-types";
+import { groupSize, hasMin, is, isBytes, isSuper } from "./quant-types";
 
 /** The most weights of a row whose factors are computed ahead. */
 export const STRETCH: usize = 4096;

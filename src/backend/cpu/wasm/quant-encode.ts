@@ -2,12 +2,14 @@
  * Floats to blocks. Blocks of 32 follow GGUF's reference bit by bit: the scale is that of the largest magnitude or of
  * the range. The best super-blocks are searched for in quant-search.ts.
  */
+import { Q4_0, Q4_1, Q5_0, Q5_1, Q8_1, Q8_K } from "./abi";
 import { fetch, SCRATCH_FREE } from "./block";
 import { arg, setArg } from "./memory";
 import { parallel, scratch } from "./pool";
 import { asHalf, inverseOf, peakOf, storeHalf } from "./quant-scale";
 import { encodeSuper } from "./quant-search";
-import { bytesOf, Q4_0, Q4_1, Q5_0, Q5_1, Q8_1, Q8_K } from "./quant-types";
+import { bytesOf } from "./quant-types";
+import { Address, BlockBytes, BlockSize, Count, DTypeCode, Layouts, OutAddress, QuantTypeId } from "./types";
 
 /** Floats per item. */
 const STEP: usize = 256;
@@ -17,14 +19,14 @@ const GRAIN: usize = 16;
 
 /** n floats, whole blocks, of f32, f16 or bf16. */
 export function quantize(
-  type: i32,
-  size: usize,
-  bytes: usize,
-  dtype: i32,
-  n: usize,
-  info: usize,
-  x: usize,
-  out: usize,
+  type: QuantTypeId,
+  size: BlockSize,
+  bytes: BlockBytes,
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
 ): void {
   if (n === 0) return;
   setArg<i32>(0, type);

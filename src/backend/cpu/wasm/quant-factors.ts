@@ -3,10 +3,11 @@
  * activations. They are taken from a stretch of the row ahead of its dots, four at a time; on the way the row comes into
  * the cache in the order in which it lies in memory.
  */
+import { blockBytes, MXFP4 } from "./abi";
 import { madd } from "./math";
 import { floats4, groupMinima, groupScales, minimum, scale, scales4, superScales } from "./quant-blocks";
 import { constant, HALF_BITS, HALF_EXPONENT, HALF_SCALE, INFINITIES } from "./quant-constants";
-import { blockBytes, groupSize, hasMin, is, isSuper, MXFP4 } from "./quant-types";
+import { groupSize, hasMin, is, isSuper } from "./quant-types";
 
 /**
  * Writes the factors of n weights from `w` on to `to`, for activations whose scales and sums are at `own` and `sums`;

@@ -5,11 +5,11 @@
  * best scale (and minimum) is known in closed form. Then the groups' scales become small integers: near the fitted
  * ones, those with the least error are taken; and last the scales of the super-block are fitted to all that is fixed.
  */
+import { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K } from "./abi";
 import { SCRATCH_FREE } from "./block";
 import { madd } from "./math";
 import { scratch } from "./pool";
 import { inverseOf, peakOf, storeHalf } from "./quant-scale";
-import { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K } from "./quant-types";
 
 // Scratch: importance of each float, its level, and per group the fitted scale and minimum and their integers.
 const IMPORTANCE: usize = SCRATCH_FREE;

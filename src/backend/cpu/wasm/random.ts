@@ -11,16 +11,17 @@
  *
  * The sum of every polynomial is Horner's, p = p · z + c. An f64 becomes bf16, f16 or f8e4m3 by way of f32.
  */
+import { BF16, F16, F32, F64, Random, shiftOf } from "./abi";
 import { f8ToF32, f16ToF32x4, f32ToBf16x4, f32ToF8, f32ToF16x4, narrow, RUN, slot } from "./block";
-import { arg, BF16, F16, F32, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Count, DTypeCode, OutAddress, RandomCode } from "./types";
 
-const NORMAL: i32 = 1;
 /** Pairs of elements per chunk. */
 const GRAIN: usize = 1 << 11;
 
-/** kind 0: uniform on [a, b); kind 1: normal with mean a and deviation b. Float dtypes. */
-export function random(kind: i32, dtype: i32, n: usize, out: usize, seed: u64, a: f64, b: f64): void {
+/** Uniform on [a, b), or normal with mean a and deviation b. Float dtypes. */
+export function random(kind: RandomCode, dtype: DTypeCode, n: Count, out: OutAddress, seed: u64, a: f64, b: f64): void {
   setArg<i32>(0, kind);
   setArg<i32>(1, dtype);
   setArg<usize>(2, n);
@@ -66,7 +67,7 @@ function draw(first: usize, pairs: usize, out: usize): void {
     philox(<u64>(first + i), seed, words);
     const u0 = uniform(load<u32>(words), load<u32>(words, 4));
     const u1 = uniform(load<u32>(words, 8), load<u32>(words, 12));
-    if (kind === NORMAL) {
+    if (kind === Random.NORMAL) {
       const r = sqrt(-2.0 * ln(1.0 - u0));
       store<f64>(out, r * cosTurn(u1) * b + a);
       store<f64>(out, r * sinTurn(u1) * b + a, 8);

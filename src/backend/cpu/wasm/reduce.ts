@@ -5,6 +5,7 @@
  * index); records of one row are combined in order, so the result does not depend on the threads. f32 sums add a few
  * elements in a tree and the trees in f64. NaN wins every min and max; the first index wins ties.
  */
+import { F64, Reduce, shiftOf } from "./abi";
 import {
   CF32,
   CF64,
@@ -22,13 +23,9 @@ import {
   target,
   widen,
 } from "./block";
-import { arg, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
-
-export const SUM: i32 = 0;
-export const MIN: i32 = 1;
-export const MAX: i32 = 2;
-const ARGMIN: i32 = 3; // 4 is argmax
+import { Address, Cols, DTypeCode, Layouts, OutAddress, ReduceCode, Rows } from "./types";
 
 /** Elements per chunk of work: some 25 µs. */
 const CHUNK: usize = 65536;
@@ -44,6 +41,11 @@ const FLUSH: usize = 16;
 const TILE: usize = 16;
 /** Fewer adjacent rows than this are not worth a vector each. */
 const FEW_ROWS: usize = 8;
+
+// @inline
+function givesPlace(op: i32): bool {
+  return op === Reduce.ARGMIN || op === Reduce.ARGMAX;
+}
 
 // Row access
 
@@ -203,16 +205,16 @@ function columns4(dtype: i32, p: usize, step: usize, count: usize, to: usize, pi
 
 // @inline
 function combine<T>(op: i32, a: T, b: T): T {
-  return op === SUM ? <T>(a + b) : op === MIN ? min<T>(a, b) : max<T>(a, b);
+  return op === Reduce.SUM ? <T>(a + b) : op === Reduce.MIN ? min<T>(a, b) : max<T>(a, b);
 }
 
 // @inline
 function combineLanes<T>(op: i32, a: v128, b: v128): v128 {
-  if (op === SUM) return v128.add<T>(a, b);
+  if (op === Reduce.SUM) return v128.add<T>(a, b);
   if (isInteger<T>() && sizeof<T>() === 8) {
-    return v128.bitselect(a, b, op === MIN ? v128.lt<T>(a, b) : v128.gt<T>(a, b));
+    return v128.bitselect(a, b, op === Reduce.MIN ? v128.lt<T>(a, b) : v128.gt<T>(a, b));
   } else {
-    return op === MIN ? v128.min<T>(a, b) : v128.max<T>(a, b);
+    return op === Reduce.MIN ? v128.min<T>(a, b) : v128.max<T>(a, b);
   }
 }
 
@@ -223,7 +225,7 @@ function combine4<T>(op: i32, p: usize, step: usize): v128 {
   return combineLanes<T>(op, ab, combineLanes<T>(op, v128.load(p + 2 * step), v128.load(p + 3 * step)));
 }
 
-/** n ≥ 1 elements folded by SUM, MIN or MAX. */
+/** n ≥ 1 elements folded by sum, min or max. */
 // @inline
 export function fold<T>(op: i32, p: usize, n: usize): T {
   const end = p + n * sizeof<T>();
@@ -250,12 +252,12 @@ export function fold<T>(op: i32, p: usize, n: usize): T {
 
 /** The sum of n ≥ 1 elements; f32 adds trees of 32 elements, then in f64. */
 function sumRun<T, A>(p: usize, n: usize): A {
-  if (!isFloat<T>() || sizeof<T>() !== 4) return <A>fold<T>(SUM, p, n);
+  if (!isFloat<T>() || sizeof<T>() !== 4) return <A>fold<T>(Reduce.SUM, p, n);
   const end = p + (n << 2);
   let low = f64x2.splat(0);
   let high = f64x2.splat(0);
   for (; p + 128 <= end; p += 128) {
-    const tree = f32x4.add(combine4<f32>(SUM, p, 16), combine4<f32>(SUM, p + 64, 16));
+    const tree = f32x4.add(combine4<f32>(Reduce.SUM, p, 16), combine4<f32>(Reduce.SUM, p + 64, 16));
     low = f64x2.add(low, f64x2.promote_low_f32x4(tree));
     high = f64x2.add(high, f64x2.promote_low_f32x4(v128.shuffle<i64>(tree, tree, 1, 1)));
   }
@@ -289,7 +291,15 @@ function find<T>(p: usize, value: T): usize {
 // The op. Arguments: 0 op, 1 dtype, 2 rows, 3 cols, 4 info, 5 x, 6 out, 7 adjacent rows, 8 panels per adjacent rows,
 // 9 blocks per row, 10 columns per block, 11 records
 
-export function reduce(op: i32, dtype: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
+export function reduce(
+  op: ReduceCode,
+  dtype: DTypeCode,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
+): void {
   if (cols === 0) {
     memory.fill(out, 0, rows << shiftOf(dtype));
     return;
@@ -404,16 +414,16 @@ function rowRecord<T, A>(
 
 /** Merges a run, whose first element is column c, into a record, or starts one. */
 function record<T, A>(op: i32, p: usize, n: usize, c: usize, first: bool, to: usize): void {
-  if (op === SUM) {
+  if (op === Reduce.SUM) {
     const sum = sumRun<T, A>(p, n);
     store<A>(to, first ? sum : load<A>(to) + sum);
     return;
   }
-  const least = op === MIN || op === ARGMIN;
-  const best = least ? fold<T>(MIN, p, n) : fold<T>(MAX, p, n);
+  const least = op === Reduce.MIN || op === Reduce.ARGMIN;
+  const best = least ? fold<T>(Reduce.MIN, p, n) : fold<T>(Reduce.MAX, p, n);
   if (!first && !better<A>(least, <A>best, load<A>(to))) return;
   store<A>(to, <A>best);
-  if (op >= ARGMIN) store<u32>(to, <u32>(c + find<T>(p, best)), 8);
+  if (givesPlace(op)) store<u32>(to, <u32>(c + find<T>(p, best)), 8);
 }
 
 /** Items are panels of up to RUN adjacent rows, or blocks of them: vectors run over rows. */
@@ -447,10 +457,10 @@ function panelRecords<T, A>(op: i32, r: usize, width: usize, c: usize, end: usiz
   const inner = <usize>load<u32>(info + (rank << 2));
   const shift = shiftOf(dtype);
   const step = (<usize>load<i32>(info + 4 + ((2 * rank - 1) << 2))) << shift;
-  const least = op === MIN || op === ARGMIN;
+  const least = op === Reduce.MIN || op === Reduce.ARGMIN;
   const values = slot(2);
   const places = slot(5);
-  if (op === SUM) {
+  if (op === Reduce.SUM) {
     memory.fill(values, 0, width * sizeof<T>());
     memory.fill(records, 0, width * RECORD);
   } else {
@@ -464,29 +474,29 @@ function panelRecords<T, A>(op: i32, r: usize, width: usize, c: usize, end: usiz
     let p = x + ((<usize>offsetOf(info, 0, r * cols + c)) << shift);
     const stop = c + min(inner - (c % inner), end - c);
     while (c < stop) {
-      const four = op < ARGMIN && native(dtype) && c + 4 <= stop;
+      const four = !givesPlace(op) && native(dtype) && c + 4 <= stop;
       if (four) {
-        if (op === SUM) mergeFour<T>(SUM, values, p, step, width);
-        else if (op === MIN) mergeFour<T>(MIN, values, p, step, width);
-        else mergeFour<T>(MAX, values, p, step, width);
+        if (op === Reduce.SUM) mergeFour<T>(Reduce.SUM, values, p, step, width);
+        else if (op === Reduce.MIN) mergeFour<T>(Reduce.MIN, values, p, step, width);
+        else mergeFour<T>(Reduce.MAX, values, p, step, width);
       } else {
         const q = fetch(dtype, p, 0, 0, 0, width);
-        if (op === SUM) mergeOne<T>(SUM, values, q, width);
-        else if (op === MIN) mergeOne<T>(MIN, values, q, width);
-        else if (op === MAX) mergeOne<T>(MAX, values, q, width);
+        if (op === Reduce.SUM) mergeOne<T>(Reduce.SUM, values, q, width);
+        else if (op === Reduce.MIN) mergeOne<T>(Reduce.MIN, values, q, width);
+        else if (op === Reduce.MAX) mergeOne<T>(Reduce.MAX, values, q, width);
         else mergePlaces<T>(least, values, places, q, <u32>c, width);
       }
       const count: usize = four ? 4 : 1;
       c += count;
       p += count * step;
       pending += count;
-      if (op === SUM && pending >= FLUSH) {
+      if (op === Reduce.SUM && pending >= FLUSH) {
         flush<T, A>(values, records, width);
         pending = 0;
       }
     }
   }
-  if (op === SUM) flush<T, A>(values, records, width);
+  if (op === Reduce.SUM) flush<T, A>(values, records, width);
   else {
     for (let i: usize = 0; i < width; i++) {
       store<A>(records + i * RECORD, <A>load<T>(values + i * sizeof<T>()));
@@ -550,7 +560,7 @@ function combineItems<T, A>(lo: usize, hi: usize): void {
   const op = arg<i32>(0);
   const rows = arg<usize>(2);
   const blocks = arg<usize>(9);
-  const least = op === MIN || op === ARGMIN;
+  const least = op === Reduce.MIN || op === Reduce.ARGMIN;
   const record = slot(RECORDS);
   for (let r = lo; r < hi; r++) {
     let from = arg<usize>(11) + r * RECORD;
@@ -559,7 +569,7 @@ function combineItems<T, A>(lo: usize, hi: usize): void {
     for (let b: usize = 1; b < blocks; b++) {
       from += rows * RECORD;
       const next = load<A>(from);
-      if (op === SUM) value += next;
+      if (op === Reduce.SUM) value += next;
       else if (better<A>(least, next, value)) {
         value = next;
         at = load<u32>(from, 8);
@@ -574,7 +584,7 @@ function combineItems<T, A>(lo: usize, hi: usize): void {
 /** Writes the results of rows r … r+count−1, at most RUN. */
 function settle<T, A>(op: i32, dtype: i32, records: usize, r: usize, count: usize): void {
   const out = arg<usize>(6);
-  if (op >= ARGMIN) {
+  if (givesPlace(op)) {
     for (let i: usize = 0; i < count; i++) store<u32>(out + ((r + i) << 2), load<u32>(records + i * RECORD, 8));
     return;
   }

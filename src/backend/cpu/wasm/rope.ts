@@ -2,36 +2,36 @@
  * Rotary position embedding: each pair (x1, x2) of a row turns by its position's angle,
  * (x1·cos − x2·sin, x1·sin + x2·cos). Small floats compute in f32.
  */
+import { Rope, shiftOf } from "./abi";
 import { CF64, classOf, commit, native, RESULT, RUN, slot, widen } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Address, DTypeCode, Layouts, OutAddress, RopeCode, Size, Stride } from "./types";
 
-const INTERLEAVED: i32 = 1;
-const THD: i32 = 2;
 const CHUNK: usize = 32768;
 /** Pairs per run: both halves of a result share one slot. */
 const PAIRS: usize = RUN >> 1;
 
 // Arguments: 0 kind, 1 dtype, 2 and 3 the dims before d, 4 d, 5 info, 6 x, 7 cos, 8 sin, 9 table batch stride, 10 out
 export function rope(
-  kind: i32,
-  dtype: i32,
-  b: usize,
-  h: usize,
-  t: usize,
-  d: usize,
-  info: usize,
-  x: usize,
-  cos: usize,
-  sin: usize,
-  tableBatchStride: usize,
-  out: usize,
+  kind: RopeCode,
+  dtype: DTypeCode,
+  b: Size,
+  h: Size,
+  t: Size,
+  d: Size,
+  info: Layouts,
+  x: Address,
+  cos: Address,
+  sin: Address,
+  tableBatchStride: Stride,
+  out: OutAddress,
 ): void {
   if (d === 0) return;
   setArg<i32>(0, kind);
   setArg<i32>(1, dtype);
-  setArg<usize>(2, kind === THD ? t : h);
-  setArg<usize>(3, kind === THD ? h : t);
+  setArg<usize>(2, kind === Rope.ROPE_THD ? t : h);
+  setArg<usize>(3, kind === Rope.ROPE_THD ? h : t);
   setArg<usize>(4, d);
   setArg<usize>(5, info);
   setArg<usize>(6, x);
@@ -60,12 +60,12 @@ function ropeRows(lo: usize, hi: usize): void {
     const j = i - batch * mid;
     let at = r * d;
     if (info !== 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
-    const table = batch * arg<usize>(9) + (kind === THD ? j : k) * pairs;
+    const table = batch * arg<usize>(9) + (kind === Rope.ROPE_THD ? j : k) * pairs;
     for (let p: usize = 0; p < pairs; p += PAIRS) {
       const n = min(PAIRS, pairs - p);
       const cos = elements(dtype, arg<usize>(7) + ((table + p) << shift), 1, n, 4);
       const sin = elements(dtype, arg<usize>(8) + ((table + p) << shift), 1, n, 5);
-      if (kind === INTERLEAVED) {
+      if (kind === Rope.ROPE_I) {
         const from = elements(dtype, arg<usize>(6) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
         const place = arg<usize>(10) + ((r * d + 2 * p) << shift);
         const to = native(dtype) ? place : slot(RESULT);

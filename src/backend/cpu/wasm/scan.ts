@@ -1,12 +1,14 @@
 /** Running sums along rows. Floats add up in f64, which no later rounding can make worse than f32. */
+import { shiftOf } from "./abi";
 import { CF32, CF64, CI32, CU32, classOf, commit, RUN, target } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
 import { fetchRun } from "./reduce";
+import { Address, Cols, DTypeCode, Layouts, OutAddress, Rows } from "./types";
 
 const CHUNK: usize = 32768;
 
-export function cumsum(dtype: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
+export function cumsum(dtype: DTypeCode, rows: Rows, cols: Cols, info: Layouts, x: Address, out: OutAddress): void {
   if (cols === 0) return;
   setArg<i32>(0, dtype);
   setArg<usize>(1, cols);

@@ -2,16 +2,26 @@
  * softmax and log-softmax of rows: subtract the maximum, exponentiate, divide by the sum. Small floats stay f32 until
  * the store. A maximum of ±inf or NaN makes x − max NaN where the result must be NaN, without a special case.
  */
+import { shiftOf } from "./abi";
 import { CF64, classOf, narrow, native, RESULT, RUN, slot } from "./block";
 import { expNegative4, expShiftedPair } from "./math";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
 import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
+import { Address, Cols, DTypeCode, Flag, Layouts, OutAddress, Rows } from "./types";
 
 const CHUNK: usize = 16384;
 
 // Arguments: 0 dtype, 1 log, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows
-export function softmax(dtype: i32, log: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
+export function softmax(
+  dtype: DTypeCode,
+  log: Flag,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
+): void {
   if (cols === 0) return;
   setArg<i32>(0, dtype);
   setArg<i32>(1, log);

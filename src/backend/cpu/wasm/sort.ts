@@ -3,9 +3,11 @@
  * moves keys and indices, one byte of the key per pass; a byte that all keys share needs no pass. Rows that fit in a
  * thread's scratch memory are sorted one per item; longer ones one after the other, each pass by blocks on all threads.
  */
+import { F64, I64 } from "./abi";
 import { CF32, CF64, CI32, CI64, classOf, fetch, RUN, SCRATCH_FREE } from "./block";
-import { arg, F64, I64, setArg } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+import { Address, Bytes, Cols, DTypeCode, Flag, OutAddress, Rows, TmpAddress } from "./types";
 
 /** Rows up to this length are sorted by insertion. */
 const SHORT: usize = 64;
@@ -32,13 +34,21 @@ function isLong(dtype: i32, rows: usize, cols: usize): bool {
 }
 
 /** Bytes that argsort needs at `tmp`; more than the memory can have stays more than that. */
-export function argsortTmp(dtype: i32, rows: usize, cols: usize): usize {
+export function argsortTmp(dtype: DTypeCode, rows: Rows, cols: Cols): Bytes {
   return rows > 0 && isLong(dtype, rows, cols) ? <usize>min<u64>(workBytes(dtype, cols), u32.MAX_VALUE) : 0;
 }
 
 // Arguments: 0 dtype, 1 descending, 2 cols, 3 x, 4 out; for a long row 5 row, 6 tmp, 7 shift of the byte,
 // 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to, 12 counts
-export function argsort(dtype: i32, descending: i32, rows: usize, cols: usize, x: usize, out: usize, tmp: usize): void {
+export function argsort(
+  dtype: DTypeCode,
+  descending: Flag,
+  rows: Rows,
+  cols: Cols,
+  x: Address,
+  out: OutAddress,
+  tmp: TmpAddress,
+): void {
   if (cols === 0) return;
   setArg<i32>(0, dtype);
   setArg<i32>(1, descending);

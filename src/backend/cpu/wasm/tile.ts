@@ -3,8 +3,8 @@
  * tile is 3 rows × 3 vectors: nine sums, three vectors of B and a broadcast of A fit the sixteen vector registers of
  * x86. Without, products need registers of their own, and 4 × 2 is nearly twice as fast.
  */
+import { F64, shiftOf } from "./abi";
 import { narrow, native, SCRATCH_FREE } from "./block";
-import { F64, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { scratch } from "./pool";
 
