@@ -1,6 +1,6 @@
 // What src/backend/cpu/abi.ts says, for AssemblyScript.
 import { writeFileSync } from "node:fs";
-import { blockTypes, codes, memoryMap, shiftOf } from "../../dist/backend/cpu/abi.js";
+import { blockTypes, codes, memoryMap, shiftOf, words } from "../../dist/backend/cpu/abi.js";
 
 const NOTICE = "// Written by scripts/wasm/constants.mjs from ../abi.ts; not in git.";
 
@@ -12,6 +12,19 @@ const enumeration = (name, record) => {
   const title = name[0].toUpperCase() + name.slice(1);
   return [`export const enum ${title} {`, ...lines(record, (member, value) => `  ${member} = ${value},`), "}"];
 };
+
+/** The place of each word: pairs have one for either axis, strides the first of their four. */
+function places(lengths) {
+  const found = {};
+  let next = 0;
+  for (const [name, length] of Object.entries(lengths)) {
+    const member = name.replace(/[A-Z]/g, "_$&");
+    if (length === 2) Object.assign(found, { [`${member}_h`]: next, [`${member}_w`]: next + 1 });
+    else found[member] = next;
+    next += length;
+  }
+  return found;
+}
 
 /** log2 of the bytes per element; a chain of comparisons, which the optimizer folds where the dtype is known. */
 const shifts = () => [
@@ -42,6 +55,7 @@ export function writeConstants() {
     ...constants("i32", dtype),
     ...shifts(),
     ...Object.entries(enums).flatMap(([name, record]) => enumeration(name, record)),
+    ...Object.entries(words).flatMap(([name, lengths]) => enumeration(name, places(lengths))),
     ...Object.entries(blockTypes).map(
       ([type, { id }]) => `export class ${type} {\n  static readonly ID: i32 = ${id};\n}`,
     ),

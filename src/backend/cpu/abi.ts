@@ -63,6 +63,50 @@ export const codes = {
   pool: numbered<"avg" | "max", PoolCode>(["avg", "max"]),
 };
 
+/**
+ * The words of kernels that take many, in their order, and how many each name stands for: of two the first is of the
+ * height and the second of the width, and four are strides.
+ */
+export const words = {
+  conv: {
+    batch: 1,
+    channels: 1,
+    input: 2,
+    outputs: 1,
+    kernel: 2,
+    stride: 2,
+    padding: 2,
+    dilation: 2,
+    groups: 1,
+    output: 2,
+    xStrides: 4,
+    wStrides: 4,
+  },
+  pooling: { batch: 1, channels: 1, input: 2, kernel: 2, stride: 2, output: 2, xStrides: 4 },
+  upsampling: { batch: 1, channels: 1, input: 2, output: 2, xStrides: 4 },
+  sdpa: {
+    b: 1,
+    hq: 1,
+    hk: 1,
+    tq: 1,
+    tk: 1,
+    d: 1,
+    dv: 1,
+    causal: 1,
+    window: 1,
+    qStrides: 4,
+    kStrides: 4,
+    vStrides: 4,
+    maskStrides: 4,
+  },
+} as const;
+type Words = typeof words;
+
+/** What `words` asks for, by name. */
+export type WordsOf<K extends keyof Words> = {
+  readonly [N in keyof Words[K]]: Words[K][N] extends 1 ? number : readonly number[];
+};
+
 export const shiftOf = (dtype: DType): Shift => Math.log2(sizeOf(dtype)) as Shift;
 
 interface BlockType {

@@ -21,7 +21,7 @@ import type {
 } from "../backend.ts";
 import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
-import { blockTypes, codes, memoryMap, shiftOf } from "./abi.ts";
+import { blockTypes, codes, memoryMap, shiftOf, type WordsOf, words } from "./abi.ts";
 import { CPU_BYTES, Engine } from "./engine.ts";
 import type {
   Address,
@@ -264,7 +264,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     const { dtype } = x.storage;
     const n = numel(shape) as Count;
     return this.#make(dtype, n, (out) => {
-      const info = this.#write<Layouts>([shape.length, ...shape, ...x.layout.strides, ...idLayout.strides]);
+      const info = this.#write([shape.length, ...shape, ...x.layout.strides, ...idLayout.strides]);
       const size = x.layout.shape[dim] as Size;
       this.engine.kernels.gather(
         shiftOf(dtype),
@@ -300,7 +300,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     const { shape, strides } = src.layout;
     const n = count(src.layout);
     if (n === 0) return;
-    const info = this.#write<Layouts>([shape.length, ...shape, ...dst.layout.strides, ...idStrides, ...strides]);
+    const info = this.#write([shape.length, ...shape, ...dst.layout.strides, ...idStrides, ...strides]);
     const [type, idType] = [code(src.storage.dtype), code(ids.storage.dtype)];
     const size = dst.layout.shape[dim] as Size;
     const add = flag(op !== "scatter");
@@ -318,7 +318,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     const { kernels } = this.engine;
     return this.#make(dtype, batch * m * n, (out) => {
       const strides = [a, b].map((v) => v.layout.strides.slice(0, lead));
-      const info = batch === 1 ? CONTIGUOUS : this.#write<Layouts>([lead, ...batchShape, ...strides.flat()]);
+      const info = batch === 1 ? CONTIGUOUS : this.#write([lead, ...batchShape, ...strides.flat()]);
       const [aRow, aCol] = a.layout.strides.slice(lead) as [RowStride, ColStride];
       const [bRow, bCol] = b.layout.strides.slice(lead) as [RowStride, ColStride];
       this.#temporary(kernels.matmulTmp(code(dtype), batch, m, n, k), (tmp) =>
@@ -346,10 +346,22 @@ export class CpuBackend implements Backend, QuantizedOps {
   #conv(name: "conv2d" | "convTranspose2d", x: View, w: View, p: ConvParams, outputs: number, size: number[]): Storage {
     const { dtype } = x.storage;
     const { kernels } = this.engine;
-    const [, , kh, kw] = w.layout.shape;
-    const words = [...x.layout.shape, outputs, kh!, kw!, ...p.stride, ...p.padding, ...p.dilation, p.groups, ...size];
-    return this.#make(dtype, x.layout.shape[0]! * outputs * numel(size), (out) => {
-      const params = this.#write<Params>([...words, ...x.layout.strides, ...w.layout.strides]);
+    const { batch, channels, input } = image(x);
+    return this.#make(dtype, batch * outputs * numel(size), (out) => {
+      const params = this.#params("conv", {
+        batch,
+        channels,
+        input,
+        outputs,
+        kernel: w.layout.shape.slice(2),
+        stride: p.stride,
+        padding: p.padding,
+        dilation: p.dilation,
+        groups: p.groups,
+        output: size,
+        xStrides: x.layout.strides,
+        wStrides: w.layout.strides,
+      });
       this.#temporary(kernels[`${name}Tmp`](code(dtype), params), (tmp) =>
         kernels[name](code(dtype), params, at(x), at(w), out, tmp),
       );
@@ -358,18 +370,27 @@ export class CpuBackend implements Backend, QuantizedOps {
 
   pool2d(kind: "avg" | "max", x: View, kernel: readonly [number, number], stride: readonly [number, number]): Storage {
     const { dtype } = x.storage;
-    const [b, c, ...size] = x.layout.shape as [number, number, number, number];
-    const out = size.map((n, i) => Math.floor((n - kernel[i]!) / stride[i]!) + 1);
-    return this.#make(dtype, b * c * numel(out), (to) => {
-      const params = this.#write<Params>([...x.layout.shape, ...kernel, ...stride, ...out, ...x.layout.strides]);
-      this.engine.kernels.pool2d(codes.pool[kind], code(dtype), params, at(x), to);
+    const { batch, channels, input } = image(x);
+    const output = input.map((n, i) => Math.floor((n - kernel[i]!) / stride[i]!) + 1);
+    return this.#make(dtype, batch * channels * numel(output), (out) => {
+      const params = this.#params("pooling", {
+        batch,
+        channels,
+        input,
+        kernel,
+        stride,
+        output,
+        xStrides: x.layout.strides,
+      });
+      this.engine.kernels.pool2d(codes.pool[kind], code(dtype), params, at(x), out);
     });
   }
 
   upsampleNearest2d(x: View, size: readonly [number, number]): Storage {
     const { dtype } = x.storage;
-    return this.#make(dtype, x.layout.shape[0]! * x.layout.shape[1]! * numel(size), (out) => {
-      const params = this.#write<Params>([...x.layout.shape, ...size, ...x.layout.strides]);
+    const { batch, channels, input } = image(x);
+    return this.#make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.#params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
       this.engine.kernels.upsampleNearest2d(code(dtype), params, at(x), out);
     });
   }
@@ -381,11 +402,13 @@ export class CpuBackend implements Backend, QuantizedOps {
     scale: readonly [number, number] | null,
   ): Storage {
     const { dtype } = x.storage;
-    const [scaleH, scaleW] = size.map((out, i) =>
-      bilinearStep(x.layout.shape[i + 2]!, out, alignCorners, scale?.[i]),
-    ) as [number, number];
-    return this.#make(dtype, x.layout.shape[0]! * x.layout.shape[1]! * numel(size), (out) => {
-      const params = this.#write<Params>([...x.layout.shape, ...size, ...x.layout.strides]);
+    const { batch, channels, input } = image(x);
+    const [scaleH, scaleW] = size.map((out, i) => bilinearStep(input[i]!, out, alignCorners, scale?.[i])) as [
+      number,
+      number,
+    ];
+    return this.#make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.#params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
       this.engine.kernels.upsampleBilinear2d(code(dtype), params, at(x), out, flag(alignCorners), scaleH, scaleW);
     });
   }
@@ -447,7 +470,7 @@ export class CpuBackend implements Backend, QuantizedOps {
     return this.#make(dtype, x.layout.numel, (out) =>
       this.#packed(cos, (c) =>
         this.#packed(sin, (s) => {
-          const info = x.layout.isContiguous() ? CONTIGUOUS : this.#write<Layouts>([rank, ...shape, ...strides]);
+          const info = x.layout.isContiguous() ? CONTIGUOUS : this.#write([rank, ...shape, ...strides]);
           this.engine.kernels.rope(codes.rope[kind], code(dtype), b, h, t, d, info, at(x), c, s, perBatch, out);
         }),
       ),
@@ -460,9 +483,21 @@ export class CpuBackend implements Backend, QuantizedOps {
     const [, hk, tk] = k.layout.shape as [number, number, number, number];
     const dv = v.layout.shape[3]!;
     return this.#make(dtype, b * hq * tq * dv, (out) => {
-      const views = [q, k, v, ...(mask ? [mask] : [])];
-      const words = [b, hq, hk, tq, tk, d, dv, Number(p.causal), p.window, ...views.flatMap((x) => x.layout.strides)];
-      const params = this.#write<Params>(words);
+      const params = this.#params("sdpa", {
+        b,
+        hq,
+        hk,
+        tq,
+        tk,
+        d,
+        dv,
+        causal: flag(p.causal),
+        window: p.window,
+        qStrides: q.layout.strides,
+        kStrides: k.layout.strides,
+        vStrides: v.layout.strides,
+        maskStrides: mask?.layout.strides ?? [],
+      });
       this.engine.kernels.sdpa(
         code(dtype),
         params,
@@ -568,12 +603,25 @@ export class CpuBackend implements Backend, QuantizedOps {
     if (layouts.every((l) => l.isContiguous())) return CONTIGUOUS;
     const { shape, strides } = collapse(layouts);
     if (shape.length === 0) return CONTIGUOUS;
-    return this.#write<Layouts>([shape.length, ...shape, ...strides.flat()]);
+    return this.#write([shape.length, ...shape, ...strides.flat()]);
   }
 
-  #write<To extends Layouts | Params>(words: readonly number[]): To {
+  #write(words: readonly number[]): Layouts {
     this.#info.set(words);
-    return memoryMap.INFO as To;
+    return memoryMap.INFO as Layouts;
+  }
+
+  /** Writes the words of a kernel that takes many, in their order. */
+  #params<K extends keyof typeof words>(kernel: K, values: WordsOf<K>): Params {
+    const named = values as Readonly<Record<string, number | readonly number[]>>;
+    const info = this.#info;
+    let place = 0;
+    for (const name in words[kernel]) {
+      const value = named[name]!;
+      if (typeof value === "number") info[place++] = value;
+      else for (const word of value) info[place++] = word;
+    }
+    return memoryMap.INFO as Params;
   }
 
   #checkIndex(op: string, size: number, dim: number): void {
@@ -585,6 +633,11 @@ export class CpuBackend implements Backend, QuantizedOps {
     this.#error[0] = 0;
     fail("InvalidIndex", `${op}: id ${id} at position ${position} is out of range for dim ${dim} of size ${size}`);
   }
+}
+
+function image(x: View): { batch: number; channels: number; input: number[] } {
+  const [batch, channels, ...input] = x.layout.shape as [number, number, number, number];
+  return { batch, channels, input };
 }
 
 /** 1-D ids repeated over every dim of `shape` but `dim`. */

@@ -1,6 +1,6 @@
 /** The seam between TypeScript and the WebAssembly kernels; `tsc` checks the statements about types. */
 import { describe, expect, it } from "vitest";
-import { codes, shiftOf } from "../../../src/backend/cpu/abi.ts";
+import { codes, shiftOf, type WordsOf } from "../../../src/backend/cpu/abi.ts";
 import { CpuBackend } from "../../../src/backend/cpu/backend.ts";
 import type {
   Address,
@@ -39,6 +39,14 @@ describe("The kernels of the CPU", () => {
       kernels.cumsum(f32, rows, cols, info, x);
     };
     expect(compiles).toBeTypeOf("function");
+  });
+
+  it("find the words of their parameters by name, all of them", () => {
+    const size = { batch: 1, channels: 2, input: [3, 4], output: [6, 8] };
+    const whole: WordsOf<"upsampling"> = { ...size, xStrides: [24, 12, 4, 1] };
+    // @ts-expect-error without the strides
+    const part: WordsOf<"upsampling"> = size;
+    expect(Object.keys(whole)).not.toEqual(Object.keys(part));
   });
 
   it("take as many arguments as their signatures name", () => {

@@ -1,5 +1,6 @@
 /** What both ways to compute attention share: the words that describe it, which keys a row sees, and lane functions. */
 
+import { Sdpa } from "./abi";
 import { expNegative4, tanh4 } from "./math";
 import { arg } from "./memory";
 
@@ -15,21 +16,6 @@ export const SOFTCAP = 8;
 /** Arguments of the one or the other way begin here. */
 export const OWN = 9;
 
-// Words of p; strides in elements.
-export const B = 0;
-export const HQ = 1;
-export const HK = 2;
-export const TQ = 3;
-export const TK = 4;
-export const D = 5;
-export const DV = 6;
-export const CAUSAL = 7;
-export const WINDOW = 8;
-export const QS = 9;
-export const KS = 13;
-export const VS = 17;
-export const MS = 21;
-
 // @inline
 export function word(i: i32): i32 {
   return load<i32>(arg<usize>(P) + ((<usize>i) << 2));
@@ -38,11 +24,13 @@ export function word(i: i32): i32 {
 /** The last key that row i may see, and the first. */
 // @inline
 export function lastKey(i: i32): i32 {
-  return word(CAUSAL) ? min(i + word(TK) - word(TQ), word(TK) - 1) : word(TK) - 1;
+  return word(Sdpa.CAUSAL) ? min(i + word(Sdpa.TK) - word(Sdpa.TQ), word(Sdpa.TK) - 1) : word(Sdpa.TK) - 1;
 }
 // @inline
 export function firstKey(i: i32): i32 {
-  return word(CAUSAL) && word(WINDOW) > 0 ? max(i + word(TK) - word(TQ) - word(WINDOW) + 1, 0) : 0;
+  return word(Sdpa.CAUSAL) && word(Sdpa.WINDOW) > 0
+    ? max(i + word(Sdpa.TK) - word(Sdpa.TQ) - word(Sdpa.WINDOW) + 1, 0)
+    : 0;
 }
 
 // @inline

@@ -11,7 +11,7 @@ export type OutAddress = usize;
 export type TmpAddress = usize;
 /** Dims and strides of the operands, at INFO; 0 where all of them are contiguous. */
 export type Layouts = usize;
-/** Words at INFO, in the order that the kernel describes. */
+/** Words at INFO, in the order that `words` of abi.ts gives them. */
 export type Params = usize;
 
 export type Bytes = usize;
