@@ -44,7 +44,11 @@ const kernels = statements("index").flatMap(({ node }) => {
   const functions = statements(node.path.value.slice(2)).filter(
     (statement) => statement.node.kind === NodeKind.FunctionDeclaration && statement.node.is(CommonFlags.Export),
   );
-  return node.members.map(({ localName }) => functions.find((f) => f.node.name.text === localName.text));
+  return node.members.map(({ localName }) => {
+    const found = functions.find((f) => f.node.name.text === localName.text);
+    if (!found) throw new Error(`index.ts exports ${localName.text}, which ${node.path.value}.ts does not have`);
+    return found;
+  });
 });
 
 const text = [

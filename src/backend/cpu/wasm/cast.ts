@@ -7,13 +7,21 @@ import { Address, Count, DTypeCode, Layouts, OutAddress } from "./types";
 
 const GRAIN: usize = 1 << 15;
 
+const enum Arg {
+  FROM,
+  TO,
+  INFO,
+  X,
+  OUT,
+}
+
 /** Floats to integers truncate and saturate, NaN gives 0; integers wrap; f64 and i64 reach the small floats through f32. */
 export function cast(from: DTypeCode, to: DTypeCode, n: Count, info: Layouts, x: Address, out: OutAddress): void {
-  setArg<i32>(0, from);
-  setArg<i32>(1, to);
-  setArg<usize>(2, info);
-  setArg<usize>(3, x);
-  setArg<usize>(4, out);
+  setArg<i32>(Arg.FROM, from);
+  setArg<i32>(Arg.TO, to);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   parallel(castKernel, n, GRAIN);
 }
 
@@ -28,16 +36,16 @@ function sameBits(a: i32, b: i32): bool {
 }
 
 function castKernel(lo: usize, hi: usize): void {
-  const from = arg<i32>(0);
-  const to = arg<i32>(1);
-  const info = arg<usize>(2);
-  const x = arg<usize>(3);
+  const from = arg<i32>(Arg.FROM);
+  const to = arg<i32>(Arg.TO);
+  const info = arg<usize>(Arg.INFO);
+  const x = arg<usize>(Arg.X);
   const source = classOf(from);
   const result = classOf(to);
   const same = from === to || (sameBits(source, result) && native(from) && native(to));
   for (; lo < hi; lo += RUN) {
     const n = min(RUN, hi - lo);
-    const out = arg<usize>(4) + (lo << shiftOf(to));
+    const out = arg<usize>(Arg.OUT) + (lo << shiftOf(to));
     if (same) {
       memory.copy(out, fetchRaw(shiftOf(from), x, info, 0, lo, n), n << shiftOf(from));
     } else if (sameBits(source, result)) {

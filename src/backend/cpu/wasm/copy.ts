@@ -8,13 +8,22 @@ import { Address, Count, Layouts, OutAddress, Shift } from "./types";
 const FLAT_GRAIN: usize = 1 << 18;
 const STRIDED_GRAIN: usize = 1 << 15;
 
+const enum CopyArg {
+  SHIFT,
+  INFO,
+  SRC,
+  DST,
+  SRC_DIM, // the dims along which src and dst are contiguous
+  DST_DIM,
+}
+
 /** dst ← src, both of n elements and any layout (operands 0 and 1 of `info`). */
 export function copy(shift: Shift, n: Count, info: Layouts, src: Address, dst: OutAddress): void {
   if (n === 0) return;
-  setArg<i32>(0, shift);
-  setArg<usize>(1, info);
-  setArg<usize>(2, src);
-  setArg<usize>(3, dst);
+  setArg<i32>(CopyArg.SHIFT, shift);
+  setArg<usize>(CopyArg.INFO, info);
+  setArg<usize>(CopyArg.SRC, src);
+  setArg<usize>(CopyArg.DST, dst);
   if (info === 0) {
     parallel(copyFlat, n << shift, FLAT_GRAIN);
     return;
@@ -31,8 +40,8 @@ export function copy(shift: Shift, n: Count, info: Layouts, src: Address, dst: O
     parallel(copyStrided, n, STRIDED_GRAIN);
     return;
   }
-  setArg<i32>(4, i);
-  setArg<i32>(5, j);
+  setArg<i32>(CopyArg.SRC_DIM, i);
+  setArg<i32>(CopyArg.DST_DIM, j);
   const tilesI = (sizeAt(info, i) - 1) / TILE + 1;
   const tilesJ = (sizeAt(info, j) - 1) / TILE + 1;
   const batch = n / (sizeAt(info, i) * sizeAt(info, j));
@@ -57,15 +66,15 @@ function unitDim(info: usize, k: i32): i32 {
 }
 
 function copyFlat(lo: usize, hi: usize): void {
-  memory.copy(arg<usize>(3) + lo, arg<usize>(2) + lo, hi - lo);
+  memory.copy(arg<usize>(CopyArg.DST) + lo, arg<usize>(CopyArg.SRC) + lo, hi - lo);
 }
 
 /** Both sides are contiguous along the innermost dim. */
 function copyRows(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const info = arg<usize>(1);
-  const src = arg<usize>(2);
-  const dst = arg<usize>(3);
+  const shift = arg<i32>(CopyArg.SHIFT);
+  const info = arg<usize>(CopyArg.INFO);
+  const src = arg<usize>(CopyArg.SRC);
+  const dst = arg<usize>(CopyArg.DST);
   const inner = sizeAt(info, load<i32>(info) - 1);
   let skip = lo % inner;
   while (lo < hi) {
@@ -78,10 +87,10 @@ function copyRows(lo: usize, hi: usize): void {
 }
 
 function copyStrided(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const info = arg<usize>(1);
-  const src = arg<usize>(2);
-  const dst = arg<usize>(3);
+  const shift = arg<i32>(CopyArg.SHIFT);
+  const info = arg<usize>(CopyArg.INFO);
+  const src = arg<usize>(CopyArg.SRC);
+  const dst = arg<usize>(CopyArg.DST);
   for (; lo < hi; lo += RUN) {
     const n = min(RUN, hi - lo);
     const from = fetchRaw(shift, src, info, 0, lo, n);
@@ -100,10 +109,10 @@ const LINE: usize = 64;
 
 /** Source and destination are contiguous along different dims i and j. Items are tiles of these; j varies fastest. */
 function copyTiles(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const info = arg<usize>(1);
-  const i = arg<i32>(4);
-  const j = arg<i32>(5);
+  const shift = arg<i32>(CopyArg.SHIFT);
+  const info = arg<usize>(CopyArg.INFO);
+  const i = arg<i32>(CopyArg.SRC_DIM);
+  const j = arg<i32>(CopyArg.DST_DIM);
   const sizeI = sizeAt(info, i);
   const sizeJ = sizeAt(info, j);
   const tilesI = (sizeI - 1) / TILE + 1;
@@ -115,8 +124,8 @@ function copyTiles(lo: usize, hi: usize): void {
     const outer = lo / tilesJ;
     const atI = (outer % tilesI) * TILE;
     let batch = outer / tilesI;
-    let src = arg<usize>(2) + (atI << shift) + atJ * rowSrc;
-    let dst = arg<usize>(3) + (atJ << shift) + atI * rowDst;
+    let src = arg<usize>(CopyArg.SRC) + (atI << shift) + atJ * rowSrc;
+    let dst = arg<usize>(CopyArg.DST) + (atJ << shift) + atI * rowDst;
     for (let d = load<i32>(info) - 1; d >= 0; d--) {
       if (d === i || d === j) continue;
       const size = sizeAt(info, d);
@@ -250,10 +259,15 @@ function high16(a: v128, b: v128): v128 {
 
 // ---- fill ----
 
+const enum FillArg {
+  OUT,
+  PATTERN,
+}
+
 /** n elements whose bits are the low bytes of `pattern`. */
 export function fill(shift: Shift, n: Count, out: OutAddress, pattern: i64): void {
-  setArg<usize>(0, out);
-  setArg<u64>(1, repeated(shift, <u64>pattern));
+  setArg<usize>(FillArg.OUT, out);
+  setArg<u64>(FillArg.PATTERN, repeated(shift, <u64>pattern));
   parallel(fillBytes, n << shift, FLAT_GRAIN);
 }
 
@@ -267,8 +281,8 @@ export function repeated(shift: i32, bits: u64): u64 {
 
 /** Chunks begin at multiples of eight bytes of the array, so the pattern is in phase. */
 function fillBytes(lo: usize, hi: usize): void {
-  const out = arg<usize>(0);
-  let pattern = arg<u64>(1);
+  const out = arg<usize>(FillArg.OUT);
+  let pattern = arg<u64>(FillArg.PATTERN);
   const vector = i64x2.splat(pattern);
   for (; hi - lo >= 16; lo += 16) v128.store(out + lo, vector);
   for (; hi - lo >= 8; lo += 8) store<u64>(out + lo, pattern);

@@ -347,6 +347,15 @@ function unaryGrain(op: i32, type: i32): usize {
   return type === CF32 ? MEDIUM : HEAVY;
 }
 
+const enum UnaryArg {
+  OP,
+  DTYPE,
+  INFO,
+  X,
+  OUT,
+  PARAM,
+}
+
 /** `param` is elu's alpha and powf's exponent. */
 export function unary(
   op: UnaryCode,
@@ -359,33 +368,42 @@ export function unary(
 ): void {
   if (op === Unary.POWF && param === 2) op = Unary.SQR;
   else if (op === Unary.POWF && param === -1) op = Unary.RECIP;
-  setArg<i32>(0, op);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, info);
-  setArg<usize>(3, x);
-  setArg<usize>(4, out);
-  setArg<f64>(5, param);
+  setArg<i32>(UnaryArg.OP, op);
+  setArg<i32>(UnaryArg.DTYPE, dtype);
+  setArg<usize>(UnaryArg.INFO, info);
+  setArg<usize>(UnaryArg.X, x);
+  setArg<usize>(UnaryArg.OUT, out);
+  setArg<f64>(UnaryArg.PARAM, param);
   parallel(unaryKernel, n, unaryGrain(op, classOf(dtype)));
 }
 
 function unaryKernel(lo: usize, hi: usize): void {
-  const op = arg<i32>(0);
-  const dtype = arg<i32>(1);
-  const info = arg<usize>(2);
+  const op = arg<i32>(UnaryArg.OP);
+  const dtype = arg<i32>(UnaryArg.DTYPE);
+  const info = arg<usize>(UnaryArg.INFO);
   const type = classOf(dtype);
   const shift = shiftOf(dtype);
   const most = longestRun(info === 0 && native(dtype));
   for (let n: usize = 0; lo < hi; lo += n) {
     n = runLength(info, false, most, lo, hi);
-    const x = operand(dtype, arg<usize>(3), info, false, 0, lo, n);
-    const out = arg<usize>(4) + (lo << shift);
+    const x = operand(dtype, arg<usize>(UnaryArg.X), info, false, 0, lo, n);
+    const out = arg<usize>(UnaryArg.OUT) + (lo << shift);
     const to = target(dtype, out);
-    unaryRun(type, op, x, to, n, arg<f64>(5));
+    unaryRun(type, op, x, to, n, arg<f64>(UnaryArg.PARAM));
     commit(dtype, to, out, n);
   }
 }
 
 // ---- affine ----
+
+const enum AffineArg {
+  DTYPE,
+  INFO,
+  X,
+  OUT,
+  MUL,
+  ADD,
+}
 
 /** x · mul + add in the class of the dtype, each operation rounded as alone; integers truncate mul and add first. */
 export function affine(
@@ -397,12 +415,12 @@ export function affine(
   mul: f64,
   add: f64,
 ): void {
-  setArg<i32>(0, dtype);
-  setArg<usize>(1, info);
-  setArg<usize>(2, x);
-  setArg<usize>(3, out);
-  setArg<f64>(4, mul);
-  setArg<f64>(5, add);
+  setArg<i32>(AffineArg.DTYPE, dtype);
+  setArg<usize>(AffineArg.INFO, info);
+  setArg<usize>(AffineArg.X, x);
+  setArg<usize>(AffineArg.OUT, out);
+  setArg<f64>(AffineArg.MUL, mul);
+  setArg<f64>(AffineArg.ADD, add);
   parallel(affineKernel, n, LIGHT);
 }
 
@@ -417,17 +435,17 @@ function affineRun<T>(x: usize, out: usize, n: usize, mul: T, add: T): void {
 }
 
 function affineKernel(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const info = arg<usize>(1);
-  const mul = arg<f64>(4);
-  const add = arg<f64>(5);
+  const dtype = arg<i32>(AffineArg.DTYPE);
+  const info = arg<usize>(AffineArg.INFO);
+  const mul = arg<f64>(AffineArg.MUL);
+  const add = arg<f64>(AffineArg.ADD);
   const type = classOf(dtype);
   const shift = shiftOf(dtype);
   const most = longestRun(info === 0 && native(dtype));
   for (let n: usize = 0; lo < hi; lo += n) {
     n = runLength(info, false, most, lo, hi);
-    const x = operand(dtype, arg<usize>(2), info, false, 0, lo, n);
-    const out = arg<usize>(3) + (lo << shift);
+    const x = operand(dtype, arg<usize>(AffineArg.X), info, false, 0, lo, n);
+    const out = arg<usize>(AffineArg.OUT) + (lo << shift);
     const to = target(dtype, out);
     // By way of i64, so that −1 is all ones in u32, too.
     if (type === CF32) affineRun<f32>(x, to, n, <f32>mul, <f32>add);
@@ -546,6 +564,15 @@ function binaryRun<T>(op: i32, a: usize, stepA: usize, b: usize, stepB: usize, o
   memory.copy(out + body, tail + 2 * BLOCK, rest);
 }
 
+const enum BinaryArg {
+  OP,
+  DTYPE,
+  INFO,
+  A,
+  B,
+  OUT,
+}
+
 export function binary(
   op: BinaryCode,
   dtype: DTypeCode,
@@ -555,19 +582,19 @@ export function binary(
   b: Address,
   out: OutAddress,
 ): void {
-  setArg<i32>(0, op);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, info);
-  setArg<usize>(3, a);
-  setArg<usize>(4, b);
-  setArg<usize>(5, out);
+  setArg<i32>(BinaryArg.OP, op);
+  setArg<i32>(BinaryArg.DTYPE, dtype);
+  setArg<usize>(BinaryArg.INFO, info);
+  setArg<usize>(BinaryArg.A, a);
+  setArg<usize>(BinaryArg.B, b);
+  setArg<usize>(BinaryArg.OUT, out);
   parallel(binaryKernel, n, op === Binary.POW ? HEAVY : LIGHT);
 }
 
 function binaryKernel(lo: usize, hi: usize): void {
-  const op = arg<i32>(0);
-  const dtype = arg<i32>(1);
-  const info = arg<usize>(2);
+  const op = arg<i32>(BinaryArg.OP);
+  const dtype = arg<i32>(BinaryArg.DTYPE);
+  const info = arg<usize>(BinaryArg.INFO);
   const type = classOf(dtype);
   const shift = shiftOf(dtype);
   const rows = byRows(info, 2);
@@ -576,9 +603,9 @@ function binaryKernel(lo: usize, hi: usize): void {
   const most = longestRun((info === 0 || rows) && native(dtype));
   for (let n: usize = 0; lo < hi; lo += n) {
     n = runLength(info, rows, most, lo, hi);
-    const a = operand(dtype, arg<usize>(3), info, rows, 0, lo, n);
-    const b = operand(dtype, arg<usize>(4), info, rows, 1, lo, n);
-    const out = arg<usize>(5) + (lo << shift);
+    const a = operand(dtype, arg<usize>(BinaryArg.A), info, rows, 0, lo, n);
+    const b = operand(dtype, arg<usize>(BinaryArg.B), info, rows, 1, lo, n);
+    const out = arg<usize>(BinaryArg.OUT) + (lo << shift);
     const to = target(dtype, out);
     if (type === CF32) binaryRun<f32>(op, a, stepA, b, stepB, to, n);
     else if (type === CF64) binaryRun<f64>(op, a, stepA, b, stepB, to, n);
@@ -657,6 +684,15 @@ function compareRun<T>(op: i32, a: usize, stepA: usize, b: usize, stepB: usize, 
   }
 }
 
+const enum CompareArg {
+  OP,
+  DTYPE,
+  INFO,
+  A,
+  B,
+  OUT,
+}
+
 /** u8 results, 0 or 1. */
 export function compare(
   op: CompareCode,
@@ -667,19 +703,19 @@ export function compare(
   b: Address,
   out: OutAddress,
 ): void {
-  setArg<i32>(0, op);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, info);
-  setArg<usize>(3, a);
-  setArg<usize>(4, b);
-  setArg<usize>(5, out);
+  setArg<i32>(CompareArg.OP, op);
+  setArg<i32>(CompareArg.DTYPE, dtype);
+  setArg<usize>(CompareArg.INFO, info);
+  setArg<usize>(CompareArg.A, a);
+  setArg<usize>(CompareArg.B, b);
+  setArg<usize>(CompareArg.OUT, out);
   parallel(compareKernel, n, LIGHT);
 }
 
 function compareKernel(lo: usize, hi: usize): void {
-  const op = arg<i32>(0);
-  const dtype = arg<i32>(1);
-  const info = arg<usize>(2);
+  const op = arg<i32>(CompareArg.OP);
+  const dtype = arg<i32>(CompareArg.DTYPE);
+  const info = arg<usize>(CompareArg.INFO);
   const type = classOf(dtype);
   const rows = byRows(info, 2);
   const stepA = stepOf(info, rows, 0);
@@ -687,9 +723,9 @@ function compareKernel(lo: usize, hi: usize): void {
   const most = longestRun((info === 0 || rows) && native(dtype));
   for (let n: usize = 0; lo < hi; lo += n) {
     n = runLength(info, rows, most, lo, hi);
-    const a = operand(dtype, arg<usize>(3), info, rows, 0, lo, n);
-    const b = operand(dtype, arg<usize>(4), info, rows, 1, lo, n);
-    const out = arg<usize>(5) + lo;
+    const a = operand(dtype, arg<usize>(CompareArg.A), info, rows, 0, lo, n);
+    const b = operand(dtype, arg<usize>(CompareArg.B), info, rows, 1, lo, n);
+    const out = arg<usize>(CompareArg.OUT) + lo;
     if (type === CF32) compareRun<f32>(op, a, stepA, b, stepB, out, n);
     else if (type === CF64) compareRun<f64>(op, a, stepA, b, stepB, out, n);
     else if (type === CI32) compareRun<i32>(op, a, stepA, b, stepB, out, n);
@@ -748,6 +784,16 @@ function whereRun<C>(
   else eachWhere<C, u64>(c, stepC, t, stepT, f, stepF, out, n);
 }
 
+const enum WhereArg {
+  COND_SHIFT,
+  SHIFT,
+  INFO,
+  COND,
+  ON_TRUE,
+  ON_FALSE,
+  OUT,
+}
+
 /** onTrue where the condition (u8, u32 or i64) is not zero, onFalse elsewhere. */
 export function whereCond(
   condDtype: DTypeCode,
@@ -759,20 +805,20 @@ export function whereCond(
   onFalse: Address,
   out: OutAddress,
 ): void {
-  setArg<i32>(0, shiftOf(condDtype));
-  setArg<i32>(1, shiftOf(dtype));
-  setArg<usize>(2, info);
-  setArg<usize>(3, cond);
-  setArg<usize>(4, onTrue);
-  setArg<usize>(5, onFalse);
-  setArg<usize>(6, out);
+  setArg<i32>(WhereArg.COND_SHIFT, shiftOf(condDtype));
+  setArg<i32>(WhereArg.SHIFT, shiftOf(dtype));
+  setArg<usize>(WhereArg.INFO, info);
+  setArg<usize>(WhereArg.COND, cond);
+  setArg<usize>(WhereArg.ON_TRUE, onTrue);
+  setArg<usize>(WhereArg.ON_FALSE, onFalse);
+  setArg<usize>(WhereArg.OUT, out);
   parallel(whereKernel, n, LIGHT);
 }
 
 function whereKernel(lo: usize, hi: usize): void {
-  const condShift = arg<i32>(0);
-  const shift = arg<i32>(1);
-  const info = arg<usize>(2);
+  const condShift = arg<i32>(WhereArg.COND_SHIFT);
+  const shift = arg<i32>(WhereArg.SHIFT);
+  const info = arg<usize>(WhereArg.INFO);
   const rows = byRows(info, 3);
   const stepC = stepOf(info, rows, 0);
   const stepT = stepOf(info, rows, 1);
@@ -780,10 +826,10 @@ function whereKernel(lo: usize, hi: usize): void {
   const most = longestRun(info === 0 || rows);
   for (let n: usize = 0; lo < hi; lo += n) {
     n = runLength(info, rows, most, lo, hi);
-    const c = operandRaw(condShift, arg<usize>(3), info, rows, 0, lo, n);
-    const t = operandRaw(shift, arg<usize>(4), info, rows, 1, lo, n);
-    const f = operandRaw(shift, arg<usize>(5), info, rows, 2, lo, n);
-    const out = arg<usize>(6) + (lo << shift);
+    const c = operandRaw(condShift, arg<usize>(WhereArg.COND), info, rows, 0, lo, n);
+    const t = operandRaw(shift, arg<usize>(WhereArg.ON_TRUE), info, rows, 1, lo, n);
+    const f = operandRaw(shift, arg<usize>(WhereArg.ON_FALSE), info, rows, 2, lo, n);
+    const out = arg<usize>(WhereArg.OUT) + (lo << shift);
     if (condShift === 0) whereRun<u8>(shift, c, stepC, t, stepT, f, stepF, out, n);
     else if (condShift === 2) whereRun<u32>(shift, c, stepC, t, stepT, f, stepF, out, n);
     else whereRun<u64>(shift, c, stepC, t, stepT, f, stepF, out, n);

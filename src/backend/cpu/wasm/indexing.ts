@@ -64,7 +64,17 @@ function resolve(idDtype: i32, ids: usize, at: usize, size: usize, info: usize, 
   return NOTHING;
 }
 
-// gather. Arguments: 0 shift, 1 id dtype, 2 dim, 3 info, 4 source dim, 5 x, 6 ids, 7 out, 8 elements after dim
+const enum GatherArg {
+  SHIFT,
+  ID_DTYPE,
+  DIM,
+  INFO,
+  SRC_DIM,
+  X,
+  IDS,
+  OUT,
+  AFTER, // elements after dim
+}
 
 export function gather(
   shift: Shift,
@@ -79,15 +89,15 @@ export function gather(
 ): void {
   if (n === 0) return;
   const after = sizeAfter(info, dim);
-  setArg<i32>(0, shift);
-  setArg<i32>(1, idDtype);
-  setArg<usize>(2, dim);
-  setArg<usize>(3, info);
-  setArg<usize>(4, srcDim);
-  setArg<usize>(5, x);
-  setArg<usize>(6, ids);
-  setArg<usize>(7, out);
-  setArg<usize>(8, after);
+  setArg<i32>(GatherArg.SHIFT, shift);
+  setArg<i32>(GatherArg.ID_DTYPE, idDtype);
+  setArg<usize>(GatherArg.DIM, dim);
+  setArg<usize>(GatherArg.INFO, info);
+  setArg<usize>(GatherArg.SRC_DIM, srcDim);
+  setArg<usize>(GatherArg.X, x);
+  setArg<usize>(GatherArg.IDS, ids);
+  setArg<usize>(GatherArg.OUT, out);
+  setArg<usize>(GatherArg.AFTER, after);
   if (after << shift >= ROW_BYTES && wholeRows(info, dim)) {
     parallel(gatherRows, n / after, max<usize>(1, (CHUNK << 2) / (after << shift)));
   } else parallel(gatherElements, n, CHUNK);
@@ -106,28 +116,35 @@ function wholeRows(info: usize, dim: usize): bool {
 }
 
 function gatherRows(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const dim = arg<usize>(2);
-  const info = arg<usize>(3);
-  const after = arg<usize>(8);
+  const shift = arg<i32>(GatherArg.SHIFT);
+  const dim = arg<usize>(GatherArg.DIM);
+  const info = arg<usize>(GatherArg.INFO);
+  const after = arg<usize>(GatherArg.AFTER);
   const rank = word(info, 0);
   const size = word(info, 1 + dim);
   const stride = word(info, 1 + rank + dim);
   const bytes = after << shift;
   for (let item = lo; item < hi; item++) {
     const index = item * after;
-    const id = resolve(arg<i32>(1), arg<usize>(6), offsetOf(info, 1, index), arg<usize>(4), info, index);
-    const to = arg<usize>(7) + (index << shift);
+    const id = resolve(
+      arg<i32>(GatherArg.ID_DTYPE),
+      arg<usize>(GatherArg.IDS),
+      offsetOf(info, 1, index),
+      arg<usize>(GatherArg.SRC_DIM),
+      info,
+      index,
+    );
+    const to = arg<usize>(GatherArg.OUT) + (index << shift);
     if (id === NOTHING) memory.fill(to, 0, bytes);
     else {
       const at = <usize>offsetOf(info, 0, index) + (id - (item % size)) * stride;
-      memory.copy(to, arg<usize>(5) + (at << shift), bytes);
+      memory.copy(to, arg<usize>(GatherArg.X) + (at << shift), bytes);
     }
   }
 }
 
 function gatherElements(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
+  const shift = arg<i32>(GatherArg.SHIFT);
   if (shift === 2) elements<u32>(lo, hi);
   else if (shift === 1) elements<u16>(lo, hi);
   else if (shift === 0) elements<u8>(lo, hi);
@@ -135,14 +152,14 @@ function gatherElements(lo: usize, hi: usize): void {
 }
 
 function elements<T>(lo: usize, hi: usize): void {
-  const idDtype = arg<i32>(1);
-  const dim = arg<usize>(2);
-  const info = arg<usize>(3);
-  const srcDim = arg<usize>(4);
-  const x = arg<usize>(5);
-  const ids = arg<usize>(6);
-  const out = arg<usize>(7);
-  const after = arg<usize>(8);
+  const idDtype = arg<i32>(GatherArg.ID_DTYPE);
+  const dim = arg<usize>(GatherArg.DIM);
+  const info = arg<usize>(GatherArg.INFO);
+  const srcDim = arg<usize>(GatherArg.SRC_DIM);
+  const x = arg<usize>(GatherArg.X);
+  const ids = arg<usize>(GatherArg.IDS);
+  const out = arg<usize>(GatherArg.OUT);
+  const after = arg<usize>(GatherArg.AFTER);
   const rank = word(info, 0);
   const size = word(info, 1 + dim);
   const stride = word(info, 1 + rank + dim);
@@ -161,7 +178,17 @@ function elements<T>(lo: usize, hi: usize): void {
   }
 }
 
-// scatter. Arguments: 0 dtype, 1 id dtype, 2 mode, 3 dim, 4 info, 5 destination dim, 6 dst, 7 ids, 8 src
+const enum ScatterArg {
+  DTYPE,
+  ID_DTYPE,
+  MODE,
+  DIM,
+  INFO,
+  DST_DIM,
+  DST,
+  IDS,
+  SRC,
+}
 
 const SET: i32 = 0;
 const ADD: i32 = 1;
@@ -185,15 +212,15 @@ export function scatter(
 ): void {
   if (n === 0) return;
   const small = dtype === F16 || dtype === BF16 || dtype === F8E4M3;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, idDtype);
-  setArg<i32>(2, !add ? SET : small ? ADD_SMALL : ADD);
-  setArg<usize>(3, dim);
-  setArg<usize>(4, info);
-  setArg<usize>(5, dstDim);
-  setArg<usize>(6, dst);
-  setArg<usize>(7, ids);
-  setArg<usize>(8, src);
+  setArg<i32>(ScatterArg.DTYPE, dtype);
+  setArg<i32>(ScatterArg.ID_DTYPE, idDtype);
+  setArg<i32>(ScatterArg.MODE, !add ? SET : small ? ADD_SMALL : ADD);
+  setArg<usize>(ScatterArg.DIM, dim);
+  setArg<usize>(ScatterArg.INFO, info);
+  setArg<usize>(ScatterArg.DST_DIM, dstDim);
+  setArg<usize>(ScatterArg.DST, dst);
+  setArg<usize>(ScatterArg.IDS, ids);
+  setArg<usize>(ScatterArg.SRC, src);
   const size = word(info, 1 + dim);
   // Items next to each other are elements next to each other: a chunk should have enough of them per row.
   const least: usize = word(info, 0) - 1 === dim ? 1 : 256;
@@ -201,8 +228,8 @@ export function scatter(
 }
 
 function scatterItems(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const mode = arg<i32>(2);
+  const dtype = arg<i32>(ScatterArg.DTYPE);
+  const mode = arg<i32>(ScatterArg.MODE);
   const shift = shiftOf(dtype);
   if (mode === ADD && dtype === F32) lines<f32>(lo, hi, ADD);
   else if (mode === ADD && dtype === F64) lines<f64>(lo, hi, ADD);
@@ -214,14 +241,14 @@ function scatterItems(lo: usize, hi: usize): void {
 
 /** Items that follow each other on the last dim go through `dim` together, row by row. */
 function lines<T>(lo: usize, hi: usize, mode: i32): void {
-  const dtype = arg<i32>(0);
-  const idDtype = arg<i32>(1);
-  const dim = arg<usize>(3);
-  const info = arg<usize>(4);
-  const dstDim = arg<usize>(5);
-  const dst = arg<usize>(6);
-  const ids = arg<usize>(7);
-  const src = arg<usize>(8);
+  const dtype = arg<i32>(ScatterArg.DTYPE);
+  const idDtype = arg<i32>(ScatterArg.ID_DTYPE);
+  const dim = arg<usize>(ScatterArg.DIM);
+  const info = arg<usize>(ScatterArg.INFO);
+  const dstDim = arg<usize>(ScatterArg.DST_DIM);
+  const dst = arg<usize>(ScatterArg.DST);
+  const ids = arg<usize>(ScatterArg.IDS);
+  const src = arg<usize>(ScatterArg.SRC);
   const rank = word(info, 0);
   const size = word(info, 1 + dim);
   const after = sizeAfter(info, dim);

@@ -40,7 +40,19 @@ export function layerNorm(
   normalize(true, dtype, rows, cols, info, x, weight, bias, out, eps);
 }
 
-// Arguments: 0 dtype, 1 centred, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows, 7 weight, 8 bias, 9 eps
+const enum Arg {
+  DTYPE,
+  CENTRED,
+  COLS,
+  INFO,
+  X,
+  OUT,
+  ADJACENT_ROWS,
+  WEIGHT,
+  BIAS,
+  EPS,
+}
+
 function normalize(
   centred: bool,
   dtype: i32,
@@ -54,27 +66,36 @@ function normalize(
   eps: f64,
 ): void {
   if (cols === 0) return;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, <i32>centred);
-  setArg<usize>(2, cols);
-  setArg<usize>(3, info);
-  setArg<usize>(4, x);
-  setArg<usize>(5, out);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<i32>(Arg.CENTRED, <i32>centred);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   const side = adjacentRows(info, rows);
-  setArg<usize>(6, side);
-  setArg<usize>(7, weight);
-  setArg<usize>(8, bias);
-  setArg<f64>(9, eps);
+  setArg<usize>(Arg.ADJACENT_ROWS, side);
+  setArg<usize>(Arg.WEIGHT, weight);
+  setArg<usize>(Arg.BIAS, bias);
+  setArg<f64>(Arg.EPS, eps);
   parallel(normRows, rows, rowGrain(CHUNK, cols, side));
 }
 
 function normRows(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const cols = arg<usize>(2);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const cols = arg<usize>(Arg.COLS);
   const f64s = classOf(dtype) === CF64;
   const bytes = cols << (f64s ? 3 : 2);
   for (let r = lo; r < hi; ) {
-    const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
+    const count = openRows(
+      dtype,
+      cols,
+      arg<usize>(Arg.INFO),
+      arg<usize>(Arg.ADJACENT_ROWS),
+      arg<usize>(Arg.X),
+      arg<usize>(Arg.OUT),
+      r,
+      hi,
+    );
     let row = rowsAt;
     for (let i: usize = 0; i < count; i++, r++) {
       if (f64s) normRow<f64>(dtype, r * cols, row);
@@ -88,15 +109,15 @@ let rowMean: f64;
 let rowSquares: f64;
 
 function normRow<T>(dtype: i32, start: usize, row: usize): void {
-  const cols = arg<usize>(2);
-  const weight = arg<usize>(7);
-  const bias = arg<usize>(8);
+  const cols = arg<usize>(Arg.COLS);
+  const weight = arg<usize>(Arg.WEIGHT);
+  const bias = arg<usize>(Arg.BIAS);
   if (sizeof<T>() === 8 || !measureFast(dtype, start, row)) measure<T>(dtype, start, row);
   const mean = rowMean;
-  const scale = <T>(1.0 / Math.sqrt(rowSquares / <f64>cols + arg<f64>(9)));
+  const scale = <T>(1.0 / Math.sqrt(rowSquares / <f64>cols + arg<f64>(Arg.EPS)));
   for (let c: usize = 0; c < cols; c += RUN) {
     const n = min(RUN, cols - c);
-    const place = arg<usize>(5) + ((start + c) << shiftOf(dtype));
+    const place = arg<usize>(Arg.OUT) + ((start + c) << shiftOf(dtype));
     const to = target(dtype, place);
     const w = weight !== 0 ? fetch(dtype, weight, 0, 1, c, n) : 0;
     const b = bias !== 0 ? fetch(dtype, bias, 0, 2, c, n) : 0;
@@ -107,9 +128,9 @@ function normRow<T>(dtype: i32, start: usize, row: usize): void {
 
 /** Sets rowMean and rowSquares. */
 function measure<T>(dtype: i32, start: usize, row: usize): void {
-  const cols = arg<usize>(2);
+  const cols = arg<usize>(Arg.COLS);
   let mean: f64 = 0;
-  if (arg<i32>(1)) {
+  if (arg<i32>(Arg.CENTRED)) {
     // An f64 mean is corrected once by the mean of what it leaves; for f32, f64 has digits to spare.
     for (let pass = 0; pass < (sizeof<T>() === 8 ? 2 : 1); pass++) {
       let sum: f64 = 0;
@@ -129,9 +150,9 @@ function measure<T>(dtype: i32, start: usize, row: usize): void {
 
 /** As `measure`, in f32; false where its range is left. */
 function measureFast(dtype: i32, start: usize, row: usize): bool {
-  const cols = arg<usize>(2);
+  const cols = arg<usize>(Arg.COLS);
   let mean: f64 = 0;
-  if (arg<i32>(1)) {
+  if (arg<i32>(Arg.CENTRED)) {
     const first = load<f32>(run<f32>(dtype, start, row, 0, cols));
     let sum: f64 = 0;
     for (let c: usize = 0; c < cols; c += RUN) {
@@ -152,7 +173,7 @@ function measureFast(dtype: i32, start: usize, row: usize): bool {
 // @inline
 function run<T>(dtype: i32, start: usize, row: usize, c: usize, cols: usize): usize {
   if (row !== 0) return row + c * sizeof<T>();
-  return fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, min(RUN, cols - c));
+  return fetchRun(dtype, arg<usize>(Arg.X), arg<usize>(Arg.INFO), start + c, min(RUN, cols - c));
 }
 
 /** The two low lanes, or the two high ones, as f64. */

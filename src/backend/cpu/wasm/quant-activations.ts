@@ -46,30 +46,36 @@ const FLOATS: i32 = 15;
 const SMALL: i32 = 16;
 const ORDERED: i32 = 32;
 
-// Arguments: 0 packing, 1 dtype, 2 k, 3 x, 4 out
+const enum Arg {
+  PACKING,
+  DTYPE,
+  K,
+  X,
+  OUT,
+}
 
 /** Packs m contiguous rows of f32, f16 or bf16. */
 export function packActivations(packing: i32, dtype: i32, m: usize, k: usize, x: usize, out: usize): void {
-  setArg<i32>(0, packing);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, k);
-  setArg<usize>(3, x);
-  setArg<usize>(4, out);
+  setArg<i32>(Arg.PACKING, packing);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.K, k);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   parallel(packChunk, m * ((k - 1) / STEP + 1), CHUNK / STEP);
 }
 
 function packChunk(lo: usize, hi: usize): void {
-  const packing = arg<i32>(0);
-  const dtype = arg<i32>(1);
-  const k = arg<usize>(2);
+  const packing = arg<i32>(Arg.PACKING);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const k = arg<usize>(Arg.K);
   const steps = (k - 1) / STEP + 1;
   const bytes = packedBytes(k);
   const wide = scratch + SCRATCH_FREE;
   for (let i = lo; i < hi; i++) {
     const first = (i % steps) * STEP;
     const n = min(STEP, k - first);
-    const row = arg<usize>(4) + (i / steps) * bytes;
-    let x = arg<usize>(3) + (((i / steps) * k + first) << shiftOf(dtype));
+    const row = arg<usize>(Arg.OUT) + (i / steps) * bytes;
+    let x = arg<usize>(Arg.X) + (((i / steps) * k + first) << shiftOf(dtype));
     if (!native(dtype)) {
       widen(dtype, x, wide, n);
       x = wide;

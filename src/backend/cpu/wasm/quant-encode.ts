@@ -15,7 +15,16 @@ import { Address, BlockBytes, BlockSize, Count, DTypeCode, Layouts, OutAddress, 
 const STEP: usize = 256;
 const GRAIN: usize = 16;
 
-// Arguments: 0 type, 1 weights per block, 2 bytes per block, 3 dtype, 4 n, 5 info, 6 x, 7 out
+const enum Arg {
+  TYPE,
+  SIZE, // weights per block
+  BYTES, // per block
+  DTYPE,
+  N,
+  INFO,
+  X,
+  OUT,
+}
 
 /** n floats, whole blocks, of f32, f16 or bf16. */
 export function quantize(
@@ -29,26 +38,26 @@ export function quantize(
   out: OutAddress,
 ): void {
   if (n === 0) return;
-  setArg<i32>(0, type);
-  setArg<usize>(1, size);
-  setArg<usize>(2, bytes);
-  setArg<i32>(3, dtype);
-  setArg<usize>(4, n);
-  setArg<usize>(5, info);
-  setArg<usize>(6, x);
-  setArg<usize>(7, out);
+  setArg<i32>(Arg.TYPE, type);
+  setArg<usize>(Arg.SIZE, size);
+  setArg<usize>(Arg.BYTES, bytes);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.N, n);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   parallel(quantizeChunk, (n - 1) / STEP + 1, GRAIN);
 }
 
 function quantizeChunk(lo: usize, hi: usize): void {
-  const type = arg<i32>(0);
-  const size = arg<usize>(1);
-  const bytes = arg<usize>(2);
+  const type = arg<i32>(Arg.TYPE);
+  const size = arg<usize>(Arg.SIZE);
+  const bytes = arg<usize>(Arg.BYTES);
   for (let i = lo; i < hi; i++) {
     const first = i * STEP;
-    const n = min(STEP, arg<usize>(4) - first);
-    let x = fetch(arg<i32>(3), arg<usize>(6), arg<usize>(5), 0, first, n);
-    let to = arg<usize>(7) + bytesOf(size, bytes, first);
+    const n = min(STEP, arg<usize>(Arg.N) - first);
+    let x = fetch(arg<i32>(Arg.DTYPE), arg<usize>(Arg.X), arg<usize>(Arg.INFO), 0, first, n);
+    let to = arg<usize>(Arg.OUT) + bytesOf(size, bytes, first);
     if (type === Q8_K.ID) encodeQ8K(x, to);
     else if (size === STEP) encodeSuper(type, x, to);
     else for (const end = x + (n << 2); x < end; x += 128, to += bytes) encodeBlock(type, x, to);

@@ -20,30 +20,42 @@ import { Count, DTypeCode, OutAddress, RandomCode } from "./types";
 /** Pairs of elements per chunk. */
 const GRAIN: usize = 1 << 11;
 
+const enum Arg {
+  KIND,
+  DTYPE,
+  N,
+  OUT,
+  SEED,
+  A,
+  B,
+  LEAST,
+  GREATEST,
+}
+
 /** Uniform on [a, b), or normal with mean a and deviation b. Float dtypes. */
 export function random(kind: RandomCode, dtype: DTypeCode, n: Count, out: OutAddress, seed: u64, a: f64, b: f64): void {
-  setArg<i32>(0, kind);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, n);
-  setArg<usize>(3, out);
-  setArg<u64>(4, seed);
-  setArg<f64>(5, a);
-  setArg<f64>(6, b);
-  setArg<f64>(7, least(dtype, a));
-  setArg<f64>(8, greatest(dtype, b));
+  setArg<i32>(Arg.KIND, kind);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.N, n);
+  setArg<usize>(Arg.OUT, out);
+  setArg<u64>(Arg.SEED, seed);
+  setArg<f64>(Arg.A, a);
+  setArg<f64>(Arg.B, b);
+  setArg<f64>(Arg.LEAST, least(dtype, a));
+  setArg<f64>(Arg.GREATEST, greatest(dtype, b));
   parallel(randomKernel, (n >> 1) + (n & 1), GRAIN);
 }
 
 function randomKernel(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(1);
-  const n = arg<usize>(2);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const n = arg<usize>(Arg.N);
   const shift = shiftOf(dtype);
   for (; lo < hi; lo += RUN >> 1) {
     const first = lo << 1;
     const count = min(RUN, min(hi << 1, n) - first);
     const values = slot(0);
     draw(lo, (count + 1) >> 1, values);
-    const out = arg<usize>(3) + (first << shift);
+    const out = arg<usize>(Arg.OUT) + (first << shift);
     if (dtype === F64) {
       memory.copy(out, values, count << 3);
       continue;
@@ -56,12 +68,12 @@ function randomKernel(lo: usize, hi: usize): void {
 
 /** The f64 elements of `pairs` draws from `first` on. */
 function draw(first: usize, pairs: usize, out: usize): void {
-  const kind = arg<i32>(0);
-  const seed = arg<u64>(4);
-  const a = arg<f64>(5);
-  const b = arg<f64>(6);
-  const low = arg<f64>(7);
-  const high = arg<f64>(8);
+  const kind = arg<i32>(Arg.KIND);
+  const seed = arg<u64>(Arg.SEED);
+  const a = arg<f64>(Arg.A);
+  const b = arg<f64>(Arg.B);
+  const low = arg<f64>(Arg.LEAST);
+  const high = arg<f64>(Arg.GREATEST);
   const words = slot(2);
   for (let i: usize = 0; i < pairs; i++) {
     philox(<u64>(first + i), seed, words);

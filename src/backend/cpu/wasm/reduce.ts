@@ -288,8 +288,20 @@ function find<T>(p: usize, value: T): usize {
   return i;
 }
 
-// The op. Arguments: 0 op, 1 dtype, 2 rows, 3 cols, 4 info, 5 x, 6 out, 7 adjacent rows, 8 panels per adjacent rows,
-// 9 blocks per row, 10 columns per block, 11 records
+const enum Arg {
+  OP,
+  DTYPE,
+  ROWS,
+  COLS,
+  INFO,
+  X,
+  OUT,
+  ADJACENT_ROWS,
+  PANELS, // per adjacent rows
+  BLOCKS, // per row
+  BLOCK, // columns of one
+  RECORDS,
+}
 
 export function reduce(
   op: ReduceCode,
@@ -315,18 +327,18 @@ export function reduce(
     block = max(CHUNK / width, (cols - 1) / most + 1);
   }
   const blocks = (cols - 1) / block + 1;
-  setArg<i32>(0, op);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, rows);
-  setArg<usize>(3, cols);
-  setArg<usize>(4, info);
-  setArg<usize>(5, x);
-  setArg<usize>(6, out);
-  setArg<usize>(7, side);
-  setArg<usize>(8, panels);
-  setArg<usize>(9, blocks);
-  setArg<usize>(10, block);
-  setArg<usize>(11, scratch + SCRATCH_FREE);
+  setArg<i32>(Arg.OP, op);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.ROWS, rows);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
+  setArg<usize>(Arg.ADJACENT_ROWS, side);
+  setArg<usize>(Arg.PANELS, panels);
+  setArg<usize>(Arg.BLOCKS, blocks);
+  setArg<usize>(Arg.BLOCK, block);
+  setArg<usize>(Arg.RECORDS, scratch + SCRATCH_FREE);
   const grain = max<usize>(1, CHUNK / (width * min(block, CHUNK) + 16));
   if (side === 0) parallel(reduceRows, items * blocks, grain);
   else parallel(reduceColumns, items * blocks, grain);
@@ -334,7 +346,7 @@ export function reduce(
 }
 
 function reduceRows(lo: usize, hi: usize): void {
-  const kind = classOf(arg<i32>(1));
+  const kind = classOf(arg<i32>(Arg.DTYPE));
   if (kind === CF32) rowItems<f32, f64>(lo, hi);
   else if (kind === CF64) rowItems<f64, f64>(lo, hi);
   else if (kind === CI32) rowItems<i32, i32>(lo, hi);
@@ -343,7 +355,7 @@ function reduceRows(lo: usize, hi: usize): void {
 }
 
 function reduceColumns(lo: usize, hi: usize): void {
-  const kind = classOf(arg<i32>(1));
+  const kind = classOf(arg<i32>(Arg.DTYPE));
   if (kind === CF32) columnItems<f32, f64>(lo, hi);
   else if (kind === CF64) columnItems<f64, f64>(lo, hi);
   else if (kind === CI32) columnItems<i32, i32>(lo, hi);
@@ -352,7 +364,7 @@ function reduceColumns(lo: usize, hi: usize): void {
 }
 
 function combineBlocks(lo: usize, hi: usize): void {
-  const kind = classOf(arg<i32>(1));
+  const kind = classOf(arg<i32>(Arg.DTYPE));
   if (kind === CF32) combineItems<f32, f64>(lo, hi);
   else if (kind === CF64) combineItems<f64, f64>(lo, hi);
   else if (kind === CI32) combineItems<i32, i32>(lo, hi);
@@ -362,18 +374,18 @@ function combineBlocks(lo: usize, hi: usize): void {
 
 /** Items are rows, or blocks of rows. */
 function rowItems<T, A>(lo: usize, hi: usize): void {
-  const op = arg<i32>(0);
-  const dtype = arg<i32>(1);
-  const cols = arg<usize>(3);
-  const info = arg<usize>(4);
-  const x = arg<usize>(5);
-  const blocks = arg<usize>(9);
+  const op = arg<i32>(Arg.OP);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const cols = arg<usize>(Arg.COLS);
+  const info = arg<usize>(Arg.INFO);
+  const x = arg<usize>(Arg.X);
+  const blocks = arg<usize>(Arg.BLOCKS);
   if (blocks > 1) {
-    const block = arg<usize>(10);
+    const block = arg<usize>(Arg.BLOCK);
     for (let item = lo; item < hi; item++) {
       const r = item / blocks;
       const b = item - r * blocks;
-      const to = arg<usize>(11) + (b * arg<usize>(2) + r) * RECORD;
+      const to = arg<usize>(Arg.RECORDS) + (b * arg<usize>(Arg.ROWS) + r) * RECORD;
       rowRecord<T, A>(op, dtype, x, info, r * cols, b * block, min(cols, b * block + block), to);
     }
     return;
@@ -428,13 +440,13 @@ function record<T, A>(op: i32, p: usize, n: usize, c: usize, first: bool, to: us
 
 /** Items are panels of up to RUN adjacent rows, or blocks of them: vectors run over rows. */
 function columnItems<T, A>(lo: usize, hi: usize): void {
-  const op = arg<i32>(0);
-  const rows = arg<usize>(2);
-  const cols = arg<usize>(3);
-  const side = arg<usize>(7);
-  const panels = arg<usize>(8);
-  const blocks = arg<usize>(9);
-  const block = arg<usize>(10);
+  const op = arg<i32>(Arg.OP);
+  const rows = arg<usize>(Arg.ROWS);
+  const cols = arg<usize>(Arg.COLS);
+  const side = arg<usize>(Arg.ADJACENT_ROWS);
+  const panels = arg<usize>(Arg.PANELS);
+  const blocks = arg<usize>(Arg.BLOCKS);
+  const block = arg<usize>(Arg.BLOCK);
   for (let item = lo; item < hi; item++) {
     const i = item / blocks;
     const b = item - i * blocks;
@@ -442,17 +454,17 @@ function columnItems<T, A>(lo: usize, hi: usize): void {
     const first = (i - outer * panels) * RUN;
     const r = outer * side + first;
     const width = min(RUN, side - first);
-    const records = blocks > 1 ? arg<usize>(11) + (b * rows + r) * RECORD : slot(RECORDS);
+    const records = blocks > 1 ? arg<usize>(Arg.RECORDS) + (b * rows + r) * RECORD : slot(RECORDS);
     panelRecords<T, A>(op, r, width, b * block, min(cols, b * block + block), records);
-    if (blocks === 1) settle<T, A>(op, arg<i32>(1), records, r, width);
+    if (blocks === 1) settle<T, A>(op, arg<i32>(Arg.DTYPE), records, r, width);
   }
 }
 
 function panelRecords<T, A>(op: i32, r: usize, width: usize, c: usize, end: usize, records: usize): void {
-  const dtype = arg<i32>(1);
-  const cols = arg<usize>(3);
-  const info = arg<usize>(4);
-  const x = arg<usize>(5);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const cols = arg<usize>(Arg.COLS);
+  const info = arg<usize>(Arg.INFO);
+  const x = arg<usize>(Arg.X);
   const rank = <usize>load<u32>(info);
   const inner = <usize>load<u32>(info + (rank << 2));
   const shift = shiftOf(dtype);
@@ -557,13 +569,13 @@ function flush<T, A>(values: usize, records: usize, width: usize): void {
 }
 
 function combineItems<T, A>(lo: usize, hi: usize): void {
-  const op = arg<i32>(0);
-  const rows = arg<usize>(2);
-  const blocks = arg<usize>(9);
+  const op = arg<i32>(Arg.OP);
+  const rows = arg<usize>(Arg.ROWS);
+  const blocks = arg<usize>(Arg.BLOCKS);
   const least = op === Reduce.MIN || op === Reduce.ARGMIN;
   const record = slot(RECORDS);
   for (let r = lo; r < hi; r++) {
-    let from = arg<usize>(11) + r * RECORD;
+    let from = arg<usize>(Arg.RECORDS) + r * RECORD;
     let value = load<A>(from);
     let at = load<u32>(from, 8);
     for (let b: usize = 1; b < blocks; b++) {
@@ -577,13 +589,13 @@ function combineItems<T, A>(lo: usize, hi: usize): void {
     }
     store<A>(record, value);
     store<u32>(record, at, 8);
-    settle<T, A>(op, arg<i32>(1), record, r, 1);
+    settle<T, A>(op, arg<i32>(Arg.DTYPE), record, r, 1);
   }
 }
 
 /** Writes the results of rows r … r+count−1, at most RUN. */
 function settle<T, A>(op: i32, dtype: i32, records: usize, r: usize, count: usize): void {
-  const out = arg<usize>(6);
+  const out = arg<usize>(Arg.OUT);
   if (givesPlace(op)) {
     for (let i: usize = 0; i < count; i++) store<u32>(out + ((r + i) << 2), load<u32>(records + i * RECORD, 8));
     return;

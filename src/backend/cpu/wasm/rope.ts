@@ -12,7 +12,20 @@ const CHUNK: usize = 32768;
 /** Pairs per run: both halves of a result share one slot. */
 const PAIRS: usize = RUN >> 1;
 
-// Arguments: 0 kind, 1 dtype, 2 and 3 the dims before d, 4 d, 5 info, 6 x, 7 cos, 8 sin, 9 table batch stride, 10 out
+const enum Arg {
+  KIND,
+  DTYPE,
+  MIDDLE, // the dims before d
+  INNER,
+  D,
+  INFO,
+  X,
+  COS,
+  SIN,
+  TABLE_BATCH_STRIDE,
+  OUT,
+}
+
 export function rope(
   kind: RopeCode,
   dtype: DTypeCode,
@@ -28,28 +41,28 @@ export function rope(
   out: OutAddress,
 ): void {
   if (d === 0) return;
-  setArg<i32>(0, kind);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, kind === Rope.ROPE_THD ? t : h);
-  setArg<usize>(3, kind === Rope.ROPE_THD ? h : t);
-  setArg<usize>(4, d);
-  setArg<usize>(5, info);
-  setArg<usize>(6, x);
-  setArg<usize>(7, cos);
-  setArg<usize>(8, sin);
-  setArg<usize>(9, tableBatchStride);
-  setArg<usize>(10, out);
+  setArg<i32>(Arg.KIND, kind);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.MIDDLE, kind === Rope.ROPE_THD ? t : h);
+  setArg<usize>(Arg.INNER, kind === Rope.ROPE_THD ? h : t);
+  setArg<usize>(Arg.D, d);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.COS, cos);
+  setArg<usize>(Arg.SIN, sin);
+  setArg<usize>(Arg.TABLE_BATCH_STRIDE, tableBatchStride);
+  setArg<usize>(Arg.OUT, out);
   parallel(ropeRows, b * h * t, max<usize>(1, CHUNK / d));
 }
 
 function ropeRows(lo: usize, hi: usize): void {
-  const kind = arg<i32>(0);
-  const dtype = arg<i32>(1);
+  const kind = arg<i32>(Arg.KIND);
+  const dtype = arg<i32>(Arg.DTYPE);
   const shift = shiftOf(dtype);
-  const mid = arg<usize>(2);
-  const inner = arg<usize>(3);
-  const d = arg<usize>(4);
-  const info = arg<usize>(5);
+  const mid = arg<usize>(Arg.MIDDLE);
+  const inner = arg<usize>(Arg.INNER);
+  const d = arg<usize>(Arg.D);
+  const info = arg<usize>(Arg.INFO);
   const strides = info + 20;
   const step: usize = info === 0 ? 1 : load<i32>(strides, 12);
   const pairs = d >> 1;
@@ -60,22 +73,22 @@ function ropeRows(lo: usize, hi: usize): void {
     const j = i - batch * mid;
     let at = r * d;
     if (info !== 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
-    const table = batch * arg<usize>(9) + (kind === Rope.ROPE_THD ? j : k) * pairs;
+    const table = batch * arg<usize>(Arg.TABLE_BATCH_STRIDE) + (kind === Rope.ROPE_THD ? j : k) * pairs;
     for (let p: usize = 0; p < pairs; p += PAIRS) {
       const n = min(PAIRS, pairs - p);
-      const cos = elements(dtype, arg<usize>(7) + ((table + p) << shift), 1, n, 4);
-      const sin = elements(dtype, arg<usize>(8) + ((table + p) << shift), 1, n, 5);
+      const cos = elements(dtype, arg<usize>(Arg.COS) + ((table + p) << shift), 1, n, 4);
+      const sin = elements(dtype, arg<usize>(Arg.SIN) + ((table + p) << shift), 1, n, 5);
       if (kind === Rope.ROPE_I) {
-        const from = elements(dtype, arg<usize>(6) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
-        const place = arg<usize>(10) + ((r * d + 2 * p) << shift);
+        const from = elements(dtype, arg<usize>(Arg.X) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
+        const place = arg<usize>(Arg.OUT) + ((r * d + 2 * p) << shift);
         const to = native(dtype) ? place : slot(RESULT);
         if (classOf(dtype) === CF64) turnNeighbours<f64>(from, cos, sin, to, n);
         else turnNeighbours<f32>(from, cos, sin, to, n);
         commit(dtype, to, place, 2 * n);
       } else {
-        const x1 = elements(dtype, arg<usize>(6) + ((at + p * step) << shift), step, n, 0);
-        const x2 = elements(dtype, arg<usize>(6) + ((at + (p + pairs) * step) << shift), step, n, 2);
-        const place1 = arg<usize>(10) + ((r * d + p) << shift);
+        const x1 = elements(dtype, arg<usize>(Arg.X) + ((at + p * step) << shift), step, n, 0);
+        const x2 = elements(dtype, arg<usize>(Arg.X) + ((at + (p + pairs) * step) << shift), step, n, 2);
+        const place1 = arg<usize>(Arg.OUT) + ((r * d + p) << shift);
         const place2 = place1 + (pairs << shift);
         const to1 = native(dtype) ? place1 : slot(RESULT);
         const to2 = native(dtype) ? place2 : slot(RESULT) + (PAIRS << 2);

@@ -12,7 +12,16 @@ import { Address, Cols, DTypeCode, Flag, Layouts, OutAddress, Rows } from "./typ
 
 const CHUNK: usize = 16384;
 
-// Arguments: 0 dtype, 1 log, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows
+const enum Arg {
+  DTYPE,
+  LOG,
+  COLS,
+  INFO,
+  X,
+  OUT,
+  ADJACENT_ROWS,
+}
+
 export function softmax(
   dtype: DTypeCode,
   log: Flag,
@@ -23,24 +32,33 @@ export function softmax(
   out: OutAddress,
 ): void {
   if (cols === 0) return;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, log);
-  setArg<usize>(2, cols);
-  setArg<usize>(3, info);
-  setArg<usize>(4, x);
-  setArg<usize>(5, out);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<i32>(Arg.LOG, log);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   const side = adjacentRows(info, rows);
-  setArg<usize>(6, side);
+  setArg<usize>(Arg.ADJACENT_ROWS, side);
   parallel(softmaxRows, rows, rowGrain(CHUNK, cols, side));
 }
 
 function softmaxRows(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const cols = arg<usize>(2);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const cols = arg<usize>(Arg.COLS);
   const f64s = classOf(dtype) === CF64;
   const bytes = cols << (f64s ? 3 : 2);
   for (let r = lo; r < hi; ) {
-    const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
+    const count = openRows(
+      dtype,
+      cols,
+      arg<usize>(Arg.INFO),
+      arg<usize>(Arg.ADJACENT_ROWS),
+      arg<usize>(Arg.X),
+      arg<usize>(Arg.OUT),
+      r,
+      hi,
+    );
     let row = rowsAt;
     for (let i: usize = 0; i < count; i++, r++) {
       if (f64s) softmaxRow<f64>(dtype, r * cols, row);
@@ -52,9 +70,9 @@ function softmaxRows(lo: usize, hi: usize): void {
 
 /** `row`: its class elements, or 0 if it is too wide to hold; then exponentials are computed twice. */
 function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
-  const log = arg<i32>(1) !== 0;
-  const cols = arg<usize>(2);
-  const out = arg<usize>(5) + (start << shiftOf(dtype));
+  const log = arg<i32>(Arg.LOG) !== 0;
+  const cols = arg<usize>(Arg.COLS);
+  const out = arg<usize>(Arg.OUT) + (start << shiftOf(dtype));
   const direct = native(dtype);
   const keep = direct ? out : row; // where exponentials wait for their sum
   let most = <T>-Infinity;
@@ -88,7 +106,7 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
 
 // @inline
 function run<T>(dtype: i32, start: usize, row: usize, c: usize, n: usize): usize {
-  return row !== 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, n);
+  return row !== 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(Arg.X), arg<usize>(Arg.INFO), start + c, n);
 }
 
 /** The largest of `most` and n elements, NaN apart: one makes the sum NaN, and with it the row. */

@@ -38,8 +38,22 @@ export function argsortTmp(dtype: DTypeCode, rows: Rows, cols: Cols): Bytes {
   return rows > 0 && isLong(dtype, rows, cols) ? <usize>min<u64>(workBytes(dtype, cols), u32.MAX_VALUE) : 0;
 }
 
-// Arguments: 0 dtype, 1 descending, 2 cols, 3 x, 4 out; for a long row 5 row, 6 tmp, 7 shift of the byte,
-// 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to, 12 counts
+const enum Arg {
+  DTYPE,
+  DESCENDING,
+  COLS,
+  X,
+  OUT,
+  ROW, // from here on of a long row
+  TMP,
+  SHIFT, // of the byte
+  KEYS,
+  INDICES, // 0: not yet written
+  KEYS_TO,
+  INDICES_TO,
+  COUNTS,
+}
+
 export function argsort(
   dtype: DTypeCode,
   descending: Flag,
@@ -50,33 +64,33 @@ export function argsort(
   tmp: TmpAddress,
 ): void {
   if (cols === 0) return;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, descending);
-  setArg<usize>(2, cols);
-  setArg<usize>(3, x);
-  setArg<usize>(4, out);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<i32>(Arg.DESCENDING, descending);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   if (!isLong(dtype, rows, cols)) {
     parallel(sortRows, rows, max<usize>(1, CHUNK / cols));
     return;
   }
-  setArg<usize>(6, tmp);
+  setArg<usize>(Arg.TMP, tmp);
   for (let r: usize = 0; r < rows; r++) {
-    setArg<usize>(5, r);
+    setArg<usize>(Arg.ROW, r);
     if (keyBytes(dtype) === 8) sortLong<u64>(tmp, cols, out + ((r * cols) << 2));
     else sortLong<u32>(tmp, cols, out + ((r * cols) << 2));
   }
 }
 
 function sortRows(lo: usize, hi: usize): void {
-  if (keyBytes(arg<i32>(0)) === 8) rows<u64>(lo, hi);
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8) rows<u64>(lo, hi);
   else rows<u32>(lo, hi);
 }
 
 function rows<K>(lo: usize, hi: usize): void {
-  const cols = arg<usize>(2);
+  const cols = arg<usize>(Arg.COLS);
   const tmp = scratch + SCRATCH_FREE;
   for (let r = lo; r < hi; r++) {
-    const out = arg<usize>(4) + ((r * cols) << 2);
+    const out = arg<usize>(Arg.OUT) + ((r * cols) << 2);
     toKeys<K>(r * cols, cols, tmp);
     if (cols <= SHORT) insertion<K>(tmp, cols, out);
     else radix<K>(tmp, cols, out);
@@ -86,12 +100,12 @@ function rows<K>(lo: usize, hi: usize): void {
 // Keys
 
 function toKeys<K>(start: usize, n: usize, to: usize): void {
-  const dtype = arg<i32>(0);
+  const dtype = arg<i32>(Arg.DTYPE);
   const kind = classOf(dtype);
-  const flip: K = arg<i32>(1) ? <K>-1 : 0;
+  const flip: K = arg<i32>(Arg.DESCENDING) ? <K>-1 : 0;
   for (let c: usize = 0; c < n; c += RUN) {
     const count = min(RUN, n - c);
-    const p = fetch(dtype, arg<usize>(3), 0, 0, start + c, count);
+    const p = fetch(dtype, arg<usize>(Arg.X), 0, 0, start + c, count);
     const keys = to + c * sizeof<K>();
     for (let i: usize = 0; i < count; i++) {
       const from = p + i * sizeof<K>();
@@ -209,12 +223,12 @@ function sortLong<K>(tmp: usize, n: usize, out: usize): void {
   const counts = (spare + (n << 2) + 7) & ~7;
   parallel(keysOfBlocks, blocks, 1);
   for (let shift = 0; shift < 8 * <i32>sizeof<K>(); shift += 8) {
-    setArg<i32>(7, shift);
-    setArg<usize>(8, keys);
-    setArg<usize>(9, indices);
-    setArg<usize>(10, keysTo);
-    setArg<usize>(11, indicesTo);
-    setArg<usize>(12, counts);
+    setArg<i32>(Arg.SHIFT, shift);
+    setArg<usize>(Arg.KEYS, keys);
+    setArg<usize>(Arg.INDICES, indices);
+    setArg<usize>(Arg.KEYS_TO, keysTo);
+    setArg<usize>(Arg.INDICES_TO, indicesTo);
+    setArg<usize>(Arg.COUNTS, counts);
     parallel(countBlocks, blocks, 1);
     if (!place(counts, blocks, n)) continue;
     parallel(moveBlocks, blocks, 1);
@@ -228,28 +242,29 @@ function sortLong<K>(tmp: usize, n: usize, out: usize): void {
 }
 
 function keysOfBlocks(lo: usize, hi: usize): void {
-  const cols = arg<usize>(2);
-  const start = arg<usize>(5) * cols + lo * BLOCK;
+  const cols = arg<usize>(Arg.COLS);
+  const start = arg<usize>(Arg.ROW) * cols + lo * BLOCK;
   const n = min(hi * BLOCK, cols) - lo * BLOCK;
-  if (keyBytes(arg<i32>(0)) === 8) toKeys<u64>(start, n, arg<usize>(6) + ((lo * BLOCK) << 3));
-  else toKeys<u32>(start, n, arg<usize>(6) + ((lo * BLOCK) << 2));
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8) toKeys<u64>(start, n, arg<usize>(Arg.TMP) + ((lo * BLOCK) << 3));
+  else toKeys<u32>(start, n, arg<usize>(Arg.TMP) + ((lo * BLOCK) << 2));
 }
 
 function countBlocks(lo: usize, hi: usize): void {
-  const n = min(hi * BLOCK, arg<usize>(2)) - lo * BLOCK;
-  const counts = arg<usize>(12) + lo * COUNTS_BYTES;
-  if (keyBytes(arg<i32>(0)) === 8) count<u64>(arg<usize>(8) + ((lo * BLOCK) << 3), n, arg<i32>(7), counts);
-  else count<u32>(arg<usize>(8) + ((lo * BLOCK) << 2), n, arg<i32>(7), counts);
+  const n = min(hi * BLOCK, arg<usize>(Arg.COLS)) - lo * BLOCK;
+  const counts = arg<usize>(Arg.COUNTS) + lo * COUNTS_BYTES;
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8)
+    count<u64>(arg<usize>(Arg.KEYS) + ((lo * BLOCK) << 3), n, arg<i32>(Arg.SHIFT), counts);
+  else count<u32>(arg<usize>(Arg.KEYS) + ((lo * BLOCK) << 2), n, arg<i32>(Arg.SHIFT), counts);
 }
 
 function moveBlocks(lo: usize, hi: usize): void {
-  const end = min(hi * BLOCK, arg<usize>(2));
-  const counts = arg<usize>(12) + lo * COUNTS_BYTES;
-  const keys = arg<usize>(8);
-  const indices = arg<usize>(9);
-  const shift = arg<i32>(7);
-  const keysTo = arg<usize>(10);
-  const indicesTo = arg<usize>(11);
-  if (keyBytes(arg<i32>(0)) === 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
+  const end = min(hi * BLOCK, arg<usize>(Arg.COLS));
+  const counts = arg<usize>(Arg.COUNTS) + lo * COUNTS_BYTES;
+  const keys = arg<usize>(Arg.KEYS);
+  const indices = arg<usize>(Arg.INDICES);
+  const shift = arg<i32>(Arg.SHIFT);
+  const keysTo = arg<usize>(Arg.KEYS_TO);
+  const indicesTo = arg<usize>(Arg.INDICES_TO);
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
   else move<u32>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
 }
