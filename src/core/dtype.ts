@@ -9,32 +9,30 @@ interface DTypeInfo {
   /** Bytes per element. */
   readonly size: 1 | 2 | 4 | 8;
   readonly kind: Kind;
-  /** The number by which kernels know it. */
-  readonly code: number;
   /** Range of the integer types; `null` for floats. */
   readonly range: readonly [bigint, bigint] | null;
 }
 
-const float = (size: DTypeInfo["size"], code: number): DTypeInfo => ({ size, kind: "float", code, range: null });
-const int = (size: DTypeInfo["size"], code: number, signed: boolean): DTypeInfo => {
+const float = (size: DTypeInfo["size"]): DTypeInfo => ({ size, kind: "float", range: null });
+const int = (size: DTypeInfo["size"], signed: boolean): DTypeInfo => {
   const bits = BigInt(size * 8);
   const range = signed
     ? ([-(1n << (bits - 1n)), (1n << (bits - 1n)) - 1n] as const)
     : ([0n, (1n << bits) - 1n] as const);
-  return { size, kind: "int", code, range };
+  return { size, kind: "int", range };
 };
 
 export const dtypes = {
-  u8: int(1, 0, false),
-  u32: int(4, 1, false),
-  i16: int(2, 2, true),
-  i32: int(4, 3, true),
-  i64: int(8, 4, true),
-  bf16: float(2, 5),
-  f16: float(2, 6),
-  f32: float(4, 7),
-  f64: float(8, 8),
-  f8e4m3: float(1, 9),
+  u8: int(1, false),
+  u32: int(4, false),
+  i16: int(2, true),
+  i32: int(4, true),
+  i64: int(8, true),
+  bf16: float(2),
+  f16: float(2),
+  f32: float(4),
+  f64: float(8),
+  f8e4m3: float(1),
 } as const satisfies Record<string, DTypeInfo>;
 
 export const dtypeNames = Object.keys(dtypes) as DType[];

@@ -96,10 +96,13 @@ const variance: Fold = (x, over, keepdim) => spread("var", x, over, keepdim);
 const deviation: Fold = (x, over, keepdim) => spread("std", x, over, keepdim);
 
 /** Their results are indices. */
-type Indices = (x: Tensor, dim?: number) => Tensor<"u32">;
-const index = (name: "argmin" | "argmax") => alongOne(name, by(name)) as Indices;
-const indexKept = (name: "argmin" | "argmax") => alongOneKept(name, by(name)) as Indices;
-const indexOfAll = (name: "argmin" | "argmax") => everything(by(name)) as (x: Tensor) => Tensor<"u32">;
+const indices =
+  (name: "argmin" | "argmax", keepdim: boolean) =>
+  (x: Tensor, dim?: number): Tensor<"u32"> =>
+    fold(name, x, named(name, x, dim), keepdim) as Tensor<"u32">;
+const index = (name: "argmin" | "argmax") => op("x dim?", indices(name, false));
+const indexKept = (name: "argmin" | "argmax") => op("x dim?", indices(name, true));
+const indexOfAll = (name: "argmin" | "argmax") => op("x", (x: Tensor): Tensor<"u32"> => indices(name, false)(x));
 
 export const reductions = group("reduce", {
   /** The sum over the dims, which the result does not have; over everything where none are given. */

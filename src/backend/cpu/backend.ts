@@ -1,27 +1,43 @@
 /** The CPU device: lays out arguments and calls one WebAssembly kernel per op. */
-import { type DType, dtypes, encode, sizeOf } from "../../core/dtype.ts";
+import { type DType, encode, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel, type Shape } from "../../core/layout.ts";
-import { type QuantType, quantTypes } from "../../core/quant-types.ts";
-import {
-  type Available,
-  type Backend,
-  type BinaryOp,
-  type Block,
-  binaryOps,
-  type CompareOp,
-  compareOps,
-  type MemoryStats,
-  type ReduceOp,
-  reduceOps,
-  type UnaryOp,
-  unaryOps,
-  type View,
+import type { QuantType } from "../../core/quant-types.ts";
+import type {
+  Available,
+  Backend,
+  BinaryOp,
+  Block,
+  CompareOp,
+  MemoryStats,
+  ReduceOp,
+  UnaryOp,
+  View,
 } from "../backend.ts";
 import type { ConvParams, PoolParams, RopeKind, SdpaParams, Size2d } from "../fused-ops.ts";
 import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
-import { CPU_BYTES, Engine, ERROR_AT, INFO_AT } from "./engine.ts";
+import { blockTypes, codes, memoryMap, shiftOf, type WordsOf, words } from "./abi.ts";
+import { CPU_BYTES, Engine } from "./engine.ts";
+import type {
+  Address,
+  Bytes,
+  ColStride,
+  Cols,
+  Count,
+  Dim,
+  DTypeCode,
+  Flag,
+  Inner,
+  Layouts,
+  OutAddress,
+  Params,
+  RowStride,
+  Rows,
+  Size,
+  Stride,
+  TmpAddress,
+} from "./kernels.ts";
 
 interface CpuBlock extends Block {
   readonly at: number;
@@ -29,20 +45,25 @@ interface CpuBlock extends Block {
 
 /** Ops over less than this stay on one thread, so that small programs start no worker. */
 const SHARE_FROM_BYTES = 256 * 1024;
-const ropeKinds = ["rope", "rope_i", "rope_thd"] as const;
+const NOWHERE = 0 as Address;
+const CONTIGUOUS = 0 as Layouts;
 
-const code = (dtype: DType): number => dtypes[dtype].code;
-const shiftOf = (dtype: DType): number => Math.log2(sizeOf(dtype));
+const code = (dtype: DType): DTypeCode => codes.dtype[dtype];
+const flag = (is: boolean): Flag => Number(is) as Flag;
+const count = (layout: Layout): Count => layout.numel as Count;
 const blockAt = (storage: Storage): number => (storage.block as CpuBlock).at;
 /** The address of a view's first element. */
-const at = (view: View): number => blockAt(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
+const at = (view: View): Address =>
+  (blockAt(view.storage) + view.layout.offset * sizeOf(view.storage.dtype)) as Address;
+/** The same, of a view that is written. */
+const outAt = (view: View): OutAddress => at(view) as number as OutAddress;
 
 export class CpuBackend implements Backend {
   readonly name = "cpu";
   readonly engine = new Engine();
-  readonly #info = new Int32Array(this.engine.memory.buffer, INFO_AT, 256);
+  readonly #info = new Int32Array(this.engine.memory.buffer, memoryMap.INFO, 256);
   readonly #usage = new Usage();
-  readonly #error = new Int32Array(this.engine.memory.buffer, ERROR_AT, 8);
+  readonly #error = new Int32Array(this.engine.memory.buffer, memoryMap.BAD_INDEX, 8);
 
   get threads(): number {
     return this.engine.threads;
@@ -99,26 +120,28 @@ export class CpuBackend implements Backend {
 
   fill(dtype: DType, n: number, value: number | bigint): Storage {
     const bits = encode([value], dtype).reduceRight((acc, byte) => (acc << 8n) | BigInt(byte), 0n);
-    return this.#make(dtype, n, (out) => this.engine.kernels.fill(shiftOf(dtype), n, out, BigInt.asIntN(64, bits)));
+    return this.#make(dtype, n, (out) =>
+      this.engine.kernels.fill(shiftOf(dtype), n as Count, out, BigInt.asIntN(64, bits)),
+    );
   }
 
   random(kind: "uniform" | "normal", dtype: DType, n: number, seed: bigint, a: number, b: number): Storage {
     return this.#make(dtype, n, (out) =>
-      this.engine.kernels.random(kind === "normal" ? 1 : 0, code(dtype), n, out, BigInt.asIntN(64, seed), a, b),
+      this.engine.kernels.random(codes.random[kind], code(dtype), n as Count, out, BigInt.asIntN(64, seed), a, b),
     );
   }
 
   unary(op: UnaryOp, x: View, param: number): Storage {
     const { dtype } = x.storage;
-    const n = x.layout.numel;
+    const n = count(x.layout);
     return this.#make(dtype, n, (out) =>
-      this.engine.kernels.unary(unaryOps.indexOf(op), code(dtype), n, this.#layouts(x.layout), at(x), out, param),
+      this.engine.kernels.unary(codes.unary[op], code(dtype), n, this.#layouts(x.layout), at(x), out, param),
     );
   }
 
   affine(x: View, mul: number, add: number): Storage {
     const { dtype } = x.storage;
-    const n = x.layout.numel;
+    const n = count(x.layout);
     return this.#make(dtype, n, (out) =>
       this.engine.kernels.affine(code(dtype), n, this.#layouts(x.layout), at(x), out, mul, add),
     );
@@ -126,10 +149,10 @@ export class CpuBackend implements Backend {
 
   binary(op: BinaryOp, a: View, b: View): Storage {
     const { dtype } = a.storage;
-    const n = a.layout.numel;
+    const n = count(a.layout);
     return this.#make(dtype, n, (out) =>
       this.engine.kernels.binary(
-        binaryOps.indexOf(op),
+        codes.binary[op],
         code(dtype),
         n,
         this.#layouts(a.layout, b.layout),
@@ -141,16 +164,16 @@ export class CpuBackend implements Backend {
   }
 
   compare(op: CompareOp, a: View, b: View): Storage {
-    const n = a.layout.numel;
+    const n = count(a.layout);
     const info = () => this.#layouts(a.layout, b.layout);
     return this.#make("u8", n, (out) =>
-      this.engine.kernels.compare(compareOps.indexOf(op), code(a.storage.dtype), n, info(), at(a), at(b), out),
+      this.engine.kernels.compare(codes.compare[op], code(a.storage.dtype), n, info(), at(a), at(b), out),
     );
   }
 
   where(cond: View, onTrue: View, onFalse: View): Storage {
     const { dtype } = onTrue.storage;
-    const n = cond.layout.numel;
+    const n = count(cond.layout);
     return this.#make(dtype, n, (out) => {
       const info = this.#layouts(cond.layout, onTrue.layout, onFalse.layout);
       this.engine.kernels.whereCond(
@@ -167,16 +190,16 @@ export class CpuBackend implements Backend {
   }
 
   cast(x: View, to: DType): Storage {
-    const n = x.layout.numel;
+    const n = count(x.layout);
     return this.#make(to, n, (out) =>
       this.engine.kernels.cast(code(x.storage.dtype), code(to), n, this.#layouts(x.layout), at(x), out),
     );
   }
 
   copy(src: View, dst: View): void {
-    const n = src.layout.numel;
+    const n = count(src.layout);
     if (n === 0) return;
-    this.engine.kernels.copy(shiftOf(src.storage.dtype), n, this.#layouts(src.layout, dst.layout), at(src), at(dst));
+    this.engine.kernels.copy(shiftOf(src.storage.dtype), n, this.#layouts(src.layout, dst.layout), at(src), outAt(dst));
   }
 
   reduce(op: ReduceOp, x: View, dims: number): Storage {
@@ -184,11 +207,11 @@ export class CpuBackend implements Backend {
     const [rows, cols] = this.#rows(x.layout, dims);
     return this.#make(op.startsWith("arg") ? "u32" : dtype, rows, (out) =>
       this.engine.kernels.reduce(
-        reduceOps.indexOf(op),
+        codes.reduce[op],
         code(dtype),
         rows,
         cols,
-        cols === 0 ? 0 : this.#layouts(x.layout),
+        cols === 0 ? CONTIGUOUS : this.#layouts(x.layout),
         at(x),
         out,
       ),
@@ -210,7 +233,7 @@ export class CpuBackend implements Backend {
     return this.#make("u32", rows * cols, (out) =>
       this.#packed(x, (from) =>
         this.#temporary(kernels.argsortTmp(code(dtype), rows, cols), (tmp) =>
-          kernels.argsort(code(dtype), Number(descending), rows, cols, from, out, tmp),
+          kernels.argsort(code(dtype), flag(descending), rows, cols, from, out, tmp),
         ),
       ),
     );
@@ -218,57 +241,81 @@ export class CpuBackend implements Backend {
 
   indexSelect(x: View, ids: View, dim: number): Storage {
     const shape = x.layout.shape.with(dim, ids.layout.numel);
-    return this.#gather(x, ids, broadcastIds(ids.layout, dim, shape), dim);
+    return this.#gather("indexSelect", x, ids, broadcastIds(ids.layout, dim, shape), dim);
   }
 
   gather(x: View, ids: View, dim: number): Storage {
-    return this.#gather(x, ids, ids.layout, dim);
+    return this.#gather("gather", x, ids, ids.layout, dim);
   }
 
-  #gather(x: View, ids: View, idLayout: { shape: Shape; strides: readonly number[] }, dim: number): Storage {
+  #gather(
+    op: "indexSelect" | "gather",
+    x: View,
+    ids: View,
+    idLayout: { shape: Shape; strides: readonly number[] },
+    dim: number,
+  ): Storage {
     const { shape } = idLayout;
     const { dtype } = x.storage;
-    const n = numel(shape);
+    const n = numel(shape) as Count;
     return this.#make(dtype, n, (out) => {
       const info = this.#write([shape.length, ...shape, ...x.layout.strides, ...idLayout.strides]);
-      const size = x.layout.shape[dim]!;
-      this.engine.kernels.gather(shiftOf(dtype), code(ids.storage.dtype), n, dim, info, size, at(x), at(ids), out);
-      this.#checkIndex("gather", size, dim);
+      const size = x.layout.shape[dim] as Size;
+      this.engine.kernels.gather(
+        shiftOf(dtype),
+        code(ids.storage.dtype),
+        n,
+        dim as Dim,
+        info,
+        size,
+        at(x),
+        at(ids),
+        out,
+      );
+      this.#checkIndex(op, size, dim);
     });
   }
 
   scatter(dst: View, ids: View, src: View, dim: number, add: boolean): void {
-    this.#scatter(dst, ids, ids.layout.strides, src, dim, add);
+    this.#scatter(add ? "scatterAdd" : "scatter", dst, ids, ids.layout.strides, src, dim);
   }
 
   indexAdd(dst: View, ids: View, src: View, dim: number): void {
-    this.#scatter(dst, ids, broadcastIds(ids.layout, dim, src.layout.shape).strides, src, dim, true);
+    this.#scatter("indexAdd", dst, ids, broadcastIds(ids.layout, dim, src.layout.shape).strides, src, dim);
   }
 
-  #scatter(dst: View, ids: View, idStrides: readonly number[], src: View, dim: number, add: boolean): void {
+  #scatter(
+    op: "scatter" | "scatterAdd" | "indexAdd",
+    dst: View,
+    ids: View,
+    idStrides: readonly number[],
+    src: View,
+    dim: number,
+  ): void {
     const { shape, strides } = src.layout;
-    const n = src.layout.numel;
+    const n = count(src.layout);
     if (n === 0) return;
     const info = this.#write([shape.length, ...shape, ...dst.layout.strides, ...idStrides, ...strides]);
     const [type, idType] = [code(src.storage.dtype), code(ids.storage.dtype)];
-    const size = dst.layout.shape[dim]!;
-    this.engine.kernels.scatter(type, idType, Number(add), n, dim, info, size, at(dst), at(ids), at(src));
-    this.#checkIndex("scatter", size, dim);
+    const size = dst.layout.shape[dim] as Size;
+    const add = flag(op !== "scatter");
+    this.engine.kernels.scatter(type, idType, add, n, dim as Dim, info, size, outAt(dst), at(ids), at(src));
+    this.#checkIndex(op, size, dim);
   }
 
   matmul(a: View, b: View): Storage {
     const { dtype } = a.storage;
     const lead = a.layout.rank - 2;
-    const [m, k] = a.layout.shape.slice(lead) as [number, number];
-    const n = b.layout.shape[lead + 1]!;
+    const [m, k] = a.layout.shape.slice(lead) as [Rows, Inner];
+    const n = b.layout.shape[lead + 1] as Cols;
     const batchShape = a.layout.shape.slice(0, lead);
-    const batch = numel(batchShape);
+    const batch = numel(batchShape) as Count;
     const { kernels } = this.engine;
     return this.#make(dtype, batch * m * n, (out) => {
       const strides = [a, b].map((v) => v.layout.strides.slice(0, lead));
-      const info = batch === 1 ? 0 : this.#write([lead, ...batchShape, ...strides.flat()]);
-      const [aRow, aCol] = a.layout.strides.slice(lead) as [number, number];
-      const [bRow, bCol] = b.layout.strides.slice(lead) as [number, number];
+      const info = batch === 1 ? CONTIGUOUS : this.#write([lead, ...batchShape, ...strides.flat()]);
+      const [aRow, aCol] = a.layout.strides.slice(lead) as [RowStride, ColStride];
+      const [bRow, bCol] = b.layout.strides.slice(lead) as [RowStride, ColStride];
       this.#temporary(kernels.matmulTmp(code(dtype), batch, m, n, k), (tmp) =>
         kernels.matmul(code(dtype), batch, m, n, k, info, at(a), aRow, aCol, at(b), bRow, bCol, out, tmp),
       );
@@ -286,11 +333,22 @@ export class CpuBackend implements Backend {
   #conv(name: "conv2d" | "convTranspose2d", x: View, w: View, p: ConvParams, outputs: number): Storage {
     const { dtype } = x.storage;
     const { kernels } = this.engine;
-    const [, , kh, kw] = w.layout.shape;
-    const { size } = p;
-    const words = [...x.layout.shape, outputs, kh!, kw!, ...p.stride, ...p.padding, ...p.dilation, p.groups, ...size];
-    return this.#make(dtype, x.layout.shape[0]! * outputs * numel(size), (out) => {
-      const params = this.#write([...words, ...x.layout.strides, ...w.layout.strides]);
+    const { batch, channels, input } = image(x);
+    return this.#make(dtype, batch * outputs * numel(p.size), (out) => {
+      const params = this.#params("conv", {
+        batch,
+        channels,
+        input,
+        outputs,
+        kernel: w.layout.shape.slice(2),
+        stride: p.stride,
+        padding: p.padding,
+        dilation: p.dilation,
+        groups: p.groups,
+        output: p.size,
+        xStrides: x.layout.strides,
+        wStrides: w.layout.strides,
+      });
       this.#temporary(kernels[`${name}Tmp`](code(dtype), params), (tmp) =>
         kernels[name](code(dtype), params, at(x), at(w), out, tmp),
       );
@@ -299,29 +357,40 @@ export class CpuBackend implements Backend {
 
   pool2d(kind: "avg" | "max", x: View, { kernel, stride, size }: PoolParams): Storage {
     const { dtype } = x.storage;
-    const [b, c] = x.layout.shape as [number, number, number, number];
-    return this.#make(dtype, b * c * numel(size), (to) => {
-      const params = this.#write([...x.layout.shape, ...kernel, ...stride, ...size, ...x.layout.strides]);
-      this.engine.kernels.pool2d(kind === "max" ? 1 : 0, code(dtype), params, at(x), to);
+    const { batch, channels, input } = image(x);
+    return this.#make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.#params("pooling", {
+        batch,
+        channels,
+        input,
+        kernel,
+        stride,
+        output: size,
+        xStrides: x.layout.strides,
+      });
+      this.engine.kernels.pool2d(codes.pool[kind], code(dtype), params, at(x), out);
     });
   }
 
   upsampleNearest2d(x: View, size: Size2d): Storage {
     const { dtype } = x.storage;
-    return this.#make(dtype, x.layout.shape[0]! * x.layout.shape[1]! * numel(size), (out) => {
-      const params = this.#write([...x.layout.shape, ...size, ...x.layout.strides]);
+    const { batch, channels, input } = image(x);
+    return this.#make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.#params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
       this.engine.kernels.upsampleNearest2d(code(dtype), params, at(x), out);
     });
   }
 
   upsampleBilinear2d(x: View, size: Size2d, alignCorners: boolean, scale: Size2d | null): Storage {
     const { dtype } = x.storage;
-    const [scaleH, scaleW] = size.map((out, i) =>
-      bilinearStep(x.layout.shape[i + 2]!, out, alignCorners, scale?.[i]),
-    ) as [number, number];
-    return this.#make(dtype, x.layout.shape[0]! * x.layout.shape[1]! * numel(size), (out) => {
-      const params = this.#write([...x.layout.shape, ...size, ...x.layout.strides]);
-      this.engine.kernels.upsampleBilinear2d(code(dtype), params, at(x), out, Number(alignCorners), scaleH, scaleW);
+    const { batch, channels, input } = image(x);
+    const [scaleH, scaleW] = size.map((out, i) => bilinearStep(input[i]!, out, alignCorners, scale?.[i])) as [
+      number,
+      number,
+    ];
+    return this.#make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.#params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
+      this.engine.kernels.upsampleBilinear2d(code(dtype), params, at(x), out, flag(alignCorners), scaleH, scaleW);
     });
   }
 
@@ -329,7 +398,7 @@ export class CpuBackend implements Backend {
     const { dtype } = x.storage;
     const [rows, cols] = this.#rows(x.layout, 1);
     return this.#make(dtype, rows * cols, (out) =>
-      this.engine.kernels.softmax(code(dtype), Number(log), rows, cols, this.#layouts(x.layout), at(x), out),
+      this.engine.kernels.softmax(code(dtype), flag(log), rows, cols, this.#layouts(x.layout), at(x), out),
     );
   }
 
@@ -349,7 +418,7 @@ export class CpuBackend implements Backend {
     x: View,
     weight: View | null,
     bias: View | null,
-    run: (rows: number, cols: number, w: number, b: number, out: number) => void,
+    run: (rows: Rows, cols: Cols, w: Address, b: Address, out: OutAddress) => void,
   ): Storage {
     const [rows, cols] = this.#rows(x.layout, 1);
     return this.#make(x.storage.dtype, rows * cols, (out) =>
@@ -360,14 +429,14 @@ export class CpuBackend implements Backend {
   rope(kind: RopeKind, x: View, cos: View, sin: View): Storage {
     const { dtype } = x.storage;
     const { shape, strides, rank } = x.layout;
-    const [b, y, z, d] = shape as [number, number, number, number];
+    const [b, y, z, d] = shape as readonly number[] as [Size, Size, Size, Size];
     const [h, t] = kind === "rope_thd" ? [z, y] : [y, z];
-    const perBatch = cos.layout.rank === 3 ? cos.layout.shape[1]! * cos.layout.shape[2]! : 0;
+    const perBatch = (cos.layout.rank === 3 ? cos.layout.shape[1]! * cos.layout.shape[2]! : 0) as Stride;
     return this.#make(dtype, x.layout.numel, (out) =>
       this.#packed(cos, (c) =>
         this.#packed(sin, (s) => {
-          const info = x.layout.isContiguous() ? 0 : this.#write([rank, ...shape, ...strides]);
-          this.engine.kernels.rope(ropeKinds.indexOf(kind), code(dtype), b, h, t, d, info, at(x), c, s, perBatch, out);
+          const info = x.layout.isContiguous() ? CONTIGUOUS : this.#write([rank, ...shape, ...strides]);
+          this.engine.kernels.rope(codes.rope[kind], code(dtype), b, h, t, d, info, at(x), c, s, perBatch, out);
         }),
       ),
     );
@@ -379,48 +448,71 @@ export class CpuBackend implements Backend {
     const [, hk, tk] = k.layout.shape as [number, number, number, number];
     const dv = v.layout.shape[3]!;
     return this.#make(dtype, b * hq * tq * dv, (out) => {
-      const views = [q, k, v, ...(mask ? [mask] : [])];
-      const words = [b, hq, hk, tq, tk, d, dv, Number(p.causal), p.window, ...views.flatMap((x) => x.layout.strides)];
-      const params = this.#write(words);
-      this.engine.kernels.sdpa(code(dtype), params, at(q), at(k), at(v), mask ? at(mask) : 0, out, p.scale, p.softcap);
+      const params = this.#params("sdpa", {
+        b,
+        hq,
+        hk,
+        tq,
+        tk,
+        d,
+        dv,
+        causal: flag(p.causal),
+        window: p.window,
+        qStrides: q.layout.strides,
+        kStrides: k.layout.strides,
+        vStrides: v.layout.strides,
+        maskStrides: mask?.layout.strides ?? [],
+      });
+      this.engine.kernels.sdpa(
+        code(dtype),
+        params,
+        at(q),
+        at(k),
+        at(v),
+        mask ? at(mask) : NOWHERE,
+        out,
+        p.scale,
+        p.softcap,
+      );
     });
   }
 
   dequantize(type: QuantType, blocks: View, to: DType): Storage {
-    const { id, size, bytes } = quantTypes[type];
-    const n = (blocks.layout.numel / bytes) * size;
+    const { id, size, bytes } = blockTypes[type];
+    const n = ((blocks.layout.numel / bytes) * size) as Count;
     return this.#make(to, n, (out) => this.engine.kernels.dequantize(id, size, bytes, code(to), n, at(blocks), out));
   }
 
   quantizedRows(type: QuantType, blocks: View, ids: View, to: DType): Storage {
-    const { id, size, bytes } = quantTypes[type];
-    const [rows, rowBytes] = blocks.layout.shape as [number, number];
-    const k = (rowBytes / bytes) * size;
-    const count = ids.layout.numel;
-    const stride = ids.layout.strides[0]!;
+    const { id, size, bytes } = blockTypes[type];
+    const [rows, rowBytes] = blocks.layout.shape as readonly number[] as [Rows, number];
+    const k = ((rowBytes / bytes) * size) as Cols;
+    const n = count(ids.layout);
+    const stride = ids.layout.strides[0] as Stride;
     const idType = code(ids.storage.dtype);
-    return this.#make(to, count * k, (out) => {
+    return this.#make(to, n * k, (out) => {
       const { kernels } = this.engine;
-      kernels.quantizedRows(id, size, bytes, code(to), idType, count, stride, rows, k, at(blocks), at(ids), out);
+      kernels.quantizedRows(id, size, bytes, code(to), idType, n, stride, rows, k, at(blocks), at(ids), out);
       this.#checkIndex("rows", rows, 0);
     });
   }
 
   quantize(type: QuantType, x: View): Storage {
-    const { id, size, bytes } = quantTypes[type];
+    const { id, size, bytes } = blockTypes[type];
     const { dtype } = x.storage;
-    const n = x.layout.numel;
+    const n = count(x.layout);
     return this.#make("u8", (n / size) * bytes, (out) =>
       this.engine.kernels.quantize(id, size, bytes, code(dtype), n, this.#layouts(x.layout), at(x), out),
     );
   }
 
   qmatmul(type: QuantType, x: View, blocks: View): Storage {
-    const { id, size, bytes } = quantTypes[type];
+    const { id, size, bytes } = blockTypes[type];
     const { dtype } = x.storage;
     const { kernels } = this.engine;
-    const [m, k] = this.#rows(x.layout, 1);
-    const n = blocks.layout.shape[0]!;
+    const [m, cols] = this.#rows(x.layout, 1);
+    const k = cols as number as Inner;
+    const n = blocks.layout.shape[0] as Cols;
     return this.#make(dtype, m * n, (out) =>
       this.#packed(x, (from) =>
         this.#temporary(kernels.qmatmulTmp(size, m, k), (tmp) =>
@@ -431,11 +523,11 @@ export class CpuBackend implements Backend {
   }
 
   /** A new storage filled by `run`, which is given its address; nothing runs for zero elements. */
-  #make(dtype: DType, n: number, run: (out: number) => void): Storage {
+  #make(dtype: DType, n: number, run: (out: OutAddress) => void): Storage {
     const storage = Storage.alloc(this, dtype, n);
     if (n === 0) return storage;
     try {
-      run(blockAt(storage));
+      run(blockAt(storage) as OutAddress);
     } catch (error) {
       storage.discard();
       throw error;
@@ -443,9 +535,9 @@ export class CpuBackend implements Backend {
     return storage;
   }
 
-  #temporary<T>(bytes: number, run: (at: number) => T): T {
-    if (bytes === 0) return run(0);
-    const tmp = this.engine.alloc(bytes >>> 0);
+  #temporary<T>(bytes: Bytes, run: (at: TmpAddress) => T): T {
+    if (bytes === 0) return run(0 as TmpAddress);
+    const tmp = this.engine.alloc(bytes >>> 0) as TmpAddress;
     try {
       return run(tmp);
     } finally {
@@ -454,42 +546,63 @@ export class CpuBackend implements Backend {
   }
 
   /** The address of the view's elements in row-major order: its own, or that of a temporary copy; 0 for no view. */
-  #packed<T>(view: View | null, run: (at: number) => T): T {
-    if (!view) return run(0);
+  #packed<T>(view: View | null, run: (at: Address) => T): T {
+    if (!view) return run(NOWHERE);
     if (view.layout.isContiguous()) return run(at(view));
     const { dtype } = view.storage;
-    const n = view.layout.numel;
-    return this.#temporary(n * sizeOf(dtype), (to) => {
+    const n = count(view.layout);
+    return this.#temporary((n * sizeOf(dtype)) as Bytes, (to: number) => {
       const info = this.#layouts(view.layout, Layout.contiguous(view.layout.shape));
-      this.engine.kernels.copy(shiftOf(dtype), n, info, at(view), to);
-      return run(to);
+      this.engine.kernels.copy(shiftOf(dtype), n, info, at(view), to as OutAddress);
+      return run(to as Address);
     });
   }
 
-  #rows(layout: Layout, dims: number): [rows: number, cols: number] {
+  #rows(layout: Layout, dims: number): [rows: Rows, cols: Cols] {
     const split = layout.rank - dims;
-    return [numel(layout.shape.slice(0, split)), numel(layout.shape.slice(split))];
+    return [numel(layout.shape.slice(0, split)) as Rows, numel(layout.shape.slice(split)) as Cols];
   }
 
-  /** Writes merged dims and strides for the kernels; 0 when every operand is contiguous. */
-  #layouts(...layouts: Layout[]): number {
-    if (layouts.every((l) => l.isContiguous())) return 0;
+  /** Writes merged dims and strides for the kernels. */
+  #layouts(...layouts: Layout[]): Layouts {
+    if (layouts.every((l) => l.isContiguous())) return CONTIGUOUS;
     const { shape, strides } = collapse(layouts);
-    if (shape.length === 0) return 0;
+    if (shape.length === 0) return CONTIGUOUS;
     return this.#write([shape.length, ...shape, ...strides.flat()]);
   }
 
-  #write(words: readonly number[]): number {
+  #write(words: readonly number[]): Layouts {
     this.#info.set(words);
-    return INFO_AT;
+    return memoryMap.INFO as Layouts;
+  }
+
+  /** Writes the words of a kernel that takes many, in their order. */
+  #params<K extends keyof typeof words>(kernel: K, values: WordsOf<K>): Params {
+    const named = values as Readonly<Record<string, number | readonly number[]>>;
+    const info = this.#info;
+    let place = 0;
+    for (const name in words[kernel]) {
+      const value = named[name]!;
+      if (typeof value === "number") info[place++] = value;
+      else for (const word of value) info[place++] = word;
+    }
+    return memoryMap.INFO as Params;
   }
 
   #checkIndex(op: string, size: number, dim: number): void {
     if (this.#error[0] === 0) return;
-    const [id, position] = new BigInt64Array(this.engine.memory.buffer, ERROR_AT + 8, 2) as unknown as [bigint, bigint];
+    const [id, position] = new BigInt64Array(this.engine.memory.buffer, memoryMap.BAD_INDEX + 8, 2) as unknown as [
+      bigint,
+      bigint,
+    ];
     this.#error[0] = 0;
     fail("InvalidIndex", `${op}: id ${id} at position ${position} is out of range for dim ${dim} of size ${size}`);
   }
+}
+
+function image(x: View): { batch: number; channels: number; input: number[] } {
+  const [batch, channels, ...input] = x.layout.shape as [number, number, number, number];
+  return { batch, channels, input };
 }
 
 /** 1-D ids repeated over every dim of `shape` but `dim`. */

@@ -11,10 +11,9 @@ import { chosen, variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { Heap } from "../heap.ts";
 import { formatBytes } from "../usage.ts";
-import type { Kernels } from "./kernels.ts";
+import { PAGE, pages } from "./abi.ts";
+import type { Kernels, Thread, Threads, TmpAddress } from "./kernels.ts";
 
-export const ERROR_AT = 1152; // as in wasm/memory.ts
-export const INFO_AT = 4096;
 const MAX_THREADS = 64;
 /**
  * Large blocks are a little longer than asked for, so that tensors of a round size do not all start at the same place of
@@ -22,10 +21,8 @@ const MAX_THREADS = 64;
  */
 const STAGGER_FROM = 2 ** 16;
 const STAGGER = 1280;
-const PAGE = 65536;
-const MAX_PAGES = 65536;
-/** All that a WebAssembly memory can hold. */
-export const CPU_BYTES = MAX_PAGES * PAGE;
+/** All that the device can hold. */
+export const CPU_BYTES = pages.maximum * PAGE;
 
 const WORKER = `
 const { workerData: d } = require("node:worker_threads");
@@ -46,14 +43,14 @@ export class Engine {
     const loaded = load();
     this.variant = loaded.variant;
     this.#module = loaded.module;
-    this.memory = new WebAssembly.Memory({ initial: 16, maximum: MAX_PAGES, shared: true });
+    this.memory = new WebAssembly.Memory({ ...pages, shared: true });
     const { exports } = new WebAssembly.Instance(this.#module, { env: { memory: this.memory } });
     this.kernels = exports as unknown as Kernels;
     const base = Heap.roundUp(this.kernels.heapBase());
     this.#heap.extend(base, this.memory.buffer.byteLength - base);
-    this.kernels.enter(0, this.alloc(this.kernels.scratchBytes()));
+    this.kernels.enter(0 as Thread, this.#scratch());
     this.#threads = defaultThreads();
-    this.kernels.setThreads(this.#threads);
+    this.kernels.setThreads(this.#threads as Threads);
   }
 
   get threads(): number {
@@ -65,7 +62,7 @@ export class Engine {
       fail("InvalidArgument", `cpu: threads must be a whole number from 1 to ${MAX_THREADS}, not ${n}`);
     }
     this.#threads = n;
-    this.kernels.setThreads(n);
+    this.kernels.setThreads(n as Threads);
     if (this.#workers > 0) this.startWorkers();
   }
 
@@ -73,7 +70,7 @@ export class Engine {
   startWorkers(): void {
     while (this.#workers < this.#threads - 1) {
       const index = ++this.#workers;
-      const scratch = this.alloc(this.kernels.scratchBytes());
+      const scratch = this.#scratch();
       const workerData = { module: this.#module, memory: this.memory, index, scratch };
       // Without a listener a failing worker would end the process; without workers everything still works.
       new Worker(WORKER, { eval: true, workerData, execArgv: [] }).on("error", () => {}).unref();
@@ -110,13 +107,18 @@ export class Engine {
     return CPU_BYTES - this.memory.buffer.byteLength + this.#heap.free;
   }
 
+  /** A thread's private memory. */
+  #scratch(): TmpAddress {
+    return this.alloc(this.kernels.scratchBytes()) as TmpAddress;
+  }
+
   /** Makes room for `bytes` at the end of the memory. */
   #grow(bytes: number): boolean {
     const end = this.memory.buffer.byteLength;
-    const pages = Math.ceil((Heap.roundUp(bytes) - this.#heap.freeBefore(end)) / PAGE);
+    const needed = Math.ceil((Heap.roundUp(bytes) - this.#heap.freeBefore(end)) / PAGE);
     // A quarter more than asked: untouched pages cost nothing, and growing is slow.
-    for (const step of [pages + Math.max(256, end / PAGE / 4), pages].map(Math.floor)) {
-      if (end / PAGE + step > MAX_PAGES) continue;
+    for (const step of [needed + Math.max(256, end / PAGE / 4), needed].map(Math.floor)) {
+      if (end / PAGE + step > pages.maximum) continue;
       try {
         this.memory.grow(step);
       } catch {

@@ -4,36 +4,27 @@
  * from partial results (largest score, sum of exponentials, unnormalised sums) in the upper half of the main thread's
  * scratch memory.
  */
+import { BF16, F16, F64, Sdpa, shiftOf } from "./abi";
 import { addLines, BLOCK, score, sumPair } from "./attention-lines";
 import {
-  B,
-  D,
   DTYPE,
-  DV,
   expLanes,
   finiteMax,
   firstKey,
-  HK,
-  HQ,
   KEYS,
-  KS,
   lastKey,
   MASK,
-  MS,
   OUT,
   OWN,
   Q,
-  QS,
   SCALE,
   SOFTCAP,
   tanhLanes,
-  TQ,
   VALUES,
-  VS,
   word,
 } from "./attention-scores";
 import { narrow, native, RUN, SCRATCH_FREE, slot, widen } from "./block";
-import { arg, BF16, F16, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 
@@ -45,56 +36,53 @@ const RANGE: i32 = 512;
 const ITEMS: i32 = 32;
 const HALF: usize = SCRATCH_BYTES / 2;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function sizeOf(): usize {
-  return arg<i32>(DTYPE) == F64 ? 8 : 4;
+  return arg<i32>(DTYPE) === F64 ? 8 : 4;
 }
 
 /** Query rows that share keys and values. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function sharing(): usize {
-  return <usize>(word(HQ) / word(HK)) * <usize>word(TQ);
+  return <usize>(word(Sdpa.HQ) / word(Sdpa.HK)) * <usize>word(Sdpa.TQ);
 }
 
 /** Elements of one row's partial result. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function partial(): usize {
-  return 2 + <usize>word(DV);
+  return 2 + <usize>word(Sdpa.DV);
 }
 
 /** Whether the queries and one block fit below HALF, and the partial results of unsplit heads above it. */
 export function fitsDecode(): bool {
-  const perRow = <f64>word(D) + <f64>partial() + <f64>BLOCK;
-  const perKey = <f64>word(D) + <f64>word(DV) + 1.0;
+  const perRow = <f64>word(Sdpa.D) + <f64>partial() + <f64>BLOCK;
+  const perKey = <f64>word(Sdpa.D) + <f64>word(Sdpa.DV) + 1.0;
   const own = (<f64>sharing() * perRow + <f64>BLOCK * perKey) * <f64>sizeOf();
   return own + <f64>SCRATCH_FREE <= <f64>HALF;
 }
 
 export function decode(): void {
-  const heads = word(B) * word(HK);
-  const span = max(0, lastKey(word(TQ) - 1) + 1 - firstKey(0));
+  const heads = word(Sdpa.B) * word(Sdpa.HK);
+  const span = max(0, lastKey(word(Sdpa.TQ) - 1) + 1 - firstKey(0));
   const room = <f64>HALF / (<f64>heads * <f64>sharing() * <f64>partial() * <f64>sizeOf());
   let ranges = min(min((ITEMS - 1) / heads + 1, span / RANGE), <i32>min(room, <f64>ITEMS));
   if (ranges < 1) ranges = 1;
   setArg<i32>(RANGES, ranges);
   setArg<usize>(PARTIALS, scratch + HALF);
-  const work = (span / ranges + 1) * (word(D) + word(DV));
-  parallel(sizeOf() == 8 ? chunk64 : chunk32, <usize>(heads * ranges), <usize>max(1, 65536 / work));
+  const work = (span / ranges + 1) * (word(Sdpa.D) + word(Sdpa.DV));
+  parallel(sizeOf() === 8 ? chunk64 : chunk32, <usize>(heads * ranges), <usize>max(1, 65536 / work));
   if (ranges > 1)
     parallel(
-      sizeOf() == 8 ? merge64 : merge32,
-      <usize>word(B) * <usize>word(HQ) * <usize>word(TQ),
+      sizeOf() === 8 ? merge64 : merge32,
+      <usize>word(Sdpa.B) * <usize>word(Sdpa.HQ) * <usize>word(Sdpa.TQ),
       max<usize>(1, 4096 / (<usize>ranges * partial())),
     );
 }
 
 function chunk32(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == BF16) items<u16, f32>(lo, hi);
-  else if (dtype == F16) items<i16, f32>(lo, hi);
+  if (dtype === BF16) items<u16, f32>(lo, hi);
+  else if (dtype === F16) items<i16, f32>(lo, hi);
   else items<f32, f32>(lo, hi);
 }
 function chunk64(lo: usize, hi: usize): void {
@@ -114,13 +102,13 @@ function items<S, T>(lo: usize, hi: usize): void {
     const head = <i32>item / ranges;
     const range = <i32>item % ranges;
     const from = firstKey(0);
-    const span = max(0, lastKey(word(TQ) - 1) + 1 - from);
+    const span = max(0, lastKey(word(Sdpa.TQ) - 1) + 1 - from);
     const each = ((span / ranges + BLOCK) / BLOCK) * BLOCK;
     const first = from + min(span, range * each);
     const end = from + min(span, (range + 1) * each);
     const results = ranges > 1 ? arg<usize>(PARTIALS) + item * rows * partial() * sizeof<T>() : scratch + SCRATCH_FREE;
-    attend<S, T>(head / word(HK), head % word(HK), first, end, results);
-    if (ranges == 1) {
+    attend<S, T>(head / word(Sdpa.HK), head % word(Sdpa.HK), first, end, results);
+    if (ranges === 1) {
       for (let r: usize = 0; r < rows; r++) {
         const at = results + r * partial() * sizeof<T>();
         finish<T>(at + 2 * sizeof<T>(), load<T>(at, sizeof<T>()), <usize>head * rows + r);
@@ -133,13 +121,13 @@ function items<S, T>(lo: usize, hi: usize): void {
 function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize): void {
   const dtype = arg<i32>(DTYPE);
   const shift = shiftOf(dtype);
-  const d = <usize>word(D);
-  const dv = <usize>word(DV);
-  const tq = word(TQ);
+  const d = <usize>word(Sdpa.D);
+  const dv = <usize>word(Sdpa.DV);
+  const tq = word(Sdpa.TQ);
   const rows = sharing();
-  const ratio = word(HQ) / word(HK);
+  const ratio = word(Sdpa.HQ) / word(Sdpa.HK);
   const size = sizeof<T>();
-  const once = sizeof<S>() == 2 && rows == 1; // halves that serve one row are widened in registers
+  const once = sizeof<S>() === 2 && rows === 1; // halves that serve one row are widened in registers
   const resultBytes = partial() * size;
   const queries = scratch + SCRATCH_FREE + rows * resultBytes;
   const scores = queries + rows * d * size;
@@ -147,27 +135,41 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
   const masks = scores + rows * rowBytes;
   const lines = masks + rowBytes;
   for (let r = 0; r < <i32>rows; r++) {
-    const at = <isize>b * word(QS) + <isize>(kvHead * ratio + r / tq) * word(QS + 1) + <isize>(r % tq) * word(QS + 2);
-    packPanel(dtype, arg<usize>(Q) + (at << shift), 0, word(QS + 3), 1, 1, d, queries + <usize>r * d * size);
+    const at =
+      <isize>b * word(Sdpa.Q_STRIDES) +
+      <isize>(kvHead * ratio + r / tq) * word(Sdpa.Q_STRIDES + 1) +
+      <isize>(r % tq) * word(Sdpa.Q_STRIDES + 2);
+    packPanel(
+      dtype,
+      arg<usize>(Q) + (at << shift),
+      0,
+      word(Sdpa.Q_STRIDES + 3),
+      1,
+      1,
+      d,
+      queries + <usize>r * d * size,
+    );
     const result = results + <usize>r * resultBytes;
     memory.fill(result, 0, resultBytes);
     store<T>(result, <T>-Infinity);
   }
-  const k = arg<usize>(KEYS) + ((<isize>b * word(KS) + <isize>kvHead * word(KS + 1)) << shift);
-  const v = arg<usize>(VALUES) + ((<isize>b * word(VS) + <isize>kvHead * word(VS + 1)) << shift);
+  const k = arg<usize>(KEYS) + ((<isize>b * word(Sdpa.K_STRIDES) + <isize>kvHead * word(Sdpa.K_STRIDES + 1)) << shift);
+  const v =
+    arg<usize>(VALUES) + ((<isize>b * word(Sdpa.V_STRIDES) + <isize>kvHead * word(Sdpa.V_STRIDES + 1)) << shift);
   for (let j = first; j < end; j += BLOCK) {
     const count = min(BLOCK, end - j);
-    const k0 = k + ((<isize>j * word(KS + 2)) << shift);
-    const v0 = v + ((<isize>j * word(VS + 2)) << shift);
-    if (once && word(KS + 3) == 1) score<S, T>(rows, d, queries, k0, (<isize>word(KS + 2)) << shift, count, scores);
+    const k0 = k + ((<isize>j * word(Sdpa.K_STRIDES + 2)) << shift);
+    const v0 = v + ((<isize>j * word(Sdpa.V_STRIDES + 2)) << shift);
+    if (once && word(Sdpa.K_STRIDES + 3) === 1)
+      score<S, T>(rows, d, queries, k0, (<isize>word(Sdpa.K_STRIDES + 2)) << shift, count, scores);
     else {
-      const keys = fetchLines<T>(dtype, k0, word(KS + 2), word(KS + 3), count, d, lines);
+      const keys = fetchLines<T>(dtype, k0, word(Sdpa.K_STRIDES + 2), word(Sdpa.K_STRIDES + 3), count, d, lines);
       score<T, T>(
         rows,
         d,
         queries,
         keys,
-        keys == lines ? <isize>(d * size) : (<isize>word(KS + 2)) << shift,
+        keys === lines ? <isize>(d * size) : (<isize>word(Sdpa.K_STRIDES + 2)) << shift,
         count,
         scores,
       );
@@ -178,12 +180,12 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
       softmax<T>(row, results + <usize>r * resultBytes);
     }
     const sums = results + 2 * size;
-    if (once && word(VS + 3) == 1) {
-      addLines<S, T>(count, scores, v0, (<isize>word(VS + 2)) << shift, dv, sums);
+    if (once && word(Sdpa.V_STRIDES + 3) === 1) {
+      addLines<S, T>(count, scores, v0, (<isize>word(Sdpa.V_STRIDES + 2)) << shift, dv, sums);
       continue;
     }
-    const values = fetchLines<T>(dtype, v0, word(VS + 2), word(VS + 3), count, dv, lines);
-    const step = values == lines ? <isize>(dv * size) : (<isize>word(VS + 2)) << shift;
+    const values = fetchLines<T>(dtype, v0, word(Sdpa.V_STRIDES + 2), word(Sdpa.V_STRIDES + 3), count, dv, lines);
+    const step = values === lines ? <isize>(dv * size) : (<isize>word(Sdpa.V_STRIDES + 2)) << shift;
     let r: usize = 0;
     for (; r + 2 <= rows; r += 2)
       sumPair<T>(count, scores + r * rowBytes, values, step, dv, sums + r * resultBytes, resultBytes);
@@ -193,9 +195,10 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
 
 /** Lines of keys or values in their compute class: in place where they can be used so. */
 function fetchLines<T>(dtype: i32, src: usize, step: i32, along: i32, count: i32, n: usize, to: usize): usize {
-  if (native(dtype) && along == 1) return src;
-  if (along == 1) {
-    for (let i = 0; i < count; i++) widen(dtype, src + ((<isize>i * step) << shiftOf(dtype)), to + ((<usize>i * n) << 2), n);
+  if (native(dtype) && along === 1) return src;
+  if (along === 1) {
+    for (let i = 0; i < count; i++)
+      widen(dtype, src + ((<isize>i * step) << shiftOf(dtype)), to + ((<usize>i * n) << 2), n);
     return to;
   }
   for (let i = 0; i < count; i++)
@@ -215,8 +218,12 @@ function adjust<T>(b: i32, head: i32, i: i32, j: i32, count: i32, row: usize, ma
   }
   if (arg<usize>(MASK)) {
     const dtype = arg<i32>(DTYPE);
-    const from = <isize>b * word(MS) + <isize>head * word(MS + 1) + <isize>i * word(MS + 2) + <isize>j * word(MS + 3);
-    packPanel(dtype, arg<usize>(MASK) + (from << shiftOf(dtype)), 0, word(MS + 3), 1, 1, count, masks);
+    const from =
+      <isize>b * word(Sdpa.MASK_STRIDES) +
+      <isize>head * word(Sdpa.MASK_STRIDES + 1) +
+      <isize>i * word(Sdpa.MASK_STRIDES + 2) +
+      <isize>j * word(Sdpa.MASK_STRIDES + 3);
+    packPanel(dtype, arg<usize>(MASK) + (from << shiftOf(dtype)), 0, word(Sdpa.MASK_STRIDES + 3), 1, 1, count, masks);
     for (let at = row, m = masks; at < end; at += 16, m += 16) v128.store(at, v128.add<T>(v128.load(at), v128.load(m)));
   }
   const before = min(max(firstKey(i) - j, 0), count);
@@ -234,7 +241,7 @@ function softmax<T>(row: usize, result: usize): void {
   for (let at = row; at < end; at += 16) most = v128.max<T>(most, v128.load(at));
   let m = v128.extract_lane<T>(most, 0);
   m = max<T>(m, v128.extract_lane<T>(most, 1));
-  if (lanes == 4) m = max<T>(m, max<T>(<T>f32x4.extract_lane(most, 2), <T>f32x4.extract_lane(most, 3)));
+  if (lanes === 4) m = max<T>(m, max<T>(<T>f32x4.extract_lane(most, 2), <T>f32x4.extract_lane(most, 3)));
   const base = finiteMax<T>(v128.splat<T>(m));
   let totals = v128.splat<T>(0);
   for (let at = row; at < end; at += 16) {
@@ -244,14 +251,14 @@ function softmax<T>(row: usize, result: usize): void {
   }
   const factor = v128.extract_lane<T>(expLanes<T>(v128.sub<T>(v128.splat<T>(old), base)), 0);
   let total = v128.extract_lane<T>(totals, 0) + v128.extract_lane<T>(totals, 1);
-  if (lanes == 4) total += <T>(f32x4.extract_lane(totals, 2) + f32x4.extract_lane(totals, 3));
+  if (lanes === 4) total += <T>(f32x4.extract_lane(totals, 2) + f32x4.extract_lane(totals, 3));
   store<T>(result, m);
   store<T>(result, load<T>(result, sizeof<T>()) * factor + total, sizeof<T>());
-  if (factor != 1) scaleRow<T>(result + 2 * sizeof<T>(), factor);
+  if (factor !== 1) scaleRow<T>(result + 2 * sizeof<T>(), factor);
 }
 
 function scaleRow<T>(at: usize, factor: T): void {
-  const end = at + <usize>word(DV) * sizeof<T>();
+  const end = at + <usize>word(Sdpa.DV) * sizeof<T>();
   for (; at < end; at += sizeof<T>()) store<T>(at, load<T>(at) * factor);
 }
 
@@ -259,7 +266,7 @@ function scaleRow<T>(at: usize, factor: T): void {
 function merge<T>(lo: usize, hi: usize): void {
   const ranges = <usize>arg<i32>(RANGES);
   const rows = sharing();
-  const dv = <usize>word(DV);
+  const dv = <usize>word(Sdpa.DV);
   const bytes = partial() * sizeof<T>();
   const sums = scratch + SCRATCH_FREE;
   for (let row = lo; row < hi; row++) {
@@ -283,7 +290,7 @@ function merge<T>(lo: usize, hi: usize): void {
 /** Writes row `row` of the result. */
 function finish<T>(sums: usize, total: T, row: usize): void {
   const dtype = arg<i32>(DTYPE);
-  const dv = <usize>word(DV);
+  const dv = <usize>word(Sdpa.DV);
   const out = arg<usize>(OUT) + ((row * dv) << shiftOf(dtype));
   for (let c: usize = 0; c < dv; c += RUN) {
     const count = min(RUN, dv - c);

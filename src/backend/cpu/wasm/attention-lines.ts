@@ -6,7 +6,15 @@ import { fma } from "./tile";
 export const BLOCK: i32 = 64;
 
 /** Scores of all rows with `count` keys. */
-export function score<S, T>(rows: usize, d: usize, queries: usize, keys: usize, step: isize, count: i32, scores: usize): void {
+export function score<S, T>(
+  rows: usize,
+  d: usize,
+  queries: usize,
+  keys: usize,
+  step: isize,
+  count: i32,
+  scores: usize,
+): void {
   const size = sizeof<T>();
   const last = count - 1;
   for (let i = 0; i < count; i += 4) {
@@ -105,7 +113,7 @@ export function sumPair<T>(
     v128.store(next, b2, 32);
     v128.store(next, b3, 48);
   }
-  if (body == dv * sizeof<T>()) return;
+  if (body === dv * sizeof<T>()) return;
   for (let at = weights, line = values; at < end; at += sizeof<T>(), line += step) {
     addLine<T, T>(load<T>(at), line, body / sizeof<T>(), dv, sums);
     addLine<T, T>(load<T>(at, <usize>BLOCK * sizeof<T>()), line, body / sizeof<T>(), dv, sums + resultBytes);

@@ -3,40 +3,29 @@
  * for each key, so the softmax runs over lanes without any horizontal step, and its result is already the packed
  * operand of the second product.
  */
+import { F64, Sdpa, shiftOf } from "./abi";
 import {
-  CAUSAL,
-  D,
   DTYPE,
-  DV,
   expLanes,
   finiteMax,
   firstKey,
-  B,
-  HK,
-  HQ,
   KEYS,
-  KS,
   lastKey,
   MASK,
-  MS,
   OUT,
   OWN,
   Q,
-  QS,
   SCALE,
   SOFTCAP,
   tanhLanes,
-  TK,
-  TQ,
   VALUES,
-  VS,
   word,
 } from "./attention-scores";
-import { narrow, native, slot, RUN } from "./block";
-import { arg, F64, setArg, shiftOf } from "./memory";
+import { narrow, native, RUN, slot } from "./block";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
-import { block, BLOCK_FREE, MR, packRows, ROW } from "./tile";
+import { BLOCK_FREE, block, MR, packRows, ROW } from "./tile";
 
 const PANELS = OWN; // panels of query rows per item
 const BLOCK = OWN + 1; // keys per block, a multiple of every tile height
@@ -49,16 +38,16 @@ function roundUp(n: usize, to: usize): usize {
 
 /** Bytes of scratch memory: queries, scores, sums and statistics of each panel; keys, values and mask of a block. */
 function bytes(panels: usize, keys: usize, size: usize): usize {
-  const d = <usize>word(D);
-  const dv = roundUp(<usize>word(DV), MR);
+  const d = <usize>word(Sdpa.D);
+  const dv = roundUp(<usize>word(Sdpa.DV), MR);
   return ROW * (panels * (d + keys + dv + 2) + keys + 1) + keys * (d + dv) * size;
 }
 
 export function prefill(): void {
-  const size: usize = arg<i32>(DTYPE) == F64 ? 8 : 4;
+  const size: usize = arg<i32>(DTYPE) === F64 ? 8 : 4;
   const lanes = ROW / size;
-  const heads = <usize>word(B) * <usize>word(HQ);
-  const tq = <usize>word(TQ);
+  const heads = <usize>word(Sdpa.B) * <usize>word(Sdpa.HQ);
+  const tq = <usize>word(Sdpa.TQ);
   let panels = min<usize>(96 / lanes, (tq - 1) / lanes + 1);
   while (panels > 2 && heads * ((tq - 1) / (panels * lanes) + 1) < 16) panels = (panels + 1) >> 1;
   let keys: usize = 96;
@@ -67,8 +56,8 @@ export function prefill(): void {
   setArg<usize>(PANELS, panels);
   setArg<usize>(BLOCK, keys);
   const blocks = (tq - 1) / (panels * lanes) + 1;
-  const work = <f64>(panels * lanes) * <f64>word(TK) * <f64>(word(D) + word(DV));
-  parallel(size == 8 ? chunk64 : chunk32, heads * blocks, <usize>max(1.0, CHUNK / (work + 64.0)));
+  const work = <f64>(panels * lanes) * <f64>word(Sdpa.TK) * <f64>(word(Sdpa.D) + word(Sdpa.DV));
+  parallel(size === 8 ? chunk64 : chunk32, heads * blocks, <usize>max(1.0, CHUNK / (work + 64.0)));
 }
 
 function chunk32(lo: usize, hi: usize): void {
@@ -81,13 +70,13 @@ function chunk64(lo: usize, hi: usize): void {
 /** Items (batch element, query head, block of query rows). */
 function items<T>(lo: usize, hi: usize): void {
   const lanes = ROW / sizeof<T>();
-  const tq = <usize>word(TQ);
+  const tq = <usize>word(Sdpa.TQ);
   const rows = arg<usize>(PANELS) * lanes;
   const blocks = (tq - 1) / rows + 1;
   for (let item = lo; item < hi; item++) {
     const head = item / blocks;
     const first = (item % blocks) * rows;
-    attend<T>(<i32>(head / word(HQ)), <i32>(head % word(HQ)), <i32>first, <i32>min(rows, tq - first));
+    attend<T>(<i32>(head / word(Sdpa.HQ)), <i32>(head % word(Sdpa.HQ)), <i32>first, <i32>min(rows, tq - first));
   }
 }
 
@@ -97,13 +86,19 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
   const shift = shiftOf(dtype);
   const lanes = <i32>(ROW / sizeof<T>());
   const panels = (rows + lanes - 1) / lanes;
-  const d = <usize>word(D);
-  const height = roundUp(<usize>word(DV), MR);
+  const d = <usize>word(Sdpa.D);
+  const height = roundUp(<usize>word(Sdpa.DV), MR);
   const depth = arg<usize>(BLOCK);
-  const kvHead = head / (word(HQ) / word(HK));
-  const q = arg<usize>(Q) + ((<isize>b * word(QS) + <isize>head * word(QS + 1) + <isize>first * word(QS + 2)) << shift);
-  const k = arg<usize>(KEYS) + ((<isize>b * word(KS) + <isize>kvHead * word(KS + 1)) << shift);
-  const v = arg<usize>(VALUES) + ((<isize>b * word(VS) + <isize>kvHead * word(VS + 1)) << shift);
+  const kvHead = head / (word(Sdpa.HQ) / word(Sdpa.HK));
+  const q =
+    arg<usize>(Q) +
+    ((<isize>b * word(Sdpa.Q_STRIDES) +
+      <isize>head * word(Sdpa.Q_STRIDES + 1) +
+      <isize>first * word(Sdpa.Q_STRIDES + 2)) <<
+      shift);
+  const k = arg<usize>(KEYS) + ((<isize>b * word(Sdpa.K_STRIDES) + <isize>kvHead * word(Sdpa.K_STRIDES + 1)) << shift);
+  const v =
+    arg<usize>(VALUES) + ((<isize>b * word(Sdpa.V_STRIDES) + <isize>kvHead * word(Sdpa.V_STRIDES + 1)) << shift);
 
   const queries = scratch + BLOCK_FREE;
   const scores = queries + <usize>panels * d * ROW;
@@ -115,12 +110,12 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
   const values = keys + depth * d * sizeof<T>();
 
   for (let i = 0; i < panels; i++) {
-    const from = q + ((<isize>(i * lanes) * word(QS + 2)) << shift);
+    const from = q + ((<isize>(i * lanes) * word(Sdpa.Q_STRIDES + 2)) << shift);
     packPanel(
       dtype,
       from,
-      word(QS + 2),
-      word(QS + 3),
+      word(Sdpa.Q_STRIDES + 2),
+      word(Sdpa.Q_STRIDES + 3),
       min(lanes, rows - i * lanes),
       lanes,
       d,
@@ -136,8 +131,24 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
   for (let j = firstKey(first); j < end; j += <i32>depth) {
     const count = <usize>min(<i32>depth, end - j);
     const padded = roundUp(count, MR);
-    packRows(dtype, k + ((<isize>j * word(KS + 2)) << shift), word(KS + 2), word(KS + 3), count, d, keys);
-    packRows(dtype, v + ((<isize>j * word(VS + 2)) << shift), word(VS + 3), word(VS + 2), word(DV), count, values);
+    packRows(
+      dtype,
+      k + ((<isize>j * word(Sdpa.K_STRIDES + 2)) << shift),
+      word(Sdpa.K_STRIDES + 2),
+      word(Sdpa.K_STRIDES + 3),
+      count,
+      d,
+      keys,
+    );
+    packRows(
+      dtype,
+      v + ((<isize>j * word(Sdpa.V_STRIDES + 2)) << shift),
+      word(Sdpa.V_STRIDES + 3),
+      word(Sdpa.V_STRIDES + 2),
+      word(Sdpa.DV),
+      count,
+      values,
+    );
     for (let i = 0; i < panels; i++) {
       const row = first + i * lanes;
       const valid = min(lanes, rows - i * lanes);
@@ -145,7 +156,7 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
       const panel = scores + <usize>i * depth * ROW;
       const stat = stats + <usize>(2 * i) * ROW;
       const sum = sums + <usize>i * height * ROW;
-      if (d == 0) memory.fill(panel, 0, padded * ROW);
+      if (d === 0) memory.fill(panel, 0, padded * ROW);
       else block<T>(padded, lanes, d, keys, queries + <usize>i * d * ROW, 0, panel, ROW, false);
       adjust<T>(b, head, row, valid, j, count, panel, masks);
       if (softmax<T>(panel, count, stat, factors)) rescale<T>(sum, height, factors);
@@ -154,7 +165,8 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
   }
   for (let i = 0; i < panels; i++) {
     const valid = min(lanes, rows - i * lanes);
-    const row = (<usize>(b * word(HQ) + head) * <usize>word(TQ) + <usize>(first + i * lanes)) * <usize>word(DV);
+    const row =
+      (<usize>(b * word(Sdpa.HQ) + head) * <usize>word(Sdpa.TQ) + <usize>(first + i * lanes)) * <usize>word(Sdpa.DV);
     finish<T>(
       dtype,
       sums + <usize>i * height * ROW,
@@ -178,12 +190,16 @@ function adjust<T>(b: i32, head: i32, row: i32, valid: i32, j: i32, count: usize
   }
   if (arg<usize>(MASK)) {
     const dtype = arg<i32>(DTYPE);
-    const at = <isize>b * word(MS) + <isize>head * word(MS + 1) + <isize>row * word(MS + 2) + <isize>j * word(MS + 3);
+    const at =
+      <isize>b * word(Sdpa.MASK_STRIDES) +
+      <isize>head * word(Sdpa.MASK_STRIDES + 1) +
+      <isize>row * word(Sdpa.MASK_STRIDES + 2) +
+      <isize>j * word(Sdpa.MASK_STRIDES + 3);
     packPanel(
       dtype,
       arg<usize>(MASK) + (at << shiftOf(dtype)),
-      word(MS + 2),
-      word(MS + 3),
+      word(Sdpa.MASK_STRIDES + 2),
+      word(Sdpa.MASK_STRIDES + 3),
       valid,
       ROW / sizeof<T>(),
       count,
@@ -192,7 +208,7 @@ function adjust<T>(b: i32, head: i32, row: i32, valid: i32, j: i32, count: usize
     for (let at = panel, from = masks; at < end; at += 16, from += 16)
       v128.store(at, v128.add<T>(v128.load(at), v128.load(from)));
   }
-  if (!word(CAUSAL)) return;
+  if (!word(Sdpa.CAUSAL)) return;
   for (let r = 0; r < valid; r++) {
     const column = panel + <usize>r * sizeof<T>();
     const before = min(max(firstKey(row + r) - j, 0), <i32>count);
@@ -236,7 +252,7 @@ function rescale<T>(sum: usize, height: usize, factors: usize): void {
 
 /** Divides by the sums of exponentials and turns the panel into rows of the result. */
 function finish<T>(dtype: i32, sum: usize, totals: usize, valid: i32, out: usize): void {
-  const dv = <usize>word(DV);
+  const dv = <usize>word(Sdpa.DV);
   for (let r = 0; r < valid; r++) {
     const total = load<T>(totals + <usize>r * sizeof<T>());
     for (let c: usize = 0; c < dv; c += RUN) {

@@ -1,6 +1,8 @@
 /** What both ways to compute attention share: the words that describe it, which keys a row sees, and lane functions. */
-import { arg } from "./memory";
+
+import { Sdpa } from "./abi";
 import { expNegative4, tanh4 } from "./math";
+import { arg } from "./memory";
 
 export const DTYPE = 0;
 export const P = 1;
@@ -14,56 +16,37 @@ export const SOFTCAP = 8;
 /** Arguments of the one or the other way begin here. */
 export const OWN = 9;
 
-// Words of p; strides in elements.
-export const B = 0;
-export const HQ = 1;
-export const HK = 2;
-export const TQ = 3;
-export const TK = 4;
-export const D = 5;
-export const DV = 6;
-export const CAUSAL = 7;
-export const WINDOW = 8;
-export const QS = 9;
-export const KS = 13;
-export const VS = 17;
-export const MS = 21;
-
-// @ts-ignore: decorator
-@inline
+// @inline
 export function word(i: i32): i32 {
   return load<i32>(arg<usize>(P) + ((<usize>i) << 2));
 }
 
 /** The last key that row i may see, and the first. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function lastKey(i: i32): i32 {
-  return word(CAUSAL) ? min(i + word(TK) - word(TQ), word(TK) - 1) : word(TK) - 1;
+  return word(Sdpa.CAUSAL) ? min(i + word(Sdpa.TK) - word(Sdpa.TQ), word(Sdpa.TK) - 1) : word(Sdpa.TK) - 1;
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function firstKey(i: i32): i32 {
-  return word(CAUSAL) && word(WINDOW) > 0 ? max(i + word(TK) - word(TQ) - word(WINDOW) + 1, 0) : 0;
+  return word(Sdpa.CAUSAL) && word(Sdpa.WINDOW) > 0
+    ? max(i + word(Sdpa.TK) - word(Sdpa.TQ) - word(Sdpa.WINDOW) + 1, 0)
+    : 0;
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function expLanes<T>(x: v128): v128 {
-  if (sizeof<T>() == 4) return expNegative4(x);
+  if (sizeof<T>() === 4) return expNegative4(x);
   return f64x2(Math.exp(f64x2.extract_lane(x, 0)), Math.exp(f64x2.extract_lane(x, 1)));
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function tanhLanes<T>(x: v128): v128 {
-  if (sizeof<T>() == 4) return tanh4(x);
+  if (sizeof<T>() === 4) return tanh4(x);
   return f64x2(Math.tanh(f64x2.extract_lane(x, 0)), Math.tanh(f64x2.extract_lane(x, 1)));
 }
 
 /** A maximum of −inf (no key seen yet) as 0, so that differences with it stay −inf instead of NaN. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function finiteMax<T>(m: v128): v128 {
   return v128.andnot(m, v128.eq<T>(m, v128.splat<T>(<T>-Infinity)));
 }

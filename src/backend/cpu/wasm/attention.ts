@@ -4,26 +4,27 @@
  * (attention-prefill.ts). Rows that see only −inf give NaN, as a softmax of them does; without any keys (tk = 0) the
  * result is 0.
  */
+import { Sdpa, shiftOf } from "./abi";
 import { decode, fitsDecode } from "./attention-decode";
 import { prefill } from "./attention-prefill";
-import { B, DTYPE, DV, HQ, KEYS, MASK, OUT, P, Q, SCALE, SOFTCAP, TK, TQ, VALUES, word } from "./attention-scores";
-import { setArg, shiftOf } from "./memory";
+import { DTYPE, KEYS, MASK, OUT, P, Q, SCALE, SOFTCAP, VALUES, word } from "./attention-scores";
+import { setArg } from "./memory";
+import { Address, DTypeCode, OutAddress, Params } from "./types";
 
 /** Query rows per head up to which packing keys and values costs more than it gains. */
 const FEW: i32 = 4;
 
 /**
- * p: b, hq, hk, tq, tk, d, dv, causal, window, strides[4] of q, k, v and mask. out: (b, hq, tq, dv), contiguous.
- * Causal rows see keys ≤ i + tk − tq, of these with window > 0 only the last `window`. mask 0: none.
+ * out: (b, hq, tq, dv), contiguous. Causal rows see keys ≤ i + tk − tq, of these with window > 0 only the last `window`.
  */
 export function sdpa(
-  dtype: i32,
-  p: usize,
-  q: usize,
-  k: usize,
-  v: usize,
-  mask: usize,
-  out: usize,
+  dtype: DTypeCode,
+  p: Params,
+  q: Address,
+  k: Address,
+  v: Address,
+  mask: Address,
+  out: OutAddress,
   scale: f64,
   softcap: f64,
 ): void {
@@ -36,9 +37,9 @@ export function sdpa(
   setArg<usize>(OUT, out);
   setArg<f64>(SCALE, scale);
   setArg<f64>(SOFTCAP, softcap);
-  const elements = <usize>word(B) * <usize>word(HQ) * <usize>word(TQ) * <usize>word(DV);
-  if (elements == 0) return;
-  if (word(TK) == 0) return memory.fill(out, 0, elements << shiftOf(dtype));
-  if (word(TQ) <= FEW && fitsDecode()) decode();
+  const elements = <usize>word(Sdpa.B) * <usize>word(Sdpa.HQ) * <usize>word(Sdpa.TQ) * <usize>word(Sdpa.DV);
+  if (elements === 0) return;
+  if (word(Sdpa.TK) === 0) return memory.fill(out, 0, elements << shiftOf(dtype));
+  if (word(Sdpa.TQ) <= FEW && fitsDecode()) decode();
   else prefill();
 }

@@ -6,7 +6,7 @@
  * A layout at `info` is a row of u32/i32 words: rank, dims[rank], then strides[rank] for operand 0, 1, … (elements).
  * info 0 means that every operand is contiguous. Operand pointers include the view's offset.
  */
-import { BF16, F16, F32, F64, F8E4M3, I16, I32, I64, shiftOf, U32, U8 } from "./memory";
+import { BF16, F8E4M3, F16, F32, F64, I16, I32, I64, shiftOf, U8, U32 } from "./abi";
 import { scratch } from "./pool";
 
 export const CF32: i32 = 0;
@@ -23,25 +23,23 @@ export const RESULT: i32 = 7;
 /** Where a kernel's own scratch memory may begin. */
 export const SCRATCH_FREE: usize = 8 * SLOT;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function slot(i: i32): usize {
   return scratch + <usize>i * SLOT;
 }
 
 export function classOf(dtype: i32): i32 {
-  if (dtype == F64) return CF64;
-  if (dtype == I64) return CI64;
-  if (dtype == U32) return CU32;
-  if (dtype == U8 || dtype == I16 || dtype == I32) return CI32;
+  if (dtype === F64) return CF64;
+  if (dtype === I64) return CI64;
+  if (dtype === U32) return CU32;
+  if (dtype === U8 || dtype === I16 || dtype === I32) return CI32;
   return CF32;
 }
 
 /** Whether the dtype's elements are stored as their compute class. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function native(dtype: i32): bool {
-  return dtype == F32 || dtype == F64 || dtype == I32 || dtype == U32 || dtype == I64;
+  return dtype === F32 || dtype === F64 || dtype === I32 || dtype === U32 || dtype === I64;
 }
 
 /** Elements start … start+n−1 of operand `k`, as contiguous elements of its class: in place where it can be. */
@@ -55,11 +53,11 @@ export function fetch(dtype: i32, base: usize, info: usize, k: i32, start: usize
 
 /** As `fetch`, without widening: contiguous elements of 1 << shift bytes. */
 export function fetchRaw(shift: i32, base: usize, info: usize, k: i32, start: usize, n: usize): usize {
-  if (info == 0) return base + (start << shift);
+  if (info === 0) return base + (start << shift);
   const out = slot(2 * k);
-  if (shift == 2) gatherRun<u32>(base, info, k, start, n, out);
-  else if (shift == 1) gatherRun<u16>(base, info, k, start, n, out);
-  else if (shift == 0) gatherRun<u8>(base, info, k, start, n, out);
+  if (shift === 2) gatherRun<u32>(base, info, k, start, n, out);
+  else if (shift === 1) gatherRun<u16>(base, info, k, start, n, out);
+  else if (shift === 0) gatherRun<u8>(base, info, k, start, n, out);
   else gatherRun<u64>(base, info, k, start, n, out);
   return out;
 }
@@ -71,9 +69,9 @@ export function offsetOf(info: usize, k: i32, index: usize): isize {
   const strides = dims + ((<usize>rank * (1 + <usize>k)) << 2);
   let at: isize = 0;
   for (let d = rank - 1; d >= 0; d--) {
-    const size = <usize>load<u32>(dims + (<usize>d << 2));
+    const size = <usize>load<u32>(dims + ((<usize>d) << 2));
     const next = index / size;
-    at += <isize>(index - next * size) * <isize>load<i32>(strides + (<usize>d << 2));
+    at += <isize>(index - next * size) * <isize>load<i32>(strides + ((<usize>d) << 2));
     index = next;
   }
   return at;
@@ -82,7 +80,7 @@ export function offsetOf(info: usize, k: i32, index: usize): isize {
 /** Copies a run of strided elements, innermost dim by innermost dim. */
 export function gatherRun<T>(base: usize, info: usize, k: i32, start: usize, n: usize, out: usize): void {
   const rank = load<i32>(info);
-  const inner = <usize>load<u32>(info + (<usize>rank << 2));
+  const inner = <usize>load<u32>(info + ((<usize>rank) << 2));
   const stride = <isize>load<i32>(info + 4 + ((<usize>rank * (2 + <usize>k) - 1) << 2));
   const end = out + n * sizeof<T>();
   let skip = start % inner;
@@ -91,7 +89,7 @@ export function gatherRun<T>(base: usize, info: usize, k: i32, start: usize, n: 
     const count = min(inner - skip, (end - out) / sizeof<T>());
     const stop = out + count * sizeof<T>();
     const step = stride * sizeof<T>();
-    if (stride == 1) {
+    if (stride === 1) {
       memory.copy(out, p, count * sizeof<T>());
       out = stop;
     } else {
@@ -108,7 +106,7 @@ export function gatherRun<T>(base: usize, info: usize, k: i32, start: usize, n: 
 /** Writes a run of contiguous elements to strided places of operand `k`. */
 export function scatterRun<T>(base: usize, info: usize, k: i32, start: usize, n: usize, from: usize): void {
   const rank = load<i32>(info);
-  const inner = <usize>load<u32>(info + (<usize>rank << 2));
+  const inner = <usize>load<u32>(info + ((<usize>rank) << 2));
   const stride = <isize>load<i32>(info + 4 + ((<usize>rank * (2 + <usize>k) - 1) << 2));
   const end = from + n * sizeof<T>();
   let skip = start % inner;
@@ -117,7 +115,7 @@ export function scatterRun<T>(base: usize, info: usize, k: i32, start: usize, n:
     const count = min(inner - skip, (end - from) / sizeof<T>());
     const stop = from + count * sizeof<T>();
     const step = stride * sizeof<T>();
-    if (stride == 1) {
+    if (stride === 1) {
       memory.copy(p, from, count * sizeof<T>());
       from = stop;
     } else {
@@ -135,17 +133,18 @@ export function scatterRun<T>(base: usize, info: usize, k: i32, start: usize, n:
 export function widen(dtype: i32, from: usize, to: usize, n: usize): void {
   const end = to + (n << 2);
   const body = to + ((n & ~3) << 2);
-  if (dtype == BF16) {
+  if (dtype === BF16) {
     for (; to < body; to += 16, from += 8) v128.store(to, i32x4.shl(v128.load_ext<u16>(from), 16));
-    for (; to < end; to += 4, from += 2) store<u32>(to, <u32>load<u16>(from) << 16);
-  } else if (dtype == F16) {
+    for (; to < end; to += 4, from += 2) store<u32>(to, (<u32>load<u16>(from)) << 16);
+  } else if (dtype === F16) {
     for (; to < body; to += 16, from += 8) v128.store(to, f16ToF32x4(v128.load_ext<u16>(from)));
-    for (; to < end; to += 4, from += 2) store<f32>(to, f32x4.extract_lane(f16ToF32x4(i32x4.splat(<i32>load<u16>(from))), 0));
-  } else if (dtype == F8E4M3) {
+    for (; to < end; to += 4, from += 2)
+      store<f32>(to, f32x4.extract_lane(f16ToF32x4(i32x4.splat(<i32>load<u16>(from))), 0));
+  } else if (dtype === F8E4M3) {
     for (; to < end; to += 4, from += 1) store<f32>(to, f8ToF32(load<u8>(from)));
-  } else if (dtype == U8) {
+  } else if (dtype === U8) {
     for (; to < end; to += 4, from += 1) store<i32>(to, <i32>load<u8>(from));
-  } else if (dtype == I16) {
+  } else if (dtype === I16) {
     for (; to < body; to += 16, from += 8) v128.store(to, v128.load_ext<i16>(from));
     for (; to < end; to += 4, from += 2) store<i32>(to, <i32>load<i16>(from));
   }
@@ -155,44 +154,42 @@ export function widen(dtype: i32, from: usize, to: usize, n: usize): void {
 export function narrow(dtype: i32, from: usize, to: usize, n: usize): void {
   const end = from + (n << 2);
   const body = from + ((n & ~3) << 2);
-  if (dtype == BF16) {
+  if (dtype === BF16) {
     for (; from < body; from += 16, to += 8) storeLow16(to, f32ToBf16x4(v128.load(from)));
-    for (; from < end; from += 4, to += 2) store<u16>(to, <u16>i32x4.extract_lane(f32ToBf16x4(f32x4.splat(load<f32>(from))), 0));
-  } else if (dtype == F16) {
+    for (; from < end; from += 4, to += 2)
+      store<u16>(to, <u16>i32x4.extract_lane(f32ToBf16x4(f32x4.splat(load<f32>(from))), 0));
+  } else if (dtype === F16) {
     for (; from < body; from += 16, to += 8) storeLow16(to, f32ToF16x4(v128.load(from)));
-    for (; from < end; from += 4, to += 2) store<u16>(to, <u16>i32x4.extract_lane(f32ToF16x4(f32x4.splat(load<f32>(from))), 0));
-  } else if (dtype == F8E4M3) {
+    for (; from < end; from += 4, to += 2)
+      store<u16>(to, <u16>i32x4.extract_lane(f32ToF16x4(f32x4.splat(load<f32>(from))), 0));
+  } else if (dtype === F8E4M3) {
     for (; from < end; from += 4, to += 1) store<u8>(to, f32ToF8(load<f32>(from)));
-  } else if (dtype == U8) {
+  } else if (dtype === U8) {
     for (; from < end; from += 4, to += 1) store<u8>(to, <u8>load<i32>(from));
-  } else if (dtype == I16) {
+  } else if (dtype === I16) {
     for (; from < end; from += 4, to += 2) store<u16>(to, <u16>load<i32>(from));
   }
 }
 
 /** Where a kernel should write a run whose final place is `out`: there, or the result slot when it must be narrowed. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function target(dtype: i32, out: usize): usize {
   return native(dtype) ? out : slot(RESULT);
 }
 
 /** Ends what `target` began. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function commit(dtype: i32, from: usize, out: usize, n: usize): void {
-  if (from != out) narrow(dtype, from, out, n);
+  if (from !== out) narrow(dtype, from, out, n);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function storeLow16(to: usize, x: v128): void {
   store<u64>(to, i64x2.extract_lane(i16x8.narrow_i32x4_u(x, x), 0));
 }
 
 /** Four f16 in the low halves of the lanes. Multiplying by 2^112 moves the exponent and normalises subnormals. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function f16ToF32x4(h: v128): v128 {
   const magnitude = i32x4.shl(v128.and(h, i32x4.splat(0x7fff)), 13);
   const scaled = f32x4.mul(magnitude, f32x4.splat(reinterpret<f32>(0x77800000)));
@@ -202,8 +199,7 @@ export function f16ToF32x4(h: v128): v128 {
 }
 
 /** Four f16 as the low halves of the lanes. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function f32ToF16x4(x: v128): v128 {
   const m = v128.and(x, i32x4.splat(0x7fffffff));
   const sign = i32x4.shr_u(v128.andnot(x, i32x4.splat(0x7fffffff)), 16);
@@ -216,8 +212,7 @@ export function f32ToF16x4(x: v128): v128 {
   return v128.or(r, sign);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function f32ToBf16x4(x: v128): v128 {
   const odd = v128.and(i32x4.shr_u(x, 16), i32x4.splat(1));
   const rounded = i32x4.shr_u(i32x4.add(i32x4.add(x, i32x4.splat(0x7fff)), odd), 16);
@@ -229,7 +224,7 @@ export function f32ToBf16x4(x: v128): v128 {
 export function f8ToF32(bits: u8): f32 {
   const m = <u32>bits & 0x7f;
   const sign = (<u32>bits & 0x80) << 24;
-  if (m == 0x7f) return reinterpret<f32>(sign | 0x7fc00000);
+  if (m === 0x7f) return reinterpret<f32>(sign | 0x7fc00000);
   return reinterpret<f32>(sign | reinterpret<u32>(reinterpret<f32>(m << 20) * reinterpret<f32>(0x7b800000))); // · 2^120
 }
 

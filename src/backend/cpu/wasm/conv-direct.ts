@@ -1,10 +1,11 @@
 /** Convolutions without panels: each output row is the sum of weighted input rows. */
-import { classOf, CF32, CF64, CI64, narrow, native, SCRATCH_FREE, widen } from "./block";
+import { Conv, F32, shiftOf } from "./abi";
+import { CF32, CF64, CI64, classOf, narrow, native, SCRATCH_FREE, widen } from "./block";
 import { element } from "./element";
-import { arg, F32, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 import { fma } from "./tile";
-import { CB, CC, CDW, CGROUPS, CKH, CKW, CO, COH, COW, CPW, CSW, CW, CWS, CXS, origin, source, word } from "./window";
+import { origin, source, word } from "./window";
 
 const DTYPE = 0;
 const P = 1;
@@ -23,11 +24,15 @@ export function convDirect(dtype: i32, p: usize, x: usize, w: usize, out: usize,
   setArg<usize>(W, w);
   setArg<usize>(OUT, out);
   setArg<i32>(TRANSPOSED, <i32>transposed);
-  if (word(p, COW) == 0) return;
-  const work = <f64>word(p, COW) * <f64>(word(p, CC) / word(p, CGROUPS)) * <f64>word(p, CKH) * <f64>word(p, CKW);
+  if (word(p, Conv.OUTPUT_W) === 0) return;
+  const work =
+    <f64>word(p, Conv.OUTPUT_W) *
+    <f64>(word(p, Conv.CHANNELS) / word(p, Conv.GROUPS)) *
+    <f64>word(p, Conv.KERNEL_H) *
+    <f64>word(p, Conv.KERNEL_W);
   parallel(
     rowChunk,
-    <usize>word(p, CB) * <usize>word(p, CO) * <usize>word(p, COH),
+    <usize>word(p, Conv.BATCH) * <usize>word(p, Conv.OUTPUTS) * <usize>word(p, Conv.OUTPUT_H),
     <usize>max(1.0, CHUNK / (work + 16.0)),
   );
 }
@@ -35,9 +40,9 @@ export function convDirect(dtype: i32, p: usize, x: usize, w: usize, out: usize,
 function rowChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
   const kind = classOf(dtype);
-  if (kind == CF32) rows<f32>(dtype, lo, hi);
-  else if (kind == CF64) rows<f64>(dtype, lo, hi);
-  else if (kind == CI64) rows<i64>(dtype, lo, hi);
+  if (kind === CF32) rows<f32>(dtype, lo, hi);
+  else if (kind === CF64) rows<f64>(dtype, lo, hi);
+  else if (kind === CI64) rows<i64>(dtype, lo, hi);
   else rows<i32>(dtype, lo, hi);
 }
 
@@ -45,40 +50,41 @@ function rowChunk(lo: usize, hi: usize): void {
 function rows<T>(dtype: i32, lo: usize, hi: usize): void {
   const shift = shiftOf(dtype);
   const p = arg<usize>(P);
-  const transposed = arg<i32>(TRANSPOSED) != 0;
-  const groups = word(p, CGROUPS);
-  const channels = word(p, CC) / groups;
-  const outs = word(p, CO) / groups;
-  const outH = word(p, COH);
-  const outW = word(p, COW);
+  const transposed = arg<i32>(TRANSPOSED) !== 0;
+  const groups = word(p, Conv.GROUPS);
+  const channels = word(p, Conv.CHANNELS) / groups;
+  const outs = word(p, Conv.OUTPUTS) / groups;
+  const outH = word(p, Conv.OUTPUT_H);
+  const outW = word(p, Conv.OUTPUT_W);
   const sums = scratch + SCRATCH_FREE;
   const piece = <i32>((SCRATCH_BYTES - SCRATCH_FREE) / 2 / sizeof<T>());
   const inputs = sums + <usize>piece * sizeof<T>();
   // Small floats with contiguous rows are widened a row at a time, others element by element.
-  const wide = !native(dtype) && isFloat<T>() && word(p, CXS + 3) == 1 && word(p, CW) <= piece;
+  const wide = !native(dtype) && isFloat<T>() && word(p, Conv.X_STRIDES + 3) === 1 && word(p, Conv.INPUT_W) <= piece;
   for (let row = lo; row < hi; row++) {
     const oy = <i32>(row % outH);
-    const o = <i32>((row / outH) % word(p, CO));
-    const batch = <isize>(row / outH / word(p, CO));
+    const o = <i32>((row / outH) % word(p, Conv.OUTPUTS));
+    const batch = <isize>(row / outH / word(p, Conv.OUTPUTS));
     const group = o / outs;
     for (let ox = 0; ox < outW; ox += piece) {
       const count = min(piece, outW - ox);
       memory.fill(sums, 0, <usize>count * sizeof<T>());
       for (let c = 0; c < channels; c++) {
-        const from = batch * word(p, CXS) + <isize>(group * channels + c) * word(p, CXS + 1);
+        const from = batch * word(p, Conv.X_STRIDES) + <isize>(group * channels + c) * word(p, Conv.X_STRIDES + 1);
         const weight: isize = transposed
-          ? <isize>(group * channels + c) * word(p, CWS) + <isize>(o - group * outs) * word(p, CWS + 1)
-          : <isize>o * word(p, CWS) + <isize>c * word(p, CWS + 1);
-        for (let i = 0; i < word(p, CKH); i++) {
+          ? <isize>(group * channels + c) * word(p, Conv.W_STRIDES) +
+            <isize>(o - group * outs) * word(p, Conv.W_STRIDES + 1)
+          : <isize>o * word(p, Conv.W_STRIDES) + <isize>c * word(p, Conv.W_STRIDES + 1);
+        for (let i = 0; i < word(p, Conv.KERNEL_H); i++) {
           const y = source(p, 0, origin(p, 0, oy, transposed), i, transposed);
           if (y < 0) continue;
-          let line = arg<usize>(X) + ((from + <isize>y * word(p, CXS + 2)) << shift);
+          let line = arg<usize>(X) + ((from + <isize>y * word(p, Conv.X_STRIDES + 2)) << shift);
           if (wide) {
-            widen(dtype, line, inputs, word(p, CW));
+            widen(dtype, line, inputs, word(p, Conv.INPUT_W));
             line = inputs;
           }
-          for (let j = 0; j < word(p, CKW); j++) {
-            const at = weight + <isize>i * word(p, CWS + 2) + <isize>j * word(p, CWS + 3);
+          for (let j = 0; j < word(p, Conv.KERNEL_W); j++) {
+            const at = weight + <isize>i * word(p, Conv.W_STRIDES + 2) + <isize>j * word(p, Conv.W_STRIDES + 3);
             addTap<T>(
               wide ? F32 : dtype,
               p,
@@ -112,7 +118,7 @@ function addTap<T>(
   sums: usize,
   transposed: bool,
 ): void {
-  const step = (<isize>word(p, CXS + 3)) << shiftOf(dtype);
+  const step = (<isize>word(p, Conv.X_STRIDES + 3)) << shiftOf(dtype);
   if (transposed) {
     for (let i = 0; i < count; i++) {
       const z = source(p, 1, origin(p, 1, first + i, true), j, true);
@@ -123,10 +129,10 @@ function addTap<T>(
     return;
   }
   // Outputs lo … hi−1 read inside the row: 0 ≤ ox·stride + shiftBy < w.
-  const stride = word(p, CSW);
-  const shiftBy = j * word(p, CDW) - word(p, CPW);
+  const stride = word(p, Conv.STRIDE_W);
+  const shiftBy = j * word(p, Conv.DILATION_W) - word(p, Conv.PADDING_W);
   const lo = max(first, shiftBy >= 0 ? 0 : (stride - 1 - shiftBy) / stride);
-  const room = word(p, CW) - 1 - shiftBy;
+  const room = word(p, Conv.INPUT_W) - 1 - shiftBy;
   const hi = min(first + count, room < 0 ? 0 : room / stride + 1);
   if (lo >= hi) return;
   let from = line + <isize>(lo * stride + shiftBy) * step;
@@ -137,7 +143,7 @@ function addTap<T>(
     for (; to < end; to += sizeof<T>(), from += next) store<T>(to, load<T>(to) + weight * element<T>(dtype, from));
     return;
   }
-  if (isFloat<T>() && next == sizeof<T>()) {
+  if (isFloat<T>() && next === sizeof<T>()) {
     const factor = v128.splat<T>(weight);
     for (; to + 16 <= end; to += 16, from += 16) v128.store(to, fma<T>(factor, v128.load(from), v128.load(to)));
   }

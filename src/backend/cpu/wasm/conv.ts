@@ -4,6 +4,7 @@
  * convolution differs only in which input a tap of an output reads. Integers and few output channels per group
  * (depthwise) take direct loops, see conv-direct.ts.
  */
+import { Conv, shiftOf } from "./abi";
 import { widen } from "./block";
 import { convDirect } from "./conv-direct";
 import {
@@ -17,11 +18,12 @@ import {
   stageFirst,
   stagePanels,
 } from "./gemm";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { rawPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { columnsOf, multiply, ROW } from "./tile";
-import { CB, CC, CGROUPS, CKH, CKW, CO, COH, COW, CWS, CXS, origin, source, word } from "./window";
+import { Address, Bytes, DTypeCode, OutAddress, Params, TmpAddress } from "./types";
+import { origin, source, word } from "./window";
 
 // Arguments of the packers, and of the kernel for whole small products.
 const DTYPE = PACKER;
@@ -37,55 +39,76 @@ const FEW: i32 = 2;
 
 /** Terms of one output: input channels of a group times taps. */
 function depth(p: usize): usize {
-  return <usize>(word(p, CC) / word(p, CGROUPS)) * <usize>word(p, CKH) * <usize>word(p, CKW);
+  return (
+    <usize>(word(p, Conv.CHANNELS) / word(p, Conv.GROUPS)) *
+    <usize>word(p, Conv.KERNEL_H) *
+    <usize>word(p, Conv.KERNEL_W)
+  );
 }
 
 function isDirect(dtype: i32, p: usize): bool {
-  return isInteger(dtype) || word(p, CO) / word(p, CGROUPS) <= FEW;
+  return isInteger(dtype) || word(p, Conv.OUTPUTS) / word(p, Conv.GROUPS) <= FEW;
 }
 
 /** Whether the weights of an output channel lie in a row, as the product wants them. */
 function hasRows(p: usize): bool {
-  const kw = word(p, CKW);
-  const taps = kw * word(p, CKH);
-  const s1 = word(p, CWS + 1);
-  const s2 = word(p, CWS + 2);
+  const kw = word(p, Conv.KERNEL_W);
+  const taps = kw * word(p, Conv.KERNEL_H);
+  const s1 = word(p, Conv.W_STRIDES + 1);
+  const s2 = word(p, Conv.W_STRIDES + 2);
   return (
-    (kw == 1 || word(p, CWS + 3) == 1) &&
-    (word(p, CKH) == 1 || s2 == kw) &&
-    (word(p, CC) == word(p, CGROUPS) || s1 == taps)
+    (kw === 1 || word(p, Conv.W_STRIDES + 3) === 1) &&
+    (word(p, Conv.KERNEL_H) === 1 || s2 === kw) &&
+    (word(p, Conv.CHANNELS) === word(p, Conv.GROUPS) || s1 === taps)
   );
 }
 
 /** Bytes for weights in rows, rounded so that what follows is aligned. */
 function weightBytes(dtype: i32, p: usize): usize {
-  return (((<usize>word(p, CO) * depth(p)) << shiftOf(dtype)) + 15) & ~15;
+  return (((<usize>word(p, Conv.OUTPUTS) * depth(p)) << shiftOf(dtype)) + 15) & ~15;
 }
 
-export function conv2dTmp(dtype: i32, p: usize): usize {
+export function conv2dTmp(dtype: DTypeCode, p: Params): Bytes {
   return isDirect(dtype, p)
     ? 0
-    : (hasRows(p) ? 0 : weightBytes(dtype, p)) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
+    : (hasRows(p) ? 0 : weightBytes(dtype, p)) +
+        productTmp(dtype, <usize>word(p, Conv.OUTPUT_H) * <usize>word(p, Conv.OUTPUT_W), depth(p));
 }
 
-export function convTranspose2dTmp(dtype: i32, p: usize): usize {
+export function convTranspose2dTmp(dtype: DTypeCode, p: Params): Bytes {
   return isDirect(dtype, p)
     ? 0
-    : weightBytes(dtype, p) + productTmp(dtype, <usize>word(p, COH) * <usize>word(p, COW), depth(p));
+    : weightBytes(dtype, p) +
+        productTmp(dtype, <usize>word(p, Conv.OUTPUT_H) * <usize>word(p, Conv.OUTPUT_W), depth(p));
 }
 
 /** x (b, c, h, w), w (o, c/groups, kh, kw) → out (b, o, outH, outW), contiguous. */
-export function conv2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+export function conv2d(dtype: DTypeCode, p: Params, x: Address, w: Address, out: OutAddress, tmp: TmpAddress): void {
   if (isDirect(dtype, p)) return convDirect(dtype, p, x, w, out, false);
-  if (hasRows(p)) return convolve(dtype, p, x, w, word(p, CWS), out, tmp, false);
-  copyWeights(dtype, p, w, word(p, CWS), word(p, CWS + 1), 0, tmp);
+  if (hasRows(p)) return convolve(dtype, p, x, w, word(p, Conv.W_STRIDES), out, tmp, false);
+  copyWeights(dtype, p, w, word(p, Conv.W_STRIDES), word(p, Conv.W_STRIDES + 1), 0, tmp);
   convolve(dtype, p, x, tmp, <i32>depth(p), out, tmp + weightBytes(dtype, p), false);
 }
 
 /** x (b, c, h, w), w (c, o/groups, kh, kw) → out (b, o, outH, outW), contiguous: each output sums the inputs that reach it. */
-export function convTranspose2d(dtype: i32, p: usize, x: usize, w: usize, out: usize, tmp: usize): void {
+export function convTranspose2d(
+  dtype: DTypeCode,
+  p: Params,
+  x: Address,
+  w: Address,
+  out: OutAddress,
+  tmp: TmpAddress,
+): void {
   if (isDirect(dtype, p)) return convDirect(dtype, p, x, w, out, true);
-  copyWeights(dtype, p, w, word(p, CWS + 1), word(p, CWS), word(p, CC) / word(p, CGROUPS), tmp);
+  copyWeights(
+    dtype,
+    p,
+    w,
+    word(p, Conv.W_STRIDES + 1),
+    word(p, Conv.W_STRIDES),
+    word(p, Conv.CHANNELS) / word(p, Conv.GROUPS),
+    tmp,
+  );
   convolve(dtype, p, x, tmp, <i32>depth(p), out, tmp + weightBytes(dtype, p), true);
 }
 
@@ -95,22 +118,23 @@ export function convTranspose2d(dtype: i32, p: usize, x: usize, w: usize, out: u
  */
 function copyWeights(dtype: i32, p: usize, w: usize, so: i32, sc: i32, perGroup: i32, to: usize): void {
   const shift = shiftOf(dtype);
-  if (shift == 2) copyWeightsAs<u32>(p, w, so, sc, perGroup, to);
-  else if (shift == 1) copyWeightsAs<u16>(p, w, so, sc, perGroup, to);
-  else if (shift == 3) copyWeightsAs<u64>(p, w, so, sc, perGroup, to);
+  if (shift === 2) copyWeightsAs<u32>(p, w, so, sc, perGroup, to);
+  else if (shift === 1) copyWeightsAs<u16>(p, w, so, sc, perGroup, to);
+  else if (shift === 3) copyWeightsAs<u64>(p, w, so, sc, perGroup, to);
   else copyWeightsAs<u8>(p, w, so, sc, perGroup, to);
 }
 
 function copyWeightsAs<T>(p: usize, w: usize, so: i32, sc: i32, perGroup: i32, to: usize): void {
-  const channels = word(p, CC) / word(p, CGROUPS);
-  const outs = word(p, CO) / word(p, CGROUPS);
-  for (let o = 0; o < word(p, CO); o++) {
+  const channels = word(p, Conv.CHANNELS) / word(p, Conv.GROUPS);
+  const outs = word(p, Conv.OUTPUTS) / word(p, Conv.GROUPS);
+  for (let o = 0; o < word(p, Conv.OUTPUTS); o++) {
     const group = o / outs;
-    const at: isize = perGroup == 0 ? <isize>o * so : <isize>(o - group * outs) * so + <isize>(group * perGroup) * sc;
+    const at: isize = perGroup === 0 ? <isize>o * so : <isize>(o - group * outs) * so + <isize>(group * perGroup) * sc;
     for (let c = 0; c < channels; c++) {
-      for (let i = 0; i < word(p, CKH); i++) {
-        for (let j = 0; j < word(p, CKW); j++, to += sizeof<T>()) {
-          const from = at + <isize>c * sc + <isize>i * word(p, CWS + 2) + <isize>j * word(p, CWS + 3);
+      for (let i = 0; i < word(p, Conv.KERNEL_H); i++) {
+        for (let j = 0; j < word(p, Conv.KERNEL_W); j++, to += sizeof<T>()) {
+          const from =
+            at + <isize>c * sc + <isize>i * word(p, Conv.W_STRIDES + 2) + <isize>j * word(p, Conv.W_STRIDES + 3);
           store<T>(to, load<T>(w + from * sizeof<T>()));
         }
       }
@@ -120,13 +144,13 @@ function copyWeightsAs<T>(p: usize, w: usize, so: i32, sc: i32, perGroup: i32, t
 
 function convolve(dtype: i32, p: usize, x: usize, w: usize, wRow: i32, out: usize, tmp: usize, transposed: bool): void {
   const shift = shiftOf(dtype);
-  const groups = word(p, CGROUPS);
-  const m = <usize>(word(p, CO) / groups);
-  const n = <usize>word(p, COH) * <usize>word(p, COW);
+  const groups = word(p, Conv.GROUPS);
+  const m = <usize>(word(p, Conv.OUTPUTS) / groups);
+  const n = <usize>word(p, Conv.OUTPUT_H) * <usize>word(p, Conv.OUTPUT_W);
   const k = depth(p);
-  const items = <usize>word(p, CB) * <usize>groups;
-  if (items == 0 || m == 0 || n == 0) return;
-  if (k == 0) return memory.fill(out, 0, (items * m * n) << shift);
+  const items = <usize>word(p, Conv.BATCH) * <usize>groups;
+  if (items === 0 || m === 0 || n === 0) return;
+  if (k === 0) return memory.fill(out, 0, (items * m * n) << shift);
   setArg<i32>(DTYPE, dtype);
   setArg<usize>(P, p);
   setArg<i32>(TRANSPOSED, <i32>transposed);
@@ -146,19 +170,22 @@ function convolve(dtype: i32, p: usize, x: usize, w: usize, wRow: i32, out: usiz
 
 /** Bytes from x to the channels of item (batch element, group). */
 function inputOffset(dtype: i32, p: usize, item: usize): isize {
-  const groups = <usize>word(p, CGROUPS);
-  const channels = word(p, CC) / <i32>groups;
+  const groups = <usize>word(p, Conv.GROUPS);
+  const channels = word(p, Conv.CHANNELS) / <i32>groups;
   const group = <isize>(item % groups);
-  return (<isize>(item / groups) * word(p, CXS) + group * channels * word(p, CXS + 1)) << shiftOf(dtype);
+  return (
+    (<isize>(item / groups) * word(p, Conv.X_STRIDES) + group * channels * word(p, Conv.X_STRIDES + 1)) <<
+    shiftOf(dtype)
+  );
 }
 
 function wholeChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
   const shift = shiftOf(dtype);
   const p = arg<usize>(P);
-  const groups = <usize>word(p, CGROUPS);
-  const m = <usize>word(p, CO) / groups;
-  const n = <usize>word(p, COH) * <usize>word(p, COW);
+  const groups = <usize>word(p, Conv.GROUPS);
+  const m = <usize>word(p, Conv.OUTPUTS) / groups;
+  const n = <usize>word(p, Conv.OUTPUT_H) * <usize>word(p, Conv.OUTPUT_W);
   const k = depth(p);
   const wRow = <isize>arg<i32>(W_ROW);
   for (let i = lo; i < hi; i++) {
@@ -185,11 +212,11 @@ function packPatches(dtype: i32, p: usize, x: usize, first: usize, dst: usize): 
   const n = columnsOf(dtype) * depth(p);
   const shift = shiftOf(dtype);
   const raw = rawPanel(dtype, dst, n);
-  if (shift == 2) packPatchesAs<u32>(dtype, p, x, first, raw);
-  else if (shift == 1) packPatchesAs<u16>(dtype, p, x, first, raw);
-  else if (shift == 3) packPatchesAs<u64>(dtype, p, x, first, raw);
+  if (shift === 2) packPatchesAs<u32>(dtype, p, x, first, raw);
+  else if (shift === 1) packPatchesAs<u16>(dtype, p, x, first, raw);
+  else if (shift === 3) packPatchesAs<u64>(dtype, p, x, first, raw);
   else packPatchesAs<u8>(dtype, p, x, first, raw);
-  if (raw != dst) widen(dtype, raw, dst, n);
+  if (raw !== dst) widen(dtype, raw, dst, n);
 }
 
 /** In place of an element offset: in the padding, or between the inputs of a transposed convolution. */
@@ -199,13 +226,13 @@ const NOWHERE: i32 = i32.MIN_VALUE;
 function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usize): void {
   const nr = columnsOf(dtype);
   const bytes = nr * sizeof<T>();
-  const channels = word(p, CC) / word(p, CGROUPS);
-  const kh = word(p, CKH);
-  const kw = word(p, CKW);
-  const outW = <usize>word(p, COW);
-  const valid = min(nr, <usize>word(p, COH) * outW - first);
-  const transposed = arg<i32>(TRANSPOSED) != 0;
-  const step = <isize>word(p, CXS + 1) * sizeof<T>();
+  const channels = word(p, Conv.CHANNELS) / word(p, Conv.GROUPS);
+  const kh = word(p, Conv.KERNEL_H);
+  const kw = word(p, Conv.KERNEL_W);
+  const outW = <usize>word(p, Conv.OUTPUT_W);
+  const valid = min(nr, <usize>word(p, Conv.OUTPUT_H) * outW - first);
+  const transposed = arg<i32>(TRANSPOSED) !== 0;
+  const step = <isize>word(p, Conv.X_STRIDES + 1) * sizeof<T>();
   const row = <usize>(kh * kw) * bytes;
   const places = scratch;
   const origins = scratch + (nr << 2); // of each position: y and x of tap (0, 0)
@@ -215,13 +242,13 @@ function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usi
   }
   for (let i = 0; i < kh; i++) {
     for (let j = 0; j < kw; j++, dst += bytes) {
-      let inRow = valid == nr;
+      let inRow = valid === nr;
       for (let r: usize = 0; r < valid; r++) {
         const y = source(p, 0, load<i32>(origins + (r << 3)), i, transposed);
         const z = source(p, 1, load<i32>(origins + (r << 3), 4), j, transposed);
-        const place = y < 0 || z < 0 ? NOWHERE : y * word(p, CXS + 2) + z * word(p, CXS + 3);
+        const place = y < 0 || z < 0 ? NOWHERE : y * word(p, Conv.X_STRIDES + 2) + z * word(p, Conv.X_STRIDES + 3);
         store<i32>(places + (r << 2), place);
-        if (place == NOWHERE || place != load<i32>(places) + <i32>r) inRow = false;
+        if (place === NOWHERE || place !== load<i32>(places) + <i32>r) inRow = false;
       }
       let from = x;
       let to = dst;
@@ -233,15 +260,14 @@ function packPatchesAs<T>(dtype: i32, p: usize, x: usize, first: usize, dst: usi
       for (let c = 0; c < channels; c++, from += step, to += row) {
         for (let r: usize = 0; r < nr; r++) {
           const place = r < valid ? load<i32>(places + (r << 2)) : NOWHERE;
-          store<T>(to + r * sizeof<T>(), place == NOWHERE ? 0 : load<T>(from + <isize>place * sizeof<T>()));
+          store<T>(to + r * sizeof<T>(), place === NOWHERE ? 0 : load<T>(from + <isize>place * sizeof<T>()));
         }
       }
     }
   }
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function copyElements(from: usize, to: usize, bytes: usize): void {
   const end = to + bytes;
   for (; to + 16 <= end; to += 16, from += 16) v128.store(to, v128.load(from));

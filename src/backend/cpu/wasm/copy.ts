@@ -1,50 +1,58 @@
 /** Moves elements without looking at them: copies between layouts, and fills. Elements are known by log2 of their bytes. */
-import { fetchRaw, offsetOf, RUN, scatterRun, SCRATCH_FREE } from "./block";
+import { fetchRaw, offsetOf, RUN, SCRATCH_FREE, scatterRun } from "./block";
 import { arg, setArg } from "./memory";
 import { parallel, scratch } from "./pool";
+import { Address, Count, Layouts, OutAddress, Shift } from "./types";
 
 /** Bytes or elements per chunk: some tens of microseconds of copying. */
 const FLAT_GRAIN: usize = 1 << 18;
 const STRIDED_GRAIN: usize = 1 << 15;
 
+const enum CopyArg {
+  SHIFT,
+  INFO,
+  SRC,
+  DST,
+  SRC_DIM, // the dims along which src and dst are contiguous
+  DST_DIM,
+}
+
 /** dst ← src, both of n elements and any layout (operands 0 and 1 of `info`). */
-export function copy(shift: i32, n: usize, info: usize, src: usize, dst: usize): void {
-  if (n == 0) return;
-  setArg<i32>(0, shift);
-  setArg<usize>(1, info);
-  setArg<usize>(2, src);
-  setArg<usize>(3, dst);
-  if (info == 0) {
+export function copy(shift: Shift, n: Count, info: Layouts, src: Address, dst: OutAddress): void {
+  if (n === 0) return;
+  setArg<i32>(CopyArg.SHIFT, shift);
+  setArg<usize>(CopyArg.INFO, info);
+  setArg<usize>(CopyArg.SRC, src);
+  setArg<usize>(CopyArg.DST, dst);
+  if (info === 0) {
     parallel(copyFlat, n << shift, FLAT_GRAIN);
     return;
   }
   const rank = load<i32>(info);
   const inner = rank - 1;
-  if (strideAt(info, 0, inner) == 1 && strideAt(info, 1, inner) == 1 && sizeAt(info, inner) >= 8) {
+  if (strideAt(info, 0, inner) === 1 && strideAt(info, 1, inner) === 1 && sizeAt(info, inner) >= 8) {
     parallel(copyRows, n, STRIDED_GRAIN);
     return;
   }
   const i = unitDim(info, 0);
   const j = unitDim(info, 1);
-  if (i < 0 || j < 0 || i == j) {
+  if (i < 0 || j < 0 || i === j) {
     parallel(copyStrided, n, STRIDED_GRAIN);
     return;
   }
-  setArg<i32>(4, i);
-  setArg<i32>(5, j);
+  setArg<i32>(CopyArg.SRC_DIM, i);
+  setArg<i32>(CopyArg.DST_DIM, j);
   const tilesI = (sizeAt(info, i) - 1) / TILE + 1;
   const tilesJ = (sizeAt(info, j) - 1) / TILE + 1;
   const batch = n / (sizeAt(info, i) * sizeAt(info, j));
   parallel(copyTiles, batch * tilesI * tilesJ, 1);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function sizeAt(info: usize, d: i32): usize {
-  return <usize>load<u32>(info + 4 + (<usize>d << 2));
+  return <usize>load<u32>(info + 4 + ((<usize>d) << 2));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function strideAt(info: usize, k: i32, d: i32): isize {
   return <isize>load<i32>(info + 4 + ((<usize>load<i32>(info) * (1 + <usize>k) + <usize>d) << 2));
 }
@@ -52,21 +60,21 @@ function strideAt(info: usize, k: i32, d: i32): isize {
 /** The dim along which operand `k` is contiguous, if it is long enough to gain from tiles; otherwise −1. */
 function unitDim(info: usize, k: i32): i32 {
   for (let d = load<i32>(info) - 1; d >= 0; d--) {
-    if (strideAt(info, k, d) == 1 && sizeAt(info, d) >= 4) return d;
+    if (strideAt(info, k, d) === 1 && sizeAt(info, d) >= 4) return d;
   }
   return -1;
 }
 
 function copyFlat(lo: usize, hi: usize): void {
-  memory.copy(arg<usize>(3) + lo, arg<usize>(2) + lo, hi - lo);
+  memory.copy(arg<usize>(CopyArg.DST) + lo, arg<usize>(CopyArg.SRC) + lo, hi - lo);
 }
 
 /** Both sides are contiguous along the innermost dim. */
 function copyRows(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const info = arg<usize>(1);
-  const src = arg<usize>(2);
-  const dst = arg<usize>(3);
+  const shift = arg<i32>(CopyArg.SHIFT);
+  const info = arg<usize>(CopyArg.INFO);
+  const src = arg<usize>(CopyArg.SRC);
+  const dst = arg<usize>(CopyArg.DST);
   const inner = sizeAt(info, load<i32>(info) - 1);
   let skip = lo % inner;
   while (lo < hi) {
@@ -79,16 +87,16 @@ function copyRows(lo: usize, hi: usize): void {
 }
 
 function copyStrided(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const info = arg<usize>(1);
-  const src = arg<usize>(2);
-  const dst = arg<usize>(3);
+  const shift = arg<i32>(CopyArg.SHIFT);
+  const info = arg<usize>(CopyArg.INFO);
+  const src = arg<usize>(CopyArg.SRC);
+  const dst = arg<usize>(CopyArg.DST);
   for (; lo < hi; lo += RUN) {
     const n = min(RUN, hi - lo);
     const from = fetchRaw(shift, src, info, 0, lo, n);
-    if (shift == 2) scatterRun<u32>(dst, info, 1, lo, n, from);
-    else if (shift == 1) scatterRun<u16>(dst, info, 1, lo, n, from);
-    else if (shift == 0) scatterRun<u8>(dst, info, 1, lo, n, from);
+    if (shift === 2) scatterRun<u32>(dst, info, 1, lo, n, from);
+    else if (shift === 1) scatterRun<u16>(dst, info, 1, lo, n, from);
+    else if (shift === 0) scatterRun<u8>(dst, info, 1, lo, n, from);
     else scatterRun<u64>(dst, info, 1, lo, n, from);
   }
 }
@@ -101,10 +109,10 @@ const LINE: usize = 64;
 
 /** Source and destination are contiguous along different dims i and j. Items are tiles of these; j varies fastest. */
 function copyTiles(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const info = arg<usize>(1);
-  const i = arg<i32>(4);
-  const j = arg<i32>(5);
+  const shift = arg<i32>(CopyArg.SHIFT);
+  const info = arg<usize>(CopyArg.INFO);
+  const i = arg<i32>(CopyArg.SRC_DIM);
+  const j = arg<i32>(CopyArg.DST_DIM);
   const sizeI = sizeAt(info, i);
   const sizeJ = sizeAt(info, j);
   const tilesI = (sizeI - 1) / TILE + 1;
@@ -116,10 +124,10 @@ function copyTiles(lo: usize, hi: usize): void {
     const outer = lo / tilesJ;
     const atI = (outer % tilesI) * TILE;
     let batch = outer / tilesI;
-    let src = arg<usize>(2) + (atI << shift) + atJ * rowSrc;
-    let dst = arg<usize>(3) + (atJ << shift) + atI * rowDst;
+    let src = arg<usize>(CopyArg.SRC) + (atI << shift) + atJ * rowSrc;
+    let dst = arg<usize>(CopyArg.DST) + (atJ << shift) + atI * rowDst;
     for (let d = load<i32>(info) - 1; d >= 0; d--) {
-      if (d == i || d == j) continue;
+      if (d === i || d === j) continue;
       const size = sizeAt(info, d);
       const at = <isize>(batch % size);
       batch /= size;
@@ -128,9 +136,9 @@ function copyTiles(lo: usize, hi: usize): void {
     }
     const countI = min(TILE, sizeI - atI);
     const countJ = min(TILE, sizeJ - atJ);
-    if (shift == 2) transposeTile<u32>(src, rowSrc, dst, rowDst, countI, countJ);
-    else if (shift == 1) transposeTile<u16>(src, rowSrc, dst, rowDst, countI, countJ);
-    else if (shift == 0) transposeTile<u8>(src, rowSrc, dst, rowDst, countI, countJ);
+    if (shift === 2) transposeTile<u32>(src, rowSrc, dst, rowDst, countI, countJ);
+    else if (shift === 1) transposeTile<u16>(src, rowSrc, dst, rowDst, countI, countJ);
+    else if (shift === 0) transposeTile<u8>(src, rowSrc, dst, rowDst, countI, countJ);
     else transposeTile<u64>(src, rowSrc, dst, rowDst, countI, countJ);
   }
 }
@@ -184,15 +192,14 @@ function transposeBlock<T>(src: usize, rowSrc: usize, dst: usize, rowDst: usize)
 }
 
 /** One vector squared, into rows LINE bytes apart. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function transposeLanes<T>(src: usize, row: usize, dst: usize): void {
-  if (sizeof<T>() == 8) {
+  if (sizeof<T>() === 8) {
     const a = v128.load(src);
     const b = v128.load(src + row);
     v128.store(dst, v128.shuffle<u64>(a, b, 0, 2));
     v128.store(dst, v128.shuffle<u64>(a, b, 1, 3), LINE);
-  } else if (sizeof<T>() == 4) {
+  } else if (sizeof<T>() === 4) {
     const a = v128.load(src);
     const b = v128.load(src + row);
     const c = v128.load(src + 2 * row);
@@ -241,38 +248,41 @@ function transposeLanes<T>(src: usize, row: usize, dst: usize): void {
     v128.store(dst, high16(t3, t7), 7 * LINE);
   }
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function low16(a: v128, b: v128): v128 {
   return v128.shuffle<u16>(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function high16(a: v128, b: v128): v128 {
   return v128.shuffle<u16>(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
 // ---- fill ----
 
+const enum FillArg {
+  OUT,
+  PATTERN,
+}
+
 /** n elements whose bits are the low bytes of `pattern`. */
-export function fill(shift: i32, n: usize, out: usize, pattern: i64): void {
-  setArg<usize>(0, out);
-  setArg<u64>(1, repeated(shift, <u64>pattern));
+export function fill(shift: Shift, n: Count, out: OutAddress, pattern: i64): void {
+  setArg<usize>(FillArg.OUT, out);
+  setArg<u64>(FillArg.PATTERN, repeated(shift, <u64>pattern));
   parallel(fillBytes, n << shift, FLAT_GRAIN);
 }
 
 /** The low 1 << shift bytes of `bits`, repeated over eight bytes. */
 export function repeated(shift: i32, bits: u64): u64 {
-  if (shift == 0) return (bits & 0xff) * 0x0101010101010101;
-  if (shift == 1) return (bits & 0xffff) * 0x0001000100010001;
-  if (shift == 2) return (bits & 0xffffffff) * 0x0000000100000001;
+  if (shift === 0) return (bits & 0xff) * 0x0101010101010101;
+  if (shift === 1) return (bits & 0xffff) * 0x0001000100010001;
+  if (shift === 2) return (bits & 0xffffffff) * 0x0000000100000001;
   return bits;
 }
 
 /** Chunks begin at multiples of eight bytes of the array, so the pattern is in phase. */
 function fillBytes(lo: usize, hi: usize): void {
-  const out = arg<usize>(0);
-  let pattern = arg<u64>(1);
+  const out = arg<usize>(FillArg.OUT);
+  let pattern = arg<u64>(FillArg.PATTERN);
   const vector = i64x2.splat(pattern);
   for (; hi - lo >= 16; lo += 16) v128.store(out + lo, vector);
   for (; hi - lo >= 8; lo += 8) store<u64>(out + lo, pattern);

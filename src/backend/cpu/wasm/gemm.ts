@@ -3,12 +3,27 @@
  * batch are packed and multiplied by one thread each; products with a thin operand never pack (matvec.ts). Integers
  * wrap and take plain loops.
  */
+import { F64, I16, I32, I64, shiftOf, U8, U32 } from "./abi";
 import { offsetOf, RUN } from "./block";
-import { arg, F64, I16, I32, I64, setArg, shiftOf, U32, U8 } from "./memory";
 import { isThin, thin, thinTmp } from "./matvec";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { Kernel, parallel, scratch } from "./pool";
-import { COLS, columnsOf, MC, multiply, MULTIPLY_FREE, ROW } from "./tile";
+import { COLS, columnsOf, MC, MULTIPLY_FREE, multiply, ROW } from "./tile";
+import {
+  Address,
+  Bytes,
+  ColStride,
+  Cols,
+  Count,
+  DTypeCode,
+  Inner,
+  Layouts,
+  OutAddress,
+  RowStride,
+  Rows,
+  TmpAddress,
+} from "./types";
 
 // Arguments of the kernels here; a packer's own begin at PACKER.
 const DTYPE = 0;
@@ -50,7 +65,7 @@ export function productTmp(dtype: i32, n: usize, k: usize): usize {
 
 /** Whether B (k × n) can be packed by one thread for itself. */
 export function isSmall(dtype: i32, n: usize, k: usize): bool {
-  return n <= COLS && <f64>(n + 12) * <f64>k <= <f64>(SMALL >> (dtype == F64 ? 3 : 2));
+  return n <= COLS && <f64>(n + 12) * <f64>k <= <f64>(SMALL >> (dtype === F64 ? 3 : 2));
 }
 
 /** How many products of this size make a chunk. */
@@ -59,20 +74,17 @@ export function productGrain(m: usize, n: usize, k: usize): usize {
 }
 
 /** The thread's own place for packed columns. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function ownPanels(): usize {
   return scratch + MULTIPLY_FREE;
 }
 
 /** `packer` was given the first column and packed place of each stage: panels lo … hi−1 of this stage. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function stageFirst(): usize {
   return arg<usize>(FIRST);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function stagePanels(): usize {
   return arg<usize>(PACKED);
 }
@@ -211,12 +223,12 @@ function batchChunk(lo: usize, hi: usize): void {
 }
 
 export function isInteger(dtype: i32): bool {
-  return dtype == U8 || dtype == U32 || dtype == I16 || dtype == I32 || dtype == I64;
+  return dtype === U8 || dtype === U32 || dtype === I16 || dtype === I32 || dtype === I64;
 }
 
 /** Bytes of temporary memory for `matmul`, whatever the strides. */
-export function matmulTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
-  if (isInteger(dtype) || m == 0 || n == 0) return 0;
+export function matmulTmp(dtype: DTypeCode, batch: Count, m: Rows, n: Cols, k: Inner): Bytes {
+  if (isInteger(dtype) || m === 0 || n === 0) return 0;
   return max(productTmp(dtype, n, k), thinTmp(dtype, batch, m, n, k));
 }
 
@@ -225,27 +237,32 @@ export function matmulTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize
  * strides, 0 for one matrix. Rows and columns may have any strides.
  */
 export function matmul(
-  dtype: i32,
-  batch: usize,
-  m: usize,
-  n: usize,
-  k: usize,
-  info: usize,
-  a: usize,
-  aRow: i32,
-  aCol: i32,
-  b: usize,
-  bRow: i32,
-  bCol: i32,
-  out: usize,
-  tmp: usize,
+  dtype: DTypeCode,
+  batch: Count,
+  m: Rows,
+  n: Cols,
+  k: Inner,
+  info: Layouts,
+  a: Address,
+  aRow: RowStride,
+  aCol: ColStride,
+  b: Address,
+  bRow: RowStride,
+  bCol: ColStride,
+  out: OutAddress,
+  tmp: TmpAddress,
 ): void {
   const shift = shiftOf(dtype);
-  if (batch == 0 || m == 0 || n == 0) return;
-  if (k == 0) return memory.fill(out, 0, (batch * m * n) << shift);
-  if (batch == 1) info = 0;
+  if (batch === 0 || m === 0 || n === 0) return;
+  if (k === 0) return memory.fill(out, 0, (batch * m * n) << shift);
+  if (batch === 1) info = 0;
   // One b for the whole batch, and a's matrices one after the other: a taller a.
-  if (info != 0 && load<i32>(info) == 1 && load<i32>(info, 12) == 0 && <i64>load<i32>(info, 8) == <i64>m * <i64>aRow) {
+  if (
+    info !== 0 &&
+    load<i32>(info) === 1 &&
+    load<i32>(info, 12) === 0 &&
+    <i64>load<i32>(info, 8) === <i64>m * <i64>aRow
+  ) {
     m *= batch;
     batch = 1;
     info = 0;
@@ -279,9 +296,9 @@ export function matmul(
 /** Rows lo … hi−1 of the batch's results. */
 function integerChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == U8) integerRows<u8, i32>(lo, hi);
-  else if (dtype == I16) integerRows<i16, i32>(lo, hi);
-  else if (dtype == I64) integerRows<i64, i64>(lo, hi);
+  if (dtype === U8) integerRows<u8, i32>(lo, hi);
+  else if (dtype === I16) integerRows<i16, i32>(lo, hi);
+  else if (dtype === I64) integerRows<i64, i64>(lo, hi);
   else integerRows<i32, i32>(lo, hi);
 }
 

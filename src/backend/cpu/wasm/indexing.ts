@@ -3,17 +3,18 @@
  * that ids select from. An id that is its type's largest value means "nothing"; any other id out of range is reported,
  * and nothing is read or written for it.
  */
+import { BF16, F8E4M3, F16, F32, F64, shiftOf, U8, U32 } from "./abi";
 import { narrow, offsetOf, RUN, slot, widen } from "./block";
-import { arg, badIndex, BF16, F16, F32, F64, F8E4M3, setArg, shiftOf, U32, U8 } from "./memory";
+import { arg, badIndex, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Address, Count, Dim, DTypeCode, Flag, Layouts, OutAddress, Shift, Size } from "./types";
 
 const CHUNK: usize = 16384;
 /** Rows of fewer bytes are copied element by element. */
 const ROW_BYTES: usize = 64;
 const NOTHING: usize = 0xffffffff;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function word(info: usize, i: usize): usize {
   return <usize>load<i32>(info + (i << 2));
 }
@@ -33,7 +34,7 @@ function positionOf(info: usize, index: usize): usize {
   for (let d = rank; d > 0; d--) {
     const size = word(info, d);
     const next = index / size;
-    if (word(info, d + 2 * rank) != 0) {
+    if (word(info, d + 2 * rank) !== 0) {
       position += (index - next * size) * weight;
       weight *= size;
     }
@@ -43,43 +44,60 @@ function positionOf(info: usize, index: usize): usize {
 }
 
 /** The id at element `at`, or NOTHING. `index` is the element's number in the layout, for the report. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function resolve(idDtype: i32, ids: usize, at: usize, size: usize, info: usize, index: usize): usize {
   let id: i64;
   let none: i64;
-  if (idDtype == U32) {
+  if (idDtype === U32) {
     id = <i64>load<u32>(ids + (at << 2));
     none = 0xffffffff;
-  } else if (idDtype == U8) {
+  } else if (idDtype === U8) {
     id = <i64>load<u8>(ids + at);
     none = 0xff;
   } else {
     id = load<i64>(ids + (at << 3));
     none = i64.MAX_VALUE;
   }
-  if (id == none) return NOTHING;
+  if (id === none) return NOTHING;
   if (<u64>id < <u64>size) return <usize>id;
   badIndex(id, positionOf(info, index));
   return NOTHING;
 }
 
-// gather. Arguments: 0 shift, 1 id dtype, 2 dim, 3 info, 4 source dim, 5 x, 6 ids, 7 out, 8 elements after dim
+const enum GatherArg {
+  SHIFT,
+  ID_DTYPE,
+  DIM,
+  INFO,
+  SRC_DIM,
+  X,
+  IDS,
+  OUT,
+  AFTER, // elements after dim
+}
 
 export function gather(
-  shift: i32, idDtype: i32, n: usize, dim: usize, info: usize, srcDim: usize, x: usize, ids: usize, out: usize,
+  shift: Shift,
+  idDtype: DTypeCode,
+  n: Count,
+  dim: Dim,
+  info: Layouts,
+  srcDim: Size,
+  x: Address,
+  ids: Address,
+  out: OutAddress,
 ): void {
-  if (n == 0) return;
+  if (n === 0) return;
   const after = sizeAfter(info, dim);
-  setArg<i32>(0, shift);
-  setArg<i32>(1, idDtype);
-  setArg<usize>(2, dim);
-  setArg<usize>(3, info);
-  setArg<usize>(4, srcDim);
-  setArg<usize>(5, x);
-  setArg<usize>(6, ids);
-  setArg<usize>(7, out);
-  setArg<usize>(8, after);
+  setArg<i32>(GatherArg.SHIFT, shift);
+  setArg<i32>(GatherArg.ID_DTYPE, idDtype);
+  setArg<usize>(GatherArg.DIM, dim);
+  setArg<usize>(GatherArg.INFO, info);
+  setArg<usize>(GatherArg.SRC_DIM, srcDim);
+  setArg<usize>(GatherArg.X, x);
+  setArg<usize>(GatherArg.IDS, ids);
+  setArg<usize>(GatherArg.OUT, out);
+  setArg<usize>(GatherArg.AFTER, after);
   if (after << shift >= ROW_BYTES && wholeRows(info, dim)) {
     parallel(gatherRows, n / after, max<usize>(1, (CHUNK << 2) / (after << shift)));
   } else parallel(gatherElements, n, CHUNK);
@@ -91,55 +109,62 @@ function wholeRows(info: usize, dim: usize): bool {
   let stride: usize = 1;
   for (let d = rank - 1; d > dim; d--) {
     const size = word(info, 1 + d);
-    if (size != 1 && (word(info, 1 + rank + d) != stride || word(info, 1 + 2 * rank + d) != 0)) return false;
+    if (size !== 1 && (word(info, 1 + rank + d) !== stride || word(info, 1 + 2 * rank + d) !== 0)) return false;
     stride *= size;
   }
   return true;
 }
 
 function gatherRows(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  const dim = arg<usize>(2);
-  const info = arg<usize>(3);
-  const after = arg<usize>(8);
+  const shift = arg<i32>(GatherArg.SHIFT);
+  const dim = arg<usize>(GatherArg.DIM);
+  const info = arg<usize>(GatherArg.INFO);
+  const after = arg<usize>(GatherArg.AFTER);
   const rank = word(info, 0);
   const size = word(info, 1 + dim);
   const stride = word(info, 1 + rank + dim);
   const bytes = after << shift;
   for (let item = lo; item < hi; item++) {
     const index = item * after;
-    const id = resolve(arg<i32>(1), arg<usize>(6), offsetOf(info, 1, index), arg<usize>(4), info, index);
-    const to = arg<usize>(7) + (index << shift);
-    if (id == NOTHING) memory.fill(to, 0, bytes);
+    const id = resolve(
+      arg<i32>(GatherArg.ID_DTYPE),
+      arg<usize>(GatherArg.IDS),
+      offsetOf(info, 1, index),
+      arg<usize>(GatherArg.SRC_DIM),
+      info,
+      index,
+    );
+    const to = arg<usize>(GatherArg.OUT) + (index << shift);
+    if (id === NOTHING) memory.fill(to, 0, bytes);
     else {
       const at = <usize>offsetOf(info, 0, index) + (id - (item % size)) * stride;
-      memory.copy(to, arg<usize>(5) + (at << shift), bytes);
+      memory.copy(to, arg<usize>(GatherArg.X) + (at << shift), bytes);
     }
   }
 }
 
 function gatherElements(lo: usize, hi: usize): void {
-  const shift = arg<i32>(0);
-  if (shift == 2) elements<u32>(lo, hi);
-  else if (shift == 1) elements<u16>(lo, hi);
-  else if (shift == 0) elements<u8>(lo, hi);
+  const shift = arg<i32>(GatherArg.SHIFT);
+  if (shift === 2) elements<u32>(lo, hi);
+  else if (shift === 1) elements<u16>(lo, hi);
+  else if (shift === 0) elements<u8>(lo, hi);
   else elements<u64>(lo, hi);
 }
 
 function elements<T>(lo: usize, hi: usize): void {
-  const idDtype = arg<i32>(1);
-  const dim = arg<usize>(2);
-  const info = arg<usize>(3);
-  const srcDim = arg<usize>(4);
-  const x = arg<usize>(5);
-  const ids = arg<usize>(6);
-  const out = arg<usize>(7);
-  const after = arg<usize>(8);
+  const idDtype = arg<i32>(GatherArg.ID_DTYPE);
+  const dim = arg<usize>(GatherArg.DIM);
+  const info = arg<usize>(GatherArg.INFO);
+  const srcDim = arg<usize>(GatherArg.SRC_DIM);
+  const x = arg<usize>(GatherArg.X);
+  const ids = arg<usize>(GatherArg.IDS);
+  const out = arg<usize>(GatherArg.OUT);
+  const after = arg<usize>(GatherArg.AFTER);
   const rank = word(info, 0);
   const size = word(info, 1 + dim);
   const stride = word(info, 1 + rank + dim);
   const inner = word(info, rank);
-  const xStep: usize = rank - 1 == dim ? 0 : word(info, 2 * rank);
+  const xStep: usize = rank - 1 === dim ? 0 : word(info, 2 * rank);
   const idStep = word(info, 3 * rank);
   for (let index = lo; index < hi; ) {
     // x at id 0: what `dim` itself adds to the offset is taken off again
@@ -148,12 +173,22 @@ function elements<T>(lo: usize, hi: usize): void {
     const stop = index + min(inner - (index % inner), hi - index);
     for (; index < stop; index++, from += xStep, at += idStep) {
       const id = resolve(idDtype, ids, at, srcDim, info, index);
-      store<T>(out + index * sizeof<T>(), id == NOTHING ? 0 : load<T>(x + (from + id * stride) * sizeof<T>()));
+      store<T>(out + index * sizeof<T>(), id === NOTHING ? 0 : load<T>(x + (from + id * stride) * sizeof<T>()));
     }
   }
 }
 
-// scatter. Arguments: 0 dtype, 1 id dtype, 2 mode, 3 dim, 4 info, 5 destination dim, 6 dst, 7 ids, 8 src
+const enum ScatterArg {
+  DTYPE,
+  ID_DTYPE,
+  MODE,
+  DIM,
+  INFO,
+  DST_DIM,
+  DST,
+  IDS,
+  SRC,
+}
 
 const SET: i32 = 0;
 const ADD: i32 = 1;
@@ -164,55 +199,63 @@ const ADD_SMALL: i32 = 2; // floats that add in f32
  * through `dim` in order: the last write wins and sums have one order.
  */
 export function scatter(
-  dtype: i32, idDtype: i32, add: i32, n: usize, dim: usize, info: usize, dstDim: usize, dst: usize, ids: usize,
-  src: usize,
+  dtype: DTypeCode,
+  idDtype: DTypeCode,
+  add: Flag,
+  n: Count,
+  dim: Dim,
+  info: Layouts,
+  dstDim: Size,
+  dst: OutAddress,
+  ids: Address,
+  src: Address,
 ): void {
-  if (n == 0) return;
-  const small = dtype == F16 || dtype == BF16 || dtype == F8E4M3;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, idDtype);
-  setArg<i32>(2, !add ? SET : small ? ADD_SMALL : ADD);
-  setArg<usize>(3, dim);
-  setArg<usize>(4, info);
-  setArg<usize>(5, dstDim);
-  setArg<usize>(6, dst);
-  setArg<usize>(7, ids);
-  setArg<usize>(8, src);
+  if (n === 0) return;
+  const small = dtype === F16 || dtype === BF16 || dtype === F8E4M3;
+  setArg<i32>(ScatterArg.DTYPE, dtype);
+  setArg<i32>(ScatterArg.ID_DTYPE, idDtype);
+  setArg<i32>(ScatterArg.MODE, !add ? SET : small ? ADD_SMALL : ADD);
+  setArg<usize>(ScatterArg.DIM, dim);
+  setArg<usize>(ScatterArg.INFO, info);
+  setArg<usize>(ScatterArg.DST_DIM, dstDim);
+  setArg<usize>(ScatterArg.DST, dst);
+  setArg<usize>(ScatterArg.IDS, ids);
+  setArg<usize>(ScatterArg.SRC, src);
   const size = word(info, 1 + dim);
   // Items next to each other are elements next to each other: a chunk should have enough of them per row.
-  const least: usize = word(info, 0) - 1 == dim ? 1 : 256;
+  const least: usize = word(info, 0) - 1 === dim ? 1 : 256;
   parallel(scatterItems, n / size, max(least, CHUNK / size));
 }
 
 function scatterItems(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const mode = arg<i32>(2);
+  const dtype = arg<i32>(ScatterArg.DTYPE);
+  const mode = arg<i32>(ScatterArg.MODE);
   const shift = shiftOf(dtype);
-  if (mode == ADD && dtype == F32) lines<f32>(lo, hi, ADD);
-  else if (mode == ADD && dtype == F64) lines<f64>(lo, hi, ADD);
-  else if (shift == 2) lines<u32>(lo, hi, mode);
-  else if (shift == 1) lines<u16>(lo, hi, mode);
-  else if (shift == 0) lines<u8>(lo, hi, mode);
+  if (mode === ADD && dtype === F32) lines<f32>(lo, hi, ADD);
+  else if (mode === ADD && dtype === F64) lines<f64>(lo, hi, ADD);
+  else if (shift === 2) lines<u32>(lo, hi, mode);
+  else if (shift === 1) lines<u16>(lo, hi, mode);
+  else if (shift === 0) lines<u8>(lo, hi, mode);
   else lines<u64>(lo, hi, mode);
 }
 
 /** Items that follow each other on the last dim go through `dim` together, row by row. */
 function lines<T>(lo: usize, hi: usize, mode: i32): void {
-  const dtype = arg<i32>(0);
-  const idDtype = arg<i32>(1);
-  const dim = arg<usize>(3);
-  const info = arg<usize>(4);
-  const dstDim = arg<usize>(5);
-  const dst = arg<usize>(6);
-  const ids = arg<usize>(7);
-  const src = arg<usize>(8);
+  const dtype = arg<i32>(ScatterArg.DTYPE);
+  const idDtype = arg<i32>(ScatterArg.ID_DTYPE);
+  const dim = arg<usize>(ScatterArg.DIM);
+  const info = arg<usize>(ScatterArg.INFO);
+  const dstDim = arg<usize>(ScatterArg.DST_DIM);
+  const dst = arg<usize>(ScatterArg.DST);
+  const ids = arg<usize>(ScatterArg.IDS);
+  const src = arg<usize>(ScatterArg.SRC);
   const rank = word(info, 0);
   const size = word(info, 1 + dim);
   const after = sizeAfter(info, dim);
   const dstStride = word(info, 1 + rank + dim);
   const idStride = word(info, 1 + 2 * rank + dim);
   const srcStride = word(info, 1 + 3 * rank + dim);
-  const single = rank - 1 == dim;
+  const single = rank - 1 === dim;
   const inner: usize = single ? 1 : word(info, rank);
   const dstStep: usize = single ? 0 : word(info, 2 * rank);
   const idStep: usize = single ? 0 : word(info, 3 * rank);
@@ -224,15 +267,15 @@ function lines<T>(lo: usize, hi: usize, mode: i32): void {
     let at = <usize>offsetOf(info, 1, index);
     let from = <usize>offsetOf(info, 2, index);
     for (let j: usize = 0; j < size; j++, index += after, at += idStride, from += srcStride) {
-      if (idStep == 0) {
+      if (idStep === 0) {
         const id = resolve(idDtype, ids, at, dstDim, info, index);
-        if (id == NOTHING) continue;
+        if (id === NOTHING) continue;
         const d = dst + (to + id * dstStride) * sizeof<T>();
         putRow<T>(mode, dtype, d, dstStep, src + from * sizeof<T>(), srcStep, count);
       } else {
         for (let k: usize = 0; k < count; k++) {
           const id = resolve(idDtype, ids, at + k * idStep, dstDim, info, index + k);
-          if (id == NOTHING) continue;
+          if (id === NOTHING) continue;
           const d = dst + (to + id * dstStride + k * dstStep) * sizeof<T>();
           put<T>(mode, dtype, d, src + (from + k * srcStep) * sizeof<T>());
         }
@@ -242,22 +285,21 @@ function lines<T>(lo: usize, hi: usize, mode: i32): void {
   }
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function put<T>(mode: i32, dtype: i32, to: usize, from: usize): void {
-  if (mode == SET) store<T>(to, load<T>(from));
-  else if (mode == ADD) store<T>(to, <T>(load<T>(to) + load<T>(from)));
+  if (mode === SET) store<T>(to, load<T>(from));
+  else if (mode === ADD) store<T>(to, <T>(load<T>(to) + load<T>(from)));
   else addSmall(dtype, to, from, 1);
 }
 
 function putRow<T>(mode: i32, dtype: i32, to: usize, toStep: usize, from: usize, fromStep: usize, count: usize): void {
   let i: usize = 0;
-  if (toStep == 1 && fromStep == 1) {
-    if (mode == SET) {
+  if (toStep === 1 && fromStep === 1) {
+    if (mode === SET) {
       memory.copy(to, from, count * sizeof<T>());
       return;
     }
-    if (mode == ADD_SMALL) {
+    if (mode === ADD_SMALL) {
       for (; i < count; i += RUN) addSmall(dtype, to + i * sizeof<T>(), from + i * sizeof<T>(), min(RUN, count - i));
       return;
     }

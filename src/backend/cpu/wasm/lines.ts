@@ -6,16 +6,14 @@ import { f16ToF32x4, f32ToBf16x4, f32ToF16x4 } from "./block";
 import { fma } from "./tile";
 
 /** A vector of the matrix, widened. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function lanes<T>(at: usize): v128 {
   if (isFloat<T>()) return v128.load(at);
   return isSigned<T>() ? f16Lanes(at) : i32x4.shl(v128.load_ext<u16>(at), 16);
 }
 
 /** f16ToF32x4 in fewer steps: the sign is extended and moves along with the exponent. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function f16Lanes(at: usize): v128 {
   const x = i32x4.shl(v128.load_ext<i16>(at), 13);
   const scaled = f32x4.mul(v128.and(x, i32x4.splat(0x8fffe000)), f32x4.splat(reinterpret<f32>(0x77800000)));
@@ -24,26 +22,23 @@ function f16Lanes(at: usize): v128 {
   return v128.or(scaled, special);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function one<T, Acc>(at: usize): Acc {
   if (isFloat<T>()) return <Acc>load<T>(at);
   const bits = i32x4.splat(<i32>load<u16>(at));
   return <Acc>f32x4.extract_lane(isSigned<T>() ? f16ToF32x4(bits) : i32x4.shl(bits, 16), 0);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function put<T, Acc>(at: usize, value: Acc): void {
   if (isFloat<T>()) return store<Acc>(at, value);
   const x = f32x4.splat(<f32>value);
   store<u16>(at, <u16>i32x4.extract_lane(isSigned<T>() ? f32ToF16x4(x) : f32ToBf16x4(x), 0));
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function total<Acc>(x: v128): Acc {
-  if (sizeof<Acc>() == 8) return <Acc>(f64x2.extract_lane(x, 0) + f64x2.extract_lane(x, 1));
+  if (sizeof<Acc>() === 8) return <Acc>(f64x2.extract_lane(x, 0) + f64x2.extract_lane(x, 1));
   return <Acc>(
     (f32x4.extract_lane(x, 0) + f32x4.extract_lane(x, 1) + (f32x4.extract_lane(x, 2) + f32x4.extract_lane(x, 3)))
   );

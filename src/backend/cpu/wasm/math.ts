@@ -4,20 +4,16 @@
  */
 
 /** a · b + c: fused where the engine has relaxed SIMD, two roundings elsewhere. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function madd(a: v128, b: v128, c: v128): v128 {
-  // @ts-ignore: RELAXED is a build constant
   return RELAXED ? f32x4.relaxed_madd(a, b, c) : f32x4.add(f32x4.mul(a, b), c);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function abs4(x: v128): v128 {
   return v128.and(x, i32x4.splat(0x7fffffff));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function copySign4(magnitude: v128, sign: v128): v128 {
   return v128.bitselect(sign, magnitude, i32x4.splat(0x80000000));
 }
@@ -28,48 +24,41 @@ function copySign4(magnitude: v128, sign: v128): v128 {
 const ROUNDER: f32 = 12582912.0;
 
 /** x/ln 2 rounded to an integer, as the low bits of an f32. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function octaves4(x: v128): v128 {
   return madd(x, f32x4.splat(1.44269504), f32x4.splat(ROUNDER));
 }
 /** x − n·ln 2; the high part of ln 2 has 15 bits, so that its product with n is exact. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function reduced4(x: v128, n: v128): v128 {
   return madd(n, f32x4.splat(-1.42860682e-6), madd(n, f32x4.splat(-0.693145751953125), x));
 }
 /** P with e^r = 1 + r + r²·P(r) for |r| ≤ ln 2 / 2, in pairs: their chain is half as long as Horner's. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function expSeries4(r: v128, rr: v128): v128 {
   const low = madd(f32x4.splat(0.166665211), r, f32x4.splat(0.49999994));
   const high = madd(f32x4.splat(0.00836874545), r, f32x4.splat(0.041668389));
   return madd(madd(f32x4.splat(0.00138145406), rr, high), rr, low);
 }
 /** e^r − 1 and e^r. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function expm1Near0(r: v128): v128 {
   const rr = f32x4.mul(r, r);
   return madd(expSeries4(r, rr), rr, r);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function expNear0(r: v128): v128 {
   const rr = f32x4.mul(r, r);
   return madd(expSeries4(r, rr), rr, f32x4.add(r, f32x4.splat(1.0)));
 }
 
 /** Outside these bounds e^x is 0 or infinite. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function clampExponent4(x: v128): v128 {
   return f32x4.pmin(f32x4.pmax(x, f32x4.splat(-104.5)), f32x4.splat(89.0));
 }
 /** e^r·2^n from n + ROUNDER; 2^n goes in as two factors, so that subnormal results round once. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function expScaled4(r: v128, shifted: v128): v128 {
   const p = expNear0(r);
   // n with the bias of both factors, which halving shares out.
@@ -77,16 +66,14 @@ function expScaled4(r: v128, shifted: v128): v128 {
   const half = i32x4.shr_s(i, 1);
   return f32x4.mul(f32x4.mul(p, i32x4.shl(half, 23)), i32x4.shl(i32x4.sub(i, half), 23));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function exp4(x: v128): v128 {
   const clamped = clampExponent4(x);
   const shifted = octaves4(clamped);
   return expScaled4(reduced4(clamped, f32x4.sub(shifted, f32x4.splat(ROUNDER))), shifted);
 }
 /** e^x for x ≤ 0 in fewer steps; results below the smallest normal number are 0. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function expNegative4(x: v128): v128 {
   // At the bound n is −127, whose bits as an exponent are those of 0.
   const clamped = f32x4.pmax(x, f32x4.splat(-88.02969));
@@ -96,11 +83,19 @@ export function expNegative4(x: v128): v128 {
 }
 /** Constants of `expShiftedPair`, in the order of their use. */
 const PAIR: usize = memory.data<f32>([
-  -88.02969, 1.44269504, 12582912.0 + 127, -0.693145751953125, -1.42860682e-6, 0.00836874545, 0.041668389, 0.00138145406,
-  0.166665211, 0.49999994, 1.0,
+  -88.02969,
+  1.44269504,
+  12582912.0 + 127,
+  -0.693145751953125,
+  -1.42860682e-6,
+  0.00836874545,
+  0.041668389,
+  0.00138145406,
+  0.166665211,
+  0.49999994,
+  1.0,
 ]);
-// @ts-ignore: decorator
-@inline
+// @inline
 function pairConstant(i: usize): v128 {
   return v128.load_splat<f32>(PAIR + (i << 2));
 }
@@ -108,8 +103,7 @@ function pairConstant(i: usize): v128 {
  * Stores e^(x − most) of two vectors with x ≤ most, as `expNegative4` computes it, and returns their sum. Both take each
  * step together, so that a constant is loaded once for the two: loads limit a loop over `expNegative4`.
  */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function expShiftedPair(from: usize, to: usize, most: v128): v128 {
   let k = pairConstant(0);
   const x = f32x4.pmax(f32x4.sub(v128.load(from), most), k);
@@ -146,8 +140,7 @@ export function expShiftedPair(from: usize, to: usize, most: v128): v128 {
   return f32x4.add(a, b);
 }
 /** e^(x + low) for a tiny correction `low`. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function expSum4(x: v128, low: v128): v128 {
   const clamped = clampExponent4(x);
   const shifted = octaves4(clamped);
@@ -156,8 +149,7 @@ function expSum4(x: v128, low: v128): v128 {
 }
 
 /** e^x − 1 for x ≤ 0, without cancellation: 2^n·(e^r − 1) + (2^n − 1). */
-// @ts-ignore: decorator
-@inline
+// @inline
 function expm1Negative4(x: v128): v128 {
   const clamped = f32x4.pmax(x, f32x4.splat(-80.0));
   const shifted = octaves4(clamped);
@@ -168,41 +160,35 @@ function expm1Negative4(x: v128): v128 {
 }
 
 /** x for x > 0, alpha·(e^x − 1) elsewhere. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function elu4(x: v128, alpha: v128): v128 {
   return v128.bitselect(x, f32x4.mul(alpha, expm1Negative4(x)), f32x4.gt(x, f32x4.splat(0)));
 }
 
 /** factor / (1 + e^−z), from e^−|z| so that nothing overflows and small results stay exact. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function logistic4(factor: v128, z: v128): v128 {
   const e = exp4(f32x4.neg(abs4(z)));
   const top = v128.bitselect(f32x4.mul(factor, e), factor, f32x4.lt(z, f32x4.splat(0)));
   return f32x4.div(top, f32x4.add(e, f32x4.splat(1)));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function sigmoid4(x: v128): v128 {
   return logistic4(f32x4.splat(1), x);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function silu4(x: v128): v128 {
   return logistic4(x, x);
 }
 /** 0.5·x·(1 + tanh u) = x / (1 + e^−2u) with u = √(2/π)·(x + 0.044715·x³). */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function gelu4(x: v128): v128 {
   const slope = madd(f32x4.mul(x, x), f32x4.splat(0.0713548162726), f32x4.splat(1.59576912161));
   return logistic4(x, f32x4.mul(x, slope));
 }
 
 /** x + x³·P(x²) below 0.55, 1 − 2/(e^2x + 1) above. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function tanh4(x: v128): v128 {
   const z = f32x4.mul(x, x);
   let p = f32x4.splat(0.0025263906);
@@ -221,8 +207,7 @@ export function tanh4(x: v128): v128 {
 // ---- logarithm and powers ----
 
 /** x = 2^k·(1 + f) with 1 + f in [√½, √2): k·ln 2 + f − f²/2 + f³·P(f). */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function log4(x: v128): v128 {
   const tiny = f32x4.lt(x, f32x4.splat(reinterpret<f32>(0x00800000)));
   const y = v128.bitselect(f32x4.mul(x, f32x4.splat(8388608.0)), x, tiny);
@@ -253,7 +238,7 @@ export function log4(x: v128): v128 {
 
 /** C's pow: 1 to any power is 1, and so is −1 to an infinite one. */
 export function pow64(x: f64, y: f64): f64 {
-  if (x == 1 || (x == -1 && abs(y) == Infinity)) return 1;
+  if (x === 1 || (x === -1 && abs(y) === Infinity)) return 1;
   return NativeMath.pow(x, y);
 }
 
@@ -274,13 +259,11 @@ const TRIG_LIMIT: f32 = 1.6e6;
 /** 1.5 · 2^52, the rounder of f64. */
 const ROUNDER64: f64 = 6755399441055744.0;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function quarters64(x: v128): v128 {
   return f64x2.add(f64x2.mul(x, f64x2.splat(0.6366197723675814)), f64x2.splat(ROUNDER64));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function restOfQuarter64(x: v128, shifted: v128): v128 {
   const q = f64x2.sub(shifted, f64x2.splat(ROUNDER64));
   const r = f64x2.sub(x, f64x2.mul(q, f64x2.splat(1.5707963267341256)));
@@ -288,8 +271,7 @@ function restOfQuarter64(x: v128, shifted: v128): v128 {
 }
 
 /** sin(x + quarter·π/2). The reduction is in f64: near multiples of π it must keep the relative accuracy. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function sine4(x: v128, quarter: i32): v128 {
   if (v128.any_true(f32x4.gt(abs4(x), f32x4.splat(TRIG_LIMIT)))) return quarter ? farCos4(x) : farSin4(x);
   const lowX = f64x2.promote_low_f32x4(x);
@@ -315,14 +297,12 @@ function sine4(x: v128, quarter: i32): v128 {
   const flip = v128.and(i32x4.shl(q, 30), i32x4.splat(0x80000000));
   return v128.xor(v128.bitselect(c, s, odd), flip);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function sin4(x: v128): v128 {
   // The reduction loses the sign of −0 only.
   return v128.bitselect(x, sine4(x, 0), f32x4.eq(x, f32x4.splat(0)));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function cos4(x: v128): v128 {
   return sine4(x, 1);
 }
@@ -351,8 +331,7 @@ function farCos4(x: v128): v128 {
  * relative to the tail itself. a² would round: a is split so that the square of its head is exact, and the rest
  * corrects the exponent.
  */
-// @ts-ignore: decorator
-@inline
+// @inline
 function normalTail4(a: v128): v128 {
   const bounded = f32x4.pmin(a, f32x4.splat(15));
   const t = f32x4.div(f32x4.splat(1), f32x4.add(bounded, f32x4.splat(2.5)));
@@ -373,8 +352,7 @@ function normalTail4(a: v128): v128 {
   return f32x4.mul(expSum4(square, rest), f32x4.mul(p, t));
 }
 /** erf x = x + x·P(x²) for |x| ≤ 0.9. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function erfNear0(x: v128): v128 {
   const z = f32x4.mul(x, x);
   let p = f32x4.splat(8.52940138e-5);
@@ -387,8 +365,7 @@ function erfNear0(x: v128): v128 {
   return madd(p, x, x);
 }
 /** ½ + ½·erf(x/√2) near 0; the tail or its complement beyond. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function normcdf4(x: v128): v128 {
   const near = madd(erfNear0(f32x4.mul(x, f32x4.splat(0.707106781))), f32x4.splat(0.5), f32x4.splat(0.5));
   const a = abs4(x);
@@ -396,14 +373,12 @@ export function normcdf4(x: v128): v128 {
   const far = v128.bitselect(tail, f32x4.sub(f32x4.splat(1), tail), f32x4.lt(x, f32x4.splat(0)));
   return v128.bitselect(near, far, f32x4.lt(a, f32x4.splat(0.7)));
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function geluErf4(x: v128): v128 {
   return f32x4.mul(x, normcdf4(x));
 }
 /** 1 − 2·tail(√2·x) beyond 0.9. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function erf4(x: v128): v128 {
   const a = abs4(x);
   const tail = normalTail4(f32x4.mul(a, f32x4.splat(1.41421356)));
@@ -414,24 +389,21 @@ export function erf4(x: v128): v128 {
 // ---- rounding and signs ----
 
 /** Half away from zero. The fraction is exact, so 0.49999997 stays below ½. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function round4(x: v128): v128 {
   const a = abs4(x);
   const whole = f32x4.trunc(a);
   const up = f32x4.ge(f32x4.sub(a, whole), f32x4.splat(0.5));
   return copySign4(f32x4.add(whole, v128.and(up, f32x4.splat(1))), x);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function sign4(x: v128): v128 {
   const one = v128.and(f32x4.gt(x, f32x4.splat(0)), f32x4.splat(1));
   const minusOne = v128.and(f32x4.lt(x, f32x4.splat(0)), f32x4.splat(-1));
   return v128.or(v128.or(one, minusOne), v128.and(f32x4.ne(x, x), x));
 }
 /** pmax keeps its first operand when the comparison fails, so NaN stays. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function relu4(x: v128): v128 {
   return f32x4.pmax(x, f32x4.splat(0));
 }
@@ -495,5 +467,5 @@ export function round64(x: f64): f64 {
   return copysign(a - whole >= 0.5 ? whole + 1 : whole, x);
 }
 export function sign64(x: f64): f64 {
-  return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;
+  return x > 0 ? 1 : x < 0 ? -1 : x === 0 ? 0 : x;
 }

@@ -2,9 +2,10 @@
  * Products with a thin operand (at most THIN rows or columns): the other matrix is read once, where it lies, at memory
  * speed. Lines of the matrix that run along k are dotted with the thin rows; lines that run across are added up.
  */
+import { BF16, F16, F32, F64, shiftOf } from "./abi";
 import { offsetOf, SCRATCH_FREE, widen } from "./block";
 import { addLines4, dots, one, put } from "./lines";
-import { arg, BF16, F16, F32, F64, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { addStreams, dotStreams, STREAMS } from "./streams";
@@ -44,9 +45,9 @@ const PARTIAL = 16; // sums of each part: rows of n
 
 /** Whether one operand is thin and the other has contiguous lines. */
 export function isThin(dtype: i32, m: usize, n: usize, aRow: i32, aCol: i32, bRow: i32, bCol: i32): bool {
-  if (dtype != F32 && dtype != F64 && dtype != F16 && dtype != BF16) return false;
-  if (m <= THIN && m <= n) return bRow == 1 || bCol == 1;
-  return n <= THIN && n < m && (aRow == 1 || aCol == 1);
+  if (dtype !== F32 && dtype !== F64 && dtype !== F16 && dtype !== BF16) return false;
+  if (m <= THIN && m <= n) return bRow === 1 || bCol === 1;
+  return n <= THIN && n < m && (aRow === 1 || aCol === 1);
 }
 
 /** Lines per part, a multiple of STREAMS. The cut must not depend on the number of threads. */
@@ -59,7 +60,7 @@ function depthOf(batch: usize, columns: usize, k: usize): usize {
 
 /** Bytes for the thin operand, up to the sums of the parts. */
 function rowBytes(dtype: i32, batch: usize, rows: usize, k: usize): usize {
-  return (((batch * rows * k) << (dtype == F64 ? 3 : 2)) + 63) & ~63;
+  return (((batch * rows * k) << (dtype === F64 ? 3 : 2)) + 63) & ~63;
 }
 
 /** Bytes for the thin operand and for the sums of the parts, also where a batch becomes one matrix. */
@@ -69,10 +70,10 @@ export function thinTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize):
 
 function batchTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
   const rows = min(m, n);
-  if (rows > THIN || k == 0) return 0;
+  if (rows > THIN || k === 0) return 0;
   const columns = max(m, n);
   const parts = (k - 1) / depthOf(batch, columns, k) + 1;
-  const sums = parts > 1 ? (batch * parts * rows * columns) << (dtype == F64 ? 3 : 2) : 0;
+  const sums = parts > 1 ? (batch * parts * rows * columns) << (dtype === F64 ? 3 : 2) : 0;
   return rowBytes(dtype, batch, rows, k) + sums;
 }
 
@@ -101,7 +102,7 @@ export function thin(
   const thinCol = <isize>(swap ? bRow : aCol);
   const along = swap ? aCol : bRow;
   const shift = shiftOf(dtype);
-  const bytes = (rows * k) << (dtype == F64 ? 3 : 2);
+  const bytes = (rows * k) << (dtype === F64 ? 3 : 2);
   for (let i: usize = 0; i < batch; i++) {
     const from = thinAt + (info ? offsetOf(info, swap ? 1 : 0, i) << shift : 0);
     for (let r: usize = 0; r < rows; r++)
@@ -129,10 +130,10 @@ export function thin(
   setArg<usize>(OUT, out);
   setArg<usize>(OUT_ROW, swap ? 1 : n);
   setArg<usize>(OUT_COL, swap ? n : 1);
-  if (along == 1) {
+  if (along === 1) {
     // About PARTS items of large matrices, of whole blocks of columns.
     const block: usize = columns > PARTS ? STREAMS : 4;
-    const share = max<usize>(CHUNK, <usize>(<u64>columns * k / PARTS));
+    const share = max<usize>(CHUNK, <usize>((<u64>columns * k) / PARTS));
     const item = min(columns, max(block, min(CHUNK, share / k) & ~(block - 1)));
     setArg<usize>(COLUMNS, item);
     const grain = max<usize>(1, CHUNK / (item * min(k, CHUNK)));
@@ -151,31 +152,30 @@ export function thin(
 
 function dotChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == F32) dotItems<f32, f32>(lo, hi);
-  else if (dtype == F64) dotItems<f64, f64>(lo, hi);
-  else if (dtype == BF16) dotItems<u16, f32>(lo, hi);
+  if (dtype === F32) dotItems<f32, f32>(lo, hi);
+  else if (dtype === F64) dotItems<f64, f64>(lo, hi);
+  else if (dtype === BF16) dotItems<u16, f32>(lo, hi);
   else dotItems<i16, f32>(lo, hi);
 }
 
 function sumChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == F32) sumItems<f32, f32>(lo, hi);
-  else if (dtype == F64) sumItems<f64, f64>(lo, hi);
-  else if (dtype == BF16) sumItems<u16, f32>(lo, hi);
+  if (dtype === F32) sumItems<f32, f32>(lo, hi);
+  else if (dtype === F64) sumItems<f64, f64>(lo, hi);
+  else if (dtype === BF16) sumItems<u16, f32>(lo, hi);
   else sumItems<i16, f32>(lo, hi);
 }
 
 function joinChunk(lo: usize, hi: usize): void {
   const dtype = arg<i32>(DTYPE);
-  if (dtype == F32) joinItems<f32, f32>(lo, hi);
-  else if (dtype == F64) joinItems<f64, f64>(lo, hi);
-  else if (dtype == BF16) joinItems<u16, f32>(lo, hi);
+  if (dtype === F32) joinItems<f32, f32>(lo, hi);
+  else if (dtype === F64) joinItems<f64, f64>(lo, hi);
+  else if (dtype === BF16) joinItems<u16, f32>(lo, hi);
   else joinItems<i16, f32>(lo, hi);
 }
 
 /** The matrix of one element of the batch. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function matrixAt<T>(matrix: usize): usize {
   const info = arg<usize>(INFO);
   return arg<usize>(B) + (info ? offsetOf(info, arg<i32>(SIDE), matrix) * <isize>sizeof<T>() : 0);
@@ -200,7 +200,7 @@ function dotItems<T, Acc>(lo: usize, hi: usize): void {
     const a = arg<usize>(ROWS) + matrix * m * line;
     const out = arg<usize>(OUT) + matrix * m * n * sizeof<T>();
     let j = first;
-    if (isFloat<T>() && m == 1) {
+    if (isFloat<T>() && m === 1) {
       // Results of one row are contiguous, whichever operand is thin.
       const run = (end - first) / STREAMS;
       dotStreams<T>(k, a, b + <isize>j * step, step, run, out + j * outCol);
@@ -250,12 +250,10 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
     const a = arg<usize>(ROWS) + matrix * m * line;
     let b = matrixAt<T>(matrix) + first * sizeof<T>() + <isize>from * step;
     const sums =
-      parts > 1
-        ? arg<usize>(PARTIAL) + (index / pieces) * m * bytes + first * sizeof<Acc>()
-        : scratch + SCRATCH_FREE;
+      parts > 1 ? arg<usize>(PARTIAL) + (index / pieces) * m * bytes + first * sizeof<Acc>() : scratch + SCRATCH_FREE;
     for (let i: usize = 0; i < m; i++) memory.fill(sums + i * bytes, 0, cols * sizeof<Acc>());
     let p = from;
-    if (isFloat<T>() && m == 1) {
+    if (isFloat<T>() && m === 1) {
       const run = (end - p) / STREAMS;
       addStreams<T>(a + p * sizeof<T>(), b, step, run, cols, sums);
       p += run * STREAMS;
@@ -293,7 +291,7 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
         }
       }
     }
-    if (parts == 1) {
+    if (parts === 1) {
       for (let i: usize = 0; i < m; i++) putRow<T, Acc>(sums + i * bytes, matrix, i, first, cols);
     }
   }

@@ -3,53 +3,99 @@
  * differences from their first element, so that a mean of 4096 costs no digits of the variance; where their squares
  * leave the range of f32, and for f64, everything is summed in f64.
  */
+import { shiftOf } from "./abi";
 import { CF64, classOf, commit, fetch, RUN, target } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
-import { fma } from "./tile";
 import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
+import { fma } from "./tile";
+import { Address, Cols, DTypeCode, Layouts, OutAddress, Rows } from "./types";
 
 const CHUNK: usize = 32768;
 
 export function rmsNorm(
-  dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, out: usize, eps: f64,
+  dtype: DTypeCode,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  weight: Address,
+  out: OutAddress,
+  eps: f64,
 ): void {
   normalize(false, dtype, rows, cols, info, x, weight, 0, out, eps);
 }
 
 export function layerNorm(
-  dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, bias: usize, out: usize, eps: f64,
+  dtype: DTypeCode,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  weight: Address,
+  bias: Address,
+  out: OutAddress,
+  eps: f64,
 ): void {
   normalize(true, dtype, rows, cols, info, x, weight, bias, out, eps);
 }
 
-// Arguments: 0 dtype, 1 centred, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows, 7 weight, 8 bias, 9 eps
+const enum Arg {
+  DTYPE,
+  CENTRED,
+  COLS,
+  INFO,
+  X,
+  OUT,
+  ADJACENT_ROWS,
+  WEIGHT,
+  BIAS,
+  EPS,
+}
+
 function normalize(
-  centred: bool, dtype: i32, rows: usize, cols: usize, info: usize, x: usize, weight: usize, bias: usize, out: usize,
+  centred: bool,
+  dtype: i32,
+  rows: usize,
+  cols: usize,
+  info: usize,
+  x: usize,
+  weight: usize,
+  bias: usize,
+  out: usize,
   eps: f64,
 ): void {
-  if (cols == 0) return;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, <i32>centred);
-  setArg<usize>(2, cols);
-  setArg<usize>(3, info);
-  setArg<usize>(4, x);
-  setArg<usize>(5, out);
+  if (cols === 0) return;
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<i32>(Arg.CENTRED, <i32>centred);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   const side = adjacentRows(info, rows);
-  setArg<usize>(6, side);
-  setArg<usize>(7, weight);
-  setArg<usize>(8, bias);
-  setArg<f64>(9, eps);
+  setArg<usize>(Arg.ADJACENT_ROWS, side);
+  setArg<usize>(Arg.WEIGHT, weight);
+  setArg<usize>(Arg.BIAS, bias);
+  setArg<f64>(Arg.EPS, eps);
   parallel(normRows, rows, rowGrain(CHUNK, cols, side));
 }
 
 function normRows(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const cols = arg<usize>(2);
-  const f64s = classOf(dtype) == CF64;
+  const dtype = arg<i32>(Arg.DTYPE);
+  const cols = arg<usize>(Arg.COLS);
+  const f64s = classOf(dtype) === CF64;
   const bytes = cols << (f64s ? 3 : 2);
   for (let r = lo; r < hi; ) {
-    const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
+    const count = openRows(
+      dtype,
+      cols,
+      arg<usize>(Arg.INFO),
+      arg<usize>(Arg.ADJACENT_ROWS),
+      arg<usize>(Arg.X),
+      arg<usize>(Arg.OUT),
+      r,
+      hi,
+    );
     let row = rowsAt;
     for (let i: usize = 0; i < count; i++, r++) {
       if (f64s) normRow<f64>(dtype, r * cols, row);
@@ -63,18 +109,18 @@ let rowMean: f64;
 let rowSquares: f64;
 
 function normRow<T>(dtype: i32, start: usize, row: usize): void {
-  const cols = arg<usize>(2);
-  const weight = arg<usize>(7);
-  const bias = arg<usize>(8);
-  if (sizeof<T>() == 8 || !measureFast(dtype, start, row)) measure<T>(dtype, start, row);
+  const cols = arg<usize>(Arg.COLS);
+  const weight = arg<usize>(Arg.WEIGHT);
+  const bias = arg<usize>(Arg.BIAS);
+  if (sizeof<T>() === 8 || !measureFast(dtype, start, row)) measure<T>(dtype, start, row);
   const mean = rowMean;
-  const scale = <T>(1.0 / Math.sqrt(rowSquares / <f64>cols + arg<f64>(9)));
+  const scale = <T>(1.0 / Math.sqrt(rowSquares / <f64>cols + arg<f64>(Arg.EPS)));
   for (let c: usize = 0; c < cols; c += RUN) {
     const n = min(RUN, cols - c);
-    const place = arg<usize>(5) + ((start + c) << shiftOf(dtype));
+    const place = arg<usize>(Arg.OUT) + ((start + c) << shiftOf(dtype));
     const to = target(dtype, place);
-    const w = weight != 0 ? fetch(dtype, weight, 0, 1, c, n) : 0;
-    const b = bias != 0 ? fetch(dtype, bias, 0, 2, c, n) : 0;
+    const w = weight !== 0 ? fetch(dtype, weight, 0, 1, c, n) : 0;
+    const b = bias !== 0 ? fetch(dtype, bias, 0, 2, c, n) : 0;
     apply<T>(run<T>(dtype, start, row, c, cols), to, n, mean, scale, w, b);
     commit(dtype, to, place, n);
   }
@@ -82,11 +128,11 @@ function normRow<T>(dtype: i32, start: usize, row: usize): void {
 
 /** Sets rowMean and rowSquares. */
 function measure<T>(dtype: i32, start: usize, row: usize): void {
-  const cols = arg<usize>(2);
+  const cols = arg<usize>(Arg.COLS);
   let mean: f64 = 0;
-  if (arg<i32>(1)) {
+  if (arg<i32>(Arg.CENTRED)) {
     // An f64 mean is corrected once by the mean of what it leaves; for f32, f64 has digits to spare.
-    for (let pass = 0; pass < (sizeof<T>() == 8 ? 2 : 1); pass++) {
+    for (let pass = 0; pass < (sizeof<T>() === 8 ? 2 : 1); pass++) {
       let sum: f64 = 0;
       for (let c: usize = 0; c < cols; c += RUN) {
         sum += total<T>(run<T>(dtype, start, row, c, cols), min(RUN, cols - c), mean);
@@ -104,9 +150,9 @@ function measure<T>(dtype: i32, start: usize, row: usize): void {
 
 /** As `measure`, in f32; false where its range is left. */
 function measureFast(dtype: i32, start: usize, row: usize): bool {
-  const cols = arg<usize>(2);
+  const cols = arg<usize>(Arg.COLS);
   let mean: f64 = 0;
-  if (arg<i32>(1)) {
+  if (arg<i32>(Arg.CENTRED)) {
     const first = load<f32>(run<f32>(dtype, start, row, 0, cols));
     let sum: f64 = 0;
     for (let c: usize = 0; c < cols; c += RUN) {
@@ -124,21 +170,18 @@ function measureFast(dtype: i32, start: usize, row: usize): bool {
   return squares > 1e-24 * <f64>cols && squares < Infinity;
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function run<T>(dtype: i32, start: usize, row: usize, c: usize, cols: usize): usize {
-  if (row != 0) return row + c * sizeof<T>();
-  return fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, min(RUN, cols - c));
+  if (row !== 0) return row + c * sizeof<T>();
+  return fetchRun(dtype, arg<usize>(Arg.X), arg<usize>(Arg.INFO), start + c, min(RUN, cols - c));
 }
 
 /** The two low lanes, or the two high ones, as f64. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function low(x: v128): v128 {
   return f64x2.promote_low_f32x4(x);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function high(x: v128): v128 {
   return f64x2.promote_low_f32x4(v128.shuffle<i64>(x, x, 1, 1));
 }
@@ -152,7 +195,7 @@ function total<T>(p: usize, n: usize, mean: f64): f64 {
   for (; p + 32 <= end; p += 32) {
     const x = v128.load(p);
     const y = v128.load(p, 16);
-    if (sizeof<T>() == 8) {
+    if (sizeof<T>() === 8) {
       a = f64x2.add(a, f64x2.sub(x, m));
       b = f64x2.add(b, f64x2.sub(y, m));
     } else {
@@ -173,7 +216,7 @@ function centredSquares<T>(p: usize, n: usize, mean: f64): f64 {
   let b = f64x2.splat(0);
   for (; p + 16 <= end; p += 16) {
     const x = v128.load(p);
-    if (sizeof<T>() == 8) {
+    if (sizeof<T>() === 8) {
       const d = f64x2.sub(x, m);
       a = f64x2.add(a, f64x2.mul(d, d));
     } else {
@@ -192,8 +235,7 @@ function centredSquares<T>(p: usize, n: usize, mean: f64): f64 {
   return sum;
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function lanes4(a: v128, b: v128, c: v128, d: v128): f64 {
   const x = f32x4.add(f32x4.add(a, b), f32x4.add(c, d));
   const y = f64x2.add(low(x), high(x));
@@ -256,7 +298,7 @@ function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usiz
   const l = v128.splat<T>(rest);
   const s = v128.splat<T>(scale);
   const body = (n * sizeof<T>()) & ~15;
-  if (w != 0 && b != 0) {
+  if (w !== 0 && b !== 0) {
     for (let i: usize = 0; i < body; i += 16) {
       const y = v128.mul<T>(v128.sub<T>(v128.sub<T>(v128.load(from + i), m), l), s);
       v128.store(to + i, fma<T>(y, v128.load(w + i), v128.load(b + i)));
@@ -264,15 +306,15 @@ function apply<T>(from: usize, to: usize, n: usize, mean: f64, scale: T, w: usiz
   } else {
     for (let i: usize = 0; i < body; i += 16) {
       let y = v128.mul<T>(v128.sub<T>(v128.sub<T>(v128.load(from + i), m), l), s);
-      if (w != 0) y = v128.mul<T>(y, v128.load(w + i));
-      if (b != 0) y = v128.add<T>(y, v128.load(b + i));
+      if (w !== 0) y = v128.mul<T>(y, v128.load(w + i));
+      if (b !== 0) y = v128.add<T>(y, v128.load(b + i));
       v128.store(to + i, y);
     }
   }
   for (let i = body; i < n * sizeof<T>(); i += sizeof<T>()) {
     let y: T = (load<T>(from + i) - head - rest) * scale;
-    if (w != 0) y *= load<T>(w + i);
-    if (b != 0) y += load<T>(b + i);
+    if (w !== 0) y *= load<T>(w + i);
+    if (b !== 0) y += load<T>(b + i);
     store<T>(to + i, y);
   }
 }

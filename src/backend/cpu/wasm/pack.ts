@@ -2,8 +2,8 @@
  * Panels: the form in which matrix operands reach the register tile. A panel holds `width` rows (of A) or columns (of B)
  * interleaved, element k of each next to the other, so that the tile reads both operands straight ahead.
  */
+import { shiftOf } from "./abi";
 import { native, widen } from "./block";
-import { shiftOf } from "./memory";
 
 /**
  * One panel of `width` lines, of which the first `valid` exist and the others are zero. `minor` is the stride from line
@@ -21,15 +21,15 @@ export function packPanel(
   dst: usize,
 ): void {
   const shift = shiftOf(dtype);
-  if (width == 1 && major == 1) {
+  if (width === 1 && major === 1) {
     if (native(dtype)) memory.copy(dst, src, count << shift);
     else widen(dtype, src, dst, count);
     return;
   }
-  if (shift == 3) return interleave<u64>(src, minor, major, valid, width, count, dst);
-  if (shift == 2) return interleave<u32>(src, minor, major, valid, width, count, dst);
+  if (shift === 3) return interleave<u64>(src, minor, major, valid, width, count, dst);
+  if (shift === 2) return interleave<u32>(src, minor, major, valid, width, count, dst);
   const raw = rawPanel(dtype, dst, width * count);
-  if (shift == 1) interleave<u16>(src, minor, major, valid, width, count, raw);
+  if (shift === 1) interleave<u16>(src, minor, major, valid, width, count, raw);
   else interleave<u8>(src, minor, major, valid, width, count, raw);
   widen(dtype, raw, dst, width * count);
 }
@@ -52,13 +52,13 @@ function interleave<T>(
   const line = minor * <isize>size;
   const step = major * <isize>size;
   const bytes = width * size;
-  if (valid == width) {
-    if (minor == 1) return copyLines(src, step, bytes, count, dst);
-    if (width == 3) return interleave3<T>(src, line, step, count, dst);
-    if (major == 1 && (width & 3) == 0 && (size == 4 || size == 2)) {
+  if (valid === width) {
+    if (minor === 1) return copyLines(src, step, bytes, count, dst);
+    if (width === 3) return interleave3<T>(src, line, step, count, dst);
+    if (major === 1 && (width & 3) === 0 && (size === 4 || size === 2)) {
       const body = count & ~3;
       for (let r: usize = 0; r < width; r += 4) {
-        if (size == 4) transpose32(src + r * line, line, body, dst + r * size, bytes);
+        if (size === 4) transpose32(src + r * line, line, body, dst + r * size, bytes);
         else transpose16(src + r * line, line, body, dst + r * size, bytes);
       }
       src += body * size;
@@ -80,7 +80,7 @@ function interleave<T>(
 /** Lines that lie side by side: `bytes` at a time. */
 function copyLines(src: usize, step: isize, bytes: usize, count: usize, dst: usize): void {
   const end = dst + count * bytes;
-  if (bytes == 48) {
+  if (bytes === 48) {
     for (; dst < end; dst += 48, src += step) {
       v128.store(dst, v128.load(src));
       v128.store(dst, v128.load(src, 16), 16);
@@ -90,7 +90,7 @@ function copyLines(src: usize, step: isize, bytes: usize, count: usize, dst: usi
   }
   for (; dst < end; src += step) {
     let from = src;
-    for (let i = bytes >> 4; i != 0; i--, dst += 16, from += 16) v128.store(dst, v128.load(from));
+    for (let i = bytes >> 4; i !== 0; i--, dst += 16, from += 16) v128.store(dst, v128.load(from));
     if (bytes & 8) {
       store<u64>(dst, load<u64>(from));
       dst += 8;

@@ -6,8 +6,9 @@
  * each group what the weights' minima or offset are multiplied with. Weights that are stored as bytes meet quants in
  * order; all others are taken apart by 16-bit operations, and meet of each sixteen first the even ones, then the odd.
  */
+import { shiftOf } from "./abi";
 import { native, SCRATCH_FREE, widen } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel, scratch } from "./pool";
 import { groupSize, hasMin, isBytes, offsetShift } from "./quant-types";
 
@@ -19,13 +20,11 @@ const STEP: usize = 256;
 const CHUNK: usize = 16384;
 
 /** Where the scales, and the sums, of a packed row begin. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function scalesAt(k: usize): usize {
   return k << 1;
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 export function sumsAt(k: usize): usize {
   return (k << 1) + (k >> 2);
 }
@@ -36,11 +35,10 @@ export function packedBytes(k: usize): usize {
 }
 
 /** What `packActivations` has to know of a type, as one number: what goes behind the scales, the group, the order. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function packingOf<T>(): i32 {
   const sums = isBytes<T>() ? NOTHING : hasMin<T>() ? FLOATS : offsetShift<T>();
-  return sums | (groupSize<T>() == 16 ? SMALL : 0) | (isBytes<T>() ? ORDERED : 0);
+  return sums | (groupSize<T>() === 16 ? SMALL : 0) | (isBytes<T>() ? ORDERED : 0);
 }
 /** No sums; sums in floats; otherwise the sums of the four lanes of a dot, times the offset, of which this is log2. */
 const NOTHING: i32 = 14;
@@ -48,30 +46,36 @@ const FLOATS: i32 = 15;
 const SMALL: i32 = 16;
 const ORDERED: i32 = 32;
 
-// Arguments: 0 packing, 1 dtype, 2 k, 3 x, 4 out
+const enum Arg {
+  PACKING,
+  DTYPE,
+  K,
+  X,
+  OUT,
+}
 
 /** Packs m contiguous rows of f32, f16 or bf16. */
 export function packActivations(packing: i32, dtype: i32, m: usize, k: usize, x: usize, out: usize): void {
-  setArg<i32>(0, packing);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, k);
-  setArg<usize>(3, x);
-  setArg<usize>(4, out);
+  setArg<i32>(Arg.PACKING, packing);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.K, k);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   parallel(packChunk, m * ((k - 1) / STEP + 1), CHUNK / STEP);
 }
 
 function packChunk(lo: usize, hi: usize): void {
-  const packing = arg<i32>(0);
-  const dtype = arg<i32>(1);
-  const k = arg<usize>(2);
+  const packing = arg<i32>(Arg.PACKING);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const k = arg<usize>(Arg.K);
   const steps = (k - 1) / STEP + 1;
   const bytes = packedBytes(k);
   const wide = scratch + SCRATCH_FREE;
   for (let i = lo; i < hi; i++) {
     const first = (i % steps) * STEP;
     const n = min(STEP, k - first);
-    const row = arg<usize>(4) + (i / steps) * bytes;
-    let x = arg<usize>(3) + (((i / steps) * k + first) << shiftOf(dtype));
+    const row = arg<usize>(Arg.OUT) + (i / steps) * bytes;
+    let x = arg<usize>(Arg.X) + (((i / steps) * k + first) << shiftOf(dtype));
     if (!native(dtype)) {
       widen(dtype, x, wide, n);
       x = wide;
@@ -88,15 +92,13 @@ function largest(x: usize): f32 {
   return max(f32x4.extract_lane(m, 0), f32x4.extract_lane(m, 1));
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function quant4(x: usize, inverse: v128): v128 {
   return i32x4.trunc_sat_f32x4_s(f32x4.nearest(f32x4.mul(v128.load(x), inverse)));
 }
 
 /** Quants of sixteen activations; returns the sums of their pairs. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function pack16(x: usize, inverse: v128, ordered: bool, to: usize): v128 {
   const a = i16x8.narrow_i32x4_s(quant4(x, inverse), quant4(x + 16, inverse));
   const b = i16x8.narrow_i32x4_s(quant4(x + 32, inverse), quant4(x + 48, inverse));
@@ -112,7 +114,7 @@ function packBlock(packing: i32, k: usize, at: usize, x: usize, row: usize): voi
   const inverse = f32x4.splat(amax < SMALLEST || !(amax < Infinity) ? 0 : LARGEST / amax);
   const scale: f32 = amax < SMALLEST ? 0 : amax / LARGEST;
   const to = row + (at << 1);
-  const ordered = (packing & ORDERED) != 0;
+  const ordered = (packing & ORDERED) !== 0;
   const low = pack16(x, inverse, ordered, to);
   const high = pack16(x + 64, inverse, ordered, to + 32);
   if (packing & SMALL) {
@@ -125,8 +127,8 @@ function packBlock(packing: i32, k: usize, at: usize, x: usize, row: usize): voi
 function putGroup(packing: i32, k: usize, group: usize, scale: f32, lanes: v128, row: usize): void {
   store<f32>(row + scalesAt(k) + (group << 2), scale);
   const sums = packing & 15;
-  if (sums == FLOATS) {
+  if (sums === FLOATS) {
     const s = i32x4.add(lanes, v128.shuffle<u64>(lanes, lanes, 1, 0));
     store<f32>(row + sumsAt(k) + (group << 2), <f32>(i32x4.extract_lane(s, 0) + i32x4.extract_lane(s, 1)) * scale);
-  } else if (sums != NOTHING) v128.store(row + sumsAt(k) + (group << 4), i32x4.shl(lanes, sums));
+  } else if (sums !== NOTHING) v128.store(row + sumsAt(k) + (group << 4), i32x4.shl(lanes, sums));
 }

@@ -2,54 +2,74 @@
  * Floats to blocks. Blocks of 32 follow GGUF's reference bit by bit: the scale is that of the largest magnitude or of
  * the range. The best super-blocks are searched for in quant-search.ts.
  */
+import { Q4_0, Q4_1, Q5_0, Q5_1, Q8_1, Q8_K } from "./abi";
 import { fetch, SCRATCH_FREE } from "./block";
 import { arg, setArg } from "./memory";
 import { parallel, scratch } from "./pool";
 import { asHalf, inverseOf, peakOf, storeHalf } from "./quant-scale";
 import { encodeSuper } from "./quant-search";
-import { bytesOf, Q4_0, Q4_1, Q5_0, Q5_1, Q8_1, Q8_K } from "./quant-types";
+import { bytesOf } from "./quant-types";
+import { Address, BlockBytes, BlockSize, Count, DTypeCode, Layouts, OutAddress, QuantTypeId } from "./types";
 
 /** Floats per item. */
 const STEP: usize = 256;
 const GRAIN: usize = 16;
 
-// Arguments: 0 type, 1 weights per block, 2 bytes per block, 3 dtype, 4 n, 5 info, 6 x, 7 out
+const enum Arg {
+  TYPE,
+  SIZE, // weights per block
+  BYTES, // per block
+  DTYPE,
+  N,
+  INFO,
+  X,
+  OUT,
+}
 
 /** n floats, whole blocks, of f32, f16 or bf16. */
-export function quantize(type: i32, size: usize, bytes: usize, dtype: i32, n: usize, info: usize, x: usize, out: usize): void {
-  if (n == 0) return;
-  setArg<i32>(0, type);
-  setArg<usize>(1, size);
-  setArg<usize>(2, bytes);
-  setArg<i32>(3, dtype);
-  setArg<usize>(4, n);
-  setArg<usize>(5, info);
-  setArg<usize>(6, x);
-  setArg<usize>(7, out);
+export function quantize(
+  type: QuantTypeId,
+  size: BlockSize,
+  bytes: BlockBytes,
+  dtype: DTypeCode,
+  n: Count,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
+): void {
+  if (n === 0) return;
+  setArg<i32>(Arg.TYPE, type);
+  setArg<usize>(Arg.SIZE, size);
+  setArg<usize>(Arg.BYTES, bytes);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.N, n);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   parallel(quantizeChunk, (n - 1) / STEP + 1, GRAIN);
 }
 
 function quantizeChunk(lo: usize, hi: usize): void {
-  const type = arg<i32>(0);
-  const size = arg<usize>(1);
-  const bytes = arg<usize>(2);
+  const type = arg<i32>(Arg.TYPE);
+  const size = arg<usize>(Arg.SIZE);
+  const bytes = arg<usize>(Arg.BYTES);
   for (let i = lo; i < hi; i++) {
     const first = i * STEP;
-    const n = min(STEP, arg<usize>(4) - first);
-    let x = fetch(arg<i32>(3), arg<usize>(6), arg<usize>(5), 0, first, n);
-    let to = arg<usize>(7) + bytesOf(size, bytes, first);
-    if (type == Q8_K.ID) encodeQ8K(x, to);
-    else if (size == STEP) encodeSuper(type, x, to);
+    const n = min(STEP, arg<usize>(Arg.N) - first);
+    let x = fetch(arg<i32>(Arg.DTYPE), arg<usize>(Arg.X), arg<usize>(Arg.INFO), 0, first, n);
+    let to = arg<usize>(Arg.OUT) + bytesOf(size, bytes, first);
+    if (type === Q8_K.ID) encodeQ8K(x, to);
+    else if (size === STEP) encodeSuper(type, x, to);
     else for (const end = x + (n << 2); x < end; x += 128, to += bytes) encodeBlock(type, x, to);
   }
 }
 
 function encodeBlock(type: i32, x: usize, to: usize): void {
-  if (type == Q4_0.ID) encodeSigned(8, x, to, 0);
-  else if (type == Q5_0.ID) encodeSigned(16, x, to, 4);
-  else if (type == Q4_1.ID) encodeRange(15, x, to, 0);
-  else if (type == Q5_1.ID) encodeRange(31, x, to, 4);
-  else encodeBytes(type == Q8_1.ID, x, to);
+  if (type === Q4_0.ID) encodeSigned(8, x, to, 0);
+  else if (type === Q5_0.ID) encodeSigned(16, x, to, 4);
+  else if (type === Q4_1.ID) encodeRange(15, x, to, 0);
+  else if (type === Q5_1.ID) encodeRange(31, x, to, 4);
+  else encodeBytes(type === Q8_1.ID, x, to);
 }
 
 /** (q − levels) · d, where the peak is −levels · d. `high` bytes hold fifth bits. */
@@ -90,9 +110,10 @@ function encodeRange(levels: f32, x: usize, to: usize, high: usize): void {
 /** Fifth bits, if there is room for them, then two quants per byte: i and i + 16. */
 function storeNibbles(quants: usize, to: usize, high: usize): void {
   let fifth: u32 = 0;
-  for (let i: usize = 0; i < 32; i++) fifth |= <u32>(load<u8>(quants + i) >> 4) << <u32>i;
+  for (let i: usize = 0; i < 32; i++) fifth |= (<u32>(load<u8>(quants + i) >> 4)) << (<u32>i);
   if (high) store<u32>(to, fifth);
-  for (let i: usize = 0; i < 16; i++) store<u8>(to + high + i, (load<u8>(quants + i) & 15) | (load<u8>(quants + i + 16) << 4));
+  for (let i: usize = 0; i < 16; i++)
+    store<u8>(to + high + i, (load<u8>(quants + i) & 15) | (load<u8>(quants + i + 16) << 4));
 }
 
 /** q · d with |q| ≤ 127; Q8_1 also holds d · Σ q. */

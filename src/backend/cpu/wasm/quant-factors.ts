@@ -3,17 +3,17 @@
  * activations. They are taken from a stretch of the row ahead of its dots, four at a time; on the way the row comes into
  * the cache in the order in which it lies in memory.
  */
+import { blockBytes, MXFP4 } from "./abi";
 import { madd } from "./math";
 import { floats4, groupMinima, groupScales, minimum, scale, scales4, superScales } from "./quant-blocks";
 import { constant, HALF_BITS, HALF_EXPONENT, HALF_SCALE, INFINITIES } from "./quant-constants";
-import { blockBytes, groupSize, hasMin, is, isSuper, MXFP4 } from "./quant-types";
+import { groupSize, hasMin, is, isSuper } from "./quant-types";
 
 /**
  * Writes the factors of n weights from `w` on to `to`, for activations whose scales and sums are at `own` and `sums`;
  * returns what the weights' minima add to the dot, spread over the lanes.
  */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function rowFactors<T>(w: usize, n: usize, own: usize, sums: usize, to: usize): v128 {
   return isSuper<T>() ? superFactors<T>(w, n, own, sums, to) : blockFactors<T>(w, n, own, sums, to);
 }
@@ -22,7 +22,7 @@ function blockFactors<T>(w: usize, n: usize, own: usize, sums: usize, to: usize)
   const first = w;
   let total = f32x4.splat(0);
   let at: usize = 0;
-  const end = n >> 5 << 2;
+  const end = (n >> 5) << 2;
   const bits = constant(HALF_BITS);
   const factor = constant(HALF_SCALE);
   let largest = total; // the square
@@ -71,15 +71,24 @@ function superFactors<T>(w: usize, n: usize, own: usize, sums: usize, to: usize)
 }
 
 /** One super-block, whose minima are added to `total`. */
-// @ts-ignore: decorator
-@inline
-export function superFactor<T>(w: usize, own: usize, sums: usize, to: usize, bits: v128, factor: v128, exponent: v128, infinities: v128, total: v128): v128 {
+// @inline
+export function superFactor<T>(
+  w: usize,
+  own: usize,
+  sums: usize,
+  to: usize,
+  bits: v128,
+  factor: v128,
+  exponent: v128,
+  infinities: v128,
+  total: v128,
+): v128 {
   const both = superScales<T>(w, bits, factor, exponent, infinities);
   const d = hasMin<T>() ? v128.shuffle<u64>(both, both, 0, 0) : both;
   const scales = groupScales<T>(w);
   four(d, scales, 0, own, to);
   four(d, scales, 1, own, to);
-  if (groupSize<T>() == 16) {
+  if (groupSize<T>() === 16) {
     four(d, scales, 2, own, to);
     four(d, scales, 3, own, to);
   }
@@ -87,7 +96,7 @@ export function superFactor<T>(w: usize, own: usize, sums: usize, to: usize, bit
   const minima = groupMinima<T>(w, scales);
   let s = f32x4.mul(floats4(minima, 0), v128.load(sums));
   s = madd(floats4(minima, 1), v128.load(sums, 16), s);
-  if (groupSize<T>() == 16) {
+  if (groupSize<T>() === 16) {
     s = madd(floats4(minima, 2), v128.load(sums, 32), s);
     s = madd(floats4(minima, 3), v128.load(sums, 48), s);
   }
@@ -95,9 +104,8 @@ export function superFactor<T>(w: usize, own: usize, sums: usize, to: usize, bit
 }
 
 /** Groups 4·part … + 3. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function four(d: v128, scales: v128, part: i32, own: usize, to: usize): void {
-  const at = <usize>part << 4;
+  const at = (<usize>part) << 4;
   v128.store(to + at, f32x4.mul(f32x4.mul(d, floats4(scales, part)), v128.load(own + at)));
 }

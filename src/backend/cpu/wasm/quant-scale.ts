@@ -2,8 +2,7 @@
 import { f16ToF32x4, f32ToF16x4 } from "./block";
 
 /** A scale that f16 can hold: beyond its largest value scales saturate, so that no weight becomes infinite. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function asHalf(value: f32): f32 {
   return max<f32>(-65504, min<f32>(65504, value));
 }
@@ -15,10 +14,9 @@ export function storeHalf(to: usize, value: f32): f32 {
   return f32x4.extract_lane(f16ToF32x4(bits), 0);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function inverseOf(d: f32): f32 {
-  return d != 0 ? 1 / d : 0;
+  return d !== 0 ? 1 / d : 0;
 }
 
 /** The element of the largest magnitude, the first of several. */

@@ -5,11 +5,11 @@
  * best scale (and minimum) is known in closed form. Then the groups' scales become small integers: near the fitted
  * ones, those with the least error are taken; and last the scales of the super-block are fitted to all that is fixed.
  */
+import { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K } from "./abi";
 import { SCRATCH_FREE } from "./block";
 import { madd } from "./math";
 import { scratch } from "./pool";
 import { inverseOf, peakOf, storeHalf } from "./quant-scale";
-import { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K } from "./quant-types";
 
 // Scratch: importance of each float, its level, and per group the fitted scale and minimum and their integers.
 const IMPORTANCE: usize = SCRATCH_FREE;
@@ -26,32 +26,32 @@ const REACH: i32 = 10;
 const ROUNDS: i32 = 3;
 
 export function encodeSuper(type: i32, x: usize, to: usize): void {
-  if (type == Q2_K.ID) searchRange(16, 3, 15, x);
-  else if (type == Q4_K.ID) searchRange(32, 15, 63, x);
-  else if (type == Q5_K.ID) searchRange(32, 31, 63, x);
-  else if (type == Q3_K.ID) searchSigned(4, 32, x);
+  if (type === Q2_K.ID) searchRange(16, 3, 15, x);
+  else if (type === Q4_K.ID) searchRange(32, 15, 63, x);
+  else if (type === Q5_K.ID) searchRange(32, 31, 63, x);
+  else if (type === Q3_K.ID) searchSigned(4, 32, x);
   else searchSigned(32, 128, x);
   storeScales(type, to);
   storeLevels(type, to);
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function at(field: usize, group: usize): usize {
   return scratch + field + (group << 2);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function importance(first: usize): usize {
   return scratch + IMPORTANCE + (first << 2);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function sum4(x: v128): f64 {
-  return <f64>f32x4.extract_lane(x, 0) + <f64>f32x4.extract_lane(x, 1) + (<f64>f32x4.extract_lane(x, 2) + <f64>f32x4.extract_lane(x, 3));
+  return (
+    <f64>f32x4.extract_lane(x, 0) +
+    <f64>f32x4.extract_lane(x, 1) +
+    (<f64>f32x4.extract_lane(x, 2) + <f64>f32x4.extract_lane(x, 3))
+  );
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function level4(x: usize, inverse: v128, base: v128, least: v128, most: v128): v128 {
   const q = f32x4.nearest(f32x4.mul(f32x4.add(v128.load(x), base), inverse));
   return f32x4.pmin(f32x4.pmax(q, least), most);
@@ -124,7 +124,8 @@ function searchRange(n: usize, top: f32, most: f32, x: usize): void {
     d = storeHalf(scratch + HALVES, load<f32>(scratch + SUMS));
     m = storeHalf(scratch + HALVES + 2, load<f32>(scratch + SUMS, 4));
   }
-  for (let g: usize = 0; g < groups; g++) storeGroup(x, g * n, n, d * <f32>load<i32>(at(SCALE_INT, g)), m * <f32>load<i32>(at(MINIMUM_INT, g)), 0, top);
+  for (let g: usize = 0; g < groups; g++)
+    storeGroup(x, g * n, n, d * <f32>load<i32>(at(SCALE_INT, g)), m * <f32>load<i32>(at(MINIMUM_INT, g)), 0, top);
 }
 
 /** The best scale and minimum ≥ 0 of one group. */
@@ -226,7 +227,15 @@ function refitRange(x: usize, n: usize, top: f32, d: f32, m: f32, error: f64): b
   let after: f64 = 0;
   for (let g: usize = 0; g < 256 / n; g++) {
     const first = g * n;
-    after += errorOf(x + (first << 2), importance(first), n, dHalf * <f32>load<i32>(at(SCALE_INT, g)), mHalf * <f32>load<i32>(at(MINIMUM_INT, g)), 0, top);
+    after += errorOf(
+      x + (first << 2),
+      importance(first),
+      n,
+      dHalf * <f32>load<i32>(at(SCALE_INT, g)),
+      mHalf * <f32>load<i32>(at(MINIMUM_INT, g)),
+      0,
+      top,
+    );
   }
   store<f32>(scratch + SUMS, dHalf);
   store<f32>(scratch + SUMS, mHalf, 4);
@@ -254,10 +263,20 @@ function searchSigned(levels: f32, most: f32, x: usize): void {
   if (qq > 0) {
     const fitted = storeHalf(scratch + HALVES + 4, <f32>(xq / qq));
     let after: f64 = 0;
-    for (let g: usize = 0; g < 16; g++) after += errorOf(x + (g << 6), importance(g << 4), 16, fitted * <f32>load<i32>(at(SCALE_INT, g)), 0, -levels, levels - 1);
+    for (let g: usize = 0; g < 16; g++)
+      after += errorOf(
+        x + (g << 6),
+        importance(g << 4),
+        16,
+        fitted * <f32>load<i32>(at(SCALE_INT, g)),
+        0,
+        -levels,
+        levels - 1,
+      );
     if (after < error) d = storeHalf(scratch + HALVES, fitted);
   }
-  for (let g: usize = 0; g < 16; g++) storeGroup(x, g << 4, 16, d * <f32>load<i32>(at(SCALE_INT, g)), 0, -levels, levels - 1);
+  for (let g: usize = 0; g < 16; g++)
+    storeGroup(x, g << 4, 16, d * <f32>load<i32>(at(SCALE_INT, g)), 0, -levels, levels - 1);
 }
 
 /** The best scale of one group of sixteen. */
@@ -296,19 +315,20 @@ function roundSigned(x: usize, levels: f32, most: f32, group: usize, d: f32): f6
 function storeScales(type: i32, to: usize): void {
   const d = load<u16>(scratch + HALVES);
   const m = load<u16>(scratch + HALVES, 2);
-  if (type == Q2_K.ID) {
-    for (let g: usize = 0; g < 16; g++) store<u8>(to + g, <u8>(load<i32>(at(SCALE_INT, g)) | (load<i32>(at(MINIMUM_INT, g)) << 4)));
+  if (type === Q2_K.ID) {
+    for (let g: usize = 0; g < 16; g++)
+      store<u8>(to + g, <u8>(load<i32>(at(SCALE_INT, g)) | (load<i32>(at(MINIMUM_INT, g)) << 4)));
     store<u16>(to, d, 80);
     store<u16>(to, m, 82);
-  } else if (type == Q3_K.ID) {
+  } else if (type === Q3_K.ID) {
     memory.fill(to + 96, 0, 12);
     for (let g: usize = 0; g < 16; g++) {
       const s = load<i32>(at(SCALE_INT, g)) + 32;
       orByte(to + 96 + (g & 7), (s & 15) << (g < 8 ? 0 : 4));
-      orByte(to + 104 + (g & 3), (s >> 4) << <i32>((g >> 2) << 1));
+      orByte(to + 104 + (g & 3), (s >> 4) << (<i32>((g >> 2) << 1)));
     }
     store<u16>(to, d, 108);
-  } else if (type == Q6_K.ID) {
+  } else if (type === Q6_K.ID) {
     for (let g: usize = 0; g < 16; g++) store<i8>(to + 192 + g, <i8>load<i32>(at(SCALE_INT, g)));
     store<u16>(to, d, 208);
   } else {
@@ -324,31 +344,30 @@ function storeScales(type: i32, to: usize): void {
   }
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function orByte(to: usize, bits: i32): void {
   store<u8>(to, load<u8>(to) | <u8>bits);
 }
 
 function storeLevels(type: i32, to: usize): void {
   // Low bits first, then what does not fit into them: where each begins, and how many bytes both take.
-  const low: usize = type == Q6_K.ID ? 0 : type == Q3_K.ID ? 32 : type == Q5_K.ID ? 48 : 16;
-  const two = type == Q2_K.ID || type == Q3_K.ID;
+  const low: usize = type === Q6_K.ID ? 0 : type === Q3_K.ID ? 32 : type === Q5_K.ID ? 48 : 16;
+  const two = type === Q2_K.ID || type === Q3_K.ID;
   memory.fill(to + low, 0, two ? 64 : 128);
-  if (type == Q3_K.ID) memory.fill(to, 0, 32);
-  if (type == Q5_K.ID) memory.fill(to + 16, 0, 32);
-  if (type == Q6_K.ID) memory.fill(to + 128, 0, 64);
+  if (type === Q3_K.ID) memory.fill(to, 0, 32);
+  if (type === Q5_K.ID) memory.fill(to + 16, 0, 32);
+  if (type === Q6_K.ID) memory.fill(to + 128, 0, 64);
   for (let i: usize = 0; i < 256; i++) {
     const q = <i32>load<u8>(scratch + LEVELS + i);
     const half = i >> 7;
     const part = <i32>(i >> 4) & 7;
     const byte = i & 31; // the groups of a pair lie side by side
-    const bit = (<i32>half << 2) + (part >> 1);
+    const bit = ((<i32>half) << 2) + (part >> 1);
     if (two) orByte(to + low + (half << 5) + byte, (q & 3) << (part & 6));
-    else if (type == Q6_K.ID) orByte(to + (half << 6) + (<usize>(part & 2) << 4) + byte, (q & 15) << (part & 4));
-    else orByte(to + low + (half << 6) + (<usize>(part >> 2) << 5) + byte, (q & 15) << ((part & 2) << 1));
-    if (type == Q3_K.ID) orByte(to + byte, (q >> 2) << bit);
-    else if (type == Q5_K.ID) orByte(to + 16 + byte, (q >> 4) << bit);
-    else if (type == Q6_K.ID) orByte(to + 128 + (half << 5) + byte, (q >> 4) << (part & 6));
+    else if (type === Q6_K.ID) orByte(to + (half << 6) + ((<usize>(part & 2)) << 4) + byte, (q & 15) << (part & 4));
+    else orByte(to + low + (half << 6) + ((<usize>(part >> 2)) << 5) + byte, (q & 15) << ((part & 2) << 1));
+    if (type === Q3_K.ID) orByte(to + byte, (q >> 2) << bit);
+    else if (type === Q5_K.ID) orByte(to + 16 + byte, (q >> 4) << bit);
+    else if (type === Q6_K.ID) orByte(to + 128 + (half << 5) + byte, (q >> 4) << (part & 6));
   }
 }

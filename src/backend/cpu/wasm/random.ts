@@ -11,62 +11,75 @@
  *
  * The sum of every polynomial is Horner's, p = p · z + c. An f64 becomes bf16, f16 or f8e4m3 by way of f32.
  */
-import { f16ToF32x4, f32ToBf16x4, f32ToF16x4, f32ToF8, f8ToF32, narrow, RUN, slot } from "./block";
-import { arg, BF16, F16, F32, F64, setArg, shiftOf } from "./memory";
+import { BF16, F16, F32, F64, Random, shiftOf } from "./abi";
+import { f8ToF32, f16ToF32x4, f32ToBf16x4, f32ToF8, f32ToF16x4, narrow, RUN, slot } from "./block";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Count, DTypeCode, OutAddress, RandomCode } from "./types";
 
-const NORMAL: i32 = 1;
 /** Pairs of elements per chunk. */
 const GRAIN: usize = 1 << 11;
 
-/** kind 0: uniform on [a, b); kind 1: normal with mean a and deviation b. Float dtypes. */
-export function random(kind: i32, dtype: i32, n: usize, out: usize, seed: u64, a: f64, b: f64): void {
-  setArg<i32>(0, kind);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, n);
-  setArg<usize>(3, out);
-  setArg<u64>(4, seed);
-  setArg<f64>(5, a);
-  setArg<f64>(6, b);
-  setArg<f64>(7, least(dtype, a));
-  setArg<f64>(8, greatest(dtype, b));
+const enum Arg {
+  KIND,
+  DTYPE,
+  N,
+  OUT,
+  SEED,
+  A,
+  B,
+  LEAST,
+  GREATEST,
+}
+
+/** Uniform on [a, b), or normal with mean a and deviation b. Float dtypes. */
+export function random(kind: RandomCode, dtype: DTypeCode, n: Count, out: OutAddress, seed: u64, a: f64, b: f64): void {
+  setArg<i32>(Arg.KIND, kind);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.N, n);
+  setArg<usize>(Arg.OUT, out);
+  setArg<u64>(Arg.SEED, seed);
+  setArg<f64>(Arg.A, a);
+  setArg<f64>(Arg.B, b);
+  setArg<f64>(Arg.LEAST, least(dtype, a));
+  setArg<f64>(Arg.GREATEST, greatest(dtype, b));
   parallel(randomKernel, (n >> 1) + (n & 1), GRAIN);
 }
 
 function randomKernel(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(1);
-  const n = arg<usize>(2);
+  const dtype = arg<i32>(Arg.DTYPE);
+  const n = arg<usize>(Arg.N);
   const shift = shiftOf(dtype);
   for (; lo < hi; lo += RUN >> 1) {
     const first = lo << 1;
     const count = min(RUN, min(hi << 1, n) - first);
     const values = slot(0);
     draw(lo, (count + 1) >> 1, values);
-    const out = arg<usize>(3) + (first << shift);
-    if (dtype == F64) {
+    const out = arg<usize>(Arg.OUT) + (first << shift);
+    if (dtype === F64) {
       memory.copy(out, values, count << 3);
       continue;
     }
-    const singles = dtype == F32 ? out : slot(1);
+    const singles = dtype === F32 ? out : slot(1);
     for (let i: usize = 0; i < count; i++) store<f32>(singles + (i << 2), <f32>load<f64>(values + (i << 3)));
-    if (dtype != F32) narrow(dtype, singles, out, count);
+    if (dtype !== F32) narrow(dtype, singles, out, count);
   }
 }
 
 /** The f64 elements of `pairs` draws from `first` on. */
 function draw(first: usize, pairs: usize, out: usize): void {
-  const kind = arg<i32>(0);
-  const seed = arg<u64>(4);
-  const a = arg<f64>(5);
-  const b = arg<f64>(6);
-  const low = arg<f64>(7);
-  const high = arg<f64>(8);
+  const kind = arg<i32>(Arg.KIND);
+  const seed = arg<u64>(Arg.SEED);
+  const a = arg<f64>(Arg.A);
+  const b = arg<f64>(Arg.B);
+  const low = arg<f64>(Arg.LEAST);
+  const high = arg<f64>(Arg.GREATEST);
   const words = slot(2);
   for (let i: usize = 0; i < pairs; i++) {
     philox(<u64>(first + i), seed, words);
     const u0 = uniform(load<u32>(words), load<u32>(words, 4));
     const u1 = uniform(load<u32>(words, 8), load<u32>(words, 12));
-    if (kind == NORMAL) {
+    if (kind === Random.NORMAL) {
       const r = sqrt(-2.0 * ln(1.0 - u0));
       store<f64>(out, r * cosTurn(u1) * b + a);
       store<f64>(out, r * sinTurn(u1) * b + a, 8);
@@ -103,8 +116,7 @@ function philox(counter: u64, key: u64, out: usize): void {
 }
 
 /** A multiple of 2^−53 in [0, 1). */
-// @ts-ignore: decorator
-@inline
+// @inline
 function uniform(high: u32, low: u32): f64 {
   return (<f64>(high >> 5) * 67108864.0 + <f64>(low >> 6)) * 1.1102230246251565e-16;
 }
@@ -137,22 +149,19 @@ function ln(y: f64): f64 {
 }
 
 /** 2πu in eighths of a turn: k = ⌊8u⌋, and how far into it, counted from its nearer axis, in radians. All but · π/4 exact. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function octant(u: f64): i32 {
   return <i32>(u * 8.0);
 }
-// @ts-ignore: decorator
-@inline
+// @inline
 function fromAxis(u: f64, k: i32): f64 {
   const f = u * 8.0 - <f64>k;
   return (k & 1 ? 1.0 - f : f) * 0.7853981633974483;
 }
 /** Octants 1, 2, 5 and 6 lie beside the vertical axis: sine and cosine change places. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function besideVertical(k: i32): bool {
-  return (((k + 1) >> 1) & 1) != 0;
+  return (((k + 1) >> 1) & 1) !== 0;
 }
 
 function cosTurn(u: f64): f64 {
@@ -202,8 +211,7 @@ function cosEighth(x: f64): f64 {
  * Elements must lie in [a, b) after rounding to the dtype. Rounding is monotonic, so clamping the f64 value between
  * the least dtype value ≥ a and the greatest < b does that; where there is none between them, the former wins.
  */
-// @ts-ignore: decorator
-@inline
+// @inline
 function clamp(x: f64, low: f64, high: f64): f64 {
   const bounded = x > high ? high : x;
   return bounded < low ? low : bounded;
@@ -221,23 +229,23 @@ function greatest(dtype: i32, b: f64): f64 {
 
 /** The next value up or down; from infinity, or f8's only NaN, back to the greatest finite one. */
 function neighbour(dtype: i32, bits: u64, up: bool): u64 {
-  const sign: u64 = 1 << ((<u64>8 << <u64>shiftOf(dtype)) - 1);
-  if ((bits & ~sign) == 0) return up ? 1 : sign | 1;
-  return ((bits & sign) == 0) == up ? bits + 1 : bits - 1;
+  const sign: u64 = 1 << (((<u64>8) << (<u64>shiftOf(dtype))) - 1);
+  if ((bits & ~sign) === 0) return up ? 1 : sign | 1;
+  return ((bits & sign) === 0) === up ? bits + 1 : bits - 1;
 }
 
 function encode(dtype: i32, x: f64): u64 {
-  if (dtype == F64) return reinterpret<u64>(x);
+  if (dtype === F64) return reinterpret<u64>(x);
   const single = <f32>x;
-  if (dtype == F32) return <u64>reinterpret<u32>(single);
-  if (dtype == BF16) return <u64>(<u32>i32x4.extract_lane(f32ToBf16x4(f32x4.splat(single)), 0));
-  if (dtype == F16) return <u64>(<u32>i32x4.extract_lane(f32ToF16x4(f32x4.splat(single)), 0));
+  if (dtype === F32) return <u64>reinterpret<u32>(single);
+  if (dtype === BF16) return <u64>(<u32>i32x4.extract_lane(f32ToBf16x4(f32x4.splat(single)), 0));
+  if (dtype === F16) return <u64>(<u32>i32x4.extract_lane(f32ToF16x4(f32x4.splat(single)), 0));
   return <u64>f32ToF8(single);
 }
 function decode(dtype: i32, bits: u64): f64 {
-  if (dtype == F64) return reinterpret<f64>(bits);
-  if (dtype == F32) return <f64>reinterpret<f32>(<u32>bits);
-  if (dtype == BF16) return <f64>reinterpret<f32>(<u32>bits << 16);
-  if (dtype == F16) return <f64>f32x4.extract_lane(f16ToF32x4(i32x4.splat(<i32>bits)), 0);
+  if (dtype === F64) return reinterpret<f64>(bits);
+  if (dtype === F32) return <f64>reinterpret<f32>(<u32>bits);
+  if (dtype === BF16) return <f64>reinterpret<f32>((<u32>bits) << 16);
+  if (dtype === F16) return <f64>f32x4.extract_lane(f16ToF32x4(i32x4.splat(<i32>bits)), 0);
   return <f64>f8ToF32(<u8>bits);
 }

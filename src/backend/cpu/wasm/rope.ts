@@ -2,46 +2,69 @@
  * Rotary position embedding: each pair (x1, x2) of a row turns by its position's angle,
  * (x1·cos − x2·sin, x1·sin + x2·cos). Small floats compute in f32.
  */
+import { Rope, shiftOf } from "./abi";
 import { CF64, classOf, commit, native, RESULT, RUN, slot, widen } from "./block";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
+import { Address, DTypeCode, Layouts, OutAddress, RopeCode, Size, Stride } from "./types";
 
-const INTERLEAVED: i32 = 1;
-const THD: i32 = 2;
 const CHUNK: usize = 32768;
 /** Pairs per run: both halves of a result share one slot. */
 const PAIRS: usize = RUN >> 1;
 
-// Arguments: 0 kind, 1 dtype, 2 and 3 the dims before d, 4 d, 5 info, 6 x, 7 cos, 8 sin, 9 table batch stride, 10 out
+const enum Arg {
+  KIND,
+  DTYPE,
+  MIDDLE, // the dims before d
+  INNER,
+  D,
+  INFO,
+  X,
+  COS,
+  SIN,
+  TABLE_BATCH_STRIDE,
+  OUT,
+}
+
 export function rope(
-  kind: i32, dtype: i32, b: usize, h: usize, t: usize, d: usize, info: usize, x: usize, cos: usize, sin: usize,
-  tableBatchStride: usize, out: usize,
+  kind: RopeCode,
+  dtype: DTypeCode,
+  b: Size,
+  h: Size,
+  t: Size,
+  d: Size,
+  info: Layouts,
+  x: Address,
+  cos: Address,
+  sin: Address,
+  tableBatchStride: Stride,
+  out: OutAddress,
 ): void {
-  if (d == 0) return;
-  setArg<i32>(0, kind);
-  setArg<i32>(1, dtype);
-  setArg<usize>(2, kind == THD ? t : h);
-  setArg<usize>(3, kind == THD ? h : t);
-  setArg<usize>(4, d);
-  setArg<usize>(5, info);
-  setArg<usize>(6, x);
-  setArg<usize>(7, cos);
-  setArg<usize>(8, sin);
-  setArg<usize>(9, tableBatchStride);
-  setArg<usize>(10, out);
+  if (d === 0) return;
+  setArg<i32>(Arg.KIND, kind);
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<usize>(Arg.MIDDLE, kind === Rope.ROPE_THD ? t : h);
+  setArg<usize>(Arg.INNER, kind === Rope.ROPE_THD ? h : t);
+  setArg<usize>(Arg.D, d);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.COS, cos);
+  setArg<usize>(Arg.SIN, sin);
+  setArg<usize>(Arg.TABLE_BATCH_STRIDE, tableBatchStride);
+  setArg<usize>(Arg.OUT, out);
   parallel(ropeRows, b * h * t, max<usize>(1, CHUNK / d));
 }
 
 function ropeRows(lo: usize, hi: usize): void {
-  const kind = arg<i32>(0);
-  const dtype = arg<i32>(1);
+  const kind = arg<i32>(Arg.KIND);
+  const dtype = arg<i32>(Arg.DTYPE);
   const shift = shiftOf(dtype);
-  const mid = arg<usize>(2);
-  const inner = arg<usize>(3);
-  const d = arg<usize>(4);
-  const info = arg<usize>(5);
+  const mid = arg<usize>(Arg.MIDDLE);
+  const inner = arg<usize>(Arg.INNER);
+  const d = arg<usize>(Arg.D);
+  const info = arg<usize>(Arg.INFO);
   const strides = info + 20;
-  const step: usize = info == 0 ? 1 : load<i32>(strides, 12);
+  const step: usize = info === 0 ? 1 : load<i32>(strides, 12);
   const pairs = d >> 1;
   for (let r = lo; r < hi; r++) {
     const i = r / inner;
@@ -49,27 +72,27 @@ function ropeRows(lo: usize, hi: usize): void {
     const batch = i / mid;
     const j = i - batch * mid;
     let at = r * d;
-    if (info != 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
-    const table = batch * arg<usize>(9) + (kind == THD ? j : k) * pairs;
+    if (info !== 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
+    const table = batch * arg<usize>(Arg.TABLE_BATCH_STRIDE) + (kind === Rope.ROPE_THD ? j : k) * pairs;
     for (let p: usize = 0; p < pairs; p += PAIRS) {
       const n = min(PAIRS, pairs - p);
-      const cos = elements(dtype, arg<usize>(7) + ((table + p) << shift), 1, n, 4);
-      const sin = elements(dtype, arg<usize>(8) + ((table + p) << shift), 1, n, 5);
-      if (kind == INTERLEAVED) {
-        const from = elements(dtype, arg<usize>(6) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
-        const place = arg<usize>(10) + ((r * d + 2 * p) << shift);
+      const cos = elements(dtype, arg<usize>(Arg.COS) + ((table + p) << shift), 1, n, 4);
+      const sin = elements(dtype, arg<usize>(Arg.SIN) + ((table + p) << shift), 1, n, 5);
+      if (kind === Rope.ROPE_I) {
+        const from = elements(dtype, arg<usize>(Arg.X) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
+        const place = arg<usize>(Arg.OUT) + ((r * d + 2 * p) << shift);
         const to = native(dtype) ? place : slot(RESULT);
-        if (classOf(dtype) == CF64) turnNeighbours<f64>(from, cos, sin, to, n);
+        if (classOf(dtype) === CF64) turnNeighbours<f64>(from, cos, sin, to, n);
         else turnNeighbours<f32>(from, cos, sin, to, n);
         commit(dtype, to, place, 2 * n);
       } else {
-        const x1 = elements(dtype, arg<usize>(6) + ((at + p * step) << shift), step, n, 0);
-        const x2 = elements(dtype, arg<usize>(6) + ((at + (p + pairs) * step) << shift), step, n, 2);
-        const place1 = arg<usize>(10) + ((r * d + p) << shift);
+        const x1 = elements(dtype, arg<usize>(Arg.X) + ((at + p * step) << shift), step, n, 0);
+        const x2 = elements(dtype, arg<usize>(Arg.X) + ((at + (p + pairs) * step) << shift), step, n, 2);
+        const place1 = arg<usize>(Arg.OUT) + ((r * d + p) << shift);
         const place2 = place1 + (pairs << shift);
         const to1 = native(dtype) ? place1 : slot(RESULT);
         const to2 = native(dtype) ? place2 : slot(RESULT) + (PAIRS << 2);
-        if (classOf(dtype) == CF64) turnHalves<f64>(x1, x2, cos, sin, to1, to2, n);
+        if (classOf(dtype) === CF64) turnHalves<f64>(x1, x2, cos, sin, to1, to2, n);
         else turnHalves<f32>(x1, x2, cos, sin, to1, to2, n);
         commit(dtype, to1, place1, n);
         commit(dtype, to2, place2, n);
@@ -80,14 +103,14 @@ function ropeRows(lo: usize, hi: usize): void {
 
 /** n elements `step` apart as contiguous class elements: in place, or by way of slots s and s + 1. */
 function elements(dtype: i32, p: usize, step: usize, n: usize, s: i32): usize {
-  if (step != 1) {
+  if (step !== 1) {
     const shift = shiftOf(dtype);
     const raw = slot(s);
     for (let i: usize = 0; i < n; i++) {
       const from = p + ((i * step) << shift);
-      if (shift == 1) store<u16>(raw + (i << 1), load<u16>(from));
-      else if (shift == 2) store<u32>(raw + (i << 2), load<u32>(from));
-      else if (shift == 3) store<u64>(raw + (i << 3), load<u64>(from));
+      if (shift === 1) store<u16>(raw + (i << 1), load<u16>(from));
+      else if (shift === 2) store<u32>(raw + (i << 2), load<u32>(from));
+      else if (shift === 3) store<u64>(raw + (i << 3), load<u64>(from));
       else store<u8>(raw + i, load<u8>(from));
     }
     p = raw;
@@ -121,7 +144,7 @@ function turnHalves<T>(x1: usize, x2: usize, cos: usize, sin: usize, to1: usize,
 
 function turnNeighbours<T>(from: usize, cos: usize, sin: usize, to: usize, n: usize): void {
   let i: usize = 0;
-  if (sizeof<T>() == 4) {
+  if (sizeof<T>() === 4) {
     const signs = f32x4(-1, 1, -1, 1);
     for (; i + 2 <= n; i += 2) {
       const x = v128.load(from + (i << 3));

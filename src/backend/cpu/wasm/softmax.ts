@@ -2,35 +2,63 @@
  * softmax and log-softmax of rows: subtract the maximum, exponentiate, divide by the sum. Small floats stay f32 until
  * the store. A maximum of ±inf or NaN makes x − max NaN where the result must be NaN, without a special case.
  */
+import { shiftOf } from "./abi";
 import { CF64, classOf, narrow, native, RESULT, RUN, slot } from "./block";
 import { expNegative4, expShiftedPair } from "./math";
-import { arg, setArg, shiftOf } from "./memory";
+import { arg, setArg } from "./memory";
 import { parallel } from "./pool";
 import { adjacentRows, fetchRun, openRows, rowGrain, rowsAt } from "./reduce";
+import { Address, Cols, DTypeCode, Flag, Layouts, OutAddress, Rows } from "./types";
 
 const CHUNK: usize = 16384;
 
-// Arguments: 0 dtype, 1 log, 2 cols, 3 info, 4 x, 5 out, 6 adjacent rows
-export function softmax(dtype: i32, log: i32, rows: usize, cols: usize, info: usize, x: usize, out: usize): void {
-  if (cols == 0) return;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, log);
-  setArg<usize>(2, cols);
-  setArg<usize>(3, info);
-  setArg<usize>(4, x);
-  setArg<usize>(5, out);
+const enum Arg {
+  DTYPE,
+  LOG,
+  COLS,
+  INFO,
+  X,
+  OUT,
+  ADJACENT_ROWS,
+}
+
+export function softmax(
+  dtype: DTypeCode,
+  log: Flag,
+  rows: Rows,
+  cols: Cols,
+  info: Layouts,
+  x: Address,
+  out: OutAddress,
+): void {
+  if (cols === 0) return;
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<i32>(Arg.LOG, log);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.INFO, info);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   const side = adjacentRows(info, rows);
-  setArg<usize>(6, side);
+  setArg<usize>(Arg.ADJACENT_ROWS, side);
   parallel(softmaxRows, rows, rowGrain(CHUNK, cols, side));
 }
 
 function softmaxRows(lo: usize, hi: usize): void {
-  const dtype = arg<i32>(0);
-  const cols = arg<usize>(2);
-  const f64s = classOf(dtype) == CF64;
+  const dtype = arg<i32>(Arg.DTYPE);
+  const cols = arg<usize>(Arg.COLS);
+  const f64s = classOf(dtype) === CF64;
   const bytes = cols << (f64s ? 3 : 2);
   for (let r = lo; r < hi; ) {
-    const count = openRows(dtype, cols, arg<usize>(3), arg<usize>(6), arg<usize>(4), arg<usize>(5), r, hi);
+    const count = openRows(
+      dtype,
+      cols,
+      arg<usize>(Arg.INFO),
+      arg<usize>(Arg.ADJACENT_ROWS),
+      arg<usize>(Arg.X),
+      arg<usize>(Arg.OUT),
+      r,
+      hi,
+    );
     let row = rowsAt;
     for (let i: usize = 0; i < count; i++, r++) {
       if (f64s) softmaxRow<f64>(dtype, r * cols, row);
@@ -42,9 +70,9 @@ function softmaxRows(lo: usize, hi: usize): void {
 
 /** `row`: its class elements, or 0 if it is too wide to hold; then exponentials are computed twice. */
 function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
-  const log = arg<i32>(1) != 0;
-  const cols = arg<usize>(2);
-  const out = arg<usize>(5) + (start << shiftOf(dtype));
+  const log = arg<i32>(Arg.LOG) !== 0;
+  const cols = arg<usize>(Arg.COLS);
+  const out = arg<usize>(Arg.OUT) + (start << shiftOf(dtype));
   const direct = native(dtype);
   const keep = direct ? out : row; // where exponentials wait for their sum
   let most = <T>-Infinity;
@@ -55,7 +83,7 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
   let sum: f64 = 0;
   for (let c: usize = 0; c < cols; c += RUN) {
     const n = min(RUN, cols - c);
-    const to = log || keep == 0 ? slot(RESULT) : keep + c * sizeof<T>();
+    const to = log || keep === 0 ? slot(RESULT) : keep + c * sizeof<T>();
     sum += exponentials<T>(run<T>(dtype, start, row, c, n), to, n, most);
   }
   const scale = <T>(1.0 / sum);
@@ -66,7 +94,7 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
     const to = direct ? from : slot(RESULT);
     if (log) shiftRun<T>(run<T>(dtype, start, row, c, n), to, n, most, logSum);
     else {
-      if (keep == 0) {
+      if (keep === 0) {
         from = to;
         exponentials<T>(run<T>(dtype, start, row, c, n), to, n, most);
       }
@@ -76,10 +104,9 @@ function softmaxRow<T>(dtype: i32, start: usize, row: usize): void {
   }
 }
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function run<T>(dtype: i32, start: usize, row: usize, c: usize, n: usize): usize {
-  return row != 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(4), arg<usize>(3), start + c, n);
+  return row !== 0 ? row + c * sizeof<T>() : fetchRun(dtype, arg<usize>(Arg.X), arg<usize>(Arg.INFO), start + c, n);
 }
 
 /** The largest of `most` and n elements, NaN apart: one makes the sum NaN, and with it the row. */
@@ -97,7 +124,7 @@ function largest<T>(p: usize, n: usize, most: T): T {
   }
   a = v128.pmax<T>(v128.pmax<T>(a, b), v128.pmax<T>(c, d));
   a = v128.pmax<T>(a, v128.shuffle<i64>(a, a, 1, 0));
-  if (sizeof<T>() == 4) a = v128.pmax<T>(a, v128.shuffle<i32>(a, a, 1, 0, 3, 2));
+  if (sizeof<T>() === 4) a = v128.pmax<T>(a, v128.shuffle<i32>(a, a, 1, 0, 3, 2));
   most = v128.extract_lane<T>(a, 0);
   for (; p < end; p += sizeof<T>()) most = load<T>(p) > most ? load<T>(p) : most;
   return most;
@@ -107,7 +134,7 @@ function largest<T>(p: usize, n: usize, most: T): T {
 function exponentials<T>(from: usize, to: usize, n: usize, most: T): f64 {
   const end = to + n * sizeof<T>();
   let sum: f64 = 0;
-  if (sizeof<T>() == 8) {
+  if (sizeof<T>() === 8) {
     for (; to < end; to += 8, from += 8) {
       const e = NativeMath.exp(load<f64>(from) - <f64>most);
       store<f64>(to, e);

@@ -3,9 +3,11 @@
  * moves keys and indices, one byte of the key per pass; a byte that all keys share needs no pass. Rows that fit in a
  * thread's scratch memory are sorted one per item; longer ones one after the other, each pass by blocks on all threads.
  */
+import { F64, I64 } from "./abi";
 import { CF32, CF64, CI32, CI64, classOf, fetch, RUN, SCRATCH_FREE } from "./block";
-import { arg, F64, I64, setArg, shiftOf } from "./memory";
-import { parallel, scratch, SCRATCH_BYTES } from "./pool";
+import { arg, setArg } from "./memory";
+import { parallel, SCRATCH_BYTES, scratch } from "./pool";
+import { Address, Bytes, Cols, DTypeCode, Flag, OutAddress, Rows, TmpAddress } from "./types";
 
 /** Rows up to this length are sorted by insertion. */
 const SHORT: usize = 64;
@@ -15,10 +17,9 @@ const CHUNK: usize = 4096;
 const BINS: usize = 256;
 const COUNTS_BYTES: usize = BINS << 2;
 
-// @ts-ignore: decorator
-@inline
+// @inline
 function keyBytes(dtype: i32): usize {
-  return dtype == F64 || dtype == I64 ? 8 : 4;
+  return dtype === F64 || dtype === I64 ? 8 : 4;
 }
 
 /** Two key buffers, a second index buffer, and the counts of each block. */
@@ -33,41 +34,63 @@ function isLong(dtype: i32, rows: usize, cols: usize): bool {
 }
 
 /** Bytes that argsort needs at `tmp`; more than the memory can have stays more than that. */
-export function argsortTmp(dtype: i32, rows: usize, cols: usize): usize {
+export function argsortTmp(dtype: DTypeCode, rows: Rows, cols: Cols): Bytes {
   return rows > 0 && isLong(dtype, rows, cols) ? <usize>min<u64>(workBytes(dtype, cols), u32.MAX_VALUE) : 0;
 }
 
-// Arguments: 0 dtype, 1 descending, 2 cols, 3 x, 4 out; for a long row 5 row, 6 tmp, 7 shift of the byte,
-// 8 keys, 9 indices (0: not yet written), 10 keys to, 11 indices to, 12 counts
-export function argsort(dtype: i32, descending: i32, rows: usize, cols: usize, x: usize, out: usize, tmp: usize): void {
-  if (cols == 0) return;
-  setArg<i32>(0, dtype);
-  setArg<i32>(1, descending);
-  setArg<usize>(2, cols);
-  setArg<usize>(3, x);
-  setArg<usize>(4, out);
+const enum Arg {
+  DTYPE,
+  DESCENDING,
+  COLS,
+  X,
+  OUT,
+  ROW, // from here on of a long row
+  TMP,
+  SHIFT, // of the byte
+  KEYS,
+  INDICES, // 0: not yet written
+  KEYS_TO,
+  INDICES_TO,
+  COUNTS,
+}
+
+export function argsort(
+  dtype: DTypeCode,
+  descending: Flag,
+  rows: Rows,
+  cols: Cols,
+  x: Address,
+  out: OutAddress,
+  tmp: TmpAddress,
+): void {
+  if (cols === 0) return;
+  setArg<i32>(Arg.DTYPE, dtype);
+  setArg<i32>(Arg.DESCENDING, descending);
+  setArg<usize>(Arg.COLS, cols);
+  setArg<usize>(Arg.X, x);
+  setArg<usize>(Arg.OUT, out);
   if (!isLong(dtype, rows, cols)) {
     parallel(sortRows, rows, max<usize>(1, CHUNK / cols));
     return;
   }
-  setArg<usize>(6, tmp);
+  setArg<usize>(Arg.TMP, tmp);
   for (let r: usize = 0; r < rows; r++) {
-    setArg<usize>(5, r);
-    if (keyBytes(dtype) == 8) sortLong<u64>(tmp, cols, out + ((r * cols) << 2));
+    setArg<usize>(Arg.ROW, r);
+    if (keyBytes(dtype) === 8) sortLong<u64>(tmp, cols, out + ((r * cols) << 2));
     else sortLong<u32>(tmp, cols, out + ((r * cols) << 2));
   }
 }
 
 function sortRows(lo: usize, hi: usize): void {
-  if (keyBytes(arg<i32>(0)) == 8) rows<u64>(lo, hi);
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8) rows<u64>(lo, hi);
   else rows<u32>(lo, hi);
 }
 
 function rows<K>(lo: usize, hi: usize): void {
-  const cols = arg<usize>(2);
+  const cols = arg<usize>(Arg.COLS);
   const tmp = scratch + SCRATCH_FREE;
   for (let r = lo; r < hi; r++) {
-    const out = arg<usize>(4) + ((r * cols) << 2);
+    const out = arg<usize>(Arg.OUT) + ((r * cols) << 2);
     toKeys<K>(r * cols, cols, tmp);
     if (cols <= SHORT) insertion<K>(tmp, cols, out);
     else radix<K>(tmp, cols, out);
@@ -77,24 +100,24 @@ function rows<K>(lo: usize, hi: usize): void {
 // Keys
 
 function toKeys<K>(start: usize, n: usize, to: usize): void {
-  const dtype = arg<i32>(0);
+  const dtype = arg<i32>(Arg.DTYPE);
   const kind = classOf(dtype);
-  const flip: K = arg<i32>(1) ? <K>-1 : 0;
+  const flip: K = arg<i32>(Arg.DESCENDING) ? <K>-1 : 0;
   for (let c: usize = 0; c < n; c += RUN) {
     const count = min(RUN, n - c);
-    const p = fetch(dtype, arg<usize>(3), 0, 0, start + c, count);
+    const p = fetch(dtype, arg<usize>(Arg.X), 0, 0, start + c, count);
     const keys = to + c * sizeof<K>();
     for (let i: usize = 0; i < count; i++) {
       const from = p + i * sizeof<K>();
       let key = load<K>(from);
-      const top: K = <K>1 << (8 * sizeof<K>() - 1);
-      if (kind == CF32 || kind == CF64) {
+      const top: K = (<K>1) << (8 * sizeof<K>() - 1);
+      if (kind === CF32 || kind === CF64) {
         // −0 + 0 is +0. Negative floats reverse their order.
-        if (sizeof<K>() == 8) key = <K>reinterpret<u64>(load<f64>(from) + 0.0);
+        if (sizeof<K>() === 8) key = <K>reinterpret<u64>(load<f64>(from) + 0.0);
         else key = <K>reinterpret<u32>(load<f32>(from) + 0.0);
-        const nan = (key & ~top) > (sizeof<K>() == 8 ? <K>0x7ff0000000000000 : <K>0x7f800000);
+        const nan = (key & ~top) > (sizeof<K>() === 8 ? <K>0x7ff0000000000000 : <K>0x7f800000);
         key = nan ? <K>-1 : (key & top ? ~key : key | top) ^ flip;
-      } else if (kind == CI32 || kind == CI64) key = key ^ top ^ flip;
+      } else if (kind === CI32 || kind === CI64) key = key ^ top ^ flip;
       else key ^= flip;
       store<K>(keys + i * sizeof<K>(), key);
     }
@@ -138,14 +161,21 @@ function place(counts: usize, blocks: usize, n: usize): bool {
       store<u32>(p, at);
       at += many;
     }
-    if (<usize>(at - first) == n) return false;
+    if (<usize>(at - first) === n) return false;
   }
   return true;
 }
 
 /** Elements lo … hi−1 to their places; `indices` 0 stands for 0, 1, 2, … */
 function move<K>(
-  keys: usize, indices: usize, lo: usize, hi: usize, shift: i32, counts: usize, keysTo: usize, indicesTo: usize,
+  keys: usize,
+  indices: usize,
+  lo: usize,
+  hi: usize,
+  shift: i32,
+  counts: usize,
+  keysTo: usize,
+  indicesTo: usize,
 ): void {
   for (let i = lo; i < hi; i++) {
     const key = load<K>(keys + i * sizeof<K>());
@@ -153,14 +183,14 @@ function move<K>(
     const to = <usize>load<u32>(bin);
     store<u32>(bin, <u32>to + 1);
     store<K>(keysTo + to * sizeof<K>(), key);
-    store<u32>(indicesTo + (to << 2), indices == 0 ? <u32>i : load<u32>(indices + (i << 2)));
+    store<u32>(indicesTo + (to << 2), indices === 0 ? <u32>i : load<u32>(indices + (i << 2)));
   }
 }
 
 /** What no pass has moved is in its first order; what an odd number of passes has moved is not yet in `out`. */
 function finish(indices: usize, n: usize, out: usize): void {
-  if (indices == 0) for (let i: usize = 0; i < n; i++) store<u32>(out + (i << 2), <u32>i);
-  else if (indices != out) memory.copy(out, indices, n << 2);
+  if (indices === 0) for (let i: usize = 0; i < n; i++) store<u32>(out + (i << 2), <u32>i);
+  else if (indices !== out) memory.copy(out, indices, n << 2);
 }
 
 function radix<K>(tmp: usize, n: usize, out: usize): void {
@@ -178,7 +208,7 @@ function radix<K>(tmp: usize, n: usize, out: usize): void {
     keysTo = keys;
     keys = next;
     indices = indicesTo;
-    indicesTo = indices == out ? spare : out;
+    indicesTo = indices === out ? spare : out;
   }
   finish(indices, n, out);
 }
@@ -193,12 +223,12 @@ function sortLong<K>(tmp: usize, n: usize, out: usize): void {
   const counts = (spare + (n << 2) + 7) & ~7;
   parallel(keysOfBlocks, blocks, 1);
   for (let shift = 0; shift < 8 * <i32>sizeof<K>(); shift += 8) {
-    setArg<i32>(7, shift);
-    setArg<usize>(8, keys);
-    setArg<usize>(9, indices);
-    setArg<usize>(10, keysTo);
-    setArg<usize>(11, indicesTo);
-    setArg<usize>(12, counts);
+    setArg<i32>(Arg.SHIFT, shift);
+    setArg<usize>(Arg.KEYS, keys);
+    setArg<usize>(Arg.INDICES, indices);
+    setArg<usize>(Arg.KEYS_TO, keysTo);
+    setArg<usize>(Arg.INDICES_TO, indicesTo);
+    setArg<usize>(Arg.COUNTS, counts);
     parallel(countBlocks, blocks, 1);
     if (!place(counts, blocks, n)) continue;
     parallel(moveBlocks, blocks, 1);
@@ -206,34 +236,35 @@ function sortLong<K>(tmp: usize, n: usize, out: usize): void {
     keysTo = keys;
     keys = next;
     indices = indicesTo;
-    indicesTo = indices == out ? spare : out;
+    indicesTo = indices === out ? spare : out;
   }
   finish(indices, n, out);
 }
 
 function keysOfBlocks(lo: usize, hi: usize): void {
-  const cols = arg<usize>(2);
-  const start = arg<usize>(5) * cols + lo * BLOCK;
+  const cols = arg<usize>(Arg.COLS);
+  const start = arg<usize>(Arg.ROW) * cols + lo * BLOCK;
   const n = min(hi * BLOCK, cols) - lo * BLOCK;
-  if (keyBytes(arg<i32>(0)) == 8) toKeys<u64>(start, n, arg<usize>(6) + ((lo * BLOCK) << 3));
-  else toKeys<u32>(start, n, arg<usize>(6) + ((lo * BLOCK) << 2));
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8) toKeys<u64>(start, n, arg<usize>(Arg.TMP) + ((lo * BLOCK) << 3));
+  else toKeys<u32>(start, n, arg<usize>(Arg.TMP) + ((lo * BLOCK) << 2));
 }
 
 function countBlocks(lo: usize, hi: usize): void {
-  const n = min(hi * BLOCK, arg<usize>(2)) - lo * BLOCK;
-  const counts = arg<usize>(12) + lo * COUNTS_BYTES;
-  if (keyBytes(arg<i32>(0)) == 8) count<u64>(arg<usize>(8) + ((lo * BLOCK) << 3), n, arg<i32>(7), counts);
-  else count<u32>(arg<usize>(8) + ((lo * BLOCK) << 2), n, arg<i32>(7), counts);
+  const n = min(hi * BLOCK, arg<usize>(Arg.COLS)) - lo * BLOCK;
+  const counts = arg<usize>(Arg.COUNTS) + lo * COUNTS_BYTES;
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8)
+    count<u64>(arg<usize>(Arg.KEYS) + ((lo * BLOCK) << 3), n, arg<i32>(Arg.SHIFT), counts);
+  else count<u32>(arg<usize>(Arg.KEYS) + ((lo * BLOCK) << 2), n, arg<i32>(Arg.SHIFT), counts);
 }
 
 function moveBlocks(lo: usize, hi: usize): void {
-  const end = min(hi * BLOCK, arg<usize>(2));
-  const counts = arg<usize>(12) + lo * COUNTS_BYTES;
-  const keys = arg<usize>(8);
-  const indices = arg<usize>(9);
-  const shift = arg<i32>(7);
-  const keysTo = arg<usize>(10);
-  const indicesTo = arg<usize>(11);
-  if (keyBytes(arg<i32>(0)) == 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
+  const end = min(hi * BLOCK, arg<usize>(Arg.COLS));
+  const counts = arg<usize>(Arg.COUNTS) + lo * COUNTS_BYTES;
+  const keys = arg<usize>(Arg.KEYS);
+  const indices = arg<usize>(Arg.INDICES);
+  const shift = arg<i32>(Arg.SHIFT);
+  const keysTo = arg<usize>(Arg.KEYS_TO);
+  const indicesTo = arg<usize>(Arg.INDICES_TO);
+  if (keyBytes(arg<i32>(Arg.DTYPE)) === 8) move<u64>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
   else move<u32>(keys, indices, lo * BLOCK, end, shift, counts, keysTo, indicesTo);
 }

@@ -12,8 +12,7 @@ export const STREAMS: usize = 8;
 const TILE: usize = 64;
 
 /** s plus the products of 64 bytes with x0 … x3. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function addTile<T>(s: v128, b: usize, x0: v128, x1: v128, x2: v128, x3: v128): v128 {
   s = fma<T>(x1, v128.load(b, 16), fma<T>(x0, v128.load(b), s));
   return fma<T>(x3, v128.load(b, 48), fma<T>(x2, v128.load(b, 32), s));
@@ -67,35 +66,41 @@ function dot8<T>(k: usize, a: usize, b: usize, step: isize, out: usize, outStep:
     const x3 = v128.load(a, 48);
     s0 = addTile<T>(s0, b0, x0, x1, x2, x3);
     b0 += TILE;
-    if (b1 == 0) break;
+    if (b1 === 0) break;
     s1 = addTile<T>(s1, b1, x0, x1, x2, x3);
     b1 += TILE;
-    if (b2 == 0) break;
+    if (b2 === 0) break;
     s2 = addTile<T>(s2, b2, x0, x1, x2, x3);
     b2 += TILE;
-    if (b3 == 0) break;
+    if (b3 === 0) break;
     s3 = addTile<T>(s3, b3, x0, x1, x2, x3);
     b3 += TILE;
-    if (b4 == 0) break;
+    if (b4 === 0) break;
     s4 = addTile<T>(s4, b4, x0, x1, x2, x3);
     b4 += TILE;
-    if (b5 == 0) break;
+    if (b5 === 0) break;
     s5 = addTile<T>(s5, b5, x0, x1, x2, x3);
     b5 += TILE;
-    if (b6 == 0) break;
+    if (b6 === 0) break;
     s6 = addTile<T>(s6, b6, x0, x1, x2, x3);
     b6 += TILE;
-    if (b7 == 0) break;
+    if (b7 === 0) break;
     s7 = addTile<T>(s7, b7, x0, x1, x2, x3);
     b7 += TILE;
   }
   store<T>(out, finish<T>(s0, a, b0, end));
-  store<T>((out += outStep), finish<T>(s1, a, b1, end));
-  store<T>((out += outStep), finish<T>(s2, a, b2, end));
-  store<T>((out += outStep), finish<T>(s3, a, b3, end));
-  store<T>((out += outStep), finish<T>(s4, a, b4, end));
-  store<T>((out += outStep), finish<T>(s5, a, b5, end));
-  store<T>((out += outStep), finish<T>(s6, a, b6, end));
+  out += outStep;
+  store<T>(out, finish<T>(s1, a, b1, end));
+  out += outStep;
+  store<T>(out, finish<T>(s2, a, b2, end));
+  out += outStep;
+  store<T>(out, finish<T>(s3, a, b3, end));
+  out += outStep;
+  store<T>(out, finish<T>(s4, a, b4, end));
+  out += outStep;
+  store<T>(out, finish<T>(s5, a, b5, end));
+  out += outStep;
+  store<T>(out, finish<T>(s6, a, b6, end));
   store<T>(out + outStep, finish<T>(s7, a, b7, end));
 }
 
@@ -135,6 +140,5 @@ function addLine<T>(a: usize, b: usize, cols: usize, sums: usize): void {
   const end = sums + cols * sizeof<T>();
   const body = sums + ((cols * sizeof<T>()) & ~15);
   for (; sums < body; sums += 16, b += 16) v128.store(sums, fma<T>(weight, v128.load(b), v128.load(sums)));
-  for (; sums < end; sums += sizeof<T>(), b += sizeof<T>())
-    store<T>(sums, load<T>(sums) + load<T>(a) * load<T>(b));
+  for (; sums < end; sums += sizeof<T>(), b += sizeof<T>()) store<T>(sums, load<T>(sums) + load<T>(a) * load<T>(b));
 }

@@ -3,15 +3,13 @@
  * tile is 3 rows × 3 vectors: nine sums, three vectors of B and a broadcast of A fit the sixteen vector registers of
  * x86. Without, products need registers of their own, and 4 × 2 is nearly twice as fast.
  */
+import { F64, shiftOf } from "./abi";
 import { narrow, native, SCRATCH_FREE } from "./block";
-import { F64, shiftOf } from "./memory";
 import { packPanel } from "./pack";
 import { scratch } from "./pool";
 
 /** Rows of the tile, and bytes of its columns: 12 f32 or 6 f64, 8 or 4 without relaxed SIMD. */
-// @ts-ignore: RELAXED is a build constant
 export const MR: usize = RELAXED ? 3 : 4;
-// @ts-ignore: RELAXED is a build constant
 export const ROW: usize = RELAXED ? 48 : 32;
 /** A cache block of A is MC × KC: it stays in the second-level cache while a panel of B, KC deep, stays in the first. */
 export const MC: usize = 96;
@@ -27,25 +25,20 @@ const A_BLOCK: usize = BLOCK_FREE;
 const C_BLOCK: usize = A_BLOCK + ((MC * KC) << 3);
 export const MULTIPLY_FREE: usize = C_BLOCK + ((MC * COLS) << 2);
 
-// @ts-ignore: decorator
-@inline
+// @inline
 export function fma<T>(a: v128, b: v128, c: v128): v128 {
-  // @ts-ignore: RELAXED is a build constant
   return RELAXED ? v128.relaxed_madd<T>(a, b, c) : v128.add<T>(v128.mul<T>(a, b), c);
 }
 
 /** Columns per panel of B. */
-// @ts-ignore: decorator
-@inline
+// @inline
 export function columnsOf(dtype: i32): usize {
-  return ROW >> (dtype == F64 ? 3 : 2);
+  return ROW >> (dtype === F64 ? 3 : 2);
 }
 
 /** C = A·B or, with `add`, C += A·B for one tile; a and b are panels, kc ≥ 1, ldc in bytes. */
-// @ts-ignore: decorator
-@inline
+// @inline
 function tile<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bool): void {
-  // @ts-ignore: RELAXED is a build constant
   if (RELAXED) tile3x3<T>(kc, a, b, c, ldc, add);
   else tile4x2<T>(kc, a, b, c, ldc, add);
 }
@@ -181,7 +174,7 @@ export function block<T>(
     for (let i: usize = 0; i < rows; i += MR, panel += aStep) {
       const height = min(MR, rows - i);
       const at = c + i * ldc;
-      if (width == nr && height == MR) tile<T>(kc, panel, b, at, ldc, add);
+      if (width === nr && height === MR) tile<T>(kc, panel, b, at, ldc, add);
       else {
         const edge = scratch + EDGE;
         tile<T>(kc, panel, b, edge, ROW, false);
@@ -200,7 +193,7 @@ export function block<T>(
 /** A's rows as panels of MR, one after the other. */
 export function packRows(dtype: i32, a: usize, aRow: isize, aCol: isize, rows: usize, kc: usize, dst: usize): void {
   const shift = shiftOf(dtype);
-  const step = (kc * MR) << (dtype == F64 ? 3 : 2);
+  const step = (kc * MR) << (dtype === F64 ? 3 : 2);
   for (let i: usize = 0; i < rows; i += MR, dst += step) {
     packPanel(dtype, a + ((<isize>i * aRow) << shift), aRow, aCol, min(MR, rows - i), MR, kc, dst);
   }
@@ -234,7 +227,7 @@ export function multiply(
     for (let p: usize = 0; p < k; p += KC) {
       const kc = min(KC, k - p);
       packRows(dtype, from + ((<isize>p * aCol) << shift), aRow, aCol, mc, kc, packed);
-      if (dtype == F64) block<f64>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0);
+      if (dtype === F64) block<f64>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0);
       else block<f32>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0);
     }
     if (!direct) for (let r: usize = 0; r < mc; r++) narrow(dtype, c + r * ldc, to + ((r * ldo) << shift), cols);

@@ -1,12 +1,13 @@
 // Compiles the CPU kernels twice: with relaxed SIMD (fused multiply-add) and without, for engines that lack it.
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { resolve } from "node:path";
 import { isMainThread, Worker, workerData } from "node:worker_threads";
 import asc from "assemblyscript/asc";
 import binaryen from "binaryen";
+import { memoryMap, pages } from "../../dist/backend/cpu/abi.js";
+import { writeConstants } from "./constants.mjs";
 
-/** Where the vector constants lie; the compiler's own static data follows. */
-const CONSTANTS = 65536;
-const CONSTANTS_END = CONSTANTS + 4096;
+const { CONSTANTS, DATA } = memoryMap;
 
 /**
  * Moves vector constants into memory. V8 builds a constant anew at every use, in three instructions that compete with
@@ -19,8 +20,7 @@ function constantsToMemory(module) {
     if (!places.has(lanes)) places.set(lanes, CONSTANTS + 16 * places.size);
     return `(v128.load (i32.const ${places.get(lanes)}))`;
   });
-  if (CONSTANTS + 16 * places.size > CONSTANTS_END)
-    throw new Error(`${places.size} vector constants: make room for more`);
+  if (CONSTANTS + 16 * places.size > DATA) throw new Error(`${places.size} vector constants: make room for more`);
   const words = [...places.keys()].flatMap((lanes) => lanes.split(" ").map(Number));
   const bytes = Buffer.from(Uint32Array.from(words).buffer);
   const escaped = [...bytes].map((byte) => `\\${byte.toString(16).padStart(2, "0")}`).join("");
@@ -46,6 +46,19 @@ function optimized(binary) {
   return module;
 }
 
+/**
+ * A source as AssemblyScript has it: its decorators cannot stand at functions in TypeScript, so they are comments in the
+ * files, which other tools can read then.
+ */
+function source(name, folder) {
+  try {
+    return readFileSync(resolve(folder, name), "utf8").replace(/^\/\/ (?=@inline$)/gm, "");
+  } catch (error) {
+    if (error.code === "ENOENT") return null; // asc tries several names
+    throw error;
+  }
+}
+
 async function compile(variant) {
   const outFile = `dist/wasm/kernels.${variant}.wasm`;
   let binary;
@@ -53,13 +66,15 @@ async function compile(variant) {
     [
       "src/backend/cpu/wasm/index.ts",
       ...["--outFile", outFile, "--runtime", "stub", "--use", "abort="],
-      ...["--importMemory", "--sharedMemory", "--initialMemory", "16", "--maximumMemory", "65536"],
-      ...["--memoryBase", String(CONSTANTS_END)],
+      ...["--importMemory", "--sharedMemory"],
+      ...["--initialMemory", String(pages.initial), "--maximumMemory", String(pages.maximum)],
+      ...["--memoryBase", String(DATA)],
       ...["--enable", variant === "relaxed" ? "simd,threads,relaxed-simd,bulk-memory" : "simd,threads,bulk-memory"],
       ...["--use", `RELAXED=${variant === "relaxed" ? 1 : 0}`],
       ...["-O0", "--noAssert", "--exportTable"],
     ],
     {
+      readFile: source,
       writeFile: (_, contents) => {
         binary = contents;
       },
@@ -84,5 +99,7 @@ function compileBeside(variant) {
   });
 }
 
-if (isMainThread) for (const variant of ["simd", "relaxed"]) compileBeside(variant);
-else await compile(workerData);
+if (isMainThread) {
+  writeConstants();
+  for (const variant of ["simd", "relaxed"]) compileBeside(variant);
+} else await compile(workerData);
