@@ -1,5 +1,5 @@
 // out[i] = x[i]·mul + add. Launch: 256 threads, four 16-byte vectors per thread, two of small elements. Traffic: one read, one write.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 template <class T> struct Affine {

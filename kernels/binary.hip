@@ -1,6 +1,6 @@
 // out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: 256 threads, a 16-byte vector of each operand per thread
 // (single elements where the operation is long). Traffic: two reads, one write. info = dims ‖ lhs strides ‖ rhs strides, so operands broadcast freely.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 // x / 0 = 0 and MIN / −1 = MIN for integers: neither may trap, and every device must agree.

@@ -1,7 +1,7 @@
 // out[i] = D(x[i]) for every pair of dtypes. Floats round to nearest even, float → integer truncates and saturates with
 // NaN → 0, integer → integer wraps; i64, u32 and f64 reach the halves through f32. Launch: two vectors per thread,
 // 256 threads, or 1024 where the result is wider: more written than read goes better in larger pieces. Traffic: one read, one write.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 template <class S, class D> struct Cast {

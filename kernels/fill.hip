@@ -1,5 +1,5 @@
 // Fills and copies: bits only, so bodies depend on the element's size. Traffic: a copy reads and writes each element once.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 // out[i] = value; info describes `out`. Launch: 256 threads, four 16-byte vectors per thread.

@@ -4,18 +4,9 @@
 // Tensors are seen as (left, dim, right). Writes that may meet (scatter, index_add) differ only along dim, so each place
 // (left, right) is handled by one thread, or one block, that goes through dim in order: the last write wins, sums have
 // one order, and no atomics are needed.
-#include "gpu.h"
+#include "elementwise.h"
+#include "ids.h"
 namespace gpu {
-
-template <class I> GPU_FN i64 nothing() { return (i64)Limits<I>::highest(); }
-
-// The id as an index below `size`, or −1.
-template <class I> GPU_FN i64 resolve(I raw, size_t size, size_t position, u64* error) {
-  const i64 id = (i64)raw;
-  if ((u64)id < (u64)size) return raw == Limits<I>::highest() ? -1 : id;
-  if (id != nothing<I>()) bad_index(error, id, position);
-  return -1;
-}
 
 // out[l, j, r] = inp[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, two
 // units per thread, units of a row side by side. Traffic: selected rows read once, out written once.

@@ -16,15 +16,6 @@ GPU_FN f32 near_quotient(f32 a, f32 b, f32 first) {
   return q;
 }
 
-// A product that is rounded before anything is added to it.
-GPU_FN f32 rounded_product(f32 a, f32 b) {
-#if GPU_NVIDIA
-  return __fmul_rn(a, b);
-#else
-  GPU_NO_FUSION return a * b;
-#endif
-}
-
 // Rounds a group that four neighbouring lanes hold, eight elements each. One without range has scale 0 and bytes 0; one with
 // NaN or infinity has the scale NaN. No branches, so that several groups overlap.
 GPU_FN Words2 round_group(const f32 (&x)[8], ScaleSum& s) {

@@ -3,6 +3,7 @@
 //   dequantize_block_Q_T  all blocks of a tensor
 //   get_rows_Q_T          the rows named by ids (u8, u32 or i64: 1, 4 or 8 bytes each); the largest id of its type gives
 //                         zeros, any other id out of range is noted in error[0 … 2] as in indexing.hip and gives zeros, too
+#include "ids.h"
 #include "quant.h"
 namespace gpu {
 
@@ -24,7 +25,7 @@ template <class Q, class T> struct Dequantize {
     if (count) stage.load(bytes, w, from, byte_count);
     if (count) stage.land(bytes, from, byte_count);
     copies_wait();
-    warp_sync();
+    wave_sync();
     if (lane < count / 32) {
       typename Q::U u;
       Q::unit(staged_block<Q>(bytes, S::place(from), lane), lane % Q::Units, table, u);
@@ -38,12 +39,12 @@ template <class Q, class T> struct Dequantize {
         *(Vec<T, V>*)(floats + slot((lane / Q::Units * Q::Elements + Q::place(lane % Q::Units, word)) / V)) = y;
       }
     }
-    warp_sync();
+    wave_sync();
     if (vector_aligned<V>(out))
       for (u32 v = lane; v < count / V; v += 32) store_vec<T, V>(out, v, *(const Vec<T, V>*)(floats + slot(v)));
     else
       NO_UNROLL for (u32 i = lane; i < count; i += 32) out[i] = ((const T*)(floats + slot(i / V)))[i % V];
-    warp_sync();
+    wave_sync();
   }
 };
 

@@ -202,7 +202,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
         if (chunk * CHUNK < k) stage[r].land(weights + (place * R + r) * S::Words, from(r), bytes_of(chunk));
       }
       copies_wait();
-      warp_sync();
+      wave_sync();
       place = place + 1 == Places ? 0 : place + 1;
       round = last ? 0 : round + 1;
       next += last ? step : 0;
@@ -226,7 +226,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           if (Held == 1) read_next();
         }
       }
-      warp_sync();
+      wave_sync();
       if (!last) continue;
       f32 total = WarpTotals<Values>::of(acc);
       UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;

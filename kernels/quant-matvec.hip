@@ -6,11 +6,7 @@
 namespace gpu {
 
 // Rows of a warp share what it reads of the activations; where chunks go through registers, those are too few for four.
-#if GPU_NVIDIA
-constexpr int ROWS = 4, PLACES = 2;
-#else
-constexpr int ROWS = 2, PLACES = 1;
-#endif
+constexpr int ROWS = ASYNC_COPIES ? 4 : 2, PLACES = ASYNC_COPIES ? 2 : 1;
 // Five rows and more are worth a matrix unit, where there is one.
 #if GPU_BYTE_TILES
 #define MAT_VEC_8(Q) \

@@ -74,11 +74,7 @@ template <class T, int W, bool = sizeof(T) * W == 16> struct Whole {
   // Widened anew by each who gets it.
   GPU_METHOD Vec<T, W> get() const {
     union { Vec<u32, 4> words; Vec<T, W> elements; } both{words};
-#if GPU_NVIDIA
-    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) asm volatile("" : "+r"(both.words.v[j]));
-#elif GPU_AMD
-    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) asm volatile("" : "+v"(both.words.v[j]));
-#endif
+    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) forget(both.words.v[j]);
     return both.elements;
   }
 };

@@ -1,7 +1,7 @@
 // out[i] = ids[i] ? t[i] : f[i]. Only bits move, so the body depends on the element's size alone. Launch: 256 threads,
 // a 16-byte vector of t and of f per thread. Traffic: condition, t and f read once, out written once.
 // info = dims ‖ condition strides ‖ t strides ‖ f strides.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 template <class I, class B>

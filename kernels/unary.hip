@@ -1,6 +1,6 @@
 // out[i] = f(x[i]). Launch: 256 threads, two 16-byte vectors per thread. Traffic: one read and one write of each element;
 // arithmetic in f32 for halves, in T otherwise.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 #define UNARY_OP(Name, expression) \

@@ -4,7 +4,7 @@
  */
 import { type DType, sizeOf } from "../../core/dtype.ts";
 
-/** The matrix unit that kernels/tile.h picks: mma.sync, WMMA of gfx11 or gfx12, MFMA, or multiply-adds. */
+/** The matrix unit that kernels/gpu/matrix.h picks: mma.sync, WMMA of gfx11 or gfx12, MFMA, or multiply-adds. */
 export type MatrixUnit = "fma" | "mma" | "wmma11" | "wmma12" | "mfma";
 
 export const matrixUnits: readonly MatrixUnit[] = ["fma", "mma", "wmma11", "wmma12", "mfma"];
@@ -44,7 +44,7 @@ export interface DecodePlan {
   readonly crowd: number;
 }
 
-/** Shared memory that one block may have, as kernels/tile.h knows it. */
+/** Shared memory that one block may have, as kernels/gpu/matrix.h knows it. */
 export function sharedBudget(arch: string): number {
   const sm = arch.startsWith("sm_") ? Number.parseInt(arch.slice(3), 10) : 0;
   if (sm === 80 || sm === 87) return 163 * 1024;

@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import {
   amdCompilers,
@@ -90,6 +90,18 @@ describe.skipIf(!preprocessor)("The kernel sources and the catalogue agree", () 
           .block,
       ).toBeLessThanOrEqual(threads);
     }
+  });
+});
+
+describe("Only the headers of kernels/gpu/ know the compiler", () => {
+  const vendor =
+    /GPU_(AMD|NVIDIA|HOST|HAS)\b|__HIP|__AMDGCN|__CUDA|__NV|__gfx|__GFX|__clang|__GNUC|__builtin_|__ocml|\basm\b/;
+  const files = readdirSync("kernels", { recursive: true, encoding: "utf8" }).filter((name) => /\.(h|hip)$/.test(name));
+  const testing = files.filter((name) => vendor.test(readFileSync(`kernels/${name}`, "utf8")));
+
+  it("and no kernel or other header tests for a vendor or uses what only one has", () => {
+    expect(testing.filter((name) => !name.startsWith("gpu/"))).toEqual([]);
+    expect(testing).toEqual(expect.arrayContaining(["gpu/compiler.h", "gpu/matrix.h", "gpu/warp.h"]));
   });
 });
 
