@@ -12,8 +12,8 @@ template <class T> struct Cast<T, T> {
 };
 
 #define CAST(S, D) \
-  KERNEL_BOUNDS(1024, cast_##S##_##D, size_t numel, size_t num_dims, const size_t* info, const S* inp, D* out) { \
-    map1<2, (sizeof(S) < sizeof(D) ? 1024 : 256)>(numel, num_dims, info, inp, out, Cast<S, D>{}); \
+  KERNEL_BOUNDS(1024, cast_##S##_##D, const S* x, D* out, size_t numel, size_t num_dims, const size_t* info) { \
+    map1<2, (sizeof(S) < sizeof(D) ? 1024 : 256)>(numel, num_dims, info, x, out, Cast<S, D>{}); \
   }
 #define CAST_FROM(S) \
   CAST(S, u8) CAST(S, u32) CAST(S, i16) CAST(S, i32) CAST(S, i64) CAST(S, bf16) CAST(S, f16) CAST(S, f32) CAST(S, f64) \

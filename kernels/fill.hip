@@ -2,16 +2,16 @@
 #include "elementwise.h"
 namespace gpu {
 
-// out[i] = value; info describes `out`. Launch: 256 threads, four 16-byte vectors per thread.
-template <class B> GPU_FN void const_set(size_t n, size_t num_dims, const size_t* info, B value, B* out) {
+// out[i] = value. Launch: 256 threads, four 16-byte vectors per thread.
+template <class B> GPU_FN void fill(size_t n, B value, B* out) {
   constexpr int W = 16 / sizeof(B), Unroll = 4;
-  const Walk<W, Unroll> walk(n, !info && vector_aligned<W>(out));
+  const Walk<W, Unroll> walk(n, vector_aligned<W>(out));
   Vec<B, W> x;
   UNROLL for (int j = 0; j < W; j++) x.v[j] = value;
   for (size_t base = walk.first; base < walk.vectors; base += walk.step)
     UNROLL for (int u = 0; u < Unroll; u++)
       if (walk.at(base, u) < walk.vectors) store_vec<B, W>(out, walk.at(base, u), x);
-  NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[offset(i, num_dims, info)] = value;
+  NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[i] = value;
 }
 template <class T> GPU_FN bits_t<T> bits_of(T x) { return (bits_t<T>)x; }
 GPU_FN u32 bits_of(f32 x) { return f32_bits(x); }
@@ -20,7 +20,7 @@ GPU_FN u16 bits_of(f16 x) { return x.bits; }
 GPU_FN u16 bits_of(bf16 x) { return x.bits; }
 GPU_FN u8 bits_of(f8e4m3 x) { return x.bits; }
 
-// dst[i·dst_stride + j] = src[i·src_stride + j] for i < d1, j < d2. Sizes and strides are 64-bit, unlike the catalogue's.
+// out[i·out_stride + j] = x[i·x_stride + j] for i < rows, j < cols.
 // Launch: 256 threads, four units per thread; a unit is 16 bytes where rows allow it, else one element.
 template <class U> GPU_FN void copy_rows(const U* src, U* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) {
   constexpr int Unroll = 4;
@@ -50,15 +50,15 @@ GPU_FN void copy2d(const B* src, B* dst, size_t d1, size_t d2, size_t src_stride
 }
 
 #define FILL(T) \
-  KERNEL_BOUNDS(256, const_set_##T, size_t numel, size_t num_dims, const size_t* info, T value, T* out) { \
-    const_set<bits_t<T>>(numel, num_dims, info, bits_of(value), (bits_t<T>*)out); \
+  KERNEL_BOUNDS(256, fill_##T, T* out, size_t numel, T value) { \
+    fill<bits_t<T>>(numel, bits_of(value), (bits_t<T>*)out); \
   } \
-  KERNEL_BOUNDS(256, copy2d_##T, const T* src, T* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) { \
-    copy2d<bits_t<T>>((const bits_t<T>*)src, (bits_t<T>*)dst, d1, d2, src_stride, dst_stride); \
+  KERNEL_BOUNDS(256, copy2d_##T, const T* x, T* out, size_t rows, size_t cols, size_t x_stride, size_t out_stride) { \
+    copy2d<bits_t<T>>((const bits_t<T>*)x, (bits_t<T>*)out, rows, cols, x_stride, out_stride); \
   }
 GPU_DTYPES(FILL)
 
-// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads, four vectors of 16 bytes per
+// Any layout to any layout. info = dims ‖ x strides ‖ out strides. Launch: 256 threads, four vectors of 16 bytes per
 // thread where the inner dim is a multiple of them, else single elements.
 template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const size_t* info, const B* src, B* dst) {
   constexpr int W = 16 / sizeof(B), Unroll = 4;
@@ -90,7 +90,7 @@ template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const siz
   }
 }
 
-// dst[b, c, r] = src[b, r, c]: a tile is read along c, turned in shared memory and written along r, so both sides move
+// out[b, c, r] = x[b, r, c]: a tile is read along c, turned in shared memory and written along r, so both sides move
 // whole lines. Launch: 256 threads per tile of 64×64 (32×32 for 8 bytes); tiles of all batches in one grid. Rows of the
 // shared tile are padded by one bank, so that walking down a column touches 32 different banks.
 template <class B, int Tile, int Pad>
@@ -141,17 +141,16 @@ GPU_FN bool pairs(size_t sizes, size_t src_strides, size_t dst_strides, const u1
 template <class B> GPU_FN void transpose_pairs(B*, size_t, size_t, size_t, size_t, size_t, size_t, size_t, const B*, B*) {}
 
 #define COPIES(bytes, B, Tile, Pad) \
-  KERNEL_BOUNDS(256, copy_strided_##bytes, size_t numel, size_t num_dims, const size_t* info, const B* src, B* dst) { \
-    copy_strided<B>(numel, num_dims, info, src, dst); \
+  KERNEL_BOUNDS(256, copy_strided_##bytes, const B* x, B* out, size_t numel, size_t num_dims, const size_t* info) { \
+    copy_strided<B>(numel, num_dims, info, x, out); \
   } \
-  KERNEL_BOUNDS(256, transpose_##bytes, size_t batch, size_t rows, size_t cols, size_t src_batch_stride, \
-                size_t src_row_stride, size_t dst_batch_stride, size_t dst_row_stride, const B* src, B* dst) { \
+  KERNEL_BOUNDS(256, transpose_##bytes, const B* x, B* out, size_t batch, size_t rows, size_t cols, size_t x_batch_stride, \
+                size_t x_row_stride, size_t out_batch_stride, size_t out_row_stride) { \
     SHARED(B, tile, Tile * (Tile + Pad)); \
-    if (pairs(rows | cols, src_batch_stride | src_row_stride, dst_batch_stride | dst_row_stride, src, (const B*)dst)) \
-      transpose_pairs(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, src, dst); \
+    if (pairs(rows | cols, x_batch_stride | x_row_stride, out_batch_stride | out_row_stride, x, (const B*)out)) \
+      transpose_pairs(tile, batch, rows, cols, x_batch_stride, x_row_stride, out_batch_stride, out_row_stride, x, out); \
     else \
-      transpose<B, Tile, Pad>(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, \
-                              src, dst); \
+      transpose<B, Tile, Pad>(tile, batch, rows, cols, x_batch_stride, x_row_stride, out_batch_stride, out_row_stride, x, out); \
   }
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 COPIES(1, u8, 64, 4)

@@ -1,5 +1,5 @@
 // Matrix products for machines without a BLAS: any strides, so transposes and broadcasts need no copy. Halves are widened on
-// the way into shared memory and summed in f32. c is contiguous (batch, m, n).
+// the way into shared memory and summed in f32. out is contiguous (batch, m, n).
 #include "gpu.h"
 namespace gpu {
 
@@ -214,18 +214,18 @@ GPU_FN void gemv(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_r
 // info = batch dims ‖ a strides ‖ b strides. gemm_T is for large products, gemm_small_T for those with too few large tiles to
 // fill the device. Launch: 256 threads per tile.
 #define GEMM_KERNEL(name, T, Tile, Edge, Depth) \
-  KERNEL_BOUNDS(256, name##_##T, size_t batch, size_t m, size_t n, size_t k, size_t a_row_stride, size_t a_col_stride, \
-                size_t b_row_stride, size_t b_col_stride, size_t num_dims, const size_t* info, const T* a, const T* b, T* c) { \
+  KERNEL_BOUNDS(256, name##_##T, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, size_t a_row_stride, \
+                size_t a_col_stride, size_t b_row_stride, size_t b_col_stride, size_t num_dims, const size_t* info) { \
     SHARED(compute_t<T>, sa, 2 * Depth * (Panel<T, Tile, Depth>::Stride)); \
     SHARED(compute_t<T>, sb, 2 * Depth * (Panel<T, Tile, Depth>::Stride)); \
     gemm<T, Tile, Edge, Depth>(sa, sb, batch, m, n, k, (i64)a_row_stride, (i64)a_col_stride, (i64)b_row_stride, \
-                               (i64)b_col_stride, num_dims, info, a, b, c); \
+                               (i64)b_col_stride, num_dims, info, a, b, out); \
   }
 #define GEMV_KERNEL(T) \
-  KERNEL_BOUNDS(256, gemv_##T, size_t batch, size_t m, size_t k, size_t a_row_stride, size_t a_col_stride, size_t x_stride, \
-                size_t num_dims, const size_t* info, const T* a, const T* x, T* y, u32 row_threads) { \
+  KERNEL_BOUNDS(256, gemv_##T, const T* a, const T* x, T* out, size_t batch, size_t m, size_t k, size_t a_row_stride, \
+                size_t a_col_stride, size_t x_stride, size_t num_dims, const size_t* info, u32 row_threads) { \
     SHARED(compute_t<T>, shared, 256 * (16 / sizeof(T))); \
-    gemv<T>(shared, batch, m, k, (i64)a_row_stride, (i64)a_col_stride, (i64)x_stride, num_dims, info, a, x, y, row_threads); \
+    gemv<T>(shared, batch, m, k, (i64)a_row_stride, (i64)a_col_stride, (i64)x_stride, num_dims, info, a, x, out, row_threads); \
   }
 #define GEMM(T) GEMM_KERNEL(gemm, T, 128, 8, 8) GEMM_KERNEL(gemm_small, T, 64, 4, 16) GEMV_KERNEL(T)
 #define GEMM_F64(T) GEMM_KERNEL(gemm, T, 64, 4, 8) GEMM_KERNEL(gemm_small, T, 32, 2, 16) GEMV_KERNEL(T)

@@ -4,6 +4,8 @@
 // compiler declares by itself (hiprtc's implicit header, for one).
 //
 // Conventions of every kernel
+// - Arguments: operands, what is read before what is written, under the names x (or lhs, rhs; a, b; q, k, v; w; ids …) and out;
+//   then sizes, strides and info; then other numbers; at last `error`, where bad ids are noted.
 // - size_t and pointers are 64-bit, indices are 64-bit; strides are signed (int64 in a size_t array).
 // - `info` points to dims ‖ strides (‖ strides of further operands), counted in elements; null = all contiguous.
 // - Blocks are one-dimensional; a launch has at least one element. Grid sizes are capped, so kernels loop over blocks.

@@ -1,7 +1,7 @@
-// y (batch, n) = x (batch, k) · W (n, k)ᵀ for batches too large for mul_mat_vec, on machines without a BLAS: with one,
+// out (batch, n) = x (batch, k) · W (n, k)ᵀ for batches too large for quant-matvec.hip, on machines without a BLAS: with one,
 // dequantizing to halves and multiplying there is faster from some 32 rows on.
 //
-//   mul_mat_Q_q8  dtype of y: 0 f32, 1 f16, 2 bf16. Launch: 256 threads per tile of 128 rows of W by 64 rows of x.
+//   mul_mat_Q_q8  dtype of out: 0 f32, 1 f16, 2 bf16. Launch: 256 threads per tile of 128 rows of W by 64 rows of x.
 #include "quant-activations.h"
 #include "quant.h"
 namespace gpu {
@@ -108,7 +108,7 @@ template <class Q> struct MatMul {
 };
 
 #define MAT_MUL(Q) \
-  KERNEL_BOUNDS(256, mul_mat_##Q##_q8, size_t batch, size_t n, size_t k, const u8* w, const u8* xq, const void* xs, void* y, \
+  KERNEL_BOUNDS(256, mul_mat_##Q##_q8, const u8* xq, const void* xs, const u8* w, void* out, size_t batch, size_t n, size_t k, \
                 u32 dtype) { \
     typedef MatMul<Q> M; \
     SHARED(u32, sw, M::Words * M::WStride); \
@@ -118,7 +118,7 @@ template <class Q> struct MatMul {
     SHARED(f32, x_scales, M::Depth / 32 * M::Cols); \
     SHARED(f32, x_sums, Q::HasMin ? M::Groups * M::Cols : 4); \
     SHARED(u16, table, TableSize<Q>::value); \
-    M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const ScaleSum*)xs, y, dtype); \
+    M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const ScaleSum*)xs, out, dtype); \
   }
 QUANT_TYPES(MAT_MUL)
 

@@ -245,13 +245,13 @@ template <class Q, int NB, int R, int Places> struct MatVec {
 
 // Launch: blocks of up to `threads`, of which `blocks` share a multiprocessor; shared_bytes as the layouts in run() need them.
 #define MAT_VEC_LAUNCH(threads, blocks, name) \
-  KERNEL_CROWDED(threads, blocks, name, size_t n, size_t k, const u8* w, const void* x, const void* xs, const void* alpha, f64 eps, \
-                 const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 splits, u32 dtype)
+  KERNEL_CROWDED(threads, blocks, name, const void* x, const void* xs, const u8* w, const void* alpha, const void* bias, \
+                 const void* residual, void* out, size_t n, size_t k, f64 eps, u32 batch, u32 glu, u32 splits, u32 dtype)
 #define MAT_VEC_BODY(Q, ...) \
   typedef __VA_ARGS__ Product; \
   DYNAMIC_SHARED(u32, shared); \
   SHARED(u16, table, TableSize<Q>::value); \
-  Product::run(shared, table, typename Product::Out(n, bias, residual, y, batch, glu, dtype), (u32)k, w, x, (const ScaleSum*)xs, alpha, \
+  Product::run(shared, table, typename Product::Out(n, bias, residual, out, batch, glu, dtype), (u32)k, w, x, (const ScaleSum*)xs, alpha, \
                (f32)eps, splits);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
   MAT_VEC_LAUNCH(256, (NB == 1 ? 3 : 2), name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }

@@ -141,10 +141,10 @@ template <class T, class Fill> GPU_FN void draw_all(size_t n, u64 seed, T* out, 
 }
 
 #define RANDOM(T) \
-  KERNEL_BOUNDS(256, rand_uniform_##T, size_t numel, u64 seed, f64 low, f64 high, T* out) { \
+  KERNEL_BOUNDS(256, rand_uniform_##T, T* out, size_t numel, u64 seed, f64 low, f64 high) { \
     draw_all(numel, seed, out, Uniform<T>(low, high)); \
   } \
-  KERNEL_BOUNDS(256, rand_normal_##T, size_t numel, u64 seed, f64 mean, f64 deviation, T* out) { \
+  KERNEL_BOUNDS(256, rand_normal_##T, T* out, size_t numel, u64 seed, f64 mean, f64 deviation) { \
     draw_all(numel, seed, out, Normal<T>{mean, deviation}); \
   }
 GPU_FLOATS(RANDOM)

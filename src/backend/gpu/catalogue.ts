@@ -9,7 +9,7 @@ import { attention } from "./families/attention.ts";
 import { conv } from "./families/conv.ts";
 import { decode } from "./families/decode.ts";
 import { elementwise } from "./families/elementwise.ts";
-import type { Arg, ArgKind, Bindings, Family, Kernel } from "./families/family.ts";
+import type { Arg, ArgKind, Bindings, Family, Kernel, NamesIn, ValuesIn } from "./families/family.ts";
 import { indexing } from "./families/indexing.ts";
 import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
@@ -21,7 +21,7 @@ import { sort } from "./families/sort.ts";
 
 export type { Arg, ArgKind, Kernel, Launch, Sizes } from "./families/family.ts";
 
-const families: readonly Family[] = [
+const families = [
   ...elementwise,
   ...indexing,
   ...reduce,
@@ -34,7 +34,21 @@ const families: readonly Family[] = [
   ...decode,
   ...rows,
   ...quantized,
-];
+] as const;
+type Families = (typeof families)[number];
+
+type NamesOf<F> = F extends Family<infer Pattern, infer Over, string, string> ? NamesIn<Pattern, Over> : never;
+type ValuesOf<F, Name> =
+  F extends Family<string, Readonly<Record<string, readonly string[]>>, infer Args, infer Plan>
+    ? [Name] extends [NamesOf<F>]
+      ? ValuesIn<Args | Plan>
+      : never
+    : never;
+
+/** What kernels are called, those of dtypes that have none included. */
+export type KernelName = NamesOf<Families>;
+/** What a launch of a kernel is given: its arguments, and what its launch is planned by. */
+export type ValuesFor<Name extends KernelName> = ValuesOf<Families, Name>;
 
 function parseArgs(text: string): Arg[] {
   return text.split(" ").map((word) => {
@@ -63,7 +77,9 @@ function expand(family: Family): Kernel[] {
   }));
 }
 
-export const kernels: ReadonlyMap<string, Kernel> = new Map(families.flatMap(expand).map((k) => [k.name, k]));
+export const kernels: ReadonlyMap<string, Kernel> = new Map(
+  families.flatMap((family: Family) => expand(family)).map((k) => [k.name, k]),
+);
 export const kernelFiles: readonly string[] = [...new Set(families.map((f) => f.file))];
 
 /** The hash of what the launcher believes of a file's kernels. */

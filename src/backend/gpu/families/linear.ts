@@ -2,14 +2,15 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { matrixUnit, sharedBudget } from "../attention-plan.ts";
-import { type Family, gridFor, type Launch, quantFloats, quants, type Sizes } from "./family.ts";
+import { family, gridFor, type Launch, quantFloats, quantName, quants } from "./family.ts";
 
 /** The most rows of x that one pass over the weights serves. */
 export const LINEAR_ROWS = 8;
 
 /** Rows of x that kernels are made for. */
 const batches = ["1", "2", "4", "8"] as const;
-const batchFor = (m: number): number => 2 ** Math.ceil(Math.log2(m));
+type Batch = 1 | 2 | 4 | 8;
+const batchFor = (m: number): Batch => (2 ** Math.ceil(Math.log2(m))) as Batch;
 
 export interface LinearShape {
   readonly m: number;
@@ -18,8 +19,8 @@ export interface LinearShape {
   readonly norm: boolean;
 }
 
-export interface LinearPlan {
-  readonly kernel: string;
+export interface LinearPlan<Kernel extends string = string> {
+  readonly kernel: Kernel;
   readonly launch: {
     readonly threads: number;
     /** Warps that share the rows of a group. */
@@ -28,6 +29,9 @@ export interface LinearPlan {
     readonly shared_bytes: number;
   };
 }
+
+type PlainPlan = LinearPlan<`linear${"" | "_norm"}_${DType}_b${Batch}`>;
+type QuantizedPlan = LinearPlan<`linear_${Lowercase<QuantType>}_b${Batch}`>;
 
 interface Device {
   readonly arch: string;
@@ -44,7 +48,7 @@ const warpsFor = (batch: number): number => (batch > 2 ? 10 : 20);
 const blocksFor = (n: number, threads: number, splits: number): number =>
   Math.ceil((Math.ceil(n / ROWS) * splits * 32) / threads);
 
-export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device: Device): LinearPlan {
+export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device: Device): PlainPlan {
   const threads = 128;
   const vectors = (k * sizeOf(dtype)) / 16;
   // Fewer rows than warps that there should be: several share a row, as long as each lane has a vector of it.
@@ -56,7 +60,7 @@ export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device:
   ) {
     splits *= 2;
   }
-  const kernel = `linear_${norm ? "norm_" : ""}${dtype}_b${batchFor(m)}`;
+  const kernel = `linear${norm ? "_norm" : ""}_${dtype}_b${batchFor(m)}` as const;
   return { kernel, launch: { threads, splits, blocks: blocksFor(n, threads, splits), shared_bytes: 0 } };
 }
 
@@ -87,7 +91,7 @@ function sharedBytes(type: QuantType, batch: number, k: number, warps: number, a
 }
 
 /** One entry per shape of weights. */
-const plans = new Map<string, LinearPlan | null>();
+const plans = new Map<string, QuantizedPlan | null>();
 
 /** Null where x does not fit into shared memory. */
 export function planQuantizedLinear(
@@ -95,7 +99,7 @@ export function planQuantizedLinear(
   type: QuantType,
   device: Device,
   budget = sharedBudget(device.arch),
-): LinearPlan | null {
+): QuantizedPlan | null {
   const { m, n, k } = shape;
   const key = `${type} ${m} ${n} ${k} ${device.arch} ${device.multiprocessors} ${budget}`;
   let plan = plans.get(key);
@@ -142,7 +146,7 @@ function findTilePlan(
   type: QuantType,
   { multiprocessors }: Device,
   budget: number,
-): LinearPlan | null {
+): QuantizedPlan | null {
   const groups = Math.ceil(n / tile.rows);
   const chunks = Math.ceil(k / tile.chunk);
   let best: LinearPlan["launch"] | null = null;
@@ -161,7 +165,7 @@ function findTilePlan(
       best = { threads: 32 * warps, splits, blocks: Math.ceil(all / rounds), shared_bytes };
     }
   }
-  return best && { kernel: `linear_${type.toLowerCase()}_b8`, launch: best };
+  return best && { kernel: `linear_${quantName(type)}_b8`, launch: best };
 }
 
 /**
@@ -173,7 +177,7 @@ function findPlan(
   type: QuantType,
   { arch, multiprocessors }: Device,
   budget: number,
-): LinearPlan | null {
+): QuantizedPlan | null {
   const batch = batchFor(m);
   const groups = Math.ceil(n / shapeFor(arch).rows);
   const chunks = Math.ceil(k / CHUNK);
@@ -197,30 +201,34 @@ function findPlan(
       best = { threads: 32 * warps, splits, blocks, shared_bytes: sharedBytes(type, batch, k, warps, arch) };
     }
   }
-  return best && { kernel: `linear_${type.toLowerCase()}_b${batch}`, launch: best };
+  return best && { kernel: `linear_${quantName(type)}_b${batch}`, launch: best };
 }
 
-const launch = (s: Sizes): Launch => ({
-  grid: gridFor(s.blocks!, s.threads!),
-  block: s.threads!,
-  shared: s.shared_bytes!,
+const launch = (s: { readonly blocks: number; readonly threads: number; readonly shared_bytes: number }): Launch => ({
+  grid: gridFor(s.blocks, s.threads),
+  block: s.threads,
+  shared: s.shared_bytes,
 });
 
-export const linear: readonly Family[] = [
-  {
+const epilogue = "alpha* bias* residual* out* n k eps:f64 batch:u32 glu:u32 splits:u32";
+
+export const linear = [
+  family({
     file: "linear",
     pattern: "linear{norm}_{T}_b{columns}",
     over: { norm: ["", "_norm"], T: quantFloats, columns: batches },
     apart: ["norm", "columns"],
-    args: "n k w* x* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32",
+    args: `x* w* ${epilogue}`,
+    plan: "blocks threads shared_bytes",
     launch,
-  },
-  {
+  }),
+  family({
     file: "quant-matvec",
     pattern: "linear_{Q}_b{columns}",
     over: { Q: quants, columns: batches },
     apart: ["columns"],
-    args: "n k w* x* xs* alpha* eps:f64 bias* residual* y* batch:u32 glu:u32 splits:u32 dtype:u32",
+    args: `x* xs* w* ${epilogue} dtype:u32`,
+    plan: "blocks threads shared_bytes",
     launch,
-  },
-];
+  }),
+] as const;

@@ -25,7 +25,7 @@ export class GpuGraphs implements GraphOps {
   }
 
   advance(counts: View, by: number): void {
-    this.#gpu.launch("advance_i64", { counts: at(counts), n: counts.layout.numel, by });
+    this.#gpu.launch("advance_i64", { counts: at(counts), numel: counts.layout.numel, by });
   }
 
   capture(run: () => void): Graph {
