@@ -12,7 +12,6 @@
 namespace gpu {
 
 constexpr f32 LOG2_E = 1.4426950408889634f;
-constexpr int ATTENTION_BLOCK = 128;
 
 // Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
 GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }

@@ -31,7 +31,7 @@ template <class T, int D, int Keys, bool KeepQ, int Block = ATTENTION_BLOCK> str
 
 // What registers have room for.
 template <class T, int D, bool Masked> using BestPrefill =
-    Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? 64 : 32, D <= (tile_t<T>::ASYNC ? 64 : 128)>;
+    Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS, D <= (tile_t<T>::ASYNC ? ASYNC_KEPT_DIM : PREFILL_KEPT_DIM)>;
 
 template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
   typedef typename P::S S;

@@ -1,4 +1,4 @@
-// out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: 256 threads, a 16-byte vector of each operand per thread
+// out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: a 16-byte vector of each operand per thread
 // (single elements where the operation is long). Traffic: two reads, one write. info = dims ‖ lhs strides ‖ rhs strides, so operands broadcast freely.
 #include "elementwise.h"
 namespace gpu {
@@ -67,7 +67,7 @@ COMPARE_OP(Gt, >)
 COMPARE_OP(Ge, >=)
 
 #define BINARY(name, T, Out, Vectors, Op) \
-  KERNEL_BOUNDS(256, name##_##T, const T* lhs, const T* rhs, Out* out, size_t numel, size_t num_dims, const size_t* info) { \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* lhs, const T* rhs, Out* out, size_t numel, size_t num_dims, const size_t* info) { \
     map2<Vectors>(numel, num_dims, info, lhs, rhs, out, Op<T>{}); \
   }
 #define BINARY_ALL(T) \

@@ -1,5 +1,5 @@
 // Convolutions. The direct kernels compute one output per thread and take any strides; large ones are better served by
-// im2col and a matrix product. Sums in f32 for halves, in T otherwise. Launch: 256 threads, an output per thread and round.
+// im2col and a matrix product. Sums in f32 for halves, in T otherwise. Launch: an output per thread and round.
 // info = x dims ‖ x strides ‖ w dims ‖ w strides. Neighbouring threads have neighbouring columns, so reads of x are contiguous
 // for stride 1 and reads of w are broadcast.
 #include "gpu.h"
@@ -88,18 +88,18 @@ template <class B> GPU_FN void im2col(const Conv& p, size_t n, const B* src, B* 
 }
 
 #define CONV(T) \
-  KERNEL_BOUNDS(256, conv2d_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t groups) { \
+  KERNEL_BOUNDS(GPU_BLOCK, conv2d_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t groups) { \
     convolve<T, false>(conv2d_of(info, false, h_out, w_out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, \
                                  groups), \
                        numel, x, w, out); \
   } \
-  KERNEL_BOUNDS(256, conv_transpose2d_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, \
+  KERNEL_BOUNDS(GPU_BLOCK, conv_transpose2d_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, \
                 size_t groups) { \
     convolve<T, true>(conv2d_of(info, true, h_out, w_out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, \
                                 groups), \
                       numel, x, w, out); \
   } \
-  KERNEL_BOUNDS(256, im2col_##T, const T* x, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t h_k, size_t w_k) { \
+  KERNEL_BOUNDS(GPU_BLOCK, im2col_##T, const T* x, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t h_k, size_t w_k) { \
     const i64* s = (const i64*)info; \
     im2col<bits_t<T>>(Conv{info[1], 0, 1, s[4], s[5], 0, 0, Axis{info[2], h_k, h_out, stride_h, padding_h, dilation_h, s[6], 0}, \
                            Axis{info[3], w_k, w_out, stride_w, padding_w, dilation_w, s[7], 0}}, \

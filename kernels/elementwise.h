@@ -4,8 +4,6 @@
 #include "gpu.h"
 
 namespace gpu {
-constexpr int ELEMENTWISE_BLOCK = 256;
-
 // Elements per vector from A to O: stores of more than 16 bytes per thread would leave gaps between the lanes of each
 // store, so a wider O fills 16 bytes; a narrower one may be read from 32.
 template <class A, class O> struct VectorWidth {
@@ -15,7 +13,7 @@ template <class A, class O> struct VectorWidth {
 // A thread's places in [0, n): rounds of Unroll vectors of Width, then single elements. The vectors of a round lie a
 // block apart, so that each access of a warp is one contiguous piece; all loads of a round come before its first use,
 // which keeps enough bytes in flight to fill the memory system. Without vectors every element is a single one.
-template <int Width, int Unroll, int Threads = ELEMENTWISE_BLOCK> struct Walk {
+template <int Width, int Unroll, int Threads = GPU_BLOCK> struct Walk {
   size_t vectors, thread, first, step, single, single_step;
   GPU_METHOD Walk(size_t n, bool vectorized) {
     thread = (size_t)bid_x() * Threads + tid_x();
@@ -76,19 +74,19 @@ template <int W, int Unroll, int Threads, class A, class O, class Op> GPU_FN voi
 
 // As above, of two inputs.
 template <int W, int Unroll, class A, class O, class Op> GPU_FN void map2_contiguous(size_t n, const A* a, const A* b, O* out, Op op) {
-  const size_t vectors = n / W, step = (size_t)gdim_x() * (ELEMENTWISE_BLOCK * Unroll);
-  NO_UNROLL for (size_t base = (size_t)bid_x() * (ELEMENTWISE_BLOCK * Unroll) + tid_x(); base < vectors; base += step) {
+  const size_t vectors = n / W, step = (size_t)gdim_x() * (GPU_BLOCK * Unroll);
+  NO_UNROLL for (size_t base = (size_t)bid_x() * (GPU_BLOCK * Unroll) + tid_x(); base < vectors; base += step) {
     Vec<A, W> x[Unroll], y[Unroll];
     UNROLL for (int u = 0; u < Unroll; u++)
-      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) {
-        x[u] = load_vec<A, W>(a, base + u * ELEMENTWISE_BLOCK);
-        y[u] = load_vec<A, W>(b, base + u * ELEMENTWISE_BLOCK);
+      if (u == 0 || base + u * GPU_BLOCK < vectors) {
+        x[u] = load_vec<A, W>(a, base + u * GPU_BLOCK);
+        y[u] = load_vec<A, W>(b, base + u * GPU_BLOCK);
       }
     UNROLL for (int u = 0; u < Unroll; u++)
-      if (u == 0 || base + u * ELEMENTWISE_BLOCK < vectors) {
+      if (u == 0 || base + u * GPU_BLOCK < vectors) {
         Vec<O, W> z;
         UNROLL for (int j = 0; j < W; j++) z.v[j] = op(x[u].v[j], y[u].v[j]);
-        store_vec<O, W>(out, base + u * ELEMENTWISE_BLOCK, z);
+        store_vec<O, W>(out, base + u * GPU_BLOCK, z);
       }
   }
   const u32 rest = (u32)(n - vectors * W);
@@ -97,7 +95,7 @@ template <int W, int Unroll, class A, class O, class Op> GPU_FN void map2_contig
 
 // out[i] = op(a[i]) in any layout. Traffic: each element read once and written once. A thread has Unroll vectors of what is
 // contiguous, and one of anything else.
-template <int Unroll, int Threads = ELEMENTWISE_BLOCK, class A, class O, class Op>
+template <int Unroll, int Threads = GPU_BLOCK, class A, class O, class Op>
 GPU_FN void map1(size_t n, size_t num_dims, const size_t* info, const A* a, O* out, Op op) {
   constexpr int W = VectorWidth<A, O>::value;
   if (!info && vector_aligned<W>(a) && vector_aligned<W>(out)) return map1_contiguous<W, Unroll, Threads>(n, a, out, op);

@@ -8,6 +8,8 @@
 //   then sizes, strides and info; then other numbers; at last `error`, where bad ids are noted.
 // - size_t and pointers are 64-bit, indices are 64-bit; strides are signed (int64 in a size_t array).
 // - `info` points to dims ‖ strides (‖ strides of further operands), counted in elements; null = all contiguous.
+// - Numbers that a kernel and its launch must agree on are macros: src/backend/gpu/families/ states them, and every compilation is
+//   given them. Blocks have GPU_BLOCK threads unless a kernel says otherwise.
 // - Blocks are one-dimensional; a launch has at least one element. Grid sizes are capped, so kernels loop over blocks.
 // - Halves are stored as 16 bits and computed in f32.
 #ifndef WICK_GPU_H

@@ -8,12 +8,12 @@
 #include "ids.h"
 namespace gpu {
 
-// out[l, j, r] = x[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch: 256 threads, two
-// units per thread, units of a row side by side. Traffic: selected rows read once, out written once.
+// out[l, j, r] = x[l, ids[j], r]. A unit U is 16 bytes where rows allow it, else one element. Launch:
+// SELECT_VECTORS units per thread, units of a row side by side. Traffic: selected rows read once, out written once.
 template <class I, class U>
 GPU_FN void select_units(size_t left, size_t x_dim, size_t ids_dim, size_t right, i64 left_stride, i64 dim_stride,
                          const I* ids, i64 id_stride, const U* from, U* out, u64* error) {
-  constexpr int Unroll = 2;
+  constexpr int Unroll = SELECT_VECTORS;
   const size_t n = left * ids_dim * right;
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {
@@ -44,23 +44,23 @@ GPU_FN void select_units(size_t left, size_t x_dim, size_t ids_dim, size_t right
 // The same for rows of one matrix and fewer than 2³¹ units, where 32 bits are enough: what comes before a load counts.
 template <class I, class U>
 GPU_FN void select_rows(u32 n, size_t x_dim, u32 right, i64 dim_stride, const I* ids, i64 id_stride, const U* from, U* out, u64* error) {
-  constexpr u32 Unroll = 2, Piece = ELEMENTWISE_BLOCK * Unroll;
+  constexpr u32 Unroll = SELECT_VECTORS, Piece = GPU_BLOCK * Unroll;
   NO_UNROLL for (u32 base = bid_x() * Piece + tid_x(); base < n; base += gdim_x() * Piece) {
     U x[Unroll];
     I id[Unroll];
     u32 row[Unroll];
     UNROLL for (u32 u = 0; u < Unroll; u++) {
-      row[u] = (base + u * ELEMENTWISE_BLOCK) / right;
-      if (base + u * ELEMENTWISE_BLOCK < n) id[u] = ids[row[u] * id_stride];
+      row[u] = (base + u * GPU_BLOCK) / right;
+      if (base + u * GPU_BLOCK < n) id[u] = ids[row[u] * id_stride];
     }
     UNROLL for (u32 u = 0; u < Unroll; u++) {
       x[u] = U{};
-      if (base + u * ELEMENTWISE_BLOCK >= n) continue;
+      if (base + u * GPU_BLOCK >= n) continue;
       const i64 index = resolve(id[u], x_dim, row[u], error);
-      if (index >= 0) x[u] = from[index * dim_stride + (base + u * ELEMENTWISE_BLOCK - row[u] * right)];
+      if (index >= 0) x[u] = from[index * dim_stride + (base + u * GPU_BLOCK - row[u] * right)];
     }
     UNROLL for (u32 u = 0; u < Unroll; u++)
-      if (base + u * ELEMENTWISE_BLOCK < n) out[base + u * ELEMENTWISE_BLOCK] = x[u];
+      if (base + u * GPU_BLOCK < n) out[base + u * GPU_BLOCK] = x[u];
   }
 }
 template <class I, class B>
@@ -110,13 +110,13 @@ GPU_FN void scatter_thread(const Lanes& lanes, const i64 (&at)[3], const I* ids,
     *to = Add ? sum(*to, value) : value;
   }
 }
-// For few and long lanes: a block takes 256 elements at a time. Of those with one id, the last one writes, or the first one
+// For few and long lanes: a block takes as many elements at a time as it has threads. Of those with one id, the last one writes, or the first one
 // adds them all in order; so the result is the same as one thread's.
 template <class I, class T, bool Add>
 GPU_FN void scatter_block(i64* seen, const Lanes& lanes, const i64 (&at)[3], const I* ids, const T* x, T* out, u64* error) {
-  for (size_t first = 0; first < lanes.x_dim; first += 256) {
+  for (size_t first = 0; first < lanes.x_dim; first += GPU_BLOCK) {
     const size_t j = first + tid_x();
-    const u32 count = (u32)(lanes.x_dim - first < 256 ? lanes.x_dim - first : 256);
+    const u32 count = (u32)(lanes.x_dim - first < GPU_BLOCK ? lanes.x_dim - first : GPU_BLOCK);
     i64 id = -1;
     if (j < lanes.x_dim) id = resolve(ids[at[0] + (i64)j * lanes.id_step], lanes.out_dim, j, error);
     seen[tid_x()] = id;
@@ -149,21 +149,21 @@ GPU_FN void scatter(i64* seen, const Lanes& lanes, u32 blocks, const I* ids, con
 
 // `blocks` = 1 for a block per lane instead of a thread.
 #define SCATTER(name, I, T, B, Add) \
-  KERNEL_BOUNDS(256, name##_##I##_##T, const T* x, const I* ids, T* out, size_t lanes, size_t x_dim, size_t out_dim, \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##I##_##T, const T* x, const I* ids, T* out, size_t lanes, size_t x_dim, size_t out_dim, \
                 size_t num_dims, const size_t* info, size_t ids_stride, size_t x_stride, size_t out_stride, u32 blocks, \
                 u64* error) { \
-    SHARED(i64, seen, 256); \
+    SHARED(i64, seen, GPU_BLOCK); \
     const Lanes all = {lanes, x_dim, out_dim, num_dims, info, (i64)ids_stride, (i64)x_stride, (i64)out_stride}; \
     scatter<I, B, Add>(seen, all, blocks, ids, (const B*)x, (B*)out, error); \
   }
 
 #define INDEXING(I, T) \
-  KERNEL_CROWDED(256, 8, index_select_##I##_##T, const T* x, const I* ids, T* out, size_t left, size_t x_dim, size_t ids_dim, \
+  KERNEL_CROWDED(GPU_BLOCK, 8, index_select_##I##_##T, const T* x, const I* ids, T* out, size_t left, size_t x_dim, size_t ids_dim, \
                  size_t right, size_t ids_stride, size_t left_stride, size_t dim_stride, u64* error) { \
     index_select<I, bits_t<T>>((const bits_t<T>*)x, ids, (bits_t<T>*)out, left, x_dim, ids_dim, right, (i64)ids_stride, \
                                (i64)left_stride, (i64)dim_stride, error); \
   } \
-  KERNEL_BOUNDS(256, gather_##I##_##T, const T* x, const I* ids, T* out, size_t numel, size_t num_dims, const size_t* info, \
+  KERNEL_BOUNDS(GPU_BLOCK, gather_##I##_##T, const T* x, const I* ids, T* out, size_t numel, size_t num_dims, const size_t* info, \
                 size_t x_dim, size_t x_stride, u64* error) { \
     gather<I, bits_t<T>>((const bits_t<T>*)x, ids, (bits_t<T>*)out, numel, num_dims, info, x_dim, (i64)x_stride, error); \
   } \

@@ -158,9 +158,9 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
   }
 // Registers for four blocks, two in f64.
 #define NORM(T) \
-  RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) RMS_NORM(T, _wide, 1024, 1, 0) \
-  LAYER_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) LAYER_NORM(T, _wide, 1024, 1, 0) \
-  ADD_RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) ADD_RMS_NORM(T, _wide, 1024, 1, 0)
+  RMS_NORM(T, , GPU_BLOCK, (sizeof(T) == 8 ? 2 : 4), ROW_VECTORS) RMS_NORM(T, _wide, WIDE_BLOCK, 1, 0) \
+  LAYER_NORM(T, , GPU_BLOCK, (sizeof(T) == 8 ? 2 : 4), ROW_VECTORS) LAYER_NORM(T, _wide, WIDE_BLOCK, 1, 0) \
+  ADD_RMS_NORM(T, , GPU_BLOCK, (sizeof(T) == 8 ? 2 : 4), ROW_VECTORS) ADD_RMS_NORM(T, _wide, WIDE_BLOCK, 1, 0)
 GPU_FLOATS(NORM)
 
 }  // namespace gpu

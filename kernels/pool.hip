@@ -1,4 +1,4 @@
-// Pooling and resizing of the last two dims of (batch, channels, height, width). Launch: 256 threads, an output per thread and
+// Pooling and resizing of the last two dims of (batch, channels, height, width). Launch: an output per thread and
 // round, neighbouring threads on neighbouring columns. info = x dims ‖ x strides. Traffic: out written once, x read once per
 // window, from cache where windows overlap.
 #include "gpu.h"
@@ -86,17 +86,17 @@ GPU_FN void upsample_bilinear(size_t n, size_t h_out, size_t w_out, f64 scale_h,
 }
 
 #define POOL2D(kind, T, Max) \
-  KERNEL_BOUNDS(256, kind##_pool2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_k, size_t w_k, \
+  KERNEL_BOUNDS(GPU_BLOCK, kind##_pool2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_k, size_t w_k, \
                 size_t stride_h, size_t stride_w) { \
     pool2d<T, Max>(numel, h_k, w_k, stride_h, stride_w, info, x, out); \
   }
 #define POOL(T) \
   POOL2D(avg, T, false) POOL2D(max, T, true) \
-  KERNEL_BOUNDS(256, upsample_nearest2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_out, size_t w_out, \
+  KERNEL_BOUNDS(GPU_BLOCK, upsample_nearest2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_out, size_t w_out, \
                 f64 scale_h, f64 scale_w) { \
     upsample_nearest<bits_t<T>>(numel, h_out, w_out, scale_h, scale_w, info, (const bits_t<T>*)x, (bits_t<T>*)out); \
   } \
-  KERNEL_BOUNDS(256, upsample_bilinear2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_out, size_t w_out, \
+  KERNEL_BOUNDS(GPU_BLOCK, upsample_bilinear2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_out, size_t w_out, \
                 f64 scale_h, f64 scale_w, u8 align_corners) { \
     upsample_bilinear<T>(numel, h_out, w_out, scale_h, scale_w, align_corners, info, x, out); \
   }

@@ -9,7 +9,7 @@ namespace gpu {
 
 // A warp takes CHUNK weights, a unit per lane: their bytes come as vectors, and the floats go to shared memory first, so that
 // they, too, leave as vectors side by side. Traffic: each block read once, each weight written once.
-constexpr u32 CHUNK = 1024, WARPS = 8;
+constexpr u32 CHUNK = QUANT_CHUNK, WARPS = GPU_BLOCK / 32;
 
 template <class Q, class T> struct Dequantize {
   typedef Stage<CHUNK / Q::Elements * Q::Bytes, Q::Align> S;
@@ -101,11 +101,11 @@ GPU_FN void get_rows(u32* bytes, u32* floats, u16* table, size_t count, size_t r
   SHARED(u16, table, TableSize<Q>::value); \
   u32 *bytes = all_bytes + tid_x() / 32 * D::S::Words, *floats = all_floats + tid_x() / 32 * D::Words;
 #define DEQUANTIZE(Q, T) \
-  KERNEL_BOUNDS(256, dequantize_block_##Q##_##T, const u8* w, T* out, size_t numel) { \
+  KERNEL_BOUNDS(GPU_BLOCK, dequantize_block_##Q##_##T, const u8* w, T* out, size_t numel) { \
     DEQUANTIZE_MEMORY(Q, T) \
     dequantize_all<Q, T>(bytes, floats, table, numel, w, out); \
   } \
-  KERNEL_BOUNDS(256, get_rows_##Q##_##T, const u8* w, const void* ids, T* out, size_t count, size_t rows, size_t k, \
+  KERNEL_BOUNDS(GPU_BLOCK, get_rows_##Q##_##T, const u8* w, const void* ids, T* out, size_t count, size_t rows, size_t k, \
                 u32 id_bytes, u64* error) { \
     DEQUANTIZE_MEMORY(Q, T) \
     get_rows<Q, T>(bytes, floats, table, count, rows, k, w, ids, id_bytes, out, error); \

@@ -69,7 +69,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   // Weights of eight bits lose more by activations of eight bits than by their own rounding. For few rows, x is therefore the
   // sum of two rounded rows, the second of what the first leaves, which costs little while memory is what is waited for.
   static constexpr int P = Q::Fine && NB <= 4 ? 2 : 1, Columns = NB * P;
-  static constexpr u32 CHUNK = 1024, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
+  static constexpr u32 CHUNK = MATVEC_CHUNK, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   typedef Stage<ChunkBytes, Q::Align> S;
   typedef Outputs<R, NB> Out;
   typedef RoundedRows<Q> Rows;
@@ -254,7 +254,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   Product::run(shared, table, typename Product::Out(n, bias, residual, out, batch, glu, dtype), (u32)k, w, x, (const ScaleSum*)xs, alpha, \
                (f32)eps, splits);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
-  MAT_VEC_LAUNCH(256, (NB == 1 ? 3 : 2), name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
+  MAT_VEC_LAUNCH(MATVEC_WARPS * 32, (NB == 1 ? MATVEC_CROWD_OF_ONE : MATVEC_CROWD), name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
 
 }  // namespace gpu
 #endif  // WICK_QUANT_MATVEC_H

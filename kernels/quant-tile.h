@@ -14,11 +14,11 @@ namespace gpu {
 // row at a time by way of its own shared memory; while it multiplies one chunk, the next ones are on their way to its other
 // Places, the first of them before x is looked at. Traffic: weights once; x once per block, from the cache.
 template <class Q> struct TileVec {
-  static constexpr u32 CHUNK = 256, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
+  static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 Vectors = (ChunkBytes + 16 - Q::Align + 15) / 16, Pitch = (Vectors | 1u) * 4, StageWords = 16 * Pitch;
   // As many as fourteen warps can have beside eight rows of 4096 elements.
-  static constexpr u32 Fit = 3200 / StageWords, Places = Fit < 2 ? 2 : Fit > 4 ? 4 : Fit;
+  static constexpr u32 Fit = TILE_STAGES / 4 / StageWords, Places = Fit < 2 ? 2 : Fit > 4 ? 4 : Fit;
   typedef Outputs<16, 8> Out;
 
   // x by groups of 32 in shared memory: of each row, lane 4b + t's words t and t + 4 together, and {scale, sum}. Rows that x does

@@ -2,13 +2,13 @@
 // depends on the sizes alone. Halves accumulate in f32; NaN wins min and max; of equal extremes (and of NaNs) the first
 // index wins. Traffic: each element read once.
 //
-//   reduce_OP_T       element j of row i is number i·length + j of the layout; row_threads threads (1 … 256) per row
+//   reduce_OP_T       element j of row i is number i·length + j of the layout; row_threads threads (1 … GPU_BLOCK) per row
 //   reduce_cols_OP_T  element j of row (o, c) is x[o·outer_stride + j·length_stride + c]: reads run along c
 //   reduce_join_OP_T  second launch where rows were cut into pieces: joins the partial results in order
 #include "gpu.h"
 namespace gpu {
 
-constexpr u32 BLOCK = 256;
+constexpr u32 BLOCK = GPU_BLOCK;
 
 template <class T> struct Accumulator { typedef compute_t<T> type; };
 template <> struct Accumulator<u8> { typedef u32 type; };
@@ -213,8 +213,8 @@ GPU_FN void reduce_rows(typename Op::Acc* shared, size_t rows, size_t el, size_t
   }
 }
 
-// As many columns as fill a vector, up to eight: each has an accumulator of its own.
-template <class T> struct ColumnsPerThread { static constexpr int value = sizeof(T) == 1 ? 8 : 16 / sizeof(T); };
+// As many columns as fill a vector, up to REDUCE_COLUMNS: each has an accumulator of its own.
+template <class T> struct ColumnsPerThread { static constexpr int value = 16 / sizeof(T) > REDUCE_COLUMNS ? REDUCE_COLUMNS : 16 / sizeof(T); };
 
 // Thread (x, y) of a block folds rows y, y + Y, … of W neighbouring columns; the Y results of a column meet in shared
 // memory. Tiles are (o, piece, column block).
@@ -288,25 +288,25 @@ template <class Op> GPU_FN void join_pieces(size_t rows, size_t inner, u32 piece
 // row_threads and col_threads are powers of two. `partial` takes rows × pieces accumulators where pieces > 1 (then `out` is
 // left to the join) and is null otherwise.
 #define REDUCE(name, T, Op) \
-  KERNEL_BOUNDS(256, reduce_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t rows, size_t length, \
+  KERNEL_BOUNDS(GPU_BLOCK, reduce_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t rows, size_t length, \
                 size_t num_dims, const size_t* info, u32 row_threads, u32 pieces) { \
     SHARED(Op<T>::Acc, shared, BLOCK / 32); \
     reduce_rows<Op<T>, T>(shared, rows, length, num_dims, info, x, out, row_threads, pieces, (Op<T>::Acc*)partial); \
   } \
-  KERNEL_BOUNDS(256, reduce_cols_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t outer, size_t length, \
+  KERNEL_BOUNDS(GPU_BLOCK, reduce_cols_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t outer, size_t length, \
                 size_t inner, size_t outer_stride, size_t length_stride, u32 col_threads, u32 pieces) { \
     SHARED(Op<T>::Acc, shared, BLOCK * ColumnsPerThread<T>::value); \
     reduce_columns<Op<T>, T>(shared, outer, length, inner, (i64)outer_stride, (i64)length_stride, x, out, col_threads, \
                              pieces, (Op<T>::Acc*)partial); \
   } \
-  KERNEL_BOUNDS(256, reduce_join_##name##_##T, const void* partial, Op<T>::Out* out, size_t rows, size_t inner, u32 pieces) { \
+  KERNEL_BOUNDS(GPU_BLOCK, reduce_join_##name##_##T, const void* partial, Op<T>::Out* out, size_t rows, size_t inner, u32 pieces) { \
     join_pieces<Op<T>>(rows, inner, pieces, (const Op<T>::Acc*)partial, out); \
   }
 #define REDUCE_ALL(T) \
   REDUCE(sum, T, Sum) REDUCE(min, T, Min) REDUCE(max, T, Max) REDUCE(argmin, T, ArgMin) REDUCE(argmax, T, ArgMax)
 GPU_NUMBERS(REDUCE_ALL)
 
-// Running sums of contiguous rows: out[r, c] = Σ x[r, 0 … c]. A block walks one row, 1024 elements at a time: each thread
+// Running sums of contiguous rows: out[r, c] = Σ x[r, 0 … c]. A block walks one row: each thread
 // sums four, warps scan by shuffles, warps meet in shared memory, and the tile's total is carried on.
 template <class T> GPU_FN void cumsum(typename Accumulator<T>::type* warps, size_t rows, size_t cols, const T* src, T* dst) {
   typedef typename Accumulator<T>::type A;
@@ -340,7 +340,7 @@ template <class T> GPU_FN void cumsum(typename Accumulator<T>::type* warps, size
   }
 }
 #define CUMSUM(T) \
-  KERNEL_BOUNDS(256, cumsum_##T, const T* x, T* out, size_t rows, size_t cols) { \
+  KERNEL_BOUNDS(GPU_BLOCK, cumsum_##T, const T* x, T* out, size_t rows, size_t cols) { \
     SHARED(Accumulator<T>::type, warps, BLOCK / 32); \
     cumsum<T>(warps, rows, cols, x, out); \
   }

@@ -2,12 +2,10 @@
 //   rope_T      x (b, h, t, d), pairs (i, i + d/2)      rope_i_T  x (b, h, t, d), pairs (2i, 2i + 1)
 //   rope_thd_T  x (b, t, h, d), pairs (i, i + d/2)
 // cos and sin: row p of batch i at i·table_stride + p·d/2 (table_stride 0: shared). Heads that share a table and lie one after
-// another may count as those of one batch. Launch: 256 threads; a thread turns the same places of ROPE_HEADS
+// another may count as those of one batch. Launch: a thread turns the same places of ROPE_HEADS
 // heads, for which it needs the angles and its whereabouts once. Traffic: x once in, once out; tables come from the cache.
 #include "turn.h"
 namespace gpu {
-
-constexpr int ROPE_HEADS = 2;
 
 // Heads of `batches` batches: element (batch, position, head) at batch·batch_stride + position·position_stride +
 // head·head_stride.
@@ -63,8 +61,8 @@ GPU_FN void rope(const T* src, const T* cos, const T* sin, T* dst, const RopeSha
 
 template <class T, bool Interleaved, int H = ROPE_HEADS>
 GPU_FN void rope_any(const T* src, const T* cos, const T* sin, T* dst, const RopeShape& r) {
-  // A side fills 16 bytes, or both together, where they lie side by side or the head is short.
-  constexpr int W = (Interleaved ? 8 : 16) / sizeof(T), Half = W > 1 ? W / 2 : 1;
+  // A side fills ROPE_SIDE bytes, or both together, where they lie side by side or the head is short.
+  constexpr int W = (Interleaved ? ROPE_SIDE / 2 : ROPE_SIDE) / sizeof(T), Half = W > 1 ? W / 2 : 1;
   const bool aligned = aligned_to((const void*)((u64)src | (u64)dst | (u64)cos | (u64)sin), 16);
   const size_t steps = (r.d / 2) | r.table_stride;
   if (aligned && steps % W == 0) rope<T, W, H, Interleaved>(src, cos, sin, dst, r);
@@ -81,7 +79,7 @@ GPU_FN RopeShape heads_inside(size_t batch, size_t heads, size_t positions, size
 }
 
 #define ROPE_KERNEL(name, T, Interleaved, shape) \
-  KERNEL_BOUNDS(256, name##_##T, const T* x, const T* cos, const T* sin, T* out, size_t batch, size_t heads, size_t positions, \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, const T* cos, const T* sin, T* out, size_t batch, size_t heads, size_t positions, \
                 size_t d, size_t table_stride) { \
     rope_any<T, Interleaved>(x, cos, sin, out, shape(batch, heads, positions, d, table_stride)); \
   }

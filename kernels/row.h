@@ -2,7 +2,7 @@
 // result cost one read and one write of memory; longer rows are read again for each pass (mostly from the cache).
 //
 // Launch: row_threads threads per row. 32: a block holds several rows, one warp each, and needs no barrier. More: one row
-// per block of row_threads threads, any multiple of 32, up to 256; the kernels named …_wide take up to 1024, and keep nothing:
+// per block of row_threads threads, any multiple of 32, up to GPU_BLOCK; the kernels named …_wide take up to WIDE_BLOCK, and keep nothing:
 // the rows that they are for are longer than registers. Rows beyond the grid follow in a loop.
 #ifndef WICK_ROW_H
 #define WICK_ROW_H

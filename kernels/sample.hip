@@ -16,7 +16,7 @@
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 namespace gpu {
 
-constexpr u32 PIECE = 1024, PIECE_THREADS = 256, ITEMS = PIECE / PIECE_THREADS, BINS = 1024, DRAW_THREADS = 1024;
+constexpr u32 PIECE = SAMPLE_PIECE, PIECE_THREADS = GPU_BLOCK, ITEMS = PIECE / PIECE_THREADS, BINS = SAMPLE_BINS, DRAW_THREADS = DRAW_BLOCK;
 constexpr u32 BIN_SHIFT = 48, DIGIT = 10, DIGITS = 1u << DIGIT;
 constexpr u16 NO_BIN = 0xffff;
 constexpr u64 ONE = 0x3ff0000000000000ull;
@@ -85,8 +85,8 @@ GPU_FN f64 share_of(u64 fall) { return f64_from_bits(ONE - fall); }
 // The product is exact: a compiler may fuse it with the sum or not.
 GPU_FN u64 weight_of(u64 fall, f64 scale) { return (u64)(share_of(fall) * scale + 0.5); }
 
-// Launch: 256 threads per piece of a row. Traffic: logits read once; with a penalty, a byte per token more.
-KERNEL_BOUNDS(256, sample_best, const f32* logits, const Sequence* sequences, const u8* seen, u64* best, u64* sums, u32* counts,
+// Launch: a block per piece of a row. Traffic: logits read once; with a penalty, a byte per token more.
+KERNEL_BOUNDS(GPU_BLOCK, sample_best, const f32* logits, const Sequence* sequences, const u8* seen, u64* best, u64* sums, u32* counts,
               size_t vocab, size_t stride) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
@@ -106,7 +106,7 @@ KERNEL_BOUNDS(256, sample_best, const f32* logits, const Sequence* sequences, co
 
 // Launch: as above. Traffic: logits read once, ten bytes per token written; two atomics for each token that has a weight,
 // one without top-k, none where nothing is cut off.
-KERNEL_BOUNDS(256, sample_weigh, const f32* logits, const Sequence* sequences, const u8* seen, const u64* best, u64* sums, u32* counts,
+KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Sequence* sequences, const u8* seen, const u64* best, u64* sums, u32* counts,
               u64* falls, u16* bins, u64* kept, size_t vocab, size_t stride, f64 scale) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
@@ -142,7 +142,7 @@ struct Found {
   u64 weight;  // of all tokens up to this one
 };
 
-// The walk through a row's tokens by a block of 1024 threads, one per bin and one per value of a digit.
+// The walk through a row's tokens by a block of DRAW_BLOCK threads, one per bin and one per value of a digit.
 struct Search {
   u64 *warps, *chosen, *list_falls, *digit_weights;
   u32 *list_ids, *list_length, *digit_counts, *digit_ids;
@@ -257,9 +257,9 @@ GPU_FN u64 part_of(u64 weight, f64 part, bool more) {
   return goal < weight ? (goal ? goal : 1) : weight;
 }
 
-// Launch: 1024 threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
+// Launch: DRAW_BLOCK threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
 // the draw; without top-k and top-p only the piece that holds the token.
-KERNEL_BOUNDS(1024, sample_draw, Sequence* sequences, u8* seen, const u64* best, const u64* sums, const u32* counts, const u64* falls,
+KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, Sequence* sequences, u8* seen, const u64* best, const u64* sums, const u32* counts, const u64* falls,
               const u16* bins, const u64* kept, u32* out, size_t vocab, f64 scale) {
   SHARED(u64, warps, DRAW_THREADS / 32);
   SHARED(u64, chosen, 3);

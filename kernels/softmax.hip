@@ -38,8 +38,8 @@ template <class T, bool Log> struct Softmax {
     each_row<T, Vectors>(rows, cols, row_threads, aligned, Softmax<T, Log>{x, out, cols, meet}); \
   }
 #define SOFTMAX_ALL(T) \
-  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 0) \
-  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 0)
+  SOFTMAX(softmax, T, false, GPU_BLOCK, ROW_VECTORS) SOFTMAX(softmax_wide, T, false, WIDE_BLOCK, 0) \
+  SOFTMAX(log_softmax, T, true, GPU_BLOCK, ROW_VECTORS) SOFTMAX(log_softmax_wide, T, true, WIDE_BLOCK, 0)
 GPU_FLOATS(SOFTMAX_ALL)
 
 }  // namespace gpu

@@ -42,19 +42,19 @@ template <int Bit> struct WarpTotals<1, Bit> {
   }
 };
 
-// Floats whose type is known by number only: 0 f32, 1 f16, 2 bf16.
+// Floats whose type is known by number only: DTYPE_f32, DTYPE_f16, DTYPE_bf16.
 template <class T> struct DTypeNumber;
-template <> struct DTypeNumber<f32> { static constexpr u32 value = 0; };
-template <> struct DTypeNumber<f16> { static constexpr u32 value = 1; };
-template <> struct DTypeNumber<bf16> { static constexpr u32 value = 2; };
+template <> struct DTypeNumber<f32> { static constexpr u32 value = DTYPE_f32; };
+template <> struct DTypeNumber<f16> { static constexpr u32 value = DTYPE_f16; };
+template <> struct DTypeNumber<bf16> { static constexpr u32 value = DTYPE_bf16; };
 GPU_FN void store_float(void* y, size_t at, f32 x, u32 dtype) {
-  if (dtype == 0) ((f32*)y)[at] = x;
-  else if (dtype == 1) ((f16*)y)[at] = narrow<f16>(x);
+  if (dtype == DTYPE_f32) ((f32*)y)[at] = x;
+  else if (dtype == DTYPE_f16) ((f16*)y)[at] = narrow<f16>(x);
   else ((bf16*)y)[at] = narrow<bf16>(x);
 }
 GPU_FN f32 load_float(const void* x, size_t at, u32 dtype) {
-  if (dtype == 0) return ((const f32*)x)[at];
-  if (dtype == 1) return widen(((const f16*)x)[at]);
+  if (dtype == DTYPE_f32) return ((const f32*)x)[at];
+  if (dtype == DTYPE_f16) return widen(((const f16*)x)[at]);
   return widen(((const bf16*)x)[at]);
 }
 
@@ -71,7 +71,7 @@ template <int R, int NB> struct Outputs {
   u32 columns;  // of y; rows of W are as many, or twice with a gate
   const void *bias, *residual;
   void* y;
-  u32 batch, glu, dtype;  // glu: 0 none, 1 silu, 2 gelu
+  u32 batch, glu, dtype;  // glu: 0 none, GLU_silu, GLU_gelu
 
   GPU_METHOD Outputs(size_t n, const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 dtype)
       : columns((u32)(glu ? n / 2 : n)), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype) {}
@@ -85,7 +85,7 @@ template <int R, int NB> struct Outputs {
   }
   GPU_METHOD f32 biased(u32 group, u32 r, f32 total) const { return bias ? total + load_float(bias, row(group, r), dtype) : total; }
   GPU_METHOD f32 gated(f32 gate, f32 total) const {
-    const f32 slope = glu == 1 ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
+    const f32 slope = glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
     return gate / (1.0f + m_exp(-slope)) * total;
   }
   // Row r of the group with row b of x, where there are such.

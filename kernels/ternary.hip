@@ -1,4 +1,4 @@
-// out[i] = cond[i] ? on_true[i] : on_false[i]. Only bits move, so the body depends on the element's size alone. Launch: 256 threads,
+// out[i] = cond[i] ? on_true[i] : on_false[i]. Only bits move, so the body depends on the element's size alone. Launch:
 // a 16-byte vector of both choices per thread. Traffic: the condition and both choices read once, out written once.
 // info = dims ‖ cond strides ‖ on_true strides ‖ on_false strides.
 #include "elementwise.h"
@@ -27,7 +27,7 @@ GPU_FN void where(size_t n, size_t num_dims, const size_t* info, const I* cond, 
 }
 
 #define WHERE(I, T) \
-  KERNEL_BOUNDS(256, where_##I##_##T, const I* cond, const T* on_true, const T* on_false, T* out, size_t numel, \
+  KERNEL_BOUNDS(GPU_BLOCK, where_##I##_##T, const I* cond, const T* on_true, const T* on_false, T* out, size_t numel, \
                 size_t num_dims, const size_t* info) { \
     typedef bits_t<T> B; \
     where<I, B>(numel, num_dims, info, cond, (const B*)on_true, (const B*)on_false, (B*)out); \

@@ -1,4 +1,4 @@
-// out[i] = f(x[i]). Launch: 256 threads, two 16-byte vectors per thread. Traffic: one read and one write of each element;
+// out[i] = f(x[i]). Launch: UNARY_VECTORS 16-byte vectors per thread. Traffic: one read and one write of each element;
 // arithmetic in f32 for halves, in T otherwise.
 #include "elementwise.h"
 namespace gpu {
@@ -135,12 +135,12 @@ template <class T> struct Powf {
 };
 
 #define UNARY(name, T, Op) \
-  KERNEL_BOUNDS(256, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info) { \
-    map1<2>(numel, num_dims, info, x, out, Op<T>{}); \
+  KERNEL_BOUNDS(GPU_BLOCK, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info) { \
+    map1<UNARY_VECTORS>(numel, num_dims, info, x, out, Op<T>{}); \
   }
 #define UNARY_PARAM(name, T, Op) \
-  KERNEL_BOUNDS(256, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info, T param) { \
-    map1<2>(numel, num_dims, info, x, out, Op<T>{widen(param)}); \
+  KERNEL_BOUNDS(GPU_BLOCK, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info, T param) { \
+    map1<UNARY_VECTORS>(numel, num_dims, info, x, out, Op<T>{widen(param)}); \
   }
 #define UNARY_FLOAT(T) \
   UNARY(neg, T, NegateFloat) UNARY(recip, T, op_recip) UNARY(exp, T, op_exp) \

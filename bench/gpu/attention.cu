@@ -1,5 +1,5 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 attention attention_decode) bench/gpu/attention.cu -o attention && ./attention
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
 #define GPU_ONLY

@@ -1,7 +1,7 @@
 // Times the fused linear layers of one decoded token of a Llama of 1B parameters on an NVIDIA card, launched as a graph, and
 // checks each against a plain loop.
 //
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels -DGPU_ONLY -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/linear.cu -o linear
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 linear gemm quant-blocks quant-matvec) -DGPU_ONLY -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/linear.cu -o linear
 //   … -DTYPE=q4_k -DGPU_ONLY_q4_k for quantized weights
 //   … -DSWEEP tries launches and kernels other than those that ship
 //
@@ -82,7 +82,7 @@ struct Variant {
 #if defined(TYPE)
 #define OTHER(NB, R, Deep) MAT_VEC_KERNEL(other_##NB##_##R##_##Deep, Q, NB, R, Deep)
 #define VARIANT(NB, R, Deep) Variant{NB, R, Deep, other_##NB##_##R##_##Deep, other_##NB##_##R##_##Deep}
-#define SHIPPED(NB) Variant{NB, ROWS, PLACES, JOIN(linear_, TYPE, _b##NB), JOIN(linear_, TYPE, _b##NB)}
+#define SHIPPED(NB) Variant{NB, MATVEC_ROWS, MATVEC_PLACES, JOIN(linear_, TYPE, _b##NB), JOIN(linear_, TYPE, _b##NB)}
 #define OTHERS OTHER(1, 2, 2) OTHER(1, 4, 2)
 #define VARIANTS VARIANT(1, 2, 2), VARIANT(1, 4, 2)
 #else

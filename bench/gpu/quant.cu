@@ -1,6 +1,6 @@
 // Times the kernels over one quantized type on an NVIDIA card and checks them against plain loops.
 //
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant.cu -o quant
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 quant-blocks quant-matmul quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant.cu -o quant
 //   … -DCUBLAS -lcublas adds the bf16 product of the same shape, which the batch of 512 is measured against
 //   … -DSWEEP tries launches and kernels other than those that ship
 //
@@ -53,7 +53,7 @@ static u32 shared_bytes(const Variant& v, size_t k) {
   return planes(v.columns) * v.columns * (padded + padded / 4) + warps * v.places * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
 }
 
-#define SHIPPED(NB) Variant{NB, ROWS, PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
+#define SHIPPED(NB) Variant{NB, MATVEC_ROWS, MATVEC_PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
 #define OTHER(NB, R, Places) MAT_VEC_KERNEL(other_##NB##_##R##_##Places, Q, NB, R, Places)
 #define VARIANT(NB, R, Places) Variant{NB, R, Places, other_##NB##_##R##_##Places, 0, 0, 0, false}
 #if defined(SWEEP)

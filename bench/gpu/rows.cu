@@ -1,6 +1,6 @@
 // The kernels over rows and elements on an NVIDIA GPU, with other plans for the same work beside them: checked against f64 on the
 // CPU, then timed as a share of a device copy in the same run.
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels bench/gpu/rows.cu -o rows && ./rows
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 affine cast norm rope unary) bench/gpu/rows.cu -o rows && ./rows
 // Bytes count each input read once and each output written once; tables and weights not at all.
 #define GPU_ONLY
 #define GPU_ONLY_bf16

@@ -28,19 +28,6 @@
 #else
 #define GPU_TILE TILE_FMA
 #endif
-// Shared memory that one block may have, in KiB.
-#ifndef GPU_SHARED_KB
-#if GPU_NVIDIA && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870)
-#define GPU_SHARED_KB 163
-#elif GPU_NVIDIA && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-#define GPU_SHARED_KB 99
-#elif GPU_NVIDIA && __CUDA_ARCH__ >= 900
-#define GPU_SHARED_KB 227
-#else
-#define GPU_SHARED_KB 64
-#endif
-#endif
-
 
 #if GPU_HOST
 #include "gpu/matrix-host.h"

@@ -14,6 +14,7 @@ import {
   scratchFloats,
   sharedBudget,
 } from "../../../src/backend/gpu/attention-plan.ts";
+import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { programCode } from "../../../src/backend/gpu/program.ts";
@@ -57,13 +58,26 @@ const archOf: Readonly<Record<MatrixUnit, string>> = {
   ...{ fma: "gfx1030", mma: "sm_90", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
 };
 const compiler = platform("sim").compiler();
+/** The simulator has less shared memory than the cards whose unit it plays. */
+const shared = ["-UGPU_SHARED_KB", `-DGPU_SHARED_KB=${simulated / 1024}`];
+const small: KernelCompiler = {
+  library: compiler.library,
+  version: compiler.version,
+  identity: `${compiler.identity} ${shared.join(" ")}`,
+  supports: (arch) => compiler.supports(arch),
+  codeArch: (arch) => compiler.codeArch(arch),
+  compile: (source, name, arch, options) => compiler.compile(source, name, arch, [...options, ...shared]),
+  compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, ...shared]),
+};
 const cache = new KernelCache();
 function program(file: string, unit: MatrixUnit, dtype: Half, device: number): bigint {
   const id = `${file} ${unit} ${dtype} ${device}`;
   let loaded = programs.get(id);
   if (loaded === undefined) {
     const whole = { id: `${file} ${dtype}`, file, unit: dtype, kernels: [], isPart: false };
-    const { code } = programCode(whole, { device: { name: unit, arch: archOf[unit] }, compiler, cache });
+    const device = { name: unit, arch: archOf[unit] };
+    const fits = sharedBudget(device.arch) === simulated;
+    const { code } = programCode(whole, { device, compiler: fits ? compiler : small, cache });
     loaded = given((m) => hip.load(m, code));
     programs.set(id, loaded);
   }

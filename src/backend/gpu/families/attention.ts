@@ -1,5 +1,12 @@
 /** Fused attention: prefill and decode. */
-import { ATTENTION_BLOCK, decodeBlocks, type HeadDim, headDims } from "../attention-plan.ts";
+import {
+  ATTENTION_BLOCK,
+  decodeBlocks,
+  decodeDefines,
+  type HeadDim,
+  headDims,
+  prefillDefines,
+} from "../attention-plan.ts";
 import { blocks, family, quantFloats } from "./family.ts";
 
 const operands = "q* k* v* mask* lengths* out*";
@@ -15,6 +22,7 @@ export const attention = [
     apart: ["mask", "D"],
     args: `${operands} ${sizes}`,
     plan: "rows shared_bytes",
+    defines: prefillDefines,
     launch: (s) => ({
       ...blocks(s.batch * s.heads * Math.ceil(s.tq / s.rows), 1, ATTENTION_BLOCK),
       shared: s.shared_bytes,
@@ -27,6 +35,7 @@ export const attention = [
     apart: ["mask", "D"],
     args: `${operands} scratch* counters* ${sizes} splits:u32`,
     plan: "threads shared_bytes",
+    defines: decodeDefines,
     launch: (s) => ({
       ...blocks(decodeBlocks(s.batch, s.heads, s.kv_heads, s.tq) * s.splits, 1, s.threads),
       shared: s.shared_bytes,

@@ -14,15 +14,23 @@ import {
   layout,
   numbers,
   perThread,
+  WIDE_BLOCK,
 } from "./family.ts";
+
+/** Vectors of 16 bytes per thread. */
+const UNARY_VECTORS = 2;
+const AFFINE_VECTORS = 4;
+const CAST_VECTORS = 2;
+const FILL_VECTORS = 4;
+const TRANSPOSE_TILE = 64;
 
 /** `count` vectors of 16 bytes per thread. */
 const vectors = (n: number, type: DType, count: number) => perThread(n, (count * 16) / sizeOf(type));
 
-/** Two vectors per thread; a vector fills 16 bytes of the result, and at most 32 of the source. */
+/** A vector fills 16 bytes of the result, and at most 32 of the source. */
 const casts = (n: number, from: number, to: number) => {
-  const block = from < to ? 4 * BLOCK : BLOCK;
-  return blocks(n, 2 * block * Math.min(16 / to, 32 / from), block);
+  const block = from < to ? WIDE_BLOCK : BLOCK;
+  return blocks(n, CAST_VECTORS * block * Math.min(16 / to, 32 / from), block);
 };
 
 export const elementwise = [
@@ -32,7 +40,8 @@ export const elementwise = [
     over: { op: unaryOps.filter((op) => op !== "elu" && op !== "powf"), T: floats },
     apart: ["op"],
     args: `x* out* ${layout}`,
-    launch: (s, b) => vectors(s.numel, b.T, 2),
+    defines: { UNARY_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, UNARY_VECTORS),
   }),
   family({
     file: "unary",
@@ -40,7 +49,8 @@ export const elementwise = [
     over: { op: ["neg", "abs", "sqr", "relu", "sign"], T: ints },
     apart: ["op"],
     args: `x* out* ${layout}`,
-    launch: (s, b) => vectors(s.numel, b.T, 2),
+    defines: { UNARY_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, UNARY_VECTORS),
   }),
   family({
     file: "unary",
@@ -48,14 +58,16 @@ export const elementwise = [
     over: { op: ["elu", "powf"], T: floats },
     apart: ["op"],
     args: `x* out* ${layout} param:T`,
-    launch: (s, b) => vectors(s.numel, b.T, 2),
+    defines: { UNARY_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, UNARY_VECTORS),
   }),
   family({
     file: "affine",
     pattern: "affine_{T}",
     over: { T: numbers },
     args: `x* out* ${layout} mul:T add:T`,
-    launch: (s, b) => vectors(s.numel, b.T, sizeOf(b.T) < 4 ? 2 : 4),
+    defines: { AFFINE_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, sizeOf(b.T) < 4 ? AFFINE_VECTORS / 2 : AFFINE_VECTORS),
   }),
   family({
     file: "binary",
@@ -86,6 +98,7 @@ export const elementwise = [
     over: { T: all, To: all },
     apart: ["To"],
     args: `x* out* ${layout}`,
+    defines: { CAST_VECTORS },
     launch: (s, b) => casts(s.numel, sizeOf(b.T), sizeOf(b.To)),
   }),
   family({
@@ -93,14 +106,15 @@ export const elementwise = [
     pattern: "fill_{T}",
     over: { T: all },
     args: "out* numel value:T",
-    launch: (s, b) => vectors(s.numel, b.T, 4),
+    defines: { FILL_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, FILL_VECTORS),
   }),
   family({
     file: "fill",
     pattern: "copy2d_{T}",
     over: { T: all },
     args: "x* out* rows cols x_stride out_stride",
-    launch: (s, b) => vectors(s.rows * s.cols, b.T, 4),
+    launch: (s, b) => vectors(s.rows * s.cols, b.T, FILL_VECTORS),
   }),
   family({
     file: "fill",
@@ -108,7 +122,7 @@ export const elementwise = [
     over: { bytes: byteSizes },
     apart: ["bytes"],
     args: `x* out* ${layout}`,
-    launch: (s, b) => perThread(s.numel, 64 / Number(b.bytes)),
+    launch: (s, b) => perThread(s.numel, (FILL_VECTORS * 16) / Number(b.bytes)),
   }),
   family({
     file: "fill",
@@ -116,8 +130,9 @@ export const elementwise = [
     over: { bytes: byteSizes },
     apart: ["bytes"],
     args: "x* out* batch rows cols x_batch_stride x_row_stride out_batch_stride out_row_stride",
+    defines: { TRANSPOSE_TILE },
     launch: (s, b) => {
-      const tile = b.bytes === "8" ? 32 : 64;
+      const tile = b.bytes === "8" ? TRANSPOSE_TILE / 2 : TRANSPOSE_TILE;
       return blocks(s.batch * Math.ceil(s.rows / tile) * Math.ceil(s.cols / tile));
     },
   }),

@@ -34,7 +34,12 @@ export interface Kernel {
   launch(sizes: Sizes): Launch;
 }
 
+/** Threads of a block, and of a large one. */
 export const BLOCK = 256;
+export const WIDE_BLOCK = 1024;
+
+/** Constants that kernels have as macros. */
+export type Defines = Readonly<Record<string, number>>;
 
 /** Blocks of one launch, of `block` threads each: kernels loop beyond it. HIP refuses 2^32 threads and more. */
 export const maxGrid = (block: number): number => Math.min(2 ** 22, Math.floor((2 ** 32 - 1) / block));
@@ -89,6 +94,8 @@ export interface Family<
   readonly args: Args;
   /** Names of what shapes the launch and is no argument of the kernel. */
   readonly plan?: Plan;
+  /** What the launch and the kernels agree on, by target where it differs. */
+  readonly defines?: Defines | ((arch: string) => Defines);
   launch(sizes: Sizes, bound: Bindings): Launch;
 }
 

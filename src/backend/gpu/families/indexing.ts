@@ -2,6 +2,9 @@
 import { sizeOf } from "../../../core/dtype.ts";
 import { all, blocks, family, ids, perThread } from "./family.ts";
 
+/** Vectors of 16 bytes that a thread of index_select moves. */
+const SELECT_VECTORS = 2;
+
 /** Whether a scatter gives each lane (a place on the other dims) to a block rather than to a thread. */
 export const scatterByBlocks = (lanes: number, length: number): boolean => lanes < 16384 && length > 32;
 
@@ -11,7 +14,8 @@ export const indexing = [
     pattern: "index_select_{I}_{T}",
     over: { I: ids, T: all },
     args: "x* ids* out* left x_dim ids_dim right ids_stride left_stride dim_stride error*",
-    launch: (s, b) => perThread(s.left * s.ids_dim * s.right, (2 * 16) / sizeOf(b.T)),
+    defines: { SELECT_VECTORS },
+    launch: (s, b) => perThread(s.left * s.ids_dim * s.right, (SELECT_VECTORS * 16) / sizeOf(b.T)),
   }),
   family({
     file: "indexing",

@@ -35,7 +35,9 @@ export function planColumns(outer: number, length: number, inner: number, type: 
   return { threads, pieces: Math.max(1, pieces) };
 }
 
-const columnsPerThread = (type: DType): number => Math.min(8, 16 / sizeOf(type));
+/** Columns that a thread reduces at most: each has an accumulator of its own. */
+const REDUCE_COLUMNS = 8;
+const columnsPerThread = (type: DType): number => Math.min(REDUCE_COLUMNS, 16 / sizeOf(type));
 
 /** Bytes of one partial result of a reduction that is cut into pieces. */
 export function partialBytes(op: string, type: DType): number {
@@ -56,6 +58,7 @@ export const reduce = [
     pattern: "reduce_cols_{op}_{T}",
     over: { op: reduceOps, T: numbers },
     args: "x* out* partial* outer length inner outer_stride length_stride col_threads:u32 pieces:u32",
+    defines: { REDUCE_COLUMNS },
     launch: (s, b) => blocks(s.outer * s.pieces * Math.ceil(s.inner / (s.col_threads * columnsPerThread(b.T)))),
   }),
   family({

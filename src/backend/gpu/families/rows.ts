@@ -1,9 +1,12 @@
 /** Softmax, norms, rotary embeddings and gated activations. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import { BLOCK, blocks, family, floats, type Launch, perThread } from "./family.ts";
+import { BLOCK, blocks, family, floats, type Launch, perThread, WIDE_BLOCK } from "./family.ts";
 
-/** Heads whose same places a thread turns, as in kernels/rope.hip. */
+/** Heads whose same places a thread turns. */
 const ROPE_HEADS = 2;
+/** Bytes of one side of the pairs that a thread turns at once, half as many where the sides are interleaved. */
+const ROPE_SIDE = 16;
+const ropeDefines = { ROPE_HEADS, ROPE_SIDE };
 
 interface RopeSizes {
   readonly batch: number;
@@ -11,7 +14,6 @@ interface RopeSizes {
   readonly positions: number;
   readonly d: number;
 }
-/** `side`: bytes of one side of the pairs that a thread turns at once. */
 const ropeBlocks = ({ batch, heads, positions, d }: RopeSizes, type: DType, side: number): Launch =>
   perThread(batch * Math.ceil(heads / ROPE_HEADS) * positions * (d / 2), side / sizeOf(type));
 
@@ -26,12 +28,16 @@ export interface RowPlan {
   readonly suffix: "" | "_wide";
 }
 
-/** Threads per row of softmax and norms: as many as keep the row in registers, 64 bytes each (16 in the wide kernels). */
+/** Vectors of 16 bytes that a thread keeps in registers; in the wide kernels it has one at least, and keeps none. */
+const ROW_VECTORS = 4;
+
+/** Threads per row of softmax and norms: as many as keep the row in registers. */
 export function planWholeRows(columns: number, type: DType): RowPlan {
   const bytes = Math.max(1, columns * sizeOf(type));
   const threads = (each: number): number => 2 ** Math.ceil(Math.log2(bytes / each));
-  if (threads(64) <= BLOCK) return { threads: Math.max(32, threads(64)), suffix: "" };
-  return { threads: Math.min(1024, Math.max(512, threads(16))), suffix: "_wide" };
+  const kept = threads(ROW_VECTORS * 16);
+  if (kept <= BLOCK) return { threads: Math.max(32, kept), suffix: "" };
+  return { threads: Math.min(WIDE_BLOCK, Math.max(2 * BLOCK, threads(16))), suffix: "_wide" };
 }
 
 const ropeArgs = "x* cos* sin* out* batch heads positions d table_stride";
@@ -42,6 +48,7 @@ export const rows = [
     pattern: "{op}{wide}_{T}",
     over: { op: ["softmax", "log_softmax"], wide: ["", "_wide"], T: floats },
     args: "x* out* rows cols row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
   }),
   family({
@@ -49,6 +56,7 @@ export const rows = [
     pattern: "rmsnorm{wide}_{T}",
     over: { wide: ["", "_wide"], T: floats },
     args: "x* alpha* out* rows cols eps:f64 row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
   }),
   family({
@@ -56,6 +64,7 @@ export const rows = [
     pattern: "layernorm{wide}_{T}",
     over: { wide: ["", "_wide"], T: floats },
     args: "x* alpha* beta* out* rows cols eps:f64 row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
   }),
   family({
@@ -63,6 +72,7 @@ export const rows = [
     pattern: "add_rmsnorm{wide}_{T}",
     over: { wide: ["", "_wide"], T: floats },
     args: "x* residual* alpha* sum* out* rows cols eps:f64 row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
   }),
   family({
@@ -70,7 +80,8 @@ export const rows = [
     pattern: "rope_i_{T}",
     over: { T: floats },
     args: ropeArgs,
-    launch: (s, b) => ropeBlocks(s, b.T, 8),
+    defines: ropeDefines,
+    launch: (s, b) => ropeBlocks(s, b.T, ROPE_SIDE / 2),
   }),
   family({
     file: "rope",
@@ -78,7 +89,8 @@ export const rows = [
     over: { thd: ["", "_thd"], T: floats },
     apart: ["thd"],
     args: ropeArgs,
-    launch: (s, b) => ropeBlocks(s, b.T, 16),
+    defines: ropeDefines,
+    launch: (s, b) => ropeBlocks(s, b.T, ROPE_SIDE),
   }),
   family({
     file: "glu",

@@ -1,12 +1,12 @@
 /** Choosing tokens from logits. */
-import { blocks, family, maxGrid } from "./family.ts";
+import { blocks, family, maxGrid, WIDE_BLOCK } from "./family.ts";
 
 /** Tokens of a row that one block weighs. A row has at most 1024 such pieces. */
 export const SAMPLE_PIECE = 1024;
 export const SAMPLE_VOCAB = SAMPLE_PIECE * 1024;
 export const SAMPLE_BINS = 1024;
 /** Threads that draw from a row. */
-const DRAW_BLOCK = 1024;
+const DRAW_BLOCK = WIDE_BLOCK;
 
 /** Whether one launch takes so many rows: these kernels have a block for each piece and do not loop. */
 export const samplesAtOnce = (rows: number, vocab: number): boolean =>
@@ -39,6 +39,7 @@ export const sample = [
     over: {},
     args: "sequences* seen* best* sums* counts* falls* bins* kept* out* vocab scale:f64",
     plan: "rows",
+    defines: { SAMPLE_PIECE, SAMPLE_BINS, DRAW_BLOCK },
     launch: (s) => blocks(s.rows, 1, DRAW_BLOCK),
   }),
 ] as const;

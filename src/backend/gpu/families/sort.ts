@@ -2,13 +2,19 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { BLOCK, blocks, family, numbers } from "./family.ts";
 
-/** The widest row that one block sorts. */
-export const sortTile = (type: DType): number => (sizeOf(type) === 8 ? 2048 : 4096);
+/** Columns that a thread sorts, half as many of 8 bytes each; those of a short row, and those that it merges. */
+const SORT_ITEMS = 16;
+const SORT_FEW_ITEMS = 4;
+const MERGE_ITEMS = 8;
 
-/** Threads that have a row of at most sortTile columns: a power of two, 4 columns each or, of long rows, as many as fit. */
+const itemsOf = (type: DType): number => (sizeOf(type) === 8 ? SORT_ITEMS / 2 : SORT_ITEMS);
+/** The widest row that one block sorts. */
+export const sortTile = (type: DType): number => BLOCK * itemsOf(type);
+
+/** Threads that have a row of at most sortTile columns: a power of two, at least a warp. */
 function sortThreads(columns: number, type: DType): number {
-  const padded = Math.min(sortTile(type), Math.max(128, 2 ** Math.ceil(Math.log2(columns))));
-  return padded / (padded <= 1024 ? 4 : sortTile(type) / BLOCK);
+  const padded = Math.min(sortTile(type), Math.max(32 * SORT_FEW_ITEMS, 2 ** Math.ceil(Math.log2(columns))));
+  return padded / (padded <= BLOCK * SORT_FEW_ITEMS ? SORT_FEW_ITEMS : itemsOf(type));
 }
 
 /** The dtype of the keys that wide rows are merged by. */
@@ -20,6 +26,7 @@ export const sort = [
     pattern: "argsort_{direction}_{T}",
     over: { direction: ["asc", "desc"], T: numbers },
     args: "x* out* rows cols",
+    defines: { SORT_ITEMS, SORT_FEW_ITEMS },
     launch: (s, b) => blocks(s.rows, 1, sortThreads(s.cols, b.T)),
   }),
   family({
@@ -34,6 +41,7 @@ export const sort = [
     pattern: "argsort_merge_{K}",
     over: { K: ["u32", "u64"] },
     args: "keys_in* index_in* keys_out* index_out* rows cols run",
-    launch: (s) => blocks(s.rows * Math.ceil(s.cols / 2048)),
+    defines: { MERGE_ITEMS },
+    launch: (s) => blocks(s.rows * Math.ceil(s.cols / (BLOCK * MERGE_ITEMS))),
   }),
 ] as const;

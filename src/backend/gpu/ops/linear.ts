@@ -5,10 +5,8 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { LinearParams, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { LINEAR_ROWS, planLinear, planQuantizedLinear, roundsFirst } from "../families/linear.ts";
-import { quantOutput } from "../families/quantized.ts";
+import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
-
-const gluNumbers = { silu: 1, gelu: 2 } as const;
 
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
 const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;

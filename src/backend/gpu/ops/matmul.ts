@@ -4,7 +4,7 @@ import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { isGemmType } from "../device-blas.ts";
-import { planMatVec } from "../families/matmul.ts";
+import { isSmallProduct, planMatVec } from "../families/matmul.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** A batch of matrices in memory: address, the strides of rows and columns, and the layout of the batch dims. */
@@ -123,8 +123,7 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
     };
     gpu.launch(`gemv_${dtype}`, { ...layout(strides[1]!, strides[0]!), ...sizes, a: b.at, x: a.at, out });
   } else {
-    const tiles = batch * Math.ceil(m / 128) * Math.ceil(n / 128);
-    gpu.launch(`gemm${tiles < gpu.multiprocessors ? "_small" : ""}_${dtype}`, {
+    gpu.launch(`gemm${isSmallProduct(batch, m, n, gpu.multiprocessors) ? "_small" : ""}_${dtype}`, {
       ...layout(strides[0]!, strides[1]!),
       m,
       n,
