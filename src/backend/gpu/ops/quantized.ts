@@ -35,7 +35,7 @@ export function quantizedRows(gpu: Gpu, type: QuantType, blocks: View, ids: View
           rows,
           k,
           id_bytes: sizeOf(ids.storage.dtype),
-          error: gpu.watchIndex("embedding", rows, 0),
+          error: gpu.watchIndex("rows", rows, 0),
         }),
       ),
     ),
