@@ -20,6 +20,7 @@ const { values: options } = parseArgs({
 });
 const source = async (name) => (await runnerImport(`./src/${name}.ts`)).module;
 const { programsOf, programOptions } = await source("backend/gpu/program");
+const { definesOf } = await source("backend/gpu/catalogue");
 const { loadingKernels, transformerKernels } = await source("backend/gpu/transformer-kernels");
 
 const llama = {
@@ -43,7 +44,8 @@ function cpuSeconds([command, ...args]) {
 
 const toolchain = findToolchains().amd.find(({ name }) => name === options.compiler);
 if (toolchain) {
-  const seconds = async (file, arch, flags) => cpuSeconds(await amdCommand(toolchain, file, arch, flags));
+  const seconds = async (file, arch, flags) =>
+    cpuSeconds(await amdCommand(toolchain, file, arch, [...definesOf(file, arch), ...flags]));
   for (const [name, needs] of Object.entries(models)) {
     const programs = programsOf([...loadingKernels(needs), ...transformerKernels(needs)]);
     for (const arch of options.arch.split(",")) {

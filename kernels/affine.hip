@@ -1,5 +1,5 @@
-// out[i] = x[i]·mul + add. Launch: 256 threads, four 16-byte vectors per thread, two of small elements. Traffic: one read, one write.
-#include "gpu.h"
+// out[i] = x[i]·mul + add. Launch: AFFINE_VECTORS 16-byte vectors per thread, half as many of small elements. Traffic: one read, one write.
+#include "elementwise.h"
 namespace gpu {
 
 template <class T> struct Affine {
@@ -7,10 +7,9 @@ template <class T> struct Affine {
   GPU_METHOD T operator()(T x) const { return narrow<T>(add(mul(widen(x), scale), shift)); }
 };
 
-// A null `inp` means in place.
 #define AFFINE(T) \
-  KERNEL_BOUNDS(256, affine_##T, size_t numel, size_t num_dims, const size_t* info, const T* inp, T* out, T mul, T add) { \
-    map1<(sizeof(T) < 4 ? 2 : 4)>(numel, num_dims, info, inp ? inp : out, out, Affine<T>{widen(mul), widen(add)}); \
+  KERNEL_BOUNDS(GPU_BLOCK, affine_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info, T mul, T add) { \
+    map1<(sizeof(T) < 4 ? AFFINE_VECTORS / 2 : AFFINE_VECTORS)>(numel, num_dims, info, x, out, Affine<T>{widen(mul), widen(add)}); \
   }
 GPU_NUMBERS(AFFINE)
 

@@ -12,7 +12,6 @@
 namespace gpu {
 
 constexpr f32 LOG2_E = 1.4426950408889634f;
-constexpr int ATTENTION_BLOCK = 128;
 
 // Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
 GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }
@@ -34,11 +33,11 @@ template <class T> struct Attention {
   }
 };
 
-#define ATTENTION_ARGUMENTS(T) \
-  const T *q, const T *k, const T *v, const T *mask, T *out, const i64 *lengths, size_t batch, size_t heads, size_t kv_heads, \
-      size_t tq, size_t tk, size_t d, size_t q_b, size_t q_h, size_t q_t, size_t k_b, size_t k_h, size_t k_t, size_t v_b, \
-      size_t v_h, size_t v_t, size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, f64 scale, f64 softcap, u32 causal, \
-      size_t window
+#define ATTENTION_OPERANDS(T) const T *q, const T *k, const T *v, const T *mask, const i64 *lengths, T *out
+#define ATTENTION_SIZES \
+  size_t batch, size_t heads, size_t kv_heads, size_t tq, size_t tk, size_t d, size_t q_b, size_t q_h, size_t q_t, size_t k_b, \
+      size_t k_h, size_t k_t, size_t v_b, size_t v_h, size_t v_t, size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, \
+      size_t window, f64 scale, f64 softcap, u32 causal
 #define ATTENTION_GATHER(T) \
   Attention<T> { \
     q, k, v, mask, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (i64)q_b, (i64)q_h, (i64)q_t, \

@@ -1,7 +1,7 @@
 // Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
 // and no softcap, and a positive scale; the second takes everything.
 // Launch: 128 threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they take
-// longest. `shared` bytes of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
+// longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
 // Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
 #include "attention.h"
 namespace gpu {
@@ -31,7 +31,7 @@ template <class T, int D, int Keys, bool KeepQ, int Block = ATTENTION_BLOCK> str
 
 // What registers have room for.
 template <class T, int D, bool Masked> using BestPrefill =
-    Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? 64 : 32, D <= (tile_t<T>::ASYNC ? 64 : 128)>;
+    Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS, D <= (tile_t<T>::ASYNC ? ASYNC_KEPT_DIM : PREFILL_KEPT_DIM)>;
 
 template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
   typedef typename P::S S;
@@ -80,7 +80,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
 }
 
 #define PREFILL(name, T, D, Masked) \
-  KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_ARGUMENTS(T), u32 rows, u32 shared_bytes) { \
+  KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
     prefill<BestPrefill<T, D, Masked>, T, Masked>(tiles, ATTENTION_GATHER(T)); \
   }

@@ -2,7 +2,7 @@
 // scale) and attention_decode_masked_<D>_T give each block a part of one kv head's keys, for all queries of all heads that
 // share it, 16 rows at a time; the block of a head that ends last joins its parts.
 //
-// Launch: `threads` threads and `shared` bytes as in attention-plan.ts, batch · kv_heads · ceil(group·tq / 16) · splits blocks.
+// Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, batch · kv_heads · ceil(group·tq / 16) · splits blocks.
 // Each wave takes 16 keys at a time and meets the others only at the end. Parts follow from the length in device memory, so a
 // captured launch stays right while a cache grows; while it is short not all blocks have one. With one part the result is final;
 // else the parts go to `scratch`: rows·splits·d results, then rows·splits pairs (greatest score in powers of two, sum), where
@@ -145,8 +145,8 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
 
 // As many blocks to a multiprocessor as attention-plan.ts counts on.
 #define DECODE(name, T, D, Masked) \
-  KERNEL_CROWDED(ATTENTION_BLOCK, D > 128 ? 1 : D > 64 || sizeof(T) > 2 ? 3 : 4, name##_##D##_##T, ATTENTION_ARGUMENTS(T), \
-                 f32 *scratch, u32 *counters, u32 splits, u32 threads, u32 shared_bytes) { \
+  KERNEL_CROWDED(ATTENTION_BLOCK, D > 128 ? 1 : D > 64 || sizeof(T) > 2 ? 3 : 4, name##_##D##_##T, ATTENTION_OPERANDS(T), \
+                 f32 *scratch, u32 *counters, ATTENTION_SIZES, u32 splits) { \
     DYNAMIC_SHARED(T, tiles); \
     decode<Decode<T, D>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, splits); \
   }

@@ -1,6 +1,6 @@
-// out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: 256 threads, a 16-byte vector of each operand per thread
+// out[i] = f(lhs[i], rhs[i]); comparisons give u8. Launch: a 16-byte vector of each operand per thread
 // (single elements where the operation is long). Traffic: two reads, one write. info = dims ‖ lhs strides ‖ rhs strides, so operands broadcast freely.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 // x / 0 = 0 and MIN / −1 = MIN for integers: neither may trap, and every device must agree.
@@ -67,14 +67,15 @@ COMPARE_OP(Gt, >)
 COMPARE_OP(Ge, >=)
 
 #define BINARY(name, T, Out, Vectors, Op) \
-  KERNEL_BOUNDS(256, name##_##T, size_t numel, size_t num_dims, const size_t* info, const T* lhs, const T* rhs, Out* out) { \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* lhs, const T* rhs, Out* out, size_t numel, size_t num_dims, const size_t* info) { \
     map2<Vectors>(numel, num_dims, info, lhs, rhs, out, Op<T>{}); \
   }
 #define BINARY_ALL(T) \
-  BINARY(badd, T, T, true, Add) BINARY(bsub, T, T, true, Sub) BINARY(bmul, T, T, true, Mul) BINARY(bdiv, T, T, (IsFloat<T>::value), Div) \
-  BINARY(bmaximum, T, T, true, Maximum) BINARY(bminimum, T, T, true, Minimum) BINARY(bpow, T, T, false, Pow) \
-  BINARY(eq, T, u8, true, Eq) BINARY(ne, T, u8, true, Ne) BINARY(lt, T, u8, true, Lt) BINARY(le, T, u8, true, Le) \
-  BINARY(gt, T, u8, true, Gt) BINARY(ge, T, u8, true, Ge)
+  BINARY(binary_add, T, T, true, Add) BINARY(binary_sub, T, T, true, Sub) BINARY(binary_mul, T, T, true, Mul) \
+  BINARY(binary_div, T, T, (IsFloat<T>::value), Div) BINARY(binary_maximum, T, T, true, Maximum) \
+  BINARY(binary_minimum, T, T, true, Minimum) BINARY(binary_pow, T, T, false, Pow) \
+  BINARY(compare_eq, T, u8, true, Eq) BINARY(compare_ne, T, u8, true, Ne) BINARY(compare_lt, T, u8, true, Lt) \
+  BINARY(compare_le, T, u8, true, Le) BINARY(compare_gt, T, u8, true, Gt) BINARY(compare_ge, T, u8, true, Ge)
 GPU_NUMBERS(BINARY_ALL)
 
 }  // namespace gpu

@@ -1,8 +1,7 @@
 // Convolutions. The direct kernels compute one output per thread and take any strides; large ones are better served by
-// im2col and a matrix product. Sums in f32 for halves, in T otherwise. Launch: 256 threads, an output per thread and round.
-// info = src dims ‖ src strides ‖ kernel dims ‖ kernel strides. The catalogue's stride, padding and dilation are those of
-// the last dim; appended are those of the height, and groups. Neighbouring threads have neighbouring columns, so reads of
-// src are contiguous for stride 1 and reads of the kernel are broadcast.
+// im2col and a matrix product. Sums in f32 for halves, in T otherwise. Launch: an output per thread and round.
+// info = x dims ‖ x strides ‖ w dims ‖ w strides. Neighbouring threads have neighbouring columns, so reads of x are contiguous
+// for stride 1 and reads of w are broadcast.
 #include "gpu.h"
 namespace gpu {
 
@@ -26,16 +25,16 @@ struct Axis {
   }
 };
 struct Conv {
-  size_t batch, in_channels, out_channels, groups;
+  size_t in_channels, out_channels, groups;
   i64 src_batch, src_channel, kernel_first, kernel_second;
   Axis y, x;
 };
 
 // dst[b, o, y, x] = Σ src[b, g·C + c, y', x'] · kernel[o, c, i, j] over c, i, j, where g is o's group of C channels; the
 // transposed form reads kernel[g·C + c, o − g·O, i, j].
-template <class T, bool Transposed> GPU_FN void convolve(const Conv& p, const T* src, const T* kernel, T* dst) {
+template <class T, bool Transposed> GPU_FN void convolve(const Conv& p, size_t n, const T* src, const T* kernel, T* dst) {
   typedef typename Accumulate<T>::type A;
-  const size_t n = p.batch * p.out_channels * p.y.out * p.x.out, step = (size_t)gdim_x() * bdim_x();
+  const size_t step = (size_t)gdim_x() * bdim_x();
   const size_t channels = p.in_channels / p.groups, outs = p.out_channels / p.groups;
   for (size_t at = (size_t)bid_x() * bdim_x() + tid_x(); at < n; at += step) {
     const size_t row = divide(at, p.x.out), ox = at - row * p.x.out;
@@ -62,18 +61,14 @@ template <class T, bool Transposed> GPU_FN void convolve(const Conv& p, const T*
   }
 }
 
-// A height of 1 makes the one-dimensional case.
-GPU_FN Conv conv1d_of(const size_t* info, bool transposed, size_t l_out, size_t stride, size_t padding, size_t dilation, size_t groups) {
+// What the kernels are given of both dims.
+#define CONV_WINDOW \
+  size_t h_out, size_t w_out, size_t stride_h, size_t stride_w, size_t padding_h, size_t padding_w, size_t dilation_h, size_t dilation_w
+GPU_FN Conv conv2d_of(const size_t* info, bool transposed, CONV_WINDOW, size_t groups) {
   const i64* s = (const i64*)info;
-  return Conv{info[0], info[1], transposed ? info[7] * groups : info[6], groups, s[3], s[4], s[9], s[10],
-              Axis{1, 1, 1, 1, 0, 1, 0, 0}, Axis{info[2], info[8], l_out, stride, padding, dilation, s[5], s[11]}};
-}
-GPU_FN Conv conv2d_of(const size_t* info, bool transposed, size_t h_out, size_t w_out, size_t stride, size_t padding, size_t dilation,
-                      size_t stride_h, size_t padding_h, size_t dilation_h, size_t groups) {
-  const i64* s = (const i64*)info;
-  return Conv{info[0], info[1], transposed ? info[9] * groups : info[8], groups, s[4], s[5], s[12], s[13],
+  return Conv{info[1], transposed ? info[9] * groups : info[8], groups, s[4], s[5], s[12], s[13],
               Axis{info[2], info[10], h_out, stride_h, padding_h, dilation_h, s[6], s[14]},
-              Axis{info[3], info[11], w_out, stride, padding, dilation, s[7], s[15]}};
+              Axis{info[3], info[11], w_out, stride_w, padding_w, dilation_w, s[7], s[15]}};
 }
 
 // dst[b, y, x, c, i, j] = src[b, c, y', x'] or 0 in the padding: rows of the matrix product with the kernel as (o, c·i·j).
@@ -92,64 +87,23 @@ template <class B> GPU_FN void im2col(const Conv& p, size_t n, const B* src, B* 
   }
 }
 
-// dst[b, c, l] = Σ_k src[b, (l + padding − k·dilation) / stride, c, k]: turns the product of a transposed convolution into
-// its result. Each output gathers its terms, so no atomics. Appended: padding, dilation.
-template <class T>
-GPU_FN void col2im1d(size_t n, size_t l_out, size_t l_in, size_t c_out, size_t k_size, size_t stride, const T* src, T* dst, size_t padding, size_t dilation) {
-  typedef typename Accumulate<T>::type A;
-  const size_t step = (size_t)gdim_x() * bdim_x();
-  const Axis axis = {l_in, k_size, l_out, stride, padding, dilation, 0, 0};
-  for (size_t at = (size_t)bid_x() * bdim_x() + tid_x(); at < n; at += step) {
-    const size_t plane = divide(at, l_out), l = at - plane * l_out, b = divide(plane, c_out), c = plane - b * c_out;
-    A sum = 0;
-    NO_UNROLL for (size_t k = 0; k < k_size; k++) {
-      size_t from;
-      if (axis.transposed_source(l, k, from)) sum = add(sum, (A)widen(src[((b * l_in + from) * c_out + c) * k_size + k]));
-    }
-    dst[at] = narrow<T>((compute_t<T>)sum);
-  }
-}
-
 #define CONV(T) \
-  KERNEL_BOUNDS(256, conv1d_##T, size_t, size_t l_out, size_t stride, size_t padding, size_t dilation, const size_t* info, \
-                const T* src, const T* kernel, T* dst, size_t groups) { \
-    convolve<T, false>(conv1d_of(info, false, l_out, stride, padding, dilation, groups), src, kernel, dst); \
+  KERNEL_BOUNDS(GPU_BLOCK, conv2d_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t groups) { \
+    convolve<T, false>(conv2d_of(info, false, h_out, w_out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, \
+                                 groups), \
+                       numel, x, w, out); \
   } \
-  KERNEL_BOUNDS(256, conv2d_##T, size_t, size_t w_out, size_t h_out, size_t stride, size_t padding, size_t dilation, \
-                const size_t* info, const T* src, const T* kernel, T* dst, size_t stride_h, size_t padding_h, \
-                size_t dilation_h, size_t groups) { \
-    convolve<T, false>(conv2d_of(info, false, h_out, w_out, stride, padding, dilation, stride_h, padding_h, dilation_h, groups), \
-                       src, kernel, dst); \
+  KERNEL_BOUNDS(GPU_BLOCK, conv_transpose2d_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, \
+                size_t groups) { \
+    convolve<T, true>(conv2d_of(info, true, h_out, w_out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, \
+                                groups), \
+                      numel, x, w, out); \
   } \
-  KERNEL_BOUNDS(256, im2col1d_##T, size_t dst_numel, size_t l_out, size_t l_k, size_t stride, size_t padding, \
-                size_t dilation, const size_t* info, const T* src, T* dst) { \
+  KERNEL_BOUNDS(GPU_BLOCK, im2col_##T, const T* x, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t h_k, size_t w_k) { \
     const i64* s = (const i64*)info; \
-    im2col<bits_t<T>>(Conv{info[0], info[1], 0, 1, s[3], s[4], 0, 0, Axis{1, 1, 1, 1, 0, 1, 0, 0}, \
-                           Axis{info[2], l_k, l_out, stride, padding, dilation, s[5], 0}}, \
-                      dst_numel, (const bits_t<T>*)src, (bits_t<T>*)dst); \
-  } \
-  KERNEL_BOUNDS(256, im2col_##T, size_t dst_numel, size_t h_out, size_t w_out, size_t h_k, size_t w_k, size_t stride, \
-                size_t padding, size_t dilation, const size_t* info, const T* src, T* dst, size_t stride_h, \
-                size_t padding_h, size_t dilation_h) { \
-    const i64* s = (const i64*)info; \
-    im2col<bits_t<T>>(Conv{info[0], info[1], 0, 1, s[4], s[5], 0, 0, \
-                           Axis{info[2], h_k, h_out, stride_h, padding_h, dilation_h, s[6], 0}, \
-                           Axis{info[3], w_k, w_out, stride, padding, dilation, s[7], 0}}, \
-                      dst_numel, (const bits_t<T>*)src, (bits_t<T>*)dst); \
-  } \
-  KERNEL_BOUNDS(256, col2im1d_##T, size_t dst_el, size_t l_out, size_t l_in, size_t c_out, size_t k_size, size_t stride, \
-                const T* src, T* dst, size_t padding, size_t dilation) { \
-    col2im1d<T>(dst_el, l_out, l_in, c_out, k_size, stride, src, dst, padding, dilation); \
-  } \
-  KERNEL_BOUNDS(256, conv_transpose1d_##T, size_t, size_t l_out, size_t stride, size_t padding, size_t, size_t dilation, \
-                const size_t* info, const T* src, const T* kernel, T* dst, size_t groups) { \
-    convolve<T, true>(conv1d_of(info, true, l_out, stride, padding, dilation, groups), src, kernel, dst); \
-  } \
-  KERNEL_BOUNDS(256, conv_transpose2d_##T, size_t, size_t w_out, size_t h_out, size_t stride, size_t padding, size_t, \
-                size_t dilation, const size_t* info, const T* src, const T* kernel, T* dst, size_t stride_h, \
-                size_t padding_h, size_t dilation_h, size_t groups) { \
-    convolve<T, true>(conv2d_of(info, true, h_out, w_out, stride, padding, dilation, stride_h, padding_h, dilation_h, groups), \
-                      src, kernel, dst); \
+    im2col<bits_t<T>>(Conv{info[1], 0, 1, s[4], s[5], 0, 0, Axis{info[2], h_k, h_out, stride_h, padding_h, dilation_h, s[6], 0}, \
+                           Axis{info[3], w_k, w_out, stride_w, padding_w, dilation_w, s[7], 0}}, \
+                      numel, (const bits_t<T>*)x, (bits_t<T>*)out); \
   }
 GPU_NUMBERS(CONV)
 

@@ -5,7 +5,7 @@
 // elements apart. cos, sin: a row of rotary/2 for each position.
 // Row i of a sequence goes to place past + i, where past is lengths[b] − t if lengths are given: so a captured launch
 // follows a cache that grows. Its position is the place minus padding[b], but at least 0.
-// Launch: 256 threads, both sides of W pairs each. Traffic: q, k and v once in, once out.
+// Launch: both sides of W pairs each. Traffic: q, k and v once in, once out.
 #include "turn.h"
 namespace gpu {
 
@@ -71,8 +71,8 @@ template <class T, bool Interleaved> GPU_FN void append_any(const Append<T>& a) 
 }
 
 #define APPEND(name, T, Interleaved) \
-  KERNEL_BOUNDS(256, name##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, T* out, T* k_cache, T* v_cache, \
-                const i64* lengths, const i64* padding, size_t batch, size_t t, size_t heads, size_t kv_heads, size_t d, \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const i64* lengths, \
+                const i64* padding, T* out, T* k_cache, T* v_cache, size_t batch, size_t t, size_t heads, size_t kv_heads, size_t d, \
                 size_t rotary, size_t past, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h) { \
     append_any<T, Interleaved>(Append<T>{q, k, v, cos, sin, out, k_cache, v_cache, lengths, padding, batch, t, heads, kv_heads, d, \
                                          rotary, past, q_row, k_row, v_row, cache_b, cache_h}); \
@@ -82,10 +82,10 @@ GPU_bf16(APPEND_BOTH)
 GPU_f16(APPEND_BOTH)
 GPU_f32(APPEND_BOTH)
 
-// counts[i] += by, for counters that a captured step moves on by itself. Launch: 256 threads, one element each.
+// counts[i] += by, for counters that a captured step moves on by itself. Launch: one element each.
 #define ADVANCE(T) \
-  KERNEL_BOUNDS(256, advance_##T, T* counts, size_t n, size_t by) { \
-    single_loop(n, [&](size_t i) { counts[i] += (T)by; }); \
+  KERNEL_BOUNDS(GPU_BLOCK, advance_##T, T* counts, size_t numel, size_t by) { \
+    single_loop(numel, [&](size_t i) { counts[i] += (T)by; }); \
   }
 GPU_i64(ADVANCE)
 

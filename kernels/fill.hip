@@ -1,17 +1,17 @@
 // Fills and copies: bits only, so bodies depend on the element's size. Traffic: a copy reads and writes each element once.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
-// out[i] = value; info describes `out`. Launch: 256 threads, four 16-byte vectors per thread.
-template <class B> GPU_FN void const_set(size_t n, size_t num_dims, const size_t* info, B value, B* out) {
-  constexpr int W = 16 / sizeof(B), Unroll = 4;
-  const Walk<W, Unroll> walk(n, !info && vector_aligned<W>(out));
+// out[i] = value. Launch: FILL_VECTORS 16-byte vectors per thread.
+template <class B> GPU_FN void fill(size_t n, B value, B* out) {
+  constexpr int W = 16 / sizeof(B), Unroll = FILL_VECTORS;
+  const Walk<W, Unroll> walk(n, vector_aligned<W>(out));
   Vec<B, W> x;
   UNROLL for (int j = 0; j < W; j++) x.v[j] = value;
   for (size_t base = walk.first; base < walk.vectors; base += walk.step)
     UNROLL for (int u = 0; u < Unroll; u++)
       if (walk.at(base, u) < walk.vectors) store_vec<B, W>(out, walk.at(base, u), x);
-  NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[offset(i, num_dims, info)] = value;
+  NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) out[i] = value;
 }
 template <class T> GPU_FN bits_t<T> bits_of(T x) { return (bits_t<T>)x; }
 GPU_FN u32 bits_of(f32 x) { return f32_bits(x); }
@@ -20,10 +20,10 @@ GPU_FN u16 bits_of(f16 x) { return x.bits; }
 GPU_FN u16 bits_of(bf16 x) { return x.bits; }
 GPU_FN u8 bits_of(f8e4m3 x) { return x.bits; }
 
-// dst[i·dst_stride + j] = src[i·src_stride + j] for i < d1, j < d2. Sizes and strides are 64-bit, unlike the catalogue's.
-// Launch: 256 threads, four units per thread; a unit is 16 bytes where rows allow it, else one element.
+// out[i·out_stride + j] = x[i·x_stride + j] for i < rows, j < cols.
+// Launch: FILL_VECTORS units per thread; a unit is 16 bytes where rows allow it, else one element.
 template <class U> GPU_FN void copy_rows(const U* src, U* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) {
-  constexpr int Unroll = 4;
+  constexpr int Unroll = FILL_VECTORS;
   const size_t n = d1 * d2;
   const Walk<1, Unroll> walk(n, true);
   for (size_t base = walk.first; base < n; base += walk.step) {
@@ -50,18 +50,18 @@ GPU_FN void copy2d(const B* src, B* dst, size_t d1, size_t d2, size_t src_stride
 }
 
 #define FILL(T) \
-  KERNEL_BOUNDS(256, const_set_##T, size_t numel, size_t num_dims, const size_t* info, T value, T* out) { \
-    const_set<bits_t<T>>(numel, num_dims, info, bits_of(value), (bits_t<T>*)out); \
+  KERNEL_BOUNDS(GPU_BLOCK, fill_##T, T* out, size_t numel, T value) { \
+    fill<bits_t<T>>(numel, bits_of(value), (bits_t<T>*)out); \
   } \
-  KERNEL_BOUNDS(256, copy2d_##T, const T* src, T* dst, size_t d1, size_t d2, size_t src_stride, size_t dst_stride) { \
-    copy2d<bits_t<T>>((const bits_t<T>*)src, (bits_t<T>*)dst, d1, d2, src_stride, dst_stride); \
+  KERNEL_BOUNDS(GPU_BLOCK, copy2d_##T, const T* x, T* out, size_t rows, size_t cols, size_t x_stride, size_t out_stride) { \
+    copy2d<bits_t<T>>((const bits_t<T>*)x, (bits_t<T>*)out, rows, cols, x_stride, out_stride); \
   }
 GPU_DTYPES(FILL)
 
-// Any layout to any layout. info = dims ‖ src strides ‖ dst strides. Launch: 256 threads, four vectors of 16 bytes per
+// Any layout to any layout. info = dims ‖ x strides ‖ out strides. Launch: FILL_VECTORS vectors of 16 bytes per
 // thread where the inner dim is a multiple of them, else single elements.
 template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const size_t* info, const B* src, B* dst) {
-  constexpr int W = 16 / sizeof(B), Unroll = 4;
+  constexpr int W = 16 / sizeof(B), Unroll = FILL_VECTORS;
   const Operand<B, W> from(src, 0, num_dims, info), to(dst, 1, num_dims, info);
   const Walk<W, Unroll> walk(n, runs_of<W>(num_dims, info));
   i64 at[2];
@@ -90,13 +90,13 @@ template <class B> GPU_FN void copy_strided(size_t n, size_t num_dims, const siz
   }
 }
 
-// dst[b, c, r] = src[b, r, c]: a tile is read along c, turned in shared memory and written along r, so both sides move
-// whole lines. Launch: 256 threads per tile of 64×64 (32×32 for 8 bytes); tiles of all batches in one grid. Rows of the
+// out[b, c, r] = x[b, r, c]: a tile is read along c, turned in shared memory and written along r, so both sides move
+// whole lines. Launch: a block per tile of TRANSPOSE_TILE², half as wide for 8 bytes; tiles of all batches in one grid. Rows of the
 // shared tile are padded by one bank, so that walking down a column touches 32 different banks.
 template <class B, int Tile, int Pad>
 GPU_FN void transpose(B* tile, size_t batch, size_t rows, size_t cols, size_t src_batch, size_t src_row,
                       size_t dst_batch, size_t dst_row, const B* src, B* dst) {
-  constexpr int Step = 256 / Tile, Row = Tile + Pad;
+  constexpr int Step = GPU_BLOCK / Tile, Row = Tile + Pad;
   const size_t across = ceil_div(cols, Tile), down = ceil_div(rows, Tile), tiles = across * down * batch;
   const u32 x = tid_x() % Tile, y = tid_x() / Tile;
   for (size_t t = bid_x(); t < tiles; t += gdim_x()) {
@@ -117,9 +117,9 @@ GPU_FN void transpose(B* tile, size_t batch, size_t rows, size_t cols, size_t sr
 // start in different banks.
 GPU_FN void transpose_pairs(u16* tile, size_t batch, size_t rows, size_t cols, size_t src_batch, size_t src_row,
                             size_t dst_batch, size_t dst_row, const u16* src, u16* dst) {
-  constexpr int Tile = 64, Row = 66, Step = 8;
+  constexpr int Tile = TRANSPOSE_TILE, Row = Tile + 2, Step = GPU_BLOCK / (Tile / 2);
   const size_t across = ceil_div(cols, Tile), down = ceil_div(rows, Tile), tiles = across * down * batch;
-  const u32 x = tid_x() % 32 * 2, y = tid_x() / 32;
+  const u32 x = tid_x() % (Tile / 2) * 2, y = tid_x() / (Tile / 2);
   for (size_t t = bid_x(); t < tiles; t += gdim_x()) {
     const size_t b = divide(t, across * down), in = t - b * (across * down), row = divide(in, across);
     const size_t r0 = row * Tile, c0 = (in - row * across) * Tile;
@@ -141,23 +141,22 @@ GPU_FN bool pairs(size_t sizes, size_t src_strides, size_t dst_strides, const u1
 template <class B> GPU_FN void transpose_pairs(B*, size_t, size_t, size_t, size_t, size_t, size_t, size_t, const B*, B*) {}
 
 #define COPIES(bytes, B, Tile, Pad) \
-  KERNEL_BOUNDS(256, copy_strided_##bytes, size_t numel, size_t num_dims, const size_t* info, const B* src, B* dst) { \
-    copy_strided<B>(numel, num_dims, info, src, dst); \
+  KERNEL_BOUNDS(GPU_BLOCK, copy_strided_##bytes, const B* x, B* out, size_t numel, size_t num_dims, const size_t* info) { \
+    copy_strided<B>(numel, num_dims, info, x, out); \
   } \
-  KERNEL_BOUNDS(256, transpose_##bytes, size_t batch, size_t rows, size_t cols, size_t src_batch_stride, \
-                size_t src_row_stride, size_t dst_batch_stride, size_t dst_row_stride, const B* src, B* dst) { \
+  KERNEL_BOUNDS(GPU_BLOCK, transpose_##bytes, const B* x, B* out, size_t batch, size_t rows, size_t cols, size_t x_batch_stride, \
+                size_t x_row_stride, size_t out_batch_stride, size_t out_row_stride) { \
     SHARED(B, tile, Tile * (Tile + Pad)); \
-    if (pairs(rows | cols, src_batch_stride | src_row_stride, dst_batch_stride | dst_row_stride, src, (const B*)dst)) \
-      transpose_pairs(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, src, dst); \
+    if (pairs(rows | cols, x_batch_stride | x_row_stride, out_batch_stride | out_row_stride, x, (const B*)out)) \
+      transpose_pairs(tile, batch, rows, cols, x_batch_stride, x_row_stride, out_batch_stride, out_row_stride, x, out); \
     else \
-      transpose<B, Tile, Pad>(tile, batch, rows, cols, src_batch_stride, src_row_stride, dst_batch_stride, dst_row_stride, \
-                              src, dst); \
+      transpose<B, Tile, Pad>(tile, batch, rows, cols, x_batch_stride, x_row_stride, out_batch_stride, out_row_stride, x, out); \
   }
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
-COPIES(1, u8, 64, 4)
-COPIES(2, u16, 64, 2)
-COPIES(4, u32, 64, 1)
-COPIES(8, u64, 32, 1)
+COPIES(1, u8, TRANSPOSE_TILE, 4)
+COPIES(2, u16, TRANSPOSE_TILE, 2)
+COPIES(4, u32, TRANSPOSE_TILE, 1)
+COPIES(8, u64, TRANSPOSE_TILE / 2, 1)
 #endif
 
 }  // namespace gpu

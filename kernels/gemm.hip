@@ -1,5 +1,5 @@
 // Matrix products for machines without a BLAS: any strides, so transposes and broadcasts need no copy. Halves are widened on
-// the way into shared memory and summed in f32. c is contiguous (batch, m, n).
+// the way into shared memory and summed in f32. out is contiguous (batch, m, n).
 #include "gpu.h"
 namespace gpu {
 
@@ -7,7 +7,7 @@ namespace gpu {
 // whichever lies closer together in memory.
 template <class T, int Rows, int Depth> struct Panel {
   typedef compute_t<T> C;
-  static constexpr int L = Rows * Depth / 256;
+  static constexpr int L = Rows * Depth / GPU_BLOCK;
   static constexpr int Stride = Rows + 16 / (int)sizeof(C);  // keeps vectors aligned and spreads the banks
 
   const T* base;
@@ -45,7 +45,7 @@ template <class T, int Rows, int Depth> struct Panel {
   }
 };
 
-// c = a·b. A block of 256 threads makes Tile × Tile of c, each thread an Edge × Edge part kept in registers, in groups of G
+// c = a·b. A block makes Tile × Tile of c, each thread an Edge × Edge part kept in registers, in groups of G
 // neighbours so that shared memory is read as vectors. While one slice of Depth is multiplied, the next is on its way:
 // global → registers → the other half of shared memory; one barrier per slice. Traffic: a is read n/Tile times, b m/Tile times.
 template <class T, int Tile, int Edge, int Depth>
@@ -106,7 +106,7 @@ GPU_FN void gemm(compute_t<T>* sa, compute_t<T>* sb, size_t batch, size_t m, siz
   }
 }
 
-// Where b has one column: y = A·x, bound by reading A once. Rows contiguous: row_threads threads (32 … 256) per row with four
+// Where b has one column: y = A·x, bound by reading A once. Rows contiguous: row_threads threads (32 … GPU_BLOCK) per row with four
 // 16-byte vectors in flight each.
 template <class T> GPU_FN compute_t<T> dot_vectors(const T* row, const T* x, size_t vectors, u32 t, u32 threads) {
   typedef compute_t<T> C;
@@ -130,7 +130,7 @@ GPU_FN void gemv_rows(compute_t<T>* shared, size_t batch, size_t m, size_t k, i6
                       const size_t* info, const T* a, const T* x, T* y, u32 row_threads) {
   typedef compute_t<T> C;
   constexpr i64 V = 16 / sizeof(T);
-  const u32 groups = 256 / row_threads, group = tid_x() / row_threads, t = tid_x() % row_threads;
+  const u32 groups = GPU_BLOCK / row_threads, group = tid_x() / row_threads, t = tid_x() % row_threads;
   const size_t items = batch * m;
   for (size_t base = (size_t)bid_x() * groups; base < items; base += (size_t)gdim_x() * groups) {
     const size_t item = base + group;
@@ -156,15 +156,15 @@ GPU_FN void gemv_rows(compute_t<T>* shared, size_t batch, size_t m, size_t k, i6
     if (t == 0 && item < items) y[item] = narrow<T>(acc);
   }
 }
-// Columns contiguous (a_row is 1): X threads with 16-byte vectors side by side along m, 256/X of them down k, joined in shared
-// memory. X is 8 where that makes blocks enough, down to 2: narrower pieces of each row of a, more blocks.
+// Columns contiguous (a_row is 1): X threads with 16-byte vectors side by side along m, and the block's others down k, joined in shared
+// memory. X is 8 where that makes blocks enough, down to GEMV_VECTORS: narrower pieces of each row of a, more blocks.
 template <class T, int W>
 GPU_FN void gemv_cols(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_col, i64 x_step, size_t num_dims, const size_t* info,
                       const T* a, const T* x, T* y) {
   typedef compute_t<T> C;
   u32 X = 8;
-  while (X > 2 && m * batch < (size_t)X * W * 256) X /= 2;
-  const u32 Y = 256 / X, tx = tid_x() % X, ty = tid_x() / X;
+  while (X > GEMV_VECTORS && m * batch < (size_t)X * W * 256) X /= 2;
+  const u32 Y = GPU_BLOCK / X, tx = tid_x() % X, ty = tid_x() / X;
   const size_t across = ceil_div(m, X * W), tiles = across * batch;
   for (size_t tile = bid_x(); tile < tiles; tile += gdim_x()) {
     const size_t z = divide(tile, across), r = ((tile - z * across) * X + tx) * W;
@@ -187,13 +187,13 @@ GPU_FN void gemv_cols(compute_t<T>* shared, size_t batch, size_t m, size_t k, i6
           if (j + u * Y < k) UNROLL for (int w = 0; w < W; w++) acc[w] += widen(v[u].v[w]) * s[u];
       }
     }
-    UNROLL for (int w = 0; w < W; w++) shared[w * 256 + tid_x()] = acc[w];
+    UNROLL for (int w = 0; w < W; w++) shared[w * GPU_BLOCK + tid_x()] = acc[w];
     barrier();
     for (u32 half = Y / 2; half; half /= 2) {
-      if (ty < half) UNROLL for (int w = 0; w < W; w++) shared[w * 256 + tid_x()] += shared[w * 256 + tid_x() + half * X];
+      if (ty < half) UNROLL for (int w = 0; w < W; w++) shared[w * GPU_BLOCK + tid_x()] += shared[w * GPU_BLOCK + tid_x() + half * X];
       barrier();
     }
-    if (ty == 0 && r < m) UNROLL for (int w = 0; w < W; w++) y[z * m + r + w] = narrow<T>(shared[w * 256 + tx]);
+    if (ty == 0 && r < m) UNROLL for (int w = 0; w < W; w++) y[z * m + r + w] = narrow<T>(shared[w * GPU_BLOCK + tx]);
     barrier();
   }
 }
@@ -212,23 +212,23 @@ GPU_FN void gemv(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_r
 }
 
 // info = batch dims ‖ a strides ‖ b strides. gemm_T is for large products, gemm_small_T for those with too few large tiles to
-// fill the device. Launch: 256 threads per tile.
+// fill the device. Launch: a block per tile of GEMM_TILE², half and quarter as wide for small products and 8 bytes.
 #define GEMM_KERNEL(name, T, Tile, Edge, Depth) \
-  KERNEL_BOUNDS(256, name##_##T, size_t batch, size_t m, size_t n, size_t k, size_t a_row_stride, size_t a_col_stride, \
-                size_t b_row_stride, size_t b_col_stride, size_t num_dims, const size_t* info, const T* a, const T* b, T* c) { \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, size_t a_row_stride, \
+                size_t a_col_stride, size_t b_row_stride, size_t b_col_stride, size_t num_dims, const size_t* info) { \
     SHARED(compute_t<T>, sa, 2 * Depth * (Panel<T, Tile, Depth>::Stride)); \
     SHARED(compute_t<T>, sb, 2 * Depth * (Panel<T, Tile, Depth>::Stride)); \
     gemm<T, Tile, Edge, Depth>(sa, sb, batch, m, n, k, (i64)a_row_stride, (i64)a_col_stride, (i64)b_row_stride, \
-                               (i64)b_col_stride, num_dims, info, a, b, c); \
+                               (i64)b_col_stride, num_dims, info, a, b, out); \
   }
 #define GEMV_KERNEL(T) \
-  KERNEL_BOUNDS(256, gemv_##T, size_t batch, size_t m, size_t k, size_t a_row_stride, size_t a_col_stride, size_t x_stride, \
-                size_t num_dims, const size_t* info, const T* a, const T* x, T* y, u32 row_threads) { \
-    SHARED(compute_t<T>, shared, 256 * (16 / sizeof(T))); \
-    gemv<T>(shared, batch, m, k, (i64)a_row_stride, (i64)a_col_stride, (i64)x_stride, num_dims, info, a, x, y, row_threads); \
+  KERNEL_BOUNDS(GPU_BLOCK, gemv_##T, const T* a, const T* x, T* out, size_t batch, size_t m, size_t k, size_t a_row_stride, \
+                size_t a_col_stride, size_t x_stride, size_t num_dims, const size_t* info, u32 row_threads) { \
+    SHARED(compute_t<T>, shared, GPU_BLOCK * (16 / sizeof(T))); \
+    gemv<T>(shared, batch, m, k, (i64)a_row_stride, (i64)a_col_stride, (i64)x_stride, num_dims, info, a, x, out, row_threads); \
   }
-#define GEMM(T) GEMM_KERNEL(gemm, T, 128, 8, 8) GEMM_KERNEL(gemm_small, T, 64, 4, 16) GEMV_KERNEL(T)
-#define GEMM_F64(T) GEMM_KERNEL(gemm, T, 64, 4, 8) GEMM_KERNEL(gemm_small, T, 32, 2, 16) GEMV_KERNEL(T)
+#define GEMM(T) GEMM_KERNEL(gemm, T, GEMM_TILE, 8, 8) GEMM_KERNEL(gemm_small, T, GEMM_TILE / 2, 4, 16) GEMV_KERNEL(T)
+#define GEMM_F64(T) GEMM_KERNEL(gemm, T, GEMM_TILE / 2, 4, 8) GEMM_KERNEL(gemm_small, T, GEMM_TILE / 4, 2, 16) GEMV_KERNEL(T)
 GPU_bf16(GEMM)
 GPU_f16(GEMM)
 GPU_f32(GEMM)

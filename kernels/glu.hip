@@ -1,5 +1,5 @@
 // Gated activations: out[r, i] = act(gate[r·row_stride + i]) · up[r·row_stride + i] for i < width. One tensor that holds both
-// halves side by side is gate = x, up = x + width, row_stride = 2·width. Launch: 256 threads, one vector each.
+// halves side by side is gate = x, up = x + width, row_stride = 2·width. Launch: one vector each.
 // Traffic: gate and up once in, out once.
 #include "gpu.h"
 namespace gpu {
@@ -34,8 +34,8 @@ template <class T, class Act> GPU_FN void glu_any(const T* gate, const T* up, T*
 }
 
 #define GLU(name, T, Act) \
-  KERNEL_BOUNDS(256, name##_##T, const T* gate, const T* up, T* dst, size_t rows, size_t width, size_t row_stride) { \
-    glu_any<T, Act<T>>(gate, up, dst, rows, width, row_stride); \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* gate, const T* up, T* out, size_t rows, size_t width, size_t row_stride) { \
+    glu_any<T, Act<T>>(gate, up, out, rows, width, row_stride); \
   }
 #define GLU_BOTH(T) GLU(swiglu, T, Silu) GLU(geglu, T, Gelu)
 GPU_FLOATS(GLU_BOTH)

@@ -1,14 +1,12 @@
-// y (batch, n) = x (batch, k) · W (n, k)ᵀ for up to eight rows, with all that a layer has around its product.
+// out (batch, n) = x (batch, k) · W (n, k)ᵀ for up to eight rows, with all that a layer has around its product.
 //
-//   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; y = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
-//     alpha and f nothing (glu 0), silu(gate)·up (1) or gelu(gate)·up (2) of the two halves of W's rows. bias and residual may
+//   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; out = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
+//     alpha and f nothing (glu 0), silu(gate)·up (GLU_silu) or gelu(gate)·up (GLU_gelu) of the two halves of W's rows. bias and residual may
 //     be null. k is a multiple of 16 bytes, and x, alpha and W are aligned to them.
 //
-// Launch: blocks of `threads`, `splits` warps for each group of ROWS rows of W (half as many columns of y with a gate).
+// Launch: blocks of `threads`, `splits` warps for each group of LINEAR_GROUP rows of W (half as many columns of out with a gate).
 #include "stream.h"
 namespace gpu {
-
-constexpr u32 LINEAR_THREADS = 128;
 
 // A warp keeps R · U vectors of W in flight. The norm's factor is one number per row of x, so it comes after the sums: no pass
 // over x goes before the product. Traffic: W once; x and alpha from the cache, once per warp.
@@ -97,17 +95,17 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
 };
 
 #define LINEAR_KERNEL(name, T, NB, R, U, Norm) \
-  KERNEL_BOUNDS(LINEAR_THREADS, name, size_t n, size_t k, const T* w, const T* x, const T* alpha, f64 eps, const T* bias, \
-                const T* residual, T* y, u32 batch, u32 glu, u32 splits) { \
+  KERNEL_BOUNDS(LINEAR_BLOCK, name, const T* x, const T* w, const T* alpha, const T* bias, const T* residual, T* out, size_t n, \
+                size_t k, f64 eps, u32 batch, u32 glu, u32 splits) { \
     typedef Linear<T, NB, R, U, Norm> L; \
-    SHARED(f32, kept, LINEAR_THREADS / 32 * L::Values * 2); \
+    SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \
     const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x, alpha, w, batch}; \
-    const Outputs<R, NB> out(n, bias, residual, y, batch, glu, DTypeNumber<T>::value); \
-    linear.run(kept, out, eps); \
+    linear.run(kept, Outputs<R, NB>(n, bias, residual, out, batch, glu, DTypeNumber<T>::value), eps); \
   }
 #define LINEAR_BOTH(T, NB, R, U) \
   LINEAR_KERNEL(linear_##T##_b##NB, T, NB, R, U, false) LINEAR_KERNEL(linear_norm_##T##_b##NB, T, NB, R, U, true)
-#define LINEAR(T) LINEAR_BOTH(T, 1, 4, 1) LINEAR_BOTH(T, 2, 4, 1) LINEAR_BOTH(T, 4, 4, 1) LINEAR_BOTH(T, 8, 4, 1)
+#define LINEAR(T) \
+  LINEAR_BOTH(T, 1, LINEAR_GROUP, 1) LINEAR_BOTH(T, 2, LINEAR_GROUP, 1) LINEAR_BOTH(T, 4, LINEAR_GROUP, 1) LINEAR_BOTH(T, 8, LINEAR_GROUP, 1)
 GPU_bf16(LINEAR)
 GPU_f16(LINEAR)
 GPU_f32(LINEAR)

@@ -133,34 +133,34 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
   return aligned_to((const void*)((u64)a | (u64)b | (u64)c | (u64)d), 16);
 }
 
-// block_size as in row.h; n_rows is appended to the catalogue's arguments.
+// row_threads as in row.h.
 #define RMS_NORM(T, suffix, threads, blocks, Vectors) \
-  KERNEL_CROWDED(threads, blocks, rmsnorm##suffix##_##T, const T* src, T* dst, const T* alpha, size_t n_cols, u32 block_size, f64 eps, \
-                size_t n_rows) { \
+  KERNEL_CROWDED(threads, blocks, rmsnorm##suffix##_##T, const T* x, const T* alpha, T* out, size_t rows, size_t cols, f64 eps, \
+                 u32 row_threads) { \
     ROW_MEETING(compute_t<T>, meet); \
-    each_row<T, Vectors>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, nullptr), \
-                         Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}); \
+    each_row<T, Vectors>(rows, cols, row_threads, all_aligned(x, out, alpha, nullptr), \
+                         Norm<T, false>{x, alpha, nullptr, out, cols, (compute_t<T>)eps, meet}); \
   }
 #define LAYER_NORM(T, suffix, threads, blocks, Vectors) \
-  KERNEL_CROWDED(threads, blocks, layernorm##suffix##_##T, const T* src, T* dst, const T* alpha, const T* beta, size_t n_cols, \
-                u32 block_size, f64 eps, size_t n_rows) { \
+  KERNEL_CROWDED(threads, blocks, layernorm##suffix##_##T, const T* x, const T* alpha, const T* beta, T* out, size_t rows, \
+                 size_t cols, f64 eps, u32 row_threads) { \
     ROW_MEETING(compute_t<T>, meet); \
-    each_row<T, Vectors>(n_rows, n_cols, block_size, all_aligned(src, dst, alpha, beta), \
-                         Norm<T, true>{src, alpha, beta, dst, n_cols, (compute_t<T>)eps, meet}); \
+    each_row<T, Vectors>(rows, cols, row_threads, all_aligned(x, out, alpha, beta), \
+                         Norm<T, true>{x, alpha, beta, out, cols, (compute_t<T>)eps, meet}); \
   }
 #define ADD_RMS_NORM(T, suffix, threads, blocks, Vectors) \
-  KERNEL_CROWDED(threads, blocks, add_rmsnorm##suffix##_##T, const T* src, const T* residual, T* sum, T* dst, const T* alpha, \
-                size_t n_cols, u32 block_size, f64 eps, size_t n_rows) { \
+  KERNEL_CROWDED(threads, blocks, add_rmsnorm##suffix##_##T, const T* x, const T* residual, const T* alpha, T* sum, T* out, \
+                 size_t rows, size_t cols, f64 eps, u32 row_threads) { \
     ROW_MEETING(compute_t<T>, meet); \
-    const bool aligned = all_aligned(src, dst, alpha, residual) && aligned_to(sum, 16); \
-    each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, \
-                         AddNorm<T>{Norm<T, false>{src, alpha, nullptr, dst, n_cols, (compute_t<T>)eps, meet}, residual, sum}); \
+    const bool aligned = all_aligned(x, out, alpha, residual) && aligned_to(sum, 16); \
+    each_row<T, Vectors>(rows, cols, row_threads, aligned, \
+                         AddNorm<T>{Norm<T, false>{x, alpha, nullptr, out, cols, (compute_t<T>)eps, meet}, residual, sum}); \
   }
 // Registers for four blocks, two in f64.
 #define NORM(T) \
-  RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) RMS_NORM(T, _wide, 1024, 1, 0) \
-  LAYER_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) LAYER_NORM(T, _wide, 1024, 1, 0) \
-  ADD_RMS_NORM(T, , 256, (sizeof(T) == 8 ? 2 : 4), 4) ADD_RMS_NORM(T, _wide, 1024, 1, 0)
+  RMS_NORM(T, , GPU_BLOCK, (sizeof(T) == 8 ? 2 : 4), ROW_VECTORS) RMS_NORM(T, _wide, WIDE_BLOCK, 1, 0) \
+  LAYER_NORM(T, , GPU_BLOCK, (sizeof(T) == 8 ? 2 : 4), ROW_VECTORS) LAYER_NORM(T, _wide, WIDE_BLOCK, 1, 0) \
+  ADD_RMS_NORM(T, , GPU_BLOCK, (sizeof(T) == 8 ? 2 : 4), ROW_VECTORS) ADD_RMS_NORM(T, _wide, WIDE_BLOCK, 1, 0)
 GPU_FLOATS(NORM)
 
 }  // namespace gpu

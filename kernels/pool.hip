@@ -1,7 +1,6 @@
-// Pooling and resizing of the last two dims of (batch, channels, height, width). Launch: 256 threads, an output per thread and
-// round, neighbouring threads on neighbouring columns. info = src dims ‖ src strides. Appended for the
-// upsampling kernels: the number of outputs. Traffic: dst written once, src read
-// once per window, from cache where windows overlap.
+// Pooling and resizing of the last two dims of (batch, channels, height, width). Launch: an output per thread and
+// round, neighbouring threads on neighbouring columns. info = x dims ‖ x strides. Traffic: out written once, x read once per
+// window, from cache where windows overlap.
 #include "gpu.h"
 namespace gpu {
 
@@ -20,10 +19,10 @@ GPU_FN i64 plane_offset(size_t plane, const size_t* info) {
 
 // The mean or the maximum of each window; no padding. Integer means round toward zero; NaN wins the maximum.
 template <class T, bool Max>
-GPU_FN void pool2d(size_t w_k, size_t h_k, size_t w_stride, size_t h_stride, const size_t* info, const T* src, T* dst) {
+GPU_FN void pool2d(size_t n, size_t h_k, size_t w_k, size_t h_stride, size_t w_stride, const size_t* info, const T* src, T* dst) {
   typedef typename Accumulate<T>::type A;
   const size_t h_out = (info[2] - h_k) / h_stride + 1, w_out = (info[3] - w_k) / w_stride + 1;
-  const size_t n = info[0] * info[1] * h_out * w_out, step = (size_t)gdim_x() * bdim_x();
+  const size_t step = (size_t)gdim_x() * bdim_x();
   const i64 row = (i64)info[6], col = (i64)info[7];
   for (size_t i = (size_t)bid_x() * bdim_x() + tid_x(); i < n; i += step) {
     const Output o = output_at(i, h_out, w_out);
@@ -44,8 +43,8 @@ GPU_FN size_t nearest(size_t i, f32 scale, size_t size) {
   return at < size ? at : size - 1;
 }
 template <class B>
-GPU_FN void upsample_nearest(size_t w_out, size_t h_out, f64 w_scale, f64 h_scale, const size_t* info, const B* src, B* dst) {
-  const size_t n = info[0] * info[1] * h_out * w_out, step = (size_t)gdim_x() * bdim_x();
+GPU_FN void upsample_nearest(size_t n, size_t h_out, size_t w_out, f64 h_scale, f64 w_scale, const size_t* info, const B* src, B* dst) {
+  const size_t step = (size_t)gdim_x() * bdim_x();
   for (size_t i = (size_t)bid_x() * bdim_x() + tid_x(); i < n; i += step) {
     const Output o = output_at(i, h_out, w_out);
     const size_t y = nearest(o.y, (f32)h_scale, info[2]), x = nearest(o.x, (f32)w_scale, info[3]);
@@ -54,10 +53,10 @@ GPU_FN void upsample_nearest(size_t w_out, size_t h_out, f64 w_scale, f64 h_scal
 }
 
 // Output i reads between inputs at i·scale with aligned corners, else at max(0, (i + ½)·scale − ½). The scale is (in − 1) /
-// (out − 1) or in / out, or 1 / the user's scale factor where has_scale is set.
-template <class C> GPU_FN C step_of(bool align_corners, bool has_scale, f64 scale, size_t in, size_t out) {
+// (out − 1) or in / out, or 1 / the user's scale factor where there is one: it is 0 where there is none.
+template <class C> GPU_FN C step_of(bool align_corners, f64 scale, size_t in, size_t out) {
   if (align_corners) return out > 1 ? (C)((f64)(in - 1) / (f64)(out - 1)) : (C)0;
-  return (C)(has_scale ? 1.0 / scale : (f64)in / (f64)out);
+  return (C)(scale != 0 ? 1.0 / scale : (f64)in / (f64)out);
 }
 template <class C> GPU_FN C position(size_t i, C step, size_t size, bool align_corners) {
   const C at = align_corners ? step * (C)i : maximum((C)0, step * ((C)i + (C)0.5) - (C)0.5);
@@ -67,12 +66,11 @@ template <class T> struct Weights { typedef f32 type; };
 template <> struct Weights<f64> { typedef f64 type; };
 template <> struct Weights<u32> { typedef f64 type; };
 template <class T>
-GPU_FN void upsample_bilinear(size_t w_out, size_t h_out, bool align_corners, bool has_scale_h, f64 scale_h, bool has_scale_w,
-                              f64 scale_w, const size_t* info, const T* src, T* dst) {
+GPU_FN void upsample_bilinear(size_t n, size_t h_out, size_t w_out, f64 scale_h, f64 scale_w, bool align_corners, const size_t* info, const T* src, T* dst) {
   typedef typename Weights<T>::type C;
-  const size_t n = info[0] * info[1] * h_out * w_out, step = (size_t)gdim_x() * bdim_x(), h = info[2], w = info[3];
-  const C step_h = step_of<C>(align_corners, has_scale_h, scale_h, h, h_out);
-  const C step_w = step_of<C>(align_corners, has_scale_w, scale_w, w, w_out);
+  const size_t step = (size_t)gdim_x() * bdim_x(), h = info[2], w = info[3];
+  const C step_h = step_of<C>(align_corners, scale_h, h, h_out);
+  const C step_w = step_of<C>(align_corners, scale_w, w, w_out);
   const i64 row = (i64)info[6], col = (i64)info[7];
   for (size_t i = (size_t)bid_x() * bdim_x() + tid_x(); i < n; i += step) {
     const Output o = output_at(i, h_out, w_out);
@@ -87,22 +85,20 @@ GPU_FN void upsample_bilinear(size_t w_out, size_t h_out, bool align_corners, bo
   }
 }
 
+#define POOL2D(kind, T, Max) \
+  KERNEL_BOUNDS(GPU_BLOCK, kind##_pool2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_k, size_t w_k, \
+                size_t stride_h, size_t stride_w) { \
+    pool2d<T, Max>(numel, h_k, w_k, stride_h, stride_w, info, x, out); \
+  }
 #define POOL(T) \
-  KERNEL_BOUNDS(256, avg_pool2d_##T, size_t, size_t w_k, size_t h_k, size_t w_stride, size_t h_stride, const size_t* info, \
-                const T* src, T* dst) { \
-    pool2d<T, false>(w_k, h_k, w_stride, h_stride, info, src, dst); \
+  POOL2D(avg, T, false) POOL2D(max, T, true) \
+  KERNEL_BOUNDS(GPU_BLOCK, upsample_nearest2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_out, size_t w_out, \
+                f64 scale_h, f64 scale_w) { \
+    upsample_nearest<bits_t<T>>(numel, h_out, w_out, scale_h, scale_w, info, (const bits_t<T>*)x, (bits_t<T>*)out); \
   } \
-  KERNEL_BOUNDS(256, max_pool2d_##T, size_t, size_t w_k, size_t h_k, size_t w_stride, size_t h_stride, const size_t* info, \
-                const T* src, T* dst) { \
-    pool2d<T, true>(w_k, h_k, w_stride, h_stride, info, src, dst); \
-  } \
-  KERNEL_BOUNDS(256, upsample_nearest2d_##T, size_t w_out, size_t h_out, f64 w_scale, f64 h_scale, const size_t* info, \
-                const T* src, T* dst, size_t) { \
-    upsample_nearest<bits_t<T>>(w_out, h_out, w_scale, h_scale, info, (const bits_t<T>*)src, (bits_t<T>*)dst); \
-  } \
-  KERNEL_BOUNDS(256, upsample_bilinear2d_##T, size_t w_out, size_t h_out, u8 align_corners, u8 has_scale_h, f64 scale_h, \
-                u8 has_scale_w, f64 scale_w, const size_t* info, const T* src, T* dst, size_t) { \
-    upsample_bilinear<T>(w_out, h_out, align_corners, has_scale_h, scale_h, has_scale_w, scale_w, info, src, dst); \
+  KERNEL_BOUNDS(GPU_BLOCK, upsample_bilinear2d_##T, const T* x, T* out, size_t numel, const size_t* info, size_t h_out, size_t w_out, \
+                f64 scale_h, f64 scale_w, u8 align_corners) { \
+    upsample_bilinear<T>(numel, h_out, w_out, scale_h, scale_w, align_corners, info, x, out); \
   }
 GPU_NUMBERS(POOL)
 

@@ -16,15 +16,6 @@ GPU_FN f32 near_quotient(f32 a, f32 b, f32 first) {
   return q;
 }
 
-// A product that is rounded before anything is added to it.
-GPU_FN f32 rounded_product(f32 a, f32 b) {
-#if GPU_NVIDIA
-  return __fmul_rn(a, b);
-#else
-  GPU_NO_FUSION return a * b;
-#endif
-}
-
 // Rounds a group that four neighbouring lanes hold, eight elements each. One without range has scale 0 and bytes 0; one with
 // NaN or infinity has the scale NaN. No branches, so that several groups overlap.
 GPU_FN Words2 round_group(const f32 (&x)[8], ScaleSum& s) {
@@ -50,24 +41,24 @@ GPU_FN Words2 round_group(const f32 (&x)[8], ScaleSum& s) {
   return q;
 }
 
-// Elements 8 i … 8 i + 7 of floats whose type is known by number (0 f32, 1 f16, 2 bf16), on their way.
+// Elements 8 i … 8 i + 7 of floats whose type is known by number (DTYPE_f32, …), on their way.
 struct Eight {
   Words4 raw[2];
   GPU_METHOD void load(const void* x, size_t i, u32 dtype) {
-    const u32 bytes = dtype == 0 ? 32 : 16;
+    const u32 bytes = dtype == DTYPE_f32 ? 32 : 16;
     const u8* from = (const u8*)x + i * bytes;
     if (aligned_to(x, 16)) {
       raw[0] = *(const Words4*)from;
-      if (dtype == 0) raw[1] = ((const Words4*)from)[1];
+      if (dtype == DTYPE_f32) raw[1] = ((const Words4*)from)[1];
     } else UNROLL for (int w = 0; w < 8; w++) {
       if (4 * w >= (int)bytes) continue;
-      raw[w / 4].v[w % 4] = dtype == 0 ? ((const u32*)from)[w] : ((const u16*)from)[2 * w] | (u32)((const u16*)from)[2 * w + 1] << 16;
+      raw[w / 4].v[w % 4] = dtype == DTYPE_f32 ? ((const u32*)from)[w] : ((const u16*)from)[2 * w] | (u32)((const u16*)from)[2 * w + 1] << 16;
     }
   }
   GPU_METHOD void get(f32 (&x)[8], u32 dtype) const {
     UNROLL for (int j = 0; j < 8; j++) {
       const u32 word = raw[0].v[j / 2];
-      x[j] = dtype == 0 ? f32_from_bits(raw[j / 4].v[j % 4]) : dtype == 1 ? InWord<f16>::at(word, j % 2) : InWord<bf16>::at(word, j % 2);
+      x[j] = dtype == DTYPE_f32 ? f32_from_bits(raw[j / 4].v[j % 4]) : dtype == DTYPE_f16 ? InWord<f16>::at(word, j % 2) : InWord<bf16>::at(word, j % 2);
     }
   }
 };
@@ -76,13 +67,13 @@ struct Eight {
 struct TwoFours {
   u32 raw[8];
   GPU_METHOD void load(const void* x, size_t i, u32 dtype) {
-    if (!aligned_to(x, 16)) load_halves((const u16*)x, i, dtype == 0 ? 4 : 2);
-    else if (dtype == 0) load_vectors<4>(x, i);
+    if (!aligned_to(x, 16)) load_halves((const u16*)x, i, dtype == DTYPE_f32 ? 4 : 2);
+    else if (dtype == DTYPE_f32) load_vectors<4>(x, i);
     else load_vectors<2>(x, i);
   }
   GPU_METHOD void get(f32 (&x)[8], u32 dtype) const {
-    if (dtype == 0) UNROLL for (int j = 0; j < 8; j++) x[j] = f32_from_bits(raw[j]);
-    else if (dtype == 1) UNROLL for (int j = 0; j < 8; j++) x[j] = InWord<f16>::at(raw[j / 4 * 4 + j % 4 / 2], j % 2);
+    if (dtype == DTYPE_f32) UNROLL for (int j = 0; j < 8; j++) x[j] = f32_from_bits(raw[j]);
+    else if (dtype == DTYPE_f16) UNROLL for (int j = 0; j < 8; j++) x[j] = InWord<f16>::at(raw[j / 4 * 4 + j % 4 / 2], j % 2);
     else UNROLL for (int j = 0; j < 8; j++) x[j] = InWord<bf16>::at(raw[j / 4 * 4 + j % 4 / 2], j % 2);
   }
 

@@ -3,12 +3,13 @@
 //   dequantize_block_Q_T  all blocks of a tensor
 //   get_rows_Q_T          the rows named by ids (u8, u32 or i64: 1, 4 or 8 bytes each); the largest id of its type gives
 //                         zeros, any other id out of range is noted in error[0 … 2] as in indexing.hip and gives zeros, too
+#include "ids.h"
 #include "quant.h"
 namespace gpu {
 
 // A warp takes CHUNK weights, a unit per lane: their bytes come as vectors, and the floats go to shared memory first, so that
 // they, too, leave as vectors side by side. Traffic: each block read once, each weight written once.
-constexpr u32 CHUNK = 1024, WARPS = 8;
+constexpr u32 CHUNK = QUANT_CHUNK, WARPS = GPU_BLOCK / 32;
 
 template <class Q, class T> struct Dequantize {
   typedef Stage<CHUNK / Q::Elements * Q::Bytes, Q::Align> S;
@@ -24,7 +25,7 @@ template <class Q, class T> struct Dequantize {
     if (count) stage.load(bytes, w, from, byte_count);
     if (count) stage.land(bytes, from, byte_count);
     copies_wait();
-    warp_sync();
+    wave_sync();
     if (lane < count / 32) {
       typename Q::U u;
       Q::unit(staged_block<Q>(bytes, S::place(from), lane), lane % Q::Units, table, u);
@@ -38,12 +39,12 @@ template <class Q, class T> struct Dequantize {
         *(Vec<T, V>*)(floats + slot((lane / Q::Units * Q::Elements + Q::place(lane % Q::Units, word)) / V)) = y;
       }
     }
-    warp_sync();
+    wave_sync();
     if (vector_aligned<V>(out))
       for (u32 v = lane; v < count / V; v += 32) store_vec<T, V>(out, v, *(const Vec<T, V>*)(floats + slot(v)));
     else
       NO_UNROLL for (u32 i = lane; i < count; i += 32) out[i] = ((const T*)(floats + slot(i / V)))[i % V];
-    warp_sync();
+    wave_sync();
   }
 };
 
@@ -100,11 +101,11 @@ GPU_FN void get_rows(u32* bytes, u32* floats, u16* table, size_t count, size_t r
   SHARED(u16, table, TableSize<Q>::value); \
   u32 *bytes = all_bytes + tid_x() / 32 * D::S::Words, *floats = all_floats + tid_x() / 32 * D::Words;
 #define DEQUANTIZE(Q, T) \
-  KERNEL_BOUNDS(256, dequantize_block_##Q##_##T, size_t numel, const u8* w, T* out) { \
+  KERNEL_BOUNDS(GPU_BLOCK, dequantize_block_##Q##_##T, const u8* w, T* out, size_t numel) { \
     DEQUANTIZE_MEMORY(Q, T) \
     dequantize_all<Q, T>(bytes, floats, table, numel, w, out); \
   } \
-  KERNEL_BOUNDS(256, get_rows_##Q##_##T, size_t count, size_t rows, size_t k, const u8* w, const void* ids, T* out, \
+  KERNEL_BOUNDS(GPU_BLOCK, get_rows_##Q##_##T, const u8* w, const void* ids, T* out, size_t count, size_t rows, size_t k, \
                 u32 id_bytes, u64* error) { \
     DEQUANTIZE_MEMORY(Q, T) \
     get_rows<Q, T>(bytes, floats, table, count, rows, k, w, ids, id_bytes, out, error); \

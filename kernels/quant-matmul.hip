@@ -1,24 +1,24 @@
-// y (batch, n) = x (batch, k) · W (n, k)ᵀ for batches too large for mul_mat_vec, on machines without a BLAS: with one,
+// out (batch, n) = x (batch, k) · W (n, k)ᵀ for batches too large for quant-matvec.hip, on machines without a BLAS: with one,
 // dequantizing to halves and multiplying there is faster from some 32 rows on.
 //
-//   mul_mat_Q_q8  dtype of y: 0 f32, 1 f16, 2 bf16. Launch: 256 threads per tile of 128 rows of W by 64 rows of x.
+//   mul_mat_Q_q8  dtype of out: DTYPE_f32, DTYPE_f16, DTYPE_bf16. Launch: a block per tile of MATMUL_ROWS rows of W by MATMUL_COLUMNS rows of x.
 #include "quant-activations.h"
 #include "quant.h"
 namespace gpu {
 
-// A block decodes 128 × 128 weights and 64 × 128 activations at a time into shared memory as words of four bytes, rows side
+// A block decodes MATMUL_ROWS × 128 weights and MATMUL_COLUMNS × 128 activations at a time into shared memory as words of four bytes, rows side
 // by side, so that a thread reads its 8 and 4 rows as vectors: 3 reads for 32 dot products. Sums of products are integers
 // within a scale's group and f32 beyond it.
 template <class Q> struct MatMul {
-  static constexpr int Rows = 128, Cols = 64, Depth = 128, Words = Depth / 4, Groups = Depth / Q::Group;
+  static constexpr int Rows = MATMUL_ROWS, Cols = MATMUL_COLUMNS, Depth = 128, Words = Depth / 4, Groups = Depth / Q::Group;
   static constexpr int WStride = Rows + 4, XStride = Cols + 4;
 
   // Unit and row of a warp's lanes: neighbouring units of eight rows.
   GPU_FN void load_weights(u32* sw, f32* scales, f32* shifts, const u16* table, const u8* w, size_t n, size_t k, size_t row0, size_t k0) {
     constexpr int UnitsPerRow = Depth / 32, PartWords = 8 / Q::Parts;
     const size_t row_blocks = k / Q::Elements;
-    UNROLL for (u32 round = 0; round < Rows * UnitsPerRow / 256; round++) {
-      const u32 t = tid_x() + round * 256, r = t / 32 * 8 + t % 8, i = t / 8 % UnitsPerRow;
+    UNROLL for (u32 round = 0; round < Rows * UnitsPerRow / GPU_BLOCK; round++) {
+      const u32 t = tid_x() + round * GPU_BLOCK, r = t / 32 * 8 + t % 8, i = t / 8 % UnitsPerRow;
       const size_t first = k0 + 32 * i;
       typename Q::U u = {};
       if (row0 + r < n && first < k) {
@@ -108,7 +108,7 @@ template <class Q> struct MatMul {
 };
 
 #define MAT_MUL(Q) \
-  KERNEL_BOUNDS(256, mul_mat_##Q##_q8, size_t batch, size_t n, size_t k, const u8* w, const u8* xq, const void* xs, void* y, \
+  KERNEL_BOUNDS(GPU_BLOCK, mul_mat_##Q##_q8, const u8* xq, const void* xs, const u8* w, void* out, size_t batch, size_t n, size_t k, \
                 u32 dtype) { \
     typedef MatMul<Q> M; \
     SHARED(u32, sw, M::Words * M::WStride); \
@@ -118,7 +118,7 @@ template <class Q> struct MatMul {
     SHARED(f32, x_scales, M::Depth / 32 * M::Cols); \
     SHARED(f32, x_sums, Q::HasMin ? M::Groups * M::Cols : 4); \
     SHARED(u16, table, TableSize<Q>::value); \
-    M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const ScaleSum*)xs, y, dtype); \
+    M::run(sw, sx, w_scales, w_shifts, x_scales, x_sums, table, batch, n, k, w, xq, (const ScaleSum*)xs, out, dtype); \
   }
 QUANT_TYPES(MAT_MUL)
 

@@ -69,7 +69,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   // Weights of eight bits lose more by activations of eight bits than by their own rounding. For few rows, x is therefore the
   // sum of two rounded rows, the second of what the first leaves, which costs little while memory is what is waited for.
   static constexpr int P = Q::Fine && NB <= 4 ? 2 : 1, Columns = NB * P;
-  static constexpr u32 CHUNK = 1024, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
+  static constexpr u32 CHUNK = MATVEC_CHUNK, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   typedef Stage<ChunkBytes, Q::Align> S;
   typedef Outputs<R, NB> Out;
   typedef RoundedRows<Q> Rows;
@@ -202,7 +202,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
         if (chunk * CHUNK < k) stage[r].land(weights + (place * R + r) * S::Words, from(r), bytes_of(chunk));
       }
       copies_wait();
-      warp_sync();
+      wave_sync();
       place = place + 1 == Places ? 0 : place + 1;
       round = last ? 0 : round + 1;
       next += last ? step : 0;
@@ -226,7 +226,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           if (Held == 1) read_next();
         }
       }
-      warp_sync();
+      wave_sync();
       if (!last) continue;
       f32 total = WarpTotals<Values>::of(acc);
       UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
@@ -245,16 +245,16 @@ template <class Q, int NB, int R, int Places> struct MatVec {
 
 // Launch: blocks of up to `threads`, of which `blocks` share a multiprocessor; shared_bytes as the layouts in run() need them.
 #define MAT_VEC_LAUNCH(threads, blocks, name) \
-  KERNEL_CROWDED(threads, blocks, name, size_t n, size_t k, const u8* w, const void* x, const void* xs, const void* alpha, f64 eps, \
-                 const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 splits, u32 dtype)
+  KERNEL_CROWDED(threads, blocks, name, const void* x, const void* xs, const u8* w, const void* alpha, const void* bias, \
+                 const void* residual, void* out, size_t n, size_t k, f64 eps, u32 batch, u32 glu, u32 splits, u32 dtype)
 #define MAT_VEC_BODY(Q, ...) \
   typedef __VA_ARGS__ Product; \
   DYNAMIC_SHARED(u32, shared); \
   SHARED(u16, table, TableSize<Q>::value); \
-  Product::run(shared, table, typename Product::Out(n, bias, residual, y, batch, glu, dtype), (u32)k, w, x, (const ScaleSum*)xs, alpha, \
+  Product::run(shared, table, typename Product::Out(n, bias, residual, out, batch, glu, dtype), (u32)k, w, x, (const ScaleSum*)xs, alpha, \
                (f32)eps, splits);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
-  MAT_VEC_LAUNCH(256, (NB == 1 ? 3 : 2), name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
+  MAT_VEC_LAUNCH(MATVEC_WARPS * 32, (NB == 1 ? MATVEC_CROWD_OF_ONE : MATVEC_CROWD), name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
 
 }  // namespace gpu
 #endif  // WICK_QUANT_MATVEC_H

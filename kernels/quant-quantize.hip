@@ -28,8 +28,8 @@ template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, Words2* x
   }
 }
 #define QUANTIZE_Q8(T) \
-  KERNEL_BOUNDS(256, quantize_q8_##T, size_t numel, const T* src, u8* xq, void* xs) { \
-    quantize_q8<T>(numel, src, (Words2*)xq, (ScaleSum*)xs); \
+  KERNEL_BOUNDS(GPU_BLOCK, quantize_q8_##T, const T* x, u8* xq, void* xs, size_t numel) { \
+    quantize_q8<T>(numel, x, (Words2*)xq, (ScaleSum*)xs); \
   }
 GPU_f32(QUANTIZE_Q8)
 GPU_f16(QUANTIZE_Q8)
@@ -100,11 +100,11 @@ GPU_FN void quantize_bytes(const f32 (&x)[32], u8* to) {
 }
 
 #define QUANTIZE(Q, Bytes, quantize_block) \
-  KERNEL_BOUNDS(256, quantize_##Q, size_t numel, const f32* src, u8* dst) { \
+  KERNEL_BOUNDS(GPU_BLOCK, quantize_##Q, const f32* x, u8* out, size_t numel) { \
     single_loop(numel / 32, [&](size_t i) { \
-      f32 x[32]; \
-      UNROLL for (int j = 0; j < 32; j++) x[j] = src[32 * i + j]; \
-      quantize_block(x, dst + i * Bytes); \
+      f32 block[32]; \
+      UNROLL for (int j = 0; j < 32; j++) block[j] = x[32 * i + j]; \
+      quantize_block(block, out + i * Bytes); \
     }); \
   }
 #define QUANTIZE_ALL(T) \

@@ -2,56 +2,23 @@
 // single instruction what takes 32 of dot4. kernels/quant-matvec.hip picks where.
 #ifndef WICK_QUANT_TILE_H
 #define WICK_QUANT_TILE_H
+#include "gpu/matrix-bytes.h"
 #include "quant-activations.h"
 #include "quant.h"
 
-// NVIDIA's from sm_80 on; on the host where the program is told so.
-#ifndef GPU_BYTE_TILES
-#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
-#define GPU_BYTE_TILES 1
-#else
-#define GPU_BYTE_TILES 0
-#endif
-#endif
-
 #if GPU_BYTE_TILES
 namespace gpu {
-
-// d[i][j] = Σ a[i][k]·b[j][k] over signed bytes, i below 16, j below 8, k below 32 or 16 (PTX ISA, "Matrix Fragments for
-// mma.m16n8k32" and "…k16"). Lane 4y + x holds of a the words x (and x + 4) of the rows y and y + 8, of b those of row y, and
-// of d the columns 2x, 2x + 1 of the rows y and y + 8.
-#if GPU_NVIDIA
-GPU_FN void multiply_bytes(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
-}
-GPU_FN void multiply_bytes(i32 (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(0));
-}
-#else
-template <int N> GPU_FN void multiply_bytes(i32 (&d)[4], const u32 (&a)[2 * N], const u32 (&b)[N]) {
-  const u32 x = lane_id() % 4, y = lane_id() / 4;
-  UNROLL for (int e = 0; e < 4; e++) d[e] = 0;
-  UNROLL for (u32 lane = 0; lane < 4; lane++)
-    UNROLL for (int n = 0; n < N; n++)
-      UNROLL for (u32 e = 0; e < 4; e++)
-        d[e] = dot4(shfl(a[2 * n + e / 2], 4 * y + lane), shfl(b[n], 4 * (2 * x + e % 2) + lane), d[e]);
-}
-#endif
 
 // y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ 8; arguments as in linear.hip. x comes as
 // floats of `dtype` or, with xs, as quantize_q8's bytes. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each
 // row at a time by way of its own shared memory; while it multiplies one chunk, the next ones are on their way to its other
 // Places, the first of them before x is looked at. Traffic: weights once; x once per block, from the cache.
 template <class Q> struct TileVec {
-  static constexpr u32 CHUNK = 256, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
+  static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 Vectors = (ChunkBytes + 16 - Q::Align + 15) / 16, Pitch = (Vectors | 1u) * 4, StageWords = 16 * Pitch;
   // As many as fourteen warps can have beside eight rows of 4096 elements.
-  static constexpr u32 Fit = 3200 / StageWords, Places = Fit < 2 ? 2 : Fit > 4 ? 4 : Fit;
+  static constexpr u32 Fit = TILE_STAGES / 4 / StageWords, Places = Fit < 2 ? 2 : Fit > 4 ? 4 : Fit;
   typedef Outputs<16, 8> Out;
 
   // x by groups of 32 in shared memory: of each row, lane 4b + t's words t and t + 4 together, and {scale, sum}. Rows that x does
@@ -260,7 +227,7 @@ template <class Q> struct TileVec {
     f32 acc[4] = {};
     for (Cursor c{bid_x() * per_block + own, 0, 0}; c.group - own < groups;) {
       copies_wait_but<Places - 2>();
-      warp_sync();
+      wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
       send();
       const u32 chunk = c.round * splits + part, group = c.group;

@@ -4,7 +4,7 @@
 //   u(p)     = ((w[2p] >> 5)·2^26 + (w[2p+1] >> 6))·2^−53
 //   uniform  = a + u(p)·(b − a), clamped to the least T value ≥ a and the greatest < b, so that rounding stays in [a, b)
 //   normal   = (r·cos)·b + a and (r·sin)·b + a with r = √(−2 ln(1 − u(0))) and the angle 2π·u(1)
-// Launch: 256 threads, one draw per thread and round. Traffic: one write per element.
+// Launch: one draw per thread and round. Traffic: one write per element.
 #include "gpu.h"
 namespace gpu {
 
@@ -141,10 +141,10 @@ template <class T, class Fill> GPU_FN void draw_all(size_t n, u64 seed, T* out, 
 }
 
 #define RANDOM(T) \
-  KERNEL_BOUNDS(256, rand_uniform_##T, size_t numel, u64 seed, f64 low, f64 high, T* out) { \
+  KERNEL_BOUNDS(GPU_BLOCK, rand_uniform_##T, T* out, size_t numel, u64 seed, f64 low, f64 high) { \
     draw_all(numel, seed, out, Uniform<T>(low, high)); \
   } \
-  KERNEL_BOUNDS(256, rand_normal_##T, size_t numel, u64 seed, f64 mean, f64 deviation, T* out) { \
+  KERNEL_BOUNDS(GPU_BLOCK, rand_normal_##T, T* out, size_t numel, u64 seed, f64 mean, f64 deviation) { \
     draw_all(numel, seed, out, Normal<T>{mean, deviation}); \
   }
 GPU_FLOATS(RANDOM)

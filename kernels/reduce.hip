@@ -1,14 +1,14 @@
-// Reductions over the last el_per_block elements of each row, and over strided columns. No atomics: the order of every sum
+// Reductions over the last `length` elements of each row, and over strided columns. No atomics: the order of every sum
 // depends on the sizes alone. Halves accumulate in f32; NaN wins min and max; of equal extremes (and of NaNs) the first
 // index wins. Traffic: each element read once.
 //
-//   fast_OP_T       element j of row i is number i·el + j of the layout; row_threads threads (1 … 256) per row
-//   fast_OP_cols_T  element j of row (o, c) is src[o·outer_stride + j·el_stride + c]: reads run along c
-//   fast_OP_join_T  second launch where rows were cut into pieces: joins the partial results in order
+//   reduce_OP_T       element j of row i is number i·length + j of the layout; row_threads threads (1 … GPU_BLOCK) per row
+//   reduce_cols_OP_T  element j of row (o, c) is x[o·outer_stride + j·length_stride + c]: reads run along c
+//   reduce_join_OP_T  second launch where rows were cut into pieces: joins the partial results in order
 #include "gpu.h"
 namespace gpu {
 
-constexpr u32 BLOCK = 256;
+constexpr u32 BLOCK = GPU_BLOCK;
 
 template <class T> struct Accumulator { typedef compute_t<T> type; };
 template <> struct Accumulator<u8> { typedef u32 type; };
@@ -179,11 +179,11 @@ template <class T> GPU_FN size_t piece_length(size_t el, u32 pieces) {
 }
 
 template <class Op, class T>
-GPU_FN void reduce_rows(typename Op::Acc* shared, size_t numel, size_t el, size_t num_dims, const size_t* info,
+GPU_FN void reduce_rows(typename Op::Acc* shared, size_t rows, size_t el, size_t num_dims, const size_t* info,
                         const T* src, typename Op::Out* dst, u32 row_threads, u32 pieces, typename Op::Acc* partial) {
   typedef typename Op::Acc Acc;
   constexpr size_t V = 16 / sizeof(T);
-  const size_t items = divide(numel, el) * pieces, piece = piece_length<T>(el, pieces);
+  const size_t items = rows * pieces, piece = piece_length<T>(el, pieces);
   const u32 groups = BLOCK / row_threads, group = tid_x() / row_threads, t = tid_x() % row_threads;
   const bool vectors = !info && el % V == 0 && aligned_to(src, 16);
   const bool one_stride = !info || info[num_dims - 1] == el;
@@ -213,8 +213,8 @@ GPU_FN void reduce_rows(typename Op::Acc* shared, size_t numel, size_t el, size_
   }
 }
 
-// As many columns as fill a vector, up to eight: each has an accumulator of its own.
-template <class T> struct ColumnsPerThread { static constexpr int value = sizeof(T) == 1 ? 8 : 16 / sizeof(T); };
+// As many columns as fill a vector, up to REDUCE_COLUMNS: each has an accumulator of its own.
+template <class T> struct ColumnsPerThread { static constexpr int value = 16 / sizeof(T) > REDUCE_COLUMNS ? REDUCE_COLUMNS : 16 / sizeof(T); };
 
 // Thread (x, y) of a block folds rows y, y + Y, … of W neighbouring columns; the Y results of a column meet in shared
 // memory. Tiles are (o, piece, column block).
@@ -285,29 +285,28 @@ template <class Op> GPU_FN void join_pieces(size_t rows, size_t inner, u32 piece
   }
 }
 
-// Appended to the catalogue's arguments: row_threads (a power of two ≤ 256), pieces per row and `partial`, which takes
-// rows × pieces accumulators where pieces > 1 (then `dst` is left to the join) and is null otherwise.
+// row_threads and col_threads are powers of two. `partial` takes rows × pieces accumulators where pieces > 1 (then `out` is
+// left to the join) and is null otherwise.
 #define REDUCE(name, T, Op) \
-  KERNEL_BOUNDS(256, fast_##name##_##T, size_t src_numel, size_t el_per_block, size_t num_dims, const size_t* info, \
-                const T* src, Op<T>::Out* dst, u32 row_threads, u32 pieces, void* partial) { \
+  KERNEL_BOUNDS(GPU_BLOCK, reduce_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t rows, size_t length, \
+                size_t num_dims, const size_t* info, u32 row_threads, u32 pieces) { \
     SHARED(Op<T>::Acc, shared, BLOCK / 32); \
-    reduce_rows<Op<T>, T>(shared, src_numel, el_per_block, num_dims, info, src, dst, row_threads, pieces, \
-                          (Op<T>::Acc*)partial); \
+    reduce_rows<Op<T>, T>(shared, rows, length, num_dims, info, x, out, row_threads, pieces, (Op<T>::Acc*)partial); \
   } \
-  KERNEL_BOUNDS(256, fast_##name##_cols_##T, size_t outer, size_t el, size_t inner, size_t outer_stride, \
-                size_t el_stride, const T* src, Op<T>::Out* dst, u32 col_threads, u32 pieces, void* partial) { \
+  KERNEL_BOUNDS(GPU_BLOCK, reduce_cols_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t outer, size_t length, \
+                size_t inner, size_t outer_stride, size_t length_stride, u32 col_threads, u32 pieces) { \
     SHARED(Op<T>::Acc, shared, BLOCK * ColumnsPerThread<T>::value); \
-    reduce_columns<Op<T>, T>(shared, outer, el, inner, (i64)outer_stride, (i64)el_stride, src, dst, col_threads, pieces, \
-                             (Op<T>::Acc*)partial); \
+    reduce_columns<Op<T>, T>(shared, outer, length, inner, (i64)outer_stride, (i64)length_stride, x, out, col_threads, \
+                             pieces, (Op<T>::Acc*)partial); \
   } \
-  KERNEL_BOUNDS(256, fast_##name##_join_##T, size_t rows, size_t inner, u32 pieces, const void* partial, Op<T>::Out* dst) { \
-    join_pieces<Op<T>>(rows, inner, pieces, (const Op<T>::Acc*)partial, dst); \
+  KERNEL_BOUNDS(GPU_BLOCK, reduce_join_##name##_##T, const void* partial, Op<T>::Out* out, size_t rows, size_t inner, u32 pieces) { \
+    join_pieces<Op<T>>(rows, inner, pieces, (const Op<T>::Acc*)partial, out); \
   }
 #define REDUCE_ALL(T) \
   REDUCE(sum, T, Sum) REDUCE(min, T, Min) REDUCE(max, T, Max) REDUCE(argmin, T, ArgMin) REDUCE(argmax, T, ArgMax)
 GPU_NUMBERS(REDUCE_ALL)
 
-// Running sums of contiguous rows: dst[r, c] = Σ src[r, 0 … c]. A block walks one row, 1024 elements at a time: each thread
+// Running sums of contiguous rows: out[r, c] = Σ x[r, 0 … c]. A block walks one row: each thread
 // sums four, warps scan by shuffles, warps meet in shared memory, and the tile's total is carried on.
 template <class T> GPU_FN void cumsum(typename Accumulator<T>::type* warps, size_t rows, size_t cols, const T* src, T* dst) {
   typedef typename Accumulator<T>::type A;
@@ -341,9 +340,9 @@ template <class T> GPU_FN void cumsum(typename Accumulator<T>::type* warps, size
   }
 }
 #define CUMSUM(T) \
-  KERNEL_BOUNDS(256, cumsum_##T, size_t rows, size_t cols, const T* src, T* dst) { \
+  KERNEL_BOUNDS(GPU_BLOCK, cumsum_##T, const T* x, T* out, size_t rows, size_t cols) { \
     SHARED(Accumulator<T>::type, warps, BLOCK / 32); \
-    cumsum<T>(warps, rows, cols, src, dst); \
+    cumsum<T>(warps, rows, cols, x, out); \
   }
 GPU_NUMBERS(CUMSUM)
 

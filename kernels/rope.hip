@@ -1,13 +1,11 @@
 // Rotary embeddings: (y₁, y₂) = (x₁·cos − x₂·sin, x₁·sin + x₂·cos), in f32 for halves.
 //   rope_T      x (b, h, t, d), pairs (i, i + d/2)      rope_i_T  x (b, h, t, d), pairs (2i, 2i + 1)
 //   rope_thd_T  x (b, t, h, d), pairs (i, i + d/2)
-// cos and sin: row p of batch i at i·table_stride + p·d/2 (table_stride 0: shared). stride_b is the number of elements
-// of x per batch where tables differ by batch, else 0. Launch: 256 threads; a thread turns the same places of ROPE_HEADS
+// cos and sin: row p of batch i at i·table_stride + p·d/2 (table_stride 0: shared). Heads that share a table and lie one after
+// another may count as those of one batch. Launch: a thread turns the same places of ROPE_HEADS
 // heads, for which it needs the angles and its whereabouts once. Traffic: x once in, once out; tables come from the cache.
 #include "turn.h"
 namespace gpu {
-
-constexpr int ROPE_HEADS = 2;
 
 // Heads of `batches` batches: element (batch, position, head) at batch·batch_stride + position·position_stride +
 // head·head_stride.
@@ -63,8 +61,8 @@ GPU_FN void rope(const T* src, const T* cos, const T* sin, T* dst, const RopeSha
 
 template <class T, bool Interleaved, int H = ROPE_HEADS>
 GPU_FN void rope_any(const T* src, const T* cos, const T* sin, T* dst, const RopeShape& r) {
-  // A side fills 16 bytes, or both together, where they lie side by side or the head is short.
-  constexpr int W = (Interleaved ? 8 : 16) / sizeof(T), Half = W > 1 ? W / 2 : 1;
+  // A side fills ROPE_SIDE bytes, or both together, where they lie side by side or the head is short.
+  constexpr int W = (Interleaved ? ROPE_SIDE / 2 : ROPE_SIDE) / sizeof(T), Half = W > 1 ? W / 2 : 1;
   const bool aligned = aligned_to((const void*)((u64)src | (u64)dst | (u64)cos | (u64)sin), 16);
   const size_t steps = (r.d / 2) | r.table_stride;
   if (aligned && steps % W == 0) rope<T, W, H, Interleaved>(src, cos, sin, dst, r);
@@ -72,26 +70,21 @@ GPU_FN void rope_any(const T* src, const T* cos, const T* sin, T* dst, const Rop
   else rope<T, 1, H, Interleaved>(src, cos, sin, dst, r);
 }
 
-// x (b, h, t, d) in which td = t·d; without stride_b all heads share the tables, whatever their batch.
-GPU_FN RopeShape heads_outside(size_t bh, size_t td, size_t d, size_t stride_b, size_t table_stride) {
-  const size_t heads = stride_b ? divide(stride_b, td) : bh;
-  return RopeShape{stride_b ? divide(bh, heads) : 1, divide(td, d), heads, d, stride_b, d, td, table_stride};
+// Heads outside of positions, (batch, heads, positions, d), or inside.
+GPU_FN RopeShape heads_outside(size_t batch, size_t heads, size_t positions, size_t d, size_t table_stride) {
+  return RopeShape{batch, positions, heads, d, heads * positions * d, d, positions * d, table_stride};
+}
+GPU_FN RopeShape heads_inside(size_t batch, size_t heads, size_t positions, size_t d, size_t table_stride) {
+  return RopeShape{batch, positions, heads, d, heads * positions * d, heads * d, d, table_stride};
 }
 
-// Appended to the catalogue's arguments: d where it was missing, and table_stride.
-#define ROPE(T) \
-  KERNEL_BOUNDS(256, rope_i_##T, const T* src, const T* cos, const T* sin, T* dst, size_t bh, size_t td, size_t stride_b, \
+#define ROPE_KERNEL(name, T, Interleaved, shape) \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, const T* cos, const T* sin, T* out, size_t batch, size_t heads, size_t positions, \
                 size_t d, size_t table_stride) { \
-    rope_any<T, true>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
-  } \
-  KERNEL_BOUNDS(256, rope_##T, const T* src, const T* cos, const T* sin, T* dst, size_t bh, size_t td, size_t d, \
-                size_t stride_b, size_t table_stride) { \
-    rope_any<T, false>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
-  } \
-  KERNEL_BOUNDS(256, rope_thd_##T, const T* src, const T* cos, const T* sin, T* dst, size_t b, size_t t, size_t h, size_t d, \
-                size_t stride_b, size_t table_stride) { \
-    rope_any<T, false>(src, cos, sin, dst, RopeShape{b, t, h, d, t * h * d, h * d, d, table_stride}); \
+    rope_any<T, Interleaved>(x, cos, sin, out, shape(batch, heads, positions, d, table_stride)); \
   }
+#define ROPE(T) \
+  ROPE_KERNEL(rope, T, false, heads_outside) ROPE_KERNEL(rope_i, T, true, heads_outside) ROPE_KERNEL(rope_thd, T, false, heads_inside)
 GPU_FLOATS(ROPE)
 
 }  // namespace gpu

@@ -1,8 +1,8 @@
 // Kernels over rows: softmax and norms. A row is read once into registers where it fits, so that its statistics and its
 // result cost one read and one write of memory; longer rows are read again for each pass (mostly from the cache).
 //
-// Launch: block_size threads per row. 32: a block holds several rows, one warp each, and needs no barrier. More: one row
-// per block of block_size threads, any multiple of 32, up to 256; the kernels named …_wide take up to 1024, and keep nothing:
+// Launch: row_threads threads per row. 32: a block holds several rows, one warp each, and needs no barrier. More: one row
+// per block of row_threads threads, any multiple of 32, up to GPU_BLOCK; the kernels named …_wide take up to WIDE_BLOCK, and keep nothing:
 // the rows that they are for are longer than registers. Rows beyond the grid follow in a loop.
 #ifndef WICK_ROW_H
 #define WICK_ROW_H
@@ -74,11 +74,7 @@ template <class T, int W, bool = sizeof(T) * W == 16> struct Whole {
   // Widened anew by each who gets it.
   GPU_METHOD Vec<T, W> get() const {
     union { Vec<u32, 4> words; Vec<T, W> elements; } both{words};
-#if GPU_NVIDIA
-    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) asm volatile("" : "+r"(both.words.v[j]));
-#elif GPU_AMD
-    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) asm volatile("" : "+v"(both.words.v[j]));
-#endif
+    UNROLL for (int j = 0; sizeof(T) == 2 && j < 4; j++) forget(both.words.v[j]);
     return both.elements;
   }
 };

@@ -12,13 +12,11 @@
 //   sample_best   first launch: the best of each piece of a row; empties the bins
 //   sample_weigh  second, where a row has a temperature: falls, bins and the weight of each piece
 //   sample_draw   last, a block per row: the token, the mark that it was seen, the step
-//
-// `rows` only shapes the launches.
 #include "gpu.h"
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 namespace gpu {
 
-constexpr u32 PIECE = 1024, PIECE_THREADS = 256, ITEMS = PIECE / PIECE_THREADS, BINS = 1024, DRAW_THREADS = 1024;
+constexpr u32 PIECE = SAMPLE_PIECE, PIECE_THREADS = GPU_BLOCK, ITEMS = PIECE / PIECE_THREADS, BINS = SAMPLE_BINS, DRAW_THREADS = DRAW_BLOCK;
 constexpr u32 BIN_SHIFT = 48, DIGIT = 10, DIGITS = 1u << DIGIT;
 constexpr u16 NO_BIN = 0xffff;
 constexpr u64 ONE = 0x3ff0000000000000ull;
@@ -87,9 +85,9 @@ GPU_FN f64 share_of(u64 fall) { return f64_from_bits(ONE - fall); }
 // The product is exact: a compiler may fuse it with the sum or not.
 GPU_FN u64 weight_of(u64 fall, f64 scale) { return (u64)(share_of(fall) * scale + 0.5); }
 
-// Launch: 256 threads per piece of a row. Traffic: logits read once; with a penalty, a byte per token more.
-KERNEL_BOUNDS(256, sample_best, size_t vocab, size_t rows, size_t stride, const f32* logits, const Sequence* sequences,
-              const u8* seen, u64* best, u64* sums, u32* counts) {
+// Launch: a block per piece of a row. Traffic: logits read once; with a penalty, a byte per token more.
+KERNEL_BOUNDS(GPU_BLOCK, sample_best, const f32* logits, const Sequence* sequences, const u8* seen, u64* best, u64* sums, u32* counts,
+              size_t vocab, size_t stride) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
   const size_t first = (size_t)piece * PIECE + tid_x();
@@ -108,8 +106,8 @@ KERNEL_BOUNDS(256, sample_best, size_t vocab, size_t rows, size_t stride, const 
 
 // Launch: as above. Traffic: logits read once, ten bytes per token written; two atomics for each token that has a weight,
 // one without top-k, none where nothing is cut off.
-KERNEL_BOUNDS(256, sample_weigh, size_t vocab, size_t rows, size_t stride, const f32* logits, const Sequence* sequences,
-              const u8* seen, const u64* best, u64* sums, u32* counts, f64 scale, u64* falls, u16* bins, u64* kept) {
+KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Sequence* sequences, const u8* seen, const u64* best, u64* sums, u32* counts,
+              u64* falls, u16* bins, u64* kept, size_t vocab, size_t stride, f64 scale) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
   const Sequence& s = sequences[row];
@@ -144,7 +142,7 @@ struct Found {
   u64 weight;  // of all tokens up to this one
 };
 
-// The walk through a row's tokens by a block of 1024 threads, one per bin and one per value of a digit.
+// The walk through a row's tokens by a block of DRAW_BLOCK threads, one per bin and one per value of a digit.
 struct Search {
   u64 *warps, *chosen, *list_falls, *digit_weights;
   u32 *list_ids, *list_length, *digit_counts, *digit_ids;
@@ -259,10 +257,10 @@ GPU_FN u64 part_of(u64 weight, f64 part, bool more) {
   return goal < weight ? (goal ? goal : 1) : weight;
 }
 
-// Launch: 1024 threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
+// Launch: DRAW_BLOCK threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
 // the draw; without top-k and top-p only the piece that holds the token.
-KERNEL_BOUNDS(1024, sample_draw, size_t vocab, size_t rows, Sequence* sequences, u8* seen, const u64* best,
-              const u64* sums, const u32* counts, f64 scale, const u64* falls, const u16* bins, const u64* kept, u32* ids) {
+KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, Sequence* sequences, u8* seen, const u64* best, const u64* sums, const u32* counts, const u64* falls,
+              const u16* bins, const u64* kept, u32* out, size_t vocab, f64 scale) {
   SHARED(u64, warps, DRAW_THREADS / 32);
   SHARED(u64, chosen, 3);
   SHARED(u64, list_falls, DRAW_THREADS);
@@ -277,7 +275,7 @@ KERNEL_BOUNDS(1024, sample_draw, size_t vocab, size_t rows, Sequence* sequences,
   const u64 place = best_of_row(best + first_piece, pieces, warps);
   u32 token = ~(u32)place;
   if (!is_finite(logit_at(place))) {
-    if (t == 0) ids[row] = 0xffffffffu;
+    if (t == 0) out[row] = 0xffffffffu;
     return;
   }
   if (s->temperature != 0.0) {
@@ -309,7 +307,7 @@ KERNEL_BOUNDS(1024, sample_draw, size_t vocab, size_t rows, Sequence* sequences,
     }
   }
   if (t == 0) {
-    ids[row] = token;
+    out[row] = token;
     if (seen) seen[row * vocab + token] = 1;
     s->step++;
   }

@@ -32,14 +32,14 @@ template <class T, bool Log> struct Softmax {
 };
 
 #define SOFTMAX(name, T, Log, threads, Vectors) \
-  KERNEL_BOUNDS(threads, name##_##T, const T* src, T* dst, size_t n_cols, size_t n_rows, u32 block_size) { \
+  KERNEL_BOUNDS(threads, name##_##T, const T* x, T* out, size_t rows, size_t cols, u32 row_threads) { \
     ROW_MEETING(compute_t<T>, meet); \
-    const bool aligned = aligned_to(src, 16) && aligned_to(dst, 16); \
-    each_row<T, Vectors>(n_rows, n_cols, block_size, aligned, Softmax<T, Log>{src, dst, n_cols, meet}); \
+    const bool aligned = aligned_to(x, 16) && aligned_to(out, 16); \
+    each_row<T, Vectors>(rows, cols, row_threads, aligned, Softmax<T, Log>{x, out, cols, meet}); \
   }
 #define SOFTMAX_ALL(T) \
-  SOFTMAX(softmax, T, false, 256, 4) SOFTMAX(softmax_wide, T, false, 1024, 0) \
-  SOFTMAX(log_softmax, T, true, 256, 4) SOFTMAX(log_softmax_wide, T, true, 1024, 0)
+  SOFTMAX(softmax, T, false, GPU_BLOCK, ROW_VECTORS) SOFTMAX(softmax_wide, T, false, WIDE_BLOCK, 0) \
+  SOFTMAX(log_softmax, T, true, GPU_BLOCK, ROW_VECTORS) SOFTMAX(log_softmax_wide, T, true, WIDE_BLOCK, 0)
 GPU_FLOATS(SOFTMAX_ALL)
 
 }  // namespace gpu

@@ -1,9 +1,9 @@
 // Stable argsort of rows: NaN last in both directions, −0 equal to +0. Elements become unsigned keys whose order is the
 // wanted one; keys are sorted by least-significant-digit radix sort, four bits a pass.
 //
-//   asort_DIR_T       rows that fit a block: x → dst
-//   asort_tile_DIR_T  wider rows, first launch: tiles of a row, sorted keys and indices to scratch memory
-//   asort_merge_KEY   then log2(tiles) launches: pairs of sorted runs to runs of twice the length; the last one writes dst
+//   argsort_DIR_T       rows that fit a block: x → out
+//   argsort_tile_DIR_T  wider rows, first launch: tiles of a row, sorted keys and indices to scratch memory
+//   argsort_merge_KEY   then log2(tiles) launches: pairs of sorted runs to runs of twice the length; the last one writes the result
 #include "gpu.h"
 namespace gpu {
 
@@ -42,9 +42,9 @@ template <class T, bool Descending> GPU_FN key_t<T> key_of(T x) {
 
 // Shared memory of a block's sort. Positions are padded by one per 32, so that threads which own Items consecutive
 // positions reach different banks.
-constexpr u32 SORT_THREADS = 256;
+constexpr u32 SORT_THREADS = GPU_BLOCK;
 template <class K> struct Tile {
-  static constexpr int Items = sizeof(K) == 8 ? 8 : 16;
+  static constexpr int Items = sizeof(K) == 8 ? SORT_ITEMS / 2 : SORT_ITEMS;
   static constexpr u32 Size = SORT_THREADS * Items;
   static constexpr u32 Padded = Size + Size / 32;
 };
@@ -124,21 +124,21 @@ GPU_FN void sort_tile(const T* x, u32 count, key_t<T>* keys, u16* order, u16* co
   radix_sort<K, Bits, Items>(keys, order, counters, warps);
 }
 
-// Launch: a block per row, ncols_pad / Items threads with Items = 4 for short rows, else 16 (8 for 8-byte elements).
-// Appended: rows. Traffic: x read once, dst written once.
+// Launch: a block per row, as many threads as have all of it, Items each: SORT_FEW_ITEMS for short rows, else SORT_ITEMS (half for 8-byte elements).
+// Traffic: x read once, out written once.
 template <class T, bool Descending>
-GPU_FN void sort_rows(key_t<T>* keys, u16* order, u16* counters, u32* warps, const T* x, u32* dst, u32 ncols, u32 ncols_pad, size_t rows) {
-  const bool few = ncols_pad == bdim_x() * 4;
+GPU_FN void sort_rows(key_t<T>* keys, u16* order, u16* counters, u32* warps, const T* x, u32* dst, u32 ncols, size_t rows) {
+  const bool few = ncols <= bdim_x() * SORT_FEW_ITEMS;
   for (size_t row = bid_x(); row < rows; row += gdim_x()) {
     const T* from = x + row * ncols;
-    if (few) sort_tile<T, Descending, 4>(from, ncols, keys, order, counters, warps);
+    if (few) sort_tile<T, Descending, SORT_FEW_ITEMS>(from, ncols, keys, order, counters, warps);
     else sort_tile<T, Descending, Tile<key_t<T>>::Items>(from, ncols, keys, order, counters, warps);
     for (u32 i = tid_x(); i < ncols; i += bdim_x()) dst[row * ncols + i] = order[padded(i)];
     barrier();
   }
 }
 
-// Launch: 256 threads per tile, the tiles of all rows in one grid. Traffic: x read once, keys and indices written once.
+// Launch: a block per tile, the tiles of all rows in one grid. Traffic: x read once, keys and indices written once.
 template <class T, bool Descending>
 GPU_FN void sort_tiles(key_t<T>* keys, u16* order, u16* counters, u32* warps, const T* x, key_t<T>* keys_out, u32* dst, size_t ncols, size_t rows) {
   constexpr u32 Size = Tile<key_t<T>>::Size;
@@ -166,10 +166,10 @@ template <class A, class B> GPU_FN size_t merge_split(const A& a, size_t a_count
   return low;
 }
 
-// Merges runs [2i·run, (2i+1)·run) and [(2i+1)·run, (2i+2)·run) of each row. A block makes 2048 neighbours of the result: it
-// finds its parts of both runs by bisection, brings them to shared memory, and each thread merges 8 of them there.
-// Launch: 256 threads per 2048 elements of a row. Traffic: keys and indices read once and written once.
-constexpr u32 MERGE_ITEMS = 8, MERGE_SIZE = SORT_THREADS * MERGE_ITEMS;
+// Merges runs [2i·run, (2i+1)·run) and [(2i+1)·run, (2i+2)·run) of each row. A block makes MERGE_SIZE neighbours of the result: it
+// finds its parts of both runs by bisection, brings them to shared memory, and each thread merges MERGE_ITEMS of them there.
+// Launch: a block per MERGE_SIZE elements of a row. Traffic: keys and indices read once and written once.
+constexpr u32 MERGE_SIZE = SORT_THREADS * MERGE_ITEMS;
 template <class K>
 GPU_FN void merge_runs(K* keys, u32* indices, u64* split, size_t rows, size_t ncols, size_t run, const K* keys_in, const u32* index_in, K* keys_out, u32* index_out) {
   const size_t chunks = ceil_div(ncols, MERGE_SIZE);
@@ -224,25 +224,25 @@ GPU_FN void merge_runs(K* keys, u32* indices, u64* split, size_t rows, size_t nc
   SHARED(u16, counters, 16 * SORT_THREADS); \
   SHARED(u32, warps, SORT_THREADS / 32);
 #define SORT(direction, Descending, T) \
-  KERNEL_BOUNDS(256, asort_##direction##_##T, const T* x, u32* dst, i32 ncols, i32 ncols_pad, size_t rows) { \
+  KERNEL_BOUNDS(GPU_BLOCK, argsort_##direction##_##T, const T* x, u32* out, size_t rows, size_t cols) { \
     SORT_SHARED(T) \
-    sort_rows<T, Descending>(keys, order, counters, warps, x, dst, (u32)ncols, (u32)ncols_pad, rows); \
+    sort_rows<T, Descending>(keys, order, counters, warps, x, out, (u32)cols, rows); \
   } \
-  KERNEL_BOUNDS(256, asort_tile_##direction##_##T, const T* x, void* keys_out, u32* dst, size_t ncols, size_t rows) { \
+  KERNEL_BOUNDS(GPU_BLOCK, argsort_tile_##direction##_##T, const T* x, void* keys_out, u32* index_out, size_t rows, size_t cols) { \
     SORT_SHARED(T) \
-    sort_tiles<T, Descending>(keys, order, counters, warps, x, (key_t<T>*)keys_out, dst, ncols, rows); \
+    sort_tiles<T, Descending>(keys, order, counters, warps, x, (key_t<T>*)keys_out, index_out, cols, rows); \
   }
 #define SORT_ALL(T) SORT(asc, false, T) SORT(desc, true, T)
 GPU_NUMBERS(SORT_ALL)
 
 // keys_out is null in the last launch: only the indices are wanted then.
 #define MERGE(K) \
-  KERNEL_BOUNDS(256, asort_merge_##K, size_t rows, size_t ncols, size_t run, const K* keys_in, const u32* index_in, \
-                K* keys_out, u32* index_out) { \
+  KERNEL_BOUNDS(GPU_BLOCK, argsort_merge_##K, const K* keys_in, const u32* index_in, K* keys_out, u32* index_out, size_t rows, \
+                size_t cols, size_t run) { \
     SHARED(K, keys, MERGE_SIZE); \
     SHARED(u32, indices, MERGE_SIZE); \
     SHARED(u64, split, 2); \
-    merge_runs<K>(keys, indices, split, rows, ncols, run, keys_in, index_in, keys_out, index_out); \
+    merge_runs<K>(keys, indices, split, rows, cols, run, keys_in, index_in, keys_out, index_out); \
   }
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 MERGE(u32)

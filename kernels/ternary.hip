@@ -1,14 +1,14 @@
-// out[i] = ids[i] ? t[i] : f[i]. Only bits move, so the body depends on the element's size alone. Launch: 256 threads,
-// a 16-byte vector of t and of f per thread. Traffic: condition, t and f read once, out written once.
-// info = dims ‖ condition strides ‖ t strides ‖ f strides.
-#include "gpu.h"
+// out[i] = cond[i] ? on_true[i] : on_false[i]. Only bits move, so the body depends on the element's size alone. Launch:
+// a 16-byte vector of both choices per thread. Traffic: the condition and both choices read once, out written once.
+// info = dims ‖ cond strides ‖ on_true strides ‖ on_false strides.
+#include "elementwise.h"
 namespace gpu {
 
 template <class I, class B>
-GPU_FN void where(size_t n, size_t num_dims, const size_t* info, const I* ids, const B* t, const B* f, B* out) {
+GPU_FN void where(size_t n, size_t num_dims, const size_t* info, const I* cond, const B* on_true, const B* on_false, B* out) {
   constexpr int W = 16 / sizeof(B);
-  const Operand<I, W> condition(ids, 0, num_dims, info);
-  const Operand<B, W> yes(t, 1, num_dims, info), no(f, 2, num_dims, info);
+  const Operand<I, W> condition(cond, 0, num_dims, info);
+  const Operand<B, W> yes(on_true, 1, num_dims, info), no(on_false, 2, num_dims, info);
   const Walk<W, 1> walk(n, vector_aligned<W>(out) && runs_of<W>(num_dims, info));
   NO_UNROLL for (size_t v = walk.thread; v < walk.vectors; v += walk.single_step) {
     i64 at[3] = {(i64)(v * W), (i64)(v * W), (i64)(v * W)};
@@ -22,15 +22,15 @@ GPU_FN void where(size_t n, size_t num_dims, const size_t* info, const I* ids, c
   NO_UNROLL for (size_t i = walk.single; i < n; i += walk.single_step) {
     i64 at[3] = {(i64)i, (i64)i, (i64)i};
     if (info) offsets<3>(i, num_dims, info, at);
-    out[i] = ids[at[0]] ? t[at[1]] : f[at[2]];
+    out[i] = cond[at[0]] ? on_true[at[1]] : on_false[at[2]];
   }
 }
 
 #define WHERE(I, T) \
-  KERNEL_BOUNDS(256, where_##I##_##T, size_t numel, size_t num_dims, const size_t* info, const I* ids, const T* t, \
-                const T* f, T* out) { \
+  KERNEL_BOUNDS(GPU_BLOCK, where_##I##_##T, const I* cond, const T* on_true, const T* on_false, T* out, size_t numel, \
+                size_t num_dims, const size_t* info) { \
     typedef bits_t<T> B; \
-    where<I, B>(numel, num_dims, info, ids, (const B*)t, (const B*)f, (B*)out); \
+    where<I, B>(numel, num_dims, info, cond, (const B*)on_true, (const B*)on_false, (B*)out); \
   }
 #define WHERE_ALL(T) WHERE(u8, T) WHERE(u32, T) WHERE(i64, T)
 GPU_DTYPES(WHERE_ALL)

@@ -1,8 +1,6 @@
 // Matrix units under one small interface: products of 16 × 16 tiles, c[i][j] += Σ a[i][k]·b[j][k], by the lanes of one wave.
-// Which unit a program uses follows from the compiler and its target: mma.sync on NVIDIA from sm_80 on, WMMA on gfx11 and
-// gfx12, MFMA on gfx90a and its successors where the compiler has the builtins, multiply-adds elsewhere and for f32. What it
-// was is told by probe.hip. On the host GPU_HOST_TILE picks one, and the instructions themselves are played by tile_host.h, so
-// that every layout below is executed by tests.
+// gpu/matrix.h has the unit and its instructions; there are multiply-adds where there is none, and for f32. Tests run every layout
+// below on the host, which plays the instructions.
 //
 // A tile class has
 // - LANES of a wave; STRIPS, how many rows of tiles one wave can keep results of; ROWS, the rows a lane has results of, with
@@ -14,183 +12,7 @@
 // - place<Pitch>: where a 16-byte piece of a row lies in the shared memory that these read.
 #ifndef WICK_TILE_H
 #define WICK_TILE_H
-#include "gpu.h"
-
-#define TILE_FMA 0
-#define TILE_MMA 1
-#define TILE_WMMA11 2
-#define TILE_WMMA12 3
-#define TILE_MFMA 4
-#if GPU_HOST && defined(GPU_HOST_TILE)
-#define GPU_TILE GPU_HOST_TILE
-#elif GPU_NVIDIA && __CUDA_ARCH__ >= 800
-#define GPU_TILE TILE_MMA
-#elif defined(__GFX11__) && GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32) && \
-    GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
-#define GPU_TILE TILE_WMMA11
-// gfx1250 has the builtins and another instruction, by which it is known.
-#elif defined(__GFX12__) && GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12) && \
-    GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12) && !GPU_HAS(__builtin_amdgcn_wmma_f32_16x16x32_bf16)
-#define GPU_TILE TILE_WMMA12
-// gfx908 has the builtins, too, but no instruction for the one with bf16.
-#elif defined(__GFX9__) && !defined(__gfx908__) && GPU_HAS(__builtin_amdgcn_mfma_f32_16x16x16bf16_1k) && \
-    GPU_HAS(__builtin_amdgcn_mfma_f32_16x16x16f16)
-#define GPU_TILE TILE_MFMA
-#else
-#define GPU_TILE TILE_FMA
-#endif
-// Shared memory that one block may have, in KiB.
-#ifndef GPU_SHARED_KB
-#if GPU_NVIDIA && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870)
-#define GPU_SHARED_KB 163
-#elif GPU_NVIDIA && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-#define GPU_SHARED_KB 99
-#elif GPU_NVIDIA && __CUDA_ARCH__ >= 900
-#define GPU_SHARED_KB 227
-#else
-#define GPU_SHARED_KB 64
-#endif
-#endif
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What differs between compilers: the matrix instructions, waves, copies that run beside arithmetic
-// ---------------------------------------------------------------------------------------------------------------------
-#if GPU_HOST
-#include "tile_host.h"
-#else
-// Whether all waves of a block must take the same path through the products.
-#define GPU_TILE_LOCKSTEP 0
-#endif
-#if GPU_NVIDIA
-namespace gpu {
-GPU_FN void wave_sync() { __syncwarp(); }
-GPU_FN bool wave_any(bool x) { return __any_sync(0xffffffffu, x); }
-GPU_FN void schedule_fence() {}
-GPU_FN f32 max_fast(f32 a, f32 b) { return ::fmaxf(a, b); }
-GPU_FN void keep_apart(f32&) {}
-#if GPU_TILE == TILE_MMA
-// A place in shared memory as the matrix loads name it.
-struct MatrixRef {
-  u32 at;
-  GPU_METHOD MatrixRef plus(u32 elements) const { return MatrixRef{at + elements * 2}; }
-};
-GPU_FN MatrixRef matrix_ref(const void* p) { return MatrixRef{(u32)__cvta_generic_to_shared(p)}; }
-// Four 8 × 8 matrices: lanes 8i … 8i+7 name the rows of matrix i; each lane gets two neighbours of row lane/4.
-GPU_FN void load_matrices(u32 (&x)[4], MatrixRef row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(row.at));
-}
-// The same of the transposed matrices.
-GPU_FN void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(row.at));
-}
-#define TILE_MMA_SYNC(T) \
-  GPU_FN void mma_m16n8k16(T, f32* d, const u32* a, const u32* b) { \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #T "." #T ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
-  }
-TILE_MMA_SYNC(bf16)
-TILE_MMA_SYNC(f16)
-#undef TILE_MMA_SYNC
-// 16 bytes on their way to shared memory where `wanted`, zeros where not `valid`: then `from` may be anywhere.
-GPU_FN void copy_async(void* shared, const void* from, bool valid, bool wanted) {
-  asm volatile("{ .reg .pred wanted; setp.ne.b32 wanted, %3, 0; @wanted cp.async.cg.shared.global [%0], [%1], 16, %2; }" ::"r"(
-                   (u32)__cvta_generic_to_shared(shared)),
-               "l"(from), "r"(valid ? 16 : 0), "r"((u32)wanted)
-               : "memory");
-}
-GPU_FN void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-#endif
-GPU_FN u32 pack2(bf16, f32 low, f32 high) {
-#if __CUDA_ARCH__ >= 800
-  u32 y;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-#else
-  return f32_to_bf16(low) | (u32)f32_to_bf16(high) << 16;
-#endif
-}
-GPU_FN u32 pack2(f16, f32 low, f32 high) {
-#if __CUDA_ARCH__ >= 800
-  u32 y;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-#else
-  return f32_to_f16(low) | (u32)f32_to_f16(high) << 16;
-#endif
-}
-}  // namespace gpu
-#elif GPU_AMD
-namespace gpu {
-// The lanes of a wave go together; this keeps the compiler from moving shared memory accesses across.
-GPU_FN void wave_sync() {
-  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
-  __builtin_amdgcn_wave_barrier();
-  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
-}
-GPU_FN bool wave_any(bool) { return true; }
-// Nothing moves across: where the scheduler would start so many loads that registers run out.
-#if GPU_HAS(__builtin_amdgcn_sched_barrier)
-GPU_FN void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
-#else
-GPU_FN void schedule_fence() { GPU_KEEP_ORDER(); }
-#endif
-GPU_FN f32 max_fast(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
-// LLVM's vectorizer makes vectors of neighbouring sums, and some releases run out of registers by it (22, and those up to 16);
-// it does not look through this. Beside MFMA only f32 is multiplied so, and packed multiply-adds are worth it there.
-#if GPU_TILE == TILE_MFMA
-GPU_FN void keep_apart(f32&) {}
-#else
-GPU_FN void keep_apart(f32& x) { asm("" : "+v"(x)); }
-#endif
-// Rounded without a look at NaN: the sum beside it carries that. Values are at most 1.
-GPU_FN u32 pack2(bf16, f32 low, f32 high) {
-  const u32 a = f32_bits(low), b = f32_bits(high);
-  return (a + 0x7fffu + ((a >> 16) & 1u)) >> 16 | ((b + 0x7fffu + ((b >> 16) & 1u)) & 0xffff0000u);
-}
-GPU_FN u32 pack2(f16, f32 low, f32 high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
-
-#define TILE_VECTOR(name, T, n) typedef T name __attribute__((ext_vector_type(n)))
-template <int N> struct Registers { u32 x[N]; };
-template <class V, int N> GPU_FN V as_vector(const u32 (&x)[N]) {
-  Registers<N> r;
-  UNROLL for (int i = 0; i < N; i++) r.x[i] = x[i];
-  return __builtin_bit_cast(V, r);
-}
-#define TILE_AMD(name, instruction, T, H, width, results, ...) \
-  GPU_FN void name(T, f32 (&d)[results], const u32 (&a)[width / 2], const u32 (&b)[width / 2]) { \
-    TILE_VECTOR(In, H, width); \
-    TILE_VECTOR(Out, float, results); \
-    Out c; \
-    UNROLL for (int i = 0; i < results; i++) c[i] = d[i]; \
-    c = instruction(as_vector<In>(a), as_vector<In>(b), c __VA_ARGS__); \
-    UNROLL for (int i = 0; i < results; i++) d[i] = c[i]; \
-  }
-#define TILE_COMMA ,
-#if GPU_TILE == TILE_WMMA11
-TILE_AMD(wmma_gfx11, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32, bf16, short, 16, 8)
-TILE_AMD(wmma_gfx11, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32, f16, _Float16, 16, 8)
-#elif GPU_TILE == TILE_WMMA12
-TILE_AMD(wmma_gfx12, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12, bf16, short, 8, 8)
-TILE_AMD(wmma_gfx12, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12, f16, _Float16, 8, 8)
-#elif GPU_TILE == TILE_MFMA
-TILE_AMD(mfma_16x16x16, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k, bf16, short, 4, 4, TILE_COMMA 0 TILE_COMMA 0 TILE_COMMA 0)
-TILE_AMD(mfma_16x16x16, __builtin_amdgcn_mfma_f32_16x16x16f16, f16, _Float16, 4, 4, TILE_COMMA 0 TILE_COMMA 0 TILE_COMMA 0)
-// Over all 64 lanes of the wave.
-GPU_FN f32 wave_xor(f32 x, u32 mask) {
-  const u32 self = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
-  return f32_from_bits((u32)__builtin_amdgcn_ds_bpermute((int)((self ^ mask) << 2), (int)f32_bits(x)));
-}
-#endif
-#undef TILE_AMD
-#undef TILE_COMMA
-#undef TILE_VECTOR
-}  // namespace gpu
-#endif
+#include "gpu/matrix.h"
 
 namespace gpu {
 // Rows of shared memory have an odd number of 16-byte pieces, so that one piece of eight rows lies in all banks.
@@ -295,7 +117,7 @@ template <class T> struct MmaTile {
     return x + shfl_xor(x, 2);
   }
 
-  GPU_FN void copy(void* shared, const void* from, bool valid, bool wanted) { copy_async(shared, from, valid, wanted); }
+  GPU_FN void copy(void* shared, const void* from, bool valid, bool wanted) { copy16_async(shared, from, valid, wanted); }
   GPU_FN void copies_arrive() { copies_wait(); }
   // Which pitch it is tells how its rows are laid out.
   GPU_FN constexpr bool swizzled(int pitch) { return pitch % 64 == 0; }

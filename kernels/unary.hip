@@ -1,6 +1,6 @@
-// out[i] = f(x[i]). Launch: 256 threads, two 16-byte vectors per thread. Traffic: one read and one write of each element;
+// out[i] = f(x[i]). Launch: UNARY_VECTORS 16-byte vectors per thread. Traffic: one read and one write of each element;
 // arithmetic in f32 for halves, in T otherwise.
-#include "gpu.h"
+#include "elementwise.h"
 namespace gpu {
 
 #define UNARY_OP(Name, expression) \
@@ -12,7 +12,7 @@ namespace gpu {
     } \
   };
 
-template <class T> struct op_copy {
+template <class T> struct Same {
   GPU_METHOD T operator()(T x) const { return x; }
 };
 UNARY_OP(op_neg, sub((C)0, x))
@@ -135,15 +135,15 @@ template <class T> struct Powf {
 };
 
 #define UNARY(name, T, Op) \
-  KERNEL_BOUNDS(256, u##name##_##T, size_t numel, size_t num_dims, const size_t* info, const T* inp, T* out) { \
-    map1<2>(numel, num_dims, info, inp, out, Op<T>{}); \
+  KERNEL_BOUNDS(GPU_BLOCK, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info) { \
+    map1<UNARY_VECTORS>(numel, num_dims, info, x, out, Op<T>{}); \
   }
 #define UNARY_PARAM(name, T, Op) \
-  KERNEL_BOUNDS(256, u##name##_##T, size_t numel, size_t num_dims, const size_t* info, T param, const T* inp, T* out) { \
-    map1<2>(numel, num_dims, info, inp, out, Op<T>{widen(param)}); \
+  KERNEL_BOUNDS(GPU_BLOCK, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info, T param) { \
+    map1<UNARY_VECTORS>(numel, num_dims, info, x, out, Op<T>{widen(param)}); \
   }
 #define UNARY_FLOAT(T) \
-  UNARY(copy, T, op_copy) UNARY(neg, T, NegateFloat) UNARY(recip, T, op_recip) UNARY(exp, T, op_exp) \
+  UNARY(neg, T, NegateFloat) UNARY(recip, T, op_recip) UNARY(exp, T, op_exp) \
   UNARY(log, T, op_log) UNARY(sin, T, op_sin) UNARY(cos, T, op_cos) UNARY(tanh, T, op_tanh) UNARY(erf, T, op_erf) \
   UNARY(ceil, T, op_ceil) UNARY(floor, T, op_floor) UNARY(round, T, op_round) UNARY(normcdf, T, op_normcdf) \
   UNARY(abs, T, op_abs) UNARY(sqr, T, op_sqr) UNARY(sqrt, T, op_sqrt) UNARY(gelu, T, op_gelu) \
@@ -151,17 +151,13 @@ template <class T> struct Powf {
   UNARY(sigmoid, T, op_sigmoid) UNARY_PARAM(elu, T, Elu) UNARY_PARAM(powf, T, Powf)
 GPU_FLOATS(UNARY_FLOAT)
 
-#define UNARY_INT(T, Abs) \
-  UNARY(copy, T, op_copy) UNARY(neg, T, op_neg) UNARY(abs, T, Abs) UNARY(sqr, T, op_sqr)
-#define UNARY_UNSIGNED(T) UNARY_INT(T, op_copy) UNARY(relu, T, op_copy) UNARY(sign, T, NonZero)
+#define UNARY_INT(T, Abs) UNARY(neg, T, op_neg) UNARY(abs, T, Abs) UNARY(sqr, T, op_sqr)
+#define UNARY_UNSIGNED(T) UNARY_INT(T, Same) UNARY(relu, T, Same) UNARY(sign, T, NonZero)
 #define UNARY_SIGNED(T) UNARY_INT(T, IntAbs) UNARY(relu, T, op_relu) UNARY(sign, T, op_sign)
 GPU_u8(UNARY_UNSIGNED)
 GPU_u32(UNARY_UNSIGNED)
 GPU_i16(UNARY_SIGNED)
 GPU_i32(UNARY_SIGNED)
 GPU_i64(UNARY_SIGNED)
-
-#define UNARY_COPY(T) UNARY(copy, T, op_copy)
-GPU_f8e4m3(UNARY_COPY)
 
 }  // namespace gpu

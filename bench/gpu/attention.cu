@@ -1,5 +1,5 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 attention attention_decode) bench/gpu/attention.cu -o attention && ./attention
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
 #define GPU_ONLY
@@ -38,7 +38,7 @@ using gpu::f16;
 // Other plans for the same work, to see whether the choice in attention.hip is the best one.
 namespace gpu {
 #define VARIANT(name, T, D, Keys, KeepQ, Block) \
-  KERNEL_BOUNDS(Block, name, ATTENTION_ARGUMENTS(T), u32 rows, u32 shared_bytes) { \
+  KERNEL_BOUNDS(Block, name, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
     prefill<Prefill<T, D, Keys, KeepQ, Block>, T, false>(tiles, ATTENTION_GATHER(T)); \
   }
@@ -183,7 +183,7 @@ template <class T> struct Run {
   }
   bool masked() const { return p.mask || p.softcap != 0; }
 
-  void launch(const void* kernel, unsigned grid, unsigned block, int shared, u32 x, u32 y, bool decode) {
+  void launch(const void* kernel, unsigned grid, unsigned block, int shared, bool decode) {
     size_t dims[] = {(size_t)p.b, (size_t)p.hq, (size_t)p.hk, (size_t)p.tq, (size_t)p.tk, (size_t)p.d};
     const size_t qt = p.d, qh = qt * p.tq, qb = qh * p.hq, kt = p.d, kh = kt * p.tk, kb = kh * p.hk;
     size_t strides[] = {qb, qh, qt, kb, kh, kt, kb, kh, kt, (size_t)p.tq * p.tk, 0, (size_t)p.tk, 1};
@@ -191,19 +191,20 @@ template <class T> struct Run {
     u32 causal = p.causal, parts = splits;
     size_t window = p.window;
     const long long* lengths = p.lengths;
-    std::vector<void*> args = {&q, &k, &v, &mask, &out, &lengths};
+    std::vector<void*> args = {&q, &k, &v, &mask, &lengths, &out};
+    if (decode) args.push_back(&scratch), args.push_back(&counters);
     for (size_t& n : dims) args.push_back(&n);
     for (size_t& n : strides) args.push_back(&n);
+    args.push_back(&window);
     for (double& n : numbers) args.push_back(&n);
-    args.push_back(&causal), args.push_back(&window);
-    if (decode) args.push_back(&scratch), args.push_back(&counters), args.push_back(&parts);
-    args.push_back(&x), args.push_back(&y);
+    args.push_back(&causal);
+    if (decode) args.push_back(&parts);
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     CHECK(cudaLaunchKernel(kernel, dim3(grid), dim3(block), args.data(), shared, 0));
   }
   void prefill(const void* kernel, int keys, bool keep, int block = 128) {
     const Plan plan = plan_prefill(sizeof(T), head_dim(p.d), keys, keep, budget, block / 32);
-    launch(kernel, (unsigned)(p.b * p.hq * ((p.tq + plan.rows - 1) / plan.rows)), block, plan.shared, plan.rows, plan.shared, false);
+    launch(kernel, (unsigned)(p.b * p.hq * ((p.tq + plan.rows - 1) / plan.rows)), block, plan.shared, false);
   }
   void prefill() {
     const int D = head_dim(p.d);
@@ -218,7 +219,7 @@ template <class T> struct Run {
       CHECK(cudaMalloc(&counters, blocks * sizeof(u32)));
       CHECK(cudaMemset(counters, 0, blocks * sizeof(u32)));
     }
-    launch(Kernels<T>::decode(head_dim(p.d), masked()), blocks * splits, plan.rows, plan.shared, plan.rows, plan.shared, true);
+    launch(Kernels<T>::decode(head_dim(p.d), masked()), blocks * splits, plan.rows, plan.shared, true);
   }
   // ‖out − ref‖ / ‖ref‖, NaN where they differ in being finite.
   double error() {

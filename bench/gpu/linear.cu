@@ -1,7 +1,7 @@
 // Times the fused linear layers of one decoded token of a Llama of 1B parameters on an NVIDIA card, launched as a graph, and
 // checks each against a plain loop.
 //
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels -DGPU_ONLY -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/linear.cu -o linear
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 linear gemm quant-blocks quant-matvec) -DGPU_ONLY -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/linear.cu -o linear
 //   … -DTYPE=q4_k -DGPU_ONLY_q4_k for quantized weights
 //   … -DSWEEP tries launches and kernels other than those that ship
 //
@@ -66,11 +66,11 @@ __global__ void unround(size_t n, const u8* q, const Vec<f32, 2>* s, f32* out) {
 
 #if defined(TYPE)
 typedef u8 Weight;
-typedef void (*Kernel)(size_t, size_t, const u8*, const void*, const void*, const void*, f64, const void*, const void*, void*, u32, u32, u32, u32);
+typedef void (*Kernel)(const void*, const void*, const u8*, const void*, const void*, const void*, void*, size_t, size_t, f64, u32, u32, u32, u32);
 static size_t bytes_of(const Shape& s) { return s.n * s.k / Q::Elements * Q::Bytes; }
 #else
 typedef bf16 Weight;
-typedef void (*Kernel)(size_t, size_t, const bf16*, const bf16*, const bf16*, f64, const bf16*, const bf16*, bf16*, u32, u32, u32);
+typedef void (*Kernel)(const bf16*, const bf16*, const bf16*, const bf16*, const bf16*, bf16*, size_t, size_t, f64, u32, u32, u32);
 static size_t bytes_of(const Shape& s) { return s.n * s.k * 2; }
 #endif
 
@@ -82,7 +82,7 @@ struct Variant {
 #if defined(TYPE)
 #define OTHER(NB, R, Deep) MAT_VEC_KERNEL(other_##NB##_##R##_##Deep, Q, NB, R, Deep)
 #define VARIANT(NB, R, Deep) Variant{NB, R, Deep, other_##NB##_##R##_##Deep, other_##NB##_##R##_##Deep}
-#define SHIPPED(NB) Variant{NB, ROWS, PLACES, JOIN(linear_, TYPE, _b##NB), JOIN(linear_, TYPE, _b##NB)}
+#define SHIPPED(NB) Variant{NB, MATVEC_ROWS, MATVEC_PLACES, JOIN(linear_, TYPE, _b##NB), JOIN(linear_, TYPE, _b##NB)}
 #define OTHERS OTHER(1, 2, 2) OTHER(1, 4, 2)
 #define VARIANTS VARIANT(1, 2, 2), VARIANT(1, 4, 2)
 #else
@@ -136,10 +136,10 @@ static void launch(const Variant& v, const Launch& l, const Shape& s, const Weig
   config.attrs = &attribute, config.numAttrs = overlap;
   const bf16* added = s.residual ? residual : nullptr;
 #if defined(TYPE)
-  CHECK(cudaLaunchKernelEx(&config, kernel, s.n, s.k, w, (const void*)x, (const void*)nullptr, (const void*)(s.norm ? alpha : nullptr), 1e-5,
-                           (const void*)nullptr, (const void*)added, (void*)y, v.columns, (u32)s.glu, l.splits, 2u));
+  CHECK(cudaLaunchKernelEx(&config, kernel, (const void*)x, (const void*)nullptr, w, (const void*)(s.norm ? alpha : nullptr), (const void*)nullptr,
+                           (const void*)added, (void*)y, s.n, s.k, 1e-5, v.columns, (u32)s.glu, l.splits, 2u));
 #else
-  CHECK(cudaLaunchKernelEx(&config, kernel, s.n, s.k, w, (const bf16*)x, (const bf16*)alpha, 1e-5, (const bf16*)nullptr, added, y, v.columns,
+  CHECK(cudaLaunchKernelEx(&config, kernel, (const bf16*)x, w, (const bf16*)alpha, (const bf16*)nullptr, added, y, s.n, s.k, 1e-5, v.columns,
                            (u32)s.glu, l.splits));
 #endif
 }
@@ -191,9 +191,9 @@ int main() {
     const size_t columns = s.glu ? s.n / 2 : s.n;
     normalise<<<1, v.columns>>>(s, x, alpha, left, factor);
 #if defined(TYPE)
-    quantize_q8_f32<<<(unsigned)(v.columns * s.k / 2048), 256>>>(v.columns * s.k, left, xq, xs);
+    quantize_q8_f32<<<(unsigned)(v.columns * s.k / 2048), 256>>>(left, xq, xs, v.columns * s.k);
     unround<<<(unsigned)(v.columns * s.k / 256), 256>>>(v.columns * s.k, xq, xs, left);
-    JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(s.n * s.k / 8192), 256>>>(s.n * s.k, weights, dense);
+    JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(s.n * s.k / 8192), 256>>>(weights, dense, s.n * s.k);
     const f32* w = dense;
 #else
     const bf16* w = (bf16*)weights;
@@ -272,7 +272,7 @@ int main() {
         if (columns && row_threads > 32) continue;
         const unsigned grid = (unsigned)(columns ? (s.n + 15) / 16 : s.n * row_threads / 256);
         const float own = each([&](cudaStream_t stream, bf16* w) {
-          gemv_bf16<<<grid, 256, 0, stream>>>(1, s.n, s.k, columns ? 1 : s.k, columns ? s.n : 1, 1, 0, nullptr, w, x, y, row_threads);
+          gemv_bf16<<<grid, 256, 0, stream>>>(w, x, y, 1, s.n, s.k, columns ? 1 : s.k, columns ? s.n : 1, 1, 0, nullptr, row_threads);
         });
         printf(", gemv %u %7.2f us", row_threads, own);
       }

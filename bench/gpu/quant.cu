@@ -1,6 +1,6 @@
 // Times the kernels over one quantized type on an NVIDIA card and checks them against plain loops.
 //
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant.cu -o quant
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 quant-blocks quant-matmul quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant.cu -o quant
 //   … -DCUBLAS -lcublas adds the bf16 product of the same shape, which the batch of 512 is measured against
 //   … -DSWEEP tries launches and kernels other than those that ship
 //
@@ -33,7 +33,7 @@ __global__ void naive(size_t batch, const f32* w, const f32* x, const u8* xq, co
   y[i] = sum;
 }
 
-typedef void (*Kernel)(size_t, size_t, const u8*, const void*, const void*, const void*, f64, const void*, const void*, void*, u32, u32, u32, u32);
+typedef void (*Kernel)(const void*, const void*, const u8*, const void*, const void*, const void*, void*, size_t, size_t, f64, u32, u32, u32, u32);
 struct Variant {
   u32 columns, rows, places;
   Kernel kernel;
@@ -53,7 +53,7 @@ static u32 shared_bytes(const Variant& v, size_t k) {
   return planes(v.columns) * v.columns * (padded + padded / 4) + warps * v.places * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
 }
 
-#define SHIPPED(NB) Variant{NB, ROWS, PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
+#define SHIPPED(NB) Variant{NB, MATVEC_ROWS, MATVEC_PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
 #define OTHER(NB, R, Places) MAT_VEC_KERNEL(other_##NB##_##R##_##Places, Q, NB, R, Places)
 #define VARIANT(NB, R, Places) Variant{NB, R, Places, other_##NB##_##R##_##Places, 0, 0, 0, false}
 #if defined(SWEEP)
@@ -73,7 +73,7 @@ int main() {
   u8* xq = device<u8>(MAX_BATCH * K);
   ScaleSum* xs = device<ScaleSum>(MAX_BATCH * K / 32);
   for (size_t batch : {(size_t)1, (size_t)8, MAX_BATCH}) {
-    const float us = median([&] { quantize_q8_f32<<<(unsigned)(batch * K / 2048), 256>>>(batch * K, x, xq, xs); });
+    const float us = median([&] { quantize_q8_f32<<<(unsigned)(batch * K / 2048), 256>>>(x, xq, xs, batch * K); });
     printf("quantize_q8 of %zu rows: %.2f us\n", batch, us);
   }
   f32* dense = device<f32>(N * K);
@@ -97,7 +97,7 @@ int main() {
   CHECK(cudaDeviceSynchronize());
   printf("%s: %.1f MB of weights, %d copies\n", name.c_str(), size * 1e-6, copies);
   const unsigned chunks = (unsigned)(N * K / (CHUNK * WARPS));
-  JOIN(dequantize_block_, TYPE, _f32)<<<chunks, 256>>>(N * K, w[0], dense);
+  JOIN(dequantize_block_, TYPE, _f32)<<<chunks, 256>>>(w[0], dense, N * K);
   f64* exact = device<f64>(8 * N);
   naive<<<(unsigned)(MAX_BATCH * N / 256), 256>>>(MAX_BATCH, dense, nullptr, xq, xs, wanted);
   naive<<<(unsigned)(8 * N / 256), 256>>>(8, dense, x, xq, xs, exact);
@@ -134,7 +134,7 @@ int main() {
     for (const bool rounded : {false, true}) {
       if (rounded && planes(v.columns) > 1) continue;
       const auto launch = [&](int c) {
-        v.kernel<<<grid, v.threads, shared>>>(N, K, w[c], rounded ? (void*)xq : (void*)x, rounded ? xs : nullptr, nullptr, 0, nullptr, nullptr, y, v.columns, 0, v.splits, 0);
+        v.kernel<<<grid, v.threads, shared>>>(rounded ? (void*)xq : (void*)x, rounded ? xs : nullptr, w[c], nullptr, nullptr, nullptr, y, N, K, 0, v.columns, 0, v.splits, 0);
       };
       CHECK(cudaMemset(y, 0xff, MAX_BATCH * N * 4));
       launch(0);
@@ -165,12 +165,12 @@ int main() {
     if (shown < 10) printf("%s\n", r.line.c_str());
   }
 
-  const float dequantize_us = median([&] { for (int c = 0; c < copies; c++) JOIN(dequantize_block_, TYPE, _bf16)<<<chunks, 256>>>(N * K, w[c], halves); }) / copies;
+  const float dequantize_us = median([&] { for (int c = 0; c < copies; c++) JOIN(dequantize_block_, TYPE, _bf16)<<<chunks, 256>>>(w[c], halves, N * K); }) / copies;
   printf("  dequantize to bf16: %.1f us, %.2f TB/s\n", dequantize_us, (size + N * K * 2) / dequantize_us * 1e-6);
   for (size_t batch : {(size_t)16, (size_t)32, (size_t)64, (size_t)128, MAX_BATCH}) {
     const unsigned grid = (unsigned)((N + 127) / 128 * ((batch + 63) / 64));
     CHECK(cudaMemset(y, 0xff, MAX_BATCH * N * 4));
-    const auto launch = [&] { JOIN(mul_mat_, TYPE, _q8)<<<grid, 256>>>(batch, N, K, w[0], xq, xs, y, 0); };
+    const auto launch = [&] { JOIN(mul_mat_, TYPE, _q8)<<<grid, 256>>>(xq, xs, w[0], y, batch, N, K, 0); };
     launch();
     CHECK(cudaDeviceSynchronize());
     const double error = error_of(y, 0, wanted, batch * N);
@@ -194,12 +194,12 @@ int main() {
     const float blas_us = median([&] { gemm(batch, CUDA_R_16BF, halves, xb, yb); });
     const float both_us = median([&] {
       for (int c = 0; c < copies; c++) {
-        JOIN(dequantize_block_, TYPE, _bf16)<<<chunks, 256>>>(N * K, w[c], halves);
+        JOIN(dequantize_block_, TYPE, _bf16)<<<chunks, 256>>>(w[c], halves, N * K);
         gemm(batch, CUDA_R_16BF, halves, xb, yb);
       }
     }) / copies;
     const float f32_us = median([&] {
-      JOIN(dequantize_block_, TYPE, _f32)<<<chunks, 256>>>(N * K, w[0], dense);
+      JOIN(dequantize_block_, TYPE, _f32)<<<chunks, 256>>>(w[0], dense, N * K);
       gemm(batch, CUDA_R_32F, dense, x, y);
     }, 5);
     const bool slow = batch == MAX_BATCH && blas_us / both_us < 0.4;

@@ -1,6 +1,6 @@
 // The kernels over rows and elements on an NVIDIA GPU, with other plans for the same work beside them: checked against f64 on the
 // CPU, then timed as a share of a device copy in the same run.
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels bench/gpu/rows.cu -o rows && ./rows
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 affine cast norm rope unary) bench/gpu/rows.cu -o rows && ./rows
 // Bytes count each input read once and each output written once; tables and weights not at all.
 #define GPU_ONLY
 #define GPU_ONLY_bf16
@@ -42,8 +42,8 @@ NORM_PLANS(f32, NORM_VARIANT)
 NORM_PLANS(bf16, NORM_VARIANT)
 
 #define MAP_VARIANT(name, A, O, Op, Unroll) \
-  KERNEL_BOUNDS(256, name, size_t numel, size_t num_dims, const size_t* info, const A* inp, O* out) { \
-    map1<Unroll>(numel, num_dims, info, inp, out, Op); \
+  KERNEL_BOUNDS(256, name, const A* x, O* out, size_t numel, size_t num_dims, const size_t* info) { \
+    map1<Unroll>(numel, num_dims, info, x, out, Op); \
   }
 struct LibrarySine {
   GPU_METHOD f32 operator()(f32 x) const { return ::sinf(x); }
@@ -63,13 +63,11 @@ struct LibrarySine {
 MAPS(MAP_VARIANT)
 
 #define ROPE_VARIANT(H) \
-  KERNEL_BOUNDS(256, rope_##H##_heads, const bf16* src, const bf16* cos, const bf16* sin, bf16* dst, size_t bh, size_t td, size_t d, \
-                size_t stride_b, size_t table_stride) { \
-    rope_any<bf16, false, H>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
+  KERNEL_BOUNDS(256, rope_##H##_heads, const bf16* x, const bf16* cos, const bf16* sin, bf16* out, size_t heads, size_t positions, size_t d) { \
+    rope_any<bf16, false, H>(x, cos, sin, out, heads_outside(1, heads, positions, d, 0)); \
   } \
-  KERNEL_BOUNDS(256, rope_i_##H##_heads, const bf16* src, const bf16* cos, const bf16* sin, bf16* dst, size_t bh, size_t td, \
-                size_t stride_b, size_t d, size_t table_stride) { \
-    rope_any<bf16, true, H>(src, cos, sin, dst, heads_outside(bh, td, d, stride_b, table_stride)); \
+  KERNEL_BOUNDS(256, rope_i_##H##_heads, const bf16* x, const bf16* cos, const bf16* sin, bf16* out, size_t heads, size_t positions, size_t d) { \
+    rope_any<bf16, true, H>(x, cos, sin, out, heads_outside(1, heads, positions, d, 0)); \
   }
 // bf16 to f32 by other means: 0 nothing but that, 1 stores to be evicted first, 2 whole 16-byte loads whose halves go to
 // neighbouring lanes. cast_bf16_f32 itself has larger blocks, which is what helps: one byte read for two written takes longer than a copy.
@@ -186,10 +184,10 @@ template <class T, class K> static void norm(const std::string& name, K kernel, 
   T* dst = (T*)target;
   const unsigned block = (unsigned)(cols * sizeof(T) / 16) / vectors;
   auto run = [&] {
-    if constexpr (std::is_invocable<K, const T*, T*, const T*, const T*, size_t, u32, f64, size_t>::value)
-      kernel<<<(unsigned)rows, block>>>(src, dst, alpha, beta, cols, block, 1e-5, rows);
+    if constexpr (std::is_invocable<K, const T*, const T*, const T*, T*, size_t, size_t, f64, u32>::value)
+      kernel<<<(unsigned)rows, block>>>(src, alpha, beta, dst, rows, cols, 1e-5, block);
     else
-      kernel<<<(unsigned)rows, block>>>(src, dst, alpha, cols, block, 1e-5, rows);
+      kernel<<<(unsigned)rows, block>>>(src, alpha, dst, rows, cols, 1e-5, block);
   };
   poison();
   run();
@@ -211,14 +209,14 @@ template <class T, class K> static void norm(const std::string& name, K kernel, 
 template <class T> static void softmaxes(const char* type, void (*kernel)(const T*, T*, size_t, size_t, u32), unsigned block) {
   const size_t rows = 65536 * 4 / sizeof(T) / 2, cols = 4096, n = rows * cols;
   report(std::string("softmax ") + type + " block " + std::to_string(block), 2 * n * sizeof(T), 0, 0,
-         [&] { kernel<<<(unsigned)rows, block>>>((const T*)source, (T*)target, cols, rows, block); });
+         [&] { kernel<<<(unsigned)rows, block>>>((const T*)source, (T*)target, rows, cols, block); });
 }
 
 template <class A, class O>
-static void map(const char* name, void (*kernel)(size_t, size_t, const size_t*, const A*, O*), int unroll, double (*of)(double), double limit) {
+static void map(const char* name, void (*kernel)(const A*, O*, size_t, size_t, const size_t*), int unroll, double (*of)(double), double limit) {
   const size_t n = (size_t)1 << 28, per_block = 256 * (size_t)VectorWidth<A, O>::value * unroll;
   const unsigned grid = (unsigned)((n + per_block - 1) / per_block);
-  auto run = [&] { kernel<<<grid, 256>>>(n, 0, nullptr, (const A*)source, (O*)target); };
+  auto run = [&] { kernel<<<grid, 256>>>((const A*)source, (O*)target, n, 0, nullptr); };
   poison();
   run();
   const size_t checked = 1 << 20;
@@ -249,8 +247,7 @@ template <class K> static void ropes(const std::string& name, K kernel, bool int
   bf16* dst = (bf16*)target;
   const size_t threads = (bh + heads - 1) / heads * t * (d / 2) / (interleaved ? 4 : 8);
   auto run = [&] {
-    if (interleaved) kernel<<<(unsigned)((threads + 255) / 256), 256>>>(src, cos, sin, dst, bh, td, 0, d, 0);
-    else kernel<<<(unsigned)((threads + 255) / 256), 256>>>(src, cos, sin, dst, bh, td, d, 0, 0);
+    kernel<<<(unsigned)((threads + 255) / 256), 256>>>(src, cos, sin, dst, bh, t, d);
   };
   poison();
   run();

@@ -42,7 +42,7 @@ const { values: options } = parseArgs({
   },
 });
 const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts`)).module;
-const { argumentsHash, kernelFiles, kernels } = await source("catalogue");
+const { argumentsHash, definesOf, kernelFiles, kernels } = await source("catalogue");
 const { compareWithCatalogue, occupancy, readCodeObject } = await source("codeobject");
 const { unitOf } = await source("matrix-unit");
 
@@ -72,7 +72,10 @@ async function checkAmd(toolchain, file, arch) {
   const wanted = options.all ? ofFile : kernelsToCheck(toolchain.name, arch, ofFile);
   const picks =
     wanted.length === ofFile.length ? [] : ["-DGPU_PICK", ...wanted.map(({ name }) => `-DGPU_PICK_${name}`)];
-  const facts = await compiledFacts(toolchain, file, arch, look(toolchain, file, arch), picks);
+  const facts = await compiledFacts(toolchain, file, arch, look(toolchain, file, arch), [
+    ...definesOf(file, arch),
+    ...picks,
+  ]);
   const found = facts.kernels;
   if (facts.fresh) worked.add(toolchain.name);
   const before = problems.length;
@@ -108,9 +111,8 @@ async function checkAmd(toolchain, file, arch) {
 
 /** The unit that the compiler took is the one that the target has. */
 async function checkProbe(toolchain, arch) {
-  const { unit, seconds } = await compiledFacts(toolchain, "probe", arch, async (path) => ({
-    unit: unitOf(readFileSync(path), arch),
-  }));
+  const look = async (path) => ({ unit: unitOf(readFileSync(path), arch) });
+  const { unit, seconds } = await compiledFacts(toolchain, "probe", arch, look, definesOf("probe", arch));
   if (unit !== unitsOf(arch)?.unit) {
     problems.push(`${toolchain.name} ${arch}: takes ${unit} for products, ${unitsOf(arch)?.unit} was expected`);
   }
@@ -119,7 +121,7 @@ async function checkProbe(toolchain, arch) {
 
 async function checkNvidia(file, arch) {
   const started = performance.now();
-  await compileNvidia(nvcc, file, arch);
+  await compileNvidia(nvcc, file, arch, definesOf(file, arch));
   record.note(file, "nvcc", arch, {});
   return (performance.now() - started) / 1000;
 }

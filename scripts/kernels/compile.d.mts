@@ -18,7 +18,7 @@ export function compileAmd(
   toolchain: AmdToolchain,
   file: string,
   arch: string,
-  options?: readonly string[],
+  options: readonly string[],
 ): Promise<string>;
 export function amdCommand(
   toolchain: AmdToolchain,
@@ -31,7 +31,7 @@ export function compiledFacts<Facts>(
   file: string,
   arch: string,
   look: (path: string) => Promise<Facts>,
-  options?: readonly string[],
+  options: readonly string[],
 ): Promise<Facts & { readonly seconds: number; readonly fresh: boolean }>;
-export function compileNvidia(nvcc: string, file: string, arch: string): Promise<string>;
+export function compileNvidia(nvcc: string, file: string, arch: string, options: readonly string[]): Promise<string>;
 export function inParallel(jobs: readonly (() => Promise<void>)[], width: number): Promise<void>;

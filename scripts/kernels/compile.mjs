@@ -170,7 +170,7 @@ async function amdArguments(toolchain, arch, options) {
 }
 
 /** The path of the code object of kernels/<file>.hip for one AMD target, with further options of the compiler's. */
-export async function compileAmd(toolchain, file, arch, options = []) {
+export async function compileAmd(toolchain, file, arch, options) {
   const args = await amdArguments(toolchain, arch, options);
   const path = await placeOf(file, `${arch}.co`, toolchain.clang, args);
   return appearing(path, (fresh) => compile(toolchain.clang, args, file, fresh));
@@ -182,7 +182,7 @@ export async function amdCommand(toolchain, file, arch, options) {
 }
 
 /** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */
-export async function compiledFacts(toolchain, file, arch, look, options = []) {
+export async function compiledFacts(toolchain, file, arch, look, options) {
   const args = await amdArguments(toolchain, arch, options);
   const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString()]);
   const fresh = !existsSync(path);
@@ -208,9 +208,9 @@ export async function instructionsOf({ objdump }, path, prefixes) {
   return prefixes.filter((prefix) => stdout.includes(`\t${prefix}`));
 }
 
-/** The path of the cubin of kernels/<file>.hip for one NVIDIA target. */
-export async function compileNvidia(nvcc, file, arch) {
-  const args = ["-std=c++17", `-arch=${arch}`, "-cubin", "-x", "cu", "-Werror", "all-warnings"];
+/** The path of the cubin of kernels/<file>.hip for one NVIDIA target, with further options of the compiler's. */
+export async function compileNvidia(nvcc, file, arch, options) {
+  const args = ["-std=c++17", `-arch=${arch}`, "-cubin", "-x", "cu", "-Werror", "all-warnings", ...options];
   const path = await placeOf(file, `${arch}.cubin`, nvcc, args);
   return appearing(path, (fresh) => compile(nvcc, args, file, fresh));
 }

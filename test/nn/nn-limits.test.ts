@@ -318,12 +318,15 @@ describeDevices(
           using src = tensor(x, [rows, columns], options);
           using zero = Tensor.zeros([rows, columns], options);
           for (let block = 32; block <= 1024; block += 32) {
-            for (const suffix of block <= 256 ? ["", "_wide"] : ["_wide"]) {
+            for (const suffix of block <= 256 ? (["", "_wide"] as const) : (["_wide"] as const)) {
               using dst = Tensor.full([rows, columns], 7, options);
               using total = Tensor.full([rows, columns], 7, options);
-              gpu.launch(`${name}${suffix}_${dtype}`, {
-                ...{ src: at(src), dst: at(dst), residual: at(zero), sum: at(total), alpha: 0, beta: 0 },
-                ...{ n_cols: columns, n_rows: rows, block_size: block, eps: EPS },
+              const operands = { x: at(src), residual: at(zero), alpha: 0, beta: 0, sum: at(total), out: at(dst) };
+              const sizes = { rows, cols: columns, eps: EPS, row_threads: block };
+              // Together these are all arguments of any of the kernels.
+              gpu.launch(`${name}${suffix}_${dtype}` as `add_rmsnorm${typeof suffix}_${typeof dtype}`, {
+                ...operands,
+                ...sizes,
               });
               const got = Array.from(dst.toDType("f64").dataSync() as Float64Array);
               expectClose(got, values, within(dtype), `${columns} columns, ${block} threads${suffix}`);

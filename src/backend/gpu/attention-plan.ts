@@ -1,10 +1,10 @@
 /**
- * How the attention kernels are launched: the sizes that kernels/attention*.hip fix at compile time, by matrix unit, dtype
- * and head dimension. The two must agree; the tests compare them by running at exactly these sizes.
+ * How the attention kernels are launched: the sizes that kernels/attention*.hip find at compile time, by matrix unit, dtype and
+ * head dimension, from the same constants. The tests run at exactly these sizes.
  */
 import { type DType, sizeOf } from "../../core/dtype.ts";
 
-/** The matrix unit that kernels/tile.h picks: mma.sync, WMMA of gfx11 or gfx12, MFMA, or multiply-adds. */
+/** The matrix unit that kernels/gpu/matrix.h picks: mma.sync, WMMA of gfx11 or gfx12, MFMA, or multiply-adds. */
 export type MatrixUnit = "fma" | "mma" | "wmma11" | "wmma12" | "mfma";
 
 export const matrixUnits: readonly MatrixUnit[] = ["fma", "mma", "wmma11", "wmma12", "mfma"];
@@ -44,7 +44,7 @@ export interface DecodePlan {
   readonly crowd: number;
 }
 
-/** Shared memory that one block may have, as kernels/tile.h knows it. */
+/** Shared memory that one block may have. */
 export function sharedBudget(arch: string): number {
   const sm = arch.startsWith("sm_") ? Number.parseInt(arch.slice(3), 10) : 0;
   if (sm === 80 || sm === 87) return 163 * 1024;
@@ -54,6 +54,18 @@ export function sharedBudget(arch: string): number {
 
 /** Threads per block of a prefill, and at most of a decode. */
 export const ATTENTION_BLOCK = 128;
+/** Keys per tile of a prefill, at most, and the largest heads whose queries stay in registers; then where copies run beside. */
+const PREFILL_KEYS = 32;
+const PREFILL_KEPT_DIM = 128;
+const ASYNC_KEYS = 64;
+const ASYNC_KEPT_DIM = 64;
+
+/** What the kernels have of this file. */
+export const decodeDefines = (arch: string) => ({ ATTENTION_BLOCK, GPU_SHARED_KB: sharedBudget(arch) / 1024 });
+export const prefillDefines = (arch: string) => ({
+  ...decodeDefines(arch),
+  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
+});
 
 interface Layout {
   readonly lanes: number;
@@ -79,13 +91,13 @@ function layout(unit: MatrixUnit, dtype: DType, d: HeadDim, row: number): Layout
 export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): PrefillPlan {
   const { lanes, row, stages } = layout(unit, dtype, d, oddRow(d, dtype));
   const strips = unit === "mfma" || (unit === "mma" && d <= 128) ? 2 : 1;
-  const keepsQueries = unit !== "fma" && d <= (unit === "mma" ? 64 : 128);
+  const keepsQueries = unit !== "fma" && d <= (unit === "mma" ? ASYNC_KEPT_DIM : PREFILL_KEPT_DIM);
   const bytes = (waves: number, keys: number) => {
     const queries = waves * strips * 16 * row;
     return keepsQueries ? Math.max(queries, stages(keys)) : queries + stages(keys);
   };
   let waves = ATTENTION_BLOCK / lanes;
-  let keys = unit === "mma" && d <= 128 ? 64 : 32;
+  let keys = unit === "mma" && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
   return { rows: waves * strips * 16, shared: bytes(waves, keys) };

@@ -119,25 +119,19 @@ export class GpuBackend implements Backend {
   }
 
   unary(op: UnaryOp, x: View, param: number): Storage {
-    return this.#widened([x], ([w]) =>
-      elementwise.map(this.gpu, `u${op}_${w.storage.dtype}`, w, w.storage.dtype, { param }),
-    );
+    return this.#widened([x], ([w]) => elementwise.unary(this.gpu, op, w, param));
   }
 
   affine(x: View, mul: number, add: number): Storage {
-    return this.#widened([x], ([w]) =>
-      elementwise.map(this.gpu, `affine_${w.storage.dtype}`, w, w.storage.dtype, { mul, add }),
-    );
+    return this.#widened([x], ([w]) => elementwise.affine(this.gpu, w, mul, add));
   }
 
   binary(op: BinaryOp, a: View, b: View): Storage {
-    return this.#widened([a, b], ([x, y]) =>
-      elementwise.zip(this.gpu, `b${op}_${x.storage.dtype}`, x, y, x.storage.dtype),
-    );
+    return this.#widened([a, b], ([x, y]) => elementwise.binary(this.gpu, op, x, y));
   }
 
   compare(op: CompareOp, a: View, b: View): Storage {
-    return this.#widened([a, b], ([x, y]) => elementwise.zip(this.gpu, `${op}_${x.storage.dtype}`, x, y, "u8"), false);
+    return this.#widened([a, b], ([x, y]) => elementwise.compare(this.gpu, op, x, y), false);
   }
 
   where(cond: View, onTrue: View, onFalse: View): Storage {
@@ -145,7 +139,7 @@ export class GpuBackend implements Backend {
   }
 
   cast(x: View, to: DType): Storage {
-    return elementwise.map(this.gpu, `cast_${x.storage.dtype}_${to}`, x, to);
+    return elementwise.cast(this.gpu, x, to);
   }
 
   copy(src: View, dst: View): void {
@@ -169,11 +163,11 @@ export class GpuBackend implements Backend {
   }
 
   gather(x: View, ids: View, dim: number): Storage {
-    return indexing.gather(this.gpu, x, ids, ids.layout, dim);
+    return indexing.gather(this.gpu, "gather", x, ids, ids.layout, dim);
   }
 
   scatter(dst: View, ids: View, src: View, dim: number, add: boolean): void {
-    indexing.scatter(this.gpu, dst, ids, ids.layout.strides, src, dim, add);
+    indexing.scatter(this.gpu, add ? "scatterAdd" : "scatter", dst, ids, ids.layout.strides, src, dim);
   }
 
   indexAdd(dst: View, ids: View, src: View, dim: number): void {
@@ -237,7 +231,7 @@ export class GpuBackend implements Backend {
   }
 
   advance(counts: View, by: number): void {
-    this.gpu.launch("advance_i64", { counts: at(counts), n: counts.layout.numel, by });
+    this.gpu.launch("advance_i64", { counts: at(counts), numel: counts.layout.numel, by });
   }
 
   dequantize(type: QuantType, blocks: View, to: DType): Storage {

@@ -9,7 +9,18 @@ import { attention } from "./families/attention.ts";
 import { conv } from "./families/conv.ts";
 import { decode } from "./families/decode.ts";
 import { elementwise } from "./families/elementwise.ts";
-import type { Arg, ArgKind, Bindings, Family, Kernel } from "./families/family.ts";
+import {
+  type Arg,
+  type ArgKind,
+  type Bindings,
+  BLOCK,
+  type Defines,
+  type Family,
+  type Kernel,
+  type NamesIn,
+  type ValuesIn,
+  WIDE_BLOCK,
+} from "./families/family.ts";
 import { indexing } from "./families/indexing.ts";
 import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
@@ -21,7 +32,7 @@ import { sort } from "./families/sort.ts";
 
 export type { Arg, ArgKind, Kernel, Launch, Sizes } from "./families/family.ts";
 
-const families: readonly Family[] = [
+const families = [
   ...elementwise,
   ...indexing,
   ...reduce,
@@ -34,7 +45,21 @@ const families: readonly Family[] = [
   ...decode,
   ...rows,
   ...quantized,
-];
+] as const;
+type Families = (typeof families)[number];
+
+type NamesOf<F> = F extends Family<infer Pattern, infer Over, string, string> ? NamesIn<Pattern, Over> : never;
+type ValuesOf<F, Name> =
+  F extends Family<string, Readonly<Record<string, readonly string[]>>, infer Args, infer Plan>
+    ? [Name] extends [NamesOf<F>]
+      ? ValuesIn<Args | Plan>
+      : never
+    : never;
+
+/** What kernels are called, those of dtypes that have none included. */
+export type KernelName = NamesOf<Families>;
+/** What a launch of a kernel is given: its arguments, and what its launch is planned by. */
+export type ValuesFor<Name extends KernelName> = ValuesOf<Families, Name>;
 
 function parseArgs(text: string): Arg[] {
   return text.split(" ").map((word) => {
@@ -63,12 +88,24 @@ function expand(family: Family): Kernel[] {
   }));
 }
 
-export const kernels: ReadonlyMap<string, Kernel> = new Map(families.flatMap(expand).map((k) => [k.name, k]));
+export const kernels: ReadonlyMap<string, Kernel> = new Map(
+  families.flatMap((family: Family) => expand(family)).map((k) => [k.name, k]),
+);
 export const kernelFiles: readonly string[] = [...new Set(families.map((f) => f.file))];
+
+/** What makes a compiler agree with the launches of a file's kernels on a target: their constants as macros. */
+export function definesOf(file: string, arch: string): string[] {
+  const own = families
+    .filter((family) => family.file === file)
+    .map(({ defines }: Family): Defines => (typeof defines === "function" ? defines(arch) : (defines ?? {})));
+  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK }, ...own);
+  return Object.entries(all).map(([name, value]) => `-D${name}=${value}`);
+}
 
 /** The hash of what the launcher believes of a file's kernels. */
 export function argumentsHash(file: string): string {
-  const believed = [...kernels.values()].filter((kernel) => kernel.file === file).map(({ name, args }) => [name, args]);
+  const args = [...kernels.values()].filter((kernel) => kernel.file === file).map(({ name, args }) => [name, args]);
+  const believed = [args, ...["gfx1100", "sm_90"].map((arch) => definesOf(file, arch))];
   return createHash("sha256").update(JSON.stringify(believed)).digest("hex").slice(0, 16);
 }
 

@@ -221,7 +221,7 @@ export function compareWithCatalogue(found: readonly KernelMetadata[], expected:
 }
 
 /** Sizes that make kernels choose their largest block, where they choose it by themselves. */
-const LARGEST: Sizes = new Proxy({}, { get: (_, name) => (name === "block_size" || name === "threads" ? 32 : 2048) });
+const LARGEST: Sizes = new Proxy({}, { get: (_, name) => (name === "row_threads" || name === "threads" ? 32 : 2048) });
 
 /**
  * Registers per lane of a SIMD, the step in which they are given out, and how many waves it holds at most. Of RDNA 3 and 4

@@ -12,12 +12,13 @@ import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
 import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
 import { BlasTrials } from "./blas-verdicts.ts";
+import type { KernelName, ValuesFor } from "./catalogue.ts";
 import { copyLayout } from "./copy.ts";
 import { DeviceBlas } from "./device-blas.ts";
 import { DeviceMemory } from "./device-memory.ts";
 import type { Blas, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
-import { Launcher, type Values } from "./launcher.ts";
+import { Launcher } from "./launcher.ts";
 import { defaultChoice } from "./memory-policy.ts";
 import { Staging } from "./staging.ts";
 
@@ -168,7 +169,7 @@ export class Gpu implements Recordings {
   }
 
   /** Compiles kernels before they are needed. */
-  prepare(names: readonly string[]): Promise<void> {
+  prepare(names: readonly KernelName[]): Promise<void> {
     return this.#launcher.prepare(names);
   }
 
@@ -177,7 +178,7 @@ export class Gpu implements Recordings {
     return this.#blas.prepare(type);
   }
 
-  launch(name: string, values: Values): void {
+  launch<Name extends KernelName>(name: Name, values: ValuesFor<Name>): void {
     this.#launcher.launch(name, values);
   }
 

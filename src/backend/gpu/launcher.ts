@@ -6,14 +6,19 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { type DType, encode } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { MatrixUnit } from "./attention-plan.ts";
-import { type ArgKind, argBytes, type Kernel, kernelNamed, type Sizes } from "./catalogue.ts";
+import {
+  type ArgKind,
+  argBytes,
+  type Kernel,
+  type KernelName,
+  kernelNamed,
+  type Sizes,
+  type ValuesFor,
+} from "./catalogue.ts";
 import type { ArgumentBlock, GpuContext, Handle, KernelCompiler } from "./driver.ts";
 import type { KernelCache } from "./kernel-cache.ts";
 import { compiledUnit, prepareUnit } from "./matrix-unit.ts";
 import { type Program, programCode, programCodeAsync, programOf, programsOf, type Toolchain } from "./program.ts";
-
-/** Values by argument name. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
-export type Values = Readonly<Record<string, number | bigint>>;
 
 interface Loaded {
   readonly kernel: Kernel;
@@ -35,7 +40,8 @@ export class Launcher {
     this.#cache = cache;
   }
 
-  launch(name: string, values: Values): void {
+  launch<Name extends KernelName>(name: Name, given: ValuesFor<Name>): void {
+    const values = given as Readonly<Record<string, number | bigint>>;
     const { kernel, fn, args } = this.#loaded.get(name) ?? this.#load(name);
     for (let i = 0; i < kernel.args.length; i++) {
       const { name: argument, kind } = kernel.args[i]!;
@@ -51,7 +57,7 @@ export class Launcher {
    * Compiles the programs of these kernels side by side, without blocking this thread. What fails here fails again, aloud,
    * when it is used.
    */
-  async prepare(names: readonly string[]): Promise<void> {
+  async prepare(names: readonly KernelName[]): Promise<void> {
     const toolchain = this.#toolchain();
     const waiting = programsOf(names).filter((program) => !this.#modules.has(program));
     const compiled = [prepareUnit(toolchain).catch(() => {})];

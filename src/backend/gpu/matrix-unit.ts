@@ -1,5 +1,5 @@
 /**
- * Which matrix unit a compiler takes for a device. kernels/tile.h chooses by what the compiler offers, and launches are
+ * Which matrix unit a compiler takes for a device. kernels/gpu/matrix.h chooses by what the compiler offers, and launches are
  * planned by what it chose: kernels/probe.hip says it in the name of its one kernel.
  */
 import { fail } from "../../core/errors.ts";

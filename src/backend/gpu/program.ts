@@ -1,7 +1,7 @@
 /** Programs: kernels of one file and dtype that are compiled together on first use and kept in the disk cache. */
 import { fail } from "../../core/errors.ts";
 import { matrixUnit, matrixUnits } from "./attention-plan.ts";
-import { type Kernel, kernelNamed, kernels } from "./catalogue.ts";
+import { definesOf, type Kernel, kernelNamed, kernels } from "./catalogue.ts";
 import type { GpuProperties, KernelCompiler } from "./driver.ts";
 import type { CacheKey, KernelCache } from "./kernel-cache.ts";
 import { kernelSource } from "./source.ts";
@@ -75,7 +75,7 @@ export const programOptions = ({ unit, kernels, isPart }: Program): string[] => 
 
 function keyOf(program: Program, { device: { arch }, compiler }: Toolchain): CacheKey {
   const source = kernelSource(`${program.file}.hip`);
-  const options = ["-std=c++17", ...programOptions(program)];
+  const options = ["-std=c++17", ...definesOf(program.file, arch), ...programOptions(program)];
   // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
   if (source.includes("GPU_HOST_TILE"))
     options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);

@@ -2,59 +2,63 @@
 import type { DType } from "../../core/dtype.ts";
 import type { TransformerNeeds } from "../transformers.ts";
 import { headDimFor, supportsHeadDim } from "./attention-plan.ts";
-import { kernels } from "./catalogue.ts";
+import { type KernelName, kernels } from "./catalogue.ts";
+import { quantName } from "./families/family.ts";
 import { planWholeRows } from "./families/rows.ts";
 
 /** Only those that there are, each once: a head size or dtype without a fused kernel has none of its name. */
-const existing = (names: readonly string[]): string[] => [...new Set(names)].filter((name) => kernels.has(name));
+const existing = (names: readonly KernelName[]): KernelName[] =>
+  [...new Set(names)].filter((name) => kernels.has(name));
 
 /** What turns stored weights into what is computed with. */
-export function loadingKernels({ dtype, storedTypes, normsAreShifted }: TransformerNeeds): string[] {
-  const casts = (from: readonly DType[], to: DType): string[] =>
-    from.filter((stored) => stored !== to).map((stored) => `cast_${stored}_${to}`);
+export function loadingKernels({ dtype, storedTypes, normsAreShifted }: TransformerNeeds): KernelName[] {
+  const casts = (from: readonly DType[], to: DType): KernelName[] =>
+    from.filter((stored) => stored !== to).map((stored) => `cast_${stored}_${to}` as const);
   return existing([
     ...casts(storedTypes, dtype),
-    ...(normsAreShifted ? [...casts(storedTypes, "f32"), "affine_f32", ...casts(["f32"], dtype)] : []),
+    ...(normsAreShifted ? [...casts(storedTypes, "f32"), "affine_f32" as const, ...casts(["f32"], dtype)] : []),
   ]);
 }
 
 /** The products of prompts, where no vendor's library does them. */
-export const productKernels = ({ dtype }: TransformerNeeds): string[] =>
+export const productKernels = ({ dtype }: TransformerNeeds): KernelName[] =>
   existing([`gemm_${dtype}`, `gemm_small_${dtype}`]);
 
 /** What continues one text, those that take longest to compile first. */
-export function transformerKernels(needs: TransformerNeeds): string[] {
+export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
-  const head = supportsHeadDim(headDim) ? headDimFor(headDim) : 0;
   const masked = needs.scoresAreShaped ? "_masked" : "";
+  const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];
   const size = dtype === "f32" ? 4 : 2;
   const wide = planWholeRows(hiddenSize, dtype).suffix;
-  const weights = quantTypes.map((type) => type.toLowerCase());
+  const weights = quantTypes.map(quantName);
   return existing([
-    `attention_decode${masked}_${head}_${dtype}`,
-    `attention${masked}_${head}_${dtype}`,
-    ...weights.map((type) => `linear_${type}_b1`),
-    ...(needs.hasPlainWeights ? [`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] : []),
-    ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`]),
-    ...["sample_best", "sample_weigh", "sample_draw", "advance_i64", "const_set_u32", "const_set_i64"],
+    ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
+    ...weights.map((type) => `linear_${type}_b1` as const),
+    ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
+    ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`] as const),
+    ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
-    ...[`rmsnorm_${dtype}`, `rmsnorm${wide}_${dtype}`, `badd_${dtype}`, `copy_strided_${size}`, `copy2d_${dtype}`],
+    `rmsnorm_${dtype}`,
+    `rmsnorm${wide}_${dtype}`,
+    `binary_add_${dtype}`,
+    `copy_strided_${size}`,
+    `copy2d_${dtype}`,
     `${needs.activation === "silu" ? "swiglu" : "geglu"}_${dtype}`,
-    ...(needs.hasPlainWeights ? [`is_u32_${dtype}`] : []),
-    ...(dtype === "f32" ? [] : [`cast_f32_${dtype}`, `cast_${dtype}_f32`]),
-    ...(needs.embeddingsAreScaled ? [`affine_${dtype}`] : []),
-    ...(needs.logitsAreCapped ? ["affine_f32", "utanh_f32"] : []),
+    ...(needs.hasPlainWeights ? ([`index_select_u32_${dtype}`] as const) : []),
+    ...(dtype === "f32" ? [] : ([`cast_f32_${dtype}`, `cast_${dtype}_f32`] as const)),
+    ...(needs.embeddingsAreScaled ? ([`affine_${dtype}`] as const) : []),
+    ...(needs.logitsAreCapped ? (["affine_f32", "unary_tanh_f32"] as const) : []),
   ]);
 }
 
 /** What batches and short prompts need besides; it is compiled when it is used. */
-export function batchKernels({ dtype, quantTypes, headDim }: TransformerNeeds): string[] {
-  const head = supportsHeadDim(headDim) ? headDimFor(headDim) : 0;
-  const types = [dtype, `norm_${dtype}`, ...quantTypes.map((type) => type.toLowerCase())];
+export function batchKernels({ dtype, quantTypes, headDim }: TransformerNeeds): KernelName[] {
+  const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];
+  const types = [dtype, `norm_${dtype}`, ...quantTypes.map(quantName)] as const;
   return existing([
-    `attention_decode_masked_${head}_${dtype}`,
-    `attention_masked_${head}_${dtype}`,
-    ...types.flatMap((type) => [2, 4, 8].map((rows) => `linear_${type}_b${rows}`)),
-    `const_set_${dtype}`,
+    ...heads.flatMap((d) => [`attention_decode_masked_${d}_${dtype}`, `attention_masked_${d}_${dtype}`] as const),
+    ...types.flatMap((type) => ([2, 4, 8] as const).map((rows) => `linear_${type}_b${rows}` as const)),
+    `fill_${dtype}`,
   ]);
 }

@@ -14,6 +14,7 @@ import {
   scratchFloats,
   sharedBudget,
 } from "../../../src/backend/gpu/attention-plan.ts";
+import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { programCode } from "../../../src/backend/gpu/program.ts";
@@ -57,13 +58,26 @@ const archOf: Readonly<Record<MatrixUnit, string>> = {
   ...{ fma: "gfx1030", mma: "sm_90", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
 };
 const compiler = platform("sim").compiler();
+/** The simulator has less shared memory than the cards whose unit it plays. */
+const shared = ["-UGPU_SHARED_KB", `-DGPU_SHARED_KB=${simulated / 1024}`];
+const small: KernelCompiler = {
+  library: compiler.library,
+  version: compiler.version,
+  identity: `${compiler.identity} ${shared.join(" ")}`,
+  supports: (arch) => compiler.supports(arch),
+  codeArch: (arch) => compiler.codeArch(arch),
+  compile: (source, name, arch, options) => compiler.compile(source, name, arch, [...options, ...shared]),
+  compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, ...shared]),
+};
 const cache = new KernelCache();
 function program(file: string, unit: MatrixUnit, dtype: Half, device: number): bigint {
   const id = `${file} ${unit} ${dtype} ${device}`;
   let loaded = programs.get(id);
   if (loaded === undefined) {
     const whole = { id: `${file} ${dtype}`, file, unit: dtype, kernels: [], isPart: false };
-    const { code } = programCode(whole, { device: { name: unit, arch: archOf[unit] }, compiler, cache });
+    const device = { name: unit, arch: archOf[unit] };
+    const fits = sharedBudget(device.arch) === simulated;
+    const { code } = programCode(whole, { device, compiler: fits ? compiler : small, cache });
     loaded = given((m) => hip.load(m, code));
     programs.set(id, loaded);
   }
@@ -205,16 +219,19 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
   const out = upload(new Uint8Array(b * hq * tq * d * sizeOf(dtype)).fill(0x7f));
   const word = (...x: number[]) => x.map((value) => BigInt64Array.of(BigInt(value)));
   const masked = inputs.mask !== null || c.softcap !== undefined || scale <= 0;
-  const args: ArrayBufferView[] = [
-    ...pointers.map((p) => BigUint64Array.of(p)),
-    BigUint64Array.of(inputs.mask ? upload(bits(inputs.mask, dtype)) : 0n),
-    BigUint64Array.of(out),
-    BigUint64Array.of(c.lengths ? upload(BigInt64Array.from(c.lengths, BigInt)) : 0n),
+  const pointer = (at: bigint) => BigUint64Array.of(at);
+  const operands = [
+    ...pointers,
+    inputs.mask ? upload(bits(inputs.mask, dtype)) : 0n,
+    c.lengths ? upload(BigInt64Array.from(c.lengths, BigInt)) : 0n,
+    out,
+  ].map(pointer);
+  const sizes: ArrayBufferView[] = [
     ...word(b, hq, hk, tq, tk, d, ...inputs.q.strides, ...inputs.k.strides, ...inputs.v.strides, ...maskStrides),
+    ...word(c.window ?? 0),
     Float64Array.of(scale),
     Float64Array.of(c.softcap ?? 0),
     Uint32Array.of(c.causal ? 1 : 0),
-    ...word(c.window ?? 0),
   ];
   const run = (file: string, name: string, grid: number, block: number, shared: number, values: ArrayBufferView[]) => {
     const kernel = given((f) => hip.find(f, program(file, unit, dtype, device), name));
@@ -226,11 +243,7 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
     if (kind === "prefill") {
       const { rows, shared } = planPrefill(unit, dtype, dim, simulated);
       const grid = b * hq * Math.ceil(tq / rows);
-      run("attention", `attention${infix}_${dim}_${dtype}`, grid, 128, shared, [
-        ...args,
-        Uint32Array.of(rows),
-        Uint32Array.of(shared),
-      ]);
+      run("attention", `attention${infix}_${dim}_${dtype}`, grid, 128, shared, [...operands, ...sizes]);
     } else {
       const { threads, shared } = planDecode(unit, dtype, dim, simulated);
       const rows = b * hq * tq;
@@ -239,9 +252,10 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
       const counters = new Uint32Array(blocks);
       const counting = splits > 1 ? upload(counters) : 0n;
       run("attention_decode", `attention_decode${infix}_${dim}_${dtype}`, blocks * splits, threads, shared, [
-        ...args,
-        ...[scratch, counting].map((p) => BigUint64Array.of(p)),
-        ...[splits, threads, shared].map((x) => Uint32Array.of(x)),
+        ...operands,
+        ...[scratch, counting].map(pointer),
+        ...sizes,
+        Uint32Array.of(splits),
       ]);
       if (splits > 1) ok(hip.copy(counters.fill(1), counting, counters.byteLength, 2));
       // The next launch counts from zero.

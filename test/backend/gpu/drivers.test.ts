@@ -3,7 +3,6 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { buildSim } from "../../../sim/build.mjs";
 import { openCuda } from "../../../src/backend/gpu/cuda/driver.ts";
@@ -12,6 +11,7 @@ import type { Blas, GemmType, GpuContext, GpuPlatform } from "../../../src/backe
 import { addressOf, openLibrary } from "../../../src/backend/gpu/library.ts";
 import type { NativeDriver } from "../../../src/backend/gpu/native-driver.ts";
 import { findArch, openHip } from "../../../src/backend/gpu/rocm/hip.ts";
+import { kernelSource } from "../../../src/backend/gpu/source.ts";
 import { type ErrorCode, WickError } from "../../../src/core/errors.ts";
 import { f16ToF32, f32ToBf16, f32ToF16 } from "../../../src/core/halves.ts";
 
@@ -49,7 +49,7 @@ const platforms = [
   { name: "cuda:0", open: openShim, ordinal: 0, arch: "sm_90", wave: 32 },
 ];
 
-const gpuHeader = readFileSync(fileURLToPath(new URL("../../../kernels/gpu.h", import.meta.url)), "utf8");
+const gpuHeader = kernelSource("gpu.h");
 const kernels = `${gpuHeader}
 namespace gpu {
 KERNEL(axpy, unsigned char bias, double scale, size_t n, const float* x, float* y) {

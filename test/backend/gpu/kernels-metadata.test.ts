@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import {
   amdCompilers,
@@ -17,6 +17,7 @@ import { matrixUnit, planSplits, sharedBudget } from "../../../src/backend/gpu/a
 import {
   argBytes,
   argumentsHash,
+  definesOf,
   type Kernel,
   kernelFiles,
   kernelNamed,
@@ -46,7 +47,7 @@ interface Definition {
 
 /** Every kernel that a file defines for AMD, read off its preprocessed text. */
 function definitions(file: string): Map<string, Definition> {
-  const flags = ["-E", "-P", "-x", "c++", "-std=c++17", "-D__HIP__", "-Ikernels"];
+  const flags = ["-E", "-P", "-x", "c++", "-std=c++17", "-D__HIP__", "-Ikernels", ...definesOf(file, "gfx1100")];
   const { stdout, stderr, status } = spawnSync(preprocessor!, [...flags, `kernels/${file}.hip`], {
     encoding: "utf8",
     maxBuffer: 2 ** 28,
@@ -86,10 +87,42 @@ describe.skipIf(!preprocessor)("The kernel sources and the catalogue agree", () 
         args: kernel.args.map((arg) => ({ pointer: arg.kind === "ptr", bytes: argBytes(kernel, arg) })),
       });
       expect(
-        kernel.launch(new Proxy({}, { get: (_, name) => (/^(block_size|threads)$/.test(String(name)) ? 32 : 2048) }))
+        kernel.launch(new Proxy({}, { get: (_, name) => (/^(row_threads|threads)$/.test(String(name)) ? 32 : 2048) }))
           .block,
       ).toBeLessThanOrEqual(threads);
     }
+  });
+});
+
+describe("Only the headers of kernels/gpu/ know the compiler", () => {
+  const vendor =
+    /GPU_(AMD|NVIDIA|HOST|HAS)\b|__HIP|__AMDGCN|__CUDA|__NV|__gfx|__GFX|__clang|__GNUC|__builtin_|__ocml|\basm\b/;
+  const files = readdirSync("kernels", { recursive: true, encoding: "utf8" }).filter((name) => /\.(h|hip)$/.test(name));
+  const testing = files.filter((name) => vendor.test(readFileSync(`kernels/${name}`, "utf8")));
+
+  it("and no kernel or other header tests for a vendor or uses what only one has", () => {
+    expect(testing.filter((name) => !name.startsWith("gpu/"))).toEqual([]);
+    expect(testing).toEqual(expect.arrayContaining(["gpu/compiler.h", "gpu/matrix.h", "gpu/warp.h"]));
+  });
+});
+
+describe("Constants of kernels and their launches", () => {
+  const defined = (file: string): string[] =>
+    definesOf(file, "gfx1100").map((option) => /^-D(\w+)=\d+$/.exec(option)![1]!);
+  const everywhere = defined("probe");
+
+  it.each(kernelFiles)("of %s are read by its source and stated nowhere in it", (file) => {
+    const source = kernelSource(`${file}.hip`);
+    for (const name of defined(file)) {
+      if (!everywhere.includes(name)) expect(source).toMatch(new RegExp(`\\b${name}\\b`));
+      expect(source).not.toMatch(new RegExp(`#define ${name}\\b|\\b${name} =`));
+    }
+  });
+
+  it("differ by vendor where the kernels do", () => {
+    expect(definesOf("quant-matvec", "sm_90")).toContain("-DMATVEC_ROWS=4");
+    expect(definesOf("quant-matvec", "gfx1100")).toContain("-DMATVEC_ROWS=2");
+    expect(definesOf("attention", "sm_86")).toContain("-DGPU_SHARED_KB=99");
   });
 });
 
@@ -155,6 +188,7 @@ const sliced = compilers.flatMap((toolchain, i) => {
 describe.skipIf(sliced.length === 0)(`Compiled AMD kernels, slice ${slice}`, { timeout: 60_000 }, () => {
   it.each(sliced)("%s", async (_, { toolchain, arch, file, unit, picked }) => {
     const options = [
+      ...definesOf(file, arch),
       "-DGPU_ONLY",
       `-DGPU_ONLY_${unit}`,
       "-DGPU_PICK",
@@ -175,7 +209,8 @@ describe.skipIf(sliced.length === 0)(`Compiled AMD kernels, slice ${slice}`, { t
 
 describe("Picked kernels", () => {
   const picked = ["softmax_f32", "log_softmax_wide_f32"];
-  const options = ["-DGPU_ONLY", "-DGPU_ONLY_f32", "-DGPU_PICK", ...picked.map((name) => `-DGPU_PICK_${name}`)];
+  const picks = ["-DGPU_ONLY", "-DGPU_ONLY_f32", "-DGPU_PICK", ...picked.map((name) => `-DGPU_PICK_${name}`)];
+  const options = [...definesOf("softmax", "gfx1100"), ...picks];
 
   it.skipIf(gpuNames.length === 0)("are all that a program of the simulator has", () => {
     const { driver, compiler } = platform("sim");
@@ -208,12 +243,12 @@ describe("Picked kernels", () => {
 // a·b + 0 is not −0 where a·b is: the sign of zero is kept by not letting compilers fuse the conversion.
 describe.each(compilers)("A product rounded to f16 by $name", (toolchain) => {
   it.each([
-    ["binary", "f16", "bmul_f16"],
+    ["binary", "f16", "binary_mul_f16"],
     ["quant-blocks", "q4_0", "dequantize_block_q4_0_f16"],
     ["quant-blocks", "q6_k", "get_rows_q6_k_f16"],
   ])("is a product and a conversion in %s %s", async (file, unit, name) => {
     const options = ["-DGPU_ONLY", `-DGPU_ONLY_${unit}`, "-DGPU_PICK", `-DGPU_PICK_${name}`];
-    const path = await compileAmd(toolchain, file, "gfx1100", options);
+    const path = await compileAmd(toolchain, file, "gfx1100", [...definesOf(file, "gfx1100"), ...options]);
     const wanted = ["v_fma_mixlo", "v_fma_mixhi", "v_cvt_f16_f32"];
     expect(await instructionsOf(toolchain, path, wanted)).toEqual(["v_cvt_f16_f32"]);
   });
@@ -223,14 +258,16 @@ describe.skipIf(!newest)("The matrix unit", () => {
   const targets = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1036", "gfx1103", "gfx1153", "gfx1201"];
   const known = targets.filter((arch) => targetsOf(newest?.name ?? "").includes(arch));
   it.each(known)("that the newest compiler took for %s is the one that it has", async (arch) => {
-    const code = readFileSync(await compileAmd(newest!, "probe", arch));
+    const code = readFileSync(await compileAmd(newest!, "probe", arch, definesOf("probe", arch)));
     expect(unitOf(code, "gfx900")).toBe(unitsOf(arch)!.unit);
     expect(matrixUnit(arch, "bf16")).toBe(unitsOf(arch)!.unit);
   });
   it("goes by the code, not by the arch", async () => {
-    const code = readFileSync(await compileAmd(newest!, "probe", "gfx1100", ["-U__GFX11__"]));
+    const code = readFileSync(
+      await compileAmd(newest!, "probe", "gfx1100", [...definesOf("probe", "gfx1100"), "-U__GFX11__"]),
+    );
     expect(unitOf(code, "gfx1100")).toBe("fma");
-    const other = readFileSync(await compileAmd(newest!, "glu", "gfx1100"));
+    const other = readFileSync(await compileAmd(newest!, "glu", "gfx1100", definesOf("glu", "gfx1100")));
     expect(() => unitOf(other, "gfx1100")).toThrow("swiglu_f32");
   });
 });
@@ -242,18 +279,14 @@ describe("Launch shapes", () => {
       for (const kernel of kernels.values()) {
         for (const size of [1, 33, 2 ** 11, 2 ** 20, 2 ** 32, 2 ** 40]) {
           const small: Readonly<Record<string, number>> = {
-            block_size: threads,
             threads,
             shared_bytes: 0,
-            row_threads: 32,
+            row_threads: threads,
             col_threads: 32,
             pieces: 1,
             blocks: 0,
           };
-          const sizes = new Proxy(
-            {},
-            { get: (_, name) => small[String(name)] ?? (name === "ncols_pad" ? 2048 : size) },
-          );
+          const sizes = new Proxy({}, { get: (_, name) => small[String(name)] ?? size });
           const { grid, block, shared } = kernel.launch(sizes);
           const at = `${kernel.name} at ${size}`;
           expect(Number.isInteger(grid) && grid >= 1, at).toBe(true);
@@ -295,7 +328,7 @@ describe("Launch shapes", () => {
   });
 
   it("of an unknown kernel are an error that names it", () => {
-    expect(() => kernelNamed("uexp_u8")).toThrow("uexp_u8");
+    expect(() => kernelNamed("unary_exp_u8")).toThrow("unary_exp_u8");
   });
 });
 

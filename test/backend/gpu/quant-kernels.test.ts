@@ -2,11 +2,13 @@
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
 import { sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
+import type { KernelName, ValuesFor } from "../../../src/backend/gpu/catalogue.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
+import { quantName } from "../../../src/backend/gpu/families/family.ts";
 import { planesOf, planQuantizedLinear, roundsFirst } from "../../../src/backend/gpu/families/linear.ts";
 import { quantOutput } from "../../../src/backend/gpu/families/quantized.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
-import { Launcher, type Values } from "../../../src/backend/gpu/launcher.ts";
+import { Launcher } from "../../../src/backend/gpu/launcher.ts";
 import { type PlatformName, platform, simulatorOrdinals } from "../../../src/backend/gpu/platforms.ts";
 import { type DType, decode, encode, sizeOf } from "../../../src/core/dtype.ts";
 import { type QuantType, quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
@@ -74,7 +76,7 @@ class Bare {
     this.#context.freePinned(host);
     return copy;
   }
-  launch(name: string, values: Values, tiles = false): void {
+  launch<Name extends KernelName>(name: Name, values: ValuesFor<Name>, tiles = false): void {
     (tiles ? this.#tiles : this.#launcher).launch(name, values);
     this.#context.synchronizeSync();
   }
@@ -230,7 +232,7 @@ interface Expected {
 const types: readonly DType[] = ["f32", "f16", "bf16"];
 const folder = fileURLToPath(new URL("../../data/golden", import.meta.url));
 const golden = await readCases(folder);
-const tensors = await SafetensorsFile.open(`${folder}tensors.safetensors`);
+const tensors = await SafetensorsFile.open(`${folder}/tensors.safetensors`);
 afterAll(() => tensors.close());
 const floatsOf = async (name: string): Promise<number[]> => [
   ...(decode(await tensors.readBytes(name), "f32") as Float32Array),
@@ -297,10 +299,10 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
     const batch = x.length / k;
     const [src, xq, xs] = [gpu.upload(encode(x, dtype)), gpu.space(x.length), gpu.space(x.length / 4)];
-    gpu.launch(`quantize_q8_${dtype}`, { numel: x.length, src, xq, xs });
+    gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
     const y = gpu.space(batch * n * sizeOf(dtype));
-    const common = { n, k, w: gpu.blocks(blocks), y, batch, dtype: quantOutput[dtype]! };
-    if (kind === "many") gpu.launch(`mul_mat_${type.toLowerCase()}_q8`, { ...common, xq, xs });
+    const common = { n, k, w: gpu.blocks(blocks), out: y, batch, dtype: quantOutput[dtype]! };
+    if (kind === "many") gpu.launch(`mul_mat_${quantName(type)}_q8`, { ...common, xq, xs });
     else {
       const tiles = kind.startsWith("tiles");
       const shape = { m: batch, n, k, norm: false };
@@ -348,7 +350,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
 
   describe.each(quantTypeNames.map((type) => [type]))("%s", (type) => {
     const { size } = quantTypes[type];
-    const lower = type.toLowerCase();
+    const lower = quantName(type);
 
     test.each(types)("dequantizes to %s", (dtype) => {
       for (const [count, skew] of [
@@ -461,7 +463,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         const plain = planQuantizedLinear({ m, n, k, norm }, type, gpu.properties)!;
         const [want, got] = [plain, tilePlan({ m, n, k }, type, 1)].map(({ kernel, launch }, tiles) => {
           const y = gpu.space(m * columns * 4);
-          gpu.launch(kernel, { ...shared, ...launch, y }, tiles === 1);
+          gpu.launch(kernel, { ...shared, ...launch, out: y }, tiles === 1);
           return floats(y, m * columns, "f32");
         });
         const size2 = Math.sqrt(want!.reduce((sum, y) => sum + y * y, 0) / want!.length);
@@ -529,7 +531,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     for (let j = 0; j < 32; j++) x[128 + j] = (j - 16) * 0.5 * (j === 31 ? 127 / 7.5 : 1);
     const src = gpu.upload(encode(x, dtype), sizeOf(dtype));
     const [xq, xs] = [gpu.space(x.length), gpu.space(x.length / 4)];
-    gpu.launch(`quantize_q8_${dtype}`, { numel: x.length, src, xq, xs });
+    gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
     const { q, scales, sums } = quantizeRows(x);
     expect(new Int8Array(gpu.download(xq, x.length).buffer)).toEqual(q);
     expect(floats(xs, x.length / 16, "f32")).toEqual(scales.flatMap((s, i) => [s, sums[i]!]));
@@ -563,7 +565,8 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       const x = await tensors.readBytes(inputs.x!.tensor);
       const want = await tensors.readBytes(outputs[0]!);
       const dst = gpu.space(want.length);
-      gpu.launch(`quantize_${String(params.type).toLowerCase()}`, { numel: x.length / 4, src: gpu.upload(x), dst });
+      const type = String(params.type).toLowerCase() as "q8_0";
+      gpu.launch(`quantize_${type}`, { x: gpu.upload(x), out: dst, numel: x.length / 4 });
       expect(Buffer.compare(gpu.download(dst, want.length), want), id).toBe(0);
       gpu.release();
     }
@@ -572,7 +575,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     for (const constant of [0, 3]) {
       const dst = gpu.space(quantTypes[type].bytes);
       const src = gpu.upload(encode(new Array<number>(32).fill(constant), "f32"));
-      gpu.launch(`quantize_${type.toLowerCase()}`, { numel: 32, src, dst });
+      gpu.launch(`quantize_${type.toLowerCase() as Lowercase<typeof type>}`, { x: src, out: dst, numel: 32 });
       for (const x of values(type, gpu.download(dst, quantTypes[type].bytes)))
         expect(Math.abs(x - constant)).toBeLessThan(2e-3);
       gpu.release();

@@ -1,16 +1,16 @@
 // The simulator against its own promises: what a driver refuses, what a device would do wrong silently.
 import { spawnSync } from "node:child_process";
-import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { buildSim } from "../../../sim/build.mjs";
+import { kernelSource } from "../../../src/backend/gpu/source.ts";
 
 interface NativeLibrary {
   func(signature: string): (...args: unknown[]) => unknown;
 }
 const koffi = createRequire(import.meta.url)("koffi") as { load(path: string): NativeLibrary };
 const paths = buildSim();
-const gpuHeader = readFileSync(new URL("../../../kernels/gpu.h", import.meta.url), "utf8");
+const gpuHeader = kernelSource("gpu.h");
 
 function bind<Name extends string>(path: string, signatures: Record<Name, string>) {
   const library = koffi.load(path);

@@ -1,31 +1,44 @@
 /** Fused attention: prefill and decode. */
-import { ATTENTION_BLOCK, decodeBlocks, headDims } from "../attention-plan.ts";
-import { blocks, type Family } from "./family.ts";
+import {
+  ATTENTION_BLOCK,
+  decodeBlocks,
+  decodeDefines,
+  type HeadDim,
+  headDims,
+  prefillDefines,
+} from "../attention-plan.ts";
+import { blocks, family, quantFloats } from "./family.ts";
 
-const problem =
-  "q* k* v* mask* out* lengths* batch heads kv_heads tq tk d q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j scale:f64 softcap:f64 causal:u32 window";
+const operands = "q* k* v* mask* lengths* out*";
+const sizes =
+  "batch heads kv_heads tq tk d q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j window scale:f64 softcap:f64 causal:u32";
+const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;
 
-export const attention: readonly Family[] = [
-  {
+export const attention = [
+  family({
     file: "attention",
     pattern: "attention{mask}_{D}_{T}",
-    over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
+    over,
     apart: ["mask", "D"],
-    args: `${problem} rows:u32 shared_bytes:u32`,
+    args: `${operands} ${sizes}`,
+    plan: "rows shared_bytes",
+    defines: prefillDefines,
     launch: (s) => ({
-      ...blocks(s.batch! * s.heads! * Math.ceil(s.tq! / s.rows!), 1, ATTENTION_BLOCK),
-      shared: s.shared_bytes!,
+      ...blocks(s.batch * s.heads * Math.ceil(s.tq / s.rows), 1, ATTENTION_BLOCK),
+      shared: s.shared_bytes,
     }),
-  },
-  {
+  }),
+  family({
     file: "attention_decode",
     pattern: "attention_decode{mask}_{D}_{T}",
-    over: { mask: ["", "_masked"], D: headDims.map(String), T: ["bf16", "f16", "f32"] },
+    over,
     apart: ["mask", "D"],
-    args: `${problem} scratch* counters* splits:u32 threads:u32 shared_bytes:u32`,
+    args: `${operands} scratch* counters* ${sizes} splits:u32`,
+    plan: "threads shared_bytes",
+    defines: decodeDefines,
     launch: (s) => ({
-      ...blocks(decodeBlocks(s.batch!, s.heads!, s.kv_heads!, s.tq!) * s.splits!, 1, s.threads!),
-      shared: s.shared_bytes!,
+      ...blocks(decodeBlocks(s.batch, s.heads, s.kv_heads, s.tq) * s.splits, 1, s.threads),
+      shared: s.shared_bytes,
     }),
-  },
-];
+  }),
+] as const;

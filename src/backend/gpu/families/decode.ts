@@ -1,20 +1,20 @@
 /** What a decode step does around its attention: turning, appending to the cache, counting on. */
-import { type Family, perThread } from "./family.ts";
+import { family, perThread, quantFloats } from "./family.ts";
 
 /** Both sides of a thread's pairs fill 16 bytes where all is aligned; elsewhere a thread has one pair, and more turns. */
-export const decode: readonly Family[] = [
-  {
+export const decode = [
+  family({
     file: "decode",
     pattern: "rope_append{i}_{T}",
-    over: { i: ["", "_i"], T: ["bf16", "f16", "f32"] },
-    args: "q* k* v* cos* sin* out* k_cache* v_cache* lengths* padding* batch t heads kv_heads d rotary past q_row k_row v_row cache_b cache_h",
-    launch: (s, b) => perThread(s.batch! * s.t! * (s.heads! + 2 * s.kv_heads!) * s.d!, b.T === "f32" ? 4 : 8),
-  },
-  {
+    over: { i: ["", "_i"], T: quantFloats },
+    args: "q* k* v* cos* sin* lengths* padding* out* k_cache* v_cache* batch t heads kv_heads d rotary past q_row k_row v_row cache_b cache_h",
+    launch: (s, b) => perThread(s.batch * s.t * (s.heads + 2 * s.kv_heads) * s.d, b.T === "f32" ? 4 : 8),
+  }),
+  family({
     file: "decode",
     pattern: "advance_{T}",
     over: { T: ["i64"] },
-    args: "counts* n by",
-    launch: (s) => perThread(s.n!),
-  },
-];
+    args: "counts* numel by",
+    launch: (s) => perThread(s.numel),
+  }),
+] as const;

@@ -6,139 +6,148 @@ import {
   BLOCK,
   blocks,
   byteSizes,
-  dtype,
   elements,
-  type Family,
+  family,
   floats,
   ids,
   ints,
   layout,
   numbers,
   perThread,
+  WIDE_BLOCK,
 } from "./family.ts";
+
+/** Vectors of 16 bytes per thread. */
+const UNARY_VECTORS = 2;
+const AFFINE_VECTORS = 4;
+const CAST_VECTORS = 2;
+const FILL_VECTORS = 4;
+const TRANSPOSE_TILE = 64;
 
 /** `count` vectors of 16 bytes per thread. */
 const vectors = (n: number, type: DType, count: number) => perThread(n, (count * 16) / sizeOf(type));
 
-/** Two vectors per thread; a vector fills 16 bytes of the result, and at most 32 of the source. */
+/** A vector fills 16 bytes of the result, and at most 32 of the source. */
 const casts = (n: number, from: number, to: number) => {
-  const block = from < to ? 4 * BLOCK : BLOCK;
-  return blocks(n, 2 * block * Math.min(16 / to, 32 / from), block);
+  const block = from < to ? WIDE_BLOCK : BLOCK;
+  return blocks(n, CAST_VECTORS * block * Math.min(16 / to, 32 / from), block);
 };
 
-export const elementwise: readonly Family[] = [
-  {
+export const elementwise = [
+  family({
     file: "unary",
-    pattern: "u{op}_{T}",
-    over: {
-      op: ["copy", ...unaryOps.filter((op) => op !== "elu" && op !== "powf")],
-      T: floats,
-    },
+    pattern: "unary_{op}_{T}",
+    over: { op: unaryOps.filter((op) => op !== "elu" && op !== "powf"), T: floats },
     apart: ["op"],
-    args: `${layout} inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
-  },
-  {
+    args: `x* out* ${layout}`,
+    defines: { UNARY_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, UNARY_VECTORS),
+  }),
+  family({
     file: "unary",
-    pattern: "u{op}_{T}",
-    over: { op: ["copy", "neg", "abs", "sqr", "relu", "sign"], T: ints },
+    pattern: "unary_{op}_{T}",
+    over: { op: ["neg", "abs", "sqr", "relu", "sign"], T: ints },
     apart: ["op"],
-    args: `${layout} inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
-  },
-  {
+    args: `x* out* ${layout}`,
+    defines: { UNARY_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, UNARY_VECTORS),
+  }),
+  family({
     file: "unary",
-    pattern: "ucopy_{T}",
-    over: { T: ["f8e4m3"] },
-    args: `${layout} inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
-  },
-  {
-    file: "unary",
-    pattern: "u{op}_{T}",
+    pattern: "unary_{op}_{T}",
     over: { op: ["elu", "powf"], T: floats },
     apart: ["op"],
-    args: `${layout} param:T inp* out*`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), 2),
-  },
-  {
+    args: `x* out* ${layout} param:T`,
+    defines: { UNARY_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, UNARY_VECTORS),
+  }),
+  family({
     file: "affine",
     pattern: "affine_{T}",
     over: { T: numbers },
-    args: `${layout} inp* out* mul:T add:T`,
-    launch: (s, b) => vectors(s.numel!, dtype(b), sizeOf(dtype(b)) < 4 ? 2 : 4),
-  },
-  {
+    args: `x* out* ${layout} mul:T add:T`,
+    defines: { AFFINE_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, sizeOf(b.T) < 4 ? AFFINE_VECTORS / 2 : AFFINE_VECTORS),
+  }),
+  family({
     file: "binary",
-    pattern: "{op}_{T}",
-    over: {
-      op: [...binaryOps.map((op) => `b${op}`), ...compareOps],
-      T: numbers,
-    },
+    pattern: "binary_{op}_{T}",
+    over: { op: binaryOps, T: numbers },
     apart: ["op"],
-    args: `${layout} lhs* rhs* out*`,
-    launch: (s, b) => elements(s.numel!, dtype(b)),
-  },
-  {
+    args: `lhs* rhs* out* ${layout}`,
+    launch: (s, b) => elements(s.numel, b.T),
+  }),
+  family({
+    file: "binary",
+    pattern: "compare_{op}_{T}",
+    over: { op: compareOps, T: numbers },
+    apart: ["op"],
+    args: `lhs* rhs* out* ${layout}`,
+    launch: (s, b) => elements(s.numel, b.T),
+  }),
+  family({
     file: "ternary",
     pattern: "where_{I}_{T}",
     over: { I: ids, T: all },
-    args: `${layout} ids* t* f* out*`,
-    launch: (s, b) => elements(s.numel!, dtype(b)),
-  },
-  {
+    args: `cond* on_true* on_false* out* ${layout}`,
+    launch: (s, b) => elements(s.numel, b.T),
+  }),
+  family({
     file: "cast",
-    pattern: "cast_{T}_{D}",
-    over: { T: all, D: all },
-    apart: ["D"],
-    args: `${layout} inp* out*`,
-    launch: (s, b) => casts(s.numel!, sizeOf(dtype(b)), sizeOf(b.D as DType)),
-  },
-  {
+    pattern: "cast_{T}_{To}",
+    over: { T: all, To: all },
+    apart: ["To"],
+    args: `x* out* ${layout}`,
+    defines: { CAST_VECTORS },
+    launch: (s, b) => casts(s.numel, sizeOf(b.T), sizeOf(b.To)),
+  }),
+  family({
     file: "fill",
-    pattern: "const_set_{T}",
+    pattern: "fill_{T}",
     over: { T: all },
-    args: `${layout} value:T out*`,
-    launch: (s, b) => perThread(s.numel!, (4 * 16) / sizeOf(dtype(b))),
-  },
-  {
+    args: "out* numel value:T",
+    defines: { FILL_VECTORS },
+    launch: (s, b) => vectors(s.numel, b.T, FILL_VECTORS),
+  }),
+  family({
     file: "fill",
     pattern: "copy2d_{T}",
     over: { T: all },
-    args: "src* dst* d1 d2 src_stride dst_stride",
-    launch: (s, b) => perThread(s.d1! * s.d2!, (4 * 16) / sizeOf(dtype(b))),
-  },
-  {
+    args: "x* out* rows cols x_stride out_stride",
+    launch: (s, b) => vectors(s.rows * s.cols, b.T, FILL_VECTORS),
+  }),
+  family({
     file: "fill",
     pattern: "copy_strided_{bytes}",
     over: { bytes: byteSizes },
     apart: ["bytes"],
-    args: `${layout} src* dst*`,
-    launch: (s, b) => perThread(s.numel!, 64 / Number(b.bytes)),
-  },
-  {
+    args: `x* out* ${layout}`,
+    launch: (s, b) => perThread(s.numel, (FILL_VECTORS * 16) / Number(b.bytes)),
+  }),
+  family({
     file: "fill",
     pattern: "transpose_{bytes}",
     over: { bytes: byteSizes },
     apart: ["bytes"],
-    args: "batch rows cols src_batch_stride src_row_stride dst_batch_stride dst_row_stride src* dst*",
+    args: "x* out* batch rows cols x_batch_stride x_row_stride out_batch_stride out_row_stride",
+    defines: { TRANSPOSE_TILE },
     launch: (s, b) => {
-      const tile = b.bytes === "8" ? 32 : 64;
-      return blocks(s.batch! * Math.ceil(s.rows! / tile) * Math.ceil(s.cols! / tile));
+      const tile = b.bytes === "8" ? TRANSPOSE_TILE / 2 : TRANSPOSE_TILE;
+      return blocks(s.batch * Math.ceil(s.rows / tile) * Math.ceil(s.cols / tile));
     },
-  },
-  {
+  }),
+  family({
     file: "random",
     pattern: "rand_uniform_{T}",
     over: { T: [...floats, "f8e4m3"] },
-    args: "numel seed:u64 low:f64 high:f64 out*",
-    launch: (s) => perThread(s.numel! / 2),
-  },
-  {
+    args: "out* numel seed:u64 low:f64 high:f64",
+    launch: (s) => perThread(s.numel / 2),
+  }),
+  family({
     file: "random",
     pattern: "rand_normal_{T}",
     over: { T: [...floats, "f8e4m3"] },
-    args: "numel seed:u64 mean:f64 deviation:f64 out*",
-    launch: (s) => perThread(s.numel! / 2),
-  },
-];
+    args: "out* numel seed:u64 mean:f64 deviation:f64",
+    launch: (s) => perThread(s.numel / 2),
+  }),
+] as const;

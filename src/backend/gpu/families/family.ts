@@ -17,7 +17,7 @@ export interface Launch {
   readonly shared: number;
 }
 
-/** The values of a kernel's arguments that are sizes or 32-bit numbers, by name. */
+/** The values of a kernel's arguments and plan that are sizes or 32-bit numbers, by name. */
 export type Sizes = Readonly<Record<string, number>>;
 
 export interface Kernel {
@@ -34,7 +34,12 @@ export interface Kernel {
   launch(sizes: Sizes): Launch;
 }
 
+/** Threads of a block, and of a large one. */
 export const BLOCK = 256;
+export const WIDE_BLOCK = 1024;
+
+/** Constants that kernels have as macros. */
+export type Defines = Readonly<Record<string, number>>;
 
 /** Blocks of one launch, of `block` threads each: kernels loop beyond it. HIP refuses 2^32 threads and more. */
 export const maxGrid = (block: number): number => Math.min(2 ** 22, Math.floor((2 ** 32 - 1) / block));
@@ -65,24 +70,73 @@ export const ids = ["u8", "u32", "i64"] as const;
 
 export const byteSizes = ["1", "2", "4", "8"] as const;
 
-export const quants = quantTypeNames.map((name) => name.toLowerCase());
+export const quantName = (type: QuantType): Lowercase<QuantType> => type.toLowerCase() as Lowercase<QuantType>;
+
+export const quants = quantTypeNames.map(quantName);
 
 export const quantFloats = ["bf16", "f16", "f32"] as const;
 
 export type Bindings = Readonly<Record<string, string>>;
 
-export interface Family {
+export interface Family<
+  Pattern extends string = string,
+  Over extends Readonly<Record<string, readonly string[]>> = Readonly<Record<string, readonly string[]>>,
+  Args extends string = string,
+  Plan extends string = string,
+> {
   readonly file: string;
   /** The kernels' names; each {placeholder} ranges over the values of the same name in `over`. */
-  readonly pattern: string;
-  readonly over: Readonly<Record<string, readonly string[]>>;
+  readonly pattern: Pattern;
+  readonly over: Over;
   /** Placeholders whose values are compiled apart from each other, because few of them are needed and each takes long. */
   readonly apart?: readonly string[];
   /** `name` is a size, `name*` a pointer, `name:kind` anything else. */
-  readonly args: string;
-  readonly launch: (sizes: Sizes, bound: Bindings) => Launch;
+  readonly args: Args;
+  /** Names of what shapes the launch and is no argument of the kernel. */
+  readonly plan?: Plan;
+  /** What the launch and the kernels agree on, by target where it differs. */
+  readonly defines?: Defines | ((arch: string) => Defines);
+  launch(sizes: Sizes, bound: Bindings): Launch;
 }
 
-export const dtype = (bound: Bindings): DType => bound.T as DType;
+/** A family whose `launch` may only read what the kernel or its plan has. */
+export function family<
+  const Pattern extends string,
+  const Over extends Readonly<Record<string, readonly string[]>>,
+  const Args extends string,
+  const Plan extends string = never,
+>(
+  spec: Omit<Family<Pattern, Over, Args, Plan>, "launch" | "apart"> & {
+    readonly apart?: readonly (keyof Over & string)[];
+    readonly launch: (sizes: NumbersIn<Args | Plan>, bound: BoundBy<Over>) => Launch;
+  },
+): Family<Pattern, Over, Args, Plan> {
+  return spec as unknown as Family<Pattern, Over, Args, Plan>;
+}
+
+type BoundBy<Over extends Readonly<Record<string, readonly string[]>>> = {
+  readonly [Key in keyof Over]: Over[Key][number];
+};
+
+type Words<List extends string> = List extends `${infer Word} ${infer Rest}` ? Word | Words<Rest> : List;
+type NameIn<Word extends string> = Word extends `${infer Name}*`
+  ? Name
+  : Word extends `${infer Name}:${string}`
+    ? Name
+    : Word;
+type NumbersIn<List extends string> = { readonly [Word in Words<List> as NameIn<Word>]: number };
+
+/** The values that a list of arguments asks for. Addresses and sizes are numbers below 2⁵³; strides may be negative. */
+export type ValuesIn<List extends string> = {
+  readonly [Word in Words<List> as NameIn<Word>]: Word extends `${string}:${"T" | "u64"}` ? number | bigint : number;
+};
+
+/** The names that a pattern stands for, those of dtypes without a kernel included: which there are is known at run time. */
+export type NamesIn<
+  Pattern extends string,
+  Over extends Readonly<Record<string, readonly string[]>>,
+> = Pattern extends `${infer Head}{${infer Key}}${infer Tail}`
+  ? `${Head}${Key extends "T" | "I" | "To" ? DType : Over[Key][number]}${NamesIn<Tail, Over>}`
+  : Pattern;
 
 export const layout = "numel num_dims info*";

@@ -1,6 +1,6 @@
 /** Products for machines without a BLAS library, and of shapes it does not take. */
-import { sizeOf } from "../../../core/dtype.ts";
-import { blocks, dtype, type Family, type Launch, numbers, rowBlocks, type Sizes } from "./family.ts";
+import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { blocks, family, numbers, rowBlocks } from "./family.ts";
 
 /** Threads per row of a matrix-vector product whose rows are contiguous: a warp, or more for few rows. */
 export function planMatVec(rows: number, length: number): number {
@@ -9,33 +9,39 @@ export function planMatVec(rows: number, length: number): number {
   return threads;
 }
 
-function gemmTiles(s: Sizes, tile: number): Launch {
-  return blocks(s.batch! * Math.ceil(s.m! / tile) * Math.ceil(s.n! / tile));
-}
+/** Rows and columns of the result that a block makes; half as many of 8 bytes each. */
+const GEMM_TILE = 128;
+const gemmTile = (type: DType, small: boolean): number => GEMM_TILE / (sizeOf(type) === 8 ? 2 : 1) / (small ? 2 : 1);
 
-export const matmul: readonly Family[] = [
-  {
+/** Whether there are too few large tiles for all multiprocessors. */
+export const isSmallProduct = (batch: number, m: number, n: number, multiprocessors: number): boolean =>
+  batch * Math.ceil(m / GEMM_TILE) * Math.ceil(n / GEMM_TILE) < multiprocessors;
+
+/** Vectors of 16 bytes side by side that a block reads of a matrix whose columns are contiguous, at least. */
+const GEMV_VECTORS = 2;
+
+export const matmul = [
+  family({
     file: "gemm",
-    pattern: "gemm_{T}",
-    over: { T: numbers },
-    args: "batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info* a* b* c*",
-    launch: (s, b) => gemmTiles(s, sizeOf(dtype(b)) === 8 ? 64 : 128),
-  },
-  {
-    file: "gemm",
-    pattern: "gemm_small_{T}",
-    over: { T: numbers },
-    args: "batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info* a* b* c*",
-    launch: (s, b) => gemmTiles(s, sizeOf(dtype(b)) === 8 ? 32 : 64),
-  },
-  {
+    pattern: "gemm{small}_{T}",
+    over: { small: ["", "_small"], T: numbers },
+    apart: ["small"],
+    args: "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info*",
+    defines: { GEMM_TILE },
+    launch: (s, b) => {
+      const tile = gemmTile(b.T, b.small !== "");
+      return blocks(s.batch * Math.ceil(s.m / tile) * Math.ceil(s.n / tile));
+    },
+  }),
+  family({
     file: "gemm",
     pattern: "gemv_{T}",
     over: { T: numbers },
-    args: "batch m k a_row_stride a_col_stride x_stride num_dims info* a* x* y* row_threads:u32",
+    args: "a* x* out* batch m k a_row_stride a_col_stride x_stride num_dims info* row_threads:u32",
+    defines: { GEMV_VECTORS },
     launch: (s, b) =>
       s.a_row_stride === 1 && s.a_col_stride !== 1
-        ? blocks(s.batch! * Math.ceil(s.m! / ((2 * 16) / sizeOf(dtype(b)))))
-        : rowBlocks(s.batch! * s.m!, s.row_threads!),
-  },
-];
+        ? blocks(s.batch * Math.ceil(s.m / ((GEMV_VECTORS * 16) / sizeOf(b.T))))
+        : rowBlocks(s.batch * s.m, s.row_threads),
+  }),
+] as const;

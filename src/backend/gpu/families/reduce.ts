@@ -1,6 +1,7 @@
 /** Reductions over rows and columns, running sums. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import { BLOCK, blocks, dtype, type Family, numbers, rowBlocks } from "./family.ts";
+import { reduceOps } from "../../backend.ts";
+import { BLOCK, blocks, family, numbers, rowBlocks } from "./family.ts";
 
 const powerOfTwoUpTo = (x: number): number => 2 ** Math.floor(Math.log2(Math.max(1, x)));
 
@@ -34,7 +35,9 @@ export function planColumns(outer: number, length: number, inner: number, type: 
   return { threads, pieces: Math.max(1, pieces) };
 }
 
-const columnsPerThread = (type: DType): number => Math.min(8, 16 / sizeOf(type));
+/** Columns that a thread reduces at most: each has an accumulator of its own. */
+const REDUCE_COLUMNS = 8;
+const columnsPerThread = (type: DType): number => Math.min(REDUCE_COLUMNS, 16 / sizeOf(type));
 
 /** Bytes of one partial result of a reduction that is cut into pieces. */
 export function partialBytes(op: string, type: DType): number {
@@ -42,34 +45,34 @@ export function partialBytes(op: string, type: DType): number {
   return op.startsWith("arg") ? 2 * value : value;
 }
 
-export const reduce: readonly Family[] = [
-  {
+export const reduce = [
+  family({
     file: "reduce",
-    pattern: "fast_{op}_{T}",
-    over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
-    args: "src_numel el_per_block num_dims info* src* dst* row_threads:u32 pieces:u32 partial*",
-    launch: (s) => rowBlocks((s.src_numel! / s.el_per_block!) * s.pieces!, s.row_threads!),
-  },
-  {
+    pattern: "reduce_{op}_{T}",
+    over: { op: reduceOps, T: numbers },
+    args: "x* out* partial* rows length num_dims info* row_threads:u32 pieces:u32",
+    launch: (s) => rowBlocks(s.rows * s.pieces, s.row_threads),
+  }),
+  family({
     file: "reduce",
-    pattern: "fast_{op}_cols_{T}",
-    over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
-    args: "outer el inner outer_stride el_stride src* dst* col_threads:u32 pieces:u32 partial*",
-    launch: (s, b) =>
-      blocks(s.outer! * s.pieces! * Math.ceil(s.inner! / (s.col_threads! * columnsPerThread(dtype(b))))),
-  },
-  {
+    pattern: "reduce_cols_{op}_{T}",
+    over: { op: reduceOps, T: numbers },
+    args: "x* out* partial* outer length inner outer_stride length_stride col_threads:u32 pieces:u32",
+    defines: { REDUCE_COLUMNS },
+    launch: (s, b) => blocks(s.outer * s.pieces * Math.ceil(s.inner / (s.col_threads * columnsPerThread(b.T)))),
+  }),
+  family({
     file: "reduce",
-    pattern: "fast_{op}_join_{T}",
-    over: { op: ["sum", "min", "max", "argmin", "argmax"], T: numbers },
-    args: "rows inner pieces:u32 partial* dst*",
-    launch: (s) => rowBlocks(s.rows!, 32),
-  },
-  {
+    pattern: "reduce_join_{op}_{T}",
+    over: { op: reduceOps, T: numbers },
+    args: "partial* out* rows inner pieces:u32",
+    launch: (s) => rowBlocks(s.rows, 32),
+  }),
+  family({
     file: "reduce",
     pattern: "cumsum_{T}",
     over: { T: numbers },
-    args: "rows cols src* dst*",
-    launch: (s) => blocks(s.rows!),
-  },
-];
+    args: "x* out* rows cols",
+    launch: (s) => blocks(s.rows),
+  }),
+] as const;

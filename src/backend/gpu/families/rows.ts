@@ -1,21 +1,25 @@
 /** Softmax, norms, rotary embeddings and gated activations. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import { BLOCK, blocks, dtype, type Family, floats, type Launch, perThread, type Sizes } from "./family.ts";
+import { BLOCK, blocks, family, floats, type Launch, perThread, WIDE_BLOCK } from "./family.ts";
 
-/** Heads whose same places a thread turns, as in kernels/rope.hip. */
+/** Heads whose same places a thread turns. */
 const ROPE_HEADS = 2;
+/** Bytes of one side of the pairs that a thread turns at once, half as many where the sides are interleaved. */
+const ROPE_SIDE = 16;
+const ropeDefines = { ROPE_HEADS, ROPE_SIDE };
 
-/** `side`: bytes of one side of the pairs that a thread turns at once. */
-function ropeBlocks(tables: number, heads: number, elements: number, type: DType, side: number): Launch {
-  return perThread(tables * Math.ceil(heads / ROPE_HEADS) * (elements / 2), side / sizeOf(type));
+interface RopeSizes {
+  readonly batch: number;
+  readonly heads: number;
+  readonly positions: number;
+  readonly d: number;
 }
-/** Heads that share a table, where they lie outside of positions. */
-const headsOf = (s: Sizes): number => (s.stride_b ? s.stride_b / s.td! : s.bh!);
+const ropeBlocks = ({ batch, heads, positions, d }: RopeSizes, type: DType, side: number): Launch =>
+  perThread(batch * Math.ceil(heads / ROPE_HEADS) * positions * (d / 2), side / sizeOf(type));
 
 /** Several short rows per block, a warp each; or a block per row. */
-function wholeRows(s: Sizes): Launch {
-  return s.block_size === 32 ? blocks(s.n_rows!, BLOCK / 32) : blocks(s.n_rows!, 1, s.block_size!);
-}
+const wholeRows = (s: { readonly rows: number; readonly row_threads: number }): Launch =>
+  s.row_threads === 32 ? blocks(s.rows, BLOCK / 32) : blocks(s.rows, 1, s.row_threads);
 
 export interface RowPlan {
   /** Threads per row. */
@@ -24,69 +28,75 @@ export interface RowPlan {
   readonly suffix: "" | "_wide";
 }
 
-/** Threads per row of softmax and norms: as many as keep the row in registers, 64 bytes each (16 in the wide kernels). */
+/** Vectors of 16 bytes that a thread keeps in registers; in the wide kernels it has one at least, and keeps none. */
+const ROW_VECTORS = 4;
+
+/** Threads per row of softmax and norms: as many as keep the row in registers. */
 export function planWholeRows(columns: number, type: DType): RowPlan {
   const bytes = Math.max(1, columns * sizeOf(type));
   const threads = (each: number): number => 2 ** Math.ceil(Math.log2(bytes / each));
-  if (threads(64) <= BLOCK) return { threads: Math.max(32, threads(64)), suffix: "" };
-  return { threads: Math.min(1024, Math.max(512, threads(16))), suffix: "_wide" };
+  const kept = threads(ROW_VECTORS * 16);
+  if (kept <= BLOCK) return { threads: Math.max(32, kept), suffix: "" };
+  return { threads: Math.min(WIDE_BLOCK, Math.max(2 * BLOCK, threads(16))), suffix: "_wide" };
 }
 
-export const rows: readonly Family[] = [
-  {
+const ropeArgs = "x* cos* sin* out* batch heads positions d table_stride";
+
+export const rows = [
+  family({
     file: "softmax",
-    pattern: "{op}_{T}",
-    over: { op: ["softmax", "softmax_wide", "log_softmax", "log_softmax_wide"], T: floats },
-    args: "src* dst* n_cols n_rows block_size:u32",
+    pattern: "{op}{wide}_{T}",
+    over: { op: ["softmax", "log_softmax"], wide: ["", "_wide"], T: floats },
+    args: "x* out* rows cols row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
-  },
-  {
+  }),
+  family({
     file: "norm",
     pattern: "rmsnorm{wide}_{T}",
     over: { wide: ["", "_wide"], T: floats },
-    args: "src* dst* alpha* n_cols block_size:u32 eps:f64 n_rows",
+    args: "x* alpha* out* rows cols eps:f64 row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
-  },
-  {
+  }),
+  family({
     file: "norm",
     pattern: "layernorm{wide}_{T}",
     over: { wide: ["", "_wide"], T: floats },
-    args: "src* dst* alpha* beta* n_cols block_size:u32 eps:f64 n_rows",
+    args: "x* alpha* beta* out* rows cols eps:f64 row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
-  },
-  {
+  }),
+  family({
     file: "norm",
     pattern: "add_rmsnorm{wide}_{T}",
     over: { wide: ["", "_wide"], T: floats },
-    args: "src* residual* sum* dst* alpha* n_cols block_size:u32 eps:f64 n_rows",
+    args: "x* residual* alpha* sum* out* rows cols eps:f64 row_threads:u32",
+    defines: { ROW_VECTORS },
     launch: wholeRows,
-  },
-  {
+  }),
+  family({
     file: "rope",
     pattern: "rope_i_{T}",
     over: { T: floats },
-    args: "src* cos* sin* dst* bh td stride_b d table_stride",
-    launch: (s, b) => ropeBlocks(s.bh! / headsOf(s), headsOf(s), s.td!, dtype(b), 8),
-  },
-  {
+    args: ropeArgs,
+    defines: ropeDefines,
+    launch: (s, b) => ropeBlocks(s, b.T, ROPE_SIDE / 2),
+  }),
+  family({
     file: "rope",
-    pattern: "rope_{T}",
-    over: { T: floats },
-    args: "src* cos* sin* dst* bh td d stride_b table_stride",
-    launch: (s, b) => ropeBlocks(s.bh! / headsOf(s), headsOf(s), s.td!, dtype(b), 16),
-  },
-  {
-    file: "rope",
-    pattern: "rope_thd_{T}",
-    over: { T: floats },
-    args: "src* cos* sin* dst* b t h d stride_b table_stride",
-    launch: (s, b) => ropeBlocks(s.b!, s.h!, s.t! * s.d!, dtype(b), 16),
-  },
-  {
+    pattern: "rope{thd}_{T}",
+    over: { thd: ["", "_thd"], T: floats },
+    apart: ["thd"],
+    args: ropeArgs,
+    defines: ropeDefines,
+    launch: (s, b) => ropeBlocks(s, b.T, ROPE_SIDE),
+  }),
+  family({
     file: "glu",
     pattern: "{op}_{T}",
     over: { op: ["swiglu", "geglu"], T: floats },
-    args: "gate* up* dst* rows width row_stride",
-    launch: (s, b) => perThread(s.rows! * s.width!, 16 / sizeOf(dtype(b))),
-  },
-];
+    args: "gate* up* out* rows width row_stride",
+    launch: (s, b) => perThread(s.rows * s.width, 16 / sizeOf(b.T)),
+  }),
+] as const;

@@ -1,38 +1,47 @@
 /** Argsort: whole rows in a block, wide ones by tiles and merges. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import { BLOCK, blocks, dtype, type Family, numbers } from "./family.ts";
+import { BLOCK, blocks, family, numbers } from "./family.ts";
 
+/** Columns that a thread sorts, half as many of 8 bytes each; those of a short row, and those that it merges. */
+const SORT_ITEMS = 16;
+const SORT_FEW_ITEMS = 4;
+const MERGE_ITEMS = 8;
+
+const itemsOf = (type: DType): number => (sizeOf(type) === 8 ? SORT_ITEMS / 2 : SORT_ITEMS);
 /** The widest row that one block sorts. */
-export const sortTile = (type: DType): number => (sizeOf(type) === 8 ? 2048 : 4096);
+export const sortTile = (type: DType): number => BLOCK * itemsOf(type);
 
-/** `ncols_pad` for a row of at most sortTile columns: a power of two, at least 4 columns for each of 32 threads. */
-export const sortPad = (columns: number): number => Math.max(128, 2 ** Math.ceil(Math.log2(columns)));
-
-const sortItems = (padded: number, type: DType): number => (padded <= 1024 ? 4 : sortTile(type) / BLOCK);
+/** Threads that have a row of at most sortTile columns: a power of two, at least a warp. */
+function sortThreads(columns: number, type: DType): number {
+  const padded = Math.min(sortTile(type), Math.max(32 * SORT_FEW_ITEMS, 2 ** Math.ceil(Math.log2(columns))));
+  return padded / (padded <= BLOCK * SORT_FEW_ITEMS ? SORT_FEW_ITEMS : itemsOf(type));
+}
 
 /** The dtype of the keys that wide rows are merged by. */
 export const sortKey = (type: DType): "u32" | "u64" => (sizeOf(type) === 8 ? "u64" : "u32");
 
-export const sort: readonly Family[] = [
-  {
+export const sort = [
+  family({
     file: "sort",
-    pattern: "asort_{direction}_{T}",
+    pattern: "argsort_{direction}_{T}",
     over: { direction: ["asc", "desc"], T: numbers },
-    args: "x* dst* ncols:i32 ncols_pad:i32 rows",
-    launch: (s, b) => blocks(s.rows!, 1, s.ncols_pad! / sortItems(s.ncols_pad!, dtype(b))),
-  },
-  {
+    args: "x* out* rows cols",
+    defines: { SORT_ITEMS, SORT_FEW_ITEMS },
+    launch: (s, b) => blocks(s.rows, 1, sortThreads(s.cols, b.T)),
+  }),
+  family({
     file: "sort",
-    pattern: "asort_tile_{direction}_{T}",
+    pattern: "argsort_tile_{direction}_{T}",
     over: { direction: ["asc", "desc"], T: numbers },
-    args: "x* keys_out* dst* ncols rows",
-    launch: (s, b) => blocks(s.rows! * Math.ceil(s.ncols! / sortTile(dtype(b)))),
-  },
-  {
+    args: "x* keys_out* index_out* rows cols",
+    launch: (s, b) => blocks(s.rows * Math.ceil(s.cols / sortTile(b.T))),
+  }),
+  family({
     file: "sort",
-    pattern: "asort_merge_{K}",
+    pattern: "argsort_merge_{K}",
     over: { K: ["u32", "u64"] },
-    args: "rows ncols run keys_in* index_in* keys_out* index_out*",
-    launch: (s) => blocks(s.rows! * Math.ceil(s.ncols! / 2048)),
-  },
-];
+    args: "keys_in* index_in* keys_out* index_out* rows cols run",
+    defines: { MERGE_ITEMS },
+    launch: (s) => blocks(s.rows * Math.ceil(s.cols / (BLOCK * MERGE_ITEMS))),
+  }),
+] as const;

@@ -66,10 +66,9 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
   const variant = p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "";
-  const name = `${variant}_${headDimFor(p.d)}_${p.dtype}`;
   const values = launchValues(p, out);
-  if (p.tq <= DECODE_QUERIES) decode(gpu, `attention_decode${name}`, p, values);
-  else prefill(gpu, `attention${name}`, p, values);
+  if (p.tq <= DECODE_QUERIES) decode(gpu, variant, p, values);
+  else prefill(gpu, variant, p, values);
 }
 
 /** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
@@ -81,8 +80,8 @@ function launchValues(p: Problem, out: number) {
     k: k.at,
     v: v.at,
     mask: mask ? at(mask) : 0,
-    out,
     lengths: p.lengths,
+    out,
     batch: p.batch,
     heads: p.heads,
     kv_heads: p.kvHeads,
@@ -115,23 +114,24 @@ function launchValues(p: Problem, out: number) {
   };
 }
 type LaunchValues = ReturnType<typeof launchValues>;
+type Variant = "" | "_masked";
 
-function prefill(gpu: Gpu, name: string, { dtype, d }: Problem, values: LaunchValues): void {
+function prefill(gpu: Gpu, variant: Variant, { dtype, d }: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
   const plan = planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  gpu.launch(name, values);
+  gpu.launch(`attention${variant}_${headDimFor(d)}_${dtype}`, values);
 }
 
-function decode(gpu: Gpu, name: string, p: Problem, values: LaunchValues): void {
+function decode(gpu: Gpu, variant: Variant, p: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
   const { dtype, batch, heads, kvHeads, tq, tk, d } = p;
   const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
   values.splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kvHeads, tq), tk);
-  const run = (): void => gpu.launch(name, values);
+  const run = (): void => gpu.launch(`attention_decode${variant}_${headDimFor(d)}_${dtype}`, values);
   if (values.splits === 1) run();
   else {
     values.counters = gpu.counters;

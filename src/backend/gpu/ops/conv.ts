@@ -14,13 +14,15 @@ const UNROLL_BYTES = 2 ** 28;
 
 const dims = (gpu: Gpu, ...views: View[]): number =>
   gpu.words(...views.flatMap((v) => [v.layout.shape, v.layout.strides]));
-const window = (p: ConvParams) => ({
-  stride: p.stride[1],
-  padding: p.padding[1],
-  dilation: p.dilation[1],
+const window = (p: ConvParams, [h, w]: Size) => ({
+  h_out: h,
+  w_out: w,
   stride_h: p.stride[0],
+  stride_w: p.stride[1],
   padding_h: p.padding[0],
+  padding_w: p.padding[1],
   dilation_h: p.dilation[0],
+  dilation_w: p.dilation[1],
 });
 
 export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
@@ -34,8 +36,14 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
     if (p.groups === 1 && isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM) {
       return gpu.packed(w, (weights) => unrolled(gpu, x, weights, out, { b, c, o, h, width, kh, kw, taps, p }));
     }
-    const common = { numel: n, info: dims(gpu, x, w), src: at(x), kernel: at(w), dst: out, groups: p.groups };
-    gpu.launch(`conv2d_${dtype}`, { ...common, w_out: width, h_out: h, ...window(p) });
+    const operands = { x: at(x), w: at(w), out };
+    gpu.launch(`conv2d_${dtype}`, {
+      ...operands,
+      numel: n,
+      info: dims(gpu, x, w),
+      ...window(p, [h, width]),
+      groups: p.groups,
+    });
   });
 }
 
@@ -57,20 +65,18 @@ function unrolled(gpu: Gpu, x: View, weights: number, out: number, s: Unrolled):
   const bytes = sizeOf(dtype);
   const positions = s.h * s.width;
   const images = Math.max(1, Math.min(s.b, Math.floor(UNROLL_BYTES / (positions * s.taps * bytes))));
-  gpu.temporary(images * positions * s.taps * bytes, (dst) => {
+  gpu.temporary(images * positions * s.taps * bytes, (windows) => {
     for (let first = 0; first < s.b; first += images) {
       const count = Math.min(images, s.b - first);
       const part = { storage: x.storage, layout: x.layout.narrow(0, first, count) };
       gpu.launch(`im2col_${dtype}`, {
-        dst_numel: count * positions * s.taps,
-        h_out: s.h,
-        w_out: s.width,
+        x: at(part),
+        out: windows,
+        numel: count * positions * s.taps,
+        info: dims(gpu, part),
+        ...window(s.p, [s.h, s.width]),
         h_k: s.kh,
         w_k: s.kw,
-        ...window(s.p),
-        info: dims(gpu, part),
-        src: at(part),
-        dst,
       });
       multiply(
         gpu,
@@ -80,7 +86,7 @@ function unrolled(gpu: Gpu, x: View, weights: number, out: number, s: Unrolled):
           n: positions,
           k: s.taps,
           a: { at: weights, row: s.taps, col: 1, batch: new Layout([count], [0]) },
-          b: { at: dst, row: 1, col: s.taps, batch: new Layout([count], [positions * s.taps]) },
+          b: { at: windows, row: 1, col: s.taps, batch: new Layout([count], [positions * s.taps]) },
         },
         out + first * s.o * positions * bytes,
       );
@@ -92,17 +98,15 @@ export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams): Stor
   const [h, width] = p.size;
   const { dtype } = x.storage;
   const n = x.layout.shape[0]! * w.layout.shape[1]! * p.groups * h * width;
-  return gpu.fill(dtype, n, (dst) => {
-    const common = {
+  return gpu.fill(dtype, n, (out) => {
+    const operands = { x: at(x), w: at(w), out };
+    gpu.launch(`conv_transpose2d_${dtype}`, {
+      ...operands,
       numel: n,
       info: dims(gpu, x, w),
-      src: at(x),
-      kernel: at(w),
-      dst,
+      ...window(p, [h, width]),
       groups: p.groups,
-      out_padding: 0,
-    };
-    gpu.launch(`conv_transpose2d_${dtype}`, { ...common, w_out: width, h_out: h, ...window(p) });
+    });
   });
 }
 
@@ -110,18 +114,18 @@ export function pool2d(gpu: Gpu, kind: "avg" | "max", x: View, { kernel, stride,
   const { dtype } = x.storage;
   const [b, c] = x.layout.shape as [number, number, number, number];
   const n = b * c * numel(size);
-  const sizes = { numel: n, w_k: kernel[1], h_k: kernel[0], w_stride: stride[1], h_stride: stride[0] };
-  return gpu.fill(dtype, n, (dst) =>
-    gpu.launch(`${kind}_pool2d_${dtype}`, { ...sizes, info: dims(gpu, x), src: at(x), dst }),
+  const sizes = { numel: n, h_k: kernel[0], w_k: kernel[1], stride_h: stride[0], stride_w: stride[1] };
+  return gpu.fill(dtype, n, (out) =>
+    gpu.launch(`${kind}_pool2d_${dtype}`, { x: at(x), out, info: dims(gpu, x), ...sizes }),
   );
 }
 
 export function upsampleNearest2d(gpu: Gpu, x: View, [h, w]: Size): Storage {
   const [b, c, height, width] = x.layout.shape as [number, number, number, number];
   const n = b * c * h * w;
-  const sizes = { numel: n, w_out: w, h_out: h, w_scale: width / w, h_scale: height / h };
-  return gpu.fill(x.storage.dtype, n, (dst) =>
-    gpu.launch(`upsample_nearest2d_${x.storage.dtype}`, { ...sizes, info: dims(gpu, x), src: at(x), dst }),
+  const sizes = { numel: n, h_out: h, w_out: w, scale_h: height / h, scale_w: width / w };
+  return gpu.fill(x.storage.dtype, n, (out) =>
+    gpu.launch(`upsample_nearest2d_${x.storage.dtype}`, { x: at(x), out, info: dims(gpu, x), ...sizes }),
   );
 }
 
@@ -134,20 +138,17 @@ export function upsampleBilinear2d(
   steps: Size | null,
 ): Storage {
   const n = x.layout.shape[0]! * x.layout.shape[1]! * h * w;
-  const has = Number(steps !== null);
-  return gpu.fill(x.storage.dtype, n, (dst) =>
+  return gpu.fill(x.storage.dtype, n, (out) =>
     gpu.launch(`upsample_bilinear2d_${x.storage.dtype}`, {
+      x: at(x),
+      out,
       numel: n,
-      w_out: w,
-      h_out: h,
-      align_corners: Number(alignCorners),
-      has_scale_h: has,
-      scale_h: steps ? 1 / steps[0] : 0,
-      has_scale_w: has,
-      scale_w: steps ? 1 / steps[1] : 0,
       info: dims(gpu, x),
-      src: at(x),
-      dst,
+      h_out: h,
+      w_out: w,
+      scale_h: steps ? 1 / steps[0] : 0,
+      scale_w: steps ? 1 / steps[1] : 0,
+      align_corners: Number(alignCorners),
     }),
   );
 }

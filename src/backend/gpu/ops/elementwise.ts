@@ -1,45 +1,78 @@
 /** Elementwise ops, casts, fills and random numbers: one launch each. */
 import type { DType } from "../../../core/dtype.ts";
-import type { View } from "../../backend.ts";
+import type { BinaryOp, CompareOp, UnaryOp, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { at, type Gpu } from "../gpu.ts";
 
-/** One input, one output of the given dtype. `extra` holds scalar arguments. */
-export function map(gpu: Gpu, kernel: string, x: View, to: DType, extra: Record<string, number> = {}): Storage {
+export function unary(gpu: Gpu, op: UnaryOp, x: View, param: number): Storage {
+  const { dtype } = x.storage;
   const numel = x.layout.numel;
-  return gpu.fill(to, numel, (out) =>
-    gpu.launch(kernel, { numel, ...gpu.layouts(x.layout), inp: at(x), out, ...extra }),
-  );
+  return gpu.fill(dtype, numel, (out) => {
+    const { num_dims, info } = gpu.layouts(x.layout);
+    if (op === "elu" || op === "powf") {
+      gpu.launch(`unary_${op}_${dtype}`, { x: at(x), out, numel, num_dims, info, param });
+    } else {
+      gpu.launch(`unary_${op}_${dtype}`, { x: at(x), out, numel, num_dims, info });
+    }
+  });
 }
 
-/** Two inputs of one shape. */
-export function zip(gpu: Gpu, kernel: string, a: View, b: View, to: DType): Storage {
-  const numel = a.layout.numel;
-  return gpu.fill(to, numel, (out) =>
-    gpu.launch(kernel, { numel, ...gpu.layouts(a.layout, b.layout), lhs: at(a), rhs: at(b), out }),
-  );
+export function affine(gpu: Gpu, x: View, mul: number, add: number): Storage {
+  const { dtype } = x.storage;
+  const numel = x.layout.numel;
+  return gpu.fill(dtype, numel, (out) => {
+    const { num_dims, info } = gpu.layouts(x.layout);
+    gpu.launch(`affine_${dtype}`, { x: at(x), out, numel, num_dims, info, mul, add });
+  });
+}
+
+export function cast(gpu: Gpu, x: View, to: DType): Storage {
+  const numel = x.layout.numel;
+  return gpu.fill(to, numel, (out) => {
+    const { num_dims, info } = gpu.layouts(x.layout);
+    gpu.launch(`cast_${x.storage.dtype}_${to}`, { x: at(x), out, numel, num_dims, info });
+  });
+}
+
+export function binary(gpu: Gpu, op: BinaryOp, lhs: View, rhs: View): Storage {
+  const { dtype } = lhs.storage;
+  const numel = lhs.layout.numel;
+  return gpu.fill(dtype, numel, (out) => {
+    const { num_dims, info } = gpu.layouts(lhs.layout, rhs.layout);
+    gpu.launch(`binary_${op}_${dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
+  });
+}
+
+export function compare(gpu: Gpu, op: CompareOp, lhs: View, rhs: View): Storage {
+  const numel = lhs.layout.numel;
+  return gpu.fill("u8", numel, (out) => {
+    const { num_dims, info } = gpu.layouts(lhs.layout, rhs.layout);
+    gpu.launch(`compare_${op}_${lhs.storage.dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
+  });
 }
 
 export function where(gpu: Gpu, cond: View, onTrue: View, onFalse: View): Storage {
   const { dtype } = onTrue.storage;
   const numel = cond.layout.numel;
-  const layouts = (): { num_dims: number; info: number } => gpu.layouts(cond.layout, onTrue.layout, onFalse.layout);
-  return gpu.fill(dtype, numel, (out) =>
+  return gpu.fill(dtype, numel, (out) => {
+    const { num_dims, info } = gpu.layouts(cond.layout, onTrue.layout, onFalse.layout);
     gpu.launch(`where_${cond.storage.dtype}_${dtype}`, {
-      numel,
-      ...layouts(),
-      ids: at(cond),
-      t: at(onTrue),
-      f: at(onFalse),
+      cond: at(cond),
+      on_true: at(onTrue),
+      on_false: at(onFalse),
       out,
-    }),
-  );
+      numel,
+      num_dims,
+      info,
+    });
+  });
 }
 
 export function constant(gpu: Gpu, dtype: DType, numel: number, value: number | bigint): Storage {
-  return gpu.fill(dtype, numel, (out) => gpu.launch(`const_set_${dtype}`, { numel, num_dims: 0, info: 0, value, out }));
+  return gpu.fill(dtype, numel, (out) => gpu.launch(`fill_${dtype}`, { out, numel, value }));
 }
 
+/** Uniform from `a` to `b`, or normal with the mean `a` and the deviation `b`. */
 export function random(
   gpu: Gpu,
   kind: "uniform" | "normal",
@@ -49,6 +82,8 @@ export function random(
   a: number,
   b: number,
 ): Storage {
-  const range = kind === "uniform" ? { low: a, high: b } : { mean: a, deviation: b };
-  return gpu.fill(dtype, numel, (out) => gpu.launch(`rand_${kind}_${dtype}`, { numel, seed, ...range, out }));
+  return gpu.fill(dtype, numel, (out) => {
+    if (kind === "uniform") gpu.launch(`rand_uniform_${dtype}`, { out, numel, seed, low: a, high: b });
+    else gpu.launch(`rand_normal_${dtype}`, { out, numel, seed, mean: a, deviation: b });
+  });
 }

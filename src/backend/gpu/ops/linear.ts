@@ -1,15 +1,13 @@
 /** Linear layers of few rows in one kernel: norm, product, bias, gate and residual. */
-import { sizeOf } from "../../../core/dtype.ts";
+import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { LINEAR_ROWS, planLinear, planQuantizedLinear, roundsFirst } from "../families/linear.ts";
-import { quantOutput } from "../families/quantized.ts";
+import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
-
-const gluNumbers = { silu: 1, gelu: 2 } as const;
 
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
 const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
@@ -26,38 +24,57 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const shape = { m, n, k, norm: alpha !== null };
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   const device = gpu.context.properties;
-  const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
-  if (!plan) return null;
-  if (!type && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
+  const plan = type ? null : planLinear(shape, dtype, device);
+  const quantized = type && planQuantizedLinear(shape, type, device);
+  if (!plan && !quantized) return null;
+  if (plan && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
     return null;
   const columns = p.glu ? n / 2 : n;
-  const run = (y: number, weights: number, from: number, xs: number): void =>
+  const run = (out: number, weights: number, from: number, xs: number): void =>
     gpu.packed(alpha, (norm) =>
       gpu.packed(p.bias, (bias) =>
-        gpu.packed(p.residual, (residual) =>
-          gpu.launch(plan.kernel, {
-            ...{ ...plan.launch, n, k, w: weights, x: from, xs, alpha: norm, eps: p.norm?.eps ?? 0, bias, residual, y },
-            ...{ batch: m, glu: p.glu ? gluNumbers[p.glu] : 0, dtype: quantOutput[dtype]! },
-          }),
-        ),
+        gpu.packed(p.residual, (residual) => {
+          const { threads, splits, blocks, shared_bytes } = (quantized ?? plan)!.launch;
+          const values = {
+            x: from,
+            xs,
+            w: weights,
+            alpha: norm,
+            bias,
+            residual,
+            out,
+            n,
+            k,
+            eps: p.norm?.eps ?? 0,
+            batch: m,
+            glu: p.glu ? gluNumbers[p.glu] : 0,
+            splits,
+            dtype: quantOutput[dtype]!,
+            blocks,
+            threads,
+            shared_bytes,
+          };
+          if (quantized) gpu.launch(quantized.kernel, values);
+          else if (plan) gpu.launch(plan.kernel, values);
+        }),
       ),
     );
-  return gpu.fill(dtype, m * columns, (y) =>
+  return gpu.fill(dtype, m * columns, (out) =>
     gpu.packed(x, (from) => {
-      if (!type) run(y, at(w), from, 0);
+      if (!type) run(out, at(w), from, 0);
       else if (alpha || !roundsFirst(type, m, k, device.arch))
-        alignedBlocks(gpu, w, (weights) => run(y, weights, from, 0));
+        alignedBlocks(gpu, w, (weights) => run(out, weights, from, 0));
       else {
-        rounded(gpu, from, m * k, dtype, (xq, xs) => alignedBlocks(gpu, w, (weights) => run(y, weights, xq, xs)));
+        rounded(gpu, from, m * k, dtype, (xq, xs) => alignedBlocks(gpu, w, (weights) => run(out, weights, xq, xs)));
       }
     }),
   );
 }
 
 /** x rounded to bytes: their address and that of {scale, sum} in f32 for each 32 of them. */
-export function rounded(gpu: Gpu, src: number, n: number, dtype: string, run: (xq: number, xs: number) => void): void {
+export function rounded(gpu: Gpu, x: number, n: number, dtype: DType, run: (xq: number, xs: number) => void): void {
   gpu.temporary(n + n / 4, (xq) => {
-    gpu.launch(`quantize_q8_${dtype}`, { numel: n, src, xq, xs: xq + n });
+    gpu.launch(`quantize_q8_${dtype}`, { x, xq, xs: xq + n, numel: n });
     run(xq, xq + n);
   });
 }

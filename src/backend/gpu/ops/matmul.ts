@@ -4,7 +4,7 @@ import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { isGemmType } from "../device-blas.ts";
-import { planMatVec } from "../families/matmul.ts";
+import { isSmallProduct, planMatVec } from "../families/matmul.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** A batch of matrices in memory: address, the strides of rows and columns, and the layout of the batch dims. */
@@ -110,7 +110,7 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       x_stride: b.row,
       row_threads: planMatVec(m, k),
     };
-    gpu.launch(`gemv_${dtype}`, { ...layout(strides[0]!, strides[1]!), ...sizes, a: a.at, x: b.at, y: out });
+    gpu.launch(`gemv_${dtype}`, { ...layout(strides[0]!, strides[1]!), ...sizes, a: a.at, x: b.at, out });
   } else if (m === 1) {
     // The transposed product: bᵀ (n, k) times a's only row.
     const sizes = {
@@ -121,10 +121,9 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       x_stride: a.col,
       row_threads: planMatVec(n, k),
     };
-    gpu.launch(`gemv_${dtype}`, { ...layout(strides[1]!, strides[0]!), ...sizes, a: b.at, x: a.at, y: out });
+    gpu.launch(`gemv_${dtype}`, { ...layout(strides[1]!, strides[0]!), ...sizes, a: b.at, x: a.at, out });
   } else {
-    const tiles = batch * Math.ceil(m / 128) * Math.ceil(n / 128);
-    gpu.launch(`${tiles < gpu.multiprocessors ? "gemm_small" : "gemm"}_${dtype}`, {
+    gpu.launch(`gemm${isSmallProduct(batch, m, n, gpu.multiprocessors) ? "_small" : ""}_${dtype}`, {
       ...layout(strides[0]!, strides[1]!),
       m,
       n,
@@ -135,7 +134,7 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       b_col_stride: b.col,
       a: a.at,
       b: b.at,
-      c: out,
+      out,
     });
   }
 }

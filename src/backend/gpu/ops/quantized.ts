@@ -5,19 +5,17 @@ import { Layout, numel } from "../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { kernels } from "../catalogue.ts";
-import { quantOutput } from "../families/quantized.ts";
+import { quantName } from "../families/family.ts";
+import { isQuantizer, quantOutput } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear, rounded } from "./linear.ts";
 import { multiply } from "./matmul.ts";
-
-const nameOf = (type: QuantType): string => type.toLowerCase();
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
   const { size, bytes } = quantTypes[type];
   const n = (blocks.layout.numel / bytes) * size;
   return gpu.fill(to, n, (out) =>
-    alignedBlocks(gpu, blocks, (w) => gpu.launch(`dequantize_block_${nameOf(type)}_${to}`, { numel: n, w, out })),
+    alignedBlocks(gpu, blocks, (w) => gpu.launch(`dequantize_block_${quantName(type)}_${to}`, { w, out, numel: n })),
   );
 }
 
@@ -29,8 +27,14 @@ export function quantizedRows(gpu: Gpu, type: QuantType, blocks: View, ids: View
   return gpu.fill(to, count * k, (out) =>
     gpu.packed(ids, (from) =>
       alignedBlocks(gpu, blocks, (w) =>
-        gpu.launch(`get_rows_${nameOf(type)}_${to}`, {
-          ...{ count, rows, k, w, ids: from, out, id_bytes: sizeOf(ids.storage.dtype) },
+        gpu.launch(`get_rows_${quantName(type)}_${to}`, {
+          w,
+          ids: from,
+          out,
+          count,
+          rows,
+          k,
+          id_bytes: sizeOf(ids.storage.dtype),
           error: gpu.watchIndex("rows", rows, 0),
         }),
       ),
@@ -42,15 +46,15 @@ export function quantizedRows(gpu: Gpu, type: QuantType, blocks: View, ids: View
 export function quantize(gpu: Gpu, type: QuantType, x: View): Storage {
   const { size, bytes } = quantTypes[type];
   const n = x.layout.numel;
-  const kernel = `quantize_${nameOf(type)}`;
-  if (!kernels.has(kernel)) {
+  const target = quantName(type);
+  if (!isQuantizer(target)) {
     fail(
       "UnsupportedOp",
       `quantize: ${gpu.backend.name} does not quantize to ${type}; quantize on "cpu", then move the result with toDevice()`,
     );
   }
-  return gpu.fill("u8", (n / size) * bytes, (dst) =>
-    gpu.packed(x, (src) => gpu.launch(kernel, { numel: n, src, dst })),
+  return gpu.fill("u8", (n / size) * bytes, (out) =>
+    gpu.packed(x, (from) => gpu.launch(`quantize_${target}`, { x: from, out, numel: n })),
   );
 }
 
@@ -81,7 +85,7 @@ interface Sizes {
 
 function onBytes(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, { m, n, k }: Sizes, y: number): void {
   rounded(gpu, x, m * k, dtype, (xq, xs) =>
-    gpu.launch(`mul_mat_${nameOf(type)}_q8`, { n, k, w, xq, xs, y, batch: m, dtype: quantOutput[dtype]! }),
+    gpu.launch(`mul_mat_${quantName(type)}_q8`, { xq, xs, w, out: y, batch: m, n, k, dtype: quantOutput[dtype]! }),
   );
 }
 
@@ -96,7 +100,7 @@ function throughBlas(
 ): void {
   const none = Layout.contiguous([]);
   gpu.temporary(n * k * sizeOf(dtype), (out) => {
-    gpu.launch(`dequantize_block_${nameOf(type)}_${dtype}`, { numel: n * k, w, out });
+    gpu.launch(`dequantize_block_${quantName(type)}_${dtype}`, { w, out, numel: n * k });
     const a = { at: x, row: k, col: 1, batch: none };
     multiply(gpu, { dtype, m, n, k, a, b: { at: out, row: 1, col: k, batch: none } }, y);
   });

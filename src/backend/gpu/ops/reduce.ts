@@ -4,7 +4,7 @@ import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { ReduceOp, View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { partialBytes, planColumns, planRows } from "../families/reduce.ts";
-import { sortKey, sortPad, sortTile } from "../families/sort.ts";
+import { sortKey, sortTile } from "../families/sort.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** Reduces the last `dims` dims: along columns where neighbouring results are neighbours in memory, else row by row. */
@@ -13,18 +13,18 @@ export function reduce(gpu: Gpu, op: ReduceOp, x: View, dims: number): Storage {
   const { shape } = x.layout;
   const split = shape.length - dims;
   const rows = numel(shape.slice(0, split));
-  const el = numel(shape.slice(split));
-  return gpu.fill(op.startsWith("arg") ? "u32" : dtype, rows, (dst) => {
-    if (el === 0) {
-      gpu.context.memset(BigInt(dst), 0, rows * sizeOf(dtype));
+  const length = numel(shape.slice(split));
+  return gpu.fill(op.startsWith("arg") ? "u32" : dtype, rows, (out) => {
+    if (length === 0) {
+      gpu.context.memset(BigInt(out), 0, rows * sizeOf(dtype));
       return;
     }
     const columns = asColumns(x.layout, split);
-    if (columns) return reduceColumns(gpu, op, dtype, columns, at(x), dst);
-    const { threads, pieces } = planRows(rows, el, dtype);
-    const common = { src_numel: rows * el, el_per_block: el, ...rowLayout(gpu, x.layout, split), src: at(x), dst };
-    inPieces(gpu, op, dtype, { rows, inner: 1, pieces, dst }, (partial) =>
-      gpu.launch(`fast_${op}_${dtype}`, { ...common, row_threads: threads, pieces, partial }),
+    if (columns) return reduceColumns(gpu, op, dtype, columns, at(x), out);
+    const { threads, pieces } = planRows(rows, length, dtype);
+    const common = { x: at(x), out, rows, length, ...rowLayout(gpu, x.layout, split) };
+    inPieces(gpu, op, dtype, { rows, inner: 1, pieces, out }, (partial) =>
+      gpu.launch(`reduce_${op}_${dtype}`, { ...common, partial, row_threads: threads, pieces }),
     );
   });
 }
@@ -49,9 +49,9 @@ const part = (l: Layout, from: number, to: number): Layout =>
 interface Columns {
   readonly outer: number;
   readonly inner: number;
-  readonly el: number;
+  readonly length: number;
   readonly outerStride: number;
-  readonly elStride: number;
+  readonly lengthStride: number;
 }
 
 function asColumns(layout: Layout, split: number): Columns | null {
@@ -63,17 +63,18 @@ function asColumns(layout: Layout, split: number): Columns | null {
   return {
     outer: rank === 2 ? kept.shape[0]! : 1,
     inner: kept.shape[rank - 1]!,
-    el: over.shape[0]!,
+    length: over.shape[0]!,
     outerStride: rank === 2 ? kept.strides[0]![0]! : 0,
-    elStride: over.strides[0]![0]!,
+    lengthStride: over.strides[0]![0]!,
   };
 }
 
-function reduceColumns(gpu: Gpu, op: ReduceOp, dtype: DType, c: Columns, src: number, dst: number): void {
-  const { threads, pieces } = planColumns(c.outer, c.el, c.inner, dtype);
-  const sizes = { outer: c.outer, el: c.el, inner: c.inner, outer_stride: c.outerStride, el_stride: c.elStride };
-  inPieces(gpu, op, dtype, { rows: c.outer * c.inner, inner: c.inner, pieces, dst }, (partial) =>
-    gpu.launch(`fast_${op}_cols_${dtype}`, { ...sizes, src, dst, col_threads: threads, pieces, partial }),
+function reduceColumns(gpu: Gpu, op: ReduceOp, dtype: DType, c: Columns, x: number, out: number): void {
+  const { threads, pieces } = planColumns(c.outer, c.length, c.inner, dtype);
+  const { outer, length, inner } = c;
+  const sizes = { outer, length, inner, outer_stride: c.outerStride, length_stride: c.lengthStride };
+  inPieces(gpu, op, dtype, { rows: outer * inner, inner, pieces, out }, (partial) =>
+    gpu.launch(`reduce_cols_${op}_${dtype}`, { x, out, partial, ...sizes, col_threads: threads, pieces }),
   );
 }
 
@@ -82,7 +83,7 @@ function inPieces(
   gpu: Gpu,
   op: ReduceOp,
   dtype: DType,
-  { rows, inner, pieces, dst }: { rows: number; inner: number; pieces: number; dst: number },
+  { rows, inner, pieces, out }: { rows: number; inner: number; pieces: number; out: number },
   run: (partial: number) => void,
 ): void {
   if (pieces === 1) {
@@ -91,7 +92,7 @@ function inPieces(
   }
   gpu.temporary(rows * pieces * partialBytes(op, dtype), (partial) => {
     run(partial);
-    gpu.launch(`fast_${op}_join_${dtype}`, { rows, inner, pieces, partial, dst });
+    gpu.launch(`reduce_join_${op}_${dtype}`, { partial, out, rows, inner, pieces });
   });
 }
 
@@ -99,55 +100,52 @@ export function cumsum(gpu: Gpu, x: View): Storage {
   const { dtype } = x.storage;
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
-  return gpu.fill(dtype, n, (dst) =>
-    gpu.packed(x, (src) => gpu.launch(`cumsum_${dtype}`, { rows: n / cols, cols, src, dst })),
+  return gpu.fill(dtype, n, (out) =>
+    gpu.packed(x, (from) => gpu.launch(`cumsum_${dtype}`, { x: from, out, rows: n / cols, cols })),
   );
 }
 
 export function argsort(gpu: Gpu, x: View, descending: boolean): Storage {
   const { dtype } = x.storage;
   const direction = descending ? "desc" : "asc";
-  const ncols = x.layout.shape.at(-1)!;
+  const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
-  return gpu.fill("u32", n, (dst) =>
+  return gpu.fill("u32", n, (out) =>
     gpu.packed(x, (from) => {
-      const rows = n / ncols;
-      if (ncols <= sortTile(dtype)) {
-        gpu.launch(`asort_${direction}_${dtype}`, { x: from, dst, ncols, ncols_pad: sortPad(ncols), rows });
-      } else {
-        sortWide(gpu, `asort_tile_${direction}_${dtype}`, dtype, from, dst, rows, ncols);
-      }
+      const rows = n / cols;
+      if (cols <= sortTile(dtype)) gpu.launch(`argsort_${direction}_${dtype}`, { x: from, out, rows, cols });
+      else sortWide(gpu, direction, dtype, from, out, rows, cols);
     }),
   );
 }
 
-/** Sorts tiles, then merges runs of doubling length, back and forth between two buffers; the last merge writes `dst`. */
+/** Sorts tiles, then merges runs of doubling length, back and forth between two buffers; the last merge writes `out`. */
 function sortWide(
   gpu: Gpu,
-  tileKernel: string,
+  direction: "asc" | "desc",
   dtype: DType,
   x: number,
-  dst: number,
+  out: number,
   rows: number,
-  ncols: number,
+  cols: number,
 ): void {
   const key = sortKey(dtype);
-  const [keyBytes, indexBytes] = [rows * ncols * (key === "u64" ? 8 : 4), rows * ncols * 4];
+  const [keyBytes, indexBytes] = [rows * cols * (key === "u64" ? 8 : 4), rows * cols * 4];
   gpu.temporary(2 * (keyBytes + indexBytes), (tmp) => {
     const keys = [tmp, tmp + keyBytes];
     const index = [tmp + 2 * keyBytes, tmp + 2 * keyBytes + indexBytes];
-    gpu.launch(tileKernel, { x, keys_out: keys[0]!, dst: index[0]!, ncols, rows });
+    gpu.launch(`argsort_tile_${direction}_${dtype}`, { x, keys_out: keys[0]!, index_out: index[0]!, rows, cols });
     let source = 0;
-    for (let run = sortTile(dtype); run < ncols; run *= 2, source = 1 - source) {
-      const last = run * 2 >= ncols;
-      gpu.launch(`asort_merge_${key}`, {
-        rows,
-        ncols,
-        run,
+    for (let run = sortTile(dtype); run < cols; run *= 2, source = 1 - source) {
+      const last = run * 2 >= cols;
+      gpu.launch(`argsort_merge_${key}`, {
         keys_in: keys[source]!,
         index_in: index[source]!,
         keys_out: last ? 0 : keys[1 - source]!,
-        index_out: last ? dst : index[1 - source]!,
+        index_out: last ? out : index[1 - source]!,
+        rows,
+        cols,
+        run,
       });
     }
   });

@@ -10,33 +10,42 @@ export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
   const { dtype } = x.storage;
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
-  return gpu.fill(dtype, n, (dst) =>
-    gpu.packed(x, (src) => {
+  return gpu.fill(dtype, n, (out) =>
+    gpu.packed(x, (from) => {
       const { threads, suffix } = planWholeRows(cols, dtype);
-      const kernel = `${log ? "log_softmax" : "softmax"}${suffix}_${dtype}`;
-      gpu.launch(kernel, { src, dst, n_cols: cols, n_rows: n / cols, block_size: threads });
+      const kernel = `${log ? "log_softmax" : "softmax"}${suffix}_${dtype}` as const;
+      gpu.launch(kernel, { x: from, out, rows: n / cols, cols, row_threads: threads });
     }),
   );
 }
 
 export function rmsNorm(gpu: Gpu, x: View, weight: View | null, eps: number): Storage {
-  return norm(gpu, "rmsnorm", x, weight, null, eps);
-}
-
-export function layerNorm(gpu: Gpu, x: View, weight: View | null, bias: View | null, eps: number): Storage {
-  return norm(gpu, "layernorm", x, weight, bias, eps);
-}
-
-function norm(gpu: Gpu, kernel: string, x: View, weight: View | null, bias: View | null, eps: number): Storage {
   const { dtype } = x.storage;
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
   const { threads, suffix } = planWholeRows(cols, dtype);
-  const sizes = { n_cols: cols, n_rows: n / cols, block_size: threads, eps };
-  return gpu.fill(dtype, n, (dst) =>
-    gpu.packed(x, (src) =>
+  return gpu.fill(dtype, n, (out) =>
+    gpu.packed(x, (from) =>
+      gpu.packed(weight, (alpha) => {
+        const operands = { x: from, alpha, out };
+        gpu.launch(`rmsnorm${suffix}_${dtype}`, { ...operands, rows: n / cols, cols, eps, row_threads: threads });
+      }),
+    ),
+  );
+}
+
+export function layerNorm(gpu: Gpu, x: View, weight: View | null, bias: View | null, eps: number): Storage {
+  const { dtype } = x.storage;
+  const cols = x.layout.shape.at(-1)!;
+  const n = x.layout.numel;
+  const { threads, suffix } = planWholeRows(cols, dtype);
+  return gpu.fill(dtype, n, (out) =>
+    gpu.packed(x, (from) =>
       gpu.packed(weight, (alpha) =>
-        gpu.packed(bias, (beta) => gpu.launch(`${kernel}${suffix}_${dtype}`, { src, dst, alpha, beta, ...sizes })),
+        gpu.packed(bias, (beta) => {
+          const operands = { x: from, alpha, beta, out };
+          gpu.launch(`layernorm${suffix}_${dtype}`, { ...operands, rows: n / cols, cols, eps, row_threads: threads });
+        }),
       ),
     ),
   );
@@ -47,14 +56,14 @@ export function addRmsNorm(gpu: Gpu, x: View, residual: View, weight: View | nul
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
   const { threads, suffix } = planWholeRows(cols, dtype);
-  const sizes = { n_cols: cols, n_rows: n / cols, block_size: threads, eps };
+  const sizes = { rows: n / cols, cols, eps, row_threads: threads };
   const sum = gpu.make(dtype, n);
   try {
-    const normed = gpu.fill(dtype, n, (dst) =>
-      gpu.packed(x, (src) =>
+    const normed = gpu.fill(dtype, n, (out) =>
+      gpu.packed(x, (from) =>
         gpu.packed(residual, (other) =>
           gpu.packed(weight, (alpha) => {
-            const operands = { src, residual: other, sum: addressOf(sum), dst, alpha };
+            const operands = { x: from, residual: other, alpha, sum: addressOf(sum), out };
             gpu.launch(`add_rmsnorm${suffix}_${dtype}`, { ...operands, ...sizes });
           }),
         ),
@@ -70,17 +79,17 @@ export function addRmsNorm(gpu: Gpu, x: View, residual: View, weight: View | nul
 export function glu(gpu: Gpu, act: "silu" | "gelu", gate: View, up: View): Storage {
   const { dtype } = gate.storage;
   const n = gate.layout.numel;
-  const kernel = `${act === "silu" ? "swiglu" : "geglu"}_${dtype}`;
+  const kernel = `${act === "silu" ? "swiglu" : "geglu"}_${dtype}` as const;
   const { shape, strides } = collapse([gate.layout, up.layout]);
   const [g, u] = strides as [number[], number[]];
-  return gpu.fill(dtype, n, (dst) => {
+  return gpu.fill(dtype, n, (out) => {
     // Two halves of one tensor, or two tensors: rows one stride apart, contiguous inside.
     if (shape.length === 2 && g[1] === 1 && u[1] === 1 && g[0] === u[0] && g[0]! >= 0) {
-      gpu.launch(kernel, { gate: at(gate), up: at(up), dst, rows: shape[0]!, width: shape[1]!, row_stride: g[0]! });
+      gpu.launch(kernel, { gate: at(gate), up: at(up), out, rows: shape[0]!, width: shape[1]!, row_stride: g[0]! });
       return;
     }
     gpu.packed(gate, (a) =>
-      gpu.packed(up, (b) => gpu.launch(kernel, { gate: a, up: b, dst, rows: 1, width: n, row_stride: n })),
+      gpu.packed(up, (b) => gpu.launch(kernel, { gate: a, up: b, out, rows: 1, width: n, row_stride: n })),
     );
   });
 }
@@ -90,16 +99,18 @@ export function rope(gpu: Gpu, kind: "rope" | "rope_i" | "rope_thd", x: View, co
   const [b, y, z, d] = x.layout.shape as [number, number, number, number];
   const [h, t] = kind === "rope_thd" ? [z, y] : [y, z];
   const perBatch = cos.layout.rank === 3;
-  return gpu.fill(dtype, x.layout.numel, (dst) =>
-    gpu.packed(x, (src) =>
+  // Heads that share the tables lie one after another: those of all batches are as good as those of one.
+  const isOne = kind !== "rope_thd" && !perBatch;
+  const table_stride = perBatch ? (cos.layout.shape[1]! * d) / 2 : 0;
+  const sizes = { batch: isOne ? 1 : b, heads: isOne ? b * h : h, positions: t, d, table_stride };
+  return gpu.fill(dtype, x.layout.numel, (out) =>
+    gpu.packed(x, (from) =>
       gpu.packed(cos, (c) =>
-        gpu.packed(sin, (s) =>
-          gpu.launch(`${kind}_${dtype}`, {
-            ...{ src, cos: c, sin: s, dst, b, bh: b * h, t, h, d, td: t * d },
-            stride_b: perBatch ? h * t * d : 0,
-            table_stride: perBatch ? (cos.layout.shape[1]! * d) / 2 : 0,
-          }),
-        ),
+        gpu.packed(sin, (s) => {
+          const values = { x: from, cos: c, sin: s, out, ...sizes };
+          if (kind === "rope_i") gpu.launch(`rope_i_${dtype}`, values);
+          else gpu.launch(`${kind}_${dtype}`, values);
+        }),
       ),
     ),
   );

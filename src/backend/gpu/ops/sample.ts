@@ -3,17 +3,21 @@ import { fail } from "../../../core/errors.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import type { SamplerSpec, TokenSampler } from "../../transformers.ts";
+import type { ValuesFor } from "../catalogue.ts";
 import { SAMPLE_BINS, SAMPLE_PIECE, samplesAtOnce } from "../families/sample.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
-import type { Values } from "../launcher.ts";
 
 const SEQUENCE_WORDS = 7;
+
+/** All that the kernels take. */
+type Values = ValuesFor<"sample_best"> & ValuesFor<"sample_weigh"> & ValuesFor<"sample_draw">;
+type Fixed = Omit<Values, "logits" | "stride" | "out">;
 
 export class GpuSampler implements TokenSampler {
   readonly #gpu: Gpu;
   readonly #memory: Storage;
   readonly #draws: boolean;
-  readonly #values: Values;
+  readonly #values: Fixed;
 
   static for(gpu: Gpu, vocab: number, specs: readonly SamplerSpec[]): GpuSampler | null {
     return specs.length === 0 || vocab === 0 || !samplesAtOnce(specs.length, vocab)
@@ -52,12 +56,12 @@ export class GpuSampler implements TokenSampler {
     const base = addressOf(this.#memory);
     const addresses = Object.keys(sizes).map((name) => [name, name in offsets ? base + offsets[name]! : 0]);
     const scale = 2 ** Math.min(53, 63 - Math.ceil(Math.log2(vocab)));
-    this.#values = { ...(Object.fromEntries(addresses) as Values), vocab, rows, scale };
+    this.#values = { ...(Object.fromEntries(addresses) as Fixed), vocab, rows, scale };
   }
 
   sample(logits: View, ids: Storage): void {
     if (this.#memory.freed) fail("Disposed", "the sampler was disposed; make a new one");
-    const values = { ...this.#values, logits: at(logits), stride: logits.layout.strides[0]!, ids: addressOf(ids) };
+    const values = { ...this.#values, logits: at(logits), stride: logits.layout.strides[0]!, out: addressOf(ids) };
     this.#gpu.launch("sample_best", values);
     if (this.#draws) this.#gpu.launch("sample_weigh", values);
     this.#gpu.launch("sample_draw", values);

@@ -1,17 +1,12 @@
-// The host half of tile.h: matrix instructions and copies as the vendors' manuals describe them, over the registers of all
+// The host half of matrix.h: matrix instructions as the vendors' manuals describe them, over the registers of all
 // lanes. A wave meets at the block's barrier, so all waves of a block must take the same path (GPU_TILE_LOCKSTEP).
 // Sources: PTX ISA (ldmatrix, mma.m16n8k16); AMD's matrix instruction calculator for WMMA and MFMA.
 #pragma once
 #define GPU_TILE_LOCKSTEP 1
 
 namespace gpu {
-GPU_FN void wave_sync() { barrier(); }
-GPU_FN bool wave_any(bool) { return true; }
 GPU_FN void schedule_fence() {}
-GPU_FN f32 max_fast(f32 a, f32 b) { return a > b || b != b ? a : b; }
 GPU_FN void keep_apart(f32&) {}
-GPU_FN u32 pack2(bf16, f32 low, f32 high) { return f32_to_bf16(low) | (u32)f32_to_bf16(high) << 16; }
-GPU_FN u32 pack2(f16, f32 low, f32 high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
 
 // The registers of every thread of the block, published for one exchange.
 struct HostRegisters { u64 x[16]; };
@@ -48,10 +43,6 @@ static inline void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
     x[i] = matrix_element(i, lane % 4 * 2, lane / 4) | (u32)matrix_element(i, lane % 4 * 2 + 1, lane / 4) << 16;
   barrier();
 }
-GPU_FN void copy_async(void* shared, const void* from, bool valid, bool wanted) {
-  if (wanted) *(Vec<u32, 4>*)shared = valid ? *(const Vec<u32, 4>*)from : Vec<u32, 4>{};
-}
-GPU_FN void copies_wait() {}
 #endif
 
 // d[m][n] += Σ a[m][k]·b[n][k] where at(m, k) tells the lane and the 16-bit element that hold a place of either operand.

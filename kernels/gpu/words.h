@@ -1,0 +1,88 @@
+// Words that hold several small numbers, by the instruction for it where there is one.
+#ifndef WICK_GPU_WORDS_H
+#define WICK_GPU_WORDS_H
+#include "gpu/dtypes.h"
+
+namespace gpu {
+// a·b + c over four signed bytes: one instruction where the device has it.
+#if (defined(__GFX11__) || defined(__GFX12__)) && GPU_HAS(__builtin_amdgcn_sudot4)
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __builtin_amdgcn_sudot4(true, (i32)a, true, (i32)b, c, false); }
+#elif (defined(__GFX9__) || defined(__GFX10__)) && GPU_HAS(__builtin_amdgcn_sdot4)
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __builtin_amdgcn_sdot4((i32)a, (i32)b, c, false); }
+#elif GPU_NVIDIA
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
+#else
+GPU_FN i32 dot4(u32 a, u32 b, i32 c) {
+  UNROLL for (int j = 0; j < 32; j += 8) c += (i32)(signed char)(a >> j) * (i32)(signed char)(b >> j);
+  return c;
+}
+#endif
+
+// The low word of high ‖ low shifted right, by shift modulo 32.
+GPU_FN u32 funnel_shift(u32 low, u32 high, u32 shift) {
+#if GPU_NVIDIA
+  return __funnelshift_r(low, high, shift);
+#elif GPU_AMD
+  return __builtin_amdgcn_alignbit(high, low, shift);
+#else
+  return (u32)(((u64)high << 32 | low) >> (shift & 31u));
+#endif
+}
+
+// x & mask ^ turned. NVIDIA's compiler makes two instructions of it where both are constants.
+GPU_FN u32 and_xor(u32 x, u32 mask, u32 turned) {
+#if GPU_NVIDIA
+  u32 y;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(y) : "r"(x), "r"(mask), "r"(turned));
+  return y;
+#else
+  return (x & mask) ^ turned;
+#endif
+}
+
+// The lowest bytes of four words.
+GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
+#if GPU_NVIDIA
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+#elif GPU_AMD
+  return __builtin_amdgcn_perm(__builtin_amdgcn_perm(d, c, 0x0c0c0400u), __builtin_amdgcn_perm(b, a, 0x0c0c0400u), 0x05040100u);
+#else
+  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
+#endif
+}
+
+// Two halves as a word. Those of AMD are rounded without a look at NaN: the sum beside them carries that. Values are at most 1.
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
+GPU_FN u32 pack2(bf16, f32 low, f32 high) {
+  u32 y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+GPU_FN u32 pack2(f16, f32 low, f32 high) {
+  u32 y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+#else
+#if GPU_AMD
+GPU_FN u32 pack2(bf16, f32 low, f32 high) {
+  const u32 a = f32_bits(low), b = f32_bits(high);
+  return (a + 0x7fffu + ((a >> 16) & 1u)) >> 16 | ((b + 0x7fffu + ((b >> 16) & 1u)) & 0xffff0000u);
+}
+#else
+GPU_FN u32 pack2(bf16, f32 low, f32 high) { return f32_to_bf16(low) | (u32)f32_to_bf16(high) << 16; }
+#endif
+GPU_FN u32 pack2(f16, f32 low, f32 high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
+#endif
+
+// A value that the optimizer takes for another from here on, so that it does not keep what it has made of it.
+#if GPU_NVIDIA
+GPU_FN void forget(u32& x) { asm volatile("" : "+r"(x)); }
+#elif GPU_AMD
+GPU_FN void forget(u32& x) { asm volatile("" : "+v"(x)); }
+#else
+GPU_FN void forget(u32&) {}
+#endif
+}  // namespace gpu
+
+#endif  // WICK_GPU_WORDS_H
