@@ -57,7 +57,7 @@ registerSearch(() => {
 
 function withOptions(device: Device, { hostMemory }: GpuOptions): Device {
   if (hostMemory !== undefined) {
-    (device.backend as GpuBackend).gpu.source.choice = checkChoice(hostMemory, "hostMemory");
+    (device.backend as GpuBackend).source.choice = checkChoice(hostMemory, "hostMemory");
   }
   return device;
 }

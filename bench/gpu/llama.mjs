@@ -16,7 +16,8 @@ const { Transformer } = await import(`${dist}/models/transformer.js`);
 const { Matrices } = await import(`${dist}/models/projections.js`);
 
 const device = Device.from(args[0] ?? "cuda:0");
-const { gpu, recorder, transformers } = device.backend;
+const gpu = device.backend;
+const { recorder, transformers } = gpu;
 const tiny = args.includes("--tiny");
 const only = option("--only")?.split(",") ?? ["bf16", "Q8_0", "Q4_K", "prefill", "batch"];
 const began = performance.now();

@@ -115,7 +115,7 @@ export function probe(name: PlatformName, say: SayFacts): PlatformFacts {
       const gpu = gpuOf(device.name)!;
       device.freeBytes = gpu.context.memoryInfo().free;
       device.memoryUse = gpu.source.text;
-      const { problem: recordingProblem } = gpu.backend.recorder!;
+      const { problem: recordingProblem } = gpu.recorder;
       if (recordingProblem !== null) device.recordingProblem = recordingProblem;
       say(`opening ${title.blas} on ${device.name}`, facts);
       const { blas, blasChoice: why } = gpu;

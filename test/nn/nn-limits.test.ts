@@ -299,7 +299,7 @@ describeDevices("bad input", (device) => {
 describeDevices(
   "every block size",
   (device) => {
-    const { gpu } = device.backend as GpuBackend;
+    const gpu = device.backend as GpuBackend;
     const kernels = {
       softmax: { name: "softmax", of: formulas.softmax![1] },
       log_softmax: { name: "log_softmax", of: formulas.logSoftmax![1] },

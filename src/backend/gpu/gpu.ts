@@ -5,7 +5,7 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Available, Backend, Block, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, View } from "../backend.ts";
 import { Storage } from "../storage.ts";
 import type { Graph } from "../transformers.ts";
 import { formatBytes, Usage } from "../usage.ts";
@@ -39,8 +39,9 @@ export const addressOf = (storage: Storage): number => (storage.block as GpuBloc
 /** The address of a view's first element. */
 export const at = (view: View): number => addressOf(view.storage) + view.layout.offset * sizeOf(view.storage.dtype);
 
-export class Gpu implements Recordings {
-  readonly backend: Backend;
+export abstract class Gpu implements MemoryOps, Recordings {
+  /** As users write it: "rocm:0". */
+  readonly name: string;
   readonly context: GpuContext;
   readonly cache = new KernelCache();
   /** Where its memory comes from. */
@@ -61,12 +62,12 @@ export class Gpu implements Recordings {
   readonly counters: number;
   #errorOp: WatchedOp | undefined;
 
-  constructor(backend: Backend, platform: GpuPlatform, ordinal: number) {
-    this.backend = backend;
+  constructor(name: string, platform: GpuPlatform, ordinal: number) {
+    this.name = name;
     const choice = defaultChoice();
     this.context = platform.driver.open(ordinal);
     this.source = new DeviceMemory(this.context, platform, choice);
-    this.#allocator = new Allocator(this.context, backend.name, this.source);
+    this.#allocator = new Allocator(this.context, name, this.source);
     this.#staging = new Staging(this.context);
     this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
     this.#blas = new DeviceBlas(platform, this.context, this, new BlasTrials(this.cache.folder));
@@ -75,6 +76,9 @@ export class Gpu implements Recordings {
     this.counters = this.#allocator.alloc(4 * MAX_COUNTERS);
     this.context.memset(BigInt(this.counters), 0, 4 * MAX_COUNTERS);
   }
+
+  /** The device as a backend: this, with its ops. */
+  protected abstract readonly backend: Backend;
 
   get multiprocessors(): number {
     return this.context.properties.multiprocessors;
@@ -146,7 +150,7 @@ export class Gpu implements Recordings {
   }
 
   /** Fills a new storage by `run`, which is given its address; nothing runs for zero elements. */
-  fill(dtype: DType, n: number, run: (out: number) => void): Storage {
+  filled(dtype: DType, n: number, run: (out: number) => void): Storage {
     const storage = this.make(dtype, n);
     if (n === 0) return storage;
     try {
@@ -222,7 +226,7 @@ export class Gpu implements Recordings {
 
   /** Runs `run`, so that kernels are compiled and layouts uploaded, then records it. */
   capture(run: () => void): Graph {
-    if (this.#recording) fail("InvalidArgument", `${this.backend.name}: a capture cannot be part of another`);
+    if (this.#recording) fail("InvalidArgument", `${this.name}: a capture cannot be part of another`);
     run();
     let handle: Handle | undefined;
     const pool = this.#allocator.intoPool(() => {
@@ -269,7 +273,7 @@ export class Gpu implements Recordings {
     if (!this.#recording) return;
     fail(
       "InvalidArgument",
-      `${this.backend.name}: ${what} cannot move between host and device while work is recorded; do it before the capture`,
+      `${this.name}: ${what} cannot move between host and device while work is recorded; do it before the capture`,
     );
   }
 
@@ -335,7 +339,7 @@ export class Gpu implements Recordings {
     this.context.memset(BigInt(this.#error), 0, 24);
     fail(
       "InvalidIndex",
-      `${this.backend.name}: an op since the last read was given id ${id} at position ${position}, which is out of range; the last such op was ${op} on dim ${dim} of size ${size}`,
+      `${this.name}: an op since the last read was given id ${id} at position ${position}, which is out of range; the last such op was ${op} on dim ${dim} of size ${size}`,
     );
   }
 }

@@ -189,7 +189,7 @@ describe("a trial product in a child process", () => {
     vi.stubEnv("WICK_CACHE", at("cache"));
     vi.stubEnv("WICK_SIM_BLAS_FIRST", "abort");
     const device = Device.open("abort:0", () => new GpuBackend("abort:0", platform, 0));
-    const { gpu } = device.backend as GpuBackend;
+    const gpu = device.backend as GpuBackend;
     const [a, b] = [Tensor.randn([9, 33], { device, seed: 1 }), Tensor.randn([33, 17], { device, seed: 2 })];
     const got = await a.matmul(b).data();
     expect(gpu.blasProblem).toBe(
@@ -347,7 +347,7 @@ describe("rocBLAS's workspace", () => {
     vi.stubEnv("WICK_CACHE", at("cache"));
     vi.stubEnv("WICK_SIM_BLAS_WORKSPACE", String(MiB));
     const device = Device.open("grown:0", () => new GpuBackend("grown:0", platform, 0));
-    const { gpu } = device.backend as GpuBackend;
+    const gpu = device.backend as GpuBackend;
     const values = encode(
       Array.from({ length: 16 }, (_, i) => (i % 5 === 0 ? 3 : 0)),
       "f32",
@@ -391,7 +391,7 @@ describe("a library's first product", () => {
     vi.stubEnv("WICK_SIM_BLAS_FIRST", String(delay));
     const backend = new GpuBackend("prepared:0", platform, 0);
     // Kernels are another test's.
-    vi.spyOn(backend.gpu, "prepare").mockResolvedValue();
+    vi.spyOn(backend, "prepare").mockResolvedValue();
     let longest = 0;
     let last = performance.now();
     const look = (): void => {
@@ -413,9 +413,9 @@ describe("a library's first product", () => {
     expect(Number(words[0])).toBe(1);
     expect(readdirSync(folder).filter((name) => name.startsWith("blas-"))).toHaveLength(1);
 
-    const context = backend.gpu.context;
+    const context = backend.context;
     const began = performance.now();
-    expect(square(context, (p) => backend.gpu.gemm(p))).toEqual(nine);
+    expect(square(context, (p) => backend.gemm(p))).toEqual(nine);
     expect(performance.now() - began).toBeLessThan(delay / 2);
     await backend.transformers.prepare({ ...llama, dtype: "f32" }).toRun;
     read(words);
@@ -548,7 +548,7 @@ describe("hipBLASLt", () => {
   test("gives the products of every layout and dtype, and the golden ones", { timeout: 120_000 }, async () => {
     vi.stubEnv("WICK_BLAS", "hipblaslt");
     const device = Device.from("sim:64");
-    const { gpu } = device.backend as GpuBackend;
+    const gpu = device.backend as GpuBackend;
     expect(gpu.blas?.version).toBe("hipBLASLt 0.12.0");
     const counts = counting(gpu.blas!.library);
     const folder = fileURLToPath(new URL("../../data/golden", import.meta.url));

@@ -8,7 +8,7 @@ import { describeDevices, gpuNames } from "../../helpers/devices.ts";
 describeDevices(
   "fused kernels",
   (device) => {
-    const { gpu } = device.backend as GpuBackend;
+    const gpu = device.backend as GpuBackend;
     afterEach(() => vi.restoreAllMocks());
     const ones = (dtype: DType, ...shape: number[]) => Tensor.ones(shape, { dtype, device });
 

@@ -272,7 +272,7 @@ describe("an integrated device", () => {
   test("does not ask again and again for memory of its own that was refused", () => {
     const device = simulated({ own: 4 * MIB, host: 100 * MIB });
     const filler = empty(device, 3 * MIB);
-    const { context } = (device.backend as GpuBackend).gpu;
+    const { context } = device.backend as GpuBackend;
     const malloc = vi.spyOn(context, "malloc");
     const all = Array.from({ length: 20 }, () => empty(device, MIB));
     expect(malloc.mock.calls.length).toBeLessThan(8);
@@ -281,11 +281,11 @@ describe("an integrated device", () => {
 
   test("takes nothing of the host's with hostMemory never; a discrete one does with allow", () => {
     const apu = simulated({ own: 16 * MIB, host: 100 * MIB });
-    (apu.backend as GpuBackend).gpu.source.choice = "never";
+    (apu.backend as GpuBackend).source.choice = "never";
     expect(caught(() => empty(apu, 20 * MIB)).message).toContain("none of the host's, by choice");
     const card = simulated({ own: 16 * MIB, host: 100 * MIB, kind: "0" });
     expect(caught(() => empty(card, 20 * MIB)).code).toBe("OutOfMemory");
-    (card.backend as GpuBackend).gpu.source.choice = "allow";
+    (card.backend as GpuBackend).source.choice = "allow";
     const far = empty(card, 20 * MIB);
     expect(places(card)).toEqual({ own: 8, host: 20 });
     far.dispose();
@@ -307,7 +307,7 @@ describe("an integrated device", () => {
   test("has mapped memory whose bounds are checked, and no managed memory", async () => {
     const { openLibrary } = await import("../../../src/backend/gpu/library.ts");
     const device = simulated({ own: 4 * MIB, host: 64 * MIB });
-    const { gpu } = device.backend as GpuBackend;
+    const gpu = device.backend as GpuBackend;
     const buffer = gpu.context.mapped(4096);
     const fill = (bytes: number) => gpu.context.memset(buffer.address, 7, bytes);
     fill(4096);

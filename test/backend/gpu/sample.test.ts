@@ -72,7 +72,7 @@ const kinds: Readonly<Record<string, Logits>> = {
 
 describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 300_000 }, (device) => {
   const backend = Device.from(device).backend as GpuBackend;
-  const { gpu } = backend;
+  const gpu = backend;
   const before = backend.memory().live;
   afterAll(() => expect(backend.memory().live).toBe(before));
 

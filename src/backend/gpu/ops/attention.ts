@@ -50,7 +50,7 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
   const [batch, heads, tq, d] = q.layout.shape as [number, number, number, number];
   const [, kvHeads, tk] = k.layout.shape as [number, number, number, number];
   if (!supportsAttention(dtype, d) || v.layout.shape[3] !== d) return null;
-  return gpu.fill(dtype, batch * heads * tq * d, (out) =>
+  return gpu.filled(dtype, batch * heads * tq * d, (out) =>
     rowsContiguous(gpu, q, (queries) =>
       rowsContiguous(gpu, k, (keys) =>
         rowsContiguous(gpu, v, (values) => {

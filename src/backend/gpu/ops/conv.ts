@@ -31,7 +31,7 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
   const [b, c] = x.layout.shape as [number, number, number, number];
   const [o, inner, kh, kw] = w.layout.shape as [number, number, number, number];
   const n = b * o * h * width;
-  return gpu.fill(dtype, n, (out) => {
+  return gpu.filled(dtype, n, (out) => {
     const taps = inner * kh * kw;
     if (p.groups === 1 && isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM) {
       return gpu.packed(w, (weights) => unrolled(gpu, x, weights, out, { b, c, o, h, width, kh, kw, taps, p }));
@@ -98,7 +98,7 @@ export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams): Stor
   const [h, width] = p.size;
   const { dtype } = x.storage;
   const n = x.layout.shape[0]! * w.layout.shape[1]! * p.groups * h * width;
-  return gpu.fill(dtype, n, (out) => {
+  return gpu.filled(dtype, n, (out) => {
     const operands = { x: at(x), w: at(w), out };
     gpu.launch(`conv_transpose2d_${dtype}`, {
       ...operands,
@@ -115,7 +115,7 @@ export function pool2d(gpu: Gpu, kind: "avg" | "max", x: View, { kernel, stride,
   const [b, c] = x.layout.shape as [number, number, number, number];
   const n = b * c * numel(size);
   const sizes = { numel: n, h_k: kernel[0], w_k: kernel[1], stride_h: stride[0], stride_w: stride[1] };
-  return gpu.fill(dtype, n, (out) =>
+  return gpu.filled(dtype, n, (out) =>
     gpu.launch(`${kind}_pool2d_${dtype}`, { x: at(x), out, info: dims(gpu, x), ...sizes }),
   );
 }
@@ -124,7 +124,7 @@ export function upsampleNearest2d(gpu: Gpu, x: View, [h, w]: Size): Storage {
   const [b, c, height, width] = x.layout.shape as [number, number, number, number];
   const n = b * c * h * w;
   const sizes = { numel: n, h_out: h, w_out: w, scale_h: height / h, scale_w: width / w };
-  return gpu.fill(x.storage.dtype, n, (out) =>
+  return gpu.filled(x.storage.dtype, n, (out) =>
     gpu.launch(`upsample_nearest2d_${x.storage.dtype}`, { x: at(x), out, info: dims(gpu, x), ...sizes }),
   );
 }
@@ -138,7 +138,7 @@ export function upsampleBilinear2d(
   steps: Size | null,
 ): Storage {
   const n = x.layout.shape[0]! * x.layout.shape[1]! * h * w;
-  return gpu.fill(x.storage.dtype, n, (out) =>
+  return gpu.filled(x.storage.dtype, n, (out) =>
     gpu.launch(`upsample_bilinear2d_${x.storage.dtype}`, {
       x: at(x),
       out,

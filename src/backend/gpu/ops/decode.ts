@@ -49,7 +49,7 @@ function cachedAttention(gpu: Gpu, q: View, k: View, v: View, p: CachedAttention
   const lengths = p.lengths ? at(p.lengths) : 0;
   const tk = p.lengths ? capacity : p.past + t;
   const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo([batch, heads, t, tk]) };
-  return gpu.fill(dtype, rows * width, (out) =>
+  return gpu.filled(dtype, rows * width, (out) =>
     gpu.temporary(rows * width * sizeOf(dtype), (turned) => {
       gpu.launch(`rope_append${p.interleaved ? "_i" : ""}_${dtype}`, {
         ...{ q: at(q), k: at(k), v: at(v), cos: at(p.cos), sin: at(p.sin), out: turned },

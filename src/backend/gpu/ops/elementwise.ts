@@ -7,7 +7,7 @@ import { at, type Gpu } from "../gpu.ts";
 export function unary(gpu: Gpu, op: UnaryOp, x: View, param: number): Storage {
   const { dtype } = x.storage;
   const numel = x.layout.numel;
-  return gpu.fill(dtype, numel, (out) => {
+  return gpu.filled(dtype, numel, (out) => {
     const { num_dims, info } = gpu.layouts(x.layout);
     if (op === "elu" || op === "powf") {
       gpu.launch(`unary_${op}_${dtype}`, { x: at(x), out, numel, num_dims, info, param });
@@ -20,7 +20,7 @@ export function unary(gpu: Gpu, op: UnaryOp, x: View, param: number): Storage {
 export function affine(gpu: Gpu, x: View, mul: number, add: number): Storage {
   const { dtype } = x.storage;
   const numel = x.layout.numel;
-  return gpu.fill(dtype, numel, (out) => {
+  return gpu.filled(dtype, numel, (out) => {
     const { num_dims, info } = gpu.layouts(x.layout);
     gpu.launch(`affine_${dtype}`, { x: at(x), out, numel, num_dims, info, mul, add });
   });
@@ -28,7 +28,7 @@ export function affine(gpu: Gpu, x: View, mul: number, add: number): Storage {
 
 export function cast(gpu: Gpu, x: View, to: DType): Storage {
   const numel = x.layout.numel;
-  return gpu.fill(to, numel, (out) => {
+  return gpu.filled(to, numel, (out) => {
     const { num_dims, info } = gpu.layouts(x.layout);
     gpu.launch(`cast_${x.storage.dtype}_${to}`, { x: at(x), out, numel, num_dims, info });
   });
@@ -37,7 +37,7 @@ export function cast(gpu: Gpu, x: View, to: DType): Storage {
 export function binary(gpu: Gpu, op: BinaryOp, lhs: View, rhs: View): Storage {
   const { dtype } = lhs.storage;
   const numel = lhs.layout.numel;
-  return gpu.fill(dtype, numel, (out) => {
+  return gpu.filled(dtype, numel, (out) => {
     const { num_dims, info } = gpu.layouts(lhs.layout, rhs.layout);
     gpu.launch(`binary_${op}_${dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
   });
@@ -45,7 +45,7 @@ export function binary(gpu: Gpu, op: BinaryOp, lhs: View, rhs: View): Storage {
 
 export function compare(gpu: Gpu, op: CompareOp, lhs: View, rhs: View): Storage {
   const numel = lhs.layout.numel;
-  return gpu.fill("u8", numel, (out) => {
+  return gpu.filled("u8", numel, (out) => {
     const { num_dims, info } = gpu.layouts(lhs.layout, rhs.layout);
     gpu.launch(`compare_${op}_${lhs.storage.dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
   });
@@ -54,7 +54,7 @@ export function compare(gpu: Gpu, op: CompareOp, lhs: View, rhs: View): Storage 
 export function where(gpu: Gpu, cond: View, onTrue: View, onFalse: View): Storage {
   const { dtype } = onTrue.storage;
   const numel = cond.layout.numel;
-  return gpu.fill(dtype, numel, (out) => {
+  return gpu.filled(dtype, numel, (out) => {
     const { num_dims, info } = gpu.layouts(cond.layout, onTrue.layout, onFalse.layout);
     gpu.launch(`where_${cond.storage.dtype}_${dtype}`, {
       cond: at(cond),
@@ -69,7 +69,7 @@ export function where(gpu: Gpu, cond: View, onTrue: View, onFalse: View): Storag
 }
 
 export function constant(gpu: Gpu, dtype: DType, numel: number, value: number | bigint): Storage {
-  return gpu.fill(dtype, numel, (out) => gpu.launch(`fill_${dtype}`, { out, numel, value }));
+  return gpu.filled(dtype, numel, (out) => gpu.launch(`fill_${dtype}`, { out, numel, value }));
 }
 
 /** Uniform from `a` to `b`, or normal with the mean `a` and the deviation `b`. */
@@ -82,7 +82,7 @@ export function random(
   a: number,
   b: number,
 ): Storage {
-  return gpu.fill(dtype, numel, (out) => {
+  return gpu.filled(dtype, numel, (out) => {
     if (kind === "uniform") gpu.launch(`rand_uniform_${dtype}`, { out, numel, seed, low: a, high: b });
     else gpu.launch(`rand_normal_${dtype}`, { out, numel, seed, mean: a, deviation: b });
   });

@@ -21,7 +21,7 @@ export function indexSelect(gpu: Gpu, x: View, ids: View, dim: number): Storage 
   if (left.shape.length > 1 || !inner.isContiguous()) {
     return gather(gpu, "indexSelect", x, ids, { shape: shapeOut, strides: spread(ids, shape.length, dim) }, dim);
   }
-  return gpu.fill(dtype, numel(shapeOut), (out) =>
+  return gpu.filled(dtype, numel(shapeOut), (out) =>
     gpu.launch(`index_select_${ids.storage.dtype}_${dtype}`, {
       x: at(x),
       ids: at(ids),
@@ -50,7 +50,7 @@ export function gather(
   const { shape } = layout;
   const { dtype } = x.storage;
   const n = numel(shape);
-  return gpu.fill(dtype, n, (out) =>
+  return gpu.filled(dtype, n, (out) =>
     gpu.launch(`gather_${ids.storage.dtype}_${dtype}`, {
       x: at(x),
       ids: at(ids),

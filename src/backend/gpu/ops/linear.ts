@@ -59,7 +59,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
         }),
       ),
     );
-  return gpu.fill(dtype, m * columns, (out) =>
+  return gpu.filled(dtype, m * columns, (out) =>
     gpu.packed(x, (from) => {
       if (!type) run(out, at(w), from, 0);
       else if (alpha || !roundsFirst(type, m, k, device.arch))

@@ -30,7 +30,7 @@ export function matmul(gpu: Gpu, a: View, b: View): Storage {
   const n = b.layout.shape[lead + 1]!;
   const { dtype } = a.storage;
   const batch = numel(a.layout.shape.slice(0, lead));
-  return gpu.fill(dtype, batch * m * n, (out) =>
+  return gpu.filled(dtype, batch * m * n, (out) =>
     multiply(gpu, { dtype, m, n, k, a: matrices(a), b: matrices(b) }, out),
   );
 }

@@ -14,7 +14,7 @@ import { multiply } from "./matmul.ts";
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
   const { size, bytes } = quantTypes[type];
   const n = (blocks.layout.numel / bytes) * size;
-  return gpu.fill(to, n, (out) =>
+  return gpu.filled(to, n, (out) =>
     alignedBlocks(gpu, blocks, (w) => gpu.launch(`dequantize_block_${quantName(type)}_${to}`, { w, out, numel: n })),
   );
 }
@@ -24,7 +24,7 @@ export function quantizedRows(gpu: Gpu, type: QuantType, blocks: View, ids: View
   const [rows, rowBytes] = blocks.layout.shape as [number, number];
   const k = (rowBytes / bytes) * size;
   const count = ids.layout.numel;
-  return gpu.fill(to, count * k, (out) =>
+  return gpu.filled(to, count * k, (out) =>
     gpu.packed(ids, (from) =>
       alignedBlocks(gpu, blocks, (w) =>
         gpu.launch(`get_rows_${quantName(type)}_${to}`, {
@@ -50,10 +50,10 @@ export function quantize(gpu: Gpu, type: QuantType, x: View): Storage {
   if (!isQuantizer(target)) {
     fail(
       "UnsupportedOp",
-      `quantize: ${gpu.backend.name} does not quantize to ${type}; quantize on "cpu", then move the result with toDevice()`,
+      `quantize: ${gpu.name} does not quantize to ${type}; quantize on "cpu", then move the result with toDevice()`,
     );
   }
-  return gpu.fill("u8", (n / size) * bytes, (out) =>
+  return gpu.filled("u8", (n / size) * bytes, (out) =>
     gpu.packed(x, (from) => gpu.launch(`quantize_${target}`, { x: from, out, numel: n })),
   );
 }
@@ -66,7 +66,7 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
   const k = x.layout.shape.at(-1)!;
   const m = numel(x.layout.shape.slice(0, -1));
   const n = blocks.layout.shape[0]!;
-  return gpu.fill(dtype, m * n, (y) => {
+  return gpu.filled(dtype, m * n, (y) => {
     if (k === 0) {
       gpu.context.memset(BigInt(y), 0, m * n * sizeOf(dtype));
       return;

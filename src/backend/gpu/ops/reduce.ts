@@ -14,7 +14,7 @@ export function reduce(gpu: Gpu, op: ReduceOp, x: View, dims: number): Storage {
   const split = shape.length - dims;
   const rows = numel(shape.slice(0, split));
   const length = numel(shape.slice(split));
-  return gpu.fill(op.startsWith("arg") ? "u32" : dtype, rows, (out) => {
+  return gpu.filled(op.startsWith("arg") ? "u32" : dtype, rows, (out) => {
     if (length === 0) {
       gpu.context.memset(BigInt(out), 0, rows * sizeOf(dtype));
       return;
@@ -100,7 +100,7 @@ export function cumsum(gpu: Gpu, x: View): Storage {
   const { dtype } = x.storage;
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
-  return gpu.fill(dtype, n, (out) =>
+  return gpu.filled(dtype, n, (out) =>
     gpu.packed(x, (from) => gpu.launch(`cumsum_${dtype}`, { x: from, out, rows: n / cols, cols })),
   );
 }
@@ -110,7 +110,7 @@ export function argsort(gpu: Gpu, x: View, descending: boolean): Storage {
   const direction = descending ? "desc" : "asc";
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
-  return gpu.fill("u32", n, (out) =>
+  return gpu.filled("u32", n, (out) =>
     gpu.packed(x, (from) => {
       const rows = n / cols;
       if (cols <= sortTile(dtype)) gpu.launch(`argsort_${direction}_${dtype}`, { x: from, out, rows, cols });

@@ -10,7 +10,7 @@ export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
   const { dtype } = x.storage;
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
-  return gpu.fill(dtype, n, (out) =>
+  return gpu.filled(dtype, n, (out) =>
     gpu.packed(x, (from) => {
       const { threads, suffix } = planWholeRows(cols, dtype);
       const kernel = `${log ? "log_softmax" : "softmax"}${suffix}_${dtype}` as const;
@@ -24,7 +24,7 @@ export function rmsNorm(gpu: Gpu, x: View, weight: View | null, eps: number): St
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
   const { threads, suffix } = planWholeRows(cols, dtype);
-  return gpu.fill(dtype, n, (out) =>
+  return gpu.filled(dtype, n, (out) =>
     gpu.packed(x, (from) =>
       gpu.packed(weight, (alpha) => {
         const operands = { x: from, alpha, out };
@@ -39,7 +39,7 @@ export function layerNorm(gpu: Gpu, x: View, weight: View | null, bias: View | n
   const cols = x.layout.shape.at(-1)!;
   const n = x.layout.numel;
   const { threads, suffix } = planWholeRows(cols, dtype);
-  return gpu.fill(dtype, n, (out) =>
+  return gpu.filled(dtype, n, (out) =>
     gpu.packed(x, (from) =>
       gpu.packed(weight, (alpha) =>
         gpu.packed(bias, (beta) => {
@@ -59,7 +59,7 @@ export function addRmsNorm(gpu: Gpu, x: View, residual: View, weight: View | nul
   const sizes = { rows: n / cols, cols, eps, row_threads: threads };
   const sum = gpu.make(dtype, n);
   try {
-    const normed = gpu.fill(dtype, n, (out) =>
+    const normed = gpu.filled(dtype, n, (out) =>
       gpu.packed(x, (from) =>
         gpu.packed(residual, (other) =>
           gpu.packed(weight, (alpha) => {
@@ -82,7 +82,7 @@ export function glu(gpu: Gpu, act: "silu" | "gelu", gate: View, up: View): Stora
   const kernel = `${act === "silu" ? "swiglu" : "geglu"}_${dtype}` as const;
   const { shape, strides } = collapse([gate.layout, up.layout]);
   const [g, u] = strides as [number[], number[]];
-  return gpu.fill(dtype, n, (out) => {
+  return gpu.filled(dtype, n, (out) => {
     // Two halves of one tensor, or two tensors: rows one stride apart, contiguous inside.
     if (shape.length === 2 && g[1] === 1 && u[1] === 1 && g[0] === u[0] && g[0]! >= 0) {
       gpu.launch(kernel, { gate: at(gate), up: at(up), out, rows: shape[0]!, width: shape[1]!, row_stride: g[0]! });
@@ -103,7 +103,7 @@ export function rope(gpu: Gpu, kind: "rope" | "rope_i" | "rope_thd", x: View, co
   const isOne = kind !== "rope_thd" && !perBatch;
   const table_stride = perBatch ? (cos.layout.shape[1]! * d) / 2 : 0;
   const sizes = { batch: isOne ? 1 : b, heads: isOne ? b * h : h, positions: t, d, table_stride };
-  return gpu.fill(dtype, x.layout.numel, (out) =>
+  return gpu.filled(dtype, x.layout.numel, (out) =>
     gpu.packed(x, (from) =>
       gpu.packed(cos, (c) =>
         gpu.packed(sin, (s) => {

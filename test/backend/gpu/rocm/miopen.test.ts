@@ -459,7 +459,7 @@ describe("the library", () => {
     const why = "MIOpen 3.3.0 has no attention, which came with 3.2";
     expect(routesOf(device, () => sdpa(x, x, x))).toEqual([{ op: "sdpa", by: "Wick", why }]);
     expect(thrown(() => miopen.sdpa(x, x, x))[1]).toContain(why);
-    const binding = new Miopen(platform.miopen(), (device.backend as MiopenBackend).gpu.context, () => {});
+    const binding = new Miopen(platform.miopen(), (device.backend as MiopenBackend).context, () => {});
     expect(thrown(() => binding.attention({ q: 0n, k: 0n, v: 0n, y: 0n, dims: [1, 1, 1, 1], scale: 1 }))[1]).toBe(why);
     binding.close();
   });

@@ -18,11 +18,10 @@ export class MiopenBackend extends GpuBackend {
     // The library is looked for before the device is opened, so that nothing is left behind where there is none.
     const api = platform.miopen();
     super(name, platform, ordinal);
-    const { gpu } = this;
     try {
-      this.miopen = new MiopenOps(gpu, new Miopen(api, gpu.context, (bytes, run) => gpu.temporary(bytes, run)));
+      this.miopen = new MiopenOps(this, new Miopen(api, this.context, (bytes, run) => this.temporary(bytes, run)));
     } catch (error) {
-      gpu.context.close();
+      this.context.close();
       throw error;
     }
   }

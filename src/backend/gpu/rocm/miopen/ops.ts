@@ -128,7 +128,7 @@ export class MiopenOps {
   sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage {
     this.#require("sdpa", this.limits.sdpa(q, k, v, mask, p), q, k, v);
     const dims = q.layout.shape as unknown as Dims;
-    return this.#gpu.fill("f32", numel(dims), (out) =>
+    return this.#gpu.filled("f32", numel(dims), (out) =>
       this.#allPacked([q, k, v], ([qAt, kAt, vAt]) =>
         this.#dnn.attention({ q: qAt!, k: kAt!, v: vAt!, y: BigInt(out), dims, scale: p.scale }),
       ),
@@ -141,7 +141,7 @@ export class MiopenOps {
     run: (at: { readonly dtype: MiopenType; readonly x: bigint; readonly y: bigint }) => void,
   ): Storage {
     const dtype = x.storage.dtype as MiopenType; // limits let no other through
-    return this.#gpu.fill(dtype, n, (out) =>
+    return this.#gpu.filled(dtype, n, (out) =>
       this.#gpu.packed(x, (at) => run({ dtype, x: BigInt(at), y: BigInt(out) })),
     );
   }
