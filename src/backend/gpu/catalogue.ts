@@ -124,7 +124,6 @@ export function argBytes(kernel: Kernel, arg: Arg): number {
     case "f64":
       return 8;
     case "u32":
-    case "i32":
       return 4;
     case "u8":
       return 1;
