@@ -8,6 +8,8 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 export type MatrixUnit = "fma" | "mma" | "wmma11" | "wmma12" | "mfma";
 
 export const matrixUnits: readonly MatrixUnit[] = ["fma", "mma", "wmma11", "wmma12", "mfma"];
+/** Their numbers, as kernels have them. */
+export const unitDefines = Object.fromEntries(matrixUnits.map((unit, i) => [`TILE_${unit.toUpperCase()}`, i]));
 
 /** Whether kernels for a dtype use a matrix unit where there is one. */
 export const usesMatrixUnit = (dtype: DType): boolean => dtype === "bf16" || dtype === "f16";

@@ -5,6 +5,7 @@
 import { createHash } from "node:crypto";
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
+import { unitDefines } from "./attention-plan.ts";
 import { attention } from "./families/attention.ts";
 import { conv } from "./families/conv.ts";
 import { decode } from "./families/decode.ts";
@@ -98,7 +99,7 @@ export function definesOf(file: string, arch: string): string[] {
   const own = families
     .filter((family) => family.file === file)
     .map(({ defines }: Family): Defines => (typeof defines === "function" ? defines(arch) : (defines ?? {})));
-  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK }, ...own);
+  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK, ...unitDefines }, ...own);
   return Object.entries(all).map(([name, value]) => `-D${name}=${value}`);
 }
 
