@@ -63,7 +63,11 @@ const ASYNC_KEYS = 64;
 const ASYNC_KEPT_DIM = 64;
 
 /** What the kernels have of this file. */
-export const decodeDefines = (arch: string) => ({ ATTENTION_BLOCK, GPU_SHARED_KB: sharedBudget(arch) / 1024 });
+export const decodeDefines = (arch: string) => ({
+  ...unitDefines,
+  ATTENTION_BLOCK,
+  GPU_SHARED_KB: sharedBudget(arch) / 1024,
+});
 export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },

@@ -96,10 +96,12 @@ export const kernelFiles: readonly string[] = [...new Set(families.map((f) => f.
 
 /** What makes a compiler agree with the launches of a file's kernels on a target: their constants as macros. */
 export function definesOf(file: string, arch: string): string[] {
+  // The probe is no family: its code is read, not run.
+  const probe = file === "probe" ? unitDefines : {};
   const own = families
     .filter((family) => family.file === file)
     .map(({ defines }: Family): Defines => (typeof defines === "function" ? defines(arch) : (defines ?? {})));
-  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK, ...unitDefines }, ...own);
+  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK }, probe, ...own);
   return Object.entries(all).map(([name, value]) => `-D${name}=${value}`);
 }
 

@@ -109,7 +109,7 @@ describe("Only the headers of kernels/gpu/ know the compiler", () => {
 describe("Constants of kernels and their launches", () => {
   const defined = (file: string): string[] =>
     definesOf(file, "gfx1100").map((option) => /^-D(\w+)=\d+$/.exec(option)![1]!);
-  const everywhere = defined("probe");
+  const everywhere = defined("glu");
 
   it.each(kernelFiles)("of %s are read by its source and stated nowhere in it", (file) => {
     const source = kernelSource(`${file}.hip`);
