@@ -71,11 +71,10 @@ COMPARE_OP(Ge, >=)
     map2<Vectors>(numel, num_dims, info, lhs, rhs, out, Op<T>{}); \
   }
 #define BINARY_ALL(T) \
-  BINARY(binary_add, T, T, true, Add) BINARY(binary_sub, T, T, true, Sub) BINARY(binary_mul, T, T, true, Mul) \
-  BINARY(binary_div, T, T, (IsFloat<T>::value), Div) BINARY(binary_maximum, T, T, true, Maximum) \
-  BINARY(binary_minimum, T, T, true, Minimum) BINARY(binary_pow, T, T, false, Pow) \
-  BINARY(compare_eq, T, u8, true, Eq) BINARY(compare_ne, T, u8, true, Ne) BINARY(compare_lt, T, u8, true, Lt) \
-  BINARY(compare_le, T, u8, true, Le) BINARY(compare_gt, T, u8, true, Gt) BINARY(compare_ge, T, u8, true, Ge)
+  BINARY(add, T, T, true, Add) BINARY(sub, T, T, true, Sub) BINARY(mul, T, T, true, Mul) BINARY(div, T, T, (IsFloat<T>::value), Div) \
+  BINARY(maximum, T, T, true, Maximum) BINARY(minimum, T, T, true, Minimum) BINARY(pow, T, T, false, Pow) \
+  BINARY(eq, T, u8, true, Eq) BINARY(ne, T, u8, true, Ne) BINARY(lt, T, u8, true, Lt) BINARY(le, T, u8, true, Le) \
+  BINARY(gt, T, u8, true, Gt) BINARY(ge, T, u8, true, Ge)
 GPU_NUMBERS(BINARY_ALL)
 
 }  // namespace gpu

@@ -2,9 +2,9 @@
 // depends on the sizes alone. Halves accumulate in f32; NaN wins min and max; of equal extremes (and of NaNs) the first
 // index wins. Traffic: each element read once.
 //
-//   reduce_OP_T       element j of row i is number i·length + j of the layout; row_threads threads (1 … GPU_BLOCK) per row
-//   reduce_cols_OP_T  element j of row (o, c) is x[o·outer_stride + j·length_stride + c]: reads run along c
-//   reduce_join_OP_T  second launch where rows were cut into pieces: joins the partial results in order
+//   OP_T       element j of row i is number i·length + j of the layout; row_threads threads (1 … GPU_BLOCK) per row
+//   OP_cols_T  element j of row (o, c) is x[o·outer_stride + j·length_stride + c]: reads run along c
+//   OP_join_T  second launch where rows were cut into pieces: joins the partial results in order
 #include "gpu.h"
 namespace gpu {
 
@@ -288,18 +288,18 @@ template <class Op> GPU_FN void join_pieces(size_t rows, size_t inner, u32 piece
 // row_threads and col_threads are powers of two. `partial` takes rows × pieces accumulators where pieces > 1 (then `out` is
 // left to the join) and is null otherwise.
 #define REDUCE(name, T, Op) \
-  KERNEL_BOUNDS(GPU_BLOCK, reduce_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t rows, size_t length, \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t rows, size_t length, \
                 size_t num_dims, const size_t* info, u32 row_threads, u32 pieces) { \
     SHARED(Op<T>::Acc, shared, BLOCK / 32); \
     reduce_rows<Op<T>, T>(shared, rows, length, num_dims, info, x, out, row_threads, pieces, (Op<T>::Acc*)partial); \
   } \
-  KERNEL_BOUNDS(GPU_BLOCK, reduce_cols_##name##_##T, const T* x, Op<T>::Out* out, void* partial, size_t outer, size_t length, \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_cols_##T, const T* x, Op<T>::Out* out, void* partial, size_t outer, size_t length, \
                 size_t inner, size_t outer_stride, size_t length_stride, u32 col_threads, u32 pieces) { \
     SHARED(Op<T>::Acc, shared, BLOCK * ColumnsPerThread<T>::value); \
     reduce_columns<Op<T>, T>(shared, outer, length, inner, (i64)outer_stride, (i64)length_stride, x, out, col_threads, \
                              pieces, (Op<T>::Acc*)partial); \
   } \
-  KERNEL_BOUNDS(GPU_BLOCK, reduce_join_##name##_##T, const void* partial, Op<T>::Out* out, size_t rows, size_t inner, u32 pieces) { \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_join_##T, const void* partial, Op<T>::Out* out, size_t rows, size_t inner, u32 pieces) { \
     join_pieces<Op<T>>(rows, inner, pieces, (const Op<T>::Acc*)partial, out); \
   }
 #define REDUCE_ALL(T) \

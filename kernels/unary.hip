@@ -135,11 +135,11 @@ template <class T> struct Powf {
 };
 
 #define UNARY(name, T, Op) \
-  KERNEL_BOUNDS(GPU_BLOCK, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info) { \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info) { \
     map1<UNARY_VECTORS>(numel, num_dims, info, x, out, Op<T>{}); \
   }
 #define UNARY_PARAM(name, T, Op) \
-  KERNEL_BOUNDS(GPU_BLOCK, unary_##name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info, T param) { \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, T* out, size_t numel, size_t num_dims, const size_t* info, T param) { \
     map1<UNARY_VECTORS>(numel, num_dims, info, x, out, Op<T>{widen(param)}); \
   }
 #define UNARY_FLOAT(T) \

@@ -5,11 +5,10 @@
 #define WICK_GPU_MATRIX_H
 #include "gpu.h"
 
-#define TILE_FMA 0
-#define TILE_MMA 1
-#define TILE_WMMA11 2
-#define TILE_WMMA12 3
-#define TILE_MFMA 4
+// Units go by the numbers that the host knows them by.
+#if !defined(TILE_FMA) || !defined(TILE_MMA) || !defined(TILE_WMMA11) || !defined(TILE_WMMA12) || !defined(TILE_MFMA)
+#error "the numbers of the matrix units are not given"
+#endif
 #if GPU_HOST && defined(GPU_HOST_TILE)
 #define GPU_TILE GPU_HOST_TILE
 #elif GPU_NVIDIA && __CUDA_ARCH__ >= 800

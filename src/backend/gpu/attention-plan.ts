@@ -8,6 +8,8 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 export type MatrixUnit = "fma" | "mma" | "wmma11" | "wmma12" | "mfma";
 
 export const matrixUnits: readonly MatrixUnit[] = ["fma", "mma", "wmma11", "wmma12", "mfma"];
+/** Their numbers, as kernels have them. */
+export const unitDefines = Object.fromEntries(matrixUnits.map((unit, i) => [`TILE_${unit.toUpperCase()}`, i]));
 
 /** Whether kernels for a dtype use a matrix unit where there is one. */
 export const usesMatrixUnit = (dtype: DType): boolean => dtype === "bf16" || dtype === "f16";
@@ -61,7 +63,11 @@ const ASYNC_KEYS = 64;
 const ASYNC_KEPT_DIM = 64;
 
 /** What the kernels have of this file. */
-export const decodeDefines = (arch: string) => ({ ATTENTION_BLOCK, GPU_SHARED_KB: sharedBudget(arch) / 1024 });
+export const decodeDefines = (arch: string) => ({
+  ...unitDefines,
+  ATTENTION_BLOCK,
+  GPU_SHARED_KB: sharedBudget(arch) / 1024,
+});
 export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },

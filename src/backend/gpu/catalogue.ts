@@ -5,6 +5,7 @@
 import { createHash } from "node:crypto";
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
+import { unitDefines } from "./attention-plan.ts";
 import { attention } from "./families/attention.ts";
 import { conv } from "./families/conv.ts";
 import { decode } from "./families/decode.ts";
@@ -95,10 +96,12 @@ export const kernelFiles: readonly string[] = [...new Set(families.map((f) => f.
 
 /** What makes a compiler agree with the launches of a file's kernels on a target: their constants as macros. */
 export function definesOf(file: string, arch: string): string[] {
+  // The probe is no family: its code is read, not run.
+  const probe = file === "probe" ? unitDefines : {};
   const own = families
     .filter((family) => family.file === file)
     .map(({ defines }: Family): Defines => (typeof defines === "function" ? defines(arch) : (defines ?? {})));
-  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK }, ...own);
+  const all: Defines = Object.assign({ GPU_BLOCK: BLOCK, WIDE_BLOCK }, probe, ...own);
   return Object.entries(all).map(([name, value]) => `-D${name}=${value}`);
 }
 
@@ -124,7 +127,6 @@ export function argBytes(kernel: Kernel, arg: Arg): number {
     case "f64":
       return 8;
     case "u32":
-    case "i32":
       return 4;
     case "u8":
       return 1;

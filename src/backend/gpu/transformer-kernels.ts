@@ -41,14 +41,14 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
     `rmsnorm_${dtype}`,
     `rmsnorm${wide}_${dtype}`,
-    `binary_add_${dtype}`,
+    `add_${dtype}`,
     `copy_strided_${size}`,
     `copy2d_${dtype}`,
     `${needs.activation === "silu" ? "swiglu" : "geglu"}_${dtype}`,
     ...(needs.hasPlainWeights ? ([`index_select_u32_${dtype}`] as const) : []),
     ...(dtype === "f32" ? [] : ([`cast_f32_${dtype}`, `cast_${dtype}_f32`] as const)),
     ...(needs.embeddingsAreScaled ? ([`affine_${dtype}`] as const) : []),
-    ...(needs.logitsAreCapped ? (["affine_f32", "unary_tanh_f32"] as const) : []),
+    ...(needs.logitsAreCapped ? (["affine_f32", "tanh_f32"] as const) : []),
   ]);
 }
 

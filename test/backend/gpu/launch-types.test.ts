@@ -10,13 +10,13 @@ const layout = { numel: 4, num_dims: 0, info: 0 };
 
 describe("A launch is checked by type", () => {
   it("for its kernel's name", () => {
-    expectTypeOf<"unary_exp_f32">().toExtend<KernelName>();
+    expectTypeOf<"exp_f32">().toExtend<KernelName>();
     expectTypeOf<`gemm_small_${DType}`>().toExtend<KernelName>();
-    expectTypeOf<"unary_exq_f32">().not.toExtend<KernelName>();
-    expectTypeOf<"unary_f32">().not.toExtend<KernelName>();
+    expectTypeOf<"exq_f32">().not.toExtend<KernelName>();
+    expectTypeOf<"f32">().not.toExtend<KernelName>();
     expectTypeOf<string>().not.toExtend<KernelName>();
     // @ts-expect-error: no such kernel
-    () => gpu.launch(`unary_exq_${dtype}`, { x: 0, out: 0, ...layout });
+    () => gpu.launch(`exq_${dtype}`, { x: 0, out: 0, ...layout });
   });
 
   it("for the names of its arguments, none missing and none too many", () => {
@@ -26,11 +26,11 @@ describe("A launch is checked by type", () => {
       readonly rows: number;
       readonly cols: number;
     }>();
-    () => gpu.launch(`binary_add_${dtype}`, { lhs: 0, rhs: 0, out: 0, ...layout });
+    () => gpu.launch(`add_${dtype}`, { lhs: 0, rhs: 0, out: 0, ...layout });
     // @ts-expect-error: `rhs` is missing
-    () => gpu.launch(`binary_add_${dtype}`, { lhs: 0, out: 0, ...layout });
+    () => gpu.launch(`add_${dtype}`, { lhs: 0, out: 0, ...layout });
     // @ts-expect-error: `inp` is no argument
-    () => gpu.launch(`unary_exp_${dtype}`, { x: 0, out: 0, ...layout, inp: 0 });
+    () => gpu.launch(`exp_${dtype}`, { x: 0, out: 0, ...layout, inp: 0 });
   });
 
   it("for what it is planned by, which is no argument of the kernel", () => {

@@ -36,7 +36,7 @@ const casts = (n: number, from: number, to: number) => {
 export const elementwise = [
   family({
     file: "unary",
-    pattern: "unary_{op}_{T}",
+    pattern: "{op}_{T}",
     over: { op: unaryOps.filter((op) => op !== "elu" && op !== "powf"), T: floats },
     apart: ["op"],
     args: `x* out* ${layout}`,
@@ -45,7 +45,7 @@ export const elementwise = [
   }),
   family({
     file: "unary",
-    pattern: "unary_{op}_{T}",
+    pattern: "{op}_{T}",
     over: { op: ["neg", "abs", "sqr", "relu", "sign"], T: ints },
     apart: ["op"],
     args: `x* out* ${layout}`,
@@ -54,7 +54,7 @@ export const elementwise = [
   }),
   family({
     file: "unary",
-    pattern: "unary_{op}_{T}",
+    pattern: "{op}_{T}",
     over: { op: ["elu", "powf"], T: floats },
     apart: ["op"],
     args: `x* out* ${layout} param:T`,
@@ -71,16 +71,8 @@ export const elementwise = [
   }),
   family({
     file: "binary",
-    pattern: "binary_{op}_{T}",
-    over: { op: binaryOps, T: numbers },
-    apart: ["op"],
-    args: `lhs* rhs* out* ${layout}`,
-    launch: (s, b) => elements(s.numel, b.T),
-  }),
-  family({
-    file: "binary",
-    pattern: "compare_{op}_{T}",
-    over: { op: compareOps, T: numbers },
+    pattern: "{op}_{T}",
+    over: { op: [...binaryOps, ...compareOps], T: numbers },
     apart: ["op"],
     args: `lhs* rhs* out* ${layout}`,
     launch: (s, b) => elements(s.numel, b.T),

@@ -3,7 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { type QuantType, quantTypeNames } from "../../../core/quant-types.ts";
 
 /** "size" is a 64-bit size or stride; "T" a scalar of the kernel's dtype. */
-export type ArgKind = "size" | "ptr" | "u8" | "u32" | "i32" | "u64" | "f64" | "T";
+export type ArgKind = "size" | "ptr" | "u8" | "u32" | "u64" | "f64" | "T";
 
 export interface Arg {
   readonly name: string;

@@ -48,14 +48,14 @@ export function partialBytes(op: string, type: DType): number {
 export const reduce = [
   family({
     file: "reduce",
-    pattern: "reduce_{op}_{T}",
+    pattern: "{op}_{T}",
     over: { op: reduceOps, T: numbers },
     args: "x* out* partial* rows length num_dims info* row_threads:u32 pieces:u32",
     launch: (s) => rowBlocks(s.rows * s.pieces, s.row_threads),
   }),
   family({
     file: "reduce",
-    pattern: "reduce_cols_{op}_{T}",
+    pattern: "{op}_cols_{T}",
     over: { op: reduceOps, T: numbers },
     args: "x* out* partial* outer length inner outer_stride length_stride col_threads:u32 pieces:u32",
     defines: { REDUCE_COLUMNS },
@@ -63,7 +63,7 @@ export const reduce = [
   }),
   family({
     file: "reduce",
-    pattern: "reduce_join_{op}_{T}",
+    pattern: "{op}_join_{T}",
     over: { op: reduceOps, T: numbers },
     args: "partial* out* rows inner pieces:u32",
     launch: (s) => rowBlocks(s.rows, 32),

@@ -10,9 +10,9 @@ export function unary(gpu: Gpu, op: UnaryOp, x: View, param: number): Storage {
   return gpu.filled(dtype, numel, (out) => {
     const { num_dims, info } = gpu.layouts(x.layout);
     if (op === "elu" || op === "powf") {
-      gpu.launch(`unary_${op}_${dtype}`, { x: at(x), out, numel, num_dims, info, param });
+      gpu.launch(`${op}_${dtype}`, { x: at(x), out, numel, num_dims, info, param });
     } else {
-      gpu.launch(`unary_${op}_${dtype}`, { x: at(x), out, numel, num_dims, info });
+      gpu.launch(`${op}_${dtype}`, { x: at(x), out, numel, num_dims, info });
     }
   });
 }
@@ -39,7 +39,7 @@ export function binary(gpu: Gpu, op: BinaryOp, lhs: View, rhs: View): Storage {
   const numel = lhs.layout.numel;
   return gpu.filled(dtype, numel, (out) => {
     const { num_dims, info } = gpu.layouts(lhs.layout, rhs.layout);
-    gpu.launch(`binary_${op}_${dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
+    gpu.launch(`${op}_${dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
   });
 }
 
@@ -47,7 +47,7 @@ export function compare(gpu: Gpu, op: CompareOp, lhs: View, rhs: View): Storage 
   const numel = lhs.layout.numel;
   return gpu.filled("u8", numel, (out) => {
     const { num_dims, info } = gpu.layouts(lhs.layout, rhs.layout);
-    gpu.launch(`compare_${op}_${lhs.storage.dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
+    gpu.launch(`${op}_${lhs.storage.dtype}`, { lhs: at(lhs), rhs: at(rhs), out, numel, num_dims, info });
   });
 }
 

@@ -24,7 +24,7 @@ export function reduce(gpu: Gpu, op: ReduceOp, x: View, dims: number): Storage {
     const { threads, pieces } = planRows(rows, length, dtype);
     const common = { x: at(x), out, rows, length, ...rowLayout(gpu, x.layout, split) };
     inPieces(gpu, op, dtype, { rows, inner: 1, pieces, out }, (partial) =>
-      gpu.launch(`reduce_${op}_${dtype}`, { ...common, partial, row_threads: threads, pieces }),
+      gpu.launch(`${op}_${dtype}`, { ...common, partial, row_threads: threads, pieces }),
     );
   });
 }
@@ -74,7 +74,7 @@ function reduceColumns(gpu: Gpu, op: ReduceOp, dtype: DType, c: Columns, x: numb
   const { outer, length, inner } = c;
   const sizes = { outer, length, inner, outer_stride: c.outerStride, length_stride: c.lengthStride };
   inPieces(gpu, op, dtype, { rows: outer * inner, inner, pieces, out }, (partial) =>
-    gpu.launch(`reduce_cols_${op}_${dtype}`, { x, out, partial, ...sizes, col_threads: threads, pieces }),
+    gpu.launch(`${op}_cols_${dtype}`, { x, out, partial, ...sizes, col_threads: threads, pieces }),
   );
 }
 
@@ -92,7 +92,7 @@ function inPieces(
   }
   gpu.temporary(rows * pieces * partialBytes(op, dtype), (partial) => {
     run(partial);
-    gpu.launch(`reduce_join_${op}_${dtype}`, { partial, out, rows, inner, pieces });
+    gpu.launch(`${op}_join_${dtype}`, { partial, out, rows, inner, pieces });
   });
 }
 
