@@ -12,7 +12,7 @@ const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const nn = await import(`${dist}/nn/index.js`);
 
 const device = Device.from(args[0] ?? "cuda:0");
-const { gpu } = device.backend;
+const gpu = device.backend;
 const { context } = gpu;
 const only = option("--only")?.split(",");
 const results = {};
