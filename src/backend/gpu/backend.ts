@@ -2,23 +2,12 @@
 import type { DType } from "../../core/dtype.ts";
 import { Layout } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type {
-  Available,
-  Backend,
-  BinaryOp,
-  Block,
-  CompareOp,
-  MemoryStats,
-  ReduceOp,
-  UnaryOp,
-  View,
-} from "../backend.ts";
+import type { Backend, BinaryOp, CompareOp, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, LinearParams, PoolParams, SdpaParams, Size2d, SumAndNorm } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import type { CachedAttention, Preparation, Recorder, TransformerNeeds, TransformerSupport } from "../transformers.ts";
 import { copyLayout } from "./copy.ts";
 import { isGemmType } from "./device-blas.ts";
-import type { GpuPlatform } from "./driver.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
