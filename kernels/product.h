@@ -1,0 +1,259 @@
+// Matrix products of halves on a matrix unit: out (m, n) = a (m, k) · b (k, n), sums in f32.
+//
+// A block makes BM × BN of the result, each wave WM × WN of it in registers. Slices of BK pass through shared memory, STAGES of
+// them: while one is multiplied, the next are on their way, by copies that run beside arithmetic where the device has them, else by
+// way of registers. An operand's lines, rows of a or columns of b, lie in shared memory one by one along k, whichever way they lie
+// outside; only mma.sync, which can transpose, is given lines that lie side by side as they are.
+// Traffic: a is read n/BN times, b m/BM times, mostly from the cache, as blocks go over the result in bands.
+#ifndef WICK_PRODUCT_H
+#define WICK_PRODUCT_H
+#include "tile.h"
+namespace gpu {
+
+// `lines` × `depth` elements; each is `line_step` from the next line's and `k_step` from the next in its line.
+template <class T> struct Operand {
+  const T* at;
+  size_t lines, depth;
+  i64 line_step, k_step;
+};
+
+// How an operand lies: lines along k, lines side by side, or (read element by element) any way.
+enum Lie { ALONG_K, SIDE_BY_SIDE };
+
+// 8 pieces of 8 halves turned: element j of piece i changes places with element i of piece j.
+GPU_FN void turn8(Words4 (&x)[8]) {
+  u32 y[8][4];
+  UNROLL for (int r = 0; r < 8; r++)
+    UNROLL for (int w = 0; w < 4; w++) {
+      const u32 low = x[2 * w].v[r / 2], high = x[2 * w + 1].v[r / 2];
+      y[r][w] = r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
+    }
+  UNROLL for (int r = 0; r < 8; r++) UNROLL for (int w = 0; w < 4; w++) x[r].v[w] = y[r][w];
+}
+
+// The way of one operand into shared memory: LINES × BK of it at a time, by THREADS threads.
+template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
+  typedef tile_t<T> Tile;
+  static constexpr int V = 8;  // halves in 16 bytes
+  // Side by side as they are, for a unit that can transpose.
+  static constexpr bool KEPT = LIE == SIDE_BY_SIDE && Tile::ASYNC;
+  static constexpr bool TURNED = LIE == SIDE_BY_SIDE && !KEPT;
+  static constexpr int PITCH = swizzled_pitch<T>(KEPT ? LINES : BK), SIZE = (KEPT ? BK : LINES) * PITCH;
+  // What a thread moves at once is one piece, or eight of neighbouring k to be turned.
+  static constexpr int GROUP = TURNED ? 8 : 1, ITEMS = LINES * BK / V / GROUP, ROUNDS = (ITEMS + THREADS - 1) / THREADS;
+  typedef Words4 Held[ROUNDS][GROUP];
+
+  // From one round to the next a thread goes so many lines on, or so many k.
+  static constexpr int ON = LIE == ALONG_K ? THREADS / (BK / V) : THREADS / (LINES / V) * GROUP;
+  static constexpr int TO_STEP = (LIE == ALONG_K || KEPT ? ON : 0) * PITCH;
+
+  Operand<T> o;
+  size_t first;
+  bool vectors;
+  const T* start;
+  i64 round_step;
+  u32 there;
+
+  GPU_METHOD Feed(const Operand<T>& operand, size_t first_) : o(operand), first(first_) {
+    const i64 together = LIE == ALONG_K ? o.k_step : o.line_step, step = LIE == ALONG_K ? o.line_step : o.k_step;
+    vectors = together == 1 && step % V == 0 && aligned_to(o.at, 16);
+    start = from(first + line_of(0), k_of(0));
+    round_step = ON * (LIE == ALONG_K ? o.line_step : o.k_step);
+    there = 0;
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      const size_t line = first + line_of(round) + (LIE == ALONG_K ? 1 : V);
+      if (line <= o.lines) there |= 1u << round;
+      else if (LIE != ALONG_K && line < o.lines + V) vectors = false;  // a piece that the edge cuts
+    }
+  }
+  GPU_METHOD bool mine(int round) const { return ITEMS % THREADS == 0 || tid_x() + round * THREADS < ITEMS; }
+  // Of an item: its first line and its first k, inside of the slice.
+  GPU_METHOD u32 line_of(int round) const {
+    const u32 i = tid_x() + round * THREADS;
+    return LIE == ALONG_K ? i / (BK / V) : i % (LINES / V) * V;
+  }
+  GPU_METHOD u32 k_of(int round) const {
+    const u32 i = tid_x() + round * THREADS;
+    return LIE == ALONG_K ? i % (BK / V) * V : i / (LINES / V) * GROUP;
+  }
+  GPU_METHOD const T* from(size_t line, size_t k) const { return o.at + (i64)line * o.line_step + (i64)k * o.k_step; }
+  // Eight elements from (line, k) on, along k or over lines; zeros beyond the edges.
+  GPU_METHOD Words4 piece(size_t line, size_t k) const {
+    const bool whole = LIE == ALONG_K ? line < o.lines && k + V <= o.depth : line + V <= o.lines && k < o.depth;
+    if (vectors && whole) return *(const Words4*)from(line, k);
+    union { Vec<T, V> elements; Words4 words; } x;
+    for (int j = 0; j < V; j++) {
+      const size_t l = LIE == ALONG_K ? line : line + j, kk = LIE == ALONG_K ? k + j : k;
+      x.elements.v[j] = l < o.lines && kk < o.depth ? *from(l, kk) : T{};
+    }
+    return x.words;
+  }
+  // Where piece g of an item lies in a slice.
+  GPU_METHOD u32 place(int round, int g) const {
+    if constexpr (KEPT) return Tile::template place<PITCH>(k_of(round), line_of(round) / V);
+    else if constexpr (TURNED) return Tile::template place<PITCH>(line_of(round) + g, k_of(round) / V);
+    else return Tile::template place<PITCH>(line_of(round), k_of(round) / V);
+  }
+
+  // By copies that run beside arithmetic. Of whole slices only the lines may end early, which `there` says for each round.
+  GPU_METHOD void copy(T* slice, size_t k0) const {
+    if (vectors && k0 + BK <= o.depth) {
+      const T* at = start + (i64)k0 * o.k_step;
+      T* to = slice + place(0, 0);
+      UNROLL for (int round = 0; round < ROUNDS; round++) {
+        if (!mine(round)) continue;
+        const bool valid = there >> round & 1;
+        Tile::copy(to + round * TO_STEP, valid ? at : o.at, valid, true);
+        at += round_step;
+      }
+      return;
+    }
+    edge(*this, slice, k0);
+  }
+  // What is cut off, or lies so that it must be read one by one: seldom, and out of the way.
+  GPU_RARE void edge(const Feed& f, T* slice, size_t k0) {
+    NO_UNROLL for (int round = 0; round < ROUNDS; round++)
+      if (f.mine(round)) *(Words4*)(slice + f.place(round, 0)) = f.piece(f.first + f.line_of(round), k0 + f.k_of(round));
+  }
+  // By way of registers.
+  GPU_METHOD void hold(Held& held, size_t k0) const {
+    UNROLL for (int round = 0; round < ROUNDS; round++)
+      if (mine(round)) UNROLL for (int g = 0; g < GROUP; g++) held[round][g] = piece(first + line_of(round), k0 + k_of(round) + g);
+  }
+  GPU_METHOD void put(T* slice, Held& held) const {
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      if (!mine(round)) continue;
+      if constexpr (TURNED) turn8(held[round]);
+      UNROLL for (int g = 0; g < GROUP; g++) *(Words4*)(slice + place(round, g)) = held[round][g];
+    }
+  }
+};
+
+// The 16 × 16 elements of a left operand from lines that lie side by side, and of a right one.
+#if GPU_TILE == TILE_MMA
+template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Tile::Ref base, u32 offset) {
+  typename Tile::A a;
+  const u32 lane = Tile::lane();
+  load_matrices_transposed(a.x, Tile::template piece_of<Pitch>(base, offset, lane % 8 + lane / 16 * 8, lane / 8 % 2));
+  return a;
+}
+#else
+template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Tile::Ref base, u32 offset) { return Tile::template left<Pitch>(base, offset); }
+#endif
+
+template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, Lie LA, Lie LB> struct Product {
+  typedef tile_t<T> Tile;
+  static constexpr int DOWN = BM / WM, ACROSS = BN / WN, THREADS = DOWN * ACROSS * Tile::LANES;
+  typedef Feed<T, BM, BK, LA, THREADS> FeedA;
+  typedef Feed<T, BN, BK, LB, THREADS> FeedB;
+  static constexpr int SHARED_ELEMENTS = STAGES * (FeedA::SIZE + FeedB::SIZE);
+  static constexpr int MI = WM / 16, NI = WN / 16;
+  typedef typename Tile::A A;
+  typedef typename Tile::B B;
+  typedef typename Tile::C C;
+
+  struct Fragments {
+    A a[MI];
+    B b[NI];
+  };
+  GPU_FN void load(Fragments& f, typename Tile::Ref a, typename Tile::Ref b, u32 down, u32 across, u32 kk) {
+    UNROLL for (int i = 0; i < MI; i++) {
+      if constexpr (FeedA::KEPT) f.a[i] = turned_left<Tile, FeedA::PITCH>(a, kk * FeedA::PITCH + down + i * 16);
+      else f.a[i] = Tile::template left<FeedA::PITCH>(a, i * 16 * FeedA::PITCH + kk);
+    }
+    UNROLL for (int j = 0; j < NI; j++) {
+      if constexpr (FeedB::KEPT) f.b[j] = Tile::template cols<FeedB::PITCH>(b, kk * FeedB::PITCH + across + j * 16);
+      else f.b[j] = Tile::template rows<FeedB::PITCH>(b, j * 16 * FeedB::PITCH + kk);
+    }
+  }
+  GPU_FN void multiply(C (&c)[MI][NI], const Fragments& f) {
+    UNROLL for (int i = 0; i < MI; i++)
+      UNROLL for (int j = 0; j < NI; j++) Tile::template multiply<FeedB::PITCH>(c[i][j], f.a[i], f.b[j]);
+  }
+  // One slice: while one strip of 16 is multiplied, the next is read.
+  GPU_FN void slice(C (&c)[MI][NI], const T* a, const T* b, u32 down, u32 across) {
+    // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
+    const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
+    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : across * WN * FeedB::PITCH));
+    Fragments f[2];
+    load(f[0], ra, rb, down * WM, across * WN, 0);
+    UNROLL for (int kk = 0; kk < BK; kk += 16) {
+      if (kk + 16 < BK) load(f[(kk / 16 + 1) % 2], ra, rb, down * WM, across * WN, kk + 16);
+      multiply(c, f[kk / 16 % 2]);
+    }
+  }
+
+  GPU_FN void run(T* shared, const Operand<T>& a, const Operand<T>& b, T* out, size_t row0, size_t col0) {
+    const u32 wave = tid_x() / Tile::LANES, down = wave / ACROSS, across = wave % ACROSS;
+    const FeedA fa(a, row0);
+    const FeedB fb(b, col0);
+    T* const sa = shared;
+    T* const sb = shared + STAGES * FeedA::SIZE;
+    C c[MI][NI];
+    UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NI; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) c[i][j].x[e] = 0;
+    const u32 slices = (u32)ceil_div(a.depth, BK);
+    if constexpr (Tile::ASYNC) {
+      NO_UNROLL for (u32 s = 0; s < STAGES - 1; s++) {
+        if (s < slices) {
+          fa.copy(sa + s * FeedA::SIZE, (size_t)s * BK);
+          fb.copy(sb + s * FeedB::SIZE, (size_t)s * BK);
+        }
+        copies_bunch();
+      }
+      u32 now = 0, next = STAGES - 1;
+      for (u32 s = 0; s < slices; s++) {
+        copies_wait_but<STAGES - 2>();
+        barrier();
+        if (s + STAGES - 1 < slices) {
+          fa.copy(sa + next * FeedA::SIZE, (size_t)(s + STAGES - 1) * BK);
+          fb.copy(sb + next * FeedB::SIZE, (size_t)(s + STAGES - 1) * BK);
+        }
+        copies_bunch();
+        slice(c, sa + now * FeedA::SIZE, sb + now * FeedB::SIZE, down, across);
+        now = now + 1 == STAGES ? 0 : now + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+      }
+    } else {
+      typename FeedA::Held ha;
+      typename FeedB::Held hb;
+      fa.hold(ha, 0);
+      fb.hold(hb, 0);
+      for (u32 s = 0; s < slices; s++) {
+        T* const ta = sa + s % STAGES * FeedA::SIZE;
+        T* const tb = sb + s % STAGES * FeedB::SIZE;
+        fa.put(ta, ha);
+        fb.put(tb, hb);
+        barrier();
+        if (s + 1 < slices) {
+          fa.hold(ha, (size_t)(s + 1) * BK);
+          fb.hold(hb, (size_t)(s + 1) * BK);
+        }
+        slice(c, ta, tb, down, across);
+        // With two stages the slice after next overwrites what was just read.
+        if (STAGES == 1) barrier();
+      }
+    }
+    store(c, out, a.lines, b.lines, row0 + down * WM, col0 + across * WN);
+    barrier();  // the next tile's slices go where this one's are read
+  }
+
+  GPU_FN void store(const C (&c)[MI][NI], T* out, size_t m, size_t n, size_t row0, size_t col0) {
+    constexpr int R = Tile::RUN;
+    const bool wide = n % R == 0 && vector_aligned<R>(out);
+    UNROLL for (int i = 0; i < MI; i++)
+      UNROLL for (int j = 0; j < NI; j++)
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e += R) {
+          const size_t row = row0 + i * 16 + Tile::row(Tile::row_of(e)), col = col0 + j * 16 + Tile::col(e);
+          Vec<T, R> x;
+          UNROLL for (int r = 0; r < R; r++) x.v[r] = narrow<T>(c[i][j].x[e + r]);
+          T* const to = out + row * n + col;
+          if (row >= m) continue;
+          if (wide && col < n) *(Vec<T, R>*)to = x;
+          else UNROLL for (int r = 0; r < R; r++)
+            if (col + r < n) to[r] = x.v[r];
+        }
+  }
+};
+
+}  // namespace gpu
+#endif
