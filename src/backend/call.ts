@@ -32,6 +32,15 @@ export function call<T extends object, K extends keyof T & string>(
   op: K,
   ...args: Arguments<T[K]>
 ): Result<T[K]> {
+  return callWith(target, op, args);
+}
+
+/** The same with arguments that are an array already. */
+export function callWith<T extends object, K extends keyof T & string>(
+  target: T,
+  op: K,
+  args: Arguments<T[K]>,
+): Result<T[K]> {
   const method = target[op] as ((...args: Arguments<T[K]>) => Result<T[K]>) | undefined;
   const result = method === undefined ? (null as Result<T[K]>) : method.apply(target, args);
   if (listeners.length > 0) tell({ op, args, done: result !== null });

@@ -39,8 +39,9 @@ export function checkShape(shape: Shape): Shape {
 
 /** A dim counted from the front (0 …) or the back (−1 …) as an index into a shape of `rank` dims. */
 export function normalizeDim(dim: number, rank: number, op: string): number {
+  if (!Number.isInteger(dim)) fail("DimOutOfRange", `${op}: a dim is a whole number, not ${shown(dim)}`);
   const d = dim < 0 ? dim + rank : dim;
-  if (!Number.isInteger(dim) || d < 0 || d >= rank) {
+  if (d < 0 || d >= rank) {
     fail("DimOutOfRange", `${op}: dim ${dim} is out of range for a tensor of rank ${rank}`);
   }
   return d;

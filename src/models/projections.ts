@@ -1,5 +1,4 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
-import type { LinearParams } from "../backend/fused-ops.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import { geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
@@ -43,8 +42,8 @@ export class Matrices implements Projection {
 
   forward(x: Tensor, { norm, glu, residual }: Fusion = {}): Tensor {
     const fused = glu === undefined ? null : fusedGlu[glu];
-    if (fused !== undefined) return this.#linear(x, { norm: norm ?? null, glu: fused, residual: residual ?? null });
-    const [gate, up] = this.#split(this.#linear(x, { norm: norm ?? null, glu: null, residual: null }));
+    if (fused !== undefined) return this.#linear(x, norm, fused, residual);
+    const [gate, up] = this.#split(this.#linear(x, norm, null, undefined));
     const y = gated[glu!](gate!, up!);
     return residual ? residual.add(y) : y;
   }
@@ -53,10 +52,11 @@ export class Matrices implements Projection {
     return this.#split(this.forward(x, { norm }));
   }
 
-  #linear(x: Tensor, p: Omit<LinearParams<Tensor>, "bias">): Tensor {
+  #linear(x: Tensor, norm: Norm | undefined, glu: "silu" | "gelu" | null, residual: Tensor | undefined): Tensor {
     const rows = this.#weight.shape[0]!;
-    const shape = [x.shape[0]!, p.glu ? rows / 2 : rows];
-    return compute(x.backend, "linear", shape, x, this.#weight, this.#type, { ...p, bias: this.#bias });
+    const shape = [x.shape[0]!, glu ? rows / 2 : rows];
+    const params = { norm: norm ?? null, bias: this.#bias, glu, residual: residual ?? null };
+    return compute(x.backend, "linear", shape, x, this.#weight, this.#type, params);
   }
 
   #split(y: Tensor): Tensor[] {

@@ -2,7 +2,7 @@
 
 import type { RopeKind } from "../backend/fused-ops.ts";
 import { fail } from "../core/errors.ts";
-import { formatShape } from "../core/layout.ts";
+import { formatShape, sameShape } from "../core/layout.ts";
 import * as check from "../ops/check.ts";
 import { compute } from "../ops/compute.ts";
 import type { Tensor } from "../ops/index.ts";
@@ -16,7 +16,7 @@ function apply(name: string, kind: RopeKind, x: Tensor, cos: Tensor, sin: Tensor
   const [b, y, z, d] = x.shape as [number, number, number, number];
   const t = kind === "rope_thd" ? y : z;
   if (d % 2 !== 0) fail("ShapeMismatch", `${name}: the head size ${d} must be even`);
-  if (cos.rank !== sin.rank || formatShape(cos.shape) !== formatShape(sin.shape)) {
+  if (!sameShape(cos.shape, sin.shape)) {
     fail(
       "ShapeMismatch",
       `${name}: cos ${formatShape(cos.shape)} and sin ${formatShape(sin.shape)} must have one shape, (t, d/2) or (batch, t, d/2)`,

@@ -1,6 +1,6 @@
 /** Ops that a device may have in one piece: by its own kernel where it has one, else composed of other ops. */
 import type { Backend } from "../backend/backend.ts";
-import { call } from "../backend/call.ts";
+import { callWith } from "../backend/call.ts";
 import type { FusedOps } from "../backend/fused-ops.ts";
 import { Storage } from "../backend/storage.ts";
 import type { Shape } from "../core/layout.ts";
@@ -19,7 +19,7 @@ export function compute<K extends SingleOp>(
   shape: Shape,
   ...args: Parameters<FusedOps<Tensor>[K]>
 ): Tensor {
-  const made: unknown = call<Partial<FusedOps>, K>(backend, op, ...(args as never));
+  const made: unknown = callWith<Partial<FusedOps>, K>(backend, op, args as never);
   if (made instanceof Storage) return result(made, shape);
   return (composed[op] as (...args: Parameters<FusedOps<Tensor>[K]>) => Tensor)(...args);
 }

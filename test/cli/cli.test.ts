@@ -262,7 +262,7 @@ describe("verify as a function", () => {
       "neg-tensor": /no tensor "absent"/,
       "neg-view": /unknown view step \["rotate",1\]/,
       "neg-integer": /element 0 is -9007199254740993, expected -9007199254740994/,
-      "softmax-parameter": /"dim" must be a number, not "last"/,
+      "softmax-parameter": /softmax: a dim is a whole number, not "last"/,
       "unknown-0": /fold_proteins/,
     };
     for (const [id, reason] of Object.entries(reasons)) expect(errors[id]).toMatch(reason);

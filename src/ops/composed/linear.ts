@@ -4,32 +4,46 @@ import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../tensor/tensor.ts";
 import { compute } from "../compute.ts";
 
+// No `using` here: these are the steps of decoding, and what it compiles to costs more than they do. Where one throws, the
+// scope or the collector frees what was made before.
+
 export function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
-  using open = gate[act]();
-  return open.mul(up);
+  const open = gate[act]();
+  const y = open.mul(up);
+  open.dispose();
+  return y;
 }
 
 export function linear(x: Tensor, w: Tensor, type: QuantType | null, p: LinearParams<Tensor>): Tensor {
   const { norm, bias, glu: act, residual } = p;
-  using rows = norm ? compute(x.backend, "rmsNorm", x.shape, x, norm.weight, norm.eps) : x.view(x.layout);
-  using y = product(rows, w, type, bias);
-  using out = act ? gated(act, y) : y.view(y.layout);
-  return residual ? residual.add(out) : out.view(out.layout);
+  const rows = norm ? compute(x.backend, "rmsNorm", x.shape, x, norm.weight, norm.eps) : x;
+  let y = product(rows, w, type);
+  if (norm) rows.dispose();
+  if (bias) y = instead(y, y.add(bias));
+  if (act) y = instead(y, gated(act, y));
+  return residual ? instead(y, residual.add(y)) : y;
 }
 
-function product(x: Tensor, w: Tensor, type: QuantType | null, bias: Tensor | null): Tensor {
-  using transposed = w.t();
-  const y = type
-    ? compute(x.backend, "qmatmul", [...x.shape.slice(0, -1), w.shape[0]!], type, x, w)
-    : x.matmul(transposed);
-  if (!bias) return y;
-  using bare = y;
-  return bare.add(bias);
+/** The new one; the old one is let go. */
+function instead(old: Tensor, fresh: Tensor): Tensor {
+  old.dispose();
+  return fresh;
+}
+
+function product(x: Tensor, w: Tensor, type: QuantType | null): Tensor {
+  if (type) return compute(x.backend, "qmatmul", [...x.shape.slice(0, -1), w.shape[0]!], type, x, w);
+  const transposed = w.t();
+  const y = x.matmul(transposed);
+  transposed.dispose();
+  return y;
 }
 
 function gated(act: "silu" | "gelu", y: Tensor): Tensor {
   const half = y.shape.at(-1)! / 2;
-  using gate = y.narrow(-1, 0, half);
-  using up = y.narrow(-1, half, half);
-  return compute(y.backend, "glu", up.shape, act, gate, up);
+  const gate = y.narrow(-1, 0, half);
+  const up = y.narrow(-1, half, half);
+  const open = compute(y.backend, "glu", up.shape, act, gate, up);
+  gate.dispose();
+  up.dispose();
+  return open;
 }
