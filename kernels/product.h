@@ -255,5 +255,33 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, Lie LA, L
   }
 };
 
+// The sizes of a unit: PRODUCT_TILE of the result on a side, half as much where that would leave multiprocessors idle.
+#if GPU_TILE == TILE_MMA
+constexpr int SLICE = PRODUCT_ASYNC_SLICE, STAGES_OF[2] = {PRODUCT_ASYNC_STAGES, PRODUCT_ASYNC_STAGES + 1}, NARROW = 1;
+#else
+// WMMA's operands take so many registers that a wave makes half as many columns.
+constexpr int SLICE = PRODUCT_SLICE, STAGES_OF[2] = {PRODUCT_STAGES, PRODUCT_STAGES}, NARROW = GPU_TILE == TILE_MFMA ? 1 : 2;
+#endif
+template <class T, bool SMALL, Lie LA, Lie LB>
+using ProductOf = Product<T, PRODUCT_TILE / (SMALL ? 2 : 1), PRODUCT_TILE / (SMALL ? 2 : 1), SLICE, PRODUCT_TILE / (SMALL ? 4 : 2),
+                          PRODUCT_TILE / (SMALL ? 4 : 2 * NARROW), STAGES_OF[SMALL], LA, LB>;
+
+// All tiles of a batch, in bands of so many rows of tiles: neighbours in time share lines of both operands.
+template <class P, class T>
+GPU_FN void products(T* shared, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, i64 a_row, i64 a_col, i64 b_row,
+                     i64 b_col, size_t num_dims, const size_t* info, int tile) {
+  constexpr size_t BAND = 8;
+  const size_t down = ceil_div(m, (size_t)tile), across = ceil_div(n, (size_t)tile), each = down * across;
+  for (size_t i = bid_x(); i < each * batch; i += gdim_x()) {
+    const size_t z = divide(i, each), in_batch = i - z * each;
+    const size_t band = divide(in_batch, BAND * across), in = in_batch - band * BAND * across;
+    const size_t height = band * BAND + BAND <= down ? BAND : down - band * BAND, column = divide(in, height);
+    i64 at[2] = {0, 0};
+    if (batch > 1) offsets<2>(z, num_dims, info, at);
+    P::run(shared, Operand<T>{a + at[0], m, k, a_row, a_col}, Operand<T>{b + at[1], n, k, b_col, b_row}, out + z * m * n,
+           (band * BAND + in - column * height) * tile, column * tile);
+  }
+}
+
 }  // namespace gpu
 #endif

@@ -25,6 +25,7 @@ import {
 import { indexing } from "./families/indexing.ts";
 import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
+import { product } from "./families/product.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
 import { rows } from "./families/rows.ts";
@@ -41,6 +42,7 @@ const families = [
   ...sample,
   ...conv,
   ...matmul,
+  ...product,
   ...linear,
   ...attention,
   ...decode,

@@ -5,6 +5,7 @@ import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { isGemmType } from "../device-blas.ts";
 import { isSmallProduct, planMatVec } from "../families/matmul.ts";
+import { planProduct } from "../families/product.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** A batch of matrices in memory: address, the strides of rows and columns, and the layout of the batch dims. */
@@ -123,7 +124,9 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
     };
     gpu.launch(`gemv_${dtype}`, { ...layout(strides[1]!, strides[0]!), ...sizes, a: b.at, x: a.at, out });
   } else {
-    gpu.launch(`gemm${isSmallProduct(batch, m, n, gpu.multiprocessors) ? "_small" : ""}_${dtype}`, {
+    const small = isSmallProduct(batch, m, n, gpu.multiprocessors);
+    const unit = gpu.matrixUnit(dtype);
+    const values = {
       ...layout(strides[0]!, strides[1]!),
       m,
       n,
@@ -135,6 +138,14 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       a: a.at,
       b: b.at,
       out,
-    });
+    };
+    const size = small ? "_small" : "";
+    if (unit === "fma") gpu.launch(`gemm${size}_${dtype}`, values);
+    else {
+      const { tile, threads, shared } = planProduct(unit, small);
+      // What lies neither way is read element by element.
+      const lies = `${a.row === 1 && a.col !== 1 ? "m" : "k"}${b.col === 1 && b.row !== 1 ? "n" : "k"}` as const;
+      gpu.launch(`product${size}_${lies}_${dtype}`, { ...values, tile, threads, shared_bytes: shared });
+    }
   }
 }
