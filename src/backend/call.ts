@@ -26,6 +26,22 @@ export function observe(listener: (call: Call) => void): Disposable {
 type Arguments<F> = NonNullable<F> extends (...args: infer A) => unknown ? A : never;
 type Result<F> = NonNullable<F> extends (...args: never[]) => infer R ? (undefined extends F ? R | null : R) : never;
 
+let outer: string | null = null;
+
+/** What is asked for in `run`, which must not be async, is a part of `op`: errors that a device finds name that. */
+export function asPartOf<T>(op: string, run: () => T): T {
+  const before = outer;
+  outer ??= op;
+  try {
+    return run();
+  } finally {
+    outer = before;
+  }
+}
+
+/** The op that the user called, where a device was asked for `op`. */
+export const calledOp = (op: string): string => outer ?? op;
+
 /** What `target`, a backend or a part of one, makes of an op; null where it has none. */
 export function call<T extends object, K extends keyof T & string>(
   target: T,

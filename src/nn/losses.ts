@@ -1,4 +1,5 @@
 /** Losses, each the mean over the batch as a scalar tensor. */
+import { asPartOf } from "../backend/call.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
 import * as check from "../ops/check.ts";
@@ -20,7 +21,7 @@ export const nll = define(
       );
     }
     using column = target.unsqueeze(1);
-    using picked = logProbabilities.gather(column, 1);
+    using picked = asPartOf("nll", () => logProbabilities.gather(column, 1));
     using mean = picked.meanAll();
     return mean.neg();
   },
@@ -34,7 +35,7 @@ export const crossEntropy = define(
   (logits: Tensor, target: Tensor): Tensor => {
     check.hasRank("crossEntropy", logits, 2, "the logits");
     using logs = logits.logSoftmax(1);
-    return nll(logs, target);
+    return asPartOf("crossEntropy", () => nll(logs, target));
   },
 );
 

@@ -1,5 +1,5 @@
 /** Reading and writing by ids, writing into slices, and sorting. */
-import { call } from "../backend/call.ts";
+import { asPartOf, call } from "../backend/call.ts";
 import { isFloat, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape, normalizeDim, sameShape } from "../core/layout.ts";
@@ -59,7 +59,7 @@ export const indexing = group("index", {
     check.hasRank("embedding", table, 2, "the table");
     check.ids("embedding", table, ids);
     using flat = ids.flattenAll();
-    using rows = table.indexSelect(flat, 0);
+    using rows = asPartOf("embedding", () => table.indexSelect(flat, 0));
     return rows.reshape([...ids.shape, table.shape[1]!]);
   }),
 

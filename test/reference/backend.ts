@@ -12,6 +12,7 @@ import type {
   UnaryOp,
   View,
 } from "../../src/backend/backend.ts";
+import { calledOp } from "../../src/backend/call.ts";
 import { Storage } from "../../src/backend/storage.ts";
 import { Usage } from "../../src/backend/usage.ts";
 import { type DType, dtypes, isInt, sizeOf } from "../../src/core/dtype.ts";
@@ -270,7 +271,7 @@ function idsOf(op: string, ids: View, { shape }: Layout, dim: number): (number |
   return valuesOf(ids).map((id, i) => {
     if (BigInt(id) === nothing) return null;
     if (id < 0 || id >= size) {
-      fail("InvalidIndex", `${op}: id ${id} at position ${i} is out of range for dim ${dim} of size ${size}`);
+      fail("InvalidIndex", `${calledOp(op)}: id ${id} at position ${i} is out of range for dim ${dim} of size ${size}`);
     }
     return Number(id);
   });

@@ -31,6 +31,13 @@ describe("the reference device", () => {
     expect(report.passed).toBe(863);
   }, 300_000);
 
+  it("names the op that was called, whatever it was composed of", () => {
+    const [x, ids] = [Tensor.zeros([2, 2], { device: "ref" }), Tensor.from([5], { dtype: "u32", device: "ref" })];
+    expect(() => x.indexSelect(ids, 0)).toThrow(/^indexSelect: id 5/);
+    expect(() => x.indexAdd(ids, Tensor.zeros([1, 2], { device: "ref" }), 0)).toThrow(/^indexAdd: id 5/);
+    expect(() => x.embedding(ids)).toThrow(/^embedding: id 5/);
+  });
+
   it("composes what it does not have", () => {
     const asked: string[] = [];
     using _ = observe(({ op, done }) => asked.push(done ? op : `${op}?`));

@@ -14,6 +14,7 @@ import type {
   UnaryOp,
   View,
 } from "../backend.ts";
+import { calledOp } from "../call.ts";
 import type { ConvParams, PoolParams, RopeKind, SdpaParams, Size2d } from "../fused-ops.ts";
 import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
@@ -596,7 +597,10 @@ export class CpuBackend implements Backend {
       bigint,
     ];
     this.#error[0] = 0;
-    fail("InvalidIndex", `${op}: id ${id} at position ${position} is out of range for dim ${dim} of size ${size}`);
+    fail(
+      "InvalidIndex",
+      `${calledOp(op)}: id ${id} at position ${position} is out of range for dim ${dim} of size ${size}`,
+    );
   }
 }
 

@@ -6,6 +6,7 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
 import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, View } from "../backend.ts";
+import { calledOp } from "../call.ts";
 import { Storage } from "../storage.ts";
 import type { Graph } from "../transformers.ts";
 import { formatBytes, Usage } from "../usage.ts";
@@ -321,7 +322,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   /** The flag that an indexing kernel gets; the next read or synchronize() looks at it. */
   watchIndex(op: string, size: number, dim: number): number {
-    this.#errorOp = { op, size, dim };
+    this.#errorOp = { op: calledOp(op), size, dim };
     return this.#error;
   }
 

@@ -1,5 +1,5 @@
 /** Scaling, counting, and ids for whole slices. */
-import { call } from "../../backend/call.ts";
+import { asPartOf, call } from "../../backend/call.ts";
 import { isInt } from "../../core/dtype.ts";
 import type { Shape } from "../../core/layout.ts";
 import { scope } from "../../tensor/scope.ts";
@@ -16,11 +16,11 @@ const spread = (ids: Tensor, dim: number, shape: Shape): Tensor =>
   ids.reshape(shape.map((_, i) => (i === dim ? ids.numel : 1))).broadcastAs(shape);
 
 export const indexSelect = (x: Tensor, ids: Tensor, dim: number): Tensor =>
-  scope(() => x.gather(spread(ids, dim, x.shape.with(dim, ids.numel)), dim));
+  scope(() => asPartOf("indexSelect", () => x.gather(spread(ids, dim, x.shape.with(dim, ids.numel)), dim)));
 
 export function indexAdd(dst: Tensor, ids: Tensor, src: Tensor, dim: number): void {
   scope(() => {
-    call(dst.backend, "scatter", dst, spread(ids, dim, src.shape), src, dim, true);
+    asPartOf("indexAdd", () => call(dst.backend, "scatter", dst, spread(ids, dim, src.shape), src, dim, true));
   });
 }
 
