@@ -20,51 +20,49 @@ template <class T> struct Operand {
 // How an operand lies: lines along k, lines side by side, or (read element by element) any way.
 enum Lie { ALONG_K, SIDE_BY_SIDE };
 
-// 8 pieces of 8 halves turned: element j of piece i changes places with element i of piece j.
-GPU_FN void turn8(Words4 (&x)[8]) {
-  u32 y[8][4];
-  UNROLL for (int r = 0; r < 8; r++)
-    UNROLL for (int w = 0; w < 4; w++) {
-      const u32 low = x[2 * w].v[r / 2], high = x[2 * w + 1].v[r / 2];
-      y[r][w] = r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
-    }
-  UNROLL for (int r = 0; r < 8; r++) UNROLL for (int w = 0; w < 4; w++) x[r].v[w] = y[r][w];
+// Of 8 pieces of 8 halves: what piece r is when they are turned, element r of each.
+GPU_FN Words4 turned(const Words4 (&x)[8], int r) {
+  Words4 y;
+  UNROLL for (int w = 0; w < 4; w++) {
+    const u32 low = x[2 * w].v[r / 2], high = x[2 * w + 1].v[r / 2];
+    y.v[w] = r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
+  }
+  return y;
 }
 
 // The way of one operand into shared memory: LINES × BK of it at a time, by THREADS threads.
 template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
   typedef tile_t<T> Tile;
   static constexpr int V = 8;  // halves in 16 bytes
-  // Side by side as they are, for a unit that can transpose.
-  static constexpr bool KEPT = LIE == SIDE_BY_SIDE && Tile::ASYNC;
-  static constexpr bool TURNED = LIE == SIDE_BY_SIDE && !KEPT;
+  // Side by side as they are, for a unit that can transpose; turned on the way for the others.
+  static constexpr bool KEPT = LIE == SIDE_BY_SIDE && Tile::ASYNC, TURNED = LIE == SIDE_BY_SIDE && !KEPT;
   static constexpr int PITCH = swizzled_pitch<T>(KEPT ? LINES : BK), SIZE = (KEPT ? BK : LINES) * PITCH;
   // What a thread moves at once is one piece, or eight of neighbouring k to be turned.
   static constexpr int GROUP = TURNED ? 8 : 1, ITEMS = LINES * BK / V / GROUP, ROUNDS = (ITEMS + THREADS - 1) / THREADS;
-  typedef Words4 Held[ROUNDS][GROUP];
-
   // From one round to the next a thread goes so many lines on, or so many k.
   static constexpr int ON = LIE == ALONG_K ? THREADS / (BK / V) : THREADS / (LINES / V) * GROUP;
-  static constexpr int TO_STEP = (LIE == ALONG_K || KEPT ? ON : 0) * PITCH;
+  typedef Words4 Held[ROUNDS][GROUP];
 
   Operand<T> o;
   size_t first;
-  bool vectors;
   const T* start;
   i64 round_step;
+  // Which rounds have their lines inside of the operand; whether 16 bytes can be read at once.
   u32 there;
+  bool vectors;
 
   GPU_METHOD Feed(const Operand<T>& operand, size_t first_) : o(operand), first(first_) {
     const i64 together = LIE == ALONG_K ? o.k_step : o.line_step, step = LIE == ALONG_K ? o.line_step : o.k_step;
     vectors = together == 1 && step % V == 0 && aligned_to(o.at, 16);
-    start = from(first + line_of(0), k_of(0));
-    round_step = ON * (LIE == ALONG_K ? o.line_step : o.k_step);
+    start = o.at + (i64)(first + line_of(0)) * o.line_step + (i64)k_of(0) * o.k_step;
+    round_step = ON * step;
     there = 0;
     UNROLL for (int round = 0; round < ROUNDS; round++) {
-      const size_t line = first + line_of(round) + (LIE == ALONG_K ? 1 : V);
-      if (line <= o.lines) there |= 1u << round;
-      else if (LIE != ALONG_K && line < o.lines + V) vectors = false;  // a piece that the edge cuts
+      const size_t line = first + line_of(round);
+      if (line + (LIE == ALONG_K ? 1 : V) <= o.lines) there |= 1u << round;
     }
+    // Lines side by side may be cut by the edge in the middle of a piece.
+    if (LIE == SIDE_BY_SIDE && o.lines % V != 0 && first + LINES > o.lines) vectors = false;
   }
   GPU_METHOD bool mine(int round) const { return ITEMS % THREADS == 0 || tid_x() + round * THREADS < ITEMS; }
   // Of an item: its first line and its first k, inside of the slice.
@@ -76,55 +74,57 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
     const u32 i = tid_x() + round * THREADS;
     return LIE == ALONG_K ? i % (BK / V) * V : i / (LINES / V) * GROUP;
   }
-  GPU_METHOD const T* from(size_t line, size_t k) const { return o.at + (i64)line * o.line_step + (i64)k * o.k_step; }
-  // Eight elements from (line, k) on, along k or over lines; zeros beyond the edges.
-  GPU_METHOD Words4 piece(size_t line, size_t k) const {
-    const bool whole = LIE == ALONG_K ? line < o.lines && k + V <= o.depth : line + V <= o.lines && k < o.depth;
-    if (vectors && whole) return *(const Words4*)from(line, k);
-    union { Vec<T, V> elements; Words4 words; } x;
-    for (int j = 0; j < V; j++) {
-      const size_t l = LIE == ALONG_K ? line : line + j, kk = LIE == ALONG_K ? k + j : k;
-      x.elements.v[j] = l < o.lines && kk < o.depth ? *from(l, kk) : T{};
-    }
-    return x.words;
-  }
   // Where piece g of an item lies in a slice.
   GPU_METHOD u32 place(int round, int g) const {
     if constexpr (KEPT) return Tile::template place<PITCH>(k_of(round), line_of(round) / V);
-    else if constexpr (TURNED) return Tile::template place<PITCH>(line_of(round) + g, k_of(round) / V);
-    else return Tile::template place<PITCH>(line_of(round), k_of(round) / V);
+    else return Tile::template place<PITCH>(line_of(round) + g, k_of(round) / V);
+  }
+  // Whether a slice can be moved in pieces: the last one, and odd layouts, may not.
+  GPU_METHOD bool whole(size_t k0) const { return vectors && k0 + BK <= o.depth; }
+  // Element by element, zeros beyond the edges.
+  GPU_METHOD void edge(T* slice, size_t k0) const {
+    NO_UNROLL for (u32 i = tid_x(); i < LINES * BK; i += THREADS) {
+      const u32 line = LIE == ALONG_K ? i / BK : i % LINES, k = LIE == ALONG_K ? i % BK : i / LINES;
+      const bool inside = first + line < o.lines && k0 + k < o.depth;
+      const T x = inside ? o.at[(i64)(first + line) * o.line_step + (i64)(k0 + k) * o.k_step] : T{};
+      if constexpr (KEPT) slice[Tile::template place<PITCH>(k, line / V) + line % V] = x;
+      else slice[Tile::template place<PITCH>(line, k / V) + k % V] = x;
+    }
   }
 
-  // By copies that run beside arithmetic. Of whole slices only the lines may end early, which `there` says for each round.
+  // By copies that run beside arithmetic.
   GPU_METHOD void copy(T* slice, size_t k0) const {
-    if (vectors && k0 + BK <= o.depth) {
-      const T* at = start + (i64)k0 * o.k_step;
-      T* to = slice + place(0, 0);
-      UNROLL for (int round = 0; round < ROUNDS; round++) {
-        if (!mine(round)) continue;
-        const bool valid = there >> round & 1;
-        Tile::copy(to + round * TO_STEP, valid ? at : o.at, valid, true);
-        at += round_step;
-      }
+    if (!whole(k0)) {
+      edge(slice, k0);
       return;
     }
-    edge(*this, slice, k0);
+    const T* at = start + (i64)k0 * o.k_step;
+    T* const to = slice + place(0, 0);
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      const bool valid = there >> round & 1;
+      if (mine(round)) Tile::copy(to + round * ON * PITCH, valid ? at : o.at, valid, true);
+      at += round_step;
+    }
   }
-  // What is cut off, or lies so that it must be read one by one: seldom, and out of the way.
-  GPU_RARE void edge(const Feed& f, T* slice, size_t k0) {
-    NO_UNROLL for (int round = 0; round < ROUNDS; round++)
-      if (f.mine(round)) *(Words4*)(slice + f.place(round, 0)) = f.piece(f.first + f.line_of(round), k0 + f.k_of(round));
-  }
-  // By way of registers.
+  // By way of registers; what cannot be moved in pieces is moved when it is put.
   GPU_METHOD void hold(Held& held, size_t k0) const {
-    UNROLL for (int round = 0; round < ROUNDS; round++)
-      if (mine(round)) UNROLL for (int g = 0; g < GROUP; g++) held[round][g] = piece(first + line_of(round), k0 + k_of(round) + g);
+    if (!whole(k0)) return;
+    const T* at = start + (i64)k0 * o.k_step;
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      const bool valid = mine(round) && (there >> round & 1);
+      UNROLL for (int g = 0; g < GROUP; g++) held[round][g] = valid ? *(const Words4*)(at + g * o.k_step) : Words4{};
+      at += round_step;
+    }
   }
-  GPU_METHOD void put(T* slice, Held& held) const {
+  GPU_METHOD void put(T* slice, Held& held, size_t k0) const {
+    if (!whole(k0)) {
+      edge(slice, k0);
+      return;
+    }
     UNROLL for (int round = 0; round < ROUNDS; round++) {
       if (!mine(round)) continue;
-      if constexpr (TURNED) turn8(held[round]);
-      UNROLL for (int g = 0; g < GROUP; g++) *(Words4*)(slice + place(round, g)) = held[round][g];
+      if constexpr (TURNED) UNROLL for (int g = 0; g < GROUP; g++) *(Words4*)(slice + place(round, g)) = turned(held[round], g);
+      else *(Words4*)(slice + place(round, 0)) = held[round][0];
     }
   }
 };
@@ -175,11 +175,24 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, Lie LA, L
     // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
     const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
     const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : across * WN * FeedB::PITCH));
-    Fragments f[2];
-    load(f[0], ra, rb, down * WM, across * WN, 0);
-    UNROLL for (int kk = 0; kk < BK; kk += 16) {
-      if (kk + 16 < BK) load(f[(kk / 16 + 1) % 2], ra, rb, down * WM, across * WN, kk + 16);
-      multiply(c, f[kk / 16 % 2]);
+    if constexpr (!Tile::ASYNC) {
+      // Registers are what these units run out of: the right operand is read strip by strip.
+      UNROLL for (int kk = 0; kk < BK; kk += 16) {
+        A left[MI];
+        UNROLL for (int i = 0; i < MI; i++) left[i] = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + kk);
+        UNROLL for (int j = 0; j < NI; j++) {
+          const B right = Tile::template rows<FeedB::PITCH>(rb, j * 16 * FeedB::PITCH + kk);
+          UNROLL for (int i = 0; i < MI; i++) Tile::template multiply<FeedB::PITCH>(c[i][j], left[i], right);
+        }
+        schedule_fence();
+      }
+    } else {
+      Fragments f[2];
+      load(f[0], ra, rb, down * WM, across * WN, 0);
+      UNROLL for (int kk = 0; kk < BK; kk += 16) {
+        if (kk + 16 < BK) load(f[(kk / 16 + 1) % 2], ra, rb, down * WM, across * WN, kk + 16);
+        multiply(c, f[kk / 16 % 2]);
+      }
     }
   }
 
@@ -221,8 +234,8 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, Lie LA, L
       for (u32 s = 0; s < slices; s++) {
         T* const ta = sa + s % STAGES * FeedA::SIZE;
         T* const tb = sb + s % STAGES * FeedB::SIZE;
-        fa.put(ta, ha);
-        fb.put(tb, hb);
+        fa.put(ta, ha, (size_t)s * BK);
+        fb.put(tb, hb, (size_t)s * BK);
         barrier();
         if (s + 1 < slices) {
           fa.hold(ha, (size_t)(s + 1) * BK);

@@ -99,5 +99,7 @@ async function programsOfModel(path: string, dtype: ComputeType | undefined): Pr
   const type = dtype ?? source.config.dtype ?? "f32";
   await using weights = await source.openWeights({ device: Device.cpu(), dtype: type });
   const needs = needsOf(source.config, weights, type);
-  return programsOf([loadingKernels, transformerKernels, productKernels, batchKernels].flatMap((of) => of(needs)));
+  // Whichever unit the card turns out to have.
+  const products = (["fma", "mma"] as const).flatMap((unit) => productKernels(needs, unit));
+  return programsOf([...[loadingKernels, transformerKernels, batchKernels].flatMap((of) => of(needs)), ...products]);
 }

@@ -54,7 +54,7 @@ export class GpuBackend extends Gpu implements Backend {
       this.prepare(transformerKernels(needs)),
       isGemmType(dtype) ? this.prepareBlas(dtype) : undefined,
     ]);
-    if (!this.blas) await this.prepare(productKernels(needs));
+    if (!this.blas) await this.prepare(productKernels(needs, this.matrixUnit(dtype)));
   }
 
   fill(dtype: DType, n: number, value: number | bigint): Storage {

@@ -1,7 +1,7 @@
 /** The kernels that transformers run, so that they are compiled while the weights are read, or ahead of time. */
 import type { DType } from "../../core/dtype.ts";
 import type { TransformerNeeds } from "../transformers.ts";
-import { headDimFor, supportsHeadDim } from "./attention-plan.ts";
+import { headDimFor, type MatrixUnit, supportsHeadDim } from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { planWholeRows } from "./families/rows.ts";
@@ -20,9 +20,13 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
   ]);
 }
 
-/** The products of prompts, where no vendor's library does them. */
-export const productKernels = ({ dtype }: TransformerNeeds): KernelName[] =>
-  existing([`gemm_${dtype}`, `gemm_small_${dtype}`]);
+/** The products of prompts with weights, whose lines lie along k, where no vendor's library does them. */
+export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit): KernelName[] =>
+  existing(
+    unit === "fma"
+      ? [`gemm_${dtype}`, `gemm_small_${dtype}`]
+      : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_kn_${dtype}`],
+  );
 
 /** What continues one text, those that take longest to compile first. */
 export function transformerKernels(needs: TransformerNeeds): KernelName[] {

@@ -90,7 +90,9 @@ describe("Kernels of a transformer", () => {
     expect(names.filter((name) => /attention/.test(name) && !name.includes("128"))).toEqual([]);
     expect(names.filter((name) => /_f16|gemm|index_select_u32/.test(name))).toEqual([]);
     expect(new Set(names).size).toBe(names.length);
-    expect(productKernels(llama)).toContain("gemm_bf16");
+    expect(productKernels(llama, "fma")).toContain("gemm_bf16");
+    expect(productKernels(llama, "wmma11")).toContain("product_kk_bf16");
+    expect(productKernels({ ...llama, dtype: "f32" }, "fma")).toContain("gemm_f32");
     expect(transformerKernels({ ...llama, headDim: 100 }).some((name) => name.startsWith("attention"))).toBe(false);
   });
 

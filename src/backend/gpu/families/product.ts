@@ -16,10 +16,10 @@ export interface ProductPlan {
   readonly shared: number;
 }
 
-/** How a unit multiplies, as kernels/product.h does: four waves, twice as many where each makes half as many columns. */
+/** How a unit multiplies, as kernels/product.h does: four waves, or twice as many where each makes half as many columns. */
 export function planProduct(unit: Exclude<MatrixUnit, "fma">, small: boolean): ProductPlan {
   const tile = small ? PRODUCT_TILE / 2 : PRODUCT_TILE;
-  const waves = unit.startsWith("wmma") ? 8 : 4;
+  const waves = unit.startsWith("wmma") && !small ? 8 : 4;
   const isAsync = unit === "mma";
   const stages = isAsync ? PRODUCT_ASYNC_STAGES + Number(small) : PRODUCT_STAGES;
   // Rows of an odd number of 16-byte pieces, or mixed ones.

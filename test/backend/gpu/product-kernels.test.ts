@@ -1,0 +1,119 @@
+// Products of halves on every matrix unit's layout of registers, by Wick's own kernels, against sums in double precision.
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { MatrixUnit } from "../../../src/backend/gpu/attention-plan.ts";
+import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { planProduct } from "../../../src/backend/gpu/families/product.ts";
+import { platform } from "../../../src/backend/gpu/platforms.ts";
+import { Device, Tensor } from "../../../src/index.ts";
+
+beforeEach(() => void vi.stubEnv("WICK_BLAS", "none"));
+afterEach(() => vi.unstubAllEnvs());
+
+/** A simulated device whose compiler takes a unit: lanes are the wave's of that ordinal. */
+const units: readonly (readonly [Exclude<MatrixUnit, "fma">, arch: string, ordinal: number])[] = [
+  ["mma", "sm_90", 0],
+  ["wmma11", "gfx1100", 0],
+  ["wmma12", "gfx1200", 0],
+  ["mfma", "gfx90a", 1],
+];
+
+function deviceWith(unit: MatrixUnit, arch: string, ordinal: number, multiprocessors: number): Device {
+  const sim = platform("sim");
+  const open = (which: number) => {
+    const context = sim.driver.open(which);
+    Object.defineProperty(context, "properties", { value: { ...context.properties, arch, multiprocessors } });
+    return context;
+  };
+  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
+  const name = `${unit}:${multiprocessors}`;
+  return Device.open(name, () => new GpuBackend(name, { ...sim, driver }, ordinal));
+}
+
+type Lie = "rows" | "columns" | "neither";
+/** A matrix (rows, cols) that lies row by row, column by column, or with gaps both ways; its places elsewhere hold NaN. */
+function matrix(rows: number, cols: number, lie: Lie, dtype: "bf16" | "f16", device: Device, seed: number) {
+  const value = (i: number, j: number): number => (((i * 31 + j * 17 + seed * 7) % 29) - 14) / 8;
+  const plain = Array.from({ length: rows }, (_, i) => Array.from({ length: cols }, (_, j) => value(i, j)));
+  const options = { dtype, device };
+  if (lie === "rows") return { plain, x: Tensor.from(plain, options) };
+  if (lie === "columns") return { plain, x: Tensor.from(plain, options).t().contiguous().t() };
+  const wide = Tensor.full([2 * rows, 2 * cols + 1], Number.NaN, options);
+  const layout = wide.layout
+    .step(0, 2)
+    .narrow(1, 1, 2 * cols)
+    .step(1, 2);
+  const x = wide.view(layout);
+  device.backend.copy(Tensor.from(plain, options), x);
+  return { plain, x };
+}
+
+describe.each(units)("A product by %s", (unit, arch, ordinal) => {
+  const lies: readonly Lie[] = ["rows", "columns", "neither"];
+  const cases = lies.flatMap((a) => lies.map((b) => [a, b] as const));
+  // Odd sizes cut tiles, slices and pieces; the others fill them.
+  const sizes: readonly (readonly [m: number, n: number, k: number])[] = [
+    [5, 7, 9],
+    [70, 72, 40],
+    [64, 64, 96],
+  ];
+
+  it.each(cases)("of %s and %s", (la, lb) => {
+    // Enough multiprocessors that tiles are small, so that they fit the simulator's shared memory whatever the unit.
+    const device = deviceWith(unit, arch, ordinal, 10_000);
+    for (const dtype of ["bf16", "f16"] as const) {
+      for (const [m, n, k] of dtype === "bf16" ? sizes : sizes.slice(1, 2)) {
+        const [a, b] = [matrix(m, k, la, dtype, device, 1), matrix(k, n, lb, dtype, device, 2)];
+        const launch = vi.spyOn(device.backend as GpuBackend, "launch");
+        const y = a.x.matmul(b.x);
+        expect(launch.mock.calls.at(-1)![0]).toMatch(/^product_small_/);
+        launch.mockRestore();
+        expectProduct(y, a.plain, b.plain, dtype);
+      }
+    }
+  });
+
+  // With copies beside arithmetic they take more shared memory than the simulator has; real cards run the golden cases on them.
+  const large = unit === "mma" ? [] : [["of whole and cut large tiles"]];
+  it.each(large)("%s", () => {
+    const device = deviceWith(unit, arch, ordinal, 1);
+    for (const [la, lb] of [
+      ["rows", "columns"],
+      ["rows", "rows"],
+      ["columns", "rows"],
+    ] as const) {
+      const [a, b] = [matrix(136, 72, la, "bf16", device, 3), matrix(72, 150, lb, "bf16", device, 4)];
+      expectProduct(a.x.matmul(b.x), a.plain, b.plain, "bf16");
+    }
+  });
+
+  it("of a batch, one side of it shared", () => {
+    const device = deviceWith(unit, arch, ordinal, 10_000);
+    const [a, b] = [matrix(3 * 17, 24, "rows", "f16", device, 5), matrix(24, 33, "rows", "f16", device, 6)];
+    const y = a.x.reshape([3, 17, 24]).matmul(b.x.broadcastAs([3, 24, 33]));
+    expectProduct(y.reshape([51, 33]), a.plain, b.plain, "f16");
+  });
+});
+
+it("a block's shared memory fits every card of a unit", () => {
+  for (const small of [false, true]) {
+    expect(planProduct("mma", small).shared).toBeLessThanOrEqual(99 * 1024);
+    for (const unit of ["wmma11", "wmma12", "mfma"] as const) {
+      expect(planProduct(unit, small).shared).toBeLessThanOrEqual(64 * 1024);
+    }
+  }
+});
+
+/** Sums of a few multiples of 1/64 are exact in f32: only the result is rounded. */
+function expectProduct(y: Tensor, a: number[][], b: number[][], dtype: "bf16" | "f16"): void {
+  const got = y.dataSync() as Float32Array;
+  const unit = dtype === "bf16" ? 2 ** -8 : 2 ** -11;
+  const [n, k] = [b[0]!.length, b.length];
+  for (let i = 0; i < a.length; i++)
+    for (let j = 0; j < n; j++) {
+      let sum = 0;
+      for (let l = 0; l < k; l++) sum += a[i]![l]! * b[l]![j]!;
+      const found = got[i * n + j]!;
+      if (!(Math.abs(found - sum) <= unit * Math.abs(sum) + 1e-7))
+        expect.fail(`[${i}, ${j}] is ${found}, wanted ${sum}`);
+    }
+}
