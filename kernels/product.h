@@ -21,11 +21,11 @@ template <class T> struct Operand {
 enum Lie { ALONG_K, SIDE_BY_SIDE };
 
 // Of 8 pieces of 8 halves: what piece r is when they are turned, element r of each.
-GPU_FN Words4 turned(const Words4 (&x)[8], int r) {
-  Words4 y;
+template <class Piece> GPU_FN Piece turned(const Piece (&x)[8], int r) {
+  Piece y;
   UNROLL for (int w = 0; w < 4; w++) {
-    const u32 low = x[2 * w].v[r / 2], high = x[2 * w + 1].v[r / 2];
-    y.v[w] = r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
+    const u32 low = x[2 * w][r / 2], high = x[2 * w + 1][r / 2];
+    y[w] = r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
   }
   return y;
 }
@@ -41,7 +41,7 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
   static constexpr int GROUP = TURNED ? 8 : 1, ITEMS = LINES * BK / V / GROUP, ROUNDS = (ITEMS + THREADS - 1) / THREADS;
   // From one round to the next a thread goes so many lines on, or so many k.
   static constexpr int ON = LIE == ALONG_K ? THREADS / (BK / V) : THREADS / (LINES / V) * GROUP;
-  typedef Words4 Held[ROUNDS][GROUP];
+  typedef Bytes16 Held[ROUNDS][GROUP];
 
   Operand<T> o;
   size_t first;
@@ -81,8 +81,10 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
   }
   // Whether a slice can be moved in pieces: the last one, and odd layouts, may not.
   GPU_METHOD bool whole(size_t k0) const { return vectors && k0 + BK <= o.depth; }
-  // Element by element, zeros beyond the edges.
-  GPU_METHOD void edge(T* slice, size_t k0) const {
+  // Element by element, zeros beyond the edges: seldom, and out of the way of the rest.
+  GPU_RARE void edge(const Feed& f, T* slice, size_t k0) {
+    const Operand<T>& o = f.o;
+    const size_t first = f.first;
     NO_UNROLL for (u32 i = tid_x(); i < LINES * BK; i += THREADS) {
       const u32 line = LIE == ALONG_K ? i / BK : i % LINES, k = LIE == ALONG_K ? i % BK : i / LINES;
       const bool inside = first + line < o.lines && k0 + k < o.depth;
@@ -95,7 +97,7 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
   // By copies that run beside arithmetic.
   GPU_METHOD void copy(T* slice, size_t k0) const {
     if (!whole(k0)) {
-      edge(slice, k0);
+      edge(*this, slice, k0);
       return;
     }
     const T* at = start + (i64)k0 * o.k_step;
@@ -112,19 +114,19 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
     const T* at = start + (i64)k0 * o.k_step;
     UNROLL for (int round = 0; round < ROUNDS; round++) {
       const bool valid = mine(round) && (there >> round & 1);
-      UNROLL for (int g = 0; g < GROUP; g++) held[round][g] = valid ? *(const Words4*)(at + g * o.k_step) : Words4{};
+      UNROLL for (int g = 0; g < GROUP; g++) held[round][g] = valid ? *(const Bytes16*)(at + g * o.k_step) : Bytes16{};
       at += round_step;
     }
   }
   GPU_METHOD void put(T* slice, Held& held, size_t k0) const {
     if (!whole(k0)) {
-      edge(slice, k0);
+      edge(*this, slice, k0);
       return;
     }
     UNROLL for (int round = 0; round < ROUNDS; round++) {
       if (!mine(round)) continue;
-      if constexpr (TURNED) UNROLL for (int g = 0; g < GROUP; g++) *(Words4*)(slice + place(round, g)) = turned(held[round], g);
-      else *(Words4*)(slice + place(round, 0)) = held[round][0];
+      if constexpr (TURNED) UNROLL for (int g = 0; g < GROUP; g++) *(Bytes16*)(slice + place(round, g)) = turned(held[round], g);
+      else *(Bytes16*)(slice + place(round, 0)) = held[round][0];
     }
   }
 };

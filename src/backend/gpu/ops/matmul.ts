@@ -140,12 +140,20 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
       out,
     };
     const size = small ? "_small" : "";
-    if (unit === "fma") gpu.launch(`gemm${size}_${dtype}`, values);
+    // The kernels on matrix units read 16 bytes at a time; what does not lie so is widened on its way by the others.
+    if (unit === "fma" || !inPieces(a) || !inPieces(b)) gpu.launch(`gemm${size}_${dtype}`, values);
     else {
       const { tile, threads, shared } = planProduct(unit, small);
-      // What lies neither way is read element by element.
-      const lies = `${a.row === 1 && a.col !== 1 ? "m" : "k"}${b.col === 1 && b.row !== 1 ? "n" : "k"}` as const;
+      const lies = `${a.col === 1 ? "k" : "m"}${b.row === 1 ? "k" : "n"}` as const;
       gpu.launch(`product${size}_${lies}_${dtype}`, { ...values, tile, threads, shared_bytes: shared });
     }
   }
+}
+
+/** Whether halves can be read in pieces of 16 bytes: along rows or columns, each of which begins at such a piece. */
+function inPieces({ at, row, col, batch }: Matrices): boolean {
+  const step = col === 1 ? row : row === 1 ? col : 1;
+  return (
+    at % 16 === 0 && step % 8 === 0 && batch.strides.every((stride, i) => batch.shape[i] === 1 || stride % 8 === 0)
+  );
 }
