@@ -131,7 +131,7 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS> struct Feed {
   }
 };
 
-// The 16 × 16 elements of a left operand from lines that lie side by side, and of a right one.
+// The 16 × 16 elements of a left operand from lines that lie side by side, which only mma.sync is given.
 #if GPU_TILE == TILE_MMA
 template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Tile::Ref base, u32 offset) {
   typename Tile::A a;
@@ -148,7 +148,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, Lie LA, L
   static constexpr int DOWN = BM / WM, ACROSS = BN / WN, THREADS = DOWN * ACROSS * Tile::LANES;
   typedef Feed<T, BM, BK, LA, THREADS> FeedA;
   typedef Feed<T, BN, BK, LB, THREADS> FeedB;
-  static constexpr int SHARED_ELEMENTS = STAGES * (FeedA::SIZE + FeedB::SIZE);
+  static_assert(STAGES >= 2, "a slice is written while another is read");
   static constexpr int MI = WM / 16, NI = WN / 16;
   typedef typename Tile::A A;
   typedef typename Tile::B B;
@@ -244,8 +244,6 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, Lie LA, L
           fb.hold(hb, (size_t)(s + 1) * BK);
         }
         slice(c, ta, tb, down, across);
-        // With two stages the slice after next overwrites what was just read.
-        if (STAGES == 1) barrier();
       }
     }
     store(c, out, a.lines, b.lines, row0 + down * WM, col0 + across * WN);
