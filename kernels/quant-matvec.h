@@ -63,7 +63,8 @@ template <class Q> struct RoundedRows {
 // y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ NB; arguments as in linear.hip. x comes as
 // floats of `dtype` or, with xs and where one plane is enough, as quantize_q8's bytes. `splits` warps share R rows of W. A warp takes CHUNK weights of each
 // row at a time, a unit per lane, by way of its own shared memory: blocks of weights have no alignment to speak of. While it
-// multiplies one chunk, the next is on its way, to another of its Places or in registers. Traffic: weights once; x once per
+// multiplies one chunk, the next is on its way, to another of its Places or in registers; the first goes before what x comes from
+// has ended. Traffic: weights once; x once per
 // block, from the cache.
 template <class Q, int NB, int R, int Places> struct MatVec {
   // Weights of eight bits lose more by activations of eight bits than by their own rounding. For few rows, x is therefore the
@@ -187,6 +188,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     };
     send();
     fill_table<Q>(table);
+    wait_for_previous();
     const f32 factor = prepare(rows, squares, k, x, xs, alpha, eps, out.batch, out.dtype);
 
     f32 acc[Values];
@@ -245,7 +247,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
 
 // Launch: blocks of up to `threads`, of which `blocks` share a multiprocessor; shared_bytes as the layouts in run() need them.
 #define MAT_VEC_LAUNCH(threads, blocks, name) \
-  KERNEL_CROWDED(threads, blocks, name, const void* x, const void* xs, const u8* w, const void* alpha, const void* bias, \
+  KERNEL_EARLY(threads, blocks, name, const void* x, const void* xs, const u8* w, const void* alpha, const void* bias, \
                  const void* residual, void* out, size_t n, size_t k, f64 eps, u32 batch, u32 glu, u32 splits, u32 dtype)
 #define MAT_VEC_BODY(Q, ...) \
   typedef __VA_ARGS__ Product; \

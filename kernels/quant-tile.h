@@ -220,6 +220,8 @@ template <class Q> struct TileVec {
       started++;
     };
     fill_table<Q>(table);
+    start();
+    wait_for_previous();
     const f32 factor = prepare(rows, squares, x, xs, alpha, eps, out.dtype, start);
     while (started + 1 < Places) start();
     const f32 factors[2] = {shfl(factor, 8 * t), shfl(factor, 8 * t + 4)};

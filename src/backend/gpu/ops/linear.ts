@@ -54,6 +54,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
             threads,
             shared_bytes,
           };
+          gpu.fenceWeights(w.storage);
           if (quantized) gpu.launch(quantized.kernel, values);
           else if (plan) gpu.launch(plan.kernel, values);
         }),
