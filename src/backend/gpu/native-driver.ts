@@ -101,12 +101,7 @@ export interface Vendor {
   allowShared: ((fn: Handle, bytes: number) => number) | null;
 }
 
-export type OverlappingLaunch = (
-  fn: Handle,
-  geometry: LaunchGeometry,
-  stream: Handle,
-  args: ArgumentBlock,
-) => number;
+export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: Handle, args: ArgumentBlock) => number;
 
 // Both vendors number these alike.
 const outOfMemory = 2;

@@ -5,7 +5,7 @@ import { sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
 import type { KernelName, ValuesFor } from "../../../src/backend/gpu/catalogue.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { quantName } from "../../../src/backend/gpu/families/family.ts";
-import { planesOf, planQuantizedLinear, roundsFirst } from "../../../src/backend/gpu/families/linear.ts";
+import { type LinearShape, planQuantizedLinear } from "../../../src/backend/gpu/families/linear.ts";
 import { quantOutput } from "../../../src/backend/gpu/families/quantized.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { Launcher } from "../../../src/backend/gpu/launcher.ts";
@@ -243,12 +243,12 @@ describe("plans of products on a matrix unit", () => {
   test("all multiprocessors get the same, as much as fits", () => {
     const h200 = { arch: "sm_90", multiprocessors: 132 };
     // 896 groups of 16 rows: seven for each of 128 blocks, two warps for each.
-    const even = { threads: 448, splits: 2, blocks: 128 };
     for (const type of ["Q8_0", "Q6_K", "Q4_0", "Q4_K"] as const)
-      expect(planQuantizedLinear(shape, type, h200)).toMatchObject({
-        kernel: expect.stringMatching("_b8$"),
-        launch: even,
-      });
+      for (const m of [1, 2, 4, 8])
+        expect(planQuantizedLinear({ ...shape, m }, type, h200)).toMatchObject({
+          kernel: expect.stringMatching(m > 4 ? "_b8$" : "_b4$"),
+          launch: { threads: 448, splits: 2, blocks: 128, segment: 4096 },
+        });
     const small = { arch: "sm_86", multiprocessors: 84 };
     for (const type of quantTypeNames)
       for (const n of [1, 17, 4096, 128256]) {
@@ -257,17 +257,17 @@ describe("plans of products on a matrix unit", () => {
         expect((threads / 32) % splits).toBe(0);
         expect(blocks).toBeLessThanOrEqual(84);
       }
-    expect(planQuantizedLinear({ ...shape, k: 14336 }, "Q4_K", small)).toBeNull();
   });
-  test("fewer rows, and other machines, do without", () => {
-    const kernel = (m: number, arch: string) =>
-      planQuantizedLinear({ ...shape, m }, "Q4_K", { arch, multiprocessors: 84 })?.launch.threads;
-    expect(kernel(4, "sm_90")).toBeLessThanOrEqual(256);
-    expect(kernel(5, "sm_90")).toBeGreaterThan(256);
-    expect(roundsFirst("Q4_K", 8, 4096, "sm_90")).toBe(false);
-    expect(roundsFirst("Q4_K", 8, 8192, "sm_90")).toBe(true);
-    expect(roundsFirst("Q4_K", 8, 4096, "gfx1100")).toBe(true);
-    expect(roundsFirst("Q8_0", 4, 2 ** 20, "sm_90")).toBe(false);
+  test("long rows come in pieces, but not where a norm needs all of them", () => {
+    for (const arch of ["sm_86", "sm_90", "gfx1100"]) {
+      const device = { arch, multiprocessors: 84 };
+      const long = { ...shape, k: 28672 };
+      const { segment, splits, shared_bytes } = planQuantizedLinear(long, "Q4_K", device)!.launch;
+      expect(segment).toBeLessThan(long.k);
+      expect(segment % (splits * 256)).toBe(0);
+      expect(shared_bytes).toBeLessThan(sharedBudget(arch));
+      expect(planQuantizedLinear({ ...long, norm: true }, "Q4_K", device)).toBeNull();
+    }
   });
 });
 
@@ -281,60 +281,56 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
   ];
 
   /** As for a machine with so many multiprocessors and NVIDIA's matrix unit, in the simulator's memory. */
-  const tilePlan = (shape: { m: number; n: number; k: number }, type: QuantType, multiprocessors: number) =>
-    planQuantizedLinear({ ...shape, norm: false }, type, { arch: "sm_80", multiprocessors }, 64 * 1024)!;
+  const tilePlan = (shape: LinearShape, type: QuantType, multiprocessors: number) =>
+    planQuantizedLinear(shape, type, { arch: "sm_80", multiprocessors }, 64 * 1024)!;
 
-  /**
-   * y (batch, n) by the kernel for few rows, which rounds x itself or is given it rounded, on a matrix unit or without, or
-   * by the kernel for many rows.
-   */
+  /** y (batch, n) by the kernel for few rows, on a matrix unit or without, or by the kernel for many rows. */
   function multiply(
     type: QuantType,
     blocks: Uint8Array,
     x: number[],
     n: number,
     dtype: DType,
-    kind: "floats" | "bytes" | "many" | "tiles" | "tiles of bytes" = "floats",
+    kind: "few" | "many" | "tiles" = "few",
   ): number[] {
     const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
     const batch = x.length / k;
-    const [src, xq, xs] = [gpu.upload(encode(x, dtype)), gpu.space(x.length), gpu.space(x.length / 4)];
-    gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
+    const src = gpu.upload(encode(x, dtype));
     const y = gpu.space(batch * n * sizeOf(dtype));
     const common = { n, k, w: gpu.blocks(blocks), out: y, batch, dtype: quantOutput[dtype]! };
-    if (kind === "many") gpu.launch(`mul_mat_${quantName(type)}_q8`, { ...common, xq, xs });
-    else {
-      const tiles = kind.startsWith("tiles");
+    if (kind === "many") {
+      const [xq, xs] = [gpu.space(x.length), gpu.space(x.length / 4)];
+      gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
+      gpu.launch(`mul_mat_${quantName(type)}_q8`, { ...common, xq, xs });
+    } else {
+      const tiles = kind === "tiles";
       const shape = { m: batch, n, k, norm: false };
       const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
       const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
-      // Where a row is rounded in two planes, the kernel does it itself.
-      const left = kind.endsWith("bytes") && planesOf(type, batch) === 1 ? { x: xq, xs } : { x: src, xs: 0 };
-      gpu.launch(kernel, { ...common, ...launch, ...none, ...left }, tiles);
+      gpu.launch(kernel, { ...common, ...launch, ...none, x: src }, tiles);
     }
     const out = floats(y, batch * n, dtype);
     gpu.release();
     return out;
   }
   /**
-   * Exact products of weights and activations, and how far off they may be. Activations are the quantized ones or, in two
-   * planes, those given: then half a unit of 15 bits is allowed as well.
+   * Exact products of weights and activations, and how far off they may be. Activations are those given, half a unit of 16
+   * bits less or more, or, for many rows, as quantize_q8 rounds them.
    */
-  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number): Expected[] {
+  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number, kind = "few"): Expected[] {
     const w = weights(type, blocks);
     const k = w.length / n;
     const { q, scales } = quantizeRows(x);
-    const planes = planesOf(type, x.length / k);
     return Array.from({ length: (x.length / k) * n }, (_, at) => {
       const [b, r] = [Math.floor(at / n), at % n];
       let [y, off] = [0, 0];
       for (let i = 0; i < k; i++) {
         const { scale, q: integer, min } = w[r * k + i]!;
         const unit = scales[(b * k + i) >> 5]!;
-        const xi = planes === 1 ? q[b * k + i]! * unit : x[b * k + i]!;
+        const xi = kind === "many" ? q[b * k + i]! * unit : x[b * k + i]!;
         y += xi * (scale * integer + min);
         off += 1e-6 * Math.abs(xi) * (Math.abs(scale * integer) + Math.abs(min) + 16 * Math.abs(scale));
-        if (planes > 1) off += (unit / 508) * Math.abs(scale * integer + min);
+        if (kind !== "many") off += (unit / 512) * Math.abs(scale * integer + min);
       }
       return { y, off };
     });
@@ -401,13 +397,12 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         [17, 5, size * 2],
         [35, 8, size],
       ] as const;
-      for (const [n, batch, k] of shapes)
-        for (const kind of ["floats", "bytes"] as const) {
-          const blocks = randomBlocks(type, n * k);
-          const x = Array.from({ length: batch * k }, () => Math.fround(normal()));
-          const got = multiply(type, blocks, x, n, "f32", kind);
-          expectProducts(got, expected(type, blocks, x, n), "f32", `(${batch}, ${k}) × (${n}, ${k}), ${kind}`);
-        }
+      for (const [n, batch, k] of shapes) {
+        const blocks = randomBlocks(type, n * k);
+        const x = Array.from({ length: batch * k }, () => Math.fround(normal()));
+        const got = multiply(type, blocks, x, n, "f32");
+        expectProducts(got, expected(type, blocks, x, n), "f32", `(${batch}, ${k}) × (${n}, ${k})`);
+      }
     });
     test("mat-vec of rows longer than one round, in every dtype", () => {
       for (const [dtype, batch] of types.flatMap((t) => [1, 2, 4, 8].map((b) => [t, b] as const))) {
@@ -425,21 +420,25 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         );
       }
     });
-    tileTest("mat-vec of 5 to 8 rows on a matrix unit", () => {
-      for (const [batch, n, k, dtype, kind] of [
-        [5, 1, size, "f32", "tiles"],
-        [6, 37, size, "f16", "tiles"],
-        [7, 16, 256 + size, "bf16", "tiles"],
-        [8, 81, 1024 + size, "f32", "tiles of bytes"],
-        [8, 5, 4096 + 256, "f32", "tiles"],
+    tileTest("mat-vec on a matrix unit", () => {
+      for (const [batch, n, k, dtype] of [
+        [1, 37, 1024 + size, "f32"],
+        [2, 16, size, "f16"],
+        [3, 17, 256 + size, "f32"],
+        [4, 81, 512 + size, "bf16"],
+        [5, 1, size, "f32"],
+        [6, 37, size, "f16"],
+        [7, 16, 256 + size, "bf16"],
+        [8, 81, 1024 + size, "f32"],
+        [8, 5, 4096 + 256, "f32"],
       ] as const) {
         const blocks = randomBlocks(type, n * k);
         const x = rounded(
           Array.from({ length: batch * k }, () => normal() / 64),
           dtype,
         );
-        const got = multiply(type, blocks, x, n, dtype, kind);
-        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}, ${kind}`);
+        const got = multiply(type, blocks, x, n, dtype, "tiles");
+        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
       }
     });
     tileTest("what is fused is the same on a matrix unit", () => {
@@ -447,6 +446,8 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         [8, 37, 3, 0, true, true, true, 0],
         [5, 34, 1, 1, true, false, false, 4],
         [6, 18, 2, 2, false, true, true, 0],
+        [2, 34, 3, 1, true, true, true, 0],
+        [3, 21, 1, 0, true, false, true, 4],
       ] as const) {
         const k = blocksPerRow * size;
         const columns = glu ? n / 2 : n;
@@ -456,12 +457,12 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         // A row whose squares overflow.
         if (norm) row.fill(1e25, k, 2 * k);
         const shared = {
-          ...{ n, k, batch: m, dtype: 0, glu, eps: 1e-5, xs: 0, w: gpu.blocks(randomBlocks(type, n * k)) },
+          ...{ n, k, batch: m, dtype: 0, glu, eps: 1e-5, w: gpu.blocks(randomBlocks(type, n * k)) },
           ...{ x: gpu.upload(encode(row, "f32"), skew), alpha: norm ? floatsAt(k, skew) : 0 },
           ...{ bias: bias ? floatsAt(n) : 0, residual: residual ? floatsAt(m * columns) : 0 },
         };
         const plain = planQuantizedLinear({ m, n, k, norm }, type, gpu.properties)!;
-        const [want, got] = [plain, tilePlan({ m, n, k }, type, 1)].map(({ kernel, launch }, tiles) => {
+        const [want, got] = [plain, tilePlan({ m, n, k, norm }, type, 1)].map(({ kernel, launch }, tiles) => {
           const y = gpu.space(m * columns * 4);
           gpu.launch(kernel, { ...shared, ...launch, out: y }, tiles === 1);
           return floats(y, m * columns, "f32");
@@ -487,7 +488,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
           dtype,
         );
         const got = multiply(type, blocks, x, n, dtype, "many");
-        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
+        expectProducts(got, expected(type, blocks, x, n, "many"), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
       }
     });
 
