@@ -142,7 +142,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     return total;
   }
 
-  GPU_FN void run(u32* shared, u16* table, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
+  GPU_FN void run(u32* shared, u16* table, Signal*, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
                   u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), part = warp % splits, per_block = warps / splits;
     const u32 rounds = ((k + CHUNK - 1) / CHUNK + splits - 1) / splits, step = gdim_x() * per_block;
@@ -255,7 +255,8 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   typedef __VA_ARGS__ Product; \
   DYNAMIC_SHARED(u32, shared); \
   SHARED(u16, table, TableSize<Q>::value); \
-  Product::run(shared, table, typename Product::Out(n, bias, residual, out, batch, glu, dtype), (u32)k, w, x, alpha, (f32)eps, splits, segment);
+  SHARED(Signal, signals, BULK_COPIES ? TILE_WARPS * 4 : 1); \
+  Product::run(shared, table, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype), (u32)k, w, x, alpha, (f32)eps, splits, segment);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
   MAT_VEC_LAUNCH(MATVEC_WARPS * 32, MATVEC_CROWD, name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
 

@@ -134,10 +134,16 @@ template <class Q, int NB> struct TileVec {
       }
       barrier();
       if (!alpha) return 1.0f;
-      if (b < to.rows && (!again || large >> b & 1u)) {
-        square = 0;
-        for (u32 w = 0; w < bdim_x() / 32; w++) square += squares[w * 8 + b];
+      // A quarter of the warps' to each eight lanes: loads that wait for each other are few.
+      const u32 warps = bdim_x() / 32;
+      f32 sum = 0;
+      UNROLL for (u32 i = 0; i < TILE_WARPS / 4; i++) {
+        const u32 w = lane_id() / 8 + 4 * i;
+        if (w < warps && b < to.rows) sum += squares[w * 8 + b];
       }
+      sum += shfl_xor(sum, 8);
+      sum += shfl_xor(sum, 16);
+      if (!again || large >> b & 1u) square = sum;
       if (!again) {
         large = is_infinite(square) ? 1u << b : 0;
         UNROLL for (u32 mask = 1; mask < 8; mask *= 2) large |= shfl_xor(large, mask);
@@ -147,13 +153,25 @@ template <class Q, int NB> struct TileVec {
     }
   }
 
+  // Blocks of four runs whose scales take long to find: lane t finds those of run t in its two rows, for all four.
+  static constexpr u32 PerBlock = Q::Elements / 32 / Q::Parts;
+  static constexpr bool Shares = PerBlock == 4 && Q::Halves == 1;
+  struct Found {
+    f32 scale[2][Q::Parts], min[2][Q::Parts];
+  };
   // acc += the products of run `run` of a chunk, in two rows of which this lane has the words t and t + 4.
-  GPU_FN void multiply(f32 (&acc)[Sums], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const u16* table, const Rows& rows, u32 group) {
-    constexpr u32 PerBlock = Q::Elements / 32 / Q::Parts;
+  GPU_FN void multiply(f32 (&acc)[Sums], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const u16* table, const Rows& rows, u32 group,
+                       Found& found) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++) {
       const Staged<Q::Align> block{row[h], at[h] + run / PerBlock * Q::Bytes};
       Q::fragment(block, run % PerBlock, lane_id() % 4, table, f[h]);
+      if (!Shares) continue;
+      if (run % PerBlock == 0) Q::scales(block, lane_id() % 4, 0, found.scale[h], found.min[h]);
+      UNROLL for (int g = 0; g < Q::Parts; g++) {
+        f[h].scale[0][g] = shfl(found.scale[h][g], lane_id() / 4 * 4 + run % PerBlock);
+        if (Q::HasMin) f[h].min[0][g] = shfl(found.min[h][g], lane_id() / 4 * 4 + run % PerBlock);
+      }
     }
     UNROLL for (int g = 0; g < Q::Parts; g++) {
       const typename Rows::Piece x = rows.piece(group + g);
@@ -181,7 +199,7 @@ template <class Q, int NB> struct TileVec {
     }
   }
 
-  GPU_FN void run(u32* shared, u16* table, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
+  GPU_FN void run(u32* shared, u16* table, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
     const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = gdim_x() * per_block;
@@ -190,37 +208,57 @@ template <class Q, int NB> struct TileVec {
     const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
     const Rows rows{shared, (ScaleSum*)(shared + room * (segment / 2)), out.batch, room};
     u32* all_weights = shared + room * (segment / 2 + segment / 16);
-    u32* weights = all_weights + warp * Places * StageWords + lane / 4 * Pitch;
+    u32* weights = all_weights + warp * Places * StageWords;
     f32* totals = (f32*)(all_weights + warps * Places * StageWords);
     f32* squares = totals + warps * 32 * Sums;
 
-    // Which group comes, which of its chunks, and to which place.
+    // Which group comes, which of its chunks, and to which place, used an even or odd number of times before.
     struct Cursor {
-      u32 group, round, place;
+      u32 group, round, place, phase;
       GPU_METHOD void advance(u32 rounds, u32 step) {
         place = place + 1 == Places ? 0 : place + 1;
+        phase ^= place == 0;
         round = round + 1 == rounds ? 0 : round + 1;
         group += round ? 0 : step;
       }
     };
-    // Where the chunk begins in row lane / 4 or eight rows further.
-    const auto from = [&](const Cursor& c, int h) {
-      return (size_t)out.row(c.group, lane / 4 + 8 * h) * row_bytes + (c.round * splits + part) * ChunkBytes;
+    // Where the chunk begins in a row.
+    const auto from = [&](const Cursor& c, u32 r) {
+      return (size_t)out.row(c.group, r) * row_bytes + (c.round * splits + part) * ChunkBytes;
     };
-    Cursor sent{bid_x() * per_block + own, 0, 0};
+    const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
+    Signal* own_signals = signals + warp * Places;
+    if (BULK_COPIES) {
+      if (lane < Places) make_signal(own_signals + lane, 16);
+      signals_made();
+      wave_sync();
+    }
+    Cursor sent{bid_x() * per_block + own, 0, 0, 0};
     const auto send = [&] {
       const u32 chunk = sent.round * splits + part;
-      if (sent.group < groups && chunk < chunks) {
-        const u32 count = (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes;
-        UNROLL for (int h = 0; h < 2; h++) {
-          const size_t begin = from(sent, h);
-          const u32 skew = Q::Align == 16 ? 0 : (u32)begin & 15u;
-          const u8* src = w + (begin - skew) + 16 * t;
-          u32* to = weights + sent.place * StageWords + h * 8 * Pitch + 4 * t;
-          UNROLL for (u32 j = 0; j < Vectors; j += 4) copy16_async(to + 4 * j, src + 16 * j, 16 * (j + t) < skew + count);
+      const bool wanted = sent.group < groups && chunk < chunks;
+      const u32 count = (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes;
+      u32* place = weights + sent.place * StageWords;
+      if (BULK_COPIES) {
+        // A row to each of sixteen lanes.
+        if (lane < 16) {
+          const size_t begin = from(sent, lane);
+          const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
+          expect_bytes(own_signals + sent.place, bytes);
+          if (wanted) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
         }
+      } else {
+        // Four rows at a time, eight lanes to each.
+        UNROLL for (int h = 0; h < 4; h++) {
+          const u32 row = lane / 8 + 4 * h, v = lane % 8;
+          const size_t begin = from(sent, row);
+          const u32 skew = skew_of(begin);
+          const u8* src = w + (begin - skew) + 16 * v;
+          u32* to = place + row * Pitch + 4 * v;
+          UNROLL for (u32 j = 0; j < Vectors; j += 8) copy16_async(to + 4 * j, src + 16 * j, wanted && 16 * (j + v) < skew + count);
+        }
+        copies_bunch();
       }
-      copies_bunch();
       sent.advance(rounds, step);
     };
     UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
@@ -233,8 +271,8 @@ template <class Q, int NB> struct TileVec {
       UNROLL for (int i = 0; i < X; i++) factors[i] = shfl(factor, X * t + i);
     }
 
-    f32 acc[Sums] = {};
-    for (Cursor c{bid_x() * per_block + own, 0, 0}; c.group - own < groups;) {
+    f32 acc[Sums] = {}, added[Sums];
+    for (Cursor c{bid_x() * per_block + own, 0, 0, 0}; c.group - own < groups;) {
       const u32 chunk = c.round * splits + part, group = c.group, done = c.round * splits * CHUNK / segment * segment;
       // All warps have done with the segment before, and its rows are rounded no more than once for each group.
       if (segment < k && c.round * splits * CHUNK == done) {
@@ -242,17 +280,22 @@ template <class Q, int NB> struct TileVec {
         round_rows(rows, k, done, k - done < segment ? k - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
         barrier();
       }
-      copies_wait_but<Places - 2>();
+      if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
+      else copies_wait_but<Places - 2>();
       wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
       send();
-      const u32* const row[2] = {weights + c.place * StageWords, weights + c.place * StageWords + 8 * Pitch};
-      const u32 at[2] = {Q::Align == 16 ? 0 : (u32)from(c, 0) & 15u, Q::Align == 16 ? 0 : (u32)from(c, 1) & 15u};
-      const auto take = [&](u32 r) { multiply(acc, row, at, r, table, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts); };
+      // What is added at the end is on its way from the beginning.
+      if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
+      const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
+      const u32* const row[2] = {first, first + 8 * Pitch};
+      const u32 at[2] = {skew_of(from(c, lane / 4)), skew_of(from(c, lane / 4 + 8))};
+      Found found;
+      const auto take = [&](u32 r) { multiply(acc, row, at, r, table, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
       // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
       // overlap, so only the last chunk asks.
       if (group < groups && (chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
-      else if (group < groups && Q::Elements < (int)CHUNK) NO_UNROLL for (u32 r = 0; chunk * CHUNK + r * 32 < k; r++) take(r);
+      else if (group < groups && Q::Elements < (int)CHUNK) NO_UNROLL for (u32 r = 0; chunk * CHUNK + r * 32 * Q::Parts < k; r++) take(r);
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
@@ -266,7 +309,7 @@ template <class Q, int NB> struct TileVec {
         UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
         UNROLL for (int e = 0; e < Sums; e++) {
           if (out.glu && e >= X) continue;
-          out.put(group, lane / 4 + e / X * 8, X * t + e % X, out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]);
+          out.keep(group, lane / 4 + e / X * 8, X * t + e % X, (out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]) + added[e]);
         }
       }
       UNROLL for (int e = 0; e < Sums; e++) acc[e] = 0;

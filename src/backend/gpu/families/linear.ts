@@ -143,11 +143,13 @@ function sharedTileBytes(type: QuantType, batch: Batch, segment: number, warps: 
 /** Warps that keep a multiprocessor's memory busy; as few as this do where x would else have to come in pieces. */
 const ENOUGH_WARPS = 12;
 const FEW_WARPS = 6;
+/** What it costs warps that share rows to meet, in chunks of a multiprocessor. */
+const MEETING_CHUNKS = 4;
 
 /**
- * A block per multiprocessor, which has x once and as many warps as it takes to keep the memory busy. Of the ways to have
- * warps share rows, those count with which no multiprocessor gets more chunks than another, then those with enough warps,
- * then those that go through the fewest rounds of rows.
+ * A block per multiprocessor, which has x once. Of the numbers of warps and ways to have them share rows, that counts with
+ * which the busiest multiprocessor is done first: chunks, of which fewer than enough warps take no more in the same time,
+ * and meetings.
  */
 function findTilePlan(
   { m, n, k, norm }: LinearShape,
@@ -161,18 +163,18 @@ function findTilePlan(
   const fewest = Math.min(FEW_WARPS, Math.ceil((groups * chunks) / multiprocessors));
   let best = null as LinearPlan["launch"] | null;
   for (const count of pieces(norm)) {
-    let least = [Number.POSITIVE_INFINITY, 0, 0];
+    let least = Number.POSITIVE_INFINITY;
     for (let splits = 1; splits <= Math.min(chunks, TILE_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= TILE_WARPS; together++) {
         const warps = together * splits;
         const segment = segmentOf(k, count, count > 1 ? splits * TILE_CHUNK : 32);
         const shared = sharedTileBytes(type, batch, segment, warps);
-        if (shared > budget - 512) continue;
+        if (shared > budget - 1024) continue;
         const all = Math.ceil(groups / together);
         const rounds = Math.ceil(all / multiprocessors);
-        const cost = [rounds * together * splits * Math.ceil(chunks / splits), -Math.min(warps, ENOUGH_WARPS), rounds];
-        const first = cost.findIndex((c, i) => c !== least[i]);
-        if (first < 0 || cost[first]! > least[first]!) continue;
+        const steps = rounds * Math.ceil(chunks / splits) * Math.max(warps, ENOUGH_WARPS);
+        const cost = steps + (splits > 1 ? MEETING_CHUNKS * rounds : 0);
+        if (cost >= least) continue;
         least = cost;
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
         const shared_bytes = Math.max(shared, budget / 2);
@@ -200,10 +202,10 @@ function findPlan(
   const most = MATVEC_CROWD * multiprocessors;
   let best: LinearPlan["launch"] | null = null;
   for (const count of pieces(norm)) {
-    // The table of non-linear types is beside it.
+    // Tables of non-linear types and signals are beside it.
     const bytes = (warps: number, splits: number): number =>
       sharedBytes(type, batch, segmentOf(k, count, splits * MATVEC_CHUNK), warps, arch);
-    const fits = (warps: number, splits = 1): boolean => bytes(warps, splits) <= budget - 512;
+    const fits = (warps: number, splits = 1): boolean => bytes(warps, splits) <= budget - 1024;
     const widths = fits(6) ? [MATVEC_WARPS, 7, 6].filter((w) => fits(w)) : [4, 2].filter((w) => fits(w)).slice(0, 1);
     let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];
     for (const warps of widths) {
