@@ -122,7 +122,7 @@ const usesTiles = (arch: string): boolean => matrixUnit(arch, "bf16") === "mma";
 
 /** Rows per warp are those of the unit. Weights of each that it takes at a time, warps of a block at most, bytes for its chunks. */
 const TILE_ROWS = 16;
-const TILE_CHUNK = 256;
+const TILE_CHUNK = 512;
 const TILE_WARPS = 16;
 const TILE_STAGES = 12800;
 
@@ -140,8 +140,8 @@ function sharedTileBytes(type: QuantType, batch: Batch, segment: number, warps: 
   return batch * rowBytes(segment) + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
 }
 
-/** Warps that keep a multiprocessor's memory busy; as few as this do where x would else have to come in pieces. */
-const ENOUGH_WARPS = 12;
+/** Bytes on their way that keep a multiprocessor's memory busy; as few warps as this do where x would else come in pieces. */
+const ENOUGH_BYTES = 72 * 1024;
 const FEW_WARPS = 6;
 /** What it costs warps that share rows to meet, in chunks of a multiprocessor. */
 const MEETING_CHUNKS = 4;
@@ -160,6 +160,7 @@ function findTilePlan(
   const batch = batchFor(m);
   const groups = Math.ceil(n / TILE_ROWS);
   const chunks = Math.ceil(k / TILE_CHUNK);
+  const enough = Math.ceil(ENOUGH_BYTES / tileBytes(type));
   const fewest = Math.min(FEW_WARPS, Math.ceil((groups * chunks) / multiprocessors));
   let best = null as LinearPlan["launch"] | null;
   for (const count of pieces(norm)) {
@@ -172,7 +173,7 @@ function findTilePlan(
         if (shared > budget - 1024) continue;
         const all = Math.ceil(groups / together);
         const rounds = Math.ceil(all / multiprocessors);
-        const steps = rounds * Math.ceil(chunks / splits) * Math.max(warps, ENOUGH_WARPS);
+        const steps = rounds * Math.ceil(chunks / splits) * Math.max(warps, enough);
         const cost = steps + (splits > 1 ? MEETING_CHUNKS * rounds : 0);
         if (cost >= least) continue;
         least = cost;
