@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { MatrixUnit } from "../../../src/backend/gpu/attention-plan.ts";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
-import { planProduct } from "../../../src/backend/gpu/families/product.ts";
+import { type ProductSize, planBlock } from "../../../src/backend/gpu/families/product.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { Device, Tensor } from "../../../src/index.ts";
 
@@ -100,12 +100,14 @@ describe.each(units)("A product by %s", (unit, arch, ordinal) => {
 });
 
 it("a block's shared memory fits every card of a unit", () => {
-  for (const small of [false, true]) {
-    expect(planProduct("mma", small).shared).toBeLessThanOrEqual(99 * 1024);
-    for (const unit of ["wmma11", "wmma12", "mfma"] as const) {
-      expect(planProduct(unit, small).shared).toBeLessThanOrEqual(64 * 1024);
-    }
+  const bytes = (size: ProductSize, unit: Exclude<MatrixUnit, "fma">, arch: string) =>
+    planBlock(size, { unit, arch }).launch.shared_bytes;
+  for (const size of ["_small", ""] as const) {
+    expect(bytes(size, "mma", "sm_86")).toBeLessThanOrEqual(99 * 1024);
+    for (const unit of ["wmma11", "wmma12", "mfma"] as const)
+      expect(bytes(size, unit, unit)).toBeLessThanOrEqual(64 * 1024);
   }
+  expect(bytes("_wide", "mma", "sm_90a")).toBeLessThanOrEqual(227 * 1024);
 });
 
 /** Sums of a few multiples of 1/64 are exact in f32: only the result is rounded. */
