@@ -2,7 +2,7 @@
 //
 // A block makes 16 lines of W per warp, 128 in all, by BN rows of x. A warp brings the stored bytes of its lines to its own part of
 // shared memory, and decodes them straight into the registers that the product takes its left operand from: no other warp waits for
-// it, and nothing is stored twice. While one slice is multiplied, the next is decoded. x is stored in the order in which a lane
+// it, and nothing is stored twice. x is stored in the order in which a lane
 // finds weights in words of four: of each 16, places 2t, 2t + 1, 8 + 2t, 9 + 2t hold elements 4t … 4t + 3.
 // Where there are few tiles, `splits` blocks share the depth of one; what each has made goes to `parts`, and the last adds it up.
 // Traffic: W is read rows/BN times, x n/128 times, mostly from the cache.
@@ -63,13 +63,13 @@ template <class Q, class T, int BN> struct QuantWide {
   // Of the weights from STEP · step on, what this lane gives the unit: of lines lane/4 and lane/4 + 8 the words lane % 4 and 4 + that
   // of each group.
   GPU_METHOD void decode(Fragments& f, u32 step) const {
-    const u32 last_chunk = (k - 1) / CHUNK, chunk = step / PER < last_chunk ? step / PER : last_chunk, t = lane_id() % 4;
+    const u32 chunk = step / PER, t = lane_id() % 4;
     UNROLL for (u32 h = 0; h < 2; h++) {
       const u32 line = lane_id() / 4 + 8 * h, at = skew(line_start(line) + chunk * BYTES);
       const u32* const from = raw + chunk % PLACES * PLACE_WORDS + line * PITCH;
       UNROLL for (u32 r = 0; r < RUNS; r++) {
         constexpr u32 PER_BLOCK = Q::Elements / RUN;
-        // Groups past the end are zeros under the chunk's first, as those of x are.
+        // Groups past the end are zeros under the chunk's first, and so are those of x.
         const bool there = step * STEP + r * RUN < k;
         const u32 run = there ? step % PER * RUNS + r : 0;
         typename Q::Frag q;
@@ -92,11 +92,10 @@ template <class Q, class T, int BN> struct QuantWide {
     u32* counter;
   };
   GPU_FN void run(T* shared, const u16* table, const u8* w, const Operand<T>& x, T* out, size_t n, size_t line0, size_t row0, const Shares& shares) {
-    const u32 warp = tid_x() / 32, k = (u32)x.depth, all = (k + 2 * STEP - 1) / (2 * STEP);
-    // Steps go by twos. Shares begin at whole chunks.
-    constexpr u32 TWOS = PER > 2 ? PER / 2 : 1;
-    const u32 chunks = (all + TWOS - 1) / TWOS, from = chunks * shares.own / shares.count * TWOS * 2;
-    const u32 end = chunks * (shares.own + 1) / shares.count * TWOS * 2, steps = end < 2 * all ? end : 2 * all, slices = steps * SLICES;
+    const u32 warp = tid_x() / 32, k = (u32)x.depth, all = (k + STEP - 1) / STEP, chunks = (k + CHUNK - 1) / CHUNK;
+    // Shares begin at whole chunks.
+    const u32 from = chunks * shares.own / shares.count * PER, end = chunks * (shares.own + 1) / shares.count * PER;
+    const u32 steps = end < all ? end : all, slices = steps * SLICES;
     const FeedX fx(x, row0);
     T* const sx = shared;
     QuantWide weights{w, (u32*)(shared + STAGES * FeedX::SIZE) + warp * PLACES * PLACE_WORDS, table, (size_t)(k / Q::Elements) * Q::Bytes,
@@ -112,11 +111,11 @@ template <class Q, class T, int BN> struct QuantWide {
     copies_wait_but<AHEAD>();
     wave_sync();
     u32 now = 0, next = AHEAD;
-    const auto hold = [](Fragments& f) { UNROLL for (u32 j = 0; j < SLICES * 4; j++) UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(f.x[j][i]); };
-    // Multiplies what `f` has of a step, and meanwhile decodes the next: registers that products read are left alone until they have
-    // ended.
-    const auto multiply = [&](Fragments& f, Fragments& other, u32 step) {
-      hold(f);
+    Fragments f;
+    NO_UNROLL for (u32 step = from; step < steps; step++) {
+      weights.decode(f, step);
+      // All of it is made before the products that are to read it begin.
+      UNROLL for (u32 j = 0; j < SLICES * 4; j++) UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(f.x[j][i]);
       UNROLL for (u32 j = 0; j < SLICES; j++) {
         const u32 s = step * SLICES + j;
         copies_wait_but<AHEAD - 1>();
@@ -130,21 +129,11 @@ template <class Q, class T, int BN> struct QuantWide {
         // The chunk before this one is decoded: its place is free.
         if (j == 0 && step % PER == 0 && step + PER < steps) weights.send(step / PER + 1);
         copies_bunch();
-        if (j + 1 == SLICES) {
-          weights.decode(other, step + 1 < steps ? step + 1 : step);
-          hold(other);
-        }
+        // Registers of the left operand may only be written again when the products have ended: nvcc's assembler does not see to it.
         warpgroup_wait<0>();
-        hold(f);
         now = now + 1 == STAGES ? 0 : now + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
       }
-    };
-    Fragments even, odd;
-    weights.decode(even, from);
-    NO_UNROLL for (u32 step = from; step < steps; step += 2) {
-      multiply(even, odd, step);
-      multiply(odd, even, step + 1);
     }
     UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
     if (shares.count > 1 && !add_up((u32*)shared, c, shares)) return;
