@@ -45,7 +45,8 @@ const config = {
   windows: new Array(shape.layers).fill(0),
   logitScale: 1,
   logitSoftcap: 0,
-  embeddingScale: 1,
+  // Embeddings of deviation 1 to layers of 0.02: their outputs then add to a residual that is not smaller than them.
+  embeddingScale: 50,
   residualScale: 1,
   tiedEmbeddings: false,
   experts: null,

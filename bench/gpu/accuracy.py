@@ -55,7 +55,7 @@ class Llama:
         return (torch.nn.functional.silu(gate) * up) @ self.matrix(f"down.{layer}").T
 
     def logits(self, ids):
-        x = self.matrix("embedding")[ids.long()]
+        x = self.matrix("embedding")[ids.long()] * self.config["embeddingScale"]
         for layer in range(self.config["layers"]):
             x = x + self.attention(x, layer)
             x = x + self.mlp(x, layer)

@@ -1,5 +1,6 @@
 // Wick's GPU kernels on one device: node bench/gpu/ops.mjs DEVICE [--dist PATH] [--json FILE] [--only NAME,…]
 // Times are medians of 20 by device events after warm-up; GB/s count each input read once and each output written once.
+// `--only gemm` and `--only sdpa` measure what is left out otherwise: products of many sizes, attention.
 // `share` is the part of the ceiling measured in the same run: a device copy of 1 GiB, or (for products) the vendor's BLAS.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -152,6 +153,17 @@ for (const [n, dtype] of [
     const a = randn([n, n], dtype);
     row(`matmul ${dtype} ${n}`, { flops: 2 * n ** 3 }, () => a.matmul(a));
   });
+}
+// By size, for a curve: once with the vendor's library and once, by WICK_BLAS=none, without it.
+if (only?.includes("gemm")) {
+  for (const dtype of ["bf16", "f16", "f32"]) {
+    for (const n of [256, 512, 1024, 2048, 4096, 8192]) {
+      scope(() => {
+        const [a, b] = [randn([n, n], dtype), randn([n, n], dtype, 2)];
+        row(`gemm ${dtype} ${n}`, { flops: 2 * n ** 3 }, () => a.matmul(b));
+      });
+    }
+  }
 }
 scope(() => {
   const a = randn([1, 4096], "bf16");
