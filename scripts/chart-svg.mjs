@@ -164,9 +164,9 @@ function apart(wanted, distance) {
  */
 export function curveChart({ title, note, unit, xUnit, series, guide, powers = false }) {
   const height = 356;
-  const [left, right] = [MARGIN + 48, WIDTH - MARGIN - Math.max(...series.map(({ name }) => widthOf(name))) - 14];
-  const [upper, lower] = [96, height - 56];
   const lines = guide ? [...series, guide] : series;
+  const [left, right] = [MARGIN + 48, WIDTH - MARGIN - Math.max(...lines.map(({ name }) => widthOf(name))) - 14];
+  const [upper, lower] = [96, height - 56];
   const xs = [...new Set(series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
   const ys = lines.flatMap(({ points }) => points.map(([, y]) => y));
   const ticks = powers ? powersTo(Math.min(...ys), Math.max(...ys)) : ticksTo(Math.max(...ys));
