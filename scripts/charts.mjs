@@ -94,6 +94,24 @@ const gpuProducts = (data) =>
     rows: gpuOps(data, "TFLOPs", 1),
   });
 
+/** Square products by size, by Wick's own kernels and by the vendor's library: two runs of bench/gpu/ops.mjs. */
+function gpuGemm({ "h200-gemm-own": own, "h200-gemm-cublas": library }, dtype) {
+  const points = ({ results }) =>
+    Object.entries(results)
+      .filter(([name, result]) => name.startsWith(`gemm ${dtype} `) && result.TFLOPs)
+      .map(([name, { TFLOPs }]) => [Number(name.split(" ")[2]), TFLOPs]);
+  return curveChart({
+    title: `Square products in ${dtype}, by size`,
+    note: own.device.name,
+    unit: "TFLOP/s",
+    xUnit: "rows and columns",
+    series: [
+      { name: "Wick's own kernels", points: points(own) },
+      { name: "cuBLAS", points: points(library) },
+    ],
+  });
+}
+
 function gpuLlama({ "h200-llama": wick, "h200-torch": torch }) {
   const decode = (type) => wick[`${type} decode`]["tokens/s"];
   const compiled = torch["llama-1B bf16 decode compiled tok/s"];
@@ -138,6 +156,8 @@ const charts = {
   "cpu-llama-prompt": (data) => cpuLlama(data, "prompt", "Small Llamas on the CPU: prompts"),
   "h200-streaming": gpuStreaming,
   "h200-products": gpuProducts,
+  "h200-gemm-bf16": (data) => gpuGemm(data, "bf16"),
+  "h200-gemm-f32": (data) => gpuGemm(data, "f32"),
   "h200-llama": gpuLlama,
   "h200-batches": gpuBatches,
 };

@@ -59,28 +59,59 @@ const config = {
 const STD = 0.02;
 const POOL = 8192;
 
-/** Scales of types that are read and not written, by their place in a block, for weights of about this deviation. */
-const scaleBytes = {
-  // The high byte of d, in f16: 2⁻¹² to 1.25 · 2⁻¹²; the 16 levels reach from -127 to 113.
-  IQ4_NL: [1, 0x0c],
-  // The same, 2⁻¹⁶ to 2⁻¹⁵: each group has a factor from -32 to 31 besides.
-  IQ4_XS: [1, 0x01],
-  // An exponent: 2⁻⁷, for levels up to 6.
-  MXFP4: [0, 120],
+/**
+ * Types that are read and not written: the bytes before the 4-bit levels, null where any will do, what levels mean, and the
+ * deviation in which they are drawn, for weights of about STD.
+ */
+const unwritten = {
+  // d is 2⁻¹¹ to 1.25 · 2⁻¹¹, in f16.
+  IQ4_NL: {
+    head: [null, 0x10],
+    levels: [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
+    deviation: 40,
+  },
+  // d is 2⁻¹⁶ to 2⁻¹⁵; the groups' factors have their two high bits set, and are 16 to 31 therefore.
+  IQ4_XS: {
+    head: [null, 0x01, 0xff, 0xff, null, null, null, null],
+    levels: [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
+    deviation: 40,
+  },
+  // The exponent of 2⁻⁷.
+  MXFP4: {
+    head: [120],
+    levels: [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6],
+    deviation: 2.5,
+  },
 };
 
-/** Blocks of a type, (POOL, bytes): of normal weights, or of random bits under a scale. */
-function poolOf(type) {
-  const { size, bytes, writable } = quantTypes[type];
-  return scope(() => {
-    if (writable) {
-      const weights = Tensor.randn([POOL, size], { seed: 1, std: STD });
-      return QTensor.quantize(weights, type).blocks.toDeviceSync(device);
+/** Blocks (POOL, bytes) of such a type. */
+function drawBlocks(type) {
+  const { size, bytes } = quantTypes[type];
+  const { head, levels, deviation } = unwritten[type];
+  const normals = Tensor.randn([POOL * size], { seed: 1, std: deviation }).dataSync();
+  const blocks = Tensor.rand([POOL * bytes], { seed: 2 })
+    .affine(256, 0)
+    .toDType("u8")
+    .dataSync();
+  const nearest = (x) =>
+    levels.reduce((best, level, i) => (Math.abs(level - x) < Math.abs(levels[best] - x) ? i : best), 0);
+  let drawn = 0;
+  for (let at = 0; at < blocks.length; at += bytes) {
+    for (const [i, byte] of head.entries()) if (byte !== null) blocks[at + i] = byte;
+    for (let i = head.length; i < bytes; i++) {
+      blocks[at + i] = nearest(normals[drawn]) | (nearest(normals[drawn + 1]) << 4);
+      drawn += 2;
     }
-    const [at, byte] = scaleBytes[type];
-    const bits = Tensor.rand([POOL, bytes], { seed: 1 }).affine(256, 0).toDType("u8");
-    bits.sliceSet(Tensor.full([POOL, 1], byte, { dtype: "u8" }), 1, at);
-    return bits.toDeviceSync(device);
+  }
+  return Tensor.fromBytes(blocks, [POOL, bytes], "u8", device);
+}
+
+/** Blocks of a type, (POOL, bytes), of normal weights. */
+function poolOf(type) {
+  if (!quantTypes[type].writable) return scope(() => drawBlocks(type));
+  return scope(() => {
+    const weights = Tensor.randn([POOL, quantTypes[type].size], { seed: 1, std: STD });
+    return QTensor.quantize(weights, type).blocks.toDeviceSync(device);
   });
 }
 
