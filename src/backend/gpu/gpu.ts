@@ -143,6 +143,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   trim(): void {
     this.#allocator.trim();
+    this.#staging.trim();
   }
 
   /** A new storage; the caller enqueues what fills it. */

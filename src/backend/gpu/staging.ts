@@ -83,6 +83,13 @@ export class Staging {
     return out;
   }
 
+  /** Frees the buffers at rest; what is in flight keeps its own. */
+  trim(): void {
+    for (const idle of this.#idle.values()) {
+      for (const buffer of idle.splice(0)) this.#context.freePinned(buffer);
+    }
+  }
+
   /** Waits, without blocking this thread, until the device has done what `enqueue` asks of it. */
   async #passed(enqueue: () => void): Promise<void> {
     const event = this.#context.createEvent();
