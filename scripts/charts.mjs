@@ -129,17 +129,23 @@ function gpuLlama({ "h200-llama": wick, "h200-torch": torch }) {
   });
 }
 
-/** What wick bench printed for numbers of texts side by side; dashed, what one text's rate would be times their number. */
-function gpuBatches({ "h200-8b-q8_0": runs }) {
-  const results = runs.flatMap((run) => run.results);
-  const points = results.map(({ batch, decodeTokensPerSecond }) => [batch, decodeTokensPerSecond]);
+/** Files of what wick bench printed for several numbers of texts, by the type of the weights. */
+const BATCHES = { Q8_0: "h200-8b-q8_0" };
+
+/** Texts side by side; dashed, what the rate of one would be times their number. */
+function gpuBatches(data) {
+  const series = Object.entries(BATCHES).map(([name, file]) => ({
+    name,
+    points: data[file].flatMap(({ results }) => results.map((row) => [row.batch, row.decodeTokensPerSecond])),
+  }));
+  const { points } = series[0];
   const [[, alone]] = points;
   return curveChart({
     title: "A Llama of 8B parameters, several texts: tokens per second of all",
     note: "NVIDIA H200, wick bench on a GGUF file",
     unit: "tokens/s",
     xUnit: "texts at a time",
-    series: [{ name: "Q8_0", points }],
+    series,
     guide: { name: "one text × n", points: points.map(([batch]) => [batch, batch * alone]) },
     powers: true,
   });
