@@ -5,7 +5,7 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, ReadInto, View } from "../backend.ts";
 import { calledOp } from "../call.ts";
 import { Storage } from "../storage.ts";
 import type { Graph } from "../transformers.ts";
@@ -143,6 +143,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   trim(): void {
     this.#allocator.trim();
+    this.#staging.trim();
   }
 
   /** A new storage; the caller enqueues what fills it. */
@@ -281,6 +282,11 @@ export abstract class Gpu implements MemoryOps, Recordings {
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {
     this.#refuseRecording("data");
     this.#staging.upload(BigInt(addressOf(dst) + byteOffset), data);
+  }
+
+  async receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
+    this.#refuseRecording("data");
+    await this.#staging.receive(BigInt(addressOf(dst) + byteOffset), byteLength, read);
   }
 
   async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {
