@@ -1,6 +1,6 @@
 /** Products for machines without a BLAS library, and of shapes it does not take. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import { blocks, family, numbers, rowBlocks } from "./family.ts";
+import { BLOCK, blocks, family, numbers, rowBlocks } from "./family.ts";
 
 /** Threads per row of a matrix-vector product whose rows are contiguous: a warp, or more for few rows. */
 export function planMatVec(rows: number, length: number): number {
@@ -9,13 +9,50 @@ export function planMatVec(rows: number, length: number): number {
   return threads;
 }
 
-/** Rows and columns of the result that a block makes; half as many of 8 bytes each. */
-const GEMM_TILE = 128;
-const gemmTile = (type: DType, small: boolean): number => GEMM_TILE / (sizeOf(type) === 8 ? 2 : 1) / (small ? 2 : 1);
+/** A small product's blocks make so many rows and columns each, half as many of 8 bytes; a large one's 2 × 4 times as many. */
+const GEMM_TILE = 64;
+const LARGE_DOWN = 2;
+const LARGE_ACROSS = 4;
+/** How much of a large tile is made in the time of a small one of its size, with a multiprocessor to itself. */
+const LARGE_GAIN = 1.15;
+/** Blocks of a small product that a multiprocessor is kept busy by, and how much of k each has at least. */
+const SMALL_CROWD = 3;
+const LEAST_DEPTH = 256;
 
-/** Whether there are too few large tiles for all multiprocessors. */
+const tilesOf = (type: DType, small: boolean, { batch, m, n }: Omit<ProductSizes, "k">): number => {
+  const tile = sizeOf(type) === 8 ? GEMM_TILE / 2 : GEMM_TILE;
+  const [down, across] = small ? [tile, tile] : [LARGE_DOWN * tile, LARGE_ACROSS * tile];
+  return batch * Math.ceil(m / down) * Math.ceil(n / across);
+};
+
+export interface ProductSizes {
+  readonly batch: number;
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+}
+
+export interface GemmPlan {
+  readonly size: "" | "_small";
+  /** Parts of k that are multiplied by themselves and then added. */
+  readonly splits: number;
+}
+
+/** Large tiles where they take fewer rounds over the multiprocessors; where even small ones are too few, several share a tile. */
+export function planGemm(type: DType, s: ProductSizes, multiprocessors: number): GemmPlan {
+  const rounds = (small: boolean): number => Math.ceil(tilesOf(type, small, s) / multiprocessors);
+  if ((rounds(false) * LARGE_DOWN * LARGE_ACROSS) / LARGE_GAIN <= rounds(true)) return { size: "", splits: 1 };
+  // Sums of halves must not be rounded before they are added.
+  if (sizeOf(type) < 4) return { size: "_small", splits: 1 };
+  const wanted = Math.floor((SMALL_CROWD * multiprocessors) / tilesOf(type, true, s));
+  let splits = 1;
+  while (2 * splits <= wanted && s.k % (32 * splits) === 0 && s.k >= 2 * splits * LEAST_DEPTH) splits *= 2;
+  return { size: "_small", splits };
+}
+
+/** Whether a matrix unit's large tiles are too few for all multiprocessors. */
 export const isSmallProduct = (batch: number, m: number, n: number, multiprocessors: number): boolean =>
-  batch * Math.ceil(m / GEMM_TILE) * Math.ceil(n / GEMM_TILE) < multiprocessors;
+  batch * Math.ceil(m / 128) * Math.ceil(n / 128) < multiprocessors;
 
 /** Vectors of 16 bytes side by side that a block reads of a matrix whose columns are contiguous, at least. */
 const GEMV_VECTORS = 2;
@@ -28,10 +65,7 @@ export const matmul = [
     apart: ["small"],
     args: "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info*",
     defines: { GEMM_TILE },
-    launch: (s, b) => {
-      const tile = gemmTile(b.T, b.small !== "");
-      return blocks(s.batch * Math.ceil(s.m / tile) * Math.ceil(s.n / tile));
-    },
+    launch: (s, b) => blocks(tilesOf(b.T, b.small !== "", s), 1, b.small ? BLOCK / 2 : BLOCK),
   }),
   family({
     file: "gemm",

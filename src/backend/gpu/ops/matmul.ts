@@ -6,9 +6,10 @@ import type { Storage } from "../../storage.ts";
 import type { MatrixUnit } from "../attention-plan.ts";
 import { isGemmType } from "../device-blas.ts";
 import type { Gemm } from "../driver.ts";
-import { isSmallProduct, planMatVec } from "../families/matmul.ts";
+import { isSmallProduct, planGemm, planMatVec } from "../families/matmul.ts";
 import { planProduct } from "../families/product.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { reduceColumns } from "./reduce.ts";
 
 /** A batch of matrices in memory: address, the strides of rows and columns, and the layout of the batch dims. */
 export interface Matrices {
@@ -117,16 +118,32 @@ export function byKernel(gpu: Gpu, p: Product, out: number): void {
     matVec(gpu, dtype, { lines: n, k, line: b.col, step: b.row, x: a.col }, b, a, out);
   } else {
     const unit = gpu.matrixUnit(dtype);
-    if (unit === "fma") {
-      gpu.launch(`gemm${isSmallProduct(p.a.batch.numel, m, n, gpu.multiprocessors) ? "_small" : ""}_${dtype}`, {
-        ...batchOf(gpu, a, b),
-        ...{ m, n, k, a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
-        ...{ a: a.at, b: b.at, out },
-      });
-    } else {
-      padded(gpu, a, m, k, (pa) => padded(gpu, b, k, n, (pb) => onUnit(gpu, unit, { ...p, a: pa, b: pb }, out)));
-    }
+    if (unit === "fma") byMultiplyAdds(gpu, p, out);
+    else padded(gpu, a, m, k, (pa) => padded(gpu, b, k, n, (pb) => onUnit(gpu, unit, { ...p, a: pa, b: pb }, out)));
   }
+}
+
+function byMultiplyAdds(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): void {
+  const batch = a.batch.numel;
+  const { size, splits } = planGemm(dtype, { batch, m, n, k }, gpu.multiprocessors);
+  const multiplyTo = (to: number): void => {
+    const depth = k / splits;
+    // Parts of k are one more dim of the batch.
+    const parts = ({ batch: { shape, strides } }: Matrices, step: number): Layout =>
+      new Layout([splits, ...shape], [depth * step, ...strides]);
+    gpu.launch(`gemm${size}_${dtype}`, {
+      ...batchOf(gpu, { ...a, batch: parts(a, a.col) }, { ...b, batch: parts(b, b.row) }),
+      ...{ m, n, k: depth, a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
+      ...{ a: a.at, b: b.at, out: to },
+    });
+  };
+  if (splits === 1) return void multiplyTo(out);
+  const numbers = batch * m * n;
+  gpu.temporary(splits * numbers * sizeOf(dtype), (sums) => {
+    multiplyTo(sums);
+    const columns = { outer: 1, inner: numbers, length: splits, outerStride: 0, lengthStride: numbers };
+    reduceColumns(gpu, "sum", dtype, columns, sums, out);
+  });
 }
 
 interface MatVec {
