@@ -47,7 +47,10 @@ export class Tuning {
    * a power of two, so that a few measurements serve prompts of every length.
    */
   prefersOwn(shape: ProductShape): boolean {
-    this.#watched?.set(shapeText(shape), shape);
+    if (this.#watched) {
+      const { type, m, n, k, transA, transB, batch } = shape;
+      this.#watched.set(shapeText(shape), { type, m, n, k, transA, transB, batch });
+    }
     if (this.#times.size === 0) return false;
     const times = this.timesOf(shape) ?? this.timesOf({ ...shape, m: 2 ** Math.ceil(Math.log2(shape.m)) });
     return times !== undefined && fasterOf(times) === "own";

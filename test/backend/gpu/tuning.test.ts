@@ -136,7 +136,7 @@ describe("wick tune", () => {
 
   it("measures what a model multiplies", async () => {
     deviceWith("model");
-    const model = new URL("../../../models/fable-7m.Q8_0.gguf", import.meta.url).pathname;
+    const model = new URL("../../data/models/tiny/llama", import.meta.url).pathname;
     const { products } = JSON.parse(await tune("--model", model, "--rows", "16", "--dtype", "f32", "--json")) as {
       products: ProductShape[];
     };
