@@ -150,8 +150,8 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
   }
 };
 
-// By size: 2 × 4 GEMM_TILEs with as many sums as a thread's registers hold, or one where that would leave multiprocessors idle. Types
-// of 8 bytes take half of it on a side.
+// By size: 2 × 4 GEMM_TILEs with as many sums as a thread's registers hold, or one where that would leave multiprocessors idle; of
+// types of 8 bytes half on a side. Integers, whose products take registers in passing, have small tiles only.
 template <class T> struct GemmOf {
   static constexpr int E = sizeof(T) == 8 ? 2 : 1, TILE = GEMM_TILE / E;
   typedef Gemm<T, 2 * TILE, 4 * TILE, 8, 8 / E, 16 / E> Large;

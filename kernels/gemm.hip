@@ -126,15 +126,16 @@ GPU_FN void gemv(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_r
     SHARED(compute_t<T>, shared, GPU_BLOCK * (16 / sizeof(T))); \
     gemv<T>(shared, batch, m, k, (i64)a_row_stride, (i64)a_col_stride, (i64)x_stride, num_dims, info, a, x, out, row_threads); \
   }
-#define GEMM(T) GEMM_KERNEL(gemm, T, Large, GPU_BLOCK, 1) GEMM_KERNEL(gemm_small, T, Small, GPU_BLOCK / 2, 4) GEMV_KERNEL(T)
+#define GEMM_SMALL(T) GEMM_KERNEL(gemm_small, T, Small, GPU_BLOCK / 2, 4) GEMV_KERNEL(T)
+#define GEMM(T) GEMM_KERNEL(gemm, T, Large, GPU_BLOCK, 1) GEMM_SMALL(T)
 GPU_bf16(GEMM)
 GPU_f16(GEMM)
 GPU_f32(GEMM)
 GPU_f64(GEMM)
-GPU_u8(GEMM)
-GPU_u32(GEMM)
-GPU_i16(GEMM)
-GPU_i32(GEMM)
-GPU_i64(GEMM)
+GPU_u8(GEMM_SMALL)
+GPU_u32(GEMM_SMALL)
+GPU_i16(GEMM_SMALL)
+GPU_i32(GEMM_SMALL)
+GPU_i64(GEMM_SMALL)
 
 }  // namespace gpu

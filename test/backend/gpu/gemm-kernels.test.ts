@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planGemm } from "../../../src/backend/gpu/families/matmul.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
+import { isFloat } from "../../../src/core/dtype.ts";
 import { Device, type DType, Tensor } from "../../../src/index.ts";
 
 beforeEach(() => void vi.stubEnv("WICK_BLAS", "none"));
@@ -105,7 +106,7 @@ describe.each([
       const [m, n] = sizes.at(-1)!;
       const [a, b] = [matrix(m - 1, 40, la, dtype, device, 3), matrix(40, n - 2, lb, dtype, device, 4)];
       const names = launched(device, () => expectProduct(a.x.matmul(b.x), a.plain, b.plain));
-      expect(names).toEqual([`${gemm}_${dtype}`]);
+      expect(names).toEqual([`${isFloat(dtype) ? gemm : "gemm_small"}_${dtype}`]);
     }
   });
 
@@ -135,13 +136,13 @@ it("of too few tiles is cut along k", () => {
 
 it("is planned by how many tiles there are", () => {
   const plan = (type: DType, m: number, n: number, k: number, batch = 1) => planGemm(type, { batch, m, n, k }, 132);
-  expect(plan("f32", 8192, 8192, 8192)).toEqual({ size: "", splits: 1 });
-  expect(plan("f32", 2048, 2048, 2048)).toEqual({ size: "", splits: 1 });
-  expect(plan("f32", 1000, 1000, 1000)).toEqual({ size: "_small", splits: 1 });
-  expect(plan("f32", 64, 4096, 4096)).toEqual({ size: "_small", splits: 4 });
+  expect(plan("f32", 8192, 8192, 8192)).toEqual({ size: "large", splits: 1 });
+  expect(plan("f32", 2048, 2048, 2048)).toEqual({ size: "large", splits: 1 });
+  expect(plan("f32", 1000, 1000, 1000)).toEqual({ size: "small", splits: 1 });
+  expect(plan("f32", 64, 4096, 4096)).toEqual({ size: "small", splits: 4 });
   // Neither are halves rounded between, nor slices cut.
-  expect(plan("f16", 64, 4096, 4096)).toEqual({ size: "_small", splits: 1 });
-  expect(plan("f32", 64, 64, 4100)).toEqual({ size: "_small", splits: 1 });
-  expect(plan("f32", 64, 64, 4096)).toEqual({ size: "_small", splits: 16 });
-  expect(plan("f32", 64, 64, 4096, 1000)).toEqual({ size: "_small", splits: 1 });
+  expect(plan("f16", 64, 4096, 4096)).toEqual({ size: "small", splits: 1 });
+  expect(plan("f32", 64, 64, 4100)).toEqual({ size: "small", splits: 1 });
+  expect(plan("f32", 64, 64, 4096)).toEqual({ size: "small", splits: 16 });
+  expect(plan("f32", 64, 64, 4096, 1000)).toEqual({ size: "small", splits: 1 });
 });

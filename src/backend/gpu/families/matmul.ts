@@ -1,6 +1,6 @@
 /** Products for machines without a BLAS library, and of shapes it does not take. */
-import { type DType, sizeOf } from "../../../core/dtype.ts";
-import { BLOCK, blocks, family, numbers, rowBlocks } from "./family.ts";
+import { type DType, isFloat, sizeOf } from "../../../core/dtype.ts";
+import { BLOCK, blocks, family, floats, numbers, rowBlocks } from "./family.ts";
 
 /** Threads per row of a matrix-vector product whose rows are contiguous: a warp, or more for few rows. */
 export function planMatVec(rows: number, length: number): number {
@@ -33,21 +33,25 @@ export interface ProductSizes {
 }
 
 export interface GemmPlan {
-  readonly size: "" | "_small";
+  readonly size: "large" | "small";
   /** Parts of k that are multiplied by themselves and then added. */
   readonly splits: number;
 }
 
-/** Large tiles where they take fewer rounds over the multiprocessors; where even small ones are too few, several share a tile. */
+/**
+ * Large tiles where they take fewer rounds over the multiprocessors, of floats alone: integers have no kernel for them. Where even
+ * small tiles are too few, several blocks share each.
+ */
 export function planGemm(type: DType, s: ProductSizes, multiprocessors: number): GemmPlan {
   const rounds = (small: boolean): number => Math.ceil(tilesOf(type, small, s) / multiprocessors);
-  if ((rounds(false) * LARGE_DOWN * LARGE_ACROSS) / LARGE_GAIN <= rounds(true)) return { size: "", splits: 1 };
+  const large = (rounds(false) * LARGE_DOWN * LARGE_ACROSS) / LARGE_GAIN;
+  if (isFloat(type) && large <= rounds(true)) return { size: "large", splits: 1 };
   // Sums of halves must not be rounded before they are added.
-  if (sizeOf(type) < 4) return { size: "_small", splits: 1 };
+  if (sizeOf(type) < 4) return { size: "small", splits: 1 };
   const wanted = Math.floor((SMALL_CROWD * multiprocessors) / tilesOf(type, true, s));
   let splits = 1;
   while (2 * splits <= wanted && s.k % (32 * splits) === 0 && s.k >= 2 * splits * LEAST_DEPTH) splits *= 2;
-  return { size: "_small", splits };
+  return { size: "small", splits };
 }
 
 /** Whether a matrix unit's large tiles are too few for all multiprocessors. */
@@ -57,15 +61,23 @@ export const isSmallProduct = (batch: number, m: number, n: number, multiprocess
 /** Vectors of 16 bytes side by side that a block reads of a matrix whose columns are contiguous, at least. */
 const GEMV_VECTORS = 2;
 
+const gemmArgs = "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info*";
+
 export const matmul = [
   family({
     file: "gemm",
-    pattern: "gemm{small}_{T}",
-    over: { small: ["", "_small"], T: numbers },
-    apart: ["small"],
-    args: "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info*",
+    pattern: "gemm_{T}",
+    over: { T: floats },
+    args: gemmArgs,
     defines: { GEMM_TILE },
-    launch: (s, b) => blocks(tilesOf(b.T, b.small !== "", s), 1, b.small ? BLOCK / 2 : BLOCK),
+    launch: (s, b) => blocks(tilesOf(b.T, false, s)),
+  }),
+  family({
+    file: "gemm",
+    pattern: "gemm_small_{T}",
+    over: { T: numbers },
+    args: gemmArgs,
+    launch: (s, b) => blocks(tilesOf(b.T, true, s), 1, BLOCK / 2),
   }),
   family({
     file: "gemm",

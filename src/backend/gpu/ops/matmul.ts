@@ -131,11 +131,13 @@ function byMultiplyAdds(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number
     // Parts of k are one more dim of the batch.
     const parts = ({ batch: { shape, strides } }: Matrices, step: number): Layout =>
       new Layout([splits, ...shape], [depth * step, ...strides]);
-    gpu.launch(`gemm${size}_${dtype}`, {
+    const values = {
       ...batchOf(gpu, { ...a, batch: parts(a, a.col) }, { ...b, batch: parts(b, b.row) }),
       ...{ m, n, k: depth, a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
       ...{ a: a.at, b: b.at, out: to },
-    });
+    };
+    if (size === "large") gpu.launch(`gemm_${dtype}`, values);
+    else gpu.launch(`gemm_small_${dtype}`, values);
   };
   if (splits === 1) return void multiplyTo(out);
   const numbers = batch * m * n;
