@@ -25,7 +25,7 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
   static constexpr int EACH = LINES * BK / THREADS, V = 16 / (int)sizeof(T) < EACH ? 16 / (int)sizeof(T) : EACH, ROUNDS = EACH / V;
   static constexpr int PITCH = LINES + 16 / (int)sizeof(C);  // keeps vectors aligned and spreads the banks
   static constexpr int SIZE = BK * PITCH;
-  typedef Vec<T, V> Held[ROUNDS];
+  typedef Whole<T, V> Held[ROUNDS];
 
   Lines<T> o;
   size_t first;
@@ -52,23 +52,29 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
   // The slice that begins at k0; the next call is for the next one.
   GPU_METHOD void hold(Held& x, size_t k0) {
     if (vectors && k0 + BK <= o.depth) {
-      UNROLL for (int round = 0; round < ROUNDS; round++) x[round] = *(const Vec<T, V>*)from[round];
+      UNROLL for (int round = 0; round < ROUNDS; round++) x[round] = *(const Whole<T, V>*)from[round];
     } else {
+      const i64 step = along_k ? o.k_step : o.line_step;
       UNROLL for (int round = 0; round < ROUNDS; round++) {
         const size_t line = first + line_of(round), at = k0 + k_of(round);
-        UNROLL for (int v = 0; v < V; v++)
-          x[round].v[v] = at + (along_k ? v : 0) < o.depth && line + (along_k ? 0 : v) < o.lines ? from[round][v * (along_k ? o.k_step : o.line_step)] : T{};
+        Vec<T, V> y;
+        UNROLL for (int v = 0; v < V; v++) {
+          const bool inside = at + (along_k ? v : 0) < o.depth && line + (along_k ? 0 : v) < o.lines;
+          y.v[v] = inside ? from[round][v * step] : T{};
+        }
+        x[round] = Whole<T, V>::of(y);
       }
     }
     UNROLL for (int round = 0; round < ROUNDS; round++) from[round] += BK * o.k_step;
   }
   GPU_METHOD void put(C* slice, const Held& x) const {
     UNROLL for (int round = 0; round < ROUNDS; round++) {
+      const Vec<T, V> from = x[round].elements();
       Vec<C, V> y;
-      UNROLL for (int v = 0; v < V; v++) y.v[v] = widen(x[round].v[v]);
+      UNROLL for (int v = 0; v < V; v++) y.v[v] = widen(from.v[v]);
       C* const to = slice + k_of(round) * PITCH + line_of(round);
       if (along_k) UNROLL for (int v = 0; v < V; v++) to[v * PITCH] = y.v[v];
-      else store_shared<V>(to, 0, y);
+      else *(Whole<C, V>*)to = Whole<C, V>::of(y);
     }
   }
 };
@@ -89,8 +95,8 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
     const u32 ty = (warp / (BN / TN / 8) * 4 + lane / 16 * 2 + lane % 2) * GM, tx = (warp % (BN / TN / 8) * 8 + lane % 16 / 2) * GN;
     A pa(a, row0);
     B pb(b, col0);
-    C acc[TM][TN];
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) acc[i][j] = 0;
+    Pair<C> acc[TM][TN / 2];
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN / 2; j++) acc[i][j] = Pair<C>{0, 0};
     typename A::Held ha;
     typename B::Held hb;
     pa.hold(ha, 0);
@@ -110,7 +116,8 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
         UNROLL for (int g = 0; g < TM / GM; g++) x[g] = load_shared<GM>(sa, k * A::PITCH + g * SPREAD_M);
         UNROLL for (int g = 0; g < TN / GN; g++) y[g] = load_shared<GN>(sb, k * B::PITCH + g * SPREAD_N);
         UNROLL for (int i = 0; i < TM; i++)
-          UNROLL for (int j = 0; j < TN; j++) acc[i][j] += x[i / GM].v[i % GM] * y[j / GN].v[j % GN];
+          UNROLL for (int j = 0; j < TN; j += 2)
+            add_product(acc[i][j / 2], x[i / GM].v[i % GM], Pair<C>{y[j / GN].v[j % GN], y[j / GN].v[j % GN + 1]});
       }
       if (more) {
         half ^= 1;
@@ -126,8 +133,8 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
         const size_t col = col0 + g * SPREAD_N + tx;
         T* const to = out + row * b.lines + col;
         Vec<T, GN> x;
-        UNROLL for (int j = 0; j < GN; j++) x.v[j] = narrow<T>(acc[i][g * GN + j]);
-        if (wide && col < b.lines) *(Vec<T, GN>*)to = x;
+        UNROLL for (int j = 0; j < GN; j++) x.v[j] = narrow<T>(acc[i][(g * GN + j) / 2][j % 2]);
+        if (wide && col < b.lines) *(Whole<T, GN>*)to = Whole<T, GN>::of(x);
         else UNROLL for (int j = 0; j < GN; j++)
           if (col + j < b.lines) to[j] = x.v[j];
       }
