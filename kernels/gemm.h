@@ -25,7 +25,7 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
   static constexpr int EACH = LINES * BK / THREADS, V = 16 / (int)sizeof(T) < EACH ? 16 / (int)sizeof(T) : EACH, ROUNDS = EACH / V;
   static constexpr int PITCH = LINES + 16 / (int)sizeof(C);  // keeps vectors aligned and spreads the banks
   static constexpr int SIZE = BK * PITCH;
-  typedef Whole<T, V> Held[ROUNDS];
+  typedef Solid<T, V> Held[ROUNDS];
 
   Lines<T> o;
   size_t first;
@@ -52,7 +52,7 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
   // The slice that begins at k0; the next call is for the next one.
   GPU_METHOD void hold(Held& x, size_t k0) {
     if (vectors && k0 + BK <= o.depth) {
-      UNROLL for (int round = 0; round < ROUNDS; round++) x[round] = *(const Whole<T, V>*)from[round];
+      UNROLL for (int round = 0; round < ROUNDS; round++) x[round] = *(const Solid<T, V>*)from[round];
     } else {
       const i64 step = along_k ? o.k_step : o.line_step;
       UNROLL for (int round = 0; round < ROUNDS; round++) {
@@ -62,7 +62,7 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
           const bool inside = at + (along_k ? v : 0) < o.depth && line + (along_k ? 0 : v) < o.lines;
           y.v[v] = inside ? from[round][v * step] : T{};
         }
-        x[round] = Whole<T, V>::of(y);
+        x[round] = Solid<T, V>::of(y);
       }
     }
     UNROLL for (int round = 0; round < ROUNDS; round++) from[round] += BK * o.k_step;
@@ -74,7 +74,7 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
       UNROLL for (int v = 0; v < V; v++) y.v[v] = widen(from.v[v]);
       C* const to = slice + k_of(round) * PITCH + line_of(round);
       if (along_k) UNROLL for (int v = 0; v < V; v++) to[v * PITCH] = y.v[v];
-      else *(Whole<C, V>*)to = Whole<C, V>::of(y);
+      else *(Solid<C, V>*)to = Solid<C, V>::of(y);
     }
   }
 };
@@ -134,7 +134,7 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
         T* const to = out + row * b.lines + col;
         Vec<T, GN> x;
         UNROLL for (int j = 0; j < GN; j++) x.v[j] = narrow<T>(acc[i][(g * GN + j) / 2][j % 2]);
-        if (wide && col < b.lines) *(Whole<T, GN>*)to = Whole<T, GN>::of(x);
+        if (wide && col < b.lines) *(Solid<T, GN>*)to = Solid<T, GN>::of(x);
         else UNROLL for (int j = 0; j < GN; j++)
           if (col + j < b.lines) to[j] = x.v[j];
       }
@@ -142,17 +142,18 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
     barrier();  // the next tile's slices go where this one's are read
   }
 
-  // All tiles of a batch.
+  // All tiles of a batch, and of each part of k.
   GPU_FN void all(C* shared, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, i64 a_row, i64 a_col, i64 b_row,
-                  i64 b_col, size_t num_dims, const size_t* info) {
-    const size_t down = ceil_div(m, BM), across = ceil_div(n, BN), each = down * across;
-    for (size_t i = bid_x(); i < each * batch; i += gdim_x()) {
-      const size_t z = divide(i, each);
+                  i64 b_col, size_t num_dims, const size_t* info, size_t depth) {
+    const size_t down = ceil_div(m, BM), across = ceil_div(n, BN), each = down * across, parts = ceil_div(k, depth);
+    for (size_t i = bid_x(); i < each * batch * parts; i += gdim_x()) {
+      const size_t z = divide(i, each), part = divide(z, batch), k0 = part * depth;
       const TileAt tile = tile_at(i - z * each, down, across);
       i64 at[2] = {0, 0};
-      if (batch > 1) offsets<2>(z, num_dims, info, at);
-      run(shared, Lines<T>{a + at[0], m, k, a_row, a_col}, Lines<T>{b + at[1], n, k, b_col, b_row}, out + z * m * n, tile.row * BM,
-          tile.column * BN);
+      if (batch > 1) offsets<2>(z - part * batch, num_dims, info, at);
+      const size_t here = k - k0 < depth ? k - k0 : depth;
+      run(shared, Lines<T>{a + at[0] + (i64)k0 * a_col, m, here, a_row, a_col}, Lines<T>{b + at[1] + (i64)k0 * b_row, n, here, b_col, b_row},
+          out + z * m * n, tile.row * BM, tile.column * BN);
     }
   }
 };

@@ -109,16 +109,16 @@ GPU_FN void gemv(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_r
 }
 
 // info = batch dims ‖ a strides ‖ b strides. gemm_T is for large products, gemm_small_T for those with too few large tiles to
-// fill the device. Launch: a block per tile.
+// fill the device. Where `depth` is less than k, out is (parts of k, batch, m, n). Launch: a block per tile and part.
 #define GEMM_KERNEL(name, T, Size, threads, blocks) \
   KERNEL_CROWDED(threads, blocks, name##_##T, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, \
                  size_t a_row_stride, size_t a_col_stride, size_t b_row_stride, size_t b_col_stride, size_t num_dims, \
-                 const size_t* info) { \
+                 const size_t* info, size_t depth) { \
     typedef GemmOf<T>::Size Gemm; \
     static_assert(Gemm::THREADS == threads, ""); \
     SHARED(compute_t<T>, shared, Gemm::SIZE); \
     Gemm::all(shared, a, b, out, batch, m, n, k, (i64)a_row_stride, (i64)a_col_stride, (i64)b_row_stride, (i64)b_col_stride, num_dims, \
-              info); \
+              info, depth); \
   }
 #define GEMV_KERNEL(T) \
   KERNEL_BOUNDS(GPU_BLOCK, gemv_##T, const T* a, const T* x, T* out, size_t batch, size_t m, size_t k, size_t a_row_stride, \

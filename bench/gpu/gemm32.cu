@@ -12,11 +12,10 @@
 int main() {
   cublasHandle_t blas;
   cublasCreate(&blas);
-  const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {3000, 3000, 3000}, {1024, 1024, 1024}, {1000, 1000, 1000}, {333, 777, 555}, {512, 512, 4096}, {64, 4096, 4096}, {16, 4096, 4096}};
+  const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {3000, 3000, 3000}, {1024, 1024, 1024}, {1000, 1000, 1000}, {333, 777, 555}, {1999, 4001, 4095}, {512, 512, 4096}, {64, 4096, 4096}, {16, 4096, 4096}};
   for (const auto& s : shapes) {
     const size_t numbers = s.m * s.n;
     f32 *a = device<f32>(s.m * s.k), *b = device<f32>(s.n * s.k), *own = device<f32>(numbers), *theirs = device<f32>(numbers), *parts = device<f32>(8 * numbers);
-    size_t* info = device<size_t>(3);
     fill_floats<f32><<<1024, 256>>>(a, s.m * s.k, 1, 1.0f);
     fill_floats<f32><<<1024, 256>>>(b, s.n * s.k, 2, 1.0f);
     const float one = 1, zero = 0;
@@ -43,15 +42,13 @@ int main() {
         };
         const auto tiles = [&](size_t down, size_t across) { return (unsigned)((s.m + down - 1) / down * ((s.n + across - 1) / across)); };
         report("large", [&] {
-          gemm_f32<<<tiles(2 * GEMM_TILE, 4 * GEMM_TILE), 256>>>(a, b, own, 1, s.m, s.n, s.k, a_row, a_col, b_row, b_col, 0, nullptr);
+          gemm_f32<<<tiles(2 * GEMM_TILE, 4 * GEMM_TILE), 256>>>(a, b, own, 1, s.m, s.n, s.k, a_row, a_col, b_row, b_col, 0, nullptr, s.k);
         });
         for (size_t splits = 1; splits <= (large ? 1 : 8); splits *= 2) {
-          if (s.k % (16 * splits)  && splits > 1) break;
-          const size_t depth = s.k / splits, words[3] = {splits, depth * a_col, depth * b_row};
-          CHECK(cudaMemcpy(info, words, sizeof words, cudaMemcpyHostToDevice));
+          const size_t depth = (s.k + 16 * splits - 1) / (16 * splits) * 16;
           const char* const names[] = {"", "small", "in 2", "", "in 4", "", "", "", "in 8"};
           report(names[splits], [&] {
-            gemm_small_f32<<<(unsigned)splits * tiles(GEMM_TILE, GEMM_TILE), 128>>>(a, b, splits == 1 ? own : parts, splits, s.m, s.n, depth, a_row, a_col, b_row, b_col, splits > 1, info);
+            gemm_small_f32<<<(unsigned)splits * tiles(GEMM_TILE, GEMM_TILE), 128>>>(a, b, splits == 1 ? own : parts, 1, s.m, s.n, s.k, a_row, a_col, b_row, b_col, 0, nullptr, depth);
             if (splits > 1)
               sum_cols_f32<<<(unsigned)((numbers + 127) / 128), 256>>>(parts, own, nullptr, 1, splits, numbers, 0, numbers, 32, 1);
           });
@@ -59,6 +56,6 @@ int main() {
         printf("\n");
         fflush(stdout);
       }
-    for (void* p : {(void*)a, (void*)b, (void*)own, (void*)theirs, (void*)parts, (void*)info}) CHECK(cudaFree(p));
+    for (void* p : {(void*)a, (void*)b, (void*)own, (void*)theirs, (void*)parts}) CHECK(cudaFree(p));
   }
 }

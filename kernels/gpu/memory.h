@@ -36,15 +36,15 @@ template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) { *(Vec<T, 
 
 // A vector that stays one where another path moves its elements one by one. LLVM moves what both paths have out of them, and takes
 // apart what is left, unless it takes 16 bytes for one value.
-template <class T, int N> struct Whole {
+template <class T, int N> struct Solid {
   Vec<T, N> x;
-  GPU_FN Whole of(const Vec<T, N>& y) { return Whole{y}; }
+  GPU_FN Solid of(const Vec<T, N>& y) { return Solid{y}; }
   GPU_METHOD Vec<T, N> elements() const { return x; }
 };
 #if GPU_AMD
-template <> struct Whole<f32, 4> {
+template <> struct Solid<f32, 4> {
   Bytes16 x;
-  GPU_FN Whole of(const Vec<f32, 4>& y) { return Whole{__builtin_bit_cast(Bytes16, y)}; }
+  GPU_FN Solid of(const Vec<f32, 4>& y) { return Solid{__builtin_bit_cast(Bytes16, y)}; }
   GPU_METHOD Vec<f32, 4> elements() const { return __builtin_bit_cast(Vec<f32, 4>, x); }
 };
 #endif

@@ -1,6 +1,7 @@
 /** How long a product takes by Wick's own kernels and by the library. */
 import { Layout, numel } from "../../core/layout.ts";
 import type { Storage } from "../storage.ts";
+import type { Graph } from "../transformers.ts";
 import type { GpuBackend } from "./backend.ts";
 import { addressOf } from "./gpu.ts";
 import { byKernel, libraryProduct, type Matrices, type Product } from "./ops/matmul.ts";
@@ -35,33 +36,51 @@ export async function measureProduct(gpu: GpuBackend, shape: ProductShape): Prom
     };
     const out = addressOf(keep(gpu.make(type, numel([batch, m, n]))));
     const gemm = libraryProduct(p, out);
-    if (!gemm?.type || !gpu.gemm(gemm)) return null;
-    const own = () => byKernel(gpu, p, out);
-    const library = () => void gpu.gemm(gemm);
-    const runs = [await runsFor(gpu, own), await runsFor(gpu, library)] as const;
-    const times: [own: number[], library: number[]] = [[], []];
+    if (!gemm || !gpu.gemm(gemm)) return null;
+    using own = await Timed.of(gpu, () => byKernel(gpu, p, out));
+    using library = await Timed.of(gpu, () => void gpu.gemm(gemm));
+    const times: { own: number[]; library: number[] } = { own: [], library: [] };
     for (let i = 0; i < SAMPLES; i++) {
-      times[0].push(await microseconds(gpu, own, runs[0]));
-      times[1].push(await microseconds(gpu, library, runs[1]));
+      times.own.push(await own.microseconds());
+      times.library.push(await library.microseconds());
     }
-    return { own: median(times[0]), library: median(times[1]) };
+    return { own: median(times.own), library: median(times.library) };
   } finally {
     for (const storage of storages) storage.discard();
   }
 }
 
-/** After a first run, which compiles or loads kernels, how many fill a sample. */
-async function runsFor(gpu: GpuBackend, run: () => void): Promise<number> {
-  await gpu.milliseconds(run);
-  const ms = await gpu.milliseconds(run);
-  return Math.max(1, Math.min(MOST_RUNS, Math.ceil(SAMPLE_MS / Math.max(ms, 1e-3))));
-}
+/** Work so many times over that its time is exact: recorded where that is possible, so that launches are no part of it. */
+class Timed implements Disposable {
+  readonly #gpu: GpuBackend;
+  readonly #work: () => void;
+  readonly #runs: number;
+  readonly #graph: Graph | null;
 
-async function microseconds(gpu: GpuBackend, run: () => void, runs: number): Promise<number> {
-  const ms = await gpu.milliseconds(() => {
-    for (let i = 0; i < runs; i++) run();
-  });
-  return (1000 * ms) / runs;
+  private constructor(gpu: GpuBackend, run: () => void, runs: number) {
+    this.#gpu = gpu;
+    this.#runs = runs;
+    const all = (): void => {
+      for (let i = 0; i < runs; i++) run();
+    };
+    this.#graph = gpu.recorder.problem === null ? gpu.recorder.capture(all) : null;
+    this.#work = this.#graph ? () => this.#graph!.replay() : all;
+  }
+
+  /** After a first run, which compiles or loads kernels, a second one tells how many fill a sample. */
+  static async of(gpu: GpuBackend, run: () => void): Promise<Timed> {
+    await gpu.milliseconds(run);
+    const ms = await gpu.milliseconds(run);
+    return new Timed(gpu, run, Math.max(1, Math.min(MOST_RUNS, Math.ceil(SAMPLE_MS / Math.max(ms, 1e-3)))));
+  }
+
+  async microseconds(): Promise<number> {
+    return (1000 * (await this.#gpu.milliseconds(this.#work))) / this.#runs;
+  }
+
+  [Symbol.dispose](): void {
+    this.#graph?.[Symbol.dispose]();
+  }
 }
 
 const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!;

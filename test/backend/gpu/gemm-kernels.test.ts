@@ -136,13 +136,14 @@ it("of too few tiles is cut along k", () => {
 
 it("is planned by how many tiles there are", () => {
   const plan = (type: DType, m: number, n: number, k: number, batch = 1) => planGemm(type, { batch, m, n, k }, 132);
-  expect(plan("f32", 8192, 8192, 8192)).toEqual({ size: "large", splits: 1 });
-  expect(plan("f32", 2048, 2048, 2048)).toEqual({ size: "large", splits: 1 });
-  expect(plan("f32", 1000, 1000, 1000)).toEqual({ size: "small", splits: 1 });
-  expect(plan("f32", 64, 4096, 4096)).toEqual({ size: "small", splits: 4 });
-  // Neither are halves rounded between, nor slices cut.
-  expect(plan("f16", 64, 4096, 4096)).toEqual({ size: "small", splits: 1 });
-  expect(plan("f32", 64, 64, 4100)).toEqual({ size: "small", splits: 1 });
-  expect(plan("f32", 64, 64, 4096)).toEqual({ size: "small", splits: 16 });
-  expect(plan("f32", 64, 64, 4096, 1000)).toEqual({ size: "small", splits: 1 });
+  expect(plan("f32", 8192, 8192, 8192)).toEqual({ size: "large", depth: 8192 });
+  expect(plan("f32", 2048, 2048, 2048)).toEqual({ size: "large", depth: 2048 });
+  expect(plan("f32", 1000, 1000, 1000)).toEqual({ size: "small", depth: 1000 });
+  expect(plan("i32", 8192, 8192, 8192)).toEqual({ size: "small", depth: 8192 });
+  expect(plan("f32", 64, 4096, 4096)).toEqual({ size: "small", depth: 512 });
+  expect(plan("f32", 333, 777, 555)).toEqual({ size: "small", depth: 144 });
+  // Halves are not rounded between.
+  expect(plan("f16", 64, 4096, 4096)).toEqual({ size: "small", depth: 4096 });
+  expect(plan("f32", 64, 64, 4096, 1000)).toEqual({ size: "small", depth: 4096 });
+  expect(plan("f32", 64, 64, 200)).toEqual({ size: "small", depth: 200 });
 });

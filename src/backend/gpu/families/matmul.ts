@@ -15,9 +15,10 @@ const LARGE_DOWN = 2;
 const LARGE_ACROSS = 4;
 /** How much of a large tile is made in the time of a small one of its size, with a multiprocessor to itself. */
 const LARGE_GAIN = 1.15;
-/** Blocks of a small product that a multiprocessor is kept busy by, and how much of k each has at least. */
-const SMALL_CROWD = 3;
-const LEAST_DEPTH = 256;
+/** Blocks of a small product that keep a multiprocessor busy, how much of k each has at least, and what that is a multiple of. */
+const SMALL_CROWD = 4;
+const LEAST_DEPTH = 128;
+const SLICE = 16;
 
 const tilesOf = (type: DType, small: boolean, { batch, m, n }: Omit<ProductSizes, "k">): number => {
   const tile = sizeOf(type) === 8 ? GEMM_TILE / 2 : GEMM_TILE;
@@ -34,8 +35,8 @@ export interface ProductSizes {
 
 export interface GemmPlan {
   readonly size: "large" | "small";
-  /** Parts of k that are multiplied by themselves and then added. */
-  readonly splits: number;
+  /** How much of k each block multiplies: sums of parts are added afterwards. */
+  readonly depth: number;
 }
 
 /**
@@ -45,23 +46,18 @@ export interface GemmPlan {
 export function planGemm(type: DType, s: ProductSizes, multiprocessors: number): GemmPlan {
   const rounds = (small: boolean): number => Math.ceil(tilesOf(type, small, s) / multiprocessors);
   const large = (rounds(false) * LARGE_DOWN * LARGE_ACROSS) / LARGE_GAIN;
-  if (isFloat(type) && large <= rounds(true)) return { size: "large", splits: 1 };
-  // Sums of halves must not be rounded before they are added.
-  if (sizeOf(type) < 4) return { size: "small", splits: 1 };
-  const wanted = Math.floor((SMALL_CROWD * multiprocessors) / tilesOf(type, true, s));
-  let splits = 1;
-  while (2 * splits <= wanted && s.k % (32 * splits) === 0 && s.k >= 2 * splits * LEAST_DEPTH) splits *= 2;
-  return { size: "small", splits };
+  if (isFloat(type) && large <= rounds(true)) return { size: "large", depth: s.k };
+  const tiles = tilesOf(type, true, s);
+  // Sums of halves must not be rounded before they are added. From a block per multiprocessor on, adding costs what it gains.
+  if (sizeOf(type) < 4 || tiles > multiprocessors) return { size: "small", depth: s.k };
+  const parts = Math.min(Math.floor((SMALL_CROWD * multiprocessors) / tiles), Math.floor(s.k / LEAST_DEPTH));
+  return { size: "small", depth: parts > 1 ? SLICE * Math.ceil(s.k / parts / SLICE) : s.k };
 }
-
-/** Whether a matrix unit's large tiles are too few for all multiprocessors. */
-export const isSmallProduct = (batch: number, m: number, n: number, multiprocessors: number): boolean =>
-  batch * Math.ceil(m / 128) * Math.ceil(n / 128) < multiprocessors;
 
 /** Vectors of 16 bytes side by side that a block reads of a matrix whose columns are contiguous, at least. */
 const GEMV_VECTORS = 2;
 
-const gemmArgs = "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info*";
+const gemmArgs = "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info* depth";
 
 export const matmul = [
   family({
@@ -70,14 +66,14 @@ export const matmul = [
     over: { T: floats },
     args: gemmArgs,
     defines: { GEMM_TILE },
-    launch: (s, b) => blocks(tilesOf(b.T, false, s)),
+    launch: (s, b) => blocks(tilesOf(b.T, false, s) * Math.ceil(s.k / s.depth)),
   }),
   family({
     file: "gemm",
     pattern: "gemm_small_{T}",
     over: { T: numbers },
     args: gemmArgs,
-    launch: (s, b) => blocks(tilesOf(b.T, true, s), 1, BLOCK / 2),
+    launch: (s, b) => blocks(tilesOf(b.T, true, s) * Math.ceil(s.k / s.depth), 1, BLOCK / 2),
   }),
   family({
     file: "gemm",

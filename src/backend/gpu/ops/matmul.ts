@@ -6,7 +6,7 @@ import type { Storage } from "../../storage.ts";
 import type { MatrixUnit } from "../attention-plan.ts";
 import { isGemmType } from "../device-blas.ts";
 import type { Gemm } from "../driver.ts";
-import { isSmallProduct, planGemm, planMatVec } from "../families/matmul.ts";
+import { planGemm, planMatVec } from "../families/matmul.ts";
 import { planProduct } from "../families/product.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { reduceColumns } from "./reduce.ts";
@@ -124,26 +124,25 @@ export function byKernel(gpu: Gpu, p: Product, out: number): void {
 }
 
 function byMultiplyAdds(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): void {
-  const batch = a.batch.numel;
-  const { size, splits } = planGemm(dtype, { batch, m, n, k }, gpu.multiprocessors);
+  const batch = batchOf(gpu, a, b);
+  const { size, depth } = planGemm(dtype, { batch: batch.batch, m, n, k }, gpu.multiprocessors);
   const multiplyTo = (to: number): void => {
-    const depth = k / splits;
-    // Parts of k are one more dim of the batch.
-    const parts = ({ batch: { shape, strides } }: Matrices, step: number): Layout =>
-      new Layout([splits, ...shape], [depth * step, ...strides]);
     const values = {
-      ...batchOf(gpu, { ...a, batch: parts(a, a.col) }, { ...b, batch: parts(b, b.row) }),
-      ...{ m, n, k: depth, a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
-      ...{ a: a.at, b: b.at, out: to },
+      ...{ ...batch, m, n, k, depth, a: a.at, b: b.at, out: to },
+      ...{ a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
     };
     if (size === "large") gpu.launch(`gemm_${dtype}`, values);
     else gpu.launch(`gemm_small_${dtype}`, values);
   };
-  if (splits === 1) return void multiplyTo(out);
-  const numbers = batch * m * n;
-  gpu.temporary(splits * numbers * sizeOf(dtype), (sums) => {
+  const parts = Math.ceil(k / depth);
+  if (parts === 1) {
+    multiplyTo(out);
+    return;
+  }
+  const numbers = batch.batch * m * n;
+  gpu.temporary(parts * numbers * sizeOf(dtype), (sums) => {
     multiplyTo(sums);
-    const columns = { outer: 1, inner: numbers, length: splits, outerStride: 0, lengthStride: numbers };
+    const columns = { outer: 1, inner: numbers, length: parts, outerStride: 0, lengthStride: numbers };
     reduceColumns(gpu, "sum", dtype, columns, sums, out);
   });
 }
@@ -174,13 +173,15 @@ function matVec(gpu: Gpu, dtype: DType, s: MatVec, matrix: Matrices, vector: Mat
 
 /** Halves on a matrix unit, from operands in pieces of 16 bytes. */
 function onUnit(gpu: Gpu, unit: Exclude<MatrixUnit, "fma">, { dtype, m, n, k, a, b }: Product, out: number): void {
-  const small = isSmallProduct(a.batch.numel, m, n, gpu.multiprocessors);
-  const { tile, threads, shared } = planProduct(unit, small);
-  const lies = `${a.col === 1 ? "k" : "m"}${b.row === 1 ? "k" : "n"}` as const;
-  gpu.launch(`product${small ? "_small" : ""}_${lies}_${dtype}`, {
-    ...batchOf(gpu, a, b),
-    ...{ m, n, k, a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
-    ...{ a: a.at, b: b.at, out, tile, threads, shared_bytes: shared },
+  const batch = batchOf(gpu, a, b);
+  const device = { unit, arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors };
+  const { size, launch } = planProduct({ batch: batch.batch, m, n }, device);
+  const [byRows, byColumns] = [a.col === 1, b.row === 1];
+  gpu.launch(`product${size}_${byRows ? "k" : "m"}${byColumns ? "k" : "n"}_${dtype}`, {
+    ...{ ...batch, m, n, k, a: a.at, b: b.at, out },
+    ...launch,
+    a_step: byRows ? a.row : a.col,
+    b_step: byColumns ? b.col : b.row,
   });
 }
 
