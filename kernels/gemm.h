@@ -29,11 +29,12 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
 
   Lines<T> o;
   size_t first;
+  u32 thread;
   // Where each round's vector begins in the slice at hand. Lines past the end stand for the last one: nobody keeps what comes of them.
   const T* from[ROUNDS];
   bool along_k, vectors;
 
-  GPU_METHOD Panel(const Lines<T>& operand, size_t first_) : o(operand), first(first_) {
+  GPU_METHOD Panel(const Lines<T>& operand, size_t first_, u32 thread_) : o(operand), first(first_), thread(thread_) {
     along_k = o.k_step == 1 || (o.line_step != 1 && (o.k_step < 0 ? -o.k_step : o.k_step) < (o.line_step < 0 ? -o.line_step : o.line_step));
     vectors = aligned_to(o.at, sizeof(T) * V) && (along_k ? o.k_step == 1 && o.line_step % V == 0 : o.line_step == 1 && o.k_step % V == 0 && (o.lines % V == 0 || first + LINES <= o.lines));
     UNROLL for (int round = 0; round < ROUNDS; round++) {
@@ -42,11 +43,11 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
     }
   }
   GPU_METHOD u32 line_of(int round) const {
-    const u32 i = tid_x() + round * THREADS;
+    const u32 i = thread + round * THREADS;
     return along_k ? i / (BK / V) : i % (LINES / V) * V;
   }
   GPU_METHOD u32 k_of(int round) const {
-    const u32 i = tid_x() + round * THREADS;
+    const u32 i = thread + round * THREADS;
     return along_k ? i % (BK / V) * V : i / (LINES / V);
   }
   // The slice that begins at k0; the next call is for the next one.
@@ -89,12 +90,15 @@ template <class T, int BM, int BN, int BK, int TM, int TN> struct Gemm {
   static constexpr int SPREAD_M = BM / (TM / GM), SPREAD_N = BN / (TN / GN);
 
   GPU_FN void run(C* shared, const Lines<T>& a, const Lines<T>& b, T* out, size_t row0, size_t col0) {
+    // Anew for each tile: what follows from it for the results would else be kept in registers over all of them.
+    u32 thread = tid_x();
+    forget(thread);
     // A warp is 4 × 8 threads, neighbouring lanes one above the other: each quarter of it, which shared memory serves at once, reads
     // two groups of rows and four of columns.
-    const u32 lane = tid_x() % 32, warp = tid_x() / 32;
+    const u32 lane = thread % 32, warp = thread / 32;
     const u32 ty = (warp / (BN / TN / 8) * 4 + lane / 16 * 2 + lane % 2) * GM, tx = (warp % (BN / TN / 8) * 8 + lane % 16 / 2) * GN;
-    A pa(a, row0);
-    B pb(b, col0);
+    A pa(a, row0, thread);
+    B pb(b, col0, thread);
     Pair<C> acc[TM][TN / 2];
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN / 2; j++) acc[i][j] = Pair<C>{0, 0};
     typename A::Held ha;

@@ -35,17 +35,17 @@ template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) { *(Vec<T, 
 #endif
 
 // A vector that stays one where another path moves its elements one by one. LLVM moves what both paths have out of them, and takes
-// apart what is left, unless it takes 16 bytes for one value.
-template <class T, int N> struct Solid {
+// apart what is left, unless it takes 16 bytes for one value; of halves its older releases keep such a one in memory.
+template <class T, int N, bool = sizeof(T) >= 4 && sizeof(T) * N == 16> struct Solid {
   Vec<T, N> x;
   GPU_FN Solid of(const Vec<T, N>& y) { return Solid{y}; }
   GPU_METHOD Vec<T, N> elements() const { return x; }
 };
 #if GPU_AMD
-template <> struct Solid<f32, 4> {
+template <class T, int N> struct Solid<T, N, true> {
   Bytes16 x;
-  GPU_FN Solid of(const Vec<f32, 4>& y) { return Solid{__builtin_bit_cast(Bytes16, y)}; }
-  GPU_METHOD Vec<f32, 4> elements() const { return __builtin_bit_cast(Vec<f32, 4>, x); }
+  GPU_FN Solid of(const Vec<T, N>& y) { return Solid{__builtin_bit_cast(Bytes16, y)}; }
+  GPU_METHOD Vec<T, N> elements() const { return __builtin_bit_cast(Vec<T, N>, x); }
 };
 #endif
 
