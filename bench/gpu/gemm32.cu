@@ -45,12 +45,12 @@ int main() {
           gemm_f32<<<tiles(2 * GEMM_TILE, 4 * GEMM_TILE), 256>>>(a, b, own, 1, s.m, s.n, s.k, a_row, a_col, b_row, b_col, 0, nullptr, s.k);
         });
         for (size_t splits = 1; splits <= (large ? 1 : 8); splits *= 2) {
-          const size_t depth = (s.k + 16 * splits - 1) / (16 * splits) * 16;
+          const size_t depth = (s.k + 16 * splits - 1) / (16 * splits) * 16, count = (s.k + depth - 1) / depth;
           const char* const names[] = {"", "small", "in 2", "", "in 4", "", "", "", "in 8"};
           report(names[splits], [&] {
-            gemm_small_f32<<<(unsigned)splits * tiles(GEMM_TILE, GEMM_TILE), 128>>>(a, b, splits == 1 ? own : parts, 1, s.m, s.n, s.k, a_row, a_col, b_row, b_col, 0, nullptr, depth);
+            gemm_small_f32<<<(unsigned)count * tiles(GEMM_TILE, GEMM_TILE), 128>>>(a, b, splits == 1 ? own : parts, 1, s.m, s.n, s.k, a_row, a_col, b_row, b_col, 0, nullptr, depth);
             if (splits > 1)
-              sum_cols_f32<<<(unsigned)((numbers + 127) / 128), 256>>>(parts, own, nullptr, 1, splits, numbers, 0, numbers, 32, 1);
+              sum_cols_f32<<<(unsigned)((numbers + 127) / 128), 256>>>(parts, own, nullptr, 1, count, numbers, 0, numbers, 32, 1);
           });
         }
         printf("\n");

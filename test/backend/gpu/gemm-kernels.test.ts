@@ -134,6 +134,17 @@ it("of too few tiles is cut along k", () => {
   expectProduct(y.reshape([10, 3]), a.plain, b.plain);
 });
 
+it.each([
+  ["rows", "rows"],
+  ["columns", "columns"],
+  ["neither", "columns"],
+] as const)("of many elements of f32 in odd %s and %s is copied to whole pieces first", (la, lb) => {
+  const device = deviceWith(4, 1);
+  const [a, b] = [matrix(65, 7711, la, "f32", device, 11), matrix(7711, 67, lb, "f32", device, 12)];
+  const names = launched(device, () => expectProduct(a.x.matmul(b.x), a.plain, b.plain));
+  expect(names).toEqual(["pad_lines_4", "pad_lines_4", "gemm_small_f32", "sum_cols_f32"]);
+});
+
 it("is planned by how many tiles there are", () => {
   const plan = (type: DType, m: number, n: number, k: number, batch = 1) => planGemm(type, { batch, m, n, k }, 132);
   expect(plan("f32", 8192, 8192, 8192)).toEqual({ size: "large", depth: 8192 });

@@ -118,10 +118,15 @@ export function byKernel(gpu: Gpu, p: Product, out: number): void {
     matVec(gpu, dtype, { lines: n, k, line: b.col, step: b.row, x: a.col }, b, a, out);
   } else {
     const unit = gpu.matrixUnit(dtype);
-    if (unit === "fma") byMultiplyAdds(gpu, p, out);
-    else padded(gpu, a, m, k, (pa) => padded(gpu, b, k, n, (pb) => onUnit(gpu, unit, { ...p, a: pa, b: pb }, out)));
+    if (unit !== "fma") inPieces(gpu, 2, p, (pieces) => onUnit(gpu, unit, pieces, out));
+    else if (dtype === "f32" && a.batch.numel * m * n * k >= WORTH_COPIES)
+      inPieces(gpu, 4, p, (pieces) => byMultiplyAdds(gpu, pieces, out));
+    else byMultiplyAdds(gpu, p, out);
   }
 }
+
+/** Multiply-adds in f32 read 16 bytes at a time, too, where they can; from so many on two copies cost less than other reads. */
+const WORTH_COPIES = 2 ** 25;
 
 function byMultiplyAdds(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): void {
   const batch = batchOf(gpu, a, b);
@@ -185,31 +190,34 @@ function onUnit(gpu: Gpu, unit: Exclude<MatrixUnit, "fma">, { dtype, m, n, k, a,
   });
 }
 
-/** Halves in 16 bytes, which the kernels on matrix units read at once. */
-const PIECE = 8;
+/** A product whose operands lie in pieces of 16 bytes, of so many bytes per element: as they are, or copied. */
+function inPieces<T>(gpu: Gpu, bytes: 2 | 4, p: Product, run: (p: Product) => T): T {
+  return padded(gpu, bytes, p.a, p.m, p.k, (a) => padded(gpu, bytes, p.b, p.k, p.n, (b) => run({ ...p, a, b })));
+}
 
-/** Whether halves lie in pieces: along rows or columns, each of whole ones. */
-function inPieces({ at, row, col, batch }: Matrices, rows: number, cols: number): boolean {
+/** Whether matrices lie in such pieces: along rows or columns, each of whole ones. */
+function liesInPieces({ at, row, col, batch }: Matrices, rows: number, cols: number, piece: number): boolean {
   const [length, step] = col === 1 ? [cols, row] : [rows, row === 1 ? col : 1];
   return (
     at % 16 === 0 &&
-    length % PIECE === 0 &&
-    step % PIECE === 0 &&
-    batch.strides.every((stride, i) => batch.shape[i] === 1 || stride % PIECE === 0)
+    length % piece === 0 &&
+    step % piece === 0 &&
+    batch.strides.every((stride, i) => batch.shape[i] === 1 || stride % piece === 0)
   );
 }
 
-/** The matrices in pieces: as they are, or as a temporary copy whose lines end with zeros. One that a batch shares is copied once. */
-function padded<T>(gpu: Gpu, x: Matrices, rows: number, cols: number, run: (x: Matrices) => T): T {
-  if (inPieces(x, rows, cols)) return run(x);
+/** The matrices, or a temporary copy of them whose lines end with zeros. One that a batch shares is copied once. */
+function padded<T>(gpu: Gpu, bytes: 2 | 4, x: Matrices, rows: number, cols: number, run: (x: Matrices) => T): T {
+  const piece = 16 / bytes;
+  if (liesInPieces(x, rows, cols, piece)) return run(x);
   const byRows = Math.abs(x.col) <= Math.abs(x.row);
   const [lines, length] = byRows ? [rows, cols] : [cols, rows];
-  const pitch = PIECE * Math.ceil(length / PIECE);
+  const pitch = piece * Math.ceil(length / piece);
   const { shape, strides } = x.batch;
   const kept = Layout.contiguous(shape.map((size, i) => (strides[i] === 0 ? 1 : size)));
   const own = collapse([new Layout(kept.shape, strides)]);
-  return gpu.temporary(kept.numel * lines * pitch * 2, (at) => {
-    gpu.launch("pad_lines_2", {
+  return gpu.temporary(kept.numel * lines * pitch * bytes, (at) => {
+    gpu.launch(`pad_lines_${bytes}`, {
       ...{ x: x.at, out: at, batch: kept.numel, lines, length },
       ...{ line_step: byRows ? x.row : x.col, step: byRows ? x.col : x.row },
       ...{ num_dims: own.shape.length, info: own.shape.length === 0 ? 0 : gpu.words(own.shape, own.strides[0]!) },
