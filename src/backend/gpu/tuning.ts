@@ -1,6 +1,7 @@
 /**
  * Who multiplies, shape by shape: a vendor's library or Wick's own kernels. `wick tune` measures both and keeps their times beside
- * the compiled kernels, a file for each card, library and version of the kernels; what was not measured is the library's.
+ * the compiled kernels, a file for each card, library and version of the kernels. What was not measured is the library's, but for a few
+ * shapes of cards that are known.
  */
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -18,8 +19,20 @@ export interface ProductTimes {
   readonly library: number;
 }
 
-/** Whose time it is: what is a rate in `wick tune`'s table, and a choice in a product. */
 export const fasterOf = ({ own, library }: ProductTimes): keyof ProductTimes => (own < library ? "own" : "library");
+
+/** What was measured on cards that others have, too: who multiplies there where nobody has measured on this one. */
+const knownCards: readonly { readonly name: RegExp; prefersOwn(shape: ProductShape): boolean }[] = [
+  {
+    // cuBLAS 13.1 beside a copy to whole pieces: 333×777×555 to 2049×4097×4095, in three layouts, 0.27 to 0.86 of its time.
+    name: /^NVIDIA H200/,
+    prefersOwn: ({ type, m, n, k, transA, transB, batch }) =>
+      type === "bf16" &&
+      batch === 1 &&
+      m * n * k >= 2 ** 27 &&
+      ((transA ? m : k) % 2 === 1 || (transB ? k : n) % 2 === 1),
+  },
+];
 
 const letter = (isTransposed: boolean): string => (isTransposed ? "t" : "n");
 
@@ -31,6 +44,7 @@ export class Tuning {
   readonly path: string;
   readonly #about: Readonly<Record<"card" | "library" | "kernels", string>>;
   readonly #times: Map<string, ProductTimes>;
+  readonly #known: (typeof knownCards)[number] | undefined;
   #watched: Map<string, ProductShape> | null = null;
 
   constructor(folder: string, card: Pick<GpuProperties, "name" | "arch">, library: string) {
@@ -40,20 +54,24 @@ export class Tuning {
     const key = createHash("sha256").update(Object.values(this.#about).join("\n")).digest("hex");
     this.path = join(folder, `tuned-${key.slice(0, 32)}.json`);
     this.#times = readTimes(this.path);
+    this.#known = knownCards.find(({ name }) => name.test(card.name));
   }
 
   /**
-   * Whether Wick's own kernel was the faster one; a shape that was not measured takes the word of the one with its rows rounded up to
-   * a power of two, so that a few measurements serve prompts of every length.
+   * Whether Wick's own kernel is the faster one. A shape that was not measured takes the word of the one with its rows rounded up to a
+   * power of two, so that a few measurements serve prompts of every length.
    */
   prefersOwn(shape: ProductShape): boolean {
     if (this.#watched) {
       const { type, m, n, k, transA, transB, batch } = shape;
       this.#watched.set(shapeText(shape), { type, m, n, k, transA, transB, batch });
     }
-    if (this.#times.size === 0) return false;
-    const times = this.timesOf(shape) ?? this.timesOf({ ...shape, m: 2 ** Math.ceil(Math.log2(shape.m)) });
-    return times !== undefined && fasterOf(times) === "own";
+    const times = this.#times.size === 0 ? undefined : this.#nearest(shape);
+    return times ? fasterOf(times) === "own" : (this.#known?.prefersOwn(shape) ?? false);
+  }
+
+  #nearest(shape: ProductShape): ProductTimes | undefined {
+    return this.timesOf(shape) ?? this.timesOf({ ...shape, m: 2 ** Math.ceil(Math.log2(shape.m)) });
   }
 
   timesOf(shape: ProductShape): ProductTimes | undefined {

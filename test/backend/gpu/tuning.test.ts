@@ -69,6 +69,16 @@ describe("times of products", () => {
     expect(anew.note(shape, own)).toBeUndefined();
   });
 
+  it("of a card that is known hold until it is measured itself", () => {
+    const known = new Tuning(at("known"), { name: "NVIDIA H200", arch: "sm_90a" }, "cuBLAS 13.1.0");
+    const odd: ProductShape = { type: "bf16", m: 1000, n: 1001, k: 999, transA: false, transB: false, batch: 1 };
+    const even = { ...odd, n: 1002, k: 998 };
+    expect([odd, even, { ...odd, type: "f32" as const }].map((s) => known.prefersOwn(s))).toEqual([true, false, false]);
+    known.note(odd, theirs);
+    expect(known.prefersOwn(odd)).toBe(false);
+    expect(new Tuning(at("known"), card, "cuBLAS 13.1.0").prefersOwn({ ...odd, k: 997 })).toBe(false);
+  });
+
   it("that cannot be written hold in this process", () => {
     writeFileSync(at("file"), "");
     const tuning = new Tuning(at("file"), card, "cuBLAS");
