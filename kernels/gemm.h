@@ -35,11 +35,11 @@ template <class T, int LINES, int BK, int THREADS> struct Panel {
   bool along_k, vectors;
 
   GPU_METHOD Panel(const Lines<T>& operand, size_t first_, u32 thread_) : o(operand), first(first_), thread(thread_) {
-    const i64 k_apart = o.k_step < 0 ? -o.k_step : o.k_step, lines_apart = o.line_step < 0 ? -o.line_step : o.line_step;
-    along_k = o.k_step == 1 || (o.line_step != 1 && k_apart < lines_apart);
-    vectors = (along_k ? o.k_step : o.line_step) == 1 && (along_k ? o.line_step : o.k_step) % V == 0 && aligned_to(o.at, sizeof(T) * V);
+    along_k = o.k_step == 1 || (o.line_step != 1 && (o.k_step < 0 ? -o.k_step : o.k_step) < (o.line_step < 0 ? -o.line_step : o.line_step));
     // Neighbouring lines may be cut by the edge in the middle of a vector.
-    if (!along_k && o.lines % V != 0 && first + LINES > o.lines) vectors = false;
+    vectors = aligned_to(o.at, sizeof(T) * V) &&
+              (along_k ? o.k_step == 1 && o.line_step % V == 0
+                       : o.line_step == 1 && o.k_step % V == 0 && (o.lines % V == 0 || first + LINES <= o.lines));
     UNROLL for (int round = 0; round < ROUNDS; round++) {
       const size_t line = first + line_of(round), last = o.lines - (along_k || !vectors ? 1 : V);
       from[round] = o.at + (i64)(line < last ? line : last) * o.line_step + (i64)k_of(round) * o.k_step;
