@@ -35,6 +35,7 @@ GPU_FN void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;"
 template <int N> GPU_FN void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 // Results that the compiler must not move across what is above.
 GPU_FN void warpgroup_hold(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
+GPU_FN void warpgroup_hold(u32& x) { asm volatile("" : "+r"(x)::"memory"); }
 
 #define WG_R0(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_R1(d, i) WG_R0(d, i), WG_R0(d, i + 4)
@@ -101,6 +102,7 @@ GPU_FN void warpgroup_begin() {}
 GPU_FN void warpgroup_commit() {}
 template <int N> GPU_FN void warpgroup_wait() {}
 GPU_FN void warpgroup_hold(f32&) {}
+GPU_FN void warpgroup_hold(u32&) {}
 // One thread's results, where left(m, k) has the left operand's bits.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {
   for (u32 e = 0; e < R; e++) {
