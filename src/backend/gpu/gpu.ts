@@ -3,6 +3,7 @@
  * this class; it knows nothing of tensors beyond views.
  */
 import { type DType, sizeOf } from "../../core/dtype.ts";
+import { variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
 import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, ReadInto, View } from "../backend.ts";
@@ -22,6 +23,7 @@ import { KernelCache } from "./kernel-cache.ts";
 import { Launcher } from "./launcher.ts";
 import { defaultChoice } from "./memory-policy.ts";
 import { Staging } from "./staging.ts";
+import { Tuning } from "./tuning.ts";
 
 export interface GpuBlock extends Block {
   readonly at: number;
@@ -57,6 +59,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   #graphs = 0;
   #recording = false;
   readonly #blas: DeviceBlas;
+  #tuning: Tuning | null | undefined;
   /** Where kernels note a bad id: flag, id, position. */
   readonly #error: number;
   /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
@@ -111,6 +114,16 @@ export abstract class Gpu implements MemoryOps, Recordings {
   /** Why it is this library, where there was a choice. */
   get blasChoice(): string {
     return this.#blas.why;
+  }
+
+  /** What is known of the library beside Wick's own kernels; null where there is no choice, or WICK_BLAS has made it. */
+  get tuning(): Tuning | null {
+    if (this.#tuning === undefined) {
+      const { blas } = this;
+      const isOpen = blas !== null && variable("WICK_BLAS") === undefined;
+      this.#tuning = isOpen ? new Tuning(this.cache.folder, this.context.properties, blas.version) : null;
+    }
+    return this.#tuning;
   }
 
   /** Enqueues the product by a vendor's library; false where none can compute it. */
