@@ -1,5 +1,6 @@
 /** Convolution, pooling, upsampling. */
-import { family, numbers, perThread } from "./family.ts";
+import { BLOCK, blocks, family, numbers, perThread } from "./family.ts";
+import { productDefines } from "./product.ts";
 
 const window = "numel info* h_out w_out stride_h stride_w padding_h padding_w dilation_h dilation_w";
 
@@ -24,6 +25,34 @@ export const conv = [
     over: { T: numbers },
     args: `x* out* ${window} h_k w_k`,
     launch: (s) => perThread(s.numel),
+  }),
+  family({
+    file: "conv-product",
+    pattern: "conv_product{size}_{T}",
+    over: { size: ["", "_small", "_wide"], T: ["bf16", "f16"] },
+    apart: ["size"],
+    args: "x* w* out* groups m n depth info*",
+    plan: "tile_rows tile_cols threads shared_bytes",
+    defines: productDefines,
+    launch: (s) => ({
+      ...blocks(s.groups * Math.ceil(s.m / s.tile_rows) * Math.ceil(s.n / s.tile_cols), 1, s.threads),
+      shared: s.shared_bytes,
+    }),
+  }),
+  family({
+    file: "conv-product",
+    pattern: "conv_gather_{T}",
+    over: { T: ["bf16", "f16"] },
+    args: "x* out* numel info*",
+    launch: (s) => perThread(s.numel),
+  }),
+  family({
+    file: "conv-product",
+    pattern: "conv_turn_{T}",
+    over: { T: ["bf16", "f16"] },
+    args: "x* out* planes info*",
+    plan: "tiles",
+    launch: (s) => blocks(s.planes * s.tiles, BLOCK / 32),
   }),
   family({
     file: "pool",

@@ -63,6 +63,11 @@ export function planProduct(
   return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
 }
 
+export const productDefines = {
+  ...unitDefines,
+  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
+};
+
 export const product = [
   family({
     file: "product",
@@ -71,10 +76,7 @@ export const product = [
     apart: ["size", "A", "B"],
     args: "a* b* out* batch m n k a_step b_step num_dims info*",
     plan: "tile_rows tile_cols threads shared_bytes",
-    defines: {
-      ...unitDefines,
-      ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
-    },
+    defines: productDefines,
     launch: (s) => ({
       ...blocks(s.batch * Math.ceil(s.m / s.tile_rows) * Math.ceil(s.n / s.tile_cols), 1, s.threads),
       shared: s.shared_bytes,

@@ -5,10 +5,13 @@ import type { View } from "../../backend.ts";
 import type { ConvParams, PoolParams, Size2d as Size } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { convolveByProduct } from "./conv-product.ts";
 import { multiply } from "./matmul.ts";
 
 /** Multiply-adds from which unrolling the windows pays. */
 const UNROLL_FROM = 2 ** 22;
+/** Outputs of a group from which a matrix unit pays. */
+const FEWEST_OUTPUTS = 8;
 /** The unrolled windows of as many images as fit into this are multiplied at once. */
 const UNROLL_BYTES = 2 ** 28;
 
@@ -25,6 +28,10 @@ const window = (p: ConvParams, [h, w]: Size) => ({
   dilation_w: p.dilation[1],
 });
 
+/** Whether there is enough to do for a matrix unit, and enough of it side by side: groups of few outputs would leave it idle. */
+const suitsUnit = (n: number, taps: number, outs: number): boolean =>
+  taps > 0 && n * taps >= UNROLL_FROM && outs >= FEWEST_OUTPUTS;
+
 export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
   const [h, width] = p.size;
   const { dtype } = x.storage;
@@ -33,6 +40,7 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
   const n = b * o * h * width;
   return gpu.filled(dtype, n, (out) => {
     const taps = inner * kh * kw;
+    if (suitsUnit(n, taps, o / p.groups) && convolveByProduct(gpu, x, w, p, out, { transposed: false })) return;
     if (p.groups === 1 && isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM) {
       return gpu.packed(w, (weights) => unrolled(gpu, x, weights, out, { b, c, o, h, width, kh, kw, taps, p }));
     }
@@ -98,7 +106,10 @@ export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams): Stor
   const [h, width] = p.size;
   const { dtype } = x.storage;
   const n = x.layout.shape[0]! * w.layout.shape[1]! * p.groups * h * width;
+  const [inner, outs, kh, kw] = w.layout.shape as [number, number, number, number];
+  const taps = (inner / p.groups) * kh * kw;
   return gpu.filled(dtype, n, (out) => {
+    if (suitsUnit(n, taps, outs) && convolveByProduct(gpu, x, w, p, out, { transposed: true })) return;
     const operands = { x: at(x), w: at(w), out };
     gpu.launch(`conv_transpose2d_${dtype}`, {
       ...operands,

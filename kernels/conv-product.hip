@@ -1,0 +1,105 @@
+// Convolutions of halves on a matrix unit (conv-feed.h), and what brings their operands into the order in which it reads them.
+#include "conv-feed.h"
+namespace gpu {
+
+// An image per group: (image, group, row, column, channel), channels in whole pieces of 8, zeros where there is nothing: around it
+// (`top`, `left`; they may be negative, which cuts off), between its pixels (`spread` apart, for a transposed convolution), and
+// behind the last channel. Where channels are few, a column holds those under all `taps` of the kernel's row instead, one
+// behind the other: columns are then those of the result, `step` apart, and the taps `dilation` apart.
+struct Gather {
+  size_t groups, channels, height, width, rows, columns, pieces, taps;
+  i64 top, left;
+  size_t spread_down, spread_across, step, dilation;
+  i64 image, group, channel, row, column;  // steps of x
+
+  GPU_FN bool inside(i64 place, size_t spread, size_t size, size_t& at) {
+    if (place < 0) return false;
+    at = spread == 1 ? (size_t)place : divide((size_t)place, spread);
+    return at * spread == (size_t)place && at < size;
+  }
+};
+
+// Any layout of x. Launch: a piece per thread; neighbours have neighbouring columns.
+GPU_FN void gather(const Gather& p, size_t n, const u16* x, u16* out) {
+  single_loop(n, [&](size_t i) {
+    const size_t rest = divide(i, p.columns), column = i - rest * p.columns;
+    const size_t more = divide(rest, p.rows), row = rest - more * p.rows;
+    const size_t plane = divide(more, p.pieces), piece = more - plane * p.pieces;
+    const size_t image = divide(plane, p.groups), g = plane - image * p.groups;
+    const u16* const from = x + (i64)image * p.image + (i64)g * p.group;
+    Vec<u16, 8> y;
+    UNROLL for (int e = 0; e < 8; e++) {
+      const size_t run = piece * 8 + e, tap = p.taps == 1 ? 0 : divide(run, p.channels), c = run - tap * p.channels;
+      size_t sy, sx;
+      const bool there = tap < p.taps && c < p.channels && Gather::inside((i64)row - p.top, p.spread_down, p.height, sy) &&
+                         Gather::inside((i64)(column * p.step + tap * p.dilation) - p.left, p.spread_across, p.width, sx);
+      y.v[e] = there ? from[(i64)c * p.channel + (i64)sy * p.row + (i64)sx * p.column] : (u16)0;
+    }
+    store_vec<u16, 8>(out, ((plane * p.rows + row) * p.columns + column) * p.pieces + piece, y);
+  });
+}
+
+// The same where a channel's pixels are neighbours, all channels begin at multiples of 8 elements and have multiples of 8 pixels,
+// and nothing is spread or folded. 32 threads move 32 channels of 64 pixels: they read 128 bytes of four channels at a
+// time and write 64 bytes of eight pixels. Launch: 8 of those per block; what is around the images comes behind.
+struct alignas(16) Piece {
+  u32 words[4];
+  GPU_METHOD u32& operator[](int i) { return words[i]; }
+  GPU_METHOD u32 operator[](int i) const { return words[i]; }
+};
+GPU_FN void turn(const Gather& p, size_t planes, const u16* x, u16* out) {
+  const u32 lane = tid_x() % 32;
+  const size_t pixels = p.height * p.width, across = ceil_div(p.pieces, 4), down = ceil_div(pixels, 64), each = across * down;
+  const size_t step = (size_t)gdim_x() * (GPU_BLOCK / 32);
+  const Piece none = {{0, 0, 0, 0}};
+  NO_UNROLL for (size_t i = (size_t)bid_x() * (GPU_BLOCK / 32) + tid_x() / 32; i < each * planes; i += step) {
+    const size_t plane = divide(i, each), in = i - plane * each, tile = divide(in, across);
+    const size_t first = tile * 64 + lane % 8 * 8, piece = (in - tile * across) * 4 + lane / 8;
+    if (first >= pixels || piece >= p.pieces) continue;
+    const size_t image = divide(plane, p.groups), g = plane - image * p.groups;
+    const u16* const from = x + (i64)image * p.image + (i64)g * p.group + (i64)first;
+    Piece a[8];
+    UNROLL for (int r = 0; r < 8; r++) {
+      const size_t c = piece * 8 + r;
+      a[r] = c < p.channels ? *(const Piece*)(from + (i64)c * p.channel) : none;
+    }
+    size_t row = divide(first, p.width), column = first - row * p.width;
+    UNROLL for (int r = 0; r < 8; r++) {
+      ((Piece*)out)[((plane * p.rows + row + p.top) * p.columns + column + p.left) * p.pieces + piece] = turned(a, r);
+      if (++column == p.width) column = 0, row++;
+    }
+  }
+  // What is around: whole rows above, what is beside the image's rows, whole rows below.
+  const size_t above = p.top * p.columns, beside = p.columns - p.width, around = p.rows * p.columns - pixels;
+  single_loop(planes * around * p.pieces, [&](size_t i) {
+    const size_t rest = divide(i, p.pieces), plane = divide(rest, around);
+    size_t at = rest - plane * around;
+    if (at >= above + p.height * beside) at += pixels;
+    else if (at >= above) {
+      const size_t row = divide(at - above, beside), column = at - above - row * beside;
+      at = above + row * p.columns + column + (column >= (size_t)p.left ? p.width : 0);
+    }
+    ((Piece*)out)[(plane * p.rows * p.columns + at) * p.pieces + (i - rest * p.pieces)] = none;
+  });
+}
+
+#define CONV_PRODUCT(size, SIZE, T) \
+  KERNEL_BOUNDS(GPU_BLOCK, conv_product##size##_##T, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, \
+                const size_t* info) { \
+    if constexpr (Block<T, SIZE>::EXISTS) { \
+      DYNAMIC_SHARED(T, shared); \
+      convolutions<T, SIZE>(shared, x, w, out, groups, m, n, depth, *(const Patches*)info); \
+    } \
+  }
+#define CONV_PRODUCTS(T) \
+  CONV_PRODUCT(_small, SMALL, T) CONV_PRODUCT(, LARGE, T) CONV_PRODUCT(_wide, WIDE, T) \
+  KERNEL_BOUNDS(GPU_BLOCK, conv_gather_##T, const T* x, T* out, size_t numel, const size_t* info) { \
+    gather(*(const Gather*)info, numel, (const u16*)x, (u16*)out); \
+  } \
+  KERNEL_BOUNDS(GPU_BLOCK, conv_turn_##T, const T* x, T* out, size_t planes, const size_t* info) { \
+    turn(*(const Gather*)info, planes, (const u16*)x, (u16*)out); \
+  }
+GPU_bf16(CONV_PRODUCTS)
+GPU_f16(CONV_PRODUCTS)
+
+}  // namespace gpu
