@@ -4,7 +4,36 @@ import { productDefines } from "./product.ts";
 
 const window = "numel info* h_out w_out stride_h stride_w padding_h padding_w dilation_h dilation_w";
 
+/** Outputs one below the other that a thread of a depthwise convolution makes, with stride 1. */
+const DEPTHWISE_ROWS = 8;
+const depthwiseTaps = ["3", "5", "7"] as const;
+const depthwiseStrides = ["1", "2"] as const;
+
+/** The depthwise kernel for so many taps and such a stride, both ways. */
+export function planDepthwise(
+  taps: readonly [number, number],
+  stride: readonly [number, number],
+  rows: number,
+): {
+  readonly taps: (typeof depthwiseTaps)[number];
+  readonly stride: (typeof depthwiseStrides)[number];
+  readonly blocks: number;
+} | null {
+  const k = depthwiseTaps.find((n) => taps.every((t) => t === Number(n)));
+  const s = depthwiseStrides.find((n) => stride.every((t) => t === Number(n)));
+  return k && s ? { taps: k, stride: s, blocks: Math.ceil(rows / (DEPTHWISE_ROWS / Number(s))) } : null;
+}
+
 export const conv = [
+  family({
+    file: "conv",
+    pattern: "conv_depthwise{k}_{s}_{T}",
+    over: { k: depthwiseTaps, s: depthwiseStrides, T: ["bf16", "f16", "f32"] },
+    apart: ["k", "s"],
+    args: `x* w* out* ${window} groups`,
+    defines: { DEPTHWISE_ROWS },
+    launch: (s) => perThread(s.numel),
+  }),
   family({
     file: "conv",
     pattern: "conv2d_{T}",

@@ -1,9 +1,13 @@
-/** Convolution, pooling and upsampling. Large convolutions become a matrix product over unrolled windows. */
+/**
+ * Convolution, pooling and upsampling. Large convolutions become matrix products: of halves on a matrix unit over the image as it
+ * is, of others over unrolled windows.
+ */
 import { isFloat, sizeOf } from "../../../core/dtype.ts";
 import { Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { ConvParams, PoolParams, Size2d as Size } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
+import { planDepthwise } from "../families/conv.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { convolveByProduct } from "./conv-product.ts";
 import { multiply } from "./matmul.ts";
@@ -28,10 +32,6 @@ const window = (p: ConvParams, [h, w]: Size) => ({
   dilation_w: p.dilation[1],
 });
 
-/** Whether there is enough to do for a matrix unit, and enough of it side by side: groups of few outputs would leave it idle. */
-const suitsUnit = (n: number, taps: number, outs: number): boolean =>
-  taps > 0 && n * taps >= UNROLL_FROM && outs >= FEWEST_OUTPUTS;
-
 export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
   const [h, width] = p.size;
   const { dtype } = x.storage;
@@ -40,18 +40,51 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
   const n = b * o * h * width;
   return gpu.filled(dtype, n, (out) => {
     const taps = inner * kh * kw;
-    if (suitsUnit(n, taps, o / p.groups) && convolveByProduct(gpu, x, w, p, out, { transposed: false })) return;
-    if (p.groups === 1 && isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM) {
+    const isLarge = isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM;
+    if (isLarge && isPointwise(gpu, x, w, p)) return pointwise(gpu, x, w, out);
+    if (isLarge && suitsUnit(o / p.groups) && convolveByProduct(gpu, x, w, p, out, { transposed: false })) return;
+    if (isLarge && p.groups === 1) {
       return gpu.packed(w, (weights) => unrolled(gpu, x, weights, out, { b, c, o, h, width, kh, kw, taps, p }));
     }
-    const operands = { x: at(x), w: at(w), out };
-    gpu.launch(`conv2d_${dtype}`, {
-      ...operands,
-      numel: n,
+    const values = {
+      ...{ x: at(x), w: at(w), out },
       info: dims(gpu, x, w),
       ...window(p, [h, width]),
       groups: p.groups,
-    });
+    };
+    const plan = inner === 1 && p.dilation.every((d) => d === 1) ? planDepthwise([kh, kw], p.stride, h) : null;
+    if (plan && (dtype === "bf16" || dtype === "f16" || dtype === "f32")) {
+      const numel = b * o * plan.blocks * width;
+      gpu.launch(`conv_depthwise${plan.taps}_${plan.stride}_${dtype}`, { ...values, numel });
+    } else {
+      gpu.launch(`conv2d_${dtype}`, { ...values, numel: n });
+    }
+  });
+}
+
+/** Whether a matrix unit is kept busy: by groups of few outputs it is not. */
+const suitsUnit = (outs: number): boolean => outs >= FEWEST_OUTPUTS;
+
+/** One tap over every pixel: the product of the kernel and each image, where the images' pixels can be taken as one row. */
+function isPointwise(gpu: Gpu, x: View, w: View, p: ConvParams): boolean {
+  const [, c, height, width] = x.layout.shape as [number, number, number, number];
+  const [sb, sc, sh, sw] = x.layout.strides as [number, number, number, number];
+  const oneTap = w.layout.shape[2] === 1 && w.layout.shape[3] === 1 && p.groups === 1;
+  const everyPixel = p.stride.every((n) => n === 1) && p.padding.every((n) => n === 0);
+  if (!oneTap || !everyPixel || (height > 1 && sh !== width * sw)) return false;
+  // The matrix unit reads whole pieces; what has none is better brought into order first.
+  const inPieces = [height * width, c, sb, sc].every((n) => n % 8 === 0) && at(x) % 16 === 0;
+  return gpu.matrixUnit(x.storage.dtype) === "fma" || (sw === 1 && inPieces);
+}
+
+function pointwise(gpu: Gpu, x: View, w: View, out: number): void {
+  const [b, c, height, width] = x.layout.shape as [number, number, number, number];
+  const [sb, sc, , sw] = x.layout.strides as [number, number, number, number];
+  const sizes = { dtype: x.storage.dtype, m: w.layout.shape[0]!, n: height * width, k: c };
+  gpu.packed(w, (weights) => {
+    const kernel = { at: weights, row: c, col: 1, batch: new Layout([b], [0]) };
+    const images = { at: at(x), row: sc, col: sw, batch: new Layout([b], [sb]) };
+    multiply(gpu, { ...sizes, a: kernel, b: images }, out);
   });
 }
 
@@ -108,8 +141,9 @@ export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams): Stor
   const n = x.layout.shape[0]! * w.layout.shape[1]! * p.groups * h * width;
   const [inner, outs, kh, kw] = w.layout.shape as [number, number, number, number];
   const taps = (inner / p.groups) * kh * kw;
+  const isLarge = isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM;
   return gpu.filled(dtype, n, (out) => {
-    if (suitsUnit(n, taps, outs) && convolveByProduct(gpu, x, w, p, out, { transposed: true })) return;
+    if (isLarge && suitsUnit(outs) && convolveByProduct(gpu, x, w, p, out, { transposed: true })) return;
     const operands = { x: at(x), w: at(w), out };
     gpu.launch(`conv_transpose2d_${dtype}`, {
       ...operands,

@@ -1,0 +1,68 @@
+// The parts of a convolution of halves on an NVIDIA card: bringing the image into order, the weights, and the product by each size of
+// block. conv.mjs has whole convolutions beside PyTorch's.
+//
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels -Ibench/gpu $(node scripts/kernels/defines.mjs sm_90a conv-product conv linear) -DGPU_ONLY -DGPU_ONLY_f16 bench/gpu/conv.cu -o conv
+#include "bench.h"
+#include "conv-product.hip"
+#include "conv.hip"
+
+typedef void (*Kernel)(const f16*, const f16*, f16*, size_t, size_t, size_t, size_t, const size_t*);
+struct Variant {
+  const char* name;
+  Kernel kernel;
+  int rows, cols, threads, bytes;
+};
+template <Size SIZE> static Variant variant(const char* name, Kernel kernel) {
+  typedef Block<f16, SIZE> B;
+  return Variant{name, kernel, B::BM, B::BN, B::THREADS, B::STAGES * (B::BM + B::BN) * B::BK * 2};
+}
+static const Variant variants[] = {variant<WIDE>("wide", conv_product_wide_f16), variant<LARGE>("large", conv_product_f16), variant<SMALL>("small", conv_product_small_f16)};
+
+// Square images and kernels, channels in whole pieces.
+struct Shape {
+  size_t images, channels, outs, size, taps, stride;
+};
+static size_t* words(const std::vector<i64>& numbers) {
+  size_t* at = device<size_t>(numbers.size());
+  CHECK(cudaMemcpy(at, numbers.data(), numbers.size() * 8, cudaMemcpyHostToDevice));
+  return at;
+}
+
+int main() {
+  copy_ceiling();
+  for (const Shape& s : {Shape{16, 256, 256, 64, 3, 1}, Shape{16, 256, 256, 64, 3, 2}, Shape{2, 320, 320, 64, 3, 1}, Shape{32, 512, 512, 7, 3, 1}, Shape{32, 256, 512, 56, 1, 2}}) {
+    const i64 pad = s.taps / 2, c = s.channels, w = s.size, p = w + 2 * pad, o = (w + 2 * pad - s.taps) / s.stride + 1, k = s.taps, pieces = c / 8;
+    f16 *x = device<f16>(s.images * c * w * w), *kernel = device<f16>(s.outs * c * k * k), *laid = device<f16>(s.images * c * p * p);
+    f16 *weights = device<f16>(s.outs * c * k * k), *out = device<f16>(s.images * s.outs * o * o);
+    fill_floats<f16><<<1024, 256>>>(x, s.images * c * w * w, 1, 1.0f);
+    fill_floats<f16><<<1024, 256>>>(kernel, s.outs * c * k * k, 2, 0.05f);
+    const size_t* of_x = words({1, c, w, w, p, p, pieces, 1, pad, pad, 1, 1, 1, 1, c * w * w, 0, w * w, w, 1});
+    const size_t* of_w = words({(i64)s.outs, c, k, k, k, k, pieces, 1, 0, 0, 1, 1, 1, 1, 0, c * k * k, k * k, k, 1});
+    const size_t* patches = words({o * o, o, k, pieces, p * p * pieces, 0, (i64)s.stride * p * pieces, (i64)s.stride * pieces, p * pieces, pieces});
+    const size_t all = s.images * p * p * pieces, warps = s.images * ((pieces + 3) / 4) * ((w * w + 63) / 64), all_w = s.outs * k * k * pieces;
+    const auto turned = [&] { conv_turn_f16<<<(unsigned)((warps + 7) / 8), 256>>>(x, laid, s.images, of_x); };
+    const auto gathered = [&] { conv_gather_f16<<<(unsigned)((all + 255) / 256), 256>>>(x, laid, all, of_x); };
+    const auto weighed = [&] { conv_gather_f16<<<(unsigned)((all_w + 255) / 256), 256>>>(kernel, weights, all_w, of_w); };
+    const double bytes = 2.0 * s.images * c * (w * w + p * p), n = s.images * o * o, flops = 2.0 * n * s.outs * c * k * k;
+    const float by_gather = median(gathered), by_turn = w * w % 8 ? 0 : median(turned), by_weights = median(weighed);
+    printf("%zu x %zu > %zu, %zu^2, %zu taps, stride %zu: turn %.1f us %.2f TB/s, gather %.1f us %.2f TB/s, weights %.1f us;", s.images, s.channels, s.outs,
+           s.size, s.taps, s.stride, by_turn, by_turn > 0 ? bytes / by_turn * 1e-6 : 0.0, by_gather, bytes / by_gather * 1e-6, by_weights);
+    for (const Variant& v : variants) {
+      CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
+      const unsigned grid = (unsigned)((s.outs + v.rows - 1) / v.rows * (((size_t)n + v.cols - 1) / v.cols));
+      const float us = median([&] { v.kernel<<<grid, v.threads, v.bytes>>>(laid, weights, out, 1, s.outs, (size_t)n, c * k * k, patches); });
+      printf("  %s %.1f us %.1f TFLOP/s", v.name, us, flops / us * 1e-6);
+    }
+    printf("\n");
+    for (f16* at : {x, kernel, laid, weights, out}) CHECK(cudaFree(at));
+  }
+  for (int stride = 1; stride <= 2; stride++) {
+    const size_t planes = 16 * 256, w = 64, o = w / stride;
+    f16 *x = device<f16>(planes * w * w), *kernel = device<f16>(256 * 9), *out = device<f16>(planes * o * o);
+    const size_t* info = words({16, 256, 64, 64, 256 * 64 * 64, 64 * 64, 64, 1, 256, 1, 3, 3, 9, 9, 3, 1});
+    const size_t blocks = (o + DEPTHWISE_ROWS / stride - 1) / (DEPTHWISE_ROWS / stride), n = planes * blocks * o;
+    const auto run = stride == 1 ? conv_depthwise3_1_f16 : conv_depthwise3_2_f16;
+    const float us = median([&] { run<<<(unsigned)((n + 255) / 256), 256>>>(x, kernel, out, n, info, o, o, stride, stride, 1, 1, 1, 1, 256); });
+    printf("depthwise stride %d: %.1f us %.2f TB/s\n", stride, us, 2.0 * planes * (w * w + o * o) / us * 1e-6);
+  }
+}
