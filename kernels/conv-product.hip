@@ -61,7 +61,9 @@ GPU_FN void turn(const Gather& p, size_t planes, const u16* x, u16* out) {
     Piece a[8];
     UNROLL for (int r = 0; r < 8; r++) {
       const size_t c = piece * 8 + r;
-      a[r] = c < p.channels ? *(const Piece*)(from + (i64)c * p.channel) : none;
+      const u32 there = c < p.channels ? ~0u : 0;
+      const Words4 words = *(const Words4*)(from + (there ? (i64)c * p.channel : 0));
+      UNROLL for (int w = 0; w < 4; w++) a[r].words[w] = words.v[w] & there;
     }
     size_t row = divide(first, p.width), column = first - row * p.width;
     UNROLL for (int r = 0; r < 8; r++) {

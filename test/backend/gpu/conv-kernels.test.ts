@@ -21,9 +21,10 @@ interface Case {
 type Lie = "plain" | "channels last" | "gaps";
 
 /** Multiples of 1/8 below 2: sums of products are exact in f32, so that only the result is rounded. */
-function values(shape: readonly number[], seed: number): Tensor {
+function values(shape: readonly number[], seed: number, bad: readonly number[] = []): Tensor {
   const n = shape.reduce((a, b) => a * b, 1);
   const data = Float32Array.from({ length: n }, (_, i) => (((i * 31 + seed * 7 + (i >> 4)) % 29) - 14) / 8);
+  for (const i of bad) data[i] = Number.NaN;
   return Tensor.from(data).reshape([...shape]);
 }
 
@@ -44,18 +45,12 @@ function lying(x: Tensor, lie: Lie, dtype: "bf16" | "f16", device: Device): Tens
   return view;
 }
 
-function check(device: Device, c: Case, dtype: "bf16" | "f16", lie: Lie, bad = false): string[] {
+function check(device: Device, c: Case, dtype: "bf16" | "f16", lie: Lie, bad: readonly number[] = []): string[] {
   const { x: xs, outs, kernel, groups = 1, transposed = false, outputPadding = [0, 0] } = c;
   const { stride = [1, 1], padding = [0, 0], dilation = [1, 1] } = c;
   const inner = xs[1] / groups;
   const ws = transposed ? [xs[1], outs / groups, ...kernel] : [outs, inner, ...kernel];
-  let [x, w] = [values(xs, 1), values(ws, 2)];
-  if (bad)
-    x = x.sliceScatter(
-      Tensor.full([xs[0], 1, 1, 1], Number.NaN).broadcastAs([xs[0], 1, xs[2], 1]).narrow(2, 0, xs[2]),
-      1,
-      0,
-    );
+  const [x, w] = [values(xs, 1, bad), values(ws, 2)];
   const options = { stride, padding, dilation, groups };
   const want = transposed ? x.convTranspose2d(w, { ...options, outputPadding }) : x.conv2d(w, options);
   const gpu = device.backend as GpuBackend;
@@ -123,5 +118,35 @@ describe.each(units)("A convolution by %s", (unit, arch, ordinal) => {
     expect(check(device(), c, "f16", "channels last")).toEqual(["conv_gather", "conv_product_small"]);
     expect(check(device(), { ...c, groups: 2 }, "bf16", "channels last")).toHaveLength(2);
     expect(check(device(), { ...c, padding: [1, 0] }, "f16", "channels last")).toHaveLength(3);
+  });
+
+  it("carries NaN to the outputs that see it, and no further", () => {
+    const c: Case = { x: [2, 16, 6, 8], outs: 16, kernel: [3, 3], padding: [1, 1], stride: [1, 2] };
+    check(device(), c, "f16", "plain", [0, 700]);
+    check(device(), { ...c, transposed: true }, "bf16", "channels last", [5]);
+  });
+
+  it("of any size and window", () => {
+    let state = ordinal * 100 + arch.length;
+    const upTo = (n: number, from = 1) => {
+      state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+      return from + Math.floor((state / 2 ** 32) * (n - from + 1));
+    };
+    const two = (run: (i: 0 | 1) => number): Two => [run(0), run(1)];
+    for (let i = 0; i < 24; i++) {
+      const [groups, transposed] = [upTo(3), upTo(3) === 1];
+      const [kernel, dilation, stride] = [two(() => upTo(4)), two(() => upTo(2)), two(() => upTo(3))];
+      const reach = two((d) => dilation[d] * (kernel[d] - 1) + 1);
+      // Transposed, what is padded is cut off, and something must be left.
+      const padding = two((d) => upTo(transposed ? (reach[d] - 1) >> 1 : 3, 0));
+      const size = two((d) => upTo(9, Math.max(1, reach[d] - 2 * padding[d])));
+      const channels = upTo(2) === 1 ? 8 * upTo(4) : upTo(20);
+      const c: Case = {
+        x: [upTo(3), channels * groups, ...size],
+        ...{ outs: groups * upTo(30), kernel, dilation, stride, padding, groups, transposed },
+      };
+      const lie = (["plain", "channels last", "gaps"] as const)[upTo(3) - 1]!;
+      check(device(), c, upTo(2) === 1 ? "f16" : "bf16", lie);
+    }
   });
 });
