@@ -8,9 +8,10 @@
 namespace gpu {
 
 // How an image's channels lie, in pieces of 8 halves: from one image, group, row and column of the result to the next, and from
-// one tap to the next, down and across. `pieces` are the channels under a tap.
+// one tap to the next, down and across. `pieces` are the channels under a tap. A channel of the result has `plane` elements; where
+// only some of them are made, every so many rows and columns, `out_row` and `out_column` are from one to the next.
 struct Patches {
-  size_t pixels, columns, taps_across, pieces;
+  size_t pixels, columns, taps_across, pieces, plane, out_row, out_column;
   i64 image, group, row, column, tap_down, tap_across;
 };
 
@@ -70,20 +71,25 @@ template <class T, int LINES, int BK, int THREADS, bool WIDE> struct PatchFeed :
   }
 };
 
-// Results whose columns are the pixels of all images; those of one image and one row are neighbours.
+// Results whose columns are the pixels of all images. Those of an image's row are neighbours, and so are rows.
 template <class T> struct ImageSink {
-  T* out;  // of the tile's first column
+  T* out;  // of the first column's image
   size_t image_step;
   u32 m, rest, pixels, pixel;
-  GPU_METHOD ImageSink(T* all, u32 m, u32 n, u32 pixels, size_t image_step, u32 first)
-      : image_step(image_step), m(m), rest(n - first), pixels(pixels) {
+  GPU_METHOD ImageSink(T* all, u32 m, u32 n, const Patches& p, size_t image_step, u32 first)
+      : image_step(image_step), m(m), rest(n - first), pixels((u32)p.pixels) {
     const u32 image = first / pixels;
     pixel = first - image * pixels;
     out = all + image * image_step;
   }
+  // `col` columns behind the first: how many images on, and which pixel there.
+  GPU_METHOD u32 images(u32 col) const {
+    const u32 on = pixel + col;
+    return on < pixels ? 0 : on < 2 * pixels ? 1 : on / pixels;
+  }
   GPU_METHOD T* at(u32 row, u32 col) const {
-    const u32 on = pixel + col, images = on < pixels ? 0 : on < 2 * pixels ? 1 : on / pixels;
-    return out + images * image_step + ((size_t)row * pixels + (on - images * pixels));
+    const u32 on = images(col);
+    return out + on * image_step + ((size_t)row * pixels + (pixel + col - on * pixels));
   }
   template <int R> GPU_METHOD void put(u32 row, u32 col, const f32 (&x)[R]) const {
     if (row >= m) return;
@@ -96,8 +102,22 @@ template <class T> struct ImageSink {
   }
 };
 
+// The same where there are others between them.
+template <class T> struct SpreadSink : ImageSink<T> {
+  typedef ImageSink<T> Base;
+  const Patches& p;
+  GPU_METHOD SpreadSink(T* all, u32 m, u32 n, const Patches& p, size_t image_step, u32 first) : Base(all, m, n, p, image_step, first), p(p) {}
+  template <int R> GPU_METHOD void put(u32 row, u32 col, const f32 (&x)[R]) const {
+    UNROLL for (int r = 0; r < R; r++) {
+      if (row >= Base::m || col + r >= Base::rest) continue;
+      const u32 on = Base::images(col + r), at = Base::pixel + col + r - on * Base::pixels, y = at / (u32)p.columns;
+      Base::out[on * Base::image_step + row * p.plane + y * p.out_row + (at - y * (u32)p.columns) * p.out_column] = narrow<T>(x[r]);
+    }
+  }
+};
+
 // The groups' products: m × depth weights each, n < 2^32 pixels of all images.
-template <class T, Size SIZE>
+template <class T, Size SIZE, class Sink>
 GPU_FN void convolutions(T* shared, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, const Patches& p) {
   typedef Block<T, SIZE> Blk;
   typedef typename Blk::template FeedA<ALONG_K> FeedA;
@@ -109,7 +129,7 @@ GPU_FN void convolutions(T* shared, const T* x, const T* w, T* out, size_t group
     const size_t row = tile.row * Blk::BM, col = tile.column * Blk::BN;
     const FeedA fa(Operand<T>{w + g * m * depth, m, depth, (i64)depth}, row);
     const FeedB fb(typename FeedB::Source{x + (i64)g * p.group * 8, n, depth, p}, col);
-    const ImageSink<T> sink(out + g * m * p.pixels, (u32)m, (u32)n, (u32)p.pixels, groups * m * p.pixels, (u32)col);
+    const Sink sink(out + g * m * p.plane, (u32)m, (u32)n, p, groups * m * p.plane, (u32)col);
     Blk::template Of<FeedA, FeedB>::run(shared, fa, fb, (u32)depth, sink, row, 0);
   }
 }

@@ -2,45 +2,40 @@
 #include "conv-feed.h"
 namespace gpu {
 
-// An image per group: (image, group, row, column, channel), channels in whole pieces of 8, zeros where there is nothing: around it
-// (`top`, `left`; they may be negative, which cuts off), between its pixels (`spread` apart, for a transposed convolution), and
-// behind the last channel. Where channels are few, a column holds those under all `taps` of the kernel's row instead, one
-// behind the other: columns are then those of the result, `step` apart, and the taps `dilation` apart.
+// An image per group: (image, group, row, column, channel), channels in whole pieces of 8, zeros where there is nothing: around it,
+// from `top` and `left` on, and behind the last channel. Where channels are few, a column holds those under all `taps` of the
+// kernel's row instead, one behind the other: columns are then those of the result, `step` apart, and the taps `dilation` apart.
 struct Gather {
-  size_t groups, channels, height, width, rows, columns, pieces, taps;
-  i64 top, left;
-  size_t spread_down, spread_across, step, dilation;
+  size_t groups, channels, height, width, rows, columns, pieces, taps, top, left, step, dilation;
   i64 image, group, channel, row, column;  // steps of x
-
-  GPU_FN bool inside(i64 place, size_t spread, size_t size, size_t& at) {
-    if (place < 0) return false;
-    at = spread == 1 ? (size_t)place : divide((size_t)place, spread);
-    return at * spread == (size_t)place && at < size;
-  }
 };
 
-// Any layout of x. Launch: a piece per thread; neighbours have neighbouring columns.
+// Any layout of x. 32 threads make two pieces of 16 pixels: what they read, and what they write, are 32 bytes side by side.
+// Launch: a thread per piece, of an even number of them and whole sixteens of pixels.
 GPU_FN void gather(const Gather& p, size_t n, const u16* x, u16* out) {
+  const size_t pairs = (p.pieces + 1) / 2, pixels = p.rows * p.columns, sixteens = ceil_div(pixels, 16);
   single_loop(n, [&](size_t i) {
-    const size_t rest = divide(i, p.columns), column = i - rest * p.columns;
-    const size_t more = divide(rest, p.rows), row = rest - more * p.rows;
-    const size_t plane = divide(more, p.pieces), piece = more - plane * p.pieces;
+    const size_t rest = divide(i / 32, pairs), piece = (i / 32 - rest * pairs) * 2 + i % 32 / 16;
+    const size_t plane = divide(rest, sixteens), pixel = (rest - plane * sixteens) * 16 + i % 16;
+    if (pixel >= pixels || piece >= p.pieces) return;
+    const size_t row = divide(pixel, p.columns), column = pixel - row * p.columns;
     const size_t image = divide(plane, p.groups), g = plane - image * p.groups;
-    const u16* const from = x + (i64)image * p.image + (i64)g * p.group;
+    const size_t sy = row - p.top;
+    const u16* const from = x + (i64)image * p.image + (i64)g * p.group + (i64)sy * p.row;
+    size_t tap = p.taps == 1 ? 0 : divide(piece * 8, p.channels), c = piece * 8 - tap * p.channels;
     Vec<u16, 8> y;
     UNROLL for (int e = 0; e < 8; e++) {
-      const size_t run = piece * 8 + e, tap = p.taps == 1 ? 0 : divide(run, p.channels), c = run - tap * p.channels;
-      size_t sy, sx;
-      const bool there = tap < p.taps && c < p.channels && Gather::inside((i64)row - p.top, p.spread_down, p.height, sy) &&
-                         Gather::inside((i64)(column * p.step + tap * p.dilation) - p.left, p.spread_across, p.width, sx);
-      y.v[e] = there ? from[(i64)c * p.channel + (i64)sy * p.row + (i64)sx * p.column] : (u16)0;
+      const size_t sx = column * p.step + tap * p.dilation - p.left;
+      const bool there = sy < p.height && sx < p.width && tap < p.taps && c < p.channels;
+      y.v[e] = there ? from[(i64)c * p.channel + (i64)sx * p.column] : (u16)0;
+      if (++c == p.channels && p.taps > 1) c = 0, tap++;
     }
-    store_vec<u16, 8>(out, ((plane * p.rows + row) * p.columns + column) * p.pieces + piece, y);
+    store_vec<u16, 8>(out, (plane * pixels + pixel) * p.pieces + piece, y);
   });
 }
 
 // The same where a channel's pixels are neighbours, all channels begin at multiples of 8 elements and have multiples of 8 pixels,
-// and nothing is spread or folded. 32 threads move 32 channels of 64 pixels: they read 128 bytes of four channels at a
+// and no taps are folded. 32 threads move 32 channels of 64 pixels: they read 128 bytes of four channels at a
 // time and write 64 bytes of eight pixels. Launch: 8 of those per block; what is around the images comes behind.
 struct alignas(16) Piece {
   u32 words[4];
@@ -79,22 +74,25 @@ GPU_FN void turn(const Gather& p, size_t planes, const u16* x, u16* out) {
     if (at >= above + p.height * beside) at += pixels;
     else if (at >= above) {
       const size_t row = divide(at - above, beside), column = at - above - row * beside;
-      at = above + row * p.columns + column + (column >= (size_t)p.left ? p.width : 0);
+      at = above + row * p.columns + column + (column >= p.left ? p.width : 0);
     }
     ((Piece*)out)[(plane * p.rows * p.columns + at) * p.pieces + (i - rest * p.pieces)] = none;
   });
 }
 
-#define CONV_PRODUCT(size, SIZE, T) \
-  KERNEL_BOUNDS(GPU_BLOCK, conv_product##size##_##T, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, \
-                const size_t* info) { \
+// conv_product makes whole images, conv_spread every so many rows and columns of them: a transposed convolution is one of those for
+// each place that an output can have between inputs.
+#define CONV_PRODUCT(name, SIZE, SINK, T) \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, const size_t* info) { \
     if constexpr (Block<T, SIZE>::EXISTS) { \
       DYNAMIC_SHARED(T, shared); \
-      convolutions<T, SIZE>(shared, x, w, out, groups, m, n, depth, *(const Patches*)info); \
+      convolutions<T, SIZE, SINK<T>>(shared, x, w, out, groups, m, n, depth, *(const Patches*)info); \
     } \
   }
 #define CONV_PRODUCTS(T) \
-  CONV_PRODUCT(_small, SMALL, T) CONV_PRODUCT(, LARGE, T) CONV_PRODUCT(_wide, WIDE, T) \
+  CONV_PRODUCT(conv_product_small, SMALL, ImageSink, T) CONV_PRODUCT(conv_spread_small, SMALL, SpreadSink, T) \
+  CONV_PRODUCT(conv_product, LARGE, ImageSink, T) CONV_PRODUCT(conv_spread, LARGE, SpreadSink, T) \
+  CONV_PRODUCT(conv_product_wide, WIDE, ImageSink, T) CONV_PRODUCT(conv_spread_wide, WIDE, SpreadSink, T) \
   KERNEL_BOUNDS(GPU_BLOCK, conv_gather_##T, const T* x, T* out, size_t numel, const size_t* info) { \
     gather(*(const Gather*)info, numel, (const u16*)x, (u16*)out); \
   } \

@@ -61,34 +61,34 @@ template <class T, bool Transposed> GPU_FN void convolve(const Conv& p, size_t n
   }
 }
 
-// The same for channels that are convolved by themselves, K × K taps, S apart, not dilated. Bound by memory: a thread makes
-// DEPTHWISE_ROWS / S outputs one below the other and reads each row under them once; its neighbours have the columns beside. Launch: a
-// thread per column of outputs.
+// The same for channels that are convolved by themselves, K × K taps, S apart, not dilated, whose columns are neighbours. Bound by
+// memory: a thread makes DEPTHWISE_ROWS / S outputs one below the other and reads each row under them once; its neighbours have the
+// columns beside. Sizes of an image fit 31 bits. Launch: a thread per column of outputs.
 template <class T, int K, int S> GPU_FN void depthwise(const Conv& p, size_t n, const T* src, const T* kernel, T* dst) {
   typedef compute_t<T> A;
   constexpr int V = DEPTHWISE_ROWS / S;
   const size_t blocks = ceil_div(p.y.out, V), outs = p.out_channels / p.groups;
+  const u32 height = (u32)p.y.in, width = (u32)p.x.in, rows = (u32)p.y.out, columns = (u32)p.x.out;
   single_loop(n, [&](size_t i) {
-    const size_t rest = divide(i, p.x.out), ox = i - rest * p.x.out;
-    const size_t plane = divide(rest, blocks), oy = (rest - plane * blocks) * V;
+    const size_t rest = divide(i, p.x.out), plane = divide(rest, blocks);
+    const u32 ox = (u32)(i - rest * p.x.out), oy = (u32)(rest - plane * blocks) * V;
     const size_t b = divide(plane, p.out_channels), o = plane - b * p.out_channels;
     const size_t c = outs == 1 ? o : divide(o, outs);
-    const T* const w = kernel + (i64)o * p.kernel_first;
+    const T* w = kernel + (i64)o * p.kernel_first;
     A taps[K][K], sum[V];
-    UNROLL for (int t = 0; t < K * K; t++) taps[t / K][t % K] = widen(w[t / K * p.y.kernel_step + t % K * p.x.kernel_step]);
+    UNROLL for (int y = 0; y < K; y++, w += p.y.kernel_step) UNROLL for (int x = 0; x < K; x++) taps[y][x] = widen(w[x * p.x.kernel_step]);
     UNROLL for (int v = 0; v < V; v++) sum[v] = 0;
-    const size_t sx = ox * S - p.x.padding, sy = oy * S - p.y.padding;
-    const T* const from = src + (i64)b * p.src_batch + (i64)c * p.src_channel + (i64)sy * p.y.src_step + (i64)sx * p.x.src_step;
-    UNROLL for (int r = 0; r < (V - 1) * S + K; r++) {
+    const u32 sx = ox * S - (u32)p.x.padding, sy = oy * S - (u32)p.y.padding;
+    const T* from = src + (i64)b * p.src_batch + (i64)c * p.src_channel + (i64)(i32)sy * p.y.src_step + (i32)sx;
+    UNROLL for (int r = 0; r < (V - 1) * S + K; r++, from += p.y.src_step) {
       A x[K];
-      UNROLL for (int j = 0; j < K; j++)
-        x[j] = sy + r < p.y.in && sx + j < p.x.in ? (A)widen(from[(i64)r * p.y.src_step + (i64)j * p.x.src_step]) : (A)0;
+      UNROLL for (int j = 0; j < K; j++) x[j] = sy + r < height && sx + j < width ? (A)widen(from[j]) : (A)0;
       UNROLL for (int v = 0; v < V; v++)
         if (r - v * S >= 0 && r - v * S < K) UNROLL for (int j = 0; j < K; j++) sum[v] += x[j] * taps[r - v * S][j];
     }
-    T* const to = dst + (plane * p.y.out + oy) * p.x.out + ox;
-    UNROLL for (int v = 0; v < V; v++)
-      if (oy + v < p.y.out) to[v * p.x.out] = narrow<T>(sum[v]);
+    T* to = dst + (plane * rows + oy) * columns + ox;
+    UNROLL for (int v = 0; v < V; v++, to += columns)
+      if (oy + v < rows) *to = narrow<T>(sum[v]);
   });
 }
 
@@ -129,14 +129,16 @@ template <class B> GPU_FN void im2col(const Conv& p, size_t n, const B* src, B* 
     convolve<T, true>(conv2d_of(info, true, h_out, w_out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, \
                                 groups), \
                       numel, x, w, out); \
-  } \
+  }
+GPU_NUMBERS(CONV)
+#define IM2COL(T) \
   KERNEL_BOUNDS(GPU_BLOCK, im2col_##T, const T* x, T* out, size_t numel, const size_t* info, CONV_WINDOW, size_t h_k, size_t w_k) { \
     const i64* s = (const i64*)info; \
     im2col<bits_t<T>>(Conv{info[1], 0, 1, s[4], s[5], 0, 0, Axis{info[2], h_k, h_out, stride_h, padding_h, dilation_h, s[6], 0}, \
                            Axis{info[3], w_k, w_out, stride_w, padding_w, dilation_w, s[7], 0}}, \
                       numel, (const bits_t<T>*)x, (bits_t<T>*)out); \
   }
-GPU_NUMBERS(CONV)
+GPU_FLOATS(IM2COL)
 
 #define DEPTHWISE(K, S, T) \
   KERNEL_BOUNDS(GPU_BLOCK, conv_depthwise##K##_##S##_##T, const T* x, const T* w, T* out, size_t numel, const size_t* info, CONV_WINDOW, \

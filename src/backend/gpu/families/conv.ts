@@ -1,5 +1,5 @@
 /** Convolution, pooling, upsampling. */
-import { BLOCK, blocks, family, numbers, perThread } from "./family.ts";
+import { BLOCK, blocks, family, floats, numbers, perThread } from "./family.ts";
 import { productDefines } from "./product.ts";
 
 const window = "numel info* h_out w_out stride_h stride_w padding_h padding_w dilation_h dilation_w";
@@ -51,15 +51,15 @@ export const conv = [
   family({
     file: "conv",
     pattern: "im2col_{T}",
-    over: { T: numbers },
+    over: { T: floats },
     args: `x* out* ${window} h_k w_k`,
     launch: (s) => perThread(s.numel),
   }),
   family({
     file: "conv-product",
-    pattern: "conv_product{size}_{T}",
-    over: { size: ["", "_small", "_wide"], T: ["bf16", "f16"] },
-    apart: ["size"],
+    pattern: "conv_{kind}{size}_{T}",
+    over: { kind: ["product", "spread"], size: ["", "_small", "_wide"], T: ["bf16", "f16"] },
+    apart: ["kind", "size"],
     args: "x* w* out* groups m n depth info*",
     plan: "tile_rows tile_cols threads shared_bytes",
     defines: productDefines,

@@ -1,117 +1,110 @@
 /** Convolutions of halves as products on the matrix unit (kernels/conv-feed.h), ordinary and transposed. */
 import { sizeOf } from "../../../core/dtype.ts";
 import type { View } from "../../backend.ts";
-import type { ConvParams } from "../../fused-ops.ts";
+import type { ConvParams, Size2d } from "../../fused-ops.ts";
 import { planProduct } from "../families/product.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { type Reach, reachesOf } from "./conv-reach.ts";
 
 /** Halves in 16 bytes: channels are read so many at a time. */
 const PIECE = 8;
-/** Kernels count pieces in 32 bits. */
-const MAX_PIECES = 2 ** 31;
+/** Kernels count pieces and pixels in 32 bits. */
+const MAX_COUNT = 2 ** 31;
+/** Products that one transposed convolution is made of, at most. */
+const MAX_PRODUCTS = 64;
 
-interface Steps {
-  readonly image: number;
-  readonly group: number;
-  readonly channel: number;
-  readonly row: number;
-  readonly column: number;
-}
+type Half = "bf16" | "f16";
+type Four = readonly [number, number, number, number];
 
 /** An operand in the order in which the kernels read it: what is where is said in kernels/conv-product.hip. */
 interface Gather {
   readonly x: number;
-  readonly steps: Steps;
+  readonly steps: Readonly<Record<"image" | "group" | "channel" | "row" | "column", number>>;
   readonly images: number;
   readonly groups: number;
   readonly channels: number;
-  readonly height: number;
-  readonly width: number;
-  readonly rows: number;
-  readonly columns: number;
-  /** Taps of a row that are folded into a column's channels; 1: none. */
-  readonly taps: number;
-  readonly top: number;
-  readonly left: number;
-  readonly spread: readonly [number, number];
-  readonly step: number;
-  readonly dilation: number;
+  /** Of x, and of the result. */
+  readonly from: Size2d;
+  readonly to: Size2d;
+  /** Zeros before the first row, and before the first column. */
+  readonly before: Size2d;
+  /** Taps of a row that are folded into a column's channels, and how they lie. */
+  readonly fold: { readonly taps: number; readonly step: number; readonly dilation: number };
 }
+const unfolded = { taps: 1, step: 1, dilation: 1 };
 
-const piecesOf = (g: Gather): number => Math.ceil((g.taps * g.channels) / PIECE);
-const allPiecesOf = (g: Gather): number => g.images * g.groups * g.rows * g.columns * piecesOf(g);
+const piecesOf = ({ fold, channels }: Gather): number => Math.ceil((fold.taps * channels) / PIECE);
+const allPiecesOf = (g: Gather): number => g.images * g.groups * g.to[0] * g.to[1] * piecesOf(g);
 
-function gatherInto(gpu: Gpu, dtype: "bf16" | "f16", g: Gather, out: number): void {
-  const { x, steps: s, images, groups } = g;
-  const numbers = [groups, g.channels, g.height, g.width, g.rows, g.columns, piecesOf(g), g.taps, g.top, g.left];
-  const info = gpu.words(numbers, [...g.spread, g.step, g.dilation], [s.image, s.group, s.channel, s.row, s.column]);
-  const pixels = g.height * g.width;
-  const whole = [pixels, s.image, s.group, s.channel].every((n) => n % PIECE === 0) && x % 16 === 0;
-  const isPlane = s.column === 1 && (s.row === g.width || g.height === 1);
-  const fits = g.rows === g.height + 2 * g.top && g.columns === g.width + 2 * g.left;
-  if (whole && isPlane && fits && g.taps === 1 && g.spread.every((n) => n === 1)) {
+function gather(gpu: Gpu, dtype: Half, g: Gather, out: number): void {
+  const { x, steps, groups, channels, from, to, before, fold } = g;
+  const { image, group, channel, row, column } = steps;
+  const sizes = [groups, channels, ...from, ...to, piecesOf(g), fold.taps, ...before, fold.step, fold.dilation];
+  const info = gpu.words(sizes, [image, group, channel, row, column]);
+  const pixels = from[0] * from[1];
+  const inPieces = [pixels, image, group, channel].every((n) => n % PIECE === 0) && x % 16 === 0;
+  const isPlane = column === 1 && (row === from[1] || from[0] === 1);
+  if (inPieces && isPlane && fold.taps === 1) {
     const tiles = Math.ceil(piecesOf(g) / 4) * Math.ceil(pixels / 64);
-    gpu.launch(`conv_turn_${dtype}`, { x, out, planes: images * groups, info, tiles });
+    gpu.launch(`conv_turn_${dtype}`, { x, out, planes: g.images * groups, info, tiles });
   } else {
-    gpu.launch(`conv_gather_${dtype}`, { x, out, numel: allPiecesOf(g), info });
+    const numel = g.images * groups * Math.ceil((to[0] * to[1]) / 16) * Math.ceil(piecesOf(g) / 2) * 32;
+    gpu.launch(`conv_gather_${dtype}`, { x, out, numel, info });
   }
 }
 
-/** A convolution over pixels' channels. A transposed one is the ordinary one over pixels `stride` apart, by the turned kernel. */
-interface Plan {
-  readonly x: Gather;
-  readonly w: Gather;
-  /** Whether x can be read where it is. */
-  readonly inPlace: boolean;
-  readonly outs: number;
-  /** Of the result. */
-  readonly stride: readonly [number, number];
-}
-
-function planOf(x: View, w: View, p: ConvParams, transposed: boolean): Plan {
-  const [images, c, height, width] = x.layout.shape as [number, number, number, number];
-  const [first, second, kh, kw] = w.layout.shape as [number, number, number, number];
-  const [sb, sc, sh, sw] = x.layout.strides as [number, number, number, number];
-  const [w0, w1, wh, ww] = w.layout.strides as [number, number, number, number];
-  const { groups, dilation } = p;
+/** x with as many zeros around it as any output reaches. Channels that do not fill a piece are folded, where there is one way to. */
+function imageOf(x: View, groups: number, reaches: readonly [readonly Reach[], readonly Reach[]]): Gather {
+  const [images, c, height, width] = x.layout.shape as Four;
+  const [image, channel, row, column] = x.layout.strides as Four;
   const channels = c / groups;
-  const outs = transposed ? second : first / groups;
-  const stride = transposed ? ([1, 1] as const) : p.stride;
-  // Channels that do not fill a piece are read together with those under the other taps of their row.
-  const taps = channels < PIECE ? kw : 1;
-  const around = (i: 0 | 1): number => (transposed ? dilation[i] * ([kh, kw][i]! - 1) - p.padding[i] : p.padding[i]);
-  const extent = (i: 0 | 1): number =>
-    transposed ? p.size[i] + dilation[i] * ([kh, kw][i]! - 1) : [height, width][i]! + 2 * p.padding[i];
-  const gatherX: Gather = {
+  const only = reaches[1].length === 1 && reaches[1][0]!.taps > 1 && channels < PIECE ? reaches[1][0]! : null;
+  const before = reaches.map((axis) => Math.max(0, ...axis.map((r) => -r.first))) as [number, number];
+  const end = (i: 0 | 1) => Math.max([height, width][i]!, ...reaches[i].map((r) => r.end)) + before[i];
+  return {
     x: at(x),
-    steps: { image: sb, group: sc * channels, channel: sc, row: sh, column: sw },
-    ...{ images, groups, channels, height, width },
-    ...{ rows: extent(0), columns: taps > 1 ? p.size[1] : extent(1), taps, top: around(0), left: around(1) },
-    spread: transposed ? p.stride : [1, 1],
-    ...{ step: taps > 1 ? stride[1] : 1, dilation: dilation[1] },
+    steps: { image, group: channel * channels, channel, row, column },
+    ...{ images, groups, channels, from: [height, width], before },
+    to: [end(0), only ? only.count : end(1)],
+    fold: only ? { taps: only.taps, step: only.stride, dilation: only.dilation } : unfolded,
   };
-  const bytes = sizeOf(w.storage.dtype);
-  const [group, out, channel] = transposed ? [w0 * channels, w1, w0] : [w0 * outs, w0, w1];
-  const gatherW: Gather = {
-    // The turned kernel begins with its last tap.
-    x: at(w) + (transposed ? ((kh - 1) * wh + (kw - 1) * ww) * bytes : 0),
-    steps: { image: group, group: out, channel, row: transposed ? -wh : wh, column: transposed ? -ww : ww },
-    ...{ images: groups, groups: outs, channels, height: kh, width: kw },
-    ...{ rows: kh, columns: taps > 1 ? 1 : kw, taps, top: 0, left: 0 },
-    spread: [1, 1],
-    ...{ step: 1, dilation: 1 },
-  };
-  const inPlace =
-    !transposed &&
-    taps === 1 &&
-    (sc === 1 || channels === 1) &&
-    p.padding.every((n) => n === 0) &&
-    [sb, sh, sw, channels].every((n) => n % PIECE === 0) &&
-    at(x) % 16 === 0;
-  return { x: gatherX, w: gatherW, inPlace, outs, stride };
 }
 
-/** Writes the convolution to `out`; false where it is too large for the kernels to count in. */
+/** The kernel's taps under some of the outputs. */
+function weightsOf(
+  w: View,
+  groups: number,
+  transposed: boolean,
+  [down, across]: readonly [Reach, Reach],
+  folded: boolean,
+): Gather {
+  const [first, second] = w.layout.shape as Four;
+  const [s0, s1, row, column] = w.layout.strides as Four;
+  const channels = transposed ? first / groups : second;
+  const outs = transposed ? second : first / groups;
+  const [group, out, channel] = transposed ? [s0 * channels, s1, s0] : [s0 * outs, s0, s1];
+  return {
+    x: at(w) + (down.firstTap * row + across.firstTap * column) * sizeOf(w.storage.dtype),
+    steps: { image: group, group: out, channel, row: row * down.tapStep, column: column * across.tapStep },
+    ...{ images: groups, groups: outs, channels, from: [down.taps, across.taps], before: [0, 0] },
+    to: [down.taps, folded ? 1 : across.taps],
+    fold: folded ? { ...unfolded, taps: across.taps } : unfolded,
+  };
+}
+
+/** Whether pixels' channels can be read where they are. */
+function isInOrder({ x, steps, channels, from, to, fold }: Gather): boolean {
+  const { image, channel, row, column } = steps;
+  return (
+    (channel === 1 || channels === 1) &&
+    fold.taps === 1 &&
+    from.every((n, i) => n === to[i]) &&
+    [image, row, column, channels].every((n) => n % PIECE === 0) &&
+    x % 16 === 0
+  );
+}
+
+/** Writes the convolution to `out`; false where there is no matrix unit, or more of something than its kernels can count. */
 export function convolveByProduct(
   gpu: Gpu,
   x: View,
@@ -120,50 +113,76 @@ export function convolveByProduct(
   out: number,
   { transposed }: { readonly transposed: boolean },
 ): boolean {
-  const dtype = x.storage.dtype as "bf16" | "f16";
+  const dtype = x.storage.dtype as Half;
   const unit = gpu.matrixUnit(dtype);
-  if (unit === "fma") return false;
-  const plan = planOf(x, w, p, transposed);
-  const pieces = piecesOf(plan.x);
-  const taps = plan.w.rows * plan.w.columns;
-  const allX = plan.inPlace ? (x.layout.shape[0]! * x.layout.strides[0]!) / PIECE : allPiecesOf(plan.x);
-  if (allX >= MAX_PIECES || pieces ** 2 * taps >= MAX_PIECES) return false;
+  const [kh, kw] = w.layout.shape.slice(2) as [number, number];
+  const reaches = [reachesOf(kh, p, 0, transposed), reachesOf(kw, p, 1, transposed)] as const;
+  const image = imageOf(x, p.groups, reaches);
+  const inOrder = isInOrder(image);
+  const pieces = piecesOf(image);
+  const all = inOrder ? (image.images * image.steps.image) / PIECE : allPiecesOf(image);
+  const countable = [all, image.images * p.size[0] * p.size[1], pieces ** 2 * kh * kw].every((n) => n < MAX_COUNT);
+  if (unit === "fma" || !countable || reaches[0].length * reaches[1].length > MAX_PRODUCTS) return false;
 
-  const [h, width] = p.size;
-  const pixels = h * width;
-  const n = plan.x.images * pixels;
-  const { size, launch } = planProduct(
-    { batch: p.groups, m: plan.outs, n },
-    { unit, arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors },
-  );
-  // Of x as it is, or of the copy; in pieces.
-  const { rows, columns } = plan.x;
-  const { image, group, row, column } = plan.inPlace
-    ? plan.x.steps
-    : {
-        image: p.groups * rows * columns * pieces * PIECE,
-        group: rows * columns * pieces * PIECE,
-        row: columns * pieces * PIECE,
-        column: pieces * PIECE,
-      };
-  const acrossStep = plan.x.taps > 1 ? 1 : plan.stride[1];
-  const steps = [
-    ...[image, group, row * plan.stride[0], column * acrossStep],
-    ...[row * p.dilation[0], column * p.dilation[1]],
-  ].map((step) => step / PIECE);
-  const info = gpu.words([pixels, width, plan.w.columns, pieces], steps);
-  const multiply = (from: number): void =>
-    gpu.temporary(allPiecesOf(plan.w) * 16, (weights) => {
-      gatherInto(gpu, dtype, plan.w, weights);
-      const sizes = { groups: p.groups, m: plan.outs, n, depth: taps * pieces * PIECE };
-      gpu.launch(`conv_product${size}_${dtype}`, { x: from, w: weights, out, info, ...sizes, ...launch });
+  const multiplyAll = (from: number): void => {
+    const [rows, columns] = image.to;
+    const own = { column: 1, row: columns, group: rows * columns, image: p.groups * rows * columns };
+    const laid = Object.fromEntries(Object.entries(own).map(([name, pixels]) => [name, pixels * pieces * PIECE]));
+    const steps = inOrder ? image.steps : (laid as typeof own);
+    for (const down of reaches[0]) for (const across of reaches[1]) multiply(from, steps, down, across);
+  };
+  const multiply = (
+    from: number,
+    steps: Record<"image" | "group" | "row" | "column", number>,
+    down: Reach,
+    across: Reach,
+  ): void => {
+    const folded = image.fold.taps > 1;
+    const weights = weightsOf(w, p.groups, transposed, [down, across], folded);
+    const [m, pixels] = [weights.groups, down.count * across.count];
+    const n = image.images * pixels;
+    const depth = weights.to[0] * weights.to[1] * pieces * PIECE;
+    if (n === 0) return;
+    const { size, launch } = planProduct(
+      { batch: p.groups, m, n },
+      { unit, arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors },
+    );
+    const places = [pixels, across.count, weights.to[1], pieces, p.size[0] * p.size[1]];
+    const apart = [down.apart * p.size[1], across.apart];
+    const { row, column } = steps;
+    const taken = [steps.image, steps.group, row * down.stride, column * (folded ? 1 : across.stride)];
+    const taps = [row * down.dilation, column * across.dilation];
+    const info = gpu.words(
+      places,
+      apart,
+      [...taken, ...taps].map((step) => step / PIECE),
+    );
+    const first = (down.first + image.before[0]) * row + (folded ? 0 : (across.first + image.before[1]) * column);
+    const kind = down.apart === 1 && across.apart === 1 ? "product" : "spread";
+    gpu.temporary(allPiecesOf(weights) * 16, (kernel) => {
+      gather(gpu, dtype, weights, kernel);
+      gpu.launch(`conv_${kind}${size}_${dtype}`, {
+        x: from + first * 2,
+        w: kernel,
+        out: out + (down.place * p.size[1] + across.place) * 2,
+        ...{ groups: p.groups, m, n, depth, info },
+        ...launch,
+      });
     });
-  if (plan.inPlace) {
-    multiply(at(x));
+  };
+
+  // Outputs that no tap reaches.
+  const reached = (i: 0 | 1): number => reaches[i].reduce((sum, r) => sum + r.count, 0);
+  if (reached(0) < p.size[0] || reached(1) < p.size[1]) {
+    const outs = transposed ? w.layout.shape[1]! * p.groups : w.layout.shape[0]!;
+    gpu.context.memset(BigInt(out), 0, image.images * outs * p.size[0] * p.size[1] * 2);
+  }
+  if (inOrder) {
+    multiplyAll(image.x);
   } else {
-    gpu.temporary(allPiecesOf(plan.x) * 16, (copy) => {
-      gatherInto(gpu, dtype, plan.x, copy);
-      multiply(copy);
+    gpu.temporary(allPiecesOf(image) * 16, (copy) => {
+      gather(gpu, dtype, image, copy);
+      multiplyAll(copy);
     });
   }
   return true;

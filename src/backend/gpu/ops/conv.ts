@@ -52,7 +52,8 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
       ...window(p, [h, width]),
       groups: p.groups,
     };
-    const plan = inner === 1 && p.dilation.every((d) => d === 1) ? planDepthwise([kh, kw], p.stride, h) : null;
+    const isDepthwise = inner === 1 && p.dilation.every((d) => d === 1) && x.layout.strides[3] === 1;
+    const plan = isDepthwise ? planDepthwise([kh, kw], p.stride, h) : null;
     if (plan && (dtype === "bf16" || dtype === "f16" || dtype === "f32")) {
       const numel = b * o * plan.blocks * width;
       gpu.launch(`conv_depthwise${plan.taps}_${plan.stride}_${dtype}`, { ...values, numel });
