@@ -17,6 +17,11 @@ static const Variant variants[] = {{"wide", conv_product_wide_f16, 128, 256, 256
                                    {"large", conv_product_f16, 128, 128, 256, 3 * 256 * 128},
                                    {"small", conv_product_small_f16, 64, 64, 128, 4 * 128 * 128}};
 
+// Without the host's share, and without that of the first launch.
+static float time(const std::function<void(cudaStream_t)>& work) {
+  return median_of_graph([&](cudaStream_t on) { for (int i = 0; i < 10; i++) work(on); }) / 10;
+}
+
 // Square images and kernels, channels in whole pieces.
 struct Shape {
   size_t images, channels, outs, size, taps, stride;
@@ -35,21 +40,22 @@ int main() {
     f16 *weights = device<f16>(s.outs * c * k * k), *out = device<f16>(s.images * s.outs * o * o);
     fill_floats<f16><<<1024, 256>>>(x, s.images * c * w * w, 1, 1.0f);
     fill_floats<f16><<<1024, 256>>>(kernel, s.outs * c * k * k, 2, 0.05f);
-    const size_t* of_x = words({1, c, w, w, p, p, pieces, 1, pad, pad, 1, 1, 1, 1, c * w * w, 0, w * w, w, 1});
-    const size_t* of_w = words({(i64)s.outs, c, k, k, k, k, pieces, 1, 0, 0, 1, 1, 1, 1, 0, c * k * k, k * k, k, 1});
-    const size_t* patches = words({o * o, o, k, pieces, p * p * pieces, 0, (i64)s.stride * p * pieces, (i64)s.stride * pieces, p * pieces, pieces});
-    const size_t all = s.images * p * p * pieces, warps = s.images * ((pieces + 3) / 4) * ((w * w + 63) / 64), all_w = s.outs * k * k * pieces;
-    const auto turned = [&] { conv_turn_f16<<<(unsigned)((warps + 7) / 8), 256>>>(x, laid, s.images, of_x); };
-    const auto gathered = [&] { conv_gather_f16<<<(unsigned)((all + 255) / 256), 256>>>(x, laid, all, of_x); };
-    const auto weighed = [&] { conv_gather_f16<<<(unsigned)((all_w + 255) / 256), 256>>>(kernel, weights, all_w, of_w); };
+    const size_t* of_x = words({1, c, w, w, p, p, pieces, 1, pad, pad, 1, 1, c * w * w, 0, w * w, w, 1});
+    const size_t* of_w = words({(i64)s.outs, c, k, k, k, k, pieces, 1, 0, 0, 1, 1, 0, c * k * k, k * k, k, 1});
+    const size_t* patches = words({o * o, o, k, pieces, o * o, o, 1, p * p * pieces, 0, (i64)s.stride * p * pieces, (i64)s.stride * pieces, p * pieces, pieces});
+    const size_t warps = s.images * ((pieces + 3) / 4) * ((w * w + 63) / 64);
+    const size_t all = s.images * ((p * p + 15) / 16) * ((pieces + 1) / 2) * 32, all_w = s.outs * ((k * k + 15) / 16) * ((pieces + 1) / 2) * 32;
+    const auto turned = [&](cudaStream_t on) { conv_turn_f16<<<(unsigned)((warps + 7) / 8), 256, 0, on>>>(x, laid, s.images, of_x); };
+    const auto gathered = [&](cudaStream_t on) { conv_gather_f16<<<(unsigned)((all + 255) / 256), 256, 0, on>>>(x, laid, all, of_x); };
+    const auto weighed = [&](cudaStream_t on) { conv_gather_f16<<<(unsigned)((all_w + 255) / 256), 256, 0, on>>>(kernel, weights, all_w, of_w); };
     const double bytes = 2.0 * s.images * c * (w * w + p * p), n = s.images * o * o, flops = 2.0 * n * s.outs * c * k * k;
-    const float by_gather = median(gathered), by_turn = w * w % 8 ? 0 : median(turned), by_weights = median(weighed);
+    const float by_gather = time(gathered), by_turn = w * w % 8 ? 0 : time(turned), by_weights = time(weighed);
     printf("%zu x %zu > %zu, %zu^2, %zu taps, stride %zu: turn %.1f us %.2f TB/s, gather %.1f us %.2f TB/s, weights %.1f us;", s.images, s.channels, s.outs,
            s.size, s.taps, s.stride, by_turn, by_turn > 0 ? bytes / by_turn * 1e-6 : 0.0, by_gather, bytes / by_gather * 1e-6, by_weights);
     for (const Variant& v : variants) {
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
       const unsigned grid = (unsigned)((s.outs + v.rows - 1) / v.rows * (((size_t)n + v.cols - 1) / v.cols));
-      const float us = median([&] { v.kernel<<<grid, v.threads, v.bytes>>>(laid, weights, out, 1, s.outs, (size_t)n, c * k * k, patches); });
+      const float us = time([&](cudaStream_t on) { v.kernel<<<grid, v.threads, v.bytes, on>>>(laid, weights, out, 1, s.outs, (size_t)n, c * k * k, patches); });
       printf("  %s %.1f us %.1f TFLOP/s", v.name, us, flops / us * 1e-6);
     }
     printf("\n");
@@ -61,7 +67,7 @@ int main() {
     const size_t* info = words({16, 256, 64, 64, 256 * 64 * 64, 64 * 64, 64, 1, 256, 1, 3, 3, 9, 9, 3, 1});
     const size_t blocks = (o + DEPTHWISE_ROWS / stride - 1) / (DEPTHWISE_ROWS / stride), n = planes * blocks * o;
     const auto run = stride == 1 ? conv_depthwise3_1_f16 : conv_depthwise3_2_f16;
-    const float us = median([&] { run<<<(unsigned)((n + 255) / 256), 256>>>(x, kernel, out, n, info, o, o, stride, stride, 1, 1, 1, 1, 256); });
+    const float us = time([&](cudaStream_t on) { run<<<(unsigned)((n + 255) / 256), 256, 0, on>>>(x, kernel, out, n, info, o, o, stride, stride, 1, 1, 1, 1, 256); });
     printf("depthwise stride %d: %.1f us %.2f TB/s\n", stride, us, 2.0 * planes * (w * w + o * o) / us * 1e-6);
   }
 }

@@ -49,7 +49,7 @@ for (const { name, x: shape, outs, kernel, transposed, groups = 1, ...options } 
     const run = (a, b) => a[op](b, { groups, ...options });
     const y = run(x, w);
     const wide = run(x.toDType("f32"), w.toDType("f32"));
-    const norm = (t) => Math.sqrt(t.sqr().sumAll().itemSync());
+    const norm = (t) => Math.sqrt(t.sqr().sumAll().toScalarSync());
     const error = norm(y.toDType("f32").sub(wide)) / norm(wide);
     const us = 1000 * time(() => run(x, w));
     const pixels = transposed ? shape[2] * shape[3] * shape[0] : y.numel / outs;

@@ -2,6 +2,7 @@
 import { sizeOf } from "../../../core/dtype.ts";
 import type { View } from "../../backend.ts";
 import type { ConvParams, Size2d } from "../../fused-ops.ts";
+import type { MatrixUnit } from "../attention-plan.ts";
 import { planProduct } from "../families/product.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Reach, reachesOf } from "./conv-reach.ts";
@@ -104,6 +105,64 @@ function isInOrder({ x, steps, channels, from, to, fold }: Gather): boolean {
   );
 }
 
+type Steps = Readonly<Record<"image" | "group" | "row" | "column", number>>;
+
+/** From one image, group, row and column of the copy that gather() makes to the next. */
+function stepsOf(g: Gather): Steps {
+  const column = piecesOf(g) * PIECE;
+  const row = g.to[1] * column;
+  const group = g.to[0] * row;
+  return { image: g.groups * group, group, row, column };
+}
+
+/** What the products that a convolution is made of have in common. */
+interface Common {
+  readonly unit: Exclude<MatrixUnit, "fma">;
+  readonly x: number;
+  readonly steps: Steps;
+  readonly image: Gather;
+  readonly w: View;
+  readonly p: ConvParams;
+  readonly transposed: boolean;
+  readonly out: number;
+}
+
+function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Reach): void {
+  const { steps, image, p, unit } = common;
+  const folded = image.fold.taps > 1;
+  const weights = weightsOf(common.w, p.groups, common.transposed, [down, across], folded);
+  const [m, pixels, pieces] = [weights.groups, down.count * across.count, piecesOf(image)];
+  const n = image.images * pixels;
+  const depth = weights.to[0] * weights.to[1] * pieces * PIECE;
+  const { arch } = gpu.context.properties;
+  const { multiprocessors } = gpu;
+  const { size, launch } = planProduct({ batch: p.groups, m, n }, { unit, arch, multiprocessors });
+  const places = [pixels, across.count, weights.to[1], pieces];
+  const made = [p.size[0] * p.size[1], down.apart * p.size[1], across.apart];
+  const read = [
+    ...[steps.image, steps.group, steps.row * down.stride, steps.column * (folded ? 1 : across.stride)],
+    ...[steps.row * down.dilation, steps.column * across.dilation],
+  ];
+  const info = gpu.words(
+    places,
+    made,
+    read.map((step) => step / PIECE),
+  );
+  const row = down.first + image.before[0];
+  const column = folded ? 0 : across.first + image.before[1];
+  const kind = down.apart === 1 && across.apart === 1 ? "product" : "spread";
+  gpu.temporary(allPiecesOf(weights) * PIECE * 2, (kernel) => {
+    gather(gpu, dtype, weights, kernel);
+    gpu.launch(`conv_${kind}${size}_${dtype}`, {
+      x: common.x + (row * steps.row + column * steps.column) * 2,
+      w: kernel,
+      out: common.out + (down.place * p.size[1] + across.place) * 2,
+      ...{ groups: p.groups, m, n, depth, info },
+      ...launch,
+    });
+  });
+}
+
 /** Writes the convolution to `out`; false where there is no matrix unit, or more of something than its kernels can count. */
 export function convolveByProduct(
   gpu: Gpu,
@@ -115,74 +174,31 @@ export function convolveByProduct(
 ): boolean {
   const dtype = x.storage.dtype as Half;
   const unit = gpu.matrixUnit(dtype);
+  if (unit === "fma") return false;
   const [kh, kw] = w.layout.shape.slice(2) as [number, number];
   const reaches = [reachesOf(kh, p, 0, transposed), reachesOf(kw, p, 1, transposed)] as const;
   const image = imageOf(x, p.groups, reaches);
   const inOrder = isInOrder(image);
-  const pieces = piecesOf(image);
-  const all = inOrder ? (image.images * image.steps.image) / PIECE : allPiecesOf(image);
-  const countable = [all, image.images * p.size[0] * p.size[1], pieces ** 2 * kh * kw].every((n) => n < MAX_COUNT);
-  if (unit === "fma" || !countable || reaches[0].length * reaches[1].length > MAX_PRODUCTS) return false;
+  const pieces = inOrder ? (image.images * image.steps.image) / PIECE : allPiecesOf(image);
+  const pixels = p.size[0] * p.size[1];
+  const counts = [pieces, image.images * pixels, piecesOf(image) ** 2 * kh * kw];
+  if (counts.some((n) => n >= MAX_COUNT) || reaches[0].length * reaches[1].length > MAX_PRODUCTS) return false;
 
-  const multiplyAll = (from: number): void => {
-    const [rows, columns] = image.to;
-    const own = { column: 1, row: columns, group: rows * columns, image: p.groups * rows * columns };
-    const laid = Object.fromEntries(Object.entries(own).map(([name, pixels]) => [name, pixels * pieces * PIECE]));
-    const steps = inOrder ? image.steps : (laid as typeof own);
-    for (const down of reaches[0]) for (const across of reaches[1]) multiply(from, steps, down, across);
-  };
-  const multiply = (
-    from: number,
-    steps: Record<"image" | "group" | "row" | "column", number>,
-    down: Reach,
-    across: Reach,
-  ): void => {
-    const folded = image.fold.taps > 1;
-    const weights = weightsOf(w, p.groups, transposed, [down, across], folded);
-    const [m, pixels] = [weights.groups, down.count * across.count];
-    const n = image.images * pixels;
-    const depth = weights.to[0] * weights.to[1] * pieces * PIECE;
-    if (n === 0) return;
-    const { size, launch } = planProduct(
-      { batch: p.groups, m, n },
-      { unit, arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors },
-    );
-    const places = [pixels, across.count, weights.to[1], pieces, p.size[0] * p.size[1]];
-    const apart = [down.apart * p.size[1], across.apart];
-    const { row, column } = steps;
-    const taken = [steps.image, steps.group, row * down.stride, column * (folded ? 1 : across.stride)];
-    const taps = [row * down.dilation, column * across.dilation];
-    const info = gpu.words(
-      places,
-      apart,
-      [...taken, ...taps].map((step) => step / PIECE),
-    );
-    const first = (down.first + image.before[0]) * row + (folded ? 0 : (across.first + image.before[1]) * column);
-    const kind = down.apart === 1 && across.apart === 1 ? "product" : "spread";
-    gpu.temporary(allPiecesOf(weights) * 16, (kernel) => {
-      gather(gpu, dtype, weights, kernel);
-      gpu.launch(`conv_${kind}${size}_${dtype}`, {
-        x: from + first * 2,
-        w: kernel,
-        out: out + (down.place * p.size[1] + across.place) * 2,
-        ...{ groups: p.groups, m, n, depth, info },
-        ...launch,
-      });
-    });
-  };
-
-  // Outputs that no tap reaches.
-  const reached = (i: 0 | 1): number => reaches[i].reduce((sum, r) => sum + r.count, 0);
-  if (reached(0) < p.size[0] || reached(1) < p.size[1]) {
+  // Outputs that no tap reaches are zeros.
+  if (reaches.some((axis, i) => axis.reduce((sum, r) => sum + r.count, 0) < p.size[i]!)) {
     const outs = transposed ? w.layout.shape[1]! * p.groups : w.layout.shape[0]!;
-    gpu.context.memset(BigInt(out), 0, image.images * outs * p.size[0] * p.size[1] * 2);
+    gpu.context.memset(BigInt(out), 0, image.images * outs * pixels * 2);
   }
+  const multiplyAll = (from: number, steps: Steps): void => {
+    const common = { unit, x: from, steps, image, w, p, transposed, out };
+    for (const down of reaches[0]) for (const across of reaches[1]) multiply(gpu, dtype, common, down, across);
+  };
   if (inOrder) {
-    multiplyAll(image.x);
+    multiplyAll(image.x, image.steps);
   } else {
-    gpu.temporary(allPiecesOf(image) * 16, (copy) => {
+    gpu.temporary(allPiecesOf(image) * PIECE * 2, (copy) => {
       gather(gpu, dtype, image, copy);
-      multiplyAll(copy);
+      multiplyAll(copy, stepsOf(image));
     });
   }
   return true;
