@@ -44,14 +44,14 @@ int main() {
     const size_t* of_w = words({(i64)s.outs, c, k, k, k, k, pieces, 1, 0, 0, 1, 1, 0, c * k * k, k * k, k, 1});
     const size_t* patches = words({o * o, o, k, pieces, o * o, o, 1, p * p * pieces, 0, (i64)s.stride * p * pieces, (i64)s.stride * pieces, p * pieces, pieces});
     const size_t warps = s.images * ((pieces + 3) / 4) * ((w * w + 63) / 64);
-    const size_t all = s.images * ((p * p + 15) / 16) * ((pieces + 1) / 2) * 32, all_w = s.outs * ((k * k + 15) / 16) * ((pieces + 1) / 2) * 32;
+    const size_t all = s.images * ((p * p + 15) / 16) * ((pieces + 1) / 2) * 32;
     const auto turned = [&](cudaStream_t on) { conv_turn_f16<<<(unsigned)((warps + 7) / 8), 256, 0, on>>>(x, laid, s.images, of_x); };
     const auto gathered = [&](cudaStream_t on) { conv_gather_f16<<<(unsigned)((all + 255) / 256), 256, 0, on>>>(x, laid, all, of_x); };
-    const auto weighed = [&](cudaStream_t on) { conv_gather_f16<<<(unsigned)((all_w + 255) / 256), 256, 0, on>>>(kernel, weights, all_w, of_w); };
+    const auto weighed = [&](cudaStream_t on) { conv_turn_taps_f16<<<(unsigned)s.outs, 256, 0, on>>>(kernel, weights, s.outs, of_w); };
     const double bytes = 2.0 * s.images * c * (w * w + p * p), n = s.images * o * o, flops = 2.0 * n * s.outs * c * k * k;
-    const float by_gather = time(gathered), by_turn = w * w % 8 ? 0 : time(turned), by_weights = time(weighed);
+    const float by_gather = time(gathered), by_turn = time(turned), by_weights = time(weighed);
     printf("%zu x %zu > %zu, %zu^2, %zu taps, stride %zu: turn %.1f us %.2f TB/s, gather %.1f us %.2f TB/s, weights %.1f us;", s.images, s.channels, s.outs,
-           s.size, s.taps, s.stride, by_turn, by_turn > 0 ? bytes / by_turn * 1e-6 : 0.0, by_gather, bytes / by_gather * 1e-6, by_weights);
+           s.size, s.taps, s.stride, by_turn, bytes / by_turn * 1e-6, by_gather, bytes / by_gather * 1e-6, by_weights);
     for (const Variant& v : variants) {
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
       const unsigned grid = (unsigned)((s.outs + v.rows - 1) / v.rows * (((size_t)n + v.cols - 1) / v.cols));
@@ -61,13 +61,14 @@ int main() {
     printf("\n");
     for (f16* at : {x, kernel, laid, weights, out}) CHECK(cudaFree(at));
   }
-  for (int stride = 1; stride <= 2; stride++) {
+  for (int form = 0; form < 3; form++) {
+    const int stride = form == 2 ? 2 : 1;
     const size_t planes = 16 * 256, w = 64, o = w / stride;
     f16 *x = device<f16>(planes * w * w), *kernel = device<f16>(256 * 9), *out = device<f16>(planes * o * o);
     const size_t* info = words({16, 256, 64, 64, 256 * 64 * 64, 64 * 64, 64, 1, 256, 1, 3, 3, 9, 9, 3, 1});
-    const size_t blocks = (o + DEPTHWISE_ROWS / stride - 1) / (DEPTHWISE_ROWS / stride), n = planes * blocks * o;
-    const auto run = stride == 1 ? conv_depthwise3_1_f16 : conv_depthwise3_2_f16;
+    const size_t each = DEPTHWISE_ROWS / (form == 0 ? 1 : 2), n = planes * (o / each) * (form == 1 ? o / 8 : o);
+    const auto run = form == 0 ? conv_depthwise3_1_f16 : form == 1 ? conv_depthwise3_same_f16 : conv_depthwise3_2_f16;
     const float us = time([&](cudaStream_t on) { run<<<(unsigned)((n + 255) / 256), 256, 0, on>>>(x, kernel, out, n, info, o, o, stride, stride, 1, 1, 1, 1, 256); });
-    printf("depthwise stride %d: %.1f us %.2f TB/s\n", stride, us, 2.0 * planes * (w * w + o * o) / us * 1e-6);
+    printf("depthwise %s: %.1f us %.2f TB/s\n", form == 0 ? "by columns" : form == 1 ? "by vectors" : "stride 2", us, 2.0 * planes * (w * w + o * o) / us * 1e-6);
   }
 }

@@ -113,6 +113,8 @@ describeDevices("Convolution", (device) => {
       ["depthwise 5×5", [2, 3, 11, 7], [3, 1, 5, 5], { groups: 3, padding: [2, 1] }],
       ["depthwise 3×3 with stride", [1, 3, 21, 6], [6, 1, 3, 3], { groups: 3, stride: [2, 2], padding: [1, 0] }],
       ["depthwise 7×7 with stride", [1, 2, 17, 12], [2, 1, 7, 7], { groups: 2, stride: [2, 2], padding: [3, 4] }],
+      ["depthwise 3×3 as wide", [2, 2, 9, 16], [4, 1, 3, 3], { groups: 2, padding: [1, 1] }],
+      ["depthwise 7×7 as wide", [1, 3, 6, 24], [3, 1, 7, 7], { groups: 3, padding: [2, 3] }],
       ["depthwise and dilated", [1, 2, 9, 8], [2, 1, 3, 3], { groups: 2, dilation: [2, 2], padding: [1, 1] }],
       ["c = h = w", [1, 4, 4, 4], [4, 4, 4, 4], { padding: [2, 2] }],
       ["a kernel as large as the input", [2, 3, 4, 5], [2, 3, 4, 5], {}],

@@ -20,6 +20,7 @@ type Four = readonly [number, number, number, number];
 /** An operand in the order in which the kernels read it: what is where is said in kernels/conv-product.hip. */
 interface Gather {
   readonly x: number;
+  /** From one to the next; 0 where there is only one row or column. */
   readonly steps: Readonly<Record<"image" | "group" | "channel" | "row" | "column", number>>;
   readonly images: number;
   readonly groups: number;
@@ -43,13 +44,16 @@ function gather(gpu: Gpu, dtype: Half, g: Gather, out: number): void {
   const sizes = [groups, channels, ...from, ...to, piecesOf(g), fold.taps, ...before, fold.step, fold.dilation];
   const info = gpu.words(sizes, [image, group, channel, row, column]);
   const pixels = from[0] * from[1];
-  const inPieces = [pixels, image, group, channel].every((n) => n % PIECE === 0) && x % 16 === 0;
-  const isPlane = column === 1 && (row === from[1] || from[0] === 1);
-  if (inPieces && isPlane && fold.taps === 1) {
-    const tiles = Math.ceil(piecesOf(g) / 4) * Math.ceil(pixels / 64);
-    gpu.launch(`conv_turn_${dtype}`, { x, out, planes: g.images * groups, info, tiles });
+  const planes = g.images * groups;
+  const inRows = (column === 1 || from[1] === 1) && (row === from[1] || from[0] === 1);
+  const isPlane = inRows && fold.taps === 1;
+  // A kernel's taps are so few that its channels are the longer runs.
+  if (isPlane && channel === pixels && pixels < PIECE * 2 && from.every((n, i) => n === to[i])) {
+    gpu.launch(`conv_turn_taps_${dtype}`, { x, out, planes, info, taps: pixels, channels });
+  } else if (isPlane) {
+    gpu.launch(`conv_turn_${dtype}`, { x, out, planes, info, pixels, pieces: piecesOf(g) });
   } else {
-    const numel = g.images * groups * Math.ceil((to[0] * to[1]) / 16) * Math.ceil(piecesOf(g) / 2) * 32;
+    const numel = planes * Math.ceil((to[0] * to[1]) / 16) * Math.ceil(piecesOf(g) / 2) * 32;
     gpu.launch(`conv_gather_${dtype}`, { x, out, numel, info });
   }
 }
@@ -64,7 +68,7 @@ function imageOf(x: View, groups: number, reaches: readonly [readonly Reach[], r
   const end = (i: 0 | 1) => Math.max([height, width][i]!, ...reaches[i].map((r) => r.end)) + before[i];
   return {
     x: at(x),
-    steps: { image, group: channel * channels, channel, row, column },
+    steps: { image, group: channel * channels, channel, row: height > 1 ? row : 0, column: width > 1 ? column : 0 },
     ...{ images, groups, channels, from: [height, width], before },
     to: [end(0), only ? only.count : end(1)],
     fold: only ? { taps: only.taps, step: only.stride, dilation: only.dilation } : unfolded,
@@ -86,26 +90,21 @@ function weightsOf(
   const [group, out, channel] = transposed ? [s0 * channels, s1, s0] : [s0 * outs, s0, s1];
   return {
     x: at(w) + (down.firstTap * row + across.firstTap * column) * sizeOf(w.storage.dtype),
-    steps: { image: group, group: out, channel, row: row * down.tapStep, column: column * across.tapStep },
+    steps: {
+      image: group,
+      group: out,
+      channel,
+      row: down.taps > 1 ? row * down.tapStep : 0,
+      column: across.taps > 1 ? column * across.tapStep : 0,
+    },
     ...{ images: groups, groups: outs, channels, from: [down.taps, across.taps], before: [0, 0] },
     to: [down.taps, folded ? 1 : across.taps],
     fold: folded ? { ...unfolded, taps: across.taps } : unfolded,
   };
 }
 
-/** Whether pixels' channels can be read where they are. */
-function isInOrder({ x, steps, channels, from, to, fold }: Gather): boolean {
-  const { image, channel, row, column } = steps;
-  return (
-    (channel === 1 || channels === 1) &&
-    fold.taps === 1 &&
-    from.every((n, i) => n === to[i]) &&
-    [image, row, column, channels].every((n) => n % PIECE === 0) &&
-    x % 16 === 0
-  );
-}
-
-type Steps = Readonly<Record<"image" | "group" | "row" | "column", number>>;
+const steps = ["image", "group", "row", "column"] as const;
+type Steps = Readonly<Record<(typeof steps)[number], number>>;
 
 /** From one image, group, row and column of the copy that gather() makes to the next. */
 function stepsOf(g: Gather): Steps {
@@ -113,6 +112,32 @@ function stepsOf(g: Gather): Steps {
   const row = g.to[1] * column;
   const group = g.to[0] * row;
   return { image: g.groups * group, group, row, column };
+}
+
+/** Runs `run` with the address of the operand in order: its own, or that of a temporary copy. */
+function inOrder(gpu: Gpu, dtype: Half, g: Gather, isSo: boolean, run: (at: number) => void): void {
+  if (isSo) {
+    run(g.x);
+  } else {
+    gpu.temporary(allPiecesOf(g) * PIECE * 2, (copy) => {
+      gather(gpu, dtype, g, copy);
+      run(copy);
+    });
+  }
+}
+
+/** Whether channels can be read where they are. */
+function isInOrder(g: Gather): boolean {
+  const { image, group, channel, row, column } = g.steps;
+  const inPieces = [image, group, row, column, g.channels].every((n) => n % PIECE === 0) && g.x % 16 === 0;
+  return inPieces && channel === 1 && g.fold.taps === 1 && g.from.every((n, i) => n === g.to[i]);
+}
+
+/** Whether the copy would be the same. */
+function isCopy(g: Gather): boolean {
+  const made = stepsOf(g);
+  const sizes = { image: g.images, group: g.groups, row: g.from[0], column: g.from[1] };
+  return isInOrder(g) && steps.every((name) => sizes[name] === 1 || made[name] === g.steps[name]);
 }
 
 /** What the products that a convolution is made of have in common. */
@@ -128,7 +153,7 @@ interface Common {
 }
 
 function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Reach): void {
-  const { steps, image, p, unit } = common;
+  const { steps: s, image, p, unit } = common;
   const folded = image.fold.taps > 1;
   const weights = weightsOf(common.w, p.groups, common.transposed, [down, across], folded);
   const [m, pixels, pieces] = [weights.groups, down.count * across.count, piecesOf(image)];
@@ -140,8 +165,8 @@ function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Re
   const places = [pixels, across.count, weights.to[1], pieces];
   const made = [p.size[0] * p.size[1], down.apart * p.size[1], across.apart];
   const read = [
-    ...[steps.image, steps.group, steps.row * down.stride, steps.column * (folded ? 1 : across.stride)],
-    ...[steps.row * down.dilation, steps.column * across.dilation],
+    ...[s.image, s.group, s.row * down.stride, s.column * (folded ? 1 : across.stride)],
+    ...[s.row * down.dilation, s.column * across.dilation],
   ];
   const info = gpu.words(
     places,
@@ -151,16 +176,15 @@ function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Re
   const row = down.first + image.before[0];
   const column = folded ? 0 : across.first + image.before[1];
   const kind = down.apart === 1 && across.apart === 1 ? "product" : "spread";
-  gpu.temporary(allPiecesOf(weights) * PIECE * 2, (kernel) => {
-    gather(gpu, dtype, weights, kernel);
+  inOrder(gpu, dtype, weights, isCopy(weights), (kernel) =>
     gpu.launch(`conv_${kind}${size}_${dtype}`, {
-      x: common.x + (row * steps.row + column * steps.column) * 2,
+      x: common.x + (row * s.row + column * s.column) * 2,
       w: kernel,
       out: common.out + (down.place * p.size[1] + across.place) * 2,
       ...{ groups: p.groups, m, n, depth, info },
       ...launch,
-    });
-  });
+    }),
+  );
 }
 
 /** Writes the convolution to `out`; false where there is no matrix unit, or more of something than its kernels can count. */
@@ -178,8 +202,8 @@ export function convolveByProduct(
   const [kh, kw] = w.layout.shape.slice(2) as [number, number];
   const reaches = [reachesOf(kh, p, 0, transposed), reachesOf(kw, p, 1, transposed)] as const;
   const image = imageOf(x, p.groups, reaches);
-  const inOrder = isInOrder(image);
-  const pieces = inOrder ? (image.images * image.steps.image) / PIECE : allPiecesOf(image);
+  const isThere = isInOrder(image);
+  const pieces = isThere ? (image.images * image.steps.image) / PIECE : allPiecesOf(image);
   const pixels = p.size[0] * p.size[1];
   const counts = [pieces, image.images * pixels, piecesOf(image) ** 2 * kh * kw];
   if (counts.some((n) => n >= MAX_COUNT) || reaches[0].length * reaches[1].length > MAX_PRODUCTS) return false;
@@ -189,17 +213,9 @@ export function convolveByProduct(
     const outs = transposed ? w.layout.shape[1]! * p.groups : w.layout.shape[0]!;
     gpu.context.memset(BigInt(out), 0, image.images * outs * pixels * 2);
   }
-  const multiplyAll = (from: number, steps: Steps): void => {
-    const common = { unit, x: from, steps, image, w, p, transposed, out };
+  inOrder(gpu, dtype, image, isThere, (from) => {
+    const common = { unit, x: from, steps: isThere ? image.steps : stepsOf(image), image, w, p, transposed, out };
     for (const down of reaches[0]) for (const across of reaches[1]) multiply(gpu, dtype, common, down, across);
-  };
-  if (inOrder) {
-    multiplyAll(image.x, image.steps);
-  } else {
-    gpu.temporary(allPiecesOf(image) * PIECE * 2, (copy) => {
-      gather(gpu, dtype, image, copy);
-      multiplyAll(copy, stepsOf(image));
-    });
-  }
+  });
   return true;
 }

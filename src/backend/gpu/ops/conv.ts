@@ -52,15 +52,24 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
       ...window(p, [h, width]),
       groups: p.groups,
     };
-    const isDepthwise = inner === 1 && p.dilation.every((d) => d === 1) && x.layout.strides[3] === 1;
-    const plan = isDepthwise ? planDepthwise([kh, kw], p.stride, h) : null;
+    const plan = depthwisePlan(x, w, p);
     if (plan && (dtype === "bf16" || dtype === "f16" || dtype === "f32")) {
-      const numel = b * o * plan.blocks * width;
-      gpu.launch(`conv_depthwise${plan.taps}_${plan.stride}_${dtype}`, { ...values, numel });
+      const numel = b * o * plan.threads;
+      gpu.launch(`conv_depthwise${plan.taps}_${plan.form}_${dtype}`, { ...values, numel });
     } else {
       gpu.launch(`conv2d_${dtype}`, { ...values, numel: n });
     }
   });
+}
+
+function depthwisePlan(x: View, w: View, { stride, padding, dilation, size }: ConvParams) {
+  const [, inner, ...taps] = w.layout.shape as [number, number, number, number];
+  const [, , , width] = x.layout.shape as [number, number, number, number];
+  const [sb, sc, sh, sw] = x.layout.strides as [number, number, number, number];
+  if (inner !== 1 || sw !== 1 || dilation.some((d) => d !== 1)) return null;
+  const elements = 16 / sizeOf(x.storage.dtype);
+  const inVectors = [sb, sc, sh, width].every((n) => n % elements === 0) && at(x) % 16 === 0;
+  return planDepthwise({ taps, stride, padding, size, vector: inVectors ? elements : 0 });
 }
 
 /** Whether a matrix unit is kept busy: by groups of few outputs it is not. */
