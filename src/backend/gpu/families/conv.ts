@@ -1,6 +1,6 @@
 /** Convolution, pooling, upsampling. */
 import { BLOCK, blocks, family, floats, numbers, perThread } from "./family.ts";
-import { productDefines } from "./product.ts";
+import { type BlockRates, productDefines } from "./product.ts";
 
 const window = "numel info* h_out w_out stride_h stride_w padding_h padding_w dilation_h dilation_w";
 
@@ -34,6 +34,9 @@ export function planDepthwise({ taps, stride, padding, size, vector }: Depthwise
   }
   return { taps: k, form: s === 1 ? "1" : "2", threads: Math.ceil(size[0] / (DEPTHWISE_ROWS / s)) * size[1] };
 }
+
+/** How fast blocks of convolutions are: by measurement, one that has a multiprocessor for itself waits for its patches. */
+export const convRates: BlockRates = { _wide: [1, 0.8], "": [2, 1], _small: [4, 0.6] };
 
 /** Threads of 32 that bring neighbouring pixels into the order of matrix products; the others have other channels. */
 const TURN_ACROSS = 8;

@@ -43,13 +43,16 @@ export function planBlock(size: ProductSize, { unit, arch }: Target): ProductPla
   return { size, launch: { tile_rows, tile_cols, threads, shared_bytes: stages * (tile_rows + tile_cols) * row } };
 }
 
-/** Blocks that a multiprocessor has at once, and what share of its rate they reach, by size: measured with warpgroups. */
-const rates = { _wide: [1, 1], "": [2, 0.85], _small: [4, 0.5] } as const;
+/** Blocks that a multiprocessor has at once, and what share of its rate they reach, by size. */
+export type BlockRates = Readonly<Record<ProductSize, readonly [together: number, rate: number]>>;
+/** Measured with warpgroups. */
+const denseRates: BlockRates = { _wide: [1, 1], "": [2, 0.85], _small: [4, 0.5] };
 
 /** The size with which the last multiprocessor is done first. */
 export function planProduct(
   sizes: { readonly batch: number; readonly m: number; readonly n: number },
   target: Target & { readonly multiprocessors: number },
+  rates: BlockRates = denseRates,
 ): ProductPlan {
   const names: readonly ProductSize[] = hasWarpgroups(target.arch) ? ["_wide", "", "_small"] : ["", "_small"];
   const cost = ({ size, launch: { tile_rows, tile_cols } }: ProductPlan): number => {
