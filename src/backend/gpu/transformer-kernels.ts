@@ -24,8 +24,8 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
 export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit): KernelName[] =>
   existing(
     unit === "fma"
-      ? [`gemm_${dtype}`, `gemm_small_${dtype}`]
-      : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_kn_${dtype}`],
+      ? [`gemm_${dtype}`, `gemm_small_${dtype}`, ...(dtype === "f32" ? (["sum_cols_f32"] as const) : [])]
+      : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_wide_kk_${dtype}`, `product_kn_${dtype}`],
   );
 
 /** What continues one text, those that take longest to compile first. */
