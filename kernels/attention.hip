@@ -1,9 +1,9 @@
 // Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
 // and no softcap, and a positive scale; the second takes everything.
-// Launch: 128 threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they take
-// longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
+// Launch: `threads` threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they
+// take longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
 // Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
-#include "attention.h"
+#include "attention-warpgroup.h"
 namespace gpu {
 
 // Keys: per tile, at most. KeepQ: queries in registers.
@@ -79,10 +79,27 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
   }
 }
 
+// What a target has for halves and head dim D.
+template <class T, int D, bool Masked> struct PrefillOf {
+  static constexpr int THREADS = ATTENTION_BLOCK;
+  GPU_FN void run(T* shared, const Attention<T>& a) { prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a); }
+};
+#if GPU_WARPGROUPS
+#define WARPGROUP_PREFILL(T, D) \
+  template <bool Masked> struct PrefillOf<T, D, Masked> { \
+    typedef WarpgroupPrefill<T, D, Masked, Masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, WARPGROUP_KEYS_##D> Plan; \
+    static constexpr int THREADS = Plan::THREADS; \
+    GPU_FN void run(T* shared, const Attention<T>& a) { prefill_warpgroup<Plan>(shared, a); } \
+  };
+#define WARPGROUP_PREFILLS(T) WARPGROUP_PREFILL(T, 64) WARPGROUP_PREFILL(T, 96) WARPGROUP_PREFILL(T, 128) WARPGROUP_PREFILL(T, 256)
+GPU_bf16(WARPGROUP_PREFILLS)
+GPU_f16(WARPGROUP_PREFILLS)
+#endif
+
 #define PREFILL(name, T, D, Masked) \
-  KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
+  KERNEL_BOUNDS((PrefillOf<T, D, Masked>::THREADS), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    prefill<BestPrefill<T, D, Masked>, T, Masked>(tiles, ATTENTION_GATHER(T)); \
+    PrefillOf<T, D, Masked>::run(tiles, ATTENTION_GATHER(T)); \
   }
 #define PREFILL_BOTH(T, D) PREFILL(attention, T, D, false) PREFILL(attention_masked, T, D, true)
 #define PREFILL_ALL(T) PREFILL_BOTH(T, 64) PREFILL_BOTH(T, 96) PREFILL_BOTH(T, 128) PREFILL_BOTH(T, 256)

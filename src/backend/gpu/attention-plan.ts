@@ -33,7 +33,14 @@ export type HeadDim = (typeof headDims)[number];
 export const supportsHeadDim = (d: number): boolean => d >= 8 && d <= 256 && d % 8 === 0;
 export const headDimFor = (d: number): HeadDim => headDims.find((dim) => d <= dim)!;
 
+/**
+ * Whether kernels for a dtype are compiled with products of warpgroups (kernels/gpu/warpgroup.h), which only code for this very
+ * architecture may have.
+ */
+export const hasWarpgroups = (arch: string, dtype: DType): boolean => arch === "sm_90a" && usesMatrixUnit(dtype);
+
 export interface PrefillPlan {
+  readonly threads: number;
   /** Queries per block. */
   readonly rows: number;
   readonly shared: number;
@@ -62,6 +69,24 @@ const PREFILL_KEPT_DIM = 128;
 const ASYNC_KEYS = 64;
 const ASYNC_KEPT_DIM = 64;
 
+/**
+ * Of a prefill by warpgroups: how many there are, with 64 queries each, without a mask and with one, for which they need more
+ * registers; and keys per tile. At most, as far as shared memory goes.
+ */
+const warpgroupSizes: Readonly<Record<HeadDim, { plain: number; masked: number; keys: number }>> = {
+  64: { plain: 3, masked: 2, keys: 128 },
+  96: { plain: 2, masked: 2, keys: 128 },
+  128: { plain: 2, masked: 2, keys: 128 },
+  256: { plain: 2, masked: 2, keys: 64 },
+};
+const warpgroupDefines = Object.fromEntries(
+  headDims.flatMap((d) => [
+    [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
+    [`WARPGROUPS_MASKED_${d}`, warpgroupSizes[d].masked],
+    [`WARPGROUP_KEYS_${d}`, warpgroupSizes[d].keys],
+  ]),
+);
+
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
   ...unitDefines,
@@ -70,6 +95,7 @@ export const decodeDefines = (arch: string) => ({
 });
 export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
+  ...warpgroupDefines,
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
@@ -106,7 +132,18 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
   let keys = unit === "mma" && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
-  return { rows: waves * strips * 16, shared: bytes(waves, keys) };
+  return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys) };
+}
+
+/** A prefill of halves by warpgroups: queries, and two tiles each of keys and values. */
+export function planWarpgroups(d: HeadDim, masked: boolean, budget: number): PrefillPlan {
+  const bytes = (groups: number, keys: number) => (groups * 64 + 4 * keys) * Math.ceil(d / 64) * 128;
+  let { keys } = warpgroupSizes[d];
+  let groups = warpgroupSizes[d][masked ? "masked" : "plain"];
+  while (keys > 32 && bytes(groups, keys) > budget) keys /= 2;
+  while (groups > 1 && bytes(groups, keys) > budget) groups--;
+  while (keys > 16 && bytes(groups, keys) > budget) keys /= 2;
+  return { threads: groups * 128, rows: groups * 64, shared: bytes(groups, keys) };
 }
 
 export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {

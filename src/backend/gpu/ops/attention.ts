@@ -6,10 +6,12 @@ import type { SdpaParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import {
   decodeBlocks,
+  hasWarpgroups,
   headDimFor,
   planDecode,
   planPrefill,
   planSplits,
+  planWarpgroups,
   scratchFloats,
   sharedBudget,
   supportsHeadDim,
@@ -118,7 +120,10 @@ type Variant = "" | "_masked";
 
 function prefill(gpu: Gpu, variant: Variant, { dtype, d }: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
-  const plan = planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan = hasWarpgroups(arch, dtype)
+    ? planWarpgroups(headDimFor(d), variant !== "", sharedBudget(arch))
+    : planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
   gpu.launch(`attention${variant}_${headDimFor(d)}_${dtype}`, values);
