@@ -13,6 +13,12 @@
 #if GPU_WARPGROUPS
 namespace gpu {
 
+// By multiply-adds where |x| ≤ 1, right to 2⁻¹⁸: least greatest error among polynomials of that degree.
+GPU_FN f32 tanh_small(f32 x) {
+  const f32 z = x * x;
+  return x * (0.99996847f + z * (-0.33265820f + z * (0.12922059f + z * (-0.043299746f + z * 0.0083658267f))));
+}
+
 // COUNT rows in shared memory as products read them: columns by the 64, those of all rows, then the next 64.
 template <class T, int Count, int D, int Threads, int Run> struct Slab {
   static constexpr int CHUNK = Count * 64, CHUNKS = (D + 63) / 64, SIZE = CHUNKS * CHUNK;
@@ -47,11 +53,12 @@ template <class T, int Count, int D, int Threads, int Run> struct Slab {
 };
 
 // GROUPS warpgroups, KEYS keys per tile: at most, as far as shared memory goes.
-template <class T_, int D_, bool Masked, int Groups, int Keys> struct WarpgroupPrefill {
+template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages = 3, bool Turns = false> struct WarpgroupPrefill {
   typedef T_ T;
   static constexpr int D = D_;
-  static constexpr bool MASKED = Masked;
-  GPU_FN constexpr int bytes(int groups, int keys) { return (groups * 64 + 4 * keys) * ((D + 63) / 64 * 64) * (int)sizeof(T); }
+  static constexpr bool MASKED = Masked, TURNS = Turns;
+  static constexpr int STAGES = Stages;
+  GPU_FN constexpr int bytes(int groups, int keys) { return (groups * 64 + 2 * Stages * keys) * ((D + 63) / 64 * 64) * (int)sizeof(T) + 16; }
   GPU_FN constexpr int fit(bool keys) {
     int g = Groups, k = Keys;
     while (k > 32 && bytes(g, k) > GPU_SHARED_KB * 1024) k /= 2;
@@ -68,16 +75,18 @@ template <class T_, int D_, bool Masked, int Groups, int Keys> struct WarpgroupP
 template <class P> struct WarpgroupFlash {
   typedef typename P::T T;
   static constexpr int KEYS = P::KEYS, RUN = P::RUN, RUNS = KEYS / (4 * RUN);
-  typedef Vec<T, RUN> MaskRun;
+  typedef Vec<u32, RUN / 2> MaskRun;
+  static constexpr f32 LAG = 8;
 
   const Attention<T>& a;
   const Sight& sight;
   u32 b, head, first_row;
   // Scores count as 2^(s·c).
   f32 c;
-  f32 s[KEYS / 2], o[P::D / 2], best[2], sum[2];
+  f32 s[KEYS / 2], o[P::D / 2], best[2], sum[2], fix[2];
+  bool grown;
   u32 p[KEYS / 16][4];
-  MaskRun mask[P::MASKED ? 2 : 1][P::MASKED ? RUNS : 1];
+  u32 mask[P::MASKED ? 2 : 1][P::MASKED ? KEYS / 8 : 1];
   bool mask_vectors;
 
   GPU_METHOD WarpgroupFlash(const Attention<T>& a_, const Sight& sight_, u32 b_, u32 head_, u32 row)
@@ -106,31 +115,47 @@ template <class P> struct WarpgroupFlash {
     const i32 t = row(r) < (i32)a.tq ? row(r) : (i32)a.tq - 1;
     return a.mask + b * a.mask_b + head * a.mask_h + t * a.mask_i;
   }
-  // Before scores are waited for: what of the mask can be loaded in runs.
+  // Before scores are waited for. Places beyond the rows and keys read some other place; they are hidden or dropped.
   GPU_METHOD void fetch_mask(i32 j0) {
-    if constexpr (P::MASKED)
-      if (mask_vectors && j0 + KEYS <= (i32)a.tk) UNROLL for (int r = 0; r < 2; r++) {
-        const T* line = mask_line(r) + j0 + lane_id() % 4 * RUN;
-        UNROLL for (int i = 0; i < RUNS; i++) mask[r][i] = *(const MaskRun*)(line + i * 4 * RUN);
+    if constexpr (P::MASKED) {
+      if (mask_vectors && j0 + KEYS <= (i32)a.tk) {
+        UNROLL for (int r = 0; r < 2; r++) {
+          const T* line = mask_line(r) + j0 + lane_id() % 4 * RUN;
+          UNROLL for (int i = 0; i < RUNS; i++) {
+            const MaskRun x = *(const MaskRun*)(line + i * 4 * RUN);
+            UNROLL for (int w = 0; w < RUN / 2; w++) mask[r][i * RUN / 2 + w] = x.v[w];
+          }
+        }
+      } else if (a.mask) {
+        UNROLL for (int r = 0; r < 2; r++) {
+          const bits_t<T>* line = (const bits_t<T>*)mask_line(r);
+          // A few at a time: registers are short here, and this is the way of odd masks and of the last keys.
+          NO_UNROLL for (int i = 0; i < KEYS / 8; i += 4) {
+            UNROLL for (int w = 0; w < 4; w++) {
+              const i32 key = j0 + (i32)key_of((i + w) * 4), next = key + 1;
+              const u32 x = line[(key < sight.limit ? key : 0) * a.mask_j] | (u32)line[(next < sight.limit ? next : 0) * a.mask_j] << 16;
+              UNROLL for (int k = w; k < KEYS / 8; k += 4)
+                if (k - w == i) mask[r][k] = x;
+            }
+          }
+        }
       }
+    }
   }
-  // s := softcap(s·scale) + mask. Places beyond the rows and keys read some other place; they are hidden or dropped.
-  GPU_METHOD void mask_scores(i32 j0) {
-    UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= a.scale;
+  // s := softcap(s·scale) + mask
+  GPU_METHOD void mask_scores() {
+    f32 scale = a.scale;
     if (a.softcap != 0) {
-      const f32 inverse = 1 / a.softcap;
-      UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = a.softcap * tanh_fast(s[e] * inverse);
+      const f32 inverse = scale / a.softcap;
+      f32 most = 0;
+      UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= inverse, most = max_fast(most, s[e] * s[e]);
+      // Two instructions of the unit that powers of two wait for, or eight of another, which has less to do.
+      if (most > 1) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = a.softcap * tanh_fast(s[e]);
+      else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = a.softcap * tanh_small(s[e]);
+      scale = 1;
     }
-    if (mask_vectors && j0 + KEYS <= (i32)a.tk) {
-      UNROLL for (int e = 0; e < KEYS / 2; e++)
-        s[e] += widen(mask[e / 2 % 2][e / 4 / (RUN / 2)].v[e / 4 % (RUN / 2) * 2 + e % 2]);
-    } else if (a.mask) {
-      const T* lines[2] = {mask_line(0), mask_line(1)};
-      UNROLL for (int e = 0; e < KEYS / 2; e++) {
-        const i32 key = j0 + (i32)key_of(e);
-        s[e] += widen(lines[e / 2 % 2][(key < sight.limit ? key : 0) * a.mask_j]);
-      }
-    }
+    if (a.mask) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = s[e] * scale + widen(T{(u16)(mask[e / 2 % 2][e / 4] >> e % 2 * 16)});
+    else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= scale;
   }
   GPU_METHOD void hide(i32 j0) {
     const i32 lane_key = j0 + (i32)(lane_id() % 4 * RUN);
@@ -141,32 +166,39 @@ template <class P> struct WarpgroupFlash {
       if (key < first[e / 2 % 2] || key >= end[e / 2 % 2]) s[e] = Limits<f32>::lowest();
     }
   }
-  // Scores become powers of two against each row's greatest; what sums and results must be multiplied with is left in `fix`.
-  GPU_METHOD void weigh(i32 j0, f32 (&fix)[2]) {
-    if constexpr (P::MASKED) mask_scores(j0);
+  // Scores become powers of two against each row's `best`, which follows the greatest score when that has grown by more than
+  // 2^LAG would be: then sums and results must be multiplied with `fix`.
+  GPU_METHOD void weigh(i32 j0) {
+    if constexpr (P::MASKED) mask_scores();
     if (j0 + KEYS > sight.end((i32)first_row) || j0 < sight.first((i32)first_row + 63)) hide(j0);
-    f32 shift[2];
     f32 top[2][2];
     UNROLL for (int r = 0; r < 2; r++) top[r][0] = best[r], top[r][1] = s[r * 2];
     UNROLL for (int e = 0; e < KEYS / 2; e++) top[e / 2 % 2][e % 2] = max_fast(top[e / 2 % 2][e % 2], s[e]);
+    bool grew = false;
     UNROLL for (int r = 0; r < 2; r++) {
-      f32 t = max_fast(top[r][0], top[r][1]);
-      t = max_fast(t, shfl_xor(t, 1));
-      t = max_fast(t, shfl_xor(t, 2));
-      // A row that has seen nothing yet: against −∞ everything would be NaN.
-      shift[r] = t == Limits<f32>::lowest() ? 0 : P::MASKED ? t : t * c;
-      fix[r] = P::MASKED ? approx_exp2((best[r] - shift[r]) * c) : approx_exp2(best[r] * c - shift[r]);
-      best[r] = t;
+      top[r][0] = max_fast(top[r][0], top[r][1]);
+      top[r][0] = max_fast(top[r][0], shfl_xor(top[r][0], 1));
+      top[r][0] = max_fast(top[r][0], shfl_xor(top[r][0], 2));
+      grew = grew || (top[r][0] - best[r]) * c > LAG;
+    }
+    grown = wave_any(grew);
+    if (grown) UNROLL for (int r = 0; r < 2; r++) {
+      const f32 shift = shift_of(top[r][0]);
+      fix[r] = P::MASKED ? approx_exp2((best[r] - shift) * c) : approx_exp2(best[r] * c - shift);
+      best[r] = top[r][0];
       sum[r] *= fix[r];
     }
+    const f32 shift[2] = {shift_of(best[0]), shift_of(best[1])};
     UNROLL for (int e = 0; e < KEYS / 2; e++) {
       const int r = e / 2 % 2;
       s[e] = approx_exp2(P::MASKED ? (s[e] - shift[r]) * c : s[e] * c - shift[r]);
       sum[r] += s[e];
     }
   }
-  GPU_METHOD void rescale(const f32 (&fix)[2]) {
-    UNROLL for (int e = 0; e < P::D / 2; e++) o[e] *= fix[e / 2 % 2];
+  // A row that has seen nothing yet: against −∞ everything would be NaN.
+  GPU_METHOD f32 shift_of(f32 top) const { return top == Limits<f32>::lowest() ? 0 : P::MASKED ? top : top * c; }
+  GPU_METHOD void rescale() {
+    if (grown) UNROLL for (int e = 0; e < P::D / 2; e++) o[e] *= fix[e / 2 % 2];
   }
   GPU_METHOD void pack() {
     UNROLL for (int j = 0; j < KEYS / 16; j++) UNROLL for (int i = 0; i < 4; i++) p[j][i] = pack2(T{}, s[8 * j + 2 * i], s[8 * j + 2 * i + 1]);
@@ -184,61 +216,84 @@ template <class P> struct WarpgroupFlash {
   }
 };
 
-// The tiles of keys first, first + KEYS, … below `end`, of which there is one at least.
+// The tiles of keys first, first + KEYS, … below `end`, of which there is one at least. Bunch n of copies has keys n + 1 and values n.
 template <class P>
 GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, const typename P::T* queries, const Rows<typename P::T>& keys,
-                             const Rows<typename P::T>& values, i32 first, i32 end) {
+                             const Rows<typename P::T>& values, i32 first, i32 end, u64* landed, u32 landing, u64* freed, u32 freeing) {
   typedef typename P::T T;
   typedef typename P::Stage Stage;
   T* const key_tiles = shared;
-  T* const value_tiles = shared + 2 * Stage::SIZE;
-  f32 fix[2];
-  Stage::fetch(key_tiles, keys, first, end);
+  T* const value_tiles = shared + P::STAGES * Stage::SIZE;
+  const u32 group = tid_x() / 128;
+  const auto fetch_keys = [&](i32 at, u32 slot) {
+    if (at < end) Stage::fetch(key_tiles + slot * Stage::SIZE, keys, at, end);
+  };
+  const auto fetch_values = [&](i32 at, u32 slot) {
+    if (at < end) Stage::fetch(value_tiles + slot * Stage::SIZE, values, at, end);
+  };
+  const auto on = [](u32 slot, u32 by) { return slot + by < P::STAGES ? slot + by : slot + by - P::STAGES; };
+  fetch_keys(first, 0);
   copies_bunch();
-  Stage::fetch(value_tiles, values, first, end);
-  if (first + P::KEYS < end) Stage::fetch(key_tiles + Stage::SIZE, keys, first + P::KEYS, end);
-  copies_bunch();
-  copies_wait_but<1>();
+  UNROLL for (int n = 0; n < P::STAGES - 1; n++) {
+    fetch_values(first + n * P::KEYS, n);
+    fetch_keys(first + (n + 1) * P::KEYS, (n + 1) % P::STAGES);
+    copies_bunch();
+  }
+  copies_wait_but<P::STAGES - 1>();
   warpgroup_publish();
   barrier();
+  if (P::TURNS && group == P::GROUPS - 1) turn_pass(0, 256);
   warpgroup_begin();
   flash.score(queries, key_tiles);
   flash.fetch_mask(first);
+  copies_wait_but<P::STAGES - 2>();
+  warpgroup_publish();
+  meeting_come(landed);
   warpgroup_wait<0>();
   flash.hold_scores();
-  flash.weigh(first, fix);
+  flash.weigh(first);
   flash.pack();
+  meeting_come(freed);
   u32 now = 0;
   NO_UNROLL for (i32 j = first; j + P::KEYS < end; j += P::KEYS) {
-    const u32 next = Stage::SIZE - now;
-    copies_wait();
-    warpgroup_publish();
-    barrier();
-    if (j + 2 * P::KEYS < end) Stage::fetch(key_tiles + now, keys, j + 2 * P::KEYS, end);
-    Stage::fetch(value_tiles + next, values, j + P::KEYS, end);
+    const u32 next = on(now, 1);
+    meeting_wait(landed, landing++);
+    if (P::TURNS) turn_take(group, 256);
     flash.hold_scores();
     flash.hold_results();
     warpgroup_begin();
-    flash.score(queries, key_tiles + next);
-    flash.gather(value_tiles + now);
+    flash.score(queries, key_tiles + next * Stage::SIZE);
+    flash.gather(value_tiles + now * Stage::SIZE);
+    if (P::TURNS) turn_pass(group + 1 == P::GROUPS ? 0 : group + 1, 256);
     flash.fetch_mask(j + P::KEYS);
     warpgroup_wait<1>();
     flash.hold_scores();
-    flash.weigh(j + P::KEYS, fix);
+    // All are done with the tiles that were used one round before.
+    meeting_wait(freed, freeing++);
+    fetch_keys(j + P::STAGES * P::KEYS, now);
+    fetch_values(j + (P::STAGES - 1) * P::KEYS, on(now, P::STAGES - 1));
+    copies_bunch();
+    flash.weigh(j + P::KEYS);
+    // Powers of two are taken beside the products, not after them.
+    flash.hold_scores();
+    copies_wait_but<P::STAGES - 2>();
+    warpgroup_publish();
+    meeting_come(landed);
     warpgroup_wait<0>();
     flash.hold_results();
-    flash.rescale(fix);
+    meeting_come(freed);
+    flash.rescale();
     flash.pack();
     now = next;
   }
-  copies_wait();
-  warpgroup_publish();
-  barrier();
+  meeting_wait(landed, landing);
+  if (P::TURNS && group == 0) turn_take(0, 256);
   flash.hold_results();
   warpgroup_begin();
-  flash.gather(value_tiles + now);
+  flash.gather(value_tiles + now * Stage::SIZE);
   warpgroup_wait<0>();
   flash.hold_results();
+  meeting_wait(freed, freeing);
 }
 
 // Heads whose keys and values fit in the cache together are done together, the last queries of all of them first: with a causal mask
@@ -251,6 +306,14 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const At
   const u64 fit = divide(CACHED_BYTES, (u64)(a.tk + 1) * a.d * 2 * sizeof(T));
   const u32 together = fit * sharing < pairs ? (fit ? (u32)fit : 1) * sharing : pairs;
   T* const stages = shared + P::Queries::SIZE;
+  u64* const landed = (u64*)(stages + 2 * P::STAGES * P::Stage::SIZE);
+  u64* const freed = landed + 1;
+  if (tid_x() == 0) {
+    meeting_open(landed, P::THREADS / 32);
+    meeting_open(freed, P::THREADS / 32);
+  }
+  u32 met = 0;
+  barrier();
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
     const u32 section = item / (together * tiles), within = item - section * together * tiles;
     const u32 count = pairs - section * together < together ? pairs - section * together : together;
@@ -267,7 +330,8 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const At
     WarpgroupFlash<P> flash(a, sight, b, head, row0 + group * 64);
     if (first < end) {
       P::Queries::fetch(shared, queries, (i32)row0, (i32)a.tq);
-      attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end);
+      attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, met, freed, met);
+      met += (end - first + P::KEYS - 1) / P::KEYS;
     }
     flash.finish();
     // Each warp's results pass through the place of its queries.
