@@ -19,17 +19,17 @@ GPU_FN f32 tanh_small(f32 x) {
   return x * (0.99996847f + z * (-0.33265820f + z * (0.12922059f + z * (-0.043299746f + z * 0.0083658267f))));
 }
 
+constexpr int RUN = 8;
+
 // COUNT rows in shared memory as products read them: columns by the 64, those of all rows, then the next 64.
-template <class T, int Count, int D, int Threads, int Run> struct Slab {
+template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
   static constexpr int CHUNK = Count * 64, CHUNKS = (D + 63) / 64, SIZE = CHUNKS * CHUNK;
   // Rows of CHUNKS · 8 pieces, of which heads of 96 have 12, by a power of two of the threads.
   static constexpr int ACROSS = CHUNKS * 8, COPIERS = Threads < 256 ? 128 : 256, DOWN = COPIERS / ACROSS, SENT = Count / DOWN;
   static_assert(Count % DOWN == 0, "");
 
-  // Where row r lies, and which it is that lies at a place: the two exchange the pairs of RUN rows with the four lanes' columns.
-  GPU_FN constexpr u32 position(u32 r) {
-    return Run ? r / (4 * Run) * (4 * Run) + r / 2 % (Run / 2) * 8 + r / Run % 4 * 2 + r % 2 : r;
-  }
+  // Where row r lies. Of 32, those of which lane x of four has columns are the consecutive ones from RUN · x on.
+  GPU_FN constexpr u32 position(u32 r) { return InRuns ? r / 32 * 32 + r / 2 % 4 * 8 + r / RUN % 4 * 2 + r % 2 : r; }
   GPU_FN u32 place(u32 position, u32 piece) { return piece / 8 * CHUNK + position * 64 + (piece % 8 ^ position % 8) * 8; }
 
   // Starts copies of the rows first … first + Count − 1, zeros from `end` on.
@@ -52,30 +52,21 @@ template <class T, int Count, int D, int Threads, int Run> struct Slab {
   }
 };
 
-// GROUPS warpgroups, KEYS keys per tile: at most, as far as shared memory goes.
-template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages = 3, bool Turns = false> struct WarpgroupPrefill {
+// GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings.
+template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages, bool After = true> struct WarpgroupPrefill {
   typedef T_ T;
-  static constexpr int D = D_;
-  static constexpr bool MASKED = Masked, TURNS = Turns;
-  static constexpr int STAGES = Stages;
-  GPU_FN constexpr int bytes(int groups, int keys) { return (groups * 64 + 2 * Stages * keys) * ((D + 63) / 64 * 64) * (int)sizeof(T) + 16; }
-  GPU_FN constexpr int fit(bool keys) {
-    int g = Groups, k = Keys;
-    while (k > 32 && bytes(g, k) > GPU_SHARED_KB * 1024) k /= 2;
-    while (g > 1 && bytes(g, k) > GPU_SHARED_KB * 1024) g--;
-    while (k > 16 && bytes(g, k) > GPU_SHARED_KB * 1024) k /= 2;
-    return keys ? k : g;
-  }
-  static constexpr int KEYS = fit(true), GROUPS = fit(false), THREADS = GROUPS * 128, ROWS = GROUPS * 64, RUN = KEYS < 32 ? 4 : 8;
-  typedef Slab<T, ROWS, D, THREADS, 0> Queries;
-  typedef Slab<T, KEYS, D, THREADS, RUN> Stage;
+  static constexpr int D = D_, GROUPS = Groups, KEYS = Keys, STAGES = Stages, THREADS = GROUPS * 128, ROWS = GROUPS * 64;
+  static constexpr bool MASKED = Masked, AFTER = After;
+  typedef Slab<T, ROWS, D, THREADS, false> Queries;
+  typedef Slab<T, KEYS, D, THREADS, true> Stage;
+  static constexpr int SIZE = Queries::SIZE + 2 * STAGES * Stage::SIZE;
+  static_assert(SIZE * sizeof(T) + 16 <= GPU_SHARED_KB * 1024, "shared memory");
 };
 
 // One warpgroup's queries: a lane has rows lane / 4 and that + 8 of its warp's sixteen. Element e of s belongs to row e / 2 % 2.
 template <class P> struct WarpgroupFlash {
   typedef typename P::T T;
-  static constexpr int KEYS = P::KEYS, RUN = P::RUN, RUNS = KEYS / (4 * RUN);
-  typedef Vec<u32, RUN / 2> MaskRun;
+  static constexpr int KEYS = P::KEYS;
   static constexpr f32 LAG = 8;
 
   const Attention<T>& a;
@@ -93,10 +84,12 @@ template <class P> struct WarpgroupFlash {
       : a(a_), sight(sight_), b(b_), head(head_), first_row(row), c(P::MASKED ? LOG2_E : a_.scale * LOG2_E) {
     UNROLL for (int e = 0; e < P::D / 2; e++) o[e] = 0;
     UNROLL for (int r = 0; r < 2; r++) best[r] = Limits<f32>::lowest(), sum[r] = 0;
-    mask_vectors = a.mask && a.mask_j == 1 && (a.mask_b | a.mask_h | a.mask_i) % RUN == 0 && vector_aligned<RUN>(a.mask);
+    mask_vectors = a.mask && a.mask_j == 1 && (a.mask_b | a.mask_h | a.mask_i) % RUN == 0 && aligned_to(a.mask, 16);
   }
   GPU_METHOD i32 row(int r) const { return (i32)(first_row + tid_x() % 128 / 32 * 16 + lane_id() / 4 + r * 8); }
-  GPU_FN u32 key_of(int e) { return e / 4 / (RUN / 2) * (4 * RUN) + lane_id() % 4 * RUN + e / 4 % (RUN / 2) * 2 + e % 2; }
+  // Of the keys of a tile, this lane's first one, and which after it element e belongs to.
+  GPU_FN u32 lane_key() { return lane_id() % 4 * RUN; }
+  GPU_FN constexpr int key_after(int e) { return e / 16 * 32 + e / 4 % 4 * 2 + e % 2; }
 
   // Begins the scores of a tile of keys, and results += weights · values of another.
   GPU_METHOD void score(const T* queries, const T* keys) {
@@ -120,10 +113,10 @@ template <class P> struct WarpgroupFlash {
     if constexpr (P::MASKED) {
       if (mask_vectors && j0 + KEYS <= (i32)a.tk) {
         UNROLL for (int r = 0; r < 2; r++) {
-          const T* line = mask_line(r) + j0 + lane_id() % 4 * RUN;
-          UNROLL for (int i = 0; i < RUNS; i++) {
-            const MaskRun x = *(const MaskRun*)(line + i * 4 * RUN);
-            UNROLL for (int w = 0; w < RUN / 2; w++) mask[r][i * RUN / 2 + w] = x.v[w];
+          const T* line = mask_line(r) + j0 + lane_key();
+          UNROLL for (int i = 0; i < KEYS / 32; i++) {
+            const Piece x = *(const Piece*)(line + i * 32);
+            UNROLL for (int w = 0; w < 4; w++) mask[r][i * 4 + w] = x.v[w];
           }
         }
       } else if (a.mask) {
@@ -132,7 +125,7 @@ template <class P> struct WarpgroupFlash {
           // A few at a time: registers are short here, and this is the way of odd masks and of the last keys.
           NO_UNROLL for (int i = 0; i < KEYS / 8; i += 4) {
             UNROLL for (int w = 0; w < 4; w++) {
-              const i32 key = j0 + (i32)key_of((i + w) * 4), next = key + 1;
+              const i32 key = j0 + (i32)lane_key() + key_after((i + w) * 4), next = key + 1;
               const u32 x = line[(key < sight.limit ? key : 0) * a.mask_j] | (u32)line[(next < sight.limit ? next : 0) * a.mask_j] << 16;
               UNROLL for (int k = w; k < KEYS / 8; k += 4)
                 if (k - w == i) mask[r][k] = x;
@@ -158,13 +151,13 @@ template <class P> struct WarpgroupFlash {
     else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= scale;
   }
   GPU_METHOD void hide(i32 j0) {
-    const i32 lane_key = j0 + (i32)(lane_id() % 4 * RUN);
     i32 first[2], end[2];
-    UNROLL for (int r = 0; r < 2; r++) first[r] = sight.first(row(r)) - lane_key, end[r] = sight.end(row(r)) - lane_key;
-    UNROLL for (int e = 0; e < KEYS / 2; e++) {
-      const i32 key = e / 4 / (RUN / 2) * (4 * RUN) + e / 4 % (RUN / 2) * 2 + e % 2;
-      if (key < first[e / 2 % 2] || key >= end[e / 2 % 2]) s[e] = Limits<f32>::lowest();
+    UNROLL for (int r = 0; r < 2; r++) {
+      first[r] = sight.first(row(r)) - j0 - (i32)lane_key();
+      end[r] = sight.end(row(r)) - j0 - (i32)lane_key();
     }
+    UNROLL for (int e = 0; e < KEYS / 2; e++)
+      if (key_after(e) < first[e / 2 % 2] || key_after(e) >= end[e / 2 % 2]) s[e] = Limits<f32>::lowest();
   }
   // Scores become powers of two against each row's `best`, which follows the greatest score when that has grown by more than
   // 2^LAG would be: then sums and results must be multiplied with `fix`.
@@ -224,7 +217,6 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
   typedef typename P::Stage Stage;
   T* const key_tiles = shared;
   T* const value_tiles = shared + P::STAGES * Stage::SIZE;
-  const u32 group = tid_x() / 128;
   const auto fetch_keys = [&](i32 at, u32 slot) {
     if (at < end) Stage::fetch(key_tiles + slot * Stage::SIZE, keys, at, end);
   };
@@ -242,7 +234,6 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
   copies_wait_but<P::STAGES - 1>();
   warpgroup_publish();
   barrier();
-  if (P::TURNS && group == P::GROUPS - 1) turn_pass(0, 256);
   warpgroup_begin();
   flash.score(queries, key_tiles);
   flash.fetch_mask(first);
@@ -258,13 +249,11 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
   NO_UNROLL for (i32 j = first; j + P::KEYS < end; j += P::KEYS) {
     const u32 next = on(now, 1);
     meeting_wait(landed, landing++);
-    if (P::TURNS) turn_take(group, 256);
     flash.hold_scores();
     flash.hold_results();
     warpgroup_begin();
     flash.score(queries, key_tiles + next * Stage::SIZE);
     flash.gather(value_tiles + now * Stage::SIZE);
-    if (P::TURNS) turn_pass(group + 1 == P::GROUPS ? 0 : group + 1, 256);
     flash.fetch_mask(j + P::KEYS);
     warpgroup_wait<1>();
     flash.hold_scores();
@@ -274,11 +263,11 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
     fetch_values(j + (P::STAGES - 1) * P::KEYS, on(now, P::STAGES - 1));
     copies_bunch();
     flash.weigh(j + P::KEYS);
-    // Powers of two are taken beside the products, not after them.
-    flash.hold_scores();
     copies_wait_but<P::STAGES - 2>();
     warpgroup_publish();
-    meeting_come(landed);
+    // Sums are never negative. The compiler does not know that, so powers of two are taken beside the products, not after them.
+    flash.hold_scores();
+    meeting_come(landed, !P::AFTER || !(flash.sum[0] + flash.sum[1] < 0));
     warpgroup_wait<0>();
     flash.hold_results();
     meeting_come(freed);
@@ -287,7 +276,6 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
     now = next;
   }
   meeting_wait(landed, landing);
-  if (P::TURNS && group == 0) turn_take(0, 256);
   flash.hold_results();
   warpgroup_begin();
   flash.gather(value_tiles + now * Stage::SIZE);
@@ -306,7 +294,7 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const At
   const u64 fit = divide(CACHED_BYTES, (u64)(a.tk + 1) * a.d * 2 * sizeof(T));
   const u32 together = fit * sharing < pairs ? (fit ? (u32)fit : 1) * sharing : pairs;
   T* const stages = shared + P::Queries::SIZE;
-  u64* const landed = (u64*)(stages + 2 * P::STAGES * P::Stage::SIZE);
+  u64* const landed = (u64*)(shared + P::SIZE);
   u64* const freed = landed + 1;
   if (tid_x() == 0) {
     meeting_open(landed, P::THREADS / 32);
@@ -322,7 +310,7 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const At
     const Sight sight = sight_of(a, b);
     const u32 last = row0 + P::ROWS < a.tq ? row0 + P::ROWS - 1 : a.tq - 1;
     // Runs of a mask begin where vectors do.
-    const i32 first = sight.first((i32)row0) / P::RUN * P::RUN, end = sight.end((i32)last);
+    const i32 first = sight.first((i32)row0) / RUN * RUN, end = sight.end((i32)last);
     const u32 group = tid_x() / 128;
     const Rows<T> queries(a.q + b * a.q_b + (i64)head * a.q_h, a.q_t, a.d);
     const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);

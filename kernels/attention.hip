@@ -87,7 +87,7 @@ template <class T, int D, bool Masked> struct PrefillOf {
 #if GPU_WARPGROUPS
 #define WARPGROUP_PREFILL(T, D) \
   template <bool Masked> struct PrefillOf<T, D, Masked> { \
-    typedef WarpgroupPrefill<T, D, Masked, Masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, WARPGROUP_KEYS_##D> Plan; \
+    typedef WarpgroupPrefill<T, D, Masked, Masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, WARPGROUP_KEYS_##D, WARPGROUP_STAGES_##D> Plan; \
     static constexpr int THREADS = Plan::THREADS; \
     GPU_FN void run(T* shared, const Attention<T>& a) { prefill_warpgroup<Plan>(shared, a); } \
   };

@@ -26,18 +26,15 @@ export function matrixUnit(arch: string, dtype: DType): MatrixUnit {
   return /^gfx(90a|94|950)/.test(arch) ? "mfma" : "fma";
 }
 
+/** Hopper's four warps side by side (kernels/gpu/warpgroup.h), beside mma.sync: their instructions exist on no other arch. */
+export const hasWarpgroups = (arch: string): boolean => arch === "sm_90a";
+
 /** The head dimensions that kernels are compiled for; smaller ones use the next. */
 export const headDims = [64, 96, 128, 256] as const;
 export type HeadDim = (typeof headDims)[number];
 
 export const supportsHeadDim = (d: number): boolean => d >= 8 && d <= 256 && d % 8 === 0;
 export const headDimFor = (d: number): HeadDim => headDims.find((dim) => d <= dim)!;
-
-/**
- * Whether kernels for a dtype are compiled with products of warpgroups (kernels/gpu/warpgroup.h), which only code for this very
- * architecture may have.
- */
-export const hasWarpgroups = (arch: string, dtype: DType): boolean => arch === "sm_90a" && usesMatrixUnit(dtype);
 
 export interface PrefillPlan {
   readonly threads: number;
@@ -71,19 +68,20 @@ const ASYNC_KEPT_DIM = 64;
 
 /**
  * Of a prefill by warpgroups: how many there are, with 64 queries each, without a mask and with one, for which they need more
- * registers; and keys per tile. At most, as far as shared memory goes.
+ * registers; keys per tile; tiles each of keys and values in shared memory.
  */
-const warpgroupSizes: Readonly<Record<HeadDim, { plain: number; masked: number; keys: number }>> = {
-  64: { plain: 3, masked: 2, keys: 128 },
-  96: { plain: 2, masked: 2, keys: 128 },
-  128: { plain: 2, masked: 2, keys: 128 },
-  256: { plain: 2, masked: 2, keys: 64 },
-};
+const warpgroupSizes = {
+  64: { plain: 3, masked: 2, keys: 128, stages: 2 },
+  96: { plain: 2, masked: 2, keys: 128, stages: 3 },
+  128: { plain: 2, masked: 2, keys: 128, stages: 3 },
+  256: { plain: 2, masked: 2, keys: 64, stages: 2 },
+} as const satisfies Readonly<Record<HeadDim, object>>;
 const warpgroupDefines = Object.fromEntries(
   headDims.flatMap((d) => [
     [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
     [`WARPGROUPS_MASKED_${d}`, warpgroupSizes[d].masked],
     [`WARPGROUP_KEYS_${d}`, warpgroupSizes[d].keys],
+    [`WARPGROUP_STAGES_${d}`, warpgroupSizes[d].stages],
   ]),
 );
 
@@ -135,15 +133,12 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys) };
 }
 
-/** A prefill of halves by warpgroups: queries, and two tiles each of keys and values. */
-export function planWarpgroups(d: HeadDim, masked: boolean, budget: number): PrefillPlan {
-  const bytes = (groups: number, keys: number) => (groups * 64 + 4 * keys) * Math.ceil(d / 64) * 128;
-  let { keys } = warpgroupSizes[d];
-  let groups = warpgroupSizes[d][masked ? "masked" : "plain"];
-  while (keys > 32 && bytes(groups, keys) > budget) keys /= 2;
-  while (groups > 1 && bytes(groups, keys) > budget) groups--;
-  while (keys > 16 && bytes(groups, keys) > budget) keys /= 2;
-  return { threads: groups * 128, rows: groups * 64, shared: bytes(groups, keys) };
+/** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and the words of two meetings. */
+export function planWarpgroups(d: HeadDim, masked: boolean): PrefillPlan {
+  const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
+  const groups = masked ? withMask : plain;
+  const rows = groups * 64;
+  return { threads: groups * 128, rows, shared: (rows + 2 * stages * keys) * Math.ceil(d / 64) * 128 + 16 };
 }
 
 export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {

@@ -79,7 +79,7 @@ function keyOf(program: Program, { device: { arch }, compiler }: Toolchain): Cac
   // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
   if (source.includes("GPU_HOST_TILE"))
     options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
-  if (source.includes("GPU_HOST_WARPGROUPS") && hasWarpgroups(arch, "bf16")) options.push("-DGPU_HOST_WARPGROUPS");
+  if (source.includes("GPU_HOST_WARPGROUPS") && hasWarpgroups(arch)) options.push("-DGPU_HOST_WARPGROUPS");
   return { source, options, arch: compiler.codeArch(arch), compiler: compiler.identity };
 }
 

@@ -15,6 +15,7 @@ import {
   scratchFloats,
   sharedBudget,
   supportsHeadDim,
+  usesMatrixUnit,
 } from "../attention-plan.ts";
 import { at, type Gpu } from "../gpu.ts";
 
@@ -120,9 +121,10 @@ type Variant = "" | "_masked";
 
 function prefill(gpu: Gpu, variant: Variant, { dtype, d }: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
-  const plan = hasWarpgroups(arch, dtype)
-    ? planWarpgroups(headDimFor(d), variant !== "", sharedBudget(arch))
-    : planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan =
+    hasWarpgroups(arch) && usesMatrixUnit(dtype)
+      ? planWarpgroups(headDimFor(d), variant !== "")
+      : planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
