@@ -93,9 +93,9 @@ template <class P> struct WarpgroupFlash {
 
   // Begins the scores of a tile of keys, and results += weights · values of another.
   GPU_METHOD void score(const T* queries, const T* keys) {
+    const WarpgroupRef left = warpgroup_ref(queries, 512, 0), right = warpgroup_ref(keys, 512, 0);
     UNROLL for (int i = 0; i < P::D / 16; i++)
-      warpgroup_multiply<0, 0>(T{}, s, warpgroup_ref(queries + i / 4 * P::Queries::CHUNK, 512, 0).plus(i % 4 * 16),
-                               warpgroup_ref(keys + i / 4 * P::Stage::CHUNK, 512, 0).plus(i % 4 * 16), i > 0);
+      warpgroup_multiply<0, 0>(T{}, s, left.plus(i / 4 * P::Queries::CHUNK + i % 4 * 16), right.plus(i / 4 * P::Stage::CHUNK + i % 4 * 16), i > 0);
     warpgroup_commit();
   }
   GPU_METHOD void gather(const T* values) {
@@ -140,11 +140,13 @@ template <class P> struct WarpgroupFlash {
     f32 scale = a.scale;
     if (a.softcap != 0) {
       const f32 inverse = scale / a.softcap;
-      f32 most = 0;
-      UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= inverse, most = max_fast(most, s[e] * s[e]);
-      // Two instructions of the unit that powers of two wait for, or eight of another, which has less to do.
-      if (most > 1) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = a.softcap * tanh_fast(s[e]);
-      else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = a.softcap * tanh_small(s[e]);
+      UNROLL for (int part = 0; part < KEYS / 2; part += 16) {
+        f32 most = 0;
+        UNROLL for (int e = part; e < part + 16; e++) s[e] *= inverse, most = max_fast(most, s[e] * s[e]);
+        // Two instructions of the unit that powers of two wait for, or eight of another, which has less to do.
+        if (most > 1) UNROLL for (int e = part; e < part + 16; e++) s[e] = a.softcap * tanh_fast(s[e]);
+        else UNROLL for (int e = part; e < part + 16; e++) s[e] = a.softcap * tanh_small(s[e]);
+      }
       scale = 1;
     }
     if (a.mask) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = s[e] * scale + widen(T{(u16)(mask[e / 2 % 2][e / 4] >> e % 2 * 16)});

@@ -18,13 +18,14 @@ namespace gpu {
 // one k of 64 lines: eight k are a group, and the next 64 lines are `far` elements away.
 #if GPU_NVIDIA
 struct WarpgroupRef {
-  u64 x;
-  GPU_METHOD WarpgroupRef plus(u32 elements) const { return WarpgroupRef{x + elements / 8}; }
+  u32 low, high;
+  // In one word: all of shared memory has fewer than 2^14 pieces of 16 bytes.
+  GPU_METHOD WarpgroupRef plus(u32 elements) const { return WarpgroupRef{low + elements / 8, high}; }
+  GPU_METHOD u64 bits() const { return (u64)high << 32 | low; }
 };
 // `shared` is at a multiple of 1024 bytes.
 GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) {
-  const u64 at = (u32)__cvta_generic_to_shared(shared);
-  return WarpgroupRef{(u64)1 << 62 | (u64)(group / 8) << 32 | (u64)(far / 8) << 16 | (at & 0x3ffff) >> 4};
+  return WarpgroupRef{(far / 8) << 16 | (u32)__cvta_generic_to_shared(shared) >> 4, 1u << 30 | group / 8};
 }
 // What was written to shared memory before is seen by products begun after the next barrier.
 GPU_FN void warpgroup_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -84,13 +85,13 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " p2 ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" WG_##N "}, " p0 \
                  ", " p1 ", add, 1, 1, " p3 ", " p4 "; }" \
                  : registers \
-                 : "l"(a.x), "l"(b.x), "r"((u32)add), "n"(AT), "n"(BT)); \
+                 : "l"(a.bits()), "l"(b.bits()), "r"((u32)add), "n"(AT), "n"(BT)); \
   } \
   template <int BT> GPU_FN void warpgroup_multiply(T, f32 (&d)[N / 2], const u32 (&a)[4], WarpgroupRef b, bool add) { \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " p5 ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" WG_##N "}, {" p0 \
                  ", " p1 ", " p2 ", " p3 "}, " p4 ", add, 1, 1, " p6 "; }" \
                  : registers \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.x), "r"((u32)add), "n"(BT)); \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"((u32)add), "n"(BT)); \
   }
 #define WG_WIDTHS(T) \
   WG_MMA(T, 8, WG_REGISTERS_8, "%4", "%5", "%6", "%7", "%8", "%9", "%10") \
