@@ -1,7 +1,9 @@
 // Prefill by products of warpgroups (gpu/warpgroup.h): each has 64 queries, and all of a block share tiles of KEYS keys and values.
 //
 // Scores of the next tile are begun before the values of this one are gathered, and weighed while that runs: the matrix unit has
-// work while the others take powers of two. Tiles are two deep in shared memory, on their way by copies beside all of it.
+// work while the others take powers of two, and one warpgroup's while another does the rest. Tiles are STAGES deep in shared memory,
+// on their way by copies beside all of it. Warps do not wait for each other at barriers: they say what has landed and what is free,
+// and go on until they need it, so that warpgroups can be half a tile apart.
 //
 // Results of a product lie in pairs of neighbouring columns, far from what one load of a mask brings. So the keys of a tile lie in
 // another order, and their values, too: that one in which a lane's columns are RUN consecutive keys.
@@ -19,6 +21,7 @@ GPU_FN f32 tanh_small(f32 x) {
   return x * (0.99996847f + z * (-0.33265820f + z * (0.12922059f + z * (-0.043299746f + z * 0.0083658267f))));
 }
 
+// Keys that a lane has of each 32: their mask is one load of 16 bytes.
 constexpr int RUN = 8;
 
 // COUNT rows in shared memory as products read them: columns by the 64, those of all rows, then the next 64.
@@ -53,10 +56,10 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
 };
 
 // GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings.
-template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages, bool After = true> struct WarpgroupPrefill {
+template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages> struct WarpgroupPrefill {
   typedef T_ T;
   static constexpr int D = D_, GROUPS = Groups, KEYS = Keys, STAGES = Stages, THREADS = GROUPS * 128, ROWS = GROUPS * 64;
-  static constexpr bool MASKED = Masked, AFTER = After;
+  static constexpr bool MASKED = Masked;
   typedef Slab<T, ROWS, D, THREADS, false> Queries;
   typedef Slab<T, KEYS, D, THREADS, true> Stage;
   static constexpr int SIZE = Queries::SIZE + 2 * STAGES * Stage::SIZE;
@@ -161,8 +164,8 @@ template <class P> struct WarpgroupFlash {
     UNROLL for (int e = 0; e < KEYS / 2; e++)
       if (key_after(e) < first[e / 2 % 2] || key_after(e) >= end[e / 2 % 2]) s[e] = Limits<f32>::lowest();
   }
-  // Scores become powers of two against each row's `best`, which follows the greatest score when that has grown by more than
-  // 2^LAG would be: then sums and results must be multiplied with `fix`.
+  // Scores become powers of two against each row's `best`. That follows the greatest score only when powers would exceed 2^LAG:
+  // then sums and, later, results are multiplied with `fix`.
   GPU_METHOD void weigh(i32 j0) {
     if constexpr (P::MASKED) mask_scores();
     if (j0 + KEYS > sight.end((i32)first_row) || j0 < sight.first((i32)first_row + 63)) hide(j0);
@@ -214,7 +217,7 @@ template <class P> struct WarpgroupFlash {
 // The tiles of keys first, first + KEYS, … below `end`, of which there is one at least. Bunch n of copies has keys n + 1 and values n.
 template <class P>
 GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, const typename P::T* queries, const Rows<typename P::T>& keys,
-                             const Rows<typename P::T>& values, i32 first, i32 end, u64* landed, u32 landing, u64* freed, u32 freeing) {
+                             const Rows<typename P::T>& values, i32 first, i32 end, u64* landed, u64* freed, u32 round) {
   typedef typename P::T T;
   typedef typename P::Stage Stage;
   T* const key_tiles = shared;
@@ -250,7 +253,7 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
   u32 now = 0;
   NO_UNROLL for (i32 j = first; j + P::KEYS < end; j += P::KEYS) {
     const u32 next = on(now, 1);
-    meeting_wait(landed, landing++);
+    meeting_wait(landed, round);
     flash.hold_scores();
     flash.hold_results();
     warpgroup_begin();
@@ -260,34 +263,34 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
     warpgroup_wait<1>();
     flash.hold_scores();
     // All are done with the tiles that were used one round before.
-    meeting_wait(freed, freeing++);
+    meeting_wait(freed, round);
     fetch_keys(j + P::STAGES * P::KEYS, now);
     fetch_values(j + (P::STAGES - 1) * P::KEYS, on(now, P::STAGES - 1));
     copies_bunch();
     flash.weigh(j + P::KEYS);
     copies_wait_but<P::STAGES - 2>();
     warpgroup_publish();
-    // Sums are never negative. The compiler does not know that, so powers of two are taken beside the products, not after them.
     flash.hold_scores();
-    meeting_come(landed, !P::AFTER || !(flash.sum[0] + flash.sum[1] < 0));
+    meeting_come(landed);
     warpgroup_wait<0>();
     flash.hold_results();
     meeting_come(freed);
     flash.rescale();
     flash.pack();
     now = next;
+    round++;
   }
-  meeting_wait(landed, landing);
+  meeting_wait(landed, round);
   flash.hold_results();
   warpgroup_begin();
   flash.gather(value_tiles + now * Stage::SIZE);
   warpgroup_wait<0>();
   flash.hold_results();
-  meeting_wait(freed, freeing);
+  meeting_wait(freed, round);
 }
 
 // Heads whose keys and values fit in the cache together are done together, the last queries of all of them first: with a causal mask
-// they take longest.
+// they take longest. Hopper's cache has 50 MB, in two halves.
 constexpr u64 CACHED_BYTES = 32 << 20;
 
 template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Attention<typename P::T>& a) {
@@ -320,7 +323,7 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const At
     WarpgroupFlash<P> flash(a, sight, b, head, row0 + group * 64);
     if (first < end) {
       P::Queries::fetch(shared, queries, (i32)row0, (i32)a.tq);
-      attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, met, freed, met);
+      attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, freed, met);
       met += (end - first + P::KEYS - 1) / P::KEYS;
     }
     flash.finish();

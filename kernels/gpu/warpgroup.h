@@ -42,9 +42,9 @@ GPU_FN void warpgroup_hold(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
 GPU_FN void meeting_open(u64* word, u32 warps) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(word)), "r"(warps) : "memory");
 }
-GPU_FN void meeting_come(u64* word, bool comes = true) {
+GPU_FN void meeting_come(u64* word) {
   wave_sync();
-  if (lane_id() == 0 && comes) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"((u32)__cvta_generic_to_shared(word)) : "memory");
+  if (lane_id() == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"((u32)__cvta_generic_to_shared(word)) : "memory");
 }
 GPU_FN void meeting_wait(u64* word, u32 round) {
   u32 done;
@@ -122,7 +122,7 @@ GPU_FN void warpgroup_commit() {}
 template <int N> GPU_FN void warpgroup_wait() {}
 GPU_FN void warpgroup_hold(f32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
-GPU_FN void meeting_come(u64*, bool = true) {}
+GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
 // One thread's results, where left(m, k) has the left operand's bits.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {

@@ -370,6 +370,30 @@ const oddities: Record<string, Case> = {
   },
 };
 
+/** Tiles of 128 keys by warpgroups go round their places in shared memory; masks are read in runs where they can be. */
+const longPrefills: Record<string, Case> = {
+  "several blocks and many tiles, causal": { hq: 2, hk: 1, tq: 200, tk: 650, d: 64, causal: true },
+  "a window over many tiles": { hq: 1, tq: 130, tk: 600, d: 128, causal: true, window: 333 },
+  "d 96 without causality, lengths": { b: 2, hq: 1, tq: 20, tk: 530, d: 96, lengths: [520, 17] },
+  "d 256, causal": { hq: 1, tq: 70, tk: 300, d: 256, causal: true },
+  "a mask in runs": { hq: 2, hk: 1, tq: 70, tk: 520, d: 128, mask: [1, 2, 70, 520] },
+  "a mask that no run fits": { hq: 1, tq: 20, tk: 401, d: 64, mask: [1, 1, 20, 401] },
+  "a mask in runs, a window and softcap on both sides of its bend": {
+    ...{ hq: 1, tq: 66, tk: 408, d: 64, causal: true, window: 200, softcap: 0.8, scale: 0.3, mask: [1, 1, 1, 408] },
+  },
+  "rows that only a part of the tiles is masked for": {
+    ...{ hq: 1, tq: 9, tk: 400, d: 64, mask: [1, 1, 9, 400] },
+    edit: ({ mask }) => mask!.fill(-Infinity, 0, 300).fill(-Infinity, 400 + 128, 800),
+  },
+  "the least number as a mask is a mask, and not infinite": {
+    ...{ hq: 1, tq: 9, tk: 200, d: 64, mask: [1, 1, 9, 200] },
+    edit: ({ mask }) => mask!.fill(-3.3895313892515355e38),
+  },
+};
+describe("long prefill with wgmma in bf16", () => {
+  test.each(Object.entries(longPrefills))("%s", (_, c) => check("prefill", "wgmma", "bf16", 0, c));
+});
+
 describe.each(units)("prefill with %s in %s on device %i", (unit, dtype, device, amount) => {
   test.each(pick({ ...prefills, ...oddities }, amount))("%s", (_, c) => check("prefill", unit, dtype, device, c));
 });
