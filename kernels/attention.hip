@@ -79,32 +79,38 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
   }
 }
 
-// What a target has for halves and head dim D.
-template <class T, int D, bool Masked> struct PrefillOf {
-  static constexpr int THREADS = ATTENTION_BLOCK;
-  GPU_FN void run(T* shared, const Attention<T>& a) { prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a); }
-};
+// Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory.
+template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Attention<T>& a) {
 #if GPU_WARPGROUPS
-#define WARPGROUP_PREFILL(T, D) \
-  template <bool Masked> struct PrefillOf<T, D, Masked> { \
-    typedef WarpgroupPrefill<T, D, Masked, Masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, WARPGROUP_KEYS_##D, WARPGROUP_STAGES_##D> Plan; \
-    static constexpr int THREADS = Plan::THREADS; \
-    GPU_FN void run(T* shared, const Attention<T>& a) { prefill_warpgroup<Plan>(shared, a); } \
-  };
-#define WARPGROUP_PREFILLS(T) WARPGROUP_PREFILL(T, 64) WARPGROUP_PREFILL(T, 96) WARPGROUP_PREFILL(T, 128) WARPGROUP_PREFILL(T, 256)
-GPU_bf16(WARPGROUP_PREFILLS)
-GPU_f16(WARPGROUP_PREFILLS)
+  if constexpr (sizeof(T) == 2) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
+  else
 #endif
+    prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a);
+}
+#if GPU_WARPGROUPS
+#define HALVES_BLOCK(groups) groups * 128
+#else
+#define HALVES_BLOCK(groups) ATTENTION_BLOCK
+#endif
+#define FLOATS_BLOCK(groups) ATTENTION_BLOCK
 
-#define PREFILL(name, T, D, Masked) \
-  KERNEL_BOUNDS((PrefillOf<T, D, Masked>::THREADS), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
+#define PREFILL(name, T, BLOCK, D, Masked, Groups, Keys, Stages) \
+  KERNEL_BOUNDS(BLOCK(Groups), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    PrefillOf<T, D, Masked>::run(tiles, ATTENTION_GATHER(T)); \
+    best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, ATTENTION_GATHER(T)); \
   }
-#define PREFILL_BOTH(T, D) PREFILL(attention, T, D, false) PREFILL(attention_masked, T, D, true)
-#define PREFILL_ALL(T) PREFILL_BOTH(T, 64) PREFILL_BOTH(T, 96) PREFILL_BOTH(T, 128) PREFILL_BOTH(T, 256)
-GPU_bf16(PREFILL_ALL)
-GPU_f16(PREFILL_ALL)
-GPU_f32(PREFILL_ALL)
+#define PREFILL_BOTH(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
+  PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \
+  PREFILL(attention_masked, T, BLOCK, D, true, MaskedGroups, Keys, Stages)
+#define PREFILL_ALL(T, BLOCK) \
+  PREFILL_BOTH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
+  PREFILL_BOTH(T, BLOCK, 96, WARPGROUPS_96, WARPGROUPS_MASKED_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
+  PREFILL_BOTH(T, BLOCK, 128, WARPGROUPS_128, WARPGROUPS_MASKED_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128) \
+  PREFILL_BOTH(T, BLOCK, 256, WARPGROUPS_256, WARPGROUPS_MASKED_256, WARPGROUP_KEYS_256, WARPGROUP_STAGES_256)
+#define PREFILL_HALVES(T) PREFILL_ALL(T, HALVES_BLOCK)
+#define PREFILL_FLOATS(T) PREFILL_ALL(T, FLOATS_BLOCK)
+GPU_bf16(PREFILL_HALVES)
+GPU_f16(PREFILL_HALVES)
+GPU_f32(PREFILL_FLOATS)
 
 }  // namespace gpu
