@@ -65,6 +65,11 @@ export function planProduct(
   return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
 }
 
+export const productDefines = {
+  ...unitDefines,
+  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
+};
+
 export const product = [
   family({
     file: "product",
