@@ -51,7 +51,7 @@ const openBlas = (platform: GpuPlatform, context: GpuContext): Blas =>
 const platforms = [
   { name: "rocm:0", open: openSim, ordinal: 0, arch: "gfx1100", wave: 32 },
   { name: "rocm:1", open: openSim, ordinal: 1, arch: "gfx90a:sramecc+:xnack-", wave: 64 },
-  { name: "cuda:0", open: openShim, ordinal: 0, arch: "sm_90", wave: 32 },
+  { name: "cuda:0", open: openShim, ordinal: 0, arch: "sm_90a", wave: 32 },
 ];
 
 const gpuHeader = kernelSource("gpu.h");
