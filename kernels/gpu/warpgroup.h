@@ -36,6 +36,7 @@ GPU_FN void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;"
 template <int N> GPU_FN void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 // Results that the compiler must not move across what is above.
 GPU_FN void warpgroup_hold(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
+GPU_FN void warpgroup_hold(u32& x) { asm volatile("" : "+r"(x)::"memory"); }
 
 // A meeting in two steps, over and over: each warp says that it has come, and waits later until all have. Its word in shared memory
 // is opened by one thread, before a barrier. Rounds are counted from 0; a warp has waited for one before it comes to the next.
@@ -121,6 +122,7 @@ GPU_FN void warpgroup_begin() {}
 GPU_FN void warpgroup_commit() {}
 template <int N> GPU_FN void warpgroup_wait() {}
 GPU_FN void warpgroup_hold(f32&) {}
+GPU_FN void warpgroup_hold(u32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
 GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
