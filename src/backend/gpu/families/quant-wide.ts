@@ -1,7 +1,7 @@
 /** Products of many rows of halves with quantized weights by Hopper's warpgroups. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { BLOCK, family, gridFor, perThread, quants } from "./family.ts";
-import { product } from "./product.ts";
+import { productDefines } from "./product.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Rows of x, and of weights, that a block multiplies. */
@@ -54,7 +54,7 @@ export const quantWide = [
     apart: ["size", "T"],
     args: "x* w* out* parts* counters* rows n k splits:u32",
     plan: "blocks shared_bytes",
-    defines: { ...streamDefines, ...product[0].defines, QUANT_WIDE_ROWS, QUANT_WIDE_STAGES, QUANT_WIDE_CHUNK },
+    defines: { ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_STAGES, QUANT_WIDE_CHUNK },
     launch: (s) => ({ grid: gridFor(s.blocks, BLOCK), block: BLOCK, shared: s.shared_bytes }),
   }),
   family({
