@@ -47,7 +47,8 @@ export function amdToolchain(clang, bitcode) {
   const [, amd, release] = /(AMD )?clang version (\d+)/.exec(stdout ?? "") ?? [];
   if (status !== 0 || !release) throw new Error(`${clang} is no clang`);
   if (!existsSync(join(bitcode, "ocml.bc"))) throw new Error(`${bitcode} has no device libraries (ocml.bc)`);
-  return { name: `${amd ? "amd-" : ""}clang-${release}`, clang, bitcode, objdump: beside(clang, "llvm-objdump") };
+  const [objdump, mca] = ["llvm-objdump", "llvm-mca"].map((tool) => beside(clang, tool));
+  return { name: `${amd ? "amd-" : ""}clang-${release}`, clang, bitcode, objdump, mca };
 }
 
 /** A tool of the same release: the one in the compiler's own folder. */
@@ -181,10 +182,15 @@ export async function amdCommand(toolchain, file, arch, options) {
   return [toolchain.clang, ...whole(await amdArguments(toolchain, arch, options), file, "/dev/null")];
 }
 
+/** What reads the disassembly: facts that it found are of its text, too. */
+const readers = ["listing.mjs", "hot-loop.mjs"].map((name) =>
+  readFileSync(join(root, "scripts", "kernels", name), "utf8"),
+);
+
 /** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */
 export async function compiledFacts(toolchain, file, arch, look, options) {
   const args = await amdArguments(toolchain, arch, options);
-  const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString()]);
+  const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString(), ...readers]);
   const fresh = !existsSync(path);
   await appearing(path, async (to) => {
     const object = `${to}.co`;
@@ -200,12 +206,40 @@ export async function compiledFacts(toolchain, file, arch, look, options) {
   return { ...JSON.parse(readFileSync(path, "utf8")), fresh };
 }
 
-/** Which of these instructions, given by how their names begin, a code object has. */
-export async function instructionsOf({ objdump }, path, prefixes) {
-  const { stdout } = await run(objdump, ["-d", "--no-leading-addr", "--no-show-raw-insn", path], {
-    maxBuffer: 2 ** 30,
-  });
-  return prefixes.filter((prefix) => stdout.includes(`\t${prefix}`));
+/** The code of a code object as text, an instruction with its address on each line. */
+export async function disassemble({ objdump }, path) {
+  const { stdout } = await run(objdump, ["-d", "--no-show-raw-insn", path], { maxBuffer: 2 ** 30 });
+  return stdout;
+}
+
+/** Which of these instructions, given by how their names begin, a listing has. */
+export const instructionsIn = (listing, prefixes) => prefixes.filter((prefix) => listing.includes(`\t${prefix}`));
+
+/**
+ * Of rounds of loops, by name: the part of its time that a wave alone on its SIMD keeps the matrix unit busy by llvm-mca, whose
+ * name for it is HWXDL. Waits for memory are in it, as long as llvm-mca takes them to be.
+ */
+export async function sharesByMca({ mca }, arch, rounds) {
+  if (rounds.size === 0) return new Map();
+  const regions = [...rounds].flatMap(([name, round]) => [
+    `# LLVM-MCA-BEGIN ${name}`,
+    ...round.map(({ name, operands }) => `${name} ${operands}`),
+    `# LLVM-MCA-END ${name}`,
+  ]);
+  const options = ["-mtriple=amdgcn", `-mcpu=${arch}`, "-iterations=20", "--instruction-info=false", "-json"];
+  const running = run(mca, options, { maxBuffer: 2 ** 30 });
+  running.child.stdin.end(`${regions.join("\n")}\n`);
+  const { CodeRegions, TargetInfo } = JSON.parse((await running).stdout);
+  const unit = TargetInfo.Resources.indexOf("HWXDL");
+  return new Map(
+    CodeRegions.map(({ Name, Instructions, SummaryView, ResourcePressureView }) => {
+      // The last line is the sum of all, for one round.
+      const { ResourceUsage } = ResourcePressureView.ResourcePressureInfo.find(
+        ({ InstructionIndex, ResourceIndex }) => InstructionIndex === Instructions.length && ResourceIndex === unit,
+      );
+      return [Name, (ResourceUsage * SummaryView.Iterations) / SummaryView.TotalCycles];
+    }),
+  );
 }
 
 /** The path of the cubin of kernels/<file>.hip for one NVIDIA target, with further options of the compiler's. */

@@ -1,6 +1,17 @@
 import type { MatrixUnit } from "../../src/backend/gpu/attention-plan.ts";
+import type { RoundFacts } from "./hot-loop.mjs";
 export function unitsOf(
   arch: string,
 ): { readonly unit: MatrixUnit; readonly matrix?: string; readonly dot: string } | undefined;
 export function mustUse(file: string, arch: string): readonly string[];
 export const maySpill: readonly RegExp[];
+/** A round of a hot loop; `alone` is the matrix unit's share by llvm-mca. */
+export type HotLoop = RoundFacts & { readonly alone?: number };
+export function shareOf(hot: HotLoop): number | undefined;
+export function signsOf(
+  file: string,
+  arch: string,
+  name: string,
+  hot: HotLoop,
+): readonly { readonly sign: string; readonly found: string }[];
+export const mayShow: readonly { readonly sign: string; readonly kernels: RegExp; readonly why: string }[];

@@ -2,7 +2,7 @@
 // of it is read off the compiled code: docs/kernels.md says what is counted and what is not.
 import { blocksOf, loopsOf, roundOf } from "./listing.mjs";
 
-const isMatrix = ({ name }) => /^v_s?w?(wmma|mfma|swmmac|smfmac)/.test(name);
+const isMatrix = ({ name }) => /^v_(wmma|mfma|swmmac|smfmac)_/.test(name);
 const isDot = ({ name }) => /^v_dot/.test(name);
 const isVector = ({ name }) => name.startsWith("v_");
 const isScalar = ({ name }) => name.startsWith("s_") && !/^s_(wait|nop|delay|clause|barrier|sethalt)/.test(name);
@@ -32,101 +32,107 @@ export function widthsOf(round, way) {
 }
 
 /**
- * Cycles of a SIMD by family of targets. `matrix` from AMD's matrix instruction calculator ("Execution cycles"), for products
- * of 16 × 16 results over 16 halves, whose work others have a multiple of; `beside` says whether the vector unit goes on while
- * the matrix unit works ("Can co-execute with VALU") once it was issued; a compute unit has `simds` of them, which share 128 bytes of
- * shared memory and 64 of the first cache in each cycle.
+ * What a SIMD takes, by family of targets, in cycles. `matrix` is for a product of 16 × 16 results over 16 halves, of which
+ * other instructions are a multiple, and `beside` says whether the vector unit goes on meanwhile: "Execution cycles" and "Can
+ * co-execute with VALU" of AMD's matrix instruction calculator. A compute unit has `simds`, which share 128 bytes of shared
+ * memory and 64 of the first cache in each cycle.
  */
 const machines = [
   { archs: /^gfx90a/, wave: 64, vector: 4, matrix: 32, beside: true, simds: 4 },
   { archs: /^gfx9(42|50)/, wave: 64, vector: 4, matrix: 16, beside: true, simds: 4 },
-  { archs: /^gfx9/, wave: 64, vector: 4, matrix: 0, beside: false, simds: 4 },
+  { archs: /^gfx9/, wave: 64, vector: 4, simds: 4 },
+  { archs: /^gfx11/, wave: 32, vector: 1, matrix: 32, beside: false, simds: 2 },
   { archs: /^gfx12/, wave: 32, vector: 1, matrix: 16, beside: false, simds: 2 },
-  { archs: /^gfx1/, wave: 32, vector: 1, matrix: 32, beside: false, simds: 2 },
+  { archs: /^gfx1/, wave: 32, vector: 1, simds: 2 },
 ];
 const machineOf = (arch) => machines.find(({ archs }) => archs.test(arch));
 const SHARED_BYTES = 128;
 const CACHE_BYTES = 64;
 
-/** Of a matrix instruction, as a multiple of 16 × 16 × 16 halves: k of bytes is worth half as much. */
+/** Whether llvm-mca knows how long the matrix unit of a target takes: an MFMA, yes; a WMMA it takes for one cycle. */
+export const isKnownToMca = (arch) => machineOf(arch).beside === true;
+
+/** Of a matrix instruction, in products of 16 × 16 × 16 halves: twice as many bytes go in the same time. */
 function workOf({ name }) {
-  const [, m, n, k] = /_(\d+)x(\d+)x(\d+)/.exec(name) ?? [0, 16, 16, 16];
-  const isBytes = /(i8|iu8|fp8|bf8)/.test(name);
+  const [, m, n, k] = /_(\d+)x(\d+)x(\d+)/.exec(name);
+  const isBytes = /(i8|iu8|[fb]8)/.test(name.replace(/^v_\w+?_[fi]32/, ""));
   return (Number(m) * Number(n) * Number(k)) / 4096 / (isBytes ? 2 : 1);
 }
 
-/** Quarter rate: transcendental functions, and products of 32-bit integers. */
+/** Transcendental functions and products of 32-bit integers go at a quarter of the rate. */
 const slow = /^v_(exp|log|rcp|rsq|sqrt|sin|cos)_|^v_(mul_lo_u32|mul_hi_[ui]32|mad_[ui]64_[ui]32)/;
 
-/** Cycles that each pipe of a SIMD is busy with a round of the loop; shared ones count for all SIMDs that share them. */
+/** Cycles that each unit is busy with a round of the loop on every SIMD. */
 export function cyclesOf(round, arch) {
   const { wave, vector, matrix, beside, simds } = machineOf(arch);
   const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
+  const bytes = (list) => simds * wave * sum(list, bytesOf);
   const products = round.filter(isMatrix);
   const others = round.filter((one) => isVector(one) && !isMatrix(one));
-  const moved = round.filter((one) => isMoved(one, "load") || isMoved(one, "store"));
-  const lines = (list, bytes) => (simds * wave * sum(list, bytesOf)) / 1;
   return {
     matrix: sum(products, (one) => matrix * workOf(one)),
-    // Where the matrix unit works beside, issuing to it takes the place of one other instruction.
+    // Where the matrix unit works beside, each product still takes the place of one other instruction.
     vector: sum(others, ({ name }) => vector * (slow.test(name) ? 4 : 1)) + (beside ? vector * products.length : 0),
-    shared: lines(round.filter(isShared)) / SHARED_BYTES,
-    memory: lines(moved) / CACHE_BYTES,
+    shared: bytes(round.filter(isShared)) / SHARED_BYTES,
+    memory: bytes(round.filter((one) => isMoved(one, "load") || isMoved(one, "store"))) / CACHE_BYTES,
   };
 }
 
-/** The matrix unit's share of a round when waves enough are there to hide every wait: what its pipes allow. */
-export function shareOfPipes(round, arch) {
+/** The matrix unit's share of a round where other waves hide every wait: what is left is how busy each unit is. */
+export function shareByCount(round, arch) {
   const { matrix, vector, shared, memory } = cyclesOf(round, arch);
   const arithmetic = machineOf(arch).beside ? Math.max(matrix, vector) : matrix + vector;
   return matrix / Math.max(arithmetic, shared, memory);
 }
 
-/**
- * The share when one wave has the SIMD for itself, by the cycles that llvm-mca finds for a round, waits included. Its cycles on
- * gfx9 are of four clocks, as those of instructions there, and it knows what an MFMA takes; a WMMA it takes for one cycle.
- */
-export function shareAlone(round, arch, mcaCycles) {
-  const { wave, matrix, beside } = machineOf(arch);
-  const busy = round.filter(isMatrix).reduce((total, one) => total + matrix * workOf(one), 0);
-  const clocks = mcaCycles * (wave === 64 ? 4 : 1);
-  return busy / (beside ? clocks : clocks + busy - round.filter(isMatrix).length);
-}
+/** The first by the given ranks, the greatest first. */
+const best = (list, ...ranks) =>
+  list.toSorted((a, b) => ranks.map((rank) => rank(b) - rank(a)).find((difference) => difference !== 0) ?? 0)[0];
 
-/** The loop to look at: the innermost one with matrix instructions, else the one that loads in the widest pieces. */
-function hottest(blocks) {
+/**
+ * An ordinary round of the loop in which a kernel spends its time, as instructions. With matrix instructions that is the innermost
+ * loop that has most of them, and the shortest of several. Others read memory: theirs is the loop that does so in the widest
+ * pieces, as narrower ones are for edges and odd strides; the innermost of several. What is in no loop counts as one.
+ */
+export function hotRound(instructions) {
+  const blocks = blocksOf(instructions);
   const loops = loopsOf(blocks);
-  const all = (loop) => [...loop.blocks].flatMap((block) => blocks[block].code);
-  const innermost = (holds) => {
-    const holding = new Set(loops.filter((loop) => all(loop).some(holds)));
-    const inside = (loop) => loops.filter((one) => one !== loop && loop.blocks.has(one.head));
-    return [...holding]
-      .filter((loop) => !inside(loop).some((one) => holding.has(one)))
-      .map((loop) => roundOf(blocks, loop, inside(loop)));
-  };
-  const best = (rounds, ...ranks) =>
-    rounds.toSorted((a, b) => ranks.map((rank) => rank(b) - rank(a)).find((difference) => difference !== 0) ?? 0)[0];
-  const loads = (round) => round.filter((one) => isMoved(one, "load"));
-  return (
-    best(
-      innermost(isMatrix),
+  const inside = (loop) => loops.filter((one) => one !== loop && loop.blocks.has(one.head));
+  const holds = (loop, is) => [...loop.blocks].some((block) => blocks[block].code.some(is));
+  const isLoad = (one) => isMoved(one, "load");
+  // Inner loops that read memory are for edges, or are judged by themselves; others are part of the round.
+  const ordinary = (loop) =>
+    roundOf(
+      blocks,
+      loop,
+      inside(loop).filter((one) => holds(one, isLoad)),
+    );
+  const multiplying = loops.filter(
+    (loop) => holds(loop, isMatrix) && !inside(loop).some((one) => holds(one, isMatrix)),
+  );
+  if (multiplying.length > 0) {
+    return best(
+      multiplying.map(ordinary),
       (round) => round.filter(isMatrix).length,
       (round) => -round.length,
-    ) ??
-    best(
-      innermost((one) => isMoved(one, "load")),
-      (round) => Math.max(0, ...loads(round).map(bytesOf)),
-      (round) => loads(round).reduce((total, one) => total + bytesOf(one), 0),
-    )
-  );
+    );
+  }
+  const looped = new Set(loops.flatMap((loop) => [...loop.blocks]));
+  const straight = blocks.flatMap(({ code }, block) => (looped.has(block) ? [] : code));
+  const rounds = loops.map((loop) => ({
+    round: ordinary(loop),
+    depth: loops.filter((one) => one.blocks.has(loop.head)).length,
+  }));
+  const loads = ({ round }) => round.filter(isLoad).map(bytesOf);
+  return best(
+    [...rounds, { round: straight, depth: 0 }],
+    (one) => Math.max(0, ...loads(one)),
+    ({ depth }) => depth,
+    (one) => loads(one).reduce((sum, bytes) => sum + bytes, 0),
+  ).round;
 }
 
-/** A round of the hot loop of a function, as instructions; all of it where nothing loops. */
-export function hotRound(instructions) {
-  return hottest(blocksOf(instructions)) ?? instructions;
-}
-
-/** What is kept of a round: counts of instructions, widths of accesses, the share that its pipes allow. */
+/** What is kept of a round: counts of instructions, widths of accesses, the matrix unit's share by count. */
 export function roundFacts(round, arch) {
   const count = (is) => round.filter(is).length;
   const matrix = count(isMatrix);
@@ -138,6 +144,6 @@ export function roundFacts(round, arch) {
     shared: count(isShared),
     loads: widthsOf(round, "load"),
     stores: widthsOf(round, "store"),
-    ...(matrix > 0 && { pipes: Number(shareOfPipes(round, arch).toFixed(2)) }),
+    ...(matrix > 0 && { counted: Number(shareByCount(round, arch).toFixed(2)) }),
   };
 }

@@ -1,0 +1,21 @@
+// The launches of kernels whose shared memory is given at launch: it decides how many blocks a compute unit holds.
+import { runnerImport } from "vite";
+
+const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts`)).module;
+const { ATTENTION_BLOCK, matrixUnit, planDecode, planPrefill, sharedBudget } = await source("attention-plan");
+const { planProduct } = await source("families/product");
+
+/** Threads and bytes of shared memory of a block; undefined where the code object says all there is to know. */
+export function plannedLaunch(name, arch) {
+  const [, kind, d, dtype] = /^(attention(?:_decode)?)(?:_masked)?_(\d+)_(\w+)$/.exec(name) ?? [];
+  if (kind) {
+    const plan = kind === "attention" ? planPrefill : planDecode;
+    const { threads, shared } = plan(matrixUnit(arch, dtype), dtype, Number(d), sharedBudget(arch));
+    return { threads: threads ?? ATTENTION_BLOCK, shared };
+  }
+  const [, small] = /^product(_small)?_/.exec(name) ?? [];
+  const unit = matrixUnit(arch, "bf16");
+  if (!name.startsWith("product") || unit === "fma") return undefined;
+  const { threads, shared } = planProduct(unit, small !== undefined);
+  return { threads, shared };
+}
