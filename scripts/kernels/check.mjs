@@ -21,6 +21,7 @@ import {
   compiledFacts,
   compileNvidia,
   disassemble,
+  findMca,
   findToolchains,
   inParallel,
   instructionsIn,
@@ -64,6 +65,7 @@ const amd = options.clang
 const nvcc = !options.clang && among(options.compiler)("nvcc") ? toolchains.nvcc : undefined;
 const archs = [...amdTargets, ...nvidiaTargets].filter(among(options.arch));
 const files = kernelFiles.filter(among(options.file));
+const mca = findMca();
 const record = new Record(kernelFiles, argumentsHash);
 if (options.merge) record.merge(options.merge);
 const problems = [];
@@ -79,7 +81,7 @@ const look = (toolchain, file, arch) => async (path) => {
   const rounds = new Map(kernels.map(({ name }) => [name, hotRound(functions.get(name))]));
   const hot = new Map([...rounds].map(([name, round]) => [name, roundFacts(round, arch)]));
   const multiplying = new Map([...rounds].filter(([name]) => hot.get(name).matrix > 0));
-  const alone = await sharesByMca(toolchain, arch, isKnownToMca(arch) ? multiplying : new Map());
+  const alone = await sharesByMca(mca, arch, mca && isKnownToMca(arch) ? multiplying : new Map());
   return {
     kernels: kernels.map((kernel) => {
       const share = alone.get(kernel.name);

@@ -4,7 +4,6 @@ export interface AmdToolchain {
   readonly clang: string;
   readonly bitcode: string;
   readonly objdump: string;
-  readonly mca: string;
 }
 export const amdCompilers: readonly string[];
 export const amdTargets: readonly string[];
@@ -16,8 +15,9 @@ export function knowsTarget(toolchain: AmdToolchain, arch: string): Promise<bool
 export function sourceHash(file: string): string;
 export function disassemble(toolchain: AmdToolchain, path: string): Promise<string>;
 export function instructionsIn(listing: string, prefixes: readonly string[]): string[];
+export function findMca(): string | undefined;
 export function sharesByMca(
-  toolchain: AmdToolchain,
+  mca: string,
   arch: string,
   rounds: ReadonlyMap<string, readonly { readonly name: string; readonly operands: string }[]>,
 ): Promise<Map<string, number>>;

@@ -47,8 +47,7 @@ export function amdToolchain(clang, bitcode) {
   const [, amd, release] = /(AMD )?clang version (\d+)/.exec(stdout ?? "") ?? [];
   if (status !== 0 || !release) throw new Error(`${clang} is no clang`);
   if (!existsSync(join(bitcode, "ocml.bc"))) throw new Error(`${bitcode} has no device libraries (ocml.bc)`);
-  const [objdump, mca] = ["llvm-objdump", "llvm-mca"].map((tool) => beside(clang, tool));
-  return { name: `${amd ? "amd-" : ""}clang-${release}`, clang, bitcode, objdump, mca };
+  return { name: `${amd ? "amd-" : ""}clang-${release}`, clang, bitcode, objdump: beside(clang, "llvm-objdump") };
 }
 
 /** A tool of the same release: the one in the compiler's own folder. */
@@ -216,14 +215,29 @@ export async function disassemble({ objdump }, path) {
 export const instructionsIn = (listing, prefixes) => prefixes.filter((prefix) => listing.includes(`\t${prefix}`));
 
 /**
+ * An instruction as llvm-mca should see it. It lets every wait for shared memory wait for global loads, too, which are told from
+ * flat ones by what it cannot see; so they are given as loads through a buffer from the same registers.
+ */
+function forMca({ name, operands }) {
+  const [, way, width] = /^global_(load|store)_(\w+)$/.exec(name) ?? [];
+  if (!way) return `${name} ${operands}`;
+  const [first, second] = operands.split(", ");
+  const [data, address] = way === "load" ? [first, second] : [second, first];
+  return `buffer_${way}_${width} ${data}, ${address.replace(/\[(\d+):\d+\]/, "$1")}, s[0:3], 0 offen`;
+}
+
+/** The newest llvm-mca: that of LLVM 19 breaks off at loads through a buffer. */
+export const findMca = () => amdCompilers.map((name) => name.replace("clang", "llvm-mca")).findLast(works);
+
+/**
  * Of rounds of loops, by name: the part of its time that a wave alone on its SIMD keeps the matrix unit busy by llvm-mca, whose
  * name for it is HWXDL. Waits for memory are in it, as long as llvm-mca takes them to be.
  */
-export async function sharesByMca({ mca }, arch, rounds) {
+export async function sharesByMca(mca, arch, rounds) {
   if (rounds.size === 0) return new Map();
   const regions = [...rounds].flatMap(([name, round]) => [
     `# LLVM-MCA-BEGIN ${name}`,
-    ...round.map(({ name, operands }) => `${name} ${operands}`),
+    ...round.map(forMca),
     `# LLVM-MCA-END ${name}`,
   ]);
   const options = ["-mtriple=amdgcn", `-mcpu=${arch}`, "-iterations=20", "--instruction-info=false", "-json"];

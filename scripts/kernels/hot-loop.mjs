@@ -91,8 +91,8 @@ const best = (list, ...ranks) =>
 
 /**
  * An ordinary round of the loop in which a kernel spends its time, as instructions. With matrix instructions that is the innermost
- * loop that has most of them, and the shortest of several. Others read memory: theirs is the loop that does so in the widest
- * pieces, as narrower ones are for edges and odd strides; the innermost of several. What is in no loop counts as one.
+ * loop that has most of them; of several, and where there are none, the one that reads memory in the widest pieces, as narrower
+ * ones are for edges and odd strides; then the shortest or innermost. What is in no loop counts as one.
  */
 export function hotRound(instructions) {
   const blocks = blocksOf(instructions);
@@ -107,6 +107,8 @@ export function hotRound(instructions) {
       loop,
       inside(loop).filter((one) => holds(one, isLoad)),
     );
+  const loads = (round) => round.filter(isLoad).map(bytesOf);
+  const widest = (round) => Math.max(0, ...loads(round));
   const multiplying = loops.filter(
     (loop) => holds(loop, isMatrix) && !inside(loop).some((one) => holds(one, isMatrix)),
   );
@@ -114,6 +116,7 @@ export function hotRound(instructions) {
     return best(
       multiplying.map(ordinary),
       (round) => round.filter(isMatrix).length,
+      widest,
       (round) => -round.length,
     );
   }
@@ -123,12 +126,11 @@ export function hotRound(instructions) {
     round: ordinary(loop),
     depth: loops.filter((one) => one.blocks.has(loop.head)).length,
   }));
-  const loads = ({ round }) => round.filter(isLoad).map(bytesOf);
   return best(
     [...rounds, { round: straight, depth: 0 }],
-    (one) => Math.max(0, ...loads(one)),
+    ({ round }) => widest(round),
     ({ depth }) => depth,
-    (one) => loads(one).reduce((sum, bytes) => sum + bytes, 0),
+    ({ round }) => loads(round).reduce((sum, bytes) => sum + bytes, 0),
   ).round;
 }
 
