@@ -84,8 +84,9 @@
 #define GPU_BOUNDS(threads) __launch_bounds__(threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
+// Warpgroups read what begins at a multiple of 1024 bytes.
 #define DYNAMIC_SHARED(T, name) \
-  extern __shared__ __align__(16) char gpu_dynamic_shared[]; \
+  extern __shared__ __align__(1024) char gpu_dynamic_shared[]; \
   T* name = (T*)gpu_dynamic_shared
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")

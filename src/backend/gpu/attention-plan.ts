@@ -26,6 +26,9 @@ export function matrixUnit(arch: string, dtype: DType): MatrixUnit {
   return /^gfx(90a|94|950)/.test(arch) ? "mfma" : "fma";
 }
 
+/** Hopper's four warps side by side (kernels/gpu/warpgroup.h), beside mma.sync: their instructions exist on no other arch. */
+export const hasWarpgroups = (arch: string): boolean => arch === "sm_90a";
+
 /** The head dimensions that kernels are compiled for; smaller ones use the next. */
 export const headDims = [64, 96, 128, 256] as const;
 export type HeadDim = (typeof headDims)[number];

@@ -1,6 +1,6 @@
 /** Programs: kernels of one file and dtype that are compiled together on first use and kept in the disk cache. */
 import { fail } from "../../core/errors.ts";
-import { matrixUnit, matrixUnits } from "./attention-plan.ts";
+import { hasWarpgroups, matrixUnit, matrixUnits } from "./attention-plan.ts";
 import { definesOf, type Kernel, kernelNamed, kernels } from "./catalogue.ts";
 import type { GpuProperties, KernelCompiler } from "./driver.ts";
 import type { CacheKey, KernelCache } from "./kernel-cache.ts";
@@ -79,6 +79,7 @@ function keyOf(program: Program, { device: { arch }, compiler }: Toolchain): Cac
   // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
   if (source.includes("GPU_HOST_TILE"))
     options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
+  if (source.includes("GPU_HOST_WARPGROUPS") && hasWarpgroups(arch)) options.push("-DGPU_HOST_WARPGROUPS");
   return { source, options, arch: compiler.codeArch(arch), compiler: compiler.identity };
 }
 

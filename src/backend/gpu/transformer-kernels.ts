@@ -25,7 +25,7 @@ export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit): K
   existing(
     unit === "fma"
       ? [`gemm_${dtype}`, `gemm_small_${dtype}`]
-      : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_kn_${dtype}`],
+      : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_wide_kk_${dtype}`, `product_kn_${dtype}`],
   );
 
 /** What continues one text, those that take longest to compile first. */

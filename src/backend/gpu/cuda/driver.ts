@@ -136,7 +136,8 @@ function cudaVendor(library: Library): Vendor {
         check(attribute(value, number, ordinal), "cuDeviceGetAttribute");
         return value[0]!;
       });
-      return `sm_${major}${minor}`;
+      // Hopper's own instructions exist for its arch by this name only.
+      return `sm_${major}${minor}${major === 9 && minor === 0 ? "a" : ""}`;
     },
     describeRelease: () => `CUDA ${version()}`,
     // The driver API is all there is of a runtime here.

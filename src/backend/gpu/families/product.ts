@@ -1,8 +1,8 @@
 /** Products of halves on a matrix unit. */
-import { type MatrixUnit, unitDefines } from "../attention-plan.ts";
+import { hasWarpgroups, type MatrixUnit, unitDefines } from "../attention-plan.ts";
 import { blocks, family } from "./family.ts";
 
-/** Rows and columns of the result that a block makes, and half as many of a small product. */
+/** Rows and columns of the result that a block makes. */
 const PRODUCT_TILE = 128;
 /** How much of k is in shared memory at once, and how many such slices: with copies beside arithmetic, and without. */
 const PRODUCT_ASYNC_SLICE = 64;
@@ -10,37 +10,71 @@ const PRODUCT_ASYNC_STAGES = 3;
 const PRODUCT_SLICE = 32;
 const PRODUCT_STAGES = 2;
 
+/** Half as many rows and columns, or twice as many columns, by warpgroups. */
+export type ProductSize = "_small" | "" | "_wide";
+
 export interface ProductPlan {
-  readonly tile: number;
-  readonly threads: number;
-  readonly shared: number;
+  readonly size: ProductSize;
+  readonly launch: {
+    readonly tile_rows: number;
+    readonly tile_cols: number;
+    readonly threads: number;
+    readonly shared_bytes: number;
+  };
 }
 
-/** How a unit multiplies, as kernels/product.h does: four waves, or twice as many where each makes half as many columns. */
-export function planProduct(unit: Exclude<MatrixUnit, "fma">, small: boolean): ProductPlan {
-  const tile = small ? PRODUCT_TILE / 2 : PRODUCT_TILE;
-  const waves = unit.startsWith("wmma") && !small ? 8 : 4;
+interface Target {
+  readonly unit: Exclude<MatrixUnit, "fma">;
+  readonly arch: string;
+}
+
+/** How a block of that size multiplies, as kernels/product.h does. */
+export function planBlock(size: ProductSize, unit: Target["unit"]): ProductPlan {
   const isAsync = unit === "mma";
-  const stages = isAsync ? PRODUCT_ASYNC_STAGES + Number(small) : PRODUCT_STAGES;
+  const tile_rows = PRODUCT_TILE / (size === "_small" ? 2 : 1);
+  const tile_cols = tile_rows * (size === "_wide" ? 2 : 1);
+  // Four waves, or twice as many where each makes half as many columns.
+  const waves = unit.startsWith("wmma") && size !== "_small" ? 8 : 4;
+  const threads = size === "_wide" ? 2 * tile_rows : waves * (unit === "mfma" ? 64 : 32);
+  const stages = isAsync ? PRODUCT_ASYNC_STAGES + Number(size !== "") : PRODUCT_STAGES;
   // Rows of an odd number of 16-byte pieces, or mixed ones.
   const row = isAsync ? 2 * PRODUCT_ASYNC_SLICE : (((2 * PRODUCT_SLICE) / 16) | 1) * 16;
-  return { tile, threads: waves * (unit === "mfma" ? 64 : 32), shared: stages * 2 * tile * row };
+  return { size, launch: { tile_rows, tile_cols, threads, shared_bytes: stages * (tile_rows + tile_cols) * row } };
+}
+
+/** Blocks that keep a multiprocessor half busy, and the rate of a busy one beside that of the largest, as measured on an H200. */
+const rates = { _wide: [1, 1], "": [1, 0.6], _small: [2, 0.4] } as const;
+
+/** The size with which the last multiprocessor is done first. */
+export function planProduct(
+  sizes: { readonly batch: number; readonly m: number; readonly n: number },
+  target: Target & { readonly multiprocessors: number },
+): ProductPlan {
+  const names: readonly ProductSize[] = hasWarpgroups(target.arch) ? ["_wide", "_small"] : ["", "_small"];
+  const cost = ({ size, launch: { tile_rows, tile_cols } }: ProductPlan): number => {
+    const [fewest, rate] = rates[size];
+    const tiles = sizes.batch * Math.ceil(sizes.m / tile_rows) * Math.ceil(sizes.n / tile_cols);
+    const each = Math.ceil(tiles / target.multiprocessors);
+    return (Math.max(each, fewest) * tile_rows * tile_cols) / rate;
+  };
+  const plans = names.map((size) => planBlock(size, target.unit));
+  return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
 }
 
 export const product = [
   family({
     file: "product",
-    pattern: "product{small}_{A}{B}_{T}",
-    over: { small: ["", "_small"], A: ["k", "m"], B: ["k", "n"], T: ["bf16", "f16"] },
-    apart: ["small", "A", "B"],
-    args: "a* b* out* batch m n k a_row_stride a_col_stride b_row_stride b_col_stride num_dims info*",
-    plan: "tile threads shared_bytes",
+    pattern: "product{size}_{A}{B}_{T}",
+    over: { size: ["", "_small", "_wide"], A: ["k", "m"], B: ["k", "n"], T: ["bf16", "f16"] },
+    apart: ["size", "A", "B"],
+    args: "a* b* out* batch m n k a_step b_step num_dims info*",
+    plan: "tile_rows tile_cols threads shared_bytes",
     defines: {
       ...unitDefines,
       ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
     },
     launch: (s) => ({
-      ...blocks(s.batch * Math.ceil(s.m / s.tile) * Math.ceil(s.n / s.tile), 1, s.threads),
+      ...blocks(s.batch * Math.ceil(s.m / s.tile_rows) * Math.ceil(s.n / s.tile_cols), 1, s.threads),
       shared: s.shared_bytes,
     }),
   }),

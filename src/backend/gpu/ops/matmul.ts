@@ -124,36 +124,49 @@ function byKernel(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): voi
     };
     gpu.launch(`gemv_${dtype}`, { ...layout(strides[1]!, strides[0]!), ...sizes, a: b.at, x: a.at, out });
   } else {
-    const small = isSmallProduct(batch, m, n, gpu.multiprocessors);
     const unit = gpu.matrixUnit(dtype);
     const values = {
       ...layout(strides[0]!, strides[1]!),
       m,
       n,
       k,
-      a_row_stride: a.row,
-      a_col_stride: a.col,
-      b_row_stride: b.row,
-      b_col_stride: b.col,
       a: a.at,
       b: b.at,
       out,
     };
-    const size = small ? "_small" : "";
     // The kernels on matrix units read 16 bytes at a time; what does not lie so is widened on its way by the others.
-    if (unit === "fma" || !inPieces(a) || !inPieces(b)) gpu.launch(`gemm${size}_${dtype}`, values);
-    else {
-      const { tile, threads, shared } = planProduct(unit, small);
-      const lies = `${a.col === 1 ? "k" : "m"}${b.row === 1 ? "k" : "n"}` as const;
-      gpu.launch(`product${size}_${lies}_${dtype}`, { ...values, tile, threads, shared_bytes: shared });
+    if (unit === "fma" || !inPieces(a, m, k) || !inPieces(b, k, n)) {
+      gpu.launch(`gemm${isSmallProduct(batch, m, n, gpu.multiprocessors) ? "_small" : ""}_${dtype}`, {
+        ...values,
+        a_row_stride: a.row,
+        a_col_stride: a.col,
+        b_row_stride: b.row,
+        b_col_stride: b.col,
+      });
+    } else {
+      const { multiprocessors } = gpu;
+      const { size, launch } = planProduct(
+        { batch, m, n },
+        { unit, arch: gpu.context.properties.arch, multiprocessors },
+      );
+      const [byRows, byColumns] = [a.col === 1, b.row === 1];
+      gpu.launch(`product${size}_${byRows ? "k" : "m"}${byColumns ? "k" : "n"}_${dtype}`, {
+        ...values,
+        ...launch,
+        a_step: byRows ? a.row : a.col,
+        b_step: byColumns ? b.col : b.row,
+      });
     }
   }
 }
 
-/** Whether halves can be read in pieces of 16 bytes: along rows or columns, each of which begins at such a piece. */
-function inPieces({ at, row, col, batch }: Matrices): boolean {
-  const step = col === 1 ? row : row === 1 ? col : 1;
+/** Whether halves can be read in pieces of 16 bytes: along rows or columns, each of whole pieces. */
+function inPieces({ at, row, col, batch }: Matrices, rows: number, cols: number): boolean {
+  const [length, step] = col === 1 ? [cols, row] : [rows, row === 1 ? col : 1];
   return (
-    at % 16 === 0 && step % 8 === 0 && batch.strides.every((stride, i) => batch.shape[i] === 1 || stride % 8 === 0)
+    at % 16 === 0 &&
+    length % 8 === 0 &&
+    step % 8 === 0 &&
+    batch.strides.every((stride, i) => batch.shape[i] === 1 || stride % 8 === 0)
   );
 }

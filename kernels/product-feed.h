@@ -1,0 +1,116 @@
+// Where the operands of a product come from: what brings a block's lines of one, slice by slice along k, into shared memory.
+//
+// A feed has
+// - Source: what a kernel knows of the operand; a feed is made of it and of the first of its LINES lines;
+// - SIZE: elements of shared memory per slice, at whose front the lines lie as the unit reads them: rows of PITCH along k, or,
+//   where KEPT, side by side;
+// - copy(slice, k0), which begins to bring a slice by copies that run beside arithmetic, and land(slice, k0), called when this
+//   thread's copies have arrived and before the block's barrier; or
+// - Held, hold(held, k0) and put(slice, held, k0): the same by way of registers, where the device has no such copies.
+#ifndef WICK_PRODUCT_FEED_H
+#define WICK_PRODUCT_FEED_H
+#include "tile.h"
+namespace gpu {
+
+// How lines lie outside: along k, or side by side.
+enum Lie { ALONG_K, SIDE_BY_SIDE };
+
+// The rows of shared memory that warpgroups read (gpu/warpgroup.h): 64 halves.
+constexpr int WIDE_ROW = 64;
+
+// `lines` × `depth` elements, each `step` from the next line's or, side by side, from the next k's; the others are neighbours.
+// Pieces of 8 are whole: `at` and `step` are multiples of them, and so is the depth along k, or the lines side by side.
+template <class T> struct Operand {
+  const T* at;
+  size_t lines, depth;
+  i64 step;
+};
+
+// Of 8 pieces of 8 halves: what piece r is when they are turned, element r of each.
+template <class Piece> GPU_FN Piece turned(const Piece (&x)[8], int r) {
+  Piece y;
+  UNROLL for (int w = 0; w < 4; w++) {
+    const u32 low = x[2 * w][r / 2], high = x[2 * w + 1][r / 2];
+    y[w] = r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
+  }
+  return y;
+}
+
+// Of halves in memory: LINES × BK at a time, by THREADS threads. WIDE: in rows for warpgroups.
+template <class T, int LINES, int BK, Lie LIE, int THREADS, bool WIDE> struct DenseFeed {
+  typedef tile_t<T> Tile;
+  typedef Operand<T> Source;
+  static constexpr int V = 8;  // halves in 16 bytes
+  // Side by side as they are, for a unit that can transpose; turned on the way for the others.
+  static constexpr bool KEPT = LIE == SIDE_BY_SIDE && Tile::ASYNC, TURNED = LIE == SIDE_BY_SIDE && !KEPT;
+  static constexpr int PITCH = WIDE ? WIDE_ROW : swizzled_pitch<T>(KEPT ? LINES : BK), SIZE = WIDE ? LINES * BK : (KEPT ? BK : LINES) * PITCH;
+  // What a thread moves at once is one piece, or eight of neighbouring k to be turned.
+  static constexpr int GROUP = TURNED ? 8 : 1, ITEMS = LINES * BK / V / GROUP, ROUNDS = (ITEMS + THREADS - 1) / THREADS;
+  // From one round to the next a thread goes so many lines on, or so many k.
+  static constexpr int ON = LIE == ALONG_K ? THREADS / (BK / V) : THREADS / (LINES / V) * GROUP;
+  static_assert(ON % 8 == 0, "rounds keep their place among eight rows");
+  typedef Bytes16 Held[ROUNDS][GROUP];
+
+  const T* start;
+  const T* anywhere;
+  i64 round_step, k_step;
+  u32 depth;
+  // Which rounds have their lines inside of the operand.
+  u32 there;
+
+  GPU_METHOD DenseFeed(const Source& o, size_t first) : anywhere(o.at), depth((u32)o.depth) {
+    k_step = LIE == ALONG_K ? 1 : o.step;
+    start = o.at + (i64)(first + line_of(0)) * (LIE == ALONG_K ? o.step : 1) + (i64)k_of(0) * k_step;
+    round_step = ON * o.step;
+    there = 0;
+    UNROLL for (int round = 0; round < ROUNDS; round++)
+      if (first + line_of(round) < o.lines) there |= 1u << round;
+  }
+  // Of an item: its first line and its first k, inside of the slice.
+  GPU_METHOD u32 line_of(int round) const {
+    const u32 i = tid_x();
+    return LIE == ALONG_K ? i / (BK / V) + round * ON : i % (LINES / V) * V;
+  }
+  GPU_METHOD u32 k_of(int round) const {
+    const u32 i = tid_x();
+    return LIE == ALONG_K ? i % (BK / V) * V : i / (LINES / V) * GROUP + round * ON;
+  }
+  GPU_METHOD bool mine(int round) const { return ITEMS % THREADS == 0 || tid_x() + round * THREADS < ITEMS; }
+  GPU_METHOD bool inside(int round, u32 k0, int g) const { return (there >> round & 1) && k0 + k_of(round) + g < depth; }
+  // Where piece g of an item lies in a slice.
+  GPU_METHOD u32 place(int round, int g) const {
+    if constexpr (KEPT && WIDE)
+      return line_of(round) / WIDE_ROW * (BK * WIDE_ROW) + Tile::template place<WIDE_ROW>(k_of(round), line_of(round) % WIDE_ROW / V);
+    else if constexpr (KEPT) return Tile::template place<PITCH>(k_of(round), line_of(round) / V);
+    else return Tile::template place<PITCH>(line_of(round) + g, k_of(round) / V);
+  }
+
+  GPU_METHOD void copy(T* slice, u32 k0) const {
+    const T* at = start + (i64)k0 * k_step;
+    T* const to = slice + place(0, 0);
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      const bool valid = inside(round, k0, 0);
+      if (mine(round)) Tile::copy(to + round * ON * PITCH, valid ? at : anywhere, valid, true);
+      at += round_step;
+    }
+  }
+  GPU_METHOD void land(T*, u32) const {}
+  GPU_METHOD void hold(Held& held, u32 k0) const {
+    const T* at = start + (i64)k0 * k_step;
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      UNROLL for (int g = 0; g < GROUP; g++)
+        held[round][g] = mine(round) && inside(round, k0, g) ? *(const Bytes16*)(at + g * k_step) : Bytes16{};
+      at += round_step;
+    }
+  }
+  GPU_METHOD void put(T* slice, Held& held, u32) const {
+    UNROLL for (int round = 0; round < ROUNDS; round++) {
+      if (!mine(round)) continue;
+      if constexpr (TURNED) UNROLL for (int g = 0; g < GROUP; g++) *(Bytes16*)(slice + place(round, g)) = turned(held[round], g);
+      else *(Bytes16*)(slice + place(round, 0)) = held[round][0];
+    }
+  }
+};
+
+}  // namespace gpu
+#endif
