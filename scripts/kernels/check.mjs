@@ -21,7 +21,6 @@ import {
   compiledFacts,
   compileNvidia,
   disassemble,
-  findMca,
   findToolchains,
   inParallel,
   instructionsIn,
@@ -32,7 +31,7 @@ import {
 } from "./compile.mjs";
 import { kernelsToCheck } from "./coverage.mjs";
 import { mayShow, maySpill, mustUse, shareOf, signsOf, unitsOf } from "./expected.mjs";
-import { hotRound, isKnownToMca, roundFacts } from "./hot-loop.mjs";
+import { hotRound, roundFacts } from "./hot-loop.mjs";
 import { plannedLaunch } from "./launches.mjs";
 import { functionsOf } from "./listing.mjs";
 import { Record } from "./record.mjs";
@@ -65,7 +64,6 @@ const amd = options.clang
 const nvcc = !options.clang && among(options.compiler)("nvcc") ? toolchains.nvcc : undefined;
 const archs = [...amdTargets, ...nvidiaTargets].filter(among(options.arch));
 const files = kernelFiles.filter(among(options.file));
-const mca = findMca();
 const record = new Record(kernelFiles, argumentsHash);
 if (options.merge) record.merge(options.merge);
 const problems = [];
@@ -81,7 +79,7 @@ const look = (toolchain, file, arch) => async (path) => {
   const rounds = new Map(kernels.map(({ name }) => [name, hotRound(functions.get(name))]));
   const hot = new Map([...rounds].map(([name, round]) => [name, roundFacts(round, arch)]));
   const multiplying = new Map([...rounds].filter(([name]) => hot.get(name).matrix > 0));
-  const alone = await sharesByMca(mca, arch, mca && isKnownToMca(arch) ? multiplying : new Map());
+  const alone = await sharesByMca(arch, multiplying);
   return {
     kernels: kernels.map((kernel) => {
       const share = alone.get(kernel.name);
@@ -107,6 +105,7 @@ async function checkAmd(toolchain, file, arch) {
   if (facts.fresh) worked.add(toolchain.name);
   const before = problems.length;
   const complain = (text) => problems.push(`${toolchain.name} ${arch} ${file}: ${text}`);
+  const shares = [];
   for (const problem of compareWithCatalogue(found, wanted)) complain(problem);
   for (const kernel of found) {
     const name = `${toolchain.name} ${arch} ${kernel.name}`;
@@ -115,23 +114,21 @@ async function checkAmd(toolchain, file, arch) {
     } else if (kernel.scratch > 0 && kernel.vgprSpills === 0) {
       complain(`${kernel.name} keeps ${kernel.scratch} bytes in private memory`);
     }
-    for (const { sign, found } of signsOf(file, arch, kernel.name, kernel.hot)) {
+    const launch = plannedLaunch(kernel.name, arch);
+    const row = { ...kernel, waves: occupancy(arch, kernel, launch) };
+    for (const { sign, found } of signsOf(file, arch, row)) {
       if (!mayShow.some((known) => known.sign === sign && known.kernels.test(name)))
         complain(`${kernel.name}: ${found}`);
     }
-    const launch = plannedLaunch(kernel.name, arch);
-    rows.push({
-      ...kernel,
-      ...{ compiler: toolchain.name, arch, file, waves: occupancy(arch, kernel, launch) },
-      lds: Math.max(kernel.lds, launch?.shared ?? 0),
-    });
+    rows.push({ ...row, compiler: toolchain.name, arch, lds: Math.max(kernel.lds, launch?.shared ?? 0) });
+    const share = shareOf(kernel.hot, row.waves);
+    if (share !== undefined) shares.push(share);
   }
   for (const missing of mustUse(file, arch).filter((name) => !facts.uses.includes(name))) {
     complain(`no ${missing} instruction`);
   }
   if (problems.length > before) return facts.seconds;
   const most = (of) => Math.max(...found.map(of));
-  const shares = found.map(({ hot }) => shareOf(hot)).filter((share) => share !== undefined);
   record.note(file, toolchain.name, arch, {
     kernels: found.length,
     vgprs: most((kernel) => kernel.vgprs),
@@ -139,7 +136,7 @@ async function checkAmd(toolchain, file, arch) {
     spilling: found.filter((kernel) => kernel.vgprSpills > 0).length,
     seconds: Number(facts.seconds.toFixed(1)),
     ...(facts.uses.length > 0 && { uses: facts.uses.join(" ") }),
-    ...(shares.length > 0 && { share: Math.min(...shares) }),
+    ...(shares.length > 0 && { share: Number(Math.min(...shares).toFixed(2)) }),
   });
   return facts.seconds;
 }

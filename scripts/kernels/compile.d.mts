@@ -15,9 +15,8 @@ export function knowsTarget(toolchain: AmdToolchain, arch: string): Promise<bool
 export function sourceHash(file: string): string;
 export function disassemble(toolchain: AmdToolchain, path: string): Promise<string>;
 export function instructionsIn(listing: string, prefixes: readonly string[]): string[];
-export function findMca(): string | undefined;
+export const mca: { readonly command: string; readonly targets: Readonly<Record<string, string>> };
 export function sharesByMca(
-  mca: string,
   arch: string,
   rounds: ReadonlyMap<string, readonly { readonly name: string; readonly operands: string }[]>,
 ): Promise<Map<string, number>>;

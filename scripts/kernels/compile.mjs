@@ -226,24 +226,32 @@ function forMca({ name, operands }) {
   return `buffer_${way}_${width} ${data}, ${address.replace(/\[(\d+):\d+\]/, "$1")}, s[0:3], 0 offen`;
 }
 
-/** The newest llvm-mca: that of LLVM 19 breaks off at loads through a buffer. */
-export const findMca = () => amdCompilers.map((name) => name.replace("clang", "llvm-mca")).findLast(works);
+/**
+ * The llvm-mca that is asked, and the names that it has for targets whose MFMA it knows: LLVM 19's breaks off at loads through a
+ * buffer, and 22's does not end where shared memory is read between few products.
+ */
+export const mca = { command: "llvm-mca-16", targets: { gfx90a: "gfx90a", gfx942: "gfx940" } };
 
 /**
  * Of rounds of loops, by name: the part of its time that a wave alone on its SIMD keeps the matrix unit busy by llvm-mca, whose
- * name for it is HWXDL. Waits for memory are in it, as long as llvm-mca takes them to be.
+ * name for it is HWXDL. Waits for memory are in it, as long as llvm-mca takes them to be. Nothing where it is not there or cannot
+ * say.
  */
-export async function sharesByMca(mca, arch, rounds) {
-  if (rounds.size === 0) return new Map();
+export async function sharesByMca(arch, rounds) {
+  const target = mca.targets[arch];
+  if (rounds.size === 0 || !target) return new Map();
   const regions = [...rounds].flatMap(([name, round]) => [
     `# LLVM-MCA-BEGIN ${name}`,
     ...round.map(forMca),
     `# LLVM-MCA-END ${name}`,
   ]);
-  const options = ["-mtriple=amdgcn", `-mcpu=${arch}`, "-iterations=20", "--instruction-info=false", "-json"];
-  const running = run(mca, options, { maxBuffer: 2 ** 30 });
-  running.child.stdin.end(`${regions.join("\n")}\n`);
-  const { CodeRegions, TargetInfo } = JSON.parse((await running).stdout);
+  const options = ["-mtriple=amdgcn", `-mcpu=${target}`, "-iterations=20", "--instruction-info=false", "-json"];
+  const running = run(mca.command, options, { maxBuffer: 2 ** 30, timeout: 60_000 });
+  running.child.stdin?.on("error", () => {});
+  running.child.stdin?.end(`${regions.join("\n")}\n`);
+  const said = await running.catch(() => undefined);
+  if (!said) return new Map();
+  const { CodeRegions, TargetInfo } = JSON.parse(said.stdout);
   const unit = TargetInfo.Resources.indexOf("HWXDL");
   return new Map(
     CodeRegions.map(({ Name, Instructions, SummaryView, ResourcePressureView }) => {

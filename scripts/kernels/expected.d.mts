@@ -7,11 +7,10 @@ export function mustUse(file: string, arch: string): readonly string[];
 export const maySpill: readonly RegExp[];
 /** A round of a hot loop; `alone` is the matrix unit's share by llvm-mca. */
 export type HotLoop = RoundFacts & { readonly alone?: number };
-export function shareOf(hot: HotLoop): number | undefined;
+export function shareOf(hot: HotLoop, waves: number): number | undefined;
 export function signsOf(
   file: string,
   arch: string,
-  name: string,
-  hot: HotLoop,
+  kernel: { readonly name: string; readonly hot: HotLoop; readonly waves: number },
 ): readonly { readonly sign: string; readonly found: string }[];
 export const mayShow: readonly { readonly sign: string; readonly kernels: RegExp; readonly why: string }[];

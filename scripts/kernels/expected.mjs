@@ -34,10 +34,11 @@ export const maySpill = [
   /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
 ];
 
-/** Files whose kernels live by the matrix unit, with the least share of it in their hot loops: a third, or as much as stands here. */
+/** Kernels that live by the matrix unit, by file and name, and the least share of it in their hot loops. */
 const multiplying = [
-  { file: "product", least: (arch) => (/^gfx(942|11)/.test(arch) ? 0.6 : 1 / 3) },
-  { file: "attention", least: () => 1 / 3 },
+  { file: "product", kernels: /^product_[km][kn]_/, least: 0.6 },
+  { file: "product", kernels: /^product_small_/, least: 1 / 3 },
+  { file: "attention", kernels: /_b?f16$/, least: 1 / 3 },
 ];
 /** Files whose kernels do little but read memory: halves must come in more than one at a time. */
 const streaming = [
@@ -45,24 +46,30 @@ const streaming = [
   ...["attention_decode", "linear", "quant-blocks", "quant-matvec"],
 ];
 
-/** The matrix unit's share by which a loop is judged: llvm-mca's where it knows the unit, else the count's. */
-export const shareOf = ({ alone, counted }) => alone ?? counted;
+/**
+ * The matrix unit's share by which a hot loop is judged: what the units allow by count, and where llvm-mca knows what a wave alone
+ * reaches, no more than so many waves as fit on a SIMD reach together.
+ */
+export const shareOf = ({ alone, counted }, waves) =>
+  alone === undefined ? counted : Math.min(counted, waves * alone);
 
-/** What is wrong with the hot loop of a kernel, each as the name of a sign and what was found. */
-export function signsOf(file, arch, name, hot) {
+/** What is wrong with the hot loop of a kernel: the names of the signs and what was found. */
+export function signsOf(file, arch, { name, hot, waves }) {
   const signs = [];
+  const show = (sign, found) => signs.push({ sign, found: `${found} in its hot loop` });
   const widest = Math.max(0, ...hot.loads.map(([bytes]) => bytes));
-  const has = (bytes) => hot.loads.some(([width]) => width === bytes);
-  const gemm = multiplying.find((one) => one.file === file);
-  if (gemm && unitsOf(arch)?.matrix && /_b?f16$/.test(name)) {
-    if (hot.matrix === 0) signs.push(["no matrix unit", "no matrix instruction in its hot loop"]);
-    else if (shareOf(hot) < gemm.least(arch))
-      signs.push(["low share", `the matrix unit works ${shareOf(hot).toFixed(2)} of its hot loop`]);
-    if (hot.loads.length > 0 && widest < 16)
-      signs.push(["narrow loads", `loads of ${widest} bytes at most in its hot loop`]);
+  const product = multiplying.find((one) => one.file === file && one.kernels.test(name));
+  if (product && unitsOf(arch)?.matrix) {
+    const share = shareOf(hot, waves);
+    if (hot.matrix === 0) show("no matrix unit", "no matrix instruction");
+    else if (share < product.least) show("low share", `${share.toFixed(2)} of the matrix unit's time`);
+    if (hot.loads.length > 0 && widest < 16) show("narrow loads", `loads of ${widest} bytes at most`);
   }
-  if ((gemm || streaming.includes(file)) && has(2)) signs.push(["2-byte loads", "loads of 2 bytes in its hot loop"]);
-  return signs.map(([sign, found]) => ({ sign, found }));
+  if (product || streaming.includes(file)) {
+    if (hot.loads.some(([bytes]) => bytes === 2)) show("2-byte loads", "loads of 2 bytes");
+    if (hot.flat > 0) show("flat loads", `${hot.flat} accesses that may be to any memory, for which every wait waits,`);
+  }
+  return signs;
 }
 
 /** Signs that are known and why they stay, for kernels as "compiler target name". */

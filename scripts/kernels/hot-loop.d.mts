@@ -10,12 +10,13 @@ export interface RoundFacts {
   readonly shared: number;
   readonly loads: Widths;
   readonly stores: Widths;
+  /** Accesses that may be to any memory. */
+  readonly flat: number;
   /** The matrix unit's share by count. */
   readonly counted?: number;
 }
 export function bytesOf(instruction: Pick<Instruction, "name">): number;
 export function widthsOf(round: readonly Pick<Instruction, "name">[], way: "load" | "store"): Widths;
-export function isKnownToMca(arch: string): boolean;
 export function cyclesOf(
   round: readonly Pick<Instruction, "name">[],
   arch: string,

@@ -49,9 +49,6 @@ const machineOf = (arch) => machines.find(({ archs }) => archs.test(arch));
 const SHARED_BYTES = 128;
 const CACHE_BYTES = 64;
 
-/** Whether llvm-mca knows how long the matrix unit of a target takes: an MFMA, yes; a WMMA it takes for one cycle. */
-export const isKnownToMca = (arch) => machineOf(arch).beside === true;
-
 /** Of a matrix instruction, in products of 16 × 16 × 16 halves: twice as many bytes go in the same time. */
 function workOf({ name }) {
   const [, m, n, k] = /_(\d+)x(\d+)x(\d+)/.exec(name);
@@ -146,6 +143,7 @@ export function roundFacts(round, arch) {
     shared: count(isShared),
     loads: widthsOf(round, "load"),
     stores: widthsOf(round, "store"),
+    flat: count(({ name }) => name.startsWith("flat_")),
     ...(matrix > 0 && { counted: Number(shareByCount(round, arch).toFixed(2)) }),
   };
 }

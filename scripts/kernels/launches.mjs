@@ -3,7 +3,7 @@ import { runnerImport } from "vite";
 
 const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts`)).module;
 const { ATTENTION_BLOCK, matrixUnit, planDecode, planPrefill, sharedBudget } = await source("attention-plan");
-const { planProduct } = await source("families/product");
+const { planBlock } = await source("families/product");
 
 /** Threads and bytes of shared memory of a block; undefined where the code object says all there is to know. */
 export function plannedLaunch(name, arch) {
@@ -13,9 +13,9 @@ export function plannedLaunch(name, arch) {
     const { threads, shared } = plan(matrixUnit(arch, dtype), dtype, Number(d), sharedBudget(arch));
     return { threads: threads ?? ATTENTION_BLOCK, shared };
   }
-  const [, small] = /^product(_small)?_/.exec(name) ?? [];
+  const [, size] = /^product(_small|_wide|)_[km][kn]_/.exec(name) ?? [];
   const unit = matrixUnit(arch, "bf16");
-  if (!name.startsWith("product") || unit === "fma") return undefined;
-  const { threads, shared } = planProduct(unit, small !== undefined);
-  return { threads, shared };
+  if (size === undefined || unit === "fma") return undefined;
+  const { threads, shared_bytes } = planBlock(size, unit).launch;
+  return { threads, shared: shared_bytes };
 }

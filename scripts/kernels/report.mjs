@@ -4,14 +4,18 @@ import { shareOf } from "./expected.mjs";
 
 /** "4×16 + 2×2": so many accesses of so many bytes. */
 const accesses = (widths) => widths.map(([bytes, count]) => `${count}×${bytes}`).join(" + ") || "–";
-const spillsOf = ({ vgprSpills, sgprSpills }) => vgprSpills + sgprSpills;
+/** Scalar registers are spilt into vector registers, not to memory. */
+const spillsOf = ({ vgprSpills, sgprSpills }) =>
+  [vgprSpills || "", sgprSpills ? `${sgprSpills} s` : ""].filter(Boolean).join(" + ") || "–";
 const share = (value) => value?.toFixed(2) ?? "–";
+
+const judged = (row) => (row ? share(shareOf(row.hot, row.waves)) : "–");
 
 /** Every kernel that was compiled, a line each. */
 export function tableOf(rows) {
   const head = [
     ...["compiler", "arch", "kernel", "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "waves"],
-    ...["matrix", "dot", "vector", "scalar", "shared", "share", "alone", "loads", "stores"],
+    ...["matrix", "dot", "vector", "scalar", "shared", "counted", "alone", "share", "loads", "stores"],
   ];
   const lines = rows
     .toSorted((a, b) => String([a.name, a.arch, a.compiler]).localeCompare(String([b.name, b.arch, b.compiler])))
@@ -29,10 +33,10 @@ export function tableOf(rows) {
         row.waves,
       ],
       ...[row.hot.matrix, row.hot.dot, row.hot.vector, row.hot.scalar, row.hot.shared],
-      ...[share(row.hot.counted), share(row.hot.alone), accesses(row.hot.loads), accesses(row.hot.stores)],
+      ...[share(row.hot.counted), share(row.hot.alone), judged(row), accesses(row.hot.loads), accesses(row.hot.stores)],
     ]);
   const widths = [9, 8, 28];
-  const cell = (text, i) => (widths[i] ? String(text).padEnd(widths[i]) : String(text).padStart(i > 16 ? 12 : 7));
+  const cell = (text, i) => (widths[i] ? String(text).padEnd(widths[i]) : String(text).padStart(i > 17 ? 14 : 7));
   return [head, ...lines].map((line) => line.map(cell).join(" ")).join("\n");
 }
 
@@ -55,7 +59,7 @@ const columns = [
   ["SGPR", ({ sgprs }) => sgprs],
   ["LDS KB", ({ lds }) => (lds ? (lds / 1024).toFixed(1) : "–")],
   ["waves", ({ waves }) => waves],
-  ["spills", (row) => spillsOf(row) || "–"],
+  ["spills", spillsOf],
   ["loads", ({ hot }) => accesses(hot.loads)],
   ["stores", ({ hot }) => accesses(hot.stores)],
   ["matrix", ({ hot }) => hot.matrix || "–"],
@@ -65,6 +69,7 @@ const columns = [
   ["LDS", ({ hot }) => hot.shared || "–"],
   ["counted", ({ hot }) => share(hot.counted)],
   ["alone", ({ hot }) => share(hot.alone)],
+  ["share", judged],
 ];
 const line = (cells) => `| ${cells.join(" | ")} |`;
 
@@ -80,9 +85,7 @@ export function reportOf(rows) {
   const glance = [
     line(["kernel", ...targets]),
     line(["---", ...targets.map(() => "--:")]),
-    ...multiplying.map((name) =>
-      line([`\`${name}\``, ...targets.map((arch) => share(shareOf(find(name, arch)?.hot ?? {})))]),
-    ),
+    ...multiplying.map((name) => line([`\`${name}\``, ...targets.map((arch) => judged(find(name, arch)))])),
   ];
   const details = groups.flatMap(({ title, kernels }) => {
     const found = names(kernels);
