@@ -73,4 +73,35 @@ export function signsOf(file, arch, { name, hot, waves }) {
 }
 
 /** Signs that are known and why they stay, for kernels as "compiler target name". */
-export const mayShow = [];
+export const mayShow = [
+  {
+    sign: "low share",
+    kernels: /gfx9\w+ attention_/,
+    why: "Softmax takes longer than the products: an MFMA is done in 16 or 32 cycles, and every other instruction takes 4.",
+  },
+  {
+    sign: "low share",
+    kernels: /gfx12\w+ attention_masked_64_/,
+    why: "The mask of 32 keys takes as long as products over 64 elements; both sides of the branch around it are counted.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / attention_(decode_)?masked_/,
+    why: "A mask may have any strides, and its elements are read where the lanes have their scores.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / (pow_\w+|div_i16)$/,
+    why: "A power or a quotient of integers takes a hundred instructions an element, beside which its load is nothing.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / cumsum_/,
+    why: "A running sum goes along any axis, and neighbouring threads have neighbouring elements or rows.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / rope_append_/,
+    why: "Heads that are no whole pieces go element by element, in a branch beside the one that reads 16 bytes.",
+  },
+];
