@@ -91,6 +91,11 @@ export const mayShow = [
   },
   {
     sign: "2-byte loads",
+    kernels: /clang-16 gfx\w+ attention_/,
+    why: "LLVM 16 reads one by one the values that are turned on their way; later releases read them whole.",
+  },
+  {
+    sign: "2-byte loads",
     kernels: / (pow_\w+|div_i16)$/,
     why: "A power or a quotient of integers takes a hundred instructions an element, beside which its load is nothing.",
   },
