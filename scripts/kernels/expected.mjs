@@ -12,7 +12,10 @@ const families = [
 export const unitsOf = (arch) => families.find((family) => family.archs.test(arch));
 
 /** Which files exist for which of these instructions. */
-const users = { matrix: ["attention", "attention_decode", "product"], dot: ["quant-matvec", "quant-matmul"] };
+const users = {
+  matrix: ["attention", "attention_decode", "conv-product", "product"],
+  dot: ["quant-matvec", "quant-matmul"],
+};
 
 /** The instructions that a file must use on a target, by how they begin. */
 export const mustUse = (file, arch) =>
@@ -38,6 +41,7 @@ export const maySpill = [
 const multiplying = [
   { file: "product", kernels: /^product_[km][kn]_/, least: 0.6 },
   { file: "product", kernels: /^product_small_/, least: 1 / 3 },
+  { file: "conv-product", kernels: /^conv_(product|spread)(_small)?_b?f16$/, least: 1 / 3 },
   { file: "attention", kernels: /_b?f16$/, least: 1 / 3 },
 ];
 /** Files whose kernels do little but read memory: halves must come in more than one at a time. */

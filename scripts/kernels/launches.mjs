@@ -13,7 +13,7 @@ export function plannedLaunch(name, arch) {
     const { threads, shared } = plan(matrixUnit(arch, dtype), dtype, Number(d), sharedBudget(arch));
     return { threads: threads ?? ATTENTION_BLOCK, shared };
   }
-  const [, size] = /^product(_small|_wide|)_[km][kn]_/.exec(name) ?? [];
+  const [, size] = /^(?:product(?=\w*_[km][kn]_)|conv_(?:product|spread))(_small|_wide|)_/.exec(name) ?? [];
   const unit = matrixUnit(arch, "bf16");
   if (size === undefined || unit === "fma") return undefined;
   const { threads, shared_bytes } = planBlock(size, unit).launch;

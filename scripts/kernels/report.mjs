@@ -45,7 +45,7 @@ const compiler = "clang-19";
 const targets = ["gfx90a", "gfx942", "gfx1100", "gfx1200"];
 const groups = [
   { title: "Products of halves", kernels: /^product(_small)?_[km][kn]_bf16$/ },
-  { title: "Convolutions", kernels: /^conv\w*_f16$/ },
+  { title: "Convolutions", kernels: /^conv_(product|spread)\w*_f16$/ },
   { title: "Attention", kernels: /^attention(_decode)?(_masked)?_(64|128)_bf16$/ },
   { title: "Quantized weights", kernels: /^(linear_q(8_0|4_k)_b[18]|mul_mat_q(8_0|4_k)\w*)$/ },
   { title: "Other", kernels: /^(gemm_f32|linear_bf16\w*|rmsnorm_bf16|softmax_bf16|swiglu_bf16|add_bf16|sum_bf16\w*)$/ },
