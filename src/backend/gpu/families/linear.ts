@@ -184,7 +184,7 @@ function findTilePlan(
     }
     if (best && best.threads >= 32 * fewest) break;
   }
-  return best && { kernel: `linear_${quantName(type)}_b${batch > 4 ? 8 : 4}`, launch: best };
+  return best && { kernel: `linear_${quantName(type)}_b${batch}`, launch: best };
 }
 
 /**
