@@ -41,7 +41,7 @@ template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Ti
 #endif
 
 // Which columns of a tile of results a lane has: RUN neighbours from element e on.
-template <class Tile> struct Columns {
+template <class Tile> struct ResultColumns {
   static constexpr int RUN = Tile::RUN;
   GPU_FN u32 col(int e) { return Tile::col(e); }
   // By how many lines of the right operand a lane reads beside its own.
@@ -49,7 +49,7 @@ template <class Tile> struct Columns {
 };
 #if GPU_TILE == TILE_WMMA11
 // Every other one, if lines were read in order; with line i/2 + 8·(i mod 2) in place of line i they are neighbours.
-template <class T> struct Columns<WmmaTile11<T>> {
+template <class T> struct ResultColumns<WmmaTile11<T>> {
   static constexpr int RUN = 8;
   GPU_FN u32 col(int e) { return WmmaTile11<T>::lane() / 16 * 8 + e; }
   GPU_FN i32 aside() {
@@ -90,7 +90,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
   GPU_FN void slice(C (&c)[MI][NI], const T* a, const T* b, u32 down, u32 across) {
     // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
     const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
-    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + Columns<Tile>::aside()) * FeedB::PITCH));
+    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + ResultColumns<Tile>::aside()) * FeedB::PITCH));
     if constexpr (sizeof(Fragments) > 128) {
       // Registers are what WMMA runs out of: the right operand is read tile by tile.
       UNROLL for (int kk = 0; kk < BK; kk += 16) {
@@ -173,13 +173,13 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
       NO_UNROLL for (; s + 2 < slices; s++) step<false>(c, way, s, slices, down, across);
       NO_UNROLL for (; s < slices; s++) step<true>(c, way, s, slices, down, across);
     }
-    constexpr int R = Columns<Tile>::RUN;
+    constexpr int R = ResultColumns<Tile>::RUN;
     UNROLL for (int i = 0; i < MI; i++)
       UNROLL for (int j = 0; j < NI; j++)
         UNROLL for (int e = 0; e < Tile::ELEMENTS; e += R) {
           f32 x[R];
           UNROLL for (int r = 0; r < R; r++) x[r] = c[i][j].x[e + r];
-          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + Columns<Tile>::col(e), x);
+          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + ResultColumns<Tile>::col(e), x);
         }
     barrier();  // the next tile's slices go where this one's are read
   }
