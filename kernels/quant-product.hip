@@ -10,10 +10,10 @@ namespace gpu {
     typedef QuantProduct<Q, T, ROWS> P; \
     typedef QuantBlock<Q, T, ROWS> B; \
     DYNAMIC_SHARED(typename P::E, shared); \
-    SHARED(u16, table, TableSize<Q>::value); \
+    u32* const raw = (u32*)(shared + B::STAGES * (B::FeedA::SIZE + B::FeedB::SIZE)); \
+    u16* const table = (u16*)(raw + B::PLACES * B::FeedA::PLACE_WORDS); \
     fill_table<Q>(table); \
     barrier(); \
-    u32* raw = (u32*)(shared + B::STAGES * (B::FeedA::SIZE + B::FeedB::SIZE)); \
     P{shared, raw, table, (const typename P::E*)x, w, out, parts, counters, rows, n, (u32)k, (u32)ceil_div(k, QUANT_FAR), (u32)ceil_div(rows, (size_t)P::BN)}.run(alone); \
   }
 #define QUANT_PRODUCT_SIZES(Q, T) QUANT_PRODUCT(_few, FEW, Q, T) QUANT_PRODUCT(_some, SOME, Q, T) QUANT_PRODUCT(, MANY, Q, T)

@@ -32,16 +32,18 @@ template <class T> struct Variant {
   const char* name;
   int rows, lines, threads, bytes, per_sm;
 };
-template <class T, Rows R> static Variant<T> variant(const char* name, void (*kernel)(const void*, const u8*, T*, f32*, u32*, size_t, size_t, size_t, u32)) {
-  typedef QuantBlock<Q, T, R> B;
-  Variant<T> v{kernel, name, B::BN, B::BM, B::THREADS, (int)(B::STAGES * (B::FeedA::SIZE + B::FeedB::SIZE) * sizeof(typename B::E) + B::PLACES * B::FeedA::PLACE_WORDS * 4), 0};
+// As src/backend/gpu/families/quantized.ts plans for warpgroups: the host's half of nvcc does not know the target.
+template <class T> static Variant<T> variant(const char* name, void (*kernel)(const void*, const u8*, T*, f32*, u32*, size_t, size_t, size_t, u32), int lines, int rows,
+                                             int stages, int places) {
+  const int gap = 16 * ((256 / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
+  Variant<T> v{kernel, name, rows, lines, 2 * lines, stages * (lines + rows) * 128 + places * lines * gap + 512, 0};
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&v.per_sm, kernel, v.threads, v.bytes));
   return v;
 }
 #define VARIANTS(T) \
-  variant<T, FEW>("few", JOIN(quant_product_few_, TYPE, _##T)), variant<T, SOME>("some", JOIN(quant_product_some_, TYPE, _##T)), \
-      variant<T, MANY>("many", JOIN(quant_product_, TYPE, _##T))
+  variant<T>("few", JOIN(quant_product_few_, TYPE, _##T), 64, 16, 4, 3), variant<T>("some", JOIN(quant_product_some_, TYPE, _##T), 64, 64, 4, 2), \
+      variant<T>("many", JOIN(quant_product_, TYPE, _##T), 128, 256, 3, 2)
 
 int main() {
   int sms;

@@ -10,6 +10,12 @@ const PRODUCT_ASYNC_STAGES = 3;
 const PRODUCT_SLICE = 32;
 const PRODUCT_STAGES = 2;
 
+/** What kernels/product.h has of this file. */
+export const productDefines = {
+  ...unitDefines,
+  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
+};
+
 /** Half as many rows and columns, or twice as many columns, by warpgroups. */
 export type ProductSize = "_small" | "" | "_wide";
 
@@ -71,10 +77,7 @@ export const product = [
     apart: ["size", "A", "B"],
     args: "a* b* out* batch m n k a_step b_step num_dims info*",
     plan: "tile_rows tile_cols threads shared_bytes",
-    defines: {
-      ...unitDefines,
-      ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
-    },
+    defines: productDefines,
     launch: (s) => ({
       ...blocks(s.batch * Math.ceil(s.m / s.tile_rows) * Math.ceil(s.n / s.tile_cols), 1, s.threads),
       shared: s.shared_bytes,
