@@ -88,8 +88,7 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
       UNROLL for (int half = 0; half < 2; half++) {
         f32 x[4];
         const int h = Q::Halves == 1 ? 0 : half;
-        scaled_bytes<Q::HasMin>(f.q[FIRST + p][half], f.scale[h][FIRST + p], Q::HasMin ? f.min[h][FIRST + p] : 0.0f, x);
-        if (!there) UNROLL for (int i = 0; i < 4; i++) x[i] = 0;
+        scaled_bytes<Q::HasMin>(f.q[FIRST + p][half], there ? f.scale[h][FIRST + p] : 0.0f, Q::HasMin && there ? f.min[h][FIRST + p] : 0.0f, x);
         put_four<T, SPLIT, STEP>(row + place(line, at + 32 * p + 16 * half + 4 * t), row + (SPLIT ? place(line, STEP + at + 32 * p + 16 * half + 4 * t) : 0), x);
       }
   }
@@ -107,9 +106,10 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
       const u32 line = 8 * h + j % 4 * 2 + j / 4, at = skew(line_start(line) + c * BYTES);
       const u32* const from = raw + c % PLACES * PLACE_WORDS + line * GAP;
       UNROLL for (u32 g = 0; g < (STEP < RUN ? 1 : STEP / RUN); g++) {
-        const u32 run = k0 % CHUNK / RUN + g;
-        const Staged<Q::Align> block{from, at + run / PER_BLOCK * Q::Bytes};
+        // Groups past the end are zeros under the slice's first.
         const bool there = Q::Elements > 32 || k0 + g * RUN < depth;
+        const u32 run = k0 % CHUNK / RUN + (there ? g : 0);
+        const Staged<Q::Align> block{from, at + run / PER_BLOCK * Q::Bytes};
         // Of a run longer than a slice, only the parts in it.
         if constexpr (STEP >= RUN) put_parts<0, Q::Parts>(rows, line, g * RUN, block, run % PER_BLOCK, there);
         else UNROLL for (u32 p = 0; p < RUN; p += STEP)
