@@ -34,16 +34,17 @@ template <class T> struct Variant {
 };
 // As src/backend/gpu/families/quantized.ts plans for warpgroups: the host's half of nvcc does not know the target.
 template <class T> static Variant<T> variant(const char* name, void (*kernel)(const void*, const u8*, T*, f32*, u32*, size_t, size_t, size_t, u32), int lines, int rows,
-                                             int stages, int places) {
-  const int gap = 16 * ((256 / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
-  Variant<T> v{kernel, name, rows, lines, 2 * lines, stages * (lines + rows) * 128 + places * lines * gap + 512, 0};
+                                             int places) {
+  const int chunk = Q::Elements == 32 && Q::Fine ? 128 : 256, gap = 16 * ((chunk / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
+  const int fixed = 3 * lines * 128 + places * lines * gap, stages = rows != 64 && fixed + 4 * rows * 128 <= 226 * 1024 ? 4 : 3;
+  Variant<T> v{kernel, name, rows, lines, 2 * lines, fixed + stages * rows * 128 + 768, 0};
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&v.per_sm, kernel, v.threads, v.bytes));
   return v;
 }
 #define VARIANTS(T) \
-  variant<T>("few", JOIN(quant_product_few_, TYPE, _##T), 64, 16, 4, 3), variant<T>("some", JOIN(quant_product_some_, TYPE, _##T), 64, 64, 4, 2), \
-      variant<T>("many", JOIN(quant_product_, TYPE, _##T), 128, 256, 3, 2)
+  variant<T>("few", JOIN(quant_product_few_, TYPE, _##T), 64, 16, 3), variant<T>("some", JOIN(quant_product_some_, TYPE, _##T), 64, 64, 2), \
+      variant<T>("many", JOIN(quant_product_, TYPE, _##T), 128, 256, 2)
 
 int main() {
   int sms;
@@ -99,14 +100,14 @@ int main() {
         return std::sqrt(found[0] / found[1]);
       };
       for (const auto& v : halves) {
-        if ((size_t)v.rows * 8 < rows || (v.rows > 64 && rows < 64)) continue;
+        if ((size_t)v.rows * 2 < rows && v.rows < 256 || (v.rows > 64 && rows < 128)) continue;
         const u32 tiles = (u32)((n + v.lines - 1) / v.lines * ((rows + v.rows - 1) / v.rows)), at_once = (u32)(sms * v.per_sm);
         // Each tile alone; whole rounds of them alone; all shared.
         u32 last = ~0u;
         for (u32 alone : {tiles, tiles / at_once * at_once, 0u}) {
           if (alone == last) continue;
           last = alone;
-          const u32 grid = alone == tiles && tiles < at_once ? tiles : at_once;
+          const u32 most = alone == tiles ? tiles : (u32)(tiles * ((k + 255) / 256)), grid = most < at_once ? most : at_once;
           CHECK(cudaMemset(y, 0xee, rows * n * 2));
           v.kernel<<<grid, v.threads, v.bytes>>>(x, w[0], y, parts, counters, rows, n, k, alone);
           const double e = error(y, x);
@@ -123,7 +124,7 @@ int main() {
         const Variant<f32>& v = floats[rows == 16 ? 0 : rows == 64 ? 1 : 2];
         const float time = median([&] {
           split_f32<<<(unsigned)(rows * k / 2048), 256>>>(xf, split, rows * k);
-          v.kernel<<<sms * v.per_sm, v.threads, v.bytes>>>(split, w[0], yf, parts, counters, rows, n, k, 0);
+          v.kernel<<<std::min((u32)(sms * v.per_sm), (u32)((n + v.lines - 1) / v.lines * (k / 256))), v.threads, v.bytes>>>(split, w[0], yf, parts, counters, rows, n, k, 0);
         }, 5);
         printf("  f32 %.1f us (%.1e)", time, error(yf, xf));
       }
