@@ -80,7 +80,7 @@ template <class Q, class T, Rows ROWS> struct QuantBlock {
   typedef QuantFeed<Q, E, BM, BK, THREADS, 1, PLACES, GROUPS, SPLIT> FeedA;
   typedef DenseFeed<E, BN, BK, ALONG_K, THREADS, GROUPS> FeedB;
   // Slices of either operand.
-  static constexpr int LEFT = GROUPS ? 3 : 2, ROOM = 226 * 1024 - LEFT * FeedA::SIZE * (int)sizeof(E) - PLACES * (int)FeedA::PLACE_WORDS * 4;
+  static constexpr int LEFT = GROUPS ? 3 : 2, ROOM = QUANT_ROOM - LEFT * FeedA::SIZE * (int)sizeof(E) - PLACES * (int)FeedA::PLACE_WORDS * 4;
   static constexpr int RIGHT = !GROUPS ? 2 : ROWS != SOME && ROOM >= 4 * FeedB::SIZE * (int)sizeof(E) ? 4 : 3;
 #if GPU_WARPGROUPS
   typedef typename PickType<GROUPS, DecodedProduct<E, BN, LEFT, GROUPS ? RIGHT : 3, FeedA, FeedB>,

@@ -38,9 +38,18 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   const weights = quantTypes.map(quantName);
   return existing([
     ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
+    ...weights.flatMap(
+      (type) =>
+        [
+          `quant_product_${type}_${dtype}`,
+          `quant_product_some_${type}_${dtype}`,
+          `quant_product_few_${type}_${dtype}`,
+        ] as const,
+    ),
     ...weights.map((type) => `linear_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
-    ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`] as const),
+    ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
+    ...(dtype === "f32" && weights.length > 0 ? (["split_f32"] as const) : []),
     ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
     `rmsnorm_${dtype}`,

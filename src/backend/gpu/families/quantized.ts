@@ -38,8 +38,9 @@ const QUANT_SLICE = 32;
 const QUANT_LINES = 64;
 const QUANT_FEW = 16;
 const QUANT_SOME = 64;
-/** Bytes for the values of nibble pairs. */
-const TABLE_BYTES = 512;
+/** Shared memory for slices and stored bytes with warpgroups, and what there is besides: values of nibble pairs, and barriers. */
+const QUANT_ROOM = 226 * 1024;
+const EXTRA_BYTES = 512 + 256;
 
 /** By rows of x: few, some, or many. */
 export type QuantProductSize = "_few" | "_some" | "";
@@ -82,13 +83,15 @@ export function planQuantBlock(
   const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
   // Mixed rows, or rows of an odd number of 16-byte pieces.
   const row = isAsync ? bytes : ((bytes / 16) | 1) * 16;
-  const stages = byGroups ? (size === "" ? 3 : 4) : 2;
   const places = !isAsync ? 1 : byGroups && size === "_few" ? 3 : 2;
   const block = quantTypes[type];
-  const chunk = isAsync || block.size > QUANT_NEAR ? QUANT_FAR : QUANT_NEAR;
+  const isFine = block.bytes >= block.size;
+  const chunk = block.size < QUANT_NEAR && (!isAsync || isFine) ? QUANT_NEAR : QUANT_FAR;
   const align = [16, 4, 2, 1].find((unit) => block.bytes % unit === 0)!;
   const vectors = Math.floor(((chunk / block.size) * block.bytes + 31 - align) / 16) | 1;
-  const shared = stages * (lines + rows) * row + places * lines * vectors * 16 + TABLE_BYTES;
+  const left = (byGroups ? 3 : 2) * lines * row + places * lines * vectors * 16;
+  const stages = !byGroups ? 2 : size !== "_some" && left + 4 * rows * row <= QUANT_ROOM ? 4 : 3;
+  const shared = left + stages * rows * row + EXTRA_BYTES;
   return { isSplit, lines, rows, shared };
 }
 
@@ -156,7 +159,7 @@ export const quantized = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
-      ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME },
+      ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_ROOM },
     },
     launch: (s) => ({ grid: s.blocks, block: s.threads, shared: s.shared_bytes }),
   }),
