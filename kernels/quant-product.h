@@ -26,7 +26,7 @@ template <class T, int BN, int LEFT, int STAGES, class FeedA, class FeedB> struc
   typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   static_assert(STAGES >= 3 && LEFT >= 3, "one slice written, one multiplied, one not yet waited for");
 
-  template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink, size_t row0, size_t col0) {
+  template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink) {
     const u32 group = tid_x() / 128, slices = (depth + BK - 1) / BK;
     T* const sa = shared;
     T* const sb = shared + LEFT * FeedA::SIZE;
@@ -56,12 +56,10 @@ template <class T, int BN, int LEFT, int STAGES, class FeedA, class FeedB> struc
       next = next + 1 == STAGES ? 0 : next + 1;
     }
     warpgroup_wait<0>();
+    barrier();  // a sink may go where slices were
     UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-    const size_t row = row0 + group * 64 + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4, col = col0 + tid_x() % 4 * 2;
-    UNROLL for (int e = 0; e < BN / 2; e += 2) {
-      const f32 x[2] = {c[e], c[e + 1]};
-      sink.put(row + e / 2 % 2 * 8, col + e / 4 * 8, x);
-    }
+    const u32 row = group * 64 + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4, col = tid_x() % 4 * 2;
+    sink.take([&](auto put) { UNROLL for (int e = 0; e < BN / 2; e++) put(row + e / 2 % 2 * 8, col + e / 4 * 8 + e % 2, c[e]); });
     barrier();  // the next tile's slices go where this one's are read
   }
 };
@@ -90,20 +88,37 @@ template <class Q, class T, Rows ROWS> struct QuantBlock {
 #endif
 };
 
-// Results of a tile whose rows are features: turned, and rounded.
-template <class T> struct TurnedSink {
-  T* out;
-  size_t rows, n;
-  template <int R> GPU_METHOD void put(size_t feature, size_t row, const f32 (&x)[R]) const {
-    if (feature < n) UNROLL for (int r = 0; r < R; r++)
-      if (row + r < rows) out[(row + r) * n + feature] = narrow<T>(x[r]);
-  }
-};
-// The same of a part of k: the tile itself.
-template <int BM> struct PartSink {
+// N neighbouring results, where there are such.
+template <int N, class T> GPU_FN void put_results(T* out, size_t rows, size_t n, size_t row, size_t feature, const Vec<T, N>& x) {
+  if (row >= rows) return;
+  T* const to = out + row * n + feature;
+  if (n % N == 0 && vector_aligned<N>(out)) {
+    if (feature < n) *(Vec<T, N>*)to = x;
+  } else UNROLL for (int i = 0; i < N; i++)
+    if (feature + i < n) to[i] = x.v[i];
+}
+// Results of a tile whose rows are features, by their places in it: turned and rounded or, of a part of k, as they are.
+template <class T, int BM, int BN, int THREADS> struct TurnedSink {
+  static constexpr int V = 16 / sizeof(T), PITCH = BM + V;
   f32* part;
+  T* staged;  // shared memory
+  T* out;
+  size_t rows, n, line, column;
   template <int R> GPU_METHOD void put(size_t feature, size_t row, const f32 (&x)[R]) const {
-    UNROLL for (int r = 0; r < R; r++) part[(row + r) * BM + feature] = x[r];
+    UNROLL for (int r = 0; r < R; r++) {
+      if (part) part[(row + r) * BM + feature] = x[r];
+      else put_results<1>(out, rows, n, column + row + r, line + feature, Vec<T, 1>{{narrow<T>(x[r])}});
+    }
+  }
+  // The same of all results, which each(put) has: by way of shared memory, from where neighbours leave together.
+  template <class Each> GPU_METHOD void take(Each each) const {
+    if (part) return each([&](u32 feature, u32 row, f32 x) { part[row * BM + feature] = x; });
+    each([&](u32 feature, u32 row, f32 x) { staged[row * PITCH + feature] = narrow<T>(x); });
+    barrier();
+    UNROLL_SOME for (u32 i = tid_x(); i < BN * (BM / V); i += THREADS) {
+      const u32 row = i / (BM / V), feature = i % (BM / V) * V;
+      put_results<V>(out, rows, n, column + row, line + feature, load_shared<V>(staged, row * PITCH + feature));
+    }
   }
 };
 
@@ -123,17 +138,17 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
   size_t rows, n;
   u32 k, units, across;
 
-  template <class Sink> GPU_METHOD void range(size_t line, size_t column, u32 from, u32 to, const Sink& sink, size_t row0, size_t col0) {
+  // The part of a tile that units `from` … `to` of k make, to `part` or, of all of k, to where it belongs.
+  GPU_METHOD void multiply(u32 tile, u32 from, u32 to, f32* part) {
     constexpr u32 WIDTH = B::SPLIT ? 2 : 1;
+    const size_t line = (size_t)(tile / across) * BM, column = (size_t)(tile % across) * BN;
     const u32 begin = from * QUANT_FAR, end = to == units ? k : to * QUANT_FAR;
     const typename B::FeedA fa(Blocks{w, n, k, begin, end}, stored, line);
     stored.before += (u32)ceil_div(end - begin, B::FeedA::CHUNK);
     const typename B::FeedB fb(Operand<E>{x + (size_t)begin * WIDTH, rows, (size_t)(end - begin) * WIDTH, (i64)k * WIDTH}, column);
-    B::Product::run(shared, fa, fb, (end - begin) * WIDTH, sink, row0, col0);
-  }
-  GPU_METHOD void whole(u32 tile) {
-    const size_t line = (size_t)(tile / across) * BM, column = (size_t)(tile % across) * BN;
-    range(line, column, 0, units, TurnedSink<T>{out, rows, n}, line, column);
+    const TurnedSink<T, BM, BN, B::THREADS> sink{part, (T*)shared, out, rows, n, line, column};
+    if constexpr (B::GROUPS) B::Product::run(shared, fa, fb, (end - begin) * WIDTH, sink);
+    else B::Product::run(shared, fa, fb, (end - begin) * WIDTH, sink, 0, 0);
   }
 
   // The shares of `blocks` blocks in `all` units of work: where one begins, and whose a unit is.
@@ -144,9 +159,9 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
     GPU_METHOD u32 of(u32 unit) const { return (u32)divide((u64)(unit + 1) * blocks - 1, all); }
   };
   GPU_METHOD f32* part(const Shares& s, u32 block, u32 tile) const { return parts + (size_t)(block * 2 + (s.begin(block) / units != tile)) * TILE; }
-  GPU_METHOD void shared_tile(const Shares& s, u32 tile, u32 from, u32 to, u32 before) {
+  // What the blocks left of a tile that they share, by the last of them.
+  GPU_METHOD void join(const Shares& s, u32 tile, u32 before) {
     const size_t line = (size_t)((before + tile) / across) * BM, column = (size_t)((before + tile) % across) * BN;
-    range(line, column, from, to, PartSink<BM>{part(s, bid_x(), tile)}, 0, 0);
     const u32 first = s.of(tile * units), last = s.of((tile + 1) * units - 1);
     // What blocks wrote before they counted is there for the one that counts last.
     device_fence();
@@ -165,9 +180,9 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
           const Vec<f32, 4> add = *(const Vec<f32, 4>*)(part(s, b, tile) + i);
           UNROLL for (int j = 0; j < 4; j++) sum[j] += add.v[j];
         }
-        const size_t row = column + i / BM, feature = line + i % BM;
-        if (row < rows) UNROLL for (int j = 0; j < 4; j++)
-          if (feature + j < n) out[row * n + feature + j] = narrow<T>(sum[j]);
+        Vec<T, 4> y;
+        UNROLL for (int j = 0; j < 4; j++) y.v[j] = narrow<T>(sum[j]);
+        put_results<4>(out, rows, n, column + i / BM, line + i % BM, y);
       }
     }
     barrier();
@@ -175,15 +190,18 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
 
   GPU_METHOD void run(u32 alone) {
     const u32 tiles = (u32)(ceil_div(n, (size_t)BM) * across);
-    for (u32 tile = bid_x(); tile < alone; tile += gdim_x()) whole(tile);
-    if (alone == tiles) return;
     const Shares s{(u64)(tiles - alone) * units, gdim_x()};
     const u32 end = s.begin(bid_x() + 1);
-    for (u32 unit = s.begin(bid_x()); unit < end;) {
-      const u32 tile = unit / units, from = unit - tile * units, to = end - unit < units - from ? from + end - unit : units;
-      if (to - from == units) whole(alone + tile);
-      else shared_tile(s, tile, from, to, alone);
-      unit += to - from;
+    u32 whole = bid_x(), unit = s.begin(bid_x());
+    while (whole < alone || unit < end) {
+      const bool is_whole = whole < alone;
+      const u32 tile = unit / units, from = is_whole ? 0 : unit - tile * units, left = end - unit;
+      const u32 to = is_whole || left >= units - from ? units : from + left;
+      const bool is_part = to - from < units;
+      multiply(is_whole ? whole : alone + tile, from, to, is_part ? part(s, bid_x(), tile) : nullptr);
+      if (is_part) join(s, tile, alone);
+      if (is_whole) whole += gdim_x();
+      else unit += to - from;
     }
   }
 };
