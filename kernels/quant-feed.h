@@ -2,7 +2,6 @@
 // decoded from there into slices. Each warp brings and decodes lines of its own, so that no other has to be waited for.
 #ifndef WICK_QUANT_FEED_H
 #define WICK_QUANT_FEED_H
-#include "gpu/bulk.h"
 #include "product-feed.h"
 #include "quant.h"
 namespace gpu {
@@ -28,18 +27,14 @@ struct Blocks {
   size_t lines;
   u32 k, from, to;
 };
-// Shared memory for stored bytes and for the values of nibble pairs. Where bytes come by bulk copies, every warp has a barrier for each
-// place of a chunk, and chunks are counted over all that a block multiplies.
+// Shared memory for stored bytes, and for the values of nibble pairs.
 struct Stored {
   u32* raw;
   const u16* table;
-  u64* arrivals;
-  u32 before;
 };
 
-// LINES × BK elements at a time, from chunks of stored bytes that have PLACES in shared memory. WIDE: chunks come by bulk copies, all
-// PLACES ahead; land() waits for them, and next() asks for more when all lanes have decoded. Else, where copies run beside arithmetic,
-// a slice is asked for AHEAD slices before it is decoded, and its chunk PLACES - 1 chunks before, but copies arrive in order.
+// LINES × BK elements at a time, from chunks of stored bytes that have PLACES in shared memory. Where copies run beside arithmetic, a
+// slice is asked for AHEAD slices before it is decoded, and its chunk PLACES - 1 chunks before.
 template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACES, bool WIDE, bool SPLIT_> struct QuantFeed {
   typedef tile_t<T> Tile;
   static constexpr bool KEPT = false, SPLIT = SPLIT_;
@@ -55,12 +50,11 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
   const u8* w;
   u32* raw;
   const u16* table;
-  u64* arrivals;
   size_t row_bytes, start, first, last;  // `start`: where the range begins in a line; `first`, `last`: lines
-  u32 bytes, depth, before;              // of the range
-  u32 skews[2], places[2];               // of the two lines that a lane decodes: bytes before them, and where their weights go
+  u32 bytes, depth;                      // of the range
+  u32 skews[2], places[2];               // of the two lines that a lane decodes: where they begin, modulo 2^32, and where their weights go
 
-  GPU_METHOD QuantFeed(const Blocks& b, const Stored& s, size_t first_line) : w(b.w), table(s.table), before(s.before) {
+  GPU_METHOD QuantFeed(const Blocks& b, const Stored& s, size_t first_line) : w(b.w), table(s.table) {
     const u32 warp = tid_x() / 32;
     row_bytes = (size_t)(b.k / Q::Elements) * Q::Bytes;
     start = (size_t)(b.from / Q::Elements) * Q::Bytes;
@@ -69,23 +63,11 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
     first = first_line + warp * OWN;
     last = b.lines - 1;
     raw = s.raw + warp * OWN * GAP;
-    arrivals = s.arrivals + warp * PLACES;
     UNROLL for (int h = 0; h < 2; h++) {
-      skews[h] = (u32)line_start(own_line(h)) & 15u;
+      skews[h] = (u32)line_start(own_line(h));
       places[h] = place(warp * OWN + own_line(h), 4 * (lane_id() % 4));
     }
-    if constexpr (Tile::ASYNC && !WIDE) UNROLL for (u32 c = 0; c < PLACES - 1; c++) send(c);
-#if GPU_WARPGROUPS
-    if constexpr (WIDE) UNROLL for (u32 c = 0; c < PLACES; c++) ask(c);
-#endif
-  }
-
-  GPU_FN void prepare(u64* arrivals) {
-#if GPU_WARPGROUPS
-    if (WIDE && lane_id() == 0) UNROLL for (int p = 0; p < PLACES; p++) bulk_prepare(arrivals + tid_x() / 32 * PLACES + p, OWN);
-#else
-    (void)arrivals;
-#endif
+    if constexpr (Tile::ASYNC) UNROLL for (u32 c = 0; c < PLACES - 1; c++) send(c);
   }
 
   // Lanes that store together have lines whose pieces lie in different banks.
@@ -100,20 +82,8 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
   GPU_METHOD size_t line_start(u32 line) const { return (first + line < last ? first + line : last) * row_bytes + start; }
   GPU_FN u32 skew(u32 at) { return Q::Align == 16 ? 0 : at & 15u; }
   GPU_METHOD u32 count(u32 c) const { return bytes - c * BYTES < BYTES ? bytes - c * BYTES : BYTES; }
-  GPU_METHOD u32* place_of(u32 c) const { return raw + (before + c) % PLACES * PLACE_WORDS; }
+  GPU_METHOD u32* place_of(u32 c) const { return raw + c % PLACES * PLACE_WORDS; }
 
-  // Bulk copies: a line by each of 16 lanes.
-#if GPU_WARPGROUPS
-  GPU_METHOD void ask(u32 c) const {
-    if (c * CHUNK >= depth || lane_id() >= OWN) return;
-    const size_t at = line_start(lane_id()) + c * BYTES;
-    bulk_ask(arrivals + (before + c) % PLACES, place_of(c) + lane_id() * GAP, w + (at - skew((u32)at)), (skew((u32)at) + count(c) + 15) & ~15u);
-  }
-  // Chunk by chunk, `done` of slices decoded by all lanes of the warp.
-  GPU_METHOD void next(u32 done) const {
-    if (done % PER == 0) ask(done / PER + PLACES - 1);
-  }
-#endif
   // take(round, to, from, wanted) for the vectors of chunk c that this lane moves.
   template <class Take> GPU_METHOD void each_vector(u32 c, Take take) const {
     UNROLL for (u32 r = 0; r < ROUNDS; r++) {
@@ -170,12 +140,6 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
     if (k0 / BK >= AHEAD && s % PER == 0) send(s / PER + PLACES - 1);
   }
   GPU_METHOD void land(T* slice, u32 k0) const {
-#if GPU_WARPGROUPS
-    if (WIDE && k0 / BK % PER == 0) {
-      const u32 chunk = before + k0 / BK / PER;
-      bulk_wait(arrivals + chunk % PLACES, chunk / PLACES);
-    }
-#endif
     wave_sync();
     decode(slice, k0 / BK * STEP);
   }

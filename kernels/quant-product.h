@@ -7,7 +7,7 @@
 #ifndef WICK_QUANT_PRODUCT_H
 #define WICK_QUANT_PRODUCT_H
 #include "product.h"
-#include "quant-feed.h"
+#include "quant-rows.h"
 namespace gpu {
 
 // Rows of x that a block takes: few and some of them are bound by memory, many by arithmetic.
@@ -18,75 +18,55 @@ template <> struct IsF32<f32> { static constexpr bool value = true; };
 template <bool, class A, class B> struct PickType { typedef A type; };
 template <class A, class B> struct PickType<false, A, B> { typedef B type; };
 
-#if GPU_WARPGROUPS
-// WideProduct (product.h) where the left operand is decoded: that takes as long as a slice's products, so the next slice is decoded
-// while they are under way, before its right operand is waited for. Of the left operand there are LEFT slices, of the right STAGES.
-template <class T, int BN, int LEFT, int STAGES, class FeedA, class FeedB> struct DecodedProduct {
-  static constexpr int BK = WIDE_ROW, AHEAD = STAGES - 2;
-  typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
-  static_assert(STAGES >= 3 && LEFT >= 3, "one slice written, one multiplied, one not yet waited for");
-
-  template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink) {
-    const u32 group = tid_x() / 128, slices = (depth + BK - 1) / BK;
-    T* const sa = shared;
-    T* const sb = shared + LEFT * FeedA::SIZE;
-    f32 c[BN / 2];
-    UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    const auto send = [&](u32 s, u32 slot) {
-      if (s < slices) fb.copy(sb + slot * FeedB::SIZE, s * BK);
-      copies_bunch();
-    };
-    NO_UNROLL for (u32 s = 0; s < AHEAD; s++) send(s, s);
-    u32 left = 0, now = 0, next = AHEAD;
-    NO_UNROLL for (u32 s = 0; s < slices; s++) {
-      fa.land(sa + left * FeedA::SIZE, s * BK);
-      copies_wait_but<AHEAD - 1>();
-      warpgroup_publish();
-      barrier();
-      const WarpgroupRef a = warpgroup_ref(sa + left * FeedA::SIZE + group * 64 * WIDE_ROW, 8 * WIDE_ROW, BK * WIDE_ROW);
-      const WarpgroupRef b = warpgroup_ref(sb + now * FeedB::SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
-      warpgroup_begin();
-      UNROLL for (int term = 0; term < Terms::COUNT; term++) warpgroup_multiply<0, 0>(T{}, c, a.plus(Terms::a(term)), b.plus(Terms::b(term)), true);
-      warpgroup_commit();
-      send(s + AHEAD, next);
-      fa.next(s + 1);
-      warpgroup_wait<1>();
-      left = left + 1 == LEFT ? 0 : left + 1;
-      now = now + 1 == STAGES ? 0 : now + 1;
-      next = next + 1 == STAGES ? 0 : next + 1;
-    }
-    warpgroup_wait<0>();
-    barrier();  // a sink may go where slices were
-    UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-    const u32 row = group * 64 + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4, col = tid_x() % 4 * 2;
-    sink.take([&](auto put) { UNROLL for (int e = 0; e < BN / 2; e++) put(row + e / 2 % 2 * 8, col + e / 4 * 8 + e % 2, c[e]); });
-    barrier();  // the next tile's slices go where this one's are read
-  }
-};
-#endif
-
-template <class Q, class T, Rows ROWS> struct QuantBlock {
+// Slices of both operands in shared memory (product.h).
+template <class Q, class T, Rows ROWS> struct TileBlock {
   static constexpr bool SPLIT = IsF32<T>::value && tile_t<bf16>::REGISTERS;
   typedef typename PickType<SPLIT, bf16, T>::type E;  // what is multiplied
   typedef tile_t<E> Tile;
-  static constexpr bool GROUPS = GPU_WARPGROUPS && sizeof(E) == 2, ASYNC = Tile::ASYNC;
+  static constexpr bool ASYNC = Tile::ASYNC, GROUPS = GPU_WARPGROUPS && ASYNC && ROWS == MANY;
   static constexpr int BK = ASYNC ? QUANT_ASYNC_SLICE : SPLIT ? 2 * QUANT_SLICE : QUANT_SLICE;
-  static constexpr int BM = GROUPS && ROWS == MANY ? 2 * QUANT_LINES : QUANT_LINES;
+  static constexpr int BM = GROUPS ? 2 * QUANT_LINES : QUANT_LINES;
   static constexpr int BN = ROWS == FEW ? QUANT_FEW : ROWS == SOME || (!ASYNC && IsF32<T>::value) ? QUANT_SOME : GROUPS ? 4 * QUANT_SOME : 2 * QUANT_SOME;
-  static constexpr int PLACES = !ASYNC ? 1 : GROUPS && ROWS == FEW ? 3 : 2;
+  static constexpr int STAGES = GROUPS ? 3 : 2, PLACES = ASYNC ? 2 : 1;
   static constexpr int THREADS = 2 * BM, WAVES = THREADS / Tile::LANES, ACROSS = WAVES > 2 && ROWS != FEW ? 2 : 1;
   typedef QuantFeed<Q, E, BM, BK, THREADS, 1, PLACES, GROUPS, SPLIT> FeedA;
   typedef DenseFeed<E, BN, BK, ALONG_K, THREADS, GROUPS> FeedB;
-  // Slices of either operand.
-  static constexpr int LEFT = GROUPS ? 3 : 2, ROOM = QUANT_ROOM - LEFT * FeedA::SIZE * (int)sizeof(E) - PLACES * (int)FeedA::PLACE_WORDS * 4;
-  static constexpr int RIGHT = !GROUPS ? 2 : ROWS != SOME && ROOM >= 4 * FeedB::SIZE * (int)sizeof(E) ? 4 : 3;
+  static constexpr u32 SLICES_SIZE = STAGES * (FeedA::SIZE + FeedB::SIZE);
 #if GPU_WARPGROUPS
-  typedef typename PickType<GROUPS, DecodedProduct<E, BN, LEFT, GROUPS ? RIGHT : 3, FeedA, FeedB>,
+  typedef typename PickType<GROUPS, WideProduct<E, BM, BN, 3, FeedA, FeedB>,
                             TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, 2, FeedA, FeedB>>::type Product;
 #else
-  typedef TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, 2, FeedA, FeedB> Product;
+  typedef TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, STAGES, FeedA, FeedB> Product;
 #endif
+  // The product of a tile's lines and columns.
+  template <class Sink> GPU_FN void run(E* shared, const Blocks& blocks, const u16* table, size_t line, const Operand<E>& x, size_t column, const Sink& sink) {
+    const FeedA fa(blocks, Stored{(u32*)(shared + SLICES_SIZE), table}, line);
+    const FeedB fb(x, column);
+    Product::run(shared, fa, fb, (u32)x.depth, sink, 0, 0);
+  }
+  static constexpr u32 BYTES = SLICES_SIZE * sizeof(E) + PLACES * FeedA::PLACE_WORDS * 4;
 };
+#if GPU_TILE == TILE_MMA
+// Few and some rows (quant-rows.h).
+template <class Q, class T, int ROWS> struct RowsBlock {
+  static constexpr bool SPLIT = IsF32<T>::value;
+  typedef typename PickType<SPLIT, bf16, T>::type E;
+  static constexpr int BM = 2 * QUANT_LINES, BN = ROWS, THREADS = 2 * BM;
+  template <int STAGES> struct With {
+    typedef RowsProduct<Q, E, BM, BN, STAGES, SPLIT> Product;
+    static constexpr u32 X_SIZE = STAGES * Product::X_SIZE, BYTES = X_SIZE * sizeof(E) + STAGES * Product::Weights::PLACE_WORDS * 4;
+  };
+  typedef With<With<3>::BYTES + QUANT_TABLE <= GPU_SHARED_KB * 1024 ? 3 : 2> Fitting;
+  static constexpr u32 BYTES = Fitting::BYTES;
+  template <class Sink> GPU_FN void run(E* shared, const Blocks& blocks, const u16* table, size_t line, const Operand<E>& x, size_t column, const Sink& sink) {
+    const typename Fitting::Product::Weights weights(blocks, Stored{(u32*)(shared + Fitting::X_SIZE), table}, line);
+    Fitting::Product::run(shared, weights, x, column, sink);
+  }
+};
+template <class Q, class T, Rows ROWS> struct QuantBlock : PickType<ROWS == MANY, TileBlock<Q, T, ROWS>, RowsBlock<Q, T, ROWS == FEW ? QUANT_FEW : QUANT_SOME>>::type {};
+#else
+template <class Q, class T, Rows ROWS> struct QuantBlock : TileBlock<Q, T, ROWS> {};
+#endif
 
 // N neighbouring results, where there are such.
 template <int N, class T> GPU_FN void put_results(T* out, size_t rows, size_t n, size_t row, size_t feature, const Vec<T, N>& x) {
@@ -129,7 +109,7 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
   static constexpr u32 TILE = BM * BN;
 
   E* shared;
-  Stored stored;
+  const u16* table;
   const E* x;
   const u8* w;
   T* out;
@@ -139,16 +119,12 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
   u32 k, units, across;
 
   // The part of a tile that units `from` … `to` of k make, to `part` or, of all of k, to where it belongs.
-  GPU_METHOD void multiply(u32 tile, u32 from, u32 to, f32* part) {
+  GPU_METHOD void multiply(u32 tile, u32 from, u32 to, f32* part) const {
     constexpr u32 WIDTH = B::SPLIT ? 2 : 1;
     const size_t line = (size_t)(tile / across) * BM, column = (size_t)(tile % across) * BN;
     const u32 begin = from * QUANT_FAR, end = to == units ? k : to * QUANT_FAR;
-    const typename B::FeedA fa(Blocks{w, n, k, begin, end}, stored, line);
-    stored.before += (u32)ceil_div(end - begin, B::FeedA::CHUNK);
-    const typename B::FeedB fb(Operand<E>{x + (size_t)begin * WIDTH, rows, (size_t)(end - begin) * WIDTH, (i64)k * WIDTH}, column);
-    const TurnedSink<T, BM, BN, B::THREADS> sink{part, (T*)shared, out, rows, n, line, column};
-    if constexpr (B::GROUPS) B::Product::run(shared, fa, fb, (end - begin) * WIDTH, sink);
-    else B::Product::run(shared, fa, fb, (end - begin) * WIDTH, sink, 0, 0);
+    const Operand<E> right{x + (size_t)begin * WIDTH, rows, (size_t)(end - begin) * WIDTH, (i64)k * WIDTH};
+    B::run(shared, Blocks{w, n, k, begin, end}, table, line, right, column, TurnedSink<T, BM, BN, B::THREADS>{part, (T*)shared, out, rows, n, line, column});
   }
 
   // The shares of `blocks` blocks in `all` units of work: where one begins, and whose a unit is.
@@ -160,7 +136,7 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
   };
   GPU_METHOD f32* part(const Shares& s, u32 block, u32 tile) const { return parts + (size_t)(block * 2 + (s.begin(block) / units != tile)) * TILE; }
   // What the blocks left of a tile that they share, by the last of them.
-  GPU_METHOD void join(const Shares& s, u32 tile, u32 before) {
+  GPU_METHOD void join(const Shares& s, u32 tile, u32 before) const {
     const size_t line = (size_t)((before + tile) / across) * BM, column = (size_t)((before + tile) % across) * BN;
     const u32 first = s.of(tile * units), last = s.of((tile + 1) * units - 1);
     // What blocks wrote before they counted is there for the one that counts last.
@@ -188,7 +164,7 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
     barrier();
   }
 
-  GPU_METHOD void run(u32 alone) {
+  GPU_METHOD void run(u32 alone) const {
     const u32 tiles = (u32)(ceil_div(n, (size_t)BM) * across);
     const Shares s{(u64)(tiles - alone) * units, gdim_x()};
     const u32 end = s.begin(bid_x() + 1);

@@ -8,18 +8,11 @@ namespace gpu {
   KERNEL_BOUNDS((QuantBlock<Q, T, ROWS>::THREADS), quant_product##size##_##Q##_##T, const void* x, const u8* w, T* out, f32* parts, u32* counters, \
                 size_t rows, size_t n, size_t k, u32 alone) { \
     typedef QuantProduct<Q, T, ROWS> P; \
-    typedef QuantBlock<Q, T, ROWS> B; \
     DYNAMIC_SHARED(typename P::E, shared); \
-    Stored stored; \
-    stored.raw = (u32*)(shared + B::LEFT * B::FeedA::SIZE + B::RIGHT * B::FeedB::SIZE); \
-    u16* const table = (u16*)(stored.raw + B::PLACES * B::FeedA::PLACE_WORDS); \
-    stored.table = table; \
-    stored.arrivals = (u64*)(table + 256); \
-    stored.before = 0; \
-    B::FeedA::prepare(stored.arrivals); \
+    u16* const table = (u16*)((char*)shared + QuantBlock<Q, T, ROWS>::BYTES); \
     fill_table<Q>(table); \
     barrier(); \
-    P{shared, stored, (const typename P::E*)x, w, out, parts, counters, rows, n, (u32)k, (u32)ceil_div(k, QUANT_FAR), (u32)ceil_div(rows, (size_t)P::BN)}.run(alone); \
+    P{shared, table, (const typename P::E*)x, w, out, parts, counters, rows, n, (u32)k, (u32)ceil_div(k, QUANT_FAR), (u32)ceil_div(rows, (size_t)P::BN)}.run(alone); \
   }
 #define QUANT_PRODUCT_SIZES(Q, T) QUANT_PRODUCT(_few, FEW, Q, T) QUANT_PRODUCT(_some, SOME, Q, T) QUANT_PRODUCT(, MANY, Q, T)
 #define QUANT_PRODUCTS(Q) QUANT_PRODUCT_SIZES(Q, bf16) QUANT_PRODUCT_SIZES(Q, f16) QUANT_PRODUCT_SIZES(Q, f32)

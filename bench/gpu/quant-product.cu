@@ -33,18 +33,17 @@ template <class T> struct Variant {
   int rows, lines, threads, bytes, per_sm;
 };
 // As src/backend/gpu/families/quantized.ts plans for warpgroups: the host's half of nvcc does not know the target.
-template <class T> static Variant<T> variant(const char* name, void (*kernel)(const void*, const u8*, T*, f32*, u32*, size_t, size_t, size_t, u32), int lines, int rows,
-                                             int places) {
-  const int chunk = Q::Elements == 32 && Q::Fine ? 128 : 256, gap = 16 * ((chunk / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
-  const int fixed = 3 * lines * 128 + places * lines * gap, stages = rows != 64 && fixed + 4 * rows * 128 <= 226 * 1024 ? 4 : 3;
-  Variant<T> v{kernel, name, rows, lines, 2 * lines, fixed + stages * rows * 128 + 768, 0};
+template <class T> static Variant<T> variant(const char* name, void (*kernel)(const void*, const u8*, T*, f32*, u32*, size_t, size_t, size_t, u32), int rows) {
+  const int chunk = Q::Elements == 32 && Q::Fine ? 128 : 256, stored = 16 * ((chunk / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
+  const int stage = rows * ((sizeof(T) == 4 ? 4 : 2) * chunk + 32) + 128 * stored, stages = 3 * stage + 512 <= 227 * 1024 ? 3 : 2;
+  Variant<T> v{kernel, name, rows, 128, 256, (rows < 256 ? stages * stage : 3 * (128 + rows) * 128 + 2 * 128 * stored) + 512, 0};
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&v.per_sm, kernel, v.threads, v.bytes));
   return v;
 }
 #define VARIANTS(T) \
-  variant<T>("few", JOIN(quant_product_few_, TYPE, _##T), 64, 16, 3), variant<T>("some", JOIN(quant_product_some_, TYPE, _##T), 64, 64, 2), \
-      variant<T>("many", JOIN(quant_product_, TYPE, _##T), 128, 256, 2)
+  variant<T>("few", JOIN(quant_product_few_, TYPE, _##T), 16), variant<T>("some", JOIN(quant_product_some_, TYPE, _##T), 64), \
+      variant<T>("many", JOIN(quant_product_, TYPE, _##T), 256)
 
 int main() {
   int sms;

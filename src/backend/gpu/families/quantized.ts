@@ -38,9 +38,8 @@ const QUANT_SLICE = 32;
 const QUANT_LINES = 64;
 const QUANT_FEW = 16;
 const QUANT_SOME = 64;
-/** Shared memory for slices and stored bytes with warpgroups, and what there is besides: values of nibble pairs, and barriers. */
-const QUANT_ROOM = 226 * 1024;
-const EXTRA_BYTES = 512 + 256;
+/** Bytes of shared memory for the values of nibble pairs. */
+const QUANT_TABLE = 512;
 
 /** By rows of x: few, some, or many. */
 export type QuantProductSize = "_few" | "_some" | "";
@@ -74,24 +73,28 @@ export function planQuantBlock(
   { unit, arch }: QuantTarget,
 ): { readonly isSplit: boolean; readonly lines: number; readonly rows: number; readonly shared: number } {
   const isAsync = unit === "mma";
-  const byGroups = isAsync && hasWarpgroups(arch);
   const isSplit = dtype === "f32" && unit !== "fma";
-  const lines = byGroups && size === "" ? 2 * QUANT_LINES : QUANT_LINES;
+  const block = quantTypes[type];
+  const chunk = block.size < QUANT_NEAR && (!isAsync || block.bytes >= block.size) ? QUANT_NEAR : QUANT_FAR;
+  const align = [16, 4, 2, 1].find((unit) => block.bytes % unit === 0)!;
+  // An odd number of vectors for each line.
+  const stored = (Math.floor(((chunk / block.size) * block.bytes + 31 - align) / 16) | 1) * 16;
+  if (isAsync && size !== "") {
+    // Chunks of x beside those of the weights.
+    const [lines, rows] = [2 * QUANT_LINES, size === "_few" ? QUANT_FEW : QUANT_SOME];
+    const stage = rows * ((isSplit ? 4 : 2) * chunk + 32) + lines * stored;
+    const stages = 3 * stage + QUANT_TABLE <= sharedBudget(arch) ? 3 : 2;
+    return { isSplit, lines, rows, shared: stages * stage + QUANT_TABLE };
+  }
+  const byGroups = isAsync && hasWarpgroups(arch);
+  const lines = byGroups ? 2 * QUANT_LINES : QUANT_LINES;
   const many = !isAsync && dtype === "f32" ? 1 : byGroups ? 4 : 2;
   const rows = size === "_few" ? QUANT_FEW : size === "_some" ? QUANT_SOME : many * QUANT_SOME;
   const slice = isAsync ? QUANT_ASYNC_SLICE : isSplit ? 2 * QUANT_SLICE : QUANT_SLICE;
   const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
   // Mixed rows, or rows of an odd number of 16-byte pieces.
   const row = isAsync ? bytes : ((bytes / 16) | 1) * 16;
-  const places = !isAsync ? 1 : byGroups && size === "_few" ? 3 : 2;
-  const block = quantTypes[type];
-  const isFine = block.bytes >= block.size;
-  const chunk = block.size < QUANT_NEAR && (!isAsync || isFine) ? QUANT_NEAR : QUANT_FAR;
-  const align = [16, 4, 2, 1].find((unit) => block.bytes % unit === 0)!;
-  const vectors = Math.floor(((chunk / block.size) * block.bytes + 31 - align) / 16) | 1;
-  const left = (byGroups ? 3 : 2) * lines * row + places * lines * vectors * 16;
-  const stages = !byGroups ? 2 : size !== "_some" && left + 4 * rows * row <= QUANT_ROOM ? 4 : 3;
-  const shared = left + stages * rows * row + EXTRA_BYTES;
+  const shared = (byGroups ? 3 : 2) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored + QUANT_TABLE;
   return { isSplit, lines, rows, shared };
 }
 
@@ -102,10 +105,12 @@ export function planQuantProduct(
   dtype: DType,
   target: QuantTarget & { readonly multiprocessors: number },
 ): QuantProductPlan {
-  const size = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME ? "_some" : "";
+  const budget = sharedBudget(target.arch);
+  const fits = (size: QuantProductSize): boolean => planQuantBlock(size, type, dtype, target).shared <= budget;
+  const size = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME && fits("_some") ? "_some" : "";
   const { isSplit, lines, rows, shared } = planQuantBlock(size, type, dtype, target);
   const tiles = Math.ceil(sizes.n / lines) * Math.ceil(sizes.rows / rows);
-  const together = Math.max(1, Math.min(3, Math.floor(sharedBudget(target.arch) / shared)));
+  const together = Math.max(1, Math.min(2, Math.floor(budget / shared)));
   const atOnce = Math.min(MAX_COUNTERS, target.multiprocessors * together, tiles * Math.ceil(sizes.k / QUANT_FAR));
   const alone = size === "" ? tiles : 0;
   const launch = { alone, blocks: atOnce, threads: 2 * lines, shared_bytes: shared };
@@ -157,10 +162,10 @@ export const quantized = [
     apart: ["size", "T"],
     args: "x* w* out* parts* counters* rows n k alone:u32",
     plan: "blocks threads shared_bytes",
-    defines: {
+    defines: (arch) => ({
       ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
-      ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_ROOM },
-    },
+      ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
+    }),
     launch: (s) => ({ grid: s.blocks, block: s.threads, shared: s.shared_bytes }),
   }),
 ] as const;
