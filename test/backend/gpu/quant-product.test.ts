@@ -3,7 +3,11 @@
 import { describe, expect, it, vi } from "vitest";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
-import { planQuantBlock, type QuantProductSize } from "../../../src/backend/gpu/families/quantized.ts";
+import {
+  planQuantBlock,
+  planQuantProduct,
+  type QuantProductSize,
+} from "../../../src/backend/gpu/families/quantized.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { encode } from "../../../src/core/dtype.ts";
 import { type QuantType, quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
@@ -13,7 +17,6 @@ import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
 /** A simulated device whose compiler takes a unit: lanes are the wave's of that ordinal. */
 const units: readonly (readonly [MatrixUnit, arch: string, ordinal: number])[] = [
   ["fma", "gfx1030", 0],
-  ["mma", "sm_90", 0],
   ["mma", "sm_90a", 0],
   ["wmma11", "gfx1100", 0],
   ["wmma12", "gfx1200", 0],
@@ -118,14 +121,16 @@ const fits = (size: QuantProductSize, type: QuantType, dtype: DType, unit: Matri
   planQuantBlock(size, type, dtype, { unit, arch }).shared <= (hasWarpgroups(arch) ? 227 : 64) * 1024;
 
 it("a block's shared memory fits every card of a unit", () => {
+  const archs = { fma: "gfx1030", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" } as const;
+  const targets = [
+    ...["sm_80", "sm_86", "sm_90", "sm_90a"].map((arch) => ({ unit: "mma" as const, arch, multiprocessors: 132 })),
+    ...(["fma", "wmma11", "wmma12", "mfma"] as const).map((unit) => ({ unit, arch: archs[unit], multiprocessors: 96 })),
+  ];
   for (const type of quantTypeNames)
-    for (const size of ["_few", "_some", ""] as const)
-      for (const dtype of ["bf16", "f32"] as const) {
-        for (const arch of ["sm_86", "sm_90", "sm_90a"])
-          expect(planQuantBlock(size, type, dtype, { unit: "mma", arch }).shared).toBeLessThanOrEqual(
-            sharedBudget(arch),
-          );
-        for (const unit of ["fma", "wmma11", "wmma12", "mfma"] as const)
-          expect(planQuantBlock(size, type, dtype, { unit, arch: unit }).shared).toBeLessThanOrEqual(64 * 1024);
-      }
+    for (const dtype of ["bf16", "f32"] as const)
+      for (const target of targets)
+        for (const rows of [9, 17, 64, 65, 512]) {
+          const { launch } = planQuantProduct({ rows, n: 14336, k: 4096 }, type, dtype, target);
+          expect(launch.shared_bytes).toBeLessThanOrEqual(sharedBudget(target.arch));
+        }
 });

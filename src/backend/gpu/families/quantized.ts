@@ -107,7 +107,8 @@ export function planQuantProduct(
 ): QuantProductPlan {
   const budget = sharedBudget(target.arch);
   const fits = (size: QuantProductSize): boolean => planQuantBlock(size, type, dtype, target).shared <= budget;
-  const size = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME && fits("_some") ? "_some" : "";
+  const wanted = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME ? "_some" : "";
+  const size = fits(wanted) ? wanted : "";
   const { isSplit, lines, rows, shared } = planQuantBlock(size, type, dtype, target);
   const tiles = Math.ceil(sizes.n / lines) * Math.ceil(sizes.rows / rows);
   const together = Math.max(1, Math.min(2, Math.floor(budget / shared)));
