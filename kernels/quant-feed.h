@@ -34,8 +34,8 @@ struct Stored {
 };
 
 // LINES × BK elements at a time, from chunks of stored bytes that have PLACES in shared memory. Where copies run beside arithmetic, a
-// slice is asked for AHEAD slices before it is decoded, and its chunk PLACES - 1 chunks before.
-template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACES, bool WIDE, bool SPLIT_> struct QuantFeed {
+// slice is asked for while the one before it is multiplied, and its chunk PLACES - 1 chunks before.
+template <class Q, class T, int LINES, int BK, int THREADS, int PLACES, bool WIDE, bool SPLIT_> struct QuantFeed {
   typedef tile_t<T> Tile;
   static constexpr bool KEPT = false, SPLIT = SPLIT_;
   static constexpr int PITCH = WIDE ? WIDE_ROW : swizzled_pitch<T>(BK), SIZE = LINES * PITCH;
@@ -45,7 +45,9 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1) * 4;
   static constexpr u32 PLACE_WORDS = LINES * GAP, OWN = LINES / (THREADS / 32), ROUNDS = (OWN * VECTORS + 31) / 32;
   static_assert(OWN == 16, "a lane decodes two lines");
-  typedef Bytes16 Held[ROUNDS];
+  // Vectors on their way through registers, unless they are too many.
+  static constexpr bool HOLDS = ROUNDS <= 8;
+  typedef Bytes16 Held[HOLDS ? ROUNDS : 1];
 
   const u8* w;
   u32* raw;
@@ -136,21 +138,21 @@ template <class Q, class T, int LINES, int BK, int THREADS, int AHEAD, int PLACE
   }
 
   GPU_METHOD void copy(T*, u32 k0) const {
-    const u32 s = k0 / BK - AHEAD;
-    if (k0 / BK >= AHEAD && s % PER == 0) send(s / PER + PLACES - 1);
+    const u32 s = k0 / BK - 1;
+    if (k0 && s % PER == 0) send(s / PER + PLACES - 1);
   }
   GPU_METHOD void land(T* slice, u32 k0) const {
     wave_sync();
     decode(slice, k0 / BK * STEP);
   }
   GPU_METHOD void hold(Held& held, u32 k0) const {
-    if (k0 / BK % PER == 0)
-      each_vector(k0 / BK / PER, [&](u32 r, u32*, const u8* from, bool wanted) { held[r] = wanted ? *(const Bytes16*)from : Bytes16{}; });
+    if (HOLDS && k0 / BK % PER == 0)
+      each_vector(k0 / BK / PER, [&](u32 r, u32*, const u8* from, bool wanted) { held[HOLDS ? r : 0] = wanted ? *(const Bytes16*)from : Bytes16{}; });
   }
   GPU_METHOD void put(T* slice, Held& held, u32 k0) const {
     if (k0 / BK % PER == 0) {
-      each_vector(k0 / BK / PER, [&](u32 r, u32* to, const u8*, bool wanted) {
-        if (wanted) *(Bytes16*)to = held[r];
+      each_vector(k0 / BK / PER, [&](u32 r, u32* to, const u8* from, bool wanted) {
+        if (wanted) *(Bytes16*)to = HOLDS ? held[HOLDS ? r : 0] : *(const Bytes16*)from;
       });
       wave_sync();
     }

@@ -26,10 +26,12 @@ template <class Q, class T, Rows ROWS> struct TileBlock {
   static constexpr bool ASYNC = Tile::ASYNC, GROUPS = GPU_WARPGROUPS && ASYNC && ROWS == MANY;
   static constexpr int BK = ASYNC ? QUANT_ASYNC_SLICE : SPLIT ? 2 * QUANT_SLICE : QUANT_SLICE;
   static constexpr int BM = GROUPS ? 2 * QUANT_LINES : QUANT_LINES;
-  static constexpr int BN = ROWS == FEW ? QUANT_FEW : ROWS == SOME || (!ASYNC && IsF32<T>::value) ? QUANT_SOME : GROUPS ? 4 * QUANT_SOME : 2 * QUANT_SOME;
+  // WMMA's operands leave no registers for more columns, nor does shared memory for those of floats.
+  static constexpr int TIMES = GROUPS ? 4 : ASYNC || (GPU_TILE == TILE_MFMA && !IsF32<T>::value) ? 2 : 1;
+  static constexpr int BN = ROWS == FEW ? QUANT_FEW : ROWS == SOME ? QUANT_SOME : TIMES * QUANT_SOME;
   static constexpr int STAGES = GROUPS ? 3 : 2, PLACES = ASYNC ? 2 : 1;
   static constexpr int THREADS = 2 * BM, WAVES = THREADS / Tile::LANES, ACROSS = WAVES > 2 && ROWS != FEW ? 2 : 1;
-  typedef QuantFeed<Q, E, BM, BK, THREADS, 1, PLACES, GROUPS, SPLIT> FeedA;
+  typedef QuantFeed<Q, E, BM, BK, THREADS, PLACES, GROUPS, SPLIT> FeedA;
   typedef DenseFeed<E, BN, BK, ALONG_K, THREADS, GROUPS> FeedB;
   static constexpr u32 SLICES_SIZE = STAGES * (FeedA::SIZE + FeedB::SIZE);
 #if GPU_WARPGROUPS

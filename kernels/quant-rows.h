@@ -12,7 +12,7 @@ namespace gpu {
 // BM lines by BN rows of x. Chunks of both operands have STAGES places: all but one are on their way.
 template <class Q, class T, int BM, int BN, int STAGES, bool SPLIT> struct RowsProduct {
   static constexpr int THREADS = BM * 2;
-  typedef QuantFeed<Q, T, BM, 64, THREADS, 1, STAGES, false, SPLIT> Weights;
+  typedef QuantFeed<Q, T, BM, 64, THREADS, STAGES, false, SPLIT> Weights;
   // Rows of x are so far apart that eight bytes of four of them lie in all banks.
   static constexpr u32 CHUNK = Weights::CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, WIDTH = SPLIT ? 2 : 1;
   static constexpr u32 ROW = WIDTH * CHUNK, PITCH = ROW + 16, X_SIZE = BN * PITCH, V = 8;

@@ -88,7 +88,7 @@ export function planQuantBlock(
   }
   const byGroups = isAsync && hasWarpgroups(arch);
   const lines = byGroups ? 2 * QUANT_LINES : QUANT_LINES;
-  const many = !isAsync && dtype === "f32" ? 1 : byGroups ? 4 : 2;
+  const many = byGroups ? 4 : isAsync || (unit === "mfma" && dtype !== "f32") ? 2 : 1;
   const rows = size === "_few" ? QUANT_FEW : size === "_some" ? QUANT_SOME : many * QUANT_SOME;
   const slice = isAsync ? QUANT_ASYNC_SLICE : isSplit ? 2 * QUANT_SLICE : QUANT_SLICE;
   const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
@@ -111,12 +111,19 @@ export function planQuantProduct(
   const size = fits(wanted) ? wanted : "";
   const { isSplit, lines, rows, shared } = planQuantBlock(size, type, dtype, target);
   const tiles = Math.ceil(sizes.n / lines) * Math.ceil(sizes.rows / rows);
+  const units = Math.ceil(sizes.k / QUANT_FAR);
+  const { multiprocessors } = target;
+  // Each alone, or all shared: then no multiprocessor is idle, but what a block leaves unfinished goes through memory.
+  const alone =
+    Math.ceil(tiles / multiprocessors) * units <= (tiles * units) / multiprocessors + shareCost[size] ? tiles : 0;
   const together = Math.max(1, Math.min(2, Math.floor(budget / shared)));
-  const atOnce = Math.min(MAX_COUNTERS, target.multiprocessors * together, tiles * Math.ceil(sizes.k / QUANT_FAR));
-  const alone = size === "" ? tiles : 0;
-  const launch = { alone, blocks: atOnce, threads: 2 * lines, shared_bytes: shared };
-  return { size, isSplit, scratch: alone === tiles ? 0 : 2 * atOnce * lines * rows * 4, launch };
+  const most = Math.min(MAX_COUNTERS, multiprocessors * together, alone === 0 ? tiles * units : tiles);
+  const launch = { alone, blocks: most, threads: 2 * lines, shared_bytes: shared };
+  return { size, isSplit, scratch: alone === 0 ? 2 * most * lines * rows * 4 : 0, launch };
 }
+
+/** What shares cost in units of work, a tile's lines by QUANT_FAR weights: measured. */
+const shareCost: Readonly<Record<QuantProductSize, number>> = { _few: 2, _some: 6, "": 8 };
 
 export const quantized = [
   family({
