@@ -9,6 +9,7 @@
 #define WICK_PRODUCT_H
 #include "gpu/warpgroup.h"
 #include "product-feed.h"
+#include "tile-order.h"
 namespace gpu {
 
 // Results as they are, row by row.
@@ -228,17 +229,6 @@ template <class T, Size SIZE> struct Block {
   template <Lie LIE> using FeedA = DenseFeed<T, BM, BK, LIE, THREADS, GROUPS>;
   template <Lie LIE> using FeedB = DenseFeed<T, BN, BK, LIE, THREADS, GROUPS>;
 };
-
-// Tile i of a result of `down` × `across` of them, in bands of so many rows of tiles: neighbours in time share lines of both operands.
-struct TileAt {
-  size_t row, column;
-};
-GPU_FN TileAt tile_at(size_t i, size_t down, size_t across) {
-  constexpr size_t BAND = 8;
-  const size_t band = divide(i, BAND * across), in = i - band * BAND * across;
-  const size_t height = band * BAND + BAND <= down ? BAND : down - band * BAND, column = divide(in, height);
-  return TileAt{band * BAND + in - column * height, column};
-}
 
 // The products of a batch.
 template <class T, Size SIZE, Lie LA, Lie LB>

@@ -10,12 +10,6 @@ const PRODUCT_ASYNC_STAGES = 3;
 const PRODUCT_SLICE = 32;
 const PRODUCT_STAGES = 2;
 
-/** What kernels/product.h has of this file. */
-export const productDefines = {
-  ...unitDefines,
-  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
-};
-
 /** Half as many rows and columns, or twice as many columns, by warpgroups. */
 export type ProductSize = "_small" | "" | "_wide";
 
@@ -48,24 +42,33 @@ export function planBlock(size: ProductSize, unit: Target["unit"]): ProductPlan 
   return { size, launch: { tile_rows, tile_cols, threads, shared_bytes: stages * (tile_rows + tile_cols) * row } };
 }
 
-/** Blocks that keep a multiprocessor half busy, and the rate of a busy one beside that of the largest, as measured on an H200. */
-const rates = { _wide: [1, 1], "": [1, 0.6], _small: [2, 0.4] } as const;
+/** By size: how many blocks keep a multiprocessor half busy, and the rate of a busy one beside the others. */
+export type BlockRates = Partial<Readonly<Record<ProductSize, readonly [fewest: number, rate: number]>>>;
+/** Measured on an H200; between wide tiles by warpgroups and small ones none is ever the best. */
+const denseRates: BlockRates = { "": [1, 0.6], _small: [2, 0.4] };
+const wideRates: BlockRates = { _wide: [1, 1], _small: [2, 0.4] };
 
 /** The size with which the last multiprocessor is done first. */
 export function planProduct(
   sizes: { readonly batch: number; readonly m: number; readonly n: number },
   target: Target & { readonly multiprocessors: number },
+  rates: BlockRates = hasWarpgroups(target.arch) ? wideRates : denseRates,
 ): ProductPlan {
-  const names: readonly ProductSize[] = hasWarpgroups(target.arch) ? ["_wide", "_small"] : ["", "_small"];
   const cost = ({ size, launch: { tile_rows, tile_cols } }: ProductPlan): number => {
-    const [fewest, rate] = rates[size];
+    const [fewest, rate] = rates[size]!;
     const tiles = sizes.batch * Math.ceil(sizes.m / tile_rows) * Math.ceil(sizes.n / tile_cols);
     const each = Math.ceil(tiles / target.multiprocessors);
     return (Math.max(each, fewest) * tile_rows * tile_cols) / rate;
   };
-  const plans = names.map((size) => planBlock(size, target.unit));
+  const exists = (size: ProductSize): boolean => size !== "_wide" || hasWarpgroups(target.arch);
+  const plans = (Object.keys(rates) as ProductSize[]).filter(exists).map((size) => planBlock(size, target.unit));
   return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
 }
+
+export const productDefines = {
+  ...unitDefines,
+  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
+};
 
 export const product = [
   family({

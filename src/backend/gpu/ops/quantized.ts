@@ -6,9 +6,11 @@ import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
+import { takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear } from "./linear.ts";
+import { multiplyWide } from "./quant-wide.ts";
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
   const { size, bytes } = quantTypes[type];
@@ -95,6 +97,10 @@ interface Sizes {
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
   const { arch } = gpu.context.properties;
+  if (takesWide(dtype, arch)) {
+    multiplyWide(gpu, type, dtype, x, w, sizes, out);
+    return;
+  }
   const target = { unit: gpu.matrixUnit("bf16"), arch, multiprocessors: gpu.multiprocessors };
   const { size, isSplit, scratch, launch } = planQuantProduct(sizes, type, dtype, target);
   const multiply = (from: number, parts: number): void =>
