@@ -96,11 +96,21 @@ interface Sizes {
 }
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
+  if (takesWide(dtype, gpu.context.properties.arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
+  else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
+}
+
+/** x (rows, k) · wᵀ (n, k) to `out` on any matrix unit, or none: x and w at multiples of 16 bytes. */
+export function multiplyTiles(
+  gpu: Gpu,
+  type: QuantType,
+  dtype: DType,
+  x: number,
+  w: number,
+  sizes: Sizes,
+  out: number,
+): void {
   const { arch } = gpu.context.properties;
-  if (takesWide(dtype, arch)) {
-    multiplyWide(gpu, type, dtype, x, w, sizes, out);
-    return;
-  }
   const target = { unit: gpu.matrixUnit("bf16"), arch, multiprocessors: gpu.multiprocessors };
   const { size, isSplit, scratch, launch } = planQuantProduct(sizes, type, dtype, target);
   const multiply = (from: number, parts: number): void =>
