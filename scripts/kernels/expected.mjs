@@ -11,7 +11,7 @@ const families = [
 export const unitsOf = (arch) => families.find((family) => family.archs.test(arch));
 
 /** Which files exist for which of these instructions. */
-const users = { matrix: ["attention", "attention_decode", "product"], dot: ["quant-matvec", "quant-matmul"] };
+const users = { matrix: ["attention", "attention_decode", "product", "quant-product"], dot: ["quant-matvec"] };
 
 /** The instructions that a file must use on a target, by how they begin. */
 export const mustUse = (file, arch) =>
