@@ -145,11 +145,11 @@ template <class Q, class T, int LINES, int BK, int THREADS, int PLACES, bool WID
     wave_sync();
     decode(slice, k0 / BK * STEP);
   }
-  GPU_METHOD void hold(Held& held, u32 k0) const {
+  template <bool> GPU_METHOD void hold(Held& held, u32 k0) const {
     if (HOLDS && k0 / BK % PER == 0)
       each_vector(k0 / BK / PER, [&](u32 r, u32*, const u8* from, bool wanted) { held[HOLDS ? r : 0] = wanted ? *(const Bytes16*)from : Bytes16{}; });
   }
-  GPU_METHOD void put(T* slice, Held& held, u32 k0) const {
+  template <bool> GPU_METHOD void put(T* slice, Held& held, u32 k0) const {
     if (k0 / BK % PER == 0) {
       each_vector(k0 / BK / PER, [&](u32 r, u32* to, const u8* from, bool wanted) {
         if (wanted) *(Bytes16*)to = HOLDS ? held[HOLDS ? r : 0] : *(const Bytes16*)from;

@@ -29,14 +29,14 @@ template <class Q, class T, Rows ROWS> struct TileBlock {
   // WMMA's operands leave no registers for more columns, nor does shared memory for those of floats.
   static constexpr int TIMES = GROUPS ? 4 : ASYNC || (GPU_TILE == TILE_MFMA && !IsF32<T>::value) ? 2 : 1;
   static constexpr int BN = ROWS == FEW ? QUANT_FEW : ROWS == SOME ? QUANT_SOME : TIMES * QUANT_SOME;
-  static constexpr int STAGES = GROUPS ? 3 : 2, PLACES = ASYNC ? 2 : 1;
+  static constexpr int STAGES = GROUPS ? 3 : ASYNC ? 2 : 1, PLACES = ASYNC ? 2 : 1;
   static constexpr int THREADS = 2 * BM, WAVES = THREADS / Tile::LANES, ACROSS = WAVES > 2 && ROWS != FEW ? 2 : 1;
   typedef QuantFeed<Q, E, BM, BK, THREADS, PLACES, GROUPS, SPLIT> FeedA;
   typedef DenseFeed<E, BN, BK, ALONG_K, THREADS, GROUPS> FeedB;
   static constexpr u32 SLICES_SIZE = STAGES * (FeedA::SIZE + FeedB::SIZE);
 #if GPU_WARPGROUPS
-  typedef typename PickType<GROUPS, WideProduct<E, BM, BN, 3, FeedA, FeedB>,
-                            TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, 2, FeedA, FeedB>>::type Product;
+  typedef typename PickType<GROUPS, WideProduct<E, BM, BN, STAGES < 3 ? 3 : STAGES, FeedA, FeedB>,
+                            TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, STAGES, FeedA, FeedB>>::type Product;
 #else
   typedef TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, STAGES, FeedA, FeedB> Product;
 #endif

@@ -94,7 +94,8 @@ export function planQuantBlock(
   const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
   // Mixed rows, or rows of an odd number of 16-byte pieces.
   const row = isAsync ? bytes : ((bytes / 16) | 1) * 16;
-  const shared = (byGroups ? 3 : 2) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored + QUANT_TABLE;
+  const shared =
+    (byGroups ? 3 : isAsync ? 2 : 1) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored + QUANT_TABLE;
   return { isSplit, lines, rows, shared };
 }
 
