@@ -1,7 +1,6 @@
 // Floats as quantized blocks.
 //
-//   quantize_q8_T  activations for products with quantized weights: bytes, and per 32 of them {scale, scale · Σ bytes}
-//   split_f32      the same for products on matrix units (quant-product.h): of each 32 floats their upper halves (bf16), then what
+//   split_f32      activations for products on matrix units (quant-product.h): of each 32 floats their upper halves (bf16), then what
 //                  these leave
 //   quantize_Q     weights, byte for byte what gguf's reference writes
 #include "quant-activations.h"
@@ -9,33 +8,6 @@ namespace gpu {
 
 // The largest finite half where a scale is beyond it: infinity would make every weight of the block infinite.
 GPU_FN u16 scale_bits(f32 x) { return f32_to_f16(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x); }
-
-// Traffic: each element read once.
-template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, Words2* xq, ScaleSum* xs) {
-  const size_t step = (size_t)gdim_x() * bdim_x(), items = numel / 8;
-  for (size_t base = (size_t)bid_x() * bdim_x(); base < items; base += step) {
-    const size_t i = base + tid_x();
-    f32 x[8] = {};
-    Eight eight;
-    if (i < items) {
-      eight.load(src, i, DTypeNumber<T>::value);
-      eight.get(x, DTypeNumber<T>::value);
-    }
-    ScaleSum s;
-    const Words2 q = round_group(x, s);
-    if (i < items) {
-      xq[i] = q;
-      if (i % 4 == 0) xs[i / 4] = s;
-    }
-  }
-}
-#define QUANTIZE_Q8(T) \
-  KERNEL_BOUNDS(GPU_BLOCK, quantize_q8_##T, const T* x, u8* xq, void* xs, size_t numel) { \
-    quantize_q8<T>(numel, x, (Words2*)xq, (ScaleSum*)xs); \
-  }
-GPU_f32(QUANTIZE_Q8)
-GPU_f16(QUANTIZE_Q8)
-GPU_bf16(QUANTIZE_Q8)
 
 // Eight floats per thread. Traffic: each read once, as many bytes written. Infinities leave nothing.
 #define SPLIT_F32(T) \

@@ -118,6 +118,41 @@ GPU_FN void copies_wait() {}
 GPU_FN void copies_bunch() {}
 template <int N> GPU_FN void copies_wait_but() {}
 #endif
+
+// Copies of many bytes by one lane, where the device has an engine for them: multiples of 16 bytes, aligned to them. They count
+// towards a signal in shared memory, which is up when as many lanes as it was made for have said what they expect, and all
+// of that is there; `phase` is how often it was up before, modulo 2.
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
+constexpr bool BULK_COPIES = true;
+typedef u64 Signal;
+GPU_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+GPU_FN void make_signal(Signal* signal, u32 lanes) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(signal)), "r"(lanes) : "memory");
+}
+// Signals made before are seen by the engine.
+GPU_FN void signals_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+GPU_FN void expect_bytes(Signal* signal, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(signal)), "r"(bytes) : "memory");
+}
+GPU_FN void copy_bulk(u32* shared, const void* from, u32 bytes, Signal* signal) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
+               "l"(from), "r"(bytes), "r"(shared_address(signal))
+               : "memory");
+}
+GPU_FN void await_signal(Signal* signal, u32 phase) {
+  asm volatile(
+      "{ .reg .pred up; again: mbarrier.try_wait.parity.shared::cta.b64 up, [%0], %1; @!up bra again; }" ::"r"(shared_address(signal)), "r"(phase)
+      : "memory");
+}
+#else
+constexpr bool BULK_COPIES = false;
+typedef u64 Signal;
+GPU_FN void make_signal(Signal*, u32) {}
+GPU_FN void signals_made() {}
+GPU_FN void expect_bytes(Signal*, u32) {}
+GPU_FN void copy_bulk(u32*, const void*, u32, Signal*) {}
+GPU_FN void await_signal(Signal*, u32) {}
+#endif
 }  // namespace gpu
 
 #endif  // WICK_GPU_MEMORY_H

@@ -40,14 +40,14 @@ GPU_FN u32 and_xor(u32 x, u32 mask, u32 turned) {
 #endif
 }
 
-// The lowest bytes of four words.
-GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
+// Byte B, the lowest first, of four words.
+template <int B> GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
 #if GPU_NVIDIA
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+  return __byte_perm(__byte_perm(a, b, 0x0040 + 0x0011 * B), __byte_perm(c, d, 0x0040 + 0x0011 * B), 0x5410);
 #elif GPU_AMD
-  return __builtin_amdgcn_perm(__builtin_amdgcn_perm(d, c, 0x0c0c0400u), __builtin_amdgcn_perm(b, a, 0x0c0c0400u), 0x05040100u);
+  return __builtin_amdgcn_perm(__builtin_amdgcn_perm(d, c, 0x0c0c0400u + 0x0101u * B), __builtin_amdgcn_perm(b, a, 0x0c0c0400u + 0x0101u * B), 0x05040100u);
 #else
-  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
+  return (a >> 8 * B & 0xffu) | (b >> 8 * B & 0xffu) << 8 | (c >> 8 * B & 0xffu) << 16 | (d >> 8 * B & 0xffu) << 24;
 #endif
 }
 

@@ -164,10 +164,10 @@ export const scratchFloats = (rows: number, splits: number, d: number): number =
 export const MAX_COUNTERS = 4096;
 
 /**
- * Parts that a decode's keys are cut into so that there are about `wanted` blocks, at least 256 keys each. For a launch that
+ * Parts that a decode's keys are cut into so that there are about `wanted` blocks, at least 64 keys each. For a launch that
  * is captured while a cache grows, `keys` is the cache's capacity; the kernel takes fewer parts while it is short.
  */
 export function planSplits(wanted: number, blocks: number, keys: number): number {
   if (blocks > MAX_COUNTERS) return 1;
-  return Math.max(1, Math.min(Math.ceil(keys / 256), Math.round(wanted / blocks)));
+  return Math.max(1, Math.min(Math.ceil(keys / 64), Math.round(wanted / blocks)));
 }

@@ -201,6 +201,14 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.#launcher.launch(name, values);
   }
 
+  /**
+   * Before a launch whose kernel reads these weights ahead of what it waits for: where they are made within the recording
+   * that goes on, by a kernel or two before, it must not begin early. All else that is recorded leaves weights alone.
+   */
+  fenceWeights(weights: Storage): void {
+    if (this.#allocator.isPooled(addressOf(weights))) this.context.fence();
+  }
+
   /** The arguments num_dims and info of elementwise kernels: dims merged, info 0 where all operands are contiguous. */
   layouts(...layouts: Layout[]): { num_dims: number; info: number } {
     if (layouts.every((l) => l.isContiguous())) return { num_dims: 0, info: 0 };

@@ -501,7 +501,8 @@ describe("plans", () => {
     expect(planSplits(264, 8, 8192)).toBe(32);
     expect(planSplits(264, 140, 8192)).toBe(2);
     expect(planSplits(264, 1000, 8192)).toBe(1);
-    expect(planSplits(264, 8, 100)).toBe(1);
+    expect(planSplits(264, 8, 100)).toBe(2);
+    expect(planSplits(264, 8, 64)).toBe(1);
     expect(planSplits(20000, 5000, 8192)).toBe(1);
   });
 });

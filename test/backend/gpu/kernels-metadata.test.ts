@@ -324,7 +324,7 @@ describe("Launch shapes", () => {
     }
     for (const keys of [1, 300, 131072]) {
       const splits = planSplits(3 * multiprocessors, 8, keys);
-      expect(splits >= 1 && splits <= Math.ceil(keys / 256)).toBe(true);
+      expect(splits >= 1 && splits <= Math.ceil(keys / 64)).toBe(true);
     }
   });
 

@@ -144,17 +144,10 @@ export const quantized = [
   }),
   family({
     file: "quant-quantize",
-    pattern: "quantize_q8_{T}",
-    over: { T: quantFloats },
-    args: "x* xq* xs* numel",
-    defines: streamDefines,
-    launch: (s) => perThread(s.numel, 8),
-  }),
-  family({
-    file: "quant-quantize",
     pattern: "quantize_{blocks}",
     over: { blocks: quantizers, T: ["f32"] },
     args: "x* out* numel",
+    defines: streamDefines,
     launch: (s) => perThread(s.numel, 32),
   }),
   family({
