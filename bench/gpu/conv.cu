@@ -40,8 +40,8 @@ int main() {
     f16 *weights = device<f16>(s.outs * c * k * k), *out = device<f16>(s.images * s.outs * o * o);
     fill_floats<f16><<<1024, 256>>>(x, s.images * c * w * w, 1, 1.0f);
     fill_floats<f16><<<1024, 256>>>(kernel, s.outs * c * k * k, 2, 0.05f);
-    const size_t* of_x = words({1, c, w, w, p, p, pieces, 1, pad, pad, 1, 1, c * w * w, 0, w * w, w, 1});
-    const size_t* of_w = words({(i64)s.outs, c, k, k, k, k, pieces, 1, 0, 0, 1, 1, 0, c * k * k, k * k, k, 1});
+    const size_t* of_x = words({1, c, c, 1, w, w, p, p, pieces, 1, pad, pad, 1, 1, c * w * w, 0, 0, w * w, w, 1});
+    const size_t* of_w = words({(i64)s.outs, c, c, (i64)s.outs, k, k, k, k, pieces, 1, 0, 0, 1, 1, 0, 0, c * k * k, k * k, k, 1});
     const size_t* patches = words({o * o, o, k, pieces, o * o, o, 1, p * p * pieces, 0, (i64)s.stride * p * pieces, (i64)s.stride * pieces, p * pieces, pieces});
     const size_t warps = s.images * ((pieces + 3) / 4) * ((w * w + 63) / 64);
     const size_t all = s.images * ((p * p + 15) / 16) * ((pieces + 1) / 2) * 32;
