@@ -9,6 +9,7 @@
 #define WICK_PRODUCT_H
 #include "gpu/warpgroup.h"
 #include "product-feed.h"
+#include "tile-order.h"
 namespace gpu {
 
 // Results as they are, row by row.
@@ -203,10 +204,10 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
 #endif
 
 // What a block makes, by size: PRODUCT_TILE on a side; half as much (SMALL) where that would leave multiprocessors idle; twice as
-// many columns (WIDE), which only warpgroups have the registers for. `Of` multiplies what two feeds bring.
+// many columns (WIDE) by warpgroups. `Of` multiplies what two feeds bring.
 enum Size { SMALL, LARGE, WIDE };
 template <class T, Size SIZE> struct Block {
-  static constexpr bool GROUPS = GPU_WARPGROUPS && SIZE != SMALL;
+  static constexpr bool GROUPS = SIZE == WIDE;
   static constexpr int BM = PRODUCT_TILE / (SIZE == SMALL ? 2 : 1), BN = BM * (SIZE == WIDE ? 2 : 1);
 #if GPU_TILE == TILE_MMA
   static constexpr int BK = PRODUCT_ASYNC_SLICE, STAGES = SIZE == LARGE ? PRODUCT_ASYNC_STAGES : PRODUCT_ASYNC_STAGES + 1, NARROW = 1;
@@ -215,29 +216,15 @@ template <class T, Size SIZE> struct Block {
   static constexpr int BK = PRODUCT_SLICE, STAGES = PRODUCT_STAGES, NARROW = GPU_TILE == TILE_MFMA || SIZE == SMALL ? 1 : 2;
 #endif
   static constexpr int WM = BM / 2, WN = BN / (2 * NARROW), THREADS = GROUPS ? BM * 2 : 4 * NARROW * tile_t<T>::LANES;
-  static constexpr bool EXISTS = tile_t<T>::REGISTERS && (GROUPS || SIZE != WIDE);
+  static constexpr bool EXISTS = GROUPS ? GPU_WARPGROUPS : tile_t<T>::REGISTERS;
+  template <class A, class B, bool> struct Choice { typedef TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B> type; };
 #if GPU_WARPGROUPS
-  template <class A, class B> struct Choice { typedef WideProduct<T, BM, BN, STAGES, A, B> type; };
-  template <class A, class B, bool> struct Picked : Choice<A, B> {};
-  template <class A, class B> struct Picked<A, B, false> { typedef TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B> type; };
-  template <class A, class B> using Of = typename Picked<A, B, GROUPS>::type;
-#else
-  template <class A, class B> using Of = TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B>;
+  template <class A, class B> struct Choice<A, B, true> { typedef WideProduct<T, BM, BN, STAGES, A, B> type; };
 #endif
+  template <class A, class B> using Of = typename Choice<A, B, GROUPS>::type;
   template <Lie LIE> using FeedA = DenseFeed<T, BM, BK, LIE, THREADS, GROUPS>;
   template <Lie LIE> using FeedB = DenseFeed<T, BN, BK, LIE, THREADS, GROUPS>;
 };
-
-// Tile i of a result of `down` × `across` of them, in bands of so many rows of tiles: neighbours in time share lines of both operands.
-struct TileAt {
-  size_t row, column;
-};
-GPU_FN TileAt tile_at(size_t i, size_t down, size_t across) {
-  constexpr size_t BAND = 8;
-  const size_t band = divide(i, BAND * across), in = i - band * BAND * across;
-  const size_t height = band * BAND + BAND <= down ? BAND : down - band * BAND, column = divide(in, height);
-  return TileAt{band * BAND + in - column * height, column};
-}
 
 // The products of a batch.
 template <class T, Size SIZE, Lie LA, Lie LB>

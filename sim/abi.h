@@ -38,6 +38,8 @@ struct SimShared {
 /** The running thread's identity and the calls into the runtime, which fills this in when it loads the module. */
 struct SimState {
   uint32_t abi;
+  /** Bytes of shared memory that a block may have on the card that the module is compiled for. */
+  uint32_t maxShared;
   uint32_t thread[3], block[3], blockDim[3], gridDim[3];
   uint32_t lane;
   uint64_t launch;

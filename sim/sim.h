@@ -16,7 +16,12 @@
 #endif
 
 extern "C" {
-SIM_EXPORT SimState wickSimState = {SIM_ABI};
+// AMD's 64 KiB, or Hopper's 227 where its instructions are played.
+#ifdef GPU_HOST_WARPGROUPS
+SIM_EXPORT SimState wickSimState = {SIM_ABI, 227 * 1024};
+#else
+SIM_EXPORT SimState wickSimState = {SIM_ABI, 64 * 1024};
+#endif
 
 // The instrumentation's entry points (the compiler emits calls to these by name). Most accesses are to the thread's own
 // stack, which the hooks let pass by themselves.

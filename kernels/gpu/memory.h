@@ -34,6 +34,21 @@ template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
 template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) { *(Vec<T, N>*)to = x; }
 #endif
 
+// A vector that stays one where another path moves its elements one by one. LLVM moves what both paths have out of them, and takes
+// apart what is left, unless it takes 16 bytes for one value; of halves its older releases keep such a one in memory.
+template <class T, int N, bool = sizeof(T) >= 4 && sizeof(T) * N == 16> struct Solid {
+  Vec<T, N> x;
+  GPU_FN Solid of(const Vec<T, N>& y) { return Solid{y}; }
+  GPU_METHOD Vec<T, N> elements() const { return x; }
+};
+#if GPU_AMD
+template <class T, int N> struct Solid<T, N, true> {
+  Bytes16 x;
+  GPU_FN Solid of(const Vec<T, N>& y) { return Solid{__builtin_bit_cast(Bytes16, y)}; }
+  GPU_METHOD Vec<T, N> elements() const { return __builtin_bit_cast(Vec<T, N>, x); }
+};
+#endif
+
 GPU_FN bool aligned_to(const void* p, unsigned bytes) { return ((u64)p & (bytes - 1)) == 0; }
 template <class T, int N> GPU_FN Vec<T, N> load_vec(const T* p, size_t at) { return ((const Vec<T, N>*)p)[at]; }
 template <class T, int N> GPU_FN void store_vec(T* p, size_t at, const Vec<T, N>& x) { ((Vec<T, N>*)p)[at] = x; }

@@ -51,6 +51,15 @@ GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
 #endif
 }
 
+// Byte i of x as the second lowest of a word whose others are those of `around`, which has zeros below its highest.
+GPU_FN u32 byte_in_second(u32 x, u32 around, u32 i) {
+#if GPU_NVIDIA
+  return __byte_perm(x, around, 0x7404u | i << 4);
+#else
+  return around | (x >> 8 * i & 0xffu) << 8;
+#endif
+}
+
 // Two halves as a word. Those of AMD are rounded without a look at NaN: the sum beside them carries that. Values are at most 1.
 #if GPU_NVIDIA && __CUDA_ARCH__ >= 800
 GPU_FN u32 pack2(bf16, f32 low, f32 high) {

@@ -7,7 +7,7 @@
 
 namespace sim {
 
-static constexpr size_t arenaBytes = 256 * 1024;  // 64 KiB of shared memory and the gaps between arrays
+static constexpr size_t arenaBytes = 320 * 1024;  // 227 KiB of shared memory at most and the gaps between arrays
 static constexpr size_t gapBytes = 256;
 static constexpr uint16_t manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
 
@@ -51,6 +51,7 @@ void* dynamicShared() { return arena + gapBytes; }
 
 void placeShared(SimShared* site) {
   sharedUsed = (sharedUsed + site->align - 1) / site->align * site->align + site->bytes;
+  const size_t maxShared = run.launch->module->state->maxShared;
   if (sharedUsed > maxShared)
     fault(run.current, "shared memory: with array \"%s\" the block needs %zu bytes (%zu of them dynamic), %zu exist",
           site->name, sharedUsed, dynamicBytes, maxShared);

@@ -6,7 +6,9 @@
 
 namespace sim {
 
-static hipError_t checkShape(const SimKernel& k, const unsigned* grid, const unsigned* block, size_t shared) {
+static hipError_t checkShape(const Function& f, const unsigned* grid, const unsigned* block, size_t shared) {
+  const SimKernel& k = *f.kernel;
+  const size_t maxShared = f.module->state->maxShared;
   for (int d = 0; d < 3; d++) {
     if (!grid[d] || !block[d])
       return fail(hipErrorInvalidConfiguration, "kernel \"%s\": grid (%u,%u,%u), block (%u,%u,%u) has a zero", k.name,
@@ -93,7 +95,7 @@ SIM_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned gridX,
                                                 sharedBytes,
                                                 {},
                                                 {}});
-  if (hipError_t code = checkShape(k, launch->grid, launch->block, sharedBytes)) return code;
+  if (hipError_t code = checkShape(*launch->function, launch->grid, launch->block, sharedBytes)) return code;
   if (params && extra) return fail(hipErrorInvalidValue, "kernel \"%s\": both kernelParams and extra given", k.name);
   if (!params && !extra && k.argumentCount)
     return fail(hipErrorInvalidValue, "kernel \"%s\": no arguments given, it has %u", k.name, k.argumentCount);

@@ -144,7 +144,7 @@ SIM_API hipError_t hipFuncGetAttribute(int* out, hipFunction_attribute attribute
       *out = int(function->staticShared);
       return hipSuccess;
     case HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      *out = int(maxShared - function->staticShared);
+      *out = int(function->module->state->maxShared - function->staticShared);
       return hipSuccess;
     default:
       if (unsigned(attribute) >= HIP_FUNC_ATTRIBUTE_MAX)

@@ -11,6 +11,7 @@ import { generateCommand } from "./generate.ts";
 import { inspectCommand } from "./inspect.ts";
 import { kernelsCommand } from "./kernels.ts";
 import { quantizeCommand } from "./quantize.ts";
+import { tuneCommand } from "./tune.ts";
 import { verifyCommand } from "./verify.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
@@ -30,6 +31,7 @@ const commands = [
   verifyCommand(),
   devicesCommand(),
   kernelsCommand(),
+  tuneCommand(),
   doctorCommand(),
 ];
 for (const command of commands) program.addCommand(command.exitOverride());

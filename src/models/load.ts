@@ -67,7 +67,13 @@ export async function loadModel(path: string, options: LoadModelOptions = {}): P
   const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
   await prepared?.toLoad;
   const transformer = await Transformer.load(source.config, weights, device, dtype);
-  await prepared?.toRun;
+  try {
+    await weights.arrival();
+    await prepared?.toRun;
+  } catch (error) {
+    transformer[Symbol.dispose]();
+    throw error;
+  }
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }

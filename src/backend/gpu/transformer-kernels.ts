@@ -24,7 +24,7 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
 export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit): KernelName[] =>
   existing(
     unit === "fma"
-      ? [`gemm_${dtype}`, `gemm_small_${dtype}`]
+      ? [`gemm_${dtype}`, `gemm_small_${dtype}`, ...(dtype === "f32" ? (["sum_cols_f32"] as const) : [])]
       : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_wide_kk_${dtype}`, `product_kn_${dtype}`],
   );
 

@@ -7,8 +7,8 @@ import { QTensor } from "../../quantized/index.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { quoted } from "../named-tensors.ts";
 import type { ByteRange, ReadOptions } from "../read-options.ts";
-import { missing } from "../safetensors/file.ts";
-import { readChunks, uploaded } from "../upload.ts";
+import { checkedRange, missing } from "../safetensors/file.ts";
+import { uploaded } from "../upload.ts";
 import { type GgufHeader, type GgufTensorInfo, parseGguf } from "./header.ts";
 import { tensorType } from "./types.ts";
 import { type GgufTyped, type GgufValue, plain } from "./values.ts";
@@ -72,18 +72,22 @@ export class GgufFile implements AsyncDisposable {
   /** The bytes as the file holds them, of any type; with `range`, those from `start` up to but without `end`. */
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
     const { offset, byteLength } = this.info(name);
-    const { start, end } = range ?? { start: 0, end: byteLength };
-    if (!(0 <= start && start <= end && end <= byteLength)) {
-      fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
-    }
+    const { start, end } = checkedRange(name, byteLength, range);
     return this.#file.read(offset + start, end - start, signal);
+  }
+
+  /** Fills `out` with a tensor's bytes from `start` on, as the file holds them. */
+  async readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void> {
+    const { offset, byteLength } = this.info(name);
+    checkedRange(name, byteLength, { start, end: start + out.byteLength });
+    return this.#file.readInto(out, offset + start, signal);
   }
 
   #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
     const { offset, byteLength } = info;
-    const read = ({ start, end }: ByteRange) => this.#file.read(start, end - start, options.signal);
-    const pieces = readChunks(read, { start: offset, end: offset + byteLength });
-    return uploaded(pieces, shape, dtype, options.device);
+    const range = { start: offset, end: offset + byteLength };
+    const reading = (piece: ByteRange) => (out: Uint8Array) => this.#file.readInto(out, piece.start, options.signal);
+    return uploaded(range, reading, shape, dtype, options.device);
   }
 
   close(): Promise<void> {

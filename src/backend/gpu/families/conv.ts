@@ -36,7 +36,7 @@ export function planDepthwise({ taps, stride, padding, size, vector }: Depthwise
 }
 
 /** How fast blocks of convolutions are: by measurement, one that has a multiprocessor for itself waits for its patches. */
-export const convRates: BlockRates = { _wide: [1, 0.8], "": [2, 1], _small: [4, 0.6] };
+export const convRates: BlockRates = { _wide: [1, 0.8], "": [1, 1], _small: [2, 0.6] };
 
 /** Threads of 32 that bring neighbouring pixels into the order of matrix products; the others have other channels. */
 const TURN_ACROSS = 8;
