@@ -124,7 +124,7 @@ GPU_FN void turn_taps(u16* tile, const Gather& p, size_t planes, const u16* x, u
 // each place that an output can have between inputs.
 #define CONV_PRODUCT(name, SIZE, SINK, T) \
   KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, const size_t* info) { \
-    if constexpr (Block<T, SIZE>::EXISTS) { \
+    if constexpr (ConvBlock<T, SIZE>::EXISTS) { \
       DYNAMIC_SHARED(T, shared); \
       convolutions<T, SIZE, SINK<T>>(shared, x, w, out, groups, m, n, depth, *(const Patches*)info); \
     } \
@@ -132,7 +132,6 @@ GPU_FN void turn_taps(u16* tile, const Gather& p, size_t planes, const u16* x, u
 #define CONV_PRODUCTS(T) \
   CONV_PRODUCT(conv_product_small, SMALL, ImageSink, T) CONV_PRODUCT(conv_spread_small, SMALL, SpreadSink, T) \
   CONV_PRODUCT(conv_product, LARGE, ImageSink, T) CONV_PRODUCT(conv_spread, LARGE, SpreadSink, T) \
-  CONV_PRODUCT(conv_product_wide, WIDE, ImageSink, T) CONV_PRODUCT(conv_spread_wide, WIDE, SpreadSink, T) \
   KERNEL_BOUNDS(GPU_BLOCK, conv_gather_##T, const T* x, T* out, size_t numel, const size_t* info) { \
     gather(*(const Gather*)info, numel, (const u16*)x, (u16*)out); \
   } \

@@ -3,8 +3,7 @@ import { sizeOf } from "../../../core/dtype.ts";
 import type { View } from "../../backend.ts";
 import type { ConvParams, Size2d } from "../../fused-ops.ts";
 import type { MatrixUnit } from "../attention-plan.ts";
-import { convRates } from "../families/conv.ts";
-import { planProduct } from "../families/product.ts";
+import { planConvolution } from "../families/conv.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Reach, reachesOf } from "./conv-reach.ts";
 
@@ -176,7 +175,7 @@ function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Re
   const depth = weights.to[0] * weights.to[1] * pieces * PIECE;
   const { arch } = gpu.context.properties;
   const { multiprocessors } = gpu;
-  const { size, launch } = planProduct({ batch: image.groups, m, n }, { unit, arch, multiprocessors }, convRates);
+  const { size, launch } = planConvolution({ batch: image.groups, m, n }, { unit, arch, multiprocessors });
   const places = [pixels, across.count, weights.to[1], pieces];
   const made = [p.size[0] * p.size[1], down.apart * p.size[1], across.apart];
   const read = [
