@@ -122,6 +122,14 @@ describe.each(units)("A convolution by %s", (unit, arch, ordinal) => {
     expect(check(device(), c, "f16", "plain")).toEqual(["conv_turn", "conv_turn_taps", "conv_product_small"]);
   });
 
+  // With copies beside arithmetic they take more shared memory than the simulator has.
+  it.each(unit === "mma" ? [] : [["of whole and cut large blocks"]])("%s", () => {
+    const c: Case = { x: [2, 24, 12, 11], outs: 130, kernel: [3, 3], padding: [1, 1] };
+    const few = deviceWith(unit, arch, ordinal, 1);
+    expect(check(few, c, "bf16", "plain").at(-1)).toBe("conv_product");
+    expect(check(few, { ...c, stride: [2, 1], transposed: true }, "f16", "plain").at(-1)).toBe("conv_spread");
+  });
+
   it("carries NaN to the outputs that see it, and no further", () => {
     const c: Case = { x: [2, 16, 6, 8], outs: 16, kernel: [3, 3], padding: [1, 1], stride: [1, 2] };
     check(device(), c, "f16", "plain", [0, 700]);
