@@ -203,6 +203,8 @@ template <class P> struct WarpgroupFlash {
   }
   GPU_METHOD void hold_scores() { UNROLL for (int e = 0; e < KEYS / 2; e++) warpgroup_hold(s[e]); }
   GPU_METHOD void hold_results() { UNROLL for (int e = 0; e < P::D / 2; e++) warpgroup_hold(o[e]); }
+  // Until products that read them have ended.
+  GPU_METHOD void hold_weights() { UNROLL for (int j = 0; j < KEYS / 16; j++) UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(p[j][i]); }
 
   // A row that sees no key gives zeros.
   GPU_METHOD void finish() {
@@ -274,6 +276,7 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
     meeting_come(landed);
     warpgroup_wait<0>();
     flash.hold_results();
+    flash.hold_weights();
     meeting_come(freed);
     flash.rescale();
     flash.pack();

@@ -95,7 +95,7 @@ template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN 
 #define FLOATS_BLOCK(groups) ATTENTION_BLOCK
 
 #define PREFILL(name, T, BLOCK, D, Masked, Groups, Keys, Stages) \
-  KERNEL_BOUNDS(BLOCK(Groups), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
+  KERNEL_MATRIX(T, BLOCK(Groups), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
     best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, ATTENTION_GATHER(T)); \
   }

@@ -64,10 +64,10 @@ template <class T, int LINES, int BK, int THREADS, bool WIDE> struct PatchFeed :
       if (Base::mine(round)) Tile::copy(to + round * ON * PITCH, valid ? source(round, piece) : Base::anywhere, valid, true);
     }
   }
-  GPU_METHOD void hold(Held& held, u32 k0) const {
+  template <bool LAST> GPU_METHOD void hold(Held& held, u32 k0) const {
     const i32 piece = piece_at(k0);
     UNROLL for (int round = 0; round < ROUNDS; round++)
-      held[round][0] = Base::mine(round) && Base::inside(round, k0, 0) ? *(const Bytes16*)source(round, piece) : Bytes16{};
+      held[round][0] = *(const Bytes16*)(Base::mine(round) && Base::inside(round, k0, 0) ? source(round, piece) : Base::anywhere);
   }
 };
 

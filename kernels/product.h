@@ -1,7 +1,7 @@
 // Matrix products of halves on a matrix unit: out (m, n) = a (m, k) · b (k, n), sums in f32.
 //
-// A block makes BM × BN of the result, each wave WM × WN of it in registers. Slices of BK pass through shared memory, STAGES of
-// them: while one is multiplied, the next are on their way. Feeds bring them (product-feed.h): an operand's lines, rows of a or
+// A block makes BM × BN of the result, each wave WM × WN of it in registers. Slices of BK pass through shared memory, which has room
+// for STAGES: while one is multiplied, the next are on their way. Feeds bring them (product-feed.h): an operand's lines, rows of a or
 // columns of b, lie in shared memory one by one along k, whichever way they lie outside; only NVIDIA's units, which can transpose,
 // are given lines that lie side by side as they are. A sink takes the results.
 // Traffic: a is read n/BN times, b m/BM times, mostly from the cache, as blocks go over the result in bands.
@@ -22,7 +22,7 @@ template <class T> struct PlainSink {
     Vec<T, R> y;
     UNROLL for (int r = 0; r < R; r++) y.v[r] = narrow<T>(x[r]);
     if (n % R == 0 && vector_aligned<R>(out)) {
-      if (col < n) *(Vec<T, R>*)to = y;
+      if (col < n) gpu::put(to, y);
     } else UNROLL for (int r = 0; r < R; r++)
       if (col + r < n) to[r] = y.v[r];
   }
@@ -40,10 +40,29 @@ template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Ti
 template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Tile::Ref base, u32 offset) { return Tile::template left<Pitch>(base, offset); }
 #endif
 
+// Which columns of a tile of results a lane has: RUN neighbours from element e on.
+template <class Tile> struct Columns {
+  static constexpr int RUN = Tile::RUN;
+  GPU_FN u32 col(int e) { return Tile::col(e); }
+  // By how many lines of the right operand a lane reads beside its own.
+  GPU_FN i32 aside() { return 0; }
+};
+#if GPU_TILE == TILE_WMMA11
+// Every other one, if lines were read in order; with line i/2 + 8·(i mod 2) in place of line i they are neighbours.
+template <class T> struct Columns<WmmaTile11<T>> {
+  static constexpr int RUN = 8;
+  GPU_FN u32 col(int e) { return WmmaTile11<T>::lane() / 16 * 8 + e; }
+  GPU_FN i32 aside() {
+    const i32 i = WmmaTile11<T>::lane() % 16;
+    return i / 2 + i % 2 * 8 - i;
+  }
+};
+#endif
+
 template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class FeedA, class FeedB> struct TileProduct {
   typedef tile_t<T> Tile;
   static constexpr int DOWN = BM / WM, ACROSS = BN / WN;
-  static_assert(STAGES >= 2, "a slice is written while another is read");
+  static_assert(!Tile::ASYNC || STAGES >= 2, "a slice is written while another is read");
   static constexpr int MI = WM / 16, NI = WN / 16;
   typedef typename Tile::A A;
   typedef typename Tile::B B;
@@ -71,9 +90,9 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
   GPU_FN void slice(C (&c)[MI][NI], const T* a, const T* b, u32 down, u32 across) {
     // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
     const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
-    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : across * WN * FeedB::PITCH));
-    if constexpr (!Tile::ASYNC) {
-      // Registers are what these units run out of: the right operand is read strip by strip.
+    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + Columns<Tile>::aside()) * FeedB::PITCH));
+    if constexpr (sizeof(Fragments) > 128) {
+      // Registers are what WMMA runs out of: the right operand is read tile by tile.
       UNROLL for (int kk = 0; kk < BK; kk += 16) {
         A left[MI];
         UNROLL for (int i = 0; i < MI; i++) left[i] = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + kk);
@@ -91,6 +110,33 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
         multiply(c, f[kk / 16 % 2]);
       }
     }
+  }
+
+  // Where there are no copies beside arithmetic: room for one slice, as more would keep other blocks out, and the next in registers.
+  struct Way {
+    const FeedA& fa;
+    const FeedB& fb;
+    T* sa;
+    T* sb;
+    typename FeedA::Held ha;
+    typename FeedB::Held hb;
+    template <bool LAST> GPU_METHOD void hold(u32 k0) {
+      fa.template hold<LAST>(ha, k0);
+      fb.template hold<LAST>(hb, k0);
+    }
+    template <bool LAST> GPU_METHOD void put(u32 k0) {
+      fa.template put<LAST>(sa, ha, k0);
+      fb.template put<LAST>(sb, hb, k0);
+    }
+  };
+  // LAST: one of the last two slices, so that this or the next may be cut.
+  template <bool LAST> GPU_FN void step(C (&c)[MI][NI], Way& way, u32 s, u32 slices, u32 down, u32 across) {
+    way.template put<LAST>(s * BK);
+    barrier();
+    if (!LAST || s + 1 < slices) way.template hold<LAST>((s + 1) * BK);
+    schedule_fence();  // loads first: they have the longest way
+    slice(c, way.sa, way.sb, down, across);
+    barrier();
   }
 
   template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink, size_t row0, size_t col0) {
@@ -121,30 +167,19 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
         next = next + 1 == STAGES ? 0 : next + 1;
       }
     } else {
-      typename FeedA::Held ha;
-      typename FeedB::Held hb;
-      fa.hold(ha, 0);
-      fb.hold(hb, 0);
-      for (u32 s = 0; s < slices; s++) {
-        T* const ta = sa + s % STAGES * FeedA::SIZE;
-        T* const tb = sb + s % STAGES * FeedB::SIZE;
-        fa.put(ta, ha, s * BK);
-        fb.put(tb, hb, s * BK);
-        barrier();
-        if (s + 1 < slices) {
-          fa.hold(ha, (s + 1) * BK);
-          fb.hold(hb, (s + 1) * BK);
-        }
-        slice(c, ta, tb, down, across);
-      }
+      Way way{fa, fb, sa, sb};
+      if (slices > 0) way.template hold<true>(0);
+      u32 s = 0;
+      NO_UNROLL for (; s + 2 < slices; s++) step<false>(c, way, s, slices, down, across);
+      NO_UNROLL for (; s < slices; s++) step<true>(c, way, s, slices, down, across);
     }
-    constexpr int R = Tile::RUN;
+    constexpr int R = Columns<Tile>::RUN;
     UNROLL for (int i = 0; i < MI; i++)
       UNROLL for (int j = 0; j < NI; j++)
         UNROLL for (int e = 0; e < Tile::ELEMENTS; e += R) {
           f32 x[R];
           UNROLL for (int r = 0; r < R; r++) x[r] = c[i][j].x[e + r];
-          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + Tile::col(e), x);
+          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + Columns<Tile>::col(e), x);
         }
     barrier();  // the next tile's slices go where this one's are read
   }
@@ -213,7 +248,7 @@ template <class T, Size SIZE> struct Block {
   static constexpr int BK = PRODUCT_ASYNC_SLICE, STAGES = SIZE == LARGE ? PRODUCT_ASYNC_STAGES : PRODUCT_ASYNC_STAGES + 1, NARROW = 1;
 #else
   // WMMA's operands take so many registers that a wave makes half as many columns.
-  static constexpr int BK = PRODUCT_SLICE, STAGES = PRODUCT_STAGES, NARROW = GPU_TILE == TILE_MFMA || SIZE == SMALL ? 1 : 2;
+  static constexpr int BK = PRODUCT_SLICE, STAGES = 1, NARROW = GPU_TILE == TILE_MFMA || SIZE == SMALL ? 1 : 2;
 #endif
   static constexpr int WM = BM / 2, WN = BN / (2 * NARROW), THREADS = GROUPS ? BM * 2 : 4 * NARROW * tile_t<T>::LANES;
   static constexpr bool EXISTS = GROUPS ? GPU_WARPGROUPS : tile_t<T>::REGISTERS;

@@ -53,12 +53,15 @@ template <class Q, class T, int BN> struct QuantWide {
   GPU_METHOD void send(u32 chunk) const {
     if (chunk * CHUNK >= k) return;
     const u32 begin = chunk * BYTES, there = (u32)row_bytes - begin, count = there < BYTES ? there : BYTES;
-    NO_UNROLL for (u32 r = 0; r < ROUNDS; r++) {
+    const auto round = [&](u32 r) {
       const u32 i = lane_id() + 32 * r, line = i / VECTORS, v = i % VECTORS;
       const size_t at = line_start(line) + begin;
       copy16_async(raw + chunk % PLACES * PLACE_WORDS + line * PITCH + 4 * v, w + (at - skew(at)) + 16 * v,
                    i < 16 * VECTORS && 16 * v < skew(at) + count);
-    }
+    };
+    // Two blocks to a multiprocessor have no registers for rounds side by side.
+    if constexpr (BN > 64) UNROLL for (u32 r = 0; r < ROUNDS; r++) round(r);
+    else NO_UNROLL for (u32 r = 0; r < ROUNDS; r++) round(r);
   }
   // Of the weights from STEP · step on, what this lane gives the unit: of lines lane/4 and lane/4 + 8 the words lane % 4 and 4 + that
   // of each group.

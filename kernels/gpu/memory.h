@@ -13,8 +13,8 @@ typedef u32 Bytes16 __attribute__((vector_size(16)));
 // N elements moved by one instruction where they fill 16 bytes; larger ones by several.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T v[N]; };
 
-// Stores a vector whole. NVIDIA's compilers take one apart that is stored in branches and make many stores of it; LLVM does
-// not, and its older releases keep the union below in memory.
+// Stores a vector whole. NVIDIA's compilers take one apart that is stored in branches and make many stores of it; LLVM, whose older
+// releases keep the union below in memory, only shares the store of its last element with a branch that stores elements.
 #if GPU_NVIDIA
 GPU_FN void put(void* to, Bytes16 x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
@@ -29,6 +29,11 @@ template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
   } else {
     *(Vec<T, N>*)to = x;
   }
+}
+#elif GPU_AMD
+template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
+  if constexpr (sizeof(x) == 16) *(Bytes16*)to = __builtin_bit_cast(Bytes16, x);
+  else *(Vec<T, N>*)to = x;
 }
 #else
 template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) { *(Vec<T, N>*)to = x; }

@@ -11,6 +11,9 @@ export const isWhole = (compiler, target) => whole[compiler]?.includes(target) ?
 /** Kernels that every sample of their file has, because a matrix or dot unit must be seen in it. */
 const always = {
   attention: (kernel) => /^attention_\d+_b?f16$/.test(kernel.name),
+  // By warpgroups, of which AMD's compilers make nothing.
+  product: (kernel) => !kernel.name.startsWith("product_wide_"),
+  "conv-product": (kernel) => /^conv_(product|spread)(_small)?_b?f16$/.test(kernel.name),
   attention_decode: (kernel) => /^attention_decode_\d+_b?f16$/.test(kernel.name),
   "quant-matvec": (kernel) => kernel.name === "linear_q8_0_b1",
   "quant-matmul": (kernel) => kernel.name === "mul_mat_q8_0_q8",

@@ -4,11 +4,10 @@ import { blocks, family } from "./family.ts";
 
 /** Rows and columns of the result that a block makes. */
 const PRODUCT_TILE = 128;
-/** How much of k is in shared memory at once, and how many such slices: with copies beside arithmetic, and without. */
+/** How much of k is in shared memory at once, and how many such slices: with copies beside arithmetic, and one without. */
 const PRODUCT_ASYNC_SLICE = 64;
 const PRODUCT_ASYNC_STAGES = 3;
 const PRODUCT_SLICE = 32;
-const PRODUCT_STAGES = 2;
 
 /** Half as many rows and columns, or twice as many columns, by warpgroups. */
 export type ProductSize = "_small" | "" | "_wide";
@@ -36,7 +35,7 @@ export function planBlock(size: ProductSize, unit: Target["unit"]): ProductPlan 
   // Four waves, or twice as many where each makes half as many columns.
   const waves = unit.startsWith("wmma") && size !== "_small" ? 8 : 4;
   const threads = size === "_wide" ? 2 * tile_rows : waves * (unit === "mfma" ? 64 : 32);
-  const stages = isAsync ? PRODUCT_ASYNC_STAGES + Number(size !== "") : PRODUCT_STAGES;
+  const stages = isAsync ? PRODUCT_ASYNC_STAGES + Number(size !== "") : 1;
   // Rows of an odd number of 16-byte pieces, or mixed ones.
   const row = isAsync ? 2 * PRODUCT_ASYNC_SLICE : (((2 * PRODUCT_SLICE) / 16) | 1) * 16;
   return { size, launch: { tile_rows, tile_cols, threads, shared_bytes: stages * (tile_rows + tile_cols) * row } };
@@ -67,7 +66,7 @@ export function planProduct(
 
 export const productDefines = {
   ...unitDefines,
-  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_STAGES },
+  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE },
 };
 
 export const product = [
