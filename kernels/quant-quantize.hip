@@ -1,6 +1,8 @@
 // Floats as quantized blocks.
 //
 //   quantize_q8_T  activations for products with quantized weights: bytes, and per 32 of them {scale, scale · Σ bytes}
+//   split_f32      the same for products on matrix units (quant-product.h): of each 32 floats their upper halves (bf16), then what
+//                  these leave
 //   quantize_Q     weights, byte for byte what gguf's reference writes
 #include "quant-activations.h"
 namespace gpu {
@@ -34,6 +36,25 @@ template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, Words2* x
 GPU_f32(QUANTIZE_Q8)
 GPU_f16(QUANTIZE_Q8)
 GPU_bf16(QUANTIZE_Q8)
+
+// Eight floats per thread. Traffic: each read once, as many bytes written. Infinities leave nothing.
+#define SPLIT_F32(T) \
+  KERNEL_BOUNDS(GPU_BLOCK, split_##T, const T* x, bf16* out, size_t numel) { \
+    single_loop(numel / 8, [&](size_t i) { \
+      Vec<bf16, 8> upper, rest; \
+      UNROLL for (int j = 0; j < 8; j += 4) { \
+        const Vec<f32, 4> four = load_vec<f32, 4>(x, 2 * i + j / 4); \
+        UNROLL for (int e = 0; e < 4; e++) { \
+          upper.v[j + e] = narrow<bf16>(four.v[e]); \
+          const f32 above = widen(upper.v[j + e]), left = four.v[e] - above; \
+          rest.v[j + e] = narrow<bf16>(m_abs(above) > 3.402823466e+38f ? 0.0f : left); \
+        } \
+      } \
+      store_vec(out, i / 4 * 8 + i % 4, upper); \
+      store_vec(out, i / 4 * 8 + 4 + i % 4, rest); \
+    }); \
+  }
+GPU_f32(SPLIT_F32)
 
 // A thread per block. Products and sums that the reference rounds one by one go through f64, where no compiler can fuse
 // them: a product of two f32 is exact there, and so is what the addition needs.

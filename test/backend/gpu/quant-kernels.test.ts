@@ -285,8 +285,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     planQuantizedLinear({ ...shape, norm: false }, type, { arch: "sm_80", multiprocessors }, 64 * 1024)!;
 
   /**
-   * y (batch, n) by the kernel for few rows, which rounds x itself or is given it rounded, on a matrix unit or without, or
-   * by the kernel for many rows.
+   * y (batch, n) by the kernel for few rows, which rounds x itself or is given it rounded, on a matrix unit or without.
    */
   function multiply(
     type: QuantType,
@@ -294,7 +293,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     x: number[],
     n: number,
     dtype: DType,
-    kind: "floats" | "bytes" | "many" | "tiles" | "tiles of bytes" = "floats",
+    kind: "floats" | "bytes" | "tiles" | "tiles of bytes" = "floats",
   ): number[] {
     const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
     const batch = x.length / k;
@@ -302,16 +301,13 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
     const y = gpu.space(batch * n * sizeOf(dtype));
     const common = { n, k, w: gpu.blocks(blocks), out: y, batch, dtype: quantOutput[dtype]! };
-    if (kind === "many") gpu.launch(`mul_mat_${quantName(type)}_q8`, { ...common, xq, xs });
-    else {
-      const tiles = kind.startsWith("tiles");
-      const shape = { m: batch, n, k, norm: false };
-      const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
-      const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
-      // Where a row is rounded in two planes, the kernel does it itself.
-      const left = kind.endsWith("bytes") && planesOf(type, batch) === 1 ? { x: xq, xs } : { x: src, xs: 0 };
-      gpu.launch(kernel, { ...common, ...launch, ...none, ...left }, tiles);
-    }
+    const tiles = kind.startsWith("tiles");
+    const shape = { m: batch, n, k, norm: false };
+    const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
+    const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
+    // Where a row is rounded in two planes, the kernel does it itself.
+    const left = kind.endsWith("bytes") && planesOf(type, batch) === 1 ? { x: xq, xs } : { x: src, xs: 0 };
+    gpu.launch(kernel, { ...common, ...launch, ...none, ...left }, tiles);
     const out = floats(y, batch * n, dtype);
     gpu.release();
     return out;
@@ -474,25 +470,8 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         gpu.release();
       }
     });
-    test("mat-mat, at odd sizes, in every dtype", () => {
-      for (const [n, batch, k, dtype] of [
-        [3, 9, size, "f32"],
-        [130, 67, size * 2, "f32"],
-        [129, 5, size * 5, "f16"],
-        [20, 65, size, "bf16"],
-      ] as const) {
-        const blocks = randomBlocks(type, n * k);
-        const x = rounded(
-          Array.from({ length: batch * k }, () => normal() / 64),
-          dtype,
-        );
-        const got = multiply(type, blocks, x, n, dtype, "many");
-        expectProducts(got, expected(type, blocks, x, n), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
-      }
-    });
-
     const cases = golden.filter((c) => c.params.type === type && c.op !== "quantize");
-    test.runIf(cases.length > 0)("the golden cases, by both products", async () => {
+    test.runIf(cases.length > 0)("the golden cases of few rows", async () => {
       for (const { id, op, inputs, params, outputs, tolerance } of cases) {
         const [n, k] = params.shape as [number, number];
         const blocks = await tensors.readBytes(inputs.blocks!.tensor);
@@ -512,7 +491,6 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
           const x = await floatsOf(inputs.x!.tensor);
           const batch = x.length / k;
           if (batch <= 8) close(multiply(type, blocks, x, n, "f32"), "mat-vec");
-          close(multiply(type, blocks, x, n, "f32", "many"), "mat-mat");
         }
       }
     });
