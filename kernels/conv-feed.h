@@ -116,10 +116,22 @@ template <class T> struct SpreadSink : ImageSink<T> {
   }
 };
 
+// Blocks are as in product.h, but large ones are made by warpgroups where there are such, two at a time on a multiprocessor: while
+// one of them waits for its patches, the other multiplies.
+template <class T, Size SIZE> struct ConvBlock : Block<T, SIZE> {};
+#if GPU_WARPGROUPS
+template <class T> struct ConvBlock<T, LARGE> {
+  static constexpr int BM = PRODUCT_TILE, BN = PRODUCT_TILE, BK = WIDE_ROW, THREADS = 2 * BM;
+  static constexpr bool GROUPS = true, EXISTS = true;
+  template <Lie LIE> using FeedA = DenseFeed<T, BM, BK, LIE, THREADS, true>;
+  template <class A, class B> using Of = WideProduct<T, BM, BN, PRODUCT_ASYNC_STAGES, A, B>;
+};
+#endif
+
 // The groups' products: m × depth weights each, n < 2^32 pixels of all images.
 template <class T, Size SIZE, class Sink>
 GPU_FN void convolutions(T* shared, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, const Patches& p) {
-  typedef Block<T, SIZE> Blk;
+  typedef ConvBlock<T, SIZE> Blk;
   typedef typename Blk::template FeedA<ALONG_K> FeedA;
   typedef PatchFeed<T, Blk::BN, Blk::BK, Blk::THREADS, Blk::GROUPS> FeedB;
   const size_t down = ceil_div(m, (size_t)Blk::BM), across = ceil_div(n, (size_t)Blk::BN), each = down * across;

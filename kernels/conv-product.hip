@@ -5,9 +5,11 @@ namespace gpu {
 // An image per group: (image, group, row, column, channel), channels in whole pieces of 8, zeros where there is nothing: around it,
 // from `top` and `left` on, and behind the last channel. Where channels are few, a column holds those under all `taps` of the
 // kernel's row instead, one behind the other: columns are then those of the result, `step` apart, and the taps `dilation` apart.
+// Kernels of small groups are multiplied together: each has its own `channels` of `all`, every `outs` kernels the next ones, with
+// zeros for the others' channels.
 struct Gather {
-  size_t groups, channels, height, width, rows, columns, pieces, taps, top, left, step, dilation;
-  i64 image, group, channel, row, column;  // steps of x
+  size_t groups, channels, all, outs, height, width, rows, columns, pieces, taps, top, left, step, dilation;
+  i64 image, block, group, channel, row, column;  // steps of x; from one group's kernels to the next `block`
 };
 
 // Any layout of x. 32 threads make two pieces of 16 pixels: what they read, and what they write, are 32 bytes side by side.
@@ -20,15 +22,15 @@ GPU_FN void gather(const Gather& p, size_t n, const u16* x, u16* out) {
     if (pixel >= pixels || piece >= p.pieces) return;
     const size_t row = divide(pixel, p.columns), column = pixel - row * p.columns;
     const size_t image = divide(plane, p.groups), g = plane - image * p.groups;
-    const size_t sy = row - p.top;
-    const u16* const from = x + (i64)image * p.image + (i64)g * p.group + (i64)sy * p.row;
-    size_t tap = p.taps == 1 ? 0 : divide(piece * 8, p.channels), c = piece * 8 - tap * p.channels;
+    const size_t block = p.all == p.channels ? 0 : divide(g, p.outs), sy = row - p.top;
+    const u16* const from = x + (i64)image * p.image + (i64)block * p.block + (i64)(g - block * p.outs) * p.group + (i64)sy * p.row;
+    size_t tap = p.taps == 1 ? 0 : divide(piece * 8, p.all), c = piece * 8 - tap * p.all;
     Vec<u16, 8> y;
     UNROLL for (int e = 0; e < 8; e++) {
-      const size_t sx = column * p.step + tap * p.dilation - p.left;
-      const bool there = sy < p.height && sx < p.width && tap < p.taps && c < p.channels;
-      y.v[e] = there ? from[(i64)c * p.channel + (i64)sx * p.column] : (u16)0;
-      if (++c == p.channels && p.taps > 1) c = 0, tap++;
+      const size_t sx = column * p.step + tap * p.dilation - p.left, own = c - block * p.channels;
+      const bool there = sy < p.height && sx < p.width && tap < p.taps && own < p.channels;
+      y.v[e] = there ? from[(i64)own * p.channel + (i64)sx * p.column] : (u16)0;
+      if (++c == p.all && p.taps > 1) c = 0, tap++;
     }
     store_vec<u16, 8>(out, (plane * pixels + pixel) * p.pieces + piece, y);
   });
@@ -122,7 +124,7 @@ GPU_FN void turn_taps(u16* tile, const Gather& p, size_t planes, const u16* x, u
 // each place that an output can have between inputs.
 #define CONV_PRODUCT(name, SIZE, SINK, T) \
   KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* x, const T* w, T* out, size_t groups, size_t m, size_t n, size_t depth, const size_t* info) { \
-    if constexpr (Block<T, SIZE>::EXISTS) { \
+    if constexpr (ConvBlock<T, SIZE>::EXISTS) { \
       DYNAMIC_SHARED(T, shared); \
       convolutions<T, SIZE, SINK<T>>(shared, x, w, out, groups, m, n, depth, *(const Patches*)info); \
     } \
@@ -130,7 +132,6 @@ GPU_FN void turn_taps(u16* tile, const Gather& p, size_t planes, const u16* x, u
 #define CONV_PRODUCTS(T) \
   CONV_PRODUCT(conv_product_small, SMALL, ImageSink, T) CONV_PRODUCT(conv_spread_small, SMALL, SpreadSink, T) \
   CONV_PRODUCT(conv_product, LARGE, ImageSink, T) CONV_PRODUCT(conv_spread, LARGE, SpreadSink, T) \
-  CONV_PRODUCT(conv_product_wide, WIDE, ImageSink, T) CONV_PRODUCT(conv_spread_wide, WIDE, SpreadSink, T) \
   KERNEL_BOUNDS(GPU_BLOCK, conv_gather_##T, const T* x, T* out, size_t numel, const size_t* info) { \
     gather(*(const Gather*)info, numel, (const u16*)x, (u16*)out); \
   } \

@@ -4,6 +4,7 @@
 // - Source: what a kernel knows of the operand; a feed is made of it and of the first of its LINES lines;
 // - SIZE: elements of shared memory per slice, at whose front the lines lie as the unit reads them: rows of PITCH along k, or,
 //   where KEPT, side by side;
+// - SPLIT: whether a row is the upper halves of so many floats and then what they leave (Terms);
 // - copy(slice, k0), which begins to bring a slice by copies that run beside arithmetic, and land(slice, k0), called when this
 //   thread's copies have arrived and before the block's barrier; or
 // - Held, hold<LAST>(held, k0) and put<LAST>(slice, held, k0): the same by way of registers, where the device has no such copies;
@@ -15,6 +16,14 @@ namespace gpu {
 
 // How lines lie outside: along k, or side by side.
 enum Lie { ALONG_K, SIDE_BY_SIDE };
+
+// Which 16 elements along a slice of the left operand are multiplied with which of the right: the same; of operands that are SPLIT in
+// upper and lower halves all but lower with lower, which f32's error is made of.
+template <bool SPLIT, int BK> struct Terms {
+  static constexpr int STRIPS = BK / 16, HALF = STRIPS / 2, COUNT = SPLIT ? 3 * HALF : STRIPS;
+  GPU_FN constexpr int a(int i) { return 16 * (SPLIT && i >= HALF ? i - HALF : i); }
+  GPU_FN constexpr int b(int i) { return 16 * (SPLIT && i >= 2 * HALF ? i - 2 * HALF : i); }
+};
 
 // The rows of shared memory that warpgroups read (gpu/warpgroup.h): 64 halves.
 constexpr int WIDE_ROW = 64;
@@ -43,11 +52,12 @@ template <class Piece> GPU_FN u32 paired(const Piece (&x)[2], int r) {
   return r % 2 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
 }
 
-// Of halves in memory: LINES × BK at a time, by THREADS threads. WIDE: in rows for warpgroups.
+// Of what lies in memory: LINES × BK at a time, by THREADS threads. WIDE: in rows for warpgroups.
 template <class T, int LINES, int BK, Lie LIE, int THREADS, bool WIDE> struct DenseFeed {
   typedef tile_t<T> Tile;
   typedef Operand<T> Source;
-  static constexpr int V = 8;  // halves in 16 bytes
+  static constexpr bool SPLIT = false;
+  static constexpr int V = 16 / sizeof(T);
   // Side by side as they are, for a unit that can transpose; turned on the way for the others.
   static constexpr bool KEPT = LIE == SIDE_BY_SIDE && Tile::ASYNC, TURNED = LIE == SIDE_BY_SIDE && !KEPT;
   static constexpr int PITCH = WIDE ? WIDE_ROW : swizzled_pitch<T>(KEPT ? LINES : BK), SIZE = WIDE ? LINES * BK : (KEPT ? BK : LINES) * PITCH;

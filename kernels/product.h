@@ -41,15 +41,21 @@ template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Ti
 #endif
 
 // Which columns of a tile of results a lane has: RUN neighbours from element e on.
-template <class Tile> struct Columns {
+template <class Tile> struct ResultColumns {
   static constexpr int RUN = Tile::RUN;
   GPU_FN u32 col(int e) { return Tile::col(e); }
   // By how many lines of the right operand a lane reads beside its own.
   GPU_FN i32 aside() { return 0; }
 };
+// Multiply-adds leave results of columns that are no neighbours.
+template <class T> struct ResultColumns<FmaTile<T>> {
+  static constexpr int RUN = 1;
+  GPU_FN u32 col(int e) { return FmaTile<T>::col(e); }
+  GPU_FN i32 aside() { return 0; }
+};
 #if GPU_TILE == TILE_WMMA11
 // Every other one, if lines were read in order; with line i/2 + 8·(i mod 2) in place of line i they are neighbours.
-template <class T> struct Columns<WmmaTile11<T>> {
+template <class T> struct ResultColumns<WmmaTile11<T>> {
   static constexpr int RUN = 8;
   GPU_FN u32 col(int e) { return WmmaTile11<T>::lane() / 16 * 8 + e; }
   GPU_FN i32 aside() {
@@ -64,6 +70,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
   static constexpr int DOWN = BM / WM, ACROSS = BN / WN;
   static_assert(!Tile::ASYNC || STAGES >= 2, "a slice is written while another is read");
   static constexpr int MI = WM / 16, NI = WN / 16;
+  typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   typedef typename Tile::A A;
   typedef typename Tile::B B;
   typedef typename Tile::C C;
@@ -72,14 +79,15 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
     A a[MI];
     B b[NI];
   };
-  GPU_FN void load(Fragments& f, typename Tile::Ref a, typename Tile::Ref b, u32 down, u32 across, u32 kk) {
+  GPU_FN void load(Fragments& f, typename Tile::Ref a, typename Tile::Ref b, u32 down, u32 across, int term) {
+    const u32 ka = Terms::a(term), kb = Terms::b(term);
     UNROLL for (int i = 0; i < MI; i++) {
-      if constexpr (FeedA::KEPT) f.a[i] = turned_left<Tile, FeedA::PITCH>(a, kk * FeedA::PITCH + down + i * 16);
-      else f.a[i] = Tile::template left<FeedA::PITCH>(a, i * 16 * FeedA::PITCH + kk);
+      if constexpr (FeedA::KEPT) f.a[i] = turned_left<Tile, FeedA::PITCH>(a, ka * FeedA::PITCH + down + i * 16);
+      else f.a[i] = Tile::template left<FeedA::PITCH>(a, i * 16 * FeedA::PITCH + ka);
     }
     UNROLL for (int j = 0; j < NI; j++) {
-      if constexpr (FeedB::KEPT) f.b[j] = Tile::template cols<FeedB::PITCH>(b, kk * FeedB::PITCH + across + j * 16);
-      else f.b[j] = Tile::template rows<FeedB::PITCH>(b, j * 16 * FeedB::PITCH + kk);
+      if constexpr (FeedB::KEPT) f.b[j] = Tile::template cols<FeedB::PITCH>(b, kb * FeedB::PITCH + across + j * 16);
+      else f.b[j] = Tile::template rows<FeedB::PITCH>(b, j * 16 * FeedB::PITCH + kb);
     }
   }
   GPU_FN void multiply(C (&c)[MI][NI], const Fragments& f) {
@@ -90,14 +98,14 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
   GPU_FN void slice(C (&c)[MI][NI], const T* a, const T* b, u32 down, u32 across) {
     // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
     const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
-    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + Columns<Tile>::aside()) * FeedB::PITCH));
+    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + ResultColumns<Tile>::aside()) * FeedB::PITCH));
     if constexpr (sizeof(Fragments) > 128) {
       // Registers are what WMMA runs out of: the right operand is read tile by tile.
-      UNROLL for (int kk = 0; kk < BK; kk += 16) {
+      UNROLL for (int term = 0; term < Terms::COUNT; term++) {
         A left[MI];
-        UNROLL for (int i = 0; i < MI; i++) left[i] = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + kk);
+        UNROLL for (int i = 0; i < MI; i++) left[i] = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + Terms::a(term));
         UNROLL for (int j = 0; j < NI; j++) {
-          const B right = Tile::template rows<FeedB::PITCH>(rb, j * 16 * FeedB::PITCH + kk);
+          const B right = Tile::template rows<FeedB::PITCH>(rb, j * 16 * FeedB::PITCH + Terms::b(term));
           UNROLL for (int i = 0; i < MI; i++) Tile::template multiply<FeedB::PITCH>(c[i][j], left[i], right);
         }
         schedule_fence();
@@ -105,9 +113,9 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
     } else {
       Fragments f[2];
       load(f[0], ra, rb, down * WM, across * WN, 0);
-      UNROLL for (int kk = 0; kk < BK; kk += 16) {
-        if (kk + 16 < BK) load(f[(kk / 16 + 1) % 2], ra, rb, down * WM, across * WN, kk + 16);
-        multiply(c, f[kk / 16 % 2]);
+      UNROLL for (int term = 0; term < Terms::COUNT; term++) {
+        if (term + 1 < Terms::COUNT) load(f[(term + 1) % 2], ra, rb, down * WM, across * WN, term + 1);
+        multiply(c, f[term % 2]);
       }
     }
   }
@@ -173,13 +181,13 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
       NO_UNROLL for (; s + 2 < slices; s++) step<false>(c, way, s, slices, down, across);
       NO_UNROLL for (; s < slices; s++) step<true>(c, way, s, slices, down, across);
     }
-    constexpr int R = Columns<Tile>::RUN;
+    constexpr int R = ResultColumns<Tile>::RUN;
     UNROLL for (int i = 0; i < MI; i++)
       UNROLL for (int j = 0; j < NI; j++)
         UNROLL for (int e = 0; e < Tile::ELEMENTS; e += R) {
           f32 x[R];
           UNROLL for (int r = 0; r < R; r++) x[r] = c[i][j].x[e + r];
-          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + Columns<Tile>::col(e), x);
+          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + ResultColumns<Tile>::col(e), x);
         }
     barrier();  // the next tile's slices go where this one's are read
   }
@@ -190,6 +198,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
 // the slice after next on its way, to where the last but one was, which all have done with at the barrier.
 template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct WideProduct {
   static constexpr int BK = WIDE_ROW, AHEAD = STAGES - 2;
+  typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   static_assert(STAGES >= 3, "one slice on its way, one multiplied, one not yet waited for");
 
   template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink, size_t row0, size_t col0) {
@@ -218,8 +227,9 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
       const WarpgroupRef a = warpgroup_ref(sa + now * FeedA::SIZE + group * 64 * WIDE_ROW, 8 * WIDE_ROW, BK * WIDE_ROW);
       const WarpgroupRef b = warpgroup_ref(sb + now * FeedB::SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
       warpgroup_begin();
-      UNROLL for (int kk = 0; kk < BK; kk += 16)
-        warpgroup_multiply<FeedA::KEPT, FeedB::KEPT>(T{}, c, a.plus(kk * (FeedA::KEPT ? WIDE_ROW : 1)), b.plus(kk * (FeedB::KEPT ? WIDE_ROW : 1)), true);
+      UNROLL for (int term = 0; term < Terms::COUNT; term++)
+        warpgroup_multiply<FeedA::KEPT, FeedB::KEPT>(T{}, c, a.plus(Terms::a(term) * (FeedA::KEPT ? WIDE_ROW : 1)),
+                                                     b.plus(Terms::b(term) * (FeedB::KEPT ? WIDE_ROW : 1)), true);
       warpgroup_commit();
       send(s + AHEAD, next);
       warpgroup_wait<1>();

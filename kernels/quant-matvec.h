@@ -104,7 +104,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           if (lane_id() == 0) squares[row[u] * warps + warp] = total + (item[u] < bdim_x() ? 0.0f : squares[row[u] * warps + warp]);
         }
         ScaleSum s;
-        const TwoPlanes q = round_group_fine(values, s);
+        const TwoPlanes q = round_group(values, s);
         if (item[u] >= items) continue;
         to.put(row[u], item[u], q);
         if (item[u] % 4 == 0) to.put_sum(row[u], item[u] / 4, s);

@@ -102,7 +102,7 @@ template <class Q, int NB> struct TileVec {
       }
       TwoPlanes q[N];
       ScaleSum s[N];
-      UNROLL for (int i = 0; i < N; i++) q[i] = round_group_fine(values[i], s[i]);
+      UNROLL for (int i = 0; i < N; i++) q[i] = round_group(values[i], s[i]);
       UNROLL for (int i = 0; i < N; i++)
         if (stored && first + i * step + own < groups) to.put(first + i * step + own, b, q[i], s[i]);
     };

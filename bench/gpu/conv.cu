@@ -12,9 +12,8 @@ struct Variant {
   Kernel kernel;
   int rows, cols, threads, bytes;
 };
-// As src/backend/gpu/families/product.ts plans them with warpgroups: the host's pass of the compiler does not know of those.
-static const Variant variants[] = {{"wide", conv_product_wide_f16, 128, 256, 256, 4 * 384 * 128},
-                                   {"large", conv_product_f16, 128, 128, 256, 3 * 256 * 128},
+// As src/backend/gpu/families/conv.ts plans them with warpgroups: the host's pass of the compiler does not know of those.
+static const Variant variants[] = {{"large", conv_product_f16, 128, 128, 256, 3 * 256 * 128},
                                    {"small", conv_product_small_f16, 64, 64, 128, 4 * 128 * 128}};
 
 // Without the host's share, and without that of the first launch.
@@ -40,10 +39,10 @@ int main() {
     f16 *weights = device<f16>(s.outs * c * k * k), *out = device<f16>(s.images * s.outs * o * o);
     fill_floats<f16><<<1024, 256>>>(x, s.images * c * w * w, 1, 1.0f);
     fill_floats<f16><<<1024, 256>>>(kernel, s.outs * c * k * k, 2, 0.05f);
-    const size_t* of_x = words({1, c, w, w, p, p, pieces, 1, pad, pad, 1, 1, c * w * w, 0, w * w, w, 1});
-    const size_t* of_w = words({(i64)s.outs, c, k, k, k, k, pieces, 1, 0, 0, 1, 1, 0, c * k * k, k * k, k, 1});
+    const size_t* of_x = words({1, c, c, 1, w, w, p, p, pieces, 1, pad, pad, 1, 1, c * w * w, 0, 0, w * w, w, 1});
+    const size_t* of_w = words({(i64)s.outs, c, c, (i64)s.outs, k, k, k, k, pieces, 1, 0, 0, 1, 1, 0, 0, c * k * k, k * k, k, 1});
     const size_t* patches = words({o * o, o, k, pieces, o * o, o, 1, p * p * pieces, 0, (i64)s.stride * p * pieces, (i64)s.stride * pieces, p * pieces, pieces});
-    const size_t warps = s.images * ((pieces + 3) / 4) * ((w * w + 63) / 64);
+    const size_t warps = s.images * ((pieces + 32 / TURN_ACROSS - 1) / (32 / TURN_ACROSS)) * ((w * w + 8 * TURN_ACROSS - 1) / (8 * TURN_ACROSS));
     const size_t all = s.images * ((p * p + 15) / 16) * ((pieces + 1) / 2) * 32;
     const auto turned = [&](cudaStream_t on) { conv_turn_f16<<<(unsigned)((warps + 7) / 8), 256, 0, on>>>(x, laid, s.images, of_x); };
     const auto gathered = [&](cudaStream_t on) { conv_gather_f16<<<(unsigned)((all + 255) / 256), 256, 0, on>>>(x, laid, all, of_x); };

@@ -16,7 +16,7 @@ const always = {
   "conv-product": (kernel) => /^conv_(product|spread)(_small)?_b?f16$/.test(kernel.name),
   attention_decode: (kernel) => /^attention_decode_\d+_b?f16$/.test(kernel.name),
   "quant-matvec": (kernel) => kernel.name === "linear_q8_0_b1",
-  "quant-matmul": (kernel) => kernel.name === "mul_mat_q8_0_q8",
+  "quant-product": (kernel) => kernel.name === "quant_product_q8_0_bf16",
 };
 
 /** The kernels of a file to compile by a compiler for a target. */

@@ -13,8 +13,8 @@ export const unitsOf = (arch) => families.find((family) => family.archs.test(arc
 
 /** Which files exist for which of these instructions. */
 const users = {
-  matrix: ["attention", "attention_decode", "conv-product", "product"],
-  dot: ["quant-matvec", "quant-matmul"],
+  matrix: ["attention", "attention_decode", "conv-product", "product", "quant-product"],
+  dot: ["quant-matvec"],
 };
 
 /** The instructions that a file must use on a target, by how they begin. */

@@ -1,34 +1,13 @@
 // Products of halves on every matrix unit's layout of registers, by Wick's own kernels, against sums in double precision.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { MatrixUnit } from "../../../src/backend/gpu/attention-plan.ts";
-import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { type ProductSize, planBlock } from "../../../src/backend/gpu/families/product.ts";
-import { platform } from "../../../src/backend/gpu/platforms.ts";
-import { Device, Tensor } from "../../../src/index.ts";
+import { type Device, Tensor } from "../../../src/index.ts";
+import { deviceWith, units } from "../../helpers/matrix-units.ts";
 
 beforeEach(() => void vi.stubEnv("WICK_BLAS", "none"));
 afterEach(() => vi.unstubAllEnvs());
-
-/** A simulated device whose compiler takes a unit: lanes are the wave's of that ordinal. */
-const units: readonly (readonly [Exclude<MatrixUnit, "fma">, arch: string, ordinal: number])[] = [
-  ["mma", "sm_90", 0],
-  ["mma", "sm_90a", 0],
-  ["wmma11", "gfx1100", 0],
-  ["wmma12", "gfx1200", 0],
-  ["mfma", "gfx90a", 1],
-];
-
-function deviceWith(arch: string, ordinal: number, multiprocessors: number): Device {
-  const sim = platform("sim");
-  const open = (which: number) => {
-    const context = sim.driver.open(which);
-    Object.defineProperty(context, "properties", { value: { ...context.properties, arch, multiprocessors } });
-    return context;
-  };
-  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
-  const name = `${arch}:${multiprocessors}`;
-  return Device.open(name, () => new GpuBackend(name, { ...sim, driver }, ordinal));
-}
 
 type Lie = "rows" | "columns" | "neither";
 /** A matrix (rows, cols) that lies row by row, column by column, or with gaps both ways; its places elsewhere hold NaN. */

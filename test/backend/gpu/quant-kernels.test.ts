@@ -201,29 +201,6 @@ const rounded = (x: readonly number[], dtype: DType): number[] => [
   ...(decode(encode(x, dtype), dtype) as Float32Array),
 ];
 
-/** Activations as quantize_q8 must make them. */
-function quantizeRows(x: ArrayLike<number>): { q: Int8Array; scales: number[]; sums: number[] } {
-  const q = new Int8Array(x.length);
-  const scales: number[] = [];
-  const sums: number[] = [];
-  for (let b = 0; b < x.length; b += 32) {
-    let largest = 0;
-    for (let j = 0; j < 32; j++) largest = Math.max(largest, Math.abs(x[b + j]!));
-    const scale = Math.fround(largest / 127);
-    const inverse = Math.fround(127 / largest);
-    let sum = 0;
-    for (let j = 0; j < 32; j++) {
-      const r = scale === 0 ? 0 : Math.fround(x[b + j]! * inverse);
-      const near = Math.round(r);
-      q[b + j] = Math.abs(r - Math.trunc(r)) === 0.5 ? 2 * Math.round(r / 2) : near;
-      sum += q[b + j]!;
-    }
-    scales.push(scale);
-    sums.push(Math.fround(scale * sum));
-  }
-  return { q, scales, sums };
-}
-
 interface Expected {
   readonly y: number;
   readonly off: number;
@@ -289,53 +266,46 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
   const tilePlan = (shape: LinearShape, type: QuantType, multiprocessors: number) =>
     planQuantizedLinear(shape, type, { arch: "sm_80", multiprocessors }, 64 * 1024)!;
 
-  /** y (batch, n) by the kernel for few rows, on a matrix unit or without, or by the kernel for many rows. */
+  /** y (batch, n) by the kernel for few rows, on a matrix unit or without. */
   function multiply(
     type: QuantType,
     blocks: Uint8Array,
     x: number[],
     n: number,
     dtype: DType,
-    kind: "few" | "many" | "tiles" = "few",
+    kind: "few" | "tiles" = "few",
   ): number[] {
     const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
     const batch = x.length / k;
     const src = gpu.upload(encode(x, dtype));
     const y = gpu.space(batch * n * sizeOf(dtype));
     const common = { n, k, w: gpu.blocks(blocks), out: y, batch, dtype: quantOutput[dtype]! };
-    if (kind === "many") {
-      const [xq, xs] = [gpu.space(x.length), gpu.space(x.length / 4)];
-      gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
-      gpu.launch(`mul_mat_${quantName(type)}_q8`, { ...common, xq, xs });
-    } else {
-      const tiles = kind === "tiles";
-      const shape = { m: batch, n, k, norm: false };
-      const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
-      const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
-      gpu.launch(kernel, { ...common, ...launch, ...none, x: src }, tiles);
-    }
+    const tiles = kind === "tiles";
+    const shape = { m: batch, n, k, norm: false };
+    const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
+    const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
+    gpu.launch(kernel, { ...common, ...launch, ...none, x: src }, tiles);
     const out = floats(y, batch * n, dtype);
     gpu.release();
     return out;
   }
-  /**
-   * Exact products of weights and activations, and how far off they may be. Activations are those given, half a unit of 16
-   * bits less or more, or, for many rows, as quantize_q8 rounds them.
-   */
-  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number, kind = "few"): Expected[] {
+  /** Exact products of weights and activations, and how far off they may be by half a unit of 16 bits of an activation. */
+  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number): Expected[] {
     const w = weights(type, blocks);
     const k = w.length / n;
-    const { q, scales } = quantizeRows(x);
+    const units = Array.from({ length: x.length / 32 }, (_, group) => {
+      const largest = Math.max(...x.slice(group * 32, group * 32 + 32).map(Math.abs));
+      return largest / 127 / 512;
+    });
     return Array.from({ length: (x.length / k) * n }, (_, at) => {
       const [b, r] = [Math.floor(at / n), at % n];
       let [y, off] = [0, 0];
       for (let i = 0; i < k; i++) {
-        const { scale, q: integer, min } = w[r * k + i]!;
-        const unit = scales[(b * k + i) >> 5]!;
-        const xi = kind === "many" ? q[b * k + i]! * unit : x[b * k + i]!;
-        y += xi * (scale * integer + min);
-        off += 1e-6 * Math.abs(xi) * (Math.abs(scale * integer) + Math.abs(min) + 16 * Math.abs(scale));
-        if (kind !== "many") off += (unit / 512) * Math.abs(scale * integer + min);
+        const { scale, q, min } = w[r * k + i]!;
+        const xi = x[b * k + i]!;
+        y += xi * (scale * q + min);
+        off += 1e-6 * Math.abs(xi) * (Math.abs(scale * q) + Math.abs(min) + 16 * Math.abs(scale));
+        off += units[(b * k + i) >> 5]! * Math.abs(scale * q + min);
       }
       return { y, off };
     });
@@ -480,25 +450,8 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         gpu.release();
       }
     });
-    test("mat-mat, at odd sizes, in every dtype", () => {
-      for (const [n, batch, k, dtype] of [
-        [3, 9, size, "f32"],
-        [130, 67, size * 2, "f32"],
-        [129, 5, size * 5, "f16"],
-        [20, 65, size, "bf16"],
-      ] as const) {
-        const blocks = randomBlocks(type, n * k);
-        const x = rounded(
-          Array.from({ length: batch * k }, () => normal() / 64),
-          dtype,
-        );
-        const got = multiply(type, blocks, x, n, dtype, "many");
-        expectProducts(got, expected(type, blocks, x, n, "many"), dtype, `(${batch}, ${k}) × (${n}, ${k}) ${dtype}`);
-      }
-    });
-
     const cases = golden.filter((c) => c.params.type === type && c.op !== "quantize");
-    test.runIf(cases.length > 0)("the golden cases, by both products", async () => {
+    test.runIf(cases.length > 0)("the golden cases of few rows", async () => {
       for (const { id, op, inputs, params, outputs, tolerance } of cases) {
         const [n, k] = params.shape as [number, number];
         const blocks = await tensors.readBytes(inputs.blocks!.tensor);
@@ -518,30 +471,9 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
           const x = await floatsOf(inputs.x!.tensor);
           const batch = x.length / k;
           if (batch <= 8) close(multiply(type, blocks, x, n, "f32"), "mat-vec");
-          close(multiply(type, blocks, x, n, "f32", "many"), "mat-mat");
         }
       }
     });
-  });
-
-  test.each(types)("activations of %s become bytes with an f32 scale and sum", (dtype) => {
-    const x = rounded(
-      Array.from({ length: 32 * 11 }, () => normal() * 50),
-      dtype,
-    );
-    x.fill(0, 32, 64);
-    // The range of f32 neither overflows the scale nor loses it.
-    const [big, small] = dtype === "f16" ? [65504, 6e-8] : [3e38, 1e-44];
-    for (let j = 64; j < 96; j++) x[j] = rounded([big * (j % 2 ? -1 : 1)], dtype)[0]!;
-    for (let j = 96; j < 128; j++) x[j] = rounded([small], dtype)[0]!;
-    for (let j = 0; j < 32; j++) x[128 + j] = (j - 16) * 0.5 * (j === 31 ? 127 / 7.5 : 1);
-    const src = gpu.upload(encode(x, dtype), sizeOf(dtype));
-    const [xq, xs] = [gpu.space(x.length), gpu.space(x.length / 4)];
-    gpu.launch(`quantize_q8_${dtype}`, { x: src, xq, xs, numel: x.length });
-    const { q, scales, sums } = quantizeRows(x);
-    expect(new Int8Array(gpu.download(xq, x.length).buffer)).toEqual(q);
-    expect(floats(xs, x.length / 16, "f32")).toEqual(scales.flatMap((s, i) => [s, sums[i]!]));
-    gpu.release();
   });
 
   test("a block of activations with NaN or infinity makes NaN of its row alone", () => {

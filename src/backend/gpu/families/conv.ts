@@ -1,6 +1,7 @@
 /** Convolution, pooling, upsampling. */
+import { hasWarpgroups } from "../attention-plan.ts";
 import { BLOCK, blocks, family, floats, numbers, perThread } from "./family.ts";
-import { type BlockRates, productDefines } from "./product.ts";
+import { type BlockRates, type ProductPlan, planProduct, productDefines } from "./product.ts";
 
 const window = "numel info* h_out w_out stride_h stride_w padding_h padding_w dilation_h dilation_w";
 
@@ -35,11 +36,21 @@ export function planDepthwise({ taps, stride, padding, size, vector }: Depthwise
   return { taps: k, form: s === 1 ? "1" : "2", threads: Math.ceil(size[0] / (DEPTHWISE_ROWS / s)) * size[1] };
 }
 
-/** How fast blocks of convolutions are: by measurement, one that has a multiprocessor for itself waits for its patches. */
-export const convRates: BlockRates = { _wide: [1, 0.8], "": [1, 1], _small: [2, 0.6] };
+/** How fast blocks of convolutions are: small ones reach six tenths of the others' rate. */
+const convRates = { "": [1, 1], _small: [2, 0.6] } as const satisfies BlockRates;
+
+/** As planProduct, but large blocks are made by warpgroups where there are such. */
+export function planConvolution(...[sizes, target]: Parameters<typeof planProduct>): {
+  readonly size: keyof typeof convRates;
+  readonly launch: ProductPlan["launch"];
+} {
+  const { size, launch } = planProduct(sizes, target, convRates);
+  if (size === "_small") return { size, launch };
+  return { size: "", launch: hasWarpgroups(target.arch) ? { ...launch, threads: 2 * launch.tile_rows } : launch };
+}
 
 /** Threads of 32 that bring neighbouring pixels into the order of matrix products; the others have other channels. */
-const TURN_ACROSS = 8;
+const TURN_ACROSS = 4;
 /** Elements of a kernel that a block brings into order at once. */
 const TURN_ELEMENTS = 8192;
 /** Whole pieces of channels that such a block takes, of so many taps each; 0 where they are too many. */
@@ -79,7 +90,7 @@ export const conv = [
   family({
     file: "conv-product",
     pattern: "conv_{kind}{size}_{T}",
-    over: { kind: ["product", "spread"], size: ["", "_small", "_wide"], T: ["bf16", "f16"] },
+    over: { kind: ["product", "spread"], size: ["", "_small"], T: ["bf16", "f16"] },
     apart: ["kind", "size"],
     args: "x* w* out* groups m n depth info*",
     plan: "tile_rows tile_cols threads shared_bytes",

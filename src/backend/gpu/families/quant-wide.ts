@@ -1,5 +1,7 @@
 /** Products of many rows of halves with quantized weights by Hopper's warpgroups. */
+import type { DType } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
+import { hasWarpgroups } from "../attention-plan.ts";
 import { BLOCK, family, gridFor, perThread, quants } from "./family.ts";
 import { productDefines } from "./product.ts";
 import { streamDefines } from "./quantized.ts";
@@ -11,6 +13,10 @@ const LINES = 128;
 const QUANT_WIDE_STAGES = 4;
 const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
+
+/** Whether these kernels are for a dtype on a device; families/quantized.ts has the others. */
+export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =>
+  hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
 
 /** By the rows of x that a block takes. */
 const sizes = { _16: 16, _64: 64, "": QUANT_WIDE_ROWS } as const;

@@ -3,8 +3,7 @@ import { sizeOf } from "../../../core/dtype.ts";
 import type { View } from "../../backend.ts";
 import type { ConvParams, Size2d } from "../../fused-ops.ts";
 import type { MatrixUnit } from "../attention-plan.ts";
-import { convRates } from "../families/conv.ts";
-import { planProduct } from "../families/product.ts";
+import { planConvolution } from "../families/conv.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Reach, reachesOf } from "./conv-reach.ts";
 
@@ -12,6 +11,8 @@ import { type Reach, reachesOf } from "./conv-reach.ts";
 const PIECE = 8;
 /** Kernels count pieces and pixels in 32 bits. */
 const MAX_COUNT = 2 ** 31;
+/** Rows that the smallest block makes. */
+const SMALLEST_ROWS = 64;
 /** Products that one transposed convolution is made of, at most. */
 const MAX_PRODUCTS = 64;
 
@@ -26,6 +27,8 @@ interface Gather {
   readonly images: number;
   readonly groups: number;
   readonly channels: number;
+  /** Of how many groups the kernels are multiplied together, with zeros for the others' channels; and each one's kernels. */
+  readonly together: { readonly count: number; readonly outs: number; readonly step: number };
   /** Of x, and of the result. */
   readonly from: Size2d;
   readonly to: Size2d;
@@ -34,20 +37,25 @@ interface Gather {
   /** Taps of a row that are folded into a column's channels, and how they lie. */
   readonly fold: { readonly taps: number; readonly step: number; readonly dilation: number };
 }
+const alone = { count: 1, outs: 1, step: 0 };
 const unfolded = { taps: 1, step: 1, dilation: 1 };
 
-const piecesOf = ({ fold, channels }: Gather): number => Math.ceil((fold.taps * channels) / PIECE);
+const piecesOf = ({ fold, channels, together }: Gather): number =>
+  Math.ceil((fold.taps * channels * together.count) / PIECE);
 const allPiecesOf = (g: Gather): number => g.images * g.groups * g.to[0] * g.to[1] * piecesOf(g);
 
 function gather(gpu: Gpu, dtype: Half, g: Gather, out: number): void {
-  const { x, steps, groups, channels, from, to, before, fold } = g;
+  const { x, steps, groups, channels, together, from, to, before, fold } = g;
   const { image, group, channel, row, column } = steps;
-  const sizes = [groups, channels, ...from, ...to, piecesOf(g), fold.taps, ...before, fold.step, fold.dilation];
-  const info = gpu.words(sizes, [image, group, channel, row, column]);
+  const info = gpu.words(
+    [groups, channels, channels * together.count, together.outs],
+    [...from, ...to, piecesOf(g), fold.taps, ...before, fold.step, fold.dilation],
+    [image, together.step, group, channel, row, column],
+  );
   const pixels = from[0] * from[1];
   const planes = g.images * groups;
   const inRows = (column === 1 || from[1] === 1) && (row === from[1] || from[0] === 1);
-  const isPlane = inRows && fold.taps === 1;
+  const isPlane = inRows && fold.taps === 1 && together.count === 1;
   // A kernel's taps are so few that its channels are the longer runs.
   if (isPlane && channel === pixels && pixels < PIECE * 2 && from.every((n, i) => n === to[i])) {
     gpu.launch(`conv_turn_taps_${dtype}`, { x, out, planes, info, taps: pixels, channels });
@@ -70,38 +78,40 @@ function imageOf(x: View, groups: number, reaches: readonly [readonly Reach[], r
   return {
     x: at(x),
     steps: { image, group: channel * channels, channel, row: height > 1 ? row : 0, column: width > 1 ? column : 0 },
-    ...{ images, groups, channels, from: [height, width], before },
+    ...{ images, groups, channels, together: alone, from: [height, width], before },
     to: [end(0), only ? only.count : end(1)],
     fold: only ? { taps: only.taps, step: only.stride, dilation: only.dilation } : unfolded,
   };
 }
 
-/** The kernel's taps under some of the outputs. */
-function weightsOf(
-  w: View,
-  groups: number,
-  transposed: boolean,
-  [down, across]: readonly [Reach, Reach],
-  folded: boolean,
-): Gather {
+/** The kernel's taps under some of the outputs, `count` groups' together. */
+function weightsOf(w: View, { p, transposed, count, image }: Common, [down, across]: readonly [Reach, Reach]): Gather {
   const [first, second] = w.layout.shape as Four;
   const [s0, s1, row, column] = w.layout.strides as Four;
-  const channels = transposed ? first / groups : second;
-  const outs = transposed ? second : first / groups;
-  const [group, out, channel] = transposed ? [s0 * channels, s1, s0] : [s0 * outs, s0, s1];
+  const channels = transposed ? first / p.groups : second;
+  const outs = transposed ? second : first / p.groups;
+  const [step, group, channel] = transposed ? [s0 * channels, s1, s0] : [s0 * outs, s0, s1];
+  const folded = image.fold.taps > 1;
   return {
     x: at(w) + (down.firstTap * row + across.firstTap * column) * sizeOf(w.storage.dtype),
     steps: {
-      image: group,
-      group: out,
-      channel,
+      image: step * count,
+      ...{ group, channel },
       row: down.taps > 1 ? row * down.tapStep : 0,
       column: across.taps > 1 ? column * across.tapStep : 0,
     },
-    ...{ images: groups, groups: outs, channels, from: [down.taps, across.taps], before: [0, 0] },
+    ...{ images: p.groups / count, groups: outs * count, channels, together: { count, outs, step } },
+    ...{ from: [down.taps, across.taps], before: [0, 0] },
     to: [down.taps, folded ? 1 : across.taps],
     fold: folded ? { ...unfolded, taps: across.taps } : unfolded,
   };
+}
+
+/** As many groups as a block's rows have room for: those of small ones would be empty. */
+function groupsTogether(groups: number, outs: number): number {
+  let count = Math.max(1, Math.min(groups, Math.floor(SMALLEST_ROWS / outs)));
+  while (groups % count !== 0) count--;
+  return count;
 }
 
 const steps = ["image", "group", "row", "column"] as const;
@@ -130,6 +140,7 @@ function inOrder(gpu: Gpu, dtype: Half, g: Gather, isSo: boolean, run: (at: numb
 /** Whether channels can be read where they are. */
 function isInOrder(g: Gather): boolean {
   const { image, group, channel, row, column } = g.steps;
+  if (g.together.count > 1) return false;
   const inPieces = [image, group, row, column, g.channels].every((n) => n % PIECE === 0) && g.x % 16 === 0;
   return inPieces && channel === 1 && g.fold.taps === 1 && g.from.every((n, i) => n === g.to[i]);
 }
@@ -144,6 +155,8 @@ function isCopy(g: Gather): boolean {
 /** What the products that a convolution is made of have in common. */
 interface Common {
   readonly unit: Exclude<MatrixUnit, "fma">;
+  /** Groups that are multiplied together. */
+  readonly count: number;
   readonly x: number;
   readonly steps: Steps;
   readonly image: Gather;
@@ -156,13 +169,13 @@ interface Common {
 function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Reach): void {
   const { steps: s, image, p, unit } = common;
   const folded = image.fold.taps > 1;
-  const weights = weightsOf(common.w, p.groups, common.transposed, [down, across], folded);
+  const weights = weightsOf(common.w, common, [down, across]);
   const [m, pixels, pieces] = [weights.groups, down.count * across.count, piecesOf(image)];
   const n = image.images * pixels;
   const depth = weights.to[0] * weights.to[1] * pieces * PIECE;
   const { arch } = gpu.context.properties;
   const { multiprocessors } = gpu;
-  const { size, launch } = planProduct({ batch: p.groups, m, n }, { unit, arch, multiprocessors }, convRates);
+  const { size, launch } = planConvolution({ batch: image.groups, m, n }, { unit, arch, multiprocessors });
   const places = [pixels, across.count, weights.to[1], pieces];
   const made = [p.size[0] * p.size[1], down.apart * p.size[1], across.apart];
   const read = [
@@ -182,7 +195,7 @@ function multiply(gpu: Gpu, dtype: Half, common: Common, down: Reach, across: Re
       x: common.x + (row * s.row + column * s.column) * 2,
       w: kernel,
       out: common.out + (down.place * p.size[1] + across.place) * 2,
-      ...{ groups: p.groups, m, n, depth, info },
+      ...{ groups: image.groups, m, n, depth, info },
       ...launch,
     }),
   );
@@ -202,7 +215,9 @@ export function convolveByProduct(
   if (unit === "fma") return false;
   const [kh, kw] = w.layout.shape.slice(2) as [number, number];
   const reaches = [reachesOf(kh, p, 0, transposed), reachesOf(kw, p, 1, transposed)] as const;
-  const image = imageOf(x, p.groups, reaches);
+  const outs = transposed ? w.layout.shape[1]! * p.groups : w.layout.shape[0]!;
+  const count = groupsTogether(p.groups, outs / p.groups);
+  const image = imageOf(x, p.groups / count, reaches);
   const isThere = isInOrder(image);
   const pieces = isThere ? (image.images * image.steps.image) / PIECE : allPiecesOf(image);
   const pixels = p.size[0] * p.size[1];
@@ -211,11 +226,20 @@ export function convolveByProduct(
 
   // Outputs that no tap reaches are zeros.
   if (reaches.some((axis, i) => axis.reduce((sum, r) => sum + r.count, 0) < p.size[i]!)) {
-    const outs = transposed ? w.layout.shape[1]! * p.groups : w.layout.shape[0]!;
     gpu.context.memset(BigInt(out), 0, image.images * outs * pixels * 2);
   }
   inOrder(gpu, dtype, image, isThere, (from) => {
-    const common = { unit, x: from, steps: isThere ? image.steps : stepsOf(image), image, w, p, transposed, out };
+    const common = {
+      unit,
+      count,
+      x: from,
+      steps: isThere ? image.steps : stepsOf(image),
+      image,
+      w,
+      p,
+      transposed,
+      out,
+    };
     for (const down of reaches[0]) for (const across of reaches[1]) multiply(gpu, dtype, common, down, across);
   });
   return true;

@@ -15,7 +15,7 @@ import { multiply } from "./matmul.ts";
 /** Multiply-adds from which unrolling the windows pays. */
 const UNROLL_FROM = 2 ** 22;
 /** Outputs of a group from which a matrix unit pays. */
-const FEWEST_OUTPUTS = 8;
+const FEWEST_OUTPUTS = 4;
 /** The unrolled windows of as many images as fit into this are multiplied at once. */
 const UNROLL_BYTES = 2 ** 28;
 

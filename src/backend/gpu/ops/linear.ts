@@ -1,5 +1,5 @@
 /** Linear layers of few rows in one kernel: norm, product, bias, gate and residual. */
-import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { sizeOf } from "../../../core/dtype.ts";
 import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
@@ -66,14 +66,6 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
       else run(out, at(w), from);
     }),
   );
-}
-
-/** x rounded to bytes: their address and that of {scale, sum} in f32 for each 32 of them. */
-export function rounded(gpu: Gpu, x: number, n: number, dtype: DType, run: (xq: number, xs: number) => void): void {
-  gpu.temporary(n + n / 4, (xq) => {
-    gpu.launch(`quantize_q8_${dtype}`, { x, xq, xs: xq + n, numel: n });
-    run(xq, xq + n);
-  });
 }
 
 /**
