@@ -29,7 +29,7 @@ template <bool SPLIT, int BK> struct Terms {
 constexpr int WIDE_ROW = 64;
 
 // `lines` × `depth` elements, each `step` from the next line's or, side by side, from the next k's; the others are neighbours.
-// Pieces of 8 are whole: `at` and `step` are multiples of them, and so is the depth along k, or the lines side by side.
+// Pieces of 8 are whole: `at` and `step` are multiples of them, and so is the depth along k; of lines side by side there is room for whole pieces.
 template <class T> struct Operand {
   const T* at;
   size_t lines, depth;
@@ -84,7 +84,7 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS, bool WIDE> struct De
     there = 0;
     UNROLL for (int round = 0; round < ROUNDS; round++)
       if (first + line_of(round) < o.lines) there |= 1u << round;
-    const size_t last = o.lines - (LIE == ALONG_K ? 1 : V);
+    const size_t last = LIE == ALONG_K ? o.lines - 1 : (o.lines - 1) / V * V;
     UNROLL for (int round = 0; round < ROUNDS; round++) {
       const size_t line = first + line_of(round);
       from[round] = (i64)(line < last ? line : last) * (LIE == ALONG_K ? o.step : 1) + (i64)k_of(round) * k_step;

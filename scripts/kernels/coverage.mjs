@@ -6,7 +6,10 @@ import { createHash } from "node:crypto";
 /** Where every kernel is compiled: one target of each generation. */
 const generations = ["gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1200"];
 const whole = { "clang-19": generations, "clang-22": ["gfx950"], hiprtc: generations };
-export const isWhole = (compiler, target) => whole[compiler]?.includes(target) ?? false;
+/** A type of weights by a dtype by a size each, minutes for a target: whole by one compiler alone. */
+const heavy = ["quant-product"];
+export const isWhole = (compiler, target, file) =>
+  (whole[compiler]?.includes(target) ?? false) && (!heavy.includes(file) || compiler === "clang-19");
 
 /** Kernels that every sample of their file has, because a matrix or dot unit must be seen in it. */
 const always = {
@@ -21,7 +24,7 @@ const always = {
 
 /** The kernels of a file to compile by a compiler for a target. */
 export function kernelsToCheck(compiler, target, ofFile) {
-  if (isWhole(compiler, target)) return ofFile;
+  if (isWhole(compiler, target, ofFile[0].file)) return ofFile;
   const pick = (what, from) => {
     const hash = createHash("sha256").update(`${compiler} ${target} ${what}`).digest().readUInt32LE(0);
     return from[hash % from.length];
