@@ -84,7 +84,7 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS, bool WIDE> struct De
     there = 0;
     UNROLL for (int round = 0; round < ROUNDS; round++)
       if (first + line_of(round) < o.lines) there |= 1u << round;
-    const size_t last = o.lines - (LIE == ALONG_K ? 1 : V);
+    const size_t last = LIE == ALONG_K ? o.lines - 1 : (o.lines - 1) / V * V;  // lines may end inside of a piece
     UNROLL for (int round = 0; round < ROUNDS; round++) {
       const size_t line = first + line_of(round);
       from[round] = (i64)(line < last ? line : last) * (LIE == ALONG_K ? o.step : 1) + (i64)k_of(round) * k_step;
