@@ -92,10 +92,13 @@ template <class T, int BM, int BN, int THREADS> struct TurnedSink {
       else put_results<1>(out, rows, n, column + row + r, line + feature, Vec<T, 1>{{narrow<T>(x[r])}});
     }
   }
-  // The same of all results, which each(put) has: by way of shared memory, from where neighbours leave together.
-  template <class Each> GPU_METHOD void take(Each each) const {
-    if (part) return each([&](u32 feature, u32 row, f32 x) { part[row * BM + feature] = x; });
-    each([&](u32 feature, u32 row, f32 x) { staged[row * PITCH + feature] = narrow<T>(x); });
+  // The same of one result after another: they gather in shared memory, from where neighbours leave together.
+  GPU_METHOD void bring(u32 feature, u32 row, f32 x) const {
+    if (part) part[row * BM + feature] = x;
+    else staged[row * PITCH + feature] = narrow<T>(x);
+  }
+  GPU_METHOD void leave() const {
+    if (part) return;
     barrier();
     UNROLL_SOME for (u32 i = tid_x(); i < BN * (BM / V); i += THREADS) {
       const u32 row = i / (BM / V), feature = i % (BM / V) * V;

@@ -99,7 +99,8 @@ template <class Q, class T, int BM, int BN, int STAGES, bool SPLIT> struct RowsP
     }
     barrier();
     const u32 line = tid_x() / 32 * 16 + lane_id() / 4, row = lane_id() % 4 * 2;
-    sink.take([&](auto put) { UNROLL for (int e = 0; e < BN / 2; e++) put(line + e / 2 % 2 * 8, row + e / 4 * 8 + e % 2, c[e]); });
+    UNROLL for (int e = 0; e < BN / 2; e++) sink.bring(line + e / 2 % 2 * 8, row + e / 4 * 8 + e % 2, c[e]);
+    sink.leave();
     barrier();  // the next tile's chunks go where this one's are read
   }
 };

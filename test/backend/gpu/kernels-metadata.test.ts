@@ -105,6 +105,10 @@ describe("Only the headers of kernels/gpu/ know the compiler", () => {
     expect(testing.filter((name) => !name.startsWith("gpu/"))).toEqual([]);
     expect(testing).toEqual(expect.arrayContaining(["gpu/compiler.h", "gpu/matrix.h", "gpu/warp.h"]));
   });
+
+  it("and none has a generic lambda, which NVRTC takes for a host function", () => {
+    expect(files.filter((name) => /\]\s*\(auto\b/.test(readFileSync(`kernels/${name}`, "utf8")))).toEqual([]);
+  });
 });
 
 describe("Constants of kernels and their launches", () => {
