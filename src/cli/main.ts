@@ -10,6 +10,8 @@ import { doctorCommand } from "./doctor.ts";
 import { generateCommand } from "./generate.ts";
 import { inspectCommand } from "./inspect.ts";
 import { kernelsCommand } from "./kernels.ts";
+import { modelsCommand, removeCommand } from "./models.ts";
+import { pullCommand } from "./pull.ts";
 import { quantizeCommand } from "./quantize.ts";
 import { verifyCommand } from "./verify.ts";
 
@@ -24,6 +26,9 @@ const program = new Command("wick")
 const commands = [
   generateCommand(),
   chatCommand(),
+  pullCommand(),
+  modelsCommand(),
+  removeCommand(),
   benchCommand(),
   inspectCommand(),
   quantizeCommand(),

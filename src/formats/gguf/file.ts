@@ -9,7 +9,8 @@ import { quoted } from "../named-tensors.ts";
 import type { ByteRange, ReadOptions } from "../read-options.ts";
 import { missing } from "../safetensors/file.ts";
 import { readChunks, uploaded } from "../upload.ts";
-import { type GgufHeader, type GgufTensorInfo, parseGguf } from "./header.ts";
+import { type GgufTensorInfo, parseGguf } from "./header.ts";
+import { type GgufPart, joinParts, openParts } from "./split.ts";
 import { tensorType } from "./types.ts";
 import { type GgufTyped, type GgufValue, plain } from "./values.ts";
 
@@ -23,27 +24,35 @@ export class GgufFile implements AsyncDisposable {
   readonly typedMetadata: ReadonlyMap<string, GgufTyped>;
   /** In the file's order. */
   readonly tensors: ReadonlyMap<string, GgufTensorInfo>;
-  readonly #file: BinaryFile;
+  readonly #files: readonly BinaryFile[];
+  readonly #fileOf: ReadonlyMap<string, BinaryFile>;
 
-  private constructor(file: BinaryFile, { version, alignment, metadata, tensors }: GgufHeader) {
-    this.path = file.path;
+  private constructor(parts: readonly GgufPart[]) {
+    const { header, fileOf } = joinParts(parts);
+    const { version, alignment, metadata, tensors } = header;
+    this.path = parts[0]!.file.path;
     this.version = version;
     this.alignment = alignment;
     this.metadata = new Map([...metadata].map(([key, value]) => [key, plain(value)]));
     this.typedMetadata = metadata;
     this.tensors = tensors;
-    this.#file = file;
+    this.#files = parts.map(({ file }) => file);
+    this.#fileOf = fileOf;
   }
 
+  /** Of a model in several files, any of them opens all. */
   static async open(path: string, signal?: AbortSignal): Promise<GgufFile> {
     return GgufFile.over(await BinaryFile.open(path), signal);
   }
 
   /** Of a file that is open already, and is closed with this or where it is of another format. */
   static async over(file: BinaryFile, signal?: AbortSignal): Promise<GgufFile> {
+    let parts: readonly GgufPart[] = [];
     try {
-      return new GgufFile(file, await parseGguf(file, signal));
+      parts = await openParts({ file, header: await parseGguf(file, signal) }, signal);
+      return new GgufFile(parts);
     } catch (error) {
+      for (const part of parts) await part.file.close();
       await file.close();
       throw error;
     }
@@ -57,9 +66,9 @@ export class GgufFile implements AsyncDisposable {
   async readTensor(name: string, options: ReadOptions = {}): Promise<Tensor | QTensor> {
     const info = this.info(name);
     const type = tensorType(info.type);
-    if (type?.dtype) return this.#readElements(info, type.dtype, info.shape, options);
+    if (type?.dtype) return this.#readElements(name, type.dtype, info.shape, options);
     if (type?.quant) {
-      using blocks = await this.#readElements(info, "u8", [info.byteLength], options);
+      using blocks = await this.#readElements(name, "u8", [info.byteLength], options);
       return QTensor.fromBlocks(blocks, info.shape, type.quant);
     }
     const what = type ? `type ${type.name} (number ${type.id})` : `the unknown type number ${info.type}`;
@@ -76,18 +85,17 @@ export class GgufFile implements AsyncDisposable {
     if (!(0 <= start && start <= end && end <= byteLength)) {
       fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
     }
-    return this.#file.read(offset + start, end - start, signal);
+    return this.#fileOf.get(name)!.read(offset + start, end - start, signal);
   }
 
-  #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
-    const { offset, byteLength } = info;
-    const read = ({ start, end }: ByteRange) => this.#file.read(start, end - start, options.signal);
-    const pieces = readChunks(read, { start: offset, end: offset + byteLength });
+  #readElements(name: string, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
+    const read = (range: ByteRange) => this.readBytes(name, options.signal, range);
+    const pieces = readChunks(read, { start: 0, end: this.info(name).byteLength });
     return uploaded(pieces, shape, dtype, options.device);
   }
 
-  close(): Promise<void> {
-    return this.#file.close();
+  async close(): Promise<void> {
+    for (const file of this.#files) await file.close();
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -98,9 +98,10 @@ class Download {
         this.#options.signal?.throwIfAborted();
         const { bytesRead } = await this.#handle.read(buffer, 0, PIECE, this.#done);
         if (bytesRead === 0) break;
-        this.#advance(buffer.subarray(0, bytesRead));
+        this.#count(buffer.subarray(0, bytesRead));
       }
     }
+    this.#report();
     return this.#done > 0;
   }
 
@@ -154,16 +155,20 @@ class Download {
     try {
       for await (const piece of inPieces(response.body, () => timer.refresh())) {
         await writeAll(this.#handle, piece, this.#done);
-        this.#advance(piece);
+        this.#count(piece);
+        this.#report();
       }
     } finally {
       clearTimeout(timer);
     }
   }
 
-  #advance(piece: Uint8Array): void {
+  #count(piece: Uint8Array): void {
     this.#hash.update(piece);
     this.#done += piece.byteLength;
+  }
+
+  #report(): void {
     this.#options.onBytes?.(this.#done, this.#file.size);
   }
 

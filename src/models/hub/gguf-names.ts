@@ -1,7 +1,6 @@
 /** What the names of GGUF files tell: their quantization, and which of them are parts of one model. */
+import { splitNames } from "../../formats/gguf/split.ts";
 
-/** Every part is named after the same pattern, from 1 on. */
-const SPLIT = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/i;
 /** Files that belong to a model and are none. */
 const BESIDE = /(^|\/)[^/]*(mmproj|imatrix|mtp-|-vocab\.)[^/]*$/i;
 const QUANTIZATION =
@@ -12,13 +11,6 @@ export interface GgufModel {
   readonly files: readonly string[];
   /** Q4_K_M and the like, or the file's name where it tells none. */
   readonly quantization: string;
-}
-
-/** All parts of the model that `path` is a part of. */
-export function splitNames(path: string): string[] | undefined {
-  const [, stem, , count] = SPLIT.exec(path) ?? [];
-  if (stem === undefined) return undefined;
-  return Array.from({ length: Number(count) }, (_, i) => `${stem}-${String(i + 1).padStart(5, "0")}-of-${count}.gguf`);
 }
 
 /** The models among a repository's files; one whose parts are not all there is none. */
@@ -33,7 +25,7 @@ export function ggufModels(paths: readonly string[]): GgufModel[] {
 }
 
 function quantizationOf(path: string): string {
-  const stem = (SPLIT.exec(path)?.[1] ?? path).replace(/\.gguf$/i, "");
+  const stem = path.replace(/(-\d{5}-of-\d{5})?\.gguf$/i, "");
   const named = Array.from(stem.matchAll(QUANTIZATION), ([, name]) => name!).at(-1);
   return named?.toUpperCase() ?? stem.slice(stem.lastIndexOf("/") + 1);
 }

@@ -2,8 +2,8 @@
 import { createHash } from "node:crypto";
 import { basename } from "node:path/posix";
 import { fail } from "../../core/errors.ts";
+import { splitNames } from "../../formats/gguf/split.ts";
 import { JsonFields } from "../json-fields.ts";
-import { splitNames } from "./gguf-names.ts";
 import { type RequestOptions, request } from "./http.ts";
 import type { RepoName } from "./name.ts";
 
@@ -29,7 +29,7 @@ export interface Listing {
 export type Asking = Pick<RequestOptions, "settings" | "signal">;
 
 const COMMIT = /^[0-9a-f]{40}$/;
-const HASH = /^([0-9a-f]{40}|[0-9a-f]{64})$/;
+export const HASH = /^([0-9a-f]{40}|[0-9a-f]{64})$/;
 const encodePath = (path: string): string => path.split("/").map(encodeURIComponent).join("/");
 
 /** Names that would lead out of the cache's folders are nobody's files. */
@@ -106,7 +106,7 @@ export async function listAddress(url: string, { settings, signal }: Asking): Pr
       path,
       url: address,
       size: response.ok && length !== null ? Number(length) : null,
-      etag: createHash("sha256").update(`${address} ${validator} ${length}`).digest("hex"),
+      etag: `url-${createHash("sha256").update(`${address} ${validator} ${length}`).digest("hex")}`,
       isHash: false,
       validator,
     });

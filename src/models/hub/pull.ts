@@ -1,12 +1,12 @@
 /** A model by its name: from the cache, or into it. */
-import { mkdir, rm, stat, statfs, utimes } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, realpath, rm, stat, statfs, utimes } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { formatBytes } from "../../backend/usage.ts";
 import { fail, WickError } from "../../core/errors.ts";
 import { shardsOf } from "../../formats/safetensors/sharded.ts";
 import { cachedModels } from "./cached-models.ts";
 import { downloadBlob, hasItsHash, isWhole } from "./download.ts";
-import type { Listing, RemoteFile } from "./listing.ts";
+import { HASH, type Listing, type RemoteFile } from "./listing.ts";
 import { isRemote, type ModelName, parseModelName, type RemoteName } from "./name.ts";
 import { type HubSettings, hubSettings } from "./settings.ts";
 import { type Source, sourceOf } from "./source.ts";
@@ -22,8 +22,10 @@ export interface DownloadProgress {
 
 export interface PullOptions {
   readonly signal?: AbortSignal | undefined;
-  /** Called as bytes arrive, and once for a file that is there already. */
+  /** Called as bytes arrive, first with what an earlier run has left; once for a file that is there already. */
   readonly onDownload?: ((progress: DownloadProgress) => void) | undefined;
+  /** Called where the hub is not reached, with why, and the model is taken as the cache has it. */
+  readonly onUnreached?: ((why: string) => void) | undefined;
   /** Whether files that are there already are read and compared with their hashes. */
   readonly check?: boolean | undefined;
 }
@@ -32,23 +34,44 @@ export interface PulledModel {
   /** What `loadModel` takes: a folder, or the (first) file of a GGUF. */
   readonly path: string;
   readonly commit: string;
+  /** Where the files are by their names. */
+  readonly folder: string;
   readonly files: readonly string[];
   readonly bytes: number;
-  /** Why the hub was not asked; the model is as it was when it was pulled. */
-  readonly notAsked?: string;
+}
+
+export interface LocatedModel {
+  readonly path: string;
+  /** Where it came from the cache. */
+  readonly pulled?: PulledModel;
 }
 
 /** Files under way at once. */
 const AT_ONCE = 4;
 
 /** Where a model of any name lies: downloads it where it is not on this machine. */
-export async function locateModel(name: string, options: PullOptions = {}): Promise<string> {
+export async function locateModel(name: string, options: PullOptions = {}): Promise<LocatedModel> {
   const settings = await hubSettings();
   const parsed = await understood(name, settings);
-  return parsed.kind === "path" ? parsed.path : (await pull(name, parsed, options, settings)).path;
+  if (parsed.kind === "path") return parsed;
+  const pulled = await pull(name, parsed, options, settings);
+  return { path: pulled.path, pulled };
 }
 
-/** Brings a model into the cache that other tools share. What is there already is not downloaded again. */
+/** Says of a model that cannot be read whether a file of it is no longer what was downloaded: blobs are named by their hashes. */
+export async function refuseDamaged(name: string, { pulled }: LocatedModel): Promise<void> {
+  for (const file of pulled?.files ?? []) {
+    const blob = await realpath(join(pulled!.folder, file));
+    const etag = basename(blob);
+    if (!HASH.test(etag) || (await hasItsHash(blob, etag))) continue;
+    fail("DownloadDamaged", `${file} of ${name} was altered in the cache; \`wick pull ${name} --check\` replaces it`);
+  }
+}
+
+/**
+ * Brings a model into the cache that other tools share, by the environment's settings unless others are given. What is
+ * there already is not downloaded again.
+ */
 export async function pullModel(name: string, options: PullOptions = {}, given?: HubSettings): Promise<PulledModel> {
   const settings = given ?? (await hubSettings());
   const parsed = await understood(name, settings);
@@ -69,12 +92,16 @@ async function pull(text: string, name: RemoteName, options: PullOptions, settin
     // What a commit holds never changes.
     if (commit && !options.check && (await missingOf(source, commit))?.length === 0)
       return await cached(source, commit);
-    if (settings.offline) return await instead(source, settings, "HF_HUB_OFFLINE is set", undefined);
+    if (settings.offline) return await instead(text, source, settings, "HF_HUB_OFFLINE is set");
     const listing = await source.list({ settings, signal: options.signal }).catch((error: unknown) => {
       if (error instanceof WickError && error.code === "NetworkError") return error;
       throw error;
     });
-    if (listing instanceof WickError) return await instead(source, settings, listing.message, listing);
+    if (listing instanceof WickError) {
+      const found = await instead(text, source, settings, listing.message.replace(/^\S+: /, ""));
+      options.onUnreached?.(listing.message);
+      return found;
+    }
     return await new Pull(source, listing, options, settings).run();
   } catch (error) {
     if (error instanceof WickError && error.code === "ModelNotFound" && !isRemote(text)) {
@@ -96,7 +123,7 @@ async function missingOf(source: Source, commit: string): Promise<string[] | und
 }
 
 /** The model as the cache has it, which must be whole. */
-async function cached(source: Source, commit: string, notAsked?: string): Promise<PulledModel> {
+async function cached(source: Source, commit: string): Promise<PulledModel> {
   const { cache, subject } = source;
   const { files, index, entry } = source.select(await cache.files(commit), `${subject} in the cache`);
   const folder = cache.snapshot(commit);
@@ -105,25 +132,22 @@ async function cached(source: Source, commit: string, notAsked?: string): Promis
   return {
     path: entry === undefined ? folder : join(folder, entry),
     commit,
+    folder,
     files: all,
     bytes: sizes.reduce((a, b) => a + b, 0),
-    ...(notAsked !== undefined && { notAsked }),
   };
 }
 
 /** Where the hub cannot be asked, what the cache has; else an error that says what that is. */
-async function instead(source: Source, settings: HubSettings, why: string, cause: unknown): Promise<PulledModel> {
+async function instead(text: string, source: Source, settings: HubSettings, why: string): Promise<PulledModel> {
   const commit = await source.cache.commitOf(source.revision);
   const missing = commit === undefined ? undefined : await missingOf(source, commit);
-  if (commit !== undefined && missing?.length === 0) return cached(source, commit, why);
+  if (commit !== undefined && missing?.length === 0) return cached(source, commit);
   const names = (await cachedModels(settings)).filter(({ isComplete }) => isComplete).map(({ name }) => name);
   const there = names.length === 0 ? "nothing" : names.slice(0, 10).join(", ");
-  const state = missing === undefined ? "is not in the cache" : `lacks ${missing.slice(0, 5).join(", ")} in the cache`;
-  return fail(
-    "NetworkError",
-    `${source.subject} ${state}, and ${why}. The cache (${settings.cache}) has ${there}`,
-    cause === undefined ? undefined : { cause },
-  );
+  const nowhere = isRemote(text) ? "is not in the cache" : "is no file or folder here, and not in the cache";
+  const state = missing === undefined ? nowhere : `lacks ${missing.slice(0, 5).join(", ")} in the cache`;
+  return fail("NetworkError", `${source.subject} ${state}; ${why}. The cache (${settings.cache}) has ${there}`);
 }
 
 /** Notes that a file was used, where the file system does not: others show it, too. Gives its size. */

@@ -346,15 +346,16 @@ describe("without a network", () => {
   it("a model is as the cache has it", async () => {
     hub.repos.set("owner/name", { files });
     const { path } = await pull();
-    expect(await pull("owner/name", {}, unplugged)).toMatchObject({
-      path,
-      notAsked: expect.stringMatching(/not reached/) as string,
-    });
-    expect(await pull("owner/name", {}, { offline: true })).toMatchObject({ path, notAsked: "HF_HUB_OFFLINE is set" });
+    const reasons: string[] = [];
+    const onUnreached = (why: string) => reasons.push(why);
+    expect((await pull("owner/name", { onUnreached }, unplugged)).path).toBe(path);
+    expect(reasons).toEqual([expect.stringMatching(/127.0.0.1:4 is not reached: .*ECONNREFUSED/)]);
+    expect((await pull("owner/name", { onUnreached }, { offline: true })).path).toBe(path);
+    expect(reasons).toHaveLength(1);
     await expectFailure(
       pull("owner/other", {}, unplugged),
       "NetworkError",
-      /owner\/other is not in the cache, and .*not reached: .*ECONNREFUSED.*\. The cache \(.*\) has owner\/name$/,
+      /^owner\/other is no file or folder here, and not in the cache; 127\S+ is not reached: .*ECONNREFUSED.*\. The cache \(.*\) has owner\/name$/,
     );
   });
 
@@ -363,7 +364,7 @@ describe("without a network", () => {
     await expectFailure(
       pull("owner/name", {}, offline),
       "NetworkError",
-      /is not in the cache, and HF_HUB_OFFLINE is set.* has nothing/,
+      /not in the cache; HF_HUB_OFFLINE is set.* has nothing/,
     );
     const index = { weight_map: { a: "a.safetensors", b: "b.safetensors" } };
     const sharded = {
