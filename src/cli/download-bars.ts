@@ -52,7 +52,7 @@ export class DownloadBars {
 
   /** Leaves the lines of what is done, and no others. */
   clear(): void {
-    this.#output.write(this.#rewind());
+    if (this.#lines > 0) this.#output.write(this.#rewind());
     this.#entries.clear();
   }
 
