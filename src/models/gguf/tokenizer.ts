@@ -74,7 +74,7 @@ const makers: Readonly<Record<string, (fields: JsonFields, tokens: Tokens) => Ma
   gpt2: (fields, tokens) => {
     const pre = preTokenizerNamed(fields.textOr("tokenizer.ggml.pre", "default"), fields.source);
     const merges = fields.textList("tokenizer.ggml.merges");
-    return { json: byteLevel(tokens, merges, pre), addBos: pre.addBos ?? false };
+    return { json: pairEncoding(tokens, merges, pre), addBos: pre.addBos ?? false };
   },
   llama: (fields, tokens) => {
     const scores = fields.numbers("tokenizer.ggml.scores", tokens.texts.length);
@@ -99,21 +99,29 @@ function addedTokens({ texts, types }: Tokens): object[] {
   );
 }
 
-function byteLevel(tokens: Tokens, merges: readonly string[], pre: PreTokenizer): object {
+function pairEncoding(tokens: Tokens, merges: readonly string[], pre: PreTokenizer): object {
+  const { isRaw = false, escapesSpaces = false, normalizer } = pre;
+  const steps = pre.patterns.map(splitStep);
   return {
     added_tokens: addedTokens(tokens),
-    normalizer: pre.normalizer ? { type: pre.normalizer } : null,
-    pre_tokenizer: { type: "Sequence", pretokenizers: [...pre.patterns.map(splitStep), byteLevelStep(false)] },
+    normalizer: escapesSpaces ? spacesToBars : normalizer ? { type: normalizer } : null,
+    pre_tokenizer: { type: "Sequence", pretokenizers: isRaw ? steps : [...steps, byteLevelStep(false)] },
     post_processor: null,
-    decoder: { type: "ByteLevel" },
+    decoder: isRaw
+      ? { type: "Sequence", decoders: [barsToSpaces, { type: "ByteFallback" }, { type: "Fuse" }] }
+      : { type: "ByteLevel" },
     model: {
       type: "BPE",
       vocab: Object.fromEntries(vocabulary(tokens)),
       merges,
+      byte_fallback: isRaw,
       ignore_merges: pre.ignoreMerges ?? false,
     },
   };
 }
+
+const spacesToBars = { type: "Replace", pattern: { String: " " }, content: "▁" };
+const barsToSpaces = { type: "Replace", pattern: { String: "▁" }, content: " " };
 
 /** SentencePiece joins the neighbours whose union has the best score: merges, in the order of the scores. */
 function sentencePiece(tokens: Tokens, scores: ArrayLike<number>, spacePrefix: boolean): object {
@@ -130,23 +138,17 @@ function sentencePiece(tokens: Tokens, scores: ArrayLike<number>, spacePrefix: b
     }
   }
   merges.sort((a, b) => b.score - a.score);
-  const space = { type: "Replace", pattern: { String: " " }, content: "▁" };
   const prefix = { type: "Prepend", prepend: "▁" };
   const strip = { type: "Strip", content: " ", start: 1, stop: 0 };
   const unknown = texts[Array.from(types).indexOf(tokenTypes.unknown)];
   return {
     added_tokens: addedTokens(tokens),
-    normalizer: { type: "Sequence", normalizers: spacePrefix ? [prefix, space] : [space] },
+    normalizer: { type: "Sequence", normalizers: spacePrefix ? [prefix, spacesToBars] : [spacesToBars] },
     pre_tokenizer: null,
     post_processor: null,
     decoder: {
       type: "Sequence",
-      decoders: [
-        { type: "Replace", pattern: { String: "▁" }, content: " " },
-        { type: "ByteFallback" },
-        { type: "Fuse" },
-        ...(spacePrefix ? [strip] : []),
-      ],
+      decoders: [barsToSpaces, { type: "ByteFallback" }, { type: "Fuse" }, ...(spacePrefix ? [strip] : [])],
     },
     model: {
       type: "BPE",

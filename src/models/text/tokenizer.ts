@@ -1,7 +1,8 @@
 /** Text to token ids and back, by Hugging Face's tokenizer.json. */
-import { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers";
+import type { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers";
 import { fail } from "../../core/errors.ts";
 import { JsonFields } from "../json-fields.ts";
+import { fastTokenizer } from "./fast-tokenizer.ts";
 
 export interface TokenizerOptions {
   /** Opens the error messages. */
@@ -31,7 +32,7 @@ export class Tokenizer {
   constructor(json: unknown, { source, config, bosToken = null }: TokenizerOptions) {
     const fields = new JsonFields(json, source);
     try {
-      this.#inner = new HuggingFaceTokenizer(fields.values, config?.values ?? {});
+      this.#inner = fastTokenizer(fields, config);
     } catch (cause) {
       this.#inner = fail("InvalidFile", `${source} cannot be used: ${(cause as Error).message}`, { cause });
     }

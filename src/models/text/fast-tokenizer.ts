@@ -1,0 +1,99 @@
+/**
+ * Hugging Face's tokenizers, with the parts that take the time done here: merges, the best path through unigrams, and
+ * the writing of bytes as characters. What they give is the same.
+ */
+import { Tokenizer } from "@huggingface/tokenizers";
+import type { JsonFields } from "../json-fields.ts";
+import { Merges } from "./merges.ts";
+import { Unigrams } from "./unigrams.ts";
+
+/** `fields` is the content of tokenizer.json, `config` that of tokenizer_config.json. */
+export function fastTokenizer(fields: JsonFields, config: JsonFields | undefined): Tokenizer {
+  const { model, ...rest } = fields.values;
+  const merges = mergesOf(model);
+  // Without its merges the library has no table of them to make.
+  const inner = new Tokenizer(
+    merges ? { ...rest, model: { ...(model as object), merges: [] } } : fields.values,
+    config?.values ?? {},
+  );
+  const made: unknown = inner.model;
+  if (merges && isPairEncoder(made)) {
+    const own = new Merges(merges.map(pairOf));
+    made.bpe = (word: string) => own.split(word);
+  } else if (isUnigram(made)) {
+    const own = new Unigrams(made.vocab, made.scores, made.unk_token_id);
+    made.encode = (words: readonly string[]) => words.flatMap((word) => own.split(word));
+  }
+  speedUpBytes(inner.pre_tokenizer);
+  return inner;
+}
+
+/** Marks of where a word ends, which only the library knows. */
+const SUFFIXES = ["continuing_subword_suffix", "end_of_word_suffix"];
+
+function mergesOf(model: unknown): readonly unknown[] | undefined {
+  if (typeof model !== "object" || model === null) return undefined;
+  const values = model as Readonly<Record<string, unknown>>;
+  return Array.isArray(values.merges) && !SUFFIXES.some((name) => values[name]) ? values.merges : undefined;
+}
+
+/** Newer files have pairs, older ones pairs joined by a space. */
+const pairOf = (merge: unknown): [string, string] => {
+  if (Array.isArray(merge)) return [String(merge[0]), String(merge[1])];
+  const text = String(merge);
+  const cut = text.indexOf(" ", 1);
+  return [text.slice(0, cut), text.slice(cut + 1)];
+};
+
+// The library's classes are functions with properties.
+const has = (value: unknown, ...names: string[]): boolean =>
+  (typeof value === "function" || (typeof value === "object" && value !== null)) &&
+  names.every((name) => name in value);
+
+interface PairEncoder {
+  bpe(word: string): readonly string[];
+}
+const isPairEncoder = (model: unknown): model is PairEncoder => has(model, "bpe");
+
+interface Unigram {
+  readonly vocab: readonly string[];
+  readonly scores: readonly number[];
+  readonly unk_token_id: number;
+  encode(words: readonly string[]): string[];
+}
+const isUnigram = (model: unknown): model is Unigram => has(model, "scores", "trie");
+
+interface ByteLevel {
+  readonly byte_encoder: Readonly<Record<number, string>>;
+  readonly add_prefix_space: boolean;
+  readonly use_regex: boolean;
+  readonly pattern: RegExp;
+  pre_tokenize_text(text: string): string[];
+}
+const isByteLevel = (step: unknown): step is ByteLevel => has(step, "byte_encoder", "use_regex");
+const isSequence = (step: unknown): step is { readonly tokenizers: readonly unknown[] } => has(step, "tokenizers");
+
+/** Words that are kept with their bytes as characters, and how long they may be. */
+const CACHED_WORDS = 2 ** 16;
+const CACHED_LENGTH = 64;
+
+function speedUpBytes(step: unknown): void {
+  if (isSequence(step)) for (const inner of step.tokenizers) speedUpBytes(inner);
+  if (!isByteLevel(step)) return;
+  const codes = Uint16Array.from({ length: 256 }, (_, byte) => step.byte_encoder[byte]!.charCodeAt(0));
+  const cache = new Map<string, string>();
+  const bytesOf = (word: string): string => {
+    const known = cache.get(word);
+    if (known !== undefined) return known;
+    const text = Buffer.from(Uint16Array.from(Buffer.from(word), (byte) => codes[byte]!).buffer).toString("utf16le");
+    if (word.length <= CACHED_LENGTH) {
+      if (cache.size >= CACHED_WORDS) cache.clear();
+      cache.set(word, text);
+    }
+    return text;
+  };
+  step.pre_tokenize_text = (given) => {
+    const text = step.add_prefix_space && !given.startsWith(" ") ? ` ${given}` : given;
+    return (step.use_regex ? (text.match(step.pattern) ?? []) : [text]).map(bytesOf);
+  };
+}
