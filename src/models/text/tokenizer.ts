@@ -11,6 +11,8 @@ export interface TokenizerOptions {
   readonly config?: JsonFields | undefined;
   /** Starts every prompt, where the tokenizer's own rules say nothing about it. */
   readonly bosToken?: number | null;
+  /** Ends every prompt, as those of encoders. */
+  readonly endToken?: number | null;
 }
 
 export interface EncodeOptions {
@@ -27,9 +29,11 @@ export class Tokenizer {
   readonly #inner: HuggingFaceTokenizer;
   /** Put before a prompt that does not start with it. */
   readonly #prefix: number | null;
+  /** Put behind one that does not end with it. */
+  readonly #suffix: number | null;
 
   /** `json` is the content of tokenizer.json, or an object of that form. */
-  constructor(json: unknown, { source, config, bosToken = null }: TokenizerOptions) {
+  constructor(json: unknown, { source, config, bosToken = null, endToken = null }: TokenizerOptions) {
     const fields = new JsonFields(json, source);
     try {
       this.#inner = fastTokenizer(fields, config);
@@ -37,12 +41,15 @@ export class Tokenizer {
       this.#inner = fail("InvalidFile", `${source} cannot be used: ${(cause as Error).message}`, { cause });
     }
     this.#prefix = startToken(fields, config, bosToken, (token) => this.tokenId(token));
+    this.#suffix = endToken;
   }
 
   encode(text: string, { special = true }: EncodeOptions = {}): number[] {
     const { ids } = this.#inner.encode(text, { add_special_tokens: special });
-    const bare = !special || this.#prefix === null || ids[0] === this.#prefix;
-    return bare ? ids : [this.#prefix!, ...ids];
+    if (!special) return ids;
+    const starts = this.#prefix === null || ids[0] === this.#prefix;
+    const ends = this.#suffix === null || ids.at(-1) === this.#suffix;
+    return [...(starts ? [] : [this.#prefix!]), ...ids, ...(ends ? [] : [this.#suffix!])];
   }
 
   /** Bytes that are no UTF-8 become U+FFFD. */
