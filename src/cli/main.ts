@@ -13,6 +13,7 @@ import { kernelsCommand } from "./kernels.ts";
 import { modelsCommand, removeCommand } from "./models.ts";
 import { pullCommand } from "./pull.ts";
 import { quantizeCommand } from "./quantize.ts";
+import { tokenizeCommand } from "./tokenize.ts";
 import { verifyCommand } from "./verify.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
@@ -31,6 +32,7 @@ const commands = [
   removeCommand(),
   benchCommand(),
   inspectCommand(),
+  tokenizeCommand(),
   quantizeCommand(),
   verifyCommand(),
   devicesCommand(),

@@ -20,6 +20,7 @@ export { type DownloadProgress, type PulledModel, type PullOptions, pullModel } 
 export type { HubSettings, Token as HubToken } from "./hub/settings.ts";
 export type { JsonFields } from "./json-fields.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
+export { loadTokenizer } from "./load-tokenizer.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
 export type { Positions } from "./rotary.ts";
 export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";

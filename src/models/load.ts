@@ -134,7 +134,7 @@ async function openModelAt(path: string): Promise<ModelSource> {
 }
 
 /** The model of a folder that holds GGUF files and no config.json. */
-async function onlyGguf(folder: string): Promise<string | undefined> {
+export async function onlyGguf(folder: string): Promise<string | undefined> {
   const names = await readdir(folder);
   const models = names.includes("config.json") ? [] : ggufModels(names);
   if (models.length > 1) {
