@@ -11,7 +11,7 @@ import { Tokenizer } from "./text/tokenizer.ts";
 
 /** Of a folder, a GGUF file or a model's name, as `loadModel` takes them. */
 export async function loadTokenizer(name: string, options: PullOptions = {}): Promise<Tokenizer> {
-  const { path } = await locateModel(name, options);
+  const { path } = await locateModel(name, { ...options, tokenizerOnly: true });
   const found = await stat(path).catch((cause: Error) =>
     fail("InvalidFile", `${path} cannot be opened: ${cause.message}; name a model's folder or GGUF file`, { cause }),
   );

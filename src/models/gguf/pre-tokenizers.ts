@@ -193,7 +193,12 @@ const entries: readonly (readonly [names: string, PreTokenizer])[] = [
     },
   ],
   ["minicpm5", { patterns: [three, words({ digits: `${one}+` })], ignoreMerges: true }],
-  ["gemma4 granite-embed-multi-311m sarvam-moe", { patterns: [lines], isRaw: true, escapesSpaces: true }],
+  [
+    "gemma4 granite-embed-multi-311m",
+    // Several line feeds are a token each, which not all files have merges for.
+    { patterns: [lines], isRaw: true, escapesSpaces: true, ignoreMerges: true, addBos: true },
+  ],
+  ["sarvam-moe", { patterns: [lines], isRaw: true, escapesSpaces: true }],
   ["whitespace", { patterns: [String.raw`\S+`], isRaw: true }],
   // Files from before the name was written.
   ["default", { patterns: [String.raw`[\p{P}\$\+<=>\^~\|]+`, gpt2Open, `${one}+`, "[0-9][0-9][0-9]"] }],

@@ -31,8 +31,8 @@ export function endTokens(fields: JsonFields): number[] {
 
 /** Null where the file has none, as those made of random weights. */
 export function readGgufTokenizer(fields: JsonFields): Tokenizer | null {
-  const model = fields.textOr("tokenizer.ggml.model", "no_vocab");
-  if (model === "no_vocab") return null;
+  const model = fields.textOr("tokenizer.ggml.model", "none");
+  if (model === "none" || model === "no_vocab") return null;
   const make = Object.hasOwn(makers, model) ? makers[model] : undefined;
   if (!make) {
     const known = Object.keys(makers).join(", ");
@@ -86,16 +86,17 @@ interface Made {
   readonly end?: "eos" | "sep" | undefined;
 }
 
+function byMerges(fields: JsonFields, tokens: Tokens, name = fields.textOr("tokenizer.ggml.pre", "default")): Made {
+  const pre = preTokenizerNamed(name, fields.source);
+  const merges = fields.textList("tokenizer.ggml.merges");
+  const end = pre.addSeparator ? "sep" : undefined;
+  return { json: pairEncoding(tokens, merges, pre), addBos: pre.addBos ?? false, end };
+}
+
 const makers: Readonly<Record<string, (fields: JsonFields, tokens: Tokens) => Made>> = {
-  gpt2: (fields, tokens) => {
-    const pre = preTokenizerNamed(fields.textOr("tokenizer.ggml.pre", "default"), fields.source);
-    const merges = fields.textList("tokenizer.ggml.merges");
-    return {
-      json: pairEncoding(tokens, merges, pre),
-      addBos: pre.addBos ?? false,
-      end: pre.addSeparator ? "sep" : undefined,
-    };
-  },
+  gpt2: (fields, tokens) => byMerges(fields, tokens),
+  whitespace: (fields, tokens) => byMerges(fields, tokens),
+  gemma4: (fields, tokens) => byMerges(fields, tokens, "gemma4"),
   llama: (fields, tokens) => {
     const scores = fields.numbers("tokenizer.ggml.scores", tokens.texts.length);
     const spacePrefix = fields.flagOr("tokenizer.ggml.add_space_prefix", true);

@@ -8,6 +8,7 @@ import { cachedModels } from "./cached-models.ts";
 import { downloadBlob, hasItsHash, isWhole } from "./download.ts";
 import { HASH, type Listing, type RemoteFile } from "./listing.ts";
 import { isRemote, type ModelName, parseModelName, type RemoteName } from "./name.ts";
+import { selectFiles, selectTokenizer } from "./selection.ts";
 import { type HubSettings, hubSettings } from "./settings.ts";
 import { type Source, sourceOf } from "./source.ts";
 
@@ -26,6 +27,8 @@ export interface PullOptions {
   readonly onDownload?: ((progress: DownloadProgress) => void) | undefined;
   /** Called where the hub is not reached, with why, and the model is taken as the cache has it. */
   readonly onUnreached?: ((why: string) => void) | undefined;
+  /** Whether no more is needed than the tokenizer. */
+  readonly tokenizerOnly?: boolean | undefined;
   /** Whether files that are there already are read and compared with their hashes. */
   readonly check?: boolean | undefined;
 }
@@ -86,7 +89,7 @@ async function understood(name: string, { endpoint }: HubSettings): Promise<Mode
 }
 
 async function pull(text: string, name: RemoteName, options: PullOptions, settings: HubSettings): Promise<PulledModel> {
-  const source = sourceOf(name, settings);
+  const source = sourceOf(name, settings, options.tokenizerOnly ? selectTokenizer : selectFiles);
   const commit = /^[0-9a-f]{40}$/.test(source.revision) ? source.revision : undefined;
   try {
     // What a commit holds never changes.
@@ -141,7 +144,7 @@ async function cached(source: Source, commit: string): Promise<PulledModel> {
 /** Where the hub cannot be asked, what the cache has; else an error that says what that is. */
 async function instead(text: string, source: Source, settings: HubSettings, why: string): Promise<PulledModel> {
   const commit = await source.cache.commitOf(source.revision);
-  const missing = commit === undefined ? undefined : await missingOf(source, commit);
+  const missing = commit === undefined ? undefined : await missingOf(source, commit).catch(because(why));
   if (commit !== undefined && missing?.length === 0) return cached(source, commit);
   const names = (await cachedModels(settings)).filter(({ isComplete }) => isComplete).map(({ name }) => name);
   const there = names.length === 0 ? "nothing" : names.slice(0, 10).join(", ");
@@ -149,6 +152,14 @@ async function instead(text: string, source: Source, settings: HubSettings, why:
   const state = missing === undefined ? nowhere : `lacks ${missing.slice(0, 5).join(", ")} in the cache`;
   return fail("NetworkError", `${source.subject} ${state}; ${why}. The cache (${settings.cache}) has ${there}`);
 }
+
+/** What the cache does not have of a model could be had otherwise. */
+const because =
+  (why: string) =>
+  (error: unknown): never => {
+    if (error instanceof WickError) fail(error.code, `${error.message}; ${why}`, { cause: error });
+    throw error;
+  };
 
 /** Notes that a file was used, where the file system does not: others show it, too. Gives its size. */
 async function used(path: string): Promise<number> {

@@ -19,6 +19,12 @@ const BESIDE =
 const USUAL = ["Q4_K_M", "Q8_0"];
 const SHOWN_FILES = 12;
 
+/** What a tokenizer is read from, where that is a file of its own; else all of the model. */
+export function selectTokenizer(paths: readonly string[], wanted: string | undefined, where: string): Selection {
+  if (wanted !== undefined || !paths.includes("tokenizer.json")) return selectFiles(paths, wanted, where);
+  return { files: paths.filter((path) => BESIDE.test(path) && !path.endsWith(".safetensors")) };
+}
+
 /** `wanted` is a quantization or a file; `where` stands in messages. */
 export function selectFiles(paths: readonly string[], wanted: string | undefined, where: string): Selection {
   const models = ggufModels(paths);

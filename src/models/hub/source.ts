@@ -22,14 +22,14 @@ export interface Source {
   sign(): Promise<void>;
 }
 
-export function sourceOf(name: RemoteName, settings: HubSettings): Source {
+export function sourceOf(name: RemoteName, settings: HubSettings, choose = selectFiles): Source {
   if (name.kind === "repo") {
     return {
       subject: formatRepo(name),
       revision: name.revision,
       cache: RepoCache.of(settings.cache, name.repo),
       list: (asking) => listRepo(name, asking),
-      select: (paths, where) => selectFiles(paths, name.wanted, where),
+      select: (paths, where) => choose(paths, name.wanted, where),
       refuse: (response, asking) => refused(response, name, { ...asking, subject: name.repo }),
       sign: async () => {},
     };

@@ -82,6 +82,18 @@ describe("a pull", () => {
     expect(hub.count("c.safetensors")).toBe(0);
   });
 
+  it("of the tokenizer alone leaves the weights, and is no model yet", async () => {
+    hub.repos.set("owner/name", { files });
+    expect((await pull("owner/name", { tokenizerOnly: true })).files).toEqual(["config.json", "tokenizer.json"]);
+    expect((await pull("owner/name", { tokenizerOnly: true }, { offline: true })).files).toHaveLength(2);
+    await expectFailure(
+      pull("owner/name", {}, { offline: true }),
+      "NoUsableWeights",
+      /in the cache has no weights .*; HF_HUB_OFFLINE is set/,
+    );
+    expect((await pull()).files).toHaveLength(3);
+  });
+
   it("takes a quantization, in all its parts", async () => {
     const parts = { "q/m-Q8_0-00001-of-00002.gguf": weights, "q/m-Q8_0-00002-of-00002.gguf": "GGUF" };
     hub.repos.set("owner/name", { files: { ...parts, "m-Q4_0.gguf": weights } });

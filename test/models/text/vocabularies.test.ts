@@ -213,13 +213,13 @@ describe("tokens", () => {
 
   it("of GGUF's gemma4 are merges over the text itself", () => {
     const fields = {
-      "tokenizer.ggml.model": "gpt2",
-      "tokenizer.ggml.pre": "gemma4",
-      "tokenizer.ggml.tokens": ["a", "▁", "▁a", "\n", "<0xC3>", "<0xA9>"],
+      "tokenizer.ggml.model": "gemma4",
+      "tokenizer.ggml.tokens": ["a", "▁", "▁a", "\n", "<0xC3>", "<0xA9>", "\n\n"],
       "tokenizer.ggml.merges": ["▁ a"],
     };
     const tokenizer = readGgufTokenizer(new JsonFields(fields, "gemma4"))!;
     expect(tokenizer.encode("a a\né")).toEqual([0, 2, 3, 4, 5]);
+    expect(tokenizer.encode("\n\n")).toEqual([6]);
     expect(tokenizer.decode([0, 2, 3, 4, 5])).toBe("a a\né");
   });
 });
