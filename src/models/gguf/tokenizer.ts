@@ -189,10 +189,14 @@ function unigrams(fields: JsonFields, tokens: Tokens): object {
   const space = { type: "Metaspace", replacement: "▁", prepend_scheme: "always" };
   const bare = { ...space, prepend_scheme: "never" };
   const metaspace = fields.flagOr("tokenizer.ggml.add_space_prefix", true) ? space : bare;
+  const map = fields.values["tokenizer.ggml.precompiled_charsmap"];
+  const charactersMap = ArrayBuffer.isView(map)
+    ? Buffer.from(map.buffer, map.byteOffset, map.byteLength).toString("base64")
+    : undefined;
   const mergesSpaces = fields.flagOr("tokenizer.ggml.remove_extra_whitespaces", true);
   return {
     added_tokens: addedTokens(tokens),
-    normalizer: { type: "Precompiled" },
+    normalizer: charactersMap === undefined ? null : { type: "Precompiled", precompiled_charsmap: charactersMap },
     pre_tokenizer: {
       type: "Sequence",
       pretokenizers: mergesSpaces ? [{ type: "WhitespaceSplit" }, metaspace] : [metaspace],

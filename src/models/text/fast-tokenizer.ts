@@ -1,9 +1,11 @@
 /**
  * Hugging Face's tokenizers, with the parts that take the time done here: merges, the best path through unigrams, and
- * the writing of bytes as characters. What they give is the same.
+ * the writing of bytes as characters. What they give is the same. SentencePiece's table of characters, which the library
+ * takes for NFKC, is read.
  */
 import { Tokenizer } from "@huggingface/tokenizers";
 import type { JsonFields } from "../json-fields.ts";
+import { CharactersMap } from "./characters-map.ts";
 import { Merges } from "./merges.ts";
 import { Unigrams } from "./unigrams.ts";
 
@@ -25,6 +27,7 @@ export function fastTokenizer(fields: JsonFields, config: JsonFields | undefined
     made.encode = (words: readonly string[]) => words.flatMap((word) => own.split(word));
   }
   speedUpBytes(inner.pre_tokenizer);
+  mapCharacters(inner.normalizer);
   return inner;
 }
 
@@ -62,6 +65,21 @@ interface Unigram {
   encode(words: readonly string[]): string[];
 }
 const isUnigram = (model: unknown): model is Unigram => has(model, "scores", "trie");
+
+interface Precompiled {
+  readonly charsmap: string;
+  normalize(text: string): string;
+}
+const isPrecompiled = (step: unknown): step is Precompiled =>
+  has(step, "charsmap") && typeof (step as Precompiled).charsmap === "string";
+const isNormalizers = (step: unknown): step is { readonly normalizers: readonly unknown[] } => has(step, "normalizers");
+
+function mapCharacters(step: unknown): void {
+  if (isNormalizers(step)) for (const inner of step.normalizers) mapCharacters(inner);
+  if (!isPrecompiled(step) || step.charsmap === "") return;
+  const map = new CharactersMap(Buffer.from(step.charsmap, "base64"));
+  step.normalize = (text) => map.normalize(text);
+}
 
 interface ByteLevel {
   readonly byte_encoder: Readonly<Record<number, string>>;

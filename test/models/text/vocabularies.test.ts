@@ -13,6 +13,7 @@ import { preTokenizers } from "../../../src/models/gguf/pre-tokenizers.ts";
 import { readGgufTokenizer } from "../../../src/models/gguf/tokenizer.ts";
 import { loadTokenizer, Tokenizer } from "../../../src/models/index.ts";
 import { JsonFields } from "../../../src/models/json-fields.ts";
+import { CharactersMap } from "../../../src/models/text/characters-map.ts";
 import { Merges } from "../../../src/models/text/merges.ts";
 import { fable } from "../../helpers/model-folders.ts";
 import { temporaryFolder } from "../../helpers/temporary-folder.ts";
@@ -193,6 +194,49 @@ describe("tokens", () => {
     expect((user + system) / 1e6).toBeLessThan(5);
   });
 
+  /** A table of characters in the form that SentencePiece has: each state gets 256 units. */
+  function charactersMap(entries: Readonly<Record<string, string>>): Uint8Array {
+    const units: number[] = [];
+    let texts = "";
+    let blocks = 0;
+    const unit = (label: number, from: number, to: number) => ((((from ^ to) >>> 8) << 10) | (1 << 9) | label) >>> 0;
+    const node = (place: number, label: number, pairs: [Buffer, string][]): void => {
+      const base = (++blocks << 8) | (place & 0xff);
+      const whole = pairs.find(([key]) => key.length === 0);
+      units[place] = (unit(label, place, base) | (whole ? 1 << 8 : 0)) >>> 0;
+      if (whole) {
+        units[base] = (0x80000000 | Buffer.byteLength(texts)) >>> 0;
+        texts += `${whole[1]}\0`;
+      }
+      const rest = pairs.filter(([key]) => key.length > 0);
+      for (const byte of new Set(rest.map(([key]) => key[0]!))) {
+        const own = rest.filter(([key]) => key[0] === byte).map(([key, to]): [Buffer, string] => [key.subarray(1), to]);
+        node(base ^ byte, byte, own);
+      }
+    };
+    node(
+      0,
+      0,
+      Object.entries(entries).map(([key, to]) => [Buffer.from(key), to]),
+    );
+    const array = Uint32Array.from({ length: (blocks + 1) * 256 }, (_, i) => units[i] ?? 0);
+    return Buffer.concat(
+      [Uint32Array.of(array.byteLength), array, Buffer.from(texts)].map((part) =>
+        Buffer.from(part.buffer, part.byteOffset, part.byteLength),
+      ),
+    );
+  }
+
+  it("are rewritten as the table of characters says, by the longest entry", () => {
+    const map = new CharactersMap(
+      charactersMap({ "\t": " ", ⅽ: "c", ﬀ: "ff", "a\u0301": "á", "a\u0301b": "!", "\u200b": "" }),
+    );
+    expect(map.normalize("x\tⅽﬀ a\u0301c a\u0301b a\u200b😀é")).toBe("x cff ác ! a😀é");
+    expect(map.normalize("plain")).toBe("plain");
+    for (const bytes of [new Uint8Array(2), Uint8Array.of(255, 0, 0, 0, 1)])
+      expect(() => new CharactersMap(bytes)).toThrow(/is damaged/);
+  });
+
   it("of GGUF's t5 are unigrams, with an end", () => {
     const tokens = ["<pad>", "</s>", "<unk>", "▁", "▁a", "b", "▁ab", "c"];
     const fields = {
@@ -202,6 +246,7 @@ describe("tokens", () => {
       "tokenizer.ggml.token_type": Int32Array.from([3, 3, 2, 1, 1, 1, 1, 1]),
       "tokenizer.ggml.eos_token_id": 1,
       "tokenizer.ggml.unknown_token_id": 2,
+      "tokenizer.ggml.precompiled_charsmap": charactersMap({ ⅽ: "c" }),
     };
     const tokenizer = readGgufTokenizer(new JsonFields(fields, "t5"))!;
     expect(tokenizer.encode("ab  a\tⅽ x")).toEqual([4, 5, 4, 3, 7, 3, 2, 1]);
