@@ -64,6 +64,18 @@ describe("the hub's commands", () => {
     expect(await printed("models")).toMatch(/owner\/name .*interrupted; pull it again to go on/);
   });
 
+  it("of two processes download a file once", async () => {
+    hub.fault({ at: "/store/", delayMs: 300 });
+    hub.seen.length = 0;
+    const env = { ...process.env, ...environment, HF_HOME: at("shared") };
+    const pull = () =>
+      new Promise<number | null>((done) => {
+        spawn(process.execPath, [program, "pull", "owner/name"], { env, stdio: "ignore" }).on("exit", done);
+      });
+    expect(await Promise.all([pull(), pull()])).toEqual([0, 0]);
+    expect(hub.count("/store/")).toBe(1);
+  });
+
   it("download a model, show it and remove it", async () => {
     expect(await printed("pull", "owner/name:q8_0")).toMatch(/^owner\/name:q8_0: 1 files, 7\.\d MiB, in .*Q8_0.gguf$/);
     expect(JSON.parse(await printed("pull", "owner/name", "--check", "--json"))).toMatchObject({

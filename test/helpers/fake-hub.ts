@@ -146,6 +146,7 @@ export class FakeHub {
     const data = found.files[file];
     if (data === undefined) return end(response, 404, { "x-error-code": "EntryNotFound" });
     const bytes = Buffer.from(data);
+    response.setHeader("x-repo-commit", this.commit(repo!));
     if (bytes.byteLength <= LARGE) return send(request, response, bytes, fault, hashOf(data));
     const linked = { "x-linked-etag": `"${hashOf(data)}"`, "x-linked-size": `${bytes.byteLength}` };
     return end(response, 302, {
