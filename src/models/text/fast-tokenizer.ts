@@ -26,7 +26,7 @@ export function fastTokenizer(fields: JsonFields, config: JsonFields | undefined
     const own = new Unigrams(made.vocab, made.scores, made.unk_token_id);
     made.encode = (words: readonly string[]) => words.flatMap((word) => own.split(word));
   }
-  speedUpBytes(inner.pre_tokenizer);
+  speedUpSteps(inner.pre_tokenizer);
   mapCharacters(inner.normalizer);
   return inner;
 }
@@ -89,27 +89,45 @@ interface ByteLevel {
   pre_tokenize_text(text: string): string[];
 }
 const isByteLevel = (step: unknown): step is ByteLevel => has(step, "byte_encoder", "use_regex");
+interface Split {
+  pre_tokenize_text(text: string): string[];
+}
+const isSplit = (step: unknown): step is Split => has(step, "pattern", "config", "pre_tokenize_text");
 const isSequence = (step: unknown): step is { readonly tokenizers: readonly unknown[] } => has(step, "tokenizers");
 
-/** Words that are kept with their bytes as characters, and how long they may be. */
-const CACHED_WORDS = 2 ** 16;
-const CACHED_LENGTH = 64;
+/** Words whose results are kept, and how long they may be. */
+const KEPT_WORDS = 2 ** 16;
+const KEPT_LENGTH = 64;
 
-function speedUpBytes(step: unknown): void {
-  if (isSequence(step)) for (const inner of step.tokenizers) speedUpBytes(inner);
-  if (!isByteLevel(step)) return;
-  const codes = Uint16Array.from({ length: 256 }, (_, byte) => step.byte_encoder[byte]!.charCodeAt(0));
-  const cache = new Map<string, string>();
-  const bytesOf = (word: string): string => {
-    const known = cache.get(word);
-    if (known !== undefined) return known;
-    const text = Buffer.from(Uint16Array.from(Buffer.from(word), (byte) => codes[byte]!).buffer).toString("utf16le");
-    if (word.length <= CACHED_LENGTH) {
-      if (cache.size >= CACHED_WORDS) cache.clear();
-      cache.set(word, text);
+/** Most words of a text come again and again. */
+function remembered<T>(make: (word: string) => T): (word: string) => T {
+  const results = new Map<string, T>();
+  return (word) => {
+    if (word.length > KEPT_LENGTH) return make(word);
+    let result = results.get(word);
+    if (result === undefined) {
+      result = make(word);
+      if (results.size >= KEPT_WORDS) results.clear();
+      results.set(word, result);
     }
-    return text;
+    return result;
   };
+}
+
+function speedUpSteps(step: unknown): void {
+  if (isSequence(step)) for (const inner of step.tokenizers) speedUpSteps(inner);
+  if (isByteLevel(step)) speedUpBytes(step);
+  else if (isSplit(step)) {
+    const split = step.pre_tokenize_text;
+    step.pre_tokenize_text = remembered((text) => split.call(step, text));
+  }
+}
+
+function speedUpBytes(step: ByteLevel): void {
+  const codes = Uint16Array.from({ length: 256 }, (_, byte) => step.byte_encoder[byte]!.charCodeAt(0));
+  const bytesOf = remembered((word) =>
+    Buffer.from(Uint16Array.from(Buffer.from(word), (byte) => codes[byte]!).buffer).toString("utf16le"),
+  );
   step.pre_tokenize_text = (given) => {
     const text = step.add_prefix_space && !given.startsWith(" ") ? ` ${given}` : given;
     return (step.use_regex ? (text.match(step.pattern) ?? []) : [text]).map(bytesOf);
