@@ -1,10 +1,10 @@
 // What a first run must compile, and whether the event loop notices:
-//   node bench/first-run.mjs [--compiler clang-19] [--arch gfx1100,gfx942] [--model models/fable-7m.Q8_0.gguf]
+//   node bench/first-run.mjs [--compiler clang-19] [--arch gfx1100,gfx942] [--model models/fable-7m.Q8_0.gguf] [--json FILE]
 // First, CPU seconds of a compiler for the programs of a Llama in Q4_K and in bf16 (heads of 128), as Wick compiles them (a few
 // kernels each) and as whole files of one dtype; clang stands in for hiprtc. Then the longest pauses of the event loop while
 // the model loads on the simulator, whose hiprtc holds its lock for 100 ms before each compilation.
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
@@ -16,6 +16,7 @@ const { values: options } = parseArgs({
     compiler: { type: "string", default: "clang-19" },
     arch: { type: "string", default: "gfx1100,gfx942" },
     model: { type: "string", default: "models/fable-7m.Q8_0.gguf" },
+    json: { type: "string" },
   },
 });
 const source = async (name) => (await runnerImport(`./src/${name}.ts`)).module;
@@ -42,6 +43,7 @@ function cpuSeconds([command, ...args]) {
   return [...children.matchAll(/(\d+)m([\d.]+)s/g)].reduce((sum, [, m, s]) => sum + 60 * m + Number(s), 0);
 }
 
+const compiled = [];
 const toolchain = findToolchains().amd.find(({ name }) => name === options.compiler);
 if (toolchain) {
   const seconds = async (file, arch, flags) =>
@@ -56,6 +58,7 @@ if (toolchain) {
       for (const { file, unit } of units.values()) {
         whole += await seconds(file, arch, ["-DGPU_ONLY", `-DGPU_ONLY_${unit}`]);
       }
+      compiled.push({ name, arch, compiler: toolchain.name, programs: programs.length, seconds: parts, whole });
       console.log(
         `${name} on ${arch} by ${toolchain.name}: ${programs.length} programs ${parts.toFixed(1)} s, whole files ${whole.toFixed(1)} s: ${(parts / whole).toFixed(2)}×`,
       );
@@ -76,10 +79,15 @@ const watch = setInterval(() => {
 }, 1);
 const start = performance.now();
 await loadModel(options.model, { device });
+const loadSeconds = (performance.now() - start) / 1000;
 clearInterval(watch);
 pauses.sort((a, b) => b - a);
+if (options.json) {
+  const result = { bench: "first-run", compiled, model: options.model, loadSeconds, pauses: pauses.slice(0, 5) };
+  writeFileSync(options.json, `${JSON.stringify(result, null, 1)}\n`);
+}
 console.log(
-  `${options.model} on ${device}: loaded with an empty kernel cache in ${((performance.now() - start) / 1000).toFixed(1)} s, longest pauses of the event loop ${pauses
+  `${options.model} on ${device}: loaded with an empty kernel cache in ${loadSeconds.toFixed(1)} s, longest pauses of the event loop ${pauses
     .slice(0, 5)
     .map((ms) => ms.toFixed(0))
     .join(", ")} ms`,

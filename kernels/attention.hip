@@ -1,9 +1,9 @@
 // Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
 // and no softcap, and a positive scale; the second takes everything.
-// Launch: 128 threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they take
-// longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
+// Launch: `threads` threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they
+// take longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
 // Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
-#include "attention.h"
+#include "attention-warpgroup.h"
 namespace gpu {
 
 // Keys: per tile, at most. KeepQ: queries in registers.
@@ -79,15 +79,38 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
   }
 }
 
-#define PREFILL(name, T, D, Masked) \
-  KERNEL_BOUNDS(ATTENTION_BLOCK, name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
+// Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory.
+template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Attention<T>& a) {
+#if GPU_WARPGROUPS
+  if constexpr (sizeof(T) == 2) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
+  else
+#endif
+    prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a);
+}
+#if GPU_WARPGROUPS
+#define HALVES_BLOCK(groups) groups * 128
+#else
+#define HALVES_BLOCK(groups) ATTENTION_BLOCK
+#endif
+#define FLOATS_BLOCK(groups) ATTENTION_BLOCK
+
+#define PREFILL(name, T, BLOCK, D, Masked, Groups, Keys, Stages) \
+  KERNEL_MATRIX(T, BLOCK(Groups), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    prefill<BestPrefill<T, D, Masked>, T, Masked>(tiles, ATTENTION_GATHER(T)); \
+    best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, ATTENTION_GATHER(T)); \
   }
-#define PREFILL_BOTH(T, D) PREFILL(attention, T, D, false) PREFILL(attention_masked, T, D, true)
-#define PREFILL_ALL(T) PREFILL_BOTH(T, 64) PREFILL_BOTH(T, 96) PREFILL_BOTH(T, 128) PREFILL_BOTH(T, 256)
-GPU_bf16(PREFILL_ALL)
-GPU_f16(PREFILL_ALL)
-GPU_f32(PREFILL_ALL)
+#define PREFILL_BOTH(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
+  PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \
+  PREFILL(attention_masked, T, BLOCK, D, true, MaskedGroups, Keys, Stages)
+#define PREFILL_ALL(T, BLOCK) \
+  PREFILL_BOTH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
+  PREFILL_BOTH(T, BLOCK, 96, WARPGROUPS_96, WARPGROUPS_MASKED_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
+  PREFILL_BOTH(T, BLOCK, 128, WARPGROUPS_128, WARPGROUPS_MASKED_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128) \
+  PREFILL_BOTH(T, BLOCK, 256, WARPGROUPS_256, WARPGROUPS_MASKED_256, WARPGROUP_KEYS_256, WARPGROUP_STAGES_256)
+#define PREFILL_HALVES(T) PREFILL_ALL(T, HALVES_BLOCK)
+#define PREFILL_FLOATS(T) PREFILL_ALL(T, FLOATS_BLOCK)
+GPU_bf16(PREFILL_HALVES)
+GPU_f16(PREFILL_HALVES)
+GPU_f32(PREFILL_FLOATS)
 
 }  // namespace gpu

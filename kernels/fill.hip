@@ -140,6 +140,28 @@ GPU_FN bool pairs(size_t sizes, size_t src_strides, size_t dst_strides, const u1
 }
 template <class B> GPU_FN void transpose_pairs(B*, size_t, size_t, size_t, size_t, size_t, size_t, size_t, const B*, B*) {}
 
+// Lines that begin and end anywhere as lines of whole pieces of 16 bytes, which products read at once: out is (batch, lines, length
+// rounded up to pieces), zeros behind each line. A thread makes a piece, so stores are whole; what it reads its neighbours read too,
+// from the cache.
+template <class B>
+GPU_FN void pad_lines(const B* x, B* out, size_t batch, size_t lines, size_t length, i64 line_step, i64 step, size_t num_dims,
+                      const size_t* info) {
+  constexpr int V = 16 / sizeof(B);
+  const size_t pieces = ceil_div(length, V);
+  single_loop(batch * lines * pieces, [&](size_t i) {
+    const size_t line = divide(i, pieces), z = divide(line, lines), at = (i - line * pieces) * V;
+    const B* const from = x + offset(z, num_dims, info) + (i64)(line - z * lines) * line_step + (i64)at * step;
+    Vec<B, V> piece;
+    UNROLL for (int v = 0; v < V; v++) piece.v[v] = at + v < length ? from[v * step] : (B)0;
+    put(out + i * V, piece);
+  });
+}
+#define PAD_LINES(bytes, B) \
+  KERNEL_BOUNDS(GPU_BLOCK, pad_lines_##bytes, const B* x, B* out, size_t batch, size_t lines, size_t length, size_t line_step, \
+                size_t step, size_t num_dims, const size_t* info) { \
+    pad_lines(x, out, batch, lines, length, (i64)line_step, (i64)step, num_dims, info); \
+  }
+
 #define COPIES(bytes, B, Tile, Pad) \
   KERNEL_BOUNDS(GPU_BLOCK, copy_strided_##bytes, const B* x, B* out, size_t numel, size_t num_dims, const size_t* info) { \
     copy_strided<B>(numel, num_dims, info, x, out); \
@@ -157,6 +179,8 @@ COPIES(1, u8, TRANSPOSE_TILE, 4)
 COPIES(2, u16, TRANSPOSE_TILE, 2)
 COPIES(4, u32, TRANSPOSE_TILE, 1)
 COPIES(8, u64, TRANSPOSE_TILE / 2, 1)
+PAD_LINES(2, u16)
+PAD_LINES(4, u32)
 #endif
 
 }  // namespace gpu

@@ -16,17 +16,24 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
   const T *x, *alpha, *w;
   u32 batch;
 
-  // The lane's part of the sums.
-  GPU_METHOD void sums(const T* const (&row)[R], f32 (&acc)[Values], f32 (&squares)[NB]) const {
+  GPU_METHOD void load(Words4 (&a)[U][R], const T* const (&row)[R], u32 v) const {
+    UNROLL for (int u = 0; u < U; u++)
+      if (v + u * 32 * splits < vectors) UNROLL for (int r = 0; r < R; r++) a[u][r] = load_once(row[r] + (size_t)(v + u * 32 * splits) * V);
+  }
+  // The lane's part of the sums. What comes first of the first rows is on its way before x is there.
+  GPU_METHOD void sums(const T* const (&row)[R], f32 (&acc)[Values], f32 (&squares)[NB], bool first) const {
     const u32 step = 32 * splits;
     UNROLL for (int i = 0; i < Values; i++) acc[i] = 0;
     UNROLL for (int b = 0; b < NB; b++) squares[b] = 0;
-    for (u32 v = part * 32 + lane_id(); v < vectors; v += U * step) {
-      Words4 a[U][R];
-      UNROLL for (int u = 0; u < U; u++)
-        if (v + u * step < vectors) UNROLL for (int r = 0; r < R; r++) a[u][r] = load_once(row[r] + (size_t)(v + u * step) * V);
+    u32 v = part * 32 + lane_id();
+    Words4 a[U][R];
+    load(a, row, v);
+    if (first) wait_for_previous();
+    while (v < vectors) {
       UNROLL for (int u = 0; u < U; u++)
         if (v + u * step < vectors) multiply(a[u], v + u * step, acc, squares);
+      v += U * step;
+      load(a, row, v);
     }
   }
   GPU_METHOD void multiply(const Words4 (&a)[R], u32 v, f32 (&acc)[Values], f32 (&squares)[NB]) const {
@@ -85,7 +92,7 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
       const T* row[R];
       UNROLL for (int r = 0; r < R; r++) row[r] = w + (size_t)out.row(group, r) * k;
       f32 acc[Values], squares[NB], total, square;
-      sums(row, acc, squares);
+      sums(row, acc, squares, base == bid_x() * per_block);
       join(kept, acc, squares, total, square);
       if (Norm && !is_infinite(square)) total *= norm_factor(square, k, (f32)eps);
       else if (Norm) total = small(x + (size_t)(out.value() % NB < batch ? out.value() % NB : 0) * k, w + (size_t)out.row(group, out.value() / NB) * k);
@@ -95,7 +102,7 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
 };
 
 #define LINEAR_KERNEL(name, T, NB, R, U, Norm) \
-  KERNEL_BOUNDS(LINEAR_BLOCK, name, const T* x, const T* w, const T* alpha, const T* bias, const T* residual, T* out, size_t n, \
+  KERNEL_EARLY(LINEAR_BLOCK, 24 / (NB + 2), name, const T* x, const T* w, const T* alpha, const T* bias, const T* residual, T* out, size_t n, \
                 size_t k, f64 eps, u32 batch, u32 glu, u32 splits) { \
     typedef Linear<T, NB, R, U, Norm> L; \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \

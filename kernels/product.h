@@ -1,7 +1,7 @@
 // Matrix products of halves on a matrix unit: out (m, n) = a (m, k) · b (k, n), sums in f32.
 //
-// A block makes BM × BN of the result, each wave WM × WN of it in registers. Slices of BK pass through shared memory, STAGES of
-// them: while one is multiplied, the next are on their way. Feeds bring them (product-feed.h): an operand's lines, rows of a or
+// A block makes BM × BN of the result, each wave WM × WN of it in registers. Slices of BK pass through shared memory, which has room
+// for STAGES: while one is multiplied, the next are on their way. Feeds bring them (product-feed.h): an operand's lines, rows of a or
 // columns of b, lie in shared memory one by one along k, whichever way they lie outside; only NVIDIA's units, which can transpose,
 // are given lines that lie side by side as they are. A sink takes the results.
 // Traffic: a is read n/BN times, b m/BM times, mostly from the cache, as blocks go over the result in bands.
@@ -9,6 +9,7 @@
 #define WICK_PRODUCT_H
 #include "gpu/warpgroup.h"
 #include "product-feed.h"
+#include "tile-order.h"
 namespace gpu {
 
 // Results as they are, row by row.
@@ -21,7 +22,7 @@ template <class T> struct PlainSink {
     Vec<T, R> y;
     UNROLL for (int r = 0; r < R; r++) y.v[r] = narrow<T>(x[r]);
     if (n % R == 0 && vector_aligned<R>(out)) {
-      if (col < n) *(Vec<T, R>*)to = y;
+      if (col < n) gpu::put(to, y);
     } else UNROLL for (int r = 0; r < R; r++)
       if (col + r < n) to[r] = y.v[r];
   }
@@ -39,11 +40,37 @@ template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Ti
 template <class Tile, int Pitch> GPU_FN typename Tile::A turned_left(typename Tile::Ref base, u32 offset) { return Tile::template left<Pitch>(base, offset); }
 #endif
 
+// Which columns of a tile of results a lane has: RUN neighbours from element e on.
+template <class Tile> struct ResultColumns {
+  static constexpr int RUN = Tile::RUN;
+  GPU_FN u32 col(int e) { return Tile::col(e); }
+  // By how many lines of the right operand a lane reads beside its own.
+  GPU_FN i32 aside() { return 0; }
+};
+// Multiply-adds leave results of columns that are no neighbours.
+template <class T> struct ResultColumns<FmaTile<T>> {
+  static constexpr int RUN = 1;
+  GPU_FN u32 col(int e) { return FmaTile<T>::col(e); }
+  GPU_FN i32 aside() { return 0; }
+};
+#if GPU_TILE == TILE_WMMA11
+// Every other one, if lines were read in order; with line i/2 + 8·(i mod 2) in place of line i they are neighbours.
+template <class T> struct ResultColumns<WmmaTile11<T>> {
+  static constexpr int RUN = 8;
+  GPU_FN u32 col(int e) { return WmmaTile11<T>::lane() / 16 * 8 + e; }
+  GPU_FN i32 aside() {
+    const i32 i = WmmaTile11<T>::lane() % 16;
+    return i / 2 + i % 2 * 8 - i;
+  }
+};
+#endif
+
 template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class FeedA, class FeedB> struct TileProduct {
   typedef tile_t<T> Tile;
   static constexpr int DOWN = BM / WM, ACROSS = BN / WN;
-  static_assert(STAGES >= 2, "a slice is written while another is read");
+  static_assert(!Tile::ASYNC || STAGES >= 2, "a slice is written while another is read");
   static constexpr int MI = WM / 16, NI = WN / 16;
+  typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   typedef typename Tile::A A;
   typedef typename Tile::B B;
   typedef typename Tile::C C;
@@ -52,14 +79,15 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
     A a[MI];
     B b[NI];
   };
-  GPU_FN void load(Fragments& f, typename Tile::Ref a, typename Tile::Ref b, u32 down, u32 across, u32 kk) {
+  GPU_FN void load(Fragments& f, typename Tile::Ref a, typename Tile::Ref b, u32 down, u32 across, int term) {
+    const u32 ka = Terms::a(term), kb = Terms::b(term);
     UNROLL for (int i = 0; i < MI; i++) {
-      if constexpr (FeedA::KEPT) f.a[i] = turned_left<Tile, FeedA::PITCH>(a, kk * FeedA::PITCH + down + i * 16);
-      else f.a[i] = Tile::template left<FeedA::PITCH>(a, i * 16 * FeedA::PITCH + kk);
+      if constexpr (FeedA::KEPT) f.a[i] = turned_left<Tile, FeedA::PITCH>(a, ka * FeedA::PITCH + down + i * 16);
+      else f.a[i] = Tile::template left<FeedA::PITCH>(a, i * 16 * FeedA::PITCH + ka);
     }
     UNROLL for (int j = 0; j < NI; j++) {
-      if constexpr (FeedB::KEPT) f.b[j] = Tile::template cols<FeedB::PITCH>(b, kk * FeedB::PITCH + across + j * 16);
-      else f.b[j] = Tile::template rows<FeedB::PITCH>(b, j * 16 * FeedB::PITCH + kk);
+      if constexpr (FeedB::KEPT) f.b[j] = Tile::template cols<FeedB::PITCH>(b, kb * FeedB::PITCH + across + j * 16);
+      else f.b[j] = Tile::template rows<FeedB::PITCH>(b, j * 16 * FeedB::PITCH + kb);
     }
   }
   GPU_FN void multiply(C (&c)[MI][NI], const Fragments& f) {
@@ -70,14 +98,14 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
   GPU_FN void slice(C (&c)[MI][NI], const T* a, const T* b, u32 down, u32 across) {
     // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
     const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
-    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : across * WN * FeedB::PITCH));
-    if constexpr (!Tile::ASYNC) {
-      // Registers are what these units run out of: the right operand is read strip by strip.
-      UNROLL for (int kk = 0; kk < BK; kk += 16) {
+    const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + ResultColumns<Tile>::aside()) * FeedB::PITCH));
+    if constexpr (sizeof(Fragments) > 128) {
+      // Registers are what WMMA runs out of: the right operand is read tile by tile.
+      UNROLL for (int term = 0; term < Terms::COUNT; term++) {
         A left[MI];
-        UNROLL for (int i = 0; i < MI; i++) left[i] = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + kk);
+        UNROLL for (int i = 0; i < MI; i++) left[i] = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + Terms::a(term));
         UNROLL for (int j = 0; j < NI; j++) {
-          const B right = Tile::template rows<FeedB::PITCH>(rb, j * 16 * FeedB::PITCH + kk);
+          const B right = Tile::template rows<FeedB::PITCH>(rb, j * 16 * FeedB::PITCH + Terms::b(term));
           UNROLL for (int i = 0; i < MI; i++) Tile::template multiply<FeedB::PITCH>(c[i][j], left[i], right);
         }
         schedule_fence();
@@ -85,11 +113,38 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
     } else {
       Fragments f[2];
       load(f[0], ra, rb, down * WM, across * WN, 0);
-      UNROLL for (int kk = 0; kk < BK; kk += 16) {
-        if (kk + 16 < BK) load(f[(kk / 16 + 1) % 2], ra, rb, down * WM, across * WN, kk + 16);
-        multiply(c, f[kk / 16 % 2]);
+      UNROLL for (int term = 0; term < Terms::COUNT; term++) {
+        if (term + 1 < Terms::COUNT) load(f[(term + 1) % 2], ra, rb, down * WM, across * WN, term + 1);
+        multiply(c, f[term % 2]);
       }
     }
+  }
+
+  // Where there are no copies beside arithmetic: room for one slice, as more would keep other blocks out, and the next in registers.
+  struct Way {
+    const FeedA& fa;
+    const FeedB& fb;
+    T* sa;
+    T* sb;
+    typename FeedA::Held ha;
+    typename FeedB::Held hb;
+    template <bool LAST> GPU_METHOD void hold(u32 k0) {
+      fa.template hold<LAST>(ha, k0);
+      fb.template hold<LAST>(hb, k0);
+    }
+    template <bool LAST> GPU_METHOD void put(u32 k0) {
+      fa.template put<LAST>(sa, ha, k0);
+      fb.template put<LAST>(sb, hb, k0);
+    }
+  };
+  // LAST: one of the last two slices, so that this or the next may be cut.
+  template <bool LAST> GPU_FN void step(C (&c)[MI][NI], Way& way, u32 s, u32 slices, u32 down, u32 across) {
+    way.template put<LAST>(s * BK);
+    barrier();
+    if (!LAST || s + 1 < slices) way.template hold<LAST>((s + 1) * BK);
+    schedule_fence();  // loads first: they have the longest way
+    slice(c, way.sa, way.sb, down, across);
+    barrier();
   }
 
   template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink, size_t row0, size_t col0) {
@@ -120,30 +175,19 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
         next = next + 1 == STAGES ? 0 : next + 1;
       }
     } else {
-      typename FeedA::Held ha;
-      typename FeedB::Held hb;
-      fa.hold(ha, 0);
-      fb.hold(hb, 0);
-      for (u32 s = 0; s < slices; s++) {
-        T* const ta = sa + s % STAGES * FeedA::SIZE;
-        T* const tb = sb + s % STAGES * FeedB::SIZE;
-        fa.put(ta, ha, s * BK);
-        fb.put(tb, hb, s * BK);
-        barrier();
-        if (s + 1 < slices) {
-          fa.hold(ha, (s + 1) * BK);
-          fb.hold(hb, (s + 1) * BK);
-        }
-        slice(c, ta, tb, down, across);
-      }
+      Way way{fa, fb, sa, sb};
+      if (slices > 0) way.template hold<true>(0);
+      u32 s = 0;
+      NO_UNROLL for (; s + 2 < slices; s++) step<false>(c, way, s, slices, down, across);
+      NO_UNROLL for (; s < slices; s++) step<true>(c, way, s, slices, down, across);
     }
-    constexpr int R = Tile::RUN;
+    constexpr int R = ResultColumns<Tile>::RUN;
     UNROLL for (int i = 0; i < MI; i++)
       UNROLL for (int j = 0; j < NI; j++)
         UNROLL for (int e = 0; e < Tile::ELEMENTS; e += R) {
           f32 x[R];
           UNROLL for (int r = 0; r < R; r++) x[r] = c[i][j].x[e + r];
-          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + Tile::col(e), x);
+          sink.put(row0 + down * WM + i * 16 + Tile::row(Tile::row_of(e)), col0 + across * WN + j * 16 + ResultColumns<Tile>::col(e), x);
         }
     barrier();  // the next tile's slices go where this one's are read
   }
@@ -154,6 +198,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
 // the slice after next on its way, to where the last but one was, which all have done with at the barrier.
 template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct WideProduct {
   static constexpr int BK = WIDE_ROW, AHEAD = STAGES - 2;
+  typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   static_assert(STAGES >= 3, "one slice on its way, one multiplied, one not yet waited for");
 
   template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink, size_t row0, size_t col0) {
@@ -182,8 +227,9 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
       const WarpgroupRef a = warpgroup_ref(sa + now * FeedA::SIZE + group * 64 * WIDE_ROW, 8 * WIDE_ROW, BK * WIDE_ROW);
       const WarpgroupRef b = warpgroup_ref(sb + now * FeedB::SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
       warpgroup_begin();
-      UNROLL for (int kk = 0; kk < BK; kk += 16)
-        warpgroup_multiply<FeedA::KEPT, FeedB::KEPT>(T{}, c, a.plus(kk * (FeedA::KEPT ? WIDE_ROW : 1)), b.plus(kk * (FeedB::KEPT ? WIDE_ROW : 1)), true);
+      UNROLL for (int term = 0; term < Terms::COUNT; term++)
+        warpgroup_multiply<FeedA::KEPT, FeedB::KEPT>(T{}, c, a.plus(Terms::a(term) * (FeedA::KEPT ? WIDE_ROW : 1)),
+                                                     b.plus(Terms::b(term) * (FeedB::KEPT ? WIDE_ROW : 1)), true);
       warpgroup_commit();
       send(s + AHEAD, next);
       warpgroup_wait<1>();
@@ -203,41 +249,27 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
 #endif
 
 // What a block makes, by size: PRODUCT_TILE on a side; half as much (SMALL) where that would leave multiprocessors idle; twice as
-// many columns (WIDE), which only warpgroups have the registers for. `Of` multiplies what two feeds bring.
+// many columns (WIDE) by warpgroups. `Of` multiplies what two feeds bring.
 enum Size { SMALL, LARGE, WIDE };
 template <class T, Size SIZE> struct Block {
-  static constexpr bool GROUPS = GPU_WARPGROUPS && SIZE != SMALL;
+  static constexpr bool GROUPS = SIZE == WIDE;
   static constexpr int BM = PRODUCT_TILE / (SIZE == SMALL ? 2 : 1), BN = BM * (SIZE == WIDE ? 2 : 1);
 #if GPU_TILE == TILE_MMA
   static constexpr int BK = PRODUCT_ASYNC_SLICE, STAGES = SIZE == LARGE ? PRODUCT_ASYNC_STAGES : PRODUCT_ASYNC_STAGES + 1, NARROW = 1;
 #else
   // WMMA's operands take so many registers that a wave makes half as many columns.
-  static constexpr int BK = PRODUCT_SLICE, STAGES = PRODUCT_STAGES, NARROW = GPU_TILE == TILE_MFMA || SIZE == SMALL ? 1 : 2;
+  static constexpr int BK = PRODUCT_SLICE, STAGES = 1, NARROW = GPU_TILE == TILE_MFMA || SIZE == SMALL ? 1 : 2;
 #endif
   static constexpr int WM = BM / 2, WN = BN / (2 * NARROW), THREADS = GROUPS ? BM * 2 : 4 * NARROW * tile_t<T>::LANES;
-  static constexpr bool EXISTS = tile_t<T>::REGISTERS && (GROUPS || SIZE != WIDE);
+  static constexpr bool EXISTS = GROUPS ? GPU_WARPGROUPS : tile_t<T>::REGISTERS;
+  template <class A, class B, bool> struct Choice { typedef TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B> type; };
 #if GPU_WARPGROUPS
-  template <class A, class B> struct Choice { typedef WideProduct<T, BM, BN, STAGES, A, B> type; };
-  template <class A, class B, bool> struct Picked : Choice<A, B> {};
-  template <class A, class B> struct Picked<A, B, false> { typedef TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B> type; };
-  template <class A, class B> using Of = typename Picked<A, B, GROUPS>::type;
-#else
-  template <class A, class B> using Of = TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B>;
+  template <class A, class B> struct Choice<A, B, true> { typedef WideProduct<T, BM, BN, STAGES, A, B> type; };
 #endif
+  template <class A, class B> using Of = typename Choice<A, B, GROUPS>::type;
   template <Lie LIE> using FeedA = DenseFeed<T, BM, BK, LIE, THREADS, GROUPS>;
   template <Lie LIE> using FeedB = DenseFeed<T, BN, BK, LIE, THREADS, GROUPS>;
 };
-
-// Tile i of a result of `down` × `across` of them, in bands of so many rows of tiles: neighbours in time share lines of both operands.
-struct TileAt {
-  size_t row, column;
-};
-GPU_FN TileAt tile_at(size_t i, size_t down, size_t across) {
-  constexpr size_t BAND = 8;
-  const size_t band = divide(i, BAND * across), in = i - band * BAND * across;
-  const size_t height = band * BAND + BAND <= down ? BAND : down - band * BAND, column = divide(in, height);
-  return TileAt{band * BAND + in - column * height, column};
-}
 
 // The products of a batch.
 template <class T, Size SIZE, Lie LA, Lie LB>

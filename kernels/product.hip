@@ -5,7 +5,7 @@
 namespace gpu {
 
 #define PRODUCT_KERNEL(size, SIZE, la, LA, lb, LB, T) \
-  KERNEL_BOUNDS(GPU_BLOCK, product##size##_##la##lb##_##T, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, \
+  KERNEL_MATRIX(T, GPU_BLOCK, product##size##_##la##lb##_##T, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, \
                 size_t a_step, size_t b_step, size_t num_dims, const size_t* info) { \
     if constexpr (Block<T, SIZE>::EXISTS) { \
       DYNAMIC_SHARED(T, shared); \

@@ -5,18 +5,14 @@
 #include "quant-tile.h"
 namespace gpu {
 
-// Five rows and more are worth a matrix unit, where there is one.
+// A matrix unit multiplies four rows or eight at the cost of one.
 #if GPU_BYTE_TILES
-#define MAT_VEC_8(Q) \
-  MAT_VEC_LAUNCH(TILE_WARPS * 32, 1, linear_##Q##_b8) { MAT_VEC_BODY(Q, TileVec<Q>) }
+#define MAT_VEC_ROWS(Q, NB) \
+  MAT_VEC_LAUNCH(TILE_WARPS * 32, 1, linear_##Q##_b##NB) { MAT_VEC_BODY(Q, TileVec<Q, (NB > 4 ? 8 : 4)>) }
 #else
-#define MAT_VEC_8(Q) MAT_VEC_KERNEL(linear_##Q##_b8, Q, 8, MATVEC_ROWS, MATVEC_PLACES)
+#define MAT_VEC_ROWS(Q, NB) MAT_VEC_KERNEL(linear_##Q##_b##NB, Q, NB, MATVEC_ROWS, MATVEC_PLACES)
 #endif
-#define MAT_VEC(Q) \
-  MAT_VEC_KERNEL(linear_##Q##_b1, Q, 1, MATVEC_ROWS, MATVEC_PLACES) \
-  MAT_VEC_KERNEL(linear_##Q##_b2, Q, 2, MATVEC_ROWS, MATVEC_PLACES) \
-  MAT_VEC_KERNEL(linear_##Q##_b4, Q, 4, MATVEC_ROWS, MATVEC_PLACES) \
-  MAT_VEC_8(Q)
+#define MAT_VEC(Q) MAT_VEC_ROWS(Q, 1) MAT_VEC_ROWS(Q, 2) MAT_VEC_ROWS(Q, 4) MAT_VEC_ROWS(Q, 8)
 QUANT_TYPES(MAT_VEC)
 
 }  // namespace gpu

@@ -1,6 +1,7 @@
 // Floats as quantized blocks.
 //
-//   quantize_q8_T  activations for products with quantized weights: bytes, and per 32 of them {scale, scale · Σ bytes}
+//   split_f32      activations for products on matrix units (quant-product.h): of each 32 floats their upper halves (bf16), then what
+//                  these leave
 //   quantize_Q     weights, byte for byte what gguf's reference writes
 #include "quant-activations.h"
 namespace gpu {
@@ -8,32 +9,24 @@ namespace gpu {
 // The largest finite half where a scale is beyond it: infinity would make every weight of the block infinite.
 GPU_FN u16 scale_bits(f32 x) { return f32_to_f16(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x); }
 
-// Traffic: each element read once.
-template <class T> GPU_FN void quantize_q8(size_t numel, const T* src, Words2* xq, ScaleSum* xs) {
-  const size_t step = (size_t)gdim_x() * bdim_x(), items = numel / 8;
-  for (size_t base = (size_t)bid_x() * bdim_x(); base < items; base += step) {
-    const size_t i = base + tid_x();
-    f32 x[8] = {};
-    Eight eight;
-    if (i < items) {
-      eight.load(src, i, DTypeNumber<T>::value);
-      eight.get(x, DTypeNumber<T>::value);
-    }
-    ScaleSum s;
-    const Words2 q = round_group(x, s);
-    if (i < items) {
-      xq[i] = q;
-      if (i % 4 == 0) xs[i / 4] = s;
-    }
+// Eight floats per thread. Traffic: each read once, as many bytes written. Infinities leave nothing.
+#define SPLIT_F32(T) \
+  KERNEL_BOUNDS(GPU_BLOCK, split_##T, const T* x, bf16* out, size_t numel) { \
+    single_loop(numel / 8, [&](size_t i) { \
+      Vec<bf16, 8> upper, rest; \
+      UNROLL for (int j = 0; j < 8; j += 4) { \
+        const Vec<f32, 4> four = load_vec<f32, 4>(x, 2 * i + j / 4); \
+        UNROLL for (int e = 0; e < 4; e++) { \
+          upper.v[j + e] = narrow<bf16>(four.v[e]); \
+          const f32 above = widen(upper.v[j + e]), left = four.v[e] - above; \
+          rest.v[j + e] = narrow<bf16>(m_abs(above) > 3.402823466e+38f ? 0.0f : left); \
+        } \
+      } \
+      store_vec(out, i / 4 * 8 + i % 4, upper); \
+      store_vec(out, i / 4 * 8 + 4 + i % 4, rest); \
+    }); \
   }
-}
-#define QUANTIZE_Q8(T) \
-  KERNEL_BOUNDS(GPU_BLOCK, quantize_q8_##T, const T* x, u8* xq, void* xs, size_t numel) { \
-    quantize_q8<T>(numel, x, (Words2*)xq, (ScaleSum*)xs); \
-  }
-GPU_f32(QUANTIZE_Q8)
-GPU_f16(QUANTIZE_Q8)
-GPU_bf16(QUANTIZE_Q8)
+GPU_f32(SPLIT_F32)
 
 // A thread per block. Products and sums that the reference rounds one by one go through f64, where no compiler can fuse
 // them: a product of two f32 is exact there, and so is what the addition needs.

@@ -1,5 +1,5 @@
-// The product of five to eight rows with quantized weights on matrix units: with bytes on both sides these multiply in a
-// single instruction what takes 32 of dot4. kernels/quant-matvec.hip picks where.
+// The product of few rows with quantized weights on matrix units: with bytes on both sides these multiply in a single instruction
+// what takes 32 of dot4. kernels/quant-matvec.hip picks where.
 #ifndef WICK_QUANT_TILE_H
 #define WICK_QUANT_TILE_H
 #include "gpu/matrix-bytes.h"
@@ -9,254 +9,310 @@
 #if GPU_BYTE_TILES
 namespace gpu {
 
-// y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ 8; arguments as in linear.hip. x comes as
-// floats of `dtype` or, with xs, as quantize_q8's bytes. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each
-// row at a time by way of its own shared memory; while it multiplies one chunk, the next ones are on their way to its other
-// Places, the first of them before x is looked at. Traffic: weights once; x once per block, from the cache.
-template <class Q> struct TileVec {
+// y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ NB; arguments as in linear.hip, x as floats of
+// `dtype`. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each row at a time by way of its own shared memory;
+// while it multiplies one chunk, the next ones are on their way to its other Places, the first of them before the kernel that
+// makes x has ended. The unit has eight columns: four rows of x in their two planes, or one plane of eight rows and then the
+// other. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Traffic: weights
+// once; x once per block, from the cache.
+template <class Q, int NB> struct TileVec {
   static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 Vectors = (ChunkBytes + 16 - Q::Align + 15) / 16, Pitch = (Vectors | 1u) * 4, StageWords = 16 * Pitch;
-  // As many as fourteen warps can have beside eight rows of 4096 elements.
   static constexpr u32 Fit = TILE_STAGES / 4 / StageWords, Places = Fit < 2 ? 2 : Fit > 4 ? 4 : Fit;
-  typedef Outputs<16, 8> Out;
+  // A lane's sums: value e is of its row e / X of W with row X · (lane % 4) + e % X of x.
+  static constexpr int X = NB / 4, Sums = 2 * X;
+  typedef Outputs<16, NB> Out;
 
-  // x by groups of 32 in shared memory: of each row, lane 4b + t's words t and t + 4 together, and {scale, sum}. Rows that x does
-  // not have are the last once more.
+  // x by groups of 32 in shared memory: of each row, for t below 4, the high bytes of words t and t + 4 and then the low ones; and
+  // {scale, sum}.
   struct Rows {
     u32* quants;
     ScaleSum* sums;
-    u32 k, batch;
+    u32 batch, rows;  // rows: a power of two, for which there is room
 
-    // For each N groups of this warp load(item, row, group) and then, when the next N are on their way and meanwhile() has
-    // started something else, take(items, first group, step). What is past the last group or row is the last once more.
-    template <class Item, int N, class Load, class Take, class Meanwhile>
-    GPU_METHOD void each(Load load, Take take, Meanwhile meanwhile) const {
-      const u32 step = bdim_x() / 32, groups = k / 32, b = lane_id() / 4 < batch ? lane_id() / 4 : batch - 1;
-      const auto fetch = [&](Item(&items)[N], u32 first) {
-        UNROLL for (int i = 0; i < N; i++) load(items[i], b, first + i * step < groups ? first + i * step : groups - 1);
-      };
-      Item even[N], odd[N];
-      fetch(even, tid_x() / 32);
-      NO_UNROLL for (u32 first = tid_x() / 32; first < groups; first += 2 * N * step) {
-        fetch(odd, first + N * step);
-        meanwhile();
-        take(even, first, step);
-        fetch(even, first + 2 * N * step);
-        if (first + N * step < groups) take(odd, first + N * step, step);
+    GPU_METHOD u32 at(u32 group, u32 b) const { return group * rows + b; }
+    GPU_METHOD void put(u32 group, u32 b, const TwoPlanes& q, const ScaleSum& s) const {
+      const Words4 both{{q.high.v[0], q.high.v[1], q.low.v[0], q.low.v[1]}};
+      store_shared<4>(quants, (at(group, b) * 4 + lane_id() % 4) * 4, both);
+      if (lane_id() % 4 == 0) sums[at(group, b)] = s;
+    }
+    // What lane 4 y + t gives the unit: of four rows plane y % 2 of row y / 2, of eight both planes of row y.
+    typedef Vec<u32, 2 * X> Piece;
+    GPU_METHOD Piece piece(u32 group) const {
+      const u32 y = lane_id() / 4, b = X == 2 ? y : y / 2, plane = X == 2 ? 0 : y % 2;
+      return load_shared<2 * X>(quants, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 4 + 2 * plane);
+    }
+    // {scale, sum} of the rows of this lane's sums.
+    GPU_METHOD void get_sums(u32 group, ScaleSum (&s)[X]) const {
+      UNROLL for (int i = 0; i < X; i++) {
+        const u32 b = X * (lane_id() % 4) + i;
+        s[i] = sums[at(group, b < batch ? b : 0)];
       }
     }
-    GPU_METHOD void put(u32 group, const Words2& q, const ScaleSum& s, bool wanted) const {
-      if (wanted) store_shared<2>(quants, group * 64 + lane_id() * 2, q);
-      if (wanted && lane_id() % 4 == 0) sums[group * 8 + lane_id() / 4] = s;
-    }
   };
-  template <class Meanwhile> GPU_FN void copy_rows(const Rows& to, const u32* x, const ScaleSum* xs, Meanwhile meanwhile) {
-    struct Item {
-      Words2 q;
-      ScaleSum s;
-    };
-    constexpr int N = 4;
-    const u32 t = lane_id() % 4;
-    to.template each<Item, N>(
-        [&](Item& item, u32 b, u32 group) {
-          UNROLL for (int half = 0; half < 2; half++) item.q.v[half] = x[(size_t)b * (to.k / 4) + group * 8 + half * 4 + t];
-          item.s = xs[(size_t)b * (to.k / 32) + group];
-        },
-        [&](const Item* items, u32 first, u32 step) {
-          UNROLL for (int i = 0; i < N; i++) to.put(first + i * step, items[i].q, items[i].s, first + i * step < to.k / 32);
-        },
-        meanwhile);
+  // Σ q · x over both planes, for the sums of this lane; `words` of one half of a group or of all of it.
+  template <int N> GPU_FN void products(i32 (&d)[Sums], const u32 (&a)[2 * N], const typename Rows::Piece& x, int half) {
+    i32 one[4];
+    if constexpr (X == 1) {
+      take_product<N>(one, a, x.v, half);
+      UNROLL for (int e = 0; e < 2; e++) d[e] = one[2 * e] * 256 + one[2 * e + 1];
+    } else {
+      i32 other[4];
+      take_product<N>(one, a, x.v, half);
+      take_product<N>(other, a, x.v + 2, half);
+      UNROLL for (int e = 0; e < 4; e++) d[e] = one[e] * 256 + other[e];
+    }
   }
-  // Rounds x, with a norm x · scale · alpha, in the rows that `wanted` names. Returns this lane's part of its row's (x · scale)².
-  template <class Meanwhile>
-  GPU_FN f32 round_rows(const Rows& to, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted, Meanwhile meanwhile) {
+  template <int N> GPU_FN void take_product(i32 (&d)[4], const u32 (&a)[2 * N], const u32* x, int half) {
+    if constexpr (N == 2) multiply_bytes(d, a, {x[0], x[1]});
+    else multiply_bytes(d, a, {x[half]});
+  }
+
+  // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, in the rows that `wanted` names: four
+  // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's loads of N groups are on
+  // their way while it rounds those before.
+  GPU_FN f32 round_rows(const Rows& to, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
     constexpr int N = 2;
     struct Item {
       TwoFours x, weight;
     };
-    const u32 t = lane_id() % 4;
+    const u32 t = lane_id() % 4, b = lane_id() / 4 % to.rows, row = b < to.batch ? b : 0;
+    const u32 per_warp = 8 / to.rows, step = bdim_x() / 32 * per_warp, groups = count / 32, own = lane_id() / 4 / to.rows;
+    const bool stored = b < to.batch && (wanted >> b & 1u);
     f32 square = 0;
-    to.template each<Item, N>(
-        [&](Item& item, u32 b, u32 group) {
-          item.x.load(x, (size_t)b * (to.k / 4) + group * 8 + t, dtype);
-          if (alpha) item.weight.load(alpha, group * 8 + t, dtype);
-        },
-        [&](const Item* items, u32 first, u32 step) {
-          f32 values[N][8];
-          UNROLL for (int i = 0; i < N; i++) items[i].x.get(values[i], dtype);
-          if (alpha) UNROLL for (int i = 0; i < N; i++) {
-            f32 factor[8];
-            items[i].weight.get(factor, dtype);
-            UNROLL for (int j = 0; j < 8; j++) {
-              values[i][j] *= scale;
-              square += first + i * step < to.k / 32 ? values[i][j] * values[i][j] : 0.0f;
-              values[i][j] *= factor[j];
-            }
-          }
-          Words2 q[N];
-          ScaleSum s[N];
-          UNROLL for (int i = 0; i < N; i++) q[i] = round_group(values[i], s[i]);
-          UNROLL for (int i = 0; i < N; i++) to.put(first + i * step, q[i], s[i], first + i * step < to.k / 32 && wanted >> lane_id() / 4 & 1u);
-        },
-        meanwhile);
+    const auto fetch = [&](Item(&items)[N], u32 first) {
+      UNROLL for (int i = 0; i < N; i++) {
+        const u32 group = first + i * step + own < groups ? first + i * step + own : 0;
+        items[i].x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
+        if (alpha) items[i].weight.load(alpha, from / 4 + group * 8 + t, dtype);
+      }
+    };
+    const auto take = [&](const Item(&items)[N], u32 first) {
+      f32 values[N][8];
+      UNROLL for (int i = 0; i < N; i++) items[i].x.get(values[i], dtype);
+      if (alpha) UNROLL for (int i = 0; i < N; i++) {
+        f32 factor[8];
+        items[i].weight.get(factor, dtype);
+        UNROLL for (int j = 0; j < 8; j++) {
+          values[i][j] *= scale;
+          square += first + i * step + own < groups ? values[i][j] * values[i][j] : 0.0f;
+          values[i][j] *= factor[j];
+        }
+      }
+      TwoPlanes q[N];
+      ScaleSum s[N];
+      UNROLL for (int i = 0; i < N; i++) q[i] = round_group(values[i], s[i]);
+      UNROLL for (int i = 0; i < N; i++)
+        if (stored && first + i * step + own < groups) to.put(first + i * step + own, b, q[i], s[i]);
+    };
+    Item even[N], odd[N];
+    const u32 begin = tid_x() / 32 * per_warp;
+    fetch(even, begin);
+    NO_UNROLL for (u32 first = begin; first < groups; first += 2 * N * step) {
+      fetch(odd, first + N * step);
+      take(even, first);
+      fetch(even, first + 2 * N * step);
+      if (first + N * step < groups) take(odd, first + N * step);
+    }
     return square;
   }
-  // x in shared memory. Returns what the products of row lane / 4 are to be multiplied with.
-  template <class Meanwhile>
-  GPU_FN f32 prepare(const Rows& to, f32* squares, const void* x, const ScaleSum* xs, const void* alpha, f32 eps, u32 dtype, Meanwhile meanwhile) {
-    if (xs) {
-      copy_rows(to, (const u32*)x, xs, meanwhile);
-      barrier();
-      return 1.0f;
-    }
-    const u32 b = lane_id() / 4, warps = bdim_x() / 32;
+  // All of x in shared memory. Returns what the products of row lane % 8 are to be multiplied with.
+  GPU_FN f32 prepare(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, f32 eps, u32 dtype) {
+    const u32 b = lane_id() % 8;
     u32 large = 0;
     f32 square = 0;
     // Rows whose squares overflow go again, made small. All threads see the same.
     NO_UNROLL for (u32 again = 0;; again++) {
-      const f32 own = round_rows(to, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u, meanwhile);
+      f32 own = round_rows(to, k, 0, k, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
       if (alpha) {
-        const f32 half = own + shfl_xor(own, 1), whole = half + shfl_xor(half, 2);
-        if (lane_id() % 4 == 0) squares[tid_x() / 32 * 8 + b] = whole;
+        UNROLL for (u32 mask = 1; mask < 32; mask *= 2) {
+          const f32 other = shfl_xor(own, mask);
+          if (mask < 4 || mask >= 4 * to.rows) own += other;
+        }
+        if (lane_id() % 4 == 0 && lane_id() / 4 < to.rows) squares[tid_x() / 32 * 8 + lane_id() / 4] = own;
       }
       barrier();
       if (!alpha) return 1.0f;
-      if (!again || large >> b & 1u) {
-        square = 0;
-        for (u32 w = 0; w < warps; w++) square += squares[w * 8 + b];
+      // A quarter of the warps' to each eight lanes: loads that wait for each other are few.
+      const u32 warps = bdim_x() / 32;
+      f32 sum = 0;
+      UNROLL for (u32 i = 0; i < TILE_WARPS / 4; i++) {
+        const u32 w = lane_id() / 8 + 4 * i;
+        if (w < warps && b < to.rows) sum += squares[w * 8 + b];
       }
+      sum += shfl_xor(sum, 8);
+      sum += shfl_xor(sum, 16);
+      if (!again || large >> b & 1u) square = sum;
       if (!again) {
         large = is_infinite(square) ? 1u << b : 0;
-        UNROLL for (u32 mask = 16; mask > 2; mask /= 2) large |= shfl_xor(large, mask);
+        UNROLL for (u32 mask = 1; mask < 8; mask *= 2) large |= shfl_xor(large, mask);
       }
-      if (again || !large) return norm_factor(square, to.k, large >> b & 1u ? 0.0f : eps);
+      if (again || !large) return norm_factor(square, k, large >> b & 1u ? 0.0f : eps);
       barrier();
     }
   }
 
+  // Blocks of four runs whose scales take long to find: lane t finds those of run t in its two rows, for all four.
+  static constexpr u32 PerBlock = Q::Elements / 32 / Q::Parts;
+  static constexpr bool Shares = PerBlock == 4 && Q::Halves == 1;
+  struct Found {
+    f32 scale[2][Q::Parts], min[2][Q::Parts];
+  };
   // acc += the products of run `run` of a chunk, in two rows of which this lane has the words t and t + 4.
-  GPU_FN void multiply(f32 (&acc)[4], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const u16* table, const u32* quants, const f32* sums,
-                       u32 group) {
-    constexpr u32 PerBlock = Q::Elements / 32 / Q::Parts;
-    const u32 lane = lane_id(), t = lane % 4;
+  GPU_FN void multiply(f32 (&acc)[Sums], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const u16* table, const Rows& rows, u32 group,
+                       Found& found) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++) {
       const Staged<Q::Align> block{row[h], at[h] + run / PerBlock * Q::Bytes};
-      Q::fragment(block, run % PerBlock, t, table, f[h]);
+      Q::fragment(block, run % PerBlock, lane_id() % 4, table, f[h]);
+      if (!Shares) continue;
+      if (run % PerBlock == 0) Q::scales(block, lane_id() % 4, 0, found.scale[h], found.min[h]);
+      UNROLL for (int g = 0; g < Q::Parts; g++) {
+        f[h].scale[0][g] = shfl(found.scale[h][g], lane_id() / 4 * 4 + run % PerBlock);
+        if (Q::HasMin) f[h].min[0][g] = shfl(found.min[h][g], lane_id() / 4 * 4 + run % PerBlock);
+      }
     }
     UNROLL for (int g = 0; g < Q::Parts; g++) {
-      const Words2 x = load_shared<2>(quants, (group + g) * 64 + lane * 2);
-      // Of the rows 2t and 2t + 1.
-      const Vec<f32, 4> s = load_shared<4>(sums, (group + g) * 16 + t * 4);
-      if (Q::Group == 32) {
-        i32 d[4];
-        multiply_bytes(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, {x.v[0], x.v[1]});
-        UNROLL for (int e = 0; e < 4; e++) {
-          acc[e] = m_fma(f[e / 2].scale[0][g], s.v[e % 2 * 2] * (f32)d[e], acc[e]);
-          if (Q::HasMin) acc[e] = m_fma(f[e / 2].min[0][g], s.v[e % 2 * 2 + 1], acc[e]);
+      const typename Rows::Piece x = rows.piece(group + g);
+      ScaleSum s[X];
+      rows.get_sums(group + g, s);
+      i32 d[Sums];
+      if constexpr (Q::Group == 32) {
+        products<2>(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, x, 0);
+        UNROLL for (int e = 0; e < Sums; e++) {
+          acc[e] = m_fma(f[e / X].scale[0][g], s[e % X].v[0] * (f32)d[e], acc[e]);
+          if (Q::HasMin) acc[e] = m_fma(f[e / X].min[0][g], s[e % X].v[1], acc[e]);
         }
       } else {
-        f32 total[4] = {};
+        f32 total[Sums] = {};
         UNROLL for (int half = 0; half < Q::Halves; half++) {
-          i32 d[4];
-          multiply_bytes(d, {f[0].q[g][half], f[1].q[g][half]}, {x.v[half]});
-          UNROLL for (int e = 0; e < 4; e++) total[e] = m_fma(f[e / 2].scale[half][g], (f32)d[e], total[e]);
+          products<1>(d, {f[0].q[g][half], f[1].q[g][half]}, x, half);
+          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].scale[half][g], (f32)d[e], total[e]);
           if (!Q::HasMin) continue;
           // Minima that change within the group are multiplied with the sums of its halves.
-          multiply_bytes(d, {0x01010101u, 0x01010101u}, {x.v[half]});
-          UNROLL for (int e = 0; e < 4; e++) total[e] = m_fma(f[e / 2].min[half][g], (f32)d[e], total[e]);
+          products<1>(d, {0x01010101u, 0x01010101u}, x, half);
+          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].min[half][g], (f32)d[e], total[e]);
         }
-        UNROLL for (int e = 0; e < 4; e++) acc[e] = m_fma(s.v[e % 2 * 2], total[e], acc[e]);
+        UNROLL for (int e = 0; e < Sums; e++) acc[e] = m_fma(s[e % X].v[0], total[e], acc[e]);
       }
     }
   }
 
-  GPU_FN void run(u32* shared, u16* table, const Out& out, u32 k, const u8* w, const void* x, const ScaleSum* xs, const void* alpha,
-                  f32 eps, u32 splits) {
+  GPU_FN void run(u32* shared, u16* table, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
     const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = gdim_x() * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
-    const Rows rows{shared, (ScaleSum*)(shared + 2 * k), k, out.batch};
-    u32* weights = shared + 2 * k + k / 2 + warp * Places * StageWords + lane / 4 * Pitch;
-    f32* totals = (f32*)(shared + 2 * k + k / 2 + warps * Places * StageWords);
-    f32* squares = totals + warps * 128;
+    const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
+    const Rows rows{shared, (ScaleSum*)(shared + room * (segment / 2)), out.batch, room};
+    u32* all_weights = shared + room * (segment / 2 + segment / 16);
+    u32* weights = all_weights + warp * Places * StageWords;
+    f32* totals = (f32*)(all_weights + warps * Places * StageWords);
+    f32* squares = totals + warps * 32 * Sums;
 
-    // Which group comes, which of its chunks, and to which place.
+    // Which group comes, which of its chunks, and to which place, used an even or odd number of times before.
     struct Cursor {
-      u32 group, round, place;
+      u32 group, round, place, phase;
       GPU_METHOD void advance(u32 rounds, u32 step) {
         place = place + 1 == Places ? 0 : place + 1;
+        phase ^= place == 0;
         round = round + 1 == rounds ? 0 : round + 1;
         group += round ? 0 : step;
       }
     };
-    // Where the chunk begins in row lane / 4 or eight rows further.
-    const auto from = [&](const Cursor& c, int h) {
-      return (size_t)out.row(c.group, lane / 4 + 8 * h) * row_bytes + (c.round * splits + part) * ChunkBytes;
+    // Where the chunk begins in a row.
+    const auto from = [&](const Cursor& c, u32 r) {
+      return (size_t)out.row(c.group, r) * row_bytes + (c.round * splits + part) * ChunkBytes;
     };
-    Cursor sent{bid_x() * per_block + own, 0, 0};
-    u32 started = 0;
+    const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
+    Signal* own_signals = signals + warp * Places;
+    if (BULK_COPIES) {
+      if (lane < Places) make_signal(own_signals + lane, 16);
+      signals_made();
+      wave_sync();
+    }
+    Cursor sent{bid_x() * per_block + own, 0, 0, 0};
     const auto send = [&] {
       const u32 chunk = sent.round * splits + part;
-      if (sent.group < groups && chunk < chunks) {
-        const u32 count = (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes;
-        UNROLL for (int h = 0; h < 2; h++) {
-          const size_t begin = from(sent, h);
-          const u32 skew = Q::Align == 16 ? 0 : (u32)begin & 15u;
-          const u8* src = w + (begin - skew) + 16 * t;
-          u32* to = weights + sent.place * StageWords + h * 8 * Pitch + 4 * t;
-          UNROLL for (u32 j = 0; j < Vectors; j += 4) copy16_async(to + 4 * j, src + 16 * j, 16 * (j + t) < skew + count);
+      const bool wanted = sent.group < groups && chunk < chunks;
+      const u32 count = (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes;
+      u32* place = weights + sent.place * StageWords;
+      if (BULK_COPIES) {
+        // A row to each of sixteen lanes.
+        if (lane < 16) {
+          const size_t begin = from(sent, lane);
+          const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
+          expect_bytes(own_signals + sent.place, bytes);
+          if (wanted) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
         }
+      } else {
+        // Four rows at a time, eight lanes to each.
+        UNROLL for (int h = 0; h < 4; h++) {
+          const u32 row = lane / 8 + 4 * h, v = lane % 8;
+          const size_t begin = from(sent, row);
+          const u32 skew = skew_of(begin);
+          const u8* src = w + (begin - skew) + 16 * v;
+          u32* to = place + row * Pitch + 4 * v;
+          UNROLL for (u32 j = 0; j < Vectors; j += 8) copy16_async(to + 4 * j, src + 16 * j, wanted && 16 * (j + v) < skew + count);
+        }
+        copies_bunch();
       }
-      copies_bunch();
       sent.advance(rounds, step);
     };
-    // Loads of x would wait behind weights that are asked for before: a chunk of these goes between the loads.
-    const auto start = [&] {
-      if (started + 1 < Places) send();
-      started++;
-    };
+    UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
     fill_table<Q>(table);
-    const f32 factor = prepare(rows, squares, x, xs, alpha, eps, out.dtype, start);
-    while (started + 1 < Places) start();
-    const f32 factors[2] = {shfl(factor, 8 * t), shfl(factor, 8 * t + 4)};
+    wait_for_previous();
+    f32 factors[X];
+    UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
+    if (segment >= k) {
+      const f32 factor = prepare(rows, squares, k, x, alpha, eps, out.dtype);
+      UNROLL for (int i = 0; i < X; i++) factors[i] = shfl(factor, X * t + i);
+    }
 
-    f32 acc[4] = {};
-    for (Cursor c{bid_x() * per_block + own, 0, 0}; c.group - own < groups;) {
-      copies_wait_but<Places - 2>();
+    f32 acc[Sums] = {}, added[Sums];
+    for (Cursor c{bid_x() * per_block + own, 0, 0, 0}; c.group - own < groups;) {
+      const u32 chunk = c.round * splits + part, group = c.group, done = c.round * splits * CHUNK / segment * segment;
+      // All warps have done with the segment before, and its rows are rounded no more than once for each group.
+      if (segment < k && c.round * splits * CHUNK == done) {
+        barrier();
+        round_rows(rows, k, done, k - done < segment ? k - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
+        barrier();
+      }
+      if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
+      else copies_wait_but<Places - 2>();
       wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
       send();
-      const u32 chunk = c.round * splits + part, group = c.group;
-      const u32* const row[2] = {weights + c.place * StageWords, weights + c.place * StageWords + 8 * Pitch};
-      const u32 at[2] = {Q::Align == 16 ? 0 : (u32)from(c, 0) & 15u, Q::Align == 16 ? 0 : (u32)from(c, 1) & 15u};
-      const auto take = [&](u32 r) { multiply(acc, row, at, r, table, rows.quants, (const f32*)rows.sums, chunk * (CHUNK / 32) + r * Q::Parts); };
+      // What is added at the end is on its way from the beginning.
+      if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
+      const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
+      const u32* const row[2] = {first, first + 8 * Pitch};
+      const u32 at[2] = {skew_of(from(c, lane / 4)), skew_of(from(c, lane / 4 + 8))};
+      Found found;
+      const auto take = [&](u32 r) { multiply(acc, row, at, r, table, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
       // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
       // overlap, so only the last chunk asks.
       if (group < groups && (chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
-      else if (group < groups && Q::Elements < (int)CHUNK) NO_UNROLL for (u32 r = 0; chunk * CHUNK + r * 32 < k; r++) take(r);
+      else if (group < groups && Q::Elements < (int)CHUNK) NO_UNROLL for (u32 r = 0; chunk * CHUNK + r * 32 * Q::Parts < k; r++) take(r);
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
-        store_shared<4>(totals, tid_x() * 4, Vec<f32, 4>{{acc[0], acc[1], acc[2], acc[3]}});
+        UNROLL for (int e = 0; e < Sums; e++) totals[e * bdim_x() + tid_x()] = acc[e];
         barrier();
-        for (u32 p = 1; part == 0 && p < splits; p++) {
-          const Vec<f32, 4> other = load_shared<4>(totals, (tid_x() + 32 * p) * 4);
-          UNROLL for (int e = 0; e < 4; e++) acc[e] += other.v[e];
-        }
+        for (u32 p = 1; part == 0 && p < splits; p++)
+          UNROLL for (int e = 0; e < Sums; e++) acc[e] += totals[e * bdim_x() + tid_x() + 32 * p];
         barrier();
       }
       if (part == 0) {
-        UNROLL for (int e = 0; e < 4; e++) acc[e] = out.biased(group, lane / 4 + e / 2 * 8, acc[e] * factors[e % 2]);
-        UNROLL for (int e = 0; e < 4; e++) {
-          if (out.glu && e >= 2) continue;
-          out.put(group, lane / 4 + e / 2 * 8, 2 * t + e % 2, out.glu ? out.gated(acc[e], acc[e % 2 + 2]) : acc[e]);
+        UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
+        UNROLL for (int e = 0; e < Sums; e++) {
+          if (out.glu && e >= X) continue;
+          out.keep(group, lane / 4 + e / X * 8, X * t + e % X, (out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]) + added[e]);
         }
       }
-      UNROLL for (int e = 0; e < 4; e++) acc[e] = 0;
+      UNROLL for (int e = 0; e < Sums; e++) acc[e] = 0;
     }
   }
 };

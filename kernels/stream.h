@@ -88,13 +88,14 @@ template <int R, int NB> struct Outputs {
     const f32 slope = glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
     return gate / (1.0f + m_exp(-slope)) * total;
   }
-  // Row r of the group with row b of x, where there are such.
-  GPU_METHOD void put(u32 group, u32 r, u32 b, f32 total) const {
-    const u32 column = group * per_group() + r;
-    if (r >= per_group() || column >= columns || b >= batch) return;
-    const size_t at = (size_t)b * columns + column;
-    if (residual) total += load_float(residual, at, dtype);
-    store_float(y, at, total, dtype);
+  // Row r of the group with row b of x, where there are such: what is added to it, and where it is kept.
+  GPU_METHOD bool exists(u32 group, u32 r, u32 b) const { return r < per_group() && group * per_group() + r < columns && b < batch; }
+  GPU_METHOD size_t at(u32 group, u32 r, u32 b) const { return (size_t)b * columns + group * per_group() + r; }
+  GPU_METHOD f32 added(u32 group, u32 r, u32 b) const {
+    return residual && exists(group, r, b) ? load_float(residual, at(group, r, b), dtype) : 0.0f;
+  }
+  GPU_METHOD void keep(u32 group, u32 r, u32 b, f32 total) const {
+    if (exists(group, r, b)) store_float(y, at(group, r, b), total, dtype);
   }
   // The value of this lane, counted r · NB + b; one lane in Spread stores.
   GPU_METHOD u32 value() const { return lane_id() / Spread; }
@@ -102,7 +103,7 @@ template <int R, int NB> struct Outputs {
     const u32 r = value() / NB, b = value() % NB;
     total = biased(group, r, total);
     if (glu) total = gated(total, shfl_xor(total, 16));
-    if (lane_id() % Spread == 0) put(group, r, b, total);
+    if (lane_id() % Spread == 0) keep(group, r, b, total + added(group, r, b));
   }
 };
 

@@ -45,7 +45,7 @@ describe("an example", () => {
   });
 });
 
-const pages = readdirSync(join(root, "docs")).filter((name) => name !== "api.md");
+const pages = readdirSync(join(root, "docs")).filter((name) => name.endsWith(".md") && name !== "api.md");
 const concepts = ["getting-started", "devices", "memory", "dtypes", "quantization", "attention", "models"];
 
 describe("a page of the documentation", () => {

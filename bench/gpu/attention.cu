@@ -1,5 +1,6 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 attention attention_decode) bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode) bench/gpu/attention.cu -o attention && ./attention
+// On Hopper sm_90 in place of sm_90a has prefill by mma.sync, as the cards before it.
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
 #define GPU_ONLY
@@ -35,19 +36,32 @@
 using gpu::bf16;
 using gpu::f16;
 
-// Other plans for the same work, to see whether the choice in attention.hip is the best one.
+// Other plans for the same work, to see whether the choice in attention.hip is the best one: by mma.sync, and by warpgroups.
 namespace gpu {
 #define VARIANT(name, T, D, Keys, KeepQ, Block) \
   KERNEL_BOUNDS(Block, name, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
     prefill<Prefill<T, D, Keys, KeepQ, Block>, T, false>(tiles, ATTENTION_GATHER(T)); \
   }
-VARIANT(variant_128_32_kept, bf16, 128, 32, true, 128)
-VARIANT(variant_128_32, bf16, 128, 32, false, 128)
+VARIANT(variant_128_64, bf16, 128, 64, false, 128)
 VARIANT(variant_128_64_256, bf16, 128, 64, false, 256)
-VARIANT(variant_64_32_kept, bf16, 64, 32, true, 128)
-VARIANT(variant_64_64, bf16, 64, 64, false, 128)
+VARIANT(variant_64_64_kept, bf16, 64, 64, true, 128)
 VARIANT(variant_64_64_256, bf16, 64, 64, true, 256)
+#if GPU_WARPGROUPS
+#define WARPGROUP_BODY(...) \
+  DYNAMIC_SHARED(bf16, tiles); \
+  prefill_warpgroup<WarpgroupPrefill<__VA_ARGS__>>(tiles, ATTENTION_GATHER(bf16));
+#else
+#define WARPGROUP_BODY(...)
+#endif
+#define WARPGROUP_VARIANT(name, D, Groups, Keys, Stages) \
+  KERNEL_BOUNDS(Groups * 128, name, ATTENTION_OPERANDS(bf16), ATTENTION_SIZES) { \
+    WARPGROUP_BODY(bf16, D, false, Groups, Keys, Stages) \
+  }
+WARPGROUP_VARIANT(warpgroups_128_2_stages, 128, 2, 128, 2)
+WARPGROUP_VARIANT(warpgroups_128_64_keys, 128, 3, 64, 3)
+WARPGROUP_VARIANT(warpgroups_64_3_stages, 64, 3, 128, 3)
+WARPGROUP_VARIANT(warpgroups_64_2_groups, 64, 2, 128, 3)
 }  // namespace gpu
 
 template <class T> __global__ void fill(T* x, size_t n, unsigned seed) {
@@ -105,8 +119,16 @@ __global__ void naive(Problem p, const T* q, const T* k, const T* v, const T* ma
 
 static int head_dim(int d) { return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : 256; }
 // As in src/backend/gpu/attention-plan.ts, for mma.sync, or multiply-adds in f32.
-struct Plan { int rows, shared; };
-static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget, int waves = 4) {
+struct Plan { int threads, rows, shared; };
+static Plan plan_warpgroups(int groups, int D, int keys, int stages) {
+  return {groups * 128, groups * 64, (groups * 64 + 2 * stages * keys) * ((D + 63) / 64) * 128 + 16};
+}
+#define WARPGROUP_PLAN(D) plan_warpgroups(masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, D, WARPGROUP_KEYS_##D, WARPGROUP_STAGES_##D)
+static Plan plan_warpgroups(int D, bool masked) {
+  return D == 64 ? WARPGROUP_PLAN(64) : D == 96 ? WARPGROUP_PLAN(96) : D == 128 ? WARPGROUP_PLAN(128) : WARPGROUP_PLAN(256);
+}
+static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget, int block = 128) {
+  int waves = block / 32;
   const int row = (D * bytes / 16 | 1) * 16, strips = bytes == 2 && D <= 128 ? 2 : 1;
   const auto size = [&] {
     const int q = waves * strips * 16 * row, kv = (bytes == 2 ? 2 : 1) * 2 * keys * row;
@@ -114,12 +136,12 @@ static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget, int 
   };
   while (keys > 16 && size() > budget) keys /= 2;
   while (waves > 1 && size() > budget) waves /= 2;
-  return {waves * strips * 16, size()};
+  return {block, waves * strips * 16, size()};
 }
 static Plan plan_decode(int bytes, int D, int budget) {
   const int row = bytes == 2 ? (D == 96 ? 128 : D) * 2 : (D * bytes / 16 | 1) * 16;
   const int stages = (bytes == 2 ? 2 : 1) * 32 * row, fit = (budget - 16 * row) / stages, waves = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
-  return {waves * 32, 16 * row + waves * stages};
+  return {waves * 32, 16, 16 * row + waves * stages};
 }
 static int plan_splits(int bytes, int D, int shared, int budget, int multiprocessors, int blocks, int keys) {
   const int crowd = bytes == 2 ? std::min(256 / D, budget / shared) : 3;
@@ -152,6 +174,13 @@ KERNELS(bf16)
 KERNELS(f16)
 KERNELS(f32)
 #endif
+
+// The bounds of the device's code tell what it was compiled for.
+static bool has_warpgroups() {
+  cudaFuncAttributes attributes;
+  CHECK(cudaFuncGetAttributes(&attributes, Kernels<bf16>::prefill(128, false)));
+  return attributes.maxThreadsPerBlock > 128;
+}
 
 template <class T> struct Run {
   Problem p;
@@ -202,13 +231,14 @@ template <class T> struct Run {
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     CHECK(cudaLaunchKernel(kernel, dim3(grid), dim3(block), args.data(), shared, 0));
   }
-  void prefill(const void* kernel, int keys, bool keep, int block = 128) {
-    const Plan plan = plan_prefill(sizeof(T), head_dim(p.d), keys, keep, budget, block / 32);
-    launch(kernel, (unsigned)(p.b * p.hq * ((p.tq + plan.rows - 1) / plan.rows)), block, plan.shared, false);
+  void prefill(const void* kernel, const Plan& plan) {
+    launch(kernel, (unsigned)(p.b * p.hq * ((p.tq + plan.rows - 1) / plan.rows)), plan.threads, plan.shared, false);
   }
   void prefill() {
     const int D = head_dim(p.d);
-    prefill(Kernels<T>::prefill(D, masked()), sizeof(T) == 2 && D <= 128 ? 64 : 32, sizeof(T) == 2 && D <= 64);
+    const void* kernel = Kernels<T>::prefill(D, masked());
+    if (has_warpgroups() && sizeof(T) == 2) prefill(kernel, plan_warpgroups(D, masked()));
+    else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
   }
   void decode(int parts) {
     const Plan plan = plan_decode(sizeof(T), head_dim(p.d), budget);
@@ -219,7 +249,7 @@ template <class T> struct Run {
       CHECK(cudaMalloc(&counters, blocks * sizeof(u32)));
       CHECK(cudaMemset(counters, 0, blocks * sizeof(u32)));
     }
-    launch(Kernels<T>::decode(head_dim(p.d), masked()), blocks * splits, plan.rows, plan.shared, true);
+    launch(Kernels<T>::decode(head_dim(p.d), masked()), blocks * splits, plan.threads, plan.shared, true);
   }
   // ‖out − ref‖ / ‖ref‖, NaN where they differ in being finite.
   double error() {
@@ -304,16 +334,19 @@ template <class T> static void check_all(const char* name, double limit, const l
 
 #endif
 
-static double flops(const Problem& p) { return (p.causal ? 2.0 : 4.0) * p.b * p.hq * (double)p.tq * p.tk * p.d; }
+static double flops(const Problem& p) {
+  const double seen = p.window ? p.window - (double)p.window * p.window / (2.0 * p.tk) : p.causal ? p.tk / 2.0 : p.tk;
+  return 4.0 * p.b * p.hq * p.tq * seen * p.d;
+}
 template <class T> static void time_prefill(const char* name, const Problem& p, int repeats) {
   Run<T> run(p);
   const double ms = milliseconds([&] { run.prefill(); }, repeats);
-  std::printf("prefill %s %dx%d/%dx%dx%d%s: %.3f ms, %.0f TFLOP/s\n", name, p.b, p.hq, p.hk, p.tq, p.d, p.causal ? " causal" : "", ms,
-              flops(p) / ms / 1e9);
+  std::printf("prefill %s %dx%d/%dx%dx%d%s%s%s%s: %.3f ms, %.0f TFLOP/s\n", name, p.b, p.hq, p.hk, p.tq, p.d, p.causal ? " causal" : "",
+              p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.mask ? " mask" : "", ms, flops(p) / ms / 1e9);
 }
-static void time_variant(const char* name, const void* kernel, int keys, bool keep, const Problem& p, int block = 128) {
+static void time_variant(const char* name, const void* kernel, const Plan& plan, const Problem& p) {
   Run<bf16> run(p);
-  const double ms = milliseconds([&] { run.prefill(kernel, keys, keep, block); }, 20);
+  const double ms = milliseconds([&] { run.prefill(kernel, plan); }, 20);
   std::printf("  variant %s: %.3f ms, %.0f TFLOP/s\n", name, ms, flops(p) / ms / 1e9);
 }
 template <class T> static void time_decode(const char* name, const Problem& p, std::vector<int> parts) {
@@ -355,21 +388,30 @@ int main() {
   const Problem d128{4, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr};
   const Problem d64{4, 32, 8, 4096, 4096, 64, true, 0, 0, false, nullptr};
   time_prefill<bf16>("bf16", d128, 20);
-  time_variant("32 keys, queries in registers", (const void*)variant_128_32_kept, 32, true, d128);
-  time_variant("32 keys", (const void*)variant_128_32, 32, false, d128);
-  time_variant("64 keys, 256 threads", (const void*)variant_128_64_256, 64, false, d128, 256);
+  time_variant("mma, 64 keys", (const void*)variant_128_64, plan_prefill(2, 128, 64, false, budget), d128);
+  time_variant("mma, 64 keys, 256 threads", (const void*)variant_128_64_256, plan_prefill(2, 128, 64, false, budget, 256), d128);
+  if (has_warpgroups()) {
+    time_variant("2 warpgroups, 128 keys, 2 deep", (const void*)warpgroups_128_2_stages, plan_warpgroups(2, 128, 128, 2), d128);
+    time_variant("3 warpgroups, 64 keys, 3 deep", (const void*)warpgroups_128_64_keys, plan_warpgroups(3, 128, 64, 3), d128);
+  }
   time_prefill<bf16>("bf16", d64, 20);
-  time_variant("32 keys, queries in registers", (const void*)variant_64_32_kept, 32, true, d64);
-  time_variant("64 keys", (const void*)variant_64_64, 64, false, d64);
-  time_variant("64 keys, 256 threads, queries in registers", (const void*)variant_64_64_256, 64, true, d64, 256);
+  time_variant("mma, 64 keys", (const void*)variant_64_64_kept, plan_prefill(2, 64, 64, true, budget), d64);
+  time_variant("mma, 64 keys, 256 threads", (const void*)variant_64_64_256, plan_prefill(2, 64, 64, true, budget, 256), d64);
+  if (has_warpgroups()) {
+    time_variant("3 warpgroups, 128 keys, 3 deep", (const void*)warpgroups_64_3_stages, plan_warpgroups(3, 64, 128, 3), d64);
+    time_variant("2 warpgroups, 128 keys, 3 deep", (const void*)warpgroups_64_2_groups, plan_warpgroups(2, 64, 128, 3), d64);
+  }
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, false, nullptr}, 20);
   time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 0, 0, false, nullptr}, 10);
+  time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 1024, 0, false, nullptr}, 10);
+  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, true, 0, 50, false, nullptr}, 10);
+  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, true, nullptr}, 10);
+  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 64, false, 0, 0, true, nullptr}, 10);
   time_prefill<bf16>("bf16", {1, 32, 32, 65536, 65536, 128, true, 0, 0, false, nullptr}, 2);
 #ifndef PREFILL_TIMES
   time_prefill<f16>("f16", d128, 20);
   time_prefill<bf16>("bf16", {4, 16, 4, 4096, 4096, 256, true, 0, 0, false, nullptr}, 10);
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 96, true, 0, 0, false, nullptr}, 10);
-  time_prefill<bf16>("bf16 mask", {4, 32, 8, 2048, 2048, 128, true, 0, 0, true, nullptr}, 10);
   time_prefill<f32>("f32", {1, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr}, 5);
   time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr}, {0, 2, 3, 6, 8});
   time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 64, false, 0, 0, false, nullptr}, {0, 4, 6});

@@ -134,35 +134,25 @@ static double error_of(const void* y, u32 dtype, const f64* wanted, size_t count
 struct Launch {
   u32 threads, splits, per_sm;
 };
-// What src/backend/gpu/families/linear.ts plans for quantized weights.
-static Launch plan_quantized(u32 groups, u32 chunks, u32 columns, u32 sms) {
+// What src/backend/gpu/families/linear.ts plans for weights of type Q that fit beside x; `bytes` is of shared memory.
+struct TileLaunch {
+  u32 threads, splits, blocks, bytes;
+};
+template <class Q> static TileLaunch plan_tiles(size_t n, size_t k, u32 columns, u32 sms) {
   const auto over = [](u32 a, u32 b) { return (a + b - 1) / b; };
-  const u32 per_sm = columns == 1 ? 3 : 2;
-  Launch best{256, 1, per_sm};
-  u32 fewest = ~0u, fewest_blocks = 0;
-  for (u32 warps : {8, 7, 6})
-    for (u32 splits = 1; splits <= (groups < 12 * sms ? 4 : 1); splits *= 2) {
-      if (warps % splits || splits > chunks) continue;
-      const u32 all = over(groups * splits, warps), rounds = over(all, per_sm * sms), each = over(over(all, rounds), sms);
-      const u32 steps = each * rounds * warps * over(chunks, splits);
-      if (steps > fewest || (steps == fewest && each >= fewest_blocks)) continue;
-      fewest = steps, fewest_blocks = each;
-      best = Launch{32 * warps, splits, per_sm};
-    }
-  return best;
-}
-// The same for the kernels on matrix units, `stage` bytes of shared memory per warp beside those of x.
-static Launch plan_tiles(u32 groups, u32 chunks, u32 stage, u32 room, u32 sms) {
-  const auto over = [](u32 a, u32 b) { return (a + b - 1) / b; };
-  Launch best{32, 1, 1};
-  u32 least = ~0u, most_warps = 0, fewest = ~0u;
+  const u32 stage = 256 * (((TILE_CHUNK / Q::Elements * Q::Bytes + 31 - Q::Align) / 16) | 1), fit = TILE_STAGES / stage;
+  const u32 places = fit < 2 ? 2 : fit > 4 ? 4 : fit, rows = columns > 4 ? 8 : columns > 2 ? 4 : columns, enough = over(72 * 1024, stage);
+  const u32 groups = over((u32)n, 16), chunks = over((u32)k, TILE_CHUNK), budget = 227 * 1024;
+  TileLaunch best{0, 0, 0, 0};
+  u32 least = ~0u;
   for (u32 splits = 1; splits <= (chunks < 16 ? chunks : 16); splits *= 2)
     for (u32 together = 1; together * splits <= 16; together++) {
-      const u32 warps = together * splits, rounds = over(over(groups, together), sms), cost = rounds * together * splits * over(chunks, splits);
-      const u32 enough = warps < 12 ? warps : 12;
-      if (warps * stage > room || cost > least || (cost == least && (enough < most_warps || (enough == most_warps && rounds >= fewest)))) continue;
-      least = cost, most_warps = enough, fewest = rounds;
-      best = Launch{32 * warps, splits, 1};
+      const u32 warps = together * splits, bytes = rows * (u32)(2 * k + k / 4) + warps * (places * stage + 4 * (32 * (columns > 4 ? 4 : 2) + 8));
+      const u32 all = over(groups, together), rounds = over(all, sms);
+      const u32 cost = rounds * over(chunks, splits) * std::max(warps, enough) + (splits > 1 ? 4 * rounds : 0);
+      if (bytes > budget - 1024 || cost >= least) continue;
+      least = cost;
+      best = TileLaunch{32 * warps, splits, over(all, rounds), std::max(bytes, budget / 2)};
     }
   return best;
 }

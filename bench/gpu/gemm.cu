@@ -15,7 +15,7 @@ struct Variant {
 };
 // What src/backend/gpu/families/product.ts plans: sizes are only known where the device's code is compiled.
 static Variant wide(Kernel kernel) { return Variant{"wide", kernel, PRODUCT_TILE, 2 * PRODUCT_TILE, 256, (PRODUCT_ASYNC_STAGES + 1) * 6 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
-static Variant large(Kernel kernel) { return Variant{"large", kernel, PRODUCT_TILE, PRODUCT_TILE, 256, PRODUCT_ASYNC_STAGES * 4 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
+static Variant large(Kernel kernel) { return Variant{"large", kernel, PRODUCT_TILE, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES * 4 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
 static Variant small(Kernel kernel) { return Variant{"small", kernel, PRODUCT_TILE / 2, PRODUCT_TILE / 2, 128, (PRODUCT_ASYNC_STAGES + 1) * 2 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
 #define VARIANTS(lies) {wide(product_wide_##lies##_bf16), large(product_##lies##_bf16), small(product_small_##lies##_bf16)}
 // By whether a, and b, lies in columns.

@@ -3,7 +3,7 @@
 //
 //   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 linear gemm quant-blocks quant-matvec) -DGPU_ONLY -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/linear.cu -o linear
 //   … -DTYPE=q4_k -DGPU_ONLY_q4_k for quantized weights
-//   … -DSWEEP tries launches and kernels other than those that ship
+//   … -DSWEEP tries launches and kernels other than those that ship, of weights that are not quantized
 //
 // A shape's time is that of one launch among many over different weights, so that the cache serves none of them.
 #include "bench.h"
@@ -15,7 +15,6 @@
 #if defined(TYPE)
 #include "quant-blocks.hip"
 #include "quant-matvec.hip"
-#include "quant-quantize.hip"
 typedef TYPE Q;
 #define JOIN_(a, b, c) a##b##c
 #define JOIN(a, b, c) JOIN_(a, b, c)
@@ -59,14 +58,9 @@ __global__ void normalise(Shape s, const bf16* x, const bf16* alpha, f32* out, f
   }
   factor[threadIdx.x] = s.norm ? (f32)(1 / sqrt(squares / s.k + 1e-5)) : 1.0f;
 }
-__global__ void unround(size_t n, const u8* q, const Vec<f32, 2>* s, f32* out) {
-  const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = (f32)(signed char)q[i] * s[i / 32].v[0];
-}
-
 #if defined(TYPE)
 typedef u8 Weight;
-typedef void (*Kernel)(const void*, const void*, const u8*, const void*, const void*, const void*, void*, size_t, size_t, f64, u32, u32, u32, u32);
+typedef void (*Kernel)(const void*, const u8*, const void*, const void*, const void*, void*, size_t, size_t, f64, u32, u32, u32, u32, u32);
 static size_t bytes_of(const Shape& s) { return s.n * s.k / Q::Elements * Q::Bytes; }
 #else
 typedef bf16 Weight;
@@ -80,11 +74,7 @@ struct Variant {
   Kernel plain, norm;
 };
 #if defined(TYPE)
-#define OTHER(NB, R, Deep) MAT_VEC_KERNEL(other_##NB##_##R##_##Deep, Q, NB, R, Deep)
-#define VARIANT(NB, R, Deep) Variant{NB, R, Deep, other_##NB##_##R##_##Deep, other_##NB##_##R##_##Deep}
-#define SHIPPED(NB) Variant{NB, MATVEC_ROWS, MATVEC_PLACES, JOIN(linear_, TYPE, _b##NB), JOIN(linear_, TYPE, _b##NB)}
-#define OTHERS OTHER(1, 2, 2) OTHER(1, 4, 2)
-#define VARIANTS VARIANT(1, 2, 2), VARIANT(1, 4, 2)
+#define SHIPPED(NB) Variant{NB, 16, 0, NB > 4 ? JOIN(linear_, TYPE, _b8) : JOIN(linear_, TYPE, _b4), NB > 4 ? JOIN(linear_, TYPE, _b8) : JOIN(linear_, TYPE, _b4)}
 #else
 #define OTHER(NB, R, Deep) LINEAR_KERNEL(other_##NB##_##R##_##Deep, bf16, NB, R, Deep, false) LINEAR_KERNEL(other_norm_##NB##_##R##_##Deep, bf16, NB, R, Deep, true)
 #define VARIANT(NB, R, Deep) Variant{NB, R, Deep, other_##NB##_##R##_##Deep, other_norm_##NB##_##R##_##Deep}
@@ -94,7 +84,7 @@ struct Variant {
 #define VARIANTS \
   VARIANT(1, 2, 1), VARIANT(1, 2, 2), VARIANT(1, 4, 1), VARIANT(1, 4, 2)
 #endif
-#if defined(SWEEP)
+#if defined(SWEEP) && !defined(TYPE)
 namespace gpu {
 OTHERS
 }
@@ -102,42 +92,34 @@ OTHERS
 
 static int sms;
 static bf16 *x, *alpha, *residual, *y;
-static u32 shared_bytes(const Variant& v, const Launch& l, size_t k) {
-#if defined(TYPE)
-  const u32 warps = l.threads / 32, padded = (u32)(k + 1023) / 1024 * 1024, words = (1024 / Q::Elements * Q::Bytes + 30) / 16 * 4;
-  const u32 planes = Q::Fine && v.columns <= 4 ? 2 : 1;
-  return planes * v.columns * (padded + padded / 4) + warps * v.deep * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
-#else
-  return 0;
-#endif
-}
 static bool fits(const Variant& v, const Launch& l, const Shape& s) {
-  const Kernel kernel = s.norm ? v.norm : v.plain;
-  const u32 shared = shared_bytes(v, l, s.k);
-  if (shared > 227 * 1024) return false;
-  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
   int fit;
-  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, (int)l.threads, shared));
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, s.norm ? v.norm : v.plain, (int)l.threads, 0));
   return fit >= (int)l.per_sm && fit > 0;
 }
 // With `overlap`, a kernel may start while the one before it ends.
 static bool overlap = false;
 static void launch(const Variant& v, const Launch& l, const Shape& s, const Weight* w, cudaStream_t stream) {
-  const size_t groups = (s.n + v.rows - 1) / v.rows;
-  const u32 blocks = (u32)((groups * l.splits * 32 + l.threads - 1) / l.threads), most = l.per_sm * sms;
-  const u32 rounds = most ? (blocks + most - 1) / most : 1;
   const Kernel kernel = s.norm ? v.norm : v.plain;
-  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes(v, l, s.k)));
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = (blocks + rounds - 1) / rounds, config.blockDim = l.threads, config.dynamicSmemBytes = shared_bytes(v, l, s.k), config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = overlap;
+  config.blockDim = l.threads, config.stream = stream, config.attrs = &attribute, config.numAttrs = overlap;
+#if defined(TYPE)
+  const TileLaunch t = plan_tiles<Q>(s.n, s.k, v.columns, (u32)sms);
+  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.bytes));
+  config.gridDim = t.blocks, config.dynamicSmemBytes = t.bytes;
+#else
+  const size_t groups = (s.n + v.rows - 1) / v.rows;
+  const u32 blocks = (u32)((groups * l.splits * 32 + l.threads - 1) / l.threads), most = l.per_sm * sms;
+  const u32 rounds = most ? (blocks + most - 1) / most : 1;
+  config.gridDim = (blocks + rounds - 1) / rounds;
+#endif
   const bf16* added = s.residual ? residual : nullptr;
 #if defined(TYPE)
-  CHECK(cudaLaunchKernelEx(&config, kernel, (const void*)x, (const void*)nullptr, w, (const void*)(s.norm ? alpha : nullptr), (const void*)nullptr,
-                           (const void*)added, (void*)y, s.n, s.k, 1e-5, v.columns, (u32)s.glu, l.splits, 2u));
+  CHECK(cudaLaunchKernelEx(&config, kernel, (const void*)x, w, (const void*)(s.norm ? alpha : nullptr), (const void*)nullptr,
+                           (const void*)added, (void*)y, s.n, s.k, 1e-5, v.columns, (u32)s.glu, l.splits, (u32)s.k, 2u));
 #else
   CHECK(cudaLaunchKernelEx(&config, kernel, (const bf16*)x, w, (const bf16*)alpha, (const bf16*)nullptr, added, y, s.n, s.k, 1e-5, v.columns,
                            (u32)s.glu, l.splits));
@@ -146,10 +128,11 @@ static void launch(const Variant& v, const Launch& l, const Shape& s, const Weig
 
 // The launch that src/backend/gpu/families/linear.ts would plan.
 static Launch plan(const Variant& v, const Shape& s) {
-  const u32 groups = (u32)((s.n + v.rows - 1) / v.rows);
 #if defined(TYPE)
-  return plan_quantized(groups, (u32)((s.k + 1023) / 1024), v.columns, sms);
+  const TileLaunch l = plan_tiles<Q>(s.n, s.k, v.columns, (u32)sms);
+  return Launch{l.threads, l.splits, 0};
 #else
+  const u32 groups = (u32)((s.n + v.rows - 1) / v.rows);
   Launch l{128, 1, 0};
   while (l.splits < 4 && groups * l.splits < (u32)sms * (v.columns > 2 ? 10 : 20) && s.k >= 512 * l.splits) l.splits *= 2;
   return l;
@@ -171,8 +154,6 @@ int main() {
   if (name == "q6_k") scales = {208};
   if (name == "q4_k") scales = {0, 2};
   for (u32 offset : scales) fill_scales<<<(unsigned)(total / Q::Bytes / 256 + 1), 256>>>(weights, total / Q::Bytes, Q::Bytes, offset);
-  u8* xq = device<u8>(8 * 8192);
-  Vec<f32, 2>* xs = device<Vec<f32, 2>>(8 * 8192 / 32);
   f32* dense = device<f32>((size_t)128256 * 2048);
 #else
   const std::string name = "bf16";
@@ -191,8 +172,6 @@ int main() {
     const size_t columns = s.glu ? s.n / 2 : s.n;
     normalise<<<1, v.columns>>>(s, x, alpha, left, factor);
 #if defined(TYPE)
-    quantize_q8_f32<<<(unsigned)(v.columns * s.k / 2048), 256>>>(left, xq, xs, v.columns * s.k);
-    unround<<<(unsigned)(v.columns * s.k / 256), 256>>>(v.columns * s.k, xq, xs, left);
     JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(s.n * s.k / 8192), 256>>>(weights, dense, s.n * s.k);
     const f32* w = dense;
 #else
@@ -223,25 +202,16 @@ int main() {
       const double error = check(v, l, s);
       report(" *", v, l, s, time(v, l, s), error);
     }
-#if defined(SWEEP)
+#if defined(SWEEP) && !defined(TYPE)
     struct Result { float us; Launch l; };
     for (const Variant& v : {VARIANTS}) {
       std::vector<Result> results;
-#if defined(TYPE)
-      for (u32 threads : {128, 192, 224, 256})
-#else
       for (u32 threads : {64, 128})
-#endif
-        for (u32 splits : {1, 2, 4, 8})
-          for (u32 warps : {0, 8, 16, 24, 32}) {
-            const Launch l{threads, splits, warps / (threads / 32)};
-            if (threads / 32 % splits || !fits(v, l, s)) continue;
-#if defined(TYPE)
-#else
-            if (warps) continue;
-#endif
-            results.push_back({time(v, l, s), l});
-          }
+        for (u32 splits : {1, 2, 4, 8}) {
+          const Launch l{threads, splits, 0};
+          if (threads / 32 % splits || !fits(v, l, s)) continue;
+          results.push_back({time(v, l, s), l});
+        }
       std::sort(results.begin(), results.end(), [](const Result& a, const Result& b) { return a.us < b.us; });
       for (size_t i = 0; i < results.size() && i < 6; i++) report("", v, results[i].l, s, results[i].us, check(v, results[i].l, s));
     }

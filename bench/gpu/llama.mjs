@@ -1,5 +1,6 @@
-// A model of Llama 3.2 1B's shape with random weights, generating on one device:
-//   node bench/gpu/llama.mjs DEVICE [--dist PATH] [--json FILE] [--only bf16,Q8_0,…] [--profile] [--tiny]
+// A model of Llama's shape with random weights, that of 3.2 1B or of 3.1 8B, generating on one device:
+//   node bench/gpu/llama.mjs DEVICE [--shape 1b|8b] [--dist PATH] [--json FILE] [--only bf16,Q8_0,…] [--sequences 1,2,…]
+//     [--profile] [--tiny]
 // Decode rates are what a user of generate() sees, from the 16th token to the last; `share` is that of the limit set by
 // reading the weights once per token at the copy rate measured first. --profile adds the time per kernel of a step.
 import { writeFileSync } from "node:fs";
@@ -13,6 +14,7 @@ const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const { QTensor } = await import(`${dist}/quantized/index.js`);
 const { Model } = await import(`${dist}/models/index.js`);
 const { Transformer } = await import(`${dist}/models/transformer.js`);
+const { quantTypeNames } = await import(`${dist}/core/quant-types.js`);
 const { Matrices } = await import(`${dist}/models/projections.js`);
 
 const device = Device.from(args[0] ?? "cuda:0");
@@ -36,28 +38,40 @@ gpu.launch = (kernel, values) => {
 };
 const results = { device: gpu.context.properties.name };
 
-const shape = tiny
-  ? { vocabSize: 512, hiddenSize: 256, intermediateSize: 512, layers: 2, heads: 4, kvHeads: 2 }
-  : { vocabSize: 128256, hiddenSize: 2048, intermediateSize: 8192, layers: 16, heads: 32, kvHeads: 8 };
+const shapes = {
+  tiny: { vocabSize: 512, hiddenSize: 256, intermediateSize: 512, layers: 2, heads: 4, kvHeads: 2, headDim: 64 },
+  "1b": { vocabSize: 128256, hiddenSize: 2048, intermediateSize: 8192, layers: 16, heads: 32, kvHeads: 8, headDim: 64 },
+  "8b": {
+    vocabSize: 128256,
+    hiddenSize: 4096,
+    intermediateSize: 14336,
+    layers: 32,
+    heads: 32,
+    kvHeads: 8,
+    headDim: 128,
+  },
+};
+const large = option("--shape") === "8b";
+const shape = shapes[tiny ? "tiny" : (option("--shape") ?? "1b")];
+const sequences = (option("--sequences") ?? "1").split(",").map(Number);
 const sizes = tiny
   ? { prompt: 9, tokens: 24, batch: 3, prefill: 20, rounds: 2 }
   : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 8 };
 const config = {
   architecture: "llama",
   ...shape,
-  headDim: 64,
   contextLength: 8192,
   normEps: 1e-5,
   activation: "silu",
-  rope: { theta: 500_000, dims: 64, interleaved: false, scaling: { type: "none" } },
-  attentionScale: 1 / 8,
+  rope: { theta: 500_000, dims: shape.headDim, interleaved: false, scaling: { type: "none" } },
+  attentionScale: shape.headDim ** -0.5,
   attentionSoftcap: 0,
   windows: new Array(shape.layers).fill(0),
   logitScale: 1,
   logitSoftcap: 0,
   embeddingScale: 1,
   residualScale: 1,
-  tiedEmbeddings: true,
+  tiedEmbeddings: !large,
   experts: null,
   bosToken: null,
   eosTokens: [],
@@ -91,7 +105,10 @@ class RandomWeights {
   }
 
   async embedding(rows, width) {
+    const before = this.bytes;
     const table = this.#matrix(rows, width);
+    // A step reads one row of a table that is not the head as well.
+    if (!config.tiedEmbeddings) this.bytes = before;
     const lookup = this.#type ? (ids) => table.rows(ids, "bf16") : (ids) => table.indexSelect(ids, 0);
     return { lookup, head: this.#matrices(table, [rows]) };
   }
@@ -300,7 +317,7 @@ scope(() => {
 });
 device.backend.trim();
 
-for (const type of ["bf16", "Q8_0", "Q4_K"]) {
+for (const type of ["bf16", ...quantTypeNames]) {
   const parts = type === "bf16" ? only.filter((what) => ["bf16", "prefill", "batch"].includes(what)) : [type];
   if (!parts.some((what) => only.includes(what))) continue;
   await attempt(type, () =>
@@ -308,11 +325,14 @@ for (const type of ["bf16", "Q8_0", "Q4_K"]) {
       const limit = (ceiling * 1e9) / bytes;
       report(`${type} weights`, { MiB: bytes / 2 ** 20, "limit tokens/s": limit });
       if (only.includes(type)) {
-        await attempt(`${type} decode`, async () => {
-          const rate = await decodeRate(model, 1);
-          report(`${type} decode`, { ...rate, share: rate["tokens/s"] / limit });
-          await profile(type, model, 1);
-        });
+        for (const count of sequences) {
+          const name = count === 1 ? type : `${type} × ${count}`;
+          await attempt(`${name} decode`, async () => {
+            const rate = await decodeRate(model, count);
+            report(`${name} decode`, { ...rate, share: rate["tokens/s"] / limit });
+            await profile(name, model, count);
+          });
+        }
       }
       if (parts.includes("prefill")) {
         await attempt("bf16 prefill", async () => {

@@ -1,5 +1,6 @@
 // Wick's GPU kernels on one device: node bench/gpu/ops.mjs DEVICE [--dist PATH] [--json FILE] [--only NAME,…]
 // Times are medians of 20 by device events after warm-up; GB/s count each input read once and each output written once.
+// `--only gemm` and `--only sdpa` measure what is left out otherwise: products of many sizes, attention.
 // `share` is the part of the ceiling measured in the same run: a device copy of 1 GiB, or (for products) the vendor's BLAS.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -37,10 +38,11 @@ function time(run, rounds = 20) {
 }
 
 let ceiling = 0;
-function row(name, { bytes, flops }, run) {
+/** `run` does it `calls` times, of which `bytes` and `flops` are one. */
+function row(name, { bytes, flops, calls = 1 }, run) {
   if (only && !only.some((o) => name.includes(o))) return;
   try {
-    const ms = time(run);
+    const ms = time(run) / calls;
     const r = { ms: +ms.toFixed(4) };
     if (bytes)
       Object.assign(r, { GBps: +(bytes / ms / 1e6).toFixed(1), share: +(bytes / ms / 1e6 / ceiling).toFixed(3) });
@@ -152,6 +154,23 @@ for (const [n, dtype] of [
     const a = randn([n, n], dtype);
     row(`matmul ${dtype} ${n}`, { flops: 2 * n ** 3 }, () => a.matmul(a));
   });
+}
+// By size, for a curve: once with the vendor's library and once, by WICK_BLAS=none, without it. Recorded, because the host
+// takes longer to ask for a small product than the device to compute it.
+if (only?.includes("gemm")) {
+  for (const dtype of ["bf16", "f16", "f32"]) {
+    for (const n of [256, 512, 1024, 2048, 4096, 8192]) {
+      scope(() => {
+        const [a, b] = [randn([n, n], dtype), randn([n, n], dtype, 2)];
+        const calls = 20;
+        const graph = gpu.recorder.capture(() => {
+          for (let i = 0; i < calls; i++) a.matmul(b).dispose();
+        });
+        row(`gemm ${dtype} ${n}`, { flops: 2 * n ** 3, calls }, () => graph.replay());
+        graph[Symbol.dispose]();
+      });
+    }
+  }
 }
 scope(() => {
   const a = randn([1, 4096], "bf16");

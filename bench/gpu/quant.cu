@@ -1,26 +1,20 @@
 // Times the kernels over one quantized type on an NVIDIA card and checks them against plain loops.
 //
-//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 quant-blocks quant-matmul quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant.cu -o quant
-//   … -DCUBLAS -lcublas adds the bf16 product of the same shape, which the batch of 512 is measured against
-//   … -DSWEEP tries launches and kernels other than those that ship
+//   nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90 quant-blocks quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant.cu -o quant
 //
 // Weights are rotated through many copies, so that the cache serves none of them. A time is the median of some samples, a
 // sample one launch per copy between two events, divided by the copies.
 #include "bench.h"
 #include "quant-blocks.hip"
-#include "quant-matmul.hip"
 #include "quant-matvec.hip"
 #include "quant-quantize.hip"
-#if defined(CUBLAS)
-#include <cublas_v2.h>
-#endif
 
 #define JOIN_(a, b, c) a##b##c
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
-constexpr size_t N = 14336, K = 4096, MAX_BATCH = 512;
+constexpr size_t N = 14336, K = 4096, MAX_BATCH = 8;
 typedef TYPE Q;
 
 // The plain product of dequantized weights and activations, rounded to bytes or, with x, as they are; a thread per result.
@@ -33,34 +27,7 @@ __global__ void naive(size_t batch, const f32* w, const f32* x, const u8* xq, co
   y[i] = sum;
 }
 
-typedef void (*Kernel)(const void*, const void*, const u8*, const void*, const void*, const void*, void*, size_t, size_t, f64, u32, u32, u32, u32);
-struct Variant {
-  u32 columns, rows, places;
-  Kernel kernel;
-  u32 threads, splits, per_sm;
-  bool shipped;
-};
-// Rounded rows that make up a row of x, as in MatVec.
-static u32 planes(u32 batch) { return Q::Fine && batch <= 4 ? 2 : 1; }
-// Shared memory of a warp on matrix units, as in TileVec.
-static u32 tile_bytes() {
-  const u32 stage = 256 * (((256 / Q::Elements * Q::Bytes + 31 - Q::Align) / 16) | 1), fit = 12800 / stage;
-  return stage * (fit < 2 ? 2 : fit > 4 ? 4 : fit) + 4 * 8 * 17;
-}
-static u32 shared_bytes(const Variant& v, size_t k) {
-  if (v.rows == 16) return (u32)(8 * (k + k / 4)) + v.threads / 32 * tile_bytes();
-  const u32 warps = v.threads / 32, padded = (u32)(k + 1023) / 1024 * 1024, words = (1024 / Q::Elements * Q::Bytes + 30) / 16 * 4;
-  return planes(v.columns) * v.columns * (padded + padded / 4) + warps * v.places * v.rows * words * 4 + 4 * (warps * v.columns * (v.rows + 1) + v.columns);
-}
-
-#define SHIPPED(NB) Variant{NB, MATVEC_ROWS, MATVEC_PLACES, JOIN(linear_, TYPE, _b##NB), 0, 0, 0, true}
-#define OTHER(NB, R, Places) MAT_VEC_KERNEL(other_##NB##_##R##_##Places, Q, NB, R, Places)
-#define VARIANT(NB, R, Places) Variant{NB, R, Places, other_##NB##_##R##_##Places, 0, 0, 0, false}
-#if defined(SWEEP)
-namespace gpu {
-OTHER(1, 2, 2) OTHER(1, 4, 2) OTHER(4, 2, 2) OTHER(4, 4, 2)
-}
-#endif
+typedef void (*Kernel)(const void*, const u8*, const void*, const void*, const void*, void*, size_t, size_t, f64, u32, u32, u32, u32, u32);
 
 int main() {
   int failures = 0, sms;
@@ -70,12 +37,6 @@ int main() {
 
   f32* x = device<f32>(MAX_BATCH * K);
   fill_floats<<<4096, 256>>>(x, MAX_BATCH * K, 1, 2.0f);
-  u8* xq = device<u8>(MAX_BATCH * K);
-  ScaleSum* xs = device<ScaleSum>(MAX_BATCH * K / 32);
-  for (size_t batch : {(size_t)1, (size_t)8, MAX_BATCH}) {
-    const float us = median([&] { quantize_q8_f32<<<(unsigned)(batch * K / 2048), 256>>>(x, xq, xs, batch * K); });
-    printf("quantize_q8 of %zu rows: %.2f us\n", batch, us);
-  }
   f32* dense = device<f32>(N * K);
   bf16* halves = device<bf16>(N * K);
   f32* y = device<f32>(MAX_BATCH * N);
@@ -103,111 +64,30 @@ int main() {
   naive<<<(unsigned)(8 * N / 256), 256>>>(8, dense, x, xq, xs, exact);
   CHECK(cudaDeviceSynchronize());
 
-  std::vector<Variant> variants{SHIPPED(1), SHIPPED(2), SHIPPED(4), Variant{8, 16, 0, JOIN(linear_, TYPE, _b8), 0, 0, 0, true}};
-  for (Variant& v : variants) {
-    const u32 groups = (u32)(N + v.rows - 1) / v.rows;
-    const Launch l = v.rows == 16 ? plan_tiles(groups, K / 256, tile_bytes(), 227 * 1024 - 512 - 10 * K, (u32)sms)
-                                  : plan_quantized(groups, K / 1024, v.columns, (u32)sms);
-    v.threads = l.threads, v.splits = l.splits, v.per_sm = l.per_sm;
-  }
-#if defined(SWEEP)
-  for (const Variant& v : {VARIANT(1, 2, 2), VARIANT(1, 4, 2), VARIANT(4, 2, 2), VARIANT(4, 4, 2)})
-    for (u32 threads : {192, 224, 256})
-      for (u32 splits : {1, 2, 4})
-        for (u32 warps : {0, 8, 16, 24, 32}) {
-          Variant t = v;
-          t.threads = threads, t.splits = splits, t.per_sm = warps / (threads / 32);
-          if (threads / 32 % splits == 0) variants.push_back(t);
-        }
-#endif
   float one_us = 0;
-  struct Result { float us; std::string line; };
-  std::vector<Result> results;
-  for (const Variant& v : variants) {
-    const u32 shared = shared_bytes(v, K);
-    CHECK(cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    int fit;
-    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, v.kernel, (int)v.threads, shared));
-    if (!v.shipped && fit < (int)v.per_sm) continue;
-    const u32 items = (u32)((N + v.rows - 1) / v.rows * v.splits * 32 + v.threads - 1) / v.threads;
-    const u32 rounds = v.per_sm ? (items + v.per_sm * sms - 1) / (v.per_sm * sms) : 1, grid = (items + rounds - 1) / rounds;
-    for (const bool rounded : {false, true}) {
-      if (rounded && planes(v.columns) > 1) continue;
-      const auto launch = [&](int c) {
-        v.kernel<<<grid, v.threads, shared>>>(rounded ? (void*)xq : (void*)x, rounded ? xs : nullptr, w[c], nullptr, nullptr, nullptr, y, N, K, 0, v.columns, 0, v.splits, 0);
-      };
-      CHECK(cudaMemset(y, 0xff, MAX_BATCH * N * 4));
-      launch(0);
-      CHECK(cudaDeviceSynchronize());
-      const double error = error_of(y, 0, planes(v.columns) > 1 ? exact : wanted, v.columns * N);
-      const float us = median([&] { for (int c = 0; c < copies; c++) launch(c); }) / copies;
-      const double rate = size / us * 1e-6;
-      if (v.shipped && v.columns == 1 && !rounded) one_us = us;
-      // In two planes x keeps some 15 bits.
-      const bool wrong = !(error < (planes(v.columns) > 1 ? 3e-5 : 1e-5));
-      const bool slow = v.shipped && !rounded && ((v.columns == 1 && rate / ceiling < target) || (v.columns == 8 && us > 2 * one_us));
-      failures += wrong + slow;
-      char line[300];
-      snprintf(line, sizeof line, "  batch %u%s, %u rows, %u places, %u threads, %u splits, %u (%d) per SM%s: %6.2f us  %.2f TB/s  %.2f of copy  %.2fx batch 1  error %.1e%s%s", v.columns,
-               rounded ? " bytes" : "", v.rows, v.places, v.threads, v.splits, v.per_sm, fit, v.shipped ? " *" : "", us, rate, rate / ceiling, us / one_us, error,
-               wrong ? " WRONG" : "", slow ? " SLOW" : "");
-      if (v.shipped || wrong) printf("%s\n", line);
-      else results.push_back({us + v.columns * 1000 + rounded * 500, line});
-    }
-  }
-  std::sort(results.begin(), results.end(), [](const Result& a, const Result& b) { return a.us < b.us; });
-  std::string last;
-  int shown = 0;
-  for (const Result& r : results) {
-    const std::string kind = r.line.substr(0, r.line.find(','));
-    shown = kind == last ? shown + 1 : 0;
-    last = kind;
-    if (shown < 10) printf("%s\n", r.line.c_str());
+  for (const u32 columns : {1u, 2u, 4u, 8u}) {
+    const Kernel kernel = columns > 4 ? JOIN(linear_, TYPE, _b8) : JOIN(linear_, TYPE, _b4);
+    const TileLaunch l = plan_tiles<Q>(N, K, columns, (u32)sms);
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.bytes));
+    const auto launch = [&](int c) {
+      kernel<<<l.blocks, l.threads, l.bytes>>>(x, w[c], nullptr, nullptr, nullptr, y, N, K, 0, columns, 0, l.splits, (u32)K, DTYPE_f32);
+    };
+    CHECK(cudaMemset(y, 0xff, MAX_BATCH * N * 4));
+    launch(0);
+    CHECK(cudaDeviceSynchronize());
+    const double error = error_of(y, 0, exact, columns * N);
+    const float us = median([&] { for (int c = 0; c < copies; c++) launch(c); }) / copies;
+    const double rate = size / us * 1e-6;
+    if (columns == 1) one_us = us;
+    // x keeps sixteen bits.
+    const bool wrong = !(error < 3e-5), slow = (columns == 1 && rate / ceiling < target) || (columns == 8 && us > 2 * one_us);
+    failures += wrong + slow;
+    printf("  batch %u, %u threads, %u splits: %6.2f us  %.2f TB/s  %.2f of copy  %.2fx batch 1  error %.1e%s%s\n", columns, l.threads, l.splits, us, rate,
+           rate / ceiling, us / one_us, error, wrong ? " WRONG" : "", slow ? " SLOW" : "");
   }
 
   const float dequantize_us = median([&] { for (int c = 0; c < copies; c++) JOIN(dequantize_block_, TYPE, _bf16)<<<chunks, 256>>>(w[c], halves, N * K); }) / copies;
   printf("  dequantize to bf16: %.1f us, %.2f TB/s\n", dequantize_us, (size + N * K * 2) / dequantize_us * 1e-6);
-  for (size_t batch : {(size_t)16, (size_t)32, (size_t)64, (size_t)128, MAX_BATCH}) {
-    const unsigned grid = (unsigned)((N + 127) / 128 * ((batch + 63) / 64));
-    CHECK(cudaMemset(y, 0xff, MAX_BATCH * N * 4));
-    const auto launch = [&] { JOIN(mul_mat_, TYPE, _q8)<<<grid, 256>>>(xq, xs, w[0], y, batch, N, K, 0); };
-    launch();
-    CHECK(cudaDeviceSynchronize());
-    const double error = error_of(y, 0, wanted, batch * N);
-    const float us = median(launch);
-    failures += !(error < 1e-5);
-    printf("  mat-mat of %zu rows: %.1f us, %.0f TOP/s, error %.1e%s\n", batch, us, 2.0 * N * K * batch / us * 1e-6, error, error < 1e-5 ? "" : " WRONG");
-  }
-#if defined(CUBLAS)
-  bf16* xb = device<bf16>(MAX_BATCH * K);
-  bf16* yb = device<bf16>(MAX_BATCH * N);
-  fill_floats<<<4096, 256>>>(xb, MAX_BATCH * K, 5, 1.0f);
-  cublasHandle_t handle;
-  if (cublasCreate(&handle) != CUBLAS_STATUS_SUCCESS) return printf("no cuBLAS\n"), 1;
-  const float one = 1, zero = 0;
-  const auto gemm = [&](size_t batch, cudaDataType type, const void* a, const void* b, void* c) {
-    const cublasStatus_t status = cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)N, (int)batch, (int)K, &one, a, type, (int)K, b, type, (int)K, &zero, c,
-                                               type, (int)N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (status != CUBLAS_STATUS_SUCCESS) exit((printf("cuBLAS: %d\n", (int)status), 1));
-  };
-  for (size_t batch : {(size_t)16, (size_t)32, (size_t)64, (size_t)128, MAX_BATCH}) {
-    const float blas_us = median([&] { gemm(batch, CUDA_R_16BF, halves, xb, yb); });
-    const float both_us = median([&] {
-      for (int c = 0; c < copies; c++) {
-        JOIN(dequantize_block_, TYPE, _bf16)<<<chunks, 256>>>(w[c], halves, N * K);
-        gemm(batch, CUDA_R_16BF, halves, xb, yb);
-      }
-    }) / copies;
-    const float f32_us = median([&] {
-      JOIN(dequantize_block_, TYPE, _f32)<<<chunks, 256>>>(w[0], dense, N * K);
-      gemm(batch, CUDA_R_32F, dense, x, y);
-    }, 5);
-    const bool slow = batch == MAX_BATCH && blas_us / both_us < 0.4;
-    failures += slow;
-    printf("  %zu rows: bf16 cuBLAS %.1f us; dequantized before %.1f us, %.2f of that; in f32 %.1f us%s\n", batch, blas_us, both_us, blas_us / both_us, f32_us,
-           slow ? " SLOW" : "");
-  }
-#endif
   printf(failures ? "%d FAILED\n" : "all within targets\n", failures);
   return failures != 0;
 }

@@ -47,6 +47,23 @@ GPU_FN f32 minimum(f32 a, f32 b) {
 }
 #endif
 
+// Two sums, to which x times two numbers is added: one instruction on gfx90a and its successors, which LLVM makes of vectors alone.
+template <class T> struct Pair {
+  T x, y;
+  GPU_METHOD T operator[](int i) const { return i ? y : x; }
+};
+template <class T> GPU_FN void add_product(Pair<T>& sums, T x, const Pair<T>& y) { sums.x += x * y.x, sums.y += x * y.y; }
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
+typedef f32 f32x2 __attribute__((ext_vector_type(2)));
+template <> struct Pair<f32> {
+  f32x2 v;
+  GPU_METHOD Pair() {}
+  GPU_METHOD Pair(f32 x, f32 y) : v{x, y} {}
+  GPU_METHOD f32 operator[](int i) const { return v[i]; }
+};
+GPU_FN void add_product(Pair<f32>& sums, f32 x, const Pair<f32>& y) { sums.v += x * y.v; }
+#endif
+
 // Integer arithmetic wraps; signed overflow is undefined in C++, so it happens in the unsigned type.
 template <class T> struct Wrap { typedef T type; };
 template <> struct Wrap<i32> { typedef u32 type; };

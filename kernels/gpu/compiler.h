@@ -27,14 +27,18 @@
 // Kernels, and which of them a program has
 // ---------------------------------------------------------------------------------------------------------------------
 // KERNEL_BOUNDS(threads, name, arguments…) { body }; KERNEL allows 1024 threads. KERNEL_CROWDED also asks for registers to
-// be few enough that so many blocks share a multiprocessor; only NVIDIA's compiler needs to be told.
+// be few enough that so many blocks share a multiprocessor; only NVIDIA's compiler needs to be told. KERNEL_EARLY is the same for
+// bodies that call wait_for_previous() by themselves (gpu/entry.h), as every thread of them must. KERNEL_MATRIX is for kernels
+// whose products of T a matrix unit makes.
 //
 // Without GPU_PICK a program has all kernels of its source. With -DGPU_PICK it has those for which -DGPU_PICK_<name> is given
 // (as it stands, which defines it as 1; no other value counts). The others become templates that nobody instantiates: their
 // bodies are parsed and that is all, which is why picking a few saves most of the compile time.
 #define KERNEL(name, ...) KERNEL_BOUNDS(1024, name, __VA_ARGS__)
 #define KERNEL_BOUNDS(threads, name, ...) GPU_CHOICE(name)(GPU_BOUNDS(threads), name, __VA_ARGS__)
+#define KERNEL_MATRIX(T, threads, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_MATRIX(T, threads), name, __VA_ARGS__)
 #define KERNEL_CROWDED(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CROWDED(threads, blocks), name, __VA_ARGS__)
+#define KERNEL_EARLY(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_EARLY(threads, blocks), name, __VA_ARGS__)
 #define GPU_NO_KERNEL(bounds, name, ...) template <int> GPU_FN void name(__VA_ARGS__)
 #ifdef GPU_PICK
 // GPU_PICK_<name> is 1 or stands for itself; GPU_PICKED_1 brings the comma that makes GPU_KERNEL the second of the list.
@@ -63,6 +67,14 @@
 // A known block size lets the compiler give each thread more registers than 1024 threads could have.
 #define GPU_BOUNDS(threads) amdgpu_flat_work_group_size(1, threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
+#define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
+// Where a thread may have 512 registers, LLVM has MFMA leave results in the half that other instructions cannot use; two waves to a
+// SIMD are given 256, in which all can. Kernels of f32 need more.
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
+#define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads), amdgpu_waves_per_eu(sizeof(T) == 2 ? 2 : 1)
+#else
+#define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
+#endif
 // 16-byte alignment of all shared memory, so that load_shared/store_shared may move whole vectors.
 #define SHARED(T, name, N) static __attribute__((shared, aligned(16))) T name[N]
 #define DYNAMIC_SHARED(T, name) \
@@ -80,9 +92,11 @@
 #define GPU_FN static __device__ __forceinline__
 #define GPU_METHOD __device__ __forceinline__
 #define GPU_RARE static __device__ __noinline__
-#define GPU_KERNEL(bounds, name, ...) extern "C" __global__ void bounds name(__VA_ARGS__)
-#define GPU_BOUNDS(threads) __launch_bounds__(threads)
-#define GPU_BOUNDS_CROWDED(threads, blocks) __launch_bounds__(threads, blocks)
+// How a kernel is entered, and its bounds: gpu/entry.h has the kernel itself.
+#define GPU_BOUNDS(threads) gpu::enter(), __launch_bounds__(threads)
+#define GPU_BOUNDS_CROWDED(threads, blocks) gpu::enter(), __launch_bounds__(threads, blocks)
+#define GPU_BOUNDS_EARLY(threads, blocks) gpu::let_next_begin(), __launch_bounds__(threads, blocks)
+#define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
 // Warpgroups read what begins at a multiple of 1024 bytes.
 #define DYNAMIC_SHARED(T, name) \
@@ -103,6 +117,8 @@
 #define GPU_METHOD inline
 #define GPU_RARE GPU_FN
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
+#define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
+#define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_SOME
@@ -117,5 +133,7 @@
 #else
 #define GPU_NO_FUSION
 #endif
+
+#include "gpu/entry.h"
 
 #endif  // WICK_GPU_COMPILER_H

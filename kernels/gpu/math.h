@@ -118,15 +118,6 @@ GPU_FN f64 exact_sub(f64 a, f64 b) { GPU_NO_FUSION return a - b; }
 GPU_FN f64 exact_mul(f64 a, f64 b) { GPU_NO_FUSION return a * b; }
 GPU_FN f64 exact_div(f64 a, f64 b) { GPU_NO_FUSION return a / b; }
 #endif
-// A product that is rounded before anything is added to it.
-GPU_FN f32 rounded_product(f32 a, f32 b) {
-#if GPU_NVIDIA
-  return __fmul_rn(a, b);
-#else
-  GPU_NO_FUSION return a * b;
-#endif
-}
-
 // Functions for results of type T: what is rounded to 11 or 8 bits needs no more than the hardware's approximations, and
 // with the accurate functions kernels over halves would wait for arithmetic, not for memory.
 template <class T> struct Rounded {

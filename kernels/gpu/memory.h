@@ -13,8 +13,8 @@ typedef u32 Bytes16 __attribute__((vector_size(16)));
 // N elements moved by one instruction where they fill 16 bytes; larger ones by several.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T v[N]; };
 
-// Stores a vector whole. NVIDIA's compilers take one apart that is stored in branches and make many stores of it; LLVM does
-// not, and its older releases keep the union below in memory.
+// Stores a vector whole. NVIDIA's compilers take one apart that is stored in branches and make many stores of it; LLVM, whose older
+// releases keep the union below in memory, only shares the store of its last element with a branch that stores elements.
 #if GPU_NVIDIA
 GPU_FN void put(void* to, Bytes16 x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
@@ -30,8 +30,28 @@ template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
     *(Vec<T, N>*)to = x;
   }
 }
+#elif GPU_AMD
+template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) {
+  if constexpr (sizeof(x) == 16) *(Bytes16*)to = __builtin_bit_cast(Bytes16, x);
+  else *(Vec<T, N>*)to = x;
+}
 #else
 template <class T, int N> GPU_FN void put(T* to, const Vec<T, N>& x) { *(Vec<T, N>*)to = x; }
+#endif
+
+// A vector that stays one where another path moves its elements one by one. LLVM moves what both paths have out of them, and takes
+// apart what is left, unless it takes 16 bytes for one value; of halves its older releases keep such a one in memory.
+template <class T, int N, bool = sizeof(T) >= 4 && sizeof(T) * N == 16> struct Solid {
+  Vec<T, N> x;
+  GPU_FN Solid of(const Vec<T, N>& y) { return Solid{y}; }
+  GPU_METHOD Vec<T, N> elements() const { return x; }
+};
+#if GPU_AMD
+template <class T, int N> struct Solid<T, N, true> {
+  Bytes16 x;
+  GPU_FN Solid of(const Vec<T, N>& y) { return Solid{__builtin_bit_cast(Bytes16, y)}; }
+  GPU_METHOD Vec<T, N> elements() const { return __builtin_bit_cast(Vec<T, N>, x); }
+};
 #endif
 
 GPU_FN bool aligned_to(const void* p, unsigned bytes) { return ((u64)p & (bytes - 1)) == 0; }
@@ -97,6 +117,41 @@ GPU_FN void copy16_async(void* shared, const void* from, bool valid, bool wanted
 GPU_FN void copies_wait() {}
 GPU_FN void copies_bunch() {}
 template <int N> GPU_FN void copies_wait_but() {}
+#endif
+
+// Copies of many bytes by one lane, where the device has an engine for them: multiples of 16 bytes, aligned to them. They count
+// towards a signal in shared memory, which is up when as many lanes as it was made for have said what they expect, and all
+// of that is there; `phase` is how often it was up before, modulo 2.
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
+constexpr bool BULK_COPIES = true;
+typedef u64 Signal;
+GPU_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+GPU_FN void make_signal(Signal* signal, u32 lanes) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(signal)), "r"(lanes) : "memory");
+}
+// Signals made before are seen by the engine.
+GPU_FN void signals_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+GPU_FN void expect_bytes(Signal* signal, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(signal)), "r"(bytes) : "memory");
+}
+GPU_FN void copy_bulk(u32* shared, const void* from, u32 bytes, Signal* signal) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
+               "l"(from), "r"(bytes), "r"(shared_address(signal))
+               : "memory");
+}
+GPU_FN void await_signal(Signal* signal, u32 phase) {
+  asm volatile(
+      "{ .reg .pred up; again: mbarrier.try_wait.parity.shared::cta.b64 up, [%0], %1; @!up bra again; }" ::"r"(shared_address(signal)), "r"(phase)
+      : "memory");
+}
+#else
+constexpr bool BULK_COPIES = false;
+typedef u64 Signal;
+GPU_FN void make_signal(Signal*, u32) {}
+GPU_FN void signals_made() {}
+GPU_FN void expect_bytes(Signal*, u32) {}
+GPU_FN void copy_bulk(u32*, const void*, u32, Signal*) {}
+GPU_FN void await_signal(Signal*, u32) {}
 #endif
 }  // namespace gpu
 

@@ -18,13 +18,14 @@ namespace gpu {
 // one k of 64 lines: eight k are a group, and the next 64 lines are `far` elements away.
 #if GPU_NVIDIA
 struct WarpgroupRef {
-  u64 x;
-  GPU_METHOD WarpgroupRef plus(u32 elements) const { return WarpgroupRef{x + elements / 8}; }
+  u32 low, high;
+  // In one word: all of shared memory has fewer than 2^14 pieces of 16 bytes.
+  GPU_METHOD WarpgroupRef plus(u32 elements) const { return WarpgroupRef{low + elements / 8, high}; }
+  GPU_METHOD u64 bits() const { return (u64)high << 32 | low; }
 };
 // `shared` is at a multiple of 1024 bytes.
 GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) {
-  const u64 at = (u32)__cvta_generic_to_shared(shared);
-  return WarpgroupRef{(u64)1 << 62 | (u64)(group / 8) << 32 | (u64)(far / 8) << 16 | (at & 0x3ffff) >> 4};
+  return WarpgroupRef{(far / 8) << 16 | (u32)__cvta_generic_to_shared(shared) >> 4, 1u << 30 | group / 8};
 }
 // What was written to shared memory before is seen by products begun after the next barrier.
 GPU_FN void warpgroup_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -35,6 +36,26 @@ GPU_FN void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;"
 template <int N> GPU_FN void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 // Results that the compiler must not move across what is above.
 GPU_FN void warpgroup_hold(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
+GPU_FN void warpgroup_hold(u32& x) { asm volatile("" : "+r"(x)::"memory"); }
+
+// A meeting in two steps, over and over: each warp says that it has come, and waits later until all have. Its word in shared memory
+// is opened by one thread, before a barrier. Rounds are counted from 0; a warp has waited for one before it comes to the next.
+GPU_FN void meeting_open(u64* word, u32 warps) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(word)), "r"(warps) : "memory");
+}
+GPU_FN void meeting_come(u64* word) {
+  wave_sync();
+  if (lane_id() == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"((u32)__cvta_generic_to_shared(word)) : "memory");
+}
+GPU_FN void meeting_wait(u64* word, u32 round) {
+  u32 done;
+  do
+    asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; selp.u32 %0, 1, 0, done; }"
+                 : "=r"(done)
+                 : "r"((u32)__cvta_generic_to_shared(word)), "r"(round & 1)
+                 : "memory");
+  while (!done);
+}
 
 #define WG_R0(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_R1(d, i) WG_R0(d, i), WG_R0(d, i + 4)
@@ -65,13 +86,13 @@ GPU_FN void warpgroup_hold(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " p2 ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" WG_##N "}, " p0 \
                  ", " p1 ", add, 1, 1, " p3 ", " p4 "; }" \
                  : registers \
-                 : "l"(a.x), "l"(b.x), "r"((u32)add), "n"(AT), "n"(BT)); \
+                 : "l"(a.bits()), "l"(b.bits()), "r"((u32)add), "n"(AT), "n"(BT)); \
   } \
   template <int BT> GPU_FN void warpgroup_multiply(T, f32 (&d)[N / 2], const u32 (&a)[4], WarpgroupRef b, bool add) { \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " p5 ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" WG_##N "}, {" p0 \
                  ", " p1 ", " p2 ", " p3 "}, " p4 ", add, 1, 1, " p6 "; }" \
                  : registers \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.x), "r"((u32)add), "n"(BT)); \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"((u32)add), "n"(BT)); \
   }
 #define WG_WIDTHS(T) \
   WG_MMA(T, 8, WG_REGISTERS_8, "%4", "%5", "%6", "%7", "%8", "%9", "%10") \
@@ -101,6 +122,10 @@ GPU_FN void warpgroup_begin() {}
 GPU_FN void warpgroup_commit() {}
 template <int N> GPU_FN void warpgroup_wait() {}
 GPU_FN void warpgroup_hold(f32&) {}
+GPU_FN void warpgroup_hold(u32&) {}
+GPU_FN void meeting_open(u64*, u32) {}
+GPU_FN void meeting_come(u64*) {}
+GPU_FN void meeting_wait(u64*, u32) { barrier(); }
 // One thread's results, where left(m, k) has the left operand's bits.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {
   for (u32 e = 0; e < R; e++) {

@@ -40,14 +40,37 @@ GPU_FN u32 and_xor(u32 x, u32 mask, u32 turned) {
 #endif
 }
 
-// The lowest bytes of four words.
-GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
+// Byte B, the lowest first, of four words.
+template <int B> GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
 #if GPU_NVIDIA
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+  return __byte_perm(__byte_perm(a, b, 0x0040 + 0x0011 * B), __byte_perm(c, d, 0x0040 + 0x0011 * B), 0x5410);
 #elif GPU_AMD
-  return __builtin_amdgcn_perm(__builtin_amdgcn_perm(d, c, 0x0c0c0400u), __builtin_amdgcn_perm(b, a, 0x0c0c0400u), 0x05040100u);
+  return __builtin_amdgcn_perm(__builtin_amdgcn_perm(d, c, 0x0c0c0400u + 0x0101u * B), __builtin_amdgcn_perm(b, a, 0x0c0c0400u + 0x0101u * B), 0x05040100u);
 #else
-  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
+  return (a >> 8 * B & 0xffu) | (b >> 8 * B & 0xffu) << 8 | (c >> 8 * B & 0xffu) << 16 | (d >> 8 * B & 0xffu) << 24;
+#endif
+}
+
+// scale · q + min of four signed bytes. NVIDIA's conversions are slow: there bytes become parts of significands, of 32768 + 128 + q
+// or, where they are SMALL (below 128), of 128 + q, and what is too much goes with the minimum: exactly where the scale is a half's,
+// else to 2^-9 (2^-17) of it.
+template <bool SMALL> GPU_FN void scaled_bytes(u32 q, f32 scale, f32 min, f32 (&x)[4]) {
+#if GPU_NVIDIA
+  const u32 bytes = SMALL ? q : q ^ 0x80808080u;
+  const f32 shift = __fmaf_rn(scale, SMALL ? -128.0f : -32896.0f, min);
+  UNROLL for (int j = 0; j < 4; j++)
+    x[j] = __fmaf_rn(f32_from_bits(__byte_perm(bytes, SMALL ? 0x43000000u : 0x47000000u, SMALL ? 0x7044u | (u32)j << 8 : 0x7404u | (u32)j << 4)), scale, shift);
+#else
+  UNROLL for (int j = 0; j < 4; j++) x[j] = (f32)(signed char)(q >> 8 * j) * scale + min;
+#endif
+}
+
+// Byte i of x as the second lowest of a word whose others are those of `around`, which has zeros below its highest.
+GPU_FN u32 byte_in_second(u32 x, u32 around, u32 i) {
+#if GPU_NVIDIA
+  return __byte_perm(x, around, 0x7404u | i << 4);
+#else
+  return around | (x >> 8 * i & 0xffu) << 8;
 #endif
 }
 

@@ -2,12 +2,15 @@
 // they made of it with the launcher's catalogue.
 //
 //   node scripts/kernels/check.mjs [--compiler clang-19] [--arch gfx1100,sm_90] [--file reduce,sort] [--jobs 2] [--table] [--all]
+//   node scripts/kernels/check.mjs --report docs/kernels.md
 //   node scripts/kernels/check.mjs --clang /path/bin/clang++ --bitcode /path/amdgcn/bitcode
 //
-// --all compiles every kernel everywhere, which takes hours. Prints a line per kernel with --table (registers, shared memory, spills, waves per SIMD), a summary always. The exit code
-// is 1 where the two disagree, a kernel spills registers that is not known to, or a matrix or dot unit goes unused. What
-// was found right is noted in kernels/checked.json, and the tests fail where that is not about the sources as they stand. A
-// run that was stopped goes on where it was; --merge FILE takes over what the record of another machine says.
+// --all compiles every kernel everywhere, which takes hours. Prints a line per kernel with --table (registers, shared memory,
+// spills, waves per SIMD, and of its hot loop the instructions, accesses and the matrix unit's share), a summary always;
+// --report writes those of the kernels that matter into a page. The exit code is 1 where the two disagree, a matrix or dot unit
+// goes unused, or a kernel shows a bad sign that expected.mjs does not list: spilt registers, a low share of the matrix unit, narrow
+// loads. What was found right is noted in kernels/checked.json, and the tests fail where that is not about the sources as they
+// stand. A run that was stopped goes on where it was; --merge FILE takes over what the record of another machine says.
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
@@ -17,16 +20,22 @@ import {
   amdToolchain,
   compiledFacts,
   compileNvidia,
+  disassemble,
   findToolchains,
   inParallel,
-  instructionsOf,
+  instructionsIn,
   knowsTarget,
   nvidiaTargets,
+  sharesByMca,
   targetsOf,
 } from "./compile.mjs";
 import { kernelsToCheck } from "./coverage.mjs";
-import { maySpill, mustUse, unitsOf } from "./expected.mjs";
+import { mayShow, maySpill, mustUse, shareOf, signsOf, unitsOf } from "./expected.mjs";
+import { hotRound, roundFacts } from "./hot-loop.mjs";
+import { plannedLaunch } from "./launches.mjs";
+import { functionsOf } from "./listing.mjs";
 import { Record } from "./record.mjs";
+import { tableOf, writeReport } from "./report.mjs";
 
 const { values: options } = parseArgs({
   options: {
@@ -37,6 +46,7 @@ const { values: options } = parseArgs({
     clang: { type: "string" },
     bitcode: { type: "string" },
     merge: { type: "string" },
+    report: { type: "string" },
     table: { type: "boolean", default: false },
     all: { type: "boolean", default: false },
   },
@@ -62,10 +72,25 @@ const worked = new Set();
 const rows = [];
 
 /** Everything that is asked of a code object, however the rules may change. */
-const look = (toolchain, file, arch) => async (path) => ({
-  kernels: readCodeObject(readFileSync(path)),
-  uses: await instructionsOf(toolchain, path, mustUse(file, arch)),
-});
+const look = (toolchain, file, arch) => async (path) => {
+  const listing = await disassemble(toolchain, path);
+  const functions = functionsOf(listing);
+  const kernels = readCodeObject(readFileSync(path));
+  const rounds = new Map(kernels.map(({ name }) => [name, hotRound(functions.get(name))]));
+  const hot = new Map([...rounds].map(([name, round]) => [name, roundFacts(round, arch)]));
+  const multiplying = new Map([...rounds].filter(([name]) => hot.get(name).matrix > 0));
+  const alone = await sharesByMca(arch, multiplying);
+  return {
+    kernels: kernels.map((kernel) => {
+      const share = alone.get(kernel.name);
+      return {
+        ...kernel,
+        hot: { ...hot.get(kernel.name), ...(share !== undefined && { alone: Number(share.toFixed(2)) }) },
+      };
+    }),
+    uses: instructionsIn(listing, mustUse(file, arch)),
+  };
+};
 
 async function checkAmd(toolchain, file, arch) {
   const ofFile = [...kernels.values()].filter((kernel) => kernel.file === file);
@@ -80,6 +105,7 @@ async function checkAmd(toolchain, file, arch) {
   if (facts.fresh) worked.add(toolchain.name);
   const before = problems.length;
   const complain = (text) => problems.push(`${toolchain.name} ${arch} ${file}: ${text}`);
+  const shares = [];
   for (const problem of compareWithCatalogue(found, wanted)) complain(problem);
   for (const kernel of found) {
     const name = `${toolchain.name} ${arch} ${kernel.name}`;
@@ -88,10 +114,15 @@ async function checkAmd(toolchain, file, arch) {
     } else if (kernel.scratch > 0 && kernel.vgprSpills === 0) {
       complain(`${kernel.name} keeps ${kernel.scratch} bytes in private memory`);
     }
-    rows.push([
-      ...[toolchain.name, arch, kernel.name, kernel.vgprs, kernel.agprs, kernel.sgprs, kernel.lds, kernel.scratch],
-      ...[kernel.vgprSpills + kernel.sgprSpills, occupancy(arch, kernel)],
-    ]);
+    const launch = plannedLaunch(kernel.name, arch);
+    const row = { ...kernel, waves: occupancy(arch, kernel, launch) };
+    for (const { sign, found } of signsOf(file, arch, row)) {
+      if (!mayShow.some((known) => known.sign === sign && known.kernels.test(name)))
+        complain(`${kernel.name}: ${found}`);
+    }
+    rows.push({ ...row, compiler: toolchain.name, arch, lds: Math.max(kernel.lds, launch?.shared ?? 0) });
+    const share = shareOf(kernel.hot, row.waves);
+    if (share !== undefined) shares.push(share);
   }
   for (const missing of mustUse(file, arch).filter((name) => !facts.uses.includes(name))) {
     complain(`no ${missing} instruction`);
@@ -105,6 +136,7 @@ async function checkAmd(toolchain, file, arch) {
     spilling: found.filter((kernel) => kernel.vgprSpills > 0).length,
     seconds: Number(facts.seconds.toFixed(1)),
     ...(facts.uses.length > 0 && { uses: facts.uses.join(" ") }),
+    ...(shares.length > 0 && { share: Number(Math.min(...shares).toFixed(2)) }),
   });
   return facts.seconds;
 }
@@ -182,16 +214,8 @@ await inParallel(
 );
 if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
 
-if (options.table) {
-  const head = ["compiler", "arch", "kernel", "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "waves"];
-  const widths = [9, 8, 28];
-  rows.sort((a, b) => String([a[2], a[1], a[0]]).localeCompare(String([b[2], b[1], b[0]])));
-  for (const row of [head, ...rows]) {
-    console.log(
-      row.map((cell, i) => (widths[i] ? String(cell).padEnd(widths[i]) : String(cell).padStart(7))).join(" "),
-    );
-  }
-}
+if (options.table) console.log(tableOf(rows));
+if (options.report) writeReport(options.report, rows);
 record.took(worked, elapsed(), Number(options.jobs));
 record.save();
 if (amd.length === 0) console.log("no AMD compiler: `npm run setup` installs them, with rocm-device-libs");

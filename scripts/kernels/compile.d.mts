@@ -13,7 +13,13 @@ export function amdToolchain(clang: string, bitcode: string): AmdToolchain;
 export function findToolchains(): { amd: readonly AmdToolchain[]; nvcc: string | undefined };
 export function knowsTarget(toolchain: AmdToolchain, arch: string): Promise<boolean>;
 export function sourceHash(file: string): string;
-export function instructionsOf(toolchain: AmdToolchain, path: string, prefixes: readonly string[]): Promise<string[]>;
+export function disassemble(toolchain: AmdToolchain, path: string): Promise<string>;
+export function instructionsIn(listing: string, prefixes: readonly string[]): string[];
+export const mca: { readonly command: string; readonly targets: Readonly<Record<string, string>> };
+export function sharesByMca(
+  arch: string,
+  rounds: ReadonlyMap<string, readonly { readonly name: string; readonly operands: string }[]>,
+): Promise<Map<string, number>>;
 export function compileAmd(
   toolchain: AmdToolchain,
   file: string,

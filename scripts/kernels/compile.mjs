@@ -181,10 +181,15 @@ export async function amdCommand(toolchain, file, arch, options) {
   return [toolchain.clang, ...whole(await amdArguments(toolchain, arch, options), file, "/dev/null")];
 }
 
+/** What reads the disassembly: facts that it found are of its text, too. */
+const readers = ["listing.mjs", "hot-loop.mjs"].map((name) =>
+  readFileSync(join(root, "scripts", "kernels", name), "utf8"),
+);
+
 /** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */
 export async function compiledFacts(toolchain, file, arch, look, options) {
   const args = await amdArguments(toolchain, arch, options);
-  const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString()]);
+  const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString(), ...readers]);
   const fresh = !existsSync(path);
   await appearing(path, async (to) => {
     const object = `${to}.co`;
@@ -200,12 +205,63 @@ export async function compiledFacts(toolchain, file, arch, look, options) {
   return { ...JSON.parse(readFileSync(path, "utf8")), fresh };
 }
 
-/** Which of these instructions, given by how their names begin, a code object has. */
-export async function instructionsOf({ objdump }, path, prefixes) {
-  const { stdout } = await run(objdump, ["-d", "--no-leading-addr", "--no-show-raw-insn", path], {
-    maxBuffer: 2 ** 30,
-  });
-  return prefixes.filter((prefix) => stdout.includes(`\t${prefix}`));
+/** The code of a code object as text, an instruction with its address on each line. */
+export async function disassemble({ objdump }, path) {
+  const { stdout } = await run(objdump, ["-d", "--no-show-raw-insn", path], { maxBuffer: 2 ** 30 });
+  return stdout;
+}
+
+/** Which of these instructions, given by how their names begin, a listing has. */
+export const instructionsIn = (listing, prefixes) => prefixes.filter((prefix) => listing.includes(`\t${prefix}`));
+
+/**
+ * An instruction as llvm-mca should see it. It lets every wait for shared memory wait for global loads, too, which are told from
+ * flat ones by what it cannot see; so they are given as loads through a buffer from the same registers.
+ */
+function forMca({ name, operands }) {
+  const [, way, width] = /^global_(load|store)_(\w+)$/.exec(name) ?? [];
+  if (!way) return `${name} ${operands}`;
+  const [first, second] = operands.split(", ");
+  const [data, address] = way === "load" ? [first, second] : [second, first];
+  return `buffer_${way}_${width} ${data}, ${address.replace(/\[(\d+):\d+\]/, "$1")}, s[0:3], 0 offen`;
+}
+
+/**
+ * The llvm-mca that is asked, and the names that it has for targets whose MFMA it knows: LLVM 19's breaks off at loads through a
+ * buffer, and 22's does not end where shared memory is read between few products.
+ */
+export const mca = { command: "llvm-mca-16", targets: { gfx90a: "gfx90a", gfx942: "gfx940" } };
+
+/**
+ * Of rounds of loops, by name: the part of its time that a wave alone on its SIMD keeps the matrix unit busy by llvm-mca, whose
+ * name for it is HWXDL. Waits for memory are in it, as long as llvm-mca takes them to be. Nothing where it is not there or cannot
+ * say.
+ */
+export async function sharesByMca(arch, rounds) {
+  const target = mca.targets[arch];
+  if (rounds.size === 0 || !target) return new Map();
+  const regions = [...rounds].flatMap(([name, round]) => [
+    `# LLVM-MCA-BEGIN ${name}`,
+    ...round.map(forMca),
+    `# LLVM-MCA-END ${name}`,
+  ]);
+  const options = ["-mtriple=amdgcn", `-mcpu=${target}`, "-iterations=20", "--instruction-info=false", "-json"];
+  const running = run(mca.command, options, { maxBuffer: 2 ** 30, timeout: 60_000 });
+  running.child.stdin?.on("error", () => {});
+  running.child.stdin?.end(`${regions.join("\n")}\n`);
+  const said = await running.catch(() => undefined);
+  if (!said) return new Map();
+  const { CodeRegions, TargetInfo } = JSON.parse(said.stdout);
+  const unit = TargetInfo.Resources.indexOf("HWXDL");
+  return new Map(
+    CodeRegions.map(({ Name, Instructions, SummaryView, ResourcePressureView }) => {
+      // The last line is the sum of all, for one round.
+      const { ResourceUsage } = ResourcePressureView.ResourcePressureInfo.find(
+        ({ InstructionIndex, ResourceIndex }) => InstructionIndex === Instructions.length && ResourceIndex === unit,
+      );
+      return [Name, (ResourceUsage * SummaryView.Iterations) / SummaryView.TotalCycles];
+    }),
+  );
 }
 
 /** The path of the cubin of kernels/<file>.hip for one NVIDIA target, with further options of the compiler's. */

@@ -6,19 +6,25 @@ import { createHash } from "node:crypto";
 /** Where every kernel is compiled: one target of each generation. */
 const generations = ["gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1200"];
 const whole = { "clang-19": generations, "clang-22": ["gfx950"], hiprtc: generations };
-export const isWhole = (compiler, target) => whole[compiler]?.includes(target) ?? false;
+/** A type of weights by a dtype by a size each, minutes for a target: whole by one compiler alone. */
+const heavy = ["quant-product"];
+export const isWhole = (compiler, target, file) =>
+  (whole[compiler]?.includes(target) ?? false) && (!heavy.includes(file) || compiler === "clang-19");
 
 /** Kernels that every sample of their file has, because a matrix or dot unit must be seen in it. */
 const always = {
   attention: (kernel) => /^attention_\d+_b?f16$/.test(kernel.name),
+  // By warpgroups, of which AMD's compilers make nothing.
+  product: (kernel) => !kernel.name.startsWith("product_wide_"),
+  "conv-product": (kernel) => /^conv_(product|spread)(_small)?_b?f16$/.test(kernel.name),
   attention_decode: (kernel) => /^attention_decode_\d+_b?f16$/.test(kernel.name),
   "quant-matvec": (kernel) => kernel.name === "linear_q8_0_b1",
-  "quant-matmul": (kernel) => kernel.name === "mul_mat_q8_0_q8",
+  "quant-product": (kernel) => kernel.name === "quant_product_q8_0_bf16",
 };
 
 /** The kernels of a file to compile by a compiler for a target. */
 export function kernelsToCheck(compiler, target, ofFile) {
-  if (isWhole(compiler, target)) return ofFile;
+  if (isWhole(compiler, target, ofFile[0].file)) return ofFile;
   const pick = (what, from) => {
     const hash = createHash("sha256").update(`${compiler} ${target} ${what}`).digest().readUInt32LE(0);
     return from[hash % from.length];

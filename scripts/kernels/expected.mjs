@@ -1,4 +1,5 @@
-// What the compilers must make of the kernels: the matrix and dot units of each family of targets, and which kernels may spill.
+// What the compilers must make of the kernels: the matrix and dot units of each family of targets, what the hot loops must look
+// like, and which kernels may do otherwise, and why.
 
 /** By family of targets; every compiler that knows a target has its units. `unit` is what kernels/probe.hip must name. */
 const families = [
@@ -11,7 +12,10 @@ const families = [
 export const unitsOf = (arch) => families.find((family) => family.archs.test(arch));
 
 /** Which files exist for which of these instructions. */
-const users = { matrix: ["attention", "attention_decode", "product"], dot: ["quant-matvec", "quant-matmul"] };
+const users = {
+  matrix: ["attention", "attention_decode", "conv-product", "product", "quant-product"],
+  dot: ["quant-matvec"],
+};
 
 /** The instructions that a file must use on a target, by how they begin. */
 export const mustUse = (file, arch) =>
@@ -31,4 +35,82 @@ export const maySpill = [
   /clang-22 gfx(90[68]|103)\w* attention_decode_(masked_)?96_/,
   // One register, to the accumulators.
   /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
+];
+
+/** Kernels that live by the matrix unit, by file and name, and the least share of it in their hot loops. */
+const multiplying = [
+  { file: "product", kernels: /^product_[km][kn]_/, least: 0.6 },
+  { file: "product", kernels: /^product_small_/, least: 1 / 3 },
+  { file: "conv-product", kernels: /^conv_(product|spread)(_small)?_b?f16$/, least: 1 / 3 },
+  { file: "attention", kernels: /_b?f16$/, least: 1 / 3 },
+];
+/** Files whose kernels do little but read memory: halves must come in more than one at a time. */
+const streaming = [
+  ...["affine", "binary", "cast", "decode", "glu", "norm", "reduce", "rope", "softmax", "ternary", "unary"],
+  ...["attention_decode", "linear", "quant-blocks", "quant-matvec"],
+];
+
+/**
+ * The matrix unit's share by which a hot loop is judged: what the units allow by count, and where llvm-mca knows what a wave alone
+ * reaches, no more than so many waves as fit on a SIMD reach together.
+ */
+export const shareOf = ({ alone, counted }, waves) =>
+  alone === undefined ? counted : Math.min(counted, waves * alone);
+
+/** What is wrong with the hot loop of a kernel: the names of the signs and what was found. */
+export function signsOf(file, arch, { name, hot, waves }) {
+  const signs = [];
+  const show = (sign, found) => signs.push({ sign, found: `${found} in its hot loop` });
+  const widest = Math.max(0, ...hot.loads.map(([bytes]) => bytes));
+  const product = multiplying.find((one) => one.file === file && one.kernels.test(name));
+  if (product && unitsOf(arch)?.matrix) {
+    const share = shareOf(hot, waves);
+    if (hot.matrix === 0) show("no matrix unit", "no matrix instruction");
+    else if (share < product.least) show("low share", `${share.toFixed(2)} of the matrix unit's time`);
+    if (hot.loads.length > 0 && widest < 16) show("narrow loads", `loads of ${widest} bytes at most`);
+  }
+  if (product || streaming.includes(file)) {
+    if (hot.loads.some(([bytes]) => bytes === 2)) show("2-byte loads", "loads of 2 bytes");
+    if (hot.flat > 0) show("flat loads", `${hot.flat} accesses that may be to any memory, for which every wait waits,`);
+  }
+  return signs;
+}
+
+/** Signs that are known and why they stay, for kernels as "compiler target name". */
+export const mayShow = [
+  {
+    sign: "low share",
+    kernels: /gfx9\w+ attention_/,
+    why: "Softmax takes longer than the products: an MFMA is done in 16 or 32 cycles, and every other instruction takes 4.",
+  },
+  {
+    sign: "low share",
+    kernels: /gfx12\w+ attention_masked_64_/,
+    why: "The mask of 32 keys takes as long as products over 64 elements; both sides of the branch around it are counted.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / attention_(decode_)?masked_/,
+    why: "A mask may have any strides, and its elements are read where the lanes have their scores.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: /clang-16 gfx\w+ attention_/,
+    why: "LLVM 16 reads one by one the values that are turned on their way; later releases read them whole.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / (pow_\w+|div_i16)$/,
+    why: "A power or a quotient of integers takes a hundred instructions an element, beside which its load is nothing.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / cumsum_/,
+    why: "A running sum goes along any axis, and neighbouring threads have neighbouring elements or rows.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / rope_append_/,
+    why: "Heads that are no whole pieces go element by element, in a branch beside the one that reads 16 bytes.",
+  },
 ];

@@ -1,4 +1,4 @@
-/** What was found of a file on a target; `uses` where a matrix or dot unit was asked for. */
+/** What was found of a file on a target; `uses` where a matrix or dot unit was asked for, `share` the least of its matrix unit. */
 export type Facts = readonly [
   kernels: number,
   vgprs: number,
@@ -6,6 +6,7 @@ export type Facts = readonly [
   spilling: number,
   seconds: number,
   uses?: string,
+  share?: number,
 ];
 export interface CheckedFile {
   readonly source: string;

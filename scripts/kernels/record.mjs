@@ -4,7 +4,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { sourceHash } from "./compile.mjs";
 
 const own = "kernels/checked.json";
-const columns = ["kernels", "vgprs", "lds", "spilling", "seconds", "uses"];
+const columns = ["kernels", "vgprs", "lds", "spilling", "seconds", "uses", "share"];
 const secondsOf = (facts) => facts[columns.indexOf("seconds")] ?? 0;
 const sorted = (object) => Object.fromEntries(Object.entries(object).sort(([a], [b]) => (a < b ? -1 : 1)));
 

@@ -81,6 +81,9 @@ export interface Block {
   readonly bytes: number;
 }
 
+/** Fills `out` completely. */
+export type ReadInto = (out: Uint8Array) => Promise<void>;
+
 export interface DeviceMemory {
   /** Uninitialised memory; throws `OutOfMemory` with sizes. */
   alloc(bytes: number): Block;
@@ -91,6 +94,8 @@ export interface DeviceMemory {
   trim(): void;
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void;
+  /** Writes what `read` puts into the memory it is given: the device's own, or what the device copies from by itself. */
+  receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void>;
   /** The result is a copy. */
   read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array>;
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array;

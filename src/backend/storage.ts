@@ -12,7 +12,7 @@ import { setFlagsFromString } from "node:v8";
 import { createContext, runInNewContext, Script } from "node:vm";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import type { Backend, Block } from "./backend.ts";
+import type { Backend, Block, ReadInto } from "./backend.ts";
 import { call } from "./call.ts";
 
 interface Entry {
@@ -97,6 +97,16 @@ export class Storage {
 
   write(byteOffset: number, data: Uint8Array): void {
     call(this.backend, "write", this, byteOffset, data);
+  }
+
+  /** Some of its bytes as `read` gives them. The memory stays until they are there, whatever happens to its tensors. */
+  async receive(byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
+    this.retain();
+    try {
+      await call(this.backend, "receive", this, byteOffset, byteLength, read);
+    } finally {
+      this.release();
+    }
   }
 
   /** A copy of some of its bytes. The memory stays until they are there, whatever happens to its tensors. */

@@ -14,6 +14,7 @@ import { modelsCommand, removeCommand } from "./models.ts";
 import { pullCommand } from "./pull.ts";
 import { quantizeCommand } from "./quantize.ts";
 import { tokenizeCommand } from "./tokenize.ts";
+import { tuneCommand } from "./tune.ts";
 import { verifyCommand } from "./verify.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
@@ -37,6 +38,7 @@ const commands = [
   verifyCommand(),
   devicesCommand(),
   kernelsCommand(),
+  tuneCommand(),
   doctorCommand(),
 ];
 for (const command of commands) program.addCommand(command.exitOverride());

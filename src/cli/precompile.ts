@@ -14,6 +14,7 @@ import {
   batchKernels,
   loadingKernels,
   productKernels,
+  quantProductKernels,
   transformerKernels,
 } from "../backend/gpu/transformer-kernels.ts";
 import { fail } from "../core/errors.ts";
@@ -104,5 +105,7 @@ async function programsOfModel(path: string, dtype: ComputeType | undefined): Pr
   const needs = needsOf(source.config, weights, type);
   // Whichever unit the card turns out to have.
   const products = (["fma", "mma"] as const).flatMap((unit) => productKernels(needs, unit));
-  return programsOf([...[loadingKernels, transformerKernels, batchKernels].flatMap((of) => of(needs)), ...products]);
+  const quantized = ["sm_90a", "others"].flatMap((arch) => quantProductKernels(needs, arch));
+  const plain = [loadingKernels, transformerKernels, batchKernels].flatMap((of) => of(needs));
+  return programsOf([...plain, ...products, ...quantized]);
 }

@@ -30,13 +30,17 @@ export class BinaryFile implements AsyncDisposable {
   /** Exactly `length` bytes from `offset`; both must lie in the file. */
   async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
     signal?.throwIfAborted();
-    if (offset < 0 || length < 0 || offset + length > this.size) {
-      fail(
-        "InvalidFile",
-        `${this.path}: bytes ${offset} to ${offset + length} were asked for, but the file has ${this.size}`,
-      );
-    }
+    this.#requireRange(offset, length);
     const out = this.#allocate(length);
+    await this.readInto(out, offset, signal);
+    return out;
+  }
+
+  /** Fills `out` with the bytes from `offset`, which must lie in the file. */
+  async readInto(out: Uint8Array, offset: number, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    const length = out.byteLength;
+    this.#requireRange(offset, length);
     for (let done = 0; done < length; ) {
       const step = Math.min(CHUNK, length - done);
       const { bytesRead } = await this.#open()
@@ -53,7 +57,6 @@ export class BinaryFile implements AsyncDisposable {
       done += bytesRead;
       signal?.throwIfAborted();
     }
-    return out;
   }
 
   /** Closing twice is fine; reading afterwards is not. */
@@ -65,6 +68,14 @@ export class BinaryFile implements AsyncDisposable {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
+  }
+
+  #requireRange(offset: number, length: number): void {
+    if (offset >= 0 && length >= 0 && offset + length <= this.size) return;
+    fail(
+      "InvalidFile",
+      `${this.path}: bytes ${offset} to ${offset + length} were asked for, but the file has ${this.size}`,
+    );
   }
 
   #open(): FileHandle {

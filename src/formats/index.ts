@@ -32,4 +32,4 @@ export {
 } from "./safetensors/file.ts";
 export type { ForeignDType, SafetensorsInfo } from "./safetensors/header.ts";
 export { type LoadOptions, type LoadProgress, loadSafetensors, openSafetensors } from "./safetensors/sharded.ts";
-export { isGguf, openWeights, type WeightsFile, type WeightsTensor } from "./weights-file.ts";
+export { isGguf, openWeights, type StoredWeights, type WeightsFile, type WeightsTensor } from "./weights-file.ts";

@@ -1,43 +1,68 @@
-/** The way of bytes from a file to a device: in pieces, so that only there is a tensor ever whole. */
+/**
+ * The way of bytes from a file to a device: in pieces, so that only there is a tensor ever whole, and several pieces at a
+ * time, so that reading and copying overlap.
+ */
+import type { ReadInto } from "../backend/backend.ts";
 import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import type { Shape } from "../core/layout.ts";
 import { Tensor } from "../ops/index.ts";
 import type { ByteRange } from "./read-options.ts";
 
-/** How much of a tensor is in JavaScript's memory at once. */
-const CHUNK_BYTES = 16 * 2 ** 20;
+const PIECE_BYTES = 8 * 2 ** 20;
+/** Node reads files on four threads; the others wait for the device's copy. */
+const MOST_AT_ONCE = 6;
 
-/** What `read` gives for a range of bytes, in pieces of whole units. */
-export async function* readChunks(
-  read: (range: ByteRange) => Promise<Uint8Array>,
-  { start, end }: ByteRange,
-  unit = 1,
-): AsyncGenerator<Uint8Array> {
-  const step = Math.max(Math.floor(CHUNK_BYTES / unit), 1) * unit;
-  for (let at = start; at < end; at += step) yield await read({ start: at, end: Math.min(at + step, end) });
+/** A range of bytes in pieces of whole units. */
+export function* piecesOf({ start, end }: ByteRange, unit = 1): Generator<ByteRange> {
+  const step = Math.max(Math.floor(PIECE_BYTES / unit), 1) * unit;
+  for (let at = start; at < end; at += step) yield { start: at, end: Math.min(at + step, end) };
 }
 
-/** Puts pieces one behind the other into a contiguous tensor, from byte `at` on; says where the last one ends. */
-export async function upload(target: Tensor, pieces: AsyncIterable<Uint8Array>, at = 0): Promise<number> {
-  let to = at;
-  for await (const piece of pieces) {
-    target.storage.write(to, piece);
-    to += piece.byteLength;
+/** Transfers side by side. What has begun when one fails runs to its end; nothing begins afterwards. */
+export class Transfers {
+  readonly #running = new Set<Promise<void>>();
+  #failure: { readonly error: unknown } | undefined;
+
+  /** Waits until there is room for one more. */
+  async begin(transfer: () => Promise<void>): Promise<void> {
+    while (this.#running.size >= MOST_AT_ONCE) await Promise.race(this.#running);
+    this.#check();
+    const running = transfer()
+      .catch((error: unknown) => {
+        this.#failure ??= { error };
+      })
+      .finally(() => this.#running.delete(running));
+    this.#running.add(running);
   }
-  return to;
+
+  /** Waits for all; throws what failed first. */
+  async end(): Promise<void> {
+    await Promise.all(this.#running);
+    this.#check();
+  }
+
+  #check(): void {
+    if (this.#failure) throw this.#failure.error;
+  }
 }
 
-/** A tensor of such pieces; where one fails, it is freed. */
+/** A tensor of the bytes that `reading` a range gives; where a piece fails, it is freed. */
 export async function uploaded(
-  pieces: AsyncIterable<Uint8Array>,
+  range: ByteRange,
+  reading: (piece: ByteRange) => ReadInto,
   shape: Shape,
   dtype: DType,
   device: Device | string | undefined,
 ): Promise<Tensor> {
   const tensor = Tensor.empty(shape, { dtype, device: device ?? "cpu" });
+  const transfers = new Transfers();
   try {
-    await upload(tensor, pieces);
+    for (const piece of piecesOf(range)) {
+      const { start, end } = piece;
+      await transfers.begin(() => tensor.storage.receive(start - range.start, end - start, reading(piece)));
+    }
+    await transfers.end();
   } catch (error) {
     tensor.dispose();
     throw error;

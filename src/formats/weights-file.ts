@@ -33,8 +33,14 @@ export interface WeightsFile extends AsyncDisposable {
   readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array>;
 }
 
+/** Weights that lie in a file as they are. */
+export interface StoredWeights extends WeightsFile {
+  /** Fills `out` with a tensor's bytes from `start` on. */
+  readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void>;
+}
+
 /** Opens a GGUF file, a safetensors file or index, or a folder with safetensors. */
-export async function openWeights(path: string): Promise<WeightsFile> {
+export async function openWeights(path: string): Promise<StoredWeights> {
   if (path.endsWith(".json") || !(await isFile(path))) return safetensorsWeights(path, await openSafetensors(path));
   const opened = await openEither(path);
   return opened instanceof GgufFile
@@ -80,7 +86,7 @@ const isFile = (path: string): Promise<boolean> =>
     () => false, // opening it gives the better message
   );
 
-export function ggufWeights(file: GgufFile): WeightsFile {
+export function ggufWeights(file: GgufFile): StoredWeights {
   const tensors = [...file.tensors].map(([name, info]) => {
     const { dtype, quant } = tensorType(info.type) ?? {};
     return { name, type: info.typeName, shape: info.shape, byteLength: info.byteLength, dtype, quant };
@@ -92,11 +98,12 @@ export function ggufWeights(file: GgufFile): WeightsFile {
     metadata: file.typedMetadata,
     tensors,
     readBytes: (name, signal, range) => file.readBytes(name, signal, range),
+    readInto: (out, name, start, signal) => file.readInto(out, name, start, signal),
     [Symbol.asyncDispose]: () => file.close(),
   };
 }
 
-async function safetensorsWeights(path: string, file: SafetensorsReader): Promise<WeightsFile> {
+async function safetensorsWeights(path: string, file: SafetensorsReader): Promise<StoredWeights> {
   try {
     const tensors: WeightsTensor[] = [];
     for (const name of file.names) {
@@ -109,6 +116,7 @@ async function safetensorsWeights(path: string, file: SafetensorsReader): Promis
       metadata: new Map([...file.metadata].map(([key, value]) => [key, { type: "string", value }])),
       tensors,
       readBytes: (name, signal, range) => file.readBytes(name, signal, range),
+      readInto: (out, name, start, signal) => file.readInto(out, name, start, signal),
       [Symbol.asyncDispose]: () => file.close(),
     };
   } catch (error) {

@@ -86,7 +86,13 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
   await prepared?.toLoad;
   const transformer = await Transformer.load(source.config, weights, device, dtype);
-  await prepared?.toRun;
+  try {
+    await weights.arrival();
+    await prepared?.toRun;
+  } catch (error) {
+    transformer[Symbol.dispose]();
+    throw error;
+  }
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template);
 }

@@ -110,6 +110,12 @@ describeDevices("Convolution", (device) => {
       ["groups", [2, 4, 5, 5], [6, 2, 3, 3], { groups: 2, padding: [1, 1] }],
       ["depthwise", [1, 6, 6, 6], [6, 1, 3, 3], { groups: 6, padding: [1, 1] }],
       ["depthwise with a multiplier", [1, 3, 5, 6], [6, 1, 3, 3], { groups: 3, stride: [2, 1] }],
+      ["depthwise 5×5", [2, 3, 11, 7], [3, 1, 5, 5], { groups: 3, padding: [2, 1] }],
+      ["depthwise 3×3 with stride", [1, 3, 21, 6], [6, 1, 3, 3], { groups: 3, stride: [2, 2], padding: [1, 0] }],
+      ["depthwise 7×7 with stride", [1, 2, 17, 12], [2, 1, 7, 7], { groups: 2, stride: [2, 2], padding: [3, 4] }],
+      ["depthwise 3×3 as wide", [2, 2, 9, 16], [4, 1, 3, 3], { groups: 2, padding: [1, 1] }],
+      ["depthwise 7×7 as wide", [1, 3, 6, 24], [3, 1, 7, 7], { groups: 3, padding: [2, 3] }],
+      ["depthwise and dilated", [1, 2, 9, 8], [2, 1, 3, 3], { groups: 2, dilation: [2, 2], padding: [1, 1] }],
       ["c = h = w", [1, 4, 4, 4], [4, 4, 4, 4], { padding: [2, 2] }],
       ["a kernel as large as the input", [2, 3, 4, 5], [2, 3, 4, 5], {}],
       ["padding larger than the kernel", [1, 1, 2, 2], [1, 1, 2, 2], { padding: [3, 4] }],
@@ -126,7 +132,7 @@ describeDevices("Convolution", (device) => {
     });
 
     it("takes input and kernel in any layout", () => {
-      for (const [, xs, ws, options] of cases.slice(0, 10)) {
+      for (const [, xs, ws, options] of cases.slice(0, 13)) {
         const [x, w] = [sample(xs, "f32", 1), sample(ws, "f32", 3)];
         const want = conv(x, xs, w, ws, options);
         const kernels = layouts(w, ws, { dtype: "f32", device });

@@ -8,6 +8,7 @@ import type {
   BinaryOp,
   CompareOp,
   MemoryStats,
+  ReadInto,
   ReduceOp,
   UnaryOp,
   View,
@@ -51,6 +52,10 @@ export class ReferenceBackend implements Backend {
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {
     (dst.block as ReferenceBlock).data.set(data, byteOffset);
+  }
+
+  receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
+    return read((dst.block as ReferenceBlock).data.subarray(byteOffset, byteOffset + byteLength));
   }
 
   async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {

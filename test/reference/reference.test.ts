@@ -11,7 +11,7 @@ registerDevice("ref", () => new ReferenceBackend());
 
 const methods = Object.getOwnPropertyNames(ReferenceBackend.prototype).filter((name) => name !== "constructor");
 const memory: readonly (keyof DeviceMemory | "synchronize")[] = [
-  ...(["alloc", "free", "memory", "available", "trim", "synchronize", "write", "read", "readSync"] as const),
+  ...(["alloc", "free", "memory", "available", "trim", "synchronize", "write", "receive", "read", "readSync"] as const),
 ];
 const core: Readonly<Record<keyof CoreOps, true>> = {
   ...{ fill: true, random: true, unary: true, binary: true, compare: true, where: true, cast: true, copy: true },

@@ -10,6 +10,7 @@ import type {
   Block,
   CompareOp,
   MemoryStats,
+  ReadInto,
   ReduceOp,
   UnaryOp,
   View,
@@ -107,6 +108,11 @@ export class CpuBackend implements Backend {
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {
     this.engine.bytes(blockAt(dst) + byteOffset, data.byteLength).set(data);
+  }
+
+  /** Growing does not move shared memory, so the view stays right while it is read into. */
+  receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
+    return read(this.engine.bytes(blockAt(dst) + byteOffset, byteLength));
   }
 
   async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {

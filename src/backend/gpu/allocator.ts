@@ -161,6 +161,11 @@ export class Allocator {
     for (const start of pool.release(at)) this.#release(start);
   }
 
+  /** Whether a block is of a pool. */
+  isPooled(at: number): boolean {
+    return this.#pooled.has(at);
+  }
+
   trim(): void {
     this.#own.trim();
     this.#mapped.trim();

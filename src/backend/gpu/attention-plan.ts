@@ -37,6 +37,7 @@ export const supportsHeadDim = (d: number): boolean => d >= 8 && d <= 256 && d %
 export const headDimFor = (d: number): HeadDim => headDims.find((dim) => d <= dim)!;
 
 export interface PrefillPlan {
+  readonly threads: number;
   /** Queries per block. */
   readonly rows: number;
   readonly shared: number;
@@ -65,6 +66,25 @@ const PREFILL_KEPT_DIM = 128;
 const ASYNC_KEYS = 64;
 const ASYNC_KEPT_DIM = 64;
 
+/**
+ * Of a prefill by warpgroups: how many there are, with 64 queries each, without a mask and with one, for which they need more
+ * registers; keys per tile; tiles each of keys and values in shared memory.
+ */
+const warpgroupSizes = {
+  64: { plain: 3, masked: 2, keys: 128, stages: 2 },
+  96: { plain: 2, masked: 2, keys: 128, stages: 3 },
+  128: { plain: 2, masked: 2, keys: 128, stages: 3 },
+  256: { plain: 2, masked: 2, keys: 64, stages: 2 },
+} as const satisfies Readonly<Record<HeadDim, object>>;
+const warpgroupDefines = Object.fromEntries(
+  headDims.flatMap((d) => [
+    [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
+    [`WARPGROUPS_MASKED_${d}`, warpgroupSizes[d].masked],
+    [`WARPGROUP_KEYS_${d}`, warpgroupSizes[d].keys],
+    [`WARPGROUP_STAGES_${d}`, warpgroupSizes[d].stages],
+  ]),
+);
+
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
   ...unitDefines,
@@ -73,6 +93,7 @@ export const decodeDefines = (arch: string) => ({
 });
 export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
+  ...warpgroupDefines,
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
@@ -109,7 +130,15 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
   let keys = unit === "mma" && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
-  return { rows: waves * strips * 16, shared: bytes(waves, keys) };
+  return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys) };
+}
+
+/** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and the words of two meetings. */
+export function planWarpgroups(d: HeadDim, masked: boolean): PrefillPlan {
+  const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
+  const groups = masked ? withMask : plain;
+  const rows = groups * 64;
+  return { threads: groups * 128, rows, shared: (rows + 2 * stages * keys) * Math.ceil(d / 64) * 128 + 16 };
 }
 
 export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
@@ -135,10 +164,10 @@ export const scratchFloats = (rows: number, splits: number, d: number): number =
 export const MAX_COUNTERS = 4096;
 
 /**
- * Parts that a decode's keys are cut into so that there are about `wanted` blocks, at least 256 keys each. For a launch that
+ * Parts that a decode's keys are cut into so that there are about `wanted` blocks, at least 64 keys each. For a launch that
  * is captured while a cache grows, `keys` is the cache's capacity; the kernel takes fewer parts while it is short.
  */
 export function planSplits(wanted: number, blocks: number, keys: number): number {
   if (blocks > MAX_COUNTERS) return 1;
-  return Math.max(1, Math.min(Math.ceil(keys / 256), Math.round(wanted / blocks)));
+  return Math.max(1, Math.min(Math.ceil(keys / 64), Math.round(wanted / blocks)));
 }

@@ -20,7 +20,7 @@ import * as quantized from "./ops/quantized.ts";
 import * as reductions from "./ops/reduce.ts";
 import * as rows from "./ops/rows.ts";
 import { GpuSampler } from "./ops/sample.ts";
-import { loadingKernels, productKernels, transformerKernels } from "./transformer-kernels.ts";
+import { loadingKernels, productKernels, quantProductKernels, transformerKernels } from "./transformer-kernels.ts";
 
 const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 
@@ -51,7 +51,7 @@ export class GpuBackend extends Gpu implements Backend {
   async #prepareToRun(needs: TransformerNeeds): Promise<void> {
     const { dtype } = needs;
     await Promise.all([
-      this.prepare(transformerKernels(needs)),
+      this.prepare([...transformerKernels(needs), ...quantProductKernels(needs, this.context.properties.arch)]),
       isGemmType(dtype) ? this.prepareBlas(dtype) : undefined,
     ]);
     if (!this.blas) await this.prepare(productKernels(needs, this.matrixUnit(dtype)));

@@ -26,6 +26,7 @@ import { indexing } from "./families/indexing.ts";
 import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
+import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
 import { rows } from "./families/rows.ts";
@@ -48,6 +49,7 @@ const families = [
   ...decode,
   ...rows,
   ...quantized,
+  ...quantWide,
 ] as const;
 type Families = (typeof families)[number];
 

@@ -224,19 +224,32 @@ export function compareWithCatalogue(found: readonly KernelMetadata[], expected:
 const LARGEST: Sizes = new Proxy({}, { get: (_, name) => (name === "row_threads" || name === "threads" ? 32 : 2048) });
 
 /**
- * Registers per lane of a SIMD, the step in which they are given out, and how many waves it holds at most. Of RDNA 3 and 4
- * the larger parts have half as many again (LLVM AMDGPU.td, Feature1_5xVGPRs).
+ * Registers per lane of a SIMD, the step in which they are given out, and how many waves it holds at most; then how many SIMDs
+ * share how much memory: those of a compute unit, on RDNA of two. Of RDNA 3 and 4 the larger parts have half as many registers
+ * again (LLVM AMDGPU.td, Feature1_5xVGPRs).
  */
-function simdOf(arch: string): { registers: number; step: number; waves: number } {
-  if (/^gfx90[68]/.test(arch)) return { registers: 256, step: 4, waves: 10 };
-  if (arch.startsWith("gfx9")) return { registers: 512, step: 8, waves: 8 };
-  if (/^gfx(110[01]|1151|12)/.test(arch)) return { registers: 1536, step: 24, waves: 16 };
-  return { registers: 1024, step: 16, waves: 16 };
+function simdOf(arch: string): { registers: number; step: number; waves: number; shared: number } {
+  if (/^gfx90[68]/.test(arch)) return { registers: 256, step: 4, waves: 10, shared: 64 };
+  if (arch.startsWith("gfx9")) return { registers: 512, step: 8, waves: 8, shared: arch === "gfx950" ? 160 : 64 };
+  if (/^gfx(110[01]|1151|12)/.test(arch)) return { registers: 1536, step: 24, waves: 16, shared: 128 };
+  return { registers: 1024, step: 16, waves: 16, shared: 128 };
 }
+const SIMDS = 4;
 
-/** Waves that a SIMD holds of a kernel, as far as its vector registers decide. */
-export function occupancy(arch: string, kernel: KernelMetadata): number {
-  const { registers, step, waves } = simdOf(arch);
+/**
+ * Waves that a SIMD holds of a kernel, as far as its vector registers decide and, where its launch is known, the shared memory
+ * of whole blocks.
+ */
+export function occupancy(
+  arch: string,
+  kernel: Pick<KernelMetadata, "vgprs" | "wave">,
+  launch?: { readonly threads: number; readonly shared: number },
+): number {
+  const { registers, step, waves, shared } = simdOf(arch);
   const used = Math.max(1, Math.ceil(kernel.vgprs / step)) * step;
-  return Math.min(waves, Math.floor(registers / used));
+  const fit = Math.min(waves, Math.floor(registers / used));
+  if (!launch) return fit;
+  const perBlock = Math.ceil(launch.threads / kernel.wave);
+  const blocks = Math.min(Math.floor((fit * SIMDS) / perBlock), Math.floor((shared * 1024) / launch.shared));
+  return (blocks * perBlock) / SIMDS;
 }

@@ -113,6 +113,11 @@ export interface GpuContext {
   /** Native memory for arguments of these sizes, each aligned to its size. */
   argumentBlock(sizes: readonly number[]): ArgumentBlock;
   launch(fn: Handle, geometry: LaunchGeometry, args: ArgumentBlock): void;
+  /**
+   * Recorded launches that follow each other may overlap as far as their kernels allow it. What is launched behind a fence
+   * begins when all before it has ended; copies are fences, and so is what libraries enqueue, who call this themselves.
+   */
+  fence(): void;
 
   /** Work enqueued between these two is recorded, not run. */
   beginCapture(): void;

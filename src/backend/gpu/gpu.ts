@@ -3,9 +3,10 @@
  * this class; it knows nothing of tensors beyond views.
  */
 import { type DType, sizeOf } from "../../core/dtype.ts";
+import { variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, View } from "../backend.ts";
+import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, ReadInto, View } from "../backend.ts";
 import { calledOp } from "../call.ts";
 import { Storage } from "../storage.ts";
 import type { Graph } from "../transformers.ts";
@@ -22,6 +23,7 @@ import { KernelCache } from "./kernel-cache.ts";
 import { Launcher } from "./launcher.ts";
 import { defaultChoice } from "./memory-policy.ts";
 import { Staging } from "./staging.ts";
+import { Tuning } from "./tuning.ts";
 
 export interface GpuBlock extends Block {
   readonly at: number;
@@ -57,6 +59,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   #graphs = 0;
   #recording = false;
   readonly #blas: DeviceBlas;
+  #tuning: Tuning | null | undefined;
   /** Where kernels note a bad id: flag, id, position. */
   readonly #error: number;
   /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
@@ -113,6 +116,16 @@ export abstract class Gpu implements MemoryOps, Recordings {
     return this.#blas.why;
   }
 
+  /** What is known of the library beside Wick's own kernels; null where there is no choice, or WICK_BLAS has made it. */
+  get tuning(): Tuning | null {
+    if (this.#tuning === undefined) {
+      const { blas } = this;
+      const isOpen = blas !== null && variable("WICK_BLAS") === undefined;
+      this.#tuning = isOpen ? new Tuning(this.cache.folder, this.context.properties, blas.version) : null;
+    }
+    return this.#tuning;
+  }
+
   /** Enqueues the product by a vendor's library; false where none can compute it. */
   gemm(p: Gemm): boolean {
     return this.#blas.gemm(p);
@@ -143,6 +156,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   trim(): void {
     this.#allocator.trim();
+    this.#staging.trim();
   }
 
   /** A new storage; the caller enqueues what fills it. */
@@ -185,6 +199,14 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   launch<Name extends KernelName>(name: Name, values: ValuesFor<Name>): void {
     this.#launcher.launch(name, values);
+  }
+
+  /**
+   * Before a launch whose kernel reads these weights ahead of what it waits for: where they are made within the recording
+   * that goes on, by a kernel or two before, it must not begin early. All else that is recorded leaves weights alone.
+   */
+  fenceWeights(weights: Storage): void {
+    if (this.#allocator.isPooled(addressOf(weights))) this.context.fence();
   }
 
   /** The arguments num_dims and info of elementwise kernels: dims merged, info 0 where all operands are contiguous. */
@@ -281,6 +303,11 @@ export abstract class Gpu implements MemoryOps, Recordings {
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {
     this.#refuseRecording("data");
     this.#staging.upload(BigInt(addressOf(dst) + byteOffset), data);
+  }
+
+  async receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
+    this.#refuseRecording("data");
+    await this.#staging.receive(BigInt(addressOf(dst) + byteOffset), byteLength, read);
   }
 
   async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {

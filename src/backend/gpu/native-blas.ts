@@ -71,6 +71,7 @@ export class NativeBlas implements Blas {
     if (!call) return false;
     const status = run(call);
     if (status !== 0) this.#again(p, g, status);
+    this.#context.fence();
     return true;
   }
 
@@ -85,6 +86,7 @@ export class NativeBlas implements Blas {
     if (!call) return false;
     const status = await callAsync(...call);
     if (status !== 0) this.#failed(p, status);
+    this.#context.fence();
     return true;
   }
 

@@ -92,9 +92,16 @@ export interface Vendor {
   streamWait: ((stream: Handle, event: Handle) => number) | null;
   /** Why work cannot be recorded; null where it can. */
   readonly recordingProblem: string | null;
+  /**
+   * A launch that may begin while the kernel launched before it ends, for kernels that wait by themselves where they must
+   * (kernels/gpu/entry.h); its result code. Null where devices of this arch cannot.
+   */
+  overlapping(arch: string): OverlappingLaunch | null;
   /** Lets a function use this much dynamic shared memory, where that must be asked for. */
   allowShared: ((fn: Handle, bytes: number) => number) | null;
 }
+
+export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: Handle, args: ArgumentBlock) => number;
 
 // Both vendors number these alike.
 const outOfMemory = 2;
@@ -246,7 +253,10 @@ export class NativeContext implements GpuContext {
   readonly #second = this.#out.subarray(1);
   /** A stream that never records: its events can be waited for at any time. Made when it is first needed. */
   #aside: Handle | undefined;
+  readonly #overlapping: OverlappingLaunch | null;
   #isRecording = false;
+  /** Whether what was recorded last is a kernel of Wick's: those of others do not say when they may be overlapped. */
+  #followsKernel = false;
   #closed = false;
 
   constructor(driver: NativeDriver, ordinal: number, properties: GpuProperties) {
@@ -256,6 +266,7 @@ export class NativeContext implements GpuContext {
     this.ordinal = ordinal;
     this.properties = properties;
     this.#allowShared = driver.spec.allowShared;
+    this.#overlapping = driver.spec.overlapping(properties.arch);
     this.#key = driver.spec.retain(ordinal, (code, call) => code === 0 || driver.raise(call, code));
     this.stream = this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
   }
@@ -328,24 +339,28 @@ export class NativeContext implements GpuContext {
   copyToDevice(dst: DevicePtr, src: bigint, bytes: number): void {
     if (bytes === 0) return;
     this.activate();
+    this.fence();
     this.#check(this.#api.toDevice(dst, src, bytes, this.stream), "toDevice");
   }
 
   copyToHost(dst: bigint, src: DevicePtr, bytes: number): void {
     if (bytes === 0) return;
     this.activate();
+    this.fence();
     this.#check(this.#api.toHost(dst, src, bytes, this.stream), "toHost");
   }
 
   copyOnDevice(dst: DevicePtr, src: DevicePtr, bytes: number): void {
     if (bytes === 0) return;
     this.activate();
+    this.fence();
     this.#check(this.#api.onDevice(dst, src, bytes, this.stream), "onDevice");
   }
 
   memset(dst: DevicePtr, byte: number, bytes: number): void {
     if (bytes === 0) return;
     this.activate();
+    this.fence();
     this.#check(this.#api.memset(dst, byte, bytes, this.stream), "memset");
   }
 
@@ -382,6 +397,7 @@ export class NativeContext implements GpuContext {
 
   recordEvent(event: Handle): void {
     this.activate();
+    this.fence();
     this.#check(this.#api.eventRecord(event, this.stream), "eventRecord");
   }
 
@@ -456,6 +472,13 @@ export class NativeContext implements GpuContext {
     const { grid, block, sharedBytes } = geometry;
     this.activate();
     if (sharedBytes > 0 && this.#allowShared) this.#raiseShared(fn, sharedBytes);
+    const overlapping = this.#followsKernel ? this.#overlapping : null;
+    this.#followsKernel = this.#isRecording;
+    if (overlapping) {
+      const code = overlapping(fn, geometry, this.stream, args);
+      if (code !== 0) this.#launchFailed(code, geometry);
+      return;
+    }
     const code = this.#api.launch(
       fn,
       grid[0],
@@ -472,6 +495,14 @@ export class NativeContext implements GpuContext {
     if (code !== 0) this.#launchFailed(code, geometry);
   }
 
+  /**
+   * What is launched next begins when all before it has ended. Recorded kernels may overlap: a step is short kernels, each of
+   * which would else wait for the last block of the one before. Those launched at once do not: their host is slower than they.
+   */
+  fence(): void {
+    this.#followsKernel = false;
+  }
+
   beginCapture(): void {
     if (this.recordingProblem !== null) {
       fail("UnsupportedOp", `${this.#driver.vendor}:${this.ordinal} cannot record work: ${this.recordingProblem}`);
@@ -483,6 +514,7 @@ export class NativeContext implements GpuContext {
 
   endCapture(): Handle {
     this.#isRecording = false;
+    this.fence();
     const graph = this.#create(this.#api.endCapture(this.stream, this.#cell()), "endCapture");
     const code = this.#api.instantiate(this.#out, graph, 0);
     const executable = this.#out[0]!;

@@ -1,18 +1,22 @@
 /**
- * Transfers through page-locked memory, the only kind a GPU copies asynchronously. Uploads go through a ring that is
- * waited for only when it wraps; each download in flight holds a buffer of its own.
+ * Transfers through page-locked memory, the only kind a GPU copies asynchronously. Uploads of what the host has go through
+ * a ring that is waited for only when it wraps. What is still to be read is read into page-locked memory in the first
+ * place; such a transfer, and each download in flight, holds a buffer of its own.
  */
+import type { ReadInto } from "../backend.ts";
 import type { DevicePtr, GpuContext, PinnedBuffer } from "./driver.ts";
 
 const RING_BYTES = 16 * 2 ** 20;
-const DOWNLOAD_BYTES = 8 * 2 ** 20;
-const LEAST_DOWNLOAD = 4096;
+const BUFFER_BYTES = 8 * 2 ** 20;
+const LEAST_BUFFER = 4096;
+/** Transfers of more than this take a buffer for the largest, so that few sizes are kept: taking one is slow. */
+const SMALL_BYTES = 2 ** 16;
 
 export class Staging {
   readonly #context: GpuContext;
   #ring: PinnedBuffer | undefined;
   #head = 0;
-  /** Download buffers at rest, by size. */
+  /** Buffers at rest, by size. */
   readonly #idle = new Map<number, PinnedBuffer[]>();
 
   constructor(context: GpuContext) {
@@ -35,20 +39,27 @@ export class Staging {
     }
   }
 
+  async receive(dst: DevicePtr, bytes: number, read: ReadInto): Promise<void> {
+    const buffer = this.#borrow(bytes);
+    try {
+      await read(buffer.bytes.subarray(0, bytes));
+      await this.#passed(() => this.#context.copyToDevice(dst, buffer.address, bytes));
+    } finally {
+      this.#giveBack(buffer);
+    }
+  }
+
   async download(src: DevicePtr, bytes: number): Promise<Uint8Array> {
     const out = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
-      const n = Math.min(DOWNLOAD_BYTES, bytes - done);
+      const n = Math.min(BUFFER_BYTES, bytes - done);
       const buffer = this.#borrow(n);
-      const event = this.#context.createEvent();
       try {
-        this.#context.copyToHost(buffer.address, src + BigInt(done), n);
-        this.#context.recordEvent(event);
-        await this.#context.waitEvent(event);
+        const from = src + BigInt(done);
+        await this.#passed(() => this.#context.copyToHost(buffer.address, from, n));
         out.set(buffer.bytes.subarray(0, n), done);
       } finally {
-        this.#context.destroyEvent(event);
-        this.#idle.get(buffer.bytes.byteLength)!.push(buffer);
+        this.#giveBack(buffer);
       }
       done += n;
     }
@@ -58,27 +69,51 @@ export class Staging {
   downloadSync(src: DevicePtr, bytes: number): Uint8Array {
     const out = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
-      const n = Math.min(DOWNLOAD_BYTES, bytes - done);
+      const n = Math.min(BUFFER_BYTES, bytes - done);
       const buffer = this.#borrow(n);
       try {
         this.#context.copyToHost(buffer.address, src + BigInt(done), n);
         this.#context.synchronizeSync();
         out.set(buffer.bytes.subarray(0, n), done);
       } finally {
-        this.#idle.get(buffer.bytes.byteLength)!.push(buffer);
+        this.#giveBack(buffer);
       }
       done += n;
     }
     return out;
   }
 
+  /** Frees the buffers at rest; what is in flight keeps its own. */
+  trim(): void {
+    for (const idle of this.#idle.values()) {
+      for (const buffer of idle.splice(0)) this.#context.freePinned(buffer);
+    }
+  }
+
+  /** Waits, without blocking this thread, until the device has done what `enqueue` asks of it. */
+  async #passed(enqueue: () => void): Promise<void> {
+    const event = this.#context.createEvent();
+    try {
+      enqueue();
+      this.#context.recordEvent(event);
+      await this.#context.waitEvent(event);
+    } finally {
+      this.#context.destroyEvent(event);
+    }
+  }
+
   #borrow(bytes: number): PinnedBuffer {
-    const size = 2 ** Math.ceil(Math.log2(Math.max(bytes, LEAST_DOWNLOAD)));
+    const least = bytes > SMALL_BYTES ? BUFFER_BYTES : LEAST_BUFFER;
+    const size = 2 ** Math.ceil(Math.log2(Math.max(bytes, least)));
     let idle = this.#idle.get(size);
     if (!idle) {
       idle = [];
       this.#idle.set(size, idle);
     }
     return idle.pop() ?? this.#context.pinned(size);
+  }
+
+  #giveBack(buffer: PinnedBuffer): void {
+    this.#idle.get(buffer.bytes.byteLength)!.push(buffer);
   }
 }

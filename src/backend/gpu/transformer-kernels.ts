@@ -4,6 +4,7 @@ import type { TransformerNeeds } from "../transformers.ts";
 import { headDimFor, type MatrixUnit, supportsHeadDim } from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
+import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
 
 /** Only those that there are, each once: a head size or dtype without a fused kernel has none of its name. */
@@ -24,9 +25,28 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
 export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit): KernelName[] =>
   existing(
     unit === "fma"
-      ? [`gemm_${dtype}`, `gemm_small_${dtype}`]
+      ? [`gemm_${dtype}`, `gemm_small_${dtype}`, ...(dtype === "f32" ? (["sum_cols_f32"] as const) : [])]
       : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_wide_kk_${dtype}`, `product_kn_${dtype}`],
   );
+
+/** The same with quantized weights, and of batches. */
+export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arch: string): KernelName[] {
+  const weights = quantTypes.map(quantName);
+  if (weights.length === 0) return [];
+  if (takesWide(dtype, arch))
+    return existing([
+      ...(["", "_64", "_16"] as const).flatMap((size) =>
+        weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const),
+      ),
+      `quant_order_${dtype}`,
+    ]);
+  return existing([
+    ...(["", "_some", "_few"] as const).flatMap((size) =>
+      weights.map((type) => `quant_product${size}_${type}_${dtype}` as const),
+    ),
+    `split_${dtype}`,
+  ]);
+}
 
 /** What continues one text, those that take longest to compile first. */
 export function transformerKernels(needs: TransformerNeeds): KernelName[] {
@@ -40,7 +60,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
     ...weights.map((type) => `linear_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
-    ...weights.flatMap((type) => [`dequantize_block_${type}_${dtype}`, `get_rows_${type}_${dtype}`] as const),
+    ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
     ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
     `rmsnorm_${dtype}`,

@@ -7,8 +7,8 @@ import { QTensor } from "../../quantized/index.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { quoted } from "../named-tensors.ts";
 import type { ByteRange, ReadOptions } from "../read-options.ts";
-import { missing } from "../safetensors/file.ts";
-import { readChunks, uploaded } from "../upload.ts";
+import { checkedRange, missing } from "../safetensors/file.ts";
+import { uploaded } from "../upload.ts";
 import { type GgufTensorInfo, parseGguf } from "./header.ts";
 import { type GgufPart, joinParts, openParts } from "./split.ts";
 import { tensorType } from "./types.ts";
@@ -81,17 +81,21 @@ export class GgufFile implements AsyncDisposable {
   /** The bytes as the file holds them, of any type; with `range`, those from `start` up to but without `end`. */
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
     const { offset, byteLength } = this.info(name);
-    const { start, end } = range ?? { start: 0, end: byteLength };
-    if (!(0 <= start && start <= end && end <= byteLength)) {
-      fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
-    }
+    const { start, end } = checkedRange(name, byteLength, range);
     return this.#fileOf.get(name)!.read(offset + start, end - start, signal);
   }
 
+  /** Fills `out` with a tensor's bytes from `start` on, as the file holds them. */
+  async readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void> {
+    const { offset, byteLength } = this.info(name);
+    checkedRange(name, byteLength, { start, end: start + out.byteLength });
+    return this.#fileOf.get(name)!.readInto(out, offset + start, signal);
+  }
+
   #readElements(name: string, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
-    const read = (range: ByteRange) => this.readBytes(name, options.signal, range);
-    const pieces = readChunks(read, { start: 0, end: this.info(name).byteLength });
-    return uploaded(pieces, shape, dtype, options.device);
+    const range = { start: 0, end: this.info(name).byteLength };
+    const reading = (piece: ByteRange) => (out: Uint8Array) => this.readInto(out, name, piece.start, options.signal);
+    return uploaded(range, reading, shape, dtype, options.device);
   }
 
   async close(): Promise<void> {

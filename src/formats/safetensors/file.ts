@@ -7,7 +7,7 @@ import { writeAtomically } from "../atomic-file.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { type NamedTensors, namedEntries, quoted } from "../named-tensors.ts";
 import type { ByteRange, ReadOptions } from "../read-options.ts";
-import { readChunks, uploaded } from "../upload.ts";
+import { uploaded } from "../upload.ts";
 import {
   formatHeader,
   isForeign,
@@ -25,6 +25,8 @@ export interface SafetensorsReader extends AsyncDisposable {
   read(name: string, options?: ReadOptions): Promise<Tensor>;
   /** The bytes as the file holds them, of any dtype; with `range`, those from `start` up to but without `end`. */
   readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array>;
+  /** Fills `out` with a tensor's bytes from `start` on, as the file holds them. */
+  readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -73,17 +75,20 @@ export class SafetensorsFile implements SafetensorsReader {
         `${this.path}: tensor ${quoted(name)} has dtype ${dtype}, which tensors cannot have; readBytes gives its bytes`,
       );
     }
-    const pieces = readChunks((range) => this.readBytes(name, signal, range), { start: 0, end: byteLength });
-    return uploaded(pieces, shape, dtype, device);
+    const reading = (piece: ByteRange) => (out: Uint8Array) => this.readInto(out, name, piece.start, signal);
+    return uploaded({ start: 0, end: byteLength }, reading, shape, dtype, device);
   }
 
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
     const { offset, byteLength } = this.info(name);
-    const { start, end } = range ?? { start: 0, end: byteLength };
-    if (!(0 <= start && start <= end && end <= byteLength)) {
-      fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
-    }
+    const { start, end } = checkedRange(name, byteLength, range);
     return this.#file.read(offset + start, end - start, signal);
+  }
+
+  async readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void> {
+    const { offset, byteLength } = this.info(name);
+    checkedRange(name, byteLength, { start, end: start + out.byteLength });
+    return this.#file.readInto(out, offset + start, signal);
   }
 
   close(): Promise<void> {
@@ -101,6 +106,13 @@ export class SafetensorsFile implements SafetensorsReader {
   [Symbol.for("nodejs.util.inspect.custom")](): string {
     return this.toString();
   }
+}
+
+/** The whole tensor where no range is asked for. */
+export function checkedRange(name: string, byteLength: number, range?: ByteRange): ByteRange {
+  const { start, end } = range ?? { start: 0, end: byteLength };
+  if (0 <= start && start <= end && end <= byteLength) return { start, end };
+  return fail("InvalidArgument", `bytes ${start} to ${end} of tensor ${quoted(name)}, which has ${byteLength}`);
 }
 
 export function missing(name: string, path: string, names: readonly string[]): never {

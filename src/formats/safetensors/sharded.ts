@@ -79,6 +79,10 @@ class ShardedSafetensors implements SafetensorsReader {
     return (await this.#shard(name)).readBytes(name, signal, range);
   }
 
+  async readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void> {
+    return (await this.#shard(name)).readInto(out, name, start, signal);
+  }
+
   async close(): Promise<void> {
     this.#closed = true;
     const files = await Promise.allSettled(this.#open.values());

@@ -2,12 +2,13 @@
  * Weights from a file of any format, read piece by piece: plain ones into the dtype the model computes in, quantized
  * ones as they are. Matrices for the same input are put over each other, whether or not the file has them so.
  */
-import { type DType, isFloat, sizeOf } from "../../core/dtype.ts";
+import { type DType, isFloat } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { Shape } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
-import { readChunks, upload } from "../../formats/upload.ts";
+import type { StoredWeights, WeightsTensor } from "../../formats/index.ts";
+import type { ByteRange } from "../../formats/read-options.ts";
+import { piecesOf, Transfers } from "../../formats/upload.ts";
 import { Tensor } from "../../ops/index.ts";
 import { QTensor } from "../../quantized/index.ts";
 import type { ModelConfig } from "../config.ts";
@@ -23,7 +24,9 @@ export class FileWeights implements DeviceWeights {
   readonly storedTypes: readonly DType[];
   readonly normsAreShifted: boolean;
   readonly hasPlainMatrices: boolean;
+  readonly #file: StoredWeights;
   readonly #tensors: ModelTensors;
+  readonly #transfers = new Transfers();
   readonly #options: WeightsOptions;
   readonly #bytesTotal: number;
   #bytesLoaded = 0;
@@ -33,7 +36,8 @@ export class FileWeights implements DeviceWeights {
   }
 
   /** The file is closed with the weights. */
-  constructor(file: WeightsFile, config: ModelConfig, form: WeightsForm, options: WeightsOptions) {
+  constructor(file: StoredWeights, config: ModelConfig, form: WeightsForm, options: WeightsOptions) {
+    this.#file = file;
     this.#tensors = new ModelTensors(file, config, form);
     this.quantTypes = [...new Set(file.tensors.flatMap(({ quant }) => quant ?? []))];
     this.storedTypes = [...new Set(file.tensors.flatMap(({ dtype }) => dtype ?? []))];
@@ -81,8 +85,14 @@ export class FileWeights implements DeviceWeights {
     return { lookup: (ids) => table.indexSelect(ids, 0), head };
   }
 
+  arrival(): Promise<void> {
+    return this.#transfers.end();
+  }
+
+  /** What is under way still needs the file; that it failed has been told where it was waited for. */
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#tensors.file[Symbol.asyncDispose]();
+    await this.#transfers.end().catch(() => {});
+    await this.#file[Symbol.asyncDispose]();
   }
 
   get #tensorOptions() {
@@ -111,12 +121,13 @@ export class FileWeights implements DeviceWeights {
     const { device } = this.#options;
     const rows = totalRows(stack);
     using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
-    let at = 0;
-    for (const { tensor, start, rows: count } of stack) {
-      at = await upload(blocks, this.#read(tensor, start, count), at);
-    }
     const weight = QTensor.fromBlocks(blocks, [rows, width], stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
+    let at = 0;
+    for (const { tensor, start, rows: count } of stack) {
+      await this.#transfer(tensor, start, count, this.#copyTo(weight.blocks, at, tensor));
+      at += count * bytesPerRow(tensor);
+    }
     return weight;
   }
 
@@ -124,9 +135,8 @@ export class FileWeights implements DeviceWeights {
     const weight = this.#empty([totalRows(stack), width]);
     let at = 0;
     for (const { tensor, start, rows } of stack) {
-      for await (const bytes of this.#read(tensor, start, rows)) {
-        at += this.#convertInto(weight, at, tensor, bytes, width);
-      }
+      await this.#readRows(weight, at, tensor, start, rows, width);
+      at += rows;
     }
     return weight;
   }
@@ -144,47 +154,65 @@ export class FileWeights implements DeviceWeights {
     return bias;
   }
 
-  async #readVector(target: Tensor, at: number, tensor: WeightsTensor, prepare?: (w: Tensor) => Tensor): Promise<void> {
-    let to = at;
-    for await (const bytes of this.#read(tensor, 0, tensor.shape[0]!)) {
-      to += this.#convertInto(target, to, tensor, bytes, null, prepare);
-    }
+  #readVector(target: Tensor, at: number, tensor: WeightsTensor, prepare?: (w: Tensor) => Tensor): Promise<void> {
+    return this.#readRows(target, at, tensor, 0, tensor.shape[0]!, null, prepare);
   }
 
-  /** Rows of `width`, or of single elements where it is null; says how many were set. */
-  #convertInto(
+  /** Rows of `width`, or of single elements where it is null, from row `at` of the target on. */
+  #readRows(
     target: Tensor,
-    row: number,
-    { name, dtype: stored, type }: WeightsTensor,
-    bytes: Uint8Array,
+    at: number,
+    tensor: WeightsTensor,
+    start: number,
+    rows: number,
     width: number | null,
-    prepare: (part: Tensor) => Tensor = (part) => part.view(part.layout),
-  ): number {
+    prepare?: (part: Tensor) => Tensor,
+  ): Promise<void> {
+    const { name, dtype: stored, type } = tensor;
     const { device, dtype } = this.#options;
     if (!stored || !isFloat(stored)) {
-      const { path } = this.#tensors.file;
+      const { path } = this.#file;
       return fail("UnexpectedDType", `${path}: tensor "${name}" has dtype ${type}; weights must be floats`);
     }
-    const rows = bytes.byteLength / sizeOf(stored) / (width ?? 1);
-    using part = Tensor.fromBytes(bytes, width === null ? [rows] : [rows, width], stored, device);
-    using prepared = prepare(part);
-    using converted = prepared.toDType(dtype);
-    target.sliceSet(converted, 0, row);
-    return rows;
+    const rowBytes = bytesPerRow(tensor);
+    if (stored === dtype && !prepare) {
+      return this.#transfer(tensor, start, rows, this.#copyTo(target, at * rowBytes, tensor));
+    }
+    return this.#transfer(tensor, start, rows, async (piece, done) => {
+      const count = (piece.end - piece.start) / rowBytes;
+      using part = Tensor.empty(width === null ? [count] : [count, width], { dtype: stored, device });
+      await this.#copyTo(part, 0, tensor)(piece, 0);
+      using prepared = prepare ? prepare(part) : part.view(part.layout);
+      using converted = prepared.toDType(dtype);
+      target.sliceSet(converted, 0, at + done / rowBytes);
+    });
   }
 
-  /** The bytes of some rows, in pieces that are whole rows. */
-  async *#read(tensor: WeightsTensor, start: number, rows: number): AsyncGenerator<Uint8Array> {
+  /** Puts pieces of a tensor where they belong in a contiguous one, the first at byte `at`. */
+  #copyTo(target: Tensor, at: number, { name }: WeightsTensor): Take {
+    const { signal } = this.#options;
+    return ({ start, end }, done) =>
+      target.storage.receive(at + done, end - start, (out) => this.#file.readInto(out, name, start, signal));
+  }
+
+  /** Begins to read some rows, in pieces that are whole rows. */
+  async #transfer(tensor: WeightsTensor, start: number, rows: number, take: Take): Promise<void> {
     const { signal, onProgress } = this.#options;
     const { name } = tensor;
     const rowBytes = bytesPerRow(tensor);
-    const all = { start: start * rowBytes, end: (start + rows) * rowBytes };
-    for await (const bytes of readChunks((range) => this.#tensors.file.readBytes(name, signal, range), all, rowBytes)) {
-      yield bytes;
-      this.#bytesLoaded += bytes.byteLength;
-      onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
+    const first = start * rowBytes;
+    for (const piece of piecesOf({ start: first, end: first + rows * rowBytes }, rowBytes)) {
+      await this.#transfers.begin(async () => {
+        await take(piece, piece.start - first);
+        signal?.throwIfAborted();
+        this.#bytesLoaded += piece.end - piece.start;
+        onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
+      });
     }
   }
 }
+
+/** Takes a piece of a tensor; `done` bytes lie before it. */
+type Take = (piece: ByteRange, done: number) => Promise<void>;
 
 const totalRows = (stack: readonly Source[]): number => stack.reduce((sum, { rows }) => sum + rows, 0);

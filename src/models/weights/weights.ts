@@ -72,8 +72,10 @@ export interface Weights extends AsyncDisposable {
   embedding(rows: number, width: number): Promise<EmbeddingTable>;
 }
 
-/** Weights on their way to a device. */
+/** Weights on their way to a device. What is handed out may be filled later, so that reading never pauses. */
 export interface DeviceWeights extends Weights {
+  /** Waits until all that was handed out is complete; throws what reading failed by. */
+  arrival(): Promise<void>;
   /** What all of them will take there. */
   readonly deviceBytes: number;
   /** The types of the quantized ones. */

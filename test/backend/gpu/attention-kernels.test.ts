@@ -11,6 +11,7 @@ import {
   planDecode,
   planPrefill,
   planSplits,
+  planWarpgroups,
   scratchFloats,
   sharedBudget,
 } from "../../../src/backend/gpu/attention-plan.ts";
@@ -52,13 +53,15 @@ function given(call: (slot: BigUint64Array) => number): bigint {
 const simulated = sharedBudget("gfx1100");
 
 type Half = "bf16" | "f16" | "f32";
+/** A unit, or prefill by products of warpgroups beside it. */
+type Played = MatrixUnit | "wgmma";
 const programs = new Map<string, bigint>();
 /** An architecture whose compiler picks the unit, so that a program is the one of other tests where they need it, too. */
-const archOf: Readonly<Record<MatrixUnit, string>> = {
-  ...{ fma: "gfx1030", mma: "sm_90", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
+const archOf: Readonly<Record<Played, string>> = {
+  ...{ fma: "gfx1030", mma: "sm_90", wgmma: "sm_90a", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
 };
 const compiler = platform("sim").compiler();
-/** The simulator has less shared memory than the cards whose unit it plays. */
+/** The simulator has less shared memory than the cards whose unit it plays, but where it plays warpgroups. */
 const shared = ["-UGPU_SHARED_KB", `-DGPU_SHARED_KB=${simulated / 1024}`];
 const small: KernelCompiler = {
   library: compiler.library,
@@ -70,13 +73,13 @@ const small: KernelCompiler = {
   compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, ...shared]),
 };
 const cache = new KernelCache();
-function program(file: string, unit: MatrixUnit, dtype: Half, device: number): bigint {
+function program(file: string, unit: Played, dtype: Half, device: number): bigint {
   const id = `${file} ${unit} ${dtype} ${device}`;
   let loaded = programs.get(id);
   if (loaded === undefined) {
     const whole = { id: `${file} ${dtype}`, file, unit: dtype, kernels: [], isPart: false };
     const device = { name: unit, arch: archOf[unit] };
-    const fits = sharedBudget(device.arch) === simulated;
+    const fits = sharedBudget(device.arch) === simulated || unit === "wgmma";
     const { code } = programCode(whole, { device, compiler: fits ? compiler : small, cache });
     loaded = given((m) => hip.load(m, code));
     programs.set(id, loaded);
@@ -199,7 +202,7 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
 }
 
 /** The result of the kernel on the simulator, launched as the backend does. */
-function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, device: number, c: Case) {
+function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: number, c: Case) {
   const { b = 1, hq = 2, hk = hq, tq, tk, d, scale = 1 / Math.sqrt(c.d), splits = 1 } = c;
   const inputs = prepare(c, dtype);
   const dim = headDimFor(d);
@@ -241,11 +244,12 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
   const infix = masked ? "_masked" : "";
   try {
     if (kind === "prefill") {
-      const { rows, shared } = planPrefill(unit, dtype, dim, simulated);
+      const { threads, rows, shared } =
+        unit === "wgmma" ? planWarpgroups(dim, masked) : planPrefill(unit, dtype, dim, simulated);
       const grid = b * hq * Math.ceil(tq / rows);
-      run("attention", `attention${infix}_${dim}_${dtype}`, grid, 128, shared, [...operands, ...sizes]);
+      run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, [...operands, ...sizes]);
     } else {
-      const { threads, shared } = planDecode(unit, dtype, dim, simulated);
+      const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
       const rows = b * hq * tq;
       const scratch = splits > 1 ? upload(new Float32Array(scratchFloats(rows, splits, d)).fill(Number.NaN)) : 0n;
       const blocks = decodeBlocks(b, hq, hk, tq);
@@ -271,7 +275,7 @@ function attend(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, devic
 
 /** Weights are rounded once more than inputs and outputs; their sum is not. */
 const tolerances: Record<Half, number> = { f32: 2e-6, f16: 2e-3, bf16: 1.2e-2 };
-function check(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, device: number, c: Case): void {
+function check(kind: "prefill" | "decode", unit: Played, dtype: Half, device: number, c: Case): void {
   const { got, wanted } = attend(kind, unit, dtype, device, c);
   expect(got.length).toBe(wanted.length);
   for (let i = 0; i < got.length; i++) {
@@ -282,12 +286,14 @@ function check(kind: "prefill" | "decode", unit: MatrixUnit, dtype: Half, device
 }
 
 /** Each unit's layout goes through all cases in one dtype; the other dtypes and the wave of 64 through some. */
-const units: readonly (readonly [MatrixUnit, Half, number, "all" | "some"])[] = [
+const units: readonly (readonly [Played, Half, number, "all" | "some"])[] = [
   ["fma", "f32", 0, "all"],
   ["fma", "f32", 1, "some"],
   ["fma", "bf16", 1, "some"],
   ["mma", "bf16", 0, "all"],
   ["mma", "f16", 0, "some"],
+  ["wgmma", "bf16", 0, "all"],
+  ["wgmma", "f16", 0, "some"],
   ["wmma11", "bf16", 0, "all"],
   ["wmma11", "f16", 0, "some"],
   ["wmma12", "bf16", 0, "all"],
@@ -364,6 +370,30 @@ const oddities: Record<string, Case> = {
   },
 };
 
+/** Tiles of 128 keys by warpgroups go round their places in shared memory; masks are read in runs where they can be. */
+const longPrefills: Record<string, Case> = {
+  "several blocks and many tiles, causal": { hq: 2, hk: 1, tq: 200, tk: 650, d: 64, causal: true },
+  "a window over many tiles": { hq: 1, tq: 130, tk: 600, d: 128, causal: true, window: 333 },
+  "d 96 without causality, lengths": { b: 2, hq: 1, tq: 20, tk: 530, d: 96, lengths: [520, 17] },
+  "d 256, causal": { hq: 1, tq: 70, tk: 300, d: 256, causal: true },
+  "a mask in runs": { hq: 2, hk: 1, tq: 70, tk: 520, d: 128, mask: [1, 2, 70, 520] },
+  "a mask that no run fits": { hq: 1, tq: 20, tk: 401, d: 64, mask: [1, 1, 20, 401] },
+  "a mask in runs, a window and softcap on both sides of its bend": {
+    ...{ hq: 1, tq: 66, tk: 408, d: 64, causal: true, window: 200, softcap: 0.8, scale: 0.3, mask: [1, 1, 1, 408] },
+  },
+  "rows that only a part of the tiles is masked for": {
+    ...{ hq: 1, tq: 9, tk: 400, d: 64, mask: [1, 1, 9, 400] },
+    edit: ({ mask }) => mask!.fill(-Infinity, 0, 300).fill(-Infinity, 400 + 128, 800),
+  },
+  "the least number as a mask is a mask, and not infinite": {
+    ...{ hq: 1, tq: 9, tk: 200, d: 64, mask: [1, 1, 9, 200] },
+    edit: ({ mask }) => mask!.fill(-3.3895313892515355e38),
+  },
+};
+describe("long prefill with wgmma in bf16", () => {
+  test.each(Object.entries(longPrefills))("%s", (_, c) => check("prefill", "wgmma", "bf16", 0, c));
+});
+
 describe.each(units)("prefill with %s in %s on device %i", (unit, dtype, device, amount) => {
   test.each(pick({ ...prefills, ...oddities }, amount))("%s", (_, c) => check("prefill", unit, dtype, device, c));
 });
@@ -410,7 +440,8 @@ const decodes: Record<string, Case> = {
   "heads inside rows": { b: 2, hq: 4, hk: 2, tq: 1, tk: 50, d: 64, placing: "heads inside" },
   "rows that no vector fits": { hq: 2, tq: 1, tk: 50, d: 72, placing: "padded and shifted", splits: 2 },
 };
-describe.each(units)("decode with %s in %s on device %i", (unit, dtype, device, amount) => {
+const decodeUnits = units.filter(([unit]) => unit !== "wgmma");
+describe.each(decodeUnits)("decode with %s in %s on device %i", (unit, dtype, device, amount) => {
   const inParts = Object.entries(oddities).map(([name, c]) => [name, { ...c, splits: 2 }] as const);
   const cases = pick({ ...decodes, ...Object.fromEntries(inParts) }, amount);
   test.each(cases)("%s", (_, c) => check("decode", unit, dtype, device, c));
@@ -457,7 +488,12 @@ describe("plans", () => {
           expect(planPrefill(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
           expect(planDecode(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
         }
-    expect(planPrefill("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ rows: 128, shared: 104448 });
+    for (const d of headDims)
+      for (const masked of [false, true])
+        expect(planWarpgroups(d, masked).shared).toBeLessThanOrEqual(sharedBudget("sm_90a"));
+    expect(planPrefill("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({
+      ...{ threads: 128, rows: 128, shared: 104448 },
+    });
     expect(planDecode("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ threads: 128, shared: 69632, crowd: 2 });
   });
   test("a decode is cut until the device is full, but not into crumbs", () => {
@@ -465,7 +501,8 @@ describe("plans", () => {
     expect(planSplits(264, 8, 8192)).toBe(32);
     expect(planSplits(264, 140, 8192)).toBe(2);
     expect(planSplits(264, 1000, 8192)).toBe(1);
-    expect(planSplits(264, 8, 100)).toBe(1);
+    expect(planSplits(264, 8, 100)).toBe(2);
+    expect(planSplits(264, 8, 64)).toBe(1);
     expect(planSplits(20000, 5000, 8192)).toBe(1);
   });
 });

@@ -36,6 +36,11 @@ const shim = buildLibrary("libcuda_shim.so", shimSource, ...linkSim);
 
 const openSim = (): GpuPlatform => openHip({ hipLibrary: sim.hip, rocblasLibrary: sim.rocblas });
 const openShim = (): GpuPlatform => openCuda({ cudaLibrary: shim, nvrtcLibrary: shim, cublasLibrary: shim });
+/** How many launches the shim was asked to overlap so far. */
+const openShimCounter = (): (() => number) =>
+  openLibrary({ title: "the shim", env: "WICK_CUDA_LIBRARY", names: [], folders: [], install: "" }, shim).func(
+    "int shimOverlapping()",
+  );
 /** A handle of the library that the device uses, without the trial that comes before. */
 const openBlas = (platform: GpuPlatform, context: GpuContext): Blas =>
   platform
@@ -46,7 +51,7 @@ const openBlas = (platform: GpuPlatform, context: GpuContext): Blas =>
 const platforms = [
   { name: "rocm:0", open: openSim, ordinal: 0, arch: "gfx1100", wave: 32 },
   { name: "rocm:1", open: openSim, ordinal: 1, arch: "gfx90a:sramecc+:xnack-", wave: 64 },
-  { name: "cuda:0", open: openShim, ordinal: 0, arch: "sm_90", wave: 32 },
+  { name: "cuda:0", open: openShim, ordinal: 0, arch: "sm_90a", wave: 32 },
 ];
 
 const gpuHeader = kernelSource("gpu.h");
@@ -278,6 +283,47 @@ describe.each(platforms)("the driver on $name", ({ open, ordinal, arch, wave }) 
     for (let i = 0; i < 3; i++) context.launchGraph(graph);
     expect(download(context, px, new Float32Array(64))).toEqual(new Float32Array(64).fill(15));
     context.destroyGraph(graph);
+    context.free(px);
+    context.free(py);
+  });
+
+  test("recorded kernels may overlap the ones before them, where the device can, and nothing else may", () => {
+    const overlapping = platform.driver.vendor === "cuda" ? openShimCounter() : () => 0;
+    const [px, py] = [upload(context, new Float32Array(64).fill(1)), upload(context, new Float32Array(64))];
+    const launch = () => launchAxpy(64, 2, 1, px, py);
+    const recorded = (run: () => void): number => {
+      const before = overlapping();
+      context.beginCapture();
+      run();
+      const graph = context.endCapture();
+      context.launchGraph(graph);
+      expect(download(context, py, new Float32Array(64))).toEqual(new Float32Array(64).fill(3));
+      context.destroyGraph(graph);
+      return overlapping() - before;
+    };
+    const twice = () => {
+      launch();
+      launch();
+    };
+    const before = overlapping();
+    twice();
+    expect(overlapping() - before).toBe(0);
+    const all = platform.driver.vendor === "cuda" ? 1 : 0;
+    expect(recorded(twice)).toBe(all);
+    // What precedes it is no kernel, or one that does not say when it may be overlapped.
+    for (const between of [
+      () => context.copyOnDevice(py, px, 4),
+      () => context.memset(py, 0, 4),
+      () => context.fence(),
+    ]) {
+      const fenced = () => {
+        launch();
+        between();
+        twice();
+      };
+      expect(recorded(fenced)).toBe(all);
+    }
+    expect(recorded(launch)).toBe(0);
     context.free(px);
     context.free(py);
   });

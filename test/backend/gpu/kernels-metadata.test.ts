@@ -5,8 +5,9 @@ import { describe, expect, it } from "vitest";
 import {
   amdCompilers,
   compileAmd,
+  disassemble,
   findToolchains,
-  instructionsOf,
+  instructionsIn,
   sourceHash,
   targetsOf,
 } from "../../../scripts/kernels/compile.mjs";
@@ -134,7 +135,7 @@ describe("What `npm run kernels` compiles", () => {
         for (const file of kernelFiles) {
           const chosen = kernelsToCheck(compiler, target, ofFile(file));
           for (const { name } of chosen) met.add(name);
-          if (isWhole(compiler, target)) expect(chosen).toEqual(ofFile(file));
+          if (isWhole(compiler, target, file)) expect(chosen).toEqual(ofFile(file));
           const families = (list: readonly Kernel[]) => new Set(list.map((kernel) => kernel.family));
           expect(families(chosen)).toEqual(families(ofFile(file)));
         }
@@ -250,7 +251,7 @@ describe.each(compilers)("A product rounded to f16 by $name", (toolchain) => {
     const options = ["-DGPU_ONLY", `-DGPU_ONLY_${unit}`, "-DGPU_PICK", `-DGPU_PICK_${name}`];
     const path = await compileAmd(toolchain, file, "gfx1100", [...definesOf(file, "gfx1100"), ...options]);
     const wanted = ["v_fma_mixlo", "v_fma_mixhi", "v_cvt_f16_f32"];
-    expect(await instructionsOf(toolchain, path, wanted)).toEqual(["v_cvt_f16_f32"]);
+    expect(instructionsIn(await disassemble(toolchain, path), wanted)).toEqual(["v_cvt_f16_f32"]);
   });
 });
 
@@ -323,7 +324,7 @@ describe("Launch shapes", () => {
     }
     for (const keys of [1, 300, 131072]) {
       const splits = planSplits(3 * multiprocessors, 8, keys);
-      expect(splits >= 1 && splits <= Math.ceil(keys / 256)).toBe(true);
+      expect(splits >= 1 && splits <= Math.ceil(keys / 64)).toBe(true);
     }
   });
 

@@ -12,7 +12,11 @@ import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { Launcher } from "../../../src/backend/gpu/launcher.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { programOf, programs, programsOf } from "../../../src/backend/gpu/program.ts";
-import { productKernels, transformerKernels } from "../../../src/backend/gpu/transformer-kernels.ts";
+import {
+  productKernels,
+  quantProductKernels,
+  transformerKernels,
+} from "../../../src/backend/gpu/transformer-kernels.ts";
 import type { TransformerNeeds } from "../../../src/backend/transformers.ts";
 import { fail } from "../../../src/core/errors.ts";
 import { loadModel } from "../../../src/models/index.ts";
@@ -149,7 +153,9 @@ describe("Kernels of a transformer", () => {
     const quantized = path.endsWith(".gguf");
     const quantTypes = quantized ? (["Q8_0"] as const) : [];
     const weights = { quantTypes, storedTypes: ["f32" as const], normsAreShifted: false, hasPlainMatrices: !quantized };
-    const prepared = transformerKernels(needsOf(model.config, weights, "bf16"));
+    const needs = needsOf(model.config, weights, "bf16");
+    const { arch } = (model.device.backend as GpuBackend).context.properties;
+    const prepared = [...transformerKernels(needs), ...quantProductKernels(needs, arch)];
     const held = new Set(programsOf(prepared).flatMap(({ kernels }) => kernels.map(({ name }) => name)));
     expect([...needed].filter((name) => !held.has(name))).toEqual([]);
   });

@@ -1,7 +1,7 @@
 /** NVIDIA's driver API, and the one place where NVIDIA's libraries are opened. */
 import type { GpuPlatform } from "../driver.ts";
-import { type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
-import { type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
+import { addressOf, type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
+import { type DriverPrototypes, NativeDriver, type OverlappingLaunch, type Vendor } from "../native-driver.ts";
 import { systemMemory } from "../system-memory.ts";
 import { cublasSource } from "./cublas.ts";
 import { cudaFiles } from "./folders.ts";
@@ -89,6 +89,10 @@ const mappedFlags = 2;
 // CUfunction_attribute
 const maxDynamicSharedBytes = 8;
 
+const launchEx = "int cuLaunchKernelEx(void *config, void *fn, void *params, void *extra)";
+// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+const programmaticSerialization = 6;
+
 // CUresult: ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, CONTAINED, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, CONTEXT_IS_DESTROYED,
 // ASSERT, HARDWARE_STACK_ERROR, ILLEGAL_INSTRUCTION, MISALIGNED_ADDRESS, INVALID_ADDRESS_SPACE, INVALID_PC, LAUNCH_FAILED,
 // TENSOR_MEMORY_LEAK, MPS_CLIENT_TERMINATED.
@@ -150,6 +154,27 @@ function cudaVendor(library: Library): Vendor {
     release: (ordinal) => void calls.release(ordinal),
     streamWait: null,
     recordingProblem: null,
+    overlapping: (arch) => (Number(/^sm_(\d+)/.exec(arch)?.[1]) >= 90 ? overlappingLaunch(library) : null),
     allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),
+  };
+}
+
+/**
+ * CUlaunchConfig: seven 32-bit sizes, then at 32 the stream, at 40 the attributes, at 48 their number; behind it one
+ * CUlaunchAttribute: its number, and at 8 its value, of 64 bytes.
+ */
+function overlappingLaunch(library: Library): OverlappingLaunch {
+  const launch = library.func(launchEx);
+  const config = new DataView(new ArrayBuffer(56 + 72));
+  const address = addressOf(config);
+  config.setBigUint64(40, address + 56n, true);
+  config.setUint32(48, 1, true);
+  config.setUint32(56, programmaticSerialization, true);
+  config.setUint32(64, 1, true);
+  return (fn, { grid, block, sharedBytes }, stream, args) => {
+    const sizes = [...grid, ...block, sharedBytes];
+    for (let i = 0; i < sizes.length; i++) config.setUint32(4 * i, sizes[i]!, true);
+    config.setBigUint64(32, stream, true);
+    return launch(address, fn, args.pointers, 0n);
   };
 }

@@ -1,12 +1,5 @@
 /** Fused attention: prefill and decode. */
-import {
-  ATTENTION_BLOCK,
-  decodeBlocks,
-  decodeDefines,
-  type HeadDim,
-  headDims,
-  prefillDefines,
-} from "../attention-plan.ts";
+import { decodeBlocks, decodeDefines, type HeadDim, headDims, prefillDefines } from "../attention-plan.ts";
 import { blocks, family, quantFloats } from "./family.ts";
 
 const operands = "q* k* v* mask* lengths* out*";
@@ -21,10 +14,10 @@ export const attention = [
     over,
     apart: ["mask", "D"],
     args: `${operands} ${sizes}`,
-    plan: "rows shared_bytes",
+    plan: "threads rows shared_bytes",
     defines: prefillDefines,
     launch: (s) => ({
-      ...blocks(s.batch * s.heads * Math.ceil(s.tq / s.rows), 1, ATTENTION_BLOCK),
+      ...blocks(s.batch * s.heads * Math.ceil(s.tq / s.rows), 1, s.threads),
       shared: s.shared_bytes,
     }),
   }),

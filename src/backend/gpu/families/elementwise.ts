@@ -129,6 +129,14 @@ export const elementwise = [
     },
   }),
   family({
+    file: "fill",
+    pattern: "pad_lines_{bytes}",
+    over: { bytes: ["2", "4"] },
+    apart: ["bytes"],
+    args: "x* out* batch lines length line_step step num_dims info*",
+    launch: (s, b) => perThread(s.batch * s.lines * Math.ceil((s.length * Number(b.bytes)) / 16)),
+  }),
+  family({
     file: "random",
     pattern: "rand_uniform_{T}",
     over: { T: [...floats, "f8e4m3"] },

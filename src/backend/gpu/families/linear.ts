@@ -28,6 +28,8 @@ export interface LinearPlan<Kernel extends string = string> {
     readonly splits: number;
     readonly blocks: number;
     readonly shared_bytes: number;
+    /** Elements of each row of x that quantized weights meet at a time. */
+    readonly segment: number;
   };
 }
 
@@ -63,14 +65,13 @@ export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device:
     splits *= 2;
   }
   const kernel = `linear${norm ? "_norm" : ""}_${dtype}_b${batchFor(m)}` as const;
-  return { kernel, launch: { threads, splits, blocks: blocksFor(n, threads, splits), shared_bytes: 0 } };
+  return { kernel, launch: { threads, splits, blocks: blocksFor(n, threads, splits), shared_bytes: 0, segment: k } };
 }
 
 /** Quantized weights of a row that a warp takes at a time, and warps of a block at most. */
 const MATVEC_CHUNK = 1024;
 const MATVEC_WARPS = 8;
-/** Blocks that share a multiprocessor, with one row of x and with more. */
-const MATVEC_CROWD_OF_ONE = 3;
+/** Blocks that share a multiprocessor. */
 const MATVEC_CROWD = 2;
 
 /**
@@ -80,55 +81,48 @@ const MATVEC_CROWD = 2;
 const shapeFor = (arch: string): { readonly rows: number; readonly places: number } =>
   arch.startsWith("sm_") ? { rows: 4, places: 2 } : { rows: 2, places: 1 };
 
-/** Rounded rows that make up a row of x: weights of eight bits are worth two, while there are few rows. */
-export function planesOf(type: QuantType, m: number): number {
-  const { size, bytes } = quantTypes[type];
-  return bytes >= size && batchFor(m) <= 4 ? 2 : 1;
-}
+/** A row of x in shared memory: two bytes each, and for each 32 of them a scale and a sum in f32. */
+const rowBytes = (segment: number): number => segment * 2 + segment / 4;
 
-/** As the kernels lay it out: x as bytes with scales and sums, weights of each warp, what warps tell each other. */
-function sharedBytes(type: QuantType, batch: number, k: number, warps: number, arch: string): number {
+/** As the kernels lay it out: x, weights of each warp, what warps tell each other. */
+function sharedBytes(type: QuantType, batch: number, segment: number, warps: number, arch: string): number {
   const { size, bytes } = quantTypes[type];
   const { rows, places } = shapeFor(arch);
-  const padded = Math.ceil(k / MATVEC_CHUNK) * MATVEC_CHUNK;
   const stage = 16 * Math.floor(((MATVEC_CHUNK / size) * bytes + 30) / 16);
-  const columns = batch * planesOf(type, batch);
-  return columns * (padded + padded / 4) + warps * (places * rows * stage + 4 * batch * (rows + 1));
+  return batch * rowBytes(segment) + warps * (places * rows * stage + 4 * batch * (rows + 1));
 }
+
+/** Into how many pieces x is cut, of whole rounds of chunks, where all of it does not fit beside the weights. */
+const pieces = (norm: boolean): readonly number[] => (norm ? [1] : [1, 2, 4, 8, 16, 32]);
+
+const segmentOf = (k: number, pieces: number, chunk: number): number => Math.ceil(k / pieces / chunk) * chunk;
 
 /** One entry per shape of weights. */
 const plans = new Map<string, QuantizedPlan | null>();
 
-/** Null where x does not fit into shared memory. */
+/** Null where x does not fit into shared memory: a norm needs all of it at once. */
 export function planQuantizedLinear(
   shape: LinearShape,
   type: QuantType,
   device: Device,
   budget = sharedBudget(device.arch),
 ): QuantizedPlan | null {
-  const { m, n, k } = shape;
-  const key = `${type} ${m} ${n} ${k} ${device.arch} ${device.multiprocessors} ${budget}`;
+  const { m, n, k, norm } = shape;
+  const key = `${type} ${m} ${n} ${k} ${norm} ${device.arch} ${device.multiprocessors} ${budget}`;
   let plan = plans.get(key);
   if (plan === undefined) {
-    plan = (usesTiles(device.arch, m) ? findTilePlan : findPlan)(shape, type, device, budget);
+    plan = (usesTiles(device.arch) ? findTilePlan : findPlan)(shape, type, device, budget);
     plans.set(key, plan);
   }
   return plan;
 }
 
-/** Five rows of x and more are multiplied on a matrix unit, where kernels/quant-tile.h knows it. */
-const usesTiles = (arch: string, m: number): boolean => m > 4 && matrixUnit(arch, "bf16") === "mma";
-
-/**
- * Whether x is better rounded to bytes once, by a kernel of its own, than by every block: where it has many elements. Blocks
- * on a matrix unit are fewer and fetch weights meanwhile.
- */
-export const roundsFirst = (type: QuantType, m: number, k: number, arch: string): boolean =>
-  planesOf(type, m) === 1 && m * k >= (usesTiles(arch, m) ? 2 ** 16 : 2 ** 15);
+/** Where kernels/quant-tile.h knows the matrix unit. */
+const usesTiles = (arch: string): boolean => matrixUnit(arch, "bf16") === "mma";
 
 /** Rows per warp are those of the unit. Weights of each that it takes at a time, warps of a block at most, bytes for its chunks. */
 const TILE_ROWS = 16;
-const TILE_CHUNK = 256;
+const TILE_CHUNK = 512;
 const TILE_WARPS = 16;
 const TILE_STAGES = 12800;
 
@@ -139,42 +133,58 @@ function tileBytes(type: QuantType): number {
   return TILE_ROWS * 16 * (Math.floor(((TILE_CHUNK / size) * bytes + 31 - align) / 16) | 1);
 }
 
-function sharedTileBytes(type: QuantType, k: number, warps: number): number {
+function sharedTileBytes(type: QuantType, batch: Batch, segment: number, warps: number): number {
   const bytes = tileBytes(type);
   const places = Math.min(4, Math.max(2, Math.floor(TILE_STAGES / bytes)));
-  return LINEAR_ROWS * (k + k / 4) + warps * (places * bytes + 4 * LINEAR_ROWS * (TILE_ROWS + 1));
+  const sums = batch > 4 ? 4 : 2;
+  return batch * rowBytes(segment) + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
 }
 
+/** Bytes on their way that keep a multiprocessor's memory busy; as few warps as this do where x would else come in pieces. */
+const ENOUGH_BYTES = 72 * 1024;
+const FEW_WARPS = 6;
+/** What it costs warps that share rows to meet, in chunks of a multiprocessor. */
+const MEETING_CHUNKS = 4;
+
 /**
- * A block per multiprocessor, which has x once and as many warps as it takes to keep the memory busy. Of the ways to have
- * warps share rows, those count with which no multiprocessor gets more chunks than another, then those with enough warps,
- * then those that go through the fewest rounds of rows.
+ * A block per multiprocessor, which has x once. Of the numbers of warps and ways to have them share rows, that counts with
+ * which the busiest multiprocessor is done first: chunks, of which fewer than enough warps take no more in the same time,
+ * and meetings.
  */
 function findTilePlan(
-  { n, k }: LinearShape,
+  { m, n, k, norm }: LinearShape,
   type: QuantType,
   { multiprocessors }: Device,
   budget: number,
 ): QuantizedPlan | null {
+  const batch = batchFor(m);
   const groups = Math.ceil(n / TILE_ROWS);
   const chunks = Math.ceil(k / TILE_CHUNK);
-  let best: LinearPlan["launch"] | null = null;
-  let least = [Number.POSITIVE_INFINITY, 0, 0];
-  for (let splits = 1; splits <= Math.min(chunks, TILE_WARPS); splits *= 2) {
-    for (let together = 1; together * splits <= TILE_WARPS; together++) {
-      const warps = together * splits;
-      const shared_bytes = sharedTileBytes(type, k, warps);
-      if (shared_bytes > budget - 512) continue;
-      const all = Math.ceil(groups / together);
-      const rounds = Math.ceil(all / multiprocessors);
-      const cost = [rounds * together * splits * Math.ceil(chunks / splits), -Math.min(warps, 12), rounds];
-      const first = cost.findIndex((c, i) => c !== least[i]);
-      if (first < 0 || cost[first]! > least[first]!) continue;
-      least = cost;
-      best = { threads: 32 * warps, splits, blocks: Math.ceil(all / rounds), shared_bytes };
+  const enough = Math.ceil(ENOUGH_BYTES / tileBytes(type));
+  const fewest = Math.min(FEW_WARPS, Math.ceil((groups * chunks) / multiprocessors));
+  let best = null as LinearPlan["launch"] | null;
+  for (const count of pieces(norm)) {
+    let least = Number.POSITIVE_INFINITY;
+    for (let splits = 1; splits <= Math.min(chunks, TILE_WARPS); splits *= 2) {
+      for (let together = 1; together * splits <= TILE_WARPS; together++) {
+        const warps = together * splits;
+        const segment = segmentOf(k, count, count > 1 ? splits * TILE_CHUNK : 32);
+        const shared = sharedTileBytes(type, batch, segment, warps);
+        if (shared > budget - 1024) continue;
+        const all = Math.ceil(groups / together);
+        const rounds = Math.ceil(all / multiprocessors);
+        const steps = rounds * Math.ceil(chunks / splits) * Math.max(warps, enough);
+        const cost = steps + (splits > 1 ? MEETING_CHUNKS * rounds : 0);
+        if (cost >= least) continue;
+        least = cost;
+        // More than half of it, so that blocks which begin while others end do not gather where there is room.
+        const shared_bytes = Math.max(shared, budget / 2);
+        best = { threads: 32 * warps, splits, blocks: Math.ceil(all / rounds), shared_bytes, segment };
+      }
     }
+    if (best && best.threads >= 32 * fewest) break;
   }
-  return best && { kernel: `linear_${quantName(type)}_b8`, launch: best };
+  return best && { kernel: `linear_${quantName(type)}_b${batch}`, launch: best };
 }
 
 /**
@@ -182,7 +192,7 @@ function findTilePlan(
  * rounds x by itself, so there are no more blocks than run at once.
  */
 function findPlan(
-  { m, n, k }: LinearShape,
+  { m, n, k, norm }: LinearShape,
   type: QuantType,
   { arch, multiprocessors }: Device,
   budget: number,
@@ -190,25 +200,31 @@ function findPlan(
   const batch = batchFor(m);
   const groups = Math.ceil(n / shapeFor(arch).rows);
   const chunks = Math.ceil(k / MATVEC_CHUNK);
-  const most = (batch === 1 ? MATVEC_CROWD_OF_ONE : MATVEC_CROWD) * multiprocessors;
-  // The table of non-linear types is beside it.
-  const fits = (warps: number): boolean => sharedBytes(type, batch, k, warps, arch) <= budget - 512;
-  const widths = fits(6) ? [MATVEC_WARPS, 7, 6].filter(fits) : [4, 2].filter(fits).slice(0, 1);
+  const most = MATVEC_CROWD * multiprocessors;
   let best: LinearPlan["launch"] | null = null;
-  let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];
-  for (const warps of widths) {
-    // Splits need barriers: only where there are too few rows.
-    for (const splits of groups < 12 * multiprocessors ? [1, 2, 4] : [1]) {
-      if (warps % splits !== 0 || splits > chunks) continue;
-      const all = Math.ceil((groups * splits) / warps);
-      const rounds = Math.ceil(all / most);
-      const blocks = Math.ceil(all / rounds);
-      const perMultiprocessor = Math.ceil(blocks / multiprocessors);
-      const steps = perMultiprocessor * rounds * warps * Math.ceil(chunks / splits);
-      if (steps > fewest || (steps === fewest && perMultiprocessor >= fewestBlocks)) continue;
-      [fewest, fewestBlocks] = [steps, perMultiprocessor];
-      best = { threads: 32 * warps, splits, blocks, shared_bytes: sharedBytes(type, batch, k, warps, arch) };
+  for (const count of pieces(norm)) {
+    // Tables of non-linear types and signals are beside it.
+    const bytes = (warps: number, splits: number): number =>
+      sharedBytes(type, batch, segmentOf(k, count, splits * MATVEC_CHUNK), warps, arch);
+    const fits = (warps: number, splits = 1): boolean => bytes(warps, splits) <= budget - 1024;
+    const widths = fits(6) ? [MATVEC_WARPS, 7, 6].filter((w) => fits(w)) : [4, 2].filter((w) => fits(w)).slice(0, 1);
+    let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];
+    for (const warps of widths) {
+      // Splits need barriers: only where there are too few rows.
+      for (const splits of groups < 12 * multiprocessors ? [1, 2, 4] : [1]) {
+        if (warps % splits !== 0 || splits > chunks || !fits(warps, splits)) continue;
+        const all = Math.ceil((groups * splits) / warps);
+        const rounds = Math.ceil(all / most);
+        const blocks = Math.ceil(all / rounds);
+        const perMultiprocessor = Math.ceil(blocks / multiprocessors);
+        const steps = perMultiprocessor * rounds * warps * Math.ceil(chunks / splits);
+        if (steps > fewest || (steps === fewest && perMultiprocessor >= fewestBlocks)) continue;
+        [fewest, fewestBlocks] = [steps, perMultiprocessor];
+        const segment = segmentOf(k, count, splits * MATVEC_CHUNK);
+        best = { threads: 32 * warps, splits, blocks, shared_bytes: bytes(warps, splits), segment };
+      }
     }
+    if (best) break;
   }
   return best && { kernel: `linear_${quantName(type)}_b${batch}`, launch: best };
 }
@@ -237,11 +253,11 @@ export const linear = [
     pattern: "linear_{Q}_b{columns}",
     over: { Q: quants, columns: batches },
     apart: ["columns"],
-    args: `x* xs* w* ${epilogue} dtype:u32`,
+    args: `x* w* ${epilogue} segment:u32 dtype:u32`,
     plan: "blocks threads shared_bytes",
     defines: (arch) => ({
       ...streamDefines,
-      ...{ MATVEC_CHUNK, MATVEC_WARPS, MATVEC_CROWD_OF_ONE, MATVEC_CROWD },
+      ...{ MATVEC_CHUNK, MATVEC_WARPS, MATVEC_CROWD },
       ...{ MATVEC_ROWS: shapeFor(arch).rows, MATVEC_PLACES: shapeFor(arch).places },
       ...{ TILE_CHUNK, TILE_WARPS, TILE_STAGES },
     }),

@@ -1,14 +1,13 @@
-/** Quantized weights: dequantizing, row lookup, products of many rows (linear.ts has those of few). */
+/** Quantized weights: dequantizing, row lookup, products of many rows (linear.ts has those of few), and how these are cut. */
 import type { DType } from "../../../core/dtype.ts";
+import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
+import { hasWarpgroups, MAX_COUNTERS, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
 import { BLOCK, blocks, type Defines, family, perThread, quantFloats, quants } from "./family.ts";
+import { productDefines } from "./product.ts";
 
 /** Weights that a warp dequantizes at a time. */
 const QUANT_CHUNK = 1024;
 const WARPS = BLOCK / 32;
-/** Rows of weights and of activations whose products a block makes. */
-const MATMUL_ROWS = 128;
-const MATMUL_COLUMNS = 64;
-
 /** Gates by number; 0 is none. */
 export const gluNumbers = { silu: 1, gelu: 2 } as const;
 
@@ -29,6 +28,104 @@ const quantizers = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"] as const;
 export const isQuantizer = (name: string): name is (typeof quantizers)[number] =>
   quantizers.some((quantizer) => quantizer === name);
 
+/** Weights of a row that a block is given at once: with copies beside arithmetic and of the types of 256, and else. */
+const QUANT_FAR = 256;
+const QUANT_NEAR = 128;
+/** How much of k a slice of a product has, in elements: with copies beside arithmetic, and else. */
+const QUANT_ASYNC_SLICE = 64;
+const QUANT_SLICE = 32;
+/** Rows of weights of a product's tile, and rows of x: few or some, and some times as many. */
+const QUANT_LINES = 64;
+const QUANT_FEW = 16;
+const QUANT_SOME = 64;
+/** Bytes of shared memory for the values of nibble pairs. */
+const QUANT_TABLE = 512;
+
+/** By rows of x: few, some, or many. */
+export type QuantProductSize = "_few" | "_some" | "";
+
+export interface QuantProductPlan {
+  readonly size: QuantProductSize;
+  /** Whether x is split in two halves per element. */
+  readonly isSplit: boolean;
+  /** Bytes of memory for tiles that several blocks share. */
+  readonly scratch: number;
+  readonly launch: {
+    /** Tiles that a block makes by itself; those behind them are shared by all. */
+    readonly alone: number;
+    readonly blocks: number;
+    readonly threads: number;
+    readonly shared_bytes: number;
+  };
+}
+
+interface QuantTarget {
+  /** What halves are multiplied on. */
+  readonly unit: MatrixUnit;
+  readonly arch: string;
+}
+
+/** A block of kernels/quant-product.h: its tile, and its shared memory. */
+export function planQuantBlock(
+  size: QuantProductSize,
+  type: QuantType,
+  dtype: DType,
+  { unit, arch }: QuantTarget,
+): { readonly isSplit: boolean; readonly lines: number; readonly rows: number; readonly shared: number } {
+  const isAsync = unit === "mma";
+  const isSplit = dtype === "f32" && unit !== "fma";
+  const block = quantTypes[type];
+  const chunk = block.size < QUANT_NEAR && (!isAsync || block.bytes >= block.size) ? QUANT_NEAR : QUANT_FAR;
+  const align = [16, 4, 2, 1].find((unit) => block.bytes % unit === 0)!;
+  // An odd number of vectors for each line.
+  const stored = (Math.floor(((chunk / block.size) * block.bytes + 31 - align) / 16) | 1) * 16;
+  if (isAsync && size !== "") {
+    // Chunks of x beside those of the weights.
+    const [lines, rows] = [2 * QUANT_LINES, size === "_few" ? QUANT_FEW : QUANT_SOME];
+    const stage = rows * ((isSplit ? 4 : 2) * chunk + 32) + lines * stored;
+    const stages = 3 * stage + QUANT_TABLE <= sharedBudget(arch) ? 3 : 2;
+    return { isSplit, lines, rows, shared: stages * stage + QUANT_TABLE };
+  }
+  const byGroups = isAsync && hasWarpgroups(arch);
+  const lines = byGroups ? 2 * QUANT_LINES : QUANT_LINES;
+  const many = byGroups ? 4 : isAsync || (unit === "mfma" && dtype !== "f32") ? 2 : 1;
+  const rows = size === "_few" ? QUANT_FEW : size === "_some" ? QUANT_SOME : many * QUANT_SOME;
+  const slice = isAsync ? QUANT_ASYNC_SLICE : isSplit ? 2 * QUANT_SLICE : QUANT_SLICE;
+  const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
+  // Mixed rows, or rows of an odd number of 16-byte pieces.
+  const row = isAsync ? bytes : ((bytes / 16) | 1) * 16;
+  const shared =
+    (byGroups ? 3 : isAsync ? 2 : 1) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored + QUANT_TABLE;
+  return { isSplit, lines, rows, shared };
+}
+
+/** x (rows, k) · wᵀ (n, k). */
+export function planQuantProduct(
+  sizes: { readonly rows: number; readonly n: number; readonly k: number },
+  type: QuantType,
+  dtype: DType,
+  target: QuantTarget & { readonly multiprocessors: number },
+): QuantProductPlan {
+  const budget = sharedBudget(target.arch);
+  const fits = (size: QuantProductSize): boolean => planQuantBlock(size, type, dtype, target).shared <= budget;
+  const wanted = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME ? "_some" : "";
+  const size = fits(wanted) ? wanted : "";
+  const { isSplit, lines, rows, shared } = planQuantBlock(size, type, dtype, target);
+  const tiles = Math.ceil(sizes.n / lines) * Math.ceil(sizes.rows / rows);
+  const units = Math.ceil(sizes.k / QUANT_FAR);
+  const { multiprocessors } = target;
+  // Each alone, or all shared: then no multiprocessor is idle, but what a block leaves unfinished goes through memory.
+  const alone =
+    Math.ceil(tiles / multiprocessors) * units <= (tiles * units) / multiprocessors + shareCost[size] ? tiles : 0;
+  const together = Math.max(1, Math.min(2, Math.floor(budget / shared)));
+  const most = Math.min(MAX_COUNTERS, multiprocessors * together, alone === 0 ? tiles * units : tiles);
+  const launch = { alone, blocks: most, threads: 2 * lines, shared_bytes: shared };
+  return { size, isSplit, scratch: alone === 0 ? 2 * most * lines * rows * 4 : 0, launch };
+}
+
+/** What shares cost in units of work, a tile's lines by QUANT_FAR weights: measured. */
+const shareCost: Readonly<Record<QuantProductSize, number>> = { _few: 2, _some: 6, "": 8 };
+
 export const quantized = [
   family({
     file: "quant-blocks",
@@ -47,25 +144,30 @@ export const quantized = [
   }),
   family({
     file: "quant-quantize",
-    pattern: "quantize_q8_{T}",
-    over: { T: quantFloats },
-    args: "x* xq* xs* numel",
-    defines: streamDefines,
-    launch: (s) => perThread(s.numel, 8),
-  }),
-  family({
-    file: "quant-quantize",
     pattern: "quantize_{blocks}",
     over: { blocks: quantizers, T: ["f32"] },
     args: "x* out* numel",
+    defines: streamDefines,
     launch: (s) => perThread(s.numel, 32),
   }),
   family({
-    file: "quant-matmul",
-    pattern: "mul_mat_{Q}_q8",
-    over: { Q: quants },
-    args: "xq* xs* w* out* batch n k dtype:u32",
-    defines: { ...streamDefines, MATMUL_ROWS, MATMUL_COLUMNS },
-    launch: (s) => blocks(Math.ceil(s.n / MATMUL_ROWS) * Math.ceil(s.batch / MATMUL_COLUMNS)),
+    file: "quant-quantize",
+    pattern: "split_{T}",
+    over: { T: ["f32"] },
+    args: "x* out* numel",
+    launch: (s) => perThread(s.numel, 8),
+  }),
+  family({
+    file: "quant-product",
+    pattern: "quant_product{size}_{Q}_{T}",
+    over: { size: ["_few", "_some", ""], Q: quants, T: quantFloats },
+    apart: ["size", "T"],
+    args: "x* w* out* parts* counters* rows n k alone:u32",
+    plan: "blocks threads shared_bytes",
+    defines: (arch) => ({
+      ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
+      ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
+    }),
+    launch: (s) => ({ grid: s.blocks, block: s.threads, shared: s.shared_bytes }),
   }),
 ] as const;

@@ -6,13 +6,16 @@ import type { SdpaParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import {
   decodeBlocks,
+  hasWarpgroups,
   headDimFor,
   planDecode,
   planPrefill,
   planSplits,
+  planWarpgroups,
   scratchFloats,
   sharedBudget,
   supportsHeadDim,
+  usesMatrixUnit,
 } from "../attention-plan.ts";
 import { at, type Gpu } from "../gpu.ts";
 
@@ -118,7 +121,11 @@ type Variant = "" | "_masked";
 
 function prefill(gpu: Gpu, variant: Variant, { dtype, d }: Problem, values: LaunchValues): void {
   const { arch } = gpu.context.properties;
-  const plan = planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan =
+    hasWarpgroups(arch) && usesMatrixUnit(dtype)
+      ? planWarpgroups(headDimFor(d), variant !== "")
+      : planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
   gpu.launch(`attention${variant}_${headDimFor(d)}_${dtype}`, values);

@@ -1,14 +1,21 @@
-/** Convolution, pooling and upsampling. Large convolutions become a matrix product over unrolled windows. */
+/**
+ * Convolution, pooling and upsampling. Large convolutions become matrix products: of halves on a matrix unit over the image as it
+ * is, of others over unrolled windows.
+ */
 import { isFloat, sizeOf } from "../../../core/dtype.ts";
 import { Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { ConvParams, PoolParams, Size2d as Size } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
+import { planDepthwise } from "../families/conv.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { convolveByProduct } from "./conv-product.ts";
 import { multiply } from "./matmul.ts";
 
 /** Multiply-adds from which unrolling the windows pays. */
 const UNROLL_FROM = 2 ** 22;
+/** Outputs of a group from which a matrix unit pays. */
+const FEWEST_OUTPUTS = 4;
 /** The unrolled windows of as many images as fit into this are multiplied at once. */
 const UNROLL_BYTES = 2 ** 28;
 
@@ -33,17 +40,61 @@ export function conv2d(gpu: Gpu, x: View, w: View, p: ConvParams): Storage {
   const n = b * o * h * width;
   return gpu.filled(dtype, n, (out) => {
     const taps = inner * kh * kw;
-    if (p.groups === 1 && isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM) {
+    const isLarge = isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM;
+    if (isLarge && isPointwise(gpu, x, w, p)) return pointwise(gpu, x, w, out);
+    if (isLarge && suitsUnit(o / p.groups) && convolveByProduct(gpu, x, w, p, out, { transposed: false })) return;
+    if (isLarge && p.groups === 1) {
       return gpu.packed(w, (weights) => unrolled(gpu, x, weights, out, { b, c, o, h, width, kh, kw, taps, p }));
     }
-    const operands = { x: at(x), w: at(w), out };
-    gpu.launch(`conv2d_${dtype}`, {
-      ...operands,
-      numel: n,
+    const values = {
+      ...{ x: at(x), w: at(w), out },
       info: dims(gpu, x, w),
       ...window(p, [h, width]),
       groups: p.groups,
-    });
+    };
+    const plan = depthwisePlan(x, w, p);
+    if (plan && (dtype === "bf16" || dtype === "f16" || dtype === "f32")) {
+      const numel = b * o * plan.threads;
+      gpu.launch(`conv_depthwise${plan.taps}_${plan.form}_${dtype}`, { ...values, numel });
+    } else {
+      gpu.launch(`conv2d_${dtype}`, { ...values, numel: n });
+    }
+  });
+}
+
+function depthwisePlan(x: View, w: View, { stride, padding, dilation, size }: ConvParams) {
+  const [, inner, ...taps] = w.layout.shape as [number, number, number, number];
+  const [, , , width] = x.layout.shape as [number, number, number, number];
+  const [sb, sc, sh, sw] = x.layout.strides as [number, number, number, number];
+  if (inner !== 1 || sw !== 1 || dilation.some((d) => d !== 1)) return null;
+  const elements = 16 / sizeOf(x.storage.dtype);
+  const inVectors = [sb, sc, sh, width].every((n) => n % elements === 0) && at(x) % 16 === 0;
+  return planDepthwise({ taps, stride, padding, size, vector: inVectors ? elements : 0 });
+}
+
+/** Whether a matrix unit is kept busy: by groups of few outputs it is not. */
+const suitsUnit = (outs: number): boolean => outs >= FEWEST_OUTPUTS;
+
+/** One tap over every pixel: the product of the kernel and each image, where the images' pixels can be taken as one row. */
+function isPointwise(gpu: Gpu, x: View, w: View, p: ConvParams): boolean {
+  const [, c, height, width] = x.layout.shape as [number, number, number, number];
+  const [sb, sc, sh, sw] = x.layout.strides as [number, number, number, number];
+  const oneTap = w.layout.shape[2] === 1 && w.layout.shape[3] === 1 && p.groups === 1;
+  const everyPixel = p.stride.every((n) => n === 1) && p.padding.every((n) => n === 0);
+  if (!oneTap || !everyPixel || (height > 1 && sh !== width * sw)) return false;
+  // The matrix unit reads whole pieces; what has none is better brought into order first.
+  const inPieces = [height * width, c, sb, sc].every((n) => n % 8 === 0) && at(x) % 16 === 0;
+  return gpu.matrixUnit(x.storage.dtype) === "fma" || (sw === 1 && inPieces);
+}
+
+function pointwise(gpu: Gpu, x: View, w: View, out: number): void {
+  const [b, c, height, width] = x.layout.shape as [number, number, number, number];
+  const [sb, sc, , sw] = x.layout.strides as [number, number, number, number];
+  const sizes = { dtype: x.storage.dtype, m: w.layout.shape[0]!, n: height * width, k: c };
+  gpu.packed(w, (weights) => {
+    const kernel = { at: weights, row: c, col: 1, batch: new Layout([b], [0]) };
+    const images = { at: at(x), row: sc, col: sw, batch: new Layout([b], [sb]) };
+    multiply(gpu, { ...sizes, a: kernel, b: images }, out);
   });
 }
 
@@ -98,7 +149,11 @@ export function convTranspose2d(gpu: Gpu, x: View, w: View, p: ConvParams): Stor
   const [h, width] = p.size;
   const { dtype } = x.storage;
   const n = x.layout.shape[0]! * w.layout.shape[1]! * p.groups * h * width;
+  const [inner, outs, kh, kw] = w.layout.shape as [number, number, number, number];
+  const taps = (inner / p.groups) * kh * kw;
+  const isLarge = isFloat(dtype) && taps > 0 && n * taps >= UNROLL_FROM;
   return gpu.filled(dtype, n, (out) => {
+    if (isLarge && suitsUnit(outs) && convolveByProduct(gpu, x, w, p, out, { transposed: true })) return;
     const operands = { x: at(x), w: at(w), out };
     gpu.launch(`conv_transpose2d_${dtype}`, {
       ...operands,

@@ -1,11 +1,11 @@
 /** Linear layers of few rows in one kernel: norm, product, bias, gate and residual. */
-import { type DType, sizeOf } from "../../../core/dtype.ts";
+import { sizeOf } from "../../../core/dtype.ts";
 import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, planLinear, planQuantizedLinear, roundsFirst } from "../families/linear.ts";
+import { LINEAR_ROWS, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 
@@ -30,14 +30,13 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   if (plan && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
     return null;
   const columns = p.glu ? n / 2 : n;
-  const run = (out: number, weights: number, from: number, xs: number): void =>
+  const run = (out: number, weights: number, from: number): void =>
     gpu.packed(alpha, (norm) =>
       gpu.packed(p.bias, (bias) =>
         gpu.packed(p.residual, (residual) => {
-          const { threads, splits, blocks, shared_bytes } = (quantized ?? plan)!.launch;
+          const { threads, splits, blocks, shared_bytes, segment } = (quantized ?? plan)!.launch;
           const values = {
             x: from,
-            xs,
             w: weights,
             alpha: norm,
             bias,
@@ -49,11 +48,13 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
             batch: m,
             glu: p.glu ? gluNumbers[p.glu] : 0,
             splits,
+            segment,
             dtype: quantOutput[dtype]!,
             blocks,
             threads,
             shared_bytes,
           };
+          gpu.fenceWeights(w.storage);
           if (quantized) gpu.launch(quantized.kernel, values);
           else if (plan) gpu.launch(plan.kernel, values);
         }),
@@ -61,22 +62,10 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
     );
   return gpu.filled(dtype, m * columns, (out) =>
     gpu.packed(x, (from) => {
-      if (!type) run(out, at(w), from, 0);
-      else if (alpha || !roundsFirst(type, m, k, device.arch))
-        alignedBlocks(gpu, w, (weights) => run(out, weights, from, 0));
-      else {
-        rounded(gpu, from, m * k, dtype, (xq, xs) => alignedBlocks(gpu, w, (weights) => run(out, weights, xq, xs)));
-      }
+      if (type) alignedBlocks(gpu, w, (weights) => run(out, weights, from));
+      else run(out, at(w), from);
     }),
   );
-}
-
-/** x rounded to bytes: their address and that of {scale, sum} in f32 for each 32 of them. */
-export function rounded(gpu: Gpu, x: number, n: number, dtype: DType, run: (xq: number, xs: number) => void): void {
-  gpu.temporary(n + n / 4, (xq) => {
-    gpu.launch(`quantize_q8_${dtype}`, { x, xq, xs: xq + n, numel: n });
-    run(xq, xq + n);
-  });
 }
 
 /**

@@ -1,15 +1,16 @@
-/** Quantized weights: dequantizing, row lookup, and products with activations rounded to 8 bits. */
+/** Quantized weights: dequantizing, row lookup, and products. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { fail } from "../../../core/errors.ts";
-import { Layout, numel } from "../../../core/layout.ts";
+import { numel } from "../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
-import { isQuantizer, quantOutput } from "../families/quantized.ts";
+import { takesWide } from "../families/quant-wide.ts";
+import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
-import { alignedBlocks, linear, rounded } from "./linear.ts";
-import { multiply } from "./matmul.ts";
+import { alignedBlocks, linear } from "./linear.ts";
+import { multiplyWide } from "./quant-wide.ts";
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
   const { size, bytes } = quantTypes[type];
@@ -58,50 +59,80 @@ export function quantize(gpu: Gpu, type: QuantType, x: View): Storage {
   );
 }
 
-/** x (…, k) times wᵀ, by the number of rows: one pass over the weights, blocks by blocks, or dequantized through BLAS. */
+/** x (…, k) times wᵀ: few rows in one pass over the weights that keeps x at hand, others in tiles. */
 export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Storage {
   const few = linear(gpu, x, blocks, type, { norm: null, bias: null, glu: null, residual: null });
   if (few) return few;
   const { dtype } = x.storage;
   const k = x.layout.shape.at(-1)!;
-  const m = numel(x.layout.shape.slice(0, -1));
+  const rows = numel(x.layout.shape.slice(0, -1));
   const n = blocks.layout.shape[0]!;
-  return gpu.filled(dtype, m * n, (y) => {
-    if (k === 0) {
-      gpu.context.memset(BigInt(y), 0, m * n * sizeOf(dtype));
-      return;
-    }
-    // The vendor's BLAS is faster on halves, dequantizing included, but not in f32.
-    const product = gpu.blas && dtype !== "f32" ? throughBlas : onBytes;
-    gpu.packed(x, (from) => alignedBlocks(gpu, blocks, (w) => product(gpu, type, dtype, from, w, { m, n, k }, y)));
+  return gpu.filled(dtype, rows * n, (out) => {
+    if (k === 0) gpu.context.memset(BigInt(out), 0, rows * n * sizeOf(dtype));
+    else if (rows > 0 && n > 0)
+      alignedRows(gpu, x, (from) =>
+        alignedBlocks(gpu, blocks, (w) => product(gpu, type, dtype, from, w, { rows, n, k }, out)),
+      );
+  });
+}
+
+/** The address of x as tiles read it, from a multiple of 16 bytes on. */
+function alignedRows(gpu: Gpu, x: View, run: (from: number) => void): void {
+  gpu.packed(x, (from) => {
+    const bytes = x.layout.numel * sizeOf(x.storage.dtype);
+    if (from % 16 === 0) run(from);
+    else
+      gpu.temporary(bytes, (copy) => {
+        gpu.context.copyOnDevice(BigInt(copy), BigInt(from), bytes);
+        run(copy);
+      });
   });
 }
 
 interface Sizes {
-  readonly m: number;
+  readonly rows: number;
   readonly n: number;
   readonly k: number;
 }
 
-function onBytes(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, { m, n, k }: Sizes, y: number): void {
-  rounded(gpu, x, m * k, dtype, (xq, xs) =>
-    gpu.launch(`mul_mat_${quantName(type)}_q8`, { xq, xs, w, out: y, batch: m, n, k, dtype: quantOutput[dtype]! }),
-  );
+function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
+  if (takesWide(dtype, gpu.context.properties.arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
+  else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
 
-function throughBlas(
+/** x (rows, k) · wᵀ (n, k) to `out` on any matrix unit, or none: x and w at multiples of 16 bytes. */
+export function multiplyTiles(
   gpu: Gpu,
   type: QuantType,
   dtype: DType,
   x: number,
   w: number,
-  { m, n, k }: Sizes,
-  y: number,
+  sizes: Sizes,
+  out: number,
 ): void {
-  const none = Layout.contiguous([]);
-  gpu.temporary(n * k * sizeOf(dtype), (out) => {
-    gpu.launch(`dequantize_block_${quantName(type)}_${dtype}`, { w, out, numel: n * k });
-    const a = { at: x, row: k, col: 1, batch: none };
-    multiply(gpu, { dtype, m, n, k, a, b: { at: out, row: 1, col: k, batch: none } }, y);
+  const { arch } = gpu.context.properties;
+  const target = { unit: gpu.matrixUnit("bf16"), arch, multiprocessors: gpu.multiprocessors };
+  const { size, isSplit, scratch, launch } = planQuantProduct(sizes, type, dtype, target);
+  const multiply = (from: number, parts: number): void =>
+    gpu.launch(`quant_product${size}_${quantName(type)}_${dtype}`, {
+      ...sizes,
+      ...launch,
+      x: from,
+      w,
+      out,
+      parts,
+      counters: gpu.counters,
+    });
+  const share = (from: number): void =>
+    scratch === 0 ? multiply(from, 0) : gpu.temporary(scratch, (parts) => multiply(from, parts));
+  if (!isSplit) share(x);
+  else splitHalves(gpu, x, sizes.rows * sizes.k, share);
+}
+
+/** x in f32 as pairs of halves, for the matrix unit. */
+function splitHalves(gpu: Gpu, x: number, numel: number, run: (halves: number) => void): void {
+  gpu.temporary(4 * numel, (out) => {
+    gpu.launch("split_f32", { x, out, numel });
+    run(out);
   });
 }

@@ -46,7 +46,8 @@ function rowLayout(gpu: Gpu, layout: Layout, split: number): { num_dims: number;
 const part = (l: Layout, from: number, to: number): Layout =>
   new Layout(l.shape.slice(from, to), l.strides.slice(from, to));
 
-interface Columns {
+/** What is reduced, and its neighbours that are left, in memory. */
+export interface Columns {
   readonly outer: number;
   readonly inner: number;
   readonly length: number;
@@ -69,7 +70,7 @@ function asColumns(layout: Layout, split: number): Columns | null {
   };
 }
 
-function reduceColumns(gpu: Gpu, op: ReduceOp, dtype: DType, c: Columns, x: number, out: number): void {
+export function reduceColumns(gpu: Gpu, op: ReduceOp, dtype: DType, c: Columns, x: number, out: number): void {
   const { threads, pieces } = planColumns(c.outer, c.length, c.inner, dtype);
   const { outer, length, inner } = c;
   const sizes = { outer, length, inner, outer_stride: c.outerStride, length_stride: c.lengthStride };

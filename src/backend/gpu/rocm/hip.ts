@@ -181,6 +181,7 @@ function hipVendor(library: Library, number: number): Vendor {
     streamWait: (stream, event) => calls.streamWait(stream, event, 0),
     recordingProblem:
       number > 0 && number < recordingHip ? `HIP ${shortVersion(number)} does not capture launches` : null,
+    overlapping: () => null,
     allowShared: null,
   };
 }

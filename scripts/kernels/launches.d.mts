@@ -1,0 +1,4 @@
+export function plannedLaunch(
+  name: string,
+  arch: string,
+): { readonly threads: number; readonly shared: number } | undefined;

@@ -1,0 +1,24 @@
+/** Products of many rows with quantized weights by Hopper's warpgroups. */
+import type { QuantType } from "../../../core/quant-types.ts";
+import { quantName } from "../families/family.ts";
+import { planQuantWide } from "../families/quant-wide.ts";
+import type { Gpu } from "../gpu.ts";
+
+/** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
+export function multiplyWide(
+  gpu: Gpu,
+  type: QuantType,
+  dtype: "bf16" | "f16",
+  x: number,
+  w: number,
+  shape: { readonly rows: number; readonly n: number; readonly k: number },
+  out: number,
+): void {
+  const { size, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors);
+  const numel = shape.rows * shape.k;
+  gpu.temporary(2 * numel + 4 * scratch, (ordered) => {
+    gpu.launch(`quant_order_${dtype}`, { x, out: ordered, numel });
+    const values = { x: ordered, w, out, parts: ordered + 2 * numel, counters: gpu.counters, ...shape, ...launch };
+    gpu.launch(`quant_wide${size}_${quantName(type)}_${dtype}`, values);
+  });
+}

@@ -1,0 +1,49 @@
+// Products of many rows with quantized weights by warpgroups, as the simulator plays them, against sums of dequantized weights.
+import { expect, it } from "vitest";
+import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { at } from "../../../src/backend/gpu/gpu.ts";
+import { multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import { platform } from "../../../src/backend/gpu/platforms.ts";
+import { Device, Tensor } from "../../../src/index.ts";
+import { QTensor } from "../../../src/quantized/index.ts";
+
+const device = Device.open("sm_90a:wide", () => {
+  const sim = platform("sim");
+  const open = (which: number) => {
+    const context = sim.driver.open(which);
+    Object.defineProperty(context, "properties", { value: { ...context.properties, arch: "sm_90a" } });
+    return context;
+  };
+  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
+  return new GpuBackend("sm_90a:wide", { ...sim, driver }, 0);
+});
+
+/** Of a type of each order of words; sizes cut tiles, chunks and steps. */
+it.each([
+  ["Q8_0", 136, 352, 70],
+  ["Q8_0", 24, 1120, 9],
+  ["Q4_K", 40, 1280, 24],
+  ["Q2_K", 24, 1280, 16],
+  ["Q6_K", 24, 512, 70],
+] as const)("%s (%i, %i) by %i rows", (type, n, k, rows) => {
+  const gpu = device.backend as GpuBackend;
+  const random = (of: number, seed: number) =>
+    Array.from({ length: of * k }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 500 - 1);
+  const q = QTensor.quantize(Tensor.from(random(n, 7)).reshape([n, k]), type);
+  const w = q.dequantize().dataSync() as Float32Array;
+  const x = Tensor.from(random(rows, 91), { device, dtype: "bf16" });
+  const given = x.dataSync() as Float32Array;
+  const y = Tensor.full([rows, n], Number.NaN, { device, dtype: "bf16" });
+  const blocks = q.toDeviceSync(device).blocks;
+  multiplyWide(gpu, type, "bf16", at(x), at(blocks), { rows, n, k }, at(y));
+  const found = y.dataSync() as Float32Array;
+  let [difference, norm] = [0, 0];
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < n; j++) {
+      let sum = 0;
+      for (let l = 0; l < k; l++) sum += given[i * k + l]! * w[j * k + l]!;
+      difference += (found[i * n + j]! - sum) ** 2;
+      norm += sum ** 2;
+    }
+  expect(Math.sqrt(difference / norm)).toBeLessThan(4e-3);
+});
