@@ -23,6 +23,7 @@ export {
   DTypeError,
   type ErrorCode,
   FormatError,
+  HubError,
   IndexError,
   MemoryError,
   ShapeError,

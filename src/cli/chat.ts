@@ -9,6 +9,7 @@ import {
   generateOptions,
   isAbort,
   loadWithProgress,
+  MODEL_NAMES,
   type ModelOptions,
   type SamplingFlags,
 } from "./model-options.ts";
@@ -29,11 +30,13 @@ export function chatCommand(): Command {
       "after",
       `
 Examples:
+  wick chat --model Qwen/Qwen3-0.6B
   wick chat --model ./Llama-3.2-1B-Instruct
   wick chat --model ./Qwen3-0.6B --system "Answer in one sentence." --temperature 0
 
 In the conversation:
-  ${HELP.replaceAll(", ", "\n  ")}`,
+  ${HELP.replaceAll(", ", "\n  ")}
+${MODEL_NAMES}`,
     )
     .action(run);
 }

@@ -8,6 +8,7 @@ import {
   generateOptions,
   isAbort,
   loadWithProgress,
+  MODEL_NAMES,
   type ModelOptions,
   modelPath,
   type SamplingFlags,
@@ -30,11 +31,13 @@ export function generateCommand(): Command {
 Examples:
   wick generate
   wick generate --prompt "The princess opened the door and" --max-tokens 100
+  wick generate --model Qwen/Qwen3-0.6B --prompt "The capital of France is"
   wick generate --model ./Llama-3.2-1B --temperature 0 --stop "\\n\\n"
   wick generate --seed 7 --top-p 0.9 --json
   echo "It was a dark night" | wick generate --prompt -
 
-Ctrl-C ends the text (exit code 130).`,
+Ctrl-C ends the text (exit code 130).
+${MODEL_NAMES}`,
     )
     .action(run);
 }

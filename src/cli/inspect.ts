@@ -5,6 +5,7 @@ import { formatShape, numel } from "../core/layout.ts";
 import type { GgufScalar, GgufTyped, GgufTypedArray } from "../formats/gguf/values.ts";
 import { openWeights, type WeightsFile } from "../formats/weights-file.ts";
 import { columns, printable } from "./columns.ts";
+import { located } from "./model-options.ts";
 
 /** Of longer arrays the first are shown, of longer strings the start. */
 const SHOWN_VALUES = 6;
@@ -13,10 +14,18 @@ const SHOWN_CHARACTERS = 100;
 export function inspectCommand(): Command {
   return new Command("inspect")
     .description("Show the metadata and tensors of a GGUF or safetensors file")
-    .argument("<file>", "a GGUF file, a safetensors file or index, or a folder with safetensors")
+    .argument(
+      "<file>",
+      "a GGUF file, a safetensors file or index, a folder with safetensors, or a model's name at the hub",
+    )
     .option("--json", `print JSON; of arrays longer than ${SHOWN_VALUES} the first values and the length`, false)
-    .addHelpText("after", "\nExamples:\n  wick inspect model.gguf\n  wick inspect ./Llama-3.2-1B --json")
-    .action(async (path: string, { json }: { json: boolean }) => {
+    .addHelpText(
+      "after",
+      "\nExamples:\n  wick inspect model.gguf\n  wick inspect ./Llama-3.2-1B --json\n  wick inspect Qwen/Qwen3-0.6B",
+    )
+    .action(async (name: string, { json }: { json: boolean }) => {
+      const path = await located(name);
+      if (path === undefined) return;
       await using file = await openWeights(path);
       console.log(json ? JSON.stringify(describe(file), null, 2) : format(file).join("\n"));
     });

@@ -23,7 +23,7 @@ export function kernelsCommand(): Command {
     .option("--precompile", "fill the kernel cache (WICK_CACHE), as for a container's image", false)
     .option("--arch <arch>", "with --precompile: what to compile for; no GPU needs to be here (gfx1100, sm_90)")
     .option("--device <name>", "with --precompile: compile for a device that is here (default: the best)")
-    .option("--model <path>", "with --precompile: only what this model uses (default: every kernel)")
+    .option("--model <name>", "with --precompile: only what this model uses (default: every kernel)")
     .addOption(
       new Option("--dtype <dtype>", "with --model: what it computes in (default: as it was saved)").choices(
         computeTypes,

@@ -10,7 +10,10 @@ import { doctorCommand } from "./doctor.ts";
 import { generateCommand } from "./generate.ts";
 import { inspectCommand } from "./inspect.ts";
 import { kernelsCommand } from "./kernels.ts";
+import { modelsCommand, removeCommand } from "./models.ts";
+import { pullCommand } from "./pull.ts";
 import { quantizeCommand } from "./quantize.ts";
+import { tokenizeCommand } from "./tokenize.ts";
 import { tuneCommand } from "./tune.ts";
 import { verifyCommand } from "./verify.ts";
 
@@ -25,8 +28,12 @@ const program = new Command("wick")
 const commands = [
   generateCommand(),
   chatCommand(),
+  pullCommand(),
+  modelsCommand(),
+  removeCommand(),
   benchCommand(),
   inspectCommand(),
+  tokenizeCommand(),
   quantizeCommand(),
   verifyCommand(),
   devicesCommand(),

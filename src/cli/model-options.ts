@@ -2,11 +2,22 @@
 import { fileURLToPath } from "node:url";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { Device } from "../backend/device.ts";
-import { type ComputeType, type GenerateOptions, loadModel, type Model } from "../models/index.ts";
+import { locateModel } from "../models/hub/pull.ts";
+import { type ComputeType, type GenerateOptions, loadModel, type Model, type PullOptions } from "../models/index.ts";
+import { DownloadBars } from "./download-bars.ts";
 import { ProgressBar } from "./progress.ts";
 
 /** The model that comes with the package. */
 const BUNDLED = fileURLToPath(new URL("../../models/fable-7m.Q8_0.gguf", import.meta.url));
+
+/** For the help of commands that take a model. */
+export const MODEL_NAMES = `
+A model is named by
+  owner/name                its name at the Hugging Face hub: safetensors, or GGUF in Q4_K_M or else Q8_0
+  owner/name:Q4_K_M         a GGUF repository's file by its quantization, or by its name
+  hf:owner/name@revision    a branch, tag or commit
+  a folder, a file, or the URL of a GGUF file
+and downloaded where it is not here.`;
 
 export interface ModelOptions {
   model?: string;
@@ -50,7 +61,7 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
 
 export function addModelOptions(command: Command, { devices = false } = {}): Command {
   return command
-    .option("--model <path>", "a model's folder or file (default: the bundled fable-7m)")
+    .option("--model <name>", "owner/name at the hub, a folder, a file or a URL (default: the bundled fable-7m)")
     .option(devices ? "--device <names>" : "--device <name>", "cpu, rocm:0, cuda:0; auto is the best present", "auto")
     .addOption(
       new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU, elsewhere as the model)").choices([
@@ -90,6 +101,35 @@ export const modelPath = (model: string | undefined): string => model ?? BUNDLED
 /** "auto" is the best device present. */
 export const deviceNamed = (name: string): Device => (name === "auto" ? Device.best() : Device.from(name));
 
+/** What shows downloads on stderr, and what takes them away again. */
+function downloads(): { options: PullOptions; clear(): void } {
+  const bars = new DownloadBars(process.stderr);
+  const onUnreached = (why: string) => console.error(`wick: ${why}; the model is taken as the cache has it`);
+  return { options: { onDownload: (progress) => bars.update(progress), onUnreached }, clear: () => bars.clear() };
+}
+
+/** Does what may download, with bars on stderr; undefined, with the exit code for it, where Ctrl-C ends it. */
+export async function withDownloads<T>(work: (options: PullOptions) => Promise<T>): Promise<T | undefined> {
+  const abort = new AbortController();
+  const stop = () => abort.abort();
+  const { options, clear } = downloads();
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, stop);
+  try {
+    return await work({ ...options, signal: abort.signal });
+  } catch (error) {
+    if (!isAbort(error)) throw error;
+    process.exitCode = 130;
+    return undefined;
+  } finally {
+    clear();
+    for (const signal of ["SIGINT", "SIGTERM"] as const) process.off(signal, stop);
+  }
+}
+
+/** Where a model of that name is, downloaded if need be; undefined as above. */
+export const located = (name: string): Promise<string | undefined> =>
+  withDownloads(async (options) => (await locateModel(name, options)).path);
+
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
   { model, device, dtype, context, threads }: ModelOptions,
@@ -97,15 +137,18 @@ export async function loadWithProgress(
 ): Promise<Model> {
   if (threads !== undefined) Device.cpu({ threads });
   const bar = new ProgressBar("Loading", process.stderr);
+  const download = downloads();
   try {
     return await loadModel(modelPath(model), {
       ...options,
+      ...download.options,
       device: deviceNamed(device),
       dtype,
       context,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
     });
   } finally {
+    download.clear();
     bar.clear();
   }
 }

@@ -20,6 +20,7 @@ import {
 import { fail } from "../core/errors.ts";
 import { gpuOf } from "../doctor/gpu-of.ts";
 import { type ComputeType, needsOf, openModel } from "../models/load.ts";
+import { located } from "./model-options.ts";
 import { ProgressBar } from "./progress.ts";
 
 export interface PrecompileOptions {
@@ -32,7 +33,9 @@ export interface PrecompileOptions {
 
 export async function precompile(options: PrecompileOptions): Promise<void> {
   const toolchain = toolchainOf(options);
-  const wanted = await wantedPrograms(options);
+  const model = options.model === undefined ? undefined : await located(options.model);
+  if (options.model !== undefined && model === undefined) return;
+  const wanted = await wantedPrograms({ ...options, ...(model !== undefined && { model }) });
   const start = performance.now();
   const bar = new ProgressBar(`compiling for ${toolchain.device.arch}`, process.stderr, (n) => `${n}`);
   let done = 0;

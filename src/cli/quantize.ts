@@ -8,7 +8,7 @@ import { formatShape } from "../core/layout.ts";
 import { type QuantizedTensorReport, quantizeFile, quantizeTargets } from "../formats/gguf/quantize.ts";
 import { writeModelGguf } from "../models/index.ts";
 import { columns, printable } from "./columns.ts";
-import { count, isAbort } from "./model-options.ts";
+import { count, isAbort, located } from "./model-options.ts";
 import { ProgressBar } from "./progress.ts";
 
 interface Options {
@@ -20,7 +20,7 @@ interface Options {
 export function quantizeCommand(): Command {
   return new Command("quantize")
     .description("Write the weights of a safetensors or GGUF file as a GGUF file of another type")
-    .argument("<in>", "a GGUF file, a safetensors file or index, or a model's folder")
+    .argument("<in>", "a GGUF file, a safetensors file or index, a model's folder or its name at the hub")
     .argument("<out>", "the GGUF file to write; never the input")
     .addOption(
       new Option("--type <type>", `what matrices become: ${quantizeTargets.join(", ")}`)
@@ -37,6 +37,7 @@ tensors are written as they are named. Vectors, and matrices whose rows are not 
 F32 or F16.
 
 Examples:
+  wick quantize Qwen/Qwen3-0.6B Qwen3-0.6B.Q4_K.gguf --type Q4_K
   wick quantize ./Llama-3.2-1B Llama-3.2-1B.Q4_K.gguf --type Q4_K
   wick quantize model.safetensors model.Q4_K.gguf --type Q4_K
   wick quantize model.F16.gguf model.Q8_0.gguf --type Q8_0 --json
@@ -46,7 +47,9 @@ Ctrl-C stops and leaves no file behind (exit code 130).`,
     .action(run);
 }
 
-async function run(input: string, output: string, { type, threads, json }: Options): Promise<void> {
+async function run(name: string, output: string, { type, threads, json }: Options): Promise<void> {
+  const input = await located(name);
+  if (input === undefined) return;
   if (threads !== undefined) Device.cpu({ threads });
   const abort = new AbortController();
   const stop = () => abort.abort();

@@ -48,7 +48,7 @@ export function tuneCommand(): Command {
         .default("nt"),
     )
     .option("--batch <n>", "with --shape: how many such products at once", count(1), 1)
-    .option("--model <path>", "the products of this model with prompts of --rows tokens")
+    .option("--model <name>", "the products of this model with prompts of --rows tokens")
     .option("--rows <list>", `with --model: lengths of prompts (default: ${ROWS.join()})`, numbersOf)
     .option("--json", "print JSON", false)
     .addHelpText(

@@ -2,6 +2,7 @@
 import { Command, InvalidArgumentError } from "commander";
 import { Device } from "../backend/device.ts";
 import { type CaseResult, verify } from "../verify/runner.ts";
+import { located } from "./model-options.ts";
 
 interface Options {
   device: string;
@@ -20,7 +21,10 @@ const count = (text: string): number => {
 export function verifyCommand(): Command {
   return new Command("verify")
     .description("Compare with golden results: of ops (cases.json, tensors.safetensors) or of a model (golden.json)")
-    .argument("<folder>", "the folder with the cases, or with a model beside its golden.json")
+    .argument(
+      "<folder>",
+      "the folder with the cases, or with a model beside its golden.json; or a model's name at the hub",
+    )
     .option("--device <name>", "the device to run on", "cpu")
     .option(
       "--only <ops>",
@@ -33,7 +37,9 @@ export function verifyCommand(): Command {
       "after",
       "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json\n  wick verify models/tiny/llama",
     )
-    .action(async (folder: string, { device, only, json, threads }: Options) => {
+    .action(async (name: string, { device, only, json, threads }: Options) => {
+      const folder = await located(name);
+      if (folder === undefined) return;
       if (threads !== undefined) Device.cpu({ threads });
       const live = !json && process.stderr.isTTY;
       const report = await verify(folder, Device.from(device), {

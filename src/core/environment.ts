@@ -49,6 +49,27 @@ const kernels = {
   WICK_COMPILE_SECONDS: { what: "how long one program may take to compile", otherwise: "300" },
 } as const satisfies Table;
 
+const hub = {
+  HF_HUB_CACHE: {
+    what: "the folder of downloaded models, which other tools share",
+    otherwise: "`$HF_HOME/hub`",
+  },
+  HF_HOME: { what: "where that folder and the token are", otherwise: "`$XDG_CACHE_HOME/huggingface`" },
+  HUGGINGFACE_HUB_CACHE: { what: "an older name of `HF_HUB_CACHE`" },
+  HF_TOKEN: { what: "the token for private and gated models", otherwise: "what the file of `HF_TOKEN_PATH` holds" },
+  HUGGING_FACE_HUB_TOKEN: { what: "an older name of `HF_TOKEN`" },
+  HF_TOKEN_PATH: { what: "the file with the token", otherwise: "`$HF_HOME/token`" },
+  HF_HUB_DISABLE_IMPLICIT_TOKEN: { what: "`1`: no token is sent" },
+  HF_ENDPOINT: { what: "the hub, or a mirror of it", otherwise: "`https://huggingface.co`" },
+  HF_HUB_OFFLINE: { what: "`1`: nothing is asked of the network; models are those in the folder" },
+  TRANSFORMERS_OFFLINE: { what: "the same" },
+  HF_HUB_ETAG_TIMEOUT: { what: "how many seconds the hub may take to answer", otherwise: "10" },
+  HF_HUB_DOWNLOAD_TIMEOUT: {
+    what: "after how many seconds without a byte a download is taken up anew",
+    otherwise: "10",
+  },
+} as const satisfies Table;
+
 const found = "looked for";
 const libraries = {
   WICK_HIP_LIBRARY: { what: "AMD's HIP runtime", otherwise: found },
@@ -90,13 +111,19 @@ const others = {
 export const environmentTable: Readonly<Record<string, Table>> = {
   "What computes": computing,
   "Compiled kernels": kernels,
+  "Models by name: the variables of Hugging Face's own tools": hub,
   "The vendors' libraries: each its file, or the folder it is in": libraries,
   "Variables of others": others,
 };
 
 type Choices = typeof computing;
 type ChoiceName = { [Name in keyof Choices]: Choices[Name] extends { values: object } ? Name : never }[keyof Choices];
-export type VariableName = keyof Choices | keyof typeof kernels | keyof typeof libraries | keyof typeof others;
+export type VariableName =
+  | keyof Choices
+  | keyof typeof kernels
+  | keyof typeof hub
+  | keyof typeof libraries
+  | keyof typeof others;
 export type Environment = Readonly<Record<string, string | undefined>>;
 
 /** As it is now. */
@@ -115,6 +142,9 @@ export function chosen<Name extends ChoiceName>(name: Name): Choices[Name]["valu
   }
   return found;
 }
+
+/** Whether a variable that says yes or no says yes, in any of the ways in use. */
+export const isOn = (name: VariableName): boolean => /^(1|on|yes|true)$/i.test(variable(name) ?? "");
 
 /** A variable that is a number above 0. */
 export function positive(name: VariableName, unit: string, otherwise: number): number {

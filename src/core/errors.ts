@@ -25,6 +25,8 @@ export class IndexError extends WickError {}
 export class MemoryError extends WickError {}
 /** A file that is not what it claims to be. */
 export class FormatError extends WickError {}
+/** A model that cannot be had by its name: not there, not allowed, not reached, or not what was promised. */
+export class HubError extends WickError {}
 /** Any other argument outside its domain. */
 export class ValueError extends WickError {}
 
@@ -56,6 +58,13 @@ const classOf = {
   Disposed: MemoryError,
   InvalidFile: FormatError,
   MissingTensor: FormatError,
+  ModelNotFound: HubError,
+  QuantizationNotFound: HubError,
+  NoUsableWeights: HubError,
+  AccessDenied: HubError,
+  NetworkError: HubError,
+  DownloadDamaged: HubError,
+  DiskFull: HubError,
   InvalidArgument: ValueError,
   ValueOutOfRange: ValueError,
 } as const;

@@ -97,6 +97,11 @@ export class JsonFields {
     return [this.#field(name, is, "a token id, or several")].flat();
   }
 
+  objects(name: string): JsonFields[] {
+    const is = (v: unknown): v is unknown[] => Array.isArray(v);
+    return this.#field(name, is, "a list").map((entry) => new JsonFields(entry, `${this.source}: ${name}`));
+  }
+
   object(name: string): JsonFields | undefined {
     return this.has(name) ? new JsonFields(this.values[name], `${this.source}: ${name}`) : undefined;
   }

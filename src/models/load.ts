@@ -1,13 +1,16 @@
 /** Loading a model from where it lies, with progress and abort. */
-import { stat } from "node:fs/promises";
+import { readdir, stat } from "node:fs/promises";
+import { join } from "node:path";
 import { Device } from "../backend/device.ts";
 import type { TransformerNeeds } from "../backend/transformers.ts";
 import type { DType } from "../core/dtype.ts";
-import { fail } from "../core/errors.ts";
+import { FormatError, fail } from "../core/errors.ts";
 import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
 import type { ModelConfig } from "./config.ts";
 import { openGgufModel } from "./gguf/model.ts";
+import { ggufModels } from "./hub/gguf-names.ts";
+import { type DownloadProgress, locateModel, type PullOptions, refuseDamaged } from "./hub/pull.ts";
 import { openHuggingFaceFolder } from "./hugging-face/folder.ts";
 import { Model } from "./model.ts";
 import { requireRoom } from "./room.ts";
@@ -29,6 +32,10 @@ export interface LoadModelOptions {
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Called as bytes of a model that is not on this machine arrive, before any of them is loaded. */
+  readonly onDownload?: ((progress: DownloadProgress) => void) | undefined;
+  /** Called where the hub is not reached, with why, and the model is taken as the cache has it. */
+  readonly onUnreached?: ((why: string) => void) | undefined;
   /** Called as bytes arrive. */
   readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
 }
@@ -49,17 +56,29 @@ export interface WeightsOptions {
 }
 
 /**
- * Loads a GGUF file, or a Hugging Face folder: config.json, one or more safetensors, and tokenizer.json where there is
- * one.
+ * Loads a model by its name at the hub (`owner/name`, `hf:owner/name@revision`, `owner/name:Q4_K_M`), which is downloaded
+ * first where the cache does not have it; a GGUF file; a Hugging Face folder: config.json, one or more safetensors, and
+ * tokenizer.json where there is one; or the URL of a GGUF file.
  */
-export async function loadModel(path: string, options: LoadModelOptions = {}): Promise<Model> {
-  const { signal, onProgress, chatTemplate } = options;
+export async function loadModel(name: string, options: LoadModelOptions = {}): Promise<Model> {
+  const { signal, onDownload, onUnreached } = options;
   signal?.throwIfAborted();
   const device = Device.from(options.device ?? "cpu");
   if (options.dtype !== undefined && !computeTypes.includes(options.dtype)) {
     fail("InvalidArgument", `loadModel: models compute in ${computeTypes.join(", ")}, not ${String(options.dtype)}`);
   }
-  await using source = await openModel(path);
+  const located = await locateModel(name, { signal, onDownload, onUnreached });
+  try {
+    return await loadFrom(located.path, device, options);
+  } catch (error) {
+    if (error instanceof FormatError) await refuseDamaged(name, located);
+    throw error;
+  }
+}
+
+async function loadFrom(path: string, device: Device, options: LoadModelOptions): Promise<Model> {
+  const { signal, onProgress, chatTemplate } = options;
+  await using source = await openModelAt(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
   requireRoom({ config: source.config, weights, device, dtype, context: options.context });
@@ -100,12 +119,32 @@ export const needsOf = (
 });
 
 /** Reads everything but the weights. */
-export async function openModel(path: string): Promise<ModelSource> {
+export const openModel = async (name: string, options?: PullOptions): Promise<ModelSource> =>
+  openModelAt((await locateModel(name, options)).path);
+
+async function openModelAt(path: string): Promise<ModelSource> {
   const found = await stat(path).catch((cause: Error) =>
-    fail("InvalidFile", `${path} cannot be opened: ${cause.message}; name a model's folder or GGUF file`, { cause }),
+    fail(
+      "InvalidFile",
+      `${path} cannot be opened: ${cause.message}; name a model's folder or GGUF file, or owner/name at the hub`,
+      { cause },
+    ),
   );
-  if (found.isDirectory()) return openHuggingFaceFolder(path);
+  if (found.isDirectory()) {
+    const only = await onlyGguf(path);
+    return only === undefined ? openHuggingFaceFolder(path) : openModelAt(only);
+  }
   const file = found.isFile() ? await openIfGguf(path) : null;
   if (file) return openGgufModel(file);
   return fail("InvalidFile", `${path} is no model; name a GGUF file, or a folder with config.json and safetensors`);
+}
+
+/** The model of a folder that holds GGUF files and no config.json. */
+export async function onlyGguf(folder: string): Promise<string | undefined> {
+  const names = await readdir(folder);
+  const models = names.includes("config.json") ? [] : ggufModels(names);
+  if (models.length > 1) {
+    fail("InvalidFile", `${folder} holds ${models.map(({ files }) => files[0]).join(", ")}: name the one to open`);
+  }
+  return models[0] && join(folder, models[0].files[0]!);
 }

@@ -9,7 +9,8 @@ import { quoted } from "../named-tensors.ts";
 import type { ByteRange, ReadOptions } from "../read-options.ts";
 import { checkedRange, missing } from "../safetensors/file.ts";
 import { uploaded } from "../upload.ts";
-import { type GgufHeader, type GgufTensorInfo, parseGguf } from "./header.ts";
+import { type GgufTensorInfo, parseGguf } from "./header.ts";
+import { type GgufPart, joinParts, openParts } from "./split.ts";
 import { tensorType } from "./types.ts";
 import { type GgufTyped, type GgufValue, plain } from "./values.ts";
 
@@ -23,27 +24,35 @@ export class GgufFile implements AsyncDisposable {
   readonly typedMetadata: ReadonlyMap<string, GgufTyped>;
   /** In the file's order. */
   readonly tensors: ReadonlyMap<string, GgufTensorInfo>;
-  readonly #file: BinaryFile;
+  readonly #files: readonly BinaryFile[];
+  readonly #fileOf: ReadonlyMap<string, BinaryFile>;
 
-  private constructor(file: BinaryFile, { version, alignment, metadata, tensors }: GgufHeader) {
-    this.path = file.path;
+  private constructor(parts: readonly GgufPart[]) {
+    const { header, fileOf } = joinParts(parts);
+    const { version, alignment, metadata, tensors } = header;
+    this.path = parts[0]!.file.path;
     this.version = version;
     this.alignment = alignment;
     this.metadata = new Map([...metadata].map(([key, value]) => [key, plain(value)]));
     this.typedMetadata = metadata;
     this.tensors = tensors;
-    this.#file = file;
+    this.#files = parts.map(({ file }) => file);
+    this.#fileOf = fileOf;
   }
 
+  /** Of a model in several files, any of them opens all. */
   static async open(path: string, signal?: AbortSignal): Promise<GgufFile> {
     return GgufFile.over(await BinaryFile.open(path), signal);
   }
 
   /** Of a file that is open already, and is closed with this or where it is of another format. */
   static async over(file: BinaryFile, signal?: AbortSignal): Promise<GgufFile> {
+    let parts: readonly GgufPart[] = [];
     try {
-      return new GgufFile(file, await parseGguf(file, signal));
+      parts = await openParts({ file, header: await parseGguf(file, signal) }, signal);
+      return new GgufFile(parts);
     } catch (error) {
+      for (const part of parts) await part.file.close();
       await file.close();
       throw error;
     }
@@ -57,9 +66,9 @@ export class GgufFile implements AsyncDisposable {
   async readTensor(name: string, options: ReadOptions = {}): Promise<Tensor | QTensor> {
     const info = this.info(name);
     const type = tensorType(info.type);
-    if (type?.dtype) return this.#readElements(info, type.dtype, info.shape, options);
+    if (type?.dtype) return this.#readElements(name, type.dtype, info.shape, options);
     if (type?.quant) {
-      using blocks = await this.#readElements(info, "u8", [info.byteLength], options);
+      using blocks = await this.#readElements(name, "u8", [info.byteLength], options);
       return QTensor.fromBlocks(blocks, info.shape, type.quant);
     }
     const what = type ? `type ${type.name} (number ${type.id})` : `the unknown type number ${info.type}`;
@@ -73,25 +82,24 @@ export class GgufFile implements AsyncDisposable {
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
     const { offset, byteLength } = this.info(name);
     const { start, end } = checkedRange(name, byteLength, range);
-    return this.#file.read(offset + start, end - start, signal);
+    return this.#fileOf.get(name)!.read(offset + start, end - start, signal);
   }
 
   /** Fills `out` with a tensor's bytes from `start` on, as the file holds them. */
   async readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void> {
     const { offset, byteLength } = this.info(name);
     checkedRange(name, byteLength, { start, end: start + out.byteLength });
-    return this.#file.readInto(out, offset + start, signal);
+    return this.#fileOf.get(name)!.readInto(out, offset + start, signal);
   }
 
-  #readElements(info: GgufTensorInfo, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
-    const { offset, byteLength } = info;
-    const range = { start: offset, end: offset + byteLength };
-    const reading = (piece: ByteRange) => (out: Uint8Array) => this.#file.readInto(out, piece.start, options.signal);
+  #readElements(name: string, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
+    const range = { start: 0, end: this.info(name).byteLength };
+    const reading = (piece: ByteRange) => (out: Uint8Array) => this.readInto(out, name, piece.start, options.signal);
     return uploaded(range, reading, shape, dtype, options.device);
   }
 
-  close(): Promise<void> {
-    return this.#file.close();
+  async close(): Promise<void> {
+    for (const file of this.#files) await file.close();
   }
 
   [Symbol.asyncDispose](): Promise<void> {

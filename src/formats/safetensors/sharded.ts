@@ -27,14 +27,25 @@ async function findIn(folder: string): Promise<string> {
   const names = await readdir(folder).catch((cause: Error) =>
     fail("InvalidFile", `${folder} cannot be listed: ${cause.message}`, { cause }),
   );
-  for (const usual of [`model${FILE}`, `model${INDEX}`]) if (names.includes(usual)) return join(folder, usual);
+  const file = safetensorsAmong(names, folder);
+  return file === undefined ? fail("InvalidFile", `${folder} holds no *${FILE} and no *${INDEX}`) : join(folder, file);
+}
+
+/** Which of a folder's files to open; undefined where there is none. */
+export function safetensorsAmong(names: readonly string[], folder: string): string | undefined {
+  for (const usual of [`model${FILE}`, `model${INDEX}`]) if (names.includes(usual)) return usual;
   for (const ending of [INDEX, FILE]) {
     const found = names.filter((name) => name.endsWith(ending)).sort();
-    if (found.length === 1) return join(folder, found[0]!);
+    if (found.length === 1) return found[0]!;
     if (found.length > 1) fail("InvalidFile", `${folder} holds ${found.slice(0, 5).join(", ")}: name the one to open`);
   }
-  return fail("InvalidFile", `${folder} holds no *${FILE} and no *${INDEX}`);
+  return undefined;
 }
+
+/** The files that an index names, relative to it. */
+export const shardsOf = async (index: string): Promise<string[]> => [
+  ...new Set((await readIndex(index)).shardOf.values()),
+];
 
 class ShardedSafetensors implements SafetensorsReader {
   readonly names: readonly string[];

@@ -1,4 +1,7 @@
-/** A GGUF file's tokenizer in the form of tokenizer.json: byte-level BPE ("gpt2") and SentencePiece ("llama"). */
+/**
+ * A GGUF file's tokenizer in the form of tokenizer.json: byte-level BPE ("gpt2"), SentencePiece by merges ("llama") and
+ * by unigrams ("t5"), WordPiece ("bert").
+ */
 import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import { Tokenizer } from "../text/tokenizer.ts";
@@ -28,18 +31,29 @@ export function endTokens(fields: JsonFields): number[] {
 
 /** Null where the file has none, as those made of random weights. */
 export function readGgufTokenizer(fields: JsonFields): Tokenizer | null {
-  const model = fields.textOr("tokenizer.ggml.model", "no_vocab");
-  if (model === "no_vocab") return null;
+  const model = fields.textOr("tokenizer.ggml.model", "none");
+  if (model === "none" || model === "no_vocab") return null;
   const make = Object.hasOwn(makers, model) ? makers[model] : undefined;
   if (!make) {
     const known = Object.keys(makers).join(", ");
     return fail("InvalidFile", `${fields.source}: unknown tokenizer ${JSON.stringify(model)}; known are ${known}`);
   }
-  const { json, addBos } = make(fields, readTokens(fields));
-  const bos = fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null;
-  const bosToken = fields.flagOr("tokenizer.ggml.add_bos_token", addBos) ? bos : null;
-  return new Tokenizer(json, { source: `${fields.source}: tokenizer.ggml`, bosToken });
+  const { json, addBos = false, end } = make(fields, readTokens(fields));
+  const source = `${fields.source}: tokenizer.ggml`;
+  const bosToken = fields.flagOr("tokenizer.ggml.add_bos_token", addBos) ? firstToken(fields) : null;
+  const endToken = end && fields.flagOr(`tokenizer.ggml.add_${end}_token`, true) ? lastToken(fields, end) : null;
+  return new Tokenizer(json, { source, bosToken, endToken });
 }
+
+const idOf = (fields: JsonFields, name: string): number | null =>
+  fields.tokens(`tokenizer.ggml.${name}_token_id`)[0] ?? null;
+
+/** Encoders have a token for what classifies, where others have one for the start. */
+const firstToken = (fields: JsonFields): number | null => idOf(fields, "bos") ?? idOf(fields, "cls");
+
+/** The format writes "separator" with an e. */
+const lastToken = (fields: JsonFields, end: "eos" | "sep"): number | null =>
+  idOf(fields, end === "sep" ? "seperator" : "eos") ?? idOf(fields, "eos");
 
 /** The texts of the special tokens that a chat template may write. */
 export function specialTokens(fields: JsonFields): Record<string, string> {
@@ -67,20 +81,29 @@ function readTokens(fields: JsonFields): Tokens {
 interface Made {
   readonly json: object;
   /** Where the file does not say. */
-  readonly addBos: boolean;
+  readonly addBos?: boolean;
+  /** What ends a prompt, unless the file says that nothing does. */
+  readonly end?: "eos" | "sep" | undefined;
+}
+
+function byMerges(fields: JsonFields, tokens: Tokens, name = fields.textOr("tokenizer.ggml.pre", "default")): Made {
+  const pre = preTokenizerNamed(name, fields.source);
+  const merges = fields.textList("tokenizer.ggml.merges");
+  const end = pre.addSeparator ? "sep" : undefined;
+  return { json: pairEncoding(tokens, merges, pre), addBos: pre.addBos ?? false, end };
 }
 
 const makers: Readonly<Record<string, (fields: JsonFields, tokens: Tokens) => Made>> = {
-  gpt2: (fields, tokens) => {
-    const pre = preTokenizerNamed(fields.textOr("tokenizer.ggml.pre", "default"), fields.source);
-    const merges = fields.textList("tokenizer.ggml.merges");
-    return { json: byteLevel(tokens, merges, pre), addBos: pre.addBos ?? false };
-  },
+  gpt2: (fields, tokens) => byMerges(fields, tokens),
+  whitespace: (fields, tokens) => byMerges(fields, tokens),
+  gemma4: (fields, tokens) => byMerges(fields, tokens, "gemma4"),
   llama: (fields, tokens) => {
     const scores = fields.numbers("tokenizer.ggml.scores", tokens.texts.length);
     const spacePrefix = fields.flagOr("tokenizer.ggml.add_space_prefix", true);
     return { json: sentencePiece(tokens, scores, spacePrefix), addBos: true };
   },
+  t5: (fields, tokens) => ({ json: unigrams(fields, tokens), end: "eos" }),
+  bert: (fields, tokens) => ({ json: wordPieces(fields, tokens), addBos: true, end: "sep" }),
 };
 
 /** Texts may repeat, as in files padded with unused tokens; the first has it. */
@@ -99,21 +122,29 @@ function addedTokens({ texts, types }: Tokens): object[] {
   );
 }
 
-function byteLevel(tokens: Tokens, merges: readonly string[], pre: PreTokenizer): object {
+function pairEncoding(tokens: Tokens, merges: readonly string[], pre: PreTokenizer): object {
+  const { isRaw = false, escapesSpaces = false, normalizer } = pre;
+  const steps = pre.patterns.map(splitStep);
   return {
     added_tokens: addedTokens(tokens),
-    normalizer: pre.normalizer ? { type: pre.normalizer } : null,
-    pre_tokenizer: { type: "Sequence", pretokenizers: [...pre.patterns.map(splitStep), byteLevelStep(false)] },
+    normalizer: escapesSpaces ? spacesToBars : normalizer ? { type: normalizer } : null,
+    pre_tokenizer: { type: "Sequence", pretokenizers: isRaw ? steps : [...steps, byteLevelStep(false)] },
     post_processor: null,
-    decoder: { type: "ByteLevel" },
+    decoder: isRaw
+      ? { type: "Sequence", decoders: [barsToSpaces, { type: "ByteFallback" }, { type: "Fuse" }] }
+      : { type: "ByteLevel" },
     model: {
       type: "BPE",
       vocab: Object.fromEntries(vocabulary(tokens)),
       merges,
+      byte_fallback: isRaw,
       ignore_merges: pre.ignoreMerges ?? false,
     },
   };
 }
+
+const spacesToBars = { type: "Replace", pattern: { String: " " }, content: "▁" };
+const barsToSpaces = { type: "Replace", pattern: { String: "▁" }, content: " " };
 
 /** SentencePiece joins the neighbours whose union has the best score: merges, in the order of the scores. */
 function sentencePiece(tokens: Tokens, scores: ArrayLike<number>, spacePrefix: boolean): object {
@@ -130,23 +161,17 @@ function sentencePiece(tokens: Tokens, scores: ArrayLike<number>, spacePrefix: b
     }
   }
   merges.sort((a, b) => b.score - a.score);
-  const space = { type: "Replace", pattern: { String: " " }, content: "▁" };
   const prefix = { type: "Prepend", prepend: "▁" };
   const strip = { type: "Strip", content: " ", start: 1, stop: 0 };
   const unknown = texts[Array.from(types).indexOf(tokenTypes.unknown)];
   return {
     added_tokens: addedTokens(tokens),
-    normalizer: { type: "Sequence", normalizers: spacePrefix ? [prefix, space] : [space] },
+    normalizer: { type: "Sequence", normalizers: spacePrefix ? [prefix, spacesToBars] : [spacesToBars] },
     pre_tokenizer: null,
     post_processor: null,
     decoder: {
       type: "Sequence",
-      decoders: [
-        { type: "Replace", pattern: { String: "▁" }, content: " " },
-        { type: "ByteFallback" },
-        { type: "Fuse" },
-        ...(spacePrefix ? [strip] : []),
-      ],
+      decoders: [barsToSpaces, { type: "ByteFallback" }, { type: "Fuse" }, ...(spacePrefix ? [strip] : [])],
     },
     model: {
       type: "BPE",
@@ -155,6 +180,64 @@ function sentencePiece(tokens: Tokens, scores: ArrayLike<number>, spacePrefix: b
       fuse_unk: true,
       vocab: Object.fromEntries(vocab),
       merges: merges.map(({ pair }) => pair),
+    },
+  };
+}
+
+function unigrams(fields: JsonFields, tokens: Tokens): object {
+  const scores = fields.numbers("tokenizer.ggml.scores", tokens.texts.length);
+  const space = { type: "Metaspace", replacement: "▁", prepend_scheme: "always" };
+  const bare = { ...space, prepend_scheme: "never" };
+  const metaspace = fields.flagOr("tokenizer.ggml.add_space_prefix", true) ? space : bare;
+  const map = fields.values["tokenizer.ggml.precompiled_charsmap"];
+  const charactersMap = ArrayBuffer.isView(map)
+    ? Buffer.from(map.buffer, map.byteOffset, map.byteLength).toString("base64")
+    : undefined;
+  const mergesSpaces = fields.flagOr("tokenizer.ggml.remove_extra_whitespaces", true);
+  return {
+    added_tokens: addedTokens(tokens),
+    normalizer: charactersMap === undefined ? null : { type: "Precompiled", precompiled_charsmap: charactersMap },
+    pre_tokenizer: {
+      type: "Sequence",
+      pretokenizers: mergesSpaces ? [{ type: "WhitespaceSplit" }, metaspace] : [metaspace],
+    },
+    post_processor: null,
+    decoder: { ...metaspace, type: "Metaspace" },
+    model: {
+      type: "Unigram",
+      vocab: tokens.texts.map((text, id) => [text, scores[id]!]),
+      unk_id: idOf(fields, "unknown") ?? Array.from(tokens.types).indexOf(tokenTypes.unknown),
+    },
+  };
+}
+
+/** The file marks the start of a word by "▁", tokenizer.json what goes on with one by "##". */
+function wordPieces(fields: JsonFields, tokens: Tokens): object {
+  const isName = (text: string): boolean => text.startsWith("[") && text.endsWith("]") && text.length > 1;
+  const written = (text: string): string => {
+    if (isName(text)) return text;
+    return text.startsWith("▁") ? text.slice(1) : `##${text}`;
+  };
+  const texts = tokens.texts.map(written);
+  const lowercase = fields.flagOr("tokenizer.ggml.normalizer.lowercase", true);
+  return {
+    added_tokens: addedTokens(tokens),
+    normalizer: {
+      type: "BertNormalizer",
+      clean_text: true,
+      handle_chinese_chars: true,
+      strip_accents: fields.flagOr("tokenizer.ggml.normalizer.strip_accents", lowercase),
+      lowercase,
+    },
+    pre_tokenizer: { type: "BertPreTokenizer" },
+    post_processor: null,
+    decoder: { type: "WordPiece", prefix: "##", cleanup: true },
+    model: {
+      type: "WordPiece",
+      vocab: Object.fromEntries(vocabulary({ ...tokens, texts })),
+      unk_token: texts[idOf(fields, "unknown") ?? texts.indexOf("[UNK]")] ?? "[UNK]",
+      continuing_subword_prefix: "##",
+      max_input_chars_per_word: 100,
     },
   };
 }

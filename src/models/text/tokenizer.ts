@@ -1,7 +1,8 @@
 /** Text to token ids and back, by Hugging Face's tokenizer.json. */
-import { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers";
+import type { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers";
 import { fail } from "../../core/errors.ts";
 import { JsonFields } from "../json-fields.ts";
+import { fastTokenizer } from "./fast-tokenizer.ts";
 
 export interface TokenizerOptions {
   /** Opens the error messages. */
@@ -10,6 +11,8 @@ export interface TokenizerOptions {
   readonly config?: JsonFields | undefined;
   /** Starts every prompt, where the tokenizer's own rules say nothing about it. */
   readonly bosToken?: number | null;
+  /** Ends every prompt, as those of encoders. */
+  readonly endToken?: number | null;
 }
 
 export interface EncodeOptions {
@@ -26,22 +29,27 @@ export class Tokenizer {
   readonly #inner: HuggingFaceTokenizer;
   /** Put before a prompt that does not start with it. */
   readonly #prefix: number | null;
+  /** Put behind one that does not end with it. */
+  readonly #suffix: number | null;
 
   /** `json` is the content of tokenizer.json, or an object of that form. */
-  constructor(json: unknown, { source, config, bosToken = null }: TokenizerOptions) {
+  constructor(json: unknown, { source, config, bosToken = null, endToken = null }: TokenizerOptions) {
     const fields = new JsonFields(json, source);
     try {
-      this.#inner = new HuggingFaceTokenizer(fields.values, config?.values ?? {});
+      this.#inner = fastTokenizer(fields, config);
     } catch (cause) {
       this.#inner = fail("InvalidFile", `${source} cannot be used: ${(cause as Error).message}`, { cause });
     }
     this.#prefix = startToken(fields, config, bosToken, (token) => this.tokenId(token));
+    this.#suffix = endToken;
   }
 
   encode(text: string, { special = true }: EncodeOptions = {}): number[] {
     const { ids } = this.#inner.encode(text, { add_special_tokens: special });
-    const bare = !special || this.#prefix === null || ids[0] === this.#prefix;
-    return bare ? ids : [this.#prefix!, ...ids];
+    if (!special) return ids;
+    const starts = this.#prefix === null || ids[0] === this.#prefix;
+    const ends = this.#suffix === null || ids.at(-1) === this.#suffix;
+    return [...(starts ? [] : [this.#prefix!]), ...ids, ...(ends ? [] : [this.#suffix!])];
   }
 
   /** Bytes that are no UTF-8 become U+FFFD. */
