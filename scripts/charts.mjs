@@ -130,7 +130,7 @@ function gpuLlama({ "h200-llama": wick, "h200-torch": torch }) {
 }
 
 /** Files of what wick bench printed for several numbers of texts, by the type of the weights. */
-const BATCHES = { Q8_0: "h200-8b-q8_0" };
+const BATCHES = { Q4_0: "h200-8b-q4_0", Q8_0: "h200-8b-q8_0" };
 
 /** Texts side by side; dashed, what the rate of one would be times their number. */
 function gpuBatches(data) {
@@ -142,7 +142,7 @@ function gpuBatches(data) {
   const [[, alone]] = points;
   return curveChart({
     title: "A Llama of 8B parameters, several texts: tokens per second of all",
-    note: "NVIDIA H200, wick bench on a GGUF file",
+    note: "NVIDIA H200, bench/gpu/llama.mjs --shape 8b",
     unit: "tokens/s",
     xUnit: "texts at a time",
     series,
