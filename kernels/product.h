@@ -99,7 +99,16 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
     // Rows that lie one by one are found from the wave's first; side by side they are columns, whose places are mixed.
     const typename Tile::Ref ra = Tile::ref(a + (FeedA::KEPT ? 0 : down * WM * FeedA::PITCH));
     const typename Tile::Ref rb = Tile::ref(b + (FeedB::KEPT ? 0 : ((i32)(across * WN) + ResultColumns<Tile>::aside()) * FeedB::PITCH));
-    if constexpr (sizeof(Fragments) > 128) {
+    if constexpr (!Tile::REGISTERS) {
+      // Multiply-adds read shared memory themselves; unrolled, compilers begin all of these reads at once and run out of registers.
+      NO_UNROLL for (int term = 0; term < Terms::COUNT; term++)
+        UNROLL for (int i = 0; i < MI; i++)
+          UNROLL for (int j = 0; j < NI; j++) {
+            const A left = Tile::template left<FeedA::PITCH>(ra, i * 16 * FeedA::PITCH + Terms::a(term));
+            Tile::template multiply<FeedB::PITCH>(c[i][j], left, Tile::template rows<FeedB::PITCH>(rb, j * 16 * FeedB::PITCH + Terms::b(term)));
+            schedule_fence();
+          }
+    } else if constexpr (sizeof(Fragments) > 128) {
       // Registers are what WMMA runs out of: the right operand is read tile by tile.
       UNROLL for (int term = 0; term < Terms::COUNT; term++) {
         A left[MI];

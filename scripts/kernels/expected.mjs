@@ -23,6 +23,10 @@ export const mustUse = (file, arch) =>
 
 /** Kernels that may spill, as "compiler target name". */
 export const maySpill = [
+  // Weights on their way, decoded ones and sums at once: most where there is no matrix unit, to whose targets no faster form was given.
+  /gfx(906|103\d|11\d\d|120\d) quant_product_/,
+  // Two registers.
+  /gfx942 conv_spread_bf16/,
   // A tile of 256 columns per thread: some spills cost less than a smaller tile.
   /gfx(906|10|11|12)\w* attention_(decode_)?(masked_)?256_/,
   // Four registers, to the accumulators, in f32, which has no matrix unit there.

@@ -167,7 +167,10 @@ describe("The record of `npm run kernels`", () => {
         expect(count, `${compiler} ${arch}`).toBeGreaterThanOrEqual(
           kernelsToCheck(compiler, arch, ofFile(file)).length,
         );
-        if (!file.startsWith("attention")) expect(spilling, `spilling by ${compiler} on ${arch}`).toBe(0);
+        const allowed = ofFile(file).filter(({ name }) =>
+          maySpill.some((known) => known.test(`${compiler} ${arch} ${name}`)),
+        );
+        expect(spilling, `spilling by ${compiler} on ${arch}`).toBeLessThanOrEqual(allowed.length);
       }
     }
   });

@@ -5,6 +5,7 @@ import { Layout, numel } from "../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
+import { hasWarpgroups } from "../attention-plan.ts";
 import { quantName } from "../families/family.ts";
 import { takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
@@ -96,12 +97,16 @@ interface Sizes {
   readonly k: number;
 }
 
-/** Rows from which the vendor's BLAS makes up for dequantizing the weights first: 1024 took 205 µs so on an H200, and 260 without. */
-const BLAS_ROWS = 768;
+/**
+ * Rows from which the vendor's BLAS makes up for dequantizing the weights first. By warpgroups: 1024 rows took 205 µs so on an H200,
+ * and 260 without. On other units nobody has measured it.
+ */
+const blasRows = (arch: string): number => (hasWarpgroups(arch) ? 768 : 32);
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
-  if (gpu.blas && dtype !== "f32" && sizes.rows >= BLAS_ROWS) throughBlas(gpu, type, dtype, x, w, sizes, out);
-  else if (takesWide(dtype, gpu.context.properties.arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
+  const { arch } = gpu.context.properties;
+  if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
+  else if (takesWide(dtype, arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
 
