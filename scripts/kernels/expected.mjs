@@ -104,6 +104,11 @@ export const mayShow = [
   },
   {
     sign: "2-byte loads",
+    kernels: /clang-16 gfx\w+ linear_q\w+$/,
+    why: "What LLVM 16 makes of it is hottest by count where x is read that is not aligned, in a branch beside the one that reads 16 bytes.",
+  },
+  {
+    sign: "2-byte loads",
     kernels: / (pow_\w+|div_i16)$/,
     why: "A power or a quotient of integers takes a hundred instructions an element, beside which its load is nothing.",
   },
