@@ -21,12 +21,14 @@ const users = {
 export const mustUse = (file, arch) =>
   Object.keys(users).flatMap((kind) => (users[kind].includes(file) ? (unitsOf(arch)?.[kind] ?? []) : []));
 
-/** Kernels that may spill, as "compiler target name". */
+/** Kernels that may spill, or keep something in private memory, as "compiler target name". */
 export const maySpill = [
   // Weights on their way, decoded ones and sums at once: most where there is no matrix unit, to whose targets no faster form was given.
   /gfx(906|103\d|11\d\d|120\d) quant_product_/,
   // Two registers.
   /gfx942 conv_spread_bf16/,
+  // 32 bytes, where results are stored: LLVM 16 takes an array of them for memory, later releases do not.
+  /clang-16 gfx11\w* product_/,
   // A tile of 256 columns per thread: some spills cost less than a smaller tile.
   /gfx(906|10|11|12)\w* attention_(decode_)?(masked_)?256_/,
   // Four registers, to the accumulators, in f32, which has no matrix unit there.
