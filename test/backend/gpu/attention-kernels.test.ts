@@ -498,7 +498,7 @@ describe("plans", () => {
   });
   test("a decode is cut until the device is full, but not into crumbs", () => {
     expect(planSplits(264, 64, 8192)).toBe(4);
-    expect(planSplits(264, 8, 8192)).toBe(32);
+    expect(planSplits(264, 8, 8192)).toBe(33);
     expect(planSplits(264, 140, 8192)).toBe(2);
     expect(planSplits(264, 1000, 8192)).toBe(1);
     expect(planSplits(264, 8, 100)).toBe(2);

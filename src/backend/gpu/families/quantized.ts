@@ -2,7 +2,7 @@
 import type { DType } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { hasWarpgroups, MAX_COUNTERS, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
-import { BLOCK, blocks, type Defines, family, perThread, quantFloats, quants } from "./family.ts";
+import { BLOCK, blocks, type Defines, family, gridFor, perThread, quantFloats, quants } from "./family.ts";
 import { productDefines } from "./product.ts";
 
 /** Weights that a warp dequantizes at a time. */
@@ -168,6 +168,6 @@ export const quantized = [
       ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
       ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
     }),
-    launch: (s) => ({ grid: s.blocks, block: s.threads, shared: s.shared_bytes }),
+    launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
 ] as const;
