@@ -99,9 +99,9 @@ function check(
     }
 }
 
-/** One type of each order of words, and of a table; mma.sync has a way of its own, and all of them. The golden cases have all, too. */
+/** One type of each order of words, and of a table; mma.sync has a way of its own, and more of them. The golden cases have all. */
 const typesFor = (unit: MatrixUnit): readonly QuantType[] =>
-  unit === "mma" ? quantTypeNames : ["Q8_0", "Q4_K", "Q3_K", "IQ4_NL"];
+  unit === "mma" ? ["Q8_0", "Q5_0", "Q4_K", "Q6_K", "Q2_K", "MXFP4"] : ["Q8_0", "Q4_K", "Q3_K", "IQ4_NL"];
 const cases = units.flatMap(([unit, arch, ordinal]) =>
   typesFor(unit).map((type) => [unit, type, arch, ordinal] as const),
 );
