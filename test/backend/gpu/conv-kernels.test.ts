@@ -72,7 +72,10 @@ function check(device: Device, c: Case, dtype: "bf16" | "f16", lie: Lie, bad: re
   return names;
 }
 
-describe.each(units)("A convolution by %s of %s", (_unit, arch, ordinal) => {
+/** gfx1200 lays operands out as gfx1100 does, and sm_90 as sm_90a where it has no warpgroups: products are tested on them. */
+const played = units.filter(([, arch]) => arch !== "gfx1200" && arch !== "sm_90");
+
+describe.each(played)("A convolution by %s of %s", (_unit, arch, ordinal) => {
   // Enough multiprocessors that tiles are small, so that they fit the simulator's shared memory whatever the unit.
   const device = () => deviceWith(arch, ordinal, 10_000);
   const cases: readonly Case[] = [
