@@ -1,23 +1,11 @@
 // Attention through the backend of a device with warpgroups, which launches other sizes for halves than for f32, against the CPU.
 import { describe, expect, it } from "vitest";
-import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
-import { platform } from "../../../src/backend/gpu/platforms.ts";
-import { Device, Tensor } from "../../../src/index.ts";
+import { type Device, Tensor } from "../../../src/index.ts";
 import { sdpa } from "../../../src/nn/index.ts";
-
-function hopper(): Device {
-  const sim = platform("sim");
-  const open = (which: number) => {
-    const context = sim.driver.open(which);
-    Object.defineProperty(context, "properties", { value: { ...context.properties, arch: "sm_90a" } });
-    return context;
-  };
-  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
-  return Device.open("sm_90a:attention", () => new GpuBackend("sm_90a:attention", { ...sim, driver }, 0));
-}
+import { deviceWith } from "../../helpers/matrix-units.ts";
 
 describe("Attention on a device with warpgroups", () => {
-  const device = hopper();
+  const device = deviceWith("sm_90a", 0, 16);
   const cases = (["bf16", "f16"] as const).flatMap((dtype) =>
     [64, 96, 128, 256].flatMap((d) => [false, true].map((masked) => [dtype, d, masked] as const)),
   );

@@ -2,7 +2,7 @@
 // precision of the weights as "cpu" decodes them.
 import { describe, expect, it } from "vitest";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
-import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import {
   planQuantBlock,
   planQuantProduct,
@@ -10,11 +10,11 @@ import {
 } from "../../../src/backend/gpu/families/quantized.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
 import { multiplyTiles } from "../../../src/backend/gpu/ops/quantized.ts";
-import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { encode } from "../../../src/core/dtype.ts";
 import { type QuantType, quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
-import { Device, type DType, Tensor } from "../../../src/index.ts";
+import { type Device, type DType, Tensor } from "../../../src/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
+import { deviceWith } from "../../helpers/matrix-units.ts";
 
 /** A simulated device whose compiler takes a unit: lanes are the wave's of that ordinal. */
 const units: readonly (readonly [MatrixUnit, arch: string, ordinal: number])[] = [
@@ -24,18 +24,6 @@ const units: readonly (readonly [MatrixUnit, arch: string, ordinal: number])[] =
   ["wmma12", "gfx1200", 0],
   ["mfma", "gfx90a", 1],
 ];
-
-function deviceWith(unit: MatrixUnit, arch: string, ordinal: number, multiprocessors: number): Device {
-  const sim = platform("sim");
-  const open = (which: number) => {
-    const context = sim.driver.open(which);
-    Object.defineProperty(context, "properties", { value: { ...context.properties, arch, multiprocessors } });
-    return context;
-  };
-  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
-  const name = `${unit}-${arch}:${multiprocessors}`;
-  return Device.open(name, () => new GpuBackend(name, { ...sim, driver }, ordinal));
-}
 
 let state = 1;
 const random = (): number => {
@@ -107,16 +95,16 @@ const cases = units.flatMap(([unit, arch, ordinal]) =>
 );
 
 describe("A product with quantized weights", { timeout: 600_000 }, () => {
-  it.each(cases)("by %s of %s on %s", (unit, type, arch, ordinal) => {
+  it.each(cases)("by %s of %s on %s", (_unit, type, arch, ordinal) => {
     const { size } = quantTypes[type];
-    const device = deviceWith(unit, arch, ordinal, 3);
+    const device = deviceWith(arch, ordinal, 3);
     // Tiles cut by rows, by columns, by shares of k; of k that is no whole chunk, nor a whole slice.
     check(device, type, "bf16", 9, 70, size);
     check(device, type, "bf16", 11, 65, 512 + 5 * size);
     check(device, type, "f32", 12, 66, 512 + 5 * size);
   });
   it.each(units)("of more rows by %s on %s", (unit, arch, ordinal) => {
-    const device = deviceWith(unit, arch, ordinal, 2);
+    const device = deviceWith(arch, ordinal, 2);
     for (const dtype of ["bf16", "f32"] as const) {
       if (fits("_some", "Q4_K", dtype, unit, arch)) check(device, "Q4_K", dtype, 70, 67, 512);
       if (fits("", "Q4_K", dtype, unit, arch)) check(device, "Q4_K", dtype, 150, 67, 256);

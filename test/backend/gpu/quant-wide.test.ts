@@ -1,22 +1,13 @@
 // Products of many rows with quantized weights by warpgroups, as the simulator plays them, against sums of dequantized weights.
 import { expect, it } from "vitest";
-import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
 import { multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
-import { platform } from "../../../src/backend/gpu/platforms.ts";
-import { Device, Tensor } from "../../../src/index.ts";
+import { Tensor } from "../../../src/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
+import { deviceWith } from "../../helpers/matrix-units.ts";
 
-const device = Device.open("sm_90a:wide", () => {
-  const sim = platform("sim");
-  const open = (which: number) => {
-    const context = sim.driver.open(which);
-    Object.defineProperty(context, "properties", { value: { ...context.properties, arch: "sm_90a" } });
-    return context;
-  };
-  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
-  return new GpuBackend("sm_90a:wide", { ...sim, driver }, 0);
-});
+const device = deviceWith("sm_90a", 0, 16);
 
 /** Of a type of each order of words; sizes cut tiles, chunks and steps. */
 it.each([

@@ -24,9 +24,8 @@ export type QuantWideSize = keyof typeof sizes;
 
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
-  /** Floats of memory for what several blocks of a tile add up, and tiles. */
+  /** Floats of memory for what several blocks of a tile add up. */
   readonly scratch: number;
-  readonly tiles: number;
   readonly launch: { readonly splits: number; readonly blocks: number; readonly shared_bytes: number };
 }
 
@@ -49,7 +48,7 @@ export function planQuantWide(
   const vectors = Math.floor(((QUANT_WIDE_CHUNK / elements) * bytes + 31 - align) / 16) | 1;
   const shared_bytes = QUANT_WIDE_STAGES * rows * 128 + PLACES * LINES * vectors * 16;
   const scratch = splits === 1 ? 0 : tiles * splits * LINES * rows;
-  return { size, scratch, tiles, launch: { splits, blocks: tiles * splits, shared_bytes } };
+  return { size, scratch, launch: { splits, blocks: tiles * splits, shared_bytes } };
 }
 
 export const quantWide = [
