@@ -63,7 +63,7 @@ export class Attention {
     const normed = (y: Tensor, weight: Tensor | null): Tensor =>
       weight ? rmsNorm(y.reshape([rows, -1, weight.numel]), weight, normEps).reshape(y.shape) : y;
     const [q, k, v] = this.#qkv.parts(x, norm) as [Tensor, Tensor, Tensor];
-    const params = { headDim, scale, softcap, window: this.#window };
+    const params = { headDim, scale, softcap, window: this.#window, sinks: null };
     const y = step.attend(normed(q, this.#qNorm), normed(k, this.#kNorm), v, cache, params);
     const mixed = step.length === 1 ? y : y.transpose(1, 2);
     return this.#out.forward(mixed.reshape([rows, heads * headDim]), { residual });
