@@ -4,7 +4,7 @@
  */
 import type { FusedOps, SumAndNorm } from "../../backend/fused-ops.ts";
 import type { Tensor } from "../../tensor/tensor.ts";
-import { sdpa } from "./attention.ts";
+import { sdpa, sdpaVarlen } from "./attention.ts";
 import { conv2d, convTranspose2d } from "./conv.ts";
 import { advance, affine, indexAdd, indexSelect } from "./elements.ts";
 import { glu, linear } from "./linear.ts";
@@ -39,6 +39,7 @@ export const composed: Composed = {
   rmsNorm,
   rope,
   sdpa,
+  sdpaVarlen,
   softmax,
   upsampleBilinear2d,
   upsampleNearest2d,
