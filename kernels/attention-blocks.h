@@ -64,9 +64,10 @@ struct Place {
 template <int Rows, class T> GPU_FN u32 blocks_of_head(const Prefilling<T>& a) {
   return a.offsets ? a.tq / Rows + a.batch : (a.tq + Rows - 1) / Rows;
 }
-// Block `item` of sequences behind each other; false where it has no queries. The heads of a block are neighbours.
-template <int Rows, class T> GPU_FN bool place_in_rows(Place& p, const Prefilling<T>& a, u32 item) {
+// Block `item` of sequences behind each other; where it has no queries row0 is behind them. The heads of a block are neighbours.
+template <int Rows, class T> GPU_FN Place place_in_rows(const Prefilling<T>& a, u32 item) {
   const u32 block = item / a.heads;
+  Place p;
   p.head = item - block * a.heads;
   const Sequences sequences{a.offsets, a.batch, a.tq};
   const u32 sequence = sequence_of(sequences, Rows, block), end = sequences.offset(sequence + 1);
@@ -75,7 +76,7 @@ template <int Rows, class T> GPU_FN bool place_in_rows(Place& p, const Prefillin
   p.tq = end > p.start ? end - p.start : 0;
   p.length = (i32)p.tq;
   p.row0 = (block - (p.start / Rows + sequence)) * Rows;
-  return p.row0 < p.tq;
+  return p;
 }
 
 }  // namespace gpu

@@ -324,12 +324,16 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Pr
   NO_UNROLL for (u32 item = bid_x(); item < blocks_of_head<P::ROWS>(a) * a.heads * (a.offsets ? 1 : a.batch); item += gdim_x()) {
     if (tid_x() < 32) {
       Place place;
-      if (a.offsets) place_in_rows<P::ROWS>(place, a, item);
+      if (a.offsets) place = place_in_rows<P::ROWS>(a, item);
       else place = place_in_batch<P>(a, item);
       if (tid_x() == 0) *kept = place;
     }
     barrier();
     const Place place = *kept;
+    if (place.row0 >= place.tq) {
+      barrier();
+      continue;
+    }
     const u32 row0 = place.row0;
     const Sight sight = sight_of(a, place.length, place.tq);
     // Runs of a mask begin where vectors do.

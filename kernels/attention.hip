@@ -44,7 +44,8 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
     Place place;
     if (a.offsets) {
-      if (!place_in_rows<P::ROWS>(place, a, item)) continue;
+      place = place_in_rows<P::ROWS>(a, item);
+      if (place.row0 >= place.tq) continue;
     } else {
       const u32 pair = item % pairs, b = pair / a.heads;
       place = Place{b, pair % a.heads, (tiles - 1 - item / pairs) * P::ROWS, a.tq, 0, a.length(b)};

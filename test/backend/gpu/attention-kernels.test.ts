@@ -428,8 +428,8 @@ const longPrefills: Record<string, Case> = {
     edit: ({ mask }) => mask!.fill(-Infinity, 0, 300).fill(-Infinity, 400 + 128, 800),
   },
   "many sequences one behind the other, with a window, softcap and sinks": {
-    ...{ hq: 2, tq: 700, tk: 700, d: 64, window: 9, softcap: 4, sinks: [1, -1], placing: "heads inside" },
-    ends: Array.from({ length: 70 }, (_, i) => 10 * i + 10 - (i % 7)).with(69, 700),
+    ...{ hq: 2, tq: 320, tk: 320, d: 64, window: 9, softcap: 4, sinks: [1, -1], placing: "heads inside" },
+    ends: Array.from({ length: 40 }, (_, i) => 8 * i + 8 - (i % 7)).with(39, 320),
   },
   "a window to both sides, sinks": { hq: 1, tq: 300, tk: 600, d: 64, window: 100, sinks: [3] },
   "a fully masked row with a sink is zero": {
