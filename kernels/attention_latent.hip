@@ -17,14 +17,21 @@ namespace gpu {
 template <class T> struct Latent {
   typedef tile_t<T> Tile;
   static constexpr int D = LATENT_DIM, RANK = LATENT_RANK, WAVES = ATTENTION_BLOCK / Tile::LANES;
-  static constexpr int KEYS = Tile::ASYNC ? LATENT_ASYNC_KEYS : 16, KEY_TILES = KEYS / 16;
-  static constexpr int PITCH = Tile::ASYNC ? D : tile_pitch<T>(D), V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(KEYS) : PITCH;
-  static constexpr int K_SIZE = KEYS * PITCH, STAGE = K_SIZE + (Tile::TRANSPOSED ? RANK * V_PITCH : 0), STAGES = Tile::ASYNC ? 2 : 1;
+  static constexpr int KEYS = LATENT_KEYS, KEY_TILES = KEYS / 16;
+  // For mma.sync a tile is columns by the 64, those of all keys, then the next 64; else whole rows. Of queries in memory: whole rows.
+  static constexpr int PITCH = Tile::ASYNC ? 64 : tile_pitch<T>(D), V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(KEYS) : PITCH;
+  static constexpr int Q_PITCH = Tile::ASYNC ? D : PITCH, K_SIZE = KEYS * Q_PITCH, STAGE = K_SIZE + (Tile::TRANSPOSED ? RANK * V_PITCH : 0), STAGES = Tile::ASYNC ? 2 : 1;
   // A wave's share of the elements and of the columns, in steps of 16.
   static constexpr int STEPS = D / 16 / WAVES, COLS = RANK / 16 / WAVES;
   static_assert(STEPS * WAVES * 16 == D && COLS * WAVES * 16 == RANK && ATTENTION_BLOCK == 128, "");
   // Behind the tiles: sums of scores of each wave, weights, and two numbers of each row.
   static constexpr int SCORE_PITCH = KEYS + 4, WEIGHT_PITCH = tile_pitch<T>(KEYS), W = 16 / sizeof(T), PIECES = D / W;
+
+  // Where the 16 × 16 elements that begin at a row and a column of a tile lie, and a piece of a row.
+  GPU_FN u32 at(u32 row, u32 col) { return Tile::ASYNC ? col / 64 * (KEYS * 64) + row * 64 + col % 64 : row * PITCH + col; }
+  GPU_FN u32 place(u32 row, u32 piece) {
+    return Tile::ASYNC ? piece / 8 * (KEYS * 64) + Tile::template place<PITCH>(row, piece % 8) : Tile::template place<PITCH>(row, piece);
+  }
 };
 
 // Rows first … first + KEYS − 1 to a stage, zeros from `end` on; with copies beside arithmetic they are only begun.
@@ -32,7 +39,7 @@ template <class L, class T> GPU_FN void load_latents(T* stage, const Rows<T>& ke
   typedef typename L::Tile Tile;
   NO_UNROLL for (u32 i = tid_x(); i < L::KEYS * L::PIECES; i += ATTENTION_BLOCK) {
     const u32 r = i / L::PIECES, p = i % L::PIECES;
-    T* const to = stage + Tile::template place<L::PITCH>(r, p);
+    T* const to = stage + L::place(r, p);
     if constexpr (Tile::ASYNC) {
       if (keys.vectors) {
         const bool there = first + (i32)r < end && p * L::W < keys.d;
@@ -40,7 +47,8 @@ template <class L, class T> GPU_FN void load_latents(T* stage, const Rows<T>& ke
         continue;
       }
     }
-    *(Piece*)to = keys.load(first + (i32)r, p, end);
+    const Piece x = keys.load(first + (i32)r, p, end);
+    *(Piece*)to = x;
   }
   if constexpr (Tile::TRANSPOSED) {
     typedef Carrier<T, L::KEYS, L::RANK, ATTENTION_BLOCK, L::V_PITCH, true> Turned;
@@ -88,17 +96,19 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
     const i32 first = begin + (i32)(divide((u64)tiles * split, parts) * L::KEYS);
     const i32 next = begin + (i32)(divide((u64)tiles * (split + 1), parts) * L::KEYS), end = next < stop ? next : stop;
     const Rows<T> keys(a.k + b * a.k_b, a.k_t, a.d);
-    const T* const queries = a.q + (b * group.rows + row0) * L::PITCH;
+    const T* const queries = a.q + (b * group.rows + row0) * L::Q_PITCH;
     if (Tile::ASYNC && first < end) load_latents<L>(shared, keys, first, end);
     typename Tile::A q[Tile::REGISTERS ? L::STEPS : 1];
     if constexpr (Tile::REGISTERS) {
       // Through the place of a tile that is not used yet.
       T* const staged = shared + (L::STAGES - 1) * L::STAGE;
-      for (u32 i = tid_x(); i < 16 * L::PIECES; i += ATTENTION_BLOCK)
-        *(Piece*)(staged + Tile::template place<L::PITCH>(i / L::PIECES, i % L::PIECES)) =
-            Rows<T>(queries, L::PITCH, L::D).load((i32)(i / L::PIECES), i % L::PIECES, (i32)rows);
+      const Rows<T> from(queries, L::Q_PITCH, L::D);
+      for (u32 i = tid_x(); i < 16 * L::PIECES; i += ATTENTION_BLOCK) {
+        const Piece x = from.load((i32)(i / L::PIECES), i % L::PIECES, (i32)rows);
+        *(Piece*)(staged + L::place(i / L::PIECES, i % L::PIECES)) = x;
+      }
       barrier();
-      UNROLL for (int i = 0; i < L::STEPS; i++) q[i] = Tile::template left<L::PITCH>(Tile::ref(staged), (wave * L::STEPS + i) * 16);
+      UNROLL for (int i = 0; i < L::STEPS; i++) q[i] = Tile::template left<L::PITCH>(Tile::ref(staged), L::at(0, (wave * L::STEPS + i) * 16));
       barrier();
     }
     // Of a row that this thread turns scores into weights of; its query decides what it sees.
@@ -129,7 +139,7 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
           if constexpr (Tile::REGISTERS) left = q[i];
           else left = Tile::template left<L::PITCH>(Tile::ref(queries), at);
           UNROLL for (int j = 0; j < L::KEY_TILES; j++) {
-            const typename Tile::B right = Tile::template rows<L::PITCH>(Tile::ref(tile), j * 16 * L::PITCH + at);
+            const typename Tile::B right = Tile::template rows<L::PITCH>(Tile::ref(tile), L::at(j * 16, at));
             Tile::template multiply<L::PITCH>(s[j], left, right);
           }
         }
@@ -170,7 +180,8 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
         const typename Tile::P left = weights_operand<L>(weights, j * 16);
         UNROLL for (int i = 0; i < L::COLS; i++) {
           const u32 col = (wave * L::COLS + i) * 16;
-          const typename Tile::B right = Tile::template cols<L::V_PITCH>(Tile::ref(values), Tile::TRANSPOSED ? col * L::V_PITCH + j * 16 : j * 16 * L::V_PITCH + col);
+          const u32 at = Tile::TRANSPOSED ? col * L::V_PITCH + j * 16 : L::at(j * 16, col);
+          const typename Tile::B right = Tile::template cols<L::V_PITCH>(Tile::ref(values), at);
           Tile::template multiply<L::V_PITCH>(o[i], left, right);
         }
       }
@@ -199,7 +210,7 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
 }
 
 #define LATENT(T) \
-  KERNEL_CROWDED(ATTENTION_BLOCK, 2, attention_latent_##T, const T* q, const T* k, const T* mask, const i64* lengths, T* out, f32* scratch, \
+  KERNEL_CROWDED(ATTENTION_BLOCK, LATENT_CROWD, attention_latent_##T, const T* q, const T* k, const T* mask, const i64* lengths, T* out, f32* scratch, \
                  u32* counters, size_t batch, size_t heads, size_t tq, size_t tk, size_t d, size_t dv, size_t k_b, size_t k_t, \
                  size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, f64 scale, u32 splits) { \
     DYNAMIC_SHARED(T, tiles); \

@@ -85,10 +85,11 @@ const warpgroupDefines = Object.fromEntries(
   ]),
 );
 
-/** Latent attention: elements of a key and of a value, at most, and keys per tile where copies run beside; else 16. */
+/** Latent attention: elements of a key and of a value, at most, keys per tile, blocks that share a multiprocessor. */
 export const LATENT_DIM = 576;
 export const LATENT_RANK = 512;
-const LATENT_ASYNC_KEYS = 32;
+const LATENT_KEYS = 16;
+const LATENT_CROWD = 3;
 
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
@@ -102,7 +103,13 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const latentDefines = (arch: string) => ({ ...decodeDefines(arch), LATENT_DIM, LATENT_RANK, LATENT_ASYNC_KEYS });
+export const latentDefines = (arch: string) => ({
+  ...decodeDefines(arch),
+  LATENT_DIM,
+  LATENT_RANK,
+  LATENT_KEYS,
+  LATENT_CROWD,
+});
 
 interface Layout {
   readonly lanes: number;
@@ -167,20 +174,14 @@ export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: n
 }
 
 /** Queries lie in rows of `pitch` elements. */
-export function planLatent(unit: MatrixUnit, dtype: DType, budget: number): DecodePlan & { readonly pitch: number } {
+export function planLatent(unit: MatrixUnit, dtype: DType): DecodePlan & { readonly pitch: number } {
   const size = sizeOf(dtype);
-  const keys = unit === "mma" ? LATENT_ASYNC_KEYS : 16;
   const row = unit === "mma" ? LATENT_DIM * size : oddRow(LATENT_DIM, dtype);
-  const turned = unit === "mma" || unit === "fma" ? 0 : LATENT_RANK * oddRow(keys, dtype);
+  const turned = unit === "mma" || unit === "fma" ? 0 : LATENT_RANK * oddRow(LATENT_KEYS, dtype);
   const waves = ATTENTION_BLOCK / (unit === "mfma" ? 64 : 32);
-  const tiles = (unit === "mma" ? 2 : 1) * (keys * row + turned);
-  const shared = tiles + waves * 16 * (keys + 4) * 4 + 16 * oddRow(keys, dtype) + 128;
-  return {
-    threads: ATTENTION_BLOCK,
-    shared,
-    crowd: Math.max(1, Math.min(2, Math.floor(budget / shared))),
-    pitch: row / size,
-  };
+  const tiles = (unit === "mma" ? 2 : 1) * (LATENT_KEYS * row + turned);
+  const shared = tiles + waves * 16 * (LATENT_KEYS + 4) * 4 + 16 * oddRow(LATENT_KEYS, dtype) + 128;
+  return { threads: ATTENTION_BLOCK, shared, crowd: LATENT_CROWD, pitch: row / size };
 }
 
 /**

@@ -3,15 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import type { LatentAttention, LatentAttentionParams } from "../../transformers.ts";
-import {
-  decodeBlocks,
-  LATENT_DIM,
-  LATENT_RANK,
-  planLatent,
-  planSplits,
-  scratchFloats,
-  sharedBudget,
-} from "../attention-plan.ts";
+import { decodeBlocks, LATENT_DIM, LATENT_RANK, planLatent, planSplits, scratchFloats } from "../attention-plan.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { supportsAttention } from "./attention.ts";
 
@@ -33,7 +25,7 @@ export class GpuLatentAttention implements LatentAttention {
     const [rows, heads, rank] = q.layout.shape as [number, number, number];
     const [batch, , capacity, d] = p.cache.layout.shape as [number, number, number, number];
     const t = rows / batch;
-    const plan = planLatent(gpu.matrixUnit(dtype), dtype, sharedBudget(gpu.context.properties.arch));
+    const plan = planLatent(gpu.matrixUnit(dtype), dtype);
     const lengths = p.lengths ? at(p.lengths) : 0;
     const tk = p.lengths ? capacity : p.past + t;
     const mask = p.mask?.layout.broadcastTo([batch, heads, t, tk]).strides ?? [0, 0, 0, 0];
