@@ -40,6 +40,8 @@ export interface ModelCacheOptions {
   readonly batch?: number;
   /** How many of each sequence's first positions are padding. Default none. */
   readonly padding?: readonly number[];
+  /** Sliding windows keep what is before them, too, so that any position can be gone back to. Default false. */
+  readonly rewindable?: boolean;
 }
 
 export class ModelCache implements Disposable {
@@ -54,7 +56,7 @@ export class ModelCache implements Disposable {
   #paddingTensor: Tensor | null = null;
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
-    const { padding } = options;
+    const { padding, rewindable = false } = options;
     this.batch = options.batch ?? padding?.length ?? 1;
     if (padding && padding.length !== this.batch) {
       fail("InvalidArgument", `a cache for ${this.batch} sequences was given ${padding.length} paddings`);
@@ -63,7 +65,7 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    const whole = cachedAttentionFor(config, device, dtype) !== null;
+    const whole = rewindable || cachedAttentionFor(config, device, dtype) !== null;
     this.layers = config.windows.map((window) => (whole || window === 0 ? new KvCache() : new RotatingKvCache(window)));
   }
 
@@ -119,10 +121,14 @@ export class ModelCache implements Disposable {
     return this.#mask!.narrow(3, total - keys, keys);
   }
 
+  get rewindable(): boolean {
+    return this.layers.every((layer) => layer instanceof KvCache);
+  }
+
   /** Forgets all but the first `length` positions; says whether it could. Sliding windows have lost what was before. */
   rewind(length: number): boolean {
     if (length === this.#length) return true;
-    if (length > 0 && this.layers.some((layer) => layer instanceof RotatingKvCache)) return false;
+    if (length > 0 && !this.rewindable) return false;
     for (const layer of this.layers) {
       if (layer instanceof KvCache) layer.truncate(length);
       else layer.reset();
