@@ -102,8 +102,8 @@ export class Transformer implements Disposable {
   }
 
   /**
-   * Logits (b, vocab) behind one more id per sequence (b), for recording: `lengths` counts the positions with this one, in
-   * device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
+   * Logits (b · t, vocab) behind t more ids per sequence (b · t), for recording: `lengths` counts the positions with these,
+   * in device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
    */
   recordedStep(ids: Tensor, cache: ModelCache, lengths: Tensor, extent: number): Tensor {
     return scope(() => {
@@ -111,7 +111,7 @@ export class Transformer implements Disposable {
       const rotary = { ...this.#rotary.tables(room, extent), interleaved: this.config.rope.interleaved };
       const attention = cachedAttentionFor(this.config, this.device, this.dtype)!;
       const mask = (keys: number) => cache.mask(keys, keys);
-      const step = new CachedStep(attention, cache.batch, 1, rotary, cache.padding, mask, lengths);
+      const step = new CachedStep(attention, cache.batch, ids.numel / cache.batch, rotary, cache.padding, mask, lengths);
       return this.#logits(this.#layered(ids, step, cache));
     });
   }
