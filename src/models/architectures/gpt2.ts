@@ -1,0 +1,52 @@
+import { fail } from "../../core/errors.ts";
+import type { JsonFields } from "../json-fields.ts";
+import type { Architecture } from "./architecture.ts";
+import { llama } from "./llama.ts";
+
+const { names, keys } = llama.huggingFace;
+
+function refuse(fields: JsonFields): void {
+  for (const name of ["scale_attn_by_inverse_layer_idx", "add_cross_attention"]) {
+    if (fields.flagOr(name, false)) fail("InvalidFile", `${fields.source}: ${name} is set; a gpt2 is run without it`);
+  }
+}
+
+export const gpt2: Architecture = {
+  ...llama,
+  normKind: "layer",
+  mlp: "plain",
+  positions: "learned",
+  qkvBias: true,
+  activation: "gelu",
+  huggingFace: {
+    ...llama.huggingFace,
+    keys: {
+      ...keys,
+      hiddenSize: "n_embd",
+      intermediateSize: "n_inner",
+      layers: "n_layer",
+      heads: "n_head",
+      contextLength: "n_positions",
+      normEps: "layer_norm_epsilon",
+      activation: "activation_function",
+    },
+    defaults: (fields) => ({ n_inner: 4 * fields.count("n_embd") }),
+    tiedByDefault: true,
+    transposed: true,
+    names: {
+      ...names,
+      embedding: { token: "transformer.wte", position: "transformer.wpe" },
+      layer: "transformer.h.{layer}.",
+      linear: { ...names.linear, o: "attn.c_proj", up: "mlp.c_fc", down: "mlp.c_proj" },
+      fused: { "q,k,v": "attn.c_attn" },
+      norm: { ...names.norm, attentionNorm: "ln_1", mlpNorm: "ln_2", finalNorm: "transformer.ln_f" },
+      // Causal masks.
+      others: /\.attn\.(masked_)?bias$/,
+    },
+    adjust: (fields) => {
+      refuse(fields);
+      return fields.flagOr("scale_attn_weights", true) ? {} : { attentionScale: 1 };
+    },
+  },
+  gguf: { ...llama.gguf, name: "gpt2", interleaved: false, writesFused: true },
+};
