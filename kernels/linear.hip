@@ -1,7 +1,7 @@
 // out (batch, n) = x (batch, k) · W (n, k)ᵀ for up to eight rows, with all that a layer has around its product.
 //
 //   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; out = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
-//     alpha and f nothing (glu 0), silu(gate)·up (GLU_silu) or gelu(gate)·up (GLU_gelu) of the two halves of W's rows. bias and residual may
+//     alpha and f nothing (glu 0), silu(gate)·up (GLU_silu), gelu(gate)·up (GLU_gelu) or gpt-oss's gate (GLU_clampedSwiglu) of the two halves of W's rows. bias and residual may
 //     be null. k is a multiple of 16 bytes, and x, alpha and W are aligned to them.
 //
 // Launch: blocks of `threads`, `splits` warps for each group of LINEAR_GROUP rows of W (half as many columns of out with a gate).

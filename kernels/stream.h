@@ -71,7 +71,7 @@ template <int R, int NB> struct Outputs {
   u32 columns;  // of y; rows of W are as many, or twice with a gate
   const void *bias, *residual;
   void* y;
-  u32 batch, glu, dtype;  // glu: 0 none, GLU_silu, GLU_gelu
+  u32 batch, glu, dtype;  // glu: 0 none, GLU_silu, …
 
   GPU_METHOD Outputs(size_t n, const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 dtype)
       : columns((u32)(glu ? n / 2 : n)), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype) {}
@@ -85,6 +85,10 @@ template <int R, int NB> struct Outputs {
   }
   GPU_METHOD f32 biased(u32 group, u32 r, f32 total) const { return bias ? total + load_float(bias, row(group, r), dtype) : total; }
   GPU_METHOD f32 gated(f32 gate, f32 total) const {
+    if (glu == GLU_clampedSwiglu) {
+      const f32 g = gate > 7.0f ? 7.0f : gate, u = total > 7.0f ? 7.0f : total < -7.0f ? -7.0f : total;
+      return g / (1.0f + m_exp(-1.702f * g)) * (u + 1.0f);
+    }
     const f32 slope = glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
     return gate / (1.0f + m_exp(-slope)) * total;
   }

@@ -11,9 +11,17 @@ export type {
 export { type ArchitectureName, architectures } from "./architectures/index.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
 export type { Activation, Experts, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
 export { PromptCache } from "./generation/prompt-cache.ts";
 export { Sampler, type SamplingOptions } from "./generation/sampling.ts";
+export {
+  type Drafter,
+  type PromptLookupOptions,
+  promptLookup,
+  Speculation,
+  type SpeculationOptions,
+} from "./generation/speculation.ts";
 export { writeModelGguf } from "./gguf/export.ts";
 export { type CachedModel, cachedModels, type RemovedModel, removeModel } from "./hub/cached-models.ts";
 export { type DownloadProgress, type PulledModel, type PullOptions, pullModel } from "./hub/pull.ts";

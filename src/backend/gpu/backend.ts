@@ -3,7 +3,15 @@ import type { DType } from "../../core/dtype.ts";
 import { Layout } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Backend, BinaryOp, CompareOp, ReduceOp, UnaryOp, View } from "../backend.ts";
-import type { ConvParams, LinearParams, PoolParams, SdpaParams, Size2d, SumAndNorm } from "../fused-ops.ts";
+import type {
+  ConvParams,
+  GluActivation,
+  LinearParams,
+  PoolParams,
+  SdpaParams,
+  Size2d,
+  SumAndNorm,
+} from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import type { CachedAttention, Preparation, Recorder, TransformerNeeds, TransformerSupport } from "../transformers.ts";
 import { copyLayout } from "./copy.ts";
@@ -165,7 +173,7 @@ export class GpuBackend extends Gpu implements Backend {
     return isF8(x) ? null : rows.addRmsNorm(this, x, residual, weight, eps);
   }
 
-  glu(act: "silu" | "gelu", gate: View, up: View): Storage | null {
+  glu(act: GluActivation, gate: View, up: View): Storage | null {
     return isF8(gate) ? null : rows.glu(this, act, gate, up);
   }
 

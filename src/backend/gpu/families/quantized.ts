@@ -9,7 +9,7 @@ import { productDefines } from "./product.ts";
 const QUANT_CHUNK = 1024;
 const WARPS = BLOCK / 32;
 /** Gates by number; 0 is none. */
-export const gluNumbers = { silu: 1, gelu: 2 } as const;
+export const gluNumbers = { silu: 1, gelu: 2, clampedSwiglu: 3 } as const;
 
 /** How kernels that take a dtype as a number know it. */
 const numbers = { f32: 0, f16: 1, bf16: 2 } as const;
@@ -21,6 +21,7 @@ export const streamDefines: Defines = {
   DTYPE_bf16: numbers.bf16,
   GLU_silu: gluNumbers.silu,
   GLU_gelu: gluNumbers.gelu,
+  GLU_clampedSwiglu: gluNumbers.clampedSwiglu,
 };
 
 /** The types that there are kernels to quantize to. */
