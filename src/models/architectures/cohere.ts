@@ -1,6 +1,6 @@
-import { fail } from "../../core/errors.ts";
 import type { Architecture } from "./architecture.ts";
 import { llama } from "./llama.ts";
+import { refuse } from "./refuse.ts";
 
 /** Command R. */
 export const cohere: Architecture = {
@@ -12,10 +12,10 @@ export const cohere: Architecture = {
     keys: { ...llama.huggingFace.keys, normEps: "layer_norm_eps" },
     interleaved: true,
     tiedByDefault: true,
-    adjust: (fields) =>
-      fields.flagOr("use_qk_norm", false)
-        ? fail("InvalidFile", `${fields.source}: use_qk_norm is set; a cohere is run without norms of queries and keys`)
-        : { parallelResidual: true, logitScale: fields.positiveOr("logit_scale", 0.0625) },
+    adjust: (fields) => {
+      refuse(fields, "use_qk_norm");
+      return { parallelResidual: true, logitScale: fields.positiveOr("logit_scale", 0.0625) };
+    },
   },
   gguf: {
     ...llama.gguf,

@@ -1,5 +1,6 @@
 import type { Architecture } from "./architecture.ts";
 import { llama } from "./llama.ts";
+import { refuse } from "./refuse.ts";
 
 export const gemma: Architecture = {
   ...llama,
@@ -10,7 +11,10 @@ export const gemma: Architecture = {
     keys: { ...llama.huggingFace.keys, activation: "hidden_activation" },
     normOffset: 1,
     tiedByDefault: true,
-    adjust: (_, { hiddenSize }) => ({ embeddingScale: Math.sqrt(hiddenSize) }),
+    adjust: (fields, { hiddenSize }) => {
+      refuse(fields, "use_bidirectional_attention");
+      return { embeddingScale: Math.sqrt(hiddenSize) };
+    },
   },
   gguf: {
     ...llama.gguf,

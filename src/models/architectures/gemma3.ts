@@ -2,6 +2,7 @@ import type { ModelConfig } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
 import { gemma2 } from "./gemma2.ts";
+import { refuse } from "./refuse.ts";
 
 /** The largest model scales q·k by the width of a head of the hidden size. */
 const LAYERS_OF_27B = 62;
@@ -26,6 +27,10 @@ export const gemma3: Architecture = {
       rope_local_base_freq: 10_000,
     }),
     hasWindow: (layer, fields) => (layer + 1) % period(fields) !== 0,
+    adjust: (fields, config) => {
+      refuse(fields, "use_bidirectional_attention");
+      return gemma2.huggingFace.adjust!(fields, config);
+    },
   },
   gguf: {
     ...gemma2.gguf,

@@ -1,3 +1,4 @@
+import { fail } from "../../core/errors.ts";
 import type { Architecture } from "./architecture.ts";
 import { llama } from "./llama.ts";
 
@@ -25,5 +26,10 @@ export const glm4: Architecture = {
     writesFused: true,
     // The gate lies over the up projection, under the name of the latter.
     names: { ...gguf.names, fused: { "gate,up": "ffn_up" } },
+    // Those that see have rotary dims in sections; those that read images a layer that guesses, too.
+    adjust: (own) =>
+      own.has("rope.dimension_sections") || own.countOr("nextn_predict_layers", 0, 0) > 0
+        ? fail("InvalidFile", `${own.source} is a GLM-4 for images, which is not run; one for text is`)
+        : {},
   },
 };

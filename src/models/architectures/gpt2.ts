@@ -1,15 +1,8 @@
-import { fail } from "../../core/errors.ts";
-import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
 import { llama } from "./llama.ts";
+import { refuse } from "./refuse.ts";
 
 const { names, keys } = llama.huggingFace;
-
-function refuse(fields: JsonFields): void {
-  for (const name of ["scale_attn_by_inverse_layer_idx", "add_cross_attention"]) {
-    if (fields.flagOr(name, false)) fail("InvalidFile", `${fields.source}: ${name} is set; a gpt2 is run without it`);
-  }
-}
 
 export const gpt2: Architecture = {
   ...llama,
@@ -44,7 +37,7 @@ export const gpt2: Architecture = {
       others: /\.attn\.(masked_)?bias$/,
     },
     adjust: (fields) => {
-      refuse(fields);
+      refuse(fields, "scale_attn_by_inverse_layer_idx", "add_cross_attention");
       return fields.flagOr("scale_attn_weights", true) ? {} : { attentionScale: 1 };
     },
   },

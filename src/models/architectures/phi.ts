@@ -1,6 +1,6 @@
-import { fail } from "../../core/errors.ts";
 import type { Architecture } from "./architecture.ts";
 import { llama } from "./llama.ts";
+import { refuse } from "./refuse.ts";
 
 const { names, keys } = llama.huggingFace;
 
@@ -21,10 +21,10 @@ export const phi: Architecture = {
       linear: { ...names.linear, o: "self_attn.dense", up: "mlp.fc1", down: "mlp.fc2" },
       norm: { ...names.norm, finalNorm: "model.final_layernorm" },
     },
-    adjust: (fields) =>
-      fields.flagOr("qk_layernorm", false)
-        ? fail("InvalidFile", `${fields.source}: qk_layernorm is set; a phi is run without norms of queries and keys`)
-        : { parallelResidual: true },
+    adjust: (fields) => {
+      refuse(fields, "qk_layernorm");
+      return { parallelResidual: true };
+    },
   },
   gguf: {
     ...llama.gguf,

@@ -130,10 +130,15 @@ describe("a dense decoder", () => {
   });
 
   it.each<[TinyName, Record<string, unknown>, RegExp]>([
-    ["phi", { qk_layernorm: true }, /qk_layernorm is set; a phi is run without/],
-    ["gpt2", { scale_attn_by_inverse_layer_idx: true }, /scale_attn_by_inverse_layer_idx is set/],
+    ["phi", { qk_layernorm: true }, /qk_layernorm is true, which is not run for a phi/],
+    [
+      "gpt2",
+      { scale_attn_by_inverse_layer_idx: true },
+      /scale_attn_by_inverse_layer_idx is true, which is not run for a gpt2/,
+    ],
     ["gpt2", { n_positions: 256 }, /"transformer.wpe.weight" has shape \[512, 64\].*\[256, 64\]/],
-    ["cohere2", { use_qk_norm: true }, /use_qk_norm is set/],
+    ["cohere2", { use_qk_norm: true }, /use_qk_norm is true/],
+    ["gemma3", { use_bidirectional_attention: true }, /use_bidirectional_attention is true/],
     ["smollm3", { no_rope_layers: [1] }, /no_rope_layers must be 2 numbers/],
     ["gemma3", { text_config: { model_type: "siglip" } }, /text_config: unknown architecture "siglip"/],
   ])("%s with %o is refused", async (name, config, message) => {
