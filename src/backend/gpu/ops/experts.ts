@@ -4,11 +4,12 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { FEW_SLOTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
+import { sortedProduct } from "./expert-product.ts";
 import { aligned, alignedBlocks } from "./linear.ts";
 
 /** The k largest of the last dim; null where a warp does not find them. */
@@ -83,6 +84,7 @@ export function expertLinear(
   if (slots === 0 || columns === 0) return gpu.make(dtype, slots * columns);
   if (k === 0 || experts * n >= 2 ** 32) return null;
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
+  if (slots > FEW_SLOTS) return sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
   const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
   const device = { arch: gpu.context.properties.arch, multiprocessors };
