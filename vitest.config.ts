@@ -17,6 +17,7 @@ class LongestFirst extends BaseSequencer {
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    globalSetup: ["test/helpers/build-simulator.ts"],
     setupFiles: ["test/helpers/setup.ts"],
     sequence: { sequencer: LongestFirst },
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.
