@@ -1,4 +1,4 @@
-// Gated activations: out[r, i] = act(gate[r·row_stride + i]) · up[r·row_stride + i] for i < width. One tensor that holds both
+// Gated activations: out[r, i] = act(gate[r·row_stride + i], up[r·row_stride + i]) for i < width. One tensor that holds both
 // halves side by side is gate = x, up = x + width, row_stride = 2·width. Launch: one vector each.
 // Traffic: gate and up once in, out once.
 #include "gpu.h"
@@ -6,13 +6,21 @@ namespace gpu {
 
 template <class T> struct Silu {
   typedef compute_t<T> C;
-  GPU_FN C of(C x) { return Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)); }
+  GPU_FN C of(C x, C up) { return Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp(-x)) * up; }
 };
 // The tanh form of GELU: x / (1 + e^−2u) with u = √(2/π)·(x + 0.044715·x³).
 template <class T> struct Gelu {
   typedef compute_t<T> C;
-  GPU_FN C of(C x) {
-    return Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x)));
+  GPU_FN C of(C x, C up) {
+    return Rounded<T>::quotient(x, (C)1 + Rounded<T>::exp((C)-1.59576912160573071176 * x * ((C)1 + (C)0.044715 * x * x))) * up;
+  }
+};
+// gpt-oss's gate: both sides are kept within 7, the gate from above alone. NaN stays what it is.
+template <class T> struct ClampedSwiglu {
+  typedef compute_t<T> C;
+  GPU_FN C of(C x, C up) {
+    const C gate = x > (C)7 ? (C)7 : x, open = up > (C)7 ? (C)7 : up < (C)-7 ? (C)-7 : up;
+    return Rounded<T>::quotient(gate, (C)1 + Rounded<T>::exp((C)-1.702 * gate)) * (open + (C)1);
   }
 };
 
@@ -22,7 +30,7 @@ template <class T, int W, class Act> GPU_FN void glu(const T* gate, const T* up,
     const size_t row = rows == 1 ? 0 : divide(i, per_row), at = row * row_stride + (i - row * per_row) * W;
     const Vec<T, W> g = *(const Vec<T, W>*)(gate + at), u = *(const Vec<T, W>*)(up + at);
     Vec<T, W> y;
-    UNROLL for (int j = 0; j < W; j++) y.v[j] = narrow<T>(Act::of(widen(g.v[j])) * widen(u.v[j]));
+    UNROLL for (int j = 0; j < W; j++) y.v[j] = narrow<T>(Act::of(widen(g.v[j]), widen(u.v[j])));
     store_vec<T, W>(dst, i, y);
   });
 }
@@ -37,7 +45,7 @@ template <class T, class Act> GPU_FN void glu_any(const T* gate, const T* up, T*
   KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* gate, const T* up, T* out, size_t rows, size_t width, size_t row_stride) { \
     glu_any<T, Act<T>>(gate, up, out, rows, width, row_stride); \
   }
-#define GLU_BOTH(T) GLU(swiglu, T, Silu) GLU(geglu, T, Gelu)
-GPU_FLOATS(GLU_BOTH)
+#define GLUS(T) GLU(swiglu, T, Silu) GLU(geglu, T, Gelu) GLU(clamped_swiglu, T, ClampedSwiglu)
+GPU_FLOATS(GLUS)
 
 }  // namespace gpu

@@ -39,15 +39,34 @@ export interface SdpaParams<V extends View = View> {
   readonly sinks: V | null;
 }
 
+/**
+ * How a gate opens what is beside it: silu(gate) · up, gelu(gate) · up, or gpt-oss's g · sigmoid(1.702 g) · (u + 1) with
+ * g = min(gate, 7) and u = up within ±7.
+ */
+export type GluActivation = "silu" | "gelu" | "clampedSwiglu";
+
 /** What a linear layer does besides the product. */
 export interface LinearParams<V extends View = View> {
   /** x is RMS-normalised before the product. */
   readonly norm: { readonly weight: V; readonly eps: number } | null;
   readonly bias: V | null;
   /** The first half of w's rows are the gates of the second: the result is act(gate) · up, of half as many columns. */
-  readonly glu: "silu" | "gelu" | null;
+  readonly glu: GluActivation | null;
   /** Added to the result, and of its shape. */
   readonly residual: V | null;
+}
+
+/** As `LinearParams`, by expert. */
+export interface ExpertParams<V extends View = View> {
+  /** (experts, n). */
+  readonly bias: V | null;
+  readonly glu: GluActivation | null;
+}
+
+export interface ValuesAndIds {
+  readonly values: Storage;
+  /** u32. */
+  readonly ids: Storage;
 }
 
 export interface SumAndNorm {
@@ -81,8 +100,8 @@ export interface FusedOps<V extends View = View> {
   layerNorm(x: V, weight: V | null, bias: V | null, eps: number): Storage | null;
   /** sum = x + residual, rounded to their dtype, and its rmsNorm. */
   addRmsNorm(x: V, residual: V, weight: V | null, eps: number): SumAndNorm | null;
-  /** silu(gate) · up or gelu(gate) · up for views of one shape. */
-  glu(act: "silu" | "gelu", gate: V, up: V): Storage | null;
+  /** The gate and what it opens are of one shape. */
+  glu(act: GluActivation, gate: V, up: V): Storage | null;
   /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
   rope(kind: RopeKind, x: V, cos: V, sin: V): Storage | null;
   /** q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). */
@@ -95,6 +114,16 @@ export interface FusedOps<V extends View = View> {
   sdpaVarlen(q: V, k: V, v: V, offsets: V, p: SdpaParams<V>): Storage | null;
   /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
   linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
+
+  /** The k largest of the last dim in order, with `softmax` theirs; of equal ones the first before, NaN last. */
+  topk(x: V, k: number, softmax: boolean): ValuesAndIds | null;
+  /**
+   * A row for each of ids' slots (n, k), which are u32: x's row, of which there are n or n · k, through one of the experts
+   * w (experts, out, in), or (experts, out, bytes) of quantized blocks with `type`.
+   */
+  expertLinear(x: V, w: V, type: QuantType | null, ids: V, p: ExpertParams<V>): Storage | null;
+  /** Σ over k of y (n · k, hidden) by mix (n, k), and `residual` (n, hidden), in f32 → (n, hidden) in y's dtype. */
+  mixExperts(y: V, mix: V, residual: V | null): Storage | null;
 
   /** The rows of quantized `blocks` (rows, bytes) that the 1-D ids name, as floats. */
   quantizedRows(type: QuantType, blocks: V, ids: V, to: DType): Storage | null;

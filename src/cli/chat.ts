@@ -2,7 +2,14 @@
 import { createInterface, type Interface } from "node:readline/promises";
 import { Command } from "commander";
 import { WickError } from "../core/errors.ts";
-import { type ChatMessage, ChatTemplate, Model, PLAIN_TEMPLATE, PromptCache } from "../models/index.ts";
+import {
+  type ChatMessage,
+  ChatTemplate,
+  Model,
+  PLAIN_TEMPLATE,
+  PromptCache,
+  type Speculation,
+} from "../models/index.ts";
 import {
   addModelOptions,
   addSamplingOptions,
@@ -11,11 +18,13 @@ import {
   loadWithProgress,
   MODEL_NAMES,
   type ModelOptions,
+  openSpeculation,
   type SamplingFlags,
 } from "./model-options.ts";
 
 export interface ChatOptions extends SamplingFlags {
   system?: string;
+  speculation?: Speculation | undefined;
 }
 type Options = ModelOptions & ChatOptions;
 
@@ -48,7 +57,12 @@ export interface Terminal {
 
 async function run(options: Options): Promise<void> {
   using model = await loadForChat(options);
-  await converse(model, options, { input: process.stdin, output: process.stdout });
+  using guesses = await openSpeculation(options);
+  await converse(
+    model,
+    { ...options, speculation: guesses.speculation },
+    { input: process.stdin, output: process.stdout },
+  );
 }
 
 /** Until the user leaves. */
@@ -143,6 +157,7 @@ class Conversation implements Disposable {
       const pieces = this.#model.generate(this.#messages, {
         ...generateOptions(this.#options),
         promptCache: this.#cache,
+        speculation: this.#options.speculation,
         signal,
       });
       for await (const piece of pieces) {

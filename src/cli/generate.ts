@@ -1,7 +1,7 @@
 /** `wick generate`: a model continues a text. */
 import { text as readAll } from "node:stream/consumers";
 import { Command } from "commander";
-import type { Finish, Model } from "../models/index.ts";
+import type { Finish, GenerateOptions, Model } from "../models/index.ts";
 import {
   addModelOptions,
   addSamplingOptions,
@@ -11,6 +11,7 @@ import {
   MODEL_NAMES,
   type ModelOptions,
   modelPath,
+  openSpeculation,
   type SamplingFlags,
 } from "./model-options.ts";
 
@@ -33,6 +34,7 @@ Examples:
   wick generate --prompt "The princess opened the door and" --max-tokens 100
   wick generate --model Qwen/Qwen3-0.6B --prompt "The capital of France is"
   wick generate --model ./Llama-3.2-1B --temperature 0 --stop "\\n\\n"
+  wick generate --model ./Llama-3.1-8B --draft ./Llama-3.2-1B --temperature 0
   wick generate --seed 7 --top-p 0.9 --json
   echo "It was a dark night" | wick generate --prompt -
 
@@ -49,7 +51,15 @@ async function run(options: Options): Promise<void> {
   try {
     const prompt = options.prompt === "-" ? await readAll(process.stdin) : options.prompt;
     using model = await loadWithProgress(options, { signal: abort.signal });
-    const result = await stream(model, prompt, options, abort.signal);
+    using guesses = await openSpeculation(options, { signal: abort.signal });
+    const { speculation } = guesses;
+    const result = await stream(
+      model,
+      prompt,
+      { ...generateOptions(options), speculation },
+      options.json,
+      abort.signal,
+    );
     if (options.json)
       console.log(JSON.stringify({ model: modelPath(options.model), device: model.device.name, ...result }, null, 2));
     else console.error(summary(result));
@@ -71,24 +81,33 @@ interface Result {
   /** Until the first token, and per second after it. */
   readonly promptSeconds: number;
   readonly tokensPerSecond: number;
+  /** Where tokens were guessed: how many, and how many of them rightly. */
+  readonly speculation?: { readonly drafted: number; readonly accepted: number };
 }
 
-async function stream(model: Model, prompt: string, options: Options, signal: AbortSignal): Promise<Result> {
+async function stream(
+  model: Model,
+  prompt: string,
+  options: GenerateOptions,
+  json: boolean,
+  signal: AbortSignal,
+): Promise<Result> {
+  const { speculation } = options;
   const ids = model.encode(prompt);
   const tokens: number[] = [];
   let text = "";
   let finish: Result["finish"] = "aborted";
   const write = (piece: string): void => {
     text += piece;
-    if (!options.json) process.stdout.write(piece);
+    if (!json) process.stdout.write(piece);
   };
   const start = performance.now();
   let first = start;
   try {
-    for await (const piece of model.generate(ids, { ...generateOptions(options), signal })) {
+    for await (const piece of model.generate(ids, { ...options, signal })) {
       if (tokens.length === 0) {
         first = performance.now();
-        if (!options.json) process.stdout.write(prompt);
+        if (!json) process.stdout.write(prompt);
       }
       tokens.push(piece.token);
       write(piece.text);
@@ -98,7 +117,7 @@ async function stream(model: Model, prompt: string, options: Options, signal: Ab
     if (!isAbort(error)) throw error;
   }
   const end = performance.now();
-  if (!options.json) process.stdout.write("\n");
+  if (!json) process.stdout.write("\n");
   return {
     prompt,
     text,
@@ -107,10 +126,11 @@ async function stream(model: Model, prompt: string, options: Options, signal: Ab
     tokens,
     promptSeconds: (first - start) / 1000,
     tokensPerSecond: tokens.length > 1 ? ((tokens.length - 1) * 1000) / (end - first) : 0,
+    ...(speculation && { speculation: { drafted: speculation.drafted, accepted: speculation.accepted } }),
   };
 }
 
-function summary({ promptTokens, tokens, promptSeconds, tokensPerSecond, finish }: Result): string {
+function summary({ promptTokens, tokens, promptSeconds, tokensPerSecond, finish, speculation }: Result): string {
   const rate = promptSeconds > 0 ? ` (${(promptTokens / promptSeconds).toFixed(1)} tokens/s)` : "";
   const why: Record<Result["finish"], string> = {
     length: "the limit of --max-tokens",
@@ -119,5 +139,6 @@ function summary({ promptTokens, tokens, promptSeconds, tokensPerSecond, finish 
     string: "a stop string",
     aborted: "stopped",
   };
-  return `prompt ${promptTokens} tokens${rate}, generated ${tokens.length} tokens (${tokensPerSecond.toFixed(1)} tokens/s); ${why[finish]}`;
+  const guessed = speculation ? `, ${speculation.accepted} of ${speculation.drafted} guesses right` : "";
+  return `prompt ${promptTokens} tokens${rate}, generated ${tokens.length} tokens (${tokensPerSecond.toFixed(1)} tokens/s${guessed}); ${why[finish]}`;
 }

@@ -3,7 +3,16 @@ import { fileURLToPath } from "node:url";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { Device } from "../backend/device.ts";
 import { locateModel } from "../models/hub/pull.ts";
-import { type ComputeType, type GenerateOptions, loadModel, type Model, type PullOptions } from "../models/index.ts";
+import {
+  type ComputeType,
+  draftModel,
+  type GenerateOptions,
+  loadModel,
+  type Model,
+  type PullOptions,
+  promptLookup,
+  type Speculation,
+} from "../models/index.ts";
 import { DownloadBars } from "./download-bars.ts";
 import { ProgressBar } from "./progress.ts";
 
@@ -36,6 +45,8 @@ export interface SamplingFlags {
   repetitionPenalty: number;
   seed?: number;
   stop?: string[];
+  draft?: string;
+  lookup?: boolean;
 }
 
 export function count(least: number): (text: string) => number {
@@ -88,7 +99,13 @@ export function addSamplingOptions(command: Command, maxTokens: number): Command
     .option("--min-p <p>", "draw from tokens at least this share as likely as the likeliest", within(0, 1), 0)
     .option("--repetition-penalty <x>", "above 1 makes repetition less likely", within(0), 1.1)
     .option("--seed <n>", "makes the draws repeatable", count(0))
-    .option("--stop <text>", "end at this text; may be given several times", collect);
+    .option("--stop <text>", "end at this text; may be given several times", collect)
+    .option("--lookup", "guess that the text repeats itself or its prompt: the same text, sooner where it does")
+    .addOption(
+      new Option("--draft <name>", "let a smaller model of the same vocabulary guess: the same text, sooner").conflicts(
+        "lookup",
+      ),
+    );
 }
 
 export function generateOptions(flags: SamplingFlags): GenerateOptions {
@@ -151,6 +168,25 @@ export async function loadWithProgress(
     download.clear();
     bar.clear();
   }
+}
+
+/** What guesses the next tokens, if the user asks for it; disposing it frees the draft model. */
+export async function openSpeculation(
+  { draft, lookup, ...options }: ModelOptions & SamplingFlags,
+  loading: { signal?: AbortSignal } = {},
+): Promise<{ readonly speculation: Speculation | undefined } & Disposable> {
+  if (draft === undefined) {
+    return { speculation: lookup ? promptLookup() : undefined, [Symbol.dispose]: () => {} };
+  }
+  const model = await loadWithProgress({ ...options, model: draft }, loading);
+  const speculation = draftModel(model);
+  return {
+    speculation,
+    [Symbol.dispose]: () => {
+      speculation[Symbol.dispose]();
+      model.dispose();
+    },
+  };
 }
 
 export const isAbort = (error: unknown): boolean => error instanceof Error && error.name === "AbortError";

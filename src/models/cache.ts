@@ -8,7 +8,7 @@ import { KvCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
 import { Tensor } from "../ops/index.ts";
 import type { ModelConfig } from "./config.ts";
-import type { Positions } from "./rotary.ts";
+import type { Positions } from "./positions.ts";
 
 /**
  * Added to the scores of padding. Finite, so that rows of padding, which see nothing else, stay finite too: a NaN in
@@ -40,6 +40,8 @@ export interface ModelCacheOptions {
   readonly batch?: number;
   /** How many of each sequence's first positions are padding. Default none. */
   readonly padding?: readonly number[];
+  /** Sliding windows keep what is before them, too, so that any position can be gone back to. Default false. */
+  readonly rewindable?: boolean;
 }
 
 export class ModelCache implements Disposable {
@@ -52,9 +54,12 @@ export class ModelCache implements Disposable {
   #length = 0;
   #mask: Tensor | null = null;
   #paddingTensor: Tensor | null = null;
+  /** By the number of positions that are asked for: how far each is from the end. */
+  readonly #before = new Map<number, Tensor>();
+  #lastPosition: Tensor | null = null;
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
-    const { padding } = options;
+    const { padding, rewindable = false } = options;
     this.batch = options.batch ?? padding?.length ?? 1;
     if (padding && padding.length !== this.batch) {
       fail("InvalidArgument", `a cache for ${this.batch} sequences was given ${padding.length} paddings`);
@@ -63,7 +68,7 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    const whole = cachedAttentionFor(config, device, dtype) !== null;
+    const whole = rewindable || cachedAttentionFor(config, device, dtype) !== null;
     this.layers = config.windows.map((window) => (whole || window === 0 ? new KvCache() : new RotatingKvCache(window)));
   }
 
@@ -108,6 +113,26 @@ export class ModelCache implements Disposable {
     return this.#paddingTensor;
   }
 
+  /**
+   * The positions (b · count) of the last `count` of `lengths` slots, i64 (b) in device memory. Recorded passes may have
+   * some beyond the context that count for nothing: they stand at its end. Call it inside a scope.
+   */
+  lastPositions(lengths: Tensor, count: number): Tensor {
+    let before = this.#before.get(count);
+    if (!before) {
+      const distances = Array.from({ length: this.batch }, (_, i) =>
+        Array.from({ length: count }, (_, j) => BigInt(count - j + (this.#padding?.[i] ?? 0))),
+      );
+      const shape = [this.batch, count];
+      before = Tensor.from(BigInt64Array.from(distances.flat()), { shape, device: this.#device }).keep();
+      this.#before.set(count, before);
+    }
+    const end = BigInt64Array.of(BigInt(this.#config.contextLength - 1));
+    this.#lastPosition ??= Tensor.from(end, { device: this.#device }).keep();
+    const positions = lengths.unsqueeze(1).sub(before);
+    return positions.minimum(this.#lastPosition).reshape([this.batch * count]);
+  }
+
   /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
   mask(keys: number, total: number): Tensor | null {
     if (!this.#padding) return null;
@@ -119,10 +144,14 @@ export class ModelCache implements Disposable {
     return this.#mask!.narrow(3, total - keys, keys);
   }
 
+  get rewindable(): boolean {
+    return this.layers.every((layer) => layer instanceof KvCache);
+  }
+
   /** Forgets all but the first `length` positions; says whether it could. Sliding windows have lost what was before. */
   rewind(length: number): boolean {
     if (length === this.#length) return true;
-    if (length > 0 && this.layers.some((layer) => layer instanceof RotatingKvCache)) return false;
+    if (length > 0 && !this.rewindable) return false;
     for (const layer of this.layers) {
       if (layer instanceof KvCache) layer.truncate(length);
       else layer.reset();
@@ -147,6 +176,10 @@ export class ModelCache implements Disposable {
     this.#mask = null;
     this.#paddingTensor?.dispose();
     this.#paddingTensor = null;
+    for (const before of this.#before.values()) before.dispose();
+    this.#before.clear();
+    this.#lastPosition?.dispose();
+    this.#lastPosition = null;
     this.#length = 0;
   }
 

@@ -11,9 +11,17 @@ export type {
 export { type ArchitectureName, architectures } from "./architectures/index.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
 export type { Activation, Experts, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
 export { PromptCache } from "./generation/prompt-cache.ts";
 export { Sampler, type SamplingOptions } from "./generation/sampling.ts";
+export {
+  type Drafter,
+  type PromptLookupOptions,
+  promptLookup,
+  Speculation,
+  type SpeculationOptions,
+} from "./generation/speculation.ts";
 export { writeModelGguf } from "./gguf/export.ts";
 export { type CachedModel, cachedModels, type RemovedModel, removeModel } from "./hub/cached-models.ts";
 export { type DownloadProgress, type PulledModel, type PullOptions, pullModel } from "./hub/pull.ts";
@@ -22,18 +30,20 @@ export type { JsonFields } from "./json-fields.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
 export { loadTokenizer } from "./load-tokenizer.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
-export type { Positions } from "./rotary.ts";
+export type { Positions } from "./positions.ts";
 export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
 export type { Transformer, TransformerOptions } from "./transformer.ts";
 export type { FusedRoles, Names, WeightsForm } from "./weights/naming.ts";
 export type {
   DeviceWeights,
+  EmbeddingRole,
   EmbeddingTable,
   Fusion,
   LinearRole,
   Norm,
   NormRole,
+  NormWeights,
   Part,
   Place,
   Projection,

@@ -1,4 +1,5 @@
 /** Activations and rearrangements that models are made of. */
+import type { GluActivation } from "../backend/fused-ops.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape, sameShape } from "../core/layout.ts";
 import * as check from "../ops/check.ts";
@@ -24,9 +25,11 @@ export const geluErf = elementwise.geluErf;
 /** Rows of a table by ids of any shape. */
 export const embedding = indexing.embedding;
 
+const gluOps = { silu: "siluMul", gelu: "geluMul", clampedSwiglu: "clampedSwiglu" } as const;
+
 /** act(gate) · up, in one pass where the device can. */
-function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
-  const op = act === "silu" ? "siluMul" : "geluMul";
+function glu(act: GluActivation, gate: Tensor, up: Tensor): Tensor {
+  const op = gluOps[act];
   check.floating(op, gate);
   check.compatible(op, gate, up);
   if (!sameShape(gate.shape, up.shape)) {
@@ -42,6 +45,13 @@ function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
 export const siluMul = define("nn", "siluMul", "gate up", (gate: Tensor, up: Tensor): Tensor => glu("silu", gate, up));
 /** gelu(gate) · up. */
 export const geluMul = define("nn", "geluMul", "gate up", (gate: Tensor, up: Tensor): Tensor => glu("gelu", gate, up));
+/** gpt-oss's g · sigmoid(1.702 g) · (u + 1), where g is the gate up to 7 and u is `up` within ±7. */
+export const clampedSwiglu = define(
+  "nn",
+  "clampedSwiglu",
+  "gate up",
+  (gate: Tensor, up: Tensor): Tensor => glu("clampedSwiglu", gate, up),
+);
 
 function halves(op: string, x: Tensor, act: "silu" | "gelu"): Tensor {
   if (x.rank === 0 || x.shape.at(-1)! % 2 !== 0) {

@@ -2,6 +2,14 @@ import "../core/globals.ts";
 
 export type { Activation as MiopenActivation } from "../backend/gpu/rocm/miopen/dnn.ts";
 export { type SdpaOptions, sdpa, sdpaVarlen } from "./attention.ts";
+export {
+  type ExpertLinearOptions,
+  expertLinear,
+  mixExperts,
+  type QuantizedStack,
+  type Route,
+  routeExperts,
+} from "./experts.ts";
 export * from "./functional.ts";
 export { KvCache, type KvPair, RotatingKvCache } from "./kv-cache.ts";
 export * from "./layers.ts";

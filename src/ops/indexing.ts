@@ -177,6 +177,13 @@ export const indexing = group("index", {
       if (k > x.shape[d]!)
         fail("InvalidArgument", `topk: ${k} of the ${x.shape[d]} elements of dim ${d} of ${formatShape(x.shape)}`);
       using last = x.transpose(d, -1);
+      const fused = largest ? call(x.backend, "topk", last, k, false) : null;
+      if (fused) {
+        const shape = last.shape.with(-1, k);
+        using best = result(fused.values, shape);
+        using places = result(fused.ids, shape) as Tensor<"u32">;
+        return [best.transpose(d, -1), places.transpose(d, -1)];
+      }
       using order = last.argSortLastDim(!largest);
       using some = order.narrow(-1, 0, k);
       using values = last.gather(some, -1);

@@ -3,7 +3,17 @@ import type { DType } from "../../core/dtype.ts";
 import { Layout } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Backend, BinaryOp, CompareOp, ReduceOp, UnaryOp, View } from "../backend.ts";
-import type { ConvParams, LinearParams, PoolParams, SdpaParams, Size2d, SumAndNorm } from "../fused-ops.ts";
+import type {
+  ConvParams,
+  ExpertParams,
+  GluActivation,
+  LinearParams,
+  PoolParams,
+  SdpaParams,
+  Size2d,
+  SumAndNorm,
+  ValuesAndIds,
+} from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import type {
   CachedAttention,
@@ -20,6 +30,7 @@ import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
 import { GpuCachedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
+import * as experts from "./ops/experts.ts";
 import * as indexing from "./ops/indexing.ts";
 import { GpuLatentAttention } from "./ops/latent.ts";
 import { linear } from "./ops/linear.ts";
@@ -174,8 +185,20 @@ export class GpuBackend extends Gpu implements Backend {
     return isF8(x) ? null : rows.addRmsNorm(this, x, residual, weight, eps);
   }
 
-  glu(act: "silu" | "gelu", gate: View, up: View): Storage | null {
+  glu(act: GluActivation, gate: View, up: View): Storage | null {
     return isF8(gate) ? null : rows.glu(this, act, gate, up);
+  }
+
+  topk(x: View, k: number, softmax: boolean): ValuesAndIds | null {
+    return experts.topk(this, x, k, softmax);
+  }
+
+  expertLinear(x: View, w: View, type: QuantType | null, ids: View, p: ExpertParams): Storage | null {
+    return experts.expertLinear(this, x, w, type, ids, p);
+  }
+
+  mixExperts(y: View, mix: View, residual: View | null): Storage | null {
+    return experts.mixExperts(this, y, mix, residual);
   }
 
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {

@@ -3,6 +3,9 @@ import type { Architecture } from "./architecture.ts";
 
 export const llama: Architecture = {
   norms: ["attentionNorm", "mlpNorm"],
+  normKind: "rms",
+  mlp: "gated",
+  positions: "rotary",
   qkNorm: "none",
   qkvBias: false,
   activation: "silu",
@@ -18,12 +21,15 @@ export const llama: Architecture = {
       contextLength: "max_position_embeddings",
       normEps: "rms_norm_eps",
       activation: "hidden_act",
+      ropeTheta: "rope_theta",
+      rotaryShare: "partial_rotary_factor",
     },
     tiedByDefault: false,
+    interleaved: false,
     normOffset: 0,
     hasWindow: () => false,
     names: {
-      embedding: "model.embed_tokens",
+      embedding: { token: "model.embed_tokens", position: "model.embed_positions" },
       layer: "model.layers.{layer}.",
       linear: {
         q: "self_attn.q_proj",
@@ -57,9 +63,9 @@ export const llama: Architecture = {
     interleaved: true,
     writesFused: false,
     halves: "f16",
-    hasWindow: () => true,
+    windowPeriod: 0,
     names: {
-      embedding: "token_embd",
+      embedding: { token: "token_embd", position: "position_embd" },
       layer: "blk.{layer}.",
       linear: {
         q: "attn_q",

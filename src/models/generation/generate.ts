@@ -9,6 +9,8 @@ import type { Transformer } from "../transformer.ts";
 import { openDecoder } from "./decoder.ts";
 import type { PromptCache } from "./prompt-cache.ts";
 import { Sampler, type SamplingOptions } from "./sampling.ts";
+import type { Speculation } from "./speculation.ts";
+import { SpeculativeDecoder } from "./speculative-decoder.ts";
 
 export interface GenerateOptions extends SamplingOptions {
   /** Default: as many as the context holds. */
@@ -25,6 +27,8 @@ export interface GenerateOptions extends SamplingOptions {
   readonly prefillChunk?: number | undefined;
   /** Keeps the computed prompt, and reuses what the next one has in common with it. For one sequence. */
   readonly promptCache?: PromptCache | undefined;
+  /** Guesses tokens that the model checks several at a time: `promptLookup()`, `draftModel(model)`. For one sequence. */
+  readonly speculation?: Speculation | undefined;
 }
 
 /** Why a sequence ended: enough tokens, no room in the context, a token or a string that ends it. */
@@ -56,7 +60,7 @@ export async function* generate(
   prompts: readonly (readonly number[])[],
   options: GenerateOptions = {},
 ): AsyncGenerator<Piece, void, undefined> {
-  const { promptCache, signal } = options;
+  const { promptCache, speculation, signal } = options;
   const stops = checkStops(options, tokenizer);
   const longest = checkPrompts(prompts, model);
   const limit = checkCount("maxTokens", options.maxTokens ?? Number.MAX_SAFE_INTEGER, 0);
@@ -68,10 +72,15 @@ export async function* generate(
     return { text: new TextStream(tokenizer, prompt, stops), last: 0, ended: false };
   });
   if (promptCache && prompts.length !== 1) fail("InvalidArgument", "a promptCache serves one sequence at a time");
+  if (speculation && prompts.length !== 1) fail("InvalidArgument", "speculation serves one sequence at a time");
+  speculation?.drafter.check?.(model);
   signal?.throwIfAborted();
   if (limit === 0) return;
   const padding = prompts.map((prompt) => longest - prompt.length);
-  const cache = promptCache?.open(model) ?? new ModelCache(model.config, model.device, model.dtype, { padding });
+  const rewindable = speculation !== undefined;
+  const cache =
+    promptCache?.open(model, rewindable) ??
+    new ModelCache(model.config, model.device, model.dtype, { padding, rewindable });
   try {
     const reused = promptCache?.reuse(prompts[0]!) ?? 0;
     const rows = prompts.map((prompt, i) => [...new Array<number>(padding[i]!).fill(0), ...prompt].slice(reused));
@@ -84,7 +93,10 @@ export async function* generate(
       promptCache?.fed(ids[0]!);
       return logits;
     });
-    await using decoder = openDecoder(logits, { model, cache, samplers, limit: Math.min(limit, room) });
+    const decoding = { model, cache, samplers, limit: Math.min(limit, room) };
+    await using decoder = speculation
+      ? new SpeculativeDecoder(logits, prompts[0]!, speculation, decoding)
+      : openDecoder(logits, decoding);
     for (let count = 1; ; count++) {
       const tokens = await decoder.next(sequences.map((sequence) => sequence.ended));
       const full: Finish | null = count >= limit ? "length" : count >= room ? "context" : null;

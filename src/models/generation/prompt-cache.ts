@@ -12,8 +12,10 @@ export class PromptCache implements Disposable {
     return this.#ids.length;
   }
 
-  open(model: Transformer): ModelCache {
-    this.#cache ??= new ModelCache(model.config, model.device, model.dtype);
+  /** One that cannot be rewound is given up where it must be. */
+  open(model: Transformer, rewindable = false): ModelCache {
+    if (rewindable && this.#cache?.rewindable === false) this.dispose();
+    this.#cache ??= new ModelCache(model.config, model.device, model.dtype, { rewindable });
     return this.#cache;
   }
 

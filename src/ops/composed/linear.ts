@@ -1,18 +1,29 @@
 /** Linear layers and gates, step by step. */
-import type { LinearParams } from "../../backend/fused-ops.ts";
+import type { GluActivation, LinearParams } from "../../backend/fused-ops.ts";
 import type { QuantType } from "../../core/quant-types.ts";
+import { scope } from "../../tensor/scope.ts";
 import type { Tensor } from "../../tensor/tensor.ts";
 import { compute } from "../compute.ts";
 
 // No `using` here: these are the steps of decoding, and what it compiles to costs more than they do. Where one throws, the
 // scope or the collector frees what was made before.
 
-export function glu(act: "silu" | "gelu", gate: Tensor, up: Tensor): Tensor {
+export function glu(act: GluActivation, gate: Tensor, up: Tensor): Tensor {
+  if (act === "clampedSwiglu") return clampedSwiglu(gate, up);
   const open = gate[act]();
   const y = open.mul(up);
   open.dispose();
   return y;
 }
+
+/** In f32 for halves, which would round each of the steps. */
+const clampedSwiglu = (gate: Tensor, up: Tensor): Tensor =>
+  scope(() => {
+    const wide = gate.dtype === "f64" ? "f64" : "f32";
+    const g = gate.toDType(wide).minimum(7);
+    const open = g.mul(g.affine(1.702, 0).sigmoid());
+    return open.mul(up.toDType(wide).clamp(-7, 7).add(1)).toDType(gate.dtype);
+  });
 
 export function linear(x: Tensor, w: Tensor, type: QuantType | null, p: LinearParams<Tensor>): Tensor {
   const { norm, bias, glu: act, residual } = p;
@@ -38,7 +49,7 @@ function product(x: Tensor, w: Tensor, type: QuantType | null): Tensor {
   return y;
 }
 
-function gated(act: "silu" | "gelu", y: Tensor): Tensor {
+function gated(act: GluActivation, y: Tensor): Tensor {
   const half = y.shape.at(-1)! / 2;
   const gate = y.narrow(-1, 0, half);
   const up = y.narrow(-1, half, half);

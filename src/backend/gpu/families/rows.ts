@@ -95,7 +95,7 @@ export const rows = [
   family({
     file: "glu",
     pattern: "{op}_{T}",
-    over: { op: ["swiglu", "geglu"], T: floats },
+    over: { op: ["swiglu", "geglu", "clamped_swiglu"], T: floats },
     args: "gate* up* out* rows width row_stride",
     launch: (s, b) => perThread(s.rows * s.width, 16 / sizeOf(b.T)),
   }),

@@ -1,7 +1,7 @@
 /** Softmax, norms and rotary embeddings: fused kernels over rows. */
 import { collapse } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
-import type { SumAndNorm } from "../../fused-ops.ts";
+import type { GluActivation, SumAndNorm } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { planWholeRows } from "../families/rows.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
@@ -76,10 +76,12 @@ export function addRmsNorm(gpu: Gpu, x: View, residual: View, weight: View | nul
   }
 }
 
-export function glu(gpu: Gpu, act: "silu" | "gelu", gate: View, up: View): Storage {
+const gluKernels = { silu: "swiglu", gelu: "geglu", clampedSwiglu: "clamped_swiglu" } as const;
+
+export function glu(gpu: Gpu, act: GluActivation, gate: View, up: View): Storage {
   const { dtype } = gate.storage;
   const n = gate.layout.numel;
-  const kernel = `${act === "silu" ? "swiglu" : "geglu"}_${dtype}` as const;
+  const kernel = `${gluKernels[act]}_${dtype}` as const;
   const { shape, strides } = collapse([gate.layout, up.layout]);
   const [g, u] = strides as [number[], number[]];
   return gpu.filled(dtype, n, (out) => {

@@ -1,0 +1,81 @@
+/** Mixtures of experts by way of the host, which sorts rows by their experts: each then runs once over all that chose it. */
+import type { ExpertParams } from "../../backend/fused-ops.ts";
+import { fail } from "../../core/errors.ts";
+import type { QuantType } from "../../core/quant-types.ts";
+import { scope } from "../../tensor/scope.ts";
+import { Tensor } from "../../tensor/tensor.ts";
+import { compute } from "../compute.ts";
+
+/** The id that means "no expert": its rows are zeros. */
+const NOTHING = 0xffffffff;
+
+export function topk(x: Tensor, k: number, softmax: boolean): { values: Tensor; ids: Tensor } {
+  const order = x.argSortLastDim(false);
+  const some = order.narrow(-1, 0, k);
+  order.dispose();
+  const best = x.gather(some, -1);
+  const ids = some.contiguous();
+  some.dispose();
+  if (!softmax) return { values: best, ids };
+  const values = best.softmax(-1);
+  best.dispose();
+  return { values, ids };
+}
+
+export const expertLinear = (
+  x: Tensor,
+  w: Tensor,
+  type: QuantType | null,
+  ids: Tensor,
+  p: ExpertParams<Tensor>,
+): Tensor =>
+  scope(() => {
+    const chosen = ids.dataSync() as Uint32Array;
+    const [experts, outputs] = w.shape as [number, number];
+    checkIds(chosen, experts);
+    const columns = p.glu ? outputs / 2 : outputs;
+    const slots = Uint32Array.from(chosen.keys())
+      .filter((slot) => chosen[slot] !== NOTHING)
+      .sort((a, b) => chosen[a]! - chosen[b]! || a - b);
+    const options = { device: x.device };
+    if (slots.length === 0) return Tensor.zeros([chosen.length, columns], { ...options, dtype: x.dtype });
+    // Rows of x that are shared by the slots of one token.
+    const share = x.shape[0] === chosen.length ? 1 : chosen.length / x.shape[0]!;
+    const rows = x.indexSelect(
+      Tensor.from(
+        slots.map((slot) => Math.floor(slot / share)),
+        options,
+      ),
+      0,
+    );
+    const results: Tensor[] = [];
+    for (let from = 0; from < slots.length; ) {
+      const expert = chosen[slots[from]!]!;
+      let to = from;
+      while (to < slots.length && chosen[slots[to]!] === expert) to++;
+      const own = rows.narrow(0, from, to - from);
+      const weight = w.narrow(0, expert, 1).squeeze(0);
+      const bias = p.bias ? p.bias.narrow(0, expert, 1).squeeze(0) : null;
+      const params = { norm: null, bias, glu: p.glu, residual: null };
+      results.push(compute(x.backend, "linear", [to - from, columns], own, weight, type, params));
+      from = to;
+    }
+    const back = new Uint32Array(chosen.length).fill(NOTHING);
+    for (const [i, slot] of slots.entries()) back[slot] = i;
+    return Tensor.cat(results, 0).indexSelect(Tensor.from(back, options), 0);
+  });
+
+function checkIds(chosen: Uint32Array, experts: number): void {
+  const bad = chosen.findIndex((id) => id >= experts && id !== NOTHING);
+  if (bad >= 0)
+    fail("InvalidIndex", `expertLinear: id ${chosen[bad]} at position ${bad} is out of range for ${experts} experts`);
+}
+
+/** In f32, so that halves are rounded once. */
+export const mixExperts = (y: Tensor, mix: Tensor, residual: Tensor | null): Tensor =>
+  scope(() => {
+    const wide = y.dtype === "f64" ? "f64" : "f32";
+    const [n, k] = mix.shape as [number, number];
+    const mixed = y.toDType(wide).reshape([n, k, y.shape[1]!]).mul(mix.toDType(wide).unsqueeze(2)).sum(1);
+    return (residual ? residual.toDType(wide).add(mixed) : mixed).toDType(y.dtype);
+  });
