@@ -87,16 +87,17 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
   }
 }
 
-// Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory.
+// Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory. Small
+// heads do not, 0 of them: they are those of small encoders, whose sequences are too short for few large blocks.
 template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
 #if GPU_WARPGROUPS
-  if constexpr (sizeof(T) == 2) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
+  if constexpr (sizeof(T) == 2 && Groups > 0) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
   else
 #endif
     prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a);
 }
 #if GPU_WARPGROUPS
-#define HALVES_BLOCK(groups) groups * 128
+#define HALVES_BLOCK(groups) (groups > 0 ? groups * 128 : ATTENTION_BLOCK)
 #else
 #define HALVES_BLOCK(groups) ATTENTION_BLOCK
 #endif
@@ -111,6 +112,7 @@ template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN 
   PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \
   PREFILL(attention_masked, T, BLOCK, D, true, MaskedGroups, Keys, Stages)
 #define PREFILL_ALL(T, BLOCK) \
+  PREFILL_BOTH(T, BLOCK, 32, 0, 0, 0, 0) \
   PREFILL_BOTH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
   PREFILL_BOTH(T, BLOCK, 96, WARPGROUPS_96, WARPGROUPS_MASKED_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
   PREFILL_BOTH(T, BLOCK, 128, WARPGROUPS_128, WARPGROUPS_MASKED_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128) \

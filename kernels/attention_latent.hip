@@ -142,6 +142,7 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
             const typename Tile::B right = Tile::template rows<L::PITCH>(Tile::ref(tile), L::at(j * 16, at));
             Tile::template multiply<L::PITCH>(s[j], left, right);
           }
+          schedule_fence();
         }
         UNROLL for (int j = 0; j < L::KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
           scores[(wave * 16 + Tile::row(Tile::row_of(e))) * L::SCORE_PITCH + j * 16 + Tile::col(e)] = s[j].x[e];
@@ -183,6 +184,7 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
           const u32 at = Tile::TRANSPOSED ? col * L::V_PITCH + j * 16 : L::at(j * 16, col);
           const typename Tile::B right = Tile::template cols<L::V_PITCH>(Tile::ref(values), at);
           Tile::template multiply<L::V_PITCH>(o[i], left, right);
+          schedule_fence();
         }
       }
     }
@@ -192,17 +194,27 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
     barrier();
     if (own_key == 0) stats[own_row] = best, stats[16 + own_row] = sum;
     barrier();
-    UNROLL for (int i = 0; i < L::COLS; i++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e += Tile::RUN) {
-      const u32 row = Tile::row(Tile::row_of(e)), col = (wave * L::COLS + i) * 16 + Tile::out_col(e);
-      if (row >= rows || col >= a.dv) continue;
-      const u32 r = row0 + row;
-      const size_t at = ((size_t)b * a.heads + group.head(r)) * a.tq + (u32)group.query(r);
+    UNROLL for (int r = 0; r < Tile::ROWS; r++) {
+      const u32 row = Tile::row(r);
+      if (row >= rows) continue;
+      const size_t at = ((size_t)b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row);
+      T* const out = a.out + at * a.dv;
+      f32* const part = scratch + (at * splits + split) * a.dv;
       const f32 by = 1 / stats[16 + row];
-      UNROLL for (int k = 0; k < Tile::RUN; k++) {
-        if (parts == 1) a.out[at * a.dv + col + k] = narrow<T>(o[i].x[e + k] * by);
-        else scratch[(at * splits + split) * a.dv + col + k] = o[i].x[e + k];
+      UNROLL for (int i = 0; i < L::COLS; i++) {
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
+          const u32 col = (wave * L::COLS + i) * 16 + Tile::out_col(e);
+          if (Tile::row_of(e) != r || col >= a.dv) continue;
+          if (parts == 1) out[col] = narrow<T>(o[i].x[e] * by);
+          else part[col] = o[i].x[e];
+        }
+        schedule_fence();
       }
-      if (parts > 1 && col == 0) *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{stats[row], stats[16 + row]}};
+    }
+    if (parts > 1 && tid_x() < rows) {
+      const u32 row = tid_x();
+      const size_t at = ((size_t)b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row);
+      *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{stats[row], stats[16 + row]}};
     }
     if (parts > 1 && ends_last((u32*)shared, counters + place, parts)) join_parts(a, group, row0, rows, scratch, pairs, splits, parts);
     barrier();
@@ -231,27 +243,36 @@ template <class T> struct LatentAppend {
 };
 
 template <class T, bool Interleaved> GPU_FN void append_latents(const LatentAppend<T>& a) {
-  const u32 width = (u32)(a.rank + a.rope), half = (u32)(a.rope / 2);
-  single_loop(a.batch * a.t * (a.heads + 1) * a.pitch, [&](size_t item) {
-    const size_t line = divide(item, a.pitch), row = divide(line, a.heads + 1), b = divide(row, a.t);
-    const u32 at = (u32)(item - line * a.pitch), head = (u32)(line - row * (a.heads + 1));
-    const bool is_key = head == a.heads;
-    if (is_key && at >= width) return;
+  const u32 width = (u32)(a.rank + a.rope), half = (u32)(a.rope / 2), lines = (u32)a.heads + 1;
+  single_loop(a.batch * a.t * lines * a.pitch, [&](size_t item) {
+    const size_t line = divide(item, a.pitch), row = divide(line, lines), b = divide(row, a.t);
+    const u32 at = (u32)(item - line * a.pitch), head = (u32)(line - row * lines);
     const i64 slot = (a.lengths ? a.lengths[b] - (i64)a.t : (i64)a.past) + (i64)(row - b * a.t);
-    T* const to = is_key ? a.cache + b * a.cache_b + (size_t)slot * width : a.out + (row * a.heads + head) * a.pitch;
-    if (at >= width) {
-      to[at] = narrow<T>(0.0f);
-    } else if (at < a.rank) {
-      to[at] = is_key ? a.latent[row * a.latent_row + at] : a.q[row * a.q_row + head * a.q_head + at];
+    const T *latent, *turning;
+    T* to;
+    if (head < a.heads) {
+      latent = a.q + row * a.q_row + head * a.q_head;
+      turning = a.q_rope + row * a.rope_row + head * a.rope_head;
+      to = a.out + (row * a.heads + head) * a.pitch + at;
     } else {
+      if (at >= width) return;
+      latent = a.latent + row * a.latent_row;
+      turning = a.k_rope + row * a.k_rope_row;
+      to = a.cache + b * a.cache_b + (size_t)slot * width + at;
+    }
+    T y = narrow<T>(0.0f);
+    if (at < a.rank) {
+      y = latent[at];
+    } else if (at < width) {
       const i64 position = slot - (a.padding ? a.padding[b] : 0);
-      const T* const from = is_key ? a.k_rope + row * a.k_rope_row : a.q_rope + row * a.rope_row + head * a.rope_head;
       const u32 i = at - (u32)a.rank, pair = Interleaved ? i / 2 : i < half ? i : i - half;
       const size_t table = (size_t)(position > 0 ? position : 0) * half + pair;
-      T x = from[Interleaved ? 2 * pair : pair], y = from[Interleaved ? 2 * pair + 1 : pair + half];
+      T x = turning[Interleaved ? 2 * pair : pair];
+      y = turning[Interleaved ? 2 * pair + 1 : pair + half];
       turn(x, y, a.cos[table], a.sin[table]);
-      to[at] = (Interleaved ? i % 2 == 0 : i < half) ? x : y;
+      if (Interleaved ? i % 2 == 0 : i < half) y = x;
     }
+    *to = y;
   });
 }
 

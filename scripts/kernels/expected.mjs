@@ -13,7 +13,7 @@ export const unitsOf = (arch) => families.find((family) => family.archs.test(arc
 
 /** Which files exist for which of these instructions. */
 const users = {
-  matrix: ["attention", "attention_decode", "conv-product", "product", "quant-product"],
+  matrix: ["attention", "attention_decode", "attention_latent", "conv-product", "product", "quant-product"],
   dot: ["quant-matvec"],
 };
 

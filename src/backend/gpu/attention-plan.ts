@@ -30,7 +30,7 @@ export function matrixUnit(arch: string, dtype: DType): MatrixUnit {
 export const hasWarpgroups = (arch: string): boolean => arch === "sm_90a";
 
 /** The head dimensions that kernels are compiled for; smaller ones use the next. */
-export const headDims = [64, 96, 128, 256] as const;
+export const headDims = [32, 64, 96, 128, 256] as const;
 export type HeadDim = (typeof headDims)[number];
 
 export const supportsHeadDim = (d: number): boolean => d >= 8 && d <= 256 && d % 8 === 0;
@@ -75,9 +75,10 @@ const warpgroupSizes = {
   96: { plain: 2, masked: 2, keys: 128, stages: 3 },
   128: { plain: 2, masked: 2, keys: 128, stages: 3 },
   256: { plain: 2, masked: 2, keys: 64, stages: 2 },
-} as const satisfies Readonly<Record<HeadDim, object>>;
+} as const satisfies Readonly<Record<Exclude<HeadDim, 32>, object>>;
+type WarpgroupDim = keyof typeof warpgroupSizes;
 const warpgroupDefines = Object.fromEntries(
-  headDims.flatMap((d) => [
+  ([64, 96, 128, 256] as const).flatMap((d) => [
     [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
     [`WARPGROUPS_MASKED_${d}`, warpgroupSizes[d].masked],
     [`WARPGROUP_KEYS_${d}`, warpgroupSizes[d].keys],
@@ -123,7 +124,7 @@ interface Layout {
 const oddRow = (elements: number, dtype: DType): number => (((elements * sizeOf(dtype)) / 16) | 1) * 16;
 /** For mma.sync a power of two. */
 const swizzledRow = (unit: MatrixUnit, d: HeadDim, dtype: DType): number =>
-  unit === "mma" ? (d === 96 ? 128 : d) * sizeOf(dtype) : oddRow(d, dtype);
+  unit === "mma" ? (d === 96 ? 128 : Math.max(d, 64)) * sizeOf(dtype) : oddRow(d, dtype);
 
 function layout(unit: MatrixUnit, dtype: DType, d: HeadDim, row: number): Layout {
   const turned = unit !== "mma" && unit !== "fma";
@@ -151,7 +152,7 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
 const WARPGROUP_WORDS = 40;
 
 /** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and what is kept beside them. */
-export function planWarpgroups(d: HeadDim, masked: boolean): PrefillPlan {
+export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {
   const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
   const groups = masked ? withMask : plain;
   const rows = groups * 64;
@@ -169,7 +170,7 @@ export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: n
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
   const shared = 16 * row + waves * stages(16);
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
-  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared)) : 3;
+  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 
