@@ -4,7 +4,8 @@
 // both products. For the scores each wave has a share of the elements, whose sums meet in shared memory; for the results
 // each has a share of the columns. Between them eight threads have a row and turn its scores into weights.
 // Launch: ATTENTION_BLOCK threads and `shared_bytes` as in attention-plan.ts, batch · ceil(heads·tq / 16) · splits blocks. Queries lie as
-// latent_append.hip leaves them. Parts, scratch and counters are those of attention_decode.hip. Causal; a mask is added.
+// latent_append.hip leaves them. Parts and scratch are as in attention_decode.hip, 64 parts at most, but joined by eights: by the last of
+// eight, and those by the last of all. Each 16 rows have LATENT_COUNTERS counters. Causal; a mask is added.
 // Memory: keys once for each 16 rows, out of the cache but for the first.
 #include "attention-parts.h"
 namespace gpu {
@@ -65,6 +66,54 @@ template <class L, class T> GPU_FN typename L::Tile::P weights_operand(const T* 
     UNROLL for (int r = 0; r < Tile::ROWS; r++)
       UNROLL for (int k = 0; k < 16; k++) p.x[r][k] = widen(weights[Tile::row(r) * L::WEIGHT_PITCH + first + k]);
     return p;
+  }
+}
+
+// Joins up to eight parts of each row, `step` apart from `first` on: to results where there are no more, else to the first of them.
+template <class T>
+GPU_FN void join_latents(f32* shared, const Attention<T>& a, const Group& group, u32 row0, u32 rows, f32* scratch, f32* pairs, u32 splits,
+                         u32 first, u32 count, u32 step, bool last) {
+  const auto place = [&](u32 row) { return ((size_t)group.b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row); };
+  {
+    // Eight threads have a row, and a part each: it weighs 2^(its greatest − the greatest of all).
+    const u32 row = tid_x() / 8, part = tid_x() % 8;
+    f32* const pair = pairs + (place(row < rows ? row : 0) * splits + first + (part < count ? part : 0) * step) * 2;
+    const f32 own = part < count ? pair[0] : Limits<f32>::lowest();
+    f32 top = own;
+    UNROLL for (u32 lanes = 1; lanes < 8; lanes *= 2) top = max_fast(top, shfl_xor(top, lanes));
+    f32 weight = approx_exp2(own - (top == Limits<f32>::lowest() ? 0 : top)), total = part < count ? pair[1] * weight : 0;
+    UNROLL for (u32 lanes = 1; lanes < 8; lanes *= 2) total += shfl_xor(total, lanes);
+    if (last) weight /= total;
+    else if (part == 0 && row < rows) pair[0] = top, pair[1] = total;
+    shared[tid_x()] = weight;
+  }
+  barrier();
+  const u32 quads = a.dv / 4;
+  // Two rows at a time, all parts of which are on their way at once.
+  for (u32 item = tid_x(); item < rows * quads; item += 2 * ATTENTION_BLOCK) {
+    f32* from[2];
+    Vec<f32, 4> x[2][8];
+    u32 row[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+      const u32 own = item + i * ATTENTION_BLOCK < rows * quads ? item + i * ATTENTION_BLOCK : item;
+      row[i] = own / quads;
+      from[i] = scratch + (place(row[i]) * splits + first) * a.dv + own % quads * 4;
+      UNROLL for (u32 p = 0; p < 8; p++) x[i][p] = *(const Vec<f32, 4>*)(from[i] + (size_t)(p < count ? p * step : 0) * a.dv);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+      if (i && item + ATTENTION_BLOCK >= rows * quads) continue;
+      Vec<f32, 4> sum{{0, 0, 0, 0}};
+      UNROLL for (u32 p = 0; p < 8; p++) {
+        const f32 weight = p < count ? shared[row[i] * 8 + p] : 0;
+        UNROLL for (int k = 0; k < 4; k++) sum.v[k] += p < count ? x[i][p].v[k] * weight : 0;
+      }
+      if (last) {
+        T* const out = a.out + place(row[i]) * a.dv + (item + i * ATTENTION_BLOCK) % quads * 4;
+        UNROLL for (int k = 0; k < 4; k++) out[k] = narrow<T>(sum.v[k]);
+      } else {
+        *(Vec<f32, 4>*)from[i] = sum;
+      }
+    }
   }
 }
 
@@ -211,7 +260,16 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
       const size_t at = ((size_t)b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row);
       *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{stats[row], stats[16 + row]}};
     }
-    if (parts > 1 && ends_last((u32*)shared, counters + place, parts)) join_parts(a, group, row0, rows, scratch, pairs, splits, parts);
+    if (parts > 1) {
+      const u32 bunch = split / 8, bunches = (parts + 7) / 8, size = bunch + 1 < bunches ? 8 : parts - bunch * 8;
+      u32* const counter = counters + place * LATENT_COUNTERS;
+      f32* const joining = (f32*)shared + 4;
+      if (ends_last((u32*)shared, counter + 1 + bunch, size)) {
+        join_latents(joining, a, group, row0, rows, scratch, pairs, splits, bunch * 8, size, 1, bunches == 1);
+        if (bunches > 1 && ends_last((u32*)shared, counter, bunches))
+          join_latents(joining, a, group, row0, rows, scratch, pairs, splits, 0, bunches, 8, true);
+      }
+    }
     barrier();
   }
 }

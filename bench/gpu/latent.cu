@@ -63,7 +63,7 @@ static void run(size_t batch, size_t heads, size_t t, size_t keys, size_t rank, 
   size_t d = rank + rope;
   const size_t rows = batch * heads * t, blocks = batch * ((heads * t + 15) / 16);
   const int shared = 2 * Plan::STAGE * 2 + Plan::WAVES * 16 * Plan::SCORE_PITCH * 4 + 16 * Plan::WEIGHT_PITCH * 2 + 128;
-  gpu::u32 splits = (gpu::u32)std::max(1l, std::min((long)(keys + 63) / 64, std::lround((double)LATENT_CROWD * multiprocessors / blocks)));
+  gpu::u32 splits = (gpu::u32)std::max(1l, std::min({64l, (long)(keys + 63) / 64, std::lround((double)LATENT_CROWD * multiprocessors / blocks)}));
   bf16 *q, *k, *out;
   const bf16* mask = nullptr;
   const gpu::i64* lengths = nullptr;
@@ -73,8 +73,8 @@ static void run(size_t batch, size_t heads, size_t t, size_t keys, size_t rank, 
   CHECK(cudaMalloc(&k, batch * keys * d * 2));
   CHECK(cudaMalloc(&out, rows * rank * 2));
   CHECK(cudaMalloc(&scratch, rows * splits * (rank + 2) * 4));
-  CHECK(cudaMalloc(&counters, blocks * 4));
-  CHECK(cudaMemset(counters, 0, blocks * 4));
+  CHECK(cudaMalloc(&counters, blocks * LATENT_COUNTERS * 4));
+  CHECK(cudaMemset(counters, 0, blocks * LATENT_COUNTERS * 4));
   fill<<<1024, 256>>>(q, (rows + 15) * Plan::Q_PITCH, 1, 3);
   fill<<<1024, 256>>>(k, batch * keys * d, 2, 3);
   size_t k_b = keys * d, zero = 0;

@@ -91,6 +91,8 @@ export const LATENT_DIM = 576;
 export const LATENT_RANK = 512;
 const LATENT_KEYS = 16;
 const LATENT_CROWD = 3;
+/** Counters of each 16 rows: one of all parts, which are joined by eights, and one of each eight. */
+const LATENT_COUNTERS = 9;
 
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
@@ -110,6 +112,7 @@ export const latentDefines = (arch: string) => ({
   LATENT_RANK,
   LATENT_KEYS,
   LATENT_CROWD,
+  LATENT_COUNTERS,
 });
 
 interface Layout {
@@ -211,3 +214,7 @@ export function planSplits(wanted: number, blocks: number, keys: number): number
   if (blocks > MAX_COUNTERS) return 1;
   return Math.max(1, Math.min(Math.ceil(keys / 64), Math.round(wanted / blocks)));
 }
+
+/** The same of latent attention, whose parts are joined by eights. */
+export const planLatentSplits = (wanted: number, blocks: number, keys: number): number =>
+  blocks * LATENT_COUNTERS > MAX_COUNTERS ? 1 : Math.min(8 * (LATENT_COUNTERS - 1), planSplits(wanted, blocks, keys));
