@@ -253,7 +253,7 @@ template <class T> struct Run {
     const int D = head_dim(p.d);
     const void* kernel = Kernels<T>::prefill(D, masked());
     if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, masked()));
-    else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
+    else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D > 32 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
   }
   void decode(int parts) {
     const Plan plan = plan_decode(sizeof(T), head_dim(p.d), budget);

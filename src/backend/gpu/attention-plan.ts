@@ -145,7 +145,7 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
     return keepsQueries ? Math.max(queries, stages(keys)) : queries + stages(keys);
   };
   let waves = ATTENTION_BLOCK / lanes;
-  let keys = unit === "mma" && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
+  let keys = unit === "mma" && d > 32 && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys) };
