@@ -19,7 +19,7 @@ template <class T> struct Latent {
   static constexpr int Q_PITCH = Tile::ASYNC ? D : PITCH, K_SIZE = KEYS * Q_PITCH, STAGE = K_SIZE + (Tile::TRANSPOSED ? RANK * V_PITCH : 0), STAGES = Tile::ASYNC ? 2 : 1;
   // A wave's share of the elements and of the columns, in steps of 16.
   static constexpr int STEPS = D / 16 / WAVES, COLS = RANK / 16 / WAVES;
-  static_assert(STEPS * WAVES * 16 == D && COLS * WAVES * 16 == RANK && ATTENTION_BLOCK == 128, "");
+  static_assert(STEPS * WAVES * 16 == D && COLS * WAVES * 16 == RANK && ATTENTION_BLOCK / 8 == 16, "");
   // Behind the tiles: sums of scores of each wave, weights, and two numbers of each row.
   static constexpr int SCORE_PITCH = KEYS + 4, WEIGHT_PITCH = tile_pitch<T>(KEYS), W = 16 / sizeof(T), PIECES = D / W;
 

@@ -106,14 +106,15 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const latentDefines = (arch: string) => ({
-  ...decodeDefines(arch),
+export const latentDefines = {
+  ...unitDefines,
+  ATTENTION_BLOCK,
   LATENT_DIM,
   LATENT_RANK,
   LATENT_KEYS,
   LATENT_CROWD,
   LATENT_COUNTERS,
-});
+};
 
 interface Layout {
   readonly lanes: number;
