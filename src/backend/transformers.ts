@@ -95,7 +95,7 @@ export interface TransformerNeeds {
   readonly hasPlainWeights: boolean;
   readonly headDim: number;
   readonly hiddenSize: number;
-  readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  readonly activation: "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";
   /** Rotary pairs are neighbours. */
   readonly interleaved: boolean;
   /** Attention's scores have a cap, or a scale that is not positive. */

@@ -1,13 +1,27 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
-import type { KvCache, RotatingKvCache } from "../nn/index.ts";
+import type { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
+import { LatentAttention } from "./latent-attention.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import type { AttentionParams, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
-export class Attention {
+/** The attention of a layer: x (batch · length, hidden) → the same; `around` is the norm before and the residual after. */
+export interface SelfAttention {
+  forward(
+    x: Tensor,
+    step: Step,
+    cache: KvCache | RotatingKvCache | LatentCache | undefined,
+    around: Pick<Fusion, "norm" | "residual">,
+  ): Tensor;
+}
+
+export const loadAttention = (config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> =>
+  (config.latent ? LatentAttention : Attention).load(config, weights, layer);
+
+class Attention implements SelfAttention {
   readonly #config: ModelConfig;
   readonly #params: AttentionParams;
   readonly #qkv: Projection;

@@ -1,6 +1,7 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
 import type { QuantType } from "../core/quant-types.ts";
-import { geluMul, siluMul } from "../nn/index.ts";
+import type { GluActivation } from "../backend/fused-ops.ts";
+import { clampedSwiglu, geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
@@ -9,15 +10,20 @@ import { normalize } from "./norm.ts";
 import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
 /** activation(gate) · up. */
-const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
+export const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
   silu: siluMul,
   gelu: geluMul,
   geluErf: (gate, up) => gate.geluErf().mul(up),
   relu: (gate, up) => gate.relu().mul(up),
+  clampedSwiglu,
 };
 
 /** The activations that are part of a device's fused layers. */
-const fusedGlu: Readonly<Partial<Record<Activation, "silu" | "gelu">>> = { silu: "silu", gelu: "gelu" };
+export const fusedGlu: Readonly<Partial<Record<Activation, GluActivation>>> = {
+  silu: "silu",
+  gelu: "gelu",
+  clampedSwiglu: "clampedSwiglu",
+};
 
 export class Matrices implements Projection {
   readonly #weight: Tensor;
@@ -54,7 +60,7 @@ export class Matrices implements Projection {
     return this.#split(this.forward(x, { norm }));
   }
 
-  #linear(x: Tensor, norm: Norm | undefined, glu: "silu" | "gelu" | null, residual: Tensor | undefined): Tensor {
+  #linear(x: Tensor, norm: Norm | undefined, glu: GluActivation | null, residual: Tensor | undefined): Tensor {
     const rows = this.#weight.shape[0]!;
     const shape = [x.shape[0]!, glu ? rows / 2 : rows];
     const params = { norm: norm ?? null, bias: this.#bias, glu, residual: residual ?? null };

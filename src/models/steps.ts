@@ -2,10 +2,12 @@
 import { call } from "../backend/call.ts";
 import type { CachedAttention } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
-import { type KvCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
+import { fail } from "../core/errors.ts";
+import { type KvCache, type LatentCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { RopeConfig } from "./config.ts";
+import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
 import type { Rotation, Table } from "./rotary.ts";
 
 export interface AttentionParams {
@@ -25,6 +27,8 @@ export interface Step {
   readonly length: number;
   /** q (batch · length, heads · headDim), k and v (batch · length, kv heads · headDim) → (batch, heads, length, headDim). */
   attend(q: Tensor, k: Tensor, v: Tensor, cache: KvCache | RotatingKvCache | undefined, p: AttentionParams): Tensor;
+  /** (batch · length, heads · valueDim). */
+  attendLatent(rows: LatentRows, cache: LatentCache | undefined, heads: LatentHeads): Tensor;
 }
 
 /** Op by op, on any device, with a cache or without. */
@@ -57,6 +61,10 @@ export class ComposedStep implements Step {
     const all = cache ? cache.append(own.k, own.v) : own;
     const mask = this.mask(all.k.shape[2]!);
     return sdpa(queries, all.k, all.v, { scale, softcap, causal: true, window, ...(mask && { mask }) });
+  }
+
+  attendLatent(rows: LatentRows, cache: LatentCache | undefined, heads: LatentHeads): Tensor {
+    return attendLatents(rows, this, cache, this.rotations.get(heads.rope)!, this.mask, heads);
   }
 }
 
@@ -100,5 +108,8 @@ export class CachedStep implements Step {
     const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
     if (!lengths) cache.advance(length);
     return y;
+  }
+  attendLatent(): Tensor {
+    return fail("InvalidArgument", "latents");
   }
 }

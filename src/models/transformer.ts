@@ -6,7 +6,7 @@ import { formatShape } from "../core/layout.ts";
 import { scope, type Tensor } from "../ops/index.ts";
 import type { LayerNormRole } from "./architectures/architecture.ts";
 import { architectureOf } from "./architectures/index.ts";
-import { Attention } from "./attention.ts";
+import { loadAttention, type SelfAttention } from "./attention.ts";
 import { cachedAttentionFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
@@ -18,7 +18,7 @@ import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weight
 
 interface Layer {
   readonly attentionNorm: Norm | undefined;
-  readonly attention: Attention;
+  readonly attention: SelfAttention;
   readonly postAttentionNorm: Norm | undefined;
   readonly mlpNorm: Norm | undefined;
   readonly mlp: FeedForward;
@@ -246,7 +246,7 @@ async function loadLayer(config: ModelConfig, weights: Weights, layer: number): 
     norms.includes(role) ? loadNorm(config, weights, role, config.hiddenSize, { layer }) : undefined;
   return {
     attentionNorm: await norm("attentionNorm"),
-    attention: await Attention.load(config, weights, layer),
+    attention: await loadAttention(config, weights, layer),
     postAttentionNorm: await norm("postAttentionNorm"),
     mlpNorm: await norm("mlpNorm"),
     mlp: await loadFeedForward(config, weights, layer),

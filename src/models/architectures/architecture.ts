@@ -22,6 +22,8 @@ export interface Architecture {
   readonly positions: "rotary" | "learned";
   /** q and k are normalised before they are rotated: each head by itself, or all heads as one. */
   readonly qkNorm: "none" | "head" | "all";
+  /** Each head has a logit that takes a share of its weights, and has no value. */
+  readonly sinks: boolean;
   /** q, k and v have biases. Elsewhere a bias is used where the file has one. */
   readonly qkvBias: boolean;
   /** Where the file names none; GGUF files never do. */
@@ -80,5 +82,5 @@ export interface GgufForm extends WeightsForm {
   /** What `config`, read as Llama's, must say instead; `own` are the fields under the architecture's name. */
   adjust?(own: JsonFields, config: ModelConfig): Partial<ModelConfig>;
   /** What a file says under the architecture's name besides what Llama's says. */
-  metadata?(config: ModelConfig): Readonly<Record<string, GgufTyped>>;
+  metadata?(config: ModelConfig): Readonly<Record<string, GgufTyped | undefined>>;
 }

@@ -2,7 +2,10 @@
 import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
+import { deepseekV2 } from "./deepseek-v2.ts";
+import { deepseekV3 } from "./deepseek-v3.ts";
 import { gemma2 } from "./gemma2.ts";
+import { gptOss } from "./gpt-oss.ts";
 import { granite } from "./granite.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
@@ -10,7 +13,9 @@ import { mixtral } from "./mixtral.ts";
 import { olmo2 } from "./olmo2.ts";
 import { phi3 } from "./phi3.ts";
 import { qwen2 } from "./qwen2.ts";
+import { qwen2Moe } from "./qwen2-moe.ts";
 import { qwen3 } from "./qwen3.ts";
+import { qwen3Moe } from "./qwen3-moe.ts";
 
 /** By config.json's `model_type`. */
 export const architectures = {
@@ -21,6 +26,11 @@ export const architectures = {
   gemma2,
   phi3,
   mixtral,
+  qwen2_moe: qwen2Moe,
+  qwen3_moe: qwen3Moe,
+  gpt_oss: gptOss,
+  deepseek_v2: deepseekV2,
+  deepseek_v3: deepseekV3,
   olmo2,
   granite,
 } as const satisfies Record<string, Architecture>;

@@ -38,7 +38,7 @@ export function route(scores: Tensor, perToken: number, routing: Routing, bias: 
   const rated = bias ? probabilities.add(bias) : probabilities;
   const [best, ids] = (groups ? withinGroups(rated, groups) : rated).topk(perToken, 1);
   const chosen = bias ? probabilities.gather(ids, 1) : best;
-  return { ids, mix: scaled(normalize ? chosen.div(chosen.sum(1, true).add(TINY)) : chosen, scale) };
+  return { ids, mix: scaled(normalize ? chosen.div(chosen.sumKeepdim(1).add(TINY)) : chosen, scale) };
 }
 
 const scaled = (mix: Tensor, scale: number): Tensor => (scale === 1 ? mix : mix.affine(scale, 0));

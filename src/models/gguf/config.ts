@@ -41,7 +41,8 @@ export function parseGgufConfig(
     );
   }
   const valueDim = own.countOr("attention.value_length", headDim);
-  if (valueDim !== headDim) {
+  // Where both are made of latents, the architecture reads their sizes.
+  if (valueDim !== headDim && !own.has("attention.kv_lora_rank")) {
     fail("InvalidFile", `${source}: keys of ${headDim} and values of ${valueDim} dims; models with both alike are run`);
   }
   const contextLength = own.count("context_length");
@@ -75,6 +76,7 @@ export function parseGgufConfig(
     parallelResidual: false,
     tiedEmbeddings: !facts.hasHead,
     experts: null,
+    latent: null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
     dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
@@ -140,6 +142,7 @@ function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number
         betaSlow: own.positiveOr("rope.scaling.yarn_beta_slow", 1),
         originalContext,
         attentionFactor: own.positiveOr("rope.scaling.attn_factor", 1) * yarnMagnitude(factor),
+        truncate: true,
       };
     default:
       return fail(

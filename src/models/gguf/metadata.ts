@@ -3,6 +3,7 @@ import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
+import { expertMetadata } from "../experts/read.ts";
 import { epsilonKeys, yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
@@ -31,8 +32,7 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     "attention.sliding_window": optional(windowOf(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
-    expert_count: config.experts ? count(config.experts.count) : undefined,
-    expert_used_count: config.experts ? count(config.experts.perToken) : undefined,
+    ...expertMetadata(config),
     ...(config.rope.dims > 0 && {
       "rope.dimension_count": count(config.rope.dims),
       "rope.freq_base": real(config.rope.theta),

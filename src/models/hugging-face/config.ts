@@ -64,6 +64,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     parallelResidual: false,
     tiedEmbeddings: fields.flagOr("tie_word_embeddings", tiedByDefault),
     experts: null,
+    latent: null,
     bosToken: [whole, fields].flatMap((file) => file.tokens("bos_token_id"))[0] ?? null,
     eosTokens: [...new Set(eos)],
     dtype: [fields, whole].map(dtypeOf).find((dtype) => dtype) ?? null,
@@ -180,14 +181,18 @@ const scalings: Readonly<Record<string, ScalingParser>> = {
     originalContext: originalContextOf(own, fields, contextLength),
   }),
   yarn: (own, fields, _, contextLength) => {
-    const factor = own.positive("factor");
+    const originalContext = originalContextOf(own, fields, contextLength);
+    const factor = own.positiveOr("factor", contextLength / originalContext);
+    const [mscale, all] = [own.positiveOr("mscale", 0), own.positiveOr("mscale_all_dim", 0)];
+    const grown = (by: number): number => (factor <= 1 ? 1 : 0.1 * by * Math.log(factor) + 1);
     return {
       type: "yarn",
       factor,
       betaFast: own.positiveOr("beta_fast", 32),
       betaSlow: own.positiveOr("beta_slow", 1),
-      originalContext: originalContextOf(own, fields, contextLength),
-      attentionFactor: own.positiveOr("attention_factor", factor <= 1 ? 1 : 0.1 * Math.log(factor) + 1),
+      originalContext,
+      attentionFactor: own.positiveOr("attention_factor", mscale && all ? grown(mscale) / grown(all) : grown(1)),
+      truncate: own.flagOr("truncate", true),
     };
   },
   longrope,

@@ -35,8 +35,9 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
   const { bosToken } = config;
   const tokenizer =
     tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
-  const weightsFile = await openWeights(folder);
   const form = architectureOf(config).huggingFace;
+  const stored = await openWeights(folder);
+  const weightsFile = form.rearrange?.(stored, config) ?? stored;
   return {
     config,
     tokenizer,
