@@ -36,10 +36,11 @@ class Attention implements SelfAttention {
     out: Projection,
     qNorm: Norm | null,
     kNorm: Norm | null,
+    sinks: Tensor | null,
   ) {
     const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]! };
+    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks };
     this.#qkv = qkv;
     this.#out = out;
     this.#qNorm = qNorm;
@@ -48,7 +49,7 @@ class Attention implements SelfAttention {
 
   static async load(config: ModelConfig, weights: Weights, layer: number): Promise<Attention> {
     const { hiddenSize, heads, kvHeads, headDim } = config;
-    const { qkvBias: needsBias, qkNorm } = architectureOf(config);
+    const { qkvBias: needsBias, qkNorm, sinks } = architectureOf(config);
     const [qSize, kvSize] = [heads * headDim, kvHeads * headDim];
     const parts = [
       { role: "q", outputs: qSize, needsBias },
@@ -64,6 +65,7 @@ class Attention implements SelfAttention {
       await weights.linear([{ role: "o", outputs: hiddenSize }], qSize, { layer }),
       await norm("qNorm", qSize),
       await norm("kNorm", kvSize),
+      sinks ? await weights.vector("sinks", heads, { layer }) : null,
     );
   }
 
