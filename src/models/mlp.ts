@@ -13,7 +13,9 @@ export interface FeedForward {
 
 export async function loadFeedForward(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
   if (config.experts?.layers[layer]) {
-    return Mixture.load(config, weights, layer, (width) => GatedMlp.load(config, weights, { layer, shared: true }, width));
+    return Mixture.load(config, weights, layer, (width) =>
+      GatedMlp.load(config, weights, { layer, shared: true }, width),
+    );
   }
   return architectureOf(config).mlp === "gated"
     ? GatedMlp.load(config, weights, { layer })

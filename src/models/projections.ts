@@ -1,6 +1,7 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
-import type { QuantType } from "../core/quant-types.ts";
+
 import type { GluActivation } from "../backend/fused-ops.ts";
+import type { QuantType } from "../core/quant-types.ts";
 import { clampedSwiglu, geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";

@@ -1,8 +1,8 @@
 /** How the new positions of a step meet those before: turned by rotary embeddings, appended to a cache, attended to. */
 import { call } from "../backend/call.ts";
 import type { CachedAttention } from "../backend/transformers.ts";
-import { Layout } from "../core/layout.ts";
 import { fail } from "../core/errors.ts";
+import { Layout } from "../core/layout.ts";
 import { type KvCache, type LatentCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";

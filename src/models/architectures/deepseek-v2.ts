@@ -21,7 +21,11 @@ export interface DeepseekVersion {
   routing(fields: JsonFields): Routing;
 }
 
-export function deepseekConfig(fields: JsonFields, config: ModelConfig, version: DeepseekVersion): Partial<ModelConfig> {
+export function deepseekConfig(
+  fields: JsonFields,
+  config: ModelConfig,
+  version: DeepseekVersion,
+): Partial<ModelConfig> {
   const { layers, rope } = config;
   const keyDim = fields.count("qk_nope_head_dim");
   const width = fields.count("moe_intermediate_size");
@@ -66,8 +70,11 @@ function latentSizes(config: ModelConfig, factor: number, all: number, latent: L
 }
 
 /** Null where there is but one. */
-export const groupsOf = (groups: number, perToken: number, scoredBy: RoutingGroups["scoredBy"]): RoutingGroups | null =>
-  groups > 1 ? { count: groups, perToken, scoredBy } : null;
+export const groupsOf = (
+  groups: number,
+  perToken: number,
+  scoredBy: RoutingGroups["scoredBy"],
+): RoutingGroups | null => (groups > 1 ? { count: groups, perToken, scoredBy } : null);
 
 function v2Routing(fields: JsonFields): Routing {
   const method = fields.textOr("topk_method", "greedy");
@@ -116,11 +123,15 @@ export function deepseekGguf(own: JsonFields, config: ModelConfig, scoring: Rout
   const magnitude = own.positiveOr("rope.scaling.attn_factor", 1) * (log > 0 ? 1 : yarnMagnitude(1));
   const turned =
     scaling.type === "yarn" && log > 0 ? { ...rope, scaling: { ...scaling, attentionFactor: magnitude } } : rope;
-  const experts = ggufExperts(own, { ...config, layers }, {
-    routing: ggufRouting(own, scoring),
-    shared: shared > 0 ? { width: shared * width, gated: false } : null,
-    layers: leadingDense(layers, own.countOr("leading_dense_block_count", 0, 0)),
-  });
+  const experts = ggufExperts(
+    own,
+    { ...config, layers },
+    {
+      routing: ggufRouting(own, scoring),
+      shared: shared > 0 ? { width: shared * width, gated: false } : null,
+      layers: leadingDense(layers, own.countOr("leading_dense_block_count", 0, 0)),
+    },
+  );
   return {
     ...latentSizes(config, scaling.type === "yarn" ? scaling.factor : 1, 10 * log, {
       queryRank: own.countOr("attention.q_lora_rank", 0),

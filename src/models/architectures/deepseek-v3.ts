@@ -1,5 +1,5 @@
-import type { JsonFields } from "../json-fields.ts";
 import type { Routing } from "../experts/routing.ts";
+import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
 import { type DeepseekVersion, deepseekConfig, deepseekGguf, deepseekV2, groupsOf } from "./deepseek-v2.ts";
 

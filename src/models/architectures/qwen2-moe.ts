@@ -54,7 +54,9 @@ export const qwen2Moe: Architecture = {
       },
     },
     hasWindow: (layer, fields) =>
-      fields.flagOr("use_sliding_window", false) && layer % 2 === 0 && layer < fields.countOr("max_window_layers", 28, 0),
+      fields.flagOr("use_sliding_window", false) &&
+      layer % 2 === 0 &&
+      layer < fields.countOr("max_window_layers", 28, 0),
     adjust: (fields, config) => qwenExperts(fields, config, true),
   },
   gguf: {

@@ -172,7 +172,8 @@ export class FileWeights implements DeviceWeights {
     const runs = joined(all);
     const flat = await this.#readBias(all);
     const bias = flat && this.#own(flat.reshape([count, rows]));
-    if (all[0]!.tensor.quant) return this.#own(new Stack(await this.#readBlocks(runs, shape), bias, this.#options.dtype));
+    if (all[0]!.tensor.quant)
+      return this.#own(new Stack(await this.#readBlocks(runs, shape), bias, this.#options.dtype));
     const weight = await this.#readPlain(runs, inputs);
     return this.#own(new Stack(this.#own(weight.reshape(shape)), bias, this.#options.dtype));
   }

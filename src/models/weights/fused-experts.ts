@@ -75,10 +75,7 @@ function packed(file: StoredWeights, name: string, blocks: WeightsTensor, isPair
       byteLength: count * bytes,
     },
     make: async (expert, signal) => {
-      const parts = await Promise.all([
-        readPart(file, blocks, expert, signal),
-        readPart(file, scales, expert, signal),
-      ]);
+      const parts = await Promise.all([readPart(file, blocks, expert, signal), readPart(file, scales, expert, signal)]);
       return packMxfp4(...parts, perRow, rowAt);
     },
   };

@@ -80,6 +80,11 @@ export function readPart(
 }
 
 /** The elements of a part, of shape `from`, with their dims in another order. */
-export function permutedPart(bytes: Uint8Array, from: Shape, dtype: DType, order: readonly number[]): Promise<Uint8Array> {
+export function permutedPart(
+  bytes: Uint8Array,
+  from: Shape,
+  dtype: DType,
+  order: readonly number[],
+): Promise<Uint8Array> {
   return scope(() => Tensor.fromBytes(bytes, from, dtype).permute(order).contiguous().bytes());
 }
