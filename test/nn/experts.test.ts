@@ -157,7 +157,7 @@ describeDevices("experts", (device) => {
     const w = Tensor.ones([3, 4, 8], { device });
     for (const rows of [1, 70]) {
       const ids = Tensor.from(new Uint32Array(rows).fill(3), { device }).reshape([rows, 1]);
-      expect(() => expertLinear(Tensor.ones([rows, 8], { device }), w, ids).dataSync()).toThrow(/id 3 at position 0/);
+      expect(() => expertLinear(Tensor.ones([rows, 8], { device }), w, ids).dataSync()).toThrow(/id 3 at position \d/);
     }
   });
 
