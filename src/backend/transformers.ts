@@ -56,6 +56,35 @@ export interface CachedAttention {
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
 }
 
+/** Where the rows of a step stand in a cache of latents, and how it attends to them. */
+export interface LatentAttentionParams {
+  readonly scale: number;
+  /** (positions, rope/2) for every position there may be. */
+  readonly cos: View;
+  readonly sin: View;
+  /** Pairs are neighbours (2i, 2i + 1) and not (i, i + rope/2). */
+  readonly interleaved: boolean;
+  /** (batch, 1, capacity, rank + rope): the latent first, then the key that all heads share, turned. */
+  readonly cache: View;
+  /** Positions that the cache holds already; it has room for the new ones. */
+  readonly past: number;
+  /** As of `CachedAttentionParams`. */
+  readonly lengths: View | null;
+  readonly padding: View | null;
+  readonly mask: View | null;
+}
+
+/** Attention over latents: keys and values are what they are made of, and queries were multiplied by what makes keys. */
+export interface LatentAttention {
+  supports(dtype: DType, rank: number, rope: number): boolean;
+  /**
+   * q (batch · t, heads, rank), qRope (batch · t, heads, rope), latent (batch · t, rank), kRope (batch · t, rope), whose last
+   * dims are contiguous. qRope and kRope are turned by their positions, latent and kRope enter the cache, and each query
+   * sees the positions up to its own. The result is (batch, heads, t, rank).
+   */
+  attend(q: View, qRope: View, latent: View, kRope: View, p: LatentAttentionParams): Storage;
+}
+
 /** How the tokens of one sequence are chosen; the values are those of `SamplingOptions`, checked. */
 export interface SamplerSpec {
   /** 0 takes the likeliest token. */

@@ -1,7 +1,6 @@
 /** The keys and values of every layer for a batch of sequences, and where each sequence starts. */
 
 import type { Device } from "../backend/device.ts";
-import type { CachedAttention } from "../backend/transformers.ts";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
@@ -16,20 +15,16 @@ import type { Positions } from "./positions.ts";
  */
 const MASKED = -30_000;
 
-/** Where a device attends over caches by itself, with all of a text in them: what it does so by. */
-export function cachedAttentionFor(
-  { headDim, latent }: ModelConfig,
-  { backend }: Device,
-  dtype: DType,
-): CachedAttention | null {
-  const own = backend.cachedAttention;
-  return !latent && own?.supports(dtype, headDim) ? own : null;
-}
+/** Whether a device attends over caches by itself, with all of a text in them. */
+export const deviceAttends = ({ headDim, latent, rope }: ModelConfig, { backend }: Device, dtype: DType): boolean =>
+  (latent
+    ? backend.latentAttention?.supports(dtype, latent.rank, rope.dims)
+    : backend.cachedAttention?.supports(dtype, headDim)) ?? false;
 
 /** What the caches of one sequence take when `positions` have been fed. */
 export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
   const { windows } = config;
-  const whole = cachedAttentionFor(config, device, dtype) !== null;
+  const whole = deviceAttends(config, device, dtype);
   const room = capacityFor(positions);
   const rows = windows.reduce((sum, window) => sum + (whole || window === 0 ? room : Math.min(window, room)), 0);
   return rows * valuesPerPosition(config) * sizeOf(dtype);
@@ -75,7 +70,7 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    const whole = rewindable || cachedAttentionFor(config, device, dtype) !== null;
+    const whole = rewindable || deviceAttends(config, device, dtype);
     this.layers = config.windows.map((window) => {
       if (config.latent) return new LatentCache();
       return whole || window === 0 ? new KvCache() : new RotatingKvCache(window);

@@ -1,7 +1,6 @@
 /** How the new positions of a step meet those before: turned by rotary embeddings, appended to a cache, attended to. */
 import { call } from "../backend/call.ts";
-import type { CachedAttention } from "../backend/transformers.ts";
-import { fail } from "../core/errors.ts";
+import type { Backend } from "../backend/backend.ts";
 import { Layout } from "../core/layout.ts";
 import { type KvCache, type LatentCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
@@ -89,7 +88,7 @@ function sideBySide(q: Tensor, k: Tensor): Tensor | null {
 /** By a device's own kernels over caches that hold everything. */
 export class CachedStep implements Step {
   constructor(
-    readonly attention: CachedAttention,
+    readonly backend: Backend,
     readonly batch: number,
     readonly length: number,
     readonly tables: ReadonlyMap<RopeConfig, Table & { readonly interleaved: boolean }>,
@@ -107,7 +106,8 @@ export class CachedStep implements Step {
     cache: KvCache,
     { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
   ): Tensor {
-    const { attention, batch, length, padding, lengths } = this;
+    const { batch, length, padding, lengths } = this;
+    const attention = this.backend.cachedAttention!;
     const past = cache.length;
     const shape = [batch, k.shape[1]! / headDim, length, headDim];
     // What is in device memory has been given its room before.
@@ -119,7 +119,20 @@ export class CachedStep implements Step {
     if (!lengths) cache.advance(length);
     return y;
   }
-  attendLatent(): Tensor {
-    return fail("InvalidArgument", "latents");
+  attendLatent({ q, latent, key }: LatentRows, cache: LatentCache, own: LatentHeads): Tensor {
+    const { batch, length, padding, lengths } = this;
+    const { heads, rank, keyDim, valueDim, keys, values, rope, scale } = own;
+    const rows = batch * length;
+    const past = cache.length;
+    const buffer = cache.reserve(lengths ? 0 : length, [batch, 1, length, rank + rope.dims], q);
+    const mask = this.mask(lengths ? buffer.shape[2]! : past + length);
+    const parts = q.reshape([rows, heads, keyDim + rope.dims]);
+    const latentQ = keys.each(parts.narrow(2, 0, keyDim)).contiguous();
+    const params = { ...this.tables.get(rope)!, cache: buffer, past, lengths, padding, mask, scale };
+    const turned = parts.narrow(2, keyDim, rope.dims);
+    const attention = this.backend.latentAttention!;
+    const y = result(call(attention, "attend", latentQ, turned, latent, key, params), [batch, heads, length, rank]);
+    if (!lengths) cache.advance(length);
+    return values.each(y.transpose(1, 2).reshape([rows, heads, rank])).reshape([rows, heads * valueDim]);
   }
 }
