@@ -1,6 +1,7 @@
 /** How the new positions of a step meet those before: turned by rotary embeddings, appended to a cache, attended to. */
-import { call } from "../backend/call.ts";
+
 import type { Backend } from "../backend/backend.ts";
+import { call } from "../backend/call.ts";
 import { Layout } from "../core/layout.ts";
 import { type KvCache, type LatentCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";

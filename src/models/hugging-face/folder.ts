@@ -1,13 +1,15 @@
 /** A model as Hugging Face lays it out: config.json, safetensors, tokenizer.json, and what belongs to them. */
 import { join } from "node:path";
 import { fail } from "../../core/errors.ts";
-import { openWeights, type WeightsFile } from "../../formats/index.ts";
+import { openWeights, type StoredWeights, type WeightsFile } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
+import type { ModelConfig } from "../config.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
+import type { WeightsForm } from "../weights/naming.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
 
 export interface HuggingFaceFolder extends ModelSource {
@@ -36,8 +38,7 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
   const tokenizer =
     tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
   const form = architectureOf(config).huggingFace;
-  const stored = await openWeights(folder);
-  const weightsFile = form.rearrange?.(stored, config) ?? stored;
+  const weightsFile = await openInOrder(folder, form, config);
   return {
     config,
     tokenizer,
@@ -47,6 +48,17 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
     openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
     [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
   };
+}
+
+/** The weights, in the order that the model has them in. */
+async function openInOrder(folder: string, form: WeightsForm, config: ModelConfig): Promise<StoredWeights> {
+  const file = await openWeights(folder);
+  try {
+    return form.rearrange?.(file, config) ?? file;
+  } catch (error) {
+    await file[Symbol.asyncDispose]();
+    throw error;
+  }
 }
 
 const SPECIAL_TOKENS = ["bos_token", "eos_token", "unk_token", "pad_token"];

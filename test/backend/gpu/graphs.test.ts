@@ -276,7 +276,9 @@ describeDevices(
       using model = await loadModel(tiny(name), { device, dtype: "f32" });
       const options = { maxTokens: 7, ignoreEos: true };
       expect(await both(model, [prompt(9)], options)).toBe(1);
-      expect(await both(model, [prompt(5), prompt(2, 50)], { ...options, temperature: 0.9, topK: 40, seed: 3 })).toBe(1);
+      expect(await both(model, [prompt(5), prompt(2, 50)], { ...options, temperature: 0.9, topK: 40, seed: 3 })).toBe(
+        1,
+      );
     });
 
     it("gives the tokens of quantized weights", async () => {
