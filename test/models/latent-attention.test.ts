@@ -94,17 +94,17 @@ describe("latent attention", () => {
   const scaled = { rope_parameters: null, rope_theta: 10000 };
 
   it("grows its scores with yarn's mscale_all_dim", async () => {
-    const own = { ...scaled, rope_scaling: { ...yarn, mscale: 0.707, mscale_all_dim: 0.707 } };
+    const own = { ...scaled, rope_scaling: { ...yarn, mscale: 0.7, mscale_all_dim: 0.7 } };
     const stretched = await variant(tiny("deepseek_v2"), folder("yarn"), own);
     using model = await loadModel(stretched);
-    const grown = 1 + 0.0707 * Math.log(8);
+    const grown = 1 + 0.07 * Math.log(8);
     expect(model.config.attentionScale).toBeCloseTo(grown ** 2 / Math.sqrt(40), 10);
     expect(model.config.rope.scaling).toMatchObject({ type: "yarn", attentionFactor: 1 });
     const ids = [long];
     await writeModelGguf(stretched, folder("yarn.gguf"), { type: "F32" });
     expect(distance(await logitsOf(folder("yarn.gguf"), ids), await logitsOf(stretched, ids))).toBeLessThan(2e-5);
     await using file = await GgufFile.open(folder("yarn.gguf"));
-    expect(file.metadata.get("deepseek2.rope.scaling.yarn_log_multiplier")).toBeCloseTo(0.0707, 6);
+    expect(file.metadata.get("deepseek2.rope.scaling.yarn_log_multiplier")).toBeCloseTo(0.07, 6);
   });
 
   it("turns by more where yarn's two scales differ, or there is none", async () => {
