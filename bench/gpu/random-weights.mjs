@@ -39,7 +39,7 @@ export function randomWeights({ Tensor, QTensor, Matrices, Stack, quantTypes }, 
       return own ? Matrices.quantized(weight, bias, sizes) : Matrices.plain(weight, bias, sizes);
     }
 
-    async stack(parts, inputs, count, { layer }) {
+    async stack(parts, inputs, count) {
       const rows = parts.reduce((sum, part) => sum + part.outputs, 0);
       const ofHeads = parts[0].role === "keyUp" || parts[0].role === "valueUp";
       const own = ofHeads && type === "MXFP4" ? null : this.#typeFor(inputs);
