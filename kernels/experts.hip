@@ -11,50 +11,42 @@
 #include "stream.h"
 namespace gpu {
 
-// Larger for what comes first; 0 for what is not there. Places count down, so that of equal scores the first wins.
-GPU_FN u64 rank_of(f32 x, u32 place) {
-  const u32 bits = x == 0.0f ? 0 : f32_bits(x), key = x != x ? 1 : bits >> 31 ? ~bits : bits | 0x80000000u;
-  return (u64)key << 32 | (u32)~place;
+// Larger for what comes first; 0 for what is not there.
+GPU_FN u32 key_of(f32 x) {
+  const u32 bits = x == 0.0f ? 0 : f32_bits(x);
+  return x != x ? 1 : bits >> 31 ? ~bits : bits | 0x80000000u;
 }
+GPU_FN f32 of_key(u32 key) { return f32_from_bits(key == 1 ? 0x7fc00000u : key >> 31 ? key & 0x7fffffffu : ~key); }
 
-template <class T> GPU_FN void topk(const T* x, T* values, u32* ids, size_t rows, u32 cols, u32 k, bool softmax) {
-  constexpr int Items = TOPK_COLUMNS / 32;
+template <class T, int Items> GPU_FN void topk(const T* x, T* values, u32* ids, size_t rows, u32 cols, u32 k, bool softmax) {
   const u32 lane = lane_id();
   const size_t per_block = bdim_x() / 32;
   for (size_t base = bid_x() * per_block; base < rows; base += gdim_x() * per_block) {
     const size_t row = base + tid_x() / 32;
     const bool there = row < rows;
-    u64 rank[Items], best = 0;
-    UNROLL for (int i = 0; i < Items; i++) {
-      const u32 place = lane + 32 * i;
-      rank[i] = there && place < cols ? rank_of(widen(x[row * cols + place]), place) : 0;
-      best = best < rank[i] ? rank[i] : best;
-    }
-    // Lane j keeps the one of place j.
-    u32 own = 0;
+    u32 keys[Items];
+    UNROLL for (int i = 0; i < Items; i++) keys[i] = there && lane + 32 * i < cols ? key_of(widen(x[row * cols + lane + 32 * i])) : 0;
+    // Lane j keeps what comes in place j. Places count down, so that of equal scores the first is the most.
+    u32 own = 0, own_key = 0;
     NO_UNROLL for (u32 j = 0; j < k; j++) {
-      u64 most = best;
-      UNROLL for (u32 mask = 16; mask; mask /= 2) {
-        const u64 other = shfl_xor(most, mask);
-        most = most < other ? other : most;
-      }
-      if (lane == j) own = ~(u32)most;
-      if (best == most) {
-        best = 0;
-        UNROLL for (int i = 0; i < Items; i++) {
-          rank[i] = rank[i] == most ? 0 : rank[i];
-          best = best < rank[i] ? rank[i] : best;
-        }
-      }
+      u32 best = 0;
+      UNROLL for (int i = 0; i < Items; i++) best = best < keys[i] ? keys[i] : best;
+      const u32 most = warp_most(best);
+      u32 from = 0;
+      UNROLL for (int i = Items - 1; i >= 0; i--) from = keys[i] == most ? ~(lane + 32 * i) : from;
+      const u32 place = ~warp_most(from);
+      UNROLL for (int i = 0; i < Items; i++) keys[i] = lane + 32 * i == place ? 0 : keys[i];
+      own = lane == j ? place : own;
+      own_key = lane == j ? most : own_key;
     }
     const bool mine = there && lane < k;
-    f32 value = mine ? widen(x[row * cols + own]) : 0.0f;
+    f32 value = 0;
     if (softmax) {
-      const f32 most = shfl(value, 0), power = mine ? m_exp(value - most) : 0.0f;
+      const f32 score = of_key(own_key), most = shfl(score, 0), power = mine ? m_exp(score - most) : 0.0f;
       value = power / warp_all<SumOf>(power);
     }
     if (!mine) continue;
-    values[row * k + lane] = narrow<T>(value);
+    values[row * k + lane] = softmax ? narrow<T>(value) : x[row * cols + own];
     ids[row * k + lane] = own;
   }
 }
@@ -134,7 +126,8 @@ KERNEL_BOUNDS(WIDE_BLOCK, expert_order, const u32* ids, u32* order, u32* tiles, 
 
 #define TOPK(T) \
   KERNEL_BOUNDS(GPU_BLOCK, topk_##T, const T* x, T* values, u32* ids, size_t rows, size_t cols, u32 k, u32 softmax) { \
-    topk<T>(x, values, ids, rows, (u32)cols, k, softmax); \
+    if (cols <= 128) topk<T, 4>(x, values, ids, rows, (u32)cols, k, softmax); \
+    else topk<T, TOPK_COLUMNS / 32>(x, values, ids, rows, (u32)cols, k, softmax); \
   }
 #define MIX(T) \
   KERNEL_BOUNDS(GPU_BLOCK, mix_##T, const T* y, const void* mix, const T* residual, T* out, size_t rows, size_t width, u32 k, u32 dtype) { \

@@ -119,11 +119,11 @@ GPU_f16(LINEAR)
 GPU_f32(LINEAR)
 
 #define EXPERT_LINEAR(T) \
-  KERNEL_CROWDED(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
-                 u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u64* error) { \
+  KERNEL_BARE(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
+                 u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u64* error) { \
     typedef Linear<T, 1, LINEAR_GROUP, 1, false> L; \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \
-    const ExpertSlot slot(ids, per_slot, share, experts, n, error); \
+    const ExpertSlot slot(ids, per_slot, share, experts, n, early, error); \
     void* const y = slot.result(out, n, glu, DTypeNumber<T>::value); \
     if (!slot.exists) return slot.clear(y, n, glu, DTypeNumber<T>::value); \
     const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x + slot.row * k, nullptr, w, 1}; \

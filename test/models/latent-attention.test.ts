@@ -6,8 +6,7 @@ import { cacheBytes } from "../../src/models/cache.ts";
 import { parseHuggingFaceConfig } from "../../src/models/hugging-face/config.ts";
 import { loadModel, writeModelGguf } from "../../src/models/index.ts";
 import { LatentCache } from "../../src/nn/index.ts";
-import { tiny, variant } from "../helpers/model-folders.ts";
-import { distance, goldenIds, logitsOf } from "../helpers/model-logits.ts";
+import { distance, goldenIds, logitsOf, tiny, variant } from "../helpers/model-folders.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const folder = temporaryFolder();
@@ -65,7 +64,7 @@ describe("latent attention", () => {
         for (const name of ["q_a_proj", "q_b_proj", "q_a_layernorm"]) tensors.delete(attention(layer, name));
       }
     });
-    const ids = await goldenIds(tiny("deepseek_v2"));
+    const ids = await goldenIds("deepseek_v2");
     const logits = await logitsOf(direct, ids);
     expect(distance(logits, await logitsOf(tiny("deepseek_v2"), ids))).toBeGreaterThan(1e-3);
     await writeModelGguf(direct, folder("direct.gguf"), { type: "F32" });
@@ -133,7 +132,7 @@ describe("latent attention", () => {
           if (name.startsWith("model.layers.1.")) tensors.set(name.replace(".1.", ".2."), tensor);
       },
     );
-    const ids = await goldenIds(tiny("deepseek_v3"));
+    const ids = await goldenIds("deepseek_v3");
     const logits = await logitsOf(more, ids);
     await writeModelGguf(more, folder("more.gguf"), { type: "F32" });
     expect(distance(await logitsOf(folder("more.gguf"), ids), logits)).toBeLessThan(2e-5);

@@ -48,7 +48,7 @@ export const gptOss: Architecture = {
     name: "gpt-oss",
     interleaved: false,
     halves: "bf16",
-    hasWindow: isLocal,
+    windowPeriod: 2,
     names: { ...llama.gguf.names, norm: { ...llama.gguf.names.norm, mlpNorm: "post_attention_norm" } },
     adjust: (own, config) => ({
       rope: blendedExactly(config.rope),

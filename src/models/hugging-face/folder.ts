@@ -11,6 +11,7 @@ import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
 import type { WeightsForm } from "../weights/naming.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
+import { namedWeights } from "./named-weights.ts";
 
 export interface HuggingFaceFolder extends ModelSource {
   /** The content of tokenizer.json, where there is one. */
@@ -52,7 +53,7 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
 
 /** The weights, in the order that the model has them in. */
 async function openInOrder(folder: string, form: WeightsForm, config: ModelConfig): Promise<StoredWeights> {
-  const file = await openWeights(folder);
+  const file = namedWeights(await openWeights(folder), form.names);
   try {
     return form.rearrange?.(file, config) ?? file;
   } catch (error) {

@@ -5,8 +5,7 @@ import { scope, Tensor } from "../../../src/index.ts";
 import { parseHuggingFaceConfig } from "../../../src/models/hugging-face/config.ts";
 import { loadModel, writeModelGguf } from "../../../src/models/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
-import { tiny, variant } from "../../helpers/model-folders.ts";
-import { distance, goldenIds, logitsOf } from "../../helpers/model-logits.ts";
+import { distance, goldenIds, logitsOf, tiny, variant } from "../../helpers/model-folders.ts";
 import { temporaryFolder } from "../../helpers/temporary-folder.ts";
 
 const folder = temporaryFolder();
@@ -60,7 +59,7 @@ describe("gpt-oss", () => {
 
   it("has experts of MXFP4 as blocks and scales, and the same in GGUF", async () => {
     const [packed, dense] = await both();
-    const ids = await goldenIds(tiny("gpt_oss"));
+    const ids = await goldenIds("gpt_oss");
     const want = await logitsOf(dense, ids);
     const size = want.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
     // Activations are rounded to 8 bits where few rows are multiplied with blocks.
@@ -95,7 +94,7 @@ describe("gpt-oss", () => {
       "blk.0.ffn_gate_inp.weight": "F32",
       "blk.0.attn_sinks.weight": "F32",
     });
-    const ids = await goldenIds(tiny("gpt_oss"));
+    const ids = await goldenIds("gpt_oss");
     const want = await logitsOf(tiny("gpt_oss"), ids);
     expect(distance(await logitsOf(folder("q8.gguf"), ids), want)).toBeLessThan(0.05);
   });
@@ -130,7 +129,7 @@ describe("experts", () => {
         tensors.set(`${prefix(layer)}experts.down_proj`, Tensor.stack(downs, 0));
       }
     });
-    const ids = await goldenIds(tiny("qwen3_moe"));
+    const ids = await goldenIds("qwen3_moe");
     const want = await logitsOf(tiny("qwen3_moe"), ids);
     expect(await logitsOf(fused, ids)).toEqual(want);
 
@@ -155,7 +154,7 @@ describe("experts", () => {
         tensors.set(name, QTensor.quantize(tensors.get(name) as Tensor, "Q8_0"));
       }
     });
-    const ids = await goldenIds(tiny("qwen3_moe"));
+    const ids = await goldenIds("qwen3_moe");
     expect(distance(await logitsOf(mixed, ids), await logitsOf(tiny("qwen3_moe"), ids))).toBeLessThan(0.02);
   });
 
@@ -170,7 +169,7 @@ describe("experts", () => {
     };
     const listed = await variant(tiny("qwen3_moe"), folder("listed"), { mlp_only_layers: [0] }, (t) => dense(t, 0));
     const stepped = await variant(tiny("qwen3_moe"), folder("stepped"), { decoder_sparse_step: 2 }, (t) => dense(t, 0));
-    const ids = await goldenIds(tiny("qwen3_moe"));
+    const ids = await goldenIds("qwen3_moe");
     const logits = await logitsOf(listed, ids);
     expect(await logitsOf(stepped, ids)).toEqual(logits);
     expect(distance(logits, await logitsOf(tiny("qwen3_moe"), ids))).toBeGreaterThan(1e-3);

@@ -10,7 +10,7 @@ import { feedDefines, lineBytes, QUANT_TABLE, streamDefines } from "./quantized.
 export const TOPK_COLUMNS = 512;
 export const TOPK_MOST = 32;
 
-const slots = "x* w* ids* bias* out* n k per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32";
+const slots = "x* w* ids* bias* out* n k per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
 
 /** The most slots whose rows are multiplied one by one; more are sorted by expert first. */
 export const FEW_SLOTS = 64;

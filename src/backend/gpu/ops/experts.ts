@@ -4,6 +4,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
+import { sharedBudget } from "../attention-plan.ts";
 import { FEW_SLOTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { planLinear, planQuantizedLinear } from "../families/linear.ts";
@@ -66,6 +67,8 @@ export function mixExperts(gpu: Gpu, y: View, mix: View, residual: View | null):
   );
 }
 
+export const expertTuning = { crowd: 1, slack: 0, early: true };
+
 /** Null where the kernels do not take the dtypes, sizes or layouts. */
 export function expertLinear(
   gpu: Gpu,
@@ -86,10 +89,12 @@ export function expertLinear(
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
   if (slots > FEW_SLOTS) return sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
-  const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
-  const device = { arch: gpu.context.properties.arch, multiprocessors };
+  const { arch } = gpu.context.properties;
+  const multiprocessors = Math.max(1, Math.floor((expertTuning.crowd * gpu.multiprocessors) / slots));
+  const device = { arch, multiprocessors };
   const shape = { m: 1, n, k, norm: false };
-  const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
+  const budget = Math.floor(sharedBudget(arch) / (expertTuning.crowd + expertTuning.slack)) - 1024;
+  const plan = type ? planQuantizedLinear(shape, type, device, budget) : planLinear(shape, dtype, device);
   if (!plan) return null;
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
   const run = (out: number, weights: number, from: number): void =>
@@ -113,10 +118,13 @@ export function expertLinear(
           slots,
           threads,
           shared_bytes,
+          early: Number(expertTuning.early && gpu.expertIds === chosen),
           error: gpu.watchIndex("expertLinear", experts, 0),
         };
+        gpu.fenceWeights(w.storage);
         if (type) gpu.launch(`expert_linear_${quantName(type)}`, values);
         else gpu.launch(`expert_linear_${dtype}`, values);
+        gpu.expertIds = chosen;
       }),
     );
   return gpu.filled(dtype, slots * columns, (out) =>
