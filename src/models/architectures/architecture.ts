@@ -83,6 +83,8 @@ export interface GgufForm extends WeightsForm {
   readonly localTheta?: number;
   /** Whether a layer's queries and keys are turned. Default: in every layer. */
   hasRope?(layer: number, isLocal: boolean): boolean;
+  /** Where yarn begins and ends to blend need not be whole numbers, which files have no word for. */
+  readonly blendsExactly?: boolean;
   /** By what readers multiply q·k, whatever the file says: norms of q make up for the difference. */
   fixedScale?(config: ModelConfig): number;
   /** What `config`, read as Llama's, must say instead; `own` are the fields under the architecture's name. */

@@ -1,5 +1,5 @@
 import { fail } from "../../core/errors.ts";
-import { expertsOf, type RopeConfig } from "../config.ts";
+import { expertsOf } from "../config.ts";
 import { ggufExperts } from "../experts/read.ts";
 import { softmaxRouting } from "../experts/routing.ts";
 import { withExpertsInOrder } from "../weights/fused-experts.ts";
@@ -9,10 +9,6 @@ import { llama } from "./llama.ts";
 const { names } = llama.huggingFace;
 
 const isLocal = (layer: number): boolean => layer % 2 === 0;
-
-/** Where its frequencies are blended does not have to be a whole number; GGUF has no word for that. */
-const blendedExactly = (rope: RopeConfig): RopeConfig =>
-  rope.scaling.type === "yarn" ? { ...rope, scaling: { ...rope.scaling, truncate: false } } : rope;
 
 export const gptOss: Architecture = {
   ...llama,
@@ -50,13 +46,7 @@ export const gptOss: Architecture = {
     halves: "bf16",
     windowPeriod: 2,
     names: { ...llama.gguf.names, norm: { ...llama.gguf.names.norm, mlpNorm: "post_attention_norm" } },
-    adjust: (own, config) => ({
-      rope: blendedExactly(config.rope),
-      ...ggufExperts(own, config, { routing: softmaxRouting(true) }),
-    }),
-    metadata: ({ rope }) =>
-      rope.scaling.type === "yarn" && rope.scaling.truncate
-        ? fail("InvalidFile", "GGUF's gpt-oss cannot hold a rope type yarn with truncate: true")
-        : {},
+    blendsExactly: true,
+    adjust: (own, config) => ggufExperts(own, config, { routing: softmaxRouting(true) }),
   },
 };

@@ -49,7 +49,8 @@ export function parseGgufConfig(
   const contextLength = own.count("context_length");
   const window = own.countOr("attention.sliding_window", 0, 0);
   const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1);
-  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta });
+  const truncate = !gguf.blendsExactly;
+  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, truncate, theta: ropeTheta });
   const localTheta = own.positiveOr("rope.freq_base_swa", gguf.localTheta ?? null);
   const config: ModelConfig = {
     architecture,
@@ -120,6 +121,7 @@ interface RopeDefaults {
   readonly headDim: number;
   readonly contextLength: number;
   readonly interleaved: boolean;
+  readonly truncate: boolean;
   readonly theta: number;
 }
 
@@ -129,7 +131,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   if (dims % 2 !== 0 || dims > headDim) {
     fail("InvalidFile", `${own.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
   }
-  const scaling = parseScaling(own, facts, given.contextLength);
+  const scaling = parseScaling(own, facts, given);
   for (const set of scaling.type === "longrope" ? [scaling.short, scaling.long] : []) {
     if (set.length !== dims / 2) {
       fail(
@@ -141,7 +143,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   return { theta: own.positiveOr("rope.freq_base", given.theta), dims, interleaved, scaling };
 }
 
-function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number): RopeScaling {
+function parseScaling(own: JsonFields, facts: TensorFacts, { contextLength, truncate }: RopeDefaults): RopeScaling {
   const originalContext = own.countOr("rope.scaling.original_context_length", contextLength);
   if (facts.longRopeFactors) {
     const attentionFactor = own.positiveOr("rope.scaling.attn_factor", 1);
@@ -168,7 +170,7 @@ function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number
         betaSlow: own.positiveOr("rope.scaling.yarn_beta_slow", 1),
         originalContext,
         attentionFactor: own.positiveOr("rope.scaling.attn_factor", 1) * yarnMagnitude(factor),
-        truncate: true,
+        truncate,
       };
     default:
       return fail(

@@ -79,6 +79,7 @@ function ropeFields(config: ModelConfig): Fields | undefined {
   if (!isDeepStrictEqual(layerRopes(apart(rope), named, local, gguf), ropes.map(apart))) {
     return undefined;
   }
+  if (rope.scaling.type === "yarn" && rope.scaling.truncate === (gguf.blendsExactly ?? false)) return undefined;
   return {
     "rope.dimension_count": count(rope.dims),
     "rope.freq_base": real(rope.theta),
