@@ -10,20 +10,21 @@ import { loadModel } from "../../src/models/index.ts";
 import { JsonFields } from "../../src/models/json-fields.ts";
 import { frequencies } from "../../src/models/rotary.ts";
 import { verify } from "../../src/verify/runner.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeDevices, inTurns } from "../helpers/devices.ts";
 import { distance, fable, goldenIds as inputs, logitsOf, tiny, tinyNames, variant } from "../helpers/model-folders.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const folder = temporaryFolder();
 
 describeDevices("golden models", (device) => {
-  it.each(tinyNames)("%s gives the logits and continuations of transformers", async (name) => {
+  // test/backend/gpu/graphs.test.ts runs each on the other GPU.
+  it.each(inTurns(tinyNames, device))("%s gives the logits and continuations of transformers", async (name) => {
     const report = await verify(tiny(name), device);
     expect(report.cases.filter((c) => !c.ok)).toEqual([]);
     expect(report.cases.map((c) => c.id)).toEqual(["logits", "logits-cached", "greedy-0", "greedy-1"]);
   });
 
-  it("fable-7m gives the ids, logits and continuations of transformers", async () => {
+  it.each(inTurns(["fable-7m"], device))("%s gives the ids, logits and continuations of transformers", async () => {
     // The simulator runs every GPU thread on the CPU: the continuations of five prompts would take minutes.
     const short = device.name.startsWith("sim");
     const report = await verify(fable, device, short ? { only: ["tokenizer", "logits"] } : {});
