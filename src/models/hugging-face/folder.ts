@@ -9,6 +9,7 @@ import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
+import { namedWeights } from "./named-weights.ts";
 
 export interface HuggingFaceFolder extends ModelSource {
   /** The content of tokenizer.json, where there is one. */
@@ -35,8 +36,8 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
   const { bosToken } = config;
   const tokenizer =
     tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
-  const weightsFile = await openWeights(folder);
   const form = architectureOf(config).huggingFace;
+  const weightsFile = namedWeights(await openWeights(folder), form.names);
   return {
     config,
     tokenizer,
