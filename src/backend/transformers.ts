@@ -113,6 +113,8 @@ export interface TransformerNeeds {
   readonly normsAreShifted: boolean;
   /** Whether matrices are not quantized. */
   readonly hasPlainWeights: boolean;
+  /** Whether layers are mixtures of experts. */
+  readonly hasExperts?: boolean | undefined;
   readonly headDim: number;
   readonly hiddenSize: number;
   readonly activation: "silu" | "gelu" | "geluErf" | "relu";

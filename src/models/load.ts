@@ -109,6 +109,7 @@ export const needsOf = (
   storedTypes: weights.storedTypes,
   normsAreShifted: weights.normsAreShifted,
   hasPlainWeights: weights.hasPlainMatrices,
+  hasExperts: config.experts !== null,
   headDim: config.headDim,
   hiddenSize: config.hiddenSize,
   activation: config.activation,

@@ -48,6 +48,17 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   ]);
 }
 
+/** What mixtures of experts run for one text, and for prompts. */
+function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds): KernelName[] {
+  const weights = quantTypes.map(quantName);
+  return [
+    ...weights.map((type) => `expert_linear_${type}` as const),
+    ...weights.map((type) => `expert_quant_some_${type}_${dtype}` as const),
+    ...(hasPlainWeights ? ([`expert_linear_${dtype}`, `expert_dense_small_${dtype}`] as const) : []),
+    ...(["topk_f32", "expert_order", `mix_${dtype}`] as const),
+  ];
+}
+
 const plain = { silu: "silu", gelu: "gelu", geluErf: "gelu_erf", relu: "relu" } as const;
 
 /** The kernels of activations, with a gate and without. */
@@ -70,6 +81,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
     ...weights.map((type) => `linear_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
+    ...(needs.hasExperts ? expertKernels(needs) : []),
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
     ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
