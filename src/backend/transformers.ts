@@ -56,31 +56,22 @@ export interface CachedAttention {
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
 }
 
-/** Where the rows of a step stand in a cache of latents, and how it attends to them. */
-export interface LatentAttentionParams {
-  readonly scale: number;
-  /** (positions, rope/2) for every position there may be. */
-  readonly cos: View;
-  readonly sin: View;
-  /** Pairs are neighbours (2i, 2i + 1) and not (i, i + rope/2). */
-  readonly interleaved: boolean;
-  /** (batch, 1, capacity, rank + rope): the latent first, then the key that all heads share, turned. */
+/** Where the rows of a step stand in a cache of latents, and how it attends to what is there. */
+export interface LatentAttentionParams
+  extends Omit<CachedAttentionParams, "k" | "v" | "softcap" | "window" | "sinks" | "causal"> {
+  /** (batch, 1, capacity, rank + rope), with room for the new positions: a latent, and behind it the key's turned part. */
   readonly cache: View;
-  /** Positions that the cache holds already; it has room for the new ones. */
-  readonly past: number;
-  /** As of `CachedAttentionParams`. */
-  readonly lengths: View | null;
-  readonly padding: View | null;
-  readonly mask: View | null;
 }
 
-/** Attention over latents: keys and values are what they are made of, and queries were multiplied by what makes keys. */
+/** Attention whose heads share one key of each position, of which the first elements are the value, too. */
 export interface LatentAttention {
+  /** Whether there are kernels for latents of `rank` and turned parts of `rope` elements. */
   supports(dtype: DType, rank: number, rope: number): boolean;
   /**
-   * q (batch · t, heads, rank), qRope (batch · t, heads, rope), latent (batch · t, rank), kRope (batch · t, rope), whose last
-   * dims are contiguous. qRope and kRope are turned by their positions, latent and kRope enter the cache, and each query
-   * sees the positions up to its own. The result is (batch, heads, t, rank).
+   * One step over a cache: q (batch · t, heads, rank) are queries as keys are seen by them, qRope (batch · t, heads, rope)
+   * their other part, latent (batch · t, rank) and kRope (batch · t, rope) the keys; the last dims are contiguous. qRope
+   * and kRope are turned by their positions, keys enter the cache, and each query sees those up to its own. The result is
+   * (batch, heads, t, rank): sums of latents.
    */
   attend(q: View, qRope: View, latent: View, kRope: View, p: LatentAttentionParams): Storage;
 }
@@ -122,6 +113,10 @@ export interface TransformerNeeds {
   readonly normsAreShifted: boolean;
   /** Whether matrices are not quantized. */
   readonly hasPlainWeights: boolean;
+  /** Whether layers are mixtures of experts. */
+  readonly hasExperts?: boolean | undefined;
+  /** Whether keys and values are made of latents. */
+  readonly attendsToLatents?: boolean | undefined;
   readonly headDim: number;
   readonly hiddenSize: number;
   readonly activation: "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";

@@ -3,9 +3,9 @@ import type { DType } from "../core/dtype.ts";
 import { expertLinear } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
-import type { Activation } from "./config.ts";
+import { normalize } from "./norm.ts";
 import { fusedGlu, gated } from "./projections.ts";
-import type { ProjectionStack } from "./weights/weights.ts";
+import type { Fusion, ProjectionStack } from "./weights/weights.ts";
 
 export class Stack implements ProjectionStack, Disposable {
   readonly #weight: Tensor | QTensor;
@@ -20,11 +20,13 @@ export class Stack implements ProjectionStack, Disposable {
     this.#dtype = dtype;
   }
 
-  forward(x: Tensor, ids: Tensor, activation?: Activation): Tensor {
-    const glu = activation === undefined ? null : fusedGlu[activation];
-    if (glu !== undefined) return expertLinear(x, this.#weight, ids, { bias: this.#bias, glu });
-    const [gate, up] = expertLinear(x, this.#weight, ids, { bias: this.#bias }).chunk(2, 1) as [Tensor, Tensor];
-    return gated[activation!](gate, up);
+  forward(x: Tensor, ids: Tensor, { norm, glu }: Pick<Fusion, "norm" | "glu"> = {}): Tensor {
+    if (norm?.kind === "layer") return this.forward(normalize(x, norm), ids, { glu });
+    const own = { bias: this.#bias, norm };
+    const fused = glu === undefined ? null : fusedGlu[glu];
+    if (fused !== undefined) return expertLinear(x, this.#weight, ids, { ...own, glu: fused });
+    const [gate, up] = expertLinear(x, this.#weight, ids, own).chunk(2, 1) as [Tensor, Tensor];
+    return gated[glu!](gate, up);
   }
 
   each(x: Tensor): Tensor {
@@ -60,9 +62,9 @@ export class JoinedStacks implements ProjectionStack {
     this.#stacks = stacks;
   }
 
-  forward(x: Tensor, ids: Tensor, activation?: Activation): Tensor {
-    const parts = this.#stacks.map((stack) => stack.forward(x, ids));
-    return activation ? gated[activation](...(parts as [Tensor, Tensor])) : Tensor.cat(parts, 1);
+  forward(x: Tensor, ids: Tensor, { norm, glu }: Pick<Fusion, "norm" | "glu"> = {}): Tensor {
+    const parts = this.#stacks.map((stack) => stack.forward(x, ids, { norm }));
+    return glu ? gated[glu](...(parts as [Tensor, Tensor])) : Tensor.cat(parts, 1);
   }
 
   each(x: Tensor): Tensor {

@@ -4,8 +4,11 @@ import type { Tensor } from "../../ops/index.ts";
 import type { Experts, ModelConfig } from "../config.ts";
 import type { FeedForward } from "../mlp.ts";
 import { normalize } from "../norm.ts";
-import type { Fusion, Projection, ProjectionStack, Weights } from "../weights/weights.ts";
+import type { Fusion, Norm, Projection, ProjectionStack, Weights } from "../weights/weights.ts";
 import { route } from "./routing.ts";
+
+/** Rows that the products of a device normalise in passing. */
+const FEW_ROWS = 8;
 
 /** What every row goes through besides the experts chosen for it. */
 interface Shared {
@@ -67,17 +70,21 @@ export class Mixture implements FeedForward {
   }
 
   forward(input: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual">): Tensor {
+    // For few rows the products normalise them themselves; of many it is done once.
+    if (norm && (norm.kind !== "rms" || input.shape[0]! > FEW_ROWS)) {
+      return this.forward(normalize(input, norm), { residual });
+    }
     const { perToken, routing } = this.#experts;
-    const x = norm ? normalize(input, norm) : input;
-    const { ids, mix } = route(this.#router.forward(x).toDType("f32"), perToken, routing, this.#bias);
-    const y = this.#down.forward(this.#gateUp.forward(x, ids, this.#activation), ids);
-    return this.#withShared(x, mixExperts(y, mix, residual));
+    const { ids, mix } = route(this.#router.forward(input, { norm }), perToken, routing, this.#bias);
+    const opened = this.#gateUp.forward(input, ids, { norm, glu: this.#activation });
+    const mixed = mixExperts(this.#down.forward(opened, ids), mix, residual);
+    return this.#withShared(input, norm, mixed);
   }
 
-  #withShared(x: Tensor, mixed: Tensor): Tensor {
+  #withShared(x: Tensor, norm: Norm | undefined, mixed: Tensor): Tensor {
     if (!this.#shared) return mixed;
     const { mlp, gate } = this.#shared;
-    if (!gate) return mlp.forward(x, { residual: mixed });
-    return mixed.add(mlp.forward(x, {}).mul(gate.forward(x).sigmoid()));
+    if (!gate) return mlp.forward(x, { norm, residual: mixed });
+    return mixed.add(mlp.forward(x, { norm }).mul(gate.forward(x, { norm }).sigmoid()));
   }
 }

@@ -26,7 +26,7 @@ export interface RoutingGroups {
 /** Keeps a sum of probabilities that have all vanished from dividing by zero. */
 const TINY = 1e-20;
 
-/** scores (n, experts) in f32, and the bias (experts) of a router that has one. */
+/** scores (n, experts), and the bias (experts) of a router that has one. */
 export function route(scores: Tensor, perToken: number, routing: Routing, bias: Tensor | null): Route {
   const { scoring, normalize, scale, groups } = routing;
   if (scoring === "softmax" && normalize && !groups && !bias) {
@@ -34,14 +34,16 @@ export function route(scores: Tensor, perToken: number, routing: Routing, bias: 
     const { ids, mix } = routeExperts(scores, perToken);
     return { ids, mix: scaled(mix, scale) };
   }
-  const probabilities = scoring === "softmax" ? scores.softmax(1) : scores.sigmoid();
-  const rated = bias ? probabilities.add(bias) : probabilities;
+  const wide = scores.toDType("f32");
+  const probabilities = scoring === "softmax" ? wide.softmax(1) : wide.sigmoid();
+  const rated = bias ? probabilities.add(bias.toDType("f32")) : probabilities;
   const [best, ids] = (groups ? withinGroups(rated, groups) : rated).topk(perToken, 1);
   const chosen = bias ? probabilities.gather(ids, 1) : best;
   return { ids, mix: scaled(normalize ? chosen.div(chosen.sumKeepdim(1).add(TINY)) : chosen, scale) };
 }
 
-const scaled = (mix: Tensor, scale: number): Tensor => (scale === 1 ? mix : mix.affine(scale, 0));
+const scaled = (mix: Tensor, scale: number): Tensor<"f32"> =>
+  (scale === 1 ? mix : mix.affine(scale, 0)) as Tensor<"f32">;
 
 /** The ratings, those of experts outside the best groups at −∞. */
 function withinGroups(rated: Tensor, { count, perToken, scoredBy }: RoutingGroups): Tensor {

@@ -65,7 +65,7 @@ export function parseGgufConfig(
     normEps: own.positiveOr(epsilonKeys[normKind], 1e-5),
     activation,
     rope: positions === "rotary" ? rope : unturned(rope),
-    ropes: positions === "rotary" ? layerRopes(rope, localTheta, local, gguf) : local.map(() => unturned(rope)),
+    ropes: layerRopes(rope, localTheta, local, turnedLayers(own, architecture, local)),
     attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
     attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
     windows: windowsOf(local, () => window, contextLength),
@@ -102,19 +102,30 @@ export const localLayers = (layers: number, period: number): boolean[] =>
 
 const unturned = (rope: RopeConfig): RopeConfig => ({ ...rope, dims: 0 });
 
-/** The rotary embedding of each layer, as readers of GGUF have it. */
+/** Which layers turn, where not those that GGUF's readers take for them; a word of ours. */
+export const TURNED_LAYERS = "rope.turned_layers";
+
+/** Which layers turn, as readers of GGUF take it from the architecture. */
+export function usuallyTurned(architecture: ArchitectureName, local: readonly boolean[]): boolean[] {
+  const { positions, gguf } = architectureOf({ architecture });
+  return local.map((isLocal, layer) => positions === "rotary" && (gguf.hasRope?.(layer, isLocal) ?? true));
+}
+
+const turnedLayers = (own: JsonFields, architecture: ArchitectureName, local: readonly boolean[]): boolean[] =>
+  own.has(TURNED_LAYERS)
+    ? Array.from(own.numbers(TURNED_LAYERS, local.length), (turned) => turned !== 0)
+    : usuallyTurned(architecture, local);
+
+/** The rotary embedding of each layer. */
 export function layerRopes(
   rope: RopeConfig,
   localTheta: number | null,
   local: readonly boolean[],
-  { hasRope }: GgufForm,
+  turned: readonly boolean[],
 ): RopeConfig[] {
   const none = unturned(rope);
   const own = localTheta === null ? rope : { ...rope, theta: localTheta, scaling: { type: "none" } as const };
-  return local.map((isLocal, layer) => {
-    if (!(hasRope?.(layer, isLocal) ?? true)) return none;
-    return isLocal ? own : rope;
-  });
+  return local.map((isLocal, layer) => (!turned[layer] ? none : isLocal ? own : rope));
 }
 
 interface RopeDefaults {

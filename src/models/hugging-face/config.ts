@@ -61,7 +61,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     embeddingScale: 1,
     residualScale: 1,
     parallelResidual: false,
-    tiedEmbeddings: fields.flagOr("tie_word_embeddings", tiedByDefault),
+    tiedEmbeddings: fields.flagOr("tie_word_embeddings", whole.flagOr("tie_word_embeddings", tiedByDefault)),
     experts: null,
     latent: null,
     bosToken: [whole, fields].flatMap((file) => file.tokens("bos_token_id"))[0] ?? null,

@@ -86,7 +86,7 @@ export interface Projection {
 /** Matrices of one shape, (count, outputs, inputs), of which each row of x goes through some, or through all. */
 export interface ProjectionStack {
   /** x (n or n · k, inputs) through those that ids (n, k) name: (n · k, outputs), or half of them with `glu`. */
-  forward(x: Tensor, ids: Tensor, glu?: Activation): Tensor;
+  forward(x: Tensor, ids: Tensor, fusion?: Pick<Fusion, "norm" | "glu">): Tensor;
   /** Each matrix applied to a row of its own: (n, count, inputs) → (n, count, outputs). */
   each(x: Tensor): Tensor;
   /** All of them in the dtype that the model computes in. */

@@ -10,7 +10,7 @@ import { feedDefines, lineBytes, QUANT_TABLE, streamDefines } from "./quantized.
 export const TOPK_COLUMNS = 512;
 export const TOPK_MOST = 32;
 
-const slots = "x* w* ids* bias* out* n k per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
+const slots = "per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
 
 /** The most slots whose rows are multiplied one by one; more are sorted by expert first. */
 export const FEW_SLOTS = 64;
@@ -137,7 +137,7 @@ export const experts = [
     file: "linear",
     pattern: "expert_linear_{T}",
     over: { T: quantFloats },
-    args: `${slots} error*`,
+    args: `x* w* ids* bias* out* n k ${slots} error*`,
     plan: "slots threads shared_bytes",
     launch,
   }),
@@ -145,7 +145,7 @@ export const experts = [
     file: "quant-matvec",
     pattern: "expert_linear_{Q}",
     over: { Q: quants },
-    args: `${slots} segment:u32 dtype:u32 error*`,
+    args: `x* w* alpha* ids* bias* out* n k eps:f64 ${slots} segment:u32 dtype:u32 error*`,
     plan: "slots threads shared_bytes",
     launch,
   }),
