@@ -12,8 +12,12 @@ export const TOPK_MOST = 32;
 
 const slots = "per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
 
-/** The most slots whose rows are multiplied one by one; more are sorted by expert first. */
-export const FEW_SLOTS = 64;
+/**
+ * Whether the rows of so many slots are multiplied one by one: more are sorted by expert first. Sorted, an expert's weights are
+ * read once, but with quantized ones it takes an H200 as long as three rows by themselves, or one and a half with others.
+ */
+export const areFew = (slots: number, experts: number, type: QuantType | null): boolean =>
+  slots <= Math.max(8, (type ? 3 : 1.5) * experts);
 
 /** Columns that a block makes, and rows, or twice as many, of products by expert without a plan of their own. */
 const EXPERT_TILE = 64;
