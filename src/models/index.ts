@@ -10,7 +10,8 @@ export type {
 } from "./architectures/architecture.ts";
 export { type ArchitectureName, architectures } from "./architectures/index.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
-export type { Activation, Experts, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { Activation, Experts, Latent, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { Routing, RoutingGroups } from "./experts/routing.ts";
 export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
 export { PromptCache } from "./generation/prompt-cache.ts";
@@ -40,6 +41,7 @@ export type {
   EmbeddingRole,
   EmbeddingTable,
   Fusion,
+  HeadRole,
   LinearRole,
   Norm,
   NormRole,
@@ -47,5 +49,8 @@ export type {
   Part,
   Place,
   Projection,
+  ProjectionStack,
+  StackPart,
+  VectorRole,
   Weights,
 } from "./weights/weights.ts";
