@@ -1,0 +1,30 @@
+/** From the hidden states of sequences one after the other to a vector for each. */
+import { Tensor } from "../../ops/index.ts";
+import type { Packed } from "../packed.ts";
+import type { Pooling } from "./settings.ts";
+
+/** hidden (rows, width) → (sequences, width) in f32. Call it inside a scope. */
+export function pool(hidden: Tensor, packed: Packed, pooling: Pooling): Tensor {
+  const width = hidden.shape[1]!;
+  if (pooling === "mean") {
+    const means = packed.runs.map(({ start, count, length }) =>
+      hidden
+        .narrow(0, start, count * length)
+        .reshape([count, length, width])
+        .toDType("f32")
+        .mean(1),
+    );
+    return means.length === 1 ? means[0]! : Tensor.cat(means, 0);
+  }
+  const ends = [0];
+  for (const length of packed.lengths) ends.push(ends.at(-1)! + length);
+  const rows = pooling === "cls" ? ends.slice(0, -1) : ends.slice(1).map((end) => end - 1);
+  const ids = Tensor.from(Uint32Array.from(rows), { device: hidden.device });
+  return hidden.indexSelect(ids, 0).toDType("f32");
+}
+
+/** Below this a vector's length counts as this. */
+const SHORTEST = 1e-12;
+
+/** x (n, width) with each row scaled to length 1. Call it inside a scope. */
+export const unitRows = (x: Tensor): Tensor => x.div(x.sqr().sumKeepdim(1).sqrt().maximum(SHORTEST));
