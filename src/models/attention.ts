@@ -1,29 +1,31 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
-import { type KvCache, type RotatingKvCache, rmsNorm } from "../nn/index.ts";
+import type { KvCache, RotatingKvCache } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
-import type { Step } from "./steps.ts";
-import type { Fusion, Projection, Weights } from "./weights/weights.ts";
+import { loadNorm, normalize } from "./norm.ts";
+import type { AttentionParams, Step } from "./steps.ts";
+import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 export class Attention {
   readonly #config: ModelConfig;
-  readonly #window: number;
+  readonly #params: AttentionParams;
   readonly #qkv: Projection;
   readonly #out: Projection;
-  readonly #qNorm: Tensor | null;
-  readonly #kNorm: Tensor | null;
+  readonly #qNorm: Norm | null;
+  readonly #kNorm: Norm | null;
 
   private constructor(
     config: ModelConfig,
-    window: number,
+    layer: number,
     qkv: Projection,
     out: Projection,
-    qNorm: Tensor | null,
-    kNorm: Tensor | null,
+    qNorm: Norm | null,
+    kNorm: Norm | null,
   ) {
+    const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    this.#window = window;
+    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]! };
     this.#qkv = qkv;
     this.#out = out;
     this.#qNorm = qNorm;
@@ -39,11 +41,11 @@ export class Attention {
       { role: "k", outputs: kvSize, needsBias },
       { role: "v", outputs: kvSize, needsBias },
     ] as const;
-    const norm = async (role: "qNorm" | "kNorm", size: number): Promise<Tensor | null> =>
-      qkNorm === "none" ? null : weights.norm(role, qkNorm === "all" ? size : headDim, { layer });
+    const norm = async (role: "qNorm" | "kNorm", size: number): Promise<Norm | null> =>
+      qkNorm === "none" ? null : loadNorm(config, weights, role, qkNorm === "all" ? size : headDim, { layer });
     return new Attention(
       config,
-      config.windows[layer]!,
+      layer,
       await weights.linear(parts, hiddenSize, { layer }),
       await weights.linear([{ role: "o", outputs: hiddenSize }], qSize, { layer }),
       await norm("qNorm", qSize),
@@ -58,13 +60,12 @@ export class Attention {
     cache: KvCache | RotatingKvCache | undefined,
     { norm, residual }: Pick<Fusion, "norm" | "residual">,
   ): Tensor {
-    const { heads, headDim, normEps, attentionScale: scale, attentionSoftcap: softcap } = this.#config;
+    const { heads, headDim } = this.#config;
     const rows = step.batch * step.length;
-    const normed = (y: Tensor, weight: Tensor | null): Tensor =>
-      weight ? rmsNorm(y.reshape([rows, -1, weight.numel]), weight, normEps).reshape(y.shape) : y;
+    const normed = (y: Tensor, own: Norm | null): Tensor =>
+      own ? normalize(y.reshape([rows, -1, own.weight.numel]), own).reshape(y.shape) : y;
     const [q, k, v] = this.#qkv.parts(x, norm) as [Tensor, Tensor, Tensor];
-    const params = { headDim, scale, softcap, window: this.#window };
-    const y = step.attend(normed(q, this.#qNorm), normed(k, this.#kNorm), v, cache, params);
+    const y = step.attend(normed(q, this.#qNorm), normed(k, this.#kNorm), v, cache, this.#params);
     const mixed = step.length === 1 ? y : y.transpose(1, 2);
     return this.#out.forward(mixed.reshape([rows, heads * headDim]), { residual });
   }

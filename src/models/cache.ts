@@ -8,7 +8,7 @@ import { KvCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
 import { Tensor } from "../ops/index.ts";
 import type { ModelConfig } from "./config.ts";
-import type { Positions } from "./rotary.ts";
+import type { Positions } from "./positions.ts";
 
 /**
  * Added to the scores of padding. Finite, so that rows of padding, which see nothing else, stay finite too: a NaN in
@@ -54,6 +54,7 @@ export class ModelCache implements Disposable {
   #length = 0;
   #mask: Tensor | null = null;
   #paddingTensor: Tensor | null = null;
+  #before: Tensor | null = null;
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
     const { padding, rewindable = false } = options;
@@ -110,6 +111,13 @@ export class ModelCache implements Disposable {
     return this.#paddingTensor;
   }
 
+  /** The positions (b) of the last of `lengths` slots, i64 (b) in device memory. Call it inside a scope. */
+  lastPositions(lengths: Tensor): Tensor {
+    const before = BigInt64Array.from({ length: this.batch }, (_, i) => BigInt(1 + (this.#padding?.[i] ?? 0)));
+    this.#before ??= Tensor.from(before, { device: this.#device }).keep();
+    return lengths.sub(this.#before);
+  }
+
   /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
   mask(keys: number, total: number): Tensor | null {
     if (!this.#padding) return null;
@@ -153,6 +161,8 @@ export class ModelCache implements Disposable {
     this.#mask = null;
     this.#paddingTensor?.dispose();
     this.#paddingTensor = null;
+    this.#before?.dispose();
+    this.#before = null;
     this.#length = 0;
   }
 

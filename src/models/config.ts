@@ -1,4 +1,4 @@
-/** What a transformer of the Llama family is made of, whatever file it came from. */
+/** What a transformer is made of, whatever file it came from. */
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { ArchitectureName } from "./architectures/index.ts";
@@ -35,7 +35,7 @@ export type RopeScaling =
 
 export interface RopeConfig {
   readonly theta: number;
-  /** How many dims of a head turn; the others pass. */
+  /** How many dims of a head turn; the others pass. 0 where positions are not told by turning. */
   readonly dims: number;
   /** Pairs are neighbours (2i, 2i + 1), as GGUF orders Llama's heads, and not (i, i + d/2). */
   readonly interleaved: boolean;
@@ -62,7 +62,10 @@ export interface ModelConfig {
   readonly contextLength: number;
   readonly normEps: number;
   readonly activation: Activation;
+  /** Of the layers that attend to everything, where others have one of their own. */
   readonly rope: RopeConfig;
+  /** Of each layer. Layers that share one share the object. */
+  readonly ropes: readonly RopeConfig[];
   /** Multiplies q·k. */
   readonly attentionScale: number;
   /** 0 turns it off. */
@@ -76,6 +79,8 @@ export interface ModelConfig {
   readonly embeddingScale: number;
   /** Multiplies what attention and MLP give, before it is added to the residual. */
   readonly residualScale: number;
+  /** Attention and MLP of a layer have the same input, and what both give is added to it. */
+  readonly parallelResidual: boolean;
   /** The output head is the embedding table. */
   readonly tiedEmbeddings: boolean;
   readonly experts: Experts | null;
@@ -88,6 +93,12 @@ export interface ModelConfig {
 
 /** Methods of `Tensor`. */
 export type Activation = "silu" | "gelu" | "geluErf" | "relu";
+
+/** `config` with what an architecture says instead; a rotary embedding that it changes is every layer's. */
+export function adjusted(config: ModelConfig, change: Partial<ModelConfig> = {}): ModelConfig {
+  const { rope, ropes } = change;
+  return { ...config, ...change, ...(rope && !ropes && { ropes: config.ropes.map(() => rope) }) };
+}
 
 /** `source` opens the error message. */
 export function expertsOf(count: number, perToken: number, source: string): Experts {

@@ -30,18 +30,20 @@ export type { JsonFields } from "./json-fields.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
 export { loadTokenizer } from "./load-tokenizer.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
-export type { Positions } from "./rotary.ts";
+export type { Positions } from "./positions.ts";
 export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
 export type { Transformer, TransformerOptions } from "./transformer.ts";
 export type { FusedRoles, Names, WeightsForm } from "./weights/naming.ts";
 export type {
   DeviceWeights,
+  EmbeddingRole,
   EmbeddingTable,
   Fusion,
   LinearRole,
   Norm,
   NormRole,
+  NormWeights,
   Part,
   Place,
   Projection,

@@ -1,7 +1,8 @@
-/** The feed-forward half of a layer: a gated MLP, or a router with several of them. */
-import { rmsNorm } from "../nn/index.ts";
+/** The feed-forward half of a layer: an MLP with a gate or without, or a router with several of them. */
 import { Tensor } from "../ops/index.ts";
+import { architectureOf } from "./architectures/index.ts";
 import type { Activation, ModelConfig } from "./config.ts";
+import { normalize } from "./norm.ts";
 import type { Fusion, Place, Projection, Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
@@ -10,7 +11,11 @@ export interface FeedForward {
 }
 
 export async function loadFeedForward(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
-  if (!config.experts) return GatedMlp.load(config, weights, { layer });
+  if (!config.experts) {
+    return architectureOf(config).mlp === "gated"
+      ? GatedMlp.load(config, weights, { layer })
+      : PlainMlp.load(config, weights, { layer });
+  }
   const { count, perToken } = config.experts;
   const router = await weights.linear([{ role: "router", outputs: count }], config.hiddenSize, { layer });
   const experts: GatedMlp[] = [];
@@ -50,6 +55,32 @@ class GatedMlp implements FeedForward {
   }
 }
 
+/** down(activation(up(x))). */
+class PlainMlp implements FeedForward {
+  readonly #up: Projection;
+  readonly #down: Projection;
+  readonly #activation: Activation;
+
+  private constructor(up: Projection, down: Projection, activation: Activation) {
+    this.#up = up;
+    this.#down = down;
+    this.#activation = activation;
+  }
+
+  static async load(config: ModelConfig, weights: Weights, place: Place): Promise<PlainMlp> {
+    const { hiddenSize, intermediateSize, activation } = config;
+    return new PlainMlp(
+      await weights.linear([{ role: "up", outputs: intermediateSize }], hiddenSize, place),
+      await weights.linear([{ role: "down", outputs: hiddenSize }], intermediateSize, place),
+      activation,
+    );
+  }
+
+  forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
+    return this.#down.forward(this.#up.forward(x, { norm })[this.#activation](), { residual });
+  }
+}
+
 /** Each row goes through its `perToken` best experts; their results are mixed by the softmax of the router's scores. */
 class Experts implements FeedForward {
   readonly #router: Projection;
@@ -63,7 +94,7 @@ class Experts implements FeedForward {
   }
 
   forward(input: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual">): Tensor {
-    const x = norm ? rmsNorm(input, norm.weight, norm.eps) : input;
+    const x = norm ? normalize(input, norm) : input;
     const rows = x.shape[0]!;
     const scores = this.#router.forward(x).toDType("f32");
     const [best, order] = scores.sortLastDim(false);

@@ -5,6 +5,7 @@ import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
 import type { Activation } from "./config.ts";
+import { normalize } from "./norm.ts";
 import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
 /** activation(gate) · up. */
@@ -41,6 +42,7 @@ export class Matrices implements Projection {
   }
 
   forward(x: Tensor, { norm, glu, residual }: Fusion = {}): Tensor {
+    if (norm?.kind === "layer") return this.forward(normalize(x, norm), { glu, residual });
     const fused = glu === undefined ? null : fusedGlu[glu];
     if (fused !== undefined) return this.#linear(x, norm, fused, residual);
     const [gate, up] = this.#split(this.#linear(x, norm, null, undefined));
@@ -78,7 +80,9 @@ export class Joined implements Projection {
     return residual ? residual.add(y) : y;
   }
 
-  parts(x: Tensor, norm?: Norm): Tensor[] {
+  parts(input: Tensor, ownNorm?: Norm): Tensor[] {
+    // LayerNorm is no part of a product, and done once for all.
+    const [x, norm] = ownNorm?.kind === "layer" ? [normalize(input, ownNorm), undefined] : [input, ownNorm];
     return this.#all.flatMap((projection) => projection.parts(x, norm));
   }
 }

@@ -4,6 +4,7 @@ import type { DType } from "../core/dtype.ts";
 import { rope, ropeI } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { RopeConfig } from "./config.ts";
+import type { Positions } from "./positions.ts";
 
 export interface Frequencies {
   /** Radians per position. */
@@ -62,10 +63,8 @@ export interface Table {
   readonly sin: Tensor;
 }
 
-/** Where the rows of a batch stand: one start for all, or each its own positions. */
-export type Positions =
-  | { readonly start: number; readonly length: number }
-  | { readonly each: readonly (readonly number[])[] };
+/** Turns x (b, h, t, headDim). */
+export type Rotation = (x: Tensor) => Tensor;
 
 const FIRST_ROWS = 512;
 
@@ -84,9 +83,10 @@ export class Rotary implements Disposable {
     this.#dtype = dtype;
   }
 
-  /** A function that rotates x (b, h, t, headDim) at these positions; call it inside a scope. */
-  at(positions: Positions, extent: number): (x: Tensor) => Tensor {
+  /** What rotates at these positions; call it inside a scope. */
+  at(positions: Positions, extent: number): Rotation {
     const { dims, interleaved } = this.#config;
+    if (dims === 0) return (x) => x;
     const { cos, sin } = this.#rows(positions, extent);
     const turn = interleaved ? ropeI : rope;
     return (x) => {
@@ -94,10 +94,6 @@ export class Rotary implements Disposable {
       if (dims === headDim) return turn(x, cos, sin);
       return Tensor.cat([turn(x.narrow(3, 0, dims), cos, sin), x.narrow(3, dims, headDim - dims)], 3);
     };
-  }
-
-  get interleaved(): boolean {
-    return this.#config.interleaved;
   }
 
   /** As long as no more positions than these are in play, the tables for `extent` are right. */
@@ -130,7 +126,11 @@ export class Rotary implements Disposable {
   }
 
   /** cos and sin of at least `rows` positions: (positions, dims / 2). */
-  tables(rows: number, extent: number): Table {
+  tables(rows: number, extent: number): Table & { readonly interleaved: boolean } {
+    return { ...this.#grown(rows, extent), interleaved: this.#config.interleaved };
+  }
+
+  #grown(rows: number, extent: number): Table {
     const long = isLong(this.#config, extent);
     const old = this.#tables.get(long);
     const have = old?.cos.shape[0] ?? 0;

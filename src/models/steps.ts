@@ -5,7 +5,8 @@ import { Layout } from "../core/layout.ts";
 import { type KvCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
-import type { Table } from "./rotary.ts";
+import type { RopeConfig } from "./config.ts";
+import type { Rotation, Table } from "./rotary.ts";
 
 export interface AttentionParams {
   readonly headDim: number;
@@ -13,6 +14,8 @@ export interface AttentionParams {
   readonly softcap: number;
   /** 0 is none. */
   readonly window: number;
+  /** The layer's own. */
+  readonly rope: RopeConfig;
 }
 
 /** What a forward pass tells every layer. */
@@ -29,8 +32,8 @@ export class ComposedStep implements Step {
   constructor(
     readonly batch: number,
     readonly length: number,
-    /** Turns x (b, h, t, headDim). */
-    readonly rotate: (x: Tensor) => Tensor,
+    /** What turns x (b, h, t, headDim). */
+    readonly rotations: ReadonlyMap<RopeConfig, Rotation>,
     /** The mask for the last `keys` positions, if one is needed. */
     readonly mask: (keys: number) => Tensor | null,
   ) {}
@@ -40,16 +43,17 @@ export class ComposedStep implements Step {
     k: Tensor,
     v: Tensor,
     cache: KvCache | RotatingKvCache | undefined,
-    { headDim, scale, softcap, window }: AttentionParams,
+    { headDim, scale, softcap, window, rope }: AttentionParams,
   ): Tensor {
     const { batch, length } = this;
+    const rotate = this.rotations.get(rope)!;
     const split = (rows: Tensor): Tensor =>
       length === 1 ? rows.reshape([batch, -1, 1, headDim]) : rows.reshape([batch, length, -1, headDim]).transpose(1, 2);
     const [heads, kvHeads] = [q.shape[1]! / headDim, k.shape[1]! / headDim];
     const both = sideBySide(q, k);
-    const turned = both && this.rotate(split(both));
-    const queries = turned ? turned.narrow(1, 0, heads) : this.rotate(split(q));
-    const own = { k: turned ? turned.narrow(1, heads, kvHeads) : this.rotate(split(k)), v: split(v) };
+    const turned = both && rotate(split(both));
+    const queries = turned ? turned.narrow(1, 0, heads) : rotate(split(q));
+    const own = { k: turned ? turned.narrow(1, heads, kvHeads) : rotate(split(k)), v: split(v) };
     const all = cache ? cache.append(own.k, own.v) : own;
     const mask = this.mask(all.k.shape[2]!);
     return sdpa(queries, all.k, all.v, { scale, softcap, causal: true, window, ...(mask && { mask }) });
@@ -71,7 +75,7 @@ export class CachedStep implements Step {
     readonly attention: CachedAttention,
     readonly batch: number,
     readonly length: number,
-    readonly rotary: Table & { readonly interleaved: boolean },
+    readonly tables: ReadonlyMap<RopeConfig, Table & { readonly interleaved: boolean }>,
     readonly padding: Tensor | null,
     /** The mask for this many positions, if one is needed. */
     readonly mask: (keys: number) => Tensor | null,
@@ -84,7 +88,7 @@ export class CachedStep implements Step {
     k: Tensor,
     v: Tensor,
     cache: KvCache,
-    { headDim, scale, softcap, window }: AttentionParams,
+    { headDim, scale, softcap, window, rope }: AttentionParams,
   ): Tensor {
     const { attention, batch, length, padding, lengths } = this;
     const past = cache.length;
@@ -92,7 +96,7 @@ export class CachedStep implements Step {
     // What is in device memory has been given its room before.
     const buffers = cache.reserve(lengths ? 0 : length, shape, q);
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
-    const params = { ...this.rotary, ...buffers, past, lengths, padding, mask, scale, softcap, window };
+    const params = { ...this.tables.get(rope)!, ...buffers, past, lengths, padding, mask, scale, softcap, window };
     const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
     if (!lengths) cache.advance(length);
     return y;

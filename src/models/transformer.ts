@@ -3,14 +3,15 @@ import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import { rmsNorm } from "../nn/index.ts";
 import { scope, type Tensor } from "../ops/index.ts";
 import type { LayerNormRole } from "./architectures/architecture.ts";
 import { architectureOf } from "./architectures/index.ts";
 import { Attention } from "./attention.ts";
 import { cachedAttentionFor, type ModelCache } from "./cache.ts";
-import type { ModelConfig } from "./config.ts";
+import type { ModelConfig, RopeConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
+import { loadNorm, normalize } from "./norm.ts";
+import { positionIds } from "./positions.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
 import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
@@ -22,6 +23,14 @@ interface Layer {
   readonly mlpNorm: Norm | undefined;
   readonly mlp: FeedForward;
   readonly postMlpNorm: Norm | undefined;
+}
+
+interface Parts {
+  readonly embedding: EmbeddingTable;
+  readonly positions: EmbeddingTable | null;
+  readonly layers: readonly Layer[];
+  readonly finalNorm: Norm;
+  readonly head: Projection;
 }
 
 export interface TransformerOptions {
@@ -41,42 +50,41 @@ export class Transformer implements Disposable {
   /** What it computes in. */
   readonly dtype: DType;
   readonly #embedding: EmbeddingTable;
+  /** Learned vectors of the positions, where it has them. */
+  readonly #positions: EmbeddingTable | null;
   readonly #layers: readonly Layer[];
   readonly #finalNorm: Norm;
   readonly #head: Projection;
-  readonly #rotary: Rotary;
+  readonly #rotaries: ReadonlyMap<RopeConfig, Rotary>;
   readonly #owned: readonly Disposable[];
 
-  private constructor(
-    config: ModelConfig,
-    device: Device,
-    dtype: DType,
-    parts: { embedding: EmbeddingTable; layers: Layer[]; finalNorm: Norm; head: Projection },
-    owned: readonly Disposable[],
-  ) {
+  private constructor(config: ModelConfig, device: Device, dtype: DType, parts: Parts, owned: readonly Disposable[]) {
     this.config = config;
     this.device = device;
     this.dtype = dtype;
     this.#embedding = parts.embedding;
+    this.#positions = parts.positions;
     this.#layers = parts.layers;
     this.#finalNorm = parts.finalNorm;
     this.#head = parts.head;
-    this.#rotary = new Rotary(config.rope, device, dtype);
+    this.#rotaries = new Map([...new Set(config.ropes)].map((rope) => [rope, new Rotary(rope, device, dtype)]));
     this.#owned = owned;
   }
 
   /** Takes everything the config names from `weights`; where that fails, what was read is freed. */
   static async load(config: ModelConfig, weights: Weights, device: Device, dtype: DType): Promise<Transformer> {
     try {
-      const { vocabSize, hiddenSize } = config;
-      const embedding = await weights.embedding(vocabSize, hiddenSize);
+      const { vocabSize, hiddenSize, contextLength } = config;
+      const embedding = await weights.embedding("token", vocabSize, hiddenSize);
+      const learned = architectureOf(config).positions === "learned";
+      const positions = learned ? await weights.embedding("position", contextLength, hiddenSize) : null;
       const layers: Layer[] = [];
       for (let i = 0; i < config.layers; i++) layers.push(await loadLayer(config, weights, i));
-      const finalNorm = { weight: await weights.norm("finalNorm", hiddenSize, {}), eps: config.normEps };
+      const finalNorm = await loadNorm(config, weights, "finalNorm", hiddenSize, {});
       const head = config.tiedEmbeddings
         ? embedding.head
         : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
-      return new Transformer(config, device, dtype, { embedding, layers, finalNorm, head }, weights.owned);
+      return new Transformer(config, device, dtype, { embedding, positions, layers, finalNorm, head }, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
@@ -89,7 +97,8 @@ export class Transformer implements Disposable {
     const { vocabSize, hiddenSize } = this.config;
     return scope(() => {
       const step = this.#step(batch, length, cache, extent);
-      const hidden = this.#hidden(ids.reshape([batch * length]), step, cache);
+      const places = () => positionIds(cache?.positions(length) ?? { start: 0, length }, batch, this.device);
+      const hidden = this.#hidden(this.#embed(ids.reshape([batch * length]), places), step, cache);
       if (!last) return this.#logits(hidden).reshape([batch, length, vocabSize]);
       const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
       return this.#logits(ends.reshape([batch, hiddenSize]));
@@ -108,17 +117,22 @@ export class Transformer implements Disposable {
   recordedStep(ids: Tensor, cache: ModelCache, lengths: Tensor, extent: number): Tensor {
     return scope(() => {
       const room = cache.reserve(0);
-      const rotary = { ...this.#rotary.tables(room, extent), interleaved: this.config.rope.interleaved };
+      const tables = this.#perRope((rotary) => rotary.tables(room, extent));
       const attention = cachedAttentionFor(this.config, this.device, this.dtype)!;
       const mask = (keys: number) => cache.mask(keys, keys);
-      const step = new CachedStep(attention, cache.batch, 1, rotary, cache.padding, mask, lengths);
-      return this.#logits(this.#layered(ids, step, cache));
+      const step = new CachedStep(attention, cache.batch, 1, tables, cache.padding, mask, lengths);
+      const embedded = this.#embed(ids, () => cache.lastPositions(lengths));
+      return this.#logits(this.#layered(embedded, step, cache));
     });
   }
 
   /** How many positions a recorded step stays right for, besides the room in its cache. */
   recordedUntil(extent: number): number {
-    return this.#rotary.validUntil(extent);
+    return Math.min(...[...this.#rotaries.values()].map((rotary) => rotary.validUntil(extent)));
+  }
+
+  #perRope<T>(of: (rotary: Rotary) => T): ReadonlyMap<RopeConfig, T> {
+    return new Map([...this.#rotaries].map(([rope, rotary]) => [rope, of(rotary)]));
   }
 
   #step(batch: number, length: number, cache: ModelCache | undefined, extent: number): Step {
@@ -127,17 +141,18 @@ export class Transformer implements Disposable {
     const mask = (keys: number) => cache?.mask(keys, total) ?? null;
     const attention = cache && cachedAttentionFor(this.config, this.device, this.dtype);
     if (!attention) {
-      const rotate = this.#rotary.at(cache?.positions(length) ?? { start: 0, length }, most);
-      return new ComposedStep(batch, length, rotate, mask);
+      const positions = cache?.positions(length) ?? { start: 0, length };
+      const rotations = this.#perRope((rotary) => rotary.at(positions, most));
+      return new ComposedStep(batch, length, rotations, mask);
     }
-    const rotary = { ...this.#rotary.tables(total, most), interleaved: this.config.rope.interleaved };
-    return new CachedStep(attention, batch, length, rotary, cache.padding, mask, null);
+    const tables = this.#perRope((rotary) => rotary.tables(total, most));
+    return new CachedStep(attention, batch, length, tables, cache.padding, mask, null);
   }
 
   /** What the last layer gives for each position: (b · t, hidden). */
-  #hidden(ids: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
+  #hidden(embedded: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
     try {
-      const hidden = this.#layered(ids, step, cache);
+      const hidden = this.#layered(embedded, step, cache);
       cache?.advance(step.length);
       return hidden;
     } catch (error) {
@@ -146,10 +161,16 @@ export class Transformer implements Disposable {
     }
   }
 
-  #layered(ids: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
+  /** `places` are the positions of the ids. */
+  #embed(ids: Tensor, places: () => Tensor): Tensor {
     const { embeddingScale } = this.config;
-    const embedded = this.#embedding.lookup(ids);
-    let x = embeddingScale === 1 ? embedded : embedded.affine(embeddingScale, 0);
+    const tokens = this.#embedding.lookup(ids);
+    const scaled = embeddingScale === 1 ? tokens : tokens.affine(embeddingScale, 0);
+    return this.#positions ? scaled.add(this.#positions.lookup(places())) : scaled;
+  }
+
+  #layered(embedded: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
+    let x = embedded;
     for (const [i, layer] of this.#layers.entries()) {
       using before = x;
       const run = () => this.#runLayer(layer, before, step, cache, i);
@@ -169,20 +190,21 @@ export class Transformer implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.#rotary[Symbol.dispose]();
+    for (const rotary of this.#rotaries.values()) rotary[Symbol.dispose]();
     for (const resource of this.#owned) resource[Symbol.dispose]();
   }
 
   #runLayer(layer: Layer, x: Tensor, step: Step, cache: ModelCache | undefined, index: number): Tensor {
     const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
-    const { residualScale } = this.config;
+    const { residualScale: scale, parallelResidual } = this.config;
     const own = cache?.layers[index];
-    const middle = residual(x, postAttentionNorm, residualScale, (rest) =>
-      layer.attention.forward(x, step, own, { norm: attentionNorm, ...rest }),
+    // One norm for both halves is done once, and is then no part of a product.
+    const shared = parallelResidual && !mlpNorm && attentionNorm ? normalize(x, attentionNorm) : null;
+    const middle = residual(x, postAttentionNorm, scale, (rest) =>
+      layer.attention.forward(shared ?? x, step, own, { norm: shared ? undefined : attentionNorm, ...rest }),
     );
-    return residual(middle, postMlpNorm, residualScale, (rest) =>
-      layer.mlp.forward(middle, { norm: mlpNorm, ...rest }),
-    );
+    const input = shared ?? (parallelResidual ? x : middle);
+    return residual(middle, postMlpNorm, scale, (rest) => layer.mlp.forward(input, { norm: mlpNorm, ...rest }));
   }
 
   #checkIds(ids: Tensor, cache: ModelCache | undefined): [batch: number, length: number] {
@@ -195,6 +217,11 @@ export class Transformer implements Disposable {
         "ShapeMismatch",
         `the cache holds ${cache.batch} sequences, the ids ${formatShape(ids.shape)} ${batch}`,
       );
+    }
+    const { contextLength } = this.config;
+    const total = (cache?.length ?? 0) + length;
+    if (this.#positions && total > contextLength) {
+      fail("ValueOutOfRange", `${total} positions, but the model has learned vectors for ${contextLength}`);
     }
     return [batch, length];
   }
@@ -209,16 +236,14 @@ function residual(
 ): Tensor {
   if (!post && scale === 1) return run({ residual: x });
   const y = run({});
-  const normed = post ? rmsNorm(y, post.weight, post.eps) : y;
+  const normed = post ? normalize(y, post) : y;
   return x.add(scale === 1 ? normed : normed.affine(scale, 0));
 }
 
 async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {
   const { norms } = architectureOf(config);
   const norm = async (role: LayerNormRole): Promise<Norm | undefined> =>
-    norms.includes(role)
-      ? { weight: await weights.norm(role, config.hiddenSize, { layer }), eps: config.normEps }
-      : undefined;
+    norms.includes(role) ? loadNorm(config, weights, role, config.hiddenSize, { layer }) : undefined;
   return {
     attentionNorm: await norm("attentionNorm"),
     attention: await Attention.load(config, weights, layer),

@@ -6,11 +6,20 @@ import type { GgufTyped } from "../../formats/index.ts";
 import type { Activation, ModelConfig } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { WeightsForm } from "../weights/naming.ts";
-import type { NormRole } from "../weights/weights.ts";
+import type { Norm, NormRole } from "../weights/weights.ts";
 
 export interface Architecture {
-  /** The norms of a layer; those named "post" are before the residual is added. */
+  /**
+   * The norms of a layer; those named "post" are before the residual is added. Where attention and MLP run side by side,
+   * a layer without one for the MLP has one for both.
+   */
   readonly norms: readonly LayerNormRole[];
+  /** LayerNorm has a bias where the file has one. */
+  readonly normKind: Norm["kind"];
+  /** down(activation(gate(x)) · up(x)), or down(activation(up(x))). */
+  readonly mlp: "gated" | "plain";
+  /** Queries and keys are turned by their positions, or a learned vector for each position is added to the embeddings. */
+  readonly positions: "rotary" | "learned";
   /** q and k are normalised before they are rotated: each head by itself, or all heads as one. */
   readonly qkNorm: "none" | "head" | "all";
   /** q, k and v have biases. Elsewhere a bias is used where the file has one. */
@@ -41,8 +50,14 @@ export type ConfigKey =
 export interface HuggingFaceForm extends WeightsForm {
   readonly keys: Readonly<Record<ConfigKey, string>>;
   readonly tiedByDefault: boolean;
+  /** Rotary pairs are neighbours in a head. */
+  readonly interleaved: boolean;
+  /** What fields that are missing stand for, where that is not to be refused. */
+  readonly defaults?: Readonly<Record<string, unknown>>;
   /** Whether a layer has the config's sliding window, where the config does not list the layers. */
   hasWindow(layer: number, fields: JsonFields): boolean;
+  /** Whether a layer's queries and keys are turned. Default: in every layer. */
+  hasRope?(layer: number, fields: JsonFields, isLocal: boolean): boolean;
   /** What `config`, read as Llama's, must say instead. */
   adjust?(fields: JsonFields, config: ModelConfig): Partial<ModelConfig>;
 }
@@ -60,6 +75,8 @@ export interface GgufForm extends WeightsForm {
   readonly halves: "f16" | "bf16";
   /** Whether a layer has the file's sliding window, if it has one. */
   hasWindow(layer: number): boolean;
+  /** Whether a layer's queries and keys are turned. Default: in every layer. */
+  hasRope?(layer: number): boolean;
   /** What `config`, read as Llama's, must say instead; `own` are the fields under the architecture's name. */
   adjust?(own: JsonFields, config: ModelConfig): Partial<ModelConfig>;
   /** What a file says under the architecture's name besides what Llama's says. */

@@ -3,6 +3,9 @@ import type { Architecture } from "./architecture.ts";
 
 export const llama: Architecture = {
   norms: ["attentionNorm", "mlpNorm"],
+  normKind: "rms",
+  mlp: "gated",
+  positions: "rotary",
   qkNorm: "none",
   qkvBias: false,
   activation: "silu",
@@ -20,10 +23,11 @@ export const llama: Architecture = {
       activation: "hidden_act",
     },
     tiedByDefault: false,
+    interleaved: false,
     normOffset: 0,
     hasWindow: () => false,
     names: {
-      embedding: "model.embed_tokens",
+      embedding: { token: "model.embed_tokens", position: "model.embed_positions" },
       layer: "model.layers.{layer}.",
       linear: {
         q: "self_attn.q_proj",
@@ -59,7 +63,7 @@ export const llama: Architecture = {
     halves: "f16",
     hasWindow: () => true,
     names: {
-      embedding: "token_embd",
+      embedding: { token: "token_embd", position: "position_embd" },
       layer: "blk.{layer}.",
       linear: {
         q: "attn_q",

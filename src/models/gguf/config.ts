@@ -3,7 +3,7 @@ import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { ArchitectureName } from "../architectures/index.ts";
 import { architectureOf } from "../architectures/index.ts";
-import { type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
+import { adjusted, type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { RopeFactors } from "./rope-factors.ts";
 import { endTokens } from "./tokenizer.ts";
@@ -24,7 +24,7 @@ export function parseGgufConfig(
   facts: TensorFacts,
 ): ModelConfig {
   const { source } = fields;
-  const { activation, ropeTheta, gguf } = architectureOf({ architecture });
+  const { activation, ropeTheta, gguf, normKind, positions } = architectureOf({ architecture });
   const { interleaved } = gguf;
   const hiddenSize = own.count("embedding_length");
   const layers = own.count("block_count");
@@ -46,6 +46,11 @@ export function parseGgufConfig(
   }
   const contextLength = own.count("context_length");
   const window = usefulWindow(own.countOr("attention.sliding_window", 0, 0), contextLength);
+  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta });
+  const unturned = { ...rope, dims: 0 };
+  const ropes = Array.from({ length: layers }, (_, layer) =>
+    positions === "rotary" && (gguf.hasRope?.(layer) ?? true) ? rope : unturned,
+  );
   const config: ModelConfig = {
     architecture,
     vocabSize: facts.vocabSize,
@@ -56,9 +61,10 @@ export function parseGgufConfig(
     kvHeads,
     headDim,
     contextLength,
-    normEps: own.positiveOr("attention.layer_norm_rms_epsilon", 1e-5),
+    normEps: own.positiveOr(epsilonKeys[normKind], 1e-5),
     activation,
-    rope: parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta }),
+    rope: positions === "rotary" ? rope : unturned,
+    ropes,
     attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
     attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
     windows: Array.from({ length: layers }, (_, layer) => (gguf.hasWindow(layer) ? window : 0)),
@@ -66,14 +72,21 @@ export function parseGgufConfig(
     logitSoftcap: own.positiveOr("final_logit_softcapping", 0),
     embeddingScale: 1,
     residualScale: 1,
+    parallelResidual: false,
     tiedEmbeddings: !facts.hasHead,
     experts: null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
     dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
   };
-  return { ...config, ...gguf.adjust?.(own, config) };
+  return adjusted(config, gguf.adjust?.(own, config));
 }
+
+/** What GGUF calls the eps of each kind of norm. */
+export const epsilonKeys = {
+  rms: "attention.layer_norm_rms_epsilon",
+  layer: "attention.layer_norm_epsilon",
+} as const;
 
 interface RopeDefaults {
   readonly headDim: number;

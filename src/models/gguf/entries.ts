@@ -7,15 +7,23 @@ import { Tensor } from "../../ops/index.ts";
 import type { GgufForm } from "../architectures/architecture.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
-import { bytesPerRow, type ModelTensors } from "../weights/model-tensors.ts";
+import type { ModelTensors, Rows } from "../weights/model-tensors.ts";
 import { fusedName, matrixNames, normName } from "../weights/naming.ts";
-import type { EmbeddingTable, NormRole, Part, Place, Projection, Weights } from "../weights/weights.ts";
+import type {
+  EmbeddingRole,
+  EmbeddingTable,
+  NormRole,
+  NormWeights,
+  Part,
+  Place,
+  Projection,
+  Weights,
+} from "../weights/weights.ts";
 
-/** Some rows of a tensor of the folder. */
-interface Slice {
+/** Some rows of a tensor of the folder, or columns, where the tensor is transposed. */
+interface Slice extends Rows {
   readonly tensor: WeightsTensor;
-  readonly start: number;
-  readonly rows: number;
+  readonly transposed: boolean;
 }
 
 interface Entry {
@@ -27,6 +35,8 @@ interface Entry {
   readonly offset: 0 | 1;
   readonly stacked: boolean;
   readonly slices: Slice[];
+  /** How many matrices the slices make. */
+  count: number;
 }
 
 /**
@@ -39,48 +49,59 @@ export class GgufEntries implements Weights {
   readonly #tensors: ModelTensors;
   readonly #config: ModelConfig;
   readonly #form: GgufForm;
+  /** Rotary pairs, neighbours in GGUF's heads, lie apart in those of the folder. */
+  readonly #turns: boolean;
 
   constructor(tensors: ModelTensors, config: ModelConfig) {
+    const { gguf, huggingFace } = architectureOf(config);
     this.#tensors = tensors;
     this.#config = config;
-    this.#form = architectureOf(config).gguf;
+    this.#form = gguf;
+    this.#turns = gguf.interleaved && !huggingFace.interleaved;
   }
 
   async linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection> {
     const sources = this.#tensors.matrices(parts, inputs, place);
     const rows = parts.map((part) => part.outputs);
     const weights = cut(
-      sources.map(({ tensor, start, rows: count }) => ({ tensor, start, rows: count })),
+      sources.flatMap(({ tensor, slices, transposed }) => slices.map((slice) => ({ ...slice, tensor, transposed }))),
       rows,
     );
-    const biases = sources.some(({ bias }) => bias !== null)
-      ? cut(
-          sources.map((source) => ({ tensor: this.#needBias(source), start: 0, rows: source.rows })),
-          rows,
-        )
-      : [];
+    const biased = sources.some(({ bias }) => bias !== null) ? sources : [];
+    const biases = cut(
+      biased.flatMap((source) => {
+        const tensor = this.#needBias(source);
+        return source.biasSlices.map((slice) => ({ ...slice, tensor, transposed: false }));
+      }),
+      rows,
+    );
     for (const [i, part] of parts.entries()) {
       const { name, stacked, shape } = this.#target(parts, part, inputs, place);
-      const turned = this.#form.interleaved && (part.role === "q" || part.role === "k");
+      const turned = this.#turns && (part.role === "q" || part.role === "k");
       this.#add(`${name}.weight`, shape, weights[i]!, { turned, stacked });
-      if (biases[i]) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i], { turned });
+      if (biased.length > 0) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i]!, { turned });
     }
     return this.#noLayer();
   }
 
-  async norm(role: NormRole, size: number, place: Place): Promise<Tensor> {
-    const slice = { tensor: this.#tensors.norm(role, size, place), start: 0, rows: size };
-    this.#add(normName(this.#form.names, role, place), [size], slice, { offset: this.#tensors.normOffset });
-    return this.#nothing();
+  async norm(role: NormRole, size: number, place: Place): Promise<NormWeights> {
+    const { weight, bias } = this.#tensors.norm(role, size, place);
+    const name = normName(this.#form.names, role, place);
+    const all = { start: 0, rows: size, transposed: false };
+    this.#add(`${name}.weight`, [size], [{ ...all, tensor: weight }], { offset: this.#tensors.normOffset });
+    if (bias) this.#add(`${name}.bias`, [size], [{ ...all, tensor: bias }], {});
+    return { weight: this.#nothing(), bias: null };
   }
 
-  async embedding(rows: number, width: number): Promise<EmbeddingTable> {
-    this.#add(`${this.#form.names.embedding}.weight`, [rows, width], this.#tensors.embedding(rows, width), {});
+  async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
+    const { tensor } = this.#tensors.embedding(role, rows, width);
+    const name = `${this.#form.names.embedding[role]}.weight`;
+    this.#add(name, [rows, width], [{ tensor, start: 0, rows, transposed: false }], {});
     return { lookup: () => this.#nothing(), head: this.#noLayer() };
   }
 
   get list(): WeightsTensor[] {
-    return [...this.#entries].map(([name, { shape, slices, stacked, offset }]) => {
+    return [...this.#entries].map(([name, { shape, slices, stacked, count, offset }]) => {
       const { dtype, type } = slices[0]!.tensor;
       if (!dtype || slices.some((slice) => slice.tensor.dtype !== dtype)) {
         const types = [...new Set(slices.map((slice) => slice.tensor.type))].join(", ");
@@ -89,16 +110,16 @@ export class GgufEntries implements Weights {
           `${this.#tensors.file.path}: the parts of "${name}" have ${types}; they must be floats of one dtype`,
         );
       }
-      const whole = stacked ? [slices.length, ...shape] : shape;
+      const whole = stacked ? [count, ...shape] : shape;
       const to = offset === 0 ? { type, dtype } : { type: "F32", dtype: "f32" as const };
       return { name, shape: whole, byteLength: numel(whole) * sizeOf(to.dtype), ...to };
     });
   }
 
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
-    const { slices, turned, offset } = this.#entries.get(name)!;
+    const { shape, slices, turned, offset } = this.#entries.get(name)!;
     if (offset !== 0) return this.#readOffset(slices[0]!, offset, signal, range);
-    const rowBytes = bytesPerRow(slices[0]!.tensor);
+    const rowBytes = numel(shape.slice(1)) * sizeOf(slices[0]!.tensor.dtype!);
     const pieces: Uint8Array[] = [];
     let at = 0;
     for (const slice of slices) {
@@ -141,15 +162,22 @@ export class GgufEntries implements Weights {
     return { name, stacked: index !== undefined, shape: [outputs, inputs] };
   }
 
-  #add(name: string, shape: Shape, slice: Slice, { turned = false, stacked = false, offset = 0 as 0 | 1 }): void {
-    const entry = this.#entries.get(name) ?? { shape, turned, stacked, offset, slices: [] };
-    entry.slices.push(slice);
+  #add(
+    name: string,
+    shape: Shape,
+    slices: readonly Slice[],
+    { turned = false, stacked = false, offset = 0 as 0 | 1 },
+  ): void {
+    const entry = this.#entries.get(name) ?? { shape, turned, stacked, offset, slices: [], count: 0 };
+    entry.slices.push(...slices);
+    entry.count++;
     this.#entries.set(name, entry);
   }
 
   async #readSlice(slice: Slice, rowBytes: number, turned: boolean, range: ByteRange, signal?: AbortSignal) {
-    const { tensor, start } = slice;
+    const { tensor, start, transposed } = slice;
     const { file } = this.#tensors;
+    if (transposed) return this.#readColumns(slice, range, signal);
     const first = start * rowBytes;
     if (!turned) return file.readBytes(tensor.name, signal, { start: first + range.start, end: first + range.end });
     // Rows move within their head only, so whole heads are read around the range.
@@ -173,6 +201,15 @@ export class GgufEntries implements Weights {
     return out;
   }
 
+  /** A range of the bytes that the columns of a tensor are as rows. */
+  async #readColumns({ tensor, start, rows }: Slice, range: ByteRange, signal?: AbortSignal) {
+    const bytes = await this.#tensors.file.readBytes(tensor.name, signal);
+    using stored = Tensor.fromBytes(bytes, tensor.shape, tensor.dtype!);
+    using columns = stored.narrow(1, start, rows);
+    using turned = columns.t();
+    return (await turned.bytes()).subarray(range.start, range.end);
+  }
+
   async #readOffset({ tensor, rows }: Slice, offset: number, signal?: AbortSignal, range?: ByteRange) {
     const bytes = await this.#tensors.file.readBytes(tensor.name, signal);
     using stored = Tensor.fromBytes(bytes, [rows], tensor.dtype!);
@@ -182,12 +219,18 @@ export class GgufEntries implements Weights {
   }
 }
 
-/** Slices that follow each other, cut at other places: one for each of `sizes`, none of which crosses a slice's end. */
-function cut(slices: readonly Slice[], sizes: readonly number[]): Slice[] {
+/** Slices that follow each other, cut at other places: those of the first `sizes[0]` rows, of the next ones, and so on. */
+function cut(slices: readonly Slice[], sizes: readonly number[]): Slice[][] {
   const rest = [...slices];
   return sizes.map((rows) => {
-    const { tensor, start, rows: have } = rest.shift()!;
-    if (have > rows) rest.unshift({ tensor, start: start + rows, rows: have - rows });
-    return { tensor, start, rows };
+    const own: Slice[] = [];
+    for (let missing = rows; missing > 0 && rest.length > 0; ) {
+      const slice = rest.shift()!;
+      const taken = Math.min(slice.rows, missing);
+      own.push({ ...slice, rows: taken });
+      if (taken < slice.rows) rest.unshift({ ...slice, start: slice.start + taken, rows: slice.rows - taken });
+      missing -= taken;
+    }
+    return own;
   });
 }

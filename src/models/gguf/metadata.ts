@@ -3,7 +3,7 @@ import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
-import { yarnMagnitude } from "./config.ts";
+import { epsilonKeys, yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
 
@@ -12,7 +12,7 @@ const real = (value: number): GgufTyped => ({ type: "f32", value });
 const text = (value: string): GgufTyped => ({ type: "string", value });
 
 export function ggufMetadata(config: ModelConfig, name: string, source: string): Metadata {
-  const { activation, gguf } = architectureOf(config);
+  const { activation, gguf, normKind } = architectureOf(config);
   const { name: architecture } = gguf;
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
   if (config.activation !== activation) cannot(`the activation ${config.activation}`);
@@ -26,15 +26,17 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     "attention.head_count_kv": count(config.kvHeads),
     "attention.key_length": count(config.headDim),
     "attention.value_length": count(config.headDim),
-    "attention.layer_norm_rms_epsilon": real(config.normEps),
+    [epsilonKeys[normKind]]: real(config.normEps),
     "attention.scale": usualScale(config) ? undefined : real(config.attentionScale),
     "attention.sliding_window": optional(windowOf(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
     expert_count: config.experts ? count(config.experts.count) : undefined,
     expert_used_count: config.experts ? count(config.experts.perToken) : undefined,
-    "rope.dimension_count": count(config.rope.dims),
-    "rope.freq_base": real(config.rope.theta),
+    ...(config.rope.dims > 0 && {
+      "rope.dimension_count": count(config.rope.dims),
+      "rope.freq_base": real(config.rope.theta),
+    }),
     ...ropeScaling(config),
     ...gguf.metadata?.(config),
   };

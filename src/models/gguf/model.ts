@@ -42,7 +42,7 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
 }
 
 async function tensorFacts(file: GgufFile, names: Names): Promise<TensorFacts> {
-  const embedding = `${names.embedding}.weight`;
+  const embedding = `${names.embedding.token}.weight`;
   const { shape, type } = file.info(embedding);
   if (shape.length !== 2) {
     fail("ShapeMismatch", `${file.path}: tensor "${embedding}" has ${shape.length} dims; an embedding table has 2`);

@@ -3,15 +3,25 @@ import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { Architecture, HuggingFaceForm } from "../architectures/architecture.ts";
 import { architectureNamed, architectures } from "../architectures/index.ts";
-import { type Activation, type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
+import {
+  type Activation,
+  adjusted,
+  type ModelConfig,
+  type RopeConfig,
+  type RopeScaling,
+  usefulWindow,
+} from "../config.ts";
 import { JsonFields } from "../json-fields.ts";
 
 /** `generation` is generation_config.json, whose end-of-text tokens go before the config's. */
 export function parseHuggingFaceConfig(json: unknown, source: string, generation?: JsonFields): ModelConfig {
-  const fields = new JsonFields(json, source);
-  const architecture = architectureNamed(fields.text("model_type"), source);
+  const whole = new JsonFields(json, source);
+  // A model that sees or hears has its language model's config as a part.
+  const own = whole.object("text_config") ?? whole;
+  const architecture = architectureNamed(own.text("model_type"), own.source);
   const row: Architecture = architectures[architecture];
-  const { keys, hasWindow, tiedByDefault, adjust } = row.huggingFace;
+  const { keys, tiedByDefault, adjust, defaults } = row.huggingFace;
+  const fields = new JsonFields({ ...defaults, ...own.values }, own.source);
   const hiddenSize = fields.count(keys.hiddenSize);
   const heads = fields.count(keys.heads);
   const kvHeads = fields.countOr(keys.kvHeads, heads);
@@ -27,7 +37,8 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
   }
   const layers = fields.count(keys.layers);
   const contextLength = fields.count(keys.contextLength);
-  const eos = [...(generation?.tokens("eos_token_id") ?? []), ...fields.tokens("eos_token_id")];
+  const eos = [generation, whole, fields].flatMap((file) => file?.tokens("eos_token_id") ?? []);
+  const types = layerTypes(fields, row.huggingFace, layers);
   const config: ModelConfig = {
     architecture,
     vocabSize: fields.count("vocab_size"),
@@ -40,22 +51,28 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     contextLength,
     normEps: fields.positiveOr(keys.normEps, 1e-6),
     activation: fields.has(keys.activation) ? activationNamed(fields.text(keys.activation), source) : row.activation,
-    rope: parseRope(fields, row.ropeTheta, headDim, contextLength),
+    ...parseRopes(fields, row, types, { headDim, contextLength }),
     attentionScale: 1 / Math.sqrt(headDim),
     attentionSoftcap: fields.positiveOr("attn_logit_softcapping", 0),
-    windows: parseWindows(fields, hasWindow, layers).map((window) => usefulWindow(window, contextLength)),
+    windows: types.map((type) =>
+      type === "full_attention" ? 0 : usefulWindow(fields.count("sliding_window"), contextLength),
+    ),
     logitScale: 1,
     logitSoftcap: fields.positiveOr("final_logit_softcapping", 0),
     embeddingScale: 1,
     residualScale: 1,
+    parallelResidual: false,
     tiedEmbeddings: fields.flagOr("tie_word_embeddings", tiedByDefault),
     experts: null,
-    bosToken: fields.tokens("bos_token_id")[0] ?? null,
+    bosToken: [whole, fields].flatMap((file) => file.tokens("bos_token_id"))[0] ?? null,
     eosTokens: [...new Set(eos)],
-    dtype: dtypes[fields.textOr("dtype", fields.textOr("torch_dtype", ""))] ?? null,
+    dtype: [fields, whole].map(dtypeOf).find((dtype) => dtype) ?? null,
   };
-  return { ...config, ...adjust?.(fields, config) };
+  return adjusted(config, adjust?.(fields, config));
 }
+
+const dtypeOf = (fields: JsonFields): DType | undefined =>
+  dtypes[fields.textOr("dtype", fields.textOr("torch_dtype", ""))];
 
 const dtypes: Readonly<Record<string, DType>> = { float32: "f32", float16: "f16", bfloat16: "bf16" };
 
@@ -76,29 +93,65 @@ function activationNamed(name: string, source: string): Activation {
   );
 }
 
-function parseWindows(fields: JsonFields, hasWindow: HuggingFaceForm["hasWindow"], layers: number): number[] {
-  const window = fields.countOr("sliding_window", 0);
+const layerTypeNames = ["full_attention", "sliding_attention"] as const;
+type LayerType = (typeof layerTypeNames)[number];
+
+function layerTypes(fields: JsonFields, { hasWindow }: HuggingFaceForm, layers: number): LayerType[] {
   if (fields.has("layer_types")) {
     return fields.texts("layer_types", layers).map((type, i) => {
-      if (type === "full_attention") return 0;
-      if (type === "sliding_attention") return fields.count("sliding_window");
-      return fail("InvalidFile", `${fields.source}: layer ${i} has the unknown type ${JSON.stringify(type)}`);
+      const known = layerTypeNames.find((name) => name === type);
+      return known ?? fail("InvalidFile", `${fields.source}: layer ${i} has the unknown type ${JSON.stringify(type)}`);
     });
   }
-  return Array.from({ length: layers }, (_, layer) => (hasWindow(layer, fields) ? window : 0));
+  const window = fields.countOr("sliding_window", 0, 0);
+  return Array.from({ length: layers }, (_, layer) =>
+    window > 0 && hasWindow(layer, fields) ? "sliding_attention" : "full_attention",
+  );
 }
 
-/** Newer files keep everything in rope_parameters; older ones have rope_theta beside rope_scaling. */
-function parseRope(fields: JsonFields, usualTheta: number, headDim: number, contextLength: number): RopeConfig {
-  const own = fields.object("rope_parameters") ?? fields.object("rope_scaling");
-  const theta = own?.positiveOr("rope_theta", null) ?? fields.positiveOr("rope_theta", usualTheta);
+interface Sizes {
+  readonly headDim: number;
+  readonly contextLength: number;
+}
+
+type Ropes = Pick<ModelConfig, "rope" | "ropes">;
+
+/** The rotary embedding of each layer: one for all, one for each type of layer, or none. */
+function parseRopes(fields: JsonFields, row: Architecture, types: readonly LayerType[], sizes: Sizes): Ropes {
+  const byType = ropesByType(fields, row, sizes);
+  const none = { ...byType.full_attention, dims: 0 };
+  if (row.positions !== "rotary") return { rope: none, ropes: types.map(() => none) };
+  const turns = row.huggingFace.hasRope ?? (() => true);
+  return {
+    rope: byType.full_attention,
+    ropes: types.map((type, i) => (turns(i, fields, type === "sliding_attention") ? byType[type] : none)),
+  };
+}
+
+/** rope_parameters may have an entry for each type of layer; older files name another theta for the local ones. */
+function ropesByType(fields: JsonFields, row: Architecture, sizes: Sizes): Readonly<Record<LayerType, RopeConfig>> {
+  const all = fields.object("rope_parameters");
+  if (all && layerTypeNames.some((type) => all.has(type))) {
+    const [full, sliding] = layerTypeNames.map((type) => parseRope(fields, all.object(type), row, sizes));
+    return { full_attention: full!, sliding_attention: sliding! };
+  }
+  const full = parseRope(fields, all ?? fields.object("rope_scaling"), row, sizes);
+  const localTheta = fields.positiveOr("rope_local_base_freq", null);
+  const local = localTheta === null ? full : { ...full, theta: localTheta, scaling: { type: "none" } as const };
+  return { full_attention: full, sliding_attention: local };
+}
+
+/** Newer files keep everything in rope_parameters, `own`; older ones have rope_theta beside rope_scaling. */
+function parseRope(fields: JsonFields, own: JsonFields | undefined, row: Architecture, sizes: Sizes): RopeConfig {
+  const { headDim, contextLength } = sizes;
+  const theta = own?.positiveOr("rope_theta", null) ?? fields.positiveOr("rope_theta", row.ropeTheta);
   const share = own?.positiveOr("partial_rotary_factor", null) ?? fields.positiveOr("partial_rotary_factor", 1);
   const dims = Math.floor(headDim * share);
   if (dims % 2 !== 0 || dims > headDim) {
     fail("InvalidFile", `${fields.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
   }
   const scaling: RopeScaling = own ? parseScaling(own, fields, dims, contextLength) : { type: "none" };
-  return { theta, dims, interleaved: false, scaling };
+  return { theta, dims, interleaved: row.huggingFace.interleaved, scaling };
 }
 
 type ScalingParser = (own: JsonFields, fields: JsonFields, dims: number, contextLength: number) => RopeScaling;

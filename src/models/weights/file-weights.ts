@@ -14,9 +14,18 @@ import { QTensor } from "../../quantized/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { Joined, Matrices } from "../projections.ts";
-import { bytesPerRow, ModelTensors, type Source } from "./model-tensors.ts";
+import { bytesPerRow, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
-import type { DeviceWeights, EmbeddingTable, NormRole, Part, Place, Projection } from "./weights.ts";
+import type {
+  DeviceWeights,
+  EmbeddingRole,
+  EmbeddingTable,
+  NormRole,
+  NormWeights,
+  Part,
+  Place,
+  Projection,
+} from "./weights.ts";
 
 export class FileWeights implements DeviceWeights {
   readonly owned: Disposable[] = [];
@@ -59,22 +68,25 @@ export class FileWeights implements DeviceWeights {
     return projections.length === 1 ? projections[0]! : new Joined(projections);
   }
 
-  async norm(role: NormRole, size: number, place: Place): Promise<Tensor> {
+  async norm(role: NormRole, size: number, place: Place): Promise<NormWeights> {
     const { normOffset } = this.#tensors;
-    const tensor = this.#tensors.norm(role, size, place);
+    const stored = this.#tensors.norm(role, size, place);
     const weight = this.#empty([size]);
+    const bias = stored.bias && this.#empty([size]);
     // 1 + w is formed before the rounding to the computing dtype.
     const prepare = (w: Tensor): Tensor => {
       if (normOffset === 0) return w.view(w.layout);
       using wide = w.toDType("f32");
       return wide.affine(1, normOffset);
     };
-    await this.#readVector(weight, 0, tensor, prepare);
-    return weight;
+    const all = { start: 0, rows: size };
+    await this.#readRows(weight, 0, stored.weight, all, null, prepare);
+    if (bias) await this.#readRows(bias, 0, stored.bias!, all, null);
+    return { weight, bias };
   }
 
-  async embedding(rows: number, width: number): Promise<EmbeddingTable> {
-    const source = this.#tensors.embedding(rows, width);
+  async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
+    const source = this.#tensors.embedding(role, rows, width);
     if (source.tensor.quant) {
       const table = await this.#readBlocks([source], width);
       const head = Matrices.quantized(table, null, [rows]);
@@ -124,9 +136,11 @@ export class FileWeights implements DeviceWeights {
     const weight = QTensor.fromBlocks(blocks, [rows, width], stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
     let at = 0;
-    for (const { tensor, start, rows: count } of stack) {
-      await this.#transfer(tensor, start, count, this.#copyTo(weight.blocks, at, tensor));
-      at += count * bytesPerRow(tensor);
+    for (const { tensor, slices } of stack) {
+      for (const slice of slices) {
+        await this.#transfer(tensor, slice, this.#copyTo(weight.blocks, at, tensor));
+        at += slice.rows * bytesPerRow(tensor);
+      }
     }
     return weight;
   }
@@ -134,9 +148,16 @@ export class FileWeights implements DeviceWeights {
   async #readPlain(stack: readonly Source[], width: number): Promise<Tensor> {
     const weight = this.#empty([totalRows(stack), width]);
     let at = 0;
-    for (const { tensor, start, rows } of stack) {
-      await this.#readRows(weight, at, tensor, start, rows, width);
-      at += rows;
+    for (const { tensor, slices, rows, transposed } of stack) {
+      if (transposed) {
+        await this.#readTransposed(weight, at, tensor);
+        at += rows;
+        continue;
+      }
+      for (const slice of slices) {
+        await this.#readRows(weight, at, tensor, slice, width);
+        at += slice.rows;
+      }
     }
     return weight;
   }
@@ -148,14 +169,12 @@ export class FileWeights implements DeviceWeights {
     this.owned.push(bias);
     let at = 0;
     for (const source of stack) {
-      if (source.bias) await this.#readVector(bias, at, source.bias);
-      at += source.rows;
+      for (const slice of source.biasSlices) {
+        if (source.bias) await this.#readRows(bias, at, source.bias, slice, null);
+        at += slice.rows;
+      }
     }
     return bias;
-  }
-
-  #readVector(target: Tensor, at: number, tensor: WeightsTensor, prepare?: (w: Tensor) => Tensor): Promise<void> {
-    return this.#readRows(target, at, tensor, 0, tensor.shape[0]!, null, prepare);
   }
 
   /** Rows of `width`, or of single elements where it is null, from row `at` of the target on. */
@@ -163,22 +182,17 @@ export class FileWeights implements DeviceWeights {
     target: Tensor,
     at: number,
     tensor: WeightsTensor,
-    start: number,
-    rows: number,
+    slice: Rows,
     width: number | null,
     prepare?: (part: Tensor) => Tensor,
   ): Promise<void> {
-    const { name, dtype: stored, type } = tensor;
     const { device, dtype } = this.#options;
-    if (!stored || !isFloat(stored)) {
-      const { path } = this.#file;
-      return fail("UnexpectedDType", `${path}: tensor "${name}" has dtype ${type}; weights must be floats`);
-    }
+    const stored = this.#floatType(tensor);
     const rowBytes = bytesPerRow(tensor);
     if (stored === dtype && !prepare) {
-      return this.#transfer(tensor, start, rows, this.#copyTo(target, at * rowBytes, tensor));
+      return this.#transfer(tensor, slice, this.#copyTo(target, at * rowBytes, tensor));
     }
-    return this.#transfer(tensor, start, rows, async (piece, done) => {
+    return this.#transfer(tensor, slice, async (piece, done) => {
       const count = (piece.end - piece.start) / rowBytes;
       using part = Tensor.empty(width === null ? [count] : [count, width], { dtype: stored, device });
       await this.#copyTo(part, 0, tensor)(piece, 0);
@@ -186,6 +200,29 @@ export class FileWeights implements DeviceWeights {
       using converted = prepared.toDType(dtype);
       target.sliceSet(converted, 0, at + done / rowBytes);
     });
+  }
+
+  /** The columns of the tensor are rows of the target, from row `at` on. */
+  #readTransposed(target: Tensor, at: number, tensor: WeightsTensor): Promise<void> {
+    const { device, dtype } = this.#options;
+    const [rows, width] = tensor.shape as [number, number];
+    const stored = this.#floatType(tensor);
+    const rowBytes = bytesPerRow(tensor);
+    return this.#transfer(tensor, { start: 0, rows }, async (piece, done) => {
+      const count = (piece.end - piece.start) / rowBytes;
+      using part = Tensor.empty([count, width], { dtype: stored, device });
+      await this.#copyTo(part, 0, tensor)(piece, 0);
+      using converted = part.toDType(dtype);
+      using turned = converted.t();
+      using place = target.narrow(0, at, width);
+      place.sliceSet(turned, 1, done / rowBytes);
+    });
+  }
+
+  #floatType({ name, dtype, type }: WeightsTensor): DType {
+    if (dtype && isFloat(dtype)) return dtype;
+    const { path } = this.#file;
+    return fail("UnexpectedDType", `${path}: tensor "${name}" has dtype ${type}; weights must be floats`);
   }
 
   /** Puts pieces of a tensor where they belong in a contiguous one, the first at byte `at`. */
@@ -196,7 +233,7 @@ export class FileWeights implements DeviceWeights {
   }
 
   /** Begins to read some rows, in pieces that are whole rows. */
-  async #transfer(tensor: WeightsTensor, start: number, rows: number, take: Take): Promise<void> {
+  async #transfer(tensor: WeightsTensor, { start, rows }: Rows, take: Take): Promise<void> {
     const { signal, onProgress } = this.#options;
     const { name } = tensor;
     const rowBytes = bytesPerRow(tensor);

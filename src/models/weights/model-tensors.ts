@@ -5,16 +5,32 @@ import { formatShape, numel, type Shape, sameShape } from "../../core/layout.ts"
 import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
 import type { ModelConfig } from "../config.ts";
 import { fusedName, isUsed, matrixNames, normName, type WeightsForm } from "./naming.ts";
-import type { NormRole, Part, Place } from "./weights.ts";
+import type { EmbeddingRole, NormRole, Part, Place } from "./weights.ts";
+
+/** Rows that follow each other. */
+export interface Rows {
+  readonly start: number;
+  readonly rows: number;
+}
 
 /** Rows of a tensor: one or several matrices over each other. */
 export interface Source {
   readonly tensor: WeightsTensor;
-  /** The first row. */
-  readonly start: number;
+  /** Where they are, in the order that they are wanted in. */
+  readonly slices: readonly Rows[];
+  /** Of all slices. */
   readonly rows: number;
   /** The rows of each matrix. */
   readonly sizes: readonly number[];
+  readonly bias: WeightsTensor | null;
+  /** Where those rows are in the bias. */
+  readonly biasSlices: readonly Rows[];
+  /** The tensor holds the whole matrix as (inputs, outputs): its columns are the rows. */
+  readonly transposed: boolean;
+}
+
+export interface NormTensors {
+  readonly weight: WeightsTensor;
   readonly bias: WeightsTensor | null;
 }
 
@@ -53,33 +69,43 @@ export class ModelTensors {
     return this.#form.normOffset;
   }
 
-  norm(role: NormRole, size: number, place: Place): WeightsTensor {
-    return this.#shaped(normName(this.#form.names, role, place), [size]);
+  norm(role: NormRole, size: number, place: Place): NormTensors {
+    const name = normName(this.#form.names, role, place);
+    return { weight: this.#shaped(`${name}.weight`, [size]), bias: this.#bias(name, size, false) };
   }
 
-  embedding(rows: number, width: number): Source {
-    const tensor = this.#shaped(`${this.#form.names.embedding}.weight`, [rows, width]);
-    return { tensor, start: 0, rows, sizes: [rows], bias: null };
+  embedding(role: EmbeddingRole, rows: number, width: number): Source {
+    const tensor = this.#shaped(`${this.#form.names.embedding[role]}.weight`, [rows, width]);
+    return { ...whole(rows), tensor, sizes: [rows], bias: null, transposed: false };
   }
 
   /** Where the parts are: in one tensor for all of them, or in one for each. */
   matrices(parts: readonly Part[], inputs: number, place: Place): Source[] {
     const { names } = this.#form;
+    // What a model has once is never stored so.
+    const transposed = (this.#form.transposed ?? false) && place.layer !== undefined;
+    const shapeOf = (rows: number): Shape => (transposed ? [inputs, rows] : [rows, inputs]);
     const fused = fusedName(names, parts, place);
     if (fused !== undefined && this.#tensors.has(`${fused}.weight`)) {
       const sizes = parts.map((part) => part.outputs);
       const rows = sizes.reduce((a, b) => a + b, 0);
-      const tensor = this.#shaped(`${fused}.weight`, [rows, inputs]);
-      const needsBias = parts.some((part) => part.needsBias);
-      return [{ tensor, start: 0, rows, sizes, bias: this.#bias(fused, rows, needsBias) }];
+      const tensor = this.#shaped(`${fused}.weight`, shapeOf(rows));
+      const bias = this.#bias(
+        fused,
+        rows,
+        parts.some((part) => part.needsBias),
+      );
+      const order = this.#form.fusedByHead ? byHead(sizes, this.#config.headDim) : whole(rows);
+      return [{ ...order, tensor, sizes, bias, transposed }];
     }
     return parts.map(({ role, outputs, needsBias }) => {
       const places = matrixNames(names, role, place);
       const { name, index } = places.find((p) => this.#tensors.has(`${p.name}.weight`)) ?? places[0]!;
-      const shape = index === undefined ? [outputs, inputs] : [this.#config.experts!.count, outputs, inputs];
+      const shape = index === undefined ? shapeOf(outputs) : [this.#config.experts!.count, outputs, inputs];
       const tensor = this.#shaped(`${name}.weight`, shape);
       const bias = this.#bias(name, outputs, needsBias ?? false);
-      return { tensor, start: (index ?? 0) * outputs, rows: outputs, sizes: [outputs], bias };
+      const slices = [{ start: (index ?? 0) * outputs, rows: outputs }];
+      return { ...whole(outputs), slices, tensor, sizes: [outputs], bias, transposed };
     });
   }
 
@@ -101,6 +127,25 @@ export class ModelTensors {
       `${path}: tensor "${name}" has shape ${formatShape(tensor.shape)}, but the config asks for ${formatShape(shape)}`,
     );
   }
+}
+
+type Order = Pick<Source, "slices" | "rows" | "biasSlices">;
+
+/** All rows as they are. */
+function whole(rows: number): Order {
+  const slices = [{ start: 0, rows }];
+  return { slices, rows, biasSlices: slices };
+}
+
+/** Matrices whose heads are interleaved in the file, one after the other. */
+function byHead(sizes: readonly number[], headDim: number): Order {
+  const slices = sizes.flatMap((size, i) =>
+    Array.from({ length: size / headDim }, (_, head) => ({
+      start: (head * sizes.length + i) * headDim,
+      rows: headDim,
+    })),
+  );
+  return { slices, rows: sizes.reduce((a, b) => a + b, 0), biasSlices: slices };
 }
 
 /** A vector's rows are its elements. */

@@ -1,12 +1,12 @@
 /** What a format calls the tensors of a model. Names of matrices are without ".weight", so that a bias can be looked for. */
 import type { ModelConfig } from "../config.ts";
-import type { LinearRole, NormRole, Part, Place } from "./weights.ts";
+import type { EmbeddingRole, LinearRole, NormRole, Part, Place } from "./weights.ts";
 
 /** Matrices for the same input that files may hold over each other, joined by commas. */
 export type FusedRoles = "q,k,v" | "gate,up";
 
 export interface Names {
-  readonly embedding: string;
+  readonly embedding: Readonly<Record<EmbeddingRole, string>>;
   /** Stands before the names of a layer's tensors; "{layer}" is its number. */
   readonly layer: string;
   readonly linear: Readonly<Record<LinearRole, string>>;
@@ -26,6 +26,10 @@ export interface WeightsForm {
   readonly names: Names;
   /** Norm weights are stored minus this. */
   readonly normOffset: 0 | 1;
+  /** The matrices of layers are stored as (inputs, outputs). */
+  readonly transposed?: boolean;
+  /** Where q, k and v are one tensor: the rows of each head's q, k and v follow each other, head by head. */
+  readonly fusedByHead?: boolean;
 }
 
 /** Where a matrix is: a tensor of its own, or the one at `index` of those stacked in a tensor. */
@@ -54,8 +58,8 @@ export function fusedName(names: Names, parts: readonly Part[], place: Place): s
   return own === undefined || place.expert !== undefined ? undefined : inLayer(names, place, own);
 }
 
-export const normName = (names: Names, role: NormRole, place: Place): string =>
-  `${inLayer(names, place, names.norm[role])}.weight`;
+/** Without ".weight", as those of matrices. */
+export const normName = (names: Names, role: NormRole, place: Place): string => inLayer(names, place, names.norm[role]);
 
 /** Files may hold more than the model asks for; progress must not count that. */
 export function isUsed(names: Names, name: string, { layers, tiedEmbeddings }: ModelConfig): boolean {

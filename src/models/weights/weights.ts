@@ -15,6 +15,7 @@ export type NormRole =
   | "qNorm"
   | "kNorm"
   | "finalNorm";
+export type EmbeddingRole = "token" | "position";
 export type LinearRole = "q" | "k" | "v" | "o" | "gate" | "up" | "down" | "router" | "head";
 
 /** Which layer and which expert; neither for what the model has once. */
@@ -32,9 +33,15 @@ export interface Part {
   readonly needsBias?: boolean;
 }
 
-/** An RMS norm of the input. */
-export interface Norm {
+/** What a norm multiplies by, and what it adds after that, per channel. */
+export interface NormWeights {
   readonly weight: Tensor;
+  readonly bias: Tensor | null;
+}
+
+/** A norm of the input: by its root mean square, or LayerNorm, which takes its mean away first. */
+export interface Norm extends NormWeights {
+  readonly kind: "rms" | "layer";
   readonly eps: number;
 }
 
@@ -67,9 +74,9 @@ export interface Weights extends AsyncDisposable {
   /** What was handed out so far; whoever builds the model disposes it. */
   readonly owned: readonly Disposable[];
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
-  /** The factor per channel, complete: where checkpoints hold it minus one, one has been added. */
-  norm(role: NormRole, size: number, place: Place): Promise<Tensor>;
-  embedding(rows: number, width: number): Promise<EmbeddingTable>;
+  /** The factor per channel is complete: where checkpoints hold it minus one, one has been added. */
+  norm(role: NormRole, size: number, place: Place): Promise<NormWeights>;
+  embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable>;
 }
 
 /** Weights on their way to a device. What is handed out may be filled later, so that reading never pauses. */
