@@ -26,7 +26,9 @@ export function embedCommand(): Command {
     .option("--file <path>", "read the texts from a file, one a line")
     .option("--query <text>", "rank the texts by how well they answer this; a reranker scores each beside it")
     .addOption(
-      new Option("--pooling <kind>", "what of a text's tokens its vector is (default: as the model says)").choices(poolings),
+      new Option("--pooling <kind>", "what of a text's tokens its vector is (default: as the model says)").choices(
+        poolings,
+      ),
     )
     .option("--normalize", "scale vectors to length 1 (default: as the model says)")
     .option("--no-normalize", "leave vectors as they are")
@@ -113,7 +115,9 @@ async function rank(work: Work, query: string): Promise<string> {
         work,
       )
     : await cosines(work, query);
-  const results = texts.map((text, index) => ({ index, text, score: scores[index]! })).sort((a, b) => b.score - a.score);
+  const results = texts
+    .map((text, index) => ({ index, text, score: scores[index]! }))
+    .sort((a, b) => b.score - a.score);
   if (json) return JSON.stringify({ query, results });
   return columns(results.map(({ score, text }) => [score.toFixed(4).padStart(8), shortened(text)])).join("\n");
 }

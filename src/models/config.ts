@@ -2,6 +2,7 @@
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { ArchitectureName } from "./architectures/index.ts";
+import type { Pooling } from "./embeddings/settings.ts";
 
 /** How the rotary frequencies differ from theta^(−2i/d). */
 export type RopeScaling =
@@ -42,6 +43,21 @@ export interface RopeConfig {
   readonly scaling: RopeScaling;
 }
 
+/** What encoders have besides: positions see those behind them, too. */
+export interface EncoderConfig {
+  /** Vectors for segments of a text; 0 is none. */
+  readonly types: number;
+  /** The learned vector of a text's first token. */
+  readonly positionOffset: number;
+  readonly paddingToken: number | null;
+  /** Of the scores that a classification head gives; none without one. */
+  readonly labels: readonly string[];
+  /** The head has a layer of its own before the one that gives the scores. */
+  readonly classifierDense: boolean;
+  readonly classifierPooling: Pooling;
+  readonly classifierActivation: Activation | "tanh";
+}
+
 /** A mixture of experts in place of each MLP. */
 export interface Experts {
   readonly count: number;
@@ -70,7 +86,7 @@ export interface ModelConfig {
   readonly attentionScale: number;
   /** 0 turns it off. */
   readonly attentionSoftcap: number;
-  /** Keys each layer's queries see, counted back from their own; 0 is all. */
+  /** Keys each layer's queries see, counted back from their own; 0 is all. Of encoders: how far on either side. */
   readonly windows: readonly number[];
   /** Multiplies the logits, before they are capped. */
   readonly logitScale: number;
@@ -84,6 +100,8 @@ export interface ModelConfig {
   /** The output head is the embedding table. */
   readonly tiedEmbeddings: boolean;
   readonly experts: Experts | null;
+  /** Null for decoders. */
+  readonly encoder: EncoderConfig | null;
   readonly bosToken: number | null;
   /** Any of these ends a text. */
   readonly eosTokens: readonly number[];

@@ -70,18 +70,17 @@ export class PackedStep implements Step {
         .narrow(1, start, count * length)
         .reshape([count, length, -1, headDim])
         .transpose(1, 2);
-    const mask = !this.causal && window > 0 && window / 2 < length ? band(length, window, q) : undefined;
+    const mask = !this.causal && window > 0 && window < length ? band(length, window, q) : undefined;
     const options = { scale, softcap, causal: this.causal, ...(this.causal && { window }), ...(mask && { mask }) };
     const y = sdpa(own(q), own(k), own(v), options);
     return y.transpose(1, 2).reshape([count * length, -1, headDim]);
   }
 }
 
-/** Hides what is further away than half the window, on either side. */
+/** Hides what is further away than the window, on either side. */
 function band(length: number, window: number, { device, dtype }: Tensor): Tensor {
-  const reach = Math.floor(window / 2);
   const values = Float32Array.from({ length: length * length }, (_, i) =>
-    Math.abs(Math.floor(i / length) - (i % length)) <= reach ? 0 : Number.NEGATIVE_INFINITY,
+    Math.abs(Math.floor(i / length) - (i % length)) <= window ? 0 : Number.NEGATIVE_INFINITY,
   );
   return Tensor.from(values, { shape: [1, 1, length, length], dtype, device });
 }

@@ -11,6 +11,7 @@ import { cachedAttentionFor, type ModelCache } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
+import { type Packed, PackedStep } from "./packed.ts";
 import { positionIds } from "./positions.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
@@ -102,6 +103,21 @@ export class Transformer implements Disposable {
       if (!last) return this.#logits(hidden).reshape([batch, length, vocabSize]);
       const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
       return this.#logits(ends.reshape([batch, hiddenSize]));
+    });
+  }
+
+  /** What the head would take for each position, (rows, hidden): the states that embed sequences. */
+  hidden(packed: Packed): Tensor {
+    return scope(() => {
+      const { positions } = packed;
+      const rotations = this.#perRope((rotary) => rotary.at(positions, packed.longest));
+      const places = () => positionIds(positions, 1, this.device);
+      const embedded = this.#embed(
+        packed.numbers(({ ids }) => ids, this.device),
+        places,
+      );
+      const states = this.#layered(embedded, new PackedStep(packed, true, rotations), undefined);
+      return normalize(states, this.#finalNorm);
     });
   }
 

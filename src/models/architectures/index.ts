@@ -2,15 +2,18 @@
 import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
+import { bert } from "./bert.ts";
 import { gemma2 } from "./gemma2.ts";
 import { granite } from "./granite.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 import { mixtral } from "./mixtral.ts";
+import { modernbert } from "./modernbert.ts";
 import { olmo2 } from "./olmo2.ts";
 import { phi3 } from "./phi3.ts";
 import { qwen2 } from "./qwen2.ts";
 import { qwen3 } from "./qwen3.ts";
+import { roberta } from "./roberta.ts";
 
 /** By config.json's `model_type`. */
 export const architectures = {
@@ -23,6 +26,11 @@ export const architectures = {
   mixtral,
   olmo2,
   granite,
+  bert,
+  roberta,
+  "xlm-roberta": roberta,
+  camembert: roberta,
+  modernbert,
 } as const satisfies Record<string, Architecture>;
 
 export type ArchitectureName = keyof typeof architectures;

@@ -27,7 +27,7 @@ export const llama: Architecture = {
     normOffset: 0,
     hasWindow: () => false,
     names: {
-      embedding: { token: "model.embed_tokens", position: "model.embed_positions" },
+      embedding: { token: "model.embed_tokens", position: "model.embed_positions", type: "model.embed_types" },
       layer: "model.layers.{layer}.",
       linear: {
         q: "self_attn.q_proj",
@@ -39,6 +39,8 @@ export const llama: Architecture = {
         down: "mlp.down_proj",
         router: "mlp.gate",
         head: "lm_head",
+        classifier: "classifier",
+        labels: "score",
       },
       experts: {},
       fused: { "q,k,v": "self_attn.qkv_proj", "gate,up": "mlp.gate_up_proj" },
@@ -51,6 +53,8 @@ export const llama: Architecture = {
         qNorm: "self_attn.q_norm",
         kNorm: "self_attn.k_norm",
         finalNorm: "model.norm",
+        embeddingNorm: "model.embed_norm",
+        classifierNorm: "classifier_norm",
       },
       others: /\.rotary_emb\.inv_freq$/,
     },
@@ -63,7 +67,7 @@ export const llama: Architecture = {
     halves: "f16",
     hasWindow: () => true,
     names: {
-      embedding: { token: "token_embd", position: "position_embd" },
+      embedding: { token: "token_embd", position: "position_embd", type: "token_types" },
       layer: "blk.{layer}.",
       linear: {
         q: "attn_q",
@@ -75,6 +79,8 @@ export const llama: Architecture = {
         down: "ffn_down",
         router: "ffn_gate_inp",
         head: "output",
+        classifier: "cls",
+        labels: "cls.output",
       },
       // Files from before 2024 have a tensor for each.
       experts: {
@@ -91,6 +97,8 @@ export const llama: Architecture = {
         qNorm: "attn_q_norm",
         kNorm: "attn_k_norm",
         finalNorm: "output_norm",
+        embeddingNorm: "token_embd_norm",
+        classifierNorm: "cls.norm",
       },
       others: /^rope_/,
     },

@@ -1,22 +1,18 @@
 /** Sequences of like length put together, so that no batch has padding and all are about as large. */
 
-/** Rows that keep a device busy; more would only take memory. */
-export interface Batch {
-  /** Places in the list that was given, by rising length. */
-  readonly members: readonly number[];
-  readonly tokens: number;
-}
-
-/** Each batch has at most `most` tokens, unless a single sequence has more. */
-export function batchesOf(lengths: readonly number[], most: number): Batch[] {
+/** Places in the list that was given, by rising length; each batch has at most `most` tokens, or a single sequence. */
+export function batchesOf(lengths: readonly number[], most: number): number[][] {
   const order = lengths.map((_, i) => i).sort((a, b) => lengths[a]! - lengths[b]! || a - b);
-  const batches: { members: number[]; tokens: number }[] = [];
+  const batches: number[][] = [];
+  let tokens = 0;
   for (const i of order) {
+    tokens += lengths[i]!;
     const last = batches.at(-1);
-    if (last && last.tokens + lengths[i]! <= most) {
-      last.members.push(i);
-      last.tokens += lengths[i]!;
-    } else batches.push({ members: [i], tokens: lengths[i]! });
+    if (last && tokens <= most) last.push(i);
+    else {
+      batches.push([i]);
+      tokens = lengths[i]!;
+    }
   }
   return batches;
 }

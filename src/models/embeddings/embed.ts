@@ -26,6 +26,11 @@ export interface EmbedOptions extends BatchOptions {
   readonly prompt?: string | undefined;
 }
 
+export interface ScoreOptions extends BatchOptions {
+  /** "sigmoid" puts scores between 0 and 1. Default "none": as the model gives them. */
+  readonly activation?: "none" | "sigmoid" | undefined;
+}
+
 export interface EmbedProgress {
   readonly textsDone: number;
   readonly textsTotal: number;
@@ -43,35 +48,64 @@ const batchTokensOf = ({ name }: Device): number => (name === "cpu" ? 2048 : 32_
 export async function inBatches(
   sequences: readonly Sequence[],
   device: Device,
-  { batchTokens = batchTokensOf(device), signal, onProgress }: BatchOptions,
+  options: BatchOptions,
   run: (packed: Packed) => Tensor,
 ): Promise<Tensor> {
+  return scope(async () => {
+    const results: Tensor[] = [];
+    const places = new Uint32Array(sequences.length);
+    let done = 0;
+    await eachBatch(sequences, device, options, (packed, members) => {
+      for (const member of members) places[member] = done++;
+      results.push(scope(() => run(packed)));
+    });
+    const all = results.length === 1 ? results[0]! : Tensor.cat(results, 0);
+    return all.indexSelect(Tensor.from(places, { device }), 0);
+  });
+}
+
+/** The rows of each sequence, of what `run` gives for all rows of a batch. */
+export async function rowsInBatches(
+  sequences: readonly Sequence[],
+  device: Device,
+  options: BatchOptions,
+  run: (packed: Packed) => Tensor,
+): Promise<Tensor[]> {
+  return scope(async () => {
+    const results: Tensor[] = [];
+    await eachBatch(sequences, device, options, (packed, members) => {
+      using rows = scope(() => run(packed));
+      let start = 0;
+      for (const [i, member] of members.entries()) {
+        using own = rows.narrow(0, start, packed.lengths[i]!);
+        results[member] = own.copy();
+        start += packed.lengths[i]!;
+      }
+    });
+    return results;
+  });
+}
+
+async function eachBatch(
+  sequences: readonly Sequence[],
+  device: Device,
+  { batchTokens = batchTokensOf(device), signal, onProgress }: BatchOptions,
+  run: (packed: Packed, members: readonly number[]) => void,
+): Promise<void> {
   if (!Number.isSafeInteger(batchTokens) || batchTokens < 1) {
     fail("InvalidArgument", `batchTokens must be a whole number from 1 up, not ${batchTokens}`);
   }
   signal?.throwIfAborted();
-  const batches = batchesOf(
-    sequences.map(({ ids }) => ids.length),
-    batchTokens,
-  );
-  return scope(async () => {
-    const results: Tensor[] = [];
-    let textsDone = 0;
-    for (const { members } of batches) {
-      const packed = new Packed(members.map((i) => sequences[i]!));
-      results.push(scope(() => run(packed)));
-      // Lets timers and signals in; on GPUs the next batch is launched while this one runs.
-      await setImmediate();
-      signal?.throwIfAborted();
-      textsDone += members.length;
-      if (onProgress) {
-        await device.synchronize();
-        onProgress({ textsDone, textsTotal: sequences.length });
-      }
-    }
-    const places = new Uint32Array(sequences.length);
-    for (const [at, i] of batches.flatMap(({ members }) => members).entries()) places[i] = at;
-    const all = results.length === 1 ? results[0]! : Tensor.cat(results, 0);
-    return all.indexSelect(Tensor.from(places, { device }), 0);
-  });
+  const lengths = sequences.map(({ ids }) => ids.length);
+  let textsDone = 0;
+  for (const members of batchesOf(lengths, batchTokens)) {
+    run(new Packed(members.map((i) => sequences[i]!)), members);
+    // Lets timers and signals in; on GPUs the next batch is launched while this one runs.
+    await setImmediate();
+    signal?.throwIfAborted();
+    textsDone += members.length;
+    if (!onProgress) continue;
+    await device.synchronize();
+    onProgress({ textsDone, textsTotal: sequences.length });
+  }
 }

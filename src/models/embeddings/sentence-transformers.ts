@@ -54,11 +54,16 @@ const modes: Readonly<Record<string, Pooling>> = {
 };
 
 function poolingOf(config: JsonFields): Pooling {
-  const flags = Object.keys(config.values).filter((key) => key.startsWith("pooling_mode_") && config.values[key] === true);
+  const flags = Object.keys(config.values).filter(
+    (key) => key.startsWith("pooling_mode_") && config.values[key] === true,
+  );
   const asked = config.has("pooling_mode") ? [config.values.pooling_mode].flat().map(String) : flags;
   const found = asked.length === 1 && Object.hasOwn(modes, asked[0]!) ? modes[asked[0]!] : undefined;
   const known = "mean, cls and lasttoken, one at a time";
-  return found ?? fail("InvalidFile", `${config.source}: the pooling ${asked.join(" + ") || "none"} is not run; ${known}, are`);
+  return (
+    found ??
+    fail("InvalidFile", `${config.source}: the pooling ${asked.join(" + ") || "none"} is not run; ${known}, are`)
+  );
 }
 
 const promptsOf = (prompts: JsonFields | undefined): Record<string, string> =>

@@ -17,8 +17,9 @@ export interface SequenceOptions {
   readonly truncate?: boolean | undefined;
 }
 
+/** `prompt` names what is put before single texts. */
 export function sequencesOf(
-  inputs: readonly EmbedInput[],
+  inputs: readonly (EmbedInput | TextPair)[],
   prompt: string | undefined,
   options: SequenceOptions,
 ): Sequence[] {
@@ -26,18 +27,16 @@ export function sequencesOf(
   const limit = limitOf(options);
   return inputs.map((input, i) => {
     if (typeof input === "string") return encoded([prefix + input], i, options);
+    if (isPair(input)) return encoded(input, i, options);
+    if (!input.every((id) => typeof id === "number")) {
+      fail("InvalidArgument", `text ${i} must be a string, token ids, or a pair of strings`);
+    }
     return checked({ ids: input.slice(0, limit) }, input.length, i, options);
   });
 }
 
-export function pairSequencesOf(pairs: readonly TextPair[], options: SequenceOptions): Sequence[] {
-  return pairs.map((pair, i) => {
-    if (!Array.isArray(pair) || pair.length !== 2 || !pair.every((text) => typeof text === "string")) {
-      fail("InvalidArgument", `pair ${i} must be two texts, [query, text]`);
-    }
-    return encoded(pair, i, options);
-  });
-}
+export const isPair = (input: unknown): input is TextPair =>
+  Array.isArray(input) && input.length === 2 && input.every((text) => typeof text === "string");
 
 const limitOf = ({ config: { contextLength }, settings: { maxTokens } }: SequenceOptions): number =>
   Math.min(maxTokens ?? contextLength, contextLength);

@@ -1,5 +1,6 @@
 /** How a model's authors mean its hidden states to become the vector of a text. */
 import { fail } from "../../core/errors.ts";
+import type { ModelConfig } from "../config.ts";
 
 export const poolings = ["mean", "cls", "last"] as const;
 /** The mean over all tokens, the first token's state, or the last one's. */
@@ -17,7 +18,10 @@ export interface EmbeddingSettings {
   readonly defaultPrompt: string | null;
 }
 
-/** Where the model's files say nothing. */
+/** Where the model's files say nothing: of a decoder only the last token has seen all of the text. */
+export const usualPooling = ({ encoder }: ModelConfig): Pooling => (encoder ? "mean" : "last");
+
+/** The same, with that pooling. */
 export const usualSettings = (pooling: Pooling): EmbeddingSettings => ({
   pooling,
   normalize: false,

@@ -55,7 +55,7 @@ export class Encoder implements Disposable {
       };
       for (let i = 0; i < count; i++) layers.push(await loadEncoderLayer(config, weights, i));
       const last = finalNorm ? await loadNorm(config, weights, "finalNorm", hiddenSize, {}) : null;
-      const head = labels > 0 ? await ClassificationHead.load(config, weights) : null;
+      const head = labels.length > 0 ? await ClassificationHead.load(config, weights) : null;
       return new Encoder(config, device, dtype, { ...parts, finalNorm: last, head }, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
@@ -98,7 +98,10 @@ export class Encoder implements Disposable {
     let x = tokens.lookup(packed.numbers(({ ids }) => ids, device));
     if (types) {
       // A tokenizer may know more segments than the model.
-      const own = packed.numbers(({ ids, types: given }) => ids.map((_, i) => Math.min(given?.[i] ?? 0, kinds - 1)), device);
+      const own = packed.numbers(
+        ({ ids, types: given }) => ids.map((_, i) => Math.min(given?.[i] ?? 0, kinds - 1)),
+        device,
+      );
       x = x.add(types.lookup(own));
     }
     if (positions) x = x.add(positions.lookup(packed.numbers(({ ids }) => places(ids, config), device)));

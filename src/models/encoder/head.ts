@@ -1,7 +1,7 @@
 /** What makes a classifier or a reranker of an encoder: a layer over one state of the text, and a score for each label. */
 import type { Tensor } from "../../ops/index.ts";
 import { architectureOf } from "../architectures/index.ts";
-import type { ModelConfig } from "../config.ts";
+import type { EncoderConfig, ModelConfig } from "../config.ts";
 import { pool } from "../embeddings/pooling.ts";
 import type { Pooling } from "../embeddings/settings.ts";
 import { loadNorm, normalize } from "../norm.ts";
@@ -11,14 +11,14 @@ import type { Norm, Projection, Weights } from "../weights/weights.ts";
 export class ClassificationHead {
   readonly #pooling: Pooling;
   readonly #dense: Projection | null;
-  readonly #activation: "tanh" | "geluErf" | "gelu" | "silu" | "relu";
+  readonly #activation: EncoderConfig["classifierActivation"];
   readonly #norm: Norm | null;
   readonly #out: Projection;
 
   private constructor(config: ModelConfig, dense: Projection | null, norm: Norm | null, out: Projection) {
-    const { headPooling, headActivation } = config.encoder!;
-    this.#pooling = headPooling;
-    this.#activation = headActivation;
+    const { classifierPooling, classifierActivation } = config.encoder!;
+    this.#pooling = classifierPooling;
+    this.#activation = classifierActivation;
     this.#dense = dense;
     this.#norm = norm;
     this.#out = out;
@@ -26,13 +26,13 @@ export class ClassificationHead {
 
   static async load(config: ModelConfig, weights: Weights): Promise<ClassificationHead> {
     const { hiddenSize } = config;
-    const { labels, hasHeadDense } = config.encoder!;
-    const { headNorm } = architectureOf(config).encoder!;
+    const { labels, classifierDense } = config.encoder!;
+    const { classifierNorm } = architectureOf(config).encoder!;
     return new ClassificationHead(
       config,
-      hasHeadDense ? await weights.linear([{ role: "classifier", outputs: hiddenSize }], hiddenSize, {}) : null,
-      headNorm && hasHeadDense ? await loadNorm(config, weights, "classifierNorm", hiddenSize, {}) : null,
-      await weights.linear([{ role: "labels", outputs: labels }], hiddenSize, {}),
+      classifierDense ? await weights.linear([{ role: "classifier", outputs: hiddenSize }], hiddenSize, {}) : null,
+      classifierNorm && classifierDense ? await loadNorm(config, weights, "classifierNorm", hiddenSize, {}) : null,
+      await weights.linear([{ role: "labels", outputs: labels.length }], hiddenSize, {}),
     );
   }
 

@@ -5,6 +5,7 @@ import type { ArchitectureName } from "../architectures/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import { adjusted, type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
+import { ggufEncoder } from "./encoder.ts";
 import type { RopeFactors } from "./rope-factors.ts";
 import { endTokens } from "./tokenizer.ts";
 
@@ -14,6 +15,11 @@ export interface TensorFacts extends RopeFactors {
   /** Without an output head of its own the embedding table is one. */
   readonly hasHead: boolean;
   readonly dtype: DType | "quantized" | null;
+  /** Rows of the table of segments, 0 without one. */
+  readonly types: number;
+  /** Scores that a classification head gives, 0 without one. */
+  readonly labels: number;
+  readonly classifierDense: boolean;
 }
 
 /** `own` are the fields under the architecture's name in the file. */
@@ -24,7 +30,7 @@ export function parseGgufConfig(
   facts: TensorFacts,
 ): ModelConfig {
   const { source } = fields;
-  const { activation, ropeTheta, gguf, normKind, positions } = architectureOf({ architecture });
+  const { activation, ropeTheta, gguf, normKind, positions, encoder } = architectureOf({ architecture });
   const { interleaved } = gguf;
   const hiddenSize = own.count("embedding_length");
   const layers = own.count("block_count");
@@ -75,6 +81,7 @@ export function parseGgufConfig(
     parallelResidual: false,
     tiedEmbeddings: !facts.hasHead,
     experts: null,
+    encoder: encoder ? ggufEncoder(encoder, fields, own, facts) : null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
     dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,

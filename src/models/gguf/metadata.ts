@@ -15,7 +15,8 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
   const { activation, gguf, normKind } = architectureOf(config);
   const { name: architecture } = gguf;
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
-  if (config.activation !== activation) cannot(`the activation ${config.activation}`);
+  const special = gguf.metadata?.(config) ?? {};
+  if (config.activation !== activation && !special.hidden_activation) cannot(`the activation ${config.activation}`);
   const own: Record<string, GgufTyped | undefined> = {
     context_length: count(config.contextLength),
     embedding_length: count(config.hiddenSize),
@@ -28,7 +29,9 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     "attention.value_length": count(config.headDim),
     [epsilonKeys[normKind]]: real(config.normEps),
     "attention.scale": usualScale(config) ? undefined : real(config.attentionScale),
-    "attention.sliding_window": optional(windowOf(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
+    "attention.sliding_window": special["attention.sliding_window_pattern"]
+      ? undefined
+      : optional(windowOf(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
     expert_count: config.experts ? count(config.experts.count) : undefined,
@@ -38,7 +41,7 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
       "rope.freq_base": real(config.rope.theta),
     }),
     ...ropeScaling(config),
-    ...gguf.metadata?.(config),
+    ...special,
   };
   const metadata: Metadata = new Map([
     ["general.architecture", text(architecture)],

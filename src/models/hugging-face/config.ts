@@ -21,7 +21,8 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
   const architecture = architectureNamed(own.text("model_type"), own.source);
   const row: Architecture = architectures[architecture];
   const { keys, tiedByDefault, adjust, defaults } = row.huggingFace;
-  const fields = new JsonFields({ ...defaults, ...own.values }, own.source);
+  const usual = typeof defaults === "function" ? defaults(own) : defaults;
+  const fields = new JsonFields({ ...usual, ...own.values }, own.source);
   const hiddenSize = fields.count(keys.hiddenSize);
   const heads = fields.count(keys.heads);
   const kvHeads = fields.countOr(keys.kvHeads, heads);
@@ -64,6 +65,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     parallelResidual: false,
     tiedEmbeddings: fields.flagOr("tie_word_embeddings", tiedByDefault),
     experts: null,
+    encoder: null,
     bosToken: [whole, fields].flatMap((file) => file.tokens("bos_token_id"))[0] ?? null,
     eosTokens: [...new Set(eos)],
     dtype: [fields, whole].map(dtypeOf).find((dtype) => dtype) ?? null,
@@ -85,7 +87,7 @@ const activationNames: Readonly<Record<string, Activation>> = {
   relu: "relu",
 };
 
-function activationNamed(name: string, source: string): Activation {
+export function activationNamed(name: string, source: string): Activation {
   const known = Object.keys(activationNames).join(", ");
   return (
     activationNames[name] ??

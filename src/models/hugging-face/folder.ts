@@ -3,17 +3,22 @@ import { join } from "node:path";
 import { fail } from "../../core/errors.ts";
 import { openWeights, type WeightsFile } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
+import { readSentenceTransformers } from "../embeddings/sentence-transformers.ts";
+import { usualPooling, usualSettings } from "../embeddings/settings.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
+import { renamed } from "../weights/renamed.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
 
 export interface HuggingFaceFolder extends ModelSource {
   /** The content of tokenizer.json, where there is one. */
   readonly tokenizerJson: unknown;
   readonly weightsFile: WeightsFile;
+  /** Whether the folder says how the model embeds. */
+  readonly embeddingIsStated: boolean;
 }
 
 export async function openHuggingFaceFolder(folder: string): Promise<HuggingFaceFolder> {
@@ -35,10 +40,14 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
   const { bosToken } = config;
   const tokenizer =
     tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
-  const weightsFile = await openWeights(folder);
   const form = architectureOf(config).huggingFace;
+  const embedding = await readSentenceTransformers(folder, usualPooling(config));
+  const opened = await openWeights(folder);
+  const weightsFile = form.plainName ? renamed(opened, form.plainName) : opened;
   return {
     config,
+    embedding: embedding ?? usualSettings(usualPooling(config)),
+    embeddingIsStated: embedding !== null,
     tokenizer,
     tokenizerJson,
     chatTemplate,

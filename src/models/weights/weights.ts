@@ -14,9 +14,13 @@ export type NormRole =
   | "postMlpNorm"
   | "qNorm"
   | "kNorm"
-  | "finalNorm";
-export type EmbeddingRole = "token" | "position";
-export type LinearRole = "q" | "k" | "v" | "o" | "gate" | "up" | "down" | "router" | "head";
+  | "finalNorm"
+  | "embeddingNorm"
+  | "classifierNorm";
+/** Segments of a text ("type") have vectors of their own in some encoders. */
+export type EmbeddingRole = "token" | "position" | "type";
+/** A classifier is a layer over the state of a text ("classifier"), and one that gives the scores of its labels. */
+export type LinearRole = "q" | "k" | "v" | "o" | "gate" | "up" | "down" | "router" | "head" | "classifier" | "labels";
 
 /** Which layer and which expert; neither for what the model has once. */
 export interface Place {
