@@ -54,7 +54,8 @@ export class ModelCache implements Disposable {
   #length = 0;
   #mask: Tensor | null = null;
   #paddingTensor: Tensor | null = null;
-  #before: Tensor | null = null;
+  /** By the number of positions that are asked for: how far each is from the end. */
+  readonly #before = new Map<number, Tensor>();
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
     const { padding, rewindable = false } = options;
@@ -111,11 +112,21 @@ export class ModelCache implements Disposable {
     return this.#paddingTensor;
   }
 
-  /** The positions (b) of the last of `lengths` slots, i64 (b) in device memory. Call it inside a scope. */
-  lastPositions(lengths: Tensor): Tensor {
-    const before = BigInt64Array.from({ length: this.batch }, (_, i) => BigInt(1 + (this.#padding?.[i] ?? 0)));
-    this.#before ??= Tensor.from(before, { device: this.#device }).keep();
-    return lengths.sub(this.#before);
+  /** The positions (b · count) of the last `count` of `lengths` slots, i64 (b) in device memory. Call it inside a scope. */
+  lastPositions(lengths: Tensor, count: number): Tensor {
+    let before = this.#before.get(count);
+    if (!before) {
+      const distances = Array.from({ length: this.batch }, (_, i) =>
+        Array.from({ length: count }, (_, j) => BigInt(count - j + (this.#padding?.[i] ?? 0))),
+      );
+      const shape = [this.batch, count];
+      before = Tensor.from(BigInt64Array.from(distances.flat()), { shape, device: this.#device }).keep();
+      this.#before.set(count, before);
+    }
+    return lengths
+      .unsqueeze(1)
+      .sub(before)
+      .reshape([this.batch * count]);
   }
 
   /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
@@ -161,8 +172,8 @@ export class ModelCache implements Disposable {
     this.#mask = null;
     this.#paddingTensor?.dispose();
     this.#paddingTensor = null;
-    this.#before?.dispose();
-    this.#before = null;
+    for (const before of this.#before.values()) before.dispose();
+    this.#before.clear();
     this.#length = 0;
   }
 

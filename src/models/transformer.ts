@@ -127,8 +127,8 @@ export class Transformer implements Disposable {
   }
 
   /**
-   * Logits (b, vocab) behind one more id per sequence (b), for recording: `lengths` counts the positions with this one, in
-   * device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
+   * Logits (b · t, vocab) behind t more ids per sequence (b · t), for recording: `lengths` counts the positions with these,
+   * in device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
    */
   recordedStep(ids: Tensor, cache: ModelCache, lengths: Tensor, extent: number): Tensor {
     return scope(() => {
@@ -136,8 +136,9 @@ export class Transformer implements Disposable {
       const tables = this.#perRope((rotary) => rotary.tables(room, extent));
       const attention = cachedAttentionFor(this.config, this.device, this.dtype)!;
       const mask = (keys: number) => cache.mask(keys, keys);
-      const step = new CachedStep(attention, cache.batch, 1, tables, cache.padding, mask, lengths);
-      const embedded = this.#embed(ids, () => cache.lastPositions(lengths));
+      const length = ids.numel / cache.batch;
+      const step = new CachedStep(attention, cache.batch, length, tables, cache.padding, mask, lengths);
+      const embedded = this.#embed(ids, () => cache.lastPositions(lengths, length));
       return this.#logits(this.#layered(embedded, step, cache));
     });
   }

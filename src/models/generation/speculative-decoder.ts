@@ -1,6 +1,7 @@
 /** Goes on by guesses: one pass of the model checks a whole guess and says what comes behind what was right of it. */
-import { Tensor } from "../../ops/index.ts";
+import type { Tensor } from "../../ops/index.ts";
 import type { Decoder, DecoderOptions } from "./decoder.ts";
+import { type Outcome, openPasses, type Passes } from "./passes.ts";
 import { chooseTokens, type Sampler } from "./sampling.ts";
 import type { Speculation } from "./speculation.ts";
 
@@ -8,6 +9,7 @@ export class SpeculativeDecoder implements Decoder {
   readonly #options: DecoderOptions;
   readonly #speculation: Speculation;
   readonly #sampler: Sampler;
+  readonly #passes: Passes;
   /** The prompt, and every token that was taken from here. */
   readonly #ids: number[];
   /** Chosen, but not taken yet; all but the last are in the cache. */
@@ -23,6 +25,8 @@ export class SpeculativeDecoder implements Decoder {
     this.#speculation = speculation;
     this.#options = options;
     this.#sampler = options.samplers[0]!;
+    const { model, cache } = options;
+    this.#passes = openPasses({ model, cache, greedy: this.#sampler.isGreedy });
     this.#left = options.limit;
   }
 
@@ -38,6 +42,7 @@ export class SpeculativeDecoder implements Decoder {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#logits?.dispose();
+    this.#passes[Symbol.dispose]();
     // What was guessed rightly but never taken is not part of the text.
     const { cache } = this.#options;
     if (cache.length > this.#ids.length) cache.rewind(this.#ids.length);
@@ -55,37 +60,24 @@ export class SpeculativeDecoder implements Decoder {
     const before = cache.length;
     // Where rotary embeddings change with the length of the text, a pass has to end before they do.
     const until = Math.min(model.config.contextLength, model.recordedUntil(before + 1));
-    const guess = await this.#speculation.draft(this.#ids, Math.min(this.#left - 1, until - before - 1));
+    const room = Math.min(this.#left - 1, until - before - 1, this.#passes.most - 1);
+    const guess = await this.#speculation.draft(this.#ids, room);
     const known = guess.filter((id) => id < model.config.vocabSize);
-    const fed = [this.#ids.at(-1)!, ...known];
-    using input = Tensor.from(Uint32Array.from(fed), { shape: [1, fed.length], device: model.device });
-    using logits = model.forward(input, { cache });
-    const chosen = await this.#choose(logits, known);
-    const right = chosen.length - 1;
-    this.#speculation.learn(known.length, right);
-    if (right < known.length) cache.rewind(before + 1 + right);
+    const chosen = this.#choose(await this.#passes.run([this.#ids.at(-1)!, ...known]), known);
+    this.#speculation.learn(known.length, chosen.length - 1);
+    this.#passes.keep(chosen.length);
     return chosen;
   }
 
-  /** What the sampler chooses behind each row, up to the first that the guess does not have. */
-  async #choose(logits: Tensor, guess: readonly number[]): Promise<number[]> {
-    const [, rows, width] = logits.shape as [number, number, number];
+  /** What the sampler chooses behind each token, up to the first that the guess does not have. */
+  #choose({ best, logits }: Outcome, guess: readonly number[]): number[] {
+    const { vocabSize } = this.#options.model.config;
     const chosen: number[] = [];
-    const isRight = (): boolean => chosen.at(-1) === guess[chosen.length - 1];
-    if (this.#sampler.isGreedy) {
-      using best = logits.argmax(-1);
-      const ids = (await best.data()) as Uint32Array;
-      do {
-        chosen.push(ids[chosen.length]!);
-        this.#sampler.accept(chosen.at(-1)!);
-      } while (chosen.length < rows && isRight());
-      return chosen;
-    }
-    const values = (await logits.data()) as Float32Array;
     do {
-      const at = chosen.length * width;
-      chosen.push(this.#sampler.sample(values.subarray(at, at + width)));
-    } while (chosen.length < rows && isRight());
+      const at = chosen.length;
+      if (best) this.#sampler.accept(best[at]!);
+      chosen.push(best?.[at] ?? this.#sampler.sample(logits!.subarray(at * vocabSize, (at + 1) * vocabSize)));
+    } while (chosen.length <= guess.length && chosen.at(-1) === guess[chosen.length - 1]);
     return chosen;
   }
 }

@@ -37,7 +37,7 @@ describeDevices("speculation", (device) => {
   const few = device.name.startsWith("sim");
   const prompt = [3, 14, 15, 92, 65, 35];
 
-  it.each(few ? ["llama", "mistral"] : tinyNames)("gives the tokens of %s alone", async (name) => {
+  it.each(few ? (["llama", "mistral"] as const) : tinyNames)("gives the tokens of %s alone", async (name) => {
     using own = await loadModel(tiny(name), { device, dtype: "f32" });
     const options = { maxTokens: few ? 8 : 24, ignoreEos: true };
     const alone = await tokensOf(own, prompt, options);
