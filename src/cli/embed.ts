@@ -3,6 +3,7 @@ import { readFile } from "node:fs/promises";
 import { text as readAll } from "node:stream/consumers";
 import { Command, Option } from "commander";
 import { fail } from "../core/errors.ts";
+import { unitRows } from "../models/embeddings/pooling.ts";
 import type { EmbedOptions, Model } from "../models/index.ts";
 import { poolings } from "../models/index.ts";
 import { scope } from "../ops/index.ts";
@@ -95,16 +96,34 @@ async function embed(work: Work): Promise<string> {
   using vectors = await model.embed(texts, optionsOf(work));
   if (json) return JSON.stringify({ dims: vectors.shape[1], embeddings: await vectors.toArray() });
   if (texts.length === 1) return oneVector(Array.from((await vectors.data()) as Float32Array));
-  const unit = await model.embed(texts, { ...optionsOf(work), normalize: true });
-  const alike = (await scope(() => unit.matmul(unit.t()).toArray())) as number[][];
-  unit.dispose();
+  const cosines = await scope(() => {
+    const unit = unitRows(vectors);
+    return unit.matmul(unit.t()).toArray();
+  });
+  return (texts.length > WIDEST_TABLE ? nearest : table)(texts, cosines as number[][]);
+}
+
+/** Texts whose cosines fit on a terminal side by side. */
+const WIDEST_TABLE = 10;
+
+function table(texts: readonly string[], cosines: readonly (readonly number[])[]): string {
   const head = ["", "", ...texts.map((_, i) => String(i + 1).padStart(5))];
   const rows = texts.map((text, i) => [
     String(i + 1).padStart(3),
     shortened(text),
-    ...alike[i]!.map((cosine) => cosine.toFixed(2).padStart(5)),
+    ...cosines[i]!.map((cosine) => cosine.toFixed(2).padStart(5)),
   ]);
   return columns([head, ...rows]).join("\n");
+}
+
+/** Each text with the one that is most like it. */
+function nearest(texts: readonly string[], cosines: readonly (readonly number[])[]): string {
+  const rows = texts.map((text, i) => {
+    const others = cosines[i]!.map((cosine, j) => (j === i ? Number.NEGATIVE_INFINITY : cosine));
+    const best = Math.max(...others);
+    return [String(i + 1).padStart(5), shortened(text), best.toFixed(2), shortened(texts[others.indexOf(best)]!)];
+  });
+  return columns([["", "", "like", ""], ...rows]).join("\n");
 }
 
 async function rank(work: Work, query: string): Promise<string> {

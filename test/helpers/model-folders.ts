@@ -19,7 +19,9 @@ export const tinyNames = [
   "olmo2",
   "granite",
 ] as const;
-export const tiny = (name: (typeof tinyNames)[number]): string => join(root, "tiny", name);
+export const encoderNames = ["bert", "xlm_roberta", "modernbert"] as const;
+export const tiny = (name: (typeof tinyNames)[number] | (typeof encoderNames)[number]): string =>
+  join(root, "tiny", name);
 
 /** A copy of a model's folder with other fields in config.json (undefined removes one) and other tensors. */
 export async function variant(

@@ -41,10 +41,9 @@ export async function openAsGguf(folder: string): Promise<WeightsFile> {
 
 async function asGguf(source: HuggingFaceFolder, folder: string): Promise<WeightsFile> {
   const { config, tokenizer, tokenizerJson, chatTemplate, weightsFile, embedding, embeddingIsStated } = source;
-  const { bosToken } = config;
-  const addBos = bosToken !== null && tokenizer?.encode("a")[0] === bosToken;
   const metadata = ggufMetadata(config, basename(resolve(folder)), join(folder, "config.json"));
-  const vocabulary = ggufVocabulary(tokenizerJson, config, addBos, join(folder, "tokenizer.json"));
+  const around = { first: tokenizer?.firstToken ?? null, last: tokenizer?.lastToken ?? null };
+  const vocabulary = ggufVocabulary(tokenizerJson, config, around, join(folder, "tokenizer.json"));
   for (const [key, value] of Object.entries(vocabulary)) metadata.set(key, value);
   const { gguf, encoder } = architectureOf(config);
   const meant = embeddingMetadata(config, embeddingIsStated ? embedding : null, encoder?.ggufClassifierPooling);

@@ -72,6 +72,18 @@ export class Tokenizer {
     return framed(this.#frames[texts.length - 1]!, contents, limit);
   }
 
+  /** What every prompt starts with, if anything. */
+  get firstToken(): number | null {
+    const first = this.#frames[0][0]!;
+    return "id" in first ? first.id : null;
+  }
+
+  /** What every prompt ends with, if anything. */
+  get lastToken(): number | null {
+    const last = this.#frames[0].at(-1)!;
+    return "id" in last ? last.id : null;
+  }
+
   /** Bytes that are no UTF-8 become U+FFFD. */
   decode(ids: readonly number[], { skipSpecial = false }: DecodeOptions = {}): string {
     if (ids.length === 0) return "";

@@ -572,7 +572,12 @@ describe("tokenizer.json as GGUF metadata", () => {
     model: { type: "BPE", vocab: { a: 0, b: 1, ab: 2 }, merges: [["a", "b"]] as unknown } as Record<string, unknown>,
   };
   const metadata = (json: object, vocabSize = 8) =>
-    ggufVocabulary(json, { ...config, vocabSize, eosTokens: [4, 5, 6, 7] }, false, "tokenizer.json");
+    ggufVocabulary(
+      json,
+      { ...config, vocabSize, eosTokens: [4, 5, 6, 7] },
+      { first: null, last: null },
+      "tokenizer.json",
+    );
 
   it("comes back as it was", () => {
     const written = metadata(base);
