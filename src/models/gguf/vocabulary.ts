@@ -38,9 +38,10 @@ export function ggufVocabulary(json: unknown, config: ModelConfig, around: Aroun
     );
   }
   const tokens = readTokens(fields, model, config.vocabSize);
+  const own = write(fields, model, tokens);
   const unknown = tokens.types.indexOf(tokenTypes.unknown);
   return {
-    ...write(fields, model, tokens),
+    ...own,
     "tokenizer.ggml.tokens": { type: "string[]", value: tokens.texts },
     "tokenizer.ggml.token_type": { type: "i32[]", value: tokens.types },
     ...ids,
