@@ -208,9 +208,11 @@ template <class P> struct WarpgroupFlash {
 
   // A row that sees no key gives zeros.
   GPU_METHOD void finish() {
+    const f32 sink = a.sinks ? widen(a.sinks[head]) * LOG2_E : Limits<f32>::lowest();
     UNROLL for (int r = 0; r < 2; r++) {
       sum[r] += shfl_xor(sum[r], 1);
       sum[r] += shfl_xor(sum[r], 2);
+      if (a.sinks) sum[r] += approx_exp2(sink - best[r] * c);
       if (sight.first(row(r)) >= sight.end(row(r))) sum[r] = 1;
     }
   }

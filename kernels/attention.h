@@ -5,7 +5,8 @@
 // A score s counts as 2^(s·c) with c = scale·log₂e, one multiply-add and one instruction.
 //
 // A row that sees no key (an empty cache, a causal row before the first key) gives zeros; a row whose keys are all masked by −∞
-// gives NaN, as 0/0 does. Keys beyond a sequence's length are never read.
+// gives NaN, as 0/0 does. Keys beyond a sequence's length are never read. A sink is one more score of every row of a head, the
+// same in all of them, and has no value: it enters the sums at the end.
 #ifndef WICK_ATTENTION_H
 #define WICK_ATTENTION_H
 #include "tile.h"
@@ -18,7 +19,7 @@ GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2
 
 // What a launch is about; strides count elements.
 template <class T> struct Attention {
-  const T *q, *k, *v, *mask;
+  const T *q, *k, *v, *mask, *sinks;
   T* out;
   const i64* lengths;
   u32 batch, heads, kv_heads, tq, tk, d;
@@ -33,19 +34,20 @@ template <class T> struct Attention {
   }
 };
 
-#define ATTENTION_OPERANDS(T) const T *q, const T *k, const T *v, const T *mask, const i64 *lengths, T *out
+#define ATTENTION_OPERANDS(T) const T *q, const T *k, const T *v, const T *mask, const T *sinks, const i64 *lengths, T *out
 #define ATTENTION_SIZES \
   size_t batch, size_t heads, size_t kv_heads, size_t tq, size_t tk, size_t d, size_t q_b, size_t q_h, size_t q_t, size_t k_b, \
       size_t k_h, size_t k_t, size_t v_b, size_t v_h, size_t v_t, size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, \
       size_t window, f64 scale, f64 softcap, u32 causal
 #define ATTENTION_GATHER(T) \
   Attention<T> { \
-    q, k, v, mask, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (i64)q_b, (i64)q_h, (i64)q_t, \
+    q, k, v, mask, sinks, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (i64)q_b, (i64)q_h, (i64)q_t, \
         (i64)k_b, (i64)k_h, (i64)k_t, (i64)v_b, (i64)v_h, (i64)v_t, (i64)mask_b, (i64)mask_h, (i64)mask_i, (i64)mask_j, \
         (f32)scale, (f32)softcap, causal, (u32)window \
   }
 
-// The keys that query t sees: first(t) … end(t) − 1. Few numbers, as they stay in registers.
+// The keys that query t sees: first(t) … end(t) − 1. Few numbers, as they stay in registers. A window reaches back from a causal
+// query, and to both sides of another.
 struct Sight {
   i32 limit, reach, back;
   GPU_METHOD i32 end(i32 t) const { return t + reach < limit ? t + reach : limit; }
@@ -54,7 +56,9 @@ struct Sight {
 template <class T> GPU_FN Sight sight_of(const Attention<T>& a, u32 b) {
   constexpr i32 FAR = 1 << 30;
   const i32 length = a.length(b), shift = length - (i32)a.tq + 1;
-  return Sight{length, a.causal ? shift : FAR, a.window && a.window < FAR ? shift - (i32)a.window : -FAR};
+  const bool windowed = a.window && a.window < FAR;
+  const i32 window = (i32)a.window, ahead = a.causal ? 0 : window;
+  return Sight{length, a.causal || windowed ? shift + ahead : FAR, windowed ? shift - window - (a.causal ? 0 : 1) : -FAR};
 }
 
 // Row r of a group of heads that share keys: query r / group of head first_head + r % group.
@@ -350,6 +354,11 @@ template <class S, bool Masked> struct Flash {
       const i32 t = group.query(row(m, r));
       if (first && all.first(t) >= all.end(t)) best[m][r] = 0, sum[m][r] = 1;
     }
+  }
+  // Once all keys are in: what is greater than anything else leaves zeros.
+  GPU_METHOD void add_sinks() {
+    if (a.sinks) UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++)
+      sum[m][r] += approx_exp2(widen(a.sinks[group.head(row(m, r))]) * LOG2_E - best[m][r] * c);
   }
   // f(strip, which of the lane's rows, its number among the wave's rows, first column, RUN results)
   template <class F> GPU_METHOD void each_result(F f) const {

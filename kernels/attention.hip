@@ -58,6 +58,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
     const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
     attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] {}, [] { barrier(); });
     flash.finish(sight, true);
+    flash.add_sinks();
     barrier();
     if (active) flash.each_result([&](int m, int r, u32 row, u32 col, const f32* x) {
       const f32 by = 1.0f / flash.sum[m][r];

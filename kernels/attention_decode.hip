@@ -22,11 +22,14 @@ template <class T, int D, int Block = ATTENTION_BLOCK> struct Decode {
   static_assert((PAIRS + 32) * 4 <= S::SIZE * (int)sizeof(T), "");
 };
 
-// Parts of a row joined one by one: each weighs 2^(its greatest − the greatest of all).
+// Parts of a row joined one by one: each weighs 2^(its greatest − the greatest of all). A sink is a part of its own.
 struct Joined {
   f32 top, total;
   Vec<f32, 4> sum;
   GPU_METHOD Joined() : top(Limits<f32>::lowest()), total(0) { UNROLL for (int i = 0; i < 4; i++) sum.v[i] = 0; }
+  template <class T> GPU_METHOD void add_sink(const Attention<T>& a, u32 head) {
+    if (a.sinks) add({{widen(a.sinks[head]) * LOG2_E, 1}}, {{0, 0, 0, 0}});
+  }
   GPU_METHOD void add(const Vec<f32, 2>& pair, const Vec<f32, 4>& x) {
     const f32 greatest = max_fast(top, pair.v[0]), shift = greatest == Limits<f32>::lowest() ? 0 : greatest;
     const f32 old = approx_exp2(top - shift), now = approx_exp2(pair.v[0] - shift);
@@ -116,7 +119,10 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
         const f32* part = (const f32*)(shared + P::Q_SIZE + w * S::SIZE);
         sum.add(*(const Vec<f32, 2>*)(part + P::PAIRS + row * 2), *(const Vec<f32, 4>*)(part + row * P::RESULT_PITCH + col));
       }
-      if (parts == 1) return sum.store(a.out + at * a.d + col);
+      if (parts == 1) {
+        sum.add_sink(a, group.head(row0 + row));
+        return sum.store(a.out + at * a.d + col);
+      }
       *(Vec<f32, 4>*)(scratch + (at * splits + split) * a.d + col) = sum.sum;
       if (col == 0) *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{sum.top, sum.total}};
     });
@@ -132,9 +138,10 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
       barrier();
       if (*last) {
         device_fence();
-        each_quad(a, group, row0, rows, [&](u32, size_t at, u32 col) {
+        each_quad(a, group, row0, rows, [&](u32 row, size_t at, u32 col) {
           Joined sum;
           sum.add_all(pairs + at * splits * 2, scratch + at * splits * a.d + col, parts, a.d);
+          sum.add_sink(a, group.head(row0 + row));
           sum.store(a.out + at * a.d + col);
         });
       }

@@ -42,7 +42,8 @@ export function drawCase(draw, size) {
         tk,
         d,
       },
-      ...{ causal, window: causal && chance(3) ? draw.int(1, tk) : 0, softcap: chance(4) ? draw.int(1, 30) : 0 },
+      ...{ causal, window: tq <= tk && chance(3) ? draw.int(1, tk) : 0, softcap: chance(4) ? draw.int(1, 30) : 0 },
+      hasSinks: chance(4),
       scale: chance(6) ? draw.pick([0, -0.3, 1]) : 1 / Math.sqrt(d),
       mask: chance(3) ? draw.pick(["keys", "queries", "heads", "all"]) : null,
       special: chance(4) ? draw.pick(["hidden row", "NaN"]) : null,
@@ -137,10 +138,11 @@ function problem({ Tensor, nn, sdpaReference }, device, c) {
     const shape = { keys: [tk], queries: [tq, tk], heads: [1, hq, 1, tk], all: [b, hq, tq, tk] }[c.mask ?? "none"];
     const mask = shape && make(Tensor, shape, "packed", { ...options, seed: c.seed + 50 });
     const params = { scale, causal, window, softcap };
+    const whole = (m) => (m ? m.broadcastAs([b, hq, tq, tk]) : null);
     return {
-      inputs: mask ? [...qkv, mask] : qkv,
-      run: ([q, k, v, m]) => [nn.sdpa(q, k, v, { ...params, ...(m && { mask: m }) })],
-      reference: ([q, k, v, m]) => [sdpaReference(q, k, v, m ? m.broadcastAs([b, hq, tq, tk]) : null, params)],
+      inputs: [...qkv, mask, c.hasSinks ? input([hq], 3, plain) : undefined],
+      run: ([q, k, v, m, sinks]) => [nn.sdpa(q, k, v, { ...params, ...(sinks && { sinks }), ...(m && { mask: m }) })],
+      reference: ([q, k, v, m, sinks]) => [sdpaReference(q, k, v, whole(m), { ...params, sinks: sinks ?? null })],
     };
   }
   if (c.kind === "rope") {
@@ -219,7 +221,7 @@ export function checkCase(library, device, c, other = device) {
   return library.scope(() => {
     const { inputs, run, reference } = problem(library, device, c);
     const got = run(inputs);
-    const want = reference(other === device ? inputs : inputs.map((x) => x.toDeviceSync(other)));
+    const want = reference(other === device ? inputs : inputs.map((x) => x?.toDeviceSync(other)));
     const { relative: share, absolute } = allowed(c);
     for (const [k, tensor] of got.entries()) {
       const [a, b] = [tensor, want[k]].map((x) => x.toDType(c.dtype === "f64" ? "f64" : "f32").dataSync());

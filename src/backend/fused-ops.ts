@@ -27,14 +27,16 @@ export interface PoolParams {
   readonly size: Size2d;
 }
 
-export interface SdpaParams {
+export interface SdpaParams<V extends View = View> {
   readonly scale: number;
   /** Row i sees keys ≤ i + tk − tq. */
   readonly causal: boolean;
   /** Scores become tanh(s / softcap) · softcap; 0 turns it off. */
   readonly softcap: number;
-  /** With causal: a row sees only its last `window` keys; 0 turns it off. */
+  /** With causal a row sees only its last `window` keys, without it those at most `window` away; 0 turns it off. */
   readonly window: number;
+  /** (hq), contiguous: a logit of each head that has its share of the weights, and no value. */
+  readonly sinks: V | null;
 }
 
 /**
@@ -103,7 +105,7 @@ export interface FusedOps<V extends View = View> {
   /** rope, rope_i: x (b, h, t, d); rope_thd: x (b, t, h, d). cos, sin: (t', d/2) or (b, t', d/2). */
   rope(kind: RopeKind, x: V, cos: V, sin: V): Storage | null;
   /** q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). */
-  sdpa(q: V, k: V, v: V, mask: V | null, p: SdpaParams): Storage | null;
+  sdpa(q: V, k: V, v: V, mask: V | null, p: SdpaParams<V>): Storage | null;
   /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
   linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
 

@@ -25,7 +25,7 @@ export class Attention {
   ) {
     const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]! };
+    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks: null };
     this.#qkv = qkv;
     this.#out = out;
     this.#qNorm = qNorm;

@@ -16,6 +16,8 @@ export interface AttentionParams {
   readonly window: number;
   /** The layer's own. */
   readonly rope: RopeConfig;
+  /** (heads), or none. */
+  readonly sinks: Tensor | null;
 }
 
 /** What a forward pass tells every layer. */
@@ -43,7 +45,7 @@ export class ComposedStep implements Step {
     k: Tensor,
     v: Tensor,
     cache: KvCache | RotatingKvCache | undefined,
-    { headDim, scale, softcap, window, rope }: AttentionParams,
+    { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
   ): Tensor {
     const { batch, length } = this;
     const rotate = this.rotations.get(rope)!;
@@ -56,7 +58,14 @@ export class ComposedStep implements Step {
     const own = { k: turned ? turned.narrow(1, heads, kvHeads) : rotate(split(k)), v: split(v) };
     const all = cache ? cache.append(own.k, own.v) : own;
     const mask = this.mask(all.k.shape[2]!);
-    return sdpa(queries, all.k, all.v, { scale, softcap, causal: true, window, ...(mask && { mask }) });
+    return sdpa(queries, all.k, all.v, {
+      scale,
+      softcap,
+      causal: true,
+      window,
+      ...(sinks && { sinks }),
+      ...(mask && { mask }),
+    });
   }
 }
 
@@ -88,7 +97,7 @@ export class CachedStep implements Step {
     k: Tensor,
     v: Tensor,
     cache: KvCache,
-    { headDim, scale, softcap, window, rope }: AttentionParams,
+    { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
   ): Tensor {
     const { attention, batch, length, padding, lengths } = this;
     const past = cache.length;
@@ -96,7 +105,18 @@ export class CachedStep implements Step {
     // What is in device memory has been given its room before.
     const buffers = cache.reserve(lengths ? 0 : length, shape, q);
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
-    const params = { ...this.tables.get(rope)!, ...buffers, past, lengths, padding, mask, scale, softcap, window };
+    const params = {
+      ...this.tables.get(rope)!,
+      ...buffers,
+      past,
+      lengths,
+      padding,
+      mask,
+      scale,
+      softcap,
+      window,
+      sinks,
+    };
     const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
     if (!lengths) cache.advance(length);
     return y;

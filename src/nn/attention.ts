@@ -15,8 +15,13 @@ export interface SdpaOptions {
   readonly mask?: Tensor;
   /** Squashes scores to ±softcap by softcap · tanh(s / softcap). */
   readonly softcap?: number;
-  /** With causal: each query sees only its last `window` keys. */
+  /**
+   * With causal: each query sees only its last `window` keys, its own among them. Without: the keys at most `window` away to
+   * either side, 2 · window + 1 of them, where query i stands at key i + tk − tq. Default: all.
+   */
   readonly window?: number;
+  /** (hq): a logit of each head that joins the softmax and has no value, so that the weights of the keys sum to less than 1. */
+  readonly sinks?: Tensor;
 }
 
 /**
@@ -28,7 +33,7 @@ export const sdpa = define(
   "sdpa",
   "q k v options?",
   (q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions = {}): Tensor => {
-    const { causal = false, mask, softcap = 0, window = 0 } = options;
+    const { causal = false, mask, softcap = 0, window = 0, sinks } = options;
     for (const [x, name] of [
       [q, "q"],
       [k, "k"],
@@ -49,15 +54,22 @@ export const sdpa = define(
     if (hk === 0 ? hq !== 0 : hq % hk !== 0) {
       fail("ShapeMismatch", `sdpa: ${hq} query heads are not a multiple of ${hk} key heads; got ${shapes}`);
     }
-    if (causal && tq > tk)
-      fail("ShapeMismatch", `sdpa: causal attention needs tq ≤ tk, but tq is ${tq} and tk is ${tk}`);
+    check.positiveInt("sdpa", "window", window, 0);
+    if ((causal || window > 0) && tq > tk) {
+      const what = causal ? "causal attention" : "a window";
+      fail("ShapeMismatch", `sdpa: ${what} needs tq ≤ tk, but tq is ${tq} and tk is ${tk}`);
+    }
     if (!(softcap >= 0 && Number.isFinite(softcap)))
       fail("InvalidArgument", `sdpa: softcap must be a positive number, not ${softcap}`);
-    check.positiveInt("sdpa", "window", window, 0);
-    if (window > 0 && !causal) fail("InvalidArgument", "sdpa: a window needs causal: true");
     const scale = options.scale ?? 1 / Math.sqrt(Math.max(d, 1));
     if (!Number.isFinite(scale)) fail("InvalidArgument", `sdpa: the scale ${scale} must be finite`);
-    const params = { scale, causal, softcap, window };
+    if (sinks) {
+      check.compatible("sdpa", q, sinks);
+      if (sinks.rank !== 1 || sinks.shape[0] !== hq)
+        fail("ShapeMismatch", `sdpa: sinks must be (${hq}), one of each query head, not ${formatShape(sinks.shape)}`);
+    }
+    using own = sinks?.contiguous();
+    const params = { scale, causal, softcap, window: Math.min(window, tk), sinks: own ?? null };
     const shape = [b, hq, tq, dv];
     if (!mask) return compute(q.backend, "sdpa", shape, q, k, v, null, params);
     check.compatible("sdpa", q, mask);

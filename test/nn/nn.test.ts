@@ -447,6 +447,8 @@ describeDevices("nn", (device) => {
       readonly causal?: boolean;
       readonly softcap?: number;
       readonly window?: number;
+      /** Of head h it is this + h. */
+      readonly sink?: number;
       readonly mask?: (b: number, h: number, i: number, j: number) => number;
     }
     const sizes = ({ b = 2, hq = 4, hk = 2, tq, tk, d = 8, dv = 6 }: Setup) => ({
@@ -466,13 +468,14 @@ describeDevices("nn", (device) => {
         const scores = Array.from({ length: tk }, (_, j) => {
           const last = i + tk - tq;
           if (o.causal && (j > last || (o.window && j <= last - o.window))) return -INF;
+          if (!o.causal && o.window && Math.abs(j - last) > o.window) return -INF;
           let dot = 0;
           for (let c = 0; c < d; c++) dot += atQ(n, h, i, c) * atK(n, head, j, c);
           dot *= o.scale ?? 1 / Math.sqrt(d);
           if (o.softcap) dot = Math.tanh(dot / o.softcap) * o.softcap;
           return dot + (o.mask?.(n, h, i, j) ?? 0);
         });
-        const p = softmaxOf(scores);
+        const p = softmaxOf(o.sink === undefined ? scores : [...scores, o.sink + h]).slice(0, tk);
         return Array.from({ length: dv }, (_, c) =>
           p.reduce((t, w, j) => t + (w === 0 ? 0 : w * atV(n, head, j, c)), 0),
         );
@@ -485,7 +488,7 @@ describeDevices("nn", (device) => {
       for (const dtype of dtypes) {
         const [q, k, v] = [sample(shapes.q, dtype, 1), sample(shapes.k, dtype, 5), sample(shapes.v, dtype, 9)];
         const options = { dtype, device };
-        const { mask, ...rest } = o;
+        const { mask, sink, ...rest } = o;
         const maskShape = [shapes.q[0]!, shapes.q[1]!, s.tq, s.tk];
         const values = reference(q, k, v, s, o);
         const qkv = [tensor(q, shapes.q, options), tensor(k, shapes.k, options), tensor(v, shapes.v, options)] as const;
@@ -496,11 +499,20 @@ describeDevices("nn", (device) => {
               options,
             )
           : null;
+        const heads = shapes.q[1]!;
+        const sinks =
+          sink === undefined
+            ? null
+            : tensor(
+                Array.from({ length: heads }, (_, h) => sink + h),
+                [heads],
+                options,
+              );
         const name = `${what} ${dtype} ${JSON.stringify(s)}`;
-        const fused = nn.sdpa(...qkv, { ...rest, ...(m && { mask: m }) });
+        const fused = nn.sdpa(...qkv, { ...rest, ...(sinks && { sinks }), ...(m && { mask: m }) });
         expectTensor(fused, { shape, dtype, values, within: close(dtype), what: name });
         const { scale = 1 / Math.sqrt(shapes.q[3]!), causal = false, softcap = 0, window = 0 } = rest;
-        const want = composed.sdpa(...qkv, m, { scale, causal, softcap, window });
+        const want = composed.sdpa(...qkv, m, { scale, causal, softcap, window, sinks });
         expectTensor(want, { shape, dtype, values, within: close(dtype), what: `${name} op by op` });
       }
     }
@@ -518,6 +530,8 @@ describeDevices("nn", (device) => {
     it.each(lengths)("attends to everything: %j", (s) => check(s, {}, floats));
     it.each(lengths)("causal, aligned to the end: %j", (s) => check(s, { causal: true }, wideFloats));
     it.each(lengths)("causal with a window of 4: %j", (s) => check(s, { causal: true, window: 4 }, wideFloats));
+    it.each(lengths)("with a window of 4 to both sides: %j", (s) => check(s, { window: 4 }, wideFloats));
+    it.each(lengths)("with sinks: %j", (s) => check(s, { causal: true, sink: -1 }, floats));
     it.each(lengths)("with a soft cap: %j", (s) => check(s, { softcap: 2, scale: 0.7 }, wideFloats));
     it.each(lengths)("with an additive mask: %j", (s) =>
       check(s, { mask: (b, h, i, j) => ((b + h + i + j) % 3 === 0 && j > 0 ? -INF : ((i + j) % 5) / 4) }, wideFloats),

@@ -622,10 +622,16 @@ describeDevices("Errors", (device) => {
       /scale.*Infinity/,
     ],
     [
-      "a window without causality",
-      () => nn.sdpa(f(1, 1, 2, 4), f(1, 1, 2, 4), f(1, 1, 2, 4), { window: 2 }),
-      "InvalidArgument",
-      /window.*causal/,
+      "a window over fewer keys than queries",
+      () => nn.sdpa(f(1, 1, 3, 4), f(1, 1, 2, 4), f(1, 1, 2, 4), { window: 2 }),
+      "ShapeMismatch",
+      /window.*tq is 3 and tk is 2/,
+    ],
+    [
+      "sinks of another number of heads",
+      () => nn.sdpa(f(1, 2, 2, 4), f(1, 1, 2, 4), f(1, 1, 2, 4), { sinks: f(1) }),
+      "ShapeMismatch",
+      /sinks must be \(2\).*\[1\]/,
     ],
     [
       "a fractional window",

@@ -113,6 +113,7 @@ describe("Types", () => {
       readonly mask?: Tensor;
       readonly softcap?: number;
       readonly window?: number;
+      readonly sinks?: Tensor;
     }>();
     expectTypeOf<Linear>().toExtend<Module>();
     expectTypeOf<KvCache["append"]>().returns.toEqualTypeOf<KvPair>();

@@ -477,6 +477,7 @@ export class CpuBackend implements Backend {
         at(k),
         at(v),
         mask ? at(mask) : NOWHERE,
+        p.sinks ? at(p.sinks) : NOWHERE,
         out,
         p.scale,
         p.softcap,

@@ -5,7 +5,7 @@ import { Tensor } from "../../tensor/tensor.ts";
 import type { TensorOptions } from "../create.ts";
 import { widen } from "./elements.ts";
 
-export const sdpa = (q: Tensor, k: Tensor, v: Tensor, mask: Tensor | null, p: SdpaParams): Tensor =>
+export const sdpa = (q: Tensor, k: Tensor, v: Tensor, mask: Tensor | null, p: SdpaParams<Tensor>): Tensor =>
   scope(() => {
     const [b, hq, tq, d] = q.shape as [number, number, number, number];
     const [, hk, tk] = k.shape as [number, number, number, number];
@@ -24,18 +24,23 @@ export const sdpa = (q: Tensor, k: Tensor, v: Tensor, mask: Tensor | null, p: Sd
         .affine(p.softcap, 0);
     }
     if (mask) scores = scores.add(widen(mask).reshape([...grouped, tk]));
-    if (p.causal) {
+    if (p.causal || p.window > 0) {
       // Chosen, not added: what a hidden key scores does not matter, be it NaN.
       const hidden = Tensor.full([], Number.NEGATIVE_INFINITY, options);
-      scores = visibleKeys(tq, tk, p.window, options).whereCond(scores, hidden);
+      scores = visibleKeys(tq, tk, p, options).whereCond(scores, hidden);
     }
-    const mixed = scores.softmax(-1).matmul(vw.unsqueeze(2));
+    if (p.sinks) {
+      const sinks = widen(p.sinks).reshape([1, hk, grouped[2]!, 1, 1]);
+      scores = Tensor.cat([scores, sinks.broadcastAs([...grouped, 1])], -1);
+    }
+    const mixed = scores.softmax(-1).narrow(-1, 0, tk).matmul(vw.unsqueeze(2));
     return mixed.reshape([b, hq, tq, v.shape[3]!]).toDType(q.dtype);
   });
 
 /** 1 where query i may see key j, 0 elsewhere. */
-function visibleKeys(tq: number, tk: number, window: number, options: TensorOptions): Tensor {
+function visibleKeys(tq: number, tk: number, { causal, window }: SdpaParams<Tensor>, options: TensorOptions): Tensor {
   const rows = Tensor.arange(tk - tq, tk, options).reshape([tq, 1]);
   const ahead = Tensor.arange(0, tk, options).sub(rows);
+  if (!causal) return ahead.abs().le(window);
   return window > 0 ? ahead.le(0).mul(ahead.gt(-window)) : ahead.le(0);
 }

@@ -143,6 +143,8 @@ interface Case {
   /** Dims of the mask, 1 where it is broadcast. */
   mask?: readonly [number, number, number, number];
   lengths?: readonly number[];
+  /** Of each query head. */
+  sinks?: readonly number[];
   placing?: Placing;
   splits?: number;
   /** Changes the inputs after they were drawn. */
@@ -176,8 +178,9 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
         const length = c.lengths?.[i] ?? tk;
         const kv = i * hk + Math.floor(h / (hq / hk));
         const past = t + length - tq;
-        const end = c.causal ? Math.min(length, past + 1) : length;
-        const first = c.window ? Math.max(0, past + 1 - c.window) : 0;
+        const ahead = c.causal ? 0 : (c.window ?? Infinity);
+        const end = Math.min(length, past + ahead + 1);
+        const first = c.window ? Math.max(0, past + Number(c.causal ?? false) - c.window) : 0;
         const at = ((i * hq + h) * tq + t) * d;
         if (first >= end) continue;
         const scores: number[] = [];
@@ -189,9 +192,10 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
           const index = [i, h, t, j].reduce((sum, x, dim) => sum * m[dim]! + (m[dim] === 1 ? 0 : x), 0);
           scores.push(mask ? s + mask[index]! : s);
         }
-        const top = scores.reduce((x, y) => (Number.isNaN(x) || x > y ? x : y));
+        const sink = c.sinks?.[h] ?? -Infinity;
+        const top = scores.reduce((x, y) => (Number.isNaN(x) || x > y ? x : y), sink);
         const weights = scores.map((s) => Math.exp(s - top));
-        const total = weights.reduce((x, y) => x + y);
+        const total = weights.reduce((x, y) => x + y, Math.exp(sink - top));
         for (let l = 0; l < d; l++) {
           let sum = 0;
           for (let j = first; j < end; j++) sum += weights[j - first]! * v.values[(kv * tk + j) * d + l]!;
@@ -226,6 +230,7 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
   const operands = [
     ...pointers,
     inputs.mask ? upload(bits(inputs.mask, dtype)) : 0n,
+    c.sinks ? upload(bits(c.sinks, dtype)) : 0n,
     c.lengths ? upload(BigInt64Array.from(c.lengths, BigInt)) : 0n,
     out,
   ].map(pointer);
@@ -346,6 +351,13 @@ const prefills: Record<string, Case> = {
   "heads inside rows": { b: 2, hq: 2, tq: 20, tk: 33, d: 64, placing: "heads inside" },
   "rows that no vector fits": { hq: 1, tq: 20, tk: 33, d: 88, placing: "padded and shifted", causal: true },
   "a scale of zero and below": { hq: 1, tq: 9, tk: 20, d: 64, scale: -0.3 },
+  "a window to both sides": { hq: 1, tq: 100, tk: 100, d: 64, window: 20 },
+  "a window to both sides of the last queries, with sinks": {
+    ...{ hq: 2, hk: 1, tq: 20, tk: 150, d: 64, window: 40, sinks: [0.5, -1] },
+  },
+  "sinks of every size, causal": {
+    ...{ b: 2, hq: 4, hk: 2, tq: 17, tk: 35, d: 64, causal: true, sinks: [1.5, 300, -300, -Infinity] },
+  },
 };
 const oddities: Record<string, Case> = {
   "a fully masked row is NaN, its neighbours are not": {
@@ -384,6 +396,11 @@ const longPrefills: Record<string, Case> = {
   "rows that only a part of the tiles is masked for": {
     ...{ hq: 1, tq: 9, tk: 400, d: 64, mask: [1, 1, 9, 400] },
     edit: ({ mask }) => mask!.fill(-Infinity, 0, 300).fill(-Infinity, 400 + 128, 800),
+  },
+  "a window to both sides, sinks": { hq: 1, tq: 300, tk: 600, d: 64, window: 100, sinks: [3] },
+  "a fully masked row with a sink is zero": {
+    ...{ hq: 1, tq: 9, tk: 200, d: 64, mask: [1, 1, 9, 200], sinks: [1] },
+    edit: ({ mask }) => mask!.fill(-Infinity, 200, 400),
   },
   "the least number as a mask is a mask, and not infinite": {
     ...{ hq: 1, tq: 9, tk: 200, d: 64, mask: [1, 1, 9, 200] },
@@ -438,6 +455,11 @@ const decodes: Record<string, Case> = {
   },
   "lengths, one part": { b: 3, hq: 2, hk: 1, tq: 2, tk: 40, d: 32, causal: true, lengths: [0, 1, 40] },
   "heads inside rows": { b: 2, hq: 4, hk: 2, tq: 1, tk: 50, d: 64, placing: "heads inside" },
+  "sinks of every size": {
+    ...{ b: 2, hq: 4, hk: 2, tq: 1, tk: 140, d: 64, causal: true, sinks: [1.5, 300, -300, -Infinity] },
+    ...{ lengths: [1, 140], splits: 2 },
+  },
+  "a window to both sides with a sink, one part": { hq: 1, tq: 3, tk: 90, d: 64, window: 5, sinks: [2] },
   "rows that no vector fits": { hq: 2, tq: 1, tk: 50, d: 72, placing: "padded and shifted", splits: 2 },
 };
 const decodeUnits = units.filter(([unit]) => unit !== "wgmma");

@@ -37,6 +37,7 @@ describeDevices(
       readonly past?: number;
       readonly window?: number;
       readonly softcap?: number;
+      readonly hasSinks?: boolean;
       readonly padding?: readonly number[];
       readonly recorded?: boolean;
       /** Rows of q, k and v side by side, as one product gives them, or each by itself. */
@@ -55,7 +56,9 @@ describeDevices(
       { dtype: "f32", padding: [3, 0], t: 4, past: 1 },
       { dtype: "f16", rotary: 12, recorded: true },
       { dtype: "f16", interleaved: true, fused: false },
-      { dtype: "bf16", t: 2, padding: [0, 2] },
+      { dtype: "bf16", t: 2, padding: [0, 2], hasSinks: true },
+      { dtype: "f32", rotary: 0, t: 2 },
+      { dtype: "f16", rotary: 0, recorded: true, hasSinks: true },
       { dtype: "bf16", interleaved: true, recorded: true },
     ])("does what rope, cache and sdpa do: %o", (c) => {
       scope(() => {
@@ -73,6 +76,7 @@ describeDevices(
         const filled = () => Tensor.randn([batch, kvHeads, capacity, d], { ...options, seed: 3 });
         const [keys, vals] = [filled(), filled()];
         const { padding } = c;
+        const sinks = c.hasSinks ? Tensor.randn([heads], { ...options, seed: 4 }) : null;
         const mask =
           padding &&
           Tensor.from(
@@ -81,7 +85,7 @@ describeDevices(
           );
         const got = result(
           device.backend.cachedAttention!.attend(q, k, v, {
-            ...{ cos, sin, interleaved, k: keys, v: vals, past, window, softcap, scale: 0.3 },
+            ...{ cos, sin, interleaved, k: keys, v: vals, past, window, softcap, scale: 0.3, sinks },
             lengths: c.recorded ? Tensor.full([batch], past + t, { dtype: "i64", device }) : null,
             padding: padding ? Tensor.from(BigInt64Array.from(padding, BigInt), { device }) : null,
             mask: mask ? (c.recorded ? mask : mask.narrow(3, 0, past + t)) : null,
@@ -91,6 +95,7 @@ describeDevices(
         // The same, op by op.
         const split = (x: Tensor) => x.reshape([batch, t, -1, d]).transpose(1, 2);
         const turn = (x: Tensor) => {
+          if (rotary === 0) return x;
           const tables = [cos, sin].map((table) =>
             Tensor.stack(
               Array.from({ length: batch }, (_, b) => {
@@ -109,7 +114,7 @@ describeDevices(
         expect(values(keys)).toEqual(values(wantK));
         expect(values(vals)).toEqual(values(wantV));
         const [seenK, seenV] = [wantK.narrow(2, 0, past + t), wantV.narrow(2, 0, past + t)];
-        const more = mask ? { mask: mask.narrow(3, 0, past + t) } : {};
+        const more = { ...(mask && { mask: mask.narrow(3, 0, past + t) }), ...(sinks && { sinks }) };
         const want = values(sdpa(turn(split(q)), seenK, seenV, { scale: 0.3, causal: true, window, softcap, ...more }));
         const tolerance = { f32: 1e-5, f16: 2e-3, bf16: 2e-2 }[dtype];
         for (const [i, x] of values(got).entries()) expect(Math.abs(x - want[i]!)).toBeLessThan(tolerance);

@@ -7,6 +7,7 @@
 import { BF16, F16, F64, Sdpa, shiftOf } from "./abi";
 import { addLines, BLOCK, score, sumPair } from "./attention-lines";
 import {
+  begin,
   DTYPE,
   expLanes,
   finiteMax,
@@ -107,7 +108,7 @@ function items<S, T>(lo: usize, hi: usize): void {
     const first = from + min(span, range * each);
     const end = from + min(span, (range + 1) * each);
     const results = ranges > 1 ? arg<usize>(PARTIALS) + item * rows * partial() * sizeof<T>() : scratch + SCRATCH_FREE;
-    attend<S, T>(head / word(Sdpa.HK), head % word(Sdpa.HK), first, end, results);
+    attend<S, T>(head / word(Sdpa.HK), head % word(Sdpa.HK), first, end, range === 0, results);
     if (ranges === 1) {
       for (let r: usize = 0; r < rows; r++) {
         const at = results + r * partial() * sizeof<T>();
@@ -117,8 +118,11 @@ function items<S, T>(lo: usize, hi: usize): void {
   }
 }
 
-/** Keys first … end−1 of one key-value head for all rows that share it. S: the stored type, as in lines.ts. */
-function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize): void {
+/**
+ * Keys first … end−1 of one key-value head for all rows that share it; one range of them has the sinks. S: the stored
+ * type, as in lines.ts.
+ */
+function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, withSinks: bool, results: usize): void {
   const dtype = arg<i32>(DTYPE);
   const shift = shiftOf(dtype);
   const d = <usize>word(Sdpa.D);
@@ -151,7 +155,8 @@ function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, results: usize)
     );
     const result = results + <usize>r * resultBytes;
     memory.fill(result, 0, resultBytes);
-    store<T>(result, <T>-Infinity);
+    if (withSinks) begin<T>(kvHead * ratio + r / tq, result);
+    else store<T>(result, <T>-Infinity);
   }
   const k = arg<usize>(KEYS) + ((<isize>b * word(Sdpa.K_STRIDES) + <isize>kvHead * word(Sdpa.K_STRIDES + 1)) << shift);
   const v =

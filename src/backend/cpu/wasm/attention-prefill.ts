@@ -5,6 +5,7 @@
  */
 import { F64, Sdpa, shiftOf } from "./abi";
 import {
+  begin,
   DTYPE,
   expLanes,
   finiteMax,
@@ -109,6 +110,7 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
   const keys = masks + depth * ROW;
   const values = keys + depth * d * sizeof<T>();
 
+  begin<T>(head, factors);
   for (let i = 0; i < panels; i++) {
     const from = q + ((<isize>(i * lanes) * word(Sdpa.Q_STRIDES + 2)) << shift);
     packPanel(
@@ -122,8 +124,8 @@ function attend<T>(b: i32, head: i32, first: i32, rows: i32): void {
       queries + <usize>i * d * ROW,
     );
     for (let at: usize = 0; at < ROW; at += sizeof<T>()) {
-      store<T>(stats + <usize>(2 * i) * ROW + at, <T>-Infinity);
-      store<T>(stats + <usize>(2 * i + 1) * ROW + at, 0);
+      store<T>(stats + <usize>(2 * i) * ROW + at, load<T>(factors));
+      store<T>(stats + <usize>(2 * i + 1) * ROW + at, load<T>(factors, sizeof<T>()));
     }
   }
   memory.fill(sums, 0, <usize>panels * height * ROW);
@@ -208,7 +210,7 @@ function adjust<T>(b: i32, head: i32, row: i32, valid: i32, j: i32, count: usize
     for (let at = panel, from = masks; at < end; at += 16, from += 16)
       v128.store(at, v128.add<T>(v128.load(at), v128.load(from)));
   }
-  if (!word(Sdpa.CAUSAL)) return;
+  if (!word(Sdpa.CAUSAL) && word(Sdpa.WINDOW) === 0) return;
   for (let r = 0; r < valid; r++) {
     const column = panel + <usize>r * sizeof<T>();
     const before = min(max(firstKey(row + r) - j, 0), <i32>count);

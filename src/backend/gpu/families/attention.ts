@@ -2,7 +2,7 @@
 import { decodeBlocks, decodeDefines, type HeadDim, headDims, prefillDefines } from "../attention-plan.ts";
 import { blocks, family, quantFloats } from "./family.ts";
 
-const operands = "q* k* v* mask* lengths* out*";
+const operands = "q* k* v* mask* sinks* lengths* out*";
 const sizes =
   "batch heads kv_heads tq tk d q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j window scale:f64 softcap:f64 causal:u32";
 const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;

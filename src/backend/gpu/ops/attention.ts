@@ -57,8 +57,8 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
     rowsContiguous(gpu, q, (queries) =>
       rowsContiguous(gpu, k, (keys) =>
         rowsContiguous(gpu, v, (values) => {
-          const { scale, causal, softcap, window } = p;
-          const operands = { q: queries, k: keys, v: values, mask, lengths: 0 };
+          const { scale, causal, softcap, window, sinks } = p;
+          const operands = { q: queries, k: keys, v: values, mask, sinks, lengths: 0 };
           attend(gpu, { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dtype, ...operands }, out);
         }),
       ),
@@ -83,6 +83,7 @@ function launchValues(p: Problem, out: number) {
     k: k.at,
     v: v.at,
     mask: mask ? at(mask) : 0,
+    sinks: p.sinks ? at(p.sinks) : 0,
     lengths: p.lengths,
     out,
     batch: p.batch,

@@ -62,7 +62,7 @@ function cachedAttention(gpu: Gpu, q: View, k: View, v: View, p: CachedAttention
         gpu,
         {
           ...{ dtype, batch, heads, kvHeads, tq: t, tk, d, mask, lengths, causal: true },
-          ...{ scale: p.scale, softcap: p.softcap, window: p.window },
+          ...{ scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks },
           q: { at: turned, strides: [t * width, d, width] },
           k: { at: at(p.k), strides: p.k.layout.strides },
           v: { at: at(p.v), strides: p.v.layout.strides },

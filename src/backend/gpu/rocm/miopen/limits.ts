@@ -95,6 +95,8 @@ export const limits = {
     return {
       refused: first(
         takes(q, "f32"),
+        p.window !== 0 && "it has no windows",
+        p.sinks !== null && "it has no attention sinks",
         p.causal && "its causal mask is accepted and never applied",
         mask !== null && "it subtracts a mask where Wick adds it, and loses it in rows of more than 256 keys",
         p.softcap !== 0 && "it has no soft cap",
