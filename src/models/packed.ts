@@ -62,25 +62,16 @@ export class PackedStep implements Step {
   }
 
   /** Sequences of one length side by side: (rows of the run, heads, headDim). */
-  #attendRun(q: Tensor, k: Tensor, v: Tensor, run: Run, { headDim, scale, softcap, window }: AttentionParams): Tensor {
-    const { start, count, length } = run;
+  #attendRun(q: Tensor, k: Tensor, v: Tensor, { start, count, length }: Run, params: AttentionParams): Tensor {
+    const { headDim, scale, softcap, window, sinks } = params;
     const own = (x: Tensor): Tensor =>
       x
         .transpose(1, 2)
         .narrow(1, start, count * length)
         .reshape([count, length, -1, headDim])
         .transpose(1, 2);
-    const mask = !this.causal && window > 0 && window < length ? band(length, window, q) : undefined;
-    const options = { scale, softcap, causal: this.causal, ...(this.causal && { window }), ...(mask && { mask }) };
+    const options = { scale, softcap, causal: this.causal, window, ...(sinks && { sinks }) };
     const y = sdpa(own(q), own(k), own(v), options);
     return y.transpose(1, 2).reshape([count * length, -1, headDim]);
   }
-}
-
-/** Hides what is further away than the window, on either side. */
-function band(length: number, window: number, { device, dtype }: Tensor): Tensor {
-  const values = Float32Array.from({ length: length * length }, (_, i) =>
-    Math.abs(Math.floor(i / length) - (i % length)) <= window ? 0 : Number.NEGATIVE_INFINITY,
-  );
-  return Tensor.from(values, { shape: [1, 1, length, length], dtype, device });
 }
