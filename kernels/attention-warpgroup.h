@@ -9,7 +9,7 @@
 // another order, and their values, too: that one in which a lane's columns are RUN consecutive keys.
 #ifndef WICK_ATTENTION_WARPGROUP_H
 #define WICK_ATTENTION_WARPGROUP_H
-#include "attention.h"
+#include "attention-blocks.h"
 #include "gpu/warpgroup.h"
 
 #if GPU_WARPGROUPS
@@ -55,7 +55,8 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
   }
 };
 
-// GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings.
+// GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings and
+// the place of the block's queries, for which there is no register while it runs.
 template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages> struct WarpgroupPrefill {
   typedef T_ T;
   static constexpr int D = D_, GROUPS = Groups, KEYS = Keys, STAGES = Stages, THREADS = GROUPS * 128, ROWS = GROUPS * 64;
@@ -63,7 +64,7 @@ template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages> struc
   typedef Slab<T, ROWS, D, THREADS, false> Queries;
   typedef Slab<T, KEYS, D, THREADS, true> Stage;
   static constexpr int SIZE = Queries::SIZE + 2 * STAGES * Stage::SIZE;
-  static_assert(SIZE * sizeof(T) + 16 <= GPU_SHARED_KB * 1024, "shared memory");
+  static_assert(SIZE * sizeof(T) + 16 + sizeof(Place) <= GPU_SHARED_KB * 1024, "shared memory");
 };
 
 // One warpgroup's queries: a lane has rows lane / 4 and that + 8 of its warp's sixteen. Element e of s belongs to row e / 2 % 2.
@@ -207,8 +208,8 @@ template <class P> struct WarpgroupFlash {
   GPU_METHOD void hold_weights() { UNROLL for (int j = 0; j < KEYS / 16; j++) UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(p[j][i]); }
 
   // A row that sees no key gives zeros.
-  GPU_METHOD void finish() {
-    const f32 sink = a.sinks ? widen(a.sinks[head]) * LOG2_E : Limits<f32>::lowest();
+  GPU_METHOD void finish(u32 own) {
+    const f32 sink = a.sinks ? widen(a.sinks[own]) * LOG2_E : Limits<f32>::lowest();
     UNROLL for (int r = 0; r < 2; r++) {
       sum[r] += shfl_xor(sum[r], 1);
       sum[r] += shfl_xor(sum[r], 2);
@@ -298,40 +299,56 @@ GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, co
 // they take longest. Hopper's cache has 50 MB, in two halves.
 constexpr u64 CACHED_BYTES = 32 << 20;
 
-template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Attention<typename P::T>& a) {
-  typedef typename P::T T;
-  const u32 tiles = (a.tq + P::ROWS - 1) / P::ROWS, pairs = a.batch * a.heads, items = pairs * tiles, sharing = a.heads / a.kv_heads;
-  const u64 fit = divide(CACHED_BYTES, (u64)(a.tk + 1) * a.d * 2 * sizeof(T));
+// Block `item` of a batch side by side.
+template <class P> GPU_FN Place place_in_batch(const Prefilling<typename P::T>& a, u32 item) {
+  const u32 tiles = blocks_of_head<P::ROWS>(a), pairs = a.batch * a.heads, sharing = a.heads / a.kv_heads;
+  const u64 fit = divide(CACHED_BYTES, (u64)(a.tk + 1) * a.d * 2 * sizeof(typename P::T));
   const u32 together = fit * sharing < pairs ? (fit ? (u32)fit : 1) * sharing : pairs;
+  const u32 section = item / (together * tiles), within = item - section * together * tiles;
+  const u32 count = pairs - section * together < together ? pairs - section * together : together;
+  const u32 pair = section * together + within % count, b = pair / a.heads;
+  return Place{b, pair % a.heads, (tiles - 1 - within / count) * P::ROWS, a.tq, 0, a.length(b)};
+}
+
+template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Prefilling<typename P::T>& a) {
+  typedef typename P::T T;
   T* const stages = shared + P::Queries::SIZE;
   u64* const landed = (u64*)(shared + P::SIZE);
   u64* const freed = landed + 1;
+  Place* const kept = (Place*)(freed + 1);
   if (tid_x() == 0) {
     meeting_open(landed, P::THREADS / 32);
     meeting_open(freed, P::THREADS / 32);
   }
   u32 met = 0;
-  barrier();
-  NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
-    const u32 section = item / (together * tiles), within = item - section * together * tiles;
-    const u32 count = pairs - section * together < together ? pairs - section * together : together;
-    const u32 pair = section * together + within % count, row0 = (tiles - 1 - within / count) * P::ROWS;
-    const u32 b = pair / a.heads, head = pair % a.heads, kv_head = head / sharing;
-    const Sight sight = sight_of(a, b);
-    const u32 last = row0 + P::ROWS < a.tq ? row0 + P::ROWS - 1 : a.tq - 1;
+  NO_UNROLL for (u32 item = bid_x(); item < blocks_of_head<P::ROWS>(a) * a.heads * (a.offsets ? 1 : a.batch); item += gdim_x()) {
+    if (tid_x() < 32) {
+      Place place;
+      if (a.offsets) place = place_in_rows<P::ROWS>(a, item);
+      else place = place_in_batch<P>(a, item);
+      if (tid_x() == 0) *kept = place;
+    }
+    barrier();
+    const Place place = *kept;
+    if (place.row0 >= place.tq) {
+      barrier();
+      continue;
+    }
+    const u32 row0 = place.row0;
+    const Sight sight = sight_of(a, place.length, place.tq);
     // Runs of a mask begin where vectors do.
-    const i32 first = sight.first((i32)row0) / RUN * RUN, end = sight.end((i32)last);
+    const i32 first = sight.first((i32)row0) / RUN * RUN, end = sight.end((i32)(row0 + P::ROWS < place.tq ? row0 + P::ROWS : place.tq) - 1);
     const u32 group = tid_x() / 128;
-    const Rows<T> queries(a.q + b * a.q_b + (i64)head * a.q_h, a.q_t, a.d);
-    const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
-    const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
-    WarpgroupFlash<P> flash(a, sight, b, head, row0 + group * 64);
+    const Rows<T> queries(place.queries(a) + (i64)place.head * a.q_h, a.q_t, a.d);
+    const Rows<T> keys(place.keys(a), a.k_t, a.d), values(place.values(a), a.v_t, a.dv);
+    WarpgroupFlash<P> flash(a, sight, place.b, place.head, row0 + group * 64);
     if (first < end) {
-      P::Queries::fetch(shared, queries, (i32)row0, (i32)a.tq);
+      P::Queries::fetch(shared, queries, (i32)row0, (i32)place.tq);
       attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, freed, met);
       met += (end - first + P::KEYS - 1) / P::KEYS;
     }
-    flash.finish();
+    const Place done = *kept;
+    flash.finish(done.head);
     // Each warp's results pass through the place of its queries.
     const u32 warp_row = tid_x() / 32 * 16;
     UNROLL for (int e = 0; e < P::D / 2; e += 2) {
@@ -342,13 +359,13 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const At
       *(Vec<T, 2>*)(shared + P::Queries::place(warp_row + lane_id() / 4 + r * 8, e / 4) + lane_id() % 4 * 2) = y;
     }
     wave_sync();
-    T* out = a.out + ((size_t)pair * a.tq + row0 + warp_row) * a.d;
-    const u32 pieces = a.d / 8, rows = row0 + warp_row > last ? 0 : last + 1 - row0 - warp_row < 16 ? last + 1 - row0 - warp_row : 16;
+    T* out = done.results(a) + warp_row * a.out_t;
+    const u32 left = done.tq - done.row0, pieces = a.dv / 8, rows = left < warp_row ? 0 : left - warp_row < 16 ? left - warp_row : 16;
     const bool wide = aligned_to(a.out, 16);
     for (u32 i = lane_id(); i < rows * pieces; i += 32) {
       const u32 row = i / pieces, piece = i % pieces;
       const Vec<T, 8> y = *(const Vec<T, 8>*)(shared + P::Queries::place(warp_row + row, piece));
-      T* const to = out + (size_t)row * a.d + piece * 8;
+      T* const to = out + row * a.out_t + piece * 8;
       if (wide) *(Vec<T, 8>*)to = y;
       else UNROLL for (int k = 0; k < 8; k++) to[k] = y.v[k];
     }

@@ -17,12 +17,12 @@ constexpr f32 LOG2_E = 1.4426950408889634f;
 // Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
 GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }
 
-// What a launch is about; strides count elements.
+// What a launch is about; strides count elements. Values may be narrower than keys.
 template <class T> struct Attention {
   const T *q, *k, *v, *mask, *sinks;
   T* out;
   const i64* lengths;
-  u32 batch, heads, kv_heads, tq, tk, d;
+  u32 batch, heads, kv_heads, tq, tk, d, dv;
   i64 q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, mask_b, mask_h, mask_i, mask_j;
   f32 scale, softcap;
   u32 causal, window;
@@ -36,12 +36,12 @@ template <class T> struct Attention {
 
 #define ATTENTION_OPERANDS(T) const T *q, const T *k, const T *v, const T *mask, const T *sinks, const i64 *lengths, T *out
 #define ATTENTION_SIZES \
-  size_t batch, size_t heads, size_t kv_heads, size_t tq, size_t tk, size_t d, size_t q_b, size_t q_h, size_t q_t, size_t k_b, \
+  size_t batch, size_t heads, size_t kv_heads, size_t tq, size_t tk, size_t d, size_t dv, size_t q_b, size_t q_h, size_t q_t, size_t k_b, \
       size_t k_h, size_t k_t, size_t v_b, size_t v_h, size_t v_t, size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, \
       size_t window, f64 scale, f64 softcap, u32 causal
 #define ATTENTION_GATHER(T) \
   Attention<T> { \
-    q, k, v, mask, sinks, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (i64)q_b, (i64)q_h, (i64)q_t, \
+    q, k, v, mask, sinks, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (u32)dv, (i64)q_b, (i64)q_h, (i64)q_t, \
         (i64)k_b, (i64)k_h, (i64)k_t, (i64)v_b, (i64)v_h, (i64)v_t, (i64)mask_b, (i64)mask_h, (i64)mask_i, (i64)mask_j, \
         (f32)scale, (f32)softcap, causal, (u32)window \
   }
@@ -53,9 +53,9 @@ struct Sight {
   GPU_METHOD i32 end(i32 t) const { return t + reach < limit ? t + reach : limit; }
   GPU_METHOD i32 first(i32 t) const { return t + back > 0 ? t + back : 0; }
 };
-template <class T> GPU_FN Sight sight_of(const Attention<T>& a, u32 b) {
+template <class T> GPU_FN Sight sight_of(const Attention<T>& a, i32 length, u32 tq) {
   constexpr i32 FAR = 1 << 30;
-  const i32 length = a.length(b), shift = length - (i32)a.tq + 1;
+  const i32 shift = length - (i32)tq + 1;
   const bool windowed = a.window && a.window < FAR;
   const i32 window = (i32)a.window, ahead = a.causal ? 0 : window;
   return Sight{length, a.causal || windowed ? shift + ahead : FAR, windowed ? shift - window - (a.causal ? 0 : 1) : -FAR};
@@ -432,13 +432,14 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
   }
 }
 
-// Row r of a group to shared memory, `count` rows by all threads of the block.
-template <class S> GPU_FN void load_queries(typename S::T* shared, const Attention<typename S::T>& a, const Group& group, u32 first, u32 count) {
+// Row r of a group to shared memory, `count` rows by all threads of the block. queries: the first one of the group's sequence.
+template <class S>
+GPU_FN void load_queries(typename S::T* shared, const Attention<typename S::T>& a, const typename S::T* queries, const Group& group, u32 first, u32 count) {
   typedef typename S::T T;
   constexpr int W = 16 / sizeof(T), PIECES = S::D / W;
   for (u32 item = tid_x(); item < count * PIECES; item += bdim_x()) {
     const u32 r = first + item / PIECES;
-    const Rows<T> row(a.q + group.b * a.q_b + (i64)group.head(r) * a.q_h + group.query(r) * a.q_t, 0, a.d);
+    const Rows<T> row(queries + (i64)group.head(r) * a.q_h + group.query(r) * a.q_t, 0, a.d);
     const Piece x = row.load(0, item % PIECES, r < group.rows);
     *(Piece*)(shared + S::Tile::template place<S::PITCH>(item / PIECES, item % PIECES)) = x;
   }

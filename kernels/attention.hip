@@ -2,6 +2,7 @@
 // and no softcap, and a positive scale; the second takes everything.
 // Launch: `threads` threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they
 // take longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
+// Sequences that lie one behind the other (`offsets`, attention-blocks.h) take as many blocks as their rows fill, one more for each.
 // Memory: q and out once; k and v once per `rows` queries, out of the cache. Arithmetic: 4·tq·tk·d per head, half if causal.
 #include "attention-warpgroup.h"
 namespace gpu {
@@ -33,29 +34,34 @@ template <class T, int D, int Keys, bool KeepQ, int Block = ATTENTION_BLOCK> str
 template <class T, int D, bool Masked> using BestPrefill =
     Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS, D <= (tile_t<T>::ASYNC ? ASYNC_KEPT_DIM : PREFILL_KEPT_DIM)>;
 
-template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Attention<T>& a) {
+template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Prefilling<T>& a) {
   typedef typename P::S S;
   typedef typename P::Tile Tile;
   constexpr int W = 16 / sizeof(T);
   const u32 wave = tid_x() / Tile::LANES;
   const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
-  const u32 tiles = (a.tq + P::ROWS - 1) / P::ROWS;
-  const u32 pairs = a.batch * a.heads, items = pairs * tiles;
+  const u32 tiles = blocks_of_head<P::ROWS>(a), pairs = (a.offsets ? 1 : a.batch) * a.heads, items = pairs * tiles;
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
-    const u32 pair = item % pairs, row0 = (tiles - 1 - item / pairs) * P::ROWS;
-    const u32 b = pair / a.heads, head = pair % a.heads, kv_head = head / (a.heads / a.kv_heads);
-    const Group group{b, head, 1, a.tq};
-    const Sight sight = sight_of(a, b);
-    const u32 last = row0 + P::ROWS < a.tq ? row0 + P::ROWS - 1 : a.tq - 1;
+    Place place;
+    if (a.offsets) {
+      place = place_in_rows<P::ROWS>(a, item);
+      if (place.row0 >= place.tq) continue;
+    } else {
+      const u32 pair = item % pairs, b = pair / a.heads;
+      place = Place{b, pair % a.heads, (tiles - 1 - item / pairs) * P::ROWS, a.tq, 0, a.length(b)};
+    }
+    const u32 row0 = place.row0;
+    const Group group{place.b, place.head, 1, place.tq};
+    const Sight sight = sight_of(a, place.length, place.tq);
+    const u32 last = row0 + P::ROWS < place.tq ? row0 + P::ROWS - 1 : place.tq - 1;
     const i32 first = sight.first((i32)row0), end = sight.end((i32)last);
-    load_queries<S>(shared, a, group, row0, P::ROWS);
+    load_queries<S>(shared, a, place.queries(a), group, row0, P::ROWS);
     barrier();
     const u32 strip = wave % P::WAVES * P::STRIPS * 16;
     Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
     flash.take_queries();
     if (S::KEEP_Q) barrier();
-    const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
-    const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
+    const Rows<T> keys(place.keys(a), a.k_t, a.d), values(place.values(a), a.v_t, a.dv);
     attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] {}, [] { barrier(); });
     flash.finish(sight, true);
     flash.add_sinks();
@@ -67,21 +73,22 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const At
       *(Vec<T, Tile::RUN>*)(shared + (strip + row) * S::PITCH + col) = y;
     });
     barrier();
-    T* out = a.out + ((size_t)pair * a.tq + row0) * a.d;
-    const u32 pieces = a.d / W, rows = last - row0 + 1;
+    T* out = place.results(a);
+    const u32 pieces = a.dv / W, rows = last - row0 + 1;
     const bool wide = aligned_to(a.out, 16);
     for (u32 i = tid_x(); i < rows * pieces; i += P::BLOCK) {
       const u32 row = i / pieces, col = i % pieces * W;
       const Vec<T, W> y = *(const Vec<T, W>*)(shared + row * S::PITCH + col);
-      if (wide) *(Vec<T, W>*)(out + (size_t)row * a.d + col) = y;
-      else UNROLL for (int j = 0; j < W; j++) out[(size_t)row * a.d + col + j] = y.v[j];
+      T* const to = out + row * a.out_t + col;
+      if (wide) *(Vec<T, W>*)to = y;
+      else UNROLL for (int j = 0; j < W; j++) to[j] = y.v[j];
     }
     barrier();
   }
 }
 
 // Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory.
-template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Attention<T>& a) {
+template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
 #if GPU_WARPGROUPS
   if constexpr (sizeof(T) == 2) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
   else
@@ -96,9 +103,9 @@ template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN 
 #define FLOATS_BLOCK(groups) ATTENTION_BLOCK
 
 #define PREFILL(name, T, BLOCK, D, Masked, Groups, Keys, Stages) \
-  KERNEL_MATRIX(T, BLOCK(Groups), name##_##D##_##T, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
+  KERNEL_MATRIX(T, BLOCK(Groups), name##_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, ATTENTION_GATHER(T)); \
+    best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, PREFILL_GATHER(T)); \
   }
 #define PREFILL_BOTH(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
   PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \

@@ -5,7 +5,7 @@
 // Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, batch · kv_heads · ceil(group·tq / 16) · splits blocks.
 // Each wave takes 16 keys at a time and meets the others only at the end. Parts follow from the length in device memory, so a
 // captured launch stays right while a cache grows; while it is short not all blocks have one. With one part the result is final;
-// else the parts go to `scratch`: rows·splits·d results, then rows·splits pairs (greatest score in powers of two, sum), where
+// else the parts go to `scratch`: rows·splits·dv results, then rows·splits pairs (greatest score in powers of two, sum), where
 // rows = batch·heads·tq. In `counters`, a zero for each 16 rows of a kv head, blocks count who is the last; it leaves zeros.
 #include "attention.h"
 namespace gpu {
@@ -59,7 +59,7 @@ struct Joined {
 
 // Four columns of each of `rows` rows to each thread: f(row, the row's place in the output, first column).
 template <class T, class F> GPU_FN void each_quad(const Attention<T>& a, const Group& group, u32 row0, u32 rows, F f) {
-  const u32 quads = a.d / 4;
+  const u32 quads = a.dv / 4;
   for (u32 i = tid_x(); i < rows * quads; i += bdim_x()) {
     const u32 row = i / quads, r = row0 + row;
     f(row, ((size_t)group.b * a.heads + group.head(r)) * a.tq + (u32)group.query(r), (i - row * quads) * 4);
@@ -72,14 +72,14 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
   constexpr i32 STEP = P::WAVES * S::KEYS;
   const u32 wave = tid_x() / Tile::LANES, heads = a.heads / a.kv_heads, row_tiles = (heads * a.tq + 15) / 16;
   const size_t items = (size_t)a.batch * a.kv_heads * row_tiles * splits;
-  f32* pairs = scratch + (size_t)a.batch * a.heads * a.tq * splits * a.d;
+  f32* pairs = scratch + (size_t)a.batch * a.heads * a.tq * splits * a.dv;
   T* own = shared + P::Q_SIZE + wave * S::SIZE;
   for (size_t item = bid_x(); item < items; item += gdim_x()) {
     const size_t place = divide(item, splits), pair = divide(place, row_tiles);
     const u32 split = (u32)(item - place * splits), row0 = (u32)(place - pair * row_tiles) * 16;
     const u32 b = (u32)divide(pair, a.kv_heads), kv_head = (u32)(pair - (size_t)b * a.kv_heads);
     const Group group{b, kv_head * heads, heads, heads * a.tq};
-    const Sight all = sight_of(a, b);
+    const Sight all = sight_of(a, a.length(b), a.tq);
     const i32 begin = all.first(0), stop = all.end((i32)a.tq - 1);
     const u32 span = stop > begin ? (u32)(stop - begin) : 0, tiles = (span + S::KEYS - 1) / S::KEYS;
     // Every part has something for all waves. To join parts takes as long as to go round once more.
@@ -92,9 +92,9 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     const Sight sight{end, all.reach, all.back};
     Flash<S, Masked> flash(a, group, sight, row0, shared);
     const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
-    const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.d);
+    const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.dv);
     const auto take_queries = [&] {
-      load_queries<S>(shared, a, group, row0, 16);
+      load_queries<S>(shared, a, a.q + b * a.q_b, group, row0, 16);
       barrier();
       flash.take_queries();
     };
@@ -121,9 +121,9 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
       }
       if (parts == 1) {
         sum.add_sink(a, group.head(row0 + row));
-        return sum.store(a.out + at * a.d + col);
+        return sum.store(a.out + at * a.dv + col);
       }
-      *(Vec<f32, 4>*)(scratch + (at * splits + split) * a.d + col) = sum.sum;
+      *(Vec<f32, 4>*)(scratch + (at * splits + split) * a.dv + col) = sum.sum;
       if (col == 0) *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{sum.top, sum.total}};
     });
     if (parts > 1) {
@@ -140,9 +140,9 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
         device_fence();
         each_quad(a, group, row0, rows, [&](u32 row, size_t at, u32 col) {
           Joined sum;
-          sum.add_all(pairs + at * splits * 2, scratch + at * splits * a.d + col, parts, a.d);
+          sum.add_all(pairs + at * splits * 2, scratch + at * splits * a.dv + col, parts, a.dv);
           sum.add_sink(a, group.head(row0 + row));
-          sum.store(a.out + at * a.d + col);
+          sum.store(a.out + at * a.dv + col);
         });
       }
     }

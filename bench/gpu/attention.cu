@@ -39,9 +39,9 @@ using gpu::f16;
 // Other plans for the same work, to see whether the choice in attention.hip is the best one: by mma.sync, and by warpgroups.
 namespace gpu {
 #define VARIANT(name, T, D, Keys, KeepQ, Block) \
-  KERNEL_BOUNDS(Block, name, ATTENTION_OPERANDS(T), ATTENTION_SIZES) { \
+  KERNEL_BOUNDS(Block, name, PREFILL_OPERANDS(T), PREFILL_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    prefill<Prefill<T, D, Keys, KeepQ, Block>, T, false>(tiles, ATTENTION_GATHER(T)); \
+    prefill<Prefill<T, D, Keys, KeepQ, Block>, T, false>(tiles, PREFILL_GATHER(T)); \
   }
 VARIANT(variant_128_64, bf16, 128, 64, false, 128)
 VARIANT(variant_128_64_256, bf16, 128, 64, false, 256)
@@ -50,12 +50,12 @@ VARIANT(variant_64_64_256, bf16, 64, 64, true, 256)
 #if GPU_WARPGROUPS
 #define WARPGROUP_BODY(...) \
   DYNAMIC_SHARED(bf16, tiles); \
-  prefill_warpgroup<WarpgroupPrefill<__VA_ARGS__>>(tiles, ATTENTION_GATHER(bf16));
+  prefill_warpgroup<WarpgroupPrefill<__VA_ARGS__>>(tiles, PREFILL_GATHER(bf16));
 #else
 #define WARPGROUP_BODY(...)
 #endif
 #define WARPGROUP_VARIANT(name, D, Groups, Keys, Stages) \
-  KERNEL_BOUNDS(Groups * 128, name, ATTENTION_OPERANDS(bf16), ATTENTION_SIZES) { \
+  KERNEL_BOUNDS(Groups * 128, name, PREFILL_OPERANDS(bf16), PREFILL_SIZES) { \
     WARPGROUP_BODY(bf16, D, false, Groups, Keys, Stages) \
   }
 WARPGROUP_VARIANT(warpgroups_128_2_stages, 128, 2, 128, 2)
@@ -84,17 +84,24 @@ struct Problem {
   float softcap;
   bool mask;
   const long long* lengths;
+  bool sinks = false;
+  // Ends of sequences one behind the other, in tq = tk rows; b is 1 then.
+  const long long* offsets = nullptr;
+  int sequences = 0;
 };
 
 // One block per row; scores in dynamic shared memory.
 template <class T>
-__global__ void naive(Problem p, const T* q, const T* k, const T* v, const T* mask, float* out, float scale) {
+__global__ void naive(Problem p, const T* q, const T* k, const T* v, const T* mask, const T* sinks, float* out, float scale) {
   extern __shared__ __align__(16) char naive_scores[];
   float* s = (float*)naive_scores;
   __shared__ float total, top;
   const int row = blockIdx.x, t = row % p.tq, h = row / p.tq % p.hq, b = row / p.tq / p.hq, kv = b * p.hk + h / (p.hq / p.hk);
-  const int n = p.lengths ? (int)p.lengths[b] : p.tk, past = t + n - p.tq;
-  const int end = p.causal ? min(n, past + 1) : n, first = p.window ? max(0, past + 1 - p.window) : 0;
+  int start = 0, n = p.lengths ? (int)p.lengths[b] : p.tk, past = t + n - p.tq;
+  for (int i = 0; i < p.sequences; i++)
+    if (p.offsets[i] <= t && t < p.offsets[i + 1]) start = (int)p.offsets[i], n = (int)p.offsets[i + 1], past = t;
+  const int end = p.causal ? min(n, past + 1) : p.window ? min(n, past + 1 + p.window) : n;
+  const int first = p.window ? max(start, past + (p.causal ? 1 : 0) - p.window) : start;
   for (int j = first + threadIdx.x; j < end; j += blockDim.x) {
     float x = 0;
     for (int i = 0; i < p.d; i++) x += gpu::widen(q[(size_t)row * p.d + i]) * gpu::widen(k[((size_t)kv * p.tk + j) * p.d + i]);
@@ -107,6 +114,7 @@ __global__ void naive(Problem p, const T* q, const T* k, const T* v, const T* ma
   if (threadIdx.x == 0) {
     top = -INFINITY, total = 0;
     for (int j = first; j < end; j++) top = fmaxf(top, s[j]);
+    if (p.sinks) top = fmaxf(top, gpu::widen(sinks[h])), total = expf(gpu::widen(sinks[h]) - top);
     for (int j = first; j < end; j++) total += expf(s[j] - top);
   }
   __syncthreads();
@@ -121,7 +129,7 @@ static int head_dim(int d) { return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128
 // As in src/backend/gpu/attention-plan.ts, for mma.sync, or multiply-adds in f32.
 struct Plan { int threads, rows, shared; };
 static Plan plan_warpgroups(int groups, int D, int keys, int stages) {
-  return {groups * 128, groups * 64, (groups * 64 + 2 * stages * keys) * ((D + 63) / 64) * 128 + 16};
+  return {groups * 128, groups * 64, (groups * 64 + 2 * stages * keys) * ((D + 63) / 64) * 128 + 40};
 }
 #define WARPGROUP_PLAN(D) plan_warpgroups(masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, D, WARPGROUP_KEYS_##D, WARPGROUP_STAGES_##D)
 static Plan plan_warpgroups(int D, bool masked) {
@@ -184,7 +192,7 @@ static bool has_warpgroups() {
 
 template <class T> struct Run {
   Problem p;
-  T *q, *k, *v, *mask, *out;
+  T *q, *k, *v, *mask, *sinks, *out;
   float* scratch = nullptr;
   u32* counters = nullptr;
   float scale;
@@ -197,6 +205,8 @@ template <class T> struct Run {
     CHECK(cudaMalloc(&k, std::max(sk, 1ull) * sizeof(T)));
     CHECK(cudaMalloc(&v, std::max(sk, 1ull) * sizeof(T)));
     CHECK(cudaMalloc(&out, sq * sizeof(T)));
+    CHECK(cudaMalloc(&sinks, p.hq * sizeof(T)));
+    fill<<<1024, 256>>>(sinks, p.hq, 5);
     fill<<<1024, 256>>>(q, sq, 1);
     fill<<<1024, 256>>>(k, sk, 2);
     fill<<<1024, 256>>>(v, sk, 3);
@@ -208,31 +218,36 @@ template <class T> struct Run {
     CHECK(cudaGetLastError());
   }
   ~Run() {
-    for (void* x : {(void*)q, (void*)k, (void*)v, (void*)mask, (void*)out, (void*)scratch, (void*)counters}) CHECK(cudaFree(x));
+    for (void* x : {(void*)q, (void*)k, (void*)v, (void*)mask, (void*)sinks, (void*)out, (void*)scratch, (void*)counters}) CHECK(cudaFree(x));
   }
   bool masked() const { return p.mask || p.softcap != 0; }
 
   void launch(const void* kernel, unsigned grid, unsigned block, int shared, bool decode) {
-    size_t dims[] = {(size_t)p.b, (size_t)p.hq, (size_t)p.hk, (size_t)p.tq, (size_t)p.tk, (size_t)p.d};
+    size_t dims[] = {(size_t)(p.offsets ? p.sequences : p.b), (size_t)p.hq, (size_t)p.hk, (size_t)p.tq, (size_t)p.tk, (size_t)p.d, (size_t)p.d};
     const size_t qt = p.d, qh = qt * p.tq, qb = qh * p.hq, kt = p.d, kh = kt * p.tk, kb = kh * p.hk;
     size_t strides[] = {qb, qh, qt, kb, kh, kt, kb, kh, kt, (size_t)p.tq * p.tk, 0, (size_t)p.tk, 1};
     double numbers[] = {scale, p.softcap};
     u32 causal = p.causal, parts = splits;
     size_t window = p.window;
-    const long long* lengths = p.lengths;
-    std::vector<void*> args = {&q, &k, &v, &mask, &lengths, &out};
+    const long long *lengths = p.lengths, *offsets = p.offsets;
+    T* own_sinks = p.sinks ? sinks : nullptr;
+    size_t out_b = qb, out_h = qh, out_t = qt;
+    std::vector<void*> args = {&q, &k, &v, &mask, &own_sinks, &lengths, &out};
     if (decode) args.push_back(&scratch), args.push_back(&counters);
+    else args.push_back(&offsets);
     for (size_t& n : dims) args.push_back(&n);
     for (size_t& n : strides) args.push_back(&n);
     args.push_back(&window);
     for (double& n : numbers) args.push_back(&n);
     args.push_back(&causal);
     if (decode) args.push_back(&parts);
+    else for (size_t* n : {&out_b, &out_h, &out_t}) args.push_back(n);
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     CHECK(cudaLaunchKernel(kernel, dim3(grid), dim3(block), args.data(), shared, 0));
   }
   void prefill(const void* kernel, const Plan& plan) {
-    launch(kernel, (unsigned)(p.b * p.hq * ((p.tq + plan.rows - 1) / plan.rows)), plan.threads, plan.shared, false);
+    const int blocks = p.offsets ? p.tq / plan.rows + p.sequences : p.b * ((p.tq + plan.rows - 1) / plan.rows);
+    launch(kernel, (unsigned)(p.hq * blocks), plan.threads, plan.shared, false);
   }
   void prefill() {
     const int D = head_dim(p.d);
@@ -256,7 +271,7 @@ template <class T> struct Run {
     float* reference;
     CHECK(cudaMalloc(&reference, sq * sizeof(float)));
     CHECK(cudaFuncSetAttribute(naive<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
-    naive<T><<<(unsigned)(p.b * p.hq * p.tq), 128, (p.tk + 1) * 4>>>(p, q, k, v, mask, reference, scale);
+    naive<T><<<(unsigned)(p.b * p.hq * p.tq), 128, (p.tk + 1) * 4>>>(p, q, k, v, mask, sinks, reference, scale);
     CHECK(cudaDeviceSynchronize());
     std::vector<float> want(sq);
     std::vector<T> got(sq);
@@ -309,33 +324,37 @@ template <class T> static void check(const char* name, const Problem& p, double 
   {
     Run<T> run(p);
     run.prefill();
-    errors[0] = run.error();
+    errors[0] = errors[1] = errors[2] = run.error();
   }
   for (int parts : {1, 3}) {
+    if (p.offsets) break;
     Run<T> run(p);
     run.decode(parts);
     errors[parts == 1 ? 1 : 2] = run.error();
   }
   const bool bad = !(errors[0] < limit && errors[1] < limit && errors[2] < limit);
   failed = failed || bad;
-  std::printf("%-4s b %d h %d/%d tq %d tk %d d %3d%s%s%s%s%s: prefill %.1e decode %.1e in parts %.1e%s\n", name, p.b, p.hq, p.hk, p.tq,
+  std::printf("%-4s b %d h %d/%d tq %d tk %d d %3d%s%s%s%s%s%s%s: prefill %.1e decode %.1e in parts %.1e%s\n", name, p.b, p.hq, p.hk, p.tq,
               p.tk, p.d, p.causal ? " causal" : "", p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.mask ? " mask" : "",
-              p.lengths ? " lengths" : "", errors[0], errors[1], errors[2], bad ? "  WRONG" : "");
+              p.lengths ? " lengths" : "", p.sinks ? " sinks" : "", p.offsets ? " offsets" : "", errors[0], errors[1], errors[2], bad ? "  WRONG" : "");
 }
-template <class T> static void check_all(const char* name, double limit, const long long* lengths) {
+template <class T> static void check_all(const char* name, double limit, const long long* lengths, const long long* offsets) {
   for (int d : {32, 64, 80, 96, 128, 256}) {
     check<T>(name, {2, 8, 2, 300, 300, d, false, 0, 0, false, nullptr}, limit);
     check<T>(name, {2, 8, 2, 257, 411, d, true, 0, 0, false, nullptr}, limit);
     check<T>(name, {2, 4, 4, 130, 1000, d, true, 100, 0, false, nullptr}, limit);
     check<T>(name, {2, 4, 1, 70, 333, d, true, 0, 5, true, lengths}, limit);
     check<T>(name, {2, 8, 2, 3, 1999, d, true, 0, 0, false, lengths}, limit);
+    check<T>(name, {2, 8, 2, 257, 411, d, false, 50, 0, false, nullptr, true}, limit);
+    check<T>(name, {1, 4, 2, 1000, 1000, d, true, 0, 0, false, nullptr, false, offsets, 5}, limit);
+    check<T>(name, {1, 4, 2, 1000, 1000, d, false, 64, 20, false, nullptr, true, offsets, 5}, limit);
   }
 }
 
 #endif
 
 static double flops(const Problem& p) {
-  const double seen = p.window ? p.window - (double)p.window * p.window / (2.0 * p.tk) : p.causal ? p.tk / 2.0 : p.tk;
+  const double seen = p.window && !p.causal ? 2.0 * p.window + 1 : p.window ? p.window - (double)p.window * p.window / (2.0 * p.tk) : p.causal ? p.tk / 2.0 : p.tk;
   return 4.0 * p.b * p.hq * p.tq * seen * p.d;
 }
 template <class T> static void time_prefill(const char* name, const Problem& p, int repeats) {
@@ -356,6 +375,24 @@ template <class T> static void time_decode(const char* name, const Problem& p, s
     std::printf("decode %s %dx%d/%d, %d queries, kv %d, d %d, %d parts: %.1f us, %.2f TB/s\n", name, p.b, p.hq, p.hk, p.tq, p.tk, p.d,
                 run.splits, ms * 1e3, 2.0 * run.sk * sizeof(T) / ms / 1e9);
   }
+}
+// Sequences of equal lengths side by side, one behind the other, and one behind the other with every second one a quarter as long.
+static void time_sequences(int count, int length, int heads, int d) {
+  std::vector<long long> equal(count + 1), uneven(count + 1);
+  for (int i = 0; i < count; i++) equal[i + 1] = equal[i] + length, uneven[i + 1] = uneven[i] + (i % 2 ? length / 4 : length);
+  long long* offsets;
+  CHECK(cudaMalloc(&offsets, (count + 1) * sizeof(long long)));
+  const auto behind = [&](const std::vector<long long>& ends) {
+    CHECK(cudaMemcpy(offsets, ends.data(), ends.size() * sizeof(long long), cudaMemcpyHostToDevice));
+    const int rows = (int)ends.back();
+    Run<bf16> run({1, heads, heads, rows, rows, d, false, 0, 0, false, nullptr, false, offsets, count});
+    return milliseconds([&] { run.prefill(); }, 10, 5) * 1e3;
+  };
+  Run<bf16> side({count, heads, heads, length, length, d, false, 0, 0, false, nullptr});
+  const double dense = milliseconds([&] { side.prefill(); }, 10, 5) * 1e3;
+  std::printf("%d sequences of %d, %d heads of %d: side by side %.1f us, behind each other %.1f us", count, length, heads, d, dense, behind(equal));
+  std::printf(", uneven %.1f us\n", behind(uneven));
+  CHECK(cudaFree(offsets));
 }
 #ifndef PREFILL_TIMES
 // One query of one sequence whose cache has room for more keys than there are, as in a captured step.
@@ -381,10 +418,19 @@ int main() {
   CHECK(cudaMalloc(&lengths, sizeof values));
   CHECK(cudaMemcpy(lengths, values, sizeof values, cudaMemcpyHostToDevice));
 #ifndef PREFILL_TIMES
-  check_all<bf16>("bf16", 6e-3, lengths);
-  check_all<f16>("f16", 1e-3, lengths);
-  check_all<f32>("f32", 1e-5, lengths);
+  const long long ends[] = {0, 1, 300, 300, 817, 1000};
+  long long* offsets;
+  CHECK(cudaMalloc(&offsets, sizeof ends));
+  CHECK(cudaMemcpy(offsets, ends, sizeof ends, cudaMemcpyHostToDevice));
+  check_all<bf16>("bf16", 6e-3, lengths, offsets);
+  check_all<f16>("f16", 1e-3, lengths, offsets);
+  check_all<f32>("f32", 1e-5, lengths, offsets);
 #endif
+  time_sequences(1000, 128, 12, 32);
+  time_sequences(64, 512, 12, 64);
+  time_sequences(8, 4096, 16, 64);
+  for (bool sinks : {false, true}) time_prefill<bf16>(sinks ? "bf16 sinks" : "bf16", {4, 64, 8, 4096, 4096, 64, true, 128, 0, false, nullptr, sinks}, 10);
+  time_prefill<bf16>("bf16 to both sides", {1, 12, 12, 16384, 16384, 64, false, 64, 0, false, nullptr}, 10);
   const Problem d128{4, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr};
   const Problem d64{4, 32, 8, 4096, 4096, 64, true, 0, 0, false, nullptr};
   time_prefill<bf16>("bf16", d128, 20);

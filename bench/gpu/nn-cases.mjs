@@ -30,6 +30,14 @@ export function drawCase(draw, size) {
     // Half of them few queries, which take another kernel.
     const tq = chance(2) ? draw.int(1, 8) : near(size.positions);
     const causal = tq <= tk && chance(2);
+    if (chance(4)) {
+      // Sequences one behind the other, some of them empty.
+      const ends = Array.from({ length: draw.int(1, 6) }, () => draw.int(0, tk)).toSorted((x, y) => x - y);
+      const options = { scale: 1 / Math.sqrt(d), softcap: chance(4) ? 5 : 0, window: chance(2) ? draw.int(1, tk) : 0 };
+      const shape = { hq, hk, rows: tk, d, ends: [0, ...ends, tk], causal: chance(2), hasSinks: chance(3) };
+      const dtype = draw.pick(["bf16", "f16", "f32"]);
+      return { ...common, kind: "sdpaVarlen", dtype, ...shape, ...options, layouts: [layout(), layout(), layout()] };
+    }
     const b = Math.max(1, Math.min(draw.int(1, 3), Math.floor(size.scores / (hq * tq * tk))));
     return {
       ...common,
@@ -145,6 +153,38 @@ function problem({ Tensor, nn, sdpaReference }, device, c) {
       reference: ([q, k, v, m, sinks]) => [sdpaReference(q, k, v, whole(m), { ...params, sinks: sinks ?? null })],
     };
   }
+  if (c.kind === "sdpaVarlen") {
+    const { hq, hk, rows, d, ends, scale, causal, window, softcap } = c;
+    const params = { scale, causal, window, softcap };
+    const offsets = Tensor.from(ends, { dtype: "u32", device });
+    const one = (q, k, v, from, to, sinks) => {
+      const [x, y, z] = [q, k, v].map((t) =>
+        t
+          .narrow(0, from, to - from)
+          .transpose(0, 1)
+          .unsqueeze(0),
+      );
+      return sdpaReference(x, y, z, null, { ...params, sinks: sinks ?? null })
+        .squeeze(0)
+        .transpose(0, 1);
+    };
+    return {
+      inputs: [
+        input([rows, hq, d], 0),
+        input([rows, hk, d], 1),
+        input([rows, hk, d], 2),
+        offsets,
+        c.hasSinks ? input([hq], 3) : undefined,
+      ],
+      run: ([q, k, v, o, sinks]) => [nn.sdpaVarlen(q, k, v, o, { ...params, ...(sinks && { sinks }) })],
+      reference: ([q, k, v, , sinks]) => [
+        Tensor.cat(
+          ends.slice(1).map((end, i) => one(q, k, v, ends[i], end, sinks)),
+          0,
+        ),
+      ],
+    };
+  }
   if (c.kind === "rope") {
     return {
       inputs: [input(c.shape, 0), input(c.table, 1), input(c.table, 1, { seed: c.seed + 20 })],
@@ -201,7 +241,7 @@ const attention = { f32: 5e-6, f16: 2e-3, bf16: 1.2e-2 };
 const least = { f64: 1e-300, f32: 1.2e-38, f16: 2 ** -24, bf16: 1.2e-38 };
 
 function allowed(c) {
-  if (c.kind === "sdpa") {
+  if (c.kind.startsWith("sdpa")) {
     // In f32 an error is one of the scores, which grow with the scale.
     const scores = Math.max(1, Math.abs(c.scale) * Math.sqrt(c.d));
     const within = c.dtype === "f32" ? attention.f32 * scores + c.softcap * 1e-6 : attention[c.dtype];

@@ -106,6 +106,12 @@ export interface FusedOps<V extends View = View> {
   rope(kind: RopeKind, x: V, cos: V, sin: V): Storage | null;
   /** q (b, hq, tq, d), k (b, hk, tk, d), v (b, hk, tk, dv); mask is additive and broadcast to (b, hq, tq, tk). */
   sdpa(q: V, k: V, v: V, mask: V | null, p: SdpaParams<V>): Storage | null;
+  /**
+   * Attention within each of the sequences whose rows lie one behind the other: q (rows, hq, d), k (rows, hk, d),
+   * v (rows, hk, dv) → (rows, hq, dv). Sequence i has the rows from offsets[i] to offsets[i + 1]; i64, contiguous, from 0
+   * to rows.
+   */
+  sdpaVarlen(q: V, k: V, v: V, offsets: V, p: SdpaParams<V>): Storage | null;
   /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
   linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
 

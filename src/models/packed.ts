@@ -1,6 +1,6 @@
 /** Sequences of any lengths one after the other, without padding: products and norms run over the rows of all at once. */
 import type { Device } from "../backend/device.ts";
-import { sdpa } from "../nn/index.ts";
+import { sdpaVarlen } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { RopeConfig } from "./config.ts";
 import { type Run, runsOf } from "./embeddings/batches.ts";
@@ -33,6 +33,13 @@ export class Packed {
     return { each: [this.lengths.flatMap((length) => Array.from({ length }, (_, i) => i))] };
   }
 
+  /** Where each sequence begins, and where the last one ends. */
+  get offsets(): number[] {
+    const offsets = [0];
+    for (const length of this.lengths) offsets.push(offsets.at(-1)! + length);
+    return offsets;
+  }
+
   get longest(): number {
     return Math.max(...this.lengths);
   }
@@ -43,35 +50,25 @@ export class PackedStep implements Step {
   /** To the layers all is one sequence. */
   readonly batch = 1;
   readonly length: number;
+  readonly #causal: boolean;
+  readonly #rotations: ReadonlyMap<RopeConfig, Rotation>;
+  readonly #offsets: Tensor;
 
-  constructor(
-    readonly packed: Packed,
-    readonly causal: boolean,
-    readonly rotations: ReadonlyMap<RopeConfig, Rotation>,
-  ) {
+  /** Call it inside a scope. */
+  constructor(packed: Packed, causal: boolean, rotations: ReadonlyMap<RopeConfig, Rotation>, device: Device) {
     this.length = packed.rows;
+    this.#causal = causal;
+    this.#rotations = rotations;
+    this.#offsets = Tensor.from(BigInt64Array.from(packed.offsets, BigInt), { device });
   }
 
   attend(q: Tensor, k: Tensor, v: Tensor, _cache: undefined, params: AttentionParams): Tensor {
-    const rotate = this.rotations.get(params.rope)!;
-    const split = (x: Tensor): Tensor => x.reshape([1, this.length, -1, params.headDim]).transpose(1, 2);
-    const [queries, keys, values] = [rotate(split(q)), rotate(split(k)), split(v)];
-    const parts = this.packed.runs.map((run) => this.#attendRun(queries, keys, values, run, params));
-    const rows = parts.length === 1 ? parts[0]! : Tensor.cat(parts, 0);
-    return rows.unsqueeze(0).transpose(1, 2);
-  }
-
-  /** Sequences of one length side by side: (rows of the run, heads, headDim). */
-  #attendRun(q: Tensor, k: Tensor, v: Tensor, { start, count, length }: Run, params: AttentionParams): Tensor {
-    const { headDim, scale, softcap, window, sinks } = params;
-    const own = (x: Tensor): Tensor =>
-      x
-        .transpose(1, 2)
-        .narrow(1, start, count * length)
-        .reshape([count, length, -1, headDim])
-        .transpose(1, 2);
-    const options = { scale, softcap, causal: this.causal, window, ...(sinks && { sinks }) };
-    const y = sdpa(own(q), own(k), own(v), options);
-    return y.transpose(1, 2).reshape([count * length, -1, headDim]);
+    const { headDim, rope, scale, softcap, window, sinks } = params;
+    const split = (x: Tensor): Tensor => x.reshape([this.length, -1, headDim]);
+    const rotate = this.#rotations.get(rope)!;
+    const turned = (x: Tensor): Tensor =>
+      rope.dims === 0 ? split(x) : rotate(split(x).transpose(0, 1).unsqueeze(0)).squeeze(0).transpose(0, 1);
+    const options = { scale, softcap, causal: this.#causal, window, ...(sinks && { sinks }) };
+    return sdpaVarlen(turned(q), turned(k), split(v), this.#offsets, options).unsqueeze(0).transpose(1, 2);
   }
 }

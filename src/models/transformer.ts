@@ -116,7 +116,7 @@ export class Transformer implements Disposable {
         packed.numbers(({ ids }) => ids, this.device),
         places,
       );
-      const states = this.#layered(embedded, new PackedStep(packed, true, rotations), undefined);
+      const states = this.#layered(embedded, new PackedStep(packed, true, rotations, this.device), undefined);
       return normalize(states, this.#finalNorm);
     });
   }

@@ -1,7 +1,7 @@
 import "../core/globals.ts";
 
 export type { Activation as MiopenActivation } from "../backend/gpu/rocm/miopen/dnn.ts";
-export { type SdpaOptions, sdpa } from "./attention.ts";
+export { type SdpaOptions, sdpa, sdpaVarlen } from "./attention.ts";
 export {
   type ExpertLinearOptions,
   expertLinear,

@@ -133,12 +133,19 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys) };
 }
 
-/** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and the words of two meetings. */
+/** Bytes of what a block of warpgroups keeps beside its tiles: the words of two meetings and the place of its queries. */
+const WARPGROUP_WORDS = 40;
+
+/** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and what is kept beside them. */
 export function planWarpgroups(d: HeadDim, masked: boolean): PrefillPlan {
   const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
   const groups = masked ? withMask : plain;
   const rows = groups * 64;
-  return { threads: groups * 128, rows, shared: (rows + 2 * stages * keys) * Math.ceil(d / 64) * 128 + 16 };
+  return {
+    threads: groups * 128,
+    rows,
+    shared: (rows + 2 * stages * keys) * Math.ceil(d / 64) * 128 + WARPGROUP_WORDS,
+  };
 }
 
 export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
@@ -151,6 +158,13 @@ export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: n
   const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared)) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
+
+/**
+ * Blocks of a prefill: `rows` queries of a head each, of a batch side by side, or of `batch` sequences one behind the other
+ * that have tq queries together, each of which begins a new block.
+ */
+export const prefillBlocks = (batch: number, heads: number, tq: number, rows: number, inRows: boolean): number =>
+  heads * (inRows ? Math.floor(tq / rows) + batch : batch * Math.ceil(tq / rows));
 
 /** Blocks of a decode whose keys are not cut: one for each 16 queries of the heads that share a kv head. */
 export const decodeBlocks = (batch: number, heads: number, kvHeads: number, tq: number): number =>

@@ -17,7 +17,7 @@ import type { CachedAttention, Preparation, Recorder, TransformerNeeds, Transfor
 import { copyLayout } from "./copy.ts";
 import { isGemmType } from "./device-blas.ts";
 import { at, Gpu } from "./gpu.ts";
-import { sdpa } from "./ops/attention.ts";
+import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
 import { GpuCachedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
@@ -183,6 +183,10 @@ export class GpuBackend extends Gpu implements Backend {
 
   sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null {
     return sdpa(this, q, k, v, mask, p);
+  }
+
+  sdpaVarlen(q: View, k: View, v: View, offsets: View, p: SdpaParams): Storage | null {
+    return sdpaVarlen(this, q, k, v, offsets, p);
   }
 
   advance(counts: View, by: number): void {

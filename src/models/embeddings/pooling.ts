@@ -16,9 +16,8 @@ export function pool(hidden: Tensor, packed: Packed, pooling: Pooling): Tensor {
     );
     return means.length === 1 ? means[0]! : Tensor.cat(means, 0);
   }
-  const ends = [0];
-  for (const length of packed.lengths) ends.push(ends.at(-1)! + length);
-  const rows = pooling === "cls" ? ends.slice(0, -1) : ends.slice(1).map((end) => end - 1);
+  const { offsets } = packed;
+  const rows = pooling === "cls" ? offsets.slice(0, -1) : offsets.slice(1).map((end) => end - 1);
   const ids = Tensor.from(Uint32Array.from(rows), { device: hidden.device });
   return hidden.indexSelect(ids, 0).toDType("f32");
 }

@@ -76,7 +76,7 @@ export class Encoder implements Disposable {
       const rotations = new Map(
         [...this.#rotaries].map(([rope, rotary]) => [rope, rotary.at(packed.positions, extent)] as const),
       );
-      const step = new PackedStep(packed, false, rotations);
+      const step = new PackedStep(packed, false, rotations, this.device);
       let x = this.#embed(packed);
       for (const layer of layers) {
         using before = x;

@@ -1,7 +1,9 @@
-/** Attention with the whole score matrix in memory. */
+/** Attention with the whole score matrix in memory, and of sequences one by one. */
 import type { SdpaParams } from "../../backend/fused-ops.ts";
+import { fail } from "../../core/errors.ts";
 import { scope } from "../../tensor/scope.ts";
 import { Tensor } from "../../tensor/tensor.ts";
+import { compute } from "../compute.ts";
 import type { TensorOptions } from "../create.ts";
 import { widen } from "./elements.ts";
 
@@ -35,6 +37,24 @@ export const sdpa = (q: Tensor, k: Tensor, v: Tensor, mask: Tensor | null, p: Sd
     }
     const mixed = scores.softmax(-1).narrow(-1, 0, tk).matmul(vw.unsqueeze(2));
     return mixed.reshape([b, hq, tq, v.shape[3]!]).toDType(q.dtype);
+  });
+
+/** Where sequences begin is read by the host, so this cannot be recorded. */
+export const sdpaVarlen = (q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, p: SdpaParams<Tensor>): Tensor =>
+  scope(() => {
+    const [rows, hq] = q.shape as [number, number];
+    const dv = v.shape[2]!;
+    const ends = Array.from(offsets.dataSync(), Number);
+    if (ends[0] !== 0 || ends.at(-1) !== rows || ends.some((end, i) => i > 0 && end < ends[i - 1]!))
+      fail("ValueOutOfRange", `sdpaVarlen: offsets must ascend from 0 to the ${rows} rows, but are ${ends.join(", ")}`);
+    const lengths = ends.slice(1).map((end, i) => [ends[i]!, end - ends[i]!] as const);
+    const parts = lengths.map(([start, length]) => {
+      const own = (x: Tensor): Tensor => x.narrow(0, start, length).transpose(0, 1).unsqueeze(0);
+      const window = Math.min(p.window, length);
+      const y = compute(q.backend, "sdpa", [1, hq, length, dv], own(q), own(k), own(v), null, { ...p, window });
+      return y.squeeze(0).transpose(0, 1);
+    });
+    return Tensor.cat(parts, 0).contiguous();
   });
 
 /** 1 where query i may see key j, 0 elsewhere. */

@@ -4,7 +4,7 @@
  */
 import type { FusedOps, SumAndNorm, ValuesAndIds } from "../../backend/fused-ops.ts";
 import type { Tensor } from "../../tensor/tensor.ts";
-import { sdpa } from "./attention.ts";
+import { sdpa, sdpaVarlen } from "./attention.ts";
 import { conv2d, convTranspose2d } from "./conv.ts";
 import { advance, affine, indexAdd, indexSelect } from "./elements.ts";
 import { expertLinear, mixExperts, topk } from "./experts.ts";
@@ -48,6 +48,7 @@ export const composed: Composed = {
   rmsNorm,
   rope,
   sdpa,
+  sdpaVarlen,
   softmax,
   topk,
   upsampleBilinear2d,

@@ -12,6 +12,7 @@ import {
   planPrefill,
   planSplits,
   planWarpgroups,
+  prefillBlocks,
   scratchFloats,
   sharedBudget,
 } from "../../../src/backend/gpu/attention-plan.ts";
@@ -143,6 +144,9 @@ interface Case {
   /** Dims of the mask, 1 where it is broadcast. */
   mask?: readonly [number, number, number, number];
   lengths?: readonly number[];
+  /** Ends of sequences one behind the other, in tq = tk rows; b is 1 then. */
+  ends?: readonly number[];
+  dv?: number;
   /** Of each query head. */
   sinks?: readonly number[];
   placing?: Placing;
@@ -159,7 +163,7 @@ function prepare(c: Case, dtype: DType) {
   const next = randoms(tq * 1000 + tk * 10 + d);
   const q = place([b, hq, tq, d], placing, next);
   const k = place([b, hk, tk, d], placing, next);
-  const v = place([b, hk, tk, d], placing, next);
+  const v = place([b, hk, tk, c.dv ?? d], placing, next);
   const maskSize = c.mask?.reduce((x, y) => x * y, 1) ?? 0;
   const mask = c.mask ? Float64Array.from({ length: maskSize }, (_, i) => (i % 7 === 3 ? -Infinity : next())) : null;
   c.edit?.({ q, k, v, mask });
@@ -170,23 +174,27 @@ function prepare(c: Case, dtype: DType) {
 function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
   const { b = 1, hq = 2, hk = hq, tq, tk, d, scale = 1 / Math.sqrt(c.d) } = c;
   const { q, k, v, mask } = inputs;
-  const out = new Float64Array(b * hq * tq * d);
+  const dv = c.dv ?? d;
+  const out = new Float64Array(b * hq * tq * dv);
   const m = c.mask ?? [1, 1, 1, 1];
   for (let i = 0; i < b; i++)
     for (let h = 0; h < hq; h++)
       for (let t = 0; t < tq; t++) {
-        const length = c.lengths?.[i] ?? tk;
+        // The sequence that a row is of, where they lie one behind the other.
+        const stop = c.ends?.find((end) => t < end) ?? tk;
+        const start = c.ends?.findLast((end) => end <= t) ?? 0;
+        const length = c.ends ? stop - start : (c.lengths?.[i] ?? tk);
         const kv = i * hk + Math.floor(h / (hq / hk));
-        const past = t + length - tq;
+        const past = c.ends ? t - start : t + length - tq;
         const ahead = c.causal ? 0 : (c.window ?? Infinity);
         const end = Math.min(length, past + ahead + 1);
         const first = c.window ? Math.max(0, past + Number(c.causal ?? false) - c.window) : 0;
-        const at = ((i * hq + h) * tq + t) * d;
+        const row = (i * hq + h) * tq + t;
         if (first >= end) continue;
         const scores: number[] = [];
         for (let j = first; j < end; j++) {
           let s = 0;
-          for (let l = 0; l < d; l++) s += q.values[at + l]! * k.values[(kv * tk + j) * d + l]!;
+          for (let l = 0; l < d; l++) s += q.values[row * d + l]! * k.values[(kv * tk + start + j) * d + l]!;
           s *= scale;
           if (c.softcap) s = Math.tanh(s / c.softcap) * c.softcap;
           const index = [i, h, t, j].reduce((sum, x, dim) => sum * m[dim]! + (m[dim] === 1 ? 0 : x), 0);
@@ -196,9 +204,10 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
         const top = scores.reduce((x, y) => (Number.isNaN(x) || x > y ? x : y), sink);
         const weights = scores.map((s) => Math.exp(s - top));
         const total = weights.reduce((x, y) => x + y, Math.exp(sink - top));
-        for (let l = 0; l < d; l++) {
+        const at = (c.ends ? t * hq + h : row) * dv;
+        for (let l = 0; l < dv; l++) {
           let sum = 0;
-          for (let j = first; j < end; j++) sum += weights[j - first]! * v.values[(kv * tk + j) * d + l]!;
+          for (let j = first; j < end; j++) sum += weights[j - first]! * v.values[(kv * tk + start + j) * dv + l]!;
           out[at + l] = sum / total;
         }
       }
@@ -209,6 +218,7 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
 function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: number, c: Case) {
   const { b = 1, hq = 2, hk = hq, tq, tk, d, scale = 1 / Math.sqrt(c.d), splits = 1 } = c;
   const inputs = prepare(c, dtype);
+  const dv = c.dv ?? d;
   const dim = headDimFor(d);
   ok(hip.setDevice(device));
   const held: bigint[] = [];
@@ -223,7 +233,7 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
   );
   const m = c.mask ?? [1, 1, 1, 1];
   const maskStrides = [m[1] * m[2] * m[3], m[2] * m[3], m[3], 1].map((stride, i) => (m[i] === 1 ? 0 : stride));
-  const out = upload(new Uint8Array(b * hq * tq * d * sizeOf(dtype)).fill(0x7f));
+  const out = upload(new Uint8Array(b * hq * tq * dv * sizeOf(dtype)).fill(0x7f));
   const word = (...x: number[]) => x.map((value) => BigInt64Array.of(BigInt(value)));
   const masked = inputs.mask !== null || c.softcap !== undefined || scale <= 0;
   const pointer = (at: bigint) => BigUint64Array.of(at);
@@ -235,7 +245,19 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
     out,
   ].map(pointer);
   const sizes: ArrayBufferView[] = [
-    ...word(b, hq, hk, tq, tk, d, ...inputs.q.strides, ...inputs.k.strides, ...inputs.v.strides, ...maskStrides),
+    ...word(
+      c.ends?.length ?? b,
+      hq,
+      hk,
+      tq,
+      tk,
+      d,
+      dv,
+      ...inputs.q.strides,
+      ...inputs.k.strides,
+      ...inputs.v.strides,
+      ...maskStrides,
+    ),
     ...word(c.window ?? 0),
     Float64Array.of(scale),
     Float64Array.of(c.softcap ?? 0),
@@ -251,12 +273,16 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
     if (kind === "prefill") {
       const { threads, rows, shared } =
         unit === "wgmma" ? planWarpgroups(dim, masked) : planPrefill(unit, dtype, dim, simulated);
-      const grid = b * hq * Math.ceil(tq / rows);
-      run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, [...operands, ...sizes]);
+      const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
+      // The first and the last are not read.
+      const offsets = c.ends ? upload(BigInt64Array.from([-1, ...c.ends.slice(0, -1), -1], BigInt)) : 0n;
+      const strides = c.ends ? word(0, dv, hq * dv) : word(hq * tq * dv, tq * dv, dv);
+      const args = [...operands, pointer(offsets), ...sizes, ...strides];
+      run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
       const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
       const rows = b * hq * tq;
-      const scratch = splits > 1 ? upload(new Float32Array(scratchFloats(rows, splits, d)).fill(Number.NaN)) : 0n;
+      const scratch = splits > 1 ? upload(new Float32Array(scratchFloats(rows, splits, dv)).fill(Number.NaN)) : 0n;
       const blocks = decodeBlocks(b, hq, hk, tq);
       const counters = new Uint32Array(blocks);
       const counting = splits > 1 ? upload(counters) : 0n;
@@ -270,7 +296,7 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
       // The next launch counts from zero.
       expect(counters.every((count) => count === 0)).toBe(true);
     }
-    const result = new Uint8Array(b * hq * tq * d * sizeOf(dtype));
+    const result = new Uint8Array(b * hq * tq * dv * sizeOf(dtype));
     ok(hip.copy(result, out, result.byteLength, 2));
     return { got: Array.from(decode(result, dtype) as Iterable<number>), wanted: reference(c, inputs) };
   } finally {
@@ -351,6 +377,10 @@ const prefills: Record<string, Case> = {
   "heads inside rows": { b: 2, hq: 2, tq: 20, tk: 33, d: 64, placing: "heads inside" },
   "rows that no vector fits": { hq: 1, tq: 20, tk: 33, d: 88, placing: "padded and shifted", causal: true },
   "a scale of zero and below": { hq: 1, tq: 9, tk: 20, d: 64, scale: -0.3 },
+  "values narrower than keys": { hq: 2, hk: 1, tq: 20, tk: 37, d: 96, dv: 64, causal: true },
+  "sequences one behind the other, one of them empty": {
+    ...{ hq: 2, hk: 1, tq: 190, tk: 190, d: 64, causal: true, ends: [1, 1, 40, 120, 190], placing: "heads inside" },
+  },
   "a window to both sides": { hq: 1, tq: 100, tk: 100, d: 64, window: 20 },
   "a window to both sides of the last queries, with sinks": {
     ...{ hq: 2, hk: 1, tq: 20, tk: 150, d: 64, window: 40, sinks: [0.5, -1] },
@@ -396,6 +426,10 @@ const longPrefills: Record<string, Case> = {
   "rows that only a part of the tiles is masked for": {
     ...{ hq: 1, tq: 9, tk: 400, d: 64, mask: [1, 1, 9, 400] },
     edit: ({ mask }) => mask!.fill(-Infinity, 0, 300).fill(-Infinity, 400 + 128, 800),
+  },
+  "many sequences one behind the other, with a window, softcap and sinks": {
+    ...{ hq: 2, tq: 320, tk: 320, d: 64, window: 9, softcap: 4, sinks: [1, -1], placing: "heads inside" },
+    ends: Array.from({ length: 40 }, (_, i) => 8 * i + 8 - (i % 7)).with(39, 320),
   },
   "a window to both sides, sinks": { hq: 1, tq: 300, tk: 600, d: 64, window: 100, sinks: [3] },
   "a fully masked row with a sink is zero": {
@@ -459,6 +493,7 @@ const decodes: Record<string, Case> = {
     ...{ b: 2, hq: 4, hk: 2, tq: 1, tk: 140, d: 64, causal: true, sinks: [1.5, 300, -300, -Infinity] },
     ...{ lengths: [1, 140], splits: 2 },
   },
+  "values narrower than keys, in parts": { hq: 2, hk: 1, tq: 1, tk: 140, d: 96, dv: 40, splits: 2 },
   "a window to both sides with a sink, one part": { hq: 1, tq: 3, tk: 90, d: 64, window: 5, sinks: [2] },
   "rows that no vector fits": { hq: 2, tq: 1, tk: 50, d: 72, placing: "padded and shifted", splits: 2 },
 };

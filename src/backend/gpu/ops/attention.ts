@@ -42,24 +42,56 @@ export interface Problem extends SdpaParams {
   readonly tq: number;
   readonly tk: number;
   readonly d: number;
+  /** Of the values: at most d. */
+  readonly dv: number;
+  /** Where the result's (b, h, t) lie apart, unless it is contiguous. */
+  readonly outStrides?: readonly [number, number, number];
+  /** The address of where each of `batch` sequences begins, one behind the other in tq = tk rows; 0: side by side. */
+  readonly offsets: number;
 }
 
-export const supportsAttention = (dtype: DType, d: number): boolean =>
-  (dtype === "f32" || dtype === "f16" || dtype === "bf16") && supportsHeadDim(d);
+export const supportsAttention = (dtype: DType, d: number, dv = d): boolean =>
+  (dtype === "f32" || dtype === "f16" || dtype === "bf16") && supportsHeadDim(d) && supportsHeadDim(dv) && dv <= d;
 
 /** Null for dtypes and head sizes without a kernel. */
 export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage | null {
   const { dtype } = q.storage;
   const [batch, heads, tq, d] = q.layout.shape as [number, number, number, number];
   const [, kvHeads, tk] = k.layout.shape as [number, number, number, number];
-  if (!supportsAttention(dtype, d) || v.layout.shape[3] !== d) return null;
-  return gpu.filled(dtype, batch * heads * tq * d, (out) =>
+  const dv = v.layout.shape[3]!;
+  if (!supportsAttention(dtype, d, dv)) return null;
+  return gpu.filled(dtype, batch * heads * tq * dv, (out) =>
     rowsContiguous(gpu, q, (queries) =>
       rowsContiguous(gpu, k, (keys) =>
         rowsContiguous(gpu, v, (values) => {
           const { scale, causal, softcap, window, sinks } = p;
-          const operands = { q: queries, k: keys, v: values, mask, sinks, lengths: 0 };
-          attend(gpu, { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dtype, ...operands }, out);
+          const operands = { q: queries, k: keys, v: values, mask, sinks, lengths: 0, offsets: 0 };
+          attend(
+            gpu,
+            { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dv, dtype, ...operands },
+            out,
+          );
+        }),
+      ),
+    ),
+  );
+}
+
+/** The same of sequences one behind the other: q (rows, hq, d), k (rows, hk, d), v (rows, hk, dv) → (rows, hq, dv). */
+export function sdpaVarlen(gpu: Gpu, q: View, k: View, v: View, offsets: View, p: SdpaParams): Storage | null {
+  const { dtype } = q.storage;
+  const [rows, heads, d] = q.layout.shape as [number, number, number];
+  const [, kvHeads, dv] = v.layout.shape as [number, number, number];
+  if (!supportsAttention(dtype, d, dv)) return null;
+  // As (1, h, t, d).
+  const side = ({ storage, layout }: View): View => ({ storage, layout: layout.transpose(0, 1).unsqueeze(0) });
+  return gpu.filled(dtype, rows * heads * dv, (out) =>
+    rowsContiguous(gpu, side(q), (queries) =>
+      rowsContiguous(gpu, side(k), (keys) =>
+        rowsContiguous(gpu, side(v), (values) => {
+          const sizes = { batch: offsets.layout.numel - 1, heads, kvHeads, tq: rows, tk: rows, d, dv, dtype };
+          const operands = { q: queries, k: keys, v: values, mask: null, lengths: 0, offsets: at(offsets) };
+          prefill(gpu, { ...p, ...sizes, ...operands, outStrides: [0, dv, heads * dv] }, out);
         }),
       ),
     ),
@@ -68,11 +100,11 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
 
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
-  const variant = p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "";
-  const values = launchValues(p, out);
-  if (p.tq <= DECODE_QUERIES) decode(gpu, variant, p, values);
-  else prefill(gpu, variant, p, values);
+  if (p.tq <= DECODE_QUERIES) decode(gpu, p, out);
+  else prefill(gpu, p, out);
 }
+
+const variantOf = (p: Problem) => (p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "");
 
 /** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
 function launchValues(p: Problem, out: number) {
@@ -85,6 +117,7 @@ function launchValues(p: Problem, out: number) {
     mask: mask ? at(mask) : 0,
     sinks: p.sinks ? at(p.sinks) : 0,
     lengths: p.lengths,
+    offsets: p.offsets,
     out,
     batch: p.batch,
     heads: p.heads,
@@ -92,6 +125,7 @@ function launchValues(p: Problem, out: number) {
     tq: p.tq,
     tk: p.tk,
     d: p.d,
+    dv: p.dv,
     q_b: q.strides[0]!,
     q_h: q.strides[1]!,
     q_t: q.strides[2]!,
@@ -101,6 +135,9 @@ function launchValues(p: Problem, out: number) {
     v_b: v.strides[0]!,
     v_h: v.strides[1]!,
     v_t: v.strides[2]!,
+    out_b: p.outStrides?.[0] ?? p.heads * p.tq * p.dv,
+    out_h: p.outStrides?.[1] ?? p.tq * p.dv,
+    out_t: p.outStrides?.[2] ?? p.dv,
     mask_b: strides[0]!,
     mask_h: strides[1]!,
     mask_i: strides[2]!,
@@ -117,11 +154,12 @@ function launchValues(p: Problem, out: number) {
     counters: 0,
   };
 }
-type LaunchValues = ReturnType<typeof launchValues>;
-type Variant = "" | "_masked";
 
-function prefill(gpu: Gpu, variant: Variant, { dtype, d }: Problem, values: LaunchValues): void {
+function prefill(gpu: Gpu, p: Problem, out: number): void {
+  const { dtype, d } = p;
   const { arch } = gpu.context.properties;
+  const variant = variantOf(p);
+  const values = launchValues(p, out);
   const plan =
     hasWarpgroups(arch) && usesMatrixUnit(dtype)
       ? planWarpgroups(headDimFor(d), variant !== "")
@@ -132,9 +170,11 @@ function prefill(gpu: Gpu, variant: Variant, { dtype, d }: Problem, values: Laun
   gpu.launch(`attention${variant}_${headDimFor(d)}_${dtype}`, values);
 }
 
-function decode(gpu: Gpu, variant: Variant, p: Problem, values: LaunchValues): void {
+function decode(gpu: Gpu, p: Problem, out: number): void {
   const { arch } = gpu.context.properties;
-  const { dtype, batch, heads, kvHeads, tq, tk, d } = p;
+  const { dtype, batch, heads, kvHeads, tq, tk, d, dv } = p;
+  const variant = variantOf(p);
+  const values = launchValues(p, out);
   const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
@@ -143,7 +183,7 @@ function decode(gpu: Gpu, variant: Variant, p: Problem, values: LaunchValues): v
   if (values.splits === 1) run();
   else {
     values.counters = gpu.counters;
-    gpu.temporary(4 * scratchFloats(batch * heads * tq, values.splits, d), (scratch) => {
+    gpu.temporary(4 * scratchFloats(batch * heads * tq, values.splits, dv), (scratch) => {
       values.scratch = scratch;
       run();
     });

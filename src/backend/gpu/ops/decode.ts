@@ -61,7 +61,7 @@ function cachedAttention(gpu: Gpu, q: View, k: View, v: View, p: CachedAttention
       attend(
         gpu,
         {
-          ...{ dtype, batch, heads, kvHeads, tq: t, tk, d, mask, lengths, causal: true },
+          ...{ dtype, batch, heads, kvHeads, tq: t, tk, d, dv: d, mask, lengths, offsets: 0, causal: true },
           ...{ scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks },
           q: { at: turned, strides: [t * width, d, width] },
           k: { at: at(p.k), strides: p.k.layout.strides },
