@@ -618,7 +618,11 @@ describe("tokenizer.json as GGUF metadata", () => {
   });
 
   it.each<[string, object, RegExp]>([
-    ["another kind of model", { model: { type: "Unigram" } }, /has a Unigram model; BPE can be written/],
+    [
+      "another kind of model",
+      { model: { type: "WordLevel" } },
+      /has a WordLevel model; BPE, WordPiece, Unigram can be written/,
+    ],
     ["no model", { model: null }, /has no model/],
     ["a pattern without a name", { pre_tokenizer: splitStep("x") }, /no name for its pre_tokenizer; known are gpt-2/],
     ["another way of cutting", { pre_tokenizer: { type: "Whitespace" } }, /no name for its pre_tokenizer/],
