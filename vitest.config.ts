@@ -2,7 +2,16 @@ import { defineConfig } from "vitest/config";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
 
 /** Files that take longest, first: a long one that starts last keeps one core waiting. */
-const long = ["golden", "graphs", "models", "quant-kernels", "nn", "nn-limits", "sample", "quantized", "doctor"];
+const long = [
+  "golden",
+  "quantized",
+  "quant-kernels",
+  "graphs",
+  "models",
+  "doctor",
+  "attention-kernels",
+  "quant-product",
+];
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
@@ -17,6 +26,7 @@ class LongestFirst extends BaseSequencer {
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    globalSetup: ["test/helpers/build-simulator.ts"],
     setupFiles: ["test/helpers/setup.ts"],
     sequence: { sequencer: LongestFirst },
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.

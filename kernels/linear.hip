@@ -3,9 +3,10 @@
 //   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; out = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
 //     alpha and f nothing (glu 0), silu(gate)·up (GLU_silu), gelu(gate)·up (GLU_gelu) or gpt-oss's gate (GLU_clampedSwiglu) of the two halves of W's rows. bias and residual may
 //     be null. k is a multiple of 16 bytes, and x, alpha and W are aligned to them.
+//   expert_linear_T  a row of x each through one of the matrices of W (experts, n, k), see expert-slot.h
 //
 // Launch: blocks of `threads`, `splits` warps for each group of LINEAR_GROUP rows of W (half as many columns of out with a gate).
-#include "stream.h"
+#include "expert-slot.h"
 namespace gpu {
 
 // A warp keeps R · U vectors of W in flight. The norm's factor is one number per row of x, so it comes after the sums: no pass
@@ -87,12 +88,12 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
     const u32 per_block = bdim_x() / 32 / splits;
     const u32 groups = out.groups();
     const size_t k = (size_t)vectors * V;
-    for (u32 base = bid_x() * per_block; base < groups; base += gdim_x() * per_block) {
+    for (u32 base = out.share.block * per_block; base < groups; base += out.share.blocks * per_block) {
       const u32 group = base + tid_x() / 32 / splits;
       const T* row[R];
       UNROLL for (int r = 0; r < R; r++) row[r] = w + (size_t)out.row(group, r) * k;
       f32 acc[Values], squares[NB], total, square;
-      sums(row, acc, squares, base == bid_x() * per_block);
+      sums(row, acc, squares, base == out.share.block * per_block);
       join(kept, acc, squares, total, square);
       if (Norm && !is_infinite(square)) total *= norm_factor(square, k, (f32)eps);
       else if (Norm) total = small(x + (size_t)(out.value() % NB < batch ? out.value() % NB : 0) * k, w + (size_t)out.row(group, out.value() / NB) * k);
@@ -107,7 +108,7 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
     typedef Linear<T, NB, R, U, Norm> L; \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \
     const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x, alpha, w, batch}; \
-    linear.run(kept, Outputs<R, NB>(n, bias, residual, out, batch, glu, DTypeNumber<T>::value), eps); \
+    linear.run(kept, Outputs<R, NB>(n, bias, residual, out, batch, glu, DTypeNumber<T>::value, all_blocks()), eps); \
   }
 #define LINEAR_BOTH(T, NB, R, U) \
   LINEAR_KERNEL(linear_##T##_b##NB, T, NB, R, U, false) LINEAR_KERNEL(linear_norm_##T##_b##NB, T, NB, R, U, true)
@@ -116,5 +117,20 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
 GPU_bf16(LINEAR)
 GPU_f16(LINEAR)
 GPU_f32(LINEAR)
+
+#define EXPERT_LINEAR(T) \
+  KERNEL_BARE(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
+                 u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u64* error) { \
+    typedef Linear<T, 1, LINEAR_GROUP, 1, false> L; \
+    SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \
+    const ExpertSlot slot(ids, per_slot, share, experts, n, early, error); \
+    void* const y = slot.result(out, n, glu, DTypeNumber<T>::value); \
+    if (!slot.exists) return slot.clear(y, n, glu, DTypeNumber<T>::value); \
+    const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x + slot.row * k, nullptr, w, 1}; \
+    linear.run(kept, Outputs<LINEAR_GROUP, 1>(n, bias, nullptr, y, 1, glu, DTypeNumber<T>::value, slot.share), 0); \
+  }
+GPU_bf16(EXPERT_LINEAR)
+GPU_f16(EXPERT_LINEAR)
+GPU_f32(EXPERT_LINEAR)
 
 }  // namespace gpu

@@ -141,5 +141,34 @@ template <class T, int LINES, int BK, Lie LIE, int THREADS, bool WIDE> struct De
   }
 };
 
+// Lines along k that a list names: line i is line order[i] / share of what lies at `at`.
+template <class T> struct Gathered {
+  const T* at;
+  size_t lines, depth;
+  i64 step;
+  const u32* order;
+  u32 share;
+};
+// SPLIT: whether lines are upper and lower halves in turn.
+template <class T, int LINES, int BK, int THREADS, bool WIDE, bool SPLIT_> struct GatheredFeed : DenseFeed<T, LINES, BK, ALONG_K, THREADS, WIDE> {
+  typedef DenseFeed<T, LINES, BK, ALONG_K, THREADS, WIDE> Dense;
+  typedef Gathered<T> Source;
+  static constexpr bool SPLIT = SPLIT_;
+
+  GPU_METHOD GatheredFeed(const Source& o, size_t first) : Dense(Operand<T>{o.at, o.lines, o.depth, o.step}, first) {
+    UNROLL for (int round = 0; round < Dense::ROUNDS; round++) {
+      const size_t line = first + this->line_of(round), last = o.lines - 1;
+      this->from[round] = (i64)(o.order[line < last ? line : last] / o.share) * o.step + this->k_of(round);
+    }
+  }
+  GPU_METHOD void copy(T* slice, u32 k0) const {
+    T* const to = slice + this->place(0, 0);
+    UNROLL for (int round = 0; round < Dense::ROUNDS; round++) {
+      const bool valid = this->inside(round, k0, 0);
+      if (this->mine(round)) Dense::Tile::copy(to + round * Dense::ON * Dense::PITCH, this->anywhere + (valid ? this->from[round] + k0 : 0), valid, true);
+    }
+  }
+};
+
 }  // namespace gpu
 #endif

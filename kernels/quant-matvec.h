@@ -1,6 +1,7 @@
 // The product of up to eight rows with quantized weights, as templates: kernels/quant-matvec.hip picks their parameters.
 #ifndef WICK_QUANT_MATVEC_H
 #define WICK_QUANT_MATVEC_H
+#include "expert-slot.h"
 #include "quant-activations.h"
 #include "quant.h"
 namespace gpu {
@@ -145,7 +146,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   GPU_FN void run(u32* shared, u16* table, Signal*, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
                   u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), part = warp % splits, per_block = warps / splits;
-    const u32 rounds = ((k + CHUNK - 1) / CHUNK + splits - 1) / splits, step = gdim_x() * per_block;
+    const u32 rounds = ((k + CHUNK - 1) / CHUNK + splits - 1) / splits, step = out.share.blocks * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
     const Rows rows{shared, (ScaleSum*)(shared + NB * (segment / 2)), segment / 32};
@@ -156,7 +157,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
 
     // What comes next: a group, of its chunks the one that `round` gives this warp, and its place in shared memory.
     S stage[R];
-    u32 next = bid_x() * per_block, round = 0, place = 0;
+    u32 next = out.share.block * per_block, round = 0, place = 0;
     const auto bytes_of = [&](u32 chunk) { return (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes; };
     const auto from = [&](int r) { return (size_t)out.row(next + warp / splits, r) * row_bytes + (round * splits + part) * ChunkBytes; };
     const auto send = [&] {
@@ -251,14 +252,30 @@ template <class Q, int NB, int R, int Places> struct MatVec {
 #define MAT_VEC_LAUNCH(threads, blocks, name) \
   KERNEL_EARLY(threads, blocks, name, const void* x, const u8* w, const void* alpha, const void* bias, \
                  const void* residual, void* out, size_t n, size_t k, f64 eps, u32 batch, u32 glu, u32 splits, u32 segment, u32 dtype)
-#define MAT_VEC_BODY(Q, ...) \
-  typedef __VA_ARGS__ Product; \
+#define MAT_VEC_SHARED(Q) \
   DYNAMIC_SHARED(u32, shared); \
   SHARED(u16, table, TableSize<Q>::value); \
-  SHARED(Signal, signals, BULK_COPIES ? TILE_WARPS * 4 : 1); \
-  Product::run(shared, table, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype), (u32)k, w, x, alpha, (f32)eps, splits, segment);
+  SHARED(Signal, signals, BULK_COPIES ? TILE_WARPS * 4 : 1);
+#define MAT_VEC_BODY(Q, ...) \
+  typedef __VA_ARGS__ Product; \
+  MAT_VEC_SHARED(Q) \
+  Product::run(shared, table, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, all_blocks()), (u32)k, w, x, alpha, (f32)eps, splits, segment);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
   MAT_VEC_LAUNCH(MATVEC_WARPS * 32, MATVEC_CROWD, name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
+
+// The same for experts (expert-slot.h).
+#define EXPERT_MAT_VEC(threads, blocks, Q, ...) \
+  KERNEL_BARE(threads, blocks, expert_linear_##Q, const void* x, const u8* w, const u32* ids, const void* bias, void* out, size_t n, \
+                 size_t k, u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u32 segment, u32 dtype, u64* error) { \
+    typedef __VA_ARGS__ Product; \
+    MAT_VEC_SHARED(Q) \
+    const ExpertSlot slot(ids, per_slot, share, experts, n, early, error); \
+    void* const y = slot.result(out, n, glu, dtype); \
+    if (!slot.exists) return slot.clear(y, n, glu, dtype); \
+    const void* const row = (const u8*)x + slot.row * k * bytes_of_float(dtype); \
+    Product::run(shared, table, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), (u32)k, w, row, nullptr, 0, splits, \
+                 segment); \
+  }
 
 }  // namespace gpu
 #endif  // WICK_QUANT_MATVEC_H

@@ -202,7 +202,7 @@ template <class Q, int NB> struct TileVec {
   GPU_FN void run(u32* shared, u16* table, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
-    const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = gdim_x() * per_block;
+    const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
     const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
@@ -233,7 +233,7 @@ template <class Q, int NB> struct TileVec {
       signals_made();
       wave_sync();
     }
-    Cursor sent{bid_x() * per_block + own, 0, 0, 0};
+    Cursor sent{out.share.block * per_block + own, 0, 0, 0};
     const auto send = [&] {
       const u32 chunk = sent.round * splits + part;
       const bool wanted = sent.group < groups && chunk < chunks;
@@ -272,7 +272,7 @@ template <class Q, int NB> struct TileVec {
     }
 
     f32 acc[Sums] = {}, added[Sums];
-    for (Cursor c{bid_x() * per_block + own, 0, 0, 0}; c.group - own < groups;) {
+    for (Cursor c{out.share.block * per_block + own, 0, 0, 0}; c.group - own < groups;) {
       const u32 chunk = c.round * splits + part, group = c.group, done = c.round * splits * CHUNK / segment * segment;
       // All warps have done with the segment before, and its rows are rounded no more than once for each group.
       if (segment < k && c.round * splits * CHUNK == done) {

@@ -179,15 +179,6 @@ GPU_FN u32 byte_of(u32 word, u32 j) { return word >> 8 * j & 0xffu; }
 GPU_FN u32 low_nibbles(u32 x) { return x & 0x0f0f0f0fu; }
 GPU_FN u32 high_nibbles(u32 x) { return x >> 4 & 0x0f0f0f0fu; }
 
-// Byte b of 16 code words: 8 in each half.
-GPU_FN u32 code_of(u64 low, u64 high, u32 i) { return (u32)((i < 8 ? low : high) >> 8 * (i & 7)) & 0xffu; }
-// table[b] holds the values of b's low and high nibble.
-GPU_FN void look_up(const u16* table, u32 x, u32& low, u32& high) {
-  const u32 a = table[x & 0xffu] | (u32)table[x >> 16 & 0xffu] << 16;
-  const u32 b = table[x >> 8 & 0xffu] | (u32)table[x >> 24] << 16;
-  low = (a & 0x00ff00ffu) | (b & 0x00ff00ffu) << 8;
-  high = (a >> 8 & 0x00ff00ffu) | (b & 0xff00ff00u);
-}
 // Words of nibbles: low ones are field 0, high ones field 1.
 template <int N, class Src> GPU_FN void nibbles(const Src& s, u32 base, u32 word, u32 (&q)[2 * N]) {
   u32 x[N];
@@ -197,10 +188,10 @@ template <int N, class Src> GPU_FN void nibbles(const Src& s, u32 base, u32 word
     q[N + j] = high_nibbles(x[j]);
   }
 }
-template <int N, class Src> GPU_FN void coded_nibbles(const Src& s, u32 base, u32 word, const u16* table, u32 (&q)[2 * N]) {
+template <int N, class Src> GPU_FN void coded_nibbles(const Src& s, u32 base, u32 word, const u32 (&codes)[4], u32 (&q)[2 * N]) {
   u32 x[N];
   s.load(base, word, x);
-  UNROLL for (int j = 0; j < N; j++) look_up(table, x[j], q[j], q[N + j]);
+  UNROLL for (int j = 0; j < N; j++) bytes_by_nibble(x[j], codes, q[j], q[N + j]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -351,35 +342,32 @@ struct q8_k : BlockType<q8_k, 256, 292, Flat, 32, 1> {  // d[4] qs[256] sums[32]
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = f32_from_bits(word_at(s, 0)); }
 };
 
-// The sixteen values of the non-linear types, as bytes.
-struct Curve {
-  GPU_FN u32 value(u32 i) { return code_of(0xf6eaddcfbfad9881ull, 0x7159453526190d01ull, i); }
-};
-// Twice the values of e2m1.
-struct Fp4 {
-  GPU_FN u32 value(u32 i) { return code_of(0x0c08060403020100ull, 0xf4f8fafcfdfeff00ull, i); }
-};
-struct iq4_nl : BlockType<iq4_nl, 32, 18, Flat, 32, 2, false, true> {  // d[2] qs[16]
-  GPU_FN u32 value(u32 i) { return Curve::value(i); }
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16* table, u32 (&q)[2 * N]) {
-    coded_nibbles<N>(s, 2, first, table, q);
+// Words of nibbles that stand for the sixteen values of the non-linear types.
+template <int N, class Src> GPU_FN void curve_nibbles(const Src& s, u32 base, u32 word, u32 (&q)[2 * N]) {
+  coded_nibbles<N>(s, base, word, {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}, q);
+}
+// For twice the values of e2m1.
+template <int N, class Src> GPU_FN void fp4_nibbles(const Src& s, u32 base, u32 word, u32 (&q)[2 * N]) {
+  coded_nibbles<N>(s, base, word, {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}, q);
+}
+struct iq4_nl : BlockType<iq4_nl, 32, 18, Flat, 32, 2> {  // d[2] qs[16]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+    curve_nibbles<N>(s, 2, first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
 };
-struct iq4_xs : BlockType<iq4_xs, 256, 136, Flat, 32, 2, false, true> {  // d[2] scales_h[2] scales_l[4] qs[128]
-  GPU_FN u32 value(u32 i) { return Curve::value(i); }
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16* table, u32 (&q)[2 * N]) {
-    coded_nibbles<N>(s, 8, 4 * run + first, table, q);
+struct iq4_xs : BlockType<iq4_xs, 256, 136, Flat, 32, 2> {  // d[2] scales_h[2] scales_l[4] qs[128]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[2 * N]) {
+    curve_nibbles<N>(s, 8, 4 * run + first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[1], f32 (&)[1]) {
     const u32 six = (s.byte(4 + run / 2) >> 4 * (run % 2) & 15u) | (s.half(2) >> 2 * run & 3u) << 4;
     scale[0] = half_at(s, 0) * (f32)((i32)six - 32);
   }
 };
-struct mxfp4 : BlockType<mxfp4, 32, 17, Flat, 32, 2, false, true> {  // e[1] qs[16]
-  GPU_FN u32 value(u32 i) { return Fp4::value(i); }
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16* table, u32 (&q)[2 * N]) {
-    coded_nibbles<N>(s, 1, first, table, q);
+struct mxfp4 : BlockType<mxfp4, 32, 17, Flat, 32, 2> {  // e[1] qs[16]
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+    fp4_nibbles<N>(s, 1, first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) {
     // 2^(e − 127) / 2, whose two smallest values are subnormal.
@@ -391,7 +379,7 @@ struct mxfp4 : BlockType<mxfp4, 32, 17, Flat, 32, 2, false, true> {  // e[1] qs[
 // Shared memory for the values of nibble pairs, 1 element for types that need none.
 template <class Q> struct TableSize { static constexpr int value = Q::Table ? 256 : 1; };
 template <class Q> GPU_FN void fill_table(u16* table) {
-  for (u32 b = tid_x(); Q::Table && b < 256; b += bdim_x()) table[b] = (u16)(Q::value(b & 15u) | Q::value(b >> 4) << 8);
+  for (u32 b = tid_x(); Q::Table && b < 256; b += bdim_x()) table[b] = 0;
 }
 
 // QUANT_TYPES(M) is M(q4_0) M(q4_1) …; GPU_ONLY and GPU_ONLY_<type> leave one of them, as with dtypes.

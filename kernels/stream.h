@@ -64,6 +64,12 @@ GPU_FN f32 small_scale() { return f32_from_bits(0x1c800000u); }  // 2^-70
 // What a row's products are multiplied with, by its sum of squares.
 GPU_FN f32 norm_factor(f32 squares, size_t k, f32 eps) { return 1.0f / m_sqrt(squares / (f32)k + eps); }
 
+// Which of how many blocks make a result, from which row of W on.
+struct Share {
+  u32 block, blocks, first;
+};
+GPU_FN Share all_blocks() { return Share{bid_x(), gdim_x(), 0}; }
+
 // The rows of W that a warp takes together, R of them, and what becomes of their products. With a gate, the first half of them
 // are gates and the second what they open, half of W apart.
 template <int R, int NB> struct Outputs {
@@ -72,16 +78,17 @@ template <int R, int NB> struct Outputs {
   const void *bias, *residual;
   void* y;
   u32 batch, glu, dtype;  // glu: 0 none, GLU_silu, …
+  Share share;
 
-  GPU_METHOD Outputs(size_t n, const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 dtype)
-      : columns((u32)(glu ? n / 2 : n)), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype) {}
+  GPU_METHOD Outputs(size_t n, const void* bias, const void* residual, void* y, u32 batch, u32 glu, u32 dtype, const Share& share)
+      : columns((u32)(glu ? n / 2 : n)), bias(bias), residual(residual), y(y), batch(batch), glu(glu), dtype(dtype), share(share) {}
 
   GPU_METHOD u32 per_group() const { return glu ? R / 2 : R; }
   GPU_METHOD u32 groups() const { return (columns + per_group() - 1) / per_group(); }
   // Past the last column it is taken again, and not stored.
   GPU_METHOD u32 row(u32 group, u32 r) const {
     const u32 column = group * per_group() + (glu ? r % (R / 2) : r);
-    return (column < columns ? column : columns - 1) + (glu && r >= R / 2 ? columns : 0);
+    return share.first + (column < columns ? column : columns - 1) + (glu && r >= R / 2 ? columns : 0);
   }
   GPU_METHOD f32 biased(u32 group, u32 r, f32 total) const { return bias ? total + load_float(bias, row(group, r), dtype) : total; }
   GPU_METHOD f32 gated(f32 gate, f32 total) const {

@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Raised with every change of this file or sim.h: modules of another version are neither loaded nor found in a cache.
-#define SIM_VERSION 6
+// Raised with every change of this file, sim.h or module/: modules of another version are neither loaded nor found in a cache.
+#define SIM_VERSION 7
 #define SIM_ABI (0x57534d00u + SIM_VERSION)
 
 enum SimArgumentKind : uint32_t { SIM_POINTER, SIM_INTEGER, SIM_FLOAT, SIM_AGGREGATE };

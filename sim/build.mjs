@@ -1,14 +1,15 @@
-// Builds the simulator: sim/build/lib{amdhip64,rocblas,hipblaslt,MIOpen}_sim.so, when their sources have changed.
+// Builds the simulator: sim/build/lib{amdhip64,rocblas,hipblaslt,MIOpen}_sim.so and hooks.o, when their sources have changed.
 // Usage: node sim/build.mjs, or `import { buildSim } from "./sim/build.mjs"`.
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, mkdirSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
-import { dirname, join, resolve } from "node:path";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const root = dirname(fileURLToPath(import.meta.url));
 const build = join(root, "build");
-const flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"];
+const flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"];
 
 function findCompiler() {
   const names = process.env.CXX ? [process.env.CXX] : ["g++", "clang++", "clang++-19", "clang++-18", "clang++-17"];
@@ -21,34 +22,58 @@ const standIns = { rocblas: "librocblas_sim.so", hipblaslt: "libhipblaslt_sim.so
 function libraries() {
   const sources = readdirSync(join(root, "runtime")).filter((name) => name.endsWith(".cpp"));
   const runtime = sources.filter((name) => !Object.hasOwn(standIns, name.slice(0, -".cpp".length)));
-  const source = (name) => join(root, "runtime", name);
   return [
-    { key: "hip", name: "libamdhip64_sim.so", sources: runtime.map(source), link: ["-ldl"] },
+    { key: "hip", name: "libamdhip64_sim.so", sources: runtime, link: ["-ldl"] },
     ...Object.entries(standIns).map(([key, name]) => ({
       key,
       name,
-      sources: [source(`${key}.cpp`)],
+      sources: [`${key}.cpp`],
       link: [`-L${build}`, "-lamdhip64_sim", "-Wl,-rpath,$ORIGIN"],
     })),
   ];
 }
 
-/** Modules are compiled against these, so a library that compiles them differs where they do: caches go by its build id. */
-function headersHash() {
+/** Modules are made of these, so a library that compiles them differs where they do: caches go by its build id. */
+const moduleSources = ["abi.h", "sim.h", "module/hooks.cpp"];
+function modulesHash() {
   const hash = createHash("sha256");
-  for (const file of ["sim.h", "abi.h"]) hash.update(readFileSync(join(root, file)));
+  for (const file of moduleSources) hash.update(readFileSync(join(root, file)));
   return `0x${hash.digest("hex").slice(0, 8)}`;
 }
 
 function fingerprint(compiler) {
   const hash = createHash("sha256").update(JSON.stringify([compiler, flags, process.arch]));
-  const files = [...readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name)), "abi.h", "sim.h", "build.mjs"];
+  const runtime = readdirSync(join(root, "runtime")).sort().map((name) => join("runtime", name));
+  const files = [...runtime, ...moduleSources, "build.mjs"];
   for (const file of files) hash.update(file).update(readFileSync(join(root, file)));
   return hash.digest("hex");
 }
 
-/** Paths of the libraries, built first if need be. Throws with the compiler's messages when that fails. */
-export function buildSim() {
+/** Runs a compiler; its messages are the error's where it fails. */
+function run(compiler, args) {
+  const child = spawn(compiler, args, { stdio: ["ignore", "ignore", "pipe"] });
+  let messages = "";
+  child.stderr.setEncoding("utf8").on("data", (text) => (messages += text));
+  return new Promise((done, failed) => {
+    child.on("error", failed).on("close", (status) => {
+      if (status !== 0) return failed(new Error(`${compiler} ${args.join(" ")} failed:\n${messages}`));
+      if (messages) process.stderr.write(messages);
+      done();
+    });
+  });
+}
+
+/** Calls `work` for each, as many at a time as there are cores. */
+async function sideBySide(items, work) {
+  const waiting = [...items];
+  const take = async () => {
+    for (let item = waiting.shift(); item !== undefined; item = waiting.shift()) await work(item);
+  };
+  await Promise.all(Array.from({ length: availableParallelism() }, take));
+}
+
+/** Paths of the libraries, built first if need be. Rejects with the compiler's messages when that fails. */
+export async function buildSim() {
   const compiler = findCompiler();
   if (!compiler)
     throw new Error(
@@ -58,23 +83,29 @@ export function buildSim() {
     );
   const all = libraries();
   const paths = Object.fromEntries(all.map(({ key, name }) => [key, join(build, name)]));
+  const hooks = join(build, "hooks.o");
   const stamp = join(build, "stamp");
   const wanted = fingerprint(compiler);
-  if (existsSync(stamp) && readFileSync(stamp, "utf8") === wanted && all.every((l) => existsSync(join(build, l.name))))
-    return { ...paths, built: false };
+  const isThere = [hooks, ...Object.values(paths)].every((path) => existsSync(path));
+  if (isThere && existsSync(stamp) && readFileSync(stamp, "utf8") === wanted) return { ...paths, built: false };
   mkdirSync(build, { recursive: true });
   rmSync(stamp, { force: true });
-  for (const { name, sources, link } of all) {
-    // Built beside its place and renamed: a process that has the old library loaded keeps its own file.
-    const fresh = join(build, `${name}.${process.pid}`);
-    const args = [...flags, `-DSIM_HEADERS=${headersHash()}`, "-Wl,--build-id=sha1", "-o", fresh, `-Wl,-soname,${name}`, ...sources, ...link];
-    const { status, stderr } = spawnSync(compiler, args, { encoding: "utf8" });
-    if (status !== 0) {
-      rmSync(fresh, { force: true });
-      throw new Error(`building ${name} with ${compiler} failed:\n${stderr}`);
+  // Built beside its place and renamed: a process that has the old library loaded keeps its own file.
+  const fresh = mkdtempSync(join(build, "fresh-"));
+  const object = (source) => join(fresh, `${basename(source)}.o`);
+  try {
+    const sources = [...all.flatMap(({ sources }) => sources.map((name) => join("runtime", name))), "module/hooks.cpp"];
+    await sideBySide(sources, (source) =>
+      run(compiler, [...flags, `-DSIM_HEADERS=${modulesHash()}`, "-c", "-o", object(source), join(root, source)]),
+    );
+    renameSync(object("hooks.cpp"), hooks);
+    for (const { name, sources, link } of all) {
+      const options = ["-shared", "-pthread", "-Wl,--build-id=sha1", `-Wl,-soname,${name}`];
+      await run(compiler, [...options, "-o", join(fresh, name), ...sources.map(object), ...link]);
+      renameSync(join(fresh, name), join(build, name));
     }
-    if (stderr) process.stderr.write(stderr);
-    renameSync(fresh, join(build, name));
+  } finally {
+    rmSync(fresh, { recursive: true, force: true });
   }
   writeFileSync(stamp, wanted);
   return { ...paths, built: true };
@@ -82,7 +113,7 @@ export function buildSim() {
 
 if (process.argv[1] && resolve(process.argv[1]) === fileURLToPath(import.meta.url)) {
   try {
-    const { built, ...paths } = buildSim();
+    const { built, ...paths } = await buildSim();
     console.log(`${built ? "built" : "up to date"}: ${Object.values(paths).join(", ")}`);
   } catch (error) {
     console.error(error instanceof Error ? error.message : error);

@@ -32,6 +32,7 @@ const textLength = tiny ? 3 : 16;
 const shape = tiny
   ? { vocabSize: 256, hiddenSize: 256, intermediateSize: 512, layers: 2, heads: 2, kvHeads: 1 }
   : { vocabSize: 4096, hiddenSize: 4096, intermediateSize: 14336, layers: 4, heads: 32, kvHeads: 8 };
+const rope = { theta: 500_000, dims: 128, interleaved: false, scaling: { type: "none" } };
 const config = {
   architecture: "llama",
   ...shape,
@@ -39,7 +40,8 @@ const config = {
   contextLength: 8192,
   normEps: 1e-5,
   activation: "silu",
-  rope: { theta: 500_000, dims: 128, interleaved: false, scaling: { type: "none" } },
+  rope,
+  ropes: new Array(shape.layers).fill(rope),
   attentionScale: 1 / Math.sqrt(128),
   attentionSoftcap: 0,
   windows: new Array(shape.layers).fill(0),
@@ -48,6 +50,7 @@ const config = {
   // Embeddings of deviation 1 to layers of 0.02: their outputs then add to a residual that is not smaller than them.
   embeddingScale: 50,
   residualScale: 1,
+  parallelResidual: false,
   tiedEmbeddings: false,
   experts: null,
   bosToken: null,
@@ -183,10 +186,10 @@ class StoredWeights {
   }
 
   async norm(_, size) {
-    return this.#own(Tensor.ones([size], { dtype: this.#dtype, device }));
+    return { weight: this.#own(Tensor.ones([size], { dtype: this.#dtype, device })), bias: null };
   }
 
-  async embedding(rows, width) {
+  async embedding(_, rows, width) {
     const table = this.#matrix("embedding", rows, width);
     const lookup = (ids) => (table instanceof QTensor ? table.rows(ids, this.#dtype) : table.indexSelect(ids, 0));
     return { lookup, head: this.#layer(table, [rows]) };

@@ -2,7 +2,7 @@
 //   node bench/gpu/llama.mjs DEVICE [--shape 1b|8b] [--dist PATH] [--json FILE] [--only bf16,Q8_0,…] [--sequences 1,2,…]
 //     [--profile] [--tiny]
 // Decode rates are what a user of generate() sees, from the 16th token to the last; `share` is that of the limit set by
-// reading the weights once per token at the copy rate measured first. --profile adds the time per kernel of a step.
+// reading the weights once per token at the copy rate measured first. --profile adds the time per kernel of a step; "speculation" among --only adds generation by guesses.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -12,7 +12,7 @@ const option = (name) => (args.includes(name) ? args[args.indexOf(name) + 1] : u
 const dist = pathToFileURL(resolve(option("--dist") ?? new URL("../../dist", import.meta.url).pathname)).href;
 const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const { QTensor } = await import(`${dist}/quantized/index.js`);
-const { Model } = await import(`${dist}/models/index.js`);
+const { Model, Speculation } = await import(`${dist}/models/index.js`);
 const { Transformer } = await import(`${dist}/models/transformer.js`);
 const { quantTypeNames } = await import(`${dist}/core/quant-types.js`);
 const { Matrices } = await import(`${dist}/models/projections.js`);
@@ -57,13 +57,15 @@ const sequences = (option("--sequences") ?? "1").split(",").map(Number);
 const sizes = tiny
   ? { prompt: 9, tokens: 24, batch: 3, prefill: 20, rounds: 2 }
   : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 8 };
+const rope = { theta: 500_000, dims: shape.headDim, interleaved: false, scaling: { type: "none" } };
 const config = {
   architecture: "llama",
   ...shape,
   contextLength: 8192,
   normEps: 1e-5,
   activation: "silu",
-  rope: { theta: 500_000, dims: shape.headDim, interleaved: false, scaling: { type: "none" } },
+  rope,
+  ropes: new Array(shape.layers).fill(rope),
   attentionScale: shape.headDim ** -0.5,
   attentionSoftcap: 0,
   windows: new Array(shape.layers).fill(0),
@@ -71,6 +73,7 @@ const config = {
   logitSoftcap: 0,
   embeddingScale: 1,
   residualScale: 1,
+  parallelResidual: false,
   tiedEmbeddings: !large,
   experts: null,
   bosToken: null,
@@ -101,10 +104,10 @@ class RandomWeights {
   }
 
   async norm(_, size) {
-    return this.#own(Tensor.ones([size], { dtype: "bf16", device }));
+    return { weight: this.#own(Tensor.ones([size], { dtype: "bf16", device })), bias: null };
   }
 
-  async embedding(rows, width) {
+  async embedding(_, rows, width) {
     const before = this.bytes;
     const table = this.#matrix(rows, width);
     // A step reads one row of a table that is not the head as well.
@@ -204,6 +207,37 @@ async function decodeRate(model, batch) {
     best = Math.max(best, (batch * (count - 16) * 1000) / (performance.now() - from));
   }
   return { "tokens/s": best, text };
+}
+
+/** Tokens per second of one text, from the first token to the last, the best of two runs. */
+async function textRate(model, speculation) {
+  const { prompt, tokens } = sizes;
+  let rate = 0;
+  const text = [];
+  for (let round = 0; round < 2; round++) {
+    text.length = 0;
+    let from = 0;
+    const options = { maxTokens: tokens, ignoreEos: true, speculation: speculation?.() };
+    for await (const { token } of model.generate(ids(prompt), options)) {
+      if (text.push(token) === 1) from = performance.now();
+    }
+    rate = Math.max(rate, ((text.length - 1) * 1000) / (performance.now() - from));
+  }
+  return { rate, text };
+}
+
+/** What guesses gain where 7 of 8 are right, as on a text that repeats itself; tokens that differ from those alone. */
+async function speculate(name, model) {
+  const alone = await textRate(model);
+  const propose = (fed, most) => {
+    const at = fed.length - sizes.prompt;
+    return alone.text
+      .slice(at, at + most)
+      .map((token, i) => ((at + i) % 8 === 7 ? (token + 1) % config.vocabSize : token));
+  };
+  const guessed = await textRate(model, () => new Speculation({ propose }));
+  const differing = guessed.text.filter((token, i) => token !== alone.text[i]).length;
+  report(`${name} speculation`, { "tokens/s": guessed.rate, gain: guessed.rate / alone.rate, differing });
 }
 
 async function prefill(model) {
@@ -333,6 +367,7 @@ for (const type of ["bf16", ...quantTypeNames]) {
             await profile(name, model, count);
           });
         }
+        if (only.includes("speculation")) await attempt(`${type} speculation`, () => speculate(type, model));
       }
       if (parts.includes("prefill")) {
         await attempt("bf16 prefill", async () => {

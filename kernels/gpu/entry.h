@@ -7,7 +7,8 @@
 //   kernel waits, also one that needs nothing of its predecessor: that has ended only when it, in turn, has waited, so that order
 //   holds from each kernel to all before it, and memory that is reused within a step is free.
 // GPU_KERNEL does both before a body begins, so that no kernel can forget it. Those of KERNEL_EARLY wait by themselves, when what
-// is constant as long as a step runs, their weights, is on its way.
+// is constant as long as a step runs, their weights, is on its way. Those of KERNEL_BARE let the next one begin by themselves, too:
+// one that does so only after it has waited lets the next, before it waits in turn, read what was there when this one began.
 #ifndef WICK_GPU_ENTRY_H
 #define WICK_GPU_ENTRY_H
 

@@ -45,57 +45,70 @@ static inline void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
 }
 #endif
 
-// d[m][n] += Σ a[m][k]·b[n][k] where at(m, k) tells the lane and the 16-bit element that hold a place of either operand.
-template <class T, int Lanes, int Results, class Place, class Where>
-SIM_RAW static void host_multiply(f32* d, const u32* a, int a_words, const u32* b, int b_words, Place a_at, Place b_at, Where where) {
-  host_publish(0, a, a_words);
-  host_publish(a_words, b, b_words);
+// d[m][n] += Σ a[m][k]·b[n][k], where A::at(m, k) and B::at(n, k) tell the lane and the element of its registers that hold a place.
+// Halves are widened when they are published, and places are looked up: lanes read each of them up to 16 times.
+static f32 host_halves[1024][32];
+template <class T> SIM_RAW static void host_publish_halves(int at, const u32* x, int words) {
+  f32* to = host_halves[tid_x()] + at;
+  for (int i = 0; i < words; i++) to[2 * i] = widen(T{(u16)x[i]}), to[2 * i + 1] = widen(T{(u16)(x[i] >> 16)});
+}
+struct HostPlace { u32 lane, at; };
+struct HostResult { u32 m, n; };
+template <class Operand, int First> struct HostTable {
+  u16 at[16][16];
+  constexpr HostTable() : at() {
+    for (u32 row = 0; row < 16; row++)
+      for (u32 k = 0; k < 16; k++) at[row][k] = (u16)(Operand::at(row, k).lane * 32 + First + Operand::at(row, k).at);
+  }
+};
+template <class A, class B, int Lanes, int Results, class T, class Where>
+SIM_RAW static void host_multiply(T, f32* d, const u32* a, const u32* b, Where where) {
+  static constexpr HostTable<A, 0> a_table;
+  static constexpr HostTable<B, 16> b_table;
+  host_publish_halves<T>(0, a, A::words);
+  host_publish_halves<T>(16, b, B::words);
   barrier();
+  const f32* wave = host_halves[tid_x() / Lanes * Lanes];
   for (int e = 0; e < Results; e++) {
-    u32 m, n;
-    where(e, m, n);
-    for (u32 k = 0; k < 16; k++) {
-      u32 lane_a, at_a, lane_b, at_b;
-      a_at(m, k, lane_a, at_a);
-      b_at(n, k, lane_b, at_b);
-      const u64 x = host_register<Lanes>(lane_a, at_a / 2) >> 16 * (at_a % 2);
-      const u64 y = host_register<Lanes>(lane_b, a_words + at_b / 2) >> 16 * (at_b % 2);
-      d[e] += widen(T{(u16)x}) * widen(T{(u16)y});
-    }
+    const HostResult result = where(e);
+    const u16 *x = a_table.at[result.m], *y = b_table.at[result.n];
+    f32 sum = d[e];
+    for (int k = 0; k < 16; k++) sum += wave[x[k]] * wave[y[k]];
+    d[e] = sum;
   }
   barrier();
 }
-typedef void (*HostPlace)(u32 row, u32 k, u32& lane, u32& at);
+#define HOST_OPERAND(name, count, ...) \
+  struct name { \
+    static constexpr int words = count; \
+    static constexpr HostPlace at(u32 row, u32 k) { return HostPlace{__VA_ARGS__}; } \
+  }
 
 #if GPU_TILE == TILE_MMA
-template <class T> SIM_RAW static void mma_m16n8k16(T, f32* d, const u32* a, const u32* b) {
-  host_multiply<T, 32, 4, HostPlace>(
-      d, a, 4, b, 2,
-      [](u32 m, u32 k, u32& lane, u32& at) { lane = m % 8 * 4 + k % 8 / 2, at = (m / 8 + k / 8 * 2) * 2 + k % 2; },
-      [](u32 n, u32 k, u32& lane, u32& at) { lane = n * 4 + k % 8 / 2, at = k / 8 * 2 + k % 2; },
-      [](int e, u32& m, u32& n) { m = lane_id() / 4 + e / 2 * 8, n = lane_id() % 4 * 2 + e % 2; });
+HOST_OPERAND(HostLeft, 4, row % 8 * 4 + k % 8 / 2, (row / 8 + k / 8 * 2) * 2 + k % 2);
+HOST_OPERAND(HostRight, 2, row * 4 + k % 8 / 2, k / 8 * 2 + k % 2);
+template <class T> SIM_RAW static void mma_m16n8k16(T type, f32* d, const u32* a, const u32* b) {
+  host_multiply<HostLeft, HostRight, 32, 4>(
+      type, d, a, b, [](u32 e) { return HostResult{lane_id() / 4 + e / 2 * 8, lane_id() % 4 * 2 + e % 2}; });
 }
 #elif GPU_TILE == TILE_WMMA11
-template <class T> SIM_RAW static void wmma_gfx11(T, f32 (&d)[8], const u32 (&a)[8], const u32 (&b)[8]) {
-  // Lanes l and l + 16 must hold the same operands; taking them in turns shows when they do not.
-  const HostPlace at = [](u32 row, u32 k, u32& lane, u32& at) { lane = row + k % 2 * 16, at = k; };
-  host_multiply<T, 32, 8, HostPlace>(d, a, 8, b, 8, at, at, [](int e, u32& m, u32& n) {
-    m = 2 * e + lane_id() / 16, n = lane_id() % 16;
-  });
+// Lanes l and l + 16 must hold the same operands; taking them in turns shows when they do not.
+HOST_OPERAND(HostEither, 8, row + k % 2 * 16, k);
+template <class T> SIM_RAW static void wmma_gfx11(T type, f32 (&d)[8], const u32 (&a)[8], const u32 (&b)[8]) {
+  host_multiply<HostEither, HostEither, 32, 8>(
+      type, d, a, b, [](u32 e) { return HostResult{2 * e + lane_id() / 16, (u32)lane_id() % 16}; });
 }
 #elif GPU_TILE == TILE_WMMA12
-template <class T> SIM_RAW static void wmma_gfx12(T, f32 (&d)[8], const u32 (&a)[4], const u32 (&b)[4]) {
-  const HostPlace at = [](u32 row, u32 k, u32& lane, u32& at) { lane = row + k / 4 % 2 * 16, at = k / 8 * 4 + k % 4; };
-  host_multiply<T, 32, 8, HostPlace>(d, a, 4, b, 4, at, at, [](int e, u32& m, u32& n) {
-    m = lane_id() / 16 * 8 + e, n = lane_id() % 16;
-  });
+HOST_OPERAND(HostEither, 4, row + k / 4 % 2 * 16, k / 8 * 4 + k % 4);
+template <class T> SIM_RAW static void wmma_gfx12(T type, f32 (&d)[8], const u32 (&a)[4], const u32 (&b)[4]) {
+  host_multiply<HostEither, HostEither, 32, 8>(
+      type, d, a, b, [](u32 e) { return HostResult{lane_id() / 16 * 8 + e, (u32)lane_id() % 16}; });
 }
 #elif GPU_TILE == TILE_MFMA
-template <class T> SIM_RAW static void mfma_16x16x16(T, f32 (&d)[4], const u32 (&a)[2], const u32 (&b)[2]) {
-  const HostPlace at = [](u32 row, u32 k, u32& lane, u32& at) { lane = row + k / 4 * 16, at = k % 4; };
-  host_multiply<T, 64, 4, HostPlace>(d, a, 2, b, 2, at, at, [](int e, u32& m, u32& n) {
-    m = tid_x() % 64 / 16 * 4 + e, n = tid_x() % 16;
-  });
+HOST_OPERAND(HostEither, 2, row + k / 4 * 16, k % 4);
+template <class T> SIM_RAW static void mfma_16x16x16(T type, f32 (&d)[4], const u32 (&a)[2], const u32 (&b)[2]) {
+  host_multiply<HostEither, HostEither, 64, 4>(
+      type, d, a, b, [](u32 e) { return HostResult{tid_x() % 64 / 16 * 4 + e, tid_x() % 16}; });
 }
 GPU_FN f32 wave_xor(f32 x, u32 mask) {
   const u32 bits = f32_bits(x);
@@ -106,4 +119,5 @@ GPU_FN f32 wave_xor(f32 x, u32 mask) {
   return f32_from_bits(other);
 }
 #endif
+#undef HOST_OPERAND
 }  // namespace gpu

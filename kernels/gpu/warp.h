@@ -33,6 +33,19 @@ template <class T> GPU_FN T shfl_down(T x, u32 d) { return shfl(x, lane_id() + d
 #endif
 template <class T> GPU_FN T shfl_up(T x, u32 d) { return shfl(x, lane_id() >= d ? lane_id() - d : lane_id()); }
 
+// The largest of the warp's numbers, known to each lane.
+GPU_FN u32 warp_most(u32 x) {
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, x);
+#else
+  for (u32 mask = 16; mask; mask /= 2) {
+    const u32 other = shfl_xor(x, mask);
+    x = x < other ? other : x;
+  }
+  return x;
+#endif
+}
+
 // Makes the wave's writes to shared memory visible to its lanes. They go together; on AMD this keeps the compiler from moving
 // accesses across. The simulator only knows barriers of whole blocks, so all waves of a block must come here equally often.
 GPU_FN void wave_sync() {

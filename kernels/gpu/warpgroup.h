@@ -126,13 +126,20 @@ GPU_FN void warpgroup_hold(u32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
 GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
-// One thread's results, where left(m, k) has the left operand's bits.
+// One thread's results, where left(m, k) has the left operand's bits. They are in two rows, and every column has one in each.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {
-  for (u32 e = 0; e < R; e++) {
-    const u32 m = tid_x() % 128 / 32 * 16 + lane_id() / 4 + e / 2 % 2 * 8, n = e / 4 * 8 + lane_id() % 4 * 2 + e % 2;
-    f32 sum = add ? d[e] : 0;
-    for (u32 k = 0; k < 16; k++) sum += widen(T{(u16)left(m, k)}) * widen(T{(u16)b.element(b_side_by_side, n, k)});
-    d[e] = sum;
+  const u32 row = tid_x() % 128 / 32 * 16 + lane_id() / 4;
+  f32 rows[2][16], column[16];
+  for (u32 k = 0; k < 32; k++) rows[k / 16][k % 16] = widen(T{(u16)left(row + k / 16 * 8, k % 16)});
+  for (u32 i = 0; i < R / 2; i++) {
+    const u32 n = i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
+    for (u32 k = 0; k < 16; k++) column[k] = widen(T{(u16)b.element(b_side_by_side, n, k)});
+    for (u32 half = 0; half < 2; half++) {
+      f32& result = d[i / 2 * 4 + half * 2 + i % 2];
+      f32 sum = add ? result : 0;
+      for (u32 k = 0; k < 16; k++) sum += rows[half][k] * column[k];
+      result = sum;
+    }
   }
 }
 template <int AT, int BT, class T, int R> static void warpgroup_multiply(T, f32 (&d)[R], WarpgroupRef a, WarpgroupRef b, bool add) {

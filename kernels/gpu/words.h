@@ -51,6 +51,31 @@ template <int B> GPU_FN u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) {
 #endif
 }
 
+// The bytes that the nibbles of x stand for among sixteen, four to a word: those of the low nibbles, and of the high ones.
+GPU_FN void bytes_by_nibble(u32 x, const u32 (&codes)[4], u32& low, u32& high) {
+#if GPU_NVIDIA
+  // A selector is four nibbles, of which three bits count: neighbouring nibbles are looked up in both halves, and the fourth bit chooses.
+  const u32 place = x & 0x77777777u, half = (x >> 1 & 0x44444444u) | 0x32103210u;
+  const u32 first = __byte_perm(__byte_perm(codes[0], codes[1], place), __byte_perm(codes[2], codes[3], place), half);
+  const u32 second = __byte_perm(__byte_perm(codes[0], codes[1], place >> 16), __byte_perm(codes[2], codes[3], place >> 16), half >> 16);
+  low = __byte_perm(first, second, 0x6420);
+  high = __byte_perm(first, second, 0x7531);
+#else
+  const auto find = [&](u32 nibbles) {
+#if GPU_AMD
+    const u32 place = nibbles & 0x07070707u, half = (nibbles >> 1 & 0x04040404u) | 0x03020100u;
+    return __builtin_amdgcn_perm(__builtin_amdgcn_perm(codes[3], codes[2], place), __builtin_amdgcn_perm(codes[1], codes[0], place), half);
+#else
+    u32 y = 0;
+    UNROLL for (int j = 0; j < 32; j += 8) y |= (codes[nibbles >> j >> 2 & 3u] >> 8 * (nibbles >> j & 3u) & 0xffu) << j;
+    return y;
+#endif
+  };
+  low = find(x);
+  high = find(x >> 4);
+#endif
+}
+
 // scale · q + min of four signed bytes. NVIDIA's conversions are slow: there bytes become parts of significands, of 32768 + 128 + q
 // or, where they are SMALL (below 128), of 128 + q, and what is too much goes with the minimum: exactly where the scale is a half's,
 // else to 2^-9 (2^-17) of it.

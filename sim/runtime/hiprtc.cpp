@@ -64,12 +64,12 @@ static std::string findCompiler() {
   return "";
 }
 
-/** The folder of sim.h: beside the folder this library was built into. */
-static fs::path headerFolder() {
+/** The folder this library was built into; sim.h is in the one above. */
+static fs::path buildFolder() {
   Dl_info info;
   if (!dladdr(reinterpret_cast<void*>(findCompiler), &info)) return ".";
   std::error_code error;
-  return fs::canonical(info.dli_fname, error).parent_path().parent_path();
+  return fs::canonical(info.dli_fname, error).parent_path();
 }
 
 static bool startsWith(const std::string& text, const char* prefix) { return !text.compare(0, strlen(prefix), prefix); }
@@ -149,9 +149,10 @@ static hiprtcResult compile(Program& program, const Arguments& options) {
   }
   std::string source = folder.path + "/source.hip", result = folder.path + "/code.so", log = folder.path + "/log.txt";
   std::ofstream(source, std::ios::binary) << "#line 1 \"" << program.name << "\"\n" << program.source;
-  fs::path sim = headerFolder();
+  fs::path build = buildFolder(), sim = build.parent_path();
   line.insert(line.end(), {"-I" + folder.path, "-I" + sim.string(), "-I" + (sim.parent_path() / "kernels").string(), source,
-                           "-o", result, "-nodefaultlibs", "-lc", "-lm", "-lgcc"});
+                           "-x", "none", (build / "hooks.o").string(), "-o", result, "-Wl,-Bsymbolic", "-nodefaultlibs", "-lc",
+                           "-lm", "-lgcc"});
   int status = runCompiler(line, log);
   program.log = readFile<std::string>(log);
   if (status) {

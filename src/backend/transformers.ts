@@ -96,6 +96,12 @@ export interface TransformerNeeds {
   readonly headDim: number;
   readonly hiddenSize: number;
   readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  /** By root mean square, or LayerNorm, which is no part of a linear layer. */
+  readonly norm: "rms" | "layer";
+  /** The activation of the MLPs opens a gate. */
+  readonly mlpsAreGated: boolean;
+  /** Vectors of positions are added to the embeddings. */
+  readonly positionsAreLearned: boolean;
   /** Rotary pairs are neighbours. */
   readonly interleaved: boolean;
   /** Attention's scores have a cap, or a scale that is not positive. */

@@ -56,6 +56,7 @@ export class ModelCache implements Disposable {
   #paddingTensor: Tensor | null = null;
   /** By the number of positions that are asked for: how far each is from the end. */
   readonly #before = new Map<number, Tensor>();
+  #lastPosition: Tensor | null = null;
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
     const { padding, rewindable = false } = options;
@@ -112,7 +113,10 @@ export class ModelCache implements Disposable {
     return this.#paddingTensor;
   }
 
-  /** The positions (b · count) of the last `count` of `lengths` slots, i64 (b) in device memory. Call it inside a scope. */
+  /**
+   * The positions (b · count) of the last `count` of `lengths` slots, i64 (b) in device memory. Recorded passes may have
+   * some beyond the context that count for nothing: they stand at its end. Call it inside a scope.
+   */
   lastPositions(lengths: Tensor, count: number): Tensor {
     let before = this.#before.get(count);
     if (!before) {
@@ -123,10 +127,10 @@ export class ModelCache implements Disposable {
       before = Tensor.from(BigInt64Array.from(distances.flat()), { shape, device: this.#device }).keep();
       this.#before.set(count, before);
     }
-    return lengths
-      .unsqueeze(1)
-      .sub(before)
-      .reshape([this.batch * count]);
+    const end = BigInt64Array.of(BigInt(this.#config.contextLength - 1));
+    this.#lastPosition ??= Tensor.from(end, { device: this.#device }).keep();
+    const positions = lengths.unsqueeze(1).sub(before);
+    return positions.minimum(this.#lastPosition).reshape([this.batch * count]);
   }
 
   /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
@@ -174,6 +178,8 @@ export class ModelCache implements Disposable {
     this.#paddingTensor = null;
     for (const before of this.#before.values()) before.dispose();
     this.#before.clear();
+    this.#lastPosition?.dispose();
+    this.#lastPosition = null;
     this.#length = 0;
   }
 

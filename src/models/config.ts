@@ -124,5 +124,13 @@ export function expertsOf(count: number, perToken: number, source: string): Expe
   return { count, perToken };
 }
 
-/** A window as long as the context is none, and would cost a cache of its size. */
-export const usefulWindow = (window: number, contextLength: number): number => (window < contextLength ? window : 0);
+/**
+ * The window of each layer. One as long as the context is none, and would cost a cache of its size; but where some layers
+ * alone are local, they may differ in more than that.
+ */
+export function windowsOf(local: readonly boolean[], window: () => number, contextLength: number): number[] {
+  if (!local.includes(true)) return local.map(() => 0);
+  const own = Math.min(window(), contextLength);
+  const useful = own < contextLength || local.includes(false);
+  return local.map((isLocal) => (isLocal && useful ? own : 0));
+}

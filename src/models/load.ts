@@ -7,6 +7,7 @@ import type { DType } from "../core/dtype.ts";
 import { FormatError, fail } from "../core/errors.ts";
 import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
+import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import type { EmbeddingSettings } from "./embeddings/settings.ts";
 import { Encoder } from "./encoder/encoder.ts";
@@ -116,6 +117,9 @@ export const needsOf = (
   headDim: config.headDim,
   hiddenSize: config.hiddenSize,
   activation: config.activation,
+  norm: architectureOf(config).normKind,
+  mlpsAreGated: architectureOf(config).mlp === "gated",
+  positionsAreLearned: architectureOf(config).positions === "learned",
   interleaved: config.rope.interleaved,
   scoresAreShaped: config.attentionSoftcap > 0 || config.attentionScale <= 0,
   // What scales embeddings scales the rest, too.

@@ -34,7 +34,7 @@ export async function buildPackage(folder: string): Promise<Package> {
   return { program, entry: join(folder, "dist/doctor/child-main.js"), wick };
 }
 
-export const sim = buildSim();
+export const sim = await buildSim();
 const simFolder = dirname(sim.hip);
 const linkSim = [`-L${simFolder}`, "-Wl,--no-as-needed", "-lamdhip64_sim", "-lrocblas_sim", `-Wl,-rpath,${simFolder}`];
 

@@ -23,3 +23,12 @@ export const gpuNames: readonly string[] = deviceNames.filter((name) => name !==
 export function describeDevices(name: string, body: (device: Device) => void, names = deviceNames): void {
   describe.each(names.map((d) => [d]))(`${name} on %s`, (d) => body(Device.from(d)));
 }
+
+/**
+ * Those of a list that a device takes: on the CPU all, among several GPUs each its turn. For what is the host's work, as an
+ * architecture is; kernels are tested on every device.
+ */
+export function inTurns<T>(all: readonly T[], { name }: Device, first = 0): T[] {
+  const at = gpuNames.indexOf(name);
+  return at < 0 ? [...all] : all.filter((_, i) => (i + first) % gpuNames.length === at);
+}

@@ -2,8 +2,10 @@
 import { cp, mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { loadSafetensors, saveSafetensors } from "../../src/formats/index.ts";
+import { expect } from "vitest";
+import { loadSafetensors, openSafetensors, saveSafetensors } from "../../src/formats/index.ts";
 import { scope, type Tensor } from "../../src/index.ts";
+import { loadModel } from "../../src/models/index.ts";
 
 const root = fileURLToPath(new URL("../data/models", import.meta.url));
 export const fable = join(root, "fable-7m");
@@ -20,8 +22,40 @@ export const tinyNames = [
   "granite",
 ] as const;
 export const encoderNames = ["bert", "xlm_roberta", "modernbert"] as const;
-export const tiny = (name: (typeof tinyNames)[number] | (typeof encoderNames)[number]): string =>
-  join(root, "tiny", name);
+/** Other dense decoders. */
+export const denseNames = [
+  "gemma",
+  "gemma3",
+  "smollm3",
+  "glm4",
+  "starcoder2",
+  "phi",
+  "gpt2",
+  "gpt_neox",
+  "cohere2",
+] as const;
+export type TinyName = (typeof tinyNames)[number] | (typeof denseNames)[number];
+export const tiny = (name: TinyName | (typeof encoderNames)[number]): string => join(root, "tiny", name);
+
+/** The token ids of a tiny model's golden case: (2, 24). */
+export async function goldenIds(name: TinyName): Promise<number[][]> {
+  await using file = await openSafetensors(join(tiny(name), "golden.safetensors"));
+  using ids = await file.read("input_ids");
+  return ((await ids.toArray()) as bigint[][]).map((row) => row.map(Number));
+}
+
+/** What a model in f32 says of these ids, on the CPU. */
+export async function logitsOf(path: string, ids: number[][]): Promise<Float32Array> {
+  using model = await loadModel(path);
+  using logits = model.forward(ids);
+  return (await logits.data()) as Float32Array;
+}
+
+/** The largest difference. */
+export const distance = (a: ArrayLike<number>, b: ArrayLike<number>): number => {
+  expect(a.length).toBe(b.length);
+  return Array.from(a).reduce((most, x, i) => Math.max(most, Math.abs(x - b[i]!)), 0);
+};
 
 /** A copy of a model's folder with other fields in config.json (undefined removes one) and other tensors. */
 export async function variant(

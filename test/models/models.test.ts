@@ -10,37 +10,21 @@ import { loadModel } from "../../src/models/index.ts";
 import { JsonFields } from "../../src/models/json-fields.ts";
 import { frequencies } from "../../src/models/rotary.ts";
 import { verify } from "../../src/verify/runner.ts";
-import { describeDevices } from "../helpers/devices.ts";
-import { fable, tiny, tinyNames, variant } from "../helpers/model-folders.ts";
+import { describeDevices, inTurns } from "../helpers/devices.ts";
+import { distance, fable, goldenIds as inputs, logitsOf, tiny, tinyNames, variant } from "../helpers/model-folders.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const folder = temporaryFolder();
 
-async function inputs(name: (typeof tinyNames)[number]): Promise<number[][]> {
-  await using file = await openSafetensors(join(tiny(name), "golden.safetensors"));
-  using ids = await file.read("input_ids");
-  return ((await ids.toArray()) as bigint[][]).map((row) => row.map(Number));
-}
-
-async function logitsOf(path: string, ids: number[][]): Promise<Float32Array> {
-  using model = await loadModel(path);
-  using logits = model.forward(ids);
-  return (await logits.data()) as Float32Array;
-}
-
-const distance = (a: ArrayLike<number>, b: ArrayLike<number>): number => {
-  expect(a.length).toBe(b.length);
-  return Array.from(a).reduce((most, x, i) => Math.max(most, Math.abs(x - b[i]!)), 0);
-};
-
 describeDevices("golden models", (device) => {
-  it.each(tinyNames)("%s gives the logits and continuations of transformers", async (name) => {
+  // test/backend/gpu/graphs.test.ts runs each on the other GPU.
+  it.each(inTurns(tinyNames, device))("%s gives the logits and continuations of transformers", async (name) => {
     const report = await verify(tiny(name), device);
     expect(report.cases.filter((c) => !c.ok)).toEqual([]);
     expect(report.cases.map((c) => c.id)).toEqual(["logits", "logits-cached", "greedy-0", "greedy-1"]);
   });
 
-  it("fable-7m gives the ids, logits and continuations of transformers", async () => {
+  it.each(inTurns(["fable-7m"], device))("%s gives the ids, logits and continuations of transformers", async () => {
     // The simulator runs every GPU thread on the CPU: the continuations of five prompts would take minutes.
     const short = device.name.startsWith("sim");
     const report = await verify(fable, device, short ? { only: ["tokenizer", "logits"] } : {});

@@ -5,12 +5,14 @@ import type { QuantType } from "../../core/quant-types.ts";
 import type { Backend, BinaryOp, CompareOp, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type {
   ConvParams,
+  ExpertParams,
   GluActivation,
   LinearParams,
   PoolParams,
   SdpaParams,
   Size2d,
   SumAndNorm,
+  ValuesAndIds,
 } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import type { CachedAttention, Preparation, Recorder, TransformerNeeds, TransformerSupport } from "../transformers.ts";
@@ -21,6 +23,7 @@ import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
 import { GpuCachedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
+import * as experts from "./ops/experts.ts";
 import * as indexing from "./ops/indexing.ts";
 import { linear } from "./ops/linear.ts";
 import { matmul } from "./ops/matmul.ts";
@@ -175,6 +178,18 @@ export class GpuBackend extends Gpu implements Backend {
 
   glu(act: GluActivation, gate: View, up: View): Storage | null {
     return isF8(gate) ? null : rows.glu(this, act, gate, up);
+  }
+
+  topk(x: View, k: number, softmax: boolean): ValuesAndIds | null {
+    return experts.topk(this, x, k, softmax);
+  }
+
+  expertLinear(x: View, w: View, type: QuantType | null, ids: View, p: ExpertParams): Storage | null {
+    return experts.expertLinear(this, x, w, type, ids, p);
+  }
+
+  mixExperts(y: View, mix: View, residual: View | null): Storage | null {
+    return experts.mixExperts(this, y, mix, residual);
   }
 
   rope(kind: "rope" | "rope_i" | "rope_thd", x: View, cos: View, sin: View): Storage {

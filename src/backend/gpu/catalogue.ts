@@ -10,6 +10,7 @@ import { attention } from "./families/attention.ts";
 import { conv } from "./families/conv.ts";
 import { decode } from "./families/decode.ts";
 import { elementwise } from "./families/elementwise.ts";
+import { experts } from "./families/experts.ts";
 import {
   type Arg,
   type ArgKind,
@@ -45,6 +46,7 @@ const families = [
   ...matmul,
   ...product,
   ...linear,
+  ...experts,
   ...attention,
   ...decode,
   ...rows,

@@ -65,6 +65,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
   /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
   readonly counters: number;
   #errorOp: WatchedOp | undefined;
+  /** The ids that the kernel launched last was given, if it was one of experts: the next may read them before that has ended. */
+  expertIds = 0;
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
     this.name = name;
@@ -198,6 +200,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   }
 
   launch<Name extends KernelName>(name: Name, values: ValuesFor<Name>): void {
+    this.expertIds = 0;
     this.#launcher.launch(name, values);
   }
 

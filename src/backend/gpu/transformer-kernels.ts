@@ -48,6 +48,15 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   ]);
 }
 
+const plain = { silu: "silu", gelu: "gelu", geluErf: "gelu_erf", relu: "relu" } as const;
+
+/** The kernels of activations, with a gate and without. */
+const activationKernels = ({ dtype, activation, mlpsAreGated }: TransformerNeeds): KernelName[] => {
+  if (mlpsAreGated && activation === "silu") return [`swiglu_${dtype}`];
+  if (mlpsAreGated && activation === "gelu") return [`geglu_${dtype}`];
+  return [`${plain[activation]}_${dtype}`, ...(mlpsAreGated ? [`mul_${dtype}` as const] : [])];
+};
+
 /** What continues one text, those that take longest to compile first. */
 export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
@@ -56,6 +65,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   const size = dtype === "f32" ? 4 : 2;
   const wide = planWholeRows(hiddenSize, dtype).suffix;
   const weights = quantTypes.map(quantName);
+  const norm = needs.norm === "rms" ? "rmsnorm" : "layernorm";
   return existing([
     ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
     ...weights.map((type) => `linear_${type}_b1` as const),
@@ -63,12 +73,15 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
     ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
     `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
-    `rmsnorm_${dtype}`,
-    `rmsnorm${wide}_${dtype}`,
+    `${norm}_${dtype}`,
+    `${norm}${wide}_${dtype}`,
     `add_${dtype}`,
     `copy_strided_${size}`,
     `copy2d_${dtype}`,
-    `${needs.activation === "silu" ? "swiglu" : "geglu"}_${dtype}`,
+    ...activationKernels(needs),
+    ...(needs.positionsAreLearned
+      ? (["sub_i64", "minimum_i64", `index_select_i64_${dtype}`, `index_select_u32_${dtype}`] as const)
+      : []),
     ...(needs.hasPlainWeights ? ([`index_select_u32_${dtype}`] as const) : []),
     ...(dtype === "f32" ? [] : ([`cast_f32_${dtype}`, `cast_${dtype}_f32`] as const)),
     ...(needs.embeddingsAreScaled ? ([`affine_${dtype}`] as const) : []),

@@ -58,7 +58,9 @@ export type ConfigKey =
   | "headDim"
   | "contextLength"
   | "normEps"
-  | "activation";
+  | "activation"
+  | "ropeTheta"
+  | "rotaryShare";
 
 /** config.json and safetensors. */
 export interface HuggingFaceForm extends WeightsForm {
@@ -66,12 +68,12 @@ export interface HuggingFaceForm extends WeightsForm {
   readonly tiedByDefault: boolean;
   /** Rotary pairs are neighbours in a head. */
   readonly interleaved: boolean;
-  /** What fields that are missing stand for, where that is not to be refused. */
-  readonly defaults?: Readonly<Record<string, unknown>> | ((own: JsonFields) => Readonly<Record<string, unknown>>);
+  /** What fields stand for that a config may leave out. */
+  defaults?(fields: JsonFields): Readonly<Record<string, unknown>>;
   /** Whether a layer has the config's sliding window, where the config does not list the layers. */
   hasWindow(layer: number, fields: JsonFields): boolean;
   /** Whether a layer's queries and keys are turned. Default: in every layer. */
-  hasRope?(layer: number, fields: JsonFields, isLocal: boolean): boolean;
+  hasRope?(layer: number, isLocal: boolean, fields: JsonFields): boolean;
   /** What `config`, read as Llama's, must say instead. */
   adjust?(fields: JsonFields, config: ModelConfig): Partial<ModelConfig>;
   /** What a tensor's name is without what some checkpoints put before or into it. */
@@ -89,10 +91,16 @@ export interface GgufForm extends WeightsForm {
   readonly writesFused: boolean;
   /** What quantized weights are multiplied with. */
   readonly halves: "f16" | "bf16";
-  /** Whether a layer has the file's sliding window, if it has one. */
-  hasWindow(layer: number): boolean;
+  /** Of so many layers the last attends to everything, the others have the file's window; 0 where every layer has it. */
+  readonly windowPeriod: number;
+  /** The first of so many attends to everything, and not the last. */
+  readonly isGlobalFirst?: boolean;
+  /** Layers with a window turn by this, unscaled, where the file names no other. Default: as all layers. */
+  readonly localTheta?: number;
   /** Whether a layer's queries and keys are turned. Default: in every layer. */
-  hasRope?(layer: number): boolean;
+  hasRope?(layer: number, isLocal: boolean): boolean;
+  /** By what readers multiply q·k, whatever the file says: norms of q make up for the difference. */
+  fixedScale?(config: ModelConfig): number;
   /** What `config`, read as Llama's, must say instead; `own` are the fields under the architecture's name. */
   adjust?(own: JsonFields, config: ModelConfig): Partial<ModelConfig>;
   /** What a file says under the architecture's name besides what Llama's says. */

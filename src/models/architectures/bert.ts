@@ -27,7 +27,7 @@ export const bert: Architecture = {
     ...huggingFace,
     keys: { ...huggingFace.keys, normEps: "layer_norm_eps" },
     tiedByDefault: true,
-    defaults: { type_vocab_size: 2, layer_norm_eps: 1e-12 },
+    defaults: () => ({ type_vocab_size: 2, layer_norm_eps: 1e-12 }),
     names: {
       ...huggingFace.names,
       embedding: {
@@ -70,7 +70,6 @@ export const bert: Architecture = {
     ...gguf,
     name: "bert",
     interleaved: false,
-    hasWindow: () => false,
     names: {
       ...gguf.names,
       norm: { ...gguf.names.norm, postAttentionNorm: "attn_output_norm", postMlpNorm: "layer_output_norm" },

@@ -30,7 +30,7 @@ export const gemma2: Architecture = {
     interleaved: false,
     // Its activations need the range.
     halves: "bf16",
-    hasWindow: isLocal,
+    windowPeriod: 2,
     adjust: (own, { hiddenSize, layers, heads, attentionScale }) => ({
       attentionScale: own.positiveOr(
         "attention.scale",

@@ -3,17 +3,27 @@ import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
 import { bert } from "./bert.ts";
+import { cohere } from "./cohere.ts";
+import { cohere2 } from "./cohere2.ts";
+import { gemma } from "./gemma.ts";
 import { gemma2 } from "./gemma2.ts";
+import { gemma3 } from "./gemma3.ts";
+import { glm4 } from "./glm4.ts";
+import { gptNeox } from "./gpt-neox.ts";
+import { gpt2 } from "./gpt2.ts";
 import { granite } from "./granite.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 import { mixtral } from "./mixtral.ts";
 import { modernbert } from "./modernbert.ts";
 import { olmo2 } from "./olmo2.ts";
+import { phi } from "./phi.ts";
 import { phi3 } from "./phi3.ts";
 import { qwen2 } from "./qwen2.ts";
 import { qwen3 } from "./qwen3.ts";
 import { roberta } from "./roberta.ts";
+import { smollm3 } from "./smollm3.ts";
+import { starcoder2 } from "./starcoder2.ts";
 
 /** By config.json's `model_type`. */
 export const architectures = {
@@ -26,6 +36,16 @@ export const architectures = {
   mixtral,
   olmo2,
   granite,
+  gemma,
+  gemma3_text: gemma3,
+  smollm3,
+  glm4,
+  starcoder2,
+  phi,
+  gpt2,
+  gpt_neox: gptNeox,
+  cohere,
+  cohere2,
   bert,
   roberta,
   "xlm-roberta": roberta,

@@ -21,6 +21,8 @@ export const llama: Architecture = {
       contextLength: "max_position_embeddings",
       normEps: "rms_norm_eps",
       activation: "hidden_act",
+      ropeTheta: "rope_theta",
+      rotaryShare: "partial_rotary_factor",
     },
     tiedByDefault: false,
     interleaved: false,
@@ -65,7 +67,7 @@ export const llama: Architecture = {
     interleaved: true,
     writesFused: false,
     halves: "f16",
-    hasWindow: () => true,
+    windowPeriod: 0,
     names: {
       embedding: { token: "token_embd", position: "position_embd", type: "token_types" },
       layer: "blk.{layer}.",

@@ -1,5 +1,5 @@
 import type { GgufTyped } from "../../formats/index.ts";
-import type { Activation, RopeConfig } from "../config.ts";
+import type { Activation } from "../config.ts";
 import { encoderConfig } from "../encoder/config.ts";
 import { activationNamed } from "../hugging-face/config.ts";
 import type { Architecture, EncoderForm } from "./architecture.ts";
@@ -15,12 +15,6 @@ const encoder: EncoderForm = {
 
 /** One layer in three attends to everything, the first of them first. */
 const USUAL_PERIOD = 3;
-
-/** Every so many layers one attends to everything, from the first on. */
-function periodOf(windows: readonly number[]): number | undefined {
-  const fits = (period: number): boolean => windows.every((window, layer) => window > 0 === layer % period > 0);
-  return Array.from(windows, (_, i) => i + 1).find(fits);
-}
 
 /** As config.json has them. */
 const activationNames: Readonly<Record<Activation, string>> = {
@@ -92,32 +86,20 @@ export const modernbert: Architecture = {
     name: "modern-bert",
     interleaved: false,
     writesFused: true,
+    windowPeriod: USUAL_PERIOD,
+    isGlobalFirst: true,
+    localTheta: 10_000,
     names: { ...gguf.names, fused: { ...gguf.names.fused, "gate,up": "ffn_up" } },
-    adjust: (own, { rope, layers, contextLength }) => {
+    adjust: (own, { rope, ropes, contextLength }) => {
       const reach = Math.floor(own.countOr("attention.sliding_window", 0, 0) / 2);
-      const period = own.countOr("attention.sliding_window_pattern", USUAL_PERIOD);
-      const isLocal = (layer: number): boolean => reach > 0 && layer % period !== 0;
-      const local: RopeConfig = { ...rope, theta: own.positiveOr("rope.freq_base_swa", rope.theta) };
-      const each = Array.from({ length: layers }, (_, layer) => isLocal(layer));
       return {
         activation: activationNamed(own.textOr("hidden_activation", "gelu"), own.source),
-        ropes: each.map((isOwn) => (isOwn ? local : rope)),
-        windows: each.map((isOwn) => (isOwn && reach < contextLength ? reach : 0)),
+        windows: ropes.map((of) => (of !== rope && reach < contextLength ? reach : 0)),
       };
     },
-    metadata: ({ windows, ropes, activation }) => {
-      const reach = Math.max(...windows);
-      const period = periodOf(windows);
-      return {
-        hidden_activation: { type: "string", value: activationNames[activation] },
-        // Of another pattern the writer says that it cannot be written.
-        ...(reach > 0 &&
-          period !== undefined && {
-            "attention.sliding_window": count(2 * reach),
-            "attention.sliding_window_pattern": count(period),
-            "rope.freq_base_swa": { type: "f32", value: ropes[windows.indexOf(reach)]!.theta },
-          }),
-      };
-    },
+    metadata: ({ windows, activation }) => ({
+      hidden_activation: { type: "string", value: activationNames[activation] },
+      ...(windows.some((reach) => reach > 0) && { "attention.sliding_window": count(2 * Math.max(...windows)) }),
+    }),
   },
 };

@@ -61,8 +61,11 @@ class ComposedPasses implements Passes {
   [Symbol.dispose](): void {}
 }
 
-/** Passes of other lengths are filled up with tokens that count for nothing. */
-const LENGTHS = [1, 2, 4, 8] as const;
+/**
+ * Recording takes the time of a few passes, so there are two lengths: others are filled up with tokens that count for
+ * nothing, where the context has room for them.
+ */
+const LENGTHS = [1, 8] as const;
 const MOST = LENGTHS.at(-1)!;
 /** Positions that recordings have room for beyond their first. */
 const ROOM = 256;
@@ -95,8 +98,9 @@ class RecordedPasses implements Passes {
   }
 
   async run(tokens: readonly number[]): Promise<Outcome> {
-    const { cache, greedy } = this.#options;
-    const rows = LENGTHS.find((length) => length >= tokens.length)!;
+    const { model, cache, greedy } = this.#options;
+    const usual = LENGTHS.find((length) => length >= tokens.length)!;
+    const rows = cache.length + usual <= model.config.contextLength ? usual : tokens.length;
     this.#makeRoom(cache.length + rows);
     const fed = Uint32Array.from({ length: rows }, (_, i) => tokens[i] ?? 0);
     this.#ids.storage.write(0, new Uint8Array(fed.buffer));

@@ -1,9 +1,10 @@
 /** A GGUF file's metadata as a `ModelConfig`. */
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
+import type { GgufForm } from "../architectures/architecture.ts";
 import type { ArchitectureName } from "../architectures/index.ts";
 import { architectureOf } from "../architectures/index.ts";
-import { adjusted, type ModelConfig, type RopeConfig, type RopeScaling, usefulWindow } from "../config.ts";
+import { adjusted, type ModelConfig, type RopeConfig, type RopeScaling, windowsOf } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
 import { ggufEncoder } from "./encoder.ts";
 import type { RopeFactors } from "./rope-factors.ts";
@@ -51,12 +52,10 @@ export function parseGgufConfig(
     fail("InvalidFile", `${source}: keys of ${headDim} and values of ${valueDim} dims; models with both alike are run`);
   }
   const contextLength = own.count("context_length");
-  const window = usefulWindow(own.countOr("attention.sliding_window", 0, 0), contextLength);
+  const window = own.countOr("attention.sliding_window", 0, 0);
+  const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1, gguf);
   const rope = parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta });
-  const unturned = { ...rope, dims: 0 };
-  const ropes = Array.from({ length: layers }, (_, layer) =>
-    positions === "rotary" && (gguf.hasRope?.(layer) ?? true) ? rope : unturned,
-  );
+  const localTheta = own.positiveOr("rope.freq_base_swa", gguf.localTheta ?? null);
   const config: ModelConfig = {
     architecture,
     vocabSize: facts.vocabSize,
@@ -69,11 +68,11 @@ export function parseGgufConfig(
     contextLength,
     normEps: own.positiveOr(epsilonKeys[normKind], 1e-5),
     activation,
-    rope: positions === "rotary" ? rope : unturned,
-    ropes,
+    rope: positions === "rotary" ? rope : unturned(rope),
+    ropes: positions === "rotary" ? layerRopes(rope, localTheta, local, gguf) : local.map(() => unturned(rope)),
     attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
     attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
-    windows: Array.from({ length: layers }, (_, layer) => (gguf.hasWindow(layer) ? window : 0)),
+    windows: windowsOf(local, () => window, contextLength),
     logitScale: 1,
     logitSoftcap: own.positiveOr("final_logit_softcapping", 0),
     embeddingScale: 1,
@@ -94,6 +93,33 @@ export const epsilonKeys = {
   rms: "attention.layer_norm_rms_epsilon",
   layer: "attention.layer_norm_epsilon",
 } as const;
+
+const WINDOW_PERIOD = "attention.sliding_window_pattern";
+
+/** Some files list the layers under this name; readers go by the architecture then. */
+const windowPeriod = (own: JsonFields, gguf: GgufForm): number =>
+  typeof own.values[WINDOW_PERIOD] === "number" ? own.count(WINDOW_PERIOD, 0) : gguf.windowPeriod;
+
+/** Which layers have the window where of `period` layers the last has not, or the first; 0 where every layer has it. */
+export const localLayers = (layers: number, period: number, { isGlobalFirst = false }: GgufForm): boolean[] =>
+  Array.from({ length: layers }, (_, layer) => period === 0 || layer % period !== (isGlobalFirst ? 0 : period - 1));
+
+const unturned = (rope: RopeConfig): RopeConfig => ({ ...rope, dims: 0 });
+
+/** The rotary embedding of each layer, as readers of GGUF have it. */
+export function layerRopes(
+  rope: RopeConfig,
+  localTheta: number | null,
+  local: readonly boolean[],
+  { hasRope }: GgufForm,
+): RopeConfig[] {
+  const none = unturned(rope);
+  const own = localTheta === null ? rope : { ...rope, theta: localTheta, scaling: { type: "none" } as const };
+  return local.map((isLocal, layer) => {
+    if (!(hasRope?.(layer, isLocal) ?? true)) return none;
+    return isLocal ? own : rope;
+  });
+}
 
 interface RopeDefaults {
   readonly headDim: number;

@@ -26,13 +26,18 @@ interface Slice extends Rows {
   readonly transposed: boolean;
 }
 
+interface Change {
+  readonly mul: number;
+  readonly add: number;
+}
+
 interface Entry {
   /** Of one matrix; where there are several, a dim for them comes first. */
   readonly shape: Shape;
   /** The rows of each head are in another order. */
   readonly turned: boolean;
-  /** Added to each weight. */
-  readonly offset: 0 | 1;
+  /** Each weight w becomes mul · w + add. */
+  readonly change: Change | null;
   readonly stacked: boolean;
   readonly slices: Slice[];
   /** How many matrices the slices make. */
@@ -88,7 +93,7 @@ export class GgufEntries implements Weights {
     const { weight, bias } = this.#tensors.norm(role, size, place);
     const name = normName(this.#form.names, role, place);
     const all = { start: 0, rows: size, transposed: false };
-    this.#add(`${name}.weight`, [size], [{ ...all, tensor: weight }], { offset: this.#tensors.normOffset });
+    this.#add(`${name}.weight`, [size], [{ ...all, tensor: weight }], { change: this.#normChange(role) });
     if (bias) this.#add(`${name}.bias`, [size], [{ ...all, tensor: bias }], {});
     return { weight: this.#nothing(), bias: null };
   }
@@ -103,7 +108,7 @@ export class GgufEntries implements Weights {
   }
 
   get list(): WeightsTensor[] {
-    return [...this.#entries].map(([name, { shape, slices, stacked, count, offset }]) => {
+    return [...this.#entries].map(([name, { shape, slices, stacked, count, change }]) => {
       const { dtype, type } = slices[0]!.tensor;
       if (!dtype || slices.some((slice) => slice.tensor.dtype !== dtype)) {
         const types = [...new Set(slices.map((slice) => slice.tensor.type))].join(", ");
@@ -113,14 +118,14 @@ export class GgufEntries implements Weights {
         );
       }
       const whole = stacked ? [count, ...shape] : shape;
-      const to = offset === 0 ? { type, dtype } : { type: "F32", dtype: "f32" as const };
+      const to = change === null ? { type, dtype } : { type: "F32", dtype: "f32" as const };
       return { name, shape: whole, byteLength: numel(whole) * sizeOf(to.dtype), ...to };
     });
   }
 
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
-    const { shape, slices, turned, offset } = this.#entries.get(name)!;
-    if (offset !== 0) return this.#readOffset(slices[0]!, offset, signal, range);
+    const { shape, slices, turned, change } = this.#entries.get(name)!;
+    if (change) return this.#readChanged(slices[0]!, change, signal, range);
     const rowBytes = numel(shape.slice(1)) * sizeOf(slices[0]!.tensor.dtype!);
     const pieces: Uint8Array[] = [];
     let at = 0;
@@ -136,6 +141,15 @@ export class GgufEntries implements Weights {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#tensors.file[Symbol.asyncDispose]();
+  }
+
+  /** Norms are written complete, and that of q with what readers leave out of the scores' scale. */
+  #normChange(role: NormRole): Change | null {
+    const { normOffset } = this.#tensors;
+    const scale = this.#form.fixedScale?.(this.#config);
+    const missing = role === "qNorm" && scale !== undefined ? this.#config.attentionScale / scale : 1;
+    const mul = Math.abs(missing - 1) < 1e-6 ? 1 : missing;
+    return mul === 1 && normOffset === 0 ? null : { mul, add: normOffset * mul };
   }
 
   #noLayer(): Projection {
@@ -168,9 +182,9 @@ export class GgufEntries implements Weights {
     name: string,
     shape: Shape,
     slices: readonly Slice[],
-    { turned = false, stacked = false, offset = 0 as 0 | 1 },
+    { turned = false, stacked = false, change = null as Change | null },
   ): void {
-    const entry = this.#entries.get(name) ?? { shape, turned, stacked, offset, slices: [], count: 0 };
+    const entry = this.#entries.get(name) ?? { shape, turned, stacked, change, slices: [], count: 0 };
     entry.slices.push(...slices);
     entry.count++;
     this.#entries.set(name, entry);
@@ -212,11 +226,11 @@ export class GgufEntries implements Weights {
     return (await turned.bytes()).subarray(range.start, range.end);
   }
 
-  async #readOffset({ tensor, rows }: Slice, offset: number, signal?: AbortSignal, range?: ByteRange) {
+  async #readChanged({ tensor, rows }: Slice, { mul, add }: Change, signal?: AbortSignal, range?: ByteRange) {
     const bytes = await this.#tensors.file.readBytes(tensor.name, signal);
     using stored = Tensor.fromBytes(bytes, [rows], tensor.dtype!);
     using wide = stored.toDType("f32");
-    using whole = wide.affine(1, offset);
+    using whole = wide.affine(mul, add);
     return (await whole.bytes()).subarray(range?.start ?? 0, range?.end);
   }
 }

@@ -1,9 +1,10 @@
 /** A `ModelConfig` as the metadata of a GGUF file; what GGUF cannot say is refused. */
+import { isDeepStrictEqual } from "node:util";
 import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
-import type { ModelConfig } from "../config.ts";
-import { epsilonKeys, yarnMagnitude } from "./config.ts";
+import type { ModelConfig, RopeConfig } from "../config.ts";
+import { epsilonKeys, layerRopes, localLayers, yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
 
@@ -17,7 +18,7 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
   const special = gguf.metadata?.(config) ?? {};
   if (config.activation !== activation && !special.hidden_activation) cannot(`the activation ${config.activation}`);
-  const own: Record<string, GgufTyped | undefined> = {
+  const own: Fields = {
     context_length: count(config.contextLength),
     embedding_length: count(config.hiddenSize),
     block_count: count(config.layers),
@@ -28,19 +29,13 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     "attention.key_length": count(config.headDim),
     "attention.value_length": count(config.headDim),
     [epsilonKeys[normKind]]: real(config.normEps),
-    "attention.scale": usualScale(config) ? undefined : real(config.attentionScale),
-    "attention.sliding_window": special["attention.sliding_window_pattern"]
-      ? undefined
-      : optional(windowOf(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
+    "attention.scale": gguf.fixedScale || usualScale(config) ? undefined : real(config.attentionScale),
+    ...(windowFields(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
     expert_count: config.experts ? count(config.experts.count) : undefined,
     expert_used_count: config.experts ? count(config.experts.perToken) : undefined,
-    ...(config.rope.dims > 0 && {
-      "rope.dimension_count": count(config.rope.dims),
-      "rope.freq_base": real(config.rope.theta),
-    }),
-    ...ropeScaling(config),
+    ...(ropeFields(config) ?? cannot("which layers' heads are turned, and how")),
     ...special,
   };
   const metadata: Metadata = new Map([
@@ -51,19 +46,51 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
   return metadata;
 }
 
-const optional = (value: number): GgufTyped | undefined => (value > 0 ? count(value) : undefined);
-
 const usualScale = ({ attentionScale, headDim }: ModelConfig): boolean =>
   Math.abs(attentionScale * Math.sqrt(headDim) - 1) < 1e-6;
 
-/** The window of the layers that have one, if they are those that GGUF's readers give it to. */
-function windowOf(config: ModelConfig): number | undefined {
+type Fields = Record<string, GgufTyped | undefined>;
+
+/** The window of the layers that have one, if a period tells which those are. */
+function windowFields(config: ModelConfig): Fields | undefined {
   const { windows } = config;
   const { gguf } = architectureOf(config);
+  const { windowPeriod } = gguf;
   const window = Math.max(...windows);
-  const fits = windows.every((own, layer) => own === (gguf.hasWindow(layer) ? window : 0));
-  return fits ? window : undefined;
+  if (window === 0) return {};
+  const fits = (period: number): boolean =>
+    localLayers(windows.length, period, gguf).every((local, layer) => windows[layer] === (local ? window : 0));
+  // A period of the file's own is read only where the architecture has one.
+  const periods = windowPeriod === 0 ? [0] : [windowPeriod, 0, ...windows.map((_, i) => i + 1)];
+  const period = periods.find(fits);
+  if (period === undefined) return undefined;
+  return {
+    "attention.sliding_window": count(window),
+    "attention.sliding_window_pattern": period === windowPeriod ? undefined : count(period),
+  };
 }
+
+/** The rotary embedding, if the layers have it as GGUF's readers will think. */
+function ropeFields(config: ModelConfig): Fields | undefined {
+  const { rope, ropes, windows } = config;
+  const { gguf, positions } = architectureOf(config);
+  if (positions !== "rotary") return {};
+  const local = windows.map((window) => window > 0);
+  const localTheta = ropes.find((own, layer) => local[layer] && own.dims > 0)?.theta ?? null;
+  const named = gguf.localTheta === undefined || localTheta === null ? null : localTheta;
+  if (!isDeepStrictEqual(layerRopes(apart(rope), named, local, gguf), ropes.map(apart))) {
+    return undefined;
+  }
+  return {
+    "rope.dimension_count": count(rope.dims),
+    "rope.freq_base": real(rope.theta),
+    "rope.freq_base_swa": named === null ? undefined : real(named),
+    ...ropeScaling(config),
+  };
+}
+
+/** Which dims are pairs is told by the architecture. */
+const apart = (rope: RopeConfig): RopeConfig => ({ ...rope, interleaved: false });
 
 /** Llama 3's blend is in a tensor instead. */
 function ropeScaling({ rope: { scaling } }: ModelConfig): Record<string, GgufTyped> {

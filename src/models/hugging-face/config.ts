@@ -9,7 +9,7 @@ import {
   type ModelConfig,
   type RopeConfig,
   type RopeScaling,
-  usefulWindow,
+  windowsOf,
 } from "../config.ts";
 import { JsonFields } from "../json-fields.ts";
 
@@ -21,8 +21,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
   const architecture = architectureNamed(own.text("model_type"), own.source);
   const row: Architecture = architectures[architecture];
   const { keys, tiedByDefault, adjust, defaults } = row.huggingFace;
-  const usual = typeof defaults === "function" ? defaults(own) : defaults;
-  const fields = new JsonFields({ ...usual, ...own.values }, own.source);
+  const fields = completed(own, defaults?.(own));
   const hiddenSize = fields.count(keys.hiddenSize);
   const heads = fields.count(keys.heads);
   const kvHeads = fields.countOr(keys.kvHeads, heads);
@@ -40,6 +39,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
   const contextLength = fields.count(keys.contextLength);
   const eos = [generation, whole, fields].flatMap((file) => file?.tokens("eos_token_id") ?? []);
   const types = layerTypes(fields, row.huggingFace, layers);
+  const local = types.map((type) => type === "sliding_attention");
   const config: ModelConfig = {
     architecture,
     vocabSize: fields.count("vocab_size"),
@@ -50,14 +50,12 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     kvHeads,
     headDim,
     contextLength,
-    normEps: fields.positiveOr(keys.normEps, 1e-6),
+    normEps: fields.positiveOr(keys.normEps, row.normKind === "rms" ? 1e-6 : 1e-5),
     activation: fields.has(keys.activation) ? activationNamed(fields.text(keys.activation), source) : row.activation,
     ...parseRopes(fields, row, types, { headDim, contextLength }),
     attentionScale: 1 / Math.sqrt(headDim),
     attentionSoftcap: fields.positiveOr("attn_logit_softcapping", 0),
-    windows: types.map((type) =>
-      type === "full_attention" ? 0 : usefulWindow(fields.count("sliding_window"), contextLength),
-    ),
+    windows: windowsOf(local, () => fields.count("sliding_window"), contextLength),
     logitScale: 1,
     logitSoftcap: fields.positiveOr("final_logit_softcapping", 0),
     embeddingScale: 1,
@@ -73,6 +71,14 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
   return adjusted(config, adjust?.(fields, config));
 }
 
+/** Fields that are null are as good as missing. */
+const completed = (fields: JsonFields, defaults: Readonly<Record<string, unknown>> = {}): JsonFields => {
+  const missing = Object.entries(defaults).filter(([name]) => !fields.has(name));
+  return missing.length === 0
+    ? fields
+    : new JsonFields({ ...fields.values, ...Object.fromEntries(missing) }, fields.source);
+};
+
 const dtypeOf = (fields: JsonFields): DType | undefined =>
   dtypes[fields.textOr("dtype", fields.textOr("torch_dtype", ""))];
 
@@ -82,7 +88,9 @@ const activationNames: Readonly<Record<string, Activation>> = {
   silu: "silu",
   swish: "silu",
   gelu: "geluErf",
+  gelu_python: "geluErf",
   gelu_new: "gelu",
+  gelu_fast: "gelu",
   gelu_pytorch_tanh: "gelu",
   relu: "relu",
 };
@@ -126,7 +134,7 @@ function parseRopes(fields: JsonFields, row: Architecture, types: readonly Layer
   const turns = row.huggingFace.hasRope ?? (() => true);
   return {
     rope: byType.full_attention,
-    ropes: types.map((type, i) => (turns(i, fields, type === "sliding_attention") ? byType[type] : none)),
+    ropes: types.map((type, i) => (turns(i, type === "sliding_attention", fields) ? byType[type] : none)),
   };
 }
 
@@ -146,14 +154,15 @@ function ropesByType(fields: JsonFields, row: Architecture, sizes: Sizes): Reado
 /** Newer files keep everything in rope_parameters, `own`; older ones have rope_theta beside rope_scaling. */
 function parseRope(fields: JsonFields, own: JsonFields | undefined, row: Architecture, sizes: Sizes): RopeConfig {
   const { headDim, contextLength } = sizes;
-  const theta = own?.positiveOr("rope_theta", null) ?? fields.positiveOr("rope_theta", row.ropeTheta);
-  const share = own?.positiveOr("partial_rotary_factor", null) ?? fields.positiveOr("partial_rotary_factor", 1);
+  const { keys, interleaved } = row.huggingFace;
+  const theta = own?.positiveOr("rope_theta", null) ?? fields.positiveOr(keys.ropeTheta, row.ropeTheta);
+  const share = own?.positiveOr("partial_rotary_factor", null) ?? fields.positiveOr(keys.rotaryShare, 1);
   const dims = Math.floor(headDim * share);
   if (dims % 2 !== 0 || dims > headDim) {
     fail("InvalidFile", `${fields.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
   }
   const scaling: RopeScaling = own ? parseScaling(own, fields, dims, contextLength) : { type: "none" };
-  return { theta, dims, interleaved: row.huggingFace.interleaved, scaling };
+  return { theta, dims, interleaved, scaling };
 }
 
 type ScalingParser = (own: JsonFields, fields: JsonFields, dims: number, contextLength: number) => RopeScaling;

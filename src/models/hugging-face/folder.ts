@@ -10,8 +10,8 @@ import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
-import { renamed } from "../weights/renamed.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
+import { namedWeights } from "./named-weights.ts";
 
 export interface HuggingFaceFolder extends ModelSource {
   /** The content of tokenizer.json, where there is one. */
@@ -42,8 +42,7 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
     tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
   const form = architectureOf(config).huggingFace;
   const embedding = await readSentenceTransformers(folder, usualPooling(config));
-  const opened = await openWeights(folder);
-  const weightsFile = form.plainName ? renamed(opened, form.plainName) : opened;
+  const weightsFile = namedWeights(await openWeights(folder), form);
   return {
     config,
     embedding: embedding ?? usualSettings(usualPooling(config)),

@@ -29,7 +29,7 @@ const koffi = createRequire(import.meta.url)("koffi") as {
   load(path: string): NativeLibrary;
   address(value: unknown): bigint;
 };
-const library = koffi.load(buildSim().hip);
+const library = koffi.load((await buildSim()).hip);
 const bind = (signature: string) => library.func(signature) as (...args: unknown[]) => number;
 const hip = {
   setDevice: bind("int hipSetDevice(int)"),

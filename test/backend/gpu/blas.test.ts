@@ -18,7 +18,7 @@ import { Device, type DType, Tensor, WickError } from "../../../src/index.ts";
 import { verify } from "../../../src/verify/runner.ts";
 import { temporaryFolder } from "../../helpers/temporary-folder.ts";
 
-const sim = buildSim();
+const sim = await buildSim();
 const MiB = 2 ** 20;
 const at = temporaryFolder();
 const none = { recording: false, graphs: 0 };
@@ -378,6 +378,9 @@ describe("a library's first product", () => {
     headDim: 64,
     hiddenSize: 256,
     activation: "silu",
+    norm: "rms",
+    mlpsAreGated: true,
+    positionsAreLearned: false,
     interleaved: false,
     scoresAreShaped: false,
     embeddingsAreScaled: false,

@@ -15,7 +15,7 @@ import { kernelSource } from "../../../src/backend/gpu/source.ts";
 import { type ErrorCode, WickError } from "../../../src/core/errors.ts";
 import { f16ToF32, f32ToBf16, f32ToF16 } from "../../../src/core/halves.ts";
 
-const sim = buildSim();
+const sim = await buildSim();
 const folder = mkdtempSync(join(tmpdir(), "wick-drivers-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 

@@ -13,7 +13,7 @@ import {
 } from "../../../src/models/index.ts";
 import { rope, ropeI, sdpa } from "../../../src/nn/index.ts";
 import { result } from "../../../src/tensor/tensor.ts";
-import { describeDevices, gpuNames } from "../../helpers/devices.ts";
+import { describeDevices, gpuNames, inTurns } from "../../helpers/devices.ts";
 import { tiny, tinyNames, variant } from "../../helpers/model-folders.ts";
 import { temporaryFolder } from "../../helpers/temporary-folder.ts";
 
@@ -272,7 +272,7 @@ describeDevices(
     }
     const prompt = (length: number, from = 3): number[] => Array.from({ length }, (_, i) => (from + i * 29) % 128);
 
-    it.each(tinyNames)("gives the tokens of %s", async (name) => {
+    it.each(inTurns(tinyNames, device, 1))("gives the tokens of %s", async (name) => {
       using model = await loadModel(tiny(name), { device, dtype: "f32" });
       const options = { maxTokens: 7, ignoreEos: true };
       expect(await both(model, [prompt(9)], options)).toBe(name === "mixtral" ? 0 : 1);
@@ -288,7 +288,7 @@ describeDevices(
       expect(await both(model, [prompt(9)], { maxTokens: 10, ignoreEos: true })).toBe(1);
     });
 
-    it("goes on where the cache must grow, behind a sliding window", async () => {
+    it.each(inTurns(["a sliding window"], device))("goes on where the cache must grow, behind %s", async () => {
       const longer = await variant(tiny("mistral"), folder(`longer-${device.name.replace(":", "")}`), {
         ...{ max_position_embeddings: 1024, num_hidden_layers: 1 },
       });

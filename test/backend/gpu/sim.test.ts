@@ -9,7 +9,7 @@ interface NativeLibrary {
   func(signature: string): (...args: unknown[]) => unknown;
 }
 const koffi = createRequire(import.meta.url)("koffi") as { load(path: string): NativeLibrary };
-const paths = buildSim();
+const paths = await buildSim();
 const gpuHeader = kernelSource("gpu.h");
 
 function bind<Name extends string>(path: string, signatures: Record<Name, string>) {

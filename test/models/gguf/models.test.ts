@@ -14,7 +14,15 @@ import { loadModel, Tokenizer, writeModelGguf } from "../../../src/models/index.
 import { JsonFields } from "../../../src/models/json-fields.ts";
 import { verify } from "../../../src/verify/runner.ts";
 import { describeDevices } from "../../helpers/devices.ts";
-import { fable, tiny, tinyNames, variant } from "../../helpers/model-folders.ts";
+import {
+  distance,
+  fable,
+  goldenIds as inputs,
+  logitsOf,
+  tiny,
+  tinyNames,
+  variant,
+} from "../../helpers/model-folders.ts";
 import { sentencePieceJson } from "../../helpers/sentence-piece.ts";
 import { temporaryFolder } from "../../helpers/temporary-folder.ts";
 
@@ -28,23 +36,6 @@ interface Golden {
 }
 const golden = JSON.parse(await readFile(join(fable, "golden.json"), "utf8")) as Golden[];
 const llamaConfig = JSON.parse(await readFile(join(tiny("llama"), "config.json"), "utf8")) as unknown;
-
-async function inputs(name: (typeof tinyNames)[number]): Promise<number[][]> {
-  await using file = await openSafetensors(join(tiny(name), "golden.safetensors"));
-  using ids = await file.read("input_ids");
-  return ((await ids.toArray()) as bigint[][]).map((row) => row.map(Number));
-}
-
-async function logitsOf(path: string, ids: number[][]): Promise<Float32Array> {
-  using model = await loadModel(path);
-  using logits = model.forward(ids);
-  return (await logits.data()) as Float32Array;
-}
-
-const distance = (a: Float32Array, b: Float32Array): number => {
-  expect(a.length).toBe(b.length);
-  return a.reduce((most, x, i) => Math.max(most, Math.abs(x - b[i]!)), 0);
-};
 
 /** A copy of a GGUF file with something changed. */
 async function changed(

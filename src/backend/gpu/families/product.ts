@@ -7,7 +7,7 @@ const PRODUCT_TILE = 128;
 /** How much of k is in shared memory at once, and how many such slices: with copies beside arithmetic, and one without. */
 const PRODUCT_ASYNC_SLICE = 64;
 const PRODUCT_ASYNC_STAGES = 3;
-const PRODUCT_SLICE = 32;
+export const PRODUCT_SLICE = 32;
 
 /** Half as many rows and columns, or twice as many columns, by warpgroups. */
 export type ProductSize = "_small" | "" | "_wide";

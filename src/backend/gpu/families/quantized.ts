@@ -40,7 +40,9 @@ const QUANT_LINES = 64;
 const QUANT_FEW = 16;
 const QUANT_SOME = 64;
 /** Bytes of shared memory for the values of nibble pairs. */
-const QUANT_TABLE = 512;
+export const QUANT_TABLE = 512;
+/** As kernels/quant-feed.h has them. */
+export const feedDefines: Defines = { QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE };
 
 /** By rows of x: few, some, or many. */
 export type QuantProductSize = "_few" | "_some" | "";
@@ -66,6 +68,25 @@ interface QuantTarget {
   readonly arch: string;
 }
 
+/** Bytes of shared memory for a line of weights as they are stored, and for one of a slice of either operand. */
+export function lineBytes(
+  type: QuantType,
+  dtype: DType,
+  unit: MatrixUnit,
+): { readonly chunk: number; readonly stored: number; readonly row: number } {
+  const isAsync = unit === "mma";
+  const isSplit = dtype === "f32" && unit !== "fma";
+  const block = quantTypes[type];
+  const chunk = block.size < QUANT_NEAR && (!isAsync || block.bytes >= block.size) ? QUANT_NEAR : QUANT_FAR;
+  const align = [16, 4, 2, 1].find((unit) => block.bytes % unit === 0)!;
+  // An odd number of vectors for each line.
+  const stored = (Math.floor(((chunk / block.size) * block.bytes + 31 - align) / 16) | 1) * 16;
+  const slice = isAsync ? QUANT_ASYNC_SLICE : isSplit ? 2 * QUANT_SLICE : QUANT_SLICE;
+  const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
+  // Mixed rows, or rows of an odd number of 16-byte pieces.
+  return { chunk, stored, row: isAsync ? bytes : ((bytes / 16) | 1) * 16 };
+}
+
 /** A block of kernels/quant-product.h: its tile, and its shared memory. */
 export function planQuantBlock(
   size: QuantProductSize,
@@ -75,11 +96,7 @@ export function planQuantBlock(
 ): { readonly isSplit: boolean; readonly lines: number; readonly rows: number; readonly shared: number } {
   const isAsync = unit === "mma";
   const isSplit = dtype === "f32" && unit !== "fma";
-  const block = quantTypes[type];
-  const chunk = block.size < QUANT_NEAR && (!isAsync || block.bytes >= block.size) ? QUANT_NEAR : QUANT_FAR;
-  const align = [16, 4, 2, 1].find((unit) => block.bytes % unit === 0)!;
-  // An odd number of vectors for each line.
-  const stored = (Math.floor(((chunk / block.size) * block.bytes + 31 - align) / 16) | 1) * 16;
+  const { chunk, stored, row } = lineBytes(type, dtype, unit);
   if (isAsync && size !== "") {
     // Chunks of x beside those of the weights.
     const [lines, rows] = [2 * QUANT_LINES, size === "_few" ? QUANT_FEW : QUANT_SOME];
@@ -91,10 +108,6 @@ export function planQuantBlock(
   const lines = byGroups ? 2 * QUANT_LINES : QUANT_LINES;
   const many = byGroups ? 4 : isAsync || (unit === "mfma" && dtype !== "f32") ? 2 : 1;
   const rows = size === "_few" ? QUANT_FEW : size === "_some" ? QUANT_SOME : many * QUANT_SOME;
-  const slice = isAsync ? QUANT_ASYNC_SLICE : isSplit ? 2 * QUANT_SLICE : QUANT_SLICE;
-  const bytes = slice * (dtype === "f32" && !isSplit ? 4 : 2);
-  // Mixed rows, or rows of an odd number of 16-byte pieces.
-  const row = isAsync ? bytes : ((bytes / 16) | 1) * 16;
   const shared =
     (byGroups ? 3 : isAsync ? 2 : 1) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored + QUANT_TABLE;
   return { isSplit, lines, rows, shared };
@@ -166,7 +179,7 @@ export const quantized = [
     args: "x* w* out* parts* counters* rows n k alone:u32",
     plan: "blocks threads shared_bytes",
     defines: (arch) => ({
-      ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
+      ...{ ...streamDefines, ...productDefines, ...feedDefines },
       ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
     }),
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),

@@ -10,7 +10,7 @@ import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
-const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
+export const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
 
 /** x (…, k) · wᵀ; null where x has too many rows or the kernels do not take the dtypes, sizes or layouts. */
 export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {

@@ -79,7 +79,7 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
 }
 
 /** The address of x as tiles read it, from a multiple of 16 bytes on. */
-function alignedRows(gpu: Gpu, x: View, run: (from: number) => void): void {
+export function alignedRows(gpu: Gpu, x: View, run: (from: number) => void): void {
   gpu.packed(x, (from) => {
     const bytes = x.layout.numel * sizeOf(x.storage.dtype);
     if (from % 16 === 0) run(from);
@@ -158,7 +158,7 @@ function throughBlas(
 }
 
 /** x in f32 as pairs of halves, for the matrix unit. */
-function splitHalves(gpu: Gpu, x: number, numel: number, run: (halves: number) => void): void {
+export function splitHalves(gpu: Gpu, x: number, numel: number, run: (halves: number) => void): void {
   gpu.temporary(4 * numel, (out) => {
     gpu.launch("split_f32", { x, out, numel });
     run(out);

@@ -19,7 +19,7 @@ import { batchNorm, leakyRelu, miopen, sdpa } from "../../../../src/nn/index.ts"
 import { verify } from "../../../../src/verify/runner.ts";
 import { tolerance } from "../../../helpers/reference.ts";
 
-const sim = buildSim();
+const sim = await buildSim();
 const standIn = new Library("MIOpen's stand-in", sim.miopen);
 const alive = standIn.func("int wickSimMiopenAlive()");
 const lastMessage = standIn.func<string>("const char *wickSimLastMessage()");

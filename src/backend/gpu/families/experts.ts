@@ -1,0 +1,152 @@
+/** Mixtures of experts: routing, products by expert, and the sum of what experts make. */
+import { type DType, sizeOf } from "../../../core/dtype.ts";
+import type { QuantType } from "../../../core/quant-types.ts";
+import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
+import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
+import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
+import { feedDefines, lineBytes, QUANT_TABLE, streamDefines } from "./quantized.ts";
+
+/** The most scores that a warp chooses from, and the most that it chooses. */
+export const TOPK_COLUMNS = 512;
+export const TOPK_MOST = 32;
+
+const slots = "x* w* ids* bias* out* n k per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
+
+/** The most slots whose rows are multiplied one by one; more are sorted by expert first. */
+export const FEW_SLOTS = 64;
+
+/** Columns that a block makes, and rows, or twice as many, of products by expert without a plan of their own. */
+const EXPERT_TILE = 64;
+
+interface Target {
+  readonly unit: MatrixUnit;
+  readonly arch: string;
+}
+
+export interface ExpertProductPlan<Size extends string> {
+  readonly size: Size;
+  /** Rows and columns that a block makes. */
+  readonly rows: number;
+  readonly columns: number;
+  readonly threads: number;
+  readonly shared_bytes: number;
+}
+
+/** Tiles of twice as many rows where experts have as many on average. */
+export function planExpertDense(mean: number, dtype: DType, { unit, arch }: Target): ExpertProductPlan<ProductSize> {
+  if (unit === "fma") {
+    const row = (((PRODUCT_SLICE * sizeOf(dtype)) / 16) | 1) * 16;
+    const [rows, columns] = [EXPERT_TILE, EXPERT_TILE];
+    return { size: "_small", rows, columns, threads: 128, shared_bytes: (rows + columns) * row };
+  }
+  const large = hasWarpgroups(arch) ? "_wide" : "";
+  const { size, launch } = planBlock(mean > 64 ? large : "_small", unit);
+  const { tile_rows: rows, tile_cols: columns, threads, shared_bytes } = launch;
+  return { size, rows, columns, threads, shared_bytes };
+}
+
+/** The same with quantized weights, as kernels/expert-quant.hip goes about it. */
+export function planExpertQuant(
+  mean: number,
+  type: QuantType,
+  dtype: DType,
+  { unit, arch }: Target,
+): ExpertProductPlan<"_some" | ""> & { readonly isSplit: boolean } {
+  const isAsync = unit === "mma";
+  const isSplit = dtype === "f32" && unit !== "fma";
+  const { row, stored } = lineBytes(type, dtype, unit);
+  const plan = (size: "_some" | "") => {
+    const twice = size === "" && (isAsync || (unit === "mfma" && dtype !== "f32"));
+    const rows = EXPERT_TILE * (twice ? 2 : 1);
+    const places = isAsync ? 2 : 1;
+    const shared_bytes = places * ((rows + EXPERT_TILE) * row + EXPERT_TILE * stored) + QUANT_TABLE;
+    return { size, rows, columns: EXPERT_TILE, threads: 2 * EXPERT_TILE, shared_bytes, isSplit };
+  };
+  const large = plan("");
+  return mean > EXPERT_TILE && large.shared_bytes <= sharedBudget(arch) ? large : plan("_some");
+}
+
+/** `blocks` blocks for each slot. */
+const launch = (s: {
+  readonly per_slot: number;
+  readonly slots: number;
+  readonly threads: number;
+  readonly shared_bytes: number;
+}) => ({ grid: gridFor(s.per_slot * s.slots, s.threads), block: s.threads, shared: s.shared_bytes });
+
+const sorted = "x* w* bias* out* order* tiles* n k share:u32";
+
+const shared = (s: { readonly blocks: number; readonly threads: number; readonly shared_bytes: number }) => ({
+  grid: gridFor(s.blocks, s.threads),
+  block: s.threads,
+  shared: s.shared_bytes,
+});
+
+export const experts = [
+  family({
+    file: "experts",
+    pattern: "topk_{T}",
+    over: { T: quantFloats },
+    args: "x* values* ids* rows cols k:u32 softmax:u32",
+    defines: { ...streamDefines, TOPK_COLUMNS },
+    launch: (s) => blocks(s.rows, BLOCK / 32),
+  }),
+  family({
+    file: "experts",
+    pattern: "mix_{T}",
+    over: { T: quantFloats },
+    args: "y* mix* residual* out* rows width k:u32 dtype:u32",
+    launch: (s, b) => perThread(s.rows * s.width, 16 / sizeOf(b.T)),
+  }),
+  family({
+    file: "experts",
+    pattern: "expert_order",
+    over: {},
+    args: "ids* order* tiles* out* slots row_halves experts:u32 tile_rows:u32 error*",
+    launch: (s) => ({ grid: 1, block: WIDE_BLOCK, shared: 8 * (s.experts + 1) }),
+  }),
+  family({
+    file: "expert-dense",
+    pattern: "expert_dense{size}_{T}",
+    over: { size: ["_small", "", "_wide"], T: ["bf16", "f16"] },
+    apart: ["size"],
+    args: sorted,
+    plan: "blocks threads shared_bytes",
+    defines: { ...productDefines, EXPERT_TILE },
+    launch: shared,
+  }),
+  family({
+    file: "expert-dense",
+    pattern: "expert_dense_small_{T}",
+    over: { T: ["f32"] },
+    args: sorted,
+    plan: "blocks threads shared_bytes",
+    launch: shared,
+  }),
+  family({
+    file: "expert-quant",
+    pattern: "expert_quant{size}_{Q}_{T}",
+    over: { size: ["_some", ""], Q: quants, T: quantFloats },
+    apart: ["size", "T"],
+    args: sorted,
+    plan: "blocks threads shared_bytes",
+    defines: { ...streamDefines, ...productDefines, ...feedDefines, EXPERT_TILE },
+    launch: shared,
+  }),
+  family({
+    file: "linear",
+    pattern: "expert_linear_{T}",
+    over: { T: quantFloats },
+    args: `${slots} error*`,
+    plan: "slots threads shared_bytes",
+    launch,
+  }),
+  family({
+    file: "quant-matvec",
+    pattern: "expert_linear_{Q}",
+    over: { Q: quants },
+    args: `${slots} segment:u32 dtype:u32 error*`,
+    plan: "slots threads shared_bytes",
+    launch,
+  }),
+] as const;

@@ -1,0 +1,136 @@
+/** Mixtures of experts, without asking the host which expert a row goes through. */
+import { sizeOf } from "../../../core/dtype.ts";
+import type { QuantType } from "../../../core/quant-types.ts";
+import type { View } from "../../backend.ts";
+import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
+import type { Storage } from "../../storage.ts";
+import { sharedBudget } from "../attention-plan.ts";
+import { FEW_SLOTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { quantName } from "../families/family.ts";
+import { planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { gluNumbers, quantOutput } from "../families/quantized.ts";
+import { addressOf, at, type Gpu } from "../gpu.ts";
+import { sortedProduct } from "./expert-product.ts";
+import { aligned, alignedBlocks } from "./linear.ts";
+
+/** The k largest of the last dim; null where a warp does not find them. */
+export function topk(gpu: Gpu, x: View, k: number, softmax: boolean): ValuesAndIds | null {
+  const { dtype } = x.storage;
+  const cols = x.layout.shape.at(-1)!;
+  if (quantOutput[dtype] === undefined || cols > TOPK_COLUMNS || k > TOPK_MOST || k === 0) return null;
+  const rows = x.layout.numel / cols;
+  const ids = gpu.make("u32", rows * k);
+  try {
+    const values = gpu.filled(dtype, rows * k, (out) =>
+      gpu.packed(x, (from) =>
+        gpu.launch(`topk_${dtype}`, {
+          x: from,
+          values: out,
+          ids: addressOf(ids),
+          rows,
+          cols,
+          k,
+          softmax: Number(softmax),
+        }),
+      ),
+    );
+    return { values, ids };
+  } catch (error) {
+    ids.discard();
+    throw error;
+  }
+}
+
+export function mixExperts(gpu: Gpu, y: View, mix: View, residual: View | null): Storage | null {
+  const { dtype } = y.storage;
+  const mixType = quantOutput[mix.storage.dtype];
+  if (quantOutput[dtype] === undefined || mixType === undefined) return null;
+  const [rows, k] = mix.layout.shape as [number, number];
+  const width = y.layout.shape[1]!;
+  return gpu.filled(dtype, rows * width, (out) =>
+    gpu.packed(y, (from) =>
+      gpu.packed(mix, (factors) =>
+        gpu.packed(residual, (added) =>
+          gpu.launch(`mix_${dtype}`, {
+            y: from,
+            mix: factors,
+            residual: added,
+            out,
+            rows,
+            width,
+            k,
+            dtype: mixType,
+          }),
+        ),
+      ),
+    ),
+  );
+}
+
+export const expertTuning = { crowd: 1, slack: 0, early: true };
+
+/** Null where the kernels do not take the dtypes, sizes or layouts. */
+export function expertLinear(
+  gpu: Gpu,
+  x: View,
+  w: View,
+  type: QuantType | null,
+  ids: View,
+  p: ExpertParams,
+): Storage | null {
+  const { dtype } = x.storage;
+  if (quantOutput[dtype] === undefined || !w.layout.isContiguous()) return null;
+  const [experts, n] = w.layout.shape as [number, number];
+  const [rows, k] = x.layout.shape as [number, number];
+  const slots = ids.layout.numel;
+  const columns = p.glu ? n / 2 : n;
+  if (slots === 0 || columns === 0) return gpu.make(dtype, slots * columns);
+  if (k === 0 || experts * n >= 2 ** 32) return null;
+  if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
+  if (slots > FEW_SLOTS) return sortedProduct(gpu, x, w, type, ids, p);
+  // The blocks of all slots together are as many as those of one product.
+  const { arch } = gpu.context.properties;
+  const multiprocessors = Math.max(1, Math.floor((expertTuning.crowd * gpu.multiprocessors) / slots));
+  const device = { arch, multiprocessors };
+  const shape = { m: 1, n, k, norm: false };
+  const budget = Math.floor(sharedBudget(arch) / (expertTuning.crowd + expertTuning.slack)) - 1024;
+  const plan = type ? planQuantizedLinear(shape, type, device, budget) : planLinear(shape, dtype, device);
+  if (!plan) return null;
+  const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
+  const run = (out: number, weights: number, from: number): void =>
+    gpu.packed(ids, (chosen) =>
+      gpu.packed(p.bias, (bias) => {
+        const values = {
+          x: from,
+          w: weights,
+          ids: chosen,
+          bias,
+          out,
+          n,
+          k,
+          per_slot: blocks,
+          share: slots / rows,
+          experts,
+          glu: p.glu ? gluNumbers[p.glu] : 0,
+          splits,
+          segment,
+          dtype: quantOutput[dtype]!,
+          slots,
+          threads,
+          shared_bytes,
+          early: Number(expertTuning.early && gpu.expertIds === chosen),
+          error: gpu.watchIndex("expertLinear", experts, 0),
+        };
+        gpu.fenceWeights(w.storage);
+        if (type) gpu.launch(`expert_linear_${quantName(type)}`, values);
+        else gpu.launch(`expert_linear_${dtype}`, values);
+        gpu.expertIds = chosen;
+      }),
+    );
+  return gpu.filled(dtype, slots * columns, (out) =>
+    gpu.packed(x, (from) => {
+      if (type) alignedBlocks(gpu, w, (weights) => run(out, weights, from));
+      else run(out, at(w), from);
+    }),
+  );
+}
