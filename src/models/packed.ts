@@ -15,6 +15,7 @@ export class Packed {
   readonly runs: readonly Run[];
   readonly rows: number;
   readonly sequences: readonly Sequence[];
+  #positions: Positions | undefined;
 
   constructor(sequences: readonly Sequence[]) {
     this.sequences = sequences;
@@ -23,14 +24,30 @@ export class Packed {
     this.rows = this.lengths.reduce((sum, length) => sum + length, 0);
   }
 
-  /** A number for each row, (rows). */
-  numbers(of: (sequence: Sequence) => readonly number[], device: Device): Tensor {
-    return Tensor.from(Uint32Array.from(this.sequences.flatMap(of)), { device });
+  /** The ids of all tokens, (rows). */
+  ids(device: Device): Tensor {
+    return this.numbers(({ ids }, out) => out.set(ids), device);
+  }
+
+  /** A number for each row, (rows): `write` gives those of a sequence. */
+  numbers(write: (sequence: Sequence, out: Uint32Array) => void, device: Device): Tensor {
+    const all = new Uint32Array(this.rows);
+    let start = 0;
+    for (const sequence of this.sequences) {
+      write(sequence, all.subarray(start, start + sequence.ids.length));
+      start += sequence.ids.length;
+    }
+    return Tensor.from(all, { device });
   }
 
   /** Where each row stands in its sequence, for one batch of all of them. */
-  get positions(): Positions & { readonly each: readonly [readonly number[]] } {
-    return { each: [this.lengths.flatMap((length) => Array.from({ length }, (_, i) => i))] };
+  get positions(): Positions {
+    if (!this.#positions) {
+      const each: number[] = [];
+      for (const length of this.lengths) for (let i = 0; i < length; i++) each.push(i);
+      this.#positions = { each: [each] };
+    }
+    return this.#positions;
   }
 
   /** Where each sequence begins, and where the last one ends. */

@@ -112,10 +112,7 @@ export class Transformer implements Disposable {
       const { positions } = packed;
       const rotations = this.#perRope((rotary) => rotary.at(positions, packed.longest));
       const places = () => positionIds(positions, 1, this.device);
-      const embedded = this.#embed(
-        packed.numbers(({ ids }) => ids, this.device),
-        places,
-      );
+      const embedded = this.#embed(packed.ids(this.device), places);
       const states = this.#layered(embedded, new PackedStep(packed, true, rotations, this.device), undefined);
       return normalize(states, this.#finalNorm);
     });

@@ -1,7 +1,7 @@
 /** A transformer whose positions all see each other: texts in, a state for each of their tokens out. */
 import type { Device } from "../../backend/device.ts";
 import type { DType } from "../../core/dtype.ts";
-import { scope, type Tensor } from "../../ops/index.ts";
+import { scope, Tensor } from "../../ops/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { loadNorm, normalize } from "../norm.ts";
@@ -73,9 +73,8 @@ export class Encoder implements Disposable {
     return scope(() => {
       const { layers, finalNorm } = this.#parts;
       const extent = packed.longest;
-      const rotations = new Map(
-        [...this.#rotaries].map(([rope, rotary]) => [rope, rotary.at(packed.positions, extent)] as const),
-      );
+      const turning = [...this.#rotaries].filter(([rope]) => rope.dims > 0);
+      const rotations = new Map(turning.map(([rope, rotary]) => [rope, rotary.at(packed.positions, extent)]));
       const step = new PackedStep(packed, false, rotations, this.device);
       let x = this.#embed(packed);
       for (const layer of layers) {
@@ -94,17 +93,9 @@ export class Encoder implements Disposable {
   #embed(packed: Packed): Tensor {
     const { tokens, positions, types, embeddingNorm } = this.#parts;
     const { device, config } = this;
-    const { types: kinds } = config.encoder!;
-    let x = tokens.lookup(packed.numbers(({ ids }) => ids, device));
-    if (types) {
-      // A tokenizer may know more segments than the model.
-      const own = packed.numbers(
-        ({ ids, types: given }) => ids.map((_, i) => Math.min(given?.[i] ?? 0, kinds - 1)),
-        device,
-      );
-      x = x.add(types.lookup(own));
-    }
-    if (positions) x = x.add(positions.lookup(packed.numbers(({ ids }) => places(ids, config), device)));
+    let x = tokens.lookup(packed.ids(device));
+    if (types) x = x.add(types.lookup(typesOf(packed, config, device)));
+    if (positions) x = x.add(positions.lookup(packed.numbers(({ ids }, out) => writePlaces(ids, config, out), device)));
     return normalize(x, embeddingNorm);
   }
 }
@@ -114,10 +105,20 @@ const encoderRow = (config: ModelConfig) => {
   return { positions: positions === "learned", finalNorm: encoder!.finalNorm };
 };
 
+/** The segment of each row, or one for all, where all are alike. A tokenizer may know more segments than the model. */
+function typesOf(packed: Packed, { encoder }: ModelConfig, device: Device): Tensor {
+  const last = encoder!.types - 1;
+  const alike = last === 0 || packed.sequences.every(({ types }) => !types?.some((type) => type !== 0));
+  if (alike) return Tensor.zeros([1], { dtype: "u32", device });
+  return packed.numbers(({ types }, out) => types && out.set(types.map((type) => Math.min(type, last))), device);
+}
+
 /** RoBERTa's positions begin behind that of padding, which stands still at padding in a text. */
-function places(ids: readonly number[], { encoder }: ModelConfig): number[] {
+function writePlaces(ids: readonly number[], { encoder }: ModelConfig, out: Uint32Array): void {
   const { positionOffset, paddingToken } = encoder!;
-  if (positionOffset === 0) return ids.map((_, i) => i);
   let next = positionOffset;
-  return ids.map((id) => (id === paddingToken ? positionOffset - 1 : next++));
+  for (let i = 0; i < ids.length; i++) {
+    const isPadding = positionOffset > 0 && ids[i] === paddingToken;
+    out[i] = isPadding ? positionOffset - 1 : next++;
+  }
 }
