@@ -77,7 +77,7 @@ class PlainMlp implements FeedForward {
   }
 
   forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
-    return this.#down.forward(this.#up.forward(x, { norm })[this.#activation](), { residual });
+    return this.#down.forward(this.#up.forward(x, { norm, activation: this.#activation }), { residual });
   }
 }
 

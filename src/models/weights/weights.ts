@@ -54,6 +54,8 @@ export interface Fusion {
   readonly norm?: Norm | undefined;
   /** The first half of the outputs opens the second: activation(gate) · up. */
   readonly glu?: Activation | undefined;
+  /** Of each output, where none opens another. */
+  readonly activation?: Activation | undefined;
   /** Added to the result. */
   readonly residual?: Tensor | undefined;
 }
