@@ -30,9 +30,9 @@ export function linear(x: Tensor, w: Tensor, type: QuantType | null, p: LinearPa
   const rows = norm ? compute(x.backend, "rmsNorm", x.shape, x, norm.weight, norm.eps) : x;
   let y = product(rows, w, type);
   if (norm) rows.dispose();
-  if (!act) return bias || activation || residual ? finished(y, { bias, activation, residual }) : y;
+  if (!act && (bias || activation)) return finished(y, { bias, activation, residual });
   if (bias) y = finished(y, { bias, activation: null, residual: null });
-  y = instead(y, gated(act, y));
+  if (act) y = instead(y, gated(act, y));
   return residual ? instead(y, residual.add(y)) : y;
 }
 
