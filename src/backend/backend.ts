@@ -14,7 +14,7 @@ import type { Layout } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import type { FusedOps } from "./fused-ops.ts";
 import type { Storage } from "./storage.ts";
-import type { CachedAttention, Recorder, TransformerSupport } from "./transformers.ts";
+import type { CachedAttention, LatentAttention, Recorder, TransformerSupport } from "./transformers.ts";
 
 export interface View {
   readonly storage: Storage;
@@ -148,5 +148,6 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
 
   readonly recorder?: Recorder;
   readonly cachedAttention?: CachedAttention;
+  readonly latentAttention?: LatentAttention;
   readonly transformers?: TransformerSupport;
 }

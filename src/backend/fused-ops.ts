@@ -72,6 +72,8 @@ export interface LinearParams<V extends View = View> {
 
 /** As `LinearParams`, by expert. */
 export interface ExpertParams<V extends View = View> {
+  /** x is RMS-normalised before the product. */
+  readonly norm: { readonly weight: V; readonly eps: number } | null;
   /** (experts, n). */
   readonly bias: V | null;
   readonly glu: GluActivation | null;
@@ -131,7 +133,7 @@ export interface FusedOps<V extends View = View> {
   /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
   linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
 
-  /** The k largest of the last dim in order, with `softmax` theirs; of equal ones the first before, NaN last. */
+  /** The k largest of the last dim in order, with `softmax` theirs in f32; of equal ones the first before, NaN last. */
   topk(x: V, k: number, softmax: boolean): ValuesAndIds | null;
   /**
    * A row for each of ids' slots (n, k), which are u32: x's row, of which there are n or n · k, through one of the experts

@@ -56,6 +56,26 @@ export interface CachedAttention {
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
 }
 
+/** Where the rows of a step stand in a cache of latents, and how it attends to what is there. */
+export interface LatentAttentionParams
+  extends Omit<CachedAttentionParams, "k" | "v" | "softcap" | "window" | "sinks" | "causal"> {
+  /** (batch, 1, capacity, rank + rope), with room for the new positions: a latent, and behind it the key's turned part. */
+  readonly cache: View;
+}
+
+/** Attention whose heads share one key of each position, of which the first elements are the value, too. */
+export interface LatentAttention {
+  /** Whether there are kernels for latents of `rank` and turned parts of `rope` elements. */
+  supports(dtype: DType, rank: number, rope: number): boolean;
+  /**
+   * One step over a cache: q (batch · t, heads, rank) are queries as keys are seen by them, qRope (batch · t, heads, rope)
+   * their other part, latent (batch · t, rank) and kRope (batch · t, rope) the keys; the last dims are contiguous. qRope
+   * and kRope are turned by their positions, keys enter the cache, and each query sees those up to its own. The result is
+   * (batch, heads, t, rank): sums of latents.
+   */
+  attend(q: View, qRope: View, latent: View, kRope: View, p: LatentAttentionParams): Storage;
+}
+
 /** How the tokens of one sequence are chosen; the values are those of `SamplingOptions`, checked. */
 export interface SamplerSpec {
   /** 0 takes the likeliest token. */
@@ -93,9 +113,13 @@ export interface TransformerNeeds {
   readonly normsAreShifted: boolean;
   /** Whether matrices are not quantized. */
   readonly hasPlainWeights: boolean;
+  /** Whether layers are mixtures of experts. */
+  readonly hasExperts?: boolean | undefined;
+  /** Whether keys and values are made of latents. */
+  readonly attendsToLatents?: boolean | undefined;
   readonly headDim: number;
   readonly hiddenSize: number;
-  readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  readonly activation: "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";
   /** By root mean square, or LayerNorm, which is no part of a linear layer. */
   readonly norm: "rms" | "layer";
   /** The activation of the MLPs opens a gate. */

@@ -114,6 +114,8 @@ export const needsOf = (
   storedTypes: weights.storedTypes,
   normsAreShifted: weights.normsAreShifted,
   hasPlainWeights: weights.hasPlainMatrices,
+  hasExperts: config.experts !== null,
+  attendsToLatents: config.latent !== null,
   headDim: config.headDim,
   hiddenSize: config.hiddenSize,
   activation: config.activation,

@@ -5,6 +5,7 @@ import { Tensor } from "../ops/index.ts";
 import type { RopeConfig } from "./config.ts";
 import { type Run, runsOf } from "./embeddings/batches.ts";
 import type { Sequence } from "./embeddings/embed.ts";
+import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
 import type { Positions } from "./positions.ts";
 import type { Rotation } from "./rotary.ts";
 import type { AttentionParams, Step } from "./steps.ts";
@@ -62,20 +63,27 @@ export class Packed {
   }
 }
 
+/** What turns heads at these positions; call it inside a scope. */
+export type RotationsAt = (positions: Positions) => ReadonlyMap<RopeConfig, Rotation>;
+
 /** Every sequence attends to itself: up to each position, or, where nothing is `causal`, to all of it. */
 export class PackedStep implements Step {
   /** To the layers all is one sequence. */
   readonly batch = 1;
   readonly length: number;
+  readonly #packed: Packed;
   readonly #causal: boolean;
+  readonly #rotationsAt: RotationsAt;
   readonly #rotations: ReadonlyMap<RopeConfig, Rotation>;
   readonly #offsets: Tensor;
 
   /** Call it inside a scope. */
-  constructor(packed: Packed, causal: boolean, rotations: ReadonlyMap<RopeConfig, Rotation>, device: Device) {
+  constructor(packed: Packed, causal: boolean, rotationsAt: RotationsAt, device: Device) {
     this.length = packed.rows;
+    this.#packed = packed;
     this.#causal = causal;
-    this.#rotations = rotations;
+    this.#rotationsAt = rotationsAt;
+    this.#rotations = rotationsAt(packed.positions);
     this.#offsets = Tensor.from(BigInt64Array.from(packed.offsets, BigInt), { device });
   }
 
@@ -87,5 +95,16 @@ export class PackedStep implements Step {
       rope.dims === 0 ? split(x) : rotate(split(x).transpose(0, 1).unsqueeze(0)).squeeze(0).transpose(0, 1);
     const options = { scale, softcap, causal: this.#causal, window, ...(sinks && { sinks }) };
     return sdpaVarlen(turned(q), turned(k), split(v), this.#offsets, options).unsqueeze(0).transpose(1, 2);
+  }
+
+  /** Sequences of one length side by side. */
+  attendLatent({ q, latent, key }: LatentRows, _cache: undefined, heads: LatentHeads): Tensor {
+    const parts = this.#packed.runs.map(({ start, count, length }) => {
+      const own = (x: Tensor): Tensor => x.narrow(0, start, count * length);
+      const rotate = this.#rotationsAt({ start: 0, length }).get(heads.rope)!;
+      const rows = { q: own(q), latent: own(latent), key: own(key) };
+      return attendLatents(rows, { batch: count, length }, undefined, rotate, () => null, heads);
+    });
+    return parts.length === 1 ? parts[0]! : Tensor.cat(parts, 0);
   }
 }

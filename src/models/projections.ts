@@ -1,23 +1,30 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
+
+import type { GluActivation } from "../backend/fused-ops.ts";
 import type { QuantType } from "../core/quant-types.ts";
-import { geluMul, siluMul } from "../nn/index.ts";
+import { clampedSwiglu, geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
-import type { Activation } from "./config.ts";
+import type { Activation, PlainActivation } from "./config.ts";
 import { normalize } from "./norm.ts";
 import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
 /** activation(gate) · up. */
-const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
+export const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
   silu: siluMul,
   gelu: geluMul,
   geluErf: (gate, up) => gate.geluErf().mul(up),
   relu: (gate, up) => gate.relu().mul(up),
+  clampedSwiglu,
 };
 
 /** The activations that are part of a device's fused layers. */
-const fusedGlu: Readonly<Partial<Record<Activation, "silu" | "gelu">>> = { silu: "silu", gelu: "gelu" };
+export const fusedGlu: Readonly<Partial<Record<Activation, GluActivation>>> = {
+  silu: "silu",
+  gelu: "gelu",
+  clampedSwiglu: "clampedSwiglu",
+};
 
 export class Matrices implements Projection {
   readonly #weight: Tensor;
@@ -57,9 +64,9 @@ export class Matrices implements Projection {
   #linear(
     x: Tensor,
     norm: Norm | undefined,
-    glu: "silu" | "gelu" | null,
+    glu: GluActivation | null,
     residual: Tensor | undefined,
-    activation?: Activation,
+    activation?: PlainActivation,
   ): Tensor {
     const rows = this.#weight.shape[0]!;
     const shape = [x.shape[0]!, glu ? rows / 2 : rows];

@@ -20,6 +20,11 @@ export const tinyNames = [
   "mixtral",
   "olmo2",
   "granite",
+  "qwen2_moe",
+  "qwen3_moe",
+  "gpt_oss",
+  "deepseek_v2",
+  "deepseek_v3",
 ] as const;
 export const encoderNames = ["bert", "xlm_roberta", "modernbert"] as const;
 /** Other dense decoders. */

@@ -85,6 +85,12 @@ const warpgroupDefines = Object.fromEntries(
   ]),
 );
 
+/** Latent attention: elements of a key and of a value, at most, keys per tile, blocks that share a multiprocessor. */
+export const LATENT_DIM = 576;
+export const LATENT_RANK = 512;
+const LATENT_KEYS = 16;
+const LATENT_CROWD = 3;
+
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
   ...unitDefines,
@@ -95,6 +101,14 @@ export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
   ...warpgroupDefines,
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
+});
+
+export const latentDefines = (arch: string) => ({
+  ...decodeDefines(arch),
+  LATENT_DIM,
+  LATENT_RANK,
+  LATENT_KEYS,
+  LATENT_CROWD,
 });
 
 interface Layout {
@@ -157,6 +171,17 @@ export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: n
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
   const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared)) : 3;
   return { threads: waves * lanes, shared, crowd };
+}
+
+/** Queries lie in rows of `pitch` elements. */
+export function planLatent(unit: MatrixUnit, dtype: DType): DecodePlan & { readonly pitch: number } {
+  const size = sizeOf(dtype);
+  const row = unit === "mma" ? LATENT_DIM * size : oddRow(LATENT_DIM, dtype);
+  const turned = unit === "mma" || unit === "fma" ? 0 : LATENT_RANK * oddRow(LATENT_KEYS, dtype);
+  const waves = ATTENTION_BLOCK / (unit === "mfma" ? 64 : 32);
+  const tiles = (unit === "mma" ? 2 : 1) * (LATENT_KEYS * row + turned);
+  const shared = tiles + waves * 16 * (LATENT_KEYS + 4) * 4 + 16 * oddRow(LATENT_KEYS, dtype) + 128;
+  return { threads: ATTENTION_BLOCK, shared, crowd: LATENT_CROWD, pitch: row / size };
 }
 
 /**

@@ -16,7 +16,14 @@ import type {
   ValuesAndIds,
 } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
-import type { CachedAttention, Preparation, Recorder, TransformerNeeds, TransformerSupport } from "../transformers.ts";
+import type {
+  CachedAttention,
+  LatentAttention,
+  Preparation,
+  Recorder,
+  TransformerNeeds,
+  TransformerSupport,
+} from "../transformers.ts";
 import { copyLayout } from "./copy.ts";
 import { isGemmType } from "./device-blas.ts";
 import { at, Gpu } from "./gpu.ts";
@@ -26,6 +33,7 @@ import { GpuCachedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as experts from "./ops/experts.ts";
 import * as indexing from "./ops/indexing.ts";
+import { GpuLatentAttention } from "./ops/latent.ts";
 import { linear } from "./ops/linear.ts";
 import { matmul } from "./ops/matmul.ts";
 import * as quantized from "./ops/quantized.ts";
@@ -39,6 +47,7 @@ const isF8 = (view: View | null): boolean => view?.storage.dtype === "f8e4m3";
 export class GpuBackend extends Gpu implements Backend {
   readonly recorder: Recorder = new GpuRecorder(this);
   readonly cachedAttention: CachedAttention = new GpuCachedAttention(this);
+  readonly latentAttention: LatentAttention = new GpuLatentAttention(this);
   readonly transformers: TransformerSupport = {
     prepare: (needs) => this.#prepare(needs),
     sampler: (vocab, specs) => GpuSampler.for(this, vocab, specs),

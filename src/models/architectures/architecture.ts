@@ -22,6 +22,8 @@ export interface Architecture {
   readonly positions: "rotary" | "learned";
   /** q and k are normalised before they are rotated: each head by itself, or all heads as one. */
   readonly qkNorm: "none" | "head" | "all";
+  /** Each head has a logit that takes a share of its weights, and has no value. */
+  readonly sinks: boolean;
   /** q, k and v have biases. Elsewhere a bias is used where the file has one. */
   readonly qkvBias: boolean;
   /** Where the file names none; GGUF files never do. */
@@ -99,10 +101,12 @@ export interface GgufForm extends WeightsForm {
   readonly localTheta?: number;
   /** Whether a layer's queries and keys are turned. Default: in every layer. */
   hasRope?(layer: number, isLocal: boolean): boolean;
+  /** Where yarn begins and ends to blend need not be whole numbers, which files have no word for. */
+  readonly blendsExactly?: boolean;
   /** By what readers multiply q·k, whatever the file says: norms of q make up for the difference. */
   fixedScale?(config: ModelConfig): number;
   /** What `config`, read as Llama's, must say instead; `own` are the fields under the architecture's name. */
   adjust?(own: JsonFields, config: ModelConfig): Partial<ModelConfig>;
   /** What a file says under the architecture's name besides what Llama's says. */
-  metadata?(config: ModelConfig): Readonly<Record<string, GgufTyped>>;
+  metadata?(config: ModelConfig): Readonly<Record<string, GgufTyped | undefined>>;
 }

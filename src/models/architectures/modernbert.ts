@@ -17,7 +17,7 @@ const encoder: EncoderForm = {
 const USUAL_PERIOD = 3;
 
 /** As config.json has them. */
-const activationNames: Readonly<Record<Activation, string>> = {
+const activationNames: Readonly<Partial<Record<Activation, string>>> = {
   geluErf: "gelu",
   gelu: "gelu_pytorch_tanh",
   silu: "silu",
@@ -98,7 +98,7 @@ export const modernbert: Architecture = {
       };
     },
     metadata: ({ windows, activation }) => ({
-      hidden_activation: { type: "string", value: activationNames[activation] },
+      hidden_activation: { type: "string", value: activationNames[activation]! },
       ...(windows.some((reach) => reach > 0) && { "attention.sliding_window": count(2 * Math.max(...windows)) }),
     }),
   },

@@ -6,6 +6,7 @@ import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { loadNorm, normalize } from "../norm.ts";
 import { type Packed, PackedStep } from "../packed.ts";
+import type { Positions } from "../positions.ts";
 import { Rotary } from "../rotary.ts";
 import type { EmbeddingTable, Norm, Weights } from "../weights/weights.ts";
 import { ClassificationHead } from "./head.ts";
@@ -73,9 +74,9 @@ export class Encoder implements Disposable {
     return scope(() => {
       const { layers, finalNorm } = this.#parts;
       const extent = packed.longest;
-      const turning = [...this.#rotaries].filter(([rope]) => rope.dims > 0);
-      const rotations = new Map(turning.map(([rope, rotary]) => [rope, rotary.at(packed.positions, extent)]));
-      const step = new PackedStep(packed, false, rotations, this.device);
+      const rotationsAt = (positions: Positions) =>
+        new Map([...this.#rotaries].map(([rope, rotary]) => [rope, rotary.at(positions, extent)]));
+      const step = new PackedStep(packed, false, rotationsAt, this.device);
       let x = this.#embed(packed);
       for (const layer of layers) {
         using before = x;

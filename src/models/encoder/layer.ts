@@ -2,7 +2,7 @@
 import type { Tensor } from "../../ops/index.ts";
 import type { LayerNormRole } from "../architectures/architecture.ts";
 import { architectureOf } from "../architectures/index.ts";
-import { Attention } from "../attention.ts";
+import { loadAttention, type SelfAttention } from "../attention.ts";
 import type { ModelConfig } from "../config.ts";
 import { type FeedForward, loadFeedForward } from "../mlp.ts";
 import { loadNorm, normalize } from "../norm.ts";
@@ -11,7 +11,7 @@ import type { Norm, Weights } from "../weights/weights.ts";
 
 export interface EncoderLayer {
   readonly attentionNorm: Norm | undefined;
-  readonly attention: Attention;
+  readonly attention: SelfAttention;
   /** Of the sum with the residual. */
   readonly attentionSumNorm: Norm | undefined;
   readonly mlpNorm: Norm | undefined;
@@ -27,7 +27,7 @@ export async function loadEncoderLayer(config: ModelConfig, weights: Weights, la
       : undefined;
   return {
     attentionNorm: await norm("attentionNorm"),
-    attention: await Attention.load(config, weights, layer),
+    attention: await loadAttention(config, weights, layer),
     attentionSumNorm: await norm("postAttentionNorm"),
     mlpNorm: await norm("mlpNorm"),
     mlp: await loadFeedForward(config, weights, layer),

@@ -48,13 +48,15 @@ export function parseGgufConfig(
     );
   }
   const valueDim = own.countOr("attention.value_length", headDim);
-  if (valueDim !== headDim) {
+  // Where both are made of latents, the architecture reads their sizes.
+  if (valueDim !== headDim && !own.has("attention.kv_lora_rank")) {
     fail("InvalidFile", `${source}: keys of ${headDim} and values of ${valueDim} dims; models with both alike are run`);
   }
   const contextLength = own.count("context_length");
   const window = own.countOr("attention.sliding_window", 0, 0);
   const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1, gguf);
-  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta });
+  const truncate = !gguf.blendsExactly;
+  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, truncate, theta: ropeTheta });
   const localTheta = own.positiveOr("rope.freq_base_swa", gguf.localTheta ?? null);
   const config: ModelConfig = {
     architecture,
@@ -69,7 +71,7 @@ export function parseGgufConfig(
     normEps: own.positiveOr(epsilonKeys[normKind], 1e-5),
     activation,
     rope: positions === "rotary" ? rope : unturned(rope),
-    ropes: positions === "rotary" ? layerRopes(rope, localTheta, local, gguf) : local.map(() => unturned(rope)),
+    ropes: layerRopes(rope, localTheta, local, turnedLayers(own, architecture, local)),
     attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
     attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
     windows: windowsOf(local, () => window, contextLength),
@@ -81,6 +83,7 @@ export function parseGgufConfig(
     tiedEmbeddings: !facts.hasHead,
     experts: null,
     encoder: encoder ? ggufEncoder(encoder, fields, own, facts) : null,
+    latent: null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
     dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
@@ -106,25 +109,37 @@ export const localLayers = (layers: number, period: number, { isGlobalFirst = fa
 
 const unturned = (rope: RopeConfig): RopeConfig => ({ ...rope, dims: 0 });
 
-/** The rotary embedding of each layer, as readers of GGUF have it. */
+/** Which layers turn, where not those that GGUF's readers take for them; a word of ours. */
+export const TURNED_LAYERS = "rope.turned_layers";
+
+/** Which layers turn, as readers of GGUF take it from the architecture. */
+export function usuallyTurned(architecture: ArchitectureName, local: readonly boolean[]): boolean[] {
+  const { positions, gguf } = architectureOf({ architecture });
+  return local.map((isLocal, layer) => positions === "rotary" && (gguf.hasRope?.(layer, isLocal) ?? true));
+}
+
+const turnedLayers = (own: JsonFields, architecture: ArchitectureName, local: readonly boolean[]): boolean[] =>
+  own.has(TURNED_LAYERS)
+    ? Array.from(own.numbers(TURNED_LAYERS, local.length), (turned) => turned !== 0)
+    : usuallyTurned(architecture, local);
+
+/** The rotary embedding of each layer. */
 export function layerRopes(
   rope: RopeConfig,
   localTheta: number | null,
   local: readonly boolean[],
-  { hasRope }: GgufForm,
+  turned: readonly boolean[],
 ): RopeConfig[] {
   const none = unturned(rope);
   const own = localTheta === null ? rope : { ...rope, theta: localTheta, scaling: { type: "none" } as const };
-  return local.map((isLocal, layer) => {
-    if (!(hasRope?.(layer, isLocal) ?? true)) return none;
-    return isLocal ? own : rope;
-  });
+  return local.map((isLocal, layer) => (!turned[layer] ? none : isLocal ? own : rope));
 }
 
 interface RopeDefaults {
   readonly headDim: number;
   readonly contextLength: number;
   readonly interleaved: boolean;
+  readonly truncate: boolean;
   readonly theta: number;
 }
 
@@ -134,7 +149,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   if (dims % 2 !== 0 || dims > headDim) {
     fail("InvalidFile", `${own.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
   }
-  const scaling = parseScaling(own, facts, given.contextLength);
+  const scaling = parseScaling(own, facts, given);
   for (const set of scaling.type === "longrope" ? [scaling.short, scaling.long] : []) {
     if (set.length !== dims / 2) {
       fail(
@@ -146,7 +161,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   return { theta: own.positiveOr("rope.freq_base", given.theta), dims, interleaved, scaling };
 }
 
-function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number): RopeScaling {
+function parseScaling(own: JsonFields, facts: TensorFacts, { contextLength, truncate }: RopeDefaults): RopeScaling {
   const originalContext = own.countOr("rope.scaling.original_context_length", contextLength);
   if (facts.longRopeFactors) {
     const attentionFactor = own.positiveOr("rope.scaling.attn_factor", 1);
@@ -173,6 +188,7 @@ function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number
         betaSlow: own.positiveOr("rope.scaling.yarn_beta_slow", 1),
         originalContext,
         attentionFactor: own.positiveOr("rope.scaling.attn_factor", 1) * yarnMagnitude(factor),
+        truncate,
       };
     default:
       return fail(

@@ -4,7 +4,8 @@ import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
-import { epsilonKeys, layerRopes, localLayers, yarnMagnitude } from "./config.ts";
+import { expertMetadata } from "../experts/read.ts";
+import { epsilonKeys, layerRopes, localLayers, TURNED_LAYERS, usuallyTurned, yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
 
@@ -33,9 +34,8 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     ...(windowFields(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
-    expert_count: config.experts ? count(config.experts.count) : undefined,
-    expert_used_count: config.experts ? count(config.experts.perToken) : undefined,
-    ...(ropeFields(config) ?? cannot("which layers' heads are turned, and how")),
+    ...expertMetadata(config),
+    ...(ropeFields(config) ?? cannot("the rotary embeddings of its layers")),
     ...special,
   };
   const metadata: Metadata = new Map([
@@ -70,21 +70,24 @@ function windowFields(config: ModelConfig): Fields | undefined {
   };
 }
 
-/** The rotary embedding, if the layers have it as GGUF's readers will think. */
+/** The rotary embedding, if there is no more than another theta for local layers. */
 function ropeFields(config: ModelConfig): Fields | undefined {
-  const { rope, ropes, windows } = config;
+  const { architecture, rope, ropes, windows } = config;
   const { gguf, positions } = architectureOf(config);
   if (positions !== "rotary") return {};
   const local = windows.map((window) => window > 0);
   const localTheta = ropes.find((own, layer) => local[layer] && own.dims > 0)?.theta ?? null;
-  const named = gguf.localTheta === undefined || localTheta === null ? null : localTheta;
-  if (!isDeepStrictEqual(layerRopes(apart(rope), named, local, gguf), ropes.map(apart))) {
-    return undefined;
-  }
+  const named = gguf.localTheta === undefined ? null : localTheta;
+  const turned = ropes.map(({ dims }) => dims > 0);
+  const fits = isDeepStrictEqual(layerRopes(apart(rope), named, local, turned), ropes.map(apart));
+  if (!fits) return undefined;
+  const usual = isDeepStrictEqual(turned, usuallyTurned(architecture, local));
+  if (rope.scaling.type === "yarn" && rope.scaling.truncate === (gguf.blendsExactly ?? false)) return undefined;
   return {
     "rope.dimension_count": count(rope.dims),
     "rope.freq_base": real(rope.theta),
     "rope.freq_base_swa": named === null ? undefined : real(named),
+    [TURNED_LAYERS]: usual ? undefined : { type: "i32[]", value: Int32Array.from(turned, Number) },
     ...ropeScaling(config),
   };
 }

@@ -4,10 +4,11 @@ import {
   decodeDefines,
   type HeadDim,
   headDims,
+  latentDefines,
   prefillBlocks,
   prefillDefines,
 } from "../attention-plan.ts";
-import { blocks, family, quantFloats } from "./family.ts";
+import { blocks, family, perThread, quantFloats } from "./family.ts";
 
 const operands = "q* k* v* mask* sinks* lengths* out*";
 const sizes =
@@ -40,5 +41,25 @@ export const attention = [
       ...blocks(decodeBlocks(s.batch, s.heads, s.kv_heads, s.tq) * s.splits, 1, s.threads),
       shared: s.shared_bytes,
     }),
+  }),
+  family({
+    file: "attention_latent",
+    pattern: "attention_latent_{T}",
+    over: { T: quantFloats },
+    args: "q* k* mask* lengths* out* scratch* counters* batch heads tq tk d dv k_b k_t mask_b mask_h mask_i mask_j scale:f64 splits:u32",
+    plan: "threads shared_bytes",
+    defines: latentDefines,
+    launch: (s) => ({
+      ...blocks(decodeBlocks(s.batch, s.heads, 1, s.tq) * s.splits, 1, s.threads),
+      shared: s.shared_bytes,
+    }),
+  }),
+  family({
+    file: "attention_latent",
+    pattern: "latent_append{i}_{T}",
+    over: { i: ["", "_i"], T: quantFloats },
+    args: "q* q_rope* latent* k_rope* cos* sin* lengths* padding* out* cache* batch t heads rank rope pitch past q_row q_head rope_row rope_head latent_row k_rope_row cache_b",
+    defines: latentDefines,
+    launch: (s) => perThread(s.batch * s.t * (s.heads + 1) * s.pitch),
   }),
 ] as const;

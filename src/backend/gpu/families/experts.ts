@@ -10,10 +10,14 @@ import { feedDefines, lineBytes, QUANT_TABLE, streamDefines } from "./quantized.
 export const TOPK_COLUMNS = 512;
 export const TOPK_MOST = 32;
 
-const slots = "x* w* ids* bias* out* n k per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
+const slots = "per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
 
-/** The most slots whose rows are multiplied one by one; more are sorted by expert first. */
-export const FEW_SLOTS = 64;
+/**
+ * Whether the rows of so many slots are multiplied one by one: more are sorted by expert first. Sorted, an expert's weights are
+ * read once, but with quantized ones it takes an H200 as long as three rows by themselves, or one and a half with others.
+ */
+export const areFew = (slots: number, experts: number, type: QuantType | null): boolean =>
+  slots <= Math.max(8, (type ? 3 : 1.5) * experts);
 
 /** Columns that a block makes, and rows, or twice as many, of products by expert without a plan of their own. */
 const EXPERT_TILE = 64;
@@ -137,7 +141,7 @@ export const experts = [
     file: "linear",
     pattern: "expert_linear_{T}",
     over: { T: quantFloats },
-    args: `${slots} error*`,
+    args: `x* w* ids* bias* out* n k ${slots} error*`,
     plan: "slots threads shared_bytes",
     launch,
   }),
@@ -145,7 +149,7 @@ export const experts = [
     file: "quant-matvec",
     pattern: "expert_linear_{Q}",
     over: { Q: quants },
-    args: `${slots} segment:u32 dtype:u32 error*`,
+    args: `x* w* alpha* ids* bias* out* n k eps:f64 ${slots} segment:u32 dtype:u32 error*`,
     plan: "slots threads shared_bytes",
     launch,
   }),
