@@ -1,7 +1,9 @@
 /** What a transformer is made of, whatever file it came from. */
+import type { EpilogueActivation } from "../backend/fused-ops.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { ArchitectureName } from "./architectures/index.ts";
+import type { Pooling } from "./embeddings/settings.ts";
 import type { Routing } from "./experts/routing.ts";
 
 /** How the rotary frequencies differ from theta^(−2i/d). */
@@ -43,6 +45,21 @@ export interface RopeConfig {
   /** Pairs are neighbours (2i, 2i + 1), as GGUF orders Llama's heads, and not (i, i + d/2). */
   readonly interleaved: boolean;
   readonly scaling: RopeScaling;
+}
+
+/** What encoders have besides: positions see those behind them, too. */
+export interface EncoderConfig {
+  /** Vectors for segments of a text; 0 is none. */
+  readonly types: number;
+  /** The learned vector of a text's first token. */
+  readonly positionOffset: number;
+  readonly paddingToken: number | null;
+  /** Of the scores that a classification head gives; none without one. */
+  readonly labels: readonly string[];
+  /** The head has a layer of its own before the one that gives the scores. */
+  readonly classifierDense: boolean;
+  readonly classifierPooling: Pooling;
+  readonly classifierActivation: PlainActivation | "tanh";
 }
 
 /** A mixture of experts in place of MLPs. */
@@ -93,7 +110,7 @@ export interface ModelConfig {
   readonly attentionScale: number;
   /** 0 turns it off. */
   readonly attentionSoftcap: number;
-  /** Keys each layer's queries see, counted back from their own; 0 is all. */
+  /** Keys each layer's queries see, counted back from their own; 0 is all. Of encoders: how far on either side. */
   readonly windows: readonly number[];
   /** Multiplies the logits, before they are capped. */
   readonly logitScale: number;
@@ -107,6 +124,8 @@ export interface ModelConfig {
   /** The output head is the embedding table. */
   readonly tiedEmbeddings: boolean;
   readonly experts: Experts | null;
+  /** Null for decoders. */
+  readonly encoder: EncoderConfig | null;
   readonly latent: Latent | null;
   readonly bosToken: number | null;
   /** Any of these ends a text. */
@@ -116,7 +135,9 @@ export interface ModelConfig {
 }
 
 /** Methods of `Tensor`, and one that is of a gate and what it opens. */
-export type Activation = "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";
+export type Activation = PlainActivation | "clampedSwiglu";
+/** Those that need no gate. */
+export type PlainActivation = EpilogueActivation;
 
 /** `config` with what an architecture says instead; a rotary embedding that it changes is every layer's. */
 export function adjusted(config: ModelConfig, change: Partial<ModelConfig> = {}): ModelConfig {

@@ -2,7 +2,7 @@
 import { fail } from "../core/errors.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
-import type { Activation, ModelConfig } from "./config.ts";
+import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
 import { Mixture } from "./experts/mixture.ts";
 import type { Fusion, Place, Projection, Weights } from "./weights/weights.ts";
 
@@ -56,8 +56,6 @@ class GatedMlp implements FeedForward {
   }
 }
 
-type PlainActivation = Exclude<Activation, "clampedSwiglu">;
-
 /** down(activation(up(x))). */
 class PlainMlp implements FeedForward {
   readonly #up: Projection;
@@ -81,6 +79,6 @@ class PlainMlp implements FeedForward {
   }
 
   forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
-    return this.#down.forward(this.#up.forward(x, { norm })[this.#activation](), { residual });
+    return this.#down.forward(this.#up.forward(x, { norm, activation: this.#activation }), { residual });
   }
 }

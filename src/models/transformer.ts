@@ -12,7 +12,8 @@ import type { ModelConfig, RopeConfig } from "./config.ts";
 import { expansionPays } from "./latent-attention.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
-import { positionIds } from "./positions.ts";
+import { type Packed, PackedStep } from "./packed.ts";
+import { type Positions, positionIds } from "./positions.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
 import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
@@ -103,6 +104,18 @@ export class Transformer implements Disposable {
       if (!last) return this.#logits(hidden).reshape([batch, length, vocabSize]);
       const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
       return this.#logits(ends.reshape([batch, hiddenSize]));
+    });
+  }
+
+  /** What the head would take for each position, (rows, hidden): the states that embed sequences. */
+  hidden(packed: Packed): Tensor {
+    return scope(() => {
+      const { positions } = packed;
+      const rotationsAt = (at: Positions) => this.#perRope((rotary) => rotary.at(at, packed.longest));
+      const places = () => positionIds(positions, 1, this.device);
+      const embedded = this.#embed(packed.ids(this.device), places);
+      const states = this.#layered(embedded, new PackedStep(packed, true, rotationsAt, this.device), undefined);
+      return normalize(states, this.#finalNorm);
     });
   }
 

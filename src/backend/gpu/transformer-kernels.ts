@@ -93,6 +93,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     `${norm}_${dtype}`,
     `${norm}${wide}_${dtype}`,
     `add_${dtype}`,
+    `epilogue_${dtype}`,
     `copy_strided_${size}`,
     `copy2d_${dtype}`,
     ...activationKernels(needs),

@@ -2,6 +2,7 @@
 import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
+import { bert } from "./bert.ts";
 import { cohere } from "./cohere.ts";
 import { cohere2 } from "./cohere2.ts";
 import { deepseekV2 } from "./deepseek-v2.ts";
@@ -17,6 +18,7 @@ import { granite } from "./granite.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 import { mixtral } from "./mixtral.ts";
+import { modernbert } from "./modernbert.ts";
 import { olmo2 } from "./olmo2.ts";
 import { phi } from "./phi.ts";
 import { phi3 } from "./phi3.ts";
@@ -24,6 +26,7 @@ import { qwen2 } from "./qwen2.ts";
 import { qwen2Moe } from "./qwen2-moe.ts";
 import { qwen3 } from "./qwen3.ts";
 import { qwen3Moe } from "./qwen3-moe.ts";
+import { roberta } from "./roberta.ts";
 import { smollm3 } from "./smollm3.ts";
 import { starcoder2 } from "./starcoder2.ts";
 
@@ -53,6 +56,11 @@ export const architectures = {
   gpt_neox: gptNeox,
   cohere,
   cohere2,
+  bert,
+  roberta,
+  "xlm-roberta": roberta,
+  camembert: roberta,
+  modernbert,
 } as const satisfies Record<string, Architecture>;
 
 export type ArchitectureName = keyof typeof architectures;

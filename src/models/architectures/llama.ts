@@ -30,7 +30,7 @@ export const llama: Architecture = {
     normOffset: 0,
     hasWindow: () => false,
     names: {
-      embedding: { token: "model.embed_tokens", position: "model.embed_positions" },
+      embedding: { token: "model.embed_tokens", position: "model.embed_positions", type: "model.embed_types" },
       layer: "model.layers.{layer}.",
       linear: {
         q: "self_attn.q_proj",
@@ -46,6 +46,8 @@ export const llama: Architecture = {
         router: "mlp.gate",
         sharedGate: "mlp.shared_expert_gate",
         head: "lm_head",
+        classifier: "classifier",
+        labels: "score",
       },
       experts: {
         gate: ["mlp.experts.{expert}.gate_proj"],
@@ -68,6 +70,8 @@ export const llama: Architecture = {
         qLatentNorm: "self_attn.q_a_layernorm",
         latentNorm: "self_attn.kv_a_layernorm",
         finalNorm: "model.norm",
+        embeddingNorm: "model.embed_norm",
+        classifierNorm: "classifier_norm",
       },
       vector: { sinks: "self_attn.sinks", routerBias: "mlp.gate.e_score_correction_bias" },
       others: /\.rotary_emb\.inv_freq$/,
@@ -81,7 +85,7 @@ export const llama: Architecture = {
     halves: "f16",
     windowPeriod: 0,
     names: {
-      embedding: { token: "token_embd", position: "position_embd" },
+      embedding: { token: "token_embd", position: "position_embd", type: "token_types" },
       layer: "blk.{layer}.",
       linear: {
         q: "attn_q",
@@ -97,6 +101,8 @@ export const llama: Architecture = {
         router: "ffn_gate_inp",
         sharedGate: "ffn_gate_inp_shexp",
         head: "output",
+        classifier: "cls",
+        labels: "cls.output",
       },
       // Files from before 2024 have a tensor for each.
       experts: {
@@ -119,6 +125,8 @@ export const llama: Architecture = {
         qLatentNorm: "attn_q_a_norm",
         latentNorm: "attn_kv_a_norm",
         finalNorm: "output_norm",
+        embeddingNorm: "token_embd_norm",
+        classifierNorm: "cls.norm",
       },
       vector: { sinks: "attn_sinks.weight", routerBias: "exp_probs_b.bias" },
       others: /^rope_/,

@@ -110,7 +110,9 @@ export class GgufEntries implements Weights {
   async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
     const { tensor } = this.#tensors.embedding(role, rows, width);
     const name = `${this.#form.names.embedding[role]}.weight`;
-    this.#add(name, [rows, width], [{ tensor, start: 0, rows, transposed: false }], {});
+    // GGUF's positions begin at 0.
+    const start = role === "position" ? (this.#config.encoder?.positionOffset ?? 0) : 0;
+    this.#add(name, [rows - start, width], [{ tensor, start, rows: rows - start, transposed: false }], {});
     return { lookup: () => this.#nothing(), head: this.#noLayer() };
   }
 

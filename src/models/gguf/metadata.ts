@@ -17,7 +17,8 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
   const { activation, gguf, normKind } = architectureOf(config);
   const { name: architecture } = gguf;
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
-  if (config.activation !== activation) cannot(`the activation ${config.activation}`);
+  const special = gguf.metadata?.(config) ?? {};
+  if (config.activation !== activation && !special.hidden_activation) cannot(`the activation ${config.activation}`);
   const own: Fields = {
     context_length: count(config.contextLength),
     embedding_length: count(config.hiddenSize),
@@ -35,7 +36,7 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
     ...expertMetadata(config),
     ...(ropeFields(config) ?? cannot("the rotary embeddings of its layers")),
-    ...gguf.metadata?.(config),
+    ...special,
   };
   const metadata: Metadata = new Map([
     ["general.architecture", text(architecture)],
@@ -53,11 +54,12 @@ type Fields = Record<string, GgufTyped | undefined>;
 /** The window of the layers that have one, if a period tells which those are. */
 function windowFields(config: ModelConfig): Fields | undefined {
   const { windows } = config;
-  const { windowPeriod } = architectureOf(config).gguf;
+  const { gguf } = architectureOf(config);
+  const { windowPeriod } = gguf;
   const window = Math.max(...windows);
   if (window === 0) return {};
   const fits = (period: number): boolean =>
-    localLayers(windows.length, period).every((local, layer) => windows[layer] === (local ? window : 0));
+    localLayers(windows.length, period, gguf).every((local, layer) => windows[layer] === (local ? window : 0));
   // A period of the file's own is read only where the architecture has one.
   const periods = windowPeriod === 0 ? [0] : [windowPeriod, 0, ...windows.map((_, i) => i + 1)];
   const period = periods.find(fits);

@@ -4,9 +4,9 @@ import { fail } from "../../core/errors.ts";
 import type { Architecture, HuggingFaceForm } from "../architectures/architecture.ts";
 import { architectureNamed, architectures } from "../architectures/index.ts";
 import {
-  type Activation,
   adjusted,
   type ModelConfig,
+  type PlainActivation,
   type RopeConfig,
   type RopeScaling,
   windowsOf,
@@ -63,6 +63,7 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     parallelResidual: false,
     tiedEmbeddings: fields.flagOr("tie_word_embeddings", whole.flagOr("tie_word_embeddings", tiedByDefault)),
     experts: null,
+    encoder: null,
     latent: null,
     bosToken: [whole, fields].flatMap((file) => file.tokens("bos_token_id"))[0] ?? null,
     eosTokens: [...new Set(eos)],
@@ -84,7 +85,7 @@ const dtypeOf = (fields: JsonFields): DType | undefined =>
 
 const dtypes: Readonly<Record<string, DType>> = { float32: "f32", float16: "f16", bfloat16: "bf16" };
 
-const activationNames: Readonly<Record<string, Activation>> = {
+const activationNames: Readonly<Record<string, PlainActivation>> = {
   silu: "silu",
   swish: "silu",
   gelu: "geluErf",
@@ -95,7 +96,7 @@ const activationNames: Readonly<Record<string, Activation>> = {
   relu: "relu",
 };
 
-function activationNamed(name: string, source: string): Activation {
+export function activationNamed(name: string, source: string): PlainActivation {
   const known = Object.keys(activationNames).join(", ");
   return (
     activationNames[name] ??

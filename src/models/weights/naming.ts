@@ -69,9 +69,13 @@ export const vectorName = (names: Names, role: VectorRole, place: Place): string
 /** Without ".weight", as those of matrices. */
 export const normName = (names: Names, role: NormRole, place: Place): string => inLayer(names, place, names.norm[role]);
 
+const isOfClassifier = ({ linear, norm }: Names, name: string): boolean =>
+  [linear.classifier, linear.labels, norm.classifierNorm].some((own) => name.startsWith(`${own}.`));
+
 /** Files may hold more than the model asks for; progress must not count that. */
-export function isUsed(names: Names, name: string, { layers, tiedEmbeddings }: ModelConfig): boolean {
+export function isUsed(names: Names, name: string, { layers, tiedEmbeddings, encoder }: ModelConfig): boolean {
   if (names.others.test(name)) return false;
+  if (encoder && encoder.labels.length === 0 && isOfClassifier(names, name)) return false;
   if (tiedEmbeddings && name === `${names.linear.head}.weight`) return false;
   const prefix = names.layer.slice(0, names.layer.indexOf("{layer}"));
   const layer = name.startsWith(prefix) ? /^\d+/.exec(name.slice(prefix.length)) : null;

@@ -5,7 +5,7 @@
 import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
-import type { Activation } from "../config.ts";
+import type { Activation, PlainActivation } from "../config.ts";
 
 export type NormRole =
   | "attentionNorm"
@@ -16,8 +16,12 @@ export type NormRole =
   | "kNorm"
   | "qLatentNorm"
   | "latentNorm"
-  | "finalNorm";
-export type EmbeddingRole = "token" | "position";
+  | "finalNorm"
+  | "embeddingNorm"
+  | "classifierNorm";
+/** Segments of a text ("type") have vectors of their own in some encoders. */
+export type EmbeddingRole = "token" | "position" | "type";
+/** A classifier is a layer over the state of a text ("classifier"), and one that gives the scores of its labels. */
 export type LinearRole =
   | "q"
   | "k"
@@ -31,7 +35,9 @@ export type LinearRole =
   | "down"
   | "router"
   | "sharedGate"
-  | "head";
+  | "head"
+  | "classifier"
+  | "labels";
 /** Those of which there is one for each head. */
 export type HeadRole = "keyUp" | "valueUp";
 /** What is neither a norm nor a bias: a logit of each head, and what is added to the scores of experts to choose them by. */
@@ -71,6 +77,8 @@ export interface Fusion {
   readonly norm?: Norm | undefined;
   /** The first half of the outputs opens the second: activation(gate) · up. */
   readonly glu?: Activation | undefined;
+  /** Of each output, where none opens another. */
+  readonly activation?: PlainActivation | undefined;
   /** Added to the result. */
   readonly residual?: Tensor | undefined;
 }
