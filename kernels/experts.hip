@@ -1,7 +1,7 @@
 // Around the experts of a mixture: which of them a row goes through, and the sum of what they make of it.
 //
 //   topk_T   a warp per row: the k ≤ 32 largest of `cols` ≤ TOPK_COLUMNS scores in order with their places, the first of equal ones
-//            before the others, NaN behind all else; with `softmax` the softmax of these k. Traffic: scores once.
+//            before the others, NaN behind all else; with `softmax` the softmax of these k, in f32. Traffic: scores once.
 //   expert_order  slots sorted by expert, and the tiles of up to `tile_rows` of them that products are made of (expert-product.h); rows of
 //            `row_halves` times two bytes of out whose slots have no expert become zeros. Launch: one block.
 //   mix_T    out (rows, width) = residual + Σ_j mix[r, j] · y[r · k + j], in f32; mix is of `dtype`, residual may be null.
@@ -18,7 +18,7 @@ GPU_FN u32 key_of(f32 x) {
 }
 GPU_FN f32 of_key(u32 key) { return f32_from_bits(key == 1 ? 0x7fc00000u : key >> 31 ? key & 0x7fffffffu : ~key); }
 
-template <class T, int Items> GPU_FN void topk(const T* x, T* values, u32* ids, size_t rows, u32 cols, u32 k, bool softmax) {
+template <class T, int Items> GPU_FN void topk(const T* x, void* values, u32* ids, size_t rows, u32 cols, u32 k, bool softmax) {
   const u32 lane = lane_id();
   const size_t per_block = bdim_x() / 32;
   for (size_t base = bid_x() * per_block; base < rows; base += gdim_x() * per_block) {
@@ -46,7 +46,8 @@ template <class T, int Items> GPU_FN void topk(const T* x, T* values, u32* ids, 
       value = power / warp_all<SumOf>(power);
     }
     if (!mine) continue;
-    values[row * k + lane] = softmax ? narrow<T>(value) : x[row * cols + own];
+    if (softmax) ((f32*)values)[row * k + lane] = value;
+    else ((T*)values)[row * k + lane] = x[row * cols + own];
     ids[row * k + lane] = own;
   }
 }
@@ -125,7 +126,7 @@ KERNEL_BOUNDS(WIDE_BLOCK, expert_order, const u32* ids, u32* order, u32* tiles, 
 #endif
 
 #define TOPK(T) \
-  KERNEL_BOUNDS(GPU_BLOCK, topk_##T, const T* x, T* values, u32* ids, size_t rows, size_t cols, u32 k, u32 softmax) { \
+  KERNEL_BOUNDS(GPU_BLOCK, topk_##T, const T* x, void* values, u32* ids, size_t rows, size_t cols, u32 k, u32 softmax) { \
     if (cols <= 128) topk<T, 4>(x, values, ids, rows, (u32)cols, k, softmax); \
     else topk<T, TOPK_COLUMNS / 32>(x, values, ids, rows, (u32)cols, k, softmax); \
   }

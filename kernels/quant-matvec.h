@@ -265,15 +265,15 @@ template <class Q, int NB, int R, int Places> struct MatVec {
 
 // The same for experts (expert-slot.h).
 #define EXPERT_MAT_VEC(threads, blocks, Q, ...) \
-  KERNEL_BARE(threads, blocks, expert_linear_##Q, const void* x, const u8* w, const u32* ids, const void* bias, void* out, size_t n, \
-                 size_t k, u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u32 segment, u32 dtype, u64* error) { \
+  KERNEL_BARE(threads, blocks, expert_linear_##Q, const void* x, const u8* w, const void* alpha, const u32* ids, const void* bias, void* out, size_t n, \
+                 size_t k, f64 eps, u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u32 segment, u32 dtype, u64* error) { \
     typedef __VA_ARGS__ Product; \
     MAT_VEC_SHARED(Q) \
     const ExpertSlot slot(ids, per_slot, share, experts, n, early, error); \
     void* const y = slot.result(out, n, glu, dtype); \
     if (!slot.exists) return slot.clear(y, n, glu, dtype); \
     const void* const row = (const u8*)x + slot.row * k * bytes_of_float(dtype); \
-    Product::run(shared, table, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), (u32)k, w, row, nullptr, 0, splits, \
+    Product::run(shared, table, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), (u32)k, w, row, alpha, (f32)eps, splits, \
                  segment); \
   }
 

@@ -13,7 +13,16 @@ export const unitsOf = (arch) => families.find((family) => family.archs.test(arc
 
 /** Which files exist for which of these instructions. */
 const users = {
-  matrix: ["attention", "attention_decode", "attention_latent", "conv-product", "product", "quant-product"],
+  matrix: [
+    "attention",
+    "attention_decode",
+    "attention_latent",
+    "conv-product",
+    "expert-dense",
+    "expert-quant",
+    "product",
+    "quant-product",
+  ],
   dot: ["quant-matvec"],
 };
 
@@ -24,7 +33,7 @@ export const mustUse = (file, arch) =>
 /** Kernels that may spill, or keep something in private memory, as "compiler target name". */
 export const maySpill = [
   // Weights on their way, decoded ones and sums at once: most where there is no matrix unit, to whose targets no faster form was given.
-  /gfx(906|103\d|11\d\d|120\d) quant_product_/,
+  /gfx(906|103\d|11\d\d|120\d) (quant_product|expert_quant)_/,
   // Two registers.
   /gfx942 conv_spread_bf16/,
   // 32 bytes, where results are stored: LLVM 16 takes an array of them for memory, later releases do not.

@@ -18,7 +18,7 @@ export interface Route {
   /** (n, k): the experts of each row, the best first; of equal ones that with the lower number. */
   readonly ids: Tensor<"u32">;
   /** (n, k): what their results count, the softmax of their scores. */
-  readonly mix: Tensor;
+  readonly mix: Tensor<"f32">;
 }
 
 /** The k best of a router's scores (n, experts), and the softmax of these k. NaN is less than any other score. */
@@ -30,9 +30,10 @@ export const routeExperts = define("nn", "routeExperts", "scores k", (scores: Te
   if (k > experts)
     fail("InvalidArgument", `routeExperts: ${k} of the ${experts} experts of ${formatShape(scores.shape)}`);
   const fused = call(scores.backend, "topk", scores, k, true);
-  if (fused) return { ids: result(fused.ids, [n, k]) as Tensor<"u32">, mix: result(fused.values, [n, k]) };
+  if (fused)
+    return { ids: result(fused.ids, [n, k]) as Tensor<"u32">, mix: result(fused.values, [n, k]) as Tensor<"f32"> };
   const { ids, values } = composed.topk(scores, k, true);
-  return { ids: ids as Tensor<"u32">, mix: values };
+  return { ids: ids as Tensor<"u32">, mix: values as Tensor<"f32"> };
 });
 
 /** What a quantized stack of weights is, of shape (experts, out, in): a `QTensor` of three dims. */
@@ -43,6 +44,8 @@ export interface QuantizedStack {
 }
 
 export interface ExpertLinearOptions {
+  /** x is RMS-normalised first, as `rmsNorm` does it. */
+  readonly norm?: { readonly weight: Tensor; readonly eps: number } | null | undefined;
   /** (experts, out). */
   readonly bias?: Tensor | null | undefined;
   /** The first half of an expert's rows are the gates of the second: results have half as many columns. */
@@ -57,7 +60,7 @@ export const expertLinear = define(
   "nn",
   "expertLinear",
   "x weight ids options?",
-  (x: Tensor, weight: Tensor | QuantizedStack, ids: Tensor, { bias, glu }: ExpertLinearOptions = {}): Tensor => {
+  (x: Tensor, weight: Tensor | QuantizedStack, ids: Tensor, { norm, bias, glu }: ExpertLinearOptions = {}): Tensor => {
     const type = weight instanceof Tensor ? null : weight.type;
     const w = weight instanceof Tensor ? weight : weight.blocks;
     check.floating("expertLinear", x);
@@ -80,7 +83,8 @@ export const expertLinear = define(
         );
       }
     }
-    const params = { bias: bias ?? null, glu: glu ?? null };
+    if (norm) check.compatible("expertLinear", x, norm.weight);
+    const params = { norm: norm ?? null, bias: bias ?? null, glu: glu ?? null };
     return compute(x.backend, "expertLinear", [ids.numel, glu ? outputs / 2 : outputs], x, w, type, ids, params);
   },
 );

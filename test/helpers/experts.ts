@@ -32,8 +32,18 @@ export interface ExpertCase {
   readonly ids: readonly (readonly number[])[];
   /** x has a row for each slot. */
   readonly bySlot?: boolean;
+  readonly norm?: boolean;
   readonly bias?: boolean;
   readonly glu?: keyof typeof gates;
+}
+
+const EPS = 1e-5;
+function normalized(x: number[], weight: number[]): number[] {
+  const width = weight.length;
+  return x.map((v, i) => {
+    const row = x.slice(i - (i % width), i - (i % width) + width);
+    return (v * weight[i % width]!) / Math.sqrt(row.reduce((sum, u) => sum + u * u, 0) / width + EPS);
+  });
 }
 
 function expected(c: ExpertCase, x: number[], w: number[], bias: number[]): number[] {
@@ -66,10 +76,12 @@ export function checkExperts(device: Device, c: ExpertCase, dtype: DType, type: 
     : tensor(numbers, shape, { device, dtype });
   const bias = c.bias ? tensor(uniform(c.experts * c.outputs), [c.experts, c.outputs], { device, dtype: dtype }) : null;
   const ids = Tensor.from(Uint32Array.from(c.ids.flat()), { device }).reshape([c.ids.length, c.ids[0]!.length]);
-  const y = expertLinear(x, weight, ids, { bias, glu: c.glu });
+  const norm = c.norm ? { weight: tensor(uniform(c.inputs), [c.inputs], { device, dtype }), eps: EPS } : null;
+  const y = expertLinear(x, weight, ids, { norm, bias, glu: c.glu });
   expect(y.dtype).toBe(dtype);
   const w = weight instanceof QTensor ? weight.dequantize() : weight;
-  const wanted = expected(c, values(x), values(w), bias ? values(bias) : []);
+  const rowsOfX = norm ? normalized(values(x), values(norm.weight)) : values(x);
+  const wanted = expected(c, rowsOfX, values(w), bias ? values(bias) : []);
   const size = Math.max(...wanted.map(Math.abs));
   const got = values(y);
   expect(got.length).toBe(wanted.length);

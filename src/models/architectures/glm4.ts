@@ -23,6 +23,8 @@ export const glm4: Architecture = {
   gguf: {
     ...gguf,
     name: "glm4",
+    // Its activations need the range.
+    halves: "bf16",
     writesFused: true,
     // The gate lies over the up projection, under the name of the latter.
     names: { ...gguf.names, fused: { "gate,up": "ffn_up" } },

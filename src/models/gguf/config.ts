@@ -6,6 +6,7 @@ import type { ArchitectureName } from "../architectures/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import { adjusted, type ModelConfig, type RopeConfig, type RopeScaling, windowsOf } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
+import { ggufEncoder } from "./encoder.ts";
 import type { RopeFactors } from "./rope-factors.ts";
 import { endTokens } from "./tokenizer.ts";
 
@@ -15,6 +16,11 @@ export interface TensorFacts extends RopeFactors {
   /** Without an output head of its own the embedding table is one. */
   readonly hasHead: boolean;
   readonly dtype: DType | "quantized" | null;
+  /** Rows of the table of segments, 0 without one. */
+  readonly types: number;
+  /** Scores that a classification head gives, 0 without one. */
+  readonly labels: number;
+  readonly classifierDense: boolean;
 }
 
 /** `own` are the fields under the architecture's name in the file. */
@@ -25,7 +31,7 @@ export function parseGgufConfig(
   facts: TensorFacts,
 ): ModelConfig {
   const { source } = fields;
-  const { activation, ropeTheta, gguf, normKind, positions } = architectureOf({ architecture });
+  const { activation, ropeTheta, gguf, normKind, positions, encoder } = architectureOf({ architecture });
   const { interleaved } = gguf;
   const hiddenSize = own.count("embedding_length");
   const layers = own.count("block_count");
@@ -42,13 +48,15 @@ export function parseGgufConfig(
     );
   }
   const valueDim = own.countOr("attention.value_length", headDim);
-  if (valueDim !== headDim) {
+  // Where both are made of latents, the architecture reads their sizes.
+  if (valueDim !== headDim && !own.has("attention.kv_lora_rank")) {
     fail("InvalidFile", `${source}: keys of ${headDim} and values of ${valueDim} dims; models with both alike are run`);
   }
   const contextLength = own.count("context_length");
   const window = own.countOr("attention.sliding_window", 0, 0);
-  const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1);
-  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta });
+  const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1, gguf);
+  const truncate = !gguf.blendsExactly;
+  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, truncate, theta: ropeTheta });
   const localTheta = own.positiveOr("rope.freq_base_swa", gguf.localTheta ?? null);
   const config: ModelConfig = {
     architecture,
@@ -63,7 +71,7 @@ export function parseGgufConfig(
     normEps: own.positiveOr(epsilonKeys[normKind], 1e-5),
     activation,
     rope: positions === "rotary" ? rope : unturned(rope),
-    ropes: positions === "rotary" ? layerRopes(rope, localTheta, local, gguf) : local.map(() => unturned(rope)),
+    ropes: layerRopes(rope, localTheta, local, turnedLayers(own, architecture, local)),
     attentionScale: own.positiveOr("attention.scale", 1 / Math.sqrt(headDim)),
     attentionSoftcap: own.positiveOr("attn_logit_softcapping", 0),
     windows: windowsOf(local, () => window, contextLength),
@@ -74,6 +82,8 @@ export function parseGgufConfig(
     parallelResidual: false,
     tiedEmbeddings: !facts.hasHead,
     experts: null,
+    encoder: encoder ? ggufEncoder(encoder, fields, own, facts) : null,
+    latent: null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
     dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
@@ -93,31 +103,43 @@ const WINDOW_PERIOD = "attention.sliding_window_pattern";
 const windowPeriod = (own: JsonFields, gguf: GgufForm): number =>
   typeof own.values[WINDOW_PERIOD] === "number" ? own.count(WINDOW_PERIOD, 0) : gguf.windowPeriod;
 
-/** Which layers have the window where of `period` layers the last has not; 0 where every layer has it. */
-export const localLayers = (layers: number, period: number): boolean[] =>
-  Array.from({ length: layers }, (_, layer) => period === 0 || layer % period < period - 1);
+/** Which layers have the window where of `period` layers the last has not, or the first; 0 where every layer has it. */
+export const localLayers = (layers: number, period: number, { isGlobalFirst = false }: GgufForm): boolean[] =>
+  Array.from({ length: layers }, (_, layer) => period === 0 || layer % period !== (isGlobalFirst ? 0 : period - 1));
 
 const unturned = (rope: RopeConfig): RopeConfig => ({ ...rope, dims: 0 });
 
-/** The rotary embedding of each layer, as readers of GGUF have it. */
+/** Which layers turn, where not those that GGUF's readers take for them; a word of ours. */
+export const TURNED_LAYERS = "rope.turned_layers";
+
+/** Which layers turn, as readers of GGUF take it from the architecture. */
+export function usuallyTurned(architecture: ArchitectureName, local: readonly boolean[]): boolean[] {
+  const { positions, gguf } = architectureOf({ architecture });
+  return local.map((isLocal, layer) => positions === "rotary" && (gguf.hasRope?.(layer, isLocal) ?? true));
+}
+
+const turnedLayers = (own: JsonFields, architecture: ArchitectureName, local: readonly boolean[]): boolean[] =>
+  own.has(TURNED_LAYERS)
+    ? Array.from(own.numbers(TURNED_LAYERS, local.length), (turned) => turned !== 0)
+    : usuallyTurned(architecture, local);
+
+/** The rotary embedding of each layer. */
 export function layerRopes(
   rope: RopeConfig,
   localTheta: number | null,
   local: readonly boolean[],
-  { hasRope }: GgufForm,
+  turned: readonly boolean[],
 ): RopeConfig[] {
   const none = unturned(rope);
   const own = localTheta === null ? rope : { ...rope, theta: localTheta, scaling: { type: "none" } as const };
-  return local.map((isLocal, layer) => {
-    if (!(hasRope?.(layer, isLocal) ?? true)) return none;
-    return isLocal ? own : rope;
-  });
+  return local.map((isLocal, layer) => (!turned[layer] ? none : isLocal ? own : rope));
 }
 
 interface RopeDefaults {
   readonly headDim: number;
   readonly contextLength: number;
   readonly interleaved: boolean;
+  readonly truncate: boolean;
   readonly theta: number;
 }
 
@@ -127,7 +149,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   if (dims % 2 !== 0 || dims > headDim) {
     fail("InvalidFile", `${own.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
   }
-  const scaling = parseScaling(own, facts, given.contextLength);
+  const scaling = parseScaling(own, facts, given);
   for (const set of scaling.type === "longrope" ? [scaling.short, scaling.long] : []) {
     if (set.length !== dims / 2) {
       fail(
@@ -139,7 +161,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   return { theta: own.positiveOr("rope.freq_base", given.theta), dims, interleaved, scaling };
 }
 
-function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number): RopeScaling {
+function parseScaling(own: JsonFields, facts: TensorFacts, { contextLength, truncate }: RopeDefaults): RopeScaling {
   const originalContext = own.countOr("rope.scaling.original_context_length", contextLength);
   if (facts.longRopeFactors) {
     const attentionFactor = own.positiveOr("rope.scaling.attn_factor", 1);
@@ -166,6 +188,7 @@ function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number
         betaSlow: own.positiveOr("rope.scaling.yarn_beta_slow", 1),
         originalContext,
         attentionFactor: own.positiveOr("rope.scaling.attn_factor", 1) * yarnMagnitude(factor),
+        truncate,
       };
     default:
       return fail(

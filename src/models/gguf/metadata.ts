@@ -4,7 +4,8 @@ import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
-import { epsilonKeys, layerRopes, localLayers, yarnMagnitude } from "./config.ts";
+import { expertMetadata } from "../experts/read.ts";
+import { epsilonKeys, layerRopes, localLayers, TURNED_LAYERS, usuallyTurned, yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
 
@@ -16,7 +17,8 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
   const { activation, gguf, normKind } = architectureOf(config);
   const { name: architecture } = gguf;
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
-  if (config.activation !== activation) cannot(`the activation ${config.activation}`);
+  const special = gguf.metadata?.(config) ?? {};
+  if (config.activation !== activation && !special.hidden_activation) cannot(`the activation ${config.activation}`);
   const own: Fields = {
     context_length: count(config.contextLength),
     embedding_length: count(config.hiddenSize),
@@ -32,10 +34,9 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     ...(windowFields(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
-    expert_count: config.experts ? count(config.experts.count) : undefined,
-    expert_used_count: config.experts ? count(config.experts.perToken) : undefined,
-    ...(ropeFields(config) ?? cannot("which layers' heads are turned, and how")),
-    ...gguf.metadata?.(config),
+    ...expertMetadata(config),
+    ...(ropeFields(config) ?? cannot("the rotary embeddings of its layers")),
+    ...special,
   };
   const metadata: Metadata = new Map([
     ["general.architecture", text(architecture)],
@@ -53,11 +54,12 @@ type Fields = Record<string, GgufTyped | undefined>;
 /** The window of the layers that have one, if a period tells which those are. */
 function windowFields(config: ModelConfig): Fields | undefined {
   const { windows } = config;
-  const { windowPeriod } = architectureOf(config).gguf;
+  const { gguf } = architectureOf(config);
+  const { windowPeriod } = gguf;
   const window = Math.max(...windows);
   if (window === 0) return {};
   const fits = (period: number): boolean =>
-    localLayers(windows.length, period).every((local, layer) => windows[layer] === (local ? window : 0));
+    localLayers(windows.length, period, gguf).every((local, layer) => windows[layer] === (local ? window : 0));
   // A period of the file's own is read only where the architecture has one.
   const periods = windowPeriod === 0 ? [0] : [windowPeriod, 0, ...windows.map((_, i) => i + 1)];
   const period = periods.find(fits);
@@ -68,21 +70,24 @@ function windowFields(config: ModelConfig): Fields | undefined {
   };
 }
 
-/** The rotary embedding, if the layers have it as GGUF's readers will think. */
+/** The rotary embedding, if there is no more than another theta for local layers. */
 function ropeFields(config: ModelConfig): Fields | undefined {
-  const { rope, ropes, windows } = config;
+  const { architecture, rope, ropes, windows } = config;
   const { gguf, positions } = architectureOf(config);
   if (positions !== "rotary") return {};
   const local = windows.map((window) => window > 0);
   const localTheta = ropes.find((own, layer) => local[layer] && own.dims > 0)?.theta ?? null;
-  const named = gguf.localTheta === undefined || localTheta === null ? null : localTheta;
-  if (!isDeepStrictEqual(layerRopes(apart(rope), named, local, gguf), ropes.map(apart))) {
-    return undefined;
-  }
+  const named = gguf.localTheta === undefined ? null : localTheta;
+  const turned = ropes.map(({ dims }) => dims > 0);
+  const fits = isDeepStrictEqual(layerRopes(apart(rope), named, local, turned), ropes.map(apart));
+  if (!fits) return undefined;
+  const usual = isDeepStrictEqual(turned, usuallyTurned(architecture, local));
+  if (rope.scaling.type === "yarn" && rope.scaling.truncate === (gguf.blendsExactly ?? false)) return undefined;
   return {
     "rope.dimension_count": count(rope.dims),
     "rope.freq_base": real(rope.theta),
     "rope.freq_base_swa": named === null ? undefined : real(named),
+    [TURNED_LAYERS]: usual ? undefined : { type: "i32[]", value: Int32Array.from(turned, Number) },
     ...ropeScaling(config),
   };
 }

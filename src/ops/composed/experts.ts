@@ -17,8 +17,10 @@ export function topk(x: Tensor, k: number, softmax: boolean): { values: Tensor; 
   const ids = some.contiguous();
   some.dispose();
   if (!softmax) return { values: best, ids };
-  const values = best.softmax(-1);
+  const wide = best.toDType("f32");
   best.dispose();
+  const values = wide.softmax(-1);
+  wide.dispose();
   return { values, ids };
 }
 
@@ -41,7 +43,8 @@ export const expertLinear = (
     if (slots.length === 0) return Tensor.zeros([chosen.length, columns], { ...options, dtype: x.dtype });
     // Rows of x that are shared by the slots of one token.
     const share = x.shape[0] === chosen.length ? 1 : chosen.length / x.shape[0]!;
-    const rows = x.indexSelect(
+    const normed = p.norm ? compute(x.backend, "rmsNorm", x.shape, x, p.norm.weight, p.norm.eps) : x;
+    const rows = normed.indexSelect(
       Tensor.from(
         slots.map((slot) => Math.floor(slot / share)),
         options,

@@ -1,17 +1,18 @@
 /** Mixtures of experts, without asking the host which expert a row goes through. */
 import { sizeOf } from "../../../core/dtype.ts";
+import { Layout } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { sharedBudget } from "../attention-plan.ts";
-import { FEW_SLOTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { areFew, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 import { sortedProduct } from "./expert-product.ts";
 import { aligned, alignedBlocks } from "./linear.ts";
+import { rmsNorm } from "./rows.ts";
 
 /** The k largest of the last dim; null where a warp does not find them. */
 export function topk(gpu: Gpu, x: View, k: number, softmax: boolean): ValuesAndIds | null {
@@ -21,7 +22,7 @@ export function topk(gpu: Gpu, x: View, k: number, softmax: boolean): ValuesAndI
   const rows = x.layout.numel / cols;
   const ids = gpu.make("u32", rows * k);
   try {
-    const values = gpu.filled(dtype, rows * k, (out) =>
+    const values = gpu.filled(softmax ? "f32" : dtype, rows * k, (out) =>
       gpu.packed(x, (from) =>
         gpu.launch(`topk_${dtype}`, {
           x: from,
@@ -67,8 +68,6 @@ export function mixExperts(gpu: Gpu, y: View, mix: View, residual: View | null):
   );
 }
 
-export const expertTuning = { crowd: 1, slack: 0, early: true };
-
 /** Null where the kernels do not take the dtypes, sizes or layouts. */
 export function expertLinear(
   gpu: Gpu,
@@ -87,45 +86,50 @@ export function expertLinear(
   if (slots === 0 || columns === 0) return gpu.make(dtype, slots * columns);
   if (k === 0 || experts * n >= 2 ** 32) return null;
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
-  if (slots > FEW_SLOTS) return sortedProduct(gpu, x, w, type, ids, p);
+  const few = areFew(slots, experts, type);
+  if (p.norm && !(type && few && p.norm.weight.storage.dtype === dtype)) return afterNorm(gpu, x, w, type, ids, p);
+  if (!few) return sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
   const { arch } = gpu.context.properties;
-  const multiprocessors = Math.max(1, Math.floor((expertTuning.crowd * gpu.multiprocessors) / slots));
+  const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
   const device = { arch, multiprocessors };
-  const shape = { m: 1, n, k, norm: false };
-  const budget = Math.floor(sharedBudget(arch) / (expertTuning.crowd + expertTuning.slack)) - 1024;
-  const plan = type ? planQuantizedLinear(shape, type, device, budget) : planLinear(shape, dtype, device);
-  if (!plan) return null;
+  const shape = { m: 1, n, k, norm: p.norm !== null };
+  const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
+  if (!plan) return p.norm ? afterNorm(gpu, x, w, type, ids, p) : null;
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
   const run = (out: number, weights: number, from: number): void =>
     gpu.packed(ids, (chosen) =>
-      gpu.packed(p.bias, (bias) => {
-        const values = {
-          x: from,
-          w: weights,
-          ids: chosen,
-          bias,
-          out,
-          n,
-          k,
-          per_slot: blocks,
-          share: slots / rows,
-          experts,
-          glu: p.glu ? gluNumbers[p.glu] : 0,
-          splits,
-          segment,
-          dtype: quantOutput[dtype]!,
-          slots,
-          threads,
-          shared_bytes,
-          early: Number(expertTuning.early && gpu.expertIds === chosen),
-          error: gpu.watchIndex("expertLinear", experts, 0),
-        };
-        gpu.fenceWeights(w.storage);
-        if (type) gpu.launch(`expert_linear_${quantName(type)}`, values);
-        else gpu.launch(`expert_linear_${dtype}`, values);
-        gpu.expertIds = chosen;
-      }),
+      gpu.packed(p.bias, (bias) =>
+        gpu.packed(p.norm?.weight ?? null, (alpha) => {
+          const values = {
+            x: from,
+            w: weights,
+            alpha,
+            eps: p.norm?.eps ?? 0,
+            ids: chosen,
+            bias,
+            out,
+            n,
+            k,
+            per_slot: blocks,
+            share: slots / rows,
+            experts,
+            glu: p.glu ? gluNumbers[p.glu] : 0,
+            splits,
+            segment,
+            dtype: quantOutput[dtype]!,
+            slots,
+            threads,
+            shared_bytes,
+            early: Number(gpu.expertIds === chosen),
+            error: gpu.watchIndex("expertLinear", experts, 0),
+          };
+          gpu.fenceWeights(w.storage);
+          if (type) gpu.launch(`expert_linear_${quantName(type)}`, values);
+          else gpu.launch(`expert_linear_${dtype}`, values);
+          gpu.expertIds = chosen;
+        }),
+      ),
     );
   return gpu.filled(dtype, slots * columns, (out) =>
     gpu.packed(x, (from) => {
@@ -133,4 +137,18 @@ export function expertLinear(
       else run(out, at(w), from);
     }),
   );
+}
+
+/** Where the product does not normalise by itself. */
+function afterNorm(gpu: Gpu, x: View, w: View, type: QuantType | null, ids: View, p: ExpertParams): Storage | null {
+  const storage = rmsNorm(gpu, x, p.norm!.weight, p.norm!.eps);
+  storage.retain();
+  try {
+    return expertLinear(gpu, { storage, layout: Layout.contiguous(x.layout.shape) }, w, type, ids, {
+      ...p,
+      norm: null,
+    });
+  } finally {
+    storage.release();
+  }
 }
