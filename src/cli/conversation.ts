@@ -44,6 +44,7 @@ export class Conversation implements Disposable {
   #messages: ChatMessage[] = [];
   /** Calls whose results the user has not typed yet. */
   #open: ToolCall[] = [];
+  #showsReasoning = false;
 
   constructor(model: Model, options: ConversationOptions, output: ChatOutput) {
     this.#model = model;
@@ -87,21 +88,23 @@ export class Conversation implements Disposable {
         tools: this.#options.tools,
         promptCache: this.#cache,
         speculation: this.#options.speculation,
+        onPiece: () => count++,
         signal,
       });
       for await (const event of events) {
         if (event.type === "text") {
-          if (said.content === "" && said.reasoning !== "" && !this.#options.hideReasoning) this.#output.write("\n\n");
+          this.#endReasoning("\n\n");
           said.content += event.text;
           this.#output.write(event.text);
         } else if (event.type === "reasoning") {
           said.reasoning += event.text;
-          if (!this.#options.hideReasoning) this.#output.write(this.#dimmed(event.text));
+          this.#showReasoning(event.text);
         } else if (event.type === "tool_call") said.calls.push(event.call);
-        else count = event.tokens;
       }
+      this.#endReasoning("");
       this.#output.write("\n");
     } catch (error) {
+      this.#endReasoning("");
       if (isAbort(error)) {
         this.#output.write("\n(stopped)\n");
       } else if (error instanceof WickError) {
@@ -132,8 +135,18 @@ export class Conversation implements Disposable {
     this.#output.write(`(type what ${name} gives)\n`);
   }
 
-  #dimmed(text: string): string {
-    return this.#output.isTTY ? `${DIM}${text}${PLAIN}` : text;
+  /** Dimmed, where the terminal can. */
+  #showReasoning(text: string): void {
+    if (this.#options.hideReasoning) return;
+    if (!this.#showsReasoning && this.#output.isTTY) this.#output.write(DIM);
+    this.#showsReasoning = true;
+    this.#output.write(text);
+  }
+
+  #endReasoning(space: string): void {
+    if (!this.#showsReasoning) return;
+    this.#showsReasoning = false;
+    this.#output.write(`${this.#output.isTTY ? PLAIN : ""}${space}`);
   }
 
   [Symbol.dispose](): void {

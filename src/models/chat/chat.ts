@@ -10,6 +10,8 @@ import type { ChatMessage } from "./messages.ts";
 export interface ChatOptions extends GenerateOptions, Pick<RenderOptions, "tools" | "variables"> {
   /** Where the form that the template shows is not the one the model writes. */
   readonly answerForm?: Partial<AnswerForm> | undefined;
+  /** Is told each token, also those that no event comes of. */
+  readonly onPiece?: ((piece: Piece) => void) | undefined;
 }
 
 export type ChatEvent =
@@ -40,7 +42,7 @@ export const answerFormOf = ({ tokenizer, chatTemplate }: Pick<ChatModel, "token
 export async function* chat(
   model: ChatModel,
   messages: readonly ChatMessage[],
-  { tools, variables, answerForm, ...options }: ChatOptions,
+  { tools, variables, answerForm, onPiece, ...options }: ChatOptions,
 ): AsyncGenerator<ChatEvent, void, undefined> {
   const template = needTemplate(model.chatTemplate);
   const tokenizer = model.tokenizer ?? fail("InvalidArgument", "the model was loaded without a tokenizer");
@@ -62,6 +64,7 @@ export async function* chat(
   for await (const piece of model.generate(prompt, { ...options, showTokens, stopTokens })) {
     finish = piece.finish;
     tokens++;
+    onPiece?.(piece);
     yield* parser.push(piece.text);
   }
   yield* parser.end();

@@ -80,7 +80,10 @@ function contentFor(
 ): string | TextPart[] {
   if (content === null || content === undefined) {
     if (mayMiss) return "";
-    fail("InvalidArgument", `a chat message needs a content (text, or parts of text); got ${JSON.stringify(message)}`);
+    fail(
+      "InvalidArgument",
+      `a chat message needs a role and a content (text, or parts of text); got ${JSON.stringify(message)}`,
+    );
   }
   if (typeof content === "string") return form.content === "parts" ? [{ type: "text", text: content }] : content;
   if (!Array.isArray(content))

@@ -1,6 +1,6 @@
 /** Chat messages as the text a model was trained on, by its Jinja template. */
 import { Template } from "@huggingface/jinja";
-import { fail } from "../../core/errors.ts";
+import { fail, WickError } from "../../core/errors.ts";
 import { type ChatMessage, checkTools, type MessageForm, messagesFor, type ToolDefinition } from "../chat/messages.ts";
 import { LimitedInterpreter, TemplateStopped } from "./limited-interpreter.ts";
 
@@ -67,18 +67,18 @@ export class ChatTemplate {
     if (tools) checkTools(tools);
     if (tools && tools.length > 0 && !this.takesTools)
       fail("InvalidArgument", "the model's chat template has no place for tools; describe them in the system message");
-    const given = messagesFor(messages, this.form);
     try {
       return this.#render({
         ...variables,
         ...(tools && tools.length > 0 && { tools }),
-        messages: given,
+        messages: messagesFor(messages, this.form),
         add_generation_prompt: addGenerationPrompt,
       });
     } catch (cause) {
+      if (cause instanceof WickError) throw cause;
       const { message } = cause as Error;
-      if (cause instanceof TemplateStopped || cause instanceof RangeError)
-        return fail("InvalidFile", `the chat template was stopped: it ${stopped(cause)}; load the model with another`, {
+      if (isStop(cause))
+        return fail("InvalidFile", `the chat template was stopped: it ${message}; load the model with another`, {
           cause,
         });
       // Templates refuse what they were not made for, such as a system message or two user messages in a row.
@@ -97,7 +97,8 @@ export class ChatTemplate {
       const text = this.#render({ messages, add_generation_prompt: false });
       // Parts that are written out as they are have not been taken.
       return text.includes(needle) && !text.includes(`"text": "${NEEDLE}`);
-    } catch {
+    } catch (error) {
+      if (isStop(error)) throw error;
       return false;
     }
   }
@@ -117,5 +118,5 @@ function callingChat(args: unknown): readonly unknown[] {
   ];
 }
 
-const stopped = (cause: Error): string =>
-  cause instanceof TemplateStopped ? cause.message : "nests too deep or makes too long a text";
+/** Also where the engine gives up by itself: at a stack too deep, or a text too long. */
+const isStop = (error: unknown): boolean => error instanceof TemplateStopped || error instanceof RangeError;

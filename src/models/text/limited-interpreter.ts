@@ -39,11 +39,9 @@ const { Environment, Interpreter } = jinja as unknown as {
 /** A template that has been stopped; the message goes on from "the chat template". */
 export class TemplateStopped extends Error {}
 
-/** And one more for each character that the template was given. */
-const STEPS = 3_000_000;
+/** And one more for each character that the template was given. An item of a list that it makes is a step, too. */
+const STEPS = 1_000_000;
 const DEPTH = 400;
-/** Of all lists that a template makes, together. */
-const ITEMS = 2_000_000;
 /** Characters that a text may have, besides a few times what the template was given. */
 const LENGTH = 2 ** 20;
 const LENGTH_PER_INPUT = 4;
@@ -84,7 +82,6 @@ export class LimitedInterpreter extends Interpreter {
   readonly #longest: number;
   readonly #limit: number;
   #steps = 0;
-  #items = 0;
   #depth = 0;
   #frame: Frame | undefined;
 
@@ -139,8 +136,6 @@ export class LimitedInterpreter extends Interpreter {
     const slices = node.type === "MemberExpression" && node.property?.type === "SliceExpression";
     const splits = node.type === "CallExpression";
     if (slices || splits || (makers.has(node.type) && !cheapFilters.has(filterOf(node)))) {
-      this.#items += size;
-      if (this.#items > ITEMS) throw new TemplateStopped(`makes lists of more than ${ITEMS} items together`);
       this.#spend(size);
     }
     if (parent) this.#consumeList(list, node, parent);
@@ -173,8 +168,7 @@ export class LimitedInterpreter extends Interpreter {
       weight += 2 + text.length;
       if (typeof next !== "string") for (const item of itemsOf(next)) waiting.push(item);
       this.#spend(1);
-      if (weight > 2 * this.#longest || waiting.length > ITEMS)
-        throw new TemplateStopped("writes out too large a list");
+      if (weight > 2 * this.#longest) throw new TemplateStopped("writes out too large a list");
     }
     this.#spend(weight / CHARACTERS_PER_STEP);
     return weight;
@@ -204,7 +198,7 @@ export class LimitedInterpreter extends Interpreter {
     const [start, stop] = second === undefined ? [0, first] : [first, second];
     if (step === 0) throw new Error("range() needs a step other than 0");
     const count = Math.max(0, Math.ceil((stop - start) / step));
-    if (!(count <= ITEMS)) throw new TemplateStopped(`counts to ${count}`);
+    if (!(count <= this.#limit)) throw new TemplateStopped(`counts to ${count}`);
     this.#spend(count);
     return Array.from({ length: count }, (_, i) => start + i * step);
   }
