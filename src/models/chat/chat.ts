@@ -37,7 +37,10 @@ export const needTemplate = (template: ChatTemplate | null): ChatTemplate =>
 
 /** How a model writes reasoning and tool calls. */
 export const answerFormOf = ({ tokenizer, chatTemplate }: Pick<ChatModel, "tokenizer" | "chatTemplate">): AnswerForm =>
-  detectAnswerForm(chatTemplate?.source ?? "", (token) => tokenizer?.tokenId(token) !== undefined);
+  detectAnswerForm(
+    `${chatTemplate?.source ?? ""}${chatTemplate?.forTools?.source ?? ""}`,
+    (token) => tokenizer?.tokenId(token) !== undefined,
+  );
 
 export async function* chat(
   model: ChatModel,

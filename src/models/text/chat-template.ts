@@ -24,13 +24,19 @@ const NEEDLE = "wick4needle";
 export class ChatTemplate {
   /** The template's text. */
   readonly source: string;
+  /** Takes its place where there are tools. */
+  readonly forTools: ChatTemplate | null;
   readonly #template: Template;
   readonly #tokens: Readonly<Record<string, string>>;
   #form: MessageForm | undefined;
 
-  /** `tokens` are special tokens by name (bos_token, eos_token), which templates write themselves. */
-  constructor(source: string, tokens: Readonly<Record<string, string>> = {}) {
+  /**
+   * `tokens` are special tokens by name (bos_token, eos_token), which templates write themselves. `toolSource` is the template for
+   * chats with tools, where a model has one of its own ("tool_use").
+   */
+  constructor(source: string, tokens: Readonly<Record<string, string>> = {}, toolSource?: string) {
     this.source = source;
+    this.forTools = toolSource === undefined ? null : new ChatTemplate(toolSource, tokens);
     this.#tokens = tokens;
     if (source.length > LONGEST_TEMPLATE)
       fail("InvalidFile", `the chat template has ${source.length} characters, which is more than any model's`);
@@ -45,7 +51,7 @@ export class ChatTemplate {
 
   /** Whether it has a place for the definitions of tools. */
   get takesTools(): boolean {
-    return /\btools\b/.test(this.source);
+    return this.forTools !== null || /\btools\b/.test(this.source);
   }
 
   /**
@@ -65,6 +71,7 @@ export class ChatTemplate {
   render(messages: readonly ChatMessage[], options: RenderOptions = {}): string {
     const { tools, variables, addGenerationPrompt = true } = options;
     if (tools) checkTools(tools);
+    if (tools && tools.length > 0 && this.forTools) return this.forTools.render(messages, options);
     if (tools && tools.length > 0 && !this.takesTools)
       fail("InvalidArgument", "the model's chat template has no place for tools; describe them in the system message");
     try {

@@ -43,6 +43,13 @@ describe("a template is given", () => {
     expect(template.render([{ role: "assistant", tool_calls: [object] }])).toBe('weather\n{"city":"Paris"}\n');
   });
 
+  it("tools by the template that a model has for them", () => {
+    const template = new ChatTemplate("plain", {}, "{{ bos_token }}{{ tools[0].function.name }}");
+    expect(template.render(turn)).toBe("plain");
+    expect(template.render(turn, { tools: [] })).toBe("plain");
+    expect(template.render(turn, { tools: [weather] })).toBe("weather");
+  });
+
   it("arguments that are no JSON as the text they are", () => {
     const broken = { ...turn[1]!.tool_calls![0]!, function: { name: "weather", arguments: "{city" } };
     expect(new ChatTemplate(qwen).render([{ role: "assistant", tool_calls: [broken] }])).toContain(
