@@ -40,6 +40,13 @@ class IncrementalDecoder {
     return text;
   }
 
+  /** A token that is given as `text` whatever stands before it. */
+  pushAs(text: string, token: number): string {
+    const before = this.end();
+    this.#context = [token];
+    return before + text;
+  }
+
   #give(text: string): string {
     const fresh = text.slice(this.#given);
     this.#given = Math.max(this.#given, text.length);
@@ -109,11 +116,18 @@ function overlap(text: string, stop: string): number {
 export class TextStream {
   readonly #decoder: IncrementalDecoder | null;
   readonly #scanner: StopScanner;
+  readonly #shown: ReadonlyMap<number, string>;
 
-  /** Without a tokenizer there is no text. */
-  constructor(tokenizer: Tokenizer | null, prompt: readonly number[], stops: readonly string[]) {
+  /** Without a tokenizer there is no text. `shown` are special tokens that are text nevertheless. */
+  constructor(
+    tokenizer: Tokenizer | null,
+    prompt: readonly number[],
+    stops: readonly string[],
+    shown: readonly string[] = [],
+  ) {
     this.#decoder = tokenizer && new IncrementalDecoder(tokenizer, prompt);
     this.#scanner = new StopScanner(stops);
+    this.#shown = tokenizer ? hiddenTokens(tokenizer, shown) : new Map();
   }
 
   /** Whether a stop string has been met. */
@@ -122,11 +136,23 @@ export class TextStream {
   }
 
   push(token: number): string {
-    return this.#decoder ? this.#scanner.push(this.#decoder.push(token)) : "";
+    if (!this.#decoder) return "";
+    const shown = this.#shown.get(token);
+    return this.#scanner.push(shown === undefined ? this.#decoder.push(token) : this.#decoder.pushAs(shown, token));
   }
 
   end(): string {
     if (!this.#decoder) return "";
     return this.#scanner.push(this.#decoder.end()) + this.#scanner.end();
   }
+}
+
+/** Those of the tokens that decoding leaves out. */
+function hiddenTokens(tokenizer: Tokenizer, tokens: readonly string[]): Map<number, string> {
+  const hidden = new Map<number, string>();
+  for (const token of tokens) {
+    const id = tokenizer.tokenId(token);
+    if (id !== undefined && tokenizer.decode([id], { skipSpecial: true }) === "") hidden.set(id, token);
+  }
+  return hidden;
 }
