@@ -164,7 +164,8 @@ template <class Q, int NB> struct TileVec {
                        Found& found) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++) {
-      const Staged<Q::Align> block{row[h], at[h] + run / PerBlock * Q::Bytes};
+      // Four blocks are whole words: with every fourth, bytes lie the same way.
+      const Staged<Q::Align> block{row[h] + run / PerBlock / 4 * Q::Bytes, at[h] + run / PerBlock % 4 * Q::Bytes};
       Q::fragment(block, run % PerBlock, lane_id() % 4, table, f[h]);
       if (!Shares) continue;
       if (run % PerBlock == 0) Q::scales(block, lane_id() % 4, 0, found.scale[h], found.min[h]);

@@ -53,8 +53,8 @@ export function randomWeights({ Tensor, QTensor, Matrices, Stack, quantTypes }, 
       return made;
     }
 
-    async vector(_, size) {
-      return this.#own(Tensor.zeros([size], options));
+    async vector(role, size) {
+      return this.#own(Tensor.zeros([size], role === "routerBias" ? { device } : options));
     }
 
     async norm(_, size) {

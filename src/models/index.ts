@@ -11,11 +11,12 @@ export type {
 } from "./architectures/architecture.ts";
 export { type ArchitectureName, architectures } from "./architectures/index.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
-export type { Activation, EncoderConfig, Experts, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { Activation, EncoderConfig, Experts, Latent, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
 export type { BatchOptions, EmbedOptions, EmbedProgress, ScoreOptions } from "./embeddings/embed.ts";
 export type { EmbedInput, TextPair } from "./embeddings/sequences.ts";
 export { type EmbeddingSettings, type Pooling, poolings } from "./embeddings/settings.ts";
 export type { Encoder } from "./encoder/encoder.ts";
+export type { Routing, RoutingGroups } from "./experts/routing.ts";
 export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
 export { PromptCache } from "./generation/prompt-cache.ts";
@@ -45,6 +46,7 @@ export type {
   EmbeddingRole,
   EmbeddingTable,
   Fusion,
+  HeadRole,
   LinearRole,
   Norm,
   NormRole,
@@ -52,5 +54,8 @@ export type {
   Part,
   Place,
   Projection,
+  ProjectionStack,
+  StackPart,
+  VectorRole,
   Weights,
 } from "./weights/weights.ts";

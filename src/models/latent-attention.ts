@@ -142,5 +142,5 @@ export function attendLatents(
  * Whether making keys and values of every latent there is costs less than what their being smaller saves: they are made
  * once for all of the new positions.
  */
-const expansionPays = (length: number, { rank, keyDim, valueDim }: Latent): boolean =>
+export const expansionPays = (length: number, { rank, keyDim, valueDim }: Latent): boolean =>
   length * (2 * rank - keyDim - valueDim) > rank * (keyDim + valueDim);

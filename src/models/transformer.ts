@@ -9,6 +9,7 @@ import { architectureOf } from "./architectures/index.ts";
 import { loadAttention, type SelfAttention } from "./attention.ts";
 import { deviceAttends, type ModelCache } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
+import { expansionPays } from "./latent-attention.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import { type Packed, PackedStep } from "./packed.ts";
@@ -44,8 +45,6 @@ export interface TransformerOptions {
 
 /** Rows whose temporary tensors are small beside the weights. */
 const FEW_ROWS = 16;
-/** Up to so many positions attend to latents as they are; for more of them keys and values are made of the latents. */
-const FEW_LATENTS = 8;
 
 export class Transformer implements Disposable {
   readonly config: ModelConfig;
@@ -154,8 +153,9 @@ export class Transformer implements Disposable {
     const total = (cache?.length ?? 0) + length;
     const most = Math.max(extent, total);
     const mask = (keys: number) => cache?.mask(keys, total) ?? null;
+    const { latent } = this.config;
     const itself = cache && deviceAttends(this.config, this.device, this.dtype);
-    if (!itself || (this.config.latent && length > FEW_LATENTS)) {
+    if (!itself || (latent && expansionPays(length, latent))) {
       const positions = cache?.positions(length) ?? { start: 0, length };
       const rotations = this.#perRope((rotary) => rotary.at(positions, most));
       return new ComposedStep(batch, length, rotations, mask);

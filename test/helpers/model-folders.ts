@@ -26,6 +26,8 @@ export const tinyNames = [
   "deepseek_v2",
   "deepseek_v3",
 ] as const;
+/** Those with mechanisms that no other of them has, for devices that take long. */
+export const fewNames = tinyNames.filter((name) => name !== "qwen2_moe" && name !== "deepseek_v3");
 export const encoderNames = ["bert", "xlm_roberta", "modernbert"] as const;
 /** Other dense decoders. */
 export const denseNames = [

@@ -6,6 +6,7 @@ import { cacheBytes } from "../../src/models/cache.ts";
 import { parseHuggingFaceConfig } from "../../src/models/hugging-face/config.ts";
 import { loadModel, writeModelGguf } from "../../src/models/index.ts";
 import { LatentCache } from "../../src/nn/index.ts";
+import { describeDevices, gpuNames } from "../helpers/devices.ts";
 import { distance, goldenIds, logitsOf, tiny, variant } from "../helpers/model-folders.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
@@ -13,6 +14,26 @@ const folder = temporaryFolder();
 const LAYERS = [0, 1];
 const attention = (layer: number, name: string): string => `model.layers.${layer}.self_attn.${name}.weight`;
 const long = Array.from({ length: 90 }, (_, i) => (5 + 37 * i) % 128);
+
+describeDevices(
+  "latent attention",
+  (device) => {
+    it("attends to latents, and makes keys and values of them for a long prompt", async () => {
+      using model = await loadModel(tiny("deepseek_v2"), { device, dtype: "f32" });
+      const want = (await logitsOf(tiny("deepseek_v2"), [long])).slice(-128);
+      using cache = model.newCache();
+      for (const [from, to] of [
+        [0, 75],
+        [75, 76],
+        [76, 90],
+      ] as const) {
+        using logits = model.logits([long.slice(from, to)], { cache });
+        if (to === 90) expect(distance((await logits.data()) as Float32Array, want)).toBeLessThan(2e-5);
+      }
+    });
+  },
+  gpuNames.slice(0, 1),
+);
 
 describe("latent attention", () => {
   it("keeps one vector and one key per position and layer, whatever the heads", async () => {

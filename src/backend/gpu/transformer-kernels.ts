@@ -53,7 +53,9 @@ function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds)
   const weights = quantTypes.map(quantName);
   return [
     ...weights.map((type) => `expert_linear_${type}` as const),
-    ...weights.map((type) => `expert_quant_some_${type}_${dtype}` as const),
+    ...(["_few", "_some"] as const).flatMap((size) =>
+      weights.map((type) => `expert_quant${size}_${type}_${dtype}` as const),
+    ),
     ...(hasPlainWeights ? ([`expert_linear_${dtype}`, `expert_dense_small_${dtype}`] as const) : []),
     ...([`topk_${dtype}`, "topk_f32", "expert_order", `mix_${dtype}`] as const),
   ];

@@ -1,7 +1,9 @@
 import type { Routing } from "../experts/routing.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
-import { type DeepseekVersion, deepseekConfig, deepseekGguf, deepseekV2, groupsOf } from "./deepseek-v2.ts";
+import { deepseekGguf } from "./deepseek-gguf.ts";
+import { groupsOf } from "./deepseek-sizes.ts";
+import { type DeepseekVersion, deepseekConfig, deepseekV2 } from "./deepseek-v2.ts";
 
 /** The number of the sigmoid among GGUF's gating functions. */
 const SIGMOID = 2;

@@ -49,7 +49,14 @@ export const llama: Architecture = {
         classifier: "classifier",
         labels: "score",
       },
-      experts: { keyUp: ["self_attn.k_b_proj"], valueUp: ["self_attn.v_b_proj"] },
+      experts: {
+        gate: ["mlp.experts.{expert}.gate_proj"],
+        up: ["mlp.experts.{expert}.up_proj"],
+        down: ["mlp.experts.{expert}.down_proj", "mlp.experts.down_proj"],
+        "gate,up": ["mlp.experts.gate_up_proj"],
+        keyUp: ["self_attn.k_b_proj"],
+        valueUp: ["self_attn.v_b_proj"],
+      },
       shared: {},
       fused: { "q,k,v": "self_attn.qkv_proj", "gate,up": "mlp.gate_up_proj" },
       norm: {

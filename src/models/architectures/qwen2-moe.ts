@@ -41,12 +41,6 @@ export const qwen2Moe: Architecture = {
     ...qwen2.huggingFace,
     names: {
       ...names,
-      experts: {
-        gate: ["mlp.experts.{expert}.gate_proj"],
-        up: ["mlp.experts.{expert}.up_proj"],
-        down: ["mlp.experts.{expert}.down_proj", "mlp.experts.down_proj"],
-        "gate,up": ["mlp.experts.gate_up_proj"],
-      },
       shared: {
         gate: "mlp.shared_expert.gate_proj",
         up: "mlp.shared_expert.up_proj",

@@ -26,7 +26,7 @@ export interface RoutingGroups {
 /** Keeps a sum of probabilities that have all vanished from dividing by zero. */
 const TINY = 1e-20;
 
-/** scores (n, experts), and the bias (experts) of a router that has one. */
+/** scores (n, experts), and the bias (experts) of a router that has one, in f32. */
 export function route(scores: Tensor, perToken: number, routing: Routing, bias: Tensor | null): Route {
   const { scoring, normalize, scale, groups } = routing;
   if (scoring === "softmax" && normalize && !groups && !bias) {
@@ -36,7 +36,7 @@ export function route(scores: Tensor, perToken: number, routing: Routing, bias: 
   }
   const wide = scores.toDType("f32");
   const probabilities = scoring === "softmax" ? wide.softmax(1) : wide.sigmoid();
-  const rated = bias ? probabilities.add(bias.toDType("f32")) : probabilities;
+  const rated = bias ? probabilities.add(bias) : probabilities;
   const [best, ids] = (groups ? withinGroups(rated, groups) : rated).topk(perToken, 1);
   const chosen = bias ? probabilities.gather(ids, 1) : best;
   return { ids, mix: scaled(normalize ? chosen.div(chosen.sumKeepdim(1).add(TINY)) : chosen, scale) };

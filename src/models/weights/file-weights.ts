@@ -90,7 +90,9 @@ export class FileWeights implements DeviceWeights {
   }
 
   async vector(role: VectorRole, size: number, place: Place): Promise<Tensor> {
-    const vector = this.#empty([size]);
+    // What experts are chosen by is not rounded.
+    const { device, dtype } = this.#options;
+    const vector = this.#own(Tensor.empty([size], { device, dtype: role === "routerBias" ? "f32" : dtype }));
     await this.#readRows(vector, 0, this.#tensors.vector(role, size, place), { start: 0, rows: size }, null);
     return vector;
   }
@@ -240,7 +242,8 @@ export class FileWeights implements DeviceWeights {
     width: number | null,
     prepare?: (part: Tensor) => Tensor,
   ): Promise<void> {
-    const { device, dtype } = this.#options;
+    const { device } = this.#options;
+    const { dtype } = target;
     const stored = this.#floatType(tensor);
     const rowBytes = bytesPerRow(tensor);
     if (stored === dtype && !prepare) {

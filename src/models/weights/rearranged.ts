@@ -16,7 +16,7 @@ export interface MadeTensor {
 }
 
 /** Parts that are kept: several pieces of one are asked for, and a few of them at a time. */
-const KEPT_PARTS = 4;
+const KEPT_PARTS = 8;
 
 /** `file` with `made` in place of the tensors named in `hidden`. */
 export function rearranged(

@@ -115,6 +115,7 @@ export interface Weights extends AsyncDisposable {
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
   /** A matrix of all parts over each other for each of `count` experts, or heads. */
   stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack>;
+  /** In the dtype that the model computes in, but for a router's bias, which is f32. */
   vector(role: VectorRole, size: number, place: Place): Promise<Tensor>;
   /** The factor per channel is complete: where checkpoints hold it minus one, one has been added. */
   norm(role: NormRole, size: number, place: Place): Promise<NormWeights>;
