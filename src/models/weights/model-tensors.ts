@@ -84,7 +84,7 @@ export class ModelTensors {
   }
 
   embedding(role: EmbeddingRole, rows: number, width: number): Source {
-    const tensor = this.#shaped(`${this.#form.names.embedding[role]}.weight`, [rows, width]);
+    const tensor = this.#matrix(`${this.#form.names.embedding[role]}.weight`, [rows, width]);
     return { ...whole(rows), tensor, sizes: [rows], bias: null, transposed: false };
   }
 
@@ -109,10 +109,7 @@ export class ModelTensors {
     }
     return parts.map(({ role, outputs, needsBias }) => {
       const name = matrixName(names, role, place);
-      // A single row may be a vector.
-      const isVector = outputs === 1 && this.#tensors.get(`${name}.weight`)?.shape.length === 1;
-      const stored = this.#shaped(`${name}.weight`, isVector ? [inputs] : shapeOf(outputs));
-      const tensor = isVector ? { ...stored, shape: [1, inputs] } : stored;
+      const tensor = this.#matrix(`${name}.weight`, shapeOf(outputs));
       const bias = this.#bias(name, [outputs], needsBias ?? false);
       return { ...whole(outputs), tensor, sizes: [outputs], bias, transposed };
     });
@@ -168,6 +165,12 @@ export class ModelTensors {
   #bias(name: string, shape: Shape, needed: boolean): WeightsTensor | null {
     const own = `${name}.bias`;
     return needed || this.#tensors.has(own) ? this.#shaped(own, shape) : null;
+  }
+
+  /** As below; a single row may be a vector in the file. */
+  #matrix(name: string, shape: Shape): WeightsTensor {
+    const isVector = shape[0] === 1 && this.#tensors.get(name)?.shape.length === 1;
+    return isVector ? { ...this.#shaped(name, shape.slice(1)), shape } : this.#shaped(name, shape);
   }
 
   /** The tensor, if it is there and has this shape. */
