@@ -32,7 +32,18 @@ template <class T, int D, int Keys, bool KeepQ, int Block = ATTENTION_BLOCK> str
 
 // What registers have room for.
 template <class T, int D, bool Masked> using BestPrefill =
-    Prefill<T, D, tile_t<T>::ASYNC && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS, D <= (tile_t<T>::ASYNC ? ASYNC_KEPT_DIM : PREFILL_KEPT_DIM)>;
+    Prefill<T, D, (tile_t<T>::ASYNC && D > 32 && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS), D <= (tile_t<T>::ASYNC ? ASYNC_KEPT_DIM : PREFILL_KEPT_DIM)>;
+
+// Starts copies of a block's queries, all at once.
+template <class P, class T> GPU_FN void copy_queries(T* shared, const Rows<T>& from, i32 first, i32 end) {
+  constexpr int W = 16 / sizeof(T), PIECES = P::S::D / W, ALL = P::ROWS * PIECES;
+  UNROLL for (int i = 0; i < (ALL + P::BLOCK - 1) / P::BLOCK; i++) {
+    const u32 item = tid_x() + i * P::BLOCK, r = item / PIECES, p = item % PIECES;
+    const bool there = first + (i32)r < end && p * W < from.d;
+    P::Tile::copy(shared + P::Tile::template place<P::S::PITCH>(r, p), there ? from.at(first + (i32)r, p) : from.base, there,
+                  ALL % P::BLOCK == 0 || item < ALL);
+  }
+}
 
 template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Prefilling<T>& a) {
   typedef typename P::S S;
@@ -55,7 +66,16 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
     const Sight sight = sight_of(a, place.length, place.tq);
     const u32 last = row0 + P::ROWS < place.tq ? row0 + P::ROWS - 1 : place.tq - 1;
     const i32 first = sight.first((i32)row0), end = sight.end((i32)last);
-    load_queries<S>(shared, a, place.queries(a), group, row0, P::ROWS);
+    const Rows<T> queries(place.queries(a) + (i64)place.head * a.q_h, a.q_t, a.d);
+    bool loads = true;
+    if constexpr (Tile::ASYNC) {
+      loads = !queries.vectors;
+      if (!loads) {
+        copy_queries<P>(shared, queries, (i32)row0, (i32)place.tq);
+        Tile::copies_arrive();
+      }
+    }
+    if (loads) load_queries<S>(shared, a, place.queries(a), group, row0, P::ROWS);
     barrier();
     const u32 strip = wave % P::WAVES * P::STRIPS * 16;
     Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
@@ -87,16 +107,17 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
   }
 }
 
-// Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory.
+// Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory. Small
+// heads do not, 0 of them: they are those of small encoders, whose sequences are too short for few large blocks.
 template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
 #if GPU_WARPGROUPS
-  if constexpr (sizeof(T) == 2) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
+  if constexpr (sizeof(T) == 2 && Groups > 0) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
   else
 #endif
     prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a);
 }
 #if GPU_WARPGROUPS
-#define HALVES_BLOCK(groups) groups * 128
+#define HALVES_BLOCK(groups) (groups > 0 ? groups * 128 : ATTENTION_BLOCK)
 #else
 #define HALVES_BLOCK(groups) ATTENTION_BLOCK
 #endif
@@ -111,6 +132,7 @@ template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN 
   PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \
   PREFILL(attention_masked, T, BLOCK, D, true, MaskedGroups, Keys, Stages)
 #define PREFILL_ALL(T, BLOCK) \
+  PREFILL_BOTH(T, BLOCK, 32, 0, 0, 0, 0) \
   PREFILL_BOTH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
   PREFILL_BOTH(T, BLOCK, 96, WARPGROUPS_96, WARPGROUPS_MASKED_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
   PREFILL_BOTH(T, BLOCK, 128, WARPGROUPS_128, WARPGROUPS_MASKED_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128) \

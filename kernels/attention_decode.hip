@@ -95,7 +95,7 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     decode<Decode<T, D>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, splits); \
   }
 #define DECODE_BOTH(T, D) DECODE(attention_decode, T, D, false) DECODE(attention_decode_masked, T, D, true)
-#define DECODE_ALL(T) DECODE_BOTH(T, 64) DECODE_BOTH(T, 96) DECODE_BOTH(T, 128) DECODE_BOTH(T, 256)
+#define DECODE_ALL(T) DECODE_BOTH(T, 32) DECODE_BOTH(T, 64) DECODE_BOTH(T, 96) DECODE_BOTH(T, 128) DECODE_BOTH(T, 256)
 GPU_bf16(DECODE_ALL)
 GPU_f16(DECODE_ALL)
 GPU_f32(DECODE_ALL)

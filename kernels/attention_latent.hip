@@ -4,14 +4,10 @@
 // both products. For the scores each wave has a share of the elements, whose sums meet in shared memory; for the results
 // each has a share of the columns. Between them eight threads have a row and turn its scores into weights.
 // Launch: ATTENTION_BLOCK threads and `shared_bytes` as in attention-plan.ts, batch · ceil(heads·tq / 16) · splits blocks. Queries lie as
-// latent_append leaves them. Parts, scratch and counters are those of attention_decode.hip. Causal; a mask is added.
+// latent_append.hip leaves them. Parts and scratch are as in attention_decode.hip, 64 parts at most, but joined by eights: by the last of
+// eight, and those by the last of all. Each 16 rows have LATENT_COUNTERS counters. Causal; a mask is added.
 // Memory: keys once for each 16 rows, out of the cache but for the first.
-//
-// latent_append_T, latent_append_i_T: turns the last `rope` elements of queries and keys (pairs (i, i + rope/2), or neighbours), puts
-// queries together in rows of `pitch` elements, zeros behind, and appends keys to the cache, at places as in decode.hip.
-// Launch: an element of q's or the key's rows each.
 #include "attention-parts.h"
-#include "turn.h"
 namespace gpu {
 
 template <class T> struct Latent {
@@ -23,7 +19,7 @@ template <class T> struct Latent {
   static constexpr int Q_PITCH = Tile::ASYNC ? D : PITCH, K_SIZE = KEYS * Q_PITCH, STAGE = K_SIZE + (Tile::TRANSPOSED ? RANK * V_PITCH : 0), STAGES = Tile::ASYNC ? 2 : 1;
   // A wave's share of the elements and of the columns, in steps of 16.
   static constexpr int STEPS = D / 16 / WAVES, COLS = RANK / 16 / WAVES;
-  static_assert(STEPS * WAVES * 16 == D && COLS * WAVES * 16 == RANK && ATTENTION_BLOCK == 128, "");
+  static_assert(STEPS * WAVES * 16 == D && COLS * WAVES * 16 == RANK && ATTENTION_BLOCK / 8 == 16, "");
   // Behind the tiles: sums of scores of each wave, weights, and two numbers of each row.
   static constexpr int SCORE_PITCH = KEYS + 4, WEIGHT_PITCH = tile_pitch<T>(KEYS), W = 16 / sizeof(T), PIECES = D / W;
 
@@ -70,6 +66,54 @@ template <class L, class T> GPU_FN typename L::Tile::P weights_operand(const T* 
     UNROLL for (int r = 0; r < Tile::ROWS; r++)
       UNROLL for (int k = 0; k < 16; k++) p.x[r][k] = widen(weights[Tile::row(r) * L::WEIGHT_PITCH + first + k]);
     return p;
+  }
+}
+
+// Joins up to eight parts of each row, `step` apart from `first` on: to results where there are no more, else to the first of them.
+template <class T>
+GPU_FN void join_latents(f32* shared, const Attention<T>& a, const Group& group, u32 row0, u32 rows, f32* scratch, f32* pairs, u32 splits,
+                         u32 first, u32 count, u32 step, bool last) {
+  const auto place = [&](u32 row) { return ((size_t)group.b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row); };
+  {
+    // Eight threads have a row, and a part each: it weighs 2^(its greatest − the greatest of all).
+    const u32 row = tid_x() / 8, part = tid_x() % 8;
+    f32* const pair = pairs + (place(row < rows ? row : 0) * splits + first + (part < count ? part : 0) * step) * 2;
+    const f32 own = part < count ? pair[0] : Limits<f32>::lowest();
+    f32 top = own;
+    UNROLL for (u32 lanes = 1; lanes < 8; lanes *= 2) top = max_fast(top, shfl_xor(top, lanes));
+    f32 weight = approx_exp2(own - (top == Limits<f32>::lowest() ? 0 : top)), total = part < count ? pair[1] * weight : 0;
+    UNROLL for (u32 lanes = 1; lanes < 8; lanes *= 2) total += shfl_xor(total, lanes);
+    if (last) weight /= total;
+    else if (part == 0 && row < rows) pair[0] = top, pair[1] = total;
+    shared[tid_x()] = weight;
+  }
+  barrier();
+  const u32 quads = a.dv / 4;
+  // Two rows at a time, all parts of which are on their way at once.
+  for (u32 item = tid_x(); item < rows * quads; item += 2 * ATTENTION_BLOCK) {
+    f32* from[2];
+    Vec<f32, 4> x[2][8];
+    u32 row[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+      const u32 own = item + i * ATTENTION_BLOCK < rows * quads ? item + i * ATTENTION_BLOCK : item;
+      row[i] = own / quads;
+      from[i] = scratch + (place(row[i]) * splits + first) * a.dv + own % quads * 4;
+      UNROLL for (u32 p = 0; p < 8; p++) x[i][p] = *(const Vec<f32, 4>*)(from[i] + (size_t)(p < count ? p * step : 0) * a.dv);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+      if (i && item + ATTENTION_BLOCK >= rows * quads) continue;
+      Vec<f32, 4> sum{{0, 0, 0, 0}};
+      UNROLL for (u32 p = 0; p < 8; p++) {
+        const f32 weight = p < count ? shared[row[i] * 8 + p] : 0;
+        UNROLL for (int k = 0; k < 4; k++) sum.v[k] += p < count ? x[i][p].v[k] * weight : 0;
+      }
+      if (last) {
+        T* const out = a.out + place(row[i]) * a.dv + (item + i * ATTENTION_BLOCK) % quads * 4;
+        UNROLL for (int k = 0; k < 4; k++) out[k] = narrow<T>(sum.v[k]);
+      } else {
+        *(Vec<f32, 4>*)from[i] = sum;
+      }
+    }
   }
 }
 
@@ -142,6 +186,7 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
             const typename Tile::B right = Tile::template rows<L::PITCH>(Tile::ref(tile), L::at(j * 16, at));
             Tile::template multiply<L::PITCH>(s[j], left, right);
           }
+          schedule_fence();
         }
         UNROLL for (int j = 0; j < L::KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
           scores[(wave * 16 + Tile::row(Tile::row_of(e))) * L::SCORE_PITCH + j * 16 + Tile::col(e)] = s[j].x[e];
@@ -183,6 +228,7 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
           const u32 at = Tile::TRANSPOSED ? col * L::V_PITCH + j * 16 : L::at(j * 16, col);
           const typename Tile::B right = Tile::template cols<L::V_PITCH>(Tile::ref(values), at);
           Tile::template multiply<L::V_PITCH>(o[i], left, right);
+          schedule_fence();
         }
       }
     }
@@ -192,19 +238,38 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
     barrier();
     if (own_key == 0) stats[own_row] = best, stats[16 + own_row] = sum;
     barrier();
-    UNROLL for (int i = 0; i < L::COLS; i++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e += Tile::RUN) {
-      const u32 row = Tile::row(Tile::row_of(e)), col = (wave * L::COLS + i) * 16 + Tile::out_col(e);
-      if (row >= rows || col >= a.dv) continue;
-      const u32 r = row0 + row;
-      const size_t at = ((size_t)b * a.heads + group.head(r)) * a.tq + (u32)group.query(r);
+    UNROLL for (int r = 0; r < Tile::ROWS; r++) {
+      const u32 row = Tile::row(r);
+      if (row >= rows) continue;
+      const size_t at = ((size_t)b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row);
+      T* const out = a.out + at * a.dv;
+      f32* const part = scratch + (at * splits + split) * a.dv;
       const f32 by = 1 / stats[16 + row];
-      UNROLL for (int k = 0; k < Tile::RUN; k++) {
-        if (parts == 1) a.out[at * a.dv + col + k] = narrow<T>(o[i].x[e + k] * by);
-        else scratch[(at * splits + split) * a.dv + col + k] = o[i].x[e + k];
+      UNROLL for (int i = 0; i < L::COLS; i++) {
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
+          const u32 col = (wave * L::COLS + i) * 16 + Tile::out_col(e);
+          if (Tile::row_of(e) != r || col >= a.dv) continue;
+          if (parts == 1) out[col] = narrow<T>(o[i].x[e] * by);
+          else part[col] = o[i].x[e];
+        }
+        schedule_fence();
       }
-      if (parts > 1 && col == 0) *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{stats[row], stats[16 + row]}};
     }
-    if (parts > 1 && ends_last((u32*)shared, counters + place, parts)) join_parts(a, group, row0, rows, scratch, pairs, splits, parts);
+    if (parts > 1 && tid_x() < rows) {
+      const u32 row = tid_x();
+      const size_t at = ((size_t)b * a.heads + group.head(row0 + row)) * a.tq + (u32)group.query(row0 + row);
+      *(Vec<f32, 2>*)(pairs + (at * splits + split) * 2) = Vec<f32, 2>{{stats[row], stats[16 + row]}};
+    }
+    if (parts > 1) {
+      const u32 bunch = split / 8, bunches = (parts + 7) / 8, size = bunch + 1 < bunches ? 8 : parts - bunch * 8;
+      u32* const counter = counters + place * LATENT_COUNTERS;
+      f32* const joining = (f32*)shared + 4;
+      if (ends_last((u32*)shared, counter + 1 + bunch, size)) {
+        join_latents(joining, a, group, row0, rows, scratch, pairs, splits, bunch * 8, size, 1, bunches == 1);
+        if (bunches > 1 && ends_last((u32*)shared, counter, bunches))
+          join_latents(joining, a, group, row0, rows, scratch, pairs, splits, 0, bunches, 8, true);
+      }
+    }
     barrier();
   }
 }
@@ -222,51 +287,5 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
 GPU_bf16(LATENT)
 GPU_f16(LATENT)
 GPU_f32(LATENT)
-
-template <class T> struct LatentAppend {
-  const T *q, *q_rope, *latent, *k_rope, *cos, *sin;
-  const i64 *lengths, *padding;
-  T *out, *cache;
-  size_t batch, t, heads, rank, rope, pitch, past, q_row, q_head, rope_row, rope_head, latent_row, k_rope_row, cache_b;
-};
-
-template <class T, bool Interleaved> GPU_FN void append_latents(const LatentAppend<T>& a) {
-  const u32 width = (u32)(a.rank + a.rope), half = (u32)(a.rope / 2);
-  single_loop(a.batch * a.t * (a.heads + 1) * a.pitch, [&](size_t item) {
-    const size_t line = divide(item, a.pitch), row = divide(line, a.heads + 1), b = divide(row, a.t);
-    const u32 at = (u32)(item - line * a.pitch), head = (u32)(line - row * (a.heads + 1));
-    const bool is_key = head == a.heads;
-    if (is_key && at >= width) return;
-    const i64 slot = (a.lengths ? a.lengths[b] - (i64)a.t : (i64)a.past) + (i64)(row - b * a.t);
-    T* const to = is_key ? a.cache + b * a.cache_b + (size_t)slot * width : a.out + (row * a.heads + head) * a.pitch;
-    if (at >= width) {
-      to[at] = narrow<T>(0.0f);
-    } else if (at < a.rank) {
-      to[at] = is_key ? a.latent[row * a.latent_row + at] : a.q[row * a.q_row + head * a.q_head + at];
-    } else {
-      const i64 position = slot - (a.padding ? a.padding[b] : 0);
-      const T* const from = is_key ? a.k_rope + row * a.k_rope_row : a.q_rope + row * a.rope_row + head * a.rope_head;
-      const u32 i = at - (u32)a.rank, pair = Interleaved ? i / 2 : i < half ? i : i - half;
-      const size_t table = (size_t)(position > 0 ? position : 0) * half + pair;
-      T x = from[Interleaved ? 2 * pair : pair], y = from[Interleaved ? 2 * pair + 1 : pair + half];
-      turn(x, y, a.cos[table], a.sin[table]);
-      to[at] = (Interleaved ? i % 2 == 0 : i < half) ? x : y;
-    }
-  });
-}
-
-#define LATENT_APPEND(name, T, Interleaved) \
-  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* q, const T* q_rope, const T* latent, const T* k_rope, const T* cos, const T* sin, \
-                const i64* lengths, const i64* padding, T* out, T* cache, size_t batch, size_t t, size_t heads, size_t rank, size_t rope, \
-                size_t pitch, size_t past, size_t q_row, size_t q_head, size_t rope_row, size_t rope_head, size_t latent_row, \
-                size_t k_rope_row, size_t cache_b) { \
-    append_latents<T, Interleaved>(LatentAppend<T>{q, q_rope, latent, k_rope, cos, sin, lengths, padding, out, cache, batch, t, heads, \
-                                                   rank, rope, pitch, past, q_row, q_head, rope_row, rope_head, latent_row, k_rope_row, \
-                                                   cache_b}); \
-  }
-#define LATENT_APPEND_BOTH(T) LATENT_APPEND(latent_append, T, false) LATENT_APPEND(latent_append_i, T, true)
-GPU_bf16(LATENT_APPEND_BOTH)
-GPU_f16(LATENT_APPEND_BOTH)
-GPU_f32(LATENT_APPEND_BOTH)
 
 }  // namespace gpu

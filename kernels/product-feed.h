@@ -34,6 +34,8 @@ template <class T> struct Operand {
   const T* at;
   size_t lines, depth;
   i64 step;
+  // Along k.
+  GPU_METHOD const T* line(size_t i) const { return at + (i64)i * step; }
 };
 
 // Of 8 pieces of 8 halves: what piece r is when they are turned, element r of each.
@@ -148,6 +150,7 @@ template <class T> struct Gathered {
   i64 step;
   const u32* order;
   u32 share;
+  GPU_METHOD const T* line(size_t i) const { return at + (i64)(order[i] / share) * step; }
 };
 // SPLIT: whether lines are upper and lower halves in turn.
 template <class T, int LINES, int BK, int THREADS, bool WIDE, bool SPLIT_> struct GatheredFeed : DenseFeed<T, LINES, BK, ALONG_K, THREADS, WIDE> {
@@ -158,7 +161,7 @@ template <class T, int LINES, int BK, int THREADS, bool WIDE, bool SPLIT_> struc
   GPU_METHOD GatheredFeed(const Source& o, size_t first) : Dense(Operand<T>{o.at, o.lines, o.depth, o.step}, first) {
     UNROLL for (int round = 0; round < Dense::ROUNDS; round++) {
       const size_t line = first + this->line_of(round), last = o.lines - 1;
-      this->from[round] = (i64)(o.order[line < last ? line : last] / o.share) * o.step + this->k_of(round);
+      this->from[round] = (o.line(line < last ? line : last) - o.at) + this->k_of(round);
     }
   }
   GPU_METHOD void copy(T* slice, u32 k0) const {

@@ -60,7 +60,7 @@ template <class Q, class T, int ROWS> struct RowsBlock {
   };
   typedef With<With<3>::BYTES + QUANT_TABLE <= GPU_SHARED_KB * 1024 ? 3 : 2> Fitting;
   static constexpr u32 BYTES = Fitting::BYTES;
-  template <class Sink> GPU_FN void run(E* shared, const Blocks& blocks, const u16* table, size_t line, const Operand<E>& x, size_t column, const Sink& sink) {
+  template <class X, class Sink> GPU_FN void run(E* shared, const Blocks& blocks, const u16* table, size_t line, const X& x, size_t column, const Sink& sink) {
     const typename Fitting::Product::Weights weights(blocks, Stored{(u32*)(shared + Fitting::X_SIZE), table}, line);
     Fitting::Product::run(shared, weights, x, column, sink);
   }

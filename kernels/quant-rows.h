@@ -18,12 +18,12 @@ template <class Q, class T, int BM, int BN, int STAGES, bool SPLIT> struct RowsP
   static constexpr u32 ROW = WIDTH * CHUNK, PITCH = ROW + 16, X_SIZE = BN * PITCH, V = 8;
 
   // Chunk c of x, zeros where there is none.
-  GPU_FN void send(T* to, const Operand<T>& x, size_t first, u32 c) {
+  template <class X> GPU_FN void send(T* to, const X& x, size_t first, u32 c) {
     constexpr u32 PIECES = ROW / V;
     UNROLL for (u32 i = tid_x(); i < BN * PIECES; i += THREADS) {
       const u32 row = i / PIECES, at = i % PIECES * V;
       const bool valid = first + row < x.lines && c * ROW + at < x.depth;
-      copy16_async((void*)(to + row * PITCH + at), valid ? x.at + (i64)(first + row) * x.step + c * ROW + at : x.at, valid, true);
+      copy16_async((void*)(to + row * PITCH + at), valid ? x.line(first + row) + c * ROW + at : x.at, valid, true);
     }
   }
   // Four weights of each of two lines as the left operand.
@@ -72,7 +72,7 @@ template <class Q, class T, int BM, int BN, int STAGES, bool SPLIT> struct RowsP
       }
   }
 
-  template <class Sink> GPU_FN void run(T* shared, const Weights& weights, const Operand<T>& x, size_t first, const Sink& sink) {
+  template <class X, class Sink> GPU_FN void run(T* shared, const Weights& weights, const X& x, size_t first, const Sink& sink) {
     const u32 depth = weights.depth, chunks = (depth + CHUNK - 1) / CHUNK;
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;

@@ -164,7 +164,8 @@ template <class Q, int NB> struct TileVec {
                        Found& found) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++) {
-      const Staged<Q::Align> block{row[h], at[h] + run / PerBlock * Q::Bytes};
+      // Four blocks are whole words: with every fourth, bytes lie the same way.
+      const Staged<Q::Align> block{row[h] + run / PerBlock / 4 * Q::Bytes, at[h] + run / PerBlock % 4 * Q::Bytes};
       Q::fragment(block, run % PerBlock, lane_id() % 4, table, f[h]);
       if (!Shares) continue;
       if (run % PerBlock == 0) Q::scales(block, lane_id() % 4, 0, found.scale[h], found.min[h]);
@@ -293,9 +294,14 @@ template <class Q, int NB> struct TileVec {
       Found found;
       const auto take = [&](u32 r) { multiply(acc, row, at, r, table, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
       // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
-      // overlap, so only the last chunk asks.
+      // overlap, so only the last chunk asks, for four of them at a time.
       if (group < groups && (chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
-      else if (group < groups && Q::Elements < (int)CHUNK) NO_UNROLL for (u32 r = 0; chunk * CHUNK + r * 32 * Q::Parts < k; r++) take(r);
+      else if (group < groups && Q::Elements < (int)CHUNK && chunk < chunks) {
+        const u32 runs = (k - chunk * CHUNK) / (32 * Q::Parts);
+        u32 r = 0;
+        NO_UNROLL for (; r + 4 <= runs; r += 4) UNROLL for (u32 i = 0; i < 4; i++) take(r + i);
+        NO_UNROLL for (; r < runs; r++) take(r);
+      }
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {

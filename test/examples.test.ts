@@ -46,7 +46,17 @@ describe("an example", () => {
 });
 
 const pages = readdirSync(join(root, "docs")).filter((name) => name.endsWith(".md") && name !== "api.md");
-const concepts = ["getting-started", "devices", "memory", "dtypes", "quantization", "attention", "models", "chat"];
+const concepts = [
+  "getting-started",
+  "devices",
+  "memory",
+  "dtypes",
+  "quantization",
+  "attention",
+  "models",
+  "chat",
+  "embeddings",
+];
 
 describe("a page of the documentation", () => {
   it.each(concepts.map((name) => `${name}.md`))("%s holds programs that run", async (page) => {

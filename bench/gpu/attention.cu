@@ -125,7 +125,7 @@ __global__ void naive(Problem p, const T* q, const T* k, const T* v, const T* ma
   }
 }
 
-static int head_dim(int d) { return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : 256; }
+static int head_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : 256; }
 // As in src/backend/gpu/attention-plan.ts, for mma.sync, or multiply-adds in f32.
 struct Plan { int threads, rows, shared; };
 static Plan plan_warpgroups(int groups, int D, int keys, int stages) {
@@ -147,12 +147,12 @@ static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget, int 
   return {block, waves * strips * 16, size()};
 }
 static Plan plan_decode(int bytes, int D, int budget) {
-  const int row = bytes == 2 ? (D == 96 ? 128 : D) * 2 : (D * bytes / 16 | 1) * 16;
+  const int row = bytes == 2 ? (D == 96 ? 128 : D < 64 ? 64 : D) * 2 : (D * bytes / 16 | 1) * 16;
   const int stages = (bytes == 2 ? 2 : 1) * 32 * row, fit = (budget - 16 * row) / stages, waves = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
   return {waves * 32, 16, 16 * row + waves * stages};
 }
 static int plan_splits(int bytes, int D, int shared, int budget, int multiprocessors, int blocks, int keys) {
-  const int crowd = bytes == 2 ? std::min(256 / D, budget / shared) : 3;
+  const int crowd = bytes == 2 ? std::min({256 / D, budget / shared, 4}) : 3;
   return std::max(1, std::min((keys + 255) / 256, (int)std::lround((double)crowd * multiprocessors / blocks)));
 }
 
@@ -160,7 +160,7 @@ static int budget, multiprocessors;
 
 template <class T> struct Kernels;
 #define BY_HEAD_DIM(name, T) \
-  (const void*)(D == 64 ? name##_64_##T : D == 96 ? name##_96_##T : D == 128 ? name##_128_##T : name##_256_##T)
+  (const void*)(D == 32 ? name##_32_##T : D == 64 ? name##_64_##T : D == 96 ? name##_96_##T : D == 128 ? name##_128_##T : name##_256_##T)
 #ifdef PREFILL_TIMES
 #define DECODES(T)
 #else
@@ -252,8 +252,8 @@ template <class T> struct Run {
   void prefill() {
     const int D = head_dim(p.d);
     const void* kernel = Kernels<T>::prefill(D, masked());
-    if (has_warpgroups() && sizeof(T) == 2) prefill(kernel, plan_warpgroups(D, masked()));
-    else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
+    if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, masked()));
+    else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D > 32 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
   }
   void decode(int parts) {
     const Plan plan = plan_decode(sizeof(T), head_dim(p.d), budget);
@@ -426,9 +426,8 @@ int main() {
   check_all<f16>("f16", 1e-3, lengths, offsets);
   check_all<f32>("f32", 1e-5, lengths, offsets);
 #endif
-  time_sequences(1000, 128, 12, 32);
-  time_sequences(64, 512, 12, 64);
-  time_sequences(8, 4096, 16, 64);
+  for (int length : {32, 128, 512, 2048}) time_sequences(131072 / length, length, 12, 32);
+  for (int length : {32, 128, 512, 2048}) time_sequences(131072 / length, length, 12, 64);
   for (bool sinks : {false, true}) time_prefill<bf16>(sinks ? "bf16 sinks" : "bf16", {4, 64, 8, 4096, 4096, 64, true, 128, 0, false, nullptr, sinks}, 10);
   time_prefill<bf16>("bf16 to both sides", {1, 12, 12, 16384, 16384, 64, false, 64, 0, false, nullptr}, 10);
   const Problem d128{4, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr};

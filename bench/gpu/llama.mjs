@@ -1,11 +1,14 @@
-// A model of Llama's shape with random weights, that of 3.2 1B or of 3.1 8B, generating on one device:
-//   node bench/gpu/llama.mjs DEVICE [--shape 1b|8b] [--dist PATH] [--json FILE] [--only bf16,Q8_0,…] [--sequences 1,2,…]
-//     [--profile] [--tiny]
+// A model with random weights, of a shape in shapes.mjs (Llama 3.2 1B's where none is named), generating on one device:
+//   node bench/gpu/llama.mjs DEVICE [--shape 8b|qwen3-30b-a3b|…] [--dist PATH] [--json FILE] [--only bf16,Q8_0,…]
+//     [--sequences 1,2,…] [--profile] [--tiny]
 // Decode rates are what a user of generate() sees, from the 16th token to the last; `share` is that of the limit set by
-// reading the weights once per token at the copy rate measured first. --profile adds the time per kernel of a step; "speculation" among --only adds generation by guesses.
+// reading the weights once per token, of experts those that it goes through, at the copy rate measured first. --profile
+// adds the time per kernel of a step; "speculation" among --only adds generation by guesses.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import { randomWeights } from "./random-weights.mjs";
+import { configOf, shapeNames } from "./shapes.mjs";
 
 const args = process.argv.slice(2);
 const option = (name) => (args.includes(name) ? args[args.indexOf(name) + 1] : undefined);
@@ -14,8 +17,9 @@ const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const { QTensor } = await import(`${dist}/quantized/index.js`);
 const { Model, Speculation } = await import(`${dist}/models/index.js`);
 const { Transformer } = await import(`${dist}/models/transformer.js`);
-const { quantTypeNames } = await import(`${dist}/core/quant-types.js`);
+const { quantTypeNames, quantTypes } = await import(`${dist}/core/quant-types.js`);
 const { Matrices } = await import(`${dist}/models/projections.js`);
+const { Stack } = await import(`${dist}/models/stacks.js`);
 
 const device = Device.from(args[0] ?? "cuda:0");
 const gpu = device.backend;
@@ -38,130 +42,18 @@ gpu.launch = (kernel, values) => {
 };
 const results = { device: gpu.context.properties.name };
 
-const shapes = {
-  tiny: { vocabSize: 512, hiddenSize: 256, intermediateSize: 512, layers: 2, heads: 4, kvHeads: 2, headDim: 64 },
-  "1b": { vocabSize: 128256, hiddenSize: 2048, intermediateSize: 8192, layers: 16, heads: 32, kvHeads: 8, headDim: 64 },
-  "8b": {
-    vocabSize: 128256,
-    hiddenSize: 4096,
-    intermediateSize: 14336,
-    layers: 32,
-    heads: 32,
-    kvHeads: 8,
-    headDim: 128,
-  },
-};
-const large = option("--shape") === "8b";
-const shape = shapes[tiny ? "tiny" : (option("--shape") ?? "1b")];
+const shapeName = option("--shape") ?? "1b";
+if (!shapeNames.includes(shapeName)) throw new Error(`--shape is one of ${shapeNames.join(", ")}`);
+const shape = configOf(shapeName, tiny);
+const { config } = shape;
 const sequences = (option("--sequences") ?? "1").split(",").map(Number);
 const sizes = tiny
   ? { prompt: 9, tokens: 24, batch: 3, prefill: 20, rounds: 2 }
   : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 8 };
-const rope = { theta: 500_000, dims: shape.headDim, interleaved: false, scaling: { type: "none" } };
-const config = {
-  architecture: "llama",
-  ...shape,
-  contextLength: 8192,
-  normEps: 1e-5,
-  activation: "silu",
-  rope,
-  ropes: new Array(shape.layers).fill(rope),
-  attentionScale: shape.headDim ** -0.5,
-  attentionSoftcap: 0,
-  windows: new Array(shape.layers).fill(0),
-  logitScale: 1,
-  logitSoftcap: 0,
-  embeddingScale: 1,
-  residualScale: 1,
-  parallelResidual: false,
-  tiedEmbeddings: !large,
-  experts: null,
-  bosToken: null,
-  eosTokens: [],
-  dtype: "bf16",
-};
-
-/** Weights made on the device: random ones, or a quantized slab of random ones over and over. */
-class RandomWeights {
-  owned = [];
-  bytes = 0;
-  #type;
-  #seed = 1;
-
-  constructor(type) {
-    this.#type = type;
-  }
-
-  async linear(parts, inputs) {
-    const sizes = parts.map((part) => part.outputs);
-    return this.#matrices(
-      this.#matrix(
-        sizes.reduce((a, b) => a + b),
-        inputs,
-      ),
-      sizes,
-    );
-  }
-
-  async norm(_, size) {
-    return { weight: this.#own(Tensor.ones([size], { dtype: "bf16", device })), bias: null };
-  }
-
-  async embedding(_, rows, width) {
-    const before = this.bytes;
-    const table = this.#matrix(rows, width);
-    // A step reads one row of a table that is not the head as well.
-    if (!config.tiedEmbeddings) this.bytes = before;
-    const lookup = this.#type ? (ids) => table.rows(ids, "bf16") : (ids) => table.indexSelect(ids, 0);
-    return { lookup, head: this.#matrices(table, [rows]) };
-  }
-
-  async [Symbol.asyncDispose]() {}
-
-  #matrices(weight, sizes) {
-    return this.#type ? Matrices.quantized(weight, null, sizes) : Matrices.plain(weight, null, sizes);
-  }
-
-  #matrix(rows, columns) {
-    if (!this.#type) {
-      this.bytes += rows * columns * 2;
-      const made = Tensor.randn([rows, columns], { dtype: "bf16", device, seed: this.#seed++, std: 0.02 });
-      return this.#own(made);
-    }
-    const slab = slabOf(this.#type, columns);
-    const blocks = Tensor.empty([rows, slab.shape[1]], { dtype: "u8", device });
-    // Doubling: each copy is of what is there already.
-    blocks.sliceSet(slab.narrow(0, 0, Math.min(rows, slab.shape[0])), 0, 0);
-    for (let have = slab.shape[0]; have < rows; have *= 2) {
-      const part = blocks.narrow(0, 0, Math.min(have, rows - have)).copy();
-      blocks.sliceSet(part, 0, have);
-      part.dispose();
-    }
-    this.bytes += blocks.numel;
-    const weight = QTensor.fromBlocks(blocks, [rows, columns], this.#type).keep();
-    blocks.dispose();
-    this.owned.push(weight);
-    return weight;
-  }
-
-  #own(tensor) {
-    this.owned.push(tensor.keep());
-    return tensor;
-  }
-}
-
-const slabs = new Map();
-function slabOf(type, columns) {
-  const key = `${type} ${columns}`;
-  if (!slabs.has(key)) {
-    const floats = Tensor.randn([16, columns], { seed: columns, std: 0.02 });
-    slabs.set(key, QTensor.quantize(floats, type).blocks.toDeviceSync(device));
-  }
-  return slabs.get(key);
-}
+const modules = { Tensor, QTensor, Matrices, Stack, quantTypes };
 
 async function withModel(type, run) {
-  const weights = new RandomWeights(type);
+  const weights = randomWeights(modules, device, shape, type);
   const transformer = await Transformer.load(config, weights, device, "bf16");
   const model = new Model(transformer, null, null);
   await device.synchronize();
@@ -240,6 +132,16 @@ async function speculate(name, model) {
   report(`${name} speculation`, { "tokens/s": guessed.rate, gain: guessed.rate / alone.rate, differing });
 }
 
+/** What the cache of a text takes, for each position that it has room for. */
+function cacheSize(model) {
+  const before = device.memory().live;
+  const cache = model.newCache();
+  const room = cache.reserve(1);
+  const bytes = (device.memory().live - before) / room;
+  cache.dispose();
+  return { "cache bytes/token": bytes };
+}
+
 async function prefill(model) {
   const prompt = [ids(sizes.prefill)];
   const times = [];
@@ -285,6 +187,7 @@ async function replayed(run, times) {
 
 /** The device's time for a step without the host, and, with --profile, for those of its kernels that are of one kind. */
 async function profile(name, model, batch) {
+  if (!model.transformer.recordable) return;
   const cache = model.newCache({ batch });
   model
     .logits(
@@ -357,7 +260,7 @@ for (const type of ["bf16", ...quantTypeNames]) {
   await attempt(type, () =>
     withModel(type === "bf16" ? null : type, async (model, bytes) => {
       const limit = (ceiling * 1e9) / bytes;
-      report(`${type} weights`, { MiB: bytes / 2 ** 20, "limit tokens/s": limit });
+      report(`${type} weights`, { "MiB read": bytes / 2 ** 20, "limit tokens/s": limit, ...cacheSize(model) });
       if (only.includes(type)) {
         for (const count of sequences) {
           const name = count === 1 ? type : `${type} × ${count}`;
@@ -386,7 +289,6 @@ for (const type of ["bf16", ...quantTypeNames]) {
       report(`${type} memory`, { "live MiB": device.memory().live / 2 ** 20, "used MiB": (total - free) / 2 ** 20 });
     }),
   );
-  slabs.clear();
   device.backend.trim();
 }
 console.log(`done after ${seconds()}, ${(compiling / 1000).toFixed(1)} s of it in first launches`);

@@ -8,8 +8,12 @@ const generations = ["gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx120
 const whole = { "clang-19": generations, "clang-22": ["gfx950"], hiprtc: generations };
 /** A type of weights by a dtype by a size each, minutes for a target: whole by one compiler alone. */
 const heavy = ["quant-product"];
+/** The same, of whose parts quant-product is made, too: nowhere whole. */
+const sampled = ["expert-quant"];
 export const isWhole = (compiler, target, file) =>
-  (whole[compiler]?.includes(target) ?? false) && (!heavy.includes(file) || compiler === "clang-19");
+  !sampled.includes(file) &&
+  (whole[compiler]?.includes(target) ?? false) &&
+  (!heavy.includes(file) || compiler === "clang-19");
 
 /** Kernels that every sample of their file has, because a matrix or dot unit must be seen in it. */
 const always = {
@@ -18,8 +22,11 @@ const always = {
   product: (kernel) => !kernel.name.startsWith("product_wide_"),
   "conv-product": (kernel) => /^conv_(product|spread)(_small)?_b?f16$/.test(kernel.name),
   attention_decode: (kernel) => /^attention_decode_\d+_b?f16$/.test(kernel.name),
+  attention_latent: (kernel) => /^attention_latent_b?f16$/.test(kernel.name),
   "quant-matvec": (kernel) => kernel.name === "linear_q8_0_b1",
   "quant-product": (kernel) => kernel.name === "quant_product_q8_0_bf16",
+  "expert-dense": (kernel) => /^expert_dense(_small)?_b?f16$/.test(kernel.name),
+  "expert-quant": (kernel) => kernel.name === "expert_quant_q8_0_bf16",
 };
 
 /** The kernels of a file to compile by a compiler for a target. */

@@ -13,7 +13,16 @@ export const unitsOf = (arch) => families.find((family) => family.archs.test(arc
 
 /** Which files exist for which of these instructions. */
 const users = {
-  matrix: ["attention", "attention_decode", "conv-product", "product", "quant-product"],
+  matrix: [
+    "attention",
+    "attention_decode",
+    "attention_latent",
+    "conv-product",
+    "expert-dense",
+    "expert-quant",
+    "product",
+    "quant-product",
+  ],
   dot: ["quant-matvec"],
 };
 
@@ -24,7 +33,7 @@ export const mustUse = (file, arch) =>
 /** Kernels that may spill, or keep something in private memory, as "compiler target name". */
 export const maySpill = [
   // Weights on their way, decoded ones and sums at once: most where there is no matrix unit, to whose targets no faster form was given.
-  /gfx(906|103\d|11\d\d|120\d) quant_product_/,
+  /gfx(906|103\d|11\d\d|120\d) (quant_product|expert_quant)_/,
   // Two registers.
   /gfx942 conv_spread_bf16/,
   // 32 bytes, where results are stored: LLVM 16 takes an array of them for memory, later releases do not.
@@ -39,6 +48,8 @@ export const maySpill = [
   /clang-16 gfx11\w* attention_(masked_)?96_b?f16/,
   // Up to 49 registers, where rows are no power of two and there is no matrix unit; earlier releases need none.
   /clang-22 gfx(90[68]|103)\w* attention_decode_(masked_)?96_/,
+  // Up to four registers, to the accumulators.
+  /gfx9(0a|42|50) attention_masked_(128|256)_/,
   // One register, to the accumulators.
   /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
 ];
@@ -91,7 +102,7 @@ export const mayShow = [
   },
   {
     sign: "low share",
-    kernels: /gfx12\w+ attention_masked_64_/,
+    kernels: /gfx(1\w+ attention_masked_32|12\w+ attention_masked_64)_/,
     why: "The mask of 32 keys takes as long as products over 64 elements; both sides of the branch around it are counted.",
   },
   {

@@ -2,7 +2,8 @@
 import { runnerImport } from "vite";
 
 const source = async (name) => (await runnerImport(`./src/backend/gpu/${name}.ts`)).module;
-const { ATTENTION_BLOCK, matrixUnit, planDecode, planPrefill, sharedBudget } = await source("attention-plan");
+const { ATTENTION_BLOCK, matrixUnit, planDecode, planLatent, planPrefill, sharedBudget } =
+  await source("attention-plan");
 const { planBlock } = await source("families/product");
 
 /** Threads and bytes of shared memory of a block; undefined where the code object says all there is to know. */
@@ -12,6 +13,11 @@ export function plannedLaunch(name, arch) {
     const plan = kind === "attention" ? planPrefill : planDecode;
     const { threads, shared } = plan(matrixUnit(arch, dtype), dtype, Number(d), sharedBudget(arch));
     return { threads: threads ?? ATTENTION_BLOCK, shared };
+  }
+  const [, latent] = /^attention_latent_(\w+)$/.exec(name) ?? [];
+  if (latent) {
+    const { threads, shared } = planLatent(matrixUnit(arch, latent), latent);
+    return { threads, shared };
   }
   const [, size] = /^(?:product(?=\w*_[km][kn]_)|conv_(?:product|spread))(_small|_wide|)_/.exec(name) ?? [];
   const unit = matrixUnit(arch, "bf16");

@@ -45,6 +45,18 @@ export interface SdpaParams<V extends View = View> {
  */
 export type GluActivation = "silu" | "gelu" | "clampedSwiglu";
 
+/** What a layer may do to each of its results. */
+export type EpilogueActivation = "silu" | "gelu" | "geluErf" | "relu";
+
+/** What follows a product (…, n). */
+export interface EpilogueParams<V extends View = View> {
+  /** (n). */
+  readonly bias: V | null;
+  readonly activation: EpilogueActivation | null;
+  /** Of the product's shape. */
+  readonly residual: V | null;
+}
+
 /** What a linear layer does besides the product. */
 export interface LinearParams<V extends View = View> {
   /** x is RMS-normalised before the product. */
@@ -52,6 +64,8 @@ export interface LinearParams<V extends View = View> {
   readonly bias: V | null;
   /** The first half of w's rows are the gates of the second: the result is act(gate) · up, of half as many columns. */
   readonly glu: GluActivation | null;
+  /** Of the result, without a gate. Default none. */
+  readonly activation?: EpilogueActivation | undefined;
   /** Added to the result, and of its shape. */
   readonly residual: V | null;
 }
@@ -114,6 +128,8 @@ export interface FusedOps<V extends View = View> {
    * to rows.
    */
   sdpaVarlen(q: V, k: V, v: V, offsets: V, p: SdpaParams<V>): Storage | null;
+  /** activation(y + bias) + residual. */
+  epilogue(y: V, p: EpilogueParams<V>): Storage | null;
   /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
   linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
 

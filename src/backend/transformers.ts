@@ -115,9 +115,11 @@ export interface TransformerNeeds {
   readonly hasPlainWeights: boolean;
   /** Whether layers are mixtures of experts. */
   readonly hasExperts?: boolean | undefined;
+  /** Whether keys and values are made of latents. */
+  readonly attendsToLatents?: boolean | undefined;
   readonly headDim: number;
   readonly hiddenSize: number;
-  readonly activation: "silu" | "gelu" | "geluErf" | "relu";
+  readonly activation: "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";
   /** By root mean square, or LayerNorm, which is no part of a linear layer. */
   readonly norm: "rms" | "layer";
   /** The activation of the MLPs opens a gate. */

@@ -7,6 +7,7 @@ import { benchCommand } from "./bench.ts";
 import { chatCommand } from "./chat.ts";
 import { devicesCommand } from "./devices.ts";
 import { doctorCommand } from "./doctor.ts";
+import { embedCommand } from "./embed.ts";
 import { generateCommand } from "./generate.ts";
 import { inspectCommand } from "./inspect.ts";
 import { kernelsCommand } from "./kernels.ts";
@@ -28,6 +29,7 @@ const program = new Command("wick")
 const commands = [
   generateCommand(),
   chatCommand(),
+  embedCommand(),
   pullCommand(),
   modelsCommand(),
   removeCommand(),

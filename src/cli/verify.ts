@@ -28,7 +28,7 @@ export function verifyCommand(): Command {
     .option("--device <name>", "the device to run on", "cpu")
     .option(
       "--only <ops>",
-      "run only these ops (of a model: logits, logits-cached, greedy, tokenizer), separated by commas",
+      "run only these ops (of a model: logits, logits-cached, greedy, tokenizer; hidden, embedding), separated by commas",
       list,
     )
     .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count)

@@ -1,13 +1,27 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
-import type { KvCache, RotatingKvCache } from "../nn/index.ts";
+import type { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
+import { LatentAttention } from "./latent-attention.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import type { AttentionParams, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
-export class Attention {
+/** The attention of a layer: x (batch · length, hidden) → the same; `around` is the norm before and the residual after. */
+export interface SelfAttention {
+  forward(
+    x: Tensor,
+    step: Step,
+    cache: KvCache | RotatingKvCache | LatentCache | undefined,
+    around: Pick<Fusion, "norm" | "residual">,
+  ): Tensor;
+}
+
+export const loadAttention = (config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> =>
+  (config.latent ? LatentAttention : Attention).load(config, weights, layer);
+
+class Attention implements SelfAttention {
   readonly #config: ModelConfig;
   readonly #params: AttentionParams;
   readonly #qkv: Projection;
@@ -22,10 +36,11 @@ export class Attention {
     out: Projection,
     qNorm: Norm | null,
     kNorm: Norm | null,
+    sinks: Tensor | null,
   ) {
     const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks: null };
+    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks };
     this.#qkv = qkv;
     this.#out = out;
     this.#qNorm = qNorm;
@@ -34,7 +49,7 @@ export class Attention {
 
   static async load(config: ModelConfig, weights: Weights, layer: number): Promise<Attention> {
     const { hiddenSize, heads, kvHeads, headDim } = config;
-    const { qkvBias: needsBias, qkNorm } = architectureOf(config);
+    const { qkvBias: needsBias, qkNorm, sinks } = architectureOf(config);
     const [qSize, kvSize] = [heads * headDim, kvHeads * headDim];
     const parts = [
       { role: "q", outputs: qSize, needsBias },
@@ -50,6 +65,7 @@ export class Attention {
       await weights.linear([{ role: "o", outputs: hiddenSize }], qSize, { layer }),
       await norm("qNorm", qSize),
       await norm("kNorm", kvSize),
+      sinks ? await weights.vector("sinks", heads, { layer }) : null,
     );
   }
 

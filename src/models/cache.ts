@@ -1,10 +1,9 @@
 /** The keys and values of every layer for a batch of sequences, and where each sequence starts. */
 
 import type { Device } from "../backend/device.ts";
-import type { CachedAttention } from "../backend/transformers.ts";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import { KvCache, RotatingKvCache } from "../nn/index.ts";
+import { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
 import { Tensor } from "../ops/index.ts";
 import type { ModelConfig } from "./config.ts";
@@ -16,24 +15,28 @@ import type { Positions } from "./positions.ts";
  */
 const MASKED = -30_000;
 
-/** Where a device attends over caches by itself, with all of a text in them: what it does so by. */
-export function cachedAttentionFor(
-  { headDim }: ModelConfig,
-  { backend }: Device,
-  dtype: DType,
-): CachedAttention | null {
-  const own = backend.cachedAttention;
-  return own?.supports(dtype, headDim) ? own : null;
-}
+/** Whether a device attends over caches by itself, with all of a text in them. */
+export const deviceAttends = ({ headDim, latent, rope }: ModelConfig, { backend }: Device, dtype: DType): boolean =>
+  (latent
+    ? backend.latentAttention?.supports(dtype, latent.rank, rope.dims)
+    : backend.cachedAttention?.supports(dtype, headDim)) ?? false;
 
 /** What the caches of one sequence take when `positions` have been fed. */
 export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
-  const { kvHeads, headDim, windows } = config;
-  const whole = cachedAttentionFor(config, device, dtype) !== null;
+  const { windows } = config;
+  const whole = deviceAttends(config, device, dtype);
   const room = capacityFor(positions);
   const rows = windows.reduce((sum, window) => sum + (whole || window === 0 ? room : Math.min(window, room)), 0);
-  return 2 * rows * kvHeads * headDim * sizeOf(dtype);
+  return rows * valuesPerPosition(config) * sizeOf(dtype);
 }
+
+/** What a layer keeps of a position: keys and values of every head that has its own, or what they are made of. */
+const valuesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig): number =>
+  latent ? latent.rank + rope.dims : 2 * kvHeads * headDim;
+
+/** Caches that keep everything. */
+type Whole = KvCache | LatentCache;
+const isWhole = (layer: Whole | RotatingKvCache): layer is Whole => !(layer instanceof RotatingKvCache);
 
 export interface ModelCacheOptions {
   /** How many sequences are fed side by side. Default 1. */
@@ -45,7 +48,7 @@ export interface ModelCacheOptions {
 }
 
 export class ModelCache implements Disposable {
-  readonly layers: readonly (KvCache | RotatingKvCache)[];
+  readonly layers: readonly (KvCache | RotatingKvCache | LatentCache)[];
   readonly batch: number;
   readonly #config: ModelConfig;
   readonly #padding: readonly number[] | null;
@@ -68,8 +71,11 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    const whole = rewindable || cachedAttentionFor(config, device, dtype) !== null;
-    this.layers = config.windows.map((window) => (whole || window === 0 ? new KvCache() : new RotatingKvCache(window)));
+    const whole = rewindable || deviceAttends(config, device, dtype);
+    this.layers = config.windows.map((window) => {
+      if (config.latent) return new LatentCache();
+      return whole || window === 0 ? new KvCache() : new RotatingKvCache(window);
+    });
   }
 
   /** Positions fed so far, padding included. */
@@ -84,17 +90,19 @@ export class ModelCache implements Disposable {
 
   /** Counts positions that recorded steps have written; the layers know nothing of them. */
   accept(positions: number): void {
-    for (const layer of this.layers) (layer as KvCache).advance(positions);
+    for (const layer of this.layers) (layer as Whole).advance(positions);
     this.advance(positions);
   }
 
   /** Makes room for `positions` in every layer's buffers; says for how many there is. */
   reserve(positions: number): number {
-    const { kvHeads, headDim } = this.#config;
-    const shape = [this.batch, kvHeads, 0, headDim];
+    const { kvHeads, headDim, latent, rope } = this.#config;
+    const shape = latent ? [this.batch, 1, 0, latent.rank + rope.dims] : [this.batch, kvHeads, 0, headDim];
+    const kind = { dtype: this.#dtype, device: this.#device };
     const rooms = this.layers.map((layer) => {
-      const full = layer as KvCache;
-      return full.reserve(positions - full.length, shape, { dtype: this.#dtype, device: this.#device }).k.shape[2]!;
+      const whole = layer as Whole;
+      const room = whole.reserve(positions - whole.length, shape, kind);
+      return ("k" in room ? room.k : room).shape[2]!;
     });
     return Math.min(...rooms);
   }
@@ -145,7 +153,7 @@ export class ModelCache implements Disposable {
   }
 
   get rewindable(): boolean {
-    return this.layers.every((layer) => layer instanceof KvCache);
+    return this.layers.every(isWhole);
   }
 
   /** Forgets all but the first `length` positions; says whether it could. Sliding windows have lost what was before. */
@@ -153,7 +161,7 @@ export class ModelCache implements Disposable {
     if (length === this.#length) return true;
     if (length > 0 && !this.rewindable) return false;
     for (const layer of this.layers) {
-      if (layer instanceof KvCache) layer.truncate(length);
+      if (isWhole(layer)) layer.truncate(length);
       else layer.reset();
     }
     this.#length = length;
@@ -162,12 +170,12 @@ export class ModelCache implements Disposable {
 
   /** After a step that failed half-way some layers hold more than others: what they had before stays, or nothing. */
   recover(): void {
-    const full = this.layers.every((layer) => layer instanceof KvCache);
+    const { rewindable } = this;
     for (const layer of this.layers) {
-      if (full && layer instanceof KvCache) layer.truncate(Math.min(layer.length, this.#length));
+      if (rewindable && isWhole(layer)) layer.truncate(Math.min(layer.length, this.#length));
       else layer.reset();
     }
-    if (!full) this.#length = 0;
+    if (!rewindable) this.#length = 0;
   }
 
   dispose(): void {

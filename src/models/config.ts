@@ -1,7 +1,10 @@
 /** What a transformer is made of, whatever file it came from. */
+import type { EpilogueActivation } from "../backend/fused-ops.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { ArchitectureName } from "./architectures/index.ts";
+import type { Pooling } from "./embeddings/settings.ts";
+import type { Routing } from "./experts/routing.ts";
 
 /** How the rotary frequencies differ from theta^(−2i/d). */
 export type RopeScaling =
@@ -23,6 +26,8 @@ export type RopeScaling =
       readonly originalContext: number;
       /** Multiplies cos and sin. */
       readonly attentionFactor: number;
+      /** The frequencies between which it blends are taken to whole indices, away from each other. */
+      readonly truncate: boolean;
     }
   | {
       /** A divisor per frequency: one set up to the original context, another beyond it. */
@@ -42,17 +47,52 @@ export interface RopeConfig {
   readonly scaling: RopeScaling;
 }
 
-/** A mixture of experts in place of each MLP. */
+/** What encoders have besides: positions see those behind them, too. */
+export interface EncoderConfig {
+  /** Vectors for segments of a text; 0 is none. */
+  readonly types: number;
+  /** The learned vector of a text's first token. */
+  readonly positionOffset: number;
+  readonly paddingToken: number | null;
+  /** Of the scores that a classification head gives; none without one. */
+  readonly labels: readonly string[];
+  /** The head has a layer of its own before the one that gives the scores. */
+  readonly classifierDense: boolean;
+  readonly classifierPooling: Pooling;
+  readonly classifierActivation: PlainActivation | "tanh";
+}
+
+/** A mixture of experts in place of MLPs. */
 export interface Experts {
   readonly count: number;
   readonly perToken: number;
+  /** Of each expert. */
+  readonly width: number;
+  readonly routing: Routing;
+  /** What every row goes through besides; gated by the sigmoid of a score of its own. */
+  readonly shared: { readonly width: number; readonly gated: boolean } | null;
+  /** Whether a layer has experts; the others have an MLP. */
+  readonly layers: readonly boolean[];
+}
+
+/** Keys and values are made of a latent vector per position; besides, all heads share a key, the part that is turned. */
+export interface Latent {
+  /** Of the latent. */
+  readonly rank: number;
+  /** Of a vector that queries are made of; 0 where they are made of the hidden state. */
+  readonly queryRank: number;
+  /** Of a head's key without the shared part. */
+  readonly keyDim: number;
+  readonly valueDim: number;
+  /** Of the norms of both vectors. */
+  readonly normEps: number;
 }
 
 export interface ModelConfig {
   readonly architecture: ArchitectureName;
   readonly vocabSize: number;
   readonly hiddenSize: number;
-  /** Width of the MLP, or of each expert. */
+  /** Width of the MLP. */
   readonly intermediateSize: number;
   readonly layers: number;
   readonly heads: number;
@@ -70,7 +110,7 @@ export interface ModelConfig {
   readonly attentionScale: number;
   /** 0 turns it off. */
   readonly attentionSoftcap: number;
-  /** Keys each layer's queries see, counted back from their own; 0 is all. */
+  /** Keys each layer's queries see, counted back from their own; 0 is all. Of encoders: how far on either side. */
   readonly windows: readonly number[];
   /** Multiplies the logits, before they are capped. */
   readonly logitScale: number;
@@ -84,6 +124,9 @@ export interface ModelConfig {
   /** The output head is the embedding table. */
   readonly tiedEmbeddings: boolean;
   readonly experts: Experts | null;
+  /** Null for decoders. */
+  readonly encoder: EncoderConfig | null;
+  readonly latent: Latent | null;
   readonly bosToken: number | null;
   /** Any of these ends a text. */
   readonly eosTokens: readonly number[];
@@ -91,8 +134,10 @@ export interface ModelConfig {
   readonly dtype: DType | null;
 }
 
-/** Methods of `Tensor`. */
-export type Activation = "silu" | "gelu" | "geluErf" | "relu";
+/** Methods of `Tensor`, and one that is of a gate and what it opens. */
+export type Activation = PlainActivation | "clampedSwiglu";
+/** Those that need no gate. */
+export type PlainActivation = EpilogueActivation;
 
 /** `config` with what an architecture says instead; a rotary embedding that it changes is every layer's. */
 export function adjusted(config: ModelConfig, change: Partial<ModelConfig> = {}): ModelConfig {
@@ -100,10 +145,21 @@ export function adjusted(config: ModelConfig, change: Partial<ModelConfig> = {})
   return { ...config, ...change, ...(rope && !ropes && { ropes: config.ropes.map(() => rope) }) };
 }
 
-/** `source` opens the error message. */
-export function expertsOf(count: number, perToken: number, source: string): Experts {
+/** The same, if they make sense; `source` opens the error message. */
+export function expertsOf(experts: Experts, source: string): Experts {
+  const { count, perToken, routing } = experts;
   if (perToken > count) fail("InvalidFile", `${source}: ${perToken} experts per token of ${count}`);
-  return { count, perToken };
+  const { groups } = routing;
+  if (!groups) return experts;
+  const size = count / groups.count;
+  const fits = Number.isInteger(size) && size >= groups.scoredBy && groups.perToken <= groups.count;
+  if (!fits || perToken > groups.perToken * size) {
+    fail(
+      "InvalidFile",
+      `${source}: ${perToken} experts per token from ${groups.perToken} of the ${groups.count} groups of ${count} experts`,
+    );
+  }
+  return experts;
 }
 
 /**

@@ -4,6 +4,7 @@ import "../core/globals.ts";
 export type {
   Architecture,
   ConfigKey,
+  EncoderForm,
   GgufForm,
   HuggingFaceForm,
   LayerNormRole,
@@ -14,7 +15,12 @@ export { type Answer, type AnswerEvent, type AnswerOptions, AnswerParser, parseA
 export { type AnswerForm, detectAnswerForm, type ToolCallForm } from "./chat/answer-form.ts";
 export type { ChatEvent, ChatOptions } from "./chat/chat.ts";
 export type { ChatMessage, GivenToolCall, MessageForm, TextPart, ToolCall, ToolDefinition } from "./chat/messages.ts";
-export type { Activation, Experts, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { Activation, EncoderConfig, Experts, Latent, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
+export type { BatchOptions, EmbedOptions, EmbedProgress, ScoreOptions } from "./embeddings/embed.ts";
+export type { EmbedInput, TextPair } from "./embeddings/sequences.ts";
+export { type EmbeddingSettings, type Pooling, poolings } from "./embeddings/settings.ts";
+export type { Encoder } from "./encoder/encoder.ts";
+export type { Routing, RoutingGroups } from "./experts/routing.ts";
 export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
 export { PromptCache } from "./generation/prompt-cache.ts";
@@ -44,6 +50,7 @@ export type {
   EmbeddingRole,
   EmbeddingTable,
   Fusion,
+  HeadRole,
   LinearRole,
   Norm,
   NormRole,
@@ -51,5 +58,8 @@ export type {
   Part,
   Place,
   Projection,
+  ProjectionStack,
+  StackPart,
+  VectorRole,
   Weights,
 } from "./weights/weights.ts";

@@ -97,6 +97,13 @@ export class JsonFields {
     return [this.#field(name, is, "a token id, or several")].flat();
   }
 
+  /** Whole numbers from 0 up; none where the field is missing. */
+  counts(name: string): readonly number[] {
+    if (!this.has(name)) return [];
+    const is = (v: unknown): v is number[] => Array.isArray(v) && v.every(isCount(0));
+    return this.#field(name, is, "whole numbers from 0 up");
+  }
+
   objects(name: string): JsonFields[] {
     const is = (v: unknown): v is unknown[] => Array.isArray(v);
     return this.#field(name, is, "a list").map((entry) => new JsonFields(entry, `${this.source}: ${name}`));

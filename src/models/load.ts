@@ -9,6 +9,8 @@ import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
+import type { EmbeddingSettings } from "./embeddings/settings.ts";
+import { Encoder } from "./encoder/encoder.ts";
 import { openGgufModel } from "./gguf/model.ts";
 import { ggufModels } from "./hub/gguf-names.ts";
 import { type DownloadProgress, locateModel, type PullOptions, refuseDamaged } from "./hub/pull.ts";
@@ -44,6 +46,8 @@ export interface LoadModelOptions {
 /** A model whose files are open: everything but the weights has been read, and of those where they are. */
 export interface ModelSource extends AsyncDisposable {
   readonly config: ModelConfig;
+  /** How its authors mean it to embed. */
+  readonly embedding: EmbeddingSettings;
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
   openWeights(options: WeightsOptions): Promise<DeviceWeights>;
@@ -83,10 +87,11 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
   requireRoom({ config: source.config, weights, device, dtype, context: options.context });
+  const { encoder } = source.config;
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
-  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
+  const prepared = encoder ? undefined : device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
   await prepared?.toLoad;
-  const transformer = await Transformer.load(source.config, weights, device, dtype);
+  const transformer = await (encoder ? Encoder : Transformer).load(source.config, weights, device, dtype);
   try {
     await weights.arrival();
     await prepared?.toRun;
@@ -95,7 +100,7 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
     throw error;
   }
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
-  return new Model(transformer, source.tokenizer, template);
+  return new Model(transformer, source.tokenizer, template, source.embedding);
 }
 
 /** What a device can ready for a model before its weights are there. */
@@ -110,6 +115,7 @@ export const needsOf = (
   normsAreShifted: weights.normsAreShifted,
   hasPlainWeights: weights.hasPlainMatrices,
   hasExperts: config.experts !== null,
+  attendsToLatents: config.latent !== null,
   headDim: config.headDim,
   hiddenSize: config.hiddenSize,
   activation: config.activation,

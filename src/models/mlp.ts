@@ -1,8 +1,9 @@
-/** The feed-forward half of a layer: an MLP with a gate or without, or a router with several of them. */
-import { Tensor } from "../ops/index.ts";
+/** The feed-forward half of a layer: an MLP with a gate or without, or a mixture of experts. */
+import { fail } from "../core/errors.ts";
+import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
-import type { Activation, ModelConfig } from "./config.ts";
-import { normalize } from "./norm.ts";
+import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
+import { Mixture } from "./experts/mixture.ts";
 import type { Fusion, Place, Projection, Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
@@ -11,18 +12,14 @@ export interface FeedForward {
 }
 
 export async function loadFeedForward(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
-  if (!config.experts) {
-    return architectureOf(config).mlp === "gated"
-      ? GatedMlp.load(config, weights, { layer })
-      : PlainMlp.load(config, weights, { layer });
+  if (config.experts?.layers[layer]) {
+    return Mixture.load(config, weights, layer, (width) =>
+      GatedMlp.load(config, weights, { layer, shared: true }, width),
+    );
   }
-  const { count, perToken } = config.experts;
-  const router = await weights.linear([{ role: "router", outputs: count }], config.hiddenSize, { layer });
-  const experts: GatedMlp[] = [];
-  for (let expert = 0; expert < count; expert++) {
-    experts.push(await GatedMlp.load(config, weights, { layer, expert }));
-  }
-  return new Experts(router, experts, perToken);
+  return architectureOf(config).mlp === "gated"
+    ? GatedMlp.load(config, weights, { layer })
+    : PlainMlp.load(config, weights, { layer });
 }
 
 /** down(activation(gate(x)) · up(x)). */
@@ -37,15 +34,19 @@ class GatedMlp implements FeedForward {
     this.#activation = activation;
   }
 
-  static async load(config: ModelConfig, weights: Weights, place: Place): Promise<GatedMlp> {
-    const { hiddenSize, intermediateSize, activation } = config;
+  static async load(
+    { hiddenSize, intermediateSize, activation }: ModelConfig,
+    weights: Weights,
+    place: Place,
+    width = intermediateSize,
+  ): Promise<GatedMlp> {
     const parts = [
-      { role: "gate", outputs: intermediateSize },
-      { role: "up", outputs: intermediateSize },
+      { role: "gate", outputs: width },
+      { role: "up", outputs: width },
     ] as const;
     return new GatedMlp(
       await weights.linear(parts, hiddenSize, place),
-      await weights.linear([{ role: "down", outputs: hiddenSize }], intermediateSize, place),
+      await weights.linear([{ role: "down", outputs: hiddenSize }], width, place),
       activation,
     );
   }
@@ -59,9 +60,9 @@ class GatedMlp implements FeedForward {
 class PlainMlp implements FeedForward {
   readonly #up: Projection;
   readonly #down: Projection;
-  readonly #activation: Activation;
+  readonly #activation: PlainActivation;
 
-  private constructor(up: Projection, down: Projection, activation: Activation) {
+  private constructor(up: Projection, down: Projection, activation: PlainActivation) {
     this.#up = up;
     this.#down = down;
     this.#activation = activation;
@@ -69,6 +70,7 @@ class PlainMlp implements FeedForward {
 
   static async load(config: ModelConfig, weights: Weights, place: Place): Promise<PlainMlp> {
     const { hiddenSize, intermediateSize, activation } = config;
+    if (activation === "clampedSwiglu") return fail("InvalidFile", `an MLP without a gate cannot have ${activation}`);
     return new PlainMlp(
       await weights.linear([{ role: "up", outputs: intermediateSize }], hiddenSize, place),
       await weights.linear([{ role: "down", outputs: hiddenSize }], intermediateSize, place),
@@ -77,47 +79,6 @@ class PlainMlp implements FeedForward {
   }
 
   forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
-    return this.#down.forward(this.#up.forward(x, { norm })[this.#activation](), { residual });
-  }
-}
-
-/** Each row goes through its `perToken` best experts; their results are mixed by the softmax of the router's scores. */
-class Experts implements FeedForward {
-  readonly #router: Projection;
-  readonly #experts: readonly GatedMlp[];
-  readonly #perToken: number;
-
-  constructor(router: Projection, experts: readonly GatedMlp[], perToken: number) {
-    this.#router = router;
-    this.#experts = experts;
-    this.#perToken = perToken;
-  }
-
-  forward(input: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual">): Tensor {
-    const x = norm ? normalize(input, norm) : input;
-    const rows = x.shape[0]!;
-    const scores = this.#router.forward(x).toDType("f32");
-    const [best, order] = scores.sortLastDim(false);
-    const mix = best.narrow(1, 0, this.#perToken).softmax(1).toDType(x.dtype);
-    const chosen = order.narrow(1, 0, this.#perToken).dataSync() as Uint32Array;
-    // Rows in the order of their experts, so that each expert runs once over all that chose it.
-    const slots = Uint32Array.from(chosen, (_, slot) => slot).sort((a, b) => chosen[a]! - chosen[b]! || a - b);
-    const outputs: Tensor[] = [];
-    for (let from = 0; from < slots.length; ) {
-      const expert = chosen[slots[from]!]!;
-      let to = from;
-      while (to < slots.length && chosen[slots[to]!] === expert) to++;
-      const ids = slots.slice(from, to).map((slot) => Math.floor(slot / this.#perToken));
-      outputs.push(this.#experts[expert]!.forward(x.indexSelect(Tensor.from(ids, { device: x.device }), 0)));
-      from = to;
-    }
-    const back = new Uint32Array(slots.length);
-    for (const [i, slot] of slots.entries()) back[slot] = i;
-    const mixed = Tensor.cat(outputs, 0)
-      .indexSelect(Tensor.from(back, { device: x.device }), 0)
-      .reshape([rows, this.#perToken, x.shape[1]!])
-      .mul(mix.unsqueeze(2))
-      .sum(1);
-    return residual ? residual.add(mixed) : mixed;
+    return this.#down.forward(this.#up.forward(x, { norm, activation: this.#activation }), { residual });
   }
 }

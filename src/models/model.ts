@@ -8,7 +8,19 @@ import type { AnswerForm } from "./chat/answer-form.ts";
 import { answerFormOf, type ChatEvent, type ChatOptions, chat, needTemplate } from "./chat/chat.ts";
 import type { ChatMessage } from "./chat/messages.ts";
 import type { ModelConfig } from "./config.ts";
+import {
+  type BatchOptions,
+  type EmbedOptions,
+  inBatches,
+  rowsInBatches,
+  type ScoreOptions,
+} from "./embeddings/embed.ts";
+import { pool, unitRows } from "./embeddings/pooling.ts";
+import { type EmbedInput, type SequenceOptions, sequencesOf, type TextPair } from "./embeddings/sequences.ts";
+import { type EmbeddingSettings, poolingNamed, usualPooling, usualSettings } from "./embeddings/settings.ts";
+import { Encoder } from "./encoder/encoder.ts";
 import { type GenerateOptions, generate, type Piece } from "./generation/generate.ts";
+import type { Packed } from "./packed.ts";
 import type { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
 import type { Transformer, TransformerOptions } from "./transformer.ts";
@@ -20,28 +32,43 @@ export type TokenIds = readonly number[] | readonly (readonly number[])[] | Tens
 export type ForwardOptions = Omit<TransformerOptions, "last">;
 
 export class Model implements Disposable {
-  readonly transformer: Transformer;
+  readonly #body: Transformer | Encoder;
   /** Null where the model came without one: it then takes token ids only. */
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
+  /** How its authors mean it to embed. */
+  readonly embedding: EmbeddingSettings;
 
-  constructor(transformer: Transformer, tokenizer: Tokenizer | null, chatTemplate: ChatTemplate | null) {
-    this.transformer = transformer;
+  constructor(
+    body: Transformer | Encoder,
+    tokenizer: Tokenizer | null,
+    chatTemplate: ChatTemplate | null,
+    embedding: EmbeddingSettings = usualSettings(usualPooling(body.config)),
+  ) {
+    this.#body = body;
     this.tokenizer = tokenizer;
     this.chatTemplate = chatTemplate;
+    this.embedding = embedding;
+  }
+
+  /** What generates. Encoders have none. */
+  get transformer(): Transformer {
+    if (!(this.#body instanceof Encoder)) return this.#body;
+    const { architecture } = this.config;
+    return fail("InvalidArgument", `${architecture} is an encoder: it embeds texts (embed, score) and generates none`);
   }
 
   get config(): ModelConfig {
-    return this.transformer.config;
+    return this.#body.config;
   }
 
   get device(): Device {
-    return this.transformer.device;
+    return this.#body.device;
   }
 
   /** What it computes in. */
   get dtype(): DType {
-    return this.transformer.dtype;
+    return this.#body.dtype;
   }
 
   /** Logits (batch, length, vocab) in f32. With a cache, `ids` go on where the last call ended. */
@@ -55,7 +82,7 @@ export class Model implements Disposable {
   }
 
   newCache(options: ModelCacheOptions = {}): ModelCache {
-    return new ModelCache(this.config, this.device, this.dtype, options);
+    return new ModelCache(this.transformer.config, this.device, this.dtype, options);
   }
 
   /** Continues a prompt token by token, until `maxTokens`, a stop, or the end of the context. */
@@ -96,9 +123,55 @@ export class Model implements Disposable {
     return this.#needTokenizer().encode(template.render(messages), { special: false });
   }
 
+  /** The vectors of texts, or of their token ids: (texts, width) in f32, on the model's device. */
+  async embed(texts: readonly EmbedInput[], options: EmbedOptions = {}): Promise<Tensor> {
+    const { embedding, device } = this;
+    const pooling = options.pooling === undefined ? embedding.pooling : poolingNamed(options.pooling);
+    const normalize = options.normalize ?? embedding.normalize;
+    const sequences = sequencesOf(texts, options.prompt, this.#sequenceOptions(options));
+    if (sequences.length === 0) return Tensor.zeros([0, this.config.hiddenSize], { device });
+    return inBatches(sequences, device, options, (packed) => {
+      const vectors = pool(this.#states(packed), packed, pooling);
+      return normalize ? unitRows(vectors) : vectors;
+    });
+  }
+
+  /** The state of each token of each text, (tokens, width) in f32. */
+  async hiddenStates(texts: readonly EmbedInput[], options: BatchOptions = {}): Promise<Tensor[]> {
+    const sequences = sequencesOf(texts, undefined, this.#sequenceOptions(options));
+    return rowsInBatches(sequences, this.device, options, (packed) => this.#states(packed).toDType("f32"));
+  }
+
+  /** Whether it has a classification head of one label, as rerankers have, and so can `score`. */
+  get canScore(): boolean {
+    return this.config.encoder?.labels.length === 1;
+  }
+
+  /** How well each text answers its query, by a reranker: the higher the better. */
+  async score(pairs: readonly TextPair[], options: ScoreOptions = {}): Promise<number[]> {
+    const { labels } = this.#needHead();
+    if (labels.length !== 1) {
+      fail(
+        "InvalidArgument",
+        `score: the model gives ${labels.length} labels (${labels.join(", ")}) and no one score; use classify`,
+      );
+    }
+    using logits = await this.classify(pairs, options);
+    const values = Array.from((await logits.data()) as Float32Array);
+    return options.activation === "sigmoid" ? values.map((x) => 1 / (1 + Math.exp(-x))) : values;
+  }
+
+  /** A score for each label of the model's classification head, before any softmax: (texts, labels) in f32. */
+  async classify(texts: readonly (EmbedInput | TextPair)[], options: BatchOptions = {}): Promise<Tensor> {
+    const { head, labels } = this.#needHead();
+    const sequences = sequencesOf(texts, undefined, this.#sequenceOptions(options));
+    if (sequences.length === 0) return Tensor.zeros([0, labels.length], { device: this.device });
+    return inBatches(sequences, this.device, options, (packed) => head.forward(this.#states(packed), packed));
+  }
+
   /** Frees the weights. */
   dispose(): void {
-    this.transformer[Symbol.dispose]();
+    this.#body[Symbol.dispose]();
   }
 
   [Symbol.dispose](): void {
@@ -113,6 +186,24 @@ export class Model implements Disposable {
 
   [Symbol.for("nodejs.util.inspect.custom")](): string {
     return this.toString();
+  }
+
+  #states(packed: Packed): Tensor {
+    return this.#body instanceof Encoder ? this.#body.forward(packed) : this.#body.hidden(packed);
+  }
+
+  #sequenceOptions({ truncate }: BatchOptions): SequenceOptions {
+    const { config, embedding: settings } = this;
+    return { config, settings, truncate, tokenizer: () => this.#needTokenizer() };
+  }
+
+  #needHead() {
+    const head = this.#body instanceof Encoder ? this.#body.head : null;
+    if (head) return { head, labels: this.config.encoder!.labels };
+    return fail(
+      "InvalidArgument",
+      "the model has no classification head, as rerankers have one; compare what embed gives",
+    );
   }
 
   #needTokenizer(): Tokenizer {

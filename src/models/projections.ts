@@ -1,23 +1,30 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
+
+import type { GluActivation } from "../backend/fused-ops.ts";
 import type { QuantType } from "../core/quant-types.ts";
-import { geluMul, siluMul } from "../nn/index.ts";
+import { clampedSwiglu, geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
-import type { Activation } from "./config.ts";
+import type { Activation, PlainActivation } from "./config.ts";
 import { normalize } from "./norm.ts";
 import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
 /** activation(gate) · up. */
-const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
+export const gated: Readonly<Record<Activation, (gate: Tensor, up: Tensor) => Tensor>> = {
   silu: siluMul,
   gelu: geluMul,
   geluErf: (gate, up) => gate.geluErf().mul(up),
   relu: (gate, up) => gate.relu().mul(up),
+  clampedSwiglu,
 };
 
 /** The activations that are part of a device's fused layers. */
-const fusedGlu: Readonly<Partial<Record<Activation, "silu" | "gelu">>> = { silu: "silu", gelu: "gelu" };
+export const fusedGlu: Readonly<Partial<Record<Activation, GluActivation>>> = {
+  silu: "silu",
+  gelu: "gelu",
+  clampedSwiglu: "clampedSwiglu",
+};
 
 export class Matrices implements Projection {
   readonly #weight: Tensor;
@@ -41,10 +48,10 @@ export class Matrices implements Projection {
     return new Matrices(weight.blocks, weight.type, bias, sizes);
   }
 
-  forward(x: Tensor, { norm, glu, residual }: Fusion = {}): Tensor {
-    if (norm?.kind === "layer") return this.forward(normalize(x, norm), { glu, residual });
+  forward(x: Tensor, { norm, glu, activation, residual }: Fusion = {}): Tensor {
+    if (norm?.kind === "layer") return this.forward(normalize(x, norm), { glu, activation, residual });
     const fused = glu === undefined ? null : fusedGlu[glu];
-    if (fused !== undefined) return this.#linear(x, norm, fused, residual);
+    if (fused !== undefined) return this.#linear(x, norm, fused, residual, activation);
     const [gate, up] = this.#split(this.#linear(x, norm, null, undefined));
     const y = gated[glu!](gate!, up!);
     return residual ? residual.add(y) : y;
@@ -54,10 +61,16 @@ export class Matrices implements Projection {
     return this.#split(this.forward(x, { norm }));
   }
 
-  #linear(x: Tensor, norm: Norm | undefined, glu: "silu" | "gelu" | null, residual: Tensor | undefined): Tensor {
+  #linear(
+    x: Tensor,
+    norm: Norm | undefined,
+    glu: GluActivation | null,
+    residual: Tensor | undefined,
+    activation?: PlainActivation,
+  ): Tensor {
     const rows = this.#weight.shape[0]!;
     const shape = [x.shape[0]!, glu ? rows / 2 : rows];
-    const params = { norm: norm ?? null, bias: this.#bias, glu, residual: residual ?? null };
+    const params = { norm: norm ?? null, bias: this.#bias, glu, activation, residual: residual ?? null };
     return compute(x.backend, "linear", shape, x, this.#weight, this.#type, params);
   }
 
@@ -74,10 +87,11 @@ export class Joined implements Projection {
     this.#all = all;
   }
 
-  forward(x: Tensor, { norm, glu, residual }: Fusion = {}): Tensor {
+  forward(x: Tensor, { norm, glu, activation, residual }: Fusion = {}): Tensor {
     const parts = this.parts(x, norm);
     const y = glu ? gated[glu](...(parts as [Tensor, Tensor])) : Tensor.cat(parts, 1);
-    return residual ? residual.add(y) : y;
+    const activated = activation ? y[activation]() : y;
+    return residual ? residual.add(activated) : activated;
   }
 
   parts(input: Tensor, ownNorm?: Norm): Tensor[] {

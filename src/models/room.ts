@@ -25,7 +25,7 @@ export interface RoomAsked {
 export function requireRoom({ config, weights, device, dtype, context }: RoomAsked): void {
   const positions = checkContext(context, config);
   const { deviceBytes } = weights;
-  const cache = cacheBytes(config, device, dtype, positions);
+  const cache = config.encoder ? 0 : cacheBytes(config, device, dtype, positions);
   const scratch = Math.min(SCRATCH, deviceBytes);
   const needed = deviceBytes + cache + scratch;
   let available = device.available();

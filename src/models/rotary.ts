@@ -34,12 +34,13 @@ export function frequencies(config: RopeConfig, extent: number): Frequencies {
       });
     }
     case "yarn": {
-      const { factor, betaFast, betaSlow, originalContext, attentionFactor } = scaling;
+      const { factor, betaFast, betaSlow, originalContext, attentionFactor, truncate } = scaling;
       // The index whose frequency makes `turns` turns within the original context.
       const indexOf = (turns: number) =>
         (dims * Math.log(originalContext / (turns * 2 * Math.PI))) / (2 * Math.log(theta));
-      const from = Math.max(Math.floor(indexOf(betaFast)), 0);
-      const to = Math.min(Math.ceil(indexOf(betaSlow)), dims - 1);
+      const [low, high] = [indexOf(betaFast), indexOf(betaSlow)];
+      const from = Math.max(truncate ? Math.floor(low) : low, 0);
+      const to = Math.min(truncate ? Math.ceil(high) : high, dims - 1);
       return scaled((f, i) => {
         const divided = clamp((i - from) / (to === from ? 0.001 : to - from));
         return divided * (f / factor) + (1 - divided) * f;

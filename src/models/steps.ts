@@ -1,11 +1,13 @@
 /** How the new positions of a step meet those before: turned by rotary embeddings, appended to a cache, attended to. */
+
+import type { Backend } from "../backend/backend.ts";
 import { call } from "../backend/call.ts";
-import type { CachedAttention } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
-import { type KvCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
+import { type KvCache, type LatentCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { RopeConfig } from "./config.ts";
+import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
 import type { Rotation, Table } from "./rotary.ts";
 
 export interface AttentionParams {
@@ -27,6 +29,8 @@ export interface Step {
   readonly length: number;
   /** q (batch · length, heads · headDim), k and v (batch · length, kv heads · headDim) → (batch, heads, length, headDim). */
   attend(q: Tensor, k: Tensor, v: Tensor, cache: KvCache | RotatingKvCache | undefined, p: AttentionParams): Tensor;
+  /** (batch · length, heads · valueDim). */
+  attendLatent(rows: LatentRows, cache: LatentCache | undefined, heads: LatentHeads): Tensor;
 }
 
 /** Op by op, on any device, with a cache or without. */
@@ -67,6 +71,10 @@ export class ComposedStep implements Step {
       ...(mask && { mask }),
     });
   }
+
+  attendLatent(rows: LatentRows, cache: LatentCache | undefined, heads: LatentHeads): Tensor {
+    return attendLatents(rows, this, cache, this.rotations.get(heads.rope)!, this.mask, heads);
+  }
 }
 
 /** Queries and keys as one tensor, so that one rotation serves both, where they lie so in memory. */
@@ -81,7 +89,7 @@ function sideBySide(q: Tensor, k: Tensor): Tensor | null {
 /** By a device's own kernels over caches that hold everything. */
 export class CachedStep implements Step {
   constructor(
-    readonly attention: CachedAttention,
+    readonly backend: Backend,
     readonly batch: number,
     readonly length: number,
     readonly tables: ReadonlyMap<RopeConfig, Table & { readonly interleaved: boolean }>,
@@ -99,26 +107,33 @@ export class CachedStep implements Step {
     cache: KvCache,
     { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
   ): Tensor {
-    const { attention, batch, length, padding, lengths } = this;
+    const { batch, length, padding, lengths } = this;
+    const attention = this.backend.cachedAttention!;
     const past = cache.length;
     const shape = [batch, k.shape[1]! / headDim, length, headDim];
     // What is in device memory has been given its room before.
     const buffers = cache.reserve(lengths ? 0 : length, shape, q);
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
-    const params = {
-      ...this.tables.get(rope)!,
-      ...buffers,
-      past,
-      lengths,
-      padding,
-      mask,
-      scale,
-      softcap,
-      window,
-      sinks,
-    };
+    const positions = { past, lengths, padding, mask };
+    const params = { ...this.tables.get(rope)!, ...buffers, ...positions, scale, softcap, window, sinks };
     const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
     if (!lengths) cache.advance(length);
     return y;
+  }
+  attendLatent({ q, latent, key }: LatentRows, cache: LatentCache, own: LatentHeads): Tensor {
+    const { batch, length, padding, lengths } = this;
+    const { heads, rank, keyDim, valueDim, keys, values, rope, scale } = own;
+    const rows = batch * length;
+    const past = cache.length;
+    const buffer = cache.reserve(lengths ? 0 : length, [batch, 1, length, rank + rope.dims], q);
+    const mask = this.mask(lengths ? buffer.shape[2]! : past + length);
+    const parts = q.reshape([rows, heads, keyDim + rope.dims]);
+    const latentQ = keys.each(parts.narrow(2, 0, keyDim)).contiguous();
+    const params = { ...this.tables.get(rope)!, cache: buffer, past, lengths, padding, mask, scale };
+    const turned = parts.narrow(2, keyDim, rope.dims);
+    const attention = this.backend.latentAttention!;
+    const y = result(call(attention, "attend", latentQ, turned, latent, key, params), [batch, heads, length, rank]);
+    if (!lengths) cache.advance(length);
+    return values.each(y.transpose(1, 2).reshape([rows, heads, rank])).reshape([rows, heads * valueDim]);
   }
 }

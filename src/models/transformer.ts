@@ -6,19 +6,21 @@ import { formatShape } from "../core/layout.ts";
 import { scope, type Tensor } from "../ops/index.ts";
 import type { LayerNormRole } from "./architectures/architecture.ts";
 import { architectureOf } from "./architectures/index.ts";
-import { Attention } from "./attention.ts";
-import { cachedAttentionFor, type ModelCache } from "./cache.ts";
+import { loadAttention, type SelfAttention } from "./attention.ts";
+import { deviceAttends, type ModelCache } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
+import { expansionPays } from "./latent-attention.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
-import { positionIds } from "./positions.ts";
+import { type Packed, PackedStep } from "./packed.ts";
+import { type Positions, positionIds } from "./positions.ts";
 import { Rotary } from "./rotary.ts";
 import { CachedStep, ComposedStep, type Step } from "./steps.ts";
 import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 interface Layer {
   readonly attentionNorm: Norm | undefined;
-  readonly attention: Attention;
+  readonly attention: SelfAttention;
   readonly postAttentionNorm: Norm | undefined;
   readonly mlpNorm: Norm | undefined;
   readonly mlp: FeedForward;
@@ -105,9 +107,21 @@ export class Transformer implements Disposable {
     });
   }
 
+  /** What the head would take for each position, (rows, hidden): the states that embed sequences. */
+  hidden(packed: Packed): Tensor {
+    return scope(() => {
+      const { positions } = packed;
+      const rotationsAt = (at: Positions) => this.#perRope((rotary) => rotary.at(at, packed.longest));
+      const places = () => positionIds(positions, 1, this.device);
+      const embedded = this.#embed(packed.ids(this.device), places);
+      const states = this.#layered(embedded, new PackedStep(packed, true, rotationsAt, this.device), undefined);
+      return normalize(states, this.#finalNorm);
+    });
+  }
+
   /** Whether its steps can be recorded: nothing in them depends on what the host knows. */
   get recordable(): boolean {
-    return cachedAttentionFor(this.config, this.device, this.dtype) !== null && this.config.experts === null;
+    return deviceAttends(this.config, this.device, this.dtype);
   }
 
   /**
@@ -118,10 +132,9 @@ export class Transformer implements Disposable {
     return scope(() => {
       const room = cache.reserve(0);
       const tables = this.#perRope((rotary) => rotary.tables(room, extent));
-      const attention = cachedAttentionFor(this.config, this.device, this.dtype)!;
       const mask = (keys: number) => cache.mask(keys, keys);
       const length = ids.numel / cache.batch;
-      const step = new CachedStep(attention, cache.batch, length, tables, cache.padding, mask, lengths);
+      const step = new CachedStep(this.device.backend, cache.batch, length, tables, cache.padding, mask, lengths);
       const embedded = this.#embed(ids, () => cache.lastPositions(lengths, length));
       return this.#logits(this.#layered(embedded, step, cache));
     });
@@ -140,14 +153,15 @@ export class Transformer implements Disposable {
     const total = (cache?.length ?? 0) + length;
     const most = Math.max(extent, total);
     const mask = (keys: number) => cache?.mask(keys, total) ?? null;
-    const attention = cache && cachedAttentionFor(this.config, this.device, this.dtype);
-    if (!attention) {
+    const { latent } = this.config;
+    const itself = cache && deviceAttends(this.config, this.device, this.dtype);
+    if (!itself || (latent && expansionPays(length, latent))) {
       const positions = cache?.positions(length) ?? { start: 0, length };
       const rotations = this.#perRope((rotary) => rotary.at(positions, most));
       return new ComposedStep(batch, length, rotations, mask);
     }
     const tables = this.#perRope((rotary) => rotary.tables(total, most));
-    return new CachedStep(attention, batch, length, tables, cache.padding, mask, null);
+    return new CachedStep(this.device.backend, batch, length, tables, cache.padding, mask, null);
   }
 
   /** What the last layer gives for each position: (b · t, hidden). */
@@ -247,7 +261,7 @@ async function loadLayer(config: ModelConfig, weights: Weights, layer: number): 
     norms.includes(role) ? loadNorm(config, weights, role, config.hiddenSize, { layer }) : undefined;
   return {
     attentionNorm: await norm("attentionNorm"),
-    attention: await Attention.load(config, weights, layer),
+    attention: await loadAttention(config, weights, layer),
     postAttentionNorm: await norm("postAttentionNorm"),
     mlpNorm: await norm("mlpNorm"),
     mlp: await loadFeedForward(config, weights, layer),

@@ -11,7 +11,7 @@ export {
   routeExperts,
 } from "./experts.ts";
 export * from "./functional.ts";
-export { KvCache, type KvPair, RotatingKvCache } from "./kv-cache.ts";
+export { KvCache, type KvPair, LatentCache, RotatingKvCache } from "./kv-cache.ts";
 export * from "./layers.ts";
 export * from "./losses.ts";
 export { miopen } from "./miopen.ts";

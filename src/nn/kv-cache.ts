@@ -161,6 +161,56 @@ export class KvCache {
   }
 }
 
+/** Keeps everything, where keys and values are made of one vector per position: (b, 1, t, width). */
+export class LatentCache {
+  readonly #latents = new Growing(2);
+
+  /** Positions held. */
+  get length(): number {
+    return this.#latents.length;
+  }
+
+  /** Appends and returns all latents so far, as a view. */
+  append(latents: Tensor): Tensor {
+    return this.#latents.append(latents);
+  }
+
+  /** The whole buffer, with room for `positions` more of `shape`; who writes into it says so by `advance`. */
+  reserve(positions: number, shape: Shape, kind: Pick<Tensor, "dtype" | "device">): Tensor {
+    return this.#latents.reserve(shape, kind, this.length + positions);
+  }
+
+  /** So many positions behind the last have been written. */
+  advance(positions: number): void {
+    this.#latents.advance(positions);
+  }
+
+  /** Forgets all but the first `length` positions. */
+  truncate(length: number): void {
+    this.#latents.truncate(length);
+  }
+
+  reset(): void {
+    this.#latents.reset();
+  }
+
+  dispose(): void {
+    this.#latents.dispose();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  toString(): string {
+    return `LatentCache(${this.length} positions)`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
+}
+
 /**
  * The last `size` positions in order, in a buffer of twice that: appending writes behind, and only when the end is
  * reached the window moves to the front, so a step costs O(1) on average and the result is one view.

@@ -1,7 +1,8 @@
 /**
  * Golden checks of a model: a folder (or a file in one) beside `golden.json`, computed by Hugging Face transformers in
- * f32; quantized weights may differ from it by what their bits lose. Two forms are in use: a list of prompts with their ids, continuations and last logits; or continuations alone,
- * with `golden.safetensors` holding the logits of a batch.
+ * f32; quantized weights may differ from it by what their bits lose. Three forms are in use: a list of prompts with their
+ * ids, continuations and last logits; continuations alone, with `golden.safetensors` holding the logits of a batch; or
+ * the word that the model is an encoder, with its states and vectors in `golden.safetensors`.
  */
 import { readdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -13,10 +14,11 @@ import { readJsonIfPresent } from "../models/json-fields.ts";
 import { scope, Tensor } from "../ops/index.ts";
 import { quantTypes } from "../quantized/index.ts";
 import { compare, type Difference } from "./compare.ts";
+import { encoderChecks } from "./encoders.ts";
 import type { CaseResult, Report, VerifyOptions } from "./runner.ts";
 
 /** What a model may differ by from its original in f32. */
-interface Allowance {
+export interface Allowance {
   /** Of a logit. */
   readonly abs: number;
   /** The share of greedy tokens that must be the same, each after the golden ones before it. */
@@ -29,7 +31,7 @@ const EIGHT_BITS: Allowance = { abs: 0.2, same: 1 };
 /** Weights of fewer bits may choose otherwise where two tokens are about as likely. */
 const FEWER_BITS: Allowance = { abs: 2.5, same: 0.7 };
 
-interface Check {
+export interface Check {
   readonly id: string;
   /** What the report groups by. */
   readonly op: string;
@@ -98,7 +100,11 @@ async function readChecks(folder: string): Promise<Check[]> {
   const golden = await readJsonIfPresent(path);
   if (Array.isArray(golden) && golden.every(isGoldenPrompt)) return golden.flatMap(promptChecks);
   if (isGoldenBatch(golden)) return batchChecks(golden, join(folder, "golden.safetensors"));
-  return fail("InvalidFile", `verify: ${path} must hold a list of prompts with their results, or {"greedy": [ids, …]}`);
+  if (isObject(golden) && golden.encoder === true) return encoderChecks(join(folder, "golden.safetensors"));
+  return fail(
+    "InvalidFile",
+    `verify: ${path} must hold a list of prompts with their results, {"greedy": [ids, …]} or {"encoder": true}`,
+  );
 }
 
 function promptChecks(golden: GoldenPrompt, i: number): Check[] {
@@ -202,7 +208,7 @@ async function agreement(
   return { maxAbs: share, maxRel: share, ...(share > 1 - least && { error }) };
 }
 
-async function compareOnHost(got: Tensor, want: Tensor, { abs }: Allowance): Promise<Difference> {
+export async function compareOnHost(got: Tensor, want: Tensor, { abs }: Allowance): Promise<Difference> {
   return compare(await got.toDevice("cpu"), want, { abs, rel: 0 });
 }
 

@@ -20,7 +20,15 @@ export const tinyNames = [
   "mixtral",
   "olmo2",
   "granite",
+  "qwen2_moe",
+  "qwen3_moe",
+  "gpt_oss",
+  "deepseek_v2",
+  "deepseek_v3",
 ] as const;
+/** Those with mechanisms that no other of them has, for devices that take long. */
+export const fewNames = tinyNames.filter((name) => name !== "qwen2_moe" && name !== "deepseek_v3");
+export const encoderNames = ["bert", "xlm_roberta", "modernbert"] as const;
 /** Other dense decoders. */
 export const denseNames = [
   "gemma",
@@ -34,7 +42,7 @@ export const denseNames = [
   "cohere2",
 ] as const;
 export type TinyName = (typeof tinyNames)[number] | (typeof denseNames)[number];
-export const tiny = (name: TinyName): string => join(root, "tiny", name);
+export const tiny = (name: TinyName | (typeof encoderNames)[number]): string => join(root, "tiny", name);
 
 /** The token ids of a tiny model's golden case: (2, 24). */
 export async function goldenIds(name: TinyName): Promise<number[][]> {

@@ -30,7 +30,7 @@ export function matrixUnit(arch: string, dtype: DType): MatrixUnit {
 export const hasWarpgroups = (arch: string): boolean => arch === "sm_90a";
 
 /** The head dimensions that kernels are compiled for; smaller ones use the next. */
-export const headDims = [64, 96, 128, 256] as const;
+export const headDims = [32, 64, 96, 128, 256] as const;
 export type HeadDim = (typeof headDims)[number];
 
 export const supportsHeadDim = (d: number): boolean => d >= 8 && d <= 256 && d % 8 === 0;
@@ -75,9 +75,10 @@ const warpgroupSizes = {
   96: { plain: 2, masked: 2, keys: 128, stages: 3 },
   128: { plain: 2, masked: 2, keys: 128, stages: 3 },
   256: { plain: 2, masked: 2, keys: 64, stages: 2 },
-} as const satisfies Readonly<Record<HeadDim, object>>;
+} as const satisfies Readonly<Record<Exclude<HeadDim, 32>, object>>;
+type WarpgroupDim = keyof typeof warpgroupSizes;
 const warpgroupDefines = Object.fromEntries(
-  headDims.flatMap((d) => [
+  ([64, 96, 128, 256] as const).flatMap((d) => [
     [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
     [`WARPGROUPS_MASKED_${d}`, warpgroupSizes[d].masked],
     [`WARPGROUP_KEYS_${d}`, warpgroupSizes[d].keys],
@@ -90,6 +91,8 @@ export const LATENT_DIM = 576;
 export const LATENT_RANK = 512;
 const LATENT_KEYS = 16;
 const LATENT_CROWD = 3;
+/** Counters of each 16 rows: one of all parts, which are joined by eights, and one of each eight. */
+const LATENT_COUNTERS = 9;
 
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
@@ -103,13 +106,15 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const latentDefines = (arch: string) => ({
-  ...decodeDefines(arch),
+export const latentDefines = {
+  ...unitDefines,
+  ATTENTION_BLOCK,
   LATENT_DIM,
   LATENT_RANK,
   LATENT_KEYS,
   LATENT_CROWD,
-});
+  LATENT_COUNTERS,
+};
 
 interface Layout {
   readonly lanes: number;
@@ -123,7 +128,7 @@ interface Layout {
 const oddRow = (elements: number, dtype: DType): number => (((elements * sizeOf(dtype)) / 16) | 1) * 16;
 /** For mma.sync a power of two. */
 const swizzledRow = (unit: MatrixUnit, d: HeadDim, dtype: DType): number =>
-  unit === "mma" ? (d === 96 ? 128 : d) * sizeOf(dtype) : oddRow(d, dtype);
+  unit === "mma" ? (d === 96 ? 128 : Math.max(d, 64)) * sizeOf(dtype) : oddRow(d, dtype);
 
 function layout(unit: MatrixUnit, dtype: DType, d: HeadDim, row: number): Layout {
   const turned = unit !== "mma" && unit !== "fma";
@@ -141,7 +146,7 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
     return keepsQueries ? Math.max(queries, stages(keys)) : queries + stages(keys);
   };
   let waves = ATTENTION_BLOCK / lanes;
-  let keys = unit === "mma" && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
+  let keys = unit === "mma" && d > 32 && d <= 128 ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys) };
@@ -151,7 +156,7 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
 const WARPGROUP_WORDS = 40;
 
 /** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and what is kept beside them. */
-export function planWarpgroups(d: HeadDim, masked: boolean): PrefillPlan {
+export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {
   const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
   const groups = masked ? withMask : plain;
   const rows = groups * 64;
@@ -169,7 +174,7 @@ export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: n
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
   const shared = 16 * row + waves * stages(16);
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
-  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared)) : 3;
+  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 
@@ -210,3 +215,7 @@ export function planSplits(wanted: number, blocks: number, keys: number): number
   if (blocks > MAX_COUNTERS) return 1;
   return Math.max(1, Math.min(Math.ceil(keys / 64), Math.round(wanted / blocks)));
 }
+
+/** The same of latent attention, whose parts are joined by eights. */
+export const planLatentSplits = (wanted: number, blocks: number, keys: number): number =>
+  blocks * LATENT_COUNTERS > MAX_COUNTERS ? 1 : Math.min(8 * (LATENT_COUNTERS - 1), planSplits(wanted, blocks, keys));

@@ -5,6 +5,7 @@ import type { QuantType } from "../../core/quant-types.ts";
 import type { Backend, BinaryOp, CompareOp, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type {
   ConvParams,
+  EpilogueParams,
   ExpertParams,
   GluActivation,
   LinearParams,
@@ -183,6 +184,10 @@ export class GpuBackend extends Gpu implements Backend {
 
   addRmsNorm(x: View, residual: View, weight: View | null, eps: number): SumAndNorm | null {
     return isF8(x) ? null : rows.addRmsNorm(this, x, residual, weight, eps);
+  }
+
+  epilogue(y: View, p: EpilogueParams): Storage | null {
+    return isF8(y) ? null : rows.epilogue(this, y, p);
   }
 
   glu(act: GluActivation, gate: View, up: View): Storage | null {

@@ -53,18 +53,21 @@ function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds)
   const weights = quantTypes.map(quantName);
   return [
     ...weights.map((type) => `expert_linear_${type}` as const),
-    ...weights.map((type) => `expert_quant_some_${type}_${dtype}` as const),
+    ...(["_few", "_some"] as const).flatMap((size) =>
+      weights.map((type) => `expert_quant${size}_${type}_${dtype}` as const),
+    ),
     ...(hasPlainWeights ? ([`expert_linear_${dtype}`, `expert_dense_small_${dtype}`] as const) : []),
-    ...(["topk_f32", "expert_order", `mix_${dtype}`] as const),
+    ...([`topk_${dtype}`, "topk_f32", "expert_order", `mix_${dtype}`] as const),
   ];
 }
 
+const gated = { silu: "swiglu", gelu: "geglu", clampedSwiglu: "clamped_swiglu" } as const;
 const plain = { silu: "silu", gelu: "gelu", geluErf: "gelu_erf", relu: "relu" } as const;
 
 /** The kernels of activations, with a gate and without. */
 const activationKernels = ({ dtype, activation, mlpsAreGated }: TransformerNeeds): KernelName[] => {
-  if (mlpsAreGated && activation === "silu") return [`swiglu_${dtype}`];
-  if (mlpsAreGated && activation === "gelu") return [`geglu_${dtype}`];
+  if (activation === "clampedSwiglu" || (mlpsAreGated && (activation === "silu" || activation === "gelu")))
+    return [`${gated[activation]}_${dtype}`];
   return [`${plain[activation]}_${dtype}`, ...(mlpsAreGated ? [`mul_${dtype}` as const] : [])];
 };
 
@@ -77,17 +80,20 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   const wide = planWholeRows(hiddenSize, dtype).suffix;
   const weights = quantTypes.map(quantName);
   const norm = needs.norm === "rms" ? "rmsnorm" : "layernorm";
+  const turn = needs.interleaved ? "_i" : "";
   return existing([
+    ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
     ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
     ...weights.map((type) => `linear_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
     ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
-    `rope_append${needs.interleaved ? "_i" : ""}_${dtype}`,
+    `rope_append${turn}_${dtype}`,
     `${norm}_${dtype}`,
     `${norm}${wide}_${dtype}`,
     `add_${dtype}`,
+    `epilogue_${dtype}`,
     `copy_strided_${size}`,
     `copy2d_${dtype}`,
     ...activationKernels(needs),

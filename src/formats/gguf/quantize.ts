@@ -72,8 +72,8 @@ export interface QuantizeOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Matrices so small and so decisive that every type keeps them in F32: routers of experts, vectors of positions. */
-const KEPT = /(\.ffn_gate_inp|^position_embd)\.weight$/;
+/** Matrices so small and so decisive that every type keeps them in F32: routers and biases of experts, vectors of positions. */
+const KEPT = /(\.ffn_gate_inp|^position_embd)\.weight$|\.bias$/;
 
 /**
  * Writes the tensors of `input` (what `openWeights` takes) to the GGUF file `output`, those of two or more dims whose

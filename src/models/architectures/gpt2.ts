@@ -28,7 +28,7 @@ export const gpt2: Architecture = {
     transposed: true,
     names: {
       ...names,
-      embedding: { token: "transformer.wte", position: "transformer.wpe" },
+      embedding: { ...names.embedding, token: "transformer.wte", position: "transformer.wpe" },
       layer: "transformer.h.{layer}.",
       linear: { ...names.linear, o: "attn.c_proj", up: "mlp.c_fc", down: "mlp.c_proj" },
       fused: { "q,k,v": "attn.c_attn" },

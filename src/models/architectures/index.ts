@@ -2,23 +2,31 @@
 import { fail } from "../../core/errors.ts";
 import type { JsonFields } from "../json-fields.ts";
 import type { Architecture } from "./architecture.ts";
+import { bert } from "./bert.ts";
 import { cohere } from "./cohere.ts";
 import { cohere2 } from "./cohere2.ts";
+import { deepseekV2 } from "./deepseek-v2.ts";
+import { deepseekV3 } from "./deepseek-v3.ts";
 import { gemma } from "./gemma.ts";
 import { gemma2 } from "./gemma2.ts";
 import { gemma3 } from "./gemma3.ts";
 import { glm4 } from "./glm4.ts";
 import { gptNeox } from "./gpt-neox.ts";
+import { gptOss } from "./gpt-oss.ts";
 import { gpt2 } from "./gpt2.ts";
 import { granite } from "./granite.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 import { mixtral } from "./mixtral.ts";
+import { modernbert } from "./modernbert.ts";
 import { olmo2 } from "./olmo2.ts";
 import { phi } from "./phi.ts";
 import { phi3 } from "./phi3.ts";
 import { qwen2 } from "./qwen2.ts";
+import { qwen2Moe } from "./qwen2-moe.ts";
 import { qwen3 } from "./qwen3.ts";
+import { qwen3Moe } from "./qwen3-moe.ts";
+import { roberta } from "./roberta.ts";
 import { smollm3 } from "./smollm3.ts";
 import { starcoder2 } from "./starcoder2.ts";
 
@@ -31,6 +39,11 @@ export const architectures = {
   gemma2,
   phi3,
   mixtral,
+  qwen2_moe: qwen2Moe,
+  qwen3_moe: qwen3Moe,
+  gpt_oss: gptOss,
+  deepseek_v2: deepseekV2,
+  deepseek_v3: deepseekV3,
   olmo2,
   granite,
   gemma,
@@ -43,6 +56,11 @@ export const architectures = {
   gpt_neox: gptNeox,
   cohere,
   cohere2,
+  bert,
+  roberta,
+  "xlm-roberta": roberta,
+  camembert: roberta,
+  modernbert,
 } as const satisfies Record<string, Architecture>;
 
 export type ArchitectureName = keyof typeof architectures;

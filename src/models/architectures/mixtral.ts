@@ -1,14 +1,11 @@
-import { type Experts, expertsOf } from "../config.ts";
-import type { JsonFields } from "../json-fields.ts";
+import { expertsOf } from "../config.ts";
+import { ggufExperts } from "../experts/read.ts";
+import { softmaxRouting } from "../experts/routing.ts";
 import type { Architecture } from "./architecture.ts";
 import { llama } from "./llama.ts";
 import { mistral } from "./mistral.ts";
 
 const { names } = mistral.huggingFace;
-
-const experts = (fields: JsonFields, count: string, perToken: string): { experts: Experts } => ({
-  experts: expertsOf(fields.count(count), fields.count(perToken), fields.source),
-});
 
 export const mixtral: Architecture = {
   ...mistral,
@@ -24,11 +21,21 @@ export const mixtral: Architecture = {
         down: ["block_sparse_moe.experts.{expert}.w2"],
       },
     },
-    adjust: (fields) => experts(fields, "num_local_experts", "num_experts_per_tok"),
+    adjust: (fields, { intermediateSize, layers }) => {
+      const experts = {
+        count: fields.count("num_local_experts"),
+        perToken: fields.count("num_experts_per_tok"),
+        width: intermediateSize,
+        routing: softmaxRouting(true),
+        shared: null,
+        layers: new Array<boolean>(layers).fill(true),
+      };
+      return { experts: expertsOf(experts, fields.source) };
+    },
   },
   gguf: {
     ...llama.gguf,
     fits: (own) => own.countOr("expert_count", 0, 0) > 0,
-    adjust: (own) => experts(own, "expert_count", "expert_used_count"),
+    adjust: (own, config) => ggufExperts(own, config, { routing: softmaxRouting(true) }),
   },
 };

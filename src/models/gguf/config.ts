@@ -6,6 +6,7 @@ import type { ArchitectureName } from "../architectures/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import { adjusted, type ModelConfig, type RopeConfig, type RopeScaling, windowsOf } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
+import { ggufEncoder } from "./encoder.ts";
 import type { RopeFactors } from "./rope-factors.ts";
 import { endTokens } from "./tokenizer.ts";
 
@@ -15,6 +16,11 @@ export interface TensorFacts extends RopeFactors {
   /** Without an output head of its own the embedding table is one. */
   readonly hasHead: boolean;
   readonly dtype: DType | "quantized" | null;
+  /** Rows of the table of segments, 0 without one. */
+  readonly types: number;
+  /** Scores that a classification head gives, 0 without one. */
+  readonly labels: number;
+  readonly classifierDense: boolean;
 }
 
 /** `own` are the fields under the architecture's name in the file. */
@@ -25,7 +31,7 @@ export function parseGgufConfig(
   facts: TensorFacts,
 ): ModelConfig {
   const { source } = fields;
-  const { activation, ropeTheta, gguf, normKind, positions } = architectureOf({ architecture });
+  const { activation, ropeTheta, gguf, normKind, positions, encoder } = architectureOf({ architecture });
   const { interleaved } = gguf;
   const hiddenSize = own.count("embedding_length");
   const layers = own.count("block_count");
@@ -42,13 +48,15 @@ export function parseGgufConfig(
     );
   }
   const valueDim = own.countOr("attention.value_length", headDim);
-  if (valueDim !== headDim) {
+  // Where both are made of latents, the architecture reads their sizes.
+  if (valueDim !== headDim && !own.has("attention.kv_lora_rank")) {
     fail("InvalidFile", `${source}: keys of ${headDim} and values of ${valueDim} dims; models with both alike are run`);
   }
   const contextLength = own.count("context_length");
   const window = own.countOr("attention.sliding_window", 0, 0);
-  const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1);
-  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, theta: ropeTheta });
+  const local = localLayers(layers, window > 0 ? windowPeriod(own, gguf) : 1, gguf);
+  const truncate = !gguf.blendsExactly;
+  const rope = parseRope(own, facts, { headDim, contextLength, interleaved, truncate, theta: ropeTheta });
   const localTheta = own.positiveOr("rope.freq_base_swa", gguf.localTheta ?? null);
   const config: ModelConfig = {
     architecture,
@@ -74,6 +82,8 @@ export function parseGgufConfig(
     parallelResidual: false,
     tiedEmbeddings: !facts.hasHead,
     experts: null,
+    encoder: encoder ? ggufEncoder(encoder, fields, own, facts) : null,
+    latent: null,
     bosToken: fields.tokens("tokenizer.ggml.bos_token_id")[0] ?? null,
     eosTokens: endTokens(fields),
     dtype: facts.dtype === "quantized" ? gguf.halves : facts.dtype,
@@ -93,9 +103,9 @@ const WINDOW_PERIOD = "attention.sliding_window_pattern";
 const windowPeriod = (own: JsonFields, gguf: GgufForm): number =>
   typeof own.values[WINDOW_PERIOD] === "number" ? own.count(WINDOW_PERIOD, 0) : gguf.windowPeriod;
 
-/** Which layers have the window where of `period` layers the last has not; 0 where every layer has it. */
-export const localLayers = (layers: number, period: number): boolean[] =>
-  Array.from({ length: layers }, (_, layer) => period === 0 || layer % period < period - 1);
+/** Which layers have the window where of `period` layers the last has not, or the first; 0 where every layer has it. */
+export const localLayers = (layers: number, period: number, { isGlobalFirst = false }: GgufForm): boolean[] =>
+  Array.from({ length: layers }, (_, layer) => period === 0 || layer % period !== (isGlobalFirst ? 0 : period - 1));
 
 const unturned = (rope: RopeConfig): RopeConfig => ({ ...rope, dims: 0 });
 
@@ -129,6 +139,7 @@ interface RopeDefaults {
   readonly headDim: number;
   readonly contextLength: number;
   readonly interleaved: boolean;
+  readonly truncate: boolean;
   readonly theta: number;
 }
 
@@ -138,7 +149,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   if (dims % 2 !== 0 || dims > headDim) {
     fail("InvalidFile", `${own.source}: ${dims} rotary dims of ${headDim}; they must be even and no more than that`);
   }
-  const scaling = parseScaling(own, facts, given.contextLength);
+  const scaling = parseScaling(own, facts, given);
   for (const set of scaling.type === "longrope" ? [scaling.short, scaling.long] : []) {
     if (set.length !== dims / 2) {
       fail(
@@ -150,7 +161,7 @@ function parseRope(own: JsonFields, facts: TensorFacts, given: RopeDefaults): Ro
   return { theta: own.positiveOr("rope.freq_base", given.theta), dims, interleaved, scaling };
 }
 
-function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number): RopeScaling {
+function parseScaling(own: JsonFields, facts: TensorFacts, { contextLength, truncate }: RopeDefaults): RopeScaling {
   const originalContext = own.countOr("rope.scaling.original_context_length", contextLength);
   if (facts.longRopeFactors) {
     const attentionFactor = own.positiveOr("rope.scaling.attn_factor", 1);
@@ -177,6 +188,7 @@ function parseScaling(own: JsonFields, facts: TensorFacts, contextLength: number
         betaSlow: own.positiveOr("rope.scaling.yarn_beta_slow", 1),
         originalContext,
         attentionFactor: own.positiveOr("rope.scaling.attn_factor", 1) * yarnMagnitude(factor),
+        truncate,
       };
     default:
       return fail(

@@ -7,8 +7,8 @@ import { Tensor } from "../../ops/index.ts";
 import type { GgufForm } from "../architectures/architecture.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
-import type { ModelTensors, Rows } from "../weights/model-tensors.ts";
-import { fusedName, matrixNames, normName } from "../weights/naming.ts";
+import { bytesPerRow, type ModelTensors, type Rows, type Source } from "../weights/model-tensors.ts";
+import { fusedName, matrixName, normName, stackNames, vectorName } from "../weights/naming.ts";
 import type {
   EmbeddingRole,
   EmbeddingTable,
@@ -17,6 +17,9 @@ import type {
   Part,
   Place,
   Projection,
+  ProjectionStack,
+  StackPart,
+  VectorRole,
   Weights,
 } from "../weights/weights.ts";
 
@@ -66,27 +69,33 @@ export class GgufEntries implements Weights {
   }
 
   async linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection> {
-    const sources = this.#tensors.matrices(parts, inputs, place);
-    const rows = parts.map((part) => part.outputs);
-    const weights = cut(
-      sources.flatMap(({ tensor, slices, transposed }) => slices.map((slice) => ({ ...slice, tensor, transposed }))),
-      rows,
-    );
-    const biased = sources.some(({ bias }) => bias !== null) ? sources : [];
-    const biases = cut(
-      biased.flatMap((source) => {
-        const tensor = this.#needBias(source);
-        return source.biasSlices.map((slice) => ({ ...slice, tensor, transposed: false }));
-      }),
-      rows,
-    );
+    const { weights, biases } = this.#cut(this.#tensors.matrices(parts, inputs, place), parts);
     for (const [i, part] of parts.entries()) {
-      const { name, stacked, shape } = this.#target(parts, part, inputs, place);
+      const { name, shape } = this.#target(parts, part, inputs, place);
       const turned = this.#turns && (part.role === "q" || part.role === "k");
-      this.#add(`${name}.weight`, shape, weights[i]!, { turned, stacked });
-      if (biased.length > 0) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i]!, { turned });
+      this.#add(`${name}.weight`, shape, weights[i]!, { turned });
+      if (biases) this.#add(`${name}.bias`, shape.slice(0, 1), biases[i]!, { turned });
     }
     return this.#noLayer();
+  }
+
+  async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
+    for (const sources of this.#tensors.stack(parts, inputs, count, place)) {
+      const { weights, biases } = this.#cut(sources, parts);
+      for (const [i, { role, outputs }] of parts.entries()) {
+        const name = stackNames(this.#form.names, role, count, place)[0] as string;
+        this.#add(`${name}.weight`, [outputs, inputs], weights[i]!, { stacked: true });
+        if (biases) this.#add(`${name}.bias`, [outputs], biases[i]!, { stacked: true });
+      }
+    }
+    return { forward: () => this.#nothing(), each: () => this.#nothing(), dense: () => this.#nothing() };
+  }
+
+  async vector(role: VectorRole, size: number, place: Place): Promise<Tensor> {
+    const tensor = this.#tensors.vector(role, size, place);
+    const all = { start: 0, rows: size, transposed: false };
+    this.#add(vectorName(this.#form.names, role, place), [size], [{ ...all, tensor }], {});
+    return this.#nothing();
   }
 
   async norm(role: NormRole, size: number, place: Place): Promise<NormWeights> {
@@ -101,30 +110,40 @@ export class GgufEntries implements Weights {
   async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
     const { tensor } = this.#tensors.embedding(role, rows, width);
     const name = `${this.#form.names.embedding[role]}.weight`;
-    this.#add(name, [rows, width], [{ tensor, start: 0, rows, transposed: false }], {});
+    // GGUF's positions begin at 0.
+    const start = role === "position" ? (this.#config.encoder?.positionOffset ?? 0) : 0;
+    this.#add(name, [rows - start, width], [{ tensor, start, rows: rows - start, transposed: false }], {});
     return { lookup: () => this.#nothing(), head: this.#noLayer() };
   }
 
   get list(): WeightsTensor[] {
     return [...this.#entries].map(([name, { shape, slices, stacked, count, change }]) => {
-      const { dtype, type } = slices[0]!.tensor;
-      if (!dtype || slices.some((slice) => slice.tensor.dtype !== dtype)) {
+      const { dtype, quant, type } = slices[0]!.tensor;
+      if (!(dtype ?? quant) || slices.some((slice) => slice.tensor.type !== type)) {
         const types = [...new Set(slices.map((slice) => slice.tensor.type))].join(", ");
         return fail(
           "UnexpectedDType",
           `${this.#tensors.file.path}: the parts of "${name}" have ${types}; they must be floats of one dtype`,
         );
       }
-      const whole = stacked ? [count, ...shape] : shape;
-      const to = change === null ? { type, dtype } : { type: "F32", dtype: "f32" as const };
-      return { name, shape: whole, byteLength: numel(whole) * sizeOf(to.dtype), ...to };
+      const own = shape.length === 2 && shape[0] === 1 ? shape.slice(1) : shape;
+      const whole = stacked ? [count, ...shape] : own;
+      const rows = slices.reduce((sum, slice) => sum + slice.rows, 0);
+      const byteLength = rows * this.#rowBytes(shape, slices[0]!);
+      if (change === null) return { name, shape: whole, byteLength, type, dtype, quant };
+      return { name, shape: whole, byteLength: numel(whole) * sizeOf("f32"), type: "F32", dtype: "f32" };
     });
+  }
+
+  /** Of a row of an entry, whose slices are rows, or columns of as many elements. */
+  #rowBytes(shape: Shape, { tensor }: Slice): number {
+    return tensor.quant ? bytesPerRow(tensor) : numel(shape.slice(1)) * sizeOf(tensor.dtype!);
   }
 
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
     const { shape, slices, turned, change } = this.#entries.get(name)!;
     if (change) return this.#readChanged(slices[0]!, change, signal, range);
-    const rowBytes = numel(shape.slice(1)) * sizeOf(slices[0]!.tensor.dtype!);
+    const rowBytes = this.#rowBytes(shape, slices[0]!);
     const pieces: Uint8Array[] = [];
     let at = 0;
     for (const slice of slices) {
@@ -139,6 +158,21 @@ export class GgufEntries implements Weights {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#tensors.file[Symbol.asyncDispose]();
+  }
+
+  /** What the parts are made of. */
+  #cut(sources: readonly Source[], parts: readonly StackPart[]): { weights: Slice[][]; biases: Slice[][] | null } {
+    const rows = parts.map((part) => part.outputs);
+    const weights = cut(
+      sources.flatMap(({ tensor, slices, transposed }) => slices.map((slice) => ({ ...slice, tensor, transposed }))),
+      rows,
+    );
+    if (sources.every(({ bias }) => bias === null)) return { weights, biases: null };
+    const biases = sources.flatMap((source) => {
+      const tensor = this.#needBias(source);
+      return source.biasSlices.map((slice) => ({ ...slice, tensor, transposed: false }));
+    });
+    return { weights, biases: cut(biases, rows) };
   }
 
   /** Norms are written complete, and that of q with what readers leave out of the scores' scale. */
@@ -166,14 +200,12 @@ export class GgufEntries implements Weights {
     return bias ?? fail("InvalidFile", `${path}: "${tensor.name}" has no bias, but those beside it have one`);
   }
 
-  /** Where GGUF has a matrix: by itself, among those of the other experts, or over its neighbour. */
+  /** Where GGUF has a matrix: by itself, or over its neighbour; a single row is a vector there. */
   #target(parts: readonly Part[], { role, outputs }: Part, inputs: number, place: Place) {
     const { names, writesFused } = this.#form;
     const fused = writesFused ? fusedName(names, parts, place) : undefined;
-    if (fused !== undefined)
-      return { name: fused, stacked: false, shape: [parts.reduce((n, p) => n + p.outputs, 0), inputs] };
-    const { name, index } = matrixNames(names, role, place)[0]!;
-    return { name, stacked: index !== undefined, shape: [outputs, inputs] };
+    if (fused !== undefined) return { name: fused, shape: [parts.reduce((n, p) => n + p.outputs, 0), inputs] };
+    return { name: matrixName(names, role, place), shape: [outputs, inputs] };
   }
 
   #add(

@@ -8,9 +8,11 @@ import {
   type WeightsFile,
 } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
+import { Encoder } from "../encoder/encoder.ts";
 import { type HuggingFaceFolder, openHuggingFaceFolder } from "../hugging-face/folder.ts";
 import { Transformer } from "../transformer.ts";
 import { ModelTensors } from "../weights/model-tensors.ts";
+import { embeddingMetadata } from "./encoder.ts";
 import { GgufEntries } from "./entries.ts";
 import { ggufMetadata } from "./metadata.ts";
 import { ropeFactorTensors } from "./rope-factors.ts";
@@ -38,15 +40,20 @@ export async function openAsGguf(folder: string): Promise<WeightsFile> {
 }
 
 async function asGguf(source: HuggingFaceFolder, folder: string): Promise<WeightsFile> {
-  const { config, tokenizer, tokenizerJson, chatTemplate, weightsFile } = source;
-  const { bosToken } = config;
-  const addBos = bosToken !== null && tokenizer?.encode("a")[0] === bosToken;
+  const { config, tokenizer, tokenizerJson, chatTemplate, weightsFile, embedding, embeddingIsStated } = source;
   const metadata = ggufMetadata(config, basename(resolve(folder)), join(folder, "config.json"));
-  const vocabulary = ggufVocabulary(tokenizerJson, config, addBos, join(folder, "tokenizer.json"));
+  const around = { first: tokenizer?.firstToken ?? null, last: tokenizer?.lastToken ?? null };
+  const vocabulary = ggufVocabulary(tokenizerJson, config, around, join(folder, "tokenizer.json"));
   for (const [key, value] of Object.entries(vocabulary)) metadata.set(key, value);
+  const { gguf, encoder } = architectureOf(config);
+  const meant = embeddingMetadata(config, embeddingIsStated ? embedding : null, encoder?.ggufClassifierPooling);
+  for (const [key, value] of Object.entries(meant)) metadata.set(`${gguf.name}.${key}`, value);
+  if (config.encoder) {
+    metadata.set("tokenizer.ggml.token_type_count", { type: "u32", value: Math.max(config.encoder.types, 1) });
+  }
   if (chatTemplate) metadata.set("tokenizer.chat_template", { type: "string", value: chatTemplate.source });
   const entries = new GgufEntries(new ModelTensors(weightsFile, config, architectureOf(config).huggingFace), config);
-  using _ = await Transformer.load(config, entries, Device.cpu(), "f32");
+  using _ = await (config.encoder ? Encoder : Transformer).load(config, entries, Device.cpu(), "f32");
   const computed = ropeFactorTensors(config);
   return {
     path: folder,

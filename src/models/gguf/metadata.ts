@@ -4,6 +4,7 @@ import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
+import { expertMetadata } from "../experts/read.ts";
 import { epsilonKeys, layerRopes, localLayers, TURNED_LAYERS, usuallyTurned, yarnMagnitude } from "./config.ts";
 
 type Metadata = Map<string, GgufTyped>;
@@ -16,7 +17,8 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
   const { activation, gguf, normKind } = architectureOf(config);
   const { name: architecture } = gguf;
   const cannot = (what: string): never => fail("InvalidFile", `${source}: GGUF's ${architecture} cannot hold ${what}`);
-  if (config.activation !== activation) cannot(`the activation ${config.activation}`);
+  const special = gguf.metadata?.(config) ?? {};
+  if (config.activation !== activation && !special.hidden_activation) cannot(`the activation ${config.activation}`);
   const own: Fields = {
     context_length: count(config.contextLength),
     embedding_length: count(config.hiddenSize),
@@ -32,10 +34,9 @@ export function ggufMetadata(config: ModelConfig, name: string, source: string):
     ...(windowFields(config) ?? cannot(`windows of ${config.windows.join(", ")}`)),
     attn_logit_softcapping: config.attentionSoftcap > 0 ? real(config.attentionSoftcap) : undefined,
     final_logit_softcapping: config.logitSoftcap > 0 ? real(config.logitSoftcap) : undefined,
-    expert_count: config.experts ? count(config.experts.count) : undefined,
-    expert_used_count: config.experts ? count(config.experts.perToken) : undefined,
+    ...expertMetadata(config),
     ...(ropeFields(config) ?? cannot("the rotary embeddings of its layers")),
-    ...gguf.metadata?.(config),
+    ...special,
   };
   const metadata: Metadata = new Map([
     ["general.architecture", text(architecture)],
@@ -53,11 +54,12 @@ type Fields = Record<string, GgufTyped | undefined>;
 /** The window of the layers that have one, if a period tells which those are. */
 function windowFields(config: ModelConfig): Fields | undefined {
   const { windows } = config;
-  const { windowPeriod } = architectureOf(config).gguf;
+  const { gguf } = architectureOf(config);
+  const { windowPeriod } = gguf;
   const window = Math.max(...windows);
   if (window === 0) return {};
   const fits = (period: number): boolean =>
-    localLayers(windows.length, period).every((local, layer) => windows[layer] === (local ? window : 0));
+    localLayers(windows.length, period, gguf).every((local, layer) => windows[layer] === (local ? window : 0));
   // A period of the file's own is read only where the architecture has one.
   const periods = windowPeriod === 0 ? [0] : [windowPeriod, 0, ...windows.map((_, i) => i + 1)];
   const period = periods.find(fits);
@@ -80,6 +82,7 @@ function ropeFields(config: ModelConfig): Fields | undefined {
   const fits = isDeepStrictEqual(layerRopes(apart(rope), named, local, turned), ropes.map(apart));
   if (!fits) return undefined;
   const usual = isDeepStrictEqual(turned, usuallyTurned(architecture, local));
+  if (rope.scaling.type === "yarn" && rope.scaling.truncate === (gguf.blendsExactly ?? false)) return undefined;
   return {
     "rope.dimension_count": count(rope.dims),
     "rope.freq_base": real(rope.theta),

@@ -4,12 +4,14 @@ import { tensorType } from "../../formats/gguf/types.ts";
 import type { GgufFile } from "../../formats/index.ts";
 import { ggufWeights } from "../../formats/weights-file.ts";
 import { architectureOf, ggufArchitecture } from "../architectures/index.ts";
+import { usualPooling } from "../embeddings/settings.ts";
 import { JsonFields } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { FileWeights } from "../weights/file-weights.ts";
 import type { Names } from "../weights/naming.ts";
 import { parseGgufConfig, type TensorFacts } from "./config.ts";
+import { ggufEmbedding } from "./encoder.ts";
 import { readRopeFactors } from "./rope-factors.ts";
 import { readGgufTokenizer, specialTokens } from "./tokenizer.ts";
 
@@ -32,6 +34,7 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
   const config = parseGgufConfig(architecture, fields, own, await tensorFacts(file, form.names));
   return {
     config,
+    embedding: ggufEmbedding(own, usualPooling(config)),
     tokenizer: readGgufTokenizer(fields),
     chatTemplate: chatTemplateIn(fields),
     openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
@@ -52,10 +55,17 @@ async function tensorFacts(file: GgufFile, names: Names): Promise<TensorFacts> {
     fail("ShapeMismatch", `${file.path}: tensor "${embedding}" has ${shape.length} dims; an embedding table has 2`);
   }
   const { dtype, quant } = tensorType(type) ?? {};
+  const rowsOf = (name: string): number => {
+    const own = file.tensors.get(`${name}.weight`)?.shape ?? [0, 0];
+    return own.length > 1 ? own[0]! : 1;
+  };
   return {
     vocabSize: shape[0]!,
     hasHead: file.tensors.has(`${names.linear.head}.weight`),
     dtype: quant ? "quantized" : (dtype ?? null),
+    types: rowsOf(names.embedding.type),
+    labels: rowsOf(names.linear.labels),
+    classifierDense: rowsOf(names.linear.classifier) > 0,
     ...(await readRopeFactors(file)),
   };
 }

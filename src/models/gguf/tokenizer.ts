@@ -38,12 +38,16 @@ export function readGgufTokenizer(fields: JsonFields): Tokenizer | null {
     const known = Object.keys(makers).join(", ");
     return fail("InvalidFile", `${fields.source}: unknown tokenizer ${JSON.stringify(model)}; known are ${known}`);
   }
-  const { json, addBos = false, end } = make(fields, readTokens(fields));
+  const { json, addBos = false, end = otherEnd(fields), doubleSeparator = false } = make(fields, readTokens(fields));
   const source = `${fields.source}: tokenizer.ggml`;
   const bosToken = fields.flagOr("tokenizer.ggml.add_bos_token", addBos) ? firstToken(fields) : null;
   const endToken = end && fields.flagOr(`tokenizer.ggml.add_${end}_token`, true) ? lastToken(fields, end) : null;
-  return new Tokenizer(json, { source, bosToken, endToken });
+  return new Tokenizer(json, { source, bosToken, endToken, doubleSeparator });
 }
+
+/** Where a file says that prompts end by a token, as those of decoders that embed do. */
+const otherEnd = (fields: JsonFields): "eos" | "sep" | undefined =>
+  (["eos", "sep"] as const).find((end) => fields.flagOr(`tokenizer.ggml.add_${end}_token`, false));
 
 const idOf = (fields: JsonFields, name: string): number | null =>
   fields.tokens(`tokenizer.ggml.${name}_token_id`)[0] ?? null;
@@ -84,13 +88,16 @@ interface Made {
   readonly addBos?: boolean;
   /** What ends a prompt, unless the file says that nothing does. */
   readonly end?: "eos" | "sep" | undefined;
+  /** As the tokenizer's. */
+  readonly doubleSeparator?: boolean;
 }
 
 function byMerges(fields: JsonFields, tokens: Tokens, name = fields.textOr("tokenizer.ggml.pre", "default")): Made {
   const pre = preTokenizerNamed(name, fields.source);
   const merges = fields.textList("tokenizer.ggml.merges");
-  const end = pre.addSeparator ? "sep" : undefined;
-  return { json: pairEncoding(tokens, merges, pre), addBos: pre.addBos ?? false, end };
+  const { addBos = false, addSeparator = false } = pre;
+  const end = addSeparator ? "sep" : undefined;
+  return { json: pairEncoding(tokens, merges, pre), addBos, end, doubleSeparator: addSeparator };
 }
 
 const makers: Readonly<Record<string, (fields: JsonFields, tokens: Tokens) => Made>> = {
@@ -102,7 +109,7 @@ const makers: Readonly<Record<string, (fields: JsonFields, tokens: Tokens) => Ma
     const spacePrefix = fields.flagOr("tokenizer.ggml.add_space_prefix", true);
     return { json: sentencePiece(tokens, scores, spacePrefix), addBos: true };
   },
-  t5: (fields, tokens) => ({ json: unigrams(fields, tokens), end: "eos" }),
+  t5: (fields, tokens) => ({ json: unigrams(fields, tokens), end: "eos", doubleSeparator: true }),
   bert: (fields, tokens) => ({ json: wordPieces(fields, tokens), addBos: true, end: "sep" }),
 };
 

@@ -3,42 +3,66 @@ import { fail } from "../../core/errors.ts";
 import type { GgufTyped } from "../../formats/index.ts";
 import type { ModelConfig } from "../config.ts";
 import { JsonFields } from "../json-fields.ts";
+import { type Tokens, unigrams, wordPieces } from "./piece-vocabularies.ts";
 import { BYTE_LEVEL_PATTERN, preTokenizerName, preTokenizers } from "./pre-tokenizers.ts";
 import { tokenTypes } from "./tokenizer.ts";
 
 type Metadata = Record<string, GgufTyped>;
 
+/** What a tokenizer starts and ends a prompt with. */
+export interface Around {
+  readonly first: number | null;
+  readonly last: number | null;
+}
+
 /** A file for a model without a tokenizer says so, and how it ends a text all the same. */
-export function ggufVocabulary(json: unknown, config: ModelConfig, addBos: boolean, source: string): Metadata {
+export function ggufVocabulary(json: unknown, config: ModelConfig, around: Around, source: string): Metadata {
+  const { first, last } = around;
+  const ending = [...new Set([...(last === null ? [] : [last]), ...config.eosTokens])];
+  const encoderIds = config.encoder ? { cls: first, seperator: last, padding: config.encoder.paddingToken } : {};
+  const named = { bos: first ?? config.bosToken, ...encoderIds };
   const ids: Metadata = Object.fromEntries(
-    [["bos", config.bosToken] as const, ...config.eosTokens.map((id, i) => [ends[i], id] as const)]
+    [...Object.entries(named), ...ending.map((id, i) => [ends[i], id] as const)]
       .filter((pair): pair is [string, number] => pair[0] !== undefined && pair[1] !== null)
       .map(([name, id]) => [`tokenizer.ggml.${name}_token_id`, { type: "u32", value: id }]),
   );
   if (json === undefined) return { "tokenizer.ggml.model": { type: "string", value: "no_vocab" }, ...ids };
   const fields = new JsonFields(json, source);
   const model = fields.object("model") ?? fail("InvalidFile", `${source} has no model`);
-  if (model.textOr("type", "BPE") !== "BPE") {
-    fail("InvalidFile", `${source} has a ${model.text("type")} model; BPE can be written to GGUF`);
+  const type = model.textOr("type", "BPE");
+  const write = Object.hasOwn(writers, type) ? writers[type] : undefined;
+  if (!write) {
+    return fail(
+      "InvalidFile",
+      `${source} has a ${type} model; ${Object.keys(writers).join(", ")} can be written to GGUF`,
+    );
   }
   const tokens = readTokens(fields, model, config.vocabSize);
-  const own = model.flagOr("byte_fallback", false) ? sentencePiece(fields, model, tokens) : byteLevel(fields, model);
+  const own = write(fields, model, tokens);
+  const unknown = tokens.types.indexOf(tokenTypes.unknown);
   return {
     ...own,
     "tokenizer.ggml.tokens": { type: "string[]", value: tokens.texts },
     "tokenizer.ggml.token_type": { type: "i32[]", value: tokens.types },
     ...ids,
-    "tokenizer.ggml.add_bos_token": { type: "bool", value: addBos },
+    ...(config.encoder && unknown >= 0 && { "tokenizer.ggml.unknown_token_id": { type: "u32", value: unknown } }),
+    "tokenizer.ggml.add_bos_token": { type: "bool", value: first !== null },
+    ...(last !== null && { "tokenizer.ggml.add_eos_token": { type: "bool", value: true } }),
   };
 }
 
+type Writer = (fields: JsonFields, model: JsonFields, tokens: Tokens) => Metadata;
+
+/** By the type of tokenizer.json's model. */
+const writers: Readonly<Record<string, Writer>> = {
+  BPE: (fields, model, tokens) =>
+    model.flagOr("byte_fallback", false) ? sentencePiece(fields, model, tokens) : byteLevel(fields, model),
+  WordPiece: wordPieces,
+  Unigram: unigrams,
+};
+
 /** As many ends of a text as GGUF has names for. */
 const ends = ["eos", "eot", "eom"];
-
-interface Tokens {
-  readonly texts: string[];
-  readonly types: Int32Array;
-}
 
 /** Ids without a token get one that no text has. */
 function readTokens(fields: JsonFields, model: JsonFields, size: number): Tokens {
@@ -52,7 +76,9 @@ function readTokens(fields: JsonFields, model: JsonFields, size: number): Tokens
     types[id as number] = type;
   };
   const unknown = model.textOr("unk_token", undefined);
-  for (const [text, id] of Object.entries(model.object("vocab")?.values ?? {})) set(text, id, tokenTypes.normal);
+  // Unigrams are a list, which their writer reads.
+  const vocabulary = Array.isArray(model.values.vocab) ? undefined : model.object("vocab");
+  for (const [text, id] of Object.entries(vocabulary?.values ?? {})) set(text, id, tokenTypes.normal);
   for (const token of objects(fields, "added_tokens")) {
     const text = token.text("content");
     const special = token.flagOr("special", false);

@@ -4,9 +4,9 @@ import { fail } from "../../core/errors.ts";
 import type { Architecture, HuggingFaceForm } from "../architectures/architecture.ts";
 import { architectureNamed, architectures } from "../architectures/index.ts";
 import {
-  type Activation,
   adjusted,
   type ModelConfig,
+  type PlainActivation,
   type RopeConfig,
   type RopeScaling,
   windowsOf,
@@ -63,6 +63,8 @@ export function parseHuggingFaceConfig(json: unknown, source: string, generation
     parallelResidual: false,
     tiedEmbeddings: fields.flagOr("tie_word_embeddings", whole.flagOr("tie_word_embeddings", tiedByDefault)),
     experts: null,
+    encoder: null,
+    latent: null,
     bosToken: [whole, fields].flatMap((file) => file.tokens("bos_token_id"))[0] ?? null,
     eosTokens: [...new Set(eos)],
     dtype: [fields, whole].map(dtypeOf).find((dtype) => dtype) ?? null,
@@ -83,7 +85,7 @@ const dtypeOf = (fields: JsonFields): DType | undefined =>
 
 const dtypes: Readonly<Record<string, DType>> = { float32: "f32", float16: "f16", bfloat16: "bf16" };
 
-const activationNames: Readonly<Record<string, Activation>> = {
+const activationNames: Readonly<Record<string, PlainActivation>> = {
   silu: "silu",
   swish: "silu",
   gelu: "geluErf",
@@ -94,7 +96,7 @@ const activationNames: Readonly<Record<string, Activation>> = {
   relu: "relu",
 };
 
-function activationNamed(name: string, source: string): Activation {
+export function activationNamed(name: string, source: string): PlainActivation {
   const known = Object.keys(activationNames).join(", ");
   return (
     activationNames[name] ??
@@ -190,14 +192,18 @@ const scalings: Readonly<Record<string, ScalingParser>> = {
     originalContext: originalContextOf(own, fields, contextLength),
   }),
   yarn: (own, fields, _, contextLength) => {
-    const factor = own.positive("factor");
+    const originalContext = originalContextOf(own, fields, contextLength);
+    const factor = own.positiveOr("factor", contextLength / originalContext);
+    const [mscale, all] = [own.positiveOr("mscale", 0), own.positiveOr("mscale_all_dim", 0)];
+    const grown = (by: number): number => (factor <= 1 ? 1 : 0.1 * by * Math.log(factor) + 1);
     return {
       type: "yarn",
       factor,
       betaFast: own.positiveOr("beta_fast", 32),
       betaSlow: own.positiveOr("beta_slow", 1),
-      originalContext: originalContextOf(own, fields, contextLength),
-      attentionFactor: own.positiveOr("attention_factor", factor <= 1 ? 1 : 0.1 * Math.log(factor) + 1),
+      originalContext,
+      attentionFactor: own.positiveOr("attention_factor", mscale && all ? grown(mscale) / grown(all) : grown(1)),
+      truncate: own.flagOr("truncate", true),
     };
   },
   longrope,

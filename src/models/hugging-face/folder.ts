@@ -1,8 +1,12 @@
 /** A model as Hugging Face lays it out: config.json, safetensors, tokenizer.json, and what belongs to them. */
 import { join } from "node:path";
 import { fail } from "../../core/errors.ts";
-import { openWeights, type WeightsFile } from "../../formats/index.ts";
+import { openWeights, type StoredWeights, type WeightsFile } from "../../formats/index.ts";
+import type { HuggingFaceForm } from "../architectures/architecture.ts";
 import { architectureOf } from "../architectures/index.ts";
+import type { ModelConfig } from "../config.ts";
+import { readSentenceTransformers } from "../embeddings/sentence-transformers.ts";
+import { usualPooling, usualSettings } from "../embeddings/settings.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
@@ -15,6 +19,8 @@ export interface HuggingFaceFolder extends ModelSource {
   /** The content of tokenizer.json, where there is one. */
   readonly tokenizerJson: unknown;
   readonly weightsFile: WeightsFile;
+  /** Whether the folder says how the model embeds. */
+  readonly embeddingIsStated: boolean;
 }
 
 export async function openHuggingFaceFolder(folder: string): Promise<HuggingFaceFolder> {
@@ -37,9 +43,12 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
   const tokenizer =
     tokenizerJson === undefined ? null : new Tokenizer(tokenizerJson, { source, config: tokenizerConfig, bosToken });
   const form = architectureOf(config).huggingFace;
-  const weightsFile = namedWeights(await openWeights(folder), form.names);
+  const embedding = await readSentenceTransformers(folder, usualPooling(config));
+  const weightsFile = await openInOrder(folder, form, config);
   return {
     config,
+    embedding: embedding ?? usualSettings(usualPooling(config)),
+    embeddingIsStated: embedding !== null,
     tokenizer,
     tokenizerJson,
     chatTemplate,
@@ -47,6 +56,17 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
     openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
     [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
   };
+}
+
+/** The weights, in the order that the model has them in. */
+async function openInOrder(folder: string, form: HuggingFaceForm, config: ModelConfig): Promise<StoredWeights> {
+  const file = namedWeights(await openWeights(folder), form);
+  try {
+    return form.rearrange?.(file, config) ?? file;
+  } catch (error) {
+    await file[Symbol.asyncDispose]();
+    throw error;
+  }
 }
 
 const SPECIAL_TOKENS = ["bos_token", "eos_token", "unk_token", "pad_token"];

@@ -3,13 +3,14 @@
  * saved without its head: both are shown here under the names that its architecture has.
  */
 import type { StoredWeights } from "../../formats/index.ts";
+import type { HuggingFaceForm } from "../architectures/architecture.ts";
 import type { Names } from "../weights/naming.ts";
 
 /** What stands before the names of a language model that is a part of another. */
 const PARTS = ["language_model.", "model.language_model."];
 
-export function namedWeights(file: StoredWeights, names: Names): StoredWeights {
-  const rename = renaming(new Set(file.tensors.map(({ name }) => name)), names);
+export function namedWeights(file: StoredWeights, { names, plainName }: HuggingFaceForm): StoredWeights {
+  const rename = plainName ?? renaming(new Set(file.tensors.map(({ name }) => name)), names);
   if (!rename) return file;
   const tensors = new Map(
     file.tensors.flatMap((tensor) => {

@@ -3,6 +3,7 @@ import type { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers"
 import { fail } from "../../core/errors.ts";
 import { JsonFields } from "../json-fields.ts";
 import { fastTokenizer } from "./fast-tokenizer.ts";
+import { type Frame, type FrameItem, framed, frameOf, type PostProcessor, type Segments } from "./frames.ts";
 
 export interface TokenizerOptions {
   /** Opens the error messages. */
@@ -13,6 +14,8 @@ export interface TokenizerOptions {
   readonly bosToken?: number | null;
   /** Ends every prompt, as those of encoders. */
   readonly endToken?: number | null;
+  /** A second text begins behind two end tokens and not one, as RoBERTa has it. */
+  readonly doubleSeparator?: boolean;
 }
 
 export interface EncodeOptions {
@@ -31,9 +34,14 @@ export class Tokenizer {
   readonly #prefix: number | null;
   /** Put behind one that does not end with it. */
   readonly #suffix: number | null;
+  /** Around one text, and around two. */
+  readonly #frames: readonly [Frame, Frame];
 
   /** `json` is the content of tokenizer.json, or an object of that form. */
-  constructor(json: unknown, { source, config, bosToken = null, endToken = null }: TokenizerOptions) {
+  constructor(
+    json: unknown,
+    { source, config, bosToken = null, endToken = null, doubleSeparator = false }: TokenizerOptions,
+  ) {
     const fields = new JsonFields(json, source);
     try {
       this.#inner = fastTokenizer(fields, config);
@@ -41,7 +49,10 @@ export class Tokenizer {
       this.#inner = fail("InvalidFile", `${source} cannot be used: ${(cause as Error).message}`, { cause });
     }
     this.#prefix = startToken(fields, config, bosToken, (token) => this.tokenId(token));
-    this.#suffix = endToken;
+    this.#suffix = endToken ?? configuredEnd(config, (token) => this.tokenId(token));
+    const process = this.#inner.post_processor as PostProcessor | null;
+    const frame = (count: 1 | 2): Frame => frameOf(process, count, (token) => this.tokenId(token));
+    this.#frames = [this.#completed(frame(1)), this.#completed(process ? frame(2) : this.#pair(doubleSeparator))];
   }
 
   encode(text: string, { special = true }: EncodeOptions = {}): number[] {
@@ -50,6 +61,27 @@ export class Tokenizer {
     const starts = this.#prefix === null || ids[0] === this.#prefix;
     const ends = this.#suffix === null || ids.at(-1) === this.#suffix;
     return [...(starts ? [] : [this.#prefix!]), ...ids, ...(ends ? [] : [this.#suffix!])];
+  }
+
+  /**
+   * One text, or two as one (a question and what may answer it), with all that the tokenizer puts around them. Texts are
+   * cut at their ends where there would be more than `limit` tokens; of two the longer one first.
+   */
+  encodeSegments(texts: readonly [string] | readonly [string, string], limit = Number.MAX_SAFE_INTEGER): Segments {
+    const contents = texts.map((text) => this.encode(text, { special: false }));
+    return framed(this.#frames[texts.length - 1]!, contents, limit);
+  }
+
+  /** What every prompt starts with, if anything. */
+  get firstToken(): number | null {
+    const first = this.#frames[0][0]!;
+    return "id" in first ? first.id : null;
+  }
+
+  /** What every prompt ends with, if anything. */
+  get lastToken(): number | null {
+    const last = this.#frames[0].at(-1)!;
+    return "id" in last ? last.id : null;
   }
 
   /** Bytes that are no UTF-8 become U+FFFD. */
@@ -65,6 +97,25 @@ export class Tokenizer {
 
   token(id: number): string | undefined {
     return this.#inner.id_to_token(id);
+  }
+
+  /** What starts and ends a prompt belongs to every frame. */
+  #completed(frame: Frame): Frame {
+    const [first, last] = [frame[0]!, frame.at(-1)!];
+    const starts = this.#prefix === null || ("id" in first && first.id === this.#prefix);
+    const ends = this.#suffix === null || ("id" in last && last.id === this.#suffix);
+    return [
+      ...(starts ? [] : [{ id: this.#prefix!, type: first.type }]),
+      ...frame,
+      ...(ends ? [] : [{ id: this.#suffix!, type: last.type }]),
+    ];
+  }
+
+  /** Without a rule of the tokenizer's own: what ends a prompt stands between two texts. */
+  #pair(doubled: boolean): Frame {
+    const end: FrameItem[] = this.#suffix === null ? [] : [{ id: this.#suffix, type: 0 }];
+    const between = doubled ? [...end, ...end] : end;
+    return [{ text: 0, type: 0 }, ...between, { text: 1, type: 1 }];
   }
 
   toString(): string {
@@ -92,6 +143,12 @@ function startToken(
     return (named === undefined ? undefined : idOf(named)) ?? bosToken;
   }
   return tokenizer.has("post_processor") || config ? null : bosToken;
+}
+
+/** Tokenizers that end every prompt say so in tokenizer_config.json where they have no rule of their own for it. */
+function configuredEnd(config: JsonFields | undefined, idOf: (token: string) => number | undefined): number | null {
+  const named = config?.flagOr("add_eos_token", false) ? specialToken(config, "eos_token") : undefined;
+  return (named === undefined ? undefined : idOf(named)) ?? null;
 }
 
 /** tokenizer_config.json holds special tokens as text or as an object with their content. */

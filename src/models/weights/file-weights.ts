@@ -14,6 +14,7 @@ import { QTensor } from "../../quantized/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { Joined, Matrices } from "../projections.ts";
+import { JoinedStacks, Stack } from "../stacks.ts";
 import { bytesPerRow, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
@@ -25,6 +26,9 @@ import type {
   Part,
   Place,
   Projection,
+  ProjectionStack,
+  StackPart,
+  VectorRole,
 } from "./weights.ts";
 
 export class FileWeights implements DeviceWeights {
@@ -68,6 +72,31 @@ export class FileWeights implements DeviceWeights {
     return projections.length === 1 ? projections[0]! : new Joined(projections);
   }
 
+  async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
+    const all = this.#tensors.stack(parts, inputs, count, place);
+    const types = new Set(all.flat().map(({ tensor }) => tensor.quant));
+    if (types.size === 1) return this.#readMatrices(all.flat(), inputs, count);
+    const stacks: ProjectionStack[] = [];
+    for (const i of all[0]!.keys()) {
+      stacks.push(
+        await this.#readMatrices(
+          all.map((sources) => sources[i]!),
+          inputs,
+          count,
+        ),
+      );
+    }
+    return stacks.length === 1 ? stacks[0]! : new JoinedStacks(stacks);
+  }
+
+  async vector(role: VectorRole, size: number, place: Place): Promise<Tensor> {
+    // What experts are chosen by is not rounded.
+    const { device, dtype } = this.#options;
+    const vector = this.#own(Tensor.empty([size], { device, dtype: role === "routerBias" ? "f32" : dtype }));
+    await this.#readRows(vector, 0, this.#tensors.vector(role, size, place), { start: 0, rows: size }, null);
+    return vector;
+  }
+
   async norm(role: NormRole, size: number, place: Place): Promise<NormWeights> {
     const { normOffset } = this.#tensors;
     const stored = this.#tensors.norm(role, size, place);
@@ -88,7 +117,7 @@ export class FileWeights implements DeviceWeights {
   async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
     const source = this.#tensors.embedding(role, rows, width);
     if (source.tensor.quant) {
-      const table = await this.#readBlocks([source], width);
+      const table = await this.#readBlocks([source], [rows, width]);
       const head = Matrices.quantized(table, null, [rows]);
       return { lookup: (ids) => table.rows(ids, this.#options.dtype), head };
     }
@@ -122,18 +151,45 @@ export class FileWeights implements DeviceWeights {
   async #readStack(stack: readonly Source[], inputs: number): Promise<Projection> {
     const sizes = stack.flatMap((source) => source.sizes);
     if (stack[0]!.tensor.quant) {
-      const weight = await this.#readBlocks(stack, inputs);
+      const weight = await this.#readBlocks(stack, [totalRows(stack), inputs]);
       return Matrices.quantized(weight, await this.#readBias(stack), sizes);
     }
     const weight = await this.#readPlain(stack, inputs);
     return Matrices.plain(weight, await this.#readBias(stack), sizes);
   }
 
-  async #readBlocks(stack: readonly Source[], width: number): Promise<QTensor> {
+  /** The matrices of `count` experts one after the other, in sources as above. */
+  async #readMatrices(all: readonly Source[], inputs: number, count: number): Promise<ProjectionStack> {
+    const other = all.find(({ tensor }) => tensor.quant !== all[0]!.tensor.quant)?.tensor;
+    if (other) {
+      const [{ tensor }] = all as [Source];
+      const { path } = this.#file;
+      fail(
+        "UnexpectedDType",
+        `${path}: "${tensor.name}" is ${tensor.type} and "${other.name}" ${other.type}; a layer's experts must be of one type`,
+      );
+    }
+    const rows = totalRows(all) / count;
+    const shape = [count, rows, inputs];
+    const runs = joined(all);
+    const flat = await this.#readBias(all);
+    const bias = flat && this.#own(flat.reshape([count, rows]));
+    if (all[0]!.tensor.quant)
+      return this.#own(new Stack(await this.#readBlocks(runs, shape), bias, this.#options.dtype));
+    const weight = await this.#readPlain(runs, inputs);
+    return this.#own(new Stack(this.#own(weight.reshape(shape)), bias, this.#options.dtype));
+  }
+
+  #own<T extends Disposable>(resource: T): T {
+    this.owned.push(resource instanceof Tensor ? resource.keep() : resource);
+    return resource;
+  }
+
+  async #readBlocks(stack: readonly Source[], shape: Shape): Promise<QTensor> {
     const { device } = this.#options;
     const rows = totalRows(stack);
     using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
-    const weight = QTensor.fromBlocks(blocks, [rows, width], stack[0]!.tensor.quant!).keep();
+    const weight = QTensor.fromBlocks(blocks, shape, stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
     let at = 0;
     for (const { tensor, slices } of stack) {
@@ -186,7 +242,8 @@ export class FileWeights implements DeviceWeights {
     width: number | null,
     prepare?: (part: Tensor) => Tensor,
   ): Promise<void> {
-    const { device, dtype } = this.#options;
+    const { device } = this.#options;
+    const { dtype } = target;
     const stored = this.#floatType(tensor);
     const rowBytes = bytesPerRow(tensor);
     if (stored === dtype && !prepare) {
@@ -251,5 +308,20 @@ export class FileWeights implements DeviceWeights {
 
 /** Takes a piece of a tensor; `done` bytes lie before it. */
 type Take = (piece: ByteRange, done: number) => Promise<void>;
+
+/** Neighbours in one tensor as one source, so that they are read in one go. */
+function joined(sources: readonly Source[]): Source[] {
+  const runs: Source[] = [];
+  for (const source of sources) {
+    const last = runs.at(-1);
+    const [before, next] = [last?.slices.at(-1), source.slices[0]!];
+    if (last && before && last.tensor === source.tensor && before.start + before.rows === next.start) {
+      const slices = [{ start: before.start, rows: before.rows + next.rows }, ...source.slices.slice(1)];
+      const rows = last.rows + source.rows;
+      runs[runs.length - 1] = { ...last, rows, slices: [...last.slices.slice(0, -1), ...slices] };
+    } else runs.push(source);
+  }
+  return runs;
+}
 
 const totalRows = (stack: readonly Source[]): number => stack.reduce((sum, { rows }) => sum + rows, 0);

@@ -4,8 +4,17 @@ import { fail } from "../../core/errors.ts";
 import { formatShape, numel, type Shape, sameShape } from "../../core/layout.ts";
 import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
 import type { ModelConfig } from "../config.ts";
-import { fusedName, isUsed, matrixNames, normName, type WeightsForm } from "./naming.ts";
-import type { EmbeddingRole, NormRole, Part, Place } from "./weights.ts";
+import {
+  fusedName,
+  isUsed,
+  matrixName,
+  normName,
+  rolesOf,
+  stackNames,
+  vectorName,
+  type WeightsForm,
+} from "./naming.ts";
+import type { EmbeddingRole, NormRole, Part, Place, StackPart, VectorRole } from "./weights.ts";
 
 /** Rows that follow each other. */
 export interface Rows {
@@ -71,7 +80,7 @@ export class ModelTensors {
 
   norm(role: NormRole, size: number, place: Place): NormTensors {
     const name = normName(this.#form.names, role, place);
-    return { weight: this.#shaped(`${name}.weight`, [size]), bias: this.#bias(name, size, false) };
+    return { weight: this.#shaped(`${name}.weight`, [size]), bias: this.#bias(name, [size], false) };
   }
 
   embedding(role: EmbeddingRole, rows: number, width: number): Source {
@@ -92,26 +101,73 @@ export class ModelTensors {
       const tensor = this.#shaped(`${fused}.weight`, shapeOf(rows));
       const bias = this.#bias(
         fused,
-        rows,
+        [rows],
         parts.some((part) => part.needsBias),
       );
       const order = this.#form.fusedByHead ? byHead(sizes, this.#config.headDim) : whole(rows);
       return [{ ...order, tensor, sizes, bias, transposed }];
     }
     return parts.map(({ role, outputs, needsBias }) => {
-      const places = matrixNames(names, role, place);
-      const { name, index } = places.find((p) => this.#tensors.has(`${p.name}.weight`)) ?? places[0]!;
-      const shape = index === undefined ? shapeOf(outputs) : [this.#config.experts!.count, outputs, inputs];
-      const tensor = this.#shaped(`${name}.weight`, shape);
-      const bias = this.#bias(name, outputs, needsBias ?? false);
-      const slices = [{ start: (index ?? 0) * outputs, rows: outputs }];
-      return { ...whole(outputs), slices, tensor, sizes: [outputs], bias, transposed };
+      const name = matrixName(names, role, place);
+      // A single row may be a vector.
+      const isVector = outputs === 1 && this.#tensors.get(`${name}.weight`)?.shape.length === 1;
+      const stored = this.#shaped(`${name}.weight`, isVector ? [inputs] : shapeOf(outputs));
+      const tensor = isVector ? { ...stored, shape: [1, inputs] } : stored;
+      const bias = this.#bias(name, [outputs], needsBias ?? false);
+      return { ...whole(outputs), tensor, sizes: [outputs], bias, transposed };
     });
   }
 
-  #bias(name: string, size: number, needed: boolean): WeightsTensor | null {
+  /** The same for each of `count` experts, or heads. */
+  stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Source[][] {
+    const fused = parts.length > 1 ? this.#stacked(parts, rolesOf(parts), inputs, count, place) : undefined;
+    if (fused) return fused.map((source) => [source]);
+    const each = parts.map((part) => this.#stacked([part], part.role, inputs, count, place)!);
+    return Array.from({ length: count }, (_, i) => each.map((sources) => sources[i]!));
+  }
+
+  /** All parts of each expert in one piece, which need not be there if they are more than one. */
+  #stacked(
+    parts: readonly StackPart[],
+    roles: string,
+    inputs: number,
+    count: number,
+    place: Place,
+  ): Source[] | undefined {
+    const places = stackNames(this.#form.names, roles, count, place);
+    const found = places.find((names) => this.#find([names].flat()[0]!));
+    if (!found && parts.length > 1) return undefined;
+    const names = found ?? places[0]!;
+    const sizes = parts.map((part) => part.outputs);
+    const rows = sizes.reduce((a, b) => a + b, 0);
+    const more = { sizes, transposed: false };
+    if (typeof names === "string") {
+      const tensor = this.#shaped(this.#find(names) ?? `${names}.weight`, [count, rows, inputs]);
+      const stored = this.#bias(names, [count, rows], false);
+      const bias = stored && { ...stored, shape: [count * rows] };
+      return Array.from({ length: count }, (_, i) => {
+        const slices = [{ start: i * rows, rows }];
+        return { ...more, tensor, bias, rows, slices, biasSlices: slices };
+      });
+    }
+    return names.map((name) => {
+      const tensor = this.#shaped(`${name}.weight`, [rows, inputs]);
+      return { ...more, ...whole(rows), tensor, bias: this.#bias(name, [rows], false) };
+    });
+  }
+
+  vector(role: VectorRole, size: number, place: Place): WeightsTensor {
+    return this.#shaped(vectorName(this.#form.names, role, place), [size]);
+  }
+
+  /** The whole name of a matrix, if it is there; a stack of them may have no ".weight". */
+  #find(name: string): string | undefined {
+    return [`${name}.weight`, name].find((whole) => this.#tensors.has(whole));
+  }
+
+  #bias(name: string, shape: Shape, needed: boolean): WeightsTensor | null {
     const own = `${name}.bias`;
-    return needed || this.#tensors.has(own) ? this.#shaped(own, [size]) : null;
+    return needed || this.#tensors.has(own) ? this.#shaped(own, shape) : null;
   }
 
   /** The tensor, if it is there and has this shape. */

@@ -5,7 +5,7 @@
 import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
-import type { Activation } from "../config.ts";
+import type { Activation, PlainActivation } from "../config.ts";
 
 export type NormRole =
   | "attentionNorm"
@@ -14,24 +14,51 @@ export type NormRole =
   | "postMlpNorm"
   | "qNorm"
   | "kNorm"
-  | "finalNorm";
-export type EmbeddingRole = "token" | "position";
-export type LinearRole = "q" | "k" | "v" | "o" | "gate" | "up" | "down" | "router" | "head";
+  | "qLatentNorm"
+  | "latentNorm"
+  | "finalNorm"
+  | "embeddingNorm"
+  | "classifierNorm";
+/** Segments of a text ("type") have vectors of their own in some encoders. */
+export type EmbeddingRole = "token" | "position" | "type";
+/** A classifier is a layer over the state of a text ("classifier"), and one that gives the scores of its labels. */
+export type LinearRole =
+  | "q"
+  | "k"
+  | "v"
+  | "o"
+  | "qDown"
+  | "qUp"
+  | "kvDown"
+  | "gate"
+  | "up"
+  | "down"
+  | "router"
+  | "sharedGate"
+  | "head"
+  | "classifier"
+  | "labels";
+/** Those of which there is one for each head. */
+export type HeadRole = "keyUp" | "valueUp";
+/** What is neither a norm nor a bias: a logit of each head, and what is added to the scores of experts to choose them by. */
+export type VectorRole = "sinks" | "routerBias";
 
-/** Which layer and which expert; neither for what the model has once. */
+/** Which layer, and whether it is its shared expert; neither for what the model has once. */
 export interface Place {
   readonly layer?: number;
-  readonly expert?: number;
+  readonly shared?: boolean;
 }
 
 /** One of the matrices that are applied to the same input. */
-export interface Part {
-  readonly role: LinearRole;
+export interface Part<Role = LinearRole> {
+  readonly role: Role;
   /** Its rows. */
   readonly outputs: number;
   /** Without its bias the file is not valid. Other parts use a bias where the file has one. */
   readonly needsBias?: boolean;
 }
+
+export type StackPart = Part<LinearRole | HeadRole>;
 
 /** What a norm multiplies by, and what it adds after that, per channel. */
 export interface NormWeights {
@@ -50,6 +77,8 @@ export interface Fusion {
   readonly norm?: Norm | undefined;
   /** The first half of the outputs opens the second: activation(gate) · up. */
   readonly glu?: Activation | undefined;
+  /** Of each output, where none opens another. */
+  readonly activation?: PlainActivation | undefined;
   /** Added to the result. */
   readonly residual?: Tensor | undefined;
 }
@@ -60,6 +89,16 @@ export interface Projection {
   forward(x: Tensor, fusion?: Fusion): Tensor;
   /** A result (n, outputs) for each part. */
   parts(x: Tensor, norm?: Norm): Tensor[];
+}
+
+/** Matrices of one shape, (count, outputs, inputs), of which each row of x goes through some, or through all. */
+export interface ProjectionStack {
+  /** x (n or n · k, inputs) through those that ids (n, k) name: (n · k, outputs), or half of them with `glu`. */
+  forward(x: Tensor, ids: Tensor, fusion?: Pick<Fusion, "norm" | "glu">): Tensor;
+  /** Each matrix applied to a row of its own: (n, count, inputs) → (n, count, outputs). */
+  each(x: Tensor): Tensor;
+  /** All of them in the dtype that the model computes in. */
+  dense(): Tensor;
 }
 
 export interface EmbeddingTable {
@@ -74,6 +113,10 @@ export interface Weights extends AsyncDisposable {
   /** What was handed out so far; whoever builds the model disposes it. */
   readonly owned: readonly Disposable[];
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
+  /** A matrix of all parts over each other for each of `count` experts, or heads. */
+  stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack>;
+  /** In the dtype that the model computes in, but for a router's bias, which is f32. */
+  vector(role: VectorRole, size: number, place: Place): Promise<Tensor>;
   /** The factor per channel is complete: where checkpoints hold it minus one, one has been added. */
   norm(role: NormRole, size: number, place: Place): Promise<NormWeights>;
   embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable>;

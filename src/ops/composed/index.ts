@@ -8,7 +8,7 @@ import { sdpa, sdpaVarlen } from "./attention.ts";
 import { conv2d, convTranspose2d } from "./conv.ts";
 import { advance, affine, indexAdd, indexSelect } from "./elements.ts";
 import { expertLinear, mixExperts, topk } from "./experts.ts";
-import { glu, linear } from "./linear.ts";
+import { epilogue, glu, linear } from "./linear.ts";
 import { addRmsNorm, layerNorm, rmsNorm, softmax } from "./norm.ts";
 import { qmatmul, quantizedRows } from "./quantized.ts";
 import { pool2d, upsampleBilinear2d, upsampleNearest2d } from "./resample.ts";
@@ -35,6 +35,7 @@ export const composed: Composed = {
   affine,
   conv2d,
   convTranspose2d,
+  epilogue,
   expertLinear,
   glu,
   indexAdd,

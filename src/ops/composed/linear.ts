@@ -1,5 +1,5 @@
 /** Linear layers and gates, step by step. */
-import type { GluActivation, LinearParams } from "../../backend/fused-ops.ts";
+import type { EpilogueParams, GluActivation, LinearParams } from "../../backend/fused-ops.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import { scope } from "../../tensor/scope.ts";
 import type { Tensor } from "../../tensor/tensor.ts";
@@ -26,13 +26,25 @@ const clampedSwiglu = (gate: Tensor, up: Tensor): Tensor =>
   });
 
 export function linear(x: Tensor, w: Tensor, type: QuantType | null, p: LinearParams<Tensor>): Tensor {
-  const { norm, bias, glu: act, residual } = p;
+  const { norm, bias, glu: act, residual, activation = null } = p;
   const rows = norm ? compute(x.backend, "rmsNorm", x.shape, x, norm.weight, norm.eps) : x;
   let y = product(rows, w, type);
   if (norm) rows.dispose();
-  if (bias) y = instead(y, y.add(bias));
+  if (!act && (bias || activation)) return finished(y, { bias, activation, residual });
+  if (bias) y = finished(y, { bias, activation: null, residual: null });
   if (act) y = instead(y, gated(act, y));
   return residual ? instead(y, residual.add(y)) : y;
+}
+
+const finished = (y: Tensor, p: EpilogueParams<Tensor>): Tensor =>
+  instead(y, compute(y.backend, "epilogue", y.shape, y, p));
+
+export function epilogue(y: Tensor, { bias, activation, residual }: EpilogueParams<Tensor>): Tensor {
+  const biased = bias ? y.add(bias) : y;
+  const activated = activation ? biased[activation]() : biased;
+  const sum = residual ? residual.add(activated) : activated;
+  for (const step of new Set([biased, activated])) if (step !== y && step !== sum) step.dispose();
+  return sum === y ? y.view(y.layout) : sum;
 }
 
 /** The new one; the old one is let go. */

@@ -272,7 +272,11 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
   try {
     if (kind === "prefill") {
       const { threads, rows, shared } =
-        unit === "wgmma" ? planWarpgroups(dim, masked) : planPrefill(unit, dtype, dim, simulated);
+        unit === "wgmma"
+          ? dim === 32
+            ? planPrefill("mma", dtype, dim, sharedBudget("sm_90a"))
+            : planWarpgroups(dim, masked)
+          : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       // The first and the last are not read.
       const offsets = c.ends ? upload(BigInt64Array.from([-1, ...c.ends.slice(0, -1), -1], BigInt)) : 0n;
@@ -545,7 +549,7 @@ describe("plans", () => {
           expect(planPrefill(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
           expect(planDecode(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
         }
-    for (const d of headDims)
+    for (const d of [64, 96, 128, 256] as const)
       for (const masked of [false, true])
         expect(planWarpgroups(d, masked).shared).toBeLessThanOrEqual(sharedBudget("sm_90a"));
     expect(planPrefill("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({

@@ -23,6 +23,7 @@ interface Case {
 
 const cases: Record<string, Case> = {
   "one query of more heads than a tile has rows, in parts": { rank: 32, rope: 16, heads: 20, past: 199 },
+  "more than eight parts, joined by eights": { rank: 40, rope: 8, heads: 2, past: 740 },
   "the sizes of DeepSeek": { rank: 512, rope: 64, heads: 16, past: 40 },
   "several queries of a batch with padding, recorded": {
     ...{ rank: 40, rope: 8, batch: 2, heads: 3, t: 3, past: 50, padding: [0, 7], interleaved: true, recorded: true },

@@ -27,6 +27,7 @@ describe("architectures", () => {
     for (const { gguf } of Object.values(architectures))
       expect(architectures[found(gguf.name)].gguf.name).toBe(gguf.name);
     expect([found("llama"), found("llama", { expert_count: 8 })]).toEqual(["llama", "mixtral"]);
-    expect(() => found("mamba")).toThrow(/"mamba"; known are llama, .*\(mistral as llama, mixtral as llama, /);
+    expect([found("deepseek2"), found("deepseek2", { expert_gating_func: 2 })]).toEqual(["deepseek_v2", "deepseek_v3"]);
+    expect(() => found("mamba")).toThrow(/"mamba"; known are llama, .*\(mistral as llama, mixtral as llama, .*\)/);
   });
 });

@@ -563,7 +563,12 @@ describe("tokenizer.json as GGUF metadata", () => {
     model: { type: "BPE", vocab: { a: 0, b: 1, ab: 2 }, merges: [["a", "b"]] as unknown } as Record<string, unknown>,
   };
   const metadata = (json: object, vocabSize = 8) =>
-    ggufVocabulary(json, { ...config, vocabSize, eosTokens: [4, 5, 6, 7] }, false, "tokenizer.json");
+    ggufVocabulary(
+      json,
+      { ...config, vocabSize, eosTokens: [4, 5, 6, 7] },
+      { first: null, last: null },
+      "tokenizer.json",
+    );
 
   it("comes back as it was", () => {
     const written = metadata(base);
@@ -604,7 +609,11 @@ describe("tokenizer.json as GGUF metadata", () => {
   });
 
   it.each<[string, object, RegExp]>([
-    ["another kind of model", { model: { type: "Unigram" } }, /has a Unigram model; BPE can be written/],
+    [
+      "another kind of model",
+      { model: { type: "WordLevel" } },
+      /has a WordLevel model; BPE, WordPiece, Unigram can be written/,
+    ],
     ["no model", { model: null }, /has no model/],
     ["a pattern without a name", { pre_tokenizer: splitStep("x") }, /no name for its pre_tokenizer; known are gpt-2/],
     ["another way of cutting", { pre_tokenizer: { type: "Whitespace" } }, /no name for its pre_tokenizer/],

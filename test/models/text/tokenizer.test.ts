@@ -6,6 +6,7 @@ import { describe, expect, it } from "vitest";
 import { Tokenizer } from "../../../src/models/index.ts";
 import { JsonFields } from "../../../src/models/json-fields.ts";
 import { StopScanner, TextStream } from "../../../src/models/text/text-stream.ts";
+import { unigramJson, wordPieceJson } from "../../helpers/encoder-tokenizers.ts";
 import { fable } from "../../helpers/model-folders.ts";
 import { sentencePieceJson } from "../../helpers/sentence-piece.ts";
 
@@ -183,5 +184,55 @@ describe("stop strings", () => {
     expect(scanner.push("ND!")).toBe("");
     expect(scanner.stopped).toBe(true);
     expect(scanner.push("more")).toBe("");
+  });
+});
+
+describe("texts in segments", () => {
+  const words = new Tokenizer(wordPieceJson, { source });
+  const units = new Tokenizer(unigramJson, { source });
+  const ids = (given: Tokenizer, ...names: string[]): number[] => names.map((name) => given.tokenId(name)!);
+
+  it("have what the tokenizer puts around one or two", () => {
+    const [cls, sep, the, cat, dog] = ids(words, "[CLS]", "[SEP]", "the", "cat", "dog") as [
+      number,
+      number,
+      number,
+      number,
+      number,
+    ];
+    expect(words.encodeSegments(["the cat"])).toEqual({ ids: [cls, the, cat, sep], types: [0, 0, 0, 0], uncut: 4 });
+    expect(words.encodeSegments(["the cat", "dog"])).toEqual({
+      ids: [cls, the, cat, sep, dog, sep],
+      types: [0, 0, 0, 0, 1, 1],
+      uncut: 6,
+    });
+    expect(words.encodeSegments(["the cat", ""]).ids).toEqual([cls, the, cat, sep, sep]);
+    const [start, end, unigramCat] = ids(units, "<s>", "</s>", "▁cat") as [number, number, number];
+    expect(units.encodeSegments(["cat", "cat"]).ids).toEqual([start, unigramCat, end, end, unigramCat, end]);
+    expect(tokenizer.encodeSegments([golden[0]!.prompt]).ids).toEqual(golden[0]!.prompt_ids);
+    expect([words.firstToken, words.lastToken, tokenizer.firstToken, tokenizer.lastToken]).toEqual([cls, sep, 0, null]);
+  });
+
+  it("are cut to a limit, of two the longer one first", () => {
+    const kept = (limit: number, first: string, second: string) => {
+      const { ids, types, uncut } = words.encodeSegments([first, second], limit);
+      expect(ids).toHaveLength(Math.min(limit, uncut));
+      return [types.lastIndexOf(0) - 1, ids.length - types.lastIndexOf(0) - 2];
+    };
+    expect(kept(9, "a a a a a", "b b")).toEqual([4, 2]);
+    expect(kept(9, "a a", "b b b b b")).toEqual([2, 4]);
+    expect(kept(8, "a a a a a", "b b b b")).toEqual([3, 2]);
+    expect(kept(8, "a a a a", "b b b b")).toEqual([2, 3]);
+    expect(kept(20, "a a", "b")).toEqual([2, 1]);
+    expect(words.encodeSegments(["a b c"], 4)).toMatchObject({ ids: [2, 5, 6, 3], uncut: 5 });
+    expect(words.encodeSegments(["a b c"], 1).ids).toEqual([2, 3]);
+  });
+
+  it("end by a token where tokenizer_config.json says so", () => {
+    const config = new JsonFields({ add_eos_token: true, eos_token: { content: "</s>" } }, "tokenizer_config.json");
+    const ending = new Tokenizer({ ...sentencePieceJson, post_processor: null }, { source, config });
+    const plain = pieces.encode("a", { special: false });
+    expect(ending.encode("a")).toEqual([...plain, 2]);
+    expect(ending.encodeSegments(["a"]).ids).toEqual([...plain, 2]);
   });
 });

@@ -55,11 +55,10 @@ export const attention = [
     }),
   }),
   family({
-    file: "attention_latent",
+    file: "latent_append",
     pattern: "latent_append{i}_{T}",
     over: { i: ["", "_i"], T: quantFloats },
     args: "q* q_rope* latent* k_rope* cos* sin* lengths* padding* out* cache* batch t heads rank rope pitch past q_row q_head rope_row rope_head latent_row k_rope_row cache_b",
-    defines: latentDefines,
     launch: (s) => perThread(s.batch * s.t * (s.heads + 1) * s.pitch),
   }),
 ] as const;

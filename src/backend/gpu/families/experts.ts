@@ -4,7 +4,14 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
 import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
-import { feedDefines, lineBytes, QUANT_TABLE, streamDefines } from "./quantized.ts";
+import {
+  lineBytes,
+  planQuantBlock,
+  QUANT_TABLE,
+  type QuantProductSize,
+  quantProductDefines,
+  streamDefines,
+} from "./quantized.ts";
 
 /** The most scores that a warp chooses from, and the most that it chooses. */
 export const TOPK_COLUMNS = 512;
@@ -12,8 +19,12 @@ export const TOPK_MOST = 32;
 
 const slots = "per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
 
-/** The most slots whose rows are multiplied one by one; more are sorted by expert first. */
-export const FEW_SLOTS = 64;
+/**
+ * Whether the rows of so many slots are multiplied one by one: more are sorted by expert first. Sorted, an expert's weights are
+ * read once, but with quantized ones it takes an H200 as long as three rows by themselves, or one and a half with others.
+ */
+export const areFew = (slots: number, experts: number, type: QuantType | null): boolean =>
+  slots <= Math.max(8, (type ? 3 : 1.5) * experts);
 
 /** Columns that a block makes, and rows, or twice as many, of products by expert without a plan of their own. */
 const EXPERT_TILE = 64;
@@ -50,20 +61,25 @@ export function planExpertQuant(
   mean: number,
   type: QuantType,
   dtype: DType,
-  { unit, arch }: Target,
-): ExpertProductPlan<"_some" | ""> & { readonly isSplit: boolean } {
+  target: Target,
+): ExpertProductPlan<QuantProductSize> & { readonly isSplit: boolean } {
+  const { unit, arch } = target;
   const isAsync = unit === "mma";
-  const isSplit = dtype === "f32" && unit !== "fma";
   const { row, stored } = lineBytes(type, dtype, unit);
-  const plan = (size: "_some" | "") => {
+  const plan = (size: QuantProductSize) => {
+    if (isAsync && size !== "") {
+      const { isSplit, lines, rows, shared } = planQuantBlock(size, type, dtype, target);
+      return { size, rows, columns: lines, threads: 2 * lines, shared_bytes: shared, isSplit };
+    }
     const twice = size === "" && (isAsync || (unit === "mfma" && dtype !== "f32"));
     const rows = EXPERT_TILE * (twice ? 2 : 1);
-    const places = isAsync ? 2 : 1;
-    const shared_bytes = places * ((rows + EXPERT_TILE) * row + EXPERT_TILE * stored) + QUANT_TABLE;
+    const shared_bytes = (isAsync ? 2 : 1) * ((rows + EXPERT_TILE) * row + EXPERT_TILE * stored) + QUANT_TABLE;
+    const isSplit = dtype === "f32" && unit !== "fma";
     return { size, rows, columns: EXPERT_TILE, threads: 2 * EXPERT_TILE, shared_bytes, isSplit };
   };
-  const large = plan("");
-  return mean > EXPERT_TILE && large.shared_bytes <= sharedBudget(arch) ? large : plan("_some");
+  const wanted = isAsync && mean <= 12 ? "_few" : mean <= 96 ? "_some" : "";
+  const sizes: readonly QuantProductSize[] = isAsync ? [wanted, "", "_some", "_few"] : [wanted, "_some"];
+  return sizes.map(plan).find(({ shared_bytes }) => shared_bytes <= sharedBudget(arch))!;
 }
 
 /** `blocks` blocks for each slot. */
@@ -126,11 +142,11 @@ export const experts = [
   family({
     file: "expert-quant",
     pattern: "expert_quant{size}_{Q}_{T}",
-    over: { size: ["_some", ""], Q: quants, T: quantFloats },
+    over: { size: ["_few", "_some", ""], Q: quants, T: quantFloats },
     apart: ["size", "T"],
     args: sorted,
     plan: "blocks threads shared_bytes",
-    defines: { ...streamDefines, ...productDefines, ...feedDefines, EXPERT_TILE },
+    defines: (arch) => ({ ...quantProductDefines(arch), EXPERT_TILE }),
     launch: shared,
   }),
   family({

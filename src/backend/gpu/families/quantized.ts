@@ -41,8 +41,6 @@ const QUANT_FEW = 16;
 const QUANT_SOME = 64;
 /** Bytes of shared memory for the values of nibble pairs. */
 export const QUANT_TABLE = 512;
-/** As kernels/quant-feed.h has them. */
-export const feedDefines: Defines = { QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE };
 
 /** By rows of x: few, some, or many. */
 export type QuantProductSize = "_few" | "_some" | "";
@@ -140,6 +138,12 @@ export function planQuantProduct(
 /** What shares cost in units of work, a tile's lines by QUANT_FAR weights: measured. */
 const shareCost: Readonly<Record<QuantProductSize, number>> = { _few: 2, _some: 6, "": 8 };
 
+/** As kernels/quant-product.h has them. */
+export const quantProductDefines = (arch: string): Defines => ({
+  ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
+  ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
+});
+
 export const quantized = [
   family({
     file: "quant-blocks",
@@ -178,10 +182,7 @@ export const quantized = [
     apart: ["size", "T"],
     args: "x* w* out* parts* counters* rows n k alone:u32",
     plan: "blocks threads shared_bytes",
-    defines: (arch) => ({
-      ...{ ...streamDefines, ...productDefines, ...feedDefines },
-      ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
-    }),
+    defines: quantProductDefines,
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
 ] as const;

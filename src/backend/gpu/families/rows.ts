@@ -40,6 +40,15 @@ export function planWholeRows(columns: number, type: DType): RowPlan {
   return { threads: Math.min(WIDE_BLOCK, Math.max(2 * BLOCK, threads(16))), suffix: "_wide" };
 }
 
+/** The epilogue kernel's numbers of activations; 0 is none. */
+export const epilogueActivations = { silu: 1, gelu: 2, geluErf: 3, relu: 4 } as const;
+const epilogueDefines = {
+  EPILOGUE_SILU: epilogueActivations.silu,
+  EPILOGUE_GELU: epilogueActivations.gelu,
+  EPILOGUE_GELU_ERF: epilogueActivations.geluErf,
+  EPILOGUE_RELU: epilogueActivations.relu,
+};
+
 const ropeArgs = "x* cos* sin* out* batch heads positions d table_stride";
 
 export const rows = [
@@ -98,5 +107,13 @@ export const rows = [
     over: { op: ["swiglu", "geglu", "clamped_swiglu"], T: floats },
     args: "gate* up* out* rows width row_stride",
     launch: (s, b) => perThread(s.rows * s.width, 16 / sizeOf(b.T)),
+  }),
+  family({
+    file: "epilogue",
+    pattern: "epilogue_{T}",
+    over: { T: floats },
+    args: "y* bias* residual* out* rows cols act:u32",
+    defines: epilogueDefines,
+    launch: (s, b) => perThread(s.rows * s.cols, 16 / sizeOf(b.T)),
   }),
 ] as const;

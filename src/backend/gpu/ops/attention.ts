@@ -160,14 +160,15 @@ function prefill(gpu: Gpu, p: Problem, out: number): void {
   const { arch } = gpu.context.properties;
   const variant = variantOf(p);
   const values = launchValues(p, out);
+  const dim = headDimFor(d);
   const plan =
-    hasWarpgroups(arch) && usesMatrixUnit(dtype)
-      ? planWarpgroups(headDimFor(d), variant !== "")
-      : planPrefill(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+    dim !== 32 && hasWarpgroups(arch) && usesMatrixUnit(dtype)
+      ? planWarpgroups(dim, variant !== "")
+      : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  gpu.launch(`attention${variant}_${headDimFor(d)}_${dtype}`, values);
+  gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
 function decode(gpu: Gpu, p: Problem, out: number): void {

@@ -5,8 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { sharedBudget } from "../attention-plan.ts";
-import { FEW_SLOTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { areFew, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
@@ -69,8 +68,6 @@ export function mixExperts(gpu: Gpu, y: View, mix: View, residual: View | null):
   );
 }
 
-export const expertTuning = { crowd: 1, slack: 0, early: true };
-
 /** Null where the kernels do not take the dtypes, sizes or layouts. */
 export function expertLinear(
   gpu: Gpu,
@@ -89,16 +86,15 @@ export function expertLinear(
   if (slots === 0 || columns === 0) return gpu.make(dtype, slots * columns);
   if (k === 0 || experts * n >= 2 ** 32) return null;
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
-  if (p.norm && !(type && slots <= FEW_SLOTS && p.norm.weight.storage.dtype === dtype))
-    return afterNorm(gpu, x, w, type, ids, p);
-  if (slots > FEW_SLOTS) return sortedProduct(gpu, x, w, type, ids, p);
+  const few = areFew(slots, experts, type);
+  if (p.norm && !(type && few && p.norm.weight.storage.dtype === dtype)) return afterNorm(gpu, x, w, type, ids, p);
+  if (!few) return sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
   const { arch } = gpu.context.properties;
-  const multiprocessors = Math.max(1, Math.floor((expertTuning.crowd * gpu.multiprocessors) / slots));
+  const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
   const device = { arch, multiprocessors };
   const shape = { m: 1, n, k, norm: p.norm !== null };
-  const budget = Math.floor(sharedBudget(arch) / (expertTuning.crowd + expertTuning.slack)) - 1024;
-  const plan = type ? planQuantizedLinear(shape, type, device, budget) : planLinear(shape, dtype, device);
+  const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
   if (!plan) return p.norm ? afterNorm(gpu, x, w, type, ids, p) : null;
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
   const run = (out: number, weights: number, from: number): void =>
@@ -125,7 +121,7 @@ export function expertLinear(
             slots,
             threads,
             shared_bytes,
-            early: Number(expertTuning.early && gpu.expertIds === chosen),
+            early: Number(gpu.expertIds === chosen),
             error: gpu.watchIndex("expertLinear", experts, 0),
           };
           gpu.fenceWeights(w.storage);

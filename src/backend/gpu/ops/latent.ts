@@ -3,7 +3,14 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import type { LatentAttention, LatentAttentionParams } from "../../transformers.ts";
-import { decodeBlocks, LATENT_DIM, LATENT_RANK, planLatent, planSplits, scratchFloats } from "../attention-plan.ts";
+import {
+  decodeBlocks,
+  LATENT_DIM,
+  LATENT_RANK,
+  planLatent,
+  planLatentSplits,
+  scratchFloats,
+} from "../attention-plan.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { supportsAttention } from "./attention.ts";
 
@@ -29,7 +36,7 @@ export class GpuLatentAttention implements LatentAttention {
     const lengths = p.lengths ? at(p.lengths) : 0;
     const tk = p.lengths ? capacity : p.past + t;
     const mask = p.mask?.layout.broadcastTo([batch, heads, t, tk]).strides ?? [0, 0, 0, 0];
-    const splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, 1, t), tk);
+    const splits = planLatentSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, 1, t), tk);
     // A block reads sixteen rows, whether they are there or not.
     const turnedBytes = (rows * heads + 15) * plan.pitch * sizeOf(dtype);
     return gpu.filled(dtype, rows * heads * rank, (out) =>

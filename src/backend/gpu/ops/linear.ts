@@ -1,6 +1,6 @@
 /** Linear layers of few rows in one kernel: norm, product, bias, gate and residual. */
 import { sizeOf } from "../../../core/dtype.ts";
-import { numel } from "../../../core/layout.ts";
+import { Layout, numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
@@ -8,6 +8,7 @@ import type { Storage } from "../../storage.ts";
 import { LINEAR_ROWS, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { epilogue } from "./rows.ts";
 
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
 export const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
@@ -15,6 +16,7 @@ export const aligned = (view: View | null): boolean => !view?.layout.isContiguou
 /** x (…, k) · wᵀ; null where x has too many rows or the kernels do not take the dtypes, sizes or layouts. */
 export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
   const { dtype } = x.storage;
+  if (p.activation) return activatedLinear(gpu, x, w, type, p);
   const alpha = p.norm?.weight ?? null;
   if (quantOutput[dtype] === undefined || !w.layout.isContiguous()) return null;
   if ([alpha, p.bias, p.residual].some((view) => view && view.storage.dtype !== dtype)) return null;
@@ -66,6 +68,19 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
       else run(out, at(w), from);
     }),
   );
+}
+
+function activatedLinear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
+  const { activation = null, residual } = p;
+  const y = linear(gpu, x, w, type, { ...p, activation: undefined, residual: null });
+  if (!y) return null;
+  y.retain();
+  try {
+    const layout = Layout.contiguous([...x.layout.shape.slice(0, -1), w.layout.shape[0]!]);
+    return epilogue(gpu, { storage: y, layout }, { bias: null, activation, residual });
+  } finally {
+    y.release();
+  }
 }
 
 /**

@@ -1,9 +1,10 @@
 /** Softmax, norms and rotary embeddings: fused kernels over rows. */
+import { isFloat } from "../../../core/dtype.ts";
 import { collapse } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
-import type { GluActivation, SumAndNorm } from "../../fused-ops.ts";
+import type { EpilogueParams, GluActivation, SumAndNorm } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { planWholeRows } from "../families/rows.ts";
+import { epilogueActivations, planWholeRows } from "../families/rows.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 
 export function softmax(gpu: Gpu, x: View, log: boolean): Storage {
@@ -74,6 +75,26 @@ export function addRmsNorm(gpu: Gpu, x: View, residual: View, weight: View | nul
     sum.discard();
     throw error;
   }
+}
+
+/** Null where the bias or the residual is not of y's dtype. */
+export function epilogue(gpu: Gpu, y: View, { bias, activation, residual }: EpilogueParams): Storage | null {
+  const { dtype } = y.storage;
+  const cols = y.layout.shape.at(-1)!;
+  const { numel } = y.layout;
+  if (!isFloat(dtype) || dtype === "f8e4m3") return null;
+  if ([bias, residual].some((view) => view && view.storage.dtype !== dtype)) return null;
+  const act = activation ? epilogueActivations[activation] : 0;
+  const rows = cols === 0 ? 0 : numel / cols;
+  return gpu.filled(dtype, numel, (out) =>
+    gpu.packed(y, (from) =>
+      gpu.packed(bias, (b) =>
+        gpu.packed(residual, (r) =>
+          gpu.launch(`epilogue_${dtype}`, { y: from, bias: b, residual: r, out, rows, cols, act }),
+        ),
+      ),
+    ),
+  );
 }
 
 const gluKernels = { silu: "swiglu", gelu: "geglu", clampedSwiglu: "clamped_swiglu" } as const;
