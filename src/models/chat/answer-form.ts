@@ -17,19 +17,21 @@ const reasoningMarkers = [
   { open: "<seed:think>", close: "</seed:think>" },
 ];
 
-/** What a template, or the vocabulary where the template is silent, tells a form by; the first that is found. */
-const toolSigns: readonly (readonly [ToolCallForm, readonly string[]])[] = [
-  ["harmony", ["<|channel|>"]],
-  ["deepseek", ["<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>"]],
-  ["mistral", ["[TOOL_CALLS]"]],
-  ["hermes", ["<tool_call>"]],
-  ["llama3", ["<|python_tag|>"]],
+/** What tells a form, in a template or, where that is silent, in the vocabulary; the first that is found. */
+const toolSigns: readonly (readonly [ToolCallForm, string])[] = [
+  ["harmony", "<|channel|>"],
+  ...(Object.keys(taggedForms) as TaggedFormName[]).map((name) => [name, taggedForms[name].open] as const),
 ];
+
+/** Llama 3.2's template has no marker: it asks for JSON. */
+const asksForJson = (template: string): boolean =>
+  template.includes("<|start_header_id|>") && template.includes("tool_calls");
 
 /** `hasToken` asks the vocabulary. */
 export function detectAnswerForm(template: string, hasToken: (token: string) => boolean = () => false): AnswerForm {
-  const find = (has: (sign: string) => boolean) => toolSigns.find(([, signs]) => signs.some(has))?.[0];
-  const toolCalls = find((sign) => template.includes(sign)) ?? find(hasToken) ?? "none";
+  const find = (has: (sign: string) => boolean) => toolSigns.find(([, sign]) => has(sign))?.[0];
+  const shown = find((sign) => template.includes(sign)) ?? (asksForJson(template) ? "llama3" : undefined);
+  const toolCalls = shown ?? find(hasToken) ?? "none";
   if (toolCalls === "harmony") return { toolCalls, reasoning: null };
   const reasons = (has: (marker: string) => boolean) =>
     reasoningMarkers.find(({ open, close }) => has(open) || has(close));
@@ -50,7 +52,13 @@ export function markersOf({ toolCalls, reasoning }: AnswerForm): string[] {
 }
 
 /** Tokens that a call is made of besides its markers. */
-export const innerMarkers: readonly string[] = ["[ARGS]", "[CALL_ID]", "<｜tool▁sep｜>", "<|constrain|>"];
+export const innerMarkers: readonly string[] = [
+  "[ARGS]",
+  "[CALL_ID]",
+  "<｜tool▁sep｜>",
+  "<|tool_call_argument_begin|>",
+  "<|constrain|>",
+];
 
 export const harmonyMarkers = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"] as const;
 

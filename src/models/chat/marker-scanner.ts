@@ -6,23 +6,15 @@ export class MarkerScanner {
   readonly #markers: readonly string[];
   #held = "";
 
-  /** Where one marker is the start of another, the longer one counts. */
+  /** No marker is the start of another. */
   constructor(markers: readonly string[]) {
-    this.#markers = [...markers].sort((a, b) => b.length - a.length);
+    this.#markers = markers;
   }
 
   push(text: string): Scanned[] {
     const found: Scanned[] = [];
     let rest = this.#held + text;
-    for (;;) {
-      const next = this.#first(rest);
-      if (!next) break;
-      // A longer marker may begin where this one does.
-      if (this.#mayGrow(rest.slice(next.at))) {
-        if (next.at > 0) found.push({ text: rest.slice(0, next.at) });
-        this.#held = rest.slice(next.at);
-        return found;
-      }
+    for (let next = this.#first(rest); next; next = this.#first(rest)) {
       if (next.at > 0) found.push({ text: rest.slice(0, next.at) });
       found.push({ marker: next.marker });
       rest = rest.slice(next.at + next.marker.length);
@@ -36,11 +28,7 @@ export class MarkerScanner {
   end(): Scanned[] {
     const rest = this.#held;
     this.#held = "";
-    if (rest === "") return [];
-    const marker = this.#markers.find((marker) => rest.startsWith(marker));
-    if (marker === undefined) return [{ text: rest }];
-    const after = rest.slice(marker.length);
-    return [{ marker }, ...(after === "" ? [] : [{ text: after }])];
+    return rest === "" ? [] : [{ text: rest }];
   }
 
   #first(text: string): { at: number; marker: string } | undefined {
@@ -51,14 +39,10 @@ export class MarkerScanner {
     }
     return first;
   }
-
-  #mayGrow(rest: string): boolean {
-    return this.#markers.some((marker) => marker.length > rest.length && marker.startsWith(rest));
-  }
 }
 
-/** The length of the longest end of `text` that is the start of `marker` and not all of it. */
-function overlap(text: string, marker: string): number {
+/** The length of the longest end of `text` that `marker` starts with and goes on from. */
+export function overlap(text: string, marker: string): number {
   for (let n = Math.min(text.length, marker.length - 1); n > 0; n--) if (text.endsWith(marker.slice(0, n))) return n;
   return 0;
 }

@@ -31,15 +31,17 @@ function fromJson(text: string): unknown {
   }
 }
 
-/** `{name, arguments}`, by either name that models give to arguments, or a list of these. */
+/** `{name, arguments}`, by any of the names that models give to these, or a list of them. */
 function callsOf(value: unknown): WrittenCall[] | null {
   const items = Array.isArray(value) ? value : [value];
   const calls = items.map((item): WrittenCall | null => {
-    if (!isRecord(item) || typeof item.name !== "string") return null;
-    const given = item.arguments ?? item.parameters ?? {};
+    const call = isRecord(item) && isRecord(item.function) ? item.function : item;
+    const name = isRecord(call) ? (call.name ?? call.tool_name) : undefined;
+    if (!isRecord(call) || typeof name !== "string") return null;
+    const given = call.arguments ?? call.parameters ?? {};
     if (typeof given !== "string" && !isRecord(given)) return null;
-    const id = typeof item.id === "string" ? { id: item.id } : {};
-    return { name: item.name, arguments: typeof given === "string" ? given : JSON.stringify(given), ...id };
+    const id = isRecord(item) && typeof item.id === "string" ? { id: item.id } : {};
+    return { name, arguments: typeof given === "string" ? given : JSON.stringify(given), ...id };
   });
   return calls.length > 0 && calls.every((call) => call !== null) ? calls : null;
 }
@@ -89,6 +91,15 @@ function parseParameterTags(body: string): WrittenCall[] | null {
   return [{ name, arguments: JSON.stringify(Object.fromEntries(values)) }];
 }
 
+/** GLM's: `name` and pairs of `<arg_key>` and `<arg_value>`. */
+function parseArgumentTags(body: string): WrittenCall[] | null {
+  const name = /^\s*([\w.:-]+)\s*(?:<arg_key>|$)/.exec(body)?.[1];
+  if (name === undefined) return null;
+  const pairs = [...body.matchAll(/<arg_key>([\s\S]*?)<\/arg_key>\s*<arg_value>([\s\S]*?)<\/arg_value>/g)];
+  const values = pairs.map(([, key, text]) => [key!.trim(), fromJson(text!) ?? text!] as const);
+  return [{ name, arguments: JSON.stringify(Object.fromEntries(values)) }];
+}
+
 /** Mistral's newer one: `name[ARGS]{…}`, with `[CALL_ID]id` between where there is one. */
 function parseNamedArguments(body: string): WrittenCall[] | null {
   const found = /^\s*([\w.:-]+)(?:\[CALL_ID\]([\w-]+))?\[ARGS\]([\s\S]*)$/.exec(body);
@@ -116,12 +127,35 @@ function parseDeepseek(body: string): WrittenCall[] | null {
   return isRecord(fromJson(args)) ? [{ name, arguments: args }] : null;
 }
 
+/** Kimi's: `functions.name:0⟨arguments⟩{…}`, the first part of which is the call's id. */
+function parseKimi(body: string): WrittenCall[] | null {
+  const found = /^\s*((?:functions\.)?([\w.-]+?)(?::\d+)?)\s*<\|tool_call_argument_begin\|>\s*([\s\S]*)$/.exec(body);
+  if (!found) return null;
+  const [, id, name, args] = found;
+  return isRecord(fromJson(args!.trim())) ? [{ name: name!, arguments: args!.trim(), id }] : null;
+}
+
 export const taggedForms = {
   /** Hermes, Qwen and many others. */
   hermes: {
     open: "<tool_call>",
     close: "</tool_call>",
-    parse: (body) => parseJsonCalls(body) ?? parseParameterTags(body),
+    parse: (body) => parseJsonCalls(body) ?? parseParameterTags(body) ?? parseArgumentTags(body),
+  },
+  nemotron: { open: "<TOOLCALL>", close: "</TOOLCALL>", parse: parseJsonCalls },
+  /** Granite's, and Phi 4's, which closes it. */
+  granite: { open: "<|tool_call|>", close: "<|/tool_call|>", parse: parseJsonCalls },
+  cohere: {
+    open: "<|START_ACTION|>",
+    close: "<|END_ACTION|>",
+    around: ["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+    parse: parseJsonCalls,
+  },
+  kimi: {
+    open: "<|tool_call_begin|>",
+    close: "<|tool_call_end|>",
+    around: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+    parse: parseKimi,
   },
   llama3: { open: "<|python_tag|>", bare: true, parse: (body) => parseJsonCalls(body) ?? parsePython(body) },
   mistral: { open: "[TOOL_CALLS]", parse: (body) => parseNamedArguments(body) ?? parseJsonCalls(body) },

@@ -51,7 +51,7 @@ export class ChatTemplate {
 
   /** Whether it has a place for the definitions of tools. */
   get takesTools(): boolean {
-    return this.forTools !== null || /\btools\b/.test(this.source);
+    return this.forTools !== null || /\b(xml_)?tools\b/.test(this.source);
   }
 
   /**
@@ -60,7 +60,7 @@ export class ChatTemplate {
    */
   get form(): MessageForm {
     const content = (value: unknown) => this.#writes(NEEDLE, [{ role: "user", content: value }]);
-    const args = (value: unknown) => this.#writes(`"${NEEDLE}"`, callingChat(value));
+    const args = (value: unknown) => this.#writes(NEEDLE, callingChat(value));
     this.#form ??= {
       content: !content(NEEDLE) && content([{ type: "text", text: NEEDLE }]) ? "parts" : "text",
       arguments: !args({ [NEEDLE]: 1 }) && args(JSON.stringify({ [NEEDLE]: 1 })) ? "text" : "object",
@@ -77,7 +77,8 @@ export class ChatTemplate {
     try {
       return this.#render({
         ...variables,
-        ...(tools && tools.length > 0 && { tools }),
+        // SmolLM3's has them by the form in which they are to be called.
+        ...(tools && tools.length > 0 && { tools, xml_tools: tools }),
         messages: messagesFor(messages, this.form),
         add_generation_prompt: addGenerationPrompt,
       });

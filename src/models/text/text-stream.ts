@@ -1,4 +1,5 @@
 /** Tokens one by one as text: whole characters only, and nothing that may turn out to be a stop string. */
+import { overlap } from "../chat/marker-scanner.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 
 const REPLACEMENT = "\ufffd";
@@ -105,12 +106,6 @@ function firstStop(text: string, stops: readonly string[]): number | undefined {
   const found = stops.map((stop) => ({ start: text.indexOf(stop), length: stop.length })).filter((f) => f.start >= 0);
   found.sort((a, b) => a.start + a.length - (b.start + b.length) || a.start - b.start);
   return found[0]?.start;
-}
-
-/** The length of the longest end of `text` that `stop` starts with. */
-function overlap(text: string, stop: string): number {
-  for (let n = Math.min(text.length, stop.length - 1); n > 0; n--) if (text.endsWith(stop.slice(0, n))) return n;
-  return 0;
 }
 
 export class TextStream {

@@ -78,6 +78,33 @@ describe("an answer", () => {
       "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
       answer("", "", weather),
     ],
+    [
+      "hermes",
+      "with tags for keys and values",
+      "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+      answer("", "", weather),
+    ],
+    ["nemotron", "a list", `<TOOLCALL>[${call}]</TOOLCALL>`, answer("", "", weather)],
+    ["granite", "a list", `<|tool_call|>[${call}]`, answer("", "", weather)],
+    [
+      "granite",
+      "closed, as Phi does",
+      `<|tool_call|>[{"type": "function", "function": ${call}}]<|/tool_call|>`,
+      answer("", "", weather),
+    ],
+    [
+      "cohere",
+      "an action",
+      '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Paris", "days": 2}}]<|END_ACTION|>',
+      answer("", "", weather),
+    ],
+    ["cohere", "none", "<|START_RESPONSE|>Hello<|END_RESPONSE|>", answer("Hello")],
+    [
+      "kimi",
+      "a section",
+      '<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Paris", "days": 2}<|tool_call_end|><|tool_calls_section_end|>',
+      answer("", "", weather),
+    ],
     ["llama3", "bare", '{"name": "weather", "parameters": {"city": "Paris", "days": 2}}', answer("", "", weather)],
     [
       "llama3",
@@ -145,6 +172,7 @@ describe("an answer", () => {
       ["mistral", "[TOOL_CALLS]what is this"],
       ["llama3", '<|python_tag|>print("hello")'],
       ["deepseek", "<｜tool▁call▁begin｜>nothing<｜tool▁call▁end｜>"],
+      ["kimi", "<|tool_call_begin|>nothing<|tool_call_end|>"],
     ];
     for (const [name, text] of texts) expect(read(text, form(name))).toEqual(answer(text));
     const other = '{"name": "Ada", "parameters": {}}';
@@ -171,8 +199,10 @@ describe("the form of answers", () => {
     ["hermes", "<think>", "{% if tools %}<tool_call>{% endif %}{{ content.split('</think>')[-1] }}"],
     ["mistral", undefined, "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS][TOOL_CALLS]"],
     ["llama3", undefined, "<|start_header_id|>{{ tools }}<|python_tag|>"],
+    ["llama3", undefined, "<|start_header_id|>{{ message.tool_calls[0] }}"],
+    ["cohere", "<|START_THINKING|>", "<|START_ACTION|>{{ tools }}<|END_ACTION|><|START_THINKING|>"],
     ["harmony", undefined, "<|start|>assistant<|channel|>analysis<|message|>"],
-    ["deepseek", "<think>", "<｜tool▁calls▁begin｜> <think>"],
+    ["deepseek", "<think>", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> <think>"],
     ["none", undefined, "{{ messages }}"],
   ])("is seen from a template: %s", (toolCalls, open, template) => {
     const found = detectAnswerForm(template);
