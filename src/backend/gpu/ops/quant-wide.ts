@@ -15,10 +15,12 @@ export function multiplyWide(
   out: number,
 ): void {
   const { size, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors);
-  const numel = shape.rows * shape.k;
-  gpu.temporary(2 * numel + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, out: ordered, numel });
-    const values = { x: ordered, w, out, parts: ordered + 2 * numel, counters: gpu.counters, ...shape, ...launch };
-    gpu.launch(`quant_wide${size}_${quantName(type)}_${dtype}`, values);
-  });
+  const multiply = (parts: number): void =>
+    gpu.launch(`quant_wide_${size}_${quantName(type)}_${dtype}`, {
+      ...{ x, w, out, parts, counters: gpu.counters },
+      ...shape,
+      ...launch,
+    });
+  if (scratch === 0) multiply(0);
+  else gpu.temporary(4 * scratch, multiply);
 }
