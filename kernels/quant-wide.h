@@ -65,57 +65,70 @@ template <class Q, class T, int BN, u32 CHUNK, int STAGES, int X_STAGES> struct 
     }
     *(u64*)to = (u64)high << 32 | low;
   }
-  // Parts FIRST … FIRST + COUNT - 1 of a run, to element `at` of a line and on: pieces of a row are mixed by its number.
-  template <int FIRST, int COUNT> GPU_FN void put_parts(T* slice, u32 place, u32 at, const Staged<Q::Align>& block, u32 run, bool there, const u16* table) {
-    typename Q::Frag f;
-    Q::fragment(block, run, lane_id() % 4, table, f);
-    UNROLL for (int p = 0; p < COUNT; p++)
-      UNROLL for (int half = 0; half < 2; half++) {
-        const int h = Q::Halves == 1 ? 0 : half;
-        put_four(slice + (place ^ (at + 32 * p + 16 * half)), f.q[FIRST + p][half], there ? f.scale[h][FIRST + p] : 0.0f,
-                 Q::HasMin && there ? f.min[h][FIRST + p] : 0.0f);
-      }
-  }
-  // Slice s of the lines that this lane decodes.
-  GPU_FN void decode(T* slice, const Stored& stored, u32 s, u32 depth, const u16* table) {
-    const u32 t = lane_id() % 4;
-    UNROLL for (u32 h = 0; h < 4; h++) {
-      const u32 line = (tid_x() - MULTIPLIERS) / 32 * 32 + 8 * h + stored.own, place = line * BK + ((t / 2 ^ stored.own) * 8 | t % 2 * 4);
-      const Staged<Q::Align> chunk = stored.staged(s / PER, h);
-      if constexpr (RUN > BK) {
-        // Half of a run.
-        const u32 run = s % PER / 2;
-        const Staged<Q::Align> block{chunk.words, chunk.at + run / PER_BLOCK * Q::Bytes};
-        if (s % 2 == 0) put_parts<0, 2>(slice, place, 0, block, run % PER_BLOCK, true, table);
-        else put_parts<2, 2>(slice, place, 0, block, run % PER_BLOCK, true, table);
-      } else {
-        constexpr u32 RUNS = BK / RUN;
-        UNROLL for (u32 g = 0; g < RUNS; g++) {
+  // What a lane decodes of a slice, as it is stored: words 0 and 4 on from its own of the two groups of each of four lines.
+  struct Held {
+    u32 q[4][2][2];
+    f32 scale[4][2][Q::Halves], min[4][2][Q::Halves];
+    // Parts FIRST … FIRST + COUNT - 1 of each run.
+    template <int FIRST, int COUNT> GPU_METHOD void load_parts(const Stored& stored, u32 s, u32 depth, const u16* table) {
+      UNROLL for (u32 h = 0; h < 4; h++) {
+        const Staged<Q::Align> chunk = stored.staged(s / PER, h);
+        UNROLL for (u32 g = 0; g < 2 / COUNT; g++) {
           // Groups past the end are zeros under the slice's first.
           const bool there = Q::Elements > 32 || s * BK + g * RUN < depth;
-          const u32 run = s % PER * RUNS + (there ? g : 0);
-          put_parts<0, Q::Parts>(slice, place, g * RUN, Staged<Q::Align>{chunk.words, chunk.at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, there, table);
+          const u32 run = (s % PER * BK + (there ? g * RUN : 0)) / RUN;
+          typename Q::Frag f;
+          Q::fragment(Staged<Q::Align>{chunk.words, chunk.at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, table, f);
+          UNROLL for (int p = 0; p < COUNT; p++) {
+            UNROLL for (int half = 0; half < 2; half++) q[h][g * COUNT + p][half] = f.q[FIRST + p][half];
+            UNROLL for (int half = 0; half < Q::Halves; half++) {
+              scale[h][g * COUNT + p][half] = there ? f.scale[half][FIRST + p] : 0.0f;
+              min[h][g * COUNT + p][half] = Q::HasMin && there ? f.min[half][FIRST + p] : 0.0f;
+            }
+          }
         }
       }
     }
-  }
+    GPU_METHOD void load(const Stored& stored, u32 s, u32 depth, const u16* table) {
+      if constexpr (RUN <= BK) load_parts<0, Q::Parts>(stored, s, depth, table);
+      else if (s % 2 == 0) load_parts<0, 2>(stored, s, depth, table);
+      else load_parts<2, 2>(stored, s, depth, table);
+    }
+    // Pieces of a row are mixed by its number.
+    GPU_METHOD void put(T* slice, u32 own) const {
+      const u32 t = lane_id() % 4, place = ((tid_x() - MULTIPLIERS) / 32 * 32 + own) * BK + ((t / 2 ^ own) * 8 | t % 2 * 4);
+      UNROLL for (u32 h = 0; h < 4; h++)
+        UNROLL for (u32 g = 0; g < 2; g++)
+          UNROLL for (int half = 0; half < 2; half++)
+            put_four(slice + 8 * h * BK + (place ^ (32 * g + 16 * half)), q[h][g][half], scale[h][g][Q::Halves == 1 ? 0 : half], min[h][g][Q::Halves == 1 ? 0 : half]);
+    }
+  };
 
+  // What the next slice is made of is read before this one's weights are seen by others: compilers do not know that these are different
+  // memory, and a warp has little else to do meanwhile.
   GPU_FN void fill(const Work& work, const Places& places, const u16* table) {
     const u32 warp = (tid_x() - MULTIPLIERS) / 32, depth = work.weights.k;
     // Lanes that store together have lines whose pieces lie in different banks.
     const Stored stored(work.weights, places.raw() + warp * 2 * Stored::PLACE_WORDS, work.line + warp * 32, lane_id() / 4 % 4 * 2 + lane_id() / 16);
+    Held held;
+    const auto read = [&](u32 s) {
+      if (s % PER == 0) copies_wait();
+      meeting_of_warp(true);
+      if (s >= work.to) return;
+      // The chunk before this one is read: its place is free.
+      if (s % PER == 0 && s + PER < work.to) stored.send(s / PER + 1);
+      held.load(stored, s, depth, table);
+    };
     stored.send(work.from / PER);
     if (places.done == 0) wait_for_previous();
+    read(work.from);
     u32 done = places.done;
     NO_UNROLL for (u32 s = work.from; s < work.to; s++, done++) {
       const u32 slot = done % STAGES, use = done / STAGES;
-      if (s % PER == 0) copies_wait();
       if (use) meeting_wait(places.freed + slot, use - 1);
       else meeting_pass();
-      meeting_of_warp(true);
-      // The chunk before this one is decoded: its place is free.
-      if (s % PER == 0 && s + PER < work.to) stored.send(s / PER + 1);
-      decode(places.w() + slot * W_SIZE, stored, s, depth, table);
+      held.put(places.w() + slot * W_SIZE, stored.own);
+      read(s + 1);
       warpgroup_publish();
       meeting_come(places.filled + slot);
       meeting_pass();
@@ -130,6 +143,7 @@ template <class Q, class T, int BN, u32 CHUNK, int STAGES, int X_STAGES> struct 
       if (work.from + i < work.to) feed.copy(places.x + i * FeedX::SIZE, (work.from + i) * BK);
       copies_bunch();
     }
+    meeting_of_warp(false);
     u32 done = places.done, last = 0, now = 0, next = AHEAD;
     NO_UNROLL for (u32 s = work.from; s < work.to; s++, done++) {
       const u32 slot = done % STAGES;
