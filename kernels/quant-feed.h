@@ -3,7 +3,7 @@
 #ifndef WICK_QUANT_FEED_H
 #define WICK_QUANT_FEED_H
 #include "product-feed.h"
-#include "quant-chunks.h"
+#include "quant.h"
 namespace gpu {
 
 // Four neighbouring weights: rounded once, or SPLIT in upper halves and what those leave.
@@ -21,6 +21,12 @@ template <class T, bool SPLIT> GPU_FN void put_four(T* to, T* rest, const f32 (&
   }
 }
 
+// Weights `from` … `to` of every line of (lines, k); `from` is a multiple of a chunk.
+struct Blocks {
+  const u8* w;
+  size_t lines;
+  u32 k, from, to;
+};
 // Shared memory for stored bytes, and for the values of nibble pairs.
 struct Stored {
   u32* raw;

@@ -56,13 +56,6 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
                  : "memory");
   while (!done);
 }
-// For warps that have nothing to wait for where others have: the simulator only knows barriers of whole blocks.
-GPU_FN void meeting_pass() {}
-// The lanes of a warp that `meets`, and the first THREADS threads of a block.
-GPU_FN void meeting_of_warp(bool meets) {
-  if (meets) wave_sync();
-}
-template <int THREADS> GPU_FN void meeting_of_first() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
 #define WG_R0(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_R1(d, i) WG_R0(d, i), WG_R0(d, i + 4)
@@ -132,10 +125,7 @@ GPU_FN void warpgroup_hold(f32&) {}
 GPU_FN void warpgroup_hold(u32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
 GPU_FN void meeting_come(u64*) {}
-GPU_FN void meeting_pass() { barrier(); }
-GPU_FN void meeting_wait(u64*, u32) { meeting_pass(); }
-GPU_FN void meeting_of_warp(bool) { meeting_pass(); }
-template <int THREADS> GPU_FN void meeting_of_first() { meeting_pass(); }
+GPU_FN void meeting_wait(u64*, u32) { barrier(); }
 // One thread's results, where left(m, k) has the left operand's bits.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {
   for (u32 e = 0; e < R; e++) {

@@ -26,6 +26,7 @@ import { indexing } from "./families/indexing.ts";
 import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
+import { quantBatch } from "./families/quant-batch.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
@@ -49,6 +50,7 @@ const families = [
   ...decode,
   ...rows,
   ...quantized,
+  ...quantBatch,
   ...quantWide,
 ] as const;
 type Families = (typeof families)[number];

@@ -34,11 +34,11 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   const weights = quantTypes.map(quantName);
   if (weights.length === 0) return [];
   if (takesWide(dtype, arch))
-    return existing(
-      (["256", "128", "64", "16"] as const).flatMap((size) =>
-        weights.map((type) => `quant_wide_${size}_${type}_${dtype}` as const),
-      ),
-    );
+    return existing([
+      ...(["", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const)),
+      ...weights.map((type) => `quant_batch_${type}_${dtype}` as const),
+      `quant_order_${dtype}`,
+    ]);
   return existing([
     ...(["", "_some", "_few"] as const).flatMap((size) =>
       weights.map((type) => `quant_product${size}_${type}_${dtype}` as const),

@@ -1,0 +1,65 @@
+/** Products of 9 to 16 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
+import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
+import { sharedBudget } from "../attention-plan.ts";
+import { family, gridFor, quants } from "./family.ts";
+import { productDefines } from "./product.ts";
+import { QUANT_FAR, QUANT_NEAR, streamDefines } from "./quantized.ts";
+
+/** Rows of x, and warps of a block. */
+export const QUANT_BATCH_ROWS = 16;
+const QUANT_BATCH_WARPS = 16;
+/** Rows of weights that a warp multiplies. */
+const LINES = 16;
+
+export interface QuantBatchPlan {
+  /** Warps that share the depth of 16 rows of weights. */
+  readonly splits: number;
+  readonly blocks: number;
+  readonly shared_bytes: number;
+}
+
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-batch.h goes about it. */
+export function planQuantBatch(
+  { n, k }: { readonly n: number; readonly k: number },
+  type: QuantType,
+  { multiprocessors, arch }: { readonly multiprocessors: number; readonly arch: string },
+): QuantBatchPlan {
+  const { size, bytes } = quantTypes[type];
+  const chunk = size < QUANT_NEAR && bytes >= size ? QUANT_NEAR : QUANT_FAR;
+  const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
+  const vectors = Math.floor(((chunk / size) * bytes + 31 - align) / 16) | 1;
+  const plans = [1, 2, 4, 8, 16].map((splits) => {
+    const tiles = Math.ceil(Math.ceil(n / LINES) / (QUANT_BATCH_WARPS / splits));
+    const rounds = Math.ceil(tiles / multiprocessors);
+    const x = 4 * QUANT_BATCH_ROWS * (splits * chunk + 16);
+    const shared_bytes = Math.max(x + QUANT_BATCH_WARPS * 2 * LINES * vectors * 16, QUANT_BATCH_WARPS * 1024);
+    const cost = rounds * (Math.ceil(k / (splits * chunk)) + ROUND_COST);
+    return { splits, blocks: Math.min(tiles, multiprocessors), shared_bytes, cost };
+  });
+  // Static shared memory and the alignment of the rest take a little of it.
+  const fitting = plans.filter(({ shared_bytes }) => shared_bytes <= sharedBudget(arch) - 2048);
+  const { splits, blocks, shared_bytes } = fitting.reduce((best, plan) => (plan.cost < best.cost ? plan : best));
+  return { splits, blocks, shared_bytes };
+}
+
+/** What begins and ends a round, in chunks. */
+const ROUND_COST = 2;
+
+export const quantBatch = [
+  family({
+    file: "quant-batch",
+    pattern: "quant_batch_{Q}_{T}",
+    over: { Q: quants, T: ["bf16", "f16"] },
+    apart: ["T"],
+    args: "x* w* out* rows n k splits:u32",
+    plan: "blocks shared_bytes",
+    defines: {
+      ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS },
+    },
+    launch: (s) => ({
+      grid: gridFor(s.blocks, QUANT_BATCH_WARPS * 32),
+      block: QUANT_BATCH_WARPS * 32,
+      shared: s.shared_bytes,
+    }),
+  }),
+] as const;
