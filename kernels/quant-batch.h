@@ -94,7 +94,7 @@ template <class Q, class T> struct QuantBatch {
   }
 
   // 16 lines for each `splits` warps, from group `first` of 16 on.
-  GPU_METHOD void run(size_t first, bool waits) const {
+  GPU_METHOD void run(size_t first) const {
     const u32 warp = tid_x() / 32, windows = (chunks + splits - 1) / splits;
     const u8* lines[2];
     UNROLL for (u32 h = 0; h < 2; h++) {
@@ -103,7 +103,7 @@ template <class Q, class T> struct QuantBatch {
       lines[h] = w + (line < n ? line : n - 1) * ((size_t)(k / Q::Elements) * Q::Bytes);
     }
     send_weights(lines, 0);
-    if (waits) wait_for_previous();
+    wait_for_previous();  // once a block has waited, this takes no time
     send_x(0);
     f32 c[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     NO_UNROLL for (u32 i = 0; i < windows; i++) {

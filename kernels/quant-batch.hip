@@ -10,7 +10,7 @@ namespace gpu {
   fill_table<Q>(table); \
   const u32 depth = (u32)k, together = Product::WARPS / splits; \
   const Product product{shared, table, x, w, out, n, (u32)rows, depth, splits, (depth + Product::CHUNK - 1) / Product::CHUNK}; \
-  for (size_t group = (size_t)bid_x() * together; group * 16 < n; group += (size_t)gdim_x() * together) product.run(group, group == (size_t)bid_x() * together);
+  for (size_t group = (size_t)bid_x() * together; group * 16 < n; group += (size_t)gdim_x() * together) product.run(group);
 #else
 #define QUANT_BATCH_BODY(Q, T)
 #endif

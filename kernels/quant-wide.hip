@@ -25,7 +25,7 @@ template <class Q, class T, int BN> GPU_FN void quant_wide(T* shared, u16* table
 #define QUANT_WIDE_BODY(Q, T, BN)
 #endif
 #define QUANT_WIDE_KERNEL(size, BN, Q, T) \
-  KERNEL_CROWDED(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q##_##T, const T* x, const u8* w, T* out, f32* parts, u32* counters, \
+  KERNEL_EARLY(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q##_##T, const T* x, const u8* w, T* out, f32* parts, u32* counters, \
                  size_t rows, size_t n, size_t k, u32 splits) { QUANT_WIDE_BODY(Q, T, BN) }
 #define QUANT_WIDE_SIZES(Q, T) QUANT_WIDE_KERNEL(_64, 64, Q, T) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q, T)
 #define QUANT_WIDE(Q) QUANT_WIDE_SIZES(Q, bf16) QUANT_WIDE_SIZES(Q, f16)
