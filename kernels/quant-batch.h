@@ -17,9 +17,10 @@ namespace gpu {
 template <class T> struct IsF16 { static constexpr bool value = false; };
 template <> struct IsF16<f16> { static constexpr bool value = true; };
 
-template <class Q, class T> struct QuantBatch {
+// CHUNK: weights of a line that come at once.
+template <class Q, class T, u32 CHUNK> struct QuantBatch {
   static constexpr u32 ROWS = QUANT_BATCH_ROWS, WARPS = QUANT_BATCH_WARPS, THREADS = 32 * WARPS, V = 8;
-  static constexpr u32 CHUNK = Q::Elements < QUANT_NEAR && Q::Fine ? QUANT_NEAR : QUANT_FAR, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
+  static constexpr u32 RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Lines are an odd number of vectors apart, so that words of eight lie in all banks.
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1) * 4, PLACE_WORDS = 16 * GAP;
   static_assert(ROWS == 16, "two tiles of the unit");
@@ -31,6 +32,12 @@ template <class Q, class T> struct QuantBatch {
   T* out;
   size_t n;
   u32 rows, k, splits, chunks;
+
+  GPU_FN void run(T* shared, const u16* table, const T* x, const u8* w, T* out, u32 rows, size_t n, u32 k, u32 splits) {
+    const QuantBatch product{shared, table, x, w, out, n, rows, k, splits, (k + CHUNK - 1) / CHUNK};
+    const size_t together = WARPS / splits;
+    for (size_t group = bid_x() * together; group * 16 < n; group += gdim_x() * together) product.lines(group);
+  }
 
   // Rows of x are so far apart that eight bytes of four of them lie in all banks.
   GPU_METHOD u32 pitch() const { return splits * CHUNK + 16; }
@@ -44,11 +51,11 @@ template <class Q, class T> struct QuantBatch {
   GPU_FN u32 skew(const u8* at) { return Q::Align == 16 ? 0 : (u32)(size_t)at & 15u; }
 
   // Four lanes bring a line, and the eighth behind it.
-  GPU_METHOD void send_weights(const u8* const (&lines)[2], u32 window) const {
+  GPU_METHOD void send_weights(const u8* const (&starts)[2], u32 window) const {
     const u32 c = chunk_of(window), t = lane_id() % 4;
     const u32 there = (k / Q::Elements) * Q::Bytes - c * BYTES, count = there < BYTES ? there : BYTES;
     UNROLL for (u32 h = 0; h < 2; h++) {
-      const u8* const at = lines[h] + (size_t)c * BYTES;
+      const u8* const at = starts[h] + (size_t)c * BYTES;
       const u32 left = skew(at) + count;
       u32* const to = place(window) + (lane_id() / 4 + 8 * h) * GAP + 4 * t;
       const u8* const from = at - skew(at) + 16 * t;
@@ -94,15 +101,15 @@ template <class Q, class T> struct QuantBatch {
   }
 
   // 16 lines for each `splits` warps, from group `first` of 16 on.
-  GPU_METHOD void run(size_t first) const {
+  GPU_METHOD void lines(size_t first) const {
     const u32 warp = tid_x() / 32, windows = (chunks + splits - 1) / splits;
-    const u8* lines[2];
+    const u8* starts[2];
     UNROLL for (u32 h = 0; h < 2; h++) {
       // Past the last line it is taken again.
       const size_t line = (first + warp / splits) * 16 + lane_id() / 4 + 8 * h;
-      lines[h] = w + (line < n ? line : n - 1) * ((size_t)(k / Q::Elements) * Q::Bytes);
+      starts[h] = w + (line < n ? line : n - 1) * ((size_t)(k / Q::Elements) * Q::Bytes);
     }
-    send_weights(lines, 0);
+    send_weights(starts, 0);
     wait_for_previous();  // once a block has waited, this takes no time
     send_x(0);
     f32 c[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -111,13 +118,13 @@ template <class Q, class T> struct QuantBatch {
       barrier();
       // All have done with the window before this one: its places are free.
       if (i + 1 < windows) {
-        send_weights(lines, i + 1);
+        send_weights(starts, i + 1);
         send_x(i + 1);
       }
       const u32 own = chunk_of(i);
       const T* const rows_at = x_place(i) + lane_id() / 4 * pitch() + warp % splits * CHUNK + lane_id() % 4 * 4;
       Staged<Q::Align> chunk[2];
-      UNROLL for (u32 h = 0; h < 2; h++) chunk[h] = Staged<Q::Align>{place(i) + (lane_id() / 4 + 8 * h) * GAP, skew(lines[h] + (size_t)own * BYTES)};
+      UNROLL for (u32 h = 0; h < 2; h++) chunk[h] = Staged<Q::Align>{place(i) + (lane_id() / 4 + 8 * h) * GAP, skew(starts[h] + (size_t)own * BYTES)};
       if ((i + 1) * splits * CHUNK <= k) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(c, chunk, r, r, rows_at);
       else NO_UNROLL for (u32 r = 0; r < RUNS; r++) multiply(c, chunk, own * CHUNK + r * RUN < k ? r : 0, r, rows_at);
     }

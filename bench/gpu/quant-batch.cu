@@ -33,9 +33,13 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
   const double ceiling = copy_ceiling();
   // As src/backend/gpu/families/quant-batch.ts plans: the host's half of nvcc does not know the target.
-  const u32 chunk = Q::Elements < QUANT_NEAR && Q::Fine ? QUANT_NEAR : QUANT_FAR, warps = QUANT_BATCH_WARPS;
-  const u32 pitch = 16 * ((chunk / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
-  const auto bytes_for = [&](u32 splits) { return std::max(2 * 16 * 2 * (splits * chunk + 16) + warps * 2 * 16 * pitch, warps * 1024); };
+  const u32 warps = QUANT_BATCH_WARPS;
+  std::vector<u32> chunks{QUANT_FAR};
+  if (Q::Elements < QUANT_NEAR && Q::Fine) chunks.push_back(QUANT_NEAR);
+  const auto bytes_for = [&](u32 chunk, u32 splits) {
+    const u32 pitch = 16 * ((chunk / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
+    return std::max(2 * 16 * 2 * (splits * chunk + 16) + warps * 2 * 16 * pitch, warps * 1024);
+  };
   const auto kernel = JOIN(quant_batch_, TYPE, _bf16);
   const auto halves = JOIN(quant_batch_, TYPE, _f16);
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024 - 1024));
@@ -66,14 +70,14 @@ int main() {
                      (int)n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       }, 9);
       printf("%s %6zu x %5zu, %2zu rows: cuBLAS %6.1f us;", TEXT(TYPE), n, k, rows, library);
-      for (u32 splits : {1, 2, 4, 8, 16}) {
-        const u32 bytes = bytes_for(splits), tiles = (u32)((n + 16 * (warps / splits) - 1) / (16 * (warps / splits)));
+      for (u32 chunk : chunks) for (u32 splits : {1, 2, 4, 8, 16}) {
+        const u32 bytes = bytes_for(chunk, splits), tiles = (u32)((n + 16 * (warps / splits) - 1) / (16 * (warps / splits)));
         if (splits > warps || bytes > 227 * 1024 - 1024 || splits * chunk > k) continue;
-        const u32 per_sm = 227 * 1024 / (bytes + 1024), grid = std::min(tiles, (u32)sms * std::min(per_sm, 64 / warps));
+        const u32 grid = std::min(tiles, (u32)sms);
         const auto error = [&](auto* out, auto* in, auto kernel) {
           CHECK(cudaMemset(out, 0xee, rows * n * 2));
           CHECK(cudaMemset(sums, 0, 16));
-          kernel<<<grid, warps * 32, bytes>>>(in, w[0], out, rows, n, k, splits);
+          kernel<<<grid, warps * 32, bytes>>>(in, w[0], out, rows, n, k, splits, chunk);
           compare<<<(unsigned)(rows * n / 256 + 1), 256>>>(out, dense, in, rows, n, k, sums);
           double found[2];
           CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
@@ -81,9 +85,9 @@ int main() {
         };
         const double e = n > 50000 ? 0 : error(y, x, kernel), eh = n > 50000 ? 0 : error(yh, xh, halves);
         const float time = median_of_graph([&](cudaStream_t stream) {
-          for (u8* p : w) kernel<<<grid, warps * 32, bytes, stream>>>(x, p, y, rows, n, k, splits);
+          for (u8* p : w) kernel<<<grid, warps * 32, bytes, stream>>>(x, p, y, rows, n, k, splits, chunk);
         }, 5) / copies;
-        printf("  by %u %6.1f us %.2f (%.0e %.0e)", splits, time, size / time * 1e-6 / ceiling, e, eh);
+        printf("  by %u of %u %6.1f us %.2f (%.0e %.0e)", splits, chunk, time, size / time * 1e-6 / ceiling, e, eh);
       }
       printf("\n");
       fflush(stdout);
