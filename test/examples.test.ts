@@ -54,6 +54,7 @@ const concepts = [
   "quantization",
   "attention",
   "models",
+  "chat",
   "embeddings",
 ];
 

@@ -1,20 +1,11 @@
 /** `wick chat`: a conversation in the terminal. */
 import { createInterface, type Interface } from "node:readline/promises";
 import { Command } from "commander";
-import { WickError } from "../core/errors.ts";
-import {
-  type ChatMessage,
-  ChatTemplate,
-  Model,
-  PLAIN_TEMPLATE,
-  PromptCache,
-  type Speculation,
-} from "../models/index.ts";
+import { ChatTemplate, Model, PLAIN_TEMPLATE, type Speculation } from "../models/index.ts";
+import { type ChatOutput, Conversation, readTools } from "./conversation.ts";
 import {
   addModelOptions,
   addSamplingOptions,
-  generateOptions,
-  isAbort,
   loadWithProgress,
   MODEL_NAMES,
   type ModelOptions,
@@ -24,6 +15,9 @@ import {
 
 export interface ChatOptions extends SamplingFlags {
   system?: string;
+  hideReasoning?: boolean;
+  /** The file with the definitions of tools. */
+  tools?: string;
   speculation?: Speculation | undefined;
 }
 type Options = ModelOptions & ChatOptions;
@@ -35,6 +29,8 @@ export function chatCommand(): Command {
   addModelOptions(command);
   return addSamplingOptions(command, 512)
     .option("--system <text>", "what the model is told before the conversation")
+    .option("--hide-reasoning", "does not show what the model thinks before it answers")
+    .option("--tools <file>", "JSON with the tools that the model may ask for; you type their results")
     .addHelpText(
       "after",
       `
@@ -42,6 +38,7 @@ Examples:
   wick chat --model Qwen/Qwen3-0.6B
   wick chat --model ./Llama-3.2-1B-Instruct
   wick chat --model ./Qwen3-0.6B --system "Answer in one sentence." --temperature 0
+  wick chat --model Qwen/Qwen3-0.6B --hide-reasoning --tools tools.json
 
 In the conversation:
   ${HELP.replaceAll(", ", "\n  ")}
@@ -52,7 +49,7 @@ ${MODEL_NAMES}`,
 
 export interface Terminal {
   readonly input: NodeJS.ReadableStream;
-  readonly output: NodeJS.WritableStream & { readonly isTTY?: boolean };
+  readonly output: ChatOutput;
 }
 
 async function run(options: Options): Promise<void> {
@@ -67,7 +64,8 @@ async function run(options: Options): Promise<void> {
 
 /** Until the user leaves. */
 export async function converse(model: Model, options: ChatOptions, { input, output }: Terminal): Promise<void> {
-  using conversation = new Conversation(model, options, output);
+  const tools = options.tools === undefined ? undefined : await readTools(options.tools);
+  using conversation = new Conversation(model, { ...options, tools }, output);
   const terminal = output.isTTY ?? false;
   const reader = createInterface({ input, output, terminal, prompt: "> ", historySize: 1000 });
   let answering: AbortController | null = null;
@@ -125,64 +123,4 @@ async function loadForChat(options: Options): Promise<Model> {
   const first = bosToken === null ? undefined : model.tokenizer?.token(bosToken);
   const plain = new ChatTemplate(PLAIN_TEMPLATE, first === undefined ? {} : { bos_token: first });
   return new Model(model.transformer, model.tokenizer, plain);
-}
-
-class Conversation implements Disposable {
-  readonly #model: Model;
-  readonly #options: ChatOptions;
-  readonly #output: Terminal["output"];
-  readonly #cache = new PromptCache();
-  #messages: ChatMessage[] = [];
-
-  constructor(model: Model, options: ChatOptions, output: Terminal["output"]) {
-    this.#model = model;
-    this.#options = options;
-    this.#output = output;
-    this.reset();
-  }
-
-  reset(): void {
-    this.#messages = this.#options.system === undefined ? [] : [{ role: "system", content: this.#options.system }];
-    this.#cache.reset();
-  }
-
-  /** Prints the answer as it comes; what was said before a stop stays part of the conversation. */
-  async answer(content: string, signal: AbortSignal): Promise<void> {
-    const before = this.#messages;
-    this.#messages = [...before, { role: "user", content }];
-    let answer = "";
-    let count = 0;
-    const start = performance.now();
-    try {
-      const pieces = this.#model.generate(this.#messages, {
-        ...generateOptions(this.#options),
-        promptCache: this.#cache,
-        speculation: this.#options.speculation,
-        signal,
-      });
-      for await (const piece of pieces) {
-        answer += piece.text;
-        count++;
-        this.#output.write(piece.text);
-      }
-      this.#output.write("\n");
-    } catch (error) {
-      if (isAbort(error)) {
-        this.#output.write("\n(stopped)\n");
-      } else if (error instanceof WickError) {
-        // The conversation goes on without what could not be answered.
-        this.#messages = before;
-        const wayOut = error.code === "ValueOutOfRange" ? ", or start afresh with /reset" : "";
-        this.#output.write(`(${error.message}${wayOut})\n`);
-        return;
-      } else throw error;
-    }
-    this.#messages = [...this.#messages, { role: "assistant", content: answer }];
-    const seconds = (performance.now() - start) / 1000;
-    if (this.#output.isTTY) this.#output.write(`(${count} tokens, ${(count / seconds).toFixed(1)} tokens/s)\n`);
-  }
-
-  [Symbol.dispose](): void {
-    this.#cache.dispose();
-  }
 }

@@ -11,6 +11,10 @@ export type {
 } from "./architectures/architecture.ts";
 export { type ArchitectureName, architectures } from "./architectures/index.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
+export { type Answer, type AnswerEvent, type AnswerOptions, AnswerParser, parseAnswer } from "./chat/answer.ts";
+export { type AnswerForm, detectAnswerForm, type ToolCallForm } from "./chat/answer-form.ts";
+export type { ChatEvent, ChatOptions } from "./chat/chat.ts";
+export type { ChatMessage, GivenToolCall, MessageForm, TextPart, ToolCall, ToolDefinition } from "./chat/messages.ts";
 export type {
   Activation,
   EncoderConfig,
@@ -49,7 +53,7 @@ export { loadTokenizer } from "./load-tokenizer.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
 export type { Packed } from "./packed.ts";
 export type { Positions } from "./positions.ts";
-export { type ChatMessage, ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
+export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
 export type { Transformer, TransformerOptions } from "./transformer.ts";

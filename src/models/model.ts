@@ -4,6 +4,9 @@ import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { Tensor } from "../ops/index.ts";
 import { ModelCache, type ModelCacheOptions } from "./cache.ts";
+import type { AnswerForm } from "./chat/answer-form.ts";
+import { answerFormOf, type ChatEvent, type ChatOptions, chat, needTemplate } from "./chat/chat.ts";
+import type { ChatMessage } from "./chat/messages.ts";
 import type { ModelConfig } from "./config.ts";
 import {
   type BatchOptions,
@@ -18,7 +21,7 @@ import { type EmbeddingSettings, poolingNamed, usualPooling, usualSettings } fro
 import { Encoder } from "./encoder/encoder.ts";
 import { type GenerateOptions, generate, type Piece } from "./generation/generate.ts";
 import type { Packed } from "./packed.ts";
-import type { ChatMessage, ChatTemplate } from "./text/chat-template.ts";
+import type { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
 import type { Transformer, TransformerOptions } from "./transformer.ts";
 
@@ -97,14 +100,25 @@ export class Model implements Disposable {
     );
   }
 
+  /**
+   * Answers a chat: its text, its reasoning and its tool calls come one by one, and at the end all of them. The answer's parts are
+   * told apart as `answerForm` says.
+   */
+  chat(messages: readonly ChatMessage[], options: ChatOptions = {}): AsyncIterableIterator<ChatEvent> {
+    return chat(this, messages, options);
+  }
+
+  /** How it writes reasoning and tool calls, as its template and vocabulary show. */
+  get answerForm(): AnswerForm {
+    return answerFormOf(this);
+  }
+
   /** The token ids of a prompt as `generate` feeds them. */
   encode(prompt: Prompt): number[] {
     if (typeof prompt === "string") return this.#needTokenizer().encode(prompt);
     if (prompt.every((item): item is number => typeof item === "number")) return [...prompt];
     const messages = prompt as readonly ChatMessage[];
-    const template =
-      this.chatTemplate ??
-      fail("InvalidArgument", "the model has no chat template; prompt it with text, or load it with `chatTemplate`");
+    const template = needTemplate(this.chatTemplate);
     // A template writes the special tokens itself.
     return this.#needTokenizer().encode(template.render(messages), { special: false });
   }

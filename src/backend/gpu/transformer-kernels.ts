@@ -35,9 +35,8 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   if (weights.length === 0) return [];
   if (takesWide(dtype, arch))
     return existing([
-      ...(["", "_64", "_16"] as const).flatMap((size) =>
-        weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const),
-      ),
+      ...(["", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const)),
+      ...weights.map((type) => `quant_batch_${type}_${dtype}` as const),
       `quant_order_${dtype}`,
     ]);
   return existing([

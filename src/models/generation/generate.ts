@@ -21,6 +21,8 @@ export interface GenerateOptions extends SamplingOptions {
   readonly stopTokens?: readonly number[] | undefined;
   /** Goes on after the model's end-of-text token. Default false. */
   readonly ignoreEos?: boolean | undefined;
+  /** Special tokens whose text is part of the result, such as the markers of a tool call. Default: none. */
+  readonly showTokens?: readonly string[] | undefined;
   /** Ends the generation by throwing the signal's reason. */
   readonly signal?: AbortSignal | undefined;
   /** How many positions of the prompt are computed at once. Default 512, on GPUs 2048. */
@@ -69,7 +71,7 @@ export async function* generate(
   const ends = new Set([...(options.ignoreEos ? [] : model.config.eosTokens), ...(options.stopTokens ?? [])]);
   const samplers = prompts.map((prompt, i) => new Sampler(options, prompt, i));
   const sequences = prompts.map((prompt): Sequence => {
-    return { text: new TextStream(tokenizer, prompt, stops), last: 0, ended: false };
+    return { text: new TextStream(tokenizer, prompt, stops, options.showTokens), last: 0, ended: false };
   });
   if (promptCache && prompts.length !== 1) fail("InvalidArgument", "a promptCache serves one sequence at a time");
   if (speculation && prompts.length !== 1) fail("InvalidArgument", "speculation serves one sequence at a time");

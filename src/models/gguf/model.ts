@@ -36,12 +36,16 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
     config,
     embedding: ggufEmbedding(own, usualPooling(config)),
     tokenizer: readGgufTokenizer(fields),
-    chatTemplate: fields.has("tokenizer.chat_template")
-      ? new ChatTemplate(fields.text("tokenizer.chat_template"), specialTokens(fields))
-      : null,
+    chatTemplate: chatTemplateIn(fields),
     openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
     [Symbol.asyncDispose]: () => file.close(),
   };
+}
+
+function chatTemplateIn(fields: JsonFields): ChatTemplate | null {
+  const text = (key: string): string | undefined => (fields.has(key) ? fields.text(key) : undefined);
+  const [plain, withTools] = [text("tokenizer.chat_template"), text("tokenizer.chat_template.tool_use")];
+  return plain === undefined ? null : new ChatTemplate(plain, specialTokens(fields), withTools);
 }
 
 async function tensorFacts(file: GgufFile, names: Names): Promise<TensorFacts> {

@@ -71,18 +71,24 @@ async function openInOrder(folder: string, form: HuggingFaceForm, config: ModelC
 
 const SPECIAL_TOKENS = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
-/** A file of its own, or a field of tokenizer_config.json: one template, or several of which one is the default. */
+/** A file of its own, or a field of tokenizer_config.json: one template, or several, of which one is the default. */
 async function readChatTemplate(folder: string, config: JsonFields | undefined): Promise<ChatTemplate | null> {
-  const text = (await readTextIfPresent(join(folder, "chat_template.jinja"))) ?? (config && templateIn(config));
+  const own = await readTextIfPresent(join(folder, "chat_template.jinja"));
+  const { text, toolText } = own === undefined ? templatesIn(config) : { text: own, toolText: undefined };
   if (text === undefined) return null;
   const named = SPECIAL_TOKENS.map((name) => [name, config && specialToken(config, name)] as const);
-  return new ChatTemplate(text, Object.fromEntries(named.filter((pair): pair is [string, string] => !!pair[1])));
+  const tokens = Object.fromEntries(named.filter((pair): pair is [string, string] => !!pair[1]));
+  return new ChatTemplate(text, tokens, toolText);
 }
 
-function templateIn(config: JsonFields): string | undefined {
-  if (!config.has("chat_template")) return undefined;
+function templatesIn(config: JsonFields | undefined): { text?: string | undefined; toolText?: string | undefined } {
+  if (!config?.has("chat_template")) return {};
   const value = config.values.chat_template;
-  if (!Array.isArray(value)) return config.text("chat_template");
+  if (!Array.isArray(value)) return { text: config.text("chat_template") };
   const templates = value.map((entry: unknown) => new JsonFields(entry, `${config.source}: chat_template`));
-  return (templates.find((entry) => entry.text("name") === "default") ?? templates[0])?.text("template");
+  const named = (name: string) => templates.find((entry) => entry.text("name") === name);
+  return {
+    text: (named("default") ?? templates[0])?.text("template"),
+    toolText: named("tool_use")?.text("template"),
+  };
 }

@@ -1,4 +1,5 @@
 /** Tokens one by one as text: whole characters only, and nothing that may turn out to be a stop string. */
+import { overlap } from "../chat/marker-scanner.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 
 const REPLACEMENT = "\ufffd";
@@ -38,6 +39,13 @@ class IncrementalDecoder {
     this.#pending = [];
     this.#given = 0;
     return text;
+  }
+
+  /** A token that is given as `text` whatever stands before it. */
+  pushAs(text: string, token: number): string {
+    const before = this.end();
+    this.#context = [token];
+    return before + text;
   }
 
   #give(text: string): string {
@@ -100,20 +108,21 @@ function firstStop(text: string, stops: readonly string[]): number | undefined {
   return found[0]?.start;
 }
 
-/** The length of the longest end of `text` that `stop` starts with. */
-function overlap(text: string, stop: string): number {
-  for (let n = Math.min(text.length, stop.length - 1); n > 0; n--) if (text.endsWith(stop.slice(0, n))) return n;
-  return 0;
-}
-
 export class TextStream {
   readonly #decoder: IncrementalDecoder | null;
   readonly #scanner: StopScanner;
+  readonly #shown: ReadonlyMap<number, string>;
 
-  /** Without a tokenizer there is no text. */
-  constructor(tokenizer: Tokenizer | null, prompt: readonly number[], stops: readonly string[]) {
+  /** Without a tokenizer there is no text. `shown` are special tokens that are text nevertheless. */
+  constructor(
+    tokenizer: Tokenizer | null,
+    prompt: readonly number[],
+    stops: readonly string[],
+    shown: readonly string[] = [],
+  ) {
     this.#decoder = tokenizer && new IncrementalDecoder(tokenizer, prompt);
     this.#scanner = new StopScanner(stops);
+    this.#shown = tokenizer ? hiddenTokens(tokenizer, shown) : new Map();
   }
 
   /** Whether a stop string has been met. */
@@ -122,11 +131,23 @@ export class TextStream {
   }
 
   push(token: number): string {
-    return this.#decoder ? this.#scanner.push(this.#decoder.push(token)) : "";
+    if (!this.#decoder) return "";
+    const shown = this.#shown.get(token);
+    return this.#scanner.push(shown === undefined ? this.#decoder.push(token) : this.#decoder.pushAs(shown, token));
   }
 
   end(): string {
     if (!this.#decoder) return "";
     return this.#scanner.push(this.#decoder.end()) + this.#scanner.end();
   }
+}
+
+/** Those of the tokens that decoding leaves out. */
+function hiddenTokens(tokenizer: Tokenizer, tokens: readonly string[]): Map<number, string> {
+  const hidden = new Map<number, string>();
+  for (const token of tokens) {
+    const id = tokenizer.tokenId(token);
+    if (id !== undefined && tokenizer.decode([id], { skipSpecial: true }) === "") hidden.set(id, token);
+  }
+  return hidden;
 }

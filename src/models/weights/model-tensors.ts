@@ -212,3 +212,18 @@ export function bytesPerRow({ shape, byteLength }: WeightsTensor): number {
   const rows = numel(shape.length > 1 ? shape.slice(0, -1) : shape);
   return byteLength / Math.max(rows, 1);
 }
+
+/** Neighbours in one tensor as one source, so that they are read in one go. */
+export function joinedSources(sources: readonly Source[]): Source[] {
+  const runs: Source[] = [];
+  for (const source of sources) {
+    const last = runs.at(-1);
+    const [before, next] = [last?.slices.at(-1), source.slices[0]!];
+    if (last && before && last.tensor === source.tensor && before.start + before.rows === next.start) {
+      const slices = [{ start: before.start, rows: before.rows + next.rows }, ...source.slices.slice(1)];
+      const rows = last.rows + source.rows;
+      runs[runs.length - 1] = { ...last, rows, slices: [...last.slices.slice(0, -1), ...slices] };
+    } else runs.push(source);
+  }
+  return runs;
+}

@@ -1,0 +1,75 @@
+/** One turn of a chat: messages and tools in, the answer's parts out as they come. */
+import { fail } from "../../core/errors.ts";
+import type { Finish, GenerateOptions, Piece } from "../generation/generate.ts";
+import type { ChatTemplate, RenderOptions } from "../text/chat-template.ts";
+import type { Tokenizer } from "../text/tokenizer.ts";
+import { type Answer, type AnswerEvent, AnswerParser } from "./answer.ts";
+import { type AnswerForm, callEnds, detectAnswerForm, innerMarkers, markersOf } from "./answer-form.ts";
+import type { ChatMessage } from "./messages.ts";
+
+export interface ChatOptions extends GenerateOptions, Pick<RenderOptions, "tools" | "variables"> {
+  /** Where the form that the template shows is not the one the model writes. */
+  readonly answerForm?: Partial<AnswerForm> | undefined;
+  /** Is told each token, also those that no event comes of. */
+  readonly onPiece?: ((piece: Piece) => void) | undefined;
+}
+
+export type ChatEvent =
+  | AnswerEvent
+  /** The last one: all that came before, put together, and how many tokens the prompt and the answer had. */
+  | {
+      readonly type: "end";
+      readonly finish: Finish | null;
+      readonly answer: Answer;
+      readonly promptTokens: number;
+      readonly tokens: number;
+    };
+
+export interface ChatModel {
+  readonly tokenizer: Tokenizer | null;
+  readonly chatTemplate: ChatTemplate | null;
+  generate(prompt: readonly number[], options: GenerateOptions): AsyncIterable<Piece>;
+}
+
+export const needTemplate = (template: ChatTemplate | null): ChatTemplate =>
+  template ??
+  fail("InvalidArgument", "the model has no chat template; prompt it with text, or load it with `chatTemplate`");
+
+/** How a model writes reasoning and tool calls. */
+export const answerFormOf = ({ tokenizer, chatTemplate }: Pick<ChatModel, "tokenizer" | "chatTemplate">): AnswerForm =>
+  detectAnswerForm(
+    `${chatTemplate?.source ?? ""}${chatTemplate?.forTools?.source ?? ""}`,
+    (token) => tokenizer?.tokenId(token) !== undefined,
+  );
+
+export async function* chat(
+  model: ChatModel,
+  messages: readonly ChatMessage[],
+  { tools, variables, answerForm, onPiece, ...options }: ChatOptions,
+): AsyncGenerator<ChatEvent, void, undefined> {
+  const template = needTemplate(model.chatTemplate);
+  const tokenizer = model.tokenizer ?? fail("InvalidArgument", "the model was loaded without a tokenizer");
+  const form = { ...answerFormOf(model), ...answerForm };
+  const text = template.render(messages, { tools, ...(variables && { variables }) });
+  const parser = new AnswerParser(form, {
+    startsInReasoning: form.reasoning !== null && text.trimEnd().endsWith(form.reasoning.open),
+    toolNames: tools?.map((tool) => tool.function.name) ?? [],
+  });
+  // A template writes the special tokens itself.
+  const prompt = tokenizer.encode(text, { special: false });
+  const showTokens = [...markersOf(form), ...innerMarkers, ...(options.showTokens ?? [])];
+  const ends = (callEnds[form.toolCalls] ?? [])
+    .map((token) => tokenizer.tokenId(token))
+    .filter((id) => id !== undefined);
+  const stopTokens = [...(options.stopTokens ?? []), ...(options.ignoreEos ? [] : ends)];
+  let finish: Finish | null = null;
+  let tokens = 0;
+  for await (const piece of model.generate(prompt, { ...options, showTokens, stopTokens })) {
+    finish = piece.finish;
+    tokens++;
+    onPiece?.(piece);
+    yield* parser.push(piece.text);
+  }
+  yield* parser.end();
+  yield { type: "end", finish, answer: parser.answer, promptTokens: prompt.length, tokens };
+}
