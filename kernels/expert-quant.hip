@@ -21,9 +21,9 @@ template <class Q, class T, Rows ROWS> struct ExpertTiles {
   typedef TileProduct<E, ROWS_OF_X, COLUMNS, BK, ROWS_OF_X / 2, COLUMNS / ACROSS, STAGES, FeedX, FeedW> Product;
   static constexpr u32 SLICES = STAGES * (FeedX::SIZE + FeedW::SIZE), BYTES = SLICES * sizeof(E) + PLACES * FeedW::PLACE_WORDS * 4;
 
-  GPU_FN void run(E* shared, const u16* table, const Blocks& weights, const Gathered<E>& x, const ExpertResults<T>& results, const ExpertTile& tile, size_t column) {
+  GPU_FN void run(E* shared, const Blocks& weights, const Gathered<E>& x, const ExpertResults<T>& results, const ExpertTile& tile, size_t column) {
     const FeedX fx(x, tile.first);
-    const FeedW fw(weights, Stored{(u32*)(shared + SLICES), table}, tile.expert * results.n + column);
+    const FeedW fw(weights, (u32*)(shared + SLICES), tile.expert * results.n + column);
     Product::run(shared, fx, fw, (u32)x.depth, ExpertSink<T>(results, tile), tile.first, column);
   }
 };
@@ -54,9 +54,9 @@ template <class Q, class T, int ROWS_OF_X> struct ExpertRows : RowsBlock<Q, T, R
   static constexpr bool EXISTS = true;
   static constexpr int COLUMNS = Block::BM;
 
-  GPU_FN void run(E* shared, const u16* table, const Blocks& weights, const Gathered<E>& x, const ExpertResults<T>& results, const ExpertTile& tile, size_t column) {
+  GPU_FN void run(E* shared, const Blocks& weights, const Gathered<E>& x, const ExpertResults<T>& results, const ExpertTile& tile, size_t column) {
     const ExpertTurnedSink<T, COLUMNS, ROWS_OF_X, Block::THREADS> sink{(T*)shared, ExpertSink<T>(results, tile), tile.first, column};
-    Block::run(shared, weights, table, tile.expert * results.n + column, x, tile.first, sink);
+    Block::run(shared, weights, tile.expert * results.n + column, x, tile.first, sink);
   }
 };
 template <class Q, class T, Rows ROWS> struct ExpertQuant : PickType<ROWS == MANY, ExpertTiles<Q, T, ROWS>, ExpertRows<Q, T, ROWS == FEW ? QUANT_FEW : QUANT_SOME>>::type {};
@@ -69,12 +69,9 @@ GPU_FN void expert_quant(typename ExpertQuant<Q, T, ROWS>::E* shared, const void
   typedef ExpertQuant<Q, T, ROWS> P;
   typedef typename P::E E;
   const size_t n = results.n, depth = (size_t)k * (P::SPLIT ? 2 : 1);
-  u16* const table = (u16*)((char*)shared + P::BYTES);
-  fill_table<Q>(table);
-  barrier();
   each_expert_tile(tiles, n, P::COLUMNS, [&](const ExpertTile& tile, size_t column) {
     const Gathered<E> rows{(const E*)x, tile.end, depth, (i64)depth, results.order, share};
-    P::run(shared, table, Blocks{w, (tile.expert + 1) * n, k, 0, k}, rows, results, tile, column);
+    P::run(shared, Blocks{w, (tile.expert + 1) * n, k, 0, k}, rows, results, tile, column);
   });
 }
 

@@ -26,15 +26,14 @@ template <class Q, class T, u32 CHUNK> struct QuantBatch {
   static_assert(ROWS == 16, "two tiles of the unit");
 
   T* shared;
-  const u16* table;
   const T* x;
   const u8* w;
   T* out;
   size_t n;
   u32 rows, k, splits, chunks;
 
-  GPU_FN void run(T* shared, const u16* table, const T* x, const u8* w, T* out, u32 rows, size_t n, u32 k, u32 splits) {
-    const QuantBatch product{shared, table, x, w, out, n, rows, k, splits, (k + CHUNK - 1) / CHUNK};
+  GPU_FN void run(T* shared, const T* x, const u8* w, T* out, u32 rows, size_t n, u32 k, u32 splits) {
+    const QuantBatch product{shared, x, w, out, n, rows, k, splits, (k + CHUNK - 1) / CHUNK};
     const size_t together = WARPS / splits;
     for (size_t group = bid_x() * together; group * 16 < n; group += gdim_x() * together) product.lines(group);
   }
@@ -87,7 +86,7 @@ template <class Q, class T, u32 CHUNK> struct QuantBatch {
   GPU_METHOD void multiply(f32 (&c)[8], const Staged<Q::Align> (&chunk)[2], u32 run, u32 x_run, const T* rows_at) const {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++)
-      Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, table, f[h]);
+      Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
     UNROLL for (int p = 0; p < Q::Parts; p++)
       UNROLL for (int half = 0; half < 2; half++) {
         const int s = Q::Halves == 1 ? 0 : half;

@@ -6,11 +6,9 @@ namespace gpu {
 #if GPU_WARPGROUPS
 #define QUANT_BATCH_BODY(Q, T) \
   DYNAMIC_SHARED(T, shared); \
-  SHARED(u16, table, TableSize<Q>::value); \
-  fill_table<Q>(table); \
   constexpr u32 NEAR = Q::Fine && Q::Elements <= QUANT_NEAR ? QUANT_NEAR : QUANT_FAR; \
-  if (NEAR == QUANT_FAR || chunk == QUANT_FAR) QuantBatch<Q, T, QUANT_FAR>::run(shared, table, x, w, out, (u32)rows, n, (u32)k, splits); \
-  else QuantBatch<Q, T, NEAR>::run(shared, table, x, w, out, (u32)rows, n, (u32)k, splits);
+  if (NEAR == QUANT_FAR || chunk == QUANT_FAR) QuantBatch<Q, T, QUANT_FAR>::run(shared, x, w, out, (u32)rows, n, (u32)k, splits); \
+  else QuantBatch<Q, T, NEAR>::run(shared, x, w, out, (u32)rows, n, (u32)k, splits);
 #else
 #define QUANT_BATCH_BODY(Q, T)
 #endif

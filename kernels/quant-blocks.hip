@@ -19,7 +19,7 @@ template <class Q, class T> struct Dequantize {
   GPU_FN u32 slot(u32 v) { return (v ^ (v / 8 & 7u)) * 4; }
 
   // `count` weights from byte `from` of the tensor on. All warps of a block come here together.
-  GPU_FN void run(u32* bytes, u32* floats, const u16* table, const u8* w, size_t from, u32 count, T* out) {
+  GPU_FN void run(u32* bytes, u32* floats, const u8* w, size_t from, u32 count, T* out) {
     const u32 lane = lane_id(), byte_count = count / Q::Elements * Q::Bytes;
     S stage;
     if (count) stage.load(bytes, w, from, byte_count);
@@ -28,7 +28,7 @@ template <class Q, class T> struct Dequantize {
     wave_sync();
     if (lane < count / 32) {
       typename Q::U u;
-      Q::unit(staged_block<Q>(bytes, S::place(from), lane), lane % Q::Units, table, u);
+      Q::unit(staged_block<Q>(bytes, S::place(from), lane), lane % Q::Units, u);
       UNROLL for (u32 word = 0; word < 8; word += V / 4) {
         Vec<T, V> y;
         UNROLL for (u32 j = 0; j < V; j++) {
@@ -50,12 +50,10 @@ template <class Q, class T> struct Dequantize {
 
 GPU_FN u32 length_of(size_t at, size_t numel) { return at >= numel ? 0 : numel - at < CHUNK ? (u32)(numel - at) : CHUNK; }
 
-template <class Q, class T> GPU_FN void dequantize_all(u32* bytes, u32* floats, u16* table, size_t numel, const u8* w, T* out) {
-  fill_table<Q>(table);
-  if (Q::Table) barrier();
+template <class Q, class T> GPU_FN void dequantize_all(u32* bytes, u32* floats, size_t numel, const u8* w, T* out) {
   for (size_t base = (size_t)bid_x() * WARPS * CHUNK; base < numel; base += (size_t)gdim_x() * WARPS * CHUNK) {
     const size_t at = base + tid_x() / 32 * CHUNK;
-    Dequantize<Q, T>::run(bytes, floats, table, w, at / Q::Elements * Q::Bytes, length_of(at, numel), out + at);
+    Dequantize<Q, T>::run(bytes, floats, w, at / Q::Elements * Q::Bytes, length_of(at, numel), out + at);
   }
 }
 
@@ -79,10 +77,8 @@ GPU_FN i64 row_id(const void* ids, u32 id_bytes, size_t position, size_t rows, u
 }
 
 template <class Q, class T>
-GPU_FN void get_rows(u32* bytes, u32* floats, u16* table, size_t count, size_t rows, size_t k, const u8* w, const void* ids,
+GPU_FN void get_rows(u32* bytes, u32* floats, size_t count, size_t rows, size_t k, const u8* w, const void* ids,
                      u32 id_bytes, T* out, u64* error) {
-  fill_table<Q>(table);
-  if (Q::Table) barrier();
   const size_t chunks = ceil_div(k, CHUNK), row_bytes = k / Q::Elements * Q::Bytes;
   for (size_t base = (size_t)bid_x() * WARPS; base < count * chunks; base += (size_t)gdim_x() * WARPS) {
     const size_t item = base + tid_x() / 32, position = divide(item, chunks), at = (item - position * chunks) * CHUNK;
@@ -90,7 +86,7 @@ GPU_FN void get_rows(u32* bytes, u32* floats, u16* table, size_t count, size_t r
     T* to = out + position * k + at;
     const i64 id = part ? row_id(ids, id_bytes, position, rows, error) : -1;
     if (id < 0) for (u32 j = lane_id(); j < part; j += 32) to[j] = T{};
-    Dequantize<Q, T>::run(bytes, floats, table, w, (size_t)(id < 0 ? 0 : id) * row_bytes + at / Q::Elements * Q::Bytes, id < 0 ? 0 : part, to);
+    Dequantize<Q, T>::run(bytes, floats, w, (size_t)(id < 0 ? 0 : id) * row_bytes + at / Q::Elements * Q::Bytes, id < 0 ? 0 : part, to);
   }
 }
 
@@ -98,17 +94,16 @@ GPU_FN void get_rows(u32* bytes, u32* floats, u16* table, size_t count, size_t r
   typedef Dequantize<Q, T> D; \
   SHARED(u32, all_bytes, WARPS * D::S::Words); \
   SHARED(u32, all_floats, WARPS * D::Words); \
-  SHARED(u16, table, TableSize<Q>::value); \
   u32 *bytes = all_bytes + tid_x() / 32 * D::S::Words, *floats = all_floats + tid_x() / 32 * D::Words;
 #define DEQUANTIZE(Q, T) \
   KERNEL_BOUNDS(GPU_BLOCK, dequantize_block_##Q##_##T, const u8* w, T* out, size_t numel) { \
     DEQUANTIZE_MEMORY(Q, T) \
-    dequantize_all<Q, T>(bytes, floats, table, numel, w, out); \
+    dequantize_all<Q, T>(bytes, floats, numel, w, out); \
   } \
   KERNEL_BOUNDS(GPU_BLOCK, get_rows_##Q##_##T, const u8* w, const void* ids, T* out, size_t count, size_t rows, size_t k, \
                 u32 id_bytes, u64* error) { \
     DEQUANTIZE_MEMORY(Q, T) \
-    get_rows<Q, T>(bytes, floats, table, count, rows, k, w, ids, id_bytes, out, error); \
+    get_rows<Q, T>(bytes, floats, count, rows, k, w, ids, id_bytes, out, error); \
   }
 #define DEQUANTIZE_ALL(Q) DEQUANTIZE(Q, f32) DEQUANTIZE(Q, f16) DEQUANTIZE(Q, bf16)
 QUANT_TYPES(DEQUANTIZE_ALL)

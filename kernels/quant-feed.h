@@ -27,11 +27,6 @@ struct Blocks {
   size_t lines;
   u32 k, from, to;
 };
-// Shared memory for stored bytes, and for the values of nibble pairs.
-struct Stored {
-  u32* raw;
-  const u16* table;
-};
 
 // LINES × BK elements at a time, from chunks of stored bytes that have PLACES in shared memory. Where copies run beside arithmetic, a
 // slice is asked for while the one before it is multiplied, and its chunk PLACES - 1 chunks before.
@@ -51,12 +46,11 @@ template <class Q, class T, int LINES, int BK, int THREADS, int PLACES, bool WID
 
   const u8* w;
   u32* raw;
-  const u16* table;
   size_t row_bytes, start, first, last;  // `start`: where the range begins in a line; `first`, `last`: lines
   u32 bytes, depth;                      // of the range
   u32 skews[2], places[2];               // of the two lines that a lane decodes: where they begin, modulo 2^32, and where their weights go
 
-  GPU_METHOD QuantFeed(const Blocks& b, const Stored& s, size_t first_line) : w(b.w), table(s.table) {
+  GPU_METHOD QuantFeed(const Blocks& b, u32* stored, size_t first_line) : w(b.w) {
     const u32 warp = tid_x() / 32;
     row_bytes = (size_t)(b.k / Q::Elements) * Q::Bytes;
     start = (size_t)(b.from / Q::Elements) * Q::Bytes;
@@ -64,7 +58,7 @@ template <class Q, class T, int LINES, int BK, int THREADS, int PLACES, bool WID
     bytes = depth / Q::Elements * Q::Bytes;
     first = first_line + warp * OWN;
     last = b.lines - 1;
-    raw = s.raw + warp * OWN * GAP;
+    raw = stored + warp * OWN * GAP;
     UNROLL for (int h = 0; h < 2; h++) {
       skews[h] = (u32)line_start(own_line(h));
       places[h] = place(warp * OWN + own_line(h), 4 * (lane_id() % 4));
@@ -102,7 +96,7 @@ template <class Q, class T, int LINES, int BK, int THREADS, int PLACES, bool WID
   // Parts FIRST … FIRST + COUNT - 1 of a run of groups, to element `at` of a line and on.
   template <int FIRST, int COUNT> GPU_METHOD void put_parts(T* slice, u32 line_place, u32 at, const Staged<Q::Align>& block, u32 run, bool there) const {
     typename Q::Frag f;
-    Q::fragment(block, run, lane_id() % 4, table, f);
+    Q::fragment(block, run, lane_id() % 4, f);
     UNROLL for (int p = 0; p < COUNT; p++)
       UNROLL for (int half = 0; half < 2; half++) {
         f32 x[4];

@@ -143,7 +143,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     return total;
   }
 
-  GPU_FN void run(u32* shared, u16* table, Signal*, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
+  GPU_FN void run(u32* shared, Signal*, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
                   u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), part = warp % splits, per_block = warps / splits;
     const u32 rounds = ((k + CHUNK - 1) / CHUNK + splits - 1) / splits, step = out.share.blocks * per_block;
@@ -166,7 +166,6 @@ template <class Q, int NB, int R, int Places> struct MatVec {
         UNROLL for (int r = 0; r < R; r++) stage[r].load(weights + (place * R + r) * S::Words, w, from(r), bytes_of(chunk));
     };
     send();
-    fill_table<Q>(table);
     wait_for_previous();
     const f32 factor = segment < k ? 1.0f : prepare(rows, squares, k, x, alpha, eps, out.batch, out.dtype);
 
@@ -197,7 +196,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
       if (done / 32 + unit < k / 32) {
         typename Q::U u[R];
         UNROLL for (int r = 0; r < R; r++)
-          Q::unit(staged_block<Q>(staged + r * S::Words, at[r], lane), lane % Q::Units, table, u[r]);
+          Q::unit(staged_block<Q>(staged + r * S::Words, at[r], lane), lane % Q::Units, u[r]);
         // One plane of x is read while another is multiplied where registers allow, and no earlier. Rows that x does not have
         // are the first once more, and not stored.
         constexpr int Held = NB == 8 && Q::HasMin ? 1 : 2;
@@ -254,12 +253,11 @@ template <class Q, int NB, int R, int Places> struct MatVec {
                  const void* residual, void* out, size_t n, size_t k, f64 eps, u32 batch, u32 glu, u32 splits, u32 segment, u32 dtype)
 #define MAT_VEC_SHARED(Q) \
   DYNAMIC_SHARED(u32, shared); \
-  SHARED(u16, table, TableSize<Q>::value); \
   SHARED(Signal, signals, BULK_COPIES ? TILE_WARPS * 4 : 1);
 #define MAT_VEC_BODY(Q, ...) \
   typedef __VA_ARGS__ Product; \
   MAT_VEC_SHARED(Q) \
-  Product::run(shared, table, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, all_blocks()), (u32)k, w, x, alpha, (f32)eps, splits, segment);
+  Product::run(shared, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, all_blocks()), (u32)k, w, x, alpha, (f32)eps, splits, segment);
 #define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
   MAT_VEC_LAUNCH(MATVEC_WARPS * 32, MATVEC_CROWD, name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
 
@@ -273,7 +271,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     void* const y = slot.result(out, n, glu, dtype); \
     if (!slot.exists) return slot.clear(y, n, glu, dtype); \
     const void* const row = (const u8*)x + slot.row * k * bytes_of_float(dtype); \
-    Product::run(shared, table, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), (u32)k, w, row, alpha, (f32)eps, splits, \
+    Product::run(shared, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), (u32)k, w, row, alpha, (f32)eps, splits, \
                  segment); \
   }
 

@@ -41,8 +41,8 @@ template <class Q, class T, Rows ROWS> struct TileBlock {
   typedef TileProduct<E, BM, BN, BK, BM * ACROSS / WAVES, BN / ACROSS, STAGES, FeedA, FeedB> Product;
 #endif
   // The product of a tile's lines and columns.
-  template <class Sink> GPU_FN void run(E* shared, const Blocks& blocks, const u16* table, size_t line, const Operand<E>& x, size_t column, const Sink& sink) {
-    const FeedA fa(blocks, Stored{(u32*)(shared + SLICES_SIZE), table}, line);
+  template <class Sink> GPU_FN void run(E* shared, const Blocks& blocks, size_t line, const Operand<E>& x, size_t column, const Sink& sink) {
+    const FeedA fa(blocks, (u32*)(shared + SLICES_SIZE), line);
     const FeedB fb(x, column);
     Product::run(shared, fa, fb, (u32)x.depth, sink, 0, 0);
   }
@@ -58,10 +58,10 @@ template <class Q, class T, int ROWS> struct RowsBlock {
     typedef RowsProduct<Q, E, BM, BN, STAGES, SPLIT> Product;
     static constexpr u32 X_SIZE = STAGES * Product::X_SIZE, BYTES = X_SIZE * sizeof(E) + STAGES * Product::Weights::PLACE_WORDS * 4;
   };
-  typedef With<With<3>::BYTES + QUANT_TABLE <= GPU_SHARED_KB * 1024 ? 3 : 2> Fitting;
+  typedef With<With<3>::BYTES <= GPU_SHARED_KB * 1024 ? 3 : 2> Fitting;
   static constexpr u32 BYTES = Fitting::BYTES;
-  template <class X, class Sink> GPU_FN void run(E* shared, const Blocks& blocks, const u16* table, size_t line, const X& x, size_t column, const Sink& sink) {
-    const typename Fitting::Product::Weights weights(blocks, Stored{(u32*)(shared + Fitting::X_SIZE), table}, line);
+  template <class X, class Sink> GPU_FN void run(E* shared, const Blocks& blocks, size_t line, const X& x, size_t column, const Sink& sink) {
+    const typename Fitting::Product::Weights weights(blocks, (u32*)(shared + Fitting::X_SIZE), line);
     Fitting::Product::run(shared, weights, x, column, sink);
   }
 };
@@ -114,7 +114,6 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
   static constexpr u32 TILE = BM * BN;
 
   E* shared;
-  const u16* table;
   const E* x;
   const u8* w;
   T* out;
@@ -129,7 +128,7 @@ template <class Q, class T, Rows ROWS> struct QuantProduct {
     const size_t line = (size_t)(tile / across) * BM, column = (size_t)(tile % across) * BN;
     const u32 begin = from * QUANT_FAR, end = to == units ? k : to * QUANT_FAR;
     const Operand<E> right{x + (size_t)begin * WIDTH, rows, (size_t)(end - begin) * WIDTH, (i64)k * WIDTH};
-    B::run(shared, Blocks{w, n, k, begin, end}, table, line, right, column, TurnedSink<T, BM, BN, B::THREADS>{part, (T*)shared, out, rows, n, line, column});
+    B::run(shared, Blocks{w, n, k, begin, end}, line, right, column, TurnedSink<T, BM, BN, B::THREADS>{part, (T*)shared, out, rows, n, line, column});
   }
 
   // The shares of `blocks` blocks in `all` units of work: where one begins, and whose a unit is.

@@ -9,10 +9,7 @@ namespace gpu {
                 size_t rows, size_t n, size_t k, u32 alone) { \
     typedef QuantProduct<Q, T, ROWS> P; \
     DYNAMIC_SHARED(typename P::E, shared); \
-    u16* const table = (u16*)((char*)shared + QuantBlock<Q, T, ROWS>::BYTES); \
-    fill_table<Q>(table); \
-    barrier(); \
-    P{shared, table, (const typename P::E*)x, w, out, parts, counters, rows, n, (u32)k, (u32)ceil_div(k, QUANT_FAR), (u32)ceil_div(rows, (size_t)P::BN)}.run(alone); \
+    P{shared, (const typename P::E*)x, w, out, parts, counters, rows, n, (u32)k, (u32)ceil_div(k, QUANT_FAR), (u32)ceil_div(rows, (size_t)P::BN)}.run(alone); \
   }
 #define QUANT_PRODUCT_SIZES(Q, T) QUANT_PRODUCT(_few, FEW, Q, T) QUANT_PRODUCT(_some, SOME, Q, T) QUANT_PRODUCT(, MANY, Q, T)
 #define QUANT_PRODUCTS(Q) QUANT_PRODUCT_SIZES(Q, bf16) QUANT_PRODUCT_SIZES(Q, f16) QUANT_PRODUCT_SIZES(Q, f32)

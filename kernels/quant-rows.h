@@ -44,7 +44,7 @@ template <class Q, class T, int BM, int BN, int STAGES, bool SPLIT> struct RowsP
     constexpr u32 PER_BLOCK = Q::Elements / RUN;
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++)
-      Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, weights.table, f[h]);
+      Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
     UNROLL for (int p = 0; p < Q::Parts; p++)
       UNROLL for (int half = 0; half < 2; half++) {
         Left left, rest;

@@ -160,13 +160,13 @@ template <class Q, int NB> struct TileVec {
     f32 scale[2][Q::Parts], min[2][Q::Parts];
   };
   // acc += the products of run `run` of a chunk, in two rows of which this lane has the words t and t + 4.
-  GPU_FN void multiply(f32 (&acc)[Sums], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const u16* table, const Rows& rows, u32 group,
+  GPU_FN void multiply(f32 (&acc)[Sums], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const Rows& rows, u32 group,
                        Found& found) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++) {
       // Four blocks are whole words: with every fourth, bytes lie the same way.
       const Staged<Q::Align> block{row[h] + run / PerBlock / 4 * Q::Bytes, at[h] + run / PerBlock % 4 * Q::Bytes};
-      Q::fragment(block, run % PerBlock, lane_id() % 4, table, f[h]);
+      Q::fragment(block, run % PerBlock, lane_id() % 4, f[h]);
       if (!Shares) continue;
       if (run % PerBlock == 0) Q::scales(block, lane_id() % 4, 0, found.scale[h], found.min[h]);
       UNROLL for (int g = 0; g < Q::Parts; g++) {
@@ -200,7 +200,7 @@ template <class Q, int NB> struct TileVec {
     }
   }
 
-  GPU_FN void run(u32* shared, u16* table, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
     const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
@@ -263,7 +263,6 @@ template <class Q, int NB> struct TileVec {
       sent.advance(rounds, step);
     };
     UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
-    fill_table<Q>(table);
     wait_for_previous();
     f32 factors[X];
     UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
@@ -292,7 +291,7 @@ template <class Q, int NB> struct TileVec {
       const u32* const row[2] = {first, first + 8 * Pitch};
       const u32 at[2] = {skew_of(from(c, lane / 4)), skew_of(from(c, lane / 4 + 8))};
       Found found;
-      const auto take = [&](u32 r) { multiply(acc, row, at, r, table, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
+      const auto take = [&](u32 r) { multiply(acc, row, at, r, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
       // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
       // overlap, so only the last chunk asks, for four of them at a time.
       if (group < groups && (chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);

@@ -17,7 +17,6 @@ namespace gpu {
 // Four signed bytes as scale · q + min, in two words of halves. A byte behind 0x47000000 is 32768 more than it.
 struct ByteScale {
   f32 scale, bias;
-  GPU_METHOD ByteScale() {}
   GPU_METHOD ByteScale(f32 scale_, f32 min) : scale(scale_), bias(m_fma(scale_, -32896.0f, min)) {}
   template <class T> GPU_METHOD void decode(T, u32 q, u32& low, u32& high) const {
     const u32 u = q ^ 0x80808080u;
@@ -44,7 +43,6 @@ template <class Q, class T, int BN> struct QuantWide {
 
   const u8* w;
   u32* raw;
-  const u16* table;
   size_t row_bytes, first, last;
   u32 k;
 
@@ -76,7 +74,7 @@ template <class Q, class T, int BN> struct QuantWide {
         const bool there = step * STEP + r * RUN < k;
         const u32 run = there ? step % PER * RUNS + r : 0;
         typename Q::Frag q;
-        Q::fragment(Staged<Q::Align>{from, at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, t, table, q);
+        Q::fragment(Staged<Q::Align>{from, at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, t, q);
         UNROLL for (int p = 0; p < Q::Parts; p++)
           UNROLL for (int half = 0; half < 2; half++) {
             const int s = Q::Halves == 1 ? 0 : half;
@@ -94,14 +92,14 @@ template <class Q, class T, int BN> struct QuantWide {
     f32* parts;
     u32* counter;
   };
-  GPU_FN void run(T* shared, const u16* table, const u8* w, const Operand<T>& x, T* out, size_t n, size_t line0, size_t row0, const Shares& shares) {
+  GPU_FN void run(T* shared, const u8* w, const Operand<T>& x, T* out, size_t n, size_t line0, size_t row0, const Shares& shares) {
     const u32 warp = tid_x() / 32, k = (u32)x.depth, all = (k + STEP - 1) / STEP, chunks = (k + CHUNK - 1) / CHUNK;
     // Shares begin at whole chunks.
     const u32 from = chunks * shares.own / shares.count * PER, end = chunks * (shares.own + 1) / shares.count * PER;
     const u32 steps = end < all ? end : all, slices = steps * SLICES;
     const FeedX fx(x, row0);
     T* const sx = shared;
-    QuantWide weights{w, (u32*)(shared + STAGES * FeedX::SIZE) + warp * PLACES * PLACE_WORDS, table, (size_t)(k / Q::Elements) * Q::Bytes,
+    QuantWide weights{w, (u32*)(shared + STAGES * FeedX::SIZE) + warp * PLACES * PLACE_WORDS, (size_t)(k / Q::Elements) * Q::Bytes,
                       line0 + warp * 16, n - 1, k};
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;

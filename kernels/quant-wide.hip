@@ -5,22 +5,19 @@
 namespace gpu {
 
 #if GPU_WARPGROUPS
-template <class Q, class T, int BN> GPU_FN void quant_wide(T* shared, u16* table, const T* x, const u8* w, T* out, f32* parts, u32* counters, size_t rows, size_t n, size_t k, u32 splits) {
+template <class Q, class T, int BN> GPU_FN void quant_wide(T* shared, const T* x, const u8* w, T* out, f32* parts, u32* counters, size_t rows, size_t n, size_t k, u32 splits) {
   typedef QuantWide<Q, T, BN> P;
-  fill_table<Q>(table);
-  barrier();
   const size_t down = ceil_div(n, (size_t)P::LINES), across = ceil_div(rows, (size_t)BN);
   for (size_t i = bid_x(); i < down * across * splits; i += gdim_x()) {
     const size_t tile = divide(i, splits);
     const TileAt at = tile_at(tile, down, across);
     const typename P::Shares shares{splits, (u32)(i - tile * splits), parts + tile * splits * (P::THREADS * BN / 2), counters + tile};
-    P::run(shared, table, w, Operand<T>{x, rows, k, (i64)k}, out, n, at.row * P::LINES, at.column * BN, shares);
+    P::run(shared, w, Operand<T>{x, rows, k, (i64)k}, out, n, at.row * P::LINES, at.column * BN, shares);
   }
 }
 #define QUANT_WIDE_BODY(Q, T, BN) \
   DYNAMIC_SHARED(T, shared); \
-  SHARED(u16, table, TableSize<Q>::value); \
-  quant_wide<Q, T, BN>(shared, table, x, w, out, parts, counters, rows, n, k, splits);
+  quant_wide<Q, T, BN>(shared, x, w, out, parts, counters, rows, n, k, splits);
 #else
 #define QUANT_WIDE_BODY(Q, T, BN)
 #endif

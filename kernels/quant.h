@@ -138,31 +138,30 @@ template <int Parts, int Halves> struct Fragment {
   f32 scale[Halves][Parts], min[Halves][Parts];
 };
 
-// Elements and bytes per block, weights per scale, words of weights that a stored word has, whether there are minima, whether
-// nibbles stand for the values of a table. Self has
-// - words<N>(s, run, first, table, q): q[f · N + j] is what field f of stored word first + j of a run of Parts groups holds;
+// Elements and bytes per block, weights per scale, words of weights that a stored word has, whether there are minima.
+// Self has
+// - words<N>(s, run, first, q): q[f · N + j] is what field f of stored word first + j of a run of Parts groups holds;
 // - scales(s, run, half, scale, min): of the run's groups, or with 16 weights per scale of one half of each.
-template <class Self, int E, int B, class O, int G, int F, bool Min = false, bool Table_ = false>
+template <class Self, int E, int B, class O, int G, int F, bool Min = false>
 struct BlockType : O {
   using O::Parts;
   typedef Unit<Parts> U;
   static constexpr int Elements = E, Bytes = B, Units = E / 32, Group = G, Halves = 32 / G, Fields = F;
-  static constexpr bool HasMin = Min, Table = Table_, Fine = B >= E;  // Fine: eight bits per weight
+  static constexpr bool HasMin = Min, Fine = B >= E;  // Fine: eight bits per weight
   static constexpr int Align = B % 16 == 0 ? 16 : B % 4 == 0 ? 4 : B % 2 == 0 ? 2 : 1;
   typedef Fragment<Parts, Halves> Frag;
-  GPU_FN u32 value(u32) { return 0; }
 
-  template <class Src> GPU_FN void unit(const Src& s, u32 i, const u16* table, U& u) {
+  template <class Src> GPU_FN void unit(const Src& s, u32 i, U& u) {
     constexpr int N = 8 / F;
-    Self::template words<N>(s, i / Parts, i % Parts * N, table, u.q);
+    Self::template words<N>(s, i / Parts, i % Parts * N, u.q);
     Self::scales(s, i / Parts, i % Parts * Halves / Parts, u.scale, u.min);
   }
-  template <class Src> GPU_FN void fragment(const Src& s, u32 run, u32 t, const u16* table, Frag& f) {
+  template <class Src> GPU_FN void fragment(const Src& s, u32 run, u32 t, Frag& f) {
     // Nibbles of one group: both words come from one that is stored.
     constexpr int Loads = F > Parts ? 1 : 2;
     UNROLL for (int half = 0; half < Loads; half++) {
       u32 q[F];
-      Self::template words<1>(s, run, t + 4 * half, table, q);
+      Self::template words<1>(s, run, t + 4 * half, q);
       UNROLL for (int i = 0; i < F; i++) f.q[F > Parts ? 0 : i][F > Parts ? i : half] = q[i];
     }
     UNROLL for (int half = 0; half < Halves; half++) Self::scales(s, run, half, f.scale[half], f.min[half]);
@@ -198,7 +197,7 @@ template <int N, class Src> GPU_FN void coded_nibbles(const Src& s, u32 base, u3
 // The types. A comment gives each layout: name[bytes].
 // ---------------------------------------------------------------------------------------------------------------------
 struct q4_0 : BlockType<q4_0, 32, 18, Flat, 32, 2> {  // d[2] qs[16]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[2 * N]) {
     u32 x[N];
     s.load(2, first, x);
     UNROLL for (int j = 0; j < N; j++) {
@@ -209,7 +208,7 @@ struct q4_0 : BlockType<q4_0, 32, 18, Flat, 32, 2> {  // d[2] qs[16]
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0) / 16; }
 };
 struct q4_1 : BlockType<q4_1, 32, 20, Flat, 32, 2, true> {  // d[2] m[2] qs[16]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[2 * N]) {
     nibbles<N>(s, 4, first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&min)[1]) {
@@ -228,13 +227,13 @@ template <int N, class Src> GPU_FN void five_bits(const Src& s, u32 base, u32 fi
     }
 }
 struct q5_0 : BlockType<q5_0, 32, 22, Flat, 32, 2> {  // d[2] qh[4] qs[16]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[2 * N]) {
     five_bits<N>(s, 6, first, ~word_at(s, 2), q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0) / 8; }
 };
 struct q5_1 : BlockType<q5_1, 32, 24, Flat, 32, 2, true> {  // d[2] m[2] qh[4] qs[16]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[2 * N]) {
     five_bits<N>(s, 8, first, word_at(s, 4), q);
     UNROLL for (int j = 0; j < 2 * N; j++) q[j] = q[j] >> 3;
   }
@@ -244,16 +243,16 @@ struct q5_1 : BlockType<q5_1, 32, 24, Flat, 32, 2, true> {  // d[2] m[2] qh[4] q
   }
 };
 struct q8_0 : BlockType<q8_0, 32, 34, Flat, 32, 1> {  // d[2] qs[32]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[N]) { s.load(2, first, q); }
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[N]) { s.load(2, first, q); }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
 };
 struct q8_1 : BlockType<q8_1, 32, 36, Flat, 32, 1> {  // d[2] sum[2] qs[32]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[N]) { s.load(4, first, q); }
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[N]) { s.load(4, first, q); }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
 };
 
 struct q2_k : BlockType<q2_k, 256, 84, Columns, 16, 4, true> {  // scales[16] qs[64] d[2] dmin[2]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[4 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[4 * N]) {
     u32 x[N];
     s.load(16, 8 * run + first, x);
     UNROLL for (int p = 0; p < 4; p++)
@@ -269,7 +268,7 @@ struct q2_k : BlockType<q2_k, 256, 84, Columns, 16, 4, true> {  // scales[16] qs
   }
 };
 struct q3_k : BlockType<q3_k, 256, 110, Columns, 16, 4> {  // hmask[32] qs[64] scales[12] d[2]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[4 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[4 * N]) {
     u32 x[N], high[N];
     s.load(0, 8 + 8 * run + first, x);
     s.load(0, first, high);
@@ -303,13 +302,13 @@ template <class Src> GPU_FN void six_bit_scales(const Src& s, u32 run, f32 (&sca
   }
 }
 struct q4_k : BlockType<q4_k, 256, 144, Pairs, 32, 2, true> {  // d[2] dmin[2] scales[12] qs[128]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[2 * N]) {
     nibbles<N>(s, 16, 8 * run + first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[2], f32 (&min)[2]) { six_bit_scales(s, run, scale, min); }
 };
 struct q5_k : BlockType<q5_k, 256, 176, Pairs, 32, 2, true> {  // d[2] dmin[2] scales[12] qh[32] qs[128]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[2 * N]) {
     nibbles<N>(s, 48, 8 * run + first, q);
     u32 high[N];
     s.load(16, first, high);
@@ -318,7 +317,7 @@ struct q5_k : BlockType<q5_k, 256, 176, Pairs, 32, 2, true> {  // d[2] dmin[2] s
   template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[2], f32 (&min)[2]) { six_bit_scales(s, run, scale, min); }
 };
 struct q6_k : BlockType<q6_k, 256, 210, Columns, 16, 4> {  // ql[128] qh[64] scales[16] d[2]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[4 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[4 * N]) {
     u32 a[N], b[N], high[N];
     s.load(0, 16 * run + first, a);
     s.load(0, 16 * run + 8 + first, b);
@@ -336,7 +335,7 @@ struct q6_k : BlockType<q6_k, 256, 210, Columns, 16, 4> {  // ql[128] qh[64] sca
   }
 };
 struct q8_k : BlockType<q8_k, 256, 292, Flat, 32, 1> {  // d[4] qs[256] sums[32]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[N]) {
     s.load(4, 8 * run + first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = f32_from_bits(word_at(s, 0)); }
@@ -351,13 +350,13 @@ template <int N, class Src> GPU_FN void fp4_nibbles(const Src& s, u32 base, u32 
   coded_nibbles<N>(s, base, word, {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}, q);
 }
 struct iq4_nl : BlockType<iq4_nl, 32, 18, Flat, 32, 2> {  // d[2] qs[16]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[2 * N]) {
     curve_nibbles<N>(s, 2, first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) { scale[0] = half_at(s, 0); }
 };
 struct iq4_xs : BlockType<iq4_xs, 256, 136, Flat, 32, 2> {  // d[2] scales_h[2] scales_l[4] qs[128]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[2 * N]) {
     curve_nibbles<N>(s, 8, 4 * run + first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32 run, u32, f32 (&scale)[1], f32 (&)[1]) {
@@ -366,7 +365,7 @@ struct iq4_xs : BlockType<iq4_xs, 256, 136, Flat, 32, 2> {  // d[2] scales_h[2] 
   }
 };
 struct mxfp4 : BlockType<mxfp4, 32, 17, Flat, 32, 2> {  // e[1] qs[16]
-  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, const u16*, u32 (&q)[2 * N]) {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32, u32 first, u32 (&q)[2 * N]) {
     fp4_nibbles<N>(s, 1, first, q);
   }
   template <class Src> GPU_FN void scales(const Src& s, u32, u32, f32 (&scale)[1], f32 (&)[1]) {
@@ -376,11 +375,6 @@ struct mxfp4 : BlockType<mxfp4, 32, 17, Flat, 32, 2> {  // e[1] qs[16]
   }
 };
 
-// Shared memory for the values of nibble pairs, 1 element for types that need none.
-template <class Q> struct TableSize { static constexpr int value = Q::Table ? 256 : 1; };
-template <class Q> GPU_FN void fill_table(u16* table) {
-  for (u32 b = tid_x(); Q::Table && b < 256; b += bdim_x()) table[b] = 0;
-}
 
 // QUANT_TYPES(M) is M(q4_0) M(q4_1) …; GPU_ONLY and GPU_ONLY_<type> leave one of them, as with dtypes.
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_q4_0)

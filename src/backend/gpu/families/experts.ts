@@ -4,14 +4,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
 import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
-import {
-  lineBytes,
-  planQuantBlock,
-  QUANT_TABLE,
-  type QuantProductSize,
-  quantProductDefines,
-  streamDefines,
-} from "./quantized.ts";
+import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
 
 /** The most scores that a warp chooses from, and the most that it chooses. */
 export const TOPK_COLUMNS = 512;
@@ -73,7 +66,7 @@ export function planExpertQuant(
     }
     const twice = size === "" && (isAsync || (unit === "mfma" && dtype !== "f32"));
     const rows = EXPERT_TILE * (twice ? 2 : 1);
-    const shared_bytes = (isAsync ? 2 : 1) * ((rows + EXPERT_TILE) * row + EXPERT_TILE * stored) + QUANT_TABLE;
+    const shared_bytes = (isAsync ? 2 : 1) * ((rows + EXPERT_TILE) * row + EXPERT_TILE * stored);
     const isSplit = dtype === "f32" && unit !== "fma";
     return { size, rows, columns: EXPERT_TILE, threads: 2 * EXPERT_TILE, shared_bytes, isSplit };
   };

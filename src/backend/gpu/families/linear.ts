@@ -203,7 +203,7 @@ function findPlan(
   const most = MATVEC_CROWD * multiprocessors;
   let best: LinearPlan["launch"] | null = null;
   for (const count of pieces(norm)) {
-    // Tables of non-linear types and signals are beside it.
+    // Signals are beside it.
     const bytes = (warps: number, splits: number): number =>
       sharedBytes(type, batch, segmentOf(k, count, splits * MATVEC_CHUNK), warps, arch);
     const fits = (warps: number, splits = 1): boolean => bytes(warps, splits) <= budget - 1024;

@@ -39,8 +39,6 @@ const QUANT_SLICE = 32;
 const QUANT_LINES = 64;
 const QUANT_FEW = 16;
 const QUANT_SOME = 64;
-/** Bytes of shared memory for the values of nibble pairs. */
-export const QUANT_TABLE = 512;
 
 /** By rows of x: few, some, or many. */
 export type QuantProductSize = "_few" | "_some" | "";
@@ -99,15 +97,14 @@ export function planQuantBlock(
     // Chunks of x beside those of the weights.
     const [lines, rows] = [2 * QUANT_LINES, size === "_few" ? QUANT_FEW : QUANT_SOME];
     const stage = rows * ((isSplit ? 4 : 2) * chunk + 32) + lines * stored;
-    const stages = 3 * stage + QUANT_TABLE <= sharedBudget(arch) ? 3 : 2;
-    return { isSplit, lines, rows, shared: stages * stage + QUANT_TABLE };
+    const stages = 3 * stage <= sharedBudget(arch) ? 3 : 2;
+    return { isSplit, lines, rows, shared: stages * stage };
   }
   const byGroups = isAsync && hasWarpgroups(arch);
   const lines = byGroups ? 2 * QUANT_LINES : QUANT_LINES;
   const many = byGroups ? 4 : isAsync || (unit === "mfma" && dtype !== "f32") ? 2 : 1;
   const rows = size === "_few" ? QUANT_FEW : size === "_some" ? QUANT_SOME : many * QUANT_SOME;
-  const shared =
-    (byGroups ? 3 : isAsync ? 2 : 1) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored + QUANT_TABLE;
+  const shared = (byGroups ? 3 : isAsync ? 2 : 1) * (lines + rows) * row + (isAsync ? 2 : 1) * lines * stored;
   return { isSplit, lines, rows, shared };
 }
 
@@ -141,7 +138,7 @@ const shareCost: Readonly<Record<QuantProductSize, number>> = { _few: 2, _some: 
 /** As kernels/quant-product.h has them. */
 export const quantProductDefines = (arch: string): Defines => ({
   ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_ASYNC_SLICE, QUANT_SLICE },
-  ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, QUANT_TABLE, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
+  ...{ QUANT_LINES, QUANT_FEW, QUANT_SOME, GPU_SHARED_KB: sharedBudget(arch) / 1024 },
 });
 
 export const quantized = [
