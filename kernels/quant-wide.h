@@ -106,6 +106,7 @@ template <class Q, class T, int BN> struct QuantWide {
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     weights.send(from / PER);
+    wait_for_previous();  // once a block has waited, this takes no time
     copies_bunch();
     NO_UNROLL for (u32 s = 0; s < AHEAD; s++) {
       if (from * SLICES + s < slices) fx.copy(sx + s * FeedX::SIZE, (from * SLICES + s) * BK);
@@ -160,8 +161,19 @@ template <class Q, class T, int BN> struct QuantWide {
     if (!last) return false;
     device_fence();
     UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
-    for (u32 s = 0; s < shares.count; s++)
-      UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += shares.parts[s * SIZE + e * THREADS + tid_x()];
+    if constexpr (BN <= 64) {
+      // Two blocks' sums are on their way at once, where registers allow.
+      NO_UNROLL for (u32 s = 0; s < shares.count; s += 2) {
+        f32 add[2][BN / 2];
+        UNROLL for (u32 j = 0; j < 2; j++)
+          UNROLL for (u32 e = 0; e < BN / 2; e++) add[j][e] = shares.parts[(s + j < shares.count ? s + j : s) * SIZE + e * THREADS + tid_x()];
+        UNROLL for (u32 j = 0; j < 2; j++)
+          UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += s + j < shares.count ? add[j][e] : 0.0f;
+      }
+    } else {
+      for (u32 s = 0; s < shares.count; s++)
+        UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += shares.parts[s * SIZE + e * THREADS + tid_x()];
+    }
     return true;
   }
 

@@ -1,5 +1,5 @@
 // Products of many rows of halves with quantized weights by warpgroups, which only Hopper has. x is in the order of quant-wide.h;
-// the name says how many rows a block takes: 16, 64, or (without) 256. Launch: `splits` blocks per tile of 128 lines of W; `parts` has
+// the name says how many rows a block takes: 64, or (without) 256. Launch: `splits` blocks per tile of 128 lines of W; `parts` has
 // as many sums as they make, `counters` a zero per tile.
 #include "quant-wide.h"
 namespace gpu {
@@ -25,9 +25,9 @@ template <class Q, class T, int BN> GPU_FN void quant_wide(T* shared, u16* table
 #define QUANT_WIDE_BODY(Q, T, BN)
 #endif
 #define QUANT_WIDE_KERNEL(size, BN, Q, T) \
-  KERNEL_CROWDED(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q##_##T, const T* x, const u8* w, T* out, f32* parts, u32* counters, \
+  KERNEL_EARLY(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q##_##T, const T* x, const u8* w, T* out, f32* parts, u32* counters, \
                  size_t rows, size_t n, size_t k, u32 splits) { QUANT_WIDE_BODY(Q, T, BN) }
-#define QUANT_WIDE_SIZES(Q, T) QUANT_WIDE_KERNEL(_16, 16, Q, T) QUANT_WIDE_KERNEL(_64, 64, Q, T) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q, T)
+#define QUANT_WIDE_SIZES(Q, T) QUANT_WIDE_KERNEL(_64, 64, Q, T) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q, T)
 #define QUANT_WIDE(Q) QUANT_WIDE_SIZES(Q, bf16) QUANT_WIDE_SIZES(Q, f16)
 QUANT_TYPES(QUANT_WIDE)
 

@@ -15,7 +15,7 @@ const { loadModel } = await import(`${dist}/models/index.js`);
 const device = Device.from(args[0] ?? "cuda:0");
 const folder = args[1] ?? fail("name a folder for the model");
 const only = option("--only")?.split(",") ?? ["f32", "f16"];
-const batches = option("--batch")?.split(",").map(Number) ?? [32_768];
+const batches = option("--batch")?.split(",").map(Number) ?? [65_536];
 const count = Number(option("--texts") ?? 1000);
 const rounds = Number(option("--rounds") ?? 10);
 

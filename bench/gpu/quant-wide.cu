@@ -43,7 +43,7 @@ int main() {
   const double ceiling = copy_ceiling();
   // As src/backend/gpu/families/quant-wide.ts plans: the host's half of nvcc does not know the target.
   const struct { decltype(&JOIN(quant_wide_, TYPE, _bf16)) kernel; size_t rows; u32 together; } kernels[] = {
-      {JOIN(quant_wide_16_, TYPE, _bf16), 16, 2}, {JOIN(quant_wide_64_, TYPE, _bf16), 64, 2}, {JOIN(quant_wide_, TYPE, _bf16), QUANT_WIDE_ROWS, 1}};
+      {JOIN(quant_wide_64_, TYPE, _bf16), 64, 2}, {JOIN(quant_wide_, TYPE, _bf16), QUANT_WIDE_ROWS, 1}};
   const int pitch = 16 * ((QUANT_WIDE_CHUNK / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
   u32* counters = device<u32>(4096);
   CHECK(cudaMemset(counters, 0, 4096 * 4));
@@ -69,13 +69,13 @@ int main() {
     fill_floats<bf16><<<1024, 256>>>(x, 1024 * k, 1, 1.0f);
     fill_floats<bf16><<<1024, 256>>>(weights, n * k, 2, 1.0f);
     reorder<<<(unsigned)(1024 * k / 256), 256>>>(x, ordered, 1024 * k);
-    for (size_t rows : {9, 16, 32, 64, 128, 256, 512, 1024}) {
+    for (size_t rows : {32, 64, 128, 256, 512, 1024}) {
       const float one = 1, zero = 0;
       const float library = median([&] {
         cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n, (int)rows, (int)k, &one, weights, CUDA_R_16BF, (int)k, x, CUDA_R_16BF, (int)k, &zero, y, CUDA_R_16BF,
                      (int)n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       }, 9);
-      const auto& v = kernels[rows <= 16 ? 0 : rows <= 64 ? 1 : 2];
+      const auto& v = kernels[rows <= 64 ? 0 : 1];
       const int bytes = (int)(QUANT_WIDE_STAGES * v.rows * 128) + 2 * 128 * pitch;
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), most = (u32)(k / (2 * QUANT_WIDE_CHUNK));

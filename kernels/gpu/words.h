@@ -90,6 +90,27 @@ template <bool SMALL> GPU_FN void scaled_bytes(u32 q, f32 scale, f32 min, f32 (&
 #endif
 }
 
+// scale · q / 16 + min of four signed bytes, in halves: two words of them. scale and min are there twice in theirs. NVIDIA's: a byte
+// below 0x64 is 1024 more than it, which leaves sixteenths exact.
+template <bool MIN> GPU_FN void scaled_halves(u32 q, u32 scale, u32 min, u32& low, u32& high) {
+#if GPU_NVIDIA
+  const u32 bytes = q ^ 0x80808080u, two[2] = {__byte_perm(bytes, 0x64646464u, 0x4140), __byte_perm(bytes, 0x64646464u, 0x4342)};
+  u32 y[2];
+  UNROLL for (int i = 0; i < 2; i++) {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y[i]) : "r"(two[i]), "r"(0x2c002c00u), "r"(0xd480d480u));
+    if (MIN) asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(y[i]) : "r"(scale), "r"(min));
+    else asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(y[i]) : "r"(scale));
+  }
+  low = y[0];
+  high = y[1];
+#else
+  f32 x[4];
+  UNROLL for (int j = 0; j < 4; j++) x[j] = (f32)(signed char)(q >> 8 * j) / 16 * f16_to_f32((u16)scale) + (MIN ? f16_to_f32((u16)min) : 0.0f);
+  low = f32_to_f16(x[0]) | (u32)f32_to_f16(x[1]) << 16;
+  high = f32_to_f16(x[2]) | (u32)f32_to_f16(x[3]) << 16;
+#endif
+}
+
 // Byte i of x as the second lowest of a word whose others are those of `around`, which has zeros below its highest.
 GPU_FN u32 byte_in_second(u32 x, u32 around, u32 i) {
 #if GPU_NVIDIA

@@ -106,6 +106,11 @@ export const mayShow = [
     why: "The mask of 32 keys takes as long as products over 64 elements; both sides of the branch around it are counted.",
   },
   {
+    sign: "low share",
+    kernels: /gfx12\w+ attention_32_/,
+    why: "Products over 32 elements are few beside the powers of two of their scores.",
+  },
+  {
     sign: "2-byte loads",
     kernels: / attention_(decode_)?masked_/,
     why: "A mask may have any strides, and its elements are read where the lanes have their scores.",

@@ -117,6 +117,8 @@ export interface TransformerNeeds {
   readonly hasExperts?: boolean | undefined;
   /** Whether keys and values are made of latents. */
   readonly attendsToLatents?: boolean | undefined;
+  /** Whether all positions see each other: texts are embedded, and none is continued. */
+  readonly encodes?: boolean | undefined;
   readonly headDim: number;
   readonly hiddenSize: number;
   readonly activation: "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";

@@ -16,11 +16,22 @@ export { type AnswerForm, detectAnswerForm, type ToolCallForm } from "./chat/ans
 export type { ChatEvent, ChatOptions } from "./chat/chat.ts";
 export type { ChatMessage, GivenToolCall, MessageForm, TextPart, ToolCall, ToolDefinition } from "./chat/messages.ts";
 export type { TaggedFormName } from "./chat/tool-forms.ts";
-export type { Activation, EncoderConfig, Experts, Latent, ModelConfig, RopeConfig, RopeScaling } from "./config.ts";
-export type { BatchOptions, EmbedOptions, EmbedProgress, ScoreOptions } from "./embeddings/embed.ts";
+export type {
+  Activation,
+  EncoderConfig,
+  Experts,
+  Latent,
+  ModelConfig,
+  PlainActivation,
+  RopeConfig,
+  RopeScaling,
+} from "./config.ts";
+export type { Run } from "./embeddings/batches.ts";
+export type { BatchOptions, EmbedOptions, EmbedProgress, ScoreOptions, Sequence } from "./embeddings/embed.ts";
 export type { EmbedInput, TextPair } from "./embeddings/sequences.ts";
 export { type EmbeddingSettings, type Pooling, poolings } from "./embeddings/settings.ts";
 export type { Encoder } from "./encoder/encoder.ts";
+export type { ClassificationHead } from "./encoder/head.ts";
 export type { Routing, RoutingGroups } from "./experts/routing.ts";
 export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
@@ -41,8 +52,10 @@ export type { JsonFields } from "./json-fields.ts";
 export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, type WeightsOptions } from "./load.ts";
 export { loadTokenizer } from "./load-tokenizer.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
+export type { Packed } from "./packed.ts";
 export type { Positions } from "./positions.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
+export type { Segments } from "./text/frames.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
 export type { Transformer, TransformerOptions } from "./transformer.ts";
 export type { FusedRoles, Names, WeightsForm } from "./weights/naming.ts";

@@ -89,7 +89,7 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   requireRoom({ config: source.config, weights, device, dtype, context: options.context });
   const { encoder } = source.config;
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
-  const prepared = encoder ? undefined : device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
+  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
   await prepared?.toLoad;
   const transformer = await (encoder ? Encoder : Transformer).load(source.config, weights, device, dtype);
   try {
@@ -116,6 +116,7 @@ export const needsOf = (
   hasPlainWeights: weights.hasPlainMatrices,
   hasExperts: config.experts !== null,
   attendsToLatents: config.latent !== null,
+  encodes: config.encoder !== null,
   headDim: config.headDim,
   hiddenSize: config.hiddenSize,
   activation: config.activation,

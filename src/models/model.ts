@@ -130,7 +130,7 @@ export class Model implements Disposable {
     const normalize = options.normalize ?? embedding.normalize;
     const sequences = sequencesOf(texts, options.prompt, this.#sequenceOptions(options));
     if (sequences.length === 0) return Tensor.zeros([0, this.config.hiddenSize], { device });
-    return inBatches(sequences, device, options, (packed) => {
+    return inBatches(sequences, this, options, (packed) => {
       const vectors = pool(this.#states(packed), packed, pooling);
       return normalize ? unitRows(vectors) : vectors;
     });
@@ -139,7 +139,7 @@ export class Model implements Disposable {
   /** The state of each token of each text, (tokens, width) in f32. */
   async hiddenStates(texts: readonly EmbedInput[], options: BatchOptions = {}): Promise<Tensor[]> {
     const sequences = sequencesOf(texts, undefined, this.#sequenceOptions(options));
-    return rowsInBatches(sequences, this.device, options, (packed) => this.#states(packed).toDType("f32"));
+    return rowsInBatches(sequences, this, options, (packed) => this.#states(packed).toDType("f32"));
   }
 
   /** Whether it has a classification head of one label, as rerankers have, and so can `score`. */
@@ -166,7 +166,7 @@ export class Model implements Disposable {
     const { head, labels } = this.#needHead();
     const sequences = sequencesOf(texts, undefined, this.#sequenceOptions(options));
     if (sequences.length === 0) return Tensor.zeros([0, labels.length], { device: this.device });
-    return inBatches(sequences, this.device, options, (packed) => head.forward(this.#states(packed), packed));
+    return inBatches(sequences, this, options, (packed) => head.forward(this.#states(packed), packed));
   }
 
   /** Frees the weights. */

@@ -9,6 +9,7 @@ import { architectureOf } from "./architectures/index.ts";
 import { loadAttention, type SelfAttention } from "./attention.ts";
 import { deviceAttends, type ModelCache } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
+import { runsOnDevice } from "./experts/mixture.ts";
 import { expansionPays } from "./latent-attention.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
@@ -121,7 +122,7 @@ export class Transformer implements Disposable {
 
   /** Whether its steps can be recorded: nothing in them depends on what the host knows. */
   get recordable(): boolean {
-    return deviceAttends(this.config, this.device, this.dtype);
+    return deviceAttends(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
   }
 
   /**

@@ -244,7 +244,12 @@ describe("loading", () => {
   });
 
   it.each<[string, Parameters<typeof variant>[2], Parameters<typeof variant>[3], RegExp]>([
-    ["an unknown architecture", { model_type: "bert" }, undefined, /unknown architecture "bert"; known are llama, mis/],
+    [
+      "an unknown architecture",
+      { model_type: "mamba" },
+      undefined,
+      /unknown architecture "mamba"; known are llama, mis/,
+    ],
     ["a missing architecture", { model_type: null }, undefined, /model_type must be a string/],
     ["a missing size", { hidden_size: undefined }, undefined, /hidden_size must be a whole.*, but it is missing/],
     ["a size that is none", { num_hidden_layers: 1.5 }, undefined, /num_hidden_layers must be a whole.*not 1.5/],

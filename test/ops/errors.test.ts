@@ -634,6 +634,30 @@ describeDevices("Errors", (device) => {
       /sinks must be \(2\).*\[1\]/,
     ],
     [
+      "sequences of another number of rows",
+      () => nn.sdpaVarlen(f(3, 1, 4), f(2, 1, 4), f(3, 1, 4), ids(0, 3)),
+      "ShapeMismatch",
+      /sdpaVarlen takes q \(rows, hq, d\).*\[3, 1, 4\].*\[2, 1, 4\]/,
+    ],
+    [
+      "sequences without an end",
+      () => nn.sdpaVarlen(f(3, 1, 4), f(3, 1, 4), f(3, 1, 4), ids(0)),
+      "ShapeMismatch",
+      /offsets must be 0 and the end of each sequence.*\[1\]/,
+    ],
+    [
+      "offsets that are no whole numbers",
+      () => nn.sdpaVarlen(f(3, 1, 4), f(3, 1, 4), f(3, 1, 4), f(2)),
+      "UnsupportedDTypeForOp",
+      /offsets must be i64 or u32, not f32/,
+    ],
+    [
+      "offsets that do not end with the rows, where sequences go one by one",
+      () => nn.sdpaVarlen(f(3, 1, 4), f(3, 1, 4), f(3, 1, 4), ids(0, 2)),
+      "ValueOutOfRange",
+      /offsets must ascend from 0 to the 3 rows, but are 0, 2/,
+    ],
+    [
       "a fractional window",
       () => nn.sdpa(f(1, 1, 2, 4), f(1, 1, 2, 4), f(1, 1, 2, 4), { causal: true, window: 1.5 }),
       "InvalidArgument",

@@ -27,6 +27,7 @@ import { indexing } from "./families/indexing.ts";
 import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
+import { quantBatch } from "./families/quant-batch.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
@@ -51,6 +52,7 @@ const families = [
   ...decode,
   ...rows,
   ...quantized,
+  ...quantBatch,
   ...quantWide,
 ] as const;
 type Families = (typeof families)[number];

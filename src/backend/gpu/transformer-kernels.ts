@@ -35,9 +35,8 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   if (weights.length === 0) return [];
   if (takesWide(dtype, arch))
     return existing([
-      ...(["", "_64", "_16"] as const).flatMap((size) =>
-        weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const),
-      ),
+      ...(["", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const)),
+      ...weights.map((type) => `quant_batch_${type}_${dtype}` as const),
       `quant_order_${dtype}`,
     ]);
   return existing([
@@ -71,8 +70,38 @@ const activationKernels = ({ dtype, activation, mlpsAreGated }: TransformerNeeds
   return [`${plain[activation]}_${dtype}`, ...(mlpsAreGated ? [`mul_${dtype}` as const] : [])];
 };
 
-/** What continues one text, those that take longest to compile first. */
+/** What encodes texts and pools their states. */
+function encoderKernels(needs: TransformerNeeds): KernelName[] {
+  const { dtype, quantTypes, headDim, hiddenSize } = needs;
+  const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];
+  return existing([
+    ...heads.map((d) => `attention_${d}_${dtype}` as const),
+    ...quantTypes.map((type) => `get_rows_${quantName(type)}_${dtype}` as const),
+    `layernorm_${dtype}`,
+    `layernorm${planWholeRows(hiddenSize, dtype).suffix}_${dtype}`,
+    `epilogue_${dtype}`,
+    `add_${dtype}`,
+    ...activationKernels(needs),
+    ...(needs.positionsAreLearned ? [] : ([`rope_${dtype}`, `copy_strided_${dtype === "f32" ? 4 : 2}`] as const)),
+    `index_select_u32_${dtype}`,
+    ...(dtype === "f32" ? [] : ([`cast_${dtype}_f32`, "index_select_u32_f32"] as const)),
+    ...([
+      "fill_u32",
+      "fill_f32",
+      "sum_cols_f32",
+      "sum_f32",
+      "mul_f32",
+      "sqr_f32",
+      "sqrt_f32",
+      "maximum_f32",
+      "div_f32",
+    ] as const),
+  ]);
+}
+
+/** What continues one text, or encodes some; those that take longest to compile first. */
 export function transformerKernels(needs: TransformerNeeds): KernelName[] {
+  if (needs.encodes) return encoderKernels(needs);
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
   const masked = needs.scoresAreShaped ? "_masked" : "";
   const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];

@@ -3,12 +3,16 @@ import { setImmediate } from "node:timers/promises";
 import type { Device } from "../../backend/device.ts";
 import { fail } from "../../core/errors.ts";
 import { scope, Tensor } from "../../ops/index.ts";
+import type { ModelConfig } from "../config.ts";
 import { Packed } from "../packed.ts";
 import { batchesOf } from "./batches.ts";
 import type { Pooling } from "./settings.ts";
 
 export interface BatchOptions {
-  /** Tokens that run at once: more keep a GPU busier and take more memory. Default 2,048 on the CPU, 32,768 elsewhere. */
+  /**
+   * Tokens that run at once: more keep a GPU busier and take more memory. Default 2,048 on the CPU, elsewhere 4,096 to
+   * 65,536, by the model's width.
+   */
   readonly batchTokens?: number | undefined;
   /** Cuts texts that are too long; false refuses them. Default true. */
   readonly truncate?: boolean | undefined;
@@ -42,12 +46,22 @@ export interface Sequence {
   readonly types?: readonly number[];
 }
 
-const batchTokensOf = ({ name }: Device): number => (name === "cpu" ? 2048 : 32_768);
+/** Numbers of a state that are worth a launch, over all tokens. */
+const WORTH_A_LAUNCH = 2 ** 25;
+
+const batchTokensOf = ({ config, device }: Runner): number =>
+  device.name === "cpu" ? 2048 : Math.min(Math.max(Math.floor(WORTH_A_LAUNCH / config.hiddenSize), 4096), 65_536);
+
+/** The model, as far as batches depend on it. */
+interface Runner {
+  readonly config: ModelConfig;
+  readonly device: Device;
+}
 
 /** What `run` gives for each batch, (sequences of the batch, width), in the order of the sequences. */
 export async function inBatches(
   sequences: readonly Sequence[],
-  device: Device,
+  runner: Runner,
   options: BatchOptions,
   run: (packed: Packed) => Tensor,
 ): Promise<Tensor> {
@@ -55,25 +69,25 @@ export async function inBatches(
     const results: Tensor[] = [];
     const places = new Uint32Array(sequences.length);
     let done = 0;
-    await eachBatch(sequences, device, options, (packed, members) => {
+    await eachBatch(sequences, runner, options, (packed, members) => {
       for (const member of members) places[member] = done++;
       results.push(scope(() => run(packed)));
     });
     const all = results.length === 1 ? results[0]! : Tensor.cat(results, 0);
-    return all.indexSelect(Tensor.from(places, { device }), 0);
+    return all.indexSelect(Tensor.from(places, { device: runner.device }), 0);
   });
 }
 
 /** The rows of each sequence, of what `run` gives for all rows of a batch. */
 export async function rowsInBatches(
   sequences: readonly Sequence[],
-  device: Device,
+  runner: Runner,
   options: BatchOptions,
   run: (packed: Packed) => Tensor,
 ): Promise<Tensor[]> {
   return scope(async () => {
     const results: Tensor[] = [];
-    await eachBatch(sequences, device, options, (packed, members) => {
+    await eachBatch(sequences, runner, options, (packed, members) => {
       using rows = scope(() => run(packed));
       let start = 0;
       for (const [i, member] of members.entries()) {
@@ -88,8 +102,8 @@ export async function rowsInBatches(
 
 async function eachBatch(
   sequences: readonly Sequence[],
-  device: Device,
-  { batchTokens = batchTokensOf(device), signal, onProgress }: BatchOptions,
+  runner: Runner,
+  { batchTokens = batchTokensOf(runner), signal, onProgress }: BatchOptions,
   run: (packed: Packed, members: readonly number[]) => void,
 ): Promise<void> {
   if (!Number.isSafeInteger(batchTokens) || batchTokens < 1) {
@@ -105,7 +119,7 @@ async function eachBatch(
     signal?.throwIfAborted();
     textsDone += members.length;
     if (!onProgress) continue;
-    await device.synchronize();
+    await runner.device.synchronize();
     onProgress({ textsDone, textsTotal: sequences.length });
   }
 }

@@ -1,4 +1,5 @@
 /** A mixture of experts in place of an MLP: a router, the experts, and one that every row goes through beside them. */
+import { type DType, sizeOf } from "../../core/dtype.ts";
 import { mixExperts } from "../../nn/index.ts";
 import type { Tensor } from "../../ops/index.ts";
 import type { Experts, ModelConfig } from "../config.ts";
@@ -16,6 +17,13 @@ interface Shared {
   /** Its sigmoid multiplies the result. */
   readonly gate: Projection | null;
 }
+
+/**
+ * Whether a device multiplies by expert without the host, if it does at all: its kernels read rows in pieces of 16 bytes,
+ * and what has none of them is sorted by the host, which a recorded step cannot ask.
+ */
+export const runsOnDevice = ({ experts, hiddenSize }: ModelConfig, dtype: DType): boolean =>
+  !experts || [hiddenSize, experts.width].every((size) => (size * sizeOf(dtype)) % 16 === 0);
 
 export class Mixture implements FeedForward {
   readonly #experts: Experts;

@@ -15,7 +15,7 @@ import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
-import { bytesPerRow, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
+import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
   DeviceWeights,
@@ -171,7 +171,7 @@ export class FileWeights implements DeviceWeights {
     }
     const rows = totalRows(all) / count;
     const shape = [count, rows, inputs];
-    const runs = joined(all);
+    const runs = joinedSources(all);
     const flat = await this.#readBias(all);
     const bias = flat && this.#own(flat.reshape([count, rows]));
     if (all[0]!.tensor.quant)
@@ -308,20 +308,5 @@ export class FileWeights implements DeviceWeights {
 
 /** Takes a piece of a tensor; `done` bytes lie before it. */
 type Take = (piece: ByteRange, done: number) => Promise<void>;
-
-/** Neighbours in one tensor as one source, so that they are read in one go. */
-function joined(sources: readonly Source[]): Source[] {
-  const runs: Source[] = [];
-  for (const source of sources) {
-    const last = runs.at(-1);
-    const [before, next] = [last?.slices.at(-1), source.slices[0]!];
-    if (last && before && last.tensor === source.tensor && before.start + before.rows === next.start) {
-      const slices = [{ start: before.start, rows: before.rows + next.rows }, ...source.slices.slice(1)];
-      const rows = last.rows + source.rows;
-      runs[runs.length - 1] = { ...last, rows, slices: [...last.slices.slice(0, -1), ...slices] };
-    } else runs.push(source);
-  }
-  return runs;
-}
 
 const totalRows = (stack: readonly Source[]): number => stack.reduce((sum, { rows }) => sum + rows, 0);

@@ -84,7 +84,7 @@ export class ModelTensors {
   }
 
   embedding(role: EmbeddingRole, rows: number, width: number): Source {
-    const tensor = this.#shaped(`${this.#form.names.embedding[role]}.weight`, [rows, width]);
+    const tensor = this.#matrix(`${this.#form.names.embedding[role]}.weight`, [rows, width]);
     return { ...whole(rows), tensor, sizes: [rows], bias: null, transposed: false };
   }
 
@@ -109,10 +109,7 @@ export class ModelTensors {
     }
     return parts.map(({ role, outputs, needsBias }) => {
       const name = matrixName(names, role, place);
-      // A single row may be a vector.
-      const isVector = outputs === 1 && this.#tensors.get(`${name}.weight`)?.shape.length === 1;
-      const stored = this.#shaped(`${name}.weight`, isVector ? [inputs] : shapeOf(outputs));
-      const tensor = isVector ? { ...stored, shape: [1, inputs] } : stored;
+      const tensor = this.#matrix(`${name}.weight`, shapeOf(outputs));
       const bias = this.#bias(name, [outputs], needsBias ?? false);
       return { ...whole(outputs), tensor, sizes: [outputs], bias, transposed };
     });
@@ -170,6 +167,12 @@ export class ModelTensors {
     return needed || this.#tensors.has(own) ? this.#shaped(own, shape) : null;
   }
 
+  /** As below; a single row may be a vector in the file. */
+  #matrix(name: string, shape: Shape): WeightsTensor {
+    const isVector = shape[0] === 1 && this.#tensors.get(name)?.shape.length === 1;
+    return isVector ? { ...this.#shaped(name, shape.slice(1)), shape } : this.#shaped(name, shape);
+  }
+
   /** The tensor, if it is there and has this shape. */
   #shaped(name: string, shape: Shape): WeightsTensor {
     const { path } = this.file;
@@ -208,4 +211,19 @@ function byHead(sizes: readonly number[], headDim: number): Order {
 export function bytesPerRow({ shape, byteLength }: WeightsTensor): number {
   const rows = numel(shape.length > 1 ? shape.slice(0, -1) : shape);
   return byteLength / Math.max(rows, 1);
+}
+
+/** Neighbours in one tensor as one source, so that they are read in one go. */
+export function joinedSources(sources: readonly Source[]): Source[] {
+  const runs: Source[] = [];
+  for (const source of sources) {
+    const last = runs.at(-1);
+    const [before, next] = [last?.slices.at(-1), source.slices[0]!];
+    if (last && before && last.tensor === source.tensor && before.start + before.rows === next.start) {
+      const slices = [{ start: before.start, rows: before.rows + next.rows }, ...source.slices.slice(1)];
+      const rows = last.rows + source.rows;
+      runs[runs.length - 1] = { ...last, rows, slices: [...last.slices.slice(0, -1), ...slices] };
+    } else runs.push(source);
+  }
+  return runs;
 }

@@ -133,7 +133,7 @@ describe("Kernels of a transformer", () => {
   });
 
   // Whoever adds a kernel to the transformer's path adds it to the list: the first token must not wait for a compiler.
-  const folders = ["gemma2", "gpt2", "granite", "llama", "olmo2", "phi3", "qwen2", "qwen3"].map(
+  const folders = ["bert", "gemma2", "gpt2", "granite", "llama", "modernbert", "olmo2", "phi3", "qwen2", "qwen3"].map(
     (name) => `test/data/models/tiny/${name}`,
   );
   const cases = gpuNames.flatMap((device) =>
@@ -149,7 +149,9 @@ describe("Kernels of a transformer", () => {
     };
     try {
       const prompt = Array.from({ length: 12 }, (_, i) => i + 3);
-      for await (const _ of model.generate(prompt, { maxTokens: 2, temperature: 0.8 }));
+      const { encoder } = model.config;
+      if (encoder) (await model.embed([prompt, prompt.slice(1)], { normalize: true })).dispose();
+      else for await (const _ of model.generate(prompt, { maxTokens: 2, temperature: 0.8 }));
     } finally {
       Launcher.prototype.launch = launch;
     }

@@ -19,7 +19,7 @@ export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =
   hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
 
 /** By the rows of x that a block takes. */
-const sizes = { _16: 16, _64: 64, "": QUANT_WIDE_ROWS } as const;
+const sizes = { _64: 64, "": QUANT_WIDE_ROWS } as const;
 export type QuantWideSize = keyof typeof sizes;
 
 export interface QuantWidePlan {
@@ -35,7 +35,7 @@ export function planQuantWide(
   type: QuantType,
   multiprocessors: number,
 ): QuantWidePlan {
-  const size = shape.rows <= 16 ? "_16" : shape.rows <= 64 ? "_64" : "";
+  const size = shape.rows <= sizes._64 ? "_64" : "";
   const rows = sizes[size];
   const tiles = Math.ceil(shape.n / LINES) * Math.ceil(shape.rows / rows);
   // Two blocks to a multiprocessor where registers allow it; a share has two chunks at least.
@@ -55,7 +55,7 @@ export const quantWide = [
   family({
     file: "quant-wide",
     pattern: "quant_wide{size}_{Q}_{T}",
-    over: { size: ["_16", "_64", ""], Q: quants, T: ["bf16", "f16"] },
+    over: { size: ["_64", ""], Q: quants, T: ["bf16", "f16"] },
     apart: ["size", "T"],
     args: "x* w* out* parts* counters* rows n k splits:u32",
     plan: "blocks shared_bytes",

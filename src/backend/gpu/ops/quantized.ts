@@ -73,7 +73,10 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
     if (k === 0) gpu.context.memset(BigInt(out), 0, rows * n * sizeOf(dtype));
     else if (rows > 0 && n > 0)
       alignedRows(gpu, x, (from) =>
-        alignedBlocks(gpu, blocks, (w) => product(gpu, type, dtype, from, w, { rows, n, k }, out)),
+        alignedBlocks(gpu, blocks, (w) => {
+          gpu.fenceWeights(blocks.storage);
+          product(gpu, type, dtype, from, w, { rows, n, k }, out);
+        }),
       );
   });
 }
