@@ -11,6 +11,7 @@ const long = [
   "doctor",
   "attention-kernels",
   "quant-product",
+  "generation",
 ];
 
 class LongestFirst extends BaseSequencer {

@@ -15,6 +15,7 @@ export { type Answer, type AnswerEvent, type AnswerOptions, AnswerParser, parseA
 export { type AnswerForm, detectAnswerForm, type ToolCallForm } from "./chat/answer-form.ts";
 export type { ChatEvent, ChatOptions } from "./chat/chat.ts";
 export type { ChatMessage, GivenToolCall, MessageForm, TextPart, ToolCall, ToolDefinition } from "./chat/messages.ts";
+export type { TaggedFormName } from "./chat/tool-forms.ts";
 export type {
   Activation,
   EncoderConfig,

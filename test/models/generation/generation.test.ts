@@ -13,7 +13,7 @@ import {
   PromptCache,
   Sampler,
 } from "../../../src/models/index.ts";
-import { describeDevices } from "../../helpers/devices.ts";
+import { describeDevices, inTurns } from "../../helpers/devices.ts";
 import { fable, tiny, tinyNames, variant } from "../../helpers/model-folders.ts";
 import { temporaryFolder } from "../../helpers/temporary-folder.ts";
 
@@ -42,7 +42,7 @@ beforeAll(async () => {
 afterAll(() => model.dispose());
 
 describeDevices("generation", (device) => {
-  it("continues prompts of different lengths side by side as it does alone", async () => {
+  it.each(inTurns(["fable-7m"], device, 1))("of %s goes on side by side as it does alone", async () => {
     using own = await loadModel(fable, { device, dtype: "f32" });
     // The simulator runs every GPU thread on the CPU: a few tokens show as much.
     const maxTokens = device.name.startsWith("sim") ? 3 : 24;
@@ -51,7 +51,7 @@ describeDevices("generation", (device) => {
     for (const [i, g] of golden.entries()) expect(tokensOf(pieces, i)).toEqual(g.greedy_ids.slice(0, maxTokens));
   });
 
-  it.each(tinyNames)("of %s does not mind padding", async (name) => {
+  it.each(inTurns(tinyNames, device))("of %s does not mind padding", async (name) => {
     using own = await loadModel(tiny(name), { device, dtype: "f32" });
     const prompts = [[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26], [27], [18, 28, 18, 28, 45]];
     const options = { maxTokens: device.name === "cpu" ? 14 : 6, ignoreEos: true };
