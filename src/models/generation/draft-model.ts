@@ -12,12 +12,13 @@ const CHUNK = 512;
 
 /** Guesses by `draft`, greedily; disposing what it returns leaves the model alone. */
 export const draftModel = (draft: Model, options: SpeculationOptions = {}): DraftSpeculation =>
-  new DraftSpeculation(new DraftModel(draft), options);
+  new DraftSpeculation(draft, options);
 
 export class DraftSpeculation extends Speculation implements Disposable {
   readonly #draft: DraftModel;
 
-  constructor(draft: DraftModel, options: SpeculationOptions) {
+  constructor(model: Model, options: SpeculationOptions = {}) {
+    const draft = new DraftModel(model);
     super(draft, options);
     this.#draft = draft;
   }

@@ -132,7 +132,9 @@ describe("Constants of kernels and their launches", () => {
   it.each(kernelFiles)("of %s are read by its source and stated nowhere in it", (file) => {
     const source = kernelSource(`${file}.hip`);
     for (const name of defined(file)) {
-      if (!everywhere.includes(name)) expect(source).toMatch(new RegExp(`\\b${name}\\b`));
+      // The last of a list of numbers is what the others are not.
+      const isRest = name === "GLU_gelu" && /\bGLU_silu\b/.test(source) && /\bGLU_clampedSwiglu\b/.test(source);
+      if (!everywhere.includes(name) && !isRest) expect(source).toMatch(new RegExp(`\\b${name}\\b`));
       expect(source).not.toMatch(new RegExp(`#define ${name}\\b|\\b${name} =`));
     }
   });

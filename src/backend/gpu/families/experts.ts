@@ -83,6 +83,9 @@ const launch = (s: {
   readonly shared_bytes: number;
 }) => ({ grid: gridFor(s.per_slot * s.slots, s.threads), block: s.threads, shared: s.shared_bytes });
 
+/** Two counters each, in shared memory. */
+export const MOST_SORTED_EXPERTS = 4096;
+
 const sorted = "x* w* bias* out* order* tiles* n k share:u32";
 
 const shared = (s: { readonly blocks: number; readonly threads: number; readonly shared_bytes: number }) => ({
@@ -112,7 +115,8 @@ export const experts = [
     pattern: "expert_order",
     over: {},
     args: "ids* order* tiles* out* slots row_halves experts:u32 tile_rows:u32 error*",
-    launch: (s) => ({ grid: 1, block: WIDE_BLOCK, shared: 8 * (s.experts + 1) }),
+    plan: "shared_bytes",
+    launch: (s) => ({ grid: 1, block: WIDE_BLOCK, shared: s.shared_bytes }),
   }),
   family({
     file: "expert-dense",

@@ -76,6 +76,7 @@ function multiply(gpu: Gpu, x: View, w: View, type: QuantType | null, a: Address
         experts,
         tile_rows: plan.rows,
         error: gpu.watchIndex("expertLinear", experts, 0),
+        shared_bytes: 8 * (experts + 1),
       });
       run(order, table, blocks);
     });

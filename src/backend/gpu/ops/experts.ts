@@ -5,7 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { areFew, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { areFew, MOST_SORTED_EXPERTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
@@ -88,7 +88,7 @@ export function expertLinear(
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
   const few = areFew(slots, experts, type);
   if (p.norm && !(type && few && p.norm.weight.storage.dtype === dtype)) return afterNorm(gpu, x, w, type, ids, p);
-  if (!few) return sortedProduct(gpu, x, w, type, ids, p);
+  if (!few) return experts > MOST_SORTED_EXPERTS ? null : sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
   const { arch } = gpu.context.properties;
   const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
