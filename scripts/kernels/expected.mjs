@@ -37,7 +37,7 @@ export const maySpill = [
   // Two registers.
   /gfx942 conv_spread_bf16/,
   // 32 bytes, where results are stored: LLVM 16 takes an array of them for memory, later releases do not.
-  /clang-16 gfx11\w* product_/,
+  /clang-16 gfx11\w* (product|expert_dense)_/,
   // A tile of 256 columns per thread: some spills cost less than a smaller tile.
   /gfx(906|10|11|12)\w* attention_(decode_)?(masked_)?256_/,
   // Four registers, to the accumulators, in f32, which has no matrix unit there.
@@ -50,6 +50,12 @@ export const maySpill = [
   /clang-22 gfx(90[68]|103)\w* attention_decode_(masked_)?96_/,
   // Up to four registers, to the accumulators.
   /gfx9(0a|42|50) attention_masked_(128|256)_/,
+  // Two registers, to the accumulators.
+  /clang-22 gfx950 attention_256_bf16/,
+  // Up to 23 registers, where there is no matrix unit and bf16 is widened by hand; later releases need none.
+  /clang-16 gfx103\d attention_(masked_)?128_bf16/,
+  // Two registers.
+  /clang-19 gfx103\d attention_decode_96_bf16/,
   // One register, to the accumulators.
   /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
 ];
@@ -107,7 +113,7 @@ export const mayShow = [
   },
   {
     sign: "low share",
-    kernels: /gfx12\w+ attention_32_/,
+    kernels: /(gfx12\w+|clang-16 gfx11\w+) attention_32_/,
     why: "Products over 32 elements are few beside the powers of two of their scores.",
   },
   {
@@ -122,7 +128,7 @@ export const mayShow = [
   },
   {
     sign: "2-byte loads",
-    kernels: /clang-16 gfx\w+ linear_q\w+$/,
+    kernels: /clang-16 gfx\w+ (linear_q|expert_linear_)\w+$/,
     why: "What LLVM 16 makes of it is hottest by count where x is read that is not aligned, in a branch beside the one that reads 16 bytes.",
   },
   {
