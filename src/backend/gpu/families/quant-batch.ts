@@ -1,8 +1,7 @@
 /** Products of 9 to 16 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
-import { sharedBudget } from "../attention-plan.ts";
+import { sharedBudget, unitDefines } from "../attention-plan.ts";
 import { family, gridFor, quants } from "./family.ts";
-import { productDefines } from "./product.ts";
 import { QUANT_FAR, QUANT_NEAR, streamDefines } from "./quantized.ts";
 
 /** Rows of x, and warps of a block. */
@@ -59,7 +58,7 @@ export const quantBatch = [
     args: "x* w* out* rows n k splits:u32 chunk:u32",
     plan: "blocks shared_bytes",
     defines: {
-      ...{ ...streamDefines, ...productDefines, QUANT_FAR, QUANT_NEAR, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS },
+      ...{ ...streamDefines, ...unitDefines, QUANT_FAR, QUANT_NEAR, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS },
     },
     launch: (s) => ({
       grid: gridFor(s.blocks, QUANT_BATCH_WARPS * 32),
