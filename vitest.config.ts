@@ -9,9 +9,7 @@ const long = [
   "graphs",
   "models",
   "doctor",
-  "nn-limits",
   "attention-kernels",
-  "nn",
   "quant-product",
   "generation",
 ];
@@ -34,8 +32,7 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.
     pool: "forks",
-    // One more than the cores of a small machine: a worker waits at times, for a compiler or a command that it started.
-    maxWorkers: 3,
+    maxWorkers: 2,
     execArgv: ["--expose-gc"],
     testTimeout: 60_000,
     coverage: {
