@@ -9,7 +9,9 @@ const long = [
   "graphs",
   "models",
   "doctor",
+  "nn-limits",
   "attention-kernels",
+  "nn",
   "quant-product",
   "generation",
 ];
