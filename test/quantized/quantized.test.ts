@@ -186,7 +186,7 @@ describe.each(deviceNames.map((d) => [d]))("quantized tensors on %s", (name) => 
 
     it("multiplies as the dequantized weights do, within the rounding of activations", () => {
       const k = width(type);
-      // On GPUs a number of rows for each kernel; quant-kernels.test.ts has the others.
+      // On GPUs a number of rows for each kernel; fused-linear.test.ts has all from 1 to 8.
       const isCpu = device.name === "cpu";
       for (const n of isCpu ? [1, 5, 50] : [5, 50]) {
         const w = weights(type, n, device);
