@@ -1,37 +1,13 @@
 // Latent attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at DeepSeek's shapes.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention_latent) bench/gpu/latent.cu -o latent && ./latent
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention_latent linear) bench/gpu/latent.cu -o latent && ./latent
 // TB/s count the cache once.
 #define GPU_ONLY
 #define GPU_ONLY_bf16
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
 #include "attention_latent.hip"
-
-#define CHECK(call) \
-  do { \
-    const cudaError_t code = (call); \
-    if (code != cudaSuccess) { \
-      std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code)); \
-      std::exit(1); \
-    } \
-  } while (0)
+#include "bench.h"
 
 using gpu::bf16;
 typedef gpu::Latent<bf16> Plan;
-
-__global__ void fill(bf16* x, size_t n, unsigned seed, float size) {
-  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-    unsigned long long h = (i + 1) * 0x9e3779b97f4a7c15ull ^ (unsigned long long)seed * 0xbf58476d1ce4e5b9ull;
-    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x[i] = gpu::narrow<bf16>(((float)((h ^ (h >> 31)) >> 40) / (1 << 24) - 0.5f) * size);
-  }
-}
 
 // One block for each row of queries (batch, t, heads); scores in dynamic shared memory.
 __global__ void naive(int heads, int t, int keys, int d, int dv, const bf16* q, const bf16* k, float* out, float scale) {
@@ -75,8 +51,8 @@ static void run(size_t batch, size_t heads, size_t t, size_t keys, size_t rank, 
   CHECK(cudaMalloc(&scratch, rows * splits * (rank + 2) * 4));
   CHECK(cudaMalloc(&counters, blocks * LATENT_COUNTERS * 4));
   CHECK(cudaMemset(counters, 0, blocks * LATENT_COUNTERS * 4));
-  fill<<<1024, 256>>>(q, (rows + 15) * Plan::Q_PITCH, 1, 3);
-  fill<<<1024, 256>>>(k, batch * keys * d, 2, 3);
+  fill_floats<<<1024, 256>>>(q, (rows + 15) * Plan::Q_PITCH, 1, 1.5f);
+  fill_floats<<<1024, 256>>>(k, batch * keys * d, 2, 1.5f);
   size_t k_b = keys * d, zero = 0;
   double scale = 1 / std::sqrt((double)d);
   void* args[] = {&q, &k, &mask, &lengths, &out, &scratch, &counters, &batch, &heads, &t, &keys, &d, &rank, &k_b, &d, &zero, &zero, &zero, &zero, &scale, &splits};
