@@ -139,9 +139,9 @@ export interface TokenSampler extends Disposable {
   /**
    * Enqueues the choice of one token for each row of f32 logits (rows, vocab), rows being contiguous and at most as many as
    * slots. Each run, or replay, is one step of the slots placed. A slot whose largest logit is not finite gets NO_TOKEN
-   * and makes no step.
+   * and makes no step. Where no slot that is ever placed has a temperature, `draws` may be false.
    */
-  sample(logits: View): void;
+  sample(logits: View, draws?: boolean): void;
   /** What the steps enqueued so far have chosen. */
   read(): Promise<Chosen>;
 }

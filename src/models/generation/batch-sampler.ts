@@ -84,7 +84,10 @@ export class BatchSampler implements Disposable {
     const [rows, vocab] = logits.shape;
     if (logits.rank !== 2 || vocab !== this.vocab || rows! > this.slots || logits.dtype !== "f32") {
       const wanted = `f32 of at most (${this.slots}, ${this.vocab})`;
-      fail("ShapeMismatch", `tokens are chosen from logits, ${wanted}, not ${logits.dtype} (${logits.shape.join(", ")})`);
+      fail(
+        "ShapeMismatch",
+        `tokens are chosen from logits, ${wanted}, not ${logits.dtype} (${logits.shape.join(", ")})`,
+      );
     }
     call(this.#sampler, "sample", logits);
   }
@@ -97,7 +100,7 @@ export class BatchSampler implements Disposable {
     const placed = this.#placed;
     const specs = placed.map((slot) => (slot === null ? null : this.#specs[slot]));
     const chosen = await this.#sampler.read();
-    return placed.map((slot, row) => (slot === null ? null : choiceOf(chosen, slot, specs[row]!)));
+    return placed.map((slot, row) => (slot === null ? null : this.#choice(chosen, slot, specs[row]!)));
   }
 
   [Symbol.dispose](): void {
@@ -123,15 +126,15 @@ export class BatchSampler implements Disposable {
     }
     return mask;
   }
-}
 
-function choiceOf(chosen: Chosen, slot: number, spec: SamplerSpec): Choice | WickError {
-  const token = chosen.tokens[slot]!;
-  if (token === NO_TOKEN) return new ValueError("ValueOutOfRange", noToken(null, spec.masked));
-  if (spec.logprobs === null) return { token };
-  const first = slot * MOST_LOGPROBS;
-  const top = Array.from({ length: spec.logprobs }, (_, i) => {
-    return { token: chosen.topTokens![first + i]!, logprob: chosen.topLogprobs![first + i]! };
-  });
-  return { token, logprob: chosen.logprobs![slot]!, top };
+  #choice(chosen: Chosen, slot: number, spec: SamplerSpec): Choice | WickError {
+    const token = chosen.tokens[slot]!;
+    if (token === NO_TOKEN) return new ValueError("ValueOutOfRange", noToken(null, spec.masked));
+    if (spec.logprobs === null) return { token };
+    const first = slot * MOST_LOGPROBS;
+    const top = Array.from({ length: Math.min(spec.logprobs, this.vocab) }, (_, i) => {
+      return { token: chosen.topTokens![first + i]!, logprob: chosen.topLogprobs![first + i]! };
+    });
+    return { token, logprob: chosen.logprobs![slot]!, top };
+  }
 }

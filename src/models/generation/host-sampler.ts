@@ -1,6 +1,6 @@
 /** Chooses tokens on the host, for devices without kernels for it. */
 import type { Backend, View } from "../../backend/backend.ts";
-import { Storage } from "../../backend/storage.ts";
+import type { Storage } from "../../backend/storage.ts";
 import {
   type Chosen,
   MOST_LOGPROBS,
@@ -96,8 +96,14 @@ export class HostSampler implements TokenSampler {
     if (raw && token !== NO_TOKEN) {
       const { own, top } = logprobsOf(raw, token, logprobs!);
       this.#logprobs[slot] = own;
-      this.#topTokens.set(top.map((each) => each.token), slot * MOST_LOGPROBS);
-      this.#topLogprobs.set(top.map((each) => each.logprob), slot * MOST_LOGPROBS);
+      this.#topTokens.set(
+        top.map((each) => each.token),
+        slot * MOST_LOGPROBS,
+      );
+      this.#topLogprobs.set(
+        top.map((each) => each.logprob),
+        slot * MOST_LOGPROBS,
+      );
     }
   }
 }

@@ -129,7 +129,9 @@ export function logprobsOf(logits: Float32Array, token: number, count: number): 
 /** Why a row has no token. */
 export const noToken = (best: number | null, masked: boolean): string => {
   const what = best === null ? "not finite" : best;
-  const why = masked ? "either the model computes no probabilities, or no token may come" : "the model computes no probabilities";
+  const why = masked
+    ? "either the model computes no probabilities, or no token may come"
+    : "the model computes no probabilities";
   return `sampling: the largest logit is ${what}; ${why}`;
 };
 
