@@ -26,6 +26,7 @@ export {
   HubError,
   IndexError,
   MemoryError,
+  ServingError,
   ShapeError,
   ValueError,
   WickError,
