@@ -62,10 +62,7 @@ export class BatchEngine implements Engine {
       arrival: this.#arrivals++,
       runner: this.#runner,
       context: this.#context,
-      onEnd: () => {
-        signal?.removeEventListener("abort", cancel);
-        request.constraint?.[Symbol.dispose]();
-      },
+      onEnd: () => signal?.removeEventListener("abort", cancel),
     });
     if (signal?.aborted) cancel();
     else if (request.maxTokens === 0) this.#scheduler.end(task);

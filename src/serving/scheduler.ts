@@ -264,11 +264,11 @@ export class Scheduler {
   #feedable(task: Task): number {
     if (!task.prefills) return 0;
     const { pageSize } = this.#runner;
-    while (task.computed % pageSize === 0 && task.pages[task.computed / pageSize]!.ready) {
-      task.computed += pageSize;
-      task.skipped += pageSize;
-    }
     let place = Math.floor(task.computed / pageSize);
+    for (; task.pages[place]!.ready; place++) {
+      task.skipped += (place + 1) * pageSize - task.computed;
+      task.computed = (place + 1) * pageSize;
+    }
     for (; place < task.pages.length; place++) {
       const page = task.pages[place]!;
       if (page.ready) break;
@@ -276,7 +276,7 @@ export class Scheduler {
       if (page.writer !== task) break;
     }
     const alike = this.#runner.turnedAlikeUntil(task.extentAt(task.computed));
-    return Math.min(place * pageSize, task.target, alike) - task.computed;
+    return Math.max(0, Math.min(place * pageSize, task.target, alike) - task.computed);
   }
 
   #row({ task, until, samples }: Part): Row {

@@ -17,7 +17,12 @@ export const POISON = 3;
 const stir = (hash: number, x: number): number => Math.imul(hash ^ x, 0x01000193) ^ (hash >>> 15);
 
 /** What is chosen behind `text` in the given step of a request. */
-function chosen(text: Iterable<number>, request: EngineRequest, step: number): Choice | WickError {
+function chosen(
+  text: Iterable<number>,
+  request: EngineRequest,
+  step: number,
+  mask = request.constraint?.mask() ?? null,
+): Choice | WickError {
   let hash = stir(stir(0x811c9dc5, Number(request.sampling?.seed ?? 0)), step);
   let last = 0;
   for (const id of text) {
@@ -25,7 +30,6 @@ function chosen(text: Iterable<number>, request: EngineRequest, step: number): C
     last = id;
   }
   if (last === HOPELESS) return new ValueError("ValueOutOfRange", "no token can be chosen");
-  const mask = request.constraint?.mask() ?? null;
   // The tokens that fail steps are never chosen: they come in prompts.
   for (let token = (hash >>> 3) % VOCAB; ; token = (token + 1) % VOCAB) {
     if (token > POISON || token === EOS) if (!mask || (mask[token >> 5]! >>> (token & 31)) & 1) return { token };
@@ -82,6 +86,10 @@ class StubSlot implements Slot {
   }
 }
 
+interface StubRow extends Row {
+  readonly mask: Uint32Array | null;
+}
+
 export class StubRunner implements Runner {
   readonly pageSize: number;
   readonly pages: number;
@@ -125,7 +133,11 @@ export class StubRunner implements Runner {
   }
 
   step(rows: readonly Row[]): Promise<readonly (Choice | WickError | null)[]> {
-    const copies = rows.map((row) => ({ ...row, ids: row.ids?.slice() ?? null, pages: [...row.pages] }));
+    const copies = rows.map((row): StubRow => {
+      // Masks are what the host knows now, not when the step runs.
+      const mask = row.samples ? (row.slot as StubSlot).request.constraint?.mask() : null;
+      return { ...row, ids: row.ids?.slice() ?? null, pages: [...row.pages], mask: mask ?? null };
+    });
     this.steps.push(rows.map(({ ids }) => ids?.length ?? 1));
     const number = this.steps.length;
     if (rows.length > this.slots) throw new Error("more rows than slots");
@@ -143,7 +155,7 @@ export class StubRunner implements Runner {
     this.disposed = true;
   }
 
-  #run(rows: readonly Row[], number: number): (Choice | WickError | null)[] {
+  #run(rows: readonly StubRow[], number: number): (Choice | WickError | null)[] {
     const { memory = Number.POSITIVE_INFINITY, fails } = this.#options;
     const fed = rows.map((row) => row.ids ?? [(row.slot as StubSlot).last]);
     const tokens = fed.reduce((sum, ids) => sum + ids.length, 0);
@@ -168,7 +180,7 @@ export class StubRunner implements Runner {
     return rows.map((row, i) => this.#choose(row, fed[i]!));
   }
 
-  #choose({ slot, past, pages, samples }: Row, ids: readonly number[]): Choice | WickError | null {
+  #choose({ slot, past, pages, samples, mask }: StubRow, ids: readonly number[]): Choice | WickError | null {
     if (!samples) return null;
     const own = slot as StubSlot;
     const text = Array.from({ length: past + ids.length }, (_, at) => {
@@ -178,7 +190,7 @@ export class StubRunner implements Runner {
       const extent = Math.max(own.request.prompt.length, at + 1);
       return position === at && turned === this.turnedAlikeUntil(extent) ? token! : 1000 + at;
     });
-    const choice = chosen(text, own.request, own.made++);
+    const choice = chosen(text, own.request, own.made++, mask);
     own.last = choice instanceof Error ? -3 : choice.token;
     return choice;
   }
