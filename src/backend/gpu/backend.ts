@@ -50,7 +50,7 @@ export class GpuBackend extends Gpu implements Backend {
   readonly latentAttention: LatentAttention = new GpuLatentAttention(this);
   readonly transformers: TransformerSupport = {
     prepare: (needs) => this.#prepare(needs),
-    sampler: (vocab, specs) => GpuSampler.for(this, vocab, specs),
+    sampler: (vocab, slots) => GpuSampler.for(this, vocab, slots),
   };
 
   protected override get backend(): Backend {
