@@ -57,6 +57,9 @@ export interface PagedLatentParams extends PagedPlaces {
 export interface PagedLatentAttention {
   /** Whether there are kernels for latents of `rank` and turned parts of `rope` elements. */
   supports(dtype: DType, rank: number, rope: number): boolean;
-  /** q (rows, heads, rank), qRope (rows, heads, rope), latent (rows, rank), kRope (rows, rope) → (rows, heads, rank). */
+  /**
+   * With t rows for each sequence: q (sequences · t, heads, rank), qRope (…, heads, rope), latent (…, rank), kRope (…, rope) →
+   * (sequences, heads, t, rank).
+   */
   attend(q: View, qRope: View, latent: View, kRope: View, p: PagedLatentParams): Storage;
 }

@@ -184,7 +184,10 @@ export class DevicePagedStep implements Step {
     const latentQ = keys.each(parts.narrow(2, 0, keyDim)).contiguous();
     const turned = parts.narrow(2, keyDim, rope.dims);
     const y = call(this.backend.pagedLatentAttention!, "attend", latentQ, turned, latent, key, params);
-    return values.each(result(y, [rows, heads, rank])).reshape([rows, heads * valueDim]);
+    const summed = result(y, [count, heads, rows / count, rank])
+      .transpose(1, 2)
+      .reshape([rows, heads, rank]);
+    return values.each(summed).reshape([rows, heads * valueDim]);
   }
 }
 
