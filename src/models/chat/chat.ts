@@ -56,6 +56,8 @@ export interface Turn {
   readonly showTokens: readonly string[];
   readonly stopTokens: readonly number[];
   readonly form: AnswerForm;
+  /** Whether the prompt has opened the reasoning. */
+  readonly startsInReasoning: boolean;
   /** One for each answer. */
   newParser(): AnswerParser;
 }
@@ -72,6 +74,8 @@ export function openTurn(
   const tokenizer = model.tokenizer ?? fail("InvalidArgument", "the model was loaded without a tokenizer");
   const form = { ...answerFormOf(model), ...answerForm };
   const text = template.render(messages, { tools, addGenerationPrompt, variables });
+  const startsInReasoning = form.reasoning !== null && text.trimEnd().endsWith(form.reasoning.open);
+  const toolNames = tools?.map((tool) => tool.function.name) ?? [];
   const ends = ignoreEos ? [] : (callEnds[form.toolCalls] ?? []);
   return {
     // A template writes the special tokens itself.
@@ -79,11 +83,8 @@ export function openTurn(
     showTokens: [...markersOf(form), ...innerMarkers],
     stopTokens: ends.map((token) => tokenizer.tokenId(token)).filter((id) => id !== undefined),
     form,
-    newParser: () =>
-      new AnswerParser(form, {
-        startsInReasoning: form.reasoning !== null && text.trimEnd().endsWith(form.reasoning.open),
-        toolNames: tools?.map((tool) => tool.function.name) ?? [],
-      }),
+    startsInReasoning,
+    newParser: () => new AnswerParser(form, { startsInReasoning, toolNames }),
   };
 }
 
