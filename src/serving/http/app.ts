@@ -72,16 +72,17 @@ export function createApp(server: ServerContext, page: Page): Hono<AppEnv> {
   });
   const routes = routesOf(server, page);
   for (const { method, path, isOpen, handle } of routes) {
+    const route = path.replace(/\{.*\}$/, "");
     app.on(method, path, async (c) => {
       const exchange = c.get("exchange");
-      exchange.route = path;
+      exchange.route = route;
       if (!isOpen) access.checkKey(c.req.raw.headers);
       if (method === "POST" && server.admission.isClosed) throw draining();
       return handle(c);
     });
     app.all(path, (c) => {
-      c.get("exchange").route = path;
-      throw new ApiError(405, "method_not_allowed", `${path} is asked by ${method}`);
+      c.get("exchange").route = route;
+      throw new ApiError(405, "method_not_allowed", `${route} is asked by ${method}`);
     });
   }
   app.notFound(() => {

@@ -50,11 +50,14 @@ export async function* answerChat(
   using constraints = await Constraints.open(lease, request);
   const turn = openChatTurn(lease, request, constraints);
   checkPrompt(turn.prompt, model.config, server.limits, "messages");
+  const samplings = Array.from({ length: request.count }, (_, index) =>
+    samplingOf(request.fields, model.config.vocabSize, index),
+  );
   const meter = new Meter(exchange, server.metrics, lease.id, turn.prompt.length);
-  const answers = Array.from({ length: request.count }, (_, index) =>
+  const answers = samplings.map((sampling) =>
     completeTurn(engine, model.tokenizer, turn, {
       ...request.end,
-      sampling: samplingOf(request.fields, model.config.vocabSize, index),
+      sampling,
       logprobs: request.logprobs,
       constraint: constraints.next(turn) satisfies TokenConstraint | undefined,
       signal: exchange.signal,

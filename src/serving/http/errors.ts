@@ -5,7 +5,7 @@ const typeOf = {
   400: "invalid_request_error",
   401: "authentication_error",
   403: "permission_error",
-  404: "not_found_error",
+  404: "invalid_request_error",
   405: "invalid_request_error",
   408: "timeout_error",
   413: "invalid_request_error",

@@ -130,26 +130,28 @@ export class ApiServer implements AsyncDisposable {
 
   async #close(): Promise<void> {
     const { admission, log, registry, metrics } = this.#context;
+    const until = performance.now() + (this.#options.drainSeconds ?? 30) * 1000;
+    const isLate = () => performance.now() >= until;
     admission.isClosed = true;
     log.event("draining", `ending: ${metrics.active} requests are under way`, { active: metrics.active });
-    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
-    const timer = new AbortController();
-    const late = delay((this.#options.drainSeconds ?? 30) * 1000, undefined, { signal: timer.signal }).catch(() => {});
-    await Promise.race([this.#idle(timer.signal), late]);
-    timer.abort();
-    // What is left now are connections that wait, and answers that took too long.
+    // Who comes meanwhile is told so.
+    while (metrics.active > 0 && !isLate()) await delay(10);
+    let isClosed = !this.#server.listening;
+    const closed = new Promise<void>((resolve) =>
+      this.#server.close(() => {
+        isClosed = true;
+        resolve();
+      }),
+    );
+    // The last answers are on their way to the sockets; connections without one are closed.
+    while (!isClosed && !isLate()) {
+      this.#server.closeIdleConnections();
+      await delay(10);
+    }
     for (const socket of this.#sockets) socket.destroy();
     await closed;
     await registry[Symbol.asyncDispose]();
     log.event("ended", "ended");
-  }
-
-  /** When no request is under way; until then others are told so, and connections that wait are closed. */
-  async #idle(signal: AbortSignal): Promise<void> {
-    while (!signal.aborted && this.#context.metrics.active > 0) await delay(10);
-    // The last answer is on its way to the socket.
-    this.#server.closeIdleConnections();
-    await delay(20);
   }
 
   [Symbol.asyncDispose](): Promise<void> {

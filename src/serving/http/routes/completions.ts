@@ -85,6 +85,9 @@ async function* answers(
   using constraints = await Constraints.open(lease, request);
   const ids = prompts.map((prompt) => model.encode(prompt));
   for (const prompt of ids) checkPrompt(prompt, model.config, server.limits, "prompt");
+  const samplings = Array.from({ length: count }, (_, choice) =>
+    samplingOf(request.fields, model.config.vocabSize, choice),
+  );
   const meter = new Meter(
     exchange,
     server.metrics,
@@ -92,11 +95,11 @@ async function* answers(
     ids.reduce((sum, { length }) => sum + length, 0),
   );
   const sources = ids.flatMap((prompt) =>
-    Array.from({ length: count }, (_, choice) =>
+    samplings.map((sampling) =>
       complete(engine, model.tokenizer, {
         ...end,
         prompt,
-        sampling: samplingOf(request.fields, model.config.vocabSize, choice),
+        sampling,
         logprobs,
         constraint: constraints.next(),
         signal: exchange.signal,

@@ -1,0 +1,32 @@
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { Device } from "../../src/index.ts";
+import { loadModel } from "../../src/models/index.ts";
+import { Log } from "../../src/serving/http/log.ts";
+import { Registry } from "../../src/serving/http/registry.ts";
+import { ApiServer } from "../../src/serving/http/server.ts";
+import { SequentialEngine } from "../helpers/sequential-engine.ts";
+let base = ""; let server: ApiServer;
+const lines: string[] = [];
+beforeAll(async () => {
+const device = Device.from("cpu");
+const registry = new Registry({ models: [{id:"fable-7m", name: "models/fable-7m.Q8_0.gguf"}], device, load: ({name, ...o}) => loadModel(name, {signal: o.signal, onProgress: ({bytesLoaded, bytesTotal}) => o.onProgress("load", bytesLoaded/bytesTotal)}), openEngine: (m) => new SequentialEngine(m) });
+server = new ApiServer({ registry, device, log: new Log("text", (l) => lines.push(l)), version: "0", port: 0 });
+base = await server.listen();
+});
+afterAll(() => server.close());
+it("x", async () => {
+  const post = async (path: string, body: unknown, headers = {}) => { const r = await fetch(base + path, {method: "POST", headers: {"content-type": "application/json", ...headers}, body: typeof body === "string" ? body : JSON.stringify(body)}); return r.status + " " + await r.text(); };
+  const show = async (p: Promise<string>) => console.log(await p);
+  const messages = [{role: "user", content: "Once upon a time there was a king"}];
+  await show(post("/v1/chat/completions", {model: "fable-7m", messages, max_tokens: 12, n: 2, seed: 3, logprobs: true, top_logprobs: 1}));
+  await show(post("/v1/chat/completions", {model: "fable-7m", messages, max_tokens: 5, stream: true, stream_options: {include_usage: true}}));
+  await show(post("/v1/completions", {prompt: ["a", [5,6]], max_tokens: 5, logprobs: 1, temperature: 0}));
+  await show(post("/v1/responses", {input: "The king", max_output_tokens: 6}));
+  await show(post("/v1/responses", {input: [{role: "user", content: [{type: "input_text", text: "The king"}]}], max_output_tokens: 3, stream: true}));
+  const e = JSON.parse((await post("/v1/embeddings", {input: ["a", "b"]})).slice(4)); console.log(e.data.map((d: any) => d.embedding.length), e.usage);
+  for (const [p, b, h] of [["/v1/chat/completions", "{", {}], ["/v1/chat/completions", {}, {}], ["/v1/chat/completions", {messages, model: "x"}, {}], ["/v1/chat/completions", {messages, temperature: 9}, {}], ["/v1/nothing", {}, {}], ["/v1/models", {}, {}], ["/v1/completions", {prompt: "a ".repeat(3000)}, {}], ["/v1/completions", {prompt: ""}, {}],["/v1/completions", {prompt: "a"}, {"content-type": "text/plain"}], ["/v1/completions", {prompt: "a"}, {origin: "http://evil.example"}]] as any) await show(post(p, b, h));
+  console.log(await (await fetch(base + "/v1/models")).text(), await (await fetch(base + "/v1/models/fable-7m")).text(), await (await fetch(base + "/health")).text());
+  console.log((await (await fetch(base + "/metrics")).text()).split("\n").filter(l => !l.includes("bucket")).join("\n"));
+  console.log(lines.join("\n"));
+  expect(1).toBe(1);
+});
