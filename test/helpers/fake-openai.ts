@@ -132,7 +132,11 @@ export class FakeOpenAi {
       ...piecesOf(answer.text ?? "").map((piece) => (chat ? { delta: { content: piece } } : { text: piece })),
     ];
     for (const [i, piece] of pieces.entries()) {
-      if (answer.cutAfter === i) response.destroy();
+      if (answer.cutAfter === i) {
+        // What was written is on its way.
+        await pause(50);
+        response.destroy();
+      }
       if (response.destroyed) return;
       send({ choices: [{ index: 0, ...piece, finish_reason: null }] });
       if (answer.pauseMs !== undefined) await pause(answer.pauseMs);

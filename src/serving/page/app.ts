@@ -39,6 +39,7 @@ export class App {
   askKey: (reason: string) => Promise<string | null> = async () => null;
   readonly #listeners = new Map<Topic, (() => void)[]>();
   #savedAt = 0;
+  #firstModels: Promise<void> = Promise.resolve();
   #asking: Promise<string | null> | null = null;
 
   on(topics: readonly Topic[], listener: () => void): void {
@@ -52,6 +53,7 @@ export class App {
   async start(): Promise<void> {
     this.store.onFault = () => this.changed("store");
     this.store.onOther = (id, conversation) => this.#takeOther(id, conversation);
+    this.#firstModels = this.refreshModels();
     for (const conversation of await this.store.readAll()) this.conversations.set(conversation.id, conversation);
     this.started = true;
     this.openFromAddress();
@@ -60,7 +62,6 @@ export class App {
       if (this.answering !== undefined) void this.store.write(this.current);
     });
     this.changed("list");
-    await this.refreshModels();
   }
 
   // Conversations
@@ -191,7 +192,9 @@ export class App {
 
   // Messages
 
-  send(text: string): void {
+  async send(text: string): Promise<void> {
+    // Who is quicker than the server's list of models need not know it.
+    await this.#firstModels;
     const { current } = this;
     if (this.answering !== undefined) return;
     if (this.model?.kind === "completion") {

@@ -100,8 +100,11 @@ export class MarkdownView {
   #settled = 0;
   #settledNodes = 0;
   #shown = "";
+  #whole = false;
 
   show(text: string, whole: boolean): void {
+    if (text === this.#shown && whole === this.#whole) return;
+    this.#whole = whole;
     if (!text.startsWith(this.#shown.slice(0, this.#settled))) {
       this.#settled = 0;
       this.#settledNodes = 0;
@@ -109,7 +112,7 @@ export class MarkdownView {
     this.#shown = text;
     const tail = text.slice(this.#settled);
     const tokens = parser.parse(tail, this.#environment);
-    const last = whole ? tokens.length : lastBlock(tokens);
+    const last = lastBlock(tokens);
     const fresh = document.createDocumentFragment();
     build(fresh, tokens.slice(0, last), true);
     const settledNow = fresh.childNodes.length;
@@ -117,7 +120,7 @@ export class MarkdownView {
     while (this.element.childNodes.length > this.#settledNodes) this.element.lastChild!.remove();
     this.element.append(fresh);
     this.#settledNodes += settledNow;
-    if (last > 0 && last < tokens.length) this.#settled += offsetOf(tail, tokens[last]!.map?.[0] ?? 0);
+    if (last > 0) this.#settled += offsetOf(tail, tokens[last]!.map?.[0] ?? 0);
   }
 }
 

@@ -2,6 +2,8 @@
 import { h } from "../dom.ts";
 
 const PAUSE_MS = 1500;
+/** Who wants more of a text that came all at once reads it in its place. */
+const MOST = 2000;
 
 export class Announcer {
   readonly element = h("div", { class: "off-screen", role: "status", "aria-live": "polite" });
@@ -23,7 +25,7 @@ export class Announcer {
     if (sentences.trim() === "") return;
     this.#said += sentences.length;
     this.#at = now;
-    this.say(sentences);
+    this.say(sentences.slice(-MOST));
   }
 
   say(text: string): void {

@@ -48,7 +48,7 @@ export class Composer {
       h("div", { class: "field" }, this.#field, this.#button),
       h("div", { class: "under" }, this.#hint, this.#room),
     );
-    app.on(["thread", "models", "answer"], () => this.#show());
+    app.on(["thread", "models"], () => this.#show());
     this.#show();
   }
 
@@ -69,7 +69,7 @@ export class Composer {
     this.#field.value = "";
     setPreference("draft", null);
     this.#fit();
-    this.#app.send(text);
+    void this.#app.send(text);
   }
 
   #fit(): void {

@@ -73,7 +73,7 @@ export class StoryView {
     const isAnswer = last.role === "assistant";
     const goOn = h(
       "button",
-      { type: "button", class: "plain", onclick: () => this.#app.send("") },
+      { type: "button", class: "plain", onclick: () => void this.#app.send("") },
       "Go on",
       icon("right"),
     );

@@ -146,7 +146,7 @@ export class Thread {
   #welcome(): HTMLElement {
     const { model, connected } = this.#app;
     const isStory = model?.kind === "completion";
-    const begin = (text: string) => () => this.#app.send(text);
+    const begin = (text: string) => () => void this.#app.send(text);
     return h(
       "div",
       { class: `welcome ${isStory ? "for-story" : ""}` },
