@@ -14,6 +14,7 @@ import { kernelsCommand } from "./kernels.ts";
 import { modelsCommand, removeCommand } from "./models.ts";
 import { pullCommand } from "./pull.ts";
 import { quantizeCommand } from "./quantize.ts";
+import { serveCommand } from "./serve.ts";
 import { tokenizeCommand } from "./tokenize.ts";
 import { tuneCommand } from "./tune.ts";
 import { verifyCommand } from "./verify.ts";
@@ -30,6 +31,7 @@ const commands = [
   generateCommand(),
   chatCommand(),
   embedCommand(),
+  serveCommand(version),
   pullCommand(),
   modelsCommand(),
   removeCommand(),
