@@ -4,7 +4,8 @@
  * before it are known, so that a device need never wait for the host.
  */
 import type { WickError } from "../core/errors.ts";
-import type { EngineRequest, TokenLogprob } from "./request.ts";
+import type { TokenLogprob } from "../models/generation/row-sampler.ts";
+import type { EngineRequest } from "./request.ts";
 
 /** What a runner keeps of a request while it runs: how its tokens are chosen, and the last of them. */
 export interface Slot extends Disposable {}
