@@ -95,7 +95,6 @@ function items<T>(lo: usize, hi: usize): void {
 /** Rows first … first+rows−1 of one head. */
 function attend<T>(head: i32, first: i32, rows: i32): void {
   const dtype = arg<i32>(DTYPE);
-  const shift = shiftOf(dtype);
   const lanes = <i32>(ROW / sizeof<T>());
   const panels = (rows + lanes - 1) / lanes;
   const d = <usize>word(Sdpa.D);
