@@ -1,6 +1,6 @@
 // Linear layers of up to eight activation rows with quantized weights, bound by reading the weights once.
 //
-//   expert_linear_Q  a row of x each through one of the matrices of W (experts, n, k), see expert-slot.h
+//   expert_linear_Q, expert_sum_Q  a row of x each through one of the matrices of W (experts, n, k), see expert-slot.h
 //   linear_Q_bN  for N/2 < batch ≤ N; dtype of x, out and what is added: DTYPE_f32, DTYPE_f16, DTYPE_bf16
 #include "quant-matvec.h"
 #include "quant-tile.h"

@@ -2,6 +2,7 @@
 // what takes 32 of dot4. kernels/quant-matvec.hip picks where.
 #ifndef WICK_QUANT_TILE_H
 #define WICK_QUANT_TILE_H
+#include "expert-slot.h"
 #include "gpu/matrix-bytes.h"
 #include "quant-activations.h"
 #include "quant.h"
@@ -13,8 +14,9 @@ namespace gpu {
 // `dtype`. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each row at a time by way of its own shared memory;
 // while it multiplies one chunk, the next ones are on their way to its other Places, the first of them before the kernel that
 // makes x has ended. The unit has eight columns: four rows of x in their two planes, or one plane of eight rows and then the
-// other. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Traffic: weights
-// once; x once per block, from the cache.
+// other. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
+// several matrices (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block, from the
+// cache.
 template <class Q, int NB> struct TileVec {
   static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
@@ -72,11 +74,14 @@ template <class Q, int NB> struct TileVec {
   // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, in the rows that `wanted` names: four
   // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's loads of N groups are on
   // their way while it rounds those before.
-  GPU_FN f32 round_rows(const Rows& to, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
+  template <class Source>
+  GPU_FN f32 round_rows(const Rows& to, const Source& source, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
     constexpr int N = 2;
     struct Item {
       TwoFours x, weight;
+      f32 factor;
     };
+    const u32 per_slot = (k + CHUNK - 1) / CHUNK * (CHUNK / 32);
     const u32 t = lane_id() % 4, b = lane_id() / 4 % to.rows, row = b < to.batch ? b : 0;
     const u32 per_warp = 8 / to.rows, step = bdim_x() / 32 * per_warp, groups = count / 32, own = lane_id() / 4 / to.rows;
     const bool stored = b < to.batch && (wanted >> b & 1u);
@@ -84,13 +89,18 @@ template <class Q, int NB> struct TileVec {
     const auto fetch = [&](Item(&items)[N], u32 first) {
       UNROLL for (int i = 0; i < N; i++) {
         const u32 group = first + i * step + own < groups ? first + i * step + own : 0;
-        items[i].x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
+        if constexpr (Source::SUMS) {
+          const u32 slot = (from / 32 + group) / per_slot, piece = from / 32 + group - slot * per_slot;
+          items[i].x.load(x, (size_t)slot * (k / 4) + (piece * 32 < k ? piece : 0) * 8 + t, dtype);
+          items[i].factor = source.factor(slot);
+        } else items[i].x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
         if (alpha) items[i].weight.load(alpha, from / 4 + group * 8 + t, dtype);
       }
     };
     const auto take = [&](const Item(&items)[N], u32 first) {
       f32 values[N][8];
       UNROLL for (int i = 0; i < N; i++) items[i].x.get(values[i], dtype);
+      if constexpr (Source::SUMS) UNROLL for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < 8; j++) values[i][j] *= items[i].factor;
       if (alpha) UNROLL for (int i = 0; i < N; i++) {
         f32 factor[8];
         items[i].weight.get(factor, dtype);
@@ -118,13 +128,14 @@ template <class Q, int NB> struct TileVec {
     return square;
   }
   // All of x in shared memory. Returns what the products of row lane % 8 are to be multiplied with.
-  GPU_FN f32 prepare(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, f32 eps, u32 dtype) {
+  template <class Source>
+  GPU_FN f32 prepare(const Rows& to, const Source& source, f32* squares, u32 k, u32 whole, const void* x, const void* alpha, f32 eps, u32 dtype) {
     const u32 b = lane_id() % 8;
     u32 large = 0;
     f32 square = 0;
     // Rows whose squares overflow go again, made small. All threads see the same.
     NO_UNROLL for (u32 again = 0;; again++) {
-      f32 own = round_rows(to, k, 0, k, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
+      f32 own = round_rows(to, source, k, 0, whole, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
       if (alpha) {
         UNROLL for (u32 mask = 1; mask < 32; mask *= 2) {
           const f32 other = shfl_xor(own, mask);
@@ -200,10 +211,13 @@ template <class Q, int NB> struct TileVec {
     }
   }
 
-  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
+  template <class Source>
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, const Source& source, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
+                  u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
-    const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
+    const u32 own_chunks = (k + CHUNK - 1) / CHUNK, chunks = source.slots * own_chunks, whole = Source::SUMS ? chunks * CHUNK : k;
+    const u32 rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
     const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
@@ -223,10 +237,16 @@ template <class Q, int NB> struct TileVec {
         group += round ? 0 : step;
       }
     };
-    // Where the chunk begins in a row.
-    const auto from = [&](const Cursor& c, u32 r) {
-      return (size_t)out.row(c.group, r) * row_bytes + (c.round * splits + part) * ChunkBytes;
+    // A chunk of a row: in whose piece, as the how-manieth of it, and from which row of W on.
+    struct Piece {
+      u32 first, chunk;
+      bool exists;
     };
+    const auto piece_of = [&](const Cursor& c) {
+      const u32 chunk = c.round * splits + part, slot = Source::SUMS ? chunk / own_chunks : 0;
+      return Piece{source.first(slot), chunk - slot * own_chunks, c.group < groups && chunk < chunks && source.exists(slot)};
+    };
+    const auto from = [&](const Cursor& c, const Piece& p, u32 r) { return (size_t)(p.first + out.row(c.group, r)) * row_bytes + p.chunk * ChunkBytes; };
     const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
     Signal* own_signals = signals + warp * Places;
     if (BULK_COPIES) {
@@ -236,14 +256,14 @@ template <class Q, int NB> struct TileVec {
     }
     Cursor sent{out.share.block * per_block + own, 0, 0, 0};
     const auto send = [&] {
-      const u32 chunk = sent.round * splits + part;
-      const bool wanted = sent.group < groups && chunk < chunks;
-      const u32 count = (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes;
+      const Piece piece = piece_of(sent);
+      const bool wanted = piece.exists;
+      const u32 left = k - piece.chunk * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       u32* place = weights + sent.place * StageWords;
       if (BULK_COPIES) {
         // A row to each of sixteen lanes.
         if (lane < 16) {
-          const size_t begin = from(sent, lane);
+          const size_t begin = from(sent, piece, lane);
           const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
           expect_bytes(own_signals + sent.place, bytes);
           if (wanted) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
@@ -252,7 +272,7 @@ template <class Q, int NB> struct TileVec {
         // Four rows at a time, eight lanes to each.
         UNROLL for (int h = 0; h < 4; h++) {
           const u32 row = lane / 8 + 4 * h, v = lane % 8;
-          const size_t begin = from(sent, row);
+          const size_t begin = from(sent, piece, row);
           const u32 skew = skew_of(begin);
           const u8* src = w + (begin - skew) + 16 * v;
           u32* to = place + row * Pitch + 4 * v;
@@ -266,18 +286,19 @@ template <class Q, int NB> struct TileVec {
     wait_for_previous();
     f32 factors[X];
     UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
-    if (segment >= k) {
-      const f32 factor = prepare(rows, squares, k, x, alpha, eps, out.dtype);
+    if (segment >= whole) {
+      const f32 factor = prepare(rows, source, squares, k, whole, x, alpha, eps, out.dtype);
       UNROLL for (int i = 0; i < X; i++) factors[i] = shfl(factor, X * t + i);
     }
 
     f32 acc[Sums] = {}, added[Sums];
     for (Cursor c{out.share.block * per_block + own, 0, 0, 0}; c.group - own < groups;) {
       const u32 chunk = c.round * splits + part, group = c.group, done = c.round * splits * CHUNK / segment * segment;
+      const Piece piece = piece_of(c);
       // All warps have done with the segment before, and its rows are rounded no more than once for each group.
-      if (segment < k && c.round * splits * CHUNK == done) {
+      if (segment < whole && c.round * splits * CHUNK == done) {
         barrier();
-        round_rows(rows, k, done, k - done < segment ? k - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
+        round_rows(rows, source, k, done, whole - done < segment ? whole - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
         barrier();
       }
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
@@ -289,14 +310,14 @@ template <class Q, int NB> struct TileVec {
       if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
       const u32* const row[2] = {first, first + 8 * Pitch};
-      const u32 at[2] = {skew_of(from(c, lane / 4)), skew_of(from(c, lane / 4 + 8))};
+      const u32 at[2] = {skew_of(from(c, piece, lane / 4)), skew_of(from(c, piece, lane / 4 + 8))};
       Found found;
       const auto take = [&](u32 r) { multiply(acc, row, at, r, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
       // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
       // overlap, so only the last chunk asks, for four of them at a time.
-      if (group < groups && (chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
-      else if (group < groups && Q::Elements < (int)CHUNK && chunk < chunks) {
-        const u32 runs = (k - chunk * CHUNK) / (32 * Q::Parts);
+      if (piece.exists && (piece.chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
+      else if (piece.exists && Q::Elements < (int)CHUNK) {
+        const u32 runs = (k - piece.chunk * CHUNK) / (32 * Q::Parts);
         u32 r = 0;
         NO_UNROLL for (; r + 4 <= runs; r += 4) UNROLL for (u32 i = 0; i < 4; i++) take(r + i);
         NO_UNROLL for (; r < runs; r++) take(r);
@@ -311,7 +332,11 @@ template <class Q, int NB> struct TileVec {
         barrier();
       }
       if (part == 0) {
-        UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
+        UNROLL for (int e = 0; e < Sums; e++) {
+          const u32 r = lane / 4 + e / X * 8;
+          acc[e] = out.biased(group, r, acc[e] * factors[e % X]);
+          if (Source::SUMS) acc[e] += source.bias(out.row(group, r), out.dtype);
+        }
         UNROLL for (int e = 0; e < Sums; e++) {
           if (out.glu && e >= X) continue;
           out.keep(group, lane / 4 + e / X * 8, X * t + e % X, (out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]) + added[e]);

@@ -73,6 +73,7 @@ export type {
   Place,
   Projection,
   ProjectionStack,
+  StackFusion,
   StackPart,
   VectorRole,
   Weights,

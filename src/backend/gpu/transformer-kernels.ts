@@ -51,11 +51,13 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
 function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds): KernelName[] {
   const weights = quantTypes.map(quantName);
   return [
-    ...weights.map((type) => `expert_linear_${type}` as const),
+    ...weights.flatMap((type) => [`expert_linear_${type}`, `expert_sum_${type}`] as const),
     ...(["_few", "_some"] as const).flatMap((size) =>
       weights.map((type) => `expert_quant${size}_${type}_${dtype}` as const),
     ),
-    ...(hasPlainWeights ? ([`expert_linear_${dtype}`, `expert_dense_small_${dtype}`] as const) : []),
+    ...(hasPlainWeights
+      ? ([`expert_linear_${dtype}`, `expert_sum_${dtype}`, `expert_dense_small_${dtype}`] as const)
+      : []),
     ...([`topk_${dtype}`, "topk_f32", "expert_order", `mix_${dtype}`] as const),
   ];
 }

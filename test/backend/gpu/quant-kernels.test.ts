@@ -496,6 +496,52 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       }
   });
 
+  tileTest("sums of experts on a matrix unit", () => {
+    const [experts, n] = [4, 35];
+    for (const [type, k, rows, ids] of [
+      ["Q4_K", 768, 1, [3, 0, 0xffffffff, 1, 2]],
+      ["Q8_0", 1440, 2, [1, 3, 0, 0]],
+    ] as const) {
+      const slots = ids.length / rows;
+      const blocks = randomBlocks(type, experts * n * k);
+      const x = Array.from({ length: ids.length * k }, () => normal() / 64);
+      const mix = ids.map(normal);
+      const [bias, residual] = [experts * n, rows * n].map((count) => Array.from({ length: count }, normal));
+      const floatsAt = (all: readonly number[]) => gpu.upload(encode(all, "f32"));
+      const shared = {
+        ...{
+          n,
+          k,
+          slots,
+          rows,
+          experts,
+          early: 0,
+          error: 0,
+          dtype: 0,
+          mix_dtype: 0,
+          w: gpu.blocks(blocks),
+          x: floatsAt(x),
+        },
+        ...{
+          ids: gpu.upload(encode(ids, "u32")),
+          mix: floatsAt(mix),
+          bias: floatsAt(bias!),
+          residual: floatsAt(residual!),
+        },
+      };
+      const shape = { m: 1, n, k, norm: false, slots };
+      const plain = planQuantizedLinear(shape, type, gpu.properties)!;
+      const [want, got] = [plain, tilePlan(shape, type, 1)].map(({ launch }, tiles) => {
+        const y = gpu.space(rows * n * 4);
+        const values = { ...shared, ...launch, per_row: launch.blocks, out: y };
+        gpu.launch(`expert_sum_${quantName(type)}`, values, tiles === 1);
+        return floats(y, rows * n, "f32");
+      });
+      for (const [i, v] of want!.entries()) expect(Math.abs(got![i]! - v)).toBeLessThan(1e-4 * (1 + Math.abs(v)));
+      gpu.release();
+    }
+  });
+
   test("weights become the reference's bytes", async () => {
     const cases = golden.filter((c) => c.op === "quantize");
     expect(cases.length).toBe(5);

@@ -18,6 +18,8 @@ export interface LinearShape {
   readonly n: number;
   readonly k: number;
   readonly norm: boolean;
+  /** Rows of W are pieces of k in as many matrices, those of experts whose results are summed. */
+  readonly slots?: number;
 }
 
 export interface LinearPlan<Kernel extends string = string> {
@@ -52,9 +54,10 @@ const warpsFor = (batch: number): number => (batch > 2 ? 10 : 20);
 const blocksFor = (n: number, threads: number, splits: number): number =>
   Math.ceil((Math.ceil(n / LINEAR_GROUP) * splits * 32) / threads);
 
-export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device: Device): PlainPlan {
+export function planLinear({ m, n, k, norm, slots }: LinearShape, dtype: DType, device: Device): PlainPlan {
   const threads = LINEAR_BLOCK;
-  const vectors = (k * sizeOf(dtype)) / 16;
+  // Of matrices that are summed, each is for one warp.
+  const vectors = slots ? 32 * slots : (k * sizeOf(dtype)) / 16;
   // Fewer rows than warps that there should be: several share a row, as long as each lane has a vector of it.
   let splits = 1;
   while (
@@ -97,6 +100,12 @@ const pieces = (norm: boolean): readonly number[] => (norm ? [1] : [1, 2, 4, 8, 
 
 const segmentOf = (k: number, pieces: number, chunk: number): number => Math.ceil(k / pieces / chunk) * chunk;
 
+/** Chunks of a row, and its elements with those that fill the last chunk of each piece. */
+function chunksOf({ k, slots }: LinearShape, chunk: number): { readonly chunks: number; readonly width: number } {
+  const own = Math.ceil(k / chunk);
+  return slots === undefined ? { chunks: own, width: k } : { chunks: slots * own, width: slots * own * chunk };
+}
+
 /** One entry per shape of weights. */
 const plans = new Map<string, QuantizedPlan | null>();
 
@@ -107,8 +116,8 @@ export function planQuantizedLinear(
   device: Device,
   budget = sharedBudget(device.arch),
 ): QuantizedPlan | null {
-  const { m, n, k, norm } = shape;
-  const key = `${type} ${m} ${n} ${k} ${norm} ${device.arch} ${device.multiprocessors} ${budget}`;
+  const { m, n, k, norm, slots } = shape;
+  const key = `${type} ${m} ${n} ${k} ${norm} ${slots} ${device.arch} ${device.multiprocessors} ${budget}`;
   let plan = plans.get(key);
   if (plan === undefined) {
     plan = (usesTiles(device.arch) ? findTilePlan : findPlan)(shape, type, device, budget);
@@ -152,23 +161,23 @@ const MEETING_CHUNKS = 4;
  * and meetings.
  */
 function findTilePlan(
-  { m, n, k, norm }: LinearShape,
+  shape: LinearShape,
   type: QuantType,
   { multiprocessors }: Device,
   budget: number,
 ): QuantizedPlan | null {
-  const batch = batchFor(m);
-  const groups = Math.ceil(n / TILE_ROWS);
-  const chunks = Math.ceil(k / TILE_CHUNK);
+  const batch = batchFor(shape.m);
+  const groups = Math.ceil(shape.n / TILE_ROWS);
+  const { chunks, width } = chunksOf(shape, TILE_CHUNK);
   const enough = Math.ceil(ENOUGH_BYTES / tileBytes(type));
   const fewest = Math.min(FEW_WARPS, Math.ceil((groups * chunks) / multiprocessors));
   let best = null as LinearPlan["launch"] | null;
-  for (const count of pieces(norm)) {
+  for (const count of pieces(shape.norm)) {
     let least = Number.POSITIVE_INFINITY;
     for (let splits = 1; splits <= Math.min(chunks, TILE_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= TILE_WARPS; together++) {
         const warps = together * splits;
-        const segment = segmentOf(k, count, count > 1 ? splits * TILE_CHUNK : 32);
+        const segment = segmentOf(width, count, count > 1 ? splits * TILE_CHUNK : 32);
         const shared = sharedTileBytes(type, batch, segment, warps);
         if (shared > budget - 1024) continue;
         const all = Math.ceil(groups / together);
@@ -192,20 +201,20 @@ function findTilePlan(
  * rounds x by itself, so there are no more blocks than run at once.
  */
 function findPlan(
-  { m, n, k, norm }: LinearShape,
+  shape: LinearShape,
   type: QuantType,
   { arch, multiprocessors }: Device,
   budget: number,
 ): QuantizedPlan | null {
-  const batch = batchFor(m);
-  const groups = Math.ceil(n / shapeFor(arch).rows);
-  const chunks = Math.ceil(k / MATVEC_CHUNK);
+  const batch = batchFor(shape.m);
+  const groups = Math.ceil(shape.n / shapeFor(arch).rows);
+  const { chunks, width } = chunksOf(shape, MATVEC_CHUNK);
   const most = MATVEC_CROWD * multiprocessors;
   let best: LinearPlan["launch"] | null = null;
-  for (const count of pieces(norm)) {
+  for (const count of pieces(shape.norm)) {
     // Signals are beside it.
     const bytes = (warps: number, splits: number): number =>
-      sharedBytes(type, batch, segmentOf(k, count, splits * MATVEC_CHUNK), warps, arch);
+      sharedBytes(type, batch, segmentOf(width, count, splits * MATVEC_CHUNK), warps, arch);
     const fits = (warps: number, splits = 1): boolean => bytes(warps, splits) <= budget - 1024;
     const widths = fits(6) ? [MATVEC_WARPS, 7, 6].filter((w) => fits(w)) : [4, 2].filter((w) => fits(w)).slice(0, 1);
     let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];
@@ -220,7 +229,7 @@ function findPlan(
         const steps = perMultiprocessor * rounds * warps * Math.ceil(chunks / splits);
         if (steps > fewest || (steps === fewest && perMultiprocessor >= fewestBlocks)) continue;
         [fewest, fewestBlocks] = [steps, perMultiprocessor];
-        const segment = segmentOf(k, count, splits * MATVEC_CHUNK);
+        const segment = segmentOf(width, count, splits * MATVEC_CHUNK);
         best = { threads: 32 * warps, splits, blocks, shared_bytes: bytes(warps, splits), segment };
       }
     }
