@@ -5,6 +5,7 @@
 // elements apart. cos, sin: a row of rotary/2 for each position.
 // Row i of a sequence goes to place past + i, where past is lengths[b] − t if lengths are given: so a captured launch
 // follows a cache that grows. Its position is the place minus padding[b], but at least 0.
+// With q_norm and k_norm (d), each head of q and k is RMS-normalised first, as rmsnorm does it.
 // With `tables` caches are pages (pages, kv_heads, PAGE_SIZE, d), and rows those of `sequences` one behind the other (pages.h).
 // Launch: both sides of W pairs each. Traffic: q, k and v once in, once out.
 #include "pages.h"
@@ -12,7 +13,8 @@
 namespace gpu {
 
 template <class T> struct Append {
-  const T *q, *k, *v, *cos, *sin;
+  const T *q, *k, *v, *cos, *sin, *q_norm, *k_norm;
+  f32 eps;
   T *out, *k_cache, *v_cache;
   const i64 *lengths, *padding;
   PagedRows pages;
@@ -21,6 +23,28 @@ template <class T> struct Append {
 
 template <class T, int W> GPU_FN void turn(Vec<T, W>& x, Vec<T, W>& y, const Vec<T, W>& c, const Vec<T, W>& s) {
   UNROLL for (int j = 0; j < W; j++) turn(x.v[j], y.v[j], c.v[j], s.v[j]);
+}
+
+// What makes the mean square of a head's d elements 1; every thread that has a piece of the head finds it by itself. Squares that
+// overflow or vanish go again, scaled by 2^∓70.
+template <class T, int W> GPU_FN f32 head_factor(const T* head, u32 d, f32 eps) {
+  f32 scale = 1, factor = 0;
+  NO_UNROLL for (u32 again = 0; again < 2; again++) {
+    f32 squares = 0;
+    UNROLL_SOME for (u32 i = 0; i < d / W; i++) {
+      const Vec<T, W> v = load_vec<T, W>(head, i);
+      UNROLL for (int j = 0; j < W; j++) squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
+    }
+    const f32 variance = squares / (f32)d + eps * scale * scale;
+    factor = scale / m_sqrt(variance);
+    if (variance > 1e-30f && variance <= 3.402823466e+38f) break;
+    scale = variance < 1.0f ? 1.1805916207174113e21f : 8.470329472543003e-22f;
+  }
+  return factor;
+}
+template <class T, int W> GPU_FN void normalise(Vec<T, W>& x, const T* weight, f32 factor) {
+  const Vec<T, W> by = *(const Vec<T, W>*)weight;
+  UNROLL for (int j = 0; j < W; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
 }
 
 template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& a) {
@@ -32,6 +56,7 @@ template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& 
     const RowPlace own = a.pages.tables ? a.pages.place((u32)row, a.lengths, a.padding) : place_of(row, a.t, a.past, a.lengths, a.padding);
     if (own.slot < 0) return;
     const T* from;
+    const T* weight = a.q_norm;
     T* to;
     bool turned = at < half;
     if (head < a.heads) {
@@ -44,10 +69,13 @@ template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& 
       from = (value ? a.v + row * a.v_row : a.k + row * a.k_row) + head * a.d;
       to = (value ? a.v_cache : a.k_cache) + own.b * a.cache_b + head * a.cache_h + (size_t)own.slot * a.d;
       turned = turned && !value;
+      weight = value ? nullptr : a.k_norm;
     }
+    const f32 factor = weight ? head_factor<T, 2 * W>(from, (u32)a.d, a.eps) : 1.0f;
     const size_t table = (size_t)own.position * half + at;
     if (!turned || Interleaved) {
       Vec<T, 2 * W> both = *(const Vec<T, 2 * W>*)(from + 2 * at);
+      if (weight) normalise<T, 2 * W>(both, weight + 2 * at, factor);
       if (turned) {
         Vec<T, W> x, y;
         UNROLL for (int j = 0; j < W; j++) x.v[j] = both.v[2 * j], y.v[j] = both.v[2 * j + 1];
@@ -57,6 +85,10 @@ template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& 
       *(Vec<T, 2 * W>*)(to + 2 * at) = both;
     } else {
       Vec<T, W> x = *(const Vec<T, W>*)(from + at), y = *(const Vec<T, W>*)(from + at + half);
+      if (weight) {
+        normalise<T, W>(x, weight + at, factor);
+        normalise<T, W>(y, weight + at + half, factor);
+      }
       turn<T, W>(x, y, *(const Vec<T, W>*)(a.cos + table), *(const Vec<T, W>*)(a.sin + table));
       *(Vec<T, W>*)(to + at) = x;
       *(Vec<T, W>*)(to + at + half) = y;
@@ -67,19 +99,19 @@ template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& 
 template <class T, bool Interleaved> GPU_FN void append_any(const Append<T>& a) {
   // Both sides of W pairs fill 16 bytes.
   constexpr int W = 8 / sizeof(T);
-  const u64 pointers = (u64)a.q | (u64)a.k | (u64)a.v | (u64)a.cos | (u64)a.sin | (u64)a.out | (u64)a.k_cache | (u64)a.v_cache;
+  const u64 pointers = (u64)a.q | (u64)a.k | (u64)a.v | (u64)a.cos | (u64)a.sin | (u64)a.q_norm | (u64)a.k_norm | (u64)a.out | (u64)a.k_cache | (u64)a.v_cache;
   const size_t strides = a.q_row | a.k_row | a.v_row | a.cache_b | a.cache_h | a.d | a.rotary;
   if (aligned_to((const void*)pointers, 16) && strides % (2 * W) == 0) append<T, W, Interleaved>(a);
   else append<T, 1, Interleaved>(a);
 }
 
 #define APPEND(name, T, Interleaved) \
-  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const i64* lengths, \
+  KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, const i64* lengths, \
                 const i64* padding, const i64* tables, const i64* offsets, T* out, T* k_cache, T* v_cache, size_t batch, size_t t, size_t heads, size_t kv_heads, size_t d, \
                 size_t rotary, size_t past, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t sequences, \
-                size_t singles, size_t width) { \
+                size_t singles, size_t width, f64 eps) { \
     const PagedRows pages{tables, offsets, (u32)sequences, (u32)singles, (u32)width}; \
-    append_any<T, Interleaved>(Append<T>{q, k, v, cos, sin, out, k_cache, v_cache, lengths, padding, pages, batch, t, heads, kv_heads, \
+    append_any<T, Interleaved>(Append<T>{q, k, v, cos, sin, q_norm, k_norm, (f32)eps, out, k_cache, v_cache, lengths, padding, pages, batch, t, heads, kv_heads, \
                                          d, rotary, past, q_row, k_row, v_row, cache_b, cache_h}); \
   }
 #define APPEND_BOTH(T) APPEND(rope_append, T, false) APPEND(rope_append_i, T, true)

@@ -73,7 +73,7 @@ template <class Q, int NB> struct TileVec {
 
   // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, in the rows that `wanted` names: four
   // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's loads of N groups are on
-  // their way while it rounds those before.
+  // their way while it rounds those before, unless one is all it has.
   template <class Source>
   GPU_FN f32 round_rows(const Rows& to, const Source& source, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
     constexpr int N = 2;
@@ -86,38 +86,42 @@ template <class Q, int NB> struct TileVec {
     const u32 per_warp = 8 / to.rows, step = bdim_x() / 32 * per_warp, groups = count / 32, own = lane_id() / 4 / to.rows;
     const bool stored = b < to.batch && (wanted >> b & 1u);
     f32 square = 0;
-    const auto fetch = [&](Item(&items)[N], u32 first) {
-      UNROLL for (int i = 0; i < N; i++) {
-        const u32 group = first + i * step + own < groups ? first + i * step + own : 0;
-        if constexpr (Source::SUMS) {
-          const u32 slot = (from / 32 + group) / per_slot, piece = from / 32 + group - slot * per_slot;
-          items[i].x.load(x, (size_t)slot * (k / 4) + (piece * 32 < k ? piece : 0) * 8 + t, dtype);
-          items[i].factor = source.factor(slot);
-        } else items[i].x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
-        if (alpha) items[i].weight.load(alpha, from / 4 + group * 8 + t, dtype);
-      }
+    const auto fetch_one = [&](Item& item, u32 wanted_group) {
+      const u32 group = wanted_group + own < groups ? wanted_group + own : 0;
+      if constexpr (Source::SUMS) {
+        const u32 slot = (from / 32 + group) / per_slot, piece = from / 32 + group - slot * per_slot;
+        item.x.load(x, (size_t)slot * (k / 4) + (piece * 32 < k ? piece : 0) * 8 + t, dtype);
+        item.factor = source.factor(slot);
+      } else item.x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
+      if (alpha) item.weight.load(alpha, from / 4 + group * 8 + t, dtype);
     };
-    const auto take = [&](const Item(&items)[N], u32 first) {
-      f32 values[N][8];
-      UNROLL for (int i = 0; i < N; i++) items[i].x.get(values[i], dtype);
-      if constexpr (Source::SUMS) UNROLL for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < 8; j++) values[i][j] *= items[i].factor;
-      if (alpha) UNROLL for (int i = 0; i < N; i++) {
+    const auto take_one = [&](const Item& item, u32 group) {
+      f32 values[8];
+      item.x.get(values, dtype);
+      if constexpr (Source::SUMS) UNROLL for (int j = 0; j < 8; j++) values[j] *= item.factor;
+      if (alpha) {
         f32 factor[8];
-        items[i].weight.get(factor, dtype);
+        item.weight.get(factor, dtype);
         UNROLL for (int j = 0; j < 8; j++) {
-          values[i][j] *= scale;
-          square += first + i * step + own < groups ? values[i][j] * values[i][j] : 0.0f;
-          values[i][j] *= factor[j];
+          values[j] *= scale;
+          square += group + own < groups ? values[j] * values[j] : 0.0f;
+          values[j] *= factor[j];
         }
       }
-      TwoPlanes q[N];
-      ScaleSum s[N];
-      UNROLL for (int i = 0; i < N; i++) q[i] = round_group(values[i], s[i]);
-      UNROLL for (int i = 0; i < N; i++)
-        if (stored && first + i * step + own < groups) to.put(first + i * step + own, b, q[i], s[i]);
+      ScaleSum s;
+      const TwoPlanes q = round_group(values, s);
+      if (stored && group + own < groups) to.put(group + own, b, q, s);
     };
-    Item even[N], odd[N];
     const u32 begin = tid_x() / 32 * per_warp;
+    if (groups <= step) {
+      Item item;
+      fetch_one(item, begin);
+      take_one(item, begin);
+      return square;
+    }
+    const auto fetch = [&](Item(&items)[N], u32 first) { UNROLL for (int i = 0; i < N; i++) fetch_one(items[i], first + i * step); };
+    const auto take = [&](const Item(&items)[N], u32 first) { UNROLL for (int i = 0; i < N; i++) take_one(items[i], first + i * step); };
+    Item even[N], odd[N];
     fetch(even, begin);
     NO_UNROLL for (u32 first = begin; first < groups; first += 2 * N * step) {
       fetch(odd, first + N * step);

@@ -19,6 +19,7 @@ constexpr u32 QKV = (HEADS + 2 * KV_HEADS) * D;
 constexpr size_t Q4K(size_t n, size_t k) { return n * k / 256 * 144; }
 
 static bool early_launches = true;
+static u32 early_mask = ~0u, current = 0;
 template <class... P, class... A> static void go(cudaStream_t stream, void (*kernel)(P...), u32 grid, u32 block, u32 shared, A... args) {
   static std::vector<void*> known;
   if (shared > 48 * 1024) CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
@@ -27,7 +28,7 @@ template <class... P, class... A> static void go(cudaStream_t stream, void (*ker
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute, config.numAttrs = early_launches ? 1 : 0;
+  config.attrs = &attribute, config.numAttrs = early_launches && (early_mask >> current & 1u) ? 1 : 0;
   CHECK(cudaLaunchKernelEx(&config, kernel, (P)args...));
 }
 
@@ -83,23 +84,21 @@ int main(int argc, char** argv) {
   bf16* out = floats_of(HIDDEN, 15, 1);
 
   TileLaunch &q = plans[0] = plan_q4k(QKV, HIDDEN, sms), &o = plans[1] = plan_q4k(HIDDEN, HEADS * D, sms);
-  TileLaunch &up = plans[2] = plan_q4k(2 * WIDTH, HIDDEN, sms / CHOSEN), &down = plans[3] = plan_q4k(HIDDEN, WIDTH, sms / CHOSEN);
+  TileLaunch &up = plans[2] = plan_q4k(2 * WIDTH, HIDDEN, sms / CHOSEN), &sum = plans[3] = plan_q4k(HIDDEN, CHOSEN * 1024, sms);
   const auto tell = [](const char* name, const TileLaunch& l) { printf("%s: %u threads, %u splits, %u blocks, %u bytes\n", name, l.threads, l.splits, l.blocks, l.bytes); };
-  tell("qkv", q), tell("o", o), tell("up", up), tell("down", down);
+  tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
   const u32 splits = std::min(CAPACITY / 64, 66u);
 
   const std::vector<Step> steps{
       {"qkv", [&](cudaStream_t s, const Weights& w) {
          go(s, linear_q4_k_b1, q.blocks, q.threads, q.bytes, x, w.qkv, alpha, nullptr, nullptr, projected, QKV, HIDDEN, 1e-6, 1, 0, q.splits, HIDDEN, DTYPE_bf16);
        }},
-      {"q norm", [&](cudaStream_t s, const Weights&) { go(s, rmsnorm_bf16, 4, 256, 0, projected, alpha, qn, HEADS, D, 1e-6, 32); }},
-      {"k norm", [&](cudaStream_t s, const Weights&) { go(s, rmsnorm_bf16, 1, 256, 0, projected + HEADS * D, alpha, kn, KV_HEADS, D, 1e-6, 32); }},
       {"rope", [&](cudaStream_t s, const Weights&) {
-         go(s, rope_append_bf16, (QKV + 2047) / 2048, 256, 0, qn, kn, projected + (HEADS + KV_HEADS) * D, cosines, cosines, lengths, nullptr, turned, keys, values, 1, 1,
-            HEADS, KV_HEADS, D, D, 0, HEADS * D, KV_HEADS * D, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D);
+         go(s, rope_append_bf16, (QKV + 2047) / 2048, 256, 0, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, alpha, alpha, lengths,
+            nullptr, nullptr, nullptr, turned, keys, values, 1, 1, HEADS, KV_HEADS, D, D, 0, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 0, 0, 1e-6);
        }},
       {"attention", [&](cudaStream_t s, const Weights&) {
-         go(s, attention_decode_128_bf16, KV_HEADS * splits, 128, 69632, turned, keys, values, nullptr, nullptr, lengths, mixed, scratch, counters, 1, HEADS, KV_HEADS, 1,
+         go(s, attention_decode_128_bf16, KV_HEADS * splits, 128, 69632, turned, keys, values, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, 1, HEADS, KV_HEADS, 1,
             CAPACITY, D, D, HEADS * D, D, HEADS * D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, splits);
        }},
       {"o", [&](cudaStream_t s, const Weights& w) {
@@ -117,17 +116,12 @@ int main(int argc, char** argv) {
          go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, nullptr, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
-      {"down", [&](cudaStream_t s, const Weights& w) {
-         go(s, expert_linear_q4_k, down.blocks * CHOSEN, down.threads, down.bytes, opened, w.down, nullptr, ids, nullptr, closed, HIDDEN, WIDTH, 0.0, down.blocks, 1, EXPERTS,
-            0, down.splits, 1, WIDTH, DTYPE_bf16, error_word);
-       }},
-      {"mix", [&](cudaStream_t s, const Weights&) { go(s, mix_bf16, 1, 256, 0, closed, mix, middle, out, 1, HIDDEN, CHOSEN, DTYPE_f32); }},
   };
   CHECK(cudaDeviceSynchronize());
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++)
-               for (size_t i = 0; i < steps.size(); i++) if (wanted(i)) steps[i].run(s, sets[layer % SETS]);
+               for (size_t i = 0; i < steps.size(); i++) if (wanted(i)) current = (u32)i, steps[i].run(s, sets[layer % SETS]);
            }, 7) / LAYERS;
   };
   const float all_us = time([](size_t) { return true; });
@@ -138,26 +132,15 @@ int main(int argc, char** argv) {
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
-  const size_t places[4] = {0, 5, 8, 9};
-  const u32 ns[4] = {QKV, HIDDEN, 2 * WIDTH, HIDDEN}, ks[4] = {HIDDEN, HEADS * D, HIDDEN, WIDTH};
-  for (int p = 0; p < 4; p++) {
-    const TileLaunch was = plans[p];
-    const u32 groups = ns[p] / 16 , chunks = (ks[p] + 511) / 512, over = p < 2 ? 132 : 16;
-    for (u32 spread = 1; spread <= 3; spread++)
-    for (u32 splits = 1; splits <= chunks; splits *= 2)
-      for (u32 together = 1; together * splits <= 16; together++) {
-        const u32 warps = splits * together, all = (groups + together - 1) / together, rounds = (all + over * spread - 1) / (over * spread);
-        const u32 bytes = ks[p] * 2 + ks[p] / 4 + warps * (2 * 4864 + 4 * (64 + 8));
-        if (bytes * spread > 226 * 1024 || rounds > 3 || warps < 2) continue;
-        for (u32 full = 0; full < (spread == 1 ? 2 : 1); full++) {
-          plans[p] = TileLaunch{32 * warps, splits, (all + rounds - 1) / rounds, full ? std::max(bytes, 227u * 512) : bytes};
-          const float chain = time([](size_t) { return true; });
-          if (chain < all_us + 0.2f)
-            printf("  %s %u warps, %u splits, %u blocks, %u kB: layer %.2f us, alone %.2f\n", steps[places[p]].name, warps, splits, plans[p].blocks, plans[p].bytes / 1024, chain,
-                   time([&](size_t i) { return i == places[p]; }));
-        }
-      }
-    plans[p] = was;
+  // Which of them begin early.
+  printf("early launches of all but one, and of one alone:\n");
+  for (size_t k = 0; k < steps.size(); k++) {
+    early_mask = ~(1u << k);
+    const float without = time([](size_t) { return true; });
+    early_mask = 1u << k;
+    const float alone = time([](size_t) { return true; });
+    early_mask = ~0u;
+    printf("  %-10s %.2f us, %.2f us\n", steps[k].name, without, alone);
   }
   return 0;
 }
