@@ -25,36 +25,35 @@ template <class T, int W> GPU_FN void turn(Vec<T, W>& x, Vec<T, W>& y, const Vec
   UNROLL for (int j = 0; j < W; j++) turn(x.v[j], y.v[j], c.v[j], s.v[j]);
 }
 
-// What makes the mean square of a head's d elements 1; every thread that has a piece of the head finds it by itself. Squares that
-// overflow or vanish go again, scaled by 2^∓70.
-template <class T, int W> GPU_FN f32 head_factor(const T* head, u32 d, f32 eps) {
-  f32 scale = 1, factor = 0;
-  NO_UNROLL for (u32 again = 0; again < 2; again++) {
-    f32 squares = 0;
-    UNROLL_SOME for (u32 i = 0; i < d / W; i++) {
-      const Vec<T, W> v = load_vec<T, W>(head, i);
-      UNROLL for (int j = 0; j < W; j++) squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
-    }
-    const f32 variance = squares / (f32)d + eps * scale * scale;
-    factor = scale / m_sqrt(variance);
-    if (variance > 1e-30f && variance <= 3.402823466e+38f) break;
-    scale = variance < 1.0f ? 1.1805916207174113e21f : 8.470329472543003e-22f;
-  }
-  return factor;
-}
-template <class T, int W> GPU_FN void normalise(Vec<T, W>& x, const T* weight, f32 factor) {
-  const Vec<T, W> by = *(const Vec<T, W>*)weight;
-  UNROLL for (int j = 0; j < W; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
+// What makes the mean square of a head 1, of which each of `lanes` neighbours has N elements; where these are no power of two that a
+// warp has, every thread goes through the head by itself. Squares are taken near 1, so that none overflows or vanishes.
+template <class T, int N> GPU_FN f32 head_factor(const Vec<T, N>& own, const T* head, u32 d, u32 lanes, f32 eps) {
+  const bool together = lanes <= 32 && (lanes & (lanes - 1)) == 0;
+  f32 most = 0, squares = 0;
+  if (together) {
+    UNROLL for (int j = 0; j < N; j++) most = maximum(most, m_abs(widen(own.v[j])));
+    for (u32 mask = lanes / 2; mask; mask /= 2) most = maximum(most, shfl_xor(most, mask));
+  } else for (u32 i = 0; i < d; i++) most = maximum(most, m_abs(widen(head[i])));
+  const u32 exponent = f32_bits(most) >> 23;
+  const f32 scale = f32_from_bits((exponent < 67 ? 187 : exponent > 247 ? 7 : 254 - exponent) << 23);
+  const auto add = [&](f32 x) { squares = m_fma(x * scale, x * scale, squares); };
+  if (together) {
+    UNROLL for (int j = 0; j < N; j++) add(widen(own.v[j]));
+    for (u32 mask = lanes / 2; mask; mask /= 2) squares += shfl_xor(squares, mask);
+  } else for (u32 i = 0; i < d; i++) add(widen(head[i]));
+  return scale / m_sqrt(squares / (f32)d + eps * scale * scale);
 }
 
+// All threads of a block go round together: those that share a head ask each other.
 template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& a) {
   const u32 pieces = (u32)(a.d / 2 / W), all = (u32)(a.heads + 2 * a.kv_heads), half = (u32)(a.rotary / 2);
-  single_loop(a.batch * a.t * all * pieces, [&](size_t item) {
-    const size_t place = divide(item, pieces), row = divide(place, all);
+  const size_t items = a.batch * a.t * all * pieces, step = (size_t)gdim_x() * bdim_x();
+  NO_UNROLL for (size_t base = (size_t)bid_x() * bdim_x(); base < items; base += step) {
+    const bool exists = base + tid_x() < items;
+    const size_t item = exists ? base + tid_x() : 0, place = divide(item, pieces), row = divide(place, all);
     const u32 at = (u32)(item - place * pieces) * W;
     u32 head = (u32)(place - row * all);
     const RowPlace own = a.pages.tables ? a.pages.place((u32)row, a.lengths, a.padding) : place_of(row, a.t, a.past, a.lengths, a.padding);
-    if (own.slot < 0) return;
     const T* from;
     const T* weight = a.q_norm;
     T* to;
@@ -71,29 +70,42 @@ template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& 
       turned = turned && !value;
       weight = value ? nullptr : a.k_norm;
     }
-    const f32 factor = weight ? head_factor<T, 2 * W>(from, (u32)a.d, a.eps) : 1.0f;
-    const size_t table = (size_t)own.position * half + at;
-    if (!turned || Interleaved) {
-      Vec<T, 2 * W> both = *(const Vec<T, 2 * W>*)(from + 2 * at);
-      if (weight) normalise<T, 2 * W>(both, weight + 2 * at, factor);
-      if (turned) {
-        Vec<T, W> x, y;
-        UNROLL for (int j = 0; j < W; j++) x.v[j] = both.v[2 * j], y.v[j] = both.v[2 * j + 1];
-        turn<T, W>(x, y, *(const Vec<T, W>*)(a.cos + table), *(const Vec<T, W>*)(a.sin + table));
-        UNROLL for (int j = 0; j < W; j++) both.v[2 * j] = x.v[j], both.v[2 * j + 1] = y.v[j];
+    // Two sides of W elements, half of the turned ones apart or side by side.
+    const bool apart = turned && !Interleaved;
+    typedef Vec<T, W> Side;
+    Vec<T, 2 * W> x;
+    const auto bring = [&](Vec<T, 2 * W>& to, const T* from) {
+      if (!apart) to = *(const Vec<T, 2 * W>*)(from + 2 * at);
+      else {
+        const Side one = *(const Side*)(from + at), other = *(const Side*)(from + at + half);
+        UNROLL for (int j = 0; j < W; j++) to.v[j] = one.v[j], to.v[W + j] = other.v[j];
       }
-      *(Vec<T, 2 * W>*)(to + 2 * at) = both;
-    } else {
-      Vec<T, W> x = *(const Vec<T, W>*)(from + at), y = *(const Vec<T, W>*)(from + at + half);
+    };
+    bring(x, from);
+    if (a.q_norm) {
+      const f32 factor = head_factor<T, 2 * W>(x, from, (u32)a.d, pieces, a.eps);
       if (weight) {
-        normalise<T, W>(x, weight + at, factor);
-        normalise<T, W>(y, weight + at + half, factor);
+        Vec<T, 2 * W> by;
+        bring(by, weight);
+        UNROLL for (int j = 0; j < 2 * W; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
       }
-      turn<T, W>(x, y, *(const Vec<T, W>*)(a.cos + table), *(const Vec<T, W>*)(a.sin + table));
-      *(Vec<T, W>*)(to + at) = x;
-      *(Vec<T, W>*)(to + at + half) = y;
     }
-  });
+    if (turned) {
+      const size_t table = (size_t)own.position * half + at;
+      Side one, other;
+      UNROLL for (int j = 0; j < W; j++) one.v[j] = x.v[Interleaved ? 2 * j : j], other.v[j] = x.v[Interleaved ? 2 * j + 1 : W + j];
+      turn<T, W>(one, other, *(const Side*)(a.cos + table), *(const Side*)(a.sin + table));
+      UNROLL for (int j = 0; j < W; j++) x.v[Interleaved ? 2 * j : j] = one.v[j], x.v[Interleaved ? 2 * j + 1 : W + j] = other.v[j];
+    }
+    if (!exists || own.slot < 0) continue;
+    if (!apart) *(Vec<T, 2 * W>*)(to + 2 * at) = x;
+    else {
+      Side one, other;
+      UNROLL for (int j = 0; j < W; j++) one.v[j] = x.v[j], other.v[j] = x.v[W + j];
+      *(Side*)(to + at) = one;
+      *(Side*)(to + at + half) = other;
+    }
+  }
 }
 
 template <class T, bool Interleaved> GPU_FN void append_any(const Append<T>& a) {

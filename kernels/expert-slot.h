@@ -19,7 +19,6 @@ struct ExpertSlot {
 
   GPU_METHOD ExpertSlot(const u32* ids, u32 per_slot, u32 sharing, u32 experts, size_t n, u32 early, u64* error) : slot(bid_x() / per_slot) {
     if (!early) wait_for_previous();
-    let_next_begin();
     const i64 expert = resolve<u32>(ids[slot], experts, slot, error);
     exists = expert >= 0;
     row = slot / sharing;
@@ -56,7 +55,6 @@ struct ExpertSum {
       : row(bid_x() / per_row), slots(slots), n((u32)n), own(NONE), mix(mix), biases(biases), mix_dtype(mix_dtype),
         share{bid_x() - bid_x() / per_row * per_row, per_row, 0} {
     if (!early) wait_for_previous();
-    let_next_begin();
     if (lane_id() >= slots) return;
     const i64 expert = resolve<u32>(ids[row * slots + lane_id()], experts, row * slots + lane_id(), error);
     if (expert >= 0) own = (u32)expert;

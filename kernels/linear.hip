@@ -119,7 +119,7 @@ GPU_f16(LINEAR)
 GPU_f32(LINEAR)
 
 #define EXPERT_LINEAR(T) \
-  KERNEL_BARE(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
+  KERNEL_EARLY(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
                  u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u64* error) { \
     typedef Linear<T, 1, LINEAR_GROUP, 1, false> L; \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \
@@ -153,7 +153,7 @@ template <class T> GPU_FN void expert_sums(f32* kept, const ExpertSum& sum, cons
   }
 }
 #define EXPERT_SUM(T) \
-  KERNEL_BARE(LINEAR_BLOCK, 8, expert_sum_##T, const T* x, const T* w, const u32* ids, const void* mix, const T* bias, const T* residual, T* out, size_t n, \
+  KERNEL_EARLY(LINEAR_BLOCK, 8, expert_sum_##T, const T* x, const T* w, const u32* ids, const void* mix, const T* bias, const T* residual, T* out, size_t n, \
                  size_t k, u32 per_row, u32 slots, u32 experts, u32 splits, u32 early, u32 mix_dtype, u64* error) { \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * LINEAR_GROUP * 2); \
     const ExpertSum sum(ids, per_row, slots, experts, n, mix, mix_dtype, bias, early, error); \

@@ -18,8 +18,8 @@ template <class Q> GPU_FN void add_dots(const typename Q::U& u, const Plane& x, 
   }
 }
 
-// What a block keeps of x for as long as it lives: all rows, rounded to two planes of bytes, in the order of units.
-template <class Q> struct RoundedRows {
+// What a block keeps of x for as long as it lives: all rows, rounded to P planes of bytes, in the order of units.
+template <class Q, int P> struct RoundedRows {
   static constexpr int Parts = Q::Parts;
   u32* quants;
   ScaleSum* sums;
@@ -29,11 +29,10 @@ template <class Q> struct RoundedRows {
   GPU_METHOD u32 slot(u32 plane, u32 unit, u32 w) const {
     return (plane * units + unit / 32 * 32) * 8 + w / 4 * 128 + unit % 32 * 4 + w % 4;
   }
-  GPU_METHOD void put(u32 b, u32 eight, const TwoPlanes& q) const {
+  GPU_METHOD void put(u32 b, u32 eight, const Planes<P>& q) const {
     constexpr u32 PerBlock = Q::Elements / 8;
     const u32 home = Q::home(eight % PerBlock), unit = eight / PerBlock * Q::Units + home / 8;
-    store_shared<2>(quants, slot(2 * b, unit, home % 8), q.high);
-    store_shared<2>(quants, slot(2 * b + 1, unit, home % 8), q.low);
+    UNROLL for (int plane = 0; plane < P; plane++) store_shared<2>(quants, slot(P * b + plane, unit, home % 8), q.v[plane]);
   }
   // A part that is half a group counts half of the group's sum: its other half is another lane's.
   GPU_METHOD void put_sum(u32 b, u32 group, const ScaleSum& s) const {
@@ -47,13 +46,13 @@ template <class Q> struct RoundedRows {
   }
   // The scales of the parts and what their minima are multiplied with. `ones` are the sums of the parts' integers, needed where
   // minima change within a group.
-  GPU_METHOD void get_sums(f32 (&scale)[Parts], f32 (&sum)[Parts], u32 b, u32 unit, const i32 (&ones)[Parts]) const {
+  GPU_METHOD void get_sums(f32 (&scale)[Parts], f32 (&sum)[Parts], u32 b, u32 unit, const f32 (&ones)[Parts]) const {
     constexpr int Pairs = Parts == 1 ? 1 : 2;
     UNROLL for (int p = 0; p < Parts; p += Pairs) {
       const Vec<f32, 2 * Pairs> s = load_shared<2 * Pairs>((const f32*)sums, 2 * (b * units + Q::group(unit) + p));
       UNROLL for (int i = 0; i < Pairs; i++) {
         scale[p + i] = s.v[2 * i];
-        sum[p + i] = Q::Group != 32 && Q::HasMin ? s.v[2 * i] * (f32)ones[p + i] : s.v[2 * i + 1];
+        sum[p + i] = Q::Group != 32 && Q::HasMin ? s.v[2 * i] * ones[p + i] : s.v[2 * i + 1];
       }
     }
   }
@@ -65,11 +64,11 @@ template <class Q> struct RoundedRows {
 // another of its Places or in registers; the first goes before the kernel that makes x has ended. Of x, `segment` elements of
 // each row are in shared memory at a time: all, in whole chunks, unless they are too many. Rows with pieces in several matrices
 // (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block, from the cache.
-template <class Q, int NB, int R, int Places> struct MatVec {
+template <class Q, int NB, int R, int Places, int P> struct MatVec {
   static constexpr u32 CHUNK = MATVEC_CHUNK, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   typedef Stage<ChunkBytes, Q::Align> S;
   typedef Outputs<R, NB> Out;
-  typedef RoundedRows<Q> Rows;
+  typedef RoundedRows<Q, P> Rows;
   static constexpr int Values = R * NB;
 
   // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, and adds up each warp's
@@ -114,7 +113,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           if (lane_id() == 0) squares[row[u] * warps + warp] = total + (item[u] < bdim_x() ? 0.0f : squares[row[u] * warps + warp]);
         }
         ScaleSum s;
-        const TwoPlanes q = round_group(values, s);
+        const Planes<P> q = round_group<P>(values, s);
         if (item[u] >= items) continue;
         to.put(row[u], item[u], q);
         if (item[u] % 4 == 0) to.put_sum(row[u], item[u] / 4, s);
@@ -161,8 +160,8 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     const u32 rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
-    const Rows rows{shared, (ScaleSum*)(shared + NB * (segment / 2)), segment / 32};
-    u32* all_weights = shared + NB * (segment / 2 + segment / 16);
+    const Rows rows{shared, (ScaleSum*)(shared + NB * (segment / 4) * P), segment / 32};
+    u32* all_weights = shared + NB * (segment / 4 * P + segment / 16);
     u32* weights = all_weights + warp * Places * R * S::Words;
     f32* totals = (f32*)(all_weights + warps * Places * R * S::Words);
     f32* squares = totals + warps * Values;
@@ -224,15 +223,17 @@ template <class Q, int NB, int R, int Places> struct MatVec {
         constexpr int Held = NB == 8 && Q::HasMin ? 1 : 2;
         Plane x[Held];
         i32 dots[R][Q::Parts], ones[Q::Parts];
+        f32 whole[R][Q::Parts], whole_ones[Q::Parts];  // of the planes before the point
         rows.get(x[0], 0, unit);
-        UNROLL for (int c = 0; c < 2 * NB; c++) {
-          const u32 b = (u32)c / 2 < out.batch ? c / 2 : 0;
+        UNROLL for (int c = 0; c < P * NB; c++) {
+          const int plane = c % P;
+          const u32 b = (u32)(c / P) < out.batch ? c / P : 0;
           const auto read_next = [&] {
-            if (c + 1 < 2 * NB) rows.get(x[(c + 1) % Held], (u32)(c + 1) / 2 < out.batch ? c + 1 : (c + 1) % 2, unit);
+            if (c + 1 < P * NB) rows.get(x[(c + 1) % Held], (u32)((c + 1) / P) < out.batch ? c + 1 : (c + 1) % P, unit);
             GPU_KEEP_ORDER();
           };
           if (Held > 1) read_next();
-          if (c % 2 == 0) {
+          if (plane != 1) {
             UNROLL for (int p = 0; p < Q::Parts; p++) {
               ones[p] = 0;
               UNROLL for (int r = 0; r < R; r++) dots[r][p] = 0;
@@ -240,12 +241,19 @@ template <class Q, int NB, int R, int Places> struct MatVec {
           }
           UNROLL for (int r = 0; r < R; r++) add_dots<Q>(u[r], x[c % Held], dots[r]);
           if (Q::Group != 32 && Q::HasMin) add_ones(x[c % Held], ones);
-          if (c % 2 == 1) {
+          if (plane > 0) {
+            UNROLL for (int p = 0; p < Q::Parts; p++) {
+              whole_ones[p] = plane == 1 ? (f32)ones[p] : m_fma((f32)ones[p], 1.0f / 256.0f, whole_ones[p]);
+              UNROLL for (int r = 0; r < R; r++)
+                whole[r][p] = plane == 1 ? (f32)dots[r][p] : m_fma((f32)dots[r][p], 1.0f / 256.0f, whole[r][p]);
+            }
+          }
+          if (plane == P - 1) {
             f32 scale[Q::Parts], sum[Q::Parts];
-            rows.get_sums(scale, sum, b, unit, ones);
+            rows.get_sums(scale, sum, b, unit, whole_ones);
             UNROLL for (int r = 0; r < R; r++) UNROLL for (int p = 0; p < Q::Parts; p++) {
-              f32& total = acc[r * NB + c / 2];
-              total = m_fma(u[r].scale[p], scale[p] * (f32)dots[r][p], total);
+              f32& total = acc[r * NB + c / P];
+              total = m_fma(u[r].scale[p], scale[p] * whole[r][p], total);
               if (Q::HasMin) total = m_fma(u[r].min[p], sum[p], total);
             }
           }
@@ -281,12 +289,12 @@ template <class Q, int NB, int R, int Places> struct MatVec {
   typedef __VA_ARGS__ Product; \
   MAT_VEC_SHARED(Q) \
   Product::run(shared, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, all_blocks()), OneMatrix(), (u32)k, w, x, alpha, (f32)eps, splits, segment);
-#define MAT_VEC_KERNEL(name, Q, NB, R, Places) \
-  MAT_VEC_LAUNCH(MATVEC_WARPS * 32, MATVEC_CROWD, name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places>) }
+#define MAT_VEC_KERNEL(name, Q, NB, R, Places, P) \
+  MAT_VEC_LAUNCH(MATVEC_WARPS * 32, MATVEC_CROWD, name) { MAT_VEC_BODY(Q, MatVec<Q, NB, R, Places, P>) }
 
 // The same for experts, slot by slot and summed (expert-slot.h).
-#define EXPERT_MAT_VEC(threads, blocks, Q, ...) \
-  KERNEL_BARE(threads, blocks, expert_linear_##Q, const void* x, const u8* w, const void* alpha, const u32* ids, const void* bias, void* out, size_t n, \
+#define EXPERT_MAT_VEC(threads, blocks, fine, Q, ...) \
+  KERNEL_EARLY(threads, blocks, expert_linear##fine##_##Q, const void* x, const u8* w, const void* alpha, const u32* ids, const void* bias, void* out, size_t n, \
                  size_t k, f64 eps, u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u32 segment, u32 dtype, u64* error) { \
     typedef __VA_ARGS__ Product; \
     MAT_VEC_SHARED(Q) \
@@ -297,7 +305,7 @@ template <class Q, int NB, int R, int Places> struct MatVec {
     Product::run(shared, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), OneMatrix(), (u32)k, w, row, alpha, (f32)eps, splits, \
                  segment); \
   } \
-  KERNEL_BARE(threads, blocks, expert_sum_##Q, const void* x, const u8* w, const u32* ids, const void* mix, const void* bias, const void* residual, void* out, \
+  KERNEL_EARLY(threads, blocks, expert_sum##fine##_##Q, const void* x, const u8* w, const u32* ids, const void* mix, const void* bias, const void* residual, void* out, \
                  size_t n, size_t k, u32 per_row, u32 slots, u32 experts, u32 splits, u32 early, u32 segment, u32 dtype, u32 mix_dtype, u64* error) { \
     typedef __VA_ARGS__ Product; \
     MAT_VEC_SHARED(Q) \

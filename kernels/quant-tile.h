@@ -14,10 +14,10 @@ namespace gpu {
 // `dtype`. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each row at a time by way of its own shared memory;
 // while it multiplies one chunk, the next ones are on their way to its other Places, the first of them before the kernel that
 // makes x has ended. The unit has eight columns: four rows of x in their two planes, or one plane of eight rows and then the
-// other. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
+// other; then the third plane, where there are P = 3. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
 // several matrices (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block, from the
 // cache.
-template <class Q, int NB> struct TileVec {
+template <class Q, int NB, int P> struct TileVec {
   static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 Vectors = (ChunkBytes + 16 - Q::Align + 15) / 16, Pitch = (Vectors | 1u) * 4, StageWords = 16 * Pitch;
@@ -26,17 +26,18 @@ template <class Q, int NB> struct TileVec {
   static constexpr int X = NB / 4, Sums = 2 * X;
   typedef Outputs<16, NB> Out;
 
-  // x by groups of 32 in shared memory: of each row, for t below 4, the high bytes of words t and t + 4 and then the low ones; and
-  // {scale, sum}.
+  // x by groups of 32 in shared memory: of each row, for t below 4, the high bytes of words t and t + 4 and then the low ones; what
+  // is behind the point; and {scale, sum}.
   struct Rows {
-    u32* quants;
+    u32 *quants, *rests;
     ScaleSum* sums;
     u32 batch, rows;  // rows: a power of two, for which there is room
 
     GPU_METHOD u32 at(u32 group, u32 b) const { return group * rows + b; }
-    GPU_METHOD void put(u32 group, u32 b, const TwoPlanes& q, const ScaleSum& s) const {
-      const Words4 both{{q.high.v[0], q.high.v[1], q.low.v[0], q.low.v[1]}};
+    GPU_METHOD void put(u32 group, u32 b, const Planes<P>& q, const ScaleSum& s) const {
+      const Words4 both{{q.v[0].v[0], q.v[0].v[1], q.v[1].v[0], q.v[1].v[1]}};
       store_shared<4>(quants, (at(group, b) * 4 + lane_id() % 4) * 4, both);
+      if constexpr (P > 2) store_shared<2>(rests, (at(group, b) * 4 + lane_id() % 4) * 2, q.v[2]);
       if (lane_id() % 4 == 0) sums[at(group, b)] = s;
     }
     // What lane 4 y + t gives the unit: of four rows plane y % 2 of row y / 2, of eight both planes of row y.
@@ -44,6 +45,11 @@ template <class Q, int NB> struct TileVec {
     GPU_METHOD Piece piece(u32 group) const {
       const u32 y = lane_id() / 4, b = X == 2 ? y : y / 2, plane = X == 2 ? 0 : y % 2;
       return load_shared<2 * X>(quants, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 4 + 2 * plane);
+    }
+    // The same of the third plane; of four rows both columns of a row are the same.
+    GPU_METHOD Words2 rest(u32 group) const {
+      const u32 b = lane_id() / 4 * X / 2;
+      return load_shared<2>(rests, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 2);
     }
     // {scale, sum} of the rows of this lane's sums.
     GPU_METHOD void get_sums(u32 group, ScaleSum (&s)[X]) const {
@@ -53,17 +59,21 @@ template <class Q, int NB> struct TileVec {
       }
     }
   };
-  // Σ q · x over both planes, for the sums of this lane; `words` of one half of a group or of all of it.
-  template <int N> GPU_FN void products(i32 (&d)[Sums], const u32 (&a)[2 * N], const typename Rows::Piece& x, int half) {
+  // Σ q · x over all planes, for the sums of this lane; `words` of one half of a group or of all of it.
+  template <int N> GPU_FN void products(f32 (&d)[Sums], const u32 (&a)[2 * N], const typename Rows::Piece& x, const Words2& rest, int half) {
     i32 one[4];
     if constexpr (X == 1) {
       take_product<N>(one, a, x.v, half);
-      UNROLL for (int e = 0; e < 2; e++) d[e] = one[2 * e] * 256 + one[2 * e + 1];
+      UNROLL for (int e = 0; e < 2; e++) d[e] = (f32)(one[2 * e] * 256 + one[2 * e + 1]);
     } else {
       i32 other[4];
       take_product<N>(one, a, x.v, half);
       take_product<N>(other, a, x.v + 2, half);
-      UNROLL for (int e = 0; e < 4; e++) d[e] = one[e] * 256 + other[e];
+      UNROLL for (int e = 0; e < 4; e++) d[e] = (f32)(one[e] * 256 + other[e]);
+    }
+    if constexpr (P > 2) {
+      take_product<N>(one, a, rest.v, half);
+      UNROLL for (int e = 0; e < Sums; e++) d[e] = m_fma((f32)one[X == 1 ? 2 * e : e], 1.0f / 256.0f, d[e]);
     }
   }
   template <int N> GPU_FN void take_product(i32 (&d)[4], const u32 (&a)[2 * N], const u32* x, int half) {
@@ -109,7 +119,7 @@ template <class Q, int NB> struct TileVec {
         }
       }
       ScaleSum s;
-      const TwoPlanes q = round_group(values, s);
+      const Planes<P> q = round_group<P>(values, s);
       if (stored && group + own < groups) to.put(group + own, b, q, s);
     };
     const u32 begin = tid_x() / 32 * per_warp;
@@ -191,24 +201,26 @@ template <class Q, int NB> struct TileVec {
     }
     UNROLL for (int g = 0; g < Q::Parts; g++) {
       const typename Rows::Piece x = rows.piece(group + g);
+      Words2 rest{};
+      if constexpr (P > 2) rest = rows.rest(group + g);
       ScaleSum s[X];
       rows.get_sums(group + g, s);
-      i32 d[Sums];
+      f32 d[Sums];
       if constexpr (Q::Group == 32) {
-        products<2>(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, x, 0);
+        products<2>(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, x, rest, 0);
         UNROLL for (int e = 0; e < Sums; e++) {
-          acc[e] = m_fma(f[e / X].scale[0][g], s[e % X].v[0] * (f32)d[e], acc[e]);
+          acc[e] = m_fma(f[e / X].scale[0][g], s[e % X].v[0] * d[e], acc[e]);
           if (Q::HasMin) acc[e] = m_fma(f[e / X].min[0][g], s[e % X].v[1], acc[e]);
         }
       } else {
         f32 total[Sums] = {};
         UNROLL for (int half = 0; half < Q::Halves; half++) {
-          products<1>(d, {f[0].q[g][half], f[1].q[g][half]}, x, half);
-          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].scale[half][g], (f32)d[e], total[e]);
+          products<1>(d, {f[0].q[g][half], f[1].q[g][half]}, x, rest, half);
+          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].scale[half][g], d[e], total[e]);
           if (!Q::HasMin) continue;
           // Minima that change within the group are multiplied with the sums of its halves.
-          products<1>(d, {0x01010101u, 0x01010101u}, x, half);
-          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].min[half][g], (f32)d[e], total[e]);
+          products<1>(d, {0x01010101u, 0x01010101u}, x, rest, half);
+          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].min[half][g], d[e], total[e]);
         }
         UNROLL for (int e = 0; e < Sums; e++) acc[e] = m_fma(s[e % X].v[0], total[e], acc[e]);
       }
@@ -225,8 +237,8 @@ template <class Q, int NB> struct TileVec {
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
     const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
-    const Rows rows{shared, (ScaleSum*)(shared + room * (segment / 2)), out.batch, room};
-    u32* all_weights = shared + room * (segment / 2 + segment / 16);
+    const Rows rows{shared, shared + room * (segment / 2), (ScaleSum*)(shared + room * (segment / 4) * P), out.batch, room};
+    u32* all_weights = shared + room * (segment / 4 * P + segment / 16);
     u32* weights = all_weights + warp * Places * StageWords;
     f32* totals = (f32*)(all_weights + warps * Places * StageWords);
     f32* squares = totals + warps * 32 * Sums;
@@ -286,7 +298,7 @@ template <class Q, int NB> struct TileVec {
       }
       sent.advance(rounds, step);
     };
-    UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
+    UNROLL for (u32 i = 0; i < Places; i++) send();
     wait_for_previous();
     f32 factors[X];
     UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
@@ -306,10 +318,8 @@ template <class Q, int NB> struct TileVec {
         barrier();
       }
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
-      else copies_wait_but<Places - 2>();
+      else copies_wait_but<Places - 1>();
       wave_sync();
-      // Every lane has done with the chunk before this one: its place is free.
-      send();
       // What is added at the end is on its way from the beginning.
       if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
@@ -326,6 +336,9 @@ template <class Q, int NB> struct TileVec {
         NO_UNROLL for (; r + 4 <= runs; r += 4) UNROLL for (u32 i = 0; i < 4; i++) take(r + i);
         NO_UNROLL for (; r < runs; r++) take(r);
       }
+      // Every lane has done with the chunk: its place is free.
+      wave_sync();
+      send();
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {

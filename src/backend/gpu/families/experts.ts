@@ -3,6 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
 import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
+import { fines } from "./linear.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
 import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
 
@@ -165,8 +166,9 @@ export const experts = [
   }),
   family({
     file: "quant-matvec",
-    pattern: "expert_linear_{Q}",
-    over: { Q: quants },
+    pattern: "expert_linear{fine}_{Q}",
+    over: { fine: fines, Q: quants },
+    apart: ["fine"],
     args: `x* w* alpha* ids* bias* out* n k eps:f64 ${slots} segment:u32 dtype:u32 error*`,
     plan: "slots threads shared_bytes",
     launch,
@@ -181,8 +183,9 @@ export const experts = [
   }),
   family({
     file: "quant-matvec",
-    pattern: "expert_sum_{Q}",
-    over: { Q: quants },
+    pattern: "expert_sum{fine}_{Q}",
+    over: { fine: fines, Q: quants },
+    apart: ["fine"],
     args: `x* w* ${summed} segment:u32 dtype:u32 mix_dtype:u32 error*`,
     plan: "rows threads shared_bytes",
     launch: sumLaunch,

@@ -7,7 +7,7 @@ import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { areFew, MOST_SORTED_EXPERTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
-import { planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { fineFor, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 import { sortedProduct } from "./expert-product.ts";
@@ -94,7 +94,7 @@ export function expertLinear(
   const { arch } = gpu.context.properties;
   const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
   const device = { arch, multiprocessors };
-  const shape = { m: 1, n, k, norm: p.norm !== null };
+  const shape = { m: 1, n, k, norm: p.norm !== null, fine: dtype === "f32" };
   const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
   if (!plan) return p.norm ? afterNorm(gpu, x, w, type, ids, p) : null;
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
@@ -126,7 +126,7 @@ export function expertLinear(
             error: gpu.watchIndex("expertLinear", experts, 0),
           };
           gpu.fenceWeights(w.storage);
-          if (type) gpu.launch(`expert_linear_${quantName(type)}`, values);
+          if (type) gpu.launch(`expert_linear${fineFor(dtype)}_${quantName(type)}`, values);
           else gpu.launch(`expert_linear_${dtype}`, values);
           gpu.expertIds = chosen;
         }),
@@ -166,7 +166,7 @@ function expertSum(
     [rows, slots, n, k].every((size) => size > 0) &&
     experts * n < 2 ** 32 &&
     (type || ((k * sizeOf(dtype)) % 16 === 0 && [x, w].every(aligned)));
-  const shape = { m: 1, n, k, norm: false, slots };
+  const shape = { m: 1, n, k, norm: false, slots, fine: dtype === "f32" };
   const plan = !isFused ? null : type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
   if (!plan) return mixedAfterwards(gpu, x, w, type, ids, p, mix);
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
@@ -183,7 +183,7 @@ function expertSum(
               error: gpu.watchIndex("expertLinear", experts, 0),
             };
             gpu.fenceWeights(w.storage);
-            if (type) gpu.launch(`expert_sum_${quantName(type)}`, values);
+            if (type) gpu.launch(`expert_sum${fineFor(dtype)}_${quantName(type)}`, values);
             else gpu.launch(`expert_sum_${dtype}`, values);
           }),
         ),
