@@ -10,7 +10,7 @@ import { result } from "../../tensor/tensor.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "../latent-attention.ts";
 import type { Rotation, Table } from "../rotary.ts";
-import { type AttentionParams, ComposedStep, type Step } from "../steps.ts";
+import { type AttentionParams, ComposedStep, normedHeads, type Step } from "../steps.ts";
 import { lengthOf, type PagedBatch, type PagedSequence, totalOf } from "./batch.ts";
 
 type Latents = { readonly latents: Tensor };
@@ -137,10 +137,13 @@ export class DevicePagedStep implements Step {
     readonly chunks: readonly Chunk[],
   ) {}
 
-  attend(q: Tensor, k: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
+  attend(rawQ: Tensor, rawK: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
     const { headDim, scale, softcap, window, rope, sinks } = params;
-    const own = { ...this.tables.get(rope)!, ...layer, ...this.places, scale, softcap, window, sinks };
-    const y = call(this.backend.pagedAttention!, "attend", q, k, v, own);
+    const attention = this.backend.pagedAttention!;
+    const [q, k] = attention.takesNorms ? [rawQ, rawK] : normedHeads(rawQ, rawK, params);
+    const norms = attention.takesNorms ? params.norms : null;
+    const own = { ...this.tables.get(rope)!, ...layer, ...this.places, norms, scale, softcap, window, sinks };
+    const y = call(attention, "attend", q, k, v, own);
     return result(y, [this.batch, q.shape[1]! / headDim, 1, headDim]);
   }
 
