@@ -72,6 +72,7 @@ int main() {
       {"top-k, top-p", 0.8, 0.95, 0, 40, 0, false, false},
       {"top-k, top-p, penalties", 0.8, 0.95, 0, 40, 0, true, false},
   };
+  setvbuf(stdout, nullptr, _IONBF, 0);
   size_t vocab = 128256;
   const size_t most = 128, pieces = (vocab + SAMPLE_PIECE - 1) / SAMPLE_PIECE, checked = 8;
   const int steps = 3;

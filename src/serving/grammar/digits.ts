@@ -62,7 +62,6 @@ function decimals(low: bigint, high: bigint, places: number): Expression {
 /** Numbers from `low` to `high` parts of 10^places. */
 export function numbersBetween(low: bigint, high: bigint, places: number): Expression {
   const most = (a: bigint, b: bigint): bigint => (a > b ? a : b);
-  const least = (a: bigint, b: bigint): bigint => (a < b ? a : b);
   const negative = sequence(text("-"), decimals(most(1n, -high), -low, places));
   return choice(low < 0n ? negative : NOTHING, high >= 0n ? decimals(most(0n, low), high, places) : NOTHING);
 }

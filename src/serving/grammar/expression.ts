@@ -3,6 +3,7 @@
  * xgrammar's EBNF.
  */
 import { fail } from "../../core/errors.ts";
+import { byteSequences } from "./utf8.ts";
 
 /** Code points from the first to the last. */
 export type Range = readonly [number, number];
@@ -130,6 +131,32 @@ function leastBytes(e: Expression, rules: ReadonlyMap<string, number>): number {
   }
 }
 
+/** By how many bytes one step can lengthen the shortest way to the end: the largest part that need not have been begun. */
+export function longestDetour(root: Expression, rules: ReadonlyMap<string, Expression>): number {
+  const least = shortest(rules);
+  const detour = (e: Expression): number => {
+    switch (e.kind) {
+      case "text":
+      case "class":
+      case "rule":
+        return 0;
+      case "sequence":
+        return Math.max(0, ...e.items.map(detour));
+      case "choice": {
+        const sizes = e.items.map((item) => leastBytes(item, least)).filter(Number.isFinite);
+        return Math.max(0, Math.max(0, ...sizes) - Math.min(...sizes), ...e.items.map(detour));
+      }
+      case "repeat": {
+        const size = leastBytes(e.item, least);
+        return Math.max(Number.isFinite(size) && e.most !== e.least ? size : 0, detour(e.item));
+      }
+      default:
+        return e satisfies never;
+    }
+  };
+  return Math.max(detour(root), ...Array.from(rules.values(), detour));
+}
+
 /** Rules as xgrammar reads them. What has no text is left out, with the choices that need it. */
 export function toEbnf(root: Expression, rules: ReadonlyMap<string, Expression>): string {
   const least = shortest(rules);
@@ -146,8 +173,10 @@ function written(e: Expression, least: ReadonlyMap<string, number>, nested: bool
   switch (e.kind) {
     case "text":
       return `"${Array.from(e.text, (c) => escaped(c.codePointAt(0)!)).join("")}"`;
-    case "class":
-      return `[${e.ranges.map(([a, b]) => (a === b ? escaped(a) : `${escaped(a)}-${escaped(b)}`)).join("")}]`;
+    case "class": {
+      const cases = byteSequences(e.ranges).map((parts) => parts.map(byteClass).join(" "));
+      return cases.length === 1 && !cases[0]!.includes(" [") ? cases[0]! : `(${cases.join(" | ")})`;
+    }
     case "sequence": {
       const all = e.items.map(inside).join(" ");
       return nested ? `(${all})` : all;
@@ -167,6 +196,13 @@ function written(e: Expression, least: ReadonlyMap<string, number>, nested: bool
       return e satisfies never;
   }
 }
+
+/** xgrammar's classes are of bytes. */
+const byteClass = (ranges: readonly Range[]): string =>
+  `[${ranges.map(([a, b]) => (a === b ? single(a) : `${escaped(a)}-${escaped(b)}`)).join("")}]`;
+
+/** Twice, or it is taken for a character. */
+const single = (byte: number): string => (byte < 0x80 ? escaped(byte) : `${escaped(byte)}${escaped(byte)}`);
 
 const isPlain = (c: number): boolean =>
   (c >= 0x30 && c <= 0x39) || (c >= 0x41 && c <= 0x5a) || (c >= 0x61 && c <= 0x7a) || c === 0x20;
