@@ -4,35 +4,43 @@ import { chars, choice, type Expression, NOTHING, optional, repeat, sequence, te
 const digit = (first: string, last: string): Expression => (first === last ? text(first) : chars(`${first}${last}`));
 const anyDigits = (count: number): Expression => repeat(chars("09"), count, count);
 
+const isAll = (digits: string, value: "0" | "9"): boolean => digits === value.repeat(digits.length);
+
 /** Strings of as many digits as both bounds have. */
 function between(low: string, high: string): Expression {
-  if (low === "") return text("");
-  if (/^0*$/.test(low) && /^9*$/.test(high)) return anyDigits(low.length);
-  const [a, b] = [low[0]!, high[0]!];
-  const rest = (value: string): string => value.slice(1);
-  if (a === b) return sequence(text(a), between(rest(low), rest(high)));
-  const lows = sequence(text(a), between(rest(low), "9".repeat(low.length - 1)));
-  const highs = sequence(text(b), between("0".repeat(low.length - 1), rest(high)));
-  const next = String(Number(a) + 1);
-  const before = String(Number(b) - 1);
-  const middle = next <= before ? sequence(digit(next, before), anyDigits(low.length - 1)) : NOTHING;
-  return choice(lows, middle, highs);
+  const rest = low.length - 1;
+  if (rest < 0) return text("");
+  if (low[0] === high[0]) return sequence(text(low[0]!), between(low.slice(1), high.slice(1)));
+  // A first digit behind which all may come belongs to those in the middle.
+  const isLowFree = isAll(low.slice(1), "0");
+  const isHighFree = isAll(high.slice(1), "9");
+  const first = Number(low[0]) + (isLowFree ? 0 : 1);
+  const last = Number(high[0]) - (isHighFree ? 0 : 1);
+  return choice(
+    ...(isLowFree ? [] : [sequence(text(low[0]!), between(low.slice(1), "9".repeat(rest)))]),
+    ...(first <= last ? [sequence(digit(String(first), String(last)), anyDigits(rest))] : []),
+    ...(isHighFree ? [] : [sequence(text(high[0]!), between("0".repeat(rest), high.slice(1)))]),
+  );
 }
 
 /** Whole numbers from 0 up, written without leading zeros. */
 function naturals(low: bigint, high: bigint): Expression {
   if (low > high) return NOTHING;
-  const cases: Expression[] = [];
-  for (let length = String(low).length; length <= String(high).length; length++) {
-    const first = length === 1 ? 0n : 10n ** BigInt(length - 1);
-    const last = 10n ** BigInt(length) - 1n;
-    cases.push(between(String(low > first ? low : first), String(high < last ? high : last)));
-  }
-  return choice(...cases);
+  const [shortest, longest] = [String(low).length, String(high).length];
+  if (shortest === longest) return between(String(low), String(high));
+  const inner = longest - shortest - 1;
+  return choice(
+    between(String(low), "9".repeat(shortest)),
+    ...(inner > 0 ? [sequence(chars("19"), repeat(chars("09"), shortest, shortest + inner - 1))] : []),
+    between(`1${"0".repeat(longest - 1)}`, String(high)),
+  );
 }
 
 /** A point and digits whose value is from `low` to `high` parts of 10^places; nothing where that may be zero. */
 function fraction(low: bigint, high: bigint, places: number): Expression {
+  if (low === 0n && high === 10n ** BigInt(places) - 1n) {
+    return optional(sequence(text("."), repeat(chars("09"), 1, places)));
+  }
   const cases: Expression[] = [];
   for (let length = 1; length <= places; length++) {
     const unit = 10n ** BigInt(places - length);

@@ -28,7 +28,13 @@ export const rule = (name: string): Expression => ({ kind: "rule", name });
 export function sequence(...items: readonly Expression[]): Expression {
   if (items.some(isNothing)) return NOTHING;
   const flat = items.flatMap((item) => (item.kind === "sequence" ? item.items : [item]));
-  const kept = flat.filter((item) => item.kind !== "text" || item.text !== "");
+  const kept: Expression[] = [];
+  for (const item of flat) {
+    const before = kept.at(-1);
+    if (item.kind !== "text" || before?.kind !== "text") kept.push(item);
+    else kept[kept.length - 1] = text(before.text + item.text);
+  }
+  if (kept.length > 1) kept.splice(0, kept.length, ...kept.filter((item) => item.kind !== "text" || item.text !== ""));
   return kept.length === 1 ? kept[0]! : kept.length === 0 ? EMPTY : { kind: "sequence", items: kept };
 }
 
@@ -43,6 +49,19 @@ export function repeat(item: Expression, least: number, most: number | null): Ex
   if (most !== null && most < least) return NOTHING;
   if (most === 0) return EMPTY;
   return least === 1 && most === 1 ? item : { kind: "repeat", item, least, most };
+}
+
+/** One of these texts, as a tree of their beginnings: of many texts side by side xgrammar takes others, too. */
+export function oneOf(texts: readonly string[]): Expression {
+  const byFirst = new Map<string, string[]>();
+  for (const each of new Set(texts)) {
+    const [first = ""] = each;
+    byFirst.set(first, [...(byFirst.get(first) ?? []), each.slice(first.length)]);
+  }
+  const cases = Array.from(byFirst, ([first, rests]) =>
+    rests.length === 1 ? text(first + rests[0]!) : sequence(text(first), oneOf(rests)),
+  );
+  return choice(...cases);
 }
 
 export const optional = (item: Expression): Expression => repeat(item, 0, 1);

@@ -10,6 +10,7 @@ import {
   Grammar,
   isNothing,
   NOTHING,
+  oneOf,
   repeat,
   rule,
   sequence,
@@ -98,7 +99,7 @@ class SchemaConverter implements Converter {
   #plain(plain: Plain, schema: Schema): Expression {
     if (plain.values) {
       const fitting = plain.values.filter((value) => accepts(this.document, schema, value));
-      return choice(...fitting.map(constant));
+      return oneOf(fitting.map((value) => JSON.stringify(value)));
     }
     const [group, ...others] = plain.groups;
     return group ? this.#cases({ ...plain, groups: others }, group) : this.#typed(plain);
@@ -115,7 +116,7 @@ class SchemaConverter implements Converter {
       const others = one ? cases.filter((_, j) => j !== i) : [];
       const alone = plain.values.filter((value) => !others.some((each) => accepts(this.document, each, value)));
       const fitting = alone.filter((value) => fitsPlain(this.document, plain, value));
-      return choice(...fitting.map(constant));
+      return oneOf(fitting.map((value) => JSON.stringify(value)));
     });
     return choice(...written.filter((each) => !isNothing(each)));
   }

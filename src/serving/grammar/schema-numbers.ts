@@ -1,6 +1,6 @@
 /** The numbers of a schema. */
 import { numbersBetween, partsOf } from "./digits.ts";
-import { choice, type Expression, NOTHING, text } from "./expression.ts";
+import { type Expression, NOTHING, oneOf, text } from "./expression.ts";
 import type { Plain } from "./schema.ts";
 import { isMultiple } from "./schema-values.ts";
 
@@ -74,7 +74,7 @@ function multiplesBetween(plain: Plain, whole: boolean, low: bigint, high: bigin
       found.push(written);
     if (k - start > 100_000n) break;
   }
-  return choice(...found.map(text));
+  return oneOf(found);
 }
 
 const ceilDivide = (a: bigint, b: bigint): bigint => a / b + (a % b > 0n ? 1n : 0n);
