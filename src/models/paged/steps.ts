@@ -77,8 +77,9 @@ export class ComposedPagedStep implements Step {
   }
 
   attendLatent({ q, latent, key }: LatentRows, layer: Latents, heads: LatentHeads): Tensor {
+    // Never expanded: how many rows a prompt's part has must not tell in what they give.
     return this.#each((sequence, rotations, own) =>
-      attendComposed({ q: own(q), latent: own(latent), key: own(key) }, sequence, rotations, layer, heads),
+      attendComposed({ q: own(q), latent: own(latent), key: own(key) }, sequence, rotations, layer, heads, false),
     );
   }
 
@@ -100,10 +101,11 @@ const attendComposed = (
   rotations: ReadonlyMap<RopeConfig, Rotation>,
   { latents }: Latents,
   heads: LatentHeads,
+  expand: boolean,
 ): Tensor => {
   const cache = { append: (added: Tensor): Tensor => appended(latents, added.squeeze(0), sequence) };
   const step = { batch: 1, length: lengthOf(sequence) };
-  return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads);
+  return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads, expand);
 };
 
 /** What a device's kernels are told of the sequences: as `PagedPlaces` has it. */
@@ -151,7 +153,7 @@ export class DevicePagedStep implements Step {
       const own = (x: Tensor): Tensor => x.narrow(0, at, length);
       parts.push(
         expansionPays(length, heads)
-          ? attendComposed(each(rows, own), sequence, rotations(), layer, heads)
+          ? attendComposed(each(rows, own), sequence, rotations(), layer, heads, true)
           : this.#latents(rows, layer, heads, singles + i, 1, at, length),
       );
       at += length;
