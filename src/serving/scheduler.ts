@@ -4,11 +4,12 @@
  * where pages run out, the one that came last is put back, and computes again what it lost when it gets its turn.
  */
 import type { WickError } from "../core/errors.ts";
+import type { Choice } from "../models/generation/batch-sampler.ts";
 import type { Finish } from "../models/generation/generate.ts";
 import { StepBudget } from "./budget.ts";
 import { type Page, PagePool } from "./pages.ts";
 import type { EngineStats } from "./request.ts";
-import type { Choice, Row, Runner } from "./runner.ts";
+import type { Row, Runner } from "./runner.ts";
 import { shareTokens } from "./shares.ts";
 import type { Task } from "./task.ts";
 
@@ -198,7 +199,8 @@ export class Scheduler {
     task.slot?.[Symbol.dispose]();
     task.slot = null;
     try {
-      task.slot = this.#runner.open(task.request, task.tokens.slice(task.promptLength));
+      const answer = task.tokens.slice(task.promptLength);
+      task.slot = this.#runner.open({ ...task.sampling, answer }, task.request.constraint);
       task.target = task.tokens.length;
       return true;
     } catch (reason) {

@@ -11,7 +11,7 @@ import type { ModelConfig, RopeConfig } from "../config.ts";
 import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "../latent-attention.ts";
 import type { Rotation, Table } from "../rotary.ts";
 import { type AttentionParams, ComposedStep, type Step } from "../steps.ts";
-import type { PagedBatch, PagedSequence } from "./batch.ts";
+import { lengthOf, type PagedBatch, type PagedSequence, totalOf } from "./batch.ts";
 
 type Latents = { readonly latents: Tensor };
 
@@ -29,9 +29,10 @@ export const deviceAttendsPages = (
     : backend.pagedAttention?.supports(dtype, headDim)) ?? false;
 
 /** Writes rows x (heads, t, width) to the sequence's pages, behind its past, and gives all that it has: (1, heads, total, width). */
-function appended(pool: Tensor, x: Tensor, { ids, past, pages }: PagedSequence): Tensor {
+function appended(pool: Tensor, x: Tensor, sequence: PagedSequence): Tensor {
+  const { past, pages } = sequence;
   const [, heads, , width] = pool.shape as [number, number, number, number];
-  const total = past + ids.length;
+  const total = totalOf(sequence);
   for (let at = past; at < total; ) {
     const slot = at % PAGE_SIZE;
     const count = Math.min(PAGE_SIZE - slot, total - at);
@@ -64,7 +65,7 @@ export class ComposedPagedStep implements Step {
 
   attend(q: Tensor, k: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
     return this.#each((sequence, rotations, own) => {
-      const step = new ComposedStep(1, sequence.ids.length, rotations, () => null);
+      const step = new ComposedStep(1, lengthOf(sequence), rotations, () => null);
       const cache = {
         append: (k: Tensor, v: Tensor): KvPair => ({
           k: appended(layer.k, k.squeeze(0), sequence),
@@ -86,7 +87,7 @@ export class ComposedPagedStep implements Step {
   ): Tensor {
     const { sequences, offsets } = this.#batch;
     const parts = sequences.map((sequence, i) =>
-      run(sequence, this.#rotations[i]!, (x) => x.narrow(0, offsets[i]!, sequence.ids.length)),
+      run(sequence, this.#rotations[i]!, (x) => x.narrow(0, offsets[i]!, lengthOf(sequence))),
     );
     return parts.length === 1 ? parts[0]! : Tensor.cat(parts, 0);
   }
@@ -101,7 +102,7 @@ const attendComposed = (
   heads: LatentHeads,
 ): Tensor => {
   const cache = { append: (added: Tensor): Tensor => appended(latents, added.squeeze(0), sequence) };
-  const step = { batch: 1, length: sequence.ids.length };
+  const step = { batch: 1, length: lengthOf(sequence) };
   return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads);
 };
 
@@ -146,7 +147,7 @@ export class DevicePagedStep implements Step {
     const parts = singles > 0 ? [this.#latents(rows, layer, heads, 0, singles, 0, singles)] : [];
     let at = singles;
     for (const [i, { sequence, rotations }] of this.chunks.entries()) {
-      const { length } = sequence.ids;
+      const length = lengthOf(sequence);
       const own = (x: Tensor): Tensor => x.narrow(0, at, length);
       parts.push(
         expansionPays(length, heads)
