@@ -1,22 +1,20 @@
 /** A transformer with pages and slots, as the scheduler drives it. */
 import type { SamplerSpec } from "../backend/transformers.ts";
 import { DeviceError, WickError } from "../core/errors.ts";
-import { BatchSampler, type Choice } from "../models/generation/batch-sampler.ts";
 import { PagedCache } from "../models/paged/cache.ts";
+import { PagedStepper, type StepOutcome, type StepRow } from "../models/paged/stepper.ts";
 import type { Transformer } from "../models/transformer.ts";
 import type { TokenConstraint } from "./request.ts";
 import type { Row, Runner, Slot } from "./runner.ts";
 
 class ModelSlot implements Slot {
-  /** The token that its last row chose. */
-  last = 0;
+  readonly index: number;
+  readonly constraint: TokenConstraint | undefined;
   readonly #close: () => void;
 
-  constructor(
-    readonly index: number,
-    readonly constraint: TokenConstraint | undefined,
-    close: () => void,
-  ) {
+  constructor(index: number, constraint: TokenConstraint | undefined, close: () => void) {
+    this.index = index;
+    this.constraint = constraint;
     this.#close = close;
   }
 
@@ -25,16 +23,13 @@ class ModelSlot implements Slot {
   }
 }
 
-type Outcome = Choice | WickError | null;
-
 export class ModelRunner implements Runner {
   readonly pageSize: number;
   readonly pages: number;
   readonly slots: number;
-  readonly ahead = 0;
   readonly #model: Transformer;
   readonly #cache: PagedCache;
-  readonly #sampler: BatchSampler;
+  readonly #stepper: PagedStepper;
   readonly #freeSlots: number[];
 
   constructor(model: Transformer, pages: number, slots: number) {
@@ -42,15 +37,20 @@ export class ModelRunner implements Runner {
     this.#model = model;
     this.slots = slots;
     this.#freeSlots = Array.from({ length: slots }, (_, i) => slots - 1 - i);
-    this.#sampler = new BatchSampler(device, config.vocabSize, slots);
-    try {
-      this.#cache = new PagedCache(config, device, dtype, pages);
-    } catch (error) {
-      this.#sampler[Symbol.dispose]();
-      throw error;
-    }
+    this.#cache = new PagedCache(config, device, dtype, pages);
     this.pageSize = this.#cache.pageSize;
     this.pages = pages;
+    try {
+      const positions = Math.min(config.contextLength, pages * this.pageSize);
+      this.#stepper = new PagedStepper(model, this.#cache, { slots, positions });
+    } catch (error) {
+      this.#cache.dispose();
+      throw error;
+    }
+  }
+
+  get ahead(): number {
+    return this.#stepper.ahead;
   }
 
   get vocabSize(): number {
@@ -72,11 +72,11 @@ export class ModelRunner implements Runner {
   open(spec: SamplerSpec, constraint: TokenConstraint | undefined): Slot {
     const index = this.#freeSlots.pop()!;
     const close = (): void => {
-      this.#sampler.release(index);
+      this.#stepper.sampler.release(index);
       this.#freeSlots.push(index);
     };
     try {
-      this.#sampler.assign(index, spec);
+      this.#stepper.sampler.assign(index, spec);
     } catch (error) {
       close();
       throw error;
@@ -84,29 +84,19 @@ export class ModelRunner implements Runner {
     return new ModelSlot(index, constraint, close);
   }
 
-  async step(rows: readonly Row[]): Promise<readonly Outcome[]> {
-    const slots = rows.map(({ slot }) => slot as ModelSlot);
-    const masks = rows.map((row, i) => (row.samples ? maskOf(slots[i]!) : null));
-    const sequences = rows.map((row, i) => ({ ...row, ids: row.ids ?? [slots[i]!.last] }));
-    using logits = this.#model.paged(sequences, this.#cache);
-    const placed = rows.map((row, i) => (row.samples && !(masks[i] instanceof Error) ? slots[i]!.index : null));
-    this.#sampler.place(
-      placed,
-      masks.map((mask) => (mask instanceof Error ? null : mask)),
+  async step(rows: readonly Row[]): Promise<readonly StepOutcome[]> {
+    const masks = rows.map(({ slot, samples }) => (samples ? maskOf(slot as ModelSlot) : null));
+    const outcomes = await this.#stepper.step(
+      rows.map((row, i): StepRow => {
+        const [{ index: slot }, mask] = [row.slot as ModelSlot, masks[i]!];
+        return mask instanceof Error ? { ...row, slot, samples: false } : { ...row, slot, mask };
+      }),
     );
-    this.#sampler.choose(logits);
-    const choices = await this.#sampler.read();
-    return choices.map((choice, i): Outcome => {
-      const mask = masks[i];
-      if (mask instanceof Error) return mask;
-      if (choice && !(choice instanceof Error)) slots[i]!.last = choice.token;
-      return choice;
-    });
+    return outcomes.map((outcome, i) => (masks[i] instanceof Error ? masks[i] : outcome));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#model.device.synchronize();
-    this.#sampler[Symbol.dispose]();
+    await this.#stepper[Symbol.asyncDispose]();
     this.#cache.dispose();
   }
 }
