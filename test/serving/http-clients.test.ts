@@ -23,8 +23,8 @@ let openai: OpenAI;
 beforeAll(async () => {
   server = await startServe(await buildCli(folder("cli")), ["--api-key", apiKey]);
   openai = new OpenAI({ baseURL: `${server.address}/v1`, apiKey, maxRetries: 0 });
-});
-afterAll(() => server[Symbol.asyncDispose]());
+}, 60_000);
+afterAll(() => server?.[Symbol.asyncDispose]());
 
 const isPerson = (value: unknown): boolean => {
   const { name, age, ...others } = value as { name: unknown; age: unknown };
