@@ -82,7 +82,7 @@ it("puts aside what was not asked for the longest where memory is short", async 
 });
 
 it("waits for a model that answers, and gives up in time", async () => {
-  const { registry } = open({ memory: 70 * 2 ** 20, waitSeconds: 0.2 });
+  const { registry } = open({ memory: 70 * 2 ** 20, waitSeconds: 0.6 });
   const held = await registry.acquire("a", signal);
   await expect(registry.acquire("b", signal)).rejects.toMatchObject({ status: 503, code: "out_of_memory" });
   const waiting = registry.acquire("b", signal);
