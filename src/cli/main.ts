@@ -19,7 +19,6 @@ const commands: Readonly<Record<string, () => Promise<Command>>> = {
   chat: async () => (await import("./chat.ts")).chatCommand(),
   serve: async () => (await import("./serve.ts")).serveCommand(version),
   embed: async () => (await import("./embed.ts")).embedCommand(),
-  serve: async () => (await import("./serve.ts")).serveCommand(version),
   pull: async () => (await import("./pull.ts")).pullCommand(),
   models: async () => (await import("./models.ts")).modelsCommand(),
   remove: async () => (await import("./models.ts")).removeCommand(),
