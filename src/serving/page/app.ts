@@ -4,6 +4,7 @@ import { ApiError, listModels, type Model } from "./api.ts";
 import {
   addMessage,
   type Conversation,
+  type Form,
   type Message,
   newConversation,
   pathOf,
@@ -24,6 +25,7 @@ export type Topic = "list" | "thread" | "answer" | "models" | "connection" | "st
 
 const SAVE_MS = 1500;
 const AGAIN_MS = 3000;
+const LOADING_MS = 1000;
 
 export class App {
   readonly conversations = new Map<string, Conversation>();
@@ -143,7 +145,13 @@ export class App {
 
   get model(): Model | null {
     const named = (id: string | null) => this.usable.find((model) => model.id === id);
-    return named(this.current.model) ?? named(preference("model")) ?? this.usable[0] ?? null;
+    const first = this.usable.find(({ isDefault }) => isDefault) ?? this.usable[0];
+    return named(this.current.model) ?? named(preference("model")) ?? first ?? null;
+  }
+
+  /** How the conversation is shown and asked. */
+  get form(): Form {
+    return this.current.form ?? (this.model?.kind === "completion" ? "story" : "chat");
   }
 
   choose(model: Model): void {
@@ -154,17 +162,19 @@ export class App {
   }
 
   takeModels(models: readonly Model[]): void {
-    const kind = this.model?.kind;
+    const { form } = this;
     this.models = models;
     this.#setConnected(true);
     this.changed("models");
-    if (this.model?.kind !== kind) this.changed("thread");
+    if (this.form !== form) this.changed("thread");
   }
 
   /** Asks until the server answers. */
   async refreshModels(): Promise<void> {
     try {
       this.takeModels(await listModels(preference("key"), AbortSignal.timeout(10_000)));
+      // Others may have asked for one that is loading.
+      if (this.models.some(({ state }) => state === "loading")) setTimeout(() => void this.refreshModels(), LOADING_MS);
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) {
         this.#setConnected(true);
@@ -197,7 +207,7 @@ export class App {
     await this.#firstModels;
     const { current } = this;
     if (this.answering !== undefined) return;
-    if (this.model?.kind === "completion") {
+    if (this.form === "story") {
       const story = storyOf(this.path);
       const joint = story === "" || /\s$/.test(story) || /^[\s.,;:!?)’”'"-]/.test(text) ? "" : " ";
       // The next word brings its own space, as the model has learnt it.
@@ -259,6 +269,7 @@ export class App {
       this.changed("thread");
       return;
     }
+    conversation.form ??= this.form;
     message.model = model.id;
     conversation.model = model.id;
     const answering = new Answering({

@@ -40,7 +40,7 @@ export function questionFor(
   const { sampling, system, trims } = conversation;
   const context = model.contextLength ?? Number.POSITIVE_INFINITY;
   const perToken = charactersPerToken(before);
-  if (model.kind === "completion") {
+  if (conversation.form === "story") {
     const most = sampling.max_tokens ?? Math.min(storyDefaults.max_tokens, Math.ceil(context / 3));
     const room = Math.max(32, context - most - 8) * perToken * share;
     const prompt = endOf(storyOf(before), room);

@@ -7,8 +7,11 @@ import { toggleMenu } from "./menu.ts";
 const count = new Intl.NumberFormat("en");
 const states = { unloaded: "loads at the first message", ready: "ready" } as const;
 
-function noteOn({ state, progress, contextLength, kind }: Model): string {
-  const parts = [state === "loading" ? `loading, ${Math.round(progress * 100)} %` : states[state]];
+function noteOn({ state, phase, progress, error, contextLength, kind }: Model): string {
+  const loading = `${phase === "download" ? "downloading" : "loading"}, ${Math.round(progress * 100)} %`;
+  const parts = [
+    state === "loading" ? loading : state === "unloaded" && error !== null ? `failed: ${error}` : states[state],
+  ];
   if (contextLength !== null) parts.push(`${count.format(contextLength)} tokens of context`);
   if (kind === "completion") parts.push("goes on with a text");
   return parts.join(" · ");

@@ -43,7 +43,7 @@ export function waitingLine(phase: Phase, model: string): HTMLElement {
     return h(
       "div",
       { class: "waiting" },
-      h("span", {}, `Loading ${shortName(model)}… ${percent} %`),
+      h("span", {}, `${phase.phase === "download" ? "Downloading" : "Loading"} ${shortName(model)}… ${percent} %`),
       h("progress", { class: "bar", max: "1", value: phase.progress, "aria-label": "Loading the model" }),
     );
   }

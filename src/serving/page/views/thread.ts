@@ -56,7 +56,7 @@ export class Thread {
   /** Opens the last message that the user wrote, to be written anew. */
   editLast(): void {
     if (this.#app.answering !== undefined) return;
-    if (this.#app.model?.kind === "completion") this.#story.edit();
+    if (this.#app.form === "story") this.#story.edit();
     else {
       const last = this.#app.path.findLast(({ role }) => role === "user");
       if (last !== undefined) this.#views.get(last)?.edit();
@@ -64,7 +64,7 @@ export class Thread {
   }
 
   #show(): void {
-    const { current, path, answering, model } = this.#app;
+    const { current, path, answering, form } = this.#app;
     if (this.#shownFor !== current.id) {
       this.#shownFor = current.id;
       this.#views.clear();
@@ -75,7 +75,7 @@ export class Thread {
     if (answering !== undefined && answering.message.content === "") this.#following = true;
     this.#column.classList.toggle("empty", path.length === 0);
     if (path.length === 0) this.#column.replaceChildren(this.#welcome());
-    else if (model?.kind === "completion") {
+    else if (form === "story") {
       if (this.#column.firstChild !== this.#story.element) this.#column.replaceChildren(this.#story.element);
       this.#story.show(path, answering);
     } else this.#showChat(path);
@@ -106,10 +106,10 @@ export class Thread {
     const run = () =>
       requestAnimationFrame(() => {
         this.#scheduled = false;
-        const { answering, path, model } = this.#app;
+        const { answering, path, form } = this.#app;
         if (answering === undefined || answering.message !== path.at(-1)) return;
         const start = performance.now();
-        if (model?.kind === "completion") this.#story.show(path, answering);
+        if (form === "story") this.#story.show(path, answering);
         else this.#views.get(answering.message)?.show(answering);
         this.#lastCost = performance.now() - start;
         this.#announce();
@@ -144,8 +144,8 @@ export class Thread {
   }
 
   #welcome(): HTMLElement {
-    const { model, connected } = this.#app;
-    const isStory = model?.kind === "completion";
+    const { model, connected, form } = this.#app;
+    const isStory = form === "story";
     const begin = (text: string) => () => void this.#app.send(text);
     return h(
       "div",
