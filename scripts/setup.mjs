@@ -1,7 +1,6 @@
-// Installs what the simulator, the checks of the AMD side and the tests of the page need: a host C++ compiler, three releases
-// of clang with lld and llvm, ROCm's device libraries, a real HIP runtime with its compiler, and a browser. `npm run setup` asks
-// for it; `npm test` runs it with
-// --auto, which does nothing where it may not install.
+// Installs what the simulator, the checks of the AMD side and the tests of the page need: a host C++ compiler, three
+// releases of clang with lld and llvm, ROCm's device libraries, a real HIP runtime with its compiler, and a browser.
+// `npm run setup` asks for it; `npm test` runs it with --auto, which does nothing where it may not install.
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 

@@ -3,7 +3,7 @@ import type { Model } from "./api.ts";
 import { type Conversation, type Message, pathOf, storyOf } from "./conversation.ts";
 
 /** A story model is given room for a page, and draws more soberly than OpenAI's default of 1. */
-export const storyDefaults = { temperature: 0.8, max_tokens: 160 } as const;
+export const storyDefaults = { temperature: 0.7, max_tokens: 160 } as const;
 
 /** Where nothing is known yet; English has about four characters to a token, code and other languages fewer. */
 const CHARACTERS_PER_TOKEN = 3;

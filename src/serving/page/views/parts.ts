@@ -16,12 +16,13 @@ const endings: Readonly<Record<string, string>> = {
   content_filter: "filtered",
 };
 
-export function statsLine(message: Message): string {
+/** `usual` are the ends that go without saying. */
+export function statsLine(message: Message, usual: readonly string[] = []): string {
   const parts: string[] = [];
   const { stats, finish } = message;
   if (stats !== undefined) parts.push(...statParts(stats));
   const ending = finish === undefined ? "was cut off when the page closed" : endings[finish];
-  if (ending !== undefined) parts.push(ending);
+  if (ending !== undefined && !usual.includes(finish ?? "")) parts.push(ending);
   return parts.join(" · ");
 }
 

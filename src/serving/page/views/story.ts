@@ -85,7 +85,7 @@ export class StoryView {
       isAnswer && iconButton("again", "Another way on", () => this.#app.regenerate(last)),
       iconButton("edit", "Edit the text", () => this.edit()),
       copyButton("Copy", () => storyOf(this.#app.path)),
-      h("span", { class: "stats" }, isAnswer ? statsLine(last) : ""),
+      h("span", { class: "stats" }, isAnswer ? statsLine(last, ["length"]) : ""),
     );
     const failure = failureNote(this.#app, last);
     this.#foot.replaceChildren(...(failure === null ? [tools] : [failure, tools]));
