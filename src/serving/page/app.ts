@@ -41,6 +41,7 @@ export class App {
   askKey: (reason: string) => Promise<string | null> = async () => null;
   readonly #listeners = new Map<Topic, (() => void)[]>();
   #savedAt = 0;
+  #refresh: ReturnType<typeof setTimeout> | undefined;
   #firstModels: Promise<void> = Promise.resolve();
   #asking: Promise<string | null> | null = null;
 
@@ -174,7 +175,7 @@ export class App {
     try {
       this.takeModels(await listModels(preference("key"), AbortSignal.timeout(10_000)));
       // Others may have asked for one that is loading.
-      if (this.models.some(({ state }) => state === "loading")) setTimeout(() => void this.refreshModels(), LOADING_MS);
+      if (this.models.some(({ state }) => state === "loading")) this.#refreshIn(LOADING_MS);
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) {
         this.#setConnected(true);
@@ -182,8 +183,13 @@ export class App {
         return;
       }
       this.#setConnected(false);
-      setTimeout(() => void this.refreshModels(), AGAIN_MS);
+      this.#refreshIn(AGAIN_MS);
     }
+  }
+
+  #refreshIn(ms: number): void {
+    clearTimeout(this.#refresh);
+    this.#refresh = setTimeout(() => void this.refreshModels(), ms);
   }
 
   /** One question, however many requests wait for it. */
@@ -202,9 +208,14 @@ export class App {
 
   // Messages
 
-  async send(text: string): Promise<void> {
-    // Who is quicker than the server's list of models need not know it.
+  /** Who is quicker than the server's list of models, or asks again after it has failed, need not know of it. */
+  async #modelsAreKnown(): Promise<void> {
     await this.#firstModels;
+    if (this.model === null) await this.refreshModels();
+  }
+
+  async send(text: string): Promise<void> {
+    await this.#modelsAreKnown();
     const { current } = this;
     if (this.answering !== undefined) return;
     if (this.form === "story") {
@@ -217,7 +228,8 @@ export class App {
   }
 
   /** Another answer in the place of one. */
-  regenerate(message: Message): void {
+  async regenerate(message: Message): Promise<void> {
+    await this.#modelsAreKnown();
     if (this.answering !== undefined) return;
     const { current } = this;
     // One that has said nothing is no alternative.
@@ -227,7 +239,8 @@ export class App {
     this.#answer(message.parent);
   }
 
-  edit(message: Message, text: string): void {
+  async edit(message: Message, text: string): Promise<void> {
+    await this.#modelsAreKnown();
     if (this.answering !== undefined) return;
     const { id } = addMessage(this.current, "user", text, message.parent);
     this.#answer(id);

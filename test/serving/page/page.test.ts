@@ -5,6 +5,8 @@ import { describePage, evaluate, texts } from "../../helpers/page.ts";
 describePage("the page", ({ server, open, ask, finished, asked, faults }) => {
   it("holds a conversation, which a reload keeps", async () => {
     const page = await open();
+    await page.getByText("sage-8b answers.").waitFor();
+    expect(await page.locator(".beginnings button").count()).toBe(4);
     server().next({ reasoning: "They greet me.", text: "Hello, **traveller**.\n\n```ts\nconst lamp = 1;\n```" });
     await ask(page, "Good evening");
     await finished(page);
@@ -59,7 +61,7 @@ describePage("the page", ({ server, open, ask, finished, asked, faults }) => {
     await page.locator(".message.user").hover();
     await page.getByRole("button", { name: "Edit" }).click();
     await page.getByLabel("Edit the message").fill("Count to two");
-    await page.getByRole("button", { name: "Save" }).click();
+    await page.locator(".editor").getByRole("button", { name: "Send" }).click();
     await page.getByText("Two.", { exact: true }).first().waitFor();
     expect(asked(2).messages).toEqual([{ role: "user", content: "Count to two" }]);
     expect(await texts(page, ".bubble")).toEqual(["Count to two"]);

@@ -168,5 +168,20 @@ describePage("the page's states", ({ server, open, ask, finished, asked }) => {
     await page.locator(".welcome").waitFor();
     await page.getByRole("button", { name: "Undo" }).click();
     expect(await texts(page, ".conversations a")).toEqual(["Question 42"]);
+    // All of them leave as a file, and come back from it.
+    const exported = page.waitForEvent("download");
+    await page.getByRole("button", { name: "More", exact: true }).click();
+    await page.getByRole("menuitem", { name: "Export everything" }).click();
+    const file = await (await exported).path();
+    await page.getByRole("button", { name: "More", exact: true }).click();
+    await page.getByRole("menuitem", { name: "Delete everything" }).click();
+    await page.getByRole("button", { name: "Delete everything" }).click();
+    await expect.poll(() => page.locator(".conversations a").count()).toBe(0);
+    const chooser = page.waitForEvent("filechooser");
+    await page.getByRole("button", { name: "More", exact: true }).click();
+    await page.getByRole("menuitem", { name: "Import" }).click();
+    await (await chooser).setFiles(file);
+    await page.getByText("100 conversations imported.").waitFor();
+    expect(await page.locator(".conversations a").count()).toBe(100);
   });
 });

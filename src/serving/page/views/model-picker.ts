@@ -47,9 +47,10 @@ export function modelPicker(app: App): HTMLElement {
     icon("down"),
     bar,
   );
+  const missing = () => (app.connected === null ? "…" : app.connected ? "no model" : "no server");
   const show = () => {
     const { model } = app;
-    name.textContent = model === null ? (app.connected === false ? "no server" : "…") : shortName(model.id);
+    name.textContent = model === null ? missing() : shortName(model.id);
     button.title = model === null ? "" : `${model.id}: ${noteOn(model)}`;
     button.setAttribute("aria-label", model === null ? "Model" : `Model: ${model.id}, ${noteOn(model)}`);
     dot.dataset.state = model?.state ?? "unloaded";

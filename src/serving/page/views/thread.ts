@@ -50,6 +50,10 @@ export class Thread {
     );
     app.on(["thread"], () => this.#show());
     app.on(["answer"], () => this.#schedule());
+    // The welcome names the model.
+    app.on(["models", "connection"], () => {
+      if (app.path.length === 0) this.#show();
+    });
     this.#show();
   }
 
@@ -74,7 +78,7 @@ export class Thread {
     this.#announce();
     if (answering !== undefined && answering.message.content === "") this.#following = true;
     this.#column.classList.toggle("empty", path.length === 0);
-    if (path.length === 0) this.#column.replaceChildren(this.#welcome());
+    if (path.length === 0) this.#showWelcome();
     else if (form === "story") {
       if (this.#column.firstChild !== this.#story.element) this.#column.replaceChildren(this.#story.element);
       this.#story.show(path, answering);
@@ -143,13 +147,16 @@ export class Thread {
     this.element.scrollTop = this.element.scrollHeight;
   }
 
-  #welcome(): HTMLElement {
+  #showWelcome(): void {
     const { model, connected, form } = this.#app;
+    const shows = `${form} ${model?.id} ${connected}`;
+    // Models are asked for often; what stays the same keeps its focus.
+    if (this.#column.firstElementChild?.getAttribute("data-shows") === shows) return;
     const isStory = form === "story";
     const begin = (text: string) => () => void this.#app.send(text);
-    return h(
+    const welcome = h(
       "div",
-      { class: `welcome ${isStory ? "for-story" : ""}` },
+      { class: `welcome ${isStory ? "for-story" : ""}`, "data-shows": shows },
       flame(),
       h("h1", {}, isStory ? "How does it begin?" : "What is on your mind?"),
       h(
@@ -171,5 +178,6 @@ export class Thread {
         ),
       ),
     );
+    this.#column.replaceChildren(welcome);
   }
 }
