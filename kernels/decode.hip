@@ -5,7 +5,9 @@
 // elements apart. cos, sin: a row of rotary/2 for each position.
 // Row i of a sequence goes to place past + i, where past is lengths[b] − t if lengths are given: so a captured launch
 // follows a cache that grows. Its position is the place minus padding[b], but at least 0.
+// With `tables` caches are pages (pages, kv_heads, PAGE_SIZE, d), and rows those of `sequences` one behind the other (pages.h).
 // Launch: both sides of W pairs each. Traffic: q, k and v once in, once out.
+#include "pages.h"
 #include "turn.h"
 namespace gpu {
 
@@ -13,6 +15,7 @@ template <class T> struct Append {
   const T *q, *k, *v, *cos, *sin;
   T *out, *k_cache, *v_cache;
   const i64 *lengths, *padding;
+  PagedRows pages;
   size_t batch, t, heads, kv_heads, d, rotary, past, q_row, k_row, v_row, cache_b, cache_h;
 };
 
@@ -23,10 +26,11 @@ template <class T, int W> GPU_FN void turn(Vec<T, W>& x, Vec<T, W>& y, const Vec
 template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& a) {
   const u32 pieces = (u32)(a.d / 2 / W), all = (u32)(a.heads + 2 * a.kv_heads), half = (u32)(a.rotary / 2);
   single_loop(a.batch * a.t * all * pieces, [&](size_t item) {
-    const size_t place = divide(item, pieces), row = divide(place, all), b = divide(row, a.t), i = row - b * a.t;
+    const size_t place = divide(item, pieces), row = divide(place, all);
     const u32 at = (u32)(item - place * pieces) * W;
     u32 head = (u32)(place - row * all);
-    const i64 slot = (a.lengths ? a.lengths[b] - (i64)a.t : (i64)a.past) + (i64)i;
+    const RowPlace own = a.pages.tables ? a.pages.place((u32)row, a.lengths, a.padding) : place_of(row, a.t, a.past, a.lengths, a.padding);
+    if (own.slot < 0) return;
     const T* from;
     T* to;
     bool turned = at < half;
@@ -38,11 +42,10 @@ template <class T, int W, bool Interleaved> GPU_FN void append(const Append<T>& 
       const bool value = head >= a.kv_heads;
       if (value) head -= (u32)a.kv_heads;
       from = (value ? a.v + row * a.v_row : a.k + row * a.k_row) + head * a.d;
-      to = (value ? a.v_cache : a.k_cache) + b * a.cache_b + head * a.cache_h + (size_t)slot * a.d;
+      to = (value ? a.v_cache : a.k_cache) + own.b * a.cache_b + head * a.cache_h + (size_t)own.slot * a.d;
       turned = turned && !value;
     }
-    const i64 position = slot - (a.padding ? a.padding[b] : 0);
-    const size_t table = (size_t)(position > 0 ? position : 0) * half + at;
+    const size_t table = (size_t)own.position * half + at;
     if (!turned || Interleaved) {
       Vec<T, 2 * W> both = *(const Vec<T, 2 * W>*)(from + 2 * at);
       if (turned) {
@@ -72,10 +75,12 @@ template <class T, bool Interleaved> GPU_FN void append_any(const Append<T>& a) 
 
 #define APPEND(name, T, Interleaved) \
   KERNEL_BOUNDS(GPU_BLOCK, name##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const i64* lengths, \
-                const i64* padding, T* out, T* k_cache, T* v_cache, size_t batch, size_t t, size_t heads, size_t kv_heads, size_t d, \
-                size_t rotary, size_t past, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h) { \
-    append_any<T, Interleaved>(Append<T>{q, k, v, cos, sin, out, k_cache, v_cache, lengths, padding, batch, t, heads, kv_heads, d, \
-                                         rotary, past, q_row, k_row, v_row, cache_b, cache_h}); \
+                const i64* padding, const i64* tables, const i64* offsets, T* out, T* k_cache, T* v_cache, size_t batch, size_t t, size_t heads, size_t kv_heads, size_t d, \
+                size_t rotary, size_t past, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t sequences, \
+                size_t singles, size_t width) { \
+    const PagedRows pages{tables, offsets, (u32)sequences, (u32)singles, (u32)width}; \
+    append_any<T, Interleaved>(Append<T>{q, k, v, cos, sin, out, k_cache, v_cache, lengths, padding, pages, batch, t, heads, kv_heads, \
+                                         d, rotary, past, q_row, k_row, v_row, cache_b, cache_h}); \
   }
 #define APPEND_BOTH(T) APPEND(rope_append, T, false) APPEND(rope_append_i, T, true)
 GPU_bf16(APPEND_BOTH)

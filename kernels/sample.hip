@@ -1,4 +1,6 @@
-// The next token of each row of logits, chosen as models/sampling.ts does: penalty, temperature, top-k, top-p, min-p, draw.
+// The next token of each row of logits, chosen as models/generation/row-sampler.ts does: penalties, bias, mask, temperature,
+// top-k, top-p, min-p, draw. A row belongs to a slot, where a request's settings and what it has said are kept; which row has
+// which slot is read from memory, so that one recording serves all who come and go.
 //
 //   share  = exp((logit − best) / temperature) in f64: 1 for the likeliest token
 //   weight = round(share · scale), scale being the power of two with which the weights of a row just fit 64 bits. Sums of
@@ -9,9 +11,10 @@
 // count or weight reaches a goal is in the first bin to reach it, and digits of ten bits lead to it there. top-k, top-p
 // and the draw are three such goals.
 //
-//   sample_best   first launch: the best of each piece of a row; empties the bins
-//   sample_weigh  second, where a row has a temperature: falls, bins and the weight of each piece
-//   sample_draw   last, a block per row: the token, the mark that it was seen, the step
+//   sample_best   first launch: the best of each piece of a row; for log-probabilities its sum and its likeliest tokens,
+//                 by the logits as they are; empties the bins
+//   sample_weigh  second, where a row may have a temperature: bins and the weight of each piece
+//   sample_draw   last, a block per row: the token, its log-probability, the count of it, the step
 #include "gpu.h"
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 namespace gpu {
@@ -22,10 +25,21 @@ constexpr u16 NO_BIN = 0xffff;
 constexpr u64 ONE = 0x3ff0000000000000ull;
 constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
 
-// What the host wrote of a sequence; the step counts tokens drawn.
-struct Sequence {
-  f64 temperature, top_p, min_p, penalty;
+constexpr u32 NOBODY = 0xffffffffu;
+// A mark of a token: whether the prompt has it, and how often the answer does.
+constexpr u32 IN_PROMPT = 0x80000000u;
+// What is told of a slot: the token's log-probability, the ids of the likeliest, their log-probabilities.
+constexpr u32 TOLD = 1 + 2 * SAMPLE_TOPS;
+constexpr f64 TOLD_SCALE = 1099511627776.0;  // 2^40: the sum of a piece's shares fits 64 bits
+
+// What the host wrote of a request; the step counts tokens drawn. A pointer is null where there is nothing of its kind.
+struct Slot {
+  f64 temperature, top_p, min_p, repetition, presence, frequency;
   u64 top_k, seed, step;
+  u32* marks;
+  const f32* bias;
+  const u32* mask;
+  u64 told;  // likeliest tokens whose log-probabilities are asked for, plus one for that of the token itself
   GPU_METHOD bool truncated() const { return top_k > 0 || top_p < 1.0; }
 };
 
@@ -38,16 +52,27 @@ GPU_FN u64 mix(u64 x) {
 }
 GPU_FN f64 uniform(u64 seed, u64 step) { return (f64)(mix(seed + step * GOLDEN) >> 11) * 1.1102230246251565e-16; }
 
-// A thread's items of a piece, penalised; −∞ past the end.
-GPU_FN void read_logits(const Sequence& s, const f32* logits, const u8* seen, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
+// A token's logit with penalties, bias and mask. Sums are made in f64 and rounded once.
+GPU_FN f32 shaped(const Slot& s, f32 x, size_t i) {
+  const u32 mark = s.marks ? s.marks[i] : 0, count = mark & ~IN_PROMPT;
+  if (mark && s.repetition != 1.0) x = (f32)(x < 0.0f ? exact_mul((f64)x, s.repetition) : exact_div((f64)x, s.repetition));
+  f64 by = s.bias ? (f64)s.bias[i] : 0.0;
+  if (count) by = exact_sub(by, exact_add(s.presence, exact_mul(s.frequency, (f64)count)));
+  if (by != 0.0) x = (f32)exact_add((f64)x, by);
+  return s.mask && !(s.mask[i / 32] >> (i % 32) & 1) ? Limits<f32>::lowest() : x;
+}
+// A thread's items of a piece; −∞ past the end.
+GPU_FN void read_logits(const f32* logits, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
   UNROLL for (u32 j = 0; j < ITEMS; j++) {
     const size_t i = first + j * PIECE_THREADS;
     x[j] = i < vocab ? logits[i] : Limits<f32>::lowest();
   }
-  if (s.penalty == 1.0) return;
+}
+GPU_FN void shape_logits(const Slot& s, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
+  if (!s.marks && !s.bias && !s.mask) return;
   UNROLL for (u32 j = 0; j < ITEMS; j++) {
     const size_t i = first + j * PIECE_THREADS;
-    if (i < vocab && seen[i]) x[j] = (f32)(x[j] < 0.0f ? exact_mul((f64)x[j], s.penalty) : exact_div((f64)x[j], s.penalty));
+    if (i < vocab) x[j] = shaped(s, x[j], i);
   }
 }
 
@@ -81,57 +106,89 @@ GPU_FN u64 best_of_row(const u64* best, u32 pieces, u64* warps) {
   return block_fold<true>(place, warps);
 }
 
+// exp(x − most) to a temperature; NaN, too, has no share.
+GPU_FN f64 share_from(f32 x, f64 most, f64 temperature) {
+  const f64 share = m_exp(exact_div(exact_sub((f64)x, most), temperature));
+  return share > 0.0 ? (share < 1.0 ? share : 1.0) : 0.0;
+}
+GPU_FN u64 fall_from(f32 x, f64 most, f64 temperature) { return ONE - f64_bits(share_from(x, most, temperature)); }
 GPU_FN f64 share_of(u64 fall) { return f64_from_bits(ONE - fall); }
 // The product is exact: a compiler may fuse it with the sum or not.
 GPU_FN u64 weight_of(u64 fall, f64 scale) { return (u64)(share_of(fall) * scale + 0.5); }
 
-// Launch: a block per piece of a row. Traffic: logits read once; with a penalty, a byte per token more.
-KERNEL_BOUNDS(GPU_BLOCK, sample_best, const f32* logits, const Sequence* sequences, const u8* seen, u64* best, u64* sums, u32* counts,
-              size_t vocab, size_t stride) {
+// Of a piece, by the logits as they are: the likeliest tokens' places, and the sum of the shares, of which the likeliest's is 1.
+GPU_FN void tell_piece(const f32 (&x)[ITEMS], u32 first, size_t vocab, u32 count, u64* tops, u64* total, u64* warps) {
+  u64 places[ITEMS];
+  UNROLL for (u32 j = 0; j < ITEMS; j++) {
+    const u32 id = first + j * PIECE_THREADS;
+    places[j] = id < vocab ? place_of(x[j] == x[j] ? x[j] : Limits<f32>::lowest(), id) : 0;
+  }
+  u64 bound = ~0ull;
+  f64 most = 0.0;
+  NO_UNROLL for (u32 r = 0; r < count; r++) {
+    u64 place = 0;
+    UNROLL for (u32 j = 0; j < ITEMS; j++)
+      if (places[j] < bound) place = fold<true>(place, places[j]);
+    bound = block_fold<true>(place, warps);
+    if (r == 0) most = (f64)logit_at(bound);
+    if (tid_x() == 0) tops[r] = bound;
+  }
+  u64 sum = 0;
+  NO_UNROLL for (u32 j = 0; j < ITEMS; j++) sum += (u64)(share_from(x[j], most, 1.0) * TOLD_SCALE + 0.5);
+  sum = block_fold<false>(sum, warps);
+  if (tid_x() == 0) *total = sum;
+}
+
+// Launch: a block per piece of a row. Traffic: logits read once; with penalties, bias or a mask, what these have per token.
+KERNEL_BOUNDS(GPU_BLOCK, sample_best, const f32* logits, const Slot* slots, const u32* rows, u64* best, u64* sums, u32* counts, u64* tops,
+              u64* totals, size_t vocab, size_t stride) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
+  if (rows[row] == NOBODY) return;
+  const Slot& s = slots[rows[row]];
   const size_t first = (size_t)piece * PIECE + tid_x();
   f32 x[ITEMS];
-  read_logits(sequences[row], logits + (i64)row * (i64)stride, seen + row * vocab, first, vocab, x);
+  read_logits(logits + (i64)row * (i64)stride, first, vocab, x);
+  if (s.told) tell_piece(x, (u32)first, vocab, (u32)s.told, tops + (size_t)bid_x() * SAMPLE_TOPS, totals + bid_x(), warps);
+  shape_logits(s, first, vocab, x);
   u64 place = 0;
   UNROLL for (u32 j = 0; j < ITEMS; j++) place = fold<true>(place, place_of(x[j], (u32)first + j * PIECE_THREADS));
   place = block_fold<true>(place, warps);
   if (tid_x() == 0) best[bid_x()] = place;
-  if (sums)
+  if (s.temperature != 0.0 && s.truncated())
     for (u32 b = piece * PIECE_THREADS + tid_x(); b < BINS; b += pieces * PIECE_THREADS) {
       sums[row * BINS + b] = 0;
       counts[row * BINS + b] = 0;
     }
 }
 
-// Launch: as above. Traffic: logits read once, ten bytes per token written; two atomics for each token that has a weight,
-// one without top-k, none where nothing is cut off.
-KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Sequence* sequences, const u8* seen, const u64* best, u64* sums, u32* counts,
-              u64* falls, u16* bins, u64* kept, size_t vocab, size_t stride, f64 scale) {
+// Launch: as above. Traffic: logits read once more; where tokens are cut off two bytes per token written, and two atomics for
+// each that has a weight, one without top-k.
+KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Slot* slots, const u32* rows, const u64* best, u64* sums, u32* counts, u16* bins,
+              u64* kept, size_t vocab, size_t stride, f64 scale) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
-  const Sequence& s = sequences[row];
+  if (rows[row] == NOBODY) return;
+  const Slot& s = slots[rows[row]];
   if (s.temperature == 0.0) return;
   const size_t first = (size_t)piece * PIECE + tid_x();
   f32 x[ITEMS];
-  read_logits(s, logits + (i64)row * (i64)stride, seen + row * vocab, first, vocab, x);
+  read_logits(logits + (i64)row * (i64)stride, first, vocab, x);
+  shape_logits(s, first, vocab, x);
   const f64 most = (f64)logit_at(best_of_row(best + (size_t)row * pieces, pieces, warps));
   const bool truncated = s.truncated(), counted = s.top_k > 0;
   u64 sum = 0;
   NO_UNROLL for (u32 j = 0; j < ITEMS; j++) {
     const size_t at = (size_t)bid_x() * PIECE + j * PIECE_THREADS + tid_x();
-    f64 share = m_exp(exact_div(exact_sub((f64)x[0], most), s.temperature));
+    const u64 fall = fall_from(x[0], most, s.temperature), weight = weight_of(fall, scale);
     UNROLL for (u32 k = 1; k < ITEMS; k++) x[k - 1] = x[k];
-    share = share > 0.0 ? (share < 1.0 ? share : 1.0) : 0.0;  // NaN, too, has no share
-    const u64 fall = ONE - f64_bits(share), weight = weight_of(fall, scale);
     const u32 bin = (u32)(fall >> BIN_SHIFT);
-    falls[at] = fall;
     if (truncated) {
       bins[at] = weight ? (u16)bin : NO_BIN;
       if (weight) atomic_add(sums + row * BINS + bin, weight);
       if (weight && counted) atomic_add(counts + row * BINS + bin, 1u);
     }
-    if (share >= s.min_p) sum += weight;
+    if (share_of(fall) >= s.min_p) sum += weight;
   }
   sum = block_fold<false>(sum, warps);
   if (tid_x() == 0) kept[bid_x()] = sum;
@@ -146,11 +203,16 @@ struct Found {
 struct Search {
   u64 *warps, *chosen, *list_falls, *digit_weights;
   u32 *list_ids, *list_length, *digit_counts, *digit_ids;
-  const u64 *falls, *sums;
+  const Slot& slot;
+  const f32* logits;
+  const u64* sums;
   const u32* counts;
   const u16* bins;
   u32 places;
-  f64 scale;
+  f64 most, scale;
+
+  // As it was when it was weighed.
+  GPU_METHOD u64 fall_at(u32 i) const { return fall_from(shaped(slot, logits[i], i), most, slot.temperature); }
 
   // Running sums over the block's threads.
   GPU_METHOD u64 scan_warp(u64 x) const {
@@ -228,11 +290,12 @@ struct Search {
       };
       if (level == 0 || *list_length > DRAW_THREADS) {
         each_in(bin, [&](u32 i) {
-          add(falls[i], i);
-          const u32 slot = level == 0 ? atomic_add(list_length, 1u) : DRAW_THREADS;
-          if (slot >= DRAW_THREADS) return;
-          list_falls[slot] = falls[i];
-          list_ids[slot] = i;
+          const u64 f = fall_at(i);
+          add(f, i);
+          const u32 end = level == 0 ? atomic_add(list_length, 1u) : DRAW_THREADS;
+          if (end >= DRAW_THREADS) return;
+          list_falls[end] = f;
+          list_ids[end] = i;
         });
       } else if (t < *list_length) {
         add(list_falls[t], list_ids[t]);
@@ -257,10 +320,31 @@ GPU_FN u64 part_of(u64 weight, f64 part, bool more) {
   return goal < weight ? (goal ? goal : 1) : weight;
 }
 
+// The log-probabilities of a token and of the likeliest of its row, from what was found of the pieces; a thread for each.
+GPU_FN void tell_row(f32 logit, u32 count, const u64* tops, const u64* totals, u32 pieces, u32* told, u64* warps) {
+  const u32 t = tid_x();
+  const u64* own = tops + (size_t)t * SAMPLE_TOPS;
+  const u64 first = t < pieces ? own[0] : 0;
+  const f64 most = (f64)logit_at(block_fold<true>(first, warps));
+  u64 sum = t < pieces ? (u64)((f64)totals[t] * share_from(logit_at(first), most, 1.0)) : 0;
+  sum = block_fold<false>(sum, warps);
+  const f64 whole = most + m_log((f64)sum / TOLD_SCALE);
+  if (t == 0) told[0] = f32_bits((f32)((f64)logit - whole));
+  u32 taken = 0;
+  NO_UNROLL for (u32 r = 0; r < count; r++) {
+    const u64 place = t < pieces && taken < count ? own[taken] : 0, winner = block_fold<true>(place, warps);
+    if (place == winner) taken++;
+    if (t != 0) continue;
+    told[1 + r] = ~(u32)winner;
+    told[1 + SAMPLE_TOPS + r] = f32_bits((f32)((f64)logit_at(winner) - whole));
+  }
+}
+
 // Launch: DRAW_BLOCK threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
-// the draw; without top-k and top-p only the piece that holds the token.
-KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, Sequence* sequences, u8* seen, const u64* best, const u64* sums, const u32* counts, const u64* falls,
-              const u16* bins, const u64* kept, u32* out, size_t vocab, f64 scale) {
+// the draw; without top-k and top-p only the logits of the piece that holds the token.
+KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, const f32* logits, Slot* slots, const u32* rows, const u64* best, const u64* sums, const u32* counts,
+              const u16* bins, const u64* kept, const u64* tops, const u64* totals, u32* tokens, u32* told, size_t vocab, size_t stride,
+              f64 scale) {
   SHARED(u64, warps, DRAW_THREADS / 32);
   SHARED(u64, chosen, 3);
   SHARED(u64, list_falls, DRAW_THREADS);
@@ -269,19 +353,21 @@ KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, Sequence* sequences, u8* seen, const u64*
   SHARED(u32, list_length, 1);
   SHARED(u32, digit_counts, DIGITS);
   SHARED(u32, digit_ids, DIGITS);
-  const u32 row = bid_x(), t = tid_x(), pieces = (u32)ceil_div(vocab, PIECE);
-  const size_t first_piece = (size_t)row * pieces, first = first_piece * PIECE;
-  Sequence* s = sequences + row;
+  const u32 row = bid_x(), t = tid_x(), pieces = (u32)ceil_div(vocab, PIECE), at = rows[row];
+  if (at == NOBODY) return;
+  const size_t first_piece = (size_t)row * pieces;
+  Slot* s = slots + at;
+  logits += (i64)row * (i64)stride;
   const u64 place = best_of_row(best + first_piece, pieces, warps);
   u32 token = ~(u32)place;
   if (!is_finite(logit_at(place))) {
-    if (t == 0) out[row] = 0xffffffffu;
+    if (t == 0) tokens[at] = NOBODY;
     return;
   }
   if (s->temperature != 0.0) {
-    const Search search{warps, chosen, list_falls, digit_weights, list_ids, list_length, digit_counts, digit_ids,
-                        falls + first, sums + (size_t)row * BINS, counts + (size_t)row * BINS, bins + first,
-                        pieces * PIECE, scale};
+    const Search search{warps, chosen, list_falls, digit_weights, list_ids, list_length, digit_counts, digit_ids, *s, logits,
+                        sums + (size_t)row * BINS, counts + (size_t)row * BINS, bins + first_piece * PIECE, pieces * PIECE,
+                        (f64)logit_at(place), scale};
     const u64 piece_weight = t < pieces ? kept[first_piece + t] : 0;
     u64 left = block_fold<false>(piece_weight, warps);
     const f64 u = uniform(s->seed, s->step);
@@ -300,15 +386,16 @@ KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, Sequence* sequences, u8* seen, const u64*
       }
     } else {
       u64 goal = part_of(left, u, true), before = 0;
-      const u32 piece = search.pick(piece_weight, piece_weight, false, goal, before);
-      const u64 fall = falls[first + piece * PIECE + t];
+      const u32 piece = search.pick(piece_weight, piece_weight, false, goal, before), id = piece * PIECE + t;
+      const u64 fall = id < vocab ? search.fall_at(id) : ONE;
       const u64 weight = share_of(fall) >= s->min_p ? weight_of(fall, scale) : 0;
       token = piece * PIECE + search.pick(weight, weight, false, goal, before);
     }
   }
+  if (s->told) tell_row(logits[token], (u32)s->told - 1, tops + first_piece * SAMPLE_TOPS, totals + first_piece, pieces, told + at * TOLD, warps);
   if (t == 0) {
-    out[row] = token;
-    if (seen) seen[row * vocab + token] = 1;
+    tokens[at] = token;
+    if (s->marks) s->marks[token]++;
     s->step++;
   }
 }

@@ -76,7 +76,7 @@ export interface LatentAttention {
   attend(q: View, qRope: View, latent: View, kRope: View, p: LatentAttentionParams): Storage;
 }
 
-/** How the tokens of one sequence are chosen; the values are those of `SamplingOptions`, checked. */
+/** How the tokens of one request are chosen; the values are those of `SamplingOptions`, checked. */
 export interface SamplerSpec {
   /** 0 takes the likeliest token. */
   readonly temperature: number;
@@ -85,20 +85,65 @@ export interface SamplerSpec {
   readonly topP: number;
   readonly minP: number;
   readonly repetitionPenalty: number;
-  /** Of this sequence alone: the random number of a step is SplitMix64 of the seed and the step. */
+  readonly presencePenalty: number;
+  readonly frequencyPenalty: number;
+  /** f32 numbers by token. */
+  readonly logitBias: ReadonlyMap<number, number>;
+  /** Of this request alone: the random number of a step is SplitMix64 of the seed and the step. */
   readonly seed: bigint;
   /** Tokens that count as seen. */
   readonly prompt: readonly number[];
+  /** Tokens that were chosen before: as many steps were made. */
+  readonly answer: readonly number[];
+  /** Of how many tokens beside the chosen one the log-probabilities are told, at most `MOST_LOGPROBS`; null for none. */
+  readonly logprobs: number | null;
+  /** Masks will say which tokens may come. */
+  readonly masked: boolean;
 }
 
-/** Chooses tokens without the host: what was seen and the step are kept on the device. */
+/** The most tokens beside the chosen one whose log-probabilities are told. */
+export const MOST_LOGPROBS = 20;
+/** In place of a token where none could be chosen: no probabilities, or no token that may come. */
+export const NO_TOKEN = 0xffffffff;
+/** In place of the slot of a row that belongs to nobody. */
+export const NO_SLOT = 0xffffffff;
+
+/** What was chosen for each slot; of slots that had no row in the step it says what was chosen before. */
+export interface Chosen {
+  /** (slots) */
+  readonly tokens: Uint32Array;
+  /** (slots): log-probabilities of the tokens, where a row asked for them. */
+  readonly logprobs: Float32Array | null;
+  /** (slots, MOST_LOGPROBS): the likeliest tokens, and their log-probabilities; as many as were asked for. */
+  readonly topTokens: Uint32Array | null;
+  readonly topLogprobs: Float32Array | null;
+}
+
+/**
+ * Chooses tokens without the host. What a request asks for and what it has said so far live in a slot of device memory, so
+ * that a recorded step serves whichever requests come and go.
+ */
 export interface TokenSampler extends Disposable {
+  /** u32 (slots): the newest token of each slot, for the next step to read; NO_TOKEN where none could be chosen. */
+  readonly tokens: Storage;
+  /** u32 (slots): the slot of each row of logits, as `place` wrote it; NO_SLOT for rows that belong to nobody. */
+  readonly rows: Storage;
+  /** From the next step on the slot is this request's. */
+  assign(slot: number, spec: SamplerSpec): void;
+  /** What the slot held is forgotten; enqueued steps still see it. */
+  release(slot: number): void;
+  /** Says for the steps to come which slot each row belongs to, no slot twice; rows behind the last belong to nobody. */
+  place(slots: readonly number[]): void;
+  /** Which tokens may come next in a slot that was assigned as masked: a bit for each, 32 to a word; null: all. */
+  restrict(slot: number, mask: Uint32Array | null): void;
   /**
-   * Enqueues the choice of one token per sequence, from f32 logits (b, vocab) with contiguous rows into u32 ids (b); each
-   * run, or replay, is one step. A sequence whose largest logit is not finite gets the id 0xffffffff and makes no step:
-   * whoever reads the ids throws `ValueOutOfRange` then.
+   * Enqueues the choice of one token for each row of f32 logits (rows, vocab), rows being contiguous and at most as many as
+   * slots. Each run, or replay, is one step of the slots placed. A slot whose largest logit is not finite gets NO_TOKEN
+   * and makes no step. Where no slot that is ever placed has a temperature, `draws` may be false.
    */
-  sample(logits: View, ids: Storage): void;
+  sample(logits: View, draws?: boolean): void;
+  /** What the steps enqueued so far have chosen. */
+  read(): Promise<Chosen>;
 }
 
 /** What a device may ready before a transformer runs. */
@@ -147,6 +192,6 @@ export interface Preparation {
 export interface TransformerSupport {
   /** Readies what a transformer will need; it works without, too. */
   prepare(needs: TransformerNeeds): Preparation;
-  /** One spec per sequence. Null where there are no kernels for it: the host samples then. */
-  sampler(vocab: number, specs: readonly SamplerSpec[]): TokenSampler | null;
+  /** Null where there are no kernels for it: the host samples then. */
+  sampler(vocab: number, slots: number): TokenSampler | null;
 }

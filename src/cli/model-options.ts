@@ -43,6 +43,9 @@ export interface SamplingFlags {
   topP: number;
   minP: number;
   repetitionPenalty: number;
+  presencePenalty?: number;
+  frequencyPenalty?: number;
+  logitBias?: ReadonlyMap<number, number>;
   seed?: number;
   stop?: string[];
   draft?: string;
@@ -103,6 +106,9 @@ export function addSamplingOptions(command: Command, maxTokens: number): Command
     .option("--top-p <p>", "draw from the likeliest tokens that together reach this probability", within(0, 1), 0.95)
     .option("--min-p <p>", "draw from tokens at least this share as likely as the likeliest", within(0, 1), 0)
     .option("--repetition-penalty <x>", "above 1 makes repetition less likely", within(0), 1.1)
+    .option("--presence-penalty <x>", "taken off the logits of tokens that the answer has", within(-1e6, 1e6), 0)
+    .option("--frequency-penalty <x>", "taken off them as often as it has them", within(-1e6, 1e6), 0)
+    .option("--logit-bias <id=x>", "add x to a token's logit; may be given several times", biases)
     .option("--seed <n>", "makes the draws repeatable", count(0))
     .option("--stop <text>", "end at this text; may be given several times", collected)
     .option("--lookup", "guess that the text repeats itself or its prompt: the same text, sooner where it does")
@@ -113,9 +119,20 @@ export function addSamplingOptions(command: Command, maxTokens: number): Command
     );
 }
 
+/** One "id=x" after another. */
+function biases(text: string, before: ReadonlyMap<number, number> = new Map()): ReadonlyMap<number, number> {
+  const [, id, bias] = /^(\d+)=([-+]?(?:[\d.]+|Infinity))$/.exec(text) ?? [];
+  if (id === undefined || Number.isNaN(Number(bias))) {
+    throw new InvalidArgumentError("must be a token's id and a number, such as 42=-1.5, or 42=-Infinity to forbid it.");
+  }
+  return new Map([...before, [Number(id), Number(bias)]]);
+}
+
 export function generateOptions(flags: SamplingFlags): GenerateOptions {
   const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop } = flags;
-  return { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
+  const { presencePenalty, frequencyPenalty, logitBias } = flags;
+  const penalties = { repetitionPenalty, presencePenalty, frequencyPenalty, logitBias };
+  return { maxTokens, temperature, topK, topP, minP, ...penalties, seed, stop };
 }
 
 /** As users write sizes: 512M, 8GiB, 1000000. */

@@ -1,21 +1,15 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
-import type { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import { LatentAttention } from "./latent-attention.ts";
 import { loadNorm, normalize } from "./norm.ts";
-import type { AttentionParams, Step } from "./steps.ts";
+import type { AttentionParams, LayerCache, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 /** The attention of a layer: x (batch · length, hidden) → the same; `around` is the norm before and the residual after. */
 export interface SelfAttention {
-  forward(
-    x: Tensor,
-    step: Step,
-    cache: KvCache | RotatingKvCache | LatentCache | undefined,
-    around: Pick<Fusion, "norm" | "residual">,
-  ): Tensor;
+  forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Pick<Fusion, "norm" | "residual">): Tensor;
 }
 
 export const loadAttention = (config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> =>
@@ -73,7 +67,7 @@ class Attention implements SelfAttention {
   forward(
     x: Tensor,
     step: Step,
-    cache: KvCache | RotatingKvCache | undefined,
+    cache: LayerCache | undefined,
     { norm, residual }: Pick<Fusion, "norm" | "residual">,
   ): Tensor {
     const { heads, headDim } = this.#config;

@@ -3,11 +3,12 @@
 import type { Backend } from "../backend/backend.ts";
 import { call } from "../backend/call.ts";
 import { Layout } from "../core/layout.ts";
-import { type KvCache, type LatentCache, type RotatingKvCache, sdpa } from "../nn/index.ts";
+import { type KvCache, type LatentCache, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { RopeConfig } from "./config.ts";
 import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
+import type { PagedLayer } from "./paged/cache.ts";
 import type { Rotation, Table } from "./rotary.ts";
 
 export interface AttentionParams {
@@ -22,15 +23,22 @@ export interface AttentionParams {
   readonly sinks: Tensor | null;
 }
 
+/** What a layer has of the positions before; which it is follows from the step. */
+export type LayerCache = Appends | AppendsLatents | PagedLayer;
+
+/** What takes the new keys and values of a step, or latents, and gives all there are. */
+export type Appends = Pick<KvCache, "append">;
+export type AppendsLatents = Pick<LatentCache, "append">;
+
 /** What a forward pass tells every layer. */
 export interface Step {
   readonly batch: number;
   /** New positions per sequence. */
   readonly length: number;
   /** q (batch · length, heads · headDim), k and v (batch · length, kv heads · headDim) → (batch, heads, length, headDim). */
-  attend(q: Tensor, k: Tensor, v: Tensor, cache: KvCache | RotatingKvCache | undefined, p: AttentionParams): Tensor;
+  attend(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache | undefined, p: AttentionParams): Tensor;
   /** (batch · length, heads · valueDim). */
-  attendLatent(rows: LatentRows, cache: LatentCache | undefined, heads: LatentHeads): Tensor;
+  attendLatent(rows: LatentRows, cache: LayerCache | undefined, heads: LatentHeads): Tensor;
 }
 
 /** Op by op, on any device, with a cache or without. */
@@ -48,7 +56,7 @@ export class ComposedStep implements Step {
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cache: KvCache | RotatingKvCache | undefined,
+    cache: Appends | undefined,
     { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
   ): Tensor {
     const { batch, length } = this;
@@ -72,7 +80,7 @@ export class ComposedStep implements Step {
     });
   }
 
-  attendLatent(rows: LatentRows, cache: LatentCache | undefined, heads: LatentHeads): Tensor {
+  attendLatent(rows: LatentRows, cache: AppendsLatents | undefined, heads: LatentHeads): Tensor {
     return attendLatents(rows, this, cache, this.rotations.get(heads.rope)!, this.mask, heads);
   }
 }

@@ -1,5 +1,6 @@
 /** What is asked of an engine that answers many requests at once, and what it tells of each: tokens in, tokens out. */
 import type { Finish } from "../models/generation/generate.ts";
+import type { TokenLogprob } from "../models/generation/row-sampler.ts";
 import type { SamplingOptions } from "../models/generation/sampling.ts";
 
 /** Says which tokens may come next; it hears of every token that was chosen. */
@@ -11,19 +12,10 @@ export interface TokenConstraint extends Disposable {
   readonly ended: boolean;
 }
 
-export interface RequestSampling extends SamplingOptions {
-  /** Subtracted from the logits of tokens that the answer has already. Default 0. */
-  readonly presencePenalty?: number | undefined;
-  /** Subtracted from them as often as they were said. Default 0. */
-  readonly frequencyPenalty?: number | undefined;
-  /** Added to the logits of tokens. */
-  readonly logitBias?: ReadonlyMap<number, number> | undefined;
-}
-
 export interface EngineRequest {
   /** At least one token, fewer than the context holds. */
   readonly prompt: readonly number[];
-  readonly sampling?: RequestSampling | undefined;
+  readonly sampling?: SamplingOptions | undefined;
   /** Default: as many as the context holds. */
   readonly maxTokens?: number | undefined;
   /** Tokens that end the answer besides the model's own. */
@@ -32,14 +24,10 @@ export interface EngineRequest {
   readonly ignoreEos?: boolean | undefined;
   /** Tell the log-probability of each token, and of so many of the likeliest beside it. Default: of none. */
   readonly logprobs?: number | undefined;
+  /** Stays the caller's, who disposes it when the answer has ended; where it ends, so does the answer ("string"). */
   readonly constraint?: TokenConstraint | undefined;
   /** Ends the request at once: its iterator throws the signal's reason. */
   readonly signal?: AbortSignal | undefined;
-}
-
-export interface TokenLogprob {
-  readonly token: number;
-  readonly logprob: number;
 }
 
 export interface TokenEvent {

@@ -1,11 +1,13 @@
 /** Where the tokens behind a prompt come from: chosen by the host step by step, or by the device ahead of the host. */
 import { call } from "../../backend/call.ts";
-import type { Graph, Recorder, TokenSampler } from "../../backend/transformers.ts";
+import { type Graph, NO_TOKEN, type Recorder, type TokenSampler } from "../../backend/transformers.ts";
 import { fail } from "../../core/errors.ts";
+import { Layout } from "../../core/layout.ts";
 import { advance } from "../../ops/counting.ts";
 import { scope, Tensor } from "../../ops/index.ts";
 import type { ModelCache } from "../cache.ts";
 import type { Transformer } from "../transformer.ts";
+import { noToken } from "./row-sampler.ts";
 import { chooseTokens, type Sampler } from "./sampling.ts";
 
 export interface Decoder extends AsyncDisposable {
@@ -28,8 +30,7 @@ export function openDecoder(logits: Tensor, options: DecoderOptions): Decoder {
   const { model, samplers } = options;
   const { recorder, transformers } = model.device.backend;
   if (recorder && model.recordable && recorder.problem === null) {
-    const specs = samplers.map((sampler) => sampler.spec);
-    const sampler = transformers?.sampler(model.config.vocabSize, specs);
+    const sampler = transformers?.sampler(model.config.vocabSize, samplers.length);
     if (sampler) return new DeviceDecoder(logits, recorder, sampler, options);
   }
   return new HostDecoder(logits, options);
@@ -65,8 +66,6 @@ class HostDecoder implements Decoder {
 const AHEAD = 3;
 /** Positions that a recording has room for beyond its first, where so many are asked for: recording takes a few steps' time. */
 const ROOM = 256;
-/** What the device says where no token could be chosen. */
-const NO_TOKEN = 0xffffffff;
 
 /**
  * The step from ids to ids is recorded once for a cache's capacity and replayed for each token; the ids are read some
@@ -76,6 +75,7 @@ class DeviceDecoder implements Decoder {
   readonly #options: DecoderOptions;
   readonly #recorder: Recorder;
   readonly #sampler: TokenSampler;
+  readonly #draws: boolean;
   /** The newest token of each sequence, and how many positions there are. */
   readonly #ids: Tensor;
   readonly #lengths: Tensor;
@@ -88,16 +88,19 @@ class DeviceDecoder implements Decoder {
   #left: number;
 
   constructor(logits: Tensor, recorder: Recorder, sampler: TokenSampler, options: DecoderOptions) {
-    const { model, cache, limit } = options;
+    const { model, cache, limit, samplers } = options;
     const { device } = model;
     this.#options = options;
     this.#recorder = recorder;
     this.#sampler = sampler;
     this.#filled = cache.length;
     this.#left = limit;
-    this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device }).keep();
+    this.#draws = samplers.some(({ spec }) => spec.temperature !== 0);
+    for (const [row, { spec }] of samplers.entries()) sampler.assign(row, spec);
+    sampler.place([...samplers.keys()]);
+    this.#ids = new Tensor(sampler.tokens, Layout.contiguous([cache.batch])).keep();
     this.#lengths = Tensor.full([cache.batch], this.#filled, { dtype: "i64", device }).keep();
-    call(sampler, "sample", logits, this.#ids.storage);
+    call(sampler, "sample", logits, this.#draws);
     logits.dispose();
     this.#read();
   }
@@ -106,7 +109,7 @@ class DeviceDecoder implements Decoder {
     while (this.#pending.length <= AHEAD && this.#left > 0) this.#step();
     const tokens = await this.#pending.shift()!;
     if (tokens.some((token, i) => token === NO_TOKEN && !ended[i])) {
-      fail("ValueOutOfRange", "sampling: the largest logit is not finite; the model computes no probabilities");
+      fail("ValueOutOfRange", noToken(null, false));
     }
     return tokens;
   }
@@ -118,8 +121,8 @@ class DeviceDecoder implements Decoder {
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.allSettled(this.#pending);
     for (const graph of this.#recorded) graph[Symbol.dispose]();
-    this.#sampler[Symbol.dispose]();
     this.#ids.dispose();
+    this.#sampler[Symbol.dispose]();
     this.#lengths.dispose();
   }
 
@@ -140,15 +143,14 @@ class DeviceDecoder implements Decoder {
       scope(() => {
         advance(this.#lengths, 1);
         const logits = model.recordedStep(this.#ids, cache, this.#lengths, extent);
-        call(this.#sampler, "sample", logits, this.#ids.storage);
+        call(this.#sampler, "sample", logits, this.#draws);
       }),
     );
     this.#recorded.push(graph);
   }
 
   #read(): void {
-    const { storage } = this.#ids;
-    const read = storage.read().then((bytes) => new Uint32Array(bytes.buffer));
+    const read = this.#sampler.read().then(({ tokens }) => tokens);
     // Of what ran ahead in vain nobody hears.
     read.catch(() => {});
     this.#pending.push(read);

@@ -1,10 +1,13 @@
 /**
- * From logits to the next token. In this order: repetition penalty, temperature, top-k, top-p, min-p, then a draw.
- * The random numbers depend on the seed, the sequence and the step alone, so a run can be repeated.
+ * From logits to the next token. In this order: repetition penalty; logit bias less presence and frequency penalty; what a
+ * mask forbids; temperature, top-k, top-p, min-p; then a draw. The random numbers depend on the seed, the sequence and the
+ * step alone, so a run can be repeated.
  */
-import type { SamplerSpec } from "../../backend/transformers.ts";
+import { MOST_LOGPROBS, type SamplerSpec } from "../../backend/transformers.ts";
 import { fail } from "../../core/errors.ts";
 import type { Tensor } from "../../ops/index.ts";
+import { mix } from "./random-bits.ts";
+import { RowSampler } from "./row-sampler.ts";
 
 export interface SamplingOptions {
   /** Divides the logits; 0 always takes the likeliest token. Default 0. */
@@ -17,125 +20,59 @@ export interface SamplingOptions {
   readonly minP?: number | undefined;
   /** Above 1, makes tokens that are in the text already less likely. Default 1. */
   readonly repetitionPenalty?: number | undefined;
+  /** Subtracted from the logits of tokens that the answer has already. Default 0. */
+  readonly presencePenalty?: number | undefined;
+  /** Subtracted from them as often as the answer has them. Default 0. */
+  readonly frequencyPenalty?: number | undefined;
+  /** Added to the logits of tokens, by their ids; −Infinity forbids one. Default: to none. */
+  readonly logitBias?: ReadonlyMap<number, number> | undefined;
   /** Default: a new one each time. */
   readonly seed?: number | bigint | undefined;
 }
 
-export class Sampler {
-  /** What a device needs to choose the same tokens from here on. */
-  readonly spec: SamplerSpec;
-  #step = 0n;
-  #seen: Set<number>;
+/** What is asked beside the token, and of its choice by others. */
+export interface SamplerExtras {
+  /** The log-probability of the token, and of so many of the likeliest beside it, 20 at most. Default: of none. */
+  readonly logprobs?: number | undefined;
+  /** Masks will say which tokens may come. Default false. */
+  readonly masked?: boolean | undefined;
+}
 
+export class Sampler extends RowSampler {
   /** `prompt` counts for the repetition penalty; `sequence` separates the sequences of a batch. */
-  constructor(options: SamplingOptions, prompt: readonly number[] = [], sequence = 0) {
-    const { temperature = 0, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed } = options;
-    check("temperature", temperature, temperature >= 0, "a number from 0 up");
-    check("topK", topK, Number.isInteger(topK) && topK >= 0, "a whole number from 0 up");
-    check("topP", topP, topP > 0 && topP <= 1, "above 0 and at most 1");
-    check("minP", minP, minP >= 0 && minP <= 1, "from 0 to 1");
-    check("repetitionPenalty", repetitionPenalty, repetitionPenalty > 0, "a positive number");
-    if (typeof seed === "number" && !Number.isInteger(seed)) check("seed", seed, false, "a whole number");
-    const base = seed === undefined ? BigInt(Math.floor(Math.random() * 2 ** 48)) : BigInt(seed);
-    const own = mix(BigInt.asUintN(64, base) ^ mix(BigInt(sequence)));
-    this.spec = { temperature, topK, topP, minP, repetitionPenalty, seed: own, prompt };
-    this.#seen = new Set(prompt);
-  }
-
-  /** The likeliest token wins, whatever was said before. */
-  get isGreedy(): boolean {
-    return this.spec.temperature === 0 && this.spec.repetitionPenalty === 1;
-  }
-
-  /** Takes note of a token that was chosen elsewhere. */
-  accept(token: number): void {
-    this.#seen.add(token);
-    this.#step++;
-  }
-
-  /** The next token. `logits` are changed. */
-  sample(logits: Float32Array): number {
-    const { temperature, repetitionPenalty } = this.spec;
-    if (repetitionPenalty !== 1) for (const t of this.#seen) penalise(logits, t, repetitionPenalty);
-    const token = temperature === 0 ? argmax(logits) : this.#draw(logits);
-    this.accept(token);
-    return token;
-  }
-
-  #draw(logits: Float32Array): number {
-    const { temperature, topK, topP, minP, seed } = this.spec;
-    const best = logits[argmax(logits)]!;
-    // A NaN is never drawn, as on GPUs.
-    const shares = Float64Array.from(logits, (l) => Math.exp((l - best) / temperature) || 0);
-    const truncated = topK > 0 || topP < 1;
-    const candidates = Uint32Array.from(truncated ? this.#likeliest(shares) : shares.keys());
-    // The likeliest has share 1, so minP is a threshold as it stands.
-    const weight = (i: number): number => (shares[i]! >= minP ? shares[i]! : 0);
-    let left = candidates.reduce((sum, i) => sum + weight(i), 0) * uniform(seed, this.#step);
-    for (const i of candidates) {
-      left -= weight(i);
-      if (left < 0) return i;
-    }
-    return candidates.findLast((i) => weight(i) > 0)!;
-  }
-
-  /** Ids by falling share, as many as top-k and then top-p leave. */
-  #likeliest(shares: Float64Array): number[] {
-    const { topK, topP } = this.spec;
-    const queue = new Likeliest(shares);
-    const order: number[] = [];
-    const share = (rank: number): number => {
-      if (rank === order.length) order.push(queue.pop());
-      return shares[order[rank]!]!;
-    };
-    const most = topK > 0 ? Math.min(topK, shares.length) : shares.length;
-    let total = 0;
-    if (topK > 0) for (let rank = 0; rank < most; rank++) total += share(rank);
-    else total = shares.reduce((sum, s) => sum + s, 0);
-    let missing = topP < 1 ? total * topP : Number.POSITIVE_INFINITY;
-    let count = 0;
-    while (count < most && missing > 0) missing -= share(count++);
-    return order.slice(0, count);
+  constructor(options: SamplingOptions, prompt: readonly number[] = [], sequence = 0, extras: SamplerExtras = {}) {
+    super(samplerSpec(options, prompt, sequence, extras));
   }
 }
 
-/** A heap of ids: taking the few likeliest of a large vocabulary costs less than sorting it. Equal shares: lower id. */
-class Likeliest {
-  readonly #shares: Float64Array;
-  readonly #heap: Uint32Array;
-  #size: number;
-
-  constructor(shares: Float64Array) {
-    this.#shares = shares;
-    this.#heap = Uint32Array.from(shares.keys());
-    this.#size = shares.length;
-    for (let i = (this.#size >> 1) - 1; i >= 0; i--) this.#sink(i);
+/** Options, checked, as every way to sample reads them. */
+export function samplerSpec(
+  options: SamplingOptions,
+  prompt: readonly number[] = [],
+  sequence = 0,
+  extras: SamplerExtras = {},
+): SamplerSpec {
+  const { temperature = 0, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed } = options;
+  const { presencePenalty = 0, frequencyPenalty = 0, logitBias = new Map<number, number>() } = options;
+  const { logprobs, masked = false } = extras;
+  check("temperature", temperature, temperature >= 0, "a number from 0 up");
+  check("topK", topK, isCount(topK), "a whole number from 0 up");
+  check("topP", topP, topP > 0 && topP <= 1, "above 0 and at most 1");
+  check("minP", minP, minP >= 0 && minP <= 1, "from 0 to 1");
+  check("repetitionPenalty", repetitionPenalty, repetitionPenalty > 0, "a positive number");
+  check("presencePenalty", presencePenalty, true, "a number");
+  check("frequencyPenalty", frequencyPenalty, true, "a number");
+  if (typeof seed === "number" && !Number.isInteger(seed)) check("seed", seed, false, "a whole number");
+  if (logprobs !== undefined) {
+    check("logprobs", logprobs, isCount(logprobs) && logprobs <= MOST_LOGPROBS, `from 0 to ${MOST_LOGPROBS}`);
   }
-
-  pop(): number {
-    const top = this.#heap[0]!;
-    this.#heap[0] = this.#heap[--this.#size]!;
-    this.#sink(0);
-    return top;
-  }
-
-  #sink(start: number): void {
-    const heap = this.#heap;
-    const id = heap[start]!;
-    let at = start;
-    for (let child = 2 * at + 1; child < this.#size; child = 2 * at + 1) {
-      if (child + 1 < this.#size && this.#before(heap[child + 1]!, heap[child]!)) child++;
-      if (!this.#before(heap[child]!, id)) break;
-      heap[at] = heap[child]!;
-      at = child;
-    }
-    heap[at] = id;
-  }
-
-  #before(a: number, b: number): boolean {
-    const [x, y] = [this.#shares[a]!, this.#shares[b]!];
-    return x > y || (x === y && a < b);
-  }
+  const base = seed === undefined ? BigInt(Math.floor(Math.random() * 2 ** 48)) : BigInt(seed);
+  return {
+    ...{ temperature, topK, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty },
+    logitBias: checkBias(logitBias),
+    seed: mix(BigInt.asUintN(64, base) ^ mix(BigInt(sequence))),
+    ...{ prompt, answer: [], logprobs: logprobs ?? null, masked },
+  };
 }
 
 /**
@@ -154,33 +91,19 @@ export async function chooseTokens(logits: Tensor, samplers: readonly (Sampler |
   return samplers.map((sampler, i) => sampler?.sample(values.subarray(i * width, (i + 1) * width)) ?? 0);
 }
 
+const isCount = (value: number): boolean => Number.isInteger(value) && value >= 0;
+
 function check(name: string, value: unknown, ok: boolean, what: string): void {
   const finite = typeof value !== "number" || Number.isFinite(value);
   if (!ok || !finite) fail("InvalidArgument", `sampling: ${name} must be ${what}, not ${String(value)}`);
 }
 
-function penalise(logits: Float32Array, token: number, penalty: number): void {
-  const logit = logits[token];
-  if (logit !== undefined) logits[token] = logit < 0 ? logit * penalty : logit / penalty;
-}
-
-function argmax(values: Float32Array): number {
-  let best = 0;
-  for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
-  if (!Number.isFinite(values[best]))
-    fail("ValueOutOfRange", `sampling: the largest logit is ${values[best]}; the model computes no probabilities`);
-  return best;
-}
-
-/** SplitMix64: the counter's bits stirred until each depends on all. */
-function mix(x: bigint): bigint {
-  let z = BigInt.asUintN(64, x + 0x9e3779b97f4a7c15n);
-  z = BigInt.asUintN(64, (z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n);
-  z = BigInt.asUintN(64, (z ^ (z >> 27n)) * 0x94d049bb133111ebn);
-  return z ^ (z >> 31n);
-}
-
-/** On [0, 1), with 53 bits. */
-function uniform(seed: bigint, step: bigint): number {
-  return Number(mix(BigInt.asUintN(64, seed + step * 0x9e3779b97f4a7c15n)) >> 11n) / 2 ** 53;
+/** As f32 numbers, which is what devices keep. */
+function checkBias(bias: ReadonlyMap<number, number>): ReadonlyMap<number, number> {
+  for (const [token, value] of bias) {
+    check("a token of logitBias", token, isCount(token), "a token's id");
+    const finite = Math.fround(value) === Number.NEGATIVE_INFINITY ? 0 : Math.fround(value);
+    check(`logitBias of token ${token}`, finite, true, "a number, or −Infinity");
+  }
+  return new Map(Array.from(bias, ([token, value]) => [token, Math.fround(value)]));
 }

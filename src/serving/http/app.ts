@@ -1,6 +1,6 @@
 /** The API as a Hono app: what every request goes through, and the table of routes. */
 import { Hono } from "hono";
-import { ApiError, toApiError } from "./errors.ts";
+import { ApiError } from "./errors.ts";
 import { Exchange } from "./exchange.ts";
 import { chatCompletions } from "./routes/chat.ts";
 import { completions } from "./routes/completions.ts";
@@ -93,11 +93,9 @@ export function createApp(server: ServerContext, page: Page): Hono<AppEnv> {
 }
 
 function failed({ log }: ServerContext, exchange: Exchange, error: unknown): Response {
-  // Nobody is there to read it, and nothing went wrong.
-  const isLeft = exchange.isGone && (error as Error | undefined)?.name === "AbortError";
-  const found = isLeft ? new ApiError(408, "client_gone", "the client is gone") : toApiError(error);
+  const found = exchange.failure(error);
   exchange.code = found.code;
-  if (found.status >= 500 && !isLeft) log.error(error, exchange.id);
+  if (found.status >= 500) log.error(error, exchange.id);
   return found.response;
 }
 

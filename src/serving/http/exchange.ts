@@ -1,6 +1,6 @@
 /** One request and its answer: its id, what ends it, and what is told of it afterwards. */
 import { randomUUID } from "node:crypto";
-import { ApiError } from "./errors.ts";
+import { ApiError, toApiError } from "./errors.ts";
 
 /** What the log and the metrics say of an exchange; never what was said in it. */
 export interface ExchangeRecord {
@@ -63,6 +63,13 @@ export class Exchange {
 
   get isGone(): boolean {
     return this.#client.aborted;
+  }
+
+  /** What to tell of a failure: where the work was ended from here, why. */
+  failure(error: unknown): ApiError {
+    const { aborted, reason } = this.signal;
+    if (!aborted || error instanceof ApiError) return toApiError(error);
+    return reason instanceof ApiError ? reason : new ApiError(408, "client_gone", "the client is gone");
   }
 
   abort(reason: unknown): void {

@@ -1,12 +1,12 @@
 /** How tokens are chosen, and when an answer ends, by the names that OpenAI, vLLM and llama-server have for it. */
-import type { RequestSampling } from "../request.ts";
+import type { SamplingOptions } from "../../models/generation/sampling.ts";
 import { invalid } from "./errors.ts";
 import type { Fields } from "./fields.ts";
 
 const MOST_STOPS = 16;
 
 /** `choice` is which of several answers: each draws by a seed of its own, the first by the one that was given. */
-export function samplingOf(fields: Fields, vocabSize: number, choice = 0): RequestSampling {
+export function samplingOf(fields: Fields, vocabSize: number, choice = 0): SamplingOptions {
   const seed = fields.count("seed", { min: Number.MIN_SAFE_INTEGER });
   const topP = fields.number("top_p", { min: 0, max: 1 });
   const topK = fields.count("top_k", { min: -1 });

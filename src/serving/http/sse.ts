@@ -3,7 +3,7 @@
  * slow reader costs no memory here. A comment goes out while nothing comes, so that nobody between takes the line for dead.
  */
 import { setTimeout as delay } from "node:timers/promises";
-import { type ApiError, toApiError } from "./errors.ts";
+import type { ApiError } from "./errors.ts";
 import type { Exchange } from "./exchange.ts";
 
 /** One event as it is written: its `data`, and its name where it has one. */
@@ -21,7 +21,8 @@ export interface StreamOptions {
   readonly exchange: Exchange;
   /** What an error is in this stream, once it has begun. */
   readonly onError?: ((error: ApiError) => ServerEvent) | undefined;
-  readonly onFailure: (error: unknown, exchange: Exchange) => void;
+  /** Is told what the client is not. */
+  readonly onFailure: (error: unknown) => void;
   readonly pingSeconds?: number | undefined;
 }
 
@@ -66,8 +67,8 @@ export async function streamed(
             exchange.end();
           }
         } catch (error) {
-          const failure = toApiError(error);
-          if (!exchange.isGone) onFailure(error, exchange);
+          const failure = exchange.failure(error);
+          if (failure.status >= 500) onFailure(error);
           exchange.code = failure.code;
           controller.enqueue(written(onError?.(failure) ?? { data: JSON.stringify(failure.body) }));
           controller.close();

@@ -2,13 +2,14 @@
 import { afterAll, describe, expect, test } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { Storage } from "../../../src/backend/storage.ts";
-import type { SamplerSpec, TokenSampler } from "../../../src/backend/transformers.ts";
+import { NO_SLOT, NO_TOKEN, type SamplerSpec, type TokenSampler } from "../../../src/backend/transformers.ts";
 import { Layout } from "../../../src/core/layout.ts";
 import { Device, WickError } from "../../../src/index.ts";
-import { Sampler, type SamplingOptions } from "../../../src/models/generation/sampling.ts";
+import { RowSampler } from "../../../src/models/generation/row-sampler.ts";
+import { Sampler, type SamplingOptions, samplerSpec } from "../../../src/models/generation/sampling.ts";
 import { gpuNames } from "../../helpers/devices.ts";
 
-const FAILED = 0xffffffff;
+const FAILED = NO_TOKEN;
 
 let state = 7;
 const random = (): number => {
@@ -17,24 +18,10 @@ const random = (): number => {
 };
 const normal = (): number => (random() + random() + random() + random() - 2) * 1.7;
 
-function mix(x: bigint): bigint {
-  let z = BigInt.asUintN(64, x + 0x9e3779b97f4a7c15n);
-  z = BigInt.asUintN(64, (z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n);
-  z = BigInt.asUintN(64, (z ^ (z >> 27n)) * 0x94d049bb133111ebn);
-  return z ^ (z >> 31n);
-}
-
-/** As `Sampler` reads options. */
-function specOf(options: SamplingOptions, prompt: readonly number[], sequence: number): SamplerSpec {
-  const { temperature = 0, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = 0 } = options;
-  const mixed = mix(BigInt.asUintN(64, BigInt(seed)) ^ mix(BigInt(sequence)));
-  return { temperature, topK, topP, minP, repetitionPenalty, seed: mixed, prompt };
-}
-
 /** What the host chooses; FAILED where it refuses. */
-function hostChoice(sampler: Sampler, logits: Float32Array): number {
+function hostChoice(sampler: RowSampler, logits: Float32Array, mask: Uint32Array | null = null): number {
   try {
-    return sampler.sample(logits.slice());
+    return sampler.sample(logits.slice(), mask);
   } catch (error) {
     if (error instanceof WickError && error.code === "ValueOutOfRange") return FAILED;
     throw error;
@@ -58,6 +45,26 @@ const settings: readonly SamplingOptions[] = [
   { temperature: 0.01, seed: 12, topK: 20, topP: 0.99 },
   { temperature: 1.2, seed: 13, minP: 1, topK: 3 },
   { temperature: 1e-300, seed: 14 },
+  { presencePenalty: 0.7, frequencyPenalty: 0.3 },
+  {
+    temperature: 0.9,
+    seed: 15,
+    frequencyPenalty: -0.1,
+    topK: 30,
+    logitBias: new Map([
+      [0, 1.7],
+      [3, -9],
+      [30, 0.1],
+    ]),
+  },
+  {
+    logitBias: new Map([
+      [1, Number.NEGATIVE_INFINITY],
+      [2, 100],
+      [2000000, 5],
+    ]),
+  },
+  { temperature: 1.1, seed: 16, presencePenalty: 1.9, repetitionPenalty: 1.05, logitBias: new Map([[2, 3.3]]) },
 ];
 
 type Logits = (i: number) => number;
@@ -76,35 +83,53 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
   const before = backend.memory().live;
   afterAll(() => expect(backend.memory().live).toBe(before));
 
-  /** Logits and ids in device memory under a sampler. */
+  /** Logits in device memory under a sampler; rows have slots out of order, and between them is one of nobody. */
   class Rig {
     readonly vocab: number;
-    readonly rows: number;
     readonly sampler: TokenSampler;
+    readonly #slots: number[];
     /** Rows lie a few elements apart, and not at the beginning. */
     readonly #pitch: number;
     readonly #logits: Storage;
-    readonly #ids: Storage;
 
     constructor(vocab: number, specs: readonly SamplerSpec[], apart = 3) {
       this.vocab = vocab;
-      this.rows = specs.length;
+      this.#slots = specs.map((_, i) => (i * 5 + 3) % specs.length);
+      if (new Set(this.#slots).size < specs.length) this.#slots = [...specs.keys()];
+      this.#slots.splice(specs.length >> 1, 0, NO_SLOT);
       this.#pitch = vocab + apart;
-      this.sampler = backend.transformers.sampler(vocab, specs)!;
-      this.#logits = Storage.alloc(backend, "f32", 1 + this.rows * this.#pitch);
-      this.#ids = backend.fill("u32", this.rows, 77);
+      this.sampler = backend.transformers.sampler(vocab, this.#slots.length)!;
+      for (const [row, slot] of this.#held.entries()) this.sampler.assign(slot, specs[row]!);
+      this.sampler.place(this.#slots);
+      this.#logits = Storage.alloc(backend, "f32", 1 + this.#slots.length * this.#pitch);
+    }
+    get #held(): number[] {
+      return this.#slots.filter((slot) => slot !== NO_SLOT);
     }
     write(rows: readonly Float32Array[]): void {
       const all = new Float32Array(this.#logits.length).fill(1e9);
-      for (const [i, row] of rows.entries()) all.set(row, 1 + i * this.#pitch);
+      const given = rows.values();
+      for (const [i, slot] of this.#slots.entries()) {
+        all.set(
+          slot === NO_SLOT ? new Float32Array(this.vocab).fill(Number.NaN) : given.next().value!,
+          1 + i * this.#pitch,
+        );
+      }
       gpu.write(this.#logits, 0, new Uint8Array(all.buffer));
     }
+    assign(row: number, spec: SamplerSpec): void {
+      this.sampler.assign(this.#held[row]!, spec);
+    }
+    restrict(row: number, mask: Uint32Array | null): void {
+      this.sampler.restrict(this.#held[row]!, mask);
+    }
     enqueue(): void {
-      const layout = new Layout([this.rows, this.vocab], [this.#pitch, 1], 1);
-      this.sampler.sample({ storage: this.#logits, layout }, this.#ids);
+      const layout = new Layout([this.#slots.length, this.vocab], [this.#pitch, 1], 1);
+      this.sampler.sample({ storage: this.#logits, layout });
     }
     read(): number[] {
-      return [...new Uint32Array(gpu.readSync(this.#ids, 0, 4 * this.rows).buffer)];
+      const tokens = new Uint32Array(this.sampler.tokens.readSync().buffer);
+      return this.#held.map((slot) => tokens[slot]!);
     }
     choose(rows: readonly Float32Array[]): number[] {
       this.write(rows);
@@ -114,11 +139,10 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     [Symbol.dispose](): void {
       this.sampler[Symbol.dispose]();
       this.#logits.discard();
-      this.#ids.discard();
     }
   }
   const choose = (options: SamplingOptions, logits: readonly number[], prompt: readonly number[] = []): number => {
-    using rig = new Rig(logits.length, [specOf(options, prompt, 0)]);
+    using rig = new Rig(logits.length, [samplerSpec(options, prompt, 0)]);
     return rig.choose([Float32Array.from(logits)])[0]!;
   };
 
@@ -139,7 +163,7 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
       const host = chosen.map((options, i) => new Sampler(options, prompts[i]!, i));
       using rig = new Rig(
         vocab,
-        chosen.map((options, i) => specOf(options, prompts[i]!, i)),
+        chosen.map((options, i) => samplerSpec(options, prompts[i]!, i)),
       );
       for (let step = 0; step < steps; step++) {
         const logits = chosen.map(() => Float32Array.from({ length: vocab }, (_, i) => kind(i)));
@@ -155,13 +179,13 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     const host = chosen.map((options, i) => new Sampler(options, [5], i));
     using rig = new Rig(
       vocab,
-      chosen.map((options, i) => specOf(options, [5], i)),
+      chosen.map((options, i) => samplerSpec(options, [5], i)),
     );
     const logits = chosen.map(() => Float32Array.from({ length: vocab }, () => normal() * 3));
     expect(rig.choose(logits)).toEqual(host.map((sampler, i) => hostChoice(sampler, logits[i]!)));
-    expect(backend.transformers.sampler(2 ** 20 + 1, [specOf({}, [], 0)])).toBe(null);
+    expect(backend.transformers.sampler(2 ** 20 + 1, 1)).toBe(null);
     // 2^22 blocks of 1024 threads are more than a driver takes.
-    expect(backend.transformers.sampler(2 ** 20, new Array<SamplerSpec>(2 ** 12).fill(specOf({}, [], 0)))).toBe(null);
+    expect(backend.transformers.sampler(2 ** 20, 2 ** 12)).toBe(null);
     expect(Device.cpu().backend.transformers).toBeUndefined();
   });
 
@@ -195,7 +219,7 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
   test("a failed step counts for nothing", () => {
     const options = { temperature: 1, seed: 5, topK: 20, repetitionPenalty: 1.5 };
     const host = new Sampler(options, [1, 2]);
-    using rig = new Rig(100, [specOf(options, [1, 2], 0)]);
+    using rig = new Rig(100, [samplerSpec(options, [1, 2], 0)]);
     for (let step = 0; step < 10; step++) {
       if (step % 3 === 1) expect(rig.choose([new Float32Array(100).fill(Number.NaN)])).toEqual([FAILED]);
       const logits = Float32Array.from({ length: 100 }, normal);
@@ -206,14 +230,14 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
   test("the penalty counts the prompt and every token chosen, and ignores ids beyond the vocabulary", () => {
     expect(choose({ repetitionPenalty: 4 }, [8, 7, 6], [0, 99])).toBe(1);
     expect(choose({ repetitionPenalty: 4 }, [-1, -3, -5], [0])).toBe(1);
-    using rig = new Rig(3, [specOf({ repetitionPenalty: 4 }, [], 0)]);
+    using rig = new Rig(3, [samplerSpec({ repetitionPenalty: 4 }, [], 0)]);
     const logits = [Float32Array.of(8, 7, 6)];
     expect([1, 2, 3, 4].map(() => rig.choose(logits)[0])).toEqual([0, 1, 2, 0]);
   });
 
   test("steps that are recorded once and replayed choose as steps run one by one", () => {
     const options = [0, 1, 4, 11].map((i) => settings[i]!);
-    const specs = options.map((o, i) => specOf(o, [3], i));
+    const specs = options.map((o, i) => samplerSpec(o, [3], i));
     using eager = new Rig(1500, specs);
     using recorded = new Rig(1500, specs);
     const steps = Array.from({ length: 6 }, () =>
@@ -234,17 +258,55 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     expect(new Set(want.map((ids) => ids[3])).size).toBeGreaterThan(1);
   });
 
+  test("masks, penalties and a request's place in its answer may change between replays", () => {
+    const vocab = 1500;
+    const options = { temperature: 0.9, seed: 3, topK: 50, frequencyPenalty: 0.5 };
+    const specs = [{}, options, { ...options, seed: 4 }].map((o, i) => samplerSpec(o, [7], i, { masked: i !== 1 }));
+    using rig = new Rig(vocab, specs);
+    const random32 = (): number => Math.floor(random() * 2 ** 32);
+    const masks = Array.from({ length: 5 }, () => Uint32Array.from({ length: Math.ceil(vocab / 32) }, random32));
+    const steps = masks.map(() => specs.map(() => Float32Array.from({ length: vocab }, () => normal() * 2)));
+    const host = specs.map((spec) => new RowSampler(spec));
+    rig.write(steps[0]!);
+    gpu.context.beginCapture();
+    rig.enqueue();
+    const graph = gpu.context.endCapture();
+    const said: number[] = [];
+    for (const [step, logits] of steps.entries()) {
+      const mask = step === 3 ? null : masks[step]!;
+      rig.restrict(0, mask);
+      rig.restrict(2, mask);
+      // Taken away and put back, it goes on behind what it has said.
+      if (step === 2) rig.assign(1, { ...specs[1]!, answer: said });
+      const want = host.map((sampler, i) => hostChoice(sampler, logits[i]!, i === 1 ? null : mask));
+      rig.write(logits);
+      gpu.context.launchGraph(graph);
+      const got = rig.read();
+      expect(got, `step ${step}`).toEqual(want);
+      said.push(got[1]!);
+    }
+    rig.restrict(0, new Uint32Array(Math.ceil(vocab / 32)));
+    expect(rig.choose(steps[0]!)[0]).toBe(FAILED);
+    gpu.context.destroyGraph(graph);
+  });
+
   test("gives its memory back, once", () => {
     const live = backend.memory().live;
-    const greedy = backend.transformers.sampler(5000, [specOf({}, [], 0)])!;
-    // Nothing is weighed where nothing is drawn.
-    expect(backend.memory().live - live).toBeLessThan(1000);
-    const sampler = backend.transformers.sampler(5000, [specOf({ temperature: 1, repetitionPenalty: 2 }, [], 0)])!;
-    expect(backend.memory().live - live).toBeGreaterThan(50_000);
-    for (const each of [greedy, sampler, sampler]) each[Symbol.dispose]();
+    const sampler = backend.transformers.sampler(5000, 2)!;
+    const plain = backend.memory().live;
+    sampler.assign(0, samplerSpec({ temperature: 1, topK: 3 }));
+    expect(backend.memory().live).toBe(plain);
+    // Marks, a bias and a mask are there only where they are asked for.
+    const shaped = { repetitionPenalty: 2, logitBias: new Map([[3, 1]]) };
+    for (let i = 0; i < 3; i++) sampler.assign(1, samplerSpec(shaped, [], 0, { masked: true }));
+    expect(backend.memory().live - plain).toBe(2 * 20_000 + 4 * Math.ceil(5000 / 32));
+    sampler.release(1);
+    expect(backend.memory().live).toBe(plain);
+    sampler.assign(0, samplerSpec(shaped));
+    for (let i = 0; i < 2; i++) sampler[Symbol.dispose]();
     expect(backend.memory().live).toBe(live);
     const view = { storage: Storage.alloc(backend, "f32", 5000), layout: Layout.contiguous([1, 5000]) };
-    expect(() => sampler.sample(view, view.storage)).toThrow("disposed");
+    expect(() => sampler.sample(view)).toThrow("disposed");
     view.storage.discard();
   });
 });

@@ -21,8 +21,8 @@ export const COLS: usize = 1536;
 // leaves everything from BLOCK_FREE on.
 const EDGE: usize = SCRATCH_FREE;
 export const BLOCK_FREE: usize = EDGE + 256;
-const A_BLOCK: usize = BLOCK_FREE;
-const C_BLOCK: usize = A_BLOCK + ((MC * KC) << 3);
+export const A_BLOCK: usize = BLOCK_FREE;
+export const C_BLOCK: usize = A_BLOCK + ((MC * KC) << 3);
 export const MULTIPLY_FREE: usize = C_BLOCK + ((MC * COLS) << 2);
 
 // @inline
