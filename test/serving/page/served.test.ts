@@ -14,7 +14,7 @@ describe.skipIf(browserPath === null)("the served page", () => {
 
   beforeAll(async () => {
     await buildPage(folder("page"));
-    served = await openTestServer({ engine: createEngine, page: folder("page") });
+    served = await openTestServer({ engine: (model) => createEngine(model), page: folder("page") });
     browser = await launchBrowser();
   });
   afterAll(async () => {
