@@ -5,7 +5,7 @@ import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
 import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
-import type { CachedAttention, CachedAttentionParams, Graph, Recorder } from "../../transformers.ts";
+import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { attend, decode, type Problem, prefill, supportsAttention } from "./attention.ts";
 
@@ -26,6 +26,7 @@ export class GpuRecorder implements Recorder {
 }
 
 export class GpuCachedAttention implements CachedAttention {
+  readonly takesNorms = true;
   readonly #gpu: Gpu;
 
   constructor(gpu: Gpu) {
@@ -66,7 +67,7 @@ export class GpuCachedAttention implements CachedAttention {
   }
 }
 
-type Appended = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin">;
+type Appended = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin"> & { readonly norms?: HeadNorms | null };
 type Attended = Pick<CachedAttentionParams, "k" | "v" | "scale" | "softcap" | "window" | "sinks">;
 type Writable<T> = { -readonly [Key in keyof T]: T[Key] };
 
@@ -92,6 +93,9 @@ function appendValues(q: View, k: View, v: View, p: Appended) {
     v_row: v.layout.strides[0]!,
     cache_b: strides[0]!,
     cache_h: strides[1]!,
+    q_norm: p.norms ? at(p.norms.q) : 0,
+    k_norm: p.norms ? at(p.norms.k) : 0,
+    eps: p.norms?.eps ?? 0,
     lengths: 0,
     padding: 0,
     past: 0,
@@ -149,6 +153,7 @@ function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d:
 
 /** Sequences with one row by one pass over parts of their keys, all others as prompts, one launch each. */
 export class GpuPagedAttention implements PagedAttention {
+  readonly takesNorms = true;
   readonly #gpu: Gpu;
 
   constructor(gpu: Gpu) {
