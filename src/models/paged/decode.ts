@@ -3,6 +3,7 @@
  * and where its pages lie is in device memory, which the host writes between replays. Rows beyond those in use are nobody's:
  * they have no positions.
  */
+import type { PagedPlanner } from "../../backend/paged-attention.ts";
 import type { Graph, Recorder } from "../../backend/transformers.ts";
 import { fail } from "../../core/errors.ts";
 import { scope, Tensor } from "../../ops/index.ts";
@@ -45,13 +46,16 @@ export interface RecordedDecodeOptions {
   readonly choose: (logits: Tensor) => void;
 }
 
+type Part = "lengths" | "offsets" | "starts" | "plan" | "tables";
+
 export class RecordedDecode implements Disposable {
   readonly #options: RecordedDecodeOptions;
   readonly #width: number;
   /** The host's image of what is in device memory. */
-  readonly #board: Board<"lengths" | "offsets" | "tables" | "starts">;
+  readonly #board: Board<Part>;
   readonly #memory: Tensor;
   readonly #tables: ReadonlyMap<RopeConfig, PagedTable>;
+  readonly #planner: PagedPlanner | null;
   readonly #startOf: ((extent: number) => number) | null;
   /** By rows; null where the device did not take a recording: those steps run as they are. */
   readonly #graphs = new Map<number, Graph | null>();
@@ -63,7 +67,9 @@ export class RecordedDecode implements Disposable {
     const { device } = model;
     this.#options = options;
     this.#width = PagedCache.pagesFor(positions);
-    const sizes = { lengths: rows, offsets: rows + 1, starts: rows, tables: rows * this.#width };
+    this.#planner = plannerOf(model, rows);
+    const plan = this.#planner?.words(rows) ?? 0;
+    const sizes = { lengths: rows, offsets: rows + 1, starts: rows, plan, tables: rows * this.#width };
     this.#board = new Board(sizes);
     for (let i = 0; i <= rows; i++) this.#board.put("offsets", i, i);
     this.#memory = Tensor.from(this.#board.values, { device }).keep();
@@ -124,16 +130,22 @@ export class RecordedDecode implements Disposable {
   #write(rows: readonly DecodingRow[], size: number): void {
     const board = this.#board;
     const bySlot = new Map(rows.map((row) => [row.slot, row]));
+    const lengths: number[] = [];
     let startsChanged = false;
     for (let i = 0; i < size; i++) {
       const row = i < this.#order.length ? bySlot.get(this.#order[i]!) : undefined;
-      board.put("lengths", i, row ? row.past + 1 : 0);
+      lengths.push(row ? row.past + 1 : 0);
+      board.put("lengths", i, lengths[i]!);
       if (!row) continue;
       if (this.#startOf) startsChanged = board.put("starts", i, this.#startOf(row.extent)) || startsChanged;
       this.#writeTable(i, row);
     }
     this.#upload("lengths", 0, size);
     if (startsChanged) this.#upload("starts", 0, size);
+    const plan = this.#planner?.plan(lengths) ?? [];
+    let planChanged = false;
+    for (const [i, word] of plan.entries()) planChanged = board.put("plan", i, word) || planChanged;
+    if (planChanged) this.#upload("plan", 0, plan.length);
   }
 
   #writeTable(i: number, { past, pages }: DecodingRow): void {
@@ -148,7 +160,7 @@ export class RecordedDecode implements Disposable {
     if (first < end) this.#upload("tables", i * width + first, end - first);
   }
 
-  #upload(part: "lengths" | "starts" | "tables", from: number, count: number): void {
+  #upload(part: Part, from: number, count: number): void {
     this.#memory.storage.write(8 * (this.#board.starts[part] + from), this.#board.bytes(part, from, count));
   }
 
@@ -175,12 +187,17 @@ export class RecordedDecode implements Disposable {
         offsets: this.#part("offsets", size + 1),
         tables: this.#part("tables", size * this.#width).reshape([size, this.#width]),
         singles: size,
+        plan: this.#planner && this.#part("plan", this.#planner.words(size)),
       };
       choose(model.pagedDecode(ids, cache, places, this.#tables));
     });
   }
 
-  #part(name: "lengths" | "offsets" | "starts" | "tables", count: number): Tensor {
+  #part(name: Part, count: number): Tensor {
     return this.#memory.narrow(0, this.#board.starts[name], count);
   }
+}
+
+function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
+  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
 }
