@@ -147,15 +147,7 @@ function add16(sum: v128, a: v128, b: v128, x: usize, factor: v128): v128 {
 }
 
 /** Four rows of x, `step` bytes apart, with n weights of each column; their sums begin, or go on with `more`. */
-function rows4x32(
-  cols: usize,
-  n: usize,
-  x: usize,
-  own: usize,
-  step: usize,
-  sums: usize,
-  more: bool,
-): void {
+function rows4x32(cols: usize, n: usize, x: usize, own: usize, step: usize, sums: usize, more: bool): void {
   const x0 = x;
   const own0 = own;
   for (let j: usize = 0; j < cols; j++, sums += ROWS * 16) {
@@ -201,15 +193,7 @@ function rows4x32(
   }
 }
 
-function rows4x16(
-  cols: usize,
-  n: usize,
-  x: usize,
-  own: usize,
-  step: usize,
-  sums: usize,
-  more: bool,
-): void {
+function rows4x16(cols: usize, n: usize, x: usize, own: usize, step: usize, sums: usize, more: bool): void {
   const x0 = x;
   const own0 = own;
   for (let j: usize = 0; j < cols; j++, sums += ROWS * 16) {
