@@ -27,6 +27,7 @@ export {
   HubError,
   IndexError,
   MemoryError,
+  ServingError,
   ShapeError,
   ValueError,
   WickError,

@@ -17,6 +17,7 @@ const program = new Command("wick")
 const commands: Readonly<Record<string, () => Promise<Command>>> = {
   generate: async () => (await import("./generate.ts")).generateCommand(),
   chat: async () => (await import("./chat.ts")).chatCommand(),
+  serve: async () => (await import("./serve.ts")).serveCommand(version),
   embed: async () => (await import("./embed.ts")).embedCommand(),
   pull: async () => (await import("./pull.ts")).pullCommand(),
   models: async () => (await import("./models.ts")).modelsCommand(),

@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { PAGE_SIZE } from "../../src/backend/paged-attention.ts";
 import { Device } from "../../src/index.ts";
 import { loadModel, type Model, PagedCache, type PagedSequence } from "../../src/models/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeDevices, inTurns } from "../helpers/devices.ts";
 import { denseNames, distance, type TinyName, tiny, tinyNames, variant } from "../helpers/model-folders.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
@@ -81,11 +81,11 @@ async function worst(model: Model, extents: readonly number[] = texts.map((ids) 
   return most;
 }
 
-/** On GPUs those that have every mechanism: windows and a softcap, sinks, latents, learned positions. */
+/** On GPUs in turns those that have every mechanism: windows and a softcap, sinks, latents, learned positions. */
 const few: readonly TinyName[] = ["gemma2", "gpt_oss", "deepseek_v2", "gpt2"];
 
 describeDevices("paged steps", (device) => {
-  const names = device.name === "cpu" ? [...tinyNames, ...denseNames] : few;
+  const names = device.name === "cpu" ? [...tinyNames, ...denseNames] : inTurns(few, device);
   it.each(names)("of %s say what it says of each text alone", async (name) => {
     using model = await loadModel(tiny(name), { device, dtype: "f32" });
     const most = await worst(model);
