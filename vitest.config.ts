@@ -40,7 +40,7 @@ export default defineConfig({
     coverage: {
       provider: "v8",
       include: ["src/**/*.ts"],
-      exclude: ["src/backend/cpu/wasm/**", "src/cli/main.ts"],
+      exclude: ["src/backend/cpu/wasm/**", "src/serving/page/**", "src/cli/main.ts"],
       reporter: ["text-summary", "text"],
       thresholds: { lines: 90, branches: 90 },
     },

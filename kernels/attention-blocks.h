@@ -5,15 +5,17 @@
 namespace gpu {
 
 // Sequences whose rows lie one behind the other, `total` of them in all: sequence b has those from offsets[b] to offsets[b + 1],
-// the first begins at 0, the last ends with the rows.
+// the first begins at 0, the last ends with the rows. Those whose keys lie in pages may begin behind other rows.
 struct Sequences {
   const i64* offsets;
   u32 count, total;
+  // Before the first: of those in front of it others take care.
+  i64 before;
 
   GPU_METHOD u32 offset(u32 b) const {
     if (b == 0) return 0;
     if (b >= count) return total;
-    const i64 n = offsets[b];
+    const i64 n = offsets[b] - before;
     return n < 0 ? 0 : n < (i64)total ? (u32)n : total;
   }
 };
@@ -32,7 +34,7 @@ GPU_RARE u32 sequence_of(const Sequences s, u32 rows, u32 block) {
   return first;
 }
 
-// With `offsets` all rows are sequences, tq = tk of them.
+// With `offsets` all rows are sequences, tq of them: as many as there are keys, or, with `tables`, each has its own.
 template <class T> struct Prefilling : Attention<T> {
   const i64* offsets;
   i64 out_b, out_h, out_t;
@@ -49,11 +51,13 @@ struct Place {
   i32 length;
 
   template <class T> GPU_METHOD const T* queries(const Prefilling<T>& a) const { return a.q + b * a.q_b + start * a.q_t; }
-  template <class T> GPU_METHOD const T* keys(const Prefilling<T>& a) const {
-    return a.k + b * a.k_b + start * a.k_t + (i64)(head / (a.heads / a.kv_heads)) * a.k_h;
+  template <class T> GPU_METHOD Rows<T> keys(const Prefilling<T>& a) const {
+    const T* const own = a.k + (a.tables ? 0 : start * a.k_t) + (i64)(head / (a.heads / a.kv_heads)) * a.k_h;
+    return Rows<T>(a, own, b, a.k_b, a.k_t, a.d);
   }
-  template <class T> GPU_METHOD const T* values(const Prefilling<T>& a) const {
-    return a.v + b * a.v_b + start * a.v_t + (i64)(head / (a.heads / a.kv_heads)) * a.v_h;
+  template <class T> GPU_METHOD Rows<T> values(const Prefilling<T>& a) const {
+    const T* const own = a.v + (a.tables ? 0 : start * a.v_t) + (i64)(head / (a.heads / a.kv_heads)) * a.v_h;
+    return Rows<T>(a, own, b, a.v_b, a.v_t, a.dv);
   }
   template <class T> GPU_METHOD T* results(const Prefilling<T>& a) const {
     return a.out + b * a.out_b + head * a.out_h + (i64)(start + row0) * a.out_t;
@@ -69,12 +73,12 @@ template <int Rows, class T> GPU_FN Place place_in_rows(const Prefilling<T>& a, 
   const u32 block = item / a.heads;
   Place p;
   p.head = item - block * a.heads;
-  const Sequences sequences{a.offsets, a.batch, a.tq};
+  const Sequences sequences{a.offsets, a.batch, a.tq, a.tables ? a.offsets[0] : 0};
   const u32 sequence = sequence_of(sequences, Rows, block), end = sequences.offset(sequence + 1);
-  p.b = 0;
+  p.b = a.tables ? sequence : 0;
   p.start = sequences.offset(sequence);
   p.tq = end > p.start ? end - p.start : 0;
-  p.length = (i32)p.tq;
+  p.length = a.tables ? a.length(sequence) : (i32)p.tq;
   p.row0 = (block - (p.start / Rows + sequence)) * Rows;
   return p;
 }

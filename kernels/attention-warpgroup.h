@@ -29,25 +29,28 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
   static constexpr int CHUNK = Count * 64, CHUNKS = (D + 63) / 64, SIZE = CHUNKS * CHUNK;
   // Rows of CHUNKS · 8 pieces, of which heads of 96 have 12, by a power of two of the threads.
   static constexpr int ACROSS = CHUNKS * 8, COPIERS = Threads < 256 ? 128 : 256, DOWN = COPIERS / ACROSS, SENT = Count / DOWN;
-  static_assert(Count % DOWN == 0, "");
+  static_assert(Count % DOWN == 0 && PAGE_SIZE % DOWN == 0, "");
 
   // Where row r lies. Of 32, those of which lane x of four has columns are the consecutive ones from RUN · x on.
   GPU_FN constexpr u32 position(u32 r) { return InRuns ? r / 32 * 32 + r / 2 % 4 * 8 + r / RUN % 4 * 2 + r % 2 : r; }
   GPU_FN u32 place(u32 position, u32 piece) { return piece / 8 * CHUNK + position * 64 + (piece % 8 ^ position % 8) * 8; }
 
-  // Starts copies of the rows first … first + Count − 1, zeros from `end` on.
+  // Starts copies of the rows first … first + Count − 1, zeros from `end` on. They are some of a page, or whole pages.
   GPU_FN void fetch(T* shared, const Rows<T>& from, i32 first, i32 end) {
     const u32 r = tid_x() / ACROSS, p = tid_x() % ACROSS;
     const bool wanted = (Threads == COPIERS || tid_x() < COPIERS) && p * 8 < D;
     if (!from.vectors) {
       NO_UNROLL for (u32 i = r; wanted && i < Count; i += DOWN)
-        *(Piece*)(shared + place(position(i), p)) = from.load(first + (i32)i, p, end);
+        *(Piece*)(shared + place(position(i), p)) = from.tile(first + (i32)i, end).load(first + (i32)i, p, end);
       return;
     }
     const T* at = from.at(first + (i32)r, p);
+    if (from.table) at += from.shift(first, end);
     const i32 left = p * 8 < from.d ? end - first - (i32)r : 0;
     const u32 to = place(position(r), p);
     UNROLL for (int i = 0; i < SENT; i++) {
+      if (i > 0 && i * DOWN % PAGE_SIZE == 0 && from.table)
+        at = from.at(first + (i32)(i * DOWN + r), p) + from.shift(first + i * DOWN, end);
       const u32 on = position(i * DOWN);
       copy16_async(shared + (to ^ on % 8 * 8) + on * 64, at, i * DOWN < left, wanted);
       at += from.stride * DOWN;
@@ -222,16 +225,21 @@ template <class P> struct WarpgroupFlash {
 // The tiles of keys first, first + KEYS, … below `end`, of which there is one at least. Bunch n of copies has keys n + 1 and values n.
 template <class P>
 GPU_FN void attend_warpgroup(WarpgroupFlash<P>& flash, typename P::T* shared, const typename P::T* queries, const Rows<typename P::T>& keys,
-                             const Rows<typename P::T>& values, i32 first, i32 end, u64* landed, u64* freed, u32 round) {
+                             const Rows<typename P::T>& values, i32 first, i32 end, u64* landed, u64* freed, u32 round, const Place* kept) {
   typedef typename P::T T;
   typedef typename P::Stage Stage;
   T* const key_tiles = shared;
   T* const value_tiles = shared + P::STAGES * Stage::SIZE;
+  // For the place in a table there is no register, either.
+  const auto of_sequence = [&](Rows<T> rows) {
+    if (rows.table) rows.entry = kept->b * (flash.a.tk / PAGE_SIZE);
+    return rows;
+  };
   const auto fetch_keys = [&](i32 at, u32 slot) {
-    if (at < end) Stage::fetch(key_tiles + slot * Stage::SIZE, keys, at, end);
+    if (at < end) Stage::fetch(key_tiles + slot * Stage::SIZE, of_sequence(keys), at, end);
   };
   const auto fetch_values = [&](i32 at, u32 slot) {
-    if (at < end) Stage::fetch(value_tiles + slot * Stage::SIZE, values, at, end);
+    if (at < end) Stage::fetch(value_tiles + slot * Stage::SIZE, of_sequence(values), at, end);
   };
   const auto on = [](u32 slot, u32 by) { return slot + by < P::STAGES ? slot + by : slot + by - P::STAGES; };
   fetch_keys(first, 0);
@@ -337,14 +345,14 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Pr
     const u32 row0 = place.row0;
     const Sight sight = sight_of(a, place.length, place.tq);
     // Runs of a mask begin where vectors do.
-    const i32 first = sight.first((i32)row0) / RUN * RUN, end = sight.end((i32)(row0 + P::ROWS < place.tq ? row0 + P::ROWS : place.tq) - 1);
+    const i32 first = a.aligned(sight.first((i32)row0) / RUN * RUN, P::KEYS), end = sight.end((i32)(row0 + P::ROWS < place.tq ? row0 + P::ROWS : place.tq) - 1);
     const u32 group = tid_x() / 128;
     const Rows<T> queries(place.queries(a) + (i64)place.head * a.q_h, a.q_t, a.d);
-    const Rows<T> keys(place.keys(a), a.k_t, a.d), values(place.values(a), a.v_t, a.dv);
+    const Rows<T> keys = place.keys(a), values = place.values(a);
     WarpgroupFlash<P> flash(a, sight, place.b, place.head, row0 + group * 64);
     if (first < end) {
       P::Queries::fetch(shared, queries, (i32)row0, (i32)place.tq);
-      attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, freed, met);
+      attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, freed, met, kept);
       met += (end - first + P::KEYS - 1) / P::KEYS;
     }
     const Place done = *kept;

@@ -17,11 +17,12 @@ constexpr f32 LOG2_E = 1.4426950408889634f;
 // Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
 GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }
 
-// What a launch is about; strides count elements. Values may be narrower than keys.
+// What a launch is about; strides count elements. Values may be narrower than keys. With `tables` keys and values lie in pages of
+// PAGE_SIZE positions, k_b and v_b apart: sequence b has page tables[b·tk/PAGE_SIZE + i] behind i others, and tk is what a table holds.
 template <class T> struct Attention {
   const T *q, *k, *v, *mask, *sinks;
   T* out;
-  const i64* lengths;
+  const i64 *lengths, *tables;
   u32 batch, heads, kv_heads, tq, tk, d, dv;
   i64 q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, mask_b, mask_h, mask_i, mask_j;
   f32 scale, softcap;
@@ -32,16 +33,18 @@ template <class T> struct Attention {
     const i64 n = lengths[b];
     return n < 0 ? 0 : n < (i64)tk ? (i32)n : (i32)tk;
   }
+  // The first key that a tile may begin with: tiles of pages lie where tiles of `keys` do that begin with position 0.
+  GPU_METHOD i32 aligned(i32 first, i32 keys) const { return tables ? first / keys * keys : first; }
 };
 
-#define ATTENTION_OPERANDS(T) const T *q, const T *k, const T *v, const T *mask, const T *sinks, const i64 *lengths, T *out
+#define ATTENTION_OPERANDS(T) const T *q, const T *k, const T *v, const T *mask, const T *sinks, const i64 *lengths, const i64 *tables, T *out
 #define ATTENTION_SIZES \
   size_t batch, size_t heads, size_t kv_heads, size_t tq, size_t tk, size_t d, size_t dv, size_t q_b, size_t q_h, size_t q_t, size_t k_b, \
       size_t k_h, size_t k_t, size_t v_b, size_t v_h, size_t v_t, size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, \
       size_t window, f64 scale, f64 softcap, u32 causal
 #define ATTENTION_GATHER(T) \
   Attention<T> { \
-    q, k, v, mask, sinks, out, lengths, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (u32)dv, (i64)q_b, (i64)q_h, (i64)q_t, \
+    q, k, v, mask, sinks, out, lengths, tables, (u32)batch, (u32)heads, (u32)kv_heads, (u32)tq, (u32)tk, (u32)d, (u32)dv, (i64)q_b, (i64)q_h, (i64)q_t, \
         (i64)k_b, (i64)k_h, (i64)k_t, (i64)v_b, (i64)v_h, (i64)v_t, (i64)mask_b, (i64)mask_h, (i64)mask_i, (i64)mask_j, \
         (f32)scale, (f32)softcap, causal, (u32)window \
   }
@@ -77,8 +80,31 @@ template <class T> struct Rows {
   i64 stride;
   u32 d;
   bool vectors;
+  // By a table of pages, `page` elements apart, where there is one: the first row's page is number `entry` in it.
+  const i64* table;
+  i64 page;
+  u32 entry;
   GPU_METHOD Rows(const T* p, i64 row_stride, u32 elements)
-      : base(p), stride(row_stride), d(elements), vectors(row_stride % W == 0 && aligned_to(p, 16)) {}
+      : base(p), stride(row_stride), d(elements), vectors(row_stride % W == 0 && aligned_to(p, 16)), table(nullptr), page(0), entry(0) {}
+  // The same of sequence b in a launch, whose own rows begin `b_stride` behind those of the one before it, or lie in pages.
+  GPU_METHOD Rows(const Attention<T>& a, const T* p, u32 b, i64 b_stride, i64 row_stride, u32 elements)
+      : Rows(p + (a.tables ? 0 : b * b_stride), row_stride, elements) {
+    table = a.tables;
+    page = b_stride;
+    entry = b * (a.tk / PAGE_SIZE);
+    if (a.tables && b_stride % W != 0) vectors = false;
+  }
+  // From where rows would lie one behind the other to where those of a page do that `row` lies in; there are none from `end` on.
+  GPU_METHOD i64 shift(i32 row, i32 end) const {
+    const i32 i = (row < end ? row : end - 1) / PAGE_SIZE;
+    return table[entry + i] * page - i * PAGE_SIZE * stride;
+  }
+  // The rows of that page, by the same numbers.
+  GPU_METHOD Rows tile(i32 row, i32 end) const {
+    Rows own = *this;
+    if (table) own.base += shift(row, end);
+    return own;
+  }
   GPU_METHOD const T* at(i32 row, u32 piece) const { return base + row * stride + piece * W; }
   // Zeros for what is not there. Words in one variable: compilers make a choice between structures in memory.
   GPU_METHOD Piece load(i32 row, u32 piece, i32 end) const {
@@ -380,8 +406,8 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
   if (first >= stop) return;
   if constexpr (S::Tile::ASYNC) {
     // While one tile is used the next one travels; one meeting per tile.
-    k.fetch(shared, keys, first, end, thread);
-    v.fetch(shared + S::K_SIZE, values, first, end, thread);
+    k.fetch(shared, keys.tile(first, end), first, end, thread);
+    v.fetch(shared + S::K_SIZE, values.tile(first, end), first, end, thread);
     ready();
     u32 now = 0;
     NO_UNROLL for (i32 j = first; j < stop; j += step) {
@@ -394,8 +420,8 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
       bool seen = false;
       if constexpr (S::KCarrier::EVEN) {
         // Copies between products.
-        k.aim(shared + now, keys, j + step, end, thread, more);
-        v.aim(shared + now + S::K_SIZE, values, j + step, end, thread, more);
+        k.aim(shared + now, keys.tile(j + step, end), j + step, end, thread, more);
+        v.aim(shared + now + S::K_SIZE, values.tile(j + step, end), j + step, end, thread, more);
         auto send = [&](int step) {
           constexpr int SENT = S::KCarrier::SENT, OVER = SENT > F::STEPS ? SENT : F::STEPS;
           UNROLL for (int i = step * OVER / F::STEPS; i < (step + 1) * OVER / F::STEPS; i++)
@@ -405,8 +431,8 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
         else UNROLL for (int i = 0; i < F::STEPS; i++) send(i);
       } else {
         if (more) {
-          k.fetch(shared + now, keys, j + step, end, thread);
-          v.fetch(shared + now + S::K_SIZE, values, j + step, end, thread);
+          k.fetch(shared + now, keys.tile(j + step, end), j + step, end, thread);
+          v.fetch(shared + now + S::K_SIZE, values.tile(j + step, end), j + step, end, thread);
         }
         seen = active && flash.score(s, tile, j, [](int) {});
       }
@@ -415,17 +441,17 @@ GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<type
   } else {
     // Values travel in registers while keys are used, and the next keys while values are.
     T* value_tile = shared + S::K_SIZE;
-    k.fetch(shared, keys, first, end, thread);
+    k.fetch(shared, keys.tile(first, end), first, end, thread);
     ready();
     k.settle(shared, thread);
     NO_UNROLL for (i32 j = first; j < stop; j += step) {
       typename F::Scores s;
       sync();
-      v.fetch(value_tile, values, j, end, thread);
+      v.fetch(value_tile, values.tile(j, end), j, end, thread);
       const bool seen = active && flash.score(s, shared, j, [](int) {});
       v.settle(value_tile, thread);
       sync();
-      if (j + step < stop) k.fetch(shared, keys, j + step, end, thread);
+      if (j + step < stop) k.fetch(shared, keys.tile(j + step, end), j + step, end, thread);
       if (seen) flash.gather(s, value_tile);
       if (j + step < stop) k.settle(shared, thread);
     }

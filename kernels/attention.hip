@@ -65,7 +65,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
     const Group group{place.b, place.head, 1, place.tq};
     const Sight sight = sight_of(a, place.length, place.tq);
     const u32 last = row0 + P::ROWS < place.tq ? row0 + P::ROWS - 1 : place.tq - 1;
-    const i32 first = sight.first((i32)row0), end = sight.end((i32)last);
+    const i32 first = a.aligned(sight.first((i32)row0), S::KEYS), end = sight.end((i32)last);
     const Rows<T> queries(place.queries(a) + (i64)place.head * a.q_h, a.q_t, a.d);
     bool loads = true;
     if constexpr (Tile::ASYNC) {
@@ -81,7 +81,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
     Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
     flash.take_queries();
     if (S::KEEP_Q) barrier();
-    const Rows<T> keys(place.keys(a), a.k_t, a.d), values(place.values(a), a.v_t, a.dv);
+    const Rows<T> keys = place.keys(a), values = place.values(a);
     attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] {}, [] { barrier(); });
     flash.finish(sight, true);
     flash.add_sinks();

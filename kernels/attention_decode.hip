@@ -36,7 +36,7 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     const u32 b = (u32)divide(pair, a.kv_heads), kv_head = (u32)(pair - (size_t)b * a.kv_heads);
     const Group group{b, kv_head * heads, heads, heads * a.tq};
     const Sight all = sight_of(a, a.length(b), a.tq);
-    const i32 begin = all.first(0), stop = all.end((i32)a.tq - 1);
+    const i32 begin = a.aligned(all.first(0), S::KEYS), stop = all.end((i32)a.tq - 1);
     const u32 span = stop > begin ? (u32)(stop - begin) : 0, tiles = (span + S::KEYS - 1) / S::KEYS;
     // Every part has something for all waves. To join parts takes as long as to go round once more.
     const u32 most = (span + STEP - 1) / STEP, parts = most <= 2 ? 1 : most < splits ? most : splits;
@@ -47,8 +47,8 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     const i32 own_first = first + (i32)wave * S::KEYS, rounds = end > first ? (end - first + STEP - 1) / STEP : 0;
     const Sight sight{end, all.reach, all.back};
     Flash<S, Masked> flash(a, group, sight, row0, shared);
-    const Rows<T> keys(a.k + b * a.k_b + (i64)kv_head * a.k_h, a.k_t, a.d);
-    const Rows<T> values(a.v + b * a.v_b + (i64)kv_head * a.v_h, a.v_t, a.dv);
+    const Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
+    const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
     const auto take_queries = [&] {
       load_queries<S>(shared, a, a.q + b * a.q_b, group, row0, 16);
       barrier();

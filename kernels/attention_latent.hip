@@ -139,9 +139,9 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
     if (split >= parts) continue;
     const i32 first = begin + (i32)(divide((u64)tiles * split, parts) * L::KEYS);
     const i32 next = begin + (i32)(divide((u64)tiles * (split + 1), parts) * L::KEYS), end = next < stop ? next : stop;
-    const Rows<T> keys(a.k + b * a.k_b, a.k_t, a.d);
+    const Rows<T> keys(a, a.k, (u32)b, a.k_b, a.k_t, a.d);
     const T* const queries = a.q + (b * group.rows + row0) * L::Q_PITCH;
-    if (Tile::ASYNC && first < end) load_latents<L>(shared, keys, first, end);
+    if (Tile::ASYNC && first < end) load_latents<L>(shared, keys.tile(first, end), first, end);
     typename Tile::A q[Tile::REGISTERS ? L::STEPS : 1];
     if constexpr (Tile::REGISTERS) {
       // Through the place of a tile that is not used yet.
@@ -166,10 +166,10 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
       if constexpr (Tile::ASYNC) {
         Tile::copies_arrive();
         barrier();
-        if (j0 + L::KEYS < end) load_latents<L>(shared + (L::STAGE - now), keys, j0 + L::KEYS, end);
+        if (j0 + L::KEYS < end) load_latents<L>(shared + (L::STAGE - now), keys.tile(j0 + L::KEYS, end), j0 + L::KEYS, end);
       } else {
         barrier();
-        load_latents<L>(shared, keys, j0, end);
+        load_latents<L>(shared, keys.tile(j0, end), j0, end);
         barrier();
       }
       T* const tile = shared + now;
@@ -275,11 +275,11 @@ template <class L, class T> GPU_FN void attend_latent(T* shared, const Attention
 }
 
 #define LATENT(T) \
-  KERNEL_CROWDED(ATTENTION_BLOCK, LATENT_CROWD, attention_latent_##T, const T* q, const T* k, const T* mask, const i64* lengths, T* out, f32* scratch, \
+  KERNEL_CROWDED(ATTENTION_BLOCK, LATENT_CROWD, attention_latent_##T, const T* q, const T* k, const T* mask, const i64* lengths, const i64* tables, T* out, f32* scratch, \
                  u32* counters, size_t batch, size_t heads, size_t tq, size_t tk, size_t d, size_t dv, size_t k_b, size_t k_t, \
                  size_t mask_b, size_t mask_h, size_t mask_i, size_t mask_j, f64 scale, u32 splits) { \
     DYNAMIC_SHARED(T, tiles); \
-    const Attention<T> a{q, k, k, mask, nullptr, out, lengths, (u32)batch, (u32)heads, 1, (u32)tq, (u32)tk, (u32)d, (u32)dv, 0, 0, 0, \
+    const Attention<T> a{q, k, k, mask, nullptr, out, lengths, tables, (u32)batch, (u32)heads, 1, (u32)tq, (u32)tk, (u32)d, (u32)dv, 0, 0, 0, \
                          (i64)k_b, 0, (i64)k_t, (i64)k_b, 0, (i64)k_t, (i64)mask_b, (i64)mask_h, (i64)mask_i, (i64)mask_j, (f32)scale, \
                          0, 1, 0}; \
     attend_latent<Latent<T>>(tiles, a, scratch, counters, splits); \

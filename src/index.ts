@@ -5,6 +5,7 @@ export { type Call, observe } from "./backend/call.ts";
 export { Device } from "./backend/device.ts";
 export type * from "./backend/fused-ops.ts";
 export type { HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
+export type * from "./backend/paged-attention.ts";
 export { type DeviceAddress, type FamilyOptions, registerDevice, registerSearch } from "./backend/registry.ts";
 export { Storage } from "./backend/storage.ts";
 export type * from "./backend/transformers.ts";
@@ -26,6 +27,7 @@ export {
   HubError,
   IndexError,
   MemoryError,
+  ServingError,
   ShapeError,
   ValueError,
   WickError,

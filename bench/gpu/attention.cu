@@ -229,10 +229,10 @@ template <class T> struct Run {
     double numbers[] = {scale, p.softcap};
     u32 causal = p.causal, parts = splits;
     size_t window = p.window;
-    const long long *lengths = p.lengths, *offsets = p.offsets;
+    const long long *lengths = p.lengths, *tables = nullptr, *offsets = p.offsets;
     T* own_sinks = p.sinks ? sinks : nullptr;
     size_t out_b = qb, out_h = qh, out_t = qt;
-    std::vector<void*> args = {&q, &k, &v, &mask, &own_sinks, &lengths, &out};
+    std::vector<void*> args = {&q, &k, &v, &mask, &own_sinks, &lengths, &tables, &out};
     if (decode) args.push_back(&scratch), args.push_back(&counters);
     else args.push_back(&offsets);
     for (size_t& n : dims) args.push_back(&n);

@@ -42,7 +42,7 @@ static void run(size_t batch, size_t heads, size_t t, size_t keys, size_t rank, 
   gpu::u32 splits = (gpu::u32)std::max(1l, std::min({64l, (long)(keys + 63) / 64, std::lround((double)LATENT_CROWD * multiprocessors / blocks)}));
   bf16 *q, *k, *out;
   const bf16* mask = nullptr;
-  const gpu::i64* lengths = nullptr;
+  const gpu::i64 *lengths = nullptr, *tables = nullptr;
   float *scratch, *wanted;
   gpu::u32* counters;
   CHECK(cudaMalloc(&q, (rows + 15) * Plan::Q_PITCH * 2));
@@ -55,7 +55,7 @@ static void run(size_t batch, size_t heads, size_t t, size_t keys, size_t rank, 
   fill_floats<<<1024, 256>>>(k, batch * keys * d, 2, 1.5f);
   size_t k_b = keys * d, zero = 0;
   double scale = 1 / std::sqrt((double)d);
-  void* args[] = {&q, &k, &mask, &lengths, &out, &scratch, &counters, &batch, &heads, &t, &keys, &d, &rank, &k_b, &d, &zero, &zero, &zero, &zero, &scale, &splits};
+  void* args[] = {&q, &k, &mask, &lengths, &tables, &out, &scratch, &counters, &batch, &heads, &t, &keys, &d, &rank, &k_b, &d, &zero, &zero, &zero, &zero, &scale, &splits};
   const void* kernel = (const void*)gpu::attention_latent_bf16;
   CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const auto launch = [&] { CHECK(cudaLaunchKernel(kernel, dim3((unsigned)(blocks * splits)), dim3(ATTENTION_BLOCK), args, shared, 0)); };

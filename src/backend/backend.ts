@@ -13,6 +13,7 @@ import type { DType } from "../core/dtype.ts";
 import type { Layout } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import type { FusedOps } from "./fused-ops.ts";
+import type { PagedAttention, PagedLatentAttention } from "./paged-attention.ts";
 import type { Storage } from "./storage.ts";
 import type { CachedAttention, LatentAttention, Recorder, TransformerSupport } from "./transformers.ts";
 
@@ -149,5 +150,7 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   readonly recorder?: Recorder;
   readonly cachedAttention?: CachedAttention;
   readonly latentAttention?: LatentAttention;
+  readonly pagedAttention?: PagedAttention;
+  readonly pagedLatentAttention?: PagedLatentAttention;
   readonly transformers?: TransformerSupport;
 }

@@ -1,7 +1,8 @@
 /** `wick chat`: a conversation in the terminal. */
 import { createInterface, type Interface } from "node:readline/promises";
 import { Command } from "commander";
-import { ChatTemplate, Model, PLAIN_TEMPLATE, type Speculation } from "../models/index.ts";
+import { plainTemplate } from "../models/chat/chat.ts";
+import { Model, type Speculation } from "../models/index.ts";
 import { type ChatOutput, Conversation, readTools } from "./conversation.ts";
 import {
   addModelOptions,
@@ -119,8 +120,5 @@ async function loadForChat(options: Options): Promise<Model> {
   const model = await loadWithProgress(options);
   if (model.chatTemplate) return model;
   console.error("This model was not made for chat (it has no chat template): it goes on with what you write.");
-  const { bosToken } = model.config;
-  const first = bosToken === null ? undefined : model.tokenizer?.token(bosToken);
-  const plain = new ChatTemplate(PLAIN_TEMPLATE, first === undefined ? {} : { bos_token: first });
-  return new Model(model.transformer, model.tokenizer, plain);
+  return new Model(model.transformer, model.tokenizer, plainTemplate(model));
 }

@@ -73,9 +73,15 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
   };
 }
 
-export function addModelOptions(command: Command, { devices = false } = {}): Command {
+/** `named`: the model is an option, and no argument. */
+export function addModelOptions(command: Command, { devices = false, named = true } = {}): Command {
+  if (named) {
+    command.option(
+      "--model <name>",
+      "owner/name at the hub, a folder, a file or a URL (default: the bundled fable-7m)",
+    );
+  }
   return command
-    .option("--model <name>", "owner/name at the hub, a folder, a file or a URL (default: the bundled fable-7m)")
     .option(devices ? "--device <names>" : "--device <name>", "cpu, rocm:0, cuda:0; auto is the best present", "auto")
     .addOption(
       new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU, elsewhere as the model)").choices([
@@ -93,7 +99,6 @@ export function addModelOptions(command: Command, { devices = false } = {}): Com
 }
 
 export function addSamplingOptions(command: Command, maxTokens: number): Command {
-  const collect = (text: string, before: string[] = []): string[] => [...before, text];
   return command
     .option("--max-tokens <n>", "the most tokens to generate", count(1), maxTokens)
     .option("--temperature <t>", "0 takes the likeliest token; higher is more varied", within(0), 0.7)
@@ -105,7 +110,7 @@ export function addSamplingOptions(command: Command, maxTokens: number): Command
     .option("--frequency-penalty <x>", "taken off them as often as it has them", within(-1e6, 1e6), 0)
     .option("--logit-bias <id=x>", "add x to a token's logit; may be given several times", biases)
     .option("--seed <n>", "makes the draws repeatable", count(0))
-    .option("--stop <text>", "end at this text; may be given several times", collect)
+    .option("--stop <text>", "end at this text; may be given several times", collected)
     .option("--lookup", "guess that the text repeats itself or its prompt: the same text, sooner where it does")
     .addOption(
       new Option("--draft <name>", "let a smaller model of the same vocabulary guess: the same text, sooner").conflicts(
@@ -129,6 +134,16 @@ export function generateOptions(flags: SamplingFlags): GenerateOptions {
   const penalties = { repetitionPenalty, presencePenalty, frequencyPenalty, logitBias };
   return { maxTokens, temperature, topK, topP, minP, ...penalties, seed, stop };
 }
+
+/** As users write sizes: 512M, 8GiB, 1000000. */
+export function bytes(text: string): number {
+  const [, number, unit] = /^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?$/i.exec(text.trim()) ?? [];
+  if (number === undefined) throw new InvalidArgumentError("must be a number of bytes, such as 512M or 8GiB.");
+  return Math.round(Number(number) * 1024 ** ["", "K", "M", "G", "T"].indexOf(unit!.toUpperCase()));
+}
+
+/** For options that may be given several times. */
+export const collected = (text: string, before: string[] = []): string[] => [...before, text];
 
 export const modelPath = (model: string | undefined): string => model ?? BUNDLED;
 

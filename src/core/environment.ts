@@ -70,6 +70,13 @@ const hub = {
   },
 } as const satisfies Table;
 
+const serving = {
+  WICK_API_KEY: {
+    what: "the keys that clients of `wick serve` must have one of, separated by commas",
+    otherwise: "`--api-key`",
+  },
+} as const satisfies Table;
+
 const found = "looked for";
 const libraries = {
   WICK_HIP_LIBRARY: { what: "AMD's HIP runtime", otherwise: found },
@@ -112,6 +119,7 @@ export const environmentTable: Readonly<Record<string, Table>> = {
   "What computes": computing,
   "Compiled kernels": kernels,
   "Models by name: the variables of Hugging Face's own tools": hub,
+  "The server": serving,
   "The vendors' libraries: each its file, or the folder it is in": libraries,
   "Variables of others": others,
 };
@@ -122,6 +130,7 @@ export type VariableName =
   | keyof Choices
   | keyof typeof kernels
   | keyof typeof hub
+  | keyof typeof serving
   | keyof typeof libraries
   | keyof typeof others;
 export type Environment = Readonly<Record<string, string | undefined>>;

@@ -27,6 +27,8 @@ export class MemoryError extends WickError {}
 export class FormatError extends WickError {}
 /** A model that cannot be had by its name: not there, not allowed, not reached, or not what was promised. */
 export class HubError extends WickError {}
+/** An engine that takes no more requests: for now, or any more. */
+export class ServingError extends WickError {}
 /** Any other argument outside its domain. */
 export class ValueError extends WickError {}
 
@@ -65,6 +67,8 @@ const classOf = {
   NetworkError: HubError,
   DownloadDamaged: HubError,
   DiskFull: HubError,
+  QueueFull: ServingError,
+  EngineClosed: ServingError,
   InvalidArgument: ValueError,
   ValueOutOfRange: ValueError,
 } as const;

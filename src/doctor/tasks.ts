@@ -1,15 +1,9 @@
 /** What runs in a child process, by name. Each says what it is doing before it does it. */
 import { type CacheFacts, cacheFacts } from "./cache.ts";
 import { type Check, describeError, type Say } from "./check.ts";
-import { checkGolden } from "./golden.ts";
-import { checkGraphs } from "./graphs.ts";
-import { checkIndexErrors } from "./index-errors.ts";
 import { type Compilation, type Compiled, compileProgram } from "./kernels.ts";
 import { loadedLibraries } from "./loaded.ts";
-import { checkMemory } from "./memory.ts";
 import { type PlatformFacts, probe } from "./probe.ts";
-import { checkRandom } from "./random.ts";
-import { checkSpeed } from "./speed.ts";
 import { type Surroundings, surroundings } from "./system.ts";
 
 export interface DeviceInput {
@@ -60,12 +54,13 @@ export const tasks: { readonly [Name in TaskName]: Task<Name> } = {
     return withLibraries(facts);
   },
   compile: compileProgram,
-  memory: ({ device }, say) => checkMemory(device, say),
-  golden: ({ device, only }, say) => checkGolden(device, say, only),
-  random: ({ device }, say) => checkRandom(device, say),
-  "index-errors": ({ device }, say) => checkIndexErrors(device, say),
-  graphs: ({ device }, say) => checkGraphs(device, say),
-  speed: ({ device }, say) => checkSpeed(device, say),
+  // Loaded when they are asked for: most children live for one task.
+  memory: async ({ device }, say) => (await import("./memory.ts")).checkMemory(device, say),
+  golden: async ({ device, only }, say) => (await import("./golden.ts")).checkGolden(device, say, only),
+  random: async ({ device }, say) => (await import("./random.ts")).checkRandom(device, say),
+  "index-errors": async ({ device }, say) => (await import("./index-errors.ts")).checkIndexErrors(device, say),
+  graphs: async ({ device }, say) => (await import("./graphs.ts")).checkGraphs(device, say),
+  speed: async ({ device }, say) => (await import("./speed.ts")).checkSpeed(device, say),
 };
 
 export type Message =

@@ -1,21 +1,15 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
-import type { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import { LatentAttention } from "./latent-attention.ts";
 import { loadNorm, normalize } from "./norm.ts";
-import type { AttentionParams, Step } from "./steps.ts";
+import type { AttentionParams, LayerCache, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 /** The attention of a layer: x (batch · length, hidden) → the same; `around` is the norm before and the residual after. */
 export interface SelfAttention {
-  forward(
-    x: Tensor,
-    step: Step,
-    cache: KvCache | RotatingKvCache | LatentCache | undefined,
-    around: Pick<Fusion, "norm" | "residual">,
-  ): Tensor;
+  forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Pick<Fusion, "norm" | "residual">): Tensor;
 }
 
 export const loadAttention = (config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> =>
@@ -26,6 +20,7 @@ class Attention implements SelfAttention {
   readonly #params: AttentionParams;
   readonly #qkv: Projection;
   readonly #out: Projection;
+  /** Of other kinds than those of each head, which are part of the attention. */
   readonly #qNorm: Norm | null;
   readonly #kNorm: Norm | null;
 
@@ -40,11 +35,13 @@ class Attention implements SelfAttention {
   ) {
     const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks };
+    const ofHeads = [qNorm, kNorm].every((norm) => norm?.kind === "rms" && norm.weight.numel === headDim);
+    const norms = ofHeads ? { q: qNorm!.weight, k: kNorm!.weight, eps: qNorm!.eps } : null;
+    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks, norms };
     this.#qkv = qkv;
     this.#out = out;
-    this.#qNorm = qNorm;
-    this.#kNorm = kNorm;
+    this.#qNorm = norms ? null : qNorm;
+    this.#kNorm = norms ? null : kNorm;
   }
 
   static async load(config: ModelConfig, weights: Weights, layer: number): Promise<Attention> {
@@ -73,7 +70,7 @@ class Attention implements SelfAttention {
   forward(
     x: Tensor,
     step: Step,
-    cache: KvCache | RotatingKvCache | undefined,
+    cache: LayerCache | undefined,
     { norm, residual }: Pick<Fusion, "norm" | "residual">,
   ): Tensor {
     const { heads, headDim } = this.#config;

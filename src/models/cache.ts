@@ -31,7 +31,7 @@ export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, po
 }
 
 /** What a layer keeps of a position: keys and values of every head that has its own, or what they are made of. */
-const valuesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig): number =>
+export const valuesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig): number =>
   latent ? latent.rank + rope.dims : 2 * kvHeads * headDim;
 
 /** Caches that keep everything. */

@@ -53,6 +53,9 @@ export { type ComputeType, type LoadModelOptions, loadModel, type ModelSource, t
 export { loadTokenizer } from "./load-tokenizer.ts";
 export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.ts";
 export type { Packed } from "./packed.ts";
+export type { PagedSequence } from "./paged/batch.ts";
+export { PagedCache, type PagedLayer } from "./paged/cache.ts";
+export { PagedStepper, type PagedStepperOptions, type StepOutcome, type StepRow } from "./paged/stepper.ts";
 export type { Positions } from "./positions.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
@@ -73,6 +76,7 @@ export type {
   Place,
   Projection,
   ProjectionStack,
+  StackFusion,
   StackPart,
   VectorRole,
   Weights,

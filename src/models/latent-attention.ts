@@ -2,12 +2,12 @@
  * Attention by latents, as DeepSeek has it: of each position a cache holds one small vector that the keys and values of all
  * heads are made of, and a key that all heads share, which alone is turned by its position.
  */
-import { type LatentCache, sdpa } from "../nn/index.ts";
+import { sdpa } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { Latent, ModelConfig, RopeConfig } from "./config.ts";
 import { normalize } from "./norm.ts";
 import type { Rotation } from "./rotary.ts";
-import type { Step } from "./steps.ts";
+import type { AppendsLatents, LayerCache, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, ProjectionStack, Weights } from "./weights/weights.ts";
 
 /** What a step needs of a layer to attend by latents. */
@@ -90,7 +90,7 @@ export class LatentAttention {
   forward(
     x: Tensor,
     step: Step,
-    cache: LatentCache | undefined,
+    cache: LayerCache | undefined,
     { norm, residual }: Pick<Fusion, "norm" | "residual">,
   ): Tensor {
     const { rank, rope } = this.#heads;
@@ -106,10 +106,11 @@ export class LatentAttention {
 export function attendLatents(
   { q, latent, key }: LatentRows,
   { batch, length }: Pick<Step, "batch" | "length">,
-  cache: LatentCache | undefined,
+  cache: AppendsLatents | undefined,
   rotate: Rotation,
   mask: (keys: number) => Tensor | null,
   own: LatentHeads,
+  expand: boolean = expansionPays(length, own),
 ): Tensor {
   const { heads, scale, rope, rank, keyDim, valueDim, keys, values } = own;
   const rows = batch * length;
@@ -126,7 +127,7 @@ export function attendLatents(
   const [latents, turnedKeys] = [all.narrow(3, 0, rank), all.narrow(3, rank, rope.dims)];
   const bias = mask(total);
   const options = { scale, causal: true, ...(bias && { mask: bias }) };
-  if (expansionPays(length, own)) {
+  if (expand) {
     const k = latents.matmul(keys.dense());
     const v = latents.matmul(values.dense().transpose(1, 2));
     const k4 = Tensor.cat([k, turnedKeys.broadcastAs([batch, heads, total, rope.dims])], 3);

@@ -32,6 +32,8 @@ export interface LoadModelOptions {
   readonly dtype?: ComputeType | undefined;
   /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */
   readonly context?: number | undefined;
+  /** The most bytes it may take of the device's memory, its weights and that context. Default: what the device can give. */
+  readonly memory?: number | undefined;
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -86,7 +88,7 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   await using source = await openModelAt(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
-  requireRoom({ config: source.config, weights, device, dtype, context: options.context });
+  requireRoom({ config: source.config, weights, device, dtype, context: options.context, memory: options.memory });
   const { encoder } = source.config;
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
   const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));

@@ -64,6 +64,12 @@ export interface Table {
   readonly sin: Tensor;
 }
 
+/** Of sequences of any extent: `start` says which row position 0 has in one of that extent, where that differs. */
+export interface SharedTable extends Table {
+  readonly interleaved: boolean;
+  readonly start: ((extent: number) => number) | null;
+}
+
 /** Turns x (b, h, t, headDim). */
 export type Rotation = (x: Tensor) => Tensor;
 
@@ -75,6 +81,8 @@ export class Rotary implements Disposable {
   readonly #dtype: DType;
   /** By whether the long set is used. */
   readonly #tables = new Map<boolean, Table>();
+  /** Both sets one behind the other, of so many rows each. */
+  #both: (Table & { readonly rows: number }) | undefined;
   /** Smaller ones, which recorded steps may still read. */
   readonly #outgrown: Table[] = [];
 
@@ -105,12 +113,19 @@ export class Rotary implements Disposable {
       : Number.POSITIVE_INFINITY;
   }
 
+  /** Whether positions of a sequence of this extent are turned as those of a long one. */
+  isLong(extent: number): boolean {
+    return isLong(this.#config, extent);
+  }
+
   [Symbol.dispose](): void {
-    for (const { cos, sin } of [...this.#tables.values(), ...this.#outgrown.splice(0)]) {
+    const both = this.#both ? [this.#both] : [];
+    for (const { cos, sin } of [...this.#tables.values(), ...both, ...this.#outgrown.splice(0)]) {
       cos.dispose();
       sin.dispose();
     }
     this.#tables.clear();
+    this.#both = undefined;
   }
 
   #rows(positions: Positions, extent: number): Table {
@@ -131,24 +146,46 @@ export class Rotary implements Disposable {
     return { ...this.#grown(rows, extent), interleaved: this.#config.interleaved };
   }
 
+  /** The same for sequences of any extent side by side. */
+  shared(rows: number): SharedTable {
+    const { scaling } = this.#config;
+    if (scaling.type !== "longrope") return { ...this.tables(rows, 0), start: null };
+    const longer = scaling.originalContext + 1;
+    let both = this.#both;
+    if (!both || both.rows < rows) {
+      if (both) this.#outgrown.push(both);
+      const room = Math.max(rows, 2 * (both?.rows ?? 0), FIRST_ROWS);
+      both = { ...this.#compute(room, [0, longer]), rows: room };
+      this.#both = both;
+    }
+    const { cos, sin, rows: long } = both;
+    const start = (extent: number): number => (isLong(this.#config, extent) ? long : 0);
+    return { cos, sin, interleaved: this.#config.interleaved, start };
+  }
+
   #grown(rows: number, extent: number): Table {
     const long = isLong(this.#config, extent);
     const old = this.#tables.get(long);
     const have = old?.cos.shape[0] ?? 0;
     if (old && have >= rows) return old;
-    const table = this.#compute(Math.max(rows, 2 * have, FIRST_ROWS), extent);
+    const table = this.#compute(Math.max(rows, 2 * have, FIRST_ROWS), [extent]);
     if (old) this.#outgrown.push(old);
     this.#tables.set(long, table);
     return table;
   }
 
-  #compute(rows: number, extent: number): Table {
-    const { values, magnitude } = frequencies(this.#config, extent);
-    const half = values.length;
+  /** The rows for each extent, one behind the other. */
+  #compute(rows: number, extents: readonly number[]): Table {
+    const sets = extents.map((extent) => frequencies(this.#config, extent));
+    const half = this.#config.dims / 2;
     const table = (of: (angle: number) => number): Tensor => {
-      const out = new Float32Array(rows * half);
-      for (let p = 0; p < rows; p++) for (let i = 0; i < half; i++) out[p * half + i] = of(p * values[i]!) * magnitude;
-      return Tensor.from(out, { shape: [rows, half], dtype: this.#dtype, device: this.#device }).keep();
+      const out = new Float32Array(sets.length * rows * half);
+      let at = 0;
+      for (const { values, magnitude } of sets) {
+        for (let p = 0; p < rows; p++) for (let i = 0; i < half; i++) out[at++] = of(p * values[i]!) * magnitude;
+      }
+      const shape = [sets.length * rows, half];
+      return Tensor.from(out, { shape, dtype: this.#dtype, device: this.#device }).keep();
     };
     return { cos: table(Math.cos), sin: table(Math.sin) };
   }

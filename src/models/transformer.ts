@@ -3,7 +3,7 @@ import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import { scope, type Tensor } from "../ops/index.ts";
+import { scope, Tensor } from "../ops/index.ts";
 import type { LayerNormRole } from "./architectures/architecture.ts";
 import { architectureOf } from "./architectures/index.ts";
 import { loadAttention, type SelfAttention } from "./attention.ts";
@@ -14,9 +14,18 @@ import { expansionPays } from "./latent-attention.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import { type Packed, PackedStep } from "./packed.ts";
+import { extentOf, lengthOf, PagedBatch, type PagedSequence, type PagedTensors } from "./paged/batch.ts";
+import type { PagedCache } from "./paged/cache.ts";
+import {
+  ComposedPagedStep,
+  DevicePagedStep,
+  type DevicePlaces,
+  deviceAttendsPages,
+  type PagedTable,
+} from "./paged/steps.ts";
 import { type Positions, positionIds } from "./positions.ts";
-import { Rotary } from "./rotary.ts";
-import { CachedStep, ComposedStep, type Step } from "./steps.ts";
+import { Rotary, type SharedTable } from "./rotary.ts";
+import { CachedStep, ComposedStep, type LayerCache, type Step } from "./steps.ts";
 import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
 interface Layer {
@@ -108,6 +117,53 @@ export class Transformer implements Disposable {
     });
   }
 
+  /**
+   * Logits in f32 (sequences, vocab) of each sequence's last row. Sequences are of any lengths, some decoding and some with
+   * a part of their prompt; each has its place in the cache by its pages. `tokens` is u32 (slots), where sequences take one
+   * from there. Where it fails, what `past` counts is untouched.
+   */
+  paged(sequences: readonly PagedSequence[], cache: PagedCache, tokens: Tensor | null = null): Tensor {
+    const batch = new PagedBatch(sequences, cache.pages);
+    this.#checkPositions(batch.longest);
+    return scope(() => {
+      const tensors = batch.tensors(this.device, tokens);
+      const step = this.#pagedStep(batch, tensors);
+      const embedded = this.#embed(tensors.ids, () => tensors.positions);
+      const hidden = this.#layered(embedded, step, cache.layers);
+      return this.#logits(batch.saysAll ? hidden : hidden.indexSelect(tensors.lasts, 0));
+    });
+  }
+
+  /** Whether steps of decoding over pages can be recorded. */
+  get recordsPages(): boolean {
+    return deviceAttendsPages(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
+  }
+
+  /** What turns up to `positions` positions of sequences of any extent. */
+  pagedTables(positions: number): ReadonlyMap<RopeConfig, SharedTable> {
+    return this.#perRope((rotary) => rotary.shared(positions));
+  }
+
+  /** Logits (rows, vocab) behind one id for each row (rows), for recording: where the rows stand is in device memory. */
+  pagedDecode(
+    ids: Tensor,
+    cache: PagedCache,
+    places: DevicePlaces,
+    tables: ReadonlyMap<RopeConfig, PagedTable>,
+  ): Tensor {
+    return scope(() => {
+      const step = new DevicePagedStep(this.device.backend, ids.numel, places, tables, []);
+      // Rows of nobody have no position, and stand at the first.
+      const positions = () => places.lengths.maximum(1n).sub(1n);
+      return this.#logits(this.#layered(this.#embed(ids, positions), step, cache.layers));
+    });
+  }
+
+  /** Pages are the same only among sequences whose extents agree in this: some models turn long texts otherwise. */
+  turnsAsLong(extent: number): boolean {
+    return [...this.#rotaries.values()].some((rotary) => rotary.isLong(extent));
+  }
+
   /** What the head would take for each position, (rows, hidden): the states that embed sequences. */
   hidden(packed: Packed): Tensor {
     return scope(() => {
@@ -137,7 +193,7 @@ export class Transformer implements Disposable {
       const length = ids.numel / cache.batch;
       const step = new CachedStep(this.device.backend, cache.batch, length, tables, cache.padding, mask, lengths);
       const embedded = this.#embed(ids, () => cache.lastPositions(lengths, length));
-      return this.#logits(this.#layered(embedded, step, cache));
+      return this.#logits(this.#layered(embedded, step, cache.layers));
     });
   }
 
@@ -165,10 +221,26 @@ export class Transformer implements Disposable {
     return new CachedStep(this.device.backend, batch, length, tables, cache.padding, mask, null);
   }
 
+  #pagedStep(batch: PagedBatch, { tables, lengths, offsets }: PagedTensors): Step {
+    const rotationsOf = (sequence: PagedSequence) => {
+      const positions = { start: sequence.past, length: lengthOf(sequence) };
+      return this.#perRope((rotary) => rotary.at(positions, extentOf(sequence)));
+    };
+    if (!deviceAttendsPages(this.config, this.device, this.dtype)) return new ComposedPagedStep(batch, rotationsOf);
+    const { sequences, singles, rows } = batch;
+    const turns = this.#perRope((rotary): PagedTable => {
+      const { start, ...table } = rotary.shared(batch.longest);
+      const starts = start && BigInt64Array.from(sequences, (sequence) => BigInt(start(extentOf(sequence))));
+      return { ...table, starts: starts && Tensor.from(starts, { device: this.device }) };
+    });
+    const chunks = sequences.slice(singles).map((sequence) => ({ sequence, rotations: () => rotationsOf(sequence) }));
+    return new DevicePagedStep(this.device.backend, rows, { tables, lengths, offsets, singles }, turns, chunks);
+  }
+
   /** What the last layer gives for each position: (b · t, hidden). */
   #hidden(embedded: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
     try {
-      const hidden = this.#layered(embedded, step, cache);
+      const hidden = this.#layered(embedded, step, cache?.layers);
       cache?.advance(step.length);
       return hidden;
     } catch (error) {
@@ -185,11 +257,11 @@ export class Transformer implements Disposable {
     return this.#positions ? scaled.add(this.#positions.lookup(places())) : scaled;
   }
 
-  #layered(embedded: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
+  #layered(embedded: Tensor, step: Step, caches: readonly LayerCache[] | undefined): Tensor {
     let x = embedded;
     for (const [i, layer] of this.#layers.entries()) {
       using before = x;
-      const run = () => this.#runLayer(layer, before, step, cache, i);
+      const run = () => this.#runLayer(layer, before, step, caches?.[i]);
       // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
       x = step.batch * step.length > FEW_ROWS ? scope(run) : run();
     }
@@ -210,10 +282,9 @@ export class Transformer implements Disposable {
     for (const resource of this.#owned) resource[Symbol.dispose]();
   }
 
-  #runLayer(layer: Layer, x: Tensor, step: Step, cache: ModelCache | undefined, index: number): Tensor {
+  #runLayer(layer: Layer, x: Tensor, step: Step, own: LayerCache | undefined): Tensor {
     const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
     const { residualScale: scale, parallelResidual } = this.config;
-    const own = cache?.layers[index];
     // One norm for both halves is done once, and is then no part of a product.
     const shared = parallelResidual && !mlpNorm && attentionNorm ? normalize(x, attentionNorm) : null;
     const middle = residual(x, postAttentionNorm, scale, (rest) =>
@@ -221,6 +292,13 @@ export class Transformer implements Disposable {
     );
     const input = shared ?? (parallelResidual ? x : middle);
     return residual(middle, postMlpNorm, scale, (rest) => layer.mlp.forward(input, { norm: mlpNorm, ...rest }));
+  }
+
+  #checkPositions(total: number): void {
+    const { contextLength } = this.config;
+    if (this.#positions && total > contextLength) {
+      fail("ValueOutOfRange", `${total} positions, but the model has learned vectors for ${contextLength}`);
+    }
   }
 
   #checkIds(ids: Tensor, cache: ModelCache | undefined): [batch: number, length: number] {
@@ -234,11 +312,7 @@ export class Transformer implements Disposable {
         `the cache holds ${cache.batch} sequences, the ids ${formatShape(ids.shape)} ${batch}`,
       );
     }
-    const { contextLength } = this.config;
-    const total = (cache?.length ?? 0) + length;
-    if (this.#positions && total > contextLength) {
-      fail("ValueOutOfRange", `${total} positions, but the model has learned vectors for ${contextLength}`);
-    }
+    this.#checkPositions((cache?.length ?? 0) + length);
     return [batch, length];
   }
 }

@@ -24,6 +24,7 @@ export interface EngineRequest {
   readonly ignoreEos?: boolean | undefined;
   /** Tell the log-probability of each token, and of so many of the likeliest beside it. Default: of none. */
   readonly logprobs?: number | undefined;
+  /** Stays the caller's, who disposes it when the answer has ended; where it ends, so does the answer ("string"). */
   readonly constraint?: TokenConstraint | undefined;
   /** Ends the request at once: its iterator throws the signal's reason. */
   readonly signal?: AbortSignal | undefined;

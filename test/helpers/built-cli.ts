@@ -7,14 +7,14 @@ import { promisify } from "node:util";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 
-/** Compiles into `folder` and gives the path of the command. The kernels are those of the last build. */
+/** Compiles into `folder` and gives the path of the command. The kernels and the page are those of the last build. */
 export async function buildCli(folder: string): Promise<string> {
   const tsc = join(root, "node_modules/.bin/tsc");
   const out = join(folder, "dist");
   await mkdir(out, { recursive: true });
   await promisify(execFile)(tsc, ["-p", join(root, "tsconfig.build.json"), "--outDir", out]);
   await copyFile(join(root, "package.json"), join(folder, "package.json"));
-  for (const name of ["node_modules", "kernels", "models", "dist/wasm"])
+  for (const name of ["node_modules", "kernels", "models", "dist/wasm", "dist/serving/page"])
     await symlink(join(root, name), join(folder, name));
   return join(out, "cli/main.js");
 }

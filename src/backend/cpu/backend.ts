@@ -515,7 +515,7 @@ export class CpuBackend implements Backend {
   }
 
   qmatmul(type: QuantType, x: View, blocks: View): Storage {
-    const { id, size, bytes } = blockTypes[type];
+    const { id, size } = blockTypes[type];
     const { dtype } = x.storage;
     const { kernels } = this.engine;
     const [m, cols] = this.#rows(x.layout, 1);
@@ -523,8 +523,8 @@ export class CpuBackend implements Backend {
     const n = blocks.layout.shape[0] as Cols;
     return this.#make(dtype, m * n, (out) =>
       this.#packed(x, (from) =>
-        this.#temporary(kernels.qmatmulTmp(size, m, k), (tmp) =>
-          kernels.qmatmul(id, size, bytes, code(dtype), m, n, k, from, at(blocks), out, tmp),
+        this.#temporary(kernels.qmatmulTmp(m, k), (tmp) =>
+          kernels.qmatmul(id, size, code(dtype), m, n, k, from, at(blocks), out, tmp),
         ),
       ),
     );

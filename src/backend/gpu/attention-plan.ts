@@ -3,6 +3,7 @@
  * head dimension, from the same constants. The tests run at exactly these sizes.
  */
 import { type DType, sizeOf } from "../../core/dtype.ts";
+import { PAGE_SIZE } from "../paged-attention.ts";
 
 /** The matrix unit that kernels/gpu/matrix.h picks: mma.sync, WMMA of gfx11 or gfx12, MFMA, or multiply-adds. */
 export type MatrixUnit = "fma" | "mma" | "wmma11" | "wmma12" | "mfma";
@@ -98,6 +99,7 @@ const LATENT_COUNTERS = 9;
 export const decodeDefines = (arch: string) => ({
   ...unitDefines,
   ATTENTION_BLOCK,
+  PAGE_SIZE,
   GPU_SHARED_KB: sharedBudget(arch) / 1024,
 });
 export const prefillDefines = (arch: string) => ({
@@ -109,6 +111,7 @@ export const prefillDefines = (arch: string) => ({
 export const latentDefines = {
   ...unitDefines,
   ATTENTION_BLOCK,
+  PAGE_SIZE,
   LATENT_DIM,
   LATENT_RANK,
   LATENT_KEYS,

@@ -15,6 +15,7 @@ import type {
   SumAndNorm,
   ValuesAndIds,
 } from "../fused-ops.ts";
+import type { PagedAttention, PagedLatentAttention } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
 import type {
   CachedAttention,
@@ -29,11 +30,11 @@ import { isGemmType } from "./device-blas.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
-import { GpuCachedAttention, GpuRecorder } from "./ops/decode.ts";
+import { GpuCachedAttention, GpuPagedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as experts from "./ops/experts.ts";
 import * as indexing from "./ops/indexing.ts";
-import { GpuLatentAttention } from "./ops/latent.ts";
+import { GpuLatentAttention, GpuPagedLatentAttention } from "./ops/latent.ts";
 import { linear } from "./ops/linear.ts";
 import { matmul } from "./ops/matmul.ts";
 import * as quantized from "./ops/quantized.ts";
@@ -48,6 +49,8 @@ export class GpuBackend extends Gpu implements Backend {
   readonly recorder: Recorder = new GpuRecorder(this);
   readonly cachedAttention: CachedAttention = new GpuCachedAttention(this);
   readonly latentAttention: LatentAttention = new GpuLatentAttention(this);
+  readonly pagedAttention: PagedAttention = new GpuPagedAttention(this);
+  readonly pagedLatentAttention: PagedLatentAttention = new GpuPagedLatentAttention(this);
   readonly transformers: TransformerSupport = {
     prepare: (needs) => this.#prepare(needs),
     sampler: (vocab, slots) => GpuSampler.for(this, vocab, slots),

@@ -144,11 +144,9 @@ function advance(
   full: Finish | null,
 ): Piece {
   sequence.last = token;
-  const ended = ends.has(token);
-  const text = ended ? "" : sequence.text.push(token);
-  const finish: Finish | null = ended ? "token" : sequence.text.stopped ? "string" : full;
+  const { text, finish } = sequence.text.next(token, ends.has(token) ? "token" : full);
   sequence.ended = finish !== null;
-  return { text: sequence.ended ? text + sequence.text.end() : text, token, sequence: index, finish };
+  return { text, token, sequence: index, finish };
 }
 
 function checkPrompts(prompts: readonly (readonly number[])[], { config }: Transformer): number {
@@ -169,7 +167,7 @@ function checkPrompts(prompts: readonly (readonly number[])[], { config }: Trans
   return Math.max(...prompts.map((prompt) => prompt.length));
 }
 
-function checkStops({ stop }: GenerateOptions, tokenizer: Tokenizer | null): readonly string[] {
+export function checkStops({ stop }: Pick<GenerateOptions, "stop">, tokenizer: Tokenizer | null): readonly string[] {
   const stops = stop === undefined ? [] : typeof stop === "string" ? [stop] : stop;
   if (stops.includes("")) fail("InvalidArgument", "an empty stop string would end every generation at once");
   if (stops.length > 0 && !tokenizer) fail("InvalidArgument", "stop strings need a tokenizer; use stopTokens");

@@ -10,7 +10,7 @@ export interface RenderOptions {
   /** Functions that the model may ask for. */
   readonly tools?: readonly ToolDefinition[] | undefined;
   /** Further variables of the template, such as `enable_thinking`. */
-  readonly variables?: Readonly<Record<string, unknown>>;
+  readonly variables?: Readonly<Record<string, unknown>> | undefined;
 }
 
 /** For models without a template: the messages as paragraphs, which the model goes on with. */

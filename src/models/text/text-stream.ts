@@ -1,5 +1,6 @@
 /** Tokens one by one as text: whole characters only, and nothing that may turn out to be a stop string. */
 import { overlap } from "../chat/marker-scanner.ts";
+import type { Finish } from "../generation/generate.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 
 const REPLACEMENT = "\ufffd";
@@ -128,6 +129,14 @@ export class TextStream {
   /** Whether a stop string has been met. */
   get stopped(): boolean {
     return this.#scanner.stopped;
+  }
+
+  /** The text of one more token, and why the text ends with it: for `finish`, or for a stop string. */
+  next(token: number, finish: Finish | null): { text: string; finish: Finish | null } {
+    // A token that ends the answer is no part of it.
+    const text = finish === "token" ? "" : this.push(token);
+    const why = finish !== "token" && this.stopped ? "string" : finish;
+    return { text: why === null ? text : text + this.end(), finish: why };
   }
 
   push(token: number): string {

@@ -20,6 +20,7 @@ import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { programCode } from "../../../src/backend/gpu/program.ts";
+import { PAGE_SIZE } from "../../../src/backend/paged-attention.ts";
 import { type DType, decode, encode, sizeOf } from "../../../src/core/dtype.ts";
 
 interface NativeLibrary {
@@ -144,8 +145,10 @@ interface Case {
   /** Dims of the mask, 1 where it is broadcast. */
   mask?: readonly [number, number, number, number];
   lengths?: readonly number[];
-  /** Ends of sequences one behind the other, in tq = tk rows; b is 1 then. */
+  /** Ends of sequences one behind the other, in tq = tk rows; b is 1 then. In pages each has its own `tk` keys at most. */
   ends?: readonly number[];
+  /** Keys and values lie in pages, in no order; `lengths` says how many there are. */
+  paged?: boolean;
   dv?: number;
   /** Of each query head. */
   sinks?: readonly number[];
@@ -162,8 +165,9 @@ function prepare(c: Case, dtype: DType) {
   const { b = 1, hq = 2, hk = hq, tq, tk, d, placing = "packed" } = c;
   const next = randoms(tq * 1000 + tk * 10 + d);
   const q = place([b, hq, tq, d], placing, next);
-  const k = place([b, hk, tk, d], placing, next);
-  const v = place([b, hk, tk, c.dv ?? d], placing, next);
+  const sequences = c.paged && c.ends ? c.ends.length : b;
+  const k = place([sequences, hk, tk, d], placing, next);
+  const v = place([sequences, hk, tk, c.dv ?? d], placing, next);
   const maskSize = c.mask?.reduce((x, y) => x * y, 1) ?? 0;
   const mask = c.mask ? Float64Array.from({ length: maskSize }, (_, i) => (i % 7 === 3 ? -Infinity : next())) : null;
   c.edit?.({ q, k, v, mask });
@@ -183,9 +187,11 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
         // The sequence that a row is of, where they lie one behind the other.
         const stop = c.ends?.find((end) => t < end) ?? tk;
         const start = c.ends?.findLast((end) => end <= t) ?? 0;
-        const length = c.ends ? stop - start : (c.lengths?.[i] ?? tk);
-        const kv = i * hk + Math.floor(h / (hq / hk));
-        const past = c.ends ? t - start : t + length - tq;
+        const own = c.paged && c.ends ? c.ends.indexOf(stop) : i;
+        const length = c.ends && !c.paged ? stop - start : (c.lengths?.[own] ?? tk);
+        const kv = own * hk + Math.floor(h / (hq / hk));
+        const past = c.ends ? t - start + length - (stop - start) : t + length - tq;
+        const from = c.paged ? 0 : start;
         const ahead = c.causal ? 0 : (c.window ?? Infinity);
         const end = Math.min(length, past + ahead + 1);
         const first = c.window ? Math.max(0, past + Number(c.causal ?? false) - c.window) : 0;
@@ -194,7 +200,7 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
         const scores: number[] = [];
         for (let j = first; j < end; j++) {
           let s = 0;
-          for (let l = 0; l < d; l++) s += q.values[row * d + l]! * k.values[(kv * tk + start + j) * d + l]!;
+          for (let l = 0; l < d; l++) s += q.values[row * d + l]! * k.values[(kv * tk + from + j) * d + l]!;
           s *= scale;
           if (c.softcap) s = Math.tanh(s / c.softcap) * c.softcap;
           const index = [i, h, t, j].reduce((sum, x, dim) => sum * m[dim]! + (m[dim] === 1 ? 0 : x), 0);
@@ -207,11 +213,37 @@ function reference(c: Case, inputs: ReturnType<typeof prepare>): Float64Array {
         const at = (c.ends ? t * hq + h : row) * dv;
         for (let l = 0; l < dv; l++) {
           let sum = 0;
-          for (let j = first; j < end; j++) sum += weights[j - first]! * v.values[(kv * tk + start + j) * dv + l]!;
+          for (let j = first; j < end; j++) sum += weights[j - first]! * v.values[(kv * tk + from + j) * dv + l]!;
           out[at + l] = sum / total;
         }
       }
   return out;
+}
+
+/** Keys or values in pages that lie from the last sequence's to the first's, what is behind a length unwritten; and the tables. */
+function inPages(
+  x: Placed,
+  c: Case,
+  width: number,
+): { memory: Float64Array; strides: Placed["strides"]; tables: number[] } {
+  const { hq = 2, hk = hq, tk } = c;
+  const lengths = c.lengths!;
+  const pages = Math.ceil(tk / PAGE_SIZE);
+  const tables = Array.from({ length: lengths.length * pages }, (_, i) => lengths.length * pages - 1 - i);
+  const strides: Placed["strides"] = [hk * PAGE_SIZE * width, PAGE_SIZE * width, width];
+  const memory = new Float64Array(tables.length * strides[0]).fill(Number.NaN);
+  for (const [s, length] of lengths.entries())
+    for (let h = 0; h < hk; h++)
+      for (let t = 0; t < length; t++) {
+        const page = tables[s * pages + Math.floor(t / PAGE_SIZE)]!;
+        const from = ((s * hk + h) * tk + t) * width;
+        const to = page * strides[0] + h * strides[1] + (t % PAGE_SIZE) * width;
+        memory.set(x.values.subarray(from, from + width), to);
+      }
+  // Nobody follows what is behind the last page.
+  for (const [s, length] of lengths.entries())
+    tables.fill(1e9, s * pages + Math.ceil(length / PAGE_SIZE), (s + 1) * pages);
+  return { memory, strides, tables };
 }
 
 /** The result of the kernel on the simulator, launched as the backend does. */
@@ -228,7 +260,9 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
     held.push(at);
     return at;
   };
-  const pointers = [inputs.q, inputs.k, inputs.v].map(
+  const keys = c.paged ? { ...inPages(inputs.k, c, d), offset: 0 } : inputs.k;
+  const values = c.paged ? { ...inPages(inputs.v, c, dv), offset: 0 } : inputs.v;
+  const pointers = [inputs.q, keys, values].map(
     (x) => upload(bits(x.memory, dtype)) + BigInt(x.offset * sizeOf(dtype)),
   );
   const m = c.mask ?? [1, 1, 1, 1];
@@ -242,6 +276,7 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
     inputs.mask ? upload(bits(inputs.mask, dtype)) : 0n,
     c.sinks ? upload(bits(c.sinks, dtype)) : 0n,
     c.lengths ? upload(BigInt64Array.from(c.lengths, BigInt)) : 0n,
+    "tables" in keys ? upload(BigInt64Array.from(keys.tables, BigInt)) : 0n,
     out,
   ].map(pointer);
   const sizes: ArrayBufferView[] = [
@@ -250,12 +285,12 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
       hq,
       hk,
       tq,
-      tk,
+      c.paged ? Math.ceil(tk / PAGE_SIZE) * PAGE_SIZE : tk,
       d,
       dv,
-      ...inputs.q.strides,
-      ...inputs.k.strides,
-      ...inputs.v.strides,
+      ...(c.paged && c.ends ? inputs.q.strides.with(0, 0) : inputs.q.strides),
+      ...keys.strides,
+      ...values.strides,
       ...maskStrides,
     ),
     ...word(c.window ?? 0),
@@ -278,8 +313,10 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
             : planWarpgroups(dim, masked)
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
-      // The first and the last are not read.
-      const offsets = c.ends ? upload(BigInt64Array.from([-1, ...c.ends.slice(0, -1), -1], BigInt)) : 0n;
+      // The first and the last are not read, but where other rows may be before the first.
+      const before = c.paged ? 3 : 0;
+      const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
+      const offsets = c.ends ? upload(BigInt64Array.from([before || -1, ...inner, -1], BigInt)) : 0n;
       const strides = c.ends ? word(0, dv, hq * dv) : word(hq * tq * dv, tq * dv, dv);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
       run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
@@ -506,6 +543,65 @@ describe.each(decodeUnits)("decode with %s in %s on device %i", (unit, dtype, de
   const inParts = Object.entries(oddities).map(([name, c]) => [name, { ...c, splits: 2 }] as const);
   const cases = pick({ ...decodes, ...Object.fromEntries(inParts) }, amount);
   test.each(cases)("%s", (_, c) => check("decode", unit, dtype, device, c));
+});
+
+const pagedPrefills: Record<string, Case> = {
+  "prompts in pages, with a past and without": {
+    ...{ hq: 4, hk: 2, tq: 157, tk: 300, d: 64, causal: true, ends: [130, 131, 157], lengths: [130, 200, 300] },
+    paged: true,
+  },
+  "a window and a softcap in pages": {
+    ...{
+      hq: 2,
+      hk: 1,
+      tq: 40,
+      tk: 260,
+      d: 128,
+      causal: true,
+      ends: [7, 40],
+      lengths: [260, 150],
+      window: 70,
+      softcap: 3,
+    },
+    paged: true,
+  },
+  "values narrower than keys, sinks, in pages": {
+    ...{
+      hq: 2,
+      tq: 20,
+      tk: 90,
+      d: 96,
+      dv: 40,
+      causal: true,
+      ends: [5, 20],
+      lengths: [5, 90],
+      sinks: [1, -2],
+      paged: true,
+    },
+  },
+  "d 32 and no vectors in pages": { hq: 1, tq: 9, tk: 70, d: 24, causal: true, ends: [9], lengths: [70], paged: true },
+  "d 256 in pages": { hq: 2, hk: 1, tq: 70, tk: 200, d: 256, causal: true, ends: [70], lengths: [200], paged: true },
+};
+const pagedDecodes: Record<string, Case> = {
+  "one query each in pages, one without any key": {
+    ...{ b: 4, hq: 8, hk: 2, tq: 1, tk: 300, d: 64, causal: true, lengths: [0, 1, 300, 64], splits: 3, paged: true },
+  },
+  "a window in pages": {
+    ...{ b: 2, hq: 2, hk: 1, tq: 1, tk: 300, d: 128, causal: true, lengths: [65, 290], window: 100, paged: true },
+  },
+  "a softcap and sinks in pages": {
+    ...{ b: 2, hq: 2, hk: 1, tq: 1, tk: 140, d: 96, causal: true, lengths: [140, 30], softcap: 2, sinks: [0.5, 1] },
+    ...{ splits: 2, paged: true },
+  },
+  "several queries of d 256 in pages": {
+    ...{ hq: 2, hk: 1, tq: 3, tk: 200, d: 256, causal: true, lengths: [200], splits: 2, paged: true },
+  },
+};
+describe.each(units)("prefill over pages with %s in %s on device %i", (unit, dtype, device, amount) => {
+  test.each(pick(pagedPrefills, amount))("%s", (_, c) => check("prefill", unit, dtype, device, c));
+});
+describe.each(decodeUnits)("decode over pages with %s in %s on device %i", (unit, dtype, device, amount) => {
+  test.each(pick(pagedDecodes, amount))("%s", (_, c) => check("decode", unit, dtype, device, c));
 });
 
 test("keys that have not been written are not read", () => {

@@ -1,11 +1,13 @@
 /**
  * Matrix products. Floats: B is packed into panels by all threads, then blocks of C are chunks; small matrices of a
- * batch are packed and multiplied by one thread each; products with a thin operand never pack (matvec.ts). Integers
- * wrap and take plain loops.
+ * batch are packed and multiplied by one thread each; products with a thin operand never pack (matvec.ts). Columns of B
+ * that lie along k are dotted (dot-tile.ts), others are summed line by line (tile.ts). Integers wrap and take plain
+ * loops.
  */
 import { F64, I16, I32, I64, shiftOf, U8, U32 } from "./abi";
 import { offsetOf, RUN } from "./block";
-import { isThin, thin, thinTmp } from "./matvec";
+import { multiplyDots, packDotColumns, paddedDepth } from "./dot-tile";
+import { areDots, thin, thinSide, thinTmp } from "./matvec";
 import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { Kernel, parallel, scratch } from "./pool";
@@ -39,7 +41,8 @@ const PACKED = 9;
 const FIRST = 10; // first column of this stage
 const ROWS = 11; // rows per chunk
 const COLUMNS = 12; // columns per chunk
-export const PACKER = 13;
+const DOTS = 13; // panels are those of dot-tile.ts
+export const PACKER = 14;
 const B = PACKER;
 const B_ROW = PACKER + 1;
 const B_COL = PACKER + 2;
@@ -60,7 +63,7 @@ function stageColumns(dtype: i32, n: usize, k: usize): usize {
 
 /** Bytes that `product` wants for packed columns. */
 export function productTmp(dtype: i32, n: usize, k: usize): usize {
-  return (stageColumns(dtype, n, k) / columnsOf(dtype)) * k * ROW;
+  return (stageColumns(dtype, n, k) / columnsOf(dtype)) * paddedDepth(dtype, k) * ROW;
 }
 
 /** Whether B (k × n) can be packed by one thread for itself. */
@@ -104,6 +107,7 @@ export function product(
   packer: Kernel,
   out: usize,
   tmp: usize,
+  dots: bool = false,
 ): void {
   const nr = columnsOf(dtype);
   const stage = stageColumns(dtype, n, k);
@@ -115,6 +119,7 @@ export function product(
   setArg<i32>(A_COL, aCol);
   setArg<usize>(LDO, n);
   setArg<usize>(PACKED, tmp);
+  setArg<i32>(DOTS, dots);
   const rows = m <= 4 * MC ? MC / 2 : MC;
   const rowChunks = (m + rows - 1) / rows;
   setArg<usize>(ROWS, rows);
@@ -140,25 +145,20 @@ function multiplyChunk(lo: usize, hi: usize): void {
   const ldo = arg<usize>(LDO);
   const rows = arg<usize>(ROWS);
   const columns = arg<usize>(COLUMNS);
+  const dots = arg<i32>(DOTS) !== 0;
+  const panel = (dots ? paddedDepth(dtype, k) : k) * ROW;
   const across = (arg<usize>(N) + columns - 1) / columns;
   for (let chunk = lo; chunk < hi; chunk++) {
     const i = (chunk / across) * rows;
     const j = (chunk % across) * columns;
     const a = arg<usize>(A) + ((<isize>i * aRow) << shift);
-    const b = arg<usize>(PACKED) + (j / columnsOf(dtype)) * k * ROW;
+    const b = arg<usize>(PACKED) + (j / columnsOf(dtype)) * panel;
     const out = arg<usize>(OUT) + ((i * ldo + j) << shift);
-    multiply(
-      dtype,
-      min(rows, arg<usize>(M) - i),
-      min(columns, arg<usize>(N) - j),
-      k,
-      a,
-      aRow,
-      <isize>arg<i32>(A_COL),
-      b,
-      out,
-      ldo,
-    );
+    const height = min(rows, arg<usize>(M) - i);
+    const width = min(columns, arg<usize>(N) - j);
+    const aCol = <isize>arg<i32>(A_COL);
+    if (dots) multiplyDots(dtype, height, width, k, a, aRow, aCol, b, out, ldo);
+    else multiply(dtype, height, width, k, a, aRow, aCol, b, out, ldo);
   }
 }
 
@@ -183,16 +183,13 @@ function packChunk(lo: usize, hi: usize): void {
   const nr = columnsOf(dtype);
   const k = arg<usize>(K);
   const cols = min(hi * nr, arg<usize>(N)) - lo * nr;
-  packColumns(
-    dtype,
-    arg<usize>(B),
-    <isize>arg<i32>(B_ROW),
-    <isize>arg<i32>(B_COL),
-    stageFirst() + lo * nr,
-    cols,
-    k,
-    stagePanels() + lo * k * ROW,
-  );
+  const first = stageFirst() + lo * nr;
+  const b = arg<usize>(B);
+  const bRow = <isize>arg<i32>(B_ROW);
+  const bCol = <isize>arg<i32>(B_COL);
+  if (arg<i32>(DOTS))
+    packDotColumns(dtype, b, bRow, bCol, first, cols, k, stagePanels() + lo * paddedDepth(dtype, k) * ROW);
+  else packColumns(dtype, b, bRow, bCol, first, cols, k, stagePanels() + lo * k * ROW);
 }
 
 /** Whole products of a batch. */
@@ -206,19 +203,18 @@ function batchChunk(lo: usize, hi: usize): void {
   for (let i = lo; i < hi; i++) {
     const a = arg<usize>(A) + (info ? offsetOf(info, 0, i) << shift : 0);
     const b = arg<usize>(B) + (info ? offsetOf(info, 1, i) << shift : 0);
-    packColumns(dtype, b, <isize>arg<i32>(B_ROW), <isize>arg<i32>(B_COL), 0, n, k, ownPanels());
-    multiply(
-      dtype,
-      m,
-      n,
-      k,
-      a,
-      <isize>arg<i32>(A_ROW),
-      <isize>arg<i32>(A_COL),
-      ownPanels(),
-      arg<usize>(OUT) + ((i * m * n) << shift),
-      n,
-    );
+    const aRow = <isize>arg<i32>(A_ROW);
+    const aCol = <isize>arg<i32>(A_COL);
+    const bRow = <isize>arg<i32>(B_ROW);
+    const bCol = <isize>arg<i32>(B_COL);
+    const out = arg<usize>(OUT) + ((i * m * n) << shift);
+    if (arg<i32>(DOTS)) {
+      packDotColumns(dtype, b, bRow, bCol, 0, n, k, ownPanels());
+      multiplyDots(dtype, m, n, k, a, aRow, aCol, ownPanels(), out, n);
+    } else {
+      packColumns(dtype, b, bRow, bCol, 0, n, k, ownPanels());
+      multiply(dtype, m, n, k, a, aRow, aCol, ownPanels(), out, n);
+    }
   }
 }
 
@@ -267,9 +263,11 @@ export function matmul(
     batch = 1;
     info = 0;
   }
-  if (isThin(dtype, m, n, aRow, aCol, bRow, bCol))
-    return thin(dtype, batch, m, n, k, info, a, aRow, aCol, b, bRow, bCol, out, tmp);
+  const side = thinSide(dtype, m, n, aRow, aCol, bRow, bCol);
+  if (side !== 0) return thin(dtype, batch, m, n, k, info, a, aRow, aCol, b, bRow, bCol, out, tmp, side === 2);
+  const dots = areDots(n, aRow, aCol, bRow);
   setArg<i32>(DTYPE, dtype);
+  setArg<i32>(DOTS, dots);
   setArg<usize>(B, b);
   setArg<i32>(B_ROW, bRow);
   setArg<i32>(B_COL, bCol);
@@ -289,7 +287,7 @@ export function matmul(
   for (let i: usize = 0; i < batch; i++) {
     const at = a + (info ? offsetOf(info, 0, i) << shift : 0);
     setArg<usize>(B, b + (info ? offsetOf(info, 1, i) << shift : 0));
-    product(dtype, m, n, k, at, aRow, aCol, packChunk, out + ((i * m * n) << shift), tmp);
+    product(dtype, m, n, k, at, aRow, aCol, packChunk, out + ((i * m * n) << shift), tmp, dots);
   }
 }
 

@@ -1,13 +1,17 @@
 /**
  * Sums over lines of a matrix where they lie: dots with thin rows, and weighted additions. The element type is a type
  * argument: f32, f64, u16 for bf16 and i16 for f16, which are widened in registers.
+ *
+ * A dot adds the products of one vector after the other to one vector of sums, whose lanes are added at the end; what is
+ * left of k is a vector with zeros. Weighted additions take one line after the other. Everything that serves the rows
+ * of a product keeps to these orders, so that a row's results do not depend on how many rows there are.
  */
 import { f16ToF32x4, f32ToBf16x4, f32ToF16x4 } from "./block";
 import { fma } from "./tile";
 
 /** A vector of the matrix, widened. */
 // @inline
-function lanes<T>(at: usize): v128 {
+export function lanes<T>(at: usize): v128 {
   if (isFloat<T>()) return v128.load(at);
   return isSigned<T>() ? f16Lanes(at) : i32x4.shl(v128.load_ext<u16>(at), 16);
 }
@@ -20,6 +24,26 @@ function f16Lanes(at: usize): v128 {
   const top = i32x4.splat(0x0f800000);
   const special = v128.and(i32x4.eq(v128.and(x, top), top), i32x4.splat(0x7f800000));
   return v128.or(scaled, special);
+}
+
+/** The first n elements of a vector of the matrix, widened, and zeros. */
+export function part<T, Acc>(at: usize, n: usize): v128 {
+  if (sizeof<Acc>() === 8) return v128.load_zero<f64>(at);
+  if (isFloat<T>()) {
+    if (n === 1) return v128.load_zero<f32>(at);
+    const pair = v128.load_zero<f64>(at);
+    return n === 2 ? pair : v128.load_lane<f32>(at, pair, 2, 8);
+  }
+  let bits = i32x4.replace_lane(i32x4.splat(0), 0, <i32>load<u16>(at));
+  if (n > 1) bits = i32x4.replace_lane(bits, 1, <i32>load<u16>(at, 2));
+  if (n > 2) bits = i32x4.replace_lane(bits, 2, <i32>load<u16>(at, 4));
+  return isSigned<T>() ? f16ToF32x4(bits) : i32x4.shl(bits, 16);
+}
+
+/** A vector of which n elements are there. */
+// @inline
+export function vector<T, Acc>(at: usize, n: usize): v128 {
+  return n === 16 / sizeof<Acc>() ? lanes<T>(at) : part<T, Acc>(at, n);
 }
 
 // @inline
@@ -105,25 +129,22 @@ function dots1x4<S, Acc, T>(
     b2 += 2 * step;
     b3 += 2 * step;
   }
-  let r0 = total<Acc>(s0);
-  let r1 = total<Acc>(s1);
-  let r2 = total<Acc>(s2);
-  let r3 = total<Acc>(s3);
-  for (; a < end; a += sizeof<Acc>()) {
-    const x = load<Acc>(a);
-    r0 += x * one<S, Acc>(b0);
-    r1 += x * one<S, Acc>(b1);
-    r2 += x * one<S, Acc>(b2);
-    r3 += x * one<S, Acc>(b3);
-    b0 += sizeof<S>();
-    b1 += sizeof<S>();
-    b2 += sizeof<S>();
-    b3 += sizeof<S>();
+  for (; a < end; a += 16) {
+    const n = min(wide, (end - a) / sizeof<Acc>());
+    const x = vector<Acc, Acc>(a, n);
+    s0 = fma<Acc>(x, vector<S, Acc>(b0, n), s0);
+    s1 = fma<Acc>(x, vector<S, Acc>(b1, n), s1);
+    s2 = fma<Acc>(x, vector<S, Acc>(b2, n), s2);
+    s3 = fma<Acc>(x, vector<S, Acc>(b3, n), s3);
+    b0 += step;
+    b1 += step;
+    b2 += step;
+    b3 += step;
   }
-  put<T, Acc>(o0, r0);
-  put<T, Acc>(o1, r1);
-  put<T, Acc>(o2, r2);
-  put<T, Acc>(o3, r3);
+  put<T, Acc>(o0, total<Acc>(s0));
+  put<T, Acc>(o1, total<Acc>(s1));
+  put<T, Acc>(o2, total<Acc>(s2));
+  put<T, Acc>(o3, total<Acc>(s3));
 }
 
 /** Four thin rows with two lines, so that a widened vector serves four times. */
@@ -174,42 +195,34 @@ function dots4x2<S, Acc, T>(
     b0 += step;
     b1 += step;
   }
-  let r0 = total<Acc>(s0);
-  let r1 = total<Acc>(s1);
-  let r2 = total<Acc>(s2);
-  let r3 = total<Acc>(s3);
-  let q0 = total<Acc>(t0);
-  let q1 = total<Acc>(t1);
-  let q2 = total<Acc>(t2);
-  let q3 = total<Acc>(t3);
-  for (; a < end; a += sizeof<Acc>()) {
-    const x = one<S, Acc>(b0);
-    const y = one<S, Acc>(b1);
-    r0 += x * load<Acc>(a);
-    q0 += y * load<Acc>(a);
-    r1 += x * load<Acc>(a1);
-    q1 += y * load<Acc>(a1);
-    r2 += x * load<Acc>(a2);
-    q2 += y * load<Acc>(a2);
-    r3 += x * load<Acc>(a3);
-    q3 += y * load<Acc>(a3);
-    a1 += sizeof<Acc>();
-    a2 += sizeof<Acc>();
-    a3 += sizeof<Acc>();
-    b0 += sizeof<S>();
-    b1 += sizeof<S>();
+  if (a < end) {
+    const n = (end - a) / sizeof<Acc>();
+    const x = part<S, Acc>(b0, n);
+    const y = part<S, Acc>(b1, n);
+    let z = part<Acc, Acc>(a, n);
+    s0 = fma<Acc>(z, x, s0);
+    t0 = fma<Acc>(z, y, t0);
+    z = part<Acc, Acc>(a1, n);
+    s1 = fma<Acc>(z, x, s1);
+    t1 = fma<Acc>(z, y, t1);
+    z = part<Acc, Acc>(a2, n);
+    s2 = fma<Acc>(z, x, s2);
+    t2 = fma<Acc>(z, y, t2);
+    z = part<Acc, Acc>(a3, n);
+    s3 = fma<Acc>(z, x, s3);
+    t3 = fma<Acc>(z, y, t3);
   }
-  put<T, Acc>(o0, r0);
-  put<T, Acc>(o0 + outRow, r1);
-  put<T, Acc>(o0 + 2 * outRow, r2);
-  put<T, Acc>(o0 + 3 * outRow, r3);
-  put<T, Acc>(o1, q0);
-  put<T, Acc>(o1 + outRow, q1);
-  put<T, Acc>(o1 + 2 * outRow, q2);
-  put<T, Acc>(o1 + 3 * outRow, q3);
+  put<T, Acc>(o0, total<Acc>(s0));
+  put<T, Acc>(o0 + outRow, total<Acc>(s1));
+  put<T, Acc>(o0 + 2 * outRow, total<Acc>(s2));
+  put<T, Acc>(o0 + 3 * outRow, total<Acc>(s3));
+  put<T, Acc>(o1, total<Acc>(t0));
+  put<T, Acc>(o1 + outRow, total<Acc>(t1));
+  put<T, Acc>(o1 + 2 * outRow, total<Acc>(t2));
+  put<T, Acc>(o1 + 3 * outRow, total<Acc>(t3));
 }
 
-/** sums += four coefficients at `a` times four lines. */
+/** sums += four coefficients at `a` times four lines. Sums have room for whole vectors. */
 export function addLines4<T, Acc>(
   a: usize,
   b0: usize,
@@ -225,7 +238,6 @@ export function addLines4<T, Acc>(
   const x1 = v128.load_splat<Acc>(a, sizeof<Acc>());
   const x2 = v128.load_splat<Acc>(a, 2 * sizeof<Acc>());
   const x3 = v128.load_splat<Acc>(a, 3 * sizeof<Acc>());
-  const end = sums + cols * sizeof<Acc>();
   const body = sums + (cols & ~(wide - 1)) * sizeof<Acc>();
   for (; sums < body; sums += 16) {
     let s = fma<Acc>(x0, lanes<T>(b0), v128.load(sums));
@@ -237,15 +249,20 @@ export function addLines4<T, Acc>(
     b2 += step;
     b3 += step;
   }
-  for (; sums < end; sums += sizeof<Acc>()) {
-    const s = load<Acc>(sums) + load<Acc>(a) * one<T, Acc>(b0) + load<Acc>(a, sizeof<Acc>()) * one<T, Acc>(b1);
-    store<Acc>(
-      sums,
-      s + load<Acc>(a, 2 * sizeof<Acc>()) * one<T, Acc>(b2) + load<Acc>(a, 3 * sizeof<Acc>()) * one<T, Acc>(b3),
-    );
-    b0 += sizeof<T>();
-    b1 += sizeof<T>();
-    b2 += sizeof<T>();
-    b3 += sizeof<T>();
-  }
+  const n = cols & (wide - 1);
+  if (n === 0) return;
+  let s = fma<Acc>(x0, part<T, Acc>(b0, n), v128.load(sums));
+  s = fma<Acc>(x1, part<T, Acc>(b1, n), s);
+  s = fma<Acc>(x2, part<T, Acc>(b2, n), s);
+  v128.store(sums, fma<Acc>(x3, part<T, Acc>(b3, n), s));
+}
+
+/** sums += the coefficient at `a` times a line. */
+export function addLine<T, Acc>(a: usize, b: usize, cols: usize, sums: usize): void {
+  const wide = 16 / sizeof<Acc>();
+  const x = v128.load_splat<Acc>(a);
+  const body = sums + (cols & ~(wide - 1)) * sizeof<Acc>();
+  for (; sums < body; sums += 16, b += wide * sizeof<T>()) v128.store(sums, fma<Acc>(x, lanes<T>(b), v128.load(sums)));
+  const n = cols & (wide - 1);
+  if (n) v128.store(sums, fma<Acc>(x, part<T, Acc>(b, n), v128.load(sums)));
 }

@@ -1,14 +1,16 @@
 /**
  * Products with a thin operand (at most THIN rows or columns): the other matrix is read once, where it lies, at memory
- * speed. Lines of the matrix that run along k are dotted with the thin rows; lines that run across are added up.
+ * speed. Lines of the matrix that run along k are dotted with the thin rows; lines that run across are added up. Both
+ * keep to the order of additions of products with more rows: that of dot-tile.ts, and that of tile.ts.
  */
 import { BF16, F16, F32, F64, shiftOf } from "./abi";
 import { offsetOf, SCRATCH_FREE, widen } from "./block";
-import { addLines4, dots, one, put } from "./lines";
+import { addLine, addLines4, dots, put } from "./lines";
 import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, scratch } from "./pool";
 import { addStreams, dotStreams, STREAMS } from "./streams";
+import { KC } from "./tile";
 
 const THIN: usize = 8;
 /**
@@ -18,9 +20,8 @@ const THIN: usize = 8;
 const ACROSS: usize = 8192;
 /** Elements of the matrix that are worth a chunk. */
 const CHUNK: usize = 65536;
-/** Lines that run across are cut into parts of so many elements, whose sums are added at the end: at most PARTS. */
-const PART: usize = 1 << 20;
-const PARTS: usize = 64;
+/** Items that a large matrix with lines along k is cut into, about. */
+const ITEMS: usize = 64;
 
 /** Scratch for lines of f16 that serve several rows: widened once, as that takes many steps. */
 const WIDE: usize = 2 << 20;
@@ -39,23 +40,24 @@ const OUT = 10;
 const OUT_ROW = 11;
 const OUT_COL = 12;
 const COLUMNS = 13; // per item
-const PART_COUNT = 14; // per matrix
-const DEPTH = 15; // lines per part
-const PARTIAL = 16; // sums of each part: rows of n
+const PARTS = 14; // per matrix: blocks of KC lines
+const PARTIAL = 15; // sums of each part: rows of n, as whole vectors
 
-/** Whether one operand is thin and the other has contiguous lines. */
-export function isThin(dtype: i32, m: usize, n: usize, aRow: i32, aCol: i32, bRow: i32, bCol: i32): bool {
-  if (dtype !== F32 && dtype !== F64 && dtype !== F16 && dtype !== BF16) return false;
-  if (m <= THIN && m <= n) return bRow === 1 || bCol === 1;
-  return n <= THIN && n < m && (aRow === 1 || aCol === 1);
+/**
+ * Whether products are summed as dots (dot-tile.ts) or line by line (tile.ts): how the operands lie decides, and never
+ * the number of rows. Few columns go by the rows, which are then what is long.
+ */
+// @inline
+export function areDots(n: usize, aRow: i32, aCol: i32, bRow: i32): bool {
+  return n <= THIN ? aCol === 1 || aRow !== 1 : bRow === 1;
 }
 
-/** Lines per part, a multiple of STREAMS. The cut must not depend on the number of threads. */
-function depthOf(batch: usize, columns: usize, k: usize): usize {
-  const pieces = batch * ((columns - 1) / ACROSS + 1);
-  const elements = <u64>min(columns, ACROSS) * k;
-  const parts = max<usize>(1, min<usize>(<usize>(elements / PART), PARTS / pieces));
-  return ((k - 1) / parts / STREAMS + 1) * STREAMS;
+/** Which operand is thin while the other has lines of the right kind: 0 none, 1 the rows of a, 2 the columns of b. */
+export function thinSide(dtype: i32, m: usize, n: usize, aRow: i32, aCol: i32, bRow: i32, bCol: i32): i32 {
+  if (dtype !== F32 && dtype !== F64 && dtype !== F16 && dtype !== BF16) return 0;
+  const dots = areDots(n, aRow, aCol, bRow);
+  if (m <= THIN && m <= n && (dots ? bRow : bCol) === 1) return 1;
+  return n <= THIN && (dots ? aCol : aRow) === 1 ? 2 : 0;
 }
 
 /** Bytes for the thin operand, up to the sums of the parts. */
@@ -65,16 +67,20 @@ function rowBytes(dtype: i32, batch: usize, rows: usize, k: usize): usize {
 
 /** Bytes for the thin operand and for the sums of the parts, also where a batch becomes one matrix. */
 export function thinTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
-  return max(batchTmp(dtype, batch, m, n, k), batchTmp(dtype, 1, batch * m, n, k));
+  const each = max(sideTmp(dtype, batch, m, n, k), sideTmp(dtype, batch, n, m, k));
+  return max(each, max(sideTmp(dtype, 1, batch * m, n, k), sideTmp(dtype, 1, n, batch * m, k)));
 }
 
-function batchTmp(dtype: i32, batch: usize, m: usize, n: usize, k: usize): usize {
-  const rows = min(m, n);
+function sideTmp(dtype: i32, batch: usize, rows: usize, columns: usize, k: usize): usize {
   if (rows > THIN || k === 0) return 0;
-  const columns = max(m, n);
-  const parts = (k - 1) / depthOf(batch, columns, k) + 1;
-  const sums = parts > 1 ? (batch * parts * rows * columns) << (dtype === F64 ? 3 : 2) : 0;
+  const sums = k > KC ? (batch * ((k - 1) / KC + 1) * rows * padded(columns)) << (dtype === F64 ? 3 : 2) : 0;
   return rowBytes(dtype, batch, rows, k) + sums;
+}
+
+/** Columns as whole vectors. */
+// @inline
+function padded(columns: usize): usize {
+  return (columns + 3) & ~3;
 }
 
 export function thin(
@@ -92,15 +98,15 @@ export function thin(
   bCol: i32,
   out: usize,
   tmp: usize,
+  swap: bool,
 ): void {
   // A thin b: the transposed product, with the roles exchanged.
-  const swap = !(m <= THIN && m <= n);
   const rows = swap ? n : m;
   const columns = swap ? m : n;
   const thinAt = swap ? b : a;
   const thinRow = <isize>(swap ? bCol : aRow);
   const thinCol = <isize>(swap ? bRow : aCol);
-  const along = swap ? aCol : bRow;
+  const dotted = areDots(n, aRow, aCol, bRow);
   const shift = shiftOf(dtype);
   const bytes = (rows * k) << (dtype === F64 ? 3 : 2);
   for (let i: usize = 0; i < batch; i++) {
@@ -125,27 +131,25 @@ export function thin(
   setArg<i32>(SIDE, swap ? 0 : 1);
   setArg<usize>(ROWS, tmp);
   setArg<usize>(B, swap ? a : b);
-  setArg<isize>(B_ROW, (<isize>along) << shift);
+  setArg<isize>(B_ROW, (<isize>(swap ? aCol : bRow)) << shift);
   setArg<isize>(B_COL, (<isize>(swap ? aRow : bCol)) << shift);
   setArg<usize>(OUT, out);
   setArg<usize>(OUT_ROW, swap ? 1 : n);
   setArg<usize>(OUT_COL, swap ? n : 1);
-  if (along === 1) {
-    // About PARTS items of large matrices, of whole blocks of columns.
-    const block: usize = columns > PARTS ? STREAMS : 4;
-    const share = max<usize>(CHUNK, <usize>((<u64>columns * k) / PARTS));
+  if (dotted) {
+    // Whole blocks of columns.
+    const block: usize = columns > ITEMS ? STREAMS : 4;
+    const share = max<usize>(CHUNK, <usize>((<u64>columns * k) / ITEMS));
     const item = min(columns, max(block, min(CHUNK, share / k) & ~(block - 1)));
     setArg<usize>(COLUMNS, item);
     const grain = max<usize>(1, CHUNK / (item * min(k, CHUNK)));
     return parallel(dotChunk, batch * ((columns - 1) / item + 1), grain);
   }
-  const depth = depthOf(batch, columns, k);
-  const parts = (k - 1) / depth + 1;
+  const parts = (k - 1) / KC + 1;
   const pieces = (columns - 1) / ACROSS + 1;
-  setArg<usize>(PART_COUNT, parts);
-  setArg<usize>(DEPTH, depth);
+  setArg<usize>(PARTS, parts);
   setArg<usize>(PARTIAL, tmp + rowBytes(dtype, batch, rows, k));
-  const grain = max<usize>(1, CHUNK / (min(ACROSS, columns) * min(depth, CHUNK)));
+  const grain = max<usize>(1, CHUNK / (min(ACROSS, columns) * min(k, KC)));
   parallel(sumChunk, batch * parts * pieces, grain);
   if (parts > 1) parallel(joinChunk, batch * rows * pieces, 1);
 }
@@ -234,24 +238,23 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
   const m = arg<usize>(M);
   const n = arg<usize>(N);
   const k = arg<usize>(K);
-  const parts = arg<usize>(PART_COUNT);
-  const depth = arg<usize>(DEPTH);
+  const parts = arg<usize>(PARTS);
   const pieces = (n - 1) / ACROSS + 1;
   const step = arg<isize>(B_ROW);
   const line = k * sizeof<Acc>();
-  const bytes = (parts > 1 ? n : ACROSS) * sizeof<Acc>();
+  const bytes = (parts > 1 ? padded(n) : ACROSS) * sizeof<Acc>();
   const wide = scratch + SCRATCH_FREE + THIN * ACROSS * sizeof<Acc>();
   for (let index = lo; index < hi; index++) {
     const matrix = index / pieces / parts;
-    const from = ((index / pieces) % parts) * depth;
-    const end = min(from + depth, k);
+    const from = ((index / pieces) % parts) * KC;
+    const end = min(from + KC, k);
     const first = (index % pieces) * ACROSS;
     const cols = min(ACROSS, n - first);
     const a = arg<usize>(ROWS) + matrix * m * line;
     let b = matrixAt<T>(matrix) + first * sizeof<T>() + <isize>from * step;
     const sums =
       parts > 1 ? arg<usize>(PARTIAL) + (index / pieces) * m * bytes + first * sizeof<Acc>() : scratch + SCRATCH_FREE;
-    for (let i: usize = 0; i < m; i++) memory.fill(sums + i * bytes, 0, cols * sizeof<Acc>());
+    for (let i: usize = 0; i < m; i++) memory.fill(sums + i * bytes, 0, padded(cols) * sizeof<Acc>());
     let p = from;
     if (isFloat<T>() && m === 1) {
       const run = (end - p) / STREAMS;
@@ -282,14 +285,7 @@ function sumItems<T, Acc>(lo: usize, hi: usize): void {
       } else for (let i: usize = 0; i < m; i++, x += line) addLines4<T, Acc>(x, b, b1, b2, b3, cols, sums + i * bytes);
     }
     for (; p < end; p++, b += step) {
-      for (let i: usize = 0; i < m; i++) {
-        const x = load<Acc>(a + i * line + p * sizeof<Acc>());
-        const to = sums + i * bytes;
-        for (let j: usize = 0; j < cols; j++) {
-          const at = to + j * sizeof<Acc>();
-          store<Acc>(at, load<Acc>(at) + x * one<T, Acc>(b + j * sizeof<T>()));
-        }
-      }
+      for (let i: usize = 0; i < m; i++) addLine<T, Acc>(a + i * line + p * sizeof<Acc>(), b, cols, sums + i * bytes);
     }
     if (parts === 1) {
       for (let i: usize = 0; i < m; i++) putRow<T, Acc>(sums + i * bytes, matrix, i, first, cols);
@@ -310,15 +306,16 @@ function putRow<T, Acc>(sums: usize, matrix: usize, row: usize, first: usize, co
 function joinItems<T, Acc>(lo: usize, hi: usize): void {
   const m = arg<usize>(M);
   const n = arg<usize>(N);
-  const parts = arg<usize>(PART_COUNT);
+  const parts = arg<usize>(PARTS);
   const pieces = (n - 1) / ACROSS + 1;
   for (let index = lo; index < hi; index++) {
     const matrix = index / pieces / m;
     const row = (index / pieces) % m;
     const first = (index % pieces) * ACROSS;
     const cols = min(ACROSS, n - first);
-    const sums = arg<usize>(PARTIAL) + ((matrix * parts * m + row) * n + first) * sizeof<Acc>();
-    for (let part: usize = 1; part < parts; part++) addRow<Acc>(sums, sums + part * m * n * sizeof<Acc>(), cols);
+    const sums = arg<usize>(PARTIAL) + ((matrix * parts * m + row) * padded(n) + first) * sizeof<Acc>();
+    for (let part: usize = 1; part < parts; part++)
+      addRow<Acc>(sums, sums + part * m * padded(n) * sizeof<Acc>(), cols);
     putRow<T, Acc>(sums, matrix, row, first, cols);
   }
 }

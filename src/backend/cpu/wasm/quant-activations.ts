@@ -97,13 +97,18 @@ function quant4(x: usize, inverse: v128): v128 {
   return i32x4.trunc_sat_f32x4_s(f32x4.nearest(f32x4.mul(v128.load(x), inverse)));
 }
 
-/** Quants of sixteen activations; returns the sums of their pairs. */
+/** Quants of sixteen activations; returns their sums, lane by lane those that a dot of them has. */
 // @inline
 function pack16(x: usize, inverse: v128, ordered: bool, to: usize): v128 {
-  const a = i16x8.narrow_i32x4_s(quant4(x, inverse), quant4(x + 16, inverse));
-  const b = i16x8.narrow_i32x4_s(quant4(x + 32, inverse), quant4(x + 48, inverse));
-  v128.store(to, ordered ? a : v128.shuffle<u16>(a, b, 0, 2, 4, 6, 8, 10, 12, 14));
-  v128.store(to, ordered ? b : v128.shuffle<u16>(a, b, 1, 3, 5, 7, 9, 11, 13, 15), 16);
+  let a = i16x8.narrow_i32x4_s(quant4(x, inverse), quant4(x + 16, inverse));
+  let b = i16x8.narrow_i32x4_s(quant4(x + 32, inverse), quant4(x + 48, inverse));
+  if (!ordered) {
+    const even = v128.shuffle<u16>(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+    b = v128.shuffle<u16>(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+    a = even;
+  }
+  v128.store(to, a);
+  v128.store(to, b, 16);
   const one = i16x8.splat(1);
   return i32x4.add(i32x4.dot_i16x8_s(a, one), i32x4.dot_i16x8_s(b, one));
 }

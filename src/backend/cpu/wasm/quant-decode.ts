@@ -41,7 +41,7 @@ function decodeBlocks<T>(w: usize, n: usize, to: usize): void {
 }
 
 /** n weights, whole blocks, from the block at `w` on, as f32. Uses FACTOR_BYTES of scratch memory at SCRATCH_FREE. */
-export function decodeRun(type: i32, w: usize, n: usize, to: usize): void {
+function decodeRun(type: i32, w: usize, n: usize, to: usize): void {
   switch (type) {
     case Q4_0.ID:
       return decodeBlocks<Q4_0>(w, n, to);

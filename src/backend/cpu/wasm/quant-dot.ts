@@ -1,6 +1,7 @@
 /**
  * Dots of rows of quantized weights, where they lie, with a packed row of activations. Sums of products are exact
- * integers within a group of weights that share a scale; groups are added in f32, times factors computed ahead.
+ * integers within a group of weights that share a scale; groups are added in f32, times factors computed ahead, and at
+ * the end what the minima give. quant-many.ts keeps to this order, so that a row has the same results among many.
  */
 import { blockBytes, Q4_0, Q4_1, Q4_K } from "./abi";
 import { SCRATCH_FREE } from "./block";
@@ -14,9 +15,10 @@ import { groupSize, hasMin, is, isBytes, isSuper } from "./quant-types";
 
 /** The most weights of a row whose factors are computed ahead. */
 export const STRETCH: usize = 4096;
-/** Bytes of a row's factors in scratch memory. Behind those of four rows are their sums. */
+/** Bytes of a row's factors in scratch memory. Behind those of four rows are their sums, and what their minima add. */
 const FACTORS: usize = (STRETCH / 16) * 4;
 const SUMS: usize = 4 * FACTORS;
+const MINIMA: usize = SUMS + 64;
 /** Four rows at once share loads of activations, if all that is read stays in the first cache: bytes of such rows. */
 export const SHORT: usize = 2560;
 
@@ -122,18 +124,18 @@ export function dotRows<T>(w: usize, line: usize, x: usize, k: usize): v128 {
     : dotBlocks4<T>(w, w + line, w + 2 * line, w + 3 * line, x, k);
 }
 
-/** The factors of four short rows; what their minima add is stored at SUMS. */
+/** The factors of four short rows; what their minima add is stored at MINIMA. */
 // @inline
 function planRows<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: usize, plan: usize): void {
   const scales = x + scalesAt(k);
   const sums = x + sumsAt(k);
-  v128.store(plan, rowFactors<T>(w0, k, scales, sums, plan), SUMS);
+  v128.store(plan, rowFactors<T>(w0, k, scales, sums, plan), MINIMA);
   touch<T>(w0, k);
-  v128.store(plan, rowFactors<T>(w1, k, scales, sums, plan + FACTORS), SUMS + 16);
+  v128.store(plan, rowFactors<T>(w1, k, scales, sums, plan + FACTORS), MINIMA + 16);
   touch<T>(w1, k);
-  v128.store(plan, rowFactors<T>(w2, k, scales, sums, plan + 2 * FACTORS), SUMS + 32);
+  v128.store(plan, rowFactors<T>(w2, k, scales, sums, plan + 2 * FACTORS), MINIMA + 32);
   touch<T>(w2, k);
-  v128.store(plan, rowFactors<T>(w3, k, scales, sums, plan + 3 * FACTORS), SUMS + 48);
+  v128.store(plan, rowFactors<T>(w3, k, scales, sums, plan + 3 * FACTORS), MINIMA + 48);
   touch<T>(w3, k);
 }
 
@@ -143,10 +145,10 @@ function dotBlocks4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: 
   const low = lowMask<T>();
   const high = highMask<T>();
   planRows<T>(w0, w1, w2, w3, x, k, plan);
-  let s0 = v128.load(plan, SUMS);
-  let s1 = v128.load(plan, SUMS + 16);
-  let s2 = v128.load(plan, SUMS + 32);
-  let s3 = v128.load(plan, SUMS + 48);
+  let s0 = f32x4.splat(0);
+  let s1 = s0;
+  let s2 = s0;
+  let s3 = s0;
   let sums = x + sumsAt(k);
   let f = plan;
   for (const end = x + (k << 1); x < end; x += 64) {
@@ -166,7 +168,19 @@ function dotBlocks4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: 
     f += 4;
     sums += sumBytes<T>();
   }
-  return totals(s0, s1, s2, s3);
+  return finish4<T>(s0, s1, s2, s3, plan);
+}
+
+/** The results of four rows: their sums and what their minima add. */
+// @inline
+function finish4<T>(s0: v128, s1: v128, s2: v128, s3: v128, plan: usize): v128 {
+  if (!hasMin<T>()) return totals(s0, s1, s2, s3);
+  return totals(
+    f32x4.add(s0, v128.load(plan, MINIMA)),
+    f32x4.add(s1, v128.load(plan, MINIMA + 16)),
+    f32x4.add(s2, v128.load(plan, MINIMA + 32)),
+    f32x4.add(s3, v128.load(plan, MINIMA + 48)),
+  );
 }
 
 function dotSupers4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: usize): v128 {
@@ -178,6 +192,7 @@ function dotSupers4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: 
   let sums = x + sumsAt(k);
   let f = plan;
   const to = plan + SUMS;
+  for (let i: usize = 0; i < 64; i += 16) v128.store(to + i, f32x4.splat(0));
   for (const end = x + (k << 1); x < end; x += 512) {
     add32<T>(w0, w1, w2, w3, 0, 0, x, sums, f, to, mask, low, high);
     add32<T>(w0, w1, w2, w3, 0, 1, x, sums, f, to, mask, low, high);
@@ -194,7 +209,7 @@ function dotSupers4<T>(w0: usize, w1: usize, w2: usize, w3: usize, x: usize, k: 
     f += <usize>1024 / groupSize<T>();
     sums += (256 / groupSize<T>()) * sumBytes<T>();
   }
-  return totals(v128.load(to), v128.load(to, 16), v128.load(to, 32), v128.load(to, 48));
+  return finish4<T>(v128.load(to), v128.load(to, 16), v128.load(to, 32), v128.load(to, 48), plan);
 }
 
 /** 32 weights of four rows; x, sums and factors are those of the super-block. */
@@ -290,9 +305,10 @@ function dotBlocks<T>(w: usize, x: usize, k: usize): v128 {
   let scales = x + scalesAt(k);
   let sums = x + sumsAt(k);
   let sum = f32x4.splat(0);
+  let minima = sum;
   for (const last = x + (k << 1); x < last; ) {
     const n = min(STRETCH, (last - x) >> 1);
-    sum = f32x4.add(sum, rowFactors<T>(w, n, scales, sums, factors));
+    minima = f32x4.add(minima, rowFactors<T>(w, n, scales, sums, factors));
     let f = factors;
     for (const end = x + (n << 1); x < end; x += 64) {
       sum = add1<T>(sum, w, 0, 0, x, sums, f, mask, low, high);
@@ -302,7 +318,7 @@ function dotBlocks<T>(w: usize, x: usize, k: usize): v128 {
     }
     scales += f - factors;
   }
-  return sum;
+  return hasMin<T>() ? f32x4.add(sum, minima) : sum;
 }
 
 function dotSupers<T>(w: usize, x: usize, k: usize): v128 {
@@ -318,8 +334,9 @@ function dotSupers<T>(w: usize, x: usize, k: usize): v128 {
   let scales = x + scalesAt(k);
   let sums = x + sumsAt(k);
   let sum = f32x4.splat(0);
+  let minima = sum;
   for (const end = x + (k << 1); x < end; x += 512) {
-    sum = superFactor<T>(w, scales, sums, factors, bits, factor, exponent, infinities, sum);
+    minima = superFactor<T>(w, scales, sums, factors, bits, factor, exponent, infinities, minima);
     sum = add1<T>(sum, w, 0, 0, x, sums, factors, mask, low, high);
     sum = add1<T>(sum, w, 0, 1, x, sums, factors, mask, low, high);
     sum = add1<T>(sum, w, 0, 2, x, sums, factors, mask, low, high);
@@ -332,7 +349,7 @@ function dotSupers<T>(w: usize, x: usize, k: usize): v128 {
     scales += groups << 2;
     sums += groups * sumBytes<T>();
   }
-  return sum;
+  return hasMin<T>() ? f32x4.add(sum, minima) : sum;
 }
 
 /** 32 weights; x, sums and factors are those of the block. */
@@ -374,7 +391,7 @@ function add1<T>(
 }
 
 /** The sums of the lanes of each. */
-function totals(a: v128, b: v128, c: v128, d: v128): v128 {
+export function totals(a: v128, b: v128, c: v128, d: v128): v128 {
   const ab = f32x4.add(v128.shuffle<u32>(a, b, 0, 4, 1, 5), v128.shuffle<u32>(a, b, 2, 6, 3, 7));
   const cd = f32x4.add(v128.shuffle<u32>(c, d, 0, 4, 1, 5), v128.shuffle<u32>(c, d, 2, 6, 3, 7));
   return f32x4.add(v128.shuffle<u64>(ab, cd, 0, 2), v128.shuffle<u64>(ab, cd, 1, 3));

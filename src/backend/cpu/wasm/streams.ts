@@ -1,10 +1,11 @@
 /**
  * One row of f32 or f64 with eight lines of a matrix at a time, 64 bytes of each. Prefetchers stop at the end of a
  * page, and that pause is shared by as many lines as are read at once; more than eight of them evict each other from
- * the first-level cache where their distance is a multiple of 4096 bytes. The eight are not neighbours: each begins a
- * run of lines that follow each other in memory, so that a page that holds the ends of two lines is entered once.
+ * the first-level cache where their distance is a multiple of 4096 bytes. The eight of a dot are not neighbours: each
+ * begins a run of lines that follow each other in memory, so that a page that holds the ends of two lines is entered
+ * once.
  */
-import { total } from "./lines";
+import { addLine, part, total } from "./lines";
 import { fma } from "./tile";
 
 /** Lines at a time. */
@@ -18,16 +19,14 @@ function addTile<T>(s: v128, b: usize, x0: v128, x1: v128, x2: v128, x3: v128): 
   return fma<T>(x3, v128.load(b, 48), fma<T>(x2, v128.load(b, 32), s));
 }
 
-/** The sum of a line: what its tiles gave, then two vectors, then single elements. */
+/** The sum of a line: what its tiles gave, and what is left of it. */
 function finish<T>(s: v128, a: usize, b: usize, end: usize): T {
-  if (a + 32 <= end) {
-    s = fma<T>(v128.load(a, 16), v128.load(b, 16), fma<T>(v128.load(a), v128.load(b), s));
-    a += 32;
-    b += 32;
+  for (; a + 16 <= end; a += 16, b += 16) s = fma<T>(v128.load(a), v128.load(b), s);
+  if (a < end) {
+    const n = (end - a) / sizeof<T>();
+    s = fma<T>(part<T, T>(a, n), part<T, T>(b, n), s);
   }
-  let r = total<T>(s);
-  for (; a < end; a += sizeof<T>(), b += sizeof<T>()) r += load<T>(a) * load<T>(b);
-  return r;
+  return total<T>(s);
 }
 
 /** The row at `a` with lines b + i · step, i < 8 · run, in the order of additions of lines.ts; contiguous results. */
@@ -104,21 +103,20 @@ function dot8<T>(k: usize, a: usize, b: usize, step: isize, out: usize, outStep:
   store<T>(out + outStep, finish<T>(s7, a, b7, end));
 }
 
-/** sums += the coefficients at `a` times lines b + i · step, i < 8 · run. */
+/** sums += the coefficients at `a` times lines b + i · step, i < 8 · run, in their order. */
 export function addStreams<T>(a: usize, b: usize, step: isize, run: usize, cols: usize, sums: usize): void {
-  for (let i: usize = 0; i < run; i++, b += step, a += sizeof<T>())
-    add8<T>(a, run * sizeof<T>(), b, <isize>run * step, cols, sums);
+  for (let i: usize = 0; i < run; i++, b += STREAMS * step, a += STREAMS * sizeof<T>()) add8<T>(a, b, step, cols, sums);
 }
 
-function add8<T>(a: usize, aStep: usize, b: usize, step: isize, cols: usize, sums: usize): void {
-  const end = a + STREAMS * aStep;
+function add8<T>(a: usize, b: usize, step: isize, cols: usize, sums: usize): void {
+  const end = a + STREAMS * sizeof<T>();
   const body = sums + ((cols * sizeof<T>()) & ~(TILE - 1));
   for (; sums < body; sums += TILE, b += TILE) {
     let s0 = v128.load(sums);
     let s1 = v128.load(sums, 16);
     let s2 = v128.load(sums, 32);
     let s3 = v128.load(sums, 48);
-    for (let x = a, line = b; x < end; x += aStep, line += step) {
+    for (let x = a, line = b; x < end; x += sizeof<T>(), line += step) {
       const weight = v128.load_splat<T>(x);
       s0 = fma<T>(weight, v128.load(line), s0);
       s1 = fma<T>(weight, v128.load(line, 16), s1);
@@ -131,14 +129,5 @@ function add8<T>(a: usize, aStep: usize, b: usize, step: isize, cols: usize, sum
     v128.store(sums, s3, 48);
   }
   const rest = cols & (TILE / sizeof<T>() - 1);
-  if (rest) for (; a < end; a += aStep, b += step) addLine<T>(a, b, rest, sums);
-}
-
-/** sums += the coefficient at `a` times a line. */
-function addLine<T>(a: usize, b: usize, cols: usize, sums: usize): void {
-  const weight = v128.load_splat<T>(a);
-  const end = sums + cols * sizeof<T>();
-  const body = sums + ((cols * sizeof<T>()) & ~15);
-  for (; sums < body; sums += 16, b += 16) v128.store(sums, fma<T>(weight, v128.load(b), v128.load(sums)));
-  for (; sums < end; sums += sizeof<T>(), b += sizeof<T>()) store<T>(sums, load<T>(sums) + load<T>(a) * load<T>(b));
+  if (rest) for (; a < end; a += sizeof<T>(), b += step) addLine<T, T>(a, b, rest, sums);
 }

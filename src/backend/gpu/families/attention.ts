@@ -1,4 +1,6 @@
 /** Fused attention: prefill and decode. */
+
+import { PAGE_SIZE } from "../../paged-attention.ts";
 import {
   decodeBlocks,
   decodeDefines,
@@ -10,7 +12,7 @@ import {
 } from "../attention-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
 
-const operands = "q* k* v* mask* sinks* lengths* out*";
+const operands = "q* k* v* mask* sinks* lengths* tables* out*";
 const sizes =
   "batch heads kv_heads tq tk d dv q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j window scale:f64 softcap:f64 causal:u32";
 const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;
@@ -46,7 +48,7 @@ export const attention = [
     file: "attention_latent",
     pattern: "attention_latent_{T}",
     over: { T: quantFloats },
-    args: "q* k* mask* lengths* out* scratch* counters* batch heads tq tk d dv k_b k_t mask_b mask_h mask_i mask_j scale:f64 splits:u32",
+    args: "q* k* mask* lengths* tables* out* scratch* counters* batch heads tq tk d dv k_b k_t mask_b mask_h mask_i mask_j scale:f64 splits:u32",
     plan: "threads shared_bytes",
     defines: latentDefines,
     launch: (s) => ({
@@ -58,7 +60,8 @@ export const attention = [
     file: "latent_append",
     pattern: "latent_append{i}_{T}",
     over: { i: ["", "_i"], T: quantFloats },
-    args: "q* q_rope* latent* k_rope* cos* sin* lengths* padding* out* cache* batch t heads rank rope pitch past q_row q_head rope_row rope_head latent_row k_rope_row cache_b",
+    args: "q* q_rope* latent* k_rope* cos* sin* lengths* padding* tables* out* cache* batch t heads rank rope pitch past q_row q_head rope_row rope_head latent_row k_rope_row cache_b width",
+    defines: { PAGE_SIZE },
     launch: (s) => perThread(s.batch * s.t * (s.heads + 1) * s.pitch),
   }),
 ] as const;

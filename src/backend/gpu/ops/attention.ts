@@ -36,6 +36,8 @@ export interface Problem extends SdpaParams {
   readonly mask: View | null;
   /** The address of each sequence's number of keys, or 0: all `tk`. */
   readonly lengths: number;
+  /** The address of each sequence's table of pages, which k and v are then; 0: they are as q is. */
+  readonly tables: number;
   readonly batch: number;
   readonly heads: number;
   readonly kvHeads: number;
@@ -46,7 +48,7 @@ export interface Problem extends SdpaParams {
   readonly dv: number;
   /** Where the result's (b, h, t) lie apart, unless it is contiguous. */
   readonly outStrides?: readonly [number, number, number];
-  /** The address of where each of `batch` sequences begins, one behind the other in tq = tk rows; 0: side by side. */
+  /** The address of where each of `batch` sequences begins, one behind the other in tq rows; 0: side by side. */
   readonly offsets: number;
 }
 
@@ -65,7 +67,7 @@ export function sdpa(gpu: Gpu, q: View, k: View, v: View, mask: View | null, p: 
       rowsContiguous(gpu, k, (keys) =>
         rowsContiguous(gpu, v, (values) => {
           const { scale, causal, softcap, window, sinks } = p;
-          const operands = { q: queries, k: keys, v: values, mask, sinks, lengths: 0, offsets: 0 };
+          const operands = { q: queries, k: keys, v: values, mask, sinks, lengths: 0, tables: 0, offsets: 0 };
           attend(
             gpu,
             { scale, causal, softcap, window, batch, heads, kvHeads, tq, tk, d, dv, dtype, ...operands },
@@ -90,7 +92,7 @@ export function sdpaVarlen(gpu: Gpu, q: View, k: View, v: View, offsets: View, p
       rowsContiguous(gpu, side(k), (keys) =>
         rowsContiguous(gpu, side(v), (values) => {
           const sizes = { batch: offsets.layout.numel - 1, heads, kvHeads, tq: rows, tk: rows, d, dv, dtype };
-          const operands = { q: queries, k: keys, v: values, mask: null, lengths: 0, offsets: at(offsets) };
+          const operands = { q: queries, k: keys, v: values, mask: null, lengths: 0, tables: 0, offsets: at(offsets) };
           prefill(gpu, { ...p, ...sizes, ...operands, outStrides: [0, dv, heads * dv] }, out);
         }),
       ),
@@ -117,6 +119,7 @@ function launchValues(p: Problem, out: number) {
     mask: mask ? at(mask) : 0,
     sinks: p.sinks ? at(p.sinks) : 0,
     lengths: p.lengths,
+    tables: p.tables,
     offsets: p.offsets,
     out,
     batch: p.batch,
@@ -155,7 +158,7 @@ function launchValues(p: Problem, out: number) {
   };
 }
 
-function prefill(gpu: Gpu, p: Problem, out: number): void {
+export function prefill(gpu: Gpu, p: Problem, out: number): void {
   const { dtype, d } = p;
   const { arch } = gpu.context.properties;
   const variant = variantOf(p);
@@ -171,7 +174,7 @@ function prefill(gpu: Gpu, p: Problem, out: number): void {
   gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
-function decode(gpu: Gpu, p: Problem, out: number): void {
+export function decode(gpu: Gpu, p: Problem, out: number): void {
   const { arch } = gpu.context.properties;
   const { dtype, batch, heads, kvHeads, tq, tk, d, dv } = p;
   const variant = variantOf(p);

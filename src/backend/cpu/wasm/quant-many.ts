@@ -1,0 +1,316 @@
+/**
+ * x · wᵀ for several rows of x, in the order of additions of quant-dot.ts. The quants of some rows of w become 16-bit
+ * integers, a stretch of k at a time, and meet four packed rows of x at once: that takes no longer than decoding to
+ * floats would, and the sums of a group are as exact as those of a single row.
+ */
+import { blockBytes } from "./abi";
+import { SCRATCH_FREE } from "./block";
+import { madd } from "./math";
+import { scratch } from "./pool";
+import { packedBytes, scalesAt, sumsAt } from "./quant-activations";
+import {
+  floats4,
+  groupMinima,
+  groupScales,
+  highMask,
+  lowMask,
+  minimum,
+  quants,
+  scale,
+  superScales,
+} from "./quant-blocks";
+import { constant, HALF_BITS, HALF_EXPONENT, HALF_SCALE, INFINITIES, WORD_BYTE } from "./quant-constants";
+import { STRETCH } from "./quant-dot";
+import { groupSize, hasMin, isBytes, isSuper, offsetShift } from "./quant-types";
+
+/** Rows of w at a time, and weights of each: their quants stay in the first cache with those of four rows of x. */
+export const COLUMNS: usize = 12;
+const DEPTH: usize = 512;
+/** Rows of x at a time. */
+export const ROWS: usize = 96;
+
+// Scratch: sums of each row of w with each row of x; quants and scales of a stretch.
+export const SUMS: usize = SCRATCH_FREE;
+const QUANTS: usize = SUMS + COLUMNS * ROWS * 16;
+const SCALES: usize = QUANTS + COLUMNS * DEPTH * 2;
+/** What the minima need: of one row of w those of all groups, then for each super-block their scale. */
+const MINIMA: usize = SCALES + COLUMNS * (DEPTH / 16) * 4;
+
+/**
+ * The sums of `cols` ≤ COLUMNS rows of w, `line` bytes apart, with m ≤ ROWS packed rows of x over k: vectors at SUMS,
+ * those of one row of w after the other.
+ */
+export function dotMany<T>(w: usize, line: usize, cols: usize, x: usize, m: usize, k: usize): void {
+  const bytes = packedBytes(k);
+  const sums = scratch + SUMS;
+  memory.fill(sums, 0, cols * ROWS * 16);
+  for (let p: usize = 0; p < k; p += DEPTH) {
+    const n = min(DEPTH, k - p);
+    const from = w + (isSuper<T>() ? p >> 8 : p >> 5) * blockBytes<T>();
+    for (let j: usize = 0; j < cols; j++)
+      unpack<T>(from + j * line, n, scratch + QUANTS + j * (DEPTH << 1), scratch + SCALES + j * (DEPTH >> 2));
+    const own = x + (p << 1);
+    const scales = x + scalesAt(k) + (p / groupSize<T>()) * 4;
+    let i: usize = 0;
+    for (; i + 4 <= m; i += 4) {
+      for (let j: usize = 0; j < cols; j++) {
+        const q = scratch + QUANTS + j * (DEPTH << 1);
+        const s = scratch + SCALES + j * (DEPTH >> 2);
+        const to = sums + (j * ROWS + i) * 16;
+        if (groupSize<T>() === 32) rows4x32(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, bytes, to);
+        else rows4x16(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, bytes, to);
+      }
+    }
+    for (; i < m; i++) {
+      for (let j: usize = 0; j < cols; j++) {
+        const q = scratch + QUANTS + j * (DEPTH << 1);
+        const s = scratch + SCALES + j * (DEPTH >> 2);
+        const to = sums + (j * ROWS + i) * 16;
+        if (groupSize<T>() === 32) row32(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, to);
+        else row16(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, to);
+      }
+    }
+  }
+  if (!hasMin<T>()) return;
+  for (let j: usize = 0; j < cols; j++) {
+    const odd = unpackMinima<T>(w + j * line, k);
+    for (let i: usize = 0; i < m; i++) {
+      const at = sums + (j * ROWS + i) * 16;
+      const from = x + i * bytes + sumsAt(k);
+      v128.store(at, f32x4.add(v128.load(at), isSuper<T>() ? superMinima<T>(from, k) : blockMinima(from, k, odd)));
+    }
+  }
+}
+
+/** n weights as 16-bit integers in the order of packed activations, and the scales of their groups. */
+function unpack<T>(w: usize, n: usize, to: usize, scales: usize): void {
+  if (!isSuper<T>()) {
+    for (const end = to + (n << 1); to < end; to += 64, scales += 4, w += blockBytes<T>()) {
+      if (isBytes<T>()) bytes32(w + blockBytes<T>() - 32, to);
+      else {
+        part16<T>(w, 0, 0, to);
+        part16<T>(w, 0, 1, to + 32);
+      }
+      store<f32>(scales, f32x4.extract_lane(scale<T>(w), 0));
+    }
+    return;
+  }
+  const bits = constant(HALF_BITS);
+  const factor = constant(HALF_SCALE);
+  const exponent = constant(HALF_EXPONENT);
+  const infinities = constant(INFINITIES);
+  for (const end = to + (n << 1); to < end; to += 512, scales += 1024 / groupSize<T>(), w += blockBytes<T>()) {
+    for (let half = 0; half < 2; half++) {
+      const at = to + ((<usize>half) << 8);
+      if (isBytes<T>())
+        for (let i: usize = 0; i < 128; i += 32) bytes32(w + 4 + ((<usize>half) << 7) + i, at + (i << 1));
+      else {
+        part16<T>(w, half, 0, at);
+        part16<T>(w, half, 1, at + 32);
+        part16<T>(w, half, 2, at + 64);
+        part16<T>(w, half, 3, at + 96);
+        part16<T>(w, half, 4, at + 128);
+        part16<T>(w, half, 5, at + 160);
+        part16<T>(w, half, 6, at + 192);
+        part16<T>(w, half, 7, at + 224);
+      }
+    }
+    const both = superScales<T>(w, bits, factor, exponent, infinities);
+    const d = hasMin<T>() ? v128.shuffle<u64>(both, both, 0, 0) : both;
+    const own = groupScales<T>(w);
+    v128.store(scales, f32x4.mul(d, floats4(own, 0)));
+    v128.store(scales, f32x4.mul(d, floats4(own, 1)), 16);
+    if (groupSize<T>() === 16) {
+      v128.store(scales, f32x4.mul(d, floats4(own, 2)), 32);
+      v128.store(scales, f32x4.mul(d, floats4(own, 3)), 48);
+    }
+  }
+}
+
+// @inline
+function bytes32(w: usize, to: usize): void {
+  v128.store(to, v128.load_ext<i8>(w));
+  v128.store(to, v128.load_ext<i8>(w, 8), 16);
+  v128.store(to, v128.load_ext<i8>(w, 16), 32);
+  v128.store(to, v128.load_ext<i8>(w, 24), 48);
+}
+
+/** Sixteen weights without their offset: the even ones, then the odd. */
+// @inline
+function part16<T>(w: usize, half: i32, part: i32, to: usize): void {
+  const q = quants<T>(w, half, part, lowMask<T>(), highMask<T>());
+  const offset = i16x8.shl(i16x8.splat(hasMin<T>() ? 0 : 1), offsetShift<T>());
+  v128.store(to, i16x8.sub(v128.and(q, constant(WORD_BYTE)), offset));
+  v128.store(to, i16x8.sub(i16x8.shr_u(q, 8), offset), 16);
+}
+
+/** The sum plus a group of 32 weights a … d with activations at x. */
+// @inline
+function add32(sum: v128, a: v128, b: v128, c: v128, d: v128, x: usize, factor: v128): v128 {
+  const first = i32x4.add(i32x4.dot_i16x8_s(a, v128.load(x)), i32x4.dot_i16x8_s(b, v128.load(x, 16)));
+  const second = i32x4.add(i32x4.dot_i16x8_s(c, v128.load(x, 32)), i32x4.dot_i16x8_s(d, v128.load(x, 48)));
+  return madd(f32x4.convert_i32x4_s(i32x4.add(first, second)), factor, sum);
+}
+
+/** The same for a group of 16. */
+// @inline
+function add16(sum: v128, a: v128, b: v128, x: usize, factor: v128): v128 {
+  const products = i32x4.add(i32x4.dot_i16x8_s(a, v128.load(x)), i32x4.dot_i16x8_s(b, v128.load(x, 16)));
+  return madd(f32x4.convert_i32x4_s(products), factor, sum);
+}
+
+/** Four rows of x, `step` bytes apart, with weights w … end − 1. */
+function rows4x32(w: usize, end: usize, scales: usize, x: usize, own: usize, step: usize, sums: usize): void {
+  let x1 = x + step;
+  let x2 = x1 + step;
+  let x3 = x2 + step;
+  let s0 = v128.load(sums);
+  let s1 = v128.load(sums, 16);
+  let s2 = v128.load(sums, 32);
+  let s3 = v128.load(sums, 48);
+  for (; w < end; w += 64) {
+    const a = v128.load(w);
+    const b = v128.load(w, 16);
+    const c = v128.load(w, 32);
+    const d = v128.load(w, 48);
+    const f = v128.load_splat<f32>(scales);
+    s0 = add32(s0, a, b, c, d, x, f32x4.mul(f, v128.load_splat<f32>(own)));
+    if (x1 === 0) break; // see streams.ts
+    s1 = add32(s1, a, b, c, d, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
+    if (x2 === 0) break;
+    s2 = add32(s2, a, b, c, d, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
+    if (x3 === 0) break;
+    s3 = add32(s3, a, b, c, d, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
+    x += 64;
+    x1 += 64;
+    x2 += 64;
+    x3 += 64;
+    scales += 4;
+    own += 4;
+  }
+  v128.store(sums, s0);
+  v128.store(sums, s1, 16);
+  v128.store(sums, s2, 32);
+  v128.store(sums, s3, 48);
+}
+
+function rows4x16(w: usize, end: usize, scales: usize, x: usize, own: usize, step: usize, sums: usize): void {
+  let x1 = x + step;
+  let x2 = x1 + step;
+  let x3 = x2 + step;
+  let s0 = v128.load(sums);
+  let s1 = v128.load(sums, 16);
+  let s2 = v128.load(sums, 32);
+  let s3 = v128.load(sums, 48);
+  for (; w < end; w += 32) {
+    const a = v128.load(w);
+    const b = v128.load(w, 16);
+    const f = v128.load_splat<f32>(scales);
+    s0 = add16(s0, a, b, x, f32x4.mul(f, v128.load_splat<f32>(own)));
+    if (x1 === 0) break; // see streams.ts
+    s1 = add16(s1, a, b, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
+    if (x2 === 0) break;
+    s2 = add16(s2, a, b, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
+    if (x3 === 0) break;
+    s3 = add16(s3, a, b, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
+    x += 32;
+    x1 += 32;
+    x2 += 32;
+    x3 += 32;
+    scales += 4;
+    own += 4;
+  }
+  v128.store(sums, s0);
+  v128.store(sums, s1, 16);
+  v128.store(sums, s2, 32);
+  v128.store(sums, s3, 48);
+}
+
+function row32(w: usize, end: usize, scales: usize, x: usize, own: usize, sums: usize): void {
+  let s = v128.load(sums);
+  for (; w < end; w += 64, x += 64, scales += 4, own += 4) {
+    const factor = f32x4.splat(load<f32>(scales) * load<f32>(own));
+    s = add32(s, v128.load(w), v128.load(w, 16), v128.load(w, 32), v128.load(w, 48), x, factor);
+  }
+  v128.store(sums, s);
+}
+
+function row16(w: usize, end: usize, scales: usize, x: usize, own: usize, sums: usize): void {
+  let s = v128.load(sums);
+  for (; w < end; w += 32, x += 32, scales += 4, own += 4)
+    s = add16(s, v128.load(w), v128.load(w, 16), x, f32x4.splat(load<f32>(scales) * load<f32>(own)));
+  v128.store(sums, s);
+}
+
+// ---- what minima add, as quant-factors.ts computes it ----
+
+/** Minima as floats at MINIMA, of super-blocks with their scales behind all groups; whether blocks have infinite ones. */
+function unpackMinima<T>(w: usize, k: usize): bool {
+  const to = scratch + MINIMA;
+  const blocks = isSuper<T>() ? k >> 8 : k >> 5;
+  let odd = false;
+  for (let i: usize = 0; i < blocks; i++, w += blockBytes<T>()) {
+    if (!isSuper<T>()) {
+      const m = f32x4.extract_lane(minimum<T>(w), 0);
+      store<f32>(to + (i << 2), m);
+      if (!(abs(m) < Infinity)) odd = true;
+      continue;
+    }
+    const at = to + i * (1024 / groupSize<T>());
+    const both = superScales<T>(
+      w,
+      constant(HALF_BITS),
+      constant(HALF_SCALE),
+      constant(HALF_EXPONENT),
+      constant(INFINITIES),
+    );
+    const minima = groupMinima<T>(w, groupScales<T>(w));
+    v128.store(at, floats4(minima, 0));
+    v128.store(at, floats4(minima, 1), 16);
+    if (groupSize<T>() === 16) {
+      v128.store(at, floats4(minima, 2), 32);
+      v128.store(at, floats4(minima, 3), 48);
+    }
+    store<f32>(to + (k / groupSize<T>()) * 4 + (i << 2), f32x4.extract_lane(both, 2));
+  }
+  return odd;
+}
+
+function superMinima<T>(sums: usize, k: usize): v128 {
+  const step = <usize>1024 / groupSize<T>();
+  let minima = scratch + MINIMA;
+  let scales = minima + (k / groupSize<T>()) * 4;
+  let total = f32x4.splat(0);
+  for (const end = scales; minima < end; minima += step, sums += step, scales += 4) {
+    let s = f32x4.mul(v128.load(minima), v128.load(sums));
+    s = madd(v128.load(minima, 16), v128.load(sums, 16), s);
+    if (groupSize<T>() === 16) {
+      s = madd(v128.load(minima, 32), v128.load(sums, 32), s);
+      s = madd(v128.load(minima, 48), v128.load(sums, 48), s);
+    }
+    total = f32x4.sub(total, f32x4.mul(v128.load_splat<f32>(scales), s));
+  }
+  return total;
+}
+
+/** Eight blocks at a time and the rest one by one, as all are where one has an infinity. */
+function blockMinima(sums: usize, k: usize, odd: bool): v128 {
+  let total = f32x4.splat(0);
+  for (let p: usize = 0; p < k; p += STRETCH) {
+    const end = (min(k, p + STRETCH) >> 5) << 2;
+    let at = (p >> 5) << 2;
+    let t = f32x4.splat(0);
+    const minima = scratch + MINIMA;
+    if (!odd) {
+      for (; at + 32 <= end; at += 32)
+        t = madd(
+          v128.load(minima + at),
+          v128.load(sums + at),
+          madd(v128.load(minima + at, 16), v128.load(sums + at, 16), t),
+        );
+    }
+    for (; at < end; at += 4) t = madd(v128.load_splat<f32>(minima + at), v128.load_zero<f32>(sums + at), t);
+    total = f32x4.add(total, t);
+  }
+  return total;
+}

@@ -1,0 +1,170 @@
+/** The sequences of one step over a paged cache: their rows one behind the other, decoding before prompts. */
+import type { Device } from "../../backend/device.ts";
+import { PAGE_SIZE } from "../../backend/paged-attention.ts";
+import { fail } from "../../core/errors.ts";
+import { Tensor } from "../../ops/index.ts";
+
+export interface PagedSequence {
+  /** The new tokens, one or more; null is one that the host need not know: the newest of `slot`. */
+  readonly ids: readonly number[] | null;
+  readonly slot?: number | undefined;
+  /** Positions that are in its pages already. */
+  readonly past: number;
+  /**
+   * The pages of its positions in order, the new ones included. Pages that others have in common with it are only read:
+   * nobody writes where another reads.
+   */
+  readonly pages: readonly number[];
+  /** The positions the sequence will have, where this step feeds a part of its prompt. Default: those fed so far. */
+  readonly extent?: number | undefined;
+  /** Whether the step says something of its last row. Default true. */
+  readonly logits?: boolean | undefined;
+}
+
+/** What the device is told of a batch. */
+export interface PagedTensors {
+  /** u32 (rows). */
+  readonly ids: Tensor;
+  /** (rows): where each stands in its sequence. This and all below are i64, in one piece of memory. */
+  readonly positions: Tensor;
+  /** The last row of each that something is said of, as they were given. */
+  readonly lasts: Tensor;
+  /** Of those that have one, in the order of rows. */
+  readonly slots: Tensor;
+  readonly lengths: Tensor;
+  readonly offsets: Tensor;
+  readonly tables: Tensor;
+}
+
+export class PagedBatch {
+  /** By the order of their rows: those of a slot, then others with one row, then prompts. */
+  readonly sequences: readonly PagedSequence[];
+  readonly singles: number;
+  readonly rows: number;
+  /** Where the rows of each begin, and where the last one's end. */
+  readonly offsets: readonly number[];
+  readonly #slots: readonly number[];
+  /** The rows that something is said of, in the order of the sequences that were given. */
+  readonly #lasts: readonly number[];
+
+  constructor(sequences: readonly PagedSequence[], pages: number) {
+    if (sequences.length === 0) fail("InvalidArgument", "a paged step needs a sequence, and was given none");
+    for (const [i, sequence] of sequences.entries()) checkSequence(i, sequence, pages);
+    const rank = ({ ids }: PagedSequence): number => (ids === null ? 0 : ids.length === 1 ? 1 : 2);
+    const order = [...sequences.keys()].sort((a, b) => rank(sequences[a]!) - rank(sequences[b]!) || a - b);
+    this.sequences = order.map((i) => sequences[i]!);
+    this.singles = sequences.filter((sequence) => rank(sequence) < 2).length;
+    this.#slots = this.sequences.filter(({ ids }) => ids === null).map(({ slot }) => slot!);
+    const offsets = [0];
+    for (const sequence of this.sequences) offsets.push(offsets.at(-1)! + lengthOf(sequence));
+    this.offsets = offsets;
+    this.rows = offsets.at(-1)!;
+    const lasts = new Array<number>(sequences.length);
+    for (const [at, i] of order.entries()) lasts[i] = offsets[at + 1]! - 1;
+    this.#lasts = lasts.filter((_, i) => sequences[i]!.logits !== false);
+  }
+
+  /** Positions of the longest, with the new ones. */
+  get longest(): number {
+    return this.sequences.reduce((most, sequence) => Math.max(most, totalOf(sequence)), 0);
+  }
+
+  /** Whether every row is asked about, in its order. */
+  get saysAll(): boolean {
+    return this.#lasts.length === this.rows && this.#lasts.every((row, i) => row === i);
+  }
+
+  /** `tokens` u32 (slots) has the newest of each slot. Call it inside a scope. */
+  tensors(device: Device, tokens: Tensor | null): PagedTensors {
+    const { sequences, rows, offsets } = this;
+    const [count, given] = [sequences.length, rows - this.#slots.length];
+    const width = Math.ceil(this.longest / PAGE_SIZE);
+    const sizes = {
+      positions: rows,
+      lasts: this.#lasts.length,
+      slots: this.#slots.length,
+      lengths: count,
+      offsets: count + 1,
+      tables: count * width,
+    };
+    const board = new Board(sizes);
+    const ids = new Uint32Array(given);
+    for (const [i, row] of this.#lasts.entries()) board.put("lasts", i, row);
+    for (const [i, slot] of this.#slots.entries()) board.put("slots", i, slot);
+    for (const [i, sequence] of sequences.entries()) {
+      const { past, pages } = sequence;
+      const [from, length] = [offsets[i]!, lengthOf(sequence)];
+      if (sequence.ids) ids.set(sequence.ids, from - this.#slots.length);
+      for (let j = 0; j < length; j++) board.put("positions", from + j, past + j);
+      board.put("lengths", i, past + length);
+      board.put("offsets", i + 1, from + length);
+      for (let j = 0; j < Math.min(width, pages.length); j++) board.put("tables", i * width + j, pages[j]!);
+    }
+    const all = Tensor.from(board.values, { device });
+    const part = (name: keyof typeof sizes): Tensor => all.narrow(0, board.starts[name], sizes[name]);
+    const parts = { positions: part("positions"), lasts: part("lasts"), slots: part("slots") };
+    const places = {
+      lengths: part("lengths"),
+      offsets: part("offsets"),
+      tables: part("tables").reshape([count, width]),
+    };
+    const known = given > 0 ? [Tensor.from(ids, { device })] : [];
+    const newest = sizes.slots > 0 ? [needTokens(tokens).indexSelect(parts.slots, 0)] : [];
+    const both = [...newest, ...known];
+    return { ids: both.length === 1 ? both[0]! : Tensor.cat(both, 0), ...parts, ...places };
+  }
+}
+
+/** Whole numbers as i64, part by part in one piece. */
+export class Board<Name extends string> {
+  readonly values: BigInt64Array<ArrayBuffer>;
+  readonly starts: Readonly<Record<Name, number>>;
+  /** The lower halves: numbers are written without a BigInt each. */
+  readonly #low: Int32Array;
+
+  constructor(sizes: Readonly<Record<Name, number>>) {
+    let end = 0;
+    const starts = Object.entries<number>(sizes).map(([name, size]) => {
+      end += size;
+      return [name, end - size];
+    });
+    this.starts = Object.fromEntries(starts) as Record<Name, number>;
+    this.values = new BigInt64Array(end);
+    this.#low = new Int32Array(this.values.buffer);
+  }
+
+  /** Below 2³¹. Says whether it was another before. */
+  put(part: Name, i: number, value: number): boolean {
+    const at = 2 * (this.starts[part] + i);
+    if (this.#low[at] === value) return false;
+    this.#low[at] = value;
+    return true;
+  }
+
+  /** `count` numbers of a part. */
+  bytes(part: Name, from: number, count: number): Uint8Array {
+    return new Uint8Array(this.values.buffer, 8 * (this.starts[part] + from), 8 * count);
+  }
+}
+
+/** New rows. */
+export const lengthOf = ({ ids }: PagedSequence): number => ids?.length ?? 1;
+/** Positions with the new ones. */
+export const totalOf = (sequence: PagedSequence): number => sequence.past + lengthOf(sequence);
+/** Those that decide how it is turned. */
+export const extentOf = (sequence: PagedSequence): number => Math.max(sequence.extent ?? 0, totalOf(sequence));
+
+const needTokens = (tokens: Tensor | null): Tensor =>
+  tokens ?? fail("InvalidArgument", "a paged step takes tokens from slots, and was not given what they hold");
+
+function checkSequence(index: number, sequence: PagedSequence, pages: number): void {
+  const { ids, slot, past, pages: own } = sequence;
+  const bad = (what: string) => fail("InvalidArgument", `sequence ${index} of a paged step ${what}`);
+  if (ids?.length === 0) bad("has no new tokens");
+  if (ids === null && slot === undefined) bad("has neither tokens nor a slot");
+  if (!Number.isSafeInteger(past) || past < 0) bad(`says that ${past} positions are there already`);
+  const total = totalOf(sequence);
+  if (own.length * PAGE_SIZE < total) bad(`has ${own.length} pages of ${PAGE_SIZE} for ${total} positions`);
+  const beyond = own.find((page) => !Number.isInteger(page) || page < 0 || page >= pages);
+  if (beyond !== undefined) bad(`has page ${beyond}, but the cache has ${pages}`);
+}

@@ -1,0 +1,74 @@
+/** Keys and values of many sequences in pages that any of them may hold: which holds which is the caller's to say. */
+import type { Device } from "../../backend/device.ts";
+import { PAGE_SIZE } from "../../backend/paged-attention.ts";
+import { type DType, sizeOf } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
+import type { KvPair } from "../../nn/kv-cache.ts";
+import { Tensor } from "../../ops/index.ts";
+import { valuesPerPosition } from "../cache.ts";
+import type { ModelConfig } from "../config.ts";
+
+/** The pages of one layer: keys and values (pages, kv heads, PAGE_SIZE, headDim), or latents (pages, 1, PAGE_SIZE, width). */
+export type PagedLayer = KvPair | { readonly latents: Tensor };
+
+export class PagedCache implements Disposable {
+  /** Positions of a page. */
+  readonly pageSize = PAGE_SIZE;
+  readonly pages: number;
+  readonly layers: readonly PagedLayer[];
+  readonly dtype: DType;
+  readonly device: Device;
+  readonly #owned: Tensor[] = [];
+
+  constructor(config: ModelConfig, device: Device, dtype: DType, pages: number) {
+    if (!Number.isSafeInteger(pages) || pages < 1) {
+      fail("InvalidArgument", `PagedCache: there must be 1 page or more, not ${pages}`);
+    }
+    const { kvHeads, headDim, latent, rope } = config;
+    this.pages = pages;
+    this.device = device;
+    this.dtype = dtype;
+    const pool = (heads: number, width: number): Tensor => {
+      const tensor = Tensor.empty([pages, heads, PAGE_SIZE, width], { dtype, device }).keep();
+      this.#owned.push(tensor);
+      return tensor;
+    };
+    try {
+      this.layers = config.windows.map(() =>
+        latent
+          ? { latents: pool(1, latent.rank + rope.dims) }
+          : { k: pool(kvHeads, headDim), v: pool(kvHeads, headDim) },
+      );
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
+  }
+
+  /** What a page takes in all layers together. */
+  static pageBytes(config: ModelConfig, dtype: DType): number {
+    return config.layers * PAGE_SIZE * valuesPerPosition(config) * sizeOf(dtype);
+  }
+
+  /** How many pages hold so many positions. */
+  static pagesFor(positions: number): number {
+    return Math.ceil(positions / PAGE_SIZE);
+  }
+
+  dispose(): void {
+    for (const tensor of this.#owned.splice(0)) tensor.dispose();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  toString(): string {
+    const sizes = `${this.layers.length} layers, ${this.pages} pages of ${PAGE_SIZE} positions`;
+    return `PagedCache(${sizes}, ${this.dtype}, ${this.device.name})`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
+  }
+}

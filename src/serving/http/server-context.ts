@@ -1,0 +1,91 @@
+/** What the routes share: the models, the limits, what is counted and told. */
+import type { Context } from "hono";
+import type { Device } from "../../backend/device.ts";
+import type { ModelConfig } from "../../models/config.ts";
+import type { Access } from "./access.ts";
+import { ApiError, invalid } from "./errors.ts";
+import type { Exchange } from "./exchange.ts";
+import type { Log } from "./log.ts";
+import type { ServerMetrics } from "./metrics.ts";
+import type { Lease, Registry } from "./registry.ts";
+
+export interface Limits {
+  readonly bodyBytes: number;
+  /** Tokens of a prompt; the context of a model is a limit besides. */
+  readonly promptTokens: number;
+  /** Answers under way at once, those that wait for their turn among them. */
+  readonly answers: number;
+  /** Answers to one request. */
+  readonly choices: number;
+  /** From a request to the end of its answer. */
+  readonly requestSeconds: number;
+}
+
+export interface ServerContext {
+  readonly registry: Registry;
+  readonly metrics: ServerMetrics;
+  readonly log: Log;
+  readonly access: Access;
+  readonly limits: Limits;
+  readonly device: Device;
+  readonly version: string;
+  readonly admission: Admission;
+}
+
+export interface AppEnv {
+  Variables: { exchange: Exchange };
+}
+export type AppContext = Context<AppEnv>;
+
+/** Lets in as many answers as the limit says, and none once the server is about to end. */
+export class Admission {
+  readonly #most: number;
+  #active = 0;
+  isClosed = false;
+
+  constructor(most: number) {
+    this.#most = most;
+  }
+
+  get active(): number {
+    return this.#active;
+  }
+
+  enter(count: number): Disposable {
+    if (this.isClosed) throw draining();
+    if (this.#active + count > this.#most) {
+      throw new ApiError(429, "too_many_requests", `${this.#active} answers are under way, which is the most`, {
+        retryAfter: 1,
+      });
+    }
+    this.#active += count;
+    let isIn = true;
+    return {
+      [Symbol.dispose]: () => {
+        if (isIn) this.#active -= count;
+        isIn = false;
+      },
+    };
+  }
+}
+
+export const draining = (): ApiError =>
+  new ApiError(503, "shutting_down", "the server is about to end and takes no more requests", { retryAfter: 5 });
+
+/** Told before the engine would: with the name of the field and the code that clients look for. */
+export function checkPrompt(prompt: readonly number[], config: ModelConfig, limits: Limits, param: string): void {
+  if (prompt.length === 0) invalid(param, `${param} has no tokens, so there is nothing to answer`);
+  const wrong = prompt.find((id) => id >= config.vocabSize);
+  if (wrong !== undefined) invalid(param, `${param}: ${wrong} is no token id; there are ${config.vocabSize}`);
+  const most = Math.min(limits.promptTokens, config.contextLength - 1);
+  if (prompt.length <= most) return;
+  const what =
+    most === limits.promptTokens
+      ? `this server takes prompts of ${most} tokens`
+      : `the model's context holds ${config.contextLength}`;
+  invalid(param, `the prompt has ${prompt.length} tokens, but ${what}; shorten it`, "context_length_exceeded");
+}
+
+/** Changes where answers to one seed may: with the version, the model, the device and the dtype. */
+export const fingerprint = ({ version }: ServerContext, { model }: Lease): string =>
+  `wick-${version}-${model.config.architecture}-${model.dtype}-${model.device.name.replace(/[^\w]+/g, "_")}`;

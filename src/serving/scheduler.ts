@@ -1,0 +1,278 @@
+/**
+ * Who takes part in the next step. Requests that have their prompt behind them get a token each; what the step has room
+ * for beyond goes to prompts, piece by piece. Requests join in the order they came while there are pages for their prompts;
+ * where pages run out, the one that came last is put back, and computes again what it lost when it gets its turn.
+ */
+import type { WickError } from "../core/errors.ts";
+import type { Choice } from "../models/generation/batch-sampler.ts";
+import type { Finish } from "../models/generation/generate.ts";
+import { StepBudget } from "./budget.ts";
+import { type Page, PagePool } from "./pages.ts";
+import type { EngineStats } from "./request.ts";
+import type { Row, Runner } from "./runner.ts";
+import { shareTokens } from "./shares.ts";
+import type { Task } from "./task.ts";
+import { feedable, givePagesBack, registerPages, takePages } from "./task-pages.ts";
+
+/** How many may be taken before one that came earlier and does not fit yet. */
+const PATIENCE = 32;
+/** How many that do not fit are looked at before those behind them must wait. */
+const LOOKED_AT = 4;
+
+interface Part {
+  readonly task: Task;
+  readonly turn: number;
+  /** Positions that are computed with this step. */
+  readonly until: number;
+  readonly samples: boolean;
+}
+
+export interface Step {
+  readonly rows: readonly Row[];
+  readonly tokens: number;
+  readonly parts: readonly Part[];
+  /** Pages that are whole with this step. */
+  readonly completed: readonly Page[];
+}
+
+export class Scheduler {
+  readonly #runner: Runner;
+  readonly #pool: PagePool;
+  readonly #budget: StepBudget;
+  /** Both in the order of arrival. */
+  #running: Task[] = [];
+  #waiting: Task[] = [];
+  #steps = 0;
+  #counts = { promptTokens: 0, cachedTokens: 0, generatedTokens: 0, preemptions: 0 };
+
+  constructor(runner: Runner, stepTokens: number) {
+    this.#runner = runner;
+    this.#pool = new PagePool(runner.pages);
+    this.#budget = new StepBudget(stepTokens);
+  }
+
+  get stats(): EngineStats {
+    const { total, available, kept } = this.#pool;
+    const pages = { total, used: total - available, kept };
+    const [running, waiting] = [this.#running.length, this.#waiting.length];
+    return { running, waiting, pages, steps: this.#steps, ...this.#counts };
+  }
+
+  get tasks(): Task[] {
+    return [...this.#running, ...this.#waiting];
+  }
+
+  get isIdle(): boolean {
+    return this.#running.length + this.#waiting.length === 0;
+  }
+
+  add(task: Task): void {
+    this.#waiting.push(task);
+  }
+
+  /** Ends a request: with its tokens, or with an error, behind them or at once. */
+  end(task: Task, error?: { readonly reason: unknown; readonly atOnce: boolean }): void {
+    if (task.ended) return;
+    task.ended = true;
+    this.#stop(task);
+    this.#running = this.#running.filter((other) => other !== task);
+    this.#waiting = this.#waiting.filter((other) => other !== task);
+    task.onEnd();
+    if (error) task.stream.fail(error.reason, error.atOnce);
+    else task.stream.end();
+  }
+
+  /** The next step, as if all that are enqueued had succeeded; null where there is nothing to do now. */
+  plan(): Step | null {
+    const before = this.#counts.preemptions;
+    this.#makeRoom();
+    // Who has just been put back would come again at once.
+    if (this.#counts.preemptions === before) this.#admit();
+    const parts = [...this.#decodes()];
+    let left = this.#budget.tokens - parts.length;
+    for (const [task, count] of this.#chunks(left)) {
+      const until = task.computed + count;
+      parts.push({ task, turn: task.turn, until, samples: until === task.tokens.length });
+      left -= count;
+    }
+    if (parts.length === 0) return null;
+    this.#steps++;
+    const rows = parts.map((part) => this.#row(part));
+    const completed = parts.flatMap((part) => this.#enqueued(part));
+    return { rows, parts, completed, tokens: this.#budget.tokens - left };
+  }
+
+  /** The oldest enqueued step has ended well. */
+  settle(step: Step, choices: readonly (Choice | WickError | null)[]): void {
+    this.#budget.succeeded();
+    for (const [i, part] of step.parts.entries()) {
+      const { task, turn, until, samples } = part;
+      if (samples) task.inFlight--;
+      if (task.ended) continue;
+      if (turn === task.turn) task.settled = Math.max(task.settled, until);
+      if (!samples) continue;
+      const choice = choices[i]!;
+      if (choice instanceof Error) this.end(task, { reason: choice, atOnce: false });
+      else this.#say(task, choice);
+    }
+  }
+
+  /** The oldest of these has failed, and nothing that the others did counts. None but these are enqueued. */
+  discard(steps: readonly Step[], error: WickError): void {
+    const [failed] = steps;
+    // The last pages first: none is gone before those that follow it.
+    for (const step of steps.toReversed()) for (const page of step.completed.toReversed()) this.#pool.spoil(page);
+    for (const { task, samples } of steps.flatMap((step) => step.parts)) if (samples) task.inFlight--;
+    if (!this.#budget.failed(failed!.tokens)) {
+      for (const { task } of failed!.parts) this.end(task, { reason: error, atOnce: false });
+    }
+    for (const task of this.#running) {
+      const whole = task.pages.findIndex((page) => !page.ready);
+      const from = (whole < 0 ? task.pages.length : whole) * this.#runner.pageSize;
+      const inside = task.settled >= from && task.settled < from + this.#runner.pageSize;
+      task.computed = task.settled = inside ? task.settled : from;
+      this.#open(task);
+    }
+  }
+
+  /** Pages for the next positions of those that run, by the order of arrival. */
+  #makeRoom(): void {
+    for (const task of [...this.#running]) {
+      while (task.pages.length * this.#runner.pageSize < task.needed) {
+        const page = this.#pool.allocate(task);
+        if (page) task.addPage(page);
+        else this.#putBack(this.#running.at(-1)!);
+      }
+    }
+  }
+
+  #putBack(task: Task): void {
+    this.#stop(task);
+    this.#running = this.#running.filter((other) => other !== task);
+    const later = this.#waiting.findIndex((other) => other.arrival > task.arrival);
+    this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, task);
+    this.#counts.preemptions++;
+  }
+
+  #admit(): void {
+    const blocked: Task[] = [];
+    const taken: Task[] = [];
+    for (const task of this.#waiting) {
+      const full = this.#running.length === this.#runner.slots;
+      if (full || blocked.length > LOOKED_AT || blocked.some(({ passed }) => passed >= PATIENCE)) break;
+      // What it says in steps from before it was put back has to be known first.
+      if (task.inFlight > 0 || !this.#join(task)) blocked.push(task);
+      else {
+        taken.push(task);
+        for (const other of blocked) other.passed++;
+      }
+    }
+    if (taken.length > 0) this.#waiting = this.#waiting.filter((task) => task.slot === null && !task.ended);
+  }
+
+  /** Lets it run, where there are pages for all its tokens. */
+  #join(task: Task): boolean {
+    // Those that run will need some soon.
+    if (!takePages(task, this.#pool, this.#runner.pageSize, this.#running.length)) return false;
+    task.passed = 0;
+    task.computed = task.settled = task.skipped = 0;
+    if (!this.#open(task)) return false;
+    const later = this.#running.findIndex((other) => other.arrival > task.arrival);
+    this.#running.splice(later < 0 ? this.#running.length : later, 0, task);
+    return true;
+  }
+
+  /** A slot, anew where it has one: it goes on from the tokens that are known. */
+  #open(task: Task): boolean {
+    task.slot?.[Symbol.dispose]();
+    task.slot = null;
+    try {
+      const answer = task.tokens.slice(task.promptLength);
+      task.slot = this.#runner.open({ ...task.sampling, answer }, task.request.constraint);
+      task.target = task.tokens.length;
+      return true;
+    } catch (reason) {
+      this.end(task, { reason, atOnce: false });
+      return false;
+    }
+  }
+
+  /** Gives back all that it has while it runs. */
+  #stop(task: Task): void {
+    task.turn++;
+    task.slot?.[Symbol.dispose]();
+    task.slot = null;
+    givePagesBack(task, this.#pool);
+  }
+
+  /** Those that decode, one token each, as many as the step takes; who had no turn for longest goes first. */
+  *#decodes(): Generator<Part> {
+    const tasks = this.#running.filter((task) => task.decodes);
+    const prompts = this.#running.filter((task) => task.prefills);
+    const { tokens } = this.#budget;
+    // Prompts get a part of every step, however small; of a step of one token, as soon as it is their turn.
+    const lastOf = (some: readonly Task[]): number => Math.min(...some.map(({ lastStep }) => lastStep));
+    const least = tokens > 1 ? Math.ceil(tokens / 4) : lastOf(prompts) < lastOf(tasks) ? 1 : 0;
+    const most = prompts.length > 0 ? tokens - least : tokens;
+    if (tasks.length > most) tasks.sort((a, b) => a.lastStep - b.lastStep);
+    for (const task of tasks.slice(0, most)) {
+      yield { task, turn: task.turn, until: task.computed + 1, samples: true };
+    }
+  }
+
+  /** Which prompts get how many of `tokens`. */
+  #chunks(tokens: number): [Task, number][] {
+    const wanted = this.#running
+      .filter((task) => task.prefills)
+      .map((task) => ({ task, now: feedable(task, this.#runner), inAll: task.target - task.computed }));
+    const shares = shareTokens(tokens, wanted);
+    return wanted.map(({ task }, i): [Task, number] => [task, shares[i]!]).filter(([, count]) => count > 0);
+  }
+
+  #row({ task, until, samples }: Part): Row {
+    const past = task.computed;
+    const ids = task.prefills ? task.tokens.slice(past, until) : null;
+    return { slot: task.slot!, ids, past, pages: task.table, extent: task.extentAt(until - 1), samples };
+  }
+
+  /** Takes note of what the step will have computed; gives the pages that are whole then. */
+  #enqueued({ task, until, samples }: Part): Page[] {
+    const { pageSize } = this.#runner;
+    const whole = task.pages.slice(Math.floor(task.computed / pageSize), Math.floor(until / pageSize));
+    for (const page of whole) {
+      page.ready = true;
+      page.writer = null;
+    }
+    task.computed = until;
+    task.lastStep = this.#steps;
+    if (samples) task.inFlight++;
+    return whole;
+  }
+
+  #say(task: Task, { token, logprob, top }: Choice): void {
+    task.tokens.push(token);
+    try {
+      task.request.constraint?.accept(token);
+    } catch (reason) {
+      this.end(task, { reason, atOnce: false });
+      return;
+    }
+    this.#counts.generatedTokens++;
+    if (task.cached === null) {
+      task.cached = task.skipped;
+      this.#counts.promptTokens += task.promptLength;
+      this.#counts.cachedTokens += task.cached;
+    }
+    const finish = this.#finishOf(task, token);
+    task.stream.push({ token, logprob, top, finish, cachedTokens: task.cached });
+    if (finish !== null) this.end(task);
+    else if (task.slot) registerPages(task, this.#pool);
+  }
+
+  #finishOf(task: Task, token: number): Finish | null {
+    if (task.ends.has(token)) return "token";
+    if (task.request.constraint?.ended) return "string";
+    if (task.said < task.limit) return null;
+    return task.limitIsContext ? "context" : "length";
+  }
+}
