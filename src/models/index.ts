@@ -76,6 +76,7 @@ export type {
   Place,
   Projection,
   ProjectionStack,
+  StackFusion,
   StackPart,
   VectorRole,
   Weights,

@@ -41,7 +41,7 @@ export async function watchedPage(
   );
   await context.addInitScript(before);
   const page = await context.newPage();
-  page.setDefaultTimeout(5000);
+  page.setDefaultTimeout(20_000);
   page.on("pageerror", (error) => faults.push(error.message));
   page.on("dialog", (dialog) => {
     faults.push(`dialog: ${dialog.message()}`);

@@ -1,9 +1,10 @@
 /** Requests that come and go, side by side in recorded and other steps, say what each of them says alone. */
 import { describe, expect, it } from "vitest";
 import { PAGE_SIZE } from "../../src/backend/paged-attention.ts";
+import type { Device } from "../../src/index.ts";
 import { loadModel, type Model, PagedCache, PagedStepper, Sampler, type StepRow } from "../../src/models/index.ts";
 import { recordedRows } from "../../src/models/paged/decode.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeDevices, inTurns } from "../helpers/devices.ts";
 import { type TinyName, tiny } from "../helpers/model-folders.ts";
 
 const VOCAB = 128;
@@ -41,6 +42,7 @@ async function alone(model: Model): Promise<number[][]> {
 async function together(model: Model): Promise<number[][]> {
   using cache = new PagedCache(model.config, model.device, model.dtype, 2 * asked.length);
   await using stepper = new PagedStepper(model.transformer, cache, { slots: 8, positions: 2 * PAGE_SIZE });
+  await stepper.ready();
   const fed = asked.map(() => 0);
   const chosen = asked.map(() => 0);
   const said: number[][] = asked.map(() => []);
@@ -75,15 +77,12 @@ async function together(model: Model): Promise<number[][]> {
   return said;
 }
 
-const names = (device: string): readonly TinyName[] =>
-  device === "cpu"
-    ? ["llama", "gpt2", "deepseek_v2", "mixtral"]
-    : device === "sim:32"
-      ? ["llama", "gpt2"]
-      : ["deepseek_v2"];
+/** Of two GPUs each runs one. */
+const names = (device: Device): readonly TinyName[] =>
+  device.name === "cpu" ? ["llama", "gpt2", "deepseek_v2", "mixtral"] : inTurns(["llama", "gpt2"], device);
 
 describeDevices("steps of many requests", (device) => {
-  it.each(names(device.name))("of %s say what each says alone", async (name) => {
+  it.each(names(device))("of %s say what each says alone", async (name) => {
     using model = await loadModel(tiny(name), { device, dtype: "f32" });
     const { live } = device.memory();
     expect(await together(model)).toEqual(await alone(model));

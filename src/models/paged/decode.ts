@@ -102,6 +102,17 @@ export class RecordedDecode implements Disposable {
     else this.#graphs.set(size, this.#record(size));
   }
 
+  /** Records steps of every size, of nobody's rows. */
+  recordAll(): void {
+    this.arrange(new Set());
+    const { rows } = this.#options;
+    for (let size = recordedRows(1, rows); ; size = recordedRows(size + 1, rows)) {
+      this.#write([], size);
+      if (!this.#graphs.has(size)) this.#graphs.set(size, this.#record(size));
+      if (size === rows) return;
+    }
+  }
+
   [Symbol.dispose](): void {
     for (const graph of this.#graphs.values()) graph?.[Symbol.dispose]();
     this.#graphs.clear();

@@ -38,6 +38,9 @@ export interface PagedStepperOptions {
 /** Steps enqueued beyond the one whose tokens are waited for, so that the device never waits for the host. */
 const AHEAD = 2;
 
+/** Tokens of a prompt, beyond those that kernels for few rows take. */
+const READY_TOKENS = 32;
+
 export class PagedStepper implements AsyncDisposable {
   readonly sampler: BatchSampler;
   /** Steps that may be asked for beyond the one that is waited for. */
@@ -58,6 +61,16 @@ export class PagedStepper implements AsyncDisposable {
     const choose = sampler.choose.bind(sampler);
     const shared = { model, cache, tokens: sampler.tokens, slots: sampler.rows, choose };
     this.#decode = records ? new RecordedDecode({ ...shared, recorder, rows: slots, positions }) : null;
+  }
+
+  /** Compiles and records what steps need, before there are any: the first requests do not wait for it then. */
+  async ready(): Promise<void> {
+    // A part of a prompt of nobody, in a page that nobody has yet.
+    const ids = Array.from({ length: READY_TOKENS }, () => 0);
+    this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
+    this.sampler.place([]);
+    this.#decode?.recordAll();
+    await this.#model.device.synchronize();
   }
 
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */

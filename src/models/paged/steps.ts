@@ -10,7 +10,7 @@ import { result } from "../../tensor/tensor.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "../latent-attention.ts";
 import type { Rotation, Table } from "../rotary.ts";
-import { type AttentionParams, ComposedStep, type Step } from "../steps.ts";
+import { type AttentionParams, ComposedStep, normedHeads, type Step } from "../steps.ts";
 import { lengthOf, type PagedBatch, type PagedSequence, totalOf } from "./batch.ts";
 
 type Latents = { readonly latents: Tensor };
@@ -77,8 +77,9 @@ export class ComposedPagedStep implements Step {
   }
 
   attendLatent({ q, latent, key }: LatentRows, layer: Latents, heads: LatentHeads): Tensor {
+    // Never expanded: how many rows a prompt's part has must not tell in what they give.
     return this.#each((sequence, rotations, own) =>
-      attendComposed({ q: own(q), latent: own(latent), key: own(key) }, sequence, rotations, layer, heads),
+      attendComposed({ q: own(q), latent: own(latent), key: own(key) }, sequence, rotations, layer, heads, false),
     );
   }
 
@@ -100,10 +101,11 @@ const attendComposed = (
   rotations: ReadonlyMap<RopeConfig, Rotation>,
   { latents }: Latents,
   heads: LatentHeads,
+  expand: boolean,
 ): Tensor => {
   const cache = { append: (added: Tensor): Tensor => appended(latents, added.squeeze(0), sequence) };
   const step = { batch: 1, length: lengthOf(sequence) };
-  return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads);
+  return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads, expand);
 };
 
 /** What a device's kernels are told of the sequences: as `PagedPlaces` has it. */
@@ -135,10 +137,13 @@ export class DevicePagedStep implements Step {
     readonly chunks: readonly Chunk[],
   ) {}
 
-  attend(q: Tensor, k: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
+  attend(rawQ: Tensor, rawK: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
     const { headDim, scale, softcap, window, rope, sinks } = params;
-    const own = { ...this.tables.get(rope)!, ...layer, ...this.places, scale, softcap, window, sinks };
-    const y = call(this.backend.pagedAttention!, "attend", q, k, v, own);
+    const attention = this.backend.pagedAttention!;
+    const [q, k] = attention.takesNorms ? [rawQ, rawK] : normedHeads(rawQ, rawK, params);
+    const norms = attention.takesNorms ? params.norms : null;
+    const own = { ...this.tables.get(rope)!, ...layer, ...this.places, norms, scale, softcap, window, sinks };
+    const y = call(attention, "attend", q, k, v, own);
     return result(y, [this.batch, q.shape[1]! / headDim, 1, headDim]);
   }
 
@@ -151,7 +156,7 @@ export class DevicePagedStep implements Step {
       const own = (x: Tensor): Tensor => x.narrow(0, at, length);
       parts.push(
         expansionPays(length, heads)
-          ? attendComposed(each(rows, own), sequence, rotations(), layer, heads)
+          ? attendComposed(each(rows, own), sequence, rotations(), layer, heads, true)
           : this.#latents(rows, layer, heads, singles + i, 1, at, length),
       );
       at += length;

@@ -5,7 +5,7 @@ import type { Question } from "./question.ts";
 
 export type Phase =
   | { readonly at: "asking" }
-  | { readonly at: "loading"; readonly progress: number }
+  | { readonly at: "loading"; readonly phase: Model["phase"]; readonly progress: number }
   | { readonly at: "waiting"; readonly seconds: number; readonly reason: string }
   | { readonly at: "thinking" }
   | { readonly at: "writing" };
@@ -131,7 +131,7 @@ export class Answering {
         const models = await listModels(this.#options.key(), signal);
         this.#options.onModels(models);
         const own = models.find(({ id }) => id === this.#options.model.id);
-        if (own?.state === "loading") this.#to({ at: "loading", progress: own.progress });
+        if (own?.state === "loading") this.#to({ at: "loading", phase: own.phase, progress: own.progress });
         else if (own?.state === "ready" && this.phase.at === "loading") this.#to({ at: "asking" });
       }
     } catch {

@@ -6,9 +6,14 @@ export interface Model {
   readonly state: "unloaded" | "loading" | "ready";
   /** From 0 to 1. */
   readonly progress: number;
+  /** What is being done to it where it is loading. */
+  readonly phase: "download" | "load";
+  /** Why it could not be loaded, where that was tried. */
+  readonly error: string | null;
   readonly contextLength: number | null;
-  /** What it was made for: messages, going on with a text, or vectors. */
-  readonly kind: "chat" | "completion" | "embedding";
+  /** What it was made for: messages, going on with a text, or vectors. Some servers know only when it is loaded. */
+  readonly kind: "chat" | "completion" | "embedding" | null;
+  readonly isDefault: boolean;
 }
 
 export interface Delta {
@@ -95,7 +100,10 @@ export async function listModels(key: string | null, signal: AbortSignal): Promi
       state: state === "loading" || state === "ready" ? state : "unloaded",
       progress: number(at(own, "progress")) ?? 0,
       contextLength: number(at(own, "context_length")) ?? null,
-      kind: kind === "completion" || kind === "embedding" ? kind : "chat",
+      phase: at(own, "phase") === "download" ? "download" : "load",
+      error: text(at(own, "error")) ?? null,
+      kind: kind === "completion" || kind === "embedding" || kind === "chat" ? kind : null,
+      isDefault: at(own, "default") === true,
     };
   });
 }

@@ -4,6 +4,7 @@ import { ApiError, listModels, type Model } from "./api.ts";
 import {
   addMessage,
   type Conversation,
+  type Form,
   type Message,
   newConversation,
   pathOf,
@@ -24,6 +25,7 @@ export type Topic = "list" | "thread" | "answer" | "models" | "connection" | "st
 
 const SAVE_MS = 1500;
 const AGAIN_MS = 3000;
+const LOADING_MS = 1000;
 
 export class App {
   readonly conversations = new Map<string, Conversation>();
@@ -39,6 +41,7 @@ export class App {
   askKey: (reason: string) => Promise<string | null> = async () => null;
   readonly #listeners = new Map<Topic, (() => void)[]>();
   #savedAt = 0;
+  #refresh: ReturnType<typeof setTimeout> | undefined;
   #firstModels: Promise<void> = Promise.resolve();
   #asking: Promise<string | null> | null = null;
 
@@ -143,7 +146,13 @@ export class App {
 
   get model(): Model | null {
     const named = (id: string | null) => this.usable.find((model) => model.id === id);
-    return named(this.current.model) ?? named(preference("model")) ?? this.usable[0] ?? null;
+    const first = this.usable.find(({ isDefault }) => isDefault) ?? this.usable[0];
+    return named(this.current.model) ?? named(preference("model")) ?? first ?? null;
+  }
+
+  /** How the conversation is shown and asked. */
+  get form(): Form {
+    return this.current.form ?? (this.model?.kind === "completion" ? "story" : "chat");
   }
 
   choose(model: Model): void {
@@ -154,17 +163,19 @@ export class App {
   }
 
   takeModels(models: readonly Model[]): void {
-    const kind = this.model?.kind;
+    const { form } = this;
     this.models = models;
     this.#setConnected(true);
     this.changed("models");
-    if (this.model?.kind !== kind) this.changed("thread");
+    if (this.form !== form) this.changed("thread");
   }
 
   /** Asks until the server answers. */
   async refreshModels(): Promise<void> {
     try {
       this.takeModels(await listModels(preference("key"), AbortSignal.timeout(10_000)));
+      // Others may have asked for one that is loading.
+      if (this.models.some(({ state }) => state === "loading")) this.#refreshIn(LOADING_MS);
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) {
         this.#setConnected(true);
@@ -172,8 +183,13 @@ export class App {
         return;
       }
       this.#setConnected(false);
-      setTimeout(() => void this.refreshModels(), AGAIN_MS);
+      this.#refreshIn(AGAIN_MS);
     }
+  }
+
+  #refreshIn(ms: number): void {
+    clearTimeout(this.#refresh);
+    this.#refresh = setTimeout(() => void this.refreshModels(), ms);
   }
 
   /** One question, however many requests wait for it. */
@@ -192,12 +208,17 @@ export class App {
 
   // Messages
 
-  async send(text: string): Promise<void> {
-    // Who is quicker than the server's list of models need not know it.
+  /** Who is quicker than the server's list of models, or asks again after it has failed, need not know of it. */
+  async #modelsAreKnown(): Promise<void> {
     await this.#firstModels;
+    if (this.model === null) await this.refreshModels();
+  }
+
+  async send(text: string): Promise<void> {
+    await this.#modelsAreKnown();
     const { current } = this;
     if (this.answering !== undefined) return;
-    if (this.model?.kind === "completion") {
+    if (this.form === "story") {
       const story = storyOf(this.path);
       const joint = story === "" || /\s$/.test(story) || /^[\s.,;:!?)’”'"-]/.test(text) ? "" : " ";
       // The next word brings its own space, as the model has learnt it.
@@ -207,7 +228,8 @@ export class App {
   }
 
   /** Another answer in the place of one. */
-  regenerate(message: Message): void {
+  async regenerate(message: Message): Promise<void> {
+    await this.#modelsAreKnown();
     if (this.answering !== undefined) return;
     const { current } = this;
     // One that has said nothing is no alternative.
@@ -217,7 +239,8 @@ export class App {
     this.#answer(message.parent);
   }
 
-  edit(message: Message, text: string): void {
+  async edit(message: Message, text: string): Promise<void> {
+    await this.#modelsAreKnown();
     if (this.answering !== undefined) return;
     const { id } = addMessage(this.current, "user", text, message.parent);
     this.#answer(id);
@@ -259,6 +282,7 @@ export class App {
       this.changed("thread");
       return;
     }
+    conversation.form ??= this.form;
     message.model = model.id;
     conversation.model = model.id;
     const answering = new Answering({

@@ -52,6 +52,8 @@ export interface Sampling {
   stop?: string[];
 }
 
+export type Form = "chat" | "story";
+
 export interface Conversation {
   readonly id: string;
   /** Where the user gave one. */
@@ -59,6 +61,8 @@ export interface Conversation {
   readonly created: number;
   updated: number;
   model: string | null;
+  /** Messages, or one text that a model goes on with: as its first model has it, whatever model comes later. */
+  form: Form | null;
   system: string;
   sampling: Sampling;
   /** Leave out the oldest messages where all of them do not fit. */
@@ -79,6 +83,7 @@ export function newConversation(model: string | null): Conversation {
     created: now,
     updated: now,
     model,
+    form: null,
     system: "",
     sampling: {},
     trims: false,
@@ -164,6 +169,7 @@ export function readConversation(value: unknown): Conversation | null {
     created: number(value.created),
     updated: number(value.updated),
     model: textOrNull(value.model),
+    form: value.form === "story" ? "story" : "chat",
     system: textOrNull(value.system) ?? "",
     sampling: isRecord(value.sampling) ? (value.sampling as Sampling) : {},
     trims: value.trims === true,

@@ -28,7 +28,7 @@ const icons = {
   panel: "M4 5.5h16v13H4zM9.5 5.5v13",
   plus: "M12 5v14M5 12h14",
   send: "M12 19V5M6 11l6-6 6 6",
-  stop: "M8 8h8v8H8z",
+  stop: "M7.5 7.5h9v9h-9z",
   copy: "M9 9h10v11H9zM5 15V4h10",
   done: "M5 12.5l4.5 4.5L19 7.5",
   again: "M19 12a7 7 0 1 1-2.1-5M19 3.5V7.5h-4",

@@ -3,7 +3,7 @@ import type { Model } from "./api.ts";
 import { type Conversation, type Message, pathOf, storyOf } from "./conversation.ts";
 
 /** A story model is given room for a page, and draws more soberly than OpenAI's default of 1. */
-export const storyDefaults = { temperature: 0.8, max_tokens: 160 } as const;
+export const storyDefaults = { temperature: 0.7, max_tokens: 160 } as const;
 
 /** Where nothing is known yet; English has about four characters to a token, code and other languages fewer. */
 const CHARACTERS_PER_TOKEN = 3;
@@ -40,7 +40,7 @@ export function questionFor(
   const { sampling, system, trims } = conversation;
   const context = model.contextLength ?? Number.POSITIVE_INFINITY;
   const perToken = charactersPerToken(before);
-  if (model.kind === "completion") {
+  if (conversation.form === "story") {
     const most = sampling.max_tokens ?? Math.min(storyDefaults.max_tokens, Math.ceil(context / 3));
     const room = Math.max(32, context - most - 8) * perToken * share;
     const prompt = endOf(storyOf(before), room);

@@ -64,7 +64,7 @@ export class Composer {
 
   #submit(): void {
     const text = this.#field.value;
-    const goesOn = this.#app.model?.kind === "completion" && this.#app.path.length > 0;
+    const goesOn = this.#app.form === "story" && this.#app.path.length > 0;
     if (this.#app.answering !== undefined || (text.trim() === "" && !goesOn)) return;
     this.#field.value = "";
     setPreference("draft", null);
@@ -78,7 +78,7 @@ export class Composer {
   }
 
   #show(): void {
-    const { current, answering, model, path } = this.#app;
+    const { current, answering, model, path, form } = this.#app;
     if (this.#shownFor !== null && this.#shownFor !== current.id) {
       this.#drafts.set(this.#shownFor, this.#field.value);
       this.#field.value = this.#drafts.get(current.id) ?? "";
@@ -86,7 +86,7 @@ export class Composer {
     }
     // A draft from before a reload belongs to whatever is opened first.
     if (this.#app.started) this.#shownFor = current.id;
-    const isStory = model?.kind === "completion";
+    const isStory = form === "story";
     const empty = this.#field.value.trim() === "";
     this.#field.placeholder = !isStory
       ? "Write a message"

@@ -10,19 +10,26 @@ import { alternatives, editor, failureNote, liveStats, statsLine, waitingLine } 
 
 const seconds = (ms: number): string => (ms < 1000 ? "a moment" : `${Math.round(ms / 1000)} s`);
 
+interface Reasoning {
+  readonly text: string;
+  readonly ms: number | undefined;
+  readonly thinking: boolean;
+}
+
 /** Reasoning, folded away unless one wants to see it. */
 class ReasoningView {
   readonly #text = new MarkdownView();
   readonly #summary = h("span");
   readonly element = h(
     "details",
-    { class: "reasoning", ontoggle: () => this.show(this.#shown, false) },
+    { class: "reasoning", ontoggle: () => this.show(this.#shown) },
     h("summary", {}, icon("right"), this.#summary),
     this.#text.element,
   );
-  #shown: { text: string; ms: number | undefined } = { text: "", ms: undefined };
+  #shown: Reasoning = { text: "", ms: undefined, thinking: false };
 
-  show(shown: { text: string; ms: number | undefined }, thinking: boolean): void {
+  show(shown: Reasoning): void {
+    const { thinking } = shown;
     this.#shown = shown;
     this.element.hidden = shown.text === "";
     this.element.classList.toggle("thinking", thinking);
@@ -82,10 +89,10 @@ export class MessageView {
     if (this.#editing) {
       const save = (text: string) => {
         this.#editing = false;
-        this.#app.edit(this.#message, text.trim());
+        void this.#app.edit(this.#message, text.trim());
       };
       if (bubble.querySelector(".editor") === null) {
-        bubble.replaceChildren(editor("Edit the message", this.#message.content, save, leave));
+        bubble.replaceChildren(editor({ field: "Edit the message", save: "Send" }, this.#message.content, save, leave));
       }
       this.#tools.replaceChildren();
     } else {
@@ -107,15 +114,13 @@ export class MessageView {
     const started = message.content !== "" || message.toolCalls !== undefined;
     this.element.classList.toggle("writing", writing && started);
     this.element.setAttribute("aria-busy", String(writing));
-    this.#reasoning.show(
-      { text: message.reasoning ?? "", ms: message.reasoningMs },
-      writing && answering.phase.at === "thinking",
-    );
+    const thinking = writing && answering.phase.at === "thinking";
+    this.#reasoning.show({ text: message.reasoning ?? "", ms: message.reasoningMs, thinking });
     this.#text.show(message.content, !writing);
     this.#calls.replaceChildren(
       ...(message.toolCalls ?? []).map(({ name, arguments: given }) => codeBlock(`calls ${name}`, given, false)),
     );
-    const waits = writing && !started && answering.phase.at !== "thinking";
+    const waits = writing && !started && !thinking;
     this.#waiting.replaceChildren(...(waits ? [waitingLine(answering.phase, message.model ?? "")] : []));
     const failure = writing ? null : failureNote(this.#app, message);
     this.#failure.replaceChildren(...(failure === null ? [] : [failure]));
@@ -128,8 +133,8 @@ export class MessageView {
     this.#tools.replaceChildren(
       ...[
         alternatives(this.#app, message),
-        copyButton("Copy", () => message.content),
-        iconButton("again", "Answer again", () => this.#app.regenerate(message)),
+        started ? copyButton("Copy", () => message.content) : null,
+        iconButton("again", "Answer again", () => void this.#app.regenerate(message)),
         h("span", { class: "stats" }, statsLine(message)),
       ].filter((part) => part !== null),
     );

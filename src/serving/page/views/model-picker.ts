@@ -7,8 +7,11 @@ import { toggleMenu } from "./menu.ts";
 const count = new Intl.NumberFormat("en");
 const states = { unloaded: "loads at the first message", ready: "ready" } as const;
 
-function noteOn({ state, progress, contextLength, kind }: Model): string {
-  const parts = [state === "loading" ? `loading, ${Math.round(progress * 100)} %` : states[state]];
+function noteOn({ state, phase, progress, error, contextLength, kind }: Model): string {
+  const loading = `${phase === "download" ? "downloading" : "loading"}, ${Math.round(progress * 100)} %`;
+  const parts = [
+    state === "loading" ? loading : state === "unloaded" && error !== null ? `failed: ${error}` : states[state],
+  ];
   if (contextLength !== null) parts.push(`${count.format(contextLength)} tokens of context`);
   if (kind === "completion") parts.push("goes on with a text");
   return parts.join(" · ");
@@ -44,9 +47,10 @@ export function modelPicker(app: App): HTMLElement {
     icon("down"),
     bar,
   );
+  const missing = () => (app.connected === null ? "…" : app.connected ? "no model" : "no server");
   const show = () => {
     const { model } = app;
-    name.textContent = model === null ? (app.connected === false ? "no server" : "…") : shortName(model.id);
+    name.textContent = model === null ? missing() : shortName(model.id);
     button.title = model === null ? "" : `${model.id}: ${noteOn(model)}`;
     button.setAttribute("aria-label", model === null ? "Model" : `Model: ${model.id}, ${noteOn(model)}`);
     dot.dataset.state = model?.state ?? "unloaded";

@@ -16,12 +16,13 @@ const endings: Readonly<Record<string, string>> = {
   content_filter: "filtered",
 };
 
-export function statsLine(message: Message): string {
+/** `usual` are the ends that go without saying. */
+export function statsLine(message: Message, usual: readonly string[] = []): string {
   const parts: string[] = [];
   const { stats, finish } = message;
   if (stats !== undefined) parts.push(...statParts(stats));
-  const ending = finish === undefined ? "was cut off when the page closed" : endings[finish];
-  if (ending !== undefined) parts.push(ending);
+  const ending = finish === undefined ? "unfinished" : endings[finish];
+  if (ending !== undefined && !usual.includes(finish ?? "")) parts.push(ending);
   return parts.join(" · ");
 }
 
@@ -43,7 +44,7 @@ export function waitingLine(phase: Phase, model: string): HTMLElement {
     return h(
       "div",
       { class: "waiting" },
-      h("span", {}, `Loading ${shortName(model)}… ${percent} %`),
+      h("span", {}, `${phase.phase === "download" ? "Downloading" : "Loading"} ${shortName(model)}… ${percent} %`),
       h("progress", { class: "bar", max: "1", value: phase.progress, "aria-label": "Loading the model" }),
     );
   }
@@ -62,10 +63,10 @@ const advice: Readonly<Record<string, string>> = {
 export function failureNote(app: App, message: Message): HTMLElement | null {
   const { failure } = message;
   if (failure === undefined) return null;
-  const again = () => app.regenerate(message);
+  const again = () => void app.regenerate(message);
   const trim = () => {
     app.current.trims = true;
-    app.regenerate(message);
+    void app.regenerate(message);
   };
   const isFull = failure.code === "context_length_exceeded";
   return h(
@@ -98,8 +99,13 @@ export function alternatives(app: App, message: Message): HTMLElement | null {
 }
 
 /** A field in the place of a text. */
-export function editor(label: string, text: string, save: (text: string) => void, leave: () => void): HTMLElement {
-  const field = h("textarea", { "aria-label": label }, text);
+export function editor(
+  names: { readonly field: string; readonly save: string },
+  text: string,
+  save: (text: string) => void,
+  leave: () => void,
+): HTMLElement {
+  const field = h("textarea", { "aria-label": names.field }, text);
   const fit = () => {
     field.style.height = "auto";
     field.style.height = `${Math.min(field.scrollHeight + 2, innerHeight * 0.6)}px`;
@@ -128,7 +134,7 @@ export function editor(label: string, text: string, save: (text: string) => void
       "div",
       { class: "row end" },
       h("button", { type: "button", class: "plain", onclick: leave }, "Cancel"),
-      h("button", { type: "button", class: "primary", onclick: submit, title: "Ctrl+Enter" }, "Save"),
+      h("button", { type: "button", class: "primary", onclick: submit, title: "Ctrl+Enter" }, names.save),
     ),
   );
 }

@@ -34,8 +34,8 @@ const settings: readonly Setting[] = [
 ];
 
 export function openSettings(app: App): void {
-  const { current: conversation, model } = app;
-  const isStory = model?.kind === "completion";
+  const { current: conversation } = app;
+  const isStory = app.form === "story";
   const defaults: Partial<Record<keyof Sampling, number>> = isStory ? storyDefaults : {};
 
   const system = h(

@@ -134,7 +134,8 @@ export class Sidebar {
   #show(): void {
     const { list, current, answers } = this.#app;
     this.#field.hidden = list.length < SEARCHED_FROM;
-    const wanted = this.#field.hidden ? "" : this.#search.value.trim().toLowerCase();
+    if (this.#field.hidden) this.#search.value = "";
+    const wanted = this.#search.value.trim().toLowerCase();
     const found = list.filter(
       (conversation) =>
         wanted === "" ||
@@ -236,6 +237,7 @@ export class Sidebar {
   #import(): void {
     const take = async () => {
       const file = field.files?.[0];
+      field.remove();
       if (file === undefined) return;
       try {
         const count = this.#app.import(await file.text());
@@ -245,6 +247,9 @@ export class Sidebar {
       }
     };
     const field = h("input", { type: "file", accept: "application/json,.json", onchange: () => void take() });
+    field.hidden = true;
+    this.element.append(field);
+    field.addEventListener("cancel", () => field.remove());
     field.click();
   }
 }

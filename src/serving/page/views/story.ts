@@ -82,10 +82,10 @@ export class StoryView {
       { class: "tools" },
       isAnswer && last.failure === undefined && goOn,
       alternatives(this.#app, last),
-      isAnswer && iconButton("again", "Another way on", () => this.#app.regenerate(last)),
+      isAnswer && iconButton("again", "Another way on", () => void this.#app.regenerate(last)),
       iconButton("edit", "Edit the text", () => this.edit()),
       copyButton("Copy", () => storyOf(this.#app.path)),
-      h("span", { class: "stats" }, isAnswer ? statsLine(last) : ""),
+      h("span", { class: "stats" }, isAnswer ? statsLine(last, ["length"]) : ""),
     );
     const failure = failureNote(this.#app, last);
     this.#foot.replaceChildren(...(failure === null ? [tools] : [failure, tools]));
@@ -102,7 +102,7 @@ export class StoryView {
       if (text === storyOf(path)) leave();
       else this.#app.rewrite(text.trimEnd());
     };
-    this.#prose.replaceChildren(editor("Edit the story", storyOf(path), save, leave));
+    this.#prose.replaceChildren(editor({ field: "Edit the story", save: "Save" }, storyOf(path), save, leave));
     this.#foot.replaceChildren();
   }
 }

@@ -50,13 +50,17 @@ export class Thread {
     );
     app.on(["thread"], () => this.#show());
     app.on(["answer"], () => this.#schedule());
+    // The welcome names the model.
+    app.on(["models", "connection"], () => {
+      if (app.path.length === 0) this.#show();
+    });
     this.#show();
   }
 
   /** Opens the last message that the user wrote, to be written anew. */
   editLast(): void {
     if (this.#app.answering !== undefined) return;
-    if (this.#app.model?.kind === "completion") this.#story.edit();
+    if (this.#app.form === "story") this.#story.edit();
     else {
       const last = this.#app.path.findLast(({ role }) => role === "user");
       if (last !== undefined) this.#views.get(last)?.edit();
@@ -64,7 +68,7 @@ export class Thread {
   }
 
   #show(): void {
-    const { current, path, answering, model } = this.#app;
+    const { current, path, answering, form } = this.#app;
     if (this.#shownFor !== current.id) {
       this.#shownFor = current.id;
       this.#views.clear();
@@ -74,8 +78,8 @@ export class Thread {
     this.#announce();
     if (answering !== undefined && answering.message.content === "") this.#following = true;
     this.#column.classList.toggle("empty", path.length === 0);
-    if (path.length === 0) this.#column.replaceChildren(this.#welcome());
-    else if (model?.kind === "completion") {
+    if (path.length === 0) this.#showWelcome();
+    else if (form === "story") {
       if (this.#column.firstChild !== this.#story.element) this.#column.replaceChildren(this.#story.element);
       this.#story.show(path, answering);
     } else this.#showChat(path);
@@ -106,10 +110,10 @@ export class Thread {
     const run = () =>
       requestAnimationFrame(() => {
         this.#scheduled = false;
-        const { answering, path, model } = this.#app;
+        const { answering, path, form } = this.#app;
         if (answering === undefined || answering.message !== path.at(-1)) return;
         const start = performance.now();
-        if (model?.kind === "completion") this.#story.show(path, answering);
+        if (form === "story") this.#story.show(path, answering);
         else this.#views.get(answering.message)?.show(answering);
         this.#lastCost = performance.now() - start;
         this.#announce();
@@ -143,13 +147,16 @@ export class Thread {
     this.element.scrollTop = this.element.scrollHeight;
   }
 
-  #welcome(): HTMLElement {
-    const { model, connected } = this.#app;
-    const isStory = model?.kind === "completion";
+  #showWelcome(): void {
+    const { model, connected, form } = this.#app;
+    const shows = `${form} ${model?.id} ${connected}`;
+    // Models are asked for often; what stays the same keeps its focus.
+    if (this.#column.firstElementChild?.getAttribute("data-shows") === shows) return;
+    const isStory = form === "story";
     const begin = (text: string) => () => void this.#app.send(text);
-    return h(
+    const welcome = h(
       "div",
-      { class: `welcome ${isStory ? "for-story" : ""}` },
+      { class: `welcome ${isStory ? "for-story" : ""}`, "data-shows": shows },
       flame(),
       h("h1", {}, isStory ? "How does it begin?" : "What is on your mind?"),
       h(
@@ -171,5 +178,6 @@ export class Thread {
         ),
       ),
     );
+    this.#column.replaceChildren(welcome);
   }
 }
