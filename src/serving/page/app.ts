@@ -1,6 +1,6 @@
 /** What the page knows and does, without how it looks: views call it, and hear by topic what has changed. */
 import { Answering } from "./answering.ts";
-import { ApiError, listModels, type Model } from "./api.ts";
+import { ApiError, listModels } from "./api.ts";
 import {
   addMessage,
   type Conversation,
@@ -13,6 +13,7 @@ import {
   siblingsOf,
   storyOf,
 } from "./conversation.ts";
+import type { Model } from "./model.ts";
 import { preference, setPreference } from "./preferences.ts";
 import { questionFor } from "./question.ts";
 import { Store } from "./store.ts";

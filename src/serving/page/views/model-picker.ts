@@ -1,7 +1,7 @@
 /** Which model answers, and how far it is loaded. */
-import type { Model } from "../api.ts";
 import type { App } from "../app.ts";
 import { h, icon } from "../dom.ts";
+import type { Model } from "../model.ts";
 import { toggleMenu } from "./menu.ts";
 
 const count = new Intl.NumberFormat("en");
