@@ -3,7 +3,7 @@
 //   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; out = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
 //     alpha and f nothing (glu 0), silu(gate)·up (GLU_silu), gelu(gate)·up (GLU_gelu) or gpt-oss's gate (GLU_clampedSwiglu) of the two halves of W's rows. bias and residual may
 //     be null. k is a multiple of 16 bytes, and x, alpha and W are aligned to them.
-//   expert_linear_T  a row of x each through one of the matrices of W (experts, n, k), see expert-slot.h
+//   expert_linear_T, expert_sum_T  a row of x each through one of the matrices of W (experts, n, k), see expert-slot.h
 //
 // Launch: blocks of `threads`, `splits` warps for each group of LINEAR_GROUP rows of W (half as many columns of out with a gate).
 #include "expert-slot.h"
@@ -119,7 +119,7 @@ GPU_f16(LINEAR)
 GPU_f32(LINEAR)
 
 #define EXPERT_LINEAR(T) \
-  KERNEL_BARE(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
+  KERNEL_EARLY(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \
                  u32 per_slot, u32 share, u32 experts, u32 glu, u32 splits, u32 early, u64* error) { \
     typedef Linear<T, 1, LINEAR_GROUP, 1, false> L; \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * L::Values * 2); \
@@ -129,6 +129,40 @@ GPU_f32(LINEAR)
     const L linear{(u32)(k / L::V), splits, tid_x() / 32 % splits, x + slot.row * k, nullptr, w, 1}; \
     linear.run(kept, Outputs<LINEAR_GROUP, 1>(n, bias, nullptr, y, 1, glu, DTypeNumber<T>::value, slot.share), 0); \
   }
+// Warps that share rows of the result take its slots in turn.
+template <class T> GPU_FN void expert_sums(f32* kept, const ExpertSum& sum, const T* x, const T* w, const Outputs<LINEAR_GROUP, 1>& out, u32 k, u32 splits) {
+  typedef Linear<T, 1, LINEAR_GROUP, 1, false> L;
+  const u32 per_block = bdim_x() / 32 / splits, part = tid_x() / 32 % splits, vectors = k / L::V;
+  const L shared{vectors, splits, part, x, nullptr, w, 1};
+  for (u32 base = out.share.block * per_block; base < out.groups(); base += out.share.blocks * per_block) {
+    const u32 group = base + tid_x() / 32 / splits;
+    f32 all[LINEAR_GROUP] = {}, squares[1], total, square;
+    for (u32 slot = part; slot < sum.slots; slot += splits) {
+      const u32 first = sum.first(slot);
+      const bool exists = sum.exists(slot);
+      const T* row[LINEAR_GROUP];
+      UNROLL for (int r = 0; r < LINEAR_GROUP; r++) row[r] = w + (size_t)(first + out.row(group, r)) * k;
+      const L own{vectors, 1, 0, x + (size_t)slot * k, nullptr, w, 1};
+      f32 acc[LINEAR_GROUP];
+      own.sums(row, acc, squares, slot == part && base == out.share.block * per_block);
+      if (exists) UNROLL for (int r = 0; r < LINEAR_GROUP; r++) all[r] = m_fma(sum.factor(slot), acc[r], all[r]);
+    }
+    shared.join(kept, all, squares, total, square);
+    total += sum.bias(out.row(group, out.value()), out.dtype);
+    if (part == 0) out.store(group, total);
+  }
+}
+#define EXPERT_SUM(T) \
+  KERNEL_EARLY(LINEAR_BLOCK, 8, expert_sum_##T, const T* x, const T* w, const u32* ids, const void* mix, const T* bias, const T* residual, T* out, size_t n, \
+                 size_t k, u32 per_row, u32 slots, u32 experts, u32 splits, u32 early, u32 mix_dtype, u64* error) { \
+    SHARED(f32, kept, LINEAR_BLOCK / 32 * LINEAR_GROUP * 2); \
+    const ExpertSum sum(ids, per_row, slots, experts, n, mix, mix_dtype, bias, early, error); \
+    const Outputs<LINEAR_GROUP, 1> outputs(n, nullptr, residual ? residual + sum.row * n : nullptr, out + sum.row * n, 1, 0, DTypeNumber<T>::value, sum.share); \
+    expert_sums<T>(kept, sum, x + (size_t)sum.row * slots * k, w, outputs, (u32)k, splits); \
+  }
+GPU_bf16(EXPERT_SUM)
+GPU_f16(EXPERT_SUM)
+GPU_f32(EXPERT_SUM)
 GPU_bf16(EXPERT_LINEAR)
 GPU_f16(EXPERT_LINEAR)
 GPU_f32(EXPERT_LINEAR)

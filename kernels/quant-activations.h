@@ -1,5 +1,5 @@
 // Activations as products with quantized weights want them: per group of 32 integers of 16 bits, in two signed bytes each, the scale,
-// and scale · Σ integers.
+// and scale · Σ integers. Of f32, a third byte has what is left, in units of 1/256.
 #ifndef WICK_QUANT_ACTIVATIONS_H
 #define WICK_QUANT_ACTIVATIONS_H
 #include "stream.h"
@@ -8,14 +8,14 @@ namespace gpu {
 typedef Vec<f32, 2> ScaleSum;
 typedef Vec<u32, 2> Words2;
 
-// An integer of 16 bits is 256 · high + low.
-struct TwoPlanes {
-  Words2 high, low;
+// An integer of 16 bits is 256 · v[0] + v[1]; v[2] is behind the point.
+template <int P> struct Planes {
+  Words2 v[P];
 };
 // Rounds a group that four neighbouring lanes hold, eight elements each, to 16 bits, which leave an error of 2e-5 of its size: eight
-// would leave 5e-3, more than halves do. One without range has scale 0 and bytes 0; one with NaN or infinity has the scale NaN. No
+// would leave 5e-3, more than halves do; to 24 with three planes. One without range has scale 0 and bytes 0; one with NaN or infinity has the scale NaN. No
 // branches, so that several groups overlap.
-GPU_FN TwoPlanes round_group(const f32 (&x)[8], ScaleSum& s) {
+template <int P> GPU_FN Planes<P> round_group(const f32 (&x)[8], ScaleSum& s) {
   f32 largest = 0;
   UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(x[j]));
   UNROLL for (u32 mask = 2; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
@@ -26,21 +26,35 @@ GPU_FN TwoPlanes round_group(const f32 (&x)[8], ScaleSum& s) {
   // difference from itself.
   const f32 scale = lifted * (1.0f / 32512.0f) * lower + (largest - largest), inverse = 32512.0f * approx_recip(lifted);
   const u32 kept = scale > 0 ? ~0u : 0u;
-  TwoPlanes q;
-  i32 high = 0, low = 0;
+  Planes<P> q;
+  i32 high = 0, low = 0, rest = 0;
+  // Adding 1.5 · 2^23 rounds to nearest even and leaves the integer in the low bits; 128 more round the high byte and turn the
+  // low one's sign.
+  constexpr f32 point = 12582912.0f;
   UNROLL for (int w = 0; w < 2; w++) {
-    u32 nearest[4];
-    // Adding 1.5 · 2^23 rounds to nearest even and leaves the integer in the low bits; 128 more round the high byte and turn the
-    // low one's sign.
-    UNROLL for (int j = 0; j < 4; j++) nearest[j] = f32_bits(m_fma(x[4 * w + j] * lift, inverse, 12582912.0f + 128.0f));
-    q.high.v[w] = pack_bytes<1>(nearest[0], nearest[1], nearest[2], nearest[3]) & kept;
-    q.low.v[w] = (pack_bytes<0>(nearest[0], nearest[1], nearest[2], nearest[3]) ^ 0x80808080u) & kept;
-    high = dot4(0x01010101u, q.high.v[w], high);
-    low = dot4(0x01010101u, q.low.v[w], low);
+    u32 nearest[4], behind[4];
+    UNROLL for (int j = 0; j < 4; j++) {
+      const f32 near_one = x[4 * w + j] * lift, whole = m_fma(near_one, inverse, point + 128.0f);
+      nearest[j] = f32_bits(whole);
+      if (P < 3) continue;
+      const f32 left = m_fma(near_one, inverse, (point + 128.0f) - whole);
+      behind[j] = f32_bits(m_fma(left < 127.0f / 256.0f ? left : 127.0f / 256.0f, 256.0f, point));
+    }
+    q.v[0].v[w] = pack_bytes<1>(nearest[0], nearest[1], nearest[2], nearest[3]) & kept;
+    q.v[1].v[w] = (pack_bytes<0>(nearest[0], nearest[1], nearest[2], nearest[3]) ^ 0x80808080u) & kept;
+    high = dot4(0x01010101u, q.v[0].v[w], high);
+    low = dot4(0x01010101u, q.v[1].v[w], low);
+    if constexpr (P > 2) {
+      q.v[2].v[w] = pack_bytes<0>(behind[0], behind[1], behind[2], behind[3]) & kept;
+      rest = dot4(0x01010101u, q.v[2].v[w], rest);
+    }
   }
   i32 sum = high * 256 + low;
-  UNROLL for (u32 mask = 2; mask; mask /= 2) sum += shfl_xor(sum, mask);
-  s = ScaleSum{{scale, scale * (f32)sum}};
+  UNROLL for (u32 mask = 2; mask; mask /= 2) {
+    sum += shfl_xor(sum, mask);
+    if (P > 2) rest += shfl_xor(rest, mask);
+  }
+  s = ScaleSum{{scale, scale * (P > 2 ? m_fma((f32)rest, 1.0f / 256.0f, (f32)sum) : (f32)sum)}};
   return q;
 }
 

@@ -2,6 +2,7 @@
 // what takes 32 of dot4. kernels/quant-matvec.hip picks where.
 #ifndef WICK_QUANT_TILE_H
 #define WICK_QUANT_TILE_H
+#include "expert-slot.h"
 #include "gpu/matrix-bytes.h"
 #include "quant-activations.h"
 #include "quant.h"
@@ -13,9 +14,10 @@ namespace gpu {
 // `dtype`. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each row at a time by way of its own shared memory;
 // while it multiplies one chunk, the next ones are on their way to its other Places, the first of them before the kernel that
 // makes x has ended. The unit has eight columns: four rows of x in their two planes, or one plane of eight rows and then the
-// other. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Traffic: weights
-// once; x once per block, from the cache.
-template <class Q, int NB> struct TileVec {
+// other; then the third plane, where there are P = 3. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
+// several matrices (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block, from the
+// cache.
+template <class Q, int NB, int P> struct TileVec {
   static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 Vectors = (ChunkBytes + 16 - Q::Align + 15) / 16, Pitch = (Vectors | 1u) * 4, StageWords = 16 * Pitch;
@@ -24,17 +26,18 @@ template <class Q, int NB> struct TileVec {
   static constexpr int X = NB / 4, Sums = 2 * X;
   typedef Outputs<16, NB> Out;
 
-  // x by groups of 32 in shared memory: of each row, for t below 4, the high bytes of words t and t + 4 and then the low ones; and
-  // {scale, sum}.
+  // x by groups of 32 in shared memory: of each row, for t below 4, the high bytes of words t and t + 4 and then the low ones; what
+  // is behind the point; and {scale, sum}.
   struct Rows {
-    u32* quants;
+    u32 *quants, *rests;
     ScaleSum* sums;
     u32 batch, rows;  // rows: a power of two, for which there is room
 
     GPU_METHOD u32 at(u32 group, u32 b) const { return group * rows + b; }
-    GPU_METHOD void put(u32 group, u32 b, const TwoPlanes& q, const ScaleSum& s) const {
-      const Words4 both{{q.high.v[0], q.high.v[1], q.low.v[0], q.low.v[1]}};
+    GPU_METHOD void put(u32 group, u32 b, const Planes<P>& q, const ScaleSum& s) const {
+      const Words4 both{{q.v[0].v[0], q.v[0].v[1], q.v[1].v[0], q.v[1].v[1]}};
       store_shared<4>(quants, (at(group, b) * 4 + lane_id() % 4) * 4, both);
+      if constexpr (P > 2) store_shared<2>(rests, (at(group, b) * 4 + lane_id() % 4) * 2, q.v[2]);
       if (lane_id() % 4 == 0) sums[at(group, b)] = s;
     }
     // What lane 4 y + t gives the unit: of four rows plane y % 2 of row y / 2, of eight both planes of row y.
@@ -42,6 +45,11 @@ template <class Q, int NB> struct TileVec {
     GPU_METHOD Piece piece(u32 group) const {
       const u32 y = lane_id() / 4, b = X == 2 ? y : y / 2, plane = X == 2 ? 0 : y % 2;
       return load_shared<2 * X>(quants, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 4 + 2 * plane);
+    }
+    // The same of the third plane; of four rows both columns of a row are the same.
+    GPU_METHOD Words2 rest(u32 group) const {
+      const u32 b = lane_id() / 4 * X / 2;
+      return load_shared<2>(rests, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 2);
     }
     // {scale, sum} of the rows of this lane's sums.
     GPU_METHOD void get_sums(u32 group, ScaleSum (&s)[X]) const {
@@ -51,17 +59,21 @@ template <class Q, int NB> struct TileVec {
       }
     }
   };
-  // Σ q · x over both planes, for the sums of this lane; `words` of one half of a group or of all of it.
-  template <int N> GPU_FN void products(i32 (&d)[Sums], const u32 (&a)[2 * N], const typename Rows::Piece& x, int half) {
+  // Σ q · x over all planes, for the sums of this lane; `words` of one half of a group or of all of it.
+  template <int N> GPU_FN void products(f32 (&d)[Sums], const u32 (&a)[2 * N], const typename Rows::Piece& x, const Words2& rest, int half) {
     i32 one[4];
     if constexpr (X == 1) {
       take_product<N>(one, a, x.v, half);
-      UNROLL for (int e = 0; e < 2; e++) d[e] = one[2 * e] * 256 + one[2 * e + 1];
+      UNROLL for (int e = 0; e < 2; e++) d[e] = (f32)(one[2 * e] * 256 + one[2 * e + 1]);
     } else {
       i32 other[4];
       take_product<N>(one, a, x.v, half);
       take_product<N>(other, a, x.v + 2, half);
-      UNROLL for (int e = 0; e < 4; e++) d[e] = one[e] * 256 + other[e];
+      UNROLL for (int e = 0; e < 4; e++) d[e] = (f32)(one[e] * 256 + other[e]);
+    }
+    if constexpr (P > 2) {
+      take_product<N>(one, a, rest.v, half);
+      UNROLL for (int e = 0; e < Sums; e++) d[e] = m_fma((f32)one[X == 1 ? 2 * e : e], 1.0f / 256.0f, d[e]);
     }
   }
   template <int N> GPU_FN void take_product(i32 (&d)[4], const u32 (&a)[2 * N], const u32* x, int half) {
@@ -71,43 +83,55 @@ template <class Q, int NB> struct TileVec {
 
   // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, in the rows that `wanted` names: four
   // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's loads of N groups are on
-  // their way while it rounds those before.
-  GPU_FN f32 round_rows(const Rows& to, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
+  // their way while it rounds those before, unless one is all it has.
+  template <class Source>
+  GPU_FN f32 round_rows(const Rows& to, const Source& source, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
     constexpr int N = 2;
     struct Item {
       TwoFours x, weight;
+      f32 factor;
     };
+    const u32 per_slot = (k + CHUNK - 1) / CHUNK * (CHUNK / 32);
     const u32 t = lane_id() % 4, b = lane_id() / 4 % to.rows, row = b < to.batch ? b : 0;
     const u32 per_warp = 8 / to.rows, step = bdim_x() / 32 * per_warp, groups = count / 32, own = lane_id() / 4 / to.rows;
     const bool stored = b < to.batch && (wanted >> b & 1u);
     f32 square = 0;
-    const auto fetch = [&](Item(&items)[N], u32 first) {
-      UNROLL for (int i = 0; i < N; i++) {
-        const u32 group = first + i * step + own < groups ? first + i * step + own : 0;
-        items[i].x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
-        if (alpha) items[i].weight.load(alpha, from / 4 + group * 8 + t, dtype);
-      }
+    const auto fetch_one = [&](Item& item, u32 wanted_group) {
+      const u32 group = wanted_group + own < groups ? wanted_group + own : 0;
+      if constexpr (Source::SUMS) {
+        const u32 slot = (from / 32 + group) / per_slot, piece = from / 32 + group - slot * per_slot;
+        item.x.load(x, (size_t)slot * (k / 4) + (piece * 32 < k ? piece : 0) * 8 + t, dtype);
+        item.factor = source.factor(slot);
+      } else item.x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
+      if (alpha) item.weight.load(alpha, from / 4 + group * 8 + t, dtype);
     };
-    const auto take = [&](const Item(&items)[N], u32 first) {
-      f32 values[N][8];
-      UNROLL for (int i = 0; i < N; i++) items[i].x.get(values[i], dtype);
-      if (alpha) UNROLL for (int i = 0; i < N; i++) {
+    const auto take_one = [&](const Item& item, u32 group) {
+      f32 values[8];
+      item.x.get(values, dtype);
+      if constexpr (Source::SUMS) UNROLL for (int j = 0; j < 8; j++) values[j] *= item.factor;
+      if (alpha) {
         f32 factor[8];
-        items[i].weight.get(factor, dtype);
+        item.weight.get(factor, dtype);
         UNROLL for (int j = 0; j < 8; j++) {
-          values[i][j] *= scale;
-          square += first + i * step + own < groups ? values[i][j] * values[i][j] : 0.0f;
-          values[i][j] *= factor[j];
+          values[j] *= scale;
+          square += group + own < groups ? values[j] * values[j] : 0.0f;
+          values[j] *= factor[j];
         }
       }
-      TwoPlanes q[N];
-      ScaleSum s[N];
-      UNROLL for (int i = 0; i < N; i++) q[i] = round_group(values[i], s[i]);
-      UNROLL for (int i = 0; i < N; i++)
-        if (stored && first + i * step + own < groups) to.put(first + i * step + own, b, q[i], s[i]);
+      ScaleSum s;
+      const Planes<P> q = round_group<P>(values, s);
+      if (stored && group + own < groups) to.put(group + own, b, q, s);
     };
-    Item even[N], odd[N];
     const u32 begin = tid_x() / 32 * per_warp;
+    if (groups <= step) {
+      Item item;
+      fetch_one(item, begin);
+      take_one(item, begin);
+      return square;
+    }
+    const auto fetch = [&](Item(&items)[N], u32 first) { UNROLL for (int i = 0; i < N; i++) fetch_one(items[i], first + i * step); };
+    const auto take = [&](const Item(&items)[N], u32 first) { UNROLL for (int i = 0; i < N; i++) take_one(items[i], first + i * step); };
+    Item even[N], odd[N];
     fetch(even, begin);
     NO_UNROLL for (u32 first = begin; first < groups; first += 2 * N * step) {
       fetch(odd, first + N * step);
@@ -118,13 +142,14 @@ template <class Q, int NB> struct TileVec {
     return square;
   }
   // All of x in shared memory. Returns what the products of row lane % 8 are to be multiplied with.
-  GPU_FN f32 prepare(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, f32 eps, u32 dtype) {
+  template <class Source>
+  GPU_FN f32 prepare(const Rows& to, const Source& source, f32* squares, u32 k, u32 whole, const void* x, const void* alpha, f32 eps, u32 dtype) {
     const u32 b = lane_id() % 8;
     u32 large = 0;
     f32 square = 0;
     // Rows whose squares overflow go again, made small. All threads see the same.
     NO_UNROLL for (u32 again = 0;; again++) {
-      f32 own = round_rows(to, k, 0, k, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
+      f32 own = round_rows(to, source, k, 0, whole, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
       if (alpha) {
         UNROLL for (u32 mask = 1; mask < 32; mask *= 2) {
           const f32 other = shfl_xor(own, mask);
@@ -176,39 +201,44 @@ template <class Q, int NB> struct TileVec {
     }
     UNROLL for (int g = 0; g < Q::Parts; g++) {
       const typename Rows::Piece x = rows.piece(group + g);
+      Words2 rest{};
+      if constexpr (P > 2) rest = rows.rest(group + g);
       ScaleSum s[X];
       rows.get_sums(group + g, s);
-      i32 d[Sums];
+      f32 d[Sums];
       if constexpr (Q::Group == 32) {
-        products<2>(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, x, 0);
+        products<2>(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, x, rest, 0);
         UNROLL for (int e = 0; e < Sums; e++) {
-          acc[e] = m_fma(f[e / X].scale[0][g], s[e % X].v[0] * (f32)d[e], acc[e]);
+          acc[e] = m_fma(f[e / X].scale[0][g], s[e % X].v[0] * d[e], acc[e]);
           if (Q::HasMin) acc[e] = m_fma(f[e / X].min[0][g], s[e % X].v[1], acc[e]);
         }
       } else {
         f32 total[Sums] = {};
         UNROLL for (int half = 0; half < Q::Halves; half++) {
-          products<1>(d, {f[0].q[g][half], f[1].q[g][half]}, x, half);
-          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].scale[half][g], (f32)d[e], total[e]);
+          products<1>(d, {f[0].q[g][half], f[1].q[g][half]}, x, rest, half);
+          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].scale[half][g], d[e], total[e]);
           if (!Q::HasMin) continue;
           // Minima that change within the group are multiplied with the sums of its halves.
-          products<1>(d, {0x01010101u, 0x01010101u}, x, half);
-          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].min[half][g], (f32)d[e], total[e]);
+          products<1>(d, {0x01010101u, 0x01010101u}, x, rest, half);
+          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].min[half][g], d[e], total[e]);
         }
         UNROLL for (int e = 0; e < Sums; e++) acc[e] = m_fma(s[e % X].v[0], total[e], acc[e]);
       }
     }
   }
 
-  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits, u32 segment) {
+  template <class Source>
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, const Source& source, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
+                  u32 segment) {
     const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
-    const u32 chunks = (k + CHUNK - 1) / CHUNK, rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
+    const u32 own_chunks = (k + CHUNK - 1) / CHUNK, chunks = source.slots * own_chunks, whole = Source::SUMS ? chunks * CHUNK : k;
+    const u32 rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
     const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
-    const Rows rows{shared, (ScaleSum*)(shared + room * (segment / 2)), out.batch, room};
-    u32* all_weights = shared + room * (segment / 2 + segment / 16);
+    const Rows rows{shared, shared + room * (segment / 2), (ScaleSum*)(shared + room * (segment / 4) * P), out.batch, room};
+    u32* all_weights = shared + room * (segment / 4 * P + segment / 16);
     u32* weights = all_weights + warp * Places * StageWords;
     f32* totals = (f32*)(all_weights + warps * Places * StageWords);
     f32* squares = totals + warps * 32 * Sums;
@@ -223,10 +253,16 @@ template <class Q, int NB> struct TileVec {
         group += round ? 0 : step;
       }
     };
-    // Where the chunk begins in a row.
-    const auto from = [&](const Cursor& c, u32 r) {
-      return (size_t)out.row(c.group, r) * row_bytes + (c.round * splits + part) * ChunkBytes;
+    // A chunk of a row: in whose piece, as the how-manieth of it, and from which row of W on.
+    struct Piece {
+      u32 first, chunk;
+      bool exists;
     };
+    const auto piece_of = [&](const Cursor& c) {
+      const u32 chunk = c.round * splits + part, slot = Source::SUMS ? chunk / own_chunks : 0;
+      return Piece{source.first(slot), chunk - slot * own_chunks, c.group < groups && chunk < chunks && source.exists(slot)};
+    };
+    const auto from = [&](const Cursor& c, const Piece& p, u32 r) { return (size_t)(p.first + out.row(c.group, r)) * row_bytes + p.chunk * ChunkBytes; };
     const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
     Signal* own_signals = signals + warp * Places;
     if (BULK_COPIES) {
@@ -236,14 +272,14 @@ template <class Q, int NB> struct TileVec {
     }
     Cursor sent{out.share.block * per_block + own, 0, 0, 0};
     const auto send = [&] {
-      const u32 chunk = sent.round * splits + part;
-      const bool wanted = sent.group < groups && chunk < chunks;
-      const u32 count = (k - chunk * CHUNK < CHUNK ? k - chunk * CHUNK : CHUNK) / Q::Elements * Q::Bytes;
+      const Piece piece = piece_of(sent);
+      const bool wanted = piece.exists;
+      const u32 left = k - piece.chunk * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       u32* place = weights + sent.place * StageWords;
       if (BULK_COPIES) {
         // A row to each of sixteen lanes.
         if (lane < 16) {
-          const size_t begin = from(sent, lane);
+          const size_t begin = from(sent, piece, lane);
           const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
           expect_bytes(own_signals + sent.place, bytes);
           if (wanted) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
@@ -252,7 +288,7 @@ template <class Q, int NB> struct TileVec {
         // Four rows at a time, eight lanes to each.
         UNROLL for (int h = 0; h < 4; h++) {
           const u32 row = lane / 8 + 4 * h, v = lane % 8;
-          const size_t begin = from(sent, row);
+          const size_t begin = from(sent, piece, row);
           const u32 skew = skew_of(begin);
           const u8* src = w + (begin - skew) + 16 * v;
           u32* to = place + row * Pitch + 4 * v;
@@ -262,45 +298,47 @@ template <class Q, int NB> struct TileVec {
       }
       sent.advance(rounds, step);
     };
-    UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
+    UNROLL for (u32 i = 0; i < Places; i++) send();
     wait_for_previous();
     f32 factors[X];
     UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
-    if (segment >= k) {
-      const f32 factor = prepare(rows, squares, k, x, alpha, eps, out.dtype);
+    if (segment >= whole) {
+      const f32 factor = prepare(rows, source, squares, k, whole, x, alpha, eps, out.dtype);
       UNROLL for (int i = 0; i < X; i++) factors[i] = shfl(factor, X * t + i);
     }
 
     f32 acc[Sums] = {}, added[Sums];
     for (Cursor c{out.share.block * per_block + own, 0, 0, 0}; c.group - own < groups;) {
       const u32 chunk = c.round * splits + part, group = c.group, done = c.round * splits * CHUNK / segment * segment;
+      const Piece piece = piece_of(c);
       // All warps have done with the segment before, and its rows are rounded no more than once for each group.
-      if (segment < k && c.round * splits * CHUNK == done) {
+      if (segment < whole && c.round * splits * CHUNK == done) {
         barrier();
-        round_rows(rows, k, done, k - done < segment ? k - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
+        round_rows(rows, source, k, done, whole - done < segment ? whole - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
         barrier();
       }
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
-      else copies_wait_but<Places - 2>();
+      else copies_wait_but<Places - 1>();
       wave_sync();
-      // Every lane has done with the chunk before this one: its place is free.
-      send();
       // What is added at the end is on its way from the beginning.
       if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
       const u32* const row[2] = {first, first + 8 * Pitch};
-      const u32 at[2] = {skew_of(from(c, lane / 4)), skew_of(from(c, lane / 4 + 8))};
+      const u32 at[2] = {skew_of(from(c, piece, lane / 4)), skew_of(from(c, piece, lane / 4 + 8))};
       Found found;
       const auto take = [&](u32 r) { multiply(acc, row, at, r, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
       // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
       // overlap, so only the last chunk asks, for four of them at a time.
-      if (group < groups && (chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
-      else if (group < groups && Q::Elements < (int)CHUNK && chunk < chunks) {
-        const u32 runs = (k - chunk * CHUNK) / (32 * Q::Parts);
+      if (piece.exists && (piece.chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
+      else if (piece.exists && Q::Elements < (int)CHUNK) {
+        const u32 runs = (k - piece.chunk * CHUNK) / (32 * Q::Parts);
         u32 r = 0;
         NO_UNROLL for (; r + 4 <= runs; r += 4) UNROLL for (u32 i = 0; i < 4; i++) take(r + i);
         NO_UNROLL for (; r < runs; r++) take(r);
       }
+      // Every lane has done with the chunk: its place is free.
+      wave_sync();
+      send();
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
@@ -311,7 +349,11 @@ template <class Q, int NB> struct TileVec {
         barrier();
       }
       if (part == 0) {
-        UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
+        UNROLL for (int e = 0; e < Sums; e++) {
+          const u32 r = lane / 4 + e / X * 8;
+          acc[e] = out.biased(group, r, acc[e] * factors[e % X]);
+          if (Source::SUMS) acc[e] += source.bias(out.row(group, r), out.dtype);
+        }
         UNROLL for (int e = 0; e < Sums; e++) {
           if (out.glu && e >= X) continue;
           out.keep(group, lane / 4 + e / X * 8, X * t + e % X, (out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]) + added[e]);

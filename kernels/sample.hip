@@ -163,10 +163,12 @@ KERNEL_BOUNDS(GPU_BLOCK, sample_best, const f32* logits, const Slot* slots, cons
 }
 
 // Launch: as above. Traffic: logits read once more; where tokens are cut off two bytes per token written, and two atomics for
-// each that has a weight, one without top-k.
+// each bin that a piece has tokens in, one without top-k.
 KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Slot* slots, const u32* rows, const u64* best, u64* sums, u32* counts, u16* bins,
               u64* kept, size_t vocab, size_t stride, f64 scale) {
   SHARED(u64, warps, PIECE_THREADS / 32);
+  SHARED(u64, bin_sums, BINS);
+  SHARED(u32, bin_counts, BINS);
   const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
   if (rows[row] == NOBODY) return;
   const Slot& s = slots[rows[row]];
@@ -178,6 +180,12 @@ KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Slot* slots, con
   const f64 most = (f64)logit_at(best_of_row(best + (size_t)row * pieces, pieces, warps));
   const bool truncated = s.truncated(), counted = s.top_k > 0;
   u64 sum = 0;
+  if (truncated)
+    for (u32 b = tid_x(); b < BINS; b += PIECE_THREADS) {
+      bin_sums[b] = 0;
+      bin_counts[b] = 0;
+    }
+  barrier();
   NO_UNROLL for (u32 j = 0; j < ITEMS; j++) {
     const size_t at = (size_t)bid_x() * PIECE + j * PIECE_THREADS + tid_x();
     const u64 fall = fall_from(x[0], most, s.temperature), weight = weight_of(fall, scale);
@@ -185,13 +193,18 @@ KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Slot* slots, con
     const u32 bin = (u32)(fall >> BIN_SHIFT);
     if (truncated) {
       bins[at] = weight ? (u16)bin : NO_BIN;
-      if (weight) atomic_add(sums + row * BINS + bin, weight);
-      if (weight && counted) atomic_add(counts + row * BINS + bin, 1u);
+      if (weight) atomic_add(bin_sums + bin, weight);
+      if (weight && counted) atomic_add(bin_counts + bin, 1u);
     }
     if (share_of(fall) >= s.min_p) sum += weight;
   }
   sum = block_fold<false>(sum, warps);
   if (tid_x() == 0) kept[bid_x()] = sum;
+  if (!truncated) return;
+  for (u32 b = tid_x(); b < BINS; b += PIECE_THREADS) {
+    if (bin_sums[b]) atomic_add(sums + row * BINS + b, bin_sums[b]);
+    if (bin_counts[b]) atomic_add(counts + row * BINS + b, bin_counts[b]);
+  }
 }
 
 struct Found {
@@ -237,7 +250,8 @@ struct Search {
   // added to `before`.
   GPU_METHOD u32 pick(u64 value, u64 weight, bool by_count, u64& goal, u64& before) const {
     const u64 reached = scan(value), passed = by_count ? scan(weight) : reached;
-    if (reached >= goal && reached - value < goal) {
+    // A weight that is computed anew may be one less: the last thread takes what nobody else does.
+    if ((reached >= goal && reached - value < goal) || (reached < goal && tid_x() == DRAW_THREADS - 1)) {
       chosen[0] = tid_x();
       chosen[1] = reached - value;
       chosen[2] = passed - weight;
@@ -304,7 +318,7 @@ struct Search {
       const u64 weight = digit_weights[t];
       const u32 digit = pick(by_count ? digit_counts[t] : weight, weight, by_count, goal, before);
       const Found found{digit_ids[digit], before + digit_weights[digit]};
-      if (digit_counts[digit] == 1) return found;
+      if (digit_counts[digit] == 1 || level == 6) return found;
       if (by_fall) fall |= (u64)digit << shift;
       else id |= digit << shift;
       barrier();

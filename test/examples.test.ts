@@ -56,6 +56,7 @@ const concepts = [
   "models",
   "chat",
   "embeddings",
+  "engine",
 ];
 
 describe("a page of the documentation", () => {

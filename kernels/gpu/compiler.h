@@ -28,8 +28,7 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // KERNEL_BOUNDS(threads, name, arguments…) { body }; KERNEL allows 1024 threads. KERNEL_CROWDED also asks for registers to
 // be few enough that so many blocks share a multiprocessor; only NVIDIA's compiler needs to be told. KERNEL_EARLY is the same for
-// bodies that call wait_for_previous() by themselves (gpu/entry.h), as every thread of them must, and KERNEL_BARE for those that also
-// call let_next_begin(). KERNEL_MATRIX is for kernels
+// bodies that call wait_for_previous() by themselves (gpu/entry.h), as every thread of them must. KERNEL_MATRIX is for kernels
 // whose products of T a matrix unit makes.
 //
 // Without GPU_PICK a program has all kernels of its source. With -DGPU_PICK it has those for which -DGPU_PICK_<name> is given
@@ -40,7 +39,6 @@
 #define KERNEL_MATRIX(T, threads, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_MATRIX(T, threads), name, __VA_ARGS__)
 #define KERNEL_CROWDED(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CROWDED(threads, blocks), name, __VA_ARGS__)
 #define KERNEL_EARLY(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_EARLY(threads, blocks), name, __VA_ARGS__)
-#define KERNEL_BARE(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_BARE(threads, blocks), name, __VA_ARGS__)
 #define GPU_NO_KERNEL(bounds, name, ...) template <int> GPU_FN void name(__VA_ARGS__)
 #ifdef GPU_PICK
 // GPU_PICK_<name> is 1 or stands for itself; GPU_PICKED_1 brings the comma that makes GPU_KERNEL the second of the list.
@@ -70,7 +68,6 @@
 #define GPU_BOUNDS(threads) amdgpu_flat_work_group_size(1, threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
-#define GPU_BOUNDS_BARE(threads, blocks) GPU_BOUNDS(threads)
 // Where a thread may have 512 registers, LLVM has MFMA leave results in the half that other instructions cannot use; two waves to a
 // SIMD are given 256, in which all can. Kernels of f32 need more.
 #if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
@@ -96,10 +93,9 @@
 #define GPU_METHOD __device__ __forceinline__
 #define GPU_RARE static __device__ __noinline__
 // How a kernel is entered, and its bounds: gpu/entry.h has the kernel itself.
-#define GPU_BOUNDS(threads) gpu::enter(), __launch_bounds__(threads)
-#define GPU_BOUNDS_CROWDED(threads, blocks) gpu::enter(), __launch_bounds__(threads, blocks)
-#define GPU_BOUNDS_EARLY(threads, blocks) gpu::let_next_begin(), __launch_bounds__(threads, blocks)
-#define GPU_BOUNDS_BARE(threads, blocks) (void)0, __launch_bounds__(threads, blocks)
+#define GPU_BOUNDS(threads) gpu::wait_for_previous(), __launch_bounds__(threads)
+#define GPU_BOUNDS_CROWDED(threads, blocks) gpu::wait_for_previous(), __launch_bounds__(threads, blocks)
+#define GPU_BOUNDS_EARLY(threads, blocks) (void)0, __launch_bounds__(threads, blocks)
 #define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
 // Warpgroups read what begins at a multiple of 1024 bytes.
@@ -122,7 +118,6 @@
 #define GPU_RARE GPU_FN
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
-#define GPU_BOUNDS_BARE(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define UNROLL
 #define NO_UNROLL

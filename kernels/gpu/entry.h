@@ -1,31 +1,22 @@
 // Where kernels of a step begin to overlap. NVIDIA's devices from sm_90 on can start a kernel while the one before it ends, if the
 // launch allows it (src/backend/gpu/native-driver.ts: only recorded launches do, and only behind kernels made of these macros).
 // A kernel therefore
-// - lets the next one begin as soon as all its own blocks run: what begins early finds room where these leave it, and takes none
-//   from them;
 // - waits, before it reads or writes any memory that others write, until the one before has ended and its writes are seen. Every
 //   kernel waits, also one that needs nothing of its predecessor: that has ended only when it, in turn, has waited, so that order
-//   holds from each kernel to all before it, and memory that is reused within a step is free.
+//   holds from each kernel to all before it, and memory that is reused within a step is free;
+// - lets the next one begin then, and no sooner: where all let it begin at once, whole steps gather on the device, and the layers of
+//   a mixture of experts took 58 µs in place of 47. The next may read, before it waits in turn, what was there when this one began.
 // GPU_KERNEL does both before a body begins, so that no kernel can forget it. Those of KERNEL_EARLY wait by themselves, when what
-// is constant as long as a step runs, their weights, is on its way. Those of KERNEL_BARE let the next one begin by themselves, too:
-// one that does so only after it has waited lets the next, before it waits in turn, read what was there when this one began.
+// is constant as long as a step runs, their weights, is on its way.
 #ifndef WICK_GPU_ENTRY_H
 #define WICK_GPU_ENTRY_H
 
 namespace gpu {
-GPU_FN void let_next_begin() {
-#if GPU_NVIDIA && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 GPU_FN void wait_for_previous() {
 #if GPU_NVIDIA && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
-}
-GPU_FN void enter() {
-  let_next_begin();
-  wait_for_previous();
 }
 
 #if GPU_NVIDIA

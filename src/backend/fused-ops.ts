@@ -77,6 +77,10 @@ export interface ExpertParams<V extends View = View> {
   /** (experts, n). */
   readonly bias: V | null;
   readonly glu: GluActivation | null;
+  /** (n, k): the slots of each row are summed so, in f32. Without a gate. */
+  readonly mix: V | null;
+  /** Added to that sum, and of its shape. */
+  readonly residual: V | null;
 }
 
 export interface ValuesAndIds {
@@ -137,7 +141,7 @@ export interface FusedOps<V extends View = View> {
   topk(x: V, k: number, softmax: boolean): ValuesAndIds | null;
   /**
    * A row for each of ids' slots (n, k), which are u32: x's row, of which there are n or n · k, through one of the experts
-   * w (experts, out, in), or (experts, out, bytes) of quantized blocks with `type`.
+   * w (experts, out, in), or (experts, out, bytes) of quantized blocks with `type`. With a mix, a row for each n.
    */
   expertLinear(x: V, w: V, type: QuantType | null, ids: V, p: ExpertParams<V>): Storage | null;
   /** Σ over k of y (n · k, hidden) by mix (n, k), and `residual` (n, hidden), in f32 → (n, hidden) in y's dtype. */

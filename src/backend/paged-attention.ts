@@ -7,6 +7,7 @@ import type { DType } from "../core/dtype.ts";
 import type { View } from "./backend.ts";
 import type { SdpaParams } from "./fused-ops.ts";
 import type { Storage } from "./storage.ts";
+import type { HeadNorms } from "./transformers.ts";
 
 /** Positions of a page. Kernels have whole tiles of keys in one, or whole pages in a tile. */
 export const PAGE_SIZE = 64;
@@ -34,9 +35,13 @@ export interface PagedAttentionParams extends Omit<SdpaParams, "causal">, PagedP
   /** (pages, kv heads, PAGE_SIZE, d), contiguous. */
   readonly k: View;
   readonly v: View;
+  /** For a device that `takesNorms`. */
+  readonly norms?: HeadNorms | null;
 }
 
 export interface PagedAttention {
+  /** Whether it normalises heads itself. */
+  readonly takesNorms?: boolean;
   /** Whether there are kernels for heads of this size. */
   supports(dtype: DType, headDim: number): boolean;
   /**

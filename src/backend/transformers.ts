@@ -27,7 +27,16 @@ export interface Recorder {
 }
 
 /** Where the rows of a step stand in a cache, and how it attends to what is there. */
+/** RMS norms of each head of the queries and the keys before they are turned: contiguous weights (d), of their dtype. */
+export interface HeadNorms<V extends View = View> {
+  readonly q: V;
+  readonly k: V;
+  readonly eps: number;
+}
+
 export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
+  /** For a device that `takesNorms`. */
+  readonly norms?: HeadNorms | null;
   /** (positions, rotary/2) for every position there may be. */
   readonly cos: View;
   readonly sin: View;
@@ -46,6 +55,8 @@ export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
 }
 
 export interface CachedAttention {
+  /** Whether it normalises heads itself. */
+  readonly takesNorms?: boolean;
   /** Whether there are kernels for heads of this size. */
   supports(dtype: DType, headDim: number): boolean;
   /**
@@ -58,7 +69,7 @@ export interface CachedAttention {
 
 /** Where the rows of a step stand in a cache of latents, and how it attends to what is there. */
 export interface LatentAttentionParams
-  extends Omit<CachedAttentionParams, "k" | "v" | "softcap" | "window" | "sinks" | "causal"> {
+  extends Omit<CachedAttentionParams, "k" | "v" | "softcap" | "window" | "sinks" | "causal" | "norms"> {
   /** (batch, 1, capacity, rank + rope), with room for the new positions: a latent, and behind it the key's turned part. */
   readonly cache: View;
 }

@@ -5,7 +5,7 @@ import { Device } from "../backend/device.ts";
 import { variable } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { loadModel } from "../models/index.ts";
-import { createEngine } from "../serving/create-engine.ts";
+import { createEngine } from "../serving/index.ts";
 import { Log, type LogForm, logForms } from "../serving/http/log.ts";
 import { idOf, type LoadRequest, Registry } from "../serving/http/registry.ts";
 import { ApiServer, defaultLimits } from "../serving/http/server.ts";
@@ -35,6 +35,8 @@ interface Options extends Omit<ModelOptions, "model"> {
   allowedHost?: string[];
   cors?: string[];
   memory?: number;
+  cacheMemory?: number;
+  batch?: number;
   maxBody: number;
   maxPrompt?: number;
   maxAnswers: number;
@@ -57,6 +59,8 @@ export function serveCommand(version: string): Command {
     .option("--allowed-host <name>", "a further name by which clients reach the server", collected)
     .option("--cors <origin>", "pages of this origin may use the server; * is all", collected)
     .option("--memory <bytes>", "what the models together may take of the device, as 8GiB", bytes)
+    .option("--cache-memory <bytes>", "what a model's keys and values may take (default: most of what is left)", bytes)
+    .option("--batch <n>", "answers that get tokens at once (default: 64, on the CPU 16)", count(1))
     .option("--max-body <bytes>", "the most bytes of a request", bytes, defaultLimits.bodyBytes)
     .option("--max-prompt <n>", "the most tokens of a prompt (default: what the context holds)", count(1))
     .option("--max-answers <n>", "answers under way at once, those that wait included", count(1), defaultLimits.answers)
@@ -105,13 +109,14 @@ const keysOf = (given: readonly string[] | undefined): string[] =>
 async function run(names: string[], options: Options, version: string): Promise<void> {
   if (options.threads !== undefined) Device.cpu({ threads: options.threads });
   const device = deviceNamed(options.device);
+  const { batch, maxAnswers: queue } = options;
   const log = new Log(options.log ?? (process.stderr.isTTY ? "text" : "json"));
   const registry = new Registry({
     models: servedModels(names, options.alias ?? []),
     device,
     memory: options.memory,
     load: (request) => load(request, device, options, log),
-    openEngine: createEngine,
+    openEngine: (model, memory) => createEngine(model, { batch, queue, memory: cacheMemory(options, memory) }),
     onEvent: (event, id, detail) => {
       if (event === "failed") log.error(detail);
       else log.event(event, `${id} is ${event === "loaded" ? "loaded" : "put aside"}`, { model: id });
@@ -156,6 +161,10 @@ async function run(names: string[], options: Options, version: string): Promise<
   }
   await ended;
 }
+
+/** Of what was asked for keys and values, and what the limit leaves, the smaller. */
+const cacheMemory = ({ cacheMemory: asked }: Options, left: number | undefined): number | undefined =>
+  asked === undefined || left === undefined ? (asked ?? left) : Math.min(asked, left);
 
 /** Until the process is told to end, and has; a second time it ends at once. */
 function untilSignal(close: () => Promise<void>): Promise<void> {

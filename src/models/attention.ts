@@ -20,6 +20,7 @@ class Attention implements SelfAttention {
   readonly #params: AttentionParams;
   readonly #qkv: Projection;
   readonly #out: Projection;
+  /** Of other kinds than those of each head, which are part of the attention. */
   readonly #qNorm: Norm | null;
   readonly #kNorm: Norm | null;
 
@@ -34,11 +35,13 @@ class Attention implements SelfAttention {
   ) {
     const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks };
+    const ofHeads = [qNorm, kNorm].every((norm) => norm?.kind === "rms" && norm.weight.numel === headDim);
+    const norms = ofHeads ? { q: qNorm!.weight, k: kNorm!.weight, eps: qNorm!.eps } : null;
+    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks, norms };
     this.#qkv = qkv;
     this.#out = out;
-    this.#qNorm = qNorm;
-    this.#kNorm = kNorm;
+    this.#qNorm = norms ? null : qNorm;
+    this.#kNorm = norms ? null : kNorm;
   }
 
   static async load(config: ModelConfig, weights: Weights, layer: number): Promise<Attention> {

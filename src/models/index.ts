@@ -55,6 +55,7 @@ export { type ForwardOptions, Model, type Prompt, type TokenIds } from "./model.
 export type { Packed } from "./packed.ts";
 export type { PagedSequence } from "./paged/batch.ts";
 export { PagedCache, type PagedLayer } from "./paged/cache.ts";
+export { PagedStepper, type PagedStepperOptions, type StepOutcome, type StepRow } from "./paged/stepper.ts";
 export type { Positions } from "./positions.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
@@ -75,6 +76,7 @@ export type {
   Place,
   Projection,
   ProjectionStack,
+  StackFusion,
   StackPart,
   VectorRole,
   Weights,

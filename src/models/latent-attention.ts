@@ -110,6 +110,7 @@ export function attendLatents(
   rotate: Rotation,
   mask: (keys: number) => Tensor | null,
   own: LatentHeads,
+  expand: boolean = expansionPays(length, own),
 ): Tensor {
   const { heads, scale, rope, rank, keyDim, valueDim, keys, values } = own;
   const rows = batch * length;
@@ -126,7 +127,7 @@ export function attendLatents(
   const [latents, turnedKeys] = [all.narrow(3, 0, rank), all.narrow(3, rank, rope.dims)];
   const bias = mask(total);
   const options = { scale, causal: true, ...(bias && { mask: bias }) };
-  if (expansionPays(length, own)) {
+  if (expand) {
     const k = latents.matmul(keys.dense());
     const v = latents.matmul(values.dense().transpose(1, 2));
     const k4 = Tensor.cat([k, turnedKeys.broadcastAs([batch, heads, total, rope.dims])], 3);

@@ -8,7 +8,7 @@ import type { Sequence } from "./embeddings/embed.ts";
 import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
 import type { Positions } from "./positions.ts";
 import type { Rotation } from "./rotary.ts";
-import type { AttentionParams, Step } from "./steps.ts";
+import { type AttentionParams, normedHeads, type Step } from "./steps.ts";
 
 export class Packed {
   readonly lengths: readonly number[];
@@ -87,7 +87,8 @@ export class PackedStep implements Step {
     this.#offsets = Tensor.from(BigInt64Array.from(packed.offsets, BigInt), { device });
   }
 
-  attend(q: Tensor, k: Tensor, v: Tensor, _cache: undefined, params: AttentionParams): Tensor {
+  attend(rawQ: Tensor, rawK: Tensor, v: Tensor, _cache: undefined, params: AttentionParams): Tensor {
+    const [q, k] = normedHeads(rawQ, rawK, params);
     const { headDim, rope, scale, softcap, window, sinks } = params;
     const split = (x: Tensor): Tensor => x.reshape([this.length, -1, headDim]);
     const rotate = this.#rotations.get(rope)!;

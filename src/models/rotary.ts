@@ -64,6 +64,12 @@ export interface Table {
   readonly sin: Tensor;
 }
 
+/** Of sequences of any extent: `start` says which row position 0 has in one of that extent, where that differs. */
+export interface SharedTable extends Table {
+  readonly interleaved: boolean;
+  readonly start: ((extent: number) => number) | null;
+}
+
 /** Turns x (b, h, t, headDim). */
 export type Rotation = (x: Tensor) => Tensor;
 
@@ -140,8 +146,8 @@ export class Rotary implements Disposable {
     return { ...this.#grown(rows, extent), interleaved: this.#config.interleaved };
   }
 
-  /** The same for sequences of any extent side by side: `start` says which row position 0 has in one of that extent. */
-  shared(rows: number): Table & { readonly interleaved: boolean; readonly start: ((extent: number) => number) | null } {
+  /** The same for sequences of any extent side by side. */
+  shared(rows: number): SharedTable {
     const { scaling } = this.#config;
     if (scaling.type !== "longrope") return { ...this.tables(rows, 0), start: null };
     const longer = scaling.originalContext + 1;

@@ -1,11 +1,11 @@
 /** Matrices of experts, or of heads, plain and quantized: rows go through those that ids name, or each has a row. */
 import type { DType } from "../core/dtype.ts";
-import { expertLinear } from "../nn/index.ts";
+import { expertLinear, mixExperts } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
 import { normalize } from "./norm.ts";
 import { fusedGlu, gated } from "./projections.ts";
-import type { Fusion, ProjectionStack } from "./weights/weights.ts";
+import type { ProjectionStack, StackFusion } from "./weights/weights.ts";
 
 export class Stack implements ProjectionStack, Disposable {
   readonly #weight: Tensor | QTensor;
@@ -20,9 +20,9 @@ export class Stack implements ProjectionStack, Disposable {
     this.#dtype = dtype;
   }
 
-  forward(x: Tensor, ids: Tensor, { norm, glu }: Pick<Fusion, "norm" | "glu"> = {}): Tensor {
-    if (norm?.kind === "layer") return this.forward(normalize(x, norm), ids, { glu });
-    const own = { bias: this.#bias, norm };
+  forward(x: Tensor, ids: Tensor, { norm, glu, mix, residual }: StackFusion = {}): Tensor {
+    if (norm?.kind === "layer") return this.forward(normalize(x, norm), ids, { glu, mix, residual });
+    const own = { bias: this.#bias, norm, mix, residual };
     const fused = glu === undefined ? null : fusedGlu[glu];
     if (fused !== undefined) return expertLinear(x, this.#weight, ids, { ...own, glu: fused });
     const [gate, up] = expertLinear(x, this.#weight, ids, own).chunk(2, 1) as [Tensor, Tensor];
@@ -62,9 +62,10 @@ export class JoinedStacks implements ProjectionStack {
     this.#stacks = stacks;
   }
 
-  forward(x: Tensor, ids: Tensor, { norm, glu }: Pick<Fusion, "norm" | "glu"> = {}): Tensor {
+  forward(x: Tensor, ids: Tensor, { norm, glu, mix, residual }: StackFusion = {}): Tensor {
     const parts = this.#stacks.map((stack) => stack.forward(x, ids, { norm }));
-    return glu ? gated[glu](...(parts as [Tensor, Tensor])) : Tensor.cat(parts, 1);
+    const y = glu ? gated[glu](...(parts as [Tensor, Tensor])) : Tensor.cat(parts, 1);
+    return mix ? mixExperts(y, mix, residual) : y;
   }
 
   each(x: Tensor): Tensor {

@@ -2,8 +2,9 @@
 
 import type { Backend } from "../backend/backend.ts";
 import { call } from "../backend/call.ts";
+import type { HeadNorms } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
-import { type KvCache, type LatentCache, sdpa } from "../nn/index.ts";
+import { type KvCache, type LatentCache, rmsNorm, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { RopeConfig } from "./config.ts";
@@ -21,6 +22,16 @@ export interface AttentionParams {
   readonly rope: RopeConfig;
   /** (heads), or none. */
   readonly sinks: Tensor | null;
+  /** Of each head of the queries and keys, before they are turned. */
+  readonly norms: HeadNorms<Tensor> | null;
+}
+
+/** Queries and keys (rows, heads · headDim) with their heads normalised, where that is part of the attention. */
+export function normedHeads(q: Tensor, k: Tensor, { headDim, norms }: AttentionParams): [q: Tensor, k: Tensor] {
+  if (!norms) return [q, k];
+  const normed = (x: Tensor, weight: Tensor): Tensor =>
+    rmsNorm(x.reshape([x.shape[0]!, -1, headDim]), weight, norms.eps).reshape(x.shape);
+  return [normed(q, norms.q), normed(k, norms.k)];
 }
 
 /** What a layer has of the positions before; which it is follows from the step. */
@@ -52,14 +63,10 @@ export class ComposedStep implements Step {
     readonly mask: (keys: number) => Tensor | null,
   ) {}
 
-  attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cache: Appends | undefined,
-    { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
-  ): Tensor {
+  attend(rawQ: Tensor, rawK: Tensor, v: Tensor, cache: Appends | undefined, params: AttentionParams): Tensor {
+    const { headDim, scale, softcap, window, rope, sinks } = params;
     const { batch, length } = this;
+    const [q, k] = normedHeads(rawQ, rawK, params);
     const rotate = this.rotations.get(rope)!;
     const split = (rows: Tensor): Tensor =>
       length === 1 ? rows.reshape([batch, -1, 1, headDim]) : rows.reshape([batch, length, -1, headDim]).transpose(1, 2);
@@ -108,22 +115,19 @@ export class CachedStep implements Step {
     readonly lengths: Tensor | null,
   ) {}
 
-  attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cache: KvCache,
-    { headDim, scale, softcap, window, rope, sinks }: AttentionParams,
-  ): Tensor {
+  attend(rawQ: Tensor, rawK: Tensor, v: Tensor, cache: KvCache, own: AttentionParams): Tensor {
+    const { headDim, scale, softcap, window, rope, sinks } = own;
     const { batch, length, padding, lengths } = this;
     const attention = this.backend.cachedAttention!;
+    const [q, k] = attention.takesNorms ? [rawQ, rawK] : normedHeads(rawQ, rawK, own);
+    const norms = attention.takesNorms ? own.norms : null;
     const past = cache.length;
     const shape = [batch, k.shape[1]! / headDim, length, headDim];
     // What is in device memory has been given its room before.
     const buffers = cache.reserve(lengths ? 0 : length, shape, q);
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
     const positions = { past, lengths, padding, mask };
-    const params = { ...this.tables.get(rope)!, ...buffers, ...positions, scale, softcap, window, sinks };
+    const params = { ...this.tables.get(rope)!, ...buffers, ...positions, norms, scale, softcap, window, sinks };
     const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
     if (!lengths) cache.advance(length);
     return y;

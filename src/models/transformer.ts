@@ -14,11 +14,17 @@ import { expansionPays } from "./latent-attention.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import { type Packed, PackedStep } from "./packed.ts";
-import { extentOf, PagedBatch, type PagedSequence, type PagedTensors } from "./paged/batch.ts";
+import { extentOf, lengthOf, PagedBatch, type PagedSequence, type PagedTensors } from "./paged/batch.ts";
 import type { PagedCache } from "./paged/cache.ts";
-import { ComposedPagedStep, DevicePagedStep, deviceAttendsPages, type PagedTable } from "./paged/steps.ts";
+import {
+  ComposedPagedStep,
+  DevicePagedStep,
+  type DevicePlaces,
+  deviceAttendsPages,
+  type PagedTable,
+} from "./paged/steps.ts";
 import { type Positions, positionIds } from "./positions.ts";
-import { Rotary } from "./rotary.ts";
+import { Rotary, type SharedTable } from "./rotary.ts";
 import { CachedStep, ComposedStep, type LayerCache, type Step } from "./steps.ts";
 import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
@@ -113,20 +119,43 @@ export class Transformer implements Disposable {
 
   /**
    * Logits in f32 (sequences, vocab) of each sequence's last row. Sequences are of any lengths, some decoding and some with
-   * a part of their prompt; each has its place in the cache by its pages. Where it fails, what `past` counts is untouched.
+   * a part of their prompt; each has its place in the cache by its pages. `tokens` is u32 (slots), where sequences take one
+   * from there. Where it fails, what `past` counts is untouched.
    */
-  paged(sequences: readonly PagedSequence[], cache: PagedCache): Tensor {
+  paged(sequences: readonly PagedSequence[], cache: PagedCache, tokens: Tensor | null = null): Tensor {
     const batch = new PagedBatch(sequences, cache.pages);
     this.#checkPositions(batch.longest);
     return scope(() => {
-      const tensors = batch.tensors(this.device);
+      const tensors = batch.tensors(this.device, tokens);
       const step = this.#pagedStep(batch, tensors);
-      const hidden = this.#layered(
-        this.#embed(tensors.ids, () => tensors.positions),
-        step,
-        cache.layers,
-      );
-      return this.#logits(batch.isDecode ? hidden : hidden.indexSelect(tensors.lasts, 0));
+      const embedded = this.#embed(tensors.ids, () => tensors.positions);
+      const hidden = this.#layered(embedded, step, cache.layers);
+      return this.#logits(batch.saysAll ? hidden : hidden.indexSelect(tensors.lasts, 0));
+    });
+  }
+
+  /** Whether steps of decoding over pages can be recorded. */
+  get recordsPages(): boolean {
+    return deviceAttendsPages(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
+  }
+
+  /** What turns up to `positions` positions of sequences of any extent. */
+  pagedTables(positions: number): ReadonlyMap<RopeConfig, SharedTable> {
+    return this.#perRope((rotary) => rotary.shared(positions));
+  }
+
+  /** Logits (rows, vocab) behind one id for each row (rows), for recording: where the rows stand is in device memory. */
+  pagedDecode(
+    ids: Tensor,
+    cache: PagedCache,
+    places: DevicePlaces,
+    tables: ReadonlyMap<RopeConfig, PagedTable>,
+  ): Tensor {
+    return scope(() => {
+      const step = new DevicePagedStep(this.device.backend, ids.numel, places, tables, []);
+      // Rows of nobody have no position, and stand at the first.
+      const positions = () => places.lengths.maximum(1n).sub(1n);
+      return this.#logits(this.#layered(this.#embed(ids, positions), step, cache.layers));
     });
   }
 
@@ -194,7 +223,7 @@ export class Transformer implements Disposable {
 
   #pagedStep(batch: PagedBatch, { tables, lengths, offsets }: PagedTensors): Step {
     const rotationsOf = (sequence: PagedSequence) => {
-      const positions = { start: sequence.past, length: sequence.ids.length };
+      const positions = { start: sequence.past, length: lengthOf(sequence) };
       return this.#perRope((rotary) => rotary.at(positions, extentOf(sequence)));
     };
     if (!deviceAttendsPages(this.config, this.device, this.dtype)) return new ComposedPagedStep(batch, rotationsOf);

@@ -50,17 +50,22 @@ export interface ExpertLinearOptions {
   readonly bias?: Tensor | null | undefined;
   /** The first half of an expert's rows are the gates of the second: results have half as many columns. */
   readonly glu?: GluActivation | null | undefined;
+  /** (n, k): results are the sums of each row's slots, as `mixExperts` makes them: (n, out). Not with a gate. */
+  readonly mix?: Tensor | null | undefined;
+  /** (n, out): added to that sum. */
+  readonly residual?: Tensor | null | undefined;
 }
 
 /**
  * x (n, in) through the experts ids (n, k) of u32, each a matrix of weight (experts, out, in): (n · k, out), a row for each
- * slot. x may have a row for each slot, too: (n · k, in). The id 0xffffffff is no expert, and gives zeros.
+ * slot. x may have a row for each slot, too: (n · k, in). The id 0xffffffff is no expert, and gives zeros. With a mix, (n, out).
  */
 export const expertLinear = define(
   "nn",
   "expertLinear",
   "x weight ids options?",
-  (x: Tensor, weight: Tensor | QuantizedStack, ids: Tensor, { norm, bias, glu }: ExpertLinearOptions = {}): Tensor => {
+  (x: Tensor, weight: Tensor | QuantizedStack, ids: Tensor, options: ExpertLinearOptions = {}): Tensor => {
+    const { norm, bias, glu, mix, residual } = options;
     const type = weight instanceof Tensor ? null : weight.type;
     const w = weight instanceof Tensor ? weight : weight.blocks;
     check.floating("expertLinear", x);
@@ -84,10 +89,37 @@ export const expertLinear = define(
       }
     }
     if (norm) check.compatible("expertLinear", x, norm.weight);
-    const params = { norm: norm ?? null, bias: bias ?? null, glu: glu ?? null };
-    return compute(x.backend, "expertLinear", [ids.numel, glu ? outputs / 2 : outputs], x, w, type, ids, params);
+    checkSum(x, ids, outputs, options);
+    const around = { norm: norm ?? null, bias: bias ?? null, glu: glu ?? null };
+    const params = { ...around, mix: mix ?? null, residual: residual ?? null };
+    const shape = mix ? [ids.shape[0]!, outputs] : [ids.numel, glu ? outputs / 2 : outputs];
+    return compute(x.backend, "expertLinear", shape, x, w, type, ids, params);
   },
 );
+
+function checkSum(x: Tensor, ids: Tensor, outputs: number, { glu, mix, residual }: ExpertLinearOptions): void {
+  if (!mix) {
+    if (residual) fail("InvalidArgument", "expertLinear: a residual is added to sums of slots, which take a mix");
+    return;
+  }
+  if (glu) fail("InvalidArgument", "expertLinear: sums of slots are without a gate");
+  check.floating("expertLinear", mix);
+  check.sameDevice("expertLinear", x, mix);
+  if (!sameShape(mix.shape, ids.shape)) {
+    fail(
+      "ShapeMismatch",
+      `expertLinear: the mix must be ${formatShape(ids.shape)} as the ids are, not ${formatShape(mix.shape)}`,
+    );
+  }
+  if (!residual) return;
+  check.compatible("expertLinear", x, residual);
+  if (!sameShape(residual.shape, [ids.shape[0]!, outputs])) {
+    fail(
+      "ShapeMismatch",
+      `expertLinear: the residual must be ${formatShape([ids.shape[0]!, outputs])}, not ${formatShape(residual.shape)}`,
+    );
+  }
+}
 
 function checkSizes(x: Tensor, weight: Shape, ids: Tensor): void {
   check.sameDevice("expertLinear", x, ids);

@@ -1,54 +1,65 @@
-/** The engine of a model. */
-import { setImmediate } from "node:timers/promises";
+/** An engine for a model: how many requests at once, and how much memory for what they have said. */
+import type { Device } from "../backend/device.ts";
+import { PAGE_SIZE } from "../backend/paged-attention.ts";
+import { formatBytes } from "../backend/usage.ts";
+import { fail } from "../core/errors.ts";
 import type { Model } from "../models/model.ts";
-import type { Engine, EngineRequest, TokenEvent } from "./request.ts";
+import { PagedCache } from "../models/paged/cache.ts";
+import type { Transformer } from "../models/transformer.ts";
+import { BatchEngine, type BatchingOptions } from "./engine.ts";
+import { ModelRunner } from "./model-runner.ts";
+import type { Engine } from "./request.ts";
 
-class OneByOne implements Engine {
-  readonly #model: Model;
-  #turn: Promise<void> = Promise.resolve();
-  readonly stats = {
-    running: 0,
-    waiting: 0,
-    pages: { total: 0, used: 0, kept: 0 },
-    promptTokens: 0,
-    cachedTokens: 0,
-    generatedTokens: 0,
-    preemptions: 0,
-    steps: 0,
-  };
-
-  constructor(model: Model) {
-    this.#model = model;
-  }
-
-  async *submit({ prompt, sampling, ...request }: EngineRequest): AsyncGenerator<TokenEvent, void, undefined> {
-    const { signal } = request;
-    this.stats.waiting++;
-    const before = this.#turn;
-    let done = () => {};
-    this.#turn = new Promise((resolve) => {
-      done = resolve;
-    });
-    await before;
-    this.stats.waiting--;
-    this.stats.running++;
-    try {
-      signal?.throwIfAborted();
-      for await (const { token, finish } of this.#model.generate(prompt, { ...request, ...sampling })) {
-        yield { token, finish, cachedTokens: 0 };
-        await setImmediate();
-      }
-    } finally {
-      this.stats.running--;
-      done();
-    }
-  }
-
-  async drain(): Promise<void> {
-    await this.#turn;
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {}
+export interface EngineOptions extends BatchingOptions {
+  /** The most requests that are answered at once. Default 64, on the CPU 16. */
+  readonly batch?: number | undefined;
+  /** Bytes for keys and values. Default: two thirds of what the device can give beside a step's own work, on the CPU a quarter. */
+  readonly memory?: number | undefined;
+  /** In place of `memory`: how many pages of `PAGE_SIZE` positions. */
+  readonly pages?: number | undefined;
 }
 
-export const createEngine = (model: Model): Engine => new OneByOne(model);
+interface Defaults {
+  readonly batch: number;
+  readonly stepTokens: number;
+  /** Of the memory that can be had. */
+  readonly share: number;
+}
+
+const CPU: Defaults = { batch: 16, stepTokens: 256, share: 1 / 4 };
+/** A GPU is busy only with many rows. */
+const GPU: Defaults = { batch: 64, stepTokens: 2048, share: 2 / 3 };
+const defaultsOf = ({ name }: Device): Defaults => (name === "cpu" ? CPU : GPU);
+
+/** Answers many requests at once by a model, which stays the caller's and must outlive the engine. */
+export function createEngine(model: Model, options: EngineOptions = {}): Engine {
+  const { transformer } = model;
+  const defaults = defaultsOf(transformer.device);
+  const { batch = defaults.batch, stepTokens = defaults.stepTokens } = options;
+  checkCount("batch", batch);
+  checkCount("stepTokens", stepTokens);
+  const runner = new ModelRunner(transformer, pagesOf(transformer, options, batch, stepTokens), batch);
+  return new BatchEngine(runner, { ...options, stepTokens });
+}
+
+function pagesOf(model: Transformer, options: EngineOptions, batch: number, stepTokens: number): number {
+  const { config, device, dtype } = model;
+  if (options.pages !== undefined) return checkCount("pages", options.pages);
+  const page = PagedCache.pageBytes(config, dtype);
+  const { bytes: there, where } = device.available();
+  // Logits and their like for every request, and what a layer makes of a step's rows.
+  const work = 8 * batch * config.vocabSize + 4 * stepTokens * (4 * config.hiddenSize + 3 * config.intermediateSize);
+  const memory = options.memory ?? defaultsOf(device).share * Math.max(0, there - work);
+  // More than all could ever hold would be of no use.
+  const pages = Math.min(Math.floor(memory / page), batch * PagedCache.pagesFor(config.contextLength));
+  if (pages > 0) return pages;
+  return fail(
+    "OutOfMemory",
+    `${device.name}: an engine needs ${formatBytes(page)} for each page of ${PAGE_SIZE} positions, but may use ${formatBytes(memory)} (${where}); give it more memory, or take a smaller model`,
+  );
+}
+
+function checkCount(name: string, value: number): number {
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  return fail("InvalidArgument", `an engine's ${name} must be a whole number from 1 up, not ${value}`);
+}

@@ -1,9 +1,10 @@
 /** Many requests at once over one runner: the loop that plans steps, waits for them and hands their tokens out. */
 import { setImmediate } from "node:timers/promises";
 import { DeviceError, fail, ServingError, WickError } from "../core/errors.ts";
+import type { Choice } from "../models/generation/batch-sampler.ts";
 import { checkRequest } from "./check-request.ts";
 import type { Engine, EngineRequest, EngineStats, TokenEvent } from "./request.ts";
-import type { Choice, Runner } from "./runner.ts";
+import type { Runner } from "./runner.ts";
 import { Scheduler, type Step } from "./scheduler.ts";
 import { Task } from "./task.ts";
 import { TokenStream } from "./token-stream.ts";
@@ -41,10 +42,9 @@ export class BatchEngine implements Engine {
     this.#queue = queue;
   }
 
-  submit(given: EngineRequest): AsyncIterableIterator<TokenEvent, void, undefined> {
+  submit(request: EngineRequest): AsyncIterableIterator<TokenEvent, void, undefined> {
     if (this.#closed) fail("EngineClosed", `the request was not taken: ${this.#closed}`);
-    checkRequest(given, this.#runner, this.#context);
-    const request = this.#runner.prepare(given);
+    checkRequest(request, this.#runner, this.#context);
     const { running, waiting } = this.#scheduler.stats;
     // Those that would get their turn at once do not count as waiting.
     if (waiting >= this.#queue + Math.max(0, this.#runner.slots - running)) {

@@ -3,9 +3,10 @@
  * take part in it. Steps run in the order they were asked for, and a step may be asked for before the tokens of those
  * before it are known, so that a device need never wait for the host.
  */
+import type { SamplerSpec } from "../backend/transformers.ts";
 import type { WickError } from "../core/errors.ts";
-import type { TokenLogprob } from "../models/generation/row-sampler.ts";
-import type { EngineRequest } from "./request.ts";
+import type { Choice } from "../models/generation/batch-sampler.ts";
+import type { TokenConstraint } from "./request.ts";
 
 /** What a runner keeps of a request while it runs: how its tokens are chosen, and the last of them. */
 export interface Slot extends Disposable {}
@@ -25,12 +26,6 @@ export interface Row {
   readonly samples: boolean;
 }
 
-export interface Choice {
-  readonly token: number;
-  readonly logprob?: number | undefined;
-  readonly top?: readonly TokenLogprob[] | undefined;
-}
-
 export interface Runner extends AsyncDisposable {
   /** Positions of a page, and how many pages there are. */
   readonly pageSize: number;
@@ -45,10 +40,8 @@ export interface Runner extends AsyncDisposable {
   readonly eosTokens: readonly number[];
   /** How many positions are turned as those of a text of `extent` are: beyond, their keys may not be shared. */
   turnedAlikeUntil(extent: number): number;
-  /** The request as it will be run: its options checked, and a seed chosen where it brings none. */
-  prepare(request: EngineRequest): EngineRequest;
-  /** A slot for a request that has said so much already. */
-  open(request: EngineRequest, said: readonly number[]): Slot;
+  /** A slot for a request whose tokens are chosen so, behind those of its answer that there are already. */
+  open(spec: SamplerSpec, constraint: TokenConstraint | undefined): Slot;
   /**
    * One step; for each row what was chosen, null where nothing was asked for. A row of its own may fail: the others are none
    * the worse for it. Where the whole step fails, so will those after it, and what its rows would have written is undefined.

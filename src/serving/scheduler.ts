@@ -4,13 +4,15 @@
  * where pages run out, the one that came last is put back, and computes again what it lost when it gets its turn.
  */
 import type { WickError } from "../core/errors.ts";
+import type { Choice } from "../models/generation/batch-sampler.ts";
 import type { Finish } from "../models/generation/generate.ts";
 import { StepBudget } from "./budget.ts";
 import { type Page, PagePool } from "./pages.ts";
 import type { EngineStats } from "./request.ts";
-import type { Choice, Row, Runner } from "./runner.ts";
+import type { Row, Runner } from "./runner.ts";
 import { shareTokens } from "./shares.ts";
 import type { Task } from "./task.ts";
+import { feedable, givePagesBack, registerPages, takePages } from "./task-pages.ts";
 
 /** How many may be taken before one that came earlier and does not fit yet. */
 const PATIENCE = 32;
@@ -168,23 +170,10 @@ export class Scheduler {
     if (taken.length > 0) this.#waiting = this.#waiting.filter((task) => task.slot === null && !task.ended);
   }
 
-  /** Gives it the pages of all its tokens, where there are so many. */
+  /** Lets it run, where there are pages for all its tokens. */
   #join(task: Task): boolean {
-    const { pageSize } = this.#runner;
-    const { length } = task.tokens;
-    const needed = Math.ceil(length / pageSize);
-    // The last token is computed anyway, for what comes behind it, and nobody writes to a page that others read.
-    const found = this.#pool.find(task.keys(Math.floor((length - 1) / pageSize)));
-    const kept = found.filter(({ holders }) => holders === 0).length;
     // Those that run will need some soon.
-    if (needed - found.length + kept + this.#running.length > this.#pool.available) return false;
-    for (const page of found) {
-      this.#pool.hold(page);
-      task.addPage(page);
-    }
-    task.registered = found.length;
-    while (task.pages.length < needed) task.addPage(this.#pool.allocate(task)!);
-    this.#register(task);
+    if (!takePages(task, this.#pool, this.#runner.pageSize, this.#running.length)) return false;
     task.passed = 0;
     task.computed = task.settled = task.skipped = 0;
     if (!this.#open(task)) return false;
@@ -198,7 +187,8 @@ export class Scheduler {
     task.slot?.[Symbol.dispose]();
     task.slot = null;
     try {
-      task.slot = this.#runner.open(task.request, task.tokens.slice(task.promptLength));
+      const answer = task.tokens.slice(task.promptLength);
+      task.slot = this.#runner.open({ ...task.sampling, answer }, task.request.constraint);
       task.target = task.tokens.length;
       return true;
     } catch (reason) {
@@ -212,25 +202,7 @@ export class Scheduler {
     task.turn++;
     task.slot?.[Symbol.dispose]();
     task.slot = null;
-    for (const page of task.pages.toReversed()) {
-      if (page.writer === task) page.writer = null;
-      this.#pool.release(page);
-    }
-    task.pages.length = task.table.length = task.registered = 0;
-  }
-
-  /** Lets others find its pages as far as their tokens are known; takes those that are there already in place of its own. */
-  #register(task: Task): void {
-    const keys = task.keys(task.pages.length);
-    for (let i = task.registered; i < keys.length; i++, task.registered++) {
-      const page = task.pages[i]!;
-      const there = this.#pool.register(page, task.pages[i - 1] ?? null, keys[i]!);
-      if (there === page) continue;
-      if (!there.ready || !page.ready) return;
-      this.#pool.hold(there);
-      task.replacePage(i, there);
-      this.#pool.release(page);
-    }
+    givePagesBack(task, this.#pool);
   }
 
   /** Those that decode, one token each, as many as the step takes; who had no turn for longest goes first. */
@@ -252,31 +224,9 @@ export class Scheduler {
   #chunks(tokens: number): [Task, number][] {
     const wanted = this.#running
       .filter((task) => task.prefills)
-      .map((task) => ({ task, now: this.#feedable(task), inAll: task.target - task.computed }));
+      .map((task) => ({ task, now: feedable(task, this.#runner), inAll: task.target - task.computed }));
     const shares = shareTokens(tokens, wanted);
     return wanted.map(({ task }, i): [Task, number] => [task, shares[i]!]).filter(([, count]) => count > 0);
-  }
-
-  /**
-   * How many of a prompt's tokens it can feed now: those up to where others compute its pages for it. Pages that are there
-   * are passed over; pages that were left half-done become its own.
-   */
-  #feedable(task: Task): number {
-    if (!task.prefills) return 0;
-    const { pageSize } = this.#runner;
-    let place = Math.floor(task.computed / pageSize);
-    for (; task.pages[place]!.ready; place++) {
-      task.skipped += (place + 1) * pageSize - task.computed;
-      task.computed = (place + 1) * pageSize;
-    }
-    for (; place < task.pages.length; place++) {
-      const page = task.pages[place]!;
-      if (page.ready) break;
-      page.writer ??= task;
-      if (page.writer !== task) break;
-    }
-    const alike = this.#runner.turnedAlikeUntil(task.extentAt(task.computed));
-    return Math.max(0, Math.min(place * pageSize, task.target, alike) - task.computed);
   }
 
   #row({ task, until, samples }: Part): Row {
@@ -316,7 +266,7 @@ export class Scheduler {
     const finish = this.#finishOf(task, token);
     task.stream.push({ token, logprob, top, finish, cachedTokens: task.cached });
     if (finish !== null) this.end(task);
-    else if (task.slot) this.#register(task);
+    else if (task.slot) registerPages(task, this.#pool);
   }
 
   #finishOf(task: Task, token: number): Finish | null {

@@ -1,4 +1,6 @@
 /** A request on its way through the scheduler: its tokens, its pages, and how far it is. */
+import type { SamplerSpec } from "../backend/transformers.ts";
+import { samplerSpec } from "../models/generation/sampling.ts";
 import { type Page, pageKey } from "./pages.ts";
 import type { EngineRequest } from "./request.ts";
 import type { Runner, Slot } from "./runner.ts";
@@ -25,6 +27,8 @@ export class Task {
   readonly tokens: number[];
   readonly promptLength: number;
   readonly onEnd: () => void;
+  /** With a seed of its own where the request brings none: whenever it is taken up again, it goes on as before. */
+  readonly sampling: SamplerSpec;
 
   /** What follows counts while it runs; a slot says that it does. */
   slot: Slot | null = null;
@@ -63,6 +67,11 @@ export class Task {
     this.stream = stream;
     this.arrival = arrival;
     this.onEnd = onEnd;
+    const { logprobs, constraint } = request;
+    this.sampling = samplerSpec(request.sampling ?? {}, request.prompt, 0, {
+      logprobs,
+      masked: constraint !== undefined,
+    });
     this.tokens = [...request.prompt];
     this.promptLength = this.tokens.length;
     // The last token needs no place in the context: it is not fed.

@@ -35,6 +35,8 @@ export interface ExpertCase {
   readonly norm?: boolean;
   readonly bias?: boolean;
   readonly glu?: keyof typeof gates;
+  /** The slots of each row are summed, and a residual added. */
+  readonly mixed?: boolean;
 }
 
 const EPS = 1e-5;
@@ -62,6 +64,15 @@ function expected(c: ExpertCase, x: number[], w: number[], bias: number[]): numb
   });
 }
 
+/** y (n · k, outputs) of each row's slots summed. */
+function mixed(c: ExpertCase, y: number[], mix: number[], residual: number[]): number[] {
+  const [k, n] = [c.ids[0]!.length, c.outputs];
+  return residual.map((added, at) => {
+    const [row, column] = [Math.floor(at / n), at % n];
+    return mix.slice(row * k, (row + 1) * k).reduce((sum, f, j) => sum + f * y[(row * k + j) * n + column]!, added);
+  });
+}
+
 /** The largest error, beside the largest result, that halves of x, weights, bias and results leave. */
 const bounds: Partial<Record<DType, number>> = { f32: 5e-5, f16: 3e-3, bf16: 2e-2 };
 
@@ -77,11 +88,15 @@ export function checkExperts(device: Device, c: ExpertCase, dtype: DType, type: 
   const bias = c.bias ? tensor(uniform(c.experts * c.outputs), [c.experts, c.outputs], { device, dtype: dtype }) : null;
   const ids = Tensor.from(Uint32Array.from(c.ids.flat()), { device }).reshape([c.ids.length, c.ids[0]!.length]);
   const norm = c.norm ? { weight: tensor(uniform(c.inputs), [c.inputs], { device, dtype }), eps: EPS } : null;
-  const y = expertLinear(x, weight, ids, { norm, bias, glu: c.glu });
+  const mix = c.mixed ? tensor(uniform(ids.numel), ids.shape, { device, dtype: "f32" }) : null;
+  const sums = [c.ids.length, c.outputs];
+  const residual = c.mixed ? tensor(uniform(sums[0]! * sums[1]!), sums, { device, dtype }) : null;
+  const y = expertLinear(x, weight, ids, { norm, bias, glu: c.glu, mix, residual });
   expect(y.dtype).toBe(dtype);
   const w = weight instanceof QTensor ? weight.dequantize() : weight;
   const rowsOfX = norm ? normalized(values(x), values(norm.weight)) : values(x);
-  const wanted = expected(c, rowsOfX, values(w), bias ? values(bias) : []);
+  const bySlot = expected(c, rowsOfX, values(w), bias ? values(bias) : []);
+  const wanted = mix ? mixed(c, bySlot, values(mix), values(residual!)) : bySlot;
   const size = Math.max(...wanted.map(Math.abs));
   const got = values(y);
   expect(got.length).toBe(wanted.length);

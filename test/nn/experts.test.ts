@@ -77,6 +77,27 @@ describeDevices("experts", (device) => {
     checkExperts(device, { experts: 3, outputs: 40, inputs: 256, ids: many(80, 1, 1), bySlot: true }, "f16", "Q6_K");
   });
 
+  it("sums what the experts of a row make, with a residual", () => {
+    const own = { experts: 6, bySlot: true, mixed: true, bias: true };
+    const none = [
+      [3, 0, NOTHING],
+      [3, 5, 4],
+    ];
+    for (const dtype of ["f32", "bf16"] as const)
+      checkExperts(device, { ...own, outputs: 34, inputs: 40, ids: none }, dtype, null);
+    checkExperts(device, { ...own, outputs: 37, inputs: 256, ids: none }, "f16", "Q4_K");
+    checkExperts(device, { ...own, outputs: 20, inputs: 96, ids: [[2], [5]] }, "f32", "Q4_0");
+    // Rows that share x's, and many.
+    checkExperts(device, { ...own, bySlot: false, outputs: 10, inputs: 32, ids: none }, "f32", null);
+    checkExperts(device, { ...own, outputs: 12, inputs: 32, ids: many(60, 2, 5) }, "f32", null);
+    const [x, w] = [Tensor.ones([2, 8], { device }), Tensor.ones([3, 4, 8], { device })];
+    const ids = Tensor.zeros([1, 2], { dtype: "u32", device });
+    const mix = Tensor.ones([2, 1], { device });
+    expect(() => expertLinear(x, w, ids, { mix })).toThrow(/mix must be \[1, 2\]/);
+    expect(() => expertLinear(x, w, ids, { mix: mix.reshape([1, 2]), glu: "silu" })).toThrow(/without a gate/);
+    expect(() => expertLinear(x, w, ids, { residual: x })).toThrow(/take a mix/);
+  });
+
   it("gives zeros for no expert, and takes no rows", () => {
     checkExperts(device, { experts: 2, outputs: 8, inputs: 16, ids: [[1, NOTHING]] }, "f32", null);
     const ids = Tensor.zeros([0, 2], { dtype: "u32", device });

@@ -94,7 +94,7 @@ const clients = fc.array(
 const requestOf = (client: Client): EngineRequest => ({
   prompt: [...count(client.shared, 10 + client.prefix), ...client.own],
   maxTokens: client.maxTokens,
-  sampling: { seed: client.seed },
+  sampling: { temperature: 1, seed: client.seed },
   ignoreEos: client.ignoreEos,
   ...(client.constraint && { constraint: new Remainders(client.constraint.modulus, client.constraint.most) }),
 });

@@ -3,7 +3,6 @@ import { once } from "node:events";
 import { request } from "node:http";
 import { connect } from "node:net";
 import { text } from "node:stream/consumers";
-import { setTimeout as delay } from "node:timers/promises";
 import { expect, it, onTestFinished } from "vitest";
 import { ApiServer } from "../../src/serving/http/server.ts";
 import { eventsOf, json, openTestServer, type TestServer, type TestServerOptions } from "../helpers/api-server.ts";
@@ -17,6 +16,9 @@ const slow = (ms: number) => () => {
   engines.push(engine);
   return engine;
 };
+
+/** Answers of the last server that get tokens. */
+const untilRunning = (count: number) => expect.poll(() => engines.at(-1)!.stats.running, { interval: 5 }).toBe(count);
 
 async function open(options: Partial<TestServerOptions> = {}): Promise<TestServer> {
   const server = await openTestServer({ engine: slow(1), drainSeconds: 1, ...options });
@@ -199,11 +201,11 @@ it("listens elsewhere only with a key, or where that is said", async () => {
 });
 
 it("has a limit of answers at once, and of their time", async () => {
-  const server = await open({ engine: slow(20), limits: { answers: 2, requestSeconds: 0.2 } });
+  const server = await open({ engine: slow(100), limits: { answers: 2, requestSeconds: 1 } });
   const ask = (fields = {}) => server.post("/v1/chat/completions", { messages, ...fields });
   await server.post("/v1/completions", { prompt: "a", max_tokens: 1 });
   const running = [ask(), ask({ stream: true })];
-  await delay(50);
+  await untilRunning(2);
   const third = await ask();
   expect(third.headers.get("retry-after")).toBe("1");
   expect(await errorOf(third)).toMatchObject({ status: 429, code: "too_many_requests" });
@@ -215,24 +217,18 @@ it("has a limit of answers at once, and of their time", async () => {
 });
 
 it("ends the work for clients that leave, whether their answer streams or not", async () => {
-  const server = await open({ engine: slow(20) });
+  const server = await open({ engine: slow(200) });
   await server.post("/v1/completions", { prompt: "a", max_tokens: 1 });
-  const engine = engines.at(-1)!;
   for (const stream of [true, false]) {
     const leave = new AbortController();
     const answer = server.post("/v1/chat/completions", { messages, stream, n: 2 }, { signal: leave.signal });
-    if (stream) {
-      const reader = (await answer).body!.getReader();
-      await reader.read();
-    } else {
-      answer.catch(() => {});
-      await delay(60);
-    }
-    expect(engine.stats.running).toBe(2);
+    if (stream) await (await answer).body!.getReader().read();
+    else answer.catch(() => {});
+    await untilRunning(2);
     leave.abort();
-    await delay(60);
-    expect(engine.stats.running).toBe(0);
+    await untilRunning(0);
   }
+  await expect.poll(() => server.lines.filter((line) => line.includes('"status":499')).length).toBe(2);
   const metrics = await (await server.get("/metrics")).text();
   expect(metrics).toContain('wick_requests_total{route="/v1/chat/completions",status="499"} 2');
   expect(metrics).toContain("wick_requests_active 1");
@@ -294,11 +290,11 @@ it("answers bytes that are no request, and those that come too late", async () =
 });
 
 it("lets answers finish when it is to end, and takes no more", async () => {
-  const server = await open({ engine: slow(20), drainSeconds: 10 });
+  const server = await open({ engine: slow(40), drainSeconds: 10 });
   await server.post("/v1/completions", { prompt: "a", max_tokens: 1 });
   const ask = (fields = {}) => server.post("/v1/chat/completions", { messages, max_tokens: 20, ...fields });
   const running = [ask(), ask({ stream: true })];
-  await delay(60);
+  await untilRunning(2);
   const closed = server.server.close();
   const late = await ask();
   expect([late.headers.get("retry-after"), await errorOf(late)]).toMatchObject([

@@ -3,9 +3,12 @@
  * mixed up, overwritten or never written makes another text. Steps run later than they are asked for, in order.
  */
 import { setImmediate } from "node:timers/promises";
+import type { SamplerSpec } from "../../src/backend/transformers.ts";
 import { MemoryError, ValueError, type WickError } from "../../src/core/errors.ts";
-import type { EngineRequest } from "../../src/serving/request.ts";
-import type { Choice, Row, Runner, Slot } from "../../src/serving/runner.ts";
+import type { Choice } from "../../src/models/generation/batch-sampler.ts";
+import { samplerSpec } from "../../src/models/generation/sampling.ts";
+import type { EngineRequest, TokenConstraint } from "../../src/serving/request.ts";
+import type { Row, Runner, Slot } from "../../src/serving/runner.ts";
 
 export const VOCAB = 97;
 export const EOS = 1;
@@ -19,11 +22,11 @@ const stir = (hash: number, x: number): number => Math.imul(hash ^ x, 0x01000193
 /** What is chosen behind `text` in the given step of a request. */
 function chosen(
   text: Iterable<number>,
-  request: EngineRequest,
+  { seed, temperature }: SamplerSpec,
   step: number,
-  mask = request.constraint?.mask() ?? null,
+  mask: Uint32Array | null,
 ): Choice | WickError {
-  let hash = stir(stir(0x811c9dc5, Number(request.sampling?.seed ?? 0)), step);
+  let hash = stir(stir(0x811c9dc5, temperature > 0 ? Number(seed & 0xffffn) : 0), step);
   let last = 0;
   for (const id of text) {
     hash = stir(hash, id);
@@ -39,11 +42,12 @@ function chosen(
 /** What the request says when nothing else runs; an error ends it. */
 export function alone(request: EngineRequest, context: number): (number | WickError)[] {
   const text = [...request.prompt];
+  const spec = samplerSpec(request.sampling ?? {}, text);
   const said: (number | WickError)[] = [];
   const most = Math.min(request.maxTokens ?? Number.POSITIVE_INFINITY, context - text.length + 1);
   const ends = [...(request.ignoreEos ? [] : [EOS]), ...(request.stopTokens ?? [])];
   while (said.length < most) {
-    const choice = chosen(text, request, said.length);
+    const choice = chosen(text, spec, said.length, request.constraint?.mask() ?? null);
     if (choice instanceof Error) return [...said, choice];
     said.push(choice.token);
     text.push(choice.token);
@@ -73,10 +77,10 @@ class StubSlot implements Slot {
   open = true;
   constructor(
     readonly runner: StubRunner,
-    readonly request: EngineRequest,
-    said: readonly number[],
+    readonly spec: SamplerSpec,
+    readonly constraint: TokenConstraint | undefined,
   ) {
-    this.made = said.length;
+    this.made = spec.answer.length;
     runner.openSlots++;
   }
   [Symbol.dispose](): void {
@@ -123,19 +127,15 @@ export class StubRunner implements Runner {
     return extent <= turnsAt ? turnsAt : Number.POSITIVE_INFINITY;
   }
 
-  prepare(request: EngineRequest): EngineRequest {
-    return request;
-  }
-
-  open(request: EngineRequest, said: readonly number[]): Slot {
+  open(spec: SamplerSpec, constraint: TokenConstraint | undefined): Slot {
     if (this.openSlots === this.slots) throw new Error("there are no more slots");
-    return new StubSlot(this, request, said);
+    return new StubSlot(this, spec, constraint);
   }
 
   step(rows: readonly Row[]): Promise<readonly (Choice | WickError | null)[]> {
     const copies = rows.map((row): StubRow => {
       // Masks are what the host knows now, not when the step runs.
-      const mask = row.samples ? (row.slot as StubSlot).request.constraint?.mask() : null;
+      const mask = row.samples ? (row.slot as StubSlot).constraint?.mask() : null;
       return { ...row, ids: row.ids?.slice() ?? null, pages: [...row.pages], mask: mask ?? null };
     });
     this.steps.push(rows.map(({ ids }) => ids?.length ?? 1));
@@ -187,10 +187,10 @@ export class StubRunner implements Runner {
       const entry = this.#memory[pages[Math.floor(at / this.pageSize)]!]![at % this.pageSize]!;
       const [token, position, turned] = entry.split(" ").map(Number);
       // As alone: a prompt is turned as a whole, what follows by the length it has then.
-      const extent = Math.max(own.request.prompt.length, at + 1);
+      const extent = Math.max(own.spec.prompt.length, at + 1);
       return position === at && turned === this.turnedAlikeUntil(extent) ? token! : 1000 + at;
     });
-    const choice = chosen(text, own.request, own.made++, mask);
+    const choice = chosen(text, own.spec, own.made++, mask);
     own.last = choice instanceof Error ? -3 : choice.token;
     return choice;
   }

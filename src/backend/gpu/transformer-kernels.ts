@@ -4,6 +4,7 @@ import type { TransformerNeeds } from "../transformers.ts";
 import { headDimFor, type MatrixUnit, supportsHeadDim } from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
+import { fineFor } from "./families/linear.ts";
 import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
 
@@ -51,11 +52,15 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
 function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds): KernelName[] {
   const weights = quantTypes.map(quantName);
   return [
-    ...weights.map((type) => `expert_linear_${type}` as const),
+    ...weights.flatMap(
+      (type) => [`expert_linear${fineFor(dtype)}_${type}`, `expert_sum${fineFor(dtype)}_${type}`] as const,
+    ),
     ...(["_few", "_some"] as const).flatMap((size) =>
       weights.map((type) => `expert_quant${size}_${type}_${dtype}` as const),
     ),
-    ...(hasPlainWeights ? ([`expert_linear_${dtype}`, `expert_dense_small_${dtype}`] as const) : []),
+    ...(hasPlainWeights
+      ? ([`expert_linear_${dtype}`, `expert_sum_${dtype}`, `expert_dense_small_${dtype}`] as const)
+      : []),
     ...([`topk_${dtype}`, "topk_f32", "expert_order", `mix_${dtype}`] as const),
   ];
 }
@@ -113,7 +118,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   return existing([
     ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
     ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
-    ...weights.map((type) => `linear_${type}_b1` as const),
+    ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
@@ -139,10 +144,14 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
 /** What batches and short prompts need besides; it is compiled when it is used. */
 export function batchKernels({ dtype, quantTypes, headDim }: TransformerNeeds): KernelName[] {
   const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];
-  const types = [dtype, `norm_${dtype}`, ...quantTypes.map(quantName)] as const;
+  const types = [
+    `_${dtype}`,
+    `_norm_${dtype}`,
+    ...quantTypes.map((type) => `${fineFor(dtype)}_${quantName(type)}` as const),
+  ] as const;
   return existing([
     ...heads.flatMap((d) => [`attention_decode_masked_${d}_${dtype}`, `attention_masked_${d}_${dtype}`] as const),
-    ...types.flatMap((type) => ([2, 4, 8] as const).map((rows) => `linear_${type}_b${rows}` as const)),
+    ...types.flatMap((type) => ([2, 4, 8] as const).map((rows) => `linear${type}_b${rows}` as const)),
     `fill_${dtype}`,
   ]);
 }

@@ -1,6 +1,5 @@
 /** A mixture of experts in place of an MLP: a router, the experts, and one that every row goes through beside them. */
 import { type DType, sizeOf } from "../../core/dtype.ts";
-import { mixExperts } from "../../nn/index.ts";
 import type { Tensor } from "../../ops/index.ts";
 import type { Experts, ModelConfig } from "../config.ts";
 import type { FeedForward } from "../mlp.ts";
@@ -85,8 +84,7 @@ export class Mixture implements FeedForward {
     const { perToken, routing } = this.#experts;
     const { ids, mix } = route(this.#router.forward(input, { norm }), perToken, routing, this.#bias);
     const opened = this.#gateUp.forward(input, ids, { norm, glu: this.#activation });
-    const mixed = mixExperts(this.#down.forward(opened, ids), mix, residual);
-    return this.#withShared(input, norm, mixed);
+    return this.#withShared(input, norm, this.#down.forward(opened, ids, { mix, residual }));
   }
 
   #withShared(x: Tensor, norm: Norm | undefined, mixed: Tensor): Tensor {

@@ -30,6 +30,8 @@ export class BatchSampler implements Disposable {
   readonly tokens: Tensor;
   /** u32 (slots) on the device: the slot of each row, 0xffffffff for nobody's, so that gathering `tokens` by it gives 0. */
   readonly rows: Tensor;
+  /** Whether steps may be enqueued before the tokens of those before them are known. */
+  readonly onDevice: boolean;
   readonly #sampler: TokenSampler;
   readonly #specs: (SamplerSpec | null)[];
   #placed: readonly (number | null)[] = [];
@@ -38,7 +40,9 @@ export class BatchSampler implements Disposable {
     this.vocab = vocab;
     this.slots = slots;
     const { backend } = device;
-    this.#sampler = backend.transformers?.sampler(vocab, slots) ?? new HostSampler(backend, vocab, slots);
+    const own = backend.transformers?.sampler(vocab, slots);
+    this.#sampler = own ?? new HostSampler(backend, vocab, slots);
+    this.onDevice = Boolean(own);
     this.tokens = new Tensor(this.#sampler.tokens, Layout.contiguous([slots])).keep();
     this.rows = new Tensor(this.#sampler.rows, Layout.contiguous([slots])).keep();
     this.#specs = new Array<SamplerSpec | null>(slots).fill(null);

@@ -5,8 +5,9 @@ import { fail } from "../../core/errors.ts";
 import { Tensor } from "../../ops/index.ts";
 
 export interface PagedSequence {
-  /** The new tokens, one or more. */
-  readonly ids: readonly number[];
+  /** The new tokens, one or more; null is one that the host need not know: the newest of `slot`. */
+  readonly ids: readonly number[] | null;
+  readonly slot?: number | undefined;
   /** Positions that are in its pages already. */
   readonly past: number;
   /**
@@ -16,43 +17,51 @@ export interface PagedSequence {
   readonly pages: readonly number[];
   /** The positions the sequence will have, where this step feeds a part of its prompt. Default: those fed so far. */
   readonly extent?: number | undefined;
+  /** Whether the step says something of its last row. Default true. */
+  readonly logits?: boolean | undefined;
 }
 
-/** What the device is told of a batch; all i64, in one piece of memory. */
+/** What the device is told of a batch. */
 export interface PagedTensors {
-  /** (rows). */
+  /** u32 (rows). */
   readonly ids: Tensor;
-  /** (rows): where each stands in its sequence. */
+  /** (rows): where each stands in its sequence. This and all below are i64, in one piece of memory. */
   readonly positions: Tensor;
-  /** (sequences), as they were given: the last row of each. */
+  /** The last row of each that something is said of, as they were given. */
   readonly lasts: Tensor;
+  /** Of those that have one, in the order of rows. */
+  readonly slots: Tensor;
   readonly lengths: Tensor;
   readonly offsets: Tensor;
   readonly tables: Tensor;
 }
 
 export class PagedBatch {
-  /** By the order of their rows: those with one row first. */
+  /** By the order of their rows: those of a slot, then others with one row, then prompts. */
   readonly sequences: readonly PagedSequence[];
   readonly singles: number;
   readonly rows: number;
   /** Where the rows of each begin, and where the last one's end. */
   readonly offsets: readonly number[];
-  /** The place of each among those that were given. */
-  readonly #order: readonly number[];
+  readonly #slots: readonly number[];
+  /** The rows that something is said of, in the order of the sequences that were given. */
+  readonly #lasts: readonly number[];
 
   constructor(sequences: readonly PagedSequence[], pages: number) {
     if (sequences.length === 0) fail("InvalidArgument", "a paged step needs a sequence, and was given none");
     for (const [i, sequence] of sequences.entries()) checkSequence(i, sequence, pages);
-    const places = sequences.map((_, i) => i);
-    const isSingle = (i: number) => sequences[i]!.ids.length === 1;
-    this.#order = [...places.filter(isSingle), ...places.filter((i) => !isSingle(i))];
-    this.sequences = this.#order.map((i) => sequences[i]!);
-    this.singles = sequences.filter(({ ids }) => ids.length === 1).length;
+    const rank = ({ ids }: PagedSequence): number => (ids === null ? 0 : ids.length === 1 ? 1 : 2);
+    const order = [...sequences.keys()].sort((a, b) => rank(sequences[a]!) - rank(sequences[b]!) || a - b);
+    this.sequences = order.map((i) => sequences[i]!);
+    this.singles = sequences.filter((sequence) => rank(sequence) < 2).length;
+    this.#slots = this.sequences.filter(({ ids }) => ids === null).map(({ slot }) => slot!);
     const offsets = [0];
-    for (const { ids } of this.sequences) offsets.push(offsets.at(-1)! + ids.length);
+    for (const sequence of this.sequences) offsets.push(offsets.at(-1)! + lengthOf(sequence));
     this.offsets = offsets;
     this.rows = offsets.at(-1)!;
+    const lasts = new Array<number>(sequences.length);
+    for (const [at, i] of order.entries()) lasts[i] = offsets[at + 1]! - 1;
+    this.#lasts = lasts.filter((_, i) => sequences[i]!.logits !== false);
   }
 
   /** Positions of the longest, with the new ones. */
@@ -60,71 +69,99 @@ export class PagedBatch {
     return this.sequences.reduce((most, sequence) => Math.max(most, totalOf(sequence)), 0);
   }
 
-  /** Whether the rows are the last ones of the sequences as they were given. */
-  get isDecode(): boolean {
-    return this.singles === this.sequences.length;
+  /** Whether every row is asked about, in its order. */
+  get saysAll(): boolean {
+    return this.#lasts.length === this.rows && this.#lasts.every((row, i) => row === i);
   }
 
-  /** Call it inside a scope. */
-  tensors(device: Device): PagedTensors {
+  /** `tokens` u32 (slots) has the newest of each slot. Call it inside a scope. */
+  tensors(device: Device, tokens: Tensor | null): PagedTensors {
     const { sequences, rows, offsets } = this;
-    const count = sequences.length;
+    const [count, given] = [sequences.length, rows - this.#slots.length];
     const width = Math.ceil(this.longest / PAGE_SIZE);
     const sizes = {
-      ids: rows,
       positions: rows,
-      lasts: count,
+      lasts: this.#lasts.length,
+      slots: this.#slots.length,
       lengths: count,
       offsets: count + 1,
       tables: count * width,
     };
-    const values = new BigInt64Array(Object.values(sizes).reduce((sum, size) => sum + size, 0));
-    // The lower halves: numbers are written without a BigInt each.
-    const low = new Int32Array(values.buffer);
-    let start = 0;
-    const starts = Object.fromEntries(
-      Object.entries(sizes).map(([name, size]) => {
-        start += size;
-        return [name, start - size];
-      }),
-    ) as Record<keyof PagedTensors, number>;
-    const put = (part: keyof PagedTensors, i: number, value: number): void => {
-      low[2 * (starts[part] + i)] = value;
-    };
+    const board = new Board(sizes);
+    const ids = new Uint32Array(given);
+    for (const [i, row] of this.#lasts.entries()) board.put("lasts", i, row);
+    for (const [i, slot] of this.#slots.entries()) board.put("slots", i, slot);
     for (const [i, sequence] of sequences.entries()) {
-      const { ids, past, pages } = sequence;
-      const from = offsets[i]!;
-      for (const [j, id] of ids.entries()) {
-        put("ids", from + j, id);
-        put("positions", from + j, past + j);
-      }
-      put("lasts", this.#order[i]!, from + ids.length - 1);
-      put("lengths", i, past + ids.length);
-      put("offsets", i + 1, from + ids.length);
-      for (let j = 0; j < Math.min(width, pages.length); j++) put("tables", i * width + j, pages[j]!);
+      const { past, pages } = sequence;
+      const [from, length] = [offsets[i]!, lengthOf(sequence)];
+      if (sequence.ids) ids.set(sequence.ids, from - this.#slots.length);
+      for (let j = 0; j < length; j++) board.put("positions", from + j, past + j);
+      board.put("lengths", i, past + length);
+      board.put("offsets", i + 1, from + length);
+      for (let j = 0; j < Math.min(width, pages.length); j++) board.put("tables", i * width + j, pages[j]!);
     }
-    const all = Tensor.from(values, { device });
-    const part = (name: keyof PagedTensors): Tensor => all.narrow(0, starts[name], sizes[name]);
-    return {
-      ids: part("ids"),
-      positions: part("positions"),
-      lasts: part("lasts"),
+    const all = Tensor.from(board.values, { device });
+    const part = (name: keyof typeof sizes): Tensor => all.narrow(0, board.starts[name], sizes[name]);
+    const parts = { positions: part("positions"), lasts: part("lasts"), slots: part("slots") };
+    const places = {
       lengths: part("lengths"),
       offsets: part("offsets"),
       tables: part("tables").reshape([count, width]),
     };
+    const known = given > 0 ? [Tensor.from(ids, { device })] : [];
+    const newest = sizes.slots > 0 ? [needTokens(tokens).indexSelect(parts.slots, 0)] : [];
+    const both = [...newest, ...known];
+    return { ids: both.length === 1 ? both[0]! : Tensor.cat(both, 0), ...parts, ...places };
   }
 }
 
+/** Whole numbers as i64, part by part in one piece. */
+export class Board<Name extends string> {
+  readonly values: BigInt64Array<ArrayBuffer>;
+  readonly starts: Readonly<Record<Name, number>>;
+  /** The lower halves: numbers are written without a BigInt each. */
+  readonly #low: Int32Array;
+
+  constructor(sizes: Readonly<Record<Name, number>>) {
+    let end = 0;
+    const starts = Object.entries<number>(sizes).map(([name, size]) => {
+      end += size;
+      return [name, end - size];
+    });
+    this.starts = Object.fromEntries(starts) as Record<Name, number>;
+    this.values = new BigInt64Array(end);
+    this.#low = new Int32Array(this.values.buffer);
+  }
+
+  /** Below 2³¹. Says whether it was another before. */
+  put(part: Name, i: number, value: number): boolean {
+    const at = 2 * (this.starts[part] + i);
+    if (this.#low[at] === value) return false;
+    this.#low[at] = value;
+    return true;
+  }
+
+  /** `count` numbers of a part. */
+  bytes(part: Name, from: number, count: number): Uint8Array {
+    return new Uint8Array(this.values.buffer, 8 * (this.starts[part] + from), 8 * count);
+  }
+}
+
+/** New rows. */
+export const lengthOf = ({ ids }: PagedSequence): number => ids?.length ?? 1;
 /** Positions with the new ones. */
-export const totalOf = ({ ids, past }: PagedSequence): number => past + ids.length;
+export const totalOf = (sequence: PagedSequence): number => sequence.past + lengthOf(sequence);
 /** Those that decide how it is turned. */
 export const extentOf = (sequence: PagedSequence): number => Math.max(sequence.extent ?? 0, totalOf(sequence));
 
+const needTokens = (tokens: Tensor | null): Tensor =>
+  tokens ?? fail("InvalidArgument", "a paged step takes tokens from slots, and was not given what they hold");
+
 function checkSequence(index: number, sequence: PagedSequence, pages: number): void {
-  const { ids, past, pages: own } = sequence;
+  const { ids, slot, past, pages: own } = sequence;
   const bad = (what: string) => fail("InvalidArgument", `sequence ${index} of a paged step ${what}`);
-  if (ids.length === 0) bad("has no new tokens");
+  if (ids?.length === 0) bad("has no new tokens");
+  if (ids === null && slot === undefined) bad("has neither tokens nor a slot");
   if (!Number.isSafeInteger(past) || past < 0) bad(`says that ${past} positions are there already`);
   const total = totalOf(sequence);
   if (own.length * PAGE_SIZE < total) bad(`has ${own.length} pages of ${PAGE_SIZE} for ${total} positions`);

@@ -10,8 +10,8 @@ import { result } from "../../tensor/tensor.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "../latent-attention.ts";
 import type { Rotation, Table } from "../rotary.ts";
-import { type AttentionParams, ComposedStep, type Step } from "../steps.ts";
-import type { PagedBatch, PagedSequence } from "./batch.ts";
+import { type AttentionParams, ComposedStep, normedHeads, type Step } from "../steps.ts";
+import { lengthOf, type PagedBatch, type PagedSequence, totalOf } from "./batch.ts";
 
 type Latents = { readonly latents: Tensor };
 
@@ -29,9 +29,10 @@ export const deviceAttendsPages = (
     : backend.pagedAttention?.supports(dtype, headDim)) ?? false;
 
 /** Writes rows x (heads, t, width) to the sequence's pages, behind its past, and gives all that it has: (1, heads, total, width). */
-function appended(pool: Tensor, x: Tensor, { ids, past, pages }: PagedSequence): Tensor {
+function appended(pool: Tensor, x: Tensor, sequence: PagedSequence): Tensor {
+  const { past, pages } = sequence;
   const [, heads, , width] = pool.shape as [number, number, number, number];
-  const total = past + ids.length;
+  const total = totalOf(sequence);
   for (let at = past; at < total; ) {
     const slot = at % PAGE_SIZE;
     const count = Math.min(PAGE_SIZE - slot, total - at);
@@ -64,7 +65,7 @@ export class ComposedPagedStep implements Step {
 
   attend(q: Tensor, k: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
     return this.#each((sequence, rotations, own) => {
-      const step = new ComposedStep(1, sequence.ids.length, rotations, () => null);
+      const step = new ComposedStep(1, lengthOf(sequence), rotations, () => null);
       const cache = {
         append: (k: Tensor, v: Tensor): KvPair => ({
           k: appended(layer.k, k.squeeze(0), sequence),
@@ -76,8 +77,9 @@ export class ComposedPagedStep implements Step {
   }
 
   attendLatent({ q, latent, key }: LatentRows, layer: Latents, heads: LatentHeads): Tensor {
+    // Never expanded: how many rows a prompt's part has must not tell in what they give.
     return this.#each((sequence, rotations, own) =>
-      attendComposed({ q: own(q), latent: own(latent), key: own(key) }, sequence, rotations, layer, heads),
+      attendComposed({ q: own(q), latent: own(latent), key: own(key) }, sequence, rotations, layer, heads, false),
     );
   }
 
@@ -86,7 +88,7 @@ export class ComposedPagedStep implements Step {
   ): Tensor {
     const { sequences, offsets } = this.#batch;
     const parts = sequences.map((sequence, i) =>
-      run(sequence, this.#rotations[i]!, (x) => x.narrow(0, offsets[i]!, sequence.ids.length)),
+      run(sequence, this.#rotations[i]!, (x) => x.narrow(0, offsets[i]!, lengthOf(sequence))),
     );
     return parts.length === 1 ? parts[0]! : Tensor.cat(parts, 0);
   }
@@ -99,10 +101,11 @@ const attendComposed = (
   rotations: ReadonlyMap<RopeConfig, Rotation>,
   { latents }: Latents,
   heads: LatentHeads,
+  expand: boolean,
 ): Tensor => {
   const cache = { append: (added: Tensor): Tensor => appended(latents, added.squeeze(0), sequence) };
-  const step = { batch: 1, length: sequence.ids.length };
-  return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads);
+  const step = { batch: 1, length: lengthOf(sequence) };
+  return attendLatents(rows, step, cache, rotations.get(heads.rope)!, () => null, heads, expand);
 };
 
 /** What a device's kernels are told of the sequences: as `PagedPlaces` has it. */
@@ -134,10 +137,13 @@ export class DevicePagedStep implements Step {
     readonly chunks: readonly Chunk[],
   ) {}
 
-  attend(q: Tensor, k: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
+  attend(rawQ: Tensor, rawK: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
     const { headDim, scale, softcap, window, rope, sinks } = params;
-    const own = { ...this.tables.get(rope)!, ...layer, ...this.places, scale, softcap, window, sinks };
-    const y = call(this.backend.pagedAttention!, "attend", q, k, v, own);
+    const attention = this.backend.pagedAttention!;
+    const [q, k] = attention.takesNorms ? [rawQ, rawK] : normedHeads(rawQ, rawK, params);
+    const norms = attention.takesNorms ? params.norms : null;
+    const own = { ...this.tables.get(rope)!, ...layer, ...this.places, norms, scale, softcap, window, sinks };
+    const y = call(attention, "attend", q, k, v, own);
     return result(y, [this.batch, q.shape[1]! / headDim, 1, headDim]);
   }
 
@@ -146,11 +152,11 @@ export class DevicePagedStep implements Step {
     const parts = singles > 0 ? [this.#latents(rows, layer, heads, 0, singles, 0, singles)] : [];
     let at = singles;
     for (const [i, { sequence, rotations }] of this.chunks.entries()) {
-      const { length } = sequence.ids;
+      const length = lengthOf(sequence);
       const own = (x: Tensor): Tensor => x.narrow(0, at, length);
       parts.push(
         expansionPays(length, heads)
-          ? attendComposed(each(rows, own), sequence, rotations(), layer, heads)
+          ? attendComposed(each(rows, own), sequence, rotations(), layer, heads, true)
           : this.#latents(rows, layer, heads, singles + i, 1, at, length),
       );
       at += length;

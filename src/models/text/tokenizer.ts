@@ -4,6 +4,7 @@ import { fail } from "../../core/errors.ts";
 import { JsonFields } from "../json-fields.ts";
 import { fastTokenizer } from "./fast-tokenizer.ts";
 import { type Frame, type FrameItem, framed, frameOf, type PostProcessor, type Segments } from "./frames.ts";
+import { tokenBytes } from "./token-bytes.ts";
 
 export interface TokenizerOptions {
   /** Opens the error messages. */
@@ -30,6 +31,8 @@ export interface DecodeOptions {
 
 export class Tokenizer {
   readonly #inner: HuggingFaceTokenizer;
+  readonly #bytesOf: (token: string) => Uint8Array;
+  readonly #unknown: unknown;
   /** Put before a prompt that does not start with it. */
   readonly #prefix: number | null;
   /** Put behind one that does not end with it. */
@@ -48,6 +51,8 @@ export class Tokenizer {
     } catch (cause) {
       this.#inner = fail("InvalidFile", `${source} cannot be used: ${(cause as Error).message}`, { cause });
     }
+    this.#bytesOf = tokenBytes(fields.values.decoder);
+    this.#unknown = (fields.values.model as { readonly unk_token?: unknown } | undefined)?.unk_token;
     this.#prefix = startToken(fields, config, bosToken, (token) => this.tokenId(token));
     this.#suffix = endToken ?? configuredEnd(config, (token) => this.tokenId(token));
     const process = this.#inner.post_processor as PostProcessor | null;
@@ -97,6 +102,15 @@ export class Tokenizer {
 
   token(id: number): string | undefined {
     return this.#inner.id_to_token(id);
+  }
+
+  /** What a token writes behind others; null for tokens that are no text, as the end of text. */
+  bytes(id: number): Uint8Array | null {
+    const token = this.token(id);
+    if (token === undefined || token === this.#unknown) return null;
+    const added = this.#inner.get_added_tokens_decoder().get(id);
+    if (!added) return this.#bytesOf(token);
+    return added.special ? null : Buffer.from(added.content);
   }
 
   /** What starts and ends a prompt belongs to every frame. */

@@ -91,10 +91,15 @@ export interface Projection {
   parts(x: Tensor, norm?: Norm): Tensor[];
 }
 
+/** What is fused with the product of a stack: with a `mix` (n, k) the sum of each row's slots, (n, outputs), and a residual. */
+export interface StackFusion extends Pick<Fusion, "norm" | "glu" | "residual"> {
+  readonly mix?: Tensor | undefined;
+}
+
 /** Matrices of one shape, (count, outputs, inputs), of which each row of x goes through some, or through all. */
 export interface ProjectionStack {
   /** x (n or n · k, inputs) through those that ids (n, k) name: (n · k, outputs), or half of them with `glu`. */
-  forward(x: Tensor, ids: Tensor, fusion?: Pick<Fusion, "norm" | "glu">): Tensor;
+  forward(x: Tensor, ids: Tensor, fusion?: StackFusion): Tensor;
   /** Each matrix applied to a row of its own: (n, count, inputs) → (n, count, outputs). */
   each(x: Tensor): Tensor;
   /** All of them in the dtype that the model computes in. */

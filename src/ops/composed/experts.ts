@@ -24,13 +24,22 @@ export function topk(x: Tensor, k: number, softmax: boolean): { values: Tensor; 
   return { values, ids };
 }
 
-export const expertLinear = (
+export function expertLinear(
   x: Tensor,
   w: Tensor,
   type: QuantType | null,
   ids: Tensor,
   p: ExpertParams<Tensor>,
-): Tensor =>
+): Tensor {
+  if (!p.mix) return bySlot(x, w, type, ids, p);
+  const y = bySlot(x, w, type, ids, p);
+  const mixed = compute(x.backend, "mixExperts", [p.mix.shape[0]!, y.shape[1]!], y, p.mix, p.residual);
+  y.dispose();
+  return mixed;
+}
+
+/** A row for each slot. */
+const bySlot = (x: Tensor, w: Tensor, type: QuantType | null, ids: Tensor, p: ExpertParams<Tensor>): Tensor =>
   scope(() => {
     const chosen = ids.dataSync() as Uint32Array;
     const [experts, outputs] = w.shape as [number, number];

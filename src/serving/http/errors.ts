@@ -86,6 +86,10 @@ export function toApiError(error: unknown): ApiError {
         retryAfter: 1,
         cause: error,
       });
+    case "QueueFull":
+      return new ApiError(429, "too_many_requests", error.message, { retryAfter: 1, cause: error });
+    case "EngineClosed":
+      return new ApiError(503, "shutting_down", error.message, { retryAfter: 5, cause: error });
     default:
       return new ApiError(500, snake(error.code), `the server failed (${error.code}); its log has more`, {
         cause: error,

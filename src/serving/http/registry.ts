@@ -25,7 +25,8 @@ export interface LoadRequest {
 export interface RegistryOptions {
   readonly models: readonly { readonly id: string; readonly name: string }[];
   readonly load: (request: LoadRequest) => Promise<Model>;
-  readonly openEngine: (model: Model) => Engine | Promise<Engine>;
+  /** `memory` is what of the limit is left for keys and values; undefined where there is none. */
+  readonly openEngine: (model: Model, memory: number | undefined) => Engine | Promise<Engine>;
   /** Where they are loaded. */
   readonly device: Device;
   /** What all models together may take of the device's memory. */
@@ -235,7 +236,8 @@ export class Registry implements AsyncDisposable {
     });
     try {
       const isEncoder = model.config.encoder !== null;
-      const engine = isEncoder ? null : await openEngine(model);
+      const left = memory === undefined ? undefined : memory - used - (device.memory().live - live);
+      const engine = isEncoder ? null : await openEngine(model, left);
       const kind = isEncoder ? "embedding" : model.chatTemplate ? "chat" : "completion";
       entry.known = { kind, contextLength: model.config.contextLength };
       const template = model.chatTemplate ?? plainTemplate(model);

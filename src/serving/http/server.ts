@@ -52,6 +52,8 @@ export class ApiServer implements AsyncDisposable {
   readonly #context: ServerContext;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
+  /** Those with a request whose answer has not been written. */
+  readonly #busy = new Set<Socket>();
   #closing: Promise<void> | null = null;
 
   constructor(options: ServerOptions) {
@@ -100,6 +102,10 @@ export class ApiServer implements AsyncDisposable {
       this.#sockets.add(socket);
       socket.once("close", () => this.#sockets.delete(socket));
     });
+    server.on("request", ({ socket }, response) => {
+      this.#busy.add(socket);
+      response.once("close", () => this.#busy.delete(socket));
+    });
     server.on("clientError", answerMalformed);
     return server;
   }
@@ -136,19 +142,12 @@ export class ApiServer implements AsyncDisposable {
     log.event("draining", `ending: ${metrics.active} requests are under way`, { active: metrics.active });
     // Who comes meanwhile is told so.
     while (metrics.active > 0 && !isLate()) await delay(10);
-    let isClosed = !this.#server.listening;
-    const closed = new Promise<void>((resolve) =>
-      this.#server.close(() => {
-        isClosed = true;
-        resolve();
-      }),
-    );
-    // The last answers are on their way to the sockets; connections without one are closed.
-    while (!isClosed && !isLate()) {
-      this.#server.closeIdleConnections();
-      await delay(10);
-    }
-    for (const socket of this.#sockets) socket.destroy();
+    const closed = this.#server.listening && new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    // The last answers are on their way to the sockets; connections without one are closed at once.
+    for (const socket of this.#sockets) if (!this.#busy.has(socket)) socket.destroySoon();
+    while (this.#busy.size > 0 && !isLate()) await delay(10);
+    for (const socket of this.#sockets) socket.destroySoon();
+    if (isLate()) for (const socket of this.#sockets) socket.destroy();
     await closed;
     await registry[Symbol.asyncDispose]();
     log.event("ended", "ended");

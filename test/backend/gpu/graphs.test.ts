@@ -11,7 +11,7 @@ import {
   PromptCache,
   writeModelGguf,
 } from "../../../src/models/index.ts";
-import { rope, ropeI, sdpa } from "../../../src/nn/index.ts";
+import { rmsNorm, rope, ropeI, sdpa } from "../../../src/nn/index.ts";
 import { result } from "../../../src/tensor/tensor.ts";
 import { describeDevices, gpuNames, inTurns } from "../../helpers/devices.ts";
 import { fewNames, tiny, variant } from "../../helpers/model-folders.ts";
@@ -42,6 +42,8 @@ describeDevices(
       readonly recorded?: boolean;
       /** Rows of q, k and v side by side, as one product gives them, or each by itself. */
       readonly fused?: boolean;
+      /** Heads of queries and keys are normalised, and so large before. */
+      readonly normed?: number;
     }
     const [batch, heads, kvHeads, d, capacity] = [2, 4, 2, 16, 64];
 
@@ -60,13 +62,19 @@ describeDevices(
       { dtype: "f32", rotary: 0, t: 2 },
       { dtype: "f16", rotary: 0, recorded: true, hasSinks: true },
       { dtype: "bf16", interleaved: true, recorded: true },
+      { dtype: "f32", normed: 1e25, rotary: 6, recorded: true },
+      { dtype: "f32", normed: 1e-25, interleaved: true, t: 3, fused: false },
+      { dtype: "f16", normed: 1, rotary: 8, interleaved: true },
+      { dtype: "bf16", normed: 1, recorded: true },
     ])("does what rope, cache and sdpa do: %o", (c) => {
       scope(() => {
         const { dtype, interleaved = false, rotary = d, t = 1, past = 13, window = 0, softcap = 0, fused = true } = c;
         const options = { dtype, device };
         const rows = batch * t;
         const widths = [heads * d, kvHeads * d, kvHeads * d];
-        const side = Tensor.randn([rows, (heads + 2 * kvHeads) * d], { ...options, seed: 1 });
+        const side = Tensor.randn([rows, (heads + 2 * kvHeads) * d], { ...options, seed: 1 }).affine(c.normed ?? 1, 0);
+        const weight = (seed: number) => Tensor.randn([d], { ...options, seed });
+        const norms = c.normed ? { q: weight(5), k: weight(6), eps: Math.min(c.normed, 1) ** 2 * 0.1 } : null;
         const [q, k, v] = [0, heads * d, (heads + kvHeads) * d].map((at, i) => {
           const part = side.narrow(1, at, widths[i]!);
           return fused ? part : part.copy();
@@ -85,7 +93,7 @@ describeDevices(
           );
         const got = result(
           device.backend.cachedAttention!.attend(q, k, v, {
-            ...{ cos, sin, interleaved, k: keys, v: vals, past, window, softcap, scale: 0.3, sinks },
+            ...{ cos, sin, interleaved, k: keys, v: vals, past, window, softcap, scale: 0.3, sinks, norms },
             lengths: c.recorded ? Tensor.full([batch], past + t, { dtype: "i64", device }) : null,
             padding: padding ? Tensor.from(BigInt64Array.from(padding, BigInt), { device }) : null,
             mask: mask ? (c.recorded ? mask : mask.narrow(3, 0, past + t)) : null,
@@ -108,16 +116,25 @@ describeDevices(
           const turned = (interleaved ? ropeI : rope)(x.narrow(3, 0, rotary), ...tables);
           return rotary === d ? turned : Tensor.cat([turned, x.narrow(3, rotary, d - rotary)], 3);
         };
+        const tolerance = { f32: 1e-5, f16: 2e-3, bf16: 2e-2 }[dtype];
+        const near = (got: readonly number[], want: readonly number[]): void => {
+          for (const [i, x] of got.entries()) expect(Math.abs(x - want[i]!)).toBeLessThan(tolerance);
+        };
+        const normed = (x: Tensor, w: Tensor | undefined) => (w ? rmsNorm(split(x), w, norms!.eps) : split(x));
         const [wantK, wantV] = [filled(), filled()];
-        wantK.sliceSet(turn(split(k)), 2, past);
+        wantK.sliceSet(turn(normed(k, norms?.k)), 2, past);
         wantV.sliceSet(split(v), 2, past);
-        expect(values(keys)).toEqual(values(wantK));
+        if (norms) near(values(keys), values(wantK));
+        else expect(values(keys)).toEqual(values(wantK));
         expect(values(vals)).toEqual(values(wantV));
+        // Values that are as large would hide what else is wrong.
+        if (norms && c.normed !== 1) return;
         const [seenK, seenV] = [wantK.narrow(2, 0, past + t), wantV.narrow(2, 0, past + t)];
         const more = { ...(mask && { mask: mask.narrow(3, 0, past + t) }), ...(sinks && { sinks }) };
-        const want = values(sdpa(turn(split(q)), seenK, seenV, { scale: 0.3, causal: true, window, softcap, ...more }));
-        const tolerance = { f32: 1e-5, f16: 2e-3, bf16: 2e-2 }[dtype];
-        for (const [i, x] of values(got).entries()) expect(Math.abs(x - want[i]!)).toBeLessThan(tolerance);
+        const want = values(
+          sdpa(turn(normed(q, norms?.q)), seenK, seenV, { scale: 0.3, causal: true, window, softcap, ...more }),
+        );
+        near(values(got), want);
       });
     });
   },

@@ -1,5 +1,6 @@
 /** Latent attention over a cache against the same op by op on the CPU, with every matrix unit's layout of registers. */
 import { describe, expect, it } from "vitest";
+import { PAGE_SIZE } from "../../../src/backend/paged-attention.ts";
 import type { Device } from "../../../src/index.ts";
 import { scope, Tensor } from "../../../src/index.ts";
 import { rope, ropeI, sdpa } from "../../../src/nn/index.ts";
@@ -17,6 +18,8 @@ interface Case {
   readonly past: number;
   readonly interleaved?: boolean;
   readonly padding?: readonly number[];
+  /** In pages: the row of cos and sin that each sequence's first position has. */
+  readonly starts?: readonly number[];
   /** Lengths in device memory. */
   readonly recorded?: boolean;
 }
@@ -28,6 +31,9 @@ const cases: Record<string, Case> = {
   "several queries of a batch with padding, recorded": {
     ...{ rank: 40, rope: 8, batch: 2, heads: 3, t: 3, past: 50, padding: [0, 7], interleaved: true, recorded: true },
   },
+  "several queries in pages, turned from other rows on": {
+    ...{ rank: 40, rope: 8, batch: 2, heads: 9, t: 2, past: 130, starts: [0, 5] },
+  },
   "the first positions": { rank: 64, rope: 8, batch: 2, heads: 2, t: 5, past: 0, interleaved: true },
 };
 
@@ -35,7 +41,9 @@ const values = (x: Tensor): number[] => Array.from(x.toDType("f32").dataSync());
 
 function check(device: Device, dtype: Half, c: Case): void {
   const { rank, batch = 1, heads = 2, t = 1, past, interleaved = false, padding = null } = c;
-  const [width, capacity, total] = [rank + c.rope, past + t + 9, past + t];
+  const { starts = null } = c;
+  const [width, total] = [rank + c.rope, past + t];
+  const capacity = starts ? Math.ceil(total / PAGE_SIZE) * PAGE_SIZE : total + 9;
   scope(() => {
     // Rounded, so that both sides have the same numbers.
     const draw = (seed: number, ...shape: number[]) => Tensor.randn(shape, { seed }).toDType(dtype).toDType("f32");
@@ -44,14 +52,14 @@ function check(device: Device, dtype: Half, c: Case): void {
     const qRope = draw(2, batch * t, heads, c.rope);
     const keys = draw(3, batch * t, width);
     const cache = draw(4, batch, 1, capacity, width);
-    const angles = Tensor.randn([capacity, c.rope / 2], { seed: 5 });
+    const angles = Tensor.randn([capacity + 9, c.rope / 2], { seed: 5 });
     const [cos, sin] = [angles.cos().toDType(dtype).toDType("f32"), angles.sin().toDType(dtype).toDType("f32")];
     const mask = padding
       ? Tensor.from(
           padding.flatMap((pad) => Array.from({ length: capacity }, (_, i) => (i < pad ? -30_000 : 0))),
         ).reshape([batch, 1, 1, capacity])
       : null;
-    const at = (b: number, i: number) => Math.max(past + i - (padding?.[b] ?? 0), 0);
+    const at = (b: number, i: number) => Math.max(past + i - (padding?.[b] ?? 0), 0) + (starts?.[b] ?? 0);
     const positions = Array.from({ length: batch * t }, (_, row) => at(Math.floor(row / t), row % t));
     const own = (table: Tensor) =>
       table.indexSelect(Tensor.from(positions, { dtype: "u32" }), 0).reshape([batch, t, c.rope / 2]);
@@ -66,23 +74,32 @@ function check(device: Device, dtype: Half, c: Case): void {
     const wanted = sdpa(queries, seen, seen.narrow(3, 0, rank), options);
 
     const put = (x: Tensor) => x.toDType(dtype).toDeviceSync(device);
-    const there = put(cache);
+    // Pages from the last to the first.
+    const pages = starts && [...Array((batch * capacity) / PAGE_SIZE).keys()].reverse();
+    const inPages = (x: Tensor): Tensor =>
+      pages ? x.reshape([pages.length, 1, PAGE_SIZE, width]).indexSelect(Tensor.from(pages, { dtype: "u32" }), 0) : x;
+    const there = put(inPages(cache));
     const hidden = mask && put(mask);
     const [k, r] = [put(keys), put(qRope)];
-    const attention = device.backend.latentAttention!;
-    expect(attention.supports(dtype, rank, c.rope)).toBe(true);
-    const got = result(
-      attention.attend(put(q), r, k.narrow(1, 0, rank), k.narrow(1, rank, c.rope), {
-        ...{ cos: put(cos), sin: put(sin), interleaved, cache: there, past, scale: 0.1 },
-        lengths: c.recorded ? Tensor.full([batch], total, { dtype: "i64", device }) : null,
-        padding: padding && Tensor.from(BigInt64Array.from(padding, BigInt), { device }),
-        mask: hidden && (c.recorded ? hidden : hidden.narrow(3, 0, total)),
-      }),
-      [batch, heads, t, rank],
-    );
+    const numbers = (x: readonly number[]) => Tensor.from(BigInt64Array.from(x, BigInt), { device });
+    const { latentAttention, pagedLatentAttention } = device.backend;
+    expect(latentAttention!.supports(dtype, rank, c.rope)).toBe(true);
+    const rows = [put(q), r, k.narrow(1, 0, rank), k.narrow(1, rank, c.rope)] as const;
+    const turned = { cos: put(cos), sin: put(sin), interleaved, cache: there, scale: 0.1 };
+    const lengths = Tensor.full([batch], total, { dtype: "i64", device });
+    const said = pages
+      ? pagedLatentAttention!.attend(...rows, {
+          ...{ ...turned, lengths, starts: numbers(starts) },
+          tables: numbers(pages).reshape([batch, -1]),
+        })
+      : latentAttention!.attend(...rows, {
+          ...{ ...turned, past, lengths: c.recorded ? lengths : null, padding: padding && numbers(padding) },
+          mask: hidden && (c.recorded ? hidden : hidden.narrow(3, 0, total)),
+        });
+    const got = result(said, [batch, heads, t, rank]);
     const tolerance = { f32: 2e-5, f16: 3e-3, bf16: 2e-2 }[dtype];
     const far = (a: number[], b: number[]) => a.reduce((most, x, i) => Math.max(most, Math.abs(x - b[i]!)), 0);
-    expect(far(values(there), values(wantedCache))).toBeLessThanOrEqual(tolerance / 2);
+    expect(far(values(there), values(inPages(wantedCache)))).toBeLessThanOrEqual(tolerance / 2);
     expect(far(values(got), values(wanted))).toBeLessThanOrEqual(tolerance);
   });
 }

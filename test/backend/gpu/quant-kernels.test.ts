@@ -274,6 +274,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     n: number,
     dtype: DType,
     kind: "few" | "tiles" = "few",
+    fine = false,
   ): number[] {
     const k = (blocks.length / quantTypes[type].bytes / n) * quantTypes[type].size;
     const batch = x.length / k;
@@ -281,7 +282,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     const y = gpu.space(batch * n * sizeOf(dtype));
     const common = { n, k, w: gpu.blocks(blocks), out: y, batch, dtype: quantOutput[dtype]! };
     const tiles = kind === "tiles";
-    const shape = { m: batch, n, k, norm: false };
+    const shape = { m: batch, n, k, norm: false, fine };
     const { kernel, launch } = tiles ? tilePlan(shape, type, 2) : planQuantizedLinear(shape, type, gpu.properties)!;
     const none = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
     gpu.launch(kernel, { ...common, ...launch, ...none, x: src }, tiles);
@@ -289,13 +290,13 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     gpu.release();
     return out;
   }
-  /** Exact products of weights and activations, and how far off they may be by half a unit of 16 bits of an activation. */
-  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number): Expected[] {
+  /** Exact products of weights and activations, and how far off they may be by half a unit of 16 bits of an activation, or of 24. */
+  function expected(type: QuantType, blocks: Uint8Array, x: number[], n: number, fine = false): Expected[] {
     const w = weights(type, blocks);
     const k = w.length / n;
     const units = Array.from({ length: x.length / 32 }, (_, group) => {
       const largest = Math.max(...x.slice(group * 32, group * 32 + 32).map(Math.abs));
-      return largest / 127 / 512;
+      return largest / 127 / 512 / (fine ? 256 : 1);
     });
     return Array.from({ length: (x.length / k) * n }, (_, at) => {
       const [b, r] = [Math.floor(at / n), at % n];
@@ -494,6 +495,66 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         const y = multiply(type, randomBlocks(type, n * k), x, n, "f32", "tiles");
         expect(y.map(Number.isNaN)).toEqual(Array.from({ length: 15 }, (_, i) => i >= 3 && i < 6));
       }
+  });
+
+  test("f32 keeps 24 bits of activations", () => {
+    for (const [type, batch] of [
+      ["Q4_K", 1],
+      ["Q2_K", 6],
+    ] as const) {
+      const [n, k] = [19, 768];
+      const blocks = randomBlocks(type, n * k);
+      const x = Array.from({ length: batch * k }, () => Math.fround(normal()));
+      const want = expected(type, blocks, x, n, true);
+      for (const kind of device === "sim:32" ? (["few", "tiles"] as const) : (["few"] as const))
+        expectProducts(multiply(type, blocks, x, n, "f32", kind, true), want, "f32", `${type} ${kind}`);
+    }
+  });
+
+  tileTest("sums of experts on a matrix unit", () => {
+    const [experts, n] = [4, 35];
+    for (const [type, k, rows, ids] of [
+      ["Q4_K", 768, 1, [3, 0, 0xffffffff, 1, 2]],
+      ["Q8_0", 1440, 2, [1, 3, 0, 0]],
+    ] as const) {
+      const slots = ids.length / rows;
+      const blocks = randomBlocks(type, experts * n * k);
+      const x = Array.from({ length: ids.length * k }, () => normal() / 64);
+      const mix = ids.map(normal);
+      const [bias, residual] = [experts * n, rows * n].map((count) => Array.from({ length: count }, normal));
+      const floatsAt = (all: readonly number[]) => gpu.upload(encode(all, "f32"));
+      const shared = {
+        ...{
+          n,
+          k,
+          slots,
+          rows,
+          experts,
+          early: 0,
+          error: 0,
+          dtype: 0,
+          mix_dtype: 0,
+          w: gpu.blocks(blocks),
+          x: floatsAt(x),
+        },
+        ...{
+          ids: gpu.upload(encode(ids, "u32")),
+          mix: floatsAt(mix),
+          bias: floatsAt(bias!),
+          residual: floatsAt(residual!),
+        },
+      };
+      const shape = { m: 1, n, k, norm: false, slots };
+      const plain = planQuantizedLinear(shape, type, gpu.properties)!;
+      const [want, got] = [plain, tilePlan(shape, type, 1)].map(({ launch }, tiles) => {
+        const y = gpu.space(rows * n * 4);
+        const values = { ...shared, ...launch, per_row: launch.blocks, out: y };
+        gpu.launch(`expert_sum_${quantName(type)}`, values, tiles === 1);
+        return floats(y, rows * n, "f32");
+      });
+      for (const [i, v] of want!.entries()) expect(Math.abs(got![i]! - v)).toBeLessThan(1e-4 * (1 + Math.abs(v)));
+      gpu.release();
+    }
   });
 
   test("weights become the reference's bytes", async () => {

@@ -1,13 +1,15 @@
 /**
  * Attention for few query rows per head: bound by reading keys and values, which therefore happens once for all query
- * heads that share them. An item is one key-value head and a range of its keys; ranges are merged at the end, in order,
- * from partial results (largest score, sum of exponentials, unnormalised sums) in the upper half of the main thread's
- * scratch memory.
+ * heads that share them. An item is one key-value head of a sequence or, where there are few of those, one range of its
+ * keys: then results of ranges (largest score, sum of exponentials, unnormalised sums) wait in the upper half of the
+ * main thread's scratch memory to be merged.
  */
 import { BF16, F16, F64, Sdpa, shiftOf } from "./abi";
-import { addLines, BLOCK, score, sumPair } from "./attention-lines";
+import { addLines, score, sumPair } from "./attention-lines";
 import {
+  BLOCK,
   begin,
+  blockAt,
   DTYPE,
   expLanes,
   finiteMax,
@@ -15,9 +17,13 @@ import {
   KEYS,
   lastKey,
   MASK,
-  OUT,
+  maskAt,
   OWN,
-  Q,
+  openSequence,
+  queryAt,
+  RANGE,
+  resultAt,
+  rowCount,
   SCALE,
   SOFTCAP,
   tanhLanes,
@@ -29,11 +35,11 @@ import { arg, setArg } from "./memory";
 import { packPanel } from "./pack";
 import { parallel, SCRATCH_BYTES, scratch } from "./pool";
 
-const RANGES = OWN; // ranges of keys per head
-const PARTIALS = OWN + 1;
+const FIRST = OWN; // sequence
+const RANGES = OWN + 1; // per head; 0 where an item is a whole head
+const PARTIALS = OWN + 2;
 
-/** A range is worth a chunk from this many keys on; more than ITEMS items bring nothing. */
-const RANGE: i32 = 512;
+/** Heads are cut into ranges where there are fewer. */
 const ITEMS: i32 = 32;
 const HALF: usize = SCRATCH_BYTES / 2;
 
@@ -45,38 +51,60 @@ function sizeOf(): usize {
 /** Query rows that share keys and values. */
 // @inline
 function sharing(): usize {
-  return <usize>(word(Sdpa.HQ) / word(Sdpa.HK)) * <usize>word(Sdpa.TQ);
+  return <usize>(word(Sdpa.HQ) / word(Sdpa.HK)) * <usize>rowCount;
 }
 
-/** Elements of one row's partial result. */
+/** Elements of one row's result: the largest score, the sum, and from SUMS on whole vectors. */
+const SUMS: usize = 4;
 // @inline
 function partial(): usize {
-  return 2 + <usize>word(Sdpa.DV);
+  return SUMS + ((<usize>word(Sdpa.DV) + 3) & ~3);
 }
 
-/** Whether the queries and one block fit below HALF, and the partial results of unsplit heads above it. */
+/** Whether queries, results and one block fit below HALF. */
 export function fitsDecode(): bool {
-  const perRow = <f64>word(Sdpa.D) + <f64>partial() + <f64>BLOCK;
+  const perRow = <f64>word(Sdpa.D) + 2.0 * <f64>partial() + <f64>BLOCK;
   const perKey = <f64>word(Sdpa.D) + <f64>word(Sdpa.DV) + 1.0;
   const own = (<f64>sharing() * perRow + <f64>BLOCK * perKey) * <f64>sizeOf();
   return own + <f64>SCRATCH_FREE <= <f64>HALF;
 }
 
-export function decode(): void {
-  const heads = word(Sdpa.B) * word(Sdpa.HK);
-  const span = max(0, lastKey(word(Sdpa.TQ) - 1) + 1 - firstKey(0));
-  const room = <f64>HALF / (<f64>heads * <f64>sharing() * <f64>partial() * <f64>sizeOf());
-  let ranges = min(min((ITEMS - 1) / heads + 1, span / RANGE), <i32>min(room, <f64>ITEMS));
-  if (ranges < 1) ranges = 1;
-  setArg<i32>(RANGES, ranges);
+/** The ranges that the rows of the open sequence see: the first, and the one behind the last. */
+// @inline
+function firstRange(): i32 {
+  return firstKey(0) / RANGE;
+}
+// @inline
+function endRange(): i32 {
+  return lastKey(rowCount - 1) / RANGE + 1;
+}
+
+/** `count` sequences from `first` on; the first one is open, and the others have as many rows. */
+export function decode(first: i32, count: i32): void {
+  const heads = count * word(Sdpa.HK);
+  const results = <f64>heads * <f64>sharing() * <f64>partial() * <f64>sizeOf();
+  let most = 1;
+  let total: f64 = 0;
+  for (let i = 0; i < count; i++) {
+    openSequence(first + i);
+    const ranges = endRange() - firstRange();
+    most = max(most, ranges);
+    total += <f64>ranges;
+  }
+  openSequence(first);
+  const split = heads < ITEMS && most > 1 && results * <f64>most <= <f64>HALF;
+  setArg<i32>(FIRST, first);
+  setArg<i32>(RANGES, split ? most : 0);
   setArg<usize>(PARTIALS, scratch + HALF);
-  const work = (span / ranges + 1) * (word(Sdpa.D) + word(Sdpa.DV));
-  parallel(sizeOf() === 8 ? chunk64 : chunk32, <usize>(heads * ranges), <usize>max(1, 65536 / work));
-  if (ranges > 1)
+  const keys = split ? <f64>RANGE : (total / <f64>count) * <f64>RANGE;
+  const work = keys * <f64>(word(Sdpa.D) + word(Sdpa.DV));
+  const items = <usize>heads * (split ? <usize>most : 1);
+  parallel(sizeOf() === 8 ? chunk64 : chunk32, items, <usize>max(1.0, 65536.0 / work));
+  if (split)
     parallel(
       sizeOf() === 8 ? merge64 : merge32,
-      <usize>word(Sdpa.B) * <usize>word(Sdpa.HQ) * <usize>word(Sdpa.TQ),
-      max<usize>(1, 4096 / (<usize>ranges * partial())),
+      <usize>heads * sharing(),
+      max<usize>(1, 4096 / (<usize>most * partial())),
     );
 }
 
@@ -98,99 +126,101 @@ function merge64(lo: usize, hi: usize): void {
 
 function items<S, T>(lo: usize, hi: usize): void {
   const ranges = arg<i32>(RANGES);
-  const rows = sharing();
+  const bytes = partial() * sizeof<T>();
   for (let item = lo; item < hi; item++) {
-    const head = <i32>item / ranges;
-    const range = <i32>item % ranges;
-    const from = firstKey(0);
-    const span = max(0, lastKey(word(Sdpa.TQ) - 1) + 1 - from);
-    const each = ((span / ranges + BLOCK) / BLOCK) * BLOCK;
-    const first = from + min(span, range * each);
-    const end = from + min(span, (range + 1) * each);
-    const results = ranges > 1 ? arg<usize>(PARTIALS) + item * rows * partial() * sizeof<T>() : scratch + SCRATCH_FREE;
-    attend<S, T>(head / word(Sdpa.HK), head % word(Sdpa.HK), first, end, range === 0, results);
-    if (ranges === 1) {
-      for (let r: usize = 0; r < rows; r++) {
-        const at = results + r * partial() * sizeof<T>();
-        finish<T>(at + 2 * sizeof<T>(), load<T>(at, sizeof<T>()), <usize>head * rows + r);
-      }
+    const head = <i32>item / max(ranges, 1);
+    const kvHead = head % word(Sdpa.HK);
+    openSequence(arg<i32>(FIRST) + head / word(Sdpa.HK));
+    const rows = sharing();
+    const results = scratch + SCRATCH_FREE;
+    if (ranges > 0) {
+      const range = firstRange() + (<i32>item % ranges);
+      packQueries<T>(kvHead);
+      attend<S, T>(kvHead, range * RANGE);
+      memory.copy(arg<usize>(PARTIALS) + item * rows * bytes, results, rows * bytes);
+      continue;
     }
+    // What was merged so far is behind the results of a range.
+    const states = results + rows * bytes;
+    for (let r: usize = 0; r < rows; r++) open<T>(kvHead, r, states + r * bytes);
+    packQueries<T>(kvHead);
+    for (let range = firstRange(); range < endRange(); range++) {
+      attend<S, T>(kvHead, range * RANGE);
+      for (let r: usize = 0; r < rows; r++) mergeInto<T>(states + r * bytes, results + r * bytes);
+    }
+    for (let r: usize = 0; r < rows; r++) finish<T>(states + r * bytes, kvHead, r);
   }
 }
 
-/**
- * Keys first … end−1 of one key-value head for all rows that share it; one range of them has the sinks. S: the stored
- * type, as in lines.ts.
- */
-function attend<S, T>(b: i32, kvHead: i32, first: i32, end: i32, withSinks: bool, results: usize): void {
+/** The query head of a row of those that share keys. */
+// @inline
+function headOf(kvHead: i32, r: usize): i32 {
+  return kvHead * (word(Sdpa.HQ) / word(Sdpa.HK)) + <i32>r / rowCount;
+}
+
+/** What a row has before its first range. */
+function open<T>(kvHead: i32, r: usize, state: usize): void {
+  memory.fill(state, 0, partial() * sizeof<T>());
+  begin<T>(headOf(kvHead, r), state);
+}
+
+// @inline
+function queriesAt<T>(): usize {
+  return scratch + SCRATCH_FREE + 2 * sharing() * partial() * sizeof<T>();
+}
+
+function packQueries<T>(kvHead: i32): void {
+  const d = <usize>word(Sdpa.D);
+  const rows = sharing();
+  let to = queriesAt<T>();
+  for (let r: usize = 0; r < rows; r++, to += d * sizeof<T>()) {
+    const from = queryAt(headOf(kvHead, r), <i32>r % rowCount);
+    packPanel(arg<i32>(DTYPE), from, 0, word(Sdpa.Q_STRIDES + 3), 1, 1, d, to);
+  }
+}
+
+/** The range of keys from `start` on for all rows that share a head. S: the stored type, as in lines.ts. */
+function attend<S, T>(kvHead: i32, start: i32): void {
   const dtype = arg<i32>(DTYPE);
   const shift = shiftOf(dtype);
   const d = <usize>word(Sdpa.D);
   const dv = <usize>word(Sdpa.DV);
-  const tq = word(Sdpa.TQ);
   const rows = sharing();
-  const ratio = word(Sdpa.HQ) / word(Sdpa.HK);
   const size = sizeof<T>();
   const once = sizeof<S>() === 2 && rows === 1; // halves that serve one row are widened in registers
   const resultBytes = partial() * size;
-  const queries = scratch + SCRATCH_FREE + rows * resultBytes;
+  const results = scratch + SCRATCH_FREE;
+  const queries = queriesAt<T>();
   const scores = queries + rows * d * size;
   const rowBytes = <usize>BLOCK * size;
   const masks = scores + rows * rowBytes;
   const lines = masks + rowBytes;
-  for (let r = 0; r < <i32>rows; r++) {
-    const at =
-      <isize>b * word(Sdpa.Q_STRIDES) +
-      <isize>(kvHead * ratio + r / tq) * word(Sdpa.Q_STRIDES + 1) +
-      <isize>(r % tq) * word(Sdpa.Q_STRIDES + 2);
-    packPanel(
-      dtype,
-      arg<usize>(Q) + (at << shift),
-      0,
-      word(Sdpa.Q_STRIDES + 3),
-      1,
-      1,
-      d,
-      queries + <usize>r * d * size,
-    );
-    const result = results + <usize>r * resultBytes;
-    memory.fill(result, 0, resultBytes);
-    if (withSinks) begin<T>(kvHead * ratio + r / tq, result);
-    else store<T>(result, <T>-Infinity);
-  }
-  const k = arg<usize>(KEYS) + ((<isize>b * word(Sdpa.K_STRIDES) + <isize>kvHead * word(Sdpa.K_STRIDES + 1)) << shift);
-  const v =
-    arg<usize>(VALUES) + ((<isize>b * word(Sdpa.V_STRIDES) + <isize>kvHead * word(Sdpa.V_STRIDES + 1)) << shift);
-  for (let j = first; j < end; j += BLOCK) {
+  memory.fill(results, 0, rows * resultBytes);
+  for (let r: usize = 0; r < rows; r++) store<T>(results + r * resultBytes, <T>-Infinity);
+  const kStep = (<isize>word(Sdpa.K_STRIDES + 2)) << shift;
+  const vStep = (<isize>word(Sdpa.V_STRIDES + 2)) << shift;
+  const end = min(start + RANGE, lastKey(rowCount - 1) + 1);
+  for (let j = max(start, firstKey(0) & ~(BLOCK - 1)); j < end; j += BLOCK) {
     const count = min(BLOCK, end - j);
-    const k0 = k + ((<isize>j * word(Sdpa.K_STRIDES + 2)) << shift);
-    const v0 = v + ((<isize>j * word(Sdpa.V_STRIDES + 2)) << shift);
-    if (once && word(Sdpa.K_STRIDES + 3) === 1)
-      score<S, T>(rows, d, queries, k0, (<isize>word(Sdpa.K_STRIDES + 2)) << shift, count, scores);
+    const k0 = blockAt(KEYS, Sdpa.K_STRIDES, kvHead, j);
+    const v0 = blockAt(VALUES, Sdpa.V_STRIDES, kvHead, j);
+    if (once && word(Sdpa.K_STRIDES + 3) === 1) score<S, T>(rows, d, queries, k0, kStep, count, scores);
     else {
       const keys = fetchLines<T>(dtype, k0, word(Sdpa.K_STRIDES + 2), word(Sdpa.K_STRIDES + 3), count, d, lines);
-      score<T, T>(
-        rows,
-        d,
-        queries,
-        keys,
-        keys === lines ? <isize>(d * size) : (<isize>word(Sdpa.K_STRIDES + 2)) << shift,
-        count,
-        scores,
-      );
+      score<T, T>(rows, d, queries, keys, keys === lines ? <isize>(d * size) : kStep, count, scores);
     }
-    for (let r = 0; r < <i32>rows; r++) {
-      const row = scores + <usize>r * rowBytes;
-      adjust<T>(b, kvHead * ratio + r / tq, r % tq, j, count, row, masks);
-      softmax<T>(row, results + <usize>r * resultBytes);
+    for (let r: usize = 0; r < rows; r++) {
+      const row = scores + r * rowBytes;
+      adjust<T>(headOf(kvHead, r), <i32>r % rowCount, j, count, row, masks);
+      softmax<T>(row, results + r * resultBytes);
     }
-    const sums = results + 2 * size;
+    const sums = results + SUMS * size;
     if (once && word(Sdpa.V_STRIDES + 3) === 1) {
-      addLines<S, T>(count, scores, v0, (<isize>word(Sdpa.V_STRIDES + 2)) << shift, dv, sums);
+      addLines<S, T>(count, scores, v0, vStep, dv, sums);
       continue;
     }
     const values = fetchLines<T>(dtype, v0, word(Sdpa.V_STRIDES + 2), word(Sdpa.V_STRIDES + 3), count, dv, lines);
-    const step = values === lines ? <isize>(dv * size) : (<isize>word(Sdpa.V_STRIDES + 2)) << shift;
+    const step = values === lines ? <isize>(dv * size) : vStep;
     let r: usize = 0;
     for (; r + 2 <= rows; r += 2)
       sumPair<T>(count, scores + r * rowBytes, values, step, dv, sums + r * resultBytes, resultBytes);
@@ -212,7 +242,7 @@ function fetchLines<T>(dtype: i32, src: usize, step: i32, along: i32, count: i32
 }
 
 /** Scale, softcap, mask and causality of a row of scores; what is not a key becomes −inf. */
-function adjust<T>(b: i32, head: i32, i: i32, j: i32, count: i32, row: usize, masks: usize): void {
+function adjust<T>(head: i32, i: i32, j: i32, count: i32, row: usize, masks: usize): void {
   const end = row + <usize>BLOCK * sizeof<T>();
   const cap = <T>arg<f64>(SOFTCAP);
   const scale = v128.splat<T>(<T>arg<f64>(SCALE));
@@ -223,12 +253,7 @@ function adjust<T>(b: i32, head: i32, i: i32, j: i32, count: i32, row: usize, ma
   }
   if (arg<usize>(MASK)) {
     const dtype = arg<i32>(DTYPE);
-    const from =
-      <isize>b * word(Sdpa.MASK_STRIDES) +
-      <isize>head * word(Sdpa.MASK_STRIDES + 1) +
-      <isize>i * word(Sdpa.MASK_STRIDES + 2) +
-      <isize>j * word(Sdpa.MASK_STRIDES + 3);
-    packPanel(dtype, arg<usize>(MASK) + (from << shiftOf(dtype)), 0, word(Sdpa.MASK_STRIDES + 3), 1, 1, count, masks);
+    packPanel(dtype, maskAt(head, i, j), 0, word(Sdpa.MASK_STRIDES + 3), 1, 1, count, masks);
     for (let at = row, m = masks; at < end; at += 16, m += 16) v128.store(at, v128.add<T>(v128.load(at), v128.load(m)));
   }
   const before = min(max(firstKey(i) - j, 0), count);
@@ -259,7 +284,7 @@ function softmax<T>(row: usize, result: usize): void {
   if (lanes === 4) total += <T>(f32x4.extract_lane(totals, 2) + f32x4.extract_lane(totals, 3));
   store<T>(result, m);
   store<T>(result, load<T>(result, sizeof<T>()) * factor + total, sizeof<T>());
-  if (factor !== 1) scaleRow<T>(result + 2 * sizeof<T>(), factor);
+  if (factor !== 1) scaleRow<T>(result + SUMS * sizeof<T>(), factor);
 }
 
 function scaleRow<T>(at: usize, factor: T): void {
@@ -267,36 +292,47 @@ function scaleRow<T>(at: usize, factor: T): void {
   for (; at < end; at += sizeof<T>()) store<T>(at, load<T>(at) * factor);
 }
 
-/** Rows (batch element, query head, query) from the ranges' partial results. */
+/** Rows of all heads from the results of their ranges. */
 function merge<T>(lo: usize, hi: usize): void {
+  openSequence(arg<i32>(FIRST));
   const ranges = <usize>arg<i32>(RANGES);
   const rows = sharing();
-  const dv = <usize>word(Sdpa.DV);
   const bytes = partial() * sizeof<T>();
-  const sums = scratch + SCRATCH_FREE;
+  const state = scratch + SCRATCH_FREE;
   for (let row = lo; row < hi; row++) {
-    const first = arg<usize>(PARTIALS) + ((row / rows) * ranges * rows + (row % rows)) * bytes;
-    let m = <T>-Infinity;
-    for (let i: usize = 0; i < ranges; i++) m = max<T>(m, load<T>(first + i * rows * bytes));
-    const base = finiteMax<T>(v128.splat<T>(m));
-    let total = <T>0;
-    memory.fill(sums, 0, dv * sizeof<T>());
-    for (let i: usize = 0; i < ranges; i++) {
-      const from = first + i * rows * bytes;
-      const factor = v128.extract_lane<T>(expLanes<T>(v128.sub<T>(v128.splat<T>(load<T>(from)), base)), 0);
-      total += factor * load<T>(from, sizeof<T>());
-      for (let c: usize = 0; c < dv * sizeof<T>(); c += sizeof<T>())
-        store<T>(sums + c, load<T>(sums + c) + factor * load<T>(from + c, 2 * sizeof<T>()));
-    }
-    finish<T>(sums, total, row);
+    const head = row / rows;
+    const r = row % rows;
+    const kvHead = <i32>(head % <usize>word(Sdpa.HK));
+    openSequence(arg<i32>(FIRST) + <i32>(head / <usize>word(Sdpa.HK)));
+    open<T>(kvHead, r, state);
+    const own = <usize>(endRange() - firstRange());
+    for (let i: usize = 0; i < own; i++)
+      mergeInto<T>(state, arg<usize>(PARTIALS) + ((head * ranges + i) * rows + r) * bytes);
+    finish<T>(state, kvHead, r);
   }
 }
 
-/** Writes row `row` of the result. */
-function finish<T>(sums: usize, total: T, row: usize): void {
+/** What a row has so far, and the result of one more range. */
+function mergeInto<T>(state: usize, result: usize): void {
+  const size = sizeof<T>();
+  const m = max<T>(load<T>(state), load<T>(result));
+  const base = finiteMax<T>(v128.splat<T>(m));
+  const f = expLanes<T>(v128.sub<T>(v128.splat<T>(load<T>(state)), base));
+  const g = expLanes<T>(v128.sub<T>(v128.splat<T>(load<T>(result)), base));
+  store<T>(state, m);
+  const total = load<T>(state, size) * v128.extract_lane<T>(f, 0) + load<T>(result, size) * v128.extract_lane<T>(g, 0);
+  store<T>(state, total, size);
+  for (let at = SUMS * size; at < partial() * size; at += 16)
+    v128.store(state + at, v128.add<T>(v128.mul<T>(v128.load(state + at), f), v128.mul<T>(v128.load(result + at), g)));
+}
+
+/** Writes a row of the result. */
+function finish<T>(state: usize, kvHead: i32, r: usize): void {
   const dtype = arg<i32>(DTYPE);
   const dv = <usize>word(Sdpa.DV);
-  const out = arg<usize>(OUT) + ((row * dv) << shiftOf(dtype));
+  const out = resultAt(headOf(kvHead, r), <i32>r % rowCount);
+  const total = load<T>(state, sizeof<T>());
+  const sums = state + SUMS * sizeof<T>();
   for (let c: usize = 0; c < dv; c += RUN) {
     const count = min(RUN, dv - c);
     const to = out + (c << shiftOf(dtype));

@@ -1,9 +1,7 @@
 /** Products of few query rows with a block of keys or values, read where they lie. */
-import { addLines4, dots, one } from "./lines";
+import { BLOCK } from "./attention-scores";
+import { addLine, addLines4, dots, vector } from "./lines";
 import { fma } from "./tile";
-
-/** Keys per block: a block of widened keys or values stays in the first caches. */
-export const BLOCK: i32 = 64;
 
 /** Scores of all rows with `count` keys. */
 export function score<S, T>(
@@ -39,7 +37,7 @@ export function score<S, T>(
   }
 }
 
-/** sums += the weights of one row times `count` lines. */
+/** sums += the weights of one row times `count` lines. Sums have room for whole vectors. */
 export function addLines<S, T>(count: i32, weights: usize, values: usize, step: isize, dv: usize, sums: usize): void {
   let i = 0;
   for (; i + 4 <= count; i += 4, values += 4 * step) {
@@ -53,15 +51,7 @@ export function addLines<S, T>(count: i32, weights: usize, values: usize, step: 
       sums,
     );
   }
-  for (; i < count; i++, values += step) addLine<S, T>(load<T>(weights + <usize>i * sizeof<T>()), values, 0, dv, sums);
-}
-
-/** sums[c] += weight · line[c] for columns from `first` on. */
-function addLine<S, T>(weight: T, line: usize, first: usize, dv: usize, sums: usize): void {
-  for (let c = first; c < dv; c++) {
-    const at = sums + c * sizeof<T>();
-    store<T>(at, load<T>(at) + weight * one<S, T>(line + c * sizeof<S>()));
-  }
+  for (; i < count; i++, values += step) addLine<S, T>(weights + <usize>i * sizeof<T>(), values, dv, sums);
 }
 
 /** Two rows of weights with `count` lines, four vectors of columns at a time: the sums stay in registers. */
@@ -74,6 +64,7 @@ export function sumPair<T>(
   sums: usize,
   resultBytes: usize,
 ): void {
+  const wide = 16 / sizeof<T>();
   const body = (dv * sizeof<T>()) & ~63;
   const end = weights + <usize>count * sizeof<T>();
   for (let c: usize = 0; c < body; c += 64) {
@@ -113,9 +104,17 @@ export function sumPair<T>(
     v128.store(next, b2, 32);
     v128.store(next, b3, 48);
   }
-  if (body === dv * sizeof<T>()) return;
-  for (let at = weights, line = values; at < end; at += sizeof<T>(), line += step) {
-    addLine<T, T>(load<T>(at), line, body / sizeof<T>(), dv, sums);
-    addLine<T, T>(load<T>(at, <usize>BLOCK * sizeof<T>()), line, body / sizeof<T>(), dv, sums + resultBytes);
+  for (let c = body; c < dv * sizeof<T>(); c += 16) {
+    const n = min(wide, dv - c / sizeof<T>());
+    let a = v128.load(sums + c);
+    let b = v128.load(sums + c + resultBytes);
+    let line = values + c;
+    for (let at = weights; at < end; at += sizeof<T>(), line += step) {
+      const v = vector<T, T>(line, n);
+      a = fma<T>(v128.load_splat<T>(at), v, a);
+      b = fma<T>(v128.load_splat<T>(at, <usize>BLOCK * sizeof<T>()), v, b);
+    }
+    v128.store(sums + c, a);
+    v128.store(sums + c + resultBytes, b);
   }
 }

@@ -36,14 +36,19 @@ export function columnsOf(dtype: i32): usize {
   return ROW >> (dtype === F64 ? 3 : 2);
 }
 
-/** C = A·B or, with `add`, C += A·B for one tile; a and b are panels, kc ≥ 1, ldc in bytes. */
+/** What becomes of C: it is A·B, A·B is added to it, or its sums go on with A·B, term by term. */
+export const SET: i32 = 0;
+export const ADD: i32 = 1;
+export const CONTINUE: i32 = 2;
+
+/** One tile of C; a and b are panels, kc ≥ 1, ldc in bytes. */
 // @inline
-function tile<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bool): void {
-  if (RELAXED) tile3x3<T>(kc, a, b, c, ldc, add);
-  else tile4x2<T>(kc, a, b, c, ldc, add);
+function tile<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, mode: i32): void {
+  if (RELAXED) tile3x3<T>(kc, a, b, c, ldc, mode);
+  else tile4x2<T>(kc, a, b, c, ldc, mode);
 }
 
-function tile3x3<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bool): void {
+function tile3x3<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, mode: i32): void {
   const size = sizeof<T>();
   let c00 = v128.splat<T>(0);
   let c01 = c00;
@@ -54,6 +59,19 @@ function tile3x3<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
   let c20 = c00;
   let c21 = c00;
   let c22 = c00;
+  const d = c + ldc;
+  const e = d + ldc;
+  if (mode === CONTINUE) {
+    c00 = v128.load(c);
+    c01 = v128.load(c, 16);
+    c02 = v128.load(c, 32);
+    c10 = v128.load(d);
+    c11 = v128.load(d, 16);
+    c12 = v128.load(d, 32);
+    c20 = v128.load(e);
+    c21 = v128.load(e, 16);
+    c22 = v128.load(e, 32);
+  }
   const end = b + kc * ROW;
   do {
     const b0 = v128.load(b);
@@ -74,9 +92,7 @@ function tile3x3<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
     a += MR * size;
     b += ROW;
   } while (b < end);
-  const d = c + ldc;
-  const e = d + ldc;
-  if (add) {
+  if (mode === ADD) {
     c00 = v128.add<T>(c00, v128.load(c));
     c01 = v128.add<T>(c01, v128.load(c, 16));
     c02 = v128.add<T>(c02, v128.load(c, 32));
@@ -98,7 +114,7 @@ function tile3x3<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
   v128.store(e, c22, 32);
 }
 
-function tile4x2<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bool): void {
+function tile4x2<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, mode: i32): void {
   const size = sizeof<T>();
   let c00 = v128.splat<T>(0);
   let c01 = c00;
@@ -108,6 +124,19 @@ function tile4x2<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
   let c21 = c00;
   let c30 = c00;
   let c31 = c00;
+  const d = c + ldc;
+  const e = d + ldc;
+  const f = e + ldc;
+  if (mode === CONTINUE) {
+    c00 = v128.load(c);
+    c01 = v128.load(c, 16);
+    c10 = v128.load(d);
+    c11 = v128.load(d, 16);
+    c20 = v128.load(e);
+    c21 = v128.load(e, 16);
+    c30 = v128.load(f);
+    c31 = v128.load(f, 16);
+  }
   const end = b + kc * ROW;
   do {
     const b0 = v128.load(b);
@@ -127,10 +156,7 @@ function tile4x2<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
     a += MR * size;
     b += ROW;
   } while (b < end);
-  const d = c + ldc;
-  const e = d + ldc;
-  const f = e + ldc;
-  if (add) {
+  if (mode === ADD) {
     c00 = v128.add<T>(c00, v128.load(c));
     c01 = v128.add<T>(c01, v128.load(c, 16));
     c10 = v128.add<T>(c10, v128.load(d));
@@ -151,7 +177,7 @@ function tile4x2<T>(kc: usize, a: usize, b: usize, c: usize, ldc: usize, add: bo
 }
 
 /**
- * C (rows × cols) = or += A·B for kc terms. A: packed, panels kc deep. B: packed, `bStep` bytes from panel to panel.
+ * C (rows × cols) as `mode` says for kc terms. A: packed, panels kc deep. B: packed, `bStep` bytes from panel to panel.
  * One panel of B meets all panels of A before the next.
  */
 export function block<T>(
@@ -163,7 +189,7 @@ export function block<T>(
   bStep: usize,
   c: usize,
   ldc: usize,
-  add: bool,
+  mode: i32,
 ): void {
   const size = sizeof<T>();
   const nr = ROW / size;
@@ -174,17 +200,14 @@ export function block<T>(
     for (let i: usize = 0; i < rows; i += MR, panel += aStep) {
       const height = min(MR, rows - i);
       const at = c + i * ldc;
-      if (width === nr && height === MR) tile<T>(kc, panel, b, at, ldc, add);
+      if (width === nr && height === MR) tile<T>(kc, panel, b, at, ldc, mode);
       else {
         const edge = scratch + EDGE;
-        tile<T>(kc, panel, b, edge, ROW, false);
-        for (let r: usize = 0; r < height; r++) {
-          for (let s: usize = 0; s < width; s++) {
-            const to = at + r * ldc + s * size;
-            const value = load<T>(edge + r * ROW + s * size);
-            store<T>(to, add ? load<T>(to) + value : value);
-          }
-        }
+        for (let r: usize = 0; mode !== SET && r < height; r++)
+          for (let s: usize = 0; s < width; s++) store<T>(edge + r * ROW + s * size, load<T>(at + r * ldc + s * size));
+        tile<T>(kc, panel, b, edge, ROW, mode);
+        for (let r: usize = 0; r < height; r++)
+          for (let s: usize = 0; s < width; s++) store<T>(at + r * ldc + s * size, load<T>(edge + r * ROW + s * size));
       }
     }
   }
@@ -227,8 +250,8 @@ export function multiply(
     for (let p: usize = 0; p < k; p += KC) {
       const kc = min(KC, k - p);
       packRows(dtype, from + ((<isize>p * aCol) << shift), aRow, aCol, mc, kc, packed);
-      if (dtype === F64) block<f64>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0);
-      else block<f32>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0);
+      if (dtype === F64) block<f64>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0 ? ADD : SET);
+      else block<f32>(mc, cols, kc, packed, b + p * ROW, k * ROW, c, ldc, p > 0 ? ADD : SET);
     }
     if (!direct) for (let r: usize = 0; r < mc; r++) narrow(dtype, c + r * ldc, to + ((r * ldo) << shift), cols);
   }

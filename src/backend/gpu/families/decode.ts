@@ -8,7 +8,7 @@ export const decode = [
     file: "decode",
     pattern: "rope_append{i}_{T}",
     over: { i: ["", "_i"], T: quantFloats },
-    args: "q* k* v* cos* sin* lengths* padding* tables* offsets* out* k_cache* v_cache* batch t heads kv_heads d rotary past q_row k_row v_row cache_b cache_h sequences singles width",
+    args: "q* k* v* cos* sin* q_norm* k_norm* lengths* padding* tables* offsets* out* k_cache* v_cache* batch t heads kv_heads d rotary past q_row k_row v_row cache_b cache_h sequences singles width eps:f64",
     defines: { PAGE_SIZE },
     launch: (s, b) => perThread(s.batch * s.t * (s.heads + 2 * s.kv_heads) * s.d, b.T === "f32" ? 4 : 8),
   }),

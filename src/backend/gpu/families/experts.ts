@@ -3,6 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
 import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
+import { fines } from "./linear.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
 import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
 
@@ -11,6 +12,7 @@ export const TOPK_COLUMNS = 512;
 export const TOPK_MOST = 32;
 
 const slots = "per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
+const summed = "ids* mix* bias* residual* out* n k per_row:u32 slots:u32 experts:u32 splits:u32 early:u32";
 
 /**
  * Whether the rows of so many slots are multiplied one by one: more are sorted by expert first. Sorted, an expert's weights are
@@ -75,13 +77,21 @@ export function planExpertQuant(
   return sizes.map(plan).find(({ shared_bytes }) => shared_bytes <= sharedBudget(arch))!;
 }
 
-/** `blocks` blocks for each slot. */
+/** `per_slot` blocks for each slot. */
 const launch = (s: {
   readonly per_slot: number;
   readonly slots: number;
   readonly threads: number;
   readonly shared_bytes: number;
 }) => ({ grid: gridFor(s.per_slot * s.slots, s.threads), block: s.threads, shared: s.shared_bytes });
+
+/** `per_row` blocks for each row of the result. */
+const sumLaunch = (s: {
+  readonly per_row: number;
+  readonly rows: number;
+  readonly threads: number;
+  readonly shared_bytes: number;
+}) => ({ grid: gridFor(s.per_row * s.rows, s.threads), block: s.threads, shared: s.shared_bytes });
 
 /** Two counters each, in shared memory. */
 export const MOST_SORTED_EXPERTS = 4096;
@@ -156,10 +166,28 @@ export const experts = [
   }),
   family({
     file: "quant-matvec",
-    pattern: "expert_linear_{Q}",
-    over: { Q: quants },
+    pattern: "expert_linear{fine}_{Q}",
+    over: { fine: fines, Q: quants },
+    apart: ["fine"],
     args: `x* w* alpha* ids* bias* out* n k eps:f64 ${slots} segment:u32 dtype:u32 error*`,
     plan: "slots threads shared_bytes",
     launch,
+  }),
+  family({
+    file: "linear",
+    pattern: "expert_sum_{T}",
+    over: { T: quantFloats },
+    args: `x* w* ${summed} mix_dtype:u32 error*`,
+    plan: "rows threads shared_bytes",
+    launch: sumLaunch,
+  }),
+  family({
+    file: "quant-matvec",
+    pattern: "expert_sum{fine}_{Q}",
+    over: { fine: fines, Q: quants },
+    apart: ["fine"],
+    args: `x* w* ${summed} segment:u32 dtype:u32 mix_dtype:u32 error*`,
+    plan: "rows threads shared_bytes",
+    launch: sumLaunch,
   }),
 ] as const;

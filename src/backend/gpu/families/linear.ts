@@ -8,6 +8,8 @@ import { streamDefines } from "./quantized.ts";
 /** The most rows of x that one pass over the weights serves. */
 export const LINEAR_ROWS = 8;
 
+export const fines = ["", "_fine"] as const satisfies readonly Fine[];
+
 /** Rows of x that kernels are made for. */
 const batches = ["1", "2", "4", "8"] as const;
 type Batch = 1 | 2 | 4 | 8;
@@ -18,7 +20,15 @@ export interface LinearShape {
   readonly n: number;
   readonly k: number;
   readonly norm: boolean;
+  /** Rows of W are pieces of k in as many matrices, those of experts whose results are summed. */
+  readonly slots?: number;
+  /** With quantized weights: x is f32, of which 24 bits count; else 16. */
+  readonly fine?: boolean;
 }
+
+/** As kernels' names have it. */
+export type Fine = "" | "_fine";
+export const fineFor = (dtype: DType): Fine => (dtype === "f32" ? "_fine" : "");
 
 export interface LinearPlan<Kernel extends string = string> {
   readonly kernel: Kernel;
@@ -34,7 +44,7 @@ export interface LinearPlan<Kernel extends string = string> {
 }
 
 type PlainPlan = LinearPlan<`linear${"" | "_norm"}_${DType}_b${Batch}`>;
-type QuantizedPlan = LinearPlan<`linear_${Lowercase<QuantType>}_b${Batch}`>;
+type QuantizedPlan = LinearPlan<`linear${Fine}_${Lowercase<QuantType>}_b${Batch}`>;
 
 interface Device {
   readonly arch: string;
@@ -52,9 +62,10 @@ const warpsFor = (batch: number): number => (batch > 2 ? 10 : 20);
 const blocksFor = (n: number, threads: number, splits: number): number =>
   Math.ceil((Math.ceil(n / LINEAR_GROUP) * splits * 32) / threads);
 
-export function planLinear({ m, n, k, norm }: LinearShape, dtype: DType, device: Device): PlainPlan {
+export function planLinear({ m, n, k, norm, slots }: LinearShape, dtype: DType, device: Device): PlainPlan {
   const threads = LINEAR_BLOCK;
-  const vectors = (k * sizeOf(dtype)) / 16;
+  // Of matrices that are summed, each is for one warp.
+  const vectors = slots ? 32 * slots : (k * sizeOf(dtype)) / 16;
   // Fewer rows than warps that there should be: several share a row, as long as each lane has a vector of it.
   let splits = 1;
   while (
@@ -81,21 +92,27 @@ const MATVEC_CROWD = 2;
 const shapeFor = (arch: string): { readonly rows: number; readonly places: number } =>
   arch.startsWith("sm_") ? { rows: 4, places: 2 } : { rows: 2, places: 1 };
 
-/** A row of x in shared memory: two bytes each, and for each 32 of them a scale and a sum in f32. */
-const rowBytes = (segment: number): number => segment * 2 + segment / 4;
+/** A row of x in shared memory: two or three bytes each, and for each 32 of them a scale and a sum in f32. */
+const rowBytes = (segment: number, fine: boolean): number => segment * (fine ? 3 : 2) + segment / 4;
 
-/** As the kernels lay it out: x, weights of each warp, what warps tell each other. */
-function sharedBytes(type: QuantType, batch: number, segment: number, warps: number, arch: string): number {
+/** As the kernels lay it out: rows of x, weights of each warp, what warps tell each other. */
+function sharedBytes(type: QuantType, x: number, batch: number, warps: number, arch: string): number {
   const { size, bytes } = quantTypes[type];
   const { rows, places } = shapeFor(arch);
   const stage = 16 * Math.floor(((MATVEC_CHUNK / size) * bytes + 30) / 16);
-  return batch * rowBytes(segment) + warps * (places * rows * stage + 4 * batch * (rows + 1));
+  return batch * x + warps * (places * rows * stage + 4 * batch * (rows + 1));
 }
 
 /** Into how many pieces x is cut, of whole rounds of chunks, where all of it does not fit beside the weights. */
 const pieces = (norm: boolean): readonly number[] => (norm ? [1] : [1, 2, 4, 8, 16, 32]);
 
 const segmentOf = (k: number, pieces: number, chunk: number): number => Math.ceil(k / pieces / chunk) * chunk;
+
+/** Chunks of a row, and its elements with those that fill the last chunk of each piece. */
+function chunksOf({ k, slots }: LinearShape, chunk: number): { readonly chunks: number; readonly width: number } {
+  const own = Math.ceil(k / chunk);
+  return slots === undefined ? { chunks: own, width: k } : { chunks: slots * own, width: slots * own * chunk };
+}
 
 /** One entry per shape of weights. */
 const plans = new Map<string, QuantizedPlan | null>();
@@ -107,8 +124,8 @@ export function planQuantizedLinear(
   device: Device,
   budget = sharedBudget(device.arch),
 ): QuantizedPlan | null {
-  const { m, n, k, norm } = shape;
-  const key = `${type} ${m} ${n} ${k} ${norm} ${device.arch} ${device.multiprocessors} ${budget}`;
+  const { m, n, k, norm, slots, fine = false } = shape;
+  const key = `${type} ${m} ${n} ${k} ${norm} ${slots} ${fine} ${device.arch} ${device.multiprocessors} ${budget}`;
   let plan = plans.get(key);
   if (plan === undefined) {
     plan = (usesTiles(device.arch) ? findTilePlan : findPlan)(shape, type, device, budget);
@@ -133,11 +150,11 @@ function tileBytes(type: QuantType): number {
   return TILE_ROWS * 16 * (Math.floor(((TILE_CHUNK / size) * bytes + 31 - align) / 16) | 1);
 }
 
-function sharedTileBytes(type: QuantType, batch: Batch, segment: number, warps: number): number {
+function sharedTileBytes(type: QuantType, x: number, batch: Batch, warps: number): number {
   const bytes = tileBytes(type);
   const places = Math.min(4, Math.max(2, Math.floor(TILE_STAGES / bytes)));
   const sums = batch > 4 ? 4 : 2;
-  return batch * rowBytes(segment) + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
+  return batch * x + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
 }
 
 /** Bytes on their way that keep a multiprocessor's memory busy; as few warps as this do where x would else come in pieces. */
@@ -152,24 +169,25 @@ const MEETING_CHUNKS = 4;
  * and meetings.
  */
 function findTilePlan(
-  { m, n, k, norm }: LinearShape,
+  shape: LinearShape,
   type: QuantType,
   { multiprocessors }: Device,
   budget: number,
 ): QuantizedPlan | null {
-  const batch = batchFor(m);
-  const groups = Math.ceil(n / TILE_ROWS);
-  const chunks = Math.ceil(k / TILE_CHUNK);
+  const batch = batchFor(shape.m);
+  const groups = Math.ceil(shape.n / TILE_ROWS);
+  const { chunks, width } = chunksOf(shape, TILE_CHUNK);
+  const { fine = false } = shape;
   const enough = Math.ceil(ENOUGH_BYTES / tileBytes(type));
   const fewest = Math.min(FEW_WARPS, Math.ceil((groups * chunks) / multiprocessors));
   let best = null as LinearPlan["launch"] | null;
-  for (const count of pieces(norm)) {
+  for (const count of pieces(shape.norm)) {
     let least = Number.POSITIVE_INFINITY;
     for (let splits = 1; splits <= Math.min(chunks, TILE_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= TILE_WARPS; together++) {
         const warps = together * splits;
-        const segment = segmentOf(k, count, count > 1 ? splits * TILE_CHUNK : 32);
-        const shared = sharedTileBytes(type, batch, segment, warps);
+        const segment = segmentOf(width, count, count > 1 ? splits * TILE_CHUNK : 32);
+        const shared = sharedTileBytes(type, rowBytes(segment, fine), batch, warps);
         if (shared > budget - 1024) continue;
         const all = Math.ceil(groups / together);
         const rounds = Math.ceil(all / multiprocessors);
@@ -184,7 +202,7 @@ function findTilePlan(
     }
     if (best && best.threads >= 32 * fewest) break;
   }
-  return best && { kernel: `linear_${quantName(type)}_b${batch}`, launch: best };
+  return best && { kernel: `linear${fine ? "_fine" : ""}_${quantName(type)}_b${batch}`, launch: best };
 }
 
 /**
@@ -192,20 +210,21 @@ function findTilePlan(
  * rounds x by itself, so there are no more blocks than run at once.
  */
 function findPlan(
-  { m, n, k, norm }: LinearShape,
+  shape: LinearShape,
   type: QuantType,
   { arch, multiprocessors }: Device,
   budget: number,
 ): QuantizedPlan | null {
-  const batch = batchFor(m);
-  const groups = Math.ceil(n / shapeFor(arch).rows);
-  const chunks = Math.ceil(k / MATVEC_CHUNK);
+  const batch = batchFor(shape.m);
+  const groups = Math.ceil(shape.n / shapeFor(arch).rows);
+  const { chunks, width } = chunksOf(shape, MATVEC_CHUNK);
+  const { fine = false } = shape;
   const most = MATVEC_CROWD * multiprocessors;
   let best: LinearPlan["launch"] | null = null;
-  for (const count of pieces(norm)) {
+  for (const count of pieces(shape.norm)) {
     // Signals are beside it.
     const bytes = (warps: number, splits: number): number =>
-      sharedBytes(type, batch, segmentOf(k, count, splits * MATVEC_CHUNK), warps, arch);
+      sharedBytes(type, rowBytes(segmentOf(width, count, splits * MATVEC_CHUNK), fine), batch, warps, arch);
     const fits = (warps: number, splits = 1): boolean => bytes(warps, splits) <= budget - 1024;
     const widths = fits(6) ? [MATVEC_WARPS, 7, 6].filter((w) => fits(w)) : [4, 2].filter((w) => fits(w)).slice(0, 1);
     let [fewest, fewestBlocks] = [Number.POSITIVE_INFINITY, 0];
@@ -220,13 +239,13 @@ function findPlan(
         const steps = perMultiprocessor * rounds * warps * Math.ceil(chunks / splits);
         if (steps > fewest || (steps === fewest && perMultiprocessor >= fewestBlocks)) continue;
         [fewest, fewestBlocks] = [steps, perMultiprocessor];
-        const segment = segmentOf(k, count, splits * MATVEC_CHUNK);
+        const segment = segmentOf(width, count, splits * MATVEC_CHUNK);
         best = { threads: 32 * warps, splits, blocks, shared_bytes: bytes(warps, splits), segment };
       }
     }
     if (best) break;
   }
-  return best && { kernel: `linear_${quantName(type)}_b${batch}`, launch: best };
+  return best && { kernel: `linear${fine ? "_fine" : ""}_${quantName(type)}_b${batch}`, launch: best };
 }
 
 const launch = (s: { readonly blocks: number; readonly threads: number; readonly shared_bytes: number }): Launch => ({
@@ -250,9 +269,9 @@ export const linear = [
   }),
   family({
     file: "quant-matvec",
-    pattern: "linear_{Q}_b{columns}",
-    over: { Q: quants, columns: batches },
-    apart: ["columns"],
+    pattern: "linear{fine}_{Q}_b{columns}",
+    over: { fine: fines, Q: quants, columns: batches },
+    apart: ["fine", "columns"],
     args: `x* w* ${epilogue} segment:u32 dtype:u32`,
     plan: "blocks threads shared_bytes",
     defines: (arch) => ({

@@ -5,7 +5,7 @@ import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
 import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
-import type { CachedAttention, CachedAttentionParams, Graph, Recorder } from "../../transformers.ts";
+import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import type { ValuesFor } from "../catalogue.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { attend, decode, type Problem, prefill, supportsAttention } from "./attention.ts";
@@ -27,6 +27,7 @@ export class GpuRecorder implements Recorder {
 }
 
 export class GpuCachedAttention implements CachedAttention {
+  readonly takesNorms = true;
   readonly #gpu: Gpu;
 
   constructor(gpu: Gpu) {
@@ -85,7 +86,9 @@ type Places = Pick<
   ValuesFor<"rope_append_f32">,
   "lengths" | "padding" | "past" | "batch" | "t" | "tables" | "offsets" | "sequences" | "singles" | "width"
 >;
-type Rotated = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin" | "interleaved">;
+type Rotated = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin" | "interleaved"> & {
+  readonly norms?: HeadNorms | null;
+};
 
 /** Turns queries and keys; keys and values enter the cache. `run` is given the address of the queries, as many as in q. */
 function turned<T>(gpu: Gpu, q: View, k: View, v: View, p: Rotated, places: Places, run: (queries: number) => T): T {
@@ -98,6 +101,7 @@ function turned<T>(gpu: Gpu, q: View, k: View, v: View, p: Rotated, places: Plac
       ...{ heads: width / d, kv_heads: kvHeads, d, rotary: 2 * p.cos.layout.shape[1]! },
       ...{ q_row: q.layout.strides[0]!, k_row: k.layout.strides[0]!, v_row: v.layout.strides[0]! },
       ...{ cache_b: p.k.layout.strides[0]!, cache_h: p.k.layout.strides[1]! },
+      ...{ q_norm: p.norms ? at(p.norms.q) : 0, k_norm: p.norms ? at(p.norms.k) : 0, eps: p.norms?.eps ?? 0 },
       ...places,
     });
     return run(out);
@@ -106,6 +110,7 @@ function turned<T>(gpu: Gpu, q: View, k: View, v: View, p: Rotated, places: Plac
 
 /** Sequences with one row by one pass over parts of their keys, all others as prompts, one launch each. */
 export class GpuPagedAttention implements PagedAttention {
+  readonly takesNorms = true;
   readonly #gpu: Gpu;
 
   constructor(gpu: Gpu) {

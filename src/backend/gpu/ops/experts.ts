@@ -7,7 +7,7 @@ import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { areFew, MOST_SORTED_EXPERTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
-import { planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { fineFor, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 import { sortedProduct } from "./expert-product.ts";
@@ -77,6 +77,7 @@ export function expertLinear(
   ids: View,
   p: ExpertParams,
 ): Storage | null {
+  if (p.mix) return expertSum(gpu, x, w, type, ids, p, p.mix);
   const { dtype } = x.storage;
   if (quantOutput[dtype] === undefined || !w.layout.isContiguous()) return null;
   const [experts, n] = w.layout.shape as [number, number];
@@ -93,7 +94,7 @@ export function expertLinear(
   const { arch } = gpu.context.properties;
   const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
   const device = { arch, multiprocessors };
-  const shape = { m: 1, n, k, norm: p.norm !== null };
+  const shape = { m: 1, n, k, norm: p.norm !== null, fine: dtype === "f32" };
   const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
   if (!plan) return p.norm ? afterNorm(gpu, x, w, type, ids, p) : null;
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
@@ -125,7 +126,7 @@ export function expertLinear(
             error: gpu.watchIndex("expertLinear", experts, 0),
           };
           gpu.fenceWeights(w.storage);
-          if (type) gpu.launch(`expert_linear_${quantName(type)}`, values);
+          if (type) gpu.launch(`expert_linear${fineFor(dtype)}_${quantName(type)}`, values);
           else gpu.launch(`expert_linear_${dtype}`, values);
           gpu.expertIds = chosen;
         }),
@@ -137,6 +138,87 @@ export function expertLinear(
       else run(out, at(w), from);
     }),
   );
+}
+
+/** The sum of each row's slots: in one kernel for few of them, which have rows of x of their own. */
+function expertSum(
+  gpu: Gpu,
+  x: View,
+  w: View,
+  type: QuantType | null,
+  ids: View,
+  p: ExpertParams,
+  mix: View,
+): Storage | null {
+  const { dtype } = x.storage;
+  const mixType = quantOutput[mix.storage.dtype];
+  if (quantOutput[dtype] === undefined || mixType === undefined || !w.layout.isContiguous()) return null;
+  const [experts, n] = w.layout.shape as [number, number];
+  const k = x.layout.shape[1]!;
+  const [rows, slots] = ids.layout.shape as [number, number];
+  const { arch } = gpu.context.properties;
+  const device = { arch, multiprocessors: Math.max(1, Math.floor(gpu.multiprocessors / Math.max(1, rows))) };
+  const isFused =
+    areFew(rows * slots, experts, type) &&
+    x.layout.shape[0] === rows * slots &&
+    ![p.norm, p.glu].some((part) => part) &&
+    slots <= TOPK_MOST &&
+    [rows, slots, n, k].every((size) => size > 0) &&
+    experts * n < 2 ** 32 &&
+    (type || ((k * sizeOf(dtype)) % 16 === 0 && [x, w].every(aligned)));
+  const shape = { m: 1, n, k, norm: false, slots, fine: dtype === "f32" };
+  const plan = !isFused ? null : type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
+  if (!plan) return mixedAfterwards(gpu, x, w, type, ids, p, mix);
+  const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
+  const run = (out: number, weights: number, from: number): void =>
+    gpu.packed(ids, (chosen) =>
+      gpu.packed(mix, (factors) =>
+        gpu.packed(p.bias, (bias) =>
+          gpu.packed(p.residual, (residual) => {
+            const values = {
+              ...{ x: from, w: weights, ids: chosen, mix: factors, bias, residual, out, n, k },
+              ...{ per_row: blocks, rows, slots, experts, splits, segment, threads, shared_bytes },
+              ...{ dtype: quantOutput[dtype]!, mix_dtype: mixType },
+              early: Number(gpu.expertIds === chosen),
+              error: gpu.watchIndex("expertLinear", experts, 0),
+            };
+            gpu.fenceWeights(w.storage);
+            if (type) gpu.launch(`expert_sum${fineFor(dtype)}_${quantName(type)}`, values);
+            else gpu.launch(`expert_sum_${dtype}`, values);
+          }),
+        ),
+      ),
+    );
+  return gpu.filled(dtype, rows * n, (out) =>
+    gpu.packed(x, (from) => {
+      if (type) alignedBlocks(gpu, w, (weights) => run(out, weights, from));
+      else run(out, at(w), from);
+    }),
+  );
+}
+
+function mixedAfterwards(
+  gpu: Gpu,
+  x: View,
+  w: View,
+  type: QuantType | null,
+  ids: View,
+  p: ExpertParams,
+  mix: View,
+): Storage | null {
+  const storage = expertLinear(gpu, x, w, type, ids, { ...p, mix: null, residual: null });
+  if (!storage) return null;
+  storage.retain();
+  try {
+    return mixExperts(
+      gpu,
+      { storage, layout: Layout.contiguous([ids.layout.numel, w.layout.shape[1]!]) },
+      mix,
+      p.residual,
+    );
+  } finally {
+    storage.release();
+  }
 }
 
 /** Where the product does not normalise by itself. */

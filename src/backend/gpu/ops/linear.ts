@@ -23,7 +23,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const k = x.layout.shape.at(-1)!;
   const m = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
-  const shape = { m, n, k, norm: alpha !== null };
+  const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   const device = gpu.context.properties;
   const plan = type ? null : planLinear(shape, dtype, device);

@@ -1,0 +1,146 @@
+// A layer of a mixture of experts, decoding one token, as a recorded step runs it: how long 48 such layers take, how long without
+// one of their kernels, and that kernel by itself. Shape: Qwen3-30B-A3B in Q4_K.
+//
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear norm decode attention_decode experts) bench/gpu/mixture.cu -o mixture
+#define GPU_ONLY
+#define GPU_ONLY_q4_k
+#define GPU_ONLY_bf16
+#define GPU_ONLY_i64
+#include "bench.h"
+#include "quant-matvec.hip"
+#include "linear.hip"
+#include "norm.hip"
+#include "decode.hip"
+#include "attention_decode.hip"
+#include "experts.hip"
+
+constexpr u32 HIDDEN = 2048, HEADS = 32, KV_HEADS = 4, D = 128, EXPERTS = 128, CHOSEN = 8, WIDTH = 768, SETS = 8, LAYERS = 48, CAPACITY = 512;
+constexpr u32 QKV = (HEADS + 2 * KV_HEADS) * D;
+constexpr size_t Q4K(size_t n, size_t k) { return n * k / 256 * 144; }
+
+static bool early_launches = true;
+static u32 early_mask = ~0u, current = 0;
+template <class... P, class... A> static void go(cudaStream_t stream, void (*kernel)(P...), u32 grid, u32 block, u32 shared, A... args) {
+  static std::vector<void*> known;
+  if (shared > 48 * 1024) CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid), config.blockDim = dim3(block), config.dynamicSmemBytes = shared, config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute, config.numAttrs = early_launches && (early_mask >> current & 1u) ? 1 : 0;
+  CHECK(cudaLaunchKernelEx(&config, kernel, (P)args...));
+}
+
+struct Weights {
+  u8 *qkv, *o, *up, *down;
+  bf16* router;
+};
+static Weights sets[SETS];
+static bf16 *alpha, *x, *middle, *projected, *qn, *kn, *turned, *mixed, *keys, *values, *cosines, *scores, *opened, *closed;
+static f32 *mix, *scratch;
+static u32 *ids, *counters;
+static i64* lengths;
+static u64* error_word;
+
+static u8* blocks_of(size_t bytes, u32 seed) {
+  u8* p = device<u8>(bytes);
+  fill_bytes<<<4096, 256>>>(p, bytes, seed);
+  for (u32 offset : {0u, 2u}) fill_scales<<<(unsigned)(bytes / 144 / 256 + 1), 256>>>(p, bytes / 144, 144, offset);
+  return p;
+}
+static bf16* floats_of(size_t count, u32 seed, f32 size) {
+  bf16* p = device<bf16>(count);
+  fill_floats<<<1024, 256>>>(p, count, seed, size);
+  return p;
+}
+
+struct Step {
+  const char* name;
+  std::function<void(cudaStream_t, const Weights&)> run;
+};
+
+static TileLaunch plans[4];
+static TileLaunch plan_q4k(size_t n, size_t k, u32 sms) { return plan_tiles<q4_k>(n, k, 1, sms); }
+
+int main(int argc, char** argv) {
+  int sms;
+  CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+  const u32 length = argc > 1 ? (u32)atoi(argv[1]) : 320;
+  for (u32 s = 0; s < SETS; s++) {
+    sets[s] = Weights{blocks_of(Q4K(QKV, HIDDEN), s), blocks_of(Q4K(HIDDEN, HEADS * D), s + 10), blocks_of(Q4K((size_t)EXPERTS * 2 * WIDTH, HIDDEN), s + 20),
+                      blocks_of(Q4K((size_t)EXPERTS * HIDDEN, WIDTH), s + 30), floats_of(EXPERTS * HIDDEN, s + 40, 0.05f)};
+  }
+  alpha = floats_of(HIDDEN, 1, 1.0f), x = floats_of(HIDDEN, 2, 1.0f), middle = floats_of(HIDDEN, 3, 1.0f), projected = floats_of(QKV, 4, 1.0f);
+  qn = floats_of(HEADS * D, 5, 1), kn = floats_of(KV_HEADS * D, 6, 1), turned = floats_of(HEADS * D, 7, 1), mixed = floats_of(HEADS * D, 8, 1);
+  keys = floats_of(KV_HEADS * CAPACITY * D, 9, 1), values = floats_of(KV_HEADS * CAPACITY * D, 10, 1), cosines = floats_of(CAPACITY * D, 11, 1);
+  scores = floats_of(EXPERTS, 12, 1), opened = floats_of(CHOSEN * WIDTH, 13, 1), closed = floats_of(CHOSEN * HIDDEN, 14, 1);
+  mix = device<f32>(CHOSEN), scratch = device<f32>(HEADS * 66 * (D + 2)), ids = device<u32>(CHOSEN), counters = device<u32>(4096);
+  CHECK(cudaMemset(counters, 0, 4096 * 4));
+  CHECK(cudaMemset(ids, 0, CHOSEN * 4));
+  lengths = device<i64>(1), error_word = device<u64>(4);
+  const i64 wide_length = length;
+  CHECK(cudaMemcpy(lengths, &wide_length, 8, cudaMemcpyHostToDevice));
+  bf16* out = floats_of(HIDDEN, 15, 1);
+
+  TileLaunch &q = plans[0] = plan_q4k(QKV, HIDDEN, sms), &o = plans[1] = plan_q4k(HIDDEN, HEADS * D, sms);
+  TileLaunch &up = plans[2] = plan_q4k(2 * WIDTH, HIDDEN, sms / CHOSEN), &sum = plans[3] = plan_q4k(HIDDEN, CHOSEN * 1024, sms);
+  const auto tell = [](const char* name, const TileLaunch& l) { printf("%s: %u threads, %u splits, %u blocks, %u bytes\n", name, l.threads, l.splits, l.blocks, l.bytes); };
+  tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
+  const u32 splits = std::min(CAPACITY / 64, 66u);
+
+  const std::vector<Step> steps{
+      {"qkv", [&](cudaStream_t s, const Weights& w) {
+         go(s, linear_q4_k_b1, q.blocks, q.threads, q.bytes, x, w.qkv, alpha, nullptr, nullptr, projected, QKV, HIDDEN, 1e-6, 1, 0, q.splits, HIDDEN, DTYPE_bf16);
+       }},
+      {"rope", [&](cudaStream_t s, const Weights&) {
+         go(s, rope_append_bf16, (QKV + 2047) / 2048, 256, 0, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, alpha, alpha, lengths,
+            nullptr, nullptr, nullptr, turned, keys, values, 1, 1, HEADS, KV_HEADS, D, D, 0, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 0, 0, 1e-6);
+       }},
+      {"attention", [&](cudaStream_t s, const Weights&) {
+         go(s, attention_decode_128_bf16, KV_HEADS * splits, 128, 69632, turned, keys, values, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, 1, HEADS, KV_HEADS, 1,
+            CAPACITY, D, D, HEADS * D, D, HEADS * D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, splits);
+       }},
+      {"o", [&](cudaStream_t s, const Weights& w) {
+         go(s, linear_q4_k_b1, o.blocks, o.threads, o.bytes, mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 1, 0, o.splits, HEADS * D, DTYPE_bf16);
+       }},
+      {"router", [&](cudaStream_t s, const Weights& w) {
+         go(s, linear_norm_bf16_b1, 32, 128, 0, middle, w.router, alpha, nullptr, nullptr, scores, EXPERTS, HIDDEN, 1e-6, 1, 0, 4);
+       }},
+      {"topk", [&](cudaStream_t s, const Weights&) { go(s, topk_bf16, 1, 256, 0, scores, mix, ids, 1, EXPERTS, CHOSEN, 1); }},
+      {"up", [&](cudaStream_t s, const Weights& w) {
+         go(s, expert_linear_q4_k, up.blocks * CHOSEN, up.threads, up.bytes, middle, w.up, alpha, ids, nullptr, opened, 2 * WIDTH, HIDDEN, 1e-6, up.blocks, CHOSEN, EXPERTS,
+            GLU_silu, up.splits, 0, HIDDEN, DTYPE_bf16, error_word);
+       }},
+      {"down+mix", [&](cudaStream_t s, const Weights& w) {
+         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, nullptr, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
+            sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
+       }},
+  };
+  CHECK(cudaDeviceSynchronize());
+  const auto time = [&](const std::function<bool(size_t)>& wanted) {
+    return median_of_graph([&](cudaStream_t s) {
+             for (u32 layer = 0; layer < LAYERS; layer++)
+               for (size_t i = 0; i < steps.size(); i++) if (wanted(i)) current = (u32)i, steps[i].run(s, sets[layer % SETS]);
+           }, 7) / LAYERS;
+  };
+  const float all_us = time([](size_t) { return true; });
+  early_launches = false;
+  const float apart = time([](size_t) { return true; });
+  early_launches = true;
+  printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, apart);
+  for (size_t k = 0; k < steps.size(); k++)
+    printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
+  for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
+  // Which of them begin early.
+  printf("early launches of all but one, and of one alone:\n");
+  for (size_t k = 0; k < steps.size(); k++) {
+    early_mask = ~(1u << k);
+    const float without = time([](size_t) { return true; });
+    early_mask = 1u << k;
+    const float alone = time([](size_t) { return true; });
+    early_mask = ~0u;
+    printf("  %-10s %.2f us, %.2f us\n", steps[k].name, without, alone);
+  }
+  return 0;
+}

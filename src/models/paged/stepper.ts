@@ -1,0 +1,124 @@
+/**
+ * Steps of many requests over one paged cache, from tokens to tokens: prompts in parts beside requests that go on by a token
+ * each, and what was chosen for them. A step may be asked for before the tokens of those before it are known.
+ */
+import type { WickError } from "../../core/errors.ts";
+import { BatchSampler, type Choice } from "../generation/batch-sampler.ts";
+import type { Transformer } from "../transformer.ts";
+import type { PagedCache } from "./cache.ts";
+import { RecordedDecode } from "./decode.ts";
+
+/** A request's part in a step. */
+export interface StepRow {
+  /** Of the sampler. */
+  readonly slot: number;
+  /** The new tokens; null is the slot's newest, which the host may not have seen yet. */
+  readonly ids: readonly number[] | null;
+  /** Positions that are in its pages already. */
+  readonly past: number;
+  /** The pages of its positions in order, the new ones included. */
+  readonly pages: readonly number[];
+  /** The positions that decide how the new ones are turned. */
+  readonly extent: number;
+  /** Whether the token behind the last of `ids` is chosen. */
+  readonly samples: boolean;
+  /** Of slots that are masked: which tokens may come. Default all. */
+  readonly mask?: Uint32Array | null | undefined;
+}
+
+export type StepOutcome = Choice | WickError | null;
+
+export interface PagedStepperOptions {
+  /** Requests that may take part in a step. */
+  readonly slots: number;
+  /** The most positions of a request. */
+  readonly positions: number;
+}
+
+/** Steps enqueued beyond the one whose tokens are waited for, so that the device never waits for the host. */
+const AHEAD = 2;
+
+/** Tokens of a prompt, beyond those that kernels for few rows take. */
+const READY_TOKENS = 32;
+
+export class PagedStepper implements AsyncDisposable {
+  readonly sampler: BatchSampler;
+  /** Steps that may be asked for beyond the one that is waited for. */
+  readonly ahead: number;
+  readonly #model: Transformer;
+  readonly #cache: PagedCache;
+  readonly #decode: RecordedDecode | null;
+
+  constructor(model: Transformer, cache: PagedCache, { slots, positions }: PagedStepperOptions) {
+    const { device, config } = model;
+    this.#model = model;
+    this.#cache = cache;
+    const sampler = new BatchSampler(device, config.vocabSize, slots);
+    this.sampler = sampler;
+    this.ahead = sampler.onDevice ? AHEAD : 0;
+    const { recorder } = device.backend;
+    const records = recorder && recorder.problem === null && model.recordsPages && sampler.onDevice;
+    const choose = sampler.choose.bind(sampler);
+    const shared = { model, cache, tokens: sampler.tokens, slots: sampler.rows, choose };
+    this.#decode = records ? new RecordedDecode({ ...shared, recorder, rows: slots, positions }) : null;
+  }
+
+  /** Compiles and records what steps need, before there are any: the first requests do not wait for it then. */
+  async ready(): Promise<void> {
+    // A part of a prompt of nobody, in a page that nobody has yet.
+    const ids = Array.from({ length: READY_TOKENS }, () => 0);
+    this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
+    this.sampler.place([]);
+    this.#decode?.recordAll();
+    await this.#model.device.synchronize();
+  }
+
+  /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
+  step(rows: readonly StepRow[]): Promise<readonly StepOutcome[]> {
+    const decode = this.#decode;
+    const isDecode = rows.every(({ ids, samples }) => samples && (ids === null || ids.length === 1));
+    const order = decode && isDecode ? this.#replay(decode, rows) : this.#run(rows);
+    const chosen = order.length > 0 ? this.sampler.read() : Promise.resolve([]);
+    return chosen.then((choices) => {
+      const bySlot = new Map(order.map((slot, i) => [slot, choices[i]!]));
+      return rows.map(({ slot, samples }) => (samples ? bySlot.get(slot)! : null));
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#model.device.synchronize();
+    this.#decode?.[Symbol.dispose]();
+    this.sampler[Symbol.dispose]();
+  }
+
+  /** Gives the slots that something is chosen for, as the sampler has them. */
+  #replay(decode: RecordedDecode, rows: readonly StepRow[]): readonly number[] {
+    const order = [...decode.arrange(new Set(rows.map(({ slot }) => slot)))];
+    const bySlot = new Map(rows.map((row) => [row.slot, row]));
+    // What the host knows goes where the device looks for it.
+    for (const { slot, ids } of rows) {
+      if (ids) this.sampler.tokens.storage.write(4 * slot, new Uint8Array(Uint32Array.from(ids).buffer));
+    }
+    this.sampler.place(
+      order,
+      order.map((slot) => bySlot.get(slot)!.mask ?? null),
+    );
+    decode.run(rows);
+    return order;
+  }
+
+  #run(rows: readonly StepRow[]): readonly number[] {
+    const { sampler } = this;
+    const asked = rows.filter(({ samples }) => samples);
+    const order = asked.map(({ slot }) => slot);
+    const sequences = rows.map((row) => ({ ...row, logits: row.samples }));
+    using logits = this.#model.paged(sequences, this.#cache, sampler.tokens);
+    if (asked.length === 0) return order;
+    sampler.place(
+      order,
+      asked.map(({ mask }) => mask ?? null),
+    );
+    sampler.choose(logits);
+    return order;
+  }
+}

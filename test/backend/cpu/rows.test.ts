@@ -1,0 +1,129 @@
+/** A row's results are the same, bit by bit, whatever other rows are in the call and however many threads share it. */
+import { describe, expect, it } from "vitest";
+import type { CpuBackend } from "../../../src/backend/cpu/backend.ts";
+import { type QuantType, quantTypes } from "../../../src/core/quant-types.ts";
+import { Device, Tensor } from "../../../src/index.ts";
+import { sdpa } from "../../../src/nn/index.ts";
+import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
+
+const device = Device.cpu();
+const dtypes = ["f32", "f16", "bf16", "f64"] as const;
+const normal = (shape: number[], dtype: "f32" | "f16" | "bf16" | "f64" = "f32", seed = 1): Tensor =>
+  Tensor.randn(shape, { device, seed }).toDType(dtype);
+/** The bits, apart from those of NaN. */
+const valuesOf = (x: Tensor): Float64Array => x.toDType("f64").dataSync() as Float64Array;
+
+/** [first, count]: alone, few, on both sides of every bound between kernels, and many. */
+const cuts = [
+  [0, 1],
+  [6, 1],
+  [3, 2],
+  [5, 5],
+  [1, 8],
+  [2, 9],
+  [7, 17],
+  [4, 97],
+] as const;
+
+function expectSameRows(
+  what: string,
+  whole: Tensor,
+  dim: number,
+  part: (first: number, count: number) => Tensor,
+): void {
+  for (const [first, count] of cuts) {
+    using got = part(first, count);
+    const want = valuesOf(whole.narrow(dim, first, count).contiguous());
+    expect(valuesOf(got), `${what}: rows ${first} … ${first + count - 1}`).toEqual(want);
+  }
+}
+
+describe("rows on the CPU do not depend on each other", () => {
+  it.each(dtypes)("in products of %s", (dtype) => {
+    for (const [k, n] of [
+      [3, 20],
+      [67, 33],
+      [515, 12],
+      [1030, 7],
+      [300, 1],
+    ] as const) {
+      const x = normal([101, k], dtype);
+      const across = normal([k, n], dtype, 2);
+      for (const [name, w] of [
+        ["along k", across.t().contiguous().t()],
+        ["across", across],
+      ] as const) {
+        using whole = x.matmul(w);
+        expectSameRows(`(…, ${k}) · ${n} ${name}`, whole, 0, (first, count) => x.narrow(0, first, count).matmul(w));
+      }
+    }
+  });
+
+  /** Blocks of the type whose scales are small numbers. */
+  function blocksOf(type: QuantType, rows: number, k: number): QTensor {
+    const { size, bytes } = quantTypes[type];
+    if (!["IQ4_NL", "IQ4_XS", "MXFP4"].includes(type)) return QTensor.quantize(normal([rows, k], "f32", 3), type);
+    const data = Uint8Array.from({ length: ((rows * k) / size) * bytes }, (_, i) => (i * 73 + (i >> 3)) & 255);
+    for (let at = 0; at < data.length; at += bytes) {
+      if (type === "MXFP4") data[at] = 120 + (at % 11);
+      else data.set([at & 255, 0x2c], at);
+    }
+    return QTensor.fromBytes(data, [rows, k], type, device);
+  }
+
+  it.each(Object.keys(quantTypes) as QuantType[])("in products with weights of %s", (type) => {
+    // Short and long rows, whole stretches and what is left of them.
+    for (const [k, n] of quantTypes[type].size === 256
+      ? [[768, 13] as const, [5120, 3] as const]
+      : [[96, 13] as const, [4192, 5] as const]) {
+      const x = normal([101, k]);
+      const w = blocksOf(type, n, k);
+      using whole = qmatmul(x, w);
+      expectSameRows(`(…, ${k}) · ${n}`, whole, 0, (first, count) => qmatmul(x.narrow(0, first, count), w));
+    }
+  });
+
+  it.each(dtypes)("in attention of %s", (dtype) => {
+    for (const [heads, kvHeads, t, d, options] of [
+      [4, 2, 150, 32, {}],
+      [3, 1, 1100, 20, { window: 600 }],
+      [2, 2, 530, 7, { softcap: 20 }],
+    ] as const) {
+      const [q, k, v] = [heads, kvHeads, kvHeads].map((h, i) => normal([1, h, t, d], dtype, i + 5)) as [
+        Tensor,
+        Tensor,
+        Tensor,
+      ];
+      const past = t - 101;
+      const attend = (first: number, count: number): Tensor => {
+        const keys = past + first + count;
+        const rows = q.narrow(2, past + first, count);
+        return sdpa(rows, k.narrow(2, 0, keys), v.narrow(2, 0, keys), { scale: 0.3, causal: true, ...options });
+      };
+      using whole = sdpa(q, k, v, { scale: 0.3, causal: true, ...options });
+      expectSameRows(`${heads} heads of ${d}`, whole.narrow(2, past, 101), 2, attend);
+    }
+  });
+
+  it("with any number of threads", () => {
+    const backend = device.backend as CpuBackend;
+    const { threads } = backend;
+    const [x, w, y] = [normal([40, 1500]), normal([300, 1500], "f32", 2), normal([1, 2, 2000, 16])];
+    const q = QTensor.quantize(w.narrow(1, 0, 1280).contiguous(), "Q4_K");
+    const run = (): Float64Array[] => {
+      using products = x.matmul(w.t());
+      using quantized = qmatmul(x.narrow(1, 0, 1280).contiguous(), q);
+      using attended = sdpa(y.narrow(2, 1999, 1), y, y, { scale: 0.25, causal: true });
+      return [products, quantized, attended].map(valuesOf);
+    };
+    try {
+      const [one, three] = [1, 3].map((n) => {
+        backend.threads = n;
+        return run();
+      });
+      expect(three).toEqual(one);
+    } finally {
+      backend.threads = threads;
+    }
+  });
+});
