@@ -5,10 +5,10 @@ import { Device } from "../backend/device.ts";
 import { variable } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { loadModel } from "../models/index.ts";
-import { createEngine } from "../serving/index.ts";
 import { Log, type LogForm, logForms } from "../serving/http/log.ts";
 import { idOf, type LoadRequest, Registry } from "../serving/http/registry.ts";
 import { ApiServer, defaultLimits } from "../serving/http/server.ts";
+import { createEngine } from "../serving/index.ts";
 import {
   addModelOptions,
   bytes,

@@ -88,30 +88,26 @@ function schemaOf(depth: number): fc.Arbitrary<Json> {
   const counted = fc
     .tuple(objects, fc.nat(2))
     .map(([schema, count]): Json => ({ ...schema, minProperties: count, additionalProperties: true }));
-  const dictionaries = fc
-    .tuple(inner, fc.nat(3))
-    .map(
-      ([schema, count]): Json => ({
-        type: "object",
-        additionalProperties: schema,
-        minProperties: count,
-        maxProperties: 4,
-      }),
-    );
+  const dictionaries = fc.tuple(inner, fc.nat(3)).map(
+    ([schema, count]): Json => ({
+      type: "object",
+      additionalProperties: schema,
+      minProperties: count,
+      maxProperties: 4,
+    }),
+  );
   const lists = fc
     .tuple(inner, fc.nat(3), fc.nat(3))
     .map(([items, least, more]): Json => ({ type: "array", items, minItems: least, maxItems: least + more }));
   const openLists = inner.map((items): Json => ({ type: "array", items }));
-  const tuples = fc
-    .tuple(fc.array(inner, { minLength: 1, maxLength: 3 }), fc.boolean())
-    .map(
-      ([prefixItems, isClosed]): Json => ({
-        type: "array",
-        prefixItems,
-        minItems: prefixItems.length,
-        ...(isClosed && { items: false }),
-      }),
-    );
+  const tuples = fc.tuple(fc.array(inner, { minLength: 1, maxLength: 3 }), fc.boolean()).map(
+    ([prefixItems, isClosed]): Json => ({
+      type: "array",
+      prefixItems,
+      minItems: prefixItems.length,
+      ...(isClosed && { items: false }),
+    }),
+  );
   const sets = fc
     .uniqueArray(fc.integer({ min: 0, max: 20 }), { minLength: 2, maxLength: 6 })
     .map((values): Json => ({ type: "array", items: { enum: values }, uniqueItems: true, minItems: 1 }));

@@ -12,7 +12,7 @@
  * @param {Int32Array} mask
  * @param {number} id
  */
-const has = (mask, id) => /** @type {number} */ ((mask[id >> 5] >> (id & 31)) & 1) === 1;
+const has = (mask, id) => (((mask[id >> 5] ?? 0) >> (id & 31)) & 1) === 1;
 
 /** How a token is liked on the way to an end; the lower the better, and the longer among equals. */
 const likings = [/^[}\]]+$/, /^"[}\]]*$/, /^:$/, /^,$/, /^[0-9]$/, /^[A-Za-z0-9_]+$/, /^[^\s]+$/, /^/];
