@@ -121,7 +121,7 @@ async function said(model: Model, alone: boolean): Promise<Float32Array[]> {
     const rows = (await logits.data()) as Float32Array;
     for (let at = 0; at < rows.length; at += VOCAB) all.push(rows.slice(at, at + VOCAB));
   };
-  for (const step of schedule) {
+  for (const step of schedule.slice(0, 4)) {
     const sequences = step.map(([which, to]): PagedSequence => {
       const past = alone ? 0 : fed[which]!;
       fed[which] = to;
@@ -134,11 +134,9 @@ async function said(model: Model, alone: boolean): Promise<Float32Array[]> {
 }
 
 const invariant = (device: Device): void => {
-  it.each([
-    ["gemma2", "f32"],
-    ["mixtral", "bf16"],
-    ["deepseek_v2", "f32"],
-  ] as const)("say the same of %s in %s in any company, bit by bit", async (name, dtype) => {
+  // The latter has windows and a softcap.
+  const models = [["mixtral", "bf16"] as const, ["gemma2", "f32"] as const];
+  it.each(inTurns(models, device))("say the same of %s in %s in any company, bit by bit", async (name, dtype) => {
     using model = await loadModel(tiny(name), { device, dtype, batchInvariant: true });
     expect(model.transformer.batchInvariant).toBe(true);
     expect(await said(model, false)).toEqual(await said(model, true));
