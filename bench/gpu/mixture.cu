@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
             GLU_silu, up.splits, 0, HIDDEN, DTYPE_bf16, error_word);
        }},
       {"down+mix", [&](cudaStream_t s, const Weights& w) {
-         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, nullptr, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
+         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };
