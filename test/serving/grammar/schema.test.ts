@@ -162,7 +162,7 @@ test.each(cases)("schemas with %s", async (_, schema, good, bad) => {
 
 test.each([
   [{ not: { type: "string" } }, '"not"'],
-  [{ if: {}, then: {} }, '"if"'],
+  [{ if: {}, else: {} }, '"if"'],
   [{ type: "array", contains: {} }, '"contains"'],
   [{ type: "array", items: { type: "string" }, uniqueItems: true }, '"uniqueItems"'],
   [{ oneOf: [{ type: "integer" }, { type: "number" }] }, "oneOf"],
