@@ -1,9 +1,12 @@
 /** The clients that people have, against a real `wick serve`: OpenAI's own, and Vercel's AI SDK. */
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embedMany, generateObject, generateText, jsonSchema, streamText, type ToolSet, tool } from "ai";
+import { Ajv2020 } from "ajv/dist/2020.js";
+import fc from "fast-check";
 import OpenAI from "openai";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { buildCli } from "../helpers/built-cli.ts";
+import { randomSchema } from "../helpers/random-schemas.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 import { type ServeProcess, startServe } from "../helpers/wick-serve.ts";
 
@@ -112,6 +115,27 @@ describe("OpenAI's client", () => {
     expect(await ask({ grammar: 'root ::= "yes" | "no"' })).toMatch(/^(yes|no)$/);
     expect(await ask({ guided_choice: ["a cat", "a dog"] })).toMatch(/^a (cat|dog)$/);
     await expect(ask({ regex: "(" })).rejects.toMatchObject({ status: 400, param: "regex" });
+  });
+
+  it("gets JSON that 200 random schemas allow", async () => {
+    const ajv = new Ajv2020({ strict: false, validateFormats: false });
+    const schemas = fc.sample(randomSchema, { numRuns: 200, seed: 15 });
+    let tokens = 0;
+    await Promise.all(
+      schemas.map(async (schema, i) => {
+        const { choices, usage } = await openai.chat.completions.create({
+          model,
+          messages,
+          max_tokens: 120,
+          seed: i,
+          response_format: { type: "json_schema", json_schema: { name: "any", schema: schema as never, strict: true } },
+        });
+        tokens += usage!.completion_tokens;
+        const answer: unknown = JSON.parse(choices[0]!.message.content!);
+        expect({ schema, answer, isValid: ajv.validate(schema, answer) }).toMatchObject({ isValid: true });
+      }),
+    );
+    console.log("TOKENS", tokens);
   });
 
   it("embeds, and lists models", async () => {
