@@ -114,6 +114,7 @@ export interface DevicePlaces {
   readonly lengths: Tensor;
   readonly offsets: Tensor;
   readonly singles: number;
+  readonly plan?: Tensor | null;
 }
 
 export type PagedTable = Table & { readonly interleaved: boolean; readonly starts: Tensor | null };

@@ -3,11 +3,17 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
-import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../../paged-attention.ts";
+import {
+  PAGE_SIZE,
+  type PagedAttention,
+  type PagedAttentionParams,
+  type PagedPlanner,
+  type PlannedHeads,
+} from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { attend, decode, type Problem, prefill, supportsAttention } from "./attention.ts";
+import { attend, decode, type Problem, partsPlanner, prefill, supportsAttention } from "./attention.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -147,6 +153,7 @@ function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d:
     window: p.window,
     sinks: p.sinks,
     causal: true,
+    plan: null,
     outStrides: undefined,
   };
 }
@@ -162,6 +169,10 @@ export class GpuPagedAttention implements PagedAttention {
 
   supports(dtype: DType, headDim: number): boolean {
     return supportsAttention(dtype, headDim);
+  }
+
+  planner(dtype: DType, heads: PlannedHeads, rows: number): PagedPlanner | null {
+    return partsPlanner(this.#gpu, dtype, heads, rows);
   }
 
   attend(q: View, k: View, v: View, p: PagedAttentionParams): Storage {
@@ -188,6 +199,7 @@ export class GpuPagedAttention implements PagedAttention {
         if (singles > 0) {
           problem.q = { at: queries, strides: [width, d, width] };
           problem.batch = singles;
+          problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
           decode(gpu, problem, out);
         }
         if (singles === sequences) return;
