@@ -132,15 +132,33 @@ int main(int argc, char** argv) {
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
-  // Which of them begin early.
-  printf("early launches of all but one, and of one alone:\n");
-  for (size_t k = 0; k < steps.size(); k++) {
-    early_mask = ~(1u << k);
-    const float without = time([](size_t) { return true; });
-    early_mask = 1u << k;
-    const float alone = time([](size_t) { return true; });
-    early_mask = ~0u;
-    printf("  %-10s %.2f us, %.2f us\n", steps[k].name, without, alone);
+  const TileLaunch was[4] = {plans[0], plans[1], plans[2], plans[3]};
+  const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
+  const size_t places[4] = {0, 3, 6, 7};
+  const auto need = [&](int p, u32 warps) { return widths[p] * 2 + widths[p] / 4 + warps * (2 * 4864 + 4 * (64 + 8)); };
+  for (int p = 0; p < 4; p++) plans[p].bytes = need(p, plans[p].threads / 32);
+  printf("shared memory as needed: layer %.2f us\n", time([](size_t) { return true; }));
+  for (int p = 0; p < 4; p++) {
+    const TileLaunch before = plans[p];
+    TileLaunch best = before;
+    float least = 1e9;
+    const u32 over = p == 2 ? 16 : 132, chunks = widths[p] / 512;
+    for (u32 spread = 1; spread <= 2; spread++)
+      for (u32 splits = 1; splits <= chunks && splits <= 16; splits *= 2)
+        for (u32 together = 1; together * splits <= 16; together++) {
+          const u32 warps = splits * together, all = (groups[p] + together - 1) / together, rounds = (all + over * spread - 1) / (over * spread);
+          if (need(p, warps) * spread > 224 * 1024 || rounds > 3 || warps < 4) continue;
+          plans[p] = TileLaunch{32 * warps, splits, (all + rounds - 1) / rounds, need(p, warps)};
+          const float us = time([](size_t) { return true; });
+          if (us < least) least = us, best = plans[p];
+          if (us < all_us - 0.5f) printf("  %s: %u warps, %u splits, %u blocks, %u kB: layer %.2f us, alone %.2f\n", steps[places[p]].name, warps, splits, plans[p].blocks, plans[p].bytes / 1024,
+                 us, time([&](size_t i) { return i == places[p]; }));
+        }
+    printf("%s best: %u threads, %u splits, %u blocks: %.2f us\n", steps[places[p]].name, best.threads, best.splits, best.blocks, least);
+    plans[p] = best;
   }
+  printf("all best: layer %.2f us\n", time([](size_t) { return true; }));
+  for (int p = 0; p < 4; p++) plans[p].bytes = std::max(plans[p].bytes, 227u * 512);
+  printf("all best, half of the memory each: layer %.2f us\n", time([](size_t) { return true; }));
   return 0;
 }

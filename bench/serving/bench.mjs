@@ -138,6 +138,7 @@ function limitOf(count, { bytes: copied, flops }) {
 
 const most = Math.max(...atOnce);
 const engine = createEngine(model, { batch: most });
+await engine.ready();
 const limits = await ceilings(model);
 report("engine", { pages: engine.stats.pages.total, "GB/s": limits.bytes / 1e9, "TFLOP/s": limits.flops / 1e12 });
 let rate = 0;

@@ -116,7 +116,16 @@ async function run(names: string[], options: Options, version: string): Promise<
     device,
     memory: options.memory,
     load: (request) => load(request, device, options, log),
-    openEngine: (model, memory) => createEngine(model, { batch, queue, memory: cacheMemory(options, memory) }),
+    openEngine: async (model, memory) => {
+      const engine = createEngine(model, { batch, queue, memory: cacheMemory(options, memory) });
+      try {
+        await engine.ready();
+      } catch (error) {
+        await engine[Symbol.asyncDispose]();
+        throw error;
+      }
+      return engine;
+    },
     onEvent: (event, id, detail) => {
       if (event === "failed") log.error(detail);
       else log.event(event, `${id} is ${event === "loaded" ? "loaded" : "put aside"}`, { model: id });

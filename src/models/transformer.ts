@@ -144,18 +144,28 @@ export class Transformer implements Disposable {
     return this.#perRope((rotary) => rotary.shared(positions));
   }
 
-  /** Logits (rows, vocab) behind one id for each row (rows), for recording: where the rows stand is in device memory. */
+  /** Whether rows of prompts can be recorded beside those that decode. */
+  get recordsPrompts(): boolean {
+    return this.recordsPages && !this.config.latent && !this.#positions;
+  }
+
+  /**
+   * Logits behind one id for each row (rows), of all rows or of `lasts`, for recording: where the rows stand is in device
+   * memory.
+   */
   pagedDecode(
     ids: Tensor,
     cache: PagedCache,
     places: DevicePlaces,
     tables: ReadonlyMap<RopeConfig, PagedTable>,
+    lasts: Tensor | null = null,
   ): Tensor {
     return scope(() => {
       const step = new DevicePagedStep(this.device.backend, ids.numel, places, tables, []);
       // Rows of nobody have no position, and stand at the first.
       const positions = () => places.lengths.maximum(1n).sub(1n);
-      return this.#logits(this.#layered(this.#embed(ids, positions), step, cache.layers));
+      const hidden = this.#layered(this.#embed(ids, positions), step, cache.layers);
+      return this.#logits(lasts ? hidden.indexSelect(lasts, 0) : hidden);
     });
   }
 

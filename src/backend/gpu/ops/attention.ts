@@ -47,7 +47,7 @@ export interface Problem extends SdpaParams {
   /** Of the values: at most d. */
   readonly dv: number;
   /** Where the result's (b, h, t) lie apart, unless it is contiguous. */
-  readonly outStrides?: readonly [number, number, number];
+  readonly outStrides?: readonly [number, number, number] | undefined;
   /** The address of where each of `batch` sequences begins, one behind the other in tq rows; 0: side by side. */
   readonly offsets: number;
 }
