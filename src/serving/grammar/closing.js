@@ -15,7 +15,7 @@
 const has = (mask, id) => (((mask[id >> 5] ?? 0) >> (id & 31)) & 1) === 1;
 
 /** How a token is liked on the way to an end; the lower the better, and the longer among equals. */
-const likings = [/^[}\]]+$/, /^"[}\]]*$/, /^:$/, /^,$/, /^[0-9]$/, /^[A-Za-z0-9_]+$/, /^[^\s]+$/, /^/];
+const likings = [/^[}\]]+$/, /^"[}\]]*$/, /^\\["\\]*$/, /^:$/, /^,$/, /^[0-9]$/, /^[A-Za-z0-9_]+$/, /^\S+$/, /^/];
 const QUOTES = likings.findIndex((liking) => liking.test('"'));
 const CLOSERS = likings.findIndex((liking) => liking.test("}"));
 /** Ways that are tried: one by liking, the others by chance. */
@@ -144,8 +144,18 @@ export class ClosingPath {
     }
     const from = inString ? /** @type {number} */ (starts[Math.max(QUOTES, CLOSERS) + 1]) : 0;
     if (!byChance) return order.subarray(from).find((id) => has(mask, id)) ?? -1;
-    const allowed = order.filter((id) => has(mask, id));
+    // A kind of token first: what closes is rare among all that may come.
+    const kinds = likings.map((_, i) => order.subarray(starts[i], starts[i + 1]).filter((id) => has(mask, id)));
+    const kind = this.#pick(kinds.filter((ids) => ids.length > 0));
+    return kind ? (this.#pick(kind) ?? -1) : -1;
+  }
+
+  /**
+   * @template T
+   * @param {ArrayLike<T>} items
+   */
+  #pick(items) {
     this.#chance = (Math.imul(this.#chance, 1664525) + 1013904223) >>> 0;
-    return allowed[Math.floor((this.#chance / 2 ** 32) * allowed.length)] ?? -1;
+    return items[Math.floor((this.#chance / 2 ** 32) * items.length)];
   }
 }

@@ -9,6 +9,8 @@ import { byteSequences } from "./utf8.ts";
 
 /** An empty rule: one that refers to another is not put in its place. */
 const EMPTY_RULE = "nil";
+/** So often a part is written out. */
+const FEW = 12;
 
 export function toEbnf(root: Expression, rules: ReadonlyMap<string, Expression>): string {
   const least = shortest(rules);
@@ -40,18 +42,27 @@ class Writer {
   }
 
   #body(e: Expression): string {
-    return e.kind === "choice" ? this.#cases(e.items) : `${this.#atoms(e).join(" ")} ${EMPTY_RULE}`;
+    return this.#cases(this.#alternatives(e));
   }
 
-  #cases(items: readonly Expression[]): string {
-    const possible = items.filter((item) => leastBytes(item, this.#least) !== Number.POSITIVE_INFINITY);
-    const cases = possible.map((item) => this.#atoms(item));
-    const firsts = cases.map(([first]) => beginning(first!));
+  /** Cases of one thing each; only the bytes of characters, which begin differently, need no rules of their own. */
+  #cases(cases: readonly (readonly string[])[], behind = EMPTY_RULE): string {
+    const firsts = cases.map(([first]) => first);
     const written = cases.map((atoms, i) => {
-      const isAlone = firsts[i] !== null && firsts.indexOf(firsts[i]!) === firsts.lastIndexOf(firsts[i]!);
-      return isAlone || atoms.length === 0 ? atoms.join(" ") : this.#hoisted(atoms.join(" "));
+      const isAlone = firsts.indexOf(firsts[i]) === firsts.lastIndexOf(firsts[i]);
+      const isCharacter = atoms.every((atom) => atom.startsWith("[") && atom.endsWith("]"));
+      const isOne = atoms.length < 2 && !atoms[0]?.startsWith('"');
+      return isAlone && (isCharacter || isOne) ? atoms.join(" ") : this.#hoisted(atoms.join(" "));
     });
-    return [...new Set(written)].map((each, i) => (i === 0 ? `${each} ${EMPTY_RULE}` : each)).join(" | ");
+    return [...new Set(written)].map((each) => `${each} ${behind}`.trim()).join(" | ");
+  }
+
+  /** What a choice is between, each as a sequence. */
+  #alternatives(e: Expression): string[][] {
+    if (e.kind === "class") return byteSequences(e.ranges).map((parts) => parts.map(byteClass));
+    if (e.kind !== "choice") return [this.#atoms(e)];
+    const possible = e.items.filter((item) => leastBytes(item, this.#least) !== Number.POSITIVE_INFINITY);
+    return possible.flatMap((item) => this.#alternatives(item));
   }
 
   /** A rule of its own. */
@@ -75,9 +86,9 @@ class Writer {
       case "sequence":
         return e.items.flatMap((item) => this.#atoms(item));
       case "choice":
-        return [this.#hoisted(this.#cases(e.items))];
+        return [this.#hoisted(this.#cases(this.#alternatives(e)))];
       case "repeat":
-        return [this.#repeated(e.item, e.least, e.most)];
+        return this.#repeated(e.item, e.least, e.most);
       case "rule":
         return [e.name];
       default:
@@ -88,35 +99,58 @@ class Writer {
   #class(ranges: readonly Range[]): string[] {
     const cases = byteSequences(ranges);
     const isAscii = cases.length === 1 && cases[0]!.length === 1;
-    if (isAscii) return [byteClass(cases[0]![0]!)];
-    const written = cases.map((parts) => parts.map(byteClass).join(" "));
-    const apart = written.map((each, i) => (cases[i]!.length === 1 ? each : this.#hoisted(each)));
-    return [
-      this.#hoisted(
-        `${apart[0]} ${EMPTY_RULE}${apart
-          .slice(1)
-          .map((each) => ` | ${each}`)
-          .join("")}`,
-      ),
-    ];
+    return isAscii ? [byteClass(cases[0]![0]!)] : [this.#hoisted(this.#body({ kind: "class", ranges }))];
   }
 
-  #repeated(item: Expression, least: number, most: number | null): string {
+  #repeated(item: Expression, least: number, most: number | null): string[] {
     const atoms = this.#atoms(item);
-    const one = atoms.length === 1 && !/[*+?}]$/.test(atoms[0]!) ? atoms[0]! : this.#hoisted(atoms.join(" "));
-    if (most === null && least < 2) return `${one}${least === 0 ? "*" : "+"}`;
-    if (least === 0 && most === 1) return `${one}?`;
+    const isSingle = atoms.length === 1 && !/[*+?}]$/.test(atoms[0]!);
+    const isRule = isSingle && !/^[["]/.test(atoms[0]!);
+    if (least === 0 && most === 1) return [`${isSingle ? atoms[0]! : this.#hoisted(atoms.join(" "))}?`];
     // What is written out so many times must not be put in the place of others.
-    const named = one.startsWith("[") || one.startsWith('"') ? this.#hoisted(one) : one;
-    return `${named}{${least},${most ?? ""}}`;
+    const one = isRule ? atoms[0]! : this.#hoisted(atoms.join(" "));
+    if (most === null) return [...this.#times(one, least), this.#again(item)];
+    return [...this.#times(one, least), ...this.#upTo(one, most - least)];
   }
-}
 
-/** What a case begins with; null where another may begin with the same byte although it is written otherwise. */
-function beginning(atom: string): string | null {
-  if (!atom.startsWith('"')) return /[*?}]$/.test(atom) ? null : atom;
-  const [, first] = /^"(\\u00[0-7].|[ A-Za-z0-9])/.exec(atom) ?? [];
-  return first ?? null;
+  /** Counts of more than a few are kept by xgrammar in a way of its own, which takes others, too: they are made of small ones. */
+  #times(one: string, count: number): string[] {
+    if (count === 0) return [];
+    if (count < FEW) return [`${one}{${count},${count}}`];
+    return [...this.#times(this.#many(one), Math.floor(count / FEW)), ...this.#times(one, count % FEW)];
+  }
+
+  #upTo(one: string, count: number): string[] {
+    if (count === 0) return [];
+    if (count < FEW) return [`${one}{0,${count}}`];
+    const groups = Math.floor((count - FEW + 1) / FEW);
+    const left = count - FEW * groups - (FEW - 1);
+    return [...this.#upTo(this.#many(one), groups), ...this.#upTo(one, FEW - 1), ...this.#upTo(one, left)];
+  }
+
+  #many(one: string): string {
+    return this.#hoisted(`${one}{${FEW},${FEW}}`);
+  }
+
+  /**
+   * As often as one likes, by a rule that ends in itself: a token of several characters then stays within one rule, whose
+   * tokens are known beforehand.
+   */
+  #again(item: Expression): string {
+    const cases = this.#alternatives(item);
+    const key = `again ${JSON.stringify(cases)}`;
+    const known = this.#made.get(key);
+    if (known) return known;
+    const name = `part-${this.#made.size}`;
+    this.#made.set(key, name);
+    const isEmpty = (atoms: readonly string[]): boolean => atoms.every((atom) => atom === '""');
+    const body = this.#cases(
+      cases.filter((atoms) => !isEmpty(atoms)),
+      name,
+    );
+    this.#lines.push(`${name} ::= ""${body === "" ? "" : ` | ${body}`}`);
+    return name;
+  }
 }
 
 const literal = (text: string): string => `"${Array.from(text, (c) => escaped(c.codePointAt(0)!)).join("")}"`;
