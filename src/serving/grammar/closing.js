@@ -61,13 +61,15 @@ export class ClosingPath {
    * @param {Setup} setup
    * @param {number} left
    * @param {number} margin tokens by which one token can make the way longer
+   * @param {number} least tokens of the whole way, about
    */
-  constructor(matcher, setup, left, margin) {
+  constructor(matcher, setup, left, margin, least) {
     this.#matcher = matcher;
     this.#setup = setup;
     this.#left = left;
     this.#margin = margin;
-    this.#next = left;
+    // Before half of them are used up, nothing can be said that there is no way back from.
+    this.#next = Math.max(Math.floor(left / 2), Math.min(left, least + margin));
   }
 
   /** @param {number} count tokens that came before */

@@ -9,8 +9,11 @@ import { byteSequences } from "./utf8.ts";
 
 /** An empty rule: one that refers to another is not put in its place. */
 const EMPTY_RULE = "nil";
-/** So often a part is written out. */
-const FEW = 12;
+/** So many of a part are counted one by one. */
+const BLOCK = 64;
+
+/** What a choice is between, each as a sequence. */
+type Cases = readonly (readonly string[])[];
 
 export function toEbnf(root: Expression, rules: ReadonlyMap<string, Expression>): string {
   const least = shortest(rules);
@@ -46,7 +49,7 @@ class Writer {
   }
 
   /** Cases of one thing each; only the bytes of characters, which begin differently, need no rules of their own. */
-  #cases(cases: readonly (readonly string[])[], behind = EMPTY_RULE): string {
+  #cases(cases: Cases, behind = EMPTY_RULE): string {
     const firsts = cases.map(([first]) => first);
     const written = cases.map((atoms, i) => {
       const isAlone = firsts.indexOf(firsts[i]) === firsts.lastIndexOf(firsts[i]);
@@ -68,12 +71,7 @@ class Writer {
   /** A rule of its own. */
   #hoisted(body: string): string {
     const whole = body.includes(EMPTY_RULE) ? body : `${body} ${EMPTY_RULE}`;
-    const known = this.#made.get(whole);
-    if (known) return known;
-    const name = `part-${this.#made.size}`;
-    this.#made.set(whole, name);
-    this.#lines.push(`${name} ::= ${whole}`);
-    return name;
+    return this.#named(whole, () => whole);
   }
 
   /** A sequence of texts, classes of single bytes, rules, and repetitions of these. */
@@ -103,53 +101,61 @@ class Writer {
   }
 
   #repeated(item: Expression, least: number, most: number | null): string[] {
-    const atoms = this.#atoms(item);
-    const isSingle = atoms.length === 1 && !/[*+?}]$/.test(atoms[0]!);
-    const isRule = isSingle && !/^[["]/.test(atoms[0]!);
-    if (least === 0 && most === 1) return [`${isSingle ? atoms[0]! : this.#hoisted(atoms.join(" "))}?`];
-    // What is written out so many times must not be put in the place of others.
-    const one = isRule ? atoms[0]! : this.#hoisted(atoms.join(" "));
-    if (most === null) return [...this.#times(one, least), this.#again(item)];
-    return [...this.#times(one, least), ...this.#upTo(one, most - least)];
+    const cases = this.#alternatives(item);
+    if (most === null) return [...this.#times(cases, least), this.#again(cases)];
+    return [...this.#times(cases, least), ...this.#upTo(cases, most - least)];
   }
 
-  /** Counts of more than a few are kept by xgrammar in a way of its own, which takes others, too: they are made of small ones. */
-  #times(one: string, count: number): string[] {
+  /** So many, one behind the other: xgrammar's own counting takes others, too. */
+  #times(cases: Cases, count: number): string[] {
     if (count === 0) return [];
-    if (count < FEW) return [`${one}{${count},${count}}`];
-    return [...this.#times(this.#many(one), Math.floor(count / FEW)), ...this.#times(one, count % FEW)];
+    if (count <= BLOCK) return [this.#chain(cases, count, false)];
+    const block = [[this.#chain(cases, BLOCK, false)]];
+    return [...this.#times(block, Math.floor(count / BLOCK)), ...this.#times(cases, count % BLOCK)];
   }
 
-  #upTo(one: string, count: number): string[] {
+  /** At most so many; of more than a few blocks some less, so that how many there were has one reading only. */
+  #upTo(cases: Cases, count: number): string[] {
     if (count === 0) return [];
-    if (count < FEW) return [`${one}{0,${count}}`];
-    const groups = Math.floor((count - FEW + 1) / FEW);
-    const left = count - FEW * groups - (FEW - 1);
-    return [...this.#upTo(this.#many(one), groups), ...this.#upTo(one, FEW - 1), ...this.#upTo(one, left)];
+    if (count <= 2 * BLOCK) return [this.#chain(cases, count, true)];
+    const block = [[this.#chain(cases, BLOCK, false)]];
+    return [...this.#upTo(block, Math.floor((count - BLOCK + 1) / BLOCK)), this.#chain(cases, BLOCK - 1, true)];
   }
 
-  #many(one: string): string {
-    return this.#hoisted(`${one}{${FEW},${FEW}}`);
+  /** A rule for each that is still to come. */
+  #chain(cases: Cases, count: number, mayEnd: boolean): string {
+    let next = EMPTY_RULE;
+    for (let left = 1; left <= count; left++) {
+      next = this.#named(`${left} ${mayEnd} ${JSON.stringify(cases)}`, () => {
+        const body = this.#cases(cases, next);
+        return mayEnd ? `"" | ${body}` : body;
+      });
+    }
+    return next;
+  }
+
+  #named(key: string, body: (name: string) => string): string {
+    const known = this.#made.get(key);
+    if (known) return known;
+    const name = `part-${this.#made.size}`;
+    this.#made.set(key, name);
+    this.#lines.push(`${name} ::= ${body(name)}`);
+    return name;
   }
 
   /**
    * As often as one likes, by a rule that ends in itself: a token of several characters then stays within one rule, whose
    * tokens are known beforehand.
    */
-  #again(item: Expression): string {
-    const cases = this.#alternatives(item);
-    const key = `again ${JSON.stringify(cases)}`;
-    const known = this.#made.get(key);
-    if (known) return known;
-    const name = `part-${this.#made.size}`;
-    this.#made.set(key, name);
+  #again(cases: Cases): string {
     const isEmpty = (atoms: readonly string[]): boolean => atoms.every((atom) => atom === '""');
-    const body = this.#cases(
-      cases.filter((atoms) => !isEmpty(atoms)),
-      name,
-    );
-    this.#lines.push(`${name} ::= ""${body === "" ? "" : ` | ${body}`}`);
-    return name;
+    return this.#named(`again ${JSON.stringify(cases)}`, (name) => {
+      const body = this.#cases(
+        cases.filter((atoms) => !isEmpty(atoms)),
+        name,
+      );
+      return body === "" ? '""' : `"" | ${body}`;
+    });
   }
 }
 

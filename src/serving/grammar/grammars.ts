@@ -7,7 +7,7 @@ import type { AnswerForm } from "../../models/chat/answer-form.ts";
 import type { Tokenizer } from "../../models/text/tokenizer.ts";
 import type { TokenConstraint } from "../request.ts";
 import { toEbnf } from "./ebnf.ts";
-import { type Expression, Grammar, longestDetour, sequence } from "./expression.ts";
+import { type Expression, Grammar, leastBytes, longestDetour, sequence, shortest } from "./expression.ts";
 import { parseGbnf } from "./gbnf.ts";
 import { GrammarThread, type GrammarThreadOptions } from "./grammar-thread.ts";
 import { anyObject, SPACE } from "./json-text.ts";
@@ -125,24 +125,24 @@ export class Grammars implements Disposable {
   async #compile(textOf: () => string, make: () => Rules): Promise<CompiledGrammar> {
     if (this.#disposed) fail("Disposed", "the grammars were disposed with their model");
     const { characters = CHARACTERS, tokenizer } = this.#options;
-    const source = textOf();
-    if (source.length > characters) {
-      fail("InvalidArgument", `a grammar of ${source.length} characters is too long; at most ${characters} are taken`);
+    const { length } = textOf();
+    if (length > characters) {
+      fail("InvalidArgument", `a grammar of ${length} characters is too long; at most ${characters} are taken`);
     }
     const { root, grammar, form = null, markers = [] } = make();
     const ids = markers.flatMap((marker) => {
       const id = tokenizer.tokenId(marker);
       return id === undefined || tokenizer.bytes(id) !== null ? [] : [[id, marker] as const];
     });
-    const written = { ebnf: toEbnf(root, grammar.rules), shown: ids };
+    const source = { ebnf: toEbnf(root, grammar.rules), shown: ids };
     this.#thread ??= new GrammarThread(this.#threadOptions());
     const thread = this.#thread;
-    await thread.compile(written);
-    const margin = longestDetour(root, grammar.rules);
+    await thread.compile(source);
+    const ways = { least: leastBytes(root, shortest(grammar.rules)), margin: longestDetour(root, grammar.rules) };
     return {
       form,
       showTokens: ids.map(([, marker]) => marker),
-      constraint: ({ maxTokens }: ConstraintOptions = {}) => thread.open(written, maxTokens ?? null, margin),
+      constraint: ({ maxTokens }: ConstraintOptions = {}) => thread.open({ source, left: maxTokens ?? null, ...ways }),
     };
   }
 
