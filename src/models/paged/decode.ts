@@ -59,7 +59,7 @@ export interface RecordedDecodeOptions {
 }
 
 /** `bounds` are the offsets of steps with prompts, `lasts` the rows of such a step that something is chosen behind. */
-type Part = "lengths" | "offsets" | "tables" | "starts" | "plan" | "bounds" | "lasts";
+type Part = "lengths" | "offsets" | "starts" | "plan" | "bounds" | "lasts" | "tables";
 
 export class RecordedDecode implements Disposable {
   readonly #options: RecordedDecodeOptions;
@@ -176,7 +176,7 @@ export class RecordedDecode implements Disposable {
     for (let i = 0; i < size; i++) {
       const row = i < this.#order.length ? bySlot.get(this.#order[i]!) : undefined;
       lengths.push(row ? row.past + 1 : 0);
-      if (row) put(i, row, row.past + 1);
+      if (row) put(i, row, lengths[i]!);
       else board.put("lengths", i, 0);
     }
     for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
@@ -269,10 +269,10 @@ export class RecordedDecode implements Disposable {
   }
 }
 
-function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
-  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
-}
-
 function rowsBesidePrompts(rows: number, most: number): number {
   return Math.min(BESIDE_PROMPTS.find((own) => own >= rows) ?? recordedRows(rows, most), most);
+}
+
+function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
+  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
 }

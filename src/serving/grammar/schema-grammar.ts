@@ -17,7 +17,7 @@ import {
   sequence,
   text,
 } from "./expression.ts";
-import { anyValue, CHARACTER, constant, INTEGER, inString, NUMBER, quoted, SPACE } from "./json-text.ts";
+import { anyValue, CHARACTER, INTEGER, inString, NUMBER, quoted, SPACE } from "./json-text.ts";
 import { withLengths } from "./lengths.ts";
 import { ANY_CHARACTER, mapCharacters, parsePattern } from "./regex.ts";
 import { type Group, type Plain, type Schema, SchemaDocument, type Type } from "./schema.ts";
