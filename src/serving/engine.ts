@@ -78,6 +78,15 @@ export class BatchEngine implements Engine {
     return this.#scheduler.stats;
   }
 
+  async ready(): Promise<void> {
+    // Requests that run have readied most of it.
+    if (this.#loop) return;
+    const readied = this.#runner.ready();
+    // What is submitted meanwhile waits for it.
+    this.#loop = readied.catch(() => {}).then(() => this.#run());
+    await readied;
+  }
+
   async drain(): Promise<void> {
     this.#closed ??= "the engine finishes what runs and takes nothing new";
     while (this.#loop) await this.#loop;

@@ -65,6 +65,10 @@ export class ModelRunner implements Runner {
     return this.#model.config.eosTokens;
   }
 
+  async ready(): Promise<void> {
+    if (this.#stepper.ahead > 0) await this.#stepper.ready();
+  }
+
   turnedAlikeUntil(extent: number): number {
     return this.#model.recordedUntil(extent);
   }

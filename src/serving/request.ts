@@ -63,6 +63,8 @@ export interface Engine extends AsyncDisposable {
    */
   submit(request: EngineRequest): AsyncIterableIterator<TokenEvent, void, undefined>;
   readonly stats: EngineStats;
+  /** Readies what requests need of a GPU, kernels and recordings, so that the first need not wait for it. */
+  ready(): Promise<void>;
   /** Takes no more requests, and resolves when those that run have ended. */
   drain(): Promise<void>;
 }

@@ -38,6 +38,8 @@ export interface Runner extends AsyncDisposable {
   readonly contextLength: number;
   /** Tokens that end an answer. */
   readonly eosTokens: readonly number[];
+  /** Readies what steps need, while no page is in use; they work without, too. */
+  ready(): Promise<void>;
   /** How many positions are turned as those of a text of `extent` are: beyond, their keys may not be shared. */
   turnedAlikeUntil(extent: number): number;
   /** A slot for a request whose tokens are chosen so, behind those of its answer that there are already. */

@@ -32,6 +32,8 @@ export class ScriptedEngine implements Engine {
     this.#script = script;
   }
 
+  async ready(): Promise<void> {}
+
   submit(request: EngineRequest): AsyncIterableIterator<TokenEvent, void, undefined> {
     this.requests.push(request);
     return this.#say(request, this.#script(request));

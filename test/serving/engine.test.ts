@@ -306,6 +306,21 @@ describe("An engine", () => {
     expect((await Promise.all(all)).every((events) => events.at(-1)!.finish !== null)).toBe(true);
   });
 
+  it("readies its runner once, before what is submitted meanwhile", async () => {
+    const { engine, runner } = open();
+    const ready = engine.ready();
+    const answer = collect(engine.submit({ prompt: [5], maxTokens: 2 }));
+    expect(runner.readied).toBe(0);
+    await ready;
+    expect([runner.readied, runner.steps.length]).toEqual([1, 0]);
+    await engine.ready();
+    expect(runner.readied).toBe(1);
+    expect(tokensOf(await answer)).toEqual(alone({ prompt: [5], maxTokens: 2 }, 200));
+    runner.ready = () => Promise.reject(new Error("no memory"));
+    await engine.drain();
+    await expect(engine.ready()).rejects.toThrow("no memory");
+  });
+
   it("ends everything by an error when it is disposed", async () => {
     const { engine, runner } = open({ slots: 1 });
     const answers = [5, 6].map((id) => rejection(collect(engine.submit({ prompt: [id], ignoreEos: true }))));

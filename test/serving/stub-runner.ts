@@ -108,6 +108,7 @@ export class StubRunner implements Runner {
   #queue: Promise<unknown> = Promise.resolve();
   openSlots = 0;
   disposed = false;
+  readied = 0;
   /** The rows' sizes of every step: [tokens, …]. */
   readonly steps: number[][] = [];
   computed = 0;
@@ -120,6 +121,11 @@ export class StubRunner implements Runner {
     this.ahead = options.ahead ?? 2;
     this.contextLength = options.contextLength ?? 200;
     this.#memory = Array.from({ length: this.pages }, () => new Array<string>(this.pageSize).fill("nothing"));
+  }
+
+  async ready(): Promise<void> {
+    await setImmediate();
+    this.readied++;
   }
 
   turnedAlikeUntil(extent: number): number {

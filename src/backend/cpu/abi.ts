@@ -99,6 +99,18 @@ export const words = {
     vStrides: 4,
     maskStrides: 4,
   },
+  pages: {
+    sequences: 1,
+    hq: 1,
+    hk: 1,
+    d: 1,
+    pairs: 1,
+    interleaved: 1,
+    width: 1,
+    qRow: 1,
+    kRow: 1,
+    vRow: 1,
+  },
 } as const;
 type Words = typeof words;
 

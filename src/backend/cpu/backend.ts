@@ -17,6 +17,7 @@ import type {
 } from "../backend.ts";
 import { calledOp } from "../call.ts";
 import type { ConvParams, PoolParams, RopeKind, SdpaParams, Size2d } from "../fused-ops.ts";
+import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../paged-attention.ts";
 import { Storage } from "../storage.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { blockTypes, codes, memoryMap, shiftOf, type WordsOf, words } from "./abi.ts";
@@ -66,6 +67,12 @@ export class CpuBackend implements Backend {
   readonly #info = new Int32Array(this.engine.memory.buffer, memoryMap.INFO, 256);
   readonly #usage = new Usage();
   readonly #error = new Int32Array(this.engine.memory.buffer, memoryMap.BAD_INDEX, 8);
+
+  /** Keys and values are read in their pages, by heads of any size. */
+  readonly pagedAttention: PagedAttention = {
+    supports: () => true,
+    attend: (q, k, v, p) => this.#attendPages(q, k, v, p),
+  };
 
   get threads(): number {
     return this.engine.threads;
@@ -483,6 +490,67 @@ export class CpuBackend implements Backend {
         p.softcap,
       );
     });
+  }
+
+  #attendPages(q: View, k: View, v: View, p: PagedAttentionParams): Storage {
+    const { dtype } = q.storage;
+    const [, hk, , d] = p.k.layout.shape as [number, number, number, number];
+    const [rows, width] = q.layout.shape as [number, number];
+    const hq = width / d;
+    const [sequences, pages] = p.tables.layout.shape as [number, number];
+    const { kernels } = this.engine;
+    const places = [at(p.offsets), at(p.lengths), at(p.tables)] as const;
+    return this.#make(dtype, rows * width, (out) =>
+      this.#temporary((rows * width * sizeOf(dtype)) as Bytes, (turned) => {
+        const own = this.#params("pages", {
+          sequences,
+          hq,
+          hk,
+          d,
+          pairs: p.cos.layout.shape[1]!,
+          interleaved: flag(p.interleaved),
+          width: pages,
+          qRow: q.layout.strides[0]!,
+          kRow: k.layout.strides[0]!,
+          vRow: v.layout.strides[0]!,
+        });
+        const [starts, kPages, vPages] = [p.starts ? at(p.starts) : NOWHERE, outAt(p.k), outAt(p.v)];
+        const tables = [at(p.cos), at(p.sin)] as const;
+        const to = turned as number as OutAddress;
+        kernels.enterPages(code(dtype), own, at(q), at(k), at(v), ...tables, ...places, starts, kPages, vPages, to);
+        const pageStrides = [hk * PAGE_SIZE * d, PAGE_SIZE * d, d, 1];
+        const params = this.#params("sdpa", {
+          b: sequences,
+          hq,
+          hk,
+          tq: 0,
+          tk: 0,
+          d,
+          dv: d,
+          causal: 1,
+          window: p.window,
+          qStrides: [0, d, width, 1],
+          kStrides: pageStrides,
+          vStrides: pageStrides,
+          maskStrides: [],
+        });
+        const sinks = p.sinks ? at(p.sinks) : NOWHERE;
+        kernels.sdpaPages(
+          code(dtype),
+          params,
+          turned as number as Address,
+          at(p.k),
+          at(p.v),
+          sinks,
+          ...places,
+          pages as Count,
+          p.singles as Count,
+          out,
+          p.scale,
+          p.softcap,
+        );
+      }),
+    );
   }
 
   dequantize(type: QuantType, blocks: View, to: DType): Storage {

@@ -1,8 +1,10 @@
 /**
  * Steps of decoding that are recorded, one for each of a few numbers of rows: which sequences the rows are, how long each is
  * and where its pages lie is in device memory, which the host writes between replays. Rows beyond those in use are nobody's:
- * they have no positions.
+ * they have no positions. Others are recorded with some rows of prompts behind: of what is left where most of a prompt is
+ * known, which would take the host longer to enqueue than the device to compute.
  */
+import type { PagedPlanner } from "../../backend/paged-attention.ts";
 import type { Graph, Recorder } from "../../backend/transformers.ts";
 import { fail } from "../../core/errors.ts";
 import { scope, Tensor } from "../../ops/index.ts";
@@ -22,6 +24,12 @@ export function recordedRows(rows: number, most: number): number {
   return Math.min(size, most);
 }
 
+/** Numbers of rows that decode beside prompts; beyond, as above. */
+const BESIDE_PROMPTS = [0, 8, 32, 64, 128] as const;
+/** Rows of prompts in such a step, and how many prompts they may be of. What they do not fill is one more, without positions. */
+export const PROMPT_ROWS = 64;
+export const PROMPTS = 3;
+
 /** A sequence that goes on by one token. */
 export interface DecodingRow {
   readonly slot: number;
@@ -30,11 +38,16 @@ export interface DecodingRow {
   readonly extent: number;
 }
 
+/** A sequence that goes on by tokens that the host knows. */
+export interface PromptRow extends DecodingRow {
+  readonly ids: readonly number[];
+}
+
 export interface RecordedDecodeOptions {
   readonly model: Transformer;
   readonly cache: PagedCache;
   readonly recorder: Recorder;
-  /** The most rows of a step. */
+  /** The most rows that decode in a step. */
   readonly rows: number;
   /** The most positions of a sequence. */
   readonly positions: number;
@@ -45,16 +58,22 @@ export interface RecordedDecodeOptions {
   readonly choose: (logits: Tensor) => void;
 }
 
+/** `bounds` are the offsets of steps with prompts, `lasts` the rows of such a step that something is chosen behind. */
+type Part = "lengths" | "offsets" | "starts" | "plan" | "bounds" | "lasts" | "tables";
+
 export class RecordedDecode implements Disposable {
   readonly #options: RecordedDecodeOptions;
   readonly #width: number;
   /** The host's image of what is in device memory. */
-  readonly #board: Board<"lengths" | "offsets" | "tables" | "starts">;
+  readonly #board: Board<Part>;
   readonly #memory: Tensor;
   readonly #tables: ReadonlyMap<RopeConfig, PagedTable>;
+  readonly #planner: PagedPlanner | null;
   readonly #startOf: ((extent: number) => number) | null;
-  /** By rows; null where the device did not take a recording: those steps run as they are. */
-  readonly #graphs = new Map<number, Graph | null>();
+  /** u32 (PROMPT_ROWS). */
+  readonly #promptIds: Tensor;
+  /** By rows, without prompts and with; null where the device did not take a recording: those steps run as they are. */
+  readonly #graphs = { alone: new Map<number, Graph | null>(), beside: new Map<number, Graph | null>() };
   /** The slot of each row, as far as rows are in use. */
   readonly #order: number[] = [];
 
@@ -63,17 +82,21 @@ export class RecordedDecode implements Disposable {
     const { device } = model;
     this.#options = options;
     this.#width = PagedCache.pagesFor(positions);
-    const sizes = { lengths: rows, offsets: rows + 1, starts: rows, tables: rows * this.#width };
-    this.#board = new Board(sizes);
+    this.#planner = plannerOf(model, rows);
+    const plan = this.#planner?.words(rows) ?? 0;
+    const most = rows + PROMPTS + 1;
+    const sizes = { lengths: most, offsets: rows + 1, starts: most, plan, bounds: most + 1, lasts: rows + PROMPTS };
+    this.#board = new Board({ ...sizes, tables: most * this.#width });
     for (let i = 0; i <= rows; i++) this.#board.put("offsets", i, i);
     this.#memory = Tensor.from(this.#board.values, { device }).keep();
+    this.#promptIds = Tensor.zeros([PROMPT_ROWS], { dtype: "u32", device }).keep();
     const shared = model.pagedTables(positions);
     const starting = [...shared.values()].filter(({ start }) => start !== null);
     if (new Set(starting.map(({ start }) => start!(positions))).size > 1) {
       fail("InvalidArgument", "layers that turn long texts in different ways cannot be recorded together");
     }
     this.#startOf = starting[0]?.start ?? null;
-    const starts = this.#part("starts", rows).keep();
+    const starts = this.#part("starts", most).keep();
     this.#tables = new Map(
       [...shared].map(([rope, { start, ...table }]) => [rope, { ...table, starts: start && starts }]),
     );
@@ -92,53 +115,109 @@ export class RecordedDecode implements Disposable {
     return order;
   }
 
-  /** Enqueues a step of the rows that were arranged. */
-  run(rows: readonly DecodingRow[]): void {
-    const size = recordedRows(this.#order.length, this.#options.rows);
-    this.#write(rows, size);
-    const known = this.#graphs.get(size);
+  /** How many rows decode in the recording that serves those that were arranged, beside prompts or alone. */
+  size(besidePrompts: boolean): number {
+    const [{ length }, { rows }] = [this.#order, this.#options];
+    return besidePrompts ? rowsBesidePrompts(length, rows) : recordedRows(length, rows);
+  }
+
+  /** Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with `PROMPT_ROWS` tokens in all. */
+  run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = []): void {
+    const beside = prompts.length > 0;
+    const size = this.size(beside);
+    this.#write(rows, size, prompts);
+    const graphs = this.#graphs[beside ? "beside" : "alone"];
+    const known = graphs.get(size);
     if (known) known.replay();
-    else if (known === null) this.#compute(size);
-    else this.#graphs.set(size, this.#record(size));
+    else if (known === null) this.#compute(size, beside);
+    else graphs.set(size, this.#record(size, beside));
   }
 
   /** Records steps of every size, of nobody's rows. */
   recordAll(): void {
     this.arrange(new Set());
-    const { rows } = this.#options;
+    const { rows, model } = this.#options;
+    const { alone, beside } = this.#graphs;
     for (let size = recordedRows(1, rows); ; size = recordedRows(size + 1, rows)) {
-      this.#write([], size);
-      if (!this.#graphs.has(size)) this.#graphs.set(size, this.#record(size));
+      this.#write([], size, []);
+      if (!alone.has(size)) alone.set(size, this.#record(size, false));
+      if (size === rows) break;
+    }
+    if (!model.recordsPrompts) return;
+    for (let size = 0; ; size = rowsBesidePrompts(size + 1, rows)) {
+      this.#write([], size, []);
+      this.#writePrompts([], size);
+      if (!beside.has(size)) beside.set(size, this.#record(size, true));
       if (size === rows) return;
     }
   }
 
   [Symbol.dispose](): void {
-    for (const graph of this.#graphs.values()) graph?.[Symbol.dispose]();
-    this.#graphs.clear();
+    for (const graphs of Object.values(this.#graphs)) {
+      for (const graph of graphs.values()) graph?.[Symbol.dispose]();
+      graphs.clear();
+    }
     this.#memory.dispose();
+    this.#promptIds.dispose();
     for (const { starts } of this.#tables.values()) starts?.dispose();
   }
 
   /** Says what has changed. */
-  #write(rows: readonly DecodingRow[], size: number): void {
+  #write(rows: readonly DecodingRow[], size: number, prompts: readonly PromptRow[]): void {
     const board = this.#board;
     const bySlot = new Map(rows.map((row) => [row.slot, row]));
+    const lengths: number[] = [];
     let startsChanged = false;
+    const put = (place: number, row: DecodingRow, length: number): void => {
+      board.put("lengths", place, length);
+      if (this.#startOf) startsChanged = board.put("starts", place, this.#startOf(row.extent)) || startsChanged;
+      this.#writeTable(place, row, length);
+    };
     for (let i = 0; i < size; i++) {
       const row = i < this.#order.length ? bySlot.get(this.#order[i]!) : undefined;
-      board.put("lengths", i, row ? row.past + 1 : 0);
-      if (!row) continue;
-      if (this.#startOf) startsChanged = board.put("starts", i, this.#startOf(row.extent)) || startsChanged;
-      this.#writeTable(i, row);
+      lengths.push(row ? row.past + 1 : 0);
+      if (row) put(i, row, lengths[i]!);
+      else board.put("lengths", i, 0);
     }
-    this.#upload("lengths", 0, size);
-    if (startsChanged) this.#upload("starts", 0, size);
+    for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
+    if (prompts.length > 0) this.#writePrompts(prompts, size);
+    const count = prompts.length > 0 ? size + PROMPTS + 1 : size;
+    this.#upload("lengths", 0, count);
+    if (startsChanged) this.#upload("starts", 0, count);
+    const plan = this.#planner?.plan(lengths) ?? [];
+    let planChanged = false;
+    for (const [i, word] of plan.entries()) planChanged = board.put("plan", i, word) || planChanged;
+    if (planChanged) this.#upload("plan", 0, plan.length);
   }
 
-  #writeTable(i: number, { past, pages }: DecodingRow): void {
-    const [used, width] = [PagedCache.pagesFor(past + 1), this.#width];
-    if (used > width) fail("ValueOutOfRange", `${past + 1} positions, but steps were recorded for ${width} pages each`);
+  /** Where the rows of prompts lie behind `size` others; those that are nobody's are the last sequence's. */
+  #writePrompts(prompts: readonly PromptRow[], size: number): void {
+    const board = this.#board;
+    const ids = new Uint32Array(PROMPT_ROWS);
+    for (let i = 0; i < size; i++) {
+      board.put("bounds", i, i);
+      board.put("lasts", i, i);
+    }
+    let end = 0;
+    board.put("bounds", size, size);
+    for (let i = 0; i < PROMPTS; i++) {
+      const prompt = prompts[i];
+      if (prompt) ids.set(prompt.ids, end);
+      else board.put("lengths", size + i, 0);
+      end += prompt?.ids.length ?? 0;
+      board.put("bounds", size + i + 1, size + end);
+      board.put("lasts", size + i, size + Math.max(end - 1, 0));
+    }
+    board.put("lengths", size + PROMPTS, 0);
+    board.put("bounds", size + PROMPTS + 1, size + PROMPT_ROWS);
+    this.#upload("bounds", 0, size + PROMPTS + 2);
+    this.#upload("lasts", 0, size + PROMPTS);
+    this.#promptIds.storage.write(0, new Uint8Array(ids.buffer));
+  }
+
+  #writeTable(i: number, { pages }: DecodingRow, length: number): void {
+    const [used, width] = [PagedCache.pagesFor(length), this.#width];
+    if (used > width) fail("ValueOutOfRange", `${length} positions, but steps were recorded for ${width} pages each`);
     let [first, end] = [used, 0];
     for (let j = 0; j < used; j++) {
       if (!this.#board.put("tables", i * width + j, pages[j]!)) continue;
@@ -148,16 +227,16 @@ export class RecordedDecode implements Disposable {
     if (first < end) this.#upload("tables", i * width + first, end - first);
   }
 
-  #upload(part: "lengths" | "starts" | "tables", from: number, count: number): void {
+  #upload(part: Part, from: number, count: number): void {
     this.#memory.storage.write(8 * (this.#board.starts[part] + from), this.#board.bytes(part, from, count));
   }
 
   /** Recording a step runs it, too. Where only recording it fails it has run all the same. */
-  #record(size: number): Graph | null {
+  #record(size: number, beside: boolean): Graph | null {
     let runs = 0;
     try {
       return this.#options.recorder.capture(() => {
-        this.#compute(size);
+        this.#compute(size, beside);
         runs++;
       });
     } catch (error) {
@@ -166,21 +245,34 @@ export class RecordedDecode implements Disposable {
     }
   }
 
-  #compute(size: number): void {
+  #compute(size: number, beside: boolean): void {
     const { model, cache, tokens, slots, choose } = this.#options;
     scope(() => {
-      const ids = tokens.indexSelect(slots.narrow(0, 0, size), 0);
+      const newest = size > 0 ? [tokens.indexSelect(slots.narrow(0, 0, size), 0)] : [];
+      const ids = beside ? [...newest, this.#promptIds] : newest;
+      const sequences = beside ? size + PROMPTS + 1 : size;
       const places = {
-        lengths: this.#part("lengths", size),
-        offsets: this.#part("offsets", size + 1),
-        tables: this.#part("tables", size * this.#width).reshape([size, this.#width]),
+        lengths: this.#part("lengths", sequences),
+        offsets: this.#part(beside ? "bounds" : "offsets", sequences + 1),
+        tables: this.#part("tables", sequences * this.#width).reshape([sequences, this.#width]),
         singles: size,
+        plan: this.#planner && this.#part("plan", this.#planner.words(size)),
       };
-      choose(model.pagedDecode(ids, cache, places, this.#tables));
+      const lasts = beside ? this.#part("lasts", size + PROMPTS) : null;
+      const all = ids.length === 1 ? ids[0]! : Tensor.cat(ids, 0);
+      choose(model.pagedDecode(all, cache, places, this.#tables, lasts));
     });
   }
 
-  #part(name: "lengths" | "offsets" | "starts" | "tables", count: number): Tensor {
+  #part(name: Part, count: number): Tensor {
     return this.#memory.narrow(0, this.#board.starts[name], count);
   }
+}
+
+function rowsBesidePrompts(rows: number, most: number): number {
+  return Math.min(BESIDE_PROMPTS.find((own) => own >= rows) ?? recordedRows(rows, most), most);
+}
+
+function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
+  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
 }

@@ -6,7 +6,7 @@ import type { WickError } from "../../core/errors.ts";
 import { BatchSampler, type Choice } from "../generation/batch-sampler.ts";
 import type { Transformer } from "../transformer.ts";
 import type { PagedCache } from "./cache.ts";
-import { RecordedDecode } from "./decode.ts";
+import { PROMPT_ROWS, PROMPTS, type PromptRow, RecordedDecode } from "./decode.ts";
 
 /** A request's part in a step. */
 export interface StepRow {
@@ -41,6 +41,10 @@ const AHEAD = 2;
 /** Tokens of a prompt, beyond those that kernels for few rows take. */
 const READY_TOKENS = 32;
 
+/** What the host does for a step that is not recorded takes it several times as long before it is compiled. */
+const WARM_UP_STEPS = 24;
+const WARM_UP_MS = 250;
+
 export class PagedStepper implements AsyncDisposable {
   readonly sampler: BatchSampler;
   /** Steps that may be asked for beyond the one that is waited for. */
@@ -53,7 +57,8 @@ export class PagedStepper implements AsyncDisposable {
     const { device, config } = model;
     this.#model = model;
     this.#cache = cache;
-    const sampler = new BatchSampler(device, config.vocabSize, slots);
+    // Recorded steps have rows of prompts that may be nobody's.
+    const sampler = new BatchSampler(device, config.vocabSize, slots + PROMPTS);
     this.sampler = sampler;
     this.ahead = sampler.onDevice ? AHEAD : 0;
     const { recorder } = device.backend;
@@ -67,7 +72,12 @@ export class PagedStepper implements AsyncDisposable {
   async ready(): Promise<void> {
     // A part of a prompt of nobody, in a page that nobody has yet.
     const ids = Array.from({ length: READY_TOKENS }, () => 0);
-    this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
+    const until = performance.now() + WARM_UP_MS;
+    for (let i = 0; i === 0 || (i < WARM_UP_STEPS && performance.now() < until); i++) {
+      this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
+      // The host would be far ahead of the device.
+      await this.#model.device.synchronize();
+    }
     this.sampler.place([]);
     this.#decode?.recordAll();
     await this.#model.device.synchronize();
@@ -76,11 +86,10 @@ export class PagedStepper implements AsyncDisposable {
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
   step(rows: readonly StepRow[]): Promise<readonly StepOutcome[]> {
     const decode = this.#decode;
-    const isDecode = rows.every(({ ids, samples }) => samples && (ids === null || ids.length === 1));
-    const order = decode && isDecode ? this.#replay(decode, rows) : this.#run(rows);
+    const order = decode && this.#isRecorded(rows) ? this.#replay(decode, rows) : this.#run(rows);
     const chosen = order.length > 0 ? this.sampler.read() : Promise.resolve([]);
     return chosen.then((choices) => {
-      const bySlot = new Map(order.map((slot, i) => [slot, choices[i]!]));
+      const bySlot = new Map(order.map((slot, i) => [slot, choices[i]!] as const));
       return rows.map(({ slot, samples }) => (samples ? bySlot.get(slot)! : null));
     });
   }
@@ -91,23 +100,37 @@ export class PagedStepper implements AsyncDisposable {
     this.sampler[Symbol.dispose]();
   }
 
-  /** Gives the slots that something is chosen for, as the sampler has them. */
-  #replay(decode: RecordedDecode, rows: readonly StepRow[]): readonly number[] {
-    const order = [...decode.arrange(new Set(rows.map(({ slot }) => slot)))];
-    const bySlot = new Map(rows.map((row) => [row.slot, row]));
+  /** Whether a recorded step takes them: those that decode, and few tokens of prompts. */
+  #isRecorded(rows: readonly StepRow[]): boolean {
+    const prompts = rows.filter(isPrompt);
+    const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
+    if (prompts.length === 0) return true;
+    return this.#model.recordsPrompts && prompts.length <= PROMPTS && tokens <= PROMPT_ROWS;
+  }
+
+  /** Gives the slots of the step's rows that something is chosen for, as the sampler has them. */
+  #replay(decode: RecordedDecode, rows: readonly StepRow[]): readonly (number | null)[] {
+    const prompts = rows.filter(isPrompt);
+    const others = rows.filter((row) => !isPrompt(row));
+    const order: (number | null)[] = [...decode.arrange(new Set(others.map(({ slot }) => slot)))];
     // What the host knows goes where the device looks for it.
-    for (const { slot, ids } of rows) {
+    for (const { slot, ids } of others) {
       if (ids) this.sampler.tokens.storage.write(4 * slot, new Uint8Array(Uint32Array.from(ids).buffer));
     }
+    if (prompts.length > 0) {
+      while (order.length < decode.size(true)) order.push(null);
+      for (const { slot, samples } of prompts) order.push(samples ? slot : null);
+    }
+    const bySlot = new Map(rows.map((row) => [row.slot, row]));
     this.sampler.place(
       order,
-      order.map((slot) => bySlot.get(slot)!.mask ?? null),
+      order.map((slot) => (slot === null ? null : (bySlot.get(slot)!.mask ?? null))),
     );
-    decode.run(rows);
+    decode.run(others, prompts);
     return order;
   }
 
-  #run(rows: readonly StepRow[]): readonly number[] {
+  #run(rows: readonly StepRow[]): readonly (number | null)[] {
     const { sampler } = this;
     const asked = rows.filter(({ samples }) => samples);
     const order = asked.map(({ slot }) => slot);
@@ -122,3 +145,7 @@ export class PagedStepper implements AsyncDisposable {
     return order;
   }
 }
+
+/** Whether it has more than the one token that a recorded step takes from its slot. */
+const isPrompt = (row: StepRow): row is StepRow & PromptRow =>
+  row.ids !== null && !(row.samples && row.ids.length === 1);

@@ -1,5 +1,5 @@
 /** What TypeScript calls. Each op of the backend is one exported function; see the files for their arguments. */
-export { sdpa } from "./attention";
+export { sdpa, sdpaPages } from "./attention";
 export { cast } from "./cast";
 export { conv2d, conv2dTmp, convTranspose2d, convTranspose2dTmp } from "./conv";
 export { copy, fill } from "./copy";
@@ -7,6 +7,7 @@ export { affine, binary, compare, unary, whereCond } from "./elementwise";
 export { matmul, matmulTmp } from "./gemm";
 export { gather, scatter } from "./indexing";
 export { layerNorm, rmsNorm } from "./norm";
+export { enterPages } from "./pages";
 export { enter, heapBase, scratchBytes, setThreads, work } from "./pool";
 export { pool2d, upsampleBilinear2d, upsampleNearest2d } from "./pool2d";
 export { qmatmul, qmatmulTmp } from "./qmatmul";

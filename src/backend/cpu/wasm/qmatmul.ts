@@ -192,21 +192,24 @@ function dots<T>(lo: usize, hi: usize): void {
   }
 }
 
+/** Bytes from a column's sums to the next one's. */
+const STEP: usize = ROWS * 16;
+
 /** The same, some of them at a time with all rows of x. */
 function many<T>(lo: usize, hi: usize): void {
   const m = arg<usize>(M);
   const k = arg<usize>(K);
   const line = bytesOf(arg<usize>(SIZE), blockBytes<T>(), k);
-  const step = ROWS * 16;
   for (let first = lo; first < hi; first += COLUMNS) {
     const cols = min(COLUMNS, hi - first);
     dotMany<T>(arg<usize>(W) + first * line, line, cols, arg<usize>(X), m, k);
-    for (let i: usize = 0; i < m; i++) {
-      for (let j: usize = 0; j < cols; j += 4) {
+    for (let j: usize = 0; j < cols; j += 4) {
+      const count = min<usize>(4, cols - j);
+      let at = scratch + SUMS + j * STEP;
+      for (let i: usize = 0; i < m; i++, at += 16) {
         // Past the last column are sums that are not stored.
-        const at = scratch + SUMS + j * step + i * 16;
-        const results = totals(v128.load(at), v128.load(at + step), v128.load(at + 2 * step), v128.load(at + 3 * step));
-        put(results, min<usize>(4, cols - j), i, first + j);
+        const results = totals(v128.load(at), v128.load(at, STEP), v128.load(at, 2 * STEP), v128.load(at, 3 * STEP));
+        put(results, count, i, first + j);
       }
     }
   }

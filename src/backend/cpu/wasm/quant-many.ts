@@ -43,7 +43,6 @@ const MINIMA: usize = SCALES + COLUMNS * (DEPTH / 16) * 4;
 export function dotMany<T>(w: usize, line: usize, cols: usize, x: usize, m: usize, k: usize): void {
   const bytes = packedBytes(k);
   const sums = scratch + SUMS;
-  memory.fill(sums, 0, cols * ROWS * 16);
   for (let p: usize = 0; p < k; p += DEPTH) {
     const n = min(DEPTH, k - p);
     const from = w + (isSuper<T>() ? p >> 8 : p >> 5) * blockBytes<T>();
@@ -53,23 +52,11 @@ export function dotMany<T>(w: usize, line: usize, cols: usize, x: usize, m: usiz
     const scales = x + scalesAt(k) + (p / groupSize<T>()) * 4;
     let i: usize = 0;
     for (; i + 4 <= m; i += 4) {
-      for (let j: usize = 0; j < cols; j++) {
-        const q = scratch + QUANTS + j * (DEPTH << 1);
-        const s = scratch + SCALES + j * (DEPTH >> 2);
-        const to = sums + (j * ROWS + i) * 16;
-        if (groupSize<T>() === 32) rows4x32(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, bytes, to);
-        else rows4x16(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, bytes, to);
-      }
+      const to = sums + i * 16;
+      if (groupSize<T>() === 32) rows4x32(cols, n, own + i * bytes, scales + i * bytes, bytes, to, p > 0);
+      else rows4x16(cols, n, own + i * bytes, scales + i * bytes, bytes, to, p > 0);
     }
-    for (; i < m; i++) {
-      for (let j: usize = 0; j < cols; j++) {
-        const q = scratch + QUANTS + j * (DEPTH << 1);
-        const s = scratch + SCALES + j * (DEPTH >> 2);
-        const to = sums + (j * ROWS + i) * 16;
-        if (groupSize<T>() === 32) row32(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, to);
-        else row16(q, q + (n << 1), s, own + i * bytes, scales + i * bytes, to);
-      }
-    }
+    for (; i < m; i++) row<T>(cols, n, own + i * bytes, scales + i * bytes, sums + i * 16, p > 0);
   }
   if (!hasMin<T>()) return;
   for (let j: usize = 0; j < cols; j++) {
@@ -159,87 +146,114 @@ function add16(sum: v128, a: v128, b: v128, x: usize, factor: v128): v128 {
   return madd(f32x4.convert_i32x4_s(products), factor, sum);
 }
 
-/** Four rows of x, `step` bytes apart, with weights w … end − 1. */
-function rows4x32(w: usize, end: usize, scales: usize, x: usize, own: usize, step: usize, sums: usize): void {
-  let x1 = x + step;
-  let x2 = x1 + step;
-  let x3 = x2 + step;
-  let s0 = v128.load(sums);
-  let s1 = v128.load(sums, 16);
-  let s2 = v128.load(sums, 32);
-  let s3 = v128.load(sums, 48);
-  for (; w < end; w += 64) {
-    const a = v128.load(w);
-    const b = v128.load(w, 16);
-    const c = v128.load(w, 32);
-    const d = v128.load(w, 48);
-    const f = v128.load_splat<f32>(scales);
-    s0 = add32(s0, a, b, c, d, x, f32x4.mul(f, v128.load_splat<f32>(own)));
-    if (x1 === 0) break; // see streams.ts
-    s1 = add32(s1, a, b, c, d, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
-    if (x2 === 0) break;
-    s2 = add32(s2, a, b, c, d, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
-    if (x3 === 0) break;
-    s3 = add32(s3, a, b, c, d, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
-    x += 64;
-    x1 += 64;
-    x2 += 64;
-    x3 += 64;
-    scales += 4;
-    own += 4;
+/** Four rows of x, `step` bytes apart, with n weights of each column; their sums begin, or go on with `more`. */
+function rows4x32(cols: usize, n: usize, x: usize, own: usize, step: usize, sums: usize, more: bool): void {
+  const x0 = x;
+  const own0 = own;
+  for (let j: usize = 0; j < cols; j++, sums += ROWS * 16) {
+    let w = scratch + QUANTS + j * (DEPTH << 1);
+    let scales = scratch + SCALES + j * (DEPTH >> 2);
+    const end = w + (n << 1);
+    x = x0;
+    own = own0;
+    let x1 = x + step;
+    let x2 = x1 + step;
+    let x3 = x2 + step;
+    let s0 = f32x4.splat(0);
+    let s1 = s0;
+    let s2 = s0;
+    let s3 = s0;
+    if (more) {
+      s0 = v128.load(sums);
+      s1 = v128.load(sums, 16);
+      s2 = v128.load(sums, 32);
+      s3 = v128.load(sums, 48);
+    }
+    for (; w < end; w += 64) {
+      const a = v128.load(w);
+      const b = v128.load(w, 16);
+      const c = v128.load(w, 32);
+      const d = v128.load(w, 48);
+      const f = v128.load_splat<f32>(scales);
+      s0 = add32(s0, a, b, c, d, x, f32x4.mul(f, v128.load_splat<f32>(own)));
+      s1 = add32(s1, a, b, c, d, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
+      s2 = add32(s2, a, b, c, d, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
+      s3 = add32(s3, a, b, c, d, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
+      x += 64;
+      x1 += 64;
+      x2 += 64;
+      x3 += 64;
+      scales += 4;
+      own += 4;
+    }
+    v128.store(sums, s0);
+    v128.store(sums, s1, 16);
+    v128.store(sums, s2, 32);
+    v128.store(sums, s3, 48);
   }
-  v128.store(sums, s0);
-  v128.store(sums, s1, 16);
-  v128.store(sums, s2, 32);
-  v128.store(sums, s3, 48);
 }
 
-function rows4x16(w: usize, end: usize, scales: usize, x: usize, own: usize, step: usize, sums: usize): void {
-  let x1 = x + step;
-  let x2 = x1 + step;
-  let x3 = x2 + step;
-  let s0 = v128.load(sums);
-  let s1 = v128.load(sums, 16);
-  let s2 = v128.load(sums, 32);
-  let s3 = v128.load(sums, 48);
-  for (; w < end; w += 32) {
-    const a = v128.load(w);
-    const b = v128.load(w, 16);
-    const f = v128.load_splat<f32>(scales);
-    s0 = add16(s0, a, b, x, f32x4.mul(f, v128.load_splat<f32>(own)));
-    if (x1 === 0) break; // see streams.ts
-    s1 = add16(s1, a, b, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
-    if (x2 === 0) break;
-    s2 = add16(s2, a, b, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
-    if (x3 === 0) break;
-    s3 = add16(s3, a, b, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
-    x += 32;
-    x1 += 32;
-    x2 += 32;
-    x3 += 32;
-    scales += 4;
-    own += 4;
+function rows4x16(cols: usize, n: usize, x: usize, own: usize, step: usize, sums: usize, more: bool): void {
+  const x0 = x;
+  const own0 = own;
+  for (let j: usize = 0; j < cols; j++, sums += ROWS * 16) {
+    let w = scratch + QUANTS + j * (DEPTH << 1);
+    let scales = scratch + SCALES + j * (DEPTH >> 2);
+    const end = w + (n << 1);
+    x = x0;
+    own = own0;
+    let x1 = x + step;
+    let x2 = x1 + step;
+    let x3 = x2 + step;
+    let s0 = f32x4.splat(0);
+    let s1 = s0;
+    let s2 = s0;
+    let s3 = s0;
+    if (more) {
+      s0 = v128.load(sums);
+      s1 = v128.load(sums, 16);
+      s2 = v128.load(sums, 32);
+      s3 = v128.load(sums, 48);
+    }
+    for (; w < end; w += 32) {
+      const a = v128.load(w);
+      const b = v128.load(w, 16);
+      const f = v128.load_splat<f32>(scales);
+      s0 = add16(s0, a, b, x, f32x4.mul(f, v128.load_splat<f32>(own)));
+      s1 = add16(s1, a, b, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
+      s2 = add16(s2, a, b, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
+      s3 = add16(s3, a, b, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
+      x += 32;
+      x1 += 32;
+      x2 += 32;
+      x3 += 32;
+      scales += 4;
+      own += 4;
+    }
+    v128.store(sums, s0);
+    v128.store(sums, s1, 16);
+    v128.store(sums, s2, 32);
+    v128.store(sums, s3, 48);
   }
-  v128.store(sums, s0);
-  v128.store(sums, s1, 16);
-  v128.store(sums, s2, 32);
-  v128.store(sums, s3, 48);
 }
 
-function row32(w: usize, end: usize, scales: usize, x: usize, own: usize, sums: usize): void {
-  let s = v128.load(sums);
-  for (; w < end; w += 64, x += 64, scales += 4, own += 4) {
-    const factor = f32x4.splat(load<f32>(scales) * load<f32>(own));
-    s = add32(s, v128.load(w), v128.load(w, 16), v128.load(w, 32), v128.load(w, 48), x, factor);
+/** One row of x. */
+function row<T>(cols: usize, n: usize, x: usize, own: usize, sums: usize, more: bool): void {
+  for (let j: usize = 0; j < cols; j++, sums += ROWS * 16) {
+    let w = scratch + QUANTS + j * (DEPTH << 1);
+    const scales = scratch + SCALES + j * (DEPTH >> 2);
+    let s = more ? v128.load(sums) : f32x4.splat(0);
+    let at = x;
+    for (let g: usize = 0; g < (n / groupSize<T>()) << 2; g += 4) {
+      const factor = f32x4.splat(load<f32>(scales + g) * load<f32>(own + g));
+      if (groupSize<T>() === 32)
+        s = add32(s, v128.load(w), v128.load(w, 16), v128.load(w, 32), v128.load(w, 48), at, factor);
+      else s = add16(s, v128.load(w), v128.load(w, 16), at, factor);
+      w += groupSize<T>() << 1;
+      at += groupSize<T>() << 1;
+    }
+    v128.store(sums, s);
   }
-  v128.store(sums, s);
-}
-
-function row16(w: usize, end: usize, scales: usize, x: usize, own: usize, sums: usize): void {
-  let s = v128.load(sums);
-  for (; w < end; w += 32, x += 32, scales += 4, own += 4)
-    s = add16(s, v128.load(w), v128.load(w, 16), x, f32x4.splat(load<f32>(scales) * load<f32>(own)));
-  v128.store(sums, s);
 }
 
 // ---- what minima add, as quant-factors.ts computes it ----

@@ -74,29 +74,47 @@ function ropeRows(lo: usize, hi: usize): void {
     let at = r * d;
     if (info !== 0) at = batch * load<i32>(strides) + j * load<i32>(strides, 4) + k * load<i32>(strides, 8);
     const table = batch * arg<usize>(Arg.TABLE_BATCH_STRIDE) + (kind === Rope.ROPE_THD ? j : k) * pairs;
-    for (let p: usize = 0; p < pairs; p += PAIRS) {
-      const n = min(PAIRS, pairs - p);
-      const cos = elements(dtype, arg<usize>(Arg.COS) + ((table + p) << shift), 1, n, 4);
-      const sin = elements(dtype, arg<usize>(Arg.SIN) + ((table + p) << shift), 1, n, 5);
-      if (kind === Rope.ROPE_I) {
-        const from = elements(dtype, arg<usize>(Arg.X) + ((at + 2 * p * step) << shift), step, 2 * n, 0);
-        const place = arg<usize>(Arg.OUT) + ((r * d + 2 * p) << shift);
-        const to = native(dtype) ? place : slot(RESULT);
-        if (classOf(dtype) === CF64) turnNeighbours<f64>(from, cos, sin, to, n);
-        else turnNeighbours<f32>(from, cos, sin, to, n);
-        commit(dtype, to, place, 2 * n);
-      } else {
-        const x1 = elements(dtype, arg<usize>(Arg.X) + ((at + p * step) << shift), step, n, 0);
-        const x2 = elements(dtype, arg<usize>(Arg.X) + ((at + (p + pairs) * step) << shift), step, n, 2);
-        const place1 = arg<usize>(Arg.OUT) + ((r * d + p) << shift);
-        const place2 = place1 + (pairs << shift);
-        const to1 = native(dtype) ? place1 : slot(RESULT);
-        const to2 = native(dtype) ? place2 : slot(RESULT) + (PAIRS << 2);
-        if (classOf(dtype) === CF64) turnHalves<f64>(x1, x2, cos, sin, to1, to2, n);
-        else turnHalves<f32>(x1, x2, cos, sin, to1, to2, n);
-        commit(dtype, to1, place1, n);
-        commit(dtype, to2, place2, n);
-      }
+    const x = arg<usize>(Arg.X) + (at << shift);
+    const cos = arg<usize>(Arg.COS) + (table << shift);
+    const sin = arg<usize>(Arg.SIN) + (table << shift);
+    turnRow(kind === Rope.ROPE_I, dtype, x, step, cos, sin, pairs, arg<usize>(Arg.OUT) + ((r * d) << shift));
+  }
+}
+
+/** One row of 2 · pairs elements, `step` apart; `out` and the tables are contiguous. */
+export function turnRow(
+  interleaved: bool,
+  dtype: i32,
+  x: usize,
+  step: usize,
+  cosAt: usize,
+  sinAt: usize,
+  pairs: usize,
+  out: usize,
+): void {
+  const shift = shiftOf(dtype);
+  for (let p: usize = 0; p < pairs; p += PAIRS) {
+    const n = min(PAIRS, pairs - p);
+    const cos = elements(dtype, cosAt + (p << shift), 1, n, 4);
+    const sin = elements(dtype, sinAt + (p << shift), 1, n, 5);
+    if (interleaved) {
+      const from = elements(dtype, x + ((2 * p * step) << shift), step, 2 * n, 0);
+      const place = out + ((2 * p) << shift);
+      const to = native(dtype) ? place : slot(RESULT);
+      if (classOf(dtype) === CF64) turnNeighbours<f64>(from, cos, sin, to, n);
+      else turnNeighbours<f32>(from, cos, sin, to, n);
+      commit(dtype, to, place, 2 * n);
+    } else {
+      const x1 = elements(dtype, x + ((p * step) << shift), step, n, 0);
+      const x2 = elements(dtype, x + (((p + pairs) * step) << shift), step, n, 2);
+      const place1 = out + (p << shift);
+      const place2 = place1 + (pairs << shift);
+      const to1 = native(dtype) ? place1 : slot(RESULT);
+      const to2 = native(dtype) ? place2 : slot(RESULT) + (PAIRS << 2);
+      if (classOf(dtype) === CF64) turnHalves<f64>(x1, x2, cos, sin, to1, to2, n);
+      else turnHalves<f32>(x1, x2, cos, sin, to1, to2, n);
+      commit(dtype, to1, place1, n);
+      commit(dtype, to2, place2, n);
     }
   }
 }

@@ -3,12 +3,17 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
-import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../../paged-attention.ts";
+import {
+  PAGE_SIZE,
+  type PagedAttention,
+  type PagedAttentionParams,
+  type PagedPlanner,
+  type PlannedHeads,
+} from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
-import type { ValuesFor } from "../catalogue.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { attend, decode, type Problem, prefill, supportsAttention } from "./attention.ts";
+import { attend, decode, type Problem, partsPlanner, prefill, supportsAttention } from "./attention.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -47,65 +52,110 @@ export class GpuCachedAttention implements CachedAttention {
     const lengths = p.lengths ? at(p.lengths) : 0;
     const tk = p.lengths ? capacity : p.past + t;
     const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo([batch, heads, t, tk]) };
-    const places = { lengths, padding: p.padding ? at(p.padding) : 0, past: p.past, batch, t };
-    const whole = { tables: 0, offsets: 0, sequences: 0, singles: 0, width: 0 };
+    const values = appendValues(q, k, v, p);
+    values.lengths = lengths;
+    values.padding = p.padding ? at(p.padding) : 0;
+    values.past = p.past;
+    values.batch = batch;
+    values.t = t;
     return gpu.filled(dtype, rows * width, (out) =>
-      turned(gpu, q, k, v, p, { ...places, ...whole }, (queries) =>
-        attend(
-          gpu,
-          {
-            ...{
-              dtype,
-              batch,
-              heads,
-              kvHeads,
-              tq: t,
-              tk,
-              d,
-              dv: d,
-              mask,
-              lengths,
-              tables: 0,
-              offsets: 0,
-              causal: true,
-            },
-            ...{ scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks },
-            q: { at: queries, strides: [t * width, d, width] },
-            k: { at: at(p.k), strides: p.k.layout.strides },
-            v: { at: at(p.v), strides: p.v.layout.strides },
-          },
-          out,
-        ),
-      ),
+      turned(gpu, dtype, p.interleaved, values, (queries) => {
+        const problem = problemOf(p, dtype, heads, kvHeads, d);
+        problem.q = { at: queries, strides: [t * width, d, width] };
+        problem.mask = mask;
+        problem.lengths = lengths;
+        problem.batch = batch;
+        problem.tq = t;
+        problem.tk = tk;
+        attend(gpu, problem, out);
+      }),
     );
   }
 }
 
-/** Where rows stand in a cache, as rope_append takes it. */
-type Places = Pick<
-  ValuesFor<"rope_append_f32">,
-  "lengths" | "padding" | "past" | "batch" | "t" | "tables" | "offsets" | "sequences" | "singles" | "width"
->;
-type Rotated = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin" | "interleaved"> & {
-  readonly norms?: HeadNorms | null;
-};
+type Appended = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin"> & { readonly norms?: HeadNorms | null };
+type Attended = Pick<CachedAttentionParams, "k" | "v" | "scale" | "softcap" | "window" | "sinks">;
+type Writable<T> = { -readonly [Key in keyof T]: T[Key] };
 
-/** Turns queries and keys; keys and values enter the cache. `run` is given the address of the queries, as many as in q. */
-function turned<T>(gpu: Gpu, q: View, k: View, v: View, p: Rotated, places: Places, run: (queries: number) => T): T {
-  const { dtype } = q.storage;
-  const [rows, width] = q.layout.shape as [number, number];
-  const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
-  return gpu.temporary(rows * width * sizeOf(dtype), (out) => {
-    gpu.launch(`rope_append${p.interleaved ? "_i" : ""}_${dtype}`, {
-      ...{ q: at(q), k: at(k), v: at(v), cos: at(p.cos), sin: at(p.sin), out, k_cache: at(p.k), v_cache: at(p.v) },
-      ...{ heads: width / d, kv_heads: kvHeads, d, rotary: 2 * p.cos.layout.shape[1]! },
-      ...{ q_row: q.layout.strides[0]!, k_row: k.layout.strides[0]!, v_row: v.layout.strides[0]! },
-      ...{ cache_b: p.k.layout.strides[0]!, cache_h: p.k.layout.strides[1]! },
-      ...{ q_norm: p.norms ? at(p.norms.q) : 0, k_norm: p.norms ? at(p.norms.k) : 0, eps: p.norms?.eps ?? 0 },
-      ...places,
-    });
-    return run(out);
+/** What rope_append takes, but for where rows stand. In one piece: spreading so many fields costs more than the launch. */
+function appendValues(q: View, k: View, v: View, p: Appended) {
+  const { shape, strides } = p.k.layout;
+  const d = shape[3]!;
+  return {
+    q: at(q),
+    k: at(k),
+    v: at(v),
+    cos: at(p.cos),
+    sin: at(p.sin),
+    out: 0,
+    k_cache: at(p.k),
+    v_cache: at(p.v),
+    heads: q.layout.shape[1]! / d,
+    kv_heads: shape[1]!,
+    d,
+    rotary: 2 * p.cos.layout.shape[1]!,
+    q_row: q.layout.strides[0]!,
+    k_row: k.layout.strides[0]!,
+    v_row: v.layout.strides[0]!,
+    cache_b: strides[0]!,
+    cache_h: strides[1]!,
+    q_norm: p.norms ? at(p.norms.q) : 0,
+    k_norm: p.norms ? at(p.norms.k) : 0,
+    eps: p.norms?.eps ?? 0,
+    lengths: 0,
+    padding: 0,
+    past: 0,
+    batch: q.layout.shape[0]!,
+    t: 1,
+    tables: 0,
+    offsets: 0,
+    sequences: 0,
+    singles: 0,
+    width: 0,
+  };
+}
+
+/** Turns queries and keys; keys and values enter the cache. `run` is given the address of the queries, as many as there were. */
+function turned(
+  gpu: Gpu,
+  dtype: DType,
+  interleaved: boolean,
+  values: ReturnType<typeof appendValues>,
+  run: (queries: number) => void,
+): void {
+  gpu.temporary(values.batch * values.t * values.heads * values.d * sizeOf(dtype), (out) => {
+    values.out = out;
+    gpu.launch(`rope_append${interleaved ? "_i" : ""}_${dtype}`, values);
+    run(out);
   });
+}
+
+/** Attention over a cache, of queries that are still to be said. */
+function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d: number): Writable<Problem> {
+  return {
+    dtype,
+    q: { at: 0, strides: [] },
+    k: { at: at(p.k), strides: p.k.layout.strides },
+    v: { at: at(p.v), strides: p.v.layout.strides },
+    mask: null,
+    lengths: 0,
+    tables: 0,
+    offsets: 0,
+    batch: 1,
+    heads,
+    kvHeads,
+    tq: 1,
+    tk: 0,
+    d,
+    dv: d,
+    scale: p.scale,
+    softcap: p.softcap,
+    window: p.window,
+    sinks: p.sinks,
+    causal: true,
+    plan: null,
+    outStrides: undefined,
+  };
 }
 
 /** Sequences with one row by one pass over parts of their keys, all others as prompts, one launch each. */
@@ -121,39 +171,48 @@ export class GpuPagedAttention implements PagedAttention {
     return supportsAttention(dtype, headDim);
   }
 
+  planner(dtype: DType, heads: PlannedHeads, rows: number): PagedPlanner | null {
+    return partsPlanner(this.#gpu, dtype, heads, rows);
+  }
+
   attend(q: View, k: View, v: View, p: PagedAttentionParams): Storage {
     const gpu = this.#gpu;
     const { dtype } = q.storage;
     const [rows, width] = q.layout.shape as [number, number];
     const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const [sequences, pages] = p.tables.layout.shape as [number, number];
-    const { singles, scale, softcap, window, sinks } = p;
-    const [lengths, tables, offsets] = [at(p.lengths), at(p.tables), at(p.offsets)];
-    const padding = p.starts ? at(p.starts) : 0;
-    const places = { lengths, tables, offsets, padding, past: 0, batch: rows, t: 1, sequences, singles, width: pages };
+    // Where rows must not depend on how a prompt was cut, a single one is a short prompt.
+    const singles = gpu.isInvariant ? 0 : p.singles;
+    const values = appendValues(q, k, v, p);
+    values.lengths = at(p.lengths);
+    values.tables = at(p.tables);
+    values.offsets = at(p.offsets);
+    values.padding = p.starts ? at(p.starts) : 0;
+    values.sequences = sequences;
+    values.singles = p.singles;
+    values.width = pages;
     return gpu.filled(dtype, rows * width, (out) =>
-      turned(gpu, q, k, v, p, places, (queries) => {
-        const row = width * sizeOf(dtype);
-        /** What the sequences from `first` on have in common; their rows begin with `from`. */
-        const problem = (first: number, from: number): Omit<Problem, "batch" | "tq" | "offsets"> => ({
-          ...{ dtype, heads: width / d, kvHeads, tk: pages * PAGE_SIZE, d, dv: d, mask: null, causal: true },
-          ...{ scale, softcap, window, sinks, lengths: lengths + 8 * first, tables: tables + 8 * pages * first },
-          q: { at: queries + from * row, strides: [width, d, width] },
-          k: { at: at(p.k), strides: p.k.layout.strides },
-          v: { at: at(p.v), strides: p.v.layout.strides },
-        });
-        if (singles > 0) decode(gpu, { ...problem(0, 0), batch: singles, tq: 1, offsets: 0 }, out);
+      turned(gpu, dtype, p.interleaved, values, (queries) => {
+        const problem = problemOf(p, dtype, width / d, kvHeads, d);
+        problem.lengths = values.lengths;
+        problem.tables = values.tables;
+        problem.tk = pages * PAGE_SIZE;
+        if (singles > 0) {
+          problem.q = { at: queries, strides: [width, d, width] };
+          problem.batch = singles;
+          problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
+          decode(gpu, problem, out);
+        }
         if (singles === sequences) return;
-        const prompts = problem(singles, singles);
-        prefill(
-          gpu,
-          {
-            ...prompts,
-            ...{ batch: sequences - singles, tq: rows - singles, offsets: offsets + 8 * singles },
-            ...{ q: { at: prompts.q.at, strides: [0, d, width] }, outStrides: [0, d, width] },
-          },
-          out + singles * row,
-        );
+        const before = singles * width * sizeOf(dtype);
+        problem.q = { at: queries + before, strides: [0, d, width] };
+        problem.outStrides = [0, d, width];
+        problem.batch = sequences - singles;
+        problem.tq = rows - singles;
+        problem.lengths += 8 * singles;
+        problem.tables += 8 * pages * singles;
+        problem.offsets = values.offsets + 8 * singles;
+        prefill(gpu, problem, out + before);
       }),
     );
   }

@@ -87,7 +87,7 @@ export function expertLinear(
   if (slots === 0 || columns === 0) return gpu.make(dtype, slots * columns);
   if (k === 0 || experts * n >= 2 ** 32) return null;
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
-  const few = areFew(slots, experts, type);
+  const few = !gpu.isInvariant && areFew(slots, experts, type);
   if (p.norm && !(type && few && p.norm.weight.storage.dtype === dtype)) return afterNorm(gpu, x, w, type, ids, p);
   if (!few) return experts > MOST_SORTED_EXPERTS ? null : sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
@@ -159,6 +159,7 @@ function expertSum(
   const { arch } = gpu.context.properties;
   const device = { arch, multiprocessors: Math.max(1, Math.floor(gpu.multiprocessors / Math.max(1, rows))) };
   const isFused =
+    !gpu.isInvariant &&
     areFew(rows * slots, experts, type) &&
     x.layout.shape[0] === rows * slots &&
     ![p.norm, p.glu, p.bias].some((part) => part) &&
