@@ -128,8 +128,13 @@ export const mayShow = [
   },
   {
     sign: "2-byte loads",
-    kernels: /clang-16 gfx\w+ (linear_q|expert_linear_)\w+$/,
+    kernels: /clang-16 gfx\w+ (linear_(fine_)?q|expert_linear_)\w+$/,
     why: "What LLVM 16 makes of it is hottest by count where x is read that is not aligned, in a branch beside the one that reads 16 bytes.",
+  },
+  {
+    sign: "2-byte loads",
+    kernels: / expert_sum_/,
+    why: "What an expert counts may be a half, of which there is one for every 32 elements.",
   },
   {
     sign: "2-byte loads",
