@@ -57,6 +57,7 @@ const concepts = [
   "chat",
   "embeddings",
   "engine",
+  "grammars",
 ];
 
 describe("a page of the documentation", () => {

@@ -43,6 +43,7 @@ export class GrammarThread implements Disposable {
   readonly #pending = new Map<number, Pending>();
   #worker: Worker | null = null;
   #ids = 0;
+  #queued = 0;
   /** Compilations one after another: only the one that runs can be what takes too long. */
   #turn: Promise<void> = Promise.resolve();
 
@@ -52,6 +53,15 @@ export class GrammarThread implements Disposable {
 
   get milliseconds(): number {
     return this.#options.milliseconds;
+  }
+
+  /** Answers that wait for masks, and grammars for their turn. */
+  get busy(): number {
+    return this.#open.size + this.#queued;
+  }
+
+  knows(source: GrammarSource): boolean {
+    return this.#known.has(JSON.stringify(source));
   }
 
   isStop(token: number): boolean {
@@ -66,7 +76,8 @@ export class GrammarThread implements Disposable {
       this.#known.set(key, known);
       return known;
     }
-    const done = this.#turn.then(() => this.#compile(source));
+    this.#queued++;
+    const done = this.#turn.then(() => this.#compile(source)).finally(() => this.#queued--);
     this.#turn = done.catch(() => {});
     this.#known.set(key, done);
     done.catch(() => this.#known.delete(key));

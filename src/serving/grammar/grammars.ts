@@ -1,6 +1,6 @@
 /**
  * Grammars for the answers of one model: JSON, JSON schemas, regular expressions, GBNF and tool calls, compiled by xgrammar on
- * a thread of its own, which starts when the first is asked for.
+ * threads of their own: one starts when the first is asked for, one more where a grammar would make the answers of others wait.
  */
 import { fail } from "../../core/errors.ts";
 import type { AnswerForm } from "../../models/chat/answer-form.ts";
@@ -9,7 +9,7 @@ import type { TokenConstraint } from "../request.ts";
 import { toEbnf } from "./ebnf.ts";
 import { type Expression, Grammar, leastBytes, longestDetour, sequence, shortest } from "./expression.ts";
 import { parseGbnf } from "./gbnf.ts";
-import { GrammarThread, type GrammarThreadOptions } from "./grammar-thread.ts";
+import { type GrammarSource, GrammarThread, type GrammarThreadOptions } from "./grammar-thread.ts";
 import { anyObject, SPACE } from "./json-text.ts";
 import { parsePattern } from "./regex.ts";
 import { schemaGrammar } from "./schema-grammar.ts";
@@ -59,10 +59,11 @@ interface Rules {
 
 const CHARACTERS = 2 ** 18;
 const MOST_DEPTH = 500;
+const MOST_THREADS = 2;
 
 export class Grammars implements Disposable {
   readonly #options: GrammarsOptions;
-  #thread: GrammarThread | null = null;
+  readonly #threads: GrammarThread[] = [];
   #disposed = false;
 
   constructor(options: GrammarsOptions) {
@@ -118,8 +119,7 @@ export class Grammars implements Disposable {
 
   [Symbol.dispose](): void {
     this.#disposed = true;
-    this.#thread?.[Symbol.dispose]();
-    this.#thread = null;
+    for (const thread of this.#threads) thread[Symbol.dispose]();
   }
 
   async #compile(textOf: () => string, make: () => Rules): Promise<CompiledGrammar> {
@@ -135,8 +135,7 @@ export class Grammars implements Disposable {
       return id === undefined || tokenizer.bytes(id) !== null ? [] : [[id, marker] as const];
     });
     const source = { ebnf: toEbnf(root, grammar.rules), shown: ids };
-    this.#thread ??= new GrammarThread(this.#threadOptions());
-    const thread = this.#thread;
+    const thread = this.#threadFor(source);
     await thread.compile(source);
     const ways = { least: leastBytes(root, shortest(grammar.rules)), margin: longestDetour(root, grammar.rules) };
     return {
@@ -144,6 +143,17 @@ export class Grammars implements Disposable {
       showTokens: ids.map(([, marker]) => marker),
       constraint: ({ maxTokens }: ConstraintOptions = {}) => thread.open({ source, left: maxTokens ?? null, ...ways }),
     };
+  }
+
+  /** A new grammar goes where it makes no answer wait, as long as there are threads. */
+  #threadFor(source: GrammarSource): GrammarThread {
+    const known = this.#threads.find((thread) => thread.knows(source));
+    if (known) return known;
+    const [best] = this.#threads.toSorted((a, b) => a.busy - b.busy);
+    if (best && (best.busy === 0 || this.#threads.length >= MOST_THREADS)) return best;
+    const thread = new GrammarThread(this.#threadOptions());
+    this.#threads.push(thread);
+    return thread;
   }
 
   #threadOptions(): GrammarThreadOptions {

@@ -20,8 +20,6 @@ import { type Converter, stringContent } from "./schema-grammar.ts";
 import { accepts, propertyOf } from "./schema-values.ts";
 
 const MOST_PROPERTIES = 1024;
-/** The longest names that are made up. */
-const NAME_LENGTH = 40;
 
 export function objectOf(plain: Plain, converter: Converter): Expression {
   const { properties, required, minProperties, maxProperties, names } = plain;
@@ -61,7 +59,7 @@ function otherMembers(plain: Plain, named: readonly string[], converter: Convert
     if (read.groups.length > 0 || read.values) return byNames(read.values ?? [], plain, converter, other);
     return other(stringContent(read), said ?? true);
   }
-  return other(named.length === 0 ? repeat(CHARACTER, 1, NAME_LENGTH) : notOneOf(named), said ?? true);
+  return other(named.length === 0 ? repeat(CHARACTER, 1, null) : notOneOf(named), said ?? true);
 }
 
 type Make = (key: Expression, schema: Schema) => Counts["others"];
@@ -95,11 +93,11 @@ const letter = chars("az", "AZ", "09", "_");
 function distinct(index: number, named: readonly string[], { names }: Plain): Expression {
   const free = Array.from(LETTERS).filter((first) => named.every((name) => !name.startsWith(first)));
   if (index >= free.length || names !== true) refuse("additionalProperties");
-  return sequence(text(free[index]!), repeat(letter, 0, NAME_LENGTH));
+  return sequence(text(free[index]!), repeat(letter, 0, null));
 }
 
 /** Words that are none of these. */
-function notOneOf(names: readonly string[], length = NAME_LENGTH): Expression {
+function notOneOf(names: readonly string[]): Expression {
   const next = new Map<string, string[]>();
   for (const name of names) {
     const [first] = Array.from(name);
@@ -117,9 +115,9 @@ function notOneOf(names: readonly string[], length = NAME_LENGTH): Expression {
   const cases: Expression[] = Array.from(next)
     .filter(([first]) => /[A-Za-z0-9_]/.test(first))
     .map(([first, rest]) => {
-      const longer = sequence(text(first), length > 1 ? notOneOf(rest, length - 1) : NOTHING);
+      const longer = sequence(text(first), notOneOf(rest));
       return rest.includes("") ? longer : choice(text(first), longer);
     });
-  if (others.length > 0) cases.push(sequence({ kind: "class", ranges: others }, repeat(letter, 0, length - 1)));
+  if (others.length > 0) cases.push(sequence({ kind: "class", ranges: others }, repeat(letter, 0, null)));
   return choice(...cases.filter((each) => !isNothing(each)));
 }

@@ -12,6 +12,7 @@ import { parseGbnf } from "../../../src/serving/grammar/gbnf.ts";
 import { type CompiledGrammar, Grammars } from "../../../src/serving/grammar/grammars.ts";
 import { parsePattern } from "../../../src/serving/grammar/regex.ts";
 import { toolGrammar } from "../../../src/serving/grammar/tool-grammar.ts";
+import type { TokenConstraint } from "../../../src/serving/request.ts";
 import { babble, taker } from "./helper.ts";
 
 const leaf = fc.constantFrom("a", "b", "ab", "[ab]", "[bc]", "ba", "é", "[é-ü]", "abc", "\\w", "[^ab]", "ca", "😀");
@@ -188,9 +189,15 @@ describe("on a thread", () => {
       milliseconds: 1500,
       characters: 100_000,
     });
-    using before = (await own.regex("abc(d|e){2}")).constraint();
-    for (const c of "abc") before.accept(model.tokenizer!.tokenId(c)!);
-    before.mask();
+    // One on each thread: the hostile one takes the place of one of them.
+    const begin = async (pattern: string, said: string): Promise<TokenConstraint> => {
+      const constraint = (await own.regex(pattern)).constraint();
+      for (const c of said) constraint.accept(model.tokenizer!.tokenId(c)!);
+      constraint.mask();
+      return constraint;
+    };
+    using first = await begin("abc(d|e){2}", "abc");
+    using second = await begin("xy(d|e){2}", "xy");
     // Parts that may all be anywhere.
     const parts = Array.from(
       { length: 200 },
@@ -198,10 +205,14 @@ describe("on a thread", () => {
     );
     const hostile = `root ::= ${parts.map((_, i) => `r${i}{0,9999}`).join(" ")}\n${parts.join("\n")}`;
     await expect(own.gbnf(hostile)).rejects.toMatchObject({ code: "InvalidArgument" });
-    before.accept(model.tokenizer!.tokenId("d")!);
-    const mask = before.mask()!;
-    const allowed = Array.from({ length: vocabSize }, (_, id) => id).filter((id) => (mask[id >> 5]! >> (id & 31)) & 1);
-    expect(allowed.map((id) => model.tokenizer!.token(id)).sort()).toEqual(["d", "e"]);
+    for (const constraint of [first, second]) {
+      constraint.accept(model.tokenizer!.tokenId("d")!);
+      const mask = constraint.mask()!;
+      const allowed = Array.from({ length: vocabSize }, (_, id) => id).filter(
+        (id) => (mask[id >> 5]! >> (id & 31)) & 1,
+      );
+      expect(allowed.map((id) => model.tokenizer!.token(id)).sort()).toEqual(["d", "e"]);
+    }
     await expect(own.regex("a".repeat(100_001))).rejects.toThrow("at most 100000");
     let deep: unknown = { type: "string" };
     for (let i = 0; i < 5000; i++) deep = { type: "array", items: deep };
