@@ -9,6 +9,8 @@
 // rows = batch·heads·tq. In `counters`, a zero for each 16 rows of a kv head, blocks count who is the last; it leaves zeros.
 // Sequences of very different lengths have different numbers of parts: `plan`, where it is given, lists those of all sequences, at most
 // `splits` of each, behind how many there are (paged-plan.ts). There may be more blocks than are needed for it, and fewer.
+// Where lengths are given, the kernel before is the one that appends the last tq keys: those before them are on their way while it
+// runs (gpu/entry.h).
 #include "attention-parts.h"
 namespace gpu {
 
@@ -33,6 +35,7 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
   const auto items = [&] { return (plan ? (size_t)plan[0] : (size_t)a.batch * splits) * a.kv_heads * row_tiles; };
   f32* pairs = scratch + (size_t)a.batch * a.heads * a.tq * splits * a.dv;
   T* own = shared + P::Q_SIZE + wave * S::SIZE;
+  if (!a.lengths) wait_for_previous();
   for (size_t item = bid_x(); item < items(); item += gdim_x()) {
     size_t place = divide(item, splits);
     u32 split = (u32)(item - place * splits), planned = 0;
@@ -61,12 +64,15 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     const Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
     const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
     const auto take_queries = [&] {
+      wait_for_previous();
       load_queries<S>(shared, a, a.q + b * a.q_b, group, row0, 16);
       barrier();
       flash.take_queries();
     };
+    if (own_first + S::KEYS > a.length(b) - (i32)a.tq) wait_for_previous();
     attend<S>(flash, true, own, keys, values, own_first, STEP, own_first + rounds * STEP, end, Tile::lane(), take_queries,
               [] { wave_sync(); });
+    wait_for_previous();
     flash.finish(all, split == 0 && wave == 0);
     wave_sync();
     const u32 rows = group.rows - row0 < 16 ? group.rows - row0 : 16;
@@ -96,12 +102,13 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     if (parts > 1 && ends_last((u32*)shared, counters + place, parts)) join_parts(a, group, row0, rows, scratch, pairs, splits, parts);
     barrier();
   }
+  wait_for_previous();
 }
 
 // As many blocks to a multiprocessor as attention-plan.ts counts on.
 #define DECODE(name, T, D, Masked) \
-  KERNEL_CROWDED(ATTENTION_BLOCK, D > 128 ? 1 : D > 64 || sizeof(T) > 2 ? 3 : 4, name##_##D##_##T, ATTENTION_OPERANDS(T), \
-                 f32 *scratch, u32 *counters, const i64 *plan, ATTENTION_SIZES, u32 splits) { \
+  KERNEL_EARLY(ATTENTION_BLOCK, D > 128 ? 1 : D > 64 || sizeof(T) > 2 ? 3 : 4, name##_##D##_##T, ATTENTION_OPERANDS(T), \
+               f32 *scratch, u32 *counters, const i64 *plan, ATTENTION_SIZES, u32 splits) { \
     DYNAMIC_SHARED(T, tiles); \
     decode<Decode<T, D>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, plan, splits); \
   }

@@ -298,7 +298,7 @@ template <class Q, int NB, int P> struct TileVec {
       }
       sent.advance(rounds, step);
     };
-    UNROLL for (u32 i = 0; i < Places; i++) send();
+    UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
     wait_for_previous();
     f32 factors[X];
     UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
@@ -318,8 +318,10 @@ template <class Q, int NB, int P> struct TileVec {
         barrier();
       }
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
-      else copies_wait_but<Places - 1>();
+      else copies_wait_but<Places - 2>();
       wave_sync();
+      // Every lane has done with the chunk before this one: its place is free.
+      send();
       // What is added at the end is on its way from the beginning.
       if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
@@ -336,9 +338,6 @@ template <class Q, int NB, int P> struct TileVec {
         NO_UNROLL for (; r + 4 <= runs; r += 4) UNROLL for (u32 i = 0; i < 4; i++) take(r + i);
         NO_UNROLL for (; r < runs; r++) take(r);
       }
-      // Every lane has done with the chunk: its place is free.
-      wave_sync();
-      send();
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
@@ -349,11 +348,7 @@ template <class Q, int NB, int P> struct TileVec {
         barrier();
       }
       if (part == 0) {
-        UNROLL for (int e = 0; e < Sums; e++) {
-          const u32 r = lane / 4 + e / X * 8;
-          acc[e] = out.biased(group, r, acc[e] * factors[e % X]);
-          if (Source::SUMS) acc[e] += source.bias(out.row(group, r), out.dtype);
-        }
+        UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
         UNROLL for (int e = 0; e < Sums; e++) {
           if (out.glu && e >= X) continue;
           out.keep(group, lane / 4 + e / X * 8, X * t + e % X, (out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]) + added[e]);

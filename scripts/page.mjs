@@ -14,7 +14,20 @@ async function program() {
   const { output } = await bundle.generate({ format: "iife", minify: true });
   await bundle.close();
   if (output.length !== 1) throw new Error(`the page is ${output.length} programs`);
-  return output[0].code;
+  const [{ code, moduleIds }] = output;
+  return { code, licenses: licensesOf(moduleIds) };
+}
+
+/** What the packages in the program want to be told to whoever gets it. */
+function licensesOf(modules) {
+  const folders = modules.map((path) => /^.*\/node_modules\/(?:@[^/]+\/)?[^/]+/.exec(path)?.[0]).filter(Boolean);
+  const texts = [...new Set(folders)].sort().map((folder) => {
+    const { name, version } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+    const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
+    if (file === undefined) throw new Error(`${name} has no licence to pass on`);
+    return `${name} ${version}\n\n${readFileSync(join(folder, file), "utf8").trim()}\n`;
+  });
+  return texts.join(`\n${"-".repeat(80)}\n\n`);
 }
 
 function styles() {
@@ -29,8 +42,9 @@ function styles() {
 
 /** Writes the page's files into a folder, in place of what it held. */
 export async function buildPage(folder) {
+  const { code, licenses } = await program();
   const files = {
-    "app.js": await program(),
+    "app.js": `/*! Licences of what this holds of others: licenses.txt in the package wick, beside this file. */\n${code}`,
     "app.css": styles(),
     "icon.svg": readFileSync(join(source, "icon.svg"), "utf8"),
   };
@@ -44,6 +58,7 @@ export async function buildPage(folder) {
     page = page.replace(`"./${name}"`, `"./${hashed}"`);
   }
   writeFileSync(join(folder, "index.html"), page);
+  writeFileSync(join(folder, "licenses.txt"), licenses);
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await buildPage(join(root, "dist/serving/page"));

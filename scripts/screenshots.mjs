@@ -101,7 +101,8 @@ async function pictureStory(browser) {
   await page.goto(`http://127.0.0.1:${port}`);
   await page.getByText("How does it begin?").waitFor();
   await page.getByRole("button", { name: "Settings of this conversation" }).click();
-  await page.getByLabel("Seed").fill("7");
+  await page.getByLabel("Seed").fill("12");
+  await page.getByLabel("Most tokens").fill("110");
   await page.keyboard.press("Escape");
   await page.locator(".beginnings button").first().click();
   await page.getByRole("button", { name: "Go on" }).first().waitFor();

@@ -33,22 +33,25 @@ const openings = [
 ];
 
 interface Ask {
-  readonly prompt: string;
+  readonly prompt: string | readonly number[];
   readonly temperature: number;
   readonly seed: number;
   readonly max_tokens: number;
+  readonly ignore_eos?: boolean;
 }
 
 /** The questions, each with an answer of its own: what is asked before and beside it must not matter. */
-const asks: Ask[] = openings.flatMap((opening, i) =>
-  [0, 0.9].map((temperature, j) => ({
-    // Of several lengths, so that the longer ones need several pages.
-    prompt: `${opening} ${"and the cat and the dog ".repeat(3 * i)}`,
-    temperature,
-    seed: 10 * i + j,
-    max_tokens: 2 + ((i + j) % 3),
-  })),
+const asks: Ask[] = openings.flatMap((prompt, i) =>
+  [0, 0.9].map((temperature, j) => ({ prompt, temperature, seed: 10 * i + j, max_tokens: 2 + ((i + j) % 3) })),
 );
+/** Together these want more pages than there are, after they have begun. */
+const longs: Ask[] = Array.from({ length: 8 }, (_, seed) => ({
+  prompt: Array.from({ length: 60 }, (_, k) => 300 + k),
+  temperature: 0.9,
+  seed,
+  max_tokens: 75,
+  ignore_eos: true,
+}));
 
 const post = (body: unknown, init: RequestInit = {}) =>
   fetch(`${server.address}/v1/completions`, { method: "POST", headers, body: JSON.stringify(body), ...init });
@@ -123,12 +126,20 @@ async function crowd(count: number, expected: readonly string[]): Promise<{ righ
 }
 
 it("gives 1,000 clients of all kinds their own answers, with too small a cache, and keeps nothing", async () => {
+  const textsOf = async (asked: readonly Ask[]) => Promise.all(asked.map(async (ask) => answerOf(await post(ask))));
   const expected: string[] = [];
   for (const ask of asks) expected.push(((await answerOf(await post(ask))) as { text: string }).text);
   expect(new Set(expected).size).toBeGreaterThan(6);
-  const live = 'wick_device_memory_bytes{device="cpu",state="live"}';
+  const alone = [
+    ...(await textsOf(longs.slice(0, 3))),
+    ...(await textsOf(longs.slice(3, 6))),
+    ...(await textsOf(longs.slice(6))),
+  ];
   const before = await server.metrics(headers);
-  const slow = slowly({ ...asks[0], max_tokens: 200, stream: true, ignore_eos: true }, 1500);
+  expect(await textsOf(longs)).toEqual(alone);
+  const preemptions = 'wick_preemptions_total{model="fable-7m"}';
+  expect((await server.metrics(headers)).get(preemptions)).toBeGreaterThan(before.get(preemptions)!);
+  const slow = slowly({ ...longs[0], stream: true }, 1500);
   const { right, refused } = await crowd(1000, expected);
   expect(right).toBeGreaterThan(600);
   expect(refused.filter((code) => !["too_many_requests", "out_of_memory"].includes(code))).toEqual([]);
@@ -136,7 +147,7 @@ it("gives 1,000 clients of all kinds their own answers, with too small a cache, 
   expect(eventsOf(await slow).at(-1)).toBe("[DONE]");
   await expect.poll(isQuiet, { timeout: 5000 }).toBe(true);
   const after = await server.metrics(headers);
-  expect(after.get('wick_preemptions_total{model="fable-7m"}')).toBeGreaterThan(0);
+  const live = 'wick_device_memory_bytes{device="cpu",state="live"}';
   expect(after.get(live)).toBe(before.get(live));
   // What a second crowd leaves behind is what JavaScript has not collected yet.
   await crowd(200, expected);

@@ -4,9 +4,11 @@ import { request } from "node:http";
 import { connect } from "node:net";
 import { text } from "node:stream/consumers";
 import { expect, it, onTestFinished } from "vitest";
+import { BatchEngine } from "../../src/serving/engine.ts";
 import { ApiServer } from "../../src/serving/http/server.ts";
 import { eventsOf, json, openTestServer, type TestServer, type TestServerOptions } from "../helpers/api-server.ts";
 import { ScriptedEngine } from "../helpers/scripted-engine.ts";
+import { alone, POISON, StubRunner } from "./stub-runner.ts";
 
 const messages = [{ role: "user", content: "A secret question" }];
 const engines: ScriptedEngine[] = [];
@@ -252,6 +254,28 @@ it("tells errors in a stream, and nothing of what is inside", async () => {
     response: { status: "failed", error: { code: "out_of_memory" } },
   });
   expect(server.lines.join("\n")).toContain("/secret/place");
+});
+
+it("goes on when steps run out of memory: each request has its own answer, or hears of it", async () => {
+  // Steps of more than six tokens fail, and so does any with the token that no memory is enough for.
+  const runner = new StubRunner({ memory: 6, slots: 8, contextLength: 64 });
+  const server = await open({ engine: () => new BatchEngine(runner) });
+  const asked = Array.from({ length: 24 }, (_, i) => ({
+    prompt: i % 6 === 5 ? [7, POISON] : [10 + i, 11, 12 + i, 13],
+    max_tokens: 5,
+    temperature: 0,
+  }));
+  const answers = await Promise.all(asked.map((ask) => server.post("/v1/completions", ask)));
+  for (const [i, answer] of answers.entries()) {
+    const { prompt, max_tokens: maxTokens } = asked[i]!;
+    if (prompt.includes(POISON)) expect(await errorOf(answer)).toMatchObject({ status: 503, code: "out_of_memory" });
+    else {
+      const said = alone({ prompt, maxTokens, sampling: { temperature: 0 } }, 64) as number[];
+      const { usage } = (await json(answer)) as unknown as { usage: { completion_tokens: number } };
+      expect([i, usage.completion_tokens]).toEqual([i, said.length]);
+    }
+  }
+  expect(runner.openSlots).toBe(0);
 });
 
 it("gives every request an id, and logs it without what was said", async () => {

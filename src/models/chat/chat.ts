@@ -62,20 +62,21 @@ export interface Turn {
   newParser(): AnswerParser;
 }
 
-export type TurnOptions = Pick<ChatOptions, "tools" | "variables" | "answerForm" | "ignoreEos"> &
-  Pick<RenderOptions, "addGenerationPrompt">;
+export interface TurnOptions extends Pick<ChatOptions, "tools" | "variables" | "answerForm" | "ignoreEos"> {
+  /** What can be called, where not all of it is told to the model. Default: the tools. */
+  readonly toolNames?: readonly string[] | undefined;
+}
 
 export function openTurn(
   model: Pick<ChatModel, "tokenizer" | "chatTemplate">,
   messages: readonly ChatMessage[],
-  { tools, variables, answerForm, ignoreEos, addGenerationPrompt = true }: TurnOptions,
+  { tools, variables, answerForm, ignoreEos, toolNames = tools?.map((tool) => tool.function.name) ?? [] }: TurnOptions,
 ): Turn {
   const template = needTemplate(model.chatTemplate);
   const tokenizer = model.tokenizer ?? fail("InvalidArgument", "the model was loaded without a tokenizer");
   const form = { ...answerFormOf(model), ...answerForm };
-  const text = template.render(messages, { tools, addGenerationPrompt, variables });
+  const text = template.render(messages, { tools, variables });
   const startsInReasoning = form.reasoning !== null && text.trimEnd().endsWith(form.reasoning.open);
-  const toolNames = tools?.map((tool) => tool.function.name) ?? [];
   const ends = ignoreEos ? [] : (callEnds[form.toolCalls] ?? []);
   return {
     // A template writes the special tokens itself.

@@ -15,7 +15,7 @@
 const has = (mask, id) => (((mask[id >> 5] ?? 0) >> (id & 31)) & 1) === 1;
 
 /** How a token is liked on the way to an end; the lower the better, and the longer among equals. */
-const likings = [/^[}\]]+$/, /^"[}\]]*$/, /^:$/, /^,$/, /^[0-9]$/, /^[A-Za-z0-9_]+$/, /^[^\s]+$/, /^/];
+const likings = [/^[}\]]+$/, /^"[}\]]*$/, /^\\["\\]*$/, /^:$/, /^,$/, /^[0-9]$/, /^[A-Za-z0-9_]+$/, /^\S+$/, /^/];
 const QUOTES = likings.findIndex((liking) => liking.test('"'));
 const CLOSERS = likings.findIndex((liking) => liking.test("}"));
 /** Ways that are tried: one by liking, the others by chance. */
@@ -61,13 +61,15 @@ export class ClosingPath {
    * @param {Setup} setup
    * @param {number} left
    * @param {number} margin tokens by which one token can make the way longer
+   * @param {number} least tokens of the whole way, about
    */
-  constructor(matcher, setup, left, margin) {
+  constructor(matcher, setup, left, margin, least) {
     this.#matcher = matcher;
     this.#setup = setup;
     this.#left = left;
     this.#margin = margin;
-    this.#next = left;
+    // Before half of them are used up, nothing can be said that there is no way back from.
+    this.#next = Math.max(Math.floor(left / 2), Math.min(left, least + margin));
   }
 
   /** @param {number} count tokens that came before */
@@ -144,8 +146,18 @@ export class ClosingPath {
     }
     const from = inString ? /** @type {number} */ (starts[Math.max(QUOTES, CLOSERS) + 1]) : 0;
     if (!byChance) return order.subarray(from).find((id) => has(mask, id)) ?? -1;
-    const allowed = order.filter((id) => has(mask, id));
+    // A kind of token first: what closes is rare among all that may come.
+    const kinds = likings.map((_, i) => order.subarray(starts[i], starts[i + 1]).filter((id) => has(mask, id)));
+    const kind = this.#pick(kinds.filter((ids) => ids.length > 0));
+    return kind ? (this.#pick(kind) ?? -1) : -1;
+  }
+
+  /**
+   * @template T
+   * @param {ArrayLike<T>} items
+   */
+  #pick(items) {
     this.#chance = (Math.imul(this.#chance, 1664525) + 1013904223) >>> 0;
-    return allowed[Math.floor((this.#chance / 2 ** 32) * allowed.length)] ?? -1;
+    return items[Math.floor((this.#chance / 2 ** 32) * items.length)];
   }
 }

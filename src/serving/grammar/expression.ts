@@ -3,7 +3,6 @@
  * xgrammar's EBNF.
  */
 import { fail } from "../../core/errors.ts";
-import { byteSequences } from "./utf8.ts";
 
 /** Code points from the first to the last. */
 export type Range = readonly [number, number];
@@ -129,7 +128,7 @@ export function shortest(rules: ReadonlyMap<string, Expression>): Map<string, nu
   return least;
 }
 
-function leastBytes(e: Expression, rules: ReadonlyMap<string, number>): number {
+export function leastBytes(e: Expression, rules: ReadonlyMap<string, number>): number {
   switch (e.kind) {
     case "text":
       return Buffer.byteLength(e.text);
@@ -175,60 +174,3 @@ export function longestDetour(root: Expression, rules: ReadonlyMap<string, Expre
   };
   return Math.max(detour(root), ...Array.from(rules.values(), detour));
 }
-
-/** Rules as xgrammar reads them. What has no text is left out, with the choices that need it. */
-export function toEbnf(root: Expression, rules: ReadonlyMap<string, Expression>): string {
-  const least = shortest(rules);
-  if (leastBytes(root, least) === Number.POSITIVE_INFINITY) fail("InvalidArgument", "the grammar has no text at all");
-  const lines = [`root ::= ${written(root, least, false)}`];
-  for (const [name, expression] of rules) {
-    if (least.get(name) !== Number.POSITIVE_INFINITY) lines.push(`${name} ::= ${written(expression, least, false)}`);
-  }
-  return `${lines.join("\n")}\n`;
-}
-
-function written(e: Expression, least: ReadonlyMap<string, number>, nested: boolean): string {
-  const inside = (item: Expression): string => written(item, least, true);
-  switch (e.kind) {
-    case "text":
-      return `"${Array.from(e.text, (c) => escaped(c.codePointAt(0)!)).join("")}"`;
-    case "class": {
-      const cases = byteSequences(e.ranges).map((parts) => parts.map(byteClass).join(" "));
-      return cases.length === 1 && !cases[0]!.includes(" [") ? cases[0]! : `(${cases.join(" | ")})`;
-    }
-    case "sequence": {
-      const all = e.items.map(inside).join(" ");
-      return nested ? `(${all})` : all;
-    }
-    case "choice": {
-      const possible = e.items.filter((item) => leastBytes(item, least) !== Number.POSITIVE_INFINITY);
-      const all = possible.map((item) => written(item, least, item.kind !== "sequence")).join(" | ");
-      return nested ? `(${all})` : all;
-    }
-    case "repeat": {
-      const bounds = e.most === null ? ["*", "+"][e.least] : e.least === 0 && e.most === 1 ? "?" : undefined;
-      return `${inside(e.item)}${bounds ?? `{${e.least},${e.most ?? ""}}`}`;
-    }
-    case "rule":
-      return e.name;
-    default:
-      return e satisfies never;
-  }
-}
-
-/** xgrammar's classes are of bytes. */
-const byteClass = (ranges: readonly Range[]): string =>
-  `[${ranges.map(([a, b]) => (a === b ? single(a) : `${escaped(a)}-${escaped(b)}`)).join("")}]`;
-
-/** Twice, or it is taken for a character. */
-const single = (byte: number): string => (byte < 0x80 ? escaped(byte) : `${escaped(byte)}${escaped(byte)}`);
-
-const isPlain = (c: number): boolean =>
-  (c >= 0x30 && c <= 0x39) || (c >= 0x41 && c <= 0x5a) || (c >= 0x61 && c <= 0x7a) || c === 0x20;
-
-const escaped = (c: number): string =>
-  isPlain(c)
-    ? String.fromCharCode(c)
-    : c <= 0xffff
-      ? `\\u${c.toString(16).padStart(4, "0")}`
-      : `\\U${c.toString(16).padStart(8, "0")}`;

@@ -105,6 +105,7 @@ class GbnfParser {
     const items: Expression[] = [];
     for (let c = this.#peek(); c !== undefined && !"|)\n".includes(c); c = this.#peek()) {
       const item = this.#item(c, depth);
+      this.#space(isNested);
       items.push(this.#repeated(item));
       this.#space(isNested);
     }

@@ -74,8 +74,8 @@ export class GrammarThread implements Disposable {
     return done;
   }
 
-  open(source: GrammarSource, left: number | null, margin: number): TokenConstraint {
-    const constraint = new ThreadConstraint(this, this.#ids++, { source, left, margin });
+  open(begun: Begun): TokenConstraint {
+    const constraint = new ThreadConstraint(this, this.#ids++, begun);
     this.#open.add(constraint);
     constraint.begin();
     return constraint;
@@ -159,9 +159,13 @@ function asError(message: string): WickError {
   }
 }
 
+/** How an answer begins. */
 interface Begun {
   readonly source: GrammarSource;
+  /** The most tokens it may have. */
   readonly left: number | null;
+  /** Bytes of the shortest answer, and those by which one step can lengthen it. */
+  readonly least: number;
   readonly margin: number;
 }
 

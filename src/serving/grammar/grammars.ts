@@ -6,7 +6,8 @@ import { fail } from "../../core/errors.ts";
 import type { AnswerForm } from "../../models/chat/answer-form.ts";
 import type { Tokenizer } from "../../models/text/tokenizer.ts";
 import type { TokenConstraint } from "../request.ts";
-import { type Expression, Grammar, longestDetour, sequence, toEbnf } from "./expression.ts";
+import { toEbnf } from "./ebnf.ts";
+import { type Expression, Grammar, leastBytes, longestDetour, sequence, shortest } from "./expression.ts";
 import { parseGbnf } from "./gbnf.ts";
 import { GrammarThread, type GrammarThreadOptions } from "./grammar-thread.ts";
 import { anyObject, SPACE } from "./json-text.ts";
@@ -57,6 +58,7 @@ interface Rules {
 }
 
 const CHARACTERS = 2 ** 18;
+const MOST_DEPTH = 500;
 
 export class Grammars implements Disposable {
   readonly #options: GrammarsOptions;
@@ -72,31 +74,46 @@ export class Grammars implements Disposable {
 
   /** Any JSON object. */
   json(): Promise<CompiledGrammar> {
-    return this.#compile("", () => {
-      const grammar = new Grammar();
-      return { root: sequence(SPACE, anyObject(grammar)), grammar };
-    });
+    return this.#compile(
+      () => "",
+      () => {
+        const grammar = new Grammar();
+        return { root: sequence(SPACE, anyObject(grammar)), grammar };
+      },
+    );
   }
 
   /** Values that fit a JSON schema. */
   schema(schema: unknown): Promise<CompiledGrammar> {
-    return this.#compile(JSON.stringify(schema) ?? "", () => schemaGrammar(schema));
+    return this.#compile(
+      () => written(schema),
+      () => schemaGrammar(schema),
+    );
   }
 
   /** Texts that a regular expression, of JavaScript's with the flag u, matches as a whole. */
   regex(pattern: string): Promise<CompiledGrammar> {
-    return this.#compile(pattern, () => ({ root: parsePattern(pattern).expression, grammar: new Grammar() }));
+    return this.#compile(
+      () => pattern,
+      () => ({ root: parsePattern(pattern).expression, grammar: new Grammar() }),
+    );
   }
 
   /** llama.cpp's GBNF; the answer is what its rule "root" has. */
   gbnf(source: string): Promise<CompiledGrammar> {
-    return this.#compile(source, () => parseGbnf(source));
+    return this.#compile(
+      () => source,
+      () => parseGbnf(source),
+    );
   }
 
   /** Tool calls in the model's own form, and nothing else. */
   tools(options: ToolGrammarOptions): Promise<CompiledGrammar> {
     const hasToken = (token: string): boolean => this.#options.tokenizer.tokenId(token) !== undefined;
-    return this.#compile(JSON.stringify(options.tools) ?? "", () => toolGrammar({ hasToken, ...options }));
+    return this.#compile(
+      () => written(options.tools),
+      () => toolGrammar({ hasToken, ...options }),
+    );
   }
 
   [Symbol.dispose](): void {
@@ -105,26 +122,27 @@ export class Grammars implements Disposable {
     this.#thread = null;
   }
 
-  async #compile(source: string, make: () => Rules): Promise<CompiledGrammar> {
+  async #compile(textOf: () => string, make: () => Rules): Promise<CompiledGrammar> {
     if (this.#disposed) fail("Disposed", "the grammars were disposed with their model");
     const { characters = CHARACTERS, tokenizer } = this.#options;
-    if (source.length > characters) {
-      fail("InvalidArgument", `a grammar of ${source.length} characters is too long; at most ${characters} are taken`);
+    const { length } = textOf();
+    if (length > characters) {
+      fail("InvalidArgument", `a grammar of ${length} characters is too long; at most ${characters} are taken`);
     }
     const { root, grammar, form = null, markers = [] } = make();
     const ids = markers.flatMap((marker) => {
       const id = tokenizer.tokenId(marker);
       return id === undefined || tokenizer.bytes(id) !== null ? [] : [[id, marker] as const];
     });
-    const written = { ebnf: toEbnf(root, grammar.rules), shown: ids };
+    const source = { ebnf: toEbnf(root, grammar.rules), shown: ids };
     this.#thread ??= new GrammarThread(this.#threadOptions());
     const thread = this.#thread;
-    await thread.compile(written);
-    const margin = longestDetour(root, grammar.rules);
+    await thread.compile(source);
+    const ways = { least: leastBytes(root, shortest(grammar.rules)), margin: longestDetour(root, grammar.rules) };
     return {
       form,
       showTokens: ids.map(([, marker]) => marker),
-      constraint: ({ maxTokens }: ConstraintOptions = {}) => thread.open(written, maxTokens ?? null, margin),
+      constraint: ({ maxTokens }: ConstraintOptions = {}) => thread.open({ source, left: maxTokens ?? null, ...ways }),
     };
   }
 
@@ -135,4 +153,14 @@ export class Grammars implements Disposable {
       stopTokens: eosTokens.filter((id) => id < vocabSize),
     };
   }
+}
+
+/** A schema as text; one that is too deep for that is too deep for all else. */
+function written(schema: unknown): string {
+  let depth = 0;
+  for (let level: unknown[] = [schema]; level.length > 0; depth++) {
+    if (depth > MOST_DEPTH) fail("InvalidArgument", `the JSON schema has more than ${MOST_DEPTH} levels`);
+    level = level.flatMap((value) => (typeof value === "object" && value !== null ? Object.values(value) : []));
+  }
+  return JSON.stringify(schema) ?? "";
 }

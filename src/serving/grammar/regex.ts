@@ -14,7 +14,8 @@ import {
 export interface Pattern {
   /** Of characters: classes of single ones. */
   readonly expression: Expression;
-  /** Whether nothing may follow. */
+  /** Whether nothing may come before, and whether nothing may follow. */
+  readonly startsHere: boolean;
   readonly endsHere: boolean;
 }
 
@@ -76,10 +77,10 @@ class PatternParser {
     const endsHere = cases.every((each) => each.endsHere);
     const rest = repeat({ kind: "class", ranges: ANY_CHARACTER }, 0, null);
     const all = cases.map((each) => (endsHere || !each.endsHere ? each.expression : null));
-    if (all.every((each) => each !== null)) return { expression: choice(...all), endsHere };
+    if (all.every((each) => each !== null)) return { expression: choice(...all), startsHere: true, endsHere };
     // Some end here and some do not: those that do not are given what may follow.
     const closed = cases.map((each) => (each.endsHere ? each.expression : sequence(each.expression, rest)));
-    return { expression: choice(...closed), endsHere: true };
+    return { expression: choice(...closed), startsHere: true, endsHere: true };
   }
 
   #peek(): string | undefined {
@@ -110,9 +111,11 @@ class PatternParser {
   #sequence(atStart: boolean, depth: number): Pattern {
     const items: Expression[] = [];
     let ended = false;
+    let started = false;
     for (let c = this.#peek(); c !== undefined && c !== "|" && c !== ")"; c = this.#peek()) {
       if (this.#takes("^")) {
         if (!atStart || items.length > 0) this.#refuse('a "^" behind the beginning');
+        started = true;
         continue;
       }
       if (this.#takes("$")) {
@@ -123,15 +126,16 @@ class PatternParser {
       const item = this.#item(atStart && items.length === 0, depth);
       ended = item.endsHere;
       const repeated = this.#repeated(item.expression);
-      if (ended && repeated !== item.expression) this.#refuse('a "$" that is repeated');
+      if ((ended || item.startsHere) && repeated !== item.expression) this.#refuse('a "^" or "$" that is repeated');
+      started ||= item.startsHere;
       items.push(repeated);
     }
-    return { expression: sequence(...items), endsHere: ended };
+    return { expression: sequence(...items), startsHere: started, endsHere: ended };
   }
 
   #item(atStart: boolean, depth: number): Pattern {
     if (this.#takes("(")) return this.#group(atStart, depth);
-    return { expression: { kind: "class", ranges: this.#single() }, endsHere: false };
+    return { expression: { kind: "class", ranges: this.#single() }, startsHere: false, endsHere: false };
   }
 
   #group(atStart: boolean, depth: number): Pattern {
@@ -146,7 +150,8 @@ class PatternParser {
     this.#takes(")");
     const ends = cases.filter((each) => each.endsHere).length;
     if (ends > 0 && ends < cases.length) this.#refuse('a "$" in some cases of a group only');
-    return { expression: choice(...cases.map((each) => each.expression)), endsHere: ends > 0 };
+    const startsHere = cases.some((each) => each.startsHere);
+    return { expression: choice(...cases.map((each) => each.expression)), startsHere, endsHere: ends > 0 };
   }
 
   #repeated(item: Expression): Expression {

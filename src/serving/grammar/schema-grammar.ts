@@ -4,6 +4,7 @@
  * fifteen digits, space is short.
  */
 import { fail } from "../../core/errors.ts";
+import { toEbnf } from "./ebnf.ts";
 import {
   choice,
   type Expression,
@@ -15,9 +16,8 @@ import {
   rule,
   sequence,
   text,
-  toEbnf,
 } from "./expression.ts";
-import { anyValue, CHARACTER, constant, INTEGER, inString, NUMBER, quoted, SPACE } from "./json-text.ts";
+import { anyValue, CHARACTER, INTEGER, inString, NUMBER, quoted, SPACE } from "./json-text.ts";
 import { withLengths } from "./lengths.ts";
 import { ANY_CHARACTER, mapCharacters, parsePattern } from "./regex.ts";
 import { type Group, type Plain, type Schema, SchemaDocument, type Type } from "./schema.ts";

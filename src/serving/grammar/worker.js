@@ -13,7 +13,7 @@ import { loadXgrammar } from "./xgrammar.js";
  * @typedef {{ vocabulary: Vocabulary, stopTokens: readonly number[], vocabSize: number, memory: number }} Setup
  * @typedef {{ ebnf: string, shown: readonly (readonly [number, string])[] }} Source
  * @typedef {{ type: "compile", id: number, source: Source } |
- *   { type: "open", id: number, source: Source, state: SharedArrayBuffer, tokens: readonly number[], left: number | null, margin: number } |
+ *   { type: "open", id: number, source: Source, state: SharedArrayBuffer, tokens: readonly number[], left: number | null, margin: number, least: number } |
  *   { type: "accept", id: number, token: number } |
  *   { type: "close", id: number }} Message
  * @typedef {{ compiled: CompiledGrammar, idle: GrammarMatcher[], live: number }} Known
@@ -147,13 +147,13 @@ async function compile({ ebnf, shown }) {
 }
 
 /** @param {Extract<Message, { type: "open" }>} message */
-async function begin({ id, source, state, tokens, left, margin }) {
+async function begin({ id, source, state, tokens, left, margin, least }) {
   const words = new Int32Array(state);
   await orFail(words, async () => {
     const known = await compiled(source);
     const matcher = known.idle.pop() ?? (await xgrammar.GrammarMatcher.createGrammarMatcher(known.compiled));
     known.live++;
-    const closing = left === null ? null : new ClosingPath(matcher, setup, left, margin);
+    const closing = left === null ? null : new ClosingPath(matcher, setup, left, margin, least);
     open.set(id, { matcher, known, closing, state: words });
     for (const token of tokens) if (!matcher.acceptToken(token)) throw new Error(`token ${token} may not come here`);
     closing?.passed(tokens.length);

@@ -1,5 +1,6 @@
 /** The API as a Hono app: what every request goes through, and the table of routes. */
 import { Hono } from "hono";
+import { forgetBody } from "./body.ts";
 import { ApiError } from "./errors.ts";
 import { Exchange } from "./exchange.ts";
 import { chatCompletions } from "./routes/chat.ts";
@@ -60,6 +61,7 @@ export function createApp(server: ServerContext, page: Page): Hono<AppEnv> {
     } catch (error) {
       c.res = failed(server, exchange, error);
     }
+    if (c.req.method === "POST") await forgetBody(c.req.raw).catch(() => {});
     c.res.headers.set("x-request-id", exchange.id);
     if (origin !== null) {
       c.res.headers.set("access-control-allow-origin", origin);

@@ -28,23 +28,48 @@ export async function readBody(request: Request, limit: number): Promise<Fields>
   return new Fields(value);
 }
 
+/**
+ * What is too much is read and forgotten, as far as that is cheap: an answer to a client that still sends would be lost with its
+ * connection.
+ */
+const FORGOTTEN = 16 * 2 ** 20;
+
 async function readText(request: Request, limit: number): Promise<string> {
-  const tooLarge = () =>
-    new ApiError(413, "request_too_large", `the body has more than ${limit} bytes, which this server does not take`);
-  if (Number(request.headers.get("content-length") ?? 0) > limit) throw tooLarge();
-  if (!request.body) return "";
   const parts: Uint8Array[] = [];
   let size = 0;
-  for await (const part of request.body as unknown as AsyncIterable<Uint8Array>) {
+  for await (const part of partsOf(request, limit + FORGOTTEN)) {
     size += part.length;
-    if (size > limit) throw tooLarge();
-    parts.push(part);
+    if (size <= limit) parts.push(part);
+    else parts.length = 0;
+  }
+  if (size > limit) {
+    throw new ApiError(
+      413,
+      "request_too_large",
+      `the body has more than ${limit} bytes, which this server does not take`,
+    );
   }
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(Buffer.concat(parts));
   } catch {
     throw new ApiError(400, "invalid_json", "the body is not valid UTF-8");
   }
+}
+
+async function* partsOf(request: Request, most: number): AsyncGenerator<Uint8Array> {
+  if (!request.body) return;
+  let size = 0;
+  for await (const part of request.body as unknown as AsyncIterable<Uint8Array>) {
+    yield part;
+    size += part.length;
+    if (size > most) return;
+  }
+}
+
+/** Reads a body that nobody wants, so that its connection can go on. */
+export async function forgetBody(request: Request): Promise<void> {
+  if (request.bodyUsed) return;
+  for await (const _ of partsOf(request, FORGOTTEN));
 }
 
 function isDeeper(value: unknown, depth: number): boolean {

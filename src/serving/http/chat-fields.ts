@@ -45,7 +45,8 @@ export type ToolChoice = "none" | "auto" | "required" | { readonly name: string 
 export interface ToolFields {
   readonly tools: readonly ToolDefinition[];
   readonly choice: ToolChoice;
-  readonly isParallel: boolean;
+  /** Whether an answer may call several; where that is not said, one that is made to call calls one. */
+  readonly isParallel: boolean | undefined;
 }
 
 const TOOL_NAME = /^[\w.:-]{1,128}$/;
@@ -74,7 +75,7 @@ export function toolsOf(fields: Fields, functionOf: (tool: Fields) => Fields): T
   const names = tools.map((tool) => tool.function.name);
   const twice = names.find((name, i) => names.indexOf(name) !== i);
   if (twice !== undefined) invalid("tools", `two tools are named ${twice}`);
-  return { tools, choice: choiceOf(fields, names, functionOf), isParallel: fields.flag("parallel_tool_calls") ?? true };
+  return { tools, choice: choiceOf(fields, names, functionOf), isParallel: fields.flag("parallel_tool_calls") };
 }
 
 function choiceOf(fields: Fields, names: readonly string[], functionOf: (tool: Fields) => Fields): ToolChoice {

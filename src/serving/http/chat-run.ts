@@ -1,8 +1,8 @@
 /** Answers to a chat, one or several, as they come: what the chat and the responses endpoint share. */
+import type { AnswerEvent } from "../../models/chat/answer.ts";
 import { openTurn, type Turn } from "../../models/chat/chat.ts";
 import type { ChatMessage } from "../../models/chat/messages.ts";
 import { type AnswerStep, completeTurn } from "../completion.ts";
-import type { TokenConstraint } from "../request.ts";
 import type { ToolFields } from "./chat-fields.ts";
 import { Constraints } from "./constraints.ts";
 import type { Exchange } from "./exchange.ts";
@@ -49,7 +49,7 @@ export async function* answerChat(
   const { model, engine } = lease;
   using constraints = await Constraints.open(lease, request);
   const turn = openChatTurn(lease, request, constraints);
-  checkPrompt(turn.prompt, model.config, server.limits, "messages");
+  checkPrompt(turn.prompt, lease, server.limits, "messages");
   const samplings = Array.from({ length: request.count }, (_, index) =>
     samplingOf(request.fields, model.config.vocabSize, index),
   );
@@ -59,15 +59,29 @@ export async function* answerChat(
       ...request.end,
       sampling,
       logprobs: request.logprobs,
-      constraint: constraints.next(turn) satisfies TokenConstraint | undefined,
+      constraint: constraints.next(turn.prompt, turn),
+      showTokens: constraints.showTokens,
       signal: exchange.signal,
     }),
   );
+  const { isParallel } = request.tools;
+  const called = new Set<number>();
   for await (const { index, value: step } of merge(answers)) {
     meter.token(index, step);
+    const parts = isParallel === false ? firstCalls(step.parts, called, index) : step.parts;
     if (step.parts.length > 0 && step.parts.every(({ type }) => type === "reasoning")) meter.reasoningTokens++;
-    yield { index, step, lease, meter };
+    yield { index, step: { ...step, parts }, lease, meter };
   }
+}
+
+/** Of the calls of each answer no more than one. */
+function firstCalls(parts: readonly AnswerEvent[], called: Set<number>, index: number): readonly AnswerEvent[] {
+  return parts.filter(({ type }) => {
+    if (type !== "tool_call") return true;
+    const isFirst = !called.has(index);
+    called.add(index);
+    return isFirst;
+  });
 }
 
 function openChatTurn({ model, template }: Lease, request: ChatRequest, { answerForm }: Constraints): Turn {
@@ -77,6 +91,7 @@ function openChatTurn({ model, template }: Lease, request: ChatRequest, { answer
   return openTurn({ tokenizer: model.tokenizer, chatTemplate: template }, request.messages, {
     tools: isShown ? tools : undefined,
     variables: request.variables,
+    toolNames: tools.map((tool) => tool.function.name),
     answerForm,
     ignoreEos: request.end.ignoreEos,
   });

@@ -6,17 +6,14 @@ import type { TokenEvent } from "../request.ts";
 const LEAST = -9999;
 const finite = (logprob: number): number => Math.max(logprob, LEAST);
 
-/** A token's text wherever it stands: decoders strip the first one's space, so it is decoded behind itself. */
-export function tokenText(tokenizer: Tokenizer, id: number): string {
-  return tokenizer.decode([id, id]).slice(tokenizer.decode([id]).length);
-}
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+const textOf = (tokenizer: Tokenizer, id: number, bytes = tokenizer.bytes(id)): string =>
+  bytes ? decoder.decode(bytes) : (tokenizer.token(id) ?? "");
 
-const entry = (tokenizer: Tokenizer, id: number, logprob: number) => {
-  const token = tokenText(tokenizer, id);
-  // Part of a character is no text of its own.
-  const bytes = token.includes("\ufffd") ? null : [...Buffer.from(token)];
-  return { token, logprob: finite(logprob), bytes };
-};
+function entry(tokenizer: Tokenizer, id: number, logprob: number) {
+  const bytes = tokenizer.bytes(id);
+  return { token: textOf(tokenizer, id, bytes), logprob: finite(logprob), bytes: bytes && [...bytes] };
+}
 
 /** An item of `logprobs.content` of a chat. */
 export const chatLogprob = (tokenizer: Tokenizer, { token, logprob = LEAST, top = [] }: TokenEvent) => ({
@@ -34,10 +31,10 @@ export class CompletionLogprobs {
 
   /** `offset` is where the token's text starts. */
   add(tokenizer: Tokenizer, { token, logprob = LEAST, top = [] }: TokenEvent, offset: number): void {
-    this.tokens.push(tokenText(tokenizer, token));
+    this.tokens.push(textOf(tokenizer, token));
     this.token_logprobs.push(finite(logprob));
     this.top_logprobs.push(
-      Object.fromEntries(top.map(({ token: id, logprob: of }) => [tokenText(tokenizer, id), finite(of)])),
+      Object.fromEntries(top.map(({ token: id, logprob: of }) => [textOf(tokenizer, id), finite(of)])),
     );
     this.text_offset.push(offset);
   }

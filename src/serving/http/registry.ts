@@ -8,6 +8,7 @@ import { WickError } from "../../core/errors.ts";
 import { plainTemplate } from "../../models/chat/chat.ts";
 import type { Model } from "../../models/model.ts";
 import type { ChatTemplate } from "../../models/text/chat-template.ts";
+import { Grammars } from "../grammar/grammars.ts";
 import type { Engine, EngineStats } from "../request.ts";
 import { ApiError, snake } from "./errors.ts";
 
@@ -43,6 +44,8 @@ interface Loaded {
   /** A plain one, where the model came without. */
   readonly template: ChatTemplate;
   readonly bytes: number;
+  /** Made when the first is asked for. */
+  grammars: Grammars | null;
 }
 
 interface Entry {
@@ -70,6 +73,7 @@ export interface Lease extends Disposable {
   readonly template: ChatTemplate;
   /** Fails for a model that only embeds. */
   readonly engine: Engine;
+  readonly grammars: Grammars;
 }
 
 export interface ModelStatus extends Pick<Entry, "id" | "state" | "phase" | "progress" | "error" | "known"> {
@@ -149,7 +153,8 @@ export class Registry implements AsyncDisposable {
     }
   }
 
-  #lease(entry: Entry, { model, template, engine }: Loaded): Lease {
+  #lease(entry: Entry, loaded: Loaded): Lease {
+    const { model, template, engine } = loaded;
     let isHeld = true;
     return {
       id: entry.id,
@@ -160,6 +165,10 @@ export class Registry implements AsyncDisposable {
         throw new ApiError(400, "model_not_supported", `${entry.id} embeds texts and generates none: /v1/embeddings`, {
           param: "model",
         });
+      },
+      get grammars() {
+        loaded.grammars ??= grammarsOf(model);
+        return loaded.grammars;
       },
       [Symbol.dispose]: () => {
         if (isHeld) this.#release(entry);
@@ -241,7 +250,7 @@ export class Registry implements AsyncDisposable {
       const kind = isEncoder ? "embedding" : model.chatTemplate ? "chat" : "completion";
       entry.known = { kind, contextLength: model.config.contextLength };
       const template = model.chatTemplate ?? plainTemplate(model);
-      return { model, engine, template, bytes: Math.max(0, device.memory().live - live) };
+      return { model, engine, template, grammars: null, bytes: Math.max(0, device.memory().live - live) };
     } catch (error) {
       model.dispose();
       throw error;
@@ -270,13 +279,14 @@ export class Registry implements AsyncDisposable {
   }
 
   async #putAside(entry: Entry): Promise<void> {
-    const { model, engine } = entry.loaded!;
+    const { model, engine, grammars } = entry.loaded!;
     entry.loaded = null;
     entry.state = "unloaded";
     entry.progress = 0;
     const { preemptions, steps } = engine?.stats ?? { preemptions: 0, steps: 0 };
     entry.past = { preemptions: entry.past.preemptions + preemptions, steps: entry.past.steps + steps };
     await engine?.[Symbol.asyncDispose]();
+    grammars?.[Symbol.dispose]();
     model.dispose();
     this.#options.onEvent?.("put_aside", entry.id, null);
   }
@@ -292,6 +302,11 @@ export class Registry implements AsyncDisposable {
     await this.#turn;
     for (const entry of this.#entries.values()) if (entry.loaded) await this.#putAside(entry);
   }
+}
+
+function grammarsOf({ tokenizer, config }: Model): Grammars {
+  if (!tokenizer) throw new ApiError(400, "model_not_supported", "the model has no tokenizer, and so no grammars");
+  return new Grammars({ tokenizer, vocabSize: config.vocabSize, eosTokens: config.eosTokens });
 }
 
 /** The load goes on for others when one of those who wait for it leaves. */

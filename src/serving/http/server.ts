@@ -122,7 +122,7 @@ export class ApiServer implements AsyncDisposable {
           reject(error);
         }
       });
-      this.#server.listen(port, host, resolve);
+      this.#server.listen({ port, host, backlog: this.#server.maxConnections }, resolve);
     });
     const { address, family, port: found } = this.#server.address() as AddressInfo;
     return `http://${family === "IPv6" ? `[${address}]` : address}:${found}`;

@@ -1,6 +1,7 @@
 /** One answer on its way: the request, the wait for a model that is loaded first, another try at a busy server. */
-import { ApiError, type Delta, listModels, type Model, streamAnswer } from "./api.ts";
+import { ApiError, type Delta, listModels, streamAnswer } from "./api.ts";
 import type { Message } from "./conversation.ts";
+import type { Model } from "./model.ts";
 import type { Question } from "./question.ts";
 
 export type Phase =

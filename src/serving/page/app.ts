@@ -1,6 +1,5 @@
 /** What the page knows and does, without how it looks: views call it, and hear by topic what has changed. */
 import { Answering } from "./answering.ts";
-import { ApiError, listModels, type Model } from "./api.ts";
 import {
   addMessage,
   type Conversation,
@@ -13,8 +12,10 @@ import {
   siblingsOf,
   storyOf,
 } from "./conversation.ts";
+import type { Model } from "./model.ts";
 import { preference, setPreference } from "./preferences.ts";
 import { questionFor } from "./question.ts";
+import { ServerModels } from "./server-models.ts";
 import { Store } from "./store.ts";
 
 /**
@@ -24,26 +25,19 @@ import { Store } from "./store.ts";
 export type Topic = "list" | "thread" | "answer" | "models" | "connection" | "store";
 
 const SAVE_MS = 1500;
-const AGAIN_MS = 3000;
-const LOADING_MS = 1000;
 
 export class App {
   readonly conversations = new Map<string, Conversation>();
   readonly answers = new Map<string, Answering>();
   readonly store = new Store();
-  models: readonly Model[] = [];
+  readonly server = new ServerModels((what) => this.#serverChanged(what));
   /** Whether the conversations that the browser keeps are here. */
   started = false;
-  /** Null until the server has answered or has failed to. */
-  connected: boolean | null = null;
   current: Conversation = newConversation(null);
-  /** Set by the page: asks for the server's key. */
-  askKey: (reason: string) => Promise<string | null> = async () => null;
   readonly #listeners = new Map<Topic, (() => void)[]>();
   #savedAt = 0;
-  #refresh: ReturnType<typeof setTimeout> | undefined;
   #firstModels: Promise<void> = Promise.resolve();
-  #asking: Promise<string | null> | null = null;
+  #shownForm: Form = "chat";
 
   on(topics: readonly Topic[], listener: () => void): void {
     for (const topic of topics) this.#listeners.set(topic, [...(this.#listeners.get(topic) ?? []), listener]);
@@ -56,7 +50,7 @@ export class App {
   async start(): Promise<void> {
     this.store.onFault = () => this.changed("store");
     this.store.onOther = (id, conversation) => this.#takeOther(id, conversation);
-    this.#firstModels = this.refreshModels();
+    this.#firstModels = this.server.refresh();
     for (const conversation of await this.store.readAll()) this.conversations.set(conversation.id, conversation);
     this.started = true;
     this.openFromAddress();
@@ -140,19 +134,28 @@ export class App {
 
   // Models
 
-  get usable(): readonly Model[] {
-    return this.models.filter(({ kind }) => kind !== "embedding");
+  modelFor(conversation: Conversation): Model | null {
+    return this.server.find(conversation.model, preference("model"));
   }
 
   get model(): Model | null {
-    const named = (id: string | null) => this.usable.find((model) => model.id === id);
-    const first = this.usable.find(({ isDefault }) => isDefault) ?? this.usable[0];
-    return named(this.current.model) ?? named(preference("model")) ?? first ?? null;
+    return this.modelFor(this.current);
   }
 
-  /** How the conversation is shown and asked. */
+  /** How a conversation is shown and asked. */
+  formOf(conversation: Conversation): Form {
+    return conversation.form ?? (this.modelFor(conversation)?.kind === "completion" ? "story" : "chat");
+  }
+
   get form(): Form {
-    return this.current.form ?? (this.model?.kind === "completion" ? "story" : "chat");
+    return this.formOf(this.current);
+  }
+
+  #serverChanged(what: "models" | "connection"): void {
+    // A model that is loaded may turn out to be one for stories.
+    const turns = this.form !== this.#shownForm;
+    this.#shownForm = this.form;
+    this.changed(what, ...(turns ? (["thread"] as const) : []));
   }
 
   choose(model: Model): void {
@@ -162,88 +165,45 @@ export class App {
     this.changed("models", "thread");
   }
 
-  takeModels(models: readonly Model[]): void {
-    const { form } = this;
-    this.models = models;
-    this.#setConnected(true);
-    this.changed("models");
-    if (this.form !== form) this.changed("thread");
-  }
-
-  /** Asks until the server answers. */
-  async refreshModels(): Promise<void> {
-    try {
-      this.takeModels(await listModels(preference("key"), AbortSignal.timeout(10_000)));
-      // Others may have asked for one that is loading.
-      if (this.models.some(({ state }) => state === "loading")) this.#refreshIn(LOADING_MS);
-    } catch (error) {
-      if (error instanceof ApiError && error.status === 401) {
-        this.#setConnected(true);
-        if ((await this.needKey(error.message)) !== null) await this.refreshModels();
-        return;
-      }
-      this.#setConnected(false);
-      this.#refreshIn(AGAIN_MS);
-    }
-  }
-
-  #refreshIn(ms: number): void {
-    clearTimeout(this.#refresh);
-    this.#refresh = setTimeout(() => void this.refreshModels(), ms);
-  }
-
-  /** One question, however many requests wait for it. */
-  needKey(reason: string): Promise<string | null> {
-    this.#asking ??= this.askKey(reason).finally(() => {
-      this.#asking = null;
-    });
-    return this.#asking;
-  }
-
-  #setConnected(connected: boolean): void {
-    if (this.connected === connected) return;
-    this.connected = connected;
-    this.changed("connection");
+  /** Who is quicker than the server's list of models, or asks again after it has failed, need not know of it. */
+  async #modelsAreKnown(): Promise<void> {
+    await this.#firstModels;
+    if (this.model === null) await this.server.refresh();
   }
 
   // Messages
 
-  /** Who is quicker than the server's list of models, or asks again after it has failed, need not know of it. */
-  async #modelsAreKnown(): Promise<void> {
-    await this.#firstModels;
-    if (this.model === null) await this.refreshModels();
-  }
-
   async send(text: string): Promise<void> {
-    await this.#modelsAreKnown();
     const { current } = this;
-    if (this.answering !== undefined) return;
-    if (this.form === "story") {
-      const story = storyOf(this.path);
+    await this.#modelsAreKnown();
+    if (this.answers.has(current.id)) return;
+    if (this.formOf(current) === "story") {
+      const story = storyOf(pathOf(current));
       const joint = story === "" || /\s$/.test(story) || /^[\s.,;:!?)’”'"-]/.test(text) ? "" : " ";
       // The next word brings its own space, as the model has learnt it.
       if (text.trim() !== "") addMessage(current, "user", joint + text.trimEnd(), current.leaf);
     } else addMessage(current, "user", text.trim(), current.leaf);
-    this.#answer(current.leaf);
+    this.#answer(current, current.leaf);
   }
 
   /** Another answer in the place of one. */
   async regenerate(message: Message): Promise<void> {
-    await this.#modelsAreKnown();
-    if (this.answering !== undefined) return;
     const { current } = this;
+    await this.#modelsAreKnown();
+    if (this.answers.has(current.id)) return;
     // One that has said nothing is no alternative.
     if (message.content === "" && message.reasoning === undefined) {
       current.messages = current.messages.filter((other) => other !== message);
     }
-    this.#answer(message.parent);
+    this.#answer(current, message.parent);
   }
 
   async edit(message: Message, text: string): Promise<void> {
+    const { current } = this;
     await this.#modelsAreKnown();
-    if (this.answering !== undefined) return;
-    const { id } = addMessage(this.current, "user", text, message.parent);
-    this.#answer(id);
+    if (this.answers.has(current.id)) return;
+    const { id } = addMessage(current, "user", text, message.parent);
+    this.#answer(current, id);
   }
 
   /** Puts another text in the place of a whole story. */
@@ -269,9 +229,8 @@ export class App {
     this.answering?.stop();
   }
 
-  #answer(parent: string | null): void {
-    const conversation = this.current;
-    const model = this.model;
+  #answer(conversation: Conversation, parent: string | null): void {
+    const model = this.modelFor(conversation);
     conversation.leaf = parent;
     const before = pathOf(conversation);
     const message = addMessage(conversation, "assistant", "", parent);
@@ -282,7 +241,7 @@ export class App {
       this.changed("thread");
       return;
     }
-    conversation.form ??= this.form;
+    conversation.form = this.formOf(conversation);
     message.model = model.id;
     conversation.model = model.id;
     const answering = new Answering({
@@ -290,8 +249,8 @@ export class App {
       model,
       question: (share) => questionFor(conversation, before, model, share),
       key: () => preference("key"),
-      needKey: (reason) => this.needKey(reason),
-      onModels: (models) => this.takeModels(models),
+      needKey: (reason) => this.server.needKey(reason),
+      onModels: (models) => this.server.take(models),
       onChange: () => this.#grown(conversation),
     });
     this.answers.set(conversation.id, answering);
@@ -301,7 +260,7 @@ export class App {
       this.answers.delete(conversation.id);
       if (this.conversations.has(conversation.id)) this.save(conversation);
       if (conversation === this.current) this.changed("thread");
-      void this.refreshModels();
+      void this.server.refresh();
     });
   }
 

@@ -14,7 +14,7 @@ import { Thread } from "./views/thread.ts";
 
 function mount(): void {
   const app = new App();
-  app.askKey = askForKey;
+  app.server.askKey = askForKey;
   const toasts = new Toasts();
   const thread = new Thread(app);
   const composer = new Composer(app, () => thread.editLast());

@@ -1,6 +1,6 @@
 /** From a conversation to the request that asks for its next message. */
-import type { Model } from "./api.ts";
 import { type Conversation, type Message, pathOf, storyOf } from "./conversation.ts";
+import type { Model } from "./model.ts";
 
 /** A story model is given room for a page, and draws more soberly than OpenAI's default of 1. */
 export const storyDefaults = { temperature: 0.7, max_tokens: 160 } as const;

@@ -28,9 +28,15 @@ describePage("the page", ({ server, open, ask, finished, asked, faults }) => {
     await page.locator(".reasoning summary").click();
     await page.getByText("They greet me.").waitFor();
 
+    // Another tab hears of what is said here.
+    const tab = await page.context().newPage();
+    await tab.goto(page.url());
+    await finished(tab);
     server().next({ text: "You asked twice." });
     await ask(page, "And again");
     await finished(page, 2);
+    await finished(tab, 2);
+    await tab.close();
     expect(asked(1).messages).toHaveLength(3);
 
     await page.reload();

@@ -106,7 +106,7 @@ export function sdpaVarlen(gpu: Gpu, q: View, k: View, v: View, offsets: View, p
 
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
-  if (p.tq <= DECODE_QUERIES) decode(gpu, p, out);
+  if (p.tq <= DECODE_QUERIES && !gpu.isInvariant) decode(gpu, p, out);
   else prefill(gpu, p, out);
 }
 

@@ -181,14 +181,15 @@ export class GpuPagedAttention implements PagedAttention {
     const [rows, width] = q.layout.shape as [number, number];
     const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const [sequences, pages] = p.tables.layout.shape as [number, number];
-    const { singles } = p;
+    // Where rows must not depend on how a prompt was cut, a single one is a short prompt.
+    const singles = gpu.isInvariant ? 0 : p.singles;
     const values = appendValues(q, k, v, p);
     values.lengths = at(p.lengths);
     values.tables = at(p.tables);
     values.offsets = at(p.offsets);
     values.padding = p.starts ? at(p.starts) : 0;
     values.sequences = sequences;
-    values.singles = singles;
+    values.singles = p.singles;
     values.width = pages;
     return gpu.filled(dtype, rows * width, (out) =>
       turned(gpu, dtype, p.interleaved, values, (queries) => {

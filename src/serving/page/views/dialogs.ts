@@ -43,6 +43,10 @@ export function askForKey(reason: string): Promise<string | null> {
       autofocus: true,
     });
     let given: string | null = null;
+    const forget = () => {
+      setPreference("key", null);
+      dialog.close();
+    };
     const form = h(
       "form",
       {
@@ -58,7 +62,13 @@ export function askForKey(reason: string): Promise<string | null> {
       h("label", { for: "key" }, "API key"),
       field,
       h("p", { class: "quiet small" }, "It is kept in this browser and sent to this server alone."),
-      h("div", { class: "row end" }, h("button", { type: "submit", class: "primary" }, "Use this key")),
+      h(
+        "div",
+        { class: "row end" },
+        preference("key") !== null &&
+          h("button", { type: "button", class: "plain", onclick: forget }, "Forget the key"),
+        h("button", { type: "submit", class: "primary" }, "Use this key"),
+      ),
     );
     const dialog = showDialog("API key", {}, form);
     dialog.addEventListener("close", () => resolve(given));

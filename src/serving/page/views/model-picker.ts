@@ -1,7 +1,7 @@
 /** Which model answers, and how far it is loaded. */
-import type { Model } from "../api.ts";
 import type { App } from "../app.ts";
 import { h, icon } from "../dom.ts";
+import type { Model } from "../model.ts";
 import { toggleMenu } from "./menu.ts";
 
 const count = new Intl.NumberFormat("en");
@@ -32,8 +32,8 @@ export function modelPicker(app: App): HTMLElement {
       "aria-haspopup": "menu",
       "aria-expanded": "false",
       onclick: () => {
-        void app.refreshModels();
-        const items = app.usable.map((model) => ({
+        void app.server.refresh();
+        const items = app.server.usable.map((model) => ({
           label: shortName(model.id),
           note: noteOn(model),
           checked: model.id === app.model?.id,
@@ -47,7 +47,7 @@ export function modelPicker(app: App): HTMLElement {
     icon("down"),
     bar,
   );
-  const missing = () => (app.connected === null ? "…" : app.connected ? "no model" : "no server");
+  const missing = () => (app.server.connected === null ? "…" : app.server.connected ? "no model" : "no server");
   const show = () => {
     const { model } = app;
     name.textContent = model === null ? missing() : shortName(model.id);

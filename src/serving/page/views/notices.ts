@@ -28,7 +28,7 @@ export function banners(app: App): HTMLElement {
   let dismissed: string | null = null;
   const show = () => {
     const lines: HTMLElement[] = [];
-    if (app.connected === false) {
+    if (app.server.connected === false) {
       lines.push(h("div", { class: "banner" }, icon("warning"), "The server does not answer. Trying again…"));
     }
     const { fault } = app.store;

@@ -219,7 +219,7 @@ export class Sidebar {
         label: "API key",
         icon: "key",
         run: () =>
-          void askForKey("Another key in place of the one that is kept.").then(() => this.#app.refreshModels()),
+          void askForKey("Another key in place of the one that is kept.").then(() => this.#app.server.refresh()),
       },
       { label: "Keyboard", icon: "keyboard", run: help },
       { label: "Import", icon: "plus", run: () => this.#import() },

@@ -148,7 +148,8 @@ export class Thread {
   }
 
   #showWelcome(): void {
-    const { model, connected, form } = this.#app;
+    const { model, form } = this.#app;
+    const { connected } = this.#app.server;
     const shows = `${form} ${model?.id} ${connected}`;
     // Models are asked for often; what stays the same keeps its focus.
     if (this.#column.firstElementChild?.getAttribute("data-shows") === shows) return;
