@@ -1,7 +1,7 @@
 // Many requests at once through wick/serving's engine, on any device:
 //   node bench/serving/bench.mjs DEVICE [--model PATH | --shape 1b|8b|…] [--tiny] [--dist PATH] [--json FILE]
 //     [--only rates,arrivals,prefix,host] [--at-once 1,8,32,64,128] [--in 512] [--out 256] [--load 0.5] [--seconds 6] [--question 16]
-// Without --model the weights are random ones in bf16, of a shape of bench/gpu/shapes.mjs.
+// Prompts take at most a quarter of the context, answers three eighths. Without --model the weights are random ones in bf16, of a shape of bench/gpu/shapes.mjs.
 // `rates`: so many requests submitted together, each with a prompt of its own; tokens of all answers per second, from the
 // submission to the last token, prompts included. `share` is that of a limit: prompts at the rate at which the device
 // multiplies large matrices, then as many steps as an answer has tokens, each of which reads the weights and all keys and
@@ -26,7 +26,6 @@ const device = Device.from(args[0]?.startsWith("--") ? "cpu" : (args[0] ?? "cpu"
 const tiny = args.includes("--tiny");
 const only = option("--only", "rates,arrivals,prefix,host").split(",");
 const atOnce = numbers("--at-once", tiny ? "1,2,4" : device.name === "cpu" ? "1,8" : "1,8,32,64,128");
-const sizes = { in: +option("--in", tiny ? 40 : 512), out: +option("--out", tiny ? 12 : 256) };
 const began = performance.now();
 const results = { device: device.name };
 
@@ -91,6 +90,11 @@ async function ceilings({ dtype }) {
 
 const { model, bytes } = option("--model") ? await modelOf(option("--model")) : await randomModel();
 const { config } = model;
+const { contextLength } = config;
+const sizes = {
+  in: +option("--in", tiny ? 40 : Math.min(512, Math.floor(contextLength / 4))),
+  out: +option("--out", tiny ? 12 : Math.min(256, Math.floor((3 * contextLength) / 8))),
+};
 await device.synchronize();
 
 let state = 1;

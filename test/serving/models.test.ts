@@ -84,7 +84,7 @@ describe("An engine on cpu", () => {
   afterAll(() => model.dispose());
 
   it("gives 32 requests at once what each gets alone", async () => {
-    const stats = await compare(model, clientsOf(model, 32, 140, 32), { batch: 32, stepTokens: 100 });
+    const stats = await compare(model, clientsOf(model, 32, 140, 20), { batch: 32, stepTokens: 100 });
     expect(stats.cachedTokens).toBeGreaterThan(500);
   });
 
