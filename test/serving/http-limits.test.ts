@@ -123,7 +123,10 @@ it("names the field that is wrong", async () => {
   expect(await completion({ prompt: "a", best_of: 2 })).toMatchObject({ param: "best_of" });
   expect(await completion({ prompt: "a", suffix: "b" })).toMatchObject({ param: "suffix" });
   expect(await completion({ prompt: new Array(17).fill("a") })).toMatchObject({ param: "prompt" });
-  expect(await completion({ prompt: "a ".repeat(600) })).toMatchObject({ code: "context_length_exceeded" });
+  for (const prompt of ["a ".repeat(600), "a".repeat(100_000)])
+    expect(await completion({ prompt })).toMatchObject({ code: "context_length_exceeded", param: "prompt" });
+  const long = [{ role: "user", content: [{ type: "text", text: "b".repeat(100_000) }] }];
+  expect(await refused({ messages: long })).toMatchObject({ code: "context_length_exceeded", param: "messages" });
   const response = (fields: object) => refused(fields, "/v1/responses");
   expect(await response({})).toMatchObject({ param: "input" });
   expect(await response({ input: "a", previous_response_id: "x" })).toMatchObject({ param: "previous_response_id" });

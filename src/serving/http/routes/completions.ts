@@ -13,7 +13,14 @@ import { merge } from "../merge.ts";
 import { Meter } from "../meter.ts";
 import type { Lease } from "../registry.ts";
 import { type EndFields, endOf, inputsOf, samplingOf, streamingOf } from "../sampling-fields.ts";
-import { type AppContext, checkPrompt, fingerprint, type Limits, type ServerContext } from "../server-context.ts";
+import {
+  type AppContext,
+  checkLength,
+  checkPrompt,
+  fingerprint,
+  type Limits,
+  type ServerContext,
+} from "../server-context.ts";
 import { type ServerEvent, streamed } from "../sse.ts";
 
 const MOST_LOGPROBS = 20;
@@ -83,6 +90,7 @@ async function* answers(
   exchange.model = lease.id;
   const { model, engine } = lease;
   using constraints = await Constraints.open(lease, request);
+  for (const prompt of prompts) if (typeof prompt === "string") checkLength([prompt], lease, server.limits, "prompt");
   const ids = prompts.map((prompt) => model.encode(prompt));
   for (const prompt of ids) checkPrompt(prompt, lease, server.limits, "prompt");
   const samplings = Array.from({ length: count }, (_, choice) =>
