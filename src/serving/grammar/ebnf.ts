@@ -10,7 +10,7 @@ import { byteSequences } from "./utf8.ts";
 /** An empty rule: one that refers to another is not put in its place. */
 const EMPTY_RULE = "nil";
 /** So many of a part are counted one by one. */
-const BLOCK = 64;
+const BLOCK = 32;
 
 /** What a choice is between, each as a sequence. */
 type Cases = readonly (readonly string[])[];
@@ -82,7 +82,7 @@ class Writer {
       case "class":
         return this.#class(e.ranges);
       case "sequence":
-        return e.items.flatMap((item) => this.#atoms(item));
+        return this.#sequence(e.items);
       case "choice":
         return [this.#hoisted(this.#cases(this.#alternatives(e)))];
       case "repeat":
@@ -100,35 +100,51 @@ class Writer {
     return isAscii ? [byteClass(cases[0]![0]!)] : [this.#hoisted(this.#body({ kind: "class", ranges }))];
   }
 
-  #repeated(item: Expression, least: number, most: number | null): string[] {
+  #sequence(items: readonly Expression[]): string[] {
+    const atoms: string[] = [];
+    for (let i = 0; i < items.length; i++) {
+      const [item, next] = [items[i]!, items[i + 1]];
+      if (item.kind === "repeat" && next?.kind === "text" && isApart(item.item, next.text)) {
+        atoms.push(...this.#repeated(item.item, item.least, item.most, literal(next.text)));
+        i++;
+      } else atoms.push(...this.#atoms(item));
+    }
+    return atoms;
+  }
+
+  /** With an end that none of the parts begins with the rule ends in it: what may follow is then known beforehand. */
+  #repeated(item: Expression, least: number, most: number | null, end = '""'): string[] {
     const cases = this.#alternatives(item);
-    if (most === null) return [...this.#times(cases, least), this.#again(cases)];
-    return [...this.#times(cases, least), ...this.#upTo(cases, most - least)];
+    if (most === null) return [...this.#times(cases, least), this.#again(cases, end)];
+    return [...this.#times(cases, least), ...this.#upTo(cases, most - least, end)];
   }
 
   /** So many, one behind the other: xgrammar's own counting takes others, too. */
   #times(cases: Cases, count: number): string[] {
     if (count === 0) return [];
-    if (count <= BLOCK) return [this.#chain(cases, count, false)];
-    const block = [[this.#chain(cases, BLOCK, false)]];
+    if (count <= BLOCK) return [this.#chain(cases, count, null)];
+    const block = [[this.#chain(cases, BLOCK, null)]];
     return [...this.#times(block, Math.floor(count / BLOCK)), ...this.#times(cases, count % BLOCK)];
   }
 
-  /** At most so many; of more than a few blocks some less, so that how many there were has one reading only. */
-  #upTo(cases: Cases, count: number): string[] {
-    if (count === 0) return [];
-    if (count <= 2 * BLOCK) return [this.#chain(cases, count, true)];
-    const block = [[this.#chain(cases, BLOCK, false)]];
-    return [...this.#upTo(block, Math.floor((count - BLOCK + 1) / BLOCK)), this.#chain(cases, BLOCK - 1, true)];
+  /** At most so many; of more than two blocks some less, so that how many there were has one reading only. */
+  #upTo(cases: Cases, count: number, end = '""'): string[] {
+    if (count === 0) return end === '""' ? [] : [end];
+    if (count <= 2 * BLOCK) return [this.#chain(cases, count, end)];
+    const block = [[this.#chain(cases, BLOCK, null)]];
+    return [...this.#upTo(block, Math.floor((count - BLOCK + 1) / BLOCK)), this.#chain(cases, BLOCK - 1, end)];
   }
 
-  /** A rule for each that is still to come. */
-  #chain(cases: Cases, count: number, mayEnd: boolean): string {
-    let next = EMPTY_RULE;
+  /** A rule for each that is still to come; all but single bytes in one that they share, since each rule is compiled. */
+  #chain(all: Cases, count: number, end: string | null): string {
+    const bytes = all.filter(([first, second]) => first?.startsWith("[") && second === undefined);
+    const others = all.filter((each) => !bytes.includes(each));
+    const cases = others.length > 1 && count > 1 ? [...bytes, [this.#hoisted(this.#cases(others))]] : all;
+    let next = end === null || end === '""' ? EMPTY_RULE : this.#hoisted(end);
     for (let left = 1; left <= count; left++) {
-      next = this.#named(`${left} ${mayEnd} ${JSON.stringify(cases)}`, () => {
+      next = this.#named(`${left} ${end} ${JSON.stringify(cases)}`, () => {
         const body = this.#cases(cases, next);
-        return mayEnd ? `"" | ${body}` : body;
+        return end === null ? body : `${end} | ${body}`;
       });
     }
     return next;
@@ -147,15 +163,37 @@ class Writer {
    * As often as one likes, by a rule that ends in itself: a token of several characters then stays within one rule, whose
    * tokens are known beforehand.
    */
-  #again(cases: Cases): string {
+  #again(cases: Cases, end: string): string {
     const isEmpty = (atoms: readonly string[]): boolean => atoms.every((atom) => atom === '""');
-    return this.#named(`again ${JSON.stringify(cases)}`, (name) => {
+    return this.#named(`again ${end} ${JSON.stringify(cases)}`, (name) => {
       const body = this.#cases(
         cases.filter((atoms) => !isEmpty(atoms)),
         name,
       );
-      return body === "" ? '""' : `"" | ${body}`;
+      return body === "" ? end : `${end} | ${body}`;
     });
+  }
+}
+
+/** Whether no text of an expression begins as another one does, and none is empty. */
+function isApart(e: Expression, other: string): boolean {
+  const code = other.codePointAt(0);
+  if (code === undefined || code > 0x7f) return false;
+  switch (e.kind) {
+    case "text":
+      return e.text !== "" && e.text.codePointAt(0) !== code;
+    case "class":
+      return e.ranges.every(([a, b]) => code < a || code > b);
+    case "sequence":
+      return isApart(e.items[0]!, other);
+    case "choice":
+      return e.items.every((item) => isApart(item, other));
+    case "repeat":
+      return e.least > 0 && isApart(e.item, other);
+    case "rule":
+      return false;
+    default:
+      return e satisfies never;
   }
 }
 

@@ -191,8 +191,12 @@ describe("on a thread", () => {
     using before = (await own.regex("abc(d|e){2}")).constraint();
     for (const c of "abc") before.accept(model.tokenizer!.tokenId(c)!);
     before.mask();
-    // Ten thousand optional parts, each of which may be anywhere.
-    const hostile = `root ::= ${Array.from({ length: 40 }, (_, i) => `(r${i}){0,9999}`).join(" ")}\n${Array.from({ length: 40 }, (_, i) => `r${i} ::= ([a-z]{0,9999} [a-y]{0,9999}){0,9999}`).join("\n")}`;
+    // Parts that may all be anywhere.
+    const parts = Array.from(
+      { length: 200 },
+      (_, i) => `r${i} ::= ([a-z]{0,9999} [a-y${i % 10}]{0,9999} "${i}"?){0,9999}`,
+    );
+    const hostile = `root ::= ${parts.map((_, i) => `r${i}{0,9999}`).join(" ")}\n${parts.join("\n")}`;
     await expect(own.gbnf(hostile)).rejects.toMatchObject({ code: "InvalidArgument" });
     before.accept(model.tokenizer!.tokenId("d")!);
     const mask = before.mask()!;

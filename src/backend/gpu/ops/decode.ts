@@ -3,11 +3,17 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
-import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../../paged-attention.ts";
+import {
+  PAGE_SIZE,
+  type PagedAttention,
+  type PagedAttentionParams,
+  type PagedPlanner,
+  type PlannedHeads,
+} from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { attend, decode, type Problem, prefill, supportsAttention } from "./attention.ts";
+import { attend, decode, type Problem, partsPlanner, prefill, supportsAttention } from "./attention.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -147,6 +153,7 @@ function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d:
     window: p.window,
     sinks: p.sinks,
     causal: true,
+    plan: null,
     outStrides: undefined,
   };
 }
@@ -164,20 +171,25 @@ export class GpuPagedAttention implements PagedAttention {
     return supportsAttention(dtype, headDim);
   }
 
+  planner(dtype: DType, heads: PlannedHeads, rows: number): PagedPlanner | null {
+    return partsPlanner(this.#gpu, dtype, heads, rows);
+  }
+
   attend(q: View, k: View, v: View, p: PagedAttentionParams): Storage {
     const gpu = this.#gpu;
     const { dtype } = q.storage;
     const [rows, width] = q.layout.shape as [number, number];
     const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const [sequences, pages] = p.tables.layout.shape as [number, number];
-    const { singles } = p;
+    // Where rows must not depend on how a prompt was cut, a single one is a short prompt.
+    const singles = gpu.isInvariant ? 0 : p.singles;
     const values = appendValues(q, k, v, p);
     values.lengths = at(p.lengths);
     values.tables = at(p.tables);
     values.offsets = at(p.offsets);
     values.padding = p.starts ? at(p.starts) : 0;
     values.sequences = sequences;
-    values.singles = singles;
+    values.singles = p.singles;
     values.width = pages;
     return gpu.filled(dtype, rows * width, (out) =>
       turned(gpu, dtype, p.interleaved, values, (queries) => {
@@ -188,6 +200,7 @@ export class GpuPagedAttention implements PagedAttention {
         if (singles > 0) {
           problem.q = { at: queries, strides: [width, d, width] };
           problem.batch = singles;
+          problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
           decode(gpu, problem, out);
         }
         if (singles === sequences) return;

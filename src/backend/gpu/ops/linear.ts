@@ -13,9 +13,10 @@ import { epilogue } from "./rows.ts";
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
 export const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
 
-/** x (…, k) · wᵀ; null where x has too many rows or the kernels do not take the dtypes, sizes or layouts. */
+/** x (…, k) · wᵀ; null where x has too many rows, or must be summed as more of them are, or the kernels do not take the dtypes, sizes or layouts. */
 export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
   const { dtype } = x.storage;
+  if (gpu.isInvariant) return null;
   if (p.activation) return activatedLinear(gpu, x, w, type, p);
   const alpha = p.norm?.weight ?? null;
   if (quantOutput[dtype] === undefined || !w.layout.isContiguous()) return null;
