@@ -24,6 +24,8 @@ import {
 import { type ServerEvent, streamed } from "../sse.ts";
 
 const MOST_LOGPROBS = 20;
+/** To all prompts of a request. */
+const MOST_ANSWERS = 256;
 /** OpenAI's. */
 const USUAL_TOKENS = 16;
 
@@ -64,8 +66,8 @@ function completionOf(fields: Fields, limits: Limits): CompletionFields {
   const prompts = inputsOf(fields.required("prompt"), "prompt");
   const count = fields.count("n", { min: 1, max: limits.choices }) ?? 1;
   fields.refuse(["best_of"], (value) => value === count);
-  if (prompts.length * count > limits.choices) {
-    invalid("prompt", `${prompts.length} prompts with ${count} answers each are more than ${limits.choices} answers`);
+  if (prompts.length * count > MOST_ANSWERS) {
+    invalid("prompt", `${prompts.length} prompts with ${count} answers each are more than ${MOST_ANSWERS} answers`);
   }
   const end = endOf(fields, ["max_tokens"]);
   return {
