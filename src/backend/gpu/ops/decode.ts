@@ -158,6 +158,17 @@ function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d:
   };
 }
 
+/**
+ * Single rows by the kernel of prompts: to it the heads that share keys are the rows of one head, which all see all keys.
+ * Without a window, which counts from a row's place, and sinks, of which each head has its own.
+ */
+function prefillGroups(gpu: Gpu, p: Problem, out: number): void {
+  const { d, heads, kvHeads } = p;
+  const tq = heads / kvHeads;
+  const strides = [heads * d, tq * d, d] as const;
+  prefill(gpu, { ...p, causal: false, heads: kvHeads, tq, q: { at: p.q.at, strides }, outStrides: strides }, out);
+}
+
 /** Sequences with one row by one pass over parts of their keys, all others as prompts, one launch each. */
 export class GpuPagedAttention implements PagedAttention {
   readonly takesNorms = true;
@@ -182,7 +193,8 @@ export class GpuPagedAttention implements PagedAttention {
     const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const [sequences, pages] = p.tables.layout.shape as [number, number];
     // Where rows must not depend on how a prompt was cut, a single one is a short prompt.
-    const singles = gpu.isInvariant ? 0 : p.singles;
+    const areGrouped = gpu.isInvariant && p.window === 0 && !p.sinks;
+    const singles = gpu.isInvariant && !areGrouped ? 0 : p.singles;
     const values = appendValues(q, k, v, p);
     values.lengths = at(p.lengths);
     values.tables = at(p.tables);
@@ -200,8 +212,11 @@ export class GpuPagedAttention implements PagedAttention {
         if (singles > 0) {
           problem.q = { at: queries, strides: [width, d, width] };
           problem.batch = singles;
-          problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
-          decode(gpu, problem, out);
+          if (areGrouped) prefillGroups(gpu, problem, out);
+          else {
+            problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
+            decode(gpu, problem, out);
+          }
         }
         if (singles === sequences) return;
         const before = singles * width * sizeOf(dtype);
