@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { request } from "node:http";
 import { connect } from "node:net";
 import { text } from "node:stream/consumers";
+import { setTimeout as delay } from "node:timers/promises";
 import { expect, it, onTestFinished } from "vitest";
 import { BatchEngine } from "../../src/serving/engine.ts";
 import { ApiServer } from "../../src/serving/http/server.ts";
@@ -122,8 +123,11 @@ it("names the field that is wrong", async () => {
   expect(await completion({ prompt: "a", echo: true })).toMatchObject({ param: "echo" });
   expect(await completion({ prompt: "a", best_of: 2 })).toMatchObject({ param: "best_of" });
   expect(await completion({ prompt: "a", suffix: "b" })).toMatchObject({ param: "suffix" });
-  expect(await completion({ prompt: new Array(17).fill("a") })).toMatchObject({ param: "prompt" });
-  expect(await completion({ prompt: "a ".repeat(600) })).toMatchObject({ code: "context_length_exceeded" });
+  expect(await completion({ prompt: new Array(257).fill("a") })).toMatchObject({ param: "prompt" });
+  for (const prompt of ["a ".repeat(600), "a".repeat(100_000)])
+    expect(await completion({ prompt })).toMatchObject({ code: "context_length_exceeded", param: "prompt" });
+  const long = [{ role: "user", content: [{ type: "text", text: "b".repeat(100_000) }] }];
+  expect(await refused({ messages: long })).toMatchObject({ code: "context_length_exceeded", param: "messages" });
   const response = (fields: object) => refused(fields, "/v1/responses");
   expect(await response({})).toMatchObject({ param: "input" });
   expect(await response({ input: "a", previous_response_id: "x" })).toMatchObject({ param: "previous_response_id" });
@@ -134,6 +138,7 @@ it("names the field that is wrong", async () => {
     status: 404,
     param: "model",
   });
+  expect(await errorOf(await server.get("/v1/models/%E0%A4%A"))).toMatchObject({ status: 404 });
   expect(await errorOf(await server.get("/v1/models/other"))).toMatchObject({ status: 404, code: "model_not_found" });
   expect(await errorOf(await server.get("/v1/unknown"))).toMatchObject({ status: 404 });
   expect(await errorOf(await server.get("/v1/completions"))).toMatchObject({ status: 405 });
@@ -276,6 +281,26 @@ it("goes on when steps run out of memory: each request has its own answer, or he
     }
   }
   expect(runner.openSlots).toBe(0);
+});
+
+it("keeps nothing of requests that have ended", async () => {
+  const engine = new ScriptedEngine(() => ({ tokens: [300] }));
+  const server = await open({ engine: () => engine });
+  const ask = async (count: number) => {
+    for (let i = 0; i < count; i++) {
+      await (await server.post("/v1/chat/completions", { messages, stream: i % 3 === 0 })).text();
+      await (await server.post("/v1/chat/completions", { messages, temperature: -1 })).text();
+    }
+    server.lines.length = 0;
+    engine.requests.length = 0;
+    await delay(50);
+    globalThis.gc!();
+    return process.memoryUsage().heapUsed;
+  };
+  await ask(30);
+  const before = await ask(30);
+  // A request with all that belongs to it takes 25 KB.
+  expect((await ask(100)) - before).toBeLessThan(200 * 8_000);
 });
 
 it("gives every request an id, and logs it without what was said", async () => {

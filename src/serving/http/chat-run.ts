@@ -12,7 +12,7 @@ import { merge } from "./merge.ts";
 import { Meter } from "./meter.ts";
 import type { Lease } from "./registry.ts";
 import { type EndFields, samplingOf } from "./sampling-fields.ts";
-import { checkPrompt, type ServerContext } from "./server-context.ts";
+import { checkLength, checkPrompt, type ServerContext } from "./server-context.ts";
 
 export interface ChatRequest {
   readonly model: string | undefined;
@@ -48,6 +48,7 @@ export async function* answerChat(
   exchange.model = lease.id;
   const { model, engine } = lease;
   using constraints = await Constraints.open(lease, request);
+  checkLength(request.messages.flatMap(textsOf), lease, server.limits, "messages");
   const turn = openChatTurn(lease, request, constraints);
   checkPrompt(turn.prompt, lease, server.limits, "messages");
   const samplings = Array.from({ length: request.count }, (_, index) =>
@@ -83,6 +84,9 @@ function firstCalls(parts: readonly AnswerEvent[], called: Set<number>, index: n
     return isFirst;
   });
 }
+
+const textsOf = ({ content }: ChatMessage): string[] =>
+  typeof content === "string" ? [content] : (content ?? []).map(({ text }) => text);
 
 function openChatTurn({ model, template }: Lease, request: ChatRequest, { answerForm }: Constraints): Turn {
   const { tools, choice } = request.tools;

@@ -41,6 +41,7 @@ export class Exchange {
   readonly #client: AbortSignal;
   readonly #timer: NodeJS.Timeout;
   readonly #onEnd: (exchange: Exchange) => void;
+  readonly #leave = () => this.abort(new DOMException("the client is gone", "AbortError"));
   #isOver = false;
 
   constructor(request: Request, seconds: number, onEnd: (exchange: Exchange) => void) {
@@ -49,9 +50,8 @@ export class Exchange {
     this.method = request.method;
     this.#onEnd = onEnd;
     this.#client = request.signal;
-    const leave = () => this.abort(new DOMException("the client is gone", "AbortError"));
-    if (this.#client.aborted) leave();
-    else this.#client.addEventListener("abort", leave, { once: true, signal: this.#abort.signal });
+    if (this.#client.aborted) this.#leave();
+    else this.#client.addEventListener("abort", this.#leave, { once: true });
     const timeout = () => this.abort(new ApiError(408, "request_timeout", `the answer took more than ${seconds} s`));
     this.#timer = setTimeout(timeout, seconds * 1000).unref();
   }
@@ -82,6 +82,7 @@ export class Exchange {
     this.#isOver = true;
     this.status = status;
     clearTimeout(this.#timer);
+    this.#client.removeEventListener("abort", this.#leave);
     this.#onEnd(this);
     // Whatever still works for it ends with it.
     this.abort(new DOMException("the request has ended", "AbortError"));

@@ -13,10 +13,19 @@ import { merge } from "../merge.ts";
 import { Meter } from "../meter.ts";
 import type { Lease } from "../registry.ts";
 import { type EndFields, endOf, inputsOf, samplingOf, streamingOf } from "../sampling-fields.ts";
-import { type AppContext, checkPrompt, fingerprint, type Limits, type ServerContext } from "../server-context.ts";
+import {
+  type AppContext,
+  checkLength,
+  checkPrompt,
+  fingerprint,
+  type Limits,
+  type ServerContext,
+} from "../server-context.ts";
 import { type ServerEvent, streamed } from "../sse.ts";
 
 const MOST_LOGPROBS = 20;
+/** To all prompts of a request. */
+const MOST_ANSWERS = 256;
 /** OpenAI's. */
 const USUAL_TOKENS = 16;
 
@@ -57,8 +66,8 @@ function completionOf(fields: Fields, limits: Limits): CompletionFields {
   const prompts = inputsOf(fields.required("prompt"), "prompt");
   const count = fields.count("n", { min: 1, max: limits.choices }) ?? 1;
   fields.refuse(["best_of"], (value) => value === count);
-  if (prompts.length * count > limits.choices) {
-    invalid("prompt", `${prompts.length} prompts with ${count} answers each are more than ${limits.choices} answers`);
+  if (prompts.length * count > MOST_ANSWERS) {
+    invalid("prompt", `${prompts.length} prompts with ${count} answers each are more than ${MOST_ANSWERS} answers`);
   }
   const end = endOf(fields, ["max_tokens"]);
   return {
@@ -83,6 +92,7 @@ async function* answers(
   exchange.model = lease.id;
   const { model, engine } = lease;
   using constraints = await Constraints.open(lease, request);
+  for (const prompt of prompts) if (typeof prompt === "string") checkLength([prompt], lease, server.limits, "prompt");
   const ids = prompts.map((prompt) => model.encode(prompt));
   for (const prompt of ids) checkPrompt(prompt, lease, server.limits, "prompt");
   const samplings = Array.from({ length: count }, (_, choice) =>

@@ -53,7 +53,7 @@ async function vectorsOf(
   { signal }: Exchange,
 ): Promise<Float32Array> {
   using vectors = await model.embed(inputs, {
-    truncate: false,
+    truncate: fields.flag("truncate") ?? false,
     // What the texts are for, by a name that the model knows.
     prompt: fields.text("prompt_name"),
     normalize: true,

@@ -26,8 +26,7 @@ export const listModels = (server: ServerContext) => (c: AppContext) =>
   c.json({ object: "list", data: server.registry.status.map(entryOf) });
 
 export const showModel = (server: ServerContext) => (c: AppContext) => {
-  // Names at the hub have a slash.
-  const id = decodeURIComponent(c.req.path.slice("/v1/models/".length));
+  const id = c.req.param("id");
   const found = server.registry.status.find((status) => status.id === id);
   if (found) return c.json(entryOf(found));
   throw new ApiError(404, "model_not_found", `there is no model ${JSON.stringify(id)} here`, { param: "model" });
