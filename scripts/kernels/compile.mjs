@@ -108,8 +108,8 @@ function versionOf(command) {
 }
 
 /** Where the result of a compilation is kept, by all that goes into it. */
-async function placeOf(file, extension, command, args) {
-  const hash = digest(sourceOf(file), command, await versionOf(command), args);
+async function placeOf(file, source, extension, command, args) {
+  const hash = digest(source, command, await versionOf(command), args);
   return join(cache, `${file}-${hash}.${extension}`);
 }
 
@@ -129,6 +129,8 @@ async function appearing(path, make) {
 
 const whole = (args, file, to) => [...args, "-I", kernels, "-o", to, join(kernels, `${file}.hip`)];
 const compile = (command, args, file, to) => run(command, whole(args, file, to), { maxBuffer: 2 ** 26 });
+const preprocessed = async (command, args, file) =>
+  (await run(command, whole([...args, "-E", "-P"], file, "-"), { maxBuffer: 2 ** 26 })).stdout;
 
 /** How the device libraries number a target: gfx90a is 9.0.10, gfx1151 is 11.5.1. */
 function isaVersion(arch) {
@@ -172,7 +174,7 @@ async function amdArguments(toolchain, arch, options) {
 /** The path of the code object of kernels/<file>.hip for one AMD target, with further options of the compiler's. */
 export async function compileAmd(toolchain, file, arch, options) {
   const args = await amdArguments(toolchain, arch, options);
-  const path = await placeOf(file, `${arch}.co`, toolchain.clang, args);
+  const path = await placeOf(file, sourceOf(file), `${arch}.co`, toolchain.clang, args);
   return appearing(path, (fresh) => compile(toolchain.clang, args, file, fresh));
 }
 
@@ -189,7 +191,9 @@ const readers = ["listing.mjs", "hot-loop.mjs"].map((name) =>
 /** What `look` finds in the code object, and the seconds that it took to compile. Only that is kept: all code objects are GBs. */
 export async function compiledFacts(toolchain, file, arch, look, options) {
   const args = await amdArguments(toolchain, arch, options);
-  const path = await placeOf(file, `${arch}.json`, toolchain.clang, [...args, look.toString(), ...readers]);
+  // By what the compiler sees: comments, and what is for other compilers, change nothing.
+  const source = await preprocessed(toolchain.clang, args, file);
+  const path = await placeOf(file, source, `${arch}.json`, toolchain.clang, [...args, look.toString(), ...readers]);
   const fresh = !existsSync(path);
   await appearing(path, async (to) => {
     const object = `${to}.co`;
@@ -267,7 +271,7 @@ export async function sharesByMca(arch, rounds) {
 /** The path of the cubin of kernels/<file>.hip for one NVIDIA target, with further options of the compiler's. */
 export async function compileNvidia(nvcc, file, arch, options) {
   const args = ["-std=c++17", `-arch=${arch}`, "-cubin", "-x", "cu", "-Werror", "all-warnings", ...options];
-  const path = await placeOf(file, `${arch}.cubin`, nvcc, args);
+  const path = await placeOf(file, sourceOf(file), `${arch}.cubin`, nvcc, args);
   return appearing(path, (fresh) => compile(nvcc, args, file, fresh));
 }
 
