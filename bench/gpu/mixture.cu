@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
             nullptr, nullptr, nullptr, turned, keys, values, 1, 1, HEADS, KV_HEADS, D, D, 0, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 0, 0, 1e-6);
        }},
       {"attention", [&](cudaStream_t s, const Weights&) {
-         go(s, attention_decode_128_bf16, KV_HEADS * splits, 128, 69632, turned, keys, values, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, 1, HEADS, KV_HEADS, 1,
+         go(s, attention_decode_128_bf16, KV_HEADS * splits, 128, 69632, turned, keys, values, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, nullptr, 1, HEADS, KV_HEADS, 1,
             CAPACITY, D, D, HEADS * D, D, HEADS * D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, splits);
        }},
       {"o", [&](cudaStream_t s, const Weights& w) {
