@@ -5,7 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { LINEAR_ROWS, plainRows, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { epilogue } from "./rows.ts";
@@ -27,6 +27,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   const device = gpu.context.properties;
+  if (!type && m > 1 && m > plainRows(dtype, device.arch, gpu.blas !== null)) return null;
   const plan = type ? null : planLinear(shape, dtype, device);
   const quantized = type && planQuantizedLinear(shape, type, device);
   if (!plan && !quantized) return null;
