@@ -94,13 +94,12 @@ export function superFactor<T>(
   }
   if (!hasMin<T>()) return total;
   const minima = groupMinima<T>(w, scales);
-  let s = f32x4.mul(floats4(minima, 0), v128.load(sums));
-  s = madd(floats4(minima, 1), v128.load(sums, 16), s);
-  if (groupSize<T>() === 16) {
-    s = madd(floats4(minima, 2), v128.load(sums, 32), s);
-    s = madd(floats4(minima, 3), v128.load(sums, 48), s);
-  }
-  return f32x4.sub(total, f32x4.mul(v128.shuffle<u64>(both, both, 1, 1), s));
+  const m = f32x4.neg(v128.shuffle<u64>(both, both, 1, 1));
+  total = madd(f32x4.mul(m, floats4(minima, 0)), v128.load(sums), total);
+  total = madd(f32x4.mul(m, floats4(minima, 1)), v128.load(sums, 16), total);
+  if (groupSize<T>() === 32) return total;
+  total = madd(f32x4.mul(m, floats4(minima, 2)), v128.load(sums, 32), total);
+  return madd(f32x4.mul(m, floats4(minima, 3)), v128.load(sums, 48), total);
 }
 
 /** Groups 4·part … + 3. */

@@ -33,7 +33,7 @@ export const ROWS: usize = 96;
 export const SUMS: usize = SCRATCH_FREE;
 const QUANTS: usize = SUMS + COLUMNS * ROWS * 16;
 const SCALES: usize = QUANTS + COLUMNS * DEPTH * 2;
-/** What the minima need: of one row of w those of all groups, then for each super-block their scale. */
+/** The minima of one row of w, of all groups. */
 const MINIMA: usize = SCALES + COLUMNS * (DEPTH / 16) * 4;
 
 /**
@@ -60,12 +60,10 @@ export function dotMany<T>(w: usize, line: usize, cols: usize, x: usize, m: usiz
   }
   if (!hasMin<T>()) return;
   for (let j: usize = 0; j < cols; j++) {
+    const to = sums + j * ROWS * 16;
     const odd = unpackMinima<T>(w + j * line, k);
-    for (let i: usize = 0; i < m; i++) {
-      const at = sums + (j * ROWS + i) * 16;
-      const from = x + i * bytes + sumsAt(k);
-      v128.store(at, f32x4.add(v128.load(at), isSuper<T>() ? superMinima<T>(from, k) : blockMinima(from, k, odd)));
-    }
+    if (isSuper<T>()) addMinima(m, x + sumsAt(k), bytes, (k / groupSize<T>()) * 4, to);
+    else for (let i: usize = 0; i < m; i++) addBlockMinima(x + i * bytes + sumsAt(k), k, odd, to + i * 16);
   }
 }
 
@@ -139,11 +137,13 @@ function add32(sum: v128, a: v128, b: v128, c: v128, d: v128, x: usize, factor: 
   return madd(f32x4.convert_i32x4_s(i32x4.add(first, second)), factor, sum);
 }
 
-/** The same for a group of 16. */
+/** The same for two groups of 16, whose activations have one scale. */
 // @inline
-function add16(sum: v128, a: v128, b: v128, x: usize, factor: v128): v128 {
-  const products = i32x4.add(i32x4.dot_i16x8_s(a, v128.load(x)), i32x4.dot_i16x8_s(b, v128.load(x, 16)));
-  return madd(f32x4.convert_i32x4_s(products), factor, sum);
+function add16(sum: v128, a: v128, b: v128, c: v128, d: v128, x: usize, f: v128, g: v128, own: v128): v128 {
+  const first = i32x4.add(i32x4.dot_i16x8_s(a, v128.load(x)), i32x4.dot_i16x8_s(b, v128.load(x, 16)));
+  const second = i32x4.add(i32x4.dot_i16x8_s(c, v128.load(x, 32)), i32x4.dot_i16x8_s(d, v128.load(x, 48)));
+  sum = madd(f32x4.convert_i32x4_s(first), f32x4.mul(f, own), sum);
+  return madd(f32x4.convert_i32x4_s(second), f32x4.mul(g, own), sum);
 }
 
 /** Four rows of x, `step` bytes apart, with n weights of each column; their sums begin, or go on with `more`. */
@@ -215,20 +215,23 @@ function rows4x16(cols: usize, n: usize, x: usize, own: usize, step: usize, sums
       s2 = v128.load(sums, 32);
       s3 = v128.load(sums, 48);
     }
-    for (; w < end; w += 32) {
+    for (; w < end; w += 64) {
       const a = v128.load(w);
       const b = v128.load(w, 16);
+      const c = v128.load(w, 32);
+      const d = v128.load(w, 48);
       const f = v128.load_splat<f32>(scales);
-      s0 = add16(s0, a, b, x, f32x4.mul(f, v128.load_splat<f32>(own)));
-      s1 = add16(s1, a, b, x1, f32x4.mul(f, v128.load_splat<f32>(own + step)));
-      s2 = add16(s2, a, b, x2, f32x4.mul(f, v128.load_splat<f32>(own + 2 * step)));
-      s3 = add16(s3, a, b, x3, f32x4.mul(f, v128.load_splat<f32>(own + 3 * step)));
-      x += 32;
-      x1 += 32;
-      x2 += 32;
-      x3 += 32;
-      scales += 4;
-      own += 4;
+      const g = v128.load_splat<f32>(scales, 4);
+      s0 = add16(s0, a, b, c, d, x, f, g, v128.load_splat<f32>(own));
+      s1 = add16(s1, a, b, c, d, x1, f, g, v128.load_splat<f32>(own + step));
+      s2 = add16(s2, a, b, c, d, x2, f, g, v128.load_splat<f32>(own + 2 * step));
+      s3 = add16(s3, a, b, c, d, x3, f, g, v128.load_splat<f32>(own + 3 * step));
+      x += 64;
+      x1 += 64;
+      x2 += 64;
+      x3 += 64;
+      scales += 8;
+      own += 8;
     }
     v128.store(sums, s0);
     v128.store(sums, s1, 16);
@@ -244,13 +247,17 @@ function row<T>(cols: usize, n: usize, x: usize, own: usize, sums: usize, more: 
     const scales = scratch + SCALES + j * (DEPTH >> 2);
     let s = more ? v128.load(sums) : f32x4.splat(0);
     let at = x;
-    for (let g: usize = 0; g < (n / groupSize<T>()) << 2; g += 4) {
-      const factor = f32x4.splat(load<f32>(scales + g) * load<f32>(own + g));
-      if (groupSize<T>() === 32)
-        s = add32(s, v128.load(w), v128.load(w, 16), v128.load(w, 32), v128.load(w, 48), at, factor);
-      else s = add16(s, v128.load(w), v128.load(w, 16), at, factor);
-      w += groupSize<T>() << 1;
-      at += groupSize<T>() << 1;
+    const bytes = (n / groupSize<T>()) << 2;
+    for (let g: usize = 0; g < bytes; w += 64, at += 64) {
+      const a = v128.load(w);
+      const b = v128.load(w, 16);
+      const c = v128.load(w, 32);
+      const d = v128.load(w, 48);
+      const f = v128.load_splat<f32>(scales + g);
+      const factor = v128.load_splat<f32>(own + g);
+      if (groupSize<T>() === 32) s = add32(s, a, b, c, d, at, f32x4.mul(f, factor));
+      else s = add16(s, a, b, c, d, at, f, v128.load_splat<f32>(scales + g, 4), factor);
+      g += 128 / groupSize<T>();
     }
     v128.store(sums, s);
   }
@@ -258,7 +265,7 @@ function row<T>(cols: usize, n: usize, x: usize, own: usize, sums: usize, more: 
 
 // ---- what minima add, as quant-factors.ts computes it ----
 
-/** Minima as floats at MINIMA, of super-blocks with their scales behind all groups; whether blocks have infinite ones. */
+/** Minima as floats at MINIMA, those of super-blocks times their scale and negative; whether blocks have infinite ones. */
 function unpackMinima<T>(w: usize, k: usize): bool {
   const to = scratch + MINIMA;
   const blocks = isSuper<T>() ? k >> 8 : k >> 5;
@@ -279,52 +286,62 @@ function unpackMinima<T>(w: usize, k: usize): bool {
       constant(INFINITIES),
     );
     const minima = groupMinima<T>(w, groupScales<T>(w));
-    v128.store(at, floats4(minima, 0));
-    v128.store(at, floats4(minima, 1), 16);
+    const m = f32x4.neg(v128.shuffle<u64>(both, both, 1, 1));
+    v128.store(at, f32x4.mul(m, floats4(minima, 0)));
+    v128.store(at, f32x4.mul(m, floats4(minima, 1)), 16);
     if (groupSize<T>() === 16) {
-      v128.store(at, floats4(minima, 2), 32);
-      v128.store(at, floats4(minima, 3), 48);
+      v128.store(at, f32x4.mul(m, floats4(minima, 2)), 32);
+      v128.store(at, f32x4.mul(m, floats4(minima, 3)), 48);
     }
-    store<f32>(to + (k / groupSize<T>()) * 4 + (i << 2), f32x4.extract_lane(both, 2));
   }
   return odd;
 }
 
-function superMinima<T>(sums: usize, k: usize): v128 {
-  const step = <usize>1024 / groupSize<T>();
-  let minima = scratch + MINIMA;
-  let scales = minima + (k / groupSize<T>()) * 4;
-  let total = f32x4.splat(0);
-  for (const end = scales; minima < end; minima += step, sums += step, scales += 4) {
-    let s = f32x4.mul(v128.load(minima), v128.load(sums));
-    s = madd(v128.load(minima, 16), v128.load(sums, 16), s);
-    if (groupSize<T>() === 16) {
-      s = madd(v128.load(minima, 32), v128.load(sums, 32), s);
-      s = madd(v128.load(minima, 48), v128.load(sums, 48), s);
+/** What `length` bytes of minima add to m rows, whose activations' sums are at `from`, `step` bytes apart. */
+function addMinima(m: usize, from: usize, step: usize, length: usize, to: usize): void {
+  const first = scratch + MINIMA;
+  const end = first + length;
+  let i: usize = 0;
+  for (; i + 4 <= m; i += 4, from += 4 * step, to += 64) {
+    let a = f32x4.splat(0);
+    let b = a;
+    let c = a;
+    let d = a;
+    for (let p = first, s = from; p < end; p += 16, s += 16) {
+      const minima = v128.load(p);
+      a = madd(minima, v128.load(s), a);
+      b = madd(minima, v128.load(s + step), b);
+      c = madd(minima, v128.load(s + 2 * step), c);
+      d = madd(minima, v128.load(s + 3 * step), d);
     }
-    total = f32x4.sub(total, f32x4.mul(v128.load_splat<f32>(scales), s));
+    v128.store(to, f32x4.add(v128.load(to), a));
+    v128.store(to, f32x4.add(v128.load(to, 16), b), 16);
+    v128.store(to, f32x4.add(v128.load(to, 32), c), 32);
+    v128.store(to, f32x4.add(v128.load(to, 48), d), 48);
   }
-  return total;
+  for (; i < m; i++, from += step, to += 16) {
+    let a = f32x4.splat(0);
+    for (let p = first, s = from; p < end; p += 16, s += 16) a = madd(v128.load(p), v128.load(s), a);
+    v128.store(to, f32x4.add(v128.load(to), a));
+  }
 }
 
-/** Eight blocks at a time and the rest one by one, as all are where one has an infinity. */
-function blockMinima(sums: usize, k: usize, odd: bool): v128 {
+/** The same of blocks: eight at a time and the rest one by one, as all are where one has an infinity. */
+function addBlockMinima(sums: usize, k: usize, odd: bool, to: usize): void {
+  const minima = scratch + MINIMA;
   let total = f32x4.splat(0);
   for (let p: usize = 0; p < k; p += STRETCH) {
     const end = (min(k, p + STRETCH) >> 5) << 2;
     let at = (p >> 5) << 2;
     let t = f32x4.splat(0);
-    const minima = scratch + MINIMA;
     if (!odd) {
-      for (; at + 32 <= end; at += 32)
-        t = madd(
-          v128.load(minima + at),
-          v128.load(sums + at),
-          madd(v128.load(minima + at, 16), v128.load(sums + at, 16), t),
-        );
+      for (; at + 32 <= end; at += 32) {
+        const second = madd(v128.load(minima + at, 16), v128.load(sums + at, 16), t);
+        t = madd(v128.load(minima + at), v128.load(sums + at), second);
+      }
     }
     for (; at < end; at += 4) t = madd(v128.load_splat<f32>(minima + at), v128.load_zero<f32>(sums + at), t);
     total = f32x4.add(total, t);
   }
-  return total;
+  v128.store(to, f32x4.add(v128.load(to), total));
 }
