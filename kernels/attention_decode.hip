@@ -7,6 +7,8 @@
 // captured launch stays right while a cache grows; while it is short not all blocks have one. With one part the result is final;
 // else the parts go to `scratch`: rows·splits·dv results, then rows·splits pairs (greatest score in powers of two, sum), where
 // rows = batch·heads·tq. In `counters`, a zero for each 16 rows of a kv head, blocks count who is the last; it leaves zeros.
+// Sequences of very different lengths have different numbers of parts: `plan`, where it is given, lists those of all sequences, at most
+// `splits` of each, behind how many there are (paged-plan.ts). There may be more blocks than are needed for it, and fewer.
 // Where lengths are given, the kernel before is the one that appends the last tq keys: those before them are on their way while it
 // runs (gpu/entry.h).
 #include "attention-parts.h"
@@ -24,25 +26,34 @@ template <class T, int D, int Block = ATTENTION_BLOCK> struct Decode {
   static_assert((PAIRS + 32) * 4 <= S::SIZE * (int)sizeof(T), "");
 };
 
-template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Attention<T>& a, f32* scratch, u32* counters, u32 splits) {
+template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Attention<T>& a, f32* scratch, u32* counters, const i64* plan, u32 splits) {
   typedef typename P::S S;
   typedef typename P::Tile Tile;
   constexpr i32 STEP = P::WAVES * S::KEYS;
   const u32 wave = tid_x() / Tile::LANES, heads = a.heads / a.kv_heads, row_tiles = (heads * a.tq + 15) / 16;
-  const size_t items = (size_t)a.batch * a.kv_heads * row_tiles * splits;
+  // Read anew for each item, as registers are short.
+  const auto items = [&] { return (plan ? (size_t)plan[0] : (size_t)a.batch * splits) * a.kv_heads * row_tiles; };
   f32* pairs = scratch + (size_t)a.batch * a.heads * a.tq * splits * a.dv;
   T* own = shared + P::Q_SIZE + wave * S::SIZE;
   if (!a.lengths) wait_for_previous();
-  for (size_t item = bid_x(); item < items; item += gdim_x()) {
-    const size_t place = divide(item, splits), pair = divide(place, row_tiles);
-    const u32 split = (u32)(item - place * splits), row0 = (u32)(place - pair * row_tiles) * 16;
+  for (size_t item = bid_x(); item < items(); item += gdim_x()) {
+    size_t place = divide(item, splits);
+    u32 split = (u32)(item - place * splits), planned = 0;
+    if (plan) {
+      const u32 tiles_of = a.kv_heads * row_tiles, entry = (u32)divide(item, tiles_of), word = (u32)plan[1 + entry];
+      place = (size_t)(word % PLAN_SEQUENCES) * tiles_of + (item - (size_t)entry * tiles_of);
+      split = word / PLAN_SEQUENCES % PLAN_PARTS;
+      planned = word / (PLAN_SEQUENCES * PLAN_PARTS);
+    }
+    const size_t pair = divide(place, row_tiles);
+    const u32 row0 = (u32)(place - pair * row_tiles) * 16;
     const u32 b = (u32)divide(pair, a.kv_heads), kv_head = (u32)(pair - (size_t)b * a.kv_heads);
     const Group group{b, kv_head * heads, heads, heads * a.tq};
     const Sight all = sight_of(a, a.length(b), a.tq);
     const i32 begin = a.aligned(all.first(0), S::KEYS), stop = all.end((i32)a.tq - 1);
     const u32 span = stop > begin ? (u32)(stop - begin) : 0, tiles = (span + S::KEYS - 1) / S::KEYS;
     // Every part has something for all waves. To join parts takes as long as to go round once more.
-    const u32 most = (span + STEP - 1) / STEP, parts = most <= 2 ? 1 : most < splits ? most : splits;
+    const u32 most = (span + STEP - 1) / STEP, parts = planned ? planned : most <= 2 ? 1 : most < splits ? most : splits;
     if (split >= parts) continue;
     const i32 first = begin + (i32)(divide((u64)tiles * split, parts) * S::KEYS);
     const i32 next = begin + (i32)(divide((u64)tiles * (split + 1), parts) * S::KEYS), end = next < stop ? next : stop;
@@ -97,9 +108,9 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
 // As many blocks to a multiprocessor as attention-plan.ts counts on.
 #define DECODE(name, T, D, Masked) \
   KERNEL_EARLY(ATTENTION_BLOCK, D > 128 ? 1 : D > 64 || sizeof(T) > 2 ? 3 : 4, name##_##D##_##T, ATTENTION_OPERANDS(T), \
-                 f32 *scratch, u32 *counters, ATTENTION_SIZES, u32 splits) { \
+               f32 *scratch, u32 *counters, const i64 *plan, ATTENTION_SIZES, u32 splits) { \
     DYNAMIC_SHARED(T, tiles); \
-    decode<Decode<T, D>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, splits); \
+    decode<Decode<T, D>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, plan, splits); \
   }
 #define DECODE_BOTH(T, D) DECODE(attention_decode, T, D, false) DECODE(attention_decode_masked, T, D, true)
 #define DECODE_ALL(T) DECODE_BOTH(T, 32) DECODE_BOTH(T, 64) DECODE_BOTH(T, 96) DECODE_BOTH(T, 128) DECODE_BOTH(T, 256)

@@ -1,6 +1,6 @@
 // Linear layers of a mixture of experts for few rows: slot s is row s / share of x through the matrix ids[s] of W (experts, n, k), and
 // makes row s of the result. `per_slot` blocks make one slot. An id that is no expert's gives zeros (ids.h).
-// Or the slots of a row are summed: row r of the result is Σ mix · (x · W[id]ᵀ + bias[id]) over its `slots` slots, and a residual. Then
+// Or the slots of a row are summed: row r of the result is Σ mix · (x · W[id]ᵀ) over its `slots` slots, and a residual. Then
 // `per_row` blocks make one row, and the rows of x that meet one of W lie behind each other, as one with pieces in several matrices.
 // `early`: the kernel before this one is of this kind and was given the same ids, so that they are there while it runs.
 #ifndef WICK_EXPERT_SLOT_H
@@ -39,30 +39,19 @@ struct OneMatrix {
   GPU_METHOD bool exists(u32) const { return true; }
   GPU_METHOD u32 first(u32) const { return 0; }
   GPU_METHOD f32 factor(u32) const { return 1.0f; }
-  GPU_METHOD f32 bias(u32, u32) const { return 0.0f; }
 };
-
-constexpr u32 NO_EXPERT = ~0u;
-// Σ mix · bias of the experts that the lanes have. Apart from the loops it is called in, which compilers would else take a minute for.
-GPU_RARE f32 mixed_bias(u32 own, const void* mix, u32 first, u32 slots, u32 mix_dtype, const void* biases, u32 n, u32 column, u32 dtype) {
-  f32 total = 0;
-  NO_UNROLL for (u32 slot = 0; slot < slots; slot++) {
-    const u32 expert = shfl(own, slot);
-    if (expert != NO_EXPERT) total = m_fma(load_float(mix, first + slot, mix_dtype), load_float(biases, (size_t)expert * n + column, dtype), total);
-  }
-  return total;
-}
 
 struct ExpertSum {
   static constexpr bool SUMS = true;
+  static constexpr u32 NONE = ~0u;
   u32 row, slots, n;
   u32 own;  // the expert of slot `lane`
-  const void *mix, *biases;
+  const void* mix;
   u32 mix_dtype;
   Share share;
 
-  GPU_METHOD ExpertSum(const u32* ids, u32 per_row, u32 slots, u32 experts, size_t n, const void* mix, u32 mix_dtype, const void* biases, u32 early, u64* error)
-      : row(bid_x() / per_row), slots(slots), n((u32)n), own(NO_EXPERT), mix(mix), biases(biases), mix_dtype(mix_dtype),
+  GPU_METHOD ExpertSum(const u32* ids, u32 per_row, u32 slots, u32 experts, size_t n, const void* mix, u32 mix_dtype, u32 early, u64* error)
+      : row(bid_x() / per_row), slots(slots), n((u32)n), own(NONE), mix(mix), mix_dtype(mix_dtype),
         share{bid_x() - bid_x() / per_row * per_row, per_row, 0} {
     if (!early) wait_for_previous();
     if (lane_id() >= slots) return;
@@ -70,16 +59,13 @@ struct ExpertSum {
     if (expert >= 0) own = (u32)expert;
   }
   // Of a slot, the same for all lanes: whether it has an expert, and the first row of W that is that one's.
-  GPU_METHOD bool exists(u32 slot) const { return shfl(own, slot) != NO_EXPERT; }
+  GPU_METHOD bool exists(u32 slot) const { return shfl(own, slot) != NONE; }
   GPU_METHOD u32 first(u32 slot) const {
     const u32 expert = shfl(own, slot);
-    return expert == NO_EXPERT ? 0 : expert * n;
+    return expert == NONE ? 0 : expert * n;
   }
   // What a slot counts, for each lane of its own; once what came before has ended.
   GPU_METHOD f32 factor(u32 slot) const { return load_float(mix, row * slots + slot, mix_dtype); }
-  GPU_METHOD f32 bias(u32 column, u32 dtype) const {
-    return biases ? mixed_bias(own, mix, row * slots, slots, mix_dtype, biases, n, column < n ? column : 0, dtype) : 0.0f;
-  }
 };
 
 }  // namespace gpu

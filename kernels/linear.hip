@@ -148,15 +148,14 @@ template <class T> GPU_FN void expert_sums(f32* kept, const ExpertSum& sum, cons
       if (exists) UNROLL for (int r = 0; r < LINEAR_GROUP; r++) all[r] = m_fma(sum.factor(slot), acc[r], all[r]);
     }
     shared.join(kept, all, squares, total, square);
-    total += sum.bias(out.row(group, out.value()), out.dtype);
     if (part == 0) out.store(group, total);
   }
 }
 #define EXPERT_SUM(T) \
-  KERNEL_EARLY(LINEAR_BLOCK, 8, expert_sum_##T, const T* x, const T* w, const u32* ids, const void* mix, const T* bias, const T* residual, T* out, size_t n, \
+  KERNEL_EARLY(LINEAR_BLOCK, 8, expert_sum_##T, const T* x, const T* w, const u32* ids, const void* mix, const T* residual, T* out, size_t n, \
                  size_t k, u32 per_row, u32 slots, u32 experts, u32 splits, u32 early, u32 mix_dtype, u64* error) { \
     SHARED(f32, kept, LINEAR_BLOCK / 32 * LINEAR_GROUP * 2); \
-    const ExpertSum sum(ids, per_row, slots, experts, n, mix, mix_dtype, bias, early, error); \
+    const ExpertSum sum(ids, per_row, slots, experts, n, mix, mix_dtype, early, error); \
     const Outputs<LINEAR_GROUP, 1> outputs(n, nullptr, residual ? residual + sum.row * n : nullptr, out + sum.row * n, 1, 0, DTypeNumber<T>::value, sum.share); \
     expert_sums<T>(kept, sum, x + (size_t)sum.row * slots * k, w, outputs, (u32)k, splits); \
   }

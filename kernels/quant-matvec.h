@@ -272,7 +272,6 @@ template <class Q, int NB, int R, int Places, int P> struct MatVec {
         barrier();
       }
       total *= shfl(factor, out.value() % NB);
-      if (Source::SUMS) total += source.bias(out.row(group, out.value() / NB), out.dtype);
       if (part == 0) out.store(group, total);
     }
   }
@@ -305,11 +304,11 @@ template <class Q, int NB, int R, int Places, int P> struct MatVec {
     Product::run(shared, signals, typename Product::Out(n, bias, nullptr, y, 1, glu, dtype, slot.share), OneMatrix(), (u32)k, w, row, alpha, (f32)eps, splits, \
                  segment); \
   } \
-  KERNEL_EARLY(threads, blocks, expert_sum##fine##_##Q, const void* x, const u8* w, const u32* ids, const void* mix, const void* bias, const void* residual, void* out, \
+  KERNEL_EARLY(threads, blocks, expert_sum##fine##_##Q, const void* x, const u8* w, const u32* ids, const void* mix, const void* residual, void* out, \
                  size_t n, size_t k, u32 per_row, u32 slots, u32 experts, u32 splits, u32 early, u32 segment, u32 dtype, u32 mix_dtype, u64* error) { \
     typedef __VA_ARGS__ Product; \
     MAT_VEC_SHARED(Q) \
-    const ExpertSum sum(ids, per_row, slots, experts, n, mix, mix_dtype, bias, early, error); \
+    const ExpertSum sum(ids, per_row, slots, experts, n, mix, mix_dtype, early, error); \
     const size_t size = bytes_of_float(dtype), to = sum.row * n * size; \
     const void* const from = (const u8*)x + (size_t)sum.row * slots * k * size; \
     const void* const added = residual ? (const u8*)residual + to : nullptr; \

@@ -348,11 +348,7 @@ template <class Q, int NB, int P> struct TileVec {
         barrier();
       }
       if (part == 0) {
-        UNROLL for (int e = 0; e < Sums; e++) {
-          const u32 r = lane / 4 + e / X * 8;
-          acc[e] = out.biased(group, r, acc[e] * factors[e % X]);
-          if (Source::SUMS) acc[e] += source.bias(out.row(group, r), out.dtype);
-        }
+        UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
         UNROLL for (int e = 0; e < Sums; e++) {
           if (out.glu && e >= X) continue;
           out.keep(group, lane / 4 + e / X * 8, X * t + e % X, (out.glu ? out.gated(acc[e], acc[e % X + X]) : acc[e]) + added[e]);

@@ -20,6 +20,7 @@ export interface CurveChart extends Heading {
   readonly series: readonly Curve[];
   readonly guide?: Curve;
   readonly powers?: boolean;
+  readonly even?: boolean;
 }
 export function barChart(chart: BarChart): string;
 export function curveChart(chart: CurveChart): string;

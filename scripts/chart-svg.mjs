@@ -159,10 +159,10 @@ function apart(wanted, distance) {
 }
 
 /**
- * A line for each of `series`, { name, points: [x, y][] }, Wick's first, over a logarithmic x axis; each is named at its
- * end. `guide` is one more line, dashed. With `powers` the y axis is logarithmic, too.
+ * A line for each of `series`, { name, points: [x, y][] }, Wick's first, over a logarithmic x axis, or with `even` one of
+ * equal steps; each is named at its end. `guide` is one more line, dashed. With `powers` the y axis is logarithmic, too.
  */
-export function curveChart({ title, note, unit, xUnit, series, guide, powers = false }) {
+export function curveChart({ title, note, unit, xUnit, series, guide, powers = false, even = false }) {
   const height = 356;
   const lines = guide ? [...series, guide] : series;
   const [left, right] = [MARGIN + 48, WIDTH - MARGIN - Math.max(...lines.map(({ name }) => widthOf(name))) - 14];
@@ -172,8 +172,9 @@ export function curveChart({ title, note, unit, xUnit, series, guide, powers = f
   const ticks = powers ? powersTo(Math.min(...ys), Math.max(...ys)) : ticksTo(Math.max(...ys));
   const [low, high] = [ticks[0], ticks.at(-1)];
   const share = powers ? (y) => Math.log(y / low) / Math.log(high / low) : (y) => y / high;
-  const [first, last] = [xs[0], xs.at(-1)].map(Math.log2);
-  const xAt = (x) => left + ((right - left) * (Math.log2(x) - first)) / (last - first);
+  const place = even ? (x) => x : Math.log2;
+  const [first, last] = [place(xs[0]), place(xs.at(-1))];
+  const xAt = (x) => left + ((right - left) * (place(x) - first)) / (last - first);
   const yAt = (y) => lower - (lower - upper) * share(y);
   const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${round(xAt(x))} ${round(yAt(y))}`).join("");
 

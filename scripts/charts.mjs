@@ -151,6 +151,25 @@ function gpuBatches(data) {
   });
 }
 
+/** The memory of a server under load: the most of each minute. */
+function soak({ soak: { machine: on, minutes, clients, requests, points } }) {
+  const line = (name, field) => ({
+    name,
+    points: Array.from({ length: Math.ceil(minutes) }, (_, i) => {
+      const values = points.filter(({ minute }) => Math.floor(minute) === i).map((point) => point[field]);
+      return [i + 1, Math.max(...values)];
+    }),
+  });
+  return curveChart({
+    title: `A server under load for ${minutes} minutes: its memory`,
+    note: `fable-7m, ${clients} clients, ${requests.toLocaleString("en-US")} requests; ${on.cpu}, Node ${on.node.slice(1)}`,
+    unit: "MiB",
+    xUnit: "minutes",
+    series: [line("resident", "resident"), line("JavaScript's heap", "heap"), line("tensors", "tensors")],
+    even: true,
+  });
+}
+
 const isProduct = ({ op }) => op === "conv2d" || op === "sdpa" || op === "matmul";
 /** By the name of its file: what is drawn from the JSON files, which are given by theirs. */
 const charts = {
@@ -166,6 +185,7 @@ const charts = {
   "h200-gemm-f32": (data) => gpuGemm(data, "f32"),
   "h200-llama": gpuLlama,
   "h200-batches": gpuBatches,
+  soak,
 };
 
 /** Each chart's file and text; `read` gives the text of a JSON file. */

@@ -229,11 +229,11 @@ template <class T> struct Run {
     double numbers[] = {scale, p.softcap};
     u32 causal = p.causal, parts = splits;
     size_t window = p.window;
-    const long long *lengths = p.lengths, *tables = nullptr, *offsets = p.offsets;
+    const long long *lengths = p.lengths, *tables = nullptr, *plan = nullptr, *offsets = p.offsets;
     T* own_sinks = p.sinks ? sinks : nullptr;
     size_t out_b = qb, out_h = qh, out_t = qt;
     std::vector<void*> args = {&q, &k, &v, &mask, &own_sinks, &lengths, &tables, &out};
-    if (decode) args.push_back(&scratch), args.push_back(&counters);
+    if (decode) args.push_back(&scratch), args.push_back(&counters), args.push_back(&plan);
     else args.push_back(&offsets);
     for (size_t& n : dims) args.push_back(&n);
     for (size_t& n : strides) args.push_back(&n);

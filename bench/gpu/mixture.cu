@@ -1,7 +1,8 @@
-// A layer of a mixture of experts, decoding one token, as a recorded step runs it: how long 48 such layers take, how long without
-// one of their kernels, and that kernel by itself. Shape: Qwen3-30B-A3B in Q4_K.
+// A layer of a mixture of experts, decoding one token, as a recorded step runs it: how long it takes, how long without one of its
+// kernels, and that kernel by itself; then with other numbers of warps and blocks for its products. Shape: Qwen3-30B-A3B in Q4_K.
+//   mixture [KEYS]
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear norm decode attention_decode experts) bench/gpu/mixture.cu -o mixture
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear decode attention_decode experts) bench/gpu/mixture.cu -o mixture
 #define GPU_ONLY
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
@@ -9,7 +10,6 @@
 #include "bench.h"
 #include "quant-matvec.hip"
 #include "linear.hip"
-#include "norm.hip"
 #include "decode.hip"
 #include "attention_decode.hip"
 #include "experts.hip"
@@ -19,16 +19,14 @@ constexpr u32 QKV = (HEADS + 2 * KV_HEADS) * D;
 constexpr size_t Q4K(size_t n, size_t k) { return n * k / 256 * 144; }
 
 static bool early_launches = true;
-static u32 early_mask = ~0u, current = 0;
 template <class... P, class... A> static void go(cudaStream_t stream, void (*kernel)(P...), u32 grid, u32 block, u32 shared, A... args) {
-  static std::vector<void*> known;
   if (shared > 48 * 1024) CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid), config.blockDim = dim3(block), config.dynamicSmemBytes = shared, config.stream = stream;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute, config.numAttrs = early_launches && (early_mask >> current & 1u) ? 1 : 0;
+  config.attrs = &attribute, config.numAttrs = early_launches ? 1 : 0;
   CHECK(cudaLaunchKernelEx(&config, kernel, (P)args...));
 }
 
@@ -37,7 +35,7 @@ struct Weights {
   bf16* router;
 };
 static Weights sets[SETS];
-static bf16 *alpha, *x, *middle, *projected, *qn, *kn, *turned, *mixed, *keys, *values, *cosines, *scores, *opened, *closed;
+static bf16 *alpha, *x, *middle, *projected, *turned, *mixed, *keys, *values, *cosines, *scores, *opened;
 static f32 *mix, *scratch;
 static u32 *ids, *counters;
 static i64* lengths;
@@ -72,9 +70,9 @@ int main(int argc, char** argv) {
                       blocks_of(Q4K((size_t)EXPERTS * HIDDEN, WIDTH), s + 30), floats_of(EXPERTS * HIDDEN, s + 40, 0.05f)};
   }
   alpha = floats_of(HIDDEN, 1, 1.0f), x = floats_of(HIDDEN, 2, 1.0f), middle = floats_of(HIDDEN, 3, 1.0f), projected = floats_of(QKV, 4, 1.0f);
-  qn = floats_of(HEADS * D, 5, 1), kn = floats_of(KV_HEADS * D, 6, 1), turned = floats_of(HEADS * D, 7, 1), mixed = floats_of(HEADS * D, 8, 1);
+  turned = floats_of(HEADS * D, 7, 1), mixed = floats_of(HEADS * D, 8, 1);
   keys = floats_of(KV_HEADS * CAPACITY * D, 9, 1), values = floats_of(KV_HEADS * CAPACITY * D, 10, 1), cosines = floats_of(CAPACITY * D, 11, 1);
-  scores = floats_of(EXPERTS, 12, 1), opened = floats_of(CHOSEN * WIDTH, 13, 1), closed = floats_of(CHOSEN * HIDDEN, 14, 1);
+  scores = floats_of(EXPERTS, 12, 1), opened = floats_of(CHOSEN * WIDTH, 13, 1);
   mix = device<f32>(CHOSEN), scratch = device<f32>(HEADS * 66 * (D + 2)), ids = device<u32>(CHOSEN), counters = device<u32>(4096);
   CHECK(cudaMemset(counters, 0, 4096 * 4));
   CHECK(cudaMemset(ids, 0, CHOSEN * 4));
@@ -113,7 +111,7 @@ int main(int argc, char** argv) {
             GLU_silu, up.splits, 0, HIDDEN, DTYPE_bf16, error_word);
        }},
       {"down+mix", [&](cudaStream_t s, const Weights& w) {
-         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, nullptr, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
+         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };
@@ -121,7 +119,7 @@ int main(int argc, char** argv) {
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++)
-               for (size_t i = 0; i < steps.size(); i++) if (wanted(i)) current = (u32)i, steps[i].run(s, sets[layer % SETS]);
+               for (size_t i = 0; i < steps.size(); i++) if (wanted(i)) steps[i].run(s, sets[layer % SETS]);
            }, 7) / LAYERS;
   };
   const float all_us = time([](size_t) { return true; });
@@ -132,7 +130,6 @@ int main(int argc, char** argv) {
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
-  const TileLaunch was[4] = {plans[0], plans[1], plans[2], plans[3]};
   const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
   const size_t places[4] = {0, 3, 6, 7};
   const auto need = [&](int p, u32 warps) { return widths[p] * 2 + widths[p] / 4 + warps * (2 * 4864 + 4 * (64 + 8)); };

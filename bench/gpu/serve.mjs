@@ -1,9 +1,10 @@
 // Many requests at once over a paged cache, of a model with random weights, of a shape in shapes.mjs (Llama 3.2 1B's):
 //   node bench/gpu/serve.mjs DEVICE [--shape 8b|…] [--dist PATH] [--rows 1,8,…] [--budget TOKENS]
-//     [--only check,steps,chunks,requests,kernels] [--tiny]
+//     [--only check,steps,uneven,chunks,requests,kernels] [--library] [--tiny]
 // steps: the device's time of a recorded step of so many sequences with 640 positions each, over pages and over a cache of
 // their own, and its share of the limit, which is reading the weights and all keys and values once, at the copy rate.
-// check: how far steps over pages are from what the model says of whole texts. kernels: steps by kernel. requests: so many of 512 tokens that say 256 more, all at once, with prompts in parts beside
+// uneven: one sequence of 8,000 positions beside others, with parts by lengths and without. --library: no fused products of
+// few rows. check: how far steps over pages are from what the model says of whole texts. kernels: steps by kernel. requests: so many of 512 tokens that say 256 more, all at once, with prompts in parts beside
 // those that decode. chunks: a part of a prompt of 512 tokens behind a past of so many.
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -27,11 +28,11 @@ const { batchKernels, productKernels, transformerKernels } = await import(`${dis
 const device = Device.from(args[0] ?? "cuda:0");
 const gpu = device.backend;
 const tiny = args.includes("--tiny");
-const only = option("--only")?.split(",") ?? ["check", "steps", "chunks", "requests", "kernels"];
+const only = option("--only")?.split(",") ?? ["check", "steps", "uneven", "chunks", "requests", "kernels"];
 const counts = (option("--rows") ?? (tiny ? "1,3" : "1,8,32,64,128")).split(",").map(Number);
 const sizes = tiny
-  ? { past: 70, prompt: 40, tokens: 6, budget: 32, replays: 2, pasts: [0, 100], chunk: 16 }
-  : { past: 640, prompt: 512, tokens: 256, budget: 2048, replays: 20, pasts: [0, 4096], chunk: 512 };
+  ? { past: 70, longest: 200, prompt: 40, tokens: 6, budget: 32, replays: 2, pasts: [0, 100], chunk: 16 }
+  : { past: 640, longest: 8000, prompt: 512, tokens: 256, budget: 2048, replays: 20, pasts: [0, 4096], chunk: 512 };
 const budget = Number(option("--budget") ?? sizes.budget);
 const shape = configOf(option("--shape") ?? "1b", tiny);
 const { config } = shape;
@@ -54,6 +55,7 @@ report("compiled", {});
 const weights = randomWeights({ Tensor, QTensor, Matrices, Stack, quantTypes }, device, shape, null);
 const model = await Transformer.load(config, weights, device, "bf16");
 const ids = (n, from = 0) => Array.from({ length: n }, (_, i) => (from + i * 7919) % config.vocabSize);
+if (args.includes("--library")) gpu.linear = () => null;
 const kvBytes = PagedCache.pageBytes(config, "bf16") / pagesOf(1) / 64;
 
 /** GB/s of a copy, what it reads and writes together. */
@@ -88,10 +90,10 @@ const timed = async (run) => {
 };
 
 /** A step of sequences that are `past` long, over pages: run as recorded, and what it is made of. */
-function pagedStep(rows, run) {
-  const positions = sizes.past + 64;
-  const pages = pagesOf(positions);
-  const cache = new PagedCache(config, device, "bf16", rows * pages);
+function pagedStep(rows, run, longest = sizes.past) {
+  const positions = longest + 64;
+  const pages = pagesOf(sizes.past + 64);
+  const cache = new PagedCache(config, device, "bf16", rows * pages + pagesOf(longest));
   const sampler = new BatchSampler(device, config.vocabSize, rows);
   const slots = Array.from({ length: rows }, (_, i) => i);
   for (const slot of slots) sampler.assign(slot, spec(slot));
@@ -106,6 +108,10 @@ function pagedStep(rows, run) {
     ...{ slot, past: sizes.past - 1, extent: sizes.past },
     pages: Array.from({ length: pages }, (_, i) => i * rows + slot),
   }));
+  if (longest > sizes.past) {
+    const more = Array.from({ length: pagesOf(longest) }, (_, i) => rows * pages + i);
+    own[0] = { slot: 0, past: longest - 1, extent: longest, pages: more };
+  }
   return run(() => decode.run(own)).finally(() => {
     decode[Symbol.dispose]();
     sampler[Symbol.dispose]();
@@ -138,7 +144,7 @@ function callsOf(run) {
   const calls = new Map();
   const note = (what, again) => {
     calls.set(what, [...(calls.get(what) ?? []), again]);
-    again();
+    return again();
   };
   const { launch, blas } = gpu;
   const gemm = blas?.gemm;
@@ -237,7 +243,7 @@ async function chunk(past) {
   const cache = new PagedCache(config, device, "bf16", pages);
   const own = { ids: ids(sizes.chunk), past, pages: Array.from({ length: pages }, (_, i) => pages - 1 - i) };
   const run = () => model.paged([own], cache).dispose();
-  run();
+  for (let i = 0; i < (tiny ? 1 : 30); i++) run();
   await device.synchronize();
   const from = performance.now();
   for (let i = 0; i < 4; i++) run();
@@ -295,6 +301,20 @@ if (only.includes("steps"))
       "unpaged ms": own,
       share: limit / paged,
     });
+  }
+if (only.includes("uneven"))
+  for (const rows of counts) {
+    const measure = (run) => {
+      run();
+      return timed(run);
+    };
+    const step = () => pagedStep(rows, measure, sizes.longest);
+    const planned = await step();
+    const { planner } = gpu.pagedAttention;
+    gpu.pagedAttention.planner = undefined;
+    const unplanned = await step();
+    gpu.pagedAttention.planner = planner;
+    report(`step of ${rows}, one long`, { ms: planned, "without a plan ms": unplanned });
   }
 if (only.includes("chunks"))
   for (const past of sizes.pasts) report(`${sizes.chunk} tokens behind ${past}`, await chunk(past));

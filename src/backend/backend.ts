@@ -153,4 +153,9 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   readonly pagedAttention?: PagedAttention;
   readonly pagedLatentAttention?: PagedLatentAttention;
   readonly transformers?: TransformerSupport;
+  /**
+   * What `run` computes has rows that do not depend on each other, bit by bit: not on how many there are in a call, nor on
+   * how a prompt was cut. Slower; absent where rows never depend on each other.
+   */
+  invariantly?<T>(run: () => T): T;
 }

@@ -27,11 +27,27 @@ export interface PagedPlaces {
   readonly starts: View | null;
 }
 
+export interface PlannedHeads {
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+}
+
+/** Says how sequences of known lengths share a device, where that is known before the work runs. */
+export interface PagedPlanner {
+  /** How many numbers a plan for so many sequences has room for. */
+  words(rows: number): number;
+  /** For sequences with one row each, whose positions are so many: numbers below 2³¹, no more than `words` says. */
+  plan(lengths: readonly number[]): readonly number[];
+}
+
 export interface PagedAttentionParams extends Omit<SdpaParams, "causal">, PagedPlaces {
   /** (sequences + 1): where the rows of each begin, and where the last one's end. */
   readonly offsets: View;
   /** So many sequences, the first, have one row each; those behind them one or more. */
   readonly singles: number;
+  /** i64 (words), where a planner has said how sequences with one row share the device. */
+  readonly plan?: View | null | undefined;
   /** (pages, kv heads, PAGE_SIZE, d), contiguous. */
   readonly k: View;
   readonly v: View;
@@ -50,6 +66,8 @@ export interface PagedAttention {
    * own. The result is (rows, heads, d).
    */
   attend(q: View, k: View, v: View, p: PagedAttentionParams): Storage;
+  /** What plans steps of at most so many sequences with one row each, where that is of use. */
+  planner?(dtype: DType, shape: PlannedHeads, rows: number): PagedPlanner | null;
 }
 
 export interface PagedLatentParams extends PagedPlaces {

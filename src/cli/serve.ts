@@ -37,6 +37,7 @@ interface Options extends Omit<ModelOptions, "model"> {
   memory?: number;
   cacheMemory?: number;
   batch?: number;
+  batchInvariant?: boolean;
   maxBody: number;
   maxPrompt?: number;
   maxAnswers: number;
@@ -61,6 +62,7 @@ export function serveCommand(version: string): Command {
     .option("--memory <bytes>", "what the models together may take of the device, as 8GiB", bytes)
     .option("--cache-memory <bytes>", "what a model's keys and values may take (default: most of what is left)", bytes)
     .option("--batch <n>", "answers that get tokens at once (default: 64, on the CPU 16)", count(1))
+    .option("--batch-invariant", "the same text whatever else is answered, on a GPU too, which is slower then")
     .option("--max-body <bytes>", "the most bytes of a request", bytes, defaultLimits.bodyBytes)
     .option("--max-prompt <n>", "the most tokens of a prompt (default: what the context holds)", count(1))
     .option("--max-answers <n>", "answers under way at once, those that wait included", count(1), defaultLimits.answers)
@@ -191,7 +193,7 @@ function untilSignal(close: () => Promise<void>): Promise<void> {
 async function load(
   { name, memory, signal, onProgress }: LoadRequest,
   device: Device,
-  { dtype, context }: Options,
+  { dtype, context, batchInvariant }: Options,
   log: Log,
 ) {
   const bar = new ProgressBar("Loading", process.stderr);
@@ -202,6 +204,7 @@ async function load(
       dtype,
       context,
       memory,
+      batchInvariant,
       signal,
       onDownload: ({ file, bytesDone, bytesTotal }) => {
         files.set(file, [bytesDone, bytesTotal ?? bytesDone]);

@@ -33,10 +33,11 @@ export { type EmbeddingSettings, type Pooling, poolings } from "./embeddings/set
 export type { Encoder } from "./encoder/encoder.ts";
 export type { ClassificationHead } from "./encoder/head.ts";
 export type { Routing, RoutingGroups } from "./experts/routing.ts";
+export { BatchSampler, type Choice } from "./generation/batch-sampler.ts";
 export { type DraftSpeculation, draftModel } from "./generation/draft-model.ts";
 export type { Finish, GenerateOptions, Piece } from "./generation/generate.ts";
 export { PromptCache } from "./generation/prompt-cache.ts";
-export { Sampler, type SamplingOptions } from "./generation/sampling.ts";
+export { Sampler, type SamplerExtras, type SamplingOptions } from "./generation/sampling.ts";
 export {
   type Drafter,
   type PromptLookupOptions,
@@ -56,7 +57,9 @@ export type { Packed } from "./packed.ts";
 export type { PagedSequence } from "./paged/batch.ts";
 export { PagedCache, type PagedLayer } from "./paged/cache.ts";
 export { PagedStepper, type PagedStepperOptions, type StepOutcome, type StepRow } from "./paged/stepper.ts";
+export type { DevicePlaces, PagedTable } from "./paged/steps.ts";
 export type { Positions } from "./positions.ts";
+export type { SharedTable, Table as RotaryTable } from "./rotary.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";

@@ -110,7 +110,7 @@ export function attendLatents(
   rotate: Rotation,
   mask: (keys: number) => Tensor | null,
   own: LatentHeads,
-  expand: boolean = expansionPays(length, own),
+  expand: boolean,
 ): Tensor {
   const { heads, scale, rope, rank, keyDim, valueDim, keys, values } = own;
   const rows = batch * length;

@@ -34,6 +34,11 @@ export interface LoadModelOptions {
   readonly context?: number | undefined;
   /** The most bytes it may take of the device's memory, its weights and that context. Default: what the device can give. */
   readonly memory?: number | undefined;
+  /**
+   * What is said of a sequence does not depend, bit by bit, on what else is computed with it: so seeds give the same text
+   * whatever else runs. GPUs use slower kernels then; on the CPU it is always so.
+   */
+  readonly batchInvariant?: boolean | undefined;
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -93,7 +98,9 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
   const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
   await prepared?.toLoad;
-  const transformer = await (encoder ? Encoder : Transformer).load(source.config, weights, device, dtype);
+  const transformer = encoder
+    ? await Encoder.load(source.config, weights, device, dtype)
+    : await Transformer.load(source.config, weights, device, dtype, options.batchInvariant);
   try {
     await weights.arrival();
     await prepared?.toRun;

@@ -5,7 +5,7 @@ import { Tensor } from "../ops/index.ts";
 import type { RopeConfig } from "./config.ts";
 import { type Run, runsOf } from "./embeddings/batches.ts";
 import type { Sequence } from "./embeddings/embed.ts";
-import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
+import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "./latent-attention.ts";
 import type { Positions } from "./positions.ts";
 import type { Rotation } from "./rotary.ts";
 import { type AttentionParams, normedHeads, type Step } from "./steps.ts";
@@ -104,7 +104,15 @@ export class PackedStep implements Step {
       const own = (x: Tensor): Tensor => x.narrow(0, start, count * length);
       const rotate = this.#rotationsAt({ start: 0, length }).get(heads.rope)!;
       const rows = { q: own(q), latent: own(latent), key: own(key) };
-      return attendLatents(rows, { batch: count, length }, undefined, rotate, () => null, heads);
+      return attendLatents(
+        rows,
+        { batch: count, length },
+        undefined,
+        rotate,
+        () => null,
+        heads,
+        expansionPays(length, heads),
+      );
     });
     return parts.length === 1 ? parts[0]! : Tensor.cat(parts, 0);
   }

@@ -8,7 +8,7 @@ import { type KvCache, type LatentCache, rmsNorm, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
 import type { RopeConfig } from "./config.ts";
-import { attendLatents, type LatentHeads, type LatentRows } from "./latent-attention.ts";
+import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "./latent-attention.ts";
 import type { PagedLayer } from "./paged/cache.ts";
 import type { Rotation, Table } from "./rotary.ts";
 
@@ -61,6 +61,8 @@ export class ComposedStep implements Step {
     readonly rotations: ReadonlyMap<RopeConfig, Rotation>,
     /** The mask for the last `keys` positions, if one is needed. */
     readonly mask: (keys: number) => Tensor | null,
+    /** Whether many rows may expand latents. */
+    readonly mayExpand = true,
   ) {}
 
   attend(rawQ: Tensor, rawK: Tensor, v: Tensor, cache: Appends | undefined, params: AttentionParams): Tensor {
@@ -88,7 +90,8 @@ export class ComposedStep implements Step {
   }
 
   attendLatent(rows: LatentRows, cache: AppendsLatents | undefined, heads: LatentHeads): Tensor {
-    return attendLatents(rows, this, cache, this.rotations.get(heads.rope)!, this.mask, heads);
+    const expand = this.mayExpand && expansionPays(this.length, heads);
+    return attendLatents(rows, this, cache, this.rotations.get(heads.rope)!, this.mask, heads, expand);
   }
 }
 

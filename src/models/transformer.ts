@@ -61,6 +61,10 @@ export class Transformer implements Disposable {
   readonly device: Device;
   /** What it computes in. */
   readonly dtype: DType;
+  /** Whether what it says of a sequence does not depend, bit by bit, on what else is in a call or how a prompt is cut. */
+  readonly batchInvariant: boolean;
+  /** Whether latents may be expanded where that is faster: for many rows at once. */
+  readonly #mayExpand: boolean;
   readonly #embedding: EmbeddingTable;
   /** Learned vectors of the positions, where it has them. */
   readonly #positions: EmbeddingTable | null;
@@ -70,10 +74,19 @@ export class Transformer implements Disposable {
   readonly #rotaries: ReadonlyMap<RopeConfig, Rotary>;
   readonly #owned: readonly Disposable[];
 
-  private constructor(config: ModelConfig, device: Device, dtype: DType, parts: Parts, owned: readonly Disposable[]) {
+  private constructor(
+    config: ModelConfig,
+    device: Device,
+    dtype: DType,
+    batchInvariant: boolean,
+    parts: Parts,
+    owned: readonly Disposable[],
+  ) {
     this.config = config;
     this.device = device;
     this.dtype = dtype;
+    this.batchInvariant = batchInvariant || device.backend.invariantly === undefined;
+    this.#mayExpand = !batchInvariant;
     this.#embedding = parts.embedding;
     this.#positions = parts.positions;
     this.#layers = parts.layers;
@@ -84,7 +97,13 @@ export class Transformer implements Disposable {
   }
 
   /** Takes everything the config names from `weights`; where that fails, what was read is freed. */
-  static async load(config: ModelConfig, weights: Weights, device: Device, dtype: DType): Promise<Transformer> {
+  static async load(
+    config: ModelConfig,
+    weights: Weights,
+    device: Device,
+    dtype: DType,
+    batchInvariant = false,
+  ): Promise<Transformer> {
     try {
       const { vocabSize, hiddenSize, contextLength } = config;
       const embedding = await weights.embedding("token", vocabSize, hiddenSize);
@@ -96,7 +115,8 @@ export class Transformer implements Disposable {
       const head = config.tiedEmbeddings
         ? embedding.head
         : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
-      return new Transformer(config, device, dtype, { embedding, positions, layers, finalNorm, head }, weights.owned);
+      const parts = { embedding, positions, layers, finalNorm, head };
+      return new Transformer(config, device, dtype, batchInvariant, parts, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
@@ -107,7 +127,7 @@ export class Transformer implements Disposable {
   forward(ids: Tensor, { cache, last = false, extent = 0 }: TransformerOptions = {}): Tensor {
     const [batch, length] = this.#checkIds(ids, cache);
     const { vocabSize, hiddenSize } = this.config;
-    return scope(() => {
+    return this.#scoped(() => {
       const step = this.#step(batch, length, cache, extent);
       const places = () => positionIds(cache?.positions(length) ?? { start: 0, length }, batch, this.device);
       const hidden = this.#hidden(this.#embed(ids.reshape([batch * length]), places), step, cache);
@@ -125,7 +145,7 @@ export class Transformer implements Disposable {
   paged(sequences: readonly PagedSequence[], cache: PagedCache, tokens: Tensor | null = null): Tensor {
     const batch = new PagedBatch(sequences, cache.pages);
     this.#checkPositions(batch.longest);
-    return scope(() => {
+    return this.#scoped(() => {
       const tensors = batch.tensors(this.device, tokens);
       const step = this.#pagedStep(batch, tensors);
       const embedded = this.#embed(tensors.ids, () => tensors.positions);
@@ -160,8 +180,8 @@ export class Transformer implements Disposable {
     tables: ReadonlyMap<RopeConfig, PagedTable>,
     lasts: Tensor | null = null,
   ): Tensor {
-    return scope(() => {
-      const step = new DevicePagedStep(this.device.backend, ids.numel, places, tables, []);
+    return this.#scoped(() => {
+      const step = new DevicePagedStep(this.device.backend, ids.numel, places, tables, [], false);
       // Rows of nobody have no position, and stand at the first.
       const positions = () => places.lengths.maximum(1n).sub(1n);
       const hidden = this.#layered(this.#embed(ids, positions), step, cache.layers);
@@ -176,7 +196,7 @@ export class Transformer implements Disposable {
 
   /** What the head would take for each position, (rows, hidden): the states that embed sequences. */
   hidden(packed: Packed): Tensor {
-    return scope(() => {
+    return this.#scoped(() => {
       const { positions } = packed;
       const rotationsAt = (at: Positions) => this.#perRope((rotary) => rotary.at(at, packed.longest));
       const places = () => positionIds(positions, 1, this.device);
@@ -196,7 +216,7 @@ export class Transformer implements Disposable {
    * in device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
    */
   recordedStep(ids: Tensor, cache: ModelCache, lengths: Tensor, extent: number): Tensor {
-    return scope(() => {
+    return this.#scoped(() => {
       const room = cache.reserve(0);
       const tables = this.#perRope((rotary) => rotary.tables(room, extent));
       const mask = (keys: number) => cache.mask(keys, keys);
@@ -212,6 +232,11 @@ export class Transformer implements Disposable {
     return Math.min(...[...this.#rotaries.values()].map((rotary) => rotary.validUntil(extent)));
   }
 
+  #scoped<T>(run: () => T): T {
+    const { backend } = this.device;
+    return scope(this.batchInvariant && backend.invariantly ? () => backend.invariantly!(run) : run);
+  }
+
   #perRope<T>(of: (rotary: Rotary) => T): ReadonlyMap<RopeConfig, T> {
     return new Map([...this.#rotaries].map(([rope, rotary]) => [rope, of(rotary)]));
   }
@@ -222,10 +247,10 @@ export class Transformer implements Disposable {
     const mask = (keys: number) => cache?.mask(keys, total) ?? null;
     const { latent } = this.config;
     const itself = cache && deviceAttends(this.config, this.device, this.dtype);
-    if (!itself || (latent && expansionPays(length, latent))) {
+    if (!itself || (latent && this.#mayExpand && expansionPays(length, latent))) {
       const positions = cache?.positions(length) ?? { start: 0, length };
       const rotations = this.#perRope((rotary) => rotary.at(positions, most));
-      return new ComposedStep(batch, length, rotations, mask);
+      return new ComposedStep(batch, length, rotations, mask, this.#mayExpand);
     }
     const tables = this.#perRope((rotary) => rotary.tables(total, most));
     return new CachedStep(this.device.backend, batch, length, tables, cache.padding, mask, null);
@@ -244,7 +269,14 @@ export class Transformer implements Disposable {
       return { ...table, starts: starts && Tensor.from(starts, { device: this.device }) };
     });
     const chunks = sequences.slice(singles).map((sequence) => ({ sequence, rotations: () => rotationsOf(sequence) }));
-    return new DevicePagedStep(this.device.backend, rows, { tables, lengths, offsets, singles }, turns, chunks);
+    return new DevicePagedStep(
+      this.device.backend,
+      rows,
+      { tables, lengths, offsets, singles },
+      turns,
+      chunks,
+      this.#mayExpand,
+    );
   }
 
   /** What the last layer gives for each position: (b · t, hidden). */

@@ -28,13 +28,8 @@ export class Page {
 
 /** The tokens of a page as a key; the first page's says by what else texts must be alike. */
 export function pageKey(tokens: readonly number[], page: number, size: number, kind: number): string {
-  const units = new Uint16Array(2 * size);
-  for (let i = 0; i < size; i++) {
-    const id = tokens[page * size + i]!;
-    units[2 * i] = id & 0xffff;
-    units[2 * i + 1] = id >>> 16;
-  }
-  const key = String.fromCharCode(...units);
+  const ids = Uint32Array.from(tokens.slice(page * size, (page + 1) * size));
+  const key = Buffer.from(ids.buffer).toString("latin1");
   return page === 0 ? `${kind}:${key}` : key;
 }
 

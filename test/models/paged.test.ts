@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { PAGE_SIZE } from "../../src/backend/paged-attention.ts";
 import { Device } from "../../src/index.ts";
 import { loadModel, type Model, PagedCache, type PagedSequence } from "../../src/models/index.ts";
-import { describeDevices, inTurns } from "../helpers/devices.ts";
+import { describeDevices, gpuNames, inTurns } from "../helpers/devices.ts";
 import { denseNames, distance, type TinyName, tiny, tinyNames, variant } from "../helpers/model-folders.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
@@ -110,6 +110,39 @@ describeDevices("paged steps", (device) => {
     else expect(most).toBeLessThan(3e-5);
   });
 });
+
+/** What paged steps say, sequence by sequence of each step, in company and in parts, or each of them alone and at once. */
+async function said(model: Model, alone: boolean): Promise<Float32Array[]> {
+  using cache = new PagedCache(model.config, model.device, model.dtype, PAGES);
+  const fed = [0, 0, PAGE_SIZE];
+  const all: Float32Array[] = [];
+  const run = async (sequences: PagedSequence[]): Promise<void> => {
+    using logits = model.transformer.paged(sequences, cache);
+    const rows = (await logits.data()) as Float32Array;
+    for (let at = 0; at < rows.length; at += VOCAB) all.push(rows.slice(at, at + VOCAB));
+  };
+  for (const step of schedule.slice(0, 4)) {
+    const sequences = step.map(([which, to]): PagedSequence => {
+      const past = alone ? 0 : fed[which]!;
+      fed[which] = to;
+      return { ids: texts[which]!.slice(past, to), past, pages: pages[which]! };
+    });
+    if (!alone) await run(sequences);
+    else for (const sequence of sequences) await run([sequence]);
+  }
+  return all;
+}
+
+const invariant = (device: Device): void => {
+  // The latter has windows and a softcap.
+  const models = [["mixtral", "bf16"] as const, ["gemma2", "f32"] as const];
+  it.each(inTurns(models, device))("say the same of %s in %s in any company, bit by bit", async (name, dtype) => {
+    using model = await loadModel(tiny(name), { device, dtype, batchInvariant: true });
+    expect(model.transformer.batchInvariant).toBe(true);
+    expect(await said(model, false)).toEqual(await said(model, true));
+  });
+};
+describeDevices("batch-invariant paged steps", invariant, gpuNames);
 
 describe("a paged step", () => {
   it("turns each sequence as long as it is", async () => {

@@ -78,7 +78,7 @@ describeDevices("experts", (device) => {
   });
 
   it("sums what the experts of a row make, with a residual", () => {
-    const own = { experts: 6, bySlot: true, mixed: true, bias: true };
+    const own = { experts: 6, bySlot: true, mixed: true };
     const none = [
       [3, 0, NOTHING],
       [3, 5, 4],
@@ -87,8 +87,8 @@ describeDevices("experts", (device) => {
       checkExperts(device, { ...own, outputs: 34, inputs: 40, ids: none }, dtype, null);
     checkExperts(device, { ...own, outputs: 37, inputs: 256, ids: none }, "f16", "Q4_K");
     checkExperts(device, { ...own, outputs: 20, inputs: 96, ids: [[2], [5]] }, "f32", "Q4_0");
-    // Rows that share x's, and many.
-    checkExperts(device, { ...own, bySlot: false, outputs: 10, inputs: 32, ids: none }, "f32", null);
+    // Rows that share x's, with a bias, and many.
+    checkExperts(device, { ...own, bySlot: false, outputs: 10, inputs: 32, ids: none, bias: true }, "f32", null);
     checkExperts(device, { ...own, outputs: 12, inputs: 32, ids: many(60, 2, 5) }, "f32", null);
     const [x, w] = [Tensor.ones([2, 8], { device }), Tensor.ones([3, 4, 8], { device })];
     const ids = Tensor.zeros([1, 2], { dtype: "u32", device });

@@ -13,6 +13,8 @@ import { type ServeProcess, startServe } from "../helpers/wick-serve.ts";
 const folder = temporaryFolder();
 const model = "fable-7m";
 const apiKey = "test-key";
+/** fable-7m's token of it. */
+const QUOTE = 3;
 const messages = [{ role: "user" as const, content: "Once upon a time there lived a king" }];
 const person = {
   type: "object",
@@ -119,24 +121,27 @@ describe("OpenAI's client", () => {
 
   it("gets JSON that 200 random schemas allow", async () => {
     const ajv = new Ajv2020({ strict: false, validateFormats: false });
+    const ask = async (schema: Record<string, unknown>, seed: number, most: number): Promise<string> => {
+      const { choices } = await openai.chat.completions.create({
+        model,
+        messages,
+        max_tokens: most,
+        seed,
+        // A teller of tales likes long strings: what ends them is made likelier.
+        logit_bias: { [QUOTE]: 8 },
+        response_format: { type: "json_schema", json_schema: { name: "any", schema, strict: true } },
+      });
+      // Few have no text at all that is so short.
+      if (choices[0]!.finish_reason === "length" && most < 400) return ask(schema, seed, 400);
+      return choices[0]!.message.content!;
+    };
     const schemas = fc.sample(randomSchema, { numRuns: 200, seed: 15 });
-    let tokens = 0;
-    await Promise.all(
-      schemas.map(async (schema, i) => {
-        const { choices, usage } = await openai.chat.completions.create({
-          model,
-          messages,
-          max_tokens: 120,
-          seed: i,
-          response_format: { type: "json_schema", json_schema: { name: "any", schema: schema as never, strict: true } },
-        });
-        tokens += usage!.completion_tokens;
-        const answer: unknown = JSON.parse(choices[0]!.message.content!);
-        expect({ schema, answer, isValid: ajv.validate(schema, answer) }).toMatchObject({ isValid: true });
-      }),
-    );
-    console.log("TOKENS", tokens);
-  });
+    const texts = await Promise.all(schemas.map((schema, i) => ask(schema, i, 64)));
+    for (const [i, text] of texts.entries()) {
+      const [schema, answer] = [schemas[i]!, JSON.parse(text) as unknown];
+      expect({ schema, answer, isValid: ajv.validate(schema, answer) }).toMatchObject({ isValid: true });
+    }
+  }, 120_000);
 
   it("embeds, and lists models", async () => {
     const { data } = await openai.embeddings.create({ model, input: ["a king", "a queen"] });

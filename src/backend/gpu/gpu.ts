@@ -67,6 +67,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   #errorOp: WatchedOp | undefined;
   /** The ids that the kernel launched last was given, if it was one of experts: the next may read them before that has ended. */
   expertIds = 0;
+  #isInvariant = false;
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
     this.name = name;
@@ -101,6 +102,21 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   get graphs(): number {
     return this.#graphs;
+  }
+
+  /** Whether only kernels may be used whose rows do not depend on how many there are. */
+  get isInvariant(): boolean {
+    return this.#isInvariant;
+  }
+
+  invariantly<T>(run: () => T): T {
+    const before = this.#isInvariant;
+    this.#isInvariant = true;
+    try {
+      return run();
+    } finally {
+      this.#isInvariant = before;
+    }
   }
 
   /** The vendor's library that multiplies, or null where Wick's own kernels do. */

@@ -4,6 +4,7 @@
  * they have no positions. Others are recorded with some rows of prompts behind: of what is left where most of a prompt is
  * known, which would take the host longer to enqueue than the device to compute.
  */
+import type { PagedPlanner } from "../../backend/paged-attention.ts";
 import type { Graph, Recorder } from "../../backend/transformers.ts";
 import { fail } from "../../core/errors.ts";
 import { scope, Tensor } from "../../ops/index.ts";
@@ -58,7 +59,7 @@ export interface RecordedDecodeOptions {
 }
 
 /** `bounds` are the offsets of steps with prompts, `lasts` the rows of such a step that something is chosen behind. */
-type Part = "lengths" | "offsets" | "tables" | "starts" | "bounds" | "lasts";
+type Part = "lengths" | "offsets" | "starts" | "plan" | "bounds" | "lasts" | "tables";
 
 export class RecordedDecode implements Disposable {
   readonly #options: RecordedDecodeOptions;
@@ -67,6 +68,7 @@ export class RecordedDecode implements Disposable {
   readonly #board: Board<Part>;
   readonly #memory: Tensor;
   readonly #tables: ReadonlyMap<RopeConfig, PagedTable>;
+  readonly #planner: PagedPlanner | null;
   readonly #startOf: ((extent: number) => number) | null;
   /** u32 (PROMPT_ROWS). */
   readonly #promptIds: Tensor;
@@ -80,8 +82,10 @@ export class RecordedDecode implements Disposable {
     const { device } = model;
     this.#options = options;
     this.#width = PagedCache.pagesFor(positions);
+    this.#planner = plannerOf(model, rows);
+    const plan = this.#planner?.words(rows) ?? 0;
     const most = rows + PROMPTS + 1;
-    const sizes = { lengths: most, offsets: rows + 1, starts: most, bounds: most + 1, lasts: rows + PROMPTS };
+    const sizes = { lengths: most, offsets: rows + 1, starts: most, plan, bounds: most + 1, lasts: rows + PROMPTS };
     this.#board = new Board({ ...sizes, tables: most * this.#width });
     for (let i = 0; i <= rows; i++) this.#board.put("offsets", i, i);
     this.#memory = Tensor.from(this.#board.values, { device }).keep();
@@ -162,6 +166,7 @@ export class RecordedDecode implements Disposable {
   #write(rows: readonly DecodingRow[], size: number, prompts: readonly PromptRow[]): void {
     const board = this.#board;
     const bySlot = new Map(rows.map((row) => [row.slot, row]));
+    const lengths: number[] = [];
     let startsChanged = false;
     const put = (place: number, row: DecodingRow, length: number): void => {
       board.put("lengths", place, length);
@@ -170,7 +175,8 @@ export class RecordedDecode implements Disposable {
     };
     for (let i = 0; i < size; i++) {
       const row = i < this.#order.length ? bySlot.get(this.#order[i]!) : undefined;
-      if (row) put(i, row, row.past + 1);
+      lengths.push(row ? row.past + 1 : 0);
+      if (row) put(i, row, lengths[i]!);
       else board.put("lengths", i, 0);
     }
     for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
@@ -178,6 +184,10 @@ export class RecordedDecode implements Disposable {
     const count = prompts.length > 0 ? size + PROMPTS + 1 : size;
     this.#upload("lengths", 0, count);
     if (startsChanged) this.#upload("starts", 0, count);
+    const plan = this.#planner?.plan(lengths) ?? [];
+    let planChanged = false;
+    for (const [i, word] of plan.entries()) planChanged = board.put("plan", i, word) || planChanged;
+    if (planChanged) this.#upload("plan", 0, plan.length);
   }
 
   /** Where the rows of prompts lie behind `size` others; those that are nobody's are the last sequence's. */
@@ -246,6 +256,7 @@ export class RecordedDecode implements Disposable {
         offsets: this.#part(beside ? "bounds" : "offsets", sequences + 1),
         tables: this.#part("tables", sequences * this.#width).reshape([sequences, this.#width]),
         singles: size,
+        plan: this.#planner && this.#part("plan", this.#planner.words(size)),
       };
       const lasts = beside ? this.#part("lasts", size + PROMPTS) : null;
       const all = ids.length === 1 ? ids[0]! : Tensor.cat(ids, 0);
@@ -260,4 +271,8 @@ export class RecordedDecode implements Disposable {
 
 function rowsBesidePrompts(rows: number, most: number): number {
   return Math.min(BESIDE_PROMPTS.find((own) => own >= rows) ?? recordedRows(rows, most), most);
+}
+
+function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
+  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
 }

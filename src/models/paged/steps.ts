@@ -114,6 +114,7 @@ export interface DevicePlaces {
   readonly lengths: Tensor;
   readonly offsets: Tensor;
   readonly singles: number;
+  readonly plan?: Tensor | null;
 }
 
 export type PagedTable = Table & { readonly interleaved: boolean; readonly starts: Tensor | null };
@@ -135,6 +136,8 @@ export class DevicePagedStep implements Step {
     readonly places: DevicePlaces,
     readonly tables: ReadonlyMap<RopeConfig, PagedTable>,
     readonly chunks: readonly Chunk[],
+    /** Whether a long part of a prompt may expand latents. */
+    readonly mayExpand: boolean,
   ) {}
 
   attend(rawQ: Tensor, rawK: Tensor, v: Tensor, layer: KvPair, params: AttentionParams): Tensor {
@@ -155,7 +158,7 @@ export class DevicePagedStep implements Step {
       const length = lengthOf(sequence);
       const own = (x: Tensor): Tensor => x.narrow(0, at, length);
       parts.push(
-        expansionPays(length, heads)
+        this.mayExpand && expansionPays(length, heads)
           ? attendComposed(each(rows, own), sequence, rotations(), layer, heads, true)
           : this.#latents(rows, layer, heads, singles + i, 1, at, length),
       );

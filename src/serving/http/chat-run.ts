@@ -49,7 +49,7 @@ export async function* answerChat(
   const { model, engine } = lease;
   using constraints = await Constraints.open(lease, request);
   const turn = openChatTurn(lease, request, constraints);
-  checkPrompt(turn.prompt, model.config, server.limits, "messages");
+  checkPrompt(turn.prompt, lease, server.limits, "messages");
   const samplings = Array.from({ length: request.count }, (_, index) =>
     samplingOf(request.fields, model.config.vocabSize, index),
   );

@@ -1,7 +1,7 @@
 /** What the routes share: the models, the limits, what is counted and told. */
 import type { Context } from "hono";
 import type { Device } from "../../backend/device.ts";
-import type { ModelConfig } from "../../models/config.ts";
+import { PAGE_SIZE } from "../../backend/paged-attention.ts";
 import type { Access } from "./access.ts";
 import { ApiError, invalid } from "./errors.ts";
 import type { Exchange } from "./exchange.ts";
@@ -73,16 +73,20 @@ export const draining = (): ApiError =>
   new ApiError(503, "shutting_down", "the server is about to end and takes no more requests", { retryAfter: 5 });
 
 /** Told before the engine would: with the name of the field and the code that clients look for. */
-export function checkPrompt(prompt: readonly number[], config: ModelConfig, limits: Limits, param: string): void {
+export function checkPrompt(prompt: readonly number[], { model, engine }: Lease, limits: Limits, param: string): void {
+  const { vocabSize, contextLength } = model.config;
   if (prompt.length === 0) invalid(param, `${param} has no tokens, so there is nothing to answer`);
-  const wrong = prompt.find((id) => id >= config.vocabSize);
-  if (wrong !== undefined) invalid(param, `${param}: ${wrong} is no token id; there are ${config.vocabSize}`);
-  const most = Math.min(limits.promptTokens, config.contextLength - 1);
+  const wrong = prompt.find((id) => id >= vocabSize);
+  if (wrong !== undefined) invalid(param, `${param}: ${wrong} is no token id; there are ${vocabSize}`);
+  const room = Math.min(contextLength, engine.stats.pages.total * PAGE_SIZE) - 1;
+  const most = Math.min(limits.promptTokens, room);
   if (prompt.length <= most) return;
   const what =
     most === limits.promptTokens
       ? `this server takes prompts of ${most} tokens`
-      : `the model's context holds ${config.contextLength}`;
+      : room === contextLength - 1
+        ? `the model's context holds ${contextLength}`
+        : `this server has memory for ${room + 1}`;
   invalid(param, `the prompt has ${prompt.length} tokens, but ${what}; shorten it`, "context_length_exceeded");
 }
 

@@ -18,6 +18,7 @@ import {
 } from "../../../src/backend/gpu/attention-plan.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
+import { MOST_PARTS, PartsPlanner } from "../../../src/backend/gpu/paged-plan.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { programCode } from "../../../src/backend/gpu/program.ts";
 import { PAGE_SIZE } from "../../../src/backend/paged-attention.ts";
@@ -149,6 +150,8 @@ interface Case {
   ends?: readonly number[];
   /** Keys and values lie in pages, in no order; `lengths` says how many there are. */
   paged?: boolean;
+  /** Blocks that parts are planned for, by the lengths. */
+  planned?: number;
   dv?: number;
   /** Of each query head. */
   sinks?: readonly number[];
@@ -325,11 +328,15 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
       const rows = b * hq * tq;
       const scratch = splits > 1 ? upload(new Float32Array(scratchFloats(rows, splits, dv)).fill(Number.NaN)) : 0n;
       const blocks = decodeBlocks(b, hq, hk, tq);
+      const each = decodeBlocks(1, hq, hk, tq);
+      const plan = c.planned ? new PartsPlanner(c.planned, each).plan(c.lengths!) : null;
+      // One block less than there are entries: some go round once more.
+      const grid = plan ? plan[0]! * each - 1 : blocks * splits;
       const counters = new Uint32Array(blocks);
       const counting = splits > 1 ? upload(counters) : 0n;
-      run("attention_decode", `attention_decode${infix}_${dim}_${dtype}`, blocks * splits, threads, shared, [
+      run("attention_decode", `attention_decode${infix}_${dim}_${dtype}`, grid, threads, shared, [
         ...operands,
-        ...[scratch, counting].map(pointer),
+        ...[scratch, counting, plan ? upload(BigInt64Array.from(plan, BigInt)) : 0n].map(pointer),
         ...sizes,
         Uint32Array.of(splits),
       ]);
@@ -593,6 +600,20 @@ const pagedDecodes: Record<string, Case> = {
     ...{ b: 2, hq: 2, hk: 1, tq: 1, tk: 140, d: 96, causal: true, lengths: [140, 30], softcap: 2, sinks: [0.5, 1] },
     ...{ splits: 2, paged: true },
   },
+  "parts by the lengths of pages, more of a long one": {
+    ...{
+      b: 5,
+      hq: 4,
+      hk: 2,
+      tq: 1,
+      tk: 900,
+      d: 64,
+      causal: true,
+      lengths: [900, 0, 70, 130, 300],
+      sinks: [1, 0, 2, -1],
+    },
+    ...{ splits: MOST_PARTS, planned: 24, paged: true },
+  },
   "several queries of d 256 in pages": {
     ...{ hq: 2, hk: 1, tq: 3, tk: 200, d: 256, causal: true, lengths: [200], splits: 2, paged: true },
   },
@@ -652,6 +673,27 @@ describe("plans", () => {
       ...{ threads: 128, rows: 128, shared: 104448 },
     });
     expect(planDecode("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({ threads: 128, shared: 69632, crowd: 2 });
+  });
+  test("long sequences are cut into more parts, and plans are no longer than they may be", () => {
+    const partsBy = (planner: PartsPlanner, lengths: number[]) => {
+      const [count, ...entries] = planner.plan(lengths) as [number, ...number[]];
+      expect(entries.length).toBe(count);
+      expect(count).toBeLessThan(planner.words(lengths.length));
+      return lengths.map((_, i) => entries.filter((word) => word % 8192 === i).length);
+    };
+    const planner = new PartsPlanner(528, 8);
+    expect(partsBy(planner, Array(64).fill(640))).toEqual(Array(64).fill(1));
+    expect(partsBy(planner, Array(32).fill(640))).toEqual(Array(32).fill(2));
+    expect(partsBy(planner, [640])).toEqual([10]);
+    expect(partsBy(planner, [0, 100, 8000])).toEqual([1, 1, 32]);
+    expect(partsBy(planner, [...Array(63).fill(640), 8000])).toEqual([...Array(63).fill(1), 11]);
+    for (let n = 1; n < 300; n += 37)
+      for (const length of [0, 64, 700, 9000])
+        partsBy(
+          planner,
+          Array.from({ length: n }, (_, i) => (i * length) % 9001),
+        );
+    expect(PartsPlanner.for(528, 8, 600)).toBeNull();
   });
   test("a decode is cut until the device is full, but not into crumbs", () => {
     expect(planSplits(264, 64, 8192)).toBe(4);

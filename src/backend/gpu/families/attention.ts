@@ -10,6 +10,7 @@ import {
   prefillBlocks,
   prefillDefines,
 } from "../attention-plan.ts";
+import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
 
 const operands = "q* k* v* mask* sinks* lengths* tables* out*";
@@ -36,11 +37,11 @@ export const attention = [
     pattern: "attention_decode{mask}_{D}_{T}",
     over,
     apart: ["mask", "D"],
-    args: `${operands} scratch* counters* ${sizes} splits:u32`,
-    plan: "threads shared_bytes",
-    defines: decodeDefines,
+    args: `${operands} scratch* counters* plan* ${sizes} splits:u32`,
+    plan: "threads shared_bytes entries",
+    defines: (arch) => ({ ...decodeDefines(arch), ...planDefines }),
     launch: (s) => ({
-      ...blocks(decodeBlocks(s.batch, s.heads, s.kv_heads, s.tq) * s.splits, 1, s.threads),
+      ...blocks(decodeBlocks(s.plan ? 1 : s.batch, s.heads, s.kv_heads, s.tq) * s.entries, 1, s.threads),
       shared: s.shared_bytes,
     }),
   }),

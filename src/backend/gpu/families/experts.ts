@@ -12,7 +12,7 @@ export const TOPK_COLUMNS = 512;
 export const TOPK_MOST = 32;
 
 const slots = "per_slot:u32 share:u32 experts:u32 glu:u32 splits:u32 early:u32";
-const summed = "ids* mix* bias* residual* out* n k per_row:u32 slots:u32 experts:u32 splits:u32 early:u32";
+const summed = "ids* mix* residual* out* n k per_row:u32 slots:u32 experts:u32 splits:u32 early:u32";
 
 /**
  * Whether the rows of so many slots are multiplied one by one: more are sorted by expert first. Sorted, an expert's weights are

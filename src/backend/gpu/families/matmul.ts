@@ -54,6 +54,9 @@ export function planGemm(type: DType, s: ProductSizes, multiprocessors: number):
   return { size: "small", depth: parts > 1 ? SLICE * Math.ceil(s.k / parts / SLICE) : s.k };
 }
 
+/** For any number of rows the same order of additions: one after the other. */
+export const invariantGemm = (k: number): GemmPlan => ({ size: "small", depth: k });
+
 /** Vectors of 16 bytes side by side that a block reads of a matrix whose columns are contiguous, at least. */
 const GEMV_VECTORS = 2;
 

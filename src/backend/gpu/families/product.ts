@@ -64,6 +64,10 @@ export function planProduct(
   return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
 }
 
+/** Sizes that multiply by the same instructions, and go through k in the same order: for any number of rows one result. */
+export const invariantProduct = (m: number, unit: Target["unit"]): ProductPlan =>
+  planBlock(m > PRODUCT_TILE / 2 ? "" : "_small", unit);
+
 export const productDefines = {
   ...unitDefines,
   ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE },

@@ -108,16 +108,18 @@ export function planQuantBlock(
   return { isSplit, lines, rows, shared };
 }
 
-/** x (rows, k) · wᵀ (n, k). */
+/** x (rows, k) · wᵀ (n, k). An invariant plan has one size for any number of rows, and tiles that nobody shares. */
 export function planQuantProduct(
   sizes: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   dtype: DType,
   target: QuantTarget & { readonly multiprocessors: number },
+  isInvariant = false,
 ): QuantProductPlan {
   const budget = sharedBudget(target.arch);
   const fits = (size: QuantProductSize): boolean => planQuantBlock(size, type, dtype, target).shared <= budget;
-  const wanted = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME ? "_some" : "";
+  const byRows = sizes.rows <= QUANT_FEW ? "_few" : sizes.rows <= 2 * QUANT_SOME ? "_some" : "";
+  const wanted = isInvariant ? "_some" : byRows;
   const size = fits(wanted) ? wanted : "";
   const { isSplit, lines, rows, shared } = planQuantBlock(size, type, dtype, target);
   const tiles = Math.ceil(sizes.n / lines) * Math.ceil(sizes.rows / rows);
@@ -125,7 +127,9 @@ export function planQuantProduct(
   const { multiprocessors } = target;
   // Each alone, or all shared: then no multiprocessor is idle, but what a block leaves unfinished goes through memory.
   const alone =
-    Math.ceil(tiles / multiprocessors) * units <= (tiles * units) / multiprocessors + shareCost[size] ? tiles : 0;
+    isInvariant || Math.ceil(tiles / multiprocessors) * units <= (tiles * units) / multiprocessors + shareCost[size]
+      ? tiles
+      : 0;
   const together = Math.max(1, Math.min(2, Math.floor(budget / shared)));
   const most = Math.min(MAX_COUNTERS, multiprocessors * together, alone === 0 ? tiles * units : tiles);
   const launch = { alone, blocks: most, threads: 2 * lines, shared_bytes: shared };

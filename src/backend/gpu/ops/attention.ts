@@ -3,6 +3,7 @@ import type { DType } from "../../../core/dtype.ts";
 import type { Layout } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { SdpaParams } from "../../fused-ops.ts";
+import type { PlannedHeads } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import {
   decodeBlocks,
@@ -18,6 +19,7 @@ import {
   usesMatrixUnit,
 } from "../attention-plan.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { MOST_PARTS, PartsPlanner } from "../paged-plan.ts";
 
 /** Up to so many queries share a pass over the keys that is cut into parts. */
 const DECODE_QUERIES = 8;
@@ -46,6 +48,8 @@ export interface Problem extends SdpaParams {
   readonly d: number;
   /** Of the values: at most d. */
   readonly dv: number;
+  /** The address of a plan of parts, and the entries that it has room for. */
+  readonly plan?: { readonly at: number; readonly entries: number } | null;
   /** Where the result's (b, h, t) lie apart, unless it is contiguous. */
   readonly outStrides?: readonly [number, number, number] | undefined;
   /** The address of where each of `batch` sequences begins, one behind the other in tq rows; 0: side by side. */
@@ -102,7 +106,7 @@ export function sdpaVarlen(gpu: Gpu, q: View, k: View, v: View, offsets: View, p
 
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
-  if (p.tq <= DECODE_QUERIES) decode(gpu, p, out);
+  if (p.tq <= DECODE_QUERIES && !gpu.isInvariant) decode(gpu, p, out);
   else prefill(gpu, p, out);
 }
 
@@ -155,6 +159,8 @@ function launchValues(p: Problem, out: number) {
     shared_bytes: 0,
     scratch: 0,
     counters: 0,
+    plan: p.plan?.at ?? 0,
+    entries: 0,
   };
 }
 
@@ -182,7 +188,10 @@ export function decode(gpu: Gpu, p: Problem, out: number): void {
   const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
-  values.splits = planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kvHeads, tq), tk);
+  values.splits = p.plan
+    ? MOST_PARTS
+    : planSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, kvHeads, tq), tk);
+  values.entries = p.plan ? p.plan.entries : values.splits;
   const run = (): void => gpu.launch(`attention_decode${variant}_${headDimFor(d)}_${dtype}`, values);
   if (values.splits === 1) run();
   else {
@@ -192,6 +201,17 @@ export function decode(gpu: Gpu, p: Problem, out: number): void {
       run();
     });
   }
+}
+
+/** What plans steps of decoding over pages, of at most `rows` sequences. */
+export function partsPlanner(gpu: Gpu, dtype: DType, { heads, kvHeads, headDim }: PlannedHeads, rows: number) {
+  const { crowd } = planDecode(
+    gpu.matrixUnit(dtype),
+    dtype,
+    headDimFor(headDim),
+    sharedBudget(gpu.context.properties.arch),
+  );
+  return PartsPlanner.for(crowd * gpu.multiprocessors, decodeBlocks(1, heads, kvHeads, 1), rows);
 }
 
 /** The kernels walk b, h and t by any strides; only the last dim must be contiguous. */

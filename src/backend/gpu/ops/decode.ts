@@ -3,11 +3,17 @@
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
-import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../../paged-attention.ts";
+import {
+  PAGE_SIZE,
+  type PagedAttention,
+  type PagedAttentionParams,
+  type PagedPlanner,
+  type PlannedHeads,
+} from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { attend, decode, type Problem, prefill, supportsAttention } from "./attention.ts";
+import { attend, decode, type Problem, partsPlanner, prefill, supportsAttention } from "./attention.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -147,8 +153,20 @@ function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d:
     window: p.window,
     sinks: p.sinks,
     causal: true,
+    plan: null,
     outStrides: undefined,
   };
+}
+
+/**
+ * Single rows by the kernel of prompts: to it the heads that share keys are the rows of one head, which all see all keys.
+ * Without a window, which counts from a row's place, and sinks, of which each head has its own.
+ */
+function prefillGroups(gpu: Gpu, p: Problem, out: number): void {
+  const { d, heads, kvHeads } = p;
+  const tq = heads / kvHeads;
+  const strides = [heads * d, tq * d, d] as const;
+  prefill(gpu, { ...p, causal: false, heads: kvHeads, tq, q: { at: p.q.at, strides }, outStrides: strides }, out);
 }
 
 /** Sequences with one row by one pass over parts of their keys, all others as prompts, one launch each. */
@@ -164,20 +182,26 @@ export class GpuPagedAttention implements PagedAttention {
     return supportsAttention(dtype, headDim);
   }
 
+  planner(dtype: DType, heads: PlannedHeads, rows: number): PagedPlanner | null {
+    return partsPlanner(this.#gpu, dtype, heads, rows);
+  }
+
   attend(q: View, k: View, v: View, p: PagedAttentionParams): Storage {
     const gpu = this.#gpu;
     const { dtype } = q.storage;
     const [rows, width] = q.layout.shape as [number, number];
     const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const [sequences, pages] = p.tables.layout.shape as [number, number];
-    const { singles } = p;
+    // Where rows must not depend on how a prompt was cut, a single one is a short prompt.
+    const areGrouped = gpu.isInvariant && p.window === 0 && !p.sinks;
+    const singles = gpu.isInvariant && !areGrouped ? 0 : p.singles;
     const values = appendValues(q, k, v, p);
     values.lengths = at(p.lengths);
     values.tables = at(p.tables);
     values.offsets = at(p.offsets);
     values.padding = p.starts ? at(p.starts) : 0;
     values.sequences = sequences;
-    values.singles = singles;
+    values.singles = p.singles;
     values.width = pages;
     return gpu.filled(dtype, rows * width, (out) =>
       turned(gpu, dtype, p.interleaved, values, (queries) => {
@@ -188,7 +212,11 @@ export class GpuPagedAttention implements PagedAttention {
         if (singles > 0) {
           problem.q = { at: queries, strides: [width, d, width] };
           problem.batch = singles;
-          decode(gpu, problem, out);
+          if (areGrouped) prefillGroups(gpu, problem, out);
+          else {
+            problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
+            decode(gpu, problem, out);
+          }
         }
         if (singles === sequences) return;
         const before = singles * width * sizeOf(dtype);

@@ -13,6 +13,9 @@ import { alignedBlocks } from "./linear.ts";
 import { alignedRows, splitHalves } from "./quantized.ts";
 import { glu } from "./rows.ts";
 
+/** For how many rows of an expert tiles are made, however many there are, where rows must not depend on each other. */
+const INVARIANT_MEAN = 16;
+
 /** As `expertLinear`, whose checks have been made. */
 export function sortedProduct(gpu: Gpu, x: View, w: View, type: QuantType | null, ids: View, p: ExpertParams): Storage {
   const { dtype } = x.storage;
@@ -55,7 +58,7 @@ function multiply(gpu: Gpu, x: View, w: View, type: QuantType | null, a: Address
   const [rows, k] = x.layout.shape as [number, number];
   const { slots, out, bias, weights } = a;
   const { arch } = gpu.context.properties;
-  const mean = slots / Math.min(experts, slots);
+  const mean = gpu.isInvariant ? INVARIANT_MEAN : slots / Math.min(experts, slots);
   const sorted = (
     plan: ExpertProductPlan<string>,
     run: (order: number, tiles: number, blocks: number) => void,

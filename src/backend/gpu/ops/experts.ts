@@ -87,7 +87,7 @@ export function expertLinear(
   if (slots === 0 || columns === 0) return gpu.make(dtype, slots * columns);
   if (k === 0 || experts * n >= 2 ** 32) return null;
   if (!type && ((k * sizeOf(dtype)) % 16 !== 0 || ![x, w].every(aligned))) return null;
-  const few = areFew(slots, experts, type);
+  const few = !gpu.isInvariant && areFew(slots, experts, type);
   if (p.norm && !(type && few && p.norm.weight.storage.dtype === dtype)) return afterNorm(gpu, x, w, type, ids, p);
   if (!few) return experts > MOST_SORTED_EXPERTS ? null : sortedProduct(gpu, x, w, type, ids, p);
   // The blocks of all slots together are as many as those of one product.
@@ -140,7 +140,7 @@ export function expertLinear(
   );
 }
 
-/** The sum of each row's slots: in one kernel for few of them, which have rows of x of their own. */
+/** The sum of each row's slots: in one kernel for few of them, which have rows of x of their own and no bias. */
 function expertSum(
   gpu: Gpu,
   x: View,
@@ -159,9 +159,10 @@ function expertSum(
   const { arch } = gpu.context.properties;
   const device = { arch, multiprocessors: Math.max(1, Math.floor(gpu.multiprocessors / Math.max(1, rows))) };
   const isFused =
+    !gpu.isInvariant &&
     areFew(rows * slots, experts, type) &&
     x.layout.shape[0] === rows * slots &&
-    ![p.norm, p.glu].some((part) => part) &&
+    ![p.norm, p.glu, p.bias].some((part) => part) &&
     slots <= TOPK_MOST &&
     [rows, slots, n, k].every((size) => size > 0) &&
     experts * n < 2 ** 32 &&
@@ -173,20 +174,18 @@ function expertSum(
   const run = (out: number, weights: number, from: number): void =>
     gpu.packed(ids, (chosen) =>
       gpu.packed(mix, (factors) =>
-        gpu.packed(p.bias, (bias) =>
-          gpu.packed(p.residual, (residual) => {
-            const values = {
-              ...{ x: from, w: weights, ids: chosen, mix: factors, bias, residual, out, n, k },
-              ...{ per_row: blocks, rows, slots, experts, splits, segment, threads, shared_bytes },
-              ...{ dtype: quantOutput[dtype]!, mix_dtype: mixType },
-              early: Number(gpu.expertIds === chosen),
-              error: gpu.watchIndex("expertLinear", experts, 0),
-            };
-            gpu.fenceWeights(w.storage);
-            if (type) gpu.launch(`expert_sum${fineFor(dtype)}_${quantName(type)}`, values);
-            else gpu.launch(`expert_sum_${dtype}`, values);
-          }),
-        ),
+        gpu.packed(p.residual, (residual) => {
+          const values = {
+            ...{ x: from, w: weights, ids: chosen, mix: factors, residual, out, n, k },
+            ...{ per_row: blocks, rows, slots, experts, splits, segment, threads, shared_bytes },
+            ...{ dtype: quantOutput[dtype]!, mix_dtype: mixType },
+            early: Number(gpu.expertIds === chosen),
+            error: gpu.watchIndex("expertLinear", experts, 0),
+          };
+          gpu.fenceWeights(w.storage);
+          if (type) gpu.launch(`expert_sum${fineFor(dtype)}_${quantName(type)}`, values);
+          else gpu.launch(`expert_sum_${dtype}`, values);
+        }),
       ),
     );
   return gpu.filled(dtype, rows * n, (out) =>

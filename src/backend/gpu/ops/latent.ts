@@ -76,7 +76,8 @@ function attendLatents(gpu: Gpu, q: View, qRope: View, latent: View, kRope: View
   const d = p.cache.layout.shape[3]!;
   const plan = planLatent(gpu.matrixUnit(dtype), dtype);
   const mask = p.mask?.layout.strides ?? [0, 0, 0, 0];
-  const splits = planLatentSplits(plan.crowd * gpu.multiprocessors, decodeBlocks(batch, heads, 1, t), tk);
+  const blocks = decodeBlocks(batch, heads, 1, t);
+  const splits = gpu.isInvariant ? 1 : planLatentSplits(plan.crowd * gpu.multiprocessors, blocks, tk);
   // A block reads sixteen rows, whether they are there or not.
   const turnedBytes = (rows * heads + 15) * plan.pitch * sizeOf(dtype);
   return gpu.filled(dtype, rows * heads * rank, (out) =>

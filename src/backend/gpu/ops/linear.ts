@@ -5,7 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { LINEAR_ROWS, plainRows, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { epilogue } from "./rows.ts";
@@ -13,9 +13,10 @@ import { epilogue } from "./rows.ts";
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
 export const aligned = (view: View | null): boolean => !view?.layout.isContiguous() || at(view) % 16 === 0;
 
-/** x (…, k) · wᵀ; null where x has too many rows or the kernels do not take the dtypes, sizes or layouts. */
+/** x (…, k) · wᵀ; null where x has too many rows, or must be summed as more of them are, or the kernels do not take the dtypes, sizes or layouts. */
 export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
   const { dtype } = x.storage;
+  if (gpu.isInvariant) return null;
   if (p.activation) return activatedLinear(gpu, x, w, type, p);
   const alpha = p.norm?.weight ?? null;
   if (quantOutput[dtype] === undefined || !w.layout.isContiguous()) return null;
@@ -26,6 +27,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   const device = gpu.context.properties;
+  if (!type && m > 1 && m > plainRows(dtype, device.arch, gpu.blas !== null)) return null;
   const plan = type ? null : planLinear(shape, dtype, device);
   const quantized = type && planQuantizedLinear(shape, type, device);
   if (!plan && !quantized) return null;

@@ -6,8 +6,8 @@ import type { Storage } from "../../storage.ts";
 import type { MatrixUnit } from "../attention-plan.ts";
 import { isGemmType } from "../device-blas.ts";
 import type { Gemm } from "../driver.ts";
-import { planGemm, planMatVec } from "../families/matmul.ts";
-import { planProduct } from "../families/product.ts";
+import { invariantGemm, planGemm, planMatVec } from "../families/matmul.ts";
+import { invariantProduct, planProduct } from "../families/product.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { reduceColumns } from "./reduce.ts";
 
@@ -53,7 +53,7 @@ export function multiply(gpu: Gpu, p: Product, out: number): void {
     gpu.context.memset(BigInt(out), 0, batch * p.m * p.n * sizeOf(p.dtype));
     return;
   }
-  const gemm = isMatVec(p) ? null : libraryProduct(p, out);
+  const gemm = gpu.isInvariant || isMatVec(p) ? null : libraryProduct(p, out);
   if (!gemm || gpu.tuning?.prefersOwn(gemm) || !gpu.gemm(gemm)) byKernel(gpu, p, out);
 }
 
@@ -111,9 +111,10 @@ function batchOf(gpu: Gpu, first: Matrices, second: Matrices): { batch: number; 
 
 export function byKernel(gpu: Gpu, p: Product, out: number): void {
   const { dtype, m, n, k, a, b } = p;
-  if (n === 1) {
+  const isOne = gpu.isInvariant ? () => false : (size: number) => size === 1;
+  if (isOne(n)) {
     matVec(gpu, dtype, { lines: m, k, line: a.row, step: a.col, x: b.row }, a, b, out);
-  } else if (m === 1) {
+  } else if (isOne(m)) {
     // The transposed product: bᵀ (n, k) times a's only row.
     matVec(gpu, dtype, { lines: n, k, line: b.col, step: b.row, x: a.col }, b, a, out);
   } else {
@@ -130,7 +131,9 @@ const WORTH_COPIES = 2 ** 25;
 
 function byMultiplyAdds(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): void {
   const batch = batchOf(gpu, a, b);
-  const { size, depth } = planGemm(dtype, { batch: batch.batch, m, n, k }, gpu.multiprocessors);
+  const { size, depth } = gpu.isInvariant
+    ? invariantGemm(k)
+    : planGemm(dtype, { batch: batch.batch, m, n, k }, gpu.multiprocessors);
   const multiplyTo = (to: number): void => {
     const values = {
       ...{ ...batch, m, n, k, depth, a: a.at, b: b.at, out: to },
@@ -180,7 +183,9 @@ function matVec(gpu: Gpu, dtype: DType, s: MatVec, matrix: Matrices, vector: Mat
 function onUnit(gpu: Gpu, unit: Exclude<MatrixUnit, "fma">, { dtype, m, n, k, a, b }: Product, out: number): void {
   const batch = batchOf(gpu, a, b);
   const device = { unit, arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors };
-  const { size, launch } = planProduct({ batch: batch.batch, m, n }, device);
+  const { size, launch } = gpu.isInvariant
+    ? invariantProduct(m, unit)
+    : planProduct({ batch: batch.batch, m, n }, device);
   const [byRows, byColumns] = [a.col === 1, b.row === 1];
   gpu.launch(`product${size}_${byRows ? "k" : "m"}${byColumns ? "k" : "n"}_${dtype}`, {
     ...{ ...batch, m, n, k, a: a.at, b: b.at, out },

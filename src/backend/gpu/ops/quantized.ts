@@ -108,7 +108,8 @@ const blasRows = (arch: string): number => (hasWarpgroups(arch) ? 768 : 32);
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
   const { arch } = gpu.context.properties;
-  if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
+  if (gpu.isInvariant) multiplyTiles(gpu, type, dtype, x, w, sizes, out);
+  else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
   else if (takesWide(dtype, arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
@@ -125,7 +126,7 @@ export function multiplyTiles(
 ): void {
   const { arch } = gpu.context.properties;
   const target = { unit: gpu.matrixUnit("bf16"), arch, multiprocessors: gpu.multiprocessors };
-  const { size, isSplit, scratch, launch } = planQuantProduct(sizes, type, dtype, target);
+  const { size, isSplit, scratch, launch } = planQuantProduct(sizes, type, dtype, target, gpu.isInvariant);
   const multiply = (from: number, parts: number): void =>
     gpu.launch(`quant_product${size}_${quantName(type)}_${dtype}`, {
       ...sizes,

@@ -84,7 +84,7 @@ async function* answers(
   const { model, engine } = lease;
   using constraints = await Constraints.open(lease, request);
   const ids = prompts.map((prompt) => model.encode(prompt));
-  for (const prompt of ids) checkPrompt(prompt, model.config, server.limits, "prompt");
+  for (const prompt of ids) checkPrompt(prompt, lease, server.limits, "prompt");
   const samplings = Array.from({ length: count }, (_, choice) =>
     samplingOf(request.fields, model.config.vocabSize, choice),
   );
