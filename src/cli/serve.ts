@@ -156,7 +156,7 @@ async function run(names: string[], options: Options, version: string): Promise<
     },
   });
   const starting = new AbortController();
-  const ended = untilSignal(() => {
+  using signals = onSignals(() => {
     starting.abort();
     return server.close();
   });
@@ -170,24 +170,32 @@ async function run(names: string[], options: Options, version: string): Promise<
     if (isAbort(error)) return;
     throw (error as Error).cause ?? error;
   }
-  await ended;
+  await signals.ended;
 }
 
 /** Of what was asked for keys and values, and what the limit leaves, the smaller. */
 const cacheMemory = ({ cacheMemory: asked }: Options, left: number | undefined): number | undefined =>
   asked === undefined || left === undefined ? (asked ?? left) : Math.min(asked, left);
 
-/** Until the process is told to end, and has; a second time it ends at once. */
-function untilSignal(close: () => Promise<void>): Promise<void> {
-  return new Promise((resolve, reject) => {
+/** Closes when the process is told to end, and ends it at once when it is told again. */
+function onSignals(close: () => Promise<void>): { readonly ended: Promise<void> } & Disposable {
+  let end = (_: NodeJS.Signals) => {};
+  const ended = new Promise<void>((resolve, reject) => {
     let isClosing = false;
-    const end = (signal: NodeJS.Signals) => {
+    end = (signal) => {
       if (isClosing) process.exit(signal === "SIGINT" ? 130 : 143);
       isClosing = true;
       close().then(resolve, reject);
     };
-    for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, end);
   });
+  const signals = ["SIGINT", "SIGTERM"] as const;
+  for (const signal of signals) process.on(signal, end);
+  return {
+    ended,
+    [Symbol.dispose]: () => {
+      for (const signal of signals) process.off(signal, end);
+    },
+  };
 }
 
 async function load(

@@ -27,6 +27,7 @@ export class ScriptedEngine implements Engine {
     steps: 0,
   };
   isDisposed = false;
+  #look: ((request: EngineRequest) => void) | null = null;
 
   constructor(script: (request: EngineRequest) => Script) {
     this.#script = script;
@@ -34,8 +35,23 @@ export class ScriptedEngine implements Engine {
 
   async ready(): Promise<void> {}
 
+  /** Looks at the next request while it is open, and tells what was wrong with it. */
+  holds(look: (request: EngineRequest) => void): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#look = (request) => {
+        this.#look = null;
+        try {
+          resolve(look(request));
+        } catch (error) {
+          reject(error as Error);
+        }
+      };
+    });
+  }
+
   submit(request: EngineRequest): AsyncIterableIterator<TokenEvent, void, undefined> {
     this.requests.push(request);
+    this.#look?.(request);
     return this.#say(request, this.#script(request));
   }
 

@@ -185,6 +185,50 @@ describe("a chat", () => {
   });
 });
 
+describe("an answer of a format", () => {
+  const allows = (mask: Uint32Array | null, text: string): boolean =>
+    mask === null || ((mask[tokenizer.tokenId(text)! >> 5]! >>> (tokenizer.tokenId(text)! & 31)) & 1) === 1;
+
+  it("has a constraint of its own, and begins behind the reasoning", async () => {
+    says = "ab";
+    await chat({ regex: "ab|ac", n: 2 });
+    const [first, second] = engine.requests.slice(-2).map(({ constraint }) => constraint!);
+    expect(first).not.toBe(second);
+    says = "Hm.</think>ab";
+    const held = engine.holds((request) => {
+      const constraint = request.constraint!;
+      expect(constraint.mask()).toBe(null);
+      for (const id of tokenizer.encode("Hm.</think>", { special: false })) constraint.accept(id);
+      expect([allows(constraint.mask(), "a"), allows(constraint.mask(), "b")]).toEqual([true, false]);
+      constraint.accept(tokenizer.tokenId("a")!);
+      expect([allows(constraint.mask(), "a"), allows(constraint.mask(), "b")]).toEqual([false, true]);
+      expect(constraint.ended).toBe(false);
+    });
+    const answer = await json(await chat({ regex: "ab|ac", chat_template_kwargs: { thinking: true } }));
+    expect(answer).toMatchObject({ choices: [{ message: { content: "ab", reasoning_content: "Hm." } }] });
+    await held;
+  });
+
+  it("is read as a call where one was forced, and refused with what is wrong", async () => {
+    says = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>';
+    const forced = await json(await chat({ tools, tool_choice: "required", parallel_tool_calls: false }));
+    expect(forced).toMatchObject({ choices: [{ message: { tool_calls: [{ function: { name: "look" } }] } }] });
+    expect(asked().constraint).toBeDefined();
+    for (const [fields, param] of [
+      [{ grammar: "root ::= nothing" }, "grammar"],
+      [{ guided_json: { type: "objekt" } }, "guided_json"],
+      [{ structured_outputs: { regex: "(" } }, "structured_outputs.regex"],
+      [{ tools, tool_choice: "required", response_format: { type: "json_object" } }, "tool_choice"],
+    ] as const) {
+      const response = await chat(fields);
+      expect([response.status, await json(response)]).toMatchObject([400, { error: { param } }]);
+    }
+    says = "{}";
+    for (const fields of [{ response_format: { type: "json_object" } }, { guided_json: "{}" }, { guided_choice: "{}" }])
+      expect(await json(await chat(fields))).toMatchObject({ choices: [{ message: { content: "{}" } }] });
+  });
+});
+
 describe("a completion", () => {
   const complete = (fields: object) => server.post("/v1/completions", fields);
 
