@@ -54,8 +54,11 @@ export const maySpill = [
   /clang-22 gfx950 attention_256_bf16/,
   // Up to 23 registers, where there is no matrix unit and bf16 is widened by hand; later releases need none.
   /clang-16 gfx103\d attention_(masked_)?128_bf16/,
-  // Two registers.
-  /clang-19 gfx103\d attention_decode_96_bf16/,
+  // Up to four registers, of rows that are no power of two, besides which a table of pages is walked.
+  /clang-19 gfx103\d attention_decode_(masked_)?96_bf16/,
+  /clang-19 gfx1\d+ attention_masked_96_f32/,
+  // To the accumulators, in f32, which has no matrix unit there.
+  /clang-16 gfx90a attention_256_f32/,
   // One register, to the accumulators.
   /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
 ];
@@ -108,8 +111,8 @@ export const mayShow = [
   },
   {
     sign: "low share",
-    kernels: /gfx(1\w+ attention_masked_32|12\w+ attention_masked_64)_/,
-    why: "The mask of 32 keys takes as long as products over 64 elements; both sides of the branch around it are counted.",
+    kernels: /gfx(1\w+ attention_masked_32|12\w+ attention_masked_(64|96))_/,
+    why: "The mask of 32 keys takes as long as products over 64 elements or, walking a table of pages, 96; both sides of the branch around it are counted.",
   },
   {
     sign: "low share",
