@@ -59,6 +59,8 @@ export const maySpill = [
   /clang-19 gfx1\d+ attention_masked_96_f32/,
   // To the accumulators, in f32, which has no matrix unit there.
   /clang-16 gfx90a attention_256_f32/,
+  // Up to ten registers: a block of 1024 threads leaves 64 to each.
+  /gfx906 sample_draw/,
   // One register, to the accumulators.
   /clang-22 gfx9(0a|42|50) attention_(masked_)?64_f32/,
 ];
@@ -131,7 +133,7 @@ export const mayShow = [
   },
   {
     sign: "2-byte loads",
-    kernels: /clang-16 gfx\w+ (linear_(fine_)?q|expert_linear_)\w+$/,
+    kernels: /clang-16 gfx\w+ (linear_(fine_)?i?q|expert_linear_)\w+$/,
     why: "What LLVM 16 makes of it is hottest by count where x is read that is not aligned, in a branch beside the one that reads 16 bytes.",
   },
   {
