@@ -167,7 +167,7 @@ describePage("the page's states", ({ server, open, ask, finished, asked }) => {
     await page.getByRole("menuitem", { name: "Delete" }).click();
     await page.locator(".welcome").waitFor();
     await page.getByRole("button", { name: "Undo" }).click();
-    expect(await texts(page, ".conversations a")).toEqual(["Question 42"]);
+    await expect.poll(() => texts(page, ".conversations a")).toEqual(["Question 42"]);
     // All of them leave as a file, and come back from it.
     const exported = page.waitForEvent("download");
     await page.getByRole("button", { name: "More", exact: true }).click();
