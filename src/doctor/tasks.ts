@@ -1,4 +1,5 @@
 /** What runs in a child process, by name. Each says what it is doing before it does it. */
+import "../devices.ts";
 import { type CacheFacts, cacheFacts } from "./cache.ts";
 import { type Check, describeError, type Say } from "./check.ts";
 import { type Compilation, type Compiled, compileProgram } from "./kernels.ts";
