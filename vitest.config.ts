@@ -14,6 +14,13 @@ const long = [
   "nn",
   "quant-product",
   "generation",
+  "examples",
+  "overlap",
+  "http-clients",
+  "http-faults",
+  "hiprtc",
+  "compiler",
+  "page",
 ];
 
 class LongestFirst extends BaseSequencer {

@@ -4,6 +4,10 @@ import { fileURLToPath } from "node:url";
 
 /** What scripts and tests read, which are not in the package. */
 export const ofDevelopment = {
+  WICK_TEST_BROWSER: {
+    what: "the browser that the server's page is tried in",
+    otherwise: "chromium, where it is installed",
+  },
   WICK_TEST_DEVICES: { what: "the devices that tests run on, with commas between", otherwise: "all that are there" },
   WICK_KERNEL_SLICE: { what: "which part of the kernels the tests compile", otherwise: "another one every minute" },
   ROCM_DEVICE_LIB_PATH: { what: "where `npm run kernels` finds AMD's bitcode", otherwise: "looked for" },

@@ -183,6 +183,7 @@ describePage("the page", ({ server, open, ask, finished, asked, faults }) => {
     await page.getByText("word word").waitFor();
     await page.keyboard.press("Escape");
     await page.getByText(/stopped/).waitFor();
+    await expect.poll(async () => (await texts(page, ".conversations a"))[0]).toBe("Another");
     await page.keyboard.press("Alt+ArrowDown");
     await page.getByText("second!").waitFor();
     await page.locator("#write").press("Enter");
