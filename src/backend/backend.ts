@@ -85,6 +85,12 @@ export interface Block {
 /** Fills `out` completely. */
 export type ReadInto = (out: Uint8Array) => Promise<void>;
 
+/** What libraries that work on a device's memory need. */
+export interface NativeMemory {
+  /** The address of a storage's first byte: of the process's memory, or of the device's. */
+  address(storage: Storage): bigint;
+}
+
 export interface DeviceMemory {
   /** Uninitialised memory; throws `OutOfMemory` with sizes. */
   alloc(bytes: number): Block;
@@ -147,6 +153,8 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   describe?(): string;
   synchronize(): Promise<void>;
 
+  /** Absent where only the device itself knows its memory. */
+  readonly native?: NativeMemory;
   readonly recorder?: Recorder;
   readonly cachedAttention?: CachedAttention;
   readonly latentAttention?: LatentAttention;

@@ -10,6 +10,7 @@ import type {
   Block,
   CompareOp,
   MemoryStats,
+  NativeMemory,
   ReadInto,
   ReduceOp,
   UnaryOp,
@@ -72,6 +73,10 @@ export class CpuBackend implements Backend {
   readonly pagedAttention: PagedAttention = {
     supports: () => true,
     attend: (q, k, v, p) => this.#attendPages(q, k, v, p),
+  };
+
+  readonly native: NativeMemory = {
+    address: (storage) => this.engine.address + BigInt(blockAt(storage)),
   };
 
   get threads(): number {

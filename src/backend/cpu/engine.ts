@@ -9,6 +9,7 @@ import { setFlagsFromString } from "node:v8";
 import { Worker } from "node:worker_threads";
 import { chosen, variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
+import { addressOf } from "../gpu/library.ts";
 import { Heap } from "../heap.ts";
 import { formatBytes } from "../usage.ts";
 import { PAGE, pages } from "./abi.ts";
@@ -38,6 +39,7 @@ export class Engine {
   readonly #module: WebAssembly.Module;
   #threads: number;
   #workers = 0;
+  #address: bigint | undefined;
 
   constructor() {
     const loaded = load();
@@ -75,6 +77,12 @@ export class Engine {
       // Without a listener a failing worker would end the process; without workers everything still works.
       new Worker(WORKER, { eval: true, workerData, execArgv: [] }).on("error", () => {}).unref();
     }
+  }
+
+  /** Where the memory begins for native code; growing does not move it. */
+  get address(): bigint {
+    this.#address ??= addressOf(new Uint8Array(this.memory.buffer));
+    return this.#address;
   }
 
   bytes(at: number, length: number): Uint8Array {

@@ -6,7 +6,16 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 import { variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, ReadInto, View } from "../backend.ts";
+import type {
+  Available,
+  Backend,
+  Block,
+  DeviceMemory as MemoryOps,
+  MemoryStats,
+  NativeMemory,
+  ReadInto,
+  View,
+} from "../backend.ts";
 import { calledOp } from "../call.ts";
 import { Storage } from "../storage.ts";
 import type { Graph } from "../transformers.ts";
@@ -83,6 +92,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.counters = this.#allocator.alloc(4 * MAX_COUNTERS);
     this.context.memset(BigInt(this.counters), 0, 4 * MAX_COUNTERS);
   }
+
+  readonly native: NativeMemory = { address: (storage) => BigInt(addressOf(storage)) };
 
   /** The device as a backend: this, with its ops. */
   protected abstract readonly backend: Backend;
