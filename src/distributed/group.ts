@@ -8,6 +8,7 @@ import { sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { numel } from "../core/layout.ts";
 import type { Tensor } from "../ops/index.ts";
+import { CclCommunicator } from "./ccl.ts";
 import { Communicator, type Span, type WithMemory } from "./communicator.ts";
 import { Mpi } from "./mpi.ts";
 import { ranksHere, type Ranks } from "./ranks.ts";
@@ -135,19 +136,33 @@ async function meet(ranks: Ranks, mpi: Mpi | null, seconds: number | undefined):
 
 async function communicatorFor(
   device: Device,
-  ranks: Ranks,
+  { rank, size }: Ranks,
   meeting: Rendezvous,
   mpi: Mpi | null,
 ): Promise<Communicator> {
+  const memory = inPlace(device);
+  const { backend } = device;
+  if (backend instanceof GpuBackend) {
+    const ccl = backend.platform.collectives();
+    const own = rank === 0 ? Buffer.from(ccl.uniqueId()).toString("base64") : "";
+    const [id] = (await meeting.exchange("unique id", own)) as [string];
+    // The library waits for the others by itself, and cannot be told that one is gone before it has begun.
+    const bytes = new Uint8Array(Buffer.from(id, "base64"));
+    return new Communicator(
+      rank,
+      size,
+      device,
+      new CclCommunicator(ccl, backend.context, bytes, rank, size, meeting),
+      memory,
+    );
+  }
   if (!mpi) return fail("LibraryNotFound", `${device.name}: no library of collectives`);
   mpi.interrupt = (waited) => {
     meeting.tick();
     meeting.check();
-    if (waited > LEFT_MS && meeting.othersHaveLeft) {
-      fail("RankLost", `rank ${ranks.rank} waits for a rank that has ended`);
-    }
+    if (waited > LEFT_MS && meeting.othersHaveLeft) fail("RankLost", `rank ${rank} waits for a rank that has ended`);
   };
-  return new Communicator(ranks.rank, ranks.size, device, mpi, inPlace(device));
+  return new Communicator(rank, size, device, mpi, memory);
 }
 
 /** Libraries work on the device's memory itself. */

@@ -205,6 +205,10 @@ function serve() {
   server.listen(setup.port, setup.bind, () => {
     const address = /** @type {import("node:net").AddressInfo} */ (server?.address());
     tell({ type: "listening", port: address.port });
+    if (size > 1) return;
+    server?.close();
+    server = null;
+    ready();
   });
 }
 

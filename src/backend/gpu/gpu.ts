@@ -55,6 +55,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   /** As users write it: "rocm:0". */
   readonly name: string;
   readonly context: GpuContext;
+  readonly platform: GpuPlatform;
   readonly cache = new KernelCache();
   /** Where its memory comes from. */
   readonly source: DeviceMemory;
@@ -80,6 +81,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
     this.name = name;
+    this.platform = platform;
     const choice = defaultChoice();
     this.context = platform.driver.open(ordinal);
     this.source = new DeviceMemory(this.context, platform, choice);
