@@ -22,7 +22,10 @@ export const addRankOptions = (command: Command): Command =>
 
 /** Joins the other ranks where a model is to be split; null where it is not. Ranks other than 0 print nothing. */
 export async function joinRanks(
-  options: RankOptions & { readonly device: string; readonly threads?: number },
+  options: { readonly [Key in keyof RankOptions]: RankOptions[Key] | undefined } & {
+    readonly device: string;
+    readonly threads?: number | undefined;
+  },
 ): Promise<Group | null> {
   const { tensorParallel: size, device, threads } = options;
   if (size === undefined || size === 1) {

@@ -4,6 +4,7 @@ import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import { LatentAttention } from "./latent-attention.ts";
 import { loadNorm, normalize } from "./norm.ts";
+import { reducedAttention } from "./sharding/reduced.ts";
 import type { AttentionParams, LayerCache, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
@@ -12,8 +13,10 @@ export interface SelfAttention {
   forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Pick<Fusion, "norm" | "residual">): Tensor;
 }
 
-export const loadAttention = (config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> =>
-  (config.latent ? LatentAttention : Attention).load(config, weights, layer);
+export async function loadAttention(config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> {
+  const own = await (config.latent ? LatentAttention : Attention).load(config, weights, layer);
+  return weights.shard ? reducedAttention(own, weights.shard) : own;
+}
 
 class Attention implements SelfAttention {
   readonly #config: ModelConfig;

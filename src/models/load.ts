@@ -5,6 +5,7 @@ import { Device } from "../backend/device.ts";
 import type { TransformerNeeds } from "../backend/transformers.ts";
 import type { DType } from "../core/dtype.ts";
 import { FormatError, fail } from "../core/errors.ts";
+import type { Group } from "../distributed/group.ts";
 import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
 import { architectureOf } from "./architectures/index.ts";
@@ -19,6 +20,7 @@ import { Model } from "./model.ts";
 import { requireRoom } from "./room.ts";
 import { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
+import { Shard } from "./sharding/shard.ts";
 import { Transformer } from "./transformer.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 
@@ -39,6 +41,8 @@ export interface LoadModelOptions {
    * whatever else runs. GPUs use slower kernels then; on the CPU it is always so.
    */
   readonly batchInvariant?: boolean | undefined;
+  /** The processes that the model is split over; each of them loads it, and makes the same calls. */
+  readonly group?: Group | undefined;
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -63,6 +67,8 @@ export interface ModelSource extends AsyncDisposable {
 export interface WeightsOptions {
   readonly device: Device;
   readonly dtype: DType;
+  /** The ranks that the model is split over. Default: it is whole. */
+  readonly shard?: Shard | undefined;
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
 }
@@ -89,18 +95,21 @@ export async function loadModel(name: string, options: LoadModelOptions = {}): P
 }
 
 async function loadFrom(path: string, device: Device, options: LoadModelOptions): Promise<Model> {
-  const { signal, onProgress, chatTemplate } = options;
+  const { signal, onProgress, chatTemplate, group } = options;
   await using source = await openModelAt(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
-  await using weights = await source.openWeights({ device, dtype, signal, onProgress });
-  requireRoom({ config: source.config, weights, device, dtype, context: options.context, memory: options.memory });
-  const { encoder } = source.config;
+  await group?.requireSame("the model", { config: source.config, dtype });
+  const shard = group && group.size > 1 ? new Shard(group) : undefined;
+  await using weights = await source.openWeights({ device, dtype, signal, onProgress, shard });
+  const { config = source.config } = weights;
+  requireRoom({ config, weights, device, dtype, context: options.context, memory: options.memory });
+  const { encoder } = config;
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
-  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
+  const prepared = device.backend.transformers?.prepare(needsOf(config, weights, dtype));
   await prepared?.toLoad;
   const transformer = encoder
-    ? await Encoder.load(source.config, weights, device, dtype)
-    : await Transformer.load(source.config, weights, device, dtype, options.batchInvariant);
+    ? await Encoder.load(config, weights, device, dtype)
+    : await Transformer.load(config, weights, device, dtype, options.batchInvariant);
   try {
     await weights.arrival();
     await prepared?.toRun;

@@ -66,7 +66,12 @@ export async function verifyModel(path: string, device: Device, options: VerifyO
   const selected = only ? all.filter((check) => only.includes(check.op)) : all;
   const found = await modelIn(path);
   const allowed = await allowance(found);
-  using model = await loadModel(found, { device, dtype: "f32", signal: options.signal });
+  using model = await loadModel(found, {
+    device,
+    dtype: "f32",
+    signal: options.signal,
+    group: options.group,
+  });
   const cases: CaseResult[] = [];
   for (const check of selected) {
     options.signal?.throwIfAborted();

@@ -8,7 +8,7 @@ import { usualPooling } from "../embeddings/settings.ts";
 import { JsonFields } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
-import { FileWeights } from "../weights/file-weights.ts";
+import { fileWeights } from "../sharding/file-weights.ts";
 import type { Names } from "../weights/naming.ts";
 import { parseGgufConfig, type TensorFacts } from "./config.ts";
 import { ggufEmbedding } from "./encoder.ts";
@@ -37,7 +37,7 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
     embedding: ggufEmbedding(own, usualPooling(config)),
     tokenizer: readGgufTokenizer(fields),
     chatTemplate: chatTemplateIn(fields),
-    openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
+    openWeights: async (options) => fileWeights(ggufWeights(file), config, form, options),
     [Symbol.asyncDispose]: () => file.close(),
   };
 }

@@ -11,7 +11,7 @@ import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
-import { FileWeights } from "../weights/file-weights.ts";
+import { fileWeights } from "../sharding/file-weights.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
 import { namedWeights } from "./named-weights.ts";
 
@@ -53,7 +53,7 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
     tokenizerJson,
     chatTemplate,
     weightsFile,
-    openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
+    openWeights: async (options) => fileWeights(weightsFile, config, form, options),
     [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
   };
 }

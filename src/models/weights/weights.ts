@@ -5,7 +5,8 @@
 import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
-import type { Activation, PlainActivation } from "../config.ts";
+import type { Activation, ModelConfig, PlainActivation } from "../config.ts";
+import type { Shard } from "../sharding/shard.ts";
 
 export type NormRole =
   | "attentionNorm"
@@ -115,6 +116,8 @@ export interface EmbeddingTable {
 
 /** Everything handed out stays valid after the file is closed, until it is disposed through `owned`. */
 export interface Weights extends AsyncDisposable {
+  /** The ranks that the model is split over; absent where it is whole. */
+  readonly shard?: Shard;
   /** What was handed out so far; whoever builds the model disposes it. */
   readonly owned: readonly Disposable[];
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;
@@ -129,6 +132,8 @@ export interface Weights extends AsyncDisposable {
 
 /** Weights on their way to a device. What is handed out may be filled later, so that reading never pauses. */
 export interface DeviceWeights extends Weights {
+  /** The model as it is here, where it is split. */
+  readonly config?: ModelConfig;
   /** Waits until all that was handed out is complete; throws what reading failed by. */
   arrival(): Promise<void>;
   /** What all of them will take there. */
