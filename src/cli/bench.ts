@@ -1,10 +1,12 @@
 /** `wick bench`: how fast a model reads a prompt and writes, per device. */
 import { Command } from "commander";
 import { formatBytes } from "../backend/usage.ts";
+import type { Group } from "../distributed/group.ts";
 import type { Model } from "../models/index.ts";
 import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions, modelPath } from "./model-options.ts";
+import { addRankOptions, joinRanks, type RankOptions } from "./ranks.ts";
 
-interface Options extends ModelOptions {
+interface Options extends ModelOptions, RankOptions {
   promptTokens: number;
   tokens: number;
   batch: number;
@@ -24,11 +26,14 @@ interface Row {
   readonly decodeTokensPerSecond: number;
   readonly weightsBytes: number;
   readonly peakBytes: number;
+  /** Of a model that is split: how many ranks it is split over, and what this one moved for a token. */
+  readonly ranks?: number;
+  readonly bytesMovedPerToken?: number;
 }
 
 export function benchCommand(): Command {
   const command = new Command("bench").description("Measure prompt and decode rates and memory");
-  return addModelOptions(command, { devices: true })
+  return addRankOptions(addModelOptions(command, { devices: true }))
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
     .option("--batch <n>", "sequences side by side", count(1), 1)
@@ -53,7 +58,9 @@ async function run(options: Options): Promise<void> {
   process.once("SIGINT", stop);
   const rows: Row[] = [];
   try {
-    for (const device of options.device.split(",")) rows.push(await measure({ ...options, device }, abort.signal));
+    const group = await joinRanks(options);
+    for (const device of options.device.split(","))
+      rows.push(await measure({ ...options, device }, group, abort.signal));
   } catch (error) {
     if (!isAbort(error)) throw error;
     process.exitCode = 130;
@@ -64,16 +71,19 @@ async function run(options: Options): Promise<void> {
   else if (rows.length > 0) console.log(table(rows).join("\n"));
 }
 
-async function measure(options: Options, signal: AbortSignal): Promise<Row> {
+async function measure(options: Options, group: Group | null, signal: AbortSignal): Promise<Row> {
   const { batch, promptTokens, tokens, runs } = options;
   const start = performance.now();
-  using model = await loadWithProgress(options, { signal });
+  using model = await loadWithProgress(options, { signal, group });
   const loadSeconds = (performance.now() - start) / 1000;
   const weightsBytes = model.device.memory().live;
+  let moved = 0;
   const times: { prompt: number; decode: number }[] = [];
   for (let i = 0; i <= runs; i++) {
+    const before = group?.communicator.moved.bytes ?? 0;
     const time = await once(model, options, signal);
     if (i > 0) times.push(time);
+    moved = (group?.communicator.moved.bytes ?? 0) - before;
   }
   return {
     device: model.device.name,
@@ -87,6 +97,7 @@ async function measure(options: Options, signal: AbortSignal): Promise<Row> {
     decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
     weightsBytes,
     peakBytes: model.device.memory().peak,
+    ...(group && { ranks: group.size, bytesMovedPerToken: moved / (batch * (promptTokens + tokens - 1)) }),
   };
 }
 

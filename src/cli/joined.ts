@@ -8,6 +8,8 @@ export function setJoined(group: Group): void {
   joined = group;
 }
 
+export const isJoined = (): boolean => joined !== null;
+
 /** Leaves the other ranks in order, or tells them that this one failed. */
 export async function leaveRanks(error?: unknown): Promise<void> {
   const group = joined;

@@ -147,7 +147,8 @@ const ended = (child: ChildProcess): Promise<End> =>
     child.once("error", reject).once("close", (code, signal) => resolve({ code, signal }));
   });
 
-const codeOf = ({ code, signal }: End): number => code ?? (signal === "SIGINT" ? 130 : signal === "SIGTERM" ? 143 : 137);
+const codeOf = ({ code, signal }: End): number =>
+  code ?? (signal === "SIGINT" ? 130 : signal === "SIGTERM" ? 143 : 137);
 
 /** Whole lines, so that those of several ranks do not mix. */
 function prefixed(from: Readable, to: NodeJS.WritableStream, rank: number): void {

@@ -6,7 +6,7 @@ import { variable } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { type Group, joinGroup } from "../distributed/group.ts";
 import { ranksHere } from "../distributed/ranks.ts";
-import { setJoined, tellError } from "./joined.ts";
+import { isJoined, setJoined, tellError } from "./joined.ts";
 import { count, deviceNamed } from "./model-options.ts";
 
 export interface RankOptions {
@@ -42,11 +42,17 @@ export async function joinRanks(
   setJoined(group);
   if (group.rank !== 0) process.stdout.write = () => true;
   group.signal.addEventListener("abort", () => {
-    // Whoever waits for input, or for nothing, would not notice.
+    // Whoever waits for input, or for nothing, would not notice; whoever has failed itself has said so.
+    if (!isJoined()) return;
     tellError(group.signal.reason);
     setTimeout(() => process.exit(1), 500).unref();
   });
   return group;
+}
+
+/** Rank 0's value, on every rank. */
+export async function sameOnAll<T>(group: Group | null, value: T): Promise<T> {
+  return group ? (await group.exchange(value))[0]! : value;
 }
 
 /** Several processes that each do the whole work are not what was meant. */

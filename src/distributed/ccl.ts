@@ -1,5 +1,5 @@
 /** NCCL and RCCL on a GPU's stream: collectives take their turn among the kernels, and are recorded with them. */
-import { CCL_BYTE, CCL_ABORT, type Ccl, cclReductions, cclTypes } from "../backend/gpu/ccl.ts";
+import { CCL_ABORT, CCL_BYTE, type Ccl, cclReductions, cclTypes } from "../backend/gpu/ccl.ts";
 import type { GpuContext, Handle } from "../backend/gpu/driver.ts";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";

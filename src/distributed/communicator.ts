@@ -165,7 +165,10 @@ export class Communicator implements Disposable {
 
   #own(x: Tensor, call: string): Tensor {
     if (x.device === this.device) return x.contiguous();
-    return fail("DeviceMismatch", `${call}: the tensor is on ${x.device.name}, the communicator on ${this.device.name}`);
+    return fail(
+      "DeviceMismatch",
+      `${call}: the tensor is on ${x.device.name}, the communicator on ${this.device.name}`,
+    );
   }
 
   #peer(rank: number, call: string, itself: boolean): void {

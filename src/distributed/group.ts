@@ -11,7 +11,7 @@ import type { Tensor } from "../ops/index.ts";
 import { CclCommunicator } from "./ccl.ts";
 import { Communicator, type Span, type WithMemory } from "./communicator.ts";
 import { Mpi } from "./mpi.ts";
-import { ranksHere, type Ranks } from "./ranks.ts";
+import { type Ranks, ranksHere } from "./ranks.ts";
 import { Rendezvous, requireSame } from "./rendezvous.ts";
 
 export interface GroupOptions {

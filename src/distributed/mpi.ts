@@ -96,7 +96,13 @@ const MOST = 2 ** 30;
 /** What stops a wait, by throwing: asked while it goes on. `waited` is in milliseconds. */
 export type Interrupt = (waited: number) => void;
 
-const folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib"];
+const folders = [
+  "/usr/lib/x86_64-linux-gnu",
+  "/usr/lib/aarch64-linux-gnu",
+  "/usr/lib64",
+  "/usr/local/lib",
+  "/opt/homebrew/lib",
+];
 
 function open(family: "openmpi" | "mpich" | null): Library {
   const names = {

@@ -250,7 +250,8 @@ parentPort?.on("message", (/** @type {Order} */ order) => {
     return to && void send(to.socket, { put: order.topic, value: order.value });
   }
   // A rank that fails says why; rank 0 tells the others.
-  if (order.type === "fail" && !isOver) sendAll(rank === 0 ? { lost: 0, why: order.message } : { failed: order.message });
+  if (order.type === "fail" && !isOver)
+    sendAll(rank === 0 ? { lost: 0, why: order.message } : { failed: order.message });
   else if (!isOver) sendAll({ bye: true });
   finish();
   Atomics.store(state, CLOSED, 1);
@@ -274,7 +275,8 @@ setInterval(() => {
       return lose(rank, why);
     }
     for (const peer of peers.values()) {
-      if (!peer.left && now - peer.heard > SILENCE_MS) return lose(peer.rank, `has been silent for ${SILENCE_MS / 1000} s`);
+      if (!peer.left && now - peer.heard > SILENCE_MS)
+        return lose(peer.rank, `has been silent for ${SILENCE_MS / 1000} s`);
     }
   }
 }, BEAT_MS);

@@ -18,9 +18,9 @@ import { type DownloadProgress, locateModel, type PullOptions, refuseDamaged } f
 import { openHuggingFaceFolder } from "./hugging-face/folder.ts";
 import { Model } from "./model.ts";
 import { requireRoom } from "./room.ts";
+import { Shard } from "./sharding/shard.ts";
 import { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
-import { Shard } from "./sharding/shard.ts";
 import { Transformer } from "./transformer.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 
@@ -99,8 +99,9 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   await using source = await openModelAt(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
   await group?.requireSame("the model", { config: source.config, dtype });
-  const shard = group && group.size > 1 ? new Shard(group) : undefined;
+  const shard = group && new Shard(group);
   await using weights = await source.openWeights({ device, dtype, signal, onProgress, shard });
+  await group?.requireSame("the model's weights", await weights.fingerprint?.());
   const { config = source.config } = weights;
   requireRoom({ config, weights, device, dtype, context: options.context, memory: options.memory });
   const { encoder } = config;

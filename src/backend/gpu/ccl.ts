@@ -9,13 +9,11 @@ const prototypes = {
   uniqueId: "int ncclGetUniqueId(void *id)",
   destroy: "int ncclCommDestroy(void *comm)",
   asyncError: "int ncclCommGetAsyncError(void *comm, void *out)",
-  allReduce:
-    "int ncclAllReduce(void *from, void *to, size_t count, int type, int op, void *comm, void *stream)",
+  allReduce: "int ncclAllReduce(void *from, void *to, size_t count, int type, int op, void *comm, void *stream)",
   allGather: "int ncclAllGather(void *from, void *to, size_t count, int type, void *comm, void *stream)",
   reduceScatter:
     "int ncclReduceScatter(void *from, void *to, size_t count, int type, int op, void *comm, void *stream)",
-  broadcast:
-    "int ncclBroadcast(void *from, void *to, size_t count, int type, int root, void *comm, void *stream)",
+  broadcast: "int ncclBroadcast(void *from, void *to, size_t count, int type, int root, void *comm, void *stream)",
   send: "int ncclSend(void *at, size_t count, int type, int peer, void *comm, void *stream)",
   receive: "int ncclRecv(void *at, size_t count, int type, int peer, void *comm, void *stream)",
 } as const;

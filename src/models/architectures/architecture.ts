@@ -33,8 +33,8 @@ export interface Architecture {
   readonly ropeTheta: number;
   /** Of encoders: what they have besides. Their norms named "post" are behind the sum with the residual. */
   readonly encoder?: EncoderForm;
-  /** What is split over several ranks, and how; null where the model is not. */
-  readonly sharding: Sharding | null;
+  /** What is split over several ranks, and how. Encoders are not. */
+  readonly sharding: Sharding;
   readonly huggingFace: HuggingFaceForm;
   readonly gguf: GgufForm;
 }

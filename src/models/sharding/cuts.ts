@@ -1,6 +1,5 @@
 /** What is split over the ranks of a model, and into what: whole heads, and stretches of MLPs and of the vocabulary. */
 import { fail } from "../../core/errors.ts";
-import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { EmbeddingRole, HeadRole, LinearRole, NormRole, VectorRole } from "../weights/weights.ts";
 
@@ -83,10 +82,6 @@ export class Share {
     };
   }
 
-  get sharding(): Sharding {
-    return architectureOf(this.#whole).sharding!;
-  }
-
   /** The model's own heads. */
   get allHeads(): number {
     return this.#whole.heads;
@@ -99,10 +94,12 @@ export class Share {
   /** Of an MLP, or an expert, of that width. */
   width(total: number): Stretch {
     const { ranks } = this;
-    const unit = unitOf(total, this.#block, ranks);
-    if (total / unit >= ranks) return stretchOf(total, unit, this.rank, ranks);
-    const why = unit > 1 ? ` in blocks of ${unit}` : "";
-    return fail("CannotShard", `MLPs of width ${total} can be split${why} over at most ${total / unit} ranks, not ${ranks}`);
+    if (total < ranks) {
+      return fail("CannotShard", `MLPs of width ${total} can be split over at most ${total} ranks, not ${ranks}`);
+    }
+    // Where blocks are fewer than ranks, some are read by several.
+    const unit = unitOf(total, total / this.#block >= ranks ? this.#block : 1, ranks);
+    return stretchOf(total, unit, this.rank, ranks);
   }
 
   vocabulary(rank = this.rank): Stretch {
@@ -127,11 +124,14 @@ const greatestCommonDivisor = (a: number, b: number): number => (b === 0 ? a : g
 /** Throws `CannotShard` with the counts that work. */
 export function requireShardable(config: ModelConfig, ranks: number): void {
   const { architecture, heads, kvHeads, encoder } = config;
-  if (encoder || !architectureOf(config).sharding) {
+  if (encoder) {
     fail("CannotShard", `${architecture} is an encoder, and only models that generate are split over ranks`);
   }
   if (heads % kvHeads !== 0) fail("CannotShard", `${heads} heads do not share ${kvHeads} kv heads evenly`);
   if (heads % ranks === 0) return;
   const working = Array.from({ length: heads }, (_, i) => i + 1).filter((count) => heads % count === 0);
-  fail("CannotShard", `the model's ${heads} heads cannot be split over ${ranks} ranks; ${working.join(", ")} ranks can`);
+  fail(
+    "CannotShard",
+    `the model's ${heads} heads cannot be split over ${ranks} ranks; ${working.join(", ")} ranks can`,
+  );
 }

@@ -1,11 +1,11 @@
 /** The weights of a rank: its part of each matrix, ready to run together with the other ranks. */
-import type { Tensor as AnyTensor } from "../../ops/index.ts";
-import { Tensor } from "../../ops/index.ts";
 import type { StoredWeights } from "../../formats/weights-file.ts";
+import { Tensor } from "../../ops/index.ts";
+import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { FileWeights } from "../weights/file-weights.ts";
-import { matrixName, type WeightsForm } from "../weights/naming.ts";
+import { matrixName, rolesOf, stackNames, type WeightsForm } from "../weights/naming.ts";
 import type {
   DeviceWeights,
   EmbeddingRole,
@@ -18,15 +18,15 @@ import type {
   Place,
   Projection,
   ProjectionStack,
+  StackFusion,
   StackPart,
   VectorRole,
 } from "../weights/weights.ts";
-import { Share, type Stretch } from "./cuts.ts";
+import { requireShardable, Share, type Stretch } from "./cuts.ts";
+import { fingerprintOf } from "./fingerprint.ts";
 import type { Shard } from "./shard.ts";
 import { slicedFile } from "./sliced-file.ts";
 import { namedCuts, type Padding, slicesOf, widthBlock } from "./slices.ts";
-import { requireShardable } from "./cuts.ts";
-import { architectureOf } from "../architectures/index.ts";
 
 /** No row of the table: reads of it give zeros. */
 const NOTHING = 0xffffffff;
@@ -41,12 +41,13 @@ export class ShardedWeights implements DeviceWeights {
   readonly #paddings: ReadonlyMap<string, Padding>;
   readonly #options: WeightsOptions;
   readonly #made: Disposable[] = [];
+  readonly #whole: StoredWeights;
 
   /** The file is closed with the weights. */
   constructor(file: StoredWeights, config: ModelConfig, form: WeightsForm, options: WeightsOptions, shard: Shard) {
     const { rank, ranks } = shard;
     requireShardable(config, ranks);
-    const named = namedCuts(config, form, architectureOf(config).sharding!);
+    const named = namedCuts(config, form, architectureOf(config).sharding);
     const share = new Share(config, { rank, ranks, block: widthBlock(file, named) });
     const { slices, paddings } = slicesOf(file, named, share);
     this.config = share.config;
@@ -55,6 +56,7 @@ export class ShardedWeights implements DeviceWeights {
     this.#form = form;
     this.#paddings = paddings;
     this.#options = options;
+    this.#whole = file;
     this.#file = new FileWeights(slicedFile(file, slices), share.config, form, options);
   }
 
@@ -93,11 +95,15 @@ export class ShardedWeights implements DeviceWeights {
     return new PaddedInputs(await this.#file.linear(parts, inputs + padding.before + padding.behind, place), padding);
   }
 
-  stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
-    return this.#file.stack(parts, inputs, count, place);
+  async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
+    const names = stackNames(this.#form.names, rolesOf(parts), count, place).flat();
+    const padding = names.map((name) => this.#paddings.get(name)).find((found) => found !== undefined);
+    if (!padding) return this.#file.stack(parts, inputs, count, place);
+    const wider = await this.#file.stack(parts, inputs + padding.before + padding.behind, count, place);
+    return new PaddedStack(wider, padding);
   }
 
-  vector(role: VectorRole, size: number, place: Place): Promise<AnyTensor> {
+  vector(role: VectorRole, size: number, place: Place): Promise<Tensor> {
     return this.#file.vector(role, size, place);
   }
 
@@ -109,7 +115,9 @@ export class ShardedWeights implements DeviceWeights {
     if (role !== "token") return this.#file.embedding(role, rows, width);
     const { start, count } = this.#share.vocabulary();
     const own = await this.#file.embedding(role, count, width);
-    const ids = Uint32Array.from({ length: rows }, (_, id) => (id >= start && id < start + count ? id - start : NOTHING));
+    const ids = Uint32Array.from({ length: rows }, (_, id) =>
+      id >= start && id < start + count ? id - start : NOTHING,
+    );
     const places = Tensor.from(ids, { device: this.#options.device }).keep();
     this.#made.push(places);
     return {
@@ -117,6 +125,11 @@ export class ShardedWeights implements DeviceWeights {
       lookup: (all) => this.shard.sum(own.lookup(places.indexSelect(all, 0))),
       head: new GatheredHead(own.head, this.shard, this.#stretches()),
     };
+  }
+
+  /** What tells this model from another, by a little of each of some tensors. */
+  fingerprint(): Promise<string> {
+    return fingerprintOf(this.#whole);
   }
 
   arrival(): Promise<void> {
@@ -173,5 +186,30 @@ class PaddedInputs implements Projection {
 
   #padded(x: Tensor): Tensor {
     return x.padWithZeros(1, this.#padding.before, this.#padding.behind);
+  }
+}
+
+/** The same, of experts. */
+class PaddedStack implements ProjectionStack {
+  readonly #wider: ProjectionStack;
+  readonly #padding: Padding;
+
+  constructor(wider: ProjectionStack, padding: Padding) {
+    this.#wider = wider;
+    this.#padding = padding;
+  }
+
+  forward(x: Tensor, ids: Tensor, fusion?: StackFusion): Tensor {
+    return this.#wider.forward(x.padWithZeros(1, this.#padding.before, this.#padding.behind), ids, fusion);
+  }
+
+  each(x: Tensor): Tensor {
+    return this.#wider.each(x.padWithZeros(2, this.#padding.before, this.#padding.behind));
+  }
+
+  dense(): Tensor {
+    const all = this.#wider.dense();
+    const { before, behind } = this.#padding;
+    return all.narrow(2, before, all.shape[2]! - before - behind);
   }
 }

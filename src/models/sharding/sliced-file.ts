@@ -94,7 +94,12 @@ class Place {
   }
 
   /** Of rows that follow each other from `first` on, their bytes from `low` to `high`. */
-  *#runsOf(first: number, low: number, high: number, offset: number): Generator<{ at: number; from: number; bytes: number }> {
+  *#runsOf(
+    first: number,
+    low: number,
+    high: number,
+    offset: number,
+  ): Generator<{ at: number; from: number; bytes: number }> {
     if (!this.#columns) return yield { at: low + offset, from: first * this.#stored + low, bytes: high - low };
     for (let row = Math.floor(low / this.#wanted); row * this.#wanted < high; row++) {
       let at = row * this.#wanted;

@@ -14,7 +14,7 @@ import {
   type WeightsForm,
 } from "../weights/naming.ts";
 import type { HeadRole, LinearRole, NormRole, Place, VectorRole } from "../weights/weights.ts";
-import type { Cut, Share, Sharding, ShardedRole } from "./cuts.ts";
+import type { Cut, ShardedRole, Sharding, Share } from "./cuts.ts";
 import { blockOf, type Slice } from "./sliced-file.ts";
 
 /** What a tensor is cut by: of each of the matrices over each other in it. */
@@ -55,7 +55,11 @@ export function namedCuts(config: ModelConfig, form: WeightsForm, sharding: Shar
       add(matrixName(names, role, { layer, shared: true }), [role], { transposed });
     }
     for (const [roles, parts] of Object.entries(fusedRoles)) {
-      const name = fusedName(names, parts.map((role) => ({ role, outputs: 0 })), place);
+      const name = fusedName(
+        names,
+        parts.map((role) => ({ role, outputs: 0 })),
+        place,
+      );
       add(name, parts, { transposed, byHead: roles === "q,k,v" && (form.fusedByHead ?? false) });
     }
     for (const role of Object.keys(names.norm) as NormRole[]) add(normName(names, role, place), [role]);

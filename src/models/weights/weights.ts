@@ -134,6 +134,8 @@ export interface Weights extends AsyncDisposable {
 export interface DeviceWeights extends Weights {
   /** The model as it is here, where it is split. */
   readonly config?: ModelConfig;
+  /** What tells the model from others, where it is split. */
+  fingerprint?(): Promise<string>;
   /** Waits until all that was handed out is complete; throws what reading failed by. */
   arrival(): Promise<void>;
   /** What all of them will take there. */
