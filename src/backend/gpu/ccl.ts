@@ -57,14 +57,15 @@ export interface Ccl {
   asyncError(comm: bigint): number;
 }
 
-let idType: unknown;
+let knowsId = false;
 
 /** Throws `LibraryNotFound`. */
 export function openCcl(name: Ccl["name"], spec: LibrarySpec, explicit?: string, near?: Library): Ccl {
   const library = openLibrary(spec, explicit, near);
   const api = library.bind(prototypes);
   // The only struct that is passed by value.
-  idType ??= ffi().struct("WickCclId", { bytes: ffi().array("uint8", CCL_ID_BYTES, "Typed") });
+  if (!knowsId) ffi().struct("WickCclId", { bytes: ffi().array("uint8", CCL_ID_BYTES, "Typed") });
+  knowsId = true;
   const initRank = library.func(INIT) as unknown as (...args: unknown[]) => number;
   const errorText: NativeFunction<string> = library.func<string>(ERROR_TEXT);
   library.func(CCL_ABORT);
