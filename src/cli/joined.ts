@@ -1,5 +1,6 @@
 /** The ranks that a command has joined, for whoever ends it or tells of its errors. */
 import { WickError } from "../core/errors.ts";
+import { isAnnounced } from "../distributed/rendezvous.ts";
 import type { Group } from "../distributed/group.ts";
 
 let joined: Group | null = null;
@@ -22,7 +23,7 @@ export async function leaveRanks(error?: unknown): Promise<void> {
 /** Of errors once each: a lost rank is told by whoever notices first. */
 const told = new Set<unknown>();
 export function tellError(error: unknown): void {
-  if (told.has(error)) return;
+  if (told.has(error) || isAnnounced(error)) return;
   told.add(error);
   const who = joined && joined.rank > 0 ? `rank ${joined.rank}: ` : "";
   console.error(error instanceof WickError ? `wick: ${who}${error.message} [${error.code}]` : error);

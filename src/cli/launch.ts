@@ -17,9 +17,9 @@ interface Options {
 }
 
 const MAIN = fileURLToPath(new URL("./main.js", import.meta.url));
-/** Ranks notice by themselves that another is gone; whoever has not is ended. */
-const NOTICE_MS = 8000;
-const KILL_MS = 1500;
+/** Ranks notice by themselves that another is gone; whoever has not is told, and then ended. */
+const NOTICE_MS = 2000;
+const KILL_MS = 4000;
 
 /** `own` are Wick's commands; anything else is a program. */
 export function launchCommand(own: readonly string[]): Command {
@@ -63,7 +63,8 @@ function isForCpu([name, ...args]: readonly string[], own: readonly string[]): b
 }
 
 async function underMpirun(ranks: number, program: string, args: readonly string[]): Promise<number> {
-  if (spawnSync("mpirun", ["--version"], { stdio: "ignore" }).status !== 0) {
+  const { status, stdout } = spawnSync("mpirun", ["--version"], { encoding: "utf8" });
+  if (status !== 0) {
     fail(
       "LibraryNotFound",
       "ranks on the CPU are started by mpirun, which is not here; install Open MPI (openmpi-bin) or MPICH (mpich)",
@@ -77,7 +78,9 @@ async function underMpirun(ranks: number, program: string, args: readonly string
     OMPI_MCA_hwloc_base_binding_policy: "none",
     ...environment(),
   };
-  const child = spawn("mpirun", ["-n", `${ranks}`, program, ...args], { stdio: "inherit", env });
+  // MPICH's would kill the others at once where one fails, before they can say why.
+  const patience = stdout.includes("HYDRA") ? ["-disable-auto-cleanup"] : [];
+  const child = spawn("mpirun", [...patience, "-n", `${ranks}`, program, ...args], { stdio: "inherit", env });
   using _ = forwarding([child]);
   return codeOf(await ended(child));
 }
@@ -107,10 +110,12 @@ async function asProcesses(ranks: number, program: string, args: readonly string
   let first = 0;
   const timers: NodeJS.Timeout[] = [];
   await Promise.all(
-    children.map(async (child) => {
-      const code = codeOf(await ended(child));
+    children.map(async (child, rank) => {
+      const end = await ended(child);
+      const code = codeOf(end);
       if (code === 0 || first !== 0) return;
       first = code;
+      if (end.signal) console.error(`wick: rank ${rank} was ended by ${end.signal}; the others are ended, too [RankLost]`);
       timers.push(setTimeout(() => endAll(children, "SIGTERM"), NOTICE_MS));
       timers.push(setTimeout(() => endAll(children, "SIGKILL"), NOTICE_MS + KILL_MS));
     }),

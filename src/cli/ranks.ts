@@ -37,8 +37,9 @@ export async function joinRanks(
   if (threads === undefined && variable("WICK_THREADS") === undefined && local > 1) {
     Device.cpu({ threads: Math.max(1, Math.floor(availableParallelism() / local)) });
   }
+  if (ranks) onTermination(ranks.rank);
   const own = ranks ? deviceOfRank(device, ranks.localRank) : deviceNamed(device);
-  const group = await joinGroup({ device: own, size, arguments: process.argv.slice(2) });
+  const group = await joinGroup({ device: own, size, arguments: process.argv.slice(2), announces: true });
   setJoined(group);
   if (group.rank !== 0) process.stdout.write = () => true;
   group.signal.addEventListener("abort", () => {
@@ -48,6 +49,21 @@ export async function joinRanks(
     setTimeout(() => process.exit(1), 500).unref();
   });
   return group;
+}
+
+/** How long a rank that is told to end may take to notice that another is gone, which is the better reason. */
+const NOTICE_MS = 300;
+
+/** Whoever starts ranks tells the others to end when one does: they say so, as far as the command has no way of its own. */
+function onTermination(rank: number): void {
+  const end = (): void => {
+    if (process.listenerCount("SIGTERM") > 1) return;
+    setTimeout(() => {
+      console.error(`wick: rank ${rank} was told to end, as another rank has or all are to (SIGTERM) [RankLost]`);
+      process.exit(143);
+    }, NOTICE_MS);
+  };
+  process.on("SIGTERM", end);
 }
 
 /** Rank 0's value, on every rank. */

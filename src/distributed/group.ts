@@ -22,6 +22,8 @@ export interface GroupOptions {
   readonly arguments?: unknown;
   /** How long to wait for the others. Default: WICK_RENDEZVOUS_SECONDS, or 60. */
   readonly seconds?: number | undefined;
+  /** Whether the loss of a rank is said on stderr at once, whatever the main thread is at. Default false. */
+  readonly announces?: boolean | undefined;
 }
 
 /** A rank that has left in order does not come back: whoever waits for it is told after this. */
@@ -95,8 +97,8 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
   const device = Device.from(options.device);
   const isGpu = device.backend instanceof GpuBackend;
   const overMpi = !isGpu || ranks.master === null || ranks.job === null;
-  const mpi = overMpi ? new Mpi(familyOf(ranks)) : null;
-  const meeting = await meet(ranks, mpi, options.seconds);
+  const mpi = overMpi ? await Mpi.open(familyOf(ranks)) : null;
+  const meeting = await meet(ranks, mpi, options);
   try {
     await requireSame(meeting, "version", "the release of Wick", wickVersion());
     await requireSame(meeting, "arguments", "the arguments", options.arguments ?? null);
@@ -113,9 +115,11 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
 const familyOf = ({ source }: Ranks): "openmpi" | "mpich" | null =>
   source === "Open MPI's mpirun" ? "openmpi" : source === "MPICH's mpirun" ? "mpich" : null;
 
-async function meet(ranks: Ranks, mpi: Mpi | null, seconds: number | undefined): Promise<Rendezvous> {
+async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promise<Rendezvous> {
+  const { seconds, announces } = options;
+  const more = { seconds, announces };
   const { rank, size, master, job } = ranks;
-  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, seconds });
+  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
   if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
   if (mpi.size !== size || mpi.rank !== rank) {
     return fail(
@@ -127,11 +131,11 @@ async function meet(ranks: Ranks, mpi: Mpi | null, seconds: number | undefined):
   const word = randomUUID();
   if (rank === 0) {
     const host = isLocal ? "127.0.0.1" : hostname();
-    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, seconds };
+    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, ...more };
     return Rendezvous.open(own, (port) => void mpi.text(JSON.stringify({ host, port, job: word })));
   }
   const told = JSON.parse(mpi.text("")) as { host: string; port: number; job: string };
-  return Rendezvous.open({ rank, size, ...told, seconds });
+  return Rendezvous.open({ rank, size, ...told, ...more });
 }
 
 async function communicatorFor(

@@ -10,7 +10,7 @@ import { parentPort, workerData } from "node:worker_threads";
 
 /**
  * @typedef {{ rank: number, size: number, host: string, port: number, bind: string, job: string, seconds: number,
- *   stalledSeconds: number, state: SharedArrayBuffer, koffi: string | null }} Setup
+ *   stalledSeconds: number, announces: boolean, state: SharedArrayBuffer, koffi: string | null }} Setup
  * @typedef {{ type: "exchange", topic: string, value: unknown } | { type: "guard", library: string, prototype: string, handle: bigint } |
  *   { type: "unguard", handle: bigint } | { type: "close" } | { type: "fail", message: string }} Order
  * @typedef {{ join: number, size: number, job: string } | { put: string, value: unknown } | { all: string, values: unknown[] } |
@@ -102,6 +102,7 @@ function lose(gone, why) {
   Atomics.store(state, TEXT_BYTES, bytes.byteLength);
   Atomics.store(state, LOST, gone + 1);
   Atomics.notify(state, LOST);
+  if (setup.announces) say(`rank ${gone} ${why}`);
   for (const stop of guards.values()) stop();
   tell({ type: "lost" });
   setTimeout(() => {
@@ -110,9 +111,14 @@ function lose(gone, why) {
   closeSockets(GRACE_MS / 2);
 }
 
+/** @param {string} why */
+function say(why) {
+  writeSync(2, `wick: rank ${rank} cannot go on: ${why} [RankLost]\n`);
+}
+
 /** The main thread is inside a call that does not return. @param {string} why */
 function end(why) {
-  writeSync(2, `wick: rank ${rank}: ${why}, and a call that waits for it did not return [RankLost]\n`);
+  if (!setup.announces) say(`${why}, and a call that waits for it did not return`);
   try {
     const koffi = createRequire(import.meta.url)(setup.koffi ?? "koffi");
     koffi.load(null).func("void _exit(int code)")(1);

@@ -17,7 +17,13 @@ export interface RendezvousOptions {
   readonly job: string;
   /** How long to wait for the others. Default: WICK_RENDEZVOUS_SECONDS, or 60. */
   readonly seconds?: number | undefined;
+  /** Whether the loss of a rank is said on stderr at once, whatever the main thread is at. Default false. */
+  readonly announces?: boolean | undefined;
 }
+
+const announced = new WeakSet<object>();
+/** Whether the watching thread has said on stderr what the error says. */
+export const isAnnounced = (error: unknown): boolean => announced.has(error as object);
 
 /** As the worker has them. */
 const [LOST, BEAT, KNOWN, CLOSED, LEFT, TEXT_BYTES, HEADER] = [0, 1, 2, 3, 4, 5, 8] as const;
@@ -50,9 +56,12 @@ export class Rendezvous implements AsyncDisposable {
   #onListening: ((port: number) => void) | null = null;
   #onReady: ((error: DistributedError | null) => void) | null = null;
   #closed = false;
+  #loss: DistributedError | null = null;
+  readonly #announces: boolean;
 
   private constructor(options: RendezvousOptions) {
-    const { rank, size, host, port, bind = host, job } = options;
+    const { rank, size, host, port, bind = host, job, announces = false } = options;
+    this.#announces = announces;
     this.rank = rank;
     this.size = size;
     const shared = new SharedArrayBuffer(4 * HEADER + LONGEST_TEXT);
@@ -60,7 +69,7 @@ export class Rendezvous implements AsyncDisposable {
     this.#text = new Uint8Array(shared, 4 * HEADER);
     const seconds = options.seconds ?? positive("WICK_RENDEZVOUS_SECONDS", "seconds", 60);
     const stalledSeconds = positive("WICK_RANK_SECONDS", "seconds", 60);
-    const own = { rank, size, host, port, bind, job, seconds, stalledSeconds };
+    const own = { rank, size, host, port, bind, job, seconds, stalledSeconds, announces };
     this.#worker = new Worker(new URL("./rendezvous-worker.js", import.meta.url), {
       workerData: { ...own, state: shared, koffi: koffiPath() },
       execArgv: [],
@@ -162,13 +171,16 @@ export class Rendezvous implements AsyncDisposable {
 
   #lossOf(): DistributedError {
     Atomics.store(this.#state, KNOWN, 1);
+    if (this.#loss) return this.#loss;
     const bytes = this.#text.slice(0, Atomics.load(this.#state, TEXT_BYTES));
     const lost = Atomics.load(this.#state, LOST) - 1;
-    const who = lost === this.rank ? "this rank" : "another";
-    return new DistributedError(
+    const advice = lost === this.rank ? "" : ", and see what that rank said";
+    this.#loss = new DistributedError(
       "RankLost",
-      `rank ${this.rank} cannot go on: ${new TextDecoder().decode(bytes)}; start all ${this.size} ranks anew${who === "another" ? ", and see what that rank said" : ""}`,
+      `rank ${this.rank} cannot go on: ${new TextDecoder().decode(bytes)}; start all ${this.size} ranks anew${advice}`,
     );
+    if (this.#announces) announced.add(this.#loss);
+    return this.#loss;
   }
 
   /** At the end of the process: the others are told while there is time. */
