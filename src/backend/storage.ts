@@ -87,6 +87,12 @@ export class Storage {
     return new Storage(backend, allocBlock(backend, bytes), dtype, length);
   }
 
+  /** Over memory that is there already, and is freed as others are. */
+  static over(backend: Backend, block: Block, dtype: DType, length: number): Storage {
+    allocated += block.bytes + OVERHEAD;
+    return new Storage(backend, block, dtype, length);
+  }
+
   get byteLength(): number {
     return this.length * sizeOf(this.dtype);
   }
@@ -137,7 +143,7 @@ export class Storage {
   discard(): void {
     if (this.#entry.ref) registry.unregister(this.#entry);
     reclaim(this.#entry);
-    allocated -= this.byteLength + OVERHEAD; // given back by hand: no reason to look for garbage
+    allocated -= this.block.bytes + OVERHEAD; // given back by hand: no reason to look for garbage
   }
 
   /** From now on it is freed when the garbage collector finds it unreachable. */

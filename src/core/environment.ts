@@ -23,6 +23,11 @@ const computing = {
     values: ["plain"],
     otherwise: "relaxed SIMD where the runtime has it",
   },
+  WICK_MMAP: {
+    what: "with `0` the CPU device copies weights into memory and does not show them where they lie in their file",
+    values: ["0", "1"],
+    otherwise: "large weights are the file's pages, which processes share",
+  },
   WICK_HOST_MEMORY: {
     what: "whether host memory that a GPU maps may hold tensors; `allow` also for a discrete card, which reads it over PCIe",
     values: ["auto", "never", "allow"],
