@@ -13,6 +13,7 @@ import { Heap } from "../heap.ts";
 import { formatBytes } from "../usage.ts";
 import { PAGE, pages } from "./abi.ts";
 import type { Kernels, Thread, Threads, TmpAddress } from "./kernels.ts";
+import { addressOfBuffer } from "./libc.ts";
 
 const MAX_THREADS = 64;
 /**
@@ -38,6 +39,7 @@ export class Engine {
   readonly #module: WebAssembly.Module;
   #threads: number;
   #workers = 0;
+  #base: number | undefined;
 
   constructor() {
     const loaded = load();
@@ -75,6 +77,12 @@ export class Engine {
       // Without a listener a failing worker would end the process; without workers everything still works.
       new Worker(WORKER, { eval: true, workerData, execArgv: [] }).on("error", () => {}).unref();
     }
+  }
+
+  /** The address of WebAssembly's memory, which does not move. */
+  get base(): number {
+    this.#base ??= addressOfBuffer(this.memory.buffer);
+    return this.#base;
   }
 
   bytes(at: number, length: number): Uint8Array {
