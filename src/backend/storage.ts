@@ -12,7 +12,7 @@ import { setFlagsFromString } from "node:v8";
 import { createContext, runInNewContext, Script } from "node:vm";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import type { Backend, Block, ReadInto } from "./backend.ts";
+import type { Backend, Block, FileRange, ReadInto } from "./backend.ts";
 import { call } from "./call.ts";
 
 interface Entry {
@@ -91,6 +91,13 @@ export class Storage {
   static over(backend: Backend, block: Block, dtype: DType, length: number): Storage {
     allocated += block.bytes + OVERHEAD;
     return new Storage(backend, block, dtype, length);
+  }
+
+  /** Over a part of a file, without a copy; null where the device has none, or elements would not be aligned. */
+  static mapped(backend: Backend, range: FileRange, dtype: DType): Storage | null {
+    const size = sizeOf(dtype);
+    const block = range.start % size === 0 ? call(backend, "map", range) : null;
+    return block && Storage.over(backend, block, dtype, range.bytes / size);
   }
 
   get byteLength(): number {

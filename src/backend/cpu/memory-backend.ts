@@ -35,6 +35,8 @@ export interface CpuMemoryOptions {
 }
 
 export class MemoryBackend extends WasmBackend {
+  /** Not there where files are not to be mapped. */
+  readonly map?: (range: FileRange) => Block | null;
   readonly #allNative: boolean;
   readonly #files = new Map<OpenFile, MappedFile>();
   #mapped = 0;
@@ -43,6 +45,7 @@ export class MemoryBackend extends WasmBackend {
   constructor({ allNative = false }: CpuMemoryOptions = {}) {
     super();
     this.#allNative = allNative;
+    if (hasLibc() && chosen("WICK_MMAP") !== "0") this.map = (range) => this.#map(range);
   }
 
   override alloc(bytes: number): Block {
@@ -81,9 +84,8 @@ export class MemoryBackend extends WasmBackend {
     } else super.free(own);
   }
 
-  map(range: FileRange): Block | null {
-    const system = chosen("WICK_MMAP") === "0" ? null : libc();
-    if (!system || range.bytes === 0) return null;
+  #map(range: FileRange): Block | null {
+    if (!libc() || range.bytes === 0) return null;
     requireFileRange(range);
     const { file, start, bytes } = range;
     const block =

@@ -74,10 +74,7 @@ export class MappedFile {
 export function requireFileRange({ file, start, bytes }: FileRange): void {
   const { size } = fstatSync(file.descriptor);
   if (start + bytes <= size) return;
-  fail(
-    "InvalidFile",
-    `${file.path}: bytes ${start} to ${start + bytes} were asked for, but the file has ${size} by now`,
-  );
+  fail("InvalidFile", `${file.path} ended at byte ${size}, but had ${file.size} bytes when it was opened`);
 }
 
 /** Bytes that the system can give to this process without swapping: what is free, or what its control group has left. */

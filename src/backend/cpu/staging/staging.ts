@@ -42,12 +42,15 @@ export class Staging {
     const staged = (piece: Views): Views =>
       piece.filter((view) => view && !loose.some((own) => own.storage === view.storage));
     const cost = (piece: Piece) => inHeap(staged(piece.views)) + numel(piece.out.shape) * sizeOf(dtype);
-    const all = [...pieces({ views, out: Layout.contiguous(shape) }, axes(), cost, this.#pieceBytes)];
+    const whole = { views, out: Layout.contiguous(shape) };
     const compute = (piece: Views) => this.#within(piece, loose, (there) => run(there as V));
-    if (all.length === 1) return compute(views);
+    const cuts = pieces(whole, axes(), cost, this.#pieceBytes);
+    let piece = cuts.next();
+    if (piece.value === whole) return compute(views);
     const result = Storage.alloc(this.#backend, dtype, numel(shape));
     try {
-      for (const { views: own, out } of all) {
+      for (; !piece.done; piece = cuts.next()) {
+        const { views: own, out } = piece.value;
         const part = this.#backend.inHeap(() => compute(own));
         try {
           this.#backend.copy({ storage: part, layout: Layout.contiguous(out.shape) }, { storage: result, layout: out });
