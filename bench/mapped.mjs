@@ -29,7 +29,8 @@ const shape = { hidden: 4096, heads: 32, kvHeads: 8, headDim: 128, ffn: 14336, v
 
 /** Random blocks of a type, the same 64 MiB of them over and over: a random tensor, quantized. */
 async function randomBlocks(type) {
-  const { QTensor, Tensor } = await import("../dist/index.js");
+  const { Tensor } = await import("../dist/index.js");
+  const { QTensor } = await import("../dist/quantized/index.js");
   const x = Tensor.randn([2 ** 12, shape.hidden], { seed: 1 });
   const blocks = await QTensor.quantize(x.affine(0.02, 0), type).bytes();
   return async function* (count) {
