@@ -171,7 +171,7 @@ async function communicatorFor(
 
 /** Libraries work on the device's memory itself. */
 const inPlace = (device: Device): WithMemory => {
-  const native = device.backend.native;
+  const native = device.backend.nativeMemory;
   if (!native) fail("UnsupportedOp", `${device.name}: its memory is known to the device alone; use another device`);
   return (tensors, work) => work(...tensors.map((tensor) => spanOf(tensor, native!.address(tensor.storage))));
 };

@@ -27,7 +27,8 @@ export interface RoomAsked {
 /** Throws `OutOfMemory` with what is needed, what is there and the way out. */
 export function requireRoom({ config, weights, device, dtype, context, memory }: RoomAsked): void {
   const positions = checkContext(context, config);
-  const { deviceBytes } = weights;
+  // What stays in its file takes none of the memory that can be had; a limit counts it all the same.
+  const deviceBytes = weights.deviceBytes - (memory === undefined ? weights.mappedBytes : 0);
   const cache = config.encoder ? 0 : cacheBytes(config, device, dtype, positions);
   const scratch = Math.min(SCRATCH, deviceBytes);
   const needed = deviceBytes + cache + scratch;

@@ -95,7 +95,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.context.memset(BigInt(this.counters), 0, 4 * MAX_COUNTERS);
   }
 
-  readonly native: NativeMemory = { address: (storage) => BigInt(addressOf(storage)) };
+  readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOf(storage)) };
 
   /** The device as a backend: this, with its ops. */
   protected abstract readonly backend: Backend;

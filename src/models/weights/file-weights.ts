@@ -15,6 +15,7 @@ import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
+import { lieApart, liesApart, mappedRows } from "./mapped-rows.ts";
 import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
@@ -48,6 +49,11 @@ export class FileWeights implements DeviceWeights {
     return this.#tensors.byteLengthAs(this.#options.dtype);
   }
 
+  get mappedBytes(): number {
+    const { device, dtype } = this.#options;
+    return device.backend.map ? this.#tensors.byteLengthAsStored(dtype) : 0;
+  }
+
   /** The file is closed with the weights. */
   constructor(file: StoredWeights, config: ModelConfig, form: WeightsForm, options: WeightsOptions) {
     this.#file = file;
@@ -68,14 +74,19 @@ export class FileWeights implements DeviceWeights {
       else stacks.push([source]);
     }
     const projections: Projection[] = [];
-    for (const stack of stacks) projections.push(await this.#readStack(stack, inputs));
+    const { dtype, device } = this.#options;
+    for (const stack of stacks) {
+      const apart = liesApart(stack, dtype, device) ? stack.map((source) => [source]) : [stack];
+      for (const own of apart) projections.push(await this.#readStack(own, inputs));
+    }
     return projections.length === 1 ? projections[0]! : new Joined(projections);
   }
 
   async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
     const all = this.#tensors.stack(parts, inputs, count, place);
     const types = new Set(all.flat().map(({ tensor }) => tensor.quant));
-    if (types.size === 1) return this.#readMatrices(all.flat(), inputs, count);
+    const { dtype, device } = this.#options;
+    if (types.size === 1 && !lieApart(all, dtype, device)) return this.#readMatrices(all.flat(), inputs, count);
     const stacks: ProjectionStack[] = [];
     for (const i of all[0]!.keys()) {
       stacks.push(
@@ -187,8 +198,10 @@ export class FileWeights implements DeviceWeights {
 
   async #readBlocks(stack: readonly Source[], shape: Shape): Promise<QTensor> {
     const { device } = this.#options;
-    const rows = totalRows(stack);
-    using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
+    const bytes = [totalRows(stack) * bytesPerRow(stack[0]!.tensor)];
+    using shown = this.#mapped(stack, bytes, "u8");
+    if (shown) return this.#own(QTensor.fromBlocks(shown, shape, stack[0]!.tensor.quant!).keep());
+    using blocks = Tensor.empty(bytes, { dtype: "u8", device });
     const weight = QTensor.fromBlocks(blocks, shape, stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
     let at = 0;
@@ -202,6 +215,8 @@ export class FileWeights implements DeviceWeights {
   }
 
   async #readPlain(stack: readonly Source[], width: number): Promise<Tensor> {
+    const shown = this.#mapped(stack, [totalRows(stack), width], this.#options.dtype);
+    if (shown) return this.#own(shown);
     const weight = this.#empty([totalRows(stack), width]);
     let at = 0;
     for (const { tensor, slices, rows, transposed } of stack) {
@@ -216,6 +231,18 @@ export class FileWeights implements DeviceWeights {
       }
     }
     return weight;
+  }
+
+  /** A single source where it lies in the file, and there at once. */
+  #mapped(stack: readonly Source[], shape: Shape, dtype: DType): Tensor | null {
+    const { signal, device } = this.#options;
+    const [source] = stack as [Source];
+    const tensor = stack.length === 1 ? mappedRows(source, shape, dtype, device) : null;
+    if (!tensor) return null;
+    if (signal?.aborted) tensor.dispose();
+    signal?.throwIfAborted();
+    this.#arrived(source.tensor, source.rows * bytesPerRow(source.tensor));
+    return tensor;
   }
 
   /** Sources without a bias among others that have one get zeros. */
@@ -291,18 +318,21 @@ export class FileWeights implements DeviceWeights {
 
   /** Begins to read some rows, in pieces that are whole rows. */
   async #transfer(tensor: WeightsTensor, { start, rows }: Rows, take: Take): Promise<void> {
-    const { signal, onProgress } = this.#options;
-    const { name } = tensor;
+    const { signal } = this.#options;
     const rowBytes = bytesPerRow(tensor);
     const first = start * rowBytes;
     for (const piece of piecesOf({ start: first, end: first + rows * rowBytes }, rowBytes)) {
       await this.#transfers.begin(async () => {
         await take(piece, piece.start - first);
         signal?.throwIfAborted();
-        this.#bytesLoaded += piece.end - piece.start;
-        onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
+        this.#arrived(tensor, piece.end - piece.start);
       });
     }
+  }
+
+  #arrived({ name }: WeightsTensor, bytes: number): void {
+    this.#bytesLoaded += bytes;
+    this.#options.onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
   }
 }
 
