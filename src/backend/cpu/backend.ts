@@ -1,5 +1,8 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
+import type { View } from "../backend.ts";
+import type { Storage } from "../storage.ts";
 import { findNative, type Native } from "./native/native.ts";
+import { matmul } from "./native/ops/matmul.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
@@ -9,5 +12,9 @@ export class CpuBackend extends StagedBackend {
   get native(): Native | null {
     if (this.#native === undefined) this.#native = findNative();
     return this.#native;
+  }
+
+  override matmul(a: View, b: View): Storage {
+    return (this.native && matmul(this, this.native, a, b)) ?? super.matmul(a, b);
   }
 }
