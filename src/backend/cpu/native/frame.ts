@@ -1,5 +1,6 @@
 /** The usual start and end of a kernel, and named places on its stack. */
 import type { Assembler } from "./assembler.ts";
+import type { Word } from "./pool.ts";
 import { type Gpr, type Mem, mem, r12, r13, r14, r15, rbp, rbx, rsp } from "./operands.ts";
 
 /** Registers that a function must leave as they were. */
@@ -33,6 +34,6 @@ export function layoutArguments<Name extends string>(...names: readonly Name[]) 
     at: (base: Gpr): Readonly<Record<Name, Mem>> =>
       Object.fromEntries(names.map((name, i) => [name, mem(base, 8 * i)])) as Record<Name, Mem>,
     /** The words in their order. */
-    words: (values: Readonly<Record<Name, number>>): number[] => names.map((name) => values[name]),
+    words: (values: Readonly<Record<Name, Word>>): Word[] => names.map((name) => values[name]),
   };
 }

@@ -15,6 +15,7 @@ export type FloatType = (typeof floatTypes)[number];
 export const isFloatType = (dtype: DType): dtype is FloatType => (floatTypes as readonly DType[]).includes(dtype);
 
 export const tail = r11;
+const LESS = 1;
 const UNORDERED = 3;
 
 export class Simd {
@@ -54,6 +55,35 @@ export class Simd {
     // The short form clears the whole register, of which 17 and higher have none.
     if (dst.id < 16) this.a.vxorps(dst.x, dst.x, dst.x);
     else this.a.vpxord(dst, dst, dst);
+  }
+
+  /** Every element the same. */
+  set(dst: Vec, x: number): void {
+    if (this.isa.masks) this.a.vbroadcastss(dst, this.a.f32(x));
+    else this.a.vmovups(dst, this.constant(x));
+  }
+
+  /** dst becomes y where x is less than the bound; `t` is used. */
+  whereLess(dst: Vec, x: Vec, bound: Mem, y: Vec, t: Vec): void {
+    const { a } = this;
+    if (this.isa.masks) {
+      a.vcmpps(k2, x, bound, LESS);
+      a.vmovaps(dst.k(k2), y);
+    } else {
+      a.vcmpps(t, x, bound, LESS);
+      a.vblendvps(dst, dst, y, t);
+    }
+  }
+
+  /** The larger one of x and a number; what is no number stays. */
+  atLeast(x: Vec, least: number, t: Vec): void {
+    this.set(t, least);
+    this.a.vmaxps(x, t, x);
+  }
+
+  atMost(x: Vec, most: number, t: Vec): void {
+    this.set(t, most);
+    this.a.vminps(x, t, x);
   }
 
   prepareTail(): void {

@@ -9,7 +9,7 @@ import { emitPack, packArguments } from "../kernels/pack.ts";
 import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
 import { emitTiles, tileShape } from "../kernels/tile.ts";
 import type { Native } from "../native.ts";
-import type { Job } from "../pool.ts";
+import type { Job, Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 
 /** An m × k or k × n matrix, or a batch of them: strides in bytes. */
@@ -112,7 +112,7 @@ interface Block {
 }
 
 /** The words that both kernels take. */
-function words(native: Native, p: Product, block: Block): number[] {
+function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
   const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es } = block;
   return productArguments.words({
