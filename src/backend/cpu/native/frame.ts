@@ -1,7 +1,7 @@
 /** The usual start and end of a kernel, and named places on its stack. */
 import type { Assembler } from "./assembler.ts";
-import type { Word } from "./pool.ts";
 import { type Gpr, type Mem, mem, r12, r13, r14, r15, rbp, rbx, rsp } from "./operands.ts";
+import type { Word } from "./pool.ts";
 
 /** Registers that a function must leave as they were. */
 const kept: readonly Gpr[] = [rbx, rbp, r12, r13, r14, r15];

@@ -138,6 +138,64 @@ export class Simd {
     }
   }
 
+  /** Elements outside the tail become zero. */
+  clearBeyondTail(x: Vec): void {
+    if (this.isa.masks) this.a.vmovaps(x.kz(k1), x);
+    else this.a.vandps(x, x, this.v(15));
+  }
+
+  /** Elements outside the tail become `fill`, which is used up. */
+  fillBeyondTail(x: Vec, fill: Vec): void {
+    const { a } = this;
+    if (this.isa.masks) {
+      a.vmovaps(fill.k(k1), x);
+      a.vmovaps(x, fill);
+    } else a.vblendvps(x, fill, x, this.v(15));
+  }
+
+  /** Both halves as f64 in `low` and `high`. */
+  toDoubles(x: Vec, low: Vec, high: Vec): void {
+    const { a } = this;
+    if (this.isa.masks) {
+      a.vextractf64x4(high.y, x, 1);
+      a.vcvtps2pd(low, x.y);
+      a.vcvtps2pd(high, high.y);
+    } else {
+      a.vextractf128(high.x, x, 1);
+      a.vcvtps2pd(low, x.x);
+      a.vcvtps2pd(high, high.x);
+    }
+  }
+
+  /** The sum of all f64 of x, in its lowest place; `t` is used. */
+  sumDoubles(x: Vec, t: Vec): void {
+    const { a } = this;
+    if (this.isa.masks) {
+      a.vextractf64x4(t.y, x, 1);
+      a.vaddpd(x.y, x.y, t.y);
+    }
+    a.vextractf128(t.x, x.y, 1);
+    a.vaddpd(x.x, x.x, t.x);
+    a.vunpckhpd(t.x, x.x, x.x);
+    a.vaddsd(x.x, x.x, t.x);
+  }
+
+  /** The largest float of x in every element; `t` is used. */
+  largest(x: Vec, t: Vec): void {
+    const { a } = this;
+    if (this.isa.masks) {
+      a.vextractf64x4(t.y, x, 1);
+      a.vmaxps(x.y, x.y, t.y);
+    }
+    a.vextractf128(t.x, x.y, 1);
+    a.vmaxps(x.x, x.x, t.x);
+    a.vmovhlps(t.x, x.x, x.x);
+    a.vmaxps(x.x, x.x, t.x);
+    a.vmovshdup(t.x, x.x);
+    a.vmaxps(x.x, x.x, t.x);
+    a.vbroadcastss(x, x.x);
+  }
+
   /** One element, into the lowest place; uses rax. */
   loadOne(dst: Vec, type: FloatType, from: Mem): void {
     const { a } = this;

@@ -128,10 +128,15 @@ function normalTail(s: Simd, x: Vec, t: Temps): void {
   a.vdivps(scale, scale, t0);
   a.vsubps(t1, x, s.constant(2.5));
   a.vmulps(t1, t1, scale);
-  polynomial(s, p, t1, [
-    -0.000188456805, -0.000324156805, 0.000723707082, 0.00253533316, -0.00161765295, -0.0163892861, 0.00923856255,
-    0.131987229, -0.433692127, 0.706656635,
-  ]);
+  polynomial(
+    s,
+    p,
+    t1,
+    [
+      -0.000188456805, -0.000324156805, 0.000723707082, 0.00253533316, -0.00161765295, -0.0163892861, 0.00923856255,
+      0.131987229, -0.433692127, 0.706656635,
+    ],
+  );
   a.vmulps(p, p, scale);
   // x² would round: the square of its head is exact, and the rest corrects the exponent.
   s.and(t0, x, s.constantInt(-4096));
@@ -149,9 +154,12 @@ function normalTail(s: Simd, x: Vec, t: Temps): void {
 function erfNear0(s: Simd, dst: Vec, x: Vec, z: Vec): void {
   const { a } = s;
   a.vmulps(z, x, x);
-  polynomial(s, dst, z, [
-    8.52940138e-5, -0.000817963213, 0.00520422682, -0.0268606655, 0.11283718, -0.376126349, 0.128379167,
-  ]);
+  polynomial(
+    s,
+    dst,
+    z,
+    [8.52940138e-5, -0.000817963213, 0.00520422682, -0.0268606655, 0.11283718, -0.376126349, 0.128379167],
+  );
   a.vfmadd213ps(dst, x, x);
 }
 

@@ -28,7 +28,8 @@ export const affine = (backend: CpuBackend, x: View, mul: number, add: number): 
 function map(backend: CpuBackend, op: MapOp, x: View, y: View | null, mul: number, add: number): Storage | undefined {
   const { dtype } = x.storage;
   const n = x.layout.numel;
-  if (n < MANY || !isFloatType(dtype) || !x.layout.isContiguous() || y?.layout.isContiguous() === false) return undefined;
+  if (n < MANY || !isFloatType(dtype) || !x.layout.isContiguous() || y?.layout.isContiguous() === false)
+    return undefined;
   const { native } = backend;
   if (!native) return undefined;
   const storage = Storage.alloc(backend, dtype, n);
