@@ -5,6 +5,7 @@ import type { View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
+import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { emitPack, packArguments } from "../kernels/pack.ts";
 import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
 import { emitTiles, tileShape } from "../kernels/tile.ts";
@@ -90,6 +91,10 @@ function simplest(p: Product): Product {
 
 function multiply(backend: CpuBackend, native: Native, p: Product): void {
   const { threads } = backend.engine;
+  if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) {
+    native.run(threads, alongLines(native, p));
+    return;
+  }
   const isLarge = p.m > FEW_ROWS && (p.batch === 1 ? p.m * p.n * p.k > CHUNK : p.m * p.n * p.k > LARGE);
   if (!isLarge) {
     native.run(threads, ownPanels(native, p));
@@ -141,6 +146,16 @@ function words(native: Native, p: Product, block: Block): Word[] {
     bInner: p.b.inner,
     outMatrix: p.m * p.n * es,
   });
+}
+
+/** One row, and lines of B as they are. */
+function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
+  return {
+    kernel: native.kernel(`lines ${type}`, emitLines(type)),
+    args: lineArguments.words({ a: a.address, aCol: a.col, b: b.address, bRow: b.row, out, n, k }),
+    total: Math.ceil(n / LINE_BLOCK),
+    grain: Math.max(1, Math.floor(CHUNK / (LINE_BLOCK * k))),
+  };
 }
 
 /** Blocks that pack B's columns for themselves. */
