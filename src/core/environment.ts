@@ -18,6 +18,11 @@ const computing = {
     what: "how many threads the CPU device uses, the main thread among them; 1 to 64",
     otherwise: "the number of cores",
   },
+  WICK_CPU: {
+    what: "the instructions that the CPU device computes with; `wasm` emits no machine code",
+    values: ["wasm", "avx2", "avx512"],
+    otherwise: "the best that the processor has",
+  },
   WICK_SIMD: {
     what: "`plain` takes the CPU's kernels without relaxed SIMD",
     values: ["plain"],

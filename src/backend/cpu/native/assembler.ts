@@ -114,12 +114,16 @@ class Encoder {
    */
   modrm(reg: number, rm: Mem | { readonly id: number }, unit: number, behind: number): void {
     const field = (reg & 7) << 3;
-    if (!(rm instanceof Mem)) return this.emit(0xc0 | field | (rm.id & 7));
+    if (!(rm instanceof Mem)) {
+      this.emit(0xc0 | field | (rm.id & 7));
+      return;
+    }
     const { base, index, scale, disp } = rm;
     if (base.kind === "label") {
       this.emit(field | 5);
       this.#fixups.push({ at: this.#at, from: this.#at + 4 + behind, label: base, addend: disp });
-      return this.emit32(0);
+      this.emit32(0);
+      return;
     }
     const short = disp % unit === 0 && fits8(disp / unit);
     const mod = disp === 0 && (base.id & 7) !== 5 ? 0 : short ? 0x40 : 0x80;
@@ -135,7 +139,8 @@ class Encoder {
     const near = label.at - (this.#at + 2);
     if (name !== "call" && label.at >= 0 && fits8(near)) {
       const short = name === "jmp" ? 0xeb : 0x70 | (opcode[1]! & 15);
-      return this.emit(short, near & 255);
+      this.emit(short, near & 255);
+      return;
     }
     this.emit(...opcode);
     this.#fixups.push({ at: this.#at, from: this.#at + 4, label, addend: 0 });
@@ -144,9 +149,8 @@ class Encoder {
 
   vector(instruction: string, operands: readonly Operand[]): void {
     const form = forms.get(instruction)!.find((candidate) => matches(candidate, operands));
-    if (!form)
-      return fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
-    this.#vectorForm(form, operands);
+    if (!form) fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
+    else this.#vectorForm(form, operands);
   }
 
   #vectorForm(form: Form, operands: readonly Operand[]): void {
@@ -209,21 +213,27 @@ class Encoder {
 
   general(instruction: string, operands: readonly Operand[]): void {
     const form = generalForms.get(instruction)!.find((candidate) => matchesGeneral(candidate, operands));
-    if (!form)
-      return fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
-    this.#generalForm(form, operands);
+    if (!form) fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
+    else this.#generalForm(form, operands);
   }
 
   #generalForm(form: GeneralForm, operands: readonly Operand[]): void {
     const { pattern, opcode } = form;
-    if (pattern === "") return this.emit(...opcode);
-    if (pattern === "j:label") return this.jump(form, operands[0] as Label);
+    if (pattern === "") this.emit(...opcode);
+    else if (pattern === "j:label") this.jump(form, operands[0] as Label);
+    else this.#withModrm(form, operands);
+  }
+
+  #withModrm(form: GeneralForm, operands: readonly Operand[]): void {
+    const { pattern } = form;
     const names = pattern.split(" ").map((part) => part.split(":")[1]);
     const rm = operands[names.indexOf("rm")] as Gpr | Mem;
     const reg = operands[names.indexOf("reg")] as Gpr | undefined;
     const imm = operands[names.indexOf("imm")] as number | bigint | undefined;
-    if (form.name === "mov" && imm !== undefined && rm.kind === "gpr" && rm.bits === 64)
-      return this.#movImmediate(rm, imm);
+    if (form.name === "mov" && imm !== undefined && rm.kind === "gpr" && rm.bits === 64) {
+      this.#movImmediate(rm, imm);
+      return;
+    }
     const sized = pattern === "r:reg S:rm" ? reg! : rm.kind === "gpr" ? rm : (reg ?? rm);
     const bits = form.memory ? 32 : sized.bits;
     const bytes = this.#opcodeFor(form, bits, rm, imm);
@@ -270,15 +280,15 @@ class Encoder {
     if (value >= 0n && value <= 0xffffffffn) {
       if (id > 7) this.emit(0x41);
       this.emit(0xb8 | (id & 7));
-      return this.emit32(Number(value) | 0);
-    }
-    if (BigInt.asIntN(32, value) === value) {
+      this.emit32(Number(value) | 0);
+    } else if (BigInt.asIntN(32, value) === value) {
       this.emit(0x48 | (id >> 3), 0xc7, 0xc0 | (id & 7));
-      return this.emit32(Number(value));
+      this.emit32(Number(value));
+    } else {
+      this.emit(0x48 | (id >> 3), 0xb8 | (id & 7));
+      this.emit32(Number(BigInt.asIntN(32, value)));
+      this.emit32(Number(BigInt.asIntN(32, value >> 32n)));
     }
-    this.emit(0x48 | (id >> 3), 0xb8 | (id & 7));
-    this.emit32(Number(BigInt.asIntN(32, value)));
-    this.emit32(Number(BigInt.asIntN(32, value >> 32n)));
   }
 }
 

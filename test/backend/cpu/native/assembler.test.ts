@@ -157,6 +157,9 @@ function variants(form: Form): { operands: Operand[]; bits: number }[] {
           all.push({ operands, bits });
           const [first] = operands;
           if (form.masking === "none" || bits === 0) continue;
+          const place = operands[memoryAt];
+          // Masks and displacements are apart from each other.
+          if (place instanceof Mem && place.base !== rbp) continue;
           if (first instanceof Vec) {
             all.push({ operands: operands.with(0, first.k(k3)), bits });
             if (form.masking === "zero") all.push({ operands: operands.with(0, first.kz(k6)), bits });
