@@ -7,7 +7,8 @@
  * quants out of bytes works on them as on any. Sums within a group of weights that share a scale are exact integers, and
  * groups are added in one order in f32: a result depends on nothing but its row of x and its row of w.
  */
-import { Assembler } from "../assembler.ts";
+import type { Assembler } from "../assembler.ts";
+import type { Isa } from "../isa.ts";
 import {
   type Gpr,
   type Mem,
@@ -27,17 +28,8 @@ import {
   rdi,
   rdx,
   rsi,
-  rsp,
   type Vec,
-  ymm,
-  zmm,
 } from "../operands.ts";
-
-/** What the processor has: vectors of 512 bits or of 256, and dot products that add up in one instruction. */
-export interface QuantIsa {
-  readonly wide: boolean;
-  readonly vnni: boolean;
-}
 
 /**
  * 32 activations of a row as 16-bit integers, the even ones, then the odd: as weights come out of 16-bit words. Behind
@@ -69,12 +61,13 @@ export const SLOT = 64;
 export const frame = { scales: 0, minima: 16 * SLOT, upper: 24 * SLOT, variables: 40 * SLOT, bytes: 41 * SLOT } as const;
 
 /** The most rows of x that meet weights together: what the registers hold. */
-export const mostRows = ({ wide, vnni }: QuantIsa): number => (wide ? (vnni ? 8 : 7) : 3);
+export const mostRows = ({ masks, vnni }: Isa): number => (masks ? (vnni ? 8 : 7) : 3);
 
 export class QuantCode {
-  readonly a = new Assembler();
   /** Rows of w in a vector. */
   readonly lanes: 8 | 16;
+  /** Vectors of 512 bits, with all that comes with them. */
+  readonly wide: boolean;
   /** Sums of each row of x in floats, then integer sums; then registers for one thing after the other. */
   readonly floats: readonly Vec[];
   readonly integers: readonly Vec[];
@@ -84,11 +77,13 @@ export class QuantCode {
   readonly product: Vec;
 
   constructor(
-    readonly isa: QuantIsa,
+    readonly a: Assembler,
+    readonly isa: Isa,
     rows: number,
   ) {
-    this.lanes = isa.wide ? 16 : 8;
-    const registers = Array.from({ length: isa.wide ? 32 : 16 }, (_, id) => (isa.wide ? zmm(id) : ymm(id)));
+    this.lanes = isa.lanes;
+    this.wide = isa.masks;
+    const registers = Array.from({ length: isa.registers }, (_, id) => isa.v(id));
     const take = (n: number) => registers.splice(0, n);
     this.floats = take(rows);
     [this.quants, this.product] = take(2) as [Vec, Vec];
@@ -97,23 +92,19 @@ export class QuantCode {
     this.integers = registers;
   }
 
-  get vectorBytes(): number {
-    return this.lanes * 4;
-  }
-
   /** A constant of 32 bits in every lane. */
   splat(bits: number): Mem {
-    const one = this.a.i32(...new Array<number>(this.isa.wide ? 1 : this.lanes).fill(bits | 0));
-    return this.isa.wide ? one.each : one;
+    const one = this.a.i32(...new Array<number>(this.wide ? 1 : this.lanes).fill(bits | 0));
+    return this.wide ? one.each : one;
   }
 
   and(to: Vec, from: Vec, other: Vec | Mem): void {
-    if (this.isa.wide) this.a.vpandd(to, from, other);
+    if (this.wide) this.a.vpandd(to, from, other);
     else this.a.vpand(to, from, other);
   }
 
   or(to: Vec, from: Vec, other: Vec | Mem): void {
-    if (this.isa.wide) this.a.vpord(to, from, other);
+    if (this.wide) this.a.vpord(to, from, other);
     else this.a.vpor(to, from, other);
   }
 
@@ -155,7 +146,7 @@ export class QuantCode {
       a.vmovups(to.x, this.row(i, offset));
       for (let part = 1; part < this.lanes / 4; part++) {
         const from = this.row(4 * part + i, offset);
-        if (this.isa.wide) a.vinserti32x4(to, to, from, part);
+        if (this.wide) a.vinserti32x4(to, to, from, part);
         else a.vinserti128(to, to, from, part);
       }
     }
@@ -178,14 +169,14 @@ export class QuantCode {
       a.vpxor(half.x, half.x, half.x);
       for (let i = 0; i < 8; i++) a.vpinsrw(half.x, half.x, this.row(8 * part + i, offset), i);
     }
-    if (this.isa.wide) a.vinserti128(low.y, low.y, high.x, 1);
-    a.vcvtph2ps(to, this.isa.wide ? low.y : low.x);
+    if (this.wide) a.vinserti128(low.y, low.y, high.x, 1);
+    a.vcvtph2ps(to, this.wide ? low.y : low.x);
   }
 
   /** The low 16 bits of each lane, an f16, as floats; `from` is used up. */
   lowHalves(to: Vec, from: Vec): void {
     const { a } = this;
-    if (this.isa.wide) {
+    if (this.wide) {
       a.vpmovdw(from.y, from);
       a.vcvtph2ps(to, from.y);
       return;

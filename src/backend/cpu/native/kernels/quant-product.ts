@@ -3,17 +3,19 @@
  * block of weights after the other. The weights that come next are fetched into the cache in the order of memory.
  */
 import { type DType, sizeOf } from "../../../../core/dtype.ts";
-import { d, type Mem, mem, rsp, type Vec } from "../operands.ts";
+import type { Assembler } from "../assembler.ts";
+import type { Isa } from "../isa.ts";
+import { k1, type Mem, mem, rsp, type Vec } from "../operands.ts";
 import { quantTypes } from "../../../../core/quant-types.ts";
 import { blockCodes, type Group, type NativeQuantType, type Sink } from "./quant-blocks.ts";
-import { frame, gpr, QuantCode, type QuantIsa, record, saved } from "./quant-code.ts";
+import { frame, gpr, QuantCode, record, saved } from "./quant-code.ts";
 
 /** What a product is called with, in words of 64 bits; `total` and the rest of its tiles are in the code. */
 export const productWords = ["w", "line", "x", "blocks", "tiles", "out", "outLine"] as const;
 
 const word = (name: (typeof productWords)[number]): Mem => mem(gpr.args, 8 * productWords.indexOf(name));
 const variable = (i: number): Mem => mem(rsp, frame.variables + 8 * i);
-const [ARGS, COLUMN, END, TILES] = [0, 1, 2, 3].map(variable) as [Mem, Mem, Mem, Mem];
+const [ARGS, COLUMN, END, TILES, ROWS_OF_W] = [0, 1, 2, 3, 4].map(variable) as [Mem, Mem, Mem, Mem, Mem];
 
 class Dots implements Sink {
   readonly #started = new Map<string, readonly Vec[]>();
@@ -59,14 +61,14 @@ class Dots implements Sink {
 
   finish(group: Group): void {
     const { c } = this;
-    const { a, isa, quants: factor } = c;
+    const { a, quants: factor } = c;
     const [scale, minimum] = c.fetched as [Vec, Vec];
     c.load(scale, group.scale);
     if (group.minimum) c.load(minimum, group.minimum);
     const sums = this.#sums(group);
     for (const [r, sum] of sums.entries()) {
       const own = this.#at(group, r, record.scale);
-      if (isa.wide) a.vmulps(factor, scale, own.each);
+      if (c.wide) a.vmulps(factor, scale, own.each);
       else {
         a.vbroadcastss(factor, own);
         a.vmulps(factor, factor, scale);
@@ -75,7 +77,7 @@ class Dots implements Sink {
       a.vfmadd231ps(c.floats[r]!, sum, factor);
       if (!group.minimum) continue;
       const total = this.#at(group, r, record.sum);
-      if (isa.wide) a.vfnmadd231ps(c.floats[r]!, minimum, total.each);
+      if (c.wide) a.vfnmadd231ps(c.floats[r]!, minimum, total.each);
       else {
         a.vbroadcastss(factor, total);
         a.vfnmadd231ps(c.floats[r]!, minimum, factor);
@@ -90,27 +92,34 @@ class Dots implements Sink {
   }
 }
 
+/** The bit of a NaN that lets it pass. */
+const QUIET = 0x00400000;
+
 /** Stores the sums of a row in its dtype. */
 function put(c: QuantCode, dtype: DType, to: Mem, sums: Vec): void {
   const { a } = c;
   if (dtype === "f32") return c.store(to, sums);
   if (dtype === "f16") return a.vcvtps2ph(to, sums, 0);
   // bf16: rounded to even by adding what is just below half of the last bit, or half; NaN stays NaN.
-  const [t, nan] = c.fetched as [Vec, Vec];
+  const [t, nan, quiet] = c.fetched as [Vec, Vec, Vec];
   a.vpsrld(t, sums, 16);
   c.and(t, t, c.splat(1));
   a.vpaddd(t, t, sums);
   a.vpaddd(t, t, c.splat(0x7fff));
-  if (c.isa.wide) {
+  const UNORDERED = 3;
+  if (c.wide) {
+    a.vcmpps(k1, sums, sums, UNORDERED);
+    a.vpord(t.k(k1), sums, c.splat(QUIET));
     a.vpsrld(t, t, 16);
-    a.vpmovdw(to, t);
-  } else {
-    a.vpsrld(t, t, 16);
-    a.vpackusdw(t, t, t);
-    a.vpermq(t, t, 0b1000);
-    c.store(to, t.x);
+    return a.vpmovdw(to, t);
   }
-  void nan;
+  a.vcmpps(nan, sums, sums, UNORDERED);
+  c.or(quiet, sums, c.splat(QUIET));
+  a.vblendvps(t, t, quiet, nan);
+  a.vpsrld(t, t, 16);
+  a.vpackusdw(t, t, t);
+  a.vpermq(t, t, 0b1000);
+  c.store(to, t.x);
 }
 
 /** All rows of a tile with the rows of w that `weights` points at. */
@@ -141,9 +150,15 @@ function tile(c: QuantCode, type: NativeQuantType, dtype: DType, rows: number, p
  * Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. Tiles of
  * `most` rows, as many as the arguments say, then one of `rest`.
  */
-export function emitProduct(isa: QuantIsa, type: NativeQuantType, dtype: DType, most: number, rest: number): Uint8Array {
-  const c = new QuantCode(isa, Math.max(most, rest));
-  const { a } = c;
+export function emitProduct(
+  a: Assembler,
+  isa: Isa,
+  type: NativeQuantType,
+  dtype: DType,
+  most: number,
+  rest: number,
+): void {
+  const c = new QuantCode(a, isa, Math.max(most, rest));
   for (const register of saved) a.push(register);
   a.mov(gpr.cursor, rsp);
   a.sub(rsp, frame.bytes + 64);
@@ -169,7 +184,7 @@ export function emitProduct(isa: QuantIsa, type: NativeQuantType, dtype: DType, 
   a.add(gpr.out, word("out"));
   a.imul(gpr.count, word("line"));
   a.add(gpr.count, word("w"));
-  a.mov(COLUMN_WEIGHTS, gpr.count);
+  a.mov(ROWS_OF_W, gpr.count);
   a.mov(gpr.x, word("x"));
 
   const once = most === 0;
@@ -181,13 +196,13 @@ export function emitProduct(isa: QuantIsa, type: NativeQuantType, dtype: DType, 
     a.mov(gpr.ahead, word("tiles"));
     a.mov(TILES, gpr.ahead);
     const tiles = a.here();
-    a.mov(gpr.weights, COLUMN_WEIGHTS);
+    a.mov(gpr.weights, ROWS_OF_W);
     tile(c, type, dtype, most, false);
     a.dec(TILES);
     a.jne(tiles);
   }
   if (rest > 0) {
-    a.mov(gpr.weights, COLUMN_WEIGHTS);
+    a.mov(gpr.weights, ROWS_OF_W);
     tile(c, type, dtype, rest, once);
   }
 
@@ -203,7 +218,4 @@ export function emitProduct(isa: QuantIsa, type: NativeQuantType, dtype: DType, 
   for (const register of saved.toReversed()) a.pop(register);
   a.vzeroupper();
   a.ret();
-  return a.finish();
 }
-const COLUMN_WEIGHTS = variable(4);
-void d;
