@@ -17,15 +17,20 @@ const word = (name: (typeof productWords)[number]): Mem => mem(gpr.args, 8 * pro
 const variable = (i: number): Mem => mem(rsp, frame.variables + 8 * i);
 const [ARGS, COLUMN, END, TILES, ROWS_OF_W] = [0, 1, 2, 3, 4].map(variable) as [Mem, Mem, Mem, Mem, Mem];
 
+/** Integer sums that a row has at a time for each group: with few rows, several chains of additions hide their latency. */
+const chainsOf = (rows: number): number => (rows === 1 ? 4 : rows < 4 ? 2 : 1);
+
 class Dots implements Sink {
-  readonly #started = new Map<string, readonly Vec[]>();
+  readonly #started = new Map<string, readonly (readonly Vec[])[]>();
   readonly #free: Vec[];
+  readonly #chains: number;
 
   constructor(
     readonly c: QuantCode,
     readonly rows: number,
   ) {
     this.#free = [...c.integers];
+    this.#chains = c.wide ? chainsOf(rows) : 1;
   }
 
   /** Part of the record of row r that belongs to a group. */
@@ -38,7 +43,7 @@ class Dots implements Sink {
     const sums = this.#sums(group);
     for (let r = 0; r < this.rows; r++) {
       const x = this.#at(group, r, 4 * part);
-      const sum = sums[r]!;
+      const sum = sums[r]![part % this.#chains]!;
       if (isa.vnni) a.vpdpwssd(sum, words, x.each);
       else {
         a.vpbroadcastd(this.c.product, x);
@@ -48,13 +53,17 @@ class Dots implements Sink {
     }
   }
 
-  #sums(group: Group): readonly Vec[] {
+  #sums(group: Group): readonly (readonly Vec[])[] {
     const key = `${group.block}.${group.half ?? 0}`;
     const known = this.#started.get(key);
     if (known) return known;
-    const sums = this.#free.splice(0, this.rows);
     const start = group.half === 1 ? record.secondStart : record.start;
-    for (const [r, sum] of sums.entries()) this.c.a.vpbroadcastd(sum, this.#at(group, r, start));
+    const sums = Array.from({ length: this.rows }, (_, r) => {
+      const [first, ...others] = this.#free.splice(0, this.#chains) as [Vec, ...Vec[]];
+      this.c.a.vpbroadcastd(first, this.#at(group, r, start));
+      for (const other of others) this.c.zero(other);
+      return [first, ...others];
+    });
     this.#started.set(key, sums);
     return sums;
   }
@@ -66,12 +75,16 @@ class Dots implements Sink {
     c.load(scale, group.scale);
     if (group.minimum) c.load(minimum, group.minimum);
     const sums = this.#sums(group);
-    for (const [r, sum] of sums.entries()) {
+    for (const [r, chains] of sums.entries()) {
       const own = this.#at(group, r, record.scale);
       if (c.wide) a.vmulps(factor, scale, own.each);
       else {
         a.vbroadcastss(factor, own);
         a.vmulps(factor, factor, scale);
+      }
+      const [sum] = chains as [Vec];
+      for (let step = chains.length / 2; step >= 1; step /= 2) {
+        for (let i = 0; i < step; i++) a.vpaddd(chains[i]!, chains[i]!, chains[i + step]!);
       }
       a.vcvtdq2ps(sum, sum);
       a.vfmadd231ps(c.floats[r]!, sum, factor);
@@ -84,7 +97,7 @@ class Dots implements Sink {
       }
     }
     this.#started.delete(`${group.block}.${group.half ?? 0}`);
-    this.#free.push(...sums);
+    this.#free.push(...sums.flat());
   }
 
   advance(blocks: number): void {
