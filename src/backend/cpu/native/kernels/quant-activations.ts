@@ -15,7 +15,7 @@ const word = (name: (typeof roundWords)[number]): Mem => mem(rdi, 8 * roundWords
 const LARGEST = 32767;
 /** Below, the reciprocal of the scale would overflow; such blocks are zero. */
 const SMALLEST = 1.2e-34;
-const [LESS, NOT_LESS] = [1, 5];
+const LESS = 1;
 
 class Rounding {
   /** 32 floats, then integers, then words. */

@@ -59,7 +59,15 @@ function takeSigned(c: QuantCode, sink: Sink, group: Group, half: number, word: 
 }
 
 /** The low or the high nibbles. */
-function takeNibbles(c: QuantCode, sink: Sink, group: Group, half: number, word: number, bytes: Vec, high: boolean): void {
+function takeNibbles(
+  c: QuantCode,
+  sink: Sink,
+  group: Group,
+  half: number,
+  word: number,
+  bytes: Vec,
+  high: boolean,
+): void {
   const mask = c.splat(0x000f000f);
   if (high) c.a.vpsrlw(c.quants, bytes, 4);
   c.and(c.quants, high ? c.quants : bytes, mask);

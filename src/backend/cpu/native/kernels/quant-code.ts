@@ -58,7 +58,13 @@ export const saved: readonly Gpr[] = [rbx, rbp, r12, r13, r14, r15];
 
 /** The frame: factors and minima of groups, upper bits of quants, then variables; a vector each 64 bytes. */
 export const SLOT = 64;
-export const frame = { scales: 0, minima: 16 * SLOT, upper: 24 * SLOT, variables: 40 * SLOT, bytes: 41 * SLOT } as const;
+export const frame = {
+  scales: 0,
+  minima: 16 * SLOT,
+  upper: 24 * SLOT,
+  variables: 40 * SLOT,
+  bytes: 41 * SLOT,
+} as const;
 
 /** The most rows of x that meet weights together: what the registers hold. */
 export const mostRows = ({ masks, vnni }: Isa): number => (masks ? (vnni ? 8 : 7) : 3);

@@ -3,10 +3,10 @@
  * block of weights after the other. The weights that come next are fetched into the cache in the order of memory.
  */
 import { type DType, sizeOf } from "../../../../core/dtype.ts";
+import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import { k1, type Mem, mem, rsp, type Vec } from "../operands.ts";
-import { quantTypes } from "../../../../core/quant-types.ts";
 import { blockCodes, type Group, type NativeQuantType, type Sink } from "./quant-blocks.ts";
 import { frame, gpr, QuantCode, record, saved } from "./quant-code.ts";
 
@@ -111,9 +111,14 @@ const QUIET = 0x00400000;
 /** Stores the sums of a row in its dtype. */
 function put(c: QuantCode, dtype: DType, to: Mem, sums: Vec): void {
   const { a } = c;
-  if (dtype === "f32") return c.store(to, sums);
-  if (dtype === "f16") return a.vcvtps2ph(to, sums, 0);
-  // bf16: rounded to even by adding what is just below half of the last bit, or half; NaN stays NaN.
+  if (dtype === "f32") c.store(to, sums);
+  else if (dtype === "f16") a.vcvtps2ph(to, sums, 0);
+  else putBfloat16(c, to, sums);
+}
+
+function putBfloat16(c: QuantCode, to: Mem, sums: Vec): void {
+  const { a } = c;
+  // Rounded to even by adding what is just below half of the last bit, or half; NaN stays NaN.
   const [t, nan, quiet] = c.fetched as [Vec, Vec, Vec];
   a.vpsrld(t, sums, 16);
   c.and(t, t, c.splat(1));
@@ -124,7 +129,8 @@ function put(c: QuantCode, dtype: DType, to: Mem, sums: Vec): void {
     a.vcmpps(k1, sums, sums, UNORDERED);
     a.vpord(t.k(k1), sums, c.splat(QUIET));
     a.vpsrld(t, t, 16);
-    return a.vpmovdw(to, t);
+    a.vpmovdw(to, t);
+    return;
   }
   a.vcmpps(nan, sums, sums, UNORDERED);
   c.or(quiet, sums, c.splat(QUIET));
