@@ -1,6 +1,8 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
+import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { Storage } from "../storage.ts";
+import { nativeQmatmul } from "./native/kernels/quant-matmul.ts";
 import { findNative, type Native } from "./native/native.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
@@ -14,6 +16,13 @@ export class CpuBackend extends StagedBackend {
   get native(): Native | null {
     if (this.#native === undefined) this.#native = findNative();
     return this.#native;
+  }
+
+  override qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    const { native } = this;
+    return (
+      (native && nativeQmatmul(this, native, this.engine.threads, type, x, blocks)) ?? super.qmatmul(type, x, blocks)
+    );
   }
 
   override unary(op: UnaryOp, x: View, param: number): Storage {
