@@ -75,12 +75,7 @@ export class ModelCache implements Disposable {
   #length = 0;
 
   /** Each layer's keys and values lie on one device, or on its own. */
-  constructor(
-    config: ModelConfig,
-    device: Device | readonly Device[],
-    dtype: DType,
-    options: ModelCacheOptions = {},
-  ) {
+  constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, options: ModelCacheOptions = {}) {
     const { padding, rewindable = false } = options;
     this.batch = options.batch ?? padding?.length ?? 1;
     if (padding && padding.length !== this.batch) {

@@ -236,6 +236,11 @@ export class Transformer implements Disposable {
     return Math.min(...this.segments.map((segment) => segment.recordedUntil(extent)));
   }
 
+  /** Waits for all work given to its devices. */
+  async synchronize(): Promise<void> {
+    await Promise.all(devicesOf(this.sites).map((device) => device.synchronize()));
+  }
+
   [Symbol.dispose](): void {
     for (const segment of this.segments) segment[Symbol.dispose]();
     for (const resource of this.#owned) resource[Symbol.dispose]();

@@ -83,8 +83,7 @@ export async function* generate(
   if (limit === 0) return;
   const padding = prompts.map((prompt) => longest - prompt.length);
   const rewindable = speculation !== undefined;
-  const cache =
-    promptCache?.open(model, rewindable) ?? model.newCache({ padding, rewindable });
+  const cache = promptCache?.open(model, rewindable) ?? model.newCache({ padding, rewindable });
   try {
     const reused = promptCache?.reuse(prompts[0]!) ?? 0;
     const rows = prompts.map((prompt, i) => [...new Array<number>(padding[i]!).fill(0), ...prompt].slice(reused));

@@ -180,6 +180,4 @@ function refuse(devices: readonly Device[], demand: Demand, memory: number): nev
 }
 
 const limited = (available: Available, memory: number): Available =>
-  available.bytes <= memory
-    ? available
-    : { bytes: Math.max(0, memory), where: "the limit on memory leaves no more" };
+  available.bytes <= memory ? available : { bytes: Math.max(0, memory), where: "the limit on memory leaves no more" };

@@ -45,7 +45,8 @@ export interface Share {
   readonly work: number;
 }
 
-export const shareBytes = ({ weights, cache, work }: Pick<Share, "weights" | "cache" | "work">): number => weights + cache + work;
+export const shareBytes = ({ weights, cache, work }: Pick<Share, "weights" | "cache" | "work">): number =>
+  weights + cache + work;
 
 /** Small models need no more to work with than their own size. */
 const WORK = 64 * 2 ** 20;
@@ -134,7 +135,8 @@ function costsOf({ config, sizes, dtype, positions, sequences }: Demand): Costs 
   return ({ keepsAll }, first, layers) => {
     const end = first + layers;
     const hasOutput = end === ropes.length;
-    const hasInput = tiedEmbeddings ? hasOutput : first === 0;
+    // A table that is the head, too, lies where that is.
+    const hasInput = tiedEmbeddings && !encoder ? hasOutput : first === 0;
     const ends = (hasInput ? tallyBytes(sizes.input) : 0) + (hasOutput ? tallyBytes(sizes.output) : 0);
     const weights = weightsUpTo[end]! - weightsUpTo[first]! + ends;
     const caches = keepsAll ? cachesWhole : cachesWindowed;

@@ -24,7 +24,7 @@ export const siteOf = ({ layers, output }: Sites, { layer }: Place): Device =>
   layer === undefined ? output : layers[layer]!;
 
 /** Each device once, in the order of the layers. */
-export const devicesOf = ({ input, layers, output }: Sites): Device[] => [...new Set([input, ...layers, output])];
+export const devicesOf = ({ input, layers, output }: Sites): Device[] => [...new Set([...layers, input, output])];
 
 /** Neighbouring layers on one device. */
 export interface Stretch {

@@ -14,9 +14,9 @@ import { Tensor } from "../../ops/index.ts";
 import { QTensor } from "../../quantized/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
+import { type Sites, siteOf, sitesOf } from "../placement/sites.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
-import { type Sites, siteOf, sitesOf } from "../placement/sites.ts";
 import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
@@ -165,12 +165,7 @@ export class FileWeights implements DeviceWeights {
   }
 
   /** The matrices of `count` experts one after the other, in sources as above. */
-  async #readMatrices(
-    all: readonly Source[],
-    inputs: number,
-    count: number,
-    device: Device,
-  ): Promise<ProjectionStack> {
+  async #readMatrices(all: readonly Source[], inputs: number, count: number, device: Device): Promise<ProjectionStack> {
     const other = all.find(({ tensor }) => tensor.quant !== all[0]!.tensor.quant)?.tensor;
     if (other) {
       const [{ tensor }] = all as [Source];

@@ -16,7 +16,10 @@ describe.skipIf(gpuNames.length < 2)("copies between devices", () => {
     [second, "cpu"],
     ["cpu", first],
   ])("keep a view's values from %s to %s", async (from, to) => {
-    const x = Tensor.from(Float32Array.from({ length: 24 }, (_, i) => i), { shape: [4, 6], device: from });
+    const x = Tensor.from(
+      Float32Array.from({ length: 24 }, (_, i) => i),
+      { shape: [4, 6], device: from },
+    );
     const view = x.transpose(0, 1).narrow(0, 1, 3);
     for (const copy of [await view.toDevice(to), view.toDeviceSync(to), view.toDeviceLater(to)()]) {
       expect(copy.device.name).toBe(to);
@@ -52,7 +55,9 @@ describe.skipIf(gpuNames.length < 2)("copies between devices", () => {
     const [a, b] = [driver.open(0), driver.open(1)];
     expect(a.reaches(b)).toBe(peer === "1");
     const bytes = 9 * 2 ** 20; // more than one buffer of staging
-    const sides = [a, b].map((context): Side => ({ context, staging: new Staging(context), at: context.malloc(bytes) }));
+    const sides = [a, b].map(
+      (context): Side => ({ context, staging: new Staging(context), at: context.malloc(bytes) }),
+    );
     const [from, to] = sides as [Side, Side];
     const data = Uint8Array.from({ length: bytes }, (_, i) => i % 251);
     from.staging.upload(from.at, data);
