@@ -67,6 +67,8 @@ export interface MemoryStats {
   readonly peak: number;
   /** How many storages hold the live bytes. */
   readonly storages: number;
+  /** Bytes of files that tensors show in place: the system's pages, which `live` does not count. */
+  readonly mapped?: number;
   /** Of a GPU: bytes taken of its own memory and of the host's that it maps, and what it does so by. */
   readonly regions?: { readonly own: number; readonly host: number; readonly policy: string };
 }
@@ -74,11 +76,26 @@ export interface MemoryStats {
 /** What new tensors can have, and where that is, for people. */
 export interface Available {
   readonly bytes: number;
+  /** Of these, those that all kernels reach as fast as they can, where others are slower. */
+  readonly near?: number;
   readonly where: string;
 }
 
 /** A piece of device memory; only its backend knows more. */
 export interface Block {
+  readonly bytes: number;
+}
+
+/** A file that is open now. */
+export interface OpenFile {
+  readonly path: string;
+  readonly size: number;
+  readonly descriptor: number;
+}
+
+export interface FileRange {
+  readonly file: OpenFile;
+  readonly start: number;
   readonly bytes: number;
 }
 
@@ -95,6 +112,11 @@ export interface DeviceMemory {
   /** Uninitialised memory; throws `OutOfMemory` with sizes. */
   alloc(bytes: number): Block;
   free(block: Block): void;
+  /**
+   * Memory that shows a part of a file, which need not stay open, without a copy; null where there is none. What is written
+   * to it does not reach the file.
+   */
+  map?(range: FileRange): Block | null;
   memory(): MemoryStats;
   available(): Available;
   /** Returns cached memory to the system. */

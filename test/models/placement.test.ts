@@ -18,6 +18,7 @@ const sizes: ModelSizes = {
   input: tally(20 * MIB),
   layers: Array.from({ length: 8 }, () => tally(10 * MIB)),
   output: tally(20 * MIB),
+  stored: 0,
 };
 const demand = (more: Partial<Demand> = {}): Demand => ({
   config: { ...config, layers: 8, tiedEmbeddings: false },
@@ -31,6 +32,7 @@ const room = (name: string, mib: number): Room => ({
   name,
   bytes: mib * MIB,
   spare: name === "cpu",
+  maps: name === "cpu",
   keepsAll: name !== "cpu",
 });
 const counts = (rooms: Room[], more: Partial<Demand> = {}) =>

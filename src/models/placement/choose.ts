@@ -12,7 +12,7 @@ import { deviceAttends } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightSizes } from "../weights/weight-sizes.ts";
 import { type ModelSizes, measureModel } from "./model-sizes.ts";
-import { type Demand, fits, place, type Room, type Share, shareBytes, sharesOf, spread } from "./place.ts";
+import { type Demand, fits, neededBytes, place, type Room, type Share, shareBytes, sharesOf, spread } from "./place.ts";
 import type { Sites } from "./sites.ts";
 
 /**
@@ -111,13 +111,15 @@ function placedOn(
 function placeByHand(demand: Demand, rooms: readonly Room[], gpuLayers: number): Share[] | null {
   const counts = spread(demand, rooms, demand.config.layers - gpuLayers);
   const shares = counts && sharesOf(demand, rooms, counts);
-  return shares && fits(shares, rooms) ? shares : null;
+  return shares && fits(shares, rooms, demand) ? shares : null;
 }
 
 const roomOn = (device: Device, { config, dtype }: Demand, memory: number): Room => ({
   name: device.name,
   bytes: Math.min(device.available().bytes, Math.max(0, memory)),
   spare: isSpare(device),
+  // A limit counts what is shown from files all the same.
+  maps: device.backend.map !== undefined && memory === Number.POSITIVE_INFINITY,
   keepsAll: deviceAttends(config, device, dtype),
 });
 
@@ -148,10 +150,11 @@ function checkGpuLayers(gpuLayers: number | undefined, { layers }: ModelConfig):
 /** What is needed beside what there is, device by device. */
 function refuse(devices: readonly Device[], demand: Demand, memory: number): never {
   const { config, dtype, positions } = demand;
-  const nowhere = { name: "", bytes: Number.POSITIVE_INFINITY, spare: false, keepsAll: true };
+  const nowhere = { ...roomOn(devices.at(-1)!, demand, memory), keepsAll: true };
   const [whole] = sharesOf(demand, [nowhere], [config.layers]) as [Share];
-  const needed = shareBytes(whole);
-  const { weights, cache, work } = whole;
+  const needed = neededBytes(whole, nowhere, demand.sizes);
+  const { cache, work } = whole;
+  const weights = needed - cache - work;
   const needs = `the model needs ${formatBytes(needed)} (weights ${formatBytes(weights)}, a context of ${positions} tokens ${formatBytes(cache)}, work ${formatBytes(work)})`;
   const smaller = `a smaller quantization or dtype${sizeOf(dtype) > 2 ? ' (dtype: "bf16")' : ""}, a shorter context (the option context, or --context)`;
   const rooms = devices.map((device) => limited(device.available(), memory));

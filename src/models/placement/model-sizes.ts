@@ -36,6 +36,8 @@ export interface ModelSizes {
   readonly layers: readonly Tally[];
   /** The final norm, and the head where it is not the table of the tokens. */
   readonly output: Tally;
+  /** The part of all bytes that a device may show from the file. */
+  readonly stored: number;
 }
 
 export const tallyBytes = ({ matrices, experts, rest }: Tally): number => matrices + experts + rest;
@@ -46,7 +48,7 @@ export const measureModel = (config: ModelConfig, sizes: WeightSizes): Promise<M
   scope(async () => {
     const counted = new CountedWeights(config.layers, sizes);
     await (config.encoder ? loadEncoderParts : loadParts)(config, counted);
-    return counted.sizes;
+    return { ...counted.sizes, stored: sizes.stored };
   });
 
 /** Roles whose matrices are no larger for being many: each rank has them whole. */

@@ -17,6 +17,8 @@ export interface Room {
   readonly bytes: number;
   /** It takes only what others have no room for: the CPU. */
   readonly spare: boolean;
+  /** It shows weights from their file where they are as it needs them. */
+  readonly maps: boolean;
   /** Its caches keep all of a text in layers with a window, too. */
   readonly keepsAll: boolean;
 }
@@ -45,8 +47,16 @@ export interface Share {
   readonly work: number;
 }
 
-export const shareBytes = ({ weights, cache, work }: Pick<Share, "weights" | "cache" | "work">): number =>
-  weights + cache + work;
+type Bytes = Pick<Share, "weights" | "cache" | "work">;
+
+/** What a share takes of a device's memory: what stays in its file takes none. */
+export const neededBytes = (
+  share: Bytes,
+  { maps }: Pick<Room, "maps">,
+  { stored }: Pick<ModelSizes, "stored">,
+): number => shareBytes(share) - (maps ? stored * share.weights : 0);
+
+export const shareBytes = ({ weights, cache, work }: Bytes): number => weights + cache + work;
 
 /** Small models need no more to work with than their own size. */
 const WORK = 64 * 2 ** 20;
@@ -59,13 +69,13 @@ export function place(demand: Demand, rooms: readonly Room[]): Share[] | null {
   for (let spared = 0; spared <= (hasSpare ? layers : 0); spared++) {
     const counts = spread(demand, rooms, spared, costs);
     const shares = counts && sharesOf(demand, rooms, counts, costs);
-    if (shares && fits(shares, rooms)) return shares;
+    if (shares && fits(shares, rooms, demand)) return shares;
   }
   return null;
 }
 
-export const fits = (shares: readonly Share[], rooms: readonly Room[]): boolean =>
-  shares.every((share) => shareBytes(share) <= rooms[share.room]!.bytes);
+export const fits = (shares: readonly Share[], rooms: readonly Room[], { sizes }: Demand): boolean =>
+  shares.every((share) => neededBytes(share, rooms[share.room]!, sizes) <= rooms[share.room]!.bytes);
 
 /** All layers but the `spared` ones of the spare room, over the others: each filled to the same part of its memory. */
 export function spread(
@@ -80,7 +90,7 @@ export function spread(
       const { spare } = room;
       let count = spare ? spared : 0;
       const mayHave = (more: number): boolean =>
-        more <= left && shareBytes(costs(room, next, more)) <= level * room.bytes;
+        more <= left && neededBytes(costs(room, next, more), room, demand.sizes) <= level * room.bytes;
       while (!spare && mayHave(count + 1)) count++;
       next += count;
       if (!spare) left -= count;

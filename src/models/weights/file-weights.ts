@@ -17,6 +17,7 @@ import type { WeightsOptions } from "../load.ts";
 import { type Sites, siteOf, sitesOf } from "../placement/sites.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
+import { lieApart, liesApart, mappedRows } from "./mapped-rows.ts";
 import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
@@ -72,16 +73,23 @@ export class FileWeights implements DeviceWeights {
       else stacks.push([source]);
     }
     const projections: Projection[] = [];
+    const { dtype } = this.#options;
     const device = siteOf(this.#sites, place);
-    for (const stack of stacks) projections.push(await this.#readStack(stack, inputs, device));
+    for (const stack of stacks) {
+      const apart = liesApart(stack, dtype, device) ? stack.map((source) => [source]) : [stack];
+      for (const own of apart) projections.push(await this.#readStack(own, inputs, device));
+    }
     return projections.length === 1 ? projections[0]! : new Joined(projections);
   }
 
   async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
     const all = this.#tensors.stack(parts, inputs, count, place);
     const types = new Set(all.flat().map(({ tensor }) => tensor.quant));
+    const { dtype } = this.#options;
     const device = siteOf(this.#sites, place);
-    if (types.size === 1) return this.#readMatrices(all.flat(), inputs, count, device);
+    if (types.size === 1 && !lieApart(all, dtype, device)) {
+      return this.#readMatrices(all.flat(), inputs, count, device);
+    }
     const stacks: ProjectionStack[] = [];
     for (const i of all[0]!.keys()) {
       stacks.push(
@@ -192,8 +200,10 @@ export class FileWeights implements DeviceWeights {
   }
 
   async #readBlocks(stack: readonly Source[], shape: Shape, device: Device): Promise<QTensor> {
-    const rows = totalRows(stack);
-    using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
+    const bytes = [totalRows(stack) * bytesPerRow(stack[0]!.tensor)];
+    using shown = this.#mapped(stack, bytes, "u8", device);
+    if (shown) return this.#own(QTensor.fromBlocks(shown, shape, stack[0]!.tensor.quant!).keep());
+    using blocks = Tensor.empty(bytes, { dtype: "u8", device });
     const weight = QTensor.fromBlocks(blocks, shape, stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
     let at = 0;
@@ -207,6 +217,8 @@ export class FileWeights implements DeviceWeights {
   }
 
   async #readPlain(stack: readonly Source[], width: number, device: Device): Promise<Tensor> {
+    const shown = this.#mapped(stack, [totalRows(stack), width], this.#options.dtype, device);
+    if (shown) return this.#own(shown);
     const weight = this.#empty([totalRows(stack), width], device);
     let at = 0;
     for (const { tensor, slices, rows, transposed } of stack) {
@@ -221,6 +233,18 @@ export class FileWeights implements DeviceWeights {
       }
     }
     return weight;
+  }
+
+  /** A single source where it lies in the file, and there at once. */
+  #mapped(stack: readonly Source[], shape: Shape, dtype: DType, device: Device): Tensor | null {
+    const { signal } = this.#options;
+    const [source] = stack as [Source];
+    const tensor = stack.length === 1 ? mappedRows(source, shape, dtype, device) : null;
+    if (!tensor) return null;
+    if (signal?.aborted) tensor.dispose();
+    signal?.throwIfAborted();
+    this.#arrived(source.tensor, source.rows * bytesPerRow(source.tensor));
+    return tensor;
   }
 
   /** Sources without a bias among others that have one get zeros. */
@@ -295,18 +319,21 @@ export class FileWeights implements DeviceWeights {
 
   /** Begins to read some rows, in pieces that are whole rows. */
   async #transfer(tensor: WeightsTensor, { start, rows }: Rows, take: Take): Promise<void> {
-    const { signal, onProgress } = this.#options;
-    const { name } = tensor;
+    const { signal } = this.#options;
     const rowBytes = bytesPerRow(tensor);
     const first = start * rowBytes;
     for (const piece of piecesOf({ start: first, end: first + rows * rowBytes }, rowBytes)) {
       await this.#transfers.begin(async () => {
         await take(piece, piece.start - first);
         signal?.throwIfAborted();
-        this.#bytesLoaded += piece.end - piece.start;
-        onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
+        this.#arrived(tensor, piece.end - piece.start);
       });
     }
+  }
+
+  #arrived({ name }: WeightsTensor, bytes: number): void {
+    this.#bytesLoaded += bytes;
+    this.#options.onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
   }
 }
 

@@ -8,6 +8,8 @@ import type { EmbeddingRole, NormRole, Part, Place, StackPart, VectorRole } from
 
 /** Bytes of what a model asks for by role, as `Weights` has it. */
 export interface WeightSizes {
+  /** The part of all bytes that are as the file has them: a device may show them from there, and needs no memory then. */
+  readonly stored: number;
   linear(parts: readonly Part[], inputs: number, place: Place): number;
   stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): number;
   vector(role: VectorRole, size: number, place: Place): number;
@@ -31,6 +33,7 @@ export function fileSizes(tensors: ModelTensors, dtype: DType): WeightSizes {
     );
   };
   return {
+    stored: tensors.byteLengthAsStored(dtype) / Math.max(1, tensors.byteLengthAs(dtype)),
     linear: (parts, inputs, place) => matrices(tensors.matrices(parts, inputs, place), inputs),
     stack: (parts, inputs, count, place) => matrices(tensors.stack(parts, inputs, count, place).flat(), inputs),
     vector: (role, count) => count * vectorSize(role, dtype),
@@ -53,6 +56,7 @@ export function configSizes(dtype: DType, quant: QuantType | null): WeightSizes 
     sum(parts.map(({ outputs, needsBias }) => (needsBias ? outputs * size : 0)));
   const rowsOf = (parts: readonly StackPart[]): number => sum(parts.map(({ outputs }) => outputs));
   return {
+    stored: 0,
     linear: (parts, inputs) => matrix(rowsOf(parts), inputs) + biases(parts),
     stack: (parts, inputs, count) => count * matrix(rowsOf(parts), inputs),
     vector: (role, count) => count * vectorSize(role, dtype),
