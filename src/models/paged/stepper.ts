@@ -76,11 +76,11 @@ export class PagedStepper implements AsyncDisposable {
     for (let i = 0; i === 0 || (i < WARM_UP_STEPS && performance.now() < until); i++) {
       this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
       // The host would be far ahead of the device.
-      await this.#model.device.synchronize();
+      await this.#model.synchronize();
     }
     this.sampler.place([]);
     this.#decode?.recordAll();
-    await this.#model.device.synchronize();
+    await this.#model.synchronize();
   }
 
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
@@ -95,7 +95,7 @@ export class PagedStepper implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#model.device.synchronize();
+    await this.#model.synchronize();
     this.#decode?.[Symbol.dispose]();
     this.sampler[Symbol.dispose]();
   }
