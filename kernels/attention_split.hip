@@ -1,0 +1,142 @@
+// A few queries of prompts against many keys in pages: attention_split_<D>_T (no softcap, positive scale) and
+// attention_split_masked_<D>_T give each block a part of one kv head's keys, for ROWS queries of all heads that share it; a decode
+// would go over the keys for every 16 rows, and prefill has a block for each head alone, and all keys for it. attention_join_T joins
+// the parts: a kernel of its own, as one block for each of few heads would take longer over it than all have over the keys.
+//
+// Sequences lie one behind the other, and each begins a new block (attention-blocks.h). How many parts its keys are cut into follows
+// from its length in device memory, so a captured launch stays right: at most `splits`, of SPLIT_PAGES pages or more.
+// Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, kv_heads · splits blocks for each tile of queries; those beyond
+// a sequence's parts have nothing to do. Any grid is right; blocks loop. `scratch` has tq·heads·splits·dv results, then tq·heads·splits
+// pairs (greatest score in powers of two, sum).
+// Keys before the new ones are on their way while the kernel before, which appends those, still runs (gpu/entry.h).
+#include "attention-blocks.h"
+#include "attention-parts.h"
+namespace gpu {
+
+// The keys that a sequence's queries see, in parts of whole pages.
+struct KeyParts {
+  i32 begin, stop;
+  u32 pages, parts;
+  GPU_METHOD KeyParts(const Sight& all, u32 tq, u32 splits) {
+    begin = all.first(0) / PAGE_SIZE * PAGE_SIZE;
+    stop = all.end((i32)tq - 1);
+    pages = stop > begin ? ((u32)(stop - begin) + PAGE_SIZE - 1) / PAGE_SIZE : 0;
+    const u32 most = (pages + SPLIT_PAGES - 1) / SPLIT_PAGES;
+    parts = most < 1 ? 1 : most < splits ? most : splits;
+  }
+  GPU_METHOD i32 first(u32 part) const { return begin + (i32)(pages * part / parts) * PAGE_SIZE; }
+};
+
+template <class T, int D, bool Masked, int Block = ATTENTION_BLOCK> struct Split {
+  typedef tile_t<T> Tile;
+  static constexpr int BLOCK = Block, STRIPS = Tile::LANES == 64 ? 2 : 1, PITCH = swizzled_pitch<T>(D);
+  GPU_FN constexpr int bytes(int waves, int keys) {
+    return (int)sizeof(T) * (waves * STRIPS * 16 * PITCH + stage_size<T>(D, keys, PITCH) * (Tile::ASYNC ? 2 : 1));
+  }
+  // As many keys per tile, then as many waves as shared memory has room for.
+  GPU_FN constexpr int fit(bool waves) {
+    int w = Block / Tile::LANES, k = Tile::ASYNC && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS;
+    while (k > 16 && bytes(w, k) > GPU_SHARED_KB * 1024) k /= 2;
+    while (w > 1 && bytes(w, k) > GPU_SHARED_KB * 1024) w /= 2;
+    return waves ? w : k;
+  }
+  static constexpr int WAVES = fit(true), ROWS = WAVES * STRIPS * 16;
+  typedef Shape<T, D, fit(false), STRIPS, Block, D <= PREFILL_KEPT_DIM, PITCH> S;
+};
+
+template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Prefilling<T>& a, f32* scratch, u32 splits) {
+  typedef typename P::S S;
+  typedef typename P::Tile Tile;
+  const u32 wave = tid_x() / Tile::LANES, heads = a.heads / a.kv_heads, queries = P::ROWS / heads, strip = wave % P::WAVES * P::STRIPS * 16;
+  const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
+  const Sequences sequences{a.offsets, a.batch, a.tq, a.offsets[0]};
+  const u32 each = (a.tq / queries + a.batch) * a.kv_heads, items = each * splits;
+  f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
+  NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
+    // First parts first: the last are those that short sequences do not have.
+    const u32 part = item / each, tile = (item - part * each) / a.kv_heads, kv_head = item % a.kv_heads;
+    const u32 b = sequence_of(sequences, queries, tile), start = sequences.offset(b), next = sequences.offset(b + 1);
+    const u32 tq = next > start ? next - start : 0, query0 = (tile - (start / queries + b)) * queries;
+    if (query0 >= tq) continue;
+    const i32 length = a.length(b);
+    const Sight all = sight_of(a, length, tq);
+    const KeyParts keys_of(all, tq, splits);
+    if (part >= keys_of.parts) continue;
+    const i32 first = keys_of.first(part), behind = keys_of.first(part + 1), end = behind < keys_of.stop ? behind : keys_of.stop;
+    const Group group{b, kv_head * heads, heads, heads * tq};
+    const Sight sight{end, all.reach, all.back};
+    const u32 row0 = query0 * heads, left = group.rows - row0, rows = left < queries * heads ? left : queries * heads;
+    Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
+    const Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
+    const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
+    const auto take_queries = [&] {
+      wait_for_previous();
+      load_queries<S>(shared, a, a.q + start * a.q_t, group, row0, P::ROWS);
+      barrier();
+      flash.take_queries();
+    };
+    if (first >= end || first + S::KEYS > length - (i32)tq) wait_for_previous();
+    attend<S>(flash, computes, shared + P::ROWS * S::PITCH, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
+    flash.finish(all, part == 0);
+    // Rows of the wave that are the block's own, and where each goes.
+    const u32 own = active && rows > strip ? rows - strip : 0;
+    const auto place = [&](u32 row) {
+      const u32 r = row0 + strip + row;
+      return ((size_t)(start + (u32)group.query(r)) * a.heads + group.head(r)) * splits + part;
+    };
+    flash.each_result([&](int, int, u32 row, u32 col, const f32* x) {
+      if (row >= own || col >= a.dv) return;
+      Vec<f32, Tile::RUN> y;
+      UNROLL for (int i = 0; i < Tile::RUN; i++) y.v[i] = x[i];
+      *(Vec<f32, Tile::RUN>*)(scratch + place(row) * a.dv + col) = y;
+    });
+    UNROLL for (int m = 0; m < P::STRIPS; m++) UNROLL for (int r = 0; r < Tile::ROWS; r++) {
+      const u32 row = m * 16 + Tile::row(r);
+      // Several lanes have a row; they write the same.
+      if (row < own) *(Vec<f32, 2>*)(pairs + place(row) * 2) = Vec<f32, 2>{{flash.best[m][r] * flash.c, flash.sum[m][r]}};
+    }
+    barrier();
+  }
+  wait_for_previous();
+}
+
+// Four columns of a row to each thread.
+template <class T> GPU_FN void join(const Prefilling<T>& a, const f32* scratch, u32 splits) {
+  const u32 quads = a.dv / 4;
+  const f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
+  const Sequences sequences{a.offsets, a.batch, a.tq, a.offsets[0]};
+  for (size_t item = bid_x() * (size_t)bdim_x() + tid_x(); item < (size_t)a.tq * a.heads * quads; item += gdim_x() * (size_t)bdim_x()) {
+    const size_t at = divide(item, quads);
+    const u32 col = (u32)(item - at * quads) * 4, row = (u32)divide(at, a.heads), head = (u32)(at - (size_t)row * a.heads);
+    // The last that begins before the row or with it.
+    u32 b = 0, beyond = a.batch;
+    NO_UNROLL while (b + 1 < beyond) {
+      const u32 middle = (b + beyond) / 2;
+      if (sequences.offset(middle) <= row) b = middle;
+      else beyond = middle;
+    }
+    const u32 tq = sequences.offset(b + 1) - sequences.offset(b);
+    const KeyParts keys_of(sight_of(a, a.length(b), tq), tq, splits);
+    Joined sum;
+    sum.add_all(pairs + at * splits * 2, scratch + at * splits * a.dv + col, keys_of.parts, a.dv);
+    sum.add_sink(a, head);
+    sum.store(a.out + row * a.out_t + head * a.out_h + col);
+  }
+}
+
+#define SPLIT(name, T, D, Masked) \
+  KERNEL_EARLY(ATTENTION_BLOCK, D > 128 ? 1 : 2, name##_##D##_##T, PREFILL_OPERANDS(T), f32 *scratch, PREFILL_SIZES, u32 splits) { \
+    DYNAMIC_SHARED(T, tiles); \
+    split<Split<T, D, Masked>, T, Masked>(tiles, PREFILL_GATHER(T), scratch, splits); \
+  }
+#define SPLIT_BOTH(T, D) SPLIT(attention_split, T, D, false) SPLIT(attention_split_masked, T, D, true)
+#define SPLIT_ALL(T) \
+  SPLIT_BOTH(T, 32) SPLIT_BOTH(T, 64) SPLIT_BOTH(T, 96) SPLIT_BOTH(T, 128) SPLIT_BOTH(T, 256) \
+  KERNEL_BOUNDS(ATTENTION_BLOCK, attention_join_##T, PREFILL_OPERANDS(T), f32 *scratch, PREFILL_SIZES, u32 splits) { \
+    join<T>(PREFILL_GATHER(T), scratch, splits); \
+  }
+GPU_bf16(SPLIT_ALL)
+GPU_f16(SPLIT_ALL)
+GPU_f32(SPLIT_ALL)
+
+}  // namespace gpu
