@@ -41,7 +41,9 @@ template <class T, int D, bool Masked, int Block = ATTENTION_BLOCK> struct Split
     return waves ? w : k;
   }
   static constexpr int WAVES = fit(true), ROWS = WAVES * STRIPS * 16;
-  typedef Shape<T, D, fit(false), STRIPS, Block, D <= PREFILL_KEPT_DIM, PITCH> S;
+  typedef Shape<T, D, fit(false), STRIPS, Block, D <= (Tile::ASYNC ? PREFILL_KEPT_DIM : SPLIT_KEPT_DIM), PITCH> S;
+  static constexpr int COLUMNS = D < 128 ? D : 128, RESULT_PITCH = COLUMNS + 4;
+  static_assert(ROWS * RESULT_PITCH * 4 <= bytes(WAVES, S::KEYS), "");
 };
 
 template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Prefilling<T>& a, f32* scratch, u32 splits) {
@@ -78,22 +80,29 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
     if (first >= end || first + S::KEYS > length - (i32)tq) wait_for_previous();
     attend<S>(flash, computes, shared + P::ROWS * S::PITCH, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
     flash.finish(all, part == 0);
-    // Rows of the wave that are the block's own, and where each goes.
-    const u32 own = active && rows > strip ? rows - strip : 0;
-    const auto place = [&](u32 row) {
-      const u32 r = row0 + strip + row;
-      return ((size_t)(start + (u32)group.query(r)) * a.heads + group.head(r)) * splits + part;
-    };
-    flash.each_result([&](int, int, u32 row, u32 col, const f32* x) {
-      if (row >= own || col >= a.dv) return;
-      Vec<f32, Tile::RUN> y;
-      UNROLL for (int i = 0; i < Tile::RUN; i++) y.v[i] = x[i];
-      *(Vec<f32, Tile::RUN>*)(scratch + place(row) * a.dv + col) = y;
-    });
-    UNROLL for (int m = 0; m < P::STRIPS; m++) UNROLL for (int r = 0; r < Tile::ROWS; r++) {
-      const u32 row = m * 16 + Tile::row(r);
-      // Several lanes have a row; they write the same.
-      if (row < own) *(Vec<f32, 2>*)(pairs + place(row) * 2) = Vec<f32, 2>{{flash.best[m][r] * flash.c, flash.sum[m][r]}};
+    // Through shared memory, in as many columns at a time as there is room for, behind each row its pair: whole rows are written.
+    f32* const results = (f32*)shared;
+    UNROLL for (int from = 0; from < S::D; from += P::COLUMNS) {
+      barrier();
+      if (active) flash.each_result([&](int, int, u32 row, u32 col, const f32* x) {
+        if (S::D > P::COLUMNS && (col < (u32)from || col >= (u32)(from + P::COLUMNS))) return;
+        UNROLL for (int i = 0; i < Tile::RUN; i++) results[(strip + row) * P::RESULT_PITCH + col - from + i] = x[i];
+      });
+      if (active && from == 0) UNROLL for (int m = 0; m < P::STRIPS; m++) UNROLL for (int r = 0; r < Tile::ROWS; r++) {
+        // Several lanes have a row; they write the same.
+        f32* const pair = results + (strip + m * 16 + Tile::row(r)) * P::RESULT_PITCH + P::COLUMNS;
+        pair[0] = flash.best[m][r] * flash.c;
+        pair[1] = flash.sum[m][r];
+      }
+      barrier();
+      const u32 columns = a.dv > (u32)from ? (a.dv - from < P::COLUMNS ? a.dv - from : P::COLUMNS) : 0, quads = columns / 4;
+      NO_UNROLL for (u32 i = tid_x(); i < rows * quads; i += P::BLOCK) {
+        const u32 row = i / quads, col = (i - row * quads) * 4, r = row0 + row;
+        const size_t at = ((size_t)(start + (u32)group.query(r)) * a.heads + group.head(r)) * splits + part;
+        const f32* const own = results + row * P::RESULT_PITCH;
+        *(Vec<f32, 4>*)(scratch + at * a.dv + from + col) = *(const Vec<f32, 4>*)(own + col);
+        if (from + col == 0) *(Vec<f32, 2>*)(pairs + at * 2) = *(const Vec<f32, 2>*)(own + P::COLUMNS);
+      }
     }
     barrier();
   }

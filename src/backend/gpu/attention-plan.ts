@@ -89,6 +89,8 @@ const warpgroupDefines = Object.fromEntries(
 
 /** Pages that a part of the keys has at least, where few queries of prompts share them out, and parts at most. */
 const SPLIT_PAGES = 4;
+/** The largest heads whose queries stay in registers then, where copies do not run beside: there are addresses, too. */
+const SPLIT_KEPT_DIM = 64;
 export const MOST_SPLITS = 32;
 
 /** Latent attention: elements of a key and of a value, at most, keys per tile, blocks that share a multiprocessor. */
@@ -114,7 +116,7 @@ export const prefillDefines = (arch: string) => ({
 
 export const splitDefines = (arch: string) => ({
   ...decodeDefines(arch),
-  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES },
+  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_KEPT_DIM },
 });
 
 export const latentDefines = {
