@@ -4,7 +4,7 @@
 // the parts: a kernel of its own, as one block for each of few heads would take longer over it than all have over the keys.
 //
 // Sequences lie one behind the other, and each begins a new block (attention-blocks.h). How many parts its keys are cut into follows
-// from its length in device memory, so a captured launch stays right: at most `splits`, of SPLIT_PAGES pages or more.
+// from its length in device memory, so a captured launch stays right: at most `splits`, of SPLIT_PAGES pages for each tile of its queries.
 // Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, kv_heads · splits blocks for each tile of queries; those beyond
 // a sequence's parts have nothing to do. Any grid is right; blocks loop. `scratch` has tq·heads·splits·dv results, then tq·heads·splits
 // pairs (greatest score in powers of two, sum).
@@ -13,15 +13,39 @@
 #include "attention-parts.h"
 namespace gpu {
 
-// The keys that a sequence's queries see, in parts of whole pages.
+// Where a block's queries lie: those of sequence b, `tq` of them, from `start` on among all rows.
+struct Found {
+  u32 b, start, tq;
+  i32 length;
+};
+// The last sequence whose place, as place(b, its first row) has it, is not behind `at`, which is the same for all lanes of a warp: they
+// look at one each, so that what a block must know before its keys are on their way takes one access to memory.
+template <class T, class Place> GPU_FN Found sequence_at(const Prefilling<T>& a, u32 at, Place place) {
+  const Sequences sequences{a.offsets, a.batch, a.tq, a.offsets[0]};
+  Found found{0, 0, 0, 0};
+  NO_UNROLL for (u32 from = 0; from < a.batch; from += 31) {
+    const u32 b = from + lane_id(), last = a.batch - from < 31 ? a.batch - from : 31;
+    const u32 first = sequences.offset(b);
+    const i32 length = b < a.batch ? a.length(b) : 0;
+    u32 begun = lane_id() < last && place(b, first) <= at;
+    UNROLL for (u32 mask = 16; mask; mask /= 2) begun += shfl_xor(begun, mask);
+    if (begun == 0) break;
+    const u32 start = shfl(first, begun - 1), end = shfl(first, begun);
+    found = Found{from + begun - 1, start, end > start ? end - start : 0, shfl(length, begun - 1)};
+    if (begun < last) break;
+  }
+  return found;
+}
+
+// The keys that a sequence's queries see, in parts of whole pages: the more tiles of queries go over them, the fewer parts.
 struct KeyParts {
   i32 begin, stop;
   u32 pages, parts;
-  GPU_METHOD KeyParts(const Sight& all, u32 tq, u32 splits) {
+  GPU_METHOD KeyParts(const Sight& all, u32 tq, u32 tiles, u32 splits) {
     begin = all.first(0) / PAGE_SIZE * PAGE_SIZE;
     stop = all.end((i32)tq - 1);
     pages = stop > begin ? ((u32)(stop - begin) + PAGE_SIZE - 1) / PAGE_SIZE : 0;
-    const u32 most = (pages + SPLIT_PAGES - 1) / SPLIT_PAGES;
+    const u32 most = pages / (SPLIT_PAGES * (tiles < 1 ? 1 : tiles));
     parts = most < 1 ? 1 : most < splits ? most : splits;
   }
   GPU_METHOD i32 first(u32 part) const { return begin + (i32)(pages * part / parts) * PAGE_SIZE; }
@@ -51,18 +75,17 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
   typedef typename P::Tile Tile;
   const u32 wave = tid_x() / Tile::LANES, heads = a.heads / a.kv_heads, queries = P::ROWS / heads, strip = wave % P::WAVES * P::STRIPS * 16;
   const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
-  const Sequences sequences{a.offsets, a.batch, a.tq, a.offsets[0]};
   const u32 each = (a.tq / queries + a.batch) * a.kv_heads, items = each * splits;
   f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
     // First parts first: the last are those that short sequences do not have.
     const u32 part = item / each, tile = (item - part * each) / a.kv_heads, kv_head = item % a.kv_heads;
-    const u32 b = sequence_of(sequences, queries, tile), start = sequences.offset(b), next = sequences.offset(b + 1);
-    const u32 tq = next > start ? next - start : 0, query0 = (tile - (start / queries + b)) * queries;
+    const Found found = sequence_at(a, tile, [queries](u32 b, u32 first) { return first / queries + b; });
+    const u32 b = found.b, start = found.start, tq = found.tq, query0 = (tile - (start / queries + b)) * queries;
     if (query0 >= tq) continue;
-    const i32 length = a.length(b);
+    const i32 length = found.length;
     const Sight all = sight_of(a, length, tq);
-    const KeyParts keys_of(all, tq, splits);
+    const KeyParts keys_of(all, tq, (tq + queries - 1) / queries, splits);
     if (part >= keys_of.parts) continue;
     const i32 first = keys_of.first(part), behind = keys_of.first(part + 1), end = behind < keys_of.stop ? behind : keys_of.stop;
     const Group group{b, kv_head * heads, heads, heads * tq};
@@ -109,28 +132,24 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
   wait_for_previous();
 }
 
-// Four columns of a row to each thread.
-template <class T> GPU_FN void join(const Prefilling<T>& a, const f32* scratch, u32 splits) {
-  const u32 quads = a.dv / 4;
+// Four columns of a row to each thread; `rows` is what a tile of the other kernel has.
+template <class T> GPU_FN void join(const Prefilling<T>& a, const f32* scratch, u32 splits, u32 rows) {
+  const u32 quads = a.heads * (a.dv / 4), blocks = (quads + bdim_x() - 1) / bdim_x(), queries = rows / (a.heads / a.kv_heads);
   const f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
-  const Sequences sequences{a.offsets, a.batch, a.tq, a.offsets[0]};
-  for (size_t item = bid_x() * (size_t)bdim_x() + tid_x(); item < (size_t)a.tq * a.heads * quads; item += gdim_x() * (size_t)bdim_x()) {
-    const size_t at = divide(item, quads);
-    const u32 col = (u32)(item - at * quads) * 4, row = (u32)divide(at, a.heads), head = (u32)(at - (size_t)row * a.heads);
-    // The last that begins before the row or with it.
-    u32 b = 0, beyond = a.batch;
-    NO_UNROLL while (b + 1 < beyond) {
-      const u32 middle = (b + beyond) / 2;
-      if (sequences.offset(middle) <= row) b = middle;
-      else beyond = middle;
-    }
-    const u32 tq = sequences.offset(b + 1) - sequences.offset(b);
-    const KeyParts keys_of(sight_of(a, a.length(b), tq), tq, splits);
+  NO_UNROLL for (u32 item = bid_x(); item < a.tq * blocks; item += gdim_x()) {
+    const u32 row = item / blocks, i = (item - row * blocks) * bdim_x() + tid_x();
+    const Found found = sequence_at(a, row, [](u32, u32 first) { return first; });
+    const KeyParts keys_of(sight_of(a, found.length, found.tq), found.tq, (found.tq + queries - 1) / queries, splits);
+    wait_for_previous();
+    if (i >= quads) continue;
+    const u32 head = i / (a.dv / 4), col = (i - head * (a.dv / 4)) * 4;
+    const size_t at = ((size_t)row * a.heads + head) * splits;
     Joined sum;
-    sum.add_all(pairs + at * splits * 2, scratch + at * splits * a.dv + col, keys_of.parts, a.dv);
+    sum.add_all(pairs + at * 2, scratch + at * a.dv + col, keys_of.parts, a.dv);
     sum.add_sink(a, head);
     sum.store(a.out + row * a.out_t + head * a.out_h + col);
   }
+  wait_for_previous();
 }
 
 #define SPLIT(name, T, D, Masked) \
@@ -141,8 +160,8 @@ template <class T> GPU_FN void join(const Prefilling<T>& a, const f32* scratch, 
 #define SPLIT_BOTH(T, D) SPLIT(attention_split, T, D, false) SPLIT(attention_split_masked, T, D, true)
 #define SPLIT_ALL(T) \
   SPLIT_BOTH(T, 32) SPLIT_BOTH(T, 64) SPLIT_BOTH(T, 96) SPLIT_BOTH(T, 128) SPLIT_BOTH(T, 256) \
-  KERNEL_BOUNDS(ATTENTION_BLOCK, attention_join_##T, PREFILL_OPERANDS(T), f32 *scratch, PREFILL_SIZES, u32 splits) { \
-    join<T>(PREFILL_GATHER(T), scratch, splits); \
+  KERNEL_EARLY(ATTENTION_BLOCK, 4, attention_join_##T, PREFILL_OPERANDS(T), f32 *scratch, PREFILL_SIZES, u32 splits, u32 rows) { \
+    join<T>(PREFILL_GATHER(T), scratch, splits, rows); \
   }
 GPU_bf16(SPLIT_ALL)
 GPU_f16(SPLIT_ALL)

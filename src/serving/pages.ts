@@ -114,7 +114,6 @@ export class PagePool {
   /** What was to be computed was not. */
   spoil(page: Page): void {
     page.ready = false;
-    page.writer = null;
     if (page.holders === 0 && this.#kept.has(page)) this.#forget(page);
   }
 

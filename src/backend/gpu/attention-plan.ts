@@ -87,8 +87,8 @@ const warpgroupDefines = Object.fromEntries(
   ]),
 );
 
-/** Pages that a part of the keys has at least, where few queries of prompts share them out, and parts at most. */
-const SPLIT_PAGES = 4;
+/** Pages of a part of the keys for each tile of queries, where few of prompts share the keys out, and parts at most. */
+const SPLIT_PAGES = 2;
 /** The largest heads whose queries stay in registers then, where copies do not run beside: there are addresses, too. */
 const SPLIT_KEPT_DIM = 64;
 export const MOST_SPLITS = 32;

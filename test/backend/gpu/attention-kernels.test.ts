@@ -341,7 +341,7 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
       // One block less than there are items: some go round once more.
       const grid = splitTiles(c.ends!.length, tq, hq / hk, rows) * hk * splits - 1;
       run("attention_split", names[0]!, grid, threads, shared, args, splitKernels(dtype));
-      run("attention_split", names[1]!, 3, threads, 0, args, splitKernels(dtype));
+      run("attention_split", names[1]!, 3, threads, 0, [...args, Uint32Array.of(rows)], splitKernels(dtype));
     } else if (kind === "prefill") {
       const { threads, rows, shared } =
         unit === "wgmma"
@@ -662,6 +662,11 @@ const splits: Record<string, Case> = {
   "fewer parts than there may be, a sink of every size, values narrower than keys": {
     ...{ hq: 2, hk: 1, tq: 12, tk: 330, d: 64, dv: 40, causal: true, splits: 8, paged: true },
     ...{ ends: [5, 12], lengths: [329, 150], sinks: [300, -1] },
+  },
+  "more sequences than a warp has lanes": {
+    ...{ hq: 2, hk: 1, tq: 70, tk: 300, d: 64, causal: true, splits: 2, paged: true },
+    ends: Array.from({ length: 35 }, (_, i) => 2 * i + 2),
+    lengths: Array.from({ length: 35 }, (_, i) => (i === 33 ? 300 : 2 + i)),
   },
   "a window and a softcap": {
     ...{ hq: 4, hk: 1, tq: 20, tk: 900, d: 128, causal: true, window: 333, softcap: 3, splits: 4, paged: true },

@@ -64,10 +64,10 @@ export const attention = [
     file: "attention_split",
     pattern: "attention_join_{T}",
     over: { T: quantFloats },
-    args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32`,
+    args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32 rows:u32`,
     plan: "threads",
     defines: splitDefines,
-    launch: (s) => blocks((s.tq * s.heads * s.dv) / 4, s.threads, s.threads),
+    launch: (s) => blocks(s.tq * Math.ceil((s.heads * s.dv) / 4 / s.threads), 1, s.threads),
   }),
   family({
     file: "attention_latent",
