@@ -360,7 +360,7 @@ if (only.includes("leftovers")) {
       report(`last ${rows} behind ${sizes.known}`, { ms: await timed(step) });
     });
   }
-  await byKernel("last 48", (use) => leftover(tiny ? 3 : 48, use));
+  for (const rows of tiny ? [3] : [16, 48]) await byKernel(`last ${rows}`, (use) => leftover(rows, use));
 }
 if (only.includes("requests"))
   for (const count of counts) {
