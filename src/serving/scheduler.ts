@@ -128,7 +128,7 @@ export class Scheduler {
     for (const task of this.#running) {
       const whole = task.pages.findIndex((page) => !page.ready);
       const from = (whole < 0 ? task.pages.length : whole) * this.#runner.pageSize;
-      task.computed = task.settled = Math.max(task.settled, from);
+      task.computed = Math.max(task.settled, from);
       this.#open(task);
     }
   }
