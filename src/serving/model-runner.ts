@@ -4,6 +4,7 @@ import { DeviceError, WickError } from "../core/errors.ts";
 import type { PagedCache } from "../models/paged/cache.ts";
 import { PagedStepper, type StepOutcome, type StepRow } from "../models/paged/stepper.ts";
 import type { Transformer } from "../models/transformer.ts";
+import { rehearse } from "./rehearsal.ts";
 import type { TokenConstraint } from "./request.ts";
 import type { Row, Runner, Slot } from "./runner.ts";
 
@@ -66,7 +67,10 @@ export class ModelRunner implements Runner {
   }
 
   async ready(): Promise<void> {
-    if (this.#stepper.ahead > 0) await this.#stepper.ready();
+    // On the CPU there is nothing to record, and a step takes longer than all that the host does for it.
+    if (this.#stepper.ahead === 0) return;
+    await this.#stepper.ready();
+    await rehearse(this);
   }
 
   turnedAlikeUntil(extent: number): number {

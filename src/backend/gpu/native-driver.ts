@@ -111,6 +111,8 @@ const peerAlreadyEnabled = 704;
 const notReady = 600;
 const nonBlockingStream = 1;
 const eventWithoutTime = 2;
+/** Milliseconds that this thread looks for the end of work itself. */
+const POLLED_MS = 4;
 // Relaxed: memory and modules may be allocated and loaded while a graph is recorded; neither is part of the graph.
 const captureModeRelaxed = 2;
 /** A larger view of native memory aborts the process on Node 20. */
@@ -616,20 +618,31 @@ export class NativeContext implements GpuContext {
     );
   }
 
-  /** On a pool thread, so that the event loop goes on. */
+  /**
+   * The event loop goes on meanwhile. Steps are short, and this thread would hear of their end from another, which spins
+   * until then, a good part of a step later: so it looks by itself between turns, and leaves only what takes long to a thread.
+   */
   async #wait(event: Handle): Promise<void> {
+    if (await this.#poll(event, false)) return;
     const code = await callAsync(this.#api.eventSynchronize, event);
-    // A pool thread has no current context; where a driver insists on one, this thread polls instead.
-    if (code === invalidContext) return this.#poll(event);
-    this.#check(code, "eventSynchronize");
+    // A pool thread has no current context; where a driver insists on one, this thread looks on.
+    if (code === invalidContext) await this.#poll(event, true);
+    else this.#check(code, "eventSynchronize");
   }
 
-  async #poll(event: Handle): Promise<void> {
-    for (let turn = 0; ; turn++) {
+  /** Whether it has come to pass: soon, or in the end for who is patient. */
+  async #poll(event: Handle, patient: boolean): Promise<boolean> {
+    const until = performance.now() + POLLED_MS;
+    for (;;) {
       this.activate();
       const code = this.#api.eventQuery(event);
-      if (code !== notReady) return this.#check(code, "eventQuery");
-      await new Promise((resolve) => (turn < 64 ? setImmediate(resolve) : setTimeout(resolve, 1)));
+      if (code !== notReady) {
+        this.#check(code, "eventQuery");
+        return true;
+      }
+      const soon = performance.now() < until;
+      if (!soon && !patient) return false;
+      await new Promise((resolve) => (soon ? setImmediate(resolve) : setTimeout(resolve, 1)));
     }
   }
 

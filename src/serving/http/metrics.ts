@@ -77,6 +77,9 @@ export class ServerMetrics {
       ),
       reading("process_resident_memory_bytes", "Resident memory.", "gauge", () => [[{}, memory.rss]]),
       reading("nodejs_heap_used_bytes", "Used part of JavaScript's heap.", "gauge", () => [[{}, memory.heapUsed]]),
+      reading("nodejs_heap_total_bytes", "What that heap has taken, garbage included.", "gauge", () => [
+        [{}, memory.heapTotal],
+      ]),
       reading("nodejs_external_memory_bytes", "Memory outside that heap.", "gauge", () => [[{}, memory.external]]),
       reading("process_cpu_seconds_total", "CPU time.", "counter", () => [[{}, (cpu.user + cpu.system) / 1e6]]),
       reading("process_start_time_seconds", "When the process started.", "gauge", () => [
