@@ -11,6 +11,7 @@ interface Options extends ModelOptions, RankOptions {
   tokens: number;
   batch: number;
   runs: number;
+  together: boolean;
   json: boolean;
 }
 
@@ -33,20 +34,23 @@ interface Row {
 
 export function benchCommand(): Command {
   const command = new Command("bench").description("Measure prompt and decode rates and memory");
-  return addRankOptions(addModelOptions(command, { devices: true }))
+  return addRankOptions(addModelOptions(command))
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
     .option("--batch <n>", "sequences side by side", count(1), 1)
     .option("--runs <n>", "measured runs after a first one that warms up; the median counts", count(1), 3)
+    .option("--together", "the devices share the model's layers, and are not measured one after the other", false)
     .option("--json", "print JSON", false)
     .addHelpText(
       "after",
       `
-Several devices are separated by commas. The tokens are random, so every run does the same work.
+Several devices are separated by commas, and measured one after the other unless they work --together. The tokens are
+random, so every run does the same work.
 
 Examples:
   wick bench
   wick bench --model ./Llama-3.2-1B --device cpu --prompt-tokens 512 --tokens 128
+  wick bench --model ./Llama-3.1-70B --device rocm:0,rocm:1,cpu --together
   wick bench --dtype bf16 --batch 4 --json`,
     )
     .action(run);
@@ -59,8 +63,9 @@ async function run(options: Options): Promise<void> {
   const rows: Row[] = [];
   try {
     const group = await joinRanks(options);
-    for (const device of options.device.split(","))
-      rows.push(await measure({ ...options, device }, group, abort.signal));
+    const together = options.together || options.gpuLayers !== undefined;
+    const each = together ? [options.device] : options.device.split(",");
+    for (const device of each) rows.push(await measure({ ...options, device }, group, abort.signal));
   } catch (error) {
     if (!isAbort(error)) throw error;
     process.exitCode = 130;
@@ -76,7 +81,8 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
   const start = performance.now();
   using model = await loadWithProgress(options, { signal, group });
   const loadSeconds = (performance.now() - start) / 1000;
-  const weightsBytes = model.device.memory().live;
+  const all = (of: "live" | "peak"): number => model.devices.reduce((sum, device) => sum + device.memory()[of], 0);
+  const weightsBytes = all("live");
   let moved = 0;
   const times: { prompt: number; decode: number }[] = [];
   for (let i = 0; i <= runs; i++) {
@@ -86,7 +92,7 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
     moved = (group?.communicator.moved.bytes ?? 0) - before;
   }
   return {
-    device: model.device.name,
+    device: model.devices.map(({ name }) => name).join(),
     dtype: model.dtype,
     batch,
     promptTokens,
@@ -96,7 +102,7 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
     // The first token comes with the prompt.
     decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
     weightsBytes,
-    peakBytes: model.device.memory().peak,
+    peakBytes: all("peak"),
     ...(group && { ranks: group.size, bytesMovedPerToken: moved / (batch * (promptTokens + tokens - 1)) }),
   };
 }

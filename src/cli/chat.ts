@@ -152,5 +152,6 @@ async function loadForChat(options: Options, group: Group | null): Promise<Model
   if (model.chatTemplate) return model;
   if ((group?.rank ?? 0) === 0)
     console.error("This model was not made for chat (it has no chat template): it goes on with what you write.");
-  return new Model(model.transformer, model.tokenizer, plainTemplate(model));
+  const { transformer, tokenizer, embedding, placement } = model;
+  return new Model(transformer, tokenizer, plainTemplate(model), embedding, placement);
 }

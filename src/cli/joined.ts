@@ -1,7 +1,7 @@
 /** The ranks that a command has joined, for whoever ends it or tells of its errors. */
 import { WickError } from "../core/errors.ts";
-import { isAnnounced } from "../distributed/rendezvous.ts";
 import type { Group } from "../distributed/group.ts";
+import { isAnnounced } from "../distributed/rendezvous.ts";
 
 let joined: Group | null = null;
 

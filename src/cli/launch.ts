@@ -6,7 +6,7 @@ import { availableParallelism } from "node:os";
 import type { Readable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { Command, Option } from "commander";
-import { bestName } from "../backend/registry.ts";
+import { Device } from "../backend/device.ts";
 import { environment } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { count } from "./model-options.ts";
@@ -59,7 +59,9 @@ function isForCpu([name, ...args]: readonly string[], own: readonly string[]): b
   if (!own.includes(name!)) return false;
   const at = args.findIndex((arg) => arg === "--device" || arg.startsWith("--device="));
   const device = at < 0 ? undefined : (args[at]!.split("=")[1] ?? args[at + 1]);
-  return device === undefined || device === "auto" ? name === "verify" || bestName() === null : device === "cpu";
+  return device === undefined || device === "auto"
+    ? name === "verify" || Device.best().name === "cpu"
+    : device === "cpu";
 }
 
 async function underMpirun(ranks: number, program: string, args: readonly string[]): Promise<number> {
@@ -115,7 +117,8 @@ async function asProcesses(ranks: number, program: string, args: readonly string
       const code = codeOf(end);
       if (code === 0 || first !== 0) return;
       first = code;
-      if (end.signal) console.error(`wick: rank ${rank} was ended by ${end.signal}; the others are ended, too [RankLost]`);
+      if (end.signal)
+        console.error(`wick: rank ${rank} was ended by ${end.signal}; the others are ended, too [RankLost]`);
       timers.push(setTimeout(() => endAll(children, "SIGTERM"), NOTICE_MS));
       timers.push(setTimeout(() => endAll(children, "SIGKILL"), NOTICE_MS + KILL_MS));
     }),

@@ -97,7 +97,7 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
   const device = Device.from(options.device);
   const isGpu = device.backend instanceof GpuBackend;
   const overMpi = !isGpu || ranks.master === null || ranks.job === null;
-  const mpi = overMpi ? await Mpi.open(familyOf(ranks)) : null;
+  const mpi = overMpi ? new Mpi(familyOf(ranks)) : null;
   const meeting = await meet(ranks, mpi, options);
   try {
     await requireSame(meeting, "version", "the release of Wick", wickVersion());

@@ -3,7 +3,7 @@
  * those of the libraries that keep its ABI) are numbers. Collectives are begun and then asked for, so that a rank that is
  * gone ends the wait.
  */
-import { type Argument, type Bound, callAsync, type Library, openLibrary } from "../backend/gpu/library.ts";
+import { type Argument, type Bound, type Library, openLibrary } from "../backend/gpu/library.ts";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import type { CollectiveLibrary, Reduction, Span } from "./communicator.ts";
@@ -84,8 +84,8 @@ const prototypes = (h: string) => ({
 });
 type Api = Bound<ReturnType<typeof prototypes>>;
 
-/** Calls come from several threads, one at a time. */
-const SERIALIZED = 2;
+/** All calls come from the thread that began: Open MPI leaves things of that thread behind, which end with the process. */
+const FUNNELED = 1;
 const TAG = 7;
 /** Asked so often at once; then the processor is left to others between questions, for longer and longer. */
 const SPINS = 2000;
@@ -136,21 +136,13 @@ export class Mpi implements CollectiveLibrary {
   interrupt: Interrupt = () => {};
 
   /** Begins MPI in this process, which waits for the other ranks; it can be done once. */
-  static async open(asked: "openmpi" | "mpich" | null): Promise<Mpi> {
+  constructor(asked: "openmpi" | "mpich" | null) {
     const library = open(asked);
-    const family = library.has(openMpi.world as string) ? openMpi : mpich;
-    const api = library.bind(prototypes(family.handle));
-    // On a thread of the pool, so that this one hears signals meanwhile.
-    const code = await callAsync(api.init, null, null, SERIALIZED, new Int32Array(1));
-    return new Mpi(library, family, api, code);
-  }
-
-  private constructor(library: Library, family: Family, api: Api, initialized: number) {
-    this.#family = family;
-    this.#api = api;
+    this.#family = library.has(openMpi.world as string) ? openMpi : mpich;
+    this.#api = library.bind(prototypes(this.#family.handle));
     this.#handleOf = (named) => (typeof named === "string" ? library.address(named) : named);
-    this.#world = this.#handleOf(family.world);
-    this.#check(initialized, "MPI_Init_thread");
+    this.#world = this.#handleOf(this.#family.world);
+    this.#check(this.#api.init(null, null, FUNNELED, new Int32Array(1)), "MPI_Init_thread");
     this.#check(this.#api.setErrors(this.#world, this.#handleOf(this.#family.errorsReturn)), "MPI_Comm_set_errhandler");
     const out = new Int32Array(1);
     this.#check(this.#api.rank(this.#world, out), "MPI_Comm_rank");

@@ -1,11 +1,11 @@
 /** The weights of a rank: its part of each matrix, ready to run together with the other ranks. */
-import type { StoredWeights } from "../../formats/weights-file.ts";
+import type { DType } from "../../core/dtype.ts";
+import type { QuantType } from "../../core/quant-types.ts";
 import { Tensor } from "../../ops/index.ts";
-import { architectureOf } from "../architectures/index.ts";
-import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
+import { sitesOf } from "../placement/sites.ts";
 import { FileWeights } from "../weights/file-weights.ts";
-import { matrixName, rolesOf, stackNames, type WeightsForm } from "../weights/naming.ts";
+import type { WeightsForm } from "../weights/naming.ts";
 import type {
   DeviceWeights,
   EmbeddingRole,
@@ -22,42 +22,27 @@ import type {
   StackPart,
   VectorRole,
 } from "../weights/weights.ts";
-import { requireShardable, Share, type Stretch } from "./cuts.ts";
-import { fingerprintOf } from "./fingerprint.ts";
+import type { Stretch } from "./cuts.ts";
+import type { RankFile } from "./rank-file.ts";
 import type { Shard } from "./shard.ts";
-import { slicedFile } from "./sliced-file.ts";
-import { namedCuts, type Padding, slicesOf, widthBlock } from "./slices.ts";
+import type { Padding } from "./slices.ts";
 
 /** No row of the table: reads of it give zeros. */
 const NOTHING = 0xffffffff;
 
 export class ShardedWeights implements DeviceWeights {
-  /** The model as this rank has it. */
-  readonly config: ModelConfig;
   readonly shard: Shard;
+  readonly #own: RankFile;
   readonly #file: FileWeights;
-  readonly #share: Share;
-  readonly #form: WeightsForm;
-  readonly #paddings: ReadonlyMap<string, Padding>;
   readonly #options: WeightsOptions;
   readonly #made: Disposable[] = [];
-  readonly #whole: StoredWeights;
 
   /** The file is closed with the weights. */
-  constructor(file: StoredWeights, config: ModelConfig, form: WeightsForm, options: WeightsOptions, shard: Shard) {
-    const { rank, ranks } = shard;
-    requireShardable(config, ranks);
-    const named = namedCuts(config, form, architectureOf(config).sharding);
-    const share = new Share(config, { rank, ranks, block: widthBlock(file, named) });
-    const { slices, paddings } = slicesOf(file, named, share);
-    this.config = share.config;
+  constructor(own: RankFile, shard: Shard, form: WeightsForm, options: WeightsOptions) {
     this.shard = shard;
-    this.#share = share;
-    this.#form = form;
-    this.#paddings = paddings;
+    this.#own = own;
     this.#options = options;
-    this.#whole = file;
-    this.#file = new FileWeights(slicedFile(file, slices), share.config, form, options);
+    this.#file = new FileWeights(own.file, own.config, form, options);
   }
 
   get owned(): readonly Disposable[] {
@@ -68,11 +53,11 @@ export class ShardedWeights implements DeviceWeights {
     return this.#file.deviceBytes;
   }
 
-  get quantTypes() {
+  get quantTypes(): readonly QuantType[] {
     return this.#file.quantTypes;
   }
 
-  get storedTypes() {
+  get storedTypes(): readonly DType[] {
     return this.#file.storedTypes;
   }
 
@@ -85,19 +70,17 @@ export class ShardedWeights implements DeviceWeights {
   }
 
   async linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection> {
-    const [first] = parts as readonly [Part];
-    if (first.role === "head") {
-      const own = [{ ...first, outputs: this.#share.vocabulary().count }];
-      return new GatheredHead(await this.#file.linear(own, inputs, place), this.shard, this.#stretches());
+    if (parts[0]!.role === "head") {
+      const own = await this.#file.linear(this.#own.partsOf(parts), inputs, place);
+      return new GatheredHead(own, this.shard, this.#own.vocabularies);
     }
-    const padding = this.#paddings.get(matrixName(this.#form.names, first.role, place));
+    const padding = this.#own.paddingOf(parts, place);
     if (!padding) return this.#file.linear(parts, inputs, place);
     return new PaddedInputs(await this.#file.linear(parts, inputs + padding.before + padding.behind, place), padding);
   }
 
   async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
-    const names = stackNames(this.#form.names, rolesOf(parts), count, place).flat();
-    const padding = names.map((name) => this.#paddings.get(name)).find((found) => found !== undefined);
+    const padding = this.#own.stackPaddingOf(parts, count, place);
     if (!padding) return this.#file.stack(parts, inputs, count, place);
     const wider = await this.#file.stack(parts, inputs + padding.before + padding.behind, count, place);
     return new PaddedStack(wider, padding);
@@ -113,23 +96,19 @@ export class ShardedWeights implements DeviceWeights {
 
   async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
     if (role !== "token") return this.#file.embedding(role, rows, width);
-    const { start, count } = this.#share.vocabulary();
+    const { start, count } = this.#own.vocabulary;
     const own = await this.#file.embedding(role, count, width);
     const ids = Uint32Array.from({ length: rows }, (_, id) =>
       id >= start && id < start + count ? id - start : NOTHING,
     );
-    const places = Tensor.from(ids, { device: this.#options.device }).keep();
+    const device = sitesOf(this.#options.device, this.#own.config.layers).input;
+    const places = Tensor.from(ids, { device }).keep();
     this.#made.push(places);
     return {
       // Rows of other ranks are zeros here.
       lookup: (all) => this.shard.sum(own.lookup(places.indexSelect(all, 0))),
-      head: new GatheredHead(own.head, this.shard, this.#stretches()),
+      head: new GatheredHead(own.head, this.shard, this.#own.vocabularies),
     };
-  }
-
-  /** What tells this model from another, by a little of each of some tensors. */
-  fingerprint(): Promise<string> {
-    return fingerprintOf(this.#whole);
   }
 
   arrival(): Promise<void> {
@@ -138,10 +117,6 @@ export class ShardedWeights implements DeviceWeights {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.#file[Symbol.asyncDispose]();
-  }
-
-  #stretches(): Stretch[] {
-    return Array.from({ length: this.shard.ranks }, (_, rank) => this.#share.vocabulary(rank));
   }
 }
 

@@ -79,7 +79,16 @@ class Place {
     this.#columns = columns?.map(({ start, rows }) => ({ start: start * perElement, rows: rows * perElement })) ?? null;
     this.#stored = width * perElement;
     this.#wanted = this.#columns ? total(this.#columns) : this.#stored;
-    this.tensor = { ...tensor, shape, byteLength: total(rows) * this.#wanted };
+    // Rows that follow each other lie in the file as they are wanted.
+    const [first] = rows;
+    const place = tensor.place &&
+      first &&
+      rows.length === 1 &&
+      !columns && {
+        ...tensor.place,
+        offset: tensor.place.offset + first.start * this.#stored,
+      };
+    this.tensor = { ...tensor, shape, byteLength: total(rows) * this.#wanted, place: place || undefined };
   }
 
   /** The pieces of the file that the bytes from `start` to `end` of the slice are, and where each belongs. */

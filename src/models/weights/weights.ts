@@ -5,7 +5,7 @@
 import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
-import type { Activation, ModelConfig, PlainActivation } from "../config.ts";
+import type { Activation, PlainActivation } from "../config.ts";
 import type { Shard } from "../sharding/shard.ts";
 
 export type NormRole =
@@ -132,16 +132,10 @@ export interface Weights extends AsyncDisposable {
 
 /** Weights on their way to a device. What is handed out may be filled later, so that reading never pauses. */
 export interface DeviceWeights extends Weights {
-  /** The model as it is here, where it is split. */
-  readonly config?: ModelConfig;
-  /** What tells the model from others, where it is split. */
-  fingerprint?(): Promise<string>;
   /** Waits until all that was handed out is complete; throws what reading failed by. */
   arrival(): Promise<void>;
   /** What all of them will take there. */
   readonly deviceBytes: number;
-  /** Of that, what stays in the file and is shown from there. */
-  readonly mappedBytes: number;
   /** The types of the quantized ones. */
   readonly quantTypes: readonly QuantType[];
   /** The dtypes of the others. */

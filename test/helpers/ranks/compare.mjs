@@ -12,6 +12,12 @@ const { loadModel } = await load("models/index.js");
 const group = await joinGroup({ device: name, arguments: process.argv.slice(4) });
 const { device } = group;
 
+/** Weights that are a file's pages count, too. */
+function held() {
+  const { live, mapped = 0 } = device.memory();
+  return live + mapped;
+}
+
 async function outcome(model) {
   const prompt = Array.from({ length: 11 }, (_, i) => (7 * i + 3) % model.config.vocabSize);
   const logits = model.forward(prompt);
@@ -24,15 +30,15 @@ async function outcome(model) {
 
 const results = [];
 for (const path of models) {
-  const before = device.memory().live;
+  const before = held();
   const whole = await loadModel(path, { device, dtype });
-  const wholeBytes = device.memory().live - before;
+  const wholeBytes = held() - before;
   const want = await outcome(whole);
   whole.dispose();
-  const between = device.memory().live;
+  const between = held();
   let read = 0;
   const part = await loadModel(path, { device, dtype, group, onProgress: ({ bytesLoaded }) => (read = bytesLoaded) });
-  const bytes = device.memory().live - between;
+  const bytes = held() - between;
   const got = await outcome(part);
   part.dispose();
   const apart = got.values.reduce((most, x, i) => Math.max(most, Math.abs(x - want.values[i])), 0);
