@@ -4,7 +4,6 @@ import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
-import { nativeQmatmul } from "./native/kernels/quant-matmul.ts";
 import { findNative, type Native } from "./native/native.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
