@@ -47,6 +47,8 @@ export interface PassOptions {
 
 export class Transformer implements Disposable {
   readonly config: ModelConfig;
+  /** How many processes it is split over, all of which must make the same calls; 1 where it is whole. */
+  readonly ranks: number;
   /** Where its parts lie. */
   readonly sites: Sites;
   /** What it computes in. */
@@ -64,9 +66,10 @@ export class Transformer implements Disposable {
     dtype: DType,
     batchInvariant: boolean,
     { layers, ...parts }: Parts,
-    owned: readonly Disposable[],
+    { owned, shard }: Weights,
   ) {
     this.config = config;
+    this.ranks = shard?.ranks ?? 1;
     this.sites = sites;
     this.dtype = dtype;
     this.batchInvariant = batchInvariant || devicesOf(sites).every(({ backend }) => backend.invariantly === undefined);
@@ -90,7 +93,7 @@ export class Transformer implements Disposable {
     try {
       const parts = await loadParts(config, weights);
       const sites = sitesOf(where, config.layers);
-      return new Transformer(config, sites, dtype, batchInvariant, parts, weights.owned);
+      return new Transformer(config, sites, dtype, batchInvariant, parts, weights);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
