@@ -15,12 +15,6 @@
 #if GPU_WARPGROUPS
 namespace gpu {
 
-// By multiply-adds where |x| ≤ 1, right to 2⁻¹⁸: least greatest error among polynomials of that degree.
-GPU_FN f32 tanh_small(f32 x) {
-  const f32 z = x * x;
-  return x * (0.99996847f + z * (-0.33265820f + z * (0.12922059f + z * (-0.043299746f + z * 0.0083658267f))));
-}
-
 // Keys that a lane has of each 32: their mask is one load of 16 bytes.
 constexpr int RUN = 8;
 
@@ -88,9 +82,9 @@ template <class P> struct WarpgroupFlash {
   bool mask_vectors;
 
   GPU_METHOD WarpgroupFlash(const Attention<T>& a_, const Sight& sight_, u32 b_, u32 head_, u32 row)
-      : a(a_), sight(sight_), b(b_), head(head_), first_row(row), c(P::MASKED ? LOG2_E : a_.scale * LOG2_E) {
+      : a(a_), sight(sight_), b(b_), head(head_), first_row(row), c(!P::MASKED ? a_.scale * LOG2_E : a_.mask ? LOG2_E : 1) {
     UNROLL for (int e = 0; e < P::D / 2; e++) o[e] = 0;
-    UNROLL for (int r = 0; r < 2; r++) best[r] = Limits<f32>::lowest(), sum[r] = 0;
+    UNROLL for (int r = 0; r < 2; r++) best[r] = bounded() ? 0 : Limits<f32>::lowest(), sum[r] = 0;
     mask_vectors = a.mask && a.mask_j == 1 && (a.mask_b | a.mask_h | a.mask_i) % RUN == 0 && aligned_to(a.mask, 16);
   }
   GPU_METHOD i32 row(int r) const { return (i32)(first_row + tid_x() % 128 / 32 * 16 + lane_id() / 4 + r * 8); }
@@ -142,19 +136,22 @@ template <class P> struct WarpgroupFlash {
       }
     }
   }
-  // s := softcap(s·scale) + mask
+  // s := softcap(s·scale) + mask; without a mask in powers of two.
   GPU_METHOD void mask_scores() {
-    f32 scale = a.scale;
+    f32 scale = a.mask ? a.scale : a.scale * LOG2_E;
     if (a.softcap != 0) {
-      const f32 inverse = scale / a.softcap;
+      // Made anew for each tile: there are no registers for it.
+      f32 factor = a.scale;
+      warpgroup_hold(factor);
+      const Softcap cap(factor, a.softcap, a.mask ? 1 : LOG2_E);
       UNROLL for (int part = 0; part < KEYS / 2; part += 16) {
         f32 most = 0;
-        UNROLL for (int e = part; e < part + 16; e++) s[e] *= inverse, most = max_fast(most, s[e] * s[e]);
-        // Two instructions of the unit that powers of two wait for, or eight of another, which has less to do.
-        if (most > 1) UNROLL for (int e = part; e < part + 16; e++) s[e] = a.softcap * tanh_fast(s[e]);
-        else UNROLL for (int e = part; e < part + 16; e++) s[e] = a.softcap * tanh_small(s[e]);
+        UNROLL for (int e = part; e < part + 16; e++) most = max_fast(most, m_abs(s[e]));
+        if (most <= cap.reach) UNROLL for (int e = part; e < part + 16; e++) s[e] = cap.curved(s[e]);
+        else UNROLL for (int e = part; e < part + 16; e++) s[e] = cap.any(s[e]);
       }
       scale = 1;
+      if (!a.mask) return;
     }
     if (a.mask) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = s[e] * scale + widen(T{(u16)(mask[e / 2 % 2][e / 4] >> e % 2 * 16)});
     else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= scale;
@@ -169,10 +166,27 @@ template <class P> struct WarpgroupFlash {
       if (key_after(e) < first[e / 2 % 2] || key_after(e) >= end[e / 2 % 2]) s[e] = Limits<f32>::lowest();
   }
   // Scores become powers of two against each row's `best`. That follows the greatest score only when powers would exceed 2^LAG:
-  // then sums and, later, results are multiplied with `fix`.
+  // then sums and, later, results are multiplied with `fix`. Scores that are `bounded` need no such care.
   GPU_METHOD void weigh(i32 j0) {
     if constexpr (P::MASKED) mask_scores();
     if (j0 + KEYS > sight.end((i32)first_row) || j0 < sight.first((i32)first_row + 63)) hide(j0);
+    if (bounded()) grown = false;
+    else find_best();
+    const f32 shift[2] = {shift_of(best[0]), shift_of(best[1])};
+    // A mask may take scores to where only their difference can be multiplied.
+    if (!P::MASKED) UNROLL for (int e = 0; e < KEYS / 2; e++) take(e, s[e] * c - shift[e / 2 % 2]);
+    else if (a.mask) UNROLL for (int e = 0; e < KEYS / 2; e++) take(e, (s[e] - shift[e / 2 % 2]) * LOG2_E);
+    else UNROLL for (int e = 0; e < KEYS / 2; e++) take(e, s[e] - shift[e / 2 % 2]);
+  }
+  GPU_METHOD void take(int e, f32 power) {
+    s[e] = approx_exp2(power);
+    sum[e / 2 % 2] += s[e];
+  }
+  // By a cap, to powers of two that floats hold, and so do bf16, however many are summed: `best` stays 0.
+  GPU_METHOD bool bounded() const { return P::MASKED && is_bf16(T{}) && !a.mask && a.softcap > 0 && a.softcap <= 64; }
+  GPU_FN constexpr bool is_bf16(bf16) { return true; }
+  GPU_FN constexpr bool is_bf16(f16) { return false; }
+  GPU_METHOD void find_best() {
     f32 top[2][2];
     UNROLL for (int r = 0; r < 2; r++) top[r][0] = best[r], top[r][1] = s[r * 2];
     UNROLL for (int e = 0; e < KEYS / 2; e++) top[e / 2 % 2][e % 2] = max_fast(top[e / 2 % 2][e % 2], s[e]);
@@ -189,12 +203,6 @@ template <class P> struct WarpgroupFlash {
       fix[r] = P::MASKED ? approx_exp2((best[r] - shift) * c) : approx_exp2(best[r] * c - shift);
       best[r] = top[r][0];
       sum[r] *= fix[r];
-    }
-    const f32 shift[2] = {shift_of(best[0]), shift_of(best[1])};
-    UNROLL for (int e = 0; e < KEYS / 2; e++) {
-      const int r = e / 2 % 2;
-      s[e] = approx_exp2(P::MASKED ? (s[e] - shift[r]) * c : s[e] * c - shift[r]);
-      sum[r] += s[e];
     }
   }
   // A row that has seen nothing yet: against −∞ everything would be NaN.

@@ -14,8 +14,28 @@ namespace gpu {
 
 constexpr f32 LOG2_E = 1.4426950408889634f;
 
-// Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
-GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }
+// What a cap makes of products: softcap · tanh(y · scale / softcap), times `unit`. Where |y · scale / softcap| ≤ CURVED, which
+// is nearly always, by six multiply-adds, right to softcap · 2⁻¹⁸: least greatest error among polynomials of that degree. The unit that
+// powers of two wait for would have two more instructions to do for `any`.
+struct Softcap {
+  static constexpr f32 CURVED = 0.75f;
+  f32 k[4], reach, inverse, most;
+  GPU_METHOD Softcap(f32 scale, f32 softcap, f32 unit) : inverse(scale * approx_recip(softcap)), most(softcap * unit) {
+    const f32 size = m_abs(inverse), z = inverse * inverse;
+    k[0] = 0.9999556f * most * inverse;
+    k[1] = -0.33222763f * most * inverse * z;
+    k[2] = 0.12577091f * most * inverse * z * z;
+    k[3] = -0.03377827f * most * inverse * z * z * z;
+    // Powers of other factors leave what a float holds.
+    reach = size > 1e-4f && size < 1e4f ? CURVED * approx_recip(size) : -1;
+  }
+  GPU_METHOD f32 curved(f32 y) const {
+    const f32 z = y * y;
+    return y * (k[0] + z * (k[1] + z * (k[2] + z * k[3])));
+  }
+  // tanh(x) = 1 − 2 / (1 + e^2x), right to 2⁻²²; ends at ±1.
+  GPU_METHOD f32 any(f32 y) const { return most - 2 * most * approx_recip(1 + approx_exp2(y * inverse * (2 * LOG2_E))); }
+};
 
 // What a launch is about; strides count elements. Values may be narrower than keys. With `tables` keys and values lie in pages of
 // PAGE_SIZE positions, k_b and v_b apart: sequence b has page tables[b·tk/PAGE_SIZE + i] behind i others, and tk is what a table holds.
@@ -319,13 +339,18 @@ template <class S, bool Masked> struct Flash {
 
   // s := softcap(s·scale) + mask. Places beyond the rows and keys read some other place; they are hidden or dropped.
   GPU_METHOD void mask_scores(Scores& s, i32 j0) const {
-    UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
-      UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
     if (a.softcap != 0) {
-      const f32 inverse = 1 / a.softcap;
-      UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
-        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = a.softcap * tanh_fast(s.c[m][j].x[e] * inverse);
-    }
+      const Softcap cap(a.scale, a.softcap, 1);
+      UNROLL for (int m = 0; m < M; m++) {
+        f32 most = 0;
+        if (sizeof(T) == 2) UNROLL for (int j = 0; j < KEY_TILES; j++)
+          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) most = max_fast(most, m_abs(s.c[m][j].x[e]));
+        const bool curved = sizeof(T) == 2 && most <= cap.reach;
+        UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
+          s.c[m][j].x[e] = curved ? cap.curved(s.c[m][j].x[e]) : cap.any(s.c[m][j].x[e]);
+      }
+    } else UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+      UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
     if (a.mask) UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
       const u32 at = row(m, r) < group.rows ? row(m, r) : group.rows - 1;
       const T* line = a.mask + group.b * a.mask_b + group.head(at) * a.mask_h + group.query(at) * a.mask_i;
@@ -345,6 +370,8 @@ template <class S, bool Masked> struct Flash {
       }
     }
   }
+  // Of a score against a row's greatest one. A mask may take scores to where only their difference can be multiplied.
+  GPU_METHOD f32 power(f32 score, f32 shift) const { return approx_exp2(Masked ? (score - shift) * c : score * c - shift); }
   // Scores become powers of two against each row's greatest; sums and results follow when that grew.
   GPU_METHOD void weigh(Scores& s) {
     f32 shift[M][R], fix[M][R];
@@ -356,8 +383,8 @@ template <class S, bool Masked> struct Flash {
       top = Tile::row_max(top);
       grew = grew || top != best[m][r];
       // A row that has seen nothing yet: against −∞ everything would be NaN.
-      shift[m][r] = top == Limits<f32>::lowest() ? 0 : top * c;
-      fix[m][r] = approx_exp2(best[m][r] * c - shift[m][r]);
+      shift[m][r] = top == Limits<f32>::lowest() ? 0 : Masked ? top : top * c;
+      fix[m][r] = power(best[m][r], shift[m][r]);
       best[m][r] = top;
     }
     if (wave_any(grew)) UNROLL for (int m = 0; m < M; m++) {
@@ -367,7 +394,7 @@ template <class S, bool Masked> struct Flash {
     }
     UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
       UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
-        const f32 p = approx_exp2(s.c[m][j].x[e] * c - shift[m][Tile::row_of(e)]);
+        const f32 p = power(s.c[m][j].x[e], shift[m][Tile::row_of(e)]);
         sum[m][Tile::row_of(e)] += p;
         s.c[m][j].x[e] = p;
       }

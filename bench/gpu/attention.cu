@@ -363,6 +363,18 @@ template <class T> static void time_prefill(const char* name, const Problem& p, 
   std::printf("prefill %s %dx%d/%dx%dx%d%s%s%s%s: %.3f ms, %.0f TFLOP/s\n", name, p.b, p.hq, p.hk, p.tq, p.d, p.causal ? " causal" : "",
               p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.mask ? " mask" : "", ms, flops(p) / ms / 1e9);
 }
+// What shapes scores beside plain attention over as many keys, in turns: a cap, windows as wide as all keys, a mask of each query.
+template <class T> static void time_shaped(const char* name, int heads, int d) {
+  const Problem plain{4, heads, heads / 4, 4096, 4096, d, true, 0, 0, false, nullptr};
+  Problem capped = plain, windowed = plain, whole = plain, masked = plain;
+  capped.softcap = 50, windowed.window = 1 << 20, whole.causal = masked.causal = false, masked.mask = true;
+  Run<T> runs[]{Run<T>(plain), Run<T>(capped), Run<T>(windowed), Run<T>(whole), Run<T>(masked)};
+  double ms[5] = {1e9, 1e9, 1e9, 1e9, 1e9};
+  for (int round = 0; round < 5; round++)
+    for (int i = 0; i < 5; i++) ms[i] = std::min(ms[i], milliseconds([&] { runs[i].prefill(); }, 3));
+  std::printf("prefill %s 4x%d/%dx4096x%d: causal %.3f ms, %.0f TFLOP/s; of its speed: softcap %.2f, window %.2f; mask %.2f of what sees all\n", name,
+              heads, heads / 4, d, ms[0], flops(plain) / ms[0] / 1e9, ms[0] / ms[1], ms[0] / ms[2], ms[3] / ms[4]);
+}
 static void time_variant(const char* name, const void* kernel, const Plan& plan, const Problem& p) {
   Run<bf16> run(p);
   const double ms = milliseconds([&] { run.prefill(kernel, plan); }, 20);
@@ -449,12 +461,12 @@ int main() {
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, false, nullptr}, 20);
   time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 0, 0, false, nullptr}, 10);
   time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 1024, 0, false, nullptr}, 10);
-  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, true, 0, 50, false, nullptr}, 10);
-  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, true, nullptr}, 10);
-  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 64, false, 0, 0, true, nullptr}, 10);
+  for (int d : {64, 96, 128}) time_shaped<bf16>("bf16", 32, d);
+  time_shaped<bf16>("bf16", 16, 256);
   time_prefill<bf16>("bf16", {1, 32, 32, 65536, 65536, 128, true, 0, 0, false, nullptr}, 2);
 #ifndef PREFILL_TIMES
   time_prefill<f16>("f16", d128, 20);
+  time_shaped<f16>("f16", 32, 128);
   time_prefill<bf16>("bf16", {4, 16, 4, 4096, 4096, 256, true, 0, 0, false, nullptr}, 10);
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 96, true, 0, 0, false, nullptr}, 10);
   time_prefill<f32>("f32", {1, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr}, 5);
