@@ -6,6 +6,7 @@ import { fail } from "../core/errors.ts";
 import { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
 import { Tensor } from "../ops/index.ts";
+import { ByteKvCache, RotatingByteKvCache, rowWidth } from "./byte-cache.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Positions } from "./positions.ts";
 
@@ -16,23 +17,36 @@ import type { Positions } from "./positions.ts";
 const MASKED = -30_000;
 
 /** Whether a device attends over caches by itself, with all of a text in them. */
-export const deviceAttends = ({ headDim, latent, rope }: ModelConfig, { backend }: Device, dtype: DType): boolean =>
+export const deviceAttends = (
+  { headDim, latent, rope }: ModelConfig,
+  { backend }: Device,
+  dtype: DType,
+  stored: DType,
+): boolean =>
   (latent
     ? backend.latentAttention?.supports(dtype, latent.rank, rope.dims)
-    : backend.cachedAttention?.supports(dtype, headDim)) ?? false;
+    : backend.cachedAttention?.supports(dtype, headDim, stored)) ?? false;
 
 /** What the caches of one sequence take when `positions` have been fed. */
-export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
+export function cacheBytes(
+  config: ModelConfig,
+  device: Device,
+  dtype: DType,
+  positions: number,
+  stored: DType = dtype,
+): number {
   const { windows } = config;
-  const whole = deviceAttends(config, device, dtype);
+  const whole = deviceAttends(config, device, dtype, stored);
   const room = capacityFor(positions);
   const rows = windows.reduce((sum, window) => sum + (whole || window === 0 ? room : Math.min(window, room)), 0);
-  return rows * valuesPerPosition(config) * sizeOf(dtype);
+  // One layer at a time is read as what is computed in.
+  const work = stored === dtype ? 0 : room * bytesPerPosition(config, dtype);
+  return rows * bytesPerPosition(config, stored) + work;
 }
 
 /** What a layer keeps of a position: keys and values of every head that has its own, or what they are made of. */
-export const valuesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig): number =>
-  latent ? latent.rank + rope.dims : 2 * kvHeads * headDim;
+export const bytesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig, stored: DType): number =>
+  sizeOf(stored) * (latent ? latent.rank + rope.dims : 2 * kvHeads * rowWidth(headDim, stored));
 
 /** Caches that keep everything. */
 type Whole = KvCache | LatentCache;
@@ -45,6 +59,8 @@ export interface ModelCacheOptions {
   readonly padding?: readonly number[];
   /** Sliding windows keep what is before them, too, so that any position can be gone back to. Default false. */
   readonly rewindable?: boolean;
+  /** What keys and values are kept as. Default: what is computed in. */
+  readonly stored?: DType;
 }
 
 export class ModelCache implements Disposable {
@@ -62,7 +78,7 @@ export class ModelCache implements Disposable {
   #lastPosition: Tensor | null = null;
 
   constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
-    const { padding, rewindable = false } = options;
+    const { padding, rewindable = false, stored = dtype } = options;
     this.batch = options.batch ?? padding?.length ?? 1;
     if (padding && padding.length !== this.batch) {
       fail("InvalidArgument", `a cache for ${this.batch} sequences was given ${padding.length} paddings`);
@@ -71,10 +87,11 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#device = device;
     this.#dtype = dtype;
-    const whole = rewindable || deviceAttends(config, device, dtype);
+    const whole = rewindable || deviceAttends(config, device, dtype, stored);
+    const [Whole, Rotating] = stored === dtype ? [KvCache, RotatingKvCache] : [ByteKvCache, RotatingByteKvCache];
     this.layers = config.windows.map((window) => {
       if (config.latent) return new LatentCache();
-      return whole || window === 0 ? new KvCache() : new RotatingKvCache(window);
+      return whole || window === 0 ? new Whole() : new Rotating(window);
     });
   }
 

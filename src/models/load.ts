@@ -8,6 +8,7 @@ import { FormatError, fail } from "../core/errors.ts";
 import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
 import { architectureOf } from "./architectures/index.ts";
+import { type CacheType, cacheDType } from "./byte-cache.ts";
 import type { ModelConfig } from "./config.ts";
 import type { EmbeddingSettings } from "./embeddings/settings.ts";
 import { Encoder } from "./encoder/encoder.ts";
@@ -30,6 +31,11 @@ export interface LoadModelOptions {
   readonly device?: Device | string | undefined;
   /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
   readonly dtype?: ComputeType | undefined;
+  /**
+   * What keys and values are kept as. "f8e4m3" takes about half the memory of halves, and lets long texts decode sooner; it
+   * rounds them to 4 bits (docs/memory.md says what that does to logits). Default: as what is computed in.
+   */
+  readonly kvCache?: CacheType | undefined;
   /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */
   readonly context?: number | undefined;
   /** The most bytes it may take of the device's memory, its weights and that context. Default: what the device can give. */
@@ -92,15 +98,17 @@ async function loadFrom(path: string, device: Device, options: LoadModelOptions)
   const { signal, onProgress, chatTemplate } = options;
   await using source = await openModelAt(path);
   const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
+  const stored = cacheDType(options.kvCache, source.config, device, dtype);
   await using weights = await source.openWeights({ device, dtype, signal, onProgress });
-  requireRoom({ config: source.config, weights, device, dtype, context: options.context, memory: options.memory });
+  const { context, memory } = options;
+  requireRoom({ config: source.config, weights, device, dtype, cacheDType: stored, context, memory });
   const { encoder } = source.config;
   // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
-  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
+  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype, stored));
   await prepared?.toLoad;
   const transformer = encoder
     ? await Encoder.load(source.config, weights, device, dtype)
-    : await Transformer.load(source.config, weights, device, dtype, options.batchInvariant);
+    : await Transformer.load(source.config, weights, device, dtype, options.batchInvariant, stored);
   try {
     await weights.arrival();
     await prepared?.toRun;
@@ -117,8 +125,10 @@ export const needsOf = (
   config: ModelConfig,
   weights: Pick<DeviceWeights, "quantTypes" | "storedTypes" | "normsAreShifted" | "hasPlainMatrices">,
   dtype: DType,
+  stored: DType = dtype,
 ): TransformerNeeds => ({
   dtype,
+  cachesBytes: stored !== dtype,
   quantTypes: weights.quantTypes,
   storedTypes: weights.storedTypes,
   normsAreShifted: weights.normsAreShifted,

@@ -82,7 +82,7 @@ export class Model implements Disposable {
   }
 
   newCache(options: ModelCacheOptions = {}): ModelCache {
-    return new ModelCache(this.transformer.config, this.device, this.dtype, options);
+    return new ModelCache(this.config, this.device, this.dtype, { stored: this.transformer.cacheDType, ...options });
   }
 
   /** Continues a prompt token by token, until `maxTokens`, a stop, or the end of the context. */

@@ -19,16 +19,18 @@ export interface RoomAsked {
   readonly weights: DeviceWeights;
   readonly device: Device;
   readonly dtype: DType;
+  /** What keys and values are kept as. */
+  readonly cacheDType: DType;
   readonly context?: number | undefined;
   /** The most bytes it may take, where the device could give more. */
   readonly memory?: number | undefined;
 }
 
 /** Throws `OutOfMemory` with what is needed, what is there and the way out. */
-export function requireRoom({ config, weights, device, dtype, context, memory }: RoomAsked): void {
+export function requireRoom({ config, weights, device, dtype, cacheDType, context, memory }: RoomAsked): void {
   const positions = checkContext(context, config);
   const { deviceBytes } = weights;
-  const cache = config.encoder ? 0 : cacheBytes(config, device, dtype, positions);
+  const cache = config.encoder ? 0 : cacheBytes(config, device, dtype, positions, cacheDType);
   const scratch = Math.min(SCRATCH, deviceBytes);
   const needed = deviceBytes + cache + scratch;
   let available = roomOn(device, memory);

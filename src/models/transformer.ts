@@ -61,6 +61,8 @@ export class Transformer implements Disposable {
   readonly device: Device;
   /** What it computes in. */
   readonly dtype: DType;
+  /** What keys and values are kept as. */
+  readonly cacheDType: DType;
   /** Whether what it says of a sequence does not depend, bit by bit, on what else is in a call or how a prompt is cut. */
   readonly batchInvariant: boolean;
   /** Whether latents may be expanded where that is faster: for many rows at once. */
@@ -79,12 +81,14 @@ export class Transformer implements Disposable {
     device: Device,
     dtype: DType,
     batchInvariant: boolean,
+    cacheDType: DType,
     parts: Parts,
     owned: readonly Disposable[],
   ) {
     this.config = config;
     this.device = device;
     this.dtype = dtype;
+    this.cacheDType = cacheDType;
     this.batchInvariant = batchInvariant || device.backend.invariantly === undefined;
     this.#mayExpand = !batchInvariant;
     this.#embedding = parts.embedding;
@@ -103,6 +107,7 @@ export class Transformer implements Disposable {
     device: Device,
     dtype: DType,
     batchInvariant = false,
+    cacheDType: DType = dtype,
   ): Promise<Transformer> {
     try {
       const { vocabSize, hiddenSize, contextLength } = config;
@@ -116,7 +121,7 @@ export class Transformer implements Disposable {
         ? embedding.head
         : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
       const parts = { embedding, positions, layers, finalNorm, head };
-      return new Transformer(config, device, dtype, batchInvariant, parts, weights.owned);
+      return new Transformer(config, device, dtype, batchInvariant, cacheDType, parts, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
@@ -156,7 +161,9 @@ export class Transformer implements Disposable {
 
   /** Whether steps of decoding over pages can be recorded. */
   get recordsPages(): boolean {
-    return deviceAttendsPages(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
+    return (
+      deviceAttendsPages(this.config, this.device, this.dtype, this.cacheDType) && runsOnDevice(this.config, this.dtype)
+    );
   }
 
   /** What turns up to `positions` positions of sequences of any extent. */
@@ -208,7 +215,9 @@ export class Transformer implements Disposable {
 
   /** Whether its steps can be recorded: nothing in them depends on what the host knows. */
   get recordable(): boolean {
-    return deviceAttends(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
+    return (
+      deviceAttends(this.config, this.device, this.dtype, this.cacheDType) && runsOnDevice(this.config, this.dtype)
+    );
   }
 
   /**
@@ -246,7 +255,7 @@ export class Transformer implements Disposable {
     const most = Math.max(extent, total);
     const mask = (keys: number) => cache?.mask(keys, total) ?? null;
     const { latent } = this.config;
-    const itself = cache && deviceAttends(this.config, this.device, this.dtype);
+    const itself = cache && deviceAttends(this.config, this.device, this.dtype, this.cacheDType);
     if (!itself || (latent && this.#mayExpand && expansionPays(length, latent))) {
       const positions = cache?.positions(length) ?? { start: 0, length };
       const rotations = this.#perRope((rotary) => rotary.at(positions, most));
@@ -261,7 +270,8 @@ export class Transformer implements Disposable {
       const positions = { start: sequence.past, length: lengthOf(sequence) };
       return this.#perRope((rotary) => rotary.at(positions, extentOf(sequence)));
     };
-    if (!deviceAttendsPages(this.config, this.device, this.dtype)) return new ComposedPagedStep(batch, rotationsOf);
+    if (!deviceAttendsPages(this.config, this.device, this.dtype, this.cacheDType))
+      return new ComposedPagedStep(batch, rotationsOf);
     const { sequences, singles, rows } = batch;
     const turns = this.#perRope((rotary): PagedTable => {
       const { start, ...table } = rotary.shared(batch.longest);

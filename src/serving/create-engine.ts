@@ -43,9 +43,11 @@ export function createEngine(model: Model, options: EngineOptions = {}): Engine 
 }
 
 function pagesOf(model: Transformer, options: EngineOptions, batch: number, stepTokens: number): number {
-  const { config, device, dtype } = model;
+  const { config, device, dtype, cacheDType } = model;
   if (options.pages !== undefined) return checkCount("pages", options.pages);
-  const page = PagedCache.pageBytes(config, dtype);
+  // Of pages in 8 bits one layer at a time is read as what is computed in.
+  const read = cacheDType === dtype ? 0 : PagedCache.pageBytes(config, dtype) / config.layers;
+  const page = PagedCache.pageBytes(config, cacheDType) + read;
   const { bytes: there, where } = device.available();
   // Logits and their like for every request, and what a layer makes of a step's rows.
   const work = 8 * batch * config.vocabSize + 4 * stepTokens * (4 * config.hiddenSize + 3 * config.intermediateSize);

@@ -33,11 +33,11 @@ export class ModelRunner implements Runner {
   readonly #freeSlots: number[];
 
   constructor(model: Transformer, pages: number, slots: number) {
-    const { config, device, dtype } = model;
+    const { config, device, cacheDType } = model;
     this.#model = model;
     this.slots = slots;
     this.#freeSlots = Array.from({ length: slots }, (_, i) => slots - 1 - i);
-    this.#cache = new PagedCache(config, device, dtype, pages);
+    this.#cache = new PagedCache(config, device, cacheDType, pages);
     this.pageSize = this.#cache.pageSize;
     this.pages = pages;
     try {

@@ -37,8 +37,8 @@ class DraftModel implements Drafter, Disposable {
 
   constructor({ transformer }: Model) {
     this.#model = transformer;
-    const { config, device, dtype } = transformer;
-    this.#cache = new ModelCache(config, device, dtype, { rewindable: true });
+    const { config, device, dtype, cacheDType: stored } = transformer;
+    this.#cache = new ModelCache(config, device, dtype, { rewindable: true, stored });
   }
 
   /** Vocabularies of one family are padded to different sizes; others differ by more. */

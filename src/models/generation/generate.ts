@@ -82,7 +82,7 @@ export async function* generate(
   const rewindable = speculation !== undefined;
   const cache =
     promptCache?.open(model, rewindable) ??
-    new ModelCache(model.config, model.device, model.dtype, { padding, rewindable });
+    new ModelCache(model.config, model.device, model.dtype, { padding, rewindable, stored: model.cacheDType });
   try {
     const reused = promptCache?.reuse(prompts[0]!) ?? 0;
     const rows = prompts.map((prompt, i) => [...new Array<number>(padding[i]!).fill(0), ...prompt].slice(reused));

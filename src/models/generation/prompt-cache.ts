@@ -15,7 +15,7 @@ export class PromptCache implements Disposable {
   /** One that cannot be rewound is given up where it must be. */
   open(model: Transformer, rewindable = false): ModelCache {
     if (rewindable && this.#cache?.rewindable === false) this.dispose();
-    this.#cache ??= new ModelCache(model.config, model.device, model.dtype, { rewindable });
+    this.#cache ??= new ModelCache(model.config, model.device, model.dtype, { rewindable, stored: model.cacheDType });
     return this.#cache;
   }
 
