@@ -4,6 +4,7 @@ import { type Command, InvalidArgumentError, Option } from "commander";
 import { Device } from "../backend/device.ts";
 import { locateModel } from "../models/hub/pull.ts";
 import {
+  type CacheType,
   type ComputeType,
   draftModel,
   type GenerateOptions,
@@ -33,6 +34,7 @@ export interface ModelOptions {
   device: string;
   dtype?: ComputeType;
   context?: number;
+  kvCache?: CacheType;
   threads?: number;
 }
 
@@ -73,8 +75,20 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
   };
 }
 
-/** `named`: the model is an option, and no argument. */
-export function addModelOptions(command: Command, { devices = false, named = true } = {}): Command {
+function cacheType(text: string): CacheType {
+  if (text === "f8" || text === "f8e4m3") return "f8e4m3";
+  throw new InvalidArgumentError("must be f8.");
+}
+
+/** `named`: the model is an option, and no argument; `caches`: it keeps keys and values. */
+export function addModelOptions(command: Command, { devices = false, named = true, caches = true } = {}): Command {
+  if (caches) {
+    command.option(
+      "--kv-cache <type>",
+      "f8 keeps keys and values in 8 bits: half the memory, a little less exact (default: as what is computed in)",
+      cacheType,
+    );
+  }
   if (named) {
     command.option(
       "--model <name>",
@@ -181,7 +195,7 @@ export const located = (name: string): Promise<string | undefined> =>
 
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
-  { model, device, dtype, context, threads }: ModelOptions,
+  { model, device, dtype, context, kvCache, threads }: ModelOptions,
   options: { signal?: AbortSignal } = {},
 ): Promise<Model> {
   if (threads !== undefined) Device.cpu({ threads });
@@ -194,6 +208,7 @@ export async function loadWithProgress(
       device: deviceNamed(device),
       dtype,
       context,
+      kvCache,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
     });
   } finally {

@@ -201,7 +201,7 @@ function onSignals(close: () => Promise<void>): { readonly ended: Promise<void> 
 async function load(
   { name, memory, signal, onProgress }: LoadRequest,
   device: Device,
-  { dtype, context, batchInvariant }: Options,
+  { dtype, context, kvCache, batchInvariant }: Options,
   log: Log,
 ) {
   const bar = new ProgressBar("Loading", process.stderr);
@@ -211,6 +211,7 @@ async function load(
       device,
       dtype,
       context,
+      kvCache,
       memory,
       batchInvariant,
       signal,
