@@ -172,8 +172,7 @@ template <class T> struct F8Rows {
     return own;
   }
   GPU_METHOD Held load(i32 row, u32 piece, i32 end) const {
-    if (row >= end || piece * W >= d) return Held::none();
-    return Held::load(base + row * stride, piece * W, d);
+    return Held::load(base + row * stride, piece * W, d, row < end && piece * W < d);
   }
 };
 
@@ -382,9 +381,10 @@ template <class S, bool Masked> struct Flash {
         f32 most = 0;
         if (sizeof(T) == 2) UNROLL for (int j = 0; j < KEY_TILES; j++)
           UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) most = max_fast(most, m_abs(s.c[m][j].x[e]));
-        const bool curved = sizeof(T) == 2 && most <= cap.reach;
-        UNROLL for (int j = 0; j < KEY_TILES; j++) UNROLL for (int e = 0; e < Tile::ELEMENTS; e++)
-          s.c[m][j].x[e] = curved ? cap.curved(s.c[m][j].x[e]) : cap.any(s.c[m][j].x[e]);
+        if (sizeof(T) == 2 && most <= cap.reach) UNROLL for (int j = 0; j < KEY_TILES; j++)
+          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.curved(s.c[m][j].x[e]);
+        else UNROLL for (int j = 0; j < KEY_TILES; j++)
+          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.any(s.c[m][j].x[e]);
       }
     } else UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
       UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;

@@ -25,18 +25,16 @@ template <class T> struct RowPart {
   static constexpr int W = 16 / sizeof(T), WORDS = W / 4;
   u32 words[WORDS];
   f32 scale;
-  GPU_FN RowPart none() {
+  // Elements `at` … of a row of d, both multiples of W, or zeros.
+  GPU_FN RowPart load(const u8* row, u32 at, u32 d, bool there) {
     RowPart part;
     UNROLL for (int j = 0; j < WORDS; j++) part.words[j] = 0;
     part.scale = 0;
-    return part;
-  }
-  // Elements `at` … of a row of d; both are multiples of W.
-  GPU_FN RowPart load(const u8* row, u32 at, u32 d) {
-    RowPart part;
-    const Vec<u32, WORDS> own = *(const Vec<u32, WORDS>*)(row + at);
-    UNROLL for (int j = 0; j < WORDS; j++) part.words[j] = own.v[j];
-    part.scale = *(const f32*)(row + d);
+    if (there) {
+      const Vec<u32, WORDS> own = *(const Vec<u32, WORDS>*)(row + at);
+      UNROLL for (int j = 0; j < WORDS; j++) part.words[j] = own.v[j];
+      part.scale = *(const f32*)(row + d);
+    }
     return part;
   }
   // As T, 16 bytes of them.

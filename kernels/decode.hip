@@ -183,7 +183,7 @@ template <class T> GPU_FN void rows_back(const u8* rows, const i64* lengths, con
       if ((i64)first >= lengths[b]) return;
       from = to = (size_t)tables[entry] * groups + (group - entry * groups);
     }
-    const RowPart<T> part = RowPart<T>::load(rows + from * group_stride + i * line, piece * W, d);
+    const RowPart<T> part = RowPart<T>::load(rows + from * group_stride + i * line, piece * W, d, true);
     *(Vec<u32, 4>*)(out + (to * count + i) * d + piece * W) = part.made();
   });
 }
