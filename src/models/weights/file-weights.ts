@@ -15,6 +15,7 @@ import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
+import { scaled, scalesOf } from "./f8-scales.ts";
 import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
@@ -205,17 +206,33 @@ export class FileWeights implements DeviceWeights {
     const weight = this.#empty([totalRows(stack), width]);
     let at = 0;
     for (const { tensor, slices, rows, transposed } of stack) {
+      const scale = await this.#scaling(tensor);
       if (transposed) {
+        if (scale)
+          fail("UnexpectedDType", `${this.#file.path}: "${tensor.name}" is stored by columns, and in f8 with scales`);
         await this.#readTransposed(weight, at, tensor);
         at += rows;
         continue;
       }
       for (const slice of slices) {
-        await this.#readRows(weight, at, tensor, slice, width);
+        await this.#readRows(weight, at, tensor, slice, width, scale);
         at += slice.rows;
       }
     }
     return weight;
+  }
+
+  /** What makes weights of a matrix in f8, where it has scales. */
+  async #scaling(matrix: WeightsTensor): Promise<Prepare | undefined> {
+    const { path, tensors } = this.#file;
+    const found = scalesOf(tensors, matrix, path);
+    if (!found) return undefined;
+    const { device, signal } = this.#options;
+    const { tensor, shape, block } = found;
+    const bytes = await this.#file.readBytes(tensor.name, signal);
+    using stored = Tensor.fromBytes(bytes, shape, this.#floatType(tensor), device);
+    const scales = this.#own(stored.toDType("f32"));
+    return (part, first) => scaled(part, first, scales, block);
   }
 
   /** Sources without a bias among others that have one get zeros. */
@@ -240,7 +257,7 @@ export class FileWeights implements DeviceWeights {
     tensor: WeightsTensor,
     slice: Rows,
     width: number | null,
-    prepare?: (part: Tensor) => Tensor,
+    prepare?: Prepare,
   ): Promise<void> {
     const { device } = this.#options;
     const { dtype } = target;
@@ -253,7 +270,7 @@ export class FileWeights implements DeviceWeights {
       const count = (piece.end - piece.start) / rowBytes;
       using part = Tensor.empty(width === null ? [count] : [count, width], { dtype: stored, device });
       await this.#copyTo(part, 0, tensor)(piece, 0);
-      using prepared = prepare ? prepare(part) : part.view(part.layout);
+      using prepared = prepare ? prepare(part, slice.start + done / rowBytes) : part.view(part.layout);
       using converted = prepared.toDType(dtype);
       target.sliceSet(converted, 0, at + done / rowBytes);
     });
@@ -305,6 +322,9 @@ export class FileWeights implements DeviceWeights {
     }
   }
 }
+
+/** Makes of rows as they are stored, from row `first` on, what they mean. */
+type Prepare = (part: Tensor, first: number) => Tensor;
 
 /** Takes a piece of a tensor; `done` bytes lie before it. */
 type Take = (piece: ByteRange, done: number) => Promise<void>;
