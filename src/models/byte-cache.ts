@@ -59,7 +59,7 @@ export class RotatingByteKvCache extends RotatingKvCache {
 export function cacheDType(
   asked: CacheType | undefined,
   { latent, encoder, headDim }: ModelConfig,
-  { name, backend }: Device,
+  devices: readonly Device[],
   dtype: DType,
 ): DType {
   if (asked === undefined) return dtype;
@@ -74,11 +74,13 @@ export function cacheDType(
       "loadModel: this model's cache holds latents, which are small already and are not kept in 8 bits; leave kvCache away",
     );
   }
-  const attends =
-    backend.cachedAttention?.supports(dtype, headDim, asked) && backend.pagedAttention?.supports(dtype, headDim, asked);
-  if (attends || backend.cacheRows) return asked;
+  const lacking = devices.find(({ backend: { cachedAttention, pagedAttention, cacheRows } }) => {
+    const attends = cachedAttention?.supports(dtype, headDim, asked) && pagedAttention?.supports(dtype, headDim, asked);
+    return !attends && !cacheRows;
+  });
+  if (!lacking) return asked;
   return fail(
     "UnsupportedOp",
-    `loadModel: ${name} has no kernels for heads of ${headDim} over a cache of ${asked}; leave kvCache away`,
+    `loadModel: ${lacking.name} has no kernels for heads of ${headDim} over a cache of ${asked}; leave kvCache away`,
   );
 }

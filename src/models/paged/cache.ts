@@ -6,7 +6,7 @@ import { fail } from "../../core/errors.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
 import { Tensor } from "../../ops/index.ts";
 import { rowWidth } from "../byte-cache.ts";
-import { bytesPerPosition } from "../cache.ts";
+import { bytesPerPosition, namesOf, perLayer } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 
 /** The pages of one layer: keys and values (pages, kv heads, PAGE_SIZE, headDim), or latents (pages, 1, PAGE_SIZE, width). */
@@ -19,26 +19,31 @@ export class PagedCache implements Disposable {
   readonly layers: readonly PagedLayer[];
   /** What keys and values are kept as. */
   readonly dtype: DType;
-  readonly device: Device;
+  /** Of each layer. */
+  readonly devices: readonly Device[];
   readonly #owned: Tensor[] = [];
 
-  constructor(config: ModelConfig, device: Device, dtype: DType, pages: number) {
+  /** Each layer's pages lie on one device, or on its own. */
+  constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, pages: number) {
     if (!Number.isSafeInteger(pages) || pages < 1) {
       fail("InvalidArgument", `PagedCache: there must be 1 page or more, not ${pages}`);
     }
     const { kvHeads, latent, rope } = config;
-    const width = rowWidth(config.headDim, dtype);
+    const rows = rowWidth(config.headDim, dtype);
     this.pages = pages;
-    this.device = device;
+    this.devices = perLayer(device, config);
     this.dtype = dtype;
-    const pool = (heads: number, width: number): Tensor => {
+    const pool = (layer: number, heads: number, width: number): Tensor => {
+      const device = this.devices[layer]!;
       const tensor = Tensor.empty([pages, heads, PAGE_SIZE, width], { dtype, device }).keep();
       this.#owned.push(tensor);
       return tensor;
     };
     try {
-      this.layers = config.windows.map(() =>
-        latent ? { latents: pool(1, latent.rank + rope.dims) } : { k: pool(kvHeads, width), v: pool(kvHeads, width) },
+      this.layers = config.windows.map((_, i) =>
+        latent
+          ? { latents: pool(i, 1, latent.rank + rope.dims) }
+          : { k: pool(i, kvHeads, rows), v: pool(i, kvHeads, rows) },
       );
     } catch (error) {
       this.dispose();
@@ -66,7 +71,7 @@ export class PagedCache implements Disposable {
 
   toString(): string {
     const sizes = `${this.layers.length} layers, ${this.pages} pages of ${PAGE_SIZE} positions`;
-    return `PagedCache(${sizes}, ${this.dtype}, ${this.device.name})`;
+    return `PagedCache(${sizes}, ${this.dtype}, ${namesOf(this.devices)})`;
   }
 
   [Symbol.for("nodejs.util.inspect.custom")](): string {

@@ -22,6 +22,7 @@ import {
   type Problem,
   partsPlanner,
   prefill,
+  prefillPages,
   supportsAttention,
 } from "./attention.ts";
 
@@ -286,7 +287,7 @@ export class GpuPagedAttention implements PagedAttention {
         problem.lengths += 8 * singles;
         problem.tables += 8 * pages * singles;
         problem.offsets = values.offsets + 8 * singles;
-        asPrompts((plain) => prefill(gpu, plain, out + before));
+        asPrompts((plain) => prefillPages(gpu, plain, out + before));
       }),
     );
   }
