@@ -200,7 +200,7 @@ function onSignals(close: () => Promise<void>): { readonly ended: Promise<void> 
 
 async function load(
   { name, memory, signal, onProgress }: LoadRequest,
-  { device, gpuLayers, dtype, context, batchInvariant }: Options,
+  { device, gpuLayers, dtype, context, kvCache, batchInvariant }: Options,
   log: Log,
 ) {
   const bar = new ProgressBar("Loading", process.stderr);
@@ -211,6 +211,7 @@ async function load(
       gpuLayers,
       dtype,
       context,
+      kvCache,
       memory,
       batchInvariant,
       signal,

@@ -43,11 +43,13 @@ export function createEngine(model: Model, options: EngineOptions = {}): Engine 
 }
 
 function pagesOf(model: Transformer, options: EngineOptions, batch: number, stepTokens: number): number {
-  const { config, dtype, sites } = model;
+  const { config, dtype, cacheDType, sites } = model;
   if (options.pages !== undefined) return checkCount("pages", options.pages);
   // Logits and their like for every request, and what a layer makes of a step's rows.
   const work = 8 * batch * config.vocabSize + 4 * stepTokens * (4 * config.hiddenSize + 3 * config.intermediateSize);
-  const whole = PagedCache.pageBytes(config, dtype);
+  // Of pages in 8 bits one layer at a time is read as what is computed in.
+  const read = cacheDType === dtype ? 0 : PagedCache.pageBytes(config, dtype) / config.layers;
+  const whole = PagedCache.pageBytes(config, cacheDType) + read;
   // More than all could ever hold would be of no use.
   const bounds = [batch * PagedCache.pagesFor(config.contextLength)];
   // Each device has the pages of its own layers.

@@ -2,6 +2,7 @@
  * The CPU device over all memory of the machine, by WebAssembly's kernels: every op says here along which dims it can be cut,
  * for where its operands are not in the heap.
  */
+import { f8RowBytes } from "../../core/cache-rows.ts";
 import type { DType } from "../../core/dtype.ts";
 import { type Layout, numel, type Shape } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
@@ -111,6 +112,15 @@ export class StagedBackend extends MemoryBackend {
   override layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     const views = [x, weight, bias] as const;
     return this.#rows(x.storage.dtype, views, 1, lastOf(x), ([x, w, b]) => super.layerNorm(x, w, b, eps));
+  }
+
+  protected override encodeRows(x: View): Storage {
+    const row = f8RowBytes(x.layout.shape.at(-1)!);
+    return this.#rows("f8e4m3", [x], 1, [row], ([x]) => super.encodeRows(x));
+  }
+
+  protected override decodeRows(x: View, d: number, to: DType): Storage {
+    return this.#rows(to, [x], 1, [d], ([x]) => super.decodeRows(x, d, to));
   }
 
   override indexSelect(x: View, ids: View, dim: number): Storage {
