@@ -1,6 +1,6 @@
 /** `wick bench`: how fast a model reads a prompt and writes, per device. */
 import { Command } from "commander";
-import { formatBytes } from "../backend/usage.ts";
+import { formatBytes, shownBytes } from "../backend/usage.ts";
 import type { Model } from "../models/index.ts";
 import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions, modelPath } from "./model-options.ts";
 
@@ -69,7 +69,7 @@ async function measure(options: Options, signal: AbortSignal): Promise<Row> {
   const start = performance.now();
   using model = await loadWithProgress(options, { signal });
   const loadSeconds = (performance.now() - start) / 1000;
-  const weightsBytes = model.device.memory().live;
+  const weightsBytes = shownBytes(model.device.memory());
   const times: { prompt: number; decode: number }[] = [];
   for (let i = 0; i <= runs; i++) {
     const time = await once(model, options, signal);
@@ -86,7 +86,7 @@ async function measure(options: Options, signal: AbortSignal): Promise<Row> {
     // The first token comes with the prompt.
     decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
     weightsBytes,
-    peakBytes: model.device.memory().peak,
+    peakBytes: model.device.memory().peak + (model.device.memory().mapped ?? 0),
   };
 }
 

@@ -46,7 +46,8 @@ function pagesOf(model: Transformer, options: EngineOptions, batch: number, step
   const { config, device, dtype } = model;
   if (options.pages !== undefined) return checkCount("pages", options.pages);
   const page = PagedCache.pageBytes(config, dtype);
-  const { bytes: there, where } = device.available();
+  // Beyond what is near attention would be slow; whoever wants more than that asks for it.
+  const { bytes, near: there = bytes, where } = device.available();
   // Logits and their like for every request, and what a layer makes of a step's rows.
   const work = 8 * batch * config.vocabSize + 4 * stepTokens * (4 * config.hiddenSize + 3 * config.intermediateSize);
   const memory = options.memory ?? defaultsOf(device).share * Math.max(0, there - work);

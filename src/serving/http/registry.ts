@@ -4,6 +4,7 @@
  */
 import { basename } from "node:path";
 import type { Device } from "../../backend/device.ts";
+import { shownBytes } from "../../backend/usage.ts";
 import { WickError } from "../../core/errors.ts";
 import { plainTemplate } from "../../models/chat/chat.ts";
 import type { Model } from "../../models/model.ts";
@@ -232,7 +233,7 @@ export class Registry implements AsyncDisposable {
 
   async #open(entry: Entry): Promise<Loaded> {
     const { memory, device, load, openEngine } = this.#options;
-    const { live } = device.memory();
+    const before = shownBytes(device.memory());
     const used = [...this.#entries.values()].reduce((sum, { loaded }) => sum + (loaded?.bytes ?? 0), 0);
     const model = await load({
       name: entry.name,
@@ -245,12 +246,12 @@ export class Registry implements AsyncDisposable {
     });
     try {
       const isEncoder = model.config.encoder !== null;
-      const left = memory === undefined ? undefined : memory - used - (device.memory().live - live);
+      const left = memory === undefined ? undefined : memory - used - (shownBytes(device.memory()) - before);
       const engine = isEncoder ? null : await openEngine(model, left);
       const kind = isEncoder ? "embedding" : model.chatTemplate ? "chat" : "completion";
       entry.known = { kind, contextLength: model.config.contextLength };
       const template = model.chatTemplate ?? plainTemplate(model);
-      return { model, engine, template, grammars: null, bytes: Math.max(0, device.memory().live - live) };
+      return { model, engine, template, grammars: null, bytes: Math.max(0, shownBytes(device.memory()) - before) };
     } catch (error) {
       model.dispose();
       throw error;

@@ -12,6 +12,9 @@ import { eachRun, type Packing, packing } from "./packing.ts";
 /** Parts of a file of this size and more are mapped into the heap and not copied. */
 const WINDOW_FROM = 2 ** 17;
 
+const SHORT_RUN_BYTES = 2 ** 12;
+const MANY_RUNS = 2 ** 12;
+
 export interface Stage extends Disposable {
   readonly view: View;
   /** Writes back what was written. */
@@ -26,6 +29,13 @@ const packingOf = (view: View): Packing => packing(view.layout, sizeOf(view.stor
 /** The bytes that a view would take in the heap; none where it is there already. */
 export const stagedBytes = (view: View | null): number =>
   view && isNativeBlock(blockOf(view.storage)) ? packingOf(view).elements * sizeOf(view.storage.dtype) : 0;
+
+/** Whether the view is copied in very many short runs: larger pieces have longer ones. */
+export function isScattered(view: View | null): boolean {
+  if (!view || !isNativeBlock(blockOf(view.storage))) return false;
+  const { run, elements } = packingOf(view);
+  return run * sizeOf(view.storage.dtype) < SHORT_RUN_BYTES && elements > MANY_RUNS * run;
+}
 
 /** The view in the heap: itself where it is there, a part of its file, or a copy. */
 export function stage(backend: MemoryBackend, view: View, use: Use): Stage {
