@@ -102,6 +102,12 @@ export interface FileRange {
 /** Fills `out` completely. */
 export type ReadInto = (out: Uint8Array) => Promise<void>;
 
+/** Bytes on their way to the host. */
+export interface PendingRead {
+  /** Waits until they are there and hands them on, piece by piece; they are valid during the call. Call it once. */
+  finish(take: (bytes: Uint8Array, start: number) => void): void;
+}
+
 export interface DeviceMemory {
   /** Uninitialised memory; throws `OutOfMemory` with sizes. */
   alloc(bytes: number): Block;
@@ -122,6 +128,10 @@ export interface DeviceMemory {
   /** The result is a copy. */
   read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array>;
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array;
+  /** Begins to read what is there when the work enqueued so far is done. Absent where reading takes no waiting. */
+  beginRead?(src: Storage, byteOffset: number, byteLength: number): PendingRead;
+  /** Enqueues a copy from another device's storage; false, or absent, where bytes have to pass through the host's hands. */
+  copyFrom?(dst: Storage, dstOffset: number, src: Storage, srcOffset: number, byteLength: number): boolean;
 }
 
 /** What cannot be composed of anything else. */

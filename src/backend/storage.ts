@@ -136,6 +136,12 @@ export class Storage {
     return call(this.backend, "readSync", this, byteOffset, byteLength);
   }
 
+  /** Some bytes of a storage on any device, in the order of the work enqueued on both. */
+  copyFrom(byteOffset: number, src: Storage, srcOffset: number, byteLength: number): void {
+    if (call(this.backend, "copyFrom", this, byteOffset, src, srcOffset, byteLength)) return;
+    this.write(byteOffset, src.readSync(srcOffset, byteLength));
+  }
+
   retain(): void {
     if (this.freed)
       fail("Disposed", `the storage of ${this.length} ${this.dtype} elements on ${this.backend.name} was disposed`);

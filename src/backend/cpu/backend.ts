@@ -1,5 +1,12 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
+import type { QuantType } from "../../core/quant-types.ts";
+import type { BinaryOp, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { Storage } from "../storage.ts";
+import { nativeQmatmul } from "./native/kernels/quant-matmul.ts";
 import { findNative, type Native } from "./native/native.ts";
+import * as map from "./native/ops/map.ts";
+import { matmul } from "./native/ops/matmul.ts";
+import * as rows from "./native/ops/rows.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
@@ -9,5 +16,44 @@ export class CpuBackend extends StagedBackend {
   get native(): Native | null {
     if (this.#native === undefined) this.#native = findNative();
     return this.#native;
+  }
+
+  override qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    const { native } = this;
+    return (
+      (native && nativeQmatmul(this, native, this.engine.threads, type, x, blocks)) ?? super.qmatmul(type, x, blocks)
+    );
+  }
+
+  override unary(op: UnaryOp, x: View, param: number): Storage {
+    return map.unary(this, op, x) ?? super.unary(op, x, param);
+  }
+
+  override affine(x: View, mul: number, add: number): Storage {
+    return map.affine(this, x, mul, add) ?? super.affine(x, mul, add);
+  }
+
+  override binary(op: BinaryOp, a: View, b: View): Storage {
+    return map.binary(this, op, a, b) ?? super.binary(op, a, b);
+  }
+
+  override reduce(op: ReduceOp, x: View, dims: number): Storage {
+    return (op === "sum" ? rows.sum(this, x, dims) : undefined) ?? super.reduce(op, x, dims);
+  }
+
+  override softmax(x: View, log: boolean): Storage {
+    return (log ? undefined : rows.softmax(this, x)) ?? super.softmax(x, log);
+  }
+
+  override rmsNorm(x: View, weight: View | null, eps: number): Storage {
+    return rows.norm(this, x, weight, null, eps, false) ?? super.rmsNorm(x, weight, eps);
+  }
+
+  override layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
+    return rows.norm(this, x, weight, bias, eps, true) ?? super.layerNorm(x, weight, bias, eps);
+  }
+
+  override matmul(a: View, b: View): Storage {
+    return (this.native && matmul(this, this.native, a, b)) ?? super.matmul(a, b);
   }
 }

@@ -133,8 +133,6 @@ export interface DeviceWeights extends Weights {
   arrival(): Promise<void>;
   /** What all of them will take there. */
   readonly deviceBytes: number;
-  /** Of that, what stays in the file and is shown from there. */
-  readonly mappedBytes: number;
   /** The types of the quantized ones. */
   readonly quantTypes: readonly QuantType[];
   /** The dtypes of the others. */

@@ -30,7 +30,8 @@ export interface RegistryOptions {
   /** `memory` is what of the limit is left for keys and values; undefined where there is none. */
   readonly openEngine: (model: Model, memory: number | undefined) => Engine | Promise<Engine>;
   /** Where they are loaded. */
-  readonly device: Device;
+  /** Where models may lie. */
+  readonly device: Device | readonly Device[];
   /** What all models together may take of the device's memory. */
   readonly memory?: number | undefined;
   /** How long a model may wait for others to end what they answer, where memory is short. */
@@ -231,9 +232,14 @@ export class Registry implements AsyncDisposable {
     }
   }
 
+  /** Bytes that tensors show. */
+  get #shown(): number {
+    return [this.#options.device].flat().reduce((sum, device) => sum + shownBytes(device.memory()), 0);
+  }
+
   async #open(entry: Entry): Promise<Loaded> {
-    const { memory, device, load, openEngine } = this.#options;
-    const before = shownBytes(device.memory());
+    const { memory, load, openEngine } = this.#options;
+    const before = this.#shown;
     const used = [...this.#entries.values()].reduce((sum, { loaded }) => sum + (loaded?.bytes ?? 0), 0);
     const model = await load({
       name: entry.name,
@@ -246,12 +252,12 @@ export class Registry implements AsyncDisposable {
     });
     try {
       const isEncoder = model.config.encoder !== null;
-      const left = memory === undefined ? undefined : memory - used - (shownBytes(device.memory()) - before);
+      const left = memory === undefined ? undefined : memory - used - (this.#shown - before);
       const engine = isEncoder ? null : await openEngine(model, left);
       const kind = isEncoder ? "embedding" : model.chatTemplate ? "chat" : "completion";
       entry.known = { kind, contextLength: model.config.contextLength };
       const template = model.chatTemplate ?? plainTemplate(model);
-      return { model, engine, template, grammars: null, bytes: Math.max(0, shownBytes(device.memory()) - before) };
+      return { model, engine, template, grammars: null, bytes: Math.max(0, this.#shown - before) };
     } catch (error) {
       model.dispose();
       throw error;

@@ -348,6 +348,7 @@ const generalKinds: Readonly<Record<string, (operand: Operand) => boolean>> = {
   r: isGpr,
   r8: (o) => isGpr(o) && o.bits === 8,
   R: (o) => isGpr(o) || o instanceof Mem,
+  R64: (o) => (isGpr(o) || o instanceof Mem) && o.bits === 64,
   S: (o) => isGpr(o) || o instanceof Mem,
   m: (o) => o instanceof Mem,
   c: (o) => isGpr(o) && o.id === 1 && o.bits === 8,
@@ -386,6 +387,7 @@ interface KindTypes {
   r: Gpr;
   r8: Gpr;
   R: Gpr | Mem;
+  R64: Gpr | Mem;
   S: Gpr | Mem;
   k: Mask;
   K: Mask | Mem;

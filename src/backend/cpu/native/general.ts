@@ -52,12 +52,8 @@ export const general = {
   "r:reg R:rm i:imm": { imul: "69" },
   "R:rm c:cl": { shl: "d3 /4", shr: "d3 /5", sar: "d3 /7" },
   "R:rm": { inc: "ff /0", dec: "ff /1", neg: "f7 /3", not: "f7 /2", mul: "f7 /4", div: "f7 /6", idiv: "f7 /7" },
-  "r:rm": {
-    push: "ff /6 g64",
-    pop: "8f /0 g64",
-    call: "ff /2 g64",
-    jmp: "ff /4 g64",
-  },
+  "r:rm": { push: "ff /6 g64", pop: "8f /0 g64" },
+  "R64:rm": { call: "ff /2 g64", jmp: "ff /4 g64" },
   "r8:rm": conditional("set", (code) => `0f.${hex(0x90 + code)} /0`),
   "r:reg m:rm": { lea: "8d" },
   "m:rm": {

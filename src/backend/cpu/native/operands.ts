@@ -122,6 +122,11 @@ export class Mem {
     return new Mem(this.base, { ...this.#options(), disp: this.disp + bytes }, this.mask, this.repeated);
   }
 
+  /** The same place, of so many bits for a general instruction. */
+  sized(bits: Bits): Mem {
+    return new Mem(this.base, { ...this.#options(), bits }, this.mask, this.repeated);
+  }
+
   /** Each element of the vector is this one (AVX-512). */
   get each(): Mem {
     return new Mem(this.base, this.#options(), this.mask, true);

@@ -44,13 +44,16 @@ const ARGUMENT_BYTES = 16384;
 const JOB_BYTES = 32;
 const MAX_JOBS = 16;
 
+/** A word of arguments: a whole number, or a float of 64 bits. */
+export type Word = number | { readonly double: number };
+
 /**
  * One step of an op: `kernel(args, lo, hi, scratch)` for the items 0 … total−1 in chunks of `grain`. Arguments are 64-bit
  * words: addresses, sizes, and floats by their bits (`floatBits`).
  */
 export interface Job {
   readonly kernel: number;
-  readonly args: readonly number[];
+  readonly args: readonly Word[];
   readonly total: number;
   readonly grain: number;
 }
@@ -290,6 +293,7 @@ export class NativePool {
   readonly #work: number;
   readonly #control: number;
   readonly #words: Uint32Array;
+  readonly #doubles: Float64Array;
   readonly #argumentsAt: number;
   readonly #scratch: number;
   #threads = 1;
@@ -302,6 +306,7 @@ export class NativePool {
     this.#control = guarded(CONTROL_BYTES).address;
     const buffer = new ArrayBuffer(ARGUMENT_BYTES);
     this.#words = new Uint32Array(buffer);
+    this.#doubles = new Float64Array(buffer);
     this.#argumentsAt = addressOfBuffer(buffer);
     this.#scratch = newScratch();
     this.#writeControl(THREADS, 1);
@@ -333,7 +338,8 @@ export class NativePool {
       this.#word(place + 4, total);
       this.#word(place + 6, grain);
       for (const word of args) {
-        this.#word(at, word);
+        if (typeof word === "number") this.#word(at, word);
+        else this.#doubles[at >> 1] = word.double;
         at += 2;
       }
       at = (at + 15) & ~15;

@@ -205,7 +205,7 @@ function generalOperands(
     if (kind === "c") return low(rcx, 8);
     if (kind === "m") return sized ?? mem(rcx, { bits });
     if (kind === "r8") return low(reg(5), 8);
-    if (part === "R:rm") return sized ?? reg(3);
+    if (part === "R:rm" || part === "R64:rm") return sized ?? reg(3);
     if (kind === "S") return name === "movsxd" ? reg(6, 32) : reg(6, 8);
     return reg(part === "r:rm" ? 3 : 5, memory ? 32 : bits);
   }) as Operand[];
@@ -227,7 +227,7 @@ test("general instructions are what was asked for", () => {
         if (form.name !== "lock") listing.add(form.name, [], []);
         continue;
       }
-      const hasMemory = form.pattern.includes("R:rm") || form.pattern.includes("m:rm");
+      const hasMemory = /R(64)?:rm/.test(form.pattern) || form.pattern.includes("m:rm");
       for (const bits of widthsOf(form)) {
         for (const high of [false, true]) {
           for (const place of [
