@@ -3,6 +3,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { CpuBackend } from "../../../src/backend/cpu/backend.ts";
 import { isNative } from "../../../src/backend/cpu/blocks.ts";
+import type { CpuBackendOptions } from "../../../src/backend/cpu/staged-backend.ts";
 import { eachRun, packing } from "../../../src/backend/cpu/staging/packing.ts";
 import { Layout } from "../../../src/core/layout.ts";
 import { quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
@@ -12,10 +13,16 @@ import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
 import { verify } from "../../../src/verify/runner.ts";
 
 const golden = fileURLToPath(new URL("../../data/golden", import.meta.url));
-const named = (name: string, backend: CpuBackend) => Object.defineProperty(backend, "name", { value: name });
-const native = Device.open("native", () => named("native", new CpuBackend({ allNative: true })));
-const pieces = Device.open("pieces", () => named("pieces", new CpuBackend({ allNative: true, pieceBytes: 2048 })));
-const heap = Device.cpu();
+/** Without machine code every op is staged; with it only those that have none. */
+const device = (name: string, options: CpuBackendOptions, hasMachineCode = false) =>
+  Device.open(name, () => {
+    const backend = new CpuBackend(options);
+    if (!hasMachineCode) Object.defineProperty(backend, "native", { value: null });
+    return Object.defineProperty(backend, "name", { value: name });
+  });
+const heap = device("heap", {});
+const native = device("native", { allNative: true }, true);
+const pieces = device("pieces", { allNative: true, pieceBytes: 2048 });
 
 describe.each([
   ["in native memory", native],
