@@ -8,9 +8,12 @@ import { eachRun, packing } from "../../../src/backend/cpu/staging/packing.ts";
 import { Layout } from "../../../src/core/layout.ts";
 import { quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
 import { Device, Tensor } from "../../../src/index.ts";
+import { loadModel } from "../../../src/models/index.ts";
 import * as nn from "../../../src/nn/index.ts";
 import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
+import { createEngine } from "../../../src/serving/index.ts";
 import { verify } from "../../../src/verify/runner.ts";
+import { tiny } from "../../helpers/model-folders.ts";
 
 const golden = fileURLToPath(new URL("../../data/golden", import.meta.url));
 /** Without machine code every op is staged; with it only those that have none. */
@@ -124,6 +127,28 @@ describe("products in pieces", () => {
       const [k, v] = [4, 5].map((seed) => Tensor.randn(kv, { seed, dtype, device: on })) as [Tensor, Tensor];
       return nn.sdpa(q, k, v, { causal: true });
     });
+  });
+});
+
+describe("a model outside the heap", () => {
+  it("says in pages what it says in the heap, to three at a time", async () => {
+    const [expected, ...others] = await Promise.all(
+      [heap, native, pieces].map(async (device) => {
+        const model = await loadModel(tiny("llama"), { device });
+        await using engine = createEngine(model, { batch: 3, stepTokens: 64, pages: 12 });
+        const prompts = [100, 7, 130].map((length, i) => Array.from({ length }, (_, at) => (at * 7 + i) % 50));
+        const answers = prompts.map(async (prompt) => {
+          const said: number[] = [];
+          for await (const { token } of engine.submit({ prompt, maxTokens: 6, ignoreEos: true })) said.push(token);
+          return said;
+        });
+        const all = await Promise.all(answers);
+        await engine.drain();
+        model.dispose();
+        return all;
+      }),
+    );
+    for (const other of others) expect(other).toEqual(expected);
   });
 });
 
