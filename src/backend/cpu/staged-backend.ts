@@ -21,7 +21,7 @@ import { copyContiguous } from "./staging/stage.ts";
 import { Staging, type Views } from "./staging/staging.ts";
 
 /** Small enough to stay in the cores' caches between the copy and the kernel. */
-const PIECE_BYTES = 16 * 2 ** 20;
+const PIECE_BYTES = 4 * 2 ** 20;
 
 /** Fewer columns than this have a kernel of their own. */
 const COLUMNS = 16;
