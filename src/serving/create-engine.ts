@@ -55,7 +55,8 @@ function pagesOf(model: Transformer, options: EngineOptions, batch: number, step
   // Each device has the pages of its own layers.
   for (const device of new Set(sites.layers)) {
     const page = (whole * sites.layers.filter((own) => own === device).length) / config.layers;
-    const { bytes: there, where } = device.available();
+    // Beyond what is near attention would be slow; whoever wants more than that asks for it.
+    const { bytes, near: there = bytes, where } = device.available();
     const share = options.memory === undefined ? undefined : (options.memory * page) / whole;
     const memory = share ?? defaultsOf([device]).share * Math.max(0, there - work);
     bounds.push(Math.floor(memory / page));
