@@ -1,30 +1,25 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
+import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
-import { nativeQmatmul } from "./native/kernels/quant-matmul.ts";
 import { findNative, type Native } from "./native/native.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
+import { qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
   readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOfStorage(storage)) };
   #native: Native | null | undefined;
+  readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
 
   /** Machine code, looked for at the first op that is worth it; null where there is none. */
   get native(): Native | null {
     if (this.#native === undefined) this.#native = findNative();
     return this.#native;
-  }
-
-  override qmatmul(type: QuantType, x: View, blocks: View): Storage {
-    const { native } = this;
-    return (
-      (native && nativeQmatmul(this, native, this.engine.threads, type, x, blocks)) ?? super.qmatmul(type, x, blocks)
-    );
   }
 
   override unary(op: UnaryOp, x: View, param: number): Storage {
@@ -57,5 +52,12 @@ export class CpuBackend extends StagedBackend {
 
   override matmul(a: View, b: View): Storage {
     return (this.native && matmul(this, this.native, a, b)) ?? super.matmul(a, b);
+  }
+
+  override qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    const { native } = this;
+    const own =
+      native && qmatmul(this, { native, threads: this.engine.threads, planes: this.#planes }, type, x, blocks);
+    return own ?? super.qmatmul(type, x, blocks);
   }
 }

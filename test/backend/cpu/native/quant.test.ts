@@ -3,9 +3,9 @@ import { describe, expect, it } from "vitest";
 import { addressOf } from "../../../../src/backend/cpu/blocks.ts";
 import { addressOfBuffer, libc } from "../../../../src/backend/cpu/libc.ts";
 import { blockCodes, type NativeQuantType } from "../../../../src/backend/cpu/native/kernels/quant-blocks.ts";
-import { nativeQmatmul, quantProduct } from "../../../../src/backend/cpu/native/kernels/quant-matmul.ts";
 import { guarded } from "../../../../src/backend/cpu/native/memory.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
+import { type QuantRunner, qmatmul, quantProduct } from "../../../../src/backend/cpu/native/ops/qmatmul.ts";
 import { chooseIsa, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 import { quantTypes } from "../../../../src/core/quant-types.ts";
 import { Device, Tensor } from "../../../../src/index.ts";
@@ -22,8 +22,10 @@ const forms = tiers()
 const { backend } = Device.cpu();
 const view = ({ storage, layout }: Tensor) => ({ storage, layout });
 
+const runner = (native: Native, threads = 1): QuantRunner => ({ native, threads, planes: 2 });
+
 function multiply(native: Native, x: Tensor, w: QTensor, threads = 1): Float32Array {
-  const storage = nativeQmatmul(backend, native, threads, w.type, view(x), view(w.blocks))!;
+  const storage = qmatmul(backend, runner(native, threads), w.type, view(x), view(w.blocks))!;
   const { length } = storage;
   const bytes = backend.readSync(storage, 0, storage.byteLength);
   const { dtype } = storage;
@@ -111,11 +113,11 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
       const [x0, w0, out0] = [xAt, wAt, outAt].map(({ address, bytes }) =>
         end ? address + Math.ceil(bytes / pageBytes) * pageBytes - bytes : address,
       ) as [number, number, number];
-      calls.memcpy(x0, addressOf(view(x)), xAt.bytes);
-      calls.memcpy(w0, addressOf(view(w.blocks)), wAt.bytes);
-      quantProduct(native, 1, { type, dtype: "f32", m, n, k, x: x0, w: w0, out: out0 });
+      calls.memmove(x0, addressOf(view(x)), xAt.bytes);
+      calls.memmove(w0, addressOf(view(w.blocks)), wAt.bytes);
+      quantProduct(runner(native), { type, dtype: "f32", m, n, k, x: x0, w: w0, out: out0 });
       const got = new Float32Array(m * n);
-      calls.memcpy(addressOfBuffer(got.buffer), out0, outAt.bytes);
+      calls.memmove(addressOfBuffer(got.buffer), out0, outAt.bytes);
       expect(got).toEqual(want);
     }
   });

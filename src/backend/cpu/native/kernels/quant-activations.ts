@@ -1,39 +1,43 @@
 /**
  * Activations as integers for products with quantized weights, in the records that quant-code.ts describes: with 16 bits
- * and a scale for each 32 they are within 1/65534 of the largest of these.
+ * and a scale for each 32 they are within 1/65278 of the largest of these, with 8 bits within 1/254.
  */
-import { type DType, sizeOf } from "../../../../core/dtype.ts";
+import { sizeOf } from "../../../../core/dtype.ts";
 import type { Assembler } from "../assembler.ts";
+import { layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
-import { BLOCK, record } from "./quant-code.ts";
+import { type FloatType, Simd } from "../simd.ts";
+import { BLOCK, type Planes, record } from "./quant-code.ts";
 
-/** Words that it is called with: `most` rows are a tile, `offset` is minus what the weights' quants are shifted by. */
-export const roundWords = ["x", "blocks", "rows", "most", "out", "offset"] as const;
-const word = (name: (typeof roundWords)[number]): Mem => mem(rdi, 8 * roundWords.indexOf(name));
+/** `most` rows are a tile; `offset` is minus what the weights' quants are shifted by. */
+export const roundArguments = layoutArguments("x", "blocks", "rows", "most", "out", "offset");
+const args = roundArguments.at(rdi);
 
-const LARGEST = 32767;
+/** The largest integer: whose bytes, both signed, are 127. */
+const largestOf = { 1: 127, 2: 127 * 256 + 127 } as const;
 /** Below, the reciprocal of the scale would overflow; such blocks are zero. */
 const SMALLEST = 1.2e-34;
 const LESS = 1;
 
-class Rounding {
-  /** 32 floats, then integers, then words. */
+class Rounding extends Simd {
+  /** 32 floats, then integers. */
   readonly #x: readonly Vec[];
   readonly #wide: boolean;
+  readonly #planes: Planes;
 
-  constructor(
-    readonly a: Assembler,
-    readonly isa: Isa,
-  ) {
+  constructor(a: Assembler, isa: Isa, planes: Planes) {
+    super(a, isa);
     this.#wide = isa.masks;
+    this.#planes = planes;
     this.#x = Array.from({ length: BLOCK / isa.lanes }, (_, i) => isa.v(i));
   }
 
   /** What stays in registers. */
   prepare(): void {
     const { a, isa } = this;
-    a.vpbroadcastd(isa.v(13).x, word("offset"));
+    a.vpbroadcastd(isa.v(13).x, args.offset);
+    if (isa.vnni) return;
     a.vmovups(isa.v(14), this.#words(new Array<number>(2 * isa.lanes).fill(1)));
     if (this.#wide) {
       // Of 32-bit integers the low words: the even ones of 32, then the odd.
@@ -50,25 +54,15 @@ class Rounding {
     return this.a.f32(value, value, value, value);
   }
 
-  load(dtype: DType, from: Mem): void {
-    const { a, isa } = this;
-    for (const [i, to] of this.#x.entries()) {
-      const at = from.plus(i * isa.lanes * sizeOf(dtype));
-      if (dtype === "f32") a.vmovups(to, at);
-      else if (dtype === "f16") a.vcvtph2ps(to, at);
-      else {
-        a.vpmovzxwd(to, at);
-        a.vpslld(to, to, 16);
-      }
-    }
+  read(dtype: FloatType, from: Mem): void {
+    for (const [i, to] of this.#x.entries()) this.load(to, dtype, from.plus(i * this.isa.lanes * sizeOf(dtype)));
   }
 
   /** The largest magnitude in every element of 128 bits, by its bits: those of infinity and NaN are larger than any. */
-  #largest(to: Vec, t: Vec): void {
+  #magnitude(to: Vec, t: Vec): void {
     const { a } = this;
-    const magnitude = a.i32(...new Array<number>(this.isa.lanes).fill(0x7fffffff));
     for (const [i, x] of this.#x.entries()) {
-      a.vandps(i === 0 ? to : t, x, magnitude);
+      this.and(i === 0 ? to : t, x, this.constantInt(0x7fffffff));
       if (i > 0) a.vpmaxsd(to, to, t);
     }
     if (this.#wide) {
@@ -87,8 +81,8 @@ class Rounding {
   round(scale: Vec): void {
     const { a, isa } = this;
     const [largest, t, inverse, finite] = [isa.v(4), isa.v(5), isa.v(7), isa.v(8)];
-    this.#largest(largest, t);
-    a.vmovups(inverse.x, this.#floats(LARGEST));
+    this.#magnitude(largest, t);
+    a.vmovups(inverse.x, this.#floats(largestOf[this.#planes]));
     a.vdivps(scale.x, largest.x, inverse.x);
     a.vdivps(inverse.x, inverse.x, largest.x);
     a.vcmpps(t.x, largest.x, this.#floats(SMALLEST), LESS);
@@ -105,42 +99,71 @@ class Rounding {
     }
   }
 
-  /** Stores the integers as words, and puts the sums of both sixteens into the halves of 256 bits of `sums`. */
+  /** Stores the integers as bytes or words, and puts the sums of both sixteens into the halves of 256 bits of `sums`. */
   pack(to: Mem, sums: Vec): void {
-    const { a, isa } = this;
-    const ones = isa.v(14);
-    const t = isa.v(7);
-    if (this.#wide) {
-      const [low, high] = this.#x as [Vec, Vec];
-      a.vpermt2w(low, isa.v(15), high);
-      a.vmovups(to, low);
-      a.vpmaddwd(sums, low, ones);
-      a.vextracti64x4(t.y, sums, 1);
-    } else {
-      const [x0, x1, x2, x3] = this.#x as [Vec, Vec, Vec, Vec];
-      const evenFirst = [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15];
-      const bytes = a.data(Uint8Array.from([...evenFirst, ...evenFirst]));
-      a.vmovups(t, a.i32(0, 4, 1, 5, 2, 6, 3, 7));
-      for (const [low, high] of [
-        [x0, x1],
-        [x2, x3],
-      ] as const) {
-        a.vpackssdw(low, low, high);
-        a.vpshufb(low, low, bytes);
-        a.vpermd(low, t, low);
-      }
-      a.vperm2i128(x1, x0, x2, 0x20);
-      a.vperm2i128(x3, x0, x2, 0x31);
-      a.vmovups(to, x1);
-      a.vmovups(to.plus(32), x3);
-      a.vpmaddwd(sums, x1, ones);
-      a.vpmaddwd(t, x3, ones);
-    }
-    a.vpaddd(sums.y, sums.y, t.y);
+    const { a } = this;
+    const t = this.v(7);
+    if (this.isa.vnni) this.#packBytes(to, sums, t);
+    else if (this.#wide) this.#packWords(to, sums, t);
+    else this.#packShortWords(to, sums, t);
     for (const order of [0b01001110, 0b10110001]) {
       a.vpshufd(t.y, sums.y, order);
       a.vpaddd(sums.y, sums.y, t.y);
     }
+  }
+
+  #packBytes(to: Mem, sums: Vec, t: Vec): void {
+    const { a } = this;
+    const [low, high] = this.#x as [Vec, Vec];
+    for (const [i, x] of [low, high].entries()) {
+      const into = i === 0 ? sums : t;
+      const half = this.v(8);
+      a.vextracti64x4(half.y, x, 1);
+      a.vpaddd(into.y, half.y, x.y);
+      a.vextracti128(half.x, into.y, 1);
+      a.vpaddd(into.x, into.x, half.x);
+      if (this.#planes === 2) {
+        a.vpmovdb(to.plus(record.lowPlane + 16 * i), x);
+        // The low byte is signed: the high one makes up for it.
+        a.vpaddd(x, x, this.constantInt(128));
+        a.vpsrad(x, x, 8);
+      }
+      a.vpmovdb(to.plus(16 * i), x);
+    }
+    a.vinserti128(sums.y, sums.y, t.x, 1);
+  }
+
+  #packWords(to: Mem, sums: Vec, t: Vec): void {
+    const { a } = this;
+    const [low, high] = this.#x as [Vec, Vec];
+    a.vpermt2w(low, this.v(15), high);
+    a.vmovups(to, low);
+    a.vpmaddwd(sums, low, this.v(14));
+    a.vextracti64x4(t.y, sums, 1);
+    a.vpaddd(sums.y, sums.y, t.y);
+  }
+
+  #packShortWords(to: Mem, sums: Vec, t: Vec): void {
+    const { a } = this;
+    const [x0, x1, x2, x3] = this.#x as [Vec, Vec, Vec, Vec];
+    const evenFirst = [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15];
+    const bytes = a.data(Uint8Array.from([...evenFirst, ...evenFirst]));
+    a.vmovups(t, a.i32(0, 4, 1, 5, 2, 6, 3, 7));
+    for (const [low, high] of [
+      [x0, x1],
+      [x2, x3],
+    ] as const) {
+      a.vpackssdw(low, low, high);
+      a.vpshufb(low, low, bytes);
+      a.vpermd(low, t, low);
+    }
+    a.vperm2i128(x1, x0, x2, 0x20);
+    a.vperm2i128(x3, x0, x2, 0x31);
+    a.vmovups(to, x1);
+    a.vmovups(to.plus(record.oddWords), x3);
+    a.vpmaddwd(sums, x1, this.v(14));
+    a.vpmaddwd(t, x3, this.v(14));
+    a.vpaddd(sums, sums, t);
   }
 
   /** What follows the integers of a record. */
@@ -162,31 +185,31 @@ class Rounding {
 }
 
 /** Tiles lo … hi of contiguous rows of x. */
-export function emitRounding(a: Assembler, isa: Isa, dtype: DType, halves: boolean): void {
-  const r = new Rounding(a, isa);
+export function emitRounding(a: Assembler, isa: Isa, dtype: FloatType, halves: boolean, planes: Planes): void {
+  const r = new Rounding(a, isa, planes);
   const [x, out, blocks, rows, step, tile, end, base] = [rcx, rdx, rax, r10, r9, rsi, r8, r11];
   a.mov(end, rdx);
   r.prepare();
   const tiles = a.here();
   // Where the tile begins: `most` rows of everything come before it.
   a.mov(base, tile);
-  a.imul(base, word("most"));
-  a.mov(rows, word("rows"));
+  a.imul(base, args.most);
+  a.mov(rows, args.rows);
   a.sub(rows, base);
-  a.cmp(rows, word("most"));
-  a.cmova(rows, word("most"));
+  a.cmp(rows, args.most);
+  a.cmova(rows, args.most);
   a.imul(step, rows, record.bytes);
-  a.imul(base, word("blocks"));
+  a.imul(base, args.blocks);
   a.imul(x, base, BLOCK * sizeOf(dtype));
-  a.add(x, word("x"));
+  a.add(x, args.x);
   a.imul(base, base, record.bytes);
-  a.add(base, word("out"));
+  a.add(base, args.out);
   const next = a.here();
   a.mov(out, base);
-  a.mov(blocks, word("blocks"));
+  a.mov(blocks, args.blocks);
   const loop = a.here();
   const [scale, sums] = [isa.v(6), isa.v(9)];
-  r.load(dtype, mem(x));
+  r.read(dtype, mem(x));
   r.round(scale);
   r.pack(mem(out), sums);
   r.close(mem(out, record.scale), scale, sums, halves);

@@ -3,12 +3,12 @@
  * row of w, as many rows as a vector has lanes; groups of weights that share a scale are taken one after the other.
  */
 import type { QuantType } from "../../../../core/quant-types.ts";
-import { type Mem, mem, rsp, type Vec } from "../operands.ts";
-import { frame, gpr, type QuantCode, SLOT } from "./quant-code.ts";
+import type { Mem, Vec } from "../operands.ts";
+import { gpr, place, type QuantCode, slots, type Words } from "./quant-code.ts";
 
-/** Weights that share a scale: a record of 32 activations, or one half of it. */
+/** Weights that share a scale: those of 32 activations, or of one half of them. */
 export interface Group {
-  /** Which record, from where x stands. */
+  /** Which 32, from where x stands. */
   readonly block: number;
   readonly half?: 0 | 1;
   /** Its factors, and its minima, in the frame. */
@@ -16,96 +16,67 @@ export interface Group {
   readonly minimum?: Mem;
 }
 
-/** What a kernel does with quants: words of a group with the 32-bit part of its activations that they belong to. */
+/** What a kernel does with quants. */
 export interface Sink {
-  take(group: Group, part: number, words: Vec): void;
+  /** Unsigned bytes 4 · word … + 3 of a half of a group, in `quants`, which is used up. */
+  take(group: Group, half: number, word: number, quants: Vec): void;
   finish(group: Group): void;
-  /** x moves on by so many records. */
+  /** x moves on by so many times 32. */
   advance(blocks: number): void;
 }
 
 export interface BlockCode {
-  /** What is taken from quants; sums of activations make up for it. */
+  /** What is taken from the unsigned quants; sums of activations make up for it. */
   readonly offset: number;
-  /** Groups of sixteen. */
+  /** Groups are of sixteen. */
   readonly halves: boolean;
   emit(c: QuantCode, sink: Sink): void;
 }
 
-const slot = (base: Mem["base"], at: number, i: number): Mem => mem(base, at + i * SLOT);
-const scaleAt = (i: number): Mem => slot(rsp, frame.scales, i);
-const minimumAt = (i: number): Mem => slot(rsp, frame.minima, i);
-const upperAt = (i: number): Mem => slot(rsp, frame.upper, i);
+const NIBBLES = 0x0f0f0f0f;
 
-/** Where words of bytes, four of which are at place `word` of sixteen, find their activations. */
-const evenPart = (half: number, word: number): number => 4 * half + word;
-const oddPart = (half: number, word: number): number => 8 + 4 * half + word;
-
-/** Four bytes of each row: the even ones and the odd ones meet their activations. */
-function takeBytes(c: QuantCode, sink: Sink, group: Group, half: number, word: number, bytes: Vec): void {
-  c.and(c.quants, bytes, c.splat(0x00ff00ff));
-  sink.take(group, evenPart(half, word), c.quants);
-  c.a.vpsrlw(c.quants, bytes, 8);
-  sink.take(group, oddPart(half, word), c.quants);
+/** The low or the high nibbles of bytes. */
+function nibbles(c: QuantCode, to: Vec, bytes: Vec, high: boolean): void {
+  if (high) c.a.vpsrlw(to, bytes, 4);
+  c.and(to, high ? to : bytes, c.constantInt(NIBBLES));
 }
 
-/** The same of signed bytes. */
-function takeSigned(c: QuantCode, sink: Sink, group: Group, half: number, word: number, bytes: Vec): void {
-  c.a.vpsllw(c.quants, bytes, 8);
-  c.a.vpsraw(c.quants, c.quants, 8);
-  sink.take(group, evenPart(half, word), c.quants);
-  c.a.vpsraw(c.quants, bytes, 8);
-  sink.take(group, oddPart(half, word), c.quants);
-}
-
-/** The low or the high nibbles. */
-function takeNibbles(
-  c: QuantCode,
-  sink: Sink,
-  group: Group,
-  half: number,
-  word: number,
-  bytes: Vec,
-  high: boolean,
-): void {
-  const mask = c.splat(0x000f000f);
-  if (high) c.a.vpsrlw(c.quants, bytes, 4);
-  c.and(c.quants, high ? c.quants : bytes, mask);
-  sink.take(group, evenPart(half, word), c.quants);
-  c.a.vpsrlw(c.quants, bytes, high ? 12 : 8);
-  if (!high) c.and(c.quants, c.quants, mask);
-  sink.take(group, oddPart(half, word), c.quants);
-}
-
-/** Runs `body` `times` times, in which weights move on by `bytes` and the cursor in the frame by `slots`. */
-function repeat(c: QuantCode, times: number, bytes: number, slots: number, body: () => void): void {
+/** Runs `body` `times` times, in which weights move on by `bytes` and the cursor in the frame by `places`. */
+function repeat(c: QuantCode, times: number, bytes: number, places: number, body: () => void): void {
   const { a } = c;
-  a.mov(gpr.cursor, rsp);
+  a.mov(gpr.cursor, gpr.frame);
   a.mov(gpr.inner, times);
   const loop = a.here();
   body();
   a.add(gpr.weights, bytes);
-  a.add(gpr.cursor, slots * SLOT);
+  a.add(gpr.cursor, slots(places));
   a.dec(gpr.inner);
   a.jne(loop);
   a.sub(gpr.weights, times * bytes);
 }
 
-/** Small blocks: an f16 for all weights. */
+function storeWords(c: QuantCode, name: "upper", first: number, words: Words): void {
+  for (const [word, bytes] of words.entries()) c.a.vmovups(place(name, first + word), bytes);
+}
+
+/** Small blocks: an f16 is the scale of all weights. */
 function blockScale(c: QuantCode): Group {
   c.halves(c.quants, 0);
-  c.store(scaleAt(0), c.quants);
-  return { block: 0, scale: scaleAt(0) };
+  c.a.vmovups(place("scales", 0), c.quants);
+  return { block: 0, scale: place("scales", 0) };
 }
 
 const Q8_0: BlockCode = {
-  offset: 0,
+  offset: 128,
   halves: false,
   emit(c, sink) {
     const group = blockScale(c);
     for (const half of [0, 1]) {
       const { words } = c.fetch(2 + 16 * half);
-      for (const [word, bytes] of words.entries()) takeSigned(c, sink, group, half, word, bytes);
+      for (const [word, bytes] of words.entries()) {
+        c.xor(c.quants, bytes, c.constantInt(0x80808080 | 0));
+        sink.take(group, half, word, c.quants);
+      }
     }
     sink.finish(group);
     sink.advance(1);
@@ -118,9 +89,11 @@ const Q4_0: BlockCode = {
   emit(c, sink) {
     const group = blockScale(c);
     const { words } = c.fetch(2);
-    for (const [word, bytes] of words.entries()) {
-      takeNibbles(c, sink, group, 0, word, bytes, false);
-      takeNibbles(c, sink, group, 1, word, bytes, true);
+    for (const half of [0, 1]) {
+      for (const [word, bytes] of words.entries()) {
+        nibbles(c, c.quants, bytes, half === 1);
+        sink.take(group, half, word, c.quants);
+      }
     }
     sink.finish(group);
     sink.advance(1);
@@ -135,40 +108,39 @@ function sixBits(c: QuantCode): void {
   const { a } = c;
   const { words, free } = c.fetch(0);
   const [both, scales, minima, rest] = words;
-  const [d, least, copy] = c.integers as readonly [Vec, Vec, Vec, ...Vec[]];
+  const [d, least] = c.integers as [Vec, Vec];
+  const copy = c.quants;
   a.vpsrld(copy, both, 16);
   c.lowHalves(d, both);
   c.lowHalves(least, copy);
-  for (const [own, factor, at, nibble] of [
-    [scales, d, scaleAt, 0],
-    [minima, least, minimumAt, 4],
+  for (const [own, factor, name, nibble] of [
+    [scales, d, "scales", 0],
+    [minima, least, "minima", 4],
   ] as const) {
     for (let i = 0; i < 8; i++) {
       const byte = 8 * (i & 3);
       if (i < 4) {
         a.vpsrld(free, own, byte);
-        c.and(free, free, c.splat(0x3f));
+        c.and(free, free, c.constantInt(0x3f));
       } else {
         a.vpsrld(free, rest, byte + nibble);
-        c.and(free, free, c.splat(0x0f));
+        c.and(free, free, c.constantInt(0x0f));
         a.vpsrld(copy, own, byte + 2);
-        c.and(copy, copy, c.splat(0x30));
-        c.or(free, free, copy);
+        c.orMasked(free, copy, c.constantInt(0x30));
       }
       a.vcvtdq2ps(free, free);
       a.vmulps(free, free, factor);
-      c.store(at(i), free);
+      a.vmovups(place(name, i), free);
     }
   }
 }
 
-/** Of 64 weights whose nibbles share 32 bytes, the low ones and the high ones. */
-const nibbleGroups = (): readonly [Group, Group] =>
-  [0, 1].map((i) => ({
-    block: i,
-    scale: slot(gpr.cursor, frame.scales, i),
-    minimum: slot(gpr.cursor, frame.minima, i),
-  })) as unknown as readonly [Group, Group];
+/** Of 64 weights whose nibbles share 32 bytes, the low ones or the high ones; x moves on in between. */
+const nibbleGroup = (i: number): Group => ({
+  block: 0,
+  scale: place("scales", i, gpr.cursor),
+  minimum: place("minima", i, gpr.cursor),
+});
 
 const Q4_K: BlockCode = {
   offset: 0,
@@ -176,63 +148,56 @@ const Q4_K: BlockCode = {
   emit(c, sink) {
     sixBits(c);
     repeat(c, 4, 32, 2, () => {
-      const [low, high] = nibbleGroups();
-      for (const half of [0, 1]) {
-        const { words } = c.fetch(16 + 16 * half);
-        for (const [word, bytes] of words.entries()) {
-          takeNibbles(c, sink, low, half, word, bytes, false);
-          takeNibbles(c, sink, high, half, word, bytes, true);
+      const { halves } = c.fetchBoth(16, 32);
+      for (const high of [0, 1]) {
+        const group = nibbleGroup(high);
+        for (const [half, words] of halves.entries()) {
+          for (const [word, bytes] of words.entries()) {
+            nibbles(c, c.quants, bytes, high === 1);
+            sink.take(group, half, word, c.quants);
+          }
         }
+        sink.finish(group);
+        sink.advance(1);
       }
-      sink.finish(low);
-      sink.finish(high);
-      sink.advance(2);
     });
   },
 };
-
-/** Four bytes of nibbles with their upper bits, which are in `free` and stay inside the mask. */
-function join(c: QuantCode, bytes: Vec, free: Vec, high: boolean, mask: number): void {
-  c.and(free, free, c.splat(mask));
-  if (high) c.a.vpsrlw(bytes, bytes, 4);
-  c.and(c.quants, bytes, c.splat(0x0f0f0f0f));
-  c.or(free, free, c.quants);
-}
 
 const Q5_K: BlockCode = {
   offset: 0,
   halves: false,
   emit(c, sink) {
+    const { a } = c;
     sixBits(c);
-    for (const half of [0, 1]) {
-      const { words } = c.fetch(16 + 16 * half);
-      for (const [word, bytes] of words.entries()) c.store(upperAt(4 * half + word), bytes);
-    }
-    // Each byte of upper bits serves all eight groups, two at a time; then it moves on by two.
+    for (const half of [0, 1]) storeWords(c, "upper", 4 * half, c.fetch(16 + 16 * half).words);
     repeat(c, 4, 32, 2, () => {
-      const groups = nibbleGroups();
-      for (const half of [0, 1]) {
-        const { words, free } = c.fetch(48 + 16 * half);
-        for (const [word, bytes] of words.entries()) {
-          const upper = upperAt(4 * half + word);
-          for (const [i, group] of groups.entries()) {
-            c.load(free, upper);
-            c.a.vpsllw(free, free, 4 - i);
-            join(c, bytes, free, i === 1, 0x10101010);
-            takeBytes(c, sink, group, half, word, free);
+      const { halves, free } = c.fetchBoth(48, 64);
+      for (const high of [0, 1]) {
+        const group = nibbleGroup(high);
+        for (const [half, words] of halves.entries()) {
+          for (const [word, bytes] of words.entries()) {
+            // A byte of upper bits serves all eight groups, one after the other: its lowest bit becomes the fifth.
+            const upper = place("upper", 4 * half + word);
+            nibbles(c, c.quants, bytes, high === 1);
+            a.vmovups(free, upper);
+            a.vpsllw(free, free, 4 - high);
+            c.orMasked(c.quants, free, c.constantInt(0x10101010));
+            if (high === 1) {
+              a.vmovups(free, upper);
+              a.vpsrlw(free, free, 2);
+              a.vmovups(upper, free);
+            }
+            sink.take(group, half, word, c.quants);
           }
-          c.load(free, upper);
-          c.a.vpsrlw(free, free, 2);
-          c.store(upper, free);
         }
+        sink.finish(group);
+        sink.advance(1);
       }
-      for (const group of groups) sink.finish(group);
-      sink.advance(2);
     });
   },
 };
 
-/** The order in which Q6_K's groups are taken: bytes of nibbles, low or high, of the first or the second sixteen. */
 const Q6_K: BlockCode = {
   offset: 32,
   halves: true,
@@ -247,32 +212,29 @@ const Q6_K: BlockCode = {
       a.vpsrad(own.free, own.free, 24);
       a.vcvtdq2ps(own.free, own.free);
       a.vmulps(own.free, own.free, d);
-      c.store(scaleAt(i), own.free);
+      a.vmovups(place("scales", i), own.free);
     }
-    for (let part = 0; part < 4; part++) {
-      const { words } = c.fetch(128 + 16 * part);
-      for (const [word, bytes] of words.entries()) c.store(upperAt(4 * part + word), bytes);
-    }
+    for (let part = 0; part < 4; part++) storeWords(c, "upper", 4 * part, c.fetch(128 + 16 * part).words);
     // Half of the block: 32 bytes of upper bits serve two times 32 bytes of nibbles.
     repeat(c, 2, 64, 8, () => {
       for (const odd of [0, 1]) {
         for (const half of [0, 1] as const) {
           const { words, free } = c.fetch(32 * odd + 16 * half);
-          const groups = [odd, odd + 2].map(
-            (block): Group => ({ block, half, scale: slot(gpr.cursor, frame.scales, 2 * block + half) }),
-          );
-          for (const [word, bytes] of words.entries()) {
-            for (const [i, group] of groups.entries()) {
-              // Bits 0 and 1 are of block 0, 2 and 3 of block 1 …: they go to bits 4 and 5.
-              const shift = 4 - 2 * group.block;
-              c.load(free, slot(gpr.cursor, frame.upper, 4 * half + word));
+          for (const high of [0, 1]) {
+            const block = odd + 2 * high;
+            const group: Group = { block, half, scale: place("scales", 2 * block + half, gpr.cursor) };
+            for (const [word, bytes] of words.entries()) {
+              nibbles(c, c.quants, bytes, high === 1);
+              // Bits 0 and 1 are of block 0, 2 and 3 of block 1 …: they become the fifth and the sixth.
+              a.vmovups(free, place("upper", 4 * half + word, gpr.cursor));
+              const shift = 4 - 2 * block;
               if (shift > 0) a.vpsllw(free, free, shift);
               else if (shift < 0) a.vpsrlw(free, free, -shift);
-              join(c, bytes, free, i === 1, 0x30303030);
-              takeBytes(c, sink, group, half, word, free);
+              c.orMasked(c.quants, free, c.constantInt(0x30303030));
+              sink.take(group, half, word, c.quants);
             }
+            sink.finish(group);
           }
-          for (const group of groups) sink.finish(group);
         }
       }
       sink.advance(4);

@@ -1,6 +1,6 @@
 /**
- * What the kernels for quantized weights have in common: instructions by the width of the vectors, registers by their
- * role, and the form of packed activations.
+ * What the kernels for quantized weights have in common: registers by their role, how weights are loaded, and the form of
+ * packed activations.
  *
  * Weights are multiplied where they lie: as many neighbouring rows of w as a vector has lanes, each in its own lane.
  * Sixteen bytes of each row are loaded and transposed, so that a vector holds the same four bytes of every row; what takes
@@ -10,7 +10,11 @@
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import {
+  eax,
   type Gpr,
+  k5,
+  k6,
+  k7,
   type Mem,
   mem,
   r8,
@@ -30,16 +34,33 @@ import {
   rsi,
   type Vec,
 } from "../operands.ts";
+import { Simd } from "../simd.ts";
 
-/**
- * 32 activations of a row as 16-bit integers, the even ones, then the odd: as weights come out of 16-bit words. Behind
- * them their scale, where sums of their products begin (minus their sums times the weights' offset; of all, or of each
- * half), and their sum as a float. Records of the rows that meet weights together lie beside each other.
- */
-export const record = { bytes: 80, scale: 64, start: 68, secondStart: 72, sum: 76 } as const;
+/** Activations that share a scale. */
 export const BLOCK = 32;
+/**
+ * 32 activations of a row as integers. With VNNI they are two planes of bytes, the high ones and the low ones, both
+ * signed; without it words, the even ones, then the odd, as bytes of weights become words. Behind them their scale, where
+ * sums of their products begin (minus their sums times the weights' offset; of all, or of each half), and their sum as a
+ * float. Records of the rows that meet weights together lie beside each other.
+ */
+export const record = {
+  bytes: 80,
+  lowPlane: 32,
+  oddWords: 32,
+  scale: 64,
+  start: 68,
+  secondStart: 72,
+  sum: 76,
+} as const;
 
-/** General registers by their role: `args` and `inner` are one, as the former is needed outside of loops alone. */
+/** Planes of bytes: one is half the work, and loses 200 times as much. */
+export type Planes = 1 | 2;
+
+/** The most rows of x that meet weights together. */
+export const mostRows = ({ masks }: Isa): 4 | 8 => (masks ? 8 : 4);
+
+/** General registers by their role: `args` is needed outside of the loops that `inner` counts. */
 export const gpr = {
   args: rdi,
   inner: rdi,
@@ -49,83 +70,72 @@ export const gpr = {
   out: rdx,
   weights: rbx,
   x: rax,
-  count: rcx,
+  frame: rcx,
   cursor: rbp,
 } as const;
 /** Odd multiples of the bytes of a row of w, by which every row of sixteen can be addressed. */
 const multiples: readonly Gpr[] = [r8, r9, r10, r11, r12, r13, r14, r15];
-export const saved: readonly Gpr[] = [rbx, rbp, r12, r13, r14, r15];
 
-/** The frame: factors and minima of groups, upper bits of quants, then variables; a vector each 64 bytes. */
-export const SLOT = 64;
-export const frame = {
-  scales: 0,
-  minima: 16 * SLOT,
-  upper: 24 * SLOT,
-  variables: 40 * SLOT,
-  bytes: 41 * SLOT,
-} as const;
+/** The frame, in the thread's own memory: factors and minima of groups, upper bits of quants, sums of rows; a vector each. */
+const SLOT = 64;
+const places = { scales: 0, minima: 16, upper: 24, sums: 40 } as const;
+/** A place in the frame; `base` may be a cursor that moves in it. */
+export const place = (name: keyof typeof places, i: number, base: Gpr = gpr.frame): Mem =>
+  mem(base, (places[name] + i) * SLOT);
+export const slots = (n: number): number => n * SLOT;
 
-/** The most rows of x that meet weights together: what the registers hold. */
-export const mostRows = ({ masks, vnni }: Isa): number => (masks ? (vnni ? 8 : 7) : 3);
+/** Sixteen bytes of each row: four vectors with four of them each. */
+export type Words = readonly [Vec, Vec, Vec, Vec];
 
-export class QuantCode {
-  /** Rows of w in a vector. */
-  readonly lanes: 8 | 16;
-  /** Vectors of 512 bits, with all that comes with them. */
-  readonly wide: boolean;
-  /** Sums of each row of x in floats, then integer sums; then registers for one thing after the other. */
-  readonly floats: readonly Vec[];
+export class QuantCode extends Simd {
+  /** Of rows of x: in registers, or in the frame where these do not suffice. */
+  readonly sums: readonly (Vec | Mem)[];
   readonly integers: readonly Vec[];
-  readonly fetched: readonly Vec[];
+  /** Quants, and what is made of them without VNNI. */
   readonly quants: Vec;
-  /** What a dot product without VNNI needs; the same as `quants` where it needs none. */
+  readonly split: Vec;
   readonly product: Vec;
+  readonly #fetched: readonly Vec[];
 
-  constructor(
-    readonly a: Assembler,
-    readonly isa: Isa,
-    rows: number,
-  ) {
-    this.lanes = isa.lanes;
-    this.wide = isa.masks;
+  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes) {
+    super(a, isa);
     const registers = Array.from({ length: isa.registers }, (_, id) => isa.v(id));
     const take = (n: number) => registers.splice(0, n);
-    this.floats = take(rows);
-    [this.quants, this.product] = take(2) as [Vec, Vec];
-    if (isa.vnni) registers.unshift(this.product);
-    this.fetched = take(5);
+    this.#fetched = take(9);
+    this.quants = take(1)[0]!;
+    [this.split, this.product] = (isa.vnni ? [this.quants, this.quants] : take(2)) as [Vec, Vec];
+    const needed = isa.vnni ? planes * rows : rows;
+    const room = registers.length - needed >= rows;
+    this.sums = room ? take(rows) : Array.from({ length: rows }, (_, r) => place("sums", r));
     this.integers = registers;
   }
 
-  /** A constant of 32 bits in every lane. */
-  splat(bits: number): Mem {
-    const one = this.a.i32(...new Array<number>(this.wide ? 1 : this.lanes).fill(bits | 0));
-    return this.wide ? one.each : one;
+  get lanes(): 8 | 16 {
+    return this.isa.lanes;
   }
 
-  and(to: Vec, from: Vec, other: Vec | Mem): void {
-    if (this.wide) this.a.vpandd(to, from, other);
-    else this.a.vpand(to, from, other);
+  /** Vectors of 512 bits, with masks and repeated memory operands. */
+  get wide(): boolean {
+    return this.isa.masks;
   }
 
-  or(to: Vec, from: Vec, other: Vec | Mem): void {
-    if (this.wide) this.a.vpord(to, from, other);
-    else this.a.vpor(to, from, other);
+  /** Registers that nothing uses between blocks. */
+  get temporary(): readonly [Vec, Vec] {
+    return this.#fetched as unknown as readonly [Vec, Vec];
   }
 
-  zero(to: Vec): void {
-    // The shorter form clears the whole register.
-    if (to.id < 16) this.a.vpxor(to.x, to.x, to.x);
-    else this.a.vpxord(to, to, to);
+  xor(to: Vec, from: Vec, other: Vec | Mem): void {
+    if (this.wide) this.a.vpxord(to, from, other);
+    else this.a.vpxor(to, from, other);
   }
 
-  load(to: Vec, from: Mem): void {
-    this.a.vmovups(to, from);
-  }
-
-  store(to: Mem, from: Vec): void {
-    this.a.vmovups(to, from);
+  /** to | (from & mask); `from` is used up. */
+  orMasked(to: Vec, from: Vec, mask: Mem): void {
+    if (this.wide) this.a.vpternlogd(to, from, mask, 0xf8);
+    else {
+      this.a.vpand(from, from, mask);
+      this.a.vpor(to, to, from);
+    }
   }
 
   /** A row of the current rows of w, `offset` bytes from where they stand. */
@@ -135,26 +145,45 @@ export class QuantCode {
     return mem(gpr.weights, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
   }
 
-  /** Fills the registers that `row` reads; `line` is the first of them. */
-  multiply(line: Mem): void {
+  /** Fills the registers that `row` and `fetch` read; `line` is the bytes of a row of w. */
+  prepare(line: Mem): void {
     const { a } = this;
     const [one, three] = multiples as [Gpr, Gpr];
     a.mov(one, line);
     a.lea(three, mem(one, { index: one, scale: 2 }));
     for (let i = 2; i < this.lanes / 2; i++) a.lea(multiples[i]!, mem(multiples[i - 1]!, { index: one, scale: 2 }));
+    if (!this.wide) return;
+    for (const [i, part] of parts.entries()) {
+      a.mov(eax, 0xf0 << (4 * i));
+      a.kmovw(part, eax);
+    }
   }
 
-  /** Sixteen bytes of each row: four vectors with four of them each, and a register that is free. */
-  fetch(offset: number): { readonly words: readonly [Vec, Vec, Vec, Vec]; readonly free: Vec } {
+  /** Sixteen bytes of each row; `free` is a register to use meanwhile. */
+  fetch(offset: number): { readonly words: Words; readonly free: Vec } {
+    const [r0, r1, r2, r3, t] = this.#fetched as [Vec, Vec, Vec, Vec, Vec];
+    return this.#fetchInto(offset, [r0, r1, r2, r3, t]);
+  }
+
+  /** Two times sixteen. */
+  fetchBoth(first: number, second: number): { readonly halves: readonly [Words, Words]; readonly free: Vec } {
+    const one = this.fetch(first);
+    const [r0, r1, r2, r3] = this.#fetched.slice(5) as [Vec, Vec, Vec, Vec];
+    const two = this.#fetchInto(second, [r0, r1, r2, r3, one.free]);
+    return { halves: [one.words, two.words], free: two.free };
+  }
+
+  #fetchInto(
+    offset: number,
+    [r0, r1, r2, r3, t]: readonly [Vec, Vec, Vec, Vec, Vec],
+  ): { readonly words: Words; readonly free: Vec } {
     const { a } = this;
-    const [r0, r1, r2, r3, t] = this.fetched as [Vec, Vec, Vec, Vec, Vec];
     for (const [i, to] of [r0, r1, r2, r3].entries()) {
       a.vmovups(to.x, this.row(i, offset));
-      for (let part = 1; part < this.lanes / 4; part++) {
-        const from = this.row(4 * part + i, offset);
-        if (this.wide) a.vinserti32x4(to, to, from, part);
-        else a.vinserti128(to, to, from, part);
-      }
+      // Repeated and masked, a load needs no unit that shuffles.
+      if (this.wide)
+        for (const [p, part] of parts.entries()) a.vbroadcasti32x4(to.k(part), this.row(4 * p + 4 + i, offset));
+      else a.vinserti128(to, to, this.row(4 + i, offset), 1);
     }
     a.vpunpckldq(t, r0, r1);
     a.vpunpckhdq(r0, r0, r1);
@@ -170,7 +199,7 @@ export class QuantCode {
   /** An f16 of each row as floats. */
   halves(to: Vec, offset: number): void {
     const { a } = this;
-    const [low, high] = this.fetched as [Vec, Vec];
+    const [low, high] = this.#fetched as [Vec, Vec];
     for (const [part, half] of [low, high].slice(0, this.lanes / 8).entries()) {
       a.vpxor(half.x, half.x, half.x);
       for (let i = 0; i < 8; i++) a.vpinsrw(half.x, half.x, this.row(8 * part + i, offset), i);
@@ -187,9 +216,12 @@ export class QuantCode {
       a.vcvtph2ps(to, from.y);
       return;
     }
-    this.and(from, from, this.splat(0xffff));
+    this.and(from, from, this.constantInt(0xffff));
     a.vpackusdw(from, from, from);
     a.vpermq(from, from, 0b1000);
     a.vcvtph2ps(to, from.x);
   }
 }
+
+/** The second, third and fourth part of 128 bits. */
+const parts = [k5, k6, k7] as const;

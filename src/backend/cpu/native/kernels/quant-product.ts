@@ -2,102 +2,126 @@
  * Rows of x · wᵀ with quantized weights, where they lie: a vector of rows of w meets up to eight packed rows of x, one
  * block of weights after the other. The weights that come next are fetched into the cache in the order of memory.
  */
-import { type DType, sizeOf } from "../../../../core/dtype.ts";
+import { sizeOf } from "../../../../core/dtype.ts";
 import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
+import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { k1, type Mem, mem, rsp, type Vec } from "../operands.ts";
+import { type Mem, mem, Vec } from "../operands.ts";
+import type { FloatType } from "../simd.ts";
 import { blockCodes, type Group, type NativeQuantType, type Sink } from "./quant-blocks.ts";
-import { frame, gpr, QuantCode, record, saved } from "./quant-code.ts";
+import { gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
 
-/** What a product is called with, in words of 64 bits; `total` and the rest of its tiles are in the code. */
-export const productWords = ["w", "line", "x", "blocks", "tiles", "out", "outLine"] as const;
+/** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
+export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
 
-const word = (name: (typeof productWords)[number]): Mem => mem(gpr.args, 8 * productWords.indexOf(name));
-const variable = (i: number): Mem => mem(rsp, frame.variables + 8 * i);
-const [ARGS, COLUMN, END, TILES, ROWS_OF_W] = [0, 1, 2, 3, 4].map(variable) as [Mem, Mem, Mem, Mem, Mem];
+export interface ProductForm {
+  readonly type: NativeQuantType;
+  readonly dtype: FloatType;
+  readonly planes: Planes;
+  /** Whether there are tiles of the most rows, and how many rows are left then. */
+  readonly full: boolean;
+  readonly rest: number;
+}
 
-/** Integer sums that a row has at a time for each group: with few rows, several chains of additions hide their latency. */
-const chainsOf = (rows: number): number => (rows === 1 ? 4 : rows < 4 ? 2 : 1);
+/** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
+const MIDDLE = 256;
 
 class Dots implements Sink {
-  readonly #started = new Map<string, readonly (readonly Vec[])[]>();
-  readonly #free: Vec[];
-  readonly #chains: number;
+  readonly c: QuantCode;
+  readonly rows: number;
+  readonly planes: Planes;
+  /** Chains of additions of each plane: with a single row, two of them hide their latency. */
+  readonly #chains: 1 | 2;
+  #isStarted = false;
 
-  constructor(
-    readonly c: QuantCode,
-    readonly rows: number,
-  ) {
-    this.#free = [...c.integers];
-    this.#chains = c.wide ? chainsOf(rows) : 1;
+  constructor(c: QuantCode, rows: number, planes: Planes) {
+    this.c = c;
+    this.rows = rows;
+    this.planes = planes;
+    this.#chains = rows === 1 && c.isa.vnni ? 2 : 1;
   }
 
-  /** Part of the record of row r that belongs to a group. */
+  /** A part of the record of row r that a group belongs to. */
   #at({ block }: Group, r: number, offset: number): Mem {
-    return mem(gpr.x, (block * this.rows + r) * record.bytes + offset);
+    return mem(gpr.x, (block * this.rows + r) * record.bytes + offset - MIDDLE);
   }
 
-  take(group: Group, part: number, words: Vec): void {
-    const { a, isa } = this.c;
-    const sums = this.#sums(group);
+  /** The integer sums of a row: those of the high plane, then those of the low one. */
+  #sum(r: number, plane = 0, chain = 0): Vec {
+    const perRow = this.c.isa.vnni ? this.planes * this.#chains : 1;
+    return this.c.integers[r * perRow + plane * this.#chains + chain]!;
+  }
+
+  #start(group: Group): void {
+    const { a } = this.c;
+    const start = group.half === 1 ? record.secondStart : record.start;
     for (let r = 0; r < this.rows; r++) {
-      const x = this.#at(group, r, 4 * part);
-      const sum = sums[r]![part % this.#chains]!;
-      if (isa.vnni) a.vpdpwssd(sum, words, x.each);
-      else {
-        a.vpbroadcastd(this.c.product, x);
-        a.vpmaddwd(this.c.product, this.c.product, words);
-        a.vpaddd(sum, sum, this.c.product);
+      const last = this.c.isa.vnni ? this.planes - 1 : 0;
+      for (let plane = 0; plane <= last; plane++) {
+        for (let chain = 0; chain < this.#chains; chain++) {
+          if (plane < last || chain > 0) this.c.zero(this.#sum(r, plane, chain));
+          else a.vpbroadcastd(this.#sum(r, plane), this.#at(group, r, start));
+        }
       }
     }
+    this.#isStarted = true;
   }
 
-  #sums(group: Group): readonly (readonly Vec[])[] {
-    const key = `${group.block}.${group.half ?? 0}`;
-    const known = this.#started.get(key);
-    if (known) return known;
-    const start = group.half === 1 ? record.secondStart : record.start;
-    const sums = Array.from({ length: this.rows }, (_, r) => {
-      const [first, ...others] = this.#free.splice(0, this.#chains) as [Vec, ...Vec[]];
-      this.c.a.vpbroadcastd(first, this.#at(group, r, start));
-      for (const other of others) this.c.zero(other);
-      return [first, ...others];
-    });
-    this.#started.set(key, sums);
-    return sums;
+  take(group: Group, half: number, word: number, quants: Vec): void {
+    const { a, isa, split } = this.c;
+    if (!this.#isStarted) this.#start(group);
+    const at = 16 * half + 4 * word;
+    if (isa.vnni) {
+      for (let plane = 0; plane < this.planes; plane++) {
+        for (let r = 0; r < this.rows; r++) {
+          const sum = this.#sum(r, plane, word % this.#chains);
+          a.vpdpbusd(sum, quants, this.#at(group, r, plane * record.lowPlane + at).each);
+        }
+      }
+      return;
+    }
+    this.c.and(split, quants, this.c.constantInt(0x00ff00ff));
+    this.#addWords(group, at, split);
+    a.vpsrlw(split, quants, 8);
+    this.#addWords(group, record.oddWords + at, split);
+  }
+
+  #addWords(group: Group, at: number, words: Vec): void {
+    const { a, product } = this.c;
+    for (let r = 0; r < this.rows; r++) {
+      a.vpbroadcastd(product, this.#at(group, r, at));
+      a.vpmaddwd(product, product, words);
+      a.vpaddd(this.#sum(r), this.#sum(r), product);
+    }
   }
 
   finish(group: Group): void {
-    const { c } = this;
-    const { a, quants: factor } = c;
-    const [scale, minimum] = c.fetched as [Vec, Vec];
-    c.load(scale, group.scale);
-    if (group.minimum) c.load(minimum, group.minimum);
-    const sums = this.#sums(group);
-    for (const [r, chains] of sums.entries()) {
-      const own = this.#at(group, r, record.scale);
-      if (c.wide) a.vmulps(factor, scale, own.each);
-      else {
-        a.vbroadcastss(factor, own);
-        a.vmulps(factor, factor, scale);
+    const { a, quants: factor, sums, isa } = this.c;
+    for (let r = 0; r < this.rows; r++) {
+      const sum = this.#sum(r);
+      if (this.#chains === 2) {
+        for (let plane = 0; plane < this.planes; plane++)
+          a.vpaddd(this.#sum(r, plane), this.#sum(r, plane), this.#sum(r, plane, 1));
       }
-      const [sum] = chains as [Vec];
-      for (let step = chains.length / 2; step >= 1; step /= 2) {
-        for (let i = 0; i < step; i++) a.vpaddd(chains[i]!, chains[i]!, chains[i + step]!);
+      if (isa.vnni && this.planes === 2) {
+        a.vpslld(sum, sum, 8);
+        a.vpaddd(sum, sum, this.#sum(r, 1));
       }
       a.vcvtdq2ps(sum, sum);
-      a.vfmadd231ps(c.floats[r]!, sum, factor);
-      if (!group.minimum) continue;
-      const total = this.#at(group, r, record.sum);
-      if (c.wide) a.vfnmadd231ps(c.floats[r]!, minimum, total.each);
-      else {
-        a.vbroadcastss(factor, total);
-        a.vfnmadd231ps(c.floats[r]!, minimum, factor);
+      a.vbroadcastss(factor, this.#at(group, r, record.scale));
+      a.vmulps(factor, factor, group.scale);
+      const to = sums[r]!;
+      const total = to instanceof Vec ? to : sum;
+      if (to instanceof Vec) a.vfmadd231ps(to, sum, factor);
+      else a.vfmadd213ps(sum, factor, to);
+      if (group.minimum) {
+        a.vbroadcastss(factor, this.#at(group, r, record.sum));
+        a.vfnmadd231ps(total, factor, group.minimum);
       }
+      if (!(to instanceof Vec)) a.vmovups(to, sum);
     }
-    this.#started.delete(`${group.block}.${group.half ?? 0}`);
-    this.#free.push(...sums.flat());
+    this.#isStarted = false;
   }
 
   advance(blocks: number): void {
@@ -105,136 +129,87 @@ class Dots implements Sink {
   }
 }
 
-/** The bit of a NaN that lets it pass. */
-const QUIET = 0x00400000;
-
-/** Stores the sums of a row in its dtype. */
-function put(c: QuantCode, dtype: DType, to: Mem, sums: Vec): void {
-  const { a } = c;
-  if (dtype === "f32") c.store(to, sums);
-  else if (dtype === "f16") a.vcvtps2ph(to, sums, 0);
-  else putBfloat16(c, to, sums);
-}
-
-function putBfloat16(c: QuantCode, to: Mem, sums: Vec): void {
-  const { a } = c;
-  // Rounded to even by adding what is just below half of the last bit, or half; NaN stays NaN.
-  const [t, nan, quiet] = c.fetched as [Vec, Vec, Vec];
-  a.vpsrld(t, sums, 16);
-  c.and(t, t, c.splat(1));
-  a.vpaddd(t, t, sums);
-  a.vpaddd(t, t, c.splat(0x7fff));
-  const UNORDERED = 3;
-  if (c.wide) {
-    a.vcmpps(k1, sums, sums, UNORDERED);
-    a.vpord(t.k(k1), sums, c.splat(QUIET));
-    a.vpsrld(t, t, 16);
-    a.vpmovdw(to, t);
-    return;
-  }
-  a.vcmpps(nan, sums, sums, UNORDERED);
-  c.or(quiet, sums, c.splat(QUIET));
-  a.vblendvps(t, t, quiet, nan);
-  a.vpsrld(t, t, 16);
-  a.vpackusdw(t, t, t);
-  a.vpermq(t, t, 0b1000);
-  c.store(to, t.x);
-}
-
-/** All rows of a tile with the rows of w that `weights` points at. */
-function tile(c: QuantCode, type: NativeQuantType, dtype: DType, rows: number, prefetch: boolean): void {
-  const { a } = c;
+/** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
+export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
+  const { type, dtype, planes, full, rest } = form;
+  const most = mostRows(isa);
   const { bytes } = quantTypes[type];
-  for (let r = 0; r < rows; r++) c.zero(c.floats[r]!);
-  a.mov(gpr.args, ARGS);
-  a.mov(gpr.count, word("blocks"));
-  const loop = a.here();
-  if (prefetch) {
-    const ahead = c.lanes * bytes;
-    for (let at = 0; at < ahead; at += 64) a.prefetcht0(mem(gpr.ahead, at));
-    a.add(gpr.ahead, ahead);
-  }
-  blockCodes[type].emit(c, new Dots(c, rows));
-  a.add(gpr.weights, bytes);
-  a.dec(gpr.count);
-  a.jne(loop);
-  a.mov(gpr.args, ARGS);
-  for (let r = 0; r < rows; r++) {
-    put(c, dtype, mem(gpr.out), c.floats[r]!);
-    a.add(gpr.out, word("outLine"));
-  }
-}
+  const c = new QuantCode(a, isa, full ? most : rest, planes);
+  const args = productArguments.at(gpr.args);
+  const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count");
 
-/**
- * Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. Tiles of
- * `most` rows, as many as the arguments say, then one of `rest`.
- */
-export function emitProduct(
-  a: Assembler,
-  isa: Isa,
-  type: NativeQuantType,
-  dtype: DType,
-  most: number,
-  rest: number,
-): void {
-  const c = new QuantCode(a, isa, Math.max(most, rest));
-  for (const register of saved) a.push(register);
-  a.mov(gpr.cursor, rsp);
-  a.sub(rsp, frame.bytes + 64);
-  a.and(rsp, -64);
-  a.mov(mem(rsp, frame.bytes), gpr.cursor);
-  a.mov(ARGS, gpr.args);
-  a.mov(COLUMN, gpr.lo);
-  a.sub(gpr.hi, c.lanes);
-  a.mov(END, gpr.hi);
-  c.multiply(word("line"));
+  /** All rows of a tile with the rows of w that `weights` points at. */
+  const tile = (rows: number, prefetch: boolean): void => {
+    a.mov(gpr.weights, local.weights);
+    for (let r = 0; r < rows; r++) {
+      const sum = c.sums[r]!;
+      if (sum instanceof Vec) c.zero(sum);
+      else {
+        if (r === 0) c.zero(c.quants);
+        a.vmovups(sum, c.quants);
+      }
+    }
+    a.mov(gpr.args, local.args);
+    a.mov(gpr.cursor, args.blocks);
+    a.mov(local.count, gpr.cursor);
+    a.align(32);
+    const loop = a.here();
+    if (prefetch) {
+      const ahead = c.lanes * bytes;
+      for (let at = 0; at < ahead; at += 64) a.prefetcht0(mem(gpr.ahead, at));
+      a.add(gpr.ahead, ahead);
+    }
+    blockCodes[type].emit(c, new Dots(c, rows, planes));
+    a.add(gpr.weights, bytes);
+    a.dec(local.count);
+    a.jne(loop);
+    a.mov(gpr.args, local.args);
+    const [t, u] = c.temporary;
+    for (let r = 0; r < rows; r++) {
+      const sum = c.sums[r]!;
+      if (!(sum instanceof Vec)) a.vmovups(c.quants, sum);
+      c.store(mem(gpr.out), dtype, sum instanceof Vec ? sum : c.quants, t, u);
+      a.add(gpr.out, args.outLine);
+    }
+  };
 
+  a.mov(local.args, gpr.args);
+  a.mov(local.column, gpr.lo);
+  a.mov(local.end, gpr.hi);
+  c.prepare(args.line);
   const columns = a.here();
+  a.mov(gpr.args, local.args);
+  a.mov(gpr.weights, local.column);
   // The last vector of columns ends where they end.
-  a.mov(gpr.args, ARGS);
-  a.mov(gpr.count, COLUMN);
-  a.cmp(gpr.count, END);
-  const inside = a.label();
-  a.jle(inside);
-  a.mov(gpr.count, END);
-  a.bind(inside);
-  a.mov(gpr.out, gpr.count);
+  a.mov(gpr.out, local.end);
+  a.sub(gpr.out, c.lanes);
+  a.cmp(gpr.weights, gpr.out);
+  a.cmovg(gpr.weights, gpr.out);
+  a.mov(gpr.out, gpr.weights);
   a.shl(gpr.out, Math.log2(sizeOf(dtype)));
-  a.add(gpr.out, word("out"));
-  a.imul(gpr.count, word("line"));
-  a.add(gpr.count, word("w"));
-  a.mov(ROWS_OF_W, gpr.count);
-  a.mov(gpr.x, word("x"));
-
-  const once = most === 0;
-  if (once) {
-    a.mov(gpr.ahead, word("line"));
-    a.shl(gpr.ahead, Math.log2(c.lanes));
-    a.add(gpr.ahead, gpr.count);
-  } else {
-    a.mov(gpr.ahead, word("tiles"));
-    a.mov(TILES, gpr.ahead);
+  a.add(gpr.out, args.out);
+  a.imul(gpr.weights, args.line);
+  a.add(gpr.weights, args.w);
+  a.mov(local.weights, gpr.weights);
+  a.mov(gpr.x, args.x);
+  a.add(gpr.x, MIDDLE);
+  if (full) {
+    a.mov(gpr.cursor, args.tiles);
+    a.mov(local.tiles, gpr.cursor);
     const tiles = a.here();
-    a.mov(gpr.weights, ROWS_OF_W);
-    tile(c, type, dtype, most, false);
-    a.dec(TILES);
+    tile(most, false);
+    a.dec(local.tiles);
     a.jne(tiles);
+  } else {
+    a.mov(gpr.ahead, args.line);
+    a.shl(gpr.ahead, Math.log2(c.lanes));
+    a.add(gpr.ahead, gpr.weights);
   }
-  if (rest > 0) {
-    a.mov(gpr.weights, ROWS_OF_W);
-    tile(c, type, dtype, rest, once);
-  }
-
-  a.mov(gpr.count, COLUMN);
-  a.add(gpr.count, c.lanes);
-  a.mov(COLUMN, gpr.count);
-  a.mov(gpr.hi, END);
-  a.add(gpr.hi, c.lanes);
-  a.cmp(gpr.count, gpr.hi);
+  if (rest > 0) tile(rest, !full);
+  a.mov(gpr.out, local.column);
+  a.add(gpr.out, c.lanes);
+  a.mov(local.column, gpr.out);
+  a.cmp(gpr.out, local.end);
   a.jl(columns);
-
-  a.mov(rsp, mem(rsp, frame.bytes));
-  for (const register of saved.toReversed()) a.pop(register);
-  a.vzeroupper();
-  a.ret();
+  leave();
 }
