@@ -55,6 +55,15 @@ export const record = {
 /** Planes of bytes: one is half the work, and loses 200 times as much. */
 export type Planes = 1 | 2;
 
+/**
+ * Chains of additions that a row's sums of a group are made of. Few rows need several to hide their latency: with two or
+ * more, both planes are added at once; with one, a plane after the other.
+ */
+export const chainsOf = ({ vnni }: Isa, rows: number, planes: Planes): 1 | 2 | 4 => {
+  if (!vnni || planes === 1) return 1;
+  return rows === 1 ? 4 : rows <= 4 ? 2 : 1;
+};
+
 /** The most rows of x that meet weights together. */
 export const mostRows = ({ masks }: Isa): 4 | 8 => (masks ? 8 : 4);
 
@@ -91,11 +100,15 @@ export interface Word {
 export class QuantCode extends Simd {
   /** Of rows of x: in registers, or in the frame where these do not suffice. */
   readonly sums: readonly (Vec | Mem)[];
+  /** Sums of groups: the chains of a row beside each other. */
   readonly integers: readonly Vec[];
   /** Quants, and what is made of them without VNNI. */
   readonly quants: Vec;
   readonly split: Vec;
   readonly product: Vec;
+  /** A group's factors and minima, where there are registers for them. */
+  readonly factors: Vec | undefined;
+  readonly minima: Vec | undefined;
   /** For quants that are needed once more; empty where each serves once. */
   readonly kept: readonly Vec[];
   readonly #fetched: readonly Vec[];
@@ -108,8 +121,10 @@ export class QuantCode extends Simd {
     this.#fetched = take(9);
     this.quants = take(1)[0]!;
     [this.split, this.product] = (isa.vnni ? [this.quants, this.quants] : take(2)) as [Vec, Vec];
-    this.integers = take(rows);
-    this.kept = isa.vnni && planes === 2 ? take(keep) : [];
+    const chains = chainsOf(isa, rows, planes);
+    this.integers = take(rows * chains);
+    this.kept = isa.vnni && planes === 2 && chains === 1 ? take(keep) : [];
+    if (isa.masks) [this.factors, this.minima] = take(2);
     const room = registers.length >= rows;
     this.sums = room ? take(rows) : Array.from({ length: rows }, (_, r) => place("sums", r));
   }

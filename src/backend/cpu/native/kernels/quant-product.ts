@@ -10,7 +10,7 @@ import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
 import { blockCodes, type Group, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
-import { gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
+import { chainsOf, gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
 
 /** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
 export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
@@ -44,23 +44,41 @@ class Dots implements Sink {
   }
 
   add(group: Group, quants: readonly Quants[]): void {
-    const { a, isa } = this.c;
-    const sums = this.c.integers.slice(0, this.rows);
-    const start = group.half === 1 ? record.secondStart : record.start;
+    const { a, isa, integers } = this.c;
+    const start = (r: number) => this.#at(group, r, group.half === 1 ? record.secondStart : record.start);
+    const chains = chainsOf(isa, this.rows, this.planes);
+    const sums = Array.from({ length: this.rows }, (_, r) => integers[r * chains]!);
     if (isa.vnni && this.planes === 2) {
-      for (const sum of sums) this.c.zero(sum);
-      this.#addBytes(group, quants, 0);
+      for (const sum of integers.slice(0, this.rows * chains)) this.c.zero(sum);
+      if (chains === 1) this.#addBytes(group, quants, 0);
+      else this.#addBoth(group, quants, chains);
       for (const [r, sum] of sums.entries()) {
+        const low = integers[r * chains + 1]!;
+        if (chains === 4) for (const i of [0, 1]) a.vpaddd(integers[i]!, integers[i]!, integers[i + 2]!);
         a.vpslld(sum, sum, 8);
-        a.vpaddd(sum, sum, this.#at(group, r, start).each);
+        if (chains > 1) a.vpaddd(sum, sum, low);
+        a.vpaddd(sum, sum, start(r).each);
       }
-      this.#addBytes(group, quants, record.lowPlane);
+      if (chains === 1) this.#addBytes(group, quants, record.lowPlane);
     } else {
-      for (const [r, sum] of sums.entries()) a.vpbroadcastd(sum, this.#at(group, r, start));
+      for (const [r, sum] of sums.entries()) a.vpbroadcastd(sum, start(r));
       if (isa.vnni) this.#addBytes(group, quants, 0);
       else this.#addWords(group, quants);
     }
     this.#finish(group, sums);
+  }
+
+  /** Both planes, in chains of their own: two of each if there are four. */
+  #addBoth(group: Group, quants: readonly Quants[], chains: 2 | 4): void {
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      for (let r = 0; r < this.rows; r++) {
+        const chain = r * chains + ((2 * at) % chains);
+        for (const [i, plane] of [0, record.lowPlane].entries()) {
+          this.c.a.vpdpbusd(this.c.integers[chain + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
+        }
+      }
+    }
   }
 
   #addBytes(group: Group, quants: readonly Quants[], plane: number): void {
@@ -91,17 +109,25 @@ class Dots implements Sink {
   }
 
   #finish(group: Group, integers: readonly Vec[]): void {
-    const { a, quants: factor, sums } = this.c;
+    const { a, quants: factor, sums, factors, minima } = this.c;
+    if (factors) a.vmovups(factors, group.scale);
+    if (minima && group.minimum) a.vmovups(minima, group.minimum);
     for (const [r, sum] of integers.entries()) {
-      a.vcvtdq2ps(sum, sum);
-      a.vbroadcastss(factor, this.#at(group, r, record.scale));
-      a.vmulps(factor, factor, group.scale);
+      const [scale, total] = [this.#at(group, r, record.scale), this.#at(group, r, record.sum)];
       const to = sums[r]!;
+      const into = to instanceof Vec ? to : sum;
+      a.vcvtdq2ps(sum, sum);
+      if (factors) a.vmulps(factor, factors, scale.each);
+      else {
+        a.vbroadcastss(factor, scale);
+        a.vmulps(factor, factor, group.scale);
+      }
       if (to instanceof Vec) a.vfmadd231ps(to, sum, factor);
       else a.vfmadd213ps(sum, factor, to);
-      if (group.minimum) {
-        a.vbroadcastss(factor, this.#at(group, r, record.sum));
-        a.vfnmadd231ps(to instanceof Vec ? to : sum, factor, group.minimum);
+      if (group.minimum && minima) a.vfnmadd231ps(into, minima, total.each);
+      else if (group.minimum) {
+        a.vbroadcastss(factor, total);
+        a.vfnmadd231ps(into, factor, group.minimum);
       }
       if (!(to instanceof Vec)) a.vmovups(to, sum);
     }
@@ -139,7 +165,7 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     const loop = a.here();
     if (prefetch) {
       const ahead = c.lanes * bytes;
-      for (let at = 0; at < ahead; at += 64) a.prefetcht1(mem(gpr.ahead, at));
+      for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
       a.add(gpr.ahead, ahead);
     }
     blockCodes[type].emit(c, new Dots(c, rows, planes));
