@@ -33,7 +33,7 @@ import { elementBytes } from "./pack.ts";
 
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
-const PREFETCH_BYTES = 768;
+const PREFETCH_BYTES = 1024;
 
 export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "n", "k");
 
@@ -107,7 +107,7 @@ export const emitTurned =
     for (const [c, register] of square.entries()) {
       const from = place(bases[c >> 2]!, c % 4, stride, three, 0);
       a.vmovups(register, from);
-      if (isa.masks || c % 2 === 0) a.prefetcht0(from.plus(PREFETCH_BYTES));
+      if (isa.masks || c % 2 === 0) a.prefetcht1(from.plus(PREFETCH_BYTES));
     }
     for (const [k, line] of turn(a, isa, square, isa.v(lanes)).entries()) {
       if (type === "f32") multiply(line, k);
@@ -201,13 +201,34 @@ function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly
     spare = y;
     return [one, x];
   };
-  const unpack = (x: Vec, y: Vec) => pair((d, p, q) => a.vunpcklps(d, p, q), (d, p, q) => a.vunpckhps(d, p, q), x, y);
+  const unpack = (x: Vec, y: Vec) =>
+    pair(
+      (d, p, q) => a.vunpcklps(d, p, q),
+      (d, p, q) => a.vunpckhps(d, p, q),
+      x,
+      y,
+    );
   const unpackPairs = (x: Vec, y: Vec) =>
-    pair((d, p, q) => a.vunpcklpd(d, p, q), (d, p, q) => a.vunpckhpd(d, p, q), x, y);
+    pair(
+      (d, p, q) => a.vunpcklpd(d, p, q),
+      (d, p, q) => a.vunpckhpd(d, p, q),
+      x,
+      y,
+    );
   const shuffle = (x: Vec, y: Vec) =>
     isa.masks
-      ? pair((d, p, q) => a.vshuff32x4(d, p, q, 0x88), (d, p, q) => a.vshuff32x4(d, p, q, 0xdd), x, y)
-      : pair((d, p, q) => a.vperm2f128(d, p, q, 0x20), (d, p, q) => a.vperm2f128(d, p, q, 0x31), x, y);
+      ? pair(
+          (d, p, q) => a.vshuff32x4(d, p, q, 0x88),
+          (d, p, q) => a.vshuff32x4(d, p, q, 0xdd),
+          x,
+          y,
+        )
+      : pair(
+          (d, p, q) => a.vperm2f128(d, p, q, 0x20),
+          (d, p, q) => a.vperm2f128(d, p, q, 0x31),
+          x,
+          y,
+        );
   // Groups of four rows: element j + 4·L of each, in the 128 bits L.
   const groups = Array.from({ length: isa.lanes / 4 }, (_, g) => {
     const [r0, r1, r2, r3] = rows.slice(4 * g, 4 * g + 4) as [Vec, Vec, Vec, Vec];

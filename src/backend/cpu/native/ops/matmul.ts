@@ -172,7 +172,17 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
   const outRow = n * sizeOf(type);
   return {
     kernel: native.kernel(`turned ${type} ${m}`, emitTurned(type, m)),
-    args: turnedArguments.words({ a: a.address, aRow: a.row, aCol: a.col, b: b.address, bCol: b.col, out, outRow, n, k }),
+    args: turnedArguments.words({
+      a: a.address,
+      aRow: a.row,
+      aCol: a.col,
+      b: b.address,
+      bCol: b.col,
+      out,
+      outRow,
+      n,
+      k,
+    }),
     total: Math.ceil(n / lanes),
     grain: Math.max(1, Math.floor(CHUNK / (lanes * k))),
   };
