@@ -40,6 +40,9 @@ export const BLOCK_ROWS = 96;
 export const MOST_KEY_DIM = KC;
 export const MOST_VALUE_DIM = 512;
 
+/** Up to so many rows V is not packed. */
+const FEW_ROWS = 4;
+
 // The thread's memory: rows of Q or P, a panel of K or V, one over the sums, rows of the result, rows of scores.
 const PANEL_AT = 2 ** 17;
 const INVERSE_AT = PANEL_AT + 2 ** 16;
@@ -299,7 +302,20 @@ export const emitAttention =
     a.cmp(height, local.row);
     a.ja(scoreRows);
 
-    // P·V, a stretch of keys at a time.
+    // P·V: of few rows over the lines of V as they are, else a stretch of keys at a time.
+    const [many, weighed] = [a.label(), a.label()];
+    a.cmp(height, FEW_ROWS);
+    a.ja(many);
+    a.cmp(arg.vCol, es);
+    a.jne(many);
+    a.mov(local.row, 0);
+    const fewRows = a.here();
+    emitWeigh(simd, type, local, arg);
+    a.add(local.row, 1);
+    a.cmp(height, local.row);
+    a.ja(fewRows);
+    a.jmp(weighed);
+    a.bind(many);
     a.mov(rax, local.least);
     a.mov(local.p, rax);
     const stretches = a.here();
@@ -354,6 +370,8 @@ export const emitAttention =
     a.cmp(rax, local.most);
     a.jb(stretches);
 
+    a.bind(weighed);
+
     // Each row over its sum, rounded.
     a.mov(tail, arg.dv);
     a.and(tail, isa.lanes - 1);
@@ -402,6 +420,78 @@ export const emitAttention =
     a.bind(done);
     leave();
   };
+
+/** The row of P times V, by lines of V: four vectors of columns at a time, then one, then what is left of one. */
+function emitWeigh(
+  simd: Simd,
+  type: FloatType,
+  local: Readonly<Record<"row" | "least" | "most" | "vAt", Mem>>,
+  arg: ReturnType<typeof attentionArguments.at>,
+): void {
+  const { a, isa } = simd;
+  const es = elementBytes(type);
+  const sums = [0, 1, 2, 3].map((id) => isa.v(id));
+  const [x, y] = [isa.v(4), isa.v(5)];
+  const column = r8;
+  const columns = (count: number, isTail: boolean) => {
+    a.mov(rdi, local.least);
+    a.mov(rcx, local.most);
+    a.sub(rcx, rdi);
+    a.mov(rsi, local.row);
+    a.imul(rsi, arg.scoreRow);
+    a.add(rsi, r13);
+    a.lea(rsi, mem(rsi, { index: rdi, scale: 4, disp: SCORES_AT }));
+    a.imul(rdi, arg.vRow);
+    a.add(rdi, local.vAt);
+    a.lea(rdi, mem(rdi, { index: column, scale: es }));
+    a.mov(rdx, arg.vRow);
+    const own = sums.slice(0, count);
+    for (const sum of own) simd.zero(sum);
+    a.align(16);
+    const loop = a.here();
+    a.vbroadcastss(x, mem(rsi));
+    for (const [i, sum] of own.entries()) {
+      const from = mem(rdi, i * isa.lanes * es);
+      if (type === "f32" && !isTail) a.vfmadd231ps(sum, x, from);
+      else {
+        if (isTail) simd.loadTail(y, type, from);
+        else simd.load(y, type, from);
+        a.vfmadd231ps(sum, x, y);
+      }
+    }
+    a.add(rsi, 4);
+    a.add(rdi, rdx);
+    a.sub(rcx, 1);
+    a.jne(loop);
+    a.mov(rax, local.row);
+    a.imul(rax, arg.resultRow);
+    a.add(rax, r13);
+    for (const [i, sum] of own.entries()) {
+      a.vmovups(mem(rax, { index: column, scale: 4, disp: RESULT_AT + i * isa.bytes }), sum);
+    }
+    a.add(column, count * isa.lanes);
+  };
+  const [ones, rest, end] = [a.label(), a.label(), a.label()];
+  a.mov(column, 0);
+  for (const [count, next] of [
+    [4, ones],
+    [1, rest],
+  ] as const) {
+    const again = a.here();
+    a.lea(rax, mem(column, count * isa.lanes));
+    a.cmp(rax, arg.dv);
+    a.ja(next);
+    columns(count, false);
+    a.jmp(again);
+    a.bind(next);
+  }
+  a.mov(tail, arg.dv);
+  a.sub(tail, column);
+  a.je(end);
+  simd.prepareTail();
+  columns(1, true);
+  a.bind(end);
+}
 
 interface ScoreRow {
   /** The keys that the row sees, and those that any row of the block does. */
