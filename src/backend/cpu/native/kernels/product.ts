@@ -34,7 +34,7 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes, emitPackPanel } from "./pack.ts";
-import { A_ROW, KC, PARTIAL, tileShape } from "./tile.ts";
+import { A_ROW, GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
 
 /** Most rows and columns of a block: what the thread's memory holds. */
 export const MOST_ROWS = 192;
@@ -204,29 +204,9 @@ export const emitProduct =
       a.call(pack);
     }
     // The mode, and masks for the last columns.
-    const full = a.label();
-    // GO_ON is the lowest bit.
-    a.mov(r10, 0);
-    a.cmp(local.p, 0);
-    a.setne(low(r10, 8));
+    a.mov(rax, local.p);
     a.mov(rcx, local.left);
-    a.cmp(rcx, shape.columns);
-    a.jae(full);
-    a.or(r10, PARTIAL);
-    if (isa.masks) {
-      a.mov(rax, -1);
-      a.bzhi(rax, rax, rcx);
-      for (const [v, mask] of [k1, k2, k3].entries()) {
-        if (v > 0) a.shr(rax, 16);
-        a.kmovw(mask, eax);
-      }
-    } else {
-      const table = a.i32(...Array<number>(shape.columns).fill(-1), ...Array<number>(shape.columns).fill(0));
-      a.lea(r11, table.plus(4 * shape.columns));
-      a.neg(rcx);
-      a.lea(r11, mem(r11, { index: rcx, scale: 4 }));
-    }
-    a.bind(full);
+    emitMode(a, isa);
     if (pack) a.lea(rsi, mem(scratch, PANEL_AT));
     else a.mov(rsi, local.bPanel);
     a.mov(rdi, scratch);
@@ -283,11 +263,44 @@ export const emitProduct =
     leave();
   };
 
+/** The tile's mode for sums that go on where rax is not 0, over the rcx columns that are left, with masks for the last. */
+export function emitMode(a: Assembler, isa: Isa): void {
+  const shape = tileShape(isa);
+  const full = a.label();
+  const whole = shape.vectors << VECTORS_SHIFT;
+  // GO_ON is the lowest bit.
+  a.mov(r10, 0);
+  a.test(rax, rax);
+  a.setne(low(r10, 8));
+  a.or(r10, whole);
+  a.cmp(rcx, shape.columns);
+  a.jae(full);
+  a.lea(rax, mem(rcx, isa.lanes - 1));
+  a.shr(rax, Math.log2(isa.lanes));
+  a.shl(rax, VECTORS_SHIFT);
+  a.and(r10, GO_ON);
+  a.lea(r10, mem(r10, { index: rax, disp: PARTIAL }));
+  if (isa.masks) {
+    a.mov(rax, -1);
+    a.bzhi(rax, rax, rcx);
+    for (const [v, mask] of [k1, k2, k3].entries()) {
+      if (v > 0) a.shr(rax, 16);
+      a.kmovw(mask, eax);
+    }
+  } else {
+    const table = a.i32(...Array<number>(shape.columns).fill(-1), ...Array<number>(shape.columns).fill(0));
+    a.lea(r11, table.plus(4 * shape.columns));
+    a.neg(rcx);
+    a.lea(r11, mem(r11, { index: rcx, scale: 4 }));
+  }
+  a.bind(full);
+}
+
 /**
  * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, A_ROW apart, as floats. Uses rax, rdi,
  * r8 to r11, rbp.
  */
-function emitCopyRows(simd: Simd, type: FloatType): Label {
+export function emitCopyRows(simd: Simd, type: FloatType): Label {
   const { a, isa } = simd;
   const es = elementBytes(type);
   const entry = a.here();

@@ -29,37 +29,47 @@ export function tileShape({ masks, lanes, bytes }: Isa): TileShape {
   return { rows, vectors, columns: vectors * lanes, lineBytes: vectors * bytes };
 }
 
-/** Bits of the tile's mode. */
+/** Bits of the tile's mode, and above them how many vectors of the panel hold columns. */
 export const GO_ON = 1;
 export const PARTIAL = 2;
+export const VECTORS_SHIFT = 2;
 
 const UNROLL = 4;
 
 /**
  * A function of rax rows: rdi: A's rows, A_ROW apart; rsi: B's panel; rdx: steps of k; r8: C; r9: bytes from row to row
- * of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last columns, whose masks are in k1 to k3 or at r11.
+ * of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last columns, whose masks are in k1 to k3 or at r11, and
+ * the number of vectors, fewer for a panel's last columns.
  * It keeps rdi, rsi, r9, r10, r11 and moves r8 behind the rows.
  */
 export function emitTiles(a: Assembler, isa: Isa): void {
-  const { rows } = tileShape(isa);
-  const tiles = Array.from({ length: rows }, () => a.label());
-  for (let n = rows; n > 1; n--) {
-    a.cmp(d(rax), n);
-    a.je(tiles[n - 1]!);
+  const { rows, vectors } = tileShape(isa);
+  const widths = Array.from({ length: vectors }, () => a.label());
+  for (let n = vectors; n > 1; n--) {
+    a.cmp(d(r10), n << VECTORS_SHIFT);
+    a.jae(widths[n - 1]!);
   }
-  for (const [i, label] of tiles.entries()) {
-    a.bind(label);
-    emitTile(a, isa, i + 1);
+  for (const [w, width] of widths.entries()) {
+    a.bind(width);
+    const tiles = Array.from({ length: rows }, () => a.label());
+    for (let n = rows; n > 1; n--) {
+      a.cmp(d(rax), n);
+      a.je(tiles[n - 1]!);
+    }
+    for (const [i, label] of tiles.entries()) {
+      a.bind(label);
+      emitTile(a, isa, i + 1, w + 1);
+    }
   }
 }
 
-function emitTile(a: Assembler, isa: Isa, rows: number): void {
+function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
   const simd = new Simd(a, isa);
-  const { vectors, lineBytes } = tileShape(isa);
+  const { lineBytes } = tileShape(isa);
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
-  const sums = tileShape(isa).rows * vectors;
+  const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
-  const spare = isa.registers - sums - vectors - (isa.masks ? 0 : 1);
+  const spare = Math.min(rows, isa.registers - sums - vectors - (isa.masks ? 0 : 1));
   const places = Array.from({ length: rows }, (_, row) => Array.from({ length: vectors }, (_, v) => sum(row, v)));
   const [fresh, begin, partialLoad, store, partialStore] = Array.from({ length: 5 }, () => a.label()) as [
     ReturnType<Assembler["label"]>,
