@@ -113,11 +113,11 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
       const [x0, w0, out0] = [xAt, wAt, outAt].map(({ address, bytes }) =>
         end ? address + Math.ceil(bytes / pageBytes) * pageBytes - bytes : address,
       ) as [number, number, number];
-      calls.memcpy(x0, addressOf(view(x)), xAt.bytes);
-      calls.memcpy(w0, addressOf(view(w.blocks)), wAt.bytes);
+      calls.memmove(x0, addressOf(view(x)), xAt.bytes);
+      calls.memmove(w0, addressOf(view(w.blocks)), wAt.bytes);
       quantProduct(runner(native), { type, dtype: "f32", m, n, k, x: x0, w: w0, out: out0 });
       const got = new Float32Array(m * n);
-      calls.memcpy(addressOfBuffer(got.buffer), out0, outAt.bytes);
+      calls.memmove(addressOfBuffer(got.buffer), out0, outAt.bytes);
       expect(got).toEqual(want);
     }
   });
