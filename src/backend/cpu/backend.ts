@@ -2,9 +2,11 @@
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { SdpaParams } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
 import { findNative, type Native } from "./native/native.ts";
+import { sdpa } from "./native/ops/attention.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import { qmatmul } from "./native/ops/qmatmul.ts";
@@ -48,6 +50,10 @@ export class CpuBackend extends StagedBackend {
 
   override layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return rows.norm(this, x, weight, bias, eps, true) ?? super.layerNorm(x, weight, bias, eps);
+  }
+
+  override sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage {
+    return sdpa(this, q, k, v, mask, p) ?? super.sdpa(q, k, v, mask, p);
   }
 
   override matmul(a: View, b: View): Storage {
