@@ -1,9 +1,10 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
 import type { BinaryOp, ReduceOp, UnaryOp, View } from "../backend.ts";
-import type { SdpaParams } from "../fused-ops.ts";
+import type { ConvParams, SdpaParams } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import { findNative, type Native } from "./native/native.ts";
 import { sdpa } from "./native/ops/attention.ts";
+import { conv2d } from "./native/ops/conv.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import * as rows from "./native/ops/rows.ts";
@@ -48,6 +49,10 @@ export class CpuBackend extends StagedBackend {
 
   override sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage {
     return sdpa(this, q, k, v, mask, p) ?? super.sdpa(q, k, v, mask, p);
+  }
+
+  override conv2d(x: View, w: View, p: ConvParams): Storage {
+    return conv2d(this, x, w, p) ?? super.conv2d(x, w, p);
   }
 
   override matmul(a: View, b: View): Storage {
