@@ -165,7 +165,12 @@ function soak({ soak: { machine: on, minutes, clients, requests, points } }) {
     note: `fable-7m, ${clients} clients, ${requests.toLocaleString("en-US")} requests; ${on.cpu}, Node ${on.node.slice(1)}`,
     unit: "MiB",
     xUnit: "minutes",
-    series: [line("resident", "resident"), line("JavaScript's heap", "heap"), line("tensors", "tensors")],
+    series: [
+      line("resident", "resident"),
+      line("outside JavaScript's heap", "native"),
+      line("in use in that heap", "heap"),
+      line("tensors", "tensors"),
+    ],
     even: true,
   });
 }

@@ -1,11 +1,12 @@
 // Many requests at once over a paged cache, of a model with random weights, of a shape in shapes.mjs (Llama 3.2 1B's):
 //   node bench/gpu/serve.mjs DEVICE [--shape 8b|…] [--dist PATH] [--rows 1,8,…] [--budget TOKENS]
-//     [--only check,steps,uneven,chunks,requests,kernels] [--library] [--tiny]
+//     [--only check,steps,uneven,chunks,leftovers,requests,kernels] [--library] [--tiny]
 // steps: the device's time of a recorded step of so many sequences with 640 positions each, over pages and over a cache of
 // their own, and its share of the limit, which is reading the weights and all keys and values once, at the copy rate.
 // uneven: one sequence of 8,000 positions beside others, with parts by lengths and without. --library: no fused products of
 // few rows. check: how far steps over pages are from what the model says of whole texts. kernels: steps by kernel. requests: so many of 512 tokens that say 256 more, all at once, with prompts in parts beside
-// those that decode. chunks: a part of a prompt of 512 tokens behind a past of so many.
+// those that decode. chunks: a part of a prompt of 512 tokens behind a past of so many. leftovers: the last tokens of a prompt
+// of 4,000 whose beginning is known, as recorded, and by kernel.
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { randomWeights } from "./random-weights.mjs";
@@ -28,11 +29,21 @@ const { batchKernels, productKernels, transformerKernels } = await import(`${dis
 const device = Device.from(args[0] ?? "cuda:0");
 const gpu = device.backend;
 const tiny = args.includes("--tiny");
-const only = option("--only")?.split(",") ?? ["check", "steps", "uneven", "chunks", "requests", "kernels"];
+const only = option("--only")?.split(",") ?? ["check", "steps", "uneven", "chunks", "leftovers", "requests", "kernels"];
 const counts = (option("--rows") ?? (tiny ? "1,3" : "1,8,32,64,128")).split(",").map(Number);
 const sizes = tiny
-  ? { past: 70, longest: 200, prompt: 40, tokens: 6, budget: 32, replays: 2, pasts: [0, 100], chunk: 16 }
-  : { past: 640, longest: 8000, prompt: 512, tokens: 256, budget: 2048, replays: 20, pasts: [0, 4096], chunk: 512 };
+  ? { past: 70, longest: 200, prompt: 40, tokens: 6, budget: 32, replays: 2, pasts: [0, 100], chunk: 16, known: 100 }
+  : {
+      past: 640,
+      longest: 8000,
+      prompt: 512,
+      tokens: 256,
+      budget: 2048,
+      replays: 20,
+      pasts: [0, 4096],
+      chunk: 512,
+      known: 4000,
+    };
 const budget = Number(option("--budget") ?? sizes.budget);
 const shape = configOf(option("--shape") ?? "1b", tiny);
 const { config } = shape;
@@ -159,7 +170,8 @@ function callsOf(run) {
   return calls;
 }
 
-async function byKernel(rows) {
+/** What is recorded while `use` is under way, by kernel. */
+async function byKernel(name, use) {
   const { recorder } = gpu;
   const { capture } = recorder;
   let recorded = null;
@@ -167,7 +179,7 @@ async function byKernel(rows) {
     recorded = run;
     return capture.call(recorder, run);
   };
-  await pagedStep(rows, async (step) => {
+  await use(async (step) => {
     step();
     recorder.capture = capture;
     for (const [what, runs] of callsOf(recorded)) {
@@ -176,9 +188,32 @@ async function byKernel(rows) {
       });
       const us = 1000 * (await timed(() => graph.replay()));
       graph[Symbol.dispose]();
-      report(`${rows} rows: ${what}`, { count: runs.length, us, each: us / runs.length });
+      report(`${name}: ${what}`, { count: runs.length, us, each: us / runs.length });
     }
   });
+}
+
+/** The last `rows` tokens of a prompt whose other tokens are in pages, recorded without any that decode. */
+async function leftover(rows, run) {
+  const pages = pagesOf(sizes.known + rows);
+  const cache = new PagedCache(config, device, "bf16", pages);
+  const sampler = new BatchSampler(device, config.vocabSize, 4);
+  sampler.assign(0, spec(0));
+  const decode = new RecordedDecode({
+    ...{ model, cache, recorder: gpu.recorder, rows: 1, tokens: sampler.tokens, slots: sampler.rows },
+    ...{ positions: 4 * sizes.known, choose: (logits) => sampler.choose(logits) },
+  });
+  decode.arrange(new Set());
+  sampler.place([0]);
+  const own = { slot: 0, ids: ids(rows), past: sizes.known, extent: sizes.known + rows };
+  const table = Array.from({ length: pages }, (_, i) => pages - 1 - i);
+  try {
+    await run(() => decode.run([], [{ ...own, pages: table }]));
+  } finally {
+    decode[Symbol.dispose]();
+    sampler[Symbol.dispose]();
+    cache.dispose();
+  }
 }
 
 /** All at once, with prompts fed in parts of a step's budget beside those that decode. */
@@ -318,10 +353,19 @@ if (only.includes("uneven"))
   }
 if (only.includes("chunks"))
   for (const past of sizes.pasts) report(`${sizes.chunk} tokens behind ${past}`, await chunk(past));
+if (only.includes("leftovers")) {
+  for (const rows of tiny ? [3, 16] : [1, 16, 48, 64]) {
+    await leftover(rows, async (step) => {
+      step();
+      report(`last ${rows} behind ${sizes.known}`, { ms: await timed(step) });
+    });
+  }
+  for (const rows of tiny ? [3] : [16, 48]) await byKernel(`last ${rows}`, (use) => leftover(rows, use));
+}
 if (only.includes("requests"))
   for (const count of counts) {
     await requests(count);
     report(`requests at once: ${count}`, await requests(count));
   }
-if (only.includes("kernels")) for (const rows of counts) await byKernel(rows);
+if (only.includes("kernels")) for (const rows of counts) await byKernel(`${rows} rows`, (use) => pagedStep(rows, use));
 console.log(`done after ${seconds()}`);

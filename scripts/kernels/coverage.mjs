@@ -22,6 +22,7 @@ const always = {
   product: (kernel) => !kernel.name.startsWith("product_wide_"),
   "conv-product": (kernel) => /^conv_(product|spread)(_small)?_b?f16$/.test(kernel.name),
   attention_decode: (kernel) => /^attention_decode_\d+_b?f16$/.test(kernel.name),
+  attention_split: (kernel) => /^attention_split_\d+_b?f16$/.test(kernel.name),
   attention_latent: (kernel) => /^attention_latent_b?f16$/.test(kernel.name),
   "quant-matvec": (kernel) => kernel.name === "linear_q8_0_b1",
   "quant-product": (kernel) => kernel.name === "quant_product_q8_0_bf16",

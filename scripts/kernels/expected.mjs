@@ -17,6 +17,7 @@ const users = {
     "attention",
     "attention_decode",
     "attention_latent",
+    "attention_split",
     "conv-product",
     "expert-dense",
     "expert-quant",
@@ -39,7 +40,7 @@ export const maySpill = [
   // 32 bytes, where results are stored: LLVM 16 takes an array of them for memory, later releases do not.
   /clang-16 gfx11\w* (product|expert_dense)_/,
   // A tile of 256 columns per thread: some spills cost less than a smaller tile.
-  /gfx(906|10|11|12)\w* attention_(decode_)?(masked_)?256_/,
+  /gfx(906|10|11|12)\w* attention_((decode|split)_)?(masked_)?256_/,
   // Four registers, to the accumulators, in f32, which has no matrix unit there.
   /gfx90a attention_masked_96_f32/,
   // A few registers.

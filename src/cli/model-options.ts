@@ -2,6 +2,7 @@
 import { fileURLToPath } from "node:url";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { Device } from "../backend/device.ts";
+import type { Group } from "../distributed/group.ts";
 import { locateModel } from "../models/hub/pull.ts";
 import {
   type ComputeType,
@@ -31,6 +32,7 @@ and downloaded where it is not here.`;
 export interface ModelOptions {
   model?: string;
   device: string;
+  gpuLayers?: number;
   dtype?: ComputeType;
   context?: number;
   threads?: number;
@@ -74,7 +76,7 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
 }
 
 /** `named`: the model is an option, and no argument. */
-export function addModelOptions(command: Command, { devices = false, named = true } = {}): Command {
+export function addModelOptions(command: Command, { named = true } = {}): Command {
   if (named) {
     command.option(
       "--model <name>",
@@ -82,7 +84,12 @@ export function addModelOptions(command: Command, { devices = false, named = tru
     );
   }
   return command
-    .option(devices ? "--device <names>" : "--device <name>", "cpu, rocm:0, cuda:0; auto is the best present", "auto")
+    .option(
+      "--device <names>",
+      "cpu, rocm:0, cuda:0; several share the layers: rocm:0,rocm:1,cpu; auto is the best, and others where it is too small",
+      "auto",
+    )
+    .option("--gpu-layers <n>", "layers on GPUs, the others on the CPU (default: as many as have room)", count(0))
     .addOption(
       new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU, elsewhere as the model)").choices([
         "f32",
@@ -150,6 +157,10 @@ export const modelPath = (model: string | undefined): string => model ?? BUNDLED
 /** "auto" is the best device present. */
 export const deviceNamed = (name: string): Device => (name === "auto" ? Device.best() : Device.from(name));
 
+/** Every device that a model may be loaded to by these names. */
+export const devicesNamed = (names: string): Device[] =>
+  names === "auto" ? Device.present() : names.split(",").map((name) => Device.from(name.trim()));
+
 /** What shows downloads on stderr, and what takes them away again. */
 function downloads(): { options: PullOptions; clear(): void } {
   const bars = new DownloadBars(process.stderr);
@@ -181,17 +192,20 @@ export const located = (name: string): Promise<string | undefined> =>
 
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
-  { model, device, dtype, context, threads }: ModelOptions,
-  options: { signal?: AbortSignal } = {},
+  { model, device, gpuLayers, dtype, context, threads }: ModelOptions,
+  options: { signal?: AbortSignal; group?: Group | null } = {},
 ): Promise<Model> {
+  const { signal, group } = options;
   if (threads !== undefined) Device.cpu({ threads });
   const bar = new ProgressBar("Loading", process.stderr);
   const download = downloads();
   try {
     return await loadModel(modelPath(model), {
-      ...options,
       ...download.options,
-      device: deviceNamed(device),
+      signal,
+      group: group ?? undefined,
+      device: group?.device ?? device,
+      gpuLayers,
       dtype,
       context,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
@@ -205,7 +219,7 @@ export async function loadWithProgress(
 /** What guesses the next tokens, if the user asks for it; disposing it frees the draft model. */
 export async function openSpeculation(
   { draft, lookup, ...options }: ModelOptions & SamplingFlags,
-  loading: { signal?: AbortSignal } = {},
+  loading: { signal?: AbortSignal; group?: Group | null } = {},
 ): Promise<{ readonly speculation: Speculation | undefined } & Disposable> {
   if (draft === undefined) {
     return { speculation: lookup ? promptLookup() : undefined, [Symbol.dispose]: () => {} };

@@ -24,10 +24,13 @@ export function checkRequest(
       `the prompt has ${prompt.length} tokens, but the engine's cache holds ${room} (${pages}); shorten it, or give the engine more pages`,
     );
   }
-  const isToken = (id: number): boolean => Number.isInteger(id) && id >= 0 && id < vocabSize;
   for (const ids of [prompt, stopTokens]) {
-    const at = ids.findIndex((id) => !isToken(id));
-    if (at >= 0) fail("InvalidIndex", `${ids[at]} is no token id; the vocabulary has ${vocabSize}`);
+    // A loop, as prompts are long and first tokens wait for it.
+    for (let i = 0; i < ids.length; i++) {
+      const id = ids[i]!;
+      if (Number.isInteger(id) && id >= 0 && id < vocabSize) continue;
+      fail("InvalidIndex", `${id} is no token id; the vocabulary has ${vocabSize}`);
+    }
   }
   if (maxTokens !== undefined && !(Number.isSafeInteger(maxTokens) && maxTokens >= 0)) {
     fail("InvalidArgument", `maxTokens must be a whole number from 0 up, not ${maxTokens}`);

@@ -26,10 +26,18 @@ export class Page {
   }
 }
 
+/** Where a page's tokens become a string: a long prompt has many pages, and a first token waits for their keys. */
+let words = new Uint32Array(0);
+let letters = Buffer.alloc(0);
+
 /** The tokens of a page as a key; the first page's says by what else texts must be alike. */
 export function pageKey(tokens: readonly number[], page: number, size: number, kind: number): string {
-  const ids = Uint32Array.from(tokens.slice(page * size, (page + 1) * size));
-  const key = Buffer.from(ids.buffer).toString("latin1");
+  if (words.length !== size) {
+    words = new Uint32Array(size);
+    letters = Buffer.from(words.buffer);
+  }
+  for (let i = 0; i < size; i++) words[i] = tokens[page * size + i]!;
+  const key = letters.toString("utf16le");
   return page === 0 ? `${kind}:${key}` : key;
 }
 
@@ -106,7 +114,6 @@ export class PagePool {
   /** What was to be computed was not. */
   spoil(page: Page): void {
     page.ready = false;
-    page.writer = null;
     if (page.holders === 0 && this.#kept.has(page)) this.#forget(page);
   }
 

@@ -109,7 +109,7 @@ export class Scheduler {
       const { task, turn, until, samples } = part;
       if (samples) task.inFlight--;
       if (task.ended) continue;
-      if (turn === task.turn) task.settled = Math.max(task.settled, until);
+      if (turn === task.turn) task.settled = until;
       if (!samples) continue;
       const choice = choices[i]!;
       if (choice instanceof Error) this.end(task, { reason: choice, atOnce: false });
@@ -120,8 +120,7 @@ export class Scheduler {
   /** The oldest of these has failed, and nothing that the others did counts. None but these are enqueued. */
   discard(steps: readonly Step[], error: WickError): void {
     const [failed] = steps;
-    // The last pages first: none is gone before those that follow it.
-    for (const step of steps.toReversed()) for (const page of step.completed.toReversed()) this.#pool.spoil(page);
+    for (const page of steps.flatMap(({ completed }) => completed)) this.#pool.spoil(page);
     for (const { task, samples } of steps.flatMap((step) => step.parts)) if (samples) task.inFlight--;
     if (!this.#budget.failed(failed!.tokens)) {
       for (const { task } of failed!.parts) this.end(task, { reason: error, atOnce: false });
@@ -129,8 +128,7 @@ export class Scheduler {
     for (const task of this.#running) {
       const whole = task.pages.findIndex((page) => !page.ready);
       const from = (whole < 0 ? task.pages.length : whole) * this.#runner.pageSize;
-      const inside = task.settled >= from && task.settled < from + this.#runner.pageSize;
-      task.computed = task.settled = inside ? task.settled : from;
+      task.computed = Math.max(task.settled, from);
       this.#open(task);
     }
   }

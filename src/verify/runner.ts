@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import type { Device } from "../backend/device.ts";
 import { fail } from "../core/errors.ts";
+import type { Group } from "../distributed/group.ts";
 import { openSafetensors } from "../formats/index.ts";
 import { scope, type Tensor } from "../ops/index.ts";
 import { type Case, readCases, type ViewStep } from "./cases.ts";
@@ -26,17 +27,27 @@ export interface Report {
   readonly cases: CaseResult[];
 }
 export interface VerifyOptions {
+  /** Of a model: how many layers GPUs get; the CPU has the others. */
+  readonly gpuLayers?: number | undefined;
   /** Run only these ops (of a model: these checks). */
   readonly only?: readonly string[];
   readonly signal?: AbortSignal;
+  /** The processes that a model is split over; all of them verify it. */
+  readonly group?: Group | undefined;
   readonly onProgress?: (done: number, total: number) => void;
   /** Called before each case of ops; a case may be the last thing that the process does. */
   readonly onCase?: (id: string, number: number, total: number) => void;
 }
 
-/** Runs what `folder` holds: golden cases of ops, or a model with its golden results. */
-export async function verify(folder: string, device: Device, options: VerifyOptions = {}): Promise<Report> {
-  if (await isModel(folder)) return verifyModel(folder, device, options);
+/** Runs what `folder` holds: golden cases of ops, or a model with its golden results, whose layers devices may share. */
+export async function verify(
+  folder: string,
+  where: Device | readonly Device[],
+  options: VerifyOptions = {},
+): Promise<Report> {
+  const devices = [where].flat();
+  if (await isModel(folder)) return verifyModel(folder, devices, options);
+  const device = devices.length === 1 ? devices[0]! : fail("InvalidArgument", "verify: ops run on one device");
   const all = await readCases(folder);
   const { only } = options;
   for (const op of only ?? []) {

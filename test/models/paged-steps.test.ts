@@ -41,7 +41,8 @@ async function alone(model: Model): Promise<number[][]> {
 /** All of them by steps that are enqueued ahead of what they say; prompts in parts of 24 tokens. */
 async function together(model: Model): Promise<number[][]> {
   using cache = new PagedCache(model.config, model.device, model.dtype, 2 * asked.length);
-  await using stepper = new PagedStepper(model.transformer, cache, { slots: 8, positions: 2 * PAGE_SIZE });
+  // Requests may have so many that GPUs share the keys of prompts out.
+  await using stepper = new PagedStepper(model.transformer, cache, { slots: 8, positions: 8 * PAGE_SIZE });
   await stepper.ready();
   const fed = asked.map(() => 0);
   const chosen = asked.map(() => 0);

@@ -1,21 +1,32 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
-import type { BinaryOp, ReduceOp, UnaryOp, View } from "../backend.ts";
+import { chosen } from "../../core/environment.ts";
+import type { QuantType } from "../../core/quant-types.ts";
+import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, SdpaParams } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
+import { addressOfStorage } from "./blocks.ts";
+import { CPU_BYTES } from "./engine.ts";
+import { libc } from "./libc.ts";
 import { findNative, type Native } from "./native/native.ts";
 import { sdpa } from "./native/ops/attention.ts";
 import { conv2d } from "./native/ops/conv.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
+import { qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
+  readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOfStorage(storage)) };
   #native: Native | null | undefined;
+  readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
 
   /** Machine code, looked for at the first op that is worth it; null where there is none. */
   get native(): Native | null {
-    if (this.#native === undefined) this.#native = findNative();
+    if (this.#native === undefined) {
+      this.#native = findNative();
+      if (this.#native) libc()?.preferLargePages(this.engine.base, CPU_BYTES);
+    }
     return this.#native;
   }
 
@@ -57,5 +68,12 @@ export class CpuBackend extends StagedBackend {
 
   override matmul(a: View, b: View): Storage {
     return (this.native && matmul(this, this.native, a, b)) ?? super.matmul(a, b);
+  }
+
+  override qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    const { native } = this;
+    const own =
+      native && qmatmul(this, { native, threads: this.engine.threads, planes: this.#planes }, type, x, blocks);
+    return own ?? super.qmatmul(type, x, blocks);
   }
 }

@@ -10,19 +10,23 @@ import type { Engine } from "./engine.ts";
 export interface HeapBlock extends Block {
   /** Where it lies in WebAssembly's memory. */
   readonly at: number;
-  /** Pages of a file that stand in the place of the heap's own, in bytes; they are no memory that the device gives. */
+  /** It is a part of a file, whose pages stand in the place of the heap's own. */
   readonly mapped?: PagesInHeap;
 }
 
-/** Pages of the heap behind which a file lies: `start` is where the heap gave them. */
 export interface PagesInHeap {
+  /** What the heap gave. */
   readonly start: number;
+  /** The pages in it, which are whole. */
   readonly first: number;
   readonly bytes: number;
+  /** Bytes that the device's statistics count. */
+  readonly counted: number;
 }
 
 export interface NativeBlock extends Block {
   readonly address: number;
+  /** Bytes there are; `bytes` are none where they are a file's. */
   readonly length: number;
   release(): void;
 }

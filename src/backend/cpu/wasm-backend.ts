@@ -85,10 +85,14 @@ export class WasmBackend implements Backend {
   }
 
   alloc(bytes: number): Block {
-    if (bytes >= SHARE_FROM_BYTES) this.engine.startWorkers();
+    this.startWorkersFor(bytes);
     const block: HeapBlock = { at: this.engine.alloc(bytes), bytes };
     this.usage.add(bytes);
     return block;
+  }
+
+  protected startWorkersFor(bytes: number): void {
+    if (bytes >= SHARE_FROM_BYTES) this.engine.startWorkers();
   }
 
   free(block: Block): void {
@@ -142,8 +146,22 @@ export class WasmBackend implements Backend {
   }
 
   random(kind: "uniform" | "normal", dtype: DType, n: number, seed: bigint, a: number, b: number): Storage {
+    return this.randomFrom(kind, dtype, n, seed, a, b, 0);
+  }
+
+  /** The elements from `first`, which is even, on. */
+  protected randomFrom(
+    kind: "uniform" | "normal",
+    dtype: DType,
+    n: number,
+    seed: bigint,
+    a: number,
+    b: number,
+    first: number,
+  ): Storage {
+    const [key, draw] = [BigInt.asIntN(64, seed), BigInt(first / 2)];
     return this.#make(dtype, n, (out) =>
-      this.engine.kernels.random(codes.random[kind], code(dtype), n as Count, out, BigInt.asIntN(64, seed), a, b),
+      this.engine.kernels.random(codes.random[kind], code(dtype), n as Count, out, key, draw, a, b),
     );
   }
 
@@ -605,12 +623,17 @@ export class WasmBackend implements Backend {
     const storage = Storage.alloc(this, dtype, n);
     if (n === 0) return storage;
     try {
-      run(blockAt(storage) as OutAddress);
+      this.into(storage, run);
     } catch (error) {
       storage.discard();
       throw error;
     }
     return storage;
+  }
+
+  /** Calls `run` with the place in the heap where the storage is to be filled. */
+  protected into(storage: Storage, run: (out: OutAddress) => void): void {
+    run(blockAt(storage) as OutAddress);
   }
 
   #temporary<T>(bytes: Bytes, run: (at: TmpAddress) => T): T {

@@ -87,6 +87,12 @@ const warpgroupDefines = Object.fromEntries(
   ]),
 );
 
+/** Pages of a part of the keys for each tile of queries, where few of prompts share the keys out, and parts at most. */
+const SPLIT_PAGES = 2;
+/** The largest heads whose queries stay in registers then, where copies do not run beside: there are addresses, too. */
+const SPLIT_KEPT_DIM = 64;
+export const MOST_SPLITS = 32;
+
 /** Latent attention: elements of a key and of a value, at most, keys per tile, blocks that share a multiprocessor. */
 export const LATENT_DIM = 576;
 export const LATENT_RANK = 512;
@@ -106,6 +112,11 @@ export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
   ...warpgroupDefines,
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
+});
+
+export const splitDefines = (arch: string) => ({
+  ...decodeDefines(arch),
+  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_KEPT_DIM },
 });
 
 export const latentDefines = {
@@ -180,6 +191,28 @@ export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: n
   const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
+
+/** `rows` are those of all heads that share keys. */
+export function planSplit(
+  unit: MatrixUnit,
+  dtype: DType,
+  d: HeadDim,
+  masked: boolean,
+  budget: number,
+): PrefillPlan & { readonly keys: number } {
+  const { lanes, row, stages } = layout(unit, dtype, d, swizzledRow(unit, d, dtype));
+  const strips = unit === "mfma" ? 2 : 1;
+  const bytes = (waves: number, keys: number) => waves * strips * 16 * row + stages(keys);
+  let waves = ATTENTION_BLOCK / lanes;
+  let keys = unit === "mma" && d <= 128 && !masked ? ASYNC_KEYS : PREFILL_KEYS;
+  while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
+  while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
+  return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys), keys };
+}
+
+/** Tiles of queries in such a launch, some of them empty: tq queries of `batch` sequences, of `group` heads that share keys. */
+export const splitTiles = (batch: number, tq: number, group: number, rows: number): number =>
+  Math.floor(tq / Math.floor(rows / group)) + batch;
 
 /** Queries lie in rows of `pitch` elements. */
 export function planLatent(unit: MatrixUnit, dtype: DType): DecodePlan & { readonly pitch: number } {

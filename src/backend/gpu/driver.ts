@@ -5,6 +5,7 @@
  */
 
 import type { BlasTrial } from "./blas-trial.ts";
+import type { Ccl } from "./ccl.ts";
 import type { SystemMemory } from "./system-memory.ts";
 
 export type DevicePtr = bigint;
@@ -93,6 +94,12 @@ export interface GpuContext {
   copyToHost(dst: bigint, src: DevicePtr, bytes: number): void;
   copyOnDevice(dst: DevicePtr, src: DevicePtr, bytes: number): void;
   memset(dst: DevicePtr, byte: number, bytes: number): void;
+  /** Whether events of one can be waited for by the other. */
+  sharesDriver(other: GpuContext): boolean;
+  /** Whether this device can write the other's memory itself; asked for when it is first needed. */
+  reaches(peer: GpuContext): boolean;
+  /** Enqueues on this device's stream a copy into memory of another that it reaches. */
+  copyToPeer(peer: GpuContext, dst: DevicePtr, src: DevicePtr, bytes: number): void;
 
   /** Blocks this thread until the stream is done. */
   synchronizeSync(): void;
@@ -103,6 +110,10 @@ export interface GpuContext {
   destroyEvent(event: Handle): void;
   recordEvent(event: Handle): void;
   waitEvent(event: Handle): Promise<void>;
+  /** Blocks this thread. */
+  waitEventSync(event: Handle): void;
+  /** What is enqueued from now on begins after an event of this device, or of another of the driver. */
+  waitFor(event: Handle): void;
   /** Milliseconds between two recorded and completed events. */
   elapsed(start: Handle, end: Handle): number;
 
@@ -209,12 +220,14 @@ export interface BlasSource {
   find(context: GpuContext): BlasLibrary;
 }
 
-/** A vendor's libraries. The compiler and the BLAS are opened when asked for; each throws `LibraryNotFound`. */
+/** A vendor's libraries. The compiler, the BLAS and the collectives are opened when asked for; each throws `LibraryNotFound`. */
 export interface GpuPlatform {
   readonly driver: GpuDriver;
   compiler(): KernelCompiler;
   /** The libraries that can multiply on devices of an arch, the best first. */
   blas(arch: string): readonly BlasSource[];
+  /** The library by which processes with a device each add up and exchange what they have. */
+  collectives(): Ccl;
   /** What the system says about memory. */
   readonly memory: SystemMemory;
 }

@@ -33,11 +33,15 @@ type DriverCall =
   | "toDevice"
   | "toHost"
   | "onDevice"
+  | "canAccessPeer"
+  | "enablePeer"
+  | "toPeer"
   | "memset"
   | "streamCreate"
   | "streamDestroy"
   | "streamSynchronize"
   | "streamQuery"
+  | "streamWait"
   | "eventCreate"
   | "eventDestroy"
   | "eventRecord"
@@ -85,11 +89,8 @@ export interface Vendor {
   /** What `activate` takes to make the device current: an ordinal or a context. */
   retain(ordinal: number, check: (code: number, call: string) => void): number | bigint;
   release(ordinal: number): void;
-  /**
-   * Makes a stream wait for an event. Null where waiting on a pool thread for an event of a stream does not spoil a
-   * recording that has begun on that stream since.
-   */
-  streamWait: ((stream: Handle, event: Handle) => number) | null;
+  /** Whether waiting on a pool thread for an event of a stream spoils a recording that has begun on that stream since. */
+  readonly waitsSpoilRecordings: boolean;
   /** Why work cannot be recorded; null where it can. */
   readonly recordingProblem: string | null;
   /**
@@ -106,9 +107,12 @@ export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: H
 // Both vendors number these alike.
 const outOfMemory = 2;
 const invalidContext = 201;
+const peerAlreadyEnabled = 704;
 const notReady = 600;
 const nonBlockingStream = 1;
 const eventWithoutTime = 2;
+/** Milliseconds that this thread looks for the end of work itself. */
+const POLLED_MS = 4;
 // Relaxed: memory and modules may be allocated and loaded while a graph is recorded; neither is part of the graph.
 const captureModeRelaxed = 2;
 /** A larger view of native memory aborts the process on Node 20. */
@@ -254,6 +258,8 @@ export class NativeContext implements GpuContext {
   /** A stream that never records: its events can be waited for at any time. Made when it is first needed. */
   #aside: Handle | undefined;
   readonly #overlapping: OverlappingLaunch | null;
+  /** Whether this device may write another's memory, by the other's number. */
+  readonly #peers = new Map<number, boolean>();
   #isRecording = false;
   /** Whether what was recorded last is a kernel of Wick's: those of others do not say when they may be overlapped. */
   #followsKernel = false;
@@ -403,12 +409,10 @@ export class NativeContext implements GpuContext {
 
   async waitEvent(event: Handle): Promise<void> {
     this.#refuseRecording();
-    const { streamWait } = this.#driver.spec;
-    if (!streamWait) return this.#wait(event);
+    if (!this.#driver.spec.waitsSpoilRecordings) return this.#wait(event);
     this.activate();
     this.#aside ??= this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
-    const code = streamWait(this.#aside, event);
-    if (code !== 0) this.#driver.raise("waiting for an event", code, "", this);
+    this.#check(this.#api.streamWait(this.#aside, event, 0), "streamWait");
     const marker = this.#createEvent(eventWithoutTime);
     try {
       this.#check(this.#api.eventRecord(marker, this.#aside), "eventRecord");
@@ -416,6 +420,47 @@ export class NativeContext implements GpuContext {
     } finally {
       this.destroyEvent(marker);
     }
+  }
+
+  waitEventSync(event: Handle): void {
+    this.#refuseRecording();
+    this.activate();
+    this.#check(this.#api.eventSynchronize(event), "eventSynchronize");
+  }
+
+  waitFor(event: Handle): void {
+    this.#refuseRecording();
+    this.activate();
+    this.#check(this.#api.streamWait(this.stream, event, 0), "streamWait");
+  }
+
+  sharesDriver(other: GpuContext): boolean {
+    return other instanceof NativeContext && other.#driver === this.#driver;
+  }
+
+  reaches(peer: GpuContext): boolean {
+    if (!(peer instanceof NativeContext) || !this.sharesDriver(peer)) return false;
+    let reached = this.#peers.get(peer.ordinal);
+    if (reached === undefined) {
+      reached = this.#enablePeer(peer);
+      this.#peers.set(peer.ordinal, reached);
+    }
+    return reached;
+  }
+
+  #enablePeer(peer: NativeContext): boolean {
+    const can = new Int32Array(1);
+    const code = this.#api.canAccessPeer(can, this.ordinal, peer.ordinal);
+    if (code !== 0 || can[0] === 0) return false;
+    this.activate();
+    return [0, peerAlreadyEnabled].includes(this.#api.enablePeer(peer.#key, 0));
+  }
+
+  copyToPeer(peer: GpuContext, dst: DevicePtr, src: DevicePtr, bytes: number): void {
+    if (bytes === 0) return;
+    this.activate();
+    this.fence();
+    this.#check(this.#api.toPeer(dst, (peer as NativeContext).#key, src, this.#key, bytes, this.stream), "toPeer");
   }
 
   elapsed(start: Handle, end: Handle): number {
@@ -573,20 +618,31 @@ export class NativeContext implements GpuContext {
     );
   }
 
-  /** On a pool thread, so that the event loop goes on. */
+  /**
+   * The event loop goes on meanwhile. Steps are short, and this thread would hear of their end from another, which spins
+   * until then, a good part of a step later: so it looks by itself between turns, and leaves only what takes long to a thread.
+   */
   async #wait(event: Handle): Promise<void> {
+    if (await this.#poll(event, false)) return;
     const code = await callAsync(this.#api.eventSynchronize, event);
-    // A pool thread has no current context; where a driver insists on one, this thread polls instead.
-    if (code === invalidContext) return this.#poll(event);
-    this.#check(code, "eventSynchronize");
+    // A pool thread has no current context; where a driver insists on one, this thread looks on.
+    if (code === invalidContext) await this.#poll(event, true);
+    else this.#check(code, "eventSynchronize");
   }
 
-  async #poll(event: Handle): Promise<void> {
-    for (let turn = 0; ; turn++) {
+  /** Whether it has come to pass: soon, or in the end for who is patient. */
+  async #poll(event: Handle, patient: boolean): Promise<boolean> {
+    const until = performance.now() + POLLED_MS;
+    for (;;) {
       this.activate();
       const code = this.#api.eventQuery(event);
-      if (code !== notReady) return this.#check(code, "eventQuery");
-      await new Promise((resolve) => (turn < 64 ? setImmediate(resolve) : setTimeout(resolve, 1)));
+      if (code !== notReady) {
+        this.#check(code, "eventQuery");
+        return true;
+      }
+      const soon = performance.now() < until;
+      if (!soon && !patient) return false;
+      await new Promise((resolve) => (soon ? setImmediate(resolve) : setTimeout(resolve, 1)));
     }
   }
 

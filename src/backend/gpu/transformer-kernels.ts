@@ -142,8 +142,9 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
 }
 
 /** What batches and short prompts need besides; it is compiled when it is used. */
-export function batchKernels({ dtype, quantTypes, headDim }: TransformerNeeds): KernelName[] {
+export function batchKernels({ dtype, quantTypes, headDim, scoresAreShaped }: TransformerNeeds): KernelName[] {
   const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];
+  const masked = scoresAreShaped ? "_masked" : "";
   const types = [
     `_${dtype}`,
     `_norm_${dtype}`,
@@ -151,6 +152,7 @@ export function batchKernels({ dtype, quantTypes, headDim }: TransformerNeeds): 
   ] as const;
   return existing([
     ...heads.flatMap((d) => [`attention_decode_masked_${d}_${dtype}`, `attention_masked_${d}_${dtype}`] as const),
+    ...heads.flatMap((d) => [`attention_split${masked}_${d}_${dtype}`, `attention_join_${dtype}`] as const),
     ...types.flatMap((type) => ([2, 4, 8] as const).map((rows) => `linear${type}_b${rows}` as const)),
     `fill_${dtype}`,
   ]);

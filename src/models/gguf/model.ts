@@ -7,8 +7,8 @@ import { architectureOf, ggufArchitecture } from "../architectures/index.ts";
 import { usualPooling } from "../embeddings/settings.ts";
 import { JsonFields } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
+import { weightsSource } from "../sharding/weights-source.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
-import { FileWeights } from "../weights/file-weights.ts";
 import type { Names } from "../weights/naming.ts";
 import { parseGgufConfig, type TensorFacts } from "./config.ts";
 import { ggufEmbedding } from "./encoder.ts";
@@ -33,11 +33,10 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
   const form = architectureOf({ architecture }).gguf;
   const config = parseGgufConfig(architecture, fields, own, await tensorFacts(file, form.names));
   return {
-    config,
     embedding: ggufEmbedding(own, usualPooling(config)),
     tokenizer: readGgufTokenizer(fields),
     chatTemplate: chatTemplateIn(fields),
-    openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
+    ...weightsSource(ggufWeights(file), config, form),
     [Symbol.asyncDispose]: () => file.close(),
   };
 }

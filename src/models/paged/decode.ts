@@ -125,7 +125,7 @@ export class RecordedDecode implements Disposable {
   run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = []): void {
     const beside = prompts.length > 0;
     const size = this.size(beside);
-    this.#write(rows, size, prompts);
+    this.#write(rows, size, beside ? prompts : null);
     const graphs = this.#graphs[beside ? "beside" : "alone"];
     const known = graphs.get(size);
     if (known) known.replay();
@@ -139,14 +139,13 @@ export class RecordedDecode implements Disposable {
     const { rows, model } = this.#options;
     const { alone, beside } = this.#graphs;
     for (let size = recordedRows(1, rows); ; size = recordedRows(size + 1, rows)) {
-      this.#write([], size, []);
+      this.#write([], size, null);
       if (!alone.has(size)) alone.set(size, this.#record(size, false));
       if (size === rows) break;
     }
     if (!model.recordsPrompts) return;
     for (let size = 0; ; size = rowsBesidePrompts(size + 1, rows)) {
       this.#write([], size, []);
-      this.#writePrompts([], size);
       if (!beside.has(size)) beside.set(size, this.#record(size, true));
       if (size === rows) return;
     }
@@ -162,8 +161,8 @@ export class RecordedDecode implements Disposable {
     for (const { starts } of this.#tables.values()) starts?.dispose();
   }
 
-  /** Says what has changed. */
-  #write(rows: readonly DecodingRow[], size: number, prompts: readonly PromptRow[]): void {
+  /** Says what has changed, for a step without rows of prompts where `prompts` is null. */
+  #write(rows: readonly DecodingRow[], size: number, prompts: readonly PromptRow[] | null): void {
     const board = this.#board;
     const bySlot = new Map(rows.map((row) => [row.slot, row]));
     const lengths: number[] = [];
@@ -179,14 +178,20 @@ export class RecordedDecode implements Disposable {
       if (row) put(i, row, lengths[i]!);
       else board.put("lengths", i, 0);
     }
-    for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
-    if (prompts.length > 0) this.#writePrompts(prompts, size);
-    const count = prompts.length > 0 ? size + PROMPTS + 1 : size;
-    this.#upload("lengths", 0, count);
-    if (startsChanged) this.#upload("starts", 0, count);
+    if (prompts) {
+      for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
+      this.#writePrompts(prompts, size);
+    }
     const plan = this.#planner?.plan(lengths) ?? [];
     let planChanged = false;
     for (const [i, word] of plan.entries()) planChanged = board.put("plan", i, word) || planChanged;
+    // Each transfer takes the host as long as some kilobytes: all but the tables in one where most of it is new.
+    if (prompts) {
+      this.#upload("lengths", 0, board.starts.tables);
+      return;
+    }
+    this.#upload("lengths", 0, size);
+    if (startsChanged) this.#upload("starts", 0, size);
     if (planChanged) this.#upload("plan", 0, plan.length);
   }
 
@@ -210,8 +215,6 @@ export class RecordedDecode implements Disposable {
     }
     board.put("lengths", size + PROMPTS, 0);
     board.put("bounds", size + PROMPTS + 1, size + PROMPT_ROWS);
-    this.#upload("bounds", 0, size + PROMPTS + 2);
-    this.#upload("lasts", 0, size + PROMPTS);
     this.#promptIds.storage.write(0, new Uint8Array(ids.buffer));
   }
 

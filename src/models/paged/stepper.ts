@@ -4,6 +4,7 @@
  */
 import type { WickError } from "../../core/errors.ts";
 import { BatchSampler, type Choice } from "../generation/batch-sampler.ts";
+import { samplerSpec } from "../generation/sampling.ts";
 import type { Transformer } from "../transformer.ts";
 import type { PagedCache } from "./cache.ts";
 import { PROMPT_ROWS, PROMPTS, type PromptRow, RecordedDecode } from "./decode.ts";
@@ -41,9 +42,14 @@ const AHEAD = 2;
 /** Tokens of a prompt, beyond those that kernels for few rows take. */
 const READY_TOKENS = 32;
 
-/** What the host does for a step that is not recorded takes it several times as long before it is compiled. */
+/** What the host does for a step takes it several times as long before it is compiled. */
 const WARM_UP_STEPS = 24;
 const WARM_UP_MS = 250;
+
+async function warmUp(run: () => Promise<void>): Promise<void> {
+  const until = performance.now() + WARM_UP_MS;
+  for (let i = 0; i === 0 || (i < WARM_UP_STEPS && performance.now() < until); i++) await run();
+}
 
 export class PagedStepper implements AsyncDisposable {
   readonly sampler: BatchSampler;
@@ -72,15 +78,22 @@ export class PagedStepper implements AsyncDisposable {
   async ready(): Promise<void> {
     // A part of a prompt of nobody, in a page that nobody has yet.
     const ids = Array.from({ length: READY_TOKENS }, () => 0);
-    const until = performance.now() + WARM_UP_MS;
-    for (let i = 0; i === 0 || (i < WARM_UP_STEPS && performance.now() < until); i++) {
+    await warmUp(async () => {
       this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
       // The host would be far ahead of the device.
-      await this.#model.device.synchronize();
-    }
+      await this.#model.synchronize();
+    });
     this.sampler.place([]);
-    this.#decode?.recordAll();
-    await this.#model.device.synchronize();
+    if (!this.#decode) return;
+    this.#decode.recordAll();
+    await this.#model.synchronize();
+    const row = { slot: 0, past: 0, pages: [0], extent: ids.length, samples: true };
+    await warmUp(async () => {
+      this.sampler.assign(0, samplerSpec({}));
+      await this.step([{ ...row, ids }]);
+      await this.step([{ ...row, ids: null }]);
+      this.sampler.release(0);
+    });
   }
 
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
@@ -95,7 +108,7 @@ export class PagedStepper implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#model.device.synchronize();
+    await this.#model.synchronize();
     this.#decode?.[Symbol.dispose]();
     this.sampler[Symbol.dispose]();
   }

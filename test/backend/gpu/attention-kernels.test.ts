@@ -10,17 +10,20 @@ import {
   matrixUnit,
   planDecode,
   planPrefill,
+  planSplit,
   planSplits,
   planWarpgroups,
   prefillBlocks,
   scratchFloats,
   sharedBudget,
+  splitTiles,
 } from "../../../src/backend/gpu/attention-plan.ts";
+import { kernelNamed } from "../../../src/backend/gpu/catalogue.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { MOST_PARTS, PartsPlanner } from "../../../src/backend/gpu/paged-plan.ts";
 import { platform } from "../../../src/backend/gpu/platforms.ts";
-import { programCode } from "../../../src/backend/gpu/program.ts";
+import { type Program, programCode } from "../../../src/backend/gpu/program.ts";
 import { PAGE_SIZE } from "../../../src/backend/paged-attention.ts";
 import { type DType, decode, encode, sizeOf } from "../../../src/core/dtype.ts";
 
@@ -76,14 +79,16 @@ const small: KernelCompiler = {
   compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, ...shared]),
 };
 const cache = new KernelCache();
-function program(file: string, unit: Played, dtype: Half, device: number): bigint {
-  const id = `${file} ${unit} ${dtype} ${device}`;
+/** All of a file's kernels for the dtype, or some of them where not all are tried. */
+function program(file: string, unit: Played, dtype: Half, device: number, some: readonly string[] = []): bigint {
+  const id = `${file} ${unit} ${dtype} ${device} ${some}`;
   let loaded = programs.get(id);
   if (loaded === undefined) {
-    const whole = { id: `${file} ${dtype}`, file, unit: dtype, kernels: [], isPart: false };
+    const own = { file, unit: dtype, kernels: some.map(kernelNamed), isPart: some.length > 0 };
+    const program: Program = { id: `${file} ${dtype}`, ...own };
     const device = { name: unit, arch: archOf[unit] };
     const fits = sharedBudget(device.arch) === simulated || unit === "wgmma";
-    const { code } = programCode(whole, { device, compiler: fits ? compiler : small, cache });
+    const { code } = programCode(program, { device, compiler: fits ? compiler : small, cache });
     loaded = given((m) => hip.load(m, code));
     programs.set(id, loaded);
   }
@@ -249,8 +254,13 @@ function inPages(
   return { memory, strides, tables };
 }
 
+/** Compiling all of the file would take longer than running them. */
+const splitKernels = (dtype: Half) =>
+  [`attention_split_64_${dtype}`, `attention_split_masked_128_${dtype}`, `attention_join_${dtype}`] as const;
+
 /** The result of the kernel on the simulator, launched as the backend does. */
-function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: number, c: Case) {
+type Kind = "prefill" | "decode" | "split";
+function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) {
   const { b = 1, hq = 2, hk = hq, tq, tk, d, scale = 1 / Math.sqrt(c.d), splits = 1 } = c;
   const inputs = prepare(c, dtype);
   const dv = c.dv ?? d;
@@ -301,14 +311,38 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
     Float64Array.of(c.softcap ?? 0),
     Uint32Array.of(c.causal ? 1 : 0),
   ];
-  const run = (file: string, name: string, grid: number, block: number, shared: number, values: ArrayBufferView[]) => {
-    const kernel = given((f) => hip.find(f, program(file, unit, dtype, device), name));
+  const run = (
+    file: string,
+    name: string,
+    grid: number,
+    block: number,
+    shared: number,
+    values: ArrayBufferView[],
+    some?: readonly string[],
+  ) => {
+    const kernel = given((f) => hip.find(f, program(file, unit, dtype, device, some), name));
     const params = BigUint64Array.from(values, (value) => koffi.address(value));
     ok(hip.launch(kernel, grid, 1, 1, block, 1, 1, shared, null, params, null));
   };
   const infix = masked ? "_masked" : "";
+  // The first and the last are not read, but where other rows may be before the first.
+  const before = c.paged ? 3 : 0;
+  const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
+  const offsets = c.ends ? upload(BigInt64Array.from([before || -1, ...inner, -1], BigInt)) : 0n;
+  const strides = c.ends ? word(0, dv, hq * dv) : word(hq * tq * dv, tq * dv, dv);
   try {
-    if (kind === "prefill") {
+    if (kind === "split") {
+      const { threads, rows, shared } = planSplit(unit as MatrixUnit, dtype, dim, masked, simulated);
+      const scratch = upload(
+        new Float32Array(scratchFloats(hq * tq, splits, dv) || hq * tq * (dv + 2)).fill(Number.NaN),
+      );
+      const args = [...operands, pointer(offsets), pointer(scratch), ...sizes, ...strides, Uint32Array.of(splits)];
+      const names = [`attention_split${infix}_${dim}_${dtype}`, `attention_join_${dtype}`];
+      // One block less than there are items: some go round once more.
+      const grid = splitTiles(c.ends!.length, tq, hq / hk, rows) * hk * splits - 1;
+      run("attention_split", names[0]!, grid, threads, shared, args, splitKernels(dtype));
+      run("attention_split", names[1]!, 3, threads, 0, [...args, Uint32Array.of(rows)], splitKernels(dtype));
+    } else if (kind === "prefill") {
       const { threads, rows, shared } =
         unit === "wgmma"
           ? dim === 32
@@ -316,11 +350,6 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
             : planWarpgroups(dim, masked)
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
-      // The first and the last are not read, but where other rows may be before the first.
-      const before = c.paged ? 3 : 0;
-      const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
-      const offsets = c.ends ? upload(BigInt64Array.from([before || -1, ...inner, -1], BigInt)) : 0n;
-      const strides = c.ends ? word(0, dv, hq * dv) : word(hq * tq * dv, tq * dv, dv);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
       run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
@@ -354,7 +383,7 @@ function attend(kind: "prefill" | "decode", unit: Played, dtype: Half, device: n
 
 /** Weights are rounded once more than inputs and outputs; their sum is not. */
 const tolerances: Record<Half, number> = { f32: 2e-6, f16: 2e-3, bf16: 1.2e-2 };
-function check(kind: "prefill" | "decode", unit: Played, dtype: Half, device: number, c: Case): void {
+function check(kind: Kind, unit: Played, dtype: Half, device: number, c: Case): void {
   const { got, wanted } = attend(kind, unit, dtype, device, c);
   expect(got.length).toBe(wanted.length);
   for (let i = 0; i < got.length; i++) {
@@ -625,6 +654,30 @@ describe.each(decodeUnits)("decode over pages with %s in %s on device %i", (unit
   test.each(pick(pagedDecodes, amount))("%s", (_, c) => check("decode", unit, dtype, device, c));
 });
 
+const splits: Record<string, Case> = {
+  "prompts that share keys out, one in several tiles, one of nobody": {
+    ...{ hq: 6, hk: 2, tq: 36, tk: 900, d: 64, causal: true, splits: 3, paged: true },
+    ...{ ends: [25, 26, 26, 36], lengths: [900, 1, 0, 0] },
+  },
+  "fewer parts than there may be, a sink of every size, values narrower than keys": {
+    ...{ hq: 2, hk: 1, tq: 12, tk: 330, d: 64, dv: 40, causal: true, splits: 8, paged: true },
+    ...{ ends: [5, 12], lengths: [329, 150], sinks: [300, -1] },
+  },
+  "more sequences than a warp has lanes": {
+    ...{ hq: 2, hk: 1, tq: 70, tk: 300, d: 64, causal: true, splits: 2, paged: true },
+    ends: Array.from({ length: 35 }, (_, i) => 2 * i + 2),
+    lengths: Array.from({ length: 35 }, (_, i) => (i === 33 ? 300 : 2 + i)),
+  },
+  "a window and a softcap": {
+    ...{ hq: 4, hk: 1, tq: 20, tk: 900, d: 128, causal: true, window: 333, softcap: 3, splits: 4, paged: true },
+    ...{ ends: [3, 20], lengths: [600, 900] },
+  },
+};
+const splitUnits = units.filter(([unit, , , amount]) => unit !== "wgmma" && unit !== "wmma12" && amount === "all");
+describe.each(splitUnits)("few queries over pages with %s in %s on device %i", (unit, dtype, device) => {
+  test.each(Object.entries(splits))("%s", (_, c) => check("split", unit, dtype, device, c));
+});
+
 test("keys that have not been written are not read", () => {
   const lengths = [149];
   const c: Case = {
@@ -665,6 +718,10 @@ describe("plans", () => {
           const budget = sharedBudget(arch);
           expect(planPrefill(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
           expect(planDecode(unit, dtype, d, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(budget);
+          for (const masked of [false, true])
+            expect(planSplit(unit, dtype, d, masked, budget).shared, `${arch} ${dtype} ${d}`).toBeLessThanOrEqual(
+              budget,
+            );
         }
     for (const d of [64, 96, 128, 256] as const)
       for (const masked of [false, true])

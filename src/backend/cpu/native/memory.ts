@@ -35,7 +35,7 @@ function bound() {
 /** The address of the code, ready to be called. */
 export function executable(code: Uint8Array): number {
   const memory = guarded(code.byteLength);
-  need().calls.memcpy(memory.address, addressOfBuffer(code.buffer as ArrayBuffer) + code.byteOffset, code.byteLength);
+  need().calls.memmove(memory.address, addressOfBuffer(code.buffer as ArrayBuffer) + code.byteOffset, code.byteLength);
   memory.seal(protections.read | protections.execute);
   return memory.address;
 }

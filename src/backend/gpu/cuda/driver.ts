@@ -1,4 +1,5 @@
 /** NVIDIA's driver API, and the one place where NVIDIA's libraries are opened. */
+import { openCcl } from "../ccl.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { addressOf, type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type OverlappingLaunch, type Vendor } from "../native-driver.ts";
@@ -12,6 +13,7 @@ export interface CudaLibraries {
   readonly cudaLibrary?: string;
   readonly nvrtcLibrary?: string;
   readonly cublasLibrary?: string;
+  readonly ncclLibrary?: string;
 }
 
 const spec = (): LibrarySpec => ({
@@ -19,6 +21,13 @@ const spec = (): LibrarySpec => ({
   env: "WICK_CUDA_LIBRARY",
   ...cudaFiles("driver"),
   install: "install NVIDIA's driver",
+});
+
+const ncclSpec = (): LibrarySpec => ({
+  title: "NCCL",
+  env: "WICK_NCCL_LIBRARY",
+  ...cudaFiles("nccl"),
+  install: "install libnccl2, or PyTorch, which brings it",
 });
 
 // cuda.h of CUDA 13.0. The suffixes are those of its #defines; CUdeviceptr is 64-bit, CUdevice and the enums are int.
@@ -39,11 +48,15 @@ const prototypes: DriverPrototypes = {
   toDevice: "int cuMemcpyHtoDAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int cuMemcpyDtoHAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int cuMemcpyDtoDAsync_v2(void *dst, void *src, size_t bytes, void *stream)",
+  canAccessPeer: "int cuDeviceCanAccessPeer(void *can, int device, int peer)",
+  enablePeer: "int cuCtxEnablePeerAccess(void *peer, unsigned int flags)",
+  toPeer: "int cuMemcpyPeerAsync(void *dst, void *to, void *src, void *from, size_t bytes, void *stream)",
   memset: "int cuMemsetD8Async(void *dst, unsigned char value, size_t bytes, void *stream)",
   streamCreate: "int cuStreamCreate(void *out, unsigned int flags)",
   streamDestroy: "int cuStreamDestroy_v2(void *stream)",
   streamSynchronize: "int cuStreamSynchronize(void *stream)",
   streamQuery: "int cuStreamQuery(void *stream)",
+  streamWait: "int cuStreamWaitEvent(void *stream, void *event, unsigned int flags)",
   eventCreate: "int cuEventCreate(void *out, unsigned int flags)",
   eventDestroy: "int cuEventDestroy_v2(void *event)",
   eventRecord: "int cuEventRecord(void *event, void *stream)",
@@ -106,6 +119,7 @@ export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
     driver,
     compiler: () => openNvrtc(libraries.nvrtcLibrary),
     blas: () => [cublasSource(libraries.cublasLibrary)],
+    collectives: () => openCcl("NCCL", ncclSpec(), libraries.ncclLibrary),
     memory: systemMemory(),
   };
 }
@@ -152,7 +166,7 @@ function cudaVendor(library: Library): Vendor {
       return cell[0]!;
     },
     release: (ordinal) => void calls.release(ordinal),
-    streamWait: null,
+    waitsSpoilRecordings: false,
     recordingProblem: null,
     overlapping: (arch) => (Number(/^sm_(\d+)/.exec(arch)?.[1]) >= 90 ? overlappingLaunch(library) : null),
     allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),

@@ -9,6 +9,8 @@ import {
   latentDefines,
   prefillBlocks,
   prefillDefines,
+  splitDefines,
+  splitTiles,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -44,6 +46,28 @@ export const attention = [
       ...blocks(decodeBlocks(s.plan ? 1 : s.batch, s.heads, s.kv_heads, s.tq) * s.entries, 1, s.threads),
       shared: s.shared_bytes,
     }),
+  }),
+  family({
+    file: "attention_split",
+    pattern: "attention_split{mask}_{D}_{T}",
+    over,
+    apart: ["mask", "D"],
+    args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32`,
+    plan: "threads rows shared_bytes",
+    defines: splitDefines,
+    launch: (s) => ({
+      ...blocks(splitTiles(s.batch, s.tq, s.heads / s.kv_heads, s.rows) * s.kv_heads * s.splits, 1, s.threads),
+      shared: s.shared_bytes,
+    }),
+  }),
+  family({
+    file: "attention_split",
+    pattern: "attention_join_{T}",
+    over: { T: quantFloats },
+    args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32 rows:u32`,
+    plan: "threads",
+    defines: splitDefines,
+    launch: (s) => blocks(s.tq * Math.ceil((s.heads * s.dv) / 4 / s.threads), 1, s.threads),
   }),
   family({
     file: "attention_latent",

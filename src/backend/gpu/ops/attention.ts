@@ -3,14 +3,16 @@ import type { DType } from "../../../core/dtype.ts";
 import type { Layout } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { SdpaParams } from "../../fused-ops.ts";
-import type { PlannedHeads } from "../../paged-attention.ts";
+import { PAGE_SIZE, type PlannedHeads } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import {
   decodeBlocks,
   hasWarpgroups,
   headDimFor,
+  MOST_SPLITS,
   planDecode,
   planPrefill,
+  planSplit,
   planSplits,
   planWarpgroups,
   scratchFloats,
@@ -201,6 +203,37 @@ export function decode(gpu: Gpu, p: Problem, out: number): void {
       run();
     });
   }
+}
+
+/** Up to so many queries of prompts share their keys out, where there may be so many pages. */
+const SPLIT_QUERIES = 128;
+const SPLIT_FROM_PAGES = 8;
+
+/**
+ * Rows of sequences one behind the other whose keys lie in pages: where they are few, blocks for each head and `rows` of them
+ * would leave most of a device idle while they go through long texts, so each has a part of the keys.
+ */
+export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
+  const { dtype, heads, kvHeads, tq, tk, d } = p;
+  const dim = headDimFor(d);
+  const variant = variantOf(p);
+  const budget = sharedBudget(gpu.context.properties.arch);
+  const plan = planSplit(gpu.matrixUnit(dtype), dtype, dim, variant !== "", budget);
+  const few = tq <= SPLIT_QUERIES && tk >= SPLIT_FROM_PAGES * PAGE_SIZE && heads / kvHeads <= plan.rows;
+  if (!few || gpu.isInvariant) {
+    prefill(gpu, p, out);
+    return;
+  }
+  const values = launchValues(p, out);
+  values.threads = plan.threads;
+  values.rows = plan.rows;
+  values.shared_bytes = plan.shared;
+  values.splits = Math.min(MOST_SPLITS, tk / PAGE_SIZE);
+  gpu.temporary(4 * scratchFloats(heads * tq, values.splits, p.dv), (scratch) => {
+    values.scratch = scratch;
+    gpu.launch(`attention_split${variant}_${dim}_${dtype}`, values);
+    gpu.launch(`attention_join_${dtype}`, values);
+  });
 }
 
 /** What plans steps of decoding over pages, of at most `rows` sequences. */

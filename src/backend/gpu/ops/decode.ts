@@ -13,7 +13,7 @@ import {
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { attend, decode, type Problem, partsPlanner, prefill, supportsAttention } from "./attention.ts";
+import { attend, decode, type Problem, partsPlanner, prefill, prefillPages, supportsAttention } from "./attention.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -227,7 +227,7 @@ export class GpuPagedAttention implements PagedAttention {
         problem.lengths += 8 * singles;
         problem.tables += 8 * pages * singles;
         problem.offsets = values.offsets + 8 * singles;
-        prefill(gpu, problem, out + before);
+        prefillPages(gpu, problem, out + before);
       }),
     );
   }

@@ -1,5 +1,6 @@
 /** The HIP runtime of ROCm from 5.2 on, and the one place where AMD's libraries are opened. */
 import { fail } from "../../../core/errors.ts";
+import { openCcl } from "../ccl.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
@@ -18,6 +19,7 @@ export interface HipLibraries {
   readonly rocblasLibrary?: string;
   readonly hipblasltLibrary?: string;
   readonly miopenLibrary?: string;
+  readonly rcclLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
   /** What stands in for the system's figures of memory. */
@@ -34,6 +36,13 @@ const spec = (): LibrarySpec => ({
   env: "WICK_HIP_LIBRARY",
   ...rocmFiles("hip"),
   install: "install ROCm",
+});
+
+const rcclSpec = (): LibrarySpec => ({
+  title: "RCCL",
+  env: "WICK_RCCL_LIBRARY",
+  ...rocmFiles("rccl"),
+  install: "install rccl, which is part of ROCm",
 });
 
 // ROCm/HIP include/hip/hip_runtime_api.h (branches rocm-5.0.x to amd-staging). Handles and hipDeviceptr_t are pointers,
@@ -54,11 +63,15 @@ const prototypes: DriverPrototypes = {
   toDevice: "int hipMemcpyHtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int hipMemcpyDtoHAsync(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int hipMemcpyDtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
+  canAccessPeer: "int hipDeviceCanAccessPeer(void *can, int device, int peer)",
+  enablePeer: "int hipDeviceEnablePeerAccess(int peer, unsigned int flags)",
+  toPeer: "int hipMemcpyPeerAsync(void *dst, int to, void *src, int from, size_t bytes, void *stream)",
   memset: "int hipMemsetD8Async(void *dst, unsigned char value, size_t bytes, void *stream)",
   streamCreate: "int hipStreamCreateWithFlags(void *out, unsigned int flags)",
   streamDestroy: "int hipStreamDestroy(void *stream)",
   streamSynchronize: "int hipStreamSynchronize(void *stream)",
   streamQuery: "int hipStreamQuery(void *stream)",
+  streamWait: "int hipStreamWaitEvent(void *stream, void *event, unsigned int flags)",
   eventCreate: "int hipEventCreateWithFlags(void *out, unsigned int flags)",
   eventDestroy: "int hipEventDestroy(void *event)",
   eventRecord: "int hipEventRecord(void *event, void *stream)",
@@ -81,7 +94,6 @@ const prototypes: DriverPrototypes = {
 const extras = {
   driverVersion: "int hipDriverGetVersion(void *version)",
   runtimeVersion: "int hipRuntimeGetVersion(void *version)",
-  streamWait: "int hipStreamWaitEvent(void *stream, void *event, unsigned int flags)",
 } as const;
 
 /** A release of HIP, whose first two numbers are ROCm's: major · 10⁷ + minor · 10⁵ + patch. */
@@ -134,6 +146,7 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
       hipblasltSource(library, prototypes, arch, libraries.hipblasltLibrary),
       rocblasSource(library, prototypes, libraries.rocblasLibrary),
     ],
+    collectives: () => openCcl("RCCL", rcclSpec(), libraries.rcclLibrary, library),
     memory: libraries.systemMemory?.(library) ?? systemMemory(),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };
@@ -178,7 +191,7 @@ function hipVendor(library: Library, number: number): Vendor {
     retain: (ordinal) => ordinal,
     release: () => {},
     // HIP 6 refuses to wait for an event whose stream records, whenever it was recorded, and gives the recording up.
-    streamWait: (stream, event) => calls.streamWait(stream, event, 0),
+    waitsSpoilRecordings: true,
     recordingProblem:
       number > 0 && number < recordingHip ? `HIP ${shortVersion(number)} does not capture launches` : null,
     overlapping: () => null,

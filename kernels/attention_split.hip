@@ -1,0 +1,170 @@
+// A few queries of prompts against many keys in pages: attention_split_<D>_T (no softcap, positive scale) and
+// attention_split_masked_<D>_T give each block a part of one kv head's keys, for ROWS queries of all heads that share it; a decode
+// would go over the keys for every 16 rows, and prefill has a block for each head alone, and all keys for it. attention_join_T joins
+// the parts: a kernel of its own, as one block for each of few heads would take longer over it than all have over the keys.
+//
+// Sequences lie one behind the other, and each begins a new block (attention-blocks.h). How many parts its keys are cut into follows
+// from its length in device memory, so a captured launch stays right: at most `splits`, of SPLIT_PAGES pages for each tile of its queries.
+// Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, kv_heads · splits blocks for each tile of queries; those beyond
+// a sequence's parts have nothing to do. Any grid is right; blocks loop. `scratch` has tq·heads·splits·dv results, then tq·heads·splits
+// pairs (greatest score in powers of two, sum).
+// Keys before the new ones are on their way while the kernel before, which appends those, still runs (gpu/entry.h).
+#include "attention-blocks.h"
+#include "attention-parts.h"
+namespace gpu {
+
+// Where a block's queries lie: those of sequence b, `tq` of them, from `start` on among all rows.
+struct Found {
+  u32 b, start, tq;
+  i32 length;
+};
+// The last sequence whose place, as place(b, its first row) has it, is not behind `at`, which is the same for all lanes of a warp: they
+// look at one each, so that what a block must know before its keys are on their way takes one access to memory.
+template <class T, class Place> GPU_FN Found sequence_at(const Prefilling<T>& a, u32 at, Place place) {
+  const Sequences sequences{a.offsets, a.batch, a.tq, a.offsets[0]};
+  Found found{0, 0, 0, 0};
+  NO_UNROLL for (u32 from = 0; from < a.batch; from += 31) {
+    const u32 b = from + lane_id(), last = a.batch - from < 31 ? a.batch - from : 31;
+    const u32 first = sequences.offset(b);
+    const i32 length = b < a.batch ? a.length(b) : 0;
+    u32 begun = lane_id() < last && place(b, first) <= at;
+    UNROLL for (u32 mask = 16; mask; mask /= 2) begun += shfl_xor(begun, mask);
+    if (begun == 0) break;
+    const u32 start = shfl(first, begun - 1), end = shfl(first, begun);
+    found = Found{from + begun - 1, start, end > start ? end - start : 0, shfl(length, begun - 1)};
+    if (begun < last) break;
+  }
+  return found;
+}
+
+// The keys that a sequence's queries see, in parts of whole pages: the more tiles of queries go over them, the fewer parts.
+struct KeyParts {
+  i32 begin, stop;
+  u32 pages, parts;
+  GPU_METHOD KeyParts(const Sight& all, u32 tq, u32 tiles, u32 splits) {
+    begin = all.first(0) / PAGE_SIZE * PAGE_SIZE;
+    stop = all.end((i32)tq - 1);
+    pages = stop > begin ? ((u32)(stop - begin) + PAGE_SIZE - 1) / PAGE_SIZE : 0;
+    const u32 most = pages / (SPLIT_PAGES * (tiles < 1 ? 1 : tiles));
+    parts = most < 1 ? 1 : most < splits ? most : splits;
+  }
+  GPU_METHOD i32 first(u32 part) const { return begin + (i32)(pages * part / parts) * PAGE_SIZE; }
+};
+
+template <class T, int D, bool Masked, int Block = ATTENTION_BLOCK> struct Split {
+  typedef tile_t<T> Tile;
+  static constexpr int BLOCK = Block, STRIPS = Tile::LANES == 64 ? 2 : 1, PITCH = swizzled_pitch<T>(D);
+  GPU_FN constexpr int bytes(int waves, int keys) {
+    return (int)sizeof(T) * (waves * STRIPS * 16 * PITCH + stage_size<T>(D, keys, PITCH) * (Tile::ASYNC ? 2 : 1));
+  }
+  // As many keys per tile, then as many waves as shared memory has room for.
+  GPU_FN constexpr int fit(bool waves) {
+    int w = Block / Tile::LANES, k = Tile::ASYNC && D <= 128 && !Masked ? ASYNC_KEYS : PREFILL_KEYS;
+    while (k > 16 && bytes(w, k) > GPU_SHARED_KB * 1024) k /= 2;
+    while (w > 1 && bytes(w, k) > GPU_SHARED_KB * 1024) w /= 2;
+    return waves ? w : k;
+  }
+  static constexpr int WAVES = fit(true), ROWS = WAVES * STRIPS * 16;
+  typedef Shape<T, D, fit(false), STRIPS, Block, D <= (Tile::ASYNC ? PREFILL_KEPT_DIM : SPLIT_KEPT_DIM), PITCH> S;
+  static constexpr int COLUMNS = D < 128 ? D : 128, RESULT_PITCH = COLUMNS + 4;
+  static_assert(ROWS * RESULT_PITCH * 4 <= bytes(WAVES, S::KEYS), "");
+};
+
+template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Prefilling<T>& a, f32* scratch, u32 splits) {
+  typedef typename P::S S;
+  typedef typename P::Tile Tile;
+  const u32 wave = tid_x() / Tile::LANES, heads = a.heads / a.kv_heads, queries = P::ROWS / heads, strip = wave % P::WAVES * P::STRIPS * 16;
+  const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
+  const u32 each = (a.tq / queries + a.batch) * a.kv_heads, items = each * splits;
+  f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
+  NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
+    // First parts first: the last are those that short sequences do not have.
+    const u32 part = item / each, tile = (item - part * each) / a.kv_heads, kv_head = item % a.kv_heads;
+    const Found found = sequence_at(a, tile, [queries](u32 b, u32 first) { return first / queries + b; });
+    const u32 b = found.b, start = found.start, tq = found.tq, query0 = (tile - (start / queries + b)) * queries;
+    if (query0 >= tq) continue;
+    const i32 length = found.length;
+    const Sight all = sight_of(a, length, tq);
+    const KeyParts keys_of(all, tq, (tq + queries - 1) / queries, splits);
+    if (part >= keys_of.parts) continue;
+    const i32 first = keys_of.first(part), behind = keys_of.first(part + 1), end = behind < keys_of.stop ? behind : keys_of.stop;
+    const Group group{b, kv_head * heads, heads, heads * tq};
+    const Sight sight{end, all.reach, all.back};
+    const u32 row0 = query0 * heads, left = group.rows - row0, rows = left < queries * heads ? left : queries * heads;
+    Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
+    const Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
+    const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
+    const auto take_queries = [&] {
+      wait_for_previous();
+      load_queries<S>(shared, a, a.q + start * a.q_t, group, row0, P::ROWS);
+      barrier();
+      flash.take_queries();
+    };
+    if (first >= end || first + S::KEYS > length - (i32)tq) wait_for_previous();
+    attend<S>(flash, computes, shared + P::ROWS * S::PITCH, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
+    flash.finish(all, part == 0);
+    // Through shared memory, in as many columns at a time as there is room for, behind each row its pair: whole rows are written.
+    f32* const results = (f32*)shared;
+    UNROLL for (int from = 0; from < S::D; from += P::COLUMNS) {
+      barrier();
+      if (active) flash.each_result([&](int, int, u32 row, u32 col, const f32* x) {
+        if (S::D > P::COLUMNS && (col < (u32)from || col >= (u32)(from + P::COLUMNS))) return;
+        UNROLL for (int i = 0; i < Tile::RUN; i++) results[(strip + row) * P::RESULT_PITCH + col - from + i] = x[i];
+      });
+      if (active && from == 0) UNROLL for (int m = 0; m < P::STRIPS; m++) UNROLL for (int r = 0; r < Tile::ROWS; r++) {
+        // Several lanes have a row; they write the same.
+        f32* const pair = results + (strip + m * 16 + Tile::row(r)) * P::RESULT_PITCH + P::COLUMNS;
+        pair[0] = flash.best[m][r] * flash.c;
+        pair[1] = flash.sum[m][r];
+      }
+      barrier();
+      const u32 columns = a.dv > (u32)from ? (a.dv - from < P::COLUMNS ? a.dv - from : P::COLUMNS) : 0, quads = columns / 4;
+      NO_UNROLL for (u32 i = tid_x(); i < rows * quads; i += P::BLOCK) {
+        const u32 row = i / quads, col = (i - row * quads) * 4, r = row0 + row;
+        const size_t at = ((size_t)(start + (u32)group.query(r)) * a.heads + group.head(r)) * splits + part;
+        const f32* const own = results + row * P::RESULT_PITCH;
+        *(Vec<f32, 4>*)(scratch + at * a.dv + from + col) = *(const Vec<f32, 4>*)(own + col);
+        if (from + col == 0) *(Vec<f32, 2>*)(pairs + at * 2) = *(const Vec<f32, 2>*)(own + P::COLUMNS);
+      }
+    }
+    barrier();
+  }
+  wait_for_previous();
+}
+
+// Four columns of a row to each thread; `rows` is what a tile of the other kernel has.
+template <class T> GPU_FN void join(const Prefilling<T>& a, const f32* scratch, u32 splits, u32 rows) {
+  const u32 quads = a.heads * (a.dv / 4), blocks = (quads + bdim_x() - 1) / bdim_x(), queries = rows / (a.heads / a.kv_heads);
+  const f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
+  NO_UNROLL for (u32 item = bid_x(); item < a.tq * blocks; item += gdim_x()) {
+    const u32 row = item / blocks, i = (item - row * blocks) * bdim_x() + tid_x();
+    const Found found = sequence_at(a, row, [](u32, u32 first) { return first; });
+    const KeyParts keys_of(sight_of(a, found.length, found.tq), found.tq, (found.tq + queries - 1) / queries, splits);
+    wait_for_previous();
+    if (i >= quads) continue;
+    const u32 head = i / (a.dv / 4), col = (i - head * (a.dv / 4)) * 4;
+    const size_t at = ((size_t)row * a.heads + head) * splits;
+    Joined sum;
+    sum.add_all(pairs + at * 2, scratch + at * a.dv + col, keys_of.parts, a.dv);
+    sum.add_sink(a, head);
+    sum.store(a.out + row * a.out_t + head * a.out_h + col);
+  }
+  wait_for_previous();
+}
+
+#define SPLIT(name, T, D, Masked) \
+  KERNEL_EARLY(ATTENTION_BLOCK, D > 128 ? 1 : 2, name##_##D##_##T, PREFILL_OPERANDS(T), f32 *scratch, PREFILL_SIZES, u32 splits) { \
+    DYNAMIC_SHARED(T, tiles); \
+    split<Split<T, D, Masked>, T, Masked>(tiles, PREFILL_GATHER(T), scratch, splits); \
+  }
+#define SPLIT_BOTH(T, D) SPLIT(attention_split, T, D, false) SPLIT(attention_split_masked, T, D, true)
+#define SPLIT_ALL(T) \
+  SPLIT_BOTH(T, 32) SPLIT_BOTH(T, 64) SPLIT_BOTH(T, 96) SPLIT_BOTH(T, 128) SPLIT_BOTH(T, 256) \
+  KERNEL_EARLY(ATTENTION_BLOCK, 4, attention_join_##T, PREFILL_OPERANDS(T), f32 *scratch, PREFILL_SIZES, u32 splits, u32 rows) { \
+    join<T>(PREFILL_GATHER(T), scratch, splits, rows); \
+  }
+GPU_bf16(SPLIT_ALL)
+GPU_f16(SPLIT_ALL)
+GPU_f32(SPLIT_ALL)
+
+}  // namespace gpu
