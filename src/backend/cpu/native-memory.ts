@@ -6,16 +6,14 @@ import type { FileRange, OpenFile } from "../backend.ts";
 import type { NativeBlock } from "./blocks.ts";
 import type { Libc } from "./libc.ts";
 
-/** Linux's MADV_HUGEPAGE: fewer and larger pages, which are had and found faster. */
-const HUGE = 14;
-const HUGE_FROM = 4 * 2 ** 20;
+const LARGE_FROM = 4 * 2 ** 20;
 
 /** Pages of `bytes` bytes, which are given back as soon as they are released; null where the system has none. */
 export function allocatePages(libc: Libc, bytes: number): NativeBlock | null {
   const length = Math.max(bytes, 1);
   const address = libc.allocate(length);
   if (address === null) return null;
-  if (process.platform === "linux" && length >= HUGE_FROM) libc.calls.madvise(address, length, HUGE);
+  if (length >= LARGE_FROM) libc.preferLargePages(address, length);
   return { bytes, length: bytes, address, release: () => void libc.calls.munmap(address, length) };
 }
 
