@@ -2,7 +2,7 @@
 import { CpuBackend } from "./backend/cpu/backend.ts";
 import { Device } from "./backend/device.ts";
 import { GpuBackend } from "./backend/gpu/backend.ts";
-import { bestOf } from "./backend/gpu/best-device.ts";
+import { ranked } from "./backend/gpu/best-device.ts";
 import { checkChoice, type HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
 import { compiles, findCandidates, platform, simulatorOrdinals } from "./backend/gpu/platforms.ts";
 import { MiopenBackend } from "./backend/gpu/rocm/miopen/backend.ts";
@@ -50,9 +50,8 @@ registerDevice(
   amd("sim", (id) => simulatorOrdinals[id]!),
   { ids: /^(32|64)$/, first: "32", extras: ["miopen"], about: "sim:32 and sim:64, which run the AMD path in software" },
 );
-registerSearch(() => {
-  const best = bestOf(findCandidates(), compiles);
-  return best && `${best.platform}:${best.ordinal}`;
+registerSearch(function* () {
+  for (const { platform, ordinal } of ranked(findCandidates(), compiles)) yield `${platform}:${ordinal}`;
 });
 
 function withOptions(device: Device, { hostMemory }: GpuOptions): Device {

@@ -1,4 +1,4 @@
-// Models to measure: the bundled one, and a Llama of random weights that is written here in two types.
+// Models to measure: the bundled one, and a Llama of random weights that is written here in three types.
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -85,7 +85,7 @@ export async function models(folder) {
   const source = join(folder, "random");
   await writeRandomLlama(source);
   const files = [["fable-7m Q8_0", fileURLToPath(new URL("../../models/fable-7m.Q8_0.gguf", import.meta.url))]];
-  for (const type of ["Q8_0", "Q4_0"]) {
+  for (const type of ["Q8_0", "Q4_0", "Q4_K"]) {
     const path = join(folder, `random.${type}.gguf`);
     await writeModelGguf(source, path, { type });
     files.push([`Llama 58M ${type}`, path]);

@@ -91,6 +91,17 @@ SIM_API hipError_t hipMemcpyDtoDAsync(hipDeviceptr_t to, hipDeviceptr_t from, si
   Lock lock;
   return copy("hipMemcpyDtoDAsync", to, from, bytes, hipMemcpyDeviceToDevice, stream);
 }
+SIM_API hipError_t hipMemcpyPeerAsync(void* to, int toDevice, const void* from, int fromDevice, size_t bytes,
+                                      hipStream_t stream) {
+  Lock lock;
+  auto lies = [&](const void* address, int ordinal) {
+    const Allocation* found = findAllocation(address);
+    return bytes == 0 || (found && (found->device == ordinal || found->device < 0));
+  };
+  if (!lies(to, toDevice) || !lies(from, fromDevice))
+    return fail(hipErrorInvalidValue, "hipMemcpyPeerAsync: the memory is not that of devices %d and %d", toDevice, fromDevice);
+  return copy("hipMemcpyPeerAsync", to, from, bytes, hipMemcpyDeviceToDevice, stream);
+}
 SIM_API hipError_t hipMemcpy(void* to, const void* from, size_t bytes, hipMemcpyKind kind) {
   Lock lock;
   if (hipError_t code = forbidInCapture("hipMemcpy")) return code;

@@ -173,6 +173,26 @@ SIM_API hipError_t hipGetDevicePropertiesR0600(void* out, int ordinal) {
 SIM_API hipError_t hipGetDeviceProperties(void* out, int ordinal) {
   return fillProperties(static_cast<char*>(out), ordinal, true);
 }
+// Devices reach each other's memory unless WICK_SIM_PEER=0 says otherwise.
+SIM_API hipError_t hipDeviceCanAccessPeer(int* can, int ordinal, int peer) {
+  if (!can) return fail(hipErrorInvalidValue, "hipDeviceCanAccessPeer: null result");
+  for (int each : {ordinal, peer})
+    if (hipError_t code = checkOrdinal(each)) return code;
+  const char* peers = getenv("WICK_SIM_PEER");
+  *can = ordinal != peer && !(peers && !strcmp(peers, "0"));
+  return hipSuccess;
+}
+SIM_API hipError_t hipDeviceEnablePeerAccess(int peer, unsigned flags) {
+  Lock lock;
+  static bool enabled[2][2];
+  int can = 0;
+  if (hipError_t code = hipDeviceCanAccessPeer(&can, current, peer)) return code;
+  if (flags) return fail(hipErrorInvalidValue, "hipDeviceEnablePeerAccess: flags must be 0");
+  if (!can) return fail(hipErrorInvalidDevice, "hipDeviceEnablePeerAccess: device %d does not reach %d", current, peer);
+  if (enabled[current][peer]) return hipErrorPeerAccessAlreadyEnabled;
+  enabled[current][peer] = true;
+  return hipSuccess;
+}
 SIM_API hipError_t hipSetDevice(int ordinal) {
   if (hipError_t code = checkOrdinal(ordinal)) return code;
   current = ordinal;

@@ -30,6 +30,7 @@
   X(hipErrorIllegalAddress, 700, "an illegal memory access was encountered") \
   X(hipErrorLaunchOutOfResources, 701, "too many resources for launch")      \
   X(hipErrorLaunchTimeOut, 702, "the launch timed out and was terminated")   \
+  X(hipErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")  \
   X(hipErrorContextIsDestroyed, 709, "context is destroyed")                 \
   X(hipErrorLaunchFailure, 719, "unspecified launch failure")                \
   X(hipErrorNotSupported, 801, "operation not supported")                    \

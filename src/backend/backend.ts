@@ -67,6 +67,8 @@ export interface MemoryStats {
   readonly peak: number;
   /** How many storages hold the live bytes. */
   readonly storages: number;
+  /** Bytes of files that tensors show in place: the system's pages, which `live` does not count. */
+  readonly mapped?: number;
   /** Of a GPU: bytes taken of its own memory and of the host's that it maps, and what it does so by. */
   readonly regions?: { readonly own: number; readonly host: number; readonly policy: string };
 }
@@ -74,6 +76,8 @@ export interface MemoryStats {
 /** What new tensors can have, and where that is, for people. */
 export interface Available {
   readonly bytes: number;
+  /** Of these, those that all kernels reach as fast as they can, where others are slower. */
+  readonly near?: number;
   readonly where: string;
 }
 
@@ -82,13 +86,37 @@ export interface Block {
   readonly bytes: number;
 }
 
+/** A file that is open now. */
+export interface OpenFile {
+  readonly path: string;
+  readonly size: number;
+  readonly descriptor: number;
+}
+
+export interface FileRange {
+  readonly file: OpenFile;
+  readonly start: number;
+  readonly bytes: number;
+}
+
 /** Fills `out` completely. */
 export type ReadInto = (out: Uint8Array) => Promise<void>;
+
+/** Bytes on their way to the host. */
+export interface PendingRead {
+  /** Waits until they are there and hands them on, piece by piece; they are valid during the call. Call it once. */
+  finish(take: (bytes: Uint8Array, start: number) => void): void;
+}
 
 export interface DeviceMemory {
   /** Uninitialised memory; throws `OutOfMemory` with sizes. */
   alloc(bytes: number): Block;
   free(block: Block): void;
+  /**
+   * Memory that shows a part of a file, which need not stay open, without a copy; null where there is none. What is written
+   * to it does not reach the file.
+   */
+  map?(range: FileRange): Block | null;
   memory(): MemoryStats;
   available(): Available;
   /** Returns cached memory to the system. */
@@ -100,6 +128,10 @@ export interface DeviceMemory {
   /** The result is a copy. */
   read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array>;
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array;
+  /** Begins to read what is there when the work enqueued so far is done. Absent where reading takes no waiting. */
+  beginRead?(src: Storage, byteOffset: number, byteLength: number): PendingRead;
+  /** Enqueues a copy from another device's storage; false, or absent, where bytes have to pass through the host's hands. */
+  copyFrom?(dst: Storage, dstOffset: number, src: Storage, srcOffset: number, byteLength: number): boolean;
 }
 
 /** What cannot be composed of anything else. */

@@ -4,7 +4,7 @@
  */
 import { fail } from "../core/errors.ts";
 import type { Available, Backend, MemoryStats } from "./backend.ts";
-import { bestName, locate } from "./registry.ts";
+import { locate, presentNames } from "./registry.ts";
 import { formatBytes } from "./usage.ts";
 
 const devices = new Map<string, Device>();
@@ -43,7 +43,13 @@ export class Device {
 
   /** The most capable GPU that can be used (discrete ones first, then those with more memory), or the CPU. */
   static best(): Device {
-    return Device.from(bestName() ?? "cpu");
+    const { value } = presentNames().next();
+    return Device.from(value ?? "cpu");
+  }
+
+  /** Every GPU that can be used, the best first, and at last the CPU. */
+  static present(): Device[] {
+    return [...presentNames(), "cpu"].map((name) => Device.from(name));
   }
 
   static of(backend: Backend): Device {

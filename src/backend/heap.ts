@@ -92,6 +92,12 @@ export class Heap {
     this.#free += size;
   }
 
+  /** Calls `visit` with every free range. */
+  eachFree(visit: (start: number, size: number) => void): void {
+    this.#unpark();
+    for (const [start, size] of this.#sizeAt) visit(start, size);
+  }
+
   /** Merges what is parked; false where nothing was. */
   #unpark(): boolean {
     if (this.#parkedCount === 0) return false;

@@ -30,7 +30,8 @@ interface Family extends FamilyOptions {
 }
 
 const families = new Map<string, Family>();
-const searches: (() => string | null)[] = [];
+type Search = () => Iterable<string> | string | null;
+const searches: Search[] = [];
 
 /** Makes a family of devices known by the prefix of its names. `open` is called once per name. */
 export function registerDevice(
@@ -45,18 +46,22 @@ export function registerDevice(
   families.set(prefix, { ...options, open });
 }
 
-/** `search` names the best device that it knows, or null; the first that finds one decides what `Device.best()` is. */
-export function registerSearch(search: () => string | null): void {
+/**
+ * `search` names the devices that it knows, the best first, or one of them, or null; the first that finds one decides what
+ * `Device.best()` is.
+ */
+export function registerSearch(search: Search): void {
   searches.push(search);
 }
 
-export const bestName = (): string | null => {
+/** Those that searches find, the best first; each is looked for when it is asked for. */
+export function* presentNames(): Generator<string> {
   for (const search of searches) {
-    const name = search();
-    if (name !== null) return name;
+    const found = search();
+    if (typeof found === "string") yield found;
+    else yield* found ?? [];
   }
-  return null;
-};
+}
 
 /** The device that a name means, and how to open it. */
 export function locate(name: string): { readonly address: DeviceAddress; open(): Backend } {

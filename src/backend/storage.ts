@@ -12,7 +12,7 @@ import { setFlagsFromString } from "node:v8";
 import { createContext, runInNewContext, Script } from "node:vm";
 import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
-import type { Backend, Block, ReadInto } from "./backend.ts";
+import type { Backend, Block, FileRange, ReadInto } from "./backend.ts";
 import { call } from "./call.ts";
 
 interface Entry {
@@ -87,6 +87,19 @@ export class Storage {
     return new Storage(backend, allocBlock(backend, bytes), dtype, length);
   }
 
+  /** Over memory that is there already, and is freed as others are. */
+  static over(backend: Backend, block: Block, dtype: DType, length: number): Storage {
+    allocated += block.bytes + OVERHEAD;
+    return new Storage(backend, block, dtype, length);
+  }
+
+  /** Over a part of a file, without a copy; null where the device has none, or elements would not be aligned. */
+  static mapped(backend: Backend, range: FileRange, dtype: DType): Storage | null {
+    const size = sizeOf(dtype);
+    const block = range.start % size === 0 ? call(backend, "map", range) : null;
+    return block && Storage.over(backend, block, dtype, range.bytes / size);
+  }
+
   get byteLength(): number {
     return this.length * sizeOf(this.dtype);
   }
@@ -123,6 +136,12 @@ export class Storage {
     return call(this.backend, "readSync", this, byteOffset, byteLength);
   }
 
+  /** Some bytes of a storage on any device, in the order of the work enqueued on both. */
+  copyFrom(byteOffset: number, src: Storage, srcOffset: number, byteLength: number): void {
+    if (call(this.backend, "copyFrom", this, byteOffset, src, srcOffset, byteLength)) return;
+    this.write(byteOffset, src.readSync(srcOffset, byteLength));
+  }
+
   retain(): void {
     if (this.freed)
       fail("Disposed", `the storage of ${this.length} ${this.dtype} elements on ${this.backend.name} was disposed`);
@@ -137,7 +156,7 @@ export class Storage {
   discard(): void {
     if (this.#entry.ref) registry.unregister(this.#entry);
     reclaim(this.#entry);
-    allocated -= this.byteLength + OVERHEAD; // given back by hand: no reason to look for garbage
+    allocated -= this.block.bytes + OVERHEAD; // given back by hand: no reason to look for garbage
   }
 
   /** From now on it is freed when the garbage collector finds it unreachable. */

@@ -9,6 +9,7 @@ interface Options extends ModelOptions {
   tokens: number;
   batch: number;
   runs: number;
+  together: boolean;
   json: boolean;
 }
 
@@ -28,20 +29,23 @@ interface Row {
 
 export function benchCommand(): Command {
   const command = new Command("bench").description("Measure prompt and decode rates and memory");
-  return addModelOptions(command, { devices: true })
+  return addModelOptions(command)
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
     .option("--batch <n>", "sequences side by side", count(1), 1)
     .option("--runs <n>", "measured runs after a first one that warms up; the median counts", count(1), 3)
+    .option("--together", "the devices share the model's layers, and are not measured one after the other", false)
     .option("--json", "print JSON", false)
     .addHelpText(
       "after",
       `
-Several devices are separated by commas. The tokens are random, so every run does the same work.
+Several devices are separated by commas, and measured one after the other unless they work --together. The tokens are
+random, so every run does the same work.
 
 Examples:
   wick bench
   wick bench --model ./Llama-3.2-1B --device cpu --prompt-tokens 512 --tokens 128
+  wick bench --model ./Llama-3.1-70B --device rocm:0,rocm:1,cpu --together
   wick bench --dtype bf16 --batch 4 --json`,
     )
     .action(run);
@@ -53,7 +57,9 @@ async function run(options: Options): Promise<void> {
   process.once("SIGINT", stop);
   const rows: Row[] = [];
   try {
-    for (const device of options.device.split(",")) rows.push(await measure({ ...options, device }, abort.signal));
+    const together = options.together || options.gpuLayers !== undefined;
+    const each = together ? [options.device] : options.device.split(",");
+    for (const device of each) rows.push(await measure({ ...options, device }, abort.signal));
   } catch (error) {
     if (!isAbort(error)) throw error;
     process.exitCode = 130;
@@ -69,14 +75,15 @@ async function measure(options: Options, signal: AbortSignal): Promise<Row> {
   const start = performance.now();
   using model = await loadWithProgress(options, { signal });
   const loadSeconds = (performance.now() - start) / 1000;
-  const weightsBytes = model.device.memory().live;
+  const all = (of: "live" | "peak"): number => model.devices.reduce((sum, device) => sum + device.memory()[of], 0);
+  const weightsBytes = all("live");
   const times: { prompt: number; decode: number }[] = [];
   for (let i = 0; i <= runs; i++) {
     const time = await once(model, options, signal);
     if (i > 0) times.push(time);
   }
   return {
-    device: model.device.name,
+    device: model.devices.map(({ name }) => name).join(),
     dtype: model.dtype,
     batch,
     promptTokens,
@@ -86,7 +93,7 @@ async function measure(options: Options, signal: AbortSignal): Promise<Row> {
     // The first token comes with the prompt.
     decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
     weightsBytes,
-    peakBytes: model.device.memory().peak,
+    peakBytes: all("peak"),
   };
 }
 

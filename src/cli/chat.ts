@@ -120,5 +120,6 @@ async function loadForChat(options: Options): Promise<Model> {
   const model = await loadWithProgress(options);
   if (model.chatTemplate) return model;
   console.error("This model was not made for chat (it has no chat template): it goes on with what you write.");
-  return new Model(model.transformer, model.tokenizer, plainTemplate(model));
+  const { transformer, tokenizer, embedding, placement } = model;
+  return new Model(transformer, tokenizer, plainTemplate(model), embedding, placement);
 }

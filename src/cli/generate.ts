@@ -61,7 +61,13 @@ async function run(options: Options): Promise<void> {
       abort.signal,
     );
     if (options.json)
-      console.log(JSON.stringify({ model: modelPath(options.model), device: model.device.name, ...result }, null, 2));
+      console.log(
+        JSON.stringify(
+          { model: modelPath(options.model), device: model.devices.map(({ name }) => name).join(), ...result },
+          null,
+          2,
+        ),
+      );
     else console.error(summary(result));
     if (result.finish === "aborted") process.exitCode = 130;
   } catch (error) {

@@ -31,6 +31,7 @@ and downloaded where it is not here.`;
 export interface ModelOptions {
   model?: string;
   device: string;
+  gpuLayers?: number;
   dtype?: ComputeType;
   context?: number;
   threads?: number;
@@ -74,7 +75,7 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
 }
 
 /** `named`: the model is an option, and no argument. */
-export function addModelOptions(command: Command, { devices = false, named = true } = {}): Command {
+export function addModelOptions(command: Command, { named = true } = {}): Command {
   if (named) {
     command.option(
       "--model <name>",
@@ -82,7 +83,12 @@ export function addModelOptions(command: Command, { devices = false, named = tru
     );
   }
   return command
-    .option(devices ? "--device <names>" : "--device <name>", "cpu, rocm:0, cuda:0; auto is the best present", "auto")
+    .option(
+      "--device <names>",
+      "cpu, rocm:0, cuda:0; several share the layers: rocm:0,rocm:1,cpu; auto is the best, and others where it is too small",
+      "auto",
+    )
+    .option("--gpu-layers <n>", "layers on GPUs, the others on the CPU (default: as many as have room)", count(0))
     .addOption(
       new Option("--dtype <dtype>", "what to compute in (default: f32 on the CPU, elsewhere as the model)").choices([
         "f32",
@@ -150,6 +156,10 @@ export const modelPath = (model: string | undefined): string => model ?? BUNDLED
 /** "auto" is the best device present. */
 export const deviceNamed = (name: string): Device => (name === "auto" ? Device.best() : Device.from(name));
 
+/** Every device that a model may be loaded to by these names. */
+export const devicesNamed = (names: string): Device[] =>
+  names === "auto" ? Device.present() : names.split(",").map((name) => Device.from(name.trim()));
+
 /** What shows downloads on stderr, and what takes them away again. */
 function downloads(): { options: PullOptions; clear(): void } {
   const bars = new DownloadBars(process.stderr);
@@ -181,7 +191,7 @@ export const located = (name: string): Promise<string | undefined> =>
 
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
-  { model, device, dtype, context, threads }: ModelOptions,
+  { model, device, gpuLayers, dtype, context, threads }: ModelOptions,
   options: { signal?: AbortSignal } = {},
 ): Promise<Model> {
   if (threads !== undefined) Device.cpu({ threads });
@@ -191,7 +201,8 @@ export async function loadWithProgress(
     return await loadModel(modelPath(model), {
       ...options,
       ...download.options,
-      device: deviceNamed(device),
+      device,
+      gpuLayers,
       dtype,
       context,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),

@@ -14,7 +14,7 @@ import {
   bytes,
   collected,
   count,
-  deviceNamed,
+  devicesNamed,
   isAbort,
   MODEL_NAMES,
   type ModelOptions,
@@ -110,14 +110,14 @@ const keysOf = (given: readonly string[] | undefined): string[] =>
 
 async function run(names: string[], options: Options, version: string): Promise<void> {
   if (options.threads !== undefined) Device.cpu({ threads: options.threads });
-  const device = deviceNamed(options.device);
+  const devices = devicesNamed(options.device);
   const { batch, maxAnswers: queue } = options;
   const log = new Log(options.log ?? (process.stderr.isTTY ? "text" : "json"));
   const registry = new Registry({
     models: servedModels(names, options.alias ?? []),
-    device,
+    device: devices,
     memory: options.memory,
-    load: (request) => load(request, device, options, log),
+    load: (request) => load(request, options, log),
     openEngine: async (model, memory) => {
       const engine = createEngine(model, { batch, queue, memory: cacheMemory(options, memory) });
       try {
@@ -135,7 +135,7 @@ async function run(names: string[], options: Options, version: string): Promise<
   });
   const server = new ApiServer({
     registry,
-    device,
+    device: devices,
     log,
     version,
     host: options.host,
@@ -200,8 +200,7 @@ function onSignals(close: () => Promise<void>): { readonly ended: Promise<void> 
 
 async function load(
   { name, memory, signal, onProgress }: LoadRequest,
-  device: Device,
-  { dtype, context, batchInvariant }: Options,
+  { device, gpuLayers, dtype, context, batchInvariant }: Options,
   log: Log,
 ) {
   const bar = new ProgressBar("Loading", process.stderr);
@@ -209,6 +208,7 @@ async function load(
   try {
     return await loadModel(name, {
       device,
+      gpuLayers,
       dtype,
       context,
       memory,

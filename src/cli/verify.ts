@@ -2,10 +2,11 @@
 import { Command, InvalidArgumentError } from "commander";
 import { Device } from "../backend/device.ts";
 import { type CaseResult, verify } from "../verify/runner.ts";
-import { located } from "./model-options.ts";
+import { devicesNamed, located } from "./model-options.ts";
 
 interface Options {
   device: string;
+  gpuLayers?: number;
   only?: string[];
   json: boolean;
   threads?: number;
@@ -18,6 +19,8 @@ const count = (text: string): number => {
   return n;
 };
 
+const layers = (text: string): number => (text.trim() === "0" ? 0 : count(text));
+
 export function verifyCommand(): Command {
   return new Command("verify")
     .description("Compare with golden results: of ops (cases.json, tensors.safetensors) or of a model (golden.json)")
@@ -25,7 +28,8 @@ export function verifyCommand(): Command {
       "<folder>",
       "the folder with the cases, or with a model beside its golden.json; or a model's name at the hub",
     )
-    .option("--device <name>", "the device to run on", "cpu")
+    .option("--device <names>", "the device to run on; several share a model's layers: rocm:0,cpu", "cpu")
+    .option("--gpu-layers <n>", "of a model: layers on GPUs, the others on the CPU", layers)
     .option(
       "--only <ops>",
       "run only these ops (of a model: logits, logits-cached, greedy, tokenizer; hidden, embedding), separated by commas",
@@ -37,12 +41,13 @@ export function verifyCommand(): Command {
       "after",
       "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json\n  wick verify models/tiny/llama",
     )
-    .action(async (name: string, { device, only, json, threads }: Options) => {
+    .action(async (name: string, { device, gpuLayers, only, json, threads }: Options) => {
       const folder = await located(name);
       if (folder === undefined) return;
       if (threads !== undefined) Device.cpu({ threads });
       const live = !json && process.stderr.isTTY;
-      const report = await verify(folder, Device.from(device), {
+      const report = await verify(folder, devicesNamed(device), {
+        gpuLayers,
         ...(only && { only }),
         onProgress: (done, total) => {
           if (live) process.stderr.write(`\r${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);

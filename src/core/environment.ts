@@ -18,10 +18,25 @@ const computing = {
     what: "how many threads the CPU device uses, the main thread among them; 1 to 64",
     otherwise: "the number of cores",
   },
+  WICK_CPU: {
+    what: "the instructions that the CPU device computes with; `wasm` emits no machine code",
+    values: ["wasm", "avx2", "avx512"],
+    otherwise: "the best that the processor has",
+  },
+  WICK_ACTIVATIONS: {
+    what: "`8bit` rounds activations to 8 bits where the CPU device multiplies quantized weights by VNNI: faster, with errors of 1e-2 instead of 2e-5",
+    values: ["8bit"],
+    otherwise: "16 bits",
+  },
   WICK_SIMD: {
     what: "`plain` takes the CPU's kernels without relaxed SIMD",
     values: ["plain"],
     otherwise: "relaxed SIMD where the runtime has it",
+  },
+  WICK_MMAP: {
+    what: "with `0` the CPU device copies weights into memory and does not show them where they lie in their file",
+    values: ["0", "1"],
+    otherwise: "large weights are the file's pages, which processes share",
   },
   WICK_HOST_MEMORY: {
     what: "whether host memory that a GPU maps may hold tensors; `allow` also for a discrete card, which reads it over PCIe",

@@ -1,11 +1,12 @@
 /** Reads ranges of a file, checked against its size before any memory is taken. */
 import { type FileHandle, open, stat } from "node:fs/promises";
+import type { OpenFile } from "../backend/backend.ts";
 import { fail } from "../core/errors.ts";
 
 /** A read returns to the event loop, and looks at its signal, once per chunk. */
 const CHUNK = 16 * 2 ** 20;
 
-export class BinaryFile implements AsyncDisposable {
+export class BinaryFile implements OpenFile, AsyncDisposable {
   readonly path: string;
   readonly size: number;
   #handle: FileHandle | null;
@@ -25,6 +26,11 @@ export class BinaryFile implements AsyncDisposable {
       cannotOpen,
     );
     return new BinaryFile(path, size, await open(path, "r").catch(cannotOpen));
+  }
+
+  /** The system's number of the open file. */
+  get descriptor(): number {
+    return this.#open().fd;
   }
 
   /** Exactly `length` bytes from `offset`; both must lie in the file. */

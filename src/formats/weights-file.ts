@@ -8,7 +8,7 @@ import { GgufFile } from "./gguf/file.ts";
 import { MAGIC } from "./gguf/header.ts";
 import { tensorType } from "./gguf/types.ts";
 import type { GgufTyped } from "./gguf/values.ts";
-import type { ByteRange } from "./read-options.ts";
+import type { ByteRange, FilePlace } from "./read-options.ts";
 import { SafetensorsFile, type SafetensorsReader } from "./safetensors/file.ts";
 import { isForeign } from "./safetensors/header.ts";
 import { openSafetensors } from "./safetensors/sharded.ts";
@@ -21,6 +21,8 @@ export interface WeightsTensor {
   readonly byteLength: number;
   readonly dtype?: DType | undefined;
   readonly quant?: QuantType | undefined;
+  /** Where its bytes lie as they are. */
+  readonly place?: FilePlace | undefined;
 }
 
 export interface WeightsFile extends AsyncDisposable {
@@ -89,7 +91,8 @@ const isFile = (path: string): Promise<boolean> =>
 export function ggufWeights(file: GgufFile): StoredWeights {
   const tensors = [...file.tensors].map(([name, info]) => {
     const { dtype, quant } = tensorType(info.type) ?? {};
-    return { name, type: info.typeName, shape: info.shape, byteLength: info.byteLength, dtype, quant };
+    const { typeName: type, shape, byteLength } = info;
+    return { name, type, shape, byteLength, dtype, quant, place: file.place(name) };
   });
   return {
     path: file.path,
@@ -108,7 +111,8 @@ async function safetensorsWeights(path: string, file: SafetensorsReader): Promis
     const tensors: WeightsTensor[] = [];
     for (const name of file.names) {
       const { dtype, shape, byteLength } = await file.info(name);
-      tensors.push({ name, type: dtype, shape, byteLength, dtype: isForeign(dtype) ? undefined : dtype });
+      const known = isForeign(dtype) ? undefined : dtype;
+      tensors.push({ name, type: dtype, shape, byteLength, dtype: known, place: await file.place(name) });
     }
     return {
       path,

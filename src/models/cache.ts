@@ -5,15 +5,9 @@ import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
-import { Tensor } from "../ops/index.ts";
+import { CachePlaces } from "./cache-places.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Positions } from "./positions.ts";
-
-/**
- * Added to the scores of padding. Finite, so that rows of padding, which see nothing else, stay finite too: a NaN in
- * their keys and values would reach every other row through 0 · NaN.
- */
-const MASKED = -30_000;
 
 /** Whether a device attends over caches by itself, with all of a text in them. */
 export const deviceAttends = ({ headDim, latent, rope }: ModelConfig, { backend }: Device, dtype: DType): boolean =>
@@ -21,13 +15,28 @@ export const deviceAttends = ({ headDim, latent, rope }: ModelConfig, { backend 
     ? backend.latentAttention?.supports(dtype, latent.rank, rope.dims)
     : backend.cachedAttention?.supports(dtype, headDim)) ?? false;
 
-/** What the caches of one sequence take when `positions` have been fed. */
-export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
-  const { windows } = config;
-  const whole = deviceAttends(config, device, dtype);
+/** Positions of a prompt that devices without attention over caches compute at once. */
+export const PART = 512;
+
+/** What the cache of one layer takes of a sequence when `positions` have been fed; `whole` where windows keep all, too. */
+export function layerCacheBytes(
+  config: ModelConfig,
+  layer: number,
+  dtype: DType,
+  positions: number,
+  whole: boolean,
+): number {
+  const window = config.windows[layer]!;
   const room = capacityFor(positions);
-  const rows = windows.reduce((sum, window) => sum + (whole || window === 0 ? room : Math.min(window, room)), 0);
+  // A window's buffer is twice its size.
+  const rows = whole || config.latent || window === 0 ? room : 2 * window;
   return rows * valuesPerPosition(config) * sizeOf(dtype);
+}
+
+/** What the caches of all layers take on one device. */
+export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
+  const whole = deviceAttends(config, device, dtype);
+  return config.windows.reduce((sum, _, i) => sum + layerCacheBytes(config, i, dtype, positions, whole), 0);
 }
 
 /** What a layer keeps of a position: keys and values of every head that has its own, or what they are made of. */
@@ -47,21 +56,26 @@ export interface ModelCacheOptions {
   readonly rewindable?: boolean;
 }
 
+/** One device for all layers, or each its own. */
+export const perLayer = (device: Device | readonly Device[], { layers }: ModelConfig): readonly Device[] =>
+  Array.isArray(device) ? device : new Array<Device>(layers).fill(device as Device);
+
+export const namesOf = (devices: readonly Device[]): string =>
+  [...new Set(devices.map((device) => device.name))].join(" + ");
+
 export class ModelCache implements Disposable {
   readonly layers: readonly (KvCache | RotatingKvCache | LatentCache)[];
   readonly batch: number;
   readonly #config: ModelConfig;
   readonly #padding: readonly number[] | null;
-  readonly #device: Device;
+  /** Of each layer. */
+  readonly #devices: readonly Device[];
   readonly #dtype: DType;
+  readonly #places = new Map<Device, CachePlaces>();
   #length = 0;
-  #mask: Tensor | null = null;
-  #paddingTensor: Tensor | null = null;
-  /** By the number of positions that are asked for: how far each is from the end. */
-  readonly #before = new Map<number, Tensor>();
-  #lastPosition: Tensor | null = null;
 
-  constructor(config: ModelConfig, device: Device, dtype: DType, options: ModelCacheOptions = {}) {
+  /** Each layer's keys and values lie on one device, or on its own. */
+  constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, options: ModelCacheOptions = {}) {
     const { padding, rewindable = false } = options;
     this.batch = options.batch ?? padding?.length ?? 1;
     if (padding && padding.length !== this.batch) {
@@ -69,12 +83,12 @@ export class ModelCache implements Disposable {
     }
     this.#padding = padding?.some((n) => n > 0) ? padding : null;
     this.#config = config;
-    this.#device = device;
+    this.#devices = perLayer(device, config);
     this.#dtype = dtype;
-    const whole = rewindable || deviceAttends(config, device, dtype);
-    this.layers = config.windows.map((window) => {
+    this.layers = config.windows.map((window, i) => {
       if (config.latent) return new LatentCache();
-      return whole || window === 0 ? new KvCache() : new RotatingKvCache(window);
+      const whole = rewindable || window === 0 || deviceAttends(config, this.#devices[i]!, dtype);
+      return whole ? new KvCache() : new RotatingKvCache(window);
     });
   }
 
@@ -88,68 +102,46 @@ export class ModelCache implements Disposable {
     this.#length += positions;
   }
 
-  /** Counts positions that recorded steps have written; the layers know nothing of them. */
+  /** Counts positions that a step has written; layers whose step was recorded know nothing of them. */
   accept(positions: number): void {
-    for (const layer of this.layers) (layer as Whole).advance(positions);
     this.advance(positions);
+    for (const layer of this.layers) if (isWhole(layer)) layer.advance(this.#length - layer.length);
   }
 
   /** Makes room for `positions` in every layer's buffers; says for how many there is. */
   reserve(positions: number): number {
     const { kvHeads, headDim, latent, rope } = this.#config;
     const shape = latent ? [this.batch, 1, 0, latent.rank + rope.dims] : [this.batch, kvHeads, 0, headDim];
-    const kind = { dtype: this.#dtype, device: this.#device };
-    const rooms = this.layers.map((layer) => {
-      const whole = layer as Whole;
-      const room = whole.reserve(positions - whole.length, shape, kind);
+    const rooms = this.layers.map((layer, i) => {
+      if (!isWhole(layer)) return Number.POSITIVE_INFINITY;
+      const kind = { dtype: this.#dtype, device: this.#devices[i]! };
+      const room = layer.reserve(positions - layer.length, shape, kind);
       return ("k" in room ? room.k : room).shape[2]!;
     });
     return Math.min(...rooms);
   }
 
-  /** Where the next `length` positions of each sequence stand; padding counts as position 0. */
-  positions(length: number): Positions {
-    const start = this.#length;
+  /** Where `length` positions of each sequence stand, those from `start` on; padding counts as position 0. */
+  positions(start: number, length: number): Positions {
     if (!this.#padding) return { start, length };
     return { each: this.#padding.map((pad) => Array.from({ length }, (_, i) => Math.max(start + i - pad, 0))) };
   }
 
-  /** How many of each sequence's first positions are padding, as a tensor, where there is any. */
-  get padding(): Tensor | null {
-    if (!this.#padding) return null;
-    this.#paddingTensor ??= Tensor.from(BigInt64Array.from(this.#padding, BigInt), { device: this.#device }).keep();
-    return this.#paddingTensor;
-  }
-
-  /**
-   * The positions (b · count) of the last `count` of `lengths` slots, i64 (b) in device memory. Recorded passes may have
-   * some beyond the context that count for nothing: they stand at its end. Call it inside a scope.
-   */
-  lastPositions(lengths: Tensor, count: number): Tensor {
-    let before = this.#before.get(count);
-    if (!before) {
-      const distances = Array.from({ length: this.batch }, (_, i) =>
-        Array.from({ length: count }, (_, j) => BigInt(count - j + (this.#padding?.[i] ?? 0))),
-      );
-      const shape = [this.batch, count];
-      before = Tensor.from(BigInt64Array.from(distances.flat()), { shape, device: this.#device }).keep();
-      this.#before.set(count, before);
+  /** What a device that has layers is told of the sequences. */
+  on(device: Device): CachePlaces {
+    let places = this.#places.get(device);
+    if (!places) {
+      const { contextLength } = this.#config;
+      places = new CachePlaces({
+        device,
+        dtype: this.#dtype,
+        batch: this.batch,
+        paddings: this.#padding,
+        contextLength,
+      });
+      this.#places.set(device, places);
     }
-    const end = BigInt64Array.of(BigInt(this.#config.contextLength - 1));
-    this.#lastPosition ??= Tensor.from(end, { device: this.#device }).keep();
-    const positions = lengths.unsqueeze(1).sub(before);
-    return positions.minimum(this.#lastPosition).reshape([this.batch * count]);
-  }
-
-  /** What is added to the scores of the last `keys` of `total` positions: (b, 1, 1, keys). Call it inside a scope. */
-  mask(keys: number, total: number): Tensor | null {
-    if (!this.#padding) return null;
-    const have = this.#mask?.shape[3] ?? 0;
-    if (have < total) {
-      this.#mask?.dispose();
-      this.#mask = this.#makeMask(this.#padding, Math.max(total, 2 * have, 128));
-    }
-    return this.#mask!.narrow(3, total - keys, keys);
+    return places;
   }
 
   get rewindable(): boolean {
@@ -180,14 +172,8 @@ export class ModelCache implements Disposable {
 
   dispose(): void {
     for (const layer of this.layers) layer.dispose();
-    this.#mask?.dispose();
-    this.#mask = null;
-    this.#paddingTensor?.dispose();
-    this.#paddingTensor = null;
-    for (const before of this.#before.values()) before.dispose();
-    this.#before.clear();
-    this.#lastPosition?.dispose();
-    this.#lastPosition = null;
+    for (const places of this.#places.values()) places.dispose();
+    this.#places.clear();
     this.#length = 0;
   }
 
@@ -197,17 +183,10 @@ export class ModelCache implements Disposable {
 
   toString(): string {
     const sizes = `${this.layers.length} layers, batch ${this.batch}, ${this.#length} positions`;
-    return `ModelCache(${sizes}, ${this.#dtype}, ${this.#device.name})`;
+    return `ModelCache(${sizes}, ${this.#dtype}, ${namesOf(this.#devices)})`;
   }
 
   [Symbol.for("nodejs.util.inspect.custom")](): string {
     return this.toString();
-  }
-
-  #makeMask(padding: readonly number[], width: number): Tensor {
-    const values = new Float32Array(this.batch * width);
-    for (const [i, pad] of padding.entries()) values.fill(MASKED, i * width, i * width + Math.min(pad, width));
-    const shape = [this.batch, 1, 1, width];
-    return Tensor.from(values, { shape, dtype: this.#dtype, device: this.#device }).keep();
   }
 }

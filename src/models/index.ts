@@ -58,6 +58,8 @@ export type { PagedSequence } from "./paged/batch.ts";
 export { PagedCache, type PagedLayer } from "./paged/cache.ts";
 export { PagedStepper, type PagedStepperOptions, type StepOutcome, type StepRow } from "./paged/stepper.ts";
 export type { DevicePlaces, PagedTable } from "./paged/steps.ts";
+export type { DeviceChoice, DeviceShare } from "./placement/choose.ts";
+export type { Sites } from "./placement/sites.ts";
 export type { Positions } from "./positions.ts";
 export type { SharedTable, Table as RotaryTable } from "./rotary.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";

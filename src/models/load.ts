@@ -1,7 +1,7 @@
 /** Loading a model from where it lies, with progress and abort. */
 import { readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { Device } from "../backend/device.ts";
+import type { Device } from "../backend/device.ts";
 import type { TransformerNeeds } from "../backend/transformers.ts";
 import type { DType } from "../core/dtype.ts";
 import { FormatError, fail } from "../core/errors.ts";
@@ -16,23 +16,31 @@ import { ggufModels } from "./hub/gguf-names.ts";
 import { type DownloadProgress, locateModel, type PullOptions, refuseDamaged } from "./hub/pull.ts";
 import { openHuggingFaceFolder } from "./hugging-face/folder.ts";
 import { Model } from "./model.ts";
-import { requireRoom } from "./room.ts";
+import { choosePlaces, type DeviceChoice } from "./placement/choose.ts";
+import { devicesOf, type Sites } from "./placement/sites.ts";
 import { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
 import { Transformer } from "./transformer.ts";
+import type { WeightSizes } from "./weights/weight-sizes.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 
 export const computeTypes = ["f32", "f16", "bf16"] as const;
 export type ComputeType = (typeof computeTypes)[number];
 
 export interface LoadModelOptions {
-  /** Default "cpu". */
-  readonly device?: Device | string | undefined;
+  /**
+   * One device; several that share the layers, in this order: `["rocm:0", "rocm:1", "cpu"]`; or "auto", the best GPU with
+   * as many others as the model needs, and at last the CPU. GPUs share by their free memory, the CPU takes what they have
+   * no room for. Default "cpu".
+   */
+  readonly device?: DeviceChoice | undefined;
+  /** How many layers GPUs get; the CPU has the others. Default: as many as they have room for. */
+  readonly gpuLayers?: number | undefined;
   /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
   readonly dtype?: ComputeType | undefined;
   /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */
   readonly context?: number | undefined;
-  /** The most bytes it may take of the device's memory, its weights and that context. Default: what the device can give. */
+  /** The most bytes it may take of the devices' memory, its weights and that context. Default: what they can give. */
   readonly memory?: number | undefined;
   /**
    * What is said of a sequence does not depend, bit by bit, on what else is computed with it: so seeds give the same text
@@ -58,10 +66,13 @@ export interface ModelSource extends AsyncDisposable {
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
   openWeights(options: WeightsOptions): Promise<DeviceWeights>;
+  /** What the weights take where the model computes in a dtype. */
+  sizesIn(dtype: DType): WeightSizes;
 }
 
 export interface WeightsOptions {
-  readonly device: Device;
+  /** For all of them, or for each part of the model. */
+  readonly device: Device | Sites;
   readonly dtype: DType;
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
@@ -75,41 +86,40 @@ export interface WeightsOptions {
 export async function loadModel(name: string, options: LoadModelOptions = {}): Promise<Model> {
   const { signal, onDownload, onUnreached } = options;
   signal?.throwIfAborted();
-  const device = Device.from(options.device ?? "cpu");
   if (options.dtype !== undefined && !computeTypes.includes(options.dtype)) {
     fail("InvalidArgument", `loadModel: models compute in ${computeTypes.join(", ")}, not ${String(options.dtype)}`);
   }
   const located = await locateModel(name, { signal, onDownload, onUnreached });
   try {
-    return await loadFrom(located.path, device, options);
+    return await loadFrom(located.path, options);
   } catch (error) {
     if (error instanceof FormatError) await refuseDamaged(name, located);
     throw error;
   }
 }
 
-async function loadFrom(path: string, device: Device, options: LoadModelOptions): Promise<Model> {
-  const { signal, onProgress, chatTemplate } = options;
+async function loadFrom(path: string, options: LoadModelOptions): Promise<Model> {
+  const { signal, onProgress, chatTemplate, device = "cpu" } = options;
   await using source = await openModelAt(path);
-  const dtype = options.dtype ?? (device.name === "cpu" ? "f32" : (source.config.dtype ?? "f32"));
-  await using weights = await source.openWeights({ device, dtype, signal, onProgress });
-  requireRoom({ config: source.config, weights, device, dtype, context: options.context, memory: options.memory });
-  const { encoder } = source.config;
-  // The device compiles while the weights are read; what converts them must be there before, or it would be waited for.
-  const prepared = device.backend.transformers?.prepare(needsOf(source.config, weights, dtype));
-  await prepared?.toLoad;
-  const transformer = encoder
-    ? await Encoder.load(source.config, weights, device, dtype)
-    : await Transformer.load(source.config, weights, device, dtype, options.batchInvariant);
+  const { config } = source;
+  const { sites, dtype, shares } = await choosePlaces({ ...options, device, config, sizesIn: source.sizesIn });
+  await using weights = await source.openWeights({ device: sites, dtype, signal, onProgress });
+  // Devices compile while the weights are read; what converts them must be there before, or it would be waited for.
+  const needs = needsOf(config, weights, dtype);
+  const prepared = devicesOf(sites).map(({ backend }) => backend.transformers?.prepare(needs));
+  await Promise.all(prepared.map((own) => own?.toLoad));
+  const transformer = config.encoder
+    ? await Encoder.load(config, weights, sites, dtype)
+    : await Transformer.load(config, weights, sites, dtype, options.batchInvariant);
   try {
     await weights.arrival();
-    await prepared?.toRun;
+    await Promise.all(prepared.map((own) => own?.toRun));
   } catch (error) {
     transformer[Symbol.dispose]();
     throw error;
   }
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
-  return new Model(transformer, source.tokenizer, template, source.embedding);
+  return new Model(transformer, source.tokenizer, template, source.embedding, shares);
 }
 
 /** What a device can ready for a model before its weights are there. */

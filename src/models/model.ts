@@ -3,7 +3,7 @@ import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { Tensor } from "../ops/index.ts";
-import { ModelCache, type ModelCacheOptions } from "./cache.ts";
+import { type ModelCache, type ModelCacheOptions, namesOf } from "./cache.ts";
 import type { AnswerForm } from "./chat/answer-form.ts";
 import { answerFormOf, type ChatEvent, type ChatOptions, chat, needTemplate } from "./chat/chat.ts";
 import type { ChatMessage } from "./chat/messages.ts";
@@ -21,6 +21,8 @@ import { type EmbeddingSettings, poolingNamed, usualPooling, usualSettings } fro
 import { Encoder } from "./encoder/encoder.ts";
 import { type GenerateOptions, generate, type Piece } from "./generation/generate.ts";
 import type { Packed } from "./packed.ts";
+import type { DeviceShare } from "./placement/choose.ts";
+import { devicesOf } from "./placement/sites.ts";
 import type { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
 import type { Transformer, TransformerOptions } from "./transformer.ts";
@@ -38,17 +40,21 @@ export class Model implements Disposable {
   readonly chatTemplate: ChatTemplate | null;
   /** How its authors mean it to embed. */
   readonly embedding: EmbeddingSettings;
+  /** What lies on each device, as it was planned before it was loaded; nothing of a model that was put together by hand. */
+  readonly placement: readonly DeviceShare[];
 
   constructor(
     body: Transformer | Encoder,
     tokenizer: Tokenizer | null,
     chatTemplate: ChatTemplate | null,
     embedding: EmbeddingSettings = usualSettings(usualPooling(body.config)),
+    placement: readonly DeviceShare[] = [],
   ) {
     this.#body = body;
     this.tokenizer = tokenizer;
     this.chatTemplate = chatTemplate;
     this.embedding = embedding;
+    this.placement = placement;
   }
 
   /** What generates. Encoders have none. */
@@ -62,8 +68,14 @@ export class Model implements Disposable {
     return this.#body.config;
   }
 
+  /** Where its logits, states and vectors are; of several devices, that of the last layers. */
   get device(): Device {
     return this.#body.device;
+  }
+
+  /** Every device that has a part of it, in the order of the layers. */
+  get devices(): readonly Device[] {
+    return devicesOf(this.#body.sites);
   }
 
   /** What it computes in. */
@@ -82,7 +94,7 @@ export class Model implements Disposable {
   }
 
   newCache(options: ModelCacheOptions = {}): ModelCache {
-    return new ModelCache(this.transformer.config, this.device, this.dtype, options);
+    return this.transformer.newCache(options);
   }
 
   /** Continues a prompt token by token, until `maxTokens`, a stop, or the end of the context. */
@@ -181,7 +193,7 @@ export class Model implements Disposable {
   toString(): string {
     const { architecture, layers, hiddenSize, vocabSize, contextLength } = this.config;
     const sizes = `${layers} layers of ${hiddenSize}, ${vocabSize} tokens, context ${contextLength}`;
-    return `Model(${architecture}, ${sizes}, ${this.dtype}, ${this.device.name})`;
+    return `Model(${architecture}, ${sizes}, ${this.dtype}, ${namesOf(this.devices)})`;
   }
 
   [Symbol.for("nodejs.util.inspect.custom")](): string {

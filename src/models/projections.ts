@@ -79,7 +79,7 @@ export class Matrices implements Projection {
   }
 }
 
-/** Matrices of different types, one product for each. */
+/** Matrices of different types, or that lie apart: one product for each. */
 export class Joined implements Projection {
   readonly #all: readonly Projection[];
 
@@ -95,8 +95,9 @@ export class Joined implements Projection {
   }
 
   parts(input: Tensor, ownNorm?: Norm): Tensor[] {
-    // LayerNorm is no part of a product, and done once for all.
-    const [x, norm] = ownNorm?.kind === "layer" ? [normalize(input, ownNorm), undefined] : [input, ownNorm];
+    // Where a norm is no part of a product, it is done once for all.
+    const isApart = ownNorm && (ownNorm.kind === "layer" || !input.backend.linear);
+    const [x, norm] = isApart ? [normalize(input, ownNorm), undefined] : [input, ownNorm];
     return this.#all.flatMap((projection) => projection.parts(x, norm));
   }
 }

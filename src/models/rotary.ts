@@ -1,6 +1,6 @@
 /** Rotary frequencies under each scaling, and the tables of cos and sin that grow with the positions asked for. */
 import type { Device } from "../backend/device.ts";
-import type { DType } from "../core/dtype.ts";
+import { type DType, sizeOf } from "../core/dtype.ts";
 import { rope, ropeI } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
 import type { RopeConfig } from "./config.ts";
@@ -74,6 +74,10 @@ export interface SharedTable extends Table {
 export type Rotation = (x: Tensor) => Tensor;
 
 const FIRST_ROWS = 512;
+
+/** What the tables of cos and sin take for so many positions. */
+export const tableBytes = ({ dims }: RopeConfig, positions: number, dtype: DType): number =>
+  Math.max(positions, FIRST_ROWS) * dims * sizeOf(dtype);
 
 export class Rotary implements Disposable {
   readonly #config: RopeConfig;

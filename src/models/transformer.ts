@@ -3,42 +3,26 @@ import type { Device } from "../backend/device.ts";
 import type { DType } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { formatShape } from "../core/layout.ts";
-import { scope, Tensor } from "../ops/index.ts";
-import type { LayerNormRole } from "./architectures/architecture.ts";
+import { scope, type Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
-import { loadAttention, type SelfAttention } from "./attention.ts";
-import { deviceAttends, type ModelCache } from "./cache.ts";
+import { ModelCache, type ModelCacheOptions } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
-import { runsOnDevice } from "./experts/mixture.ts";
-import { expansionPays } from "./latent-attention.ts";
-import { type FeedForward, loadFeedForward } from "./mlp.ts";
+import { type Layer, loadLayer } from "./layer.ts";
 import { loadNorm, normalize } from "./norm.ts";
-import { type Packed, PackedStep } from "./packed.ts";
-import { extentOf, lengthOf, PagedBatch, type PagedSequence, type PagedTensors } from "./paged/batch.ts";
-import type { PagedCache } from "./paged/cache.ts";
-import {
-  ComposedPagedStep,
-  DevicePagedStep,
-  type DevicePlaces,
-  deviceAttendsPages,
-  type PagedTable,
-} from "./paged/steps.ts";
-import { type Positions, positionIds } from "./positions.ts";
-import { Rotary, type SharedTable } from "./rotary.ts";
-import { CachedStep, ComposedStep, type LayerCache, type Step } from "./steps.ts";
-import type { EmbeddingTable, Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
-
-interface Layer {
-  readonly attentionNorm: Norm | undefined;
-  readonly attention: SelfAttention;
-  readonly postAttentionNorm: Norm | undefined;
-  readonly mlpNorm: Norm | undefined;
-  readonly mlp: FeedForward;
-  readonly postMlpNorm: Norm | undefined;
-}
+import type { Packed } from "./packed.ts";
+import { PagedBatch, type PagedSequence } from "./paged/batch.ts";
+import { PagedCache } from "./paged/cache.ts";
+import type { DevicePlaces, PagedTable } from "./paged/steps.ts";
+import { Passage } from "./passage.ts";
+import { devicesOf, type Sites, sitesOf, stretchesOf } from "./placement/sites.ts";
+import { positionIds } from "./positions.ts";
+import type { SharedTable } from "./rotary.ts";
+import { type Fed, invariantlyOn, Segment } from "./segment.ts";
+import type { EmbeddingTable, Norm, Projection, Weights } from "./weights/weights.ts";
 
 interface Parts {
   readonly embedding: EmbeddingTable;
+  /** Learned vectors of the positions, where it has them. */
   readonly positions: EmbeddingTable | null;
   readonly layers: readonly Layer[];
   readonly finalNorm: Norm;
@@ -53,46 +37,45 @@ export interface TransformerOptions {
   readonly extent?: number | undefined;
 }
 
-/** Rows whose temporary tensors are small beside the weights. */
-const FEW_ROWS = 16;
+/** What a pass over a part of a sequence is told. */
+export interface PassOptions {
+  readonly cache?: ModelCache | undefined;
+  /** Positions before the part; they may still be on their way. */
+  readonly start: number;
+  readonly extent?: number | undefined;
+}
 
 export class Transformer implements Disposable {
   readonly config: ModelConfig;
-  readonly device: Device;
+  /** Where its parts lie. */
+  readonly sites: Sites;
   /** What it computes in. */
   readonly dtype: DType;
   /** Whether what it says of a sequence does not depend, bit by bit, on what else is in a call or how a prompt is cut. */
   readonly batchInvariant: boolean;
-  /** Whether latents may be expanded where that is faster: for many rows at once. */
-  readonly #mayExpand: boolean;
-  readonly #embedding: EmbeddingTable;
-  /** Learned vectors of the positions, where it has them. */
-  readonly #positions: EmbeddingTable | null;
-  readonly #layers: readonly Layer[];
-  readonly #finalNorm: Norm;
-  readonly #head: Projection;
-  readonly #rotaries: ReadonlyMap<RopeConfig, Rotary>;
+  /** The layers, by the devices they lie on. */
+  readonly segments: readonly Segment[];
+  readonly #parts: Omit<Parts, "layers">;
   readonly #owned: readonly Disposable[];
 
   private constructor(
     config: ModelConfig,
-    device: Device,
+    sites: Sites,
     dtype: DType,
     batchInvariant: boolean,
-    parts: Parts,
+    { layers, ...parts }: Parts,
     owned: readonly Disposable[],
   ) {
     this.config = config;
-    this.device = device;
+    this.sites = sites;
     this.dtype = dtype;
-    this.batchInvariant = batchInvariant || device.backend.invariantly === undefined;
-    this.#mayExpand = !batchInvariant;
-    this.#embedding = parts.embedding;
-    this.#positions = parts.positions;
-    this.#layers = parts.layers;
-    this.#finalNorm = parts.finalNorm;
-    this.#head = parts.head;
-    this.#rotaries = new Map([...new Set(config.ropes)].map((rope) => [rope, new Rotary(rope, device, dtype)]));
+    this.batchInvariant = batchInvariant || devicesOf(sites).every(({ backend }) => backend.invariantly === undefined);
+    this.segments = stretchesOf(sites.layers).map(({ device, first, count }) => {
+      const own = layers.slice(first, first + count);
+      const common = { config, device, dtype, batchInvariant: this.batchInvariant, mayExpand: !batchInvariant };
+      return new Segment({ ...common, first, layers: own });
+    });
+    this.#parts = parts;
     this.#owned = owned;
   }
 
@@ -100,40 +83,64 @@ export class Transformer implements Disposable {
   static async load(
     config: ModelConfig,
     weights: Weights,
-    device: Device,
+    where: Device | Sites,
     dtype: DType,
     batchInvariant = false,
   ): Promise<Transformer> {
     try {
-      const { vocabSize, hiddenSize, contextLength } = config;
-      const embedding = await weights.embedding("token", vocabSize, hiddenSize);
-      const learned = architectureOf(config).positions === "learned";
-      const positions = learned ? await weights.embedding("position", contextLength, hiddenSize) : null;
-      const layers: Layer[] = [];
-      for (let i = 0; i < config.layers; i++) layers.push(await loadLayer(config, weights, i));
-      const finalNorm = await loadNorm(config, weights, "finalNorm", hiddenSize, {});
-      const head = config.tiedEmbeddings
-        ? embedding.head
-        : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
-      const parts = { embedding, positions, layers, finalNorm, head };
-      return new Transformer(config, device, dtype, batchInvariant, parts, weights.owned);
+      const parts = await loadParts(config, weights);
+      const sites = sitesOf(where, config.layers);
+      return new Transformer(config, sites, dtype, batchInvariant, parts, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
     }
   }
 
+  /** Where its logits are, and the tokens that are chosen from them; ids may come from anywhere. */
+  get device(): Device {
+    return this.sites.output;
+  }
+
+  newCache(options: ModelCacheOptions = {}): ModelCache {
+    return new ModelCache(this.config, this.sites.layers, this.dtype, options);
+  }
+
+  newPagedCache(pages: number): PagedCache {
+    return new PagedCache(this.config, this.sites.layers, this.dtype, pages);
+  }
+
   /** Logits in f32 for ids (b, t): (b, t, vocab), or (b, vocab) of the last position. */
   forward(ids: Tensor, { cache, last = false, extent = 0 }: TransformerOptions = {}): Tensor {
-    const [batch, length] = this.#checkIds(ids, cache);
+    return scope(() => {
+      const passage = this.enter(ids, { cache, start: cache?.length ?? 0, extent });
+      return this.leave(passage, ids, { cache, last });
+    });
+  }
+
+  /** A part of a sequence, ids (b, t), on its way: others may follow before it is through. */
+  enter(ids: Tensor, { cache, start, extent = 0 }: PassOptions): Passage {
+    const [batch, length] = this.#checkIds(ids, cache, start);
+    const fed: Fed = { batch, length, start, extent };
+    const { input } = this.sites;
+    const places = () => positionIds(cache?.positions(start, length) ?? { start, length }, batch, input);
+    return new Passage({
+      segments: this.segments,
+      enter: () => this.embed(ids.reshape([batch * length]), places),
+      stepOn: (segment) => segment.step(fed, cache),
+      caches: cache?.layers,
+    });
+  }
+
+  /** The logits of a part that goes to its end, as `forward` has them. Where it fails, the cache is as it was. */
+  leave(passage: Passage, ids: Tensor, { cache, last = false }: Pick<TransformerOptions, "cache" | "last">): Tensor {
+    const [batch, length] = ids.shape as [number, number];
     const { vocabSize, hiddenSize } = this.config;
-    return this.#scoped(() => {
-      const step = this.#step(batch, length, cache, extent);
-      const places = () => positionIds(cache?.positions(length) ?? { start: 0, length }, batch, this.device);
-      const hidden = this.#hidden(this.#embed(ids.reshape([batch * length]), places), step, cache);
-      if (!last) return this.#logits(hidden).reshape([batch, length, vocabSize]);
+    return scope(() => {
+      using hidden = this.#through(passage, length, cache);
+      if (!last) return this.logits(hidden).reshape([batch, length, vocabSize]);
       const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
-      return this.#logits(ends.reshape([batch, hiddenSize]));
+      return this.logits(ends.reshape([batch, hiddenSize]));
     });
   }
 
@@ -145,28 +152,32 @@ export class Transformer implements Disposable {
   paged(sequences: readonly PagedSequence[], cache: PagedCache, tokens: Tensor | null = null): Tensor {
     const batch = new PagedBatch(sequences, cache.pages);
     this.#checkPositions(batch.longest);
-    return this.#scoped(() => {
-      const tensors = batch.tensors(this.device, tokens);
-      const step = this.#pagedStep(batch, tensors);
-      const embedded = this.#embed(tensors.ids, () => tensors.positions);
-      const hidden = this.#layered(embedded, step, cache.layers);
-      return this.#logits(batch.saysAll ? hidden : hidden.indexSelect(tensors.lasts, 0));
+    return scope(() => {
+      const on = perDevice((device) => batch.tensors(device));
+      const { slots, lasts } = on(this.device);
+      const hidden = new Passage({
+        segments: this.segments,
+        enter: () => this.embed(batch.ids(this.device, slots, tokens), () => on(this.sites.input).positions),
+        stepOn: (segment) => segment.pagedStep(batch, on(segment.device)),
+        caches: cache.layers,
+      }).through();
+      return this.logits(batch.saysAll ? hidden : hidden.indexSelect(lasts, 0));
     });
   }
 
   /** Whether steps of decoding over pages can be recorded. */
   get recordsPages(): boolean {
-    return deviceAttendsPages(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
+    return this.#isOnOne && this.segments.every((segment) => segment.recordsPages);
   }
 
   /** What turns up to `positions` positions of sequences of any extent. */
   pagedTables(positions: number): ReadonlyMap<RopeConfig, SharedTable> {
-    return this.#perRope((rotary) => rotary.shared(positions));
+    return this.segments[0]!.pagedTables(positions);
   }
 
   /** Whether rows of prompts can be recorded beside those that decode. */
   get recordsPrompts(): boolean {
-    return this.recordsPages && !this.config.latent && !this.#positions;
+    return this.recordsPages && !this.config.latent && !this.#parts.positions;
   }
 
   /**
@@ -180,110 +191,70 @@ export class Transformer implements Disposable {
     tables: ReadonlyMap<RopeConfig, PagedTable>,
     lasts: Tensor | null = null,
   ): Tensor {
-    return this.#scoped(() => {
-      const step = new DevicePagedStep(this.device.backend, ids.numel, places, tables, [], false);
+    return scope(() => {
+      const [segment] = this.segments as [Segment];
+      const step = segment.pagedDecodeStep(ids.numel, places, tables);
       // Rows of nobody have no position, and stand at the first.
       const positions = () => places.lengths.maximum(1n).sub(1n);
-      const hidden = this.#layered(this.#embed(ids, positions), step, cache.layers);
-      return this.#logits(lasts ? hidden.indexSelect(lasts, 0) : hidden);
+      const hidden = segment.run(this.embed(ids, positions), step, cache.layers);
+      return this.logits(lasts ? hidden.indexSelect(lasts, 0) : hidden);
     });
   }
 
   /** Pages are the same only among sequences whose extents agree in this: some models turn long texts otherwise. */
   turnsAsLong(extent: number): boolean {
-    return [...this.#rotaries.values()].some((rotary) => rotary.isLong(extent));
+    return this.segments.some((segment) => segment.turnsAsLong(extent));
   }
 
   /** What the head would take for each position, (rows, hidden): the states that embed sequences. */
   hidden(packed: Packed): Tensor {
-    return this.#scoped(() => {
-      const { positions } = packed;
-      const rotationsAt = (at: Positions) => this.#perRope((rotary) => rotary.at(at, packed.longest));
-      const places = () => positionIds(positions, 1, this.device);
-      const embedded = this.#embed(packed.ids(this.device), places);
-      const states = this.#layered(embedded, new PackedStep(packed, true, rotationsAt, this.device), undefined);
-      return normalize(states, this.#finalNorm);
+    const { input } = this.sites;
+    return scope(() => {
+      const states = new Passage({
+        segments: this.segments,
+        enter: () => this.embed(packed.ids(input), () => positionIds(packed.positions, 1, input)),
+        stepOn: (segment) => segment.packedStep(packed),
+        caches: undefined,
+      }).through();
+      return normalize(states, this.#parts.finalNorm);
     });
   }
 
   /** Whether its steps can be recorded: nothing in them depends on what the host knows. */
   get recordable(): boolean {
-    return deviceAttends(this.config, this.device, this.dtype) && runsOnDevice(this.config, this.dtype);
+    const { input, output } = this.sites;
+    return this.segments.every((segment) => segment.recordable) && [input, output].every(records);
   }
 
-  /**
-   * Logits (b · t, vocab) behind t more ids per sequence (b · t), for recording: `lengths` counts the positions with these,
-   * in device memory. The cache has been given room; that it is longer now is the caller's to say, by `accept`.
-   */
-  recordedStep(ids: Tensor, cache: ModelCache, lengths: Tensor, extent: number): Tensor {
-    return this.#scoped(() => {
-      const room = cache.reserve(0);
-      const tables = this.#perRope((rotary) => rotary.tables(room, extent));
-      const mask = (keys: number) => cache.mask(keys, keys);
-      const length = ids.numel / cache.batch;
-      const step = new CachedStep(this.device.backend, cache.batch, length, tables, cache.padding, mask, lengths);
-      const embedded = this.#embed(ids, () => cache.lastPositions(lengths, length));
-      return this.#logits(this.#layered(embedded, step, cache.layers));
-    });
+  /** Whether steps of some of its layers can be. */
+  get recordsSome(): boolean {
+    return this.segments.some((segment) => segment.recordable);
   }
 
   /** How many positions a recorded step stays right for, besides the room in its cache. */
   recordedUntil(extent: number): number {
-    return Math.min(...[...this.#rotaries.values()].map((rotary) => rotary.validUntil(extent)));
+    return Math.min(...this.segments.map((segment) => segment.recordedUntil(extent)));
   }
 
-  #scoped<T>(run: () => T): T {
-    const { backend } = this.device;
-    return scope(this.batchInvariant && backend.invariantly ? () => backend.invariantly!(run) : run);
+  /** Waits for all work given to its devices. */
+  async synchronize(): Promise<void> {
+    await Promise.all(devicesOf(this.sites).map((device) => device.synchronize()));
   }
 
-  #perRope<T>(of: (rotary: Rotary) => T): ReadonlyMap<RopeConfig, T> {
-    return new Map([...this.#rotaries].map(([rope, rotary]) => [rope, of(rotary)]));
+  [Symbol.dispose](): void {
+    for (const segment of this.segments) segment[Symbol.dispose]();
+    for (const resource of this.#owned) resource[Symbol.dispose]();
   }
 
-  #step(batch: number, length: number, cache: ModelCache | undefined, extent: number): Step {
-    const total = (cache?.length ?? 0) + length;
-    const most = Math.max(extent, total);
-    const mask = (keys: number) => cache?.mask(keys, total) ?? null;
-    const { latent } = this.config;
-    const itself = cache && deviceAttends(this.config, this.device, this.dtype);
-    if (!itself || (latent && this.#mayExpand && expansionPays(length, latent))) {
-      const positions = cache?.positions(length) ?? { start: 0, length };
-      const rotations = this.#perRope((rotary) => rotary.at(positions, most));
-      return new ComposedStep(batch, length, rotations, mask, this.#mayExpand);
-    }
-    const tables = this.#perRope((rotary) => rotary.tables(total, most));
-    return new CachedStep(this.device.backend, batch, length, tables, cache.padding, mask, null);
-  }
-
-  #pagedStep(batch: PagedBatch, { tables, lengths, offsets }: PagedTensors): Step {
-    const rotationsOf = (sequence: PagedSequence) => {
-      const positions = { start: sequence.past, length: lengthOf(sequence) };
-      return this.#perRope((rotary) => rotary.at(positions, extentOf(sequence)));
-    };
-    if (!deviceAttendsPages(this.config, this.device, this.dtype)) return new ComposedPagedStep(batch, rotationsOf);
-    const { sequences, singles, rows } = batch;
-    const turns = this.#perRope((rotary): PagedTable => {
-      const { start, ...table } = rotary.shared(batch.longest);
-      const starts = start && BigInt64Array.from(sequences, (sequence) => BigInt(start(extentOf(sequence))));
-      return { ...table, starts: starts && Tensor.from(starts, { device: this.device }) };
-    });
-    const chunks = sequences.slice(singles).map((sequence) => ({ sequence, rotations: () => rotationsOf(sequence) }));
-    return new DevicePagedStep(
-      this.device.backend,
-      rows,
-      { tables, lengths, offsets, singles },
-      turns,
-      chunks,
-      this.#mayExpand,
-    );
+  get #isOnOne(): boolean {
+    return devicesOf(this.sites).length === 1;
   }
 
   /** What the last layer gives for each position: (b · t, hidden). */
-  #hidden(embedded: Tensor, step: Step, cache: ModelCache | undefined): Tensor {
+  #through(passage: Passage, length: number, cache: ModelCache | undefined): Tensor {
     try {
-      const hidden = this.#layered(embedded, step, cache?.layers);
-      cache?.advance(step.length);
+      const hidden = passage.through();
+      cache?.advance(length);
       return hidden;
     } catch (error) {
       cache?.recover();
@@ -291,59 +262,37 @@ export class Transformer implements Disposable {
     }
   }
 
-  /** `places` are the positions of the ids. */
-  #embed(ids: Tensor, places: () => Tensor): Tensor {
+  /** The rows of ids (n), where the tables are, with which `places` has their positions. Call it inside a scope. */
+  embed(ids: Tensor, places: () => Tensor): Tensor {
     const { embeddingScale } = this.config;
-    const tokens = this.#embedding.lookup(ids);
+    const { embedding, positions } = this.#parts;
+    const { input } = this.sites;
+    const tokens = embedding.lookup(ids.device === input ? ids : ids.toDeviceSync(input));
     const scaled = embeddingScale === 1 ? tokens : tokens.affine(embeddingScale, 0);
-    return this.#positions ? scaled.add(this.#positions.lookup(places())) : scaled;
+    return positions ? scaled.add(positions.lookup(places())) : scaled;
   }
 
-  #layered(embedded: Tensor, step: Step, caches: readonly LayerCache[] | undefined): Tensor {
-    let x = embedded;
-    for (const [i, layer] of this.#layers.entries()) {
-      using before = x;
-      const run = () => this.#runLayer(layer, before, step, caches?.[i]);
-      // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
-      x = step.batch * step.length > FEW_ROWS ? scope(run) : run();
-    }
-    return x;
-  }
-
-  #logits(x: Tensor): Tensor {
+  /** Logits in f32 of states that the last layer gave. Call it inside a scope. */
+  logits(hidden: Tensor): Tensor {
     const { logitScale: scale, logitSoftcap: cap } = this.config;
-    const unscaled = this.#head.forward(x, { norm: this.#finalNorm }).toDType("f32");
+    const { finalNorm: norm, head } = this.#parts;
+    const { device, batchInvariant } = this;
+    const x = hidden.device === device ? hidden : hidden.toDeviceSync(device);
+    const unscaled = invariantlyOn(device, batchInvariant, () => head.forward(x, { norm })).toDType("f32");
     const logits = scale === 1 ? unscaled : unscaled.affine(scale, 0);
     if (cap === 0) return logits;
     const squashed = logits.affine(1 / cap, 0).tanh();
     return squashed.affine(cap, 0);
   }
 
-  [Symbol.dispose](): void {
-    for (const rotary of this.#rotaries.values()) rotary[Symbol.dispose]();
-    for (const resource of this.#owned) resource[Symbol.dispose]();
-  }
-
-  #runLayer(layer: Layer, x: Tensor, step: Step, own: LayerCache | undefined): Tensor {
-    const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
-    const { residualScale: scale, parallelResidual } = this.config;
-    // One norm for both halves is done once, and is then no part of a product.
-    const shared = parallelResidual && !mlpNorm && attentionNorm ? normalize(x, attentionNorm) : null;
-    const middle = residual(x, postAttentionNorm, scale, (rest) =>
-      layer.attention.forward(shared ?? x, step, own, { norm: shared ? undefined : attentionNorm, ...rest }),
-    );
-    const input = shared ?? (parallelResidual ? x : middle);
-    return residual(middle, postMlpNorm, scale, (rest) => layer.mlp.forward(input, { norm: mlpNorm, ...rest }));
-  }
-
   #checkPositions(total: number): void {
     const { contextLength } = this.config;
-    if (this.#positions && total > contextLength) {
+    if (this.#parts.positions && total > contextLength) {
       fail("ValueOutOfRange", `${total} positions, but the model has learned vectors for ${contextLength}`);
     }
   }
 
-  #checkIds(ids: Tensor, cache: ModelCache | undefined): [batch: number, length: number] {
+  #checkIds(ids: Tensor, cache: ModelCache | undefined, start: number): [batch: number, length: number] {
     const [batch, length] = ids.shape;
     if (ids.rank !== 2 || !batch || !length) {
       return fail("ShapeMismatch", `token ids must be (batch, length), none of them 0, not ${formatShape(ids.shape)}`);
@@ -354,34 +303,34 @@ export class Transformer implements Disposable {
         `the cache holds ${cache.batch} sequences, the ids ${formatShape(ids.shape)} ${batch}`,
       );
     }
-    this.#checkPositions((cache?.length ?? 0) + length);
+    this.#checkPositions(start + length);
     return [batch, length];
   }
 }
 
-/** x plus what `run` gives, which adds it itself unless a norm or a scale comes between. */
-function residual(
-  x: Tensor,
-  post: Norm | undefined,
-  scale: number,
-  run: (rest: Pick<Fusion, "residual">) => Tensor,
-): Tensor {
-  if (!post && scale === 1) return run({ residual: x });
-  const y = run({});
-  const normed = post ? normalize(y, post) : y;
-  return x.add(scale === 1 ? normed : normed.affine(scale, 0));
+/** What `make` gives for a device, made once. */
+function perDevice<T>(make: (device: Device) => T): (device: Device) => T {
+  const made = new Map<Device, T>();
+  return (device) => {
+    const own = made.get(device) ?? make(device);
+    made.set(device, own);
+    return own;
+  };
 }
 
-async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {
-  const { norms } = architectureOf(config);
-  const norm = async (role: LayerNormRole): Promise<Norm | undefined> =>
-    norms.includes(role) ? loadNorm(config, weights, role, config.hiddenSize, { layer }) : undefined;
-  return {
-    attentionNorm: await norm("attentionNorm"),
-    attention: await loadAttention(config, weights, layer),
-    postAttentionNorm: await norm("postAttentionNorm"),
-    mlpNorm: await norm("mlpNorm"),
-    mlp: await loadFeedForward(config, weights, layer),
-    postMlpNorm: await norm("postMlpNorm"),
-  };
+const records = ({ backend }: Device): boolean => backend.recorder?.problem === null;
+
+/** Everything the config names. */
+export async function loadParts(config: ModelConfig, weights: Weights): Promise<Parts> {
+  const { vocabSize, hiddenSize, contextLength } = config;
+  const embedding = await weights.embedding("token", vocabSize, hiddenSize);
+  const learned = architectureOf(config).positions === "learned";
+  const positions = learned ? await weights.embedding("position", contextLength, hiddenSize) : null;
+  const layers: Layer[] = [];
+  for (let i = 0; i < config.layers; i++) layers.push(await loadLayer(config, weights, i));
+  const finalNorm = await loadNorm(config, weights, "finalNorm", hiddenSize, {});
+  const head = config.tiedEmbeddings
+    ? embedding.head
+    : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
+  return { embedding, positions, layers, finalNorm, head };
 }

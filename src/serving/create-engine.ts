@@ -29,12 +29,12 @@ interface Defaults {
 const CPU: Defaults = { batch: 16, stepTokens: 256, share: 1 / 4 };
 /** A GPU is busy only with many rows. */
 const GPU: Defaults = { batch: 64, stepTokens: 2048, share: 2 / 3 };
-const defaultsOf = ({ name }: Device): Defaults => (name === "cpu" ? CPU : GPU);
+const defaultsOf = (devices: readonly Device[]): Defaults => (devices.some(({ name }) => name === "cpu") ? CPU : GPU);
 
 /** Answers many requests at once by a model, which stays the caller's and must outlive the engine. */
 export function createEngine(model: Model, options: EngineOptions = {}): Engine {
   const { transformer } = model;
-  const defaults = defaultsOf(transformer.device);
+  const defaults = defaultsOf(model.devices);
   const { batch = defaults.batch, stepTokens = defaults.stepTokens } = options;
   checkCount("batch", batch);
   checkCount("stepTokens", stepTokens);
@@ -43,20 +43,27 @@ export function createEngine(model: Model, options: EngineOptions = {}): Engine 
 }
 
 function pagesOf(model: Transformer, options: EngineOptions, batch: number, stepTokens: number): number {
-  const { config, device, dtype } = model;
+  const { config, dtype, sites } = model;
   if (options.pages !== undefined) return checkCount("pages", options.pages);
-  const page = PagedCache.pageBytes(config, dtype);
-  const { bytes: there, where } = device.available();
   // Logits and their like for every request, and what a layer makes of a step's rows.
   const work = 8 * batch * config.vocabSize + 4 * stepTokens * (4 * config.hiddenSize + 3 * config.intermediateSize);
-  const memory = options.memory ?? defaultsOf(device).share * Math.max(0, there - work);
+  const whole = PagedCache.pageBytes(config, dtype);
   // More than all could ever hold would be of no use.
-  const pages = Math.min(Math.floor(memory / page), batch * PagedCache.pagesFor(config.contextLength));
-  if (pages > 0) return pages;
-  return fail(
-    "OutOfMemory",
-    `${device.name}: an engine needs ${formatBytes(page)} for each page of ${PAGE_SIZE} positions, but may use ${formatBytes(memory)} (${where}); give it more memory, or take a smaller model`,
-  );
+  const bounds = [batch * PagedCache.pagesFor(config.contextLength)];
+  // Each device has the pages of its own layers.
+  for (const device of new Set(sites.layers)) {
+    const page = (whole * sites.layers.filter((own) => own === device).length) / config.layers;
+    const { bytes: there, where } = device.available();
+    const share = options.memory === undefined ? undefined : (options.memory * page) / whole;
+    const memory = share ?? defaultsOf([device]).share * Math.max(0, there - work);
+    bounds.push(Math.floor(memory / page));
+    if (bounds.at(-1)! > 0) continue;
+    fail(
+      "OutOfMemory",
+      `${device.name}: an engine needs ${formatBytes(page)} for each page of ${PAGE_SIZE} positions, but may use ${formatBytes(memory)} (${where}); give it more memory, or take a smaller model`,
+    );
+  }
+  return Math.min(...bounds);
 }
 
 function checkCount(name: string, value: number): number {

@@ -1,7 +1,7 @@
 /** A transformer with pages and slots, as the scheduler drives it. */
 import type { SamplerSpec } from "../backend/transformers.ts";
 import { DeviceError, WickError } from "../core/errors.ts";
-import { PagedCache } from "../models/paged/cache.ts";
+import type { PagedCache } from "../models/paged/cache.ts";
 import { PagedStepper, type StepOutcome, type StepRow } from "../models/paged/stepper.ts";
 import type { Transformer } from "../models/transformer.ts";
 import { rehearse } from "./rehearsal.ts";
@@ -34,11 +34,11 @@ export class ModelRunner implements Runner {
   readonly #freeSlots: number[];
 
   constructor(model: Transformer, pages: number, slots: number) {
-    const { config, device, dtype } = model;
+    const { config } = model;
     this.#model = model;
     this.slots = slots;
     this.#freeSlots = Array.from({ length: slots }, (_, i) => slots - 1 - i);
-    this.#cache = new PagedCache(config, device, dtype, pages);
+    this.#cache = model.newPagedCache(pages);
     this.pageSize = this.#cache.pageSize;
     this.pages = pages;
     try {

@@ -167,17 +167,54 @@ export class Tensor<D extends DType = DType> {
     }
   }
 
-  /** A copy on another device; the tensor itself if it is there already. */
+  /** A copy on another device; the tensor itself if it is there already. Between GPUs nothing is waited for. */
   async toDevice(device: Device | string): Promise<Tensor<D>> {
     const target = Device.from(device);
-    if (target.backend === this.backend) return this.view(this.layout);
-    return upload(await this.bytes(), this.shape, this.dtype, target);
+    return this.#enqueuedOn(target) ?? upload(await this.bytes(), this.shape, this.dtype, target);
   }
 
   toDeviceSync(device: Device | string): Tensor<D> {
     const target = Device.from(device);
-    if (target.backend === this.backend) return this.view(this.layout);
-    return upload(this.bytesSync(), this.shape, this.dtype, target);
+    return this.#enqueuedOn(target) ?? upload(this.bytesSync(), this.shape, this.dtype, target);
+  }
+
+  /**
+   * Begins to copy to another device what the tensor will hold when the work enqueued so far is done. What it returns
+   * gives the copy, once, waiting only for that work; the tensor may be disposed before.
+   */
+  toDeviceLater(device: Device | string): () => Tensor<D> {
+    const target = Device.from(device);
+    const { shape, dtype } = this;
+    const enqueued = this.#enqueuedOn(target);
+    if (enqueued) return () => enqueued;
+    using source = this.contiguous();
+    const size = sizeOf(dtype);
+    const [offset, bytes] = [source.layout.offset * size, source.numel * size];
+    const reading = call(this.backend, "beginRead", source.storage, offset, bytes);
+    if (!reading) {
+      const copy = this.toDeviceSync(target);
+      return () => copy;
+    }
+    return () => {
+      const storage = Storage.alloc(target.backend, dtype, numel(shape));
+      reading.finish((piece, start) => storage.write(start, piece));
+      return result(storage, shape);
+    };
+  }
+
+  /** The copy, where the devices make it by themselves; null where the host has to. */
+  #enqueuedOn({ backend }: Device): Tensor<D> | null {
+    if (backend === this.backend) return this.view(this.layout);
+    if (!backend.copyFrom || !this.backend.copyFrom) return null;
+    using source = this.contiguous();
+    const size = sizeOf(this.dtype);
+    const storage = Storage.alloc(backend, this.dtype, this.numel);
+    const offset = source.layout.offset * size;
+    if (call(backend, "copyFrom", storage, 0, source.storage, offset, storage.byteLength)) {
+      return result(storage, this.shape);
+    }
+    storage.discard();
+    return null;
   }
 
   /** Values, eliding the middle of large tensors, then shape, dtype and device. */

@@ -53,10 +53,14 @@ export async function isModel(path: string): Promise<boolean> {
   return (await exists(join(await folderOf(path), "golden.json"))) && !(await exists(join(path, "cases.json")));
 }
 
-export async function verifyModel(path: string, device: Device, options: VerifyOptions = {}): Promise<Report> {
+export async function verifyModel(
+  path: string,
+  device: readonly Device[],
+  options: VerifyOptions = {},
+): Promise<Report> {
   const folder = await folderOf(path);
   const all = await readChecks(folder);
-  const { only } = options;
+  const { only, gpuLayers, signal } = options;
   for (const op of only ?? []) {
     if (!all.some((check) => check.op === op)) {
       const known = [...new Set(all.map((check) => check.op))].join(", ");
@@ -66,7 +70,7 @@ export async function verifyModel(path: string, device: Device, options: VerifyO
   const selected = only ? all.filter((check) => only.includes(check.op)) : all;
   const found = await modelIn(path);
   const allowed = await allowance(found);
-  using model = await loadModel(found, { device, dtype: "f32", signal: options.signal });
+  using model = await loadModel(found, { device, gpuLayers, dtype: "f32", signal });
   const cases: CaseResult[] = [];
   for (const check of selected) {
     options.signal?.throwIfAborted();
@@ -74,7 +78,8 @@ export async function verifyModel(path: string, device: Device, options: VerifyO
     options.onProgress?.(cases.length, selected.length);
   }
   const passed = cases.filter((c) => c.ok).length;
-  return { device: device.name, passed, failed: cases.length - passed, skipped: all.length - selected.length, cases };
+  const names = model.devices.map(({ name }) => name).join();
+  return { device: names, passed, failed: cases.length - passed, skipped: all.length - selected.length, cases };
 }
 
 /** By the smallest type among the weights. */

@@ -26,6 +26,8 @@ export interface Report {
   readonly cases: CaseResult[];
 }
 export interface VerifyOptions {
+  /** Of a model: how many layers GPUs get; the CPU has the others. */
+  readonly gpuLayers?: number | undefined;
   /** Run only these ops (of a model: these checks). */
   readonly only?: readonly string[];
   readonly signal?: AbortSignal;
@@ -34,9 +36,15 @@ export interface VerifyOptions {
   readonly onCase?: (id: string, number: number, total: number) => void;
 }
 
-/** Runs what `folder` holds: golden cases of ops, or a model with its golden results. */
-export async function verify(folder: string, device: Device, options: VerifyOptions = {}): Promise<Report> {
-  if (await isModel(folder)) return verifyModel(folder, device, options);
+/** Runs what `folder` holds: golden cases of ops, or a model with its golden results, whose layers devices may share. */
+export async function verify(
+  folder: string,
+  where: Device | readonly Device[],
+  options: VerifyOptions = {},
+): Promise<Report> {
+  const devices = [where].flat();
+  if (await isModel(folder)) return verifyModel(folder, devices, options);
+  const device = devices.length === 1 ? devices[0]! : fail("InvalidArgument", "verify: ops run on one device");
   const all = await readCases(folder);
   const { only } = options;
   for (const op of only ?? []) {

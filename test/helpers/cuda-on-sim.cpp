@@ -35,11 +35,13 @@ IN_CONTEXT(cuMemHostGetDevicePointer_v2, hipHostGetDevicePointer)
 IN_CONTEXT(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)
 IN_CONTEXT(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)
 IN_CONTEXT(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)
+ANYWHERE(cuDeviceCanAccessPeer, hipDeviceCanAccessPeer)
 IN_CONTEXT(cuMemsetD8Async, hipMemsetD8Async)
 IN_CONTEXT(cuStreamCreate, hipStreamCreateWithFlags)
 IN_CONTEXT(cuStreamDestroy_v2, hipStreamDestroy)
 IN_CONTEXT(cuStreamSynchronize, hipStreamSynchronize)
 IN_CONTEXT(cuStreamQuery, hipStreamQuery)
+IN_CONTEXT(cuStreamWaitEvent, hipStreamWaitEvent)
 IN_CONTEXT(cuEventCreate, hipEventCreateWithFlags)
 IN_CONTEXT(cuEventDestroy_v2, hipEventDestroy)
 IN_CONTEXT(cuEventRecord, hipEventRecord)
@@ -70,6 +72,8 @@ extern "C" {
 int hipSetDevice(int);
 int hipModuleLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 int hipDeviceGetAttribute(int*, int, int);
+int hipDeviceEnablePeerAccess(int, unsigned);
+int hipMemcpyPeerAsync(void*, int, const void*, int, size_t, void*);
 const char* hipGetErrorName(int);
 const char* hipGetErrorString(int);
 const char* hiprtcGetErrorString(int);
@@ -87,6 +91,13 @@ API int cuInit(unsigned flags) { return flags ? invalidValue : 0; }
 API int cuDriverGetVersion(int* version) { return *version = 12040, 0; }
 API int cuGetErrorName(int code, const char** text) { return *text = hipGetErrorName(code), 0; }
 API int cuGetErrorString(int code, const char** text) { return *text = hipGetErrorString(code), 0; }
+// Contexts are devices' numbers plus one.
+API int cuCtxEnablePeerAccess(Word peer, unsigned flags) {
+  return current ? hipDeviceEnablePeerAccess(int(peer) - 1, flags) : invalidContext;
+}
+API int cuMemcpyPeerAsync(void* to, Word toContext, const void* from, Word fromContext, size_t bytes, void* stream) {
+  return current ? hipMemcpyPeerAsync(to, int(toContext) - 1, from, int(fromContext) - 1, bytes, stream) : invalidContext;
+}
 API int cuDevicePrimaryCtxRetain(Word* out, int device) { return *out = device + 1, 0; }
 API int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 API int cuCtxSetCurrent(Word context) { return current = context, hipSetDevice(int(context) - 1); }

@@ -13,6 +13,7 @@ import { Heap } from "../heap.ts";
 import { formatBytes } from "../usage.ts";
 import { PAGE, pages } from "./abi.ts";
 import type { Kernels, Thread, Threads, TmpAddress } from "./kernels.ts";
+import { addressOfBuffer } from "./libc.ts";
 
 const MAX_THREADS = 64;
 /**
@@ -21,7 +22,7 @@ const MAX_THREADS = 64;
  */
 const STAGGER_FROM = 2 ** 16;
 const STAGGER = 1280;
-/** All that the device can hold. */
+/** All that WebAssembly's memory can hold. */
 export const CPU_BYTES = pages.maximum * PAGE;
 
 const WORKER = `
@@ -38,6 +39,7 @@ export class Engine {
   readonly #module: WebAssembly.Module;
   #threads: number;
   #workers = 0;
+  #base: number | undefined;
 
   constructor() {
     const loaded = load();
@@ -77,24 +79,40 @@ export class Engine {
     }
   }
 
+  /** The address of WebAssembly's memory, which does not move. */
+  get base(): number {
+    this.#base ??= addressOfBuffer(this.memory.buffer);
+    return this.#base;
+  }
+
   bytes(at: number, length: number): Uint8Array {
     return new Uint8Array(this.memory.buffer, at, length);
   }
 
-  /** The address of `bytes` bytes; throws `OutOfMemory`. */
-  alloc(bytes: number): number {
+  /** The address of `bytes` bytes; undefined where there is no room. */
+  take(bytes: number): number | undefined {
     const size = bytes < STAGGER_FROM ? bytes : bytes + STAGGER;
-    const at = this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
+    return this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
+  }
+
+  /** The same; throws `OutOfMemory`. */
+  alloc(bytes: number): number {
+    const at = this.take(bytes);
     if (at !== undefined) return at;
     const [used, free] = [this.memory.buffer.byteLength - this.#heap.free, this.#heap.free].map(formatBytes);
     return fail(
       "OutOfMemory",
-      `cpu: cannot allocate ${formatBytes(bytes)}: ${used} are in use, ${free} are free in pieces, and the device holds at most ${formatBytes(CPU_BYTES)}. Dispose tensors, use a scope(), or a smaller dtype`,
+      `cpu: cannot allocate ${formatBytes(bytes)}: ${used} are in use, ${free} are free in pieces, and WebAssembly's memory holds at most ${formatBytes(CPU_BYTES)}. Dispose tensors, use a scope(), or a smaller dtype`,
     );
   }
 
   release(at: number): void {
     this.#heap.release(at);
+  }
+
+  /** Calls `visit` with every range that nobody uses. */
+  eachFree(visit: (at: number, bytes: number) => void): void {
+    this.#heap.eachFree(visit);
   }
 
   /** Bytes that the system has given and that nobody uses. */

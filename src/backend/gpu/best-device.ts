@@ -17,12 +17,15 @@ const merits: readonly ((candidate: Candidate, properties: GpuProperties) => num
   ({ platform }) => (platform === "rocm" ? 1 : 0),
 ];
 
-/** The most capable of those that are `usable`, which is asked of the best only: its answer costs a library. */
-export function bestOf(candidates: readonly Candidate[], usable: (candidate: Candidate) => boolean): Candidate | null {
+/** Those that are `usable`, the most capable first; that is asked when their turn comes: its answer costs a library. */
+export function* ranked(
+  candidates: readonly Candidate[],
+  usable: (candidate: Candidate) => boolean,
+): Generator<Candidate> {
   const known = candidates.flatMap((candidate) => {
     const { properties } = candidate;
     return properties ? [{ candidate, values: merits.map((merit) => merit(candidate, properties)) }] : [];
   });
   known.sort((a, b) => b.values.map((value, i) => value - a.values[i]!).find((difference) => difference !== 0) ?? 0);
-  return known.find(({ candidate }) => usable(candidate))?.candidate ?? null;
+  for (const { candidate } of known) if (usable(candidate)) yield candidate;
 }

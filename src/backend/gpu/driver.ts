@@ -93,6 +93,12 @@ export interface GpuContext {
   copyToHost(dst: bigint, src: DevicePtr, bytes: number): void;
   copyOnDevice(dst: DevicePtr, src: DevicePtr, bytes: number): void;
   memset(dst: DevicePtr, byte: number, bytes: number): void;
+  /** Whether events of one can be waited for by the other. */
+  sharesDriver(other: GpuContext): boolean;
+  /** Whether this device can write the other's memory itself; asked for when it is first needed. */
+  reaches(peer: GpuContext): boolean;
+  /** Enqueues on this device's stream a copy into memory of another that it reaches. */
+  copyToPeer(peer: GpuContext, dst: DevicePtr, src: DevicePtr, bytes: number): void;
 
   /** Blocks this thread until the stream is done. */
   synchronizeSync(): void;
@@ -103,6 +109,10 @@ export interface GpuContext {
   destroyEvent(event: Handle): void;
   recordEvent(event: Handle): void;
   waitEvent(event: Handle): Promise<void>;
+  /** Blocks this thread. */
+  waitEventSync(event: Handle): void;
+  /** What is enqueued from now on begins after an event of this device, or of another of the driver. */
+  waitFor(event: Handle): void;
   /** Milliseconds between two recorded and completed events. */
   elapsed(start: Handle, end: Handle): number;
 

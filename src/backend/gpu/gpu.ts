@@ -6,7 +6,16 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 import { variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel } from "../../core/layout.ts";
-import type { Available, Backend, Block, DeviceMemory as MemoryOps, MemoryStats, ReadInto, View } from "../backend.ts";
+import type {
+  Available,
+  Backend,
+  Block,
+  DeviceMemory as MemoryOps,
+  MemoryStats,
+  PendingRead,
+  ReadInto,
+  View,
+} from "../backend.ts";
 import { calledOp } from "../call.ts";
 import { Storage } from "../storage.ts";
 import type { Graph } from "../transformers.ts";
@@ -22,6 +31,7 @@ import type { Blas, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings 
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher } from "./launcher.ts";
 import { defaultChoice } from "./memory-policy.ts";
+import { copyBetween } from "./peer-copy.ts";
 import { Staging } from "./staging.ts";
 import { Tuning } from "./tuning.ts";
 
@@ -65,6 +75,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
   /** MAX_COUNTERS 32-bit zeros where the blocks of a kernel count which of them is the last; that one leaves zeros. */
   readonly counters: number;
   #errorOp: WatchedOp | undefined;
+  /** Devices whose results have come here since the last read: it tells of their bad ids, too. */
+  readonly #sources = new Set<Gpu>();
   /** The ids that the kernel launched last was given, if it was one of experts: the next may read them before that has ended. */
   expertIds = 0;
   #isInvariant = false;
@@ -339,10 +351,46 @@ export abstract class Gpu implements MemoryOps, Recordings {
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {
     this.#refuseRecording("data");
     const bytes = this.#staging.downloadSync(BigInt(addressOf(src) + byteOffset), byteLength);
+    this.#checkIndexSync();
+    return bytes;
+  }
+
+  #checkIndexSync(): void {
     const watched = this.#errorOp;
     this.#errorOp = undefined;
     if (watched) this.#reportIndex(watched, this.#staging.downloadSync(BigInt(this.#error), 24));
-    return bytes;
+    for (const source of this.#takeSources()) source.#checkIndexSync();
+  }
+
+  #takeSources(): Gpu[] {
+    const sources = [...this.#sources];
+    this.#sources.clear();
+    return sources;
+  }
+
+  copyFrom(dst: Storage, dstOffset: number, src: Storage, srcOffset: number, byteLength: number): boolean {
+    const { backend } = src;
+    if (!(backend instanceof Gpu)) return false;
+    for (const gpu of [this, backend]) gpu.#refuseRecording("data");
+    const side = (gpu: Gpu, storage: Storage, offset: number) => {
+      return { context: gpu.context, staging: gpu.#staging, at: BigInt(addressOf(storage) + offset) };
+    };
+    const copied = copyBetween(side(backend, src, srcOffset), side(this, dst, dstOffset), byteLength);
+    if (copied) this.#sources.add(backend);
+    return copied;
+  }
+
+  beginRead(src: Storage, byteOffset: number, byteLength: number): PendingRead {
+    this.#refuseRecording("data");
+    const download = this.#staging.begin(BigInt(addressOf(src) + byteOffset), byteLength);
+    return {
+      finish: (take) => {
+        using done = download;
+        this.context.waitEventSync(done.event);
+        for (const { start, bytes } of done.pieces) take(bytes, start);
+        this.#checkIndexSync();
+      },
+    };
   }
 
   async synchronize(): Promise<void> {
@@ -375,9 +423,10 @@ export abstract class Gpu implements MemoryOps, Recordings {
   /** Looks at the flag as it is behind the work enqueued so far; reads may be under way at the same time. */
   async #checkIndex(): Promise<void> {
     const watched = this.#errorOp;
-    if (!watched) return;
     this.#errorOp = undefined;
-    this.#reportIndex(watched, await this.#staging.download(BigInt(this.#error), 24));
+    const sources = this.#takeSources();
+    if (watched) this.#reportIndex(watched, await this.#staging.download(BigInt(this.#error), 24));
+    for (const source of sources) await source.#checkIndex();
   }
 
   #reportIndex({ op, size, dim }: WatchedOp, flag: Uint8Array): void {

@@ -4,13 +4,13 @@
  */
 
 import { existsSync, readFileSync, statSync } from "node:fs";
-import { createRequire } from "node:module";
 import { basename, isAbsolute } from "node:path";
 import { type VariableName, variable } from "../../core/environment.ts";
 import { fail, WickError } from "../../core/errors.ts";
+import { ffi, type Koffi } from "../ffi.ts";
 import { besides, candidates, expand, filesIn, here, type LibraryFiles } from "./search.ts";
 
-type Koffi = typeof import("koffi");
+export { ffi, ffiPath, STACK_BYTES } from "../ffi.ts";
 
 /** Pointers are BigInts; typed arrays are passed by address for the time of the call. */
 export type Argument = bigint | number | string | null | ArrayBufferView | readonly string[];
@@ -21,38 +21,6 @@ export interface NativeFunction<Result = number> {
 /** Prototypes by our name for the call: `{ malloc: "int hipMalloc(void *out, size_t bytes)" }`. */
 export type Prototypes = Readonly<Record<string, string>>;
 export type Bound<Table extends Prototypes> = { readonly [Call in keyof Table]: NativeFunction };
-
-const require = createRequire(import.meta.url);
-let koffi: Koffi | undefined;
-/** What libraries expect of a thread. The FFI's own stacks are smaller: 2 MiB, and 128 KiB for asynchronous calls. */
-export const STACK_BYTES = 8 * 2 ** 20;
-
-export function ffi(): Koffi {
-  if (koffi) return koffi;
-  try {
-    koffi = require("koffi") as Koffi;
-    enlargeStacks(koffi);
-    return koffi;
-  } catch (cause) {
-    return fail(
-      "LibraryNotFound",
-      "GPU libraries are called through the package koffi, which cannot be loaded here; reinstall it for this platform, or use the device cpu",
-      { cause },
-    );
-  }
-}
-
-/** It can be done before the first call only; where others have made calls already, compilers still have their own processes. */
-function enlargeStacks({ config }: Koffi): void {
-  try {
-    config({ sync_stack_size: STACK_BYTES, async_stack_size: STACK_BYTES });
-  } catch {
-    // Their stacks stay.
-  }
-}
-
-/** Where child processes find the FFI package. */
-export const ffiPath = (): string => require.resolve("koffi");
 
 /** The address of a view's first byte; valid while the view's buffer lives. */
 export const addressOf = (view: ArrayBufferView): bigint => ffi().address(view);

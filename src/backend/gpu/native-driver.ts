@@ -33,11 +33,15 @@ type DriverCall =
   | "toDevice"
   | "toHost"
   | "onDevice"
+  | "canAccessPeer"
+  | "enablePeer"
+  | "toPeer"
   | "memset"
   | "streamCreate"
   | "streamDestroy"
   | "streamSynchronize"
   | "streamQuery"
+  | "streamWait"
   | "eventCreate"
   | "eventDestroy"
   | "eventRecord"
@@ -85,11 +89,8 @@ export interface Vendor {
   /** What `activate` takes to make the device current: an ordinal or a context. */
   retain(ordinal: number, check: (code: number, call: string) => void): number | bigint;
   release(ordinal: number): void;
-  /**
-   * Makes a stream wait for an event. Null where waiting on a pool thread for an event of a stream does not spoil a
-   * recording that has begun on that stream since.
-   */
-  streamWait: ((stream: Handle, event: Handle) => number) | null;
+  /** Whether waiting on a pool thread for an event of a stream spoils a recording that has begun on that stream since. */
+  readonly waitsSpoilRecordings: boolean;
   /** Why work cannot be recorded; null where it can. */
   readonly recordingProblem: string | null;
   /**
@@ -106,6 +107,7 @@ export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: H
 // Both vendors number these alike.
 const outOfMemory = 2;
 const invalidContext = 201;
+const peerAlreadyEnabled = 704;
 const notReady = 600;
 const nonBlockingStream = 1;
 const eventWithoutTime = 2;
@@ -256,6 +258,8 @@ export class NativeContext implements GpuContext {
   /** A stream that never records: its events can be waited for at any time. Made when it is first needed. */
   #aside: Handle | undefined;
   readonly #overlapping: OverlappingLaunch | null;
+  /** Whether this device may write another's memory, by the other's number. */
+  readonly #peers = new Map<number, boolean>();
   #isRecording = false;
   /** Whether what was recorded last is a kernel of Wick's: those of others do not say when they may be overlapped. */
   #followsKernel = false;
@@ -405,12 +409,10 @@ export class NativeContext implements GpuContext {
 
   async waitEvent(event: Handle): Promise<void> {
     this.#refuseRecording();
-    const { streamWait } = this.#driver.spec;
-    if (!streamWait) return this.#wait(event);
+    if (!this.#driver.spec.waitsSpoilRecordings) return this.#wait(event);
     this.activate();
     this.#aside ??= this.#create(this.#api.streamCreate(this.#cell(), nonBlockingStream), "streamCreate");
-    const code = streamWait(this.#aside, event);
-    if (code !== 0) this.#driver.raise("waiting for an event", code, "", this);
+    this.#check(this.#api.streamWait(this.#aside, event, 0), "streamWait");
     const marker = this.#createEvent(eventWithoutTime);
     try {
       this.#check(this.#api.eventRecord(marker, this.#aside), "eventRecord");
@@ -418,6 +420,47 @@ export class NativeContext implements GpuContext {
     } finally {
       this.destroyEvent(marker);
     }
+  }
+
+  waitEventSync(event: Handle): void {
+    this.#refuseRecording();
+    this.activate();
+    this.#check(this.#api.eventSynchronize(event), "eventSynchronize");
+  }
+
+  waitFor(event: Handle): void {
+    this.#refuseRecording();
+    this.activate();
+    this.#check(this.#api.streamWait(this.stream, event, 0), "streamWait");
+  }
+
+  sharesDriver(other: GpuContext): boolean {
+    return other instanceof NativeContext && other.#driver === this.#driver;
+  }
+
+  reaches(peer: GpuContext): boolean {
+    if (!(peer instanceof NativeContext) || !this.sharesDriver(peer)) return false;
+    let reached = this.#peers.get(peer.ordinal);
+    if (reached === undefined) {
+      reached = this.#enablePeer(peer);
+      this.#peers.set(peer.ordinal, reached);
+    }
+    return reached;
+  }
+
+  #enablePeer(peer: NativeContext): boolean {
+    const can = new Int32Array(1);
+    const code = this.#api.canAccessPeer(can, this.ordinal, peer.ordinal);
+    if (code !== 0 || can[0] === 0) return false;
+    this.activate();
+    return [0, peerAlreadyEnabled].includes(this.#api.enablePeer(peer.#key, 0));
+  }
+
+  copyToPeer(peer: GpuContext, dst: DevicePtr, src: DevicePtr, bytes: number): void {
+    if (bytes === 0) return;
+    this.activate();
+    this.fence();
+    this.#check(this.#api.toPeer(dst, (peer as NativeContext).#key, src, this.#key, bytes, this.stream), "toPeer");
   }
 
   elapsed(start: Handle, end: Handle): number {

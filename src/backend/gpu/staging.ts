@@ -4,13 +4,26 @@
  * place; such a transfer, and each download in flight, holds a buffer of its own.
  */
 import type { ReadInto } from "../backend.ts";
-import type { DevicePtr, GpuContext, PinnedBuffer } from "./driver.ts";
+import type { DevicePtr, GpuContext, Handle, PinnedBuffer } from "./driver.ts";
 
 const RING_BYTES = 16 * 2 ** 20;
 const BUFFER_BYTES = 8 * 2 ** 20;
 const LEAST_BUFFER = 4096;
 /** Transfers of more than this take a buffer for the largest, so that few sizes are kept: taking one is slow. */
 const SMALL_BYTES = 2 ** 16;
+
+/** A part of a download, `start` bytes behind its beginning. */
+interface Piece {
+  readonly start: number;
+  readonly address: bigint;
+  readonly bytes: Uint8Array;
+}
+
+/** Device memory on its way to the host: the pieces are there once the event has passed. */
+export interface Download extends Disposable {
+  readonly event: Handle;
+  readonly pieces: readonly Piece[];
+}
 
 export class Staging {
   readonly #context: GpuContext;
@@ -81,6 +94,29 @@ export class Staging {
       done += n;
     }
     return out;
+  }
+
+  /** Enqueues the copy of device memory into buffers that are the download's until it is disposed. */
+  begin(src: DevicePtr, bytes: number): Download {
+    const buffers: PinnedBuffer[] = [];
+    const event = this.#context.createEvent();
+    const pieces: Piece[] = [];
+    for (let start = 0; start < bytes; start += BUFFER_BYTES) {
+      const length = Math.min(BUFFER_BYTES, bytes - start);
+      const buffer = this.#borrow(length);
+      buffers.push(buffer);
+      pieces.push({ start, address: buffer.address, bytes: buffer.bytes.subarray(0, length) });
+      this.#context.copyToHost(buffer.address, src + BigInt(start), length);
+    }
+    this.#context.recordEvent(event);
+    return {
+      event,
+      pieces,
+      [Symbol.dispose]: () => {
+        this.#context.destroyEvent(event);
+        for (const buffer of buffers) this.#giveBack(buffer);
+      },
+    };
   }
 
   /** Frees the buffers at rest; what is in flight keeps its own. */

@@ -6,7 +6,7 @@ import type { Tensor } from "../../ops/index.ts";
 import { QTensor } from "../../quantized/index.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { quoted } from "../named-tensors.ts";
-import type { ByteRange, ReadOptions } from "../read-options.ts";
+import type { ByteRange, FilePlace, ReadOptions } from "../read-options.ts";
 import { checkedRange, missing } from "../safetensors/file.ts";
 import { uploaded } from "../upload.ts";
 import { type GgufTensorInfo, parseGguf } from "./header.ts";
@@ -92,10 +92,15 @@ export class GgufFile implements AsyncDisposable {
     return this.#fileOf.get(name)!.readInto(out, offset + start, signal);
   }
 
+  /** Where a tensor's bytes lie. */
+  place(name: string): FilePlace {
+    return { file: this.#fileOf.get(name)!, offset: this.info(name).offset };
+  }
+
   #readElements(name: string, dtype: DType, shape: Shape, options: ReadOptions): Promise<Tensor> {
     const range = { start: 0, end: this.info(name).byteLength };
     const reading = (piece: ByteRange) => (out: Uint8Array) => this.readInto(out, name, piece.start, options.signal);
-    return uploaded(range, reading, shape, dtype, options.device);
+    return uploaded(this.place(name), range, reading, shape, dtype, options);
   }
 
   async close(): Promise<void> {

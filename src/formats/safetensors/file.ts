@@ -6,7 +6,7 @@ import type { Tensor } from "../../ops/index.ts";
 import { writeAtomically } from "../atomic-file.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { type NamedTensors, namedEntries, quoted } from "../named-tensors.ts";
-import type { ByteRange, ReadOptions } from "../read-options.ts";
+import type { ByteRange, FilePlace, ReadOptions } from "../read-options.ts";
 import { uploaded } from "../upload.ts";
 import {
   formatHeader,
@@ -27,6 +27,8 @@ export interface SafetensorsReader extends AsyncDisposable {
   readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array>;
   /** Fills `out` with a tensor's bytes from `start` on, as the file holds them. */
   readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void>;
+  /** Where a tensor's bytes lie. */
+  place(name: string): FilePlace | Promise<FilePlace>;
   close(): Promise<void>;
 }
 
@@ -67,7 +69,7 @@ export class SafetensorsFile implements SafetensorsReader {
     return this.#tensors.get(name) ?? missing(name, this.path, this.names);
   }
 
-  async read(name: string, { device, signal }: ReadOptions = {}): Promise<Tensor> {
+  async read(name: string, options: ReadOptions = {}): Promise<Tensor> {
     const { dtype, shape, byteLength } = this.info(name);
     if (isForeign(dtype)) {
       return fail(
@@ -75,8 +77,8 @@ export class SafetensorsFile implements SafetensorsReader {
         `${this.path}: tensor ${quoted(name)} has dtype ${dtype}, which tensors cannot have; readBytes gives its bytes`,
       );
     }
-    const reading = (piece: ByteRange) => (out: Uint8Array) => this.readInto(out, name, piece.start, signal);
-    return uploaded({ start: 0, end: byteLength }, reading, shape, dtype, device);
+    const reading = (piece: ByteRange) => (out: Uint8Array) => this.readInto(out, name, piece.start, options.signal);
+    return uploaded(this.place(name), { start: 0, end: byteLength }, reading, shape, dtype, options);
   }
 
   async readBytes(name: string, signal?: AbortSignal, range?: ByteRange): Promise<Uint8Array> {
@@ -89,6 +91,10 @@ export class SafetensorsFile implements SafetensorsReader {
     const { offset, byteLength } = this.info(name);
     checkedRange(name, byteLength, { start, end: start + out.byteLength });
     return this.#file.readInto(out, offset + start, signal);
+  }
+
+  place(name: string): FilePlace {
+    return { file: this.#file, offset: this.info(name).offset };
   }
 
   close(): Promise<void> {

@@ -5,7 +5,7 @@ import { fail } from "../../core/errors.ts";
 import type { Tensor } from "../../ops/index.ts";
 import { BinaryFile } from "../binary-file.ts";
 import { quoted } from "../named-tensors.ts";
-import type { ByteRange, ReadOptions } from "../read-options.ts";
+import type { ByteRange, FilePlace, ReadOptions } from "../read-options.ts";
 import { missing, SafetensorsFile, type SafetensorsReader } from "./file.ts";
 import { MAX_HEADER, readStrings, type SafetensorsInfo } from "./header.ts";
 import { JsonReader } from "./json-reader.ts";
@@ -81,6 +81,10 @@ class ShardedSafetensors implements SafetensorsReader {
 
   async readInto(out: Uint8Array, name: string, start: number, signal?: AbortSignal): Promise<void> {
     return (await this.#shard(name)).readInto(out, name, start, signal);
+  }
+
+  async place(name: string): Promise<FilePlace> {
+    return (await this.#shard(name)).place(name);
   }
 
   async close(): Promise<void> {

@@ -6,6 +6,7 @@ import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { loadNorm, normalize } from "../norm.ts";
 import { type Packed, PackedStep } from "../packed.ts";
+import { type Sites, sitesOf, stretchesOf } from "../placement/sites.ts";
 import type { Positions } from "../positions.ts";
 import { Rotary } from "../rotary.ts";
 import type { EmbeddingTable, Norm, Weights } from "../weights/weights.ts";
@@ -24,44 +25,44 @@ interface Parts {
 
 export class Encoder implements Disposable {
   readonly config: ModelConfig;
-  readonly device: Device;
+  /** Where its parts lie. */
+  readonly sites: Sites;
   /** What it computes in. */
   readonly dtype: DType;
   readonly #parts: Parts;
-  readonly #rotaries: ReadonlyMap<RopeConfig, Rotary>;
+  /** What turns heads on each device. */
+  readonly #rotaries: ReadonlyMap<Device, ReadonlyMap<RopeConfig, Rotary>>;
   readonly #owned: readonly Disposable[];
 
-  private constructor(config: ModelConfig, device: Device, dtype: DType, parts: Parts, owned: readonly Disposable[]) {
+  private constructor(config: ModelConfig, sites: Sites, dtype: DType, parts: Parts, owned: readonly Disposable[]) {
     this.config = config;
-    this.device = device;
+    this.sites = sites;
     this.dtype = dtype;
     this.#parts = parts;
-    this.#rotaries = new Map([...new Set(config.ropes)].map((rope) => [rope, new Rotary(rope, device, dtype)]));
+    const ropes = [...new Set(config.ropes)];
+    this.#rotaries = new Map(
+      [...new Set(sites.layers)].map((device) => [
+        device,
+        new Map(ropes.map((rope) => [rope, new Rotary(rope, device, dtype)])),
+      ]),
+    );
     this.#owned = owned;
   }
 
   /** Takes everything the config names from `weights`; where that fails, what was read is freed. */
-  static async load(config: ModelConfig, weights: Weights, device: Device, dtype: DType): Promise<Encoder> {
+  static async load(config: ModelConfig, weights: Weights, where: Device | Sites, dtype: DType): Promise<Encoder> {
     try {
-      const { vocabSize, hiddenSize, contextLength, layers: count } = config;
-      const { positionOffset, types, labels } = config.encoder!;
-      const { positions, finalNorm } = encoderRow(config);
-      const layers: EncoderLayer[] = [];
-      const parts = {
-        tokens: await weights.embedding("token", vocabSize, hiddenSize),
-        positions: positions ? await weights.embedding("position", contextLength + positionOffset, hiddenSize) : null,
-        types: types > 0 ? await weights.embedding("type", types, hiddenSize) : null,
-        embeddingNorm: await loadNorm(config, weights, "embeddingNorm", hiddenSize, {}),
-        layers,
-      };
-      for (let i = 0; i < count; i++) layers.push(await loadEncoderLayer(config, weights, i));
-      const last = finalNorm ? await loadNorm(config, weights, "finalNorm", hiddenSize, {}) : null;
-      const head = labels.length > 0 ? await ClassificationHead.load(config, weights) : null;
-      return new Encoder(config, device, dtype, { ...parts, finalNorm: last, head }, weights.owned);
+      const parts = await loadEncoderParts(config, weights);
+      return new Encoder(config, sitesOf(where, config.layers), dtype, parts, weights.owned);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
     }
+  }
+
+  /** Where its states are. */
+  get device(): Device {
+    return this.sites.output;
   }
 
   /** What classifies texts, where the model has it. */
@@ -73,32 +74,59 @@ export class Encoder implements Disposable {
   forward(packed: Packed): Tensor {
     return scope(() => {
       const { layers, finalNorm } = this.#parts;
-      const extent = packed.longest;
-      const rotationsAt = (positions: Positions) =>
-        new Map([...this.#rotaries].map(([rope, rotary]) => [rope, rotary.at(positions, extent)]));
-      const step = new PackedStep(packed, false, rotationsAt, this.device);
       let x = this.#embed(packed);
-      for (const layer of layers) {
-        using before = x;
-        x = scope(() => runEncoderLayer(layer, before, step));
+      for (const { device, first, count } of stretchesOf(this.sites.layers)) {
+        x = x.toDeviceSync(device);
+        const step = this.#step(packed, device);
+        for (const layer of layers.slice(first, first + count)) {
+          using before = x;
+          x = scope(() => runEncoderLayer(layer, before, step));
+        }
       }
-      return finalNorm ? normalize(x, finalNorm) : x;
+      const states = x.toDeviceSync(this.device);
+      return finalNorm ? normalize(states, finalNorm) : states;
     });
   }
 
   [Symbol.dispose](): void {
-    for (const rotary of this.#rotaries.values()) rotary[Symbol.dispose]();
+    for (const own of this.#rotaries.values()) for (const rotary of own.values()) rotary[Symbol.dispose]();
     for (const resource of this.#owned) resource[Symbol.dispose]();
+  }
+
+  #step(packed: Packed, device: Device): PackedStep {
+    const rotationsAt = (positions: Positions) =>
+      new Map([...this.#rotaries.get(device)!].map(([rope, rotary]) => [rope, rotary.at(positions, packed.longest)]));
+    return new PackedStep(packed, false, rotationsAt, device);
   }
 
   #embed(packed: Packed): Tensor {
     const { tokens, positions, types, embeddingNorm } = this.#parts;
-    const { device, config } = this;
+    const { config } = this;
+    const { input: device } = this.sites;
     let x = tokens.lookup(packed.ids(device));
     if (types) x = x.add(types.lookup(typesOf(packed, config, device)));
     if (positions) x = x.add(positions.lookup(packed.numbers(({ ids }, out) => writePlaces(ids, config, out), device)));
     return normalize(x, embeddingNorm);
   }
+}
+
+/** Everything the config names. */
+export async function loadEncoderParts(config: ModelConfig, weights: Weights): Promise<Parts> {
+  const { vocabSize, hiddenSize, contextLength, layers: count } = config;
+  const { positionOffset, types, labels } = config.encoder!;
+  const { positions, finalNorm } = encoderRow(config);
+  const layers: EncoderLayer[] = [];
+  const parts = {
+    tokens: await weights.embedding("token", vocabSize, hiddenSize),
+    positions: positions ? await weights.embedding("position", contextLength + positionOffset, hiddenSize) : null,
+    types: types > 0 ? await weights.embedding("type", types, hiddenSize) : null,
+    embeddingNorm: await loadNorm(config, weights, "embeddingNorm", hiddenSize, {}),
+    layers,
+  };
+  for (let i = 0; i < count; i++) layers.push(await loadEncoderLayer(config, weights, i));
+  const last = finalNorm ? await loadNorm(config, weights, "finalNorm", hiddenSize, {}) : null;
+  const head = labels.length > 0 ? await ClassificationHead.load(config, weights) : null;
+  return { ...parts, finalNorm: last, head };
 }
 
 const encoderRow = (config: ModelConfig) => {

@@ -1,11 +1,11 @@
 /** Where the tokens behind a prompt come from: chosen by the host step by step, or by the device ahead of the host. */
 import { call } from "../../backend/call.ts";
-import { type Graph, NO_TOKEN, type Recorder, type TokenSampler } from "../../backend/transformers.ts";
+import { type Graph, NO_TOKEN, type TokenSampler } from "../../backend/transformers.ts";
 import { fail } from "../../core/errors.ts";
 import { Layout } from "../../core/layout.ts";
-import { advance } from "../../ops/counting.ts";
-import { scope, Tensor } from "../../ops/index.ts";
+import { Tensor } from "../../ops/index.ts";
 import type { ModelCache } from "../cache.ts";
+import { Counts, recordStep } from "../recorded-step.ts";
 import type { Transformer } from "../transformer.ts";
 import { noToken } from "./row-sampler.ts";
 import { chooseTokens, type Sampler } from "./sampling.ts";
@@ -28,14 +28,15 @@ export interface DecoderOptions {
 /** Goes on from the logits (b, vocab) behind the prompts, which it disposes. */
 export function openDecoder(logits: Tensor, options: DecoderOptions): Decoder {
   const { model, samplers } = options;
-  const { recorder, transformers } = model.device.backend;
-  if (recorder && model.recordable && recorder.problem === null) {
-    const sampler = transformers?.sampler(model.config.vocabSize, samplers.length);
-    if (sampler) return new DeviceDecoder(logits, recorder, sampler, options);
+  const { backend } = model.device;
+  if (backend.recorder?.problem === null && model.recordsSome) {
+    const sampler = backend.transformers?.sampler(model.config.vocabSize, samplers.length);
+    if (sampler) return new DeviceDecoder(logits, sampler, options);
   }
-  return new HostDecoder(logits, options);
+  return model.recordsSome ? new SteppingDecoder(logits, options) : new HostDecoder(logits, options);
 }
 
+/** Every step is computed op by op. */
 class HostDecoder implements Decoder {
   readonly #options: DecoderOptions;
   #logits: Tensor;
@@ -62,51 +63,127 @@ class HostDecoder implements Decoder {
   }
 }
 
-/** Steps enqueued beyond the one whose tokens are waited for, so that the device never waits for the host. */
-const AHEAD = 3;
 /** Positions that a recording has room for beyond its first, where so many are asked for: recording takes a few steps' time. */
 const ROOM = 256;
 
-/**
- * The step from ids to ids is recorded once for a cache's capacity and replayed for each token; the ids are read some
- * steps later. Steps that ran ahead in vain have written behind the cache's length, where it counts for nothing.
- */
-class DeviceDecoder implements Decoder {
+/** Steps of one position, recorded once for a cache's capacity and replayed for each token. */
+class Steps implements Disposable {
   readonly #options: DecoderOptions;
-  readonly #recorder: Recorder;
-  readonly #sampler: TokenSampler;
-  readonly #draws: boolean;
-  /** The newest token of each sequence, and how many positions there are. */
+  /** The newest token of each sequence. */
   readonly #ids: Tensor;
-  readonly #lengths: Tensor;
-  readonly #pending: Promise<Uint32Array>[] = [];
+  readonly #finish: (logits: Tensor) => void;
+  readonly #counts: Counts;
   /** Those before the last may still be running. */
   readonly #recorded: Graph[] = [];
   /** Positions that the enqueued steps fill, and up to which the last recording is right. */
   #filled: number;
   #valid = 0;
+
+  constructor(options: DecoderOptions, ids: Tensor, finish: (logits: Tensor) => void) {
+    const { model, cache } = options;
+    this.#options = options;
+    this.#ids = ids;
+    this.#finish = finish;
+    this.#filled = cache.length;
+    this.#counts = new Counts(model, cache.batch, cache.length);
+  }
+
+  /** `left` more are asked for, with this one. */
+  run(left: number): void {
+    if (this.#filled < this.#valid) this.#recorded.at(-1)!.replay();
+    else this.#record(left);
+    this.#filled++;
+  }
+
+  [Symbol.dispose](): void {
+    for (const graph of this.#recorded) graph[Symbol.dispose]();
+    this.#counts[Symbol.dispose]();
+  }
+
+  /** Recording a step runs it, too. */
+  #record(left: number): void {
+    const { model, cache } = this.#options;
+    const extent = this.#filled + 1;
+    const room = cache.reserve(extent + Math.min(left, ROOM));
+    this.#valid = Math.min(room, model.recordedUntil(extent));
+    const own = { model, cache, ids: this.#ids, counts: this.#counts, extent, finish: this.#finish };
+    this.#recorded.push(recordStep({ ...own, counting: true }));
+  }
+}
+
+/** The host chooses tokens from logits of a device that does not record, whatever the others do. */
+class SteppingDecoder implements Decoder {
+  readonly #options: DecoderOptions;
+  readonly #ids: Tensor;
+  readonly #steps: Steps;
+  #logits: Tensor;
   #left: number;
 
-  constructor(logits: Tensor, recorder: Recorder, sampler: TokenSampler, options: DecoderOptions) {
-    const { model, cache, limit, samplers } = options;
-    const { device } = model;
+  constructor(logits: Tensor, options: DecoderOptions) {
+    const { model, cache, limit } = options;
     this.#options = options;
-    this.#recorder = recorder;
-    this.#sampler = sampler;
-    this.#filled = cache.length;
+    this.#logits = logits;
     this.#left = limit;
+    this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device: model.device }).keep();
+    this.#steps = new Steps(options, this.#ids, (next) => {
+      this.#logits = next.view(next.layout).keep();
+    });
+  }
+
+  async next(ended: readonly boolean[]): Promise<number[]> {
+    using logits = this.#logits;
+    const samplers = this.#options.samplers.map((sampler, i) => (ended[i] ? null : sampler));
+    return await chooseTokens(logits, samplers);
+  }
+
+  accept(tokens: readonly number[]): void {
+    this.#ids.storage.write(0, new Uint8Array(Uint32Array.from(tokens).buffer));
+    this.#steps.run(this.#left--);
+    this.#options.cache.accept(1);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#logits.dispose();
+    this.#steps[Symbol.dispose]();
+    this.#ids.dispose();
+  }
+}
+
+/** Steps enqueued beyond the one whose tokens are waited for, so that the device never waits for the host. */
+const AHEAD = 3;
+
+/**
+ * The step goes from ids to ids, which are read some steps later. Steps that ran ahead in vain have written behind the
+ * cache's length, where it counts for nothing; where some layers are not recorded, no step runs ahead.
+ */
+class DeviceDecoder implements Decoder {
+  readonly #options: DecoderOptions;
+  readonly #sampler: TokenSampler;
+  readonly #draws: boolean;
+  readonly #ids: Tensor;
+  readonly #steps: Steps;
+  readonly #runsAhead: boolean;
+  readonly #pending: Promise<Uint32Array>[] = [];
+  #left: number;
+
+  constructor(logits: Tensor, sampler: TokenSampler, options: DecoderOptions) {
+    const { model, cache, limit, samplers } = options;
+    this.#options = options;
+    this.#sampler = sampler;
+    this.#left = limit;
+    this.#runsAhead = model.recordable;
     this.#draws = samplers.some(({ spec }) => spec.temperature !== 0);
     for (const [row, { spec }] of samplers.entries()) sampler.assign(row, spec);
     sampler.place([...samplers.keys()]);
     this.#ids = new Tensor(sampler.tokens, Layout.contiguous([cache.batch])).keep();
-    this.#lengths = Tensor.full([cache.batch], this.#filled, { dtype: "i64", device }).keep();
+    this.#steps = new Steps(options, this.#ids, (next) => void call(sampler, "sample", next, this.#draws));
     call(sampler, "sample", logits, this.#draws);
     logits.dispose();
     this.#read();
   }
 
   async next(ended: readonly boolean[]): Promise<Uint32Array> {
-    while (this.#pending.length <= AHEAD && this.#left > 0) this.#step();
+    while (this.#runsAhead && this.#pending.length <= AHEAD && this.#left > 0) this.#step();
     const tokens = await this.#pending.shift()!;
     if (tokens.some((token, i) => token === NO_TOKEN && !ended[i])) {
       fail("ValueOutOfRange", noToken(null, false));
@@ -115,38 +192,20 @@ class DeviceDecoder implements Decoder {
   }
 
   accept(): void {
+    if (!this.#runsAhead) this.#step();
     this.#options.cache.accept(1);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.allSettled(this.#pending);
-    for (const graph of this.#recorded) graph[Symbol.dispose]();
+    this.#steps[Symbol.dispose]();
     this.#ids.dispose();
     this.#sampler[Symbol.dispose]();
-    this.#lengths.dispose();
   }
 
   #step(): void {
-    if (this.#filled < this.#valid) this.#recorded.at(-1)!.replay();
-    else this.#record();
-    this.#filled++;
+    this.#steps.run(this.#left);
     this.#read();
-  }
-
-  /** Recording a step runs it, too. */
-  #record(): void {
-    const { model, cache } = this.#options;
-    const extent = this.#filled + 1;
-    const room = cache.reserve(extent + Math.min(this.#left, ROOM));
-    this.#valid = Math.min(room, model.recordedUntil(extent));
-    const graph = this.#recorder.capture(() =>
-      scope(() => {
-        advance(this.#lengths, 1);
-        const logits = model.recordedStep(this.#ids, cache, this.#lengths, extent);
-        call(this.#sampler, "sample", logits, this.#draws);
-      }),
-    );
-    this.#recorded.push(graph);
   }
 
   #read(): void {

@@ -2,7 +2,7 @@
 import { setImmediate } from "node:timers/promises";
 import { fail } from "../../core/errors.ts";
 import { Tensor } from "../../ops/index.ts";
-import { ModelCache } from "../cache.ts";
+import type { ModelCache } from "../cache.ts";
 import type { Model } from "../model.ts";
 import type { Transformer } from "../transformer.ts";
 import { type Drafter, Speculation, type SpeculationOptions } from "./speculation.ts";
@@ -37,8 +37,7 @@ class DraftModel implements Drafter, Disposable {
 
   constructor({ transformer }: Model) {
     this.#model = transformer;
-    const { config, device, dtype } = transformer;
-    this.#cache = new ModelCache(config, device, dtype, { rewindable: true });
+    this.#cache = transformer.newCache({ rewindable: true });
   }
 
   /** Vocabularies of one family are padded to different sizes; others differ by more. */

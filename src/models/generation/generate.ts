@@ -2,7 +2,9 @@
 import { setImmediate } from "node:timers/promises";
 import { fail } from "../../core/errors.ts";
 import { Tensor } from "../../ops/index.ts";
-import { ModelCache } from "../cache.ts";
+import { type ModelCache, PART } from "../cache.ts";
+import type { Passage } from "../passage.ts";
+import { devicesOf } from "../placement/sites.ts";
 import { TextStream } from "../text/text-stream.ts";
 import type { Tokenizer } from "../text/tokenizer.ts";
 import type { Transformer } from "../transformer.ts";
@@ -47,7 +49,8 @@ export interface Piece {
 }
 
 /** A GPU is busy only with many rows. */
-const prefillChunkOf = ({ device }: Transformer): number => (device.name === "cpu" ? 512 : 2048);
+const prefillChunkOf = ({ sites }: Transformer): number =>
+  devicesOf(sites).some(({ name }) => name === "cpu") ? PART : 2048;
 
 interface Sequence {
   readonly text: TextStream;
@@ -80,21 +83,11 @@ export async function* generate(
   if (limit === 0) return;
   const padding = prompts.map((prompt) => longest - prompt.length);
   const rewindable = speculation !== undefined;
-  const cache =
-    promptCache?.open(model, rewindable) ??
-    new ModelCache(model.config, model.device, model.dtype, { padding, rewindable });
+  const cache = promptCache?.open(model, rewindable) ?? model.newCache({ padding, rewindable });
   try {
     const reused = promptCache?.reuse(prompts[0]!) ?? 0;
     const rows = prompts.map((prompt, i) => [...new Array<number>(padding[i]!).fill(0), ...prompt].slice(reused));
-    const logits = await prefill(model, rows, options, (ids) => {
-      using input = Tensor.from(Uint32Array.from(ids.flat()), {
-        shape: [ids.length, ids[0]!.length],
-        device: model.device,
-      });
-      const logits = model.forward(input, { cache, last: true, extent: longest });
-      promptCache?.fed(ids[0]!);
-      return logits;
-    });
+    const logits = await prefill(model, rows, cache, longest, options);
     const decoding = { model, cache, samplers, limit: Math.min(limit, room) };
     await using decoder = speculation
       ? new SpeculativeDecoder(logits, prompts[0]!, speculation, decoding)
@@ -118,23 +111,69 @@ export async function* generate(
   }
 }
 
-/** The logits behind the prompts' last positions. */
+/** A part of the prompts on its way. */
+interface Part {
+  readonly ids: Tensor;
+  readonly fed: readonly number[];
+  readonly passage: Passage;
+}
+
+/**
+ * The logits behind the prompts' last positions. Parts follow each other through the segments of the model: a device
+ * computes the next one while that behind it has this one.
+ */
 async function prefill(
   model: Transformer,
   rows: readonly (readonly number[])[],
-  { prefillChunk = prefillChunkOf(model), signal }: GenerateOptions,
-  feed: (ids: readonly (readonly number[])[]) => Tensor,
+  cache: ModelCache,
+  extent: number,
+  { prefillChunk = prefillChunkOf(model), signal, promptCache }: GenerateOptions,
 ): Promise<Tensor> {
   checkCount("prefillChunk", prefillChunk, 1);
   const length = rows[0]!.length;
-  for (let from = 0; ; from += prefillChunk) {
-    const logits = feed(rows.map((row) => row.slice(from, from + prefillChunk)));
-    if (from + prefillChunk >= length) return logits;
-    logits.dispose();
-    await setImmediate();
-    signal?.throwIfAborted();
+  const first = cache.length;
+  /** Those under way, the oldest first. */
+  const parts: Part[] = [];
+  const enter = (from: number): void => {
+    const fed = rows.map((row) => row.slice(from, from + prefillChunk));
+    const shape = [fed.length, fed[0]!.length];
+    const ids = Tensor.from(Uint32Array.from(fed.flat()), { shape, device: model.device }).keep();
+    parts.push({ ids, fed: fed[0]!, passage: model.enter(ids, { cache, start: first + from, extent }) });
+  };
+  const leave = ({ ids, fed, passage }: Part): Tensor => {
+    using _ids = ids;
+    const logits = model.leave(passage, ids, { cache, last: true });
+    promptCache?.fed(fed);
+    return logits;
+  };
+  try {
+    for (let from = 0; ; from += prefillChunk) {
+      if (from < length) enter(from);
+      // Devices that work by themselves are given their work before the host is kept by those that do not.
+      const [ahead, behind] = [parts.filter(runsByItself), parts.filter((part) => !runsByItself(part))];
+      for (const { passage } of [...ahead, ...behind]) if (!isThrough(passage)) passage.advance();
+      const [oldest] = parts as [Part];
+      if (isThrough(oldest.passage)) {
+        const logits = leave(parts.shift()!);
+        if (parts.length === 0 && from + prefillChunk >= length) return logits;
+        logits.dispose();
+      }
+      await setImmediate();
+      signal?.throwIfAborted();
+    }
+  } catch (error) {
+    if (parts.length > 0) cache.recover();
+    throw error;
+  } finally {
+    for (const { ids, passage } of parts) {
+      ids.dispose();
+      passage.abandon();
+    }
   }
 }
+
+const isThrough = ({ next }: Passage): boolean => next === null;
+const runsByItself = ({ passage: { next } }: Part): boolean => next?.backend.beginRead !== undefined;
 
 function advance(
   sequence: Sequence,

@@ -1,7 +1,8 @@
 /** Passes of a model over a few new tokens of one text, which may be taken back: computed op by op, or recorded. */
-import type { Graph, Recorder } from "../../backend/transformers.ts";
-import { scope, Tensor } from "../../ops/index.ts";
+import type { Graph } from "../../backend/transformers.ts";
+import { Tensor } from "../../ops/index.ts";
 import type { ModelCache } from "../cache.ts";
+import { Counts, recordStep } from "../recorded-step.ts";
 import type { Transformer } from "../transformer.ts";
 
 /** What a pass says of each token that was fed: the likeliest next one, or all logits (rows · vocab). */
@@ -27,11 +28,7 @@ export interface PassesOptions {
 }
 
 export function openPasses(options: PassesOptions): Passes {
-  const { model } = options;
-  const { recorder } = model.device.backend;
-  return recorder && model.recordable && recorder.problem === null
-    ? new RecordedPasses(recorder, options)
-    : new ComposedPasses(options);
+  return options.model.recordable ? new RecordedPasses(options) : new ComposedPasses(options);
 }
 
 class ComposedPasses implements Passes {
@@ -74,10 +71,8 @@ const ROOM = 256;
 class RecordedPasses implements Passes {
   readonly most = MOST;
   readonly #options: PassesOptions;
-  readonly #recorder: Recorder;
   readonly #ids: Tensor;
-  /** Positions there are with a pass. */
-  readonly #lengths: Tensor;
+  readonly #counts: Counts;
   /** What the last pass said: ids (rows), or logits (rows, vocab). */
   readonly #said: Tensor;
   readonly #recorded = new Map<number, Graph>();
@@ -85,13 +80,12 @@ class RecordedPasses implements Passes {
   #room = 0;
   #until = 0;
 
-  constructor(recorder: Recorder, options: PassesOptions) {
+  constructor(options: PassesOptions) {
     const { model, greedy } = options;
     const { device, config } = model;
-    this.#recorder = recorder;
     this.#options = options;
     this.#ids = Tensor.zeros([MOST], { dtype: "u32", device }).keep();
-    this.#lengths = Tensor.zeros([1], { dtype: "i64", device }).keep();
+    this.#counts = new Counts(model, 1, 0);
     this.#said = greedy
       ? Tensor.zeros([MOST], { dtype: "u32", device }).keep()
       : Tensor.zeros([MOST, config.vocabSize], { dtype: "f32", device }).keep();
@@ -104,7 +98,7 @@ class RecordedPasses implements Passes {
     this.#makeRoom(cache.length + rows);
     const fed = Uint32Array.from({ length: rows }, (_, i) => tokens[i] ?? 0);
     this.#ids.storage.write(0, new Uint8Array(fed.buffer));
-    this.#lengths.storage.write(0, new Uint8Array(BigInt64Array.of(BigInt(cache.length + rows)).buffer));
+    this.#counts.write(cache.length + rows);
     const known = this.#recorded.get(rows);
     if (known) known.replay();
     else this.#recorded.set(rows, this.#record(rows));
@@ -121,19 +115,17 @@ class RecordedPasses implements Passes {
   [Symbol.dispose](): void {
     this.#forget();
     this.#ids.dispose();
-    this.#lengths.dispose();
+    this.#counts[Symbol.dispose]();
     this.#said.dispose();
   }
 
   /** Recording a pass runs it, too. */
   #record(rows: number): Graph {
     const { model, cache, greedy } = this.#options;
-    return this.#recorder.capture(() =>
-      scope(() => {
-        const logits = model.recordedStep(this.#ids.narrow(0, 0, rows), cache, this.#lengths, cache.length + 1);
-        this.#said.sliceSet(greedy ? logits.argmax(-1) : logits, 0, 0);
-      }),
-    );
+    using ids = this.#ids.narrow(0, 0, rows);
+    const finish = (logits: Tensor): void => this.#said.sliceSet(greedy ? logits.argmax(-1) : logits, 0, 0);
+    const extent = cache.length + 1;
+    return recordStep({ model, cache, ids, counts: this.#counts, counting: false, extent, finish });
   }
 
   /** Buffers that move, or rotary tables that change, make recordings worthless. */

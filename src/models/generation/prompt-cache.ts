@@ -1,5 +1,5 @@
 /** The keys and values of one conversation, so that each turn computes only what is new. */
-import { ModelCache } from "../cache.ts";
+import type { ModelCache } from "../cache.ts";
 import type { Transformer } from "../transformer.ts";
 
 export class PromptCache implements Disposable {
@@ -15,7 +15,7 @@ export class PromptCache implements Disposable {
   /** One that cannot be rewound is given up where it must be. */
   open(model: Transformer, rewindable = false): ModelCache {
     if (rewindable && this.#cache?.rewindable === false) this.dispose();
-    this.#cache ??= new ModelCache(model.config, model.device, model.dtype, { rewindable });
+    this.#cache ??= model.newCache({ rewindable });
     return this.#cache;
   }
 

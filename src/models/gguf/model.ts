@@ -9,7 +9,9 @@ import { JsonFields } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { FileWeights } from "../weights/file-weights.ts";
+import { ModelTensors } from "../weights/model-tensors.ts";
 import type { Names } from "../weights/naming.ts";
+import { fileSizes } from "../weights/weight-sizes.ts";
 import { parseGgufConfig, type TensorFacts } from "./config.ts";
 import { ggufEmbedding } from "./encoder.ts";
 import { readRopeFactors } from "./rope-factors.ts";
@@ -37,6 +39,7 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
     embedding: ggufEmbedding(own, usualPooling(config)),
     tokenizer: readGgufTokenizer(fields),
     chatTemplate: chatTemplateIn(fields),
+    sizesIn: (dtype) => fileSizes(new ModelTensors(ggufWeights(file), config, form), dtype),
     openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
     [Symbol.asyncDispose]: () => file.close(),
   };

@@ -12,6 +12,8 @@ import type { ModelSource } from "../load.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
 import { FileWeights } from "../weights/file-weights.ts";
+import { ModelTensors } from "../weights/model-tensors.ts";
+import { fileSizes } from "../weights/weight-sizes.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
 import { namedWeights } from "./named-weights.ts";
 
@@ -53,6 +55,7 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
     tokenizerJson,
     chatTemplate,
     weightsFile,
+    sizesIn: (dtype) => fileSizes(new ModelTensors(weightsFile, config, form), dtype),
     openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
     [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
   };

@@ -23,8 +23,6 @@ export interface PagedSequence {
 
 /** What the device is told of a batch. */
 export interface PagedTensors {
-  /** u32 (rows). */
-  readonly ids: Tensor;
   /** (rows): where each stands in its sequence. This and all below are i64, in one piece of memory. */
   readonly positions: Tensor;
   /** The last row of each that something is said of, as they were given. */
@@ -74,10 +72,19 @@ export class PagedBatch {
     return this.#lasts.length === this.rows && this.#lasts.every((row, i) => row === i);
   }
 
-  /** `tokens` u32 (slots) has the newest of each slot. Call it inside a scope. */
-  tensors(device: Device, tokens: Tensor | null): PagedTensors {
+  /** The new ones, u32 (rows); `slots` are the batch's own, and `tokens` u32 (slots) has the newest of each slot. */
+  ids(device: Device, slots: Tensor, tokens: Tensor | null): Tensor {
+    const given = Uint32Array.from(this.sequences.flatMap(({ ids }) => ids ?? []));
+    const known = given.length > 0 ? [Tensor.from(given, { device })] : [];
+    const newest = this.#slots.length > 0 ? [needTokens(tokens).indexSelect(slots, 0)] : [];
+    const both = [...newest, ...known];
+    return both.length === 1 ? both[0]! : Tensor.cat(both, 0);
+  }
+
+  /** Call it inside a scope. */
+  tensors(device: Device): PagedTensors {
     const { sequences, rows, offsets } = this;
-    const [count, given] = [sequences.length, rows - this.#slots.length];
+    const count = sequences.length;
     const width = Math.ceil(this.longest / PAGE_SIZE);
     const sizes = {
       positions: rows,
@@ -88,13 +95,11 @@ export class PagedBatch {
       tables: count * width,
     };
     const board = new Board(sizes);
-    const ids = new Uint32Array(given);
     for (const [i, row] of this.#lasts.entries()) board.put("lasts", i, row);
     for (const [i, slot] of this.#slots.entries()) board.put("slots", i, slot);
     for (const [i, sequence] of sequences.entries()) {
       const { past, pages } = sequence;
       const [from, length] = [offsets[i]!, lengthOf(sequence)];
-      if (sequence.ids) ids.set(sequence.ids, from - this.#slots.length);
       for (let j = 0; j < length; j++) board.put("positions", from + j, past + j);
       board.put("lengths", i, past + length);
       board.put("offsets", i + 1, from + length);
@@ -108,10 +113,7 @@ export class PagedBatch {
       offsets: part("offsets"),
       tables: part("tables").reshape([count, width]),
     };
-    const known = given > 0 ? [Tensor.from(ids, { device })] : [];
-    const newest = sizes.slots > 0 ? [needTokens(tokens).indexSelect(parts.slots, 0)] : [];
-    const both = [...newest, ...known];
-    return { ids: both.length === 1 ? both[0]! : Tensor.cat(both, 0), ...parts, ...places };
+    return { ...parts, ...places };
   }
 }
 

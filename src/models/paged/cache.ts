@@ -5,7 +5,7 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
 import { Tensor } from "../../ops/index.ts";
-import { valuesPerPosition } from "../cache.ts";
+import { namesOf, perLayer, valuesPerPosition } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 
 /** The pages of one layer: keys and values (pages, kv heads, PAGE_SIZE, headDim), or latents (pages, 1, PAGE_SIZE, width). */
@@ -17,27 +17,30 @@ export class PagedCache implements Disposable {
   readonly pages: number;
   readonly layers: readonly PagedLayer[];
   readonly dtype: DType;
-  readonly device: Device;
+  /** Of each layer. */
+  readonly devices: readonly Device[];
   readonly #owned: Tensor[] = [];
 
-  constructor(config: ModelConfig, device: Device, dtype: DType, pages: number) {
+  /** Each layer's pages lie on one device, or on its own. */
+  constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, pages: number) {
     if (!Number.isSafeInteger(pages) || pages < 1) {
       fail("InvalidArgument", `PagedCache: there must be 1 page or more, not ${pages}`);
     }
     const { kvHeads, headDim, latent, rope } = config;
     this.pages = pages;
-    this.device = device;
+    this.devices = perLayer(device, config);
     this.dtype = dtype;
-    const pool = (heads: number, width: number): Tensor => {
+    const pool = (layer: number, heads: number, width: number): Tensor => {
+      const device = this.devices[layer]!;
       const tensor = Tensor.empty([pages, heads, PAGE_SIZE, width], { dtype, device }).keep();
       this.#owned.push(tensor);
       return tensor;
     };
     try {
-      this.layers = config.windows.map(() =>
+      this.layers = config.windows.map((_, i) =>
         latent
-          ? { latents: pool(1, latent.rank + rope.dims) }
-          : { k: pool(kvHeads, headDim), v: pool(kvHeads, headDim) },
+          ? { latents: pool(i, 1, latent.rank + rope.dims) }
+          : { k: pool(i, kvHeads, headDim), v: pool(i, kvHeads, headDim) },
       );
     } catch (error) {
       this.dispose();
@@ -65,7 +68,7 @@ export class PagedCache implements Disposable {
 
   toString(): string {
     const sizes = `${this.layers.length} layers, ${this.pages} pages of ${PAGE_SIZE} positions`;
-    return `PagedCache(${sizes}, ${this.dtype}, ${this.device.name})`;
+    return `PagedCache(${sizes}, ${this.dtype}, ${namesOf(this.devices)})`;
   }
 
   [Symbol.for("nodejs.util.inspect.custom")](): string {

@@ -76,18 +76,17 @@ export class PagedStepper implements AsyncDisposable {
 
   /** Compiles and records what steps need, before there are any: the first requests do not wait for it then. */
   async ready(): Promise<void> {
-    const { device } = this.#model;
     // A part of a prompt of nobody, in a page that nobody has yet.
     const ids = Array.from({ length: READY_TOKENS }, () => 0);
     await warmUp(async () => {
       this.#model.paged([{ ids, past: 0, pages: [0] }], this.#cache).dispose();
       // The host would be far ahead of the device.
-      await device.synchronize();
+      await this.#model.synchronize();
     });
     this.sampler.place([]);
     if (!this.#decode) return;
     this.#decode.recordAll();
-    await device.synchronize();
+    await this.#model.synchronize();
     const row = { slot: 0, past: 0, pages: [0], extent: ids.length, samples: true };
     await warmUp(async () => {
       this.sampler.assign(0, samplerSpec({}));
@@ -109,7 +108,7 @@ export class PagedStepper implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#model.device.synchronize();
+    await this.#model.synchronize();
     this.#decode?.[Symbol.dispose]();
     this.sampler[Symbol.dispose]();
   }

@@ -2,6 +2,7 @@
  * Weights from a file of any format, read piece by piece: plain ones into the dtype the model computes in, quantized
  * ones as they are. Matrices for the same input are put over each other, whether or not the file has them so.
  */
+import type { Device } from "../../backend/device.ts";
 import { type DType, isFloat } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { Shape } from "../../core/layout.ts";
@@ -13,8 +14,10 @@ import { Tensor } from "../../ops/index.ts";
 import { QTensor } from "../../quantized/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
+import { type Sites, siteOf, sitesOf } from "../placement/sites.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
+import { lieApart, liesApart, mappedRows } from "./mapped-rows.ts";
 import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
 import type {
@@ -41,6 +44,7 @@ export class FileWeights implements DeviceWeights {
   readonly #tensors: ModelTensors;
   readonly #transfers = new Transfers();
   readonly #options: WeightsOptions;
+  readonly #sites: Sites;
   readonly #bytesTotal: number;
   #bytesLoaded = 0;
 
@@ -57,6 +61,7 @@ export class FileWeights implements DeviceWeights {
     this.normsAreShifted = this.#tensors.normOffset !== 0;
     this.hasPlainMatrices = file.tensors.some(({ quant, shape }) => !quant && shape.length > 1);
     this.#options = options;
+    this.#sites = sitesOf(options.device, config.layers);
     this.#bytesTotal = this.#tensors.byteLength;
   }
 
@@ -68,14 +73,23 @@ export class FileWeights implements DeviceWeights {
       else stacks.push([source]);
     }
     const projections: Projection[] = [];
-    for (const stack of stacks) projections.push(await this.#readStack(stack, inputs));
+    const { dtype } = this.#options;
+    const device = siteOf(this.#sites, place);
+    for (const stack of stacks) {
+      const apart = liesApart(stack, dtype, device) ? stack.map((source) => [source]) : [stack];
+      for (const own of apart) projections.push(await this.#readStack(own, inputs, device));
+    }
     return projections.length === 1 ? projections[0]! : new Joined(projections);
   }
 
   async stack(parts: readonly StackPart[], inputs: number, count: number, place: Place): Promise<ProjectionStack> {
     const all = this.#tensors.stack(parts, inputs, count, place);
     const types = new Set(all.flat().map(({ tensor }) => tensor.quant));
-    if (types.size === 1) return this.#readMatrices(all.flat(), inputs, count);
+    const { dtype } = this.#options;
+    const device = siteOf(this.#sites, place);
+    if (types.size === 1 && !lieApart(all, dtype, device)) {
+      return this.#readMatrices(all.flat(), inputs, count, device);
+    }
     const stacks: ProjectionStack[] = [];
     for (const i of all[0]!.keys()) {
       stacks.push(
@@ -83,6 +97,7 @@ export class FileWeights implements DeviceWeights {
           all.map((sources) => sources[i]!),
           inputs,
           count,
+          device,
         ),
       );
     }
@@ -91,7 +106,8 @@ export class FileWeights implements DeviceWeights {
 
   async vector(role: VectorRole, size: number, place: Place): Promise<Tensor> {
     // What experts are chosen by is not rounded.
-    const { device, dtype } = this.#options;
+    const { dtype } = this.#options;
+    const device = siteOf(this.#sites, place);
     const vector = this.#own(Tensor.empty([size], { device, dtype: role === "routerBias" ? "f32" : dtype }));
     await this.#readRows(vector, 0, this.#tensors.vector(role, size, place), { start: 0, rows: size }, null);
     return vector;
@@ -100,8 +116,9 @@ export class FileWeights implements DeviceWeights {
   async norm(role: NormRole, size: number, place: Place): Promise<NormWeights> {
     const { normOffset } = this.#tensors;
     const stored = this.#tensors.norm(role, size, place);
-    const weight = this.#empty([size]);
-    const bias = stored.bias && this.#empty([size]);
+    const device = role === "embeddingNorm" ? this.#sites.input : siteOf(this.#sites, place);
+    const weight = this.#empty([size], device);
+    const bias = stored.bias && this.#empty([size], device);
     // 1 + w is formed before the rounding to the computing dtype.
     const prepare = (w: Tensor): Tensor => {
       if (normOffset === 0) return w.view(w.layout);
@@ -116,12 +133,13 @@ export class FileWeights implements DeviceWeights {
 
   async embedding(role: EmbeddingRole, rows: number, width: number): Promise<EmbeddingTable> {
     const source = this.#tensors.embedding(role, rows, width);
+    const { input } = this.#sites;
     if (source.tensor.quant) {
-      const table = await this.#readBlocks([source], [rows, width]);
+      const table = await this.#readBlocks([source], [rows, width], input);
       const head = Matrices.quantized(table, null, [rows]);
       return { lookup: (ids) => table.rows(ids, this.#options.dtype), head };
     }
-    const table = await this.#readPlain([source], width);
+    const table = await this.#readPlain([source], width, input);
     const head = Matrices.plain(table, null, [rows]);
     return { lookup: (ids) => table.indexSelect(ids, 0), head };
   }
@@ -136,30 +154,26 @@ export class FileWeights implements DeviceWeights {
     await this.#file[Symbol.asyncDispose]();
   }
 
-  get #tensorOptions() {
-    const { device, dtype } = this.#options;
-    return { device, dtype };
-  }
-
-  #empty(shape: Shape): Tensor {
-    const tensor = Tensor.empty(shape, this.#tensorOptions).keep();
+  #empty(shape: Shape, device: Device): Tensor {
+    const { dtype } = this.#options;
+    const tensor = Tensor.empty(shape, { device, dtype }).keep();
     this.owned.push(tensor);
     return tensor;
   }
 
   /** Sources that are all plain, or all of one quantized type. */
-  async #readStack(stack: readonly Source[], inputs: number): Promise<Projection> {
+  async #readStack(stack: readonly Source[], inputs: number, device: Device): Promise<Projection> {
     const sizes = stack.flatMap((source) => source.sizes);
     if (stack[0]!.tensor.quant) {
-      const weight = await this.#readBlocks(stack, [totalRows(stack), inputs]);
-      return Matrices.quantized(weight, await this.#readBias(stack), sizes);
+      const weight = await this.#readBlocks(stack, [totalRows(stack), inputs], device);
+      return Matrices.quantized(weight, await this.#readBias(stack, device), sizes);
     }
-    const weight = await this.#readPlain(stack, inputs);
-    return Matrices.plain(weight, await this.#readBias(stack), sizes);
+    const weight = await this.#readPlain(stack, inputs, device);
+    return Matrices.plain(weight, await this.#readBias(stack, device), sizes);
   }
 
   /** The matrices of `count` experts one after the other, in sources as above. */
-  async #readMatrices(all: readonly Source[], inputs: number, count: number): Promise<ProjectionStack> {
+  async #readMatrices(all: readonly Source[], inputs: number, count: number, device: Device): Promise<ProjectionStack> {
     const other = all.find(({ tensor }) => tensor.quant !== all[0]!.tensor.quant)?.tensor;
     if (other) {
       const [{ tensor }] = all as [Source];
@@ -172,11 +186,11 @@ export class FileWeights implements DeviceWeights {
     const rows = totalRows(all) / count;
     const shape = [count, rows, inputs];
     const runs = joinedSources(all);
-    const flat = await this.#readBias(all);
+    const flat = await this.#readBias(all, device);
     const bias = flat && this.#own(flat.reshape([count, rows]));
     if (all[0]!.tensor.quant)
-      return this.#own(new Stack(await this.#readBlocks(runs, shape), bias, this.#options.dtype));
-    const weight = await this.#readPlain(runs, inputs);
+      return this.#own(new Stack(await this.#readBlocks(runs, shape, device), bias, this.#options.dtype));
+    const weight = await this.#readPlain(runs, inputs, device);
     return this.#own(new Stack(this.#own(weight.reshape(shape)), bias, this.#options.dtype));
   }
 
@@ -185,10 +199,11 @@ export class FileWeights implements DeviceWeights {
     return resource;
   }
 
-  async #readBlocks(stack: readonly Source[], shape: Shape): Promise<QTensor> {
-    const { device } = this.#options;
-    const rows = totalRows(stack);
-    using blocks = Tensor.empty([rows * bytesPerRow(stack[0]!.tensor)], { dtype: "u8", device });
+  async #readBlocks(stack: readonly Source[], shape: Shape, device: Device): Promise<QTensor> {
+    const bytes = [totalRows(stack) * bytesPerRow(stack[0]!.tensor)];
+    using shown = this.#mapped(stack, bytes, "u8", device);
+    if (shown) return this.#own(QTensor.fromBlocks(shown, shape, stack[0]!.tensor.quant!).keep());
+    using blocks = Tensor.empty(bytes, { dtype: "u8", device });
     const weight = QTensor.fromBlocks(blocks, shape, stack[0]!.tensor.quant!).keep();
     this.owned.push(weight);
     let at = 0;
@@ -201,8 +216,10 @@ export class FileWeights implements DeviceWeights {
     return weight;
   }
 
-  async #readPlain(stack: readonly Source[], width: number): Promise<Tensor> {
-    const weight = this.#empty([totalRows(stack), width]);
+  async #readPlain(stack: readonly Source[], width: number, device: Device): Promise<Tensor> {
+    const shown = this.#mapped(stack, [totalRows(stack), width], this.#options.dtype, device);
+    if (shown) return this.#own(shown);
+    const weight = this.#empty([totalRows(stack), width], device);
     let at = 0;
     for (const { tensor, slices, rows, transposed } of stack) {
       if (transposed) {
@@ -218,10 +235,22 @@ export class FileWeights implements DeviceWeights {
     return weight;
   }
 
+  /** A single source where it lies in the file, and there at once. */
+  #mapped(stack: readonly Source[], shape: Shape, dtype: DType, device: Device): Tensor | null {
+    const { signal } = this.#options;
+    const [source] = stack as [Source];
+    const tensor = stack.length === 1 ? mappedRows(source, shape, dtype, device) : null;
+    if (!tensor) return null;
+    if (signal?.aborted) tensor.dispose();
+    signal?.throwIfAborted();
+    this.#arrived(source.tensor, source.rows * bytesPerRow(source.tensor));
+    return tensor;
+  }
+
   /** Sources without a bias among others that have one get zeros. */
-  async #readBias(stack: readonly Source[]): Promise<Tensor | null> {
+  async #readBias(stack: readonly Source[], device: Device): Promise<Tensor | null> {
     if (stack.every((source) => source.bias === null)) return null;
-    const bias = Tensor.zeros([totalRows(stack)], this.#tensorOptions).keep();
+    const bias = Tensor.zeros([totalRows(stack)], { device, dtype: this.#options.dtype }).keep();
     this.owned.push(bias);
     let at = 0;
     for (const source of stack) {
@@ -242,8 +271,7 @@ export class FileWeights implements DeviceWeights {
     width: number | null,
     prepare?: (part: Tensor) => Tensor,
   ): Promise<void> {
-    const { device } = this.#options;
-    const { dtype } = target;
+    const { dtype, device } = target;
     const stored = this.#floatType(tensor);
     const rowBytes = bytesPerRow(tensor);
     if (stored === dtype && !prepare) {
@@ -261,7 +289,7 @@ export class FileWeights implements DeviceWeights {
 
   /** The columns of the tensor are rows of the target, from row `at` on. */
   #readTransposed(target: Tensor, at: number, tensor: WeightsTensor): Promise<void> {
-    const { device, dtype } = this.#options;
+    const { dtype, device } = target;
     const [rows, width] = tensor.shape as [number, number];
     const stored = this.#floatType(tensor);
     const rowBytes = bytesPerRow(tensor);
@@ -291,18 +319,21 @@ export class FileWeights implements DeviceWeights {
 
   /** Begins to read some rows, in pieces that are whole rows. */
   async #transfer(tensor: WeightsTensor, { start, rows }: Rows, take: Take): Promise<void> {
-    const { signal, onProgress } = this.#options;
-    const { name } = tensor;
+    const { signal } = this.#options;
     const rowBytes = bytesPerRow(tensor);
     const first = start * rowBytes;
     for (const piece of piecesOf({ start: first, end: first + rows * rowBytes }, rowBytes)) {
       await this.#transfers.begin(async () => {
         await take(piece, piece.start - first);
         signal?.throwIfAborted();
-        this.#bytesLoaded += piece.end - piece.start;
-        onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
+        this.#arrived(tensor, piece.end - piece.start);
       });
     }
+  }
+
+  #arrived({ name }: WeightsTensor, bytes: number): void {
+    this.#bytesLoaded += bytes;
+    this.#options.onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
   }
 }
 

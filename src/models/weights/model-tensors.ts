@@ -3,6 +3,7 @@ import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { formatShape, numel, type Shape, sameShape } from "../../core/layout.ts";
 import type { WeightsFile, WeightsTensor } from "../../formats/index.ts";
+import { MAPPED_FROM } from "../../formats/upload.ts";
 import type { ModelConfig } from "../config.ts";
 import {
   fusedName,
@@ -67,6 +68,11 @@ export class ModelTensors {
       (sum, { quant, byteLength, shape }) => sum + (quant ? byteLength : numel(shape) * sizeOf(dtype)),
       0,
     );
+  }
+
+  /** Of those that can be taken as the file has them. */
+  byteLengthAsStored(dtype: DType): number {
+    return this.#used.reduce((sum, tensor) => sum + (isAsStored(tensor, dtype) ? tensor.byteLength : 0), 0);
   }
 
   get #used(): WeightsTensor[] {
@@ -206,6 +212,10 @@ function byHead(sizes: readonly number[], headDim: number): Order {
   );
   return { slices, rows: sizes.reduce((a, b) => a + b, 0), biasSlices: slices };
 }
+
+/** Whether a tensor could be taken as it lies there, by a model that computes in `dtype`. */
+export const isAsStored = (tensor: WeightsTensor, dtype: DType): boolean =>
+  tensor.place !== undefined && tensor.byteLength >= MAPPED_FROM && (tensor.quant ? true : tensor.dtype === dtype);
 
 /** A vector's rows are its elements. */
 export function bytesPerRow({ shape, byteLength }: WeightsTensor): number {

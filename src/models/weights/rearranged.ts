@@ -51,7 +51,10 @@ export function rearranged(
     path: file.path,
     format: file.format,
     metadata: file.metadata,
-    tensors: [...file.tensors.filter(({ name }) => !hidden.has(name)), ...made.map(({ tensor }) => tensor)],
+    tensors: [
+      ...file.tensors.filter(({ name }) => !hidden.has(name)),
+      ...made.map(({ tensor }) => ({ ...tensor, place: undefined })),
+    ],
     readBytes: async (name, signal, range) => {
       const one = byName.get(name);
       if (!one) return file.readBytes(name, signal, range);

@@ -31,7 +31,7 @@ const routesOf = (server: ServerContext, page: Page): readonly Route[] => [
     method: "GET",
     path: "/metrics",
     handle: (c) =>
-      c.body(server.metrics.text(server.registry, server.device), 200, {
+      c.body(server.metrics.text(server.registry, server.devices), 200, {
         "content-type": "text/plain; version=0.0.4; charset=utf-8",
       }),
   },

@@ -23,7 +23,7 @@ export class ServerMetrics {
     this.duration.observe({ route }, ms / 1000);
   }
 
-  text(registry: Registry, device: Device): string {
+  text(registry: Registry, devices: readonly Device[]): string {
     const { status } = registry;
     const of = (value: (model: ModelStatus) => number | undefined): Reading[] =>
       status.flatMap((model) => {
@@ -66,13 +66,14 @@ export class ServerMetrics {
         "wick_device_memory_bytes",
         "Bytes that tensors hold on the device, and bytes kept for reuse.",
         "gauge",
-        () => {
-          const { live, cached } = device.memory();
-          return [
-            [{ device: device.name, state: "live" }, live],
-            [{ device: device.name, state: "cached" }, cached],
-          ];
-        },
+        () =>
+          devices.flatMap((device) => {
+            const { live, cached } = device.memory();
+            return [
+              [{ device: device.name, state: "live" }, live],
+              [{ device: device.name, state: "cached" }, cached],
+            ] as const;
+          }),
       ),
       reading("process_resident_memory_bytes", "Resident memory.", "gauge", () => [[{}, memory.rss]]),
       reading("nodejs_heap_used_bytes", "Used part of JavaScript's heap.", "gauge", () => [[{}, memory.heapUsed]]),

@@ -29,7 +29,8 @@ export interface RegistryOptions {
   /** `memory` is what of the limit is left for keys and values; undefined where there is none. */
   readonly openEngine: (model: Model, memory: number | undefined) => Engine | Promise<Engine>;
   /** Where they are loaded. */
-  readonly device: Device;
+  /** Where models may lie. */
+  readonly device: Device | readonly Device[];
   /** What all models together may take of the device's memory. */
   readonly memory?: number | undefined;
   /** How long a model may wait for others to end what they answer, where memory is short. */
@@ -230,9 +231,14 @@ export class Registry implements AsyncDisposable {
     }
   }
 
+  /** Bytes that tensors hold. */
+  get #live(): number {
+    return [this.#options.device].flat().reduce((sum, device) => sum + device.memory().live, 0);
+  }
+
   async #open(entry: Entry): Promise<Loaded> {
-    const { memory, device, load, openEngine } = this.#options;
-    const { live } = device.memory();
+    const { memory, load, openEngine } = this.#options;
+    const live = this.#live;
     const used = [...this.#entries.values()].reduce((sum, { loaded }) => sum + (loaded?.bytes ?? 0), 0);
     const model = await load({
       name: entry.name,
@@ -245,12 +251,12 @@ export class Registry implements AsyncDisposable {
     });
     try {
       const isEncoder = model.config.encoder !== null;
-      const left = memory === undefined ? undefined : memory - used - (device.memory().live - live);
+      const left = memory === undefined ? undefined : memory - used - (this.#live - live);
       const engine = isEncoder ? null : await openEngine(model, left);
       const kind = isEncoder ? "embedding" : model.chatTemplate ? "chat" : "completion";
       entry.known = { kind, contextLength: model.config.contextLength };
       const template = model.chatTemplate ?? plainTemplate(model);
-      return { model, engine, template, grammars: null, bytes: Math.max(0, device.memory().live - live) };
+      return { model, engine, template, grammars: null, bytes: Math.max(0, this.#live - live) };
     } catch (error) {
       model.dispose();
       throw error;

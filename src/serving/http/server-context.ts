@@ -28,7 +28,7 @@ export interface ServerContext {
   readonly log: Log;
   readonly access: Access;
   readonly limits: Limits;
-  readonly device: Device;
+  readonly devices: readonly Device[];
   readonly version: string;
   readonly admission: Admission;
 }
@@ -123,4 +123,4 @@ export function checkPrompt(prompt: readonly number[], lease: Lease, limits: Lim
 
 /** Changes where answers to one seed may: with the version, the model, the device and the dtype. */
 export const fingerprint = ({ version }: ServerContext, { model }: Lease): string =>
-  `wick-${version}-${model.config.architecture}-${model.dtype}-${model.device.name.replace(/[^\w]+/g, "_")}`;
+  `wick-${version}-${model.config.architecture}-${model.dtype}-${model.devices.map(({ name }) => name.replace(/[^\w]+/g, "_")).join("-")}`;

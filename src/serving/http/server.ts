@@ -24,7 +24,7 @@ export const defaultLimits: Limits = {
 
 export interface ServerOptions {
   readonly registry: Registry;
-  readonly device: Device;
+  readonly device: Device | readonly Device[];
   readonly log: Log;
   readonly version: string;
   /** Default 127.0.0.1. */
@@ -69,7 +69,16 @@ export class ApiServer implements AsyncDisposable {
     const access = new Access({ apiKeys, host, allowedHosts, corsOrigins });
     const { registry, device, log, version } = options;
     const admission = new Admission(limits.answers);
-    this.#context = { registry, device, log, version, limits, access, admission, metrics: new ServerMetrics() };
+    this.#context = {
+      registry,
+      devices: [device].flat(),
+      log,
+      version,
+      limits,
+      access,
+      admission,
+      metrics: new ServerMetrics(),
+    };
     const page: Page = options.page === undefined ? new Map() : readPage(options.page);
     this.#server = this.#createServer(createApp(this.#context, page).fetch);
   }

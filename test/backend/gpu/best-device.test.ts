@@ -1,6 +1,6 @@
 /** `Device.best()`: which of several GPUs is taken. */
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { bestOf, type Candidate } from "../../../src/backend/gpu/best-device.ts";
+import { type Candidate, ranked } from "../../../src/backend/gpu/best-device.ts";
 import type { GpuProperties } from "../../../src/backend/gpu/driver.ts";
 import { openHip } from "../../../src/backend/gpu/rocm/hip.ts";
 import { sim } from "../../helpers/built-package.ts";
@@ -27,7 +27,7 @@ function gpu(name: string, properties: Partial<GpuProperties> | null): Candidate
 }
 
 function best(candidates: readonly Candidate[], usable: (candidate: Candidate) => boolean = () => true): string {
-  const found = bestOf(candidates, usable);
+  const found = ranked(candidates, usable).next().value;
   return found ? `${found.platform}:${found.ordinal}` : "cpu";
 }
 

@@ -26,19 +26,30 @@ const enum Arg {
   N,
   OUT,
   SEED,
+  FIRST,
   A,
   B,
   LEAST,
   GREATEST,
 }
 
-/** Uniform on [a, b), or normal with mean a and deviation b. Float dtypes. */
-export function random(kind: RandomCode, dtype: DTypeCode, n: Count, out: OutAddress, seed: u64, a: f64, b: f64): void {
+/** Uniform on [a, b), or normal with mean a and deviation b, from the draw `first` on. Float dtypes. */
+export function random(
+  kind: RandomCode,
+  dtype: DTypeCode,
+  n: Count,
+  out: OutAddress,
+  seed: u64,
+  first: u64,
+  a: f64,
+  b: f64,
+): void {
   setArg<i32>(Arg.KIND, kind);
   setArg<i32>(Arg.DTYPE, dtype);
   setArg<usize>(Arg.N, n);
   setArg<usize>(Arg.OUT, out);
   setArg<u64>(Arg.SEED, seed);
+  setArg<u64>(Arg.FIRST, first);
   setArg<f64>(Arg.A, a);
   setArg<f64>(Arg.B, b);
   setArg<f64>(Arg.LEAST, least(dtype, a));
@@ -66,17 +77,18 @@ function randomKernel(lo: usize, hi: usize): void {
   }
 }
 
-/** The f64 elements of `pairs` draws from `first` on. */
+/** The f64 elements of `pairs` draws, from `first` of those asked for on. */
 function draw(first: usize, pairs: usize, out: usize): void {
   const kind = arg<i32>(Arg.KIND);
   const seed = arg<u64>(Arg.SEED);
+  const before = arg<u64>(Arg.FIRST);
   const a = arg<f64>(Arg.A);
   const b = arg<f64>(Arg.B);
   const low = arg<f64>(Arg.LEAST);
   const high = arg<f64>(Arg.GREATEST);
   const words = slot(2);
   for (let i: usize = 0; i < pairs; i++) {
-    philox(<u64>(first + i), seed, words);
+    philox(before + <u64>(first + i), seed, words);
     const u0 = uniform(load<u32>(words), load<u32>(words, 4));
     const u1 = uniform(load<u32>(words, 8), load<u32>(words, 12));
     if (kind === Random.NORMAL) {

@@ -54,11 +54,15 @@ const prototypes: DriverPrototypes = {
   toDevice: "int hipMemcpyHtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
   toHost: "int hipMemcpyDtoHAsync(void *dst, void *src, size_t bytes, void *stream)",
   onDevice: "int hipMemcpyDtoDAsync(void *dst, void *src, size_t bytes, void *stream)",
+  canAccessPeer: "int hipDeviceCanAccessPeer(void *can, int device, int peer)",
+  enablePeer: "int hipDeviceEnablePeerAccess(int peer, unsigned int flags)",
+  toPeer: "int hipMemcpyPeerAsync(void *dst, int to, void *src, int from, size_t bytes, void *stream)",
   memset: "int hipMemsetD8Async(void *dst, unsigned char value, size_t bytes, void *stream)",
   streamCreate: "int hipStreamCreateWithFlags(void *out, unsigned int flags)",
   streamDestroy: "int hipStreamDestroy(void *stream)",
   streamSynchronize: "int hipStreamSynchronize(void *stream)",
   streamQuery: "int hipStreamQuery(void *stream)",
+  streamWait: "int hipStreamWaitEvent(void *stream, void *event, unsigned int flags)",
   eventCreate: "int hipEventCreateWithFlags(void *out, unsigned int flags)",
   eventDestroy: "int hipEventDestroy(void *event)",
   eventRecord: "int hipEventRecord(void *event, void *stream)",
@@ -81,7 +85,6 @@ const prototypes: DriverPrototypes = {
 const extras = {
   driverVersion: "int hipDriverGetVersion(void *version)",
   runtimeVersion: "int hipRuntimeGetVersion(void *version)",
-  streamWait: "int hipStreamWaitEvent(void *stream, void *event, unsigned int flags)",
 } as const;
 
 /** A release of HIP, whose first two numbers are ROCm's: major · 10⁷ + minor · 10⁵ + patch. */
@@ -178,7 +181,7 @@ function hipVendor(library: Library, number: number): Vendor {
     retain: (ordinal) => ordinal,
     release: () => {},
     // HIP 6 refuses to wait for an event whose stream records, whenever it was recorded, and gives the recording up.
-    streamWait: (stream, event) => calls.streamWait(stream, event, 0),
+    waitsSpoilRecordings: true,
     recordingProblem:
       number > 0 && number < recordingHip ? `HIP ${shortVersion(number)} does not capture launches` : null,
     overlapping: () => null,

@@ -1,0 +1,39 @@
+/** The usual start and end of a kernel, and named places on its stack. */
+import type { Assembler } from "./assembler.ts";
+import { type Gpr, type Mem, mem, r12, r13, r14, r15, rbp, rbx, rsp } from "./operands.ts";
+import type { Word } from "./pool.ts";
+
+/** Registers that a function must leave as they were. */
+const kept: readonly Gpr[] = [rbx, rbp, r12, r13, r14, r15];
+
+/** Saves the kept registers and makes room for `names`, each 8 bytes; `leave` ends the function. */
+export function enter<Name extends string>(
+  a: Assembler,
+  ...names: readonly Name[]
+): { readonly local: Readonly<Record<Name, Mem>>; leave(): void } {
+  for (const register of kept) a.push(register);
+  // Six registers and the return address: one word more makes calls find 16 bytes.
+  const bytes = 8 * (names.length | 1);
+  a.sub(rsp, bytes);
+  const local = Object.fromEntries(names.map((name, i) => [name, mem(rsp, 8 * i)])) as Record<Name, Mem>;
+  return {
+    local,
+    leave() {
+      a.vzeroupper();
+      a.add(rsp, bytes);
+      for (const register of kept.toReversed()) a.pop(register);
+      a.ret();
+    },
+  };
+}
+
+/** Words of an argument block by name: in what order they are given, and where a kernel finds them. */
+export function layoutArguments<Name extends string>(...names: readonly Name[]) {
+  return {
+    /** Where the words are, with the block's address in `base`. */
+    at: (base: Gpr): Readonly<Record<Name, Mem>> =>
+      Object.fromEntries(names.map((name, i) => [name, mem(base, 8 * i)])) as Record<Name, Mem>,
+    /** The words in their order. */
+    words: (values: Readonly<Record<Name, Word>>): Word[] => names.map((name) => values[name]),
+  };
+}

@@ -1,0 +1,46 @@
+/**
+ * The vector instructions that kernels are written for, as far as they differ in width, registers and masks: one
+ * description of a kernel serves both.
+ */
+import type { Features } from "./cpuid.ts";
+import { Vec, type VectorBits } from "./operands.ts";
+
+export type IsaName = "avx2" | "avx512";
+
+export interface Isa {
+  readonly name: IsaName;
+  readonly bits: VectorBits;
+  /** Bytes of a vector. */
+  readonly bytes: 32 | 64;
+  /** Floats in a vector. */
+  readonly lanes: 8 | 16;
+  /** Vector registers. */
+  readonly registers: 16 | 32;
+  /** Elements can be masked, and memory operands repeated. */
+  readonly masks: boolean;
+  readonly vnni: boolean;
+  readonly vbmi: boolean;
+  readonly bf16: boolean;
+  /** A vector register. */
+  v(id: number): Vec;
+}
+
+export function isaOf(name: IsaName, { vnni, vbmi, bf16 }: Features): Isa {
+  if (name === "avx512") {
+    const v = (id: number) => new Vec(id, 512);
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, bf16, v };
+  }
+  const v = (id: number) => new Vec(id, 256);
+  return {
+    name,
+    bits: 256,
+    bytes: 32,
+    lanes: 8,
+    registers: 16,
+    masks: false,
+    vnni: false,
+    vbmi: false,
+    bf16: false,
+    v,
+  };
+}

@@ -1,0 +1,117 @@
+/** Elementwise ops over arrays without gaps. An item is an element; a chunk a run of them. */
+import type { BinaryOp } from "../../../backend.ts";
+import type { Assembler } from "../assembler.ts";
+import { layoutArguments } from "../frame.ts";
+import type { Isa } from "../isa.ts";
+import { type Mem, mem, r8, r9, rax, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
+import { type FloatType, Simd, tail } from "../simd.ts";
+import { formulas } from "./math.ts";
+import { elementBytes } from "./pack.ts";
+
+export const mapArguments = layoutArguments("x", "y", "out", "mul", "add", "isStreamed");
+
+export type MapOp = keyof typeof formulas | "affine" | BinaryOp;
+const binary = {
+  add: "vaddps",
+  sub: "vsubps",
+  mul: "vmulps",
+  div: "vdivps",
+} as const;
+export type NativeBinaryOp = keyof typeof binary;
+export const isNativeBinary = (op: BinaryOp): op is NativeBinaryOp => op in binary;
+
+/** `op` of every element, in vectors; results go past the caches where `isStreamed` (f32 at aligned places) says so. */
+export const emitMap =
+  (op: MapOp, type: FloatType) =>
+  (a: Assembler, isa: Isa): void => {
+    const simd = new Simd(a, isa);
+    const es = elementBytes(type);
+    const step = isa.lanes * es;
+    const arg = mapArguments.at(rdi);
+    const [x, y, out, n] = [rax, r8, r9, rdx];
+    const isBinary = op in binary;
+    const v = (id: number): Vec => isa.v(id);
+    const [mul, add] = [v(13), v(14)];
+    // Registers from the top of AVX2's, below the mask.
+    const temps = [2, 3, 4, 5, 6, 7, 8, 9].map(v) as unknown as Parameters<NonNullable<(typeof formulas)["exp"]>>[2];
+    const compute = (value: Vec, second: Vec | Mem | undefined) => {
+      if (isBinary) a[binary[op as NativeBinaryOp]](value, value, second!);
+      else if (op === "affine") {
+        a.vmulps(value, value, mul);
+        a.vaddps(value, value, add);
+      } else formulas[op as keyof typeof formulas]!(simd, value, temps, [v(10), v(11)]);
+    };
+    const secondOf = (at: Mem): Vec | Mem | undefined => {
+      if (!isBinary) return undefined;
+      if (type === "f32") return at;
+      simd.load(v(1), type, at);
+      return v(1);
+    };
+    a.sub(rdx, rsi);
+    for (const [register, field] of [
+      [x, arg.x],
+      [y, arg.y],
+      [out, arg.out],
+    ] as const) {
+      a.mov(register, field);
+      a.lea(register, mem(register, { index: rsi, scale: es }));
+    }
+    if (op === "affine") {
+      a.vbroadcastss(mul, arg.mul);
+      a.vbroadcastss(add, arg.add);
+    }
+    const advance = (bytes: number) => {
+      a.add(x, bytes);
+      if (isBinary) a.add(y, bytes);
+      a.add(out, bytes);
+    };
+    const [vectors, rest, end, streamed] = [a.label(), a.label(), a.label(), a.label()];
+    if (type === "f32") {
+      a.cmp(arg.isStreamed, 0);
+      a.jne(streamed);
+    }
+    a.bind(vectors);
+    a.sub(n, isa.lanes);
+    a.jb(rest);
+    a.align(32);
+    const loop = a.here();
+    simd.load(v(0), type, mem(x));
+    compute(v(0), secondOf(mem(y)));
+    simd.store(mem(out), type, v(0), temps[0], temps[1]);
+    advance(step);
+    a.sub(n, isa.lanes);
+    a.jae(loop);
+    a.bind(rest);
+    a.add(n, isa.lanes);
+    a.je(end);
+    a.mov(tail, n);
+    a.mov(rcx, rax);
+    simd.prepareTail();
+    a.mov(rax, rcx);
+    simd.loadTail(v(0), type, mem(x));
+    if (isBinary) simd.loadTail(v(1), type, mem(y));
+    compute(v(0), isBinary ? v(1) : undefined);
+    simd.storeTail(mem(out), type, v(0), temps[0], temps[1]);
+    a.bind(end);
+    a.vzeroupper();
+    a.ret();
+    if (type !== "f32") return;
+    // Four vectors at a time; what is left goes the usual way.
+    a.bind(streamed);
+    const left = a.label();
+    a.sub(n, 4 * isa.lanes);
+    a.jb(left);
+    const stream = a.here();
+    for (let u = 0; u < 4; u++) {
+      simd.load(v(0), type, mem(x, u * step));
+      compute(v(0), secondOf(mem(y, u * step)));
+      a.vmovntps(mem(out, u * step), v(0));
+    }
+    advance(4 * step);
+    a.sub(n, 4 * isa.lanes);
+    a.jae(stream);
+    a.sfence();
+    a.bind(left);
+    a.add(n, 4 * isa.lanes);
+    a.jmp(vectors);
+  };

@@ -1,0 +1,385 @@
+/**
+ * Products of floats. An item is a block of C: some rows and columns of one matrix of the batch. For each stretch of k
+ * its rows of A are copied (and widened) to the thread's memory; B's panels were packed by all threads before, or are
+ * packed here, for this block alone, where B is used by few rows or is small. What is narrower than 32 bits is rounded
+ * once, at the end.
+ */
+import type { Assembler } from "../assembler.ts";
+import { enter, layoutArguments } from "../frame.ts";
+import type { Isa } from "../isa.ts";
+import {
+  d,
+  eax,
+  k1,
+  k2,
+  k3,
+  type Label,
+  low,
+  mem,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
+  rax,
+  rbp,
+  rbx,
+  rcx,
+  rdi,
+  rdx,
+  rsi,
+} from "../operands.ts";
+import { type FloatType, Simd, tail } from "../simd.ts";
+import { elementBytes, emitPackPanel } from "./pack.ts";
+import { A_ROW, GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
+
+/** Most rows and columns of a block: what the thread's memory holds. */
+export const MOST_ROWS = 192;
+export const MOST_COLUMNS = 960;
+// The thread's memory: a block of A, a panel of B, a block of C before it is rounded.
+const PANEL_AT = 2 ** 18;
+const C_AT = 2 ** 19;
+
+export const productArguments = layoutArguments(
+  "tiles",
+  "a",
+  "aRow",
+  "aCol",
+  "b",
+  "bRow",
+  "bCol",
+  "out",
+  "outRow",
+  "m",
+  "n",
+  "k",
+  /** Rows and columns of a block, and how many blocks there are of each. */
+  "rows",
+  "columns",
+  "down",
+  "across",
+  /** Packed panels: where they are and bytes of each. */
+  "packed",
+  "panelBytes",
+  /** Where the matrices of a batch are: inner size, and bytes along its outer and inner dim. */
+  "inner",
+  "aOuter",
+  "aInner",
+  "bOuter",
+  "bInner",
+  "outMatrix",
+);
+
+export const emitProduct =
+  (type: FloatType, packsItself: boolean) =>
+  (a: Assembler, isa: Isa): void => {
+    const simd = new Simd(a, isa);
+    const shape = tileShape(isa);
+    const es = elementBytes(type);
+    const start = a.label();
+    a.jmp(start);
+    const pack = packsItself ? emitPackPanel(a, isa, type) : undefined;
+    const copyRows = emitCopyRows(simd, type);
+    const roundRows = type === "f32" ? undefined : emitRoundRows(simd, type);
+    a.bind(start);
+    const { local, leave } = enter(
+      a,
+      ...(["end", "height", "width", "aAt", "bAt", "outAt", "p", "steps", "left", "bPanel", "rowsLeft"] as const),
+    );
+    const arg = productArguments.at(rbx);
+    const [item, scratch, c, cRow] = [r12, r13, r14, r15];
+    const [done, nextItem] = [a.label(), a.label()];
+    a.mov(rbx, rdi);
+    a.mov(item, rsi);
+    a.mov(local.end, rdx);
+    a.mov(scratch, rcx);
+
+    const items = a.here();
+    a.cmp(item, local.end);
+    a.jae(done);
+    // item = (matrix · down + block of rows) · across + block of columns
+    a.mov(rax, item);
+    a.mov(rdx, 0);
+    a.div(arg.across);
+    a.imul(rdx, arg.columns);
+    a.mov(rbp, rdx); // first column
+    a.mov(rdx, 0);
+    a.div(arg.down);
+    a.imul(rdx, arg.rows);
+    a.mov(rsi, rdx); // first row
+    a.mov(r8, rax); // matrix
+    a.mov(rdx, 0);
+    a.div(arg.inner);
+    for (const [outer, inner, base, to] of [
+      [arg.aOuter, arg.aInner, arg.a, local.aAt],
+      [arg.bOuter, arg.bInner, arg.b, local.bAt],
+    ] as const) {
+      a.mov(rcx, rax);
+      a.imul(rcx, outer);
+      a.mov(r9, rdx);
+      a.imul(r9, inner);
+      a.add(rcx, r9);
+      a.add(rcx, base);
+      a.mov(to, rcx);
+    }
+    a.imul(r8, arg.outMatrix);
+    a.add(r8, arg.out);
+    a.mov(rax, rsi);
+    a.imul(rax, arg.outRow);
+    a.add(r8, rax);
+    a.lea(r8, mem(r8, { index: rbp, scale: es }));
+    a.mov(local.outAt, r8);
+    a.mov(rax, rsi);
+    a.imul(rax, arg.aRow);
+    a.add(local.aAt, rax);
+    a.mov(rax, arg.m);
+    a.sub(rax, rsi);
+    a.cmp(rax, arg.rows);
+    a.cmova(rax, arg.rows);
+    a.mov(local.height, rax);
+    a.mov(rax, arg.n);
+    a.sub(rax, rbp);
+    a.cmp(rax, arg.columns);
+    a.cmova(rax, arg.columns);
+    a.mov(local.width, rax);
+    if (packsItself) {
+      a.imul(rbp, arg.bCol);
+      a.add(local.bAt, rbp);
+    } else {
+      a.mov(rax, rbp);
+      a.mov(rdx, 0);
+      a.mov(d(rcx), shape.columns);
+      a.div(rcx);
+      a.imul(rax, arg.panelBytes);
+      a.add(rax, arg.packed);
+      a.mov(local.bAt, rax);
+    }
+    if (type === "f32") {
+      a.mov(c, local.outAt);
+      a.mov(cRow, arg.outRow);
+    } else {
+      a.lea(c, mem(scratch, C_AT));
+      a.mov(cRow, arg.columns);
+      a.shl(cRow, 2);
+    }
+    a.mov(local.p, 0);
+
+    const stretches = a.here();
+    a.mov(rax, arg.k);
+    a.sub(rax, local.p);
+    a.mov(d(rcx), KC);
+    a.cmp(rax, rcx);
+    a.cmova(rax, rcx);
+    a.mov(local.steps, rax);
+    a.mov(rdi, local.aAt);
+    a.mov(rsi, arg.aRow);
+    a.mov(rdx, arg.aCol);
+    a.mov(rcx, rax);
+    a.mov(r8, scratch);
+    a.mov(r9, local.height);
+    a.call(copyRows);
+    a.mov(rax, local.steps);
+    a.imul(rax, arg.aCol);
+    a.add(local.aAt, rax);
+    a.mov(rax, local.bAt);
+    a.mov(local.bPanel, rax);
+    a.mov(rax, local.width);
+    a.mov(local.left, rax);
+    a.mov(rbp, c);
+
+    const panels = a.here();
+    if (pack) {
+      a.mov(rdi, local.bPanel);
+      a.mov(rsi, arg.bRow);
+      a.mov(rdx, arg.bCol);
+      a.mov(rcx, local.steps);
+      a.lea(r8, mem(scratch, PANEL_AT));
+      a.mov(r9, local.left);
+      a.mov(d(rax), shape.columns);
+      a.cmp(r9, rax);
+      a.cmova(r9, rax);
+      a.call(pack);
+    }
+    // The mode, and masks for the last columns.
+    a.mov(rax, local.p);
+    a.mov(rcx, local.left);
+    emitMode(a, isa);
+    if (pack) a.lea(rsi, mem(scratch, PANEL_AT));
+    else a.mov(rsi, local.bPanel);
+    a.mov(rdi, scratch);
+    a.mov(rdx, local.steps);
+    a.mov(r8, rbp);
+    a.mov(r9, cRow);
+    a.mov(rax, local.height);
+    a.mov(local.rowsLeft, rax);
+    const rowTiles = a.here();
+    a.mov(rax, local.rowsLeft);
+    a.mov(d(rcx), shape.rows);
+    a.cmp(rax, rcx);
+    a.cmova(rax, rcx);
+    a.call(arg.tiles);
+    a.add(rdi, shape.rows * A_ROW);
+    a.sub(local.rowsLeft, shape.rows);
+    a.jg(rowTiles);
+    // The next panel.
+    if (pack) {
+      a.mov(rax, arg.bCol);
+      a.imul(rax, rax, shape.columns);
+    } else a.mov(rax, arg.panelBytes);
+    a.add(local.bPanel, rax);
+    a.add(rbp, shape.lineBytes);
+    a.sub(local.left, shape.columns);
+    a.jg(panels);
+
+    if (pack) {
+      a.mov(rax, local.steps);
+      a.imul(rax, arg.bRow);
+    } else {
+      a.mov(rax, local.steps);
+      a.imul(rax, rax, shape.lineBytes);
+    }
+    a.add(local.bAt, rax);
+    a.mov(rax, local.p);
+    a.add(rax, local.steps);
+    a.mov(local.p, rax);
+    a.cmp(rax, arg.k);
+    a.jb(stretches);
+    if (roundRows) {
+      a.mov(rdi, c);
+      a.mov(rsi, cRow);
+      a.mov(rdx, local.outAt);
+      a.mov(rcx, arg.outRow);
+      a.mov(r8, local.width);
+      a.mov(r9, local.height);
+      a.call(roundRows);
+    }
+    a.bind(nextItem);
+    a.add(item, 1);
+    a.jmp(items);
+    a.bind(done);
+    leave();
+  };
+
+/** The tile's mode for sums that go on where rax is not 0, over the rcx columns that are left, with masks for the last. */
+export function emitMode(a: Assembler, isa: Isa): void {
+  const shape = tileShape(isa);
+  const full = a.label();
+  const whole = shape.vectors << VECTORS_SHIFT;
+  // GO_ON is the lowest bit.
+  a.mov(r10, 0);
+  a.test(rax, rax);
+  a.setne(low(r10, 8));
+  a.or(r10, whole);
+  a.cmp(rcx, shape.columns);
+  a.jae(full);
+  a.lea(rax, mem(rcx, isa.lanes - 1));
+  a.shr(rax, Math.log2(isa.lanes));
+  a.shl(rax, VECTORS_SHIFT);
+  a.and(r10, GO_ON);
+  a.lea(r10, mem(r10, { index: rax, disp: PARTIAL }));
+  if (isa.masks) {
+    a.mov(rax, -1);
+    a.bzhi(rax, rax, rcx);
+    for (const [v, mask] of [k1, k2, k3].entries()) {
+      if (v > 0) a.shr(rax, 16);
+      a.kmovw(mask, eax);
+    }
+  } else {
+    const table = a.i32(...Array<number>(shape.columns).fill(-1), ...Array<number>(shape.columns).fill(0));
+    a.lea(r11, table.plus(4 * shape.columns));
+    a.neg(rcx);
+    a.lea(r11, mem(r11, { index: rcx, scale: 4 }));
+  }
+  a.bind(full);
+}
+
+/**
+ * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, A_ROW apart, as floats. Uses rax, rdi,
+ * r8 to r11, rbp.
+ */
+export function emitCopyRows(simd: Simd, type: FloatType): Label {
+  const { a, isa } = simd;
+  const es = elementBytes(type);
+  const entry = a.here();
+  const [scattered, nextRow, tailEnd] = [a.label(), a.label(), a.label()];
+  a.mov(tail, rcx);
+  a.and(tail, isa.lanes - 1);
+  simd.prepareTail();
+  const rows = a.here();
+  a.cmp(rdx, es);
+  a.jne(scattered);
+  a.mov(rax, 0);
+  a.mov(rbp, rcx);
+  a.sub(rbp, isa.lanes);
+  const vectorsEnd = a.label();
+  a.jb(vectorsEnd);
+  const vectors = a.here();
+  simd.load(isa.v(0), type, mem(rdi, { index: rax, scale: es }));
+  a.vmovups(mem(r8, { index: rax, scale: 4 }), isa.v(0));
+  a.add(rax, isa.lanes);
+  a.sub(rbp, isa.lanes);
+  a.jae(vectors);
+  a.bind(vectorsEnd);
+  a.test(tail, tail);
+  a.je(tailEnd);
+  simd.loadTail(isa.v(0), type, mem(rdi, { index: rax, scale: es }));
+  // The block's rows have room for a whole vector.
+  a.vmovups(mem(r8, { index: rax, scale: 4 }), isa.v(0));
+  a.bind(tailEnd);
+  a.bind(nextRow);
+  a.add(rdi, rsi);
+  a.add(r8, A_ROW);
+  a.sub(r9, 1);
+  a.jne(rows);
+  a.ret();
+  a.bind(scattered);
+  a.mov(r10, rdi);
+  a.mov(rbp, 0);
+  const elements = a.here();
+  simd.loadOne(isa.v(0), type, mem(r10));
+  a.vmovss(mem(r8, { index: rbp, scale: 4 }), isa.v(0).x);
+  a.add(r10, rdx);
+  a.add(rbp, 1);
+  a.cmp(rbp, rcx);
+  a.jb(elements);
+  a.jmp(nextRow);
+  return entry;
+}
+
+/** r9 rows of r8 floats from rdi, rsi bytes apart, rounded to rdx, rcx bytes apart. Uses rax, rdi, rdx, r9 to r11, rbp. */
+function emitRoundRows(simd: Simd, type: FloatType): Label {
+  const { a, isa } = simd;
+  const es = elementBytes(type);
+  const [x, t, u] = [isa.v(0), isa.v(1), isa.v(2)];
+  const entry = a.here();
+  a.mov(tail, r8);
+  a.and(tail, isa.lanes - 1);
+  simd.prepareTail();
+  const rows = a.here();
+  const [vectorsEnd, rowEnd] = [a.label(), a.label()];
+  a.mov(rax, 0);
+  a.mov(rbp, r8);
+  a.sub(rbp, isa.lanes);
+  a.jb(vectorsEnd);
+  const vectors = a.here();
+  a.vmovups(x, mem(rdi, { index: rax, scale: 4 }));
+  simd.store(mem(rdx, { index: rax, scale: es }), type, x, t, u);
+  a.add(rax, isa.lanes);
+  a.sub(rbp, isa.lanes);
+  a.jae(vectors);
+  a.bind(vectorsEnd);
+  a.test(tail, tail);
+  a.je(rowEnd);
+  a.vmovups(x, mem(rdi, { index: rax, scale: 4 }));
+  simd.storeTail(mem(rdx, { index: rax, scale: es }), type, x, t, u);
+  a.bind(rowEnd);
+  a.add(rdi, rsi);
+  a.add(rdx, rcx);
+  a.sub(r9, 1);
+  a.jne(rows);
+  a.ret();
+  return entry;
+}

@@ -1,0 +1,234 @@
+/** Products of floats by machine code: how they are cut, and which of B's panels are packed by whom. */
+import { sizeOf } from "../../../../core/dtype.ts";
+import { collapse, Layout, numel } from "../../../../core/layout.ts";
+import type { View } from "../../../backend.ts";
+import { Storage } from "../../../storage.ts";
+import type { CpuBackend } from "../../backend.ts";
+import { addressFor, addressInside } from "../bounds.ts";
+import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
+import { emitPack, packArguments } from "../kernels/pack.ts";
+import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
+import { emitTiles, tileShape } from "../kernels/tile.ts";
+import type { Native } from "../native.ts";
+import type { Job, Word } from "../pool.ts";
+import { type FloatType, isFloatType } from "../simd.ts";
+
+/** An m × k or k × n matrix, or a batch of them: strides in bytes. */
+interface Matrix {
+  readonly address: number;
+  readonly row: number;
+  readonly col: number;
+  /** Bytes along the outer and the inner dim of the batch. */
+  readonly outer: number;
+  readonly inner: number;
+}
+
+interface Product {
+  readonly type: FloatType;
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly batch: number;
+  /** Size of the batch's inner dim. */
+  readonly inner: number;
+  readonly a: Matrix;
+  readonly b: Matrix;
+  readonly out: number;
+}
+
+/** Up to so many rows each block packs B's columns for itself: packing for all would cost more than it saves. */
+const FEW_ROWS = 48;
+/** Multiplications of one matrix of a batch from which on its B is packed for all threads. */
+const LARGE = 2 ** 24;
+/** Bytes of B packed at a time: a few times less than usual last-level caches. */
+const STAGE = 16 * 2 ** 20;
+/** Multiplications that are worth a chunk. */
+const CHUNK = 2 ** 18;
+
+export function matmul(backend: CpuBackend, native: Native, a: View, b: View): Storage | undefined {
+  const { dtype } = a.storage;
+  if (!isFloatType(dtype)) return undefined;
+  const lead = a.layout.rank - 2;
+  const [m, k] = a.layout.shape.slice(lead) as [number, number];
+  const n = b.layout.shape[lead + 1]!;
+  const dims = a.layout.shape.slice(0, lead);
+  const count = numel(dims);
+  if (m === 0 || n === 0 || k === 0 || count === 0) return undefined;
+  const { shape, strides } = collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
+  if (shape.length > 2) return undefined;
+
+  const es = sizeOf(dtype);
+  const matrix = (view: View, i: number): Matrix => {
+    const [row, col] = view.layout.strides.slice(lead).map((stride) => stride * es) as [number, number];
+    const [inner = 0, outer = 0] = strides[i]!.toReversed().map((stride) => stride * es);
+    return { address: addressInside(view), row, col, outer, inner };
+  };
+  const storage = Storage.alloc(backend, dtype, count * m * n);
+  const product = {
+    type: dtype,
+    m,
+    n,
+    k,
+    batch: count,
+    inner: shape.at(-1) ?? 1,
+    a: matrix(a, 0),
+    b: matrix(b, 1),
+    out: addressFor(storage, count * m * n),
+  };
+  multiply(backend, native, simplest(product));
+  return storage;
+}
+
+/** One tall A where all of a batch have the same B; columns as rows where there is only one. */
+function simplest(p: Product): Product {
+  const { a, b, m, batch, inner } = p;
+  const isTall = batch > 1 && inner === batch && b.inner === 0 && a.inner === m * a.row;
+  if (isTall) return simplest({ ...p, m: m * batch, batch: 1, inner: 1 });
+  if (p.n > 1 || m === 1) return p;
+  const turned = (x: Matrix): Matrix => ({ ...x, row: x.col, col: x.row });
+  return { ...p, m: 1, n: m, a: turned(b), b: turned(a) };
+}
+
+function multiply(backend: CpuBackend, native: Native, p: Product): void {
+  const { threads } = backend.engine;
+  if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) {
+    native.run(threads, alongLines(native, p));
+    return;
+  }
+  const isLarge = p.m > FEW_ROWS && (p.batch === 1 ? p.m * p.n * p.k > CHUNK : p.m * p.n * p.k > LARGE);
+  if (!isLarge) {
+    native.run(threads, ownPanels(native, p));
+    return;
+  }
+  for (let i = 0; i < p.batch; i++) {
+    const [outer, inner] = [Math.floor(i / p.inner), i % p.inner];
+    const at = (x: Matrix): Matrix => ({ ...x, address: x.address + outer * x.outer + inner * x.inner });
+    const out = p.out + i * p.m * p.n * sizeOf(p.type);
+    packedPanels(backend, native, { ...p, a: at(p.a), b: at(p.b), out, batch: 1, inner: 1 });
+  }
+}
+
+interface Block {
+  readonly rows: number;
+  readonly columns: number;
+  readonly packed?: number;
+  readonly panelBytes?: number;
+  readonly outRow?: number;
+}
+
+/** The words that both kernels take. */
+function words(native: Native, p: Product, block: Block): Word[] {
+  const es = sizeOf(p.type);
+  const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es } = block;
+  return productArguments.words({
+    tiles: native.kernel("tiles", emitTiles),
+    a: p.a.address,
+    aRow: p.a.row,
+    aCol: p.a.col,
+    b: p.b.address,
+    bRow: p.b.row,
+    bCol: p.b.col,
+    out: p.out,
+    outRow,
+    m: p.m,
+    n: p.n,
+    k: p.k,
+    rows,
+    columns,
+    down: Math.ceil(p.m / rows),
+    across: Math.ceil(p.n / columns),
+    packed,
+    panelBytes,
+    inner: p.inner,
+    aOuter: p.a.outer,
+    aInner: p.a.inner,
+    bOuter: p.b.outer,
+    bInner: p.b.inner,
+    outMatrix: p.m * p.n * es,
+  });
+}
+
+/** One row, and lines of B as they are. */
+function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
+  return {
+    kernel: native.kernel(`lines ${type}`, emitLines(type)),
+    args: lineArguments.words({ a: a.address, aCol: a.col, b: b.address, bRow: b.row, out, n, k }),
+    total: Math.ceil(n / LINE_BLOCK),
+    grain: Math.max(1, Math.floor(CHUNK / (LINE_BLOCK * k))),
+  };
+}
+
+/** Blocks that pack B's columns for themselves. */
+function ownPanels(native: Native, p: Product): Job {
+  const { columns: panel } = tileShape(native.isa);
+  const rows = Math.min(p.m, MOST_ROWS);
+  const panels = Math.ceil(p.n / panel);
+  // Wide blocks copy A's rows less often, but all threads should have some.
+  let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
+  while (wide > 1 && p.batch * Math.ceil(p.m / rows) * Math.ceil(panels / wide) < 32) wide = Math.ceil(wide / 2);
+  const columns = wide * panel;
+  const total = p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns);
+  return {
+    kernel: native.kernel(`product ${p.type}`, emitProduct(p.type, true)),
+    args: words(native, p, { rows, columns }),
+    total,
+    grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
+  };
+}
+
+/** B's panels are packed by all threads, as many columns at a time as caches hold, then blocks of C take them. */
+function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
+  const { engine } = backend;
+  const es = sizeOf(p.type);
+  const { columns: panel, lineBytes } = tileShape(native.isa);
+  const panelBytes = p.k * lineBytes;
+  const panels = Math.ceil(p.n / panel);
+  const stage = Math.min(panels, Math.max(4, Math.floor(STAGE / panelBytes)));
+  const at = engine.alloc(stage * panelBytes + 64);
+  const packed = Math.ceil((engine.base + at) / 64) * 64;
+  try {
+    for (let first = 0; first < panels; first += stage) {
+      const here = Math.min(stage, panels - first);
+      const start = first * panel;
+      const n = Math.min(here * panel, p.n - start);
+      const b = { ...p.b, address: p.b.address + start * p.b.col };
+      const part: Product = { ...p, n, b, out: p.out + start * es };
+      const pack: Job = {
+        kernel: native.kernel(`pack ${p.type}`, emitPack(p.type)),
+        args: packArguments.words({
+          b: b.address,
+          alongK: p.b.row,
+          acrossColumns: p.b.col,
+          steps: p.k,
+          columns: n,
+          packed,
+          panelBytes,
+        }),
+        total: here,
+        grain: Math.max(1, Math.floor(32768 / (panel * p.k))),
+      };
+      const { rows, columns } = blockOf(p.m, here, panel);
+      const job: Job = {
+        kernel: native.kernel(`packed product ${p.type}`, emitProduct(p.type, false)),
+        args: words(native, part, { rows, columns, packed, panelBytes, outRow: p.n * es }),
+        total: Math.ceil(p.m / rows) * Math.ceil(n / columns),
+        grain: 1,
+      };
+      native.run(engine.threads, pack, job);
+    }
+  } finally {
+    engine.release(at);
+  }
+}
+
+/** Rows and columns of a block: at least 16 blocks where the size allows. */
+function blockOf(m: number, panels: number, panel: number): { rows: number; columns: number } {
+  let rows = Math.min(m, MOST_ROWS);
+  let wide = Math.min(panels, Math.floor(480 / panel));
+  const blocks = () => Math.ceil(m / rows) * Math.ceil(panels / wide);
+  while (blocks() < 16 && (rows > 48 || wide > 2)) {
+    if (rows > 48) rows = Math.ceil(rows / 2 / 24) * 24;
+    else wide = Math.ceil(wide / 2);
+  }
+  return { rows, columns: wide * panel };
+}

@@ -1,0 +1,125 @@
+/** Softmax, norms and sums of rows by machine code, where the rows have no gaps and are many or long. */
+import { numel } from "../../../../core/layout.ts";
+import type { View } from "../../../backend.ts";
+import { Storage } from "../../../storage.ts";
+import type { CpuBackend } from "../../backend.ts";
+import { addressFor, addressInside } from "../bounds.ts";
+import {
+  emitNorm,
+  emitSoftmax,
+  emitSumBlocks,
+  emitSumRows,
+  type NormKind,
+  rowArguments,
+  sumArguments,
+} from "../kernels/rows.ts";
+import type { Native } from "../native.ts";
+import { SCRATCH_BYTES } from "../pool.ts";
+import { type FloatType, isFloatType } from "../simd.ts";
+import { MANY } from "./map.ts";
+
+/** Elements of a chunk of rows. */
+const CHUNK = 16384;
+/** Elements that are summed in one piece. */
+const BLOCK = 65536;
+/** Rows of a few elements are no work for vectors. */
+const SHORTEST_ROW = 16;
+
+interface Rows {
+  readonly native: Native;
+  readonly type: FloatType;
+  readonly rows: number;
+  readonly cols: number;
+}
+
+/** The view as rows of its last `dims` dims, where machine code takes them. */
+function rowsOf(backend: CpuBackend, x: View, dims: number): Rows | undefined {
+  const { dtype } = x.storage;
+  const { layout } = x;
+  if (!isFloatType(dtype) || layout.numel < MANY || !layout.isContiguous()) return undefined;
+  const cols = numel(layout.shape.slice(layout.rank - dims));
+  const { native } = backend;
+  if (!native || cols < SHORTEST_ROW) return undefined;
+  return { native, type: dtype, rows: layout.numel / cols, cols };
+}
+
+export function softmax(backend: CpuBackend, x: View): Storage | undefined {
+  const found = rowsOf(backend, x, 1);
+  if (!found || found.cols * 4 > SCRATCH_BYTES) return undefined;
+  return normalized(backend, found, x, null, null, 0, `softmax ${found.type}`, emitSoftmax(found.type));
+}
+
+export function norm(
+  backend: CpuBackend,
+  x: View,
+  weight: View | null,
+  bias: View | null,
+  eps: number,
+  isCentred: boolean,
+): Storage | undefined {
+  const found = rowsOf(backend, x, 1);
+  if (!found || [weight, bias].some((view) => view?.layout.isContiguous() === false)) return undefined;
+  const kind: NormKind = { isCentred, hasWeight: weight !== null, hasBias: bias !== null };
+  const name = `norm ${found.type} ${Object.values(kind).map(Number).join("")}`;
+  return normalized(backend, found, x, weight, bias, eps, name, emitNorm(found.type, kind));
+}
+
+function normalized(
+  backend: CpuBackend,
+  { native, type, rows, cols }: Rows,
+  x: View,
+  weight: View | null,
+  bias: View | null,
+  eps: number,
+  name: string,
+  generator: ReturnType<typeof emitSoftmax>,
+): Storage {
+  const storage = Storage.alloc(backend, type, rows * cols);
+  native.run(backend.engine.threads, {
+    kernel: native.kernel(name, generator),
+    args: rowArguments.words({
+      x: addressInside(x),
+      out: addressFor(storage, rows * cols),
+      cols,
+      weight: weight ? addressInside(weight) : 0,
+      bias: bias ? addressInside(bias) : 0,
+      eps: { double: eps },
+    }),
+    total: rows,
+    grain: Math.max(1, Math.floor(CHUNK / cols)),
+  });
+  return storage;
+}
+
+export function sum(backend: CpuBackend, x: View, dims: number): Storage | undefined {
+  const found = rowsOf(backend, x, dims);
+  if (!found) return undefined;
+  const { native, type, rows, cols } = found;
+  const { engine } = backend;
+  const blocks = Math.ceil(cols / BLOCK);
+  const storage = Storage.alloc(backend, type, rows);
+  const partial = engine.alloc(rows * blocks * 8);
+  try {
+    const args = sumArguments.words({
+      x: addressInside(x),
+      partial: engine.base + partial,
+      out: addressFor(storage, rows),
+      cols,
+      blocks,
+      blockSize: BLOCK,
+    });
+    native.run(
+      engine.threads,
+      {
+        kernel: native.kernel(`sum blocks ${type}`, emitSumBlocks(type)),
+        args,
+        total: rows * blocks,
+        grain: Math.max(1, Math.floor(BLOCK / cols)),
+      },
+      { kernel: native.kernel(`sum rows ${type}`, emitSumRows(type)), args, total: rows, grain: BLOCK },
+    );
+  } finally {
+    engine.release(partial);
+  }
+  return storage;
+}

@@ -1,0 +1,64 @@
+/** One layer of a transformer: attention and feed-forward, each with its norms around it and added to its input. */
+import type { Tensor } from "../ops/index.ts";
+import type { LayerNormRole } from "./architectures/architecture.ts";
+import { architectureOf } from "./architectures/index.ts";
+import { loadAttention, type SelfAttention } from "./attention.ts";
+import type { ModelConfig } from "./config.ts";
+import { type FeedForward, loadFeedForward } from "./mlp.ts";
+import { loadNorm, normalize } from "./norm.ts";
+import type { LayerCache, Step } from "./steps.ts";
+import type { Fusion, Norm, Weights } from "./weights/weights.ts";
+
+export interface Layer {
+  readonly attentionNorm: Norm | undefined;
+  readonly attention: SelfAttention;
+  readonly postAttentionNorm: Norm | undefined;
+  readonly mlpNorm: Norm | undefined;
+  readonly mlp: FeedForward;
+  readonly postMlpNorm: Norm | undefined;
+}
+
+export async function loadLayer(config: ModelConfig, weights: Weights, layer: number): Promise<Layer> {
+  const { norms } = architectureOf(config);
+  const norm = async (role: LayerNormRole): Promise<Norm | undefined> =>
+    norms.includes(role) ? loadNorm(config, weights, role, config.hiddenSize, { layer }) : undefined;
+  return {
+    attentionNorm: await norm("attentionNorm"),
+    attention: await loadAttention(config, weights, layer),
+    postAttentionNorm: await norm("postAttentionNorm"),
+    mlpNorm: await norm("mlpNorm"),
+    mlp: await loadFeedForward(config, weights, layer),
+    postMlpNorm: await norm("postMlpNorm"),
+  };
+}
+
+/** x (rows, hidden) → the same. */
+export function runLayer(
+  layer: Layer,
+  { residualScale: scale, parallelResidual }: ModelConfig,
+  x: Tensor,
+  step: Step,
+  cache: LayerCache | undefined,
+): Tensor {
+  const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
+  // One norm for both halves is done once, and is then no part of a product.
+  const shared = parallelResidual && !mlpNorm && attentionNorm ? normalize(x, attentionNorm) : null;
+  const middle = residual(x, postAttentionNorm, scale, (rest) =>
+    layer.attention.forward(shared ?? x, step, cache, { norm: shared ? undefined : attentionNorm, ...rest }),
+  );
+  const input = shared ?? (parallelResidual ? x : middle);
+  return residual(middle, postMlpNorm, scale, (rest) => layer.mlp.forward(input, { norm: mlpNorm, ...rest }));
+}
+
+/** x plus what `run` gives, which adds it itself unless a norm or a scale comes between. */
+function residual(
+  x: Tensor,
+  post: Norm | undefined,
+  scale: number,
+  run: (rest: Pick<Fusion, "residual">) => Tensor,
+): Tensor {
+  if (!post && scale === 1) return run({ residual: x });
+  const y = run({});
+  const normed = post ? normalize(y, post) : y;
+  return x.add(scale === 1 ? normed : normed.affine(scale, 0));
+}
