@@ -31,7 +31,7 @@ const BESIDE_PROMPTS = [0, 8, 32, 64, 128] as const;
  * do not fill is one more, without positions.
  */
 const PROMPT_ROWS = 64;
-const PROMPT_ROWS_ALONE = [16, PROMPT_ROWS, 128] as const;
+const PROMPT_ROWS_ALONE = [16, 32, 48, PROMPT_ROWS, 96, 128] as const;
 const MOST_PROMPT_ROWS = 128;
 export const PROMPTS = 3;
 
