@@ -5,7 +5,6 @@
  */
 
 import type { DType } from "../../core/dtype.ts";
-import { sizeOf } from "../../core/dtype.ts";
 import { bytesPerPosition } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import type { Link } from "./cards.ts";
