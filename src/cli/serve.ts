@@ -220,7 +220,7 @@ function onSignals(close: () => Promise<void>): { readonly ended: Promise<void> 
 
 async function load(
   { name, memory, signal, onProgress }: LoadRequest,
-  { device, gpuLayers, dtype, context, batchInvariant }: Options,
+  { device, gpuLayers, dtype, context, kvCache, batchInvariant }: Options,
   log: Log,
   group: Group | null,
 ) {
@@ -233,6 +233,7 @@ async function load(
       gpuLayers,
       dtype,
       context,
+      kvCache,
       memory,
       batchInvariant,
       signal,

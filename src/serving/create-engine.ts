@@ -70,17 +70,20 @@ export async function followEngine(
 }
 
 function pagesOf(model: Transformer, options: EngineOptions, batch: number, stepTokens: number): number {
-  const { config, dtype, sites } = model;
+  const { config, dtype, cacheDType, sites } = model;
   if (options.pages !== undefined) return checkCount("pages", options.pages);
   // Logits and their like for every request, and what a layer makes of a step's rows.
   const work = 8 * batch * config.vocabSize + 4 * stepTokens * (4 * config.hiddenSize + 3 * config.intermediateSize);
-  const whole = PagedCache.pageBytes(config, dtype);
+  // Of pages in 8 bits one layer at a time is read as what is computed in.
+  const read = cacheDType === dtype ? 0 : PagedCache.pageBytes(config, dtype) / config.layers;
+  const whole = PagedCache.pageBytes(config, cacheDType) + read;
   // More than all could ever hold would be of no use.
   const bounds = [batch * PagedCache.pagesFor(config.contextLength)];
   // Each device has the pages of its own layers.
   for (const device of new Set(sites.layers)) {
     const page = (whole * sites.layers.filter((own) => own === device).length) / config.layers;
-    const { bytes: there, where } = device.available();
+    // Beyond what is near attention would be slow; whoever wants more than that asks for it.
+    const { bytes, near: there = bytes, where } = device.available();
     const share = options.memory === undefined ? undefined : (options.memory * page) / whole;
     const memory = share ?? defaultsOf([device]).share * Math.max(0, there - work);
     bounds.push(Math.floor(memory / page));
