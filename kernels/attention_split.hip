@@ -9,6 +9,7 @@
 // Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, kv_heads · splits blocks for each tile of queries; those beyond
 // a sequence's parts have nothing to do. Any grid is right; blocks loop. `scratch` has tq·heads·splits·dv results, then tq·heads·splits
 // pairs (greatest score in powers of two, sum).
+// Queries, keys and values lie in whole vectors: a block is done in less time than it takes to fetch instructions for other cases.
 // Keys before the new ones are on their way while the kernel before, which appends those, still runs (gpu/entry.h).
 #include "attention-blocks.h"
 #include "attention-parts.h"
@@ -81,7 +82,8 @@ template <class P, class T> GPU_FN void take_rows(T* shared, const Attention<T>&
     UNROLL for (int i = 0; i < G; i++) {
       const u32 item = tid_x() + (base + i) * P::BLOCK, r = row0 + item / PIECES;
       const bool there = item < ALL && r < group.rows;
-      const Rows<T> row(queries + (there ? (i64)group.head(r) * a.q_h + group.query(r) * a.q_t : 0), 0, a.d);
+      Rows<T> row(queries + (there ? (i64)group.head(r) * a.q_h + group.query(r) * a.q_t : 0), 0, a.d);
+      row.vectors = true;
       x[i] = row.load(0, item % PIECES, there);
     }
     UNROLL for (int i = 0; i < G; i++) {
@@ -106,7 +108,7 @@ GPU_FN void attend_ahead(F& flash, bool active, T* shared, const Rows<T>& keys, 
     }
     copies_bunch();
   };
-  UNROLL for (int i = 0; i < P::STAGES - 1; i++) send(first + i * S::KEYS, i);
+  NO_UNROLL for (int i = 0; i < P::STAGES - 1; i++) send(first + i * S::KEYS, i);
   ready();
   u32 now = 0;
   NO_UNROLL for (i32 j = first; j < end; j += S::KEYS) {
@@ -142,8 +144,9 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
     const Sight sight{end, all.reach, all.back};
     const u32 row0 = query0 * heads, left = group.rows - row0, rows = left < queries * heads ? left : queries * heads;
     Flash<S, Masked> flash(a, group, sight, row0 + strip, shared + strip * S::PITCH);
-    const Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
-    const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
+    Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
+    Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
+    keys.vectors = values.vectors = true;
     const auto take_queries = [&] {
       wait_for_previous();
       take_rows<P>(shared, a, a.q + start * a.q_t, group, row0);
