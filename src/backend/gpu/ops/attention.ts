@@ -9,10 +9,10 @@ import {
   decodeBlocks,
   hasWarpgroups,
   headDimFor,
-  mostSplits,
   planDecode,
   planPrefill,
   planSplit,
+  planSplitBlocks,
   planSplits,
   planWarpgroups,
   scratchFloats,
@@ -156,6 +156,7 @@ function launchValues(p: Problem, out: number) {
     causal: Number(p.causal),
     window: p.window,
     rows: 0,
+    blocks: 0,
     splits: 1,
     threads: 0,
     shared_bytes: 0,
@@ -231,7 +232,9 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  values.splits = mostSplits(gpu.multiprocessors, kvHeads, tk / PAGE_SIZE);
+  const { blocks, splits } = planSplitBlocks(gpu.multiprocessors, kvHeads, tk / PAGE_SIZE);
+  values.blocks = blocks;
+  values.splits = splits;
   gpu.temporary(4 * scratchFloats(heads * tq, values.splits, p.dv), (scratch) => {
     values.scratch = scratch;
     gpu.launch(`attention_split${variant}_${dim}_${dtype}`, values);
