@@ -1,5 +1,5 @@
 // Installs what the simulator, the checks of the AMD side and the tests of the page need: a host C++ compiler, three
-// releases of clang with lld and llvm, ROCm's device libraries, a real HIP runtime with its compiler, and a browser.
+// releases of clang with lld and llvm, ROCm's device libraries, a real HIP runtime with its compiler, both MPIs, and a browser.
 // `npm run setup` asks for it; `npm test` runs it with --auto, which does nothing where it may not install.
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -24,6 +24,8 @@ const packages = {
   "rocm-device-libs": () => finds("ocml.bc"),
   "libamdhip64-5": () => finds("libamdhip64.so*"),
   "libhiprtc-builtins5": () => finds("libhiprtc-builtins.so*"),
+  "openmpi-bin": () => has("mpirun.openmpi") || has("mpirun"),
+  mpich: () => has("mpirun.mpich"),
   chromium: () => ["chromium", "chromium-browser", "google-chrome"].some(has),
 };
 

@@ -1,4 +1,4 @@
-// Builds the simulator: sim/build/lib{amdhip64,rocblas,hipblaslt,MIOpen}_sim.so and hooks.o, when their sources have changed.
+// Builds the simulator: sim/build/lib{amdhip64,rocblas,hipblaslt,MIOpen,rccl}_sim.so and hooks.o, when their sources have changed.
 // Usage: node sim/build.mjs, or `import { buildSim } from "./sim/build.mjs"`.
 import { spawn, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -17,7 +17,7 @@ function findCompiler() {
 }
 
 /** Libraries that stand in for AMD's beside the runtime, each from one source. */
-const standIns = { rocblas: "librocblas_sim.so", hipblaslt: "libhipblaslt_sim.so", miopen: "libMIOpen_sim.so" };
+const standIns = { rocblas: "librocblas_sim.so", hipblaslt: "libhipblaslt_sim.so", miopen: "libMIOpen_sim.so", rccl: "librccl_sim.so" };
 
 function libraries() {
   const sources = readdirSync(join(root, "runtime")).filter((name) => name.endsWith(".cpp"));
@@ -28,7 +28,7 @@ function libraries() {
       key,
       name,
       sources: [`${key}.cpp`],
-      link: [`-L${build}`, "-lamdhip64_sim", "-Wl,-rpath,$ORIGIN"],
+      link: [`-L${build}`, "-lamdhip64_sim", "-lrt", "-Wl,-rpath,$ORIGIN"],
     })),
   ];
 }

@@ -21,6 +21,7 @@ export {
 } from "./core/dtype.ts";
 export {
   DeviceError,
+  DistributedError,
   DTypeError,
   type ErrorCode,
   FormatError,

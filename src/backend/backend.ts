@@ -102,6 +102,12 @@ export interface FileRange {
 /** Fills `out` completely. */
 export type ReadInto = (out: Uint8Array) => Promise<void>;
 
+/** What libraries that work on a device's memory need. */
+export interface NativeMemory {
+  /** The address of a storage's first byte: of the process's memory, or of the device's. */
+  address(storage: Storage): bigint;
+}
+
 /** Bytes on their way to the host. */
 export interface PendingRead {
   /** Waits until they are there and hands them on, piece by piece; they are valid during the call. Call it once. */
@@ -179,6 +185,8 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   describe?(): string;
   synchronize(): Promise<void>;
 
+  /** Absent where only the device itself knows its memory. */
+  readonly nativeMemory?: NativeMemory;
   readonly recorder?: Recorder;
   readonly cachedAttention?: CachedAttention;
   readonly cacheRows?: CacheRows;

@@ -1,10 +1,12 @@
 /** `wick bench`: how fast a model reads a prompt and writes, per device. */
 import { Command } from "commander";
 import { formatBytes } from "../backend/usage.ts";
+import type { Group } from "../distributed/group.ts";
 import type { Model } from "../models/index.ts";
 import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions, modelPath } from "./model-options.ts";
+import { addRankOptions, joinRanks, type RankOptions } from "./ranks.ts";
 
-interface Options extends ModelOptions {
+interface Options extends ModelOptions, RankOptions {
   promptTokens: number;
   tokens: number;
   batch: number;
@@ -25,11 +27,14 @@ interface Row {
   readonly decodeTokensPerSecond: number;
   readonly weightsBytes: number;
   readonly peakBytes: number;
+  /** Of a model that is split: how many ranks it is split over, and what this one moved for a token. */
+  readonly ranks?: number;
+  readonly bytesMovedPerToken?: number;
 }
 
 export function benchCommand(): Command {
   const command = new Command("bench").description("Measure prompt and decode rates and memory");
-  return addModelOptions(command)
+  return addRankOptions(addModelOptions(command))
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
     .option("--batch <n>", "sequences side by side", count(1), 1)
@@ -57,9 +62,10 @@ async function run(options: Options): Promise<void> {
   process.once("SIGINT", stop);
   const rows: Row[] = [];
   try {
+    const group = await joinRanks(options);
     const together = options.together || options.gpuLayers !== undefined;
     const each = together ? [options.device] : options.device.split(",");
-    for (const device of each) rows.push(await measure({ ...options, device }, abort.signal));
+    for (const device of each) rows.push(await measure({ ...options, device }, group, abort.signal));
   } catch (error) {
     if (!isAbort(error)) throw error;
     process.exitCode = 130;
@@ -70,17 +76,20 @@ async function run(options: Options): Promise<void> {
   else if (rows.length > 0) console.log(table(rows).join("\n"));
 }
 
-async function measure(options: Options, signal: AbortSignal): Promise<Row> {
+async function measure(options: Options, group: Group | null, signal: AbortSignal): Promise<Row> {
   const { batch, promptTokens, tokens, runs } = options;
   const start = performance.now();
-  using model = await loadWithProgress(options, { signal });
+  using model = await loadWithProgress(options, { signal, group });
   const loadSeconds = (performance.now() - start) / 1000;
   const all = (of: "live" | "peak"): number => model.devices.reduce((sum, device) => sum + device.memory()[of], 0);
   const weightsBytes = all("live");
+  let moved = 0;
   const times: { prompt: number; decode: number }[] = [];
   for (let i = 0; i <= runs; i++) {
+    const before = group?.communicator.moved.bytes ?? 0;
     const time = await once(model, options, signal);
     if (i > 0) times.push(time);
+    moved = (group?.communicator.moved.bytes ?? 0) - before;
   }
   return {
     device: model.devices.map(({ name }) => name).join(),
@@ -94,6 +103,7 @@ async function measure(options: Options, signal: AbortSignal): Promise<Row> {
     decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
     weightsBytes,
     peakBytes: all("peak"),
+    ...(group && { ranks: group.size, bytesMovedPerToken: moved / (batch * (promptTokens + tokens - 1)) }),
   };
 }
 

@@ -1,6 +1,8 @@
 /** `wick chat`: a conversation in the terminal. */
+import { randomInt } from "node:crypto";
 import { createInterface, type Interface } from "node:readline/promises";
 import { Command } from "commander";
+import type { Group } from "../distributed/group.ts";
 import { plainTemplate } from "../models/chat/chat.ts";
 import { Model, type Speculation } from "../models/index.ts";
 import { type ChatOutput, Conversation, readTools } from "./conversation.ts";
@@ -13,6 +15,7 @@ import {
   openSpeculation,
   type SamplingFlags,
 } from "./model-options.ts";
+import { addRankOptions, joinRanks, type RankOptions, sameOnAll } from "./ranks.ts";
 
 export interface ChatOptions extends SamplingFlags {
   system?: string;
@@ -21,13 +24,13 @@ export interface ChatOptions extends SamplingFlags {
   tools?: string;
   speculation?: Speculation | undefined;
 }
-type Options = ModelOptions & ChatOptions;
+type Options = ModelOptions & ChatOptions & RankOptions;
 
 const HELP = `/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer, arrow up brings back what you wrote`;
 
 export function chatCommand(): Command {
   const command = new Command("chat").description("Talk with a model");
-  addModelOptions(command);
+  addRankOptions(addModelOptions(command));
   return addSamplingOptions(command, 512)
     .option("--system <text>", "what the model is told before the conversation")
     .option("--hide-reasoning", "does not show what the model thinks before it answers")
@@ -54,17 +57,25 @@ export interface Terminal {
 }
 
 async function run(options: Options): Promise<void> {
-  using model = await loadForChat(options);
-  using guesses = await openSpeculation(options);
+  const group = await joinRanks(options);
+  using model = await loadForChat(options, group);
+  using guesses = await openSpeculation(options, { group });
+  const seed = group ? await sameOnAll(group, options.seed ?? randomInt(2 ** 32)) : options.seed;
   await converse(
     model,
-    { ...options, speculation: guesses.speculation },
+    { ...options, ...(seed !== undefined && { seed }), speculation: guesses.speculation },
     { input: process.stdin, output: process.stdout },
+    group,
   );
 }
 
 /** Until the user leaves. */
-export async function converse(model: Model, options: ChatOptions, { input, output }: Terminal): Promise<void> {
+export async function converse(
+  model: Model,
+  options: ChatOptions,
+  { input, output }: Terminal,
+  group: Group | null = null,
+): Promise<void> {
   const tools = options.tools === undefined ? undefined : await readTools(options.tools);
   using conversation = new Conversation(model, { ...options, tools }, output);
   const terminal = output.isTTY ?? false;
@@ -79,7 +90,7 @@ export async function converse(model: Model, options: ChatOptions, { input, outp
   });
   const say = (text: string) => output.write(`${text}\n`);
   say(HELP);
-  for await (const line of lines(reader)) {
+  for await (const line of linesOfAll(group, reader)) {
     const text = line.trim();
     if (text === "/exit") break;
     if (text === "/reset") {
@@ -90,15 +101,35 @@ export async function converse(model: Model, options: ChatOptions, { input, outp
     } else if (text.startsWith("/")) {
       say(`(there is no ${text}: ${HELP})`);
     } else if (text !== "") {
-      answering = new AbortController();
+      const stop = new AbortController();
+      // Ranks would not stop at the same token.
+      answering = group ? null : stop;
       try {
-        await conversation.answer(text, answering.signal);
+        await conversation.answer(text, stop.signal);
       } finally {
         answering = null;
       }
     }
   }
   reader.close();
+}
+
+/** What the user enters at rank 0, on every rank. */
+async function* linesOfAll(group: Group | null, input: Interface): AsyncGenerator<string> {
+  if (!group) return yield* lines(input);
+  if (group.rank === 0) {
+    for await (const line of lines(input)) {
+      await group.exchange(line);
+      yield line;
+    }
+    await group.exchange(null);
+    return;
+  }
+  for (;;) {
+    const [line] = (await group.exchange<string | null>(null)) as [string | null];
+    if (line === null) return;
+    yield line;
+  }
 }
 
 /** The lines the user enters, with the prompt shown before each; ends with the input. */
@@ -116,10 +147,11 @@ async function* lines(input: Interface): AsyncGenerator<string> {
   }
 }
 
-async function loadForChat(options: Options): Promise<Model> {
-  const model = await loadWithProgress(options);
+async function loadForChat(options: Options, group: Group | null): Promise<Model> {
+  const model = await loadWithProgress(options, { group });
   if (model.chatTemplate) return model;
-  console.error("This model was not made for chat (it has no chat template): it goes on with what you write.");
+  if ((group?.rank ?? 0) === 0)
+    console.error("This model was not made for chat (it has no chat template): it goes on with what you write.");
   const { transformer, tokenizer, embedding, placement } = model;
   return new Model(transformer, tokenizer, plainTemplate(model), embedding, placement);
 }

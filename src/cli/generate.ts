@@ -1,4 +1,5 @@
 /** `wick generate`: a model continues a text. */
+import { randomInt } from "node:crypto";
 import { text as readAll } from "node:stream/consumers";
 import { Command } from "commander";
 import type { Finish, GenerateOptions, Model } from "../models/index.ts";
@@ -14,15 +15,16 @@ import {
   openSpeculation,
   type SamplingFlags,
 } from "./model-options.ts";
+import { addRankOptions, joinRanks, type RankOptions, sameOnAll } from "./ranks.ts";
 
-interface Options extends ModelOptions, SamplingFlags {
+interface Options extends ModelOptions, SamplingFlags, RankOptions {
   prompt: string;
   json: boolean;
 }
 
 export function generateCommand(): Command {
   const command = new Command("generate").description("Let a model continue a text");
-  addModelOptions(command);
+  addRankOptions(addModelOptions(command));
   command.option("--prompt <text>", 'the text to continue; "-" reads it from stdin', "Once upon a time");
   return addSamplingOptions(command, 256)
     .option("--json", "print the result as JSON when it is complete", false)
@@ -49,14 +51,18 @@ async function run(options: Options): Promise<void> {
   const stop = () => abort.abort();
   process.once("SIGINT", stop);
   try {
-    const prompt = options.prompt === "-" ? await readAll(process.stdin) : options.prompt;
-    using model = await loadWithProgress(options, { signal: abort.signal });
-    using guesses = await openSpeculation(options, { signal: abort.signal });
+    const group = await joinRanks(options);
+    const given = options.prompt === "-" && (group?.rank ?? 0) === 0;
+    const prompt = await sameOnAll(group, given ? await readAll(process.stdin) : options.prompt);
+    const seed = await sameOnAll(group, options.seed ?? (group ? randomInt(2 ** 32) : undefined));
+    const loading = { signal: abort.signal, group };
+    using model = await loadWithProgress(options, loading);
+    using guesses = await openSpeculation(options, loading);
     const { speculation } = guesses;
     const result = await stream(
       model,
       prompt,
-      { ...generateOptions(options), speculation },
+      { ...generateOptions(options), seed, speculation },
       options.json,
       abort.signal,
     );

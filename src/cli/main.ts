@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { Command, CommanderError } from "commander";
 import "../devices.ts";
 import { WickError } from "../core/errors.ts";
+import { leaveRanks, tellError } from "./joined.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
   version: string;
@@ -12,12 +13,14 @@ const { version } = JSON.parse(readFileSync(new URL("../../package.json", import
 const program = new Command("wick")
   .description("Tensors and transformer inference for TypeScript, on AMD GPUs, NVIDIA GPUs and the CPU")
   .version(version)
+  .enablePositionalOptions()
   .exitOverride();
 /** A command is loaded when it is asked for, and all of them for the help. */
 const commands: Readonly<Record<string, () => Promise<Command>>> = {
   generate: async () => (await import("./generate.ts")).generateCommand(),
   chat: async () => (await import("./chat.ts")).chatCommand(),
   serve: async () => (await import("./serve.ts")).serveCommand(version),
+  launch: async () => (await import("./launch.ts")).launchCommand(Object.keys(commands)),
   embed: async () => (await import("./embed.ts")).embedCommand(),
   pull: async () => (await import("./pull.ts")).pullCommand(),
   models: async () => (await import("./models.ts")).modelsCommand(),
@@ -41,11 +44,13 @@ process.stdout.on("error", (error: NodeJS.ErrnoException) => process.exit(error.
 
 try {
   await program.parseAsync();
+  await leaveRanks();
 } catch (error) {
   if (error instanceof CommanderError) {
     process.exitCode = error.exitCode === 0 ? 0 : 2;
   } else {
-    console.error(error instanceof WickError ? `wick: ${error.message} [${error.code}]` : error);
+    tellError(error);
     process.exitCode = error instanceof WickError && ["InvalidArgument", "UnknownDevice"].includes(error.code) ? 2 : 1;
   }
+  await leaveRanks(error);
 }

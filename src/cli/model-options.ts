@@ -2,6 +2,7 @@
 import { fileURLToPath } from "node:url";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { Device } from "../backend/device.ts";
+import type { Group } from "../distributed/group.ts";
 import { locateModel } from "../models/hub/pull.ts";
 import {
   type CacheType,
@@ -206,16 +207,18 @@ export const located = (name: string): Promise<string | undefined> =>
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
   { model, device, gpuLayers, dtype, context, kvCache, threads }: ModelOptions,
-  options: { signal?: AbortSignal } = {},
+  options: { signal?: AbortSignal; group?: Group | null } = {},
 ): Promise<Model> {
+  const { signal, group } = options;
   if (threads !== undefined) Device.cpu({ threads });
   const bar = new ProgressBar("Loading", process.stderr);
   const download = downloads();
   try {
     return await loadModel(modelPath(model), {
-      ...options,
       ...download.options,
-      device,
+      signal,
+      group: group ?? undefined,
+      device: group?.device ?? device,
       gpuLayers,
       dtype,
       context,
@@ -231,7 +234,7 @@ export async function loadWithProgress(
 /** What guesses the next tokens, if the user asks for it; disposing it frees the draft model. */
 export async function openSpeculation(
   { draft, lookup, ...options }: ModelOptions & SamplingFlags,
-  loading: { signal?: AbortSignal } = {},
+  loading: { signal?: AbortSignal; group?: Group | null } = {},
 ): Promise<{ readonly speculation: Speculation | undefined } & Disposable> {
   if (draft === undefined) {
     return { speculation: lookup ? promptLookup() : undefined, [Symbol.dispose]: () => {} };

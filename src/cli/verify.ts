@@ -3,8 +3,9 @@ import { Command, InvalidArgumentError } from "commander";
 import { Device } from "../backend/device.ts";
 import { type CaseResult, verify } from "../verify/runner.ts";
 import { devicesNamed, located } from "./model-options.ts";
+import { addRankOptions, joinRanks, type RankOptions } from "./ranks.ts";
 
-interface Options {
+interface Options extends RankOptions {
   device: string;
   gpuLayers?: number;
   only?: string[];
@@ -22,7 +23,7 @@ const count = (text: string): number => {
 const layers = (text: string): number => (text.trim() === "0" ? 0 : count(text));
 
 export function verifyCommand(): Command {
-  return new Command("verify")
+  const command = new Command("verify")
     .description("Compare with golden results: of ops (cases.json, tensors.safetensors) or of a model (golden.json)")
     .argument(
       "<folder>",
@@ -36,19 +37,22 @@ export function verifyCommand(): Command {
       list,
     )
     .option("--threads <n>", "CPU threads (default: WICK_THREADS or all cores)", count)
-    .option("--json", "print the report as JSON", false)
+    .option("--json", "print the report as JSON", false);
+  return addRankOptions(command)
     .addHelpText(
       "after",
-      "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json\n  wick verify models/tiny/llama",
+      "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json\n  wick verify models/tiny/llama\n  mpirun -n 2 wick verify models/tiny/llama --tensor-parallel 2",
     )
-    .action(async (name: string, { device, gpuLayers, only, json, threads }: Options) => {
+    .action(async (name: string, { device, gpuLayers, only, json, threads, tensorParallel }: Options) => {
       const folder = await located(name);
       if (folder === undefined) return;
       if (threads !== undefined) Device.cpu({ threads });
+      const group = await joinRanks({ tensorParallel, device, threads });
       const live = !json && process.stderr.isTTY;
-      const report = await verify(folder, devicesNamed(device), {
+      const report = await verify(folder, group?.device ?? devicesNamed(device), {
         gpuLayers,
         ...(only && { only }),
+        ...(group && { group }),
         onProgress: (done, total) => {
           if (live) process.stderr.write(`\r${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);
         },

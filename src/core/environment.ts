@@ -92,6 +92,49 @@ const serving = {
   },
 } as const satisfies Table;
 
+const rank = "the number of this process among those that run a model together";
+const size = "how many they are";
+const localRank = "its number on this machine, and so which of its GPUs it takes";
+const localSize = "how many of them are on this machine";
+const ranks = {
+  WICK_RANK: { what: `${rank}; \`wick launch\` sets it and the next five` },
+  WICK_WORLD_SIZE: { what: size },
+  WICK_LOCAL_RANK: { what: localRank },
+  WICK_LOCAL_SIZE: { what: localSize },
+  WICK_MASTER: { what: "where rank 0 waits for the others: `host:port`" },
+  WICK_JOB: { what: "a word that only ranks of the same job know" },
+  WICK_RENDEZVOUS_SECONDS: { what: "how long ranks wait for each other at the start", otherwise: "60" },
+  WICK_RANK_SECONDS: {
+    what: "after how long without a sign of its main thread a rank counts as hanging",
+    otherwise: "60",
+  },
+  WICK_MPI_LIBRARY: { what: "MPI: its file, or the folder it is in", otherwise: "that of the mpirun in use" },
+  WICK_NCCL_LIBRARY: { what: "NCCL: its file, or the folder it is in", otherwise: "looked for" },
+  WICK_RCCL_LIBRARY: { what: "RCCL: its file, or the folder it is in", otherwise: "looked for" },
+  OMPI_COMM_WORLD_RANK: { what: `${rank}, by Open MPI's mpirun` },
+  OMPI_COMM_WORLD_SIZE: { what: size },
+  OMPI_COMM_WORLD_LOCAL_RANK: { what: localRank },
+  OMPI_COMM_WORLD_LOCAL_SIZE: { what: localSize },
+  PMI_RANK: { what: `${rank}, by MPICH's mpirun` },
+  PMI_SIZE: { what: size },
+  MPI_LOCALRANKID: { what: localRank },
+  MPI_LOCALNRANKS: { what: localSize },
+  RANK: { what: `${rank}, by torchrun` },
+  WORLD_SIZE: { what: size },
+  LOCAL_RANK: { what: localRank },
+  LOCAL_WORLD_SIZE: { what: localSize },
+  MASTER_ADDR: { what: "the machine of rank 0" },
+  MASTER_PORT: { what: "where rank 0 waits there; the next port, where torchrun itself uses this one" },
+  TORCHELASTIC_USE_AGENT_STORE: { what: "`True`: torchrun uses that port itself" },
+  TORCHELASTIC_RUN_ID: { what: "torchrun's name of the job" },
+  SLURM_PROCID: { what: `${rank}, by srun` },
+  SLURM_NTASKS: { what: size },
+  SLURM_LOCALID: { what: localRank },
+  SLURM_STEP_TASKS_PER_NODE: { what: localSize },
+  SLURM_STEP_NODELIST: { what: "the machines of the job, of which the first has rank 0" },
+  SLURM_JOB_ID: { what: "the number of the job, which the port follows from" },
+} as const satisfies Table;
+
 const found = "looked for";
 const libraries = {
   WICK_HIP_LIBRARY: { what: "AMD's HIP runtime", otherwise: found },
@@ -135,6 +178,7 @@ export const environmentTable: Readonly<Record<string, Table>> = {
   "Compiled kernels": kernels,
   "Models by name: the variables of Hugging Face's own tools": hub,
   "The server": serving,
+  "Models over several processes": ranks,
   "The vendors' libraries: each its file, or the folder it is in": libraries,
   "Variables of others": others,
 };
@@ -146,6 +190,7 @@ export type VariableName =
   | keyof typeof kernels
   | keyof typeof hub
   | keyof typeof serving
+  | keyof typeof ranks
   | keyof typeof libraries
   | keyof typeof others;
 export type Environment = Readonly<Record<string, string | undefined>>;

@@ -29,6 +29,8 @@ export class FormatError extends WickError {}
 export class HubError extends WickError {}
 /** An engine that takes no more requests: for now, or any more. */
 export class ServingError extends WickError {}
+/** Processes that run a model together and cannot: they do not find each other, differ, or one of them is gone. */
+export class DistributedError extends WickError {}
 /** Any other argument outside its domain. */
 export class ValueError extends WickError {}
 
@@ -69,6 +71,11 @@ const classOf = {
   DiskFull: HubError,
   QueueFull: ServingError,
   EngineClosed: ServingError,
+  RendezvousFailed: DistributedError,
+  RanksDiffer: DistributedError,
+  RankLost: DistributedError,
+  CollectiveFailed: DistributedError,
+  CannotShard: DistributedError,
   InvalidArgument: ValueError,
   ValueOutOfRange: ValueError,
 } as const;

@@ -4,6 +4,8 @@ import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
 import { LatentAttention } from "./latent-attention.ts";
 import { loadNorm, normalize } from "./norm.ts";
+import { normalizeOver, reducedAttention } from "./sharding/reduced.ts";
+import type { Shard } from "./sharding/shard.ts";
 import type { AttentionParams, LayerCache, Step } from "./steps.ts";
 import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
 
@@ -12,8 +14,10 @@ export interface SelfAttention {
   forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Pick<Fusion, "norm" | "residual">): Tensor;
 }
 
-export const loadAttention = (config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> =>
-  (config.latent ? LatentAttention : Attention).load(config, weights, layer);
+export async function loadAttention(config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> {
+  const own = await (config.latent ? LatentAttention : Attention).load(config, weights, layer);
+  return weights.shard ? reducedAttention(own, weights.shard) : own;
+}
 
 class Attention implements SelfAttention {
   readonly #config: ModelConfig;
@@ -23,6 +27,7 @@ class Attention implements SelfAttention {
   /** Of other kinds than those of each head, which are part of the attention. */
   readonly #qNorm: Norm | null;
   readonly #kNorm: Norm | null;
+  readonly #normalize: (x: Tensor, norm: Norm) => Tensor;
 
   private constructor(
     config: ModelConfig,
@@ -32,16 +37,20 @@ class Attention implements SelfAttention {
     qNorm: Norm | null,
     kNorm: Norm | null,
     sinks: Tensor | null,
+    shard: Shard | undefined,
   ) {
     const { headDim, attentionScale: scale, attentionSoftcap: softcap, windows, ropes } = config;
     this.#config = config;
-    const ofHeads = [qNorm, kNorm].every((norm) => norm?.kind === "rms" && norm.weight.numel === headDim);
+    const ofHeads =
+      architectureOf(config).qkNorm === "head" &&
+      [qNorm, kNorm].every((norm) => norm?.kind === "rms" && norm.weight.numel === headDim);
     const norms = ofHeads ? { q: qNorm!.weight, k: kNorm!.weight, eps: qNorm!.eps } : null;
     this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks, norms };
     this.#qkv = qkv;
     this.#out = out;
     this.#qNorm = norms ? null : qNorm;
     this.#kNorm = norms ? null : kNorm;
+    this.#normalize = shard && architectureOf(config).qkNorm === "all" ? normalizeOver(shard) : normalize;
   }
 
   static async load(config: ModelConfig, weights: Weights, layer: number): Promise<Attention> {
@@ -63,6 +72,7 @@ class Attention implements SelfAttention {
       await norm("qNorm", qSize),
       await norm("kNorm", kvSize),
       sinks ? await weights.vector("sinks", heads, { layer }) : null,
+      weights.shard,
     );
   }
 
@@ -76,7 +86,7 @@ class Attention implements SelfAttention {
     const { heads, headDim } = this.#config;
     const rows = step.batch * step.length;
     const normed = (y: Tensor, own: Norm | null): Tensor =>
-      own ? normalize(y.reshape([rows, -1, own.weight.numel]), own).reshape(y.shape) : y;
+      own ? this.#normalize(y.reshape([rows, -1, own.weight.numel]), own).reshape(y.shape) : y;
     const [q, k, v] = this.#qkv.parts(x, norm) as [Tensor, Tensor, Tensor];
     const y = step.attend(normed(q, this.#qNorm), normed(k, this.#kNorm), v, cache, this.#params);
     const mixed = step.length === 1 ? y : y.transpose(1, 2);

@@ -5,6 +5,7 @@ import type { Device } from "../backend/device.ts";
 import type { TransformerNeeds } from "../backend/transformers.ts";
 import type { DType } from "../core/dtype.ts";
 import { FormatError, fail } from "../core/errors.ts";
+import type { Group } from "../distributed/group.ts";
 import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
 import { architectureOf } from "./architectures/index.ts";
@@ -19,10 +20,11 @@ import { openHuggingFaceFolder } from "./hugging-face/folder.ts";
 import { Model } from "./model.ts";
 import { choosePlaces, type DeviceChoice } from "./placement/choose.ts";
 import { devicesOf, type Sites } from "./placement/sites.ts";
+import { Shard } from "./sharding/shard.ts";
+import type { ShardedSource, WeightsSource } from "./sharding/weights-source.ts";
 import { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
 import { Transformer } from "./transformer.ts";
-import type { WeightSizes } from "./weights/weight-sizes.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 
 export const computeTypes = ["f32", "f16", "bf16"] as const;
@@ -53,6 +55,8 @@ export interface LoadModelOptions {
    * whatever else runs. GPUs use slower kernels then; on the CPU it is always so.
    */
   readonly batchInvariant?: boolean | undefined;
+  /** The processes that the model is split over; each of them loads it, and makes the same calls. */
+  readonly group?: Group | undefined;
   /** A Jinja template in place of the model's own. */
   readonly chatTemplate?: string | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -65,15 +69,13 @@ export interface LoadModelOptions {
 }
 
 /** A model whose files are open: everything but the weights has been read, and of those where they are. */
-export interface ModelSource extends AsyncDisposable {
-  readonly config: ModelConfig;
+export interface ModelSource extends WeightsSource, AsyncDisposable {
   /** How its authors mean it to embed. */
   readonly embedding: EmbeddingSettings;
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
-  openWeights(options: WeightsOptions): Promise<DeviceWeights>;
-  /** What the weights take where the model computes in a dtype. */
-  sizesIn(dtype: DType): WeightSizes;
+  /** A rank's part of it. */
+  sharded(shard: Shard): ShardedSource;
 }
 
 export interface WeightsOptions {
@@ -105,11 +107,12 @@ export async function loadModel(name: string, options: LoadModelOptions = {}): P
 }
 
 async function loadFrom(path: string, options: LoadModelOptions): Promise<Model> {
-  const { signal, onProgress, chatTemplate, device = "cpu" } = options;
+  const { signal, onProgress, chatTemplate, device = "cpu", group } = options;
   await using source = await openModelAt(path);
-  const { config } = source;
-  const { sites, dtype, stored, shares } = await choosePlaces({ ...options, device, config, sizesIn: source.sizesIn });
-  await using weights = await source.openWeights({ device: sites, dtype, signal, onProgress });
+  const own = group ? await ownPart(source, options, group) : source;
+  const { config } = own;
+  const { sites, dtype, stored, shares } = await choosePlaces({ ...options, device, config, sizesIn: own.sizesIn });
+  await using weights = await own.openWeights({ device: sites, dtype, signal, onProgress });
   // Devices compile while the weights are read; what converts them must be there before, or it would be waited for.
   const needs = needsOf(config, weights, dtype, stored);
   const prepared = devicesOf(sites).map(({ backend }) => backend.transformers?.prepare(needs));
@@ -126,6 +129,14 @@ async function loadFrom(path: string, options: LoadModelOptions): Promise<Model>
   }
   const template = chatTemplate === undefined ? source.chatTemplate : new ChatTemplate(chatTemplate);
   return new Model(transformer, source.tokenizer, template, source.embedding, shares);
+}
+
+/** This rank's part, once all ranks are known to have the same model. */
+async function ownPart(source: ModelSource, { dtype }: LoadModelOptions, group: Group): Promise<ShardedSource> {
+  await group.requireSame("the model", { config: source.config, dtype });
+  const part = source.sharded(new Shard(group));
+  await group.requireSame("the model's weights", await part.fingerprint());
+  return part;
 }
 
 /** What a device can ready for a model before its weights are there. */

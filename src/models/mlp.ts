@@ -4,6 +4,7 @@ import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
 import { Mixture } from "./experts/mixture.ts";
+import { reducedFeedForward } from "./sharding/reduced.ts";
 import type { Fusion, Place, Projection, Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
@@ -12,6 +13,11 @@ export interface FeedForward {
 }
 
 export async function loadFeedForward(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
+  const own = await loadWhole(config, weights, layer);
+  return weights.shard ? reducedFeedForward(own, weights.shard) : own;
+}
+
+async function loadWhole(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
   if (config.experts?.layers[layer]) {
     return Mixture.load(config, weights, layer, (width) =>
       GatedMlp.load(config, weights, { layer, shared: true }, width),

@@ -70,7 +70,7 @@ export async function verifyModel(
   const selected = only ? all.filter((check) => only.includes(check.op)) : all;
   const found = await modelIn(path);
   const allowed = await allowance(found);
-  using model = await loadModel(found, { device, gpuLayers, dtype: "f32", signal });
+  using model = await loadModel(found, { device, gpuLayers, dtype: "f32", signal, group: options.group });
   const cases: CaseResult[] = [];
   for (const check of selected) {
     options.signal?.throwIfAborted();

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import type { Device } from "../backend/device.ts";
 import { fail } from "../core/errors.ts";
+import type { Group } from "../distributed/group.ts";
 import { openSafetensors } from "../formats/index.ts";
 import { scope, type Tensor } from "../ops/index.ts";
 import { type Case, readCases, type ViewStep } from "./cases.ts";
@@ -31,6 +32,8 @@ export interface VerifyOptions {
   /** Run only these ops (of a model: these checks). */
   readonly only?: readonly string[];
   readonly signal?: AbortSignal;
+  /** The processes that a model is split over; all of them verify it. */
+  readonly group?: Group | undefined;
   readonly onProgress?: (done: number, total: number) => void;
   /** Called before each case of ops; a case may be the last thing that the process does. */
   readonly onCase?: (id: string, number: number, total: number) => void;

@@ -1,8 +1,9 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type { BinaryOp, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { Storage } from "../storage.ts";
+import { addressOfStorage } from "./blocks.ts";
 import { findNative, type Native } from "./native/native.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
@@ -11,6 +12,7 @@ import * as rows from "./native/ops/rows.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
+  readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOfStorage(storage)) };
   #native: Native | null | undefined;
   readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
 

@@ -5,6 +5,7 @@
  */
 
 import type { BlasTrial } from "./blas-trial.ts";
+import type { Ccl } from "./ccl.ts";
 import type { SystemMemory } from "./system-memory.ts";
 
 export type DevicePtr = bigint;
@@ -219,12 +220,14 @@ export interface BlasSource {
   find(context: GpuContext): BlasLibrary;
 }
 
-/** A vendor's libraries. The compiler and the BLAS are opened when asked for; each throws `LibraryNotFound`. */
+/** A vendor's libraries. The compiler, the BLAS and the collectives are opened when asked for; each throws `LibraryNotFound`. */
 export interface GpuPlatform {
   readonly driver: GpuDriver;
   compiler(): KernelCompiler;
   /** The libraries that can multiply on devices of an arch, the best first. */
   blas(arch: string): readonly BlasSource[];
+  /** The library by which processes with a device each add up and exchange what they have. */
+  collectives(): Ccl;
   /** What the system says about memory. */
   readonly memory: SystemMemory;
 }

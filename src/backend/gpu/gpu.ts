@@ -12,6 +12,7 @@ import type {
   Block,
   DeviceMemory as MemoryOps,
   MemoryStats,
+  NativeMemory,
   PendingRead,
   ReadInto,
   View,
@@ -56,6 +57,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   /** As users write it: "rocm:0". */
   readonly name: string;
   readonly context: GpuContext;
+  readonly platform: GpuPlatform;
   readonly cache = new KernelCache();
   /** Where its memory comes from. */
   readonly source: DeviceMemory;
@@ -83,6 +85,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
     this.name = name;
+    this.platform = platform;
     const choice = defaultChoice();
     this.context = platform.driver.open(ordinal);
     this.source = new DeviceMemory(this.context, platform, choice);
@@ -95,6 +98,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.counters = this.#allocator.alloc(4 * MAX_COUNTERS);
     this.context.memset(BigInt(this.counters), 0, 4 * MAX_COUNTERS);
   }
+
+  readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOf(storage)) };
 
   /** The device as a backend: this, with its ops. */
   protected abstract readonly backend: Backend;

@@ -45,8 +45,9 @@ export class Library {
   /** Where it is; its name where the system does not tell. */
   readonly path: string;
 
-  constructor(title: string, path: string) {
-    this.#handle = ffi().load(path);
+  /** The symbols of one that is `global` are seen by what it loads itself. */
+  constructor(title: string, path: string, global = false) {
+    this.#handle = ffi().load(path, { global });
     this.title = title;
     this.path = loadedPath(path);
   }
@@ -59,6 +60,12 @@ export class Library {
     } catch {
       return false;
     }
+  }
+
+  /** Of a variable that it has. */
+  address(symbol: string): bigint {
+    this.#require([symbol]);
+    return this.#handle.symbol(symbol) as bigint;
   }
 
   func<Result = number>(prototype: string): NativeFunction<Result> {
@@ -90,6 +97,8 @@ export interface LibrarySpec extends LibraryFiles {
   readonly env: VariableName;
   /** How a user gets it. */
   readonly install: string;
+  /** Its symbols must be seen by what it loads itself. */
+  readonly global?: boolean;
 }
 
 /** Opens what was asked for explicitly, else what the environment names, else what is found. */
@@ -103,7 +112,7 @@ export function openLibrary(spec: LibrarySpec, explicit?: string, near?: Library
   const beside = near ? besides(near.path, where) : [];
   for (const path of candidates(spec, where, beside)) {
     try {
-      return new Library(spec.title, path);
+      return new Library(spec.title, path, spec.global);
     } catch (error) {
       if (error instanceof WickError) throw error;
       // A bare name that the loader does not know says nothing; a file that exists and does not load does.
@@ -124,7 +133,7 @@ export function openBeside(spec: LibrarySpec, near: Library): Library | null {
   const where = here();
   for (const path of filesIn(besides(near.path, where), spec.names, where)) {
     try {
-      return new Library(spec.title, path);
+      return new Library(spec.title, path, spec.global);
     } catch (error) {
       if (error instanceof WickError) throw error;
     }
@@ -140,7 +149,7 @@ function openAsked(spec: LibrarySpec, asked: string, env: string | undefined): L
     return fail("LibraryNotFound", `${source} is a folder without ${shownNames(spec)} (${spec.title})`);
   }
   try {
-    return new Library(spec.title, path);
+    return new Library(spec.title, path, spec.global);
   } catch (cause) {
     if (cause instanceof WickError) throw cause;
     const wayOut = env ? `correct or unset ${env}` : `give the path of ${spec.title}, or none to have it searched for`;

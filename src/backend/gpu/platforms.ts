@@ -111,6 +111,7 @@ export function openSimulator(): HipPlatform {
     rocblasLibrary: library("librocblas_sim.so"),
     hipblasltLibrary: library("libhipblaslt_sim.so"),
     miopenLibrary: library("libMIOpen_sim.so"),
+    rcclLibrary: library("librccl_sim.so"),
     commonArch: "host",
     systemMemory: simulatedMemory,
   });

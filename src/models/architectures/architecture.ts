@@ -5,6 +5,7 @@
 import type { GgufTyped } from "../../formats/index.ts";
 import type { Activation, EncoderConfig, ModelConfig } from "../config.ts";
 import type { JsonFields } from "../json-fields.ts";
+import type { Sharding } from "../sharding/cuts.ts";
 import type { WeightsForm } from "../weights/naming.ts";
 import type { Norm, NormRole } from "../weights/weights.ts";
 
@@ -32,6 +33,8 @@ export interface Architecture {
   readonly ropeTheta: number;
   /** Of encoders: what they have besides. Their norms named "post" are behind the sum with the residual. */
   readonly encoder?: EncoderForm;
+  /** What is split over several ranks, and how. Encoders are not. */
+  readonly sharding: Sharding;
   readonly huggingFace: HuggingFaceForm;
   readonly gguf: GgufForm;
 }

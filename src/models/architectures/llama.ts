@@ -11,6 +11,21 @@ export const llama: Architecture = {
   sinks: false,
   activation: "silu",
   ropeTheta: 10_000,
+  sharding: {
+    token: "vocabulary",
+    head: "vocabulary",
+    q: "heads",
+    k: "kvHeads",
+    v: "kvHeads",
+    o: "headInputs",
+    qUp: "heads",
+    keyUp: "headStack",
+    valueUp: "headStack",
+    sinks: "heads",
+    gate: "width",
+    up: "width",
+    down: "widthInputs",
+  },
   huggingFace: {
     keys: {
       hiddenSize: "hidden_size",

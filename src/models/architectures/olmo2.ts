@@ -6,6 +6,7 @@ export const olmo2: Architecture = {
   ...llama,
   norms: ["postAttentionNorm", "postMlpNorm"],
   qkNorm: "all",
+  sharding: { ...llama.sharding, qNorm: "heads", kNorm: "kvHeads" },
   gguf: {
     ...llama.gguf,
     name: "olmo2",

@@ -7,11 +7,9 @@ import { architectureOf, ggufArchitecture } from "../architectures/index.ts";
 import { usualPooling } from "../embeddings/settings.ts";
 import { JsonFields } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
+import { weightsSource } from "../sharding/weights-source.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
-import { FileWeights } from "../weights/file-weights.ts";
-import { ModelTensors } from "../weights/model-tensors.ts";
 import type { Names } from "../weights/naming.ts";
-import { fileSizes } from "../weights/weight-sizes.ts";
 import { parseGgufConfig, type TensorFacts } from "./config.ts";
 import { ggufEmbedding } from "./encoder.ts";
 import { readRopeFactors } from "./rope-factors.ts";
@@ -35,12 +33,10 @@ async function readModel(file: GgufFile): Promise<ModelSource> {
   const form = architectureOf({ architecture }).gguf;
   const config = parseGgufConfig(architecture, fields, own, await tensorFacts(file, form.names));
   return {
-    config,
     embedding: ggufEmbedding(own, usualPooling(config)),
     tokenizer: readGgufTokenizer(fields),
     chatTemplate: chatTemplateIn(fields),
-    sizesIn: (dtype) => fileSizes(new ModelTensors(ggufWeights(file), config, form), dtype),
-    openWeights: async (options) => new FileWeights(ggufWeights(file), config, form, options),
+    ...weightsSource(ggufWeights(file), config, form),
     [Symbol.asyncDispose]: () => file.close(),
   };
 }

@@ -9,11 +9,9 @@ import { readSentenceTransformers } from "../embeddings/sentence-transformers.ts
 import { usualPooling, usualSettings } from "../embeddings/settings.ts";
 import { JsonFields, readJsonIfPresent, readTextIfPresent } from "../json-fields.ts";
 import type { ModelSource } from "../load.ts";
+import { weightsSource } from "../sharding/weights-source.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { specialToken, Tokenizer } from "../text/tokenizer.ts";
-import { FileWeights } from "../weights/file-weights.ts";
-import { ModelTensors } from "../weights/model-tensors.ts";
-import { fileSizes } from "../weights/weight-sizes.ts";
 import { parseHuggingFaceConfig } from "./config.ts";
 import { namedWeights } from "./named-weights.ts";
 
@@ -48,15 +46,13 @@ export async function openHuggingFaceFolder(folder: string): Promise<HuggingFace
   const embedding = await readSentenceTransformers(folder, usualPooling(config));
   const weightsFile = await openInOrder(folder, form, config);
   return {
-    config,
     embedding: embedding ?? usualSettings(usualPooling(config)),
     embeddingIsStated: embedding !== null,
     tokenizer,
     tokenizerJson,
     chatTemplate,
     weightsFile,
-    sizesIn: (dtype) => fileSizes(new ModelTensors(weightsFile, config, form), dtype),
-    openWeights: async (options) => new FileWeights(weightsFile, config, form, options),
+    ...weightsSource(weightsFile, config, form),
     [Symbol.asyncDispose]: () => weightsFile[Symbol.asyncDispose](),
   };
 }

@@ -6,6 +6,7 @@ import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
 import type { Activation, PlainActivation } from "../config.ts";
+import type { Shard } from "../sharding/shard.ts";
 
 export type NormRole =
   | "attentionNorm"
@@ -115,6 +116,8 @@ export interface EmbeddingTable {
 
 /** Everything handed out stays valid after the file is closed, until it is disposed through `owned`. */
 export interface Weights extends AsyncDisposable {
+  /** The ranks that the model is split over; absent where it is whole. */
+  readonly shard?: Shard;
   /** What was handed out so far; whoever builds the model disposes it. */
   readonly owned: readonly Disposable[];
   linear(parts: readonly Part[], inputs: number, place: Place): Promise<Projection>;

@@ -1,4 +1,5 @@
 /** NVIDIA's driver API, and the one place where NVIDIA's libraries are opened. */
+import { openCcl } from "../ccl.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { addressOf, type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
 import { type DriverPrototypes, NativeDriver, type OverlappingLaunch, type Vendor } from "../native-driver.ts";
@@ -12,6 +13,7 @@ export interface CudaLibraries {
   readonly cudaLibrary?: string;
   readonly nvrtcLibrary?: string;
   readonly cublasLibrary?: string;
+  readonly ncclLibrary?: string;
 }
 
 const spec = (): LibrarySpec => ({
@@ -19,6 +21,13 @@ const spec = (): LibrarySpec => ({
   env: "WICK_CUDA_LIBRARY",
   ...cudaFiles("driver"),
   install: "install NVIDIA's driver",
+});
+
+const ncclSpec = (): LibrarySpec => ({
+  title: "NCCL",
+  env: "WICK_NCCL_LIBRARY",
+  ...cudaFiles("nccl"),
+  install: "install libnccl2, or PyTorch, which brings it",
 });
 
 // cuda.h of CUDA 13.0. The suffixes are those of its #defines; CUdeviceptr is 64-bit, CUdevice and the enums are int.
@@ -110,6 +119,7 @@ export function openCuda(libraries: CudaLibraries = {}): GpuPlatform {
     driver,
     compiler: () => openNvrtc(libraries.nvrtcLibrary),
     blas: () => [cublasSource(libraries.cublasLibrary)],
+    collectives: () => openCcl("NCCL", ncclSpec(), libraries.ncclLibrary),
     memory: systemMemory(),
   };
 }

@@ -1,18 +1,20 @@
 /** NVIDIA's libraries by name, and where the driver, the toolkit and Python's wheels put them. */
 import { here, type LibraryFiles, pathFolders, type Surroundings, under } from "../search.ts";
 
-type Name = "driver" | "nvrtc" | "cublas";
+type Name = "driver" | "nvrtc" | "cublas" | "nccl";
 
 const linux: Readonly<Record<Name, readonly string[]>> = {
   driver: ["libcuda.so.1", "libcuda.so"],
   nvrtc: ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so", "libnvrtc.so.*"],
   cublas: ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so", "libcublas.so.*"],
+  nccl: ["libnccl.so.2", "libnccl.so", "libnccl.so.*"],
 };
 
 const windows: Readonly<Record<Name, readonly string[]>> = {
   driver: ["nvcuda.dll"],
   nvrtc: ["nvrtc64_*.dll", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll"],
   cublas: ["cublas64_*.dll", "cublas64_13.dll", "cublas64_12.dll", "cublas64_11.dll"],
+  nccl: ["nccl64_*.dll", "nccl.dll"],
 };
 
 /** The file names and the folders of a library on this machine. */

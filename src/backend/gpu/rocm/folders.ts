@@ -1,7 +1,7 @@
 /** ROCm's libraries by name, and where distributions, AMD's installers and Python's wheels put them. */
 import { here, type LibraryFiles, pathFolders, type Surroundings, under } from "../search.ts";
 
-type Name = "hip" | "hiprtc" | "comgr" | "rocblas" | "hipblaslt" | "miopen";
+type Name = "hip" | "hiprtc" | "comgr" | "rocblas" | "hipblaslt" | "miopen" | "rccl";
 
 /** A name without a version is of a development package; the loader is asked for those with one as well. */
 const versions = (name: string, ...numbers: readonly number[]): string[] => [
@@ -18,6 +18,7 @@ const linux: Readonly<Record<Name, readonly string[]>> = {
   rocblas: versions("librocblas.so", 6, 5, 4, 3, 0),
   hipblaslt: versions("libhipblaslt.so", 2, 1, 0),
   miopen: versions("libMIOpen.so", 1),
+  rccl: versions("librccl.so", 1),
 };
 
 // hiprtc and comgr carry the release in their names: hiprtc0602.dll.
@@ -28,6 +29,7 @@ const windows: Readonly<Record<Name, readonly string[]>> = {
   rocblas: ["rocblas.dll", "librocblas.dll"],
   hipblaslt: ["libhipblaslt.dll", "hipblaslt.dll"],
   miopen: ["MIOpen.dll", "libMIOpen.dll"],
+  rccl: ["rccl.dll", "librccl.dll"],
 };
 
 /** The file names and the folders of a library on this machine. */

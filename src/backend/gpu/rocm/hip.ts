@@ -1,5 +1,6 @@
 /** The HIP runtime of ROCm from 5.2 on, and the one place where AMD's libraries are opened. */
 import { fail } from "../../../core/errors.ts";
+import { openCcl } from "../ccl.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { type Library, type LibrarySpec, openLibrary, symbolOf } from "../library.ts";
 import { cString, type DriverPrototypes, NativeDriver, type Vendor } from "../native-driver.ts";
@@ -18,6 +19,7 @@ export interface HipLibraries {
   readonly rocblasLibrary?: string;
   readonly hipblasltLibrary?: string;
   readonly miopenLibrary?: string;
+  readonly rcclLibrary?: string;
   /** Where the compiler's code runs on every device: the name to keep it under. */
   readonly commonArch?: string;
   /** What stands in for the system's figures of memory. */
@@ -34,6 +36,13 @@ const spec = (): LibrarySpec => ({
   env: "WICK_HIP_LIBRARY",
   ...rocmFiles("hip"),
   install: "install ROCm",
+});
+
+const rcclSpec = (): LibrarySpec => ({
+  title: "RCCL",
+  env: "WICK_RCCL_LIBRARY",
+  ...rocmFiles("rccl"),
+  install: "install rccl, which is part of ROCm",
 });
 
 // ROCm/HIP include/hip/hip_runtime_api.h (branches rocm-5.0.x to amd-staging). Handles and hipDeviceptr_t are pointers,
@@ -137,6 +146,7 @@ export function openHip(libraries: HipLibraries = {}): HipPlatform {
       hipblasltSource(library, prototypes, arch, libraries.hipblasltLibrary),
       rocblasSource(library, prototypes, libraries.rocblasLibrary),
     ],
+    collectives: () => openCcl("RCCL", rcclSpec(), libraries.rcclLibrary, library),
     memory: libraries.systemMemory?.(library) ?? systemMemory(),
     miopen: () => openMiopenApi(library, libraries.miopenLibrary),
   };

@@ -1,0 +1,188 @@
+/** The processes that run a model together, and what they say to each other by. */
+import { randomUUID } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { hostname } from "node:os";
+import { Device } from "../backend/device.ts";
+import { GpuBackend } from "../backend/gpu/backend.ts";
+import { sizeOf } from "../core/dtype.ts";
+import { fail } from "../core/errors.ts";
+import { numel } from "../core/layout.ts";
+import type { Tensor } from "../ops/index.ts";
+import { CclCommunicator } from "./ccl.ts";
+import { Communicator, type Span, type WithMemory } from "./communicator.ts";
+import { Mpi } from "./mpi.ts";
+import { type Ranks, ranksHere } from "./ranks.ts";
+import { Rendezvous, requireSame } from "./rendezvous.ts";
+
+export interface GroupOptions {
+  readonly device: Device | string;
+  /** How many ranks there must be. Default: as many as there are. */
+  readonly size?: number | undefined;
+  /** What must be the same on all ranks besides the release of Wick. */
+  readonly arguments?: unknown;
+  /** How long to wait for the others. Default: WICK_RENDEZVOUS_SECONDS, or 60. */
+  readonly seconds?: number | undefined;
+  /** Whether the loss of a rank is said on stderr at once, whatever the main thread is at. Default false. */
+  readonly announces?: boolean | undefined;
+}
+
+/** A rank that has left in order does not come back: whoever waits for it is told after this. */
+const LEFT_MS = 3000;
+
+export class Group implements AsyncDisposable {
+  readonly rank: number;
+  readonly size: number;
+  readonly localSize: number;
+  readonly communicator: Communicator;
+  readonly #meeting: Rendezvous;
+  #topics = 0;
+
+  constructor(ranks: Ranks, meeting: Rendezvous, communicator: Communicator) {
+    this.rank = ranks.rank;
+    this.size = ranks.size;
+    this.localSize = ranks.localSize;
+    this.#meeting = meeting;
+    this.communicator = communicator;
+  }
+
+  get device(): Device {
+    return this.communicator.device;
+  }
+
+  /** Aborts when a rank is lost, with the error as its reason. */
+  get signal(): AbortSignal {
+    return this.#meeting.signal;
+  }
+
+  /** Throws where a rank is lost. */
+  check(): void {
+    this.#meeting.check();
+  }
+
+  /** What every rank gives here, by rank: small values, as JSON. All ranks exchange in the same order. */
+  exchange<T>(value: T): Promise<T[]> {
+    return this.#meeting.exchange(`exchange ${this.#topics++}`, value);
+  }
+
+  /** Throws `RanksDiffer` on every rank where their values do; `what` names them. */
+  requireSame(what: string, value: unknown): Promise<void> {
+    return requireSame(this.#meeting, `same ${this.#topics++}`, what, value);
+  }
+
+  /** Ends the other ranks, too, with these words about this one. */
+  fail(message: string): void {
+    this.#meeting.fail(message);
+  }
+
+  /** All ranks are waited for, so that none is missed by another. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.signal.aborted) {
+      await this.exchange("end").catch(() => {});
+      if (!this.signal.aborted) this.communicator[Symbol.dispose]();
+    }
+    await this.#meeting[Symbol.asyncDispose]();
+  }
+}
+
+/** Meets the other ranks that were started with this process; throws on every rank where that cannot be. */
+export async function joinGroup(options: GroupOptions): Promise<Group> {
+  const ranks = ranksHere();
+  const asked = options.size;
+  if (!ranks) {
+    return fail(
+      "RendezvousFailed",
+      `${asked ?? "several"} ranks were asked for, but this process was started alone; start it by \`wick launch -n ${asked ?? "N"} …\`, mpirun, srun or torchrun`,
+    );
+  }
+  const device = Device.from(options.device);
+  const isGpu = device.backend instanceof GpuBackend;
+  const overMpi = !isGpu || ranks.master === null || ranks.job === null;
+  const mpi = overMpi ? new Mpi(familyOf(ranks)) : null;
+  const meeting = await meet(ranks, mpi, options);
+  try {
+    await requireSame(meeting, "version", "the release of Wick", wickVersion());
+    await requireSame(meeting, "arguments", "the arguments", options.arguments ?? null);
+    if (asked !== undefined && asked !== ranks.size) {
+      fail("RanksDiffer", `${asked} ranks were asked for, but ${ranks.source} started ${ranks.size}`);
+    }
+    return new Group(ranks, meeting, await communicatorFor(device, ranks, meeting, mpi));
+  } catch (error) {
+    meeting.fail(error instanceof Error ? `failed: ${error.message}` : "failed");
+    throw error;
+  }
+}
+
+const familyOf = ({ source }: Ranks): "openmpi" | "mpich" | null =>
+  source === "Open MPI's mpirun" ? "openmpi" : source === "MPICH's mpirun" ? "mpich" : null;
+
+async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promise<Rendezvous> {
+  const { seconds, announces } = options;
+  const more = { seconds, announces };
+  const { rank, size, master, job } = ranks;
+  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
+  if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
+  if (mpi.size !== size || mpi.rank !== rank) {
+    return fail(
+      "RendezvousFailed",
+      `${ranks.source} says that this is rank ${rank} of ${size}, ${mpi.name} that it is rank ${mpi.rank} of ${mpi.size}: the library is not that of the mpirun; set WICK_MPI_LIBRARY`,
+    );
+  }
+  const isLocal = ranks.localSize === size;
+  const word = randomUUID();
+  if (rank === 0) {
+    const host = isLocal ? "127.0.0.1" : hostname();
+    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, ...more };
+    return Rendezvous.open(own, (port) => void mpi.text(JSON.stringify({ host, port, job: word })));
+  }
+  const told = JSON.parse(mpi.text("")) as { host: string; port: number; job: string };
+  return Rendezvous.open({ rank, size, ...told, ...more });
+}
+
+async function communicatorFor(
+  device: Device,
+  { rank, size }: Ranks,
+  meeting: Rendezvous,
+  mpi: Mpi | null,
+): Promise<Communicator> {
+  const memory = inPlace(device);
+  const { backend } = device;
+  if (backend instanceof GpuBackend) {
+    const ccl = backend.platform.collectives();
+    const own = rank === 0 ? Buffer.from(ccl.uniqueId()).toString("base64") : "";
+    const [id] = (await meeting.exchange("unique id", own)) as [string];
+    // The library waits for the others by itself, and cannot be told that one is gone before it has begun.
+    const bytes = new Uint8Array(Buffer.from(id, "base64"));
+    return new Communicator(
+      rank,
+      size,
+      device,
+      new CclCommunicator(ccl, backend.context, bytes, rank, size, meeting),
+      memory,
+    );
+  }
+  if (!mpi) return fail("LibraryNotFound", `${device.name}: no library of collectives`);
+  mpi.interrupt = (waited) => {
+    meeting.tick();
+    meeting.check();
+    if (waited > LEFT_MS && meeting.othersHaveLeft) fail("RankLost", `rank ${rank} waits for a rank that has ended`);
+  };
+  return new Communicator(rank, size, device, mpi, memory);
+}
+
+/** Libraries work on the device's memory itself. */
+const inPlace = (device: Device): WithMemory => {
+  const native = device.backend.nativeMemory;
+  if (!native) fail("UnsupportedOp", `${device.name}: its memory is known to the device alone; use another device`);
+  return (tensors, work) => work(...tensors.map((tensor) => spanOf(tensor, native!.address(tensor.storage))));
+};
+
+const spanOf = ({ shape, dtype, layout }: Tensor, base: bigint): Span => ({
+  at: base + BigInt(layout.offset * sizeOf(dtype)),
+  count: numel(shape),
+  dtype,
+});
+
+function wickVersion(): string {
+  const file = new URL("../../package.json", import.meta.url);
+  return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
+}

@@ -1,0 +1,46 @@
+/** The weights of a file, all of them or a rank's part. */
+import type { DType } from "../../core/dtype.ts";
+import type { StoredWeights } from "../../formats/weights-file.ts";
+import type { ModelConfig } from "../config.ts";
+import type { WeightsOptions } from "../load.ts";
+import { FileWeights } from "../weights/file-weights.ts";
+import { ModelTensors } from "../weights/model-tensors.ts";
+import type { WeightsForm } from "../weights/naming.ts";
+import { fileSizes, type WeightSizes } from "../weights/weight-sizes.ts";
+import type { DeviceWeights } from "../weights/weights.ts";
+import { fingerprintOf } from "./fingerprint.ts";
+import { RankFile } from "./rank-file.ts";
+import type { Shard } from "./shard.ts";
+import { ShardedWeights } from "./sharded-weights.ts";
+
+export interface WeightsSource {
+  readonly config: ModelConfig;
+  openWeights(options: WeightsOptions): Promise<DeviceWeights>;
+  /** What the weights take where the model computes in a dtype. */
+  sizesIn(dtype: DType): WeightSizes;
+}
+
+/** The config is that of the rank's part, but for the vocabulary, which is whole. */
+export interface ShardedSource extends WeightsSource {
+  /** What tells the model from others. */
+  fingerprint(): Promise<string>;
+}
+
+export const weightsSource = (
+  file: StoredWeights,
+  config: ModelConfig,
+  form: WeightsForm,
+): WeightsSource & { sharded(shard: Shard): ShardedSource } => ({
+  config,
+  sizesIn: (dtype) => fileSizes(new ModelTensors(file, config, form), dtype),
+  openWeights: async (options) => new FileWeights(file, config, form, options),
+  sharded: (shard) => {
+    const own = new RankFile(file, config, form, shard);
+    return {
+      config: own.config,
+      sizesIn: (dtype) => own.sizes(fileSizes(new ModelTensors(own.file, own.config, form), dtype)),
+      openWeights: async (options) => new ShardedWeights(own, shard, form, options),
+      fingerprint: () => fingerprintOf(file),
+    };
+  },
+});

@@ -1,0 +1,101 @@
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { deviceNames } from "../helpers/devices.ts";
+import { builtForRanks, byMpi, mpiruns, program, runRanks, tiny } from "../helpers/ranks/run.ts";
+
+interface Compared {
+  readonly model: string;
+  readonly apart: number;
+  readonly sameIds: boolean;
+  readonly wholeBytes: number;
+  readonly bytes: readonly number[];
+  readonly read: readonly number[];
+}
+
+let built: Awaited<ReturnType<typeof builtForRanks>>;
+beforeAll(async () => {
+  built = await builtForRanks();
+}, 60_000);
+afterAll(() => built[Symbol.dispose]());
+
+const launch = (ranks: number): string[] => [
+  ...[process.execPath, built.cli, "launch", "-n", `${ranks}`, "--by", "processes"],
+  process.execPath,
+];
+
+async function compared(start: readonly string[], device: string, models: readonly string[]): Promise<Compared[]> {
+  const { stdout, stderr } = await runRanks(start, [program("compare.mjs"), built.dist, device, "f32", ...models]);
+  expect(stdout, stderr).toContain("results");
+  return (JSON.parse(stdout) as { results: Compared[] }).results;
+}
+
+function expectSame(results: readonly Compared[], ranks: number): void {
+  for (const { model, apart, sameIds, wholeBytes, bytes, read } of results) {
+    expect(apart, model).toBeLessThan(1e-3);
+    expect(sameIds, model).toBe(true);
+    expect(bytes).toHaveLength(ranks);
+    // Norms, routers, vectors of positions and what makes latents are whole on every rank, and some kv heads are on several.
+    for (const own of [...bytes, ...read]) expect(own / wholeBytes, model).toBeLessThan(1 / ranks + 0.125);
+  }
+}
+
+/** With Open MPI at two ranks, with MPICH at four, which are more than there are kv heads. */
+const architectures = {
+  2: ["llama", "qwen3", "gemma2", "mixtral", "deepseek_v2", "gpt_oss", "gpt2"].map(tiny),
+  4: ["olmo2", "deepseek_v2"].map(tiny),
+};
+
+describe.skipIf(mpiruns.length === 0)("a model over several processes, by MPI", () => {
+  it.each(mpiruns)("says the same as whole, by %s", async (mpirun) => {
+    const ranks = mpirun.endsWith("mpich") ? 4 : 2;
+    expectSame(await compared(byMpi(mpirun, ranks), "cpu", architectures[ranks]), ranks);
+  });
+
+  it("verifies at rank 0, which alone prints", async () => {
+    const command = [built.cli, "verify", tiny("llama"), "--device", "cpu", "--tensor-parallel", "2", "--json"];
+    const { code, stdout } = await runRanks(byMpi(mpiruns[0]!, 2), command);
+    expect(JSON.parse(stdout)).toMatchObject({ device: "cpu", passed: 4, failed: 0 });
+    expect(code).toBe(0);
+  });
+
+  it("says on every rank which counts work", async () => {
+    const command = [built.cli, "verify", tiny("llama"), "--tensor-parallel", "3"];
+    const { code, stderr } = await runRanks(byMpi(mpiruns[0]!, 3), command);
+    expect(code).not.toBe(0);
+    expect(stderr.match(/4 heads cannot be split over 3 ranks; 1, 2, 4 ranks can \[CannotShard\]/g)).toHaveLength(3);
+  });
+
+  it("collects and adds up", async () => {
+    const { stdout, stderr } = await runRanks(byMpi(mpiruns[0]!, 3), [program("collectives.mjs"), built.dist, "cpu"]);
+    expect(stdout, stderr).toContain("library");
+    expectCollectives(JSON.parse(stdout), 3);
+  });
+});
+
+describe.skipIf(!deviceNames.includes("sim:32"))("a model over several processes, by RCCL's stand-in", () => {
+  it("says the same as whole", async () => {
+    expectSame(await compared(launch(2), "sim:32", [tiny("llama")]), 2);
+  });
+
+  it("collects, adds up and is recorded", async () => {
+    const { stdout, stderr } = await runRanks(launch(4), [program("collectives.mjs"), built.dist, "sim:32"]);
+    expect(stdout, stderr).toContain("library");
+    const outcome = JSON.parse(stdout);
+    expectCollectives(outcome, 4);
+    for (const got of outcome.all) expect(got.recorded).toEqual([2 * 4 * 6, 2 * 4 * 7]);
+    expect(outcome.refusals).toEqual(new Array(4).fill("CollectiveFailed"));
+  });
+});
+
+function expectCollectives({ all }: { all: Record<string, number[]>[] }, ranks: number): void {
+  const sum = (ranks * (ranks + 1)) / 2;
+  for (const [rank, got] of all.entries()) {
+    for (const dtype of ["f32", "bf16", "f16", "i64", "u8"]) expect(got[`sum ${dtype}`], dtype).toEqual([sum, 10 * sum]);
+    expect(got.max).toEqual([ranks, 10 * ranks]);
+    expect(got.min).toEqual([1, 10]);
+    expect(got.gather).toEqual(Array.from({ length: ranks }, (_, i) => [i + 1, 10 * (i + 1)]).flat());
+    expect(got.scatter).toEqual([ranks * 2 * rank, ranks * (2 * rank + 1)]);
+    expect(got.broadcast).toEqual([ranks, 10 * ranks]);
+    if (rank === 1) expect(got.received).toEqual([1, 10]);
+    expect(got.long).toEqual([sum]);
+  }
+}
