@@ -43,6 +43,7 @@ export const maySpill = [
   /gfx(906|10|11|12)\w* attention_((decode|split)_)?(masked_|capped_|f8_)?256_/,
   // Four registers, to the accumulators, in f32, which has no matrix unit there.
   /gfx90a attention_masked_96_f32/,
+  /gfx9(0a|42|50) attention_split_(masked_)?256_f32/,
   // A few registers.
   /gfx11\w* attention_(decode_)?(masked_|capped_|f8_)?128_b?f16/,
   // Three registers; later releases need none.

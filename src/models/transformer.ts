@@ -47,6 +47,8 @@ export interface PassOptions {
 
 export class Transformer implements Disposable {
   readonly config: ModelConfig;
+  /** How many processes it is split over, all of which must make the same calls; 1 where it is whole. */
+  readonly ranks: number;
   /** Where its parts lie. */
   readonly sites: Sites;
   /** What it computes in. */
@@ -67,9 +69,10 @@ export class Transformer implements Disposable {
     batchInvariant: boolean,
     cacheDType: DType,
     { layers, ...parts }: Parts,
-    owned: readonly Disposable[],
+    { owned, shard }: Weights,
   ) {
     this.config = config;
+    this.ranks = shard?.ranks ?? 1;
     this.sites = sites;
     this.dtype = dtype;
     this.cacheDType = cacheDType;
@@ -95,7 +98,7 @@ export class Transformer implements Disposable {
     try {
       const parts = await loadParts(config, weights);
       const sites = sitesOf(where, config.layers);
-      return new Transformer(config, sites, dtype, batchInvariant, cacheDType, parts, weights.owned);
+      return new Transformer(config, sites, dtype, batchInvariant, cacheDType, parts, weights);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;

@@ -22,7 +22,10 @@ import { copyContiguous } from "./staging/stage.ts";
 import { Staging, type Views } from "./staging/staging.ts";
 
 /** Small enough to stay in the cores' caches between the copy and the kernel. */
-const PIECE_BYTES = 16 * 2 ** 20;
+const PIECE_BYTES = 4 * 2 ** 20;
+
+/** Fewer columns than this have a kernel of their own. */
+const COLUMNS = 16;
 
 export interface CpuBackendOptions extends CpuMemoryOptions {
   /** How much of the heap the pieces of an op may take, for tests. */
@@ -177,7 +180,7 @@ export class StagedBackend extends MemoryBackend {
     const axes = () => [
       ...sameDims(batch, 2),
       { units: m, dims: [lead, null], out: lead },
-      { units: n, dims: [null, lead + 1], out: lead + 1 },
+      { units: n, dims: [null, lead + 1], out: lead + 1, grain: COLUMNS },
     ];
     const run = ([a, b]: readonly [View, View]) => super.matmul(a, b);
     return this.#staging.run({ views: [a, b] as const, axes, dtype: a.storage.dtype, shape: [...batch, m, n], run });

@@ -87,11 +87,14 @@ const warpgroupDefines = Object.fromEntries(
   ]),
 );
 
-/** Pages of a part of the keys for each tile of queries, where few of prompts share the keys out, and parts at most. */
-const SPLIT_PAGES = 2;
+/**
+ * Where few queries of prompts share the keys out: pages of a part, besides one for each tile of queries, and tiles of keys in
+ * shared memory where copies run beside, one less for large heads.
+ */
+const SPLIT_PAGES = 3;
+const SPLIT_STAGES = 4;
 /** The largest heads whose queries stay in registers then, where copies do not run beside: there are addresses, too. */
 const SPLIT_KEPT_DIM = 64;
-export const MOST_SPLITS = 32;
 
 /** Latent attention: elements of a key and of a value, at most, keys per tile, blocks that share a multiprocessor. */
 export const LATENT_DIM = 576;
@@ -116,7 +119,7 @@ export const prefillDefines = (arch: string) => ({
 
 export const splitDefines = (arch: string) => ({
   ...decodeDefines(arch),
-  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_KEPT_DIM },
+  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_STAGES, SPLIT_KEPT_DIM },
 });
 
 export const latentDefines = {
@@ -212,13 +215,19 @@ export function planSplit(
 ): PrefillPlan & { readonly keys: number } {
   const { lanes, row, stages } = layout(unit, dtype, d, swizzledRow(unit, d, dtype));
   const strips = unit === "mfma" ? 2 : 1;
-  const bytes = (waves: number, keys: number) => waves * strips * 16 * row + stages(keys);
+  // Of two stages, where copies run beside.
+  const deeper = unit === "mma" ? (d <= 64 ? SPLIT_STAGES : SPLIT_STAGES - 1) / 2 : 1;
+  const bytes = (waves: number, keys: number) => waves * strips * 16 * row + deeper * stages(keys);
   let waves = ATTENTION_BLOCK / lanes;
   let keys = unit === "mma" && d <= 128 && !masked ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
   while (waves > 1 && bytes(waves, keys) > budget) waves /= 2;
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys), keys };
 }
+
+/** Parts that keys are cut into at most, so that one tile of queries fills the device. */
+export const mostSplits = (multiprocessors: number, kvHeads: number, pages: number): number =>
+  Math.min(64, pages, Math.max(4, Math.ceil(multiprocessors / kvHeads)));
 
 /** Tiles of queries in such a launch, some of them empty: tq queries of `batch` sequences, of `group` heads that share keys. */
 export const splitTiles = (batch: number, tq: number, group: number, rows: number): number =>

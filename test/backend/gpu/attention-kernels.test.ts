@@ -664,8 +664,8 @@ const splits: Record<string, Case> = {
     ...{ ends: [25, 26, 26, 36], lengths: [900, 1, 0, 0] },
   },
   "fewer parts than there may be, a sink of every size, values narrower than keys": {
-    ...{ hq: 2, hk: 1, tq: 12, tk: 330, d: 64, dv: 40, causal: true, splits: 8, paged: true },
-    ...{ ends: [5, 12], lengths: [329, 150], sinks: [300, -1] },
+    ...{ hq: 2, hk: 1, tq: 12, tk: 630, d: 64, dv: 40, causal: true, splits: 8, paged: true },
+    ...{ ends: [5, 12], lengths: [629, 150], sinks: [300, -1] },
   },
   "more sequences than a warp has lanes": {
     ...{ hq: 2, hk: 1, tq: 70, tk: 300, d: 64, causal: true, splits: 2, paged: true },
@@ -673,7 +673,7 @@ const splits: Record<string, Case> = {
     lengths: Array.from({ length: 35 }, (_, i) => (i === 33 ? 300 : 2 + i)),
   },
   "a window and a softcap": {
-    ...{ hq: 4, hk: 1, tq: 20, tk: 900, d: 128, causal: true, window: 333, softcap: 3, splits: 4, paged: true },
+    ...{ hq: 4, hk: 1, tq: 20, tk: 900, d: 128, causal: true, window: 700, softcap: 3, splits: 4, paged: true },
     ...{ ends: [3, 20], lengths: [600, 900] },
   },
 };

@@ -9,7 +9,7 @@ import {
   decodeBlocks,
   hasWarpgroups,
   headDimFor,
-  MOST_SPLITS,
+  mostSplits,
   planDecode,
   planPrefill,
   planSplit,
@@ -239,7 +239,7 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  values.splits = Math.min(MOST_SPLITS, tk / PAGE_SIZE);
+  values.splits = mostSplits(gpu.multiprocessors, kvHeads, tk / PAGE_SIZE);
   gpu.temporary(4 * scratchFloats(heads * tq, values.splits, p.dv), (scratch) => {
     values.scratch = scratch;
     gpu.launch(`attention_split${variant}_${dim}_${dtype}`, values);
