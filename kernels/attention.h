@@ -379,15 +379,8 @@ template <class S, bool Masked> struct Flash {
   GPU_METHOD void mask_scores(Scores& s, i32 j0) const {
     if (a.softcap != 0) {
       const Softcap cap(a.scale, a.softcap, 1);
-      UNROLL for (int m = 0; m < M; m++) {
-        f32 most = 0;
-        if (sizeof(T) == 2) UNROLL for (int j = 0; j < KEY_TILES; j++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) most = max_fast(most, m_abs(s.c[m][j].x[e]));
-        if (sizeof(T) == 2 && most <= cap.reach) UNROLL for (int j = 0; j < KEY_TILES; j++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.curved(s.c[m][j].x[e]);
-        else UNROLL for (int j = 0; j < KEY_TILES; j++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.any(s.c[m][j].x[e]);
-      }
+      UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.any(s.c[m][j].x[e]);
     } else UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
       UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
     if (a.mask) UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
