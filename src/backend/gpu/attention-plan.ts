@@ -200,7 +200,8 @@ export function planDecode(
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
   const shared = 16 * row + waves * own;
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
-  const crowd = unit === "mma" && !inBytes ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
+  const beside = Math.floor(Math.min(256 / d, budget / shared, 4));
+  const crowd = unit === "mma" ? (inBytes ? Math.max(1, 4 - Math.floor(d / 85)) : beside) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 

@@ -323,7 +323,8 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
     const params = BigUint64Array.from(values, (value) => koffi.address(value));
     ok(hip.launch(kernel, grid, 1, 1, block, 1, 1, shared, null, params, null));
   };
-  const capped = kind === "prefill" && dtype !== "f32" && inputs.mask === null && c.softcap !== undefined;
+  const capped =
+    kind === "prefill" && unit === "wgmma" && dim !== 32 && inputs.mask === null && c.softcap !== undefined;
   const infix = capped ? "_capped" : masked ? "_masked" : "";
   // The first and the last are not read, but where other rows may be before the first.
   const before = c.paged ? 3 : 0;
@@ -350,7 +351,7 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
-      run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
+      run(capped ? "attention_capped" : "attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
       const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
       const rows = b * hq * tq;

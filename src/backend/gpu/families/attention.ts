@@ -20,7 +20,6 @@ const sizes =
 const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;
 
 const prefill = {
-  file: "attention",
   args: `${operands} offsets* ${sizes} out_b out_h out_t`,
   plan: "threads rows shared_bytes",
   defines: prefillDefines,
@@ -29,6 +28,7 @@ const prefill = {
 export const attention = [
   family({
     ...prefill,
+    file: "attention",
     pattern: "attention{mask}_{D}_{T}",
     over,
     apart: ["mask", "D"],
@@ -39,8 +39,9 @@ export const attention = [
   }),
   family({
     ...prefill,
+    file: "attention_capped",
     pattern: "attention_capped_{D}_{T}",
-    over: { D: over.D, T: ["bf16", "f16"] },
+    over: { D: ["64", "96", "128", "256"], T: ["bf16", "f16"] },
     apart: ["D"],
     launch: (s) => ({
       ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),

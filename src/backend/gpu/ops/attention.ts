@@ -119,10 +119,9 @@ export function attend(gpu: Gpu, p: Problem, out: number): void {
 
 const variantOf = (p: Problem) => (p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "");
 
-/** The greatest softcap that a kernel of its own takes. */
+/** The greatest softcap that a kernel of its own takes, by warpgroups. */
 const MOST_CAP = 64;
-const isCapped = ({ dtype, mask, softcap }: Problem): boolean =>
-  usesMatrixUnit(dtype) && !mask && softcap > 0 && softcap <= MOST_CAP;
+const isCapped = ({ mask, softcap }: Problem): boolean => !mask && softcap > 0 && softcap <= MOST_CAP;
 
 /** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
 function launchValues(p: Problem, out: number) {
@@ -183,14 +182,15 @@ export function prefill(gpu: Gpu, p: Problem, out: number): void {
   const variant = variantOf(p);
   const values = launchValues(p, out);
   const dim = headDimFor(d);
-  const plan =
-    dim !== 32 && hasWarpgroups(arch) && usesMatrixUnit(dtype)
-      ? planWarpgroups(dim, variant !== "" && !isCapped(p))
-      : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
+  const grouped = dim !== 32 && hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
+  const capped = grouped && isCapped(p);
+  const plan = grouped
+    ? planWarpgroups(dim, variant !== "" && !capped)
+    : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  if (isCapped(p)) gpu.launch(`attention_capped_${dim}_${dtype as "bf16" | "f16"}`, values);
+  if (capped) gpu.launch(`attention_capped_${dim}_${dtype}`, values);
   else gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
