@@ -7,11 +7,11 @@ import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
-import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
+import { BLOCK, mostRows, type Planes, panel, record } from "../kernels/quant-code.ts";
 import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import type { Job } from "../pool.ts";
+import { type Job, SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 
 export interface QuantProduct {
@@ -52,6 +52,7 @@ function quantJobs({ native, planes: asked }: QuantRunner, p: QuantProduct, pack
   const rest = m % most;
   const full = tiles > 0;
   const blocks = k / BLOCK;
+  const keeps = m > most && panel.at + blocks * panel.bytes <= SCRATCH_BYTES;
   const planes = isa.vnni ? asked : 2;
   const form = isa.vnni ? `${planes} planes` : "words";
   const round: Job = {
@@ -61,8 +62,8 @@ function quantJobs({ native, planes: asked }: QuantRunner, p: QuantProduct, pack
     grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
   };
   const product: Job = {
-    kernel: native.kernel(`quantized ${form} ${type} ${dtype} ${full} ${rest}`, (a) =>
-      emitQuantProduct(a, isa, { type, dtype, planes, full, rest }),
+    kernel: native.kernel(`quantized ${form} ${type} ${dtype} ${full} ${rest} ${keeps}`, (a) =>
+      emitQuantProduct(a, isa, { type, dtype, planes, full, rest, keeps }),
     ),
     args: productArguments.words({
       w: p.w,
