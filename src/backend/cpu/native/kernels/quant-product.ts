@@ -29,6 +29,9 @@ export interface ProductForm {
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
 const MIDDLE = 256;
 
+/** Bytes between what is read and what is fetched into the cache: less than what memory takes to answer costs. */
+const LEAST_AHEAD = 16384;
+
 class Dots implements Sink {
   readonly c: QuantCode;
   readonly rows: number;
@@ -242,8 +245,12 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
       a.bind(end);
     } else a.jne(tiles);
   } else {
+    // The rows that come next, or those behind them where rows are short.
     a.mov(gpr.ahead, args.line);
     a.shl(gpr.ahead, Math.log2(c.lanes));
+    a.mov(gpr.cursor, LEAST_AHEAD);
+    a.cmp(gpr.ahead, gpr.cursor);
+    a.cmovb(gpr.ahead, gpr.cursor);
     a.add(gpr.ahead, gpr.weights);
   }
   if (rest > 0) tile(rest, keeps ? "kept" : "blocks", !full);
