@@ -4,7 +4,8 @@
 // the parts: a kernel of its own, as one block for each of few heads would take longer over it than all have over the keys.
 //
 // Sequences lie one behind the other, and each begins a new block (attention-blocks.h). How many parts its keys are cut into follows
-// from its length in device memory, so a captured launch stays right: at most `splits`, of SPLIT_PAGES pages for each tile of its queries.
+// from its length in device memory, so a captured launch stays right: at most `splits`, of SPLIT_PAGES pages and one
+// more for each tile of its queries.
 // Launch: `threads` threads and `shared_bytes` as in attention-plan.ts, kv_heads · splits blocks for each tile of queries; those beyond
 // a sequence's parts have nothing to do. Any grid is right; blocks loop. `scratch` has tq·heads·splits·dv results, then tq·heads·splits
 // pairs (greatest score in powers of two, sum).
@@ -45,7 +46,7 @@ struct KeyParts {
     begin = all.first(0) / PAGE_SIZE * PAGE_SIZE;
     stop = all.end((i32)tq - 1);
     pages = stop > begin ? ((u32)(stop - begin) + PAGE_SIZE - 1) / PAGE_SIZE : 0;
-    const u32 most = pages / (SPLIT_PAGES * (tiles < 1 ? 1 : tiles));
+    const u32 most = pages / (SPLIT_PAGES + tiles);
     parts = most < 1 ? 1 : most < splits ? most : splits;
   }
   GPU_METHOD i32 first(u32 part) const { return begin + (i32)(pages * part / parts) * PAGE_SIZE; }
@@ -54,8 +55,10 @@ struct KeyParts {
 template <class T, int D, bool Masked, int Block = ATTENTION_BLOCK> struct Split {
   typedef tile_t<T> Tile;
   static constexpr int BLOCK = Block, STRIPS = Tile::LANES == 64 ? 2 : 1, PITCH = swizzled_pitch<T>(D);
+  // Tiles of keys and values in shared memory: where copies run beside arithmetic, all but one are on their way.
+  static constexpr int STAGES = !Tile::ASYNC ? 1 : D <= 64 ? SPLIT_STAGES : SPLIT_STAGES - 1;
   GPU_FN constexpr int bytes(int waves, int keys) {
-    return (int)sizeof(T) * (waves * STRIPS * 16 * PITCH + stage_size<T>(D, keys, PITCH) * (Tile::ASYNC ? 2 : 1));
+    return (int)sizeof(T) * (waves * STRIPS * 16 * PITCH + stage_size<T>(D, keys, PITCH) * STAGES);
   }
   // As many keys per tile, then as many waves as shared memory has room for.
   GPU_FN constexpr int fit(bool waves) {
@@ -69,6 +72,53 @@ template <class T, int D, bool Masked, int Block = ATTENTION_BLOCK> struct Split
   static constexpr int COLUMNS = D < 128 ? D : 128, RESULT_PITCH = COLUMNS + 4;
   static_assert(ROWS * RESULT_PITCH * 4 <= bytes(WAVES, S::KEYS), "");
 };
+
+// A block's queries to shared memory, several on their way at once: row r of a group, from row0 on.
+template <class P, class T> GPU_FN void take_rows(T* shared, const Attention<T>& a, const T* queries, const Group& group, u32 row0) {
+  constexpr int W = 16 / sizeof(T), PIECES = P::S::D / W, ALL = P::ROWS * PIECES, EACH = (ALL + P::BLOCK - 1) / P::BLOCK, G = EACH < 4 ? EACH : 4;
+  NO_UNROLL for (int base = 0; base < EACH; base += G) {
+    Piece x[G];
+    UNROLL for (int i = 0; i < G; i++) {
+      const u32 item = tid_x() + (base + i) * P::BLOCK, r = row0 + item / PIECES;
+      const bool there = item < ALL && r < group.rows;
+      const Rows<T> row(queries + (there ? (i64)group.head(r) * a.q_h + group.query(r) * a.q_t : 0), 0, a.d);
+      x[i] = row.load(0, item % PIECES, there);
+    }
+    UNROLL for (int i = 0; i < G; i++) {
+      const u32 item = tid_x() + (base + i) * P::BLOCK;
+      if (item < ALL) *(Piece*)(shared + P::Tile::template place<P::S::PITCH>(item / PIECES, item % PIECES)) = x[i];
+    }
+  }
+}
+
+// As attend() of attention.h, with more tiles on their way: a part is short, and its tiles come from anywhere.
+template <class P, class F, class T, class Ready>
+GPU_FN void attend_ahead(F& flash, bool active, T* shared, const Rows<T>& keys, const Rows<T>& values, i32 first, i32 end, Ready ready) {
+  typedef typename P::S S;
+  if (first >= end) return;
+  typename S::KCarrier k;
+  typename S::VCarrier v;
+  const auto send = [&](i32 j, u32 stage) {
+    if (j < end) {
+      T* const to = shared + stage * S::STAGE;
+      k.fetch(to, keys.tile(j, end), j, end, tid_x());
+      v.fetch(to + S::K_SIZE, values.tile(j, end), j, end, tid_x());
+    }
+    copies_bunch();
+  };
+  UNROLL for (int i = 0; i < P::STAGES - 1; i++) send(first + i * S::KEYS, i);
+  ready();
+  u32 now = 0;
+  NO_UNROLL for (i32 j = first; j < end; j += S::KEYS) {
+    copies_wait_but<P::STAGES - 2>();
+    barrier();
+    send(j + (P::STAGES - 1) * S::KEYS, now == 0 ? P::STAGES - 1 : now - 1);
+    const T* const tile = shared + now * S::STAGE;
+    now = now + 1 == P::STAGES ? 0 : now + 1;
+    typename F::Scores s;
+    if (active && flash.score(s, tile, j, [](int) {})) flash.gather(s, tile + S::K_SIZE);
+  }
+}
 
 template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Prefilling<T>& a, f32* scratch, u32 splits) {
   typedef typename P::S S;
@@ -96,12 +146,14 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
     const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
     const auto take_queries = [&] {
       wait_for_previous();
-      load_queries<S>(shared, a, a.q + start * a.q_t, group, row0, P::ROWS);
+      take_rows<P>(shared, a, a.q + start * a.q_t, group, row0);
       barrier();
       flash.take_queries();
     };
-    if (first >= end || first + S::KEYS > length - (i32)tq) wait_for_previous();
-    attend<S>(flash, computes, shared + P::ROWS * S::PITCH, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
+    T* const tiles = shared + P::ROWS * S::PITCH;
+    if (first >= end || first + (P::STAGES > 1 ? P::STAGES - 1 : 1) * S::KEYS > length - (i32)tq) wait_for_previous();
+    if constexpr (Tile::ASYNC) attend_ahead<P>(flash, computes, tiles, keys, values, first, end, take_queries);
+    else attend<S>(flash, computes, tiles, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
     flash.finish(all, part == 0);
     // Through shared memory, in as many columns at a time as there is room for, behind each row its pair: whole rows are written.
     f32* const results = (f32*)shared;

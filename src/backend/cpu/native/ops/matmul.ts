@@ -251,12 +251,12 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
-/** Rows and columns of a block: at least 16 blocks where the size allows. */
+/** Rows and columns of a block: at least 8 blocks where the size allows. */
 function blockOf(m: number, panels: number, panel: number): { rows: number; columns: number } {
   let rows = Math.min(m, MOST_ROWS);
   let wide = Math.min(panels, Math.floor(480 / panel));
   const blocks = () => Math.ceil(m / rows) * Math.ceil(panels / wide);
-  while (blocks() < 16 && (rows > 48 || wide > 2)) {
+  while (blocks() < 8 && (rows > 48 || wide > 2)) {
     if (rows > 48) rows = Math.ceil(rows / 2 / 24) * 24;
     else wide = Math.ceil(wide / 2);
   }
