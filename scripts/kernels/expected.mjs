@@ -46,6 +46,8 @@ export const maySpill = [
   /gfx9(0a|42|50) attention_split_(masked_)?256_f32/,
   // A few registers.
   /gfx11\w* attention_(decode_)?(masked_|f8_)?128_b?f16/,
+  // One register.
+  /gfx11\w* attention_split_masked_96_b?f16/,
   // Three registers; later releases need none.
   /clang-16 gfx11\w* attention_(masked_)?96_b?f16/,
   // Up to 49 registers, where rows are no power of two and there is no matrix unit; earlier releases need none.

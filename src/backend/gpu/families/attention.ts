@@ -10,7 +10,6 @@ import {
   prefillBlocks,
   prefillDefines,
   splitDefines,
-  splitTiles,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -68,12 +67,9 @@ export const attention = [
     over,
     apart: ["mask", "D"],
     args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32`,
-    plan: "threads rows shared_bytes",
+    plan: "threads blocks shared_bytes",
     defines: splitDefines,
-    launch: (s) => ({
-      ...blocks(splitTiles(s.batch, s.tq, s.heads / s.kv_heads, s.rows) * s.kv_heads * s.splits, 1, s.threads),
-      shared: s.shared_bytes,
-    }),
+    launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({
     file: "attention_split",

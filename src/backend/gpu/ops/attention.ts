@@ -1,5 +1,5 @@
 /** Fused attention: a prefill kernel over blocks of queries, or a decode over parts of the keys for few queries. */
-import type { DType } from "../../../core/dtype.ts";
+import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { Layout } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { SdpaParams } from "../../fused-ops.ts";
@@ -9,10 +9,10 @@ import {
   decodeBlocks,
   hasWarpgroups,
   headDimFor,
-  mostSplits,
   planDecode,
   planPrefill,
   planSplit,
+  planSplitBlocks,
   planSplits,
   planWarpgroups,
   scratchFloats,
@@ -165,6 +165,7 @@ function launchValues(p: Problem, out: number) {
     causal: Number(p.causal),
     window: p.window,
     rows: 0,
+    blocks: 0,
     splits: 1,
     threads: 0,
     shared_bytes: 0,
@@ -216,6 +217,8 @@ export function decode(gpu: Gpu, p: Problem, out: number): void {
   }
 }
 
+const isVectors = (bytes: number): boolean => bytes % 16 === 0;
+
 /** Up to so many queries of prompts share their keys out, where there may be so many pages. */
 const SPLIT_QUERIES = 128;
 const SPLIT_FROM_PAGES = 8;
@@ -231,7 +234,8 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   const budget = sharedBudget(gpu.context.properties.arch);
   const plan = planSplit(gpu.matrixUnit(dtype), dtype, dim, variant !== "", budget);
   const few = tq <= SPLIT_QUERIES && tk >= SPLIT_FROM_PAGES * PAGE_SIZE && heads / kvHeads <= plan.rows;
-  if (!few || gpu.isInvariant) {
+  const inVectors = [p.q, p.k, p.v].every((x) => [x.at, ...x.strides.map((n) => n * sizeOf(dtype))].every(isVectors));
+  if (!few || !inVectors || gpu.isInvariant) {
     prefill(gpu, p, out);
     return;
   }
@@ -239,7 +243,9 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  values.splits = mostSplits(gpu.multiprocessors, kvHeads, tk / PAGE_SIZE);
+  const { blocks, splits } = planSplitBlocks(gpu.multiprocessors, kvHeads, tk / PAGE_SIZE);
+  values.blocks = blocks;
+  values.splits = splits;
   gpu.temporary(4 * scratchFloats(heads * tq, values.splits, p.dv), (scratch) => {
     values.scratch = scratch;
     gpu.launch(`attention_split${variant}_${dim}_${dtype}`, values);

@@ -4,7 +4,7 @@
  */
 import type { QuantType } from "../../../../core/quant-types.ts";
 import type { Mem, Vec } from "../operands.ts";
-import { gpr, place, type QuantCode, slots, type Word } from "./quant-code.ts";
+import { gpr, panel, panelPlace, place, type QuantCode, slots, type Word } from "./quant-code.ts";
 
 /** Weights that share a scale: those of 32 activations, or of one half of them. */
 export interface Group {
@@ -37,6 +37,8 @@ export interface BlockCode {
   readonly halves: boolean;
   /** Registers in which quants are kept while they are needed. */
   readonly keep: number;
+  /** Groups have minima. */
+  readonly minima: boolean;
   emit(c: QuantCode, sink: Sink): void;
 }
 
@@ -107,6 +109,7 @@ const Q8_0: BlockCode = {
   offset: 128,
   halves: false,
   keep: 0,
+  minima: false,
   emit(c, sink) {
     const group = blockScale(c);
     const { words } = c.fetch32(2);
@@ -123,6 +126,7 @@ const Q4_0: BlockCode = {
   offset: 8,
   halves: false,
   keep: 4,
+  minima: false,
   emit(c, sink) {
     const group = blockScale(c);
     const { words } = c.fetch16(2);
@@ -179,6 +183,7 @@ const Q4_K: BlockCode = {
   offset: 0,
   halves: false,
   keep: 0,
+  minima: true,
   emit(c, sink) {
     sixBits(c);
     repeat(c, 4, 32, 2, () => {
@@ -198,6 +203,7 @@ const Q5_K: BlockCode = {
   offset: 0,
   halves: false,
   keep: 8,
+  minima: true,
   emit(c, sink) {
     const { a } = c;
     sixBits(c);
@@ -232,6 +238,7 @@ const Q6_K: BlockCode = {
   offset: 32,
   halves: true,
   keep: 4,
+  minima: false,
   emit(c, sink) {
     const { a } = c;
     const own = c.fetch16(192);
@@ -250,8 +257,7 @@ const Q6_K: BlockCode = {
       for (const odd of [0, 1]) {
         for (const half of [0, 1] as const) {
           const { words, free } = c.fetch16(32 * odd + 16 * half, half);
-          for (const high of [0, 1]) {
-            const block = odd + 2 * high;
+          for (const [high, block] of [odd, odd + 2].entries()) {
             const quants = words.map(({ at, bytes }, i) =>
               made(c, at, i, (to) => {
                 if (high === 1) a.vpsrlw(to, bytes, 4);
@@ -272,6 +278,32 @@ const Q6_K: BlockCode = {
     });
   },
 };
+
+/** Quants as they were kept when they were made from blocks, in the same order: 128 weights, or 32 where they are one group. */
+export function keptGroups(c: QuantCode, { halves, minima }: BlockCode, sink: Sink): void {
+  const groups: Pick<Group, "block" | "half">[] = halves
+    ? [0, 1].flatMap((odd) => ([0, 1] as const).flatMap((half) => [odd, odd + 2].map((block) => ({ block, half }))))
+    : [{ block: 0 }];
+  for (const { block, half } of groups) {
+    const place = (i: number) => panelPlace(gpr.weights, block, i);
+    const quants = c.taken.slice(0, half === undefined ? 8 : 4).map((bytes, i) => {
+      const at = 4 * (half ?? 0) + i;
+      return inPlace({ at, bytes }, () => c.a.vmovups(bytes, place(at)));
+    });
+    sink.add(
+      {
+        block,
+        scale: place(8 + (half ?? 0)),
+        ...(half !== undefined && { half }),
+        ...(minima && { minimum: place(9) }),
+      },
+      quants,
+    );
+  }
+  const blocks = halves ? 4 : 1;
+  sink.advance(blocks);
+  c.a.add(gpr.weights, blocks * panel.bytes);
+}
 
 /** The types that have native kernels. */
 export const blockCodes = { Q8_0, Q4_0, Q4_K, Q5_K, Q6_K } as const satisfies Partial<Record<QuantType, BlockCode>>;

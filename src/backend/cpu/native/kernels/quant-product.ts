@@ -9,8 +9,8 @@ import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
-import { blockCodes, type Group, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
-import { chainsOf, gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
+import { blockCodes, type Group, keptGroups, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
+import { BLOCK, chainsOf, gpr, mostRows, type Planes, panel, panelPlace, QuantCode, record } from "./quant-code.ts";
 
 /** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
 export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
@@ -22,20 +22,32 @@ export interface ProductForm {
   /** Whether there are tiles of the most rows, and how many rows are left then. */
   readonly full: boolean;
   readonly rest: number;
+  /** Quants that the first tile makes are kept for the others. */
+  readonly keeps: boolean;
 }
 
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
 const MIDDLE = 256;
 
+/** Bytes between what is read and what is fetched into the cache: less than what memory takes to answer costs. */
+const LEAST_AHEAD = 16384;
+
 class Dots implements Sink {
   readonly c: QuantCode;
   readonly rows: number;
   readonly planes: Planes;
+  /** Quants are kept at `ahead`. */
+  readonly keeps: boolean;
 
-  constructor(c: QuantCode, rows: number, planes: Planes) {
+  constructor(c: QuantCode, rows: number, planes: Planes, keeps: boolean) {
     this.c = c;
     this.rows = rows;
     this.planes = planes;
+    this.keeps = keeps;
+  }
+
+  #keep({ block }: Group, i: number, from: Vec): void {
+    if (this.keeps) this.c.a.vmovups(panelPlace(gpr.ahead, block, i), from);
   }
 
   /** A part of the record of row r that a group belongs to. */
@@ -72,6 +84,7 @@ class Dots implements Sink {
   #addBoth(group: Group, quants: readonly Quants[], chains: 2 | 4): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
+      this.#keep(group, at, bytes);
       for (let r = 0; r < this.rows; r++) {
         const chain = r * chains + ((2 * at) % chains);
         for (const [i, plane] of [0, record.lowPlane].entries()) {
@@ -84,6 +97,7 @@ class Dots implements Sink {
   #addBytes(group: Group, quants: readonly Quants[], plane: number): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
+      if (plane === 0) this.#keep(group, at, bytes);
       for (let r = 0; r < this.rows; r++) {
         this.c.a.vpdpbusd(this.c.integers[r]!, bytes, this.#at(group, r, plane + 4 * at).each);
       }
@@ -101,6 +115,7 @@ class Dots implements Sink {
     };
     for (const { at, emit } of quants) {
       const bytes = emit();
+      this.#keep(group, at, bytes);
       this.c.and(split, bytes, this.c.constantInt(0x00ff00ff));
       add(4 * at);
       a.vpsrlw(split, bytes, 8);
@@ -110,8 +125,12 @@ class Dots implements Sink {
 
   #finish(group: Group, integers: readonly Vec[]): void {
     const { a, quants: factor, sums, factors, minima } = this.c;
-    if (factors) a.vmovups(factors, group.scale);
-    if (minima && group.minimum) a.vmovups(minima, group.minimum);
+    const load = (to: Vec | undefined, from: Mem, i: number) => {
+      if (to || this.keeps) a.vmovups(to ?? factor, from);
+      this.#keep(group, i, to ?? factor);
+    };
+    load(factors, group.scale, 8 + (group.half ?? 0));
+    if (group.minimum) load(minima, group.minimum, 9);
     for (const [r, sum] of integers.entries()) {
       const [scale, total] = [this.#at(group, r, record.scale), this.#at(group, r, record.sum)];
       const to = sums[r]!;
@@ -135,21 +154,25 @@ class Dots implements Sink {
 
   advance(blocks: number): void {
     this.c.a.add(gpr.x, blocks * this.rows * record.bytes);
+    if (this.keeps) this.c.a.add(gpr.ahead, blocks * panel.bytes);
   }
 }
 
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
-  const { type, dtype, planes, full, rest } = form;
+  const { type, dtype, planes, full, rest, keeps } = form;
   const most = mostRows(isa);
-  const { bytes } = quantTypes[type];
-  const c = new QuantCode(a, isa, full ? most : rest, planes, blockCodes[type].keep);
+  const { bytes, size } = quantTypes[type];
+  const code = blockCodes[type];
+  const c = new QuantCode(a, isa, full ? most : rest, planes, code.keep);
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count");
 
-  /** All rows of a tile with the rows of w that `weights` points at. */
-  const tile = (rows: number, prefetch: boolean): void => {
-    a.mov(gpr.weights, local.weights);
+  /** All rows of a tile with the rows of w that `weights` points at, or with quants that were kept. */
+  const tile = (rows: number, from: "blocks" | "kept", prefetch: boolean): void => {
+    if (from === "blocks") a.mov(gpr.weights, local.weights);
+    else a.lea(gpr.weights, mem(gpr.frame, panel.at));
+    if (keeps && from === "blocks") a.lea(gpr.ahead, mem(gpr.frame, panel.at));
     for (let r = 0; r < rows; r++) {
       const sum = c.sums[r]!;
       if (sum instanceof Vec) c.zero(sum);
@@ -160,6 +183,7 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     }
     a.mov(gpr.args, local.args);
     a.mov(gpr.cursor, args.blocks);
+    if (from === "kept") a.shl(gpr.cursor, Math.log2(size / (code.halves ? 4 * BLOCK : BLOCK)));
     a.mov(local.count, gpr.cursor);
     a.align(32);
     const loop = a.here();
@@ -168,8 +192,11 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
       for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
       a.add(gpr.ahead, ahead);
     }
-    blockCodes[type].emit(c, new Dots(c, rows, planes));
-    a.add(gpr.weights, bytes);
+    if (from === "kept") keptGroups(c, code, new Dots(c, rows, planes, false));
+    else {
+      code.emit(c, new Dots(c, rows, planes, keeps));
+      a.add(gpr.weights, bytes);
+    }
     a.dec(local.count);
     a.jne(loop);
     a.mov(gpr.args, local.args);
@@ -205,16 +232,28 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
   if (full) {
     a.mov(gpr.cursor, args.tiles);
     a.mov(local.tiles, gpr.cursor);
+    const end = a.label();
     const tiles = a.here();
-    tile(most, false);
+    tile(most, "blocks", false);
     a.dec(local.tiles);
-    a.jne(tiles);
+    if (keeps) {
+      a.je(end);
+      const others = a.here();
+      tile(most, "kept", false);
+      a.dec(local.tiles);
+      a.jne(others);
+      a.bind(end);
+    } else a.jne(tiles);
   } else {
+    // The rows that come next, or those behind them where rows are short.
     a.mov(gpr.ahead, args.line);
     a.shl(gpr.ahead, Math.log2(c.lanes));
+    a.mov(gpr.cursor, LEAST_AHEAD);
+    a.cmp(gpr.ahead, gpr.cursor);
+    a.cmovb(gpr.ahead, gpr.cursor);
     a.add(gpr.ahead, gpr.weights);
   }
-  if (rest > 0) tile(rest, !full);
+  if (rest > 0) tile(rest, keeps ? "kept" : "blocks", !full);
   a.mov(gpr.out, local.column);
   a.add(gpr.out, c.lanes);
   a.mov(local.column, gpr.out);
