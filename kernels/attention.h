@@ -172,7 +172,9 @@ template <class T> struct F8Rows {
     return own;
   }
   GPU_METHOD Held load(i32 row, u32 piece, i32 end) const {
-    return Held::load(base + row * stride, piece * W, d, row < end && piece * W < d);
+    // Of pieces that are not there another one is read, of the last row or of its beginning.
+    const bool there = row < end, inside = piece * W < d;
+    return Held::load(base + (there ? row : end - 1) * stride, inside ? piece * W : 0, d, there && inside);
   }
 };
 
@@ -186,7 +188,7 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned, class 
   static constexpr int LINES = PIECES <= Threads ? Threads / PIECES : 1, TIMES = PIECES <= Threads ? 1 : PIECES / Threads;
   static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : (Count + LINES - 1) / LINES * TIMES;
   static_assert(PIECES <= Threads || PIECES % Threads == 0, "");
-  static constexpr bool HOLD = !ASYNC && N * PAIR * sizeof(Held) <= (R::COPIED ? 128 : 192);
+  static constexpr bool HOLD = !ASYNC && N * PAIR * sizeof(Held) <= 128;
   // Every thread has SENT pieces, one below the other: few instructions for each, which can stand between others. Rows of 96
   // elements leave a quarter of the threads without.
   static constexpr int ACROSS = PIECES == 12 ? 16 : PIECES, DOWN = ACROSS <= Threads ? Threads / ACROSS : 1, SENT = Count / DOWN;
@@ -249,7 +251,7 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned, class 
   }
   // Straight to shared memory, which is free by the time of a fetch; a few pieces at a time.
   GPU_METHOD void fetch_slowly(T* shared, const R& from, i32 first, i32 end, u32 thread) {
-    constexpr int G = ASYNC ? 1 : 4 / PAIR;
+    constexpr int G = ASYNC ? 1 : (R::COPIED ? 4 : 8) / PAIR;
     NO_UNROLL for (int base = 0; base < N; base += G) {
       Held y[G][PAIR];
       UNROLL for (int i = 0; i < G; i++) UNROLL for (int w = 0; w < PAIR; w++)
@@ -377,15 +379,8 @@ template <class S, bool Masked> struct Flash {
   GPU_METHOD void mask_scores(Scores& s, i32 j0) const {
     if (a.softcap != 0) {
       const Softcap cap(a.scale, a.softcap, 1);
-      UNROLL for (int m = 0; m < M; m++) {
-        f32 most = 0;
-        if (sizeof(T) == 2) UNROLL for (int j = 0; j < KEY_TILES; j++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) most = max_fast(most, m_abs(s.c[m][j].x[e]));
-        if (sizeof(T) == 2 && most <= cap.reach) UNROLL for (int j = 0; j < KEY_TILES; j++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.curved(s.c[m][j].x[e]);
-        else UNROLL for (int j = 0; j < KEY_TILES; j++)
-          UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.any(s.c[m][j].x[e]);
-      }
+      UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.any(s.c[m][j].x[e]);
     } else UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
       UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
     if (a.mask) UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {

@@ -17,8 +17,8 @@ namespace gpu {
 
 template <class T, int D, class R, int Block = ATTENTION_BLOCK> struct Decode {
   typedef tile_t<T> Tile;
-  // Queries stay in registers while they are few.
-  typedef Shape<T, D, 16, 1, Tile::LANES, (sizeof(typename Tile::A) / 4 * D / 16 <= 32), swizzled_pitch<T>(D), R> S;
+  // Queries stay in registers while they are few, and while nothing else is on its way there.
+  typedef Shape<T, D, 16, 1, Tile::LANES, (sizeof(typename Tile::A) / 4 * D / 16 <= (R::COPIED ? 32 : 16)), swizzled_pitch<T>(D), R> S;
   // At the end a wave's results take the place of its keys and values: 16 rows, then a pair for each.
   static constexpr int RESULT_PITCH = D + 4, PAIRS = 16 * RESULT_PITCH, RESULTS = (PAIRS + 32) * 4 / (int)sizeof(T);
   static constexpr int OWN = S::SIZE > RESULTS ? S::SIZE : RESULTS;

@@ -25,16 +25,14 @@ template <class T> struct RowPart {
   static constexpr int W = 16 / sizeof(T), WORDS = W / 4;
   u32 words[WORDS];
   f32 scale;
-  // Elements `at` … of a row of d, both multiples of W, or zeros.
-  GPU_FN RowPart load(const u8* row, u32 at, u32 d, bool there) {
+  // Elements `at` … of a row of d, both multiples of W. What counts for zeros is read all the same: loads without branches between
+  // them are under way together.
+  GPU_FN RowPart load(const u8* row, u32 at, u32 d, bool counts) {
     RowPart part;
-    UNROLL for (int j = 0; j < WORDS; j++) part.words[j] = 0;
-    part.scale = 0;
-    if (there) {
-      const Vec<u32, WORDS> own = *(const Vec<u32, WORDS>*)(row + at);
-      UNROLL for (int j = 0; j < WORDS; j++) part.words[j] = own.v[j];
-      part.scale = *(const f32*)(row + d);
-    }
+    const Vec<u32, WORDS> own = *(const Vec<u32, WORDS>*)(row + at);
+    UNROLL for (int j = 0; j < WORDS; j++) part.words[j] = own.v[j];
+    const f32 scale = *(const f32*)(row + d);
+    part.scale = counts ? scale : 0;
     return part;
   }
   // As T, 16 bytes of them.

@@ -1,5 +1,5 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode) bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode attention_capped) bench/gpu/attention.cu -o attention && ./attention
 // On Hopper sm_90 in place of sm_90a has prefill by mma.sync, as the cards before it.
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention.hip"
+#include "attention_capped.hip"
 #ifndef PREFILL_TIMES
 #include "attention_decode.hip"
 #endif
@@ -188,18 +189,20 @@ template <class T> struct Kernels;
     return bytes ? BY_HEAD_DIM(attention_decode_f8, T) : masked ? BY_HEAD_DIM(attention_decode_masked, T) : BY_HEAD_DIM(attention_decode, T); \
   }
 #endif
-#define KERNELS(T, capped) \
+#define KERNELS(T, CAPPED_OF) \
   template <> struct Kernels<T> { \
     static const void* prefill(int D, Kind kind) { \
-      return kind == CAPPED ? BY_HEAD_DIM(capped, T) : kind == SHAPED ? BY_HEAD_DIM(attention_masked, T) : BY_HEAD_DIM(attention, T); \
+      return kind == CAPPED ? CAPPED_OF(T) : kind == SHAPED ? BY_HEAD_DIM(attention_masked, T) : BY_HEAD_DIM(attention, T); \
     } \
     DECODES(T) \
   };
 using namespace gpu;
-KERNELS(bf16, attention_capped)
+#define CAPPED_HALVES(T) (const void*)(D == 64 ? attention_capped_64_##T : D == 96 ? attention_capped_96_##T : D == 128 ? attention_capped_128_##T : attention_capped_256_##T)
+#define CAPPED_FLOATS(T) nullptr
+KERNELS(bf16, CAPPED_HALVES)
 #ifndef PREFILL_TIMES
-KERNELS(f16, attention_capped)
-KERNELS(f32, attention_masked)
+KERNELS(f16, CAPPED_HALVES)
+KERNELS(f32, CAPPED_FLOATS)
 #endif
 
 // The bounds of the device's code tell what it was compiled for.
@@ -250,7 +253,7 @@ template <class T> struct Run {
     for (void* x : {(void*)q, (void*)k, (void*)v, (void*)mask, (void*)sinks, (void*)out, (void*)scratch, (void*)counters, (void*)k8, (void*)v8}) CHECK(cudaFree(x));
   }
   bool masked() const { return p.mask || p.softcap != 0; }
-  Kind kind() const { return p.mask ? SHAPED : p.softcap == 0 ? PLAIN : sizeof(T) == 2 ? CAPPED : SHAPED; }
+  Kind kind() const { return p.mask ? SHAPED : p.softcap == 0 ? PLAIN : sizeof(T) == 2 && head_dim(p.d) > 32 && has_warpgroups() ? CAPPED : SHAPED; }
 
   void launch(const void* kernel, unsigned grid, unsigned block, int shared, bool decode) {
     size_t dims[] = {(size_t)(p.offsets ? p.sequences : p.b), (size_t)p.hq, (size_t)p.hk, (size_t)p.tq, (size_t)p.tk, (size_t)p.d, (size_t)p.d};

@@ -36,7 +36,7 @@ describe("A model's parts", () => {
     // Of four heads each, three share a kv head: the fourth is of another.
     expect(shares(config, 3).map(({ kvHeads }) => kvHeads)).toEqual([
       [0, 0, 0, 1],
-      [1, 1, 2, 2],
+      [1, 2],
       [2, 3, 3, 3],
     ]);
     expect(shares(config, 6).map(({ kvHeads }) => kvHeads)).toEqual([[0], [0, 1], [1], [2], [2, 3], [3]]);

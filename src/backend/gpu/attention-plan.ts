@@ -88,10 +88,10 @@ const warpgroupDefines = Object.fromEntries(
 );
 
 /**
- * Where few queries of prompts share the keys out: pages of a part, besides one for each tile of queries, and tiles of keys in
- * shared memory where copies run beside, one less for large heads.
+ * Where few queries of prompts share the keys out: pages of a part for each tile of queries, and tiles of keys in shared memory
+ * where copies run beside, one less for large heads.
  */
-const SPLIT_PAGES = 3;
+const SPLIT_PAGES = 2;
 const SPLIT_STAGES = 4;
 /** The largest heads whose queries stay in registers then, where copies do not run beside: there are addresses, too. */
 const SPLIT_KEPT_DIM = 64;
@@ -200,7 +200,8 @@ export function planDecode(
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
   const shared = 16 * row + waves * own;
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
-  const crowd = unit === "mma" && !inBytes ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
+  const beside = Math.floor(Math.min(256 / d, budget / shared, 4));
+  const crowd = unit === "mma" ? (inBytes ? Math.max(1, 4 - Math.floor(d / 85)) : beside) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 
@@ -224,13 +225,14 @@ export function planSplit(
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys), keys };
 }
 
-/** Parts that keys are cut into at most, so that one tile of queries fills the device. */
-export const mostSplits = (multiprocessors: number, kvHeads: number, pages: number): number =>
-  Math.min(64, pages, Math.max(4, Math.ceil(multiprocessors / kvHeads)));
+/** Blocks of such a launch on a multiprocessor: one waits for nothing but itself. */
+const SPLIT_CROWD = 2;
 
-/** Tiles of queries in such a launch, some of them empty: tq queries of `batch` sequences, of `group` heads that share keys. */
-export const splitTiles = (batch: number, tq: number, group: number, rows: number): number =>
-  Math.floor(tq / Math.floor(rows / group)) + batch;
+/** Blocks of such a launch, and parts that keys are cut into at most, with which one tile of queries has them all. */
+export function planSplitBlocks(multiprocessors: number, kvHeads: number, pages: number) {
+  const blocks = SPLIT_CROWD * multiprocessors;
+  return { blocks, splits: Math.min(64, pages, Math.max(4, Math.ceil(blocks / kvHeads))) };
+}
 
 /** Queries lie in rows of `pitch` elements. */
 export function planLatent(unit: MatrixUnit, dtype: DType): DecodePlan & { readonly pitch: number } {

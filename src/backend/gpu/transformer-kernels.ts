@@ -119,9 +119,6 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   return existing([
     ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
     ...heads.flatMap((d) => [`attention_decode${decoding}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
-    ...(needs.scoresAreShaped && dtype !== "f32"
-      ? heads.map((d) => `attention_capped_${d}_${dtype}` as KernelName)
-      : []),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),

@@ -1,5 +1,5 @@
 /** The devices of a plan: those that are named with their figures, cards by their names, or what is here. */
-import { totalmem } from "node:os";
+import { availableParallelism, totalmem } from "node:os";
 import { Device } from "../../backend/device.ts";
 import { fail } from "../../core/errors.ts";
 import { type Card, cardNamed, cards, type Link, linkNamed, links } from "./cards.ts";
@@ -44,7 +44,7 @@ function groupOf(text: string): PlanDevice[] {
   if (name === "" || count < 1 || count > 4096) {
     fail("InvalidArgument", `plan: ${JSON.stringify(text)} names no devices; write 8xMI300X or 2xcard,24GB,1TB/s`);
   }
-  const given = figures.reduce<Partial<Card>>((all, figure) => ({ ...all, ...read(figure, text) }), {});
+  const given: Partial<Card> = Object.assign({}, ...figures.map((figure) => read(figure, text)));
   const isCpu = name.toLowerCase() === "cpu";
   const known: Partial<Card> = isCpu ? cpuHere() : (cardNamed(name) ?? {});
   const { memory, bytesPerSecond } = { ...known, ...given };
@@ -71,12 +71,12 @@ function read(figure: string, text: string): Partial<Card> {
   );
 }
 
-/** A desktop's memory and arithmetic where nothing is said of them; what is free is known. */
+/** A desktop's bandwidth and arithmetic, where nothing is said of them. */
 const cpuHere = (): Card => ({
   name: "cpu",
   memory: totalmem(),
   bytesPerSecond: 40e9,
-  flops: 5e11,
+  flops: 5e10 * availableParallelism(),
   link: links.memory,
 });
 

@@ -9,7 +9,17 @@ import { bytesPerPosition } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import { Share as RankShare, requireShardable } from "../sharding/cuts.ts";
 import { configSizes, type WeightSizes } from "../weights/weight-sizes.ts";
-import { allReduceTime, loadOf, type Reach, type StepShape, transferTime, usualReach, workTime } from "./estimate.ts";
+import {
+  allReduceTime,
+  loadOf,
+  type Network,
+  networkAllReduceTime,
+  type Reach,
+  type StepShape,
+  transferTime,
+  usualReach,
+  workTime,
+} from "./estimate.ts";
 import { type ModelSizes, measureModel, type Tally, weightBytes } from "./model-sizes.ts";
 import { type Demand, fits, place, type Room, type Share, shareBytes, sharesOf } from "./place.ts";
 import type { PlanDevice } from "./plan-devices.ts";
@@ -19,7 +29,7 @@ export interface PlanOptions {
   /** Where a file tells the sizes; else they follow from the config. */
   readonly sizesIn?: ((dtype: DType) => WeightSizes) | undefined;
   readonly devices: readonly PlanDevice[];
-  /** Default: what the weights were saved in, or bf16. */
+  /** Default: what the weights were saved in, or bf16; f32 on the CPU alone. */
   readonly dtype?: DType | undefined;
   /** What matrices would be quantized to. Default: as the file has them, or not at all. */
   readonly quantize?: QuantType | undefined;
@@ -31,6 +41,8 @@ export interface PlanOptions {
   readonly sequences?: number | undefined;
   /** Tokens of the prompt whose first answer is waited for. Default: half of the context. */
   readonly prompt?: number | undefined;
+  /** How ranks are joined. Default: by the slowest of their devices' links. */
+  readonly network?: Network | undefined;
   readonly reach?: Reach | undefined;
 }
 
@@ -82,7 +94,7 @@ const MOST_TRIED = 4096;
 
 export async function planModel(options: PlanOptions): Promise<Plan> {
   const { config, quantize = null, sequences = 1, tensorParallel: ranks = 1, devices } = options;
-  const dtype = options.dtype ?? halfOr(config.dtype);
+  const dtype = options.dtype ?? (devices.every(({ isCpu }) => isCpu) ? "f32" : halfOr(config.dtype));
   const context = checkedContext(options.context ?? Math.min(CONTEXT, config.contextLength), config);
   const fromFile = quantize === null ? options.sizesIn?.(dtype) : undefined;
   const sizes = await measureModel(config, fromFile ?? configSizes(dtype, quantize));
@@ -111,7 +123,7 @@ export async function planModel(options: PlanOptions): Promise<Plan> {
     cachePerToken: config.layers * bytesPerPosition(config, dtype),
     devices: (shares ?? []).map((share) => planned(share, used)),
     wouldTake: shares ? null : await enough(options, dtype, sizes, elements, context),
-    estimate: shares && times(shape, shares, used, ranks, promptTokens, options.reach ?? usualReach),
+    estimate: shares && times(shape, shares, used, ranks, promptTokens, options),
   };
 }
 
@@ -210,14 +222,14 @@ function times(
   devices: readonly PlanDevice[],
   ranks: number,
   promptTokens: number,
-  reach: Reach,
+  options: Pick<PlanOptions, "reach" | "network">,
 ): PlannedTimes {
   const { sequences } = shape;
-  const decode = stepTime(shape, shares, devices, ranks, reach);
+  const decode = stepTime(shape, shares, devices, ranks, options);
   const chunks = Math.ceil(promptTokens / CHUNK);
   const rows = Math.ceil(promptTokens / chunks);
   const chunk: StepShape = { ...shape, rows, sequences: 1, context: promptTokens };
-  const prompt = stepTime(chunk, shares, devices, ranks, reach);
+  const prompt = stepTime(chunk, shares, devices, ranks, options);
   // Chunks follow each other through the devices: one is as long as all, the others as the slowest of them.
   const firstToken = prompt.total + (chunks - 1) * prompt.slowest;
   return {
@@ -236,7 +248,7 @@ export function stepTime(
   shares: readonly Pick<Share, "room" | "first" | "layers" | "hasOutput">[],
   devices: readonly PlanDevice[],
   ranks: number,
-  reach: Reach = usualReach,
+  { reach = usualReach, network }: Pick<PlanOptions, "reach" | "network"> = {},
 ): { readonly total: number; readonly links: number; readonly slowest: number } {
   const { config, dtype, rows, sequences } = shape;
   const bytes = rows * config.hiddenSize * sizeOf(dtype);
@@ -246,7 +258,9 @@ export function stepTime(
   if (ranks > 1) {
     const link = slowestLink(devices.slice(0, ranks));
     const logits = transferTime((sequences * config.vocabSize * 4) / ranks, link);
-    const links = (2 * config.layers + 1) * allReduceTime(bytes, ranks, link) + logits;
+    const reduce = network ? networkAllReduceTime(bytes, ranks, network) : allReduceTime(bytes, ranks, link);
+    // After attention and after the MLP of each layer, and once for the embedding.
+    const links = (2 * config.layers + 1) * reduce + logits;
     const total = Math.max(...work) + links;
     return { total, links, slowest: total };
   }

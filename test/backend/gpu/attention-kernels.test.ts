@@ -16,7 +16,6 @@ import {
   prefillBlocks,
   scratchFloats,
   sharedBudget,
-  splitTiles,
 } from "../../../src/backend/gpu/attention-plan.ts";
 import { kernelNamed } from "../../../src/backend/gpu/catalogue.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
@@ -324,7 +323,8 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
     const params = BigUint64Array.from(values, (value) => koffi.address(value));
     ok(hip.launch(kernel, grid, 1, 1, block, 1, 1, shared, null, params, null));
   };
-  const capped = kind === "prefill" && dtype !== "f32" && inputs.mask === null && c.softcap !== undefined;
+  const capped =
+    kind === "prefill" && unit === "wgmma" && dim !== 32 && inputs.mask === null && c.softcap !== undefined;
   const infix = capped ? "_capped" : masked ? "_masked" : "";
   // The first and the last are not read, but where other rows may be before the first.
   const before = c.paged ? 3 : 0;
@@ -339,9 +339,8 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
       );
       const args = [...operands, pointer(offsets), pointer(scratch), ...sizes, ...strides, Uint32Array.of(splits)];
       const names = [`attention_split${infix}_${dim}_${dtype}`, `attention_join_${dtype}`];
-      // One block less than there are items: some go round once more.
-      const grid = splitTiles(c.ends!.length, tq, hq / hk, rows) * hk * splits - 1;
-      run("attention_split", names[0]!, grid, threads, shared, args, splitKernels(dtype));
+      // Fewer blocks than there are items: some go round once more.
+      run("attention_split", names[0]!, 5, threads, shared, args, splitKernels(dtype));
       run("attention_split", names[1]!, 3, threads, 0, [...args, Uint32Array.of(rows)], splitKernels(dtype));
     } else if (kind === "prefill") {
       const { threads, rows, shared } =
@@ -352,7 +351,7 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
-      run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
+      run(capped ? "attention_capped" : "attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
       const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
       const rows = b * hq * tq;

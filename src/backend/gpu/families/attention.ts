@@ -10,7 +10,6 @@ import {
   prefillBlocks,
   prefillDefines,
   splitDefines,
-  splitTiles,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -21,7 +20,6 @@ const sizes =
 const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;
 
 const prefill = {
-  file: "attention",
   args: `${operands} offsets* ${sizes} out_b out_h out_t`,
   plan: "threads rows shared_bytes",
   defines: prefillDefines,
@@ -30,6 +28,7 @@ const prefill = {
 export const attention = [
   family({
     ...prefill,
+    file: "attention",
     pattern: "attention{mask}_{D}_{T}",
     over,
     apart: ["mask", "D"],
@@ -40,8 +39,9 @@ export const attention = [
   }),
   family({
     ...prefill,
+    file: "attention_capped",
     pattern: "attention_capped_{D}_{T}",
-    over: { D: over.D, T: ["bf16", "f16"] },
+    over: { D: ["64", "96", "128", "256"], T: ["bf16", "f16"] },
     apart: ["D"],
     launch: (s) => ({
       ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
@@ -67,12 +67,9 @@ export const attention = [
     over,
     apart: ["mask", "D"],
     args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32`,
-    plan: "threads rows shared_bytes",
+    plan: "threads blocks shared_bytes",
     defines: splitDefines,
-    launch: (s) => ({
-      ...blocks(splitTiles(s.batch, s.tq, s.heads / s.kv_heads, s.rows) * s.kv_heads * s.splits, 1, s.threads),
-      shared: s.shared_bytes,
-    }),
+    launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({
     file: "attention_split",
