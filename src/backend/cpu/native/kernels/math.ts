@@ -8,7 +8,7 @@ import type { Simd } from "../simd.ts";
 
 /** 1.5 · 2^23: adding it rounds to an integer and leaves that integer in the low mantissa bits. */
 const ROUNDER = 12582912;
-const LOG2_E = 1.44269504;
+const LOG2_E = Math.LOG2E;
 /** ln 2 in two parts, of which the first has 15 bits. */
 const LN2_HEAD = 0.693145751953125;
 const LN2_REST = 1.42860682e-6;
@@ -201,7 +201,7 @@ type Extra = readonly [Vec, Vec];
 function erf(s: Simd, x: Vec, t: Temps, [far]: Extra): void {
   const { a } = s;
   s.and(far, x, allButSign(s));
-  a.vmulps(far, far, s.constant(1.41421356));
+  a.vmulps(far, far, s.constant(Math.SQRT2));
   normalTail(s, far, t);
   a.vaddps(far, far, far);
   s.set(t[0], 1);
@@ -221,7 +221,7 @@ function normcdf(s: Simd, x: Vec, t: Temps, [far]: Extra): void {
   s.set(t[1], 1);
   a.vsubps(t[1], t[1], far);
   s.whereLess(t[1], x, s.constant(0), far, t[0]);
-  a.vmulps(t[2], x, s.constant(0.707106781));
+  a.vmulps(t[2], x, s.constant(Math.SQRT1_2));
   erfNear0(s, t[3], t[2], t[0]);
   s.set(t[4], 0.5);
   a.vfmadd213ps(t[3], t[4], t[4]);
