@@ -58,7 +58,10 @@ function formOf<F>(
   fits: (form: F, operands: readonly Operand[]) => boolean,
 ): F {
   let own = cache.get(instruction);
-  if (!own) cache.set(instruction, (own = new Map()));
+  if (!own) {
+    own = new Map();
+    cache.set(instruction, own);
+  }
   const key = signature(operands);
   let form = own.get(key);
   if (form) return form;
