@@ -1,5 +1,5 @@
-// Prefill: attention_<D>_T and attention_masked_<D>_T for head dims up to D, many queries per key tile. The first takes no mask
-// and no softcap, and a positive scale; the second takes everything.
+// Prefill: attention_<D>_T, attention_masked_<D>_T and attention_capped_<D>_T for head dims up to D, many queries per key tile. The
+// first takes no mask and no softcap, and a positive scale; the second takes everything; the third no mask, and a softcap of at most 64.
 // Launch: `threads` threads, one block per `rows` queries of a head, the last queries of all heads first: with a causal mask they
 // take longest. `shared_bytes` of dynamic shared memory as in attention-plan.ts. Any grid is right; blocks loop.
 // Sequences that lie one behind the other (`offsets`, attention-blocks.h) take as many blocks as their rows fill, one more for each.
@@ -109,12 +109,12 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
 
 // Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory. Small
 // heads do not, 0 of them: they are those of small encoders, whose sequences are too short for few large blocks.
-template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
+template <class T, int D, Kind Which, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
 #if GPU_WARPGROUPS
-  if constexpr (sizeof(T) == 2 && Groups > 0) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
+  if constexpr (sizeof(T) == 2 && Groups > 0) prefill_warpgroup<WarpgroupPrefill<T, D, Which, Groups, Keys, Stages>>(shared, a);
   else
 #endif
-    prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a);
+    prefill<BestPrefill<T, D, Which != PLAIN>, T, Which != PLAIN>(shared, a);
 }
 #if GPU_WARPGROUPS
 #define HALVES_BLOCK(groups) (groups > 0 ? groups * 128 : ATTENTION_BLOCK)
@@ -123,22 +123,25 @@ template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN 
 #endif
 #define FLOATS_BLOCK(groups) ATTENTION_BLOCK
 
-#define PREFILL(name, T, BLOCK, D, Masked, Groups, Keys, Stages) \
+#define PREFILL(name, T, BLOCK, D, Which, Groups, Keys, Stages) \
   KERNEL_MATRIX(T, BLOCK(Groups), name##_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, PREFILL_GATHER(T)); \
+    best_prefill<T, D, Which, Groups, Keys, Stages>(tiles, PREFILL_GATHER(T)); \
   }
-#define PREFILL_BOTH(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
-  PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \
-  PREFILL(attention_masked, T, BLOCK, D, true, MaskedGroups, Keys, Stages)
-#define PREFILL_ALL(T, BLOCK) \
-  PREFILL_BOTH(T, BLOCK, 32, 0, 0, 0, 0) \
-  PREFILL_BOTH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
-  PREFILL_BOTH(T, BLOCK, 96, WARPGROUPS_96, WARPGROUPS_MASKED_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
-  PREFILL_BOTH(T, BLOCK, 128, WARPGROUPS_128, WARPGROUPS_MASKED_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128) \
-  PREFILL_BOTH(T, BLOCK, 256, WARPGROUPS_256, WARPGROUPS_MASKED_256, WARPGROUP_KEYS_256, WARPGROUP_STAGES_256)
-#define PREFILL_HALVES(T) PREFILL_ALL(T, HALVES_BLOCK)
-#define PREFILL_FLOATS(T) PREFILL_ALL(T, FLOATS_BLOCK)
+#define PREFILL_FLOATS_OF(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
+  PREFILL(attention, T, BLOCK, D, PLAIN, Groups, Keys, Stages) \
+  PREFILL(attention_masked, T, BLOCK, D, SHAPED, MaskedGroups, Keys, Stages)
+#define PREFILL_HALVES_OF(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
+  PREFILL_FLOATS_OF(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
+  PREFILL(attention_capped, T, BLOCK, D, CAPPED, Groups, Keys, Stages)
+#define PREFILL_ALL(EACH, T, BLOCK) \
+  EACH(T, BLOCK, 32, 0, 0, 0, 0) \
+  EACH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
+  EACH(T, BLOCK, 96, WARPGROUPS_96, WARPGROUPS_MASKED_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
+  EACH(T, BLOCK, 128, WARPGROUPS_128, WARPGROUPS_MASKED_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128) \
+  EACH(T, BLOCK, 256, WARPGROUPS_256, WARPGROUPS_MASKED_256, WARPGROUP_KEYS_256, WARPGROUP_STAGES_256)
+#define PREFILL_HALVES(T) PREFILL_ALL(PREFILL_HALVES_OF, T, HALVES_BLOCK)
+#define PREFILL_FLOATS(T) PREFILL_ALL(PREFILL_FLOATS_OF, T, FLOATS_BLOCK)
 GPU_bf16(PREFILL_HALVES)
 GPU_f16(PREFILL_HALVES)
 GPU_f32(PREFILL_FLOATS)

@@ -184,14 +184,23 @@ export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {
   };
 }
 
-export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
+/** `inBytes`: keys and values are rows in 8 bits, which pass through registers on their way. */
+export function planDecode(
+  unit: MatrixUnit,
+  dtype: DType,
+  d: HeadDim,
+  budget: number,
+  inBytes: boolean = false,
+): DecodePlan {
   const { lanes, row, stages } = layout(unit, dtype, d, swizzledRow(unit, d, dtype));
   const most = ATTENTION_BLOCK / lanes;
-  const fit = Math.floor((budget - 16 * row) / stages(16));
+  // Results take the place of keys and values: 16 rows of f32, then a pair for each.
+  const own = Math.max(stages(16) / (inBytes && unit === "mma" ? 2 : 1), 4 * (16 * (d + 4) + 32));
+  const fit = Math.floor((budget - 16 * row) / own);
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
-  const shared = 16 * row + waves * stages(16);
+  const shared = 16 * row + waves * own;
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
-  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
+  const crowd = unit === "mma" && !inBytes ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 

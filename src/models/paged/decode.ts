@@ -287,6 +287,8 @@ function rowsBesidePrompts(rows: number, most: number): number {
   return Math.min(BESIDE_PROMPTS.find((own) => own >= rows) ?? recordedRows(rows, most), most);
 }
 
-function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
-  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
+function plannerOf({ config, device, dtype, cacheDType: stored }: Transformer, rows: number): PagedPlanner | null {
+  if (config.latent) return null;
+  const { heads, kvHeads, headDim } = config;
+  return device.backend.pagedAttention?.planner?.(dtype, { heads, kvHeads, headDim, stored }, rows) ?? null;
 }

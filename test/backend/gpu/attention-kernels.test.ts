@@ -323,7 +323,8 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
     const params = BigUint64Array.from(values, (value) => koffi.address(value));
     ok(hip.launch(kernel, grid, 1, 1, block, 1, 1, shared, null, params, null));
   };
-  const infix = masked ? "_masked" : "";
+  const capped = kind === "prefill" && dtype !== "f32" && inputs.mask === null && c.softcap !== undefined;
+  const infix = capped ? "_capped" : masked ? "_masked" : "";
   // The first and the last are not read, but where other rows may be before the first.
   const before = c.paged ? 3 : 0;
   const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
@@ -345,7 +346,7 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
         unit === "wgmma"
           ? dim === 32
             ? planPrefill("mma", dtype, dim, sharedBudget("sm_90a"))
-            : planWarpgroups(dim, masked)
+            : planWarpgroups(dim, masked && !capped)
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
@@ -497,6 +498,9 @@ const longPrefills: Record<string, Case> = {
   "a mask that no run fits": { hq: 1, tq: 20, tk: 401, d: 64, mask: [1, 1, 20, 401] },
   "a mask in runs, a window and softcap on both sides of its bend": {
     ...{ hq: 1, tq: 66, tk: 408, d: 64, causal: true, window: 200, softcap: 0.8, scale: 0.3, mask: [1, 1, 1, 408] },
+  },
+  "a softcap alone, on both sides of its bend": {
+    ...{ hq: 1, tq: 130, tk: 400, d: 128, causal: true, softcap: 1.5, scale: 0.3 },
   },
   "rows that only a part of the tiles is masked for": {
     ...{ hq: 1, tq: 9, tk: 400, d: 64, mask: [1, 1, 9, 400] },

@@ -19,15 +19,29 @@ const sizes =
   "batch heads kv_heads tq tk d dv q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j window scale:f64 softcap:f64 causal:u32";
 const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;
 
+const prefill = {
+  file: "attention",
+  args: `${operands} offsets* ${sizes} out_b out_h out_t`,
+  plan: "threads rows shared_bytes",
+  defines: prefillDefines,
+} as const;
+
 export const attention = [
   family({
-    file: "attention",
+    ...prefill,
     pattern: "attention{mask}_{D}_{T}",
     over,
     apart: ["mask", "D"],
-    args: `${operands} offsets* ${sizes} out_b out_h out_t`,
-    plan: "threads rows shared_bytes",
-    defines: prefillDefines,
+    launch: (s) => ({
+      ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
+      shared: s.shared_bytes,
+    }),
+  }),
+  family({
+    ...prefill,
+    pattern: "attention_capped_{D}_{T}",
+    over: { D: over.D, T: ["bf16", "f16"] },
+    apart: ["D"],
     launch: (s) => ({
       ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
       shared: s.shared_bytes,
@@ -36,7 +50,7 @@ export const attention = [
   family({
     file: "attention_decode",
     pattern: "attention_decode{mask}_{D}_{T}",
-    over,
+    over: { ...over, mask: [...over.mask, "_f8"] },
     apart: ["mask", "D"],
     args: `${operands} scratch* counters* plan* ${sizes} splits:u32`,
     plan: "threads shared_bytes entries",

@@ -40,6 +40,8 @@ export interface Problem extends SdpaParams {
   readonly mask: View | null;
   /** The address of each sequence's number of keys, or 0: all `tk`. */
   readonly lengths: number;
+  /** Keys and values are rows in 8 bits, whose strides count bytes. */
+  readonly inBytes?: boolean;
   /** The address of each sequence's table of pages, which k and v are then; 0: they are as q is. */
   readonly tables: number;
   readonly batch: number;
@@ -106,13 +108,21 @@ export function sdpaVarlen(gpu: Gpu, q: View, k: View, v: View, offsets: View, p
   );
 }
 
+/** Whether so few queries go through the keys that are cut into parts. */
+export const decodes = (gpu: Gpu, tq: number): boolean => tq <= DECODE_QUERIES && !gpu.isInvariant;
+
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
-  if (p.tq <= DECODE_QUERIES && !gpu.isInvariant) decode(gpu, p, out);
+  if (decodes(gpu, p.tq)) decode(gpu, p, out);
   else prefill(gpu, p, out);
 }
 
 const variantOf = (p: Problem) => (p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "");
+
+/** The greatest softcap that a kernel of its own takes. */
+const MOST_CAP = 64;
+const isCapped = ({ dtype, mask, softcap }: Problem): boolean =>
+  usesMatrixUnit(dtype) && !mask && softcap > 0 && softcap <= MOST_CAP;
 
 /** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
 function launchValues(p: Problem, out: number) {
@@ -175,20 +185,21 @@ export function prefill(gpu: Gpu, p: Problem, out: number): void {
   const dim = headDimFor(d);
   const plan =
     dim !== 32 && hasWarpgroups(arch) && usesMatrixUnit(dtype)
-      ? planWarpgroups(dim, variant !== "")
+      ? planWarpgroups(dim, variant !== "" && !isCapped(p))
       : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
+  if (isCapped(p)) gpu.launch(`attention_capped_${dim}_${dtype as "bf16" | "f16"}`, values);
+  else gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
 export function decode(gpu: Gpu, p: Problem, out: number): void {
   const { arch } = gpu.context.properties;
   const { dtype, batch, heads, kvHeads, tq, tk, d, dv } = p;
-  const variant = variantOf(p);
+  const variant = p.inBytes ? "_f8" : variantOf(p);
   const values = launchValues(p, out);
-  const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch), p.inBytes);
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
   values.splits = p.plan
@@ -243,12 +254,13 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
 }
 
 /** What plans steps of decoding over pages, of at most `rows` sequences. */
-export function partsPlanner(gpu: Gpu, dtype: DType, { heads, kvHeads, headDim }: PlannedHeads, rows: number) {
+export function partsPlanner(gpu: Gpu, dtype: DType, { heads, kvHeads, headDim, stored }: PlannedHeads, rows: number) {
   const { crowd } = planDecode(
     gpu.matrixUnit(dtype),
     dtype,
     headDimFor(headDim),
     sharedBudget(gpu.context.properties.arch),
+    stored === "f8e4m3",
   );
   return PartsPlanner.for(crowd * gpu.multiprocessors, decodeBlocks(1, heads, kvHeads, 1), rows);
 }

@@ -9,8 +9,8 @@ import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
-import { blockCodes, type Group, type NativeQuantType, type Sink } from "./quant-blocks.ts";
-import { gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
+import { blockCodes, type Group, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
+import { chainsOf, gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
 
 /** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
 export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
@@ -31,15 +31,11 @@ class Dots implements Sink {
   readonly c: QuantCode;
   readonly rows: number;
   readonly planes: Planes;
-  /** Chains of additions of each plane: with a single row, two of them hide their latency. */
-  readonly #chains: 1 | 2;
-  #isStarted = false;
 
   constructor(c: QuantCode, rows: number, planes: Planes) {
     this.c = c;
     this.rows = rows;
     this.planes = planes;
-    this.#chains = rows === 1 && c.isa.vnni ? 2 : 1;
   }
 
   /** A part of the record of row r that a group belongs to. */
@@ -47,81 +43,94 @@ class Dots implements Sink {
     return mem(gpr.x, (block * this.rows + r) * record.bytes + offset - MIDDLE);
   }
 
-  /** The integer sums of a row: those of the high plane, then those of the low one. */
-  #sum(r: number, plane = 0, chain = 0): Vec {
-    const perRow = this.c.isa.vnni ? this.planes * this.#chains : 1;
-    return this.c.integers[r * perRow + plane * this.#chains + chain]!;
-  }
-
-  #start(group: Group): void {
-    const { a } = this.c;
-    const start = group.half === 1 ? record.secondStart : record.start;
-    for (let r = 0; r < this.rows; r++) {
-      const last = this.c.isa.vnni ? this.planes - 1 : 0;
-      for (let plane = 0; plane <= last; plane++) {
-        for (let chain = 0; chain < this.#chains; chain++) {
-          if (plane < last || chain > 0) this.c.zero(this.#sum(r, plane, chain));
-          else a.vpbroadcastd(this.#sum(r, plane), this.#at(group, r, start));
-        }
-      }
-    }
-    this.#isStarted = true;
-  }
-
-  take(group: Group, half: number, word: number, quants: Vec): void {
-    const { a, isa, split } = this.c;
-    if (!this.#isStarted) this.#start(group);
-    const at = 16 * half + 4 * word;
-    if (isa.vnni) {
-      for (let plane = 0; plane < this.planes; plane++) {
-        for (let r = 0; r < this.rows; r++) {
-          const sum = this.#sum(r, plane, word % this.#chains);
-          a.vpdpbusd(sum, quants, this.#at(group, r, plane * record.lowPlane + at).each);
-        }
-      }
-      return;
-    }
-    this.c.and(split, quants, this.c.constantInt(0x00ff00ff));
-    this.#addWords(group, at, split);
-    a.vpsrlw(split, quants, 8);
-    this.#addWords(group, record.oddWords + at, split);
-  }
-
-  #addWords(group: Group, at: number, words: Vec): void {
-    const { a, product } = this.c;
-    for (let r = 0; r < this.rows; r++) {
-      a.vpbroadcastd(product, this.#at(group, r, at));
-      a.vpmaddwd(product, product, words);
-      a.vpaddd(this.#sum(r), this.#sum(r), product);
-    }
-  }
-
-  finish(group: Group): void {
-    const { a, quants: factor, sums, isa } = this.c;
-    for (let r = 0; r < this.rows; r++) {
-      const sum = this.#sum(r);
-      if (this.#chains === 2) {
-        for (let plane = 0; plane < this.planes; plane++)
-          a.vpaddd(this.#sum(r, plane), this.#sum(r, plane), this.#sum(r, plane, 1));
-      }
-      if (isa.vnni && this.planes === 2) {
+  add(group: Group, quants: readonly Quants[]): void {
+    const { a, isa, integers } = this.c;
+    const start = (r: number) => this.#at(group, r, group.half === 1 ? record.secondStart : record.start);
+    const chains = chainsOf(isa, this.rows, this.planes);
+    const sums = Array.from({ length: this.rows }, (_, r) => integers[r * chains]!);
+    if (isa.vnni && this.planes === 2) {
+      for (const sum of integers.slice(0, this.rows * chains)) this.c.zero(sum);
+      if (chains === 1) this.#addBytes(group, quants, 0);
+      else this.#addBoth(group, quants, chains);
+      for (const [r, sum] of sums.entries()) {
+        const low = integers[r * chains + 1]!;
+        if (chains === 4) for (const i of [0, 1]) a.vpaddd(integers[i]!, integers[i]!, integers[i + 2]!);
         a.vpslld(sum, sum, 8);
-        a.vpaddd(sum, sum, this.#sum(r, 1));
+        if (chains > 1) a.vpaddd(sum, sum, low);
+        a.vpaddd(sum, sum, start(r).each);
       }
-      a.vcvtdq2ps(sum, sum);
-      a.vbroadcastss(factor, this.#at(group, r, record.scale));
-      a.vmulps(factor, factor, group.scale);
+      if (chains === 1) this.#addBytes(group, quants, record.lowPlane);
+    } else {
+      for (const [r, sum] of sums.entries()) a.vpbroadcastd(sum, start(r));
+      if (isa.vnni) this.#addBytes(group, quants, 0);
+      else this.#addWords(group, quants);
+    }
+    this.#finish(group, sums);
+  }
+
+  /** Both planes, in chains of their own: two of each if there are four. */
+  #addBoth(group: Group, quants: readonly Quants[], chains: 2 | 4): void {
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      for (let r = 0; r < this.rows; r++) {
+        const chain = r * chains + ((2 * at) % chains);
+        for (const [i, plane] of [0, record.lowPlane].entries()) {
+          this.c.a.vpdpbusd(this.c.integers[chain + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
+        }
+      }
+    }
+  }
+
+  #addBytes(group: Group, quants: readonly Quants[], plane: number): void {
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      for (let r = 0; r < this.rows; r++) {
+        this.c.a.vpdpbusd(this.c.integers[r]!, bytes, this.#at(group, r, plane + 4 * at).each);
+      }
+    }
+  }
+
+  #addWords(group: Group, quants: readonly Quants[]): void {
+    const { a, split, product, integers } = this.c;
+    const add = (at: number) => {
+      for (let r = 0; r < this.rows; r++) {
+        a.vpbroadcastd(product, this.#at(group, r, at));
+        a.vpmaddwd(product, product, split);
+        a.vpaddd(integers[r]!, integers[r]!, product);
+      }
+    };
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      this.c.and(split, bytes, this.c.constantInt(0x00ff00ff));
+      add(4 * at);
+      a.vpsrlw(split, bytes, 8);
+      add(record.oddWords + 4 * at);
+    }
+  }
+
+  #finish(group: Group, integers: readonly Vec[]): void {
+    const { a, quants: factor, sums, factors, minima } = this.c;
+    if (factors) a.vmovups(factors, group.scale);
+    if (minima && group.minimum) a.vmovups(minima, group.minimum);
+    for (const [r, sum] of integers.entries()) {
+      const [scale, total] = [this.#at(group, r, record.scale), this.#at(group, r, record.sum)];
       const to = sums[r]!;
-      const total = to instanceof Vec ? to : sum;
+      const into = to instanceof Vec ? to : sum;
+      a.vcvtdq2ps(sum, sum);
+      if (factors) a.vmulps(factor, factors, scale.each);
+      else {
+        a.vbroadcastss(factor, scale);
+        a.vmulps(factor, factor, group.scale);
+      }
       if (to instanceof Vec) a.vfmadd231ps(to, sum, factor);
       else a.vfmadd213ps(sum, factor, to);
-      if (group.minimum) {
-        a.vbroadcastss(factor, this.#at(group, r, record.sum));
-        a.vfnmadd231ps(total, factor, group.minimum);
+      if (group.minimum && minima) a.vfnmadd231ps(into, minima, total.each);
+      else if (group.minimum) {
+        a.vbroadcastss(factor, total);
+        a.vfnmadd231ps(into, factor, group.minimum);
       }
       if (!(to instanceof Vec)) a.vmovups(to, sum);
     }
-    this.#isStarted = false;
   }
 
   advance(blocks: number): void {
@@ -134,7 +143,7 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
   const { type, dtype, planes, full, rest } = form;
   const most = mostRows(isa);
   const { bytes } = quantTypes[type];
-  const c = new QuantCode(a, isa, full ? most : rest, planes);
+  const c = new QuantCode(a, isa, full ? most : rest, planes, blockCodes[type].keep);
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count");
 
@@ -156,7 +165,7 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     const loop = a.here();
     if (prefetch) {
       const ahead = c.lanes * bytes;
-      for (let at = 0; at < ahead; at += 64) a.prefetcht0(mem(gpr.ahead, at));
+      for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
       a.add(gpr.ahead, ahead);
     }
     blockCodes[type].emit(c, new Dots(c, rows, planes));
