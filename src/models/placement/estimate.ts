@@ -5,8 +5,7 @@
  */
 
 import type { DType } from "../../core/dtype.ts";
-import { sizeOf } from "../../core/dtype.ts";
-import { valuesPerPosition } from "../cache.ts";
+import { bytesPerPosition } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import type { Link } from "./cards.ts";
 import { type ModelSizes, type Tally, tallyBytes } from "./model-sizes.ts";
@@ -114,7 +113,7 @@ export function loadOf(shape: StepShape, first: number, layers: number, hasOutpu
   // Scores and sums: two products of two operations per key, of which a prompt's rows see half of their own.
   const seen = rows > sequences ? kept - ((rows / sequences - 1) / 2) * layers : kept;
   return {
-    bytes: own(sizes, read) + output(sizes) + sequences * kept * valuesPerPosition(config) * sizeOf(dtype),
+    bytes: own(sizes, read) + output(sizes) + sequences * kept * bytesPerPosition(config, dtype),
     inBlocks: own(sizes, 1) < 1.5 * own(elements, 1),
     operations:
       2 * rows * own(elements, used) + 2 * sequences * output(elements) + 4 * rows * Math.max(0, seen) * heads * width,

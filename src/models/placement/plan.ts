@@ -5,7 +5,7 @@
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import { valuesPerPosition } from "../cache.ts";
+import { bytesPerPosition } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import { Share as RankShare, requireShardable } from "../sharding/cuts.ts";
 import { configSizes, type WeightSizes } from "../weights/weight-sizes.ts";
@@ -120,7 +120,7 @@ export async function planModel(options: PlanOptions): Promise<Plan> {
     tensorParallel: ranks,
     weights: weightBytes(sizes),
     cachePerSequence,
-    cachePerToken: config.layers * valuesPerPosition(config) * sizeOf(dtype),
+    cachePerToken: config.layers * bytesPerPosition(config, dtype),
     devices: (shares ?? []).map((share) => planned(share, used)),
     wouldTake: shares ? null : await enough(options, dtype, sizes, elements, context),
     estimate: shares && times(shape, shares, used, ranks, promptTokens, options),
