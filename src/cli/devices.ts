@@ -2,6 +2,7 @@
 import { cpus, totalmem } from "node:os";
 import { Command } from "commander";
 import { CpuBackend } from "../backend/cpu/backend.ts";
+import { hasLibc } from "../backend/cpu/libc.ts";
 import { Device } from "../backend/device.ts";
 import type { PlatformName } from "../backend/gpu/platforms.ts";
 import { visibilityMasks } from "../backend/gpu/visible-devices.ts";
@@ -54,7 +55,7 @@ function describeCpu() {
     processor: cpus()[0]?.model.trim() ?? "unknown",
     threads: backend.threads,
     kernels: backend.engine.variant === "relaxed" ? "WebAssembly, relaxed SIMD" : "WebAssembly SIMD",
-    memory: `up to 4 GiB of ${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
+    memory: `${hasLibc() ? "all" : "up to 4 GiB"} of ${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
   };
 }
 

@@ -2,9 +2,14 @@
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { ConvParams, SdpaParams } from "../fused-ops.ts";
 import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
+import { CPU_BYTES } from "./engine.ts";
+import { libc } from "./libc.ts";
 import { findNative, type Native } from "./native/native.ts";
+import { sdpa } from "./native/ops/attention.ts";
+import { conv2d } from "./native/ops/conv.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import { qmatmul } from "./native/ops/qmatmul.ts";
@@ -18,7 +23,10 @@ export class CpuBackend extends StagedBackend {
 
   /** Machine code, looked for at the first op that is worth it; null where there is none. */
   get native(): Native | null {
-    if (this.#native === undefined) this.#native = findNative();
+    if (this.#native === undefined) {
+      this.#native = findNative();
+      if (this.#native) libc()?.preferLargePages(this.engine.base, CPU_BYTES);
+    }
     return this.#native;
   }
 
@@ -48,6 +56,14 @@ export class CpuBackend extends StagedBackend {
 
   override layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return rows.norm(this, x, weight, bias, eps, true) ?? super.layerNorm(x, weight, bias, eps);
+  }
+
+  override sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage {
+    return sdpa(this, q, k, v, mask, p) ?? super.sdpa(q, k, v, mask, p);
+  }
+
+  override conv2d(x: View, w: View, p: ConvParams): Storage {
+    return conv2d(this, x, w, p) ?? super.conv2d(x, w, p);
   }
 
   override matmul(a: View, b: View): Storage {

@@ -12,8 +12,6 @@ interface Calls {
   mprotect(at: Address, bytes: number, protection: number): number;
   madvise(at: Address, bytes: number, advice: number): number;
   memmove(to: Address, from: Address, bytes: number): number;
-  dup(file: number): number;
-  close(file: number): number;
   sysconf(name: number): number;
 }
 
@@ -23,14 +21,12 @@ const prototypes: Readonly<Record<keyof Calls, string>> = {
   mprotect: "int mprotect(int64_t at, size_t bytes, int protection)",
   madvise: "int madvise(int64_t at, size_t bytes, int advice)",
   memmove: "int64_t memmove(int64_t to, int64_t from, size_t bytes)",
-  dup: "int dup(int file)",
-  close: "int close(int file)",
   sysconf: "long sysconf(int name)",
 };
 
 /** What the systems number differently; the rest is the same on both. */
 const systems = {
-  linux: { anonymous: 0x20, noReserve: 0x4000, discard: 4, pageSize: 30 },
+  linux: { anonymous: 0x20, noReserve: 0x4000, discard: 4, large: 14, pageSize: 30 },
   darwin: { anonymous: 0x1000, noReserve: 0x40, discard: 5, pageSize: 29 },
 } as const;
 
@@ -68,6 +64,11 @@ export class Libc {
     const start = Math.ceil(at / pageBytes) * pageBytes;
     const end = Math.floor((at + bytes) / pageBytes) * pageBytes;
     if (end > start) this.calls.madvise(start, end - start, this.#system.discard);
+  }
+
+  /** Fewer and larger pages for what is used from now on, which are had and found faster; only Linux is told. */
+  preferLargePages(at: Address, bytes: number): void {
+    if (this.#system === systems.linux) this.calls.madvise(at, bytes, systems.linux.large);
   }
 
   #map(bytes: number, flags: number, file: number, offset: number, at: Address | undefined): Address | null {

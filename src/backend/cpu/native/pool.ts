@@ -10,7 +10,7 @@
 import { isMainThread } from "node:worker_threads";
 import { fail } from "../../../core/errors.ts";
 import { ffi } from "../../ffi.ts";
-import { addressOfBuffer } from "../libc.ts";
+import { addressOfBuffer, libc } from "../libc.ts";
 import { Assembler } from "./assembler.ts";
 import { callable, executable, guarded, type NativeCall, systemFunction } from "./memory.ts";
 import { d, type Label, mem, r8, r9, r12, r13, r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, rsp } from "./operands.ts";
@@ -372,7 +372,9 @@ export class NativePool {
 }
 
 function newScratch(): number {
-  return guarded(SCRATCH_BYTES, LARGE_PAGE).address;
+  const { address } = guarded(SCRATCH_BYTES, LARGE_PAGE);
+  libc()?.preferLargePages(address, SCRATCH_BYTES);
+  return address;
 }
 
 let threadCalls: { readonly create: NativeCall; readonly detach: NativeCall; readonly mask: NativeCall } | undefined;

@@ -102,6 +102,9 @@ function emitRows(
   leave();
 }
 
+/** Vectors of a row that are summed in f32. */
+const RUN = 32;
+
 /** A vector of the row at `base`, or its last elements and zeros. */
 function loadAt({ simd, type }: Row, dst: Vec, base: Gpr, isTail: boolean, stored: FloatType = type): void {
   const from = mem(base, { index: at, scale: elementBytes(stored) });
@@ -135,8 +138,17 @@ export const emitSoftmax =
         a.vmaxps(most, value, most);
       });
       simd.largest(most, value);
-      simd.zero(sums);
-      simd.zero(more);
+      // Short runs are summed in f32, their sums in f64.
+      const short = v(12);
+      const flush = () => {
+        simd.toDoubles(short, temps[0], temps[1]);
+        a.vaddpd(sums, sums, temps[0]);
+        a.vaddpd(more, more, temps[1]);
+        simd.zero(short);
+        a.mov(r9, RUN);
+      };
+      for (const register of [sums, more, short]) simd.zero(register);
+      a.mov(r9, RUN);
       each((isTail) => {
         loadAt(row, value, x, isTail);
         a.vsubps(value, value, most);
@@ -145,10 +157,15 @@ export const emitSoftmax =
         const to = mem(kept, { index: at, scale: 4 });
         if (isTail) simd.storeTail(to, "f32", value, temps[0], temps[1]);
         else a.vmovups(to, value);
-        simd.toDoubles(value, temps[0], temps[1]);
-        a.vaddpd(sums, sums, temps[0]);
-        a.vaddpd(more, more, temps[1]);
+        a.vaddps(short, short, value);
+        if (isTail) return;
+        const goOn = a.label();
+        a.sub(r9, 1);
+        a.jne(goOn);
+        flush();
+        a.bind(goOn);
       });
+      flush();
       a.vaddpd(sums, sums, more);
       simd.sumDoubles(sums, more);
       a.vmovsd(value.x, a.data(new Uint8Array(Float64Array.of(1).buffer)));

@@ -9,8 +9,9 @@ import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { emitPack, packArguments } from "../kernels/pack.ts";
 import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
 import { emitTiles, tileShape } from "../kernels/tile.ts";
+import { emitTurned, turnedArguments, turnedRows } from "../kernels/turned.ts";
 import type { Native } from "../native.ts";
-import type { Job, Word } from "../pool.ts";
+import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 
 /** An m × k or k × n matrix, or a batch of them: strides in bytes. */
@@ -95,6 +96,10 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     native.run(threads, alongLines(native, p));
     return;
   }
+  if (isTurned(native, p)) {
+    native.run(threads, turned(native, p));
+    return;
+  }
   const isLarge = p.m > FEW_ROWS && (p.batch === 1 ? p.m * p.n * p.k > CHUNK : p.m * p.n * p.k > LARGE);
   if (!isLarge) {
     native.run(threads, ownPanels(native, p));
@@ -155,6 +160,31 @@ function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
     args: lineArguments.words({ a: a.address, aCol: a.col, b: b.address, bRow: b.row, out, n, k }),
     total: Math.ceil(n / LINE_BLOCK),
     grain: Math.max(1, Math.floor(CHUNK / (LINE_BLOCK * k))),
+  };
+}
+
+/** Few rows, and columns of B along k. */
+const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolean =>
+  batch === 1 && m <= turnedRows(isa) && n >= isa.lanes && b.row === sizeOf(type) && m * k * 4 <= SCRATCH_BYTES;
+
+function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
+  const { lanes } = native.isa;
+  const outRow = n * sizeOf(type);
+  return {
+    kernel: native.kernel(`turned ${type} ${m}`, emitTurned(type, m)),
+    args: turnedArguments.words({
+      a: a.address,
+      aRow: a.row,
+      aCol: a.col,
+      b: b.address,
+      bCol: b.col,
+      out,
+      outRow,
+      n,
+      k,
+    }),
+    total: Math.ceil(n / lanes),
+    grain: Math.max(1, Math.floor(CHUNK / (lanes * k))),
   };
 }
 
@@ -221,12 +251,12 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
-/** Rows and columns of a block: at least 16 blocks where the size allows. */
+/** Rows and columns of a block: at least 8 blocks where the size allows. */
 function blockOf(m: number, panels: number, panel: number): { rows: number; columns: number } {
   let rows = Math.min(m, MOST_ROWS);
   let wide = Math.min(panels, Math.floor(480 / panel));
   const blocks = () => Math.ceil(m / rows) * Math.ceil(panels / wide);
-  while (blocks() < 16 && (rows > 48 || wide > 2)) {
+  while (blocks() < 8 && (rows > 48 || wide > 2)) {
     if (rows > 48) rows = Math.ceil(rows / 2 / 24) * 24;
     else wide = Math.ceil(wide / 2);
   }

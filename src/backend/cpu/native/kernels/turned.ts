@@ -1,0 +1,298 @@
+/**
+ * A few rows times a B whose columns lie along k, as the weights of linear layers do: a square of B, a vector of every
+ * column, is turned in registers and multiplied at once, so that B is read from end to end and once. Sums are chains in
+ * the order of k, as in the tile. An item is as many columns as a vector has elements.
+ */
+import type { Assembler } from "../assembler.ts";
+import { enter, layoutArguments } from "../frame.ts";
+import type { Isa } from "../isa.ts";
+import {
+  type Gpr,
+  type Mem,
+  mem,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
+  rax,
+  rbp,
+  rbx,
+  rcx,
+  rdi,
+  rdx,
+  rsi,
+  rsp,
+  type Vec,
+} from "../operands.ts";
+import { type FloatType, Simd } from "../simd.ts";
+import { elementBytes } from "./pack.ts";
+
+/** Most rows: their sums share the registers with the square. */
+export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
+const PREFETCH_BYTES = 1024;
+
+export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "n", "k");
+
+export const emitTurned =
+  (type: FloatType, rows: number) =>
+  (a: Assembler, isa: Isa): void => {
+    const simd = new Simd(a, isa);
+    const es = elementBytes(type);
+    const { lanes } = isa;
+    const steps = isa.bytes / es;
+    const { local, leave } = enter(a, "end", "xRow", "column");
+    const arg = turnedArguments.at(rbx);
+    const bases = [rsi, rdi, r8, r9].slice(0, lanes / 4) as Gpr[];
+    const [stride, three, x, x4, xRow, xThree] = [r10, r14, r13, r15, rcx, rdx];
+    const sums = Array.from({ length: rows }, (_, i) => isa.v(lanes + 1 + i));
+    const spare = [isa.v(lanes + 1 + rows), isa.v(lanes + 2 + rows)] as const;
+    const done = a.label();
+    a.mov(rbx, rdi);
+    a.mov(r12, rsi);
+    a.mov(local.end, rdx);
+    a.mov(x, rcx);
+    emitWiden(simd, type, rows, arg, local.xRow);
+    a.mov(stride, arg.bCol);
+    a.lea(three, mem(stride, { index: stride, scale: 2 }));
+
+    const items = a.here();
+    a.cmp(r12, local.end);
+    a.jae(done);
+    // The last columns are some of those before, too, where they do not fill a vector.
+    a.mov(rax, r12);
+    a.imul(rax, rax, lanes);
+    a.mov(rbp, arg.n);
+    a.sub(rbp, lanes);
+    a.cmp(rax, rbp);
+    a.cmova(rax, rbp);
+    a.mov(local.column, rax);
+    a.imul(rax, stride);
+    a.add(rax, arg.b);
+    for (const [q, base] of bases.entries()) {
+      if (q === 0) a.mov(base, rax);
+      else a.lea(base, mem(bases[q - 1]!, { index: stride, scale: 4 }));
+    }
+    for (const sum of sums) simd.zero(sum);
+    a.push(x);
+    a.mov(xRow, arg.k);
+    a.shl(xRow, 2);
+    a.lea(xThree, mem(xRow, { index: xRow, scale: 2 }));
+    if (rows > 4) a.lea(x4, mem(x, { index: xRow, scale: 4 }));
+    const factor = (row: number, k: number): Mem => place(row < 4 ? x : x4, row % 4, xRow, xThree, 4 * k);
+    const multiply = (line: Vec, k: number) => {
+      for (const [row, sum] of sums.entries()) {
+        if (isa.masks) a.vfmadd231ps(sum, line, factor(row, k).each);
+        else {
+          a.vbroadcastss(spare[0], factor(row, k));
+          a.vfmadd231ps(sum, line, spare[0]);
+        }
+      }
+    };
+    const advance = (bytes: number, count: number) => {
+      for (const base of bases) a.add(base, bytes);
+      a.add(x, 4 * count);
+      if (rows > 4) a.add(x4, 4 * count);
+    };
+    const [rest, end] = [a.label(), a.label()];
+    a.mov(rbp, arg.k);
+    a.sub(rbp, steps);
+    a.jb(rest);
+    a.align(32);
+    const loop = a.here();
+    const square = Array.from({ length: lanes }, (_, c) => isa.v(c));
+    for (const [c, register] of square.entries()) {
+      const from = place(bases[c >> 2]!, c % 4, stride, three, 0);
+      a.vmovups(register, from);
+      if (isa.masks || c % 2 === 0) a.prefetcht1(from.plus(PREFETCH_BYTES));
+    }
+    for (const [k, line] of turn(a, isa, square, isa.v(lanes)).entries()) {
+      if (type === "f32") multiply(line, k);
+      else {
+        split(simd, type, line, spare[1]);
+        multiply(spare[1], 2 * k);
+        multiply(line, 2 * k + 1);
+      }
+    }
+    advance(isa.bytes, steps);
+    a.sub(rbp, steps);
+    a.jae(loop);
+    a.bind(rest);
+    a.add(rbp, steps);
+    a.je(end);
+    emitLastSteps(simd, type, bases[0]!, stride, multiply, advance);
+    a.bind(end);
+    a.pop(x);
+    a.mov(rax, arg.out);
+    a.mov(rbp, local.column);
+    a.lea(rax, mem(rax, { index: rbp, scale: es }));
+    for (const sum of sums) {
+      simd.store(mem(rax), type, sum, isa.v(0), isa.v(1));
+      a.add(rax, arg.outRow);
+    }
+    a.add(r12, 1);
+    a.jmp(items);
+    a.bind(done);
+    leave();
+  };
+
+/** The place `i` (0 to 3) strides behind a base. */
+function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: number): Mem {
+  if (i === 0) return mem(base, disp);
+  return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
+}
+
+/** The rows of A as floats of 32 bits, one behind the other, at r13. */
+function emitWiden(
+  simd: Simd,
+  type: FloatType,
+  rows: number,
+  arg: ReturnType<typeof turnedArguments.at>,
+  keep: Mem,
+): void {
+  const { a, isa } = simd;
+  a.mov(r8, r13);
+  for (let row = 0; row < rows; row++) {
+    if (row === 0) a.mov(r10, arg.a);
+    else {
+      a.mov(r10, keep);
+      a.add(r10, arg.aRow);
+    }
+    a.mov(keep, r10);
+    a.mov(rcx, arg.k);
+    a.mov(rdx, arg.aCol);
+    const [single, end] = [a.label(), a.label()];
+    a.cmp(rdx, elementBytes(type));
+    a.jne(single);
+    const vectors = a.here();
+    a.cmp(rcx, isa.lanes);
+    a.jb(single);
+    simd.load(isa.v(0), type, mem(r10));
+    a.vmovups(mem(r8), isa.v(0));
+    a.add(r10, isa.lanes * elementBytes(type));
+    a.add(r8, isa.bytes);
+    a.sub(rcx, isa.lanes);
+    a.jmp(vectors);
+    a.bind(single);
+    a.test(rcx, rcx);
+    a.je(end);
+    const loop = a.here();
+    simd.loadOne(isa.v(0), type, mem(r10));
+    a.vmovss(mem(r8), isa.v(0).x);
+    a.add(r10, rdx);
+    a.add(r8, 4);
+    a.sub(rcx, 1);
+    a.jne(loop);
+    a.bind(end);
+  }
+}
+
+/** A square of 32-bit elements, its rows in registers, becomes its columns; `free` is used. Gives them in order. */
+function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly Vec[] {
+  let spare = free;
+  // Two vectors become two others, of which one is where a third was.
+  const pair = (first: (dst: Vec, x: Vec, y: Vec) => void, second: typeof first, x: Vec, y: Vec): [Vec, Vec] => {
+    const one = spare;
+    first(one, x, y);
+    second(x, x, y);
+    spare = y;
+    return [one, x];
+  };
+  const unpack = (x: Vec, y: Vec) =>
+    pair(
+      (d, p, q) => a.vunpcklps(d, p, q),
+      (d, p, q) => a.vunpckhps(d, p, q),
+      x,
+      y,
+    );
+  const unpackPairs = (x: Vec, y: Vec) =>
+    pair(
+      (d, p, q) => a.vunpcklpd(d, p, q),
+      (d, p, q) => a.vunpckhpd(d, p, q),
+      x,
+      y,
+    );
+  const shuffle = (x: Vec, y: Vec) =>
+    isa.masks
+      ? pair(
+          (d, p, q) => a.vshuff32x4(d, p, q, 0x88),
+          (d, p, q) => a.vshuff32x4(d, p, q, 0xdd),
+          x,
+          y,
+        )
+      : pair(
+          (d, p, q) => a.vperm2f128(d, p, q, 0x20),
+          (d, p, q) => a.vperm2f128(d, p, q, 0x31),
+          x,
+          y,
+        );
+  // Groups of four rows: element j + 4·L of each, in the 128 bits L.
+  const groups = Array.from({ length: isa.lanes / 4 }, (_, g) => {
+    const [r0, r1, r2, r3] = rows.slice(4 * g, 4 * g + 4) as [Vec, Vec, Vec, Vec];
+    const [lo0, hi0] = unpack(r0, r1);
+    const [lo1, hi1] = unpack(r2, r3);
+    return [...unpackPairs(lo0, lo1), ...unpackPairs(hi0, hi1)];
+  });
+  const out: Vec[] = [];
+  for (let j = 0; j < 4; j++) {
+    if (!isa.masks) {
+      [out[j], out[j + 4]] = shuffle(groups[0]![j]!, groups[1]![j]!) as [Vec, Vec];
+      continue;
+    }
+    const [even0, odd0] = shuffle(groups[0]![j]!, groups[1]![j]!);
+    const [even1, odd1] = shuffle(groups[2]![j]!, groups[3]![j]!);
+    [out[j], out[j + 8]] = shuffle(even0, even1) as [Vec, Vec];
+    [out[j + 4], out[j + 12]] = shuffle(odd0, odd1) as [Vec, Vec];
+  }
+  return out;
+}
+
+/** Of two neighbours of 16 bits in each element the first goes to `even`, as floats, and the second stays. */
+function split(simd: Simd, type: FloatType, pair: Vec, even: Vec): void {
+  const { a, isa } = simd;
+  if (type === "bf16") {
+    a.vpslld(even, pair, 16);
+    simd.and(pair, pair, simd.constantInt(-65536));
+  } else if (isa.masks) {
+    a.vpmovdw(even.y, pair);
+    a.vcvtph2ps(even, even.y);
+    a.vpsrld(pair, pair, 16);
+    a.vpmovdw(pair.y, pair);
+    a.vcvtph2ps(pair, pair.y);
+  } else {
+    simd.and(even, pair, simd.constantInt(0xffff));
+    a.vpsrld(pair, pair, 16);
+    a.vpackusdw(even, even, pair);
+    a.vpermq(even, even, 0xd8);
+    a.vextracti128(pair.x, even, 1);
+    a.vcvtph2ps(even, even.x);
+    a.vcvtph2ps(pair, pair.x);
+  }
+}
+
+/** The last rbp steps, one line of columns at a time, which is put together below the stack. */
+function emitLastSteps(
+  simd: Simd,
+  type: FloatType,
+  base: Gpr,
+  stride: Gpr,
+  multiply: (line: Vec, k: number) => void,
+  advance: (bytes: number, count: number) => void,
+): void {
+  const { a, isa } = simd;
+  const loop = a.here();
+  a.mov(r11, base);
+  for (let c = 0; c < isa.lanes; c++) {
+    simd.loadOne(isa.v(0), type, mem(r11));
+    a.vmovss(mem(rsp, 4 * c - isa.bytes), isa.v(0).x);
+    a.add(r11, stride);
+  }
+  a.vmovups(isa.v(0), mem(rsp, -isa.bytes));
+  multiply(isa.v(0), 0);
+  advance(elementBytes(type), 1);
+  a.sub(rbp, 1);
+  a.jne(loop);
+}
