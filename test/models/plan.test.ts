@@ -1,7 +1,8 @@
 /** Plans for devices that are not here: bytes as they are loaded, times by formulas that can be done by hand. */
 import { copyFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
+import { planCommand } from "../../src/cli/plan.ts";
 import { loadModel } from "../../src/models/index.ts";
 import { cardNamed, cards, linkNamed, links } from "../../src/models/placement/cards.ts";
 import { allReduceTime, expertsRead, networkAllReduceTime, transferTime } from "../../src/models/placement/estimate.ts";
@@ -81,6 +82,30 @@ describe("a plan", () => {
       ),
     );
     expect(byConfig!.weights).toBe(byFile!.weights);
+  });
+});
+
+describe("wick plan", () => {
+  it("prints what lies where, or that it does not fit, as text and as JSON", async () => {
+    await shape("8b", llama(32, 4096, 14336, 32));
+    const lines: string[] = [];
+    vi.spyOn(console, "log").mockImplementation((line: string) => void lines.push(line));
+    const run = (...args: string[]) => planCommand().parseAsync([folder("8b.json"), ...args], { from: "user" });
+    await run("--devices", "2xRTX4090", "--sequences", "4");
+    expect(lines[0]).toMatch(
+      /weights 15\.0 GiB.*128\.0 KiB of cache per token.*RTX4090:0 {2}0 to 15 .*Estimates.*tokens\/s/s,
+    );
+    await run("--devices", "RX7600XT", "--dtype", "f32", "--json");
+    expect(JSON.parse(lines[1]!)).toMatchObject({
+      fits: false,
+      wouldTake: 2,
+      dtype: "f32",
+      devices: [],
+      estimate: null,
+    });
+    expect(process.exitCode).toBe(1);
+    process.exitCode = 0;
+    vi.restoreAllMocks();
   });
 });
 

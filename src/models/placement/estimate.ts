@@ -12,15 +12,16 @@ import { type ModelSizes, type Tally, tallyBytes } from "./model-sizes.ts";
 
 /** What is reached of a card's figures. */
 export interface Reach {
-  /** Of the memory's bandwidth, and of products of halves. */
+  /** Of the memory's bandwidth, where weights are plain and where they are in blocks, and of products of halves. */
   readonly memory: number;
+  readonly blocks: number;
   readonly products: number;
   /** Seconds that a layer takes beyond reading its weights, and more where it has experts. */
   readonly layer: number;
   readonly experts: number;
 }
 
-export const usualReach: Reach = { memory: 0.85, products: 0.5, layer: 15e-6, experts: 20e-6 };
+export const usualReach: Reach = { memory: 0.85, blocks: 0.6, products: 0.5, layer: 15e-6, experts: 20e-6 };
 
 /** One of the devices that compute a part of a step, one after the other or each its share. */
 export interface Worker {
@@ -32,6 +33,8 @@ export interface Worker {
 export interface Load {
   /** Read of memory: weights, and keys and values. */
   readonly bytes: number;
+  /** Whether most of them are quantized. */
+  readonly inBlocks: boolean;
   readonly operations: number;
   readonly layers: number;
   readonly mixtures: number;
@@ -39,7 +42,10 @@ export interface Load {
 
 /** Seconds of a device's part of a step. */
 export const workTime = ({ bytesPerSecond, flops }: Worker, load: Load, reach: Reach = usualReach): number =>
-  Math.max(load.bytes / (bytesPerSecond * reach.memory), load.operations / (flops * reach.products)) +
+  Math.max(
+    load.bytes / (bytesPerSecond * (load.inBlocks ? reach.blocks : reach.memory)),
+    load.operations / (flops * reach.products),
+  ) +
   load.layers * reach.layer +
   load.mixtures * reach.experts;
 
@@ -108,6 +114,7 @@ export function loadOf(shape: StepShape, first: number, layers: number, hasOutpu
   const seen = rows > sequences ? kept - ((rows / sequences - 1) / 2) * layers : kept;
   return {
     bytes: own(sizes, read) + output(sizes) + sequences * kept * bytesPerPosition(config, dtype),
+    inBlocks: own(sizes, 1) < 1.5 * own(elements, 1),
     operations:
       2 * rows * own(elements, used) + 2 * sequences * output(elements) + 4 * rows * Math.max(0, seen) * heads * width,
     layers,
