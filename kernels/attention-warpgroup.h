@@ -15,11 +15,8 @@
 #if GPU_WARPGROUPS
 namespace gpu {
 
-// By multiply-adds where |x| ≤ 1, right to 2⁻¹⁸: least greatest error among polynomials of that degree.
-GPU_FN f32 tanh_small(f32 x) {
-  const f32 z = x * x;
-  return x * (0.99996847f + z * (-0.33265820f + z * (0.12922059f + z * (-0.043299746f + z * 0.0083658267f))));
-}
+template <class T> struct HasLongExponent { static constexpr bool value = false; };
+template <> struct HasLongExponent<bf16> { static constexpr bool value = true; };
 
 // Keys that a lane has of each 32: their mask is one load of 16 bytes.
 constexpr int RUN = 8;
@@ -60,10 +57,10 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
 
 // GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings and
 // the place of the block's queries, for which there is no register while it runs.
-template <class T_, int D_, bool Masked, int Groups, int Keys, int Stages> struct WarpgroupPrefill {
+template <class T_, int D_, Kind Which, int Groups, int Keys, int Stages> struct WarpgroupPrefill {
   typedef T_ T;
   static constexpr int D = D_, GROUPS = Groups, KEYS = Keys, STAGES = Stages, THREADS = GROUPS * 128, ROWS = GROUPS * 64;
-  static constexpr bool MASKED = Masked;
+  static constexpr bool MASKED = Which == SHAPED, IS_CAPPED = Which == CAPPED;
   typedef Slab<T, ROWS, D, THREADS, false> Queries;
   typedef Slab<T, KEYS, D, THREADS, true> Stage;
   static constexpr int SIZE = Queries::SIZE + 2 * STAGES * Stage::SIZE;
@@ -88,9 +85,9 @@ template <class P> struct WarpgroupFlash {
   bool mask_vectors;
 
   GPU_METHOD WarpgroupFlash(const Attention<T>& a_, const Sight& sight_, u32 b_, u32 head_, u32 row)
-      : a(a_), sight(sight_), b(b_), head(head_), first_row(row), c(P::MASKED ? LOG2_E : a_.scale * LOG2_E) {
+      : a(a_), sight(sight_), b(b_), head(head_), first_row(row), c(P::MASKED ? LOG2_E : P::IS_CAPPED ? 1 : a_.scale * LOG2_E) {
     UNROLL for (int e = 0; e < P::D / 2; e++) o[e] = 0;
-    UNROLL for (int r = 0; r < 2; r++) best[r] = Limits<f32>::lowest(), sum[r] = 0;
+    UNROLL for (int r = 0; r < 2; r++) best[r] = BOUNDED ? 0 : Limits<f32>::lowest(), sum[r] = 0;
     mask_vectors = a.mask && a.mask_j == 1 && (a.mask_b | a.mask_h | a.mask_i) % RUN == 0 && aligned_to(a.mask, 16);
   }
   GPU_METHOD i32 row(int r) const { return (i32)(first_row + tid_x() % 128 / 32 * 16 + lane_id() / 4 + r * 8); }
@@ -143,21 +140,24 @@ template <class P> struct WarpgroupFlash {
     }
   }
   // s := softcap(s·scale) + mask
-  GPU_METHOD void mask_scores() {
+  GPU_METHOD void shape_scores() {
     f32 scale = a.scale;
     if (a.softcap != 0) {
-      const f32 inverse = scale / a.softcap;
-      UNROLL for (int part = 0; part < KEYS / 2; part += 16) {
-        f32 most = 0;
-        UNROLL for (int e = part; e < part + 16; e++) s[e] *= inverse, most = max_fast(most, s[e] * s[e]);
-        // Two instructions of the unit that powers of two wait for, or eight of another, which has less to do.
-        if (most > 1) UNROLL for (int e = part; e < part + 16; e++) s[e] = a.softcap * tanh_fast(s[e]);
-        else UNROLL for (int e = part; e < part + 16; e++) s[e] = a.softcap * tanh_small(s[e]);
-      }
+      cap_scores(1);
       scale = 1;
     }
     if (a.mask) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = s[e] * scale + widen(T{(u16)(mask[e / 2 % 2][e / 4] >> e % 2 * 16)});
     else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] *= scale;
+  }
+  GPU_METHOD void cap_scores(f32 unit) {
+    // Made anew for each tile: there are no registers for it.
+    f32 scale = a.scale;
+    warpgroup_hold(scale);
+    const Softcap to(scale, a.softcap, unit);
+    f32 most[4] = {0, 0, 0, 0};
+    UNROLL for (int e = 0; e < KEYS / 2; e++) most[e % 4] = max_fast(most[e % 4], m_abs(s[e]));
+    if (max_fast(max_fast(most[0], most[1]), max_fast(most[2], most[3])) <= to.reach) UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = to.curved(s[e]);
+    else UNROLL for (int e = 0; e < KEYS / 2; e++) s[e] = to.any(s[e]);
   }
   GPU_METHOD void hide(i32 j0) {
     i32 first[2], end[2];
@@ -169,10 +169,24 @@ template <class P> struct WarpgroupFlash {
       if (key_after(e) < first[e / 2 % 2] || key_after(e) >= end[e / 2 % 2]) s[e] = Limits<f32>::lowest();
   }
   // Scores become powers of two against each row's `best`. That follows the greatest score only when powers would exceed 2^LAG:
-  // then sums and, later, results are multiplied with `fix`.
+  // then sums and, later, results are multiplied with `fix`. Scores that are `bounded` need no such care.
   GPU_METHOD void weigh(i32 j0) {
-    if constexpr (P::MASKED) mask_scores();
+    if constexpr (P::MASKED) shape_scores();
+    if constexpr (P::IS_CAPPED) cap_scores(LOG2_E);
     if (j0 + KEYS > sight.end((i32)first_row) || j0 < sight.first((i32)first_row + 63)) hide(j0);
+    if constexpr (BOUNDED) grown = false;
+    else find_best();
+    const f32 shift[2] = {shift_of(best[0]), shift_of(best[1])};
+    UNROLL for (int e = 0; e < KEYS / 2; e++) {
+      const int r = e / 2 % 2;
+      // A mask may take scores to where only their difference can be multiplied.
+      s[e] = approx_exp2(P::MASKED ? (s[e] - shift[r]) * c : BOUNDED ? s[e] : P::IS_CAPPED ? s[e] - shift[r] : s[e] * c - shift[r]);
+      sum[r] += s[e];
+    }
+  }
+  // By a cap of at most 64, to powers of two that floats hold, and bf16, however many are summed: `best` stays 0.
+  static constexpr bool BOUNDED = P::IS_CAPPED && HasLongExponent<T>::value;
+  GPU_METHOD void find_best() {
     f32 top[2][2];
     UNROLL for (int r = 0; r < 2; r++) top[r][0] = best[r], top[r][1] = s[r * 2];
     UNROLL for (int e = 0; e < KEYS / 2; e++) top[e / 2 % 2][e % 2] = max_fast(top[e / 2 % 2][e % 2], s[e]);
@@ -189,12 +203,6 @@ template <class P> struct WarpgroupFlash {
       fix[r] = P::MASKED ? approx_exp2((best[r] - shift) * c) : approx_exp2(best[r] * c - shift);
       best[r] = top[r][0];
       sum[r] *= fix[r];
-    }
-    const f32 shift[2] = {shift_of(best[0]), shift_of(best[1])};
-    UNROLL for (int e = 0; e < KEYS / 2; e++) {
-      const int r = e / 2 % 2;
-      s[e] = approx_exp2(P::MASKED ? (s[e] - shift[r]) * c : s[e] * c - shift[r]);
-      sum[r] += s[e];
     }
   }
   // A row that has seen nothing yet: against −∞ everything would be NaN.

@@ -9,13 +9,36 @@
 // same in all of them, and has no value: it enters the sums at the end.
 #ifndef WICK_ATTENTION_H
 #define WICK_ATTENTION_H
+#include "cache-rows.h"
 #include "tile.h"
 namespace gpu {
 
 constexpr f32 LOG2_E = 1.4426950408889634f;
 
-// Right to an absolute error of 2⁻²², as far as scores go; ends at ±1.
-GPU_FN f32 tanh_fast(f32 x) { return 1 - 2 * approx_recip(1 + approx_exp2(x * (2 * LOG2_E))); }
+// What a kernel's scores are: plain products, whatever there is, or products with a cap alone.
+enum Kind { PLAIN, SHAPED, CAPPED };
+
+// What a cap makes of products: softcap · tanh(y · scale / softcap), times `unit`. Where |y · scale / softcap| ≤ CURVED, which
+// is nearly always, by four multiply-adds, right to softcap · 2⁻¹⁸: least greatest error among polynomials of that degree. The unit that
+// powers of two wait for would have two more instructions to do for `any`.
+struct Softcap {
+  static constexpr f32 CURVED = 0.47f;
+  f32 k[3], reach, inverse, most;
+  GPU_METHOD Softcap(f32 scale, f32 softcap, f32 unit) : inverse(scale * approx_recip(softcap)), most(softcap * unit) {
+    const f32 size = m_abs(inverse), z = inverse * inverse;
+    k[0] = 0.99994694f * most * inverse;
+    k[1] = -0.3313602f * most * inverse * z;
+    k[2] = 0.11469979f * most * inverse * z * z;
+    // Powers of other factors leave what a float holds.
+    reach = size > 1e-4f && size < 1e4f ? CURVED * approx_recip(size) : -1;
+  }
+  GPU_METHOD f32 curved(f32 y) const {
+    const f32 z = y * y;
+    return y * (k[0] + z * (k[1] + z * k[2]));
+  }
+  // tanh(x) = 1 − 2 / (1 + e^2x), right to 2⁻²²; ends at ±1.
+  GPU_METHOD f32 any(f32 y) const { return most - 2 * most * approx_recip(1 + approx_exp2(y * inverse * (2 * LOG2_E))); }
+};
 
 // What a launch is about; strides count elements. Values may be narrower than keys. With `tables` keys and values lie in pages of
 // PAGE_SIZE positions, k_b and v_b apart: sequence b has page tables[b·tk/PAGE_SIZE + i] behind i others, and tk is what a table holds.
@@ -76,6 +99,10 @@ typedef Vec<u32, 4> Piece;
 // Rows of memory, any distance apart, `d` elements each, as 16-byte pieces.
 template <class T> struct Rows {
   static constexpr int W = 16 / sizeof(T);
+  // What a thread holds of a piece while it travels; here the piece itself, which copies beside arithmetic can bring.
+  typedef Piece Held;
+  static constexpr bool COPIED = true;
+  GPU_FN Piece made(const Held& held) { return held; }
   const T* base;
   i64 stride;
   u32 d;
@@ -124,21 +151,49 @@ template <class T> struct Rows {
   }
 };
 
+// The same of rows in 8 bits (cache-rows.h), any distance apart: pieces are made of them once they are there.
+template <class T> struct F8Rows {
+  static constexpr int W = 16 / sizeof(T);
+  typedef RowPart<T> Held;
+  static constexpr bool COPIED = false;
+  GPU_FN Piece made(const Held& held) { return held.made(); }
+  const u8* base;
+  i64 stride;
+  u32 d;
+  const i64* table;
+  i64 page;
+  u32 entry;
+  GPU_METHOD F8Rows(const Attention<T>& a, const T* p, i64 head, u32 b, i64 b_stride, i64 row_stride, u32 elements)
+      : base((const u8*)p + head + (a.tables ? 0 : b * b_stride)), stride(row_stride), d(elements), table(a.tables), page(b_stride), entry(b * (a.tk / PAGE_SIZE)) {}
+  GPU_METHOD F8Rows tile(i32 row, i32 end) const {
+    F8Rows own = *this;
+    const i32 i = (row < end ? row : end - 1) / PAGE_SIZE;
+    if (table) own.base += table[entry + i] * page - i * PAGE_SIZE * stride;
+    return own;
+  }
+  GPU_METHOD Held load(i32 row, u32 piece, i32 end) const {
+    // Of pieces that are not there another one is read, of the last row or of its beginning.
+    const bool there = row < end, inside = piece * W < d;
+    return Held::load(base + (there ? row : end - 1) * stride, inside ? piece * W : 0, d, there && inside);
+  }
+};
+
 // A tile of Count rows × D on its way from memory to shared memory, moved by Threads threads. Where copies run beside
 // arithmetic `fetch` starts them; else it loads registers, and `settle` stores these later, unless they would be too many.
-template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct Carrier {
-  static constexpr bool ASYNC = tile_t<T>::ASYNC && !Turned;
+template <class T, int Count, int D, int Threads, int Pitch, bool Turned, class R = Rows<T>> struct Carrier {
+  typedef typename R::Held Held;
+  static constexpr bool ASYNC = tile_t<T>::ASYNC && !Turned && R::COPIED;
   static constexpr int W = 16 / sizeof(T), PIECES = D / W, PAIR = Turned ? 2 : 1;
   // Rows that the threads move at once, or, where a row is longer, how often they go over each.
   static constexpr int LINES = PIECES <= Threads ? Threads / PIECES : 1, TIMES = PIECES <= Threads ? 1 : PIECES / Threads;
   static constexpr int N = Turned ? (Count / 2 * PIECES + Threads - 1) / Threads : (Count + LINES - 1) / LINES * TIMES;
   static_assert(PIECES <= Threads || PIECES % Threads == 0, "");
-  static constexpr bool HOLD = !ASYNC && N * PAIR <= 8;
+  static constexpr bool HOLD = !ASYNC && N * PAIR * sizeof(Held) <= 128;
   // Every thread has SENT pieces, one below the other: few instructions for each, which can stand between others. Rows of 96
   // elements leave a quarter of the threads without.
   static constexpr int ACROSS = PIECES == 12 ? 16 : PIECES, DOWN = ACROSS <= Threads ? Threads / ACROSS : 1, SENT = Count / DOWN;
   static constexpr bool EVEN = ASYNC && ACROSS <= Threads && Threads % ACROSS == 0 && Count % DOWN == 0;
-  Piece x[HOLD ? N * PAIR : 1];
+  Held x[HOLD ? N * PAIR : 1];
   // Of an even tile: where this thread's next piece is and its first one goes, rows from there to the end, whether it is wanted.
   const T* at;
   i64 step;
@@ -176,7 +231,7 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
     return (TIMES > 1 || Threads % PIECES == 0 || thread < LINES * PIECES) && (Count % LINES == 0 || row(thread, i) < Count);
   }
 
-  GPU_METHOD void fetch(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
+  GPU_METHOD void fetch(T* shared, const R& from, i32 first, i32 end, u32 thread) {
     if constexpr (EVEN) {
       aim(shared, from, first, end, thread, true);
       UNROLL for (int i = 0; i < SENT; i++) send(i);
@@ -195,10 +250,10 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
     }
   }
   // Straight to shared memory, which is free by the time of a fetch; a few pieces at a time.
-  GPU_METHOD void fetch_slowly(T* shared, const Rows<T>& from, i32 first, i32 end, u32 thread) {
-    constexpr int G = ASYNC ? 1 : 4 / PAIR;
+  GPU_METHOD void fetch_slowly(T* shared, const R& from, i32 first, i32 end, u32 thread) {
+    constexpr int G = ASYNC ? 1 : (R::COPIED ? 4 : 8) / PAIR;
     NO_UNROLL for (int base = 0; base < N; base += G) {
-      Piece y[G][PAIR];
+      Held y[G][PAIR];
       UNROLL for (int i = 0; i < G; i++) UNROLL for (int w = 0; w < PAIR; w++)
         if (base + i < N && exists(thread, base + i))
           y[i][w] = from.load(first + (i32)row(thread, base + i) + w, piece(thread, base + i), end);
@@ -210,15 +265,16 @@ template <class T, int Count, int D, int Threads, int Pitch, bool Turned> struct
     if constexpr (HOLD) UNROLL for (int i = 0; i < N; i++)
       if (exists(thread, i)) store(shared, row(thread, i), piece(thread, i), x + i * PAIR);
   }
-  GPU_FN void store(T* shared, u32 r, u32 p, const Piece* y) {
+  GPU_FN void store(T* shared, u32 r, u32 p, const Held* held) {
     if constexpr (Turned) {
+      const Piece one = R::made(held[0]), other = R::made(held[1]);
       UNROLL for (int j = 0; j < 4; j++) {
-        const u32 a = y[0].v[j], b = y[1].v[j];
+        const u32 a = one.v[j], b = other.v[j];
         *(u32*)(shared + (p * W + 2 * j) * Pitch + r) = (a & 0xffffu) | b << 16;
         *(u32*)(shared + (p * W + 2 * j + 1) * Pitch + r) = a >> 16 | (b & 0xffff0000u);
       }
     } else {
-      *(Piece*)(shared + tile_t<T>::template place<Pitch>(r, p)) = y[0];
+      *(Piece*)(shared + tile_t<T>::template place<Pitch>(r, p)) = R::made(held[0]);
     }
   }
 };
@@ -230,16 +286,18 @@ template <class T> GPU_FN constexpr int stage_size(int d, int keys, int pitch) {
 template <class T> GPU_FN constexpr int stage_size(int d, int keys) { return stage_size<T>(d, keys, tile_pitch<T>(d)); }
 
 // Geometry of the waves' work: a wave has Strips × 16 rows; Threads threads share each tile of Keys keys.
-template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ, int Pitch = tile_pitch<T_>(D_)> struct Shape {
+template <class T_, int D_, int Keys, int Strips, int Threads, bool KeepQ, int Pitch = tile_pitch<T_>(D_), class R_ = Rows<T_>> struct Shape {
   typedef T_ T;
+  typedef R_ R;
   typedef tile_t<T> Tile;
   static constexpr int D = D_, KEYS = Keys, STRIPS = Strips, THREADS = Threads;
   // Queries as operands in registers, or read from shared memory for every tile.
   static constexpr bool KEEP_Q = KeepQ && Tile::REGISTERS;
   static constexpr int PITCH = Pitch, V_PITCH = Tile::TRANSPOSED ? tile_pitch<T>(Keys) : PITCH;
-  static constexpr int STAGES = Tile::ASYNC ? 2 : 1, STAGE = stage_size<T>(D, Keys, Pitch), SIZE = STAGES * STAGE, K_SIZE = Keys * PITCH;
-  typedef Carrier<T, Keys, D, Threads, PITCH, false> KCarrier;
-  typedef Carrier<T, Keys, D, Threads, V_PITCH, Tile::TRANSPOSED> VCarrier;
+  static constexpr bool ASYNC = Tile::ASYNC && R::COPIED;
+  static constexpr int STAGES = ASYNC ? 2 : 1, STAGE = stage_size<T>(D, Keys, Pitch), SIZE = STAGES * STAGE, K_SIZE = Keys * PITCH;
+  typedef Carrier<T, Keys, D, Threads, PITCH, false, R> KCarrier;
+  typedef Carrier<T, Keys, D, Threads, V_PITCH, Tile::TRANSPOSED, R> VCarrier;
 };
 
 // One wave's rows: queries, statistics and results.
@@ -319,13 +377,12 @@ template <class S, bool Masked> struct Flash {
 
   // s := softcap(s·scale) + mask. Places beyond the rows and keys read some other place; they are hidden or dropped.
   GPU_METHOD void mask_scores(Scores& s, i32 j0) const {
-    UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
-      UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
     if (a.softcap != 0) {
-      const f32 inverse = 1 / a.softcap;
+      const Softcap cap(a.scale, a.softcap, 1);
       UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
-        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = a.softcap * tanh_fast(s.c[m][j].x[e] * inverse);
-    }
+        UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] = cap.any(s.c[m][j].x[e]);
+    } else UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
+      UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) s.c[m][j].x[e] *= a.scale;
     if (a.mask) UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) {
       const u32 at = row(m, r) < group.rows ? row(m, r) : group.rows - 1;
       const T* line = a.mask + group.b * a.mask_b + group.head(at) * a.mask_h + group.query(at) * a.mask_i;
@@ -345,6 +402,8 @@ template <class S, bool Masked> struct Flash {
       }
     }
   }
+  // Of a score against a row's greatest one. A mask may take scores to where only their difference can be multiplied.
+  GPU_METHOD f32 power(f32 score, f32 shift) const { return approx_exp2(Masked ? (score - shift) * c : score * c - shift); }
   // Scores become powers of two against each row's greatest; sums and results follow when that grew.
   GPU_METHOD void weigh(Scores& s) {
     f32 shift[M][R], fix[M][R];
@@ -356,8 +415,8 @@ template <class S, bool Masked> struct Flash {
       top = Tile::row_max(top);
       grew = grew || top != best[m][r];
       // A row that has seen nothing yet: against −∞ everything would be NaN.
-      shift[m][r] = top == Limits<f32>::lowest() ? 0 : top * c;
-      fix[m][r] = approx_exp2(best[m][r] * c - shift[m][r]);
+      shift[m][r] = top == Limits<f32>::lowest() ? 0 : Masked ? top : top * c;
+      fix[m][r] = power(best[m][r], shift[m][r]);
       best[m][r] = top;
     }
     if (wave_any(grew)) UNROLL for (int m = 0; m < M; m++) {
@@ -367,7 +426,7 @@ template <class S, bool Masked> struct Flash {
     }
     UNROLL for (int m = 0; m < M; m++) UNROLL for (int j = 0; j < KEY_TILES; j++)
       UNROLL for (int e = 0; e < Tile::ELEMENTS; e++) {
-        const f32 p = approx_exp2(s.c[m][j].x[e] * c - shift[m][Tile::row_of(e)]);
+        const f32 p = power(s.c[m][j].x[e], shift[m][Tile::row_of(e)]);
         sum[m][Tile::row_of(e)] += p;
         s.c[m][j].x[e] = p;
       }
@@ -398,13 +457,13 @@ template <class S, bool Masked> struct Flash {
 // what the sharing threads have written visible to all of them. Waves that are not `active` only carry. `ready` is called once
 // the first tile is on its way.
 template <class S, class F, class Ready, class Sync>
-GPU_FN void attend(F& flash, bool active, typename S::T* shared, const Rows<typename S::T>& keys, const Rows<typename S::T>& values,
+GPU_FN void attend(F& flash, bool active, typename S::T* shared, const typename S::R& keys, const typename S::R& values,
                    i32 first, i32 step, i32 stop, i32 end, u32 thread, Ready ready, Sync sync) {
   typedef typename S::T T;
   typename S::KCarrier k;
   typename S::VCarrier v;
   if (first >= stop) return;
-  if constexpr (S::Tile::ASYNC) {
+  if constexpr (S::ASYNC) {
     // While one tile is used the next one travels; one meeting per tile.
     k.fetch(shared, keys.tile(first, end), first, end, thread);
     v.fetch(shared + S::K_SIZE, values.tile(first, end), first, end, thread);

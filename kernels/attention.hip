@@ -109,12 +109,12 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
 
 // Halves go by warpgroups where the target has them: so many, with so many keys per tile and so many tiles in shared memory. Small
 // heads do not, 0 of them: they are those of small encoders, whose sequences are too short for few large blocks.
-template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
+template <class T, int D, Kind Which, int Groups, int Keys, int Stages> GPU_FN void best_prefill(T* shared, const Prefilling<T>& a) {
 #if GPU_WARPGROUPS
-  if constexpr (sizeof(T) == 2 && Groups > 0) prefill_warpgroup<WarpgroupPrefill<T, D, Masked, Groups, Keys, Stages>>(shared, a);
+  if constexpr (sizeof(T) == 2 && Groups > 0) prefill_warpgroup<WarpgroupPrefill<T, D, Which, Groups, Keys, Stages>>(shared, a);
   else
 #endif
-    prefill<BestPrefill<T, D, Masked>, T, Masked>(shared, a);
+    prefill<BestPrefill<T, D, Which != PLAIN>, T, Which != PLAIN>(shared, a);
 }
 #if GPU_WARPGROUPS
 #define HALVES_BLOCK(groups) (groups > 0 ? groups * 128 : ATTENTION_BLOCK)
@@ -123,14 +123,14 @@ template <class T, int D, bool Masked, int Groups, int Keys, int Stages> GPU_FN 
 #endif
 #define FLOATS_BLOCK(groups) ATTENTION_BLOCK
 
-#define PREFILL(name, T, BLOCK, D, Masked, Groups, Keys, Stages) \
+#define PREFILL(name, T, BLOCK, D, Which, Groups, Keys, Stages) \
   KERNEL_MATRIX(T, BLOCK(Groups), name##_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { \
     DYNAMIC_SHARED(T, tiles); \
-    best_prefill<T, D, Masked, Groups, Keys, Stages>(tiles, PREFILL_GATHER(T)); \
+    best_prefill<T, D, Which, Groups, Keys, Stages>(tiles, PREFILL_GATHER(T)); \
   }
 #define PREFILL_BOTH(T, BLOCK, D, Groups, MaskedGroups, Keys, Stages) \
-  PREFILL(attention, T, BLOCK, D, false, Groups, Keys, Stages) \
-  PREFILL(attention_masked, T, BLOCK, D, true, MaskedGroups, Keys, Stages)
+  PREFILL(attention, T, BLOCK, D, PLAIN, Groups, Keys, Stages) \
+  PREFILL(attention_masked, T, BLOCK, D, SHAPED, MaskedGroups, Keys, Stages)
 #define PREFILL_ALL(T, BLOCK) \
   PREFILL_BOTH(T, BLOCK, 32, 0, 0, 0, 0) \
   PREFILL_BOTH(T, BLOCK, 64, WARPGROUPS_64, WARPGROUPS_MASKED_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \

@@ -9,22 +9,31 @@
 // rows = batch·heads·tq. In `counters`, a zero for each 16 rows of a kv head, blocks count who is the last; it leaves zeros.
 // Sequences of very different lengths have different numbers of parts: `plan`, where it is given, lists those of all sequences, at most
 // `splits` of each, behind how many there are (paged-plan.ts). There may be more blocks than are needed for it, and fewer.
+// attention_decode_f8_<D>_T takes all of that over keys and values in 8 bits (cache-rows.h), whose strides count bytes.
 // Where lengths are given, the kernel before is the one that appends the last tq keys: those before them are on their way while it
 // runs (gpu/entry.h).
 #include "attention-parts.h"
 namespace gpu {
 
-template <class T, int D, int Block = ATTENTION_BLOCK> struct Decode {
+template <class T, int D, class R, int Block = ATTENTION_BLOCK> struct Decode {
   typedef tile_t<T> Tile;
-  // Queries stay in registers while they are few.
-  typedef Shape<T, D, 16, 1, Tile::LANES, (sizeof(typename Tile::A) / 4 * D / 16 <= 32), swizzled_pitch<T>(D)> S;
-  static constexpr int Q_SIZE = 16 * S::PITCH, MOST = Block / Tile::LANES;
-  static constexpr int FIT = (GPU_SHARED_KB * 1024 / (int)sizeof(T) - Q_SIZE) / S::SIZE;
-  static constexpr int WAVES = FIT >= MOST ? MOST : FIT >= 2 && MOST >= 2 ? 2 : 1;
+  // Queries stay in registers while they are few, and while nothing else is on its way there.
+  typedef Shape<T, D, 16, 1, Tile::LANES, (sizeof(typename Tile::A) / 4 * D / 16 <= (R::COPIED ? 32 : 16)), swizzled_pitch<T>(D), R> S;
   // At the end a wave's results take the place of its keys and values: 16 rows, then a pair for each.
-  static constexpr int RESULT_PITCH = D + 4, PAIRS = 16 * RESULT_PITCH;
-  static_assert((PAIRS + 32) * 4 <= S::SIZE * (int)sizeof(T), "");
+  static constexpr int RESULT_PITCH = D + 4, PAIRS = 16 * RESULT_PITCH, RESULTS = (PAIRS + 32) * 4 / (int)sizeof(T);
+  static constexpr int OWN = S::SIZE > RESULTS ? S::SIZE : RESULTS;
+  static constexpr int Q_SIZE = 16 * S::PITCH, MOST = Block / Tile::LANES;
+  static constexpr int FIT = (GPU_SHARED_KB * 1024 / (int)sizeof(T) - Q_SIZE) / OWN;
+  static constexpr int WAVES = FIT >= MOST ? MOST : FIT >= 2 && MOST >= 2 ? 2 : 1;
 };
+
+// The keys or values of a kv head, whose rows lie as they are, or in 8 bits.
+template <class T> GPU_FN Rows<T> rows_of(const Rows<T>*, const Attention<T>& a, const T* p, i64 head, u32 b, i64 b_stride, i64 row_stride, u32 d) {
+  return Rows<T>(a, p + head, b, b_stride, row_stride, d);
+}
+template <class T> GPU_FN F8Rows<T> rows_of(const F8Rows<T>*, const Attention<T>& a, const T* p, i64 head, u32 b, i64 b_stride, i64 row_stride, u32 d) {
+  return F8Rows<T>(a, p, head, b, b_stride, row_stride, d);
+}
 
 template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Attention<T>& a, f32* scratch, u32* counters, const i64* plan, u32 splits) {
   typedef typename P::S S;
@@ -34,7 +43,7 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
   // Read anew for each item, as registers are short.
   const auto items = [&] { return (plan ? (size_t)plan[0] : (size_t)a.batch * splits) * a.kv_heads * row_tiles; };
   f32* pairs = scratch + (size_t)a.batch * a.heads * a.tq * splits * a.dv;
-  T* own = shared + P::Q_SIZE + wave * S::SIZE;
+  T* own = shared + P::Q_SIZE + wave * P::OWN;
   if (!a.lengths) wait_for_previous();
   for (size_t item = bid_x(); item < items(); item += gdim_x()) {
     size_t place = divide(item, splits);
@@ -61,8 +70,9 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     const i32 own_first = first + (i32)wave * S::KEYS, rounds = end > first ? (end - first + STEP - 1) / STEP : 0;
     const Sight sight{end, all.reach, all.back};
     Flash<S, Masked> flash(a, group, sight, row0, shared);
-    const Rows<T> keys(a, a.k + (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
-    const Rows<T> values(a, a.v + (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
+    typedef typename S::R R;
+    const R keys = rows_of((const R*)nullptr, a, a.k, (i64)kv_head * a.k_h, b, a.k_b, a.k_t, a.d);
+    const R values = rows_of((const R*)nullptr, a, a.v, (i64)kv_head * a.v_h, b, a.v_b, a.v_t, a.dv);
     const auto take_queries = [&] {
       wait_for_previous();
       load_queries<S>(shared, a, a.q + b * a.q_b, group, row0, 16);
@@ -89,7 +99,7 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
     each_quad(a, group, row0, rows, [&](u32 row, size_t at, u32 col) {
       Joined sum;
       UNROLL for (u32 w = 0; w < P::WAVES; w++) {
-        const f32* part = (const f32*)(shared + P::Q_SIZE + w * S::SIZE);
+        const f32* part = (const f32*)(shared + P::Q_SIZE + w * P::OWN);
         sum.add(*(const Vec<f32, 2>*)(part + P::PAIRS + row * 2), *(const Vec<f32, 4>*)(part + row * P::RESULT_PITCH + col));
       }
       if (parts == 1) {
@@ -106,14 +116,17 @@ template <class P, class T, bool Masked> GPU_FN void decode(T* shared, const Att
 }
 
 // As many blocks to a multiprocessor as attention-plan.ts counts on.
-#define DECODE(name, T, D, Masked) \
+#define DECODE(name, T, D, R, Masked) \
   KERNEL_EARLY(ATTENTION_BLOCK, D > 128 ? 1 : D > 64 || sizeof(T) > 2 ? 3 : 4, name##_##D##_##T, ATTENTION_OPERANDS(T), \
                f32 *scratch, u32 *counters, const i64 *plan, ATTENTION_SIZES, u32 splits) { \
     DYNAMIC_SHARED(T, tiles); \
-    decode<Decode<T, D>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, plan, splits); \
+    decode<Decode<T, D, R>, T, Masked>(tiles, ATTENTION_GATHER(T), scratch, counters, plan, splits); \
   }
-#define DECODE_BOTH(T, D) DECODE(attention_decode, T, D, false) DECODE(attention_decode_masked, T, D, true)
-#define DECODE_ALL(T) DECODE_BOTH(T, 32) DECODE_BOTH(T, 64) DECODE_BOTH(T, 96) DECODE_BOTH(T, 128) DECODE_BOTH(T, 256)
+#define DECODE_EACH(T, D) \
+  DECODE(attention_decode, T, D, Rows<T>, false) \
+  DECODE(attention_decode_masked, T, D, Rows<T>, true) \
+  DECODE(attention_decode_f8, T, D, F8Rows<T>, true)
+#define DECODE_ALL(T) DECODE_EACH(T, 32) DECODE_EACH(T, 64) DECODE_EACH(T, 96) DECODE_EACH(T, 128) DECODE_EACH(T, 256)
 GPU_bf16(DECODE_ALL)
 GPU_f16(DECODE_ALL)
 GPU_f32(DECODE_ALL)

@@ -175,6 +175,27 @@ function soak({ soak: { machine: on, minutes, clients, requests, points } }) {
   });
 }
 
+/** What scripts/scaling.mjs simulates; dashed, what GPUs that need not talk would give. */
+function scaling({ scaling: { card, context, rows } }) {
+  const own = rows.filter(({ shape, sequences }) => shape === "70B" && sequences === 1);
+  const networks = [...new Set(own.map(({ network }) => network))];
+  const series = networks.map((name) => ({
+    name,
+    points: own.filter(({ network }) => network === name).map(({ ranks, tokensPerSecond }) => [ranks, tokensPerSecond]),
+  }));
+  const ideal = own
+    .filter(({ network }) => network === networks[0])
+    .map(({ ranks, step, stepLinks }) => [ranks, 1 / (step - stepLinks)]);
+  return curveChart({
+    title: "Simulated: a Llama of 70B parameters over 2 to 64 GPUs",
+    note: `${card}, bf16, one text of ${context} tokens, tensor parallel; no number here was measured`,
+    unit: "tokens/s",
+    xUnit: "GPUs",
+    series,
+    guide: { name: "links that take no time", points: ideal },
+  });
+}
+
 const isProduct = ({ op }) => op === "conv2d" || op === "sdpa" || op === "matmul";
 /** By the name of its file: what is drawn from the JSON files, which are given by theirs. */
 const charts = {
@@ -191,6 +212,7 @@ const charts = {
   "h200-llama": gpuLlama,
   "h200-batches": gpuBatches,
   soak,
+  scaling,
 };
 
 /** Each chart's file and text; `read` gives the text of a JSON file. */

@@ -139,10 +139,15 @@ for (let i = 0; i < times; i++) {
   const { moment, victim, met, milliseconds, typed, error } = result;
   const when = met ? "" : ", before the ranks had met";
   if (!options.json)
-    console.log(`${i}: rank ${victim} after ${moment} ms${when}: ${error ?? `the others ended in ${milliseconds} ms, ${typed} said why`}`);
+    console.log(
+      `${i}: rank ${victim} after ${moment} ms${when}: ${error ?? `the others ended in ${milliseconds} ms, ${typed} said why`}`,
+    );
 }
 const failed = rounds.filter(({ error }) => error);
 const longest = Math.max(...rounds.map(({ milliseconds = 0 }) => milliseconds));
 if (options.json) console.log(JSON.stringify({ rounds: rounds.length, failed, longest }));
-else console.log(`${rounds.length - failed.length} of ${rounds.length} rounds as they should be; the longest took ${longest} ms`);
+else
+  console.log(
+    `${rounds.length - failed.length} of ${rounds.length} rounds as they should be; the longest took ${longest} ms`,
+  );
 process.exitCode = failed.length > 0 ? 1 : 0;

@@ -16,7 +16,7 @@ const { values: options } = parseArgs({
     /** By how many MiB resident memory may grow between the second and the last quarter. */
     growth: { type: "string", default: "32" },
     /** The same of what is outside JavaScript's heap. */
-    "native-growth": { type: "string", default: "8" },
+    "native-growth": { type: "string", default: "16" },
     json: { type: "string" },
   },
 });

@@ -1,5 +1,5 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode) bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode attention_capped) bench/gpu/attention.cu -o attention && ./attention
 // On Hopper sm_90 in place of sm_90a has prefill by mma.sync, as the cards before it.
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention.hip"
+#include "attention_capped.hip"
 #ifndef PREFILL_TIMES
 #include "attention_decode.hip"
 #endif
@@ -56,7 +57,7 @@ VARIANT(variant_64_64_256, bf16, 64, 64, true, 256)
 #endif
 #define WARPGROUP_VARIANT(name, D, Groups, Keys, Stages) \
   KERNEL_BOUNDS(Groups * 128, name, PREFILL_OPERANDS(bf16), PREFILL_SIZES) { \
-    WARPGROUP_BODY(bf16, D, false, Groups, Keys, Stages) \
+    WARPGROUP_BODY(bf16, D, PLAIN, Groups, Keys, Stages) \
   }
 WARPGROUP_VARIANT(warpgroups_128_2_stages, 128, 2, 128, 2)
 WARPGROUP_VARIANT(warpgroups_128_64_keys, 128, 3, 64, 3)
@@ -77,6 +78,23 @@ template <class T> __global__ void fill(T* x, size_t n, unsigned seed) {
   }
 }
 
+#ifndef PREFILL_TIMES
+// Rows in 8 bits of x, which becomes what they say.
+template <class T> __global__ void encode_rows(T* x, unsigned char* rows, size_t count, int d) {
+  for (size_t r = blockIdx.x * (size_t)blockDim.x + threadIdx.x; r < count; r += (size_t)gridDim.x * blockDim.x) {
+    float most = 0;
+    for (int i = 0; i < d; i++) most = fmaxf(most, fabsf(gpu::widen(x[r * d + i])));
+    const float scale = gpu::row_scale(most), inverse = gpu::inverse_scale(scale);
+    unsigned char* row = rows + r * (d + 8);
+    for (int i = 0; i < d; i++) {
+      row[i] = gpu::to_row(gpu::widen(x[r * d + i]), inverse);
+      x[r * d + i] = gpu::narrow<T>(gpu::f8e4m3_to_f32(row[i]) * scale);
+    }
+    *(float*)(row + d) = scale;
+  }
+}
+#endif
+
 struct Problem {
   int b, hq, hk, tq, tk, d;
   bool causal;
@@ -88,6 +106,8 @@ struct Problem {
   // Ends of sequences one behind the other, in tq = tk rows; b is 1 then.
   const long long* offsets = nullptr;
   int sequences = 0;
+  // Keys and values in 8 bits, for decodes.
+  bool bytes = false;
 };
 
 // One block per row; scores in dynamic shared memory.
@@ -146,13 +166,13 @@ static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget, int 
   while (waves > 1 && size() > budget) waves /= 2;
   return {block, waves * strips * 16, size()};
 }
-static Plan plan_decode(int bytes, int D, int budget) {
+static Plan plan_decode(int bytes, int D, int budget, bool f8) {
   const int row = bytes == 2 ? (D == 96 ? 128 : D < 64 ? 64 : D) * 2 : (D * bytes / 16 | 1) * 16;
-  const int stages = (bytes == 2 ? 2 : 1) * 32 * row, fit = (budget - 16 * row) / stages, waves = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+  const int stages = std::max((bytes == 2 && !f8 ? 2 : 1) * 32 * row, 4 * (16 * (D + 4) + 32)), fit = (budget - 16 * row) / stages, waves = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
   return {waves * 32, 16, 16 * row + waves * stages};
 }
-static int plan_splits(int bytes, int D, int shared, int budget, int multiprocessors, int blocks, int keys) {
-  const int crowd = bytes == 2 ? std::min({256 / D, budget / shared, 4}) : 3;
+static int plan_splits(int bytes, int D, int shared, int budget, int multiprocessors, int blocks, int keys, bool f8) {
+  const int crowd = bytes == 2 && !f8 ? std::min({256 / D, budget / shared, 4}) : 3;
   return std::max(1, std::min((keys + 255) / 256, (int)std::lround((double)crowd * multiprocessors / blocks)));
 }
 
@@ -165,34 +185,37 @@ template <class T> struct Kernels;
 #define DECODES(T)
 #else
 #define DECODES(T) \
-  static const void* decode(int D, bool masked) { \
-    return masked ? BY_HEAD_DIM(attention_decode_masked, T) : BY_HEAD_DIM(attention_decode, T); \
+  static const void* decode(int D, bool masked, bool bytes) { \
+    return bytes ? BY_HEAD_DIM(attention_decode_f8, T) : masked ? BY_HEAD_DIM(attention_decode_masked, T) : BY_HEAD_DIM(attention_decode, T); \
   }
 #endif
-#define KERNELS(T) \
+#define KERNELS(T, CAPPED_OF) \
   template <> struct Kernels<T> { \
-    static const void* prefill(int D, bool masked) { \
-      return masked ? BY_HEAD_DIM(attention_masked, T) : BY_HEAD_DIM(attention, T); \
+    static const void* prefill(int D, Kind kind) { \
+      return kind == CAPPED ? CAPPED_OF(T) : kind == SHAPED ? BY_HEAD_DIM(attention_masked, T) : BY_HEAD_DIM(attention, T); \
     } \
     DECODES(T) \
   };
 using namespace gpu;
-KERNELS(bf16)
+#define CAPPED_HALVES(T) (const void*)(D == 64 ? attention_capped_64_##T : D == 96 ? attention_capped_96_##T : D == 128 ? attention_capped_128_##T : attention_capped_256_##T)
+#define CAPPED_FLOATS(T) nullptr
+KERNELS(bf16, CAPPED_HALVES)
 #ifndef PREFILL_TIMES
-KERNELS(f16)
-KERNELS(f32)
+KERNELS(f16, CAPPED_HALVES)
+KERNELS(f32, CAPPED_FLOATS)
 #endif
 
 // The bounds of the device's code tell what it was compiled for.
 static bool has_warpgroups() {
   cudaFuncAttributes attributes;
-  CHECK(cudaFuncGetAttributes(&attributes, Kernels<bf16>::prefill(128, false)));
+  CHECK(cudaFuncGetAttributes(&attributes, Kernels<bf16>::prefill(128, PLAIN)));
   return attributes.maxThreadsPerBlock > 128;
 }
 
 template <class T> struct Run {
   Problem p;
   T *q, *k, *v, *mask, *sinks, *out;
+  unsigned char *k8 = nullptr, *v8 = nullptr;
   float* scratch = nullptr;
   u32* counters = nullptr;
   float scale;
@@ -210,6 +233,15 @@ template <class T> struct Run {
     fill<<<1024, 256>>>(q, sq, 1);
     fill<<<1024, 256>>>(k, sk, 2);
     fill<<<1024, 256>>>(v, sk, 3);
+#ifndef PREFILL_TIMES
+    if (p.bytes) {
+      const size_t rows = sk / p.d;
+      CHECK(cudaMalloc(&k8, rows * (p.d + 8)));
+      CHECK(cudaMalloc(&v8, rows * (p.d + 8)));
+      encode_rows<<<1024, 256>>>(k, k8, rows, p.d);
+      encode_rows<<<1024, 256>>>(v, v8, rows, p.d);
+    }
+#endif
     CHECK(cudaMemset(out, 0x7f, sq * sizeof(T)));
     if (p.mask) {
       CHECK(cudaMalloc(&mask, (size_t)p.b * p.tq * p.tk * sizeof(T)));
@@ -218,13 +250,15 @@ template <class T> struct Run {
     CHECK(cudaGetLastError());
   }
   ~Run() {
-    for (void* x : {(void*)q, (void*)k, (void*)v, (void*)mask, (void*)sinks, (void*)out, (void*)scratch, (void*)counters}) CHECK(cudaFree(x));
+    for (void* x : {(void*)q, (void*)k, (void*)v, (void*)mask, (void*)sinks, (void*)out, (void*)scratch, (void*)counters, (void*)k8, (void*)v8}) CHECK(cudaFree(x));
   }
   bool masked() const { return p.mask || p.softcap != 0; }
+  Kind kind() const { return p.mask ? SHAPED : p.softcap == 0 ? PLAIN : sizeof(T) == 2 && head_dim(p.d) > 32 && has_warpgroups() ? CAPPED : SHAPED; }
 
   void launch(const void* kernel, unsigned grid, unsigned block, int shared, bool decode) {
     size_t dims[] = {(size_t)(p.offsets ? p.sequences : p.b), (size_t)p.hq, (size_t)p.hk, (size_t)p.tq, (size_t)p.tk, (size_t)p.d, (size_t)p.d};
-    const size_t qt = p.d, qh = qt * p.tq, qb = qh * p.hq, kt = p.d, kh = kt * p.tk, kb = kh * p.hk;
+    const bool bytes = p.bytes && decode;
+    const size_t qt = p.d, qh = qt * p.tq, qb = qh * p.hq, kt = p.d + (bytes ? 8 : 0), kh = kt * p.tk, kb = kh * p.hk;
     size_t strides[] = {qb, qh, qt, kb, kh, kt, kb, kh, kt, (size_t)p.tq * p.tk, 0, (size_t)p.tk, 1};
     double numbers[] = {scale, p.softcap};
     u32 causal = p.causal, parts = splits;
@@ -232,7 +266,8 @@ template <class T> struct Run {
     const long long *lengths = p.lengths, *tables = nullptr, *plan = nullptr, *offsets = p.offsets;
     T* own_sinks = p.sinks ? sinks : nullptr;
     size_t out_b = qb, out_h = qh, out_t = qt;
-    std::vector<void*> args = {&q, &k, &v, &mask, &own_sinks, &lengths, &tables, &out};
+    void *keys = bytes ? (void*)k8 : k, *values = bytes ? (void*)v8 : v;
+    std::vector<void*> args = {&q, &keys, &values, &mask, &own_sinks, &lengths, &tables, &out};
     if (decode) args.push_back(&scratch), args.push_back(&counters), args.push_back(&plan);
     else args.push_back(&offsets);
     for (size_t& n : dims) args.push_back(&n);
@@ -251,20 +286,20 @@ template <class T> struct Run {
   }
   void prefill() {
     const int D = head_dim(p.d);
-    const void* kernel = Kernels<T>::prefill(D, masked());
-    if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, masked()));
+    const void* kernel = Kernels<T>::prefill(D, kind());
+    if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, kind() == SHAPED));
     else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D > 32 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
   }
   void decode(int parts) {
-    const Plan plan = plan_decode(sizeof(T), head_dim(p.d), budget);
+    const Plan plan = plan_decode(sizeof(T), head_dim(p.d), budget, p.bytes);
     const unsigned blocks = p.b * p.hk * ((p.hq / p.hk * p.tq + 15) / 16);
-    splits = parts ? parts : plan_splits(sizeof(T), head_dim(p.d), plan.shared, budget, multiprocessors, blocks, p.tk);
+    splits = parts ? parts : plan_splits(sizeof(T), head_dim(p.d), plan.shared, budget, multiprocessors, blocks, p.tk, p.bytes);
     if (splits > 1 && !scratch) {
       CHECK(cudaMalloc(&scratch, (size_t)p.b * p.hq * p.tq * 64 * (p.d + 2) * sizeof(float)));
       CHECK(cudaMalloc(&counters, blocks * sizeof(u32)));
       CHECK(cudaMemset(counters, 0, blocks * sizeof(u32)));
     }
-    launch(Kernels<T>::decode(head_dim(p.d), masked()), blocks * splits, plan.threads, plan.shared, true);
+    launch(Kernels<T>::decode(head_dim(p.d), masked(), p.bytes), blocks * splits, plan.threads, plan.shared, true);
   }
   // ‖out − ref‖ / ‖ref‖, NaN where they differ in being finite.
   double error() {
@@ -335,7 +370,7 @@ template <class T> static void check(const char* name, const Problem& p, double 
   const bool bad = !(errors[0] < limit && errors[1] < limit && errors[2] < limit);
   failed = failed || bad;
   std::printf("%-4s b %d h %d/%d tq %d tk %d d %3d%s%s%s%s%s%s%s: prefill %.1e decode %.1e in parts %.1e%s\n", name, p.b, p.hq, p.hk, p.tq,
-              p.tk, p.d, p.causal ? " causal" : "", p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.mask ? " mask" : "",
+              p.tk, p.d, p.causal ? " causal" : "", p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.bytes ? " f8" : p.mask ? " mask" : "",
               p.lengths ? " lengths" : "", p.sinks ? " sinks" : "", p.offsets ? " offsets" : "", errors[0], errors[1], errors[2], bad ? "  WRONG" : "");
 }
 template <class T> static void check_all(const char* name, double limit, const long long* lengths, const long long* offsets) {
@@ -345,6 +380,7 @@ template <class T> static void check_all(const char* name, double limit, const l
     check<T>(name, {2, 4, 4, 130, 1000, d, true, 100, 0, false, nullptr}, limit);
     check<T>(name, {2, 4, 1, 70, 333, d, true, 0, 5, true, lengths}, limit);
     check<T>(name, {2, 8, 2, 3, 1999, d, true, 0, 0, false, lengths}, limit);
+    check<T>(name, {2, 8, 2, 3, 1999, d, true, 0, 5, false, lengths, true, nullptr, 0, true}, limit);
     check<T>(name, {2, 8, 2, 257, 411, d, false, 50, 0, false, nullptr, true}, limit);
     check<T>(name, {1, 4, 2, 1000, 1000, d, true, 0, 0, false, nullptr, false, offsets, 5}, limit);
     check<T>(name, {1, 4, 2, 1000, 1000, d, false, 64, 20, false, nullptr, true, offsets, 5}, limit);
@@ -363,6 +399,18 @@ template <class T> static void time_prefill(const char* name, const Problem& p, 
   std::printf("prefill %s %dx%d/%dx%dx%d%s%s%s%s: %.3f ms, %.0f TFLOP/s\n", name, p.b, p.hq, p.hk, p.tq, p.d, p.causal ? " causal" : "",
               p.window ? " window" : "", p.softcap != 0 ? " softcap" : "", p.mask ? " mask" : "", ms, flops(p) / ms / 1e9);
 }
+// What shapes scores beside plain attention over as many keys, in turns: a cap, windows as wide as all keys, a mask of each query.
+template <class T> static void time_shaped(const char* name, int heads, int d) {
+  const Problem plain{4, heads, heads / 4, 4096, 4096, d, true, 0, 0, false, nullptr};
+  Problem capped = plain, windowed = plain, whole = plain, masked = plain;
+  capped.softcap = 50, windowed.window = 1 << 20, whole.causal = masked.causal = false, masked.mask = true;
+  Run<T> runs[]{Run<T>(plain), Run<T>(capped), Run<T>(windowed), Run<T>(whole), Run<T>(masked)};
+  double ms[5] = {1e9, 1e9, 1e9, 1e9, 1e9};
+  for (int round = 0; round < 5; round++)
+    for (int i = 0; i < 5; i++) ms[i] = std::min(ms[i], milliseconds([&] { runs[i].prefill(); }, 3));
+  std::printf("prefill %s 4x%d/%dx4096x%d: causal %.3f ms, %.0f TFLOP/s; of its speed: softcap %.2f, window %.2f; mask %.2f of what sees all\n", name,
+              heads, heads / 4, d, ms[0], flops(plain) / ms[0] / 1e9, ms[0] / ms[1], ms[0] / ms[2], ms[3] / ms[4]);
+}
 static void time_variant(const char* name, const void* kernel, const Plan& plan, const Problem& p) {
   Run<bf16> run(p);
   const double ms = milliseconds([&] { run.prefill(kernel, plan); }, 20);
@@ -372,8 +420,8 @@ template <class T> static void time_decode(const char* name, const Problem& p, s
   Run<T> run(p);
   for (int n : parts) {
     const double ms = milliseconds([&] { run.decode(n); }, 15, 20);
-    std::printf("decode %s %dx%d/%d, %d queries, kv %d, d %d, %d parts: %.1f us, %.2f TB/s\n", name, p.b, p.hq, p.hk, p.tq, p.tk, p.d,
-                run.splits, ms * 1e3, 2.0 * run.sk * sizeof(T) / ms / 1e9);
+    std::printf("decode %s%s %dx%d/%d, %d queries, kv %d, d %d, %d parts: %.1f us, %.2f TB/s\n", name, p.bytes ? " over f8" : "", p.b, p.hq, p.hk, p.tq, p.tk, p.d,
+                run.splits, ms * 1e3, 2.0 * run.sk * (p.bytes ? (p.d + 8.0) / p.d : sizeof(T)) / ms / 1e9);
   }
 }
 // Sequences of equal lengths side by side, one behind the other, and one behind the other with every second one a quarter as long.
@@ -449,16 +497,21 @@ int main() {
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, false, nullptr}, 20);
   time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 0, 0, false, nullptr}, 10);
   time_prefill<bf16>("bf16", {1, 32, 8, 16384, 16384, 128, true, 1024, 0, false, nullptr}, 10);
-  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, true, 0, 50, false, nullptr}, 10);
-  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 128, false, 0, 0, true, nullptr}, 10);
-  time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 64, false, 0, 0, true, nullptr}, 10);
+  for (int d : {64, 96, 128}) time_shaped<bf16>("bf16", 32, d);
+  time_shaped<bf16>("bf16", 16, 256);
   time_prefill<bf16>("bf16", {1, 32, 32, 65536, 65536, 128, true, 0, 0, false, nullptr}, 2);
 #ifndef PREFILL_TIMES
   time_prefill<f16>("f16", d128, 20);
+  time_shaped<f16>("f16", 32, 128);
   time_prefill<bf16>("bf16", {4, 16, 4, 4096, 4096, 256, true, 0, 0, false, nullptr}, 10);
   time_prefill<bf16>("bf16", {4, 32, 8, 4096, 4096, 96, true, 0, 0, false, nullptr}, 10);
   time_prefill<f32>("f32", {1, 32, 8, 4096, 4096, 128, true, 0, 0, false, nullptr}, 5);
   time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr}, {0, 2, 3, 6, 8});
+  for (int d : {64, 128}) time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, d, false, 0, 0, false, nullptr, false, nullptr, 0, true}, {0, 3, 4, 6, 8});
+  time_decode<f16>("f16", {8, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr, false, nullptr, 0, true}, {0});
+  time_decode<bf16>("bf16", {8, 16, 4, 1, 8192, 256, false, 0, 0, false, nullptr, false, nullptr, 0, true}, {0, 8});
+  time_decode<bf16>("bf16", {32, 32, 8, 1, 8192, 128, false, 0, 0, false, nullptr, false, nullptr, 0, true}, {0, 2});
+  time_decode<bf16>("bf16", {1, 32, 8, 1, 32768, 128, false, 0, 0, false, nullptr, false, nullptr, 0, true}, {0});
   time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 64, false, 0, 0, false, nullptr}, {0, 4, 6});
   time_decode<bf16>("bf16", {8, 32, 8, 1, 8192, 96, false, 0, 0, false, nullptr}, {0, 4, 6});
   time_decode<bf16>("bf16", {8, 16, 4, 1, 8192, 256, false, 0, 0, false, nullptr}, {0, 8});

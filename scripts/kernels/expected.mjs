@@ -40,11 +40,14 @@ export const maySpill = [
   // 32 bytes, where results are stored: LLVM 16 takes an array of them for memory, later releases do not.
   /clang-16 gfx11\w* (product|expert_dense)_/,
   // A tile of 256 columns per thread: some spills cost less than a smaller tile.
-  /gfx(906|10|11|12)\w* attention_((decode|split)_)?(masked_)?256_/,
+  /gfx(906|10|11|12)\w* attention_((decode|split)_)?(masked_|f8_)?256_/,
   // Four registers, to the accumulators, in f32, which has no matrix unit there.
   /gfx90a attention_masked_96_f32/,
+  /gfx9(0a|42|50) attention_split_(masked_)?256_f32/,
   // A few registers.
-  /gfx11\w* attention_(decode_)?(masked_)?128_b?f16/,
+  /gfx11\w* attention_(decode_)?(masked_|f8_)?128_b?f16/,
+  // One register.
+  /gfx11\w* attention_split_masked_96_b?f16/,
   // Three registers; later releases need none.
   /clang-16 gfx11\w* attention_(masked_)?96_b?f16/,
   // Up to 49 registers, where rows are no power of two and there is no matrix unit; earlier releases need none.
@@ -124,7 +127,7 @@ export const mayShow = [
   },
   {
     sign: "2-byte loads",
-    kernels: / attention_(decode_)?masked_/,
+    kernels: / attention_(decode_)?(masked|f8)_/,
     why: "A mask may have any strides, and its elements are read where the lanes have their scores.",
   },
   {

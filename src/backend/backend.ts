@@ -15,7 +15,7 @@ import type { QuantType } from "../core/quant-types.ts";
 import type { FusedOps } from "./fused-ops.ts";
 import type { PagedAttention, PagedLatentAttention } from "./paged-attention.ts";
 import type { Storage } from "./storage.ts";
-import type { CachedAttention, LatentAttention, Recorder, TransformerSupport } from "./transformers.ts";
+import type { CachedAttention, CacheRows, LatentAttention, Recorder, TransformerSupport } from "./transformers.ts";
 
 export interface View {
   readonly storage: Storage;
@@ -189,6 +189,7 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   readonly nativeMemory?: NativeMemory;
   readonly recorder?: Recorder;
   readonly cachedAttention?: CachedAttention;
+  readonly cacheRows?: CacheRows;
   readonly latentAttention?: LatentAttention;
   readonly pagedAttention?: PagedAttention;
   readonly pagedLatentAttention?: PagedLatentAttention;

@@ -31,6 +31,8 @@ export interface PlannedHeads {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
+  /** What keys and values are stored as, where that is not what is computed in. */
+  readonly stored?: DType | undefined;
 }
 
 /** Says how sequences of known lengths share a device, where that is known before the work runs. */
@@ -48,7 +50,7 @@ export interface PagedAttentionParams extends Omit<SdpaParams, "causal">, PagedP
   readonly singles: number;
   /** i64 (words), where a planner has said how sequences with one row share the device. */
   readonly plan?: View | null | undefined;
-  /** (pages, kv heads, PAGE_SIZE, d), contiguous. */
+  /** (pages, kv heads, PAGE_SIZE, d), contiguous; of f8e4m3 they are rows in 8 bits (core/cache-rows.ts). */
   readonly k: View;
   readonly v: View;
   /** For a device that `takesNorms`. */
@@ -58,8 +60,8 @@ export interface PagedAttentionParams extends Omit<SdpaParams, "causal">, PagedP
 export interface PagedAttention {
   /** Whether it normalises heads itself. */
   readonly takesNorms?: boolean;
-  /** Whether there are kernels for heads of this size. */
-  supports(dtype: DType, headDim: number): boolean;
+  /** Whether there are kernels for heads of this size, over pages of `stored`. */
+  supports(dtype: DType, headDim: number, stored: DType): boolean;
   /**
    * Sequences one behind the other: the rows of q (rows, heads · d) and k, v (rows, kv heads · d), whose last dim is
    * contiguous, are turned by their positions, k and v enter the pages, and each query sees its sequence's keys up to its

@@ -42,7 +42,10 @@ export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
   readonly sin: View;
   /** Pairs are neighbours (2i, 2i + 1) and not (i, i + rotary/2). */
   readonly interleaved: boolean;
-  /** Positions that the caches (batch, kv heads, capacity, d) hold already; they have room for the new ones. */
+  /**
+   * Positions that the caches (batch, kv heads, capacity, d) hold already; they have room for the new ones. Caches of f8e4m3
+   * hold rows in 8 bits (core/cache-rows.ts).
+   */
   readonly k: View;
   readonly v: View;
   readonly past: number;
@@ -57,14 +60,22 @@ export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
 export interface CachedAttention {
   /** Whether it normalises heads itself. */
   readonly takesNorms?: boolean;
-  /** Whether there are kernels for heads of this size. */
-  supports(dtype: DType, headDim: number): boolean;
+  /** Whether there are kernels for heads of this size, over caches of `stored`. */
+  supports(dtype: DType, headDim: number, stored: DType): boolean;
   /**
    * One step of attention over a cache: the rows of q (batch · t, heads · d) and k, v (batch · t, kv heads · d), whose
    * last dim is contiguous, are turned by their positions, k and v enter the cache, and each query sees the keys up to
    * its own. The result is (batch, heads, t, d).
    */
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
+}
+
+/** Rows of caches in 8 bits (core/cache-rows.ts), for a device that does not attend over them by itself. */
+export interface CacheRows {
+  /** x (…, d), contiguous, of f32, f16 or bf16, as rows (…, f8RowBytes(d)). */
+  encode(x: View): Storage;
+  /** The d elements of each row, (…, d), of `to`. The last two dims of `rows` are contiguous, those before them as one. */
+  decode(rows: View, d: number, to: DType): Storage;
 }
 
 /** Where the rows of a step stand in a cache of latents, and how it attends to what is there. */
@@ -176,6 +187,8 @@ export interface TransformerNeeds {
   /** Whether all positions see each other: texts are embedded, and none is continued. */
   readonly encodes?: boolean | undefined;
   readonly headDim: number;
+  /** Whether keys and values are stored in 8 bits. */
+  readonly cachesBytes?: boolean | undefined;
   readonly hiddenSize: number;
   readonly activation: "silu" | "gelu" | "geluErf" | "relu" | "clampedSwiglu";
   /** By root mean square, or LayerNorm, which is no part of a linear layer. */

@@ -26,6 +26,9 @@ export class Usage {
   }
 }
 
+/** What tensors show, be it the device's memory or a file's pages. */
+export const shownBytes = ({ live, mapped = 0 }: MemoryStats): number => live + mapped;
+
 /** Bytes for people. */
 export function formatBytes(n: number): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,6 +1,7 @@
 /** `wick bench`: how fast a model reads a prompt and writes, per device. */
 import { Command } from "commander";
-import { formatBytes } from "../backend/usage.ts";
+import type { MemoryStats } from "../backend/backend.ts";
+import { formatBytes, shownBytes } from "../backend/usage.ts";
 import type { Group } from "../distributed/group.ts";
 import type { Model } from "../models/index.ts";
 import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions, modelPath } from "./model-options.ts";
@@ -81,8 +82,9 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
   const start = performance.now();
   using model = await loadWithProgress(options, { signal, group });
   const loadSeconds = (performance.now() - start) / 1000;
-  const all = (of: "live" | "peak"): number => model.devices.reduce((sum, device) => sum + device.memory()[of], 0);
-  const weightsBytes = all("live");
+  const all = (of: (memory: MemoryStats) => number): number =>
+    model.devices.reduce((sum, device) => sum + of(device.memory()), 0);
+  const weightsBytes = all(shownBytes);
   let moved = 0;
   const times: { prompt: number; decode: number }[] = [];
   for (let i = 0; i <= runs; i++) {
@@ -102,7 +104,7 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
     // The first token comes with the prompt.
     decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
     weightsBytes,
-    peakBytes: all("peak"),
+    peakBytes: all(({ peak, mapped = 0 }) => peak + mapped),
     ...(group && { ranks: group.size, bytesMovedPerToken: moved / (batch * (promptTokens + tokens - 1)) }),
   };
 }

@@ -2,6 +2,7 @@
 import { cpus, totalmem } from "node:os";
 import { Command } from "commander";
 import { CpuBackend } from "../backend/cpu/backend.ts";
+import { hasLibc } from "../backend/cpu/libc.ts";
 import { isaText } from "../backend/cpu/native/isa.ts";
 import { Device } from "../backend/device.ts";
 import type { PlatformName } from "../backend/gpu/platforms.ts";
@@ -58,7 +59,7 @@ function describeCpu() {
       ...(backend.native ? [isaText(backend.native.isa)] : []),
       backend.engine.variant === "relaxed" ? "WebAssembly, relaxed SIMD" : "WebAssembly SIMD",
     ].join(", "),
-    memory: `up to 4 GiB of ${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
+    memory: `${hasLibc() ? "all" : "up to 4 GiB"} of ${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
   };
 }
 

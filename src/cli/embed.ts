@@ -35,7 +35,7 @@ export function embedCommand(): Command {
     .option("--no-normalize", "leave vectors as they are")
     .option("--prompt <name>", "what the texts are for, by a name the model knows, as query or document")
     .option("--json", "print {dims, embeddings}, or {query, results} with --query, as JSON", false);
-  return addModelOptions(command)
+  return addModelOptions(command, { caches: false })
     .addHelpText(
       "after",
       `

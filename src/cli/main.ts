@@ -26,6 +26,7 @@ const commands: Readonly<Record<string, () => Promise<Command>>> = {
   models: async () => (await import("./models.ts")).modelsCommand(),
   remove: async () => (await import("./models.ts")).removeCommand(),
   bench: async () => (await import("./bench.ts")).benchCommand(),
+  plan: async () => (await import("./plan.ts")).planCommand(),
   inspect: async () => (await import("./inspect.ts")).inspectCommand(),
   tokenize: async () => (await import("./tokenize.ts")).tokenizeCommand(),
   quantize: async () => (await import("./quantize.ts")).quantizeCommand(),

@@ -5,6 +5,7 @@ import { Device } from "../backend/device.ts";
 import type { Group } from "../distributed/group.ts";
 import { locateModel } from "../models/hub/pull.ts";
 import {
+  type CacheType,
   type ComputeType,
   draftModel,
   type GenerateOptions,
@@ -35,6 +36,7 @@ export interface ModelOptions {
   gpuLayers?: number;
   dtype?: ComputeType;
   context?: number;
+  kvCache?: CacheType;
   threads?: number;
 }
 
@@ -75,8 +77,20 @@ function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) =>
   };
 }
 
-/** `named`: the model is an option, and no argument. */
-export function addModelOptions(command: Command, { named = true } = {}): Command {
+function cacheType(text: string): CacheType {
+  if (text === "f8" || text === "f8e4m3") return "f8e4m3";
+  throw new InvalidArgumentError("must be f8.");
+}
+
+/** `named`: the model is an option, and no argument; `caches`: it keeps keys and values. */
+export function addModelOptions(command: Command, { named = true, caches = true } = {}): Command {
+  if (caches) {
+    command.option(
+      "--kv-cache <type>",
+      "f8 keeps keys and values in 8 bits: half the memory, a little less exact (default: as what is computed in)",
+      cacheType,
+    );
+  }
   if (named) {
     command.option(
       "--model <name>",
@@ -192,7 +206,7 @@ export const located = (name: string): Promise<string | undefined> =>
 
 /** Loads with a bar on stderr, where that is a terminal. */
 export async function loadWithProgress(
-  { model, device, gpuLayers, dtype, context, threads }: ModelOptions,
+  { model, device, gpuLayers, dtype, context, kvCache, threads }: ModelOptions,
   options: { signal?: AbortSignal; group?: Group | null } = {},
 ): Promise<Model> {
   const { signal, group } = options;
@@ -208,6 +222,7 @@ export async function loadWithProgress(
       gpuLayers,
       dtype,
       context,
+      kvCache,
       onProgress: ({ bytesLoaded, bytesTotal }) => bar.update(bytesLoaded, bytesTotal),
     });
   } finally {

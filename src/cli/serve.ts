@@ -4,11 +4,12 @@ import { Command, Option } from "commander";
 import { Device } from "../backend/device.ts";
 import { variable } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
+import type { Group } from "../distributed/group.ts";
 import { loadModel } from "../models/index.ts";
+import { createEngine, followEngine, pagesOfAll } from "../serving/create-engine.ts";
 import { Log, type LogForm, logForms } from "../serving/http/log.ts";
 import { idOf, type LoadRequest, Registry } from "../serving/http/registry.ts";
 import { ApiServer, defaultLimits } from "../serving/http/server.ts";
-import { createEngine } from "../serving/index.ts";
 import {
   addModelOptions,
   bytes,
@@ -21,12 +22,13 @@ import {
   modelPath,
 } from "./model-options.ts";
 import { ProgressBar } from "./progress.ts";
+import { addRankOptions, joinRanks, type RankOptions } from "./ranks.ts";
 
 /** Where the build puts the page. */
 const PAGE = fileURLToPath(new URL("../../dist/serving/page", import.meta.url));
 const BUNDLED_ID = "fable-7m";
 
-interface Options extends Omit<ModelOptions, "model"> {
+interface Options extends Omit<ModelOptions, "model">, RankOptions {
   host: string;
   port: number;
   alias?: string[];
@@ -75,7 +77,7 @@ export function serveCommand(version: string): Command {
         logForms,
       ),
     );
-  return addModelOptions(command, { named: false })
+  return addRankOptions(addModelOptions(command, { named: false }))
     .addHelpText(
       "after",
       `
@@ -110,16 +112,24 @@ const keysOf = (given: readonly string[] | undefined): string[] =>
 
 async function run(names: string[], options: Options, version: string): Promise<void> {
   if (options.threads !== undefined) Device.cpu({ threads: options.threads });
-  const devices = devicesNamed(options.device);
+  const models = servedModels(names, options.alias ?? []);
+  const group = await joinRanks(options);
+  if (group && models.length > 1) fail("InvalidArgument", "serve: --tensor-parallel serves one model");
+  const devices = group ? [group.device] : devicesNamed(options.device);
   const { batch, maxAnswers: queue } = options;
   const log = new Log(options.log ?? (process.stderr.isTTY ? "text" : "json"));
+  if (group && group.rank > 0) return followServer(models[0]!.name, options, log, group);
   const registry = new Registry({
-    models: servedModels(names, options.alias ?? []),
+    models,
     device: devices,
     memory: options.memory,
-    load: (request) => load(request, options, log),
+    load: (request) => load(request, options, log, group),
     openEngine: async (model, memory) => {
-      const engine = createEngine(model, { batch, queue, memory: cacheMemory(options, memory) });
+      const asked = { batch, queue, memory: cacheMemory(options, memory) };
+      const engine = createEngine(
+        model,
+        group ? { ...asked, group, pages: await pagesOfAll(model, asked, group) } : asked,
+      );
       try {
         await engine.ready();
       } catch (error) {
@@ -173,6 +183,16 @@ async function run(names: string[], options: Options, version: string): Promise<
   await signals.ended;
 }
 
+/** Of ranks other than 0: its part of the model does what rank 0's does, until the server ends. */
+async function followServer(name: string, options: Options, log: Log, group: Group): Promise<void> {
+  // Rank 0 has its own ways to end, and tells.
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => {});
+  const request = { name, memory: options.memory, signal: group.signal, onProgress: () => {} };
+  using model = await load(request, options, log, group);
+  const asked = { batch: options.batch, memory: cacheMemory(options, undefined) };
+  await followEngine(model, { ...asked, pages: await pagesOfAll(model, asked, group) }, group);
+}
+
 /** Of what was asked for keys and values, and what the limit leaves, the smaller. */
 const cacheMemory = ({ cacheMemory: asked }: Options, left: number | undefined): number | undefined =>
   asked === undefined || left === undefined ? (asked ?? left) : Math.min(asked, left);
@@ -200,17 +220,20 @@ function onSignals(close: () => Promise<void>): { readonly ended: Promise<void> 
 
 async function load(
   { name, memory, signal, onProgress }: LoadRequest,
-  { device, gpuLayers, dtype, context, batchInvariant }: Options,
+  { device, gpuLayers, dtype, context, kvCache, batchInvariant }: Options,
   log: Log,
+  group: Group | null,
 ) {
   const bar = new ProgressBar("Loading", process.stderr);
   const files = new Map<string, readonly [done: number, total: number]>();
   try {
     return await loadModel(name, {
-      device,
+      device: group?.device ?? device,
+      group: group ?? undefined,
       gpuLayers,
       dtype,
       context,
+      kvCache,
       memory,
       batchInvariant,
       signal,

@@ -22,6 +22,7 @@ export class CclCommunicator implements CollectiveLibrary {
   readonly #watch: Watch;
   /** Memory for the barrier's number. */
   readonly #word: bigint;
+  #ended = false;
 
   /** Waits until all ranks have come. */
   constructor(ccl: Ccl, context: GpuContext, id: Uint8Array, rank: number, size: number, watch: Watch) {
@@ -77,12 +78,15 @@ export class CclCommunicator implements CollectiveLibrary {
 
   /** Throws where a rank is lost, or the library has met an error since. */
   check(): void {
+    if (this.#ended) return;
     this.#watch.check();
     const code = this.#ccl.asyncError(this.#comm);
     if (code !== 0) this.#failed("a collective", code);
   }
 
   [Symbol.dispose](): void {
+    if (this.#ended) return;
+    this.#ended = true;
     this.#watch.unguard(this.#comm);
     this.#context.synchronizeSync();
     this.#ccl.api.destroy(this.#comm);

@@ -69,6 +69,16 @@ export class Group implements AsyncDisposable {
     return requireSame(this.#meeting, `same ${this.#topics++}`, what, value);
   }
 
+  /** Of rank 0: tells the others something small, in order; `listen` is how they hear it. */
+  tell(value: unknown): void {
+    this.#meeting.tell(value);
+  }
+
+  /** Of the others: hands on what rank 0 tells, until `take` gives false. */
+  listen(take: (value: unknown) => Promise<boolean>): Promise<void> {
+    return this.#meeting.listen(take);
+  }
+
   /** Ends the other ranks, too, with these words about this one. */
   fail(message: string): void {
     this.#meeting.fail(message);
@@ -152,13 +162,9 @@ async function communicatorFor(
     const [id] = (await meeting.exchange("unique id", own)) as [string];
     // The library waits for the others by itself, and cannot be told that one is gone before it has begun.
     const bytes = new Uint8Array(Buffer.from(id, "base64"));
-    return new Communicator(
-      rank,
-      size,
-      device,
-      new CclCommunicator(ccl, backend.context, bytes, rank, size, meeting),
-      memory,
-    );
+    const library = new CclCommunicator(ccl, backend.context, bytes, rank, size, meeting);
+    backend.trusts = () => library.check();
+    return new Communicator(rank, size, device, library, memory);
   }
   if (!mpi) return fail("LibraryNotFound", `${device.name}: no library of collectives`);
   mpi.interrupt = (waited) => {

@@ -11,9 +11,9 @@ import { parentPort, workerData } from "node:worker_threads";
 /**
  * @typedef {{ rank: number, size: number, host: string, port: number, bind: string, job: string, seconds: number,
  *   stalledSeconds: number, announces: boolean, state: SharedArrayBuffer, koffi: string | null }} Setup
- * @typedef {{ type: "exchange", topic: string, value: unknown } | { type: "guard", library: string, prototype: string, handle: bigint } |
+ * @typedef {{ type: "exchange", topic: string, value: unknown } | { type: "tell", value: unknown } | { type: "guard", library: string, prototype: string, handle: bigint } |
  *   { type: "unguard", handle: bigint } | { type: "close" } | { type: "fail", message: string }} Order
- * @typedef {{ join: number, size: number, job: string } | { put: string, value: unknown } | { all: string, values: unknown[] } |
+ * @typedef {{ join: number, size: number, job: string } | { put: string, value: unknown } | { told: unknown } | { all: string, values: unknown[] } |
  *   { ready: true } | { beat: true } | { bye: true } | { failed: string } | { refused: string } | { lost: number, why: string }} Word
  * @typedef {{ rank: number, socket: import("node:net").Socket, heard: number, left: boolean }} Peer
  */
@@ -159,6 +159,7 @@ function hear(peer, word) {
   peer.heard = Date.now();
   if ("put" in word) collect(peer.rank, word.put, word.value);
   else if ("all" in word) tell({ type: "all", topic: word.all, values: word.values });
+  else if ("told" in word) tell({ type: "told", value: word.told });
   else if ("ready" in word) ready();
   else if ("refused" in word) refuse(word.refused);
   else if ("lost" in word) lose(word.lost, word.why);
@@ -250,6 +251,7 @@ function guard({ library, prototype, handle }) {
 parentPort?.on("message", (/** @type {Order} */ order) => {
   if (order.type === "guard") return guard(order);
   if (order.type === "unguard") return void guards.delete(order.handle);
+  if (order.type === "tell") return sendAll({ told: order.value });
   if (order.type === "exchange") {
     if (rank === 0) return collect(0, order.topic, order.value);
     const to = peers.get(0);

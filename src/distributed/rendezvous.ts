@@ -35,6 +35,7 @@ type Told =
   | { readonly type: "listening"; readonly port: number }
   | { readonly type: "ready" | "lost" }
   | { readonly type: "refused"; readonly why: string }
+  | { readonly type: "told"; readonly value: unknown }
   | { readonly type: "all"; readonly topic: string; readonly values: unknown[] };
 
 interface Waiting {
@@ -52,6 +53,8 @@ export class Rendezvous implements AsyncDisposable {
   readonly #beat: NodeJS.Timeout;
   readonly #lost = new AbortController();
   readonly #atExit = () => this.#leave();
+  readonly #told: unknown[] = [];
+  #listener: Waiting | null = null;
   #refused: DistributedError | null = null;
   #onListening: ((port: number) => void) | null = null;
   #onReady: ((error: DistributedError | null) => void) | null = null;
@@ -111,6 +114,38 @@ export class Rendezvous implements AsyncDisposable {
     }
   }
 
+  /** Of rank 0: tells all others, in this order. */
+  tell(value: unknown): void {
+    this.check();
+    this.#worker.postMessage({ type: "tell", value });
+  }
+
+  /** Of the others: what rank 0 tells them, from now on and until `take` throws or the ranks part. */
+  async listen(take: (value: unknown) => Promise<boolean>): Promise<void> {
+    this.#worker.ref();
+    try {
+      for (;;) {
+        const value = this.#told.length > 0 ? this.#told.shift() : await this.#next();
+        if (!(await take(value))) return;
+      }
+    } finally {
+      this.#worker.unref();
+    }
+  }
+
+  #next(): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.#listener = { resolve: (values) => resolve(values[0]), reject };
+    });
+  }
+
+  #take(value: unknown): void {
+    const listener = this.#listener;
+    this.#listener = null;
+    if (listener) listener.resolve([value]);
+    else this.#told.push(value);
+  }
+
   /** Aborts when a rank is lost, with the error as its reason. */
   get signal(): AbortSignal {
     return this.#lost.signal;
@@ -154,6 +189,7 @@ export class Rendezvous implements AsyncDisposable {
     if (told.type === "listening") this.#onListening?.(told.port);
     else if (told.type === "ready") this.#onReady?.(null);
     else if (told.type === "refused") this.#refuse(told.why);
+    else if (told.type === "told") this.#take(told.value);
     else if (told.type === "all") this.#waiting.get(told.topic)?.resolve(told.values);
     else this.#end(this.#lossOf());
   }
@@ -166,6 +202,7 @@ export class Rendezvous implements AsyncDisposable {
 
   #end(error: DistributedError): void {
     this.#lost.abort(error);
+    this.#listener?.reject(error);
     for (const { reject } of this.#waiting.values()) reject(error);
   }
 

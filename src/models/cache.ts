@@ -5,24 +5,30 @@ import { type DType, sizeOf } from "../core/dtype.ts";
 import { fail } from "../core/errors.ts";
 import { KvCache, LatentCache, RotatingKvCache } from "../nn/index.ts";
 import { capacityFor } from "../nn/kv-cache.ts";
+import { ByteKvCache, RotatingByteKvCache, rowWidth } from "./byte-cache.ts";
 import { CachePlaces } from "./cache-places.ts";
 import type { ModelConfig } from "./config.ts";
 import type { Positions } from "./positions.ts";
 
 /** Whether a device attends over caches by itself, with all of a text in them. */
-export const deviceAttends = ({ headDim, latent, rope }: ModelConfig, { backend }: Device, dtype: DType): boolean =>
+export const deviceAttends = (
+  { headDim, latent, rope }: ModelConfig,
+  { backend }: Device,
+  dtype: DType,
+  stored: DType,
+): boolean =>
   (latent
     ? backend.latentAttention?.supports(dtype, latent.rank, rope.dims)
-    : backend.cachedAttention?.supports(dtype, headDim)) ?? false;
+    : backend.cachedAttention?.supports(dtype, headDim, stored)) ?? false;
 
 /** Positions of a prompt that devices without attention over caches compute at once. */
 export const PART = 512;
 
-/** What the cache of one layer takes of a sequence when `positions` have been fed; `whole` where windows keep all, too. */
+/** What the cache of one layer, kept as `stored`, takes of a sequence when `positions` have been fed; `whole` where windows keep all, too. */
 export function layerCacheBytes(
   config: ModelConfig,
   layer: number,
-  dtype: DType,
+  stored: DType,
   positions: number,
   whole: boolean,
 ): number {
@@ -30,18 +36,18 @@ export function layerCacheBytes(
   const room = capacityFor(positions);
   // A window's buffer is twice its size.
   const rows = whole || config.latent || window === 0 ? room : 2 * window;
-  return rows * valuesPerPosition(config) * sizeOf(dtype);
+  return rows * bytesPerPosition(config, stored);
 }
 
 /** What the caches of all layers take on one device. */
 export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
-  const whole = deviceAttends(config, device, dtype);
+  const whole = deviceAttends(config, device, dtype, dtype);
   return config.windows.reduce((sum, _, i) => sum + layerCacheBytes(config, i, dtype, positions, whole), 0);
 }
 
 /** What a layer keeps of a position: keys and values of every head that has its own, or what they are made of. */
-export const valuesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig): number =>
-  latent ? latent.rank + rope.dims : 2 * kvHeads * headDim;
+export const bytesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig, stored: DType): number =>
+  sizeOf(stored) * (latent ? latent.rank + rope.dims : 2 * kvHeads * rowWidth(headDim, stored));
 
 /** Caches that keep everything. */
 type Whole = KvCache | LatentCache;
@@ -54,6 +60,8 @@ export interface ModelCacheOptions {
   readonly padding?: readonly number[];
   /** Sliding windows keep what is before them, too, so that any position can be gone back to. Default false. */
   readonly rewindable?: boolean;
+  /** What keys and values are kept as. Default: what is computed in. */
+  readonly stored?: DType;
 }
 
 /** One device for all layers, or each its own. */
@@ -76,7 +84,7 @@ export class ModelCache implements Disposable {
 
   /** Each layer's keys and values lie on one device, or on its own. */
   constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, options: ModelCacheOptions = {}) {
-    const { padding, rewindable = false } = options;
+    const { padding, rewindable = false, stored = dtype } = options;
     this.batch = options.batch ?? padding?.length ?? 1;
     if (padding && padding.length !== this.batch) {
       fail("InvalidArgument", `a cache for ${this.batch} sequences was given ${padding.length} paddings`);
@@ -85,10 +93,11 @@ export class ModelCache implements Disposable {
     this.#config = config;
     this.#devices = perLayer(device, config);
     this.#dtype = dtype;
+    const [Whole, Rotating] = stored === dtype ? [KvCache, RotatingKvCache] : [ByteKvCache, RotatingByteKvCache];
     this.layers = config.windows.map((window, i) => {
       if (config.latent) return new LatentCache();
-      const whole = rewindable || window === 0 || deviceAttends(config, this.#devices[i]!, dtype);
-      return whole ? new KvCache() : new RotatingKvCache(window);
+      const whole = rewindable || window === 0 || deviceAttends(config, this.#devices[i]!, dtype, stored);
+      return whole ? new Whole() : new Rotating(window);
     });
   }
 

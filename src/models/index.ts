@@ -10,6 +10,7 @@ export type {
   LayerNormRole,
 } from "./architectures/architecture.ts";
 export { type ArchitectureName, architectures } from "./architectures/index.ts";
+export type { CacheType } from "./byte-cache.ts";
 export { ModelCache, type ModelCacheOptions } from "./cache.ts";
 export { type Answer, type AnswerEvent, type AnswerOptions, AnswerParser, parseAnswer } from "./chat/answer.ts";
 export { type AnswerForm, detectAnswerForm, type ToolCallForm } from "./chat/answer-form.ts";

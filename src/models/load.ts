@@ -9,6 +9,7 @@ import type { Group } from "../distributed/group.ts";
 import type { LoadProgress } from "../formats/index.ts";
 import { openIfGguf } from "../formats/weights-file.ts";
 import { architectureOf } from "./architectures/index.ts";
+import type { CacheType } from "./byte-cache.ts";
 import type { ModelConfig } from "./config.ts";
 import type { EmbeddingSettings } from "./embeddings/settings.ts";
 import { Encoder } from "./encoder/encoder.ts";
@@ -40,6 +41,11 @@ export interface LoadModelOptions {
   readonly gpuLayers?: number | undefined;
   /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
   readonly dtype?: ComputeType | undefined;
+  /**
+   * What keys and values are kept as. "f8e4m3" takes about half the memory of halves, for a little of the speed; it rounds
+   * them to 4 bits (docs/models.md says what that does to logits). Default: as what is computed in.
+   */
+  readonly kvCache?: CacheType | undefined;
   /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */
   readonly context?: number | undefined;
   /** The most bytes it may take of the devices' memory, its weights and that context. Default: what they can give. */
@@ -105,15 +111,15 @@ async function loadFrom(path: string, options: LoadModelOptions): Promise<Model>
   await using source = await openModelAt(path);
   const own = group ? await ownPart(source, options, group) : source;
   const { config } = own;
-  const { sites, dtype, shares } = await choosePlaces({ ...options, device, config, sizesIn: own.sizesIn });
+  const { sites, dtype, stored, shares } = await choosePlaces({ ...options, device, config, sizesIn: own.sizesIn });
   await using weights = await own.openWeights({ device: sites, dtype, signal, onProgress });
   // Devices compile while the weights are read; what converts them must be there before, or it would be waited for.
-  const needs = needsOf(config, weights, dtype);
+  const needs = needsOf(config, weights, dtype, stored);
   const prepared = devicesOf(sites).map(({ backend }) => backend.transformers?.prepare(needs));
   await Promise.all(prepared.map((own) => own?.toLoad));
   const transformer = config.encoder
     ? await Encoder.load(config, weights, sites, dtype)
-    : await Transformer.load(config, weights, sites, dtype, options.batchInvariant);
+    : await Transformer.load(config, weights, sites, dtype, options.batchInvariant, stored);
   try {
     await weights.arrival();
     await Promise.all(prepared.map((own) => own?.toRun));
@@ -138,8 +144,10 @@ export const needsOf = (
   config: ModelConfig,
   weights: Pick<DeviceWeights, "quantTypes" | "storedTypes" | "normsAreShifted" | "hasPlainMatrices">,
   dtype: DType,
+  stored: DType = dtype,
 ): TransformerNeeds => ({
   dtype,
+  cachesBytes: stored !== dtype,
   quantTypes: weights.quantTypes,
   storedTypes: weights.storedTypes,
   normsAreShifted: weights.normsAreShifted,

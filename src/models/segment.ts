@@ -27,6 +27,8 @@ export interface SegmentOptions {
   readonly config: ModelConfig;
   readonly device: Device;
   readonly dtype: DType;
+  /** What keys and values are kept as. */
+  readonly cacheDType: DType;
   /** Rows must not depend on each other, where a device would let them. */
   readonly batchInvariant: boolean;
   /** Whether latents may be expanded where that is faster: for many rows at once. */
@@ -70,8 +72,8 @@ export class Segment implements Disposable {
 
   /** Whether steps of decoding over pages can be recorded. */
   get recordsPages(): boolean {
-    const { config, device, dtype } = this.#options;
-    return this.#records && deviceAttendsPages(config, device, dtype);
+    const { config, device, dtype, cacheDType } = this.#options;
+    return this.#records && deviceAttendsPages(config, device, dtype, cacheDType);
   }
 
   get #records(): boolean {
@@ -80,8 +82,8 @@ export class Segment implements Disposable {
   }
 
   get #attends(): boolean {
-    const { config, device, dtype } = this.#options;
-    return deviceAttends(config, device, dtype);
+    const { config, device, dtype, cacheDType } = this.#options;
+    return deviceAttends(config, device, dtype, cacheDType);
   }
 
   /** `caches` are those of all layers of the model. Disposes x. */
@@ -129,12 +131,12 @@ export class Segment implements Disposable {
   }
 
   pagedStep(batch: PagedBatch, { tables, lengths, offsets }: PagedTensors): Step {
-    const { config, device, dtype, mayExpand } = this.#options;
+    const { config, device, dtype, cacheDType, mayExpand } = this.#options;
     const rotationsOf = (sequence: PagedSequence) => {
       const positions = { start: sequence.past, length: lengthOf(sequence) };
       return this.#perRope((rotary) => rotary.at(positions, extentOf(sequence)));
     };
-    if (!deviceAttendsPages(config, device, dtype)) return new ComposedPagedStep(batch, rotationsOf);
+    if (!deviceAttendsPages(config, device, dtype, cacheDType)) return new ComposedPagedStep(batch, rotationsOf);
     const { sequences, singles, rows } = batch;
     const turns = this.#perRope((rotary): PagedTable => {
       const { start, ...table } = rotary.shared(batch.longest);

@@ -47,10 +47,14 @@ export interface PassOptions {
 
 export class Transformer implements Disposable {
   readonly config: ModelConfig;
+  /** How many processes it is split over, all of which must make the same calls; 1 where it is whole. */
+  readonly ranks: number;
   /** Where its parts lie. */
   readonly sites: Sites;
   /** What it computes in. */
   readonly dtype: DType;
+  /** What keys and values are kept as. */
+  readonly cacheDType: DType;
   /** Whether what it says of a sequence does not depend, bit by bit, on what else is in a call or how a prompt is cut. */
   readonly batchInvariant: boolean;
   /** The layers, by the devices they lie on. */
@@ -63,17 +67,20 @@ export class Transformer implements Disposable {
     sites: Sites,
     dtype: DType,
     batchInvariant: boolean,
+    cacheDType: DType,
     { layers, ...parts }: Parts,
-    owned: readonly Disposable[],
+    { owned, shard }: Weights,
   ) {
     this.config = config;
+    this.ranks = shard?.ranks ?? 1;
     this.sites = sites;
     this.dtype = dtype;
+    this.cacheDType = cacheDType;
     this.batchInvariant = batchInvariant || devicesOf(sites).every(({ backend }) => backend.invariantly === undefined);
     this.segments = stretchesOf(sites.layers).map(({ device, first, count }) => {
       const own = layers.slice(first, first + count);
-      const common = { config, device, dtype, batchInvariant: this.batchInvariant, mayExpand: !batchInvariant };
-      return new Segment({ ...common, first, layers: own });
+      const common = { config, device, dtype, cacheDType, batchInvariant: this.batchInvariant };
+      return new Segment({ ...common, mayExpand: !batchInvariant, first, layers: own });
     });
     this.#parts = parts;
     this.#owned = owned;
@@ -86,11 +93,12 @@ export class Transformer implements Disposable {
     where: Device | Sites,
     dtype: DType,
     batchInvariant = false,
+    cacheDType: DType = dtype,
   ): Promise<Transformer> {
     try {
       const parts = await loadParts(config, weights);
       const sites = sitesOf(where, config.layers);
-      return new Transformer(config, sites, dtype, batchInvariant, parts, weights.owned);
+      return new Transformer(config, sites, dtype, batchInvariant, cacheDType, parts, weights);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
@@ -103,11 +111,11 @@ export class Transformer implements Disposable {
   }
 
   newCache(options: ModelCacheOptions = {}): ModelCache {
-    return new ModelCache(this.config, this.sites.layers, this.dtype, options);
+    return new ModelCache(this.config, this.sites.layers, this.dtype, { stored: this.cacheDType, ...options });
   }
 
   newPagedCache(pages: number): PagedCache {
-    return new PagedCache(this.config, this.sites.layers, this.dtype, pages);
+    return new PagedCache(this.config, this.sites.layers, this.cacheDType, pages);
   }
 
   /** Logits in f32 for ids (b, t): (b, t, vocab), or (b, vocab) of the last position. */

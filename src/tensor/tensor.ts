@@ -174,8 +174,7 @@ export class Tensor<D extends DType = DType> {
   }
 
   toDeviceSync(device: Device | string): Tensor<D> {
-    const target = Device.from(device);
-    return this.#enqueuedOn(target) ?? upload(this.bytesSync(), this.shape, this.dtype, target);
+    return this.toDeviceLater(device)();
   }
 
   /**
@@ -192,7 +191,7 @@ export class Tensor<D extends DType = DType> {
     const [offset, bytes] = [source.layout.offset * size, source.numel * size];
     const reading = call(this.backend, "beginRead", source.storage, offset, bytes);
     if (!reading) {
-      const copy = this.toDeviceSync(target);
+      const copy = upload<D>(source.bytesSync(), shape, dtype, target);
       return () => copy;
     }
     return () => {

@@ -1,3 +1,4 @@
+import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { deviceNames } from "../helpers/devices.ts";
 import { builtForRanks, byMpi, mpiruns, program, runRanks, tiny } from "../helpers/ranks/run.ts";
@@ -64,6 +65,25 @@ describe.skipIf(mpiruns.length === 0)("a model over several processes, by MPI", 
     expect(stderr.match(/4 heads cannot be split over 3 ranks; 1, 2, 4 ranks can \[CannotShard\]/g)).toHaveLength(3);
   });
 
+  it("ends where a rank is killed", async () => {
+    const faults = fileURLToPath(new URL("../../scripts/rank-faults.mjs", import.meta.url));
+    const options = [
+      "--times",
+      "1",
+      "--ranks",
+      "2",
+      "--most",
+      "2500",
+      "--by",
+      mpiruns[0]!,
+      "--cli",
+      built.cli,
+      "--json",
+    ];
+    const { stdout, stderr } = await runRanks([process.execPath, faults], options);
+    expect(JSON.parse(stdout), stderr).toMatchObject({ rounds: 1, failed: [] });
+  });
+
   it("collects and adds up", async () => {
     const { stdout, stderr } = await runRanks(byMpi(mpiruns[0]!, 3), [program("collectives.mjs"), built.dist, "cpu"]);
     expect(stdout, stderr).toContain("library");
@@ -89,7 +109,8 @@ describe.skipIf(!deviceNames.includes("sim:32"))("a model over several processes
 function expectCollectives({ all }: { all: Record<string, number[]>[] }, ranks: number): void {
   const sum = (ranks * (ranks + 1)) / 2;
   for (const [rank, got] of all.entries()) {
-    for (const dtype of ["f32", "bf16", "f16", "i64", "u8"]) expect(got[`sum ${dtype}`], dtype).toEqual([sum, 10 * sum]);
+    for (const dtype of ["f32", "bf16", "f16", "i64", "u8"])
+      expect(got[`sum ${dtype}`], dtype).toEqual([sum, 10 * sum]);
     expect(got.max).toEqual([ranks, 10 * ranks]);
     expect(got.min).toEqual([1, 10]);
     expect(got.gather).toEqual(Array.from({ length: ranks }, (_, i) => [i + 1, 10 * (i + 1)]).flat());

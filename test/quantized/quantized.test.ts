@@ -11,7 +11,7 @@ import {
   quantTypeNames,
   quantTypes,
 } from "../../src/quantized/index.ts";
-import { deviceNames } from "../helpers/devices.ts";
+import { deviceNames, inTurns } from "../helpers/devices.ts";
 import { expectClose } from "../helpers/reference.ts";
 
 const [NAN, INF] = [Number.NaN, Number.POSITIVE_INFINITY];
@@ -165,7 +165,8 @@ describe.each(deviceNames.map((d) => [d]))("quantized tensors on %s", (name) => 
   const tensor = (values: Float32Array, shape: number[], dtype: DType = "f32") =>
     Tensor.from(values, { shape, device }).toDType(dtype);
 
-  describe.each(quantTypeNames.map((t) => [t]))("%s", (type) => {
+  // The kernels of every type are tested on every GPU by themselves.
+  describe.each(inTurns(quantTypeNames, device).map((t) => [t]))("%s", (type) => {
     // On GPUs each type of many rows is a program of its own: one of each order of words here, all of them in the golden cases.
     const many = name === "cpu" || ["Q8_0", "Q4_K", "Q3_K", "IQ4_NL"].includes(type) ? [20] : [];
     const { size } = quantTypes[type];

@@ -20,8 +20,8 @@ export interface PagesInHeap {
   /** The pages in it, which are whole. */
   readonly first: number;
   readonly bytes: number;
-  /** Bytes that the device's statistics count. */
-  readonly counted: number;
+  /** What of them is the block's. */
+  readonly length: number;
 }
 
 export interface NativeBlock extends Block {

@@ -12,8 +12,6 @@ interface Calls {
   mprotect(at: Address, bytes: number, protection: number): number;
   madvise(at: Address, bytes: number, advice: number): number;
   memmove(to: Address, from: Address, bytes: number): number;
-  dup(file: number): number;
-  close(file: number): number;
   sysconf(name: number): number;
 }
 
@@ -23,8 +21,6 @@ const prototypes: Readonly<Record<keyof Calls, string>> = {
   mprotect: "int mprotect(int64_t at, size_t bytes, int protection)",
   madvise: "int madvise(int64_t at, size_t bytes, int advice)",
   memmove: "int64_t memmove(int64_t to, int64_t from, size_t bytes)",
-  dup: "int dup(int file)",
-  close: "int close(int file)",
   sysconf: "long sysconf(int name)",
 };
 

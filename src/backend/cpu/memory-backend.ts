@@ -13,14 +13,7 @@ import { addressOfStorage, blockOf, type CpuBlock, type HeapBlock, isNativeBlock
 import { CPU_BYTES } from "./engine.ts";
 import type { OutAddress } from "./kernels.ts";
 import { hasLibc, libc } from "./libc.ts";
-import {
-  allocatePages,
-  type FileBlock,
-  isFileBlock,
-  MappedFile,
-  requireFileRange,
-  systemBytes,
-} from "./native-memory.ts";
+import { allocatePages, MappedFile, requireFileRange, systemBytes } from "./native-memory.ts";
 import { WasmBackend } from "./wasm-backend.ts";
 
 /** Blocks from this size on leave room in the heap, for small ones and for what is staged. */
@@ -73,13 +66,13 @@ export class MemoryBackend extends WasmBackend {
     const own = block as CpuBlock;
     if (isNativeBlock(own)) {
       own.release();
-      if (isFileBlock(own)) this.#mapped -= own.length;
+      this.#mapped -= own.length - own.bytes;
       this.usage.remove(own.bytes);
     } else if (own.mapped) {
-      const { start, first, bytes, counted } = own.mapped;
+      const { start, first, bytes, length } = own.mapped;
       // Should the system not give the heap its own pages back, they stay the file's, and nobody's.
       if (libc()!.allocate(bytes, this.engine.base + first) !== null) this.engine.release(start);
-      this.#mapped -= counted;
+      this.#mapped -= length;
       this.usage.remove(0);
     } else super.free(own);
   }
@@ -91,7 +84,7 @@ export class MemoryBackend extends WasmBackend {
     const block =
       this.#allNative || this.engine.available - bytes < HEAP_FOR_FILES
         ? this.#fileOf(file)?.block(start, bytes)
-        : this.#mapInHeap(file.descriptor, start, bytes, bytes);
+        : this.#mapInHeap(range);
     if (!block) return null;
     this.#mapped += bytes;
     this.usage.add(0);
@@ -121,7 +114,6 @@ export class MemoryBackend extends WasmBackend {
       super.write(dst, byteOffset, data);
       return;
     }
-    markWritten(dst);
     copyBytes(addressOfStorage(dst) + byteOffset, Number(ffi().address(data)), data.byteLength);
   }
 
@@ -180,15 +172,8 @@ export class MemoryBackend extends WasmBackend {
     }
   }
 
-  /** A part of a file's block in the heap, without a copy; null where that cannot be. */
-  window({ file, start }: FileBlock, byteOffset: number, bytes: number): HeapBlock | null {
-    const block = this.#mapInHeap(file.descriptor, start + byteOffset, bytes, 0);
-    if (block) this.usage.add(0);
-    return block;
-  }
-
   /** Pages of a file in the place of pages of the heap; null where one or the other cannot be. */
-  #mapInHeap(descriptor: number, start: number, bytes: number, counted: number): HeapBlock | null {
+  #mapInHeap({ file, start, bytes }: FileRange): HeapBlock | null {
     const system = libc()!;
     const { pageBytes } = system;
     const { engine } = this;
@@ -198,11 +183,11 @@ export class MemoryBackend extends WasmBackend {
     if (at === undefined) return null;
     const first = Math.ceil(at / pageBytes) * pageBytes;
     this.startWorkersFor(bytes);
-    if (system.mapFile(descriptor, start - before, length, engine.base + first) === null) {
+    if (system.mapFile(file.descriptor, start - before, length, engine.base + first) === null) {
       engine.release(at);
       return null;
     }
-    return { at: first + before, bytes: 0, mapped: { start: at, first, bytes: length, counted } };
+    return { at: first + before, bytes: 0, mapped: { start: at, first, bytes: length, length: bytes } };
   }
 
   #fileOf(file: OpenFile): MappedFile | null {
@@ -214,9 +199,3 @@ export class MemoryBackend extends WasmBackend {
 }
 
 export const copyBytes = (to: number, from: number, bytes: number): void => void libc()!.calls.memmove(to, from, bytes);
-
-/** From now on its pages may differ from the file's. */
-export function markWritten(storage: Storage): void {
-  const block = blockOf(storage);
-  if (isNativeBlock(block) && isFileBlock(block)) block.isWritten = true;
-}

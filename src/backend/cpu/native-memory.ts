@@ -8,16 +8,6 @@ import type { Libc } from "./libc.ts";
 
 const LARGE_FROM = 4 * 2 ** 20;
 
-/** A part of a file, in memory that the file backs. */
-export interface FileBlock extends NativeBlock {
-  readonly file: MappedFile;
-  readonly start: number;
-  /** Written to: those pages are no longer the file's. */
-  isWritten: boolean;
-}
-
-export const isFileBlock = (block: NativeBlock): block is FileBlock => "file" in block;
-
 /** Pages of `bytes` bytes, which are given back as soon as they are released; null where the system has none. */
 export function allocatePages(libc: Libc, bytes: number): NativeBlock | null {
   const length = Math.max(bytes, 1);
@@ -29,42 +19,34 @@ export function allocatePages(libc: Libc, bytes: number): NativeBlock | null {
 
 /** A whole file in memory, for as long as one of its blocks lives. */
 export class MappedFile {
-  /** Its own: the file may be closed by whoever opened it. */
-  readonly descriptor: number;
-  readonly address: number;
   readonly #libc: Libc;
+  readonly #address: number;
   readonly #size: number;
   readonly #gone: () => void;
   #blocks = 0;
 
-  private constructor(libc: Libc, descriptor: number, address: number, size: number, gone: () => void) {
+  private constructor(libc: Libc, address: number, size: number, gone: () => void) {
     this.#libc = libc;
-    this.descriptor = descriptor;
-    this.address = address;
+    this.#address = address;
     this.#size = size;
     this.#gone = gone;
   }
 
+  /** Null where the system refuses. */
   static over(libc: Libc, { descriptor, size }: OpenFile, gone: () => void): MappedFile | null {
-    const own = libc.calls.dup(descriptor);
-    if (own < 0) return null;
-    const address = libc.mapFile(own, 0, size);
-    if (address !== null) return new MappedFile(libc, own, address, size, gone);
-    libc.calls.close(own);
-    return null;
+    const address = libc.mapFile(descriptor, 0, size);
+    return address === null ? null : new MappedFile(libc, address, size, gone);
   }
 
-  block(start: number, length: number): FileBlock {
+  block(start: number, length: number): NativeBlock {
     this.#blocks++;
-    const address = this.address + start;
-    return { bytes: 0, length, address, file: this, start, isWritten: false, release: () => this.#release() };
+    return { bytes: 0, length, address: this.#address + start, release: () => this.#release() };
   }
 
   #release(): void {
     if (--this.#blocks > 0) return;
     this.#gone();
-    this.#libc.calls.munmap(this.address, this.#size);
-    this.#libc.calls.close(this.descriptor);
+    this.#libc.calls.munmap(this.#address, this.#size);
   }
 }
 

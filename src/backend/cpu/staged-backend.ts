@@ -2,6 +2,7 @@
  * The CPU device over all memory of the machine, by WebAssembly's kernels: every op says here along which dims it can be cut,
  * for where its operands are not in the heap.
  */
+import { f8RowBytes } from "../../core/cache-rows.ts";
 import type { DType } from "../../core/dtype.ts";
 import { type Layout, numel, type Shape } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
@@ -21,7 +22,10 @@ import { copyContiguous } from "./staging/stage.ts";
 import { Staging, type Views } from "./staging/staging.ts";
 
 /** Small enough to stay in the cores' caches between the copy and the kernel. */
-const PIECE_BYTES = 16 * 2 ** 20;
+const PIECE_BYTES = 4 * 2 ** 20;
+
+/** Fewer columns than this have a kernel of their own. */
+const COLUMNS = 16;
 
 export interface CpuBackendOptions extends CpuMemoryOptions {
   /** How much of the heap the pieces of an op may take, for tests. */
@@ -113,6 +117,15 @@ export class StagedBackend extends MemoryBackend {
     return this.#rows(x.storage.dtype, views, 1, lastOf(x), ([x, w, b]) => super.layerNorm(x, w, b, eps));
   }
 
+  protected override encodeRows(x: View): Storage {
+    const row = f8RowBytes(x.layout.shape.at(-1)!);
+    return this.#rows("f8e4m3", [x], 1, [row], ([x]) => super.encodeRows(x));
+  }
+
+  protected override decodeRows(x: View, d: number, to: DType): Storage {
+    return this.#rows(to, [x], 1, [d], ([x]) => super.decodeRows(x, d, to));
+  }
+
   override indexSelect(x: View, ids: View, dim: number): Storage {
     const shape = x.layout.shape.with(dim, ids.layout.numel);
     const { dtype } = x.storage;
@@ -167,7 +180,7 @@ export class StagedBackend extends MemoryBackend {
     const axes = () => [
       ...sameDims(batch, 2),
       { units: m, dims: [lead, null], out: lead },
-      { units: n, dims: [null, lead + 1], out: lead + 1 },
+      { units: n, dims: [null, lead + 1], out: lead + 1, grain: COLUMNS },
     ];
     const run = ([a, b]: readonly [View, View]) => super.matmul(a, b);
     return this.#staging.run({ views: [a, b] as const, axes, dtype: a.storage.dtype, shape: [...batch, m, n], run });

@@ -1,4 +1,5 @@
 /** The CPU device over WebAssembly's memory: lays out arguments and calls one kernel per op. */
+import { f8RowBytes } from "../../core/cache-rows.ts";
 import { type DType, encode, sizeOf } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import { collapse, Layout, numel, type Shape } from "../../core/layout.ts";
@@ -19,6 +20,7 @@ import { calledOp } from "../call.ts";
 import type { ConvParams, PoolParams, RopeKind, SdpaParams, Size2d } from "../fused-ops.ts";
 import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../paged-attention.ts";
 import { Storage } from "../storage.ts";
+import type { CacheRows } from "../transformers.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { blockTypes, codes, memoryMap, shiftOf, type WordsOf, words } from "./abi.ts";
 import { blockOf, type HeapBlock, isNativeBlock } from "./blocks.ts";
@@ -72,9 +74,33 @@ export class WasmBackend implements Backend {
 
   /** Keys and values are read in their pages, by heads of any size. */
   readonly pagedAttention: PagedAttention = {
-    supports: () => true,
+    supports: (dtype, _headDim, stored) => stored === dtype,
     attend: (q, k, v, p) => this.attendPages(q, k, v, p),
   };
+
+  readonly cacheRows: CacheRows = {
+    encode: (x) => this.encodeRows(x),
+    decode: (rows, d, to) => this.decodeRows(rows, d, to),
+  };
+
+  protected encodeRows(x: View): Storage {
+    const { storage, layout } = x;
+    const cols = layout.shape.at(-1)! as Cols;
+    const rows = (layout.numel / cols) as Rows;
+    return this.#make("f8e4m3", rows * f8RowBytes(cols), (out) =>
+      this.engine.kernels.encodeCacheRows(code(storage.dtype), rows, cols, at(x), out),
+    );
+  }
+
+  protected decodeRows(x: View, d: number, to: DType): Storage {
+    const { shape, strides, numel } = x.layout;
+    const rows = (shape.length > 1 ? shape.at(-2)! : 1) as Rows;
+    const groups = (numel / (rows * shape.at(-1)!)) as Count;
+    const stride = (strides.at(-3) ?? 0) as Bytes;
+    return this.#make(to, groups * rows * d, (out) =>
+      this.engine.kernels.decodeCacheRows(code(to), groups, stride, rows, d as Cols, at(x), out),
+    );
+  }
 
   get threads(): number {
     return this.engine.threads;

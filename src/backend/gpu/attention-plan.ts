@@ -87,11 +87,14 @@ const warpgroupDefines = Object.fromEntries(
   ]),
 );
 
-/** Pages of a part of the keys for each tile of queries, where few of prompts share the keys out, and parts at most. */
+/**
+ * Where few queries of prompts share the keys out: pages of a part for each tile of queries, and tiles of keys in shared memory
+ * where copies run beside, one less for large heads.
+ */
 const SPLIT_PAGES = 2;
+const SPLIT_STAGES = 4;
 /** The largest heads whose queries stay in registers then, where copies do not run beside: there are addresses, too. */
 const SPLIT_KEPT_DIM = 64;
-export const MOST_SPLITS = 32;
 
 /** Latent attention: elements of a key and of a value, at most, keys per tile, blocks that share a multiprocessor. */
 export const LATENT_DIM = 576;
@@ -116,7 +119,7 @@ export const prefillDefines = (arch: string) => ({
 
 export const splitDefines = (arch: string) => ({
   ...decodeDefines(arch),
-  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_KEPT_DIM },
+  ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_STAGES, SPLIT_KEPT_DIM },
 });
 
 export const latentDefines = {
@@ -181,14 +184,24 @@ export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {
   };
 }
 
-export function planDecode(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: number): DecodePlan {
+/** `inBytes`: keys and values are rows in 8 bits, which pass through registers on their way. */
+export function planDecode(
+  unit: MatrixUnit,
+  dtype: DType,
+  d: HeadDim,
+  budget: number,
+  inBytes: boolean = false,
+): DecodePlan {
   const { lanes, row, stages } = layout(unit, dtype, d, swizzledRow(unit, d, dtype));
   const most = ATTENTION_BLOCK / lanes;
-  const fit = Math.floor((budget - 16 * row) / stages(16));
+  // Results take the place of keys and values: 16 rows of f32, then a pair for each.
+  const own = Math.max(stages(16) / (inBytes && unit === "mma" ? 2 : 1), 4 * (16 * (d + 4) + 32));
+  const fit = Math.floor((budget - 16 * row) / own);
   const waves = fit >= most ? most : fit >= 2 && most >= 2 ? 2 : 1;
-  const shared = 16 * row + waves * stages(16);
+  const shared = 16 * row + waves * own;
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
-  const crowd = unit === "mma" ? Math.floor(Math.min(256 / d, budget / shared, 4)) : 3;
+  const beside = Math.floor(Math.min(256 / d, budget / shared, 4));
+  const crowd = unit === "mma" ? (inBytes ? Math.max(2, 4 - Math.floor(d / 85)) : beside) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 
@@ -202,7 +215,9 @@ export function planSplit(
 ): PrefillPlan & { readonly keys: number } {
   const { lanes, row, stages } = layout(unit, dtype, d, swizzledRow(unit, d, dtype));
   const strips = unit === "mfma" ? 2 : 1;
-  const bytes = (waves: number, keys: number) => waves * strips * 16 * row + stages(keys);
+  // Of two stages, where copies run beside.
+  const deeper = unit === "mma" ? (d <= 64 ? SPLIT_STAGES : SPLIT_STAGES - 1) / 2 : 1;
+  const bytes = (waves: number, keys: number) => waves * strips * 16 * row + deeper * stages(keys);
   let waves = ATTENTION_BLOCK / lanes;
   let keys = unit === "mma" && d <= 128 && !masked ? ASYNC_KEYS : PREFILL_KEYS;
   while (keys > 16 && bytes(waves, keys) > budget) keys /= 2;
@@ -210,9 +225,14 @@ export function planSplit(
   return { threads: ATTENTION_BLOCK, rows: waves * strips * 16, shared: bytes(waves, keys), keys };
 }
 
-/** Tiles of queries in such a launch, some of them empty: tq queries of `batch` sequences, of `group` heads that share keys. */
-export const splitTiles = (batch: number, tq: number, group: number, rows: number): number =>
-  Math.floor(tq / Math.floor(rows / group)) + batch;
+/** Blocks of such a launch on a multiprocessor: one waits for nothing but itself. */
+const SPLIT_CROWD = 2;
+
+/** Blocks of such a launch, and parts that keys are cut into at most, with which one tile of queries has them all. */
+export function planSplitBlocks(multiprocessors: number, kvHeads: number, pages: number) {
+  const blocks = SPLIT_CROWD * multiprocessors;
+  return { blocks, splits: Math.min(64, pages, Math.max(4, Math.ceil(blocks / kvHeads))) };
+}
 
 /** Queries lie in rows of `pitch` elements. */
 export function planLatent(unit: MatrixUnit, dtype: DType): DecodePlan & { readonly pitch: number } {

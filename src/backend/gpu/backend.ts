@@ -146,7 +146,7 @@ export class GpuBackend extends Gpu implements Backend {
   }
 
   matmul(a: View, b: View): Storage {
-    return this.#widened([a, b], ([x, y]) => matmul(this, x, y));
+    return this.#widened([a, b], ([x, y]) => matmul(this, x, y), true, "f16");
   }
 
   conv2d(x: View, w: View, p: ConvParams): Storage {
@@ -259,11 +259,17 @@ export class GpuBackend extends Gpu implements Backend {
   }
 
   /** Runs `run` on the views as they are, or on f32 copies where they are f8e4m3; `back` rounds the result to f8e4m3. */
-  #widened<const V extends readonly (View | null)[]>(views: V, run: (views: V) => Storage, back = true): Storage {
+  /** Products take f8 as f16, which holds every f8: then matrix units do them, and sum in f32 all the same. */
+  #widened<const V extends readonly (View | null)[]>(
+    views: V,
+    run: (views: V) => Storage,
+    back = true,
+    as: "f32" | "f16" = "f32",
+  ): Storage {
     if (!views.some(isF8)) return run(views);
     const wide = views.map((v) => {
       if (!v) return null;
-      const storage = this.cast(v, "f32");
+      const storage = this.cast(v, as);
       storage.retain();
       return { storage, layout: Layout.contiguous(v.layout.shape) };
     });

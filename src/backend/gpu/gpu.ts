@@ -99,6 +99,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.context.memset(BigInt(this.counters), 0, 4 * MAX_COUNTERS);
   }
 
+  /** Throws where what was enqueued cannot be believed: another process that had a part in it is gone. */
+  trusts: () => void = () => {};
   readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOf(storage)) };
 
   /** The device as a backend: this, with its ops. */
@@ -293,7 +295,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
     });
     this.#usage.add(pool.bytes);
     this.#graphs++;
-    return new GpuGraph(this.context, handle!, () => this.#endGraph(handle!, pool));
+    const { trusts } = this;
+    return new GpuGraph(this.context, handle!, trusts, () => this.#endGraph(handle!, pool));
   }
 
   #record(run: () => void): Handle {
@@ -350,12 +353,14 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.#refuseRecording("data");
     const download = this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength);
     const [bytes] = await Promise.all([download, this.#checkIndex()]);
+    this.trusts();
     return bytes;
   }
 
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {
     this.#refuseRecording("data");
     const bytes = this.#staging.downloadSync(BigInt(addressOf(src) + byteOffset), byteLength);
+    this.trusts();
     this.#checkIndexSync();
     return bytes;
   }
@@ -451,17 +456,20 @@ const abandoned = new FinalizationRegistry<() => void>((end) => end());
 class GpuGraph implements Graph {
   readonly #context: GpuContext;
   readonly #handle: Handle;
+  readonly #trusts: () => void;
   #end: (() => void) | null;
 
-  constructor(context: GpuContext, handle: Handle, end: () => void) {
+  constructor(context: GpuContext, handle: Handle, trusts: () => void, end: () => void) {
     this.#context = context;
     this.#handle = handle;
+    this.#trusts = trusts;
     this.#end = end;
     abandoned.register(this, end, this);
   }
 
   replay(): void {
     if (!this.#end) fail("Disposed", "the graph was disposed and cannot be replayed");
+    this.#trusts();
     this.#context.launchGraph(this.#handle);
   }
 

@@ -109,6 +109,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   if (needs.encodes) return encoderKernels(needs);
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
   const masked = needs.scoresAreShaped ? "_masked" : "";
+  const [decoding, stored] = needs.cachesBytes ? (["_f8", "_f8"] as const) : ([masked, ""] as const);
   const heads = supportsHeadDim(headDim) ? [headDimFor(headDim)] : [];
   const size = dtype === "f32" ? 4 : 2;
   const wide = planWholeRows(hiddenSize, dtype).suffix;
@@ -117,13 +118,13 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   const turn = needs.interleaved ? "_i" : "";
   return existing([
     ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
-    ...heads.flatMap((d) => [`attention_decode${masked}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
+    ...heads.flatMap((d) => [`attention_decode${decoding}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
     ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
-    `rope_append${turn}_${dtype}`,
+    `rope_append${stored}${turn}_${dtype}`,
     `${norm}_${dtype}`,
     `${norm}${wide}_${dtype}`,
     `add_${dtype}`,

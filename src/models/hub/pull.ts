@@ -8,7 +8,7 @@ import { cachedModels } from "./cached-models.ts";
 import { downloadBlob, hasItsHash, isWhole } from "./download.ts";
 import { HASH, type Listing, type RemoteFile } from "./listing.ts";
 import { isRemote, type ModelName, parseModelName, type RemoteName } from "./name.ts";
-import { selectFiles, selectTokenizer } from "./selection.ts";
+import { selectConfig, selectFiles, selectTokenizer } from "./selection.ts";
 import { type HubSettings, hubSettings } from "./settings.ts";
 import { type Source, sourceOf } from "./source.ts";
 
@@ -29,6 +29,8 @@ export interface PullOptions {
   readonly onUnreached?: ((why: string) => void) | undefined;
   /** Whether no more is needed than the tokenizer. */
   readonly tokenizerOnly?: boolean | undefined;
+  /** Whether no more is needed than what says of which shape the model is. */
+  readonly configOnly?: boolean | undefined;
   /** Whether files that are there already are read and compared with their hashes. */
   readonly check?: boolean | undefined;
 }
@@ -89,7 +91,8 @@ async function understood(name: string, { endpoint }: HubSettings): Promise<Mode
 }
 
 async function pull(text: string, name: RemoteName, options: PullOptions, settings: HubSettings): Promise<PulledModel> {
-  const source = sourceOf(name, settings, options.tokenizerOnly ? selectTokenizer : selectFiles);
+  const select = options.configOnly ? selectConfig : options.tokenizerOnly ? selectTokenizer : selectFiles;
+  const source = sourceOf(name, settings, select);
   const commit = /^[0-9a-f]{40}$/.test(source.revision) ? source.revision : undefined;
   try {
     // What a commit holds never changes.

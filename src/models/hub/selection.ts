@@ -25,6 +25,15 @@ export function selectTokenizer(paths: readonly string[], wanted: string | undef
   return { files: paths.filter((path) => BESIDE.test(path) && !path.endsWith(".safetensors")) };
 }
 
+/** What says of which shape a model is, where that is a file of its own. */
+export function selectConfig(paths: readonly string[], wanted: string | undefined, where: string): Selection {
+  if (wanted === undefined && paths.includes("config.json")) return { files: ["config.json"], entry: "config.json" };
+  return fail(
+    "NoUsableWeights",
+    `${where} has its shape in GGUF files, whose headers are not read from afar; name the repository of the original model (with --quantize ${wanted ?? "Q4_K"}), or a GGUF file that is here`,
+  );
+}
+
 /** `wanted` is a quantization or a file; `where` stands in messages. */
 export function selectFiles(paths: readonly string[], wanted: string | undefined, where: string): Selection {
   const models = ggufModels(paths);

@@ -1,11 +1,12 @@
 /** Keys and values of many sequences in pages that any of them may hold: which holds which is the caller's to say. */
 import type { Device } from "../../backend/device.ts";
 import { PAGE_SIZE } from "../../backend/paged-attention.ts";
-import { type DType, sizeOf } from "../../core/dtype.ts";
+import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
 import { Tensor } from "../../ops/index.ts";
-import { namesOf, perLayer, valuesPerPosition } from "../cache.ts";
+import { rowWidth } from "../byte-cache.ts";
+import { bytesPerPosition, namesOf, perLayer } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 
 /** The pages of one layer: keys and values (pages, kv heads, PAGE_SIZE, headDim), or latents (pages, 1, PAGE_SIZE, width). */
@@ -16,6 +17,7 @@ export class PagedCache implements Disposable {
   readonly pageSize = PAGE_SIZE;
   readonly pages: number;
   readonly layers: readonly PagedLayer[];
+  /** What keys and values are kept as. */
   readonly dtype: DType;
   /** Of each layer. */
   readonly devices: readonly Device[];
@@ -26,7 +28,8 @@ export class PagedCache implements Disposable {
     if (!Number.isSafeInteger(pages) || pages < 1) {
       fail("InvalidArgument", `PagedCache: there must be 1 page or more, not ${pages}`);
     }
-    const { kvHeads, headDim, latent, rope } = config;
+    const { kvHeads, latent, rope } = config;
+    const rows = rowWidth(config.headDim, dtype);
     this.pages = pages;
     this.devices = perLayer(device, config);
     this.dtype = dtype;
@@ -40,7 +43,7 @@ export class PagedCache implements Disposable {
       this.layers = config.windows.map((_, i) =>
         latent
           ? { latents: pool(i, 1, latent.rank + rope.dims) }
-          : { k: pool(i, kvHeads, headDim), v: pool(i, kvHeads, headDim) },
+          : { k: pool(i, kvHeads, rows), v: pool(i, kvHeads, rows) },
       );
     } catch (error) {
       this.dispose();
@@ -50,7 +53,7 @@ export class PagedCache implements Disposable {
 
   /** What a page takes in all layers together. */
   static pageBytes(config: ModelConfig, dtype: DType): number {
-    return config.layers * PAGE_SIZE * valuesPerPosition(config) * sizeOf(dtype);
+    return config.layers * PAGE_SIZE * bytesPerPosition(config, dtype);
   }
 
   /** How many pages hold so many positions. */

@@ -26,9 +26,20 @@ export function recordedRows(rows: number, most: number): number {
 
 /** Numbers of rows that decode beside prompts; beyond, as above. */
 const BESIDE_PROMPTS = [0, 8, 32, 64, 128] as const;
-/** Rows of prompts in such a step, and how many prompts they may be of. What they do not fill is one more, without positions. */
-export const PROMPT_ROWS = 64;
+/**
+ * Rows of prompts in such a step, of which more are recorded where none decode, and how many prompts they may be of. What they
+ * do not fill is one more, without positions.
+ */
+const PROMPT_ROWS = 64;
+const PROMPT_ROWS_ALONE = [16, 32, 48, PROMPT_ROWS, 96, 128] as const;
+const MOST_PROMPT_ROWS = 128;
 export const PROMPTS = 3;
+
+/** Rows of prompts in the recording for `tokens` of them beside `rows` that decode; null where there is none. */
+export function promptRows(tokens: number, rows: number): number | null {
+  const sizes = rows > 0 ? [PROMPT_ROWS] : PROMPT_ROWS_ALONE;
+  return sizes.find((size) => size >= tokens) ?? null;
+}
 
 /** A sequence that goes on by one token. */
 export interface DecodingRow {
@@ -70,10 +81,10 @@ export class RecordedDecode implements Disposable {
   readonly #tables: ReadonlyMap<RopeConfig, PagedTable>;
   readonly #planner: PagedPlanner | null;
   readonly #startOf: ((extent: number) => number) | null;
-  /** u32 (PROMPT_ROWS). */
+  /** u32 (MOST_PROMPT_ROWS). */
   readonly #promptIds: Tensor;
-  /** By rows, without prompts and with; null where the device did not take a recording: those steps run as they are. */
-  readonly #graphs = { alone: new Map<number, Graph | null>(), beside: new Map<number, Graph | null>() };
+  /** By rows that decode and rows of prompts; null where the device did not take a recording: those steps run as they are. */
+  readonly #graphs = new Map<string, Graph | null>();
   /** The slot of each row, as far as rows are in use. */
   readonly #order: number[] = [];
 
@@ -89,7 +100,7 @@ export class RecordedDecode implements Disposable {
     this.#board = new Board({ ...sizes, tables: most * this.#width });
     for (let i = 0; i <= rows; i++) this.#board.put("offsets", i, i);
     this.#memory = Tensor.from(this.#board.values, { device }).keep();
-    this.#promptIds = Tensor.zeros([PROMPT_ROWS], { dtype: "u32", device }).keep();
+    this.#promptIds = Tensor.zeros([MOST_PROMPT_ROWS], { dtype: "u32", device }).keep();
     const shared = model.pagedTables(positions);
     const starting = [...shared.values()].filter(({ start }) => start !== null);
     if (new Set(starting.map(({ start }) => start!(positions))).size > 1) {
@@ -121,48 +132,48 @@ export class RecordedDecode implements Disposable {
     return besidePrompts ? rowsBesidePrompts(length, rows) : recordedRows(length, rows);
   }
 
-  /** Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with `PROMPT_ROWS` tokens in all. */
+  /** Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with as many tokens as `promptRows` takes. */
   run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = []): void {
-    const beside = prompts.length > 0;
-    const size = this.size(beside);
-    this.#write(rows, size, beside ? prompts : null);
-    const graphs = this.#graphs[beside ? "beside" : "alone"];
-    const known = graphs.get(size);
+    const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
+    const size = this.size(tokens > 0);
+    const fed = tokens > 0 ? promptRows(tokens, size)! : 0;
+    this.#write(rows, size, prompts, fed);
+    const known = this.#graphs.get(`${size} ${fed}`);
     if (known) known.replay();
-    else if (known === null) this.#compute(size, beside);
-    else graphs.set(size, this.#record(size, beside));
+    else if (known === null) this.#compute(size, fed);
+    else this.#record(size, fed);
   }
 
   /** Records steps of every size, of nobody's rows. */
   recordAll(): void {
     this.arrange(new Set());
     const { rows, model } = this.#options;
-    const { alone, beside } = this.#graphs;
+    const ready = (size: number, fed: number): void => {
+      this.#write([], size, [], fed);
+      if (!this.#graphs.has(`${size} ${fed}`)) this.#record(size, fed);
+    };
     for (let size = recordedRows(1, rows); ; size = recordedRows(size + 1, rows)) {
-      this.#write([], size, null);
-      if (!alone.has(size)) alone.set(size, this.#record(size, false));
+      ready(size, 0);
       if (size === rows) break;
     }
     if (!model.recordsPrompts) return;
-    for (let size = 0; ; size = rowsBesidePrompts(size + 1, rows)) {
-      this.#write([], size, []);
-      if (!beside.has(size)) beside.set(size, this.#record(size, true));
+    for (const fed of PROMPT_ROWS_ALONE) ready(0, fed);
+    for (let size = rowsBesidePrompts(1, rows); ; size = rowsBesidePrompts(size + 1, rows)) {
+      ready(size, PROMPT_ROWS);
       if (size === rows) return;
     }
   }
 
   [Symbol.dispose](): void {
-    for (const graphs of Object.values(this.#graphs)) {
-      for (const graph of graphs.values()) graph?.[Symbol.dispose]();
-      graphs.clear();
-    }
+    for (const graph of this.#graphs.values()) graph?.[Symbol.dispose]();
+    this.#graphs.clear();
     this.#memory.dispose();
     this.#promptIds.dispose();
     for (const { starts } of this.#tables.values()) starts?.dispose();
   }
 
-  /** Says what has changed, for a step without rows of prompts where `prompts` is null. */
-  #write(rows: readonly DecodingRow[], size: number, prompts: readonly PromptRow[] | null): void {
+  /** Says what has changed, for a step with so many rows of prompts. */
+  #write(rows: readonly DecodingRow[], size: number, prompts: readonly PromptRow[], fed: number): void {
     const board = this.#board;
     const bySlot = new Map(rows.map((row) => [row.slot, row]));
     const lengths: number[] = [];
@@ -178,15 +189,13 @@ export class RecordedDecode implements Disposable {
       if (row) put(i, row, lengths[i]!);
       else board.put("lengths", i, 0);
     }
-    if (prompts) {
-      for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
-      this.#writePrompts(prompts, size);
-    }
+    for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
+    if (fed > 0) this.#writePrompts(prompts, size, fed);
     const plan = this.#planner?.plan(lengths) ?? [];
     let planChanged = false;
     for (const [i, word] of plan.entries()) planChanged = board.put("plan", i, word) || planChanged;
     // Each transfer takes the host as long as some kilobytes: all but the tables in one where most of it is new.
-    if (prompts) {
+    if (fed > 0) {
       this.#upload("lengths", 0, board.starts.tables);
       return;
     }
@@ -196,9 +205,9 @@ export class RecordedDecode implements Disposable {
   }
 
   /** Where the rows of prompts lie behind `size` others; those that are nobody's are the last sequence's. */
-  #writePrompts(prompts: readonly PromptRow[], size: number): void {
+  #writePrompts(prompts: readonly PromptRow[], size: number, fed: number): void {
     const board = this.#board;
-    const ids = new Uint32Array(PROMPT_ROWS);
+    const ids = new Uint32Array(fed);
     for (let i = 0; i < size; i++) {
       board.put("bounds", i, i);
       board.put("lasts", i, i);
@@ -214,7 +223,7 @@ export class RecordedDecode implements Disposable {
       board.put("lasts", size + i, size + Math.max(end - 1, 0));
     }
     board.put("lengths", size + PROMPTS, 0);
-    board.put("bounds", size + PROMPTS + 1, size + PROMPT_ROWS);
+    board.put("bounds", size + PROMPTS + 1, size + fed);
     this.#promptIds.storage.write(0, new Uint8Array(ids.buffer));
   }
 
@@ -235,24 +244,26 @@ export class RecordedDecode implements Disposable {
   }
 
   /** Recording a step runs it, too. Where only recording it fails it has run all the same. */
-  #record(size: number, beside: boolean): Graph | null {
+  #record(size: number, fed: number): void {
     let runs = 0;
+    let graph: Graph | null = null;
     try {
-      return this.#options.recorder.capture(() => {
-        this.#compute(size, beside);
+      graph = this.#options.recorder.capture(() => {
+        this.#compute(size, fed);
         runs++;
       });
     } catch (error) {
       if (runs === 0) throw error;
-      return null;
     }
+    this.#graphs.set(`${size} ${fed}`, graph);
   }
 
-  #compute(size: number, beside: boolean): void {
+  #compute(size: number, fed: number): void {
     const { model, cache, tokens, slots, choose } = this.#options;
+    const beside = fed > 0;
     scope(() => {
       const newest = size > 0 ? [tokens.indexSelect(slots.narrow(0, 0, size), 0)] : [];
-      const ids = beside ? [...newest, this.#promptIds] : newest;
+      const ids = beside ? [...newest, this.#promptIds.narrow(0, 0, fed)] : newest;
       const sequences = beside ? size + PROMPTS + 1 : size;
       const places = {
         lengths: this.#part("lengths", sequences),
@@ -276,6 +287,8 @@ function rowsBesidePrompts(rows: number, most: number): number {
   return Math.min(BESIDE_PROMPTS.find((own) => own >= rows) ?? recordedRows(rows, most), most);
 }
 
-function plannerOf({ config, device, dtype }: Transformer, rows: number): PagedPlanner | null {
-  return config.latent ? null : (device.backend.pagedAttention?.planner?.(dtype, config, rows) ?? null);
+function plannerOf({ config, device, dtype, cacheDType: stored }: Transformer, rows: number): PagedPlanner | null {
+  if (config.latent) return null;
+  const { heads, kvHeads, headDim } = config;
+  return device.backend.pagedAttention?.planner?.(dtype, { heads, kvHeads, headDim, stored }, rows) ?? null;
 }

@@ -7,7 +7,7 @@ import { BatchSampler, type Choice } from "../generation/batch-sampler.ts";
 import { samplerSpec } from "../generation/sampling.ts";
 import type { Transformer } from "../transformer.ts";
 import type { PagedCache } from "./cache.ts";
-import { PROMPT_ROWS, PROMPTS, type PromptRow, RecordedDecode } from "./decode.ts";
+import { PROMPTS, type PromptRow, promptRows, RecordedDecode } from "./decode.ts";
 
 /** A request's part in a step. */
 export interface StepRow {
@@ -118,7 +118,8 @@ export class PagedStepper implements AsyncDisposable {
     const prompts = rows.filter(isPrompt);
     const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
     if (prompts.length === 0) return true;
-    return this.#model.recordsPrompts && prompts.length <= PROMPTS && tokens <= PROMPT_ROWS;
+    const others = rows.length - prompts.length;
+    return this.#model.recordsPrompts && prompts.length <= PROMPTS && promptRows(tokens, others) !== null;
   }
 
   /** Gives the slots of the step's rows that something is chosen for, as the sampler has them. */

@@ -7,6 +7,7 @@ import type { DType } from "../../core/dtype.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
 import { Tensor } from "../../ops/index.ts";
 import { result } from "../../tensor/tensor.ts";
+import { fromRows, toRows } from "../byte-cache.ts";
 import type { ModelConfig, RopeConfig } from "../config.ts";
 import { attendLatents, expansionPays, type LatentHeads, type LatentRows } from "../latent-attention.ts";
 import type { Rotation, Table } from "../rotary.ts";
@@ -23,10 +24,11 @@ export const deviceAttendsPages = (
   { headDim, latent, rope }: ModelConfig,
   { backend }: Device,
   dtype: DType,
+  stored: DType,
 ): boolean =>
   (latent
     ? backend.pagedLatentAttention?.supports(dtype, latent.rank, rope.dims)
-    : backend.pagedAttention?.supports(dtype, headDim)) ?? false;
+    : backend.pagedAttention?.supports(dtype, headDim, stored)) ?? false;
 
 /** Writes rows x (heads, t, width) to the sequence's pages, behind its past, and gives all that it has: (1, heads, total, width). */
 function appended(pool: Tensor, x: Tensor, sequence: PagedSequence): Tensor {
@@ -49,6 +51,12 @@ function appended(pool: Tensor, x: Tensor, sequence: PagedSequence): Tensor {
   return gathered.narrow(2, 0, total);
 }
 
+/** The same of heads x (1, heads, t, headDim), in pages of their dtype or of rows in 8 bits. */
+function appendedHeads(pool: Tensor, x: Tensor, sequence: PagedSequence): Tensor {
+  if (pool.dtype === x.dtype) return appended(pool, x.squeeze(0), sequence);
+  return fromRows(appended(pool, toRows(x).squeeze(0), sequence), x.shape[3]!, x.dtype);
+}
+
 /** Op by op, on any device. */
 export class ComposedPagedStep implements Step {
   readonly batch: number;
@@ -68,8 +76,8 @@ export class ComposedPagedStep implements Step {
       const step = new ComposedStep(1, lengthOf(sequence), rotations, () => null);
       const cache = {
         append: (k: Tensor, v: Tensor): KvPair => ({
-          k: appended(layer.k, k.squeeze(0), sequence),
-          v: appended(layer.v, v.squeeze(0), sequence),
+          k: appendedHeads(layer.k, k, sequence),
+          v: appendedHeads(layer.v, v, sequence),
         }),
       };
       return step.attend(own(q), own(k), own(v), cache, params).squeeze(0).transpose(0, 1);

@@ -8,6 +8,7 @@ import { collect } from "../../backend/storage.ts";
 import { formatBytes } from "../../backend/usage.ts";
 import { type DType, sizeOf } from "../../core/dtype.ts";
 import { fail, shown } from "../../core/errors.ts";
+import { type CacheType, cacheDType } from "../byte-cache.ts";
 import { deviceAttends } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import type { WeightSizes } from "../weights/weight-sizes.ts";
@@ -29,6 +30,8 @@ export interface DeviceShare extends Omit<Share, "room"> {
 export interface Chosen {
   readonly sites: Sites;
   readonly dtype: DType;
+  /** What keys and values are kept as. */
+  readonly stored: DType;
   readonly shares: readonly DeviceShare[];
 }
 
@@ -40,6 +43,7 @@ export interface ChoiceOptions {
   readonly gpuLayers?: number | undefined;
   readonly dtype?: DType | undefined;
   readonly context?: number | undefined;
+  readonly kvCache?: CacheType | undefined;
   /** The most bytes it may take, where the devices could give more. */
   readonly memory?: number | undefined;
 }
@@ -58,11 +62,12 @@ export async function choosePlaces(options: ChoiceOptions): Promise<Chosen> {
     const dtype = options.dtype ?? usualDType(devices, config);
     const sizes = measured.get(dtype) ?? (await measureModel(config, options.sizesIn(dtype)));
     measured.set(dtype, sizes);
-    const demand = { config, sizes, dtype, positions, sequences: 1 };
+    const stored = cacheDType(options.kvCache, config, devices, dtype);
+    const demand = { config, sizes, dtype, stored, positions, sequences: 1 };
     let found = placedOn(devices, demand, gpuLayers, memory);
     // Garbage may hold what is missing.
     if (!found && collect() > 0) found = placedOn(devices, demand, gpuLayers, memory);
-    if (found) return { sites: sitesFor(found, config), dtype, shares: found };
+    if (found) return { sites: sitesFor(found, config), dtype, stored, shares: found };
     if (i === choices.length - 1) refuse(devices, demand, memory);
   }
   return fail("InvalidArgument", "loadModel: no device was named");
@@ -114,13 +119,13 @@ function placeByHand(demand: Demand, rooms: readonly Room[], gpuLayers: number):
   return shares && fits(shares, rooms, demand) ? shares : null;
 }
 
-const roomOn = (device: Device, { config, dtype }: Demand, memory: number): Room => ({
+const roomOn = (device: Device, { config, dtype, stored = dtype }: Demand, memory: number): Room => ({
   name: device.name,
   bytes: Math.min(device.available().bytes, Math.max(0, memory)),
   spare: isSpare(device),
   // A limit counts what is shown from files all the same.
   maps: device.backend.map !== undefined && memory === Number.POSITIVE_INFINITY,
-  keepsAll: deviceAttends(config, device, dtype),
+  keepsAll: deviceAttends(config, device, dtype, stored),
 });
 
 function sitesFor(shares: readonly DeviceShare[], { layers }: ModelConfig): Sites {

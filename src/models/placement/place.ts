@@ -27,6 +27,8 @@ export interface Demand {
   readonly config: ModelConfig;
   readonly sizes: ModelSizes;
   readonly dtype: DType;
+  /** What keys and values are kept as. Default: what is computed in. */
+  readonly stored?: DType;
   /** Positions of each sequence. */
   readonly positions: number;
   readonly sequences: number;
@@ -132,11 +134,11 @@ type Costs = (
   layers: number,
 ) => Pick<Share, "hasInput" | "hasOutput" | "weights" | "cache" | "work">;
 
-function costsOf({ config, sizes, dtype, positions, sequences }: Demand): Costs {
+function costsOf({ config, sizes, dtype, stored = dtype, positions, sequences }: Demand): Costs {
   const { encoder, tiedEmbeddings, ropes } = config;
   const weightsUpTo = running(sizes.layers.map(tallyBytes));
   const cacheOf = (keepsAll: boolean) =>
-    running(ropes.map((_, i) => (encoder ? 0 : sequences * layerCacheBytes(config, i, dtype, positions, keepsAll))));
+    running(ropes.map((_, i) => (encoder ? 0 : sequences * layerCacheBytes(config, i, stored, positions, keepsAll))));
   const [cachesWhole, cachesWindowed] = [cacheOf(true), cacheOf(false)];
   const turning = [...new Set(ropes)].map((rope) => ({
     upTo: running(ropes.map((own) => (own === rope ? 1 : 0))),

@@ -1,5 +1,6 @@
 /** What is split over the ranks of a model, and into what: whole heads, and stretches of MLPs and of the vocabulary. */
 import { fail } from "../../core/errors.ts";
+import { architectureOf } from "../architectures/index.ts";
 import type { ModelConfig } from "../config.ts";
 import type { EmbeddingRole, HeadRole, LinearRole, NormRole, VectorRole } from "../weights/weights.ts";
 
@@ -67,7 +68,9 @@ export class Share {
     this.#block = block;
     const { heads, kvHeads, experts } = config;
     this.heads = stretchOf(heads, 1, rank, ranks);
-    this.kvHeads = kvHeadsOf(this.heads, heads / kvHeads);
+    // Ranks that normalise keys together must have as many as each other.
+    const even = architectureOf(config).sharding.kNorm !== undefined;
+    this.kvHeads = kvHeadsOf(this.heads, heads / kvHeads, even);
     const widthOf = (width: number) => this.width(width).count;
     this.config = {
       ...config,
@@ -113,10 +116,15 @@ export class Share {
   }
 }
 
-/** Several queries share a kv head: those of a rank that share one have it once. */
-function kvHeadsOf({ start, count }: Stretch, perKvHead: number): number[] {
-  const together = greatestCommonDivisor(count, perKvHead);
-  return Array.from({ length: count / together }, (_, i) => Math.floor((start + i * together) / perKvHead));
+/** Several queries share a kv head, as many each: a rank whose queries do not come out so has some kv heads repeatedly. */
+function kvHeadsOf({ start, count }: Stretch, perKvHead: number, even: boolean): number[] {
+  const of = (head: number): number => Math.floor((start + head) / perKvHead);
+  const fits = (together: number): boolean =>
+    count % together === 0 &&
+    Array.from({ length: count }, (_, head) => head).every((head) => of(head) === of(head - (head % together)));
+  let together = even ? greatestCommonDivisor(count, perKvHead) : count;
+  while (!fits(together)) together--;
+  return Array.from({ length: count / together }, (_, i) => of(i * together));
 }
 
 const greatestCommonDivisor = (a: number, b: number): number => (b === 0 ? a : greatestCommonDivisor(b, a % b));

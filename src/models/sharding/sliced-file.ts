@@ -1,8 +1,10 @@
 /** A file as a rank sees it: of the tensors that are split only its own part is there, and only that is read. */
+import { fail } from "../../core/errors.ts";
 import { numel, type Shape } from "../../core/layout.ts";
 import { quantTypes } from "../../core/quant-types.ts";
 import type { ByteRange } from "../../formats/read-options.ts";
 import type { StoredWeights, WeightsTensor } from "../../formats/weights-file.ts";
+import { scalesOf } from "../weights/f8-scales.ts";
 import type { Rows } from "../weights/model-tensors.ts";
 
 /** Of a tensor of rows: those that are wanted, in order, and of each the columns; all of them where that is null. */
@@ -21,6 +23,13 @@ export const blockOf = ({ quant }: WeightsTensor): number => (quant ? quantTypes
 
 /** `slices` by name; a tensor whose slice is null is not there. */
 export function slicedFile(file: StoredWeights, slices: ReadonlyMap<string, Slice | null>): StoredWeights {
+  const scaled = file.tensors.find((tensor) => slices.get(tensor.name) && scalesOf(file.tensors, tensor, file.path));
+  if (scaled) {
+    fail(
+      "UnexpectedDType",
+      `${file.path}: "${scaled.name}" is in ${scaled.type} with scales, whose blocks the ranks' parts may cut; save the model in bf16, or load it in one process`,
+    );
+  }
   const places = new Map(
     file.tensors.flatMap((tensor) => {
       const slice = slices.get(tensor.name);

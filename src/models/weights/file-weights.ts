@@ -17,6 +17,7 @@ import type { WeightsOptions } from "../load.ts";
 import { type Sites, siteOf, sitesOf } from "../placement/sites.ts";
 import { Joined, Matrices } from "../projections.ts";
 import { JoinedStacks, Stack } from "../stacks.ts";
+import { scaled, scalesOf } from "./f8-scales.ts";
 import { lieApart, liesApart, mappedRows } from "./mapped-rows.ts";
 import { bytesPerRow, joinedSources, ModelTensors, type Rows, type Source } from "./model-tensors.ts";
 import type { WeightsForm } from "./naming.ts";
@@ -222,17 +223,33 @@ export class FileWeights implements DeviceWeights {
     const weight = this.#empty([totalRows(stack), width], device);
     let at = 0;
     for (const { tensor, slices, rows, transposed } of stack) {
+      const scale = await this.#scaling(tensor, device);
       if (transposed) {
+        if (scale)
+          fail("UnexpectedDType", `${this.#file.path}: "${tensor.name}" is stored by columns, and in f8 with scales`);
         await this.#readTransposed(weight, at, tensor);
         at += rows;
         continue;
       }
       for (const slice of slices) {
-        await this.#readRows(weight, at, tensor, slice, width);
+        await this.#readRows(weight, at, tensor, slice, width, scale);
         at += slice.rows;
       }
     }
     return weight;
+  }
+
+  /** What makes weights of a matrix in f8, where it has scales. */
+  async #scaling(matrix: WeightsTensor, device: Device): Promise<Prepare | undefined> {
+    const { path, tensors } = this.#file;
+    const found = scalesOf(tensors, matrix, path);
+    if (!found) return undefined;
+    const { signal } = this.#options;
+    const { tensor, shape, block } = found;
+    const bytes = await this.#file.readBytes(tensor.name, signal);
+    using stored = Tensor.fromBytes(bytes, shape, this.#floatType(tensor), device);
+    const scales = this.#own(stored.toDType("f32"));
+    return (part, first) => scaled(part, first, scales, block);
   }
 
   /** A single source where it lies in the file, and there at once. */
@@ -269,7 +286,7 @@ export class FileWeights implements DeviceWeights {
     tensor: WeightsTensor,
     slice: Rows,
     width: number | null,
-    prepare?: (part: Tensor) => Tensor,
+    prepare?: Prepare,
   ): Promise<void> {
     const { dtype, device } = target;
     const stored = this.#floatType(tensor);
@@ -281,7 +298,7 @@ export class FileWeights implements DeviceWeights {
       const count = (piece.end - piece.start) / rowBytes;
       using part = Tensor.empty(width === null ? [count] : [count, width], { dtype: stored, device });
       await this.#copyTo(part, 0, tensor)(piece, 0);
-      using prepared = prepare ? prepare(part) : part.view(part.layout);
+      using prepared = prepare ? prepare(part, slice.start + done / rowBytes) : part.view(part.layout);
       using converted = prepared.toDType(dtype);
       target.sliceSet(converted, 0, at + done / rowBytes);
     });
@@ -336,6 +353,9 @@ export class FileWeights implements DeviceWeights {
     this.#options.onProgress?.({ name, bytesLoaded: this.#bytesLoaded, bytesTotal: this.#bytesTotal });
   }
 }
+
+/** Makes of rows as they are stored, from row `first` on, what they mean. */
+type Prepare = (part: Tensor, first: number) => Tensor;
 
 /** Takes a piece of a tensor; `done` bytes lie before it. */
 type Take = (piece: ByteRange, done: number) => Promise<void>;

@@ -3,6 +3,7 @@
  * of a stack at a time, so that none is ever whole in memory.
  */
 import type { DType } from "../../core/dtype.ts";
+import { fail } from "../../core/errors.ts";
 import type { Shape } from "../../core/layout.ts";
 import type { ByteRange } from "../../formats/read-options.ts";
 import type { StoredWeights, WeightsTensor } from "../../formats/weights-file.ts";
@@ -25,6 +26,13 @@ export function rearranged(
   hidden: ReadonlySet<string>,
 ): StoredWeights {
   if (made.length === 0) return file;
+  const inBytes = made.find(({ tensor }) => tensor.dtype === "f8e4m3")?.tensor;
+  if (inBytes) {
+    fail(
+      "UnexpectedDType",
+      `${file.path}: "${inBytes.name}" would be made of weights in ${inBytes.type}, whose scales belong to rows in another order; save the model in bf16`,
+    );
+  }
   const byName = new Map(made.map((one) => [one.tensor.name, one]));
   const parts = new Map<string, Promise<Uint8Array>>();
   const partOf = (one: MadeTensor, index: number, signal: AbortSignal | undefined): Promise<Uint8Array> => {

@@ -64,14 +64,15 @@ export class ServerMetrics {
       ),
       reading(
         "wick_device_memory_bytes",
-        "Bytes that tensors hold on the device, and bytes kept for reuse.",
+        "Bytes that tensors hold on the device, bytes kept for reuse, and bytes of files that tensors show in place.",
         "gauge",
         () =>
           devices.flatMap((device) => {
-            const { live, cached } = device.memory();
+            const { live, cached, mapped } = device.memory();
             return [
               [{ device: device.name, state: "live" }, live],
               [{ device: device.name, state: "cached" }, cached],
+              ...(mapped === undefined ? [] : [[{ device: device.name, state: "mapped" }, mapped] as const]),
             ] as const;
           }),
       ),

@@ -4,6 +4,7 @@
  */
 import { basename } from "node:path";
 import type { Device } from "../../backend/device.ts";
+import { shownBytes } from "../../backend/usage.ts";
 import { WickError } from "../../core/errors.ts";
 import { plainTemplate } from "../../models/chat/chat.ts";
 import type { Model } from "../../models/model.ts";
@@ -231,14 +232,14 @@ export class Registry implements AsyncDisposable {
     }
   }
 
-  /** Bytes that tensors hold. */
-  get #live(): number {
-    return [this.#options.device].flat().reduce((sum, device) => sum + device.memory().live, 0);
+  /** Bytes that tensors show. */
+  get #shown(): number {
+    return [this.#options.device].flat().reduce((sum, device) => sum + shownBytes(device.memory()), 0);
   }
 
   async #open(entry: Entry): Promise<Loaded> {
     const { memory, load, openEngine } = this.#options;
-    const live = this.#live;
+    const before = this.#shown;
     const used = [...this.#entries.values()].reduce((sum, { loaded }) => sum + (loaded?.bytes ?? 0), 0);
     const model = await load({
       name: entry.name,
@@ -251,12 +252,12 @@ export class Registry implements AsyncDisposable {
     });
     try {
       const isEncoder = model.config.encoder !== null;
-      const left = memory === undefined ? undefined : memory - used - (this.#live - live);
+      const left = memory === undefined ? undefined : memory - used - (this.#shown - before);
       const engine = isEncoder ? null : await openEngine(model, left);
       const kind = isEncoder ? "embedding" : model.chatTemplate ? "chat" : "completion";
       entry.known = { kind, contextLength: model.config.contextLength };
       const template = model.chatTemplate ?? plainTemplate(model);
-      return { model, engine, template, grammars: null, bytes: Math.max(0, this.#live - live) };
+      return { model, engine, template, grammars: null, bytes: Math.max(0, this.#shown - before) };
     } catch (error) {
       model.dispose();
       throw error;

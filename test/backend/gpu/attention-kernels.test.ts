@@ -16,7 +16,6 @@ import {
   prefillBlocks,
   scratchFloats,
   sharedBudget,
-  splitTiles,
 } from "../../../src/backend/gpu/attention-plan.ts";
 import { kernelNamed } from "../../../src/backend/gpu/catalogue.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
@@ -324,7 +323,9 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
     const params = BigUint64Array.from(values, (value) => koffi.address(value));
     ok(hip.launch(kernel, grid, 1, 1, block, 1, 1, shared, null, params, null));
   };
-  const infix = masked ? "_masked" : "";
+  const capped =
+    kind === "prefill" && unit === "wgmma" && dim !== 32 && inputs.mask === null && c.softcap !== undefined;
+  const infix = capped ? "_capped" : masked ? "_masked" : "";
   // The first and the last are not read, but where other rows may be before the first.
   const before = c.paged ? 3 : 0;
   const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
@@ -338,20 +339,19 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
       );
       const args = [...operands, pointer(offsets), pointer(scratch), ...sizes, ...strides, Uint32Array.of(splits)];
       const names = [`attention_split${infix}_${dim}_${dtype}`, `attention_join_${dtype}`];
-      // One block less than there are items: some go round once more.
-      const grid = splitTiles(c.ends!.length, tq, hq / hk, rows) * hk * splits - 1;
-      run("attention_split", names[0]!, grid, threads, shared, args, splitKernels(dtype));
+      // Fewer blocks than there are items: some go round once more.
+      run("attention_split", names[0]!, 5, threads, shared, args, splitKernels(dtype));
       run("attention_split", names[1]!, 3, threads, 0, [...args, Uint32Array.of(rows)], splitKernels(dtype));
     } else if (kind === "prefill") {
       const { threads, rows, shared } =
         unit === "wgmma"
           ? dim === 32
             ? planPrefill("mma", dtype, dim, sharedBudget("sm_90a"))
-            : planWarpgroups(dim, masked)
+            : planWarpgroups(dim, masked && !capped)
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
-      run("attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
+      run(capped ? "attention_capped" : "attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
       const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
       const rows = b * hq * tq;
@@ -499,6 +499,9 @@ const longPrefills: Record<string, Case> = {
   "a mask that no run fits": { hq: 1, tq: 20, tk: 401, d: 64, mask: [1, 1, 20, 401] },
   "a mask in runs, a window and softcap on both sides of its bend": {
     ...{ hq: 1, tq: 66, tk: 408, d: 64, causal: true, window: 200, softcap: 0.8, scale: 0.3, mask: [1, 1, 1, 408] },
+  },
+  "a softcap alone, on both sides of its bend": {
+    ...{ hq: 1, tq: 130, tk: 400, d: 128, causal: true, softcap: 1.5, scale: 0.3 },
   },
   "rows that only a part of the tiles is masked for": {
     ...{ hq: 1, tq: 9, tk: 400, d: 64, mask: [1, 1, 9, 400] },
@@ -660,8 +663,8 @@ const splits: Record<string, Case> = {
     ...{ ends: [25, 26, 26, 36], lengths: [900, 1, 0, 0] },
   },
   "fewer parts than there may be, a sink of every size, values narrower than keys": {
-    ...{ hq: 2, hk: 1, tq: 12, tk: 330, d: 64, dv: 40, causal: true, splits: 8, paged: true },
-    ...{ ends: [5, 12], lengths: [329, 150], sinks: [300, -1] },
+    ...{ hq: 2, hk: 1, tq: 12, tk: 630, d: 64, dv: 40, causal: true, splits: 8, paged: true },
+    ...{ ends: [5, 12], lengths: [629, 150], sinks: [300, -1] },
   },
   "more sequences than a warp has lanes": {
     ...{ hq: 2, hk: 1, tq: 70, tk: 300, d: 64, causal: true, splits: 2, paged: true },
@@ -669,7 +672,7 @@ const splits: Record<string, Case> = {
     lengths: Array.from({ length: 35 }, (_, i) => (i === 33 ? 300 : 2 + i)),
   },
   "a window and a softcap": {
-    ...{ hq: 4, hk: 1, tq: 20, tk: 900, d: 128, causal: true, window: 333, softcap: 3, splits: 4, paged: true },
+    ...{ hq: 4, hk: 1, tq: 20, tk: 900, d: 128, causal: true, window: 700, softcap: 3, splits: 4, paged: true },
     ...{ ends: [3, 20], lengths: [600, 900] },
   },
 };

@@ -12,7 +12,8 @@ const { rank, size, device, communicator } = group;
 const got = {};
 const keep = async (what, tensor) => (got[what] = (await tensor.toArray()).flat(3).map(Number));
 const own = Tensor.from([rank + 1, 10 * (rank + 1)], { device });
-for (const dtype of ["f32", "bf16", "f16", "i64", "u8"]) await keep(`sum ${dtype}`, communicator.allReduce(own.toDType(dtype)));
+for (const dtype of ["f32", "bf16", "f16", "i64", "u8"])
+  await keep(`sum ${dtype}`, communicator.allReduce(own.toDType(dtype)));
 await keep("max", communicator.allReduce(own, "max"));
 await keep("min", communicator.allReduce(own, "min"));
 await keep("gather", communicator.allGather(own));

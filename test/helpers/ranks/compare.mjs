@@ -24,7 +24,8 @@ async function outcome(model) {
   const values = await logits.data();
   logits.dispose();
   const ids = [];
-  for await (const { token } of model.generate(prompt, { maxTokens: 12, temperature: 0, ignoreEos: true })) ids.push(token);
+  for await (const { token } of model.generate(prompt, { maxTokens: 12, temperature: 0, ignoreEos: true }))
+    ids.push(token);
   return { values, ids };
 }
 

@@ -86,6 +86,7 @@ describe("a pull", () => {
     hub.repos.set("owner/name", { files });
     expect((await pull("owner/name", { tokenizerOnly: true })).files).toEqual(["config.json", "tokenizer.json"]);
     expect((await pull("owner/name", { tokenizerOnly: true }, { offline: true })).files).toHaveLength(2);
+    expect((await pull("owner/name", { configOnly: true })).files).toEqual(["config.json"]);
     await expectFailure(
       pull("owner/name", {}, { offline: true }),
       "NoUsableWeights",

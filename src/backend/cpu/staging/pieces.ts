@@ -12,6 +12,8 @@ export interface Axis {
   readonly dims: readonly (number | null)[];
   /** The dim of the result. */
   readonly out: number;
+  /** No part is smaller, unless the whole is: a kernel may sum in another order where there are few. Default 1. */
+  readonly grain?: number;
 }
 
 export interface Piece {
@@ -38,13 +40,13 @@ export function* pieces(
   if (now <= limit) return yield whole;
   let best: { readonly cost: number; readonly axis: number } | undefined;
   for (const [i, axis] of axes.entries()) {
-    if (axis.units < 2) continue;
-    const half = cost(part(whole, axis, 0, Math.ceil(axis.units / 2)));
+    if (axis.units < 2 * (axis.grain ?? 1)) continue;
+    const half = cost(part(whole, axis, 0, middleOf(axis)));
     if (half < now && (best === undefined || half < best.cost)) best = { cost: half, axis: i };
   }
   if (best === undefined) return yield whole;
   const axis = axes[best.axis]!;
-  const middle = Math.ceil(axis.units / 2);
+  const middle = middleOf(axis);
   for (const [start, units] of [
     [0, middle],
     [middle, axis.units - middle],
@@ -53,6 +55,8 @@ export function* pieces(
     yield* pieces(part(whole, axis, start, units), rest, cost, limit);
   }
 }
+
+const middleOf = ({ units, grain = 1 }: Axis): number => Math.max(grain, Math.floor(units / 2 / grain) * grain);
 
 function part({ views, out }: Piece, { units, dims, out: outDim }: Axis, start: number, count: number): Piece {
   const cut = (layout: Layout, dim: number): Layout => {

@@ -5,12 +5,11 @@ import type { View } from "../../backend.ts";
 import { Storage } from "../../storage.ts";
 import { formatBytes } from "../../usage.ts";
 import { addressOf, addressOfStorage, blockOf, type HeapBlock, isNativeBlock } from "../blocks.ts";
-import { copyBytes, type MemoryBackend, markWritten } from "../memory-backend.ts";
-import { isFileBlock } from "../native-memory.ts";
+import { copyBytes, type MemoryBackend } from "../memory-backend.ts";
 import { eachRun, type Packing, packing } from "./packing.ts";
 
-/** Parts of a file of this size and more are mapped into the heap and not copied. */
-const WINDOW_FROM = 2 ** 17;
+const SHORT_RUN_BYTES = 2 ** 12;
+const MANY_RUNS = 2 ** 12;
 
 export interface Stage extends Disposable {
   readonly view: View;
@@ -27,36 +26,30 @@ const packingOf = (view: View): Packing => packing(view.layout, sizeOf(view.stor
 export const stagedBytes = (view: View | null): number =>
   view && isNativeBlock(blockOf(view.storage)) ? packingOf(view).elements * sizeOf(view.storage.dtype) : 0;
 
-/** The view in the heap: itself where it is there, a part of its file, or a copy. */
+/** Whether the view is copied in very many short runs: larger pieces have longer ones. */
+export function isScattered(view: View | null): boolean {
+  if (!view || !isNativeBlock(blockOf(view.storage))) return false;
+  const { run, elements } = packingOf(view);
+  return run * sizeOf(view.storage.dtype) < SHORT_RUN_BYTES && elements > MANY_RUNS * run;
+}
+
+/** The view in the heap: itself where it is there, else a copy. */
 export function stage(backend: MemoryBackend, view: View, use: Use): Stage {
   const { storage } = view;
   if (!isNativeBlock(blockOf(storage))) return { view, leave: () => {}, [Symbol.dispose]: () => {} };
   const { dtype } = storage;
   const size = sizeOf(dtype);
   const plan = packingOf(view);
-  const window = use === "read" ? fileWindow(backend, view, plan) : null;
-  const copy = Storage.over(backend, window ?? heapBlock(backend, plan.elements * size), dtype, plan.elements);
+  const copy = Storage.over(backend, heapBlock(backend, plan.elements * size), dtype, plan.elements);
   const [there, here] = [addressOfStorage(storage), addressOfStorage(copy)];
-  if (!window && (use !== "overwrite" || plan.hasGaps)) {
+  if (use !== "overwrite" || plan.hasGaps) {
     eachRun(plan, (from, to) => copyBytes(here + to * size, there + from * size, plan.run * size));
   }
   return {
     view: { storage: copy, layout: plan.layout },
-    leave: () => {
-      markWritten(storage);
-      eachRun(plan, (from, to) => copyBytes(there + from * size, here + to * size, plan.run * size));
-    },
+    leave: () => eachRun(plan, (from, to) => copyBytes(there + from * size, here + to * size, plan.run * size)),
     [Symbol.dispose]: () => copy.discard(),
   };
-}
-
-/** The file's own pages, where the view is one run of them. */
-function fileWindow(backend: MemoryBackend, { storage }: View, { start, run, loops }: Packing): HeapBlock | null {
-  const block = blockOf(storage);
-  const size = sizeOf(storage.dtype);
-  if (loops.length > 0 || run * size < WINDOW_FROM) return null;
-  if (!isNativeBlock(block) || !isFileBlock(block) || block.isWritten) return null;
-  return backend.window(block, start * size, run * size);
 }
 
 const heapBlock = (backend: MemoryBackend, bytes: number): HeapBlock =>
@@ -68,6 +61,5 @@ const heapBlock = (backend: MemoryBackend, bytes: number): HeapBlock =>
 
 /** Copies between contiguous views, wherever they are. */
 export function copyContiguous(src: View, dst: View): void {
-  markWritten(dst.storage);
   copyBytes(addressOf(dst), addressOf(src), dst.layout.numel * sizeOf(dst.storage.dtype));
 }

@@ -9,7 +9,10 @@ import { Storage } from "../../storage.ts";
 import { isNative } from "../blocks.ts";
 import type { MemoryBackend } from "../memory-backend.ts";
 import { type Axis, type Piece, pieces } from "./pieces.ts";
-import { stage, stagedBytes, type Use } from "./stage.ts";
+import { isScattered, stage, stagedBytes, type Use } from "./stage.ts";
+
+/** So much larger are pieces that would be very many short runs. */
+const SCATTERED = 16;
 
 /** Operands, or null for one that is not there. */
 export type Views = readonly (View | null)[];
@@ -44,8 +47,13 @@ export class Staging {
     const cost = (piece: Piece) => inHeap(staged(piece.views)) + numel(piece.out.shape) * sizeOf(dtype);
     const whole = { views, out: Layout.contiguous(shape) };
     const compute = (piece: Views) => this.#within(piece, loose, (there) => run(there as V));
-    const cuts = pieces(whole, axes(), cost, this.#pieceBytes);
+    const cut = (limit: number) => pieces(whole, axes(), cost, limit);
+    let cuts = cut(this.#pieceBytes);
     let piece = cuts.next();
+    if (!piece.done && staged(piece.value.views).some(isScattered)) {
+      cuts = cut(SCATTERED * this.#pieceBytes);
+      piece = cuts.next();
+    }
     if (piece.value === whole) return compute(views);
     const result = Storage.alloc(this.#backend, dtype, numel(shape));
     try {

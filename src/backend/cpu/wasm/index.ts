@@ -1,5 +1,6 @@
 /** What TypeScript calls. Each op of the backend is one exported function; see the files for their arguments. */
 export { sdpa, sdpaPages } from "./attention";
+export { decodeCacheRows, encodeCacheRows } from "./cache-rows";
 export { cast } from "./cast";
 export { conv2d, conv2dTmp, convTranspose2d, convTranspose2dTmp } from "./conv";
 export { copy, fill } from "./copy";

@@ -10,7 +10,6 @@ import {
   prefillBlocks,
   prefillDefines,
   splitDefines,
-  splitTiles,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -20,15 +19,30 @@ const sizes =
   "batch heads kv_heads tq tk d dv q_b q_h q_t k_b k_h k_t v_b v_h v_t mask_b mask_h mask_i mask_j window scale:f64 softcap:f64 causal:u32";
 const over = { mask: ["", "_masked"], D: headDims.map((d): `${HeadDim}` => `${d}`), T: quantFloats } as const;
 
+const prefill = {
+  args: `${operands} offsets* ${sizes} out_b out_h out_t`,
+  plan: "threads rows shared_bytes",
+  defines: prefillDefines,
+} as const;
+
 export const attention = [
   family({
+    ...prefill,
     file: "attention",
     pattern: "attention{mask}_{D}_{T}",
     over,
     apart: ["mask", "D"],
-    args: `${operands} offsets* ${sizes} out_b out_h out_t`,
-    plan: "threads rows shared_bytes",
-    defines: prefillDefines,
+    launch: (s) => ({
+      ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
+      shared: s.shared_bytes,
+    }),
+  }),
+  family({
+    ...prefill,
+    file: "attention_capped",
+    pattern: "attention_capped_{D}_{T}",
+    over: { D: ["64", "96", "128", "256"], T: ["bf16", "f16"] },
+    apart: ["D"],
     launch: (s) => ({
       ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
       shared: s.shared_bytes,
@@ -37,7 +51,7 @@ export const attention = [
   family({
     file: "attention_decode",
     pattern: "attention_decode{mask}_{D}_{T}",
-    over,
+    over: { ...over, mask: [...over.mask, "_f8"] },
     apart: ["mask", "D"],
     args: `${operands} scratch* counters* plan* ${sizes} splits:u32`,
     plan: "threads shared_bytes entries",
@@ -53,12 +67,9 @@ export const attention = [
     over,
     apart: ["mask", "D"],
     args: `${operands} offsets* scratch* ${sizes} out_b out_h out_t splits:u32`,
-    plan: "threads rows shared_bytes",
+    plan: "threads blocks shared_bytes",
     defines: splitDefines,
-    launch: (s) => ({
-      ...blocks(splitTiles(s.batch, s.tq, s.heads / s.kv_heads, s.rows) * s.kv_heads * s.splits, 1, s.threads),
-      shared: s.shared_bytes,
-    }),
+    launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({
     file: "attention_split",

@@ -1,5 +1,5 @@
 /** Fused attention: a prefill kernel over blocks of queries, or a decode over parts of the keys for few queries. */
-import type { DType } from "../../../core/dtype.ts";
+import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { Layout } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { SdpaParams } from "../../fused-ops.ts";
@@ -9,10 +9,10 @@ import {
   decodeBlocks,
   hasWarpgroups,
   headDimFor,
-  MOST_SPLITS,
   planDecode,
   planPrefill,
   planSplit,
+  planSplitBlocks,
   planSplits,
   planWarpgroups,
   scratchFloats,
@@ -40,6 +40,8 @@ export interface Problem extends SdpaParams {
   readonly mask: View | null;
   /** The address of each sequence's number of keys, or 0: all `tk`. */
   readonly lengths: number;
+  /** Keys and values are rows in 8 bits, whose strides count bytes. */
+  readonly inBytes?: boolean;
   /** The address of each sequence's table of pages, which k and v are then; 0: they are as q is. */
   readonly tables: number;
   readonly batch: number;
@@ -106,13 +108,20 @@ export function sdpaVarlen(gpu: Gpu, q: View, k: View, v: View, offsets: View, p
   );
 }
 
+/** Whether so few queries go through the keys that are cut into parts. */
+export const decodes = (gpu: Gpu, tq: number): boolean => tq <= DECODE_QUERIES && !gpu.isInvariant;
+
 /** Writes (b, heads, tq, d) to `out`. */
 export function attend(gpu: Gpu, p: Problem, out: number): void {
-  if (p.tq <= DECODE_QUERIES && !gpu.isInvariant) decode(gpu, p, out);
+  if (decodes(gpu, p.tq)) decode(gpu, p, out);
   else prefill(gpu, p, out);
 }
 
 const variantOf = (p: Problem) => (p.mask || p.softcap > 0 || p.scale <= 0 ? "_masked" : "");
+
+/** The greatest softcap that a kernel of its own takes, by warpgroups. */
+const MOST_CAP = 64;
+const isCapped = ({ mask, softcap }: Problem): boolean => !mask && softcap > 0 && softcap <= MOST_CAP;
 
 /** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
 function launchValues(p: Problem, out: number) {
@@ -156,6 +165,7 @@ function launchValues(p: Problem, out: number) {
     causal: Number(p.causal),
     window: p.window,
     rows: 0,
+    blocks: 0,
     splits: 1,
     threads: 0,
     shared_bytes: 0,
@@ -172,22 +182,24 @@ export function prefill(gpu: Gpu, p: Problem, out: number): void {
   const variant = variantOf(p);
   const values = launchValues(p, out);
   const dim = headDimFor(d);
-  const plan =
-    dim !== 32 && hasWarpgroups(arch) && usesMatrixUnit(dtype)
-      ? planWarpgroups(dim, variant !== "")
-      : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
+  const grouped = dim !== 32 && hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
+  const capped = grouped && isCapped(p);
+  const plan = grouped
+    ? planWarpgroups(dim, variant !== "" && !capped)
+    : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
+  if (capped) gpu.launch(`attention_capped_${dim}_${dtype}`, values);
+  else gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
 export function decode(gpu: Gpu, p: Problem, out: number): void {
   const { arch } = gpu.context.properties;
   const { dtype, batch, heads, kvHeads, tq, tk, d, dv } = p;
-  const variant = variantOf(p);
+  const variant = p.inBytes ? "_f8" : variantOf(p);
   const values = launchValues(p, out);
-  const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch));
+  const plan = planDecode(gpu.matrixUnit(dtype), dtype, headDimFor(d), sharedBudget(arch), p.inBytes);
   values.threads = plan.threads;
   values.shared_bytes = plan.shared;
   values.splits = p.plan
@@ -205,6 +217,8 @@ export function decode(gpu: Gpu, p: Problem, out: number): void {
   }
 }
 
+const isVectors = (bytes: number): boolean => bytes % 16 === 0;
+
 /** Up to so many queries of prompts share their keys out, where there may be so many pages. */
 const SPLIT_QUERIES = 128;
 const SPLIT_FROM_PAGES = 8;
@@ -220,7 +234,11 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   const budget = sharedBudget(gpu.context.properties.arch);
   const plan = planSplit(gpu.matrixUnit(dtype), dtype, dim, variant !== "", budget);
   const few = tq <= SPLIT_QUERIES && tk >= SPLIT_FROM_PAGES * PAGE_SIZE && heads / kvHeads <= plan.rows;
-  if (!few || gpu.isInvariant) {
+  // The last dim is contiguous.
+  const inVectors = [p.q, p.k, p.v].every(({ at, strides }) =>
+    [at, ...strides.slice(0, 3).map((stride) => stride * sizeOf(dtype))].every(isVectors),
+  );
+  if (!few || !inVectors || gpu.isInvariant) {
     prefill(gpu, p, out);
     return;
   }
@@ -228,7 +246,9 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
-  values.splits = Math.min(MOST_SPLITS, tk / PAGE_SIZE);
+  const { blocks, splits } = planSplitBlocks(gpu.multiprocessors, kvHeads, tk / PAGE_SIZE);
+  values.blocks = blocks;
+  values.splits = splits;
   gpu.temporary(4 * scratchFloats(heads * tq, values.splits, p.dv), (scratch) => {
     values.scratch = scratch;
     gpu.launch(`attention_split${variant}_${dim}_${dtype}`, values);
@@ -237,12 +257,13 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
 }
 
 /** What plans steps of decoding over pages, of at most `rows` sequences. */
-export function partsPlanner(gpu: Gpu, dtype: DType, { heads, kvHeads, headDim }: PlannedHeads, rows: number) {
+export function partsPlanner(gpu: Gpu, dtype: DType, { heads, kvHeads, headDim, stored }: PlannedHeads, rows: number) {
   const { crowd } = planDecode(
     gpu.matrixUnit(dtype),
     dtype,
     headDimFor(headDim),
     sharedBudget(gpu.context.properties.arch),
+    stored === "f8e4m3",
   );
   return PartsPlanner.for(crowd * gpu.multiprocessors, decodeBlocks(1, heads, kvHeads, 1), rows);
 }

@@ -1,5 +1,6 @@
 /** Steps of decoding whose positions are in device memory, so that they can be recorded and replayed. */
 
+import { F8_ROW_TAIL } from "../../../core/cache-rows.ts";
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { chosen } from "../../../core/environment.ts";
 import type { View } from "../../backend.ts";
@@ -13,7 +14,17 @@ import {
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { attend, decode, type Problem, partsPlanner, prefill, prefillPages, supportsAttention } from "./attention.ts";
+import {
+  attend,
+  decode,
+  decodes,
+  type Heads,
+  type Problem,
+  partsPlanner,
+  prefill,
+  prefillPages,
+  supportsAttention,
+} from "./attention.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -39,15 +50,16 @@ export class GpuCachedAttention implements CachedAttention {
     this.#gpu = gpu;
   }
 
-  supports(dtype: DType, headDim: number): boolean {
-    return supportsAttention(dtype, headDim);
+  supports(dtype: DType, headDim: number, stored: DType): boolean {
+    return supportsStored(dtype, headDim, stored);
   }
 
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage {
     const gpu = this.#gpu;
     const { dtype } = q.storage;
     const [rows, width] = q.layout.shape as [number, number];
-    const [batch, kvHeads, capacity, d] = p.k.layout.shape as [number, number, number, number];
+    const [batch, kvHeads, capacity] = p.k.layout.shape as [number, number, number, number];
+    const d = headDimOf(p);
     const [t, heads] = [rows / batch, width / d];
     const lengths = p.lengths ? at(p.lengths) : 0;
     const tk = p.lengths ? capacity : p.past + t;
@@ -59,7 +71,7 @@ export class GpuCachedAttention implements CachedAttention {
     values.batch = batch;
     values.t = t;
     return gpu.filled(dtype, rows * width, (out) =>
-      turned(gpu, dtype, p.interleaved, values, (queries) => {
+      turned(gpu, dtype, p, values, (queries) => {
         const problem = problemOf(p, dtype, heads, kvHeads, d);
         problem.q = { at: queries, strides: [t * width, d, width] };
         problem.mask = mask;
@@ -67,20 +79,23 @@ export class GpuCachedAttention implements CachedAttention {
         problem.batch = batch;
         problem.tq = t;
         problem.tk = tk;
-        attend(gpu, problem, out);
+        if (!problem.inBytes || decodes(gpu, t)) attend(gpu, problem, out);
+        else rowsBack(gpu, problem, batch * kvHeads, tk, 0, (plain) => attend(gpu, plain, out));
       }),
     );
   }
 }
 
-type Appended = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin"> & { readonly norms?: HeadNorms | null };
+type Appended = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin" | "interleaved"> & {
+  readonly norms?: HeadNorms | null;
+};
 type Attended = Pick<CachedAttentionParams, "k" | "v" | "scale" | "softcap" | "window" | "sinks">;
 type Writable<T> = { -readonly [Key in keyof T]: T[Key] };
 
 /** What rope_append takes, but for where rows stand. In one piece: spreading so many fields costs more than the launch. */
 function appendValues(q: View, k: View, v: View, p: Appended) {
   const { shape, strides } = p.k.layout;
-  const d = shape[3]!;
+  const d = headDimOf(p);
   return {
     q: at(q),
     k: at(k),
@@ -119,15 +134,55 @@ function appendValues(q: View, k: View, v: View, p: Appended) {
 function turned(
   gpu: Gpu,
   dtype: DType,
-  interleaved: boolean,
+  p: Appended,
   values: ReturnType<typeof appendValues>,
   run: (queries: number) => void,
 ): void {
   gpu.temporary(values.batch * values.t * values.heads * values.d * sizeOf(dtype), (out) => {
     values.out = out;
-    gpu.launch(`rope_append${interleaved ? "_i" : ""}_${dtype}`, values);
+    gpu.launch(`rope_append${isInBytes(p) ? "_f8" : ""}${p.interleaved ? "_i" : ""}_${dtype}`, values);
     run(out);
   });
+}
+
+/** Whether a cache holds rows in 8 bits. */
+const isInBytes = ({ k }: Pick<CachedAttentionParams, "k">): boolean => k.storage.dtype === "f8e4m3";
+const headDimOf = (p: Pick<CachedAttentionParams, "k">): number =>
+  p.k.layout.shape[3]! - (isInBytes(p) ? F8_ROW_TAIL : 0);
+
+const supportsStored = (dtype: DType, headDim: number, stored: DType): boolean =>
+  supportsAttention(dtype, headDim) && (stored === dtype || stored === "f8e4m3");
+
+/**
+ * Keys and values in 8 bits as what is computed in, for prompts: `run` attends over these. They take as much memory as one
+ * layer would that stores them so. `count` rows of each of `groups` heads, or of each head of `pages` pages by tables.
+ */
+function rowsBack(
+  gpu: Gpu,
+  p: Problem,
+  groups: number,
+  count: number,
+  pages: number,
+  run: (plain: Problem) => void,
+): void {
+  const { dtype, d, kvHeads } = p;
+  const values = {
+    lengths: p.lengths,
+    tables: pages && p.tables,
+    groups,
+    count,
+    d,
+    sequences: p.batch,
+    width: p.tk / PAGE_SIZE,
+    group_stride: p.k.strides[1]!,
+  };
+  const bytes = Math.max(pages, 1) * groups * count * d * sizeOf(dtype);
+  const back = (heads: Heads, next: (plain: Heads) => void): void =>
+    gpu.temporary(bytes, (out) => {
+      gpu.launch(`cache_rows_${dtype}`, { ...values, rows: heads.at, out });
+      next({ at: out, strides: [kvHeads * count * d, count * d, d] });
+    });
+  back(p.k, (k) => back(p.v, (v) => run({ ...p, k, v, inBytes: false })));
 }
 
 /** Attention over a cache, of queries that are still to be said. */
@@ -155,6 +210,7 @@ function problemOf(p: Attended, dtype: DType, heads: number, kvHeads: number, d:
     causal: true,
     plan: null,
     outStrides: undefined,
+    inBytes: isInBytes(p),
   };
 }
 
@@ -178,8 +234,8 @@ export class GpuPagedAttention implements PagedAttention {
     this.#gpu = gpu;
   }
 
-  supports(dtype: DType, headDim: number): boolean {
-    return supportsAttention(dtype, headDim);
+  supports(dtype: DType, headDim: number, stored: DType): boolean {
+    return supportsStored(dtype, headDim, stored);
   }
 
   planner(dtype: DType, heads: PlannedHeads, rows: number): PagedPlanner | null {
@@ -190,7 +246,8 @@ export class GpuPagedAttention implements PagedAttention {
     const gpu = this.#gpu;
     const { dtype } = q.storage;
     const [rows, width] = q.layout.shape as [number, number];
-    const [, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
+    const [poolPages, kvHeads] = p.k.layout.shape as [number, number, number, number];
+    const d = headDimOf(p);
     const [sequences, pages] = p.tables.layout.shape as [number, number];
     // Where rows must not depend on how a prompt was cut, a single one is a short prompt.
     const areGrouped = gpu.isInvariant && p.window === 0 && !p.sinks;
@@ -204,15 +261,18 @@ export class GpuPagedAttention implements PagedAttention {
     values.singles = p.singles;
     values.width = pages;
     return gpu.filled(dtype, rows * width, (out) =>
-      turned(gpu, dtype, p.interleaved, values, (queries) => {
+      turned(gpu, dtype, p, values, (queries) => {
         const problem = problemOf(p, dtype, width / d, kvHeads, d);
+        // To the kernel of prompts all keys are as what is computed in.
+        const asPrompts = (run: (p: Problem) => void): void =>
+          problem.inBytes ? rowsBack(gpu, problem, kvHeads, PAGE_SIZE, poolPages, run) : run(problem);
         problem.lengths = values.lengths;
         problem.tables = values.tables;
         problem.tk = pages * PAGE_SIZE;
         if (singles > 0) {
           problem.q = { at: queries, strides: [width, d, width] };
           problem.batch = singles;
-          if (areGrouped) prefillGroups(gpu, problem, out);
+          if (areGrouped) asPrompts((plain) => prefillGroups(gpu, plain, out));
           else {
             problem.plan = p.plan ? { at: at(p.plan), entries: p.plan.layout.numel - 1 } : null;
             decode(gpu, problem, out);
@@ -227,7 +287,7 @@ export class GpuPagedAttention implements PagedAttention {
         problem.lengths += 8 * singles;
         problem.tables += 8 * pages * singles;
         problem.offsets = values.offsets + 8 * singles;
-        prefillPages(gpu, problem, out + before);
+        asPrompts((plain) => prefillPages(gpu, plain, out + before));
       }),
     );
   }

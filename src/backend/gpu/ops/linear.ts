@@ -27,7 +27,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   const device = gpu.context.properties;
-  if (!type && m > 1 && m > plainRows(dtype, device.arch, gpu.blas !== null)) return null;
+  if (!type && m > 1 && m > plainRows(dtype, n, device.arch, gpu.blas !== null)) return null;
   const plan = type ? null : planLinear(shape, dtype, device);
   const quantized = type && planQuantizedLinear(shape, type, device);
   if (!plan && !quantized) return null;

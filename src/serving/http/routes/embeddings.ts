@@ -22,6 +22,9 @@ export const embeddings = (server: ServerContext) => {
     using lease = await server.registry.acquire(fields.text("model"), exchange.signal);
     exchange.model = lease.id;
     const { model } = lease;
+    if (!model.config.encoder && model.transformer.ranks > 1) {
+      invalid("model", `${lease.id} is split over several processes, and answers chats and completions only`);
+    }
     const width = model.config.hiddenSize;
     fields.refuse(["dimensions"], (value) => value === width);
     const tokens = countTokens(model, inputs);

@@ -4,7 +4,7 @@
  */
 import type { QuantType } from "../../../../core/quant-types.ts";
 import type { Mem, Vec } from "../operands.ts";
-import { gpr, place, type QuantCode, slots, type Words } from "./quant-code.ts";
+import { gpr, panel, panelPlace, place, type QuantCode, slots, type Word } from "./quant-code.ts";
 
 /** Weights that share a scale: those of 32 activations, or of one half of them. */
 export interface Group {
@@ -16,11 +16,16 @@ export interface Group {
   readonly minimum?: Mem;
 }
 
+/** Four unsigned quants of each row: `emit` makes them, and is asked again where they are needed again. */
+export interface Quants {
+  readonly at: number;
+  emit(): Vec;
+}
+
 /** What a kernel does with quants. */
 export interface Sink {
-  /** Unsigned bytes 4 · word … + 3 of a half of a group, in `quants`, which is used up. */
-  take(group: Group, half: number, word: number, quants: Vec): void;
-  finish(group: Group): void;
+  /** All quants of a group meet their activations. */
+  add(group: Group, quants: readonly Quants[]): void;
   /** x moves on by so many times 32. */
   advance(blocks: number): void;
 }
@@ -30,15 +35,49 @@ export interface BlockCode {
   readonly offset: number;
   /** Groups are of sixteen. */
   readonly halves: boolean;
+  /** Registers in which quants are kept while they are needed. */
+  readonly keep: number;
+  /** Groups have minima. */
+  readonly minima: boolean;
   emit(c: QuantCode, sink: Sink): void;
 }
 
 const NIBBLES = 0x0f0f0f0f;
 
-/** The low or the high nibbles of bytes. */
-function nibbles(c: QuantCode, to: Vec, bytes: Vec, high: boolean): void {
-  if (high) c.a.vpsrlw(to, bytes, 4);
-  c.and(to, high ? to : bytes, c.constantInt(NIBBLES));
+/** Made where the bytes are, once. */
+function inPlace({ at, bytes }: Word, make: () => void): Quants {
+  let isMade = false;
+  return {
+    at,
+    emit() {
+      if (!isMade) make();
+      isMade = true;
+      return bytes;
+    },
+  };
+}
+
+/** Made in the register for quants, or once in one of those that keep them. */
+function made(c: QuantCode, at: number, i: number, make: (to: Vec) => void): Quants {
+  const own = c.kept[i];
+  if (own) return inPlace({ at, bytes: own }, () => make(own));
+  return {
+    at,
+    emit() {
+      make(c.quants);
+      return c.quants;
+    },
+  };
+}
+
+/** The high nibbles take the place of the bytes; the low ones are taken before. */
+function nibblesOf(c: QuantCode, word: Word, high: boolean): Quants {
+  const { at, bytes } = word;
+  if (!high) return made(c, at, at, (to) => c.and(to, bytes, c.constantInt(NIBBLES)));
+  return inPlace(word, () => {
+    c.a.vpsrlw(bytes, bytes, 4);
+    c.and(bytes, bytes, c.constantInt(NIBBLES));
+  });
 }
 
 /** Runs `body` `times` times, in which weights move on by `bytes` and the cursor in the frame by `places`. */
@@ -55,8 +94,8 @@ function repeat(c: QuantCode, times: number, bytes: number, places: number, body
   a.sub(gpr.weights, times * bytes);
 }
 
-function storeWords(c: QuantCode, name: "upper", first: number, words: Words): void {
-  for (const [word, bytes] of words.entries()) c.a.vmovups(place(name, first + word), bytes);
+function storeUpper(c: QuantCode, first: number, words: readonly Word[]): void {
+  for (const { at, bytes } of words) c.a.vmovups(place("upper", first + at), bytes);
 }
 
 /** Small blocks: an f16 is the scale of all weights. */
@@ -69,16 +108,16 @@ function blockScale(c: QuantCode): Group {
 const Q8_0: BlockCode = {
   offset: 128,
   halves: false,
+  keep: 0,
+  minima: false,
   emit(c, sink) {
     const group = blockScale(c);
-    for (const half of [0, 1]) {
-      const { words } = c.fetch(2 + 16 * half);
-      for (const [word, bytes] of words.entries()) {
-        c.xor(c.quants, bytes, c.constantInt(0x80808080 | 0));
-        sink.take(group, half, word, c.quants);
-      }
-    }
-    sink.finish(group);
+    const { words } = c.fetch32(2);
+    const unsigned = ({ bytes }: Word) => c.xor(bytes, bytes, c.constantInt(0x80808080 | 0));
+    sink.add(
+      group,
+      words.map((word) => inPlace(word, () => unsigned(word))),
+    );
     sink.advance(1);
   },
 };
@@ -86,16 +125,14 @@ const Q8_0: BlockCode = {
 const Q4_0: BlockCode = {
   offset: 8,
   halves: false,
+  keep: 4,
+  minima: false,
   emit(c, sink) {
     const group = blockScale(c);
-    const { words } = c.fetch(2);
-    for (const half of [0, 1]) {
-      for (const [word, bytes] of words.entries()) {
-        nibbles(c, c.quants, bytes, half === 1);
-        sink.take(group, half, word, c.quants);
-      }
-    }
-    sink.finish(group);
+    const { words } = c.fetch16(2);
+    const low = words.map((word) => nibblesOf(c, word, false));
+    const high = words.map((word) => ({ ...nibblesOf(c, word, true), at: 4 + word.at }));
+    sink.add(group, [...low, ...high]);
     sink.advance(1);
   },
 };
@@ -106,10 +143,10 @@ const Q4_0: BlockCode = {
  */
 function sixBits(c: QuantCode): void {
   const { a } = c;
-  const { words, free } = c.fetch(0);
-  const [both, scales, minima, rest] = words;
-  const [d, least] = c.integers as [Vec, Vec];
+  const { words, free } = c.fetch16(0);
+  const [both, scales, minima, rest] = words.map(({ bytes }) => bytes) as [Vec, Vec, Vec, Vec];
   const copy = c.quants;
+  const [d, least] = c.temporary;
   a.vpsrld(copy, both, 16);
   c.lowHalves(d, both);
   c.lowHalves(least, copy);
@@ -145,19 +182,17 @@ const nibbleGroup = (i: number): Group => ({
 const Q4_K: BlockCode = {
   offset: 0,
   halves: false,
+  keep: 0,
+  minima: true,
   emit(c, sink) {
     sixBits(c);
     repeat(c, 4, 32, 2, () => {
-      const { halves } = c.fetchBoth(16, 32);
+      const { words } = c.fetch32(16);
       for (const high of [0, 1]) {
-        const group = nibbleGroup(high);
-        for (const [half, words] of halves.entries()) {
-          for (const [word, bytes] of words.entries()) {
-            nibbles(c, c.quants, bytes, high === 1);
-            sink.take(group, half, word, c.quants);
-          }
-        }
-        sink.finish(group);
+        sink.add(
+          nibbleGroup(high),
+          words.map((word) => nibblesOf(c, word, high === 1)),
+        );
         sink.advance(1);
       }
     });
@@ -167,32 +202,33 @@ const Q4_K: BlockCode = {
 const Q5_K: BlockCode = {
   offset: 0,
   halves: false,
+  keep: 8,
+  minima: true,
   emit(c, sink) {
     const { a } = c;
     sixBits(c);
-    for (const half of [0, 1]) storeWords(c, "upper", 4 * half, c.fetch(16 + 16 * half).words);
+    storeUpper(c, 0, c.fetch32(16).words);
     repeat(c, 4, 32, 2, () => {
-      const { halves, free } = c.fetchBoth(48, 64);
+      const { words, free } = c.fetch32(48);
       for (const high of [0, 1]) {
-        const group = nibbleGroup(high);
-        for (const [half, words] of halves.entries()) {
-          for (const [word, bytes] of words.entries()) {
+        const quants = words.map(({ at, bytes }) =>
+          made(c, at, at, (to) => {
             // A byte of upper bits serves all eight groups, one after the other: its lowest bit becomes the fifth.
-            const upper = place("upper", 4 * half + word);
-            nibbles(c, c.quants, bytes, high === 1);
+            const upper = place("upper", at);
+            if (high === 1) a.vpsrlw(to, bytes, 4);
+            c.and(to, high === 1 ? to : bytes, c.constantInt(NIBBLES));
             a.vmovups(free, upper);
             a.vpsllw(free, free, 4 - high);
-            c.orMasked(c.quants, free, c.constantInt(0x10101010));
-            if (high === 1) {
-              a.vmovups(free, upper);
-              a.vpsrlw(free, free, 2);
-              a.vmovups(upper, free);
-            }
-            sink.take(group, half, word, c.quants);
-          }
-        }
-        sink.finish(group);
+            c.orMasked(to, free, c.constantInt(0x10101010));
+          }),
+        );
+        sink.add(nibbleGroup(high), quants);
         sink.advance(1);
+      }
+      for (const { at } of words) {
+        a.vmovups(free, place("upper", at));
+        a.vpsrlw(free, free, 2);
+        a.vmovups(place("upper", at), free);
       }
     });
   },
@@ -201,39 +237,40 @@ const Q5_K: BlockCode = {
 const Q6_K: BlockCode = {
   offset: 32,
   halves: true,
+  keep: 4,
+  minima: false,
   emit(c, sink) {
     const { a } = c;
-    const d = c.integers[0]!;
+    const own = c.fetch16(192);
+    const d = c.quants;
     c.halves(d, 208);
-    const own = c.fetch(192);
     for (let i = 0; i < 16; i++) {
-      const bytes = own.words[i >> 2]!;
-      a.vpslld(own.free, bytes, 24 - 8 * (i & 3));
+      a.vpslld(own.free, own.words[i >> 2]!.bytes, 24 - 8 * (i & 3));
       a.vpsrad(own.free, own.free, 24);
       a.vcvtdq2ps(own.free, own.free);
       a.vmulps(own.free, own.free, d);
       a.vmovups(place("scales", i), own.free);
     }
-    for (let part = 0; part < 4; part++) storeWords(c, "upper", 4 * part, c.fetch(128 + 16 * part).words);
+    for (const half of [0, 1]) storeUpper(c, 8 * half, c.fetch32(128 + 32 * half).words);
     // Half of the block: 32 bytes of upper bits serve two times 32 bytes of nibbles.
     repeat(c, 2, 64, 8, () => {
       for (const odd of [0, 1]) {
         for (const half of [0, 1] as const) {
-          const { words, free } = c.fetch(32 * odd + 16 * half);
-          for (const high of [0, 1]) {
-            const block = odd + 2 * high;
-            const group: Group = { block, half, scale: place("scales", 2 * block + half, gpr.cursor) };
-            for (const [word, bytes] of words.entries()) {
-              nibbles(c, c.quants, bytes, high === 1);
-              // Bits 0 and 1 are of block 0, 2 and 3 of block 1 …: they become the fifth and the sixth.
-              a.vmovups(free, place("upper", 4 * half + word, gpr.cursor));
-              const shift = 4 - 2 * block;
-              if (shift > 0) a.vpsllw(free, free, shift);
-              else if (shift < 0) a.vpsrlw(free, free, -shift);
-              c.orMasked(c.quants, free, c.constantInt(0x30303030));
-              sink.take(group, half, word, c.quants);
-            }
-            sink.finish(group);
+          const { words, free } = c.fetch16(32 * odd + 16 * half, half);
+          for (const [high, block] of [odd, odd + 2].entries()) {
+            const quants = words.map(({ at, bytes }, i) =>
+              made(c, at, i, (to) => {
+                if (high === 1) a.vpsrlw(to, bytes, 4);
+                c.and(to, high === 1 ? to : bytes, c.constantInt(NIBBLES));
+                // Bits 0 and 1 are of block 0, 2 and 3 of block 1 …: they become the fifth and the sixth.
+                a.vmovups(free, place("upper", at, gpr.cursor));
+                const shift = 4 - 2 * block;
+                if (shift > 0) a.vpsllw(free, free, shift);
+                else if (shift < 0) a.vpsrlw(free, free, -shift);
+                c.orMasked(to, free, c.constantInt(0x30303030));
+              }),
+            );
+            sink.add({ block, half, scale: place("scales", 2 * block + half, gpr.cursor) }, quants);
           }
         }
       }
@@ -241,6 +278,32 @@ const Q6_K: BlockCode = {
     });
   },
 };
+
+/** Quants as they were kept when they were made from blocks, in the same order: 128 weights, or 32 where they are one group. */
+export function keptGroups(c: QuantCode, { halves, minima }: BlockCode, sink: Sink): void {
+  const groups: Pick<Group, "block" | "half">[] = halves
+    ? [0, 1].flatMap((odd) => ([0, 1] as const).flatMap((half) => [odd, odd + 2].map((block) => ({ block, half }))))
+    : [{ block: 0 }];
+  for (const { block, half } of groups) {
+    const place = (i: number) => panelPlace(gpr.weights, block, i);
+    const quants = c.taken.slice(0, half === undefined ? 8 : 4).map((bytes, i) => {
+      const at = 4 * (half ?? 0) + i;
+      return inPlace({ at, bytes }, () => c.a.vmovups(bytes, place(at)));
+    });
+    sink.add(
+      {
+        block,
+        scale: place(8 + (half ?? 0)),
+        ...(half !== undefined && { half }),
+        ...(minima && { minimum: place(9) }),
+      },
+      quants,
+    );
+  }
+  const blocks = halves ? 4 : 1;
+  sink.advance(blocks);
+  c.a.add(gpr.weights, blocks * panel.bytes);
+}
 
 /** The types that have native kernels. */
 export const blockCodes = { Q8_0, Q4_0, Q4_K, Q5_K, Q6_K } as const satisfies Partial<Record<QuantType, BlockCode>>;

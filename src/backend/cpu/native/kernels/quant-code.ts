@@ -12,8 +12,6 @@ import type { Isa } from "../isa.ts";
 import {
   eax,
   type Gpr,
-  k5,
-  k6,
   k7,
   type Mem,
   mem,
@@ -57,6 +55,15 @@ export const record = {
 /** Planes of bytes: one is half the work, and loses 200 times as much. */
 export type Planes = 1 | 2;
 
+/**
+ * Chains of additions that a row's sums of a group are made of. Few rows need several to hide their latency: with two or
+ * more, both planes are added at once; with one, a plane after the other.
+ */
+export const chainsOf = ({ vnni }: Isa, rows: number, planes: Planes): 1 | 2 | 4 => {
+  if (!vnni || planes === 1) return 1;
+  return rows === 1 ? 4 : rows <= 4 ? 2 : 1;
+};
+
 /** The most rows of x that meet weights together. */
 export const mostRows = ({ masks }: Isa): 4 | 8 => (masks ? 8 : 4);
 
@@ -84,30 +91,49 @@ export const place = (name: keyof typeof places, i: number, base: Gpr = gpr.fram
   mem(base, (places[name] + i) * SLOT);
 export const slots = (n: number): number => n * SLOT;
 
-/** Sixteen bytes of each row: four vectors with four of them each. */
-export type Words = readonly [Vec, Vec, Vec, Vec];
+/**
+ * Quants that serve several tiles of rows are kept behind the frame as they were made: for each 32 activations eight
+ * vectors of them, then the factors of the group and its minima, or the factors of both groups.
+ */
+export const panel = { at: 64 * SLOT, bytes: 10 * SLOT } as const;
+export const panelPlace = (base: Gpr, block: number, i: number): Mem => mem(base, block * panel.bytes + i * SLOT);
+
+/** Four bytes of each row, and which they are of 32: the first byte, counted in fours. */
+export interface Word {
+  readonly at: number;
+  readonly bytes: Vec;
+}
 
 export class QuantCode extends Simd {
   /** Of rows of x: in registers, or in the frame where these do not suffice. */
   readonly sums: readonly (Vec | Mem)[];
+  /** Sums of groups: the chains of a row beside each other. */
   readonly integers: readonly Vec[];
   /** Quants, and what is made of them without VNNI. */
   readonly quants: Vec;
   readonly split: Vec;
   readonly product: Vec;
+  /** A group's factors and minima, where there are registers for them. */
+  readonly factors: Vec | undefined;
+  readonly minima: Vec | undefined;
+  /** For quants that are needed once more; empty where each serves once. */
+  readonly kept: readonly Vec[];
   readonly #fetched: readonly Vec[];
 
-  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes) {
+  /** `keep`: how many vectors of quants a type wants to keep from one plane to the next. */
+  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number) {
     super(a, isa);
     const registers = Array.from({ length: isa.registers }, (_, id) => isa.v(id));
     const take = (n: number) => registers.splice(0, n);
     this.#fetched = take(9);
     this.quants = take(1)[0]!;
     [this.split, this.product] = (isa.vnni ? [this.quants, this.quants] : take(2)) as [Vec, Vec];
-    const needed = isa.vnni ? planes * rows : rows;
-    const room = registers.length - needed >= rows;
+    const chains = chainsOf(isa, rows, planes);
+    this.integers = take(rows * chains);
+    this.kept = isa.vnni && planes === 2 && chains === 1 ? take(keep) : [];
+    if (isa.masks) [this.factors, this.minima] = take(2);
+    const room = registers.length >= rows;
     this.sums = room ? take(rows) : Array.from({ length: rows }, (_, r) => place("sums", r));
-    this.integers = registers;
   }
 
   get lanes(): 8 | 16 {
@@ -119,9 +145,14 @@ export class QuantCode extends Simd {
     return this.isa.masks;
   }
 
-  /** Registers that nothing uses between blocks. */
+  /** Registers that nothing uses while sixteen bytes are fetched, between groups. */
   get temporary(): readonly [Vec, Vec] {
-    return this.#fetched as unknown as readonly [Vec, Vec];
+    return this.#fetched.slice(5, 7) as unknown as readonly [Vec, Vec];
+  }
+
+  /** Eight registers for quants that come from where they were kept. */
+  get taken(): readonly Vec[] {
+    return this.#fetched.slice(0, 8);
   }
 
   xor(to: Vec, from: Vec, other: Vec | Mem): void {
@@ -153,38 +184,62 @@ export class QuantCode extends Simd {
     a.lea(three, mem(one, { index: one, scale: 2 }));
     for (let i = 2; i < this.lanes / 2; i++) a.lea(multiples[i]!, mem(multiples[i - 1]!, { index: one, scale: 2 }));
     if (!this.wide) return;
-    for (const [i, part] of parts.entries()) {
-      a.mov(eax, 0xf0 << (4 * i));
-      a.kmovw(part, eax);
-    }
+    a.mov(eax, 0xf0);
+    a.kmovw(UPPER, eax);
   }
 
-  /** Sixteen bytes of each row; `free` is a register to use meanwhile. */
-  fetch(offset: number): { readonly words: Words; readonly free: Vec } {
-    const [r0, r1, r2, r3, t] = this.#fetched as [Vec, Vec, Vec, Vec, Vec];
-    return this.#fetchInto(offset, [r0, r1, r2, r3, t]);
-  }
-
-  /** Two times sixteen. */
-  fetchBoth(first: number, second: number): { readonly halves: readonly [Words, Words]; readonly free: Vec } {
-    const one = this.fetch(first);
-    const [r0, r1, r2, r3] = this.#fetched.slice(5) as [Vec, Vec, Vec, Vec];
-    const two = this.#fetchInto(second, [r0, r1, r2, r3, one.free]);
-    return { halves: [one.words, two.words], free: two.free };
-  }
-
-  #fetchInto(
-    offset: number,
-    [r0, r1, r2, r3, t]: readonly [Vec, Vec, Vec, Vec, Vec],
-  ): { readonly words: Words; readonly free: Vec } {
+  /** Sixteen bytes of each row, the first or the second of 32; `free` is a register to use meanwhile. */
+  fetch16(offset: number, half = 0): { readonly words: readonly Word[]; readonly free: Vec } {
     const { a } = this;
-    for (const [i, to] of [r0, r1, r2, r3].entries()) {
-      a.vmovups(to.x, this.row(i, offset));
-      // Repeated and masked, a load needs no unit that shuffles.
-      if (this.wide)
-        for (const [p, part] of parts.entries()) a.vbroadcasti32x4(to.k(part), this.row(4 * p + 4 + i, offset));
-      else a.vinserti128(to, to, this.row(4 + i, offset), 1);
+    const rows = this.#fetched.slice(0, 4);
+    const t = this.#fetched[4]!;
+    const pair = (to: Vec, row: number) => {
+      a.vmovups(to.x, this.row(row, offset));
+      a.vinserti128(to.y, to.y, this.row(row + 4, offset), 1);
+    };
+    for (const [i, to] of rows.entries()) {
+      pair(to, i);
+      if (!this.wide) continue;
+      pair(t, 8 + i);
+      a.vinserti64x4(to, to, t.y, 1);
     }
+    const { columns, free } = this.#transpose(rows, t);
+    return { words: columns.map((bytes, i) => ({ at: 4 * half + i, bytes })), free };
+  }
+
+  /** The same of 32 bytes. */
+  fetch32(offset: number): { readonly words: readonly Word[]; readonly free: Vec } {
+    const { a } = this;
+    const [low, high] = [this.#fetched.slice(0, 4), this.#fetched.slice(4, 8)];
+    // A register holds a row, or rows i and i + 4: repeated and masked, a load needs no unit that shuffles.
+    for (const [i, to] of [...low, ...high].entries()) {
+      const row = this.wide ? 8 * (i >> 2) + (i & 3) : i;
+      a.vmovups(to.y, this.row(row, offset));
+      if (this.wide) a.vbroadcasti64x4(to.k(UPPER), this.row(row + 4, offset));
+    }
+    const first = this.#transpose(low, this.#fetched[8]!);
+    const second = this.#transpose(high, first.free);
+    let { free } = second;
+    const words: Word[] = [];
+    for (const [i, x] of first.columns.entries()) {
+      const y = second.columns[i]!;
+      if (this.wide) {
+        a.vshufi64x2(free, x, y, 0x88);
+        a.vshufi64x2(x, x, y, 0xdd);
+      } else {
+        a.vperm2i128(free, x, y, 0x20);
+        a.vperm2i128(x, x, y, 0x31);
+      }
+      words.push({ at: i, bytes: free }, { at: 4 + i, bytes: x });
+      free = y;
+    }
+    return { words, free };
+  }
+
+  /** Within 128 bits, four times four elements of 32 bits change places. */
+  #transpose(rows: readonly Vec[], t: Vec): { readonly columns: readonly Vec[]; readonly free: Vec } {
+    const { a } = this;
+    const [r0, r1, r2, r3] = rows as [Vec, Vec, Vec, Vec];
     a.vpunpckldq(t, r0, r1);
     a.vpunpckhdq(r0, r0, r1);
     a.vpunpckldq(r1, r2, r3);
@@ -193,13 +248,13 @@ export class QuantCode extends Simd {
     a.vpunpckhqdq(t, t, r1);
     a.vpunpcklqdq(r1, r0, r2);
     a.vpunpckhqdq(r0, r0, r2);
-    return { words: [r3, t, r1, r0], free: r2 };
+    return { columns: [r3, t, r1, r0], free: r2 };
   }
 
   /** An f16 of each row as floats. */
   halves(to: Vec, offset: number): void {
     const { a } = this;
-    const [low, high] = this.#fetched as [Vec, Vec];
+    const [low, high] = this.temporary;
     for (const [part, half] of [low, high].slice(0, this.lanes / 8).entries()) {
       a.vpxor(half.x, half.x, half.x);
       for (let i = 0; i < 8; i++) a.vpinsrw(half.x, half.x, this.row(8 * part + i, offset), i);
@@ -223,5 +278,5 @@ export class QuantCode extends Simd {
   }
 }
 
-/** The second, third and fourth part of 128 bits. */
-const parts = [k5, k6, k7] as const;
+/** The upper half of a vector, in elements of 64 bits. */
+const UPPER = k7;

@@ -9,8 +9,8 @@ import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
-import { blockCodes, type Group, type NativeQuantType, type Sink } from "./quant-blocks.ts";
-import { gpr, mostRows, type Planes, QuantCode, record } from "./quant-code.ts";
+import { blockCodes, type Group, keptGroups, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
+import { BLOCK, chainsOf, gpr, mostRows, type Planes, panel, panelPlace, QuantCode, record } from "./quant-code.ts";
 
 /** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
 export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
@@ -22,24 +22,32 @@ export interface ProductForm {
   /** Whether there are tiles of the most rows, and how many rows are left then. */
   readonly full: boolean;
   readonly rest: number;
+  /** Quants that the first tile makes are kept for the others. */
+  readonly keeps: boolean;
 }
 
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
 const MIDDLE = 256;
 
+/** Bytes between what is read and what is fetched into the cache: less than what memory takes to answer costs. */
+const LEAST_AHEAD = 16384;
+
 class Dots implements Sink {
   readonly c: QuantCode;
   readonly rows: number;
   readonly planes: Planes;
-  /** Chains of additions of each plane: with a single row, two of them hide their latency. */
-  readonly #chains: 1 | 2;
-  #isStarted = false;
+  /** Quants are kept at `ahead`. */
+  readonly keeps: boolean;
 
-  constructor(c: QuantCode, rows: number, planes: Planes) {
+  constructor(c: QuantCode, rows: number, planes: Planes, keeps: boolean) {
     this.c = c;
     this.rows = rows;
     this.planes = planes;
-    this.#chains = rows === 1 && c.isa.vnni ? 2 : 1;
+    this.keeps = keeps;
+  }
+
+  #keep({ block }: Group, i: number, from: Vec): void {
+    if (this.keeps) this.c.a.vmovups(panelPlace(gpr.ahead, block, i), from);
   }
 
   /** A part of the record of row r that a group belongs to. */
@@ -47,100 +55,124 @@ class Dots implements Sink {
     return mem(gpr.x, (block * this.rows + r) * record.bytes + offset - MIDDLE);
   }
 
-  /** The integer sums of a row: those of the high plane, then those of the low one. */
-  #sum(r: number, plane = 0, chain = 0): Vec {
-    const perRow = this.c.isa.vnni ? this.planes * this.#chains : 1;
-    return this.c.integers[r * perRow + plane * this.#chains + chain]!;
-  }
-
-  #start(group: Group): void {
-    const { a } = this.c;
-    const start = group.half === 1 ? record.secondStart : record.start;
-    for (let r = 0; r < this.rows; r++) {
-      const last = this.c.isa.vnni ? this.planes - 1 : 0;
-      for (let plane = 0; plane <= last; plane++) {
-        for (let chain = 0; chain < this.#chains; chain++) {
-          if (plane < last || chain > 0) this.c.zero(this.#sum(r, plane, chain));
-          else a.vpbroadcastd(this.#sum(r, plane), this.#at(group, r, start));
-        }
-      }
-    }
-    this.#isStarted = true;
-  }
-
-  take(group: Group, half: number, word: number, quants: Vec): void {
-    const { a, isa, split } = this.c;
-    if (!this.#isStarted) this.#start(group);
-    const at = 16 * half + 4 * word;
-    if (isa.vnni) {
-      for (let plane = 0; plane < this.planes; plane++) {
-        for (let r = 0; r < this.rows; r++) {
-          const sum = this.#sum(r, plane, word % this.#chains);
-          a.vpdpbusd(sum, quants, this.#at(group, r, plane * record.lowPlane + at).each);
-        }
-      }
-      return;
-    }
-    this.c.and(split, quants, this.c.constantInt(0x00ff00ff));
-    this.#addWords(group, at, split);
-    a.vpsrlw(split, quants, 8);
-    this.#addWords(group, record.oddWords + at, split);
-  }
-
-  #addWords(group: Group, at: number, words: Vec): void {
-    const { a, product } = this.c;
-    for (let r = 0; r < this.rows; r++) {
-      a.vpbroadcastd(product, this.#at(group, r, at));
-      a.vpmaddwd(product, product, words);
-      a.vpaddd(this.#sum(r), this.#sum(r), product);
-    }
-  }
-
-  finish(group: Group): void {
-    const { a, quants: factor, sums, isa } = this.c;
-    for (let r = 0; r < this.rows; r++) {
-      const sum = this.#sum(r);
-      if (this.#chains === 2) {
-        for (let plane = 0; plane < this.planes; plane++)
-          a.vpaddd(this.#sum(r, plane), this.#sum(r, plane), this.#sum(r, plane, 1));
-      }
-      if (isa.vnni && this.planes === 2) {
+  add(group: Group, quants: readonly Quants[]): void {
+    const { a, isa, integers } = this.c;
+    const start = (r: number) => this.#at(group, r, group.half === 1 ? record.secondStart : record.start);
+    const chains = chainsOf(isa, this.rows, this.planes);
+    const sums = Array.from({ length: this.rows }, (_, r) => integers[r * chains]!);
+    if (isa.vnni && this.planes === 2) {
+      for (const sum of integers.slice(0, this.rows * chains)) this.c.zero(sum);
+      if (chains === 1) this.#addBytes(group, quants, 0);
+      else this.#addBoth(group, quants, chains);
+      for (const [r, sum] of sums.entries()) {
+        const low = integers[r * chains + 1]!;
+        if (chains === 4) for (const i of [0, 1]) a.vpaddd(integers[i]!, integers[i]!, integers[i + 2]!);
         a.vpslld(sum, sum, 8);
-        a.vpaddd(sum, sum, this.#sum(r, 1));
+        if (chains > 1) a.vpaddd(sum, sum, low);
+        a.vpaddd(sum, sum, start(r).each);
       }
-      a.vcvtdq2ps(sum, sum);
-      a.vbroadcastss(factor, this.#at(group, r, record.scale));
-      a.vmulps(factor, factor, group.scale);
+      if (chains === 1) this.#addBytes(group, quants, record.lowPlane);
+    } else {
+      for (const [r, sum] of sums.entries()) a.vpbroadcastd(sum, start(r));
+      if (isa.vnni) this.#addBytes(group, quants, 0);
+      else this.#addWords(group, quants);
+    }
+    this.#finish(group, sums);
+  }
+
+  /** Both planes, in chains of their own: two of each if there are four. */
+  #addBoth(group: Group, quants: readonly Quants[], chains: 2 | 4): void {
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      this.#keep(group, at, bytes);
+      for (let r = 0; r < this.rows; r++) {
+        const chain = r * chains + ((2 * at) % chains);
+        for (const [i, plane] of [0, record.lowPlane].entries()) {
+          this.c.a.vpdpbusd(this.c.integers[chain + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
+        }
+      }
+    }
+  }
+
+  #addBytes(group: Group, quants: readonly Quants[], plane: number): void {
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      if (plane === 0) this.#keep(group, at, bytes);
+      for (let r = 0; r < this.rows; r++) {
+        this.c.a.vpdpbusd(this.c.integers[r]!, bytes, this.#at(group, r, plane + 4 * at).each);
+      }
+    }
+  }
+
+  #addWords(group: Group, quants: readonly Quants[]): void {
+    const { a, split, product, integers } = this.c;
+    const add = (at: number) => {
+      for (let r = 0; r < this.rows; r++) {
+        a.vpbroadcastd(product, this.#at(group, r, at));
+        a.vpmaddwd(product, product, split);
+        a.vpaddd(integers[r]!, integers[r]!, product);
+      }
+    };
+    for (const { at, emit } of quants) {
+      const bytes = emit();
+      this.#keep(group, at, bytes);
+      this.c.and(split, bytes, this.c.constantInt(0x00ff00ff));
+      add(4 * at);
+      a.vpsrlw(split, bytes, 8);
+      add(record.oddWords + 4 * at);
+    }
+  }
+
+  #finish(group: Group, integers: readonly Vec[]): void {
+    const { a, quants: factor, sums, factors, minima } = this.c;
+    const load = (to: Vec | undefined, from: Mem, i: number) => {
+      if (to || this.keeps) a.vmovups(to ?? factor, from);
+      this.#keep(group, i, to ?? factor);
+    };
+    load(factors, group.scale, 8 + (group.half ?? 0));
+    if (group.minimum) load(minima, group.minimum, 9);
+    for (const [r, sum] of integers.entries()) {
+      const [scale, total] = [this.#at(group, r, record.scale), this.#at(group, r, record.sum)];
       const to = sums[r]!;
-      const total = to instanceof Vec ? to : sum;
+      const into = to instanceof Vec ? to : sum;
+      a.vcvtdq2ps(sum, sum);
+      if (factors) a.vmulps(factor, factors, scale.each);
+      else {
+        a.vbroadcastss(factor, scale);
+        a.vmulps(factor, factor, group.scale);
+      }
       if (to instanceof Vec) a.vfmadd231ps(to, sum, factor);
       else a.vfmadd213ps(sum, factor, to);
-      if (group.minimum) {
-        a.vbroadcastss(factor, this.#at(group, r, record.sum));
-        a.vfnmadd231ps(total, factor, group.minimum);
+      if (group.minimum && minima) a.vfnmadd231ps(into, minima, total.each);
+      else if (group.minimum) {
+        a.vbroadcastss(factor, total);
+        a.vfnmadd231ps(into, factor, group.minimum);
       }
       if (!(to instanceof Vec)) a.vmovups(to, sum);
     }
-    this.#isStarted = false;
   }
 
   advance(blocks: number): void {
     this.c.a.add(gpr.x, blocks * this.rows * record.bytes);
+    if (this.keeps) this.c.a.add(gpr.ahead, blocks * panel.bytes);
   }
 }
 
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
-  const { type, dtype, planes, full, rest } = form;
+  const { type, dtype, planes, full, rest, keeps } = form;
   const most = mostRows(isa);
-  const { bytes } = quantTypes[type];
-  const c = new QuantCode(a, isa, full ? most : rest, planes);
+  const { bytes, size } = quantTypes[type];
+  const code = blockCodes[type];
+  const c = new QuantCode(a, isa, full ? most : rest, planes, code.keep);
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count");
 
-  /** All rows of a tile with the rows of w that `weights` points at. */
-  const tile = (rows: number, prefetch: boolean): void => {
-    a.mov(gpr.weights, local.weights);
+  /** All rows of a tile with the rows of w that `weights` points at, or with quants that were kept. */
+  const tile = (rows: number, from: "blocks" | "kept", prefetch: boolean): void => {
+    if (from === "blocks") a.mov(gpr.weights, local.weights);
+    else a.lea(gpr.weights, mem(gpr.frame, panel.at));
+    if (keeps && from === "blocks") a.lea(gpr.ahead, mem(gpr.frame, panel.at));
     for (let r = 0; r < rows; r++) {
       const sum = c.sums[r]!;
       if (sum instanceof Vec) c.zero(sum);
@@ -151,16 +183,20 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     }
     a.mov(gpr.args, local.args);
     a.mov(gpr.cursor, args.blocks);
+    if (from === "kept") a.shl(gpr.cursor, Math.log2(size / (code.halves ? 4 * BLOCK : BLOCK)));
     a.mov(local.count, gpr.cursor);
     a.align(32);
     const loop = a.here();
     if (prefetch) {
       const ahead = c.lanes * bytes;
-      for (let at = 0; at < ahead; at += 64) a.prefetcht0(mem(gpr.ahead, at));
+      for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
       a.add(gpr.ahead, ahead);
     }
-    blockCodes[type].emit(c, new Dots(c, rows, planes));
-    a.add(gpr.weights, bytes);
+    if (from === "kept") keptGroups(c, code, new Dots(c, rows, planes, false));
+    else {
+      code.emit(c, new Dots(c, rows, planes, keeps));
+      a.add(gpr.weights, bytes);
+    }
     a.dec(local.count);
     a.jne(loop);
     a.mov(gpr.args, local.args);
@@ -196,16 +232,28 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
   if (full) {
     a.mov(gpr.cursor, args.tiles);
     a.mov(local.tiles, gpr.cursor);
+    const end = a.label();
     const tiles = a.here();
-    tile(most, false);
+    tile(most, "blocks", false);
     a.dec(local.tiles);
-    a.jne(tiles);
+    if (keeps) {
+      a.je(end);
+      const others = a.here();
+      tile(most, "kept", false);
+      a.dec(local.tiles);
+      a.jne(others);
+      a.bind(end);
+    } else a.jne(tiles);
   } else {
+    // The rows that come next, or those behind them where rows are short.
     a.mov(gpr.ahead, args.line);
     a.shl(gpr.ahead, Math.log2(c.lanes));
+    a.mov(gpr.cursor, LEAST_AHEAD);
+    a.cmp(gpr.ahead, gpr.cursor);
+    a.cmovb(gpr.ahead, gpr.cursor);
     a.add(gpr.ahead, gpr.weights);
   }
-  if (rest > 0) tile(rest, !full);
+  if (rest > 0) tile(rest, keeps ? "kept" : "blocks", !full);
   a.mov(gpr.out, local.column);
   a.add(gpr.out, c.lanes);
   a.mov(local.column, gpr.out);

@@ -7,12 +7,12 @@ import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
-import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
+import { BLOCK, mostRows, type Planes, panel, record } from "../kernels/quant-code.ts";
 import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import type { Job } from "../pool.ts";
-import { type FloatType, isFloatType } from "../simd.ts";
+import { type Job, SCRATCH_BYTES } from "../pool.ts";
+import { type FloatType, floatTypes, isFloatType } from "../simd.ts";
 
 export interface QuantProduct {
   readonly type: NativeQuantType;
@@ -34,7 +34,7 @@ export interface QuantRunner {
 }
 
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
-const CHUNK = 2 ** 18;
+const CHUNK = 2 ** 16;
 const ROUND_CHUNK = 2 ** 9;
 /** Room for packed activations: longer inputs go in parts. */
 const PACKED_BYTES = 16 * 2 ** 20;
@@ -42,41 +42,70 @@ let packed: number | undefined;
 
 const rowBytes = (k: number): number => (k / BLOCK) * record.bytes;
 
-function quantJobs({ native, planes: asked }: QuantRunner, p: QuantProduct, packedAt: number): readonly [Job, Job] {
-  const { type, dtype, m, n, k } = p;
+/** How a product goes: the kernels, by what they depend on. */
+interface Plan {
+  readonly round: number;
+  readonly product: number;
+}
+const plans = new WeakMap<Native, Map<number, Plan>>();
+const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
+
+/** Kernels are looked for by a number: by their names, it would take as long as a small product. */
+function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k }: QuantProduct): Plan {
   const { isa } = native;
-  const { offset, halves } = blockCodes[type];
-  const { size, bytes } = quantTypes[type];
   const most = mostRows(isa);
-  const tiles = Math.floor(m / most);
+  const full = m >= most;
   const rest = m % most;
-  const full = tiles > 0;
-  const blocks = k / BLOCK;
+  const keeps = m > most && panel.at + (k / BLOCK) * panel.bytes <= SCRATCH_BYTES;
+  const known = plans.get(native) ?? new Map<number, Plan>();
+  plans.set(native, known);
+  let key = typeNumbers.get(type)!;
+  for (const part of [floatTypes.indexOf(dtype), asked, Number(full), Number(keeps), rest]) key = 8 * key + part;
+  let plan = known.get(key);
+  if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
   const form = isa.vnni ? `${planes} planes` : "words";
-  const round: Job = {
-    kernel: native.kernel(`round ${form} ${dtype} ${halves}`, (a) => emitRounding(a, isa, dtype, halves, planes)),
-    args: roundArguments.words({ x: p.x, blocks, rows: m, most, out: packedAt, offset: -offset }),
-    total: Math.ceil(m / most),
-    grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
-  };
-  const product: Job = {
-    kernel: native.kernel(`quantized ${form} ${type} ${dtype} ${full} ${rest}`, (a) =>
-      emitQuantProduct(a, isa, { type, dtype, planes, full, rest }),
+  const { halves } = blockCodes[type];
+  plan = {
+    round: native.kernel(`round ${form} ${dtype} ${halves}`, (a) => emitRounding(a, isa, dtype, halves, planes)),
+    product: native.kernel(`quantized ${form} ${type} ${dtype} ${full} ${rest} ${keeps}`, (a) =>
+      emitQuantProduct(a, isa, { type, dtype, planes, full, rest, keeps }),
     ),
-    args: productArguments.words({
-      w: p.w,
-      line: (k / size) * bytes,
-      x: packedAt,
-      blocks: k / size,
-      tiles,
-      out: p.out,
-      outLine: n * sizeOf(dtype),
-    }),
-    total: n,
-    grain: isa.lanes * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / isa.lanes)),
   };
-  return [round, product];
+  known.set(key, plan);
+  return plan;
+}
+
+function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): readonly [Job, Job] {
+  const { type, dtype, m, n, k } = p;
+  const { isa } = runner.native;
+  const { size, bytes } = quantTypes[type];
+  const { lanes } = isa;
+  const most = mostRows(isa);
+  const blocks = k / BLOCK;
+  const plan = planOf(runner, p);
+  return [
+    {
+      kernel: plan.round,
+      args: roundArguments.words({ x: p.x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
+      total: Math.ceil(m / most),
+      grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
+    },
+    {
+      kernel: plan.product,
+      args: productArguments.words({
+        w: p.w,
+        line: (k / size) * bytes,
+        x: packedAt,
+        blocks: k / size,
+        tiles: Math.floor(m / most),
+        out: p.out,
+        outLine: n * sizeOf(dtype),
+      }),
+      total: n,
+      grain: lanes * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / lanes)),
+    },
+  ];
 }
 
 /** Runs a product in parts of as many rows as there is room for. */
