@@ -164,11 +164,15 @@ function stepOf(model, cache) {
   const spec = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, seed: 1n, prompt: [] };
   const sampler = transformers.sampler(config.vocabSize, new Array(cache.batch).fill(spec));
   cache.reserve(cache.length + 1);
+  const { transformer } = model;
+  const [segment] = transformer.segments;
   return () =>
     scope(() => {
       device.backend.advance(own.lengths, 1);
-      const logits = model.transformer.recordedStep(own.ids, cache, own.lengths, cache.length + 1);
-      sampler?.sample(logits, own.ids.storage);
+      const step = segment.recordedStep(1, cache, cache.reserve(0), own.lengths, cache.length + 1);
+      const positions = () => cache.on(device).lastPositions(own.lengths, 1);
+      const states = segment.run(transformer.embed(own.ids, positions), step, cache.layers);
+      sampler?.sample(transformer.logits(states), own.ids.storage);
     });
 }
 

@@ -3,6 +3,7 @@ import { cpus, totalmem } from "node:os";
 import { Command } from "commander";
 import { CpuBackend } from "../backend/cpu/backend.ts";
 import { hasLibc } from "../backend/cpu/libc.ts";
+import { isaText } from "../backend/cpu/native/isa.ts";
 import { Device } from "../backend/device.ts";
 import type { PlatformName } from "../backend/gpu/platforms.ts";
 import { visibilityMasks } from "../backend/gpu/visible-devices.ts";
@@ -54,7 +55,10 @@ function describeCpu() {
     name: "cpu",
     processor: cpus()[0]?.model.trim() ?? "unknown",
     threads: backend.threads,
-    kernels: backend.engine.variant === "relaxed" ? "WebAssembly, relaxed SIMD" : "WebAssembly SIMD",
+    kernels: [
+      ...(backend.native ? [isaText(backend.native.isa)] : []),
+      backend.engine.variant === "relaxed" ? "WebAssembly, relaxed SIMD" : "WebAssembly SIMD",
+    ].join(", "),
     memory: `${hasLibc() ? "all" : "up to 4 GiB"} of ${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
   };
 }

@@ -24,7 +24,7 @@ const computing = {
     otherwise: "the best that the processor has",
   },
   WICK_ACTIVATIONS: {
-    what: "`8bit` rounds activations to 8 bits where the CPU device multiplies quantized weights by VNNI: faster, with errors of 1e-2 instead of 2e-5",
+    what: "`8bit` rounds activations to 8 bits where the CPU device multiplies quantized weights by VNNI: faster, with errors of 5e-3 instead of 2e-5",
     values: ["8bit"],
     otherwise: "16 bits",
   },

@@ -42,8 +42,8 @@ export interface LoadModelOptions {
   /** What to compute in. Default: f32 on the CPU, elsewhere what the weights were saved in. */
   readonly dtype?: ComputeType | undefined;
   /**
-   * What keys and values are kept as. "f8e4m3" takes about half the memory of halves, and lets long texts decode sooner; it
-   * rounds them to 4 bits (docs/models.md says what that does to logits). Default: as what is computed in.
+   * What keys and values are kept as. "f8e4m3" takes about half the memory of halves, for a little of the speed; it rounds
+   * them to 4 bits (docs/models.md says what that does to logits). Default: as what is computed in.
    */
   readonly kvCache?: CacheType | undefined;
   /** How many tokens must fit beside the weights, or the load is refused. Default 2048, or what the model can hold. */

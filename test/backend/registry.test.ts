@@ -36,7 +36,7 @@ describe("Registered devices", () => {
 
   it("print what a person wants to see", () => {
     const shown = inspect(Device.cpu());
-    expect(shown).toMatch(/^Device\(cpu, WebAssembly SIMD.*thread.*: .* in use, .* cached, .* at most\)$/);
+    expect(shown).toMatch(/^Device\(cpu, (AVX.*, )?WebAssembly SIMD.*thread.*: .* in use, .* cached, .* at most\)$/);
     expect(inspect({ device: Device.cpu() })).toContain("Device(cpu");
     expect(inspect(Device.from("mine"))).toMatch(/^Device\(mine:0: /);
   });

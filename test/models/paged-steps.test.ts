@@ -1,5 +1,6 @@
 /** Requests that come and go, side by side in recorded and other steps, say what each of them says alone. */
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
+import { GpuBackend } from "../../src/backend/gpu/backend.ts";
 import { PAGE_SIZE } from "../../src/backend/paged-attention.ts";
 import type { Device } from "../../src/index.ts";
 import { loadModel, type Model, PagedCache, PagedStepper, Sampler, type StepRow } from "../../src/models/index.ts";
@@ -86,7 +87,21 @@ describeDevices("steps of many requests", (device) => {
   it.each(names(device))("of %s say what each says alone", async (name) => {
     using model = await loadModel(tiny(name), { device, dtype: "f32" });
     const { live } = device.memory();
-    expect(await together(model)).toEqual(await alone(model));
+    const launched = new Set<string>();
+    const { backend } = device;
+    if (backend instanceof GpuBackend) {
+      const { launch } = backend;
+      vi.spyOn(backend, "launch").mockImplementation((kernel, values) => {
+        launched.add(kernel);
+        launch.call(backend, kernel, values);
+      });
+    }
+    const said = await together(model);
+    vi.restoreAllMocks();
+    expect(said).toEqual(await alone(model));
+    // Few rows of prompts share their keys out.
+    const shares = [...launched].some((kernel) => kernel.startsWith("attention_split_"));
+    expect(shares).toBe(device.name !== "cpu" && name === "llama");
     expect(device.memory().live - live).toBeLessThan(300_000);
   });
 });

@@ -7,6 +7,7 @@ import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
 import { CPU_BYTES } from "./engine.ts";
 import { libc } from "./libc.ts";
+import { isaText } from "./native/isa.ts";
 import { findNative, type Native } from "./native/native.ts";
 import { sdpa } from "./native/ops/attention.ts";
 import { conv2d } from "./native/ops/conv.ts";
@@ -28,6 +29,11 @@ export class CpuBackend extends StagedBackend {
       if (this.#native) libc()?.preferLargePages(this.engine.base, CPU_BYTES);
     }
     return this.#native;
+  }
+
+  override describe(): string {
+    const rest = super.describe();
+    return this.native ? `${isaText(this.native.isa)}, ${rest}` : rest;
   }
 
   override unary(op: UnaryOp, x: View, param: number): Storage {

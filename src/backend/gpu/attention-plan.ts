@@ -201,7 +201,7 @@ export function planDecode(
   const shared = 16 * row + waves * own;
   // With copies beside arithmetic 64 KiB under way are enough, and every block more only has to begin and to end.
   const beside = Math.floor(Math.min(256 / d, budget / shared, 4));
-  const crowd = unit === "mma" ? (inBytes ? Math.max(1, 4 - Math.floor(d / 85)) : beside) : 3;
+  const crowd = unit === "mma" ? (inBytes ? Math.max(2, 4 - Math.floor(d / 85)) : beside) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
 

@@ -10,7 +10,7 @@
  *     a.ret();
  */
 import { fail } from "../../../core/errors.ts";
-import { type encodings, type Field, type Form, forms, type Kind } from "./encodings.ts";
+import { type encodings, type Form, forms, type Kind } from "./encodings.ts";
 import { type GeneralForm, type GeneralPattern, type general, generalForms } from "./general.ts";
 import { type Gpr, Label, type Mask, Mem, mem, type Operand, Vec } from "./operands.ts";
 
@@ -25,6 +25,53 @@ interface Fixup {
 const fits8 = (n: number): boolean => n === (n << 24) >> 24;
 const name = (operand: Operand): string =>
   typeof operand === "object" ? `${operand.kind}${"bits" in operand ? operand.bits : ""}` : `${operand}`;
+
+/** What forms are told apart by: kind and width of each operand, four bits each. */
+function signature(operands: readonly Operand[]): number {
+  let sum = operands.length;
+  for (let i = 0; i < operands.length; i++) {
+    const operand = operands[i]!;
+    let code = 15;
+    if (typeof operand === "number") code = operand >= -128 && operand < 256 ? 1 : 2;
+    else if (typeof operand === "bigint") code = 2;
+    else if (operand.kind === "vec") code = operand.bits === 512 ? 3 : operand.bits === 256 ? 4 : 5;
+    else if (operand.kind === "mem") code = operand.repeated ? 6 : operand.bits === 64 ? 7 : 8;
+    else if (operand.kind === "mask") code = 9;
+    else if (operand.kind === "gpr") {
+      const isCl = operand.bits === 8 && operand.id === 1;
+      code = isCl ? 10 : operand.bits === 64 ? 11 : operand.bits === 32 ? 12 : operand.bits === 16 ? 13 : 14;
+    }
+    sum = sum * 16 + code;
+  }
+  return sum;
+}
+
+/** Forms that were found, by instruction and signature. */
+const known = new Map<string, Map<number, Form>>();
+const knownGeneral = new Map<string, Map<number, GeneralForm>>();
+
+function formOf<F>(
+  cache: Map<string, Map<number, F>>,
+  all: ReadonlyMap<string, readonly F[]>,
+  instruction: string,
+  operands: readonly Operand[],
+  fits: (form: F, operands: readonly Operand[]) => boolean,
+): F {
+  let own = cache.get(instruction);
+  if (!own) {
+    own = new Map();
+    cache.set(instruction, own);
+  }
+  const key = signature(operands);
+  let form = own.get(key);
+  if (form) return form;
+  form = all.get(instruction)!.find((candidate) => fits(candidate, operands));
+  if (!form) {
+    return fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
+  }
+  own.set(key, form);
+  return form;
+}
 
 class Encoder {
   #bytes = new Uint8Array(4096);
@@ -63,7 +110,7 @@ class Encoder {
 
   /** Constant data behind the code; equal data exists once. Aligned to its size, at most 64 bytes. */
   data(bytes: Uint8Array): Mem {
-    const key = String(bytes);
+    const key = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("latin1");
     let entry = this.#data.get(key);
     if (!entry) {
       entry = { label: new Label(), bytes };
@@ -148,33 +195,32 @@ class Encoder {
   }
 
   vector(instruction: string, operands: readonly Operand[]): void {
-    const form = forms.get(instruction)!.find((candidate) => matches(candidate, operands));
-    if (!form) fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
-    else this.#vectorForm(form, operands);
+    this.#vectorForm(formOf(known, forms, instruction, operands, matches), operands);
   }
 
   #vectorForm(form: Form, operands: readonly Operand[]): void {
-    const fields: Partial<Record<Field, Operand>> = {};
     let bits = 0;
     let far = false;
-    form.operands.forEach(({ field }, i) => {
+    let wide = false;
+    for (let i = 0; i < operands.length; i++) {
       const operand = operands[i]!;
-      fields[field] = operand;
       if (operand instanceof Vec) {
-        bits = Math.max(bits, operand.bits);
-        far ||= operand.id > 15;
-      }
-    });
-    const { reg, vvvv, rm, is4, imm } = fields as {
-      readonly [F in Field]?: F extends "rm" ? Vec | Mem | Gpr | Mask : Vec | Gpr | Mask;
-    } & { readonly imm?: number };
+        if (operand.bits > bits) bits = operand.bits;
+        if (operand.id > 15) far = true;
+      } else if (typeof operand === "object" && operand.kind === "gpr" && operand.bits === 64) wide = true;
+    }
+    const at = form.fieldAt;
+    const reg = operands[at.reg] as Vec | Gpr | Mask | undefined;
+    const vvvv = operands[at.vvvv] as Vec | Gpr | Mask | undefined;
+    const rm = operands[at.rm] as Vec | Mem | Gpr | Mask;
+    const is4 = operands[at.is4] as Vec | undefined;
+    const imm = operands[at.imm] as number | undefined;
     const first = operands[0] as Vec | Mem | Mask;
     const mask = "mask" in first ? first.mask : 0;
     const memory = rm instanceof Mem ? rm : undefined;
-    const id = (operand: Vec | Gpr | Mask | undefined): number => operand?.id ?? 0;
+    const id = idOf;
     const regId = reg ? id(reg) : form.extension;
     const behind = imm !== undefined || is4 ? 1 : 0;
-    const wide = [reg, vvvv, rm].some((operand) => operand?.kind === "gpr" && operand.bits === 64);
     const w = (given: number) => (form.byRegister ? Number(wide) : given);
     const [bBit, xBit] = memory
       ? [memory.base.kind === "gpr" ? memory.base.id >> 3 : 0, (memory.index?.id ?? 0) >> 3]
@@ -188,7 +234,7 @@ class Encoder {
         this.emit(0xc4, ((((r << 2) | (x << 1) | b) ^ 7) << 5) | form.map, (wBit << 7) | last);
       } else this.emit(0xc5, ((r ^ 1) << 7) | last);
       this.emit(form.opcode);
-      this.modrm(regId, rm!, 1, behind);
+      this.modrm(regId, rm, 1, behind);
     } else {
       if (!form.evex)
         fail("InvalidArgument", `assembler: ${form.name} has no form for ${operands.map(name).join(", ")}`);
@@ -205,16 +251,14 @@ class Encoder {
           mask,
         form.opcode,
       );
-      this.modrm(regId, rm!, memory ? extentBytes(form, bits, memory.repeated, wide ? 8 : 4) : 1, behind);
+      this.modrm(regId, rm, memory ? extentBytes(form, bits, memory.repeated, wide ? 8 : 4) : 1, behind);
     }
     if (imm !== undefined) this.emit(imm & 255);
     else if (is4) this.emit(id(is4) << 4);
   }
 
   general(instruction: string, operands: readonly Operand[]): void {
-    const form = generalForms.get(instruction)!.find((candidate) => matchesGeneral(candidate, operands));
-    if (!form) fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
-    else this.#generalForm(form, operands);
+    this.#generalForm(formOf(knownGeneral, generalForms, instruction, operands, matchesGeneral), operands);
   }
 
   #generalForm(form: GeneralForm, operands: readonly Operand[]): void {
@@ -226,10 +270,9 @@ class Encoder {
 
   #withModrm(form: GeneralForm, operands: readonly Operand[]): void {
     const { pattern } = form;
-    const names = pattern.split(" ").map((part) => part.split(":")[1]);
-    const rm = operands[names.indexOf("rm")] as Gpr | Mem;
-    const reg = operands[names.indexOf("reg")] as Gpr | undefined;
-    const imm = operands[names.indexOf("imm")] as number | bigint | undefined;
+    const rm = operands[form.fieldAt.rm] as Gpr | Mem;
+    const reg = operands[form.fieldAt.reg] as Gpr | undefined;
+    const imm = operands[form.fieldAt.imm] as number | bigint | undefined;
     if (form.name === "mov" && imm !== undefined && rm.kind === "gpr" && rm.bits === 64) {
       this.#movImmediate(rm, imm);
       return;
@@ -298,6 +341,8 @@ const immediateBytes = (form: GeneralForm, bits: number, imm: number): number =>
   const hasShort = form.name === "imul" || form.opcode[0] === 0x81;
   return hasShort && fits8(imm) ? 1 : bits === 16 ? 2 : 4;
 };
+
+const idOf = (operand: Vec | Gpr | Mask | undefined): number => operand?.id ?? 0;
 
 /** The bytes of a memory operand: the unit of short displacements in EVEX. */
 export function extentBytes({ extent }: Form, bits: number, repeated: boolean, registerBytes: number): number {

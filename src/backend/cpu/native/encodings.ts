@@ -548,6 +548,8 @@ export interface Extent {
 export interface Form {
   readonly name: string;
   readonly operands: readonly { readonly kind: Kind; readonly field: Field }[];
+  /** Which operand goes to a field; −1: none. */
+  readonly fieldAt: Readonly<Record<Field, number>>;
   readonly prefix: number;
   readonly map: number;
   readonly opcode: number;
@@ -600,12 +602,15 @@ function read(pattern: string, name: string, row: string): Form {
     if (has("wide")) return bits > 128;
     return bits === 128 || !(scalar || extent.byRegister);
   });
+  const operands = pattern.split(" ").map((operand) => {
+    const [kind, field] = operand.split(":") as [Kind, Field];
+    return { kind, field };
+  });
+  const at = (field: Field) => operands.findIndex((operand) => operand.field === field);
   return {
     name,
-    operands: pattern.split(" ").map((operand) => {
-      const [kind, field] = operand.split(":") as [Kind, Field];
-      return { kind, field };
-    }),
+    operands,
+    fieldAt: { reg: at("reg"), vvvv: at("vvvv"), rm: at("rm"), is4: at("is4"), imm: at("imm") },
     prefix: ["np", "66", "f3", "f2"].indexOf(prefix),
     map: ["", "0f", "0f38", "0f3a"].indexOf(map),
     opcode: Number.parseInt(opcode, 16),

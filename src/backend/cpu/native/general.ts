@@ -93,6 +93,8 @@ export type GeneralPattern = keyof typeof general;
 export interface GeneralForm {
   readonly name: string;
   readonly pattern: GeneralPattern;
+  /** Which operand goes to a field; −1: none. */
+  readonly fieldAt: Readonly<Record<"reg" | "rm" | "imm", number>>;
   /** Mandatory prefix, 0 for none. */
   readonly prefix: number;
   readonly opcode: readonly number[];
@@ -109,9 +111,11 @@ function read(pattern: GeneralPattern, name: string, row: string): GeneralForm {
   const bytes = code.split(".").map((byte) => Number.parseInt(byte, 16));
   const hasPrefix = pattern !== "" && (bytes[0] === 0xf3 || bytes[0] === 0xf2) && bytes.length > 1;
   const extension = flags.find((flag) => flag.startsWith("/"));
+  const fields = pattern.split(" ").map((part) => part.split(":")[1]);
   return {
     name,
     pattern,
+    fieldAt: { reg: fields.indexOf("reg"), rm: fields.indexOf("rm"), imm: fields.indexOf("imm") },
     prefix: hasPrefix ? bytes[0]! : 0,
     opcode: hasPrefix ? bytes.slice(1) : bytes,
     extension: extension === undefined ? -1 : Number(extension.slice(1)),

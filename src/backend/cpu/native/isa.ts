@@ -44,3 +44,7 @@ export function isaOf(name: IsaName, { vnni, vbmi, bf16 }: Features): Isa {
     v,
   };
 }
+
+/** For people: "AVX-512 with VNNI". */
+export const isaText = ({ name, vnni }: Isa): string =>
+  name === "avx2" ? "AVX2" : `AVX-512${vnni ? " with VNNI" : ""}`;

@@ -234,7 +234,10 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   const budget = sharedBudget(gpu.context.properties.arch);
   const plan = planSplit(gpu.matrixUnit(dtype), dtype, dim, variant !== "", budget);
   const few = tq <= SPLIT_QUERIES && tk >= SPLIT_FROM_PAGES * PAGE_SIZE && heads / kvHeads <= plan.rows;
-  const inVectors = [p.q, p.k, p.v].every((x) => [x.at, ...x.strides.map((n) => n * sizeOf(dtype))].every(isVectors));
+  // The last dim is contiguous.
+  const inVectors = [p.q, p.k, p.v].every(({ at, strides }) =>
+    [at, ...strides.slice(0, 3).map((stride) => stride * sizeOf(dtype))].every(isVectors),
+  );
   if (!few || !inVectors || gpu.isInvariant) {
     prefill(gpu, p, out);
     return;

@@ -22,10 +22,14 @@ const forms = tiers()
 const { backend } = Device.cpu();
 const view = ({ storage, layout }: Tensor) => ({ storage, layout });
 
-const runner = (native: Native, threads = 1): QuantRunner => ({ native, threads, planes: 2 });
+const runner = (native: Native, threads = 1, planes: QuantRunner["planes"] = 2): QuantRunner => ({
+  native,
+  threads,
+  planes,
+});
 
-function multiply(native: Native, x: Tensor, w: QTensor, threads = 1): Float32Array {
-  const storage = qmatmul(backend, runner(native, threads), w.type, view(x), view(w.blocks))!;
+function multiply(native: Native, x: Tensor, w: QTensor, threads = 1, planes: QuantRunner["planes"] = 2): Float32Array {
+  const storage = qmatmul(backend, runner(native, threads, planes), w.type, view(x), view(w.blocks))!;
   const { length } = storage;
   const bytes = backend.readSync(storage, 0, storage.byteLength);
   const { dtype } = storage;
@@ -64,6 +68,15 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
         for (let i = 0; i < m; i++) expect(got.subarray(i * n, (i + 1) * n)).toEqual(alone[i + 1]);
       }
     }
+  });
+
+  it.each(types)("of %s lose what 8 bits lose where one plane of activations is asked for", (type) => {
+    const w = weights(type, 33, 512);
+    const x = Tensor.randn([17, 512], { seed: 5 });
+    const exact = x.matmul(w.dequantize("f32").t()).dataSync() as Float32Array;
+    const lost = distance(multiply(native, x, w, 1, 1), exact);
+    expect(lost).toBeLessThan(native.isa.vnni ? 1e-2 : 1e-4);
+    if (native.isa.vnni) expect(lost).toBeGreaterThan(1e-3);
   });
 
   it.each(types)("of %s take halves and strided rows", (type) => {

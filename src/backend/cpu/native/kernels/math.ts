@@ -3,12 +3,12 @@
  * where WebAssembly has fused multiply-add. Each works in place and uses the registers in `t`.
  */
 import type { UnaryOp } from "../../../backend.ts";
-import type { Vec } from "../operands.ts";
+import { k3, type Label, type Vec } from "../operands.ts";
 import type { Simd } from "../simd.ts";
 
 /** 1.5 · 2^23: adding it rounds to an integer and leaves that integer in the low mantissa bits. */
 const ROUNDER = 12582912;
-const LOG2_E = 1.44269504;
+const LOG2_E = Math.LOG2E;
 /** ln 2 in two parts, of which the first has 15 bits. */
 const LN2_HEAD = 0.693145751953125;
 const LN2_REST = 1.42860682e-6;
@@ -43,15 +43,40 @@ function reduceAndExpand(s: Simd, x: Vec, [t0, t1, t2, t3, t4]: Temps, correctio
   a.vfmadd231ps(x, t3, t2);
 }
 
+/** The bits of 86: up to there 2^n goes into the exponent of e^r as it is. */
+const USUAL = 0x42ac0000;
+
+/** Jumps where an element is not usual: larger in magnitude than 86, or no number. */
+function unlessUsual(s: Simd, x: Vec, t: Vec, elsewhere: Label): void {
+  const { a } = s;
+  s.and(t, x, allButSign(s));
+  if (s.isa.masks) {
+    a.vpcmpgtd(k3, t, s.constantInt(USUAL));
+    a.kortestw(k3, k3);
+  } else {
+    a.vpcmpgtd(t, t, s.constantInt(USUAL));
+    a.vptest(t, t);
+  }
+  a.jne(elsewhere);
+}
+
 /** e^x, or e^(x + correction) for a tiny one. */
 export function exp(s: Simd, x: Vec, t: Temps, correction?: Vec): void {
   const { a } = s;
   const [t0, t1] = t;
+  const [unusual, end] = [a.label(), a.label()];
+  unlessUsual(s, x, t0, unusual);
+  reduceAndExpand(s, x, t, correction);
+  a.vpslld(t0, t0, 23);
+  a.vpaddd(x, x, t0);
+  a.jmp(end);
+  a.bind(unusual);
   s.atLeast(x, -104.5, t0);
   s.atMost(x, 89, t0);
   reduceAndExpand(s, x, t, correction);
   if (s.isa.masks) {
     a.vscalefps(x, x, t1);
+    a.bind(end);
     return;
   }
   // 2^n goes in as two factors, so that subnormal results round once.
@@ -62,16 +87,23 @@ export function exp(s: Simd, x: Vec, t: Temps, correction?: Vec): void {
   a.vpslld(t0, t0, 23);
   a.vmulps(x, x, t1);
   a.vmulps(x, x, t0);
+  a.bind(end);
 }
 
 /** e^x for x ≤ 0 in fewer steps; results below the smallest normal number are 0. */
 export function expNegative(s: Simd, x: Vec, t: Temps): void {
   const { a } = s;
-  s.atLeast(x, -88.02969, t[0]);
-  reduceAndExpand(s, x, t);
-  a.vpaddd(t[0], t[0], s.constantInt(127));
-  a.vpslld(t[0], t[0], 23);
-  a.vmulps(x, x, t[0]);
+  const [n, rest, p] = t;
+  s.atLeast(x, -88.02969, n);
+  // The bias of exponents is in the rounder: the low bits are those of 2^n already.
+  s.set(n, ROUNDER + 127);
+  a.vfmadd231ps(n, x, s.constant(LOG2_E));
+  a.vsubps(rest, n, s.constant(ROUNDER + 127));
+  a.vfmadd231ps(x, rest, s.constant(-LN2_HEAD));
+  a.vfmadd231ps(x, rest, s.constant(-LN2_REST));
+  polynomial(s, p, x, [0.00138145406, 0.00836874545, 0.041668389, 0.166665211, 0.49999994, 1, 1]);
+  a.vpslld(n, n, 23);
+  a.vmulps(x, p, n);
 }
 
 const signBit = (s: Simd) => s.constantInt(-0x80000000);
@@ -169,7 +201,7 @@ type Extra = readonly [Vec, Vec];
 function erf(s: Simd, x: Vec, t: Temps, [far]: Extra): void {
   const { a } = s;
   s.and(far, x, allButSign(s));
-  a.vmulps(far, far, s.constant(1.41421356));
+  a.vmulps(far, far, s.constant(Math.SQRT2));
   normalTail(s, far, t);
   a.vaddps(far, far, far);
   s.set(t[0], 1);
@@ -189,7 +221,7 @@ function normcdf(s: Simd, x: Vec, t: Temps, [far]: Extra): void {
   s.set(t[1], 1);
   a.vsubps(t[1], t[1], far);
   s.whereLess(t[1], x, s.constant(0), far, t[0]);
-  a.vmulps(t[2], x, s.constant(0.707106781));
+  a.vmulps(t[2], x, s.constant(Math.SQRT1_2));
   erfNear0(s, t[3], t[2], t[0]);
   s.set(t[4], 0.5);
   a.vfmadd213ps(t[3], t[4], t[4]);

@@ -192,15 +192,18 @@ export class QuantCode extends Simd {
   fetch16(offset: number, half = 0): { readonly words: readonly Word[]; readonly free: Vec } {
     const { a } = this;
     const rows = this.#fetched.slice(0, 4);
+    const t = this.#fetched[4]!;
+    const pair = (to: Vec, row: number) => {
+      a.vmovups(to.x, this.row(row, offset));
+      a.vinserti128(to.y, to.y, this.row(row + 4, offset), 1);
+    };
     for (const [i, to] of rows.entries()) {
-      a.vmovups(to.x, this.row(i, offset));
-      for (let part = 1; part < this.lanes / 4; part++) {
-        const from = this.row(4 * part + i, offset);
-        if (this.wide) a.vinserti32x4(to, to, from, part);
-        else a.vinserti128(to, to, from, part);
-      }
+      pair(to, i);
+      if (!this.wide) continue;
+      pair(t, 8 + i);
+      a.vinserti64x4(to, to, t.y, 1);
     }
-    const { columns, free } = this.#transpose(rows, this.#fetched[4]!);
+    const { columns, free } = this.#transpose(rows, t);
     return { words: columns.map((bytes, i) => ({ at: 4 * half + i, bytes })), free };
   }
 

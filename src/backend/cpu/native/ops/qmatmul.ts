@@ -34,7 +34,7 @@ export interface QuantRunner {
 }
 
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
-const CHUNK = 2 ** 18;
+const CHUNK = 2 ** 16;
 const ROUND_CHUNK = 2 ** 9;
 /** Room for packed activations: longer inputs go in parts. */
 const PACKED_BYTES = 16 * 2 ** 20;

@@ -1,0 +1,200 @@
+/**
+ * Every tier of the CPU device that this machine has, beside WebAssembly: on memory whose every block lies against a page
+ * that faults, so that an access outside of an operand or a result would end the process.
+ */
+import { fileURLToPath } from "node:url";
+import { afterAll, describe, expect, it } from "vitest";
+import { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
+import { type CpuBlock, isNativeBlock, type NativeBlock } from "../../../../src/backend/cpu/blocks.ts";
+import { guarded } from "../../../../src/backend/cpu/native/memory.ts";
+import { type Tier, tiers } from "../../../../src/backend/cpu/native/tier.ts";
+import { registerDevice } from "../../../../src/backend/registry.ts";
+import { Device, Tensor } from "../../../../src/index.ts";
+import * as nn from "../../../../src/nn/index.ts";
+import { verify } from "../../../../src/verify/runner.ts";
+
+/** Blocks end where a page that faults begins, or begin where one ends. */
+class GuardedBackend extends CpuBackend {
+  static readonly #free = new Map<string, NativeBlock[]>();
+  atStart = false;
+
+  override alloc(bytes: number): CpuBlock {
+    const length = Math.max(bytes, 1);
+    const key = `${length} ${this.atStart}`;
+    const used = GuardedBackend.#free.get(key)?.pop();
+    if (used) return used;
+    const pages = Math.ceil(length / 4096) * 4096;
+    const { address: start } = guarded(pages);
+    const address = this.atStart ? start : start + pages - length;
+    const block: NativeBlock = { bytes, length: bytes, address, release: () => this.#keep(key, block) };
+    return block;
+  }
+
+  override free(block: CpuBlock): void {
+    // What is staged for WebAssembly's kernels is in the heap.
+    if (isNativeBlock(block)) block.release();
+    else super.free(block);
+  }
+
+  #keep(key: string, block: NativeBlock): void {
+    const list = GuardedBackend.#free.get(key) ?? [];
+    GuardedBackend.#free.set(key, [...list, block]);
+  }
+}
+
+/** A backend of one tier, whatever the environment asks for. */
+function open<B extends CpuBackend>(backend: B, tier: Tier): B {
+  const asked = process.env.WICK_CPU;
+  process.env.WICK_CPU = tier;
+  expect(backend.native?.isa.name ?? "wasm").toBe(tier);
+  if (asked === undefined) delete process.env.WICK_CPU;
+  else process.env.WICK_CPU = asked;
+  return backend;
+}
+
+const native = tiers().filter((tier) => tier !== "wasm");
+const wasm = new CpuBackend();
+registerDevice("plain", () => open(wasm, "wasm"));
+const plain = Device.from("plain");
+
+const dtypes = ["f32", "f16", "bf16"] as const;
+type DType = (typeof dtypes)[number];
+const tolerance = { f32: 4e-6, f16: 4e-3, bf16: 3e-2 };
+const special = [0, -0, Number.NaN, Infinity, -Infinity, 1e-40, -1e-40, 88.8, -87.5, -104, 1e30, -1e30, 0.55, 0.9];
+
+/** Numbers of every size, and those that are special. */
+const values = (n: number, seed: number): Float32Array =>
+  Float32Array.from({ length: n }, (_, i) =>
+    i % 97 < special.length && seed > 0 ? special[i % 97]! : Math.sin(i * 12.9898 + seed) * 10 ** ((i % 4) - 2),
+  );
+const numbers = (t: Tensor): Float64Array => t.toDType("f64").dataSync() as Float64Array;
+
+describe.each(native)("%s beside WebAssembly", (tier) => {
+  const backend = new GuardedBackend();
+  registerDevice(tier, () => open(backend, tier));
+  const device = Device.from(tier);
+  afterAll(() => {
+    backend.atStart = false;
+  });
+
+  /** The same op on both; every element as close as its dtype allows, relative to the size of the sums behind it. */
+  function compare(what: string, dtype: DType, size: number, op: (on: Device) => Tensor): void {
+    const [got, want] = [numbers(op(device)), numbers(op(plain))];
+    expect(got.length, what).toBe(want.length);
+    for (const [i, x] of want.entries()) {
+      const y = got[i]!;
+      if (Object.is(x, y) || x === y || (Number.isNaN(x) && Number.isNaN(y))) continue;
+      const bound = tolerance[dtype] * (Math.abs(x) + size);
+      if (!(Math.abs(x - y) <= bound)) expect.fail(`${what}: element ${i} is ${y}, not ${x}`);
+    }
+  }
+  const normal = (shape: number[], dtype: DType, seed: number) => (on: Device) =>
+    Tensor.randn(shape, { seed, device: plain }).toDType(dtype).toDeviceSync(on);
+
+  it.each(dtypes)("products of %s, of every tail, from any place, in any layout", (dtype) => {
+    for (const [i, [m, k, n]] of [
+      [1, 1, 1],
+      [1, 37, 17],
+      [1, 300, 1041],
+      [3, 33, 16],
+      [8, 70, 50],
+      [9, 257, 49],
+      [50, 64, 97],
+      [193, 19, 65],
+      [7, 300, 1],
+    ].entries() as ArrayIterator<[number, [number, number, number]]>) {
+      for (const turned of [0, 1, 2, 3]) {
+        backend.atStart = (i + turned) % 2 === 0;
+        const a = normal(turned & 1 ? [k, m + 1] : [m + 1, k], dtype, 1);
+        const b = normal(turned & 2 ? [n + 1, k] : [k, n + 1], dtype, 2);
+        compare(`(${m}, ${k}) · (${k}, ${n}) ${turned}`, dtype, 4 * Math.sqrt(k), (on) => {
+          const x = turned & 1 ? a(on).t() : a(on);
+          const y = turned & 2 ? b(on).t() : b(on);
+          return x.narrow(0, 1, m).matmul(y.narrow(1, 1, n));
+        });
+      }
+    }
+    compare("batches", dtype, 24, (on) =>
+      normal([2, 3, 5, 33], dtype, 1)(on).matmul(normal([2, 3, 33, 20], dtype, 2)(on)),
+    );
+  });
+
+  it.each(dtypes)("elementwise ops of %s, numbers that are none or hardly any among them", (dtype) => {
+    for (const [i, tail] of [0, 1, 3, 8, 15].entries()) {
+      backend.atStart = i % 2 === 0;
+      const n = 16384 + tail;
+      const x = (on: Device) => Tensor.from(values(n, 1), { device: plain }).toDType(dtype).toDeviceSync(on);
+      const y = (on: Device) => Tensor.from(values(n, 0), { device: plain }).toDType(dtype).toDeviceSync(on);
+      compare("add", dtype, 0, (on) => x(on).add(y(on)));
+      if (tail !== 3) continue;
+      for (const op of ["neg", "abs", "sqr", "sqrt", "recip", "relu", "exp", "tanh", "erf", "normcdf"] as const) {
+        compare(op, dtype, 1e-38, (on) => x(on)[op]());
+      }
+      for (const op of ["gelu", "geluErf", "sigmoid", "silu"] as const) compare(op, dtype, 1e-38, (on) => x(on)[op]());
+      for (const op of ["sub", "mul", "div"] as const) compare(op, dtype, 1e-38, (on) => x(on)[op](y(on)));
+      compare("affine", dtype, 1, (on) => x(on).affine(1.7, 0.3));
+    }
+  });
+
+  it.each(dtypes)("softmax, norms and sums of %s", (dtype) => {
+    for (const [i, [rows, cols]] of [
+      [1024, 16],
+      [529, 31],
+      [64, 257],
+      [1, 70001],
+    ].entries() as ArrayIterator<[number, [number, number]]>) {
+      backend.atStart = i % 2 === 0;
+      const x = normal([rows, cols], dtype, 3);
+      const [w, b] = [normal([cols], dtype, 4), normal([cols], dtype, 5)];
+      compare("softmax", dtype, 1e-3, (on) => nn.softmax(x(on), -1));
+      compare("layerNorm", dtype, 4, (on) => nn.layerNorm(x(on), w(on), b(on), 1e-5));
+      compare("rmsNorm", dtype, 4, (on) => nn.rmsNorm(x(on), w(on), 1e-5));
+      compare("sum", dtype, Math.sqrt(cols), (on) => x(on).sum([1]));
+    }
+  });
+
+  it.each(dtypes)("attention of %s", (dtype) => {
+    for (const [i, [hq, hk, tq, tk, d, causal, window]] of [
+      [2, 2, 1, 1, 1, 0, 0],
+      [4, 2, 1, 77, 24, 1, 0],
+      [2, 1, 35, 50, 40, 1, 0],
+      [1, 1, 13, 130, 64, 1, 20],
+      [2, 2, 110, 49, 80, 0, 0],
+    ].entries() as ArrayIterator<[number, [number, number, number, number, number, number, number]]>) {
+      backend.atStart = i % 2 === 0;
+      const [q, k, v] = [
+        normal([1, hq, tq, d], dtype, 6),
+        normal([1, hk, tk, d], dtype, 7),
+        normal([1, hk, tk, d], dtype, 8),
+      ];
+      const options = { scale: 0.3, causal: causal === 1, ...(window && { window }) };
+      compare(`${tq} rows, ${tk} keys`, dtype, 1, (on) => nn.sdpa(q(on), k(on), v(on), options));
+    }
+  });
+
+  it("convolutions", () => {
+    for (const [i, [x, w, options]] of (
+      [
+        [[1, 3, 40, 33], [5, 3, 3, 3], { padding: 1 }],
+        [[2, 4, 37, 30], [12, 2, 3, 2], { padding: [0, 1], stride: [1, 3], groups: 2 }],
+        [[1, 16, 20, 29], [33, 16, 1, 1], {}],
+        [[1, 4, 41, 43], [8, 4, 5, 5], { padding: 2, dilation: 2, stride: 2 }],
+      ] as const
+    ).entries()) {
+      backend.atStart = i % 2 === 0;
+      const [image, weights] = [normal([...x], "f32", 9), normal([...w], "f32", 10)];
+      compare(`${x}`, "f32", 4 * Math.sqrt(w[1] * w[2] * w[3]), (on) =>
+        image(on).conv2d(weights(on), options as never),
+      );
+    }
+  });
+
+  // The default device, which is the best tier, runs all of them elsewhere.
+  it.skipIf(tier === native[0])("golden cases of the ops that have machine code", async () => {
+    const folder = fileURLToPath(new URL("../../../data/golden", import.meta.url));
+    const only = ["matmul", "softmax", "layer_norm", "rms_norm", "sdpa", "conv2d", "gelu", "exp", "sum"];
+    const report = await verify(folder, device, { only });
+    expect(report.cases.filter((c) => !c.ok).map((c) => `${c.id}: ${c.error}`)).toEqual([]);
+    expect(report.passed).toBeGreaterThan(100);
+  });
+});
