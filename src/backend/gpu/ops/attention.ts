@@ -18,7 +18,6 @@ import {
   scratchFloats,
   sharedBudget,
   supportsHeadDim,
-  usesMatrixUnit,
 } from "../attention-plan.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { MOST_PARTS, PartsPlanner } from "../paged-plan.ts";
