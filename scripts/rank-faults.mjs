@@ -77,7 +77,7 @@ function haveMet(alive) {
   }
   const met = new Set();
   for (const [pair, rank] of ends) if (ends.get(pair.split(" ").reverse().join(" ")) === 0) met.add(rank);
-  return [...alive.keys()].every((rank) => rank === 0 || met.has(rank));
+  return alive.size === ranks && [...alive.keys()].every((rank) => rank === 0 || met.has(rank));
 }
 
 /** One round: what happened, and how long the others took. */
@@ -102,7 +102,8 @@ async function round(number) {
   child.stderr.setEncoding("utf8").on("data", (text) => (said += text));
   const ended = new Promise((done) => child.on("close", (code) => done(code)));
   for (let i = 0; i < 400 && ranksOf(marker).size < ranks; i++) await sleep(25);
-  // Before its code runs a process can say nothing.
+  // Before its code runs a process can say nothing. Most rounds begin where the ranks have met.
+  if (random() < 0.75) for (let i = 0; i < 400 && !haveMet(ranksOf(marker)); i++) await sleep(50);
   const moment = 250 + Math.round(random() * most);
   await sleep(moment);
   const alive = ranksOf(marker);

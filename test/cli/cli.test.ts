@@ -110,7 +110,7 @@ describe("the wick program", () => {
     expect(out).toMatch(/devices .*\n.*verify|verify .*\n(.*\n)*.*devices/);
     const help = await wick(["verify", "--help"]);
     expect(help.code).toBe(0);
-    expect(help.out).toMatch(/--device <name>.*default: "cpu"(.*\n)*Examples:/);
+    expect(help.out).toMatch(/--device <names>(.*\n)+.*default: "cpu"(.*\n)*Examples:/);
   });
 
   it("tells its version", async () => {

@@ -6,9 +6,10 @@
  * uses rax and r10.
  */
 import type { DType } from "../../../core/dtype.ts";
-import type { Assembler } from "./assembler.ts";
+import { Assembler } from "./assembler.ts";
 import type { Isa } from "./isa.ts";
-import { eax, k1, k2, type Mem, mem, r10, r11, rax, type Vec } from "./operands.ts";
+import { eax, k1, k2, type Mem, mem, r10, r11, rax, Vec } from "./operands.ts";
+import { floatBits } from "./pool.ts";
 
 export const floatTypes = ["f32", "f16", "bf16"] as const;
 export type FloatType = (typeof floatTypes)[number];
@@ -21,6 +22,9 @@ const UNORDERED = 3;
 export class Simd {
   readonly a: Assembler;
   readonly isa: Isa;
+  /** Constants in registers, by their bits; and those that a trial asked for. */
+  #held: ReadonlyMap<number, Vec> = new Map();
+  #asked: Map<number, boolean> | undefined;
 
   constructor(a: Assembler, isa: Isa) {
     this.a = a;
@@ -31,14 +35,31 @@ export class Simd {
     return this.isa.v(id);
   }
 
-  /** A float in every element, as a memory operand. */
-  constant(x: number): Mem {
-    return this.isa.masks ? this.a.f32(x).each : this.a.f32(...Array<number>(this.isa.lanes).fill(x));
+  /** Loads the constants that `use` asks for into registers from 16 on, as far as there are any, for the code that follows. */
+  hoist(use: (trial: Simd) => void): void {
+    if (this.isa.registers < 32) return;
+    const trial = new Simd(new Assembler(), this.isa);
+    trial.#asked = new Map();
+    use(trial);
+    const held = new Map([...trial.#asked.keys()].slice(0, 16).map((bits, i) => [bits, this.v(16 + i)]));
+    for (const [bits, register] of held) this.a.vpbroadcastd(register, this.a.i32(bits));
+    this.#held = held;
+  }
+
+  #bits(bits: number): Mem | Vec {
+    this.#asked?.set(bits, true);
+    const { masks, lanes } = this.isa;
+    return this.#held.get(bits) ?? (masks ? this.a.i32(bits).each : this.a.i32(...Array<number>(lanes).fill(bits)));
+  }
+
+  /** A float in every element, as an operand. */
+  constant(x: number): Mem | Vec {
+    return this.#bits(floatBits(x) | 0);
   }
 
   /** The same with an integer. */
-  constantInt(x: number): Mem {
-    return this.isa.masks ? this.a.i32(x).each : this.a.i32(...Array<number>(this.isa.lanes).fill(x));
+  constantInt(x: number): Mem | Vec {
+    return this.#bits(x | 0);
   }
 
   and(dst: Vec, x: Vec, y: Vec | Mem): void {
@@ -59,12 +80,14 @@ export class Simd {
 
   /** Every element the same. */
   set(dst: Vec, x: number): void {
-    if (this.isa.masks) this.a.vbroadcastss(dst, this.a.f32(x));
-    else this.a.vmovups(dst, this.constant(x));
+    const from = this.constant(x);
+    if (from instanceof Vec) this.a.vmovaps(dst, from);
+    else if (this.isa.masks) this.a.vbroadcastss(dst, this.a.f32(x));
+    else this.a.vmovups(dst, from);
   }
 
   /** dst becomes y where x is less than the bound; `t` is used. */
-  whereLess(dst: Vec, x: Vec, bound: Mem, y: Vec, t: Vec): void {
+  whereLess(dst: Vec, x: Vec, bound: Mem | Vec, y: Vec, t: Vec): void {
     const { a } = this;
     if (this.isa.masks) {
       a.vcmpps(k2, x, bound, LESS);

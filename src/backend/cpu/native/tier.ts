@@ -30,7 +30,7 @@ function machineFeatures(): Features | null {
 function tellOnce(why: string): void {
   if (isToldOf) return;
   isToldOf = true;
-  process.emitWarning(`${why}; the CPU device computes in WebAssembly`, { code: "WICK_NO_NATIVE_CODE" });
+  process.emitWarning(`${why}; the CPU device computes in WebAssembly`, { code: "NO_NATIVE_CODE" });
 }
 
 /** The tiers that this machine has, the best one first. */

@@ -348,6 +348,7 @@ export function emitSpread(a: Assembler, isa: Isa): void {
   a.add(rcx, isa.lanes);
   a.je(nextRow);
   a.bind(apart);
+  emitPairs(simd, arg, nextRow);
   // One by one, through the images of the row.
   a.mov(r8, arg.image);
   a.mov(r9, arg.strideColumns);
@@ -381,4 +382,46 @@ export function emitSpread(a: Assembler, isa: Isa): void {
   a.jmp(items);
   a.bind(done);
   leave();
+}
+
+/** With a stride of two, neighbours part in vectors: rcx elements from rsi, the first to image r15 at r14. */
+function emitPairs(simd: Simd, arg: ReturnType<typeof spreadArguments.at>, end: Label): void {
+  const { a, isa } = simd;
+  const [x, y, even, odd, order] = [isa.v(0), isa.v(1), isa.v(2), isa.v(3), isa.v(4)];
+  const [other, rest] = [a.label(), a.label()];
+  a.cmp(arg.strideColumns, 2);
+  a.jne(other);
+  a.mov(r8, arg.image);
+  a.mov(rdi, r15);
+  a.imul(rdi, r8);
+  a.add(rdi, r14);
+  // The second one goes to the other image: to the same place of it, or behind, if that is the first image.
+  a.lea(r11, mem(r14, 4));
+  a.add(r8, r14);
+  a.test(r15, r15);
+  a.cmove(r11, r8);
+  if (isa.masks) a.vmovdqu64(order, a.data(new Uint8Array(BigInt64Array.of(0n, 2n, 4n, 6n, 1n, 3n, 5n, 7n).buffer)));
+  const loop = a.here();
+  a.sub(rcx, 2 * isa.lanes);
+  a.jb(rest);
+  a.vmovups(x, mem(rsi));
+  a.vmovups(y, mem(rsi, isa.bytes));
+  a.vshufps(even, x, y, 0x88);
+  a.vshufps(odd, x, y, 0xdd);
+  for (const [to, part] of [
+    [rdi, even],
+    [r11, odd],
+  ] as const) {
+    if (isa.masks) a.vpermq(part, order, part);
+    else a.vpermq(part, part, 0xd8);
+    a.vmovups(mem(to), part);
+    a.add(to, isa.bytes);
+  }
+  a.add(rsi, 2 * isa.bytes);
+  a.add(r14, isa.bytes);
+  a.jmp(loop);
+  a.bind(rest);
+  a.add(rcx, 2 * isa.lanes);
+  a.je(end);
+  a.bind(other);
 }

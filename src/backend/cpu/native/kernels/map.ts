@@ -41,6 +41,8 @@ export const emitMap =
         a.vaddps(value, value, add);
       } else formulas[op as keyof typeof formulas]!(simd, value, temps, [v(10), v(11)]);
     };
+    if (op in formulas)
+      simd.hoist((trial) => formulas[op as keyof typeof formulas]!(trial, v(0), temps, [v(10), v(11)]));
     const secondOf = (at: Mem): Vec | Mem | undefined => {
       if (!isBinary) return undefined;
       if (type === "f32") return at;

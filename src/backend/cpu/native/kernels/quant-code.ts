@@ -161,7 +161,7 @@ export class QuantCode extends Simd {
   }
 
   /** to | (from & mask); `from` is used up. */
-  orMasked(to: Vec, from: Vec, mask: Mem): void {
+  orMasked(to: Vec, from: Vec, mask: Mem | Vec): void {
     if (this.wide) this.a.vpternlogd(to, from, mask, 0xf8);
     else {
       this.a.vpand(from, from, mask);

@@ -52,6 +52,7 @@ function emitRows(
   isa: Isa,
   type: FloatType,
   row: (r: Row, arg: ReturnType<typeof rowArguments.at>) => void,
+  constants?: (trial: Simd) => void,
 ): void {
   const simd = new Simd(a, isa);
   const es = elementBytes(type);
@@ -65,6 +66,7 @@ function emitRows(
   a.mov(tail, arg.cols);
   a.and(tail, isa.lanes - 1);
   simd.prepareTail();
+  if (constants) simd.hoist(constants);
   const rows = a.here();
   a.cmp(r12, local.end);
   a.jae(done);
@@ -118,69 +120,80 @@ function storeAt({ simd, type }: Row, src: Vec, t: Vec, u: Vec, isTail: boolean)
   else simd.store(to, type, src, t, u);
 }
 
+/** What the exponentials of a row ask for. */
+const expNegativeConstants = (isa: Isa) => (trial: Simd) => expNegative(trial, isa.v(1), temporaries(isa));
+const temporaries = (isa: Isa) =>
+  [4, 5, 6, 7, 8, 9, 10, 11].map((id) => isa.v(id)) as unknown as Parameters<typeof expNegative>[2];
+
 /** e^(x − largest) / sum; the exponentials wait in the result, or in the thread's memory where that is narrower. */
 export const emitSoftmax =
   (type: FloatType) =>
   (a: Assembler, isa: Isa): void =>
-    emitRows(a, isa, type, (row) => {
-      const { simd, v, each } = row;
-      const kept = type === "f32" ? out : scratch;
-      const [most, value, sums, more] = [v(0), v(1), v(2), v(3)];
-      const temps = [4, 5, 6, 7, 8, 9, 10, 11].map(v) as unknown as Parameters<typeof expNegative>[2];
-      simd.set(most, Number.NEGATIVE_INFINITY);
-      each((isTail) => {
-        loadAt(row, value, x, isTail);
-        if (isTail) {
-          simd.set(temps[0], Number.NEGATIVE_INFINITY);
-          simd.fillBeyondTail(value, temps[0]);
-        }
-        // What is no number is not the largest: it makes the sum none, and with it the row.
-        a.vmaxps(most, value, most);
-      });
-      simd.largest(most, value);
-      // Short runs are summed in f32, their sums in f64.
-      const short = v(12);
-      const flush = () => {
-        simd.toDoubles(short, temps[0], temps[1]);
-        a.vaddpd(sums, sums, temps[0]);
-        a.vaddpd(more, more, temps[1]);
-        simd.zero(short);
+    emitRows(
+      a,
+      isa,
+      type,
+      (row) => {
+        const { simd, v, each } = row;
+        const kept = type === "f32" ? out : scratch;
+        const [most, value, sums, more] = [v(0), v(1), v(2), v(3)];
+        const temps = temporaries(isa);
+        simd.set(most, Number.NEGATIVE_INFINITY);
+        each((isTail) => {
+          loadAt(row, value, x, isTail);
+          if (isTail) {
+            simd.set(temps[0], Number.NEGATIVE_INFINITY);
+            simd.fillBeyondTail(value, temps[0]);
+          }
+          // What is no number is not the largest: it makes the sum none, and with it the row.
+          a.vmaxps(most, value, most);
+        });
+        simd.largest(most, value);
+        // Short runs are summed in f32, their sums in f64.
+        const short = v(12);
+        const flush = () => {
+          simd.toDoubles(short, temps[0], temps[1]);
+          a.vaddpd(sums, sums, temps[0]);
+          a.vaddpd(more, more, temps[1]);
+          simd.zero(short);
+          a.mov(r9, RUN);
+        };
+        for (const register of [sums, more, short]) simd.zero(register);
         a.mov(r9, RUN);
-      };
-      for (const register of [sums, more, short]) simd.zero(register);
-      a.mov(r9, RUN);
-      each((isTail) => {
-        loadAt(row, value, x, isTail);
-        a.vsubps(value, value, most);
-        expNegative(simd, value, temps);
-        if (isTail) simd.clearBeyondTail(value);
-        const to = mem(kept, { index: at, scale: 4 });
-        if (isTail) simd.storeTail(to, "f32", value, temps[0], temps[1]);
-        else a.vmovups(to, value);
-        a.vaddps(short, short, value);
-        if (isTail) return;
-        const goOn = a.label();
-        a.sub(r9, 1);
-        a.jne(goOn);
+        each((isTail) => {
+          loadAt(row, value, x, isTail);
+          a.vsubps(value, value, most);
+          expNegative(simd, value, temps);
+          if (isTail) simd.clearBeyondTail(value);
+          const to = mem(kept, { index: at, scale: 4 });
+          if (isTail) simd.storeTail(to, "f32", value, temps[0], temps[1]);
+          else a.vmovups(to, value);
+          a.vaddps(short, short, value);
+          if (isTail) return;
+          const goOn = a.label();
+          a.sub(r9, 1);
+          a.jne(goOn);
+          flush();
+          a.bind(goOn);
+        });
         flush();
-        a.bind(goOn);
-      });
-      flush();
-      a.vaddpd(sums, sums, more);
-      simd.sumDoubles(sums, more);
-      a.vmovsd(value.x, a.data(new Uint8Array(Float64Array.of(1).buffer)));
-      a.vdivsd(value.x, value.x, sums.x);
-      a.vcvtsd2ss(value.x, value.x, value.x);
-      const scale = sums;
-      a.vbroadcastss(scale, value.x);
-      each((isTail) => {
-        const from = mem(kept, { index: at, scale: 4 });
-        if (isTail) simd.loadTail(value, "f32", from);
-        else a.vmovups(value, from);
-        a.vmulps(value, value, scale);
-        storeAt(row, value, temps[0], temps[1], isTail);
-      });
-    });
+        a.vaddpd(sums, sums, more);
+        simd.sumDoubles(sums, more);
+        a.vmovsd(value.x, a.data(new Uint8Array(Float64Array.of(1).buffer)));
+        a.vdivsd(value.x, value.x, sums.x);
+        a.vcvtsd2ss(value.x, value.x, value.x);
+        const scale = sums;
+        a.vbroadcastss(scale, value.x);
+        each((isTail) => {
+          const from = mem(kept, { index: at, scale: 4 });
+          if (isTail) simd.loadTail(value, "f32", from);
+          else a.vmovups(value, from);
+          a.vmulps(value, value, scale);
+          storeAt(row, value, temps[0], temps[1], isTail);
+        });
+      },
+      expNegativeConstants(isa),
+    );
 
 export interface NormKind {
   readonly isCentred: boolean;

@@ -33,8 +33,8 @@ export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): St
   const perGroup = outs / p.groups;
   if (x.storage.dtype !== "f32" || perGroup < FEW_OUTPUTS || n * k < LEAST) return undefined;
   const isRow = w.layout.isContiguous() && (x.layout.strides[3] === 1 || width === 1);
-  const { native } = backend;
-  if (!isRow || !native) return undefined;
+  const native = isRow ? backend.native?.narrow : undefined;
+  if (!native) return undefined;
 
   const { engine } = backend;
   const [strideRows, strideColumns] = p.stride;
