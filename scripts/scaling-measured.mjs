@@ -27,10 +27,10 @@ function measure(ranks, path) {
     layers,
     callsPerToken,
     bytesPerToken,
-    step: most("step"),
-    reduce: most("reduce"),
-    gather: most("gather"),
-    weights: most("weightBytes"),
+    step: most("fastest") / 1e3,
+    reduce: most("reduce") / 1e6,
+    gather: most("gather") / 1e6,
+    weights: most("weights"),
   };
 }
 

@@ -60,12 +60,17 @@ const times = timesOf(STEPS, () => {
 const after = communicator.moved;
 
 const row = Tensor.zeros([1, hiddenSize]);
+const logits = Tensor.zeros([1, Math.ceil(model.config.vocabSize / group.size)]);
+const { live, mapped = 0 } = Device.from("cpu").memory();
 const result = Number(parts)
   ? { alone: sorted(times)[0], simulated: sorted(times)[0] + (calls * Number(latency)) / 1000 }
   : {
       median: median(times),
       // What else the machine does makes others slower.
       fastest: sorted(times)[0],
+      gather: 1000 * median(timesOf(500, () => communicator.allGather(logits).dispose())),
+      layers: model.config.layers,
+      weights: live + mapped,
       reduce: 1000 * median(timesOf(2000, () => communicator.allReduceInto(row))),
       bytesPerToken: (after.bytes - before.bytes) / STEPS,
       callsPerToken: (after.calls - before.calls) / STEPS,

@@ -112,6 +112,13 @@ async function loadFrom(path: string, options: LoadModelOptions): Promise<Model>
   const own = group ? await ownPart(source, options, group) : source;
   const { config } = own;
   const { sites, dtype, stored, shares } = await choosePlaces({ ...options, device, config, sizesIn: own.sizesIn });
+  if (group && devicesOf(sites).some((each) => each !== group.device)) {
+    const names = devicesOf(sites).map(({ name }) => name);
+    fail(
+      "InvalidArgument",
+      `loadModel: a rank's part lies on the group's ${group.device.name}, not on ${names.join(", ")}`,
+    );
+  }
   await using weights = await own.openWeights({ device: sites, dtype, signal, onProgress });
   // Devices compile while the weights are read; what converts them must be there before, or it would be waited for.
   const needs = needsOf(config, weights, dtype, stored);
