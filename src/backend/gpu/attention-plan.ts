@@ -117,6 +117,14 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
+/** Of kernels that only warpgroups have, and those without a mask. */
+export const cappedDefines = (arch: string) => ({
+  ...unitDefines,
+  PAGE_SIZE,
+  GPU_SHARED_KB: sharedBudget(arch) / 1024,
+  ...Object.fromEntries(Object.entries(warpgroupDefines).filter(([name]) => !name.includes("MASKED"))),
+});
+
 export const splitDefines = (arch: string) => ({
   ...decodeDefines(arch),
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, SPLIT_PAGES, SPLIT_STAGES, SPLIT_KEPT_DIM },

@@ -2,6 +2,7 @@
 
 import { PAGE_SIZE } from "../../paged-attention.ts";
 import {
+  cappedDefines,
   decodeBlocks,
   decodeDefines,
   type HeadDim,
@@ -40,6 +41,7 @@ export const attention = [
   family({
     ...prefill,
     file: "attention_capped",
+    defines: cappedDefines,
     pattern: "attention_capped_{D}_{T}",
     over: { D: ["64", "96", "128", "256"], T: ["bf16", "f16"] },
     apart: ["D"],

@@ -222,6 +222,10 @@ const isVectors = (bytes: number): boolean => bytes % 16 === 0;
 const SPLIT_QUERIES = 128;
 const SPLIT_FROM_PAGES = 8;
 
+/** Of larger heads, and of f32 on one generation, some releases of AMD's compiler spill up to hundreds of registers. */
+const splitsWell = (arch: string, dim: number, dtype: DType): boolean =>
+  !arch.startsWith("gfx") || (dim <= 64 && !(dtype === "f32" && arch.startsWith("gfx950")));
+
 /**
  * Rows of sequences one behind the other whose keys lie in pages: where they are few, blocks for each head and `rows` of them
  * would leave most of a device idle while they go through long texts, so each has a part of the keys.
@@ -230,14 +234,15 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   const { dtype, heads, kvHeads, tq, tk, d } = p;
   const dim = headDimFor(d);
   const variant = variantOf(p);
-  const budget = sharedBudget(gpu.context.properties.arch);
+  const { arch } = gpu.context.properties;
+  const budget = sharedBudget(arch);
   const plan = planSplit(gpu.matrixUnit(dtype), dtype, dim, variant !== "", budget);
   const few = tq <= SPLIT_QUERIES && tk >= SPLIT_FROM_PAGES * PAGE_SIZE && heads / kvHeads <= plan.rows;
   // The last dim is contiguous.
   const inVectors = [p.q, p.k, p.v].every(({ at, strides }) =>
     [at, ...strides.slice(0, 3).map((stride) => stride * sizeOf(dtype))].every(isVectors),
   );
-  if (!few || !inVectors || gpu.isInvariant) {
+  if (!few || !inVectors || gpu.isInvariant || !splitsWell(arch, dim, dtype)) {
     prefill(gpu, p, out);
     return;
   }
