@@ -41,7 +41,8 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     // Forked processes: each gets its own WebAssembly memory and worker pool, and `--expose-gc` for the memory tests.
     pool: "forks",
-    maxWorkers: 2,
+    // One more than two cores: tests wait for processes, pages and time limits.
+    maxWorkers: 3,
     execArgv: ["--expose-gc"],
     testTimeout: 60_000,
     coverage: {

@@ -6,7 +6,13 @@ export { Device } from "./backend/device.ts";
 export type * from "./backend/fused-ops.ts";
 export type { HostMemoryChoice } from "./backend/gpu/memory-policy.ts";
 export type * from "./backend/paged-attention.ts";
-export { type DeviceAddress, type FamilyOptions, registerDevice, registerSearch } from "./backend/registry.ts";
+export {
+  type DeviceAddress,
+  type FamilyOptions,
+  registerDevice,
+  registerSearch,
+  type Search,
+} from "./backend/registry.ts";
 export { Storage } from "./backend/storage.ts";
 export type * from "./backend/transformers.ts";
 export {

@@ -43,8 +43,8 @@ describe("the packed package", () => {
   });
 });
 
-/** Types of ops and devices that users cannot name yet. */
-const unnamed = ["MiopenOps"];
+/** Types of ops, devices and of how steps and ranks work inside that users cannot name yet. */
+const unnamed = ["MiopenOps", "CachePlaces", "CollectiveLibrary", "Passage", "Rendezvous", "Segment", "WithMemory"];
 
 it("every type that a public signature mentions is exported", () => {
   const missing = unexportedTypes(realpathSync(folder("project/node_modules/wick")));

@@ -30,7 +30,7 @@ interface Family extends FamilyOptions {
 }
 
 const families = new Map<string, Family>();
-type Search = () => Iterable<string> | string | null;
+export type Search = () => Iterable<string> | string | null;
 const searches: Search[] = [];
 
 /** Makes a family of devices known by the prefix of its names. `open` is called once per name. */

@@ -23,7 +23,7 @@ export { type GgufEntry, type GgufPromisedTensor, type WriteGgufOptions, writeGg
 export type { NamedTensors } from "./named-tensors.ts";
 export { loadNpy, type ParseNpyOptions, parseNpy, saveNpy } from "./npy/npy.ts";
 export { loadNpz, type SaveNpzOptions, saveNpz } from "./npy/npz.ts";
-export type { ByteRange, ReadOptions } from "./read-options.ts";
+export type { ByteRange, FilePlace, ReadOptions } from "./read-options.ts";
 export {
   SafetensorsFile,
   type SafetensorsReader,

@@ -60,14 +60,19 @@ export { PagedCache, type PagedLayer } from "./paged/cache.ts";
 export { PagedStepper, type PagedStepperOptions, type StepOutcome, type StepRow } from "./paged/stepper.ts";
 export type { DevicePlaces, PagedTable } from "./paged/steps.ts";
 export type { DeviceChoice, DeviceShare } from "./placement/choose.ts";
+export type { Share } from "./placement/place.ts";
 export type { Sites } from "./placement/sites.ts";
 export type { Positions } from "./positions.ts";
 export type { SharedTable, Table as RotaryTable } from "./rotary.ts";
+export type { Sharding, Stretch } from "./sharding/cuts.ts";
+export type { Shard } from "./sharding/shard.ts";
+export type { ShardedSource } from "./sharding/weights-source.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";
-export type { Transformer, TransformerOptions } from "./transformer.ts";
+export type { PassOptions, Transformer, TransformerOptions } from "./transformer.ts";
 export type { FusedRoles, Names, WeightsForm } from "./weights/naming.ts";
+export type { WeightSizes } from "./weights/weight-sizes.ts";
 export type {
   DeviceWeights,
   EmbeddingRole,

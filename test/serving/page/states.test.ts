@@ -159,7 +159,7 @@ describePage("the page's states", ({ server, open, ask, finished, asked }) => {
     expect(await page.locator(".conversations a").count()).toBe(100);
     await page.keyboard.press("Control+k");
     await page.keyboard.type("answer 42");
-    expect(await texts(page, ".conversations a")).toEqual(["Question 42"]);
+    await expect.poll(() => texts(page, ".conversations a")).toEqual(["Question 42"]);
     await page.keyboard.press("Enter");
     await page.keyboard.press("Enter");
     await page.locator(".markdown", { hasText: "Answer 42" }).waitFor();
