@@ -1,4 +1,4 @@
-/** Softmax, norms and sums of rows by machine code, where the rows have no gaps and are many or long. */
+/** Softmax, norms and sums of rows by machine code, where the rows have no gaps and are long. */
 import { numel } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
@@ -16,14 +16,16 @@ import {
 import type { Native } from "../native.ts";
 import { SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
-import { MANY } from "./map.ts";
 
 /** Elements of a chunk of rows. */
 const CHUNK = 16384;
 /** Elements that are summed in one piece. */
 const BLOCK = 65536;
-/** Rows of a few elements are no work for vectors. */
-const SHORTEST_ROW = 16;
+/**
+ * Shorter rows are WebAssembly's, whose sums have another order. How many rows there are must not matter: a row has the same
+ * bits alone and in any company.
+ */
+const SHORTEST_ROW = 512;
 
 interface Rows {
   readonly native: Native;
@@ -36,7 +38,7 @@ interface Rows {
 function rowsOf(backend: CpuBackend, x: View, dims: number): Rows | undefined {
   const { dtype } = x.storage;
   const { layout } = x;
-  if (!isFloatType(dtype) || layout.numel < MANY || !layout.isContiguous()) return undefined;
+  if (!isFloatType(dtype) || layout.numel === 0 || !layout.isContiguous()) return undefined;
   const cols = numel(layout.shape.slice(layout.rank - dims));
   const { native } = backend;
   if (!native || cols < SHORTEST_ROW) return undefined;
