@@ -50,6 +50,7 @@ export default defineConfig({
       include: ["src/**/*.ts"],
       exclude: ["src/backend/cpu/wasm/**", "src/serving/page/**", "src/cli/main.ts"],
       reporter: ["text-summary", "text"],
+      reportOnFailure: true,
       thresholds: { lines: 90, branches: 90 },
     },
   },
