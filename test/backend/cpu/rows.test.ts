@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import type { CpuBackend } from "../../../src/backend/cpu/backend.ts";
 import { type QuantType, quantTypes } from "../../../src/core/quant-types.ts";
 import { Device, Tensor } from "../../../src/index.ts";
-import { sdpa } from "../../../src/nn/index.ts";
+import { layerNorm, rmsNorm, sdpa, silu, softmax } from "../../../src/nn/index.ts";
 import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
 
 const device = Device.cpu();
@@ -102,6 +102,26 @@ describe("rows on the CPU do not depend on each other", () => {
       };
       using whole = sdpa(q, k, v, { scale: 0.3, causal: true, ...options });
       expectSameRows(`${heads} heads of ${d}`, whole.narrow(2, past, 101), 2, attend);
+    }
+  });
+
+  // 101 rows are many enough for machine code, single ones are not: of either kind of row, short and long.
+  it.each(["f32", "f16", "bf16"] as const)("in norms, softmax and functions of %s", (dtype) => {
+    for (const cols of [256, 511, 512, 700]) {
+      const x = normal([101, cols], dtype);
+      const [weight, bias] = [normal([cols], dtype, 2), normal([cols], dtype, 3)];
+      for (const [name, of] of [
+        ["rmsNorm", (rows: Tensor) => rmsNorm(rows, weight, 1e-5)],
+        ["layerNorm", (rows: Tensor) => layerNorm(rows, weight, bias, 1e-5)],
+        ["softmax", (rows: Tensor) => softmax(rows, -1)],
+        ["sum", (rows: Tensor) => rows.sumKeepdim(-1)],
+        ["silu", (rows: Tensor) => silu(rows)],
+        ["gelu", (rows: Tensor) => rows.gelu()],
+        ["mul", (rows: Tensor) => rows.mul(rows)],
+      ] as const) {
+        using whole = of(x);
+        expectSameRows(`${name} of ${cols}`, whole, 0, (first, count) => of(x.narrow(0, first, count)));
+      }
     }
   });
 
