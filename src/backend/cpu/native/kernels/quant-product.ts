@@ -12,8 +12,13 @@ import type { FloatType } from "../simd.ts";
 import { blockCodes, type Group, keptGroups, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
 import { BLOCK, chainsOf, gpr, mostRows, type Planes, panel, panelPlace, QuantCode, record } from "./quant-code.ts";
 
-/** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
-export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
+/**
+ * Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. What is added to the
+ * product has a row for each of its rows, `addendLine` bytes apart: none where one serves all.
+ */
+export const productArguments = layoutArguments(
+  ...(["w", "line", "x", "blocks", "tiles", "out", "outLine", "addend", "addendLine"] as const),
+);
 
 export interface ProductForm {
   readonly type: NativeQuantType;
@@ -24,6 +29,8 @@ export interface ProductForm {
   readonly rest: number;
   /** Quants that the first tile makes are kept for the others. */
   readonly keeps: boolean;
+  /** Something is added to the product before it is rounded. */
+  readonly adds: boolean;
 }
 
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
@@ -160,13 +167,13 @@ class Dots implements Sink {
 
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
-  const { type, dtype, planes, full, rest, keeps } = form;
+  const { type, dtype, planes, full, rest, keeps, adds } = form;
   const most = mostRows(isa);
   const { bytes, size } = quantTypes[type];
   const code = blockCodes[type];
   const c = new QuantCode(a, isa, full ? most : rest, planes, code.keep);
   const args = productArguments.at(gpr.args);
-  const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count");
+  const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count", "addend");
 
   /** All rows of a tile with the rows of w that `weights` points at, or with quants that were kept. */
   const tile = (rows: number, from: "blocks" | "kept", prefetch: boolean): void => {
@@ -201,12 +208,21 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     a.jne(loop);
     a.mov(gpr.args, local.args);
     const [t, u] = c.temporary;
+    const addend = gpr.cursor;
+    if (adds) a.mov(addend, local.addend);
     for (let r = 0; r < rows; r++) {
       const sum = c.sums[r]!;
-      if (!(sum instanceof Vec)) a.vmovups(c.quants, sum);
-      c.store(mem(gpr.out), dtype, sum instanceof Vec ? sum : c.quants, t, u);
+      const value = sum instanceof Vec ? sum : c.quants;
+      if (value !== sum) a.vmovups(value, sum as Mem);
+      if (adds) {
+        c.load(t, dtype, mem(addend));
+        a.vaddps(value, value, t);
+        a.add(addend, args.addendLine);
+      }
+      c.store(mem(gpr.out), dtype, value, t, u);
       a.add(gpr.out, args.outLine);
     }
+    if (adds) a.mov(local.addend, addend);
   };
 
   a.mov(local.args, gpr.args);
@@ -223,6 +239,11 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
   a.cmovg(gpr.weights, gpr.out);
   a.mov(gpr.out, gpr.weights);
   a.shl(gpr.out, Math.log2(sizeOf(dtype)));
+  if (adds) {
+    a.mov(gpr.cursor, gpr.out);
+    a.add(gpr.cursor, args.addend);
+    a.mov(local.addend, gpr.cursor);
+  }
   a.add(gpr.out, args.out);
   a.imul(gpr.weights, args.line);
   a.add(gpr.weights, args.w);

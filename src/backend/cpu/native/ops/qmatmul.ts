@@ -1,10 +1,11 @@
 /** x · wᵀ with quantized weights by machine code: which kernels run, over what, and in what order. */
-import { sizeOf } from "../../../../core/dtype.ts";
+import { type DType, sizeOf } from "../../../../core/dtype.ts";
 import { Layout } from "../../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../../core/quant-types.ts";
 import type { Backend, View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
+import type { Isa } from "../isa.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
 import { BLOCK, mostRows, type Planes, panel, record } from "../kernels/quant-code.ts";
@@ -24,6 +25,16 @@ export interface QuantProduct {
   readonly x: number;
   readonly w: number;
   readonly out: number;
+  /** What is added: a row for each row of the product, or one for all of them where `line` is 0 bytes. */
+  readonly addend?: { readonly at: number; readonly line: number } | undefined;
+}
+
+/** What comes before and behind a product in the same call, of as many of its rows as are computed at once. */
+export interface AroundProduct {
+  /** Where rows come from in place of x, and what writes them there. */
+  readonly before: ((first: number, rows: number) => { readonly x: number; readonly job: Job }) | null;
+  /** Where products go in place of out, and what takes them from there. */
+  readonly behind: ((first: number, rows: number) => { readonly out: number; readonly job: Job }) | null;
 }
 
 /** On what it runs: activations are rounded to 8 bits with one plane, where the processor gains by it. */
@@ -51,7 +62,7 @@ const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, addend }: QuantProduct): Plan {
   const { isa } = native;
   const most = mostRows(isa);
   const full = m >= most;
@@ -60,7 +71,9 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k }: Q
   const known = plans.get(native) ?? new Map<number, Plan>();
   plans.set(native, known);
   let key = typeNumbers.get(type)!;
-  for (const part of [floatTypes.indexOf(dtype), asked, Number(full), Number(keeps), rest]) key = 8 * key + part;
+  const adds = addend !== undefined;
+  const flags = Number(full) + 2 * Number(keeps) + 4 * Number(adds);
+  for (const part of [floatTypes.indexOf(dtype), asked, flags, rest]) key = 8 * key + part;
   let plan = known.get(key);
   if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
@@ -68,8 +81,8 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k }: Q
   const { halves } = blockCodes[type];
   plan = {
     round: native.kernel(`round ${form} ${dtype} ${halves}`, (a) => emitRounding(a, isa, dtype, halves, planes)),
-    product: native.kernel(`quantized ${form} ${type} ${dtype} ${full} ${rest} ${keeps}`, (a) =>
-      emitQuantProduct(a, isa, { type, dtype, planes, full, rest, keeps }),
+    product: native.kernel(`quantized ${form} ${type} ${dtype} ${rest} ${flags}`, (a) =>
+      emitQuantProduct(a, isa, { type, dtype, planes, full, rest, keeps, adds }),
     ),
   };
   known.set(key, plan);
@@ -101,6 +114,8 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
         tiles: Math.floor(m / most),
         out: p.out,
         outLine: n * sizeOf(dtype),
+        addend: p.addend?.at ?? 0,
+        addendLine: p.addend?.line ?? 0,
       }),
       total: n,
       grain: lanes * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / lanes)),
@@ -108,20 +123,47 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
   ];
 }
 
+/** How many rows there is room for at once. */
+export const rowsAtOnce = (isa: Isa, k: number): number =>
+  Math.floor(PACKED_BYTES / rowBytes(k) / mostRows(isa)) * mostRows(isa);
+
 /** Runs a product in parts of as many rows as there is room for. */
-export function quantProduct(runner: QuantRunner, p: QuantProduct): void {
+export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: AroundProduct): void {
   packed ??= guarded(PACKED_BYTES).address;
-  const most = mostRows(runner.native.isa);
-  const rows = Math.floor(PACKED_BYTES / rowBytes(p.k) / most) * most;
+  const rows = rowsAtOnce(runner.native.isa, p.k);
   const element = sizeOf(p.dtype);
   for (let i = 0; i < p.m; i += rows) {
     const m = Math.min(rows, p.m - i);
-    const part = { ...p, m, x: p.x + i * p.k * element, out: p.out + i * p.n * element };
-    runner.native.run(runner.threads, ...quantJobs(runner, part, packed));
+    const before = around?.before?.(i, m);
+    const behind = around?.behind?.(i, m);
+    const part = {
+      ...p,
+      m,
+      x: before?.x ?? p.x + i * p.k * element,
+      out: behind?.out ?? p.out + i * p.n * element,
+      addend: p.addend && { at: p.addend.at + i * p.addend.line, line: p.addend.line },
+    };
+    const jobs: Job[] = [...quantJobs(runner, part, packed)];
+    if (before) jobs.unshift(before.job);
+    if (behind) jobs.push(behind.job);
+    runner.native.run(runner.threads, ...jobs);
   }
 }
 
-/** Nothing where there is no such code: for other types, and for fewer rows of w than a vector has lanes. */
+/** Whether there is code for products of such rows: not for other types, nor for fewer rows of w than a vector has lanes. */
+export function hasProduct(isa: Isa, type: QuantType, dtype: DType, k: number, blocks: View): type is NativeQuantType {
+  const n = blocks.layout.shape[0]!;
+  return (
+    hasNativeCode(type) &&
+    isFloatType(dtype) &&
+    n >= isa.lanes &&
+    k > 0 &&
+    blocks.layout.isContiguous() &&
+    rowsAtOnce(isa, k) > 0
+  );
+}
+
+/** Nothing where there is no such code. */
 export function qmatmul(
   backend: Backend,
   runner: QuantRunner,
@@ -130,12 +172,9 @@ export function qmatmul(
   blocks: View,
 ): Storage | undefined {
   const { dtype } = x.storage;
-  if (!hasNativeCode(type) || !isFloatType(dtype)) return undefined;
   const n = blocks.layout.shape[0]!;
   const k = x.layout.shape.at(-1)!;
-  const { isa } = runner.native;
-  if (n < isa.lanes || k === 0 || !blocks.layout.isContiguous()) return undefined;
-  if (mostRows(isa) * rowBytes(k) > PACKED_BYTES) return undefined;
+  if (!isFloatType(dtype) || !hasProduct(runner.native.isa, type, dtype, k, blocks)) return undefined;
   const m = x.layout.numel / k;
   if (!x.layout.isContiguous()) {
     const storage = Storage.alloc(backend, dtype, m * k);
