@@ -91,12 +91,8 @@ export const place = (name: keyof typeof places, i: number, base: Gpr = gpr.fram
   mem(base, (places[name] + i) * SLOT);
 export const slots = (n: number): number => n * SLOT;
 
-/**
- * Quants that serve several tiles of rows are kept behind the frame as they were made: for each 32 activations eight
- * vectors of them, then the factors of the group and its minima, or the factors of both groups.
- */
-export const panel = { at: 64 * SLOT, bytes: 10 * SLOT } as const;
-export const panelPlace = (base: Gpr, block: number, i: number): Mem => mem(base, block * panel.bytes + i * SLOT);
+/** Where the thread's memory is free behind the frame: panels of quants that serve many rows lie there. */
+export const PANEL_AT = 64 * SLOT;
 
 /** Four bytes of each row, and which they are of 32: the first byte, counted in fours. */
 export interface Word {
@@ -148,11 +144,6 @@ export class QuantCode extends Simd {
   /** Registers that nothing uses while sixteen bytes are fetched, between groups. */
   get temporary(): readonly [Vec, Vec] {
     return this.#fetched.slice(5, 7) as unknown as readonly [Vec, Vec];
-  }
-
-  /** Eight registers for quants that come from where they were kept. */
-  get taken(): readonly Vec[] {
-    return this.#fetched.slice(0, 8);
   }
 
   xor(to: Vec, from: Vec, other: Vec | Mem): void {

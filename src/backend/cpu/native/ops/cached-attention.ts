@@ -52,7 +52,9 @@ export class NativeCachedAttention implements CachedAttention {
       const params = { scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks, causal: true };
       if (!canAttend(backend, queries, keys, values, p.mask, params)) {
         native.run(backend.engine.threads, turn);
-        const composed = backend.sdpa(queries, keys, values, p.mask, params);
+        const shape = [batch, heads, t, p.past + t];
+        const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
+        const composed = backend.sdpa(queries, keys, values, mask, params);
         out.discard();
         return composed;
       }

@@ -8,11 +8,12 @@ import { addressFor, addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
-import { BLOCK, mostRows, type Planes, panel, record } from "../kernels/quant-code.ts";
+import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
 import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
+import { emitQuantTiles, tileForm } from "../kernels/quant-tiles.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import { type Job, SCRATCH_BYTES } from "../pool.ts";
+import type { Job } from "../pool.ts";
 import { type FloatType, floatTypes, isFloatType } from "../simd.ts";
 
 export interface QuantProduct {
@@ -53,37 +54,43 @@ let packed: number | undefined;
 
 const rowBytes = (k: number): number => (k / BLOCK) * record.bytes;
 
-/** How a product goes: the kernels, by what they depend on. */
+/** How a product goes: the kernels, by what they depend on, and the rows of x whose records lie beside each other. */
 interface Plan {
   readonly round: number;
   readonly product: number;
+  readonly most: number;
+  /** Columns that belong together. */
+  readonly columns: number;
 }
 const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, addend }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend }: QuantProduct): Plan {
   const { isa } = native;
-  const most = mostRows(isa);
-  const full = m >= most;
-  const rest = m % most;
-  const keeps = m > most && panel.at + (k / BLOCK) * panel.bytes <= SCRATCH_BYTES;
+  const tile = tileForm(isa);
+  const isTiled = m > mostRows(isa);
+  const rows = isTiled ? m % tile.rows : m;
   const known = plans.get(native) ?? new Map<number, Plan>();
   plans.set(native, known);
   let key = typeNumbers.get(type)!;
   const adds = addend !== undefined;
-  const flags = Number(full) + 2 * Number(keeps) + 4 * Number(adds);
-  for (const part of [floatTypes.indexOf(dtype), asked, flags, rest]) key = 8 * key + part;
+  const flags = Number(isTiled) + 2 * Number(adds);
+  for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 9 * key + part;
   let plan = known.get(key);
   if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
-  const form = isa.vnni ? `${planes} planes` : "words";
+  const words = !isa.vnni || (isTiled && planes === 2);
   const { halves } = blockCodes[type];
+  const form = `${words ? "words" : `${planes} planes`} ${dtype}`;
   plan = {
-    round: native.kernel(`round ${form} ${dtype} ${halves}`, (a) => emitRounding(a, isa, dtype, halves, planes)),
-    product: native.kernel(`quantized ${form} ${type} ${dtype} ${rest} ${flags}`, (a) =>
-      emitQuantProduct(a, isa, { type, dtype, planes, full, rest, keeps, adds }),
-    ),
+    round: native.kernel(`round ${form} ${halves}`, (a) => emitRounding(a, isa, { dtype, halves, planes, words })),
+    product: native.kernel(`quantized ${form} ${type} ${rows} ${flags}`, (a) => {
+      if (isTiled) emitQuantTiles(a, isa, { type, dtype, planes, rest: rows, adds });
+      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds });
+    }),
+    most: isTiled ? tile.rows : rows,
+    columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
   };
   known.set(key, plan);
   return plan;
@@ -91,21 +98,18 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, add
 
 function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): readonly [Job, Job] {
   const { type, dtype, m, n, k } = p;
-  const { isa } = runner.native;
   const { size, bytes } = quantTypes[type];
-  const { lanes } = isa;
-  const most = mostRows(isa);
   const blocks = k / BLOCK;
-  const plan = planOf(runner, p);
+  const { round, product, most, columns } = planOf(runner, p);
   return [
     {
-      kernel: plan.round,
+      kernel: round,
       args: roundArguments.words({ x: p.x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
       total: Math.ceil(m / most),
       grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
     },
     {
-      kernel: plan.product,
+      kernel: product,
       args: productArguments.words({
         w: p.w,
         line: (k / size) * bytes,
@@ -118,14 +122,17 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
         addendLine: p.addend?.line ?? 0,
       }),
       total: n,
-      grain: lanes * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / lanes)),
+      grain: columns * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / columns)),
     },
   ];
 }
 
-/** How many rows there is room for at once. */
-export const rowsAtOnce = (isa: Isa, k: number): number =>
-  Math.floor(PACKED_BYTES / rowBytes(k) / mostRows(isa)) * mostRows(isa);
+/** How many rows there is room for at once: whole tiles, and more than those that are no tiles. */
+export function rowsAtOnce(isa: Isa, k: number): number {
+  const { rows } = tileForm(isa);
+  const fitting = Math.floor(PACKED_BYTES / rowBytes(k) / rows) * rows;
+  return fitting > mostRows(isa) ? fitting : 0;
+}
 
 /** Runs a product in parts of as many rows as there is room for. */
 export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: AroundProduct): void {
