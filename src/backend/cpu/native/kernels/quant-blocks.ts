@@ -100,7 +100,13 @@ function storeUpper(c: QuantCode, first: number, words: readonly Word[]): void {
 
 /** Small blocks: an f16 is the scale of all weights. */
 function blockScale(c: QuantCode): Group {
-  c.halves(c.quants, 0);
+  if (c.next) {
+    const [heads] = c.temporary;
+    c.a.vmovups(heads, place("heads", 0));
+    c.lowHalves(c.quants, heads);
+    c.next(gpr.cursor);
+    c.copyHeads(gpr.cursor);
+  } else c.halves(c.quants, 0);
   c.a.vmovups(place("scales", 0), c.quants);
   return { block: 0, scale: place("scales", 0) };
 }

@@ -10,7 +10,7 @@ import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
 import { blockCodes, type Group, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
-import { chainsOf, gpr, type Planes, QuantCode, record } from "./quant-code.ts";
+import { BLOCK, chainsOf, gpr, type Planes, QuantCode, record } from "./quant-code.ts";
 
 /**
  * Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. What is added to the
@@ -150,7 +150,7 @@ class Dots implements Sink {
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
   const { type, dtype, planes, rows, adds } = form;
-  const { bytes } = quantTypes[type];
+  const { bytes, size } = quantTypes[type];
   const code = blockCodes[type];
   const c = new QuantCode(a, isa, rows, planes, code.keep);
   const args = productArguments.at(gpr.args);
@@ -196,6 +196,14 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
   }
   a.mov(gpr.cursor, args.blocks);
   a.mov(local.count, gpr.cursor);
+  if (size === BLOCK) {
+    c.copyHeads(gpr.weights);
+    c.next = (to) => {
+      a.lea(to, mem(gpr.weights, bytes));
+      a.cmp(local.count, 1);
+      a.cmove(to, gpr.weights);
+    };
+  }
   a.align(32);
   const loop = a.here();
   const ahead = c.lanes * bytes;

@@ -47,6 +47,8 @@ export interface QuantRunner {
 
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
 const CHUNK = 2 ** 16;
+/** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
+const CHUNKS = 12;
 const ROUND_CHUNK = 2 ** 9;
 /** Room for packed activations: longer inputs go in parts. */
 const PACKED_BYTES = 16 * 2 ** 20;
@@ -101,6 +103,7 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
   const { size, bytes } = quantTypes[type];
   const blocks = k / BLOCK;
   const { round, product, most, columns } = planOf(runner, p);
+  const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
   return [
     {
       kernel: round,
@@ -122,7 +125,7 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
         addendLine: p.addend?.line ?? 0,
       }),
       total: n,
-      grain: columns * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / columns)),
+      grain: columns * Math.max(1, Math.floor(least / columns)),
     },
   ];
 }
