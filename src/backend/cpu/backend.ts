@@ -17,11 +17,17 @@ import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
+import { settle } from "./native/pending.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
   readonly cachedAttention = new NativeCachedAttention(this);
-  readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOfStorage(storage)) };
+  readonly nativeMemory: NativeMemory = {
+    address(storage) {
+      settle();
+      return BigInt(addressOfStorage(storage));
+    },
+  };
   #native: Native | null | undefined;
   readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
 

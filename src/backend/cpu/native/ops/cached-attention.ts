@@ -58,7 +58,7 @@ export class NativeCachedAttention implements CachedAttention {
         out.discard();
         return composed;
       }
-      native.run(backend.engine.threads, turn, attentionJob(native, queries, keys, values, params, out));
+      native.give(backend.engine.threads, turn, attentionJob(native, queries, keys, values, params, out));
       return out;
     } finally {
       turned.discard();

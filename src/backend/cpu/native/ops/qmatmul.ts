@@ -156,7 +156,8 @@ export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: Arou
     const jobs: Job[] = [...quantJobs(runner, part, packed)];
     if (before) jobs.unshift(before.job);
     if (behind) jobs.push(behind.job);
-    runner.native.run(runner.threads, ...jobs);
+    if (around) runner.native.give(runner.threads, ...jobs);
+    else runner.native.run(runner.threads, ...jobs);
   }
 }
 
