@@ -12,6 +12,7 @@ export interface Features {
   readonly avx512: boolean;
   readonly vnni: boolean;
   readonly vbmi: boolean;
+  readonly vbmi2: boolean;
   readonly bf16: boolean;
   /** AVX-512 takes two cycles where AVX2 takes one (Zen 4): wide vectors then only pay where they are full. */
   readonly isHalved: boolean;
@@ -67,10 +68,19 @@ export function queryFeatures(): Features {
     isHalved,
     vnni: avx512 && has(c7, 11),
     vbmi: avx512 && has(c7, 1),
+    vbmi2: avx512 && has(c7, 6),
     bf16: avx512 && has(a71, 5),
   };
 }
 
 /** "Auth" of AuthenticAMD. */
 const AMD = 0x68747541;
-const none: Features = { isHalved: false, avx2: false, avx512: false, vnni: false, vbmi: false, bf16: false };
+const none: Features = {
+  isHalved: false,
+  avx2: false,
+  avx512: false,
+  vnni: false,
+  vbmi: false,
+  vbmi2: false,
+  bf16: false,
+};

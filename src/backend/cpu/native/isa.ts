@@ -20,6 +20,7 @@ export interface Isa {
   readonly masks: boolean;
   readonly vnni: boolean;
   readonly vbmi: boolean;
+  readonly vbmi2: boolean;
   readonly bf16: boolean;
   /** The next narrower set is as fast, and wastes less on short lines. */
   readonly isHalved: boolean;
@@ -27,10 +28,10 @@ export interface Isa {
   v(id: number): Vec;
 }
 
-export function isaOf(name: IsaName, { vnni, vbmi, bf16, isHalved }: Omit<Features, IsaName>): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16, isHalved }: Omit<Features, IsaName>): Isa {
   if (name === "avx512") {
     const v = (id: number) => new Vec(id, 512);
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, bf16, isHalved, v };
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, vbmi2, bf16, isHalved, v };
   }
   const v = (id: number) => new Vec(id, 256);
   return {
@@ -42,6 +43,7 @@ export function isaOf(name: IsaName, { vnni, vbmi, bf16, isHalved }: Omit<Featur
     masks: false,
     vnni: false,
     vbmi: false,
+    vbmi2: false,
     bf16: false,
     isHalved: false,
     v,

@@ -31,6 +31,7 @@ describe.runIf(isHere)("native code", () => {
     expect(found.avx512).toBe(flags.has("avx512f") && flags.has("avx512bw"));
     expect(found.vnni).toBe(flags.has("avx512_vnni"));
     expect(found.vbmi).toBe(flags.has("avx512vbmi"));
+    expect(found.vbmi2).toBe(flags.has("avx512_vbmi2"));
     expect(found.bf16).toBe(flags.has("avx512_bf16"));
   });
 

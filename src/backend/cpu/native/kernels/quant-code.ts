@@ -10,7 +10,6 @@
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import {
-  d,
   eax,
   type Gpr,
   k7,
@@ -86,7 +85,7 @@ const multiples: readonly Gpr[] = [r8, r9, r10, r11, r12, r13, r14, r15];
 
 /** The frame, in the thread's own memory: factors and minima of groups, upper bits of quants, sums of rows; a vector each. */
 const SLOT = 64;
-const places = { scales: 0, minima: 16, upper: 24, sums: 40, heads: 48 } as const;
+const places = { scales: 0, minima: 16, upper: 24, sums: 40 } as const;
 /** A place in the frame; `base` may be a cursor that moves in it. */
 export const place = (name: keyof typeof places, i: number, base: Gpr = gpr.frame): Mem =>
   mem(base, (places[name] + i) * SLOT);
@@ -113,11 +112,13 @@ export class QuantCode extends Simd {
   /** A group's factors and minima, where there are registers for them. */
   readonly factors: Vec | undefined;
   readonly minima: Vec | undefined;
-  /** For quants that are needed once more; empty where each serves once. */
+  /** One plane is added after the other, so that quants are needed once more. */
+  readonly asksTwice: boolean;
+  /** For those quants; empty where each serves once. */
   readonly kept: readonly Vec[];
   readonly #fetched: readonly Vec[];
-  /** Where the block behind the one at hand is, put into a register; nothing where its head is not copied ahead. */
-  next: ((to: Gpr) => void) | undefined;
+  /** What nothing else uses. */
+  readonly spare: readonly Vec[];
 
   /** `keep`: how many vectors of quants a type wants to keep from one plane to the next. */
   constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number) {
@@ -129,10 +130,12 @@ export class QuantCode extends Simd {
     [this.split, this.product] = (isa.vnni ? [this.quants, this.quants] : take(2)) as [Vec, Vec];
     const chains = chainsOf(isa, rows, planes);
     this.integers = take(rows * chains);
-    this.kept = isa.vnni && planes === 2 && chains === 1 ? take(keep) : [];
+    this.asksTwice = isa.vnni && planes === 2 && chains === 1;
+    this.kept = this.asksTwice ? take(keep) : [];
     if (isa.masks) [this.factors, this.minima] = take(2);
     const room = registers.length >= rows;
     this.sums = room ? take(rows) : Array.from({ length: rows }, (_, r) => place("sums", r));
+    this.spare = registers;
   }
 
   get lanes(): 8 | 16 {
@@ -164,10 +167,10 @@ export class QuantCode extends Simd {
   }
 
   /** A row of the current rows of w, `offset` bytes from where they stand. */
-  row(i: number, offset: number, base: Gpr = gpr.weights): Mem {
-    if (i === 0) return mem(base, offset);
+  row(i: number, offset: number): Mem {
+    if (i === 0) return mem(gpr.weights, offset);
     const scale = (i & -i) as 1 | 2 | 4 | 8;
-    return mem(base, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
+    return mem(gpr.weights, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
   }
 
   /** Fills the registers that `row` and `fetch` read; `line` is the bytes of a row of w. */
@@ -255,23 +258,6 @@ export class QuantCode extends Simd {
     }
     if (this.wide) a.vinserti128(low.y, low.y, high.x, 1);
     a.vcvtph2ps(to, this.wide ? low.y : low.x);
-  }
-
-  /**
-   * Copies the first four bytes of each row, from `base` on, beside each other: no unit that shuffles is needed, but they
-   * can be read only when all have arrived, so that this is done a block ahead.
-   */
-  copyHeads(base: Gpr): void {
-    const { a } = this;
-    for (let i = 0; i < this.lanes; i++) {
-      a.mov(d(gpr.inner), this.row(i, 0, base));
-      a.mov(
-        place("heads", 0)
-          .plus(4 * i)
-          .sized(32),
-        d(gpr.inner),
-      );
-    }
   }
 
   /** The low 16 bits of each lane, an f16, as floats; `from` is used up. */

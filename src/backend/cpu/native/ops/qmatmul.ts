@@ -7,7 +7,7 @@ import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
-import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
+import { blockCodes, hasNativeCode, type NativeQuantType, STRIP } from "../kernels/quant-blocks.ts";
 import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
 import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
 import { emitQuantTiles, tileForm } from "../kernels/quant-tiles.ts";
@@ -68,7 +68,7 @@ const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, addend }: QuantProduct): Plan {
   const { isa } = native;
   const tile = tileForm(isa);
   const isTiled = m > mostRows(isa);
@@ -77,7 +77,8 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend
   plans.set(native, known);
   let key = typeNumbers.get(type)!;
   const adds = addend !== undefined;
-  const flags = Number(isTiled) + 2 * Number(adds);
+  const strips = k % (STRIP * BLOCK) === 0;
+  const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips);
   for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 9 * key + part;
   let plan = known.get(key);
   if (plan) return plan;
@@ -89,7 +90,7 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend
     round: native.kernel(`round ${form} ${halves}`, (a) => emitRounding(a, isa, { dtype, halves, planes, words })),
     product: native.kernel(`quantized ${form} ${type} ${rows} ${flags}`, (a) => {
       if (isTiled) emitQuantTiles(a, isa, { type, dtype, planes, rest: rows, adds });
-      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds });
+      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds, strips });
     }),
     most: isTiled ? tile.rows : rows,
     columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
