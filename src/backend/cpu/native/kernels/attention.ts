@@ -108,8 +108,6 @@ export const emitAttention =
         "p",
         "j",
         "steps",
-        "left",
-        "rowsLeft",
       ] as const),
     );
     const arg = attentionArguments.at(rbx);
@@ -229,19 +227,13 @@ export const emitAttention =
     a.imul(rax, rcx);
     a.mov(local.least, rax);
 
-    /** The tile over all rows of the block, with everything but rdi and the counts set. */
+    /** The tile over all rows of the block, with B packed and everything but A and the distances set. */
     const allRows = () => {
       a.mov(rdi, scratch);
-      a.mov(local.rowsLeft, height);
-      const tiles = a.here();
-      a.mov(rax, local.rowsLeft);
-      a.mov(d(rcx), shape.rows);
-      a.cmp(rax, rcx);
-      a.cmova(rax, rcx);
+      a.mov(rcx, A_ROW);
+      a.mov(rbp, shape.lineBytes);
+      a.mov(rax, height);
       a.call(arg.tiles);
-      a.add(rdi, shape.rows * A_ROW);
-      a.sub(local.rowsLeft, shape.rows);
-      a.jg(tiles);
     };
     /** rcx becomes at most the width of a panel. */
     const panelWidth = (left: Gpr) => {

@@ -40,8 +40,8 @@ import { A_ROW, GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
 export const MOST_ROWS = 192;
 export const MOST_COLUMNS = 960;
 // The thread's memory: a block of A, a panel of B, a block of C before it is rounded.
-const PANEL_AT = 2 ** 18;
-const C_AT = 2 ** 19;
+const PANEL_AT = 2 ** 20;
+const C_AT = 2 ** 21;
 
 export const productArguments = layoutArguments(
   "tiles",
@@ -64,6 +64,9 @@ export const productArguments = layoutArguments(
   /** Packed panels: where they are and bytes of each. */
   "packed",
   "panelBytes",
+  /** Rows of A, and lines of B, are read where they are: f32 without gaps. */
+  "readsA",
+  "readsB",
   /** Where the matrices of a batch are: inner size, and bytes along its outer and inner dim. */
   "inner",
   "aOuter",
@@ -87,7 +90,21 @@ export const emitProduct =
     a.bind(start);
     const { local, leave } = enter(
       a,
-      ...(["end", "height", "width", "aAt", "bAt", "outAt", "p", "steps", "left", "bPanel", "rowsLeft"] as const),
+      ...([
+        "end",
+        "height",
+        "width",
+        "aAt",
+        "aRows",
+        "aStride",
+        "bAt",
+        "outAt",
+        "p",
+        "steps",
+        "left",
+        "bPanel",
+        "cPanel",
+      ] as const),
     );
     const arg = productArguments.at(rbx);
     const [item, scratch, c, cRow] = [r12, r13, r14, r15];
@@ -174,13 +191,23 @@ export const emitProduct =
     a.cmp(rax, rcx);
     a.cmova(rax, rcx);
     a.mov(local.steps, rax);
+    const copied = a.label();
     a.mov(rdi, local.aAt);
+    a.mov(local.aRows, rdi);
     a.mov(rsi, arg.aRow);
+    a.mov(local.aStride, rsi);
+    if (type === "f32") {
+      a.cmp(arg.readsA, 0);
+      a.jne(copied);
+    }
     a.mov(rdx, arg.aCol);
     a.mov(rcx, rax);
     a.mov(r8, scratch);
     a.mov(r9, local.height);
     a.call(copyRows);
+    a.mov(local.aRows, scratch);
+    a.mov(local.aStride, A_ROW);
+    a.bind(copied);
     a.mov(rax, local.steps);
     a.imul(rax, arg.aCol);
     a.add(local.aAt, rax);
@@ -188,49 +215,53 @@ export const emitProduct =
     a.mov(local.bPanel, rax);
     a.mov(rax, local.width);
     a.mov(local.left, rax);
-    a.mov(rbp, c);
+    a.mov(local.cPanel, c);
 
     const panels = a.here();
+    const [packs, packed] = [a.label(), a.label()];
     if (pack) {
-      a.mov(rdi, local.bPanel);
-      a.mov(rsi, arg.bRow);
-      a.mov(rdx, arg.bCol);
-      a.mov(rcx, local.steps);
-      a.lea(r8, mem(scratch, PANEL_AT));
       a.mov(r9, local.left);
       a.mov(d(rax), shape.columns);
       a.cmp(r9, rax);
       a.cmova(r9, rax);
+      a.mov(rdi, local.bPanel);
+      a.mov(rsi, arg.bRow);
+      if (type === "f32") {
+        // The last columns are packed: whole vectors would reach behind B.
+        a.jb(packs);
+        a.cmp(arg.readsB, 0);
+        a.je(packs);
+        a.mov(rbp, rsi);
+        a.mov(rsi, rdi);
+        a.jmp(packed);
+        a.bind(packs);
+      }
+      a.mov(rdx, arg.bCol);
+      a.mov(rcx, local.steps);
+      a.lea(r8, mem(scratch, PANEL_AT));
       a.call(pack);
-    }
+      a.lea(rsi, mem(scratch, PANEL_AT));
+    } else a.mov(rsi, local.bPanel);
+    a.mov(d(rbp), shape.lineBytes);
+    a.bind(packed);
     // The mode, and masks for the last columns.
     a.mov(rax, local.p);
     a.mov(rcx, local.left);
     emitMode(a, isa);
-    if (pack) a.lea(rsi, mem(scratch, PANEL_AT));
-    else a.mov(rsi, local.bPanel);
-    a.mov(rdi, scratch);
+    a.mov(rdi, local.aRows);
+    a.mov(rcx, local.aStride);
     a.mov(rdx, local.steps);
-    a.mov(r8, rbp);
+    a.mov(r8, local.cPanel);
     a.mov(r9, cRow);
     a.mov(rax, local.height);
-    a.mov(local.rowsLeft, rax);
-    const rowTiles = a.here();
-    a.mov(rax, local.rowsLeft);
-    a.mov(d(rcx), shape.rows);
-    a.cmp(rax, rcx);
-    a.cmova(rax, rcx);
     a.call(arg.tiles);
-    a.add(rdi, shape.rows * A_ROW);
-    a.sub(local.rowsLeft, shape.rows);
-    a.jg(rowTiles);
     // The next panel.
     if (pack) {
       a.mov(rax, arg.bCol);
       a.imul(rax, rax, shape.columns);
     } else a.mov(rax, arg.panelBytes);
     a.add(local.bPanel, rax);
-    a.add(rbp, shape.lineBytes);
+    a.add(local.cPanel, shape.lineBytes);
     a.sub(local.left, shape.columns);
     a.jg(panels);
 

@@ -337,6 +337,7 @@ export const emitSumBlocks =
     a.align(16);
     const loop = a.here();
     for (const [i, pair] of pairs.entries()) {
+      if (process.env.SPF) a.prefetcht0(mem(x, i * step + Number(process.env.SPF)));
       simd.load(pair.value, type, mem(x, i * step));
       add(pair);
     }

@@ -30,10 +30,11 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
+import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
-const PREFETCH_BYTES = 1024;
+const PREFETCH_BYTES = Number(process.env.TPF ?? 1024);
 
 export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "n", "k");
 
@@ -107,7 +108,7 @@ export const emitTurned =
     for (const [c, register] of square.entries()) {
       const from = place(bases[c >> 2]!, c % 4, stride, three, 0);
       a.vmovups(register, from);
-      if (isa.masks || c % 2 === 0) a.prefetcht1(from.plus(PREFETCH_BYTES));
+      if (PREFETCH_BYTES && (isa.masks || c % 2 === 0)) { if (process.env.TP0) a.prefetcht0(from.plus(PREFETCH_BYTES)); else a.prefetcht1(from.plus(PREFETCH_BYTES)); }
     }
     for (const [k, line] of turn(a, isa, square, isa.v(lanes)).entries()) {
       if (type === "f32") multiply(line, k);
@@ -138,12 +139,6 @@ export const emitTurned =
     a.bind(done);
     leave();
   };
-
-/** The place `i` (0 to 3) strides behind a base. */
-function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: number): Mem {
-  if (i === 0) return mem(base, disp);
-  return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
-}
 
 /** The rows of A as floats of 32 bits, one behind the other, at r13. */
 function emitWiden(
