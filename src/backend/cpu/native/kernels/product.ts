@@ -15,6 +15,7 @@ import {
   k3,
   type Label,
   low,
+  type Mem,
   mem,
   r8,
   r9,
@@ -328,10 +329,31 @@ export function emitMode(a: Assembler, isa: Isa): void {
 }
 
 /**
- * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, A_ROW apart, as floats. Uses rax, rdi,
+ * How many of the columns from `first` on are the next panel, where B is not packed: four vectors are two and two, as one
+ * by itself would leave the multipliers waiting. Uses rax and rcx.
+ */
+export function emitWidth(a: Assembler, isa: Isa, all: Mem, first: Mem, width: Mem): void {
+  const { columns, vectors } = tileShape(isa);
+  a.mov(rax, all);
+  a.sub(rax, first);
+  a.mov(d(rcx), columns);
+  if (vectors === 3) {
+    const whole = a.label();
+    a.cmp(rax, 4 * isa.lanes);
+    a.jne(whole);
+    a.mov(d(rcx), 2 * isa.lanes);
+    a.bind(whole);
+  }
+  a.cmp(rax, rcx);
+  a.cmova(rax, rcx);
+  a.mov(width, rax);
+}
+
+/**
+ * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, `rowBytes` apart, as floats. Uses rax, rdi,
  * r8 to r11, rbp.
  */
-export function emitCopyRows(simd: Simd, type: FloatType): Label {
+export function emitCopyRows(simd: Simd, type: FloatType, rowBytes = A_ROW): Label {
   const { a, isa } = simd;
   const es = elementBytes(type);
   const entry = a.here();
@@ -362,7 +384,7 @@ export function emitCopyRows(simd: Simd, type: FloatType): Label {
   a.bind(tailEnd);
   a.bind(nextRow);
   a.add(rdi, rsi);
-  a.add(r8, A_ROW);
+  a.add(r8, rowBytes);
   a.sub(r9, 1);
   a.jne(rows);
   a.ret();
