@@ -370,7 +370,10 @@ export const emitAttention =
     a.mov(local.j, 0);
     const valuePanels = a.here();
     const [packs, ready] = [a.label(), a.label()];
-    emitWidth(a, isa, arg.dv, local.j, local.width);
+    a.mov(rax, arg.dv);
+    a.sub(rax, local.j);
+    emitWidth(a, isa);
+    a.mov(local.width, rax);
     if (type === "f32" && !isPaged) {
       // Whole vectors of a value are read where they are.
       a.test(local.width, isa.lanes - 1);

@@ -15,7 +15,6 @@ import {
   k3,
   type Label,
   low,
-  type Mem,
   mem,
   r8,
   r9,
@@ -104,6 +103,7 @@ export const emitProduct =
         "steps",
         "left",
         "bPanel",
+        "panel",
         "cPanel",
       ] as const),
     );
@@ -221,15 +221,16 @@ export const emitProduct =
     const panels = a.here();
     const [packs, packed] = [a.label(), a.label()];
     if (pack) {
-      a.mov(r9, local.left);
-      a.mov(d(rax), shape.columns);
-      a.cmp(r9, rax);
-      a.cmova(r9, rax);
+      a.mov(rax, local.left);
+      emitWidth(a, isa);
+      a.mov(local.panel, rax);
+      a.mov(r9, rax);
       a.mov(rdi, local.bPanel);
       a.mov(rsi, arg.bRow);
       if (type === "f32") {
-        // The last columns are packed: whole vectors would reach behind B.
-        a.jb(packs);
+        // What is not whole vectors is packed: they would reach behind B.
+        a.test(r9, isa.lanes - 1);
+        a.jne(packs);
         a.cmp(arg.readsB, 0);
         a.je(packs);
         a.mov(rbp, rsi);
@@ -247,7 +248,7 @@ export const emitProduct =
     a.bind(packed);
     // The mode, and masks for the last columns.
     a.mov(rax, local.p);
-    a.mov(rcx, local.left);
+    a.mov(rcx, pack ? local.panel : local.left);
     emitMode(a, isa);
     a.mov(rdi, local.aRows);
     a.mov(rcx, local.aStride);
@@ -258,12 +259,18 @@ export const emitProduct =
     a.call(arg.tiles);
     // The next panel.
     if (pack) {
+      a.mov(rcx, local.panel);
       a.mov(rax, arg.bCol);
-      a.imul(rax, rax, shape.columns);
-    } else a.mov(rax, arg.panelBytes);
+      a.imul(rax, rcx);
+    } else {
+      a.mov(d(rcx), shape.columns);
+      a.mov(rax, arg.panelBytes);
+    }
     a.add(local.bPanel, rax);
-    a.add(local.cPanel, shape.lineBytes);
-    a.sub(local.left, shape.columns);
+    a.sub(local.left, rcx);
+    a.shl(rcx, 2);
+    a.add(local.cPanel, rcx);
+    a.cmp(local.left, 0);
     a.jg(panels);
 
     if (pack) {
@@ -329,13 +336,11 @@ export function emitMode(a: Assembler, isa: Isa): void {
 }
 
 /**
- * How many of the columns from `first` on are the next panel, where B is not packed: four vectors are two and two, as one
- * by itself would leave the multipliers waiting. Uses rax and rcx.
+ * How many of the rax columns that are left are the next panel, where B is not packed: four vectors are two and two, as
+ * one by itself would leave the multipliers waiting. Uses rcx.
  */
-export function emitWidth(a: Assembler, isa: Isa, all: Mem, first: Mem, width: Mem): void {
+export function emitWidth(a: Assembler, isa: Isa): void {
   const { columns, vectors } = tileShape(isa);
-  a.mov(rax, all);
-  a.sub(rax, first);
   a.mov(d(rcx), columns);
   if (vectors === 3) {
     const whole = a.label();
@@ -346,7 +351,6 @@ export function emitWidth(a: Assembler, isa: Isa, all: Mem, first: Mem, width: M
   }
   a.cmp(rax, rcx);
   a.cmova(rax, rcx);
-  a.mov(width, rax);
 }
 
 /**

@@ -36,7 +36,7 @@ import {
 import { Simd } from "../simd.ts";
 
 /** Steps of k between two visits of C; A's rows and B's panel of so many lie in the caches. */
-export const KC = Number(process.env.KC ?? 256);
+export const KC = 1024;
 /** Bytes from row to row of a copied block of A: not a power of two, so that rows do not share places of the cache. */
 export const A_ROW = 4 * KC + 64;
 
@@ -264,7 +264,6 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: 
 
 /** C of the rows that come next, which is seldom in the first caches: a tile begins with what C holds. */
 function prefetchNext(a: Assembler, isa: Isa, rows: number, vectors: number): void {
-  if (process.env.PF === "0") return;
   a.lea(rax, isa.masks ? mem(r8, { index: r9, scale: 8 }) : mem(r8, { index: r9, scale: 4 }));
   if (!isa.masks) a.lea(rax, mem(rax, { index: r9, scale: 2 }));
   for (let row = 0; row < rows; row++) {

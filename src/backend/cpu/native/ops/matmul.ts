@@ -48,6 +48,9 @@ const READ_BYTES = 2 ** 20;
 /** Multiplications that are worth a chunk. */
 const CHUNK = 2 ** 18;
 
+/** No batch. */
+const single = { shape: [], strides: [[], []] } as const;
+
 export function matmul(backend: CpuBackend, native: Native, a: View, b: View): Storage | undefined {
   const { dtype } = a.storage;
   if (!isFloatType(dtype)) return undefined;
@@ -57,7 +60,10 @@ export function matmul(backend: CpuBackend, native: Native, a: View, b: View): S
   const dims = a.layout.shape.slice(0, lead);
   const count = numel(dims);
   if (m === 0 || n === 0 || k === 0 || count === 0) return undefined;
-  const { shape, strides } = collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
+  const { shape, strides } =
+    lead === 0
+      ? single
+      : collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
   if (shape.length > 2) return undefined;
 
   const es = sizeOf(dtype);
