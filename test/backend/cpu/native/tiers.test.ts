@@ -169,6 +169,15 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       ];
       const options = { scale: 0.3, causal: causal === 1, ...(window && { window }) };
       compare(`${tq} rows, ${tk} keys`, dtype, 1, (on) => nn.sdpa(q(on), k(on), v(on), options));
+      const [mask, sinks] = [normal([1, 1, tq, tk], dtype, 9), normal([hq], dtype, 10)];
+      compare("a mask", dtype, 1, (on) => nn.sdpa(q(on), k(on), v(on), { ...options, mask: mask(on) }));
+      compare("sinks and a cap", dtype, 1, (on) =>
+        nn.sdpa(q(on), k(on), v(on), { ...options, sinks: sinks(on), softcap: 5 }),
+      );
+      if (tq > tk) continue;
+      compare("a window on both sides", dtype, 1, (on) =>
+        nn.sdpa(q(on), k(on), v(on), { ...options, causal: false, window: 7 }),
+      );
     }
   });
 
@@ -188,7 +197,9 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       backend.atStart = i % 2 === 0;
       const dtype = dtypes[Math.max(0, i - 4) % 3]!;
       const [image, weights] = [normal([...x], dtype, 9), normal([...w], dtype, 10)];
-      compare(`${x}`, dtype, 4 * Math.sqrt(w[1] * w[2] * w[3]), (on) => image(on).conv2d(weights(on), options as never));
+      compare(`${x}`, dtype, 4 * Math.sqrt(w[1] * w[2] * w[3]), (on) =>
+        image(on).conv2d(weights(on), options as never),
+      );
     }
   });
 

@@ -93,8 +93,7 @@ export function emitTiles(a: Assembler, isa: Isa): void {
     load: (line, u) => {
       for (const [v, register] of line.entries()) a.vmovups(register, place(rsi, u, rbp, bThree, v * isa.bytes));
     },
-    advance: (count) =>
-      count === 1 ? a.add(rsi, rbp) : a.lea(rsi, mem(rsi, { index: rbp, scale: count as 2 | 4 })),
+    advance: (count) => (count === 1 ? a.add(rsi, rbp) : a.lea(rsi, mem(rsi, { index: rbp, scale: count as 2 | 4 }))),
     moves: [rsi],
   });
 }

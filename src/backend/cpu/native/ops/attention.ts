@@ -42,7 +42,10 @@ interface Sequence {
 }
 
 type Words = Parameters<typeof attentionArguments.words>[0];
-type Shared = Omit<Words, "tiles" | "entries" | "scoreRow" | "resultRow" | "scale" | "cap" | "inverseCap" | "ahead" | "behind">;
+type Shared = Omit<
+  Words,
+  "tiles" | "entries" | "scoreRow" | "resultRow" | "scale" | "cap" | "inverseCap" | "ahead" | "behind"
+>;
 
 /** Bytes of a row of scores; undefined where the thread's memory has no room for it. */
 function scoreRowOf(native: Native, tk: number): number | undefined {
@@ -216,14 +219,21 @@ export function sdpaPages(
   }
   if (sequences.length === 0) return true;
   const kind = { type: dtype, isPaged: true, hasCap: p.softcap !== 0, hasMask: false, hasSinks: p.sinks !== null };
-  attend(backend, native, kind, sequences, { ...p, causal: true }, {
-    ...{ qHead: d * es, qRow: heads * d * es, qCol: es },
-    ...{ kHead: PAGE_SIZE * d * es, kRow: d * es, kCol: es, kPage: page },
-    ...{ vHead: PAGE_SIZE * d * es, vRow: d * es, vCol: es, vPage: page },
-    ...{ outHead: d * es, outRow: heads * d * es, maskHead: 0, maskRow: 0 },
-    ...{ heads: hk, group: heads / hk, d, dv: d },
-    sinks: p.sinks ? addressInside(p.sinks) : 0,
-  });
+  attend(
+    backend,
+    native,
+    kind,
+    sequences,
+    { ...p, causal: true },
+    {
+      ...{ qHead: d * es, qRow: heads * d * es, qCol: es },
+      ...{ kHead: PAGE_SIZE * d * es, kRow: d * es, kCol: es, kPage: page },
+      ...{ vHead: PAGE_SIZE * d * es, vRow: d * es, vCol: es, vPage: page },
+      ...{ outHead: d * es, outRow: heads * d * es, maskHead: 0, maskRow: 0 },
+      ...{ heads: hk, group: heads / hk, d, dv: d },
+      sinks: p.sinks ? addressInside(p.sinks) : 0,
+    },
+  );
   return true;
 }
 

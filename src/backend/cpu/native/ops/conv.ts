@@ -119,9 +119,7 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     const job: Job = {
       kernel: isInPlace ? native.kernel("conv in place", emitConvInPlace) : native.kernel("conv", emitConv),
       args: convArguments.words({
-        tiles: isInPlace
-          ? native.kernel("tiles of pieces", emitTilesOfPieces)
-          : native.kernel("tiles", emitTiles),
+        tiles: isInPlace ? native.kernel("tiles of pieces", emitTilesOfPieces) : native.kernel("tiles", emitTiles),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,

@@ -61,9 +61,7 @@ export function matmul(backend: CpuBackend, native: Native, a: View, b: View): S
   const count = numel(dims);
   if (m === 0 || n === 0 || k === 0 || count === 0) return undefined;
   const { shape, strides } =
-    lead === 0
-      ? single
-      : collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
+    lead === 0 ? single : collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
   if (shape.length > 2) return undefined;
 
   const es = sizeOf(dtype);
