@@ -118,8 +118,13 @@ export class Communicator implements Disposable {
 
   /** The root's x on every rank; the others' say the shape and dtype. */
   broadcast(x: Tensor, root = 0): Tensor {
+    return this.broadcastInto(this.#own(x, "broadcast").copy(), root);
+  }
+
+  /** As `broadcast`, into x itself, which must be contiguous and nobody else's. */
+  broadcastInto(x: Tensor, root = 0): Tensor {
     this.#peer(root, "broadcast", true);
-    const to = this.#own(x, "broadcast").copy();
+    const to = this.#own(x, "broadcast");
     this.#run([to], (span) => this.#library.broadcast(span, root));
     return to;
   }
