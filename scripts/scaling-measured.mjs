@@ -3,7 +3,7 @@
 // others beside it, which share the memory), and the latency and the rate of a message between two processes.
 // Needs Open MPI's mpirun and `npm run build`; the machine should have nothing else to do, and a core for each rank:
 //   node scripts/scaling-measured.mjs [MODEL] [--ranks 1,2,4] [--rounds 3] [--json]
-// Without a MODEL one of random weights is made, of eight layers and a hidden size of 768 (--hidden): 63 million parameters.
+// Without a MODEL one of random weights is made, of eight layers and a hidden size of 768 (--hidden): 68 million parameters.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -49,7 +49,7 @@ const underMpi = (ranks, ...args) => lineOf("mpirun", "-n", `${ranks}`, process.
 const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
 
 async function randomModel(folder, hidden) {
-  const [heads, width, vocabulary] = [hidden / 64, (8 / 3) * hidden, 8192];
+  const [heads, width, vocabulary] = [hidden / 64, 3 * hidden, 8192];
   const config = {
     ...{ model_type: "llama", hidden_size: hidden, intermediate_size: width, vocab_size: vocabulary },
     ...{ num_hidden_layers: 8, num_attention_heads: heads, num_key_value_heads: 4, max_position_embeddings: 512 },
