@@ -20,14 +20,14 @@ const MOST = 256;
 /** A group of one process that computes as if there were others. */
 function alone(size) {
   const communicator = {
-    name: "nothing",
+    ...{ name: "nothing", rank: 0, size },
     moved: { bytes: 0, calls: 0 },
     allReduceInto: (x) => x,
     allGather: (x) => Tensor.stack(new Array(size).fill(x), 0),
   };
   const none = async () => {};
   const exchange = async (value) => [value];
-  const own = { rank: 0, size, device: Device.from("cpu"), communicator };
+  const own = { rank: 0, size, stages: 1, device: Device.from("cpu"), communicator, tensor: communicator };
   return { ...own, requireSame: none, exchange, [Symbol.asyncDispose]: none };
 }
 
@@ -83,14 +83,19 @@ function link({ rank, communicator }) {
     const x = Tensor.zeros([bytes / 4]);
     const there = () => communicator.send(x, 1 - rank);
     const back = () => communicator.receive(x.shape, "f32", 1 - rank).dispose();
-    const both = () => (rank === 0 ? (there(), back()) : (back(), there()));
+    const [first, second] = rank === 0 ? [there, back] : [back, there];
+    const both = () => {
+      first();
+      second();
+    };
     timesOf(500, both);
     found[bytes] = median(timesOf(1000, both)) / 2;
   }
   return found;
 }
 
-const group = what === "part" || !process.env.OMPI_COMM_WORLD_SIZE ? alone(Number(parts)) : await joinGroup({ device: "cpu" });
+const group =
+  what === "part" || !process.env.OMPI_COMM_WORLD_SIZE ? alone(Number(parts)) : await joinGroup({ device: "cpu" });
 const all = await group.exchange(what === "link" ? link(group) : await steps(group));
 if (group.rank === 0) console.log(JSON.stringify(all));
 await group[Symbol.asyncDispose]();
