@@ -9,11 +9,10 @@ import { loadModel } from "../dist/models/index.js";
 import { Tensor } from "../dist/ops/index.js";
 
 const [what, path, parts = "1"] = process.argv.slice(2);
-/** How long each measurement goes on, and how long steps run before it. */
-const MEASURED_MS = 1000;
-const WARM_MS = 300;
-/** Rows of a step: a token that is decoded, and a part of a prompt. */
-const ROWS = [1, 64];
+/** How long each measurement goes on. */
+const MEASURED_MS = 1500;
+/** Rows of a step, a token that is decoded and a part of a prompt; and how long such steps run before: JavaScript gets faster. */
+const WARM_MS = { 1: 2500, 64: 500 };
 /** Positions at which decoding begins anew. */
 const MOST = 256;
 
@@ -51,7 +50,7 @@ async function steps(group) {
   const { communicator, device } = group;
   const model = await loadModel(path, { device, dtype: "f32", group: group.size > 1 ? group : undefined });
   const found = {};
-  for (const rows of ROWS) {
+  for (const [rows, warm] of Object.entries(WARM_MS).map(([rows, ms]) => [Number(rows), ms])) {
     const ids = Array.from({ length: rows }, (_, i) => 7 + i);
     let cache = model.newCache();
     const step = () => {
@@ -61,7 +60,7 @@ async function steps(group) {
       }
       model.logits(ids, { cache }).dispose();
     };
-    timesOf(await countOf(group, WARM_MS, step), step);
+    timesOf(await countOf(group, warm, step), step);
     const count = await countOf(group, MEASURED_MS, step);
     const before = communicator.moved;
     const times = timesOf(count, step);

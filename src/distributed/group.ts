@@ -158,14 +158,17 @@ async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promi
   const { seconds, announces } = options;
   const more = { seconds, announces };
   const { rank, size, master, job } = ranks;
-  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
-  if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
-  if (mpi.size !== size || mpi.rank !== rank) {
+  if (mpi && (mpi.size !== size || mpi.rank !== rank)) {
+    const why = familyOf(ranks)
+      ? "the library is not that of the mpirun; set WICK_MPI_LIBRARY"
+      : "on the CPU ranks are started by MPI's mpirun, or by an srun that knows MPI";
     return fail(
       "RendezvousFailed",
-      `${ranks.source} says that this is rank ${rank} of ${size}, ${mpi.name} that it is rank ${mpi.rank} of ${mpi.size}: the library is not that of the mpirun; set WICK_MPI_LIBRARY`,
+      `${ranks.source} says that this is rank ${rank} of ${size}, ${mpi.name} that it is rank ${mpi.rank} of ${mpi.size}: ${why}`,
     );
   }
+  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
+  if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
   const isLocal = ranks.localSize === size;
   const word = randomUUID();
   if (rank === 0) {

@@ -180,10 +180,10 @@ export class MpiProcess {
   }
 
   /** Until the request is done, or whoever is asked throws. */
-  wait(call: string, code: number): void {
+  wait(call: string, code: number, request = this.request): void {
     this.check(code, call);
     const { statusIgnored } = this.#family;
-    const [test, request, flag] = [this.api.test, this.request, this.#flag];
+    const [test, flag] = [this.api.test, this.#flag];
     let pause = FIRST_PAUSE_MS;
     let begin = 0;
     for (let asked = 1; ; asked++) {

@@ -76,6 +76,15 @@ export class Mpi implements CollectiveLibrary {
     this.#run("receive", span.at, bytesOf(span), this.#process.type("byte"), from, TAG);
   }
 
+  sendReceive(span: Span, to: number, into: Span, from: number): void {
+    const { api, request } = this.#process;
+    const byte = this.#process.type("byte");
+    const sent = new BigUint64Array(1);
+    this.#process.check(api.send(span.at, bytesOf(span), byte, to, TAG, this.#comm, sent), calls.send);
+    this.#process.wait(calls.receive, api.receive(into.at, bytesOf(into), byte, from, TAG, this.#comm, request));
+    this.#process.wait(calls.send, 0, sent);
+  }
+
   barrier(): void {
     this.#run("barrier");
   }
