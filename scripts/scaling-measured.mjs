@@ -1,6 +1,7 @@
 // Steps of a model at 1, 2 and 4 ranks over MPI on the CPU, one thread each, beside what the formulas of `wick plan` make of
-// parameters that are measured without these runs: what the part of one rank takes where it talks to nobody (with as many
-// others beside it, which share the memory), and the latency and the rate of a message between two processes.
+// parameters that are measured by themselves: how long each rank computes between what it would say to the others, where it says
+// nothing (beside each other, as they share the memory, and in turns with the steps, as machines are faster now and slower
+// then), and the latency and the rate of a message between two processes. Simulated, a rank waits for the slowest at each sum.
 // Needs Open MPI's mpirun and `npm run build`; the machine should have nothing else to do, and a core for each rank:
 //   node scripts/scaling-measured.mjs [MODEL] [--ranks 1,2,4] [--rounds 3] [--json]
 // Without a MODEL one of random weights is made, of eight layers and a hidden size of 768 (--hidden): 68 million parameters.
@@ -80,21 +81,11 @@ function linkOf(times) {
   return { name: "messages", seconds: times[shortest] / 1e3, bytesPerSecond };
 }
 
-/** As `wick plan` has it: 2 · layers + 1 sums of the rows, and the logits of one. */
-function simulatedStep(part, ranks, rows, link) {
-  const { layers, hiddenSize, vocabSize } = part;
+/** Milliseconds, as `wick plan` has it: 2 · layers + 1 sums of the rows, and the logits of one. */
+function linksOf({ layers, hiddenSize, vocabSize }, ranks, rows, link) {
   const reduce = allReduceTime(rows * hiddenSize * 4, ranks, link);
   const links = ranks === 1 ? 0 : (2 * layers + 1) * reduce + transferTime((vocabSize * 4) / ranks, link);
-  return { links: links * 1e3, step: part.rows[rows].step + links * 1e3 };
-}
-
-async function round(model, ranks) {
-  const run = await underMpi(ranks, "run", model);
-  const part = await Promise.all(
-    Array.from({ length: ranks }, () => lineOf(process.execPath, program, "part", model, `${ranks}`)),
-  );
-  const slowest = (all, rows) => Math.max(...all.map((one) => one.rows[rows].step));
-  return { run, part: part.map(([own]) => own), slowest };
+  return links * 1e3;
 }
 
 const folder = mkdtempSync(join(tmpdir(), "wick-scaling-"));
@@ -107,8 +98,8 @@ try {
   for (const _ of rounds) {
     links.push(linkOf((await underMpi(2, "link"))[0]));
     for (const ranks of counts) {
-      found.get(ranks).push(await round(model, ranks));
-      if (!options.json) console.log(`${ranks} ranks: ${JSON.stringify(found.get(ranks).at(-1).run[0].rows)}`);
+      found.get(ranks).push(await underMpi(ranks, "steps", model));
+      if (!options.json) console.log(`${ranks} ranks: ${JSON.stringify(found.get(ranks).at(-1)[0].rows)}`);
     }
   }
   const link = {
@@ -117,18 +108,20 @@ try {
     bytesPerSecond: median(links.map(({ bytesPerSecond }) => bytesPerSecond)),
   };
   const results = counts.flatMap((ranks) => {
-    const all = found.get(ranks);
-    const [{ run, part }] = all;
-    return Object.keys(run[0].rows).map((rows) => {
-      const measured = median(all.map((one) => one.slowest(one.run, rows)));
-      const alone = median(all.map((one) => one.slowest(one.part, rows)));
-      const own = { ...part[0], rows: { [rows]: { step: alone } } };
-      const simulated = simulatedStep(own, ranks, Number(rows), link);
-      const { bytes, calls } = run[0].rows[rows];
+    const rounds = found.get(ranks);
+    const [[first]] = rounds;
+    // The slowest rank's: others wait for it.
+    const slowest = (field, rows) => median(rounds.map((all) => Math.max(...all.map((own) => own.rows[rows][field]))));
+    return Object.keys(first.rows).map((rows) => {
+      const [measured, alone, compute, reduce] = ["step", "alone", "compute", "reduce"].map((own) =>
+        slowest(own, rows),
+      );
+      const links = linksOf(first, ranks, Number(rows), link);
+      const { bytes, calls } = first.rows[rows];
       return {
-        ...{ ranks, rows: Number(rows), library: run[0].library, weights: run[0].weights, bytes, calls },
-        ...{ measured, alone, links: simulated.links, simulated: simulated.step },
-        ...{ tokensPerSecond: (1000 * rows) / measured, off: simulated.step / measured - 1 },
+        ...{ ranks, rows: Number(rows), library: first.library, weights: first.weights, bytes, calls },
+        ...{ measured, alone, compute, links, simulated: compute + links, reduce },
+        ...{ tokensPerSecond: (1000 * rows) / measured, off: (compute + links) / measured - 1 },
       };
     });
   });

@@ -1,33 +1,46 @@
 // One process of those that scripts/scaling-measured.mjs starts. The first rank prints a line of JSON.
-//   mpirun -n N node scripts/scaling-rank.mjs run MODEL     steps of a model that is split over N ranks
-//   node scripts/scaling-rank.mjs part MODEL N              steps of the part of one of N ranks, which talks to nobody
+//   mpirun -n N node scripts/scaling-rank.mjs steps MODEL   steps of a model that is split over N ranks, and the same steps
+//                                                           where they say nothing to each other, in turns
 //   mpirun -n 2 node scripts/scaling-rank.mjs link          how long bytes take from one rank to another
-import { Device } from "../dist/backend/device.js";
 import { joinGroup } from "../dist/distributed/group.js";
 import "../dist/devices.js";
 import { loadModel } from "../dist/models/index.js";
 import { Tensor } from "../dist/ops/index.js";
 
-const [what, path, parts = "1"] = process.argv.slice(2);
-/** How long each measurement goes on. */
+const [what, path] = process.argv.slice(2);
+/** How long each measurement goes on, in how many turns. */
 const MEASURED_MS = 1500;
+const TURNS = 10;
 /** Rows of a step, a token that is decoded and a part of a prompt; and how long such steps run before: JavaScript gets faster. */
-const WARM_MS = { 1: 2500, 64: 500 };
+const WARM_MS = { 1: 2000, 64: 500 };
 /** Positions at which decoding begins anew. */
 const MOST = 256;
 
-/** A group of one process that computes as if there were others. */
-function alone(size) {
-  const communicator = {
-    ...{ name: "nothing", rank: 0, size },
-    moved: { bytes: 0, calls: 0 },
-    allReduceInto: (x) => x,
-    allGather: (x) => Tensor.stack(new Array(size).fill(x), 0),
-  };
-  const none = async () => {};
-  const exchange = async (value) => [value];
-  const own = { rank: 0, size, stages: 1, device: Device.from("cpu"), communicator, tensor: communicator };
-  return { ...own, requireSame: none, exchange, [Symbol.asyncDispose]: none };
+/**
+ * What ranks share layers by, which can be told to be silent: each then computes as if the others had nothing to say, and the
+ * moments at which it would have asked them are noted.
+ */
+class Switched {
+  #by;
+  silent = false;
+  moments = [];
+
+  constructor(by) {
+    this.#by = by;
+    Object.assign(this, { rank: by.rank, size: by.size });
+  }
+
+  allReduceInto(x) {
+    if (!this.silent) return this.#by.allReduceInto(x);
+    this.moments.push(performance.now());
+    return x;
+  }
+
+  allGather(x) {
+    if (!this.silent) return this.#by.allGather(x);
+    this.moments.push(performance.now());
+    return Tensor.stack(new Array(this.size).fill(x), 0);
+  }
 }
 
 const median = (times) => times.toSorted((a, b) => a - b)[times.length >> 1];
@@ -43,14 +56,32 @@ const timesOf = (count, run) =>
 /** As many as take so long; all ranks must agree on it. */
 async function countOf(group, milliseconds, run) {
   const each = Math.min(...(await group.exchange(median(timesOf(5, run)))));
-  return Math.max(8, Math.round(milliseconds / each));
+  return Math.max(4, Math.round(milliseconds / each));
 }
+
+/** How long each rank computes before, between and behind what it would say to the others in a step. */
+function stretchesOf(tensor, step) {
+  const start = performance.now();
+  tensor.moments = [];
+  step();
+  const moments = [start, ...tensor.moments, performance.now()];
+  return moments.slice(1).map((moment, i) => moment - moments[i]);
+}
+
+/** Each stretch of a step ends with the slowest rank's, as the others wait for it. */
+const together = (ranks) =>
+  ranks[0].map((step, i) =>
+    step.reduce((sum, _, stretch) => sum + Math.max(...ranks.map((own) => own[i][stretch])), 0),
+  );
 
 async function steps(group) {
   const { communicator, device } = group;
-  const model = await loadModel(path, { device, dtype: "f32", group: group.size > 1 ? group : undefined });
+  const tensor = new Switched(communicator);
+  group.tensor = tensor;
+  const model = await loadModel(path, { device, dtype: "f32", ...(group.size > 1 && { group }) });
+  group.tensor = communicator;
   const found = {};
-  for (const [rows, warm] of Object.entries(WARM_MS).map(([rows, ms]) => [Number(rows), ms])) {
+  for (const [rows, warm] of Object.entries(WARM_MS).map((pair) => pair.map(Number))) {
     const ids = Array.from({ length: rows }, (_, i) => 7 + i);
     let cache = model.newCache();
     const step = () => {
@@ -61,12 +92,28 @@ async function steps(group) {
       model.logits(ids, { cache }).dispose();
     };
     timesOf(await countOf(group, warm, step), step);
-    const count = await countOf(group, MEASURED_MS, step);
+    const count = await countOf(group, MEASURED_MS / TURNS, step);
+    const [times, stretches] = [[], []];
     const before = communicator.moved;
-    const times = timesOf(count, step);
+    for (let turn = 0; turn < TURNS; turn++) {
+      times.push(...timesOf(count, step));
+      tensor.silent = true;
+      communicator.barrier();
+      for (let i = 0; i < count; i++) stretches.push(stretchesOf(tensor, step));
+      communicator.barrier();
+      tensor.silent = false;
+    }
     const after = communicator.moved;
     const per = (field) => (after[field] - before[field]) / times.length;
-    found[rows] = { step: median(times), bytes: per("bytes"), calls: per("calls"), steps: times.length };
+    const row = Tensor.zeros([rows, model.config.hiddenSize]);
+    found[rows] = {
+      step: median(times),
+      alone: median(stretches.map((own) => own.reduce((a, b) => a + b))),
+      compute: median(together(await group.exchange(stretches))),
+      reduce: median(timesOf(1000, () => communicator.allReduceInto(row))),
+      bytes: per("bytes"),
+      calls: per("calls"),
+    };
     cache.dispose();
   }
   const { live, mapped = 0 } = device.memory();
@@ -93,8 +140,7 @@ function link({ rank, communicator }) {
   return found;
 }
 
-const group =
-  what === "part" || !process.env.OMPI_COMM_WORLD_SIZE ? alone(Number(parts)) : await joinGroup({ device: "cpu" });
+const group = await joinGroup({ device: "cpu" });
 const all = await group.exchange(what === "link" ? link(group) : await steps(group));
 if (group.rank === 0) console.log(JSON.stringify(all));
 await group[Symbol.asyncDispose]();

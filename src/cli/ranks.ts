@@ -36,11 +36,11 @@ export async function joinRanks(
 ): Promise<Group | null> {
   const { tensorParallel: shares = 1, pipelineParallel: stages = 1, device, threads } = options;
   const ranks = ranksHere();
-  if (options.tensorParallel !== undefined || options.pipelineParallel !== undefined) {
-    checkCount(shares, stages, ranks);
-  }
   const size = shares * stages;
-  if (size === 1) return null;
+  if (size === 1) {
+    if (options.tensorParallel !== undefined || options.pipelineParallel !== undefined) refuseStrayRanks(ranks);
+    return null;
+  }
   const local = ranks?.localSize ?? 1;
   if (threads === undefined && variable("WICK_THREADS") === undefined && local > 1) {
     Device.cpu({ threads: Math.max(1, Math.floor(availableParallelism() / local)) });
@@ -79,18 +79,10 @@ export async function sameOnAll<T>(group: Group | null, value: T): Promise<T> {
   return group ? (await group.exchange(value))[0]! : value;
 }
 
-/** Several processes that each do the whole work, or more or fewer than have a part of it, are not what was meant. */
-function checkCount(shares: number, stages: number, ranks: Ranks | null): void {
-  const size = shares * stages;
-  if (!ranks || ranks.size === size) return;
-  const asked = [
-    stages > 1 && `--pipeline-parallel ${stages}`,
-    (shares > 1 || stages === 1) && `--tensor-parallel ${shares}`,
-  ];
-  fail(
-    "RanksDiffer",
-    `${asked.filter(Boolean).join(" with ")} takes ${size} rank${size === 1 ? "" : "s"}, but ${ranks.source} started ${ranks.size}`,
-  );
+/** Several processes that each do the whole work are not what was meant. */
+function refuseStrayRanks(ranks: Ranks | null): void {
+  if (!ranks || ranks.size === 1) return;
+  fail("RanksDiffer", `one rank was asked for, but ${ranks.source} started ${ranks.size}`);
 }
 
 /** "rocm" is each rank's own GPU; a device with a number is every rank's. */

@@ -141,7 +141,9 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
     await requireSame(meeting, "version", "the release of Wick", wickVersion());
     await requireSame(meeting, "arguments", "the arguments", options.arguments ?? null);
     if (asked !== undefined && asked !== ranks.size) {
-      fail("RanksDiffer", `${asked} ranks were asked for, but ${ranks.source} started ${ranks.size}`);
+      const { stages = 1 } = options;
+      const split = stages > 1 ? ` (${stages} stages of ${asked / stages})` : "";
+      fail("RanksDiffer", `${asked} ranks${split} were asked for, but ${ranks.source} started ${ranks.size}`);
     }
     const stages = checkedStages(options.stages ?? 1, ranks);
     return new Group(ranks, meeting, stages, await communicatorsFor(device, ranks, stages, meeting, mpi));
