@@ -3,13 +3,15 @@ import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, LinearParams, SdpaParams } from "../fused-ops.ts";
+import type { PagedAttentionParams } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
 import { CPU_BYTES } from "./engine.ts";
+import type { Address, OutAddress } from "./kernels.ts";
 import { libc } from "./libc.ts";
 import { isaText } from "./native/isa.ts";
 import { findNative, type Native } from "./native/native.ts";
-import { sdpa } from "./native/ops/attention.ts";
+import { sdpa, sdpaPages } from "./native/ops/attention.ts";
 import { NativeCachedAttention } from "./native/ops/cached-attention.ts";
 import { conv2d } from "./native/ops/conv.ts";
 import { linear } from "./native/ops/linear.ts";
@@ -75,6 +77,17 @@ export class CpuBackend extends StagedBackend {
 
   override sdpa(q: View, k: View, v: View, mask: View | null, p: SdpaParams): Storage {
     return sdpa(this, q, k, v, mask, p) ?? super.sdpa(q, k, v, mask, p);
+  }
+
+  protected override attendTurned(
+    turned: Address,
+    rows: number,
+    heads: number,
+    p: PagedAttentionParams,
+    out: OutAddress,
+  ): void {
+    const { base } = this.engine;
+    if (!sdpaPages(this, base + turned, rows, heads, p, base + out)) super.attendTurned(turned, rows, heads, p, out);
   }
 
   override conv2d(x: View, w: View, p: ConvParams): Storage {

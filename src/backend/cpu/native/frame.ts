@@ -30,6 +30,8 @@ export function enter<Name extends string>(
 /** Words of an argument block by name: in what order they are given, and where a kernel finds them. */
 export function layoutArguments<Name extends string>(...names: readonly Name[]) {
   return {
+    /** How many there are. */
+    count: names.length,
     /** Where the words are, with the block's address in `base`. */
     at: (base: Gpr): Readonly<Record<Name, Mem>> =>
       Object.fromEntries(names.map((name, i) => [name, mem(base, 8 * i)])) as Record<Name, Mem>,

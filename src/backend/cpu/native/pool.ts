@@ -51,11 +51,11 @@ const LARGE_PAGE = 2 << 20;
 
 const ARGUMENT_BYTES = 16384;
 /** Of a job in the queue. */
-const QUEUED_BYTES = 512;
+export const QUEUED_BYTES = 1024;
 const MAX_JOBS = 16;
 
-/** A word of arguments: a whole number, or a float of 64 bits. */
-export type Word = number | { readonly double: number };
+/** A word of arguments: a whole number, a float of 64 bits, or the address of another word of the same job's. */
+export type Word = number | { readonly double: number } | { readonly own: number };
 
 /**
  * One step of an op: `kernel(args, lo, hi, scratch)` for the items 0 … total−1 in chunks of `grain`. Arguments are 64-bit
@@ -341,6 +341,7 @@ export class NativePool {
     let next = at;
     for (const word of args) {
       if (typeof word === "number") this.#word(next, word);
+      else if ("own" in word) this.#word(next, this.#argumentsAt + 4 * at + 8 * word.own);
       else this.#doubles[next >> 1] = word.double;
       next += 2;
     }

@@ -50,15 +50,15 @@ export class NativeCachedAttention implements CachedAttention {
         layout: new Layout([batch, kvHeads, p.past + t, d], layout.strides, layout.offset),
       })) as [View, View];
       const params = { scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks, causal: true };
-      if (!canAttend(backend, queries, keys, values, p.mask, params)) {
+      const shape = [batch, heads, t, p.past + t];
+      const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
+      if (!canAttend(backend, queries, keys, values, mask)) {
         native.run(backend.engine.threads, turn);
-        const shape = [batch, heads, t, p.past + t];
-        const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
         const composed = backend.sdpa(queries, keys, values, mask, params);
         out.discard();
         return composed;
       }
-      native.give(backend.engine.threads, turn, attentionJob(native, queries, keys, values, params, out));
+      native.give(backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out));
       return out;
     } finally {
       turned.discard();
