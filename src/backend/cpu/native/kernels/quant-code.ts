@@ -56,13 +56,11 @@ export const record = {
 export type Planes = 1 | 2;
 
 /**
- * Chains of additions that a row's sums of a group are made of. Few rows need several to hide their latency: with two or
- * more, both planes are added at once; with one, a plane after the other.
+ * Chains of additions that a row's sums of a group are made of: of few rows both planes are added at once, with a chain for
+ * each; of more, which hide the latency, a plane after the other.
  */
-export const chainsOf = ({ vnni }: Isa, rows: number, planes: Planes): 1 | 2 | 4 => {
-  if (!vnni || planes === 1) return 1;
-  return rows === 1 ? 4 : rows <= 4 ? 2 : 1;
-};
+export const chainsOf = ({ vnni }: Isa, rows: number, planes: Planes): 1 | 2 =>
+  vnni && planes === 2 && rows <= 4 ? 2 : 1;
 
 /** The most rows of x that meet weights together. */
 export const mostRows = ({ masks }: Isa): 4 | 8 => (masks ? 8 : 4);

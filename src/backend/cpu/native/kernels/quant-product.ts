@@ -75,12 +75,10 @@ class Dots implements Sink {
     if (isa.vnni && this.planes === 2) {
       for (const sum of integers.slice(0, this.rows * chains)) this.c.zero(sum);
       if (chains === 1) this.#addBytes(group, quants, 0);
-      else this.#addBoth(group, quants, chains);
+      else this.#addBoth(group, quants);
       for (const [r, sum] of sums.entries()) {
-        const low = integers[r * chains + 1]!;
-        if (chains === 4) for (const i of [0, 1]) a.vpaddd(integers[i]!, integers[i]!, integers[i + 2]!);
         a.vpslld(sum, sum, 8);
-        if (chains > 1) a.vpaddd(sum, sum, low);
+        if (chains > 1) a.vpaddd(sum, sum, integers[r * chains + 1]!);
         a.vpaddd(sum, sum, start(r).each);
       }
       if (chains === 1) this.#addBytes(group, quants, record.lowPlane);
@@ -92,14 +90,13 @@ class Dots implements Sink {
     this.#finish(group, sums);
   }
 
-  /** Both planes, in chains of their own: two of each if there are four. */
-  #addBoth(group: Group, quants: Iterable<Quants>, chains: 2 | 4): void {
+  /** Both planes, in chains of their own. */
+  #addBoth(group: Group, quants: Iterable<Quants>): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
       for (let r = 0; r < this.rows; r++) {
-        const chain = r * chains + ((2 * at) % chains);
         for (const [i, plane] of [0, record.lowPlane].entries()) {
-          this.c.a.vpdpbusd(this.c.integers[chain + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
+          this.c.a.vpdpbusd(this.c.integers[2 * r + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
         }
       }
     }
