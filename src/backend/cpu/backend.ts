@@ -1,7 +1,7 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { BinaryOp, Block, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, LinearParams, SdpaParams } from "../fused-ops.ts";
 import type { PagedAttentionParams } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
@@ -19,6 +19,7 @@ import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
+import { forgetTurned } from "./native/ops/turned-weights.ts";
 import { settle } from "./native/pending.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
@@ -45,6 +46,11 @@ export class CpuBackend extends StagedBackend {
   override describe(): string {
     const rest = super.describe();
     return this.native ? `${isaText(this.native.isa)}, ${rest}` : rest;
+  }
+
+  override free(block: Block): void {
+    forgetTurned(block);
+    super.free(block);
   }
 
   override unary(op: UnaryOp, x: View, param: number): Storage {

@@ -95,11 +95,11 @@ function repeat(c: QuantCode, times: number, bytes: number, places: number, body
   a.mov(gpr.inner, times);
   const loop = a.here();
   body();
-  a.add(gpr.weights, bytes);
+  c.move(bytes);
   a.add(gpr.cursor, slots(places));
   a.dec(gpr.inner);
   a.jne(loop);
-  a.sub(gpr.weights, times * bytes);
+  c.move(-times * bytes);
 }
 
 function storeUpper(c: QuantCode, first: number, words: readonly Word[]): void {

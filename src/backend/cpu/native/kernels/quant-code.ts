@@ -7,6 +7,7 @@
  * quants out of bytes works on them as on any. Sums within a group of weights that share a scale are exact integers, and
  * groups are added in one order in f32: a result depends on nothing but its row of x and its row of w.
  */
+import { type QuantType, quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import {
@@ -78,6 +79,8 @@ export const gpr = {
   frame: rcx,
   cursor: rbp,
 } as const;
+/** Where scales stand in turned weights, of which no row needs a register. */
+const scales = r8;
 /** Odd multiples of the bytes of a row of w, by which every row of sixteen can be addressed. */
 const multiples: readonly Gpr[] = [r8, r9, r10, r11, r12, r13, r14, r15];
 
@@ -96,6 +99,24 @@ export const PANEL_AT = 64 * SLOT;
 export interface Word {
   readonly at: number;
   readonly bytes: Vec;
+}
+
+/**
+ * Weights may lie turned: of as many rows as a vector has lanes each word of four bytes side by side, block by block, and
+ * behind all blocks those two bytes of each that are left, an f16. Nothing is transposed then, and all is read in order.
+ */
+export interface TurnedForm {
+  /** Where a block's words begin, and how many there are. */
+  readonly first: 0 | 2;
+  readonly words: number;
+}
+
+export function turnedFormOf(type: QuantType): TurnedForm & { readonly half: number | undefined } {
+  const { bytes } = quantTypes[type];
+  const words = Math.floor(bytes / 4);
+  // Small blocks begin with their f16, large ones end with it.
+  const first = bytes % 4 === 2 && bytes < 4 * BLOCK ? 2 : 0;
+  return { first, words, half: bytes % 4 === 2 ? (first === 2 ? 0 : 4 * words) : undefined };
 }
 
 export class QuantCode extends Simd {
@@ -117,10 +138,12 @@ export class QuantCode extends Simd {
   readonly #fetched: readonly Vec[];
   /** What nothing else uses. */
   readonly spare: readonly Vec[];
+  readonly #turned: TurnedForm | undefined;
 
   /** `keep`: how many vectors of quants a type wants to keep from one plane to the next. */
-  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number) {
+  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number, turned?: TurnedForm) {
     super(a, isa);
+    this.#turned = turned;
     const registers = Array.from({ length: isa.registers }, (_, id) => isa.v(id));
     const take = (n: number) => registers.splice(0, n);
     this.#fetched = take(9);
@@ -186,6 +209,7 @@ export class QuantCode extends Simd {
   /** Sixteen bytes of each row, the first or the second of 32; `free` is a register to use meanwhile. */
   fetch16(offset: number, half = 0): { readonly words: readonly Word[]; readonly free: Vec } {
     const { a } = this;
+    if (this.#turned) return this.#take(this.#turned, offset, 4, 4 * half);
     const rows = this.#fetched.slice(0, 4);
     const t = this.#fetched[4]!;
     const pair = (to: Vec, row: number) => {
@@ -205,6 +229,7 @@ export class QuantCode extends Simd {
   /** The same of 32 bytes. */
   fetch32(offset: number): { readonly words: readonly Word[]; readonly free: Vec } {
     const { a } = this;
+    if (this.#turned) return this.#take(this.#turned, offset, 8, 0);
     const [low, high] = [this.#fetched.slice(0, 4), this.#fetched.slice(4, 8)];
     // A register holds a row, or rows i and i + 4: repeated and masked, a load needs no unit that shuffles.
     for (const [i, to] of [...low, ...high].entries()) {
@@ -231,6 +256,38 @@ export class QuantCode extends Simd {
     return { words, free };
   }
 
+  /** Turned words as they lie. */
+  #take({ first }: TurnedForm, offset: number, count: number, at: number) {
+    const registers = this.#fetched.slice(0, count);
+    for (const [i, to] of registers.entries()) {
+      this.a.vmovups(to, mem(gpr.weights, ((offset - first) / 4 + i) * this.isa.bytes));
+    }
+    return { words: registers.map((bytes, i) => ({ at: at + i, bytes })), free: this.#fetched[count]! };
+  }
+
+  /** Sets where the scales of turned weights are: behind `blocks` blocks. */
+  findScales(blocks: Mem): void {
+    const { a } = this;
+    a.mov(scales, blocks);
+    a.imul(scales, scales, this.#turned!.words * this.isa.bytes);
+    a.add(scales, gpr.weights);
+  }
+
+  /** Moves within a block, by whole words. */
+  move(bytes: number): void {
+    this.a.add(gpr.weights, this.#turned ? (bytes / 4) * this.isa.bytes : bytes);
+  }
+
+  /** On to the next block; `bytes` are those of one. */
+  nextBlock(bytes: number): void {
+    if (!this.#turned) {
+      this.a.add(gpr.weights, bytes);
+      return;
+    }
+    this.a.add(gpr.weights, this.#turned.words * this.isa.bytes);
+    this.a.add(scales, 2 * this.lanes);
+  }
+
   /** Within 128 bits, four times four elements of 32 bits change places. */
   #transpose(rows: readonly Vec[], t: Vec): { readonly columns: readonly Vec[]; readonly free: Vec } {
     const { a } = this;
@@ -248,6 +305,11 @@ export class QuantCode extends Simd {
 
   /** An f16 of each row as floats. */
   halves(to: Vec, offset: number): void {
+    this.a.vcvtph2ps(to, this.#turned ? mem(scales) : this.gatherHalves(offset));
+  }
+
+  /** The same as they are, side by side. */
+  gatherHalves(offset: number): Vec {
     const { a } = this;
     const [low, high] = this.temporary;
     for (const [part, half] of [low, high].slice(0, this.lanes / 8).entries()) {
@@ -255,7 +317,7 @@ export class QuantCode extends Simd {
       for (let i = 0; i < 8; i++) a.vpinsrw(half.x, half.x, this.row(8 * part + i, offset), i);
     }
     if (this.wide) a.vinserti128(low.y, low.y, high.x, 1);
-    a.vcvtph2ps(to, this.wide ? low.y : low.x);
+    return this.wide ? low.y : low.x;
   }
 
   /** The low 16 bits of each lane, an f16, as floats; `from` is used up. */

@@ -19,7 +19,7 @@ import {
   STRIP,
   takesStrips,
 } from "./quant-blocks.ts";
-import { chainsOf, gpr, type Planes, QuantCode, record } from "./quant-code.ts";
+import { chainsOf, gpr, type Planes, QuantCode, record, turnedFormOf } from "./quant-code.ts";
 
 /**
  * Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. What is added to the
@@ -39,6 +39,8 @@ export interface ProductForm {
   readonly adds: boolean;
   /** Rows of w are whole strips of blocks. */
   readonly strips: boolean;
+  /** Weights lie turned. */
+  readonly isTurned: boolean;
 }
 
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
@@ -162,18 +164,18 @@ class Dots implements Sink {
 
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
-  const { type, dtype, planes, rows, adds } = form;
+  const { type, dtype, planes, rows, adds, isTurned } = form;
   const { bytes } = quantTypes[type];
   const code: BlockCode = blockCodes[type];
-  const c = new QuantCode(a, isa, rows, planes, code.keep);
-  const strip = form.strips && takesStrips(c, code) ? code.strip : undefined;
+  const c = new QuantCode(a, isa, rows, planes, code.keep, isTurned ? turnedFormOf(type) : undefined);
+  const strip = form.strips && !isTurned && takesStrips(c, code) ? code.strip : undefined;
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(a, "args", "column", "end", "count", "addend");
 
   a.mov(local.args, gpr.args);
   a.mov(local.column, gpr.lo);
   a.mov(local.end, gpr.hi);
-  c.prepare(args.line);
+  if (!isTurned) c.prepare(args.line);
   const columns = a.here();
   a.mov(gpr.args, local.args);
   a.mov(gpr.weights, local.column);
@@ -190,8 +192,11 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     a.mov(local.addend, gpr.cursor);
   }
   a.add(gpr.out, args.out);
+  // Turned rows are those that belong together, wherever the last ones begin.
+  if (isTurned) a.mov(gpr.weights, local.column);
   a.imul(gpr.weights, args.line);
   a.add(gpr.weights, args.w);
+  if (isTurned) c.findScales(args.blocks);
   a.mov(gpr.x, args.x);
   a.add(gpr.x, MIDDLE);
   // The rows that come next, or those behind them where rows are short.
@@ -223,7 +228,7 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     fetchAhead();
     code.emit(c, new Dots(c, rows, planes));
   }
-  a.add(gpr.weights, strip ? STRIP * bytes : bytes);
+  c.nextBlock(strip ? STRIP * bytes : bytes);
   a.dec(local.count);
   a.jne(loop);
   a.mov(gpr.args, local.args);

@@ -11,11 +11,13 @@ import { addressFor, addressInside } from "../bounds.ts";
 import { emitGates, GATE_PIECE, gateArguments } from "../kernels/gates.ts";
 import { emitMap, mapArguments } from "../kernels/map.ts";
 import { formulas } from "../kernels/math.ts";
+import { mostRows } from "../kernels/quant-code.ts";
 import { emitNorm, rowArguments } from "../kernels/rows.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 import { type AroundProduct, hasProduct, type QuantRunner, quantProduct, rowsAtOnce } from "./qmatmul.ts";
+import { turnedWeights } from "./turned-weights.ts";
 
 /** Elements of a chunk of rows, and of a map. */
 const CHUNK = 16384;
@@ -76,7 +78,8 @@ export function linear(
           }),
     };
     const added = addend && { at: addressInside(addend), line: bias ? 0 : n * es };
-    const product = { type, dtype, m, n, k, x: xAt, w: addressInside(w), out, addend: added ?? undefined };
+    const turned = m <= mostRows(native.isa) ? turnedWeights(runner, type, w, k) : undefined;
+    const product = { type, dtype, m, n, k, x: xAt, w: addressInside(w), turned, out, addend: added ?? undefined };
     quantProduct(runner, product, around);
   } finally {
     normed?.discard();

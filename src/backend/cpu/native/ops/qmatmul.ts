@@ -26,6 +26,8 @@ export interface QuantProduct {
   readonly x: number;
   readonly w: number;
   readonly out: number;
+  /** The address of w where it lies turned, too. */
+  readonly turned?: number | undefined;
   /** What is added: a row for each row of the product, or one for all of them where `line` is 0 bytes. */
   readonly addend?: { readonly at: number; readonly line: number } | undefined;
 }
@@ -63,12 +65,14 @@ interface Plan {
   readonly most: number;
   /** Columns that belong together. */
   readonly columns: number;
+  /** Turned weights are read. */
+  readonly isTurned: boolean;
 }
 const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, addend }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, addend, turned }: QuantProduct): Plan {
   const { isa } = native;
   const tile = tileForm(isa);
   const isTiled = m > mostRows(isa);
@@ -78,8 +82,9 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, add
   let key = typeNumbers.get(type)!;
   const adds = addend !== undefined;
   const strips = k % (STRIP * BLOCK) === 0;
-  const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips);
-  for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 9 * key + part;
+  const isTurned = !isTiled && turned !== undefined;
+  const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips) + 8 * Number(isTurned);
+  for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 16 * key + part;
   let plan = known.get(key);
   if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
@@ -90,10 +95,11 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, add
     round: native.kernel(`round ${form} ${halves}`, (a) => emitRounding(a, isa, { dtype, halves, planes, words })),
     product: native.kernel(`quantized ${form} ${type} ${rows} ${flags}`, (a) => {
       if (isTiled) emitQuantTiles(a, isa, { type, dtype, planes, rest: rows, adds });
-      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds, strips });
+      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds, strips, isTurned });
     }),
     most: isTiled ? tile.rows : rows,
     columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
+    isTurned,
   };
   known.set(key, plan);
   return plan;
@@ -103,7 +109,7 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
   const { type, dtype, m, n, k } = p;
   const { size, bytes } = quantTypes[type];
   const blocks = k / BLOCK;
-  const { round, product, most, columns } = planOf(runner, p);
+  const { round, product, most, columns, isTurned } = planOf(runner, p);
   const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
   return [
     {
@@ -115,7 +121,7 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
     {
       kernel: product,
       args: productArguments.words({
-        w: p.w,
+        w: isTurned ? p.turned! : p.w,
         line: (k / size) * bytes,
         x: packedAt,
         blocks: k / size,
