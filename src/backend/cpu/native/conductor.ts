@@ -1,7 +1,8 @@
 /**
  * A queue of jobs that the first worker runs while the main thread goes on with JavaScript: what is between two calls costs
- * time on one core only. When the main thread needs results it takes chunks, too, until all jobs are done. Jobs run in the
- * order in which they were given, each when the one before is done.
+ * time on one core only. When the main thread needs results it runs jobs, too, or takes chunks of the one that is under way,
+ * until all are done: so nothing waits for a worker that the system does not run. Jobs run in the order in which they were
+ * given, each when the one before is done; who holds the lock runs the next.
  */
 import { Assembler } from "./assembler.ts";
 import {
@@ -12,6 +13,7 @@ import {
   GIVEN,
   generation,
   JOB_BYTES,
+  LOCK,
   prologue,
   SETTLING,
   SIGNAL,
@@ -21,7 +23,7 @@ import {
   scratch,
   THREADS,
 } from "./control.ts";
-import { d, mem, r12, r15, rax, rcx, rdi, rdx, rsi, rsp } from "./operands.ts";
+import { d, type Gpr, type Label, type Mem, mem, r12, r15, rax, rcx, rdi, rdx, rsi } from "./operands.ts";
 import type { Sleep } from "./sleep.ts";
 
 /** Jobs that the queue has room for. */
@@ -36,23 +38,52 @@ function emitRouse(a: Assembler, sleep: Sleep): void {
   sleep.wakeAll(a, control, SIGNAL);
 }
 
-/** void* conduct(own): runs what is given, by the code at `run`, and takes chunks of others' jobs meanwhile. */
+const compareQueue = (a: Assembler): void => {
+  a.mov(rax, mem(control, FINISHED));
+  a.cmp(rax, mem(control, GIVEN));
+};
+
+/** Runs the next job of the queue at `queue` by the code at `run`; goes to `busy` where another thread runs one. Uses r15. */
+function emitNext(a: Assembler, run: number, queue: Gpr | Mem, busy: Label): void {
+  const none = a.label();
+  a.cmp(word(LOCK), 0);
+  a.jne(busy);
+  a.mov(rax, 1);
+  a.xchg(mem(control, LOCK), d(rax));
+  a.test(d(rax), d(rax));
+  a.jne(busy);
+  a.mov(r15, mem(control, FINISHED));
+  a.cmp(r15, mem(control, GIVEN));
+  a.je(none);
+  a.mov(rsi, r15);
+  a.and(rsi, QUEUE - 1);
+  a.imul(rsi, rsi, JOB_BYTES);
+  a.add(rsi, queue);
+  a.mov(rdi, control);
+  a.mov(rdx, 1);
+  a.mov(rcx, scratch);
+  a.mov(rax, run);
+  a.call(rax);
+  a.add(r15, 1);
+  a.xchg(mem(control, FINISHED), r15);
+  a.bind(none);
+  a.mov(word(LOCK), 0);
+}
+
+/** void* conduct(own): runs what is given, by the code at `run`, and takes chunks of others' jobs. */
 export function emitConduct(sleep: Sleep, run: number): Uint8Array {
   const a = new Assembler();
-  const done = r12;
+  const queue = r12;
   prologue(a);
   a.mov(scratch, mem(rdi, 16));
-  a.mov(rax, mem(rdi, 24));
-  a.push(rax); // where the queue is
-  a.push(rax);
+  a.mov(queue, mem(rdi, 24));
   a.mov(control, mem(rdi, 0));
   a.mov(generation, 0);
-  a.mov(done, 0);
-  const [given, helping, end] = [a.label(), a.label(), a.label()];
+  const [given, busy, helping, end] = [a.label(), a.label(), a.label(), a.label()];
   const idle = a.here();
   a.mov(r15, SPINS);
   const spin = a.here();
-  a.cmp(done, mem(control, GIVEN));
+  compareQueue(a);
   a.jne(given);
   a.mov(d(rax), mem(control, SIGNAL));
   a.cmp(d(rax), d(generation));
@@ -64,7 +95,7 @@ export function emitConduct(sleep: Sleep, run: number): Uint8Array {
   a.inc(word(SLEEPERS));
   // Who gives a job looks for sleepers after it: one of both is seen.
   const awake = a.label();
-  a.cmp(done, mem(control, GIVEN));
+  compareQueue(a);
   a.jne(awake);
   sleep.wait(a, control, SIGNAL, generation);
   a.bind(awake);
@@ -82,34 +113,22 @@ export function emitConduct(sleep: Sleep, run: number): Uint8Array {
   emitTakeChunks(a, sleep);
   a.jmp(idle);
 
-  // All that are given, or as many as there are up to the end of the queue.
   a.bind(given);
-  a.mov(rdx, mem(control, GIVEN));
-  a.sub(rdx, done);
-  a.mov(rsi, done);
-  a.and(rsi, QUEUE - 1);
-  a.mov(rcx, QUEUE);
-  a.sub(rcx, rsi);
-  a.cmp(rdx, rcx);
-  a.cmova(rdx, rcx);
-  a.mov(r15, rdx);
-  a.imul(rsi, rsi, JOB_BYTES);
-  a.add(rsi, mem(rsp));
-  a.mov(rdi, control);
-  a.mov(rcx, scratch);
-  a.mov(rax, run);
-  a.call(rax);
-  a.add(done, r15);
-  a.mov(rax, done);
-  a.xchg(mem(control, FINISHED), rax);
+  emitNext(a, run, queue, busy);
   a.mov(d(generation), mem(control, SIGNAL));
+  compareQueue(a);
+  a.jne(given);
   a.cmp(word(SETTLING), 0);
   a.je(idle);
   emitRouse(a, sleep);
   a.jmp(idle);
+  a.bind(busy);
+  a.mov(d(generation), mem(control, SIGNAL));
+  emitTakeChunks(a, sleep);
+  a.pause();
+  a.jmp(idle);
+
   a.bind(end);
-  a.pop(rax);
-  a.pop(rax);
   a.mov(rax, 0);
   epilogue(a);
   return a.finish();
@@ -130,30 +149,31 @@ export function emitGive(sleep: Sleep): Uint8Array {
   return a.finish();
 }
 
-/** void settle(control, scratch): takes chunks of what was given until all of it is done. */
-export function emitSettle(sleep: Sleep): Uint8Array {
+/** void settle(control, scratch, queue): runs what was given, and takes chunks of it, until all is done. */
+export function emitSettle(sleep: Sleep, run: number): Uint8Array {
   const a = new Assembler();
+  const queue = r12;
   prologue(a);
   a.mov(control, rdi);
   a.mov(scratch, rsi);
-  const [end, found] = [a.label(), a.label()];
-  const compare = () => {
-    a.mov(rax, mem(control, FINISHED));
-    a.cmp(rax, mem(control, GIVEN));
-  };
+  a.mov(queue, rdx);
+  const [end, busy, awake] = [a.label(), a.label(), a.label()];
   const top = a.here();
-  a.bind(found);
-  a.mov(d(generation), mem(control, SIGNAL));
-  compare();
+  compareQueue(a);
   a.je(end);
+  emitNext(a, run, queue, busy);
+  a.jmp(top);
+  a.bind(busy);
+  a.mov(d(generation), mem(control, SIGNAL));
   emitTakeChunks(a, sleep);
+  // Until there is another job, or nobody runs one.
   a.mov(r15, SPINS);
   const spin = a.here();
-  compare();
-  a.je(end);
+  a.cmp(word(LOCK), 0);
+  a.je(top);
   a.mov(d(rax), mem(control, SIGNAL));
   a.cmp(d(rax), d(generation));
-  a.jne(found);
+  a.jne(busy);
   a.pause();
   a.sub(r15, 1);
   a.jne(spin);
@@ -161,8 +181,7 @@ export function emitSettle(sleep: Sleep): Uint8Array {
   a.xchg(mem(control, SETTLING), d(rax));
   a.lock();
   a.inc(word(SLEEPERS));
-  const awake = a.label();
-  compare();
+  compareQueue(a);
   a.je(awake);
   sleep.wait(a, control, SIGNAL, generation);
   a.bind(awake);

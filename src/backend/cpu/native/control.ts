@@ -19,7 +19,8 @@ export const CHUNKS = 352;
 // The queue: jobs that were given and jobs that are done, counted.
 export const GIVEN = 384; // u64
 export const FINISHED = 448; // u64
-export const SETTLING = 512; // u32: the main thread waits for all of them
+export const LOCK = 512; // u32: a thread runs the next of them
+export const SETTLING = 576; // u32: the main thread waits for all of them
 export const OWN = 1024; // per worker: control block, number, private memory
 export const OWN_BYTES = 64;
 export const CONTROL_BYTES = 8192;

@@ -36,6 +36,10 @@ export function layoutArguments<Name extends string>(...names: readonly Name[]) 
     at: (base: Gpr): Readonly<Record<Name, Mem>> =>
       Object.fromEntries(names.map((name, i) => [name, mem(base, 8 * i)])) as Record<Name, Mem>,
     /** The words in their order. */
-    words: (values: Readonly<Record<Name, Word>>): Word[] => names.map((name) => values[name]),
+    words(values: Readonly<Record<Name, Word>>): Word[] {
+      const words = new Array<Word>(names.length);
+      for (let i = 0; i < names.length; i++) words[i] = values[names[i]!];
+      return words;
+    },
   };
 }

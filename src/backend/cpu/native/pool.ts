@@ -261,7 +261,7 @@ export class NativePool {
     this.#work = executable(emitWork(sleep));
     this.#conduct = executable(emitConduct(sleep, run));
     this.#give = callable(executable(emitGive(sleep)), 2);
-    this.#settleCall = callable(executable(emitSettle(sleep)), 2);
+    this.#settleCall = callable(executable(emitSettle(sleep, run)), 3);
     this.#control = guarded(CONTROL_BYTES).address;
     const buffer = new ArrayBuffer(ARGUMENT_BYTES + QUEUE * (JOB_BYTES + QUEUED_BYTES));
     this.#words = new Uint32Array(buffer);
@@ -327,7 +327,7 @@ export class NativePool {
   /** Returns when the queue is empty and all is done. */
   settle(): void {
     if (this.#settled === this.#given) return;
-    this.#settleCall(this.#control, this.#scratch);
+    this.#settleCall(this.#control, this.#scratch, this.#argumentsAt + ARGUMENT_BYTES);
     this.#settled = this.#given;
     setPending(null);
   }

@@ -72,7 +72,8 @@ const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, addend, turned }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, p: QuantProduct, m: number): Plan {
+  const { type, dtype, k, addend, turned } = p;
   const { isa } = native;
   const tile = tileForm(isa);
   const isTiled = m > mostRows(isa);
@@ -84,7 +85,7 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, add
   const strips = k % (STRIP * BLOCK) === 0;
   const isTurned = !isTiled && turned !== undefined;
   const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips) + 8 * Number(isTurned);
-  for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 16 * key + part;
+  key = (((key * 4 + floatTypes.indexOf(dtype)) * 4 + asked) * 16 + flags) * 16 + rows;
   let plan = known.get(key);
   if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
@@ -105,16 +106,25 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k, add
   return plan;
 }
 
-function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): readonly [Job, Job] {
-  const { type, dtype, m, n, k } = p;
+/** Of `m` rows, the first of which is row `first`, from `x` to `out`. */
+function quantJobs(
+  runner: QuantRunner,
+  p: QuantProduct,
+  packedAt: number,
+  first: number,
+  m: number,
+  x: number,
+  out: number,
+): [Job, Job] {
+  const { type, dtype, n, k } = p;
   const { size, bytes } = quantTypes[type];
   const blocks = k / BLOCK;
-  const { round, product, most, columns, isTurned } = planOf(runner, p);
+  const { round, product, most, columns, isTurned } = planOf(runner, p, m);
   const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
   return [
     {
       kernel: round,
-      args: roundArguments.words({ x: p.x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
+      args: roundArguments.words({ x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
       total: Math.ceil(m / most),
       grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
     },
@@ -126,9 +136,9 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
         x: packedAt,
         blocks: k / size,
         tiles: Math.floor(m / most),
-        out: p.out,
+        out,
         outLine: n * sizeOf(dtype),
-        addend: p.addend?.at ?? 0,
+        addend: p.addend ? p.addend.at + first * p.addend.line : 0,
         addendLine: p.addend?.line ?? 0,
       }),
       total: n,
@@ -153,14 +163,9 @@ export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: Arou
     const m = Math.min(rows, p.m - i);
     const before = around?.before?.(i, m);
     const behind = around?.behind?.(i, m);
-    const part = {
-      ...p,
-      m,
-      x: before?.x ?? p.x + i * p.k * element,
-      out: behind?.out ?? p.out + i * p.n * element,
-      addend: p.addend && { at: p.addend.at + i * p.addend.line, line: p.addend.line },
-    };
-    const jobs: Job[] = [...quantJobs(runner, part, packed)];
+    const x = before ? before.x : p.x + i * p.k * element;
+    const out = behind ? behind.out : p.out + i * p.n * element;
+    const jobs: Job[] = quantJobs(runner, p, packed, i, m, x, out);
     if (before) jobs.unshift(before.job);
     if (behind) jobs.push(behind.job);
     if (around) runner.native.give(runner.threads, ...jobs);

@@ -20,7 +20,7 @@ const CHUNK = 2 ** 17;
 
 let held = 0;
 /** By the weights' memory, then by where they begin in it and how many rows lie side by side; null where none is made. */
-const copies = new WeakMap<Block, Map<string, NativeBlock | null>>();
+const copies = new WeakMap<Block, Map<number, NativeBlock | null>>();
 
 /** The address of the copy, for weights (n, bytes of k) that nobody writes to any more; undefined where there is none. */
 export function turnedWeights(
@@ -30,10 +30,9 @@ export function turnedWeights(
   k: number,
 ): number | undefined {
   const { lanes } = native.isa;
-  const own = copies.get(w.storage.block) ?? new Map<string, NativeBlock | null>();
-  copies.set(w.storage.block, own);
-  const key = `${w.layout.offset} ${lanes}`;
-  const known = own.get(key);
+  const key = 32 * w.layout.offset + lanes;
+  let own = copies.get(w.storage.block);
+  const known = own?.get(key);
   if (known !== undefined) return known?.address;
   const n = w.layout.shape[0]!;
   const { size, bytes } = quantTypes[type];
@@ -41,6 +40,10 @@ export function turnedWeights(
   const length = groups * lanes * line;
   const system = held + length <= MOST_BYTES ? libc() : null;
   const block = system && allocatePages(system, length);
+  if (!own) {
+    own = new Map();
+    copies.set(w.storage.block, own);
+  }
   own.set(key, block);
   if (!block) return undefined;
   held += length;
