@@ -130,6 +130,8 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
       `${asked ?? "several"} ranks were asked for, but this process was started alone; start it by \`wick launch -n ${asked ?? "N"} …\`, mpirun, srun or torchrun`,
     );
   }
+  // MPICH's mpirun sends it to the others where a rank ends. Node.js would open its debugger's port, and some crash at that.
+  if (familyOf(ranks) === "mpich") process.on("SIGUSR1", () => {});
   const device = Device.from(options.device);
   const isGpu = device.backend instanceof GpuBackend;
   const overMpi = !isGpu || ranks.master === null || ranks.job === null;
