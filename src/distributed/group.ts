@@ -220,7 +220,7 @@ async function communicatorsFor(
       const made = rank === first ? Buffer.from(ccl.uniqueId()).toString("base64") : "";
       const ids = await meeting.exchange(what, made);
       const id = new Uint8Array(Buffer.from(ids[first]!, "base64"));
-      return new CclCommunicator(ccl, backend.context, id, rank - first, ranks, meeting);
+      return new CclCommunicator(ccl, backend, id, rank - first, ranks, meeting);
     };
     const all = await opened("unique id", 0, size);
     const some = stages > 1 && shares > 1 ? await opened("unique id of a stage", stage * shares, shares) : null;
