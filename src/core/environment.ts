@@ -198,6 +198,11 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 /** As it is now. */
 export const environment = (): Environment => process.env;
 
+/** Tells a library that is about to be loaded how to be, unless whoever started the process has. */
+export function suggest(variables: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(variables)) process.env[name] ??= value;
+}
+
 /** What a variable is set to; one that is empty counts as not set. */
 export const variable = (name: VariableName): string | undefined => environment()[name] || undefined;
 
