@@ -203,4 +203,16 @@ GPU_f32(ROWS_BACK)
   }
 GPU_i64(ADVANCE)
 
+// Page `from` of each of `count` pools, whose addresses are given, over page `to`. Pages are whole vectors of 16 bytes, as pools are aligned.
+// Launch: a vector each. Traffic: a page of every pool once in, once out.
+#define COPY_PAGE(T) \
+  KERNEL_BOUNDS(GPU_BLOCK, copy_page_##T, const T* pools, size_t count, size_t vectors, size_t from, size_t to) { \
+    single_loop(count * vectors, [&](size_t i) { \
+      const size_t pool = divide(i, vectors), at = i - pool * vectors; \
+      Vec<u32, 4>* const first = (Vec<u32, 4>*)pools[pool]; \
+      first[to * vectors + at] = first[from * vectors + at]; \
+    }); \
+  }
+GPU_i64(COPY_PAGE)
+
 }  // namespace gpu

@@ -193,6 +193,11 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   readonly latentAttention?: LatentAttention;
   readonly pagedAttention?: PagedAttention;
   readonly pagedLatentAttention?: PagedLatentAttention;
+  /**
+   * Page `from` of each of these pools, (pages, …) of one size and contiguous, becomes page `to` as well. Absent where one
+   * launch for all of them is no better than one for each.
+   */
+  copyPage?(pools: readonly View[], from: number, to: number): void;
   readonly transformers?: TransformerSupport;
   /**
    * What `run` computes has rows that do not depend on each other, bit by bit: not on how many there are in a call, nor on

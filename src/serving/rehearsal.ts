@@ -45,7 +45,8 @@ export async function rehearse(runner: Runner): Promise<void> {
   await using engine = new BatchEngine(new IdleRunner(runner));
   const until = performance.now() + MOST_MS;
   for (let pair = 0; pair < PAIRS && performance.now() < until; pair++) {
-    const prompt = Array.from({ length: (PAGES - 1) * runner.pageSize }, (_, i) => ((pair >> (i % 8)) ^ i) & 1);
+    const length = (PAGES - 1 / 2) * runner.pageSize;
+    const prompt = Array.from({ length }, (_, i) => ((pair >> (i % 8)) ^ i) & 1);
     for (const last of [0, 1]) {
       for await (const _ of engine.submit({ prompt: [...prompt, last], maxTokens: 2 }));
     }

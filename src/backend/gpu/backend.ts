@@ -30,7 +30,7 @@ import { isGemmType } from "./device-blas.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
-import { GpuCachedAttention, GpuPagedAttention, GpuRecorder } from "./ops/decode.ts";
+import { copyPage, GpuCachedAttention, GpuPagedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as experts from "./ops/experts.ts";
 import * as indexing from "./ops/indexing.ts";
@@ -63,6 +63,10 @@ export class GpuBackend extends Gpu implements Backend {
   describe(): string {
     const { name, arch } = this.context.properties;
     return `${name}, ${arch}`;
+  }
+
+  copyPage(pools: readonly View[], from: number, to: number): void {
+    copyPage(this, pools, from, to);
   }
 
   #prepare(needs: TransformerNeeds): Preparation {

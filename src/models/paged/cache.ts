@@ -1,10 +1,11 @@
 /** Keys and values of many sequences in pages that any of them may hold: which holds which is the caller's to say. */
+import { call } from "../../backend/call.ts";
 import type { Device } from "../../backend/device.ts";
 import { PAGE_SIZE } from "../../backend/paged-attention.ts";
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
-import { Tensor } from "../../ops/index.ts";
+import { scope, Tensor } from "../../ops/index.ts";
 import { rowWidth } from "../byte-cache.ts";
 import { bytesPerPosition, namesOf, perLayer } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
@@ -22,6 +23,8 @@ export class PagedCache implements Disposable {
   /** Of each layer. */
   readonly devices: readonly Device[];
   readonly #owned: Tensor[] = [];
+  /** The pools of each device. */
+  readonly #pools = new Map<Device, Tensor[]>();
 
   /** Each layer's pages lie on one device, or on its own. */
   constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, pages: number) {
@@ -37,6 +40,7 @@ export class PagedCache implements Disposable {
       const device = this.devices[layer]!;
       const tensor = Tensor.empty([pages, heads, PAGE_SIZE, width], { dtype, device }).keep();
       this.#owned.push(tensor);
+      this.#pools.set(device, [...(this.#pools.get(device) ?? []), tensor]);
       return tensor;
     };
     try {
@@ -59,6 +63,14 @@ export class PagedCache implements Disposable {
   /** How many pages hold so many positions. */
   static pagesFor(positions: number): number {
     return Math.ceil(positions / PAGE_SIZE);
+  }
+
+  /** Page `to` holds what page `from` does, in all layers. */
+  copyPage(from: number, to: number): void {
+    for (const [{ backend }, pools] of this.#pools) {
+      if (backend.copyPage) call(backend, "copyPage", pools, from, to);
+      else for (const pool of pools) scope(() => pool.sliceSet(pool.narrow(0, from, 1).copy(), 0, to));
+    }
   }
 
   dispose(): void {

@@ -292,3 +292,10 @@ export class GpuPagedAttention implements PagedAttention {
     );
   }
 }
+
+/** 64 positions are a whole number of vectors, whatever each has. */
+export function copyPage(gpu: Gpu, pools: readonly View[], from: number, to: number): void {
+  const { layout, storage } = pools[0]!;
+  const vectors = (layout.strides[0]! * sizeOf(storage.dtype)) / 16;
+  gpu.launch("copy_page_i64", { pools: gpu.words(pools.map(at)), count: pools.length, vectors, from, to });
+}
