@@ -32,7 +32,7 @@ export const decode = [
     file: "decode",
     pattern: "copy_page_{T}",
     over: { T: ["i64"] },
-    args: "pools* count vectors from to",
+    args: "x* starts* count vectors from to",
     launch: (s) => perThread(s.count * s.vectors),
   }),
 ] as const;

@@ -293,9 +293,13 @@ export class GpuPagedAttention implements PagedAttention {
   }
 }
 
-/** 64 positions are a whole number of vectors, whatever each has. */
+/** Pools are aligned, and 64 positions are a whole number of vectors, whatever each has. */
 export function copyPage(gpu: Gpu, pools: readonly View[], from: number, to: number): void {
   const { layout, storage } = pools[0]!;
-  const vectors = (layout.strides[0]! * sizeOf(storage.dtype)) / 16;
-  gpu.launch("copy_page_i64", { pools: gpu.words(pools.map(at)), count: pools.length, vectors, from, to });
+  const vectors = (layout.strides[0]! * sizeOf(storage.dtype)) / VECTOR_BYTES;
+  const x = at(pools[0]!);
+  const starts = gpu.words(pools.map((pool) => (at(pool) - x) / VECTOR_BYTES));
+  gpu.launch("copy_page_i64", { x, starts, count: pools.length, vectors, from, to });
 }
+
+const VECTOR_BYTES = 16;
