@@ -19,11 +19,13 @@ export interface TextPart {
 interface Level {
   /** By a hash of their tokens; two texts with one hash are still two. */
   readonly whole: Map<number, Page[]>;
+  /** Of these the one that was registered last: behind most pages there is one, and a look at it takes less than the hash. */
+  latest: Page | null;
   /** Those that are not full yet, or were not when their request left them. */
   readonly tails: Set<Page>;
 }
 
-const newLevel = (): Level => ({ whole: new Map(), tails: new Set() });
+const newLevel = (): Level => ({ whole: new Map(), latest: null, tails: new Set() });
 
 export class Page {
   readonly index: number;
@@ -33,8 +35,9 @@ export class Page {
   filled = 0;
   /** The one that computes it; where there is none, and it is not full, the next holder that needs it does. */
   writer: object | null;
-  /** What it is found by: its own tokens once it is registered, the text whose end it has while it is laid. */
-  text: TextPart | null = null;
+  /** What it is found by, once it is laid, or registered, which it has a hash for: its tokens as far as they are known. */
+  tokens: number[] = [];
+  kind = 0;
   hash: number | null = null;
   level: Level | null = null;
   /** What is behind it. */
@@ -59,7 +62,7 @@ const LEAST_COPIED = 1 / 4;
 /** Nobody can make texts whose hashes are the same. */
 const SEED = randomInt(2 ** 32);
 
-function hashOf({ tokens, from, kind }: TextPart, size: number): number {
+function hashOf({ tokens, kind }: TextPart, from: number, size: number): number {
   let hash = SEED ^ kind;
   for (let i = from; i < from + size; i++) {
     hash = Math.imul(hash ^ tokens[i]!, 0x9e3779b1);
@@ -68,11 +71,13 @@ function hashOf({ tokens, from, kind }: TextPart, size: number): number {
   return hash;
 }
 
-/** How many of `most` tokens two texts have in common, from where they begin. */
-function inCommon(a: TextPart, b: TextPart, most: number): number {
-  if (a.kind !== b.kind) return 0;
-  for (let i = 0; i < most; i++) if (a.tokens[a.from + i] !== b.tokens[b.from + i]) return i;
-  return most;
+/** How many tokens, `most` at most, a page has in common with a text from `from` on. */
+function inCommon(page: Page, { tokens, kind }: TextPart, from: number, most: number): number {
+  if (page.kind !== kind) return 0;
+  const own = page.tokens;
+  const count = Math.min(most, own.length, tokens.length - from);
+  for (let i = 0; i < count; i++) if (own[i] !== tokens[from + i]) return i;
+  return count;
 }
 
 function* someOf({ tails, whole }: Level): Generator<Page> {
@@ -91,7 +96,7 @@ function* someOf({ tails, whole }: Level): Generator<Page> {
 
 export class PagePool {
   readonly total: number;
-  readonly #size: number;
+  readonly pageSize: number;
   readonly #first = newLevel();
   /** Indices that no page has. */
   readonly #free: number[];
@@ -101,7 +106,7 @@ export class PagePool {
 
   constructor(total: number, pageSize: number) {
     this.total = total;
-    this.#size = pageSize;
+    this.pageSize = pageSize;
     this.#free = Array.from({ length: total }, (_, i) => total - 1 - i);
   }
 
@@ -115,15 +120,15 @@ export class PagePool {
   }
 
   isFull(page: Page): boolean {
-    return page.filled === this.#size;
+    return page.filled === this.pageSize;
   }
 
   /** The registered pages that a text begins with, `most` at most; nobody holds them yet. */
-  find({ tokens, kind }: TextPart, most: number): Page[] {
+  find(text: TextPart, most: number): Page[] {
     const found: Page[] = [];
     let level = this.#first;
-    for (let from = 0; found.length < most; from += this.#size) {
-      const page = this.#there(level, { tokens, from, kind });
+    for (let from = 0; found.length < most; from += this.pageSize) {
+      const page = this.#there(level, text, from);
       if (!page) break;
       found.push(page);
       level = page.next;
@@ -156,7 +161,7 @@ export class PagePool {
     let nearest: Page | null = null;
     let count = 0;
     for (const page of someOf(parent?.next ?? this.#first)) {
-      const own = inCommon(page.text!, text, Math.min(page.filled, most));
+      const own = inCommon(page, text, text.from, Math.min(page.filled, most));
       if (own > count) [nearest, count] = [page, own];
     }
     if (!nearest) return null;
@@ -166,7 +171,7 @@ export class PagePool {
       nearest.writer = writer;
       return nearest;
     }
-    if (count < LEAST_COPIED * this.#size) return null;
+    if (count < LEAST_COPIED * this.pageSize) return null;
     if (this.#kept.delete(nearest)) this.#kept.add(nearest);
     const page = this.allocate(writer);
     if (!page) return null;
@@ -187,21 +192,21 @@ export class PagePool {
   register(page: Page, parent: Page | null, text: TextPart): Page {
     const level = parent?.next ?? this.#first;
     this.#withdraw(page);
-    const there = this.#there(level, text);
+    const there = this.#there(level, text, text.from);
     if (there) return there;
-    const { tokens, from, kind } = text;
-    page.text = { tokens: tokens.slice(from, from + this.#size), from: 0, kind };
-    page.hash = hashOf(text, this.#size);
+    this.#tell(page, text);
+    page.hash = hashOf(text, text.from, this.pageSize);
     page.level = level;
+    level.latest = page;
     const alike = level.whole.get(page.hash);
     if (alike) alike.push(page);
     else level.whole.set(page.hash, [page]);
     return page;
   }
 
-  /** Lets others copy what there is of a page that is not full, behind `parent`. */
+  /** Lets others copy what there is of a page that is not full, behind `parent`; its tokens may become more. */
   lay(page: Page, parent: Page | null, text: TextPart): void {
-    page.text = text;
+    this.#tell(page, text);
     page.level = parent?.next ?? this.#first;
     page.level.tails.add(page);
   }
@@ -209,7 +214,7 @@ export class PagePool {
   /** A holder less. Of a request's pages the last is released first. */
   release(page: Page): void {
     if (--page.holders > 0) return;
-    if (page.text && page.hash === null) this.#leave(page, page.text);
+    if (page.level && page.hash === null) this.#leave(page);
     if (page.level && page.filled > 0) this.#kept.add(page);
     else this.#forget(page);
   }
@@ -220,19 +225,25 @@ export class PagePool {
     if (page.filled === 0 && this.#kept.has(page)) this.#forget(page);
   }
 
-  #there(level: Level, text: TextPart): Page | undefined {
-    const alike = level.whole.get(hashOf(text, this.#size));
-    return alike?.find((page) => inCommon(page.text!, text, this.#size) === this.#size);
+  #there({ latest, whole }: Level, text: TextPart, from: number): Page | null {
+    const size = this.pageSize;
+    if (latest && inCommon(latest, text, from, size) === size) return latest;
+    const alike = whole.size > 0 ? whole.get(hashOf(text, from, size)) : undefined;
+    return alike?.find((page) => inCommon(page, text, from, size) === size) ?? null;
+  }
+
+  #tell(page: Page, { tokens, from, kind }: TextPart): void {
+    page.tokens = tokens.slice(from, from + this.pageSize);
+    page.kind = kind;
   }
 
   /** The text goes no further: only what it says counts, and that is of no use where another page has as much. */
-  #leave(page: Page, { tokens, from, kind }: TextPart): void {
-    const text = { tokens: tokens.slice(from, from + page.filled), from: 0, kind };
-    const { length } = text.tokens;
-    page.text = text;
-    page.filled = length;
+  #leave(page: Page): void {
+    page.filled = page.tokens.length = Math.min(page.filled, page.tokens.length);
+    const { filled, tokens, kind } = page;
+    const text = { tokens, from: 0, kind };
     for (const other of someOf(page.level!)) {
-      if (other === page || other.filled < length || inCommon(other.text!, text, length) < length) continue;
+      if (other === page || other.filled < filled || inCommon(other, text, 0, filled) < filled) continue;
       page.filled = 0;
       return;
     }
@@ -247,8 +258,10 @@ export class PagePool {
       const others = level.whole.get(hash)!.filter((other) => other !== page);
       if (others.length > 0) level.whole.set(hash, others);
       else level.whole.delete(hash);
+      if (level.latest === page) level.latest = null;
     }
-    page.text = page.hash = page.level = null;
+    page.tokens = [];
+    page.hash = page.level = null;
   }
 
   /** Frees a page that nobody holds, and what follows it, which can be found no more. */

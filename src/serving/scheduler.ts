@@ -190,7 +190,8 @@ export class Scheduler {
     task.slot = null;
     try {
       const answer = task.tokens.slice(task.promptLength);
-      task.slot = this.#runner.open({ ...task.sampling, answer }, task.request.constraint);
+      const spec = answer.length > 0 ? { ...task.sampling, answer } : task.sampling;
+      task.slot = this.#runner.open(spec, task.request.constraint);
       task.target = task.tokens.length;
       return true;
     } catch (reason) {

@@ -17,8 +17,8 @@ export function takePages(task: Task, pool: PagePool, pageSize: number, reserve:
     task.addPage(page);
   }
   task.registered = found.length;
-  const rest = task.textFrom(found.length);
-  const begun = rest.from < most && pool.begun(task, found.at(-1) ?? null, rest, most - rest.from);
+  const rest = most - found.length * pageSize;
+  const begun = rest > 0 && pool.begun(task, found.at(-1) ?? null, task.textFrom(found.length), rest);
   if (begun) task.addPage(begun);
   while (task.pages.length < needed) task.addPage(pool.allocate(task)!);
   registerPages(task, pool);
@@ -38,8 +38,10 @@ export function registerPages(task: Task, pool: PagePool): void {
     pool.release(page);
   }
   const last = task.pages[task.registered];
-  const text = task.textFrom(task.registered);
-  if (last && !last.level && text.from < task.shareable) pool.lay(last, task.pages[task.registered - 1] ?? null, text);
+  const from = task.registered * pool.pageSize;
+  if (!last || from >= task.shareable) return;
+  if (!last.level) pool.lay(last, task.pages[task.registered - 1] ?? null, task.textFrom(task.registered));
+  else last.tokens.push(...task.tokens.slice(from + last.tokens.length));
 }
 
 export function givePagesBack(task: Task, pool: PagePool): void {

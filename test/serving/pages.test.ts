@@ -100,9 +100,8 @@ describe("A page that begins as another", () => {
     expect(tail).toMatchObject({ filled: 1, holders: 1, level: null });
     expect(pool.takeCopies()).toEqual([]);
     // Who holds it now says what it goes on with; another that comes gets a copy.
-    const text = [1, 2, 3];
-    pool.lay(tail!, a!, textOf(text, 1));
-    text.push(4);
+    pool.lay(tail!, a!, textOf([1, 2, 3], 1));
+    tail!.tokens.push(4);
     tail!.filled = 2;
     const copy = pool.begun(writer, a!, textOf([1, 2, 3, 4], 1), 2)!;
     expect(copy.filled).toBe(2);

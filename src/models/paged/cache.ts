@@ -1,7 +1,6 @@
 /** Keys and values of many sequences in pages that any of them may hold: which holds which is the caller's to say. */
-import { call } from "../../backend/call.ts";
 import type { Device } from "../../backend/device.ts";
-import { PAGE_SIZE } from "../../backend/paged-attention.ts";
+import { PAGE_SIZE, type PageCopier } from "../../backend/paged-attention.ts";
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
@@ -23,8 +22,9 @@ export class PagedCache implements Disposable {
   /** Of each layer. */
   readonly devices: readonly Device[];
   readonly #owned: Tensor[] = [];
-  /** The pools of each device. */
+  /** The pools of each device, and what copies their pages, once there is something to copy. */
   readonly #pools = new Map<Device, Tensor[]>();
+  #copiers: readonly PageCopier[] | null = null;
 
   /** Each layer's pages lie on one device, or on its own. */
   constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, pages: number) {
@@ -67,13 +67,13 @@ export class PagedCache implements Disposable {
 
   /** Page `to` holds what page `from` does, in all layers. */
   copyPage(from: number, to: number): void {
-    for (const [{ backend }, pools] of this.#pools) {
-      if (backend.copyPage) call(backend, "copyPage", pools, from, to);
-      else for (const pool of pools) scope(() => pool.sliceSet(pool.narrow(0, from, 1).copy(), 0, to));
-    }
+    this.#copiers ??= [...this.#pools].map(([{ backend }, pools]) => backend.pageCopier?.(pools) ?? copierOf(pools));
+    for (const copier of this.#copiers) copier.copy(from, to);
   }
 
   dispose(): void {
+    for (const copier of this.#copiers ?? []) copier[Symbol.dispose]();
+    this.#copiers = null;
     for (const tensor of this.#owned.splice(0)) tensor.dispose();
   }
 
@@ -90,3 +90,11 @@ export class PagedCache implements Disposable {
     return this.toString();
   }
 }
+
+/** Pool by pool. */
+const copierOf = (pools: readonly Tensor[]): PageCopier => ({
+  copy(from, to) {
+    for (const pool of pools) scope(() => pool.sliceSet(pool.narrow(0, from, 1).copy(), 0, to));
+  },
+  [Symbol.dispose]() {},
+});
