@@ -38,15 +38,16 @@ class LongestFirst extends BaseSequencer {
  * environment, replace modules, count what is alive, or start processes.
  */
 const together = [
-  ...["ops", "nn", "tensor", "quantized", "reference", "verify", "formats", "serving/grammar"].map(
-    (at) => `test/${at}/**`,
-  ),
-  "test/models/{architectures,chat,experts,generation,gguf,text}/**",
-  "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,placement,several-devices,sharding}.test.ts",
-  "test/backend/cpu/{kernels,matvec,rows,staging}.test.ts",
+  "test/{ops,nn,tensor,quantized,reference,verify,formats,serving/grammar}/**/*.test.ts",
+  "test/models/{architectures,chat,experts,generation,gguf,text}/**/*.test.ts",
+  "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,paged-steps,placement,plan}.test.ts",
+  "test/models/{several-devices,sharding}.test.ts",
+  "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant}.test.ts",
   "test/backend/gpu/{attention,conv,expert,gemm,product,quant}-kernels.test.ts",
+  "test/backend/gpu/{attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
   "test/backend/gpu/{epilogue,fused-linear,invariant,latent-attention,quant-product,quant-wide,rounding,sample}.test.ts",
-].map((pattern) => pattern.replace(/\*\*$/, "**/*.test.ts"));
+  "test/serving/{engine,models,pages,scheduler,http-answers}.test.ts",
+];
 
 export default defineConfig({
   test: {
