@@ -1,4 +1,4 @@
-// The product of up to 16 rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual; arguments as in
+// The product of up to ROWS rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual; arguments as in
 // linear.hip, x as halves of `dtype`.
 //
 // x is in shared memory for as long as a block lives, in f16, each row lifted by a power of two so that its largest is near 2^15: of
@@ -16,12 +16,12 @@
 #if GPU_WARPGROUPS
 namespace gpu {
 
-template <class Q> struct QuantBatch {
-  static constexpr u32 ROWS = QUANT_BATCH_ROWS, CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
+template <class Q, u32 ROWS> struct QuantBatch {
+  static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
+  static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
   static constexpr u32 PLACES = 2;
-  static_assert(ROWS == 16, "two tiles of the unit");
   typedef Outputs<16, ROWS> Out;
 
   // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
@@ -59,7 +59,7 @@ template <class Q> struct QuantBatch {
   }
 
   // acc += run `run` of a chunk, whose rows' weights begin at chunk[h], with those of x from x_at on.
-  GPU_FN void multiply(f32 (&acc)[2][4], const Staged<Q::Align> (&chunk)[2], u32 run, const u16* x_at, u32 pitch) {
+  GPU_FN void multiply(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 run, const u16* x_at, u32 pitch) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++)
       Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
@@ -71,7 +71,7 @@ template <class Q> struct QuantBatch {
           const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
           scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, left[h], left[2 + h]);
         }
-        UNROLL for (u32 j = 0; j < 2; j++) {
+        UNROLL for (u32 j = 0; j < TILES; j++) {
           const Vec<u32, 2> right = *(const Vec<u32, 2>*)(x_at + j * 8 * pitch + (run * Q::Parts + p) * 32 + half * 16);
           mma_m16n8k16(f16{}, acc[j], left, right.v);
         }
@@ -152,7 +152,7 @@ template <class Q> struct QuantBatch {
     for (u32 b = warp; b < ROWS; b += warps) lift(rows, b, here, out.dtype);
     barrier();
 
-    f32 acc[2][4] = {};
+    f32 acc[TILES][4] = {};
     for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
       const u32 chunk = c.round * splits + split, group = c.base + own;
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
@@ -167,7 +167,7 @@ template <class Q> struct QuantBatch {
         lines[h] = Staged<Q::Align>{weights + c.place * PLACE_WORDS + (lane / 4 + 8 * h) * GAP, skew_of(from(c.base, chunk, lane / 4 + 8 * h))};
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
-        f32 none[2][4] = {};
+        f32 none[TILES][4] = {};
         if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
         for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
       } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
@@ -175,23 +175,23 @@ template <class Q> struct QuantBatch {
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
-        UNROLL for (int e = 0; e < 8; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
+        UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
         barrier();
-        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (int e = 0; e < 8; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
+        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
         barrier();
       }
       if (split == 0 && group < groups) {
-        UNROLL for (int e = 0; e < 8; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
         if (parts.count == 1) store(out, group, acc);
-        else UNROLL for (int e = 0; e < 8; e++) parts.sums[(((size_t)parts.own * groups + group) * 8 + e) * 32 + lane] = acc[e / 4][e % 4];
+        else UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
       }
-      UNROLL for (int e = 0; e < 8; e++) acc[e / 4][e % 4] = 0;
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
     }
     if (parts.count > 1) add_up(shared, out, groups, parts, together);
   }
 
-  GPU_FN void store(const Out& out, u32 group, f32 (&acc)[2][4]) {
-    UNROLL for (int j = 0; j < 2; j++) {
+  GPU_FN void store(const Out& out, u32 group, f32 (&acc)[TILES][4]) {
+    UNROLL for (u32 j = 0; j < TILES; j++) {
       const u32 b = j * 8 + lane_id() % 4 * 2;
       UNROLL for (int i = 0; i < 4; i++) acc[j][i] = out.biased(group, lane_id() / 4 + i / 2 * 8, acc[j][i]);
       UNROLL for (int i = 0; i < 4; i++) {
@@ -215,9 +215,9 @@ template <class Q> struct QuantBatch {
     device_fence();
     for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together)
       for (u32 i = tid_x() / 32; i < together && base + i < groups; i += bdim_x() / 32) {
-        f32 acc[2][4] = {};
+        f32 acc[TILES][4] = {};
         for (u32 p = 0; p < parts.count; p++)
-          UNROLL for (int e = 0; e < 8; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + base + i) * 8 + e) * 32 + lane_id()];
+          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + base + i) * VALUES + e) * 32 + lane_id()];
         store(out, base + i, acc);
       }
   }

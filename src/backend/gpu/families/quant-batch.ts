@@ -1,12 +1,13 @@
-/** Linear layers of up to 16 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
+/** Linear layers of up to 32 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { sharedBudget, unitDefines } from "../attention-plan.ts";
 import { family, gridFor, quants } from "./family.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** Rows of x, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
-export const QUANT_BATCH_ROWS = 16;
-export const QUANT_BATCH_FEW = 2;
+/** Rows of x of the smaller kernel, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
+const QUANT_BATCH_ROWS = 16;
+export const QUANT_BATCH_MOST = 2 * QUANT_BATCH_ROWS;
+export const QUANT_BATCH_FEW = 4;
 const QUANT_BATCH_WARPS = 16;
 /** Weights of a row that come at once: of types with less than eight bits, and of others. */
 const QUANT_BATCH_CHUNK = 512;
@@ -16,6 +17,7 @@ const PLACES = 2;
 const LINES = 16;
 
 export interface QuantBatchPlan {
+  readonly size: "" | "_twice";
   /** Floats for what several blocks of a share add up. */
   readonly scratch: number;
   readonly launch: {
@@ -30,14 +32,16 @@ export interface QuantBatchPlan {
 
 /** x (rows, k) · wᵀ (n, k), as kernels/quant-batch.h goes about it. */
 export function planQuantBatch(
-  { n, k }: { readonly n: number; readonly k: number },
+  { rows, n, k }: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   { multiprocessors, arch }: { readonly multiprocessors: number; readonly arch: string },
 ): QuantBatchPlan {
-  const { size, bytes } = quantTypes[type];
+  const [size, width] =
+    rows > QUANT_BATCH_ROWS ? (["_twice", QUANT_BATCH_MOST] as const) : (["", QUANT_BATCH_ROWS] as const);
+  const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
-  const chunk = bytes >= size ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
-  const stage = LINES * (Math.floor(((chunk / size) * bytes + 31 - align) / 16) | 1) * 16;
+  const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
+  const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
   const budget = sharedBudget(arch);
   const groups = Math.ceil(n / LINES);
   const chunks = Math.ceil(k / chunk);
@@ -46,11 +50,11 @@ export function planQuantBatch(
   for (let parts = 1; parts <= Math.min(chunks, multiprocessors); parts++) {
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
-    const x = 2 * QUANT_BATCH_ROWS * (most * chunk + 16) + 4 * QUANT_BATCH_ROWS;
+    const x = 2 * width * (most * chunk + 16) + 4 * width;
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const shared = x + warps * (PLACES * stage + (splits > 1 ? 1024 : 0));
+        const shared = x + warps * (PLACES * stage + (splits > 1 ? 64 * width : 0));
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
@@ -65,8 +69,8 @@ export function planQuantBatch(
         const blocks = Math.ceil(sets / rounds) * parts;
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
         const shared_bytes = Math.max(shared, budget / 2);
-        const scratch = parts === 1 ? 0 : parts * groups * LINES * QUANT_BATCH_ROWS;
-        best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
+        const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
+        best = { size, scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
     }
   }
@@ -83,8 +87,9 @@ const MOST_PARTS = 8;
 export const quantBatch = [
   family({
     file: "quant-batch",
-    pattern: "quant_batch_{Q}",
-    over: { Q: quants },
+    pattern: "quant_batch{size}_{Q}",
+    over: { size: ["", "_twice"], Q: quants },
+    apart: ["size"],
     args: "x* w* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
     defines: {

@@ -1,4 +1,4 @@
-/** Products of more than 16 rows with quantized weights on Hopper. */
+/** Products of more than 32 rows with quantized weights on Hopper. */
 import type { QuantType } from "../../../core/quant-types.ts";
 import { quantName } from "../families/family.ts";
 import { planQuantWide } from "../families/quant-wide.ts";
