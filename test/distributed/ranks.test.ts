@@ -46,8 +46,8 @@ async function compared(
   models: readonly string[],
   stages = 1,
 ): Promise<Compared[]> {
-  const args = [program("compare.mjs"), built.dist, device, "f32", ...models];
-  const { stdout, stderr } = await runRanks(start, args, { STAGES: `${stages}` });
+  const args = [program("compare.mjs"), built.dist, device, "f32", `${stages}`, ...models];
+  const { stdout, stderr } = await runRanks(start, args);
   expect(stdout, stderr).toContain("results");
   return (JSON.parse(stdout) as { results: Compared[] }).results;
 }
