@@ -103,7 +103,10 @@ const ranks = {
   WICK_LOCAL_SIZE: { what: localSize },
   WICK_MASTER: { what: "where rank 0 waits for the others: `host:port`" },
   WICK_JOB: { what: "a word that only ranks of the same job know" },
-  WICK_RENDEZVOUS_SECONDS: { what: "how long ranks wait for each other at the start", otherwise: "60" },
+  WICK_RENDEZVOUS_SECONDS: {
+    what: "how long ranks wait for each other at the start",
+    otherwise: "60; 9 where MPI has brought them together",
+  },
   WICK_RANK_SECONDS: {
     what: "after how long without a sign of its main thread a rank counts as hanging",
     otherwise: "60",

@@ -5,6 +5,7 @@ import { hostname } from "node:os";
 import { Device } from "../backend/device.ts";
 import { GpuBackend } from "../backend/gpu/backend.ts";
 import { sizeOf } from "../core/dtype.ts";
+import { positive } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { numel } from "../core/layout.ts";
 import type { Tensor } from "../ops/index.ts";
@@ -136,6 +137,7 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
   const isGpu = device.backend instanceof GpuBackend;
   const overMpi = !isGpu || ranks.master === null || ranks.job === null;
   const own = overMpi ? new MpiProcess(familyOf(ranks)) : null;
+  if (own) own.interrupt = unmet(ranks, nearSeconds(options));
   const mpi = own && new Mpi(own);
   const meeting = await meet(ranks, mpi, options);
   if (own) own.interrupt = interruptOf(ranks, meeting);
@@ -173,15 +175,16 @@ async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promi
   }
   if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
   if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
+  const near = { announces, seconds: nearSeconds(options) };
   const isLocal = ranks.localSize === size;
   const word = randomUUID();
   if (rank === 0) {
     const host = isLocal ? "127.0.0.1" : hostname();
-    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, ...more };
+    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, ...near };
     return Rendezvous.open(own, (port) => void mpi.text(JSON.stringify({ host, port, job: word })));
   }
   const told = JSON.parse(mpi.text("")) as { host: string; port: number; job: string };
-  return Rendezvous.open({ rank, size, ...told, ...more });
+  return Rendezvous.open({ rank, size, ...told, ...near });
 }
 
 function checkedStages(stages: number, { size, source }: Ranks): number {
@@ -191,6 +194,19 @@ function checkedStages(stages: number, { size, source }: Ranks): number {
     `a pipeline of ${stages} stages needs as many ranks for each of them, but ${source} started ${size}`,
   );
 }
+
+/** Ranks that MPI has brought together are there: whoever does not come to rank 0 within these is gone. */
+const NEAR_SECONDS = 9;
+const nearSeconds = ({ seconds }: GroupOptions): number =>
+  seconds ?? positive("WICK_RENDEZVOUS_SECONDS", "seconds", NEAR_SECONDS);
+
+/** Before the ranks have met nobody can say who it is that does not answer. */
+const unmet =
+  ({ rank }: Ranks, seconds: number) =>
+  (waited: number): void => {
+    if (waited < 1000 * seconds) return;
+    fail("RendezvousFailed", `rank ${rank} has waited ${seconds} s for another that MPI had begun with`);
+  };
 
 const interruptOf =
   ({ rank }: Ranks, meeting: Rendezvous) =>
