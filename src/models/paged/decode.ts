@@ -195,7 +195,7 @@ export class RecordedDecode implements Disposable {
     for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
     if (fed > 0) this.#writePrompts(prompts, size, fed);
     const plan = size > 0 && this.#planner ? this.#planner.plan(lengths) : [];
-    for (let i = 0; i < plan.length; i++) board.put("plan", i, plan[i]!);
+    board.putAll("plan", 0, plan, plan.length);
     for (const { from, bytes } of board.changes()) this.#memory.storage.write(from, bytes);
   }
 
@@ -225,7 +225,7 @@ export class RecordedDecode implements Disposable {
   #writeTable(i: number, { pages }: DecodingRow, length: number): void {
     const [used, width] = [PagedCache.pagesFor(length), this.#width];
     if (used > width) fail("ValueOutOfRange", `${length} positions, but steps were recorded for ${width} pages each`);
-    for (let j = 0; j < used; j++) this.#board.put("tables", i * width + j, pages[j]!);
+    this.#board.putAll("tables", i * width, pages, used);
   }
 
   /** Recording a step runs it, too. Where only recording it fails it has run all the same. */
