@@ -4,7 +4,6 @@
 #define WICK_QUANT_TILE_H
 #include "expert-slot.h"
 #include "gpu/matrix-bytes.h"
-#include "gpu/uniform.h"
 #include "quant-activations.h"
 #include "quant.h"
 
@@ -221,11 +220,9 @@ template <class Q, int NB, int P> struct TileVec {
   }
 
   template <class Source>
-  GPU_FN void run(u32* shared, Signal* signals, const Out& given, const Source& source, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, const Source& source, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
                   u32 segment) {
-    Out out = given;
-    out.share.first = uniform(given.share.first);
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4;
+    const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
     const u32 own_chunks = (k + CHUNK - 1) / CHUNK, chunks = source.slots * own_chunks, whole = Source::SUMS ? chunks * CHUNK : k;
     const u32 rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
@@ -255,7 +252,7 @@ template <class Q, int NB, int P> struct TileVec {
     };
     const auto piece_of = [&](const Cursor& c) {
       const u32 chunk = c.round * splits + part, slot = Source::SUMS ? chunk / own_chunks : 0;
-      return Piece{Source::SUMS ? uniform(source.first(slot)) : 0, chunk - slot * own_chunks, c.group < groups && chunk < chunks && source.exists(slot)};
+      return Piece{source.first(slot), chunk - slot * own_chunks, c.group < groups && chunk < chunks && source.exists(slot)};
     };
     const auto from = [&](const Cursor& c, const Piece& p, u32 r) { return (size_t)(p.first + out.row(c.group, r)) * row_bytes + p.chunk * ChunkBytes; };
     const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
@@ -272,16 +269,13 @@ template <class Q, int NB, int P> struct TileVec {
       const u32 left = k - piece.chunk * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       u32* place = weights + sent.place * StageWords;
       if (BULK_COPIES) {
-        // By one lane, where rows lie evenly; else a row to each of sixteen.
-        const bool even = row_bytes % 16 == 0 && (sent.group + 1) * out.per_group() <= out.columns;
-        const size_t begin = from(sent, piece, lane % 16);
-        const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
-        if (lane < 16) expect_bytes(own_signals + sent.place, bytes);
-        if (even) {
-          const u8* const half[2] = {w + from(sent, piece, 0), w + from(sent, piece, 8)};
-          if (wanted && one_lane())
-            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * Pitch, half[r / 8] + r % 8 * row_bytes, count, own_signals + sent.place);
-        } else if (wanted && lane < 16) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
+        // A row to each of sixteen lanes.
+        if (lane < 16) {
+          const size_t begin = from(sent, piece, lane);
+          const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
+          expect_bytes(own_signals + sent.place, bytes);
+          if (wanted) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
+        }
       } else {
         // Four rows at a time, eight lanes to each.
         UNROLL for (int h = 0; h < 4; h++) {
