@@ -57,11 +57,19 @@ export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
   readonly mask: View | null;
 }
 
+/** What else of a model's heads a device may depend on. */
+export interface HeadForms {
+  /** Elements of a head that are turned, of each layer that turns otherwise. */
+  readonly rotary: readonly number[];
+  /** Some layers see only their last positions. */
+  readonly windowed: boolean;
+}
+
 export interface CachedAttention {
   /** Whether it normalises heads itself. */
   readonly takesNorms?: boolean;
   /** Whether there are kernels for heads of this size, over caches of `stored`. */
-  supports(dtype: DType, headDim: number, stored: DType): boolean;
+  supports(dtype: DType, headDim: number, stored: DType, forms?: HeadForms): boolean;
   /**
    * One step of attention over a cache: the rows of q (batch · t, heads · d) and k, v (batch · t, kv heads · d), whose
    * last dim is contiguous, are turned by their positions, k and v enter the cache, and each query sees the keys up to

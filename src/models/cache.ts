@@ -12,14 +12,17 @@ import type { Positions } from "./positions.ts";
 
 /** Whether a device attends over caches by itself, with all of a text in them. */
 export const deviceAttends = (
-  { headDim, latent, rope }: ModelConfig,
+  { headDim, latent, rope, ropes, windows }: ModelConfig,
   { backend }: Device,
   dtype: DType,
   stored: DType,
 ): boolean =>
   (latent
     ? backend.latentAttention?.supports(dtype, latent.rank, rope.dims)
-    : backend.cachedAttention?.supports(dtype, headDim, stored)) ?? false;
+    : backend.cachedAttention?.supports(dtype, headDim, stored, {
+        rotary: [...new Set(ropes)].map(({ dims }) => dims),
+        windowed: windows.some((window) => window > 0),
+      })) ?? false;
 
 /** Positions of a prompt that devices without attention over caches compute at once. */
 export const PART = 512;

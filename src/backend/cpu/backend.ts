@@ -2,22 +2,27 @@
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
-import type { ConvParams, SdpaParams } from "../fused-ops.ts";
+import type { ConvParams, LinearParams, SdpaParams } from "../fused-ops.ts";
+import type { PagedAttentionParams } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
 import { addressOfStorage } from "./blocks.ts";
 import { CPU_BYTES } from "./engine.ts";
+import type { Address, OutAddress } from "./kernels.ts";
 import { libc } from "./libc.ts";
 import { isaText } from "./native/isa.ts";
 import { findNative, type Native } from "./native/native.ts";
-import { sdpa } from "./native/ops/attention.ts";
+import { sdpa, sdpaPages } from "./native/ops/attention.ts";
+import { NativeCachedAttention } from "./native/ops/cached-attention.ts";
 import { conv2d } from "./native/ops/conv.ts";
+import { linear } from "./native/ops/linear.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
-import { qmatmul } from "./native/ops/qmatmul.ts";
+import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
+  readonly cachedAttention = new NativeCachedAttention(this);
   readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOfStorage(storage)) };
   #native: Native | null | undefined;
   readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
@@ -68,6 +73,17 @@ export class CpuBackend extends StagedBackend {
     return sdpa(this, q, k, v, mask, p) ?? super.sdpa(q, k, v, mask, p);
   }
 
+  protected override attendTurned(
+    turned: Address,
+    rows: number,
+    heads: number,
+    p: PagedAttentionParams,
+    out: OutAddress,
+  ): void {
+    const { base } = this.engine;
+    if (!sdpaPages(this, base + turned, rows, heads, p, base + out)) super.attendTurned(turned, rows, heads, p, out);
+  }
+
   override conv2d(x: View, w: View, p: ConvParams): Storage {
     return conv2d(this, x, w, p) ?? super.conv2d(x, w, p);
   }
@@ -77,9 +93,18 @@ export class CpuBackend extends StagedBackend {
   }
 
   override qmatmul(type: QuantType, x: View, blocks: View): Storage {
+    const runner = this.#quantRunner;
+    return (runner && qmatmul(this, runner, type, x, blocks)) ?? super.qmatmul(type, x, blocks);
+  }
+
+  /** With its norm, gate and residual in one call, where the weights are quantized. */
+  linear(x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
+    const runner = type && this.#quantRunner;
+    return runner ? linear(this, runner, x, w, type, p) : null;
+  }
+
+  get #quantRunner(): QuantRunner | null {
     const { native } = this;
-    const own =
-      native && qmatmul(this, { native, threads: this.engine.threads, planes: this.#planes }, type, x, blocks);
-    return own ?? super.qmatmul(type, x, blocks);
+    return native && { native, threads: this.engine.threads, planes: this.#planes };
   }
 }

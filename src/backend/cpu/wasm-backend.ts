@@ -564,38 +564,48 @@ export class WasmBackend implements Backend {
         const tables = [at(p.cos), at(p.sin)] as const;
         const to = turned as number as OutAddress;
         kernels.enterPages(code(dtype), own, at(q), at(k), at(v), ...tables, ...places, starts, kPages, vPages, to);
-        const pageStrides = [hk * PAGE_SIZE * d, PAGE_SIZE * d, d, 1];
-        const params = this.#params("sdpa", {
-          b: sequences,
-          hq,
-          hk,
-          tq: 0,
-          tk: 0,
-          d,
-          dv: d,
-          causal: 1,
-          window: p.window,
-          qStrides: [0, d, width, 1],
-          kStrides: pageStrides,
-          vStrides: pageStrides,
-          maskStrides: [],
-        });
-        const sinks = p.sinks ? at(p.sinks) : NOWHERE;
-        kernels.sdpaPages(
-          code(dtype),
-          params,
-          turned as number as Address,
-          at(p.k),
-          at(p.v),
-          sinks,
-          ...places,
-          pages as Count,
-          p.singles as Count,
-          out,
-          p.scale,
-          p.softcap,
-        );
+        this.attendTurned(turned as number as Address, rows, hq, p, out);
       }),
+    );
+  }
+
+  /** The rows of queries, turned, over the pages. */
+  protected attendTurned(turned: Address, _rows: number, hq: number, p: PagedAttentionParams, out: OutAddress): void {
+    const { dtype } = p.k.storage;
+    const [, hk, , d] = p.k.layout.shape as [number, number, number, number];
+    const [sequences, pages] = p.tables.layout.shape as [number, number];
+    const width = hq * d;
+    const places = [at(p.offsets), at(p.lengths), at(p.tables)] as const;
+    const pageStrides = [hk * PAGE_SIZE * d, PAGE_SIZE * d, d, 1];
+    const params = this.#params("sdpa", {
+      b: sequences,
+      hq,
+      hk,
+      tq: 0,
+      tk: 0,
+      d,
+      dv: d,
+      causal: 1,
+      window: p.window,
+      qStrides: [0, d, width, 1],
+      kStrides: pageStrides,
+      vStrides: pageStrides,
+      maskStrides: [],
+    });
+    const sinks = p.sinks ? at(p.sinks) : NOWHERE;
+    this.engine.kernels.sdpaPages(
+      code(dtype),
+      params,
+      turned,
+      at(p.k),
+      at(p.v),
+      sinks,
+      ...places,
+      pages as Count,
+      p.singles as Count,
+      out,
+      p.scale,
+      p.softcap,
     );
   }
 

@@ -1,10 +1,12 @@
 /** A row's results are the same, bit by bit, whatever other rows are in the call and however many threads share it. */
 import { describe, expect, it } from "vitest";
+import { call } from "../../../src/backend/call.ts";
 import type { CpuBackend } from "../../../src/backend/cpu/backend.ts";
 import { type QuantType, quantTypes } from "../../../src/core/quant-types.ts";
 import { Device, Tensor } from "../../../src/index.ts";
 import { layerNorm, rmsNorm, sdpa, silu, softmax } from "../../../src/nn/index.ts";
 import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
+import { result } from "../../../src/tensor/tensor.ts";
 
 const device = Device.cpu();
 const dtypes = ["f32", "f16", "bf16", "f64"] as const;
@@ -102,6 +104,52 @@ describe("rows on the CPU do not depend on each other", () => {
       };
       using whole = sdpa(q, k, v, { scale: 0.3, causal: true, ...options });
       expectSameRows(`${heads} heads of ${d}`, whole.narrow(2, past, 101), 2, attend);
+    }
+  });
+
+  it.each(["f32", "f16", "bf16"] as const)("in attention of %s over pages and without them", (dtype) => {
+    const [heads, kvHeads, d, pages] = [4, 2, 20, 9];
+    // New rows and all positions of each sequence, and where its pages are.
+    const sequences = [
+      { rows: 1, keys: 150, table: [7, 2, 5] },
+      { rows: 1, keys: 64, table: [0, 0, 0] },
+      { rows: 37, keys: 101, table: [8, 1, 0] },
+    ];
+    const ints = (values: number[], shape: number[]): Tensor =>
+      Tensor.from(BigInt64Array.from(values, BigInt), { device }).reshape(shape);
+    for (const options of [{}, { softcap: 15 }, { window: 40 }]) {
+      const pool = [0, 1].map((i) => normal([pages, kvHeads, 64, d], dtype, 20 + i)) as [Tensor, Tensor];
+      const total = sequences.reduce((sum, { rows }) => sum + rows, 0);
+      const [q, k, v] = [heads, kvHeads, kvHeads].map((h, i) => normal([total, h * d], dtype, 30 + i)) as Tensor[];
+      const offsets = [0, 1, 2, total];
+      const params = {
+        ...{ scale: 0.3, softcap: 0, window: 0, sinks: null, interleaved: false, starts: null, singles: 2, ...options },
+        tables: ints(
+          sequences.flatMap(({ table }) => table),
+          [3, 3],
+        ),
+        lengths: ints(
+          sequences.map(({ keys }) => keys),
+          [3],
+        ),
+        offsets: ints(offsets, [4]),
+        cos: Tensor.ones([200, d / 2], { device, dtype }),
+        sin: Tensor.zeros([200, d / 2], { device, dtype }),
+        ...{ k: pool[0], v: pool[1] },
+      };
+      using got = result(call(device.backend.pagedAttention!, "attend", q!, k!, v!, params), [total, heads, d]);
+      for (const [i, { rows, keys, table }] of sequences.entries()) {
+        const cached = (x: Tensor): Tensor =>
+          Tensor.cat(
+            table.map((page) => x.narrow(0, page, 1)),
+            2,
+          ).narrow(2, 0, keys);
+        const own = q!.narrow(0, offsets[i]!, rows).reshape([1, rows, heads, d]).transpose(1, 2);
+        using want = sdpa(own, cached(pool[0]), cached(pool[1]), { scale: 0.3, causal: true, ...options });
+        expect(valuesOf(got.narrow(0, offsets[i]!, rows).contiguous()), `${keys} keys`).toEqual(
+          valuesOf(want.squeeze(0).transpose(0, 1).contiguous()),
+        );
+      }
     }
   });
 

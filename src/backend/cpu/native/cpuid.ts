@@ -13,8 +13,6 @@ export interface Features {
   readonly vnni: boolean;
   readonly vbmi: boolean;
   readonly bf16: boolean;
-  /** AVX-512 takes two cycles where AVX2 takes one (Zen 4): wide vectors then only pay where they are full. */
-  readonly isHalved: boolean;
 }
 
 type Registers = readonly [a: number, b: number, c: number, d: number];
@@ -49,8 +47,8 @@ export function queryFeatures(): Features {
     return [...out] as unknown as Registers;
   };
   const has = (word: number, ...bits: number[]): boolean => bits.every((bit) => (word >>> bit) & 1);
-  const [highest, vendor] = query(0);
-  const [version, , basic] = query(1);
+  const [highest] = query(0);
+  const [, , basic] = query(1);
   // FMA, SSE4.2, MOVBE, POPCNT, OSXSAVE, AVX, F16C
   if (highest < 7 || !has(basic, 12, 20, 23, 27, 28, 29)) return none;
   const [saved] = query(-1);
@@ -59,18 +57,13 @@ export function queryFeatures(): Features {
   // The system keeps the halves of the vector registers (bits 1, 2) and, for AVX-512, masks and the rest (5 to 7).
   const avx2 = has(saved, 1, 2) && has(b7, 3, 5, 8);
   const avx512 = avx2 && has(saved, 5, 6, 7) && has(b7, 16, 17, 30, 31);
-  const family = ((version >>> 8) & 15) + ((version >>> 20) & 255);
-  const isHalved = vendor === AMD && family === 0x19;
   return {
     avx2,
     avx512,
-    isHalved,
     vnni: avx512 && has(c7, 11),
     vbmi: avx512 && has(c7, 1),
     bf16: avx512 && has(a71, 5),
   };
 }
 
-/** "Auth" of AuthenticAMD. */
-const AMD = 0x68747541;
-const none: Features = { isHalved: false, avx2: false, avx512: false, vnni: false, vbmi: false, bf16: false };
+const none: Features = { avx2: false, avx512: false, vnni: false, vbmi: false, bf16: false };

@@ -21,18 +21,21 @@ export interface Isa {
   readonly vnni: boolean;
   readonly vbmi: boolean;
   readonly bf16: boolean;
-  /** The next narrower set is as fast, and wastes less on short lines. */
-  readonly isHalved: boolean;
   /** A vector register. */
   v(id: number): Vec;
 }
 
-export function isaOf(name: IsaName, { vnni, vbmi, bf16, isHalved }: Omit<Features, IsaName>): Isa {
+const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
+  Array.from({ length: count }, (_, id) => new Vec(id, bits));
+
+export function isaOf(name: IsaName, { vnni, vbmi, bf16 }: Omit<Features, IsaName>): Isa {
   if (name === "avx512") {
-    const v = (id: number) => new Vec(id, 512);
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, bf16, isHalved, v };
+    const all = registersOf(512, 32);
+    const v = (id: number) => all[id]!;
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, bf16, v };
   }
-  const v = (id: number) => new Vec(id, 256);
+  const all = registersOf(256, 16);
+  const v = (id: number) => all[id]!;
   return {
     name,
     bits: 256,
@@ -43,7 +46,6 @@ export function isaOf(name: IsaName, { vnni, vbmi, bf16, isHalved }: Omit<Featur
     vnni: false,
     vbmi: false,
     bf16: false,
-    isHalved: false,
     v,
   };
 }

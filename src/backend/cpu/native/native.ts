@@ -3,7 +3,7 @@
  * set, and the threads that run it.
  */
 import { Assembler } from "./assembler.ts";
-import { type Isa, isaOf } from "./isa.ts";
+import type { Isa } from "./isa.ts";
 import { executable } from "./memory.ts";
 import { type Job, NativePool } from "./pool.ts";
 import { chooseIsa } from "./tier.ts";
@@ -17,17 +17,9 @@ const emitted = new Map<string, number>();
 export class Native {
   readonly isa: Isa;
   readonly #kernels = new Map<string, number>();
-  #narrow: Native | undefined;
 
   constructor(isa: Isa) {
     this.isa = isa;
-  }
-
-  /** For lines that seldom fill the widest vectors. */
-  get narrow(): Native {
-    if (!this.isa.isHalved) return this;
-    this.#narrow ??= new Native(isaOf("avx2", this.isa));
-    return this.#narrow;
   }
 
   /** The address of the kernel called `name`. */

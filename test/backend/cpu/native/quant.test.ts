@@ -111,27 +111,39 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
     }
   });
 
-  it.each(types)("of %s touch nothing beside their operands", (type) => {
-    const [m, n, k] = [3, 21, 256];
+  it.each(["Q4_0", "Q4_K", "Q6_K"] as const)("of %s and long rows go in slices, with the same bits", (type) => {
+    const [m, n, k] = [native.isa.masks ? 20 : 9, 37, 2304];
     const w = weights(type, n, k);
-    const x = Tensor.randn([m, k], { seed: 4 });
-    const want = multiply(native, x, w);
-    const { calls, pageBytes } = libc()!;
-    const room = (bytes: number) => ({ bytes, ...guarded(bytes) });
-    const xAt = room(4 * m * k);
-    const wAt = room(w.blocks.numel);
-    const outAt = room(4 * m * n);
-    // Against the page before them, then against the one behind.
-    for (const end of [false, true]) {
-      const [x0, w0, out0] = [xAt, wAt, outAt].map(({ address, bytes }) =>
-        end ? address + Math.ceil(bytes / pageBytes) * pageBytes - bytes : address,
-      ) as [number, number, number];
-      calls.memmove(x0, addressOf(view(x)), xAt.bytes);
-      calls.memmove(w0, addressOf(view(w.blocks)), wAt.bytes);
-      quantProduct(runner(native), { type, dtype: "f32", m, n, k, x: x0, w: w0, out: out0 });
-      const got = new Float32Array(m * n);
-      calls.memmove(addressOfBuffer(got.buffer), out0, outAt.bytes);
-      expect(got).toEqual(want);
-    }
+    const x = Tensor.randn([m, k], { seed: 6 });
+    const got = multiply(native, x, w, 2);
+    for (let i = 0; i < m; i++)
+      expect(got.subarray(i * n, (i + 1) * n)).toEqual(multiply(native, x.narrow(0, i, 1), w));
   });
+
+  it.each(types.flatMap((type) => [[type, 3] as const, [type, 10] as const]))(
+    "of %s and %i rows touch nothing beside their operands",
+    (type, m) => {
+      const [n, k] = [21, 256];
+      const w = weights(type, n, k);
+      const x = Tensor.randn([m, k], { seed: 4 });
+      const want = multiply(native, x, w);
+      const { calls, pageBytes } = libc()!;
+      const room = (bytes: number) => ({ bytes, ...guarded(bytes) });
+      const xAt = room(4 * m * k);
+      const wAt = room(w.blocks.numel);
+      const outAt = room(4 * m * n);
+      // Against the page before them, then against the one behind.
+      for (const end of [false, true]) {
+        const [x0, w0, out0] = [xAt, wAt, outAt].map(({ address, bytes }) =>
+          end ? address + Math.ceil(bytes / pageBytes) * pageBytes - bytes : address,
+        ) as [number, number, number];
+        calls.memmove(x0, addressOf(view(x)), xAt.bytes);
+        calls.memmove(w0, addressOf(view(w.blocks)), wAt.bytes);
+        quantProduct(runner(native), { type, dtype: "f32", m, n, k, x: x0, w: w0, out: out0 });
+        const got = new Float32Array(m * n);
+        calls.memmove(addressOfBuffer(got.buffer), out0, outAt.bytes);
+        expect(got).toEqual(want);
+      }
+    },
+  );
 });

@@ -169,6 +169,15 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       ];
       const options = { scale: 0.3, causal: causal === 1, ...(window && { window }) };
       compare(`${tq} rows, ${tk} keys`, dtype, 1, (on) => nn.sdpa(q(on), k(on), v(on), options));
+      const [mask, sinks] = [normal([1, 1, tq, tk], dtype, 9), normal([hq], dtype, 10)];
+      compare("a mask", dtype, 1, (on) => nn.sdpa(q(on), k(on), v(on), { ...options, mask: mask(on) }));
+      compare("sinks and a cap", dtype, 1, (on) =>
+        nn.sdpa(q(on), k(on), v(on), { ...options, sinks: sinks(on), softcap: 5 }),
+      );
+      if (tq > tk) continue;
+      compare("a window on both sides", dtype, 1, (on) =>
+        nn.sdpa(q(on), k(on), v(on), { ...options, causal: false, window: 7 }),
+      );
     }
   });
 
@@ -179,11 +188,16 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
         [[2, 4, 37, 30], [12, 2, 3, 2], { padding: [0, 1], stride: [1, 3], groups: 2 }],
         [[1, 16, 20, 29], [33, 16, 1, 1], {}],
         [[1, 4, 41, 43], [8, 4, 5, 5], { padding: 2, dilation: 2, stride: 2 }],
+        [[2, 3, 15, 50], [9, 3, 3, 3], {}],
+        [[1, 4, 19, 131], [18, 2, 3, 3], { padding: 1, stride: [1, 2], groups: 2 }],
+        [[1, 9, 13, 51], [34, 9, 1, 2], { dilation: [1, 2] }],
+        [[1, 3, 9, 6], [197, 3, 3, 3], { padding: 1 }],
       ] as const
     ).entries()) {
       backend.atStart = i % 2 === 0;
-      const [image, weights] = [normal([...x], "f32", 9), normal([...w], "f32", 10)];
-      compare(`${x}`, "f32", 4 * Math.sqrt(w[1] * w[2] * w[3]), (on) =>
+      const dtype = dtypes[Math.max(0, i - 4) % 3]!;
+      const [image, weights] = [normal([...x], dtype, 9), normal([...w], dtype, 10)];
+      compare(`${x}`, dtype, 4 * Math.sqrt(w[1] * w[2] * w[3]), (on) =>
         image(on).conv2d(weights(on), options as never),
       );
     }

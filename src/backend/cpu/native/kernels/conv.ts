@@ -1,8 +1,8 @@
 /**
- * Convolutions of f32 as products of weights (o × c·kh·kw) with patches that never exist as a whole: one line of patches
- * is a line of the image, `offsets[k]` bytes further, as long as neighbouring outputs read neighbouring inputs. Where they
- * do not, or read the padding, the image is spread first (`emitSpread`): padded, and for a stride s cut into the s × s
- * images of every s-th row and column. An item is some rows of outputs of one image and group.
+ * Convolutions of f32 as products of weights (o × c·kh·kw) with patches that never exist as a whole: the inputs of
+ * neighbouring outputs of a row are a line of the image, `offsets[k]` bytes further for tap k. Where they are not, or are
+ * the padding's, the image is spread first (`emitSpread`): padded, and for a stride s cut into the s × s images of every
+ * s-th row and column. Outputs are counted across rows, so that panels are full however narrow the image is.
  */
 import type { Assembler } from "../assembler.ts";
 import { enter, layoutArguments } from "../frame.ts";
@@ -10,10 +10,15 @@ import type { Isa } from "../isa.ts";
 import {
   d,
   eax,
+  type Gpr,
   k1,
   k2,
   k3,
+  k4,
+  k5,
+  k6,
   type Label,
+  type Mask,
   mem,
   r8,
   r9,
@@ -31,11 +36,14 @@ import {
   rdx,
   rsi,
 } from "../operands.ts";
-import { Simd } from "../simd.ts";
-import { emitCopyRows, emitMode, MOST_ROWS } from "./product.ts";
-import { A_ROW, KC, tileShape } from "./tile.ts";
+import { Simd, tail } from "../simd.ts";
+import { emitMode } from "./product.ts";
+import { tileShape } from "./tile.ts";
 
-const PANEL_AT = 2 ** 18;
+/** Taps between two visits of the result, output channels that share packed panels in turn, and most panels of an item. */
+const TAPS = 1024;
+export const CHANNELS = 192;
+export const MOST_PANELS = 4;
 
 export const convArguments = layoutArguments(
   "tiles",
@@ -47,43 +55,117 @@ export const convArguments = layoutArguments(
   "w",
   "wRow",
   "out",
-  /** Bytes of one channel of the result. */
-  "channel",
+  /** Outputs of a channel, and of a row of it. */
+  "outputs",
+  "width",
   "groups",
   "outs",
   "k",
-  "height",
-  "width",
-  /** Rows of outputs in an item, and items of an image and group. */
-  "rows",
+  /** Outputs of an item, and items of an image and group. */
+  "columns",
   "blocks",
 );
 
+/** Rows of outputs that a panel can lie in where the tile reads the image itself, which machines with masks can. */
+export const readsImage = (isa: Isa, width: number): boolean => isa.masks && width >= tileShape(isa).columns;
+
+/** An item is one panel of outputs, in one row of them or two, whose inputs are read where they are. */
+export function emitConvInPlace(a: Assembler, isa: Isa): void {
+  const shape = tileShape(isa);
+  const { local, leave } = enter(a, ...(["end", "first", "count"] as const));
+  const arg = convArguments.at(rbx);
+  const item = r12;
+  const done = a.label();
+  a.mov(rbx, rdi);
+  a.mov(item, rsi);
+  a.mov(local.end, rdx);
+  const items = a.here();
+  a.cmp(item, local.end);
+  a.jae(done);
+  a.mov(rax, item);
+  a.mov(rdx, 0);
+  a.div(arg.blocks);
+  a.imul(rdx, rdx, shape.columns);
+  a.mov(local.first, rdx);
+  a.mov(rcx, arg.outputs);
+  a.sub(rcx, rdx);
+  a.mov(local.count, rcx);
+  a.mov(r8, rax); // batch · groups + group
+  a.imul(r8, arg.outs);
+  a.imul(r8, arg.outputs);
+  a.add(r8, rdx);
+  a.mov(rcx, arg.out);
+  a.lea(r8, mem(rcx, { index: r8, scale: 4 }));
+  a.mov(rdx, 0);
+  a.div(arg.groups);
+  a.imul(rax, arg.imageBatch);
+  a.mov(rsi, rdx);
+  a.imul(rsi, arg.imageGroup);
+  a.add(rsi, rax);
+  a.add(rsi, arg.image);
+  a.mov(rdi, rdx);
+  a.imul(rdi, arg.outs);
+  a.imul(rdi, arg.wRow);
+  a.add(rdi, arg.w);
+  a.mov(rcx, local.count);
+  a.mov(rax, 0);
+  emitMode(a, isa);
+  const masksOf = (count: Gpr, masks: readonly Mask[]) => {
+    a.mov(rax, -1);
+    a.bzhi(rax, rax, count);
+    for (const [v, mask] of masks.entries()) {
+      if (v > 0) a.shr(rax, 16);
+      a.kmovw(mask, eax);
+    }
+  };
+  a.mov(rcx, local.count);
+  a.mov(d(rax), shape.columns);
+  a.cmp(rcx, rax);
+  a.cmova(rcx, rax);
+  masksOf(rcx, [k1, k2, k3]);
+  // Where its first output reads, how many of its outputs are in that row, and how much further the others read.
+  a.mov(rax, local.first);
+  a.mov(rdx, 0);
+  a.div(arg.width);
+  a.imul(rax, arg.imageRow);
+  a.add(rsi, rax);
+  a.lea(rsi, mem(rsi, { index: rdx, scale: 4 }));
+  a.mov(r9, arg.width);
+  a.mov(r11, arg.imageRow);
+  a.mov(rax, r9);
+  a.shl(rax, 2);
+  a.sub(r11, rax);
+  a.sub(r9, rdx);
+  a.mov(rax, 0);
+  a.cmp(r9, rcx);
+  a.cmovae(r11, rax);
+  a.cmova(r9, rcx);
+  masksOf(r9, [k4, k5, k6]);
+  a.mov(rcx, arg.wRow);
+  a.mov(rbp, arg.offsets);
+  a.mov(rdx, arg.k);
+  a.mov(r9, arg.outputs);
+  a.shl(r9, 2);
+  a.mov(rax, arg.outs);
+  a.call(arg.tiles);
+  a.add(item, 1);
+  a.jmp(items);
+  a.bind(done);
+  leave();
+}
+
+/** An item is some panels of outputs, whose inputs are packed. */
 export function emitConv(a: Assembler, isa: Isa): void {
   const simd = new Simd(a, isa);
   const shape = tileShape(isa);
+  const panelBytes = TAPS * shape.lineBytes;
   const start = a.label();
   a.jmp(start);
-  const copyRows = emitCopyRows(simd, "f32");
   const lines = emitPackLines(simd);
   a.bind(start);
   const { local, leave } = enter(
     a,
-    ...([
-      "end",
-      "imageAt",
-      "wAt",
-      "outAt",
-      "firstRow",
-      "endRow",
-      "o",
-      "outsHere",
-      "p",
-      "steps",
-      "row",
-      "j",
-      "rowsLeft",
-    ] as const),
+    ...(["end", "imageAt", "wAt", "outAt", "first", "count", "o", "channels", "p", "steps", "j", "panel"] as const),
   );
   const arg = convArguments.at(rbx);
   const [item, scratch] = [r12, r13];
@@ -98,13 +180,20 @@ export function emitConv(a: Assembler, isa: Isa): void {
   a.mov(rax, item);
   a.mov(rdx, 0);
   a.div(arg.blocks);
-  a.imul(rdx, arg.rows);
-  a.mov(local.firstRow, rdx);
-  a.add(rdx, arg.rows);
-  a.cmp(rdx, arg.height);
-  a.cmova(rdx, arg.height);
-  a.mov(local.endRow, rdx);
+  a.imul(rdx, arg.columns);
+  a.mov(local.first, rdx);
+  a.mov(rcx, arg.outputs);
+  a.sub(rcx, rdx);
+  a.cmp(rcx, arg.columns);
+  a.cmova(rcx, arg.columns);
+  a.mov(local.count, rcx);
   a.mov(rcx, rax); // batch · groups + group
+  a.imul(rcx, arg.outs);
+  a.imul(rcx, arg.outputs);
+  a.add(rcx, rdx);
+  a.mov(r8, arg.out);
+  a.lea(rcx, mem(r8, { index: rcx, scale: 4 }));
+  a.mov(local.outAt, rcx);
   a.mov(rdx, 0);
   a.div(arg.groups);
   a.imul(rax, arg.imageBatch);
@@ -117,146 +206,176 @@ export function emitConv(a: Assembler, isa: Isa): void {
   a.imul(rdx, arg.wRow);
   a.add(rdx, arg.w);
   a.mov(local.wAt, rdx);
-  a.imul(rcx, arg.outs);
-  a.imul(rcx, arg.channel);
-  a.add(rcx, arg.out);
-  a.mov(local.outAt, rcx);
 
-  a.mov(local.o, 0);
-  const outputs = a.here();
-  a.mov(rax, arg.outs);
-  a.sub(rax, local.o);
-  a.mov(d(rcx), MOST_ROWS);
-  a.cmp(rax, rcx);
-  a.cmova(rax, rcx);
-  a.mov(local.outsHere, rax);
   a.mov(local.p, 0);
   const stretches = a.here();
   a.mov(rcx, arg.k);
   a.sub(rcx, local.p);
-  a.mov(d(rax), KC);
+  a.mov(d(rax), TAPS);
   a.cmp(rcx, rax);
   a.cmova(rcx, rax);
   a.mov(local.steps, rcx);
-  a.mov(rdi, local.o);
-  a.imul(rdi, arg.wRow);
-  a.add(rdi, local.wAt);
-  a.mov(rax, local.p);
-  a.lea(rdi, mem(rdi, { index: rax, scale: 4 }));
-  a.mov(rsi, arg.wRow);
-  a.mov(rdx, 4);
-  a.mov(r8, scratch);
-  a.mov(r9, local.outsHere);
-  a.call(copyRows);
-  a.mov(rax, local.firstRow);
-  a.mov(local.row, rax);
-  const rows = a.here();
+
+  // The item's panels, then all output channels with them.
   a.mov(local.j, 0);
-  const panels = a.here();
-  a.mov(rax, local.j);
-  a.mov(rdi, local.row);
-  a.imul(rdi, arg.imageRow);
-  a.add(rdi, local.imageAt);
-  a.lea(rdi, mem(rdi, { index: rax, scale: 4 }));
+  a.mov(local.panel, scratch);
+  const packed = a.here();
+  a.mov(r9, local.count);
+  a.sub(r9, local.j);
+  a.mov(d(rax), shape.columns);
+  a.cmp(r9, rax);
+  a.cmova(r9, rax);
+  a.mov(rax, local.first);
+  a.add(rax, local.j);
+  a.mov(rdx, 0);
+  a.div(arg.width);
+  a.mov(r15, arg.width);
+  a.mov(rbp, arg.imageRow);
+  a.imul(rax, rbp);
+  a.mov(rdi, local.imageAt);
+  a.add(rdi, rax);
   a.mov(rsi, arg.offsets);
   a.mov(rcx, local.p);
   a.lea(rsi, mem(rsi, { index: rcx, scale: 4 }));
-  a.mov(r9, arg.width);
-  a.sub(r9, rax);
   a.mov(rcx, local.steps);
-  a.lea(r8, mem(scratch, PANEL_AT));
+  a.mov(r8, local.panel);
   a.call(lines);
-  a.mov(rcx, arg.width);
+  a.add(local.panel, panelBytes);
+  a.add(local.j, shape.columns);
+  a.mov(rax, local.j);
+  a.cmp(rax, local.count);
+  a.jb(packed);
+
+  a.mov(local.o, 0);
+  const channels = a.here();
+  a.mov(rax, arg.outs);
+  a.sub(rax, local.o);
+  a.mov(d(rcx), CHANNELS);
+  a.cmp(rax, rcx);
+  a.cmova(rax, rcx);
+  a.mov(local.channels, rax);
+  a.mov(local.j, 0);
+  a.mov(local.panel, scratch);
+  const panels = a.here();
+  a.mov(rcx, local.count);
   a.sub(rcx, local.j);
   a.mov(rax, local.p);
   emitMode(a, isa);
-  a.lea(rsi, mem(scratch, PANEL_AT));
-  a.mov(rdi, scratch);
-  a.mov(rdx, local.steps);
-  a.mov(r9, arg.channel);
-  a.mov(r8, local.o);
+  a.mov(rcx, arg.wRow);
+  a.mov(rdi, local.o);
+  a.mov(r8, rdi);
+  a.imul(rdi, rcx);
+  a.add(rdi, local.wAt);
+  a.mov(rax, local.p);
+  a.lea(rdi, mem(rdi, { index: rax, scale: 4 }));
+  a.mov(r9, arg.outputs);
+  a.shl(r9, 2);
   a.imul(r8, r9);
   a.add(r8, local.outAt);
-  a.mov(rax, local.row);
-  a.imul(rax, arg.width);
-  a.add(rax, local.j);
+  a.mov(rax, local.j);
   a.lea(r8, mem(r8, { index: rax, scale: 4 }));
-  a.mov(rax, local.outsHere);
-  a.mov(local.rowsLeft, rax);
-  const tiles = a.here();
-  a.mov(rax, local.rowsLeft);
-  a.mov(d(rcx), shape.rows);
-  a.cmp(rax, rcx);
-  a.cmova(rax, rcx);
+  a.mov(rsi, local.panel);
+  a.mov(d(rbp), shape.lineBytes);
+  a.mov(rdx, local.steps);
+  a.mov(rax, local.channels);
   a.call(arg.tiles);
-  a.add(rdi, shape.rows * A_ROW);
-  a.sub(local.rowsLeft, shape.rows);
-  a.jg(tiles);
+  a.add(local.panel, panelBytes);
   a.add(local.j, shape.columns);
   a.mov(rax, local.j);
-  a.cmp(rax, arg.width);
+  a.cmp(rax, local.count);
   a.jb(panels);
-  a.add(local.row, 1);
-  a.mov(rax, local.row);
-  a.cmp(rax, local.endRow);
-  a.jb(rows);
+  a.add(local.o, CHANNELS);
+  a.mov(rax, local.o);
+  a.cmp(rax, arg.outs);
+  a.jb(channels);
   a.mov(rax, local.p);
   a.add(rax, local.steps);
   a.mov(local.p, rax);
   a.cmp(rax, arg.k);
   a.jb(stretches);
-  a.add(local.o, MOST_ROWS);
-  a.mov(rax, local.o);
-  a.cmp(rax, arg.outs);
-  a.jb(outputs);
   a.add(item, 1);
   a.jmp(items);
   a.bind(done);
   leave();
 }
 
-/** rcx lines of a panel at r8, each from rdi plus its offset at rsi; r9 columns are left. Uses rax, rsi, rcx, r8, r10. */
+/**
+ * rcx lines of a panel at r8, of r9 columns: the first is at element rdx of the row of the image at rdi, plus the line's
+ * offset at rsi; r15 columns make a row, and rows are rbp bytes apart. Uses all but rbx, rsi, rcx and r12, r13, rbp, r15.
+ */
 function emitPackLines(simd: Simd): Label {
   const { a, isa } = simd;
   const { columns, vectors, lineBytes } = tileShape(isa);
-  const partial = a.label();
+  const full = a.label();
   const entry = a.here();
+  // Columns that do not exist are zeros.
   a.cmp(r9, columns);
-  a.jb(partial);
-  const body = (load: (v: number) => void) => {
-    const loop = a.here();
-    a.mov(eax, mem(rsi));
-    for (let v = 0; v < vectors; v++) {
-      load(v);
-      a.vmovups(mem(r8, v * isa.bytes), isa.v(v));
-    }
-    a.add(rsi, 4);
-    a.add(r8, lineBytes);
-    a.sub(rcx, 1);
-    a.jne(loop);
-    a.ret();
-  };
-  const place = (v: number) => mem(rdi, { index: rax, disp: v * isa.bytes });
-  body((v) => a.vmovups(isa.v(v), place(v)));
-  a.bind(partial);
-  if (isa.masks) {
-    a.mov(rax, -1);
-    a.bzhi(rax, rax, r9);
-    for (const [v, mask] of [k1, k2, k3].entries()) {
-      if (v > 0) a.shr(rax, 16);
-      a.kmovw(mask, eax);
-    }
-    body((v) => a.vmovups(isa.v(v).kz([k1, k2, k3][v]!), place(v)));
-  } else {
-    const table = a.i32(...Array<number>(columns).fill(-1), ...Array<number>(columns).fill(0));
-    a.lea(r10, table.plus(4 * columns));
-    a.mov(rax, r9);
-    a.neg(rax);
-    for (let v = 0; v < vectors; v++) {
-      a.vmovdqu(isa.v(4 + v), mem(r10, { index: rax, scale: 4, disp: v * isa.bytes }));
-    }
-    body((v) => a.vmaskmovps(isa.v(v), isa.v(4 + v), place(v)));
+  a.jae(full);
+  simd.zero(isa.v(0));
+  a.mov(rax, rcx);
+  a.mov(r14, r8);
+  const zeros = a.here();
+  for (let v = 0; v < vectors; v++) a.vmovups(mem(r14, v * isa.bytes), isa.v(0));
+  a.add(r14, lineBytes);
+  a.sub(rax, 1);
+  a.jne(zeros);
+  a.bind(full);
+  // A piece is what lies in one row of outputs.
+  const pieces = a.here();
+  const [next, end] = [a.label(), a.label()];
+  const length = r14;
+  a.mov(length, r15);
+  a.sub(length, rdx);
+  a.cmp(length, r9);
+  a.cmova(length, r9);
+  a.push(r9);
+  a.push(rdi);
+  a.push(r8);
+  a.lea(rdi, mem(rdi, { index: rdx, scale: 4 }));
+  a.lea(tail, mem(length, -1));
+  a.and(tail, isa.lanes - 1);
+  a.add(tail, 1);
+  simd.prepareTail();
+  const counts = Array.from({ length: vectors }, () => a.label());
+  for (let n = vectors; n > 1; n--) {
+    a.cmp(length, (n - 1) * isa.lanes);
+    a.ja(counts[n - 1]!);
   }
+  for (const [n, label] of counts.entries()) {
+    a.bind(label);
+    a.mov(rdx, 0);
+    a.align(16);
+    const loop = a.here();
+    a.mov(eax, mem(rsi, { index: rdx, scale: 4 }));
+    for (let v = 0; v <= n; v++) {
+      const from = mem(rdi, { index: rax, disp: v * isa.bytes });
+      const to = mem(r8, v * isa.bytes);
+      if (v < n) {
+        a.vmovups(isa.v(v), from);
+        a.vmovups(to, isa.v(v));
+      } else {
+        simd.loadTail(isa.v(v), "f32", from);
+        simd.storeTail(to, "f32", isa.v(v), isa.v(v), isa.v(v));
+      }
+    }
+    a.add(r8, lineBytes);
+    a.add(rdx, 1);
+    a.cmp(rdx, rcx);
+    a.jb(loop);
+    if (n + 1 < vectors) a.jmp(next);
+  }
+  a.bind(next);
+  a.pop(r8);
+  a.pop(rdi);
+  a.pop(r9);
+  a.sub(r9, length);
+  a.je(end);
+  a.add(rdi, rbp);
+  a.lea(r8, mem(r8, { index: length, scale: 4 }));
+  a.mov(rdx, 0);
+  a.jmp(pieces);
+  a.bind(end);
+  a.ret();
   return entry;
 }
 
@@ -288,6 +407,9 @@ export function emitSpread(a: Assembler, isa: Isa): void {
   a.mov(rbx, rdi);
   a.mov(r12, rsi);
   a.mov(local.end, rdx);
+  a.mov(tail, arg.width);
+  a.and(tail, isa.lanes - 1);
+  simd.prepareTail();
   const items = a.here();
   a.cmp(r12, local.end);
   a.jae(done);
@@ -347,6 +469,9 @@ export function emitSpread(a: Assembler, isa: Isa): void {
   a.bind(singles);
   a.add(rcx, isa.lanes);
   a.je(nextRow);
+  simd.loadTail(isa.v(0), "f32", mem(rsi));
+  simd.storeTail(mem(r14), "f32", isa.v(0), isa.v(0), isa.v(0));
+  a.jmp(nextRow);
   a.bind(apart);
   emitPairs(simd, arg, nextRow);
   // One by one, through the images of the row.

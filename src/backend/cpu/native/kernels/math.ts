@@ -13,7 +13,7 @@ const LOG2_E = Math.LOG2E;
 const LN2_HEAD = 0.693145751953125;
 const LN2_REST = 1.42860682e-6;
 
-type Temps = readonly [Vec, Vec, Vec, Vec, Vec, Vec, Vec, Vec];
+export type Temps = readonly [Vec, Vec, Vec, Vec, Vec, Vec, Vec, Vec];
 
 /** Horner's rule: x ↦ (…(c₀·x + c₁)·x + …) into `dst`. */
 function polynomial(s: Simd, dst: Vec, x: Vec, coefficients: readonly number[]): void {

@@ -134,6 +134,41 @@ export function emitPackPanel(a: Assembler, isa: Isa, type: FloatType): Label {
   return entry;
 }
 
+/**
+ * A function that packs as many columns as a vector has elements, into their part of a panel: as above, with r9 columns
+ * that exist. It keeps all but rax, r10 and r11.
+ */
+export function emitPackGroup(a: Assembler, isa: Isa, type: FloatType): Label {
+  const simd = new Simd(a, isa);
+  const { lineBytes } = tileShape(isa);
+  const saved = [rbx, rbp, r12, r13, r14, r15];
+  const [single, end] = [a.label(), a.label()];
+  const scalars = emitScalars(simd, type);
+  const turn = emitTurn(simd, type, scalars);
+  const entry = a.here();
+  for (const register of saved) a.push(register);
+  a.cmp(r9, isa.lanes);
+  a.jb(single);
+  a.cmp(rsi, elementBytes(type));
+  a.jne(single);
+  a.call(turn);
+  a.jmp(end);
+  a.bind(single);
+  simd.zero(isa.v(0));
+  a.mov(rax, rcx);
+  a.mov(r10, r8);
+  const zeros = a.here();
+  a.vmovups(mem(r10), isa.v(0));
+  a.add(r10, lineBytes);
+  a.sub(rax, 1);
+  a.jne(zeros);
+  a.call(scalars);
+  a.bind(end);
+  for (const register of saved.toReversed()) a.pop(register);
+  a.ret();
+  return entry;
+}
+
 /** r9 columns one element at a time. Keeps all but rax, r10, r11, rbx, rbp and the first vector. */
 function emitScalars(simd: Simd, type: FloatType): Label {
   const { a, isa } = simd;

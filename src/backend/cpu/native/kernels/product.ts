@@ -40,8 +40,8 @@ import { A_ROW, GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
 export const MOST_ROWS = 192;
 export const MOST_COLUMNS = 960;
 // The thread's memory: a block of A, a panel of B, a block of C before it is rounded.
-const PANEL_AT = 2 ** 18;
-const C_AT = 2 ** 19;
+const PANEL_AT = 2 ** 20;
+const C_AT = 2 ** 21;
 
 export const productArguments = layoutArguments(
   "tiles",
@@ -64,6 +64,9 @@ export const productArguments = layoutArguments(
   /** Packed panels: where they are and bytes of each. */
   "packed",
   "panelBytes",
+  /** Rows of A, and lines of B, are read where they are: f32 without gaps. */
+  "readsA",
+  "readsB",
   /** Where the matrices of a batch are: inner size, and bytes along its outer and inner dim. */
   "inner",
   "aOuter",
@@ -87,7 +90,22 @@ export const emitProduct =
     a.bind(start);
     const { local, leave } = enter(
       a,
-      ...(["end", "height", "width", "aAt", "bAt", "outAt", "p", "steps", "left", "bPanel", "rowsLeft"] as const),
+      ...([
+        "end",
+        "height",
+        "width",
+        "aAt",
+        "aRows",
+        "aStride",
+        "bAt",
+        "outAt",
+        "p",
+        "steps",
+        "left",
+        "bPanel",
+        "panel",
+        "cPanel",
+      ] as const),
     );
     const arg = productArguments.at(rbx);
     const [item, scratch, c, cRow] = [r12, r13, r14, r15];
@@ -174,13 +192,23 @@ export const emitProduct =
     a.cmp(rax, rcx);
     a.cmova(rax, rcx);
     a.mov(local.steps, rax);
+    const copied = a.label();
     a.mov(rdi, local.aAt);
+    a.mov(local.aRows, rdi);
     a.mov(rsi, arg.aRow);
+    a.mov(local.aStride, rsi);
+    if (type === "f32") {
+      a.cmp(arg.readsA, 0);
+      a.jne(copied);
+    }
     a.mov(rdx, arg.aCol);
     a.mov(rcx, rax);
     a.mov(r8, scratch);
     a.mov(r9, local.height);
     a.call(copyRows);
+    a.mov(local.aRows, scratch);
+    a.mov(local.aStride, A_ROW);
+    a.bind(copied);
     a.mov(rax, local.steps);
     a.imul(rax, arg.aCol);
     a.add(local.aAt, rax);
@@ -188,50 +216,61 @@ export const emitProduct =
     a.mov(local.bPanel, rax);
     a.mov(rax, local.width);
     a.mov(local.left, rax);
-    a.mov(rbp, c);
+    a.mov(local.cPanel, c);
 
     const panels = a.here();
+    const [packs, packed] = [a.label(), a.label()];
     if (pack) {
+      a.mov(rax, local.left);
+      emitWidth(a, isa);
+      a.mov(local.panel, rax);
+      a.mov(r9, rax);
       a.mov(rdi, local.bPanel);
       a.mov(rsi, arg.bRow);
+      if (type === "f32") {
+        // What is not whole vectors is packed: they would reach behind B.
+        a.test(r9, isa.lanes - 1);
+        a.jne(packs);
+        a.cmp(arg.readsB, 0);
+        a.je(packs);
+        a.mov(rbp, rsi);
+        a.mov(rsi, rdi);
+        a.jmp(packed);
+        a.bind(packs);
+      }
       a.mov(rdx, arg.bCol);
       a.mov(rcx, local.steps);
       a.lea(r8, mem(scratch, PANEL_AT));
-      a.mov(r9, local.left);
-      a.mov(d(rax), shape.columns);
-      a.cmp(r9, rax);
-      a.cmova(r9, rax);
       a.call(pack);
-    }
+      a.lea(rsi, mem(scratch, PANEL_AT));
+    } else a.mov(rsi, local.bPanel);
+    a.mov(d(rbp), shape.lineBytes);
+    a.bind(packed);
     // The mode, and masks for the last columns.
     a.mov(rax, local.p);
-    a.mov(rcx, local.left);
+    a.mov(rcx, pack ? local.panel : local.left);
     emitMode(a, isa);
-    if (pack) a.lea(rsi, mem(scratch, PANEL_AT));
-    else a.mov(rsi, local.bPanel);
-    a.mov(rdi, scratch);
+    a.mov(rdi, local.aRows);
+    a.mov(rcx, local.aStride);
     a.mov(rdx, local.steps);
-    a.mov(r8, rbp);
+    a.mov(r8, local.cPanel);
     a.mov(r9, cRow);
     a.mov(rax, local.height);
-    a.mov(local.rowsLeft, rax);
-    const rowTiles = a.here();
-    a.mov(rax, local.rowsLeft);
-    a.mov(d(rcx), shape.rows);
-    a.cmp(rax, rcx);
-    a.cmova(rax, rcx);
     a.call(arg.tiles);
-    a.add(rdi, shape.rows * A_ROW);
-    a.sub(local.rowsLeft, shape.rows);
-    a.jg(rowTiles);
     // The next panel.
     if (pack) {
+      a.mov(rcx, local.panel);
       a.mov(rax, arg.bCol);
-      a.imul(rax, rax, shape.columns);
-    } else a.mov(rax, arg.panelBytes);
+      a.imul(rax, rcx);
+    } else {
+      a.mov(d(rcx), shape.columns);
+      a.mov(rax, arg.panelBytes);
+    }
     a.add(local.bPanel, rax);
-    a.add(rbp, shape.lineBytes);
-    a.sub(local.left, shape.columns);
+    a.sub(local.left, rcx);
+    a.shl(rcx, 2);
+    a.add(local.cPanel, rcx);
+    a.cmp(local.left, 0);
     a.jg(panels);
 
     if (pack) {
@@ -297,10 +336,28 @@ export function emitMode(a: Assembler, isa: Isa): void {
 }
 
 /**
- * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, A_ROW apart, as floats. Uses rax, rdi,
+ * How many of the rax columns that are left are the next panel, where B is not packed: four vectors are two and two, as
+ * one by itself would leave the multipliers waiting. Uses rcx.
+ */
+export function emitWidth(a: Assembler, isa: Isa): void {
+  const { columns, vectors } = tileShape(isa);
+  a.mov(d(rcx), columns);
+  if (vectors === 3) {
+    const whole = a.label();
+    a.cmp(rax, 4 * isa.lanes);
+    a.jne(whole);
+    a.mov(d(rcx), 2 * isa.lanes);
+    a.bind(whole);
+  }
+  a.cmp(rax, rcx);
+  a.cmova(rax, rcx);
+}
+
+/**
+ * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, `rowBytes` apart, as floats. Uses rax, rdi,
  * r8 to r11, rbp.
  */
-export function emitCopyRows(simd: Simd, type: FloatType): Label {
+export function emitCopyRows(simd: Simd, type: FloatType, rowBytes = A_ROW): Label {
   const { a, isa } = simd;
   const es = elementBytes(type);
   const entry = a.here();
@@ -331,7 +388,7 @@ export function emitCopyRows(simd: Simd, type: FloatType): Label {
   a.bind(tailEnd);
   a.bind(nextRow);
   a.add(rdi, rsi);
-  a.add(r8, A_ROW);
+  a.add(r8, rowBytes);
   a.sub(r9, 1);
   a.jne(rows);
   a.ret();

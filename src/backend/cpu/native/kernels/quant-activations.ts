@@ -20,16 +20,27 @@ const largestOf = { 1: 127, 2: 127 * 256 + 127 } as const;
 const SMALLEST = 1.2e-34;
 const LESS = 1;
 
+export interface RoundingForm {
+  readonly dtype: FloatType;
+  /** Sums begin for halves of 32. */
+  readonly halves: boolean;
+  readonly planes: Planes;
+  /** Integers are words, and not planes of bytes. */
+  readonly words: boolean;
+}
+
 class Rounding extends Simd {
   /** 32 floats, then integers. */
   readonly #x: readonly Vec[];
   readonly #wide: boolean;
   readonly #planes: Planes;
+  readonly #words: boolean;
 
-  constructor(a: Assembler, isa: Isa, planes: Planes) {
+  constructor(a: Assembler, isa: Isa, { planes, words }: RoundingForm) {
     super(a, isa);
     this.#wide = isa.masks;
     this.#planes = planes;
+    this.#words = words;
     this.#x = Array.from({ length: BLOCK / isa.lanes }, (_, i) => isa.v(i));
   }
 
@@ -37,16 +48,16 @@ class Rounding extends Simd {
   prepare(): void {
     const { a, isa } = this;
     a.vpbroadcastd(isa.v(13).x, args.offset);
-    if (isa.vnni) return;
-    a.vmovups(isa.v(14), this.#words(new Array<number>(2 * isa.lanes).fill(1)));
+    if (!this.#words) return;
+    a.vmovups(isa.v(14), this.#constant(new Array<number>(2 * isa.lanes).fill(1)));
     if (this.#wide) {
       // Of 32-bit integers the low words: the even ones of 32, then the odd.
       const order = Array.from({ length: 32 }, (_, i) => (i < 16 ? 4 * i : 4 * (i - 16) + 2));
-      a.vmovups(isa.v(15), this.#words(order));
+      a.vmovups(isa.v(15), this.#constant(order));
     }
   }
 
-  #words(values: readonly number[]): Mem {
+  #constant(values: readonly number[]): Mem {
     return this.a.data(new Uint8Array(Int16Array.from(values).buffer));
   }
 
@@ -103,7 +114,7 @@ class Rounding extends Simd {
   pack(to: Mem, sums: Vec): void {
     const { a } = this;
     const t = this.v(7);
-    if (this.isa.vnni) this.#packBytes(to, sums, t);
+    if (!this.#words) this.#packBytes(to, sums, t);
     else if (this.#wide) this.#packWords(to, sums, t);
     else this.#packShortWords(to, sums, t);
     for (const order of [0b01001110, 0b10110001]) {
@@ -185,8 +196,9 @@ class Rounding extends Simd {
 }
 
 /** Tiles lo … hi of contiguous rows of x. */
-export function emitRounding(a: Assembler, isa: Isa, dtype: FloatType, halves: boolean, planes: Planes): void {
-  const r = new Rounding(a, isa, planes);
+export function emitRounding(a: Assembler, isa: Isa, form: RoundingForm): void {
+  const { dtype, halves } = form;
+  const r = new Rounding(a, isa, form);
   const [x, out, blocks, rows, step, tile, end, base] = [rcx, rdx, rax, r10, r9, rsi, r8, r11];
   a.mov(end, rdx);
   r.prepare();

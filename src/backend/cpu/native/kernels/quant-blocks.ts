@@ -4,7 +4,7 @@
  */
 import type { QuantType } from "../../../../core/quant-types.ts";
 import type { Mem, Vec } from "../operands.ts";
-import { gpr, panel, panelPlace, place, type QuantCode, slots, type Word } from "./quant-code.ts";
+import { gpr, place, type QuantCode, slots, type Word } from "./quant-code.ts";
 
 /** Weights that share a scale: those of 32 activations, or of one half of them. */
 export interface Group {
@@ -100,7 +100,13 @@ function storeUpper(c: QuantCode, first: number, words: readonly Word[]): void {
 
 /** Small blocks: an f16 is the scale of all weights. */
 function blockScale(c: QuantCode): Group {
-  c.halves(c.quants, 0);
+  if (c.next) {
+    const [heads] = c.temporary;
+    c.a.vmovups(heads, place("heads", 0));
+    c.lowHalves(c.quants, heads);
+    c.next(gpr.cursor);
+    c.copyHeads(gpr.cursor);
+  } else c.halves(c.quants, 0);
   c.a.vmovups(place("scales", 0), c.quants);
   return { block: 0, scale: place("scales", 0) };
 }
@@ -278,32 +284,6 @@ const Q6_K: BlockCode = {
     });
   },
 };
-
-/** Quants as they were kept when they were made from blocks, in the same order: 128 weights, or 32 where they are one group. */
-export function keptGroups(c: QuantCode, { halves, minima }: BlockCode, sink: Sink): void {
-  const groups: Pick<Group, "block" | "half">[] = halves
-    ? [0, 1].flatMap((odd) => ([0, 1] as const).flatMap((half) => [odd, odd + 2].map((block) => ({ block, half }))))
-    : [{ block: 0 }];
-  for (const { block, half } of groups) {
-    const place = (i: number) => panelPlace(gpr.weights, block, i);
-    const quants = c.taken.slice(0, half === undefined ? 8 : 4).map((bytes, i) => {
-      const at = 4 * (half ?? 0) + i;
-      return inPlace({ at, bytes }, () => c.a.vmovups(bytes, place(at)));
-    });
-    sink.add(
-      {
-        block,
-        scale: place(8 + (half ?? 0)),
-        ...(half !== undefined && { half }),
-        ...(minima && { minimum: place(9) }),
-      },
-      quants,
-    );
-  }
-  const blocks = halves ? 4 : 1;
-  sink.advance(blocks);
-  c.a.add(gpr.weights, blocks * panel.bytes);
-}
 
 /** The types that have native kernels. */
 export const blockCodes = { Q8_0, Q4_0, Q4_K, Q5_K, Q6_K } as const satisfies Partial<Record<QuantType, BlockCode>>;

@@ -10,6 +10,7 @@
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import {
+  d,
   eax,
   type Gpr,
   k7,
@@ -85,18 +86,14 @@ const multiples: readonly Gpr[] = [r8, r9, r10, r11, r12, r13, r14, r15];
 
 /** The frame, in the thread's own memory: factors and minima of groups, upper bits of quants, sums of rows; a vector each. */
 const SLOT = 64;
-const places = { scales: 0, minima: 16, upper: 24, sums: 40 } as const;
+const places = { scales: 0, minima: 16, upper: 24, sums: 40, heads: 48 } as const;
 /** A place in the frame; `base` may be a cursor that moves in it. */
 export const place = (name: keyof typeof places, i: number, base: Gpr = gpr.frame): Mem =>
   mem(base, (places[name] + i) * SLOT);
 export const slots = (n: number): number => n * SLOT;
 
-/**
- * Quants that serve several tiles of rows are kept behind the frame as they were made: for each 32 activations eight
- * vectors of them, then the factors of the group and its minima, or the factors of both groups.
- */
-export const panel = { at: 64 * SLOT, bytes: 10 * SLOT } as const;
-export const panelPlace = (base: Gpr, block: number, i: number): Mem => mem(base, block * panel.bytes + i * SLOT);
+/** Where the thread's memory is free behind the frame: panels of quants that serve many rows lie there. */
+export const PANEL_AT = 64 * SLOT;
 
 /** Four bytes of each row, and which they are of 32: the first byte, counted in fours. */
 export interface Word {
@@ -119,6 +116,8 @@ export class QuantCode extends Simd {
   /** For quants that are needed once more; empty where each serves once. */
   readonly kept: readonly Vec[];
   readonly #fetched: readonly Vec[];
+  /** Where the block behind the one at hand is, put into a register; nothing where its head is not copied ahead. */
+  next: ((to: Gpr) => void) | undefined;
 
   /** `keep`: how many vectors of quants a type wants to keep from one plane to the next. */
   constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number) {
@@ -150,11 +149,6 @@ export class QuantCode extends Simd {
     return this.#fetched.slice(5, 7) as unknown as readonly [Vec, Vec];
   }
 
-  /** Eight registers for quants that come from where they were kept. */
-  get taken(): readonly Vec[] {
-    return this.#fetched.slice(0, 8);
-  }
-
   xor(to: Vec, from: Vec, other: Vec | Mem): void {
     if (this.wide) this.a.vpxord(to, from, other);
     else this.a.vpxor(to, from, other);
@@ -170,10 +164,10 @@ export class QuantCode extends Simd {
   }
 
   /** A row of the current rows of w, `offset` bytes from where they stand. */
-  row(i: number, offset: number): Mem {
-    if (i === 0) return mem(gpr.weights, offset);
+  row(i: number, offset: number, base: Gpr = gpr.weights): Mem {
+    if (i === 0) return mem(base, offset);
     const scale = (i & -i) as 1 | 2 | 4 | 8;
-    return mem(gpr.weights, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
+    return mem(base, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
   }
 
   /** Fills the registers that `row` and `fetch` read; `line` is the bytes of a row of w. */
@@ -261,6 +255,23 @@ export class QuantCode extends Simd {
     }
     if (this.wide) a.vinserti128(low.y, low.y, high.x, 1);
     a.vcvtph2ps(to, this.wide ? low.y : low.x);
+  }
+
+  /**
+   * Copies the first four bytes of each row, from `base` on, beside each other: no unit that shuffles is needed, but they
+   * can be read only when all have arrived, so that this is done a block ahead.
+   */
+  copyHeads(base: Gpr): void {
+    const { a } = this;
+    for (let i = 0; i < this.lanes; i++) {
+      a.mov(d(gpr.inner), this.row(i, 0, base));
+      a.mov(
+        place("heads", 0)
+          .plus(4 * i)
+          .sized(32),
+        d(gpr.inner),
+      );
+    }
   }
 
   /** The low 16 bits of each lane, an f16, as floats; `from` is used up. */

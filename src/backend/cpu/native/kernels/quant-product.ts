@@ -1,5 +1,5 @@
 /**
- * Rows of x · wᵀ with quantized weights, where they lie: a vector of rows of w meets up to eight packed rows of x, one
+ * Few rows of x · wᵀ with quantized weights, where they lie: a vector of rows of w meets up to eight packed rows of x, one
  * block of weights after the other. The weights that come next are fetched into the cache in the order of memory.
  */
 import { sizeOf } from "../../../../core/dtype.ts";
@@ -9,21 +9,25 @@ import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
-import { blockCodes, type Group, keptGroups, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
-import { BLOCK, chainsOf, gpr, mostRows, type Planes, panel, panelPlace, QuantCode, record } from "./quant-code.ts";
+import { blockCodes, type Group, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
+import { BLOCK, chainsOf, gpr, type Planes, QuantCode, record } from "./quant-code.ts";
 
-/** Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. */
-export const productArguments = layoutArguments("w", "line", "x", "blocks", "tiles", "out", "outLine");
+/**
+ * Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. What is added to the
+ * product has a row for each of its rows, `addendLine` bytes apart: none where one serves all.
+ */
+export const productArguments = layoutArguments(
+  ...(["w", "line", "x", "blocks", "tiles", "out", "outLine", "addend", "addendLine"] as const),
+);
 
 export interface ProductForm {
   readonly type: NativeQuantType;
   readonly dtype: FloatType;
   readonly planes: Planes;
-  /** Whether there are tiles of the most rows, and how many rows are left then. */
-  readonly full: boolean;
-  readonly rest: number;
-  /** Quants that the first tile makes are kept for the others. */
-  readonly keeps: boolean;
+  /** Of x, at most `mostRows`. */
+  readonly rows: number;
+  /** Something is added to the product before it is rounded. */
+  readonly adds: boolean;
 }
 
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
@@ -36,18 +40,11 @@ class Dots implements Sink {
   readonly c: QuantCode;
   readonly rows: number;
   readonly planes: Planes;
-  /** Quants are kept at `ahead`. */
-  readonly keeps: boolean;
 
-  constructor(c: QuantCode, rows: number, planes: Planes, keeps: boolean) {
+  constructor(c: QuantCode, rows: number, planes: Planes) {
     this.c = c;
     this.rows = rows;
     this.planes = planes;
-    this.keeps = keeps;
-  }
-
-  #keep({ block }: Group, i: number, from: Vec): void {
-    if (this.keeps) this.c.a.vmovups(panelPlace(gpr.ahead, block, i), from);
   }
 
   /** A part of the record of row r that a group belongs to. */
@@ -84,7 +81,6 @@ class Dots implements Sink {
   #addBoth(group: Group, quants: readonly Quants[], chains: 2 | 4): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
-      this.#keep(group, at, bytes);
       for (let r = 0; r < this.rows; r++) {
         const chain = r * chains + ((2 * at) % chains);
         for (const [i, plane] of [0, record.lowPlane].entries()) {
@@ -97,7 +93,6 @@ class Dots implements Sink {
   #addBytes(group: Group, quants: readonly Quants[], plane: number): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
-      if (plane === 0) this.#keep(group, at, bytes);
       for (let r = 0; r < this.rows; r++) {
         this.c.a.vpdpbusd(this.c.integers[r]!, bytes, this.#at(group, r, plane + 4 * at).each);
       }
@@ -115,7 +110,6 @@ class Dots implements Sink {
     };
     for (const { at, emit } of quants) {
       const bytes = emit();
-      this.#keep(group, at, bytes);
       this.c.and(split, bytes, this.c.constantInt(0x00ff00ff));
       add(4 * at);
       a.vpsrlw(split, bytes, 8);
@@ -125,12 +119,8 @@ class Dots implements Sink {
 
   #finish(group: Group, integers: readonly Vec[]): void {
     const { a, quants: factor, sums, factors, minima } = this.c;
-    const load = (to: Vec | undefined, from: Mem, i: number) => {
-      if (to || this.keeps) a.vmovups(to ?? factor, from);
-      this.#keep(group, i, to ?? factor);
-    };
-    load(factors, group.scale, 8 + (group.half ?? 0));
-    if (group.minimum) load(minima, group.minimum, 9);
+    if (factors) a.vmovups(factors, group.scale);
+    if (minima && group.minimum) a.vmovups(minima, group.minimum);
     for (const [r, sum] of integers.entries()) {
       const [scale, total] = [this.#at(group, r, record.scale), this.#at(group, r, record.sum)];
       const to = sums[r]!;
@@ -154,60 +144,17 @@ class Dots implements Sink {
 
   advance(blocks: number): void {
     this.c.a.add(gpr.x, blocks * this.rows * record.bytes);
-    if (this.keeps) this.c.a.add(gpr.ahead, blocks * panel.bytes);
   }
 }
 
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
-  const { type, dtype, planes, full, rest, keeps } = form;
-  const most = mostRows(isa);
+  const { type, dtype, planes, rows, adds } = form;
   const { bytes, size } = quantTypes[type];
   const code = blockCodes[type];
-  const c = new QuantCode(a, isa, full ? most : rest, planes, code.keep);
+  const c = new QuantCode(a, isa, rows, planes, code.keep);
   const args = productArguments.at(gpr.args);
-  const { local, leave } = enter(a, "args", "column", "end", "weights", "tiles", "count");
-
-  /** All rows of a tile with the rows of w that `weights` points at, or with quants that were kept. */
-  const tile = (rows: number, from: "blocks" | "kept", prefetch: boolean): void => {
-    if (from === "blocks") a.mov(gpr.weights, local.weights);
-    else a.lea(gpr.weights, mem(gpr.frame, panel.at));
-    if (keeps && from === "blocks") a.lea(gpr.ahead, mem(gpr.frame, panel.at));
-    for (let r = 0; r < rows; r++) {
-      const sum = c.sums[r]!;
-      if (sum instanceof Vec) c.zero(sum);
-      else {
-        if (r === 0) c.zero(c.quants);
-        a.vmovups(sum, c.quants);
-      }
-    }
-    a.mov(gpr.args, local.args);
-    a.mov(gpr.cursor, args.blocks);
-    if (from === "kept") a.shl(gpr.cursor, Math.log2(size / (code.halves ? 4 * BLOCK : BLOCK)));
-    a.mov(local.count, gpr.cursor);
-    a.align(32);
-    const loop = a.here();
-    if (prefetch) {
-      const ahead = c.lanes * bytes;
-      for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
-      a.add(gpr.ahead, ahead);
-    }
-    if (from === "kept") keptGroups(c, code, new Dots(c, rows, planes, false));
-    else {
-      code.emit(c, new Dots(c, rows, planes, keeps));
-      a.add(gpr.weights, bytes);
-    }
-    a.dec(local.count);
-    a.jne(loop);
-    a.mov(gpr.args, local.args);
-    const [t, u] = c.temporary;
-    for (let r = 0; r < rows; r++) {
-      const sum = c.sums[r]!;
-      if (!(sum instanceof Vec)) a.vmovups(c.quants, sum);
-      c.store(mem(gpr.out), dtype, sum instanceof Vec ? sum : c.quants, t, u);
-      a.add(gpr.out, args.outLine);
-    }
-  };
+  const { local, leave } = enter(a, "args", "column", "end", "count", "addend");
 
   a.mov(local.args, gpr.args);
   a.mov(local.column, gpr.lo);
@@ -223,37 +170,64 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
   a.cmovg(gpr.weights, gpr.out);
   a.mov(gpr.out, gpr.weights);
   a.shl(gpr.out, Math.log2(sizeOf(dtype)));
+  if (adds) {
+    a.mov(gpr.cursor, gpr.out);
+    a.add(gpr.cursor, args.addend);
+    a.mov(local.addend, gpr.cursor);
+  }
   a.add(gpr.out, args.out);
   a.imul(gpr.weights, args.line);
   a.add(gpr.weights, args.w);
-  a.mov(local.weights, gpr.weights);
   a.mov(gpr.x, args.x);
   a.add(gpr.x, MIDDLE);
-  if (full) {
-    a.mov(gpr.cursor, args.tiles);
-    a.mov(local.tiles, gpr.cursor);
-    const end = a.label();
-    const tiles = a.here();
-    tile(most, "blocks", false);
-    a.dec(local.tiles);
-    if (keeps) {
-      a.je(end);
-      const others = a.here();
-      tile(most, "kept", false);
-      a.dec(local.tiles);
-      a.jne(others);
-      a.bind(end);
-    } else a.jne(tiles);
-  } else {
-    // The rows that come next, or those behind them where rows are short.
-    a.mov(gpr.ahead, args.line);
-    a.shl(gpr.ahead, Math.log2(c.lanes));
-    a.mov(gpr.cursor, LEAST_AHEAD);
-    a.cmp(gpr.ahead, gpr.cursor);
-    a.cmovb(gpr.ahead, gpr.cursor);
-    a.add(gpr.ahead, gpr.weights);
+  // The rows that come next, or those behind them where rows are short.
+  a.mov(gpr.ahead, args.line);
+  a.shl(gpr.ahead, Math.log2(c.lanes));
+  a.mov(gpr.cursor, LEAST_AHEAD);
+  a.cmp(gpr.ahead, gpr.cursor);
+  a.cmovb(gpr.ahead, gpr.cursor);
+  a.add(gpr.ahead, gpr.weights);
+  for (const [r, sum] of c.sums.entries()) {
+    if (sum instanceof Vec) c.zero(sum);
+    else {
+      if (r === 0) c.zero(c.quants);
+      a.vmovups(sum, c.quants);
+    }
   }
-  if (rest > 0) tile(rest, keeps ? "kept" : "blocks", !full);
+  a.mov(gpr.cursor, args.blocks);
+  a.mov(local.count, gpr.cursor);
+  if (size === BLOCK) {
+    c.copyHeads(gpr.weights);
+    c.next = (to) => {
+      a.lea(to, mem(gpr.weights, bytes));
+      a.cmp(local.count, 1);
+      a.cmove(to, gpr.weights);
+    };
+  }
+  a.align(32);
+  const loop = a.here();
+  const ahead = c.lanes * bytes;
+  for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
+  a.add(gpr.ahead, ahead);
+  code.emit(c, new Dots(c, rows, planes));
+  a.add(gpr.weights, bytes);
+  a.dec(local.count);
+  a.jne(loop);
+  a.mov(gpr.args, local.args);
+  const [t, u] = c.temporary;
+  const addend = gpr.cursor;
+  if (adds) a.mov(addend, local.addend);
+  for (const sum of c.sums) {
+    const value = sum instanceof Vec ? sum : c.quants;
+    if (!(sum instanceof Vec)) a.vmovups(value, sum);
+    if (adds) {
+      c.load(t, dtype, mem(addend));
+      a.vaddps(value, value, t);
+      a.add(addend, args.addendLine);
+    }
+    c.store(mem(gpr.out), dtype, value, t, u);
+    a.add(gpr.out, args.outLine);
+  }
   a.mov(gpr.out, local.column);
   a.add(gpr.out, c.lanes);
   a.mov(local.column, gpr.out);

@@ -288,6 +288,9 @@ function clearDoubles({ a, isa }: Simd, low: Vec, high: Vec, t: Vec): void {
   a.vandps(high, high, t);
 }
 
+/** How far ahead sums are read: the processor's own prefetching ends with a page. */
+const PREFETCH_BYTES = 4096;
+
 export const sumArguments = layoutArguments("x", "partial", "out", "cols", "blocks", "blockSize");
 
 /** Items are blocks of rows, in order: the sum of each, as f64, goes to its place in `partial`. */
@@ -337,6 +340,7 @@ export const emitSumBlocks =
     a.align(16);
     const loop = a.here();
     for (const [i, pair] of pairs.entries()) {
+      a.prefetcht0(mem(x, i * step + PREFETCH_BYTES));
       simd.load(pair.value, type, mem(x, i * step));
       add(pair);
     }

@@ -5,12 +5,39 @@
  */
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
-import { d, k1, k2, k3, mem, r8, r9, r10, r11, rax, rdi, rdx, rsi, type Vec } from "../operands.ts";
+import {
+  d,
+  type Gpr,
+  k1,
+  k2,
+  k3,
+  k4,
+  k5,
+  k6,
+  type Mem,
+  mem,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
+  rax,
+  rbp,
+  rbx,
+  rcx,
+  rdi,
+  rdx,
+  rsi,
+  type Vec,
+} from "../operands.ts";
 import { Simd } from "../simd.ts";
 
 /** Steps of k between two visits of C; A's rows and B's panel of so many lie in the caches. */
-export const KC = 256;
-/** Bytes from row to row of a block of A: not a power of two, so that rows do not share places of the cache. */
+export const KC = 1024;
+/** Bytes from row to row of a copied block of A: not a power of two, so that rows do not share places of the cache. */
 export const A_ROW = 4 * KC + 64;
 
 export interface TileShape {
@@ -34,17 +61,70 @@ export const GO_ON = 1;
 export const PARTIAL = 2;
 export const VECTORS_SHIFT = 2;
 
+/** Steps of k at a time: more where all rows of the tile are used, which is nearly always. */
 const UNROLL = 4;
+const UNROLL_LAST_ROWS = 2;
+
+// Three times the distances of A's rows and of B's lines, the fifth row of A, and the rows that are left.
+const [aThree, bThree, fifth, left] = [rbx, r13, r12, r14];
+const saved = [aThree, bThree, fifth, left];
+
+/** How a tile finds the lines of B. */
+interface Lines {
+  /** What tiles share, with `bThree` to use. */
+  begin(): void;
+  /** Loads the line `u` steps further. */
+  load(line: readonly Vec[], u: number): void;
+  advance(count: number): void;
+  /** Registers that `advance` changes. */
+  readonly moves: readonly Gpr[];
+}
 
 /**
- * A function of rax rows: rdi: A's rows, A_ROW apart; rsi: B's panel; rdx: steps of k; r8: C; r9: bytes from row to row
- * of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last columns, whose masks are in k1 to k3 or at r11, and
- * the number of vectors, fewer for a panel's last columns.
- * It keeps rdi, rsi, r9, r10, r11 and moves r8 behind the rows.
+ * A function of rax rows. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
+ * rdx: steps of k; r8: C; r9: bytes from row to row of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last
+ * columns, whose masks are in k1 to k3 or at r11, and the number of vectors, fewer for a panel's last columns. B's lines
+ * are whole vectors also then.
+ * It moves rdi and r8 behind the rows, uses rax and vectors, and keeps everything else.
  */
 export function emitTiles(a: Assembler, isa: Isa): void {
+  emitTilesOf(a, isa, {
+    begin: () => a.lea(bThree, mem(rbp, { index: rbp, scale: 2 })),
+    load: (line, u) => {
+      for (const [v, register] of line.entries()) a.vmovups(register, place(rsi, u, rbp, bThree, v * isa.bytes));
+    },
+    advance: (count) => (count === 1 ? a.add(rsi, rbp) : a.lea(rsi, mem(rsi, { index: rbp, scale: count as 2 | 4 }))),
+    moves: [rsi],
+  });
+}
+
+/**
+ * The same for lines that lie anywhere, and in two pieces (AVX-512): a step's line is as many bytes behind rsi as the next
+ * number at rbp says. Its first columns, those in k4 to k6, are there, the others of k1 to k3 r11 bytes further.
+ */
+export function emitTilesOfPieces(a: Assembler, isa: Isa): void {
+  emitTilesOf(a, isa, {
+    begin: () => a.lea(bThree, mem(rsi, { index: r11 })),
+    load: (line, u) => {
+      a.mov(d(r15), mem(rbp, 4 * u));
+      for (const [v, register] of line.entries()) {
+        a.vmovups(register.kz([k1, k2, k3][v]!), mem(bThree, { index: r15, disp: v * isa.bytes }));
+        a.vmovups(register.k([k4, k5, k6][v]!), mem(rsi, { index: r15, disp: v * isa.bytes }));
+      }
+    },
+    advance: (count) => a.add(rbp, 4 * count),
+    moves: [rbp],
+  });
+}
+
+function emitTilesOf(a: Assembler, isa: Isa, lines: Lines): void {
   const { rows, vectors } = tileShape(isa);
   const widths = Array.from({ length: vectors }, () => a.label());
+  const end = a.label();
+  for (const register of [...saved, r15]) a.push(register);
+  a.mov(left, rax);
+  a.lea(aThree, mem(rcx, { index: rcx, scale: 2 }));
+  lines.begin();
   for (let n = vectors; n > 1; n--) {
     a.cmp(d(r10), n << VECTORS_SHIFT);
     a.jae(widths[n - 1]!);
@@ -52,32 +132,51 @@ export function emitTiles(a: Assembler, isa: Isa): void {
   for (const [w, width] of widths.entries()) {
     a.bind(width);
     const tiles = Array.from({ length: rows }, () => a.label());
-    for (let n = rows; n > 1; n--) {
-      a.cmp(d(rax), n);
-      a.je(tiles[n - 1]!);
+    for (let n = rows; n > 0; n--) {
+      a.cmp(d(left), n);
+      if (n === rows) a.jae(tiles[n - 1]!);
+      else a.je(tiles[n - 1]!);
     }
+    a.jmp(end);
     for (const [i, label] of tiles.entries()) {
       a.bind(label);
-      emitTile(a, isa, i + 1, w + 1);
+      emitTile(a, isa, i + 1, w + 1, lines);
+      if (i + 1 < rows) a.jmp(end);
+      else {
+        a.sub(left, rows);
+        a.jne(width);
+      }
     }
+    if (w + 1 < vectors) a.jmp(end);
   }
+  a.bind(end);
+  for (const register of [...saved, r15].toReversed()) a.pop(register);
+  a.ret();
 }
 
-function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
+/** The place `i` (0 to 3) strides behind a base. */
+export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: number): Mem {
+  if (i === 0) return mem(base, disp);
+  return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
+}
+
+function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: Lines): void {
   const simd = new Simd(a, isa);
-  const { lineBytes } = tileShape(isa);
+  const isFull = rows === tileShape(isa).rows;
+  const unroll = isFull ? UNROLL : UNROLL_LAST_ROWS;
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
   const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
   const spare = Math.min(rows, isa.registers - sums - vectors - (isa.masks ? 0 : 1));
   const places = Array.from({ length: rows }, (_, row) => Array.from({ length: vectors }, (_, v) => sum(row, v)));
-  const [fresh, begin, partialLoad, store, partialStore] = Array.from({ length: 5 }, () => a.label()) as [
+  const [fresh, begin, partialLoad, partialStore, stored] = Array.from({ length: 5 }, () => a.label()) as [
     ReturnType<Assembler["label"]>,
     ReturnType<Assembler["label"]>,
     ReturnType<Assembler["label"]>,
     ReturnType<Assembler["label"]>,
     ReturnType<Assembler["label"]>,
   ];
+  if (rows > 4) a.lea(fifth, mem(rdi, { index: rcx, scale: 4 }));
   a.test(d(r10), GO_ON);
   a.je(fresh);
   a.mov(rax, r8);
@@ -102,50 +201,51 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
   a.bind(fresh);
   for (const row of places) for (const register of row) simd.zero(register);
   a.bind(begin);
+  if (isFull) prefetchNext(a, isa, rows, vectors);
 
   const step = (u: number) => {
-    for (const [v, register] of line.entries()) a.vmovups(register, mem(rsi, u * lineBytes + v * isa.bytes));
+    lines.load(line, u);
     for (const [i, row] of places.entries()) {
       const x = isa.v(sums + vectors + (i % spare));
-      a.vbroadcastss(x, mem(rdi, i * A_ROW + 4 * u));
+      a.vbroadcastss(x, place(i < 4 ? rdi : fifth, i % 4, rcx, aThree, 4 * u));
       for (const [v, register] of row.entries()) a.vfmadd231ps(register, x, line[v]!);
     }
   };
+  const advance = (count: number) => {
+    lines.advance(count);
+    a.add(rdi, 4 * count);
+    if (rows > 4) a.add(fifth, 4 * count);
+  };
   const [ones, done] = [a.label(), a.label()];
-  a.push(rdi);
-  a.push(rsi);
-  a.push(rdx);
-  a.sub(rdx, UNROLL);
+  const moved = [rdi, ...lines.moves];
+  for (const register of moved) a.push(register);
+  a.mov(rax, rdx);
+  a.sub(rax, unroll);
   a.jb(ones);
   a.align(32);
   const loop = a.here();
-  for (let u = 0; u < UNROLL; u++) step(u);
-  a.add(rsi, UNROLL * lineBytes);
-  a.add(rdi, UNROLL * 4);
-  a.sub(rdx, UNROLL);
+  for (let u = 0; u < unroll; u++) step(u);
+  advance(unroll);
+  a.sub(rax, unroll);
   a.jae(loop);
   a.bind(ones);
-  a.add(rdx, UNROLL);
+  a.add(rax, unroll);
   a.je(done);
   const single = a.here();
   step(0);
-  a.add(rsi, lineBytes);
-  a.add(rdi, 4);
-  a.sub(rdx, 1);
+  advance(1);
+  a.sub(rax, 1);
   a.jne(single);
   a.bind(done);
-  a.pop(rdx);
-  a.pop(rsi);
-  a.pop(rdi);
+  for (const register of moved.toReversed()) a.pop(register);
 
   a.test(d(r10), PARTIAL);
   a.jne(partialStore);
-  a.bind(store);
   for (const row of places) {
     for (const [v, register] of row.entries()) a.vmovups(mem(r8, v * isa.bytes), register);
     a.add(r8, r9);
   }
-  a.ret();
+  a.jmp(stored);
   a.bind(partialStore);
   masksOf(a, isa, line);
   for (const row of places) {
@@ -156,7 +256,19 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
     }
     a.add(r8, r9);
   }
-  a.ret();
+  a.bind(stored);
+  // Eight rows, or six.
+  if (isFull) a.lea(rdi, isa.masks ? mem(rdi, { index: rcx, scale: 8 }) : mem(rdi, { index: aThree, scale: 2 }));
+}
+
+/** C of the rows that come next, which is seldom in the first caches: a tile begins with what C holds. */
+function prefetchNext(a: Assembler, isa: Isa, rows: number, vectors: number): void {
+  a.lea(rax, isa.masks ? mem(r8, { index: r9, scale: 8 }) : mem(r8, { index: r9, scale: 4 }));
+  if (!isa.masks) a.lea(rax, mem(rax, { index: r9, scale: 2 }));
+  for (let row = 0; row < rows; row++) {
+    for (let at = 0; at < vectors * isa.bytes; at += 64) a.prefetcht0(mem(rax, at));
+    a.add(rax, r9);
+  }
 }
 
 /** AVX2 has its masks in memory, at r11. */

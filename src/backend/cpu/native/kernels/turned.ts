@@ -30,6 +30,7 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
+import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
@@ -138,12 +139,6 @@ export const emitTurned =
     a.bind(done);
     leave();
   };
-
-/** The place `i` (0 to 3) strides behind a base. */
-function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: number): Mem {
-  if (i === 0) return mem(base, disp);
-  return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
-}
 
 /** The rows of A as floats of 32 bits, one behind the other, at r13. */
 function emitWiden(

@@ -1,12 +1,23 @@
-/** Convolutions of f32 by machine code. */
+/** Convolutions by machine code: of f32, and what is narrower is widened before and rounded after. */
+import { Layout } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import { convArguments, emitConv, emitSpread, spreadArguments } from "../kernels/conv.ts";
-import { emitTiles } from "../kernels/tile.ts";
+import {
+  CHANNELS,
+  convArguments,
+  emitConv,
+  emitConvInPlace,
+  emitSpread,
+  MOST_PANELS,
+  readsImage,
+  spreadArguments,
+} from "../kernels/conv.ts";
+import { emitTiles, emitTilesOfPieces, tileShape } from "../kernels/tile.ts";
 import type { Job } from "../pool.ts";
+import { isFloatType } from "../simd.ts";
 
 /** Fewer output channels of a group are no rows for the tile. */
 const FEW_OUTPUTS = 3;
@@ -25,16 +36,36 @@ interface Images {
 }
 
 export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage | undefined {
+  const { dtype } = x.storage;
+  if (dtype === "f32") return ofFloats(backend, x, w, p);
+  if (!isFloatType(dtype) || !backend.native || !isWorthwhile(w, p, x.layout.shape[0]!)) return undefined;
+  const widened = [x, w].map((view): View => {
+    return { storage: backend.cast(view, "f32"), layout: Layout.contiguous(view.layout.shape) };
+  }) as [View, View];
+  const result = ofFloats(backend, ...widened, p)!;
+  try {
+    return backend.cast({ storage: result, layout: Layout.contiguous([result.length]) }, dtype);
+  } finally {
+    for (const storage of [result, ...widened.map((view) => view.storage)]) storage.discard();
+  }
+}
+
+/** Whether there are enough output channels for the tile, and enough to do. */
+function isWorthwhile(w: View, { size, groups }: ConvParams, batch: number): boolean {
+  return w.layout.shape[0]! / groups >= FEW_OUTPUTS && batch * w.layout.numel * size[0] * size[1] >= LEAST;
+}
+
+function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage | undefined {
   const [batch, channels, height, width] = x.layout.shape as [number, number, number, number];
-  const [outs, depth, kernelHeight, kernelWidth] = w.layout.shape as [number, number, number, number];
+  const [outs, depth] = w.layout.shape as [number, number];
   const [outHeight, outWidth] = p.size;
   const n = batch * outs * outHeight * outWidth;
-  const k = depth * kernelHeight * kernelWidth;
+  const k = w.layout.numel / outs;
   const perGroup = outs / p.groups;
-  if (x.storage.dtype !== "f32" || perGroup < FEW_OUTPUTS || n * k < LEAST) return undefined;
+  if (!isWorthwhile(w, p, batch)) return undefined;
   const isRow = w.layout.isContiguous() && (x.layout.strides[3] === 1 || width === 1);
-  const native = isRow ? backend.native?.narrow : undefined;
-  if (!native) return undefined;
+  const { native } = backend;
+  if (!native || !isRow) return undefined;
 
   const { engine } = backend;
   const [strideRows, strideColumns] = p.stride;
@@ -56,18 +87,7 @@ export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): St
       spreadAt === undefined
         ? { address: from, batch: strides[0], channel: strides[1], row: strides[2], image: 0 }
         : { address: engine.base + spreadAt, batch: channels * plane, channel: plane, row: 4 * columnsOfImage, image };
-    const table = new Uint32Array(engine.memory.buffer, tableAt, k);
-    let at = 0;
-    for (let c = 0; c < depth; c++) {
-      for (let i = 0; i < kernelHeight; i++) {
-        for (let j = 0; j < kernelWidth; j++) {
-          const [y, z] = [i * p.dilation[0], j * p.dilation[1]];
-          const which = (y % strideRows) * strideColumns + (z % strideColumns);
-          const inside = Math.floor(y / strideRows) * images.row + 4 * Math.floor(z / strideColumns);
-          table[at++] = c * images.channel + which * images.image + inside;
-        }
-      }
-    }
+    new Uint32Array(engine.memory.buffer, tableAt, k).set(offsetsOf(w.layout.shape, p, images));
     const spread: Job = {
       kernel: native.kernel("spread", emitSpread),
       args: spreadArguments.words({
@@ -90,12 +110,16 @@ export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): St
       total: batch * channels,
       grain: 1,
     };
-    const rows = Math.max(1, Math.min(outHeight, Math.round(CHUNK / (perGroup * outWidth * k))));
-    const blocks = Math.ceil(outHeight / rows);
+    const { columns: panel } = tileShape(native.isa);
+    const outputs = outHeight * outWidth;
+    // Panels are used at once, but by many channels in turn.
+    const isInPlace = readsImage(native.isa, outWidth);
+    const columns = panel * (perGroup > CHANNELS && !isInPlace ? MOST_PANELS : 1);
+    const blocks = Math.ceil(outputs / columns);
     const job: Job = {
-      kernel: native.kernel("conv", emitConv),
+      kernel: isInPlace ? native.kernel("conv in place", emitConvInPlace) : native.kernel("conv", emitConv),
       args: convArguments.words({
-        tiles: native.kernel("tiles", emitTiles),
+        tiles: isInPlace ? native.kernel("tiles of pieces", emitTilesOfPieces) : native.kernel("tiles", emitTiles),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,
@@ -104,17 +128,16 @@ export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): St
         w: addressInside(w),
         wRow: 4 * k,
         out: addressFor(storage, n),
-        channel: 4 * outHeight * outWidth,
+        outputs,
+        width: outWidth,
         groups: p.groups,
         outs: perGroup,
         k,
-        height: outHeight,
-        width: outWidth,
-        rows,
+        columns,
         blocks,
       }),
       total: batch * p.groups * blocks,
-      grain: 1,
+      grain: Math.max(1, Math.round(CHUNK / (perGroup * columns * k))),
     };
     native.run(engine.threads, ...(isSpread ? [spread] : []), job);
   } finally {
@@ -122,4 +145,31 @@ export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): St
     if (spreadAt !== undefined) engine.release(spreadAt);
   }
   return storage;
+}
+
+/** Tables that were made, by what they depend on: making one takes as long as a small convolution. */
+const tables = new Map<string, Uint32Array>();
+const MOST_TABLES = 64;
+
+/** How many bytes behind an output's first input those of each tap are. */
+function offsetsOf(weights: readonly number[], { dilation, stride }: ConvParams, images: Images): Uint32Array {
+  const [, depth, height, width] = weights as [number, number, number, number];
+  const key = `${depth} ${height} ${width} ${dilation} ${stride} ${images.channel} ${images.image} ${images.row}`;
+  const known = tables.get(key);
+  if (known) return known;
+  if (tables.size >= MOST_TABLES) tables.clear();
+  const table = new Uint32Array(depth * height * width);
+  let at = 0;
+  for (let c = 0; c < depth; c++) {
+    for (let i = 0; i < height; i++) {
+      for (let j = 0; j < width; j++) {
+        const [y, z] = [i * dilation[0], j * dilation[1]];
+        const which = (y % stride[0]) * stride[1] + (z % stride[1]);
+        const inside = Math.floor(y / stride[0]) * images.row + 4 * Math.floor(z / stride[1]);
+        table[at++] = c * images.channel + which * images.image + inside;
+      }
+    }
+  }
+  tables.set(key, table);
+  return table;
 }

@@ -43,8 +43,13 @@ const FEW_ROWS = 48;
 const LARGE = 2 ** 24;
 /** Bytes of B packed at a time: a few times less than usual last-level caches. */
 const STAGE = 16 * 2 ** 20;
+/** Bytes of an f32 B that stay in the second cache, and are read where they are: packing would cost more than it saves. */
+const READ_BYTES = 2 ** 20;
 /** Multiplications that are worth a chunk. */
 const CHUNK = 2 ** 18;
+
+/** No batch. */
+const single = { shape: [], strides: [[], []] } as const;
 
 export function matmul(backend: CpuBackend, native: Native, a: View, b: View): Storage | undefined {
   const { dtype } = a.storage;
@@ -55,7 +60,8 @@ export function matmul(backend: CpuBackend, native: Native, a: View, b: View): S
   const dims = a.layout.shape.slice(0, lead);
   const count = numel(dims);
   if (m === 0 || n === 0 || k === 0 || count === 0) return undefined;
-  const { shape, strides } = collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
+  const { shape, strides } =
+    lead === 0 ? single : collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
   if (shape.length > 2) return undefined;
 
   const es = sizeOf(dtype);
@@ -100,9 +106,11 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     native.run(threads, turned(native, p));
     return;
   }
-  const isLarge = p.m > FEW_ROWS && (p.batch === 1 ? p.m * p.n * p.k > CHUNK : p.m * p.n * p.k > LARGE);
+  const size = p.m * p.n * p.k;
+  const isSmall = readsB(p) && p.n * p.k * 4 <= READ_BYTES;
+  const isLarge = p.m > FEW_ROWS && !isSmall && size > (p.batch === 1 ? CHUNK : LARGE);
   if (!isLarge) {
-    native.run(threads, ownPanels(native, p));
+    native.run(threads, ownPanels(native, p, threads));
     return;
   }
   for (let i = 0; i < p.batch; i++) {
@@ -112,6 +120,9 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     packedPanels(backend, native, { ...p, a: at(p.a), b: at(p.b), out, batch: 1, inner: 1 });
   }
 }
+
+/** Lines of f32 need no packing. */
+const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
 interface Block {
   readonly rows: number;
@@ -144,6 +155,8 @@ function words(native: Native, p: Product, block: Block): Word[] {
     across: Math.ceil(p.n / columns),
     packed,
     panelBytes,
+    readsA: Number(p.type === "f32" && p.a.col === 4),
+    readsB: Number(readsB(p)),
     inner: p.inner,
     aOuter: p.a.outer,
     aInner: p.a.inner,
@@ -188,20 +201,14 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
   };
 }
 
-/** Blocks that pack B's columns for themselves. */
-function ownPanels(native: Native, p: Product): Job {
+/** Blocks that read B's columns where they are, or pack them for themselves. */
+function ownPanels(native: Native, p: Product, threads: number): Job {
   const { columns: panel } = tileShape(native.isa);
-  const rows = Math.min(p.m, MOST_ROWS);
-  const panels = Math.ceil(p.n / panel);
-  // Wide blocks copy A's rows less often, but all threads should have some.
-  let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
-  while (wide > 1 && p.batch * Math.ceil(p.m / rows) * Math.ceil(panels / wide) < 32) wide = Math.ceil(wide / 2);
-  const columns = wide * panel;
-  const total = p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns);
+  const { rows, columns } = blockOf(p, Math.ceil(p.n / panel), panel, threads);
   return {
     kernel: native.kernel(`product ${p.type}`, emitProduct(p.type, true)),
     args: words(native, p, { rows, columns }),
-    total,
+    total: p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
     grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
   };
 }
@@ -237,7 +244,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
         total: here,
         grain: Math.max(1, Math.floor(32768 / (panel * p.k))),
       };
-      const { rows, columns } = blockOf(p.m, here, panel);
+      const { rows, columns } = blockOf(part, here, panel, engine.threads);
       const job: Job = {
         kernel: native.kernel(`packed product ${p.type}`, emitProduct(p.type, false)),
         args: words(native, part, { rows, columns, packed, panelBytes, outRow: p.n * es }),
@@ -251,12 +258,18 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
-/** Rows and columns of a block: at least 8 blocks where the size allows. */
-function blockOf(m: number, panels: number, panel: number): { rows: number; columns: number } {
+/** Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread. */
+function blockOf(
+  { m, batch }: Product,
+  panels: number,
+  panel: number,
+  threads: number,
+): { rows: number; columns: number } {
   let rows = Math.min(m, MOST_ROWS);
-  let wide = Math.min(panels, Math.floor(480 / panel));
-  const blocks = () => Math.ceil(m / rows) * Math.ceil(panels / wide);
-  while (blocks() < 8 && (rows > 48 || wide > 2)) {
+  let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
+  const least = threads > 1 ? 4 * threads : 1;
+  const blocks = () => batch * Math.ceil(m / rows) * Math.ceil(panels / wide);
+  while (blocks() < least && (rows > 48 || wide > 1)) {
     if (rows > 48) rows = Math.ceil(rows / 2 / 24) * 24;
     else wide = Math.ceil(wide / 2);
   }

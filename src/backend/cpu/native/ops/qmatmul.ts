@@ -1,17 +1,19 @@
 /** x · wᵀ with quantized weights by machine code: which kernels run, over what, and in what order. */
-import { sizeOf } from "../../../../core/dtype.ts";
+import { type DType, sizeOf } from "../../../../core/dtype.ts";
 import { Layout } from "../../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../../core/quant-types.ts";
 import type { Backend, View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
+import type { Isa } from "../isa.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
-import { BLOCK, mostRows, type Planes, panel, record } from "../kernels/quant-code.ts";
+import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
 import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
+import { emitQuantTiles, tileForm } from "../kernels/quant-tiles.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import { type Job, SCRATCH_BYTES } from "../pool.ts";
+import type { Job } from "../pool.ts";
 import { type FloatType, floatTypes, isFloatType } from "../simd.ts";
 
 export interface QuantProduct {
@@ -24,6 +26,16 @@ export interface QuantProduct {
   readonly x: number;
   readonly w: number;
   readonly out: number;
+  /** What is added: a row for each row of the product, or one for all of them where `line` is 0 bytes. */
+  readonly addend?: { readonly at: number; readonly line: number } | undefined;
+}
+
+/** What comes before and behind a product in the same call, of as many of its rows as are computed at once. */
+export interface AroundProduct {
+  /** Where rows come from in place of x, and what writes them there. */
+  readonly before: ((first: number, rows: number) => { readonly x: number; readonly job: Job }) | null;
+  /** Where products go in place of out, and what takes them from there. */
+  readonly behind: ((first: number, rows: number) => { readonly out: number; readonly job: Job }) | null;
 }
 
 /** On what it runs: activations are rounded to 8 bits with one plane, where the processor gains by it. */
@@ -35,6 +47,8 @@ export interface QuantRunner {
 
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
 const CHUNK = 2 ** 16;
+/** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
+const CHUNKS = 12;
 const ROUND_CHUNK = 2 ** 9;
 /** Room for packed activations: longer inputs go in parts. */
 const PACKED_BYTES = 16 * 2 ** 20;
@@ -42,35 +56,43 @@ let packed: number | undefined;
 
 const rowBytes = (k: number): number => (k / BLOCK) * record.bytes;
 
-/** How a product goes: the kernels, by what they depend on. */
+/** How a product goes: the kernels, by what they depend on, and the rows of x whose records lie beside each other. */
 interface Plan {
   readonly round: number;
   readonly product: number;
+  readonly most: number;
+  /** Columns that belong together. */
+  readonly columns: number;
 }
 const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend }: QuantProduct): Plan {
   const { isa } = native;
-  const most = mostRows(isa);
-  const full = m >= most;
-  const rest = m % most;
-  const keeps = m > most && panel.at + (k / BLOCK) * panel.bytes <= SCRATCH_BYTES;
+  const tile = tileForm(isa);
+  const isTiled = m > mostRows(isa);
+  const rows = isTiled ? m % tile.rows : m;
   const known = plans.get(native) ?? new Map<number, Plan>();
   plans.set(native, known);
   let key = typeNumbers.get(type)!;
-  for (const part of [floatTypes.indexOf(dtype), asked, Number(full), Number(keeps), rest]) key = 8 * key + part;
+  const adds = addend !== undefined;
+  const flags = Number(isTiled) + 2 * Number(adds);
+  for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 9 * key + part;
   let plan = known.get(key);
   if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
-  const form = isa.vnni ? `${planes} planes` : "words";
+  const words = !isa.vnni || (isTiled && planes === 2);
   const { halves } = blockCodes[type];
+  const form = `${words ? "words" : `${planes} planes`} ${dtype}`;
   plan = {
-    round: native.kernel(`round ${form} ${dtype} ${halves}`, (a) => emitRounding(a, isa, dtype, halves, planes)),
-    product: native.kernel(`quantized ${form} ${type} ${dtype} ${full} ${rest} ${keeps}`, (a) =>
-      emitQuantProduct(a, isa, { type, dtype, planes, full, rest, keeps }),
-    ),
+    round: native.kernel(`round ${form} ${halves}`, (a) => emitRounding(a, isa, { dtype, halves, planes, words })),
+    product: native.kernel(`quantized ${form} ${type} ${rows} ${flags}`, (a) => {
+      if (isTiled) emitQuantTiles(a, isa, { type, dtype, planes, rest: rows, adds });
+      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds });
+    }),
+    most: isTiled ? tile.rows : rows,
+    columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
   };
   known.set(key, plan);
   return plan;
@@ -78,21 +100,19 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, k }: Q
 
 function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): readonly [Job, Job] {
   const { type, dtype, m, n, k } = p;
-  const { isa } = runner.native;
   const { size, bytes } = quantTypes[type];
-  const { lanes } = isa;
-  const most = mostRows(isa);
   const blocks = k / BLOCK;
-  const plan = planOf(runner, p);
+  const { round, product, most, columns } = planOf(runner, p);
+  const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
   return [
     {
-      kernel: plan.round,
+      kernel: round,
       args: roundArguments.words({ x: p.x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
       total: Math.ceil(m / most),
       grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
     },
     {
-      kernel: plan.product,
+      kernel: product,
       args: productArguments.words({
         w: p.w,
         line: (k / size) * bytes,
@@ -101,27 +121,59 @@ function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): read
         tiles: Math.floor(m / most),
         out: p.out,
         outLine: n * sizeOf(dtype),
+        addend: p.addend?.at ?? 0,
+        addendLine: p.addend?.line ?? 0,
       }),
       total: n,
-      grain: lanes * Math.max(1, Math.floor(CHUNK / (k * Math.max(1, m / 2)) / lanes)),
+      grain: columns * Math.max(1, Math.floor(least / columns)),
     },
   ];
 }
 
+/** How many rows there is room for at once: whole tiles, and more than those that are no tiles. */
+export function rowsAtOnce(isa: Isa, k: number): number {
+  const { rows } = tileForm(isa);
+  const fitting = Math.floor(PACKED_BYTES / rowBytes(k) / rows) * rows;
+  return fitting > mostRows(isa) ? fitting : 0;
+}
+
 /** Runs a product in parts of as many rows as there is room for. */
-export function quantProduct(runner: QuantRunner, p: QuantProduct): void {
+export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: AroundProduct): void {
   packed ??= guarded(PACKED_BYTES).address;
-  const most = mostRows(runner.native.isa);
-  const rows = Math.floor(PACKED_BYTES / rowBytes(p.k) / most) * most;
+  const rows = rowsAtOnce(runner.native.isa, p.k);
   const element = sizeOf(p.dtype);
   for (let i = 0; i < p.m; i += rows) {
     const m = Math.min(rows, p.m - i);
-    const part = { ...p, m, x: p.x + i * p.k * element, out: p.out + i * p.n * element };
-    runner.native.run(runner.threads, ...quantJobs(runner, part, packed));
+    const before = around?.before?.(i, m);
+    const behind = around?.behind?.(i, m);
+    const part = {
+      ...p,
+      m,
+      x: before?.x ?? p.x + i * p.k * element,
+      out: behind?.out ?? p.out + i * p.n * element,
+      addend: p.addend && { at: p.addend.at + i * p.addend.line, line: p.addend.line },
+    };
+    const jobs: Job[] = [...quantJobs(runner, part, packed)];
+    if (before) jobs.unshift(before.job);
+    if (behind) jobs.push(behind.job);
+    runner.native.run(runner.threads, ...jobs);
   }
 }
 
-/** Nothing where there is no such code: for other types, and for fewer rows of w than a vector has lanes. */
+/** Whether there is code for products of such rows: not for other types, nor for fewer rows of w than a vector has lanes. */
+export function hasProduct(isa: Isa, type: QuantType, dtype: DType, k: number, blocks: View): type is NativeQuantType {
+  const n = blocks.layout.shape[0]!;
+  return (
+    hasNativeCode(type) &&
+    isFloatType(dtype) &&
+    n >= isa.lanes &&
+    k > 0 &&
+    blocks.layout.isContiguous() &&
+    rowsAtOnce(isa, k) > 0
+  );
+}
+
+/** Nothing where there is no such code. */
 export function qmatmul(
   backend: Backend,
   runner: QuantRunner,
@@ -130,12 +182,9 @@ export function qmatmul(
   blocks: View,
 ): Storage | undefined {
   const { dtype } = x.storage;
-  if (!hasNativeCode(type) || !isFloatType(dtype)) return undefined;
   const n = blocks.layout.shape[0]!;
   const k = x.layout.shape.at(-1)!;
-  const { isa } = runner.native;
-  if (n < isa.lanes || k === 0 || !blocks.layout.isContiguous()) return undefined;
-  if (mostRows(isa) * rowBytes(k) > PACKED_BYTES) return undefined;
+  if (!isFloatType(dtype) || !hasProduct(runner.native.isa, type, dtype, k, blocks)) return undefined;
   const m = x.layout.numel / k;
   if (!x.layout.isContiguous()) {
     const storage = Storage.alloc(backend, dtype, m * k);

@@ -1,0 +1,116 @@
+/** Attention over a cache in one call: rows are turned, enter the cache, and attend to what is there. */
+import { type DType, sizeOf } from "../../../../core/dtype.ts";
+import { fail } from "../../../../core/errors.ts";
+import { formatShape, Layout } from "../../../../core/layout.ts";
+import type { View } from "../../../backend.ts";
+import { Storage } from "../../../storage.ts";
+import type { CachedAttention, CachedAttentionParams, HeadForms } from "../../../transformers.ts";
+import type { CpuBackend } from "../../backend.ts";
+import { addressFor, addressInside } from "../bounds.ts";
+import { emitRotary, rotaryArguments, WHOLE_LINE } from "../kernels/rotary.ts";
+import type { Native } from "../native.ts";
+import type { Job } from "../pool.ts";
+import { type FloatType, isFloatType } from "../simd.ts";
+import { attentionJob, canAttend } from "./attention.ts";
+
+/** Elements of queries that are worth a chunk of rows. */
+const CHUNK = 8192;
+
+export class NativeCachedAttention implements CachedAttention {
+  readonly #backend: CpuBackend;
+
+  constructor(backend: CpuBackend) {
+    this.#backend = backend;
+  }
+
+  /** Windows let go of what is before them: caches that keep everything are not theirs. */
+  supports(dtype: DType, headDim: number, stored: DType, forms?: HeadForms): boolean {
+    if (!forms || forms.windowed || stored !== dtype || !isFloatType(dtype)) return false;
+    const isWhole = headDim % WHOLE_LINE === 0 && forms.rotary.every((dims) => dims % (2 * WHOLE_LINE) === 0);
+    return isWhole && this.#backend.native !== null;
+  }
+
+  attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage {
+    const backend = this.#backend;
+    const native = backend.native!;
+    const dtype = q.storage.dtype as FloatType;
+    const [batch, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
+    const [rows, width] = q.layout.shape as [number, number];
+    const [heads, t] = [width / d, rows / batch];
+    const turned = Storage.alloc(backend, dtype, rows * width);
+    const out = Storage.alloc(backend, dtype, rows * width);
+    try {
+      const turn = this.#turn(native, dtype, q, k, v, p, addressFor(turned, rows * width));
+      const queries = {
+        storage: turned,
+        layout: new Layout([batch, heads, t, d], [t * width, d, width, 1], 0),
+      };
+      const [keys, values] = [p.k, p.v].map(({ storage, layout }) => ({
+        storage,
+        layout: new Layout([batch, kvHeads, p.past + t, d], layout.strides, layout.offset),
+      })) as [View, View];
+      const params = { scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks, causal: true };
+      const shape = [batch, heads, t, p.past + t];
+      const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
+      if (!canAttend(backend, queries, keys, values, mask)) {
+        native.run(backend.engine.threads, turn);
+        const composed = backend.sdpa(queries, keys, values, mask, params);
+        out.discard();
+        return composed;
+      }
+      native.run(backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out));
+      return out;
+    } finally {
+      turned.discard();
+    }
+  }
+
+  #turn(native: Native, dtype: FloatType, q: View, k: View, v: View, p: CachedAttentionParams, out: number): Job {
+    const es = sizeOf(dtype);
+    const [rows, width] = q.layout.shape as [number, number];
+    const [batch, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
+    const bytes = (view: View, dim: number): number => view.layout.strides[dim]! * es;
+    const end = p.past + rows / batch;
+    for (const [view, positions] of [
+      [p.k, p.k.layout.shape[2]!],
+      [p.v, p.v.layout.shape[2]!],
+      [p.cos, p.cos.layout.shape[0]!],
+      [p.sin, p.sin.layout.shape[0]!],
+    ] as const) {
+      if (end > positions || view.layout.strides.at(-1) !== 1) {
+        fail("ValueOutOfRange", `cpu: ${end} positions do not fit into ${formatShape(view.layout.shape)}`);
+      }
+    }
+    return {
+      kernel: native.kernel(`rotary ${dtype} ${p.interleaved}`, emitRotary(dtype, p.interleaved)),
+      args: rotaryArguments.words({
+        q: addressInside(q),
+        qRow: bytes(q, 0),
+        k: addressInside(k),
+        kRow: bytes(k, 0),
+        v: addressInside(v),
+        vRow: bytes(v, 0),
+        out,
+        kCache: addressInside(p.k),
+        kBatch: bytes(p.k, 0),
+        kHead: bytes(p.k, 1),
+        kPosition: bytes(p.k, 2),
+        vCache: addressInside(p.v),
+        vBatch: bytes(p.v, 0),
+        vHead: bytes(p.v, 1),
+        vPosition: bytes(p.v, 2),
+        cos: addressInside(p.cos),
+        sin: addressInside(p.sin),
+        heads: width / d,
+        kvHeads,
+        d,
+        half: p.cos.layout.shape.at(-1)!,
+        t: rows / batch,
+        past: p.past,
+        padding: p.padding ? addressInside(p.padding) : 0,
+      }),
+      total: rows,
+      grain: Math.max(1, Math.floor(CHUNK / width)),
+    };
+  }
+}
