@@ -20,19 +20,19 @@ namespace gpu {
 // x as the kernels want it: tiles of TILE rows one after another (the last has a multiple of 8), in each the slices of 64 along k, of
 // which there are whole chunks, and in a slice rows whose pieces of 8 elements are mixed as warpgroups read them. Of each 16
 // elements, places 2t, 2t + 1, 8 + 2t, 9 + 2t hold elements 4t … 4t + 3: in that order a lane finds weights in words of four.
-// There are zeros behind k and behind the last row. Of elements 16 g … of a row:
-template <class T> GPU_FN void order_of(const T* x, T* out, size_t rows, size_t k, size_t tile_rows, size_t deep, size_t row, size_t g) {
-  const size_t tile = row / tile_rows, local = row - tile * tile_rows, all = (rows + 7) / 8 * 8 - tile * tile_rows;
-  const size_t height = all < tile_rows ? all : tile_rows;
-  Words4 to[2] = {};
-  if (row < rows && 16 * g < k) {
-    const Words4* const from = (const Words4*)(x + row * k + 16 * g);
+// There are zeros behind k and behind the last row. Piece p of a row, of which neighbouring threads write neighbours:
+template <class T> GPU_FN void order_of(const T* x, T* out, u32 rows, u32 k, u32 tile_rows, u32 row, u32 p) {
+  const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK;
+  const u32 tile = row / tile_rows, local = row % tile_rows, left = (rows + 7) / 8 * 8 - (row - local);
+  const u32 height = left < tile_rows ? left : tile_rows;
+  Words4 to{};
+  if (row < rows && 8 * p < k) {
+    const Words4* const from = (const Words4*)(x + (size_t)row * k + p / 2 * 16);
     const Words4 a = from[0], b = from[1];
-    to[0] = Words4{{a.v[0], a.v[2], b.v[0], b.v[2]}};
-    to[1] = Words4{{a.v[1], a.v[3], b.v[1], b.v[3]}};
+    to = p % 2 ? Words4{{a.v[1], a.v[3], b.v[1], b.v[3]}} : Words4{{a.v[0], a.v[2], b.v[0], b.v[2]}};
   }
-  T* const line = out + tile * tile_rows * deep + (g / 4 * height + local) * 64;
-  UNROLL for (size_t i = 0; i < 2; i++) *(Words4*)(line + ((g % 4 * 2 + i) ^ local % 8) * 8) = to[i];
+  T* const line = out + (size_t)tile * tile_rows * deep + ((size_t)(p / 8) * height + local) * 64;
+  *(Words4*)(line + (p % 8 ^ local % 8) * 8) = to;
 }
 
 #if GPU_WARPGROUPS
@@ -114,18 +114,22 @@ template <class Q, class T, int BN> struct QuantWide {
   }
   GPU_FN u32 skew(size_t at) { return Q::Align == 16 ? 0 : (u32)at & 15u; }
 
-  // Two lanes send a line's bytes, every other vector each.
+  // Eight lanes send eight neighbouring vectors of a line.
   GPU_METHOD void send(const Chunk& c) const {
-    const u32 line = lane_id() / 2, half = lane_id() % 2, begin = c.at * BYTES, there = (u32)row_bytes - begin;
-    const size_t at = start_of(c, line);
-    const u32 bytes = skew(at) + (there < BYTES ? there : BYTES);
-    const u8* const from = w + (at - skew(at)) + 16 * half;
-    u32* const to = raw + c.place * PLACE_WORDS + line * PITCH + 4 * half;
-    UNROLL for (u32 v = 0; v < VECTORS; v += 2) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + half) < bytes);
-    // Zeros behind the end of a row, which is decoded as well.
-    if (Q::Elements < CHUNK && there < BYTES)
-      NO_UNROLL for (u32 v = 0; v + half < VECTORS; v += 2)
-        if (16 * (v + half) >= bytes) store_shared<4>(to, 4 * v, Words4{});
+    const u32 begin = c.at * BYTES, there = (u32)row_bytes - begin, lane = lane_id();
+    UNROLL for (u32 q = 0; q < 4; q++) {
+      const u32 line = lane / 8 + 4 * q;
+      const size_t at = start_of(c, line);
+      const u32 bytes = skew(at) + (there < BYTES ? there : BYTES);
+      const u8* const from = w + (at - skew(at)) + lane % 8 * 16;
+      u32* const to = raw + c.place * PLACE_WORDS + line * PITCH + lane % 8 * 4;
+      UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
+      // Zeros behind the end of a row, which is decoded as well.
+      if (Q::Elements < CHUNK && there < BYTES)
+        NO_UNROLL for (u32 v = lane % 8; v < VECTORS; v += 8)
+          if (16 * v >= bytes) store_shared<4>(to, 4 * (v - lane % 8), Words4{});
+    }
+    copies_bunch();
   }
   // Sends slice J of x, for which its place must have been free `turns` times; one thread.
   GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turns) const {
@@ -155,7 +159,11 @@ template <class Q, class T, int BN> struct QuantWide {
   }
 
   // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8 the words lane % 4 and 4 + that of each group.
-  template <u32 J> GPU_METHOD void decode(Fragments& f, const Chunk& c) const {
+  struct Stored {
+    typename Q::Frag q[2][RUNS];
+    bool there[RUNS];
+  };
+  template <u32 J> GPU_METHOD void load(Stored& stored, const Chunk& c) const {
     constexpr u32 PER_BLOCK = Q::Elements / RUN;
     UNROLL for (u32 h = 0; h < 2; h++) {
       const u32 line = lane_id() / 4 + 8 * h, skewed = skew(start_of(c, line));
@@ -166,39 +174,55 @@ template <class Q, class T, int BN> struct QuantWide {
       UNROLL for (u32 r = 0; r < RUNS; r++) {
         const u32 run = J * BK / RUN + r;
         // A vector at the end may hold something of the next line; there x is zero, and so must be the weights.
-        const bool there = Q::Elements == CHUNK || c.at * CHUNK + run * RUN < k;
-        typename Q::Frag q;
-        Q::fragment(Staged<Q::Align>{from, at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, q);
-        UNROLL for (u32 p = 0; p < PARTS; p++)
-          UNROLL for (u32 half = 0; half < 2; half++) {
-            const u32 s = Q::Halves == 1 ? 0 : half, part = p + J * BK % RUN / 32;
-            const ByteScale scale(there ? q.scale[s][part] : 0.0f, Q::HasMin && there ? q.min[s][part] : 0.0f);
-            u32(&words)[4] = f[(r * PARTS + p) * 2 + half];
-            scale.decode(T{}, q.q[part][half], words[h], words[2 + h]);
-          }
+        stored.there[r] = Q::Elements == CHUNK || c.at * CHUNK + run * RUN < k;
+        Q::fragment(Staged<Q::Align>{from, at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, stored.q[h][r]);
       }
     }
-    UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(f[i / 4][i % 4]);
+  }
+  // The left operand of product I of a slice's four.
+  template <u32 J, u32 I> GPU_METHOD void decode(u32 (&words)[4], const Stored& stored) const {
+    constexpr u32 r = I / 2 / PARTS, part = I / 2 % PARTS + J * BK % RUN / 32, half = I % 2, s = Q::Halves == 1 ? 0 : half;
+    UNROLL for (u32 h = 0; h < 2; h++) {
+      const typename Q::Frag& q = stored.q[h][r];
+      const ByteScale scale(stored.there[r] ? q.scale[s][part] : 0.0f, Q::HasMin && stored.there[r] ? q.min[s][part] : 0.0f);
+      scale.decode(T{}, q.q[part][half], words[h], words[2 + h]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(words[i]);
   }
 
-  // Multiplies slice J, which is decoded in f, while the next one, of chunk `then`, is decoded to g.
+  // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
+  // where it begins a product until the one before has begun: so a quarter is decoded behind each of the four.
   template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+    constexpr u32 NEXT = (J + 1) % SLICES;
+    constexpr bool FAR = J + AHEAD >= SLICES;
     await(now, J, turns);
     const WarpgroupRef b = warpgroup_ref(sx + J * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
-    warpgroup_begin();
-    UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(T{}, c, f[i], b.plus(i * 16), true);
-    warpgroup_commit();
-    constexpr bool NEXT = J + AHEAD >= SLICES;
-    if (tid_x() == 0 && (!NEXT || more)) fetch(NEXT ? then : now, (J + AHEAD) % SLICES, NEXT ? turns + 1 : turns);
-    if constexpr (J + 1 == SLICES) {
+    multiply(c, f[0], b);
+    if (NEXT == 0) {
       copies_wait();
       wave_sync();
     }
-    decode<(J + 1) % SLICES>(g, J + 1 == SLICES ? then : now);
-    warpgroup_wait<0>();
-    // The left operand's registers are in use until here, which nvcc's assembler does not know.
-    UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(f[i / 4][i % 4]);
-    if constexpr (BULK_COPIES) meeting_come(free + J);
+    Stored stored;
+    load<NEXT>(stored, NEXT == 0 ? then : now);
+    // Products of the slice before have ended: they read g, and x at its place.
+    warpgroup_wait<1>();
+    UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J + SLICES - 1) % SLICES);
+    if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
+    decode<NEXT, 0>(g[0], stored);
+    multiply(c, f[1], b.plus(16 + nothing(g[0])));
+    decode<NEXT, 1>(g[1], stored);
+    multiply(c, f[2], b.plus(32 + nothing(g[1])));
+    decode<NEXT, 2>(g[2], stored);
+    multiply(c, f[3], b.plus(48 + nothing(g[2])));
+    decode<NEXT, 3>(g[3], stored);
+  }
+  // 0, which NVIDIA's assembler does not know: else it moves what makes these words behind the product that is to run beside it.
+  GPU_METHOD u32 nothing(const u32 (&words)[4]) const { return true ? (words[0] | words[1] | words[2] | words[3]) & k >> 31 : 0; }
+  GPU_FN void multiply(f32 (&c)[BN / 2], const u32 (&f)[4], const WarpgroupRef& b) {
+    warpgroup_begin();
+    warpgroup_multiply<0>(T{}, c, f, b, true);
+    warpgroup_commit();
   }
 
   // What the blocks of one tile share: their sums, a zero to count with, and a word of shared memory.
@@ -223,27 +247,38 @@ template <class Q, class T, int BN> struct QuantWide {
     copies_wait();
     wave_sync();
     Fragments f, g;
-    decode<0>(f, now);
-    NO_UNROLL for (u32 turns = 0; more; turns++) {
-      const bool is_last = now.at + 1 == piece.to;
-      Chunk then{now.line, now.row, now.at + 1, now.place ^ 1};
-      if (is_last) {
-        after = piece;
-        more = work.next(after);
-        then = chunk_of(after, after.from, now.place ^ 1);
+    UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
+    Stored stored;
+    load<0>(stored, now);
+    decode<0, 0>(f[0], stored);
+    decode<0, 1>(f[1], stored);
+    decode<0, 2>(f[2], stored);
+    decode<0, 3>(f[3], stored);
+    u32 turns = 0;
+    while (more) {
+      Chunk first = now;
+      NO_UNROLL for (u32 at = piece.from; at < piece.to; at++) {
+        Chunk then{now.line, now.row, at + 1, now.place ^ 1};
+        if (at + 1 == piece.to) {
+          after = piece;
+          more = work.next(after);
+          then = chunk_of(after, after.from, now.place ^ 1);
+        }
+        if (at + 1 < piece.to || more) send(then);
+        const bool goes_on = at + 1 < piece.to || more;
+        step<0>(c, f, g, now, then, goes_on, turns);
+        step<1>(c, g, f, now, then, goes_on, turns);
+        step<2>(c, f, g, now, then, goes_on, turns);
+        step<3>(c, g, f, now, then, goes_on, turns);
+        now = then;
+        turns++;
       }
-      if (more) send(then);
-      step<0>(c, f, g, now, then, more, turns);
-      step<1>(c, g, f, now, then, more, turns);
-      step<2>(c, f, g, now, then, more, turns);
-      step<3>(c, g, f, now, then, more, turns);
-      if (is_last) {
-        UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-        if (piece.to - piece.from == units || add_up(c, shares, piece.tile - shares.alone, units)) store(c, out, now);
-        UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-        piece = after;
-      }
-      now = then;
+      warpgroup_wait<0>();
+      UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
+      first.place = now.place ^ 1;
+      if (piece.to - piece.from == units || add_up(c, shares, piece.tile - shares.alone, units)) store(c, out, first);
+      UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
+      piece = after;
     }
   }
 

@@ -38,13 +38,13 @@ GPU_FN void quant_wide(T* shared, const T* x, const u8* w, T* out, f32* parts, u
 #define QUANT_WIDE(Q) QUANT_WIDE_SIZES(Q, bf16) QUANT_WIDE_SIZES(Q, f16)
 QUANT_TYPES(QUANT_WIDE)
 
-// x as quant-wide.h wants it; k is a multiple of 32. Launch: a thread per 16 elements of what it writes.
+// x as quant-wide.h wants it; k is a multiple of 32. Launch: a thread per 8 elements of what it writes.
 #define QUANT_ORDER(T) \
-  KERNEL(quant_order_##T, const T* x, T* out, size_t rows, size_t k, size_t tile_rows) { \
-    const size_t deep = ceil_div(k, (size_t)QUANT_WIDE_CHUNK) * QUANT_WIDE_CHUNK; \
-    single_loop((rows + 7) / 8 * 8 * (deep / 16), [&](size_t i) { \
-      const size_t row = divide(i, deep / 16); \
-      order_of(x, out, rows, k, tile_rows, deep, row, i - row * (deep / 16)); \
+  KERNEL(quant_order_##T, const T* x, T* out, u32 rows, u32 k, u32 tile_rows) { \
+    const u32 across = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * (QUANT_WIDE_CHUNK / 8); \
+    single_loop((size_t)((rows + 7) / 8 * 8) * across, [&](size_t i) { \
+      const size_t row = divide(i, across); \
+      order_of(x, out, rows, k, tile_rows, (u32)row, (u32)(i - row * across)); \
     }); \
   }
 GPU_bf16(QUANT_ORDER)

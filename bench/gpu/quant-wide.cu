@@ -74,7 +74,7 @@ int main() {
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), chunks = (u32)(k / QUANT_WIDE_CHUNK), wanted = v.together * sms;
       const u32 alone = tiles / wanted * wanted, left = tiles - alone, sharers = std::min(wanted, std::max(left, left * chunks / 2));
       const u32 grid = alone ? wanted : sharers;
-      const auto order = [&] { quant_order_bf16<<<(unsigned)((rows * k / 16 + 255) / 256), 256>>>(x, ordered, rows, k, v.rows); };
+      const auto order = [&] { quant_order_bf16<<<(unsigned)((rows * k / 8 + 255) / 256), 256>>>(x, ordered, (u32)rows, (u32)k, (u32)v.rows); };
       CHECK(cudaMemset(y, 0xee, rows * n * 2));
       order();
       v.kernel<<<grid, 256, bytes>>>(ordered, w[0], y, parts, counters, rows, n, k, alone, sharers);

@@ -12,6 +12,8 @@ const LINES = 128;
 /** The weights of a row that come at once; x comes in slices of 64, of which as many are in shared memory. */
 const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
+/** Chunks that could be multiplied while blocks write what they share and one of them adds it up, as measured. */
+const JOINING = 5;
 
 /** Whether these kernels are for a dtype on a device; families/quantized.ts has the others. */
 export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =>
@@ -45,10 +47,12 @@ export function planQuantWide(
   const rows = sizes[size];
   const tiles = Math.ceil(shape.n / LINES) * Math.ceil(shape.rows / rows);
   const chunks = Math.ceil(shape.k / QUANT_WIDE_CHUNK);
-  // Two blocks to a multiprocessor where registers allow it; a share has two chunks at least, or is a tile.
+  // Two blocks to a multiprocessor where registers allow it. The tiles of the last round are shared where that pays; a share has two
+  // chunks at least, or is a tile.
   const wanted = (size === "" ? 1 : 2) * multiprocessors;
-  const alone = tiles - (tiles % wanted);
-  const left = tiles - alone;
+  const shares = Math.ceil(tiles / wanted) * chunks > (tiles * chunks) / wanted + JOINING;
+  const left = shares ? tiles % wanted : 0;
+  const alone = tiles - left;
   const sharers = Math.min(wanted, Math.max(left, Math.floor((left * chunks) / 2)));
   // Slices of x, 80 bytes of signals, then two chunks of each row of weights.
   const { size: elements, bytes } = quantTypes[type];
@@ -59,7 +63,7 @@ export function planQuantWide(
     size,
     order: { bytes: 2 * Math.ceil(shape.rows / 8) * 8 * chunks * QUANT_WIDE_CHUNK, tile_rows: rows },
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
-    launch: { alone, sharers, blocks: alone > 0 ? wanted : sharers, shared_bytes },
+    launch: { alone, sharers, blocks: alone > 0 ? Math.min(wanted, tiles) : sharers, shared_bytes },
   };
 }
 
@@ -78,9 +82,9 @@ export const quantWide = [
     file: "quant-wide",
     pattern: "quant_order_{T}",
     over: { T: ["bf16", "f16"] },
-    args: "x* out* rows k tile_rows",
+    args: "x* out* rows:u32 k:u32 tile_rows:u32",
     plan: "bytes",
     defines: { ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK },
-    launch: (s) => perThread(s.bytes / 2, 16),
+    launch: (s) => perThread(s.bytes / 2, 8),
   }),
 ] as const;
