@@ -96,27 +96,26 @@ template <class Q, class T, int BN> struct QuantWide {
   u32* raw;
   const T* x;
   const u8* w;
-  size_t rows, n, row_bytes;
-  u32 k, down, across;
+  u32 rows, n, row_bytes, k, down, across;
 
   // A chunk of a tile.
   struct Chunk {
-    size_t line, row;
-    u32 at, place;
+    u32 line, row, at, place;
   };
   GPU_METHOD Chunk chunk_of(const WideWork::Piece& p, u32 at, u32 place) const {
+    if (BN <= 64) return Chunk{p.tile * LINES, 0, at, place};  // there are no more rows than one tile has
     const TileAt tile = tile_at(p.tile, down, across);
-    return Chunk{tile.row * LINES, tile.column * BN, at, place};
+    return Chunk{(u32)tile.row * LINES, (u32)tile.column * BN, at, place};
   }
   GPU_METHOD size_t start_of(const Chunk& c, u32 line) const {
-    const size_t l = c.line + tid_x() / 32 * 16 + line;
-    return (l < n ? l : n - 1) * row_bytes + c.at * BYTES;
+    const u32 l = c.line + tid_x() / 32 * 16 + line;
+    return (size_t)(l < n ? l : n - 1) * row_bytes + c.at * BYTES;
   }
   GPU_FN u32 skew(size_t at) { return Q::Align == 16 ? 0 : (u32)at & 15u; }
 
   // Eight lanes send eight neighbouring vectors of a line.
   GPU_METHOD void send(const Chunk& c) const {
-    const u32 begin = c.at * BYTES, there = (u32)row_bytes - begin, lane = lane_id();
+    const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id();
     UNROLL for (u32 q = 0; q < 4; q++) {
       const u32 line = lane / 8 + 4 * q;
       const size_t at = start_of(c, line);
@@ -134,23 +133,25 @@ template <class Q, class T, int BN> struct QuantWide {
   // Sends slice J of x, for which its place must have been free `turns` times; one thread.
   GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turns) const {
     if constexpr (BULK_COPIES) {
-      const size_t left = (rows - c.row + 7) / 8 * 8;
-      const u32 height = left < BN ? (u32)left : BN, bytes = height * BK * (u32)sizeof(T);
+      const u32 height = height_of(c), bytes = height * BK * (u32)sizeof(T);
       if (turns > 0) await_signal(free + j, (turns - 1) & 1);
       expect_bytes(full + j, bytes);
       copy_bulk((u32*)(sx + j * X_SIZE), slice_of(c, j, height), bytes, full + j);
     }
   }
+  GPU_METHOD u32 height_of(const Chunk& c) const {
+    const u32 left = (rows - c.row + 7) / 8 * 8;
+    return left < BN ? left : BN;
+  }
   GPU_METHOD const T* slice_of(const Chunk& c, u32 j, u32 height) const {
-    const size_t deep = ceil_div((size_t)k, (size_t)CHUNK) * CHUNK;
-    return x + c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
+    const u32 deep = (k + CHUNK - 1) / CHUNK * CHUNK;
+    return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
   }
   // Where the device has no such copies, all threads bring it.
   GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
     if constexpr (BULK_COPIES) await_signal(full + j, turns & 1);
     else {
-      const size_t left = (rows - c.row + 7) / 8 * 8;
-      const u32 height = left < BN ? (u32)left : BN;
+      const u32 height = height_of(c);
       const T* const from = slice_of(c, j, height);
       barrier();
       for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[j * X_SIZE + i] = from[i];
@@ -218,7 +219,7 @@ template <class Q, class T, int BN> struct QuantWide {
     decode<NEXT, 3>(g[3], stored);
   }
   // 0, which NVIDIA's assembler does not know: else it moves what makes these words behind the product that is to run beside it.
-  GPU_METHOD u32 nothing(const u32 (&words)[4]) const { return true ? (words[0] | words[1] | words[2] | words[3]) & k >> 31 : 0; }
+  GPU_METHOD u32 nothing(const u32 (&words)[4]) const { return (words[0] | words[1] | words[2] | words[3]) & k >> 31; }
   GPU_FN void multiply(f32 (&c)[BN / 2], const u32 (&f)[4], const WarpgroupRef& b) {
     warpgroup_begin();
     warpgroup_multiply<0>(T{}, c, f, b, true);
@@ -233,7 +234,7 @@ template <class Q, class T, int BN> struct QuantWide {
     u32* word;
   };
   GPU_METHOD void run(T* out, const Shares& shares) const {
-    const u32 units = (u32)ceil_div((size_t)k, (size_t)CHUNK);
+    const u32 units = (k + CHUNK - 1) / CHUNK;
     WideWork work(shares.tiles, shares.alone, units, shares.sharers);
     WideWork::Piece piece, after;
     bool more = work.next(piece);
@@ -311,7 +312,7 @@ template <class Q, class T, int BN> struct QuantWide {
   GPU_METHOD void store(const f32 (&c)[BN / 2], T* out, const Chunk& now) const {
     T* const staged = (T*)(raw + now.place * PLACE_WORDS);
     const u32 t = lane_id() % 4, line = lane_id() / 4;
-    const size_t first = now.line + tid_x() / 32 * 16 + lane_id() % 2 * 8;
+    const u32 first = now.line + tid_x() / 32 * 16 + lane_id() % 2 * 8;
     const bool vectors = n % 8 == 0 && vector_aligned<8>(out);
     UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
       wave_sync();
@@ -319,9 +320,9 @@ template <class Q, class T, int BN> struct QuantWide {
       wave_sync();
       UNROLL for (u32 i = 0; i < 2; i++) {
         const u32 local = lane_id() / 2 + 16 * i;
-        const size_t row = now.row + part * OUT_ROWS + local;
+        const u32 row = now.row + part * OUT_ROWS + local;
         const Vec<T, 8> y = load_shared<8>(staged, local * OUT_PITCH + lane_id() % 2 * 8);
-        T* const to = out + row * n + first;
+        T* const to = out + (size_t)row * n + first;
         if (row < rows && vectors) {
           if (first < n) put(to, y);
         } else if (row < rows) UNROLL for (u32 j = 0; j < 8; j++)

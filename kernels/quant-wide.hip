@@ -13,8 +13,8 @@ GPU_FN void quant_wide(T* shared, const T* x, const u8* w, T* out, f32* parts, u
   Signal* const signals = (Signal*)(shared + P::SLICES * P::X_SIZE);
   u32* const words = (u32*)(signals + 2 * P::SLICES);
   const u32 down = (u32)ceil_div(n, (size_t)P::LINES), across = (u32)ceil_div(rows, (size_t)BN);
-  const P product{shared, signals, signals + P::SLICES, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, rows, n,
-                  (size_t)(k / Q::Elements) * Q::Bytes, (u32)k, down, across};
+  const P product{shared, signals, signals + P::SLICES, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, (u32)rows, (u32)n,
+                  (u32)(k / Q::Elements * Q::Bytes), (u32)k, down, across};
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::SLICES; j++) {
       make_signal(product.full + j, 1);

@@ -72,29 +72,34 @@ int main() {
       const int bytes = (int)(2 * v.rows * QUANT_WIDE_CHUNK) + 80 + 2 * 128 * pitch;
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), chunks = (u32)(k / QUANT_WIDE_CHUNK), wanted = v.together * sms;
-      const u32 alone = tiles / wanted * wanted, left = tiles - alone, sharers = std::min(wanted, std::max(left, left * chunks / 2));
-      const u32 grid = alone ? wanted : sharers;
+      const auto left_of = [&](bool shares) { return shares ? tiles % wanted : 0; };
+      const auto sharers_of = [&](bool shares) { return std::min(wanted, std::max(left_of(shares), left_of(shares) * chunks / 2)); };
+      const bool shares = (tiles + wanted - 1) / wanted * chunks > (double)tiles * chunks / wanted + 5;
       const auto order = [&] { quant_order_bf16<<<(unsigned)((rows * k / 8 + 255) / 256), 256>>>(x, ordered, (u32)rows, (u32)k, (u32)v.rows); };
       CHECK(cudaMemset(y, 0xee, rows * n * 2));
       order();
-      v.kernel<<<grid, 256, bytes>>>(ordered, w[0], y, parts, counters, rows, n, k, alone, sharers);
+      const auto run = [&](const u8* w, bool shares) {
+        const u32 alone = tiles - left_of(shares), sharers = sharers_of(shares), grid = alone ? std::min(wanted, tiles) : sharers;
+        v.kernel<<<grid, 256, bytes>>>(ordered, w, y, parts, counters, rows, n, k, alone, sharers);
+      };
+      run(w[0], shares);
       double found[2] = {0, 0};
       CHECK(cudaMemcpy(sums, found, sizeof found, cudaMemcpyHostToDevice));
       compare<<<(unsigned)(8 * n / 256), 256>>>(y, dense, x, 0, 8, n, k, sums);
       compare<<<(unsigned)(8 * n / 256), 256>>>(y, dense, x, rows - 8, 8, n, k, sums);
       CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
-      const auto timed = [&](bool ordering, u32 alone, u32 sharers, u32 grid) {
+      const auto timed = [&](bool ordering, bool shares) {
         return median([&] {
           for (int c = 0; c < copies; c++) {
             if (ordering) order();
-            v.kernel<<<grid, 256, bytes>>>(ordered, w[c], y, parts, counters, rows, n, k, alone, sharers);
+            run(w[c], shares);
           }
         }, 5) / copies;
       };
-      // With x brought into order; without; and each tile alone.
-      const float whole = timed(true, alone, sharers, grid), time = timed(false, alone, sharers, grid), single = timed(false, tiles, 0, tiles);
-      printf("%s %5zu x %5zu, %4zu rows: cuBLAS %6.1f us %4.0f TFLOP/s; own %6.1f us %4.0f = %.2f, %.2f of copy; in order %.1f, tiles alone %.1f (%.0e)\n", TEXT(TYPE), n, k,
-             rows, library, 2e-6 * rows * n * k / library, whole, 2e-6 * rows * n * k / whole, library / whole, size / whole * 1e-6 / ceiling, time, single,
+      // With x brought into order; without, and each tile alone, or those of the last round shared.
+      const float whole = timed(true, shares), alone = timed(false, false), shared = timed(false, true);
+      printf("%s %5zu x %5zu, %4zu rows: cuBLAS %6.1f us %4.0f TFLOP/s; own %6.1f us %4.0f = %.2f, %.2f of copy; in order, alone %.1f, shared %.1f (%.0e)\n", TEXT(TYPE), n, k, rows,
+             library, 2e-6 * rows * n * k / library, whole, 2e-6 * rows * n * k / whole, library / whole, size / whole * 1e-6 / ceiling, alone, shared,
              std::sqrt(found[0] / found[1]));
       fflush(stdout);
     }
