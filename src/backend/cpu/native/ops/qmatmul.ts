@@ -52,6 +52,8 @@ const CHUNK = 2 ** 16;
 /** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
 const CHUNKS = 12;
 const ROUND_CHUNK = 2 ** 9;
+/** Layers of this width are worth the queue: smaller ones are done sooner than another thread has taken them. */
+export const QUEUED_WIDTH = 512;
 /** Room for packed activations: longer inputs go in parts. */
 const PACKED_BYTES = 16 * 2 ** 20;
 let packed: number | undefined;
@@ -168,7 +170,7 @@ export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: Arou
     const jobs: Job[] = quantJobs(runner, p, packed, i, m, x, out);
     if (before) jobs.unshift(before.job);
     if (behind) jobs.push(behind.job);
-    if (around) runner.native.give(runner.threads, ...jobs);
+    if (around && Math.min(p.n, p.k) >= QUEUED_WIDTH) runner.native.give(runner.threads, ...jobs);
     else runner.native.run(runner.threads, ...jobs);
   }
 }
