@@ -93,6 +93,23 @@ describe.each(natives)("in one call with $tier", ({ native }) => {
     w.dispose();
   });
 
+  it("wide layers one behind the other in the queue give what they give one by one", () => {
+    const k = 512;
+    const w = QTensor.quantize(random([k, k], 8), "Q4_0").blocks;
+    const norm = { weight: random([k], 9), eps: 1e-5 };
+    const run = (threads: number): Float32Array => {
+      let y = random([1, k], 10);
+      for (let i = 0; i < 40; i++) {
+        const p = params({ norm, residual: y });
+        y = result(linear(backend, { native, threads, planes: 2 }, y, w, "Q4_0", p)!, [1, k]);
+      }
+      return numbers(y);
+    };
+    const want = run(1);
+    expect(want.every(Number.isFinite)).toBe(true);
+    for (let i = 0; i < 5; i++) expect(run(2)).toEqual(want);
+  });
+
   it("rows are turned, enter the cache and attend to it", () => {
     const [heads, kvHeads, d, room] = [4, 2, 48, 24];
     using _ = instead(native);
