@@ -37,8 +37,8 @@ import { Simd } from "../simd.ts";
 
 /** Steps of k between two visits of C; A's rows and B's panel of so many lie in the caches. */
 export const KC = 1024;
-/** Bytes from row to row of a copied block of A: not a power of two, so that rows do not share places of the cache. */
-export const A_ROW = 4 * KC + 64;
+/** Bytes from row to row of a copied block of A: no power of two, so that rows do not share places of the cache. */
+export const copiedRow = (k: number): number => Math.ceil(Math.min(k, KC) / 16) * 64 + 64;
 
 export interface TileShape {
   /** Most rows of a tile. */

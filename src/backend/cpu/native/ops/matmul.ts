@@ -8,7 +8,7 @@ import { addressFor, addressInside } from "../bounds.ts";
 import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { emitPack, packArguments } from "../kernels/pack.ts";
 import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
-import { emitTiles, tileShape } from "../kernels/tile.ts";
+import { copiedRow, emitTiles, tileShape } from "../kernels/tile.ts";
 import { emitTurned, turnedArguments, turnedRows } from "../kernels/turned.ts";
 import type { Native } from "../native.ts";
 import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
@@ -157,6 +157,7 @@ function words(native: Native, p: Product, block: Block): Word[] {
     panelBytes,
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
+    aCopied: copiedRow(p.k),
     inner: p.inner,
     aOuter: p.a.outer,
     aInner: p.a.inner,
