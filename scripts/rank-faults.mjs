@@ -113,7 +113,9 @@ async function round(number) {
   const met = haveMet(alive);
   const begin = Date.now();
   process.kill(pid, options.signal);
-  const code = await Promise.race([ended, sleep(2 * LIMIT_MS).then(() => "still running")]);
+  // The program does not wait for it once the others have ended.
+  const patience = new Promise((done) => setTimeout(done, 2 * LIMIT_MS, "still running").unref());
+  const code = await Promise.race([ended, patience]);
   const milliseconds = Date.now() - begin;
   if (options.signal !== "SIGKILL" && ranksOf(marker).has(victim)) process.kill(pid, "SIGKILL");
   const left = ranksOf(marker);

@@ -322,7 +322,8 @@ ncclResult_t ask(void* handle, hipStream_t stream, Asked asked, const void* from
   if (comm->aborted) return ncclInvalidUsage;
   if (asked.type < i8 || asked.type > bf16 || asked.reduction < sum || asked.reduction > minimum) return ncclInvalidArgument;
   if (asked.root < 0 || asked.root >= comm->size) return ncclInvalidArgument;
-  if (asked.kind >= sendTo && asked.root == comm->rank) return ncclInvalidUsage;
+  // What a rank sends to itself would wait for ever, unless it is received in the same group.
+  if (asked.kind >= sendTo && asked.root == comm->rank && !depth) return ncclInvalidUsage;
   size_t bytes = asked.count * size_t(sizeOf(asked.type)), ranks = size_t(comm->size);
   size_t fromBytes = asked.kind == reduceScatter ? bytes * ranks : bytes, toBytes = asked.kind == allGather ? bytes * ranks : bytes;
   bool reads = asked.kind != receiveFrom && !(asked.kind == broadcast && comm->rank != asked.root);

@@ -39,6 +39,7 @@ export function launchCommand(own: readonly string[]): Command {
 Examples:
   wick launch -n 2 generate --model ./Llama-3.2-1B --tensor-parallel 2
   wick launch -n 2 verify models/tiny/llama --device cpu --tensor-parallel 2
+  wick launch -n 4 generate --model ./Llama-3.2-1B --pipeline-parallel 2 --tensor-parallel 2
   wick launch -n 4 node program.mjs
 
 Rank 0 reads stdin and writes to stdout; what the others say has their number before it.`,

@@ -13,6 +13,7 @@ import { count, MODEL_NAMES, modelPath, withDownloads } from "./model-options.ts
 interface Options {
   devices: string;
   tensorParallel?: number;
+  pipelineParallel?: number;
   context?: number;
   sequences: number;
   prompt?: number;
@@ -34,6 +35,7 @@ export function planCommand(): Command {
       "auto",
     )
     .option("--tensor-parallel <n>", "n processes share every layer, each with a device", count(1))
+    .option("--pipeline-parallel <n>", "n stages of processes have the layers one after the other", count(1))
     .option("--context <n>", "tokens of each sequence (default: 4096)", count(1))
     .option("--sequences <n>", "sequences at once", count(1), 1)
     .option(
@@ -60,6 +62,7 @@ tokens per second and the time to the first token are estimates.
 Examples:
   wick plan Qwen/Qwen3-32B --devices 2xRX7900XTX --quantize Q4_K
   wick plan meta-llama/Llama-3.1-405B --devices 8xMI300X --tensor-parallel 8 --sequences 16
+  wick plan meta-llama/Llama-3.1-405B --devices 16xMI300X --pipeline-parallel 2 --tensor-parallel 8
   wick plan ./model.gguf --devices "RTX4090+cpu,64GB,60GB/s" --context 8192
   wick plan ./config.json --devices 4xcard,32GB,1.2TB/s,200TFLOPS,link=pcie5 --json
 ${MODEL_NAMES}`,
@@ -71,9 +74,10 @@ async function run(name: string | undefined, options: Options): Promise<void> {
   const devices = planDevices(options.devices);
   const source = await withDownloads((pulling) => planSource(modelPath(name), pulling));
   if (!source) return;
-  const { dtype, tensorParallel, context, sequences, prompt } = options;
+  const { dtype, tensorParallel, pipelineParallel, context, sequences, prompt } = options;
+  const ranks = { tensorParallel, pipelineParallel };
   const quantize = options.quantize === undefined ? undefined : asQuantType(options.quantize);
-  const plan = await planModel({ ...source, devices, dtype, quantize, tensorParallel, context, sequences, prompt });
+  const plan = await planModel({ ...source, devices, dtype, quantize, ...ranks, context, sequences, prompt });
   const { architecture, layers, hiddenSize } = source.config;
   const model = { name: modelPath(name), architecture, layers, hiddenSize };
   console.log(
@@ -83,8 +87,17 @@ async function run(name: string | undefined, options: Options): Promise<void> {
 }
 
 function text(model: { name: string; architecture: string; layers: number }, plan: Plan, given: number): string[] {
-  const { dtype, quantize, context, sequences, tensorParallel: ranks, weights, estimate } = plan;
-  const parts = [
+  const {
+    dtype,
+    quantize,
+    context,
+    sequences,
+    tensorParallel: ranks,
+    pipelineParallel: stages,
+    weights,
+    estimate,
+  } = plan;
+  const facts = [
     `${model.name}: ${model.architecture}, ${model.layers} layers`,
     `weights ${formatBytes(weights)} (${quantize ?? "as they are"}, computed in ${dtype})`,
     `${formatBytes(plan.cachePerToken)} of cache per token, ${formatBytes(plan.cachePerSequence)} for ${context}`,
@@ -95,13 +108,18 @@ function text(model: { name: string; architecture: string; layers: number }, pla
       plan.wouldTake === null
         ? "no number of such devices would hold it"
         : `${plan.wouldTake} such devices would hold it`;
-    return [...parts, "", `It does not fit on ${given} device${given === 1 ? "" : "s"} with ${many}; ${would}.`];
+    return [...facts, "", `It does not fit on ${given} device${given === 1 ? "" : "s"} with ${many}; ${would}.`];
   }
+  const parts = ranks > 1 ? `a part of ${stages > 1 ? "each" : "every layer on each"} of ${ranks}` : "";
   const shares =
-    ranks > 1 ? `a part of every layer on each of ${ranks}` : `layers on ${plan.devices.length} of ${given}`;
+    stages > 1
+      ? `layers in ${stages} stages${parts && `, ${parts} ranks`}`
+      : parts || `layers on ${plan.devices.length} of ${given}`;
   const rows = plan.devices.map((device) => [
     device.name,
-    ranks > 1 ? "all, in part" : `${device.first} to ${device.first + device.layers - 1}`,
+    ranks > 1 && stages === 1
+      ? "all, in part"
+      : `${device.first} to ${device.first + device.layers - 1}${ranks > 1 ? ", in part" : ""}`,
     [device.embedding && "embedding", device.head && "head"].filter(Boolean).join(", "),
     formatBytes(device.weights),
     formatBytes(device.cache),
@@ -110,7 +128,7 @@ function text(model: { name: string; architecture: string; layers: number }, pla
   ]);
   const { tokensPerSecond, tokensPerSecondEach, step, stepLinks, firstToken, promptTokens } = estimate!;
   return [
-    ...parts,
+    ...facts,
     "",
     `It fits with ${many}: ${shares}`,
     ...columns([["device", "layers", "with", "weights", "cache", "work", "in all"], ...rows]),

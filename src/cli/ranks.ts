@@ -1,24 +1,31 @@
-/** What the commands share that run a model over several processes: `--tensor-parallel`, and that rank 0 alone prints. */
+/** What the commands share that run a model over several processes: in how many parts, and that rank 0 alone prints. */
 import { availableParallelism } from "node:os";
 import type { Command } from "commander";
 import { Device } from "../backend/device.ts";
 import { variable } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { type Group, joinGroup } from "../distributed/group.ts";
-import { ranksHere } from "../distributed/ranks.ts";
+import { type Ranks, ranksHere } from "../distributed/ranks.ts";
 import { isJoined, setJoined, tellError } from "./joined.ts";
 import { count, deviceNamed } from "./model-options.ts";
 
 export interface RankOptions {
   tensorParallel?: number;
+  pipelineParallel?: number;
 }
 
 export const addRankOptions = (command: Command): Command =>
-  command.option(
-    "--tensor-parallel <n>",
-    "split the model over n processes, which `wick launch -n`, mpirun, srun or torchrun start",
-    count(1),
-  );
+  command
+    .option(
+      "--tensor-parallel <n>",
+      "split every layer over n processes, which `wick launch -n`, mpirun, srun or torchrun start",
+      count(1),
+    )
+    .option(
+      "--pipeline-parallel <n>",
+      "split the layers into n stages, each of one process, or of as many as --tensor-parallel says",
+      count(1),
+    );
 
 /** Joins the other ranks where a model is to be split; null where it is not. Ranks other than 0 print nothing. */
 export async function joinRanks(
@@ -27,19 +34,20 @@ export async function joinRanks(
     readonly threads?: number | undefined;
   },
 ): Promise<Group | null> {
-  const { tensorParallel: size, device, threads } = options;
-  if (size === undefined || size === 1) {
-    refuseStrayRanks(size);
+  const { tensorParallel: shares = 1, pipelineParallel: stages = 1, device, threads } = options;
+  const ranks = ranksHere();
+  const size = shares * stages;
+  if (size === 1) {
+    if (options.tensorParallel !== undefined || options.pipelineParallel !== undefined) refuseStrayRanks(ranks);
     return null;
   }
-  const ranks = ranksHere();
   const local = ranks?.localSize ?? 1;
   if (threads === undefined && variable("WICK_THREADS") === undefined && local > 1) {
     Device.cpu({ threads: Math.max(1, Math.floor(availableParallelism() / local)) });
   }
   if (ranks) onTermination(ranks.rank);
   const own = ranks ? deviceOfRank(device, ranks.localRank) : deviceNamed(device);
-  const group = await joinGroup({ device: own, size, arguments: process.argv.slice(2), announces: true });
+  const group = await joinGroup({ device: own, size, stages, arguments: process.argv.slice(2), announces: true });
   setJoined(group);
   if (group.rank !== 0) process.stdout.write = () => true;
   group.signal.addEventListener("abort", () => {
@@ -72,10 +80,9 @@ export async function sameOnAll<T>(group: Group | null, value: T): Promise<T> {
 }
 
 /** Several processes that each do the whole work are not what was meant. */
-function refuseStrayRanks(asked: number | undefined): void {
-  const ranks = ranksHere();
-  if (!ranks || ranks.size === 1 || asked === undefined) return;
-  fail("RanksDiffer", `--tensor-parallel ${asked} was asked for, but ${ranks.source} started ${ranks.size} ranks`);
+function refuseStrayRanks(ranks: Ranks | null): void {
+  if (!ranks || ranks.size === 1) return;
+  fail("RanksDiffer", `one rank was asked for, but ${ranks.source} started ${ranks.size}`);
 }
 
 /** "rocm" is each rank's own GPU; a device with a number is every rank's. */

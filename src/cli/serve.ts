@@ -114,7 +114,7 @@ async function run(names: string[], options: Options, version: string): Promise<
   if (options.threads !== undefined) Device.cpu({ threads: options.threads });
   const models = servedModels(names, options.alias ?? []);
   const group = await joinRanks(options);
-  if (group && models.length > 1) fail("InvalidArgument", "serve: --tensor-parallel serves one model");
+  if (group && models.length > 1) fail("InvalidArgument", "serve: ranks serve one model together");
   const devices = group ? [group.device] : devicesNamed(options.device);
   const { batch, maxAnswers: queue } = options;
   const log = new Log(options.log ?? (process.stderr.isTTY ? "text" : "json"));

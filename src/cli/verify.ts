@@ -43,30 +43,32 @@ export function verifyCommand(): Command {
       "after",
       "\nExamples:\n  wick verify golden\n  wick verify golden --device cpu --only softmax,rope\n  wick verify golden --json > report.json\n  wick verify models/tiny/llama\n  mpirun -n 2 wick verify models/tiny/llama --tensor-parallel 2",
     )
-    .action(async (name: string, { device, gpuLayers, only, json, threads, tensorParallel }: Options) => {
-      const folder = await located(name);
-      if (folder === undefined) return;
-      if (threads !== undefined) Device.cpu({ threads });
-      const group = await joinRanks({ tensorParallel, device, threads });
-      const live = !json && process.stderr.isTTY;
-      const report = await verify(folder, group?.device ?? devicesNamed(device), {
-        gpuLayers,
-        ...(only && { only }),
-        ...(group && { group }),
-        onProgress: (done, total) => {
-          if (live) process.stderr.write(`\r${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);
-        },
-      });
-      if (json) console.log(JSON.stringify(report, null, 1));
-      else
-        console.log(
-          [
-            ...table(report.cases),
-            `${report.passed} passed, ${report.failed} failed, ${report.skipped} skipped on ${report.device}`,
-          ].join("\n"),
-        );
-      if (report.failed > 0) process.exitCode = 1;
-    });
+    .action(
+      async (name: string, { device, gpuLayers, only, json, threads, tensorParallel, pipelineParallel }: Options) => {
+        const folder = await located(name);
+        if (folder === undefined) return;
+        if (threads !== undefined) Device.cpu({ threads });
+        const group = await joinRanks({ tensorParallel, pipelineParallel, device, threads });
+        const live = !json && process.stderr.isTTY;
+        const report = await verify(folder, group?.device ?? devicesNamed(device), {
+          gpuLayers,
+          ...(only && { only }),
+          ...(group && { group }),
+          onProgress: (done, total) => {
+            if (live) process.stderr.write(`\r${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);
+          },
+        });
+        if (json) console.log(JSON.stringify(report, null, 1));
+        else
+          console.log(
+            [
+              ...table(report.cases),
+              `${report.passed} passed, ${report.failed} failed, ${report.skipped} skipped on ${report.device}`,
+            ].join("\n"),
+          );
+        if (report.failed > 0) process.exitCode = 1;
+      },
+    );
 }
 
 function table(cases: readonly CaseResult[]): string[] {

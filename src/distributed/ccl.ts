@@ -69,6 +69,17 @@ export class CclCommunicator implements CollectiveLibrary {
     this.#run("receive", span.at, bytesOf(span), CCL_BYTE, from, this.#comm, this.#context.stream);
   }
 
+  sendReceive(span: Span, to: number, into: Span, from: number): void {
+    this.check();
+    this.#require("ncclGroupStart", this.#ccl.api.groupStart());
+    try {
+      this.send(span, to);
+      this.receive(into, from);
+    } finally {
+      this.#require("ncclGroupEnd", this.#ccl.api.groupEnd());
+    }
+  }
+
   barrier(): void {
     const word: Span = { at: this.#word, count: 1, dtype: "i32" };
     this.allReduce(word, word, "sum");
@@ -97,7 +108,10 @@ export class CclCommunicator implements CollectiveLibrary {
     this.check();
     this.#context.activate();
     this.#context.fence();
-    const code = this.#ccl.api[call](...args);
+    this.#require(call, this.#ccl.api[call](...args));
+  }
+
+  #require(call: string, code: number): void {
     if (code !== 0) this.#failed(call, code);
   }
 

@@ -35,6 +35,8 @@ export interface CollectiveLibrary extends Disposable {
   broadcast(span: Span, root: number): void;
   send(span: Span, to: number): void;
   receive(span: Span, from: number): void;
+  /** Both at once; either may be this rank itself. */
+  sendReceive(span: Span, to: number, into: Span, from: number): void;
   barrier(): void;
 }
 
@@ -118,8 +120,13 @@ export class Communicator implements Disposable {
 
   /** The root's x on every rank; the others' say the shape and dtype. */
   broadcast(x: Tensor, root = 0): Tensor {
+    return this.broadcastInto(this.#own(x, "broadcast").copy(), root);
+  }
+
+  /** As `broadcast`, into x itself, which must be contiguous and nobody else's. */
+  broadcastInto(x: Tensor, root = 0): Tensor {
     this.#peer(root, "broadcast", true);
-    const to = this.#own(x, "broadcast").copy();
+    const to = this.#own(x, "broadcast");
     this.#run([to], (span) => this.#library.broadcast(span, root));
     return to;
   }
@@ -134,6 +141,16 @@ export class Communicator implements Disposable {
     const to = this.#empty(shape, dtype);
     this.#run([to], (span) => this.#library.receive(span, from));
     return to;
+  }
+
+  /** Sends x to one rank while it receives as much from another, or from itself: of ranks in a ring none waits for the next. */
+  sendReceive(x: Tensor, to: number, from: number): Tensor {
+    this.#peer(to, "sendReceive", true);
+    this.#peer(from, "sendReceive", true);
+    const own = this.#own(x, "sendReceive");
+    const into = this.#empty(x.shape, x.dtype);
+    this.#run([own, into], (a, b) => this.#library.sendReceive(a, to, b, from));
+    return into;
   }
 
   /** Waits until all ranks are here. */

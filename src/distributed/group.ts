@@ -9,8 +9,9 @@ import { fail } from "../core/errors.ts";
 import { numel } from "../core/layout.ts";
 import type { Tensor } from "../ops/index.ts";
 import { CclCommunicator } from "./ccl.ts";
-import { Communicator, type Span, type WithMemory } from "./communicator.ts";
+import { type CollectiveLibrary, Communicator, type Span, type WithMemory } from "./communicator.ts";
 import { Mpi } from "./mpi.ts";
+import { MpiProcess } from "./mpi-process.ts";
 import { type Ranks, ranksHere } from "./ranks.ts";
 import { Rendezvous, requireSame } from "./rendezvous.ts";
 
@@ -18,6 +19,11 @@ export interface GroupOptions {
   readonly device: Device | string;
   /** How many ranks there must be. Default: as many as there are. */
   readonly size?: number | undefined;
+  /**
+   * Stages of a pipeline: neighbouring ranks, as many to each, have some of the layers, and share those among themselves.
+   * Default 1: all ranks have a part of every layer.
+   */
+  readonly stages?: number | undefined;
   /** What must be the same on all ranks besides the release of Wick. */
   readonly arguments?: unknown;
   /** How long to wait for the others. Default: WICK_RENDEZVOUS_SECONDS, or 60. */
@@ -29,20 +35,37 @@ export interface GroupOptions {
 /** A rank that has left in order does not come back: whoever waits for it is told after this. */
 const LEFT_MS = 3000;
 
+interface Communicators {
+  readonly all: Communicator;
+  readonly tensor: Communicator | null;
+}
+
 export class Group implements AsyncDisposable {
   readonly rank: number;
   readonly size: number;
   readonly localSize: number;
+  /** Of a pipeline. */
+  readonly stages: number;
+  /** Of all ranks. */
   readonly communicator: Communicator;
+  /** Of the ranks that share the layers of this one's stage; null where it has them alone. */
+  readonly tensor: Communicator | null;
   readonly #meeting: Rendezvous;
   #topics = 0;
 
-  constructor(ranks: Ranks, meeting: Rendezvous, communicator: Communicator) {
+  constructor(ranks: Ranks, meeting: Rendezvous, stages: number, { all, tensor }: Communicators) {
     this.rank = ranks.rank;
     this.size = ranks.size;
     this.localSize = ranks.localSize;
+    this.stages = stages;
+    this.communicator = all;
+    this.tensor = tensor;
     this.#meeting = meeting;
-    this.communicator = communicator;
+  }
+
+  /** Of this rank: its stage's number. */
+  get stage(): number {
+    return Math.floor(this.rank / (this.size / this.stages));
   }
 
   get device(): Device {
@@ -88,7 +111,10 @@ export class Group implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     if (!this.signal.aborted) {
       await this.exchange("end").catch(() => {});
-      if (!this.signal.aborted) this.communicator[Symbol.dispose]();
+      if (!this.signal.aborted) {
+        if (this.tensor !== this.communicator) this.tensor?.[Symbol.dispose]();
+        this.communicator[Symbol.dispose]();
+      }
     }
     await this.#meeting[Symbol.asyncDispose]();
   }
@@ -107,15 +133,20 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
   const device = Device.from(options.device);
   const isGpu = device.backend instanceof GpuBackend;
   const overMpi = !isGpu || ranks.master === null || ranks.job === null;
-  const mpi = overMpi ? new Mpi(familyOf(ranks)) : null;
+  const own = overMpi ? new MpiProcess(familyOf(ranks)) : null;
+  const mpi = own && new Mpi(own);
   const meeting = await meet(ranks, mpi, options);
+  if (own) own.interrupt = interruptOf(ranks, meeting);
   try {
     await requireSame(meeting, "version", "the release of Wick", wickVersion());
     await requireSame(meeting, "arguments", "the arguments", options.arguments ?? null);
     if (asked !== undefined && asked !== ranks.size) {
-      fail("RanksDiffer", `${asked} ranks were asked for, but ${ranks.source} started ${ranks.size}`);
+      const { stages = 1 } = options;
+      const split = stages > 1 ? ` (${stages} stages of ${asked / stages})` : "";
+      fail("RanksDiffer", `${asked} ranks${split} were asked for, but ${ranks.source} started ${ranks.size}`);
     }
-    return new Group(ranks, meeting, await communicatorFor(device, ranks, meeting, mpi));
+    const stages = checkedStages(options.stages ?? 1, ranks);
+    return new Group(ranks, meeting, stages, await communicatorsFor(device, ranks, stages, meeting, mpi));
   } catch (error) {
     meeting.fail(error instanceof Error ? `failed: ${error.message}` : "failed");
     throw error;
@@ -129,14 +160,17 @@ async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promi
   const { seconds, announces } = options;
   const more = { seconds, announces };
   const { rank, size, master, job } = ranks;
-  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
-  if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
-  if (mpi.size !== size || mpi.rank !== rank) {
+  if (mpi && (mpi.size !== size || mpi.rank !== rank)) {
+    const why = familyOf(ranks)
+      ? "the library is not that of the mpirun; set WICK_MPI_LIBRARY"
+      : "on the CPU ranks are started by MPI's mpirun, or by an srun that knows MPI";
     return fail(
       "RendezvousFailed",
-      `${ranks.source} says that this is rank ${rank} of ${size}, ${mpi.name} that it is rank ${mpi.rank} of ${mpi.size}: the library is not that of the mpirun; set WICK_MPI_LIBRARY`,
+      `${ranks.source} says that this is rank ${rank} of ${size}, ${mpi.name} that it is rank ${mpi.rank} of ${mpi.size}: ${why}`,
     );
   }
+  if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
+  if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
   const isLocal = ranks.localSize === size;
   const word = randomUUID();
   if (rank === 0) {
@@ -148,31 +182,60 @@ async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promi
   return Rendezvous.open({ rank, size, ...told, ...more });
 }
 
-async function communicatorFor(
-  device: Device,
-  { rank, size }: Ranks,
-  meeting: Rendezvous,
-  mpi: Mpi | null,
-): Promise<Communicator> {
-  const memory = inPlace(device);
-  const { backend } = device;
-  if (backend instanceof GpuBackend) {
-    const ccl = backend.platform.collectives();
-    const own = rank === 0 ? Buffer.from(ccl.uniqueId()).toString("base64") : "";
-    const [id] = (await meeting.exchange("unique id", own)) as [string];
-    // The library waits for the others by itself, and cannot be told that one is gone before it has begun.
-    const bytes = new Uint8Array(Buffer.from(id, "base64"));
-    const library = new CclCommunicator(ccl, backend.context, bytes, rank, size, meeting);
-    backend.trusts = () => library.check();
-    return new Communicator(rank, size, device, library, memory);
-  }
-  if (!mpi) return fail("LibraryNotFound", `${device.name}: no library of collectives`);
-  mpi.interrupt = (waited) => {
+function checkedStages(stages: number, { size, source }: Ranks): number {
+  if (Number.isInteger(stages) && stages > 0 && size % stages === 0) return stages;
+  return fail(
+    "RanksDiffer",
+    `a pipeline of ${stages} stages needs as many ranks for each of them, but ${source} started ${size}`,
+  );
+}
+
+const interruptOf =
+  ({ rank }: Ranks, meeting: Rendezvous) =>
+  (waited: number): void => {
     meeting.tick();
     meeting.check();
     if (waited > LEFT_MS && meeting.othersHaveLeft) fail("RankLost", `rank ${rank} waits for a rank that has ended`);
   };
-  return new Communicator(rank, size, device, mpi, memory);
+
+async function communicatorsFor(
+  device: Device,
+  { rank, size }: Ranks,
+  stages: number,
+  meeting: Rendezvous,
+  mpi: Mpi | null,
+): Promise<Communicators> {
+  const memory = inPlace(device);
+  const { backend } = device;
+  const shares = size / stages;
+  const stage = Math.floor(rank / shares);
+  const over = (library: CollectiveLibrary, own: number, ranks: number): Communicator =>
+    new Communicator(own, ranks, device, library, memory);
+  if (backend instanceof GpuBackend) {
+    const ccl = backend.platform.collectives();
+    // The library waits for the others by itself, and cannot be told that one is gone before it has begun.
+    const opened = async (what: string, first: number, ranks: number): Promise<CclCommunicator> => {
+      const made = rank === first ? Buffer.from(ccl.uniqueId()).toString("base64") : "";
+      const ids = await meeting.exchange(what, made);
+      const id = new Uint8Array(Buffer.from(ids[first]!, "base64"));
+      return new CclCommunicator(ccl, backend.context, id, rank - first, ranks, meeting);
+    };
+    const all = await opened("unique id", 0, size);
+    const some = stages > 1 && shares > 1 ? await opened("unique id of a stage", stage * shares, shares) : null;
+    backend.trusts = () => {
+      all.check();
+      some?.check();
+    };
+    const communicator = over(all, rank, size);
+    return {
+      all: communicator,
+      tensor: stages === 1 ? communicator : some && over(some, rank % shares, shares),
+    };
+  }
+  if (!mpi) return fail("LibraryNotFound", `${device.name}: no library of collectives`);
+  const all = over(mpi, rank, size);
+  if (stages === 1) return { all, tensor: all };
+  return { all, tensor: shares > 1 ? over(mpi.split(stage), rank % shares, shares) : null };
 }
 
 /** Libraries work on the device's memory itself. */

@@ -132,6 +132,38 @@ export interface ModelConfig {
   readonly eosTokens: readonly number[];
   /** What the weights were saved in, where the file says so. */
   readonly dtype: DType | null;
+  /** Of a model whose layers several processes have one after the other: which these are. Absent where they are all. */
+  readonly stage?: StageLayers;
+}
+
+/** Some of a model's layers. */
+export interface StageLayers {
+  /** The number of the first, and how many the model has. */
+  readonly first: number;
+  readonly of: number;
+}
+
+/** Whether the model's embedding comes before its first layer, and its head behind the last: they need not be here. */
+export const endsOf = ({
+  layers,
+  stage,
+}: ModelConfig): { readonly hasInput: boolean; readonly hasOutput: boolean } => ({
+  hasInput: !stage || stage.first === 0,
+  hasOutput: !stage || stage.first + layers === stage.of,
+});
+
+/** A model of `count` of its layers, from `first` on. */
+export function stageOf(config: ModelConfig, first: number, count: number): ModelConfig {
+  const { experts, layers } = config;
+  const own = <T>(of: readonly T[]): T[] => of.slice(first, first + count);
+  return {
+    ...config,
+    layers: count,
+    ropes: own(config.ropes),
+    windows: own(config.windows),
+    experts: experts && { ...experts, layers: own(experts.layers) },
+    stage: { first, of: layers },
+  };
 }
 
 /** Methods of `Tensor`, and one that is of a gate and what it opens. */

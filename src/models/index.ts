@@ -26,6 +26,7 @@ export type {
   PlainActivation,
   RopeConfig,
   RopeScaling,
+  StageLayers,
 } from "./config.ts";
 export type { Run } from "./embeddings/batches.ts";
 export type { BatchOptions, EmbedOptions, EmbedProgress, ScoreOptions, Sequence } from "./embeddings/embed.ts";
@@ -65,8 +66,9 @@ export type { Sites } from "./placement/sites.ts";
 export type { Positions } from "./positions.ts";
 export type { SharedTable, Table as RotaryTable } from "./rotary.ts";
 export type { Sharding, Stretch } from "./sharding/cuts.ts";
+export type { Pipeline } from "./sharding/pipeline.ts";
 export type { Shard } from "./sharding/shard.ts";
-export type { ShardedSource } from "./sharding/weights-source.ts";
+export type { DivisibleSource } from "./sharding/weights-source.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";

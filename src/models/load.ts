@@ -18,10 +18,13 @@ import { ggufModels } from "./hub/gguf-names.ts";
 import { type DownloadProgress, locateModel, type PullOptions, refuseDamaged } from "./hub/pull.ts";
 import { openHuggingFaceFolder } from "./hugging-face/folder.ts";
 import { Model } from "./model.ts";
-import { choosePlaces, type DeviceChoice } from "./placement/choose.ts";
+import { choosePlaces, type DeviceChoice, demandOn } from "./placement/choose.ts";
+import type { Room, Share } from "./placement/place.ts";
 import { devicesOf, type Sites } from "./placement/sites.ts";
+import { requireStages, stageShares } from "./placement/stages.ts";
+import { Pipeline } from "./sharding/pipeline.ts";
 import { Shard } from "./sharding/shard.ts";
-import type { ShardedSource, WeightsSource } from "./sharding/weights-source.ts";
+import type { DivisibleSource, WeightsSource } from "./sharding/weights-source.ts";
 import { ChatTemplate } from "./text/chat-template.ts";
 import type { Tokenizer } from "./text/tokenizer.ts";
 import { Transformer } from "./transformer.ts";
@@ -69,13 +72,11 @@ export interface LoadModelOptions {
 }
 
 /** A model whose files are open: everything but the weights has been read, and of those where they are. */
-export interface ModelSource extends WeightsSource, AsyncDisposable {
+export interface ModelSource extends DivisibleSource, AsyncDisposable {
   /** How its authors mean it to embed. */
   readonly embedding: EmbeddingSettings;
   readonly tokenizer: Tokenizer | null;
   readonly chatTemplate: ChatTemplate | null;
-  /** A rank's part of it. */
-  sharded(shard: Shard): ShardedSource;
 }
 
 export interface WeightsOptions {
@@ -110,6 +111,7 @@ async function loadFrom(path: string, options: LoadModelOptions): Promise<Model>
   const { signal, onProgress, chatTemplate, device = "cpu", group } = options;
   await using source = await openModelAt(path);
   const own = group ? await ownPart(source, options, group) : source;
+  const pipeline = group && group.stages > 1 ? new Pipeline(group) : undefined;
   const { config } = own;
   const { sites, dtype, stored, shares } = await choosePlaces({ ...options, device, config, sizesIn: own.sizesIn });
   if (group && devicesOf(sites).some((each) => each !== group.device)) {
@@ -126,7 +128,7 @@ async function loadFrom(path: string, options: LoadModelOptions): Promise<Model>
   await Promise.all(prepared.map((own) => own?.toLoad));
   const transformer = config.encoder
     ? await Encoder.load(config, weights, sites, dtype)
-    : await Transformer.load(config, weights, sites, dtype, options.batchInvariant, stored);
+    : await Transformer.load(config, weights, sites, dtype, options.batchInvariant, stored, pipeline);
   try {
     await weights.arrival();
     await Promise.all(prepared.map((own) => own?.toRun));
@@ -139,11 +141,29 @@ async function loadFrom(path: string, options: LoadModelOptions): Promise<Model>
 }
 
 /** This rank's part, once all ranks are known to have the same model. */
-async function ownPart(source: ModelSource, { dtype }: LoadModelOptions, group: Group): Promise<ShardedSource> {
-  await group.requireSame("the model", { config: source.config, dtype });
-  const part = source.sharded(new Shard(group));
-  await group.requireSame("the model's weights", await part.fingerprint());
-  return part;
+async function ownPart(source: ModelSource, options: LoadModelOptions, group: Group): Promise<WeightsSource> {
+  const { tensor, stages } = group;
+  await group.requireSame("the model", { config: source.config, dtype: options.dtype });
+  await group.requireSame("the model's weights", await source.fingerprint());
+  const partOf = (of: DivisibleSource): WeightsSource => (tensor ? of.sharded(new Shard(tensor)) : of);
+  if (stages === 1) return partOf(source);
+  requireStages(source.config, stages);
+  const { first, layers } = await ownStage(partOf(source), options, group);
+  return partOf(source.staged(first, layers));
+}
+
+/** Which layers are this rank's, as all ranks have them: by the memory of the device that has least in each stage. */
+async function ownStage({ config, sizesIn }: WeightsSource, options: LoadModelOptions, group: Group): Promise<Share> {
+  const { device, stages, stage, size } = group;
+  const demand = await demandOn([device], { ...options, config, sizesIn });
+  const all = await group.exchange(Math.min(device.available().bytes, options.memory ?? Number.POSITIVE_INFINITY));
+  const rooms = Array.from({ length: stages }, (_, i): Room => {
+    const bytes = Math.min(...all.slice((i * size) / stages, ((i + 1) * size) / stages));
+    return { name: `stage ${i}`, bytes, spare: false, maps: false, keepsAll: true };
+  });
+  // Ranks of a stage have parts that differ in size.
+  const [shares] = (await group.exchange(stageShares(demand, rooms))) as [Share[]];
+  return shares[stage]!;
 }
 
 /** What a device can ready for a model before its weights are there. */

@@ -36,6 +36,8 @@ export interface SegmentOptions {
   /** The number of the first layer. */
   readonly first: number;
   readonly layers: readonly Layer[];
+  /** Takes what the last layer gave, where another process has those behind. */
+  readonly handOn?: ((states: Tensor) => void) | undefined;
 }
 
 /** The part of a sequence that a pass feeds. */
@@ -88,7 +90,7 @@ export class Segment implements Disposable {
 
   /** `caches` are those of all layers of the model. Disposes x. */
   run(x: Tensor, step: Step, caches: readonly LayerCache[] | undefined): Tensor {
-    const { config, first, layers, batchInvariant } = this.#options;
+    const { config, first, layers, batchInvariant, handOn } = this.#options;
     return invariantlyOn(this.device, batchInvariant, () => {
       let y = x;
       for (const [i, layer] of layers.entries()) {
@@ -97,6 +99,7 @@ export class Segment implements Disposable {
         // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
         y = step.batch * step.length > FEW_ROWS ? scope(run) : run();
       }
+      handOn?.(y);
       return y;
     });
   }

@@ -6,7 +6,7 @@ import { formatShape } from "../core/layout.ts";
 import { scope, type Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import { ModelCache, type ModelCacheOptions } from "./cache.ts";
-import type { ModelConfig, RopeConfig } from "./config.ts";
+import { endsOf, type ModelConfig, type RopeConfig } from "./config.ts";
 import { type Layer, loadLayer } from "./layer.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import type { Packed } from "./packed.ts";
@@ -18,15 +18,16 @@ import { devicesOf, type Sites, sitesOf, stretchesOf } from "./placement/sites.t
 import { positionIds } from "./positions.ts";
 import type { SharedTable } from "./rotary.ts";
 import { type Fed, invariantlyOn, Segment } from "./segment.ts";
+import type { Pipeline } from "./sharding/pipeline.ts";
 import type { EmbeddingTable, Norm, Projection, Weights } from "./weights/weights.ts";
 
+/** A stage of a pipeline has its ends only where it is the first or the last. */
 interface Parts {
-  readonly embedding: EmbeddingTable;
+  readonly embedding: EmbeddingTable | null;
   /** Learned vectors of the positions, where it has them. */
   readonly positions: EmbeddingTable | null;
   readonly layers: readonly Layer[];
-  readonly finalNorm: Norm;
-  readonly head: Projection;
+  readonly output: { readonly norm: Norm; readonly head: Projection } | null;
 }
 
 export interface TransformerOptions {
@@ -60,6 +61,7 @@ export class Transformer implements Disposable {
   /** The layers, by the devices they lie on. */
   readonly segments: readonly Segment[];
   readonly #parts: Omit<Parts, "layers">;
+  readonly #pipeline: Pipeline | undefined;
   readonly #owned: readonly Disposable[];
 
   private constructor(
@@ -70,9 +72,11 @@ export class Transformer implements Disposable {
     cacheDType: DType,
     { layers, ...parts }: Parts,
     { owned, shard }: Weights,
+    pipeline: Pipeline | undefined,
   ) {
     this.config = config;
-    this.ranks = shard?.ranks ?? 1;
+    this.ranks = (shard?.ranks ?? 1) * (pipeline?.stages ?? 1);
+    this.#pipeline = pipeline;
     this.sites = sites;
     this.dtype = dtype;
     this.cacheDType = cacheDType;
@@ -80,7 +84,9 @@ export class Transformer implements Disposable {
     this.segments = stretchesOf(sites.layers).map(({ device, first, count }) => {
       const own = layers.slice(first, first + count);
       const common = { config, device, dtype, cacheDType, batchInvariant: this.batchInvariant };
-      return new Segment({ ...common, mayExpand: !batchInvariant, first, layers: own });
+      const isLast = first + count === config.layers;
+      const handOn = isLast && pipeline ? (states: Tensor) => pipeline.send(states) : undefined;
+      return new Segment({ ...common, mayExpand: !batchInvariant, first, layers: own, handOn });
     });
     this.#parts = parts;
     this.#owned = owned;
@@ -94,11 +100,12 @@ export class Transformer implements Disposable {
     dtype: DType,
     batchInvariant = false,
     cacheDType: DType = dtype,
+    pipeline?: Pipeline,
   ): Promise<Transformer> {
     try {
       const parts = await loadParts(config, weights);
       const sites = sitesOf(where, config.layers);
-      return new Transformer(config, sites, dtype, batchInvariant, cacheDType, parts, weights);
+      return new Transformer(config, sites, dtype, batchInvariant, cacheDType, parts, weights, pipeline);
     } catch (error) {
       for (const resource of weights.owned) resource[Symbol.dispose]();
       throw error;
@@ -111,7 +118,10 @@ export class Transformer implements Disposable {
   }
 
   newCache(options: ModelCacheOptions = {}): ModelCache {
-    return new ModelCache(this.config, this.sites.layers, this.dtype, { stored: this.cacheDType, ...options });
+    // Ranks whose layers have windows must be able to go back as far as those whose have none.
+    const rewindable = options.rewindable || this.#pipeline !== undefined;
+    const own = { stored: this.cacheDType, ...options, rewindable };
+    return new ModelCache(this.config, this.sites.layers, this.dtype, own);
   }
 
   newPagedCache(pages: number): PagedCache {
@@ -150,6 +160,11 @@ export class Transformer implements Disposable {
       const ends = hidden.reshape([batch, length, hiddenSize]).narrow(1, length - 1, 1);
       return this.logits(ends.reshape([batch, hiddenSize]));
     });
+  }
+
+  /** A part that others follow goes to its end: nothing is said of it. */
+  pass(passage: Passage, ids: Tensor, cache: ModelCache): void {
+    scope(() => this.#through(passage, ids.shape[1]!, cache).dispose());
   }
 
   /**
@@ -224,7 +239,7 @@ export class Transformer implements Disposable {
         stepOn: (segment) => segment.packedStep(packed),
         caches: undefined,
       }).through();
-      return normalize(states, this.#parts.finalNorm);
+      return normalize(states, this.#parts.output!.norm);
     });
   }
 
@@ -272,18 +287,24 @@ export class Transformer implements Disposable {
 
   /** The rows of ids (n), where the tables are, with which `places` has their positions. Call it inside a scope. */
   embed(ids: Tensor, places: () => Tensor): Tensor {
-    const { embeddingScale } = this.config;
+    const { embeddingScale, hiddenSize } = this.config;
     const { embedding, positions } = this.#parts;
     const { input } = this.sites;
+    if (!embedding) return this.#pipeline!.receive(ids.numel, hiddenSize, this.dtype);
     const tokens = embedding.lookup(ids.device === input ? ids : ids.toDeviceSync(input));
     const scaled = embeddingScale === 1 ? tokens : tokens.affine(embeddingScale, 0);
     return positions ? scaled.add(positions.lookup(places())) : scaled;
   }
 
-  /** Logits in f32 of states that the last layer gave. Call it inside a scope. */
+  /** Logits in f32 of states that the last layer gave; all stages of a pipeline have them. Call it inside a scope. */
   logits(hidden: Tensor): Tensor {
+    const { output } = this.#parts;
+    const own = output && this.#logitsBy(output, hidden);
+    return this.#pipeline?.share(own, hidden.shape[0]!, this.config.vocabSize) ?? own!;
+  }
+
+  #logitsBy({ norm, head }: NonNullable<Parts["output"]>, hidden: Tensor): Tensor {
     const { logitScale: scale, logitSoftcap: cap } = this.config;
-    const { finalNorm: norm, head } = this.#parts;
     const { device, batchInvariant } = this;
     const x = hidden.device === device ? hidden : hidden.toDeviceSync(device);
     const unscaled = invariantlyOn(device, batchInvariant, () => head.forward(x, { norm })).toDType("f32");
@@ -330,15 +351,19 @@ const records = ({ backend }: Device): boolean => backend.recorder?.problem === 
 
 /** Everything the config names. */
 export async function loadParts(config: ModelConfig, weights: Weights): Promise<Parts> {
-  const { vocabSize, hiddenSize, contextLength } = config;
-  const embedding = await weights.embedding("token", vocabSize, hiddenSize);
-  const learned = architectureOf(config).positions === "learned";
+  const { vocabSize, hiddenSize, contextLength, tiedEmbeddings } = config;
+  const { hasInput, hasOutput } = endsOf(config);
+  const hasTable = hasInput || (hasOutput && tiedEmbeddings);
+  const table = hasTable ? await weights.embedding("token", vocabSize, hiddenSize) : null;
+  const learned = hasInput && architectureOf(config).positions === "learned";
   const positions = learned ? await weights.embedding("position", contextLength, hiddenSize) : null;
   const layers: Layer[] = [];
   for (let i = 0; i < config.layers; i++) layers.push(await loadLayer(config, weights, i));
-  const finalNorm = await loadNorm(config, weights, "finalNorm", hiddenSize, {});
-  const head = config.tiedEmbeddings
-    ? embedding.head
+  const embedding = hasInput ? table : null;
+  if (!hasOutput) return { embedding, positions, layers, output: null };
+  const norm = await loadNorm(config, weights, "finalNorm", hiddenSize, {});
+  const head = tiedEmbeddings
+    ? table!.head
     : await weights.linear([{ role: "head", outputs: vocabSize }], hiddenSize, {});
-  return { embedding, positions, layers, finalNorm, head };
+  return { embedding, positions, layers, output: { norm, head } };
 }

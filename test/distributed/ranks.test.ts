@@ -1,7 +1,11 @@
+import { once } from "node:events";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { loadModel } from "../../src/models/index.ts";
 import { deviceNames } from "../helpers/devices.ts";
-import { builtForRanks, byMpi, mpiruns, program, runRanks, tiny } from "../helpers/ranks/run.ts";
+import { fable } from "../helpers/model-folders.ts";
+import { builtForRanks, byMpi, mpiruns, type Outcome, program, runRanks, tiny } from "../helpers/ranks/run.ts";
+import { startServe } from "../helpers/wick-serve.ts";
 
 interface Compared {
   readonly model: string;
@@ -11,6 +15,19 @@ interface Compared {
   readonly bytes: readonly number[];
   readonly read: readonly number[];
 }
+
+/** A port below those that systems hand out, and so rarely in use. */
+const port = 30_000 + (process.pid % 2000);
+const variables = {
+  torchrun: (rank: number) => ({
+    ...{ RANK: `${rank}`, WORLD_SIZE: "2", LOCAL_RANK: `${rank}`, LOCAL_WORLD_SIZE: "2" },
+    ...{ MASTER_ADDR: "127.0.0.1", MASTER_PORT: `${port}`, TORCHELASTIC_RUN_ID: "a run" },
+  }),
+  srun: (rank: number) => ({
+    ...{ SLURM_PROCID: `${rank}`, SLURM_NTASKS: "2", SLURM_LOCALID: `${rank}`, SLURM_STEP_TASKS_PER_NODE: "2" },
+    ...{ SLURM_STEP_NODELIST: "127.0.0.1", SLURM_JOB_ID: `${port - 20_000 + 2000}` },
+  }),
+};
 
 let built: Awaited<ReturnType<typeof builtForRanks>>;
 beforeAll(async () => {
@@ -23,8 +40,14 @@ const launch = (ranks: number): string[] => [
   process.execPath,
 ];
 
-async function compared(start: readonly string[], device: string, models: readonly string[]): Promise<Compared[]> {
-  const { stdout, stderr } = await runRanks(start, [program("compare.mjs"), built.dist, device, "f32", ...models]);
+async function compared(
+  start: readonly string[],
+  device: string,
+  models: readonly string[],
+  stages = 1,
+): Promise<Compared[]> {
+  const args = [program("compare.mjs"), built.dist, device, "f32", ...models];
+  const { stdout, stderr } = await runRanks(start, args, { STAGES: `${stages}` });
   expect(stdout, stderr).toContain("results");
   return (JSON.parse(stdout) as { results: Compared[] }).results;
 }
@@ -49,6 +72,40 @@ describe.skipIf(mpiruns.length === 0)("a model over several processes, by MPI", 
   it.each(mpiruns)("says the same as whole, by %s", async (mpirun) => {
     const ranks = mpirun.endsWith("mpich") ? 4 : 2;
     expectSame(await compared(byMpi(mpirun, ranks), "cpu", architectures[ranks]), ranks);
+  });
+
+  it("has its layers in stages, each of two ranks", async () => {
+    const models = ["gemma2", "gpt2", "mixtral"].map(tiny);
+    const results = await compared(byMpi(mpiruns.at(-1)!, 4), "cpu", models, 2);
+    for (const { model, apart, sameIds, wholeBytes, bytes, read } of results) {
+      expect(apart, model).toBeLessThan(1e-3);
+      expect(sameIds, model).toBe(true);
+      // Tables of tokens that are the head lie at both ends, and those of positions at the first.
+      for (const own of [...bytes, ...read]) expect(own / wholeBytes, model).toBeLessThan(0.45);
+    }
+  });
+
+  it("serves several requests at once, as whole, and ends with the server", async () => {
+    const prompts = ["Once upon a time", "The fox", "A crow sat in a tree and"];
+    await using server = await startServe(built.cli, [fable, "--tensor-parallel", "2"], ["launch", "-n", "2"]);
+    const answer = async (prompt: string): Promise<string> => {
+      const body = JSON.stringify({ model: "fable-7m", prompt, max_tokens: 12, temperature: 0 });
+      const headers = { "content-type": "application/json" };
+      const response = await fetch(`${server.address}/v1/completions`, { method: "POST", headers, body });
+      return ((await response.json()) as { choices: { text: string }[] }).choices[0]!.text;
+    };
+    const answers = await Promise.all(prompts.map(answer));
+    using model = await loadModel(fable, { device: "cpu" });
+    for (const [i, prompt] of prompts.entries()) {
+      let text = "";
+      for await (const piece of model.generate(prompt, { maxTokens: 12, temperature: 0 })) text += piece.text;
+      expect(answers[i]).toBe(text);
+    }
+    // Pipes are closed once nobody has them any more.
+    const closed = once(server.child, "close");
+    await server.stop();
+    await closed;
+    expect(server.log()).toContain('"event":"ended"');
   });
 
   it("verifies at rank 0, which alone prints", async () => {
@@ -96,6 +153,17 @@ describe.skipIf(!deviceNames.includes("sim:32"))("a model over several processes
     expectSame(await compared(launch(2), "sim:32", [tiny("llama")]), 2);
   });
 
+  it("says the same in stages", async () => {
+    expectSame(await compared(launch(2), "sim:32", [tiny("llama")], 2), 2);
+  });
+
+  it.each(["torchrun", "srun"] as const)("meets by %s's variables", async (by) => {
+    const args = [program("sum.mjs"), built.dist, "sim:32"];
+    const both = [0, 1].map((rank) => runRanks([process.execPath], args, variables[by](rank)));
+    const [first, second] = (await Promise.all(both)) as [Outcome, Outcome];
+    expect([first.stdout.trim(), second.stdout, first.stderr, second.stderr]).toEqual(["[3,20]", "", "", ""]);
+  });
+
   it("collects, adds up and is recorded", async () => {
     const { stdout, stderr } = await runRanks(launch(4), [program("collectives.mjs"), built.dist, "sim:32"]);
     expect(stdout, stderr).toContain("library");
@@ -117,6 +185,9 @@ function expectCollectives({ all }: { all: Record<string, number[]>[] }, ranks: 
     expect(got.scatter).toEqual([ranks * 2 * rank, ranks * (2 * rank + 1)]);
     expect(got.broadcast).toEqual([ranks, 10 * ranks]);
     if (rank === 1) expect(got.received).toEqual([1, 10]);
+    const before = (rank + ranks - 1) % ranks;
+    expect(got.ring).toEqual([before + 1, 10 * (before + 1)]);
+    for (const dtype of ["bf16", "u8"]) expect(got[`itself ${dtype}`]).toEqual([rank + 1, 10 * (rank + 1)]);
     expect(got.long).toEqual([sum]);
   }
 }

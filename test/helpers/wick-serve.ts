@@ -13,9 +13,13 @@ export interface ServeProcess extends AsyncDisposable {
   stop(signal?: NodeJS.Signals): Promise<number | null>;
 }
 
-/** `cli` is the path of the command; resolves once it says where it listens. */
-export async function startServe(cli: string, args: readonly string[]): Promise<ServeProcess> {
-  const child = spawn(process.execPath, [cli, "serve", "--port", "0", "--device", "cpu", ...args], {
+/** `cli` is the path of the command, and `by` what starts it; resolves once it says where it listens. */
+export async function startServe(
+  cli: string,
+  args: readonly string[],
+  by: readonly string[] = [],
+): Promise<ServeProcess> {
+  const child = spawn(process.execPath, [cli, ...by, "serve", "--port", "0", "--device", "cpu", ...args], {
     stdio: ["ignore", "pipe", "pipe"],
   });
   let [said, logged] = ["", ""];

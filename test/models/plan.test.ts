@@ -55,6 +55,27 @@ describe("a plan", () => {
     );
   });
 
+  it("has stages of ranks, whose layers lie by the memory that they have", async () => {
+    const source = await shape("405b", llama(126, 16384, 53248, 128));
+    const sixteen = planDevices("16xMI300X");
+    const plan = await planModel({ ...source, devices: sixteen, pipelineParallel: 2, tensorParallel: 8 });
+    expect(plan.devices).toHaveLength(16);
+    expect(plan.devices[0]).toMatchObject({ first: 0, layers: 63, embedding: true, head: false });
+    expect(plan.devices[15]).toMatchObject({ first: 63, layers: 63, embedding: false, head: true });
+    for (const { weights } of plan.devices) expect(weights / (plan.weights / 16)).toBeCloseTo(1, 1);
+    const across = await planModel({ ...source, devices: sixteen, tensorParallel: 16 });
+    expect(plan.estimate!.stepLinks).toBeLessThan(across.estimate!.stepLinks);
+    const uneven = planDevices("MI300X+2xH100");
+    const staged = await planModel({ ...source, devices: uneven, quantize: "Q4_K", pipelineParallel: 3 });
+    const [large, small] = staged.devices.map(({ layers }) => layers) as [number, number];
+    expect(large / small).toBeCloseTo(192 / 80, 0);
+    const few = await planModel({ ...source, devices: planDevices("2xMI300X"), pipelineParallel: 2 });
+    expect(few).toMatchObject({ fits: false, wouldTake: 4 });
+    const bad = { ...source, devices: sixteen };
+    await expect(planModel({ ...bad, pipelineParallel: 127 })).rejects.toThrow(/126 layers.*1 to 126 stages/);
+    await expect(planModel({ ...bad, pipelineParallel: 3, tensorParallel: 8 })).rejects.toThrow(/3 stages of 8 ranks/);
+  });
+
   it("gives the CPU what a card has no room for, and takes quantized matrices as smaller", async () => {
     const source = await shape("70b", llama(80, 8192, 28672, 64));
     const devices = planDevices("RTX4090+cpu,128GB,80GB/s");

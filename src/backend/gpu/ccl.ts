@@ -16,6 +16,8 @@ const prototypes = {
   broadcast: "int ncclBroadcast(void *from, void *to, size_t count, int type, int root, void *comm, void *stream)",
   send: "int ncclSend(void *at, size_t count, int type, int peer, void *comm, void *stream)",
   receive: "int ncclRecv(void *at, size_t count, int type, int peer, void *comm, void *stream)",
+  groupStart: "int ncclGroupStart()",
+  groupEnd: "int ncclGroupEnd()",
 } as const;
 const INIT = "int ncclCommInitRank(void *comm, int size, WickCclId id, int rank)";
 const ERROR_TEXT = "const char *ncclGetErrorString(int code)";

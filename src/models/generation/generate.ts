@@ -140,9 +140,10 @@ async function prefill(
     const ids = Tensor.from(Uint32Array.from(fed.flat()), { shape, device: model.device }).keep();
     parts.push({ ids, fed: fed[0]!, passage: model.enter(ids, { cache, start: first + from, extent }) });
   };
-  const leave = ({ ids, fed, passage }: Part): Tensor => {
+  const leave = ({ ids, fed, passage }: Part, isLast: boolean): Tensor | null => {
     using _ids = ids;
-    const logits = model.leave(passage, ids, { cache, last: true });
+    const logits = isLast ? model.leave(passage, ids, { cache, last: true }) : null;
+    if (!isLast) model.pass(passage, ids, cache);
     promptCache?.fed(fed);
     return logits;
   };
@@ -154,9 +155,9 @@ async function prefill(
       for (const { passage } of [...ahead, ...behind]) if (!isThrough(passage)) passage.advance();
       const [oldest] = parts as [Part];
       if (isThrough(oldest.passage)) {
-        const logits = leave(parts.shift()!);
-        if (parts.length === 0 && from + prefillChunk >= length) return logits;
-        logits.dispose();
+        const isLast = parts.length === 1 && from + prefillChunk >= length;
+        const logits = leave(parts.shift()!, isLast);
+        if (logits) return logits;
       }
       await setImmediate();
       signal?.throwIfAborted();

@@ -2,7 +2,8 @@
  * Common cards by what limits them, as their makers' data sheets have it: memory, its bandwidth, dense products of halves
  * (bf16 or f16, without sparsity), and what joins several of them. Bandwidths of links are for one direction and all of a
  * card's links together. Sources: AMD's product pages and white papers of CDNA 2, CDNA 3 and CDNA 4
- * (amd.com/en/products/accelerators/instinct, amd.com/en/products/graphics), NVIDIA's data sheets of the A100, L4, L40S,
+ * (amd.com/en/products/accelerators/instinct, amd.com/en/products/graphics), ROCm's table of GPUs
+ * (rocm.docs.amd.com/en/latest/reference/gpu-specs.html), NVIDIA's data sheets of the A100, L4, L40S,
  * H100, H200 and DGX B200 (nvidia.com/en-us/data-center) and its white papers of Ampere, Ada Lovelace and Blackwell GPUs.
  */
 import { fail } from "../../core/errors.ts";

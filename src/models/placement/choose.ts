@@ -54,16 +54,13 @@ const DEFAULT_CONTEXT = 2048;
 /** Throws `OutOfMemory` with what is needed, what is there and the way out. */
 export async function choosePlaces(options: ChoiceOptions): Promise<Chosen> {
   const { config, gpuLayers, memory = Number.POSITIVE_INFINITY } = options;
-  const positions = checkContext(options.context, config);
+  checkContext(options.context, config);
   checkGpuLayers(gpuLayers, config);
   const measured = new Map<DType, ModelSizes>();
   const choices = choicesOf(options.device, gpuLayers);
   for (const [i, devices] of choices.entries()) {
-    const dtype = options.dtype ?? usualDType(devices, config);
-    const sizes = measured.get(dtype) ?? (await measureModel(config, options.sizesIn(dtype)));
-    measured.set(dtype, sizes);
-    const stored = cacheDType(options.kvCache, config, devices, dtype);
-    const demand = { config, sizes, dtype, stored, positions, sequences: 1 };
+    const demand = await demandOn(devices, options, measured);
+    const { dtype, stored } = demand;
     let found = placedOn(devices, demand, gpuLayers, memory);
     // Garbage may hold what is missing.
     if (!found && collect() > 0) found = placedOn(devices, demand, gpuLayers, memory);
@@ -71,6 +68,20 @@ export async function choosePlaces(options: ChoiceOptions): Promise<Chosen> {
     if (i === choices.length - 1) refuse(devices, demand, memory);
   }
   return fail("InvalidArgument", "loadModel: no device was named");
+}
+
+/** What a model needs on these devices; sizes that were `measured` are not counted again. */
+export async function demandOn(
+  devices: readonly Device[],
+  options: Omit<ChoiceOptions, "device">,
+  measured: Map<DType, ModelSizes> = new Map(),
+): Promise<Demand & { readonly stored: DType }> {
+  const { config } = options;
+  const dtype = options.dtype ?? usualDType(devices, config);
+  const sizes = measured.get(dtype) ?? (await measureModel(config, options.sizesIn(dtype)));
+  measured.set(dtype, sizes);
+  const stored = cacheDType(options.kvCache, config, devices, dtype);
+  return { config, sizes, dtype, stored, positions: checkContext(options.context, config), sequences: 1 };
 }
 
 /** f32 on the CPU alone, elsewhere what the weights were saved in. */
@@ -125,7 +136,8 @@ const roomOn = (device: Device, { config, dtype, stored = dtype }: Demand, memor
   spare: isSpare(device),
   // A limit counts what is shown from files all the same.
   maps: device.backend.map !== undefined && memory === Number.POSITIVE_INFINITY,
-  keepsAll: deviceAttends(config, device, dtype, stored),
+  // Stages must be able to go back alike.
+  keepsAll: config.stage !== undefined || deviceAttends(config, device, dtype, stored),
 });
 
 function sitesFor(shares: readonly DeviceShare[], { layers }: ModelConfig): Sites {

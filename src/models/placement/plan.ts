@@ -2,27 +2,21 @@
  * What a model would take on devices that need not be there, and how fast it would be: placed by the code that loads, from
  * the config or the header of a file alone.
  */
-import { type DType, sizeOf } from "../../core/dtype.ts";
+import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import { bytesPerPosition } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
 import { Share as RankShare, requireShardable } from "../sharding/cuts.ts";
 import { configSizes, type WeightSizes } from "../weights/weight-sizes.ts";
-import {
-  allReduceTime,
-  loadOf,
-  type Network,
-  networkAllReduceTime,
-  type Reach,
-  type StepShape,
-  transferTime,
-  usualReach,
-  workTime,
-} from "./estimate.ts";
+import type { Network, Reach, StepShape } from "./estimate.ts";
 import { type ModelSizes, measureModel, type Tally, weightBytes } from "./model-sizes.ts";
 import { type Demand, fits, place, type Room, type Share, shareBytes, sharesOf } from "./place.ts";
 import type { PlanDevice } from "./plan-devices.ts";
+import { requireStages, stageShares, untied } from "./stages.ts";
+import { type PlannedTimes, plannedTimes, type Stage } from "./step-time.ts";
+
+export type { PlannedTimes } from "./step-time.ts";
 
 export interface PlanOptions {
   readonly config: ModelConfig;
@@ -35,6 +29,8 @@ export interface PlanOptions {
   readonly quantize?: QuantType | undefined;
   /** Processes that share every layer, each with a device. Default 1: the devices share the layers. */
   readonly tensorParallel?: number | undefined;
+  /** Stages of processes that have the layers one after the other, each of as many as share a layer. Default 1. */
+  readonly pipelineParallel?: number | undefined;
   /** Positions of each sequence. Default 4096, or what the model can hold. */
   readonly context?: number | undefined;
   /** Default 1. */
@@ -61,17 +57,6 @@ export interface PlannedDevice {
   readonly total: number;
 }
 
-/** Seconds; all of them estimates. */
-export interface PlannedTimes {
-  readonly tokensPerSecond: number;
-  /** Of one sequence. */
-  readonly tokensPerSecondEach: number;
-  readonly step: number;
-  readonly stepLinks: number;
-  readonly firstToken: number;
-  readonly promptTokens: number;
-}
-
 export interface Plan {
   readonly fits: boolean;
   readonly dtype: DType;
@@ -79,6 +64,7 @@ export interface Plan {
   readonly context: number;
   readonly sequences: number;
   readonly tensorParallel: number;
+  readonly pipelineParallel: number;
   readonly weights: number;
   /** Of one sequence, and of one position of it. */
   readonly cachePerSequence: number;
@@ -93,7 +79,8 @@ const CONTEXT = 4096;
 const MOST_TRIED = 4096;
 
 export async function planModel(options: PlanOptions): Promise<Plan> {
-  const { config, quantize = null, sequences = 1, tensorParallel: ranks = 1, devices } = options;
+  const { config, quantize = null, sequences = 1, devices } = options;
+  const { tensorParallel: ranks = 1, pipelineParallel: stages = 1 } = options;
   const dtype = options.dtype ?? (devices.every(({ isCpu }) => isCpu) ? "f32" : halfOr(config.dtype));
   const context = checkedContext(options.context ?? Math.min(CONTEXT, config.contextLength), config);
   const fromFile = quantize === null ? options.sizesIn?.(dtype) : undefined;
@@ -101,29 +88,31 @@ export async function planModel(options: PlanOptions): Promise<Plan> {
   const elements = await elementsOf(config);
   const split = ranks > 1 ? await splitOver(config, sizes, elements, ranks) : { config, sizes, elements };
   const demand: Demand = { config: split.config, sizes: split.sizes, dtype, positions: context, sequences };
-  if (ranks > devices.length) {
-    fail("InvalidArgument", `plan: ${ranks} ranks need a device each, and ${devices.length} are there`);
+  requireStages(config, stages);
+  if (ranks * stages > devices.length) {
+    const each = stages > 1 ? `${stages} stages of ${ranks} rank${ranks === 1 ? "" : "s"}` : `${ranks} ranks`;
+    fail("InvalidArgument", `plan: ${each} need a device each, and ${devices.length} are there`);
   }
-  const used = ranks > 1 ? devices.slice(0, ranks) : devices;
-  const rooms = used.map(roomOf);
-  const shares = ranks > 1 ? onEvery(demand, rooms) : place(demand, rooms);
+  const used = ranks * stages > 1 ? devices.slice(0, ranks * stages) : devices;
+  const placed = stages > 1 ? inStages(demand, used, stages) : ranks > 1 ? onEvery(demand, used) : onSome(demand, used);
   const shape: StepShape = { ...split, dtype, rows: sequences, sequences, context };
   const promptTokens = options.prompt ?? Math.max(1, Math.floor(context / 2));
   const whole = sharesOf({ ...demand, config, sizes }, [roomOf(used[0]!)], [config.layers])[0]!;
   const cachePerSequence = whole.cache / sequences;
   return {
-    fits: shares !== null,
+    fits: placed !== null,
     dtype,
     quantize,
     context,
     sequences,
     tensorParallel: ranks,
+    pipelineParallel: stages,
     weights: weightBytes(sizes),
     cachePerSequence,
     cachePerToken: config.layers * bytesPerPosition(config, dtype),
-    devices: (shares ?? []).map((share) => planned(share, used)),
-    wouldTake: shares ? null : await enough(options, dtype, sizes, elements, context),
-    estimate: shares && times(shape, shares, used, ranks, promptTokens, options),
+    devices: (placed ?? []).flatMap(({ devices, ...share }) => devices.map((device) => planned(share, device))),
+    wouldTake: placed ? null : await enough(options, dtype, sizes, elements, context),
+    estimate: placed && plannedTimes(shape, placed, promptTokens, { ...options, shares: stages > 1 }),
   };
 }
 
@@ -142,9 +131,8 @@ const roomOf = ({ name, memory: bytes, isCpu }: PlanDevice): Room => ({
   keepsAll: !isCpu,
 });
 
-const planned = (share: Share, devices: readonly PlanDevice[]): PlannedDevice => {
-  const { room, first, layers, hasInput, hasOutput, weights, cache, work } = share;
-  const { name, memory } = devices[room]!;
+const planned = (share: Share, { name, memory }: PlanDevice): PlannedDevice => {
+  const { first, layers, hasInput, hasOutput, weights, cache, work } = share;
   const total = shareBytes(share);
   return { name, memory, first, layers, embedding: hasInput, head: hasOutput, weights, cache, work, total };
 };
@@ -185,91 +173,58 @@ async function splitOver(config: ModelConfig, sizes: ModelSizes, elements: Model
   return { config: share.config, sizes: scaled(sizes, by), elements: scaled(elements, by) };
 }
 
-/** Every rank has all layers, a part of each. */
-function onEvery(demand: Demand, rooms: readonly Room[]): Share[] | null {
-  const shares = rooms.map((room, i) => ({
-    ...sharesOf(demand, [room], [demand.config.layers])[0]!,
-    room: i,
-  }));
-  return fits(shares, rooms, demand) ? shares : null;
+/** What lies on devices that have the same. */
+type Placed = Share & Stage;
+
+/** Each device has some layers. */
+function onSome(demand: Demand, devices: readonly PlanDevice[]): Placed[] | null {
+  const shares = place(demand, devices.map(roomOf));
+  return shares?.map((share) => ({ ...share, devices: [devices[share.room]!] })) ?? null;
 }
+
+/** Every rank has all layers, a part of each. */
+function onEvery(demand: Demand, devices: readonly PlanDevice[]): Placed[] | null {
+  const room = leastRoom(devices);
+  const shares = sharesOf(demand, [room], [demand.config.layers]);
+  return fits(shares, [room], demand) ? shares.map((share) => ({ ...share, devices })) : null;
+}
+
+/** Neighbouring ranks have some layers, or a part of each of these. */
+function inStages(demand: Demand, devices: readonly PlanDevice[], stages: number): Placed[] | null {
+  const each = devices.length / stages;
+  const groups = Array.from({ length: stages }, (_, i) => devices.slice(i * each, (i + 1) * each));
+  // Stages keep all of a text, so that they can go back alike.
+  const rooms = groups.map((group): Room => ({ ...leastRoom(group), keepsAll: true }));
+  const shares = stageShares(demand, rooms);
+  if (!fits(shares, rooms, untied(demand))) return null;
+  return shares.map((share) => ({ ...share, devices: groups[share.room]! }));
+}
+
+const leastRoom = (devices: readonly PlanDevice[]): Room =>
+  devices.map(roomOf).reduce((a, b) => (a.bytes <= b.bytes ? a : b));
 
 /** The smallest number of devices like the first that holds the model; layers cannot be cut without ranks. */
 async function enough(
-  { config, devices, sequences = 1, tensorParallel: ranks = 1 }: PlanOptions,
+  { config, devices, sequences = 1, tensorParallel: ranks = 1, pipelineParallel: stages = 1 }: PlanOptions,
   dtype: DType,
   sizes: ModelSizes,
   elements: ModelSizes,
   context: number,
 ): Promise<number | null> {
   const gpu = devices.find(({ isCpu }) => !isCpu) ?? devices[0]!;
-  for (let count = 1; count <= (ranks > 1 ? config.heads : Math.min(config.layers, MOST_TRIED)); count++) {
-    if (ranks > 1 && config.heads % count !== 0) continue;
-    const rooms = Array.from({ length: count }, () => roomOf(gpu));
-    const split = ranks > 1 && count > 1 ? await splitOver(config, sizes, elements, count) : { config, sizes };
-    const demand = { ...split, dtype, positions: context, sequences };
-    if (ranks > 1 ? onEvery(demand, rooms) : place(demand, rooms)) return count;
+  const demandOf = async (parts: number): Promise<Demand> => {
+    const split = parts > 1 ? await splitOver(config, sizes, elements, parts) : { config, sizes };
+    return { ...split, dtype, positions: context, sequences };
+  };
+  const byRanks = ranks > 1 && stages === 1;
+  const fixed = byRanks ? null : await demandOf(ranks);
+  for (let count = 1; count <= (byRanks ? config.heads : Math.min(config.layers, MOST_TRIED)); count++) {
+    if (byRanks && config.heads % count !== 0) continue;
+    const demand = fixed ?? (await demandOf(count));
+    const these = new Array<PlanDevice>(stages > 1 ? count * ranks : count).fill(gpu);
+    const placed =
+      stages > 1 ? inStages(demand, these, count) : byRanks ? onEvery(demand, these) : onSome(demand, these);
+    if (placed) return these.length;
   }
   return null;
 }
-
-/** Rows of a prompt that are computed at once. */
-const CHUNK = 2048;
-
-function times(
-  shape: StepShape,
-  shares: readonly Share[],
-  devices: readonly PlanDevice[],
-  ranks: number,
-  promptTokens: number,
-  options: Pick<PlanOptions, "reach" | "network">,
-): PlannedTimes {
-  const { sequences } = shape;
-  const decode = stepTime(shape, shares, devices, ranks, options);
-  const chunks = Math.ceil(promptTokens / CHUNK);
-  const rows = Math.ceil(promptTokens / chunks);
-  const chunk: StepShape = { ...shape, rows, sequences: 1, context: promptTokens };
-  const prompt = stepTime(chunk, shares, devices, ranks, options);
-  // Chunks follow each other through the devices: one is as long as all, the others as the slowest of them.
-  const firstToken = prompt.total + (chunks - 1) * prompt.slowest;
-  return {
-    tokensPerSecond: sequences / decode.total,
-    tokensPerSecondEach: 1 / decode.total,
-    step: decode.total,
-    stepLinks: decode.links,
-    firstToken,
-    promptTokens,
-  };
-}
-
-/** A step over devices that have layers one after the other, or over ranks that have a part of each. */
-export function stepTime(
-  shape: StepShape,
-  shares: readonly Pick<Share, "room" | "first" | "layers" | "hasOutput">[],
-  devices: readonly PlanDevice[],
-  ranks: number,
-  { reach = usualReach, network }: Pick<PlanOptions, "reach" | "network"> = {},
-): { readonly total: number; readonly links: number; readonly slowest: number } {
-  const { config, dtype, rows, sequences } = shape;
-  const bytes = rows * config.hiddenSize * sizeOf(dtype);
-  const work = shares.map(({ room, first, layers, hasOutput }) =>
-    workTime(devices[room]!, loadOf(shape, first, layers, hasOutput), reach),
-  );
-  if (ranks > 1) {
-    const link = slowestLink(devices.slice(0, ranks));
-    const logits = transferTime((sequences * config.vocabSize * 4) / ranks, link);
-    const reduce = network ? networkAllReduceTime(bytes, ranks, network) : allReduceTime(bytes, ranks, link);
-    // After attention and after the MLP of each layer, and once for the embedding.
-    const links = (2 * config.layers + 1) * reduce + logits;
-    const total = Math.max(...work) + links;
-    return { total, links, slowest: total };
-  }
-  const hops = shares
-    .slice(1)
-    .map(({ room }, i) => transferTime(bytes, slowestLink([devices[room]!, devices[shares[i]!.room]!])));
-  const links = hops.reduce((a, b) => a + b, 0);
-  return { total: work.reduce((a, b) => a + b, 0) + links, links, slowest: Math.max(...work) };
-}
-
-const slowestLink = (devices: readonly PlanDevice[]) =>
-  devices.map(({ link }) => link).reduce((a, b) => (a.bytesPerSecond <= b.bytesPerSecond ? a : b));

@@ -1,7 +1,6 @@
 /** A rank of a model that is split: what it adds up and gathers with the others. */
 import { fail } from "../../core/errors.ts";
 import type { Communicator } from "../../distributed/communicator.ts";
-import type { Group } from "../../distributed/group.ts";
 import { Tensor } from "../../ops/index.ts";
 import type { Stretch } from "./cuts.ts";
 
@@ -10,9 +9,10 @@ export class Shard {
   readonly ranks: number;
   readonly #communicator: Communicator;
 
-  constructor({ rank, size, communicator }: Pick<Group, "rank" | "size" | "communicator">) {
-    this.rank = rank;
-    this.ranks = size;
+  /** Of the ranks that share its layers. */
+  constructor(communicator: Communicator) {
+    this.rank = communicator.rank;
+    this.ranks = communicator.size;
     this.#communicator = communicator;
   }
 

@@ -1,7 +1,7 @@
 /** The weights of a file, all of them or a rank's part. */
 import type { DType } from "../../core/dtype.ts";
 import type { StoredWeights } from "../../formats/weights-file.ts";
-import type { ModelConfig } from "../config.ts";
+import { type ModelConfig, stageOf } from "../config.ts";
 import type { WeightsOptions } from "../load.ts";
 import { FileWeights } from "../weights/file-weights.ts";
 import { ModelTensors } from "../weights/model-tensors.ts";
@@ -20,18 +20,23 @@ export interface WeightsSource {
   sizesIn(dtype: DType): WeightSizes;
 }
 
-/** The config is that of the rank's part, but for the vocabulary, which is whole. */
-export interface ShardedSource extends WeightsSource {
+/** Weights of which processes may have parts. */
+export interface DivisibleSource extends WeightsSource {
   /** What tells the model from others. */
   fingerprint(): Promise<string>;
+  /** `count` of its layers, from `first` on. */
+  staged(first: number, count: number): DivisibleSource;
+  /** A rank's part of every layer. The config is that of the part, but for the vocabulary, which is whole. */
+  sharded(shard: Shard): WeightsSource;
 }
 
-export const weightsSource = (
-  file: StoredWeights,
-  config: ModelConfig,
-  form: WeightsForm,
-): WeightsSource & { sharded(shard: Shard): ShardedSource } => ({
+export const weightsSource = (file: StoredWeights, config: ModelConfig, form: WeightsForm): DivisibleSource => ({
   config,
+  fingerprint: () => fingerprintOf(file),
+  staged: (first, count) => {
+    const names = { ...form.names, firstLayer: first };
+    return weightsSource(file, stageOf(config, first, count), { ...form, names });
+  },
   sizesIn: (dtype) => fileSizes(new ModelTensors(file, config, form), dtype),
   openWeights: async (options) => new FileWeights(file, config, form, options),
   sharded: (shard) => {
@@ -40,7 +45,6 @@ export const weightsSource = (
       config: own.config,
       sizesIn: (dtype) => own.sizes(fileSizes(new ModelTensors(own.file, own.config, form), dtype)),
       openWeights: async (options) => new ShardedWeights(own, shard, form, options),
-      fingerprint: () => fingerprintOf(file),
     };
   },
 });

@@ -1,6 +1,6 @@
 /** What a format calls the tensors of a model. Names of matrices are without ".weight", so that a bias can be looked for. */
 import type { StoredWeights } from "../../formats/index.ts";
-import type { ModelConfig } from "../config.ts";
+import { endsOf, type ModelConfig } from "../config.ts";
 import type { EmbeddingRole, HeadRole, LinearRole, NormRole, Part, Place, StackPart, VectorRole } from "./weights.ts";
 
 /** Matrices for the same input that files may hold over each other, joined by commas. */
@@ -10,6 +10,8 @@ export interface Names {
   readonly embedding: Readonly<Record<EmbeddingRole, string>>;
   /** Stands before the names of a layer's tensors; "{layer}" is its number. */
   readonly layer: string;
+  /** The number of the first, where a model has only some of the file's. Default 0. */
+  readonly firstLayer?: number;
   readonly linear: Readonly<Record<LinearRole, string>>;
   /**
    * Where the matrix of one of several experts, or heads, may be, the usual place first; "{expert}" is its number, and a
@@ -40,7 +42,7 @@ export interface WeightsForm {
 }
 
 const inLayer = (names: Names, { layer }: Place, name: string): string =>
-  layer === undefined ? name : names.layer.replace("{layer}", `${layer}`) + name;
+  layer === undefined ? name : names.layer.replace("{layer}", `${layer + (names.firstLayer ?? 0)}`) + name;
 
 export const matrixName = (names: Names, role: LinearRole, place: Place): string =>
   inLayer(names, place, (place.shared ? names.shared[role] : undefined) ?? names.linear[role]);
@@ -73,11 +75,19 @@ const isOfClassifier = ({ linear, norm }: Names, name: string): boolean =>
   [linear.classifier, linear.labels, norm.classifierNorm].some((own) => name.startsWith(`${own}.`));
 
 /** Files may hold more than the model asks for; progress must not count that. */
-export function isUsed(names: Names, name: string, { layers, tiedEmbeddings, encoder }: ModelConfig): boolean {
+export function isUsed(names: Names, name: string, config: ModelConfig): boolean {
+  const { layers, tiedEmbeddings, encoder } = config;
+  const { hasInput, hasOutput } = endsOf(config);
   if (names.others.test(name)) return false;
+  const isOf = (own: string): boolean => name.startsWith(`${own}.`);
+  if (!hasInput && isOf(names.embedding.position)) return false;
+  if (!hasInput && !(hasOutput && tiedEmbeddings) && isOf(names.embedding.token)) return false;
+  if (!hasOutput && (isOf(names.norm.finalNorm) || isOf(names.linear.head))) return false;
   if (encoder && encoder.labels.length === 0 && isOfClassifier(names, name)) return false;
   if (tiedEmbeddings && name === `${names.linear.head}.weight`) return false;
   const prefix = names.layer.slice(0, names.layer.indexOf("{layer}"));
   const layer = name.startsWith(prefix) ? /^\d+/.exec(name.slice(prefix.length)) : null;
-  return layer === null || Number(layer[0]) < layers;
+  if (layer === null) return true;
+  const number = Number(layer[0]) - (names.firstLayer ?? 0);
+  return number >= 0 && number < layers;
 }

@@ -21,6 +21,10 @@ await keep("scatter", communicator.reduceScatter(Tensor.arange(0, 2 * size, { de
 await keep("broadcast", communicator.broadcast(own, size - 1));
 if (rank === 0) communicator.send(own, 1);
 if (rank === 1) await keep("received", communicator.receive([2], "f32", 0));
+const around = (by) => (rank + by + size) % size;
+await keep("ring", communicator.sendReceive(own, around(1), around(-1)));
+for (const dtype of ["bf16", "u8"])
+  await keep(`itself ${dtype}`, communicator.sendReceive(own.toDType(dtype), rank, rank));
 // More than one piece of what a library moves at once.
 const long = communicator.allReduce(Tensor.full([300_001], rank + 1, { device }));
 await keep("long", long.narrow(0, 300_000, 1));
@@ -28,7 +32,11 @@ communicator.barrier();
 const { recorder } = device.backend;
 if (recorder) {
   const [input, out] = [own.copy().keep(), Tensor.zeros([2], { device }).keep()];
-  const graph = recorder.capture(() => out.sliceSet(communicator.allReduceInto(input.add(1)).mul(2), 0, 0));
+  const graph = recorder.capture(() => {
+    const sum = communicator.allReduceInto(input.add(1));
+    const ring = communicator.sendReceive(sum, around(1), around(-1));
+    out.sliceSet(ring.mul(2), 0, 0);
+  });
   input.sliceSet(Tensor.from([5, 6], { device }), 0, 0);
   graph.replay();
   await keep("recorded", out);
