@@ -98,22 +98,23 @@ export const emitMap =
     a.vzeroupper();
     a.ret();
     if (type !== "f32") return;
-    // Four vectors at a time; what is left goes the usual way.
+    // Whole lines of the cache, several where there is little to compute; what is left goes the usual way.
     a.bind(streamed);
     const left = a.label();
-    a.sub(n, 4 * isa.lanes);
+    const count = op in formulas ? 64 / isa.bytes : 4;
+    a.sub(n, count * isa.lanes);
     a.jb(left);
     const stream = a.here();
-    for (let u = 0; u < 4; u++) {
+    for (let u = 0; u < count; u++) {
       simd.load(v(0), type, mem(x, u * step));
       compute(v(0), secondOf(mem(y, u * step)));
       a.vmovntps(mem(out, u * step), v(0));
     }
-    advance(4 * step);
-    a.sub(n, 4 * isa.lanes);
+    advance(count * step);
+    a.sub(n, count * isa.lanes);
     a.jae(stream);
     a.sfence();
     a.bind(left);
-    a.add(n, 4 * isa.lanes);
+    a.add(n, count * isa.lanes);
     a.jmp(vectors);
   };

@@ -61,9 +61,8 @@ export const GO_ON = 1;
 export const PARTIAL = 2;
 export const VECTORS_SHIFT = 2;
 
-/** Steps of k at a time: more where all rows of the tile are used, which is nearly always. */
+/** Steps of k at a time where all rows of the tile are used, which is nearly always. */
 const UNROLL = 4;
-const UNROLL_LAST_ROWS = 2;
 
 // Three times the distances of A's rows and of B's lines, the fifth row of A, and the rows that are left.
 const [aThree, bThree, fifth, left] = [rbx, r13, r12, r14];
@@ -163,7 +162,6 @@ export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: numbe
 function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: Lines): void {
   const simd = new Simd(a, isa);
   const isFull = rows === tileShape(isa).rows;
-  const unroll = isFull ? UNROLL : UNROLL_LAST_ROWS;
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
   const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
@@ -220,17 +218,19 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: 
   const moved = [rdi, ...lines.moves];
   for (const register of moved) a.push(register);
   a.mov(rax, rdx);
-  a.sub(rax, unroll);
-  a.jb(ones);
-  a.align(32);
-  const loop = a.here();
-  for (let u = 0; u < unroll; u++) step(u);
-  advance(unroll);
-  a.sub(rax, unroll);
-  a.jae(loop);
-  a.bind(ones);
-  a.add(rax, unroll);
-  a.je(done);
+  if (isFull) {
+    a.sub(rax, UNROLL);
+    a.jb(ones);
+    a.align(32);
+    const loop = a.here();
+    for (let u = 0; u < UNROLL; u++) step(u);
+    advance(UNROLL);
+    a.sub(rax, UNROLL);
+    a.jae(loop);
+    a.bind(ones);
+    a.add(rax, UNROLL);
+    a.je(done);
+  }
   const single = a.here();
   step(0);
   advance(1);
