@@ -58,18 +58,17 @@ type GeneralMethods = Together<
   }[GeneralPattern]
 >;
 
-const codeOf = (operand: Operand): number => {
-  if (typeof operand === "object") return operand.code;
-  return typeof operand === "number" && operand >= -128 && operand < 256 ? codes.byte : codes.integer;
-};
+/** Of what is not an object: whether it fits into a byte. */
+const integerCode = (n: Operand): number =>
+  typeof n === "number" && n >= -128 && n < 256 ? codes.byte : codes.integer;
 
 /** What forms are told apart by: kind and width of each operand, four bits each. */
 function signature(a?: Operand, b?: Operand, c?: Operand, e?: Operand): number {
   let sum = 0;
-  if (a !== undefined) sum = codeOf(a);
-  if (b !== undefined) sum |= codeOf(b) << 4;
-  if (c !== undefined) sum |= codeOf(c) << 8;
-  if (e !== undefined) sum |= codeOf(e) << 12;
+  if (a !== undefined) sum = typeof a === "object" ? a.code : integerCode(a);
+  if (b !== undefined) sum |= (typeof b === "object" ? b.code : integerCode(b)) << 4;
+  if (c !== undefined) sum |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
+  if (e !== undefined) sum |= (typeof e === "object" ? e.code : integerCode(e)) << 12;
   return sum;
 }
 const given = (...operands: (Operand | undefined)[]): Operand[] => operands.filter((operand) => operand !== undefined);

@@ -108,34 +108,32 @@ export class Encoder {
   }
 
   #int(n: number): void {
-    const bytes = this.#bytes;
-    const at = this.#at;
-    bytes[at] = n;
-    bytes[at + 1] = n >> 8;
-    bytes[at + 2] = n >> 16;
-    bytes[at + 3] = n >> 24;
-    this.#at = at + 4;
+    this.#at = int(this.#bytes, this.#at, n);
   }
 
-  /** The ModRM byte and what follows it. A displacement of a byte counts in units of `unit` bytes; `behind` bytes follow. */
-  #place(reg: number, rm: Mem, unit: number, behind: number): void {
+  /**
+   * The ModRM byte and what follows it, at `at`; where it ends. A displacement of a byte counts in units of `unit` bytes;
+   * `behind` bytes follow.
+   */
+  #place(bytes: Uint8Array, from: number, reg: number, rm: Mem, unit: number, behind: number): number {
+    let at = from;
     const field = (reg & 7) << 3;
     const { base, index, disp } = rm;
     if (base.kind === "label") {
-      this.#byte(field | 5);
-      this.#fixups.push({ at: this.#at, from: this.#at + 4 + behind, label: base, addend: disp });
-      this.#int(0);
-      return;
+      bytes[at] = field | 5;
+      this.#fixups.push({ at: at + 1, from: at + 5 + behind, label: base, addend: disp });
+      return int(bytes, at + 1, 0);
     }
     const low = base.id & 7;
-    const short = disp % unit === 0 && fits8(disp / unit);
-    const mod = disp === 0 && low !== 5 ? 0 : short ? 0x40 : 0x80;
+    const part = unit === 1 ? disp : disp / unit;
+    const mod = disp === 0 && low !== 5 ? 0 : part === (part << 24) >> 24 ? 0x40 : 0x80;
     if (index !== undefined || low === 4) {
-      this.#byte(mod | field | 4);
-      this.#byte(SCALES[rm.scale]! | ((index === undefined ? 4 : index.id & 7) << 3) | low);
-    } else this.#byte(mod | field | low);
-    if (mod === 0x40) this.#byte(disp / unit);
-    else if (mod === 0x80) this.#int(disp);
+      bytes[at++] = mod | field | 4;
+      bytes[at++] = SCALES[rm.scale]! | ((index === undefined ? 4 : index.id & 7) << 3) | low;
+    } else bytes[at++] = mod | field | low;
+    if (mod === 0x40) bytes[at++] = part;
+    else if (mod === 0x80) at = int(bytes, at, disp);
+    return at;
   }
 
   /** A jump over 32 bits, or over 8 where the label is known and near. */
@@ -152,54 +150,56 @@ export class Encoder {
     this.#int(0);
   }
 
+  /** Of each kernel there are hundreds, and most code runs once: it is written out, with few calls. */
   vector(plan: VectorPlan, a: Operand, b: Operand, c: Operand, e: Operand): void {
-    this.#room(LONGEST);
-    const { form } = plan;
-    const regId = plan.reg < 0 ? form.extension : (pick(plan.reg, a, b, c, e) as Register).id;
-    const vId = plan.vvvv < 0 ? 0 : (pick(plan.vvvv, a, b, c, e) as Register).id;
-    const rm = pick(plan.rm, a, b, c, e) as Register | Mem;
+    if (this.#at + LONGEST > this.#bytes.length) this.#room(LONGEST);
+    const bytes = this.#bytes;
+    let at = this.#at;
+    const { form, reg, vvvv, rm } = plan;
+    const regId = reg < 0 ? form.extension : ((reg === 0 ? a : reg === 1 ? b : c) as Register).id;
+    const vId = vvvv < 0 ? 0 : ((vvvv === 0 ? a : vvvv === 1 ? b : c) as Register).id;
     const mask = plan.isMasked ? (a as Vec | Mem | Mask).mask : 0;
+    const place = (rm === 0 ? a : rm === 1 ? b : rm === 2 ? c : e) as Register | Mem;
     let far = (regId | vId) > 15;
     let bBit = 0;
     let xBit = 0;
-    let rmId = 0;
     if (plan.isMemory) {
-      const { base, index } = rm as Mem;
+      const { base, index } = place as Mem;
       if (base.kind === "gpr") bBit = base.id >> 3;
       if (index !== undefined) xBit = index.id >> 3;
     } else {
-      rmId = (rm as Register).id;
-      bBit = (rmId >> 3) & 1;
-      xBit = rmId >> 4;
-      far ||= rmId > 15;
+      const { id } = place as Register;
+      bBit = (id >> 3) & 1;
+      xBit = id >> 4;
+      if (xBit) far = true;
     }
-    const behind = plan.imm < 0 && plan.is4 < 0 ? 0 : 1;
     const rBit = (regId >> 3) & 1;
     let unit = 1;
     if (plan.takesVex && !far && mask === 0) {
       const last = ((~vId & 15) << 3) | plan.vexLast;
       if (xBit || bBit || plan.vexW || form.map !== 1) {
-        this.#byte(0xc4);
-        this.#byte(((((rBit << 2) | (xBit << 1) | bBit) ^ 7) << 5) | form.map);
-        this.#byte((plan.vexW << 7) | last);
+        bytes[at++] = 0xc4;
+        bytes[at++] = ((((rBit << 2) | (xBit << 1) | bBit) ^ 7) << 5) | form.map;
+        bytes[at++] = (plan.vexW << 7) | last;
       } else {
-        this.#byte(0xc5);
-        this.#byte(((rBit ^ 1) << 7) | last);
+        bytes[at++] = 0xc5;
+        bytes[at++] = ((rBit ^ 1) << 7) | last;
       }
     } else {
       if (!form.evex) fail("InvalidArgument", `assembler: ${form.name} has no form with masks or registers from 16 on`);
-      this.#byte(0x62);
-      this.#byte(((((rBit << 3) | (xBit << 2) | (bBit << 1) | (regId >> 4)) ^ 15) << 4) | form.map);
-      this.#byte((plan.evexW << 7) | ((~vId & 15) << 3) | 4 | form.prefix);
+      bytes[at++] = 0x62;
+      bytes[at++] = ((((rBit << 3) | (xBit << 2) | (bBit << 1) | (regId >> 4)) ^ 15) << 4) | form.map;
+      bytes[at++] = (plan.evexW << 7) | ((~vId & 15) << 3) | 4 | form.prefix;
       const zeroing = mask !== 0 && a instanceof Vec && a.zeroing ? 0x80 : 0;
-      this.#byte(zeroing | plan.evexLast | (((vId >> 4) ^ 1) << 3) | mask);
+      bytes[at++] = zeroing | plan.evexLast | (((vId >> 4) ^ 1) << 3) | mask;
       unit = plan.unit;
     }
-    this.#byte(form.opcode);
-    if (plan.isMemory) this.#place(regId, rm as Mem, unit, behind);
-    else this.#byte(0xc0 | ((regId & 7) << 3) | (rmId & 7));
-    if (plan.imm >= 0) this.#byte(pick(plan.imm, a, b, c, e) as number);
-    else if (plan.is4 >= 0) this.#byte((pick(plan.is4, a, b, c, e) as Vec).id << 4);
+    bytes[at++] = form.opcode;
+    if (plan.isMemory) at = this.#place(bytes, at, regId, place as Mem, unit, plan.behind);
+    else bytes[at++] = 0xc0 | ((regId & 7) << 3) | ((place as Register).id & 7);
+    if (plan.imm >= 0) bytes[at++] = pick(plan.imm, a, b, c, e) as number;
+    else if (plan.is4 >= 0) bytes[at++] = (pick(plan.is4, a, b, c, e) as Vec).id << 4;
+    this.#at = at;
   }
 
   general(form: GeneralForm, a: Operand, b: Operand, c: Operand): void {
@@ -218,31 +218,17 @@ export class Encoder {
   }
 
   #withModrm(form: GeneralForm, rm: Gpr | Mem, reg: Gpr | undefined, imm: number | bigint | undefined): void {
-    this.#room(LONGEST);
+    if (this.#at + LONGEST > this.#bytes.length) this.#room(LONGEST);
     if (imm !== undefined && rm.kind === "gpr" && rm.bits === 64 && form.name === "mov") {
       this.#movImmediate(rm, imm);
       return;
     }
+    const bytes = this.#bytes;
+    let at = this.#at;
     const sized = form.pattern === "r:reg S:rm" ? reg! : rm.kind === "gpr" ? rm : (reg ?? rm);
     const bits = form.memory ? 32 : sized.bits;
-    this.#prefixes(form, bits, rm, reg);
-    const { opcode } = form;
-    const last = opcode.length - 1;
-    for (let i = 0; i < last; i++) this.#byte(opcode[i]!);
-    this.#byte(lastByte(form, opcode[last]!, bits, rm, imm));
-    const extension = reg === undefined ? form.extension : reg.id;
-    const value = Number(imm ?? 0);
-    const width = imm === undefined ? 0 : immediateBytes(form, bits, value);
-    if (rm.kind === "mem") this.#place(extension, rm, 1, width);
-    else this.#byte(0xc0 | ((extension & 7) << 3) | (rm.id & 7));
-    if (width === 4) this.#int(value | 0);
-    else if (width > 0) this.#byte(value);
-    if (width === 2) this.#byte(value >> 8);
-  }
-
-  #prefixes(form: GeneralForm, bits: number, rm: Gpr | Mem, reg: Gpr | undefined): void {
-    if (bits === 16) this.#byte(0x66);
-    if (form.prefix) this.#byte(form.prefix);
+    if (bits === 16) bytes[at++] = 0x66;
+    if (form.prefix) bytes[at++] = form.prefix;
     let rex = bits === 64 && !form.isWide ? 8 : 0;
     if (reg !== undefined) rex |= (reg.id >> 3) << 2;
     if (rm.kind === "mem") {
@@ -250,7 +236,20 @@ export class Encoder {
       if (rm.base.kind === "gpr") rex |= rm.base.id >> 3;
     } else rex |= rm.id >> 3;
     // Without the prefix, spl … dil would mean ah … bh.
-    if (rex || isHighByte(rm) || isHighByte(reg)) this.#byte(0x40 | rex);
+    if (rex || isHighByte(rm) || isHighByte(reg)) bytes[at++] = 0x40 | rex;
+    const { opcode } = form;
+    const last = opcode.length - 1;
+    for (let i = 0; i < last; i++) bytes[at++] = opcode[i]!;
+    bytes[at++] = lastByte(form, opcode[last]!, bits, rm, imm);
+    const extension = reg === undefined ? form.extension : reg.id;
+    const value = imm === undefined ? 0 : Number(imm);
+    const width = imm === undefined ? 0 : immediateBytes(form, bits, value);
+    if (rm.kind === "mem") at = this.#place(bytes, at, extension, rm, 1, width);
+    else bytes[at++] = 0xc0 | ((extension & 7) << 3) | (rm.id & 7);
+    if (width === 4) at = int(bytes, at, value | 0);
+    else if (width > 0) bytes[at++] = value;
+    if (width === 2) bytes[at++] = value >> 8;
+    this.#at = at;
   }
 
   #movImmediate({ id }: Gpr, imm: number | bigint): void {
@@ -274,6 +273,15 @@ export class Encoder {
 }
 
 type Register = Vec | Gpr | Mask;
+
+/** Four bytes at `at`; where they end. */
+function int(bytes: Uint8Array, at: number, n: number): number {
+  bytes[at] = n;
+  bytes[at + 1] = n >> 8;
+  bytes[at + 2] = n >> 16;
+  bytes[at + 3] = n >> 24;
+  return at + 4;
+}
 
 const pick = (at: number, a: Operand, b: Operand, c: Operand, e: Operand): Operand =>
   at === 0 ? a : at === 1 ? b : at === 2 ? c : e;

@@ -14,6 +14,8 @@ export interface VectorPlan {
   readonly is4: number;
   readonly imm: number;
   readonly isMemory: boolean;
+  /** Bytes behind the operands. */
+  readonly behind: 0 | 1;
   /** The first operand may have a mask. */
   readonly isMasked: boolean;
   /** Without masks, and registers from 16 on. */
@@ -49,7 +51,7 @@ export function vectorPlan(instruction: string, operands: readonly Operand[]): V
   if (!takesVex && !form.evex) return refuse(instruction, operands);
   const first = operands[0]!;
   return {
-    ...{ form, reg, vvvv, rm, is4, imm, takesVex, isMemory: memory !== undefined },
+    ...{ form, reg, vvvv, rm, is4, imm, takesVex, isMemory: memory !== undefined, behind: imm < 0 && is4 < 0 ? 0 : 1 },
     isMasked: typeof first === "object" && "mask" in first,
     vexW: form.byRegister ? Number(wide) : form.vexW,
     evexW: form.byRegister ? Number(wide) : form.evexW,

@@ -9,7 +9,7 @@ import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { emitPack, packArguments } from "../kernels/pack.ts";
 import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
 import { copiedRow, emitTiles, tileShape } from "../kernels/tile.ts";
-import { emitTurned, turnedArguments, turnedRows } from "../kernels/turned.ts";
+import { emitTurned, turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import type { Native } from "../native.ts";
 import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
@@ -179,13 +179,17 @@ function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
 
 /** Few rows, and columns of B along k. */
 const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolean =>
-  batch === 1 && m <= turnedRows(isa) && n >= isa.lanes && b.row === sizeOf(type) && m * k * 4 <= SCRATCH_BYTES;
+  batch === 1 &&
+  m <= turnedRows(isa) &&
+  n >= isa.lanes &&
+  b.row === sizeOf(type) &&
+  turnedHeight(m) * k * 4 <= SCRATCH_BYTES;
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
   const { lanes } = native.isa;
   const outRow = n * sizeOf(type);
   return {
-    kernel: native.kernel(`turned ${type} ${m}`, emitTurned(type, m)),
+    kernel: native.kernel(`turned ${type} ${turnedHeight(m)}`, emitTurned(type, turnedHeight(m))),
     args: turnedArguments.words({
       a: a.address,
       aRow: a.row,
@@ -194,6 +198,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
       bCol: b.col,
       out,
       outRow,
+      m,
       n,
       k,
     }),
