@@ -34,7 +34,6 @@ import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
-const PREFETCH_BYTES = 1024;
 
 export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "m", "n", "k");
 
@@ -111,7 +110,6 @@ export const emitTurned =
     for (const [c, register] of square.entries()) {
       const from = place(bases[c >> 2]!, c % 4, stride, three, 0);
       a.vmovups(register, from);
-      if (isa.masks || c % 2 === 0) a.prefetcht1(from.plus(PREFETCH_BYTES));
     }
     for (const [k, line] of turn(a, isa, square, isa.v(lanes)).entries()) {
       if (type === "f32") multiply(line, k);

@@ -264,20 +264,21 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
-/** Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread. */
+/**
+ * Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread, of equal size. Few
+ * rows stay together, as each block would pack the same columns.
+ */
 function blockOf(
   { m, batch }: Product,
   panels: number,
   panel: number,
   threads: number,
 ): { rows: number; columns: number } {
-  let rows = Math.min(m, MOST_ROWS);
+  const least = Math.ceil((threads > 1 ? 4 * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
-  const least = threads > 1 ? 4 * threads : 1;
-  const blocks = () => batch * Math.ceil(m / rows) * Math.ceil(panels / wide);
-  while (blocks() < least && (rows > 48 || wide > 1)) {
-    if (rows > 48) rows = Math.ceil(rows / 2 / 24) * 24;
-    else wide = Math.ceil(wide / 2);
-  }
+  const across = () => Math.ceil(panels / wide);
+  const down = Math.max(Math.ceil(m / MOST_ROWS), m > FEW_ROWS ? Math.ceil(least / across()) : 1);
+  const rows = Math.min(m, Math.max(16, Math.ceil(m / down / 8) * 8));
+  while (wide > 1 && Math.ceil(m / rows) * across() < least) wide = Math.ceil(wide / 2);
   return { rows, columns: wide * panel };
 }
