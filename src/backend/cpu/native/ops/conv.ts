@@ -15,7 +15,8 @@ import {
   readsImage,
   spreadArguments,
 } from "../kernels/conv.ts";
-import { emitTiles, emitTilesOfPieces, tileShape } from "../kernels/tile.ts";
+import { emitConvTiles } from "../kernels/conv-tile.ts";
+import { emitTiles, tileShape } from "../kernels/tile.ts";
 import type { Job } from "../pool.ts";
 import { isFloatType } from "../simd.ts";
 
@@ -119,7 +120,7 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     const job: Job = {
       kernel: isInPlace ? native.kernel("conv in place", emitConvInPlace) : native.kernel("conv", emitConv),
       args: convArguments.words({
-        tiles: isInPlace ? native.kernel("tiles of pieces", emitTilesOfPieces) : native.kernel("tiles", emitTiles),
+        tiles: isInPlace ? native.kernel("conv tiles", emitConvTiles) : native.kernel("tiles", emitTiles),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,
