@@ -4,16 +4,12 @@ import { type Simd, tail } from "../simd.ts";
 
 /** Vectors that are looked at side by side: one after the other, each would wait for the one before. */
 const SIDE_BY_SIDE = 4;
-/** How far ahead lines are read: the processor's own prefetching ends with a page. */
-export const PREFETCH_BYTES = 4096;
 
 export interface Line {
   /** Its first element, how many there are, and bytes of one. `tail` is prepared. */
   readonly base: Gpr;
   readonly count: Gpr | Mem;
   readonly elementBytes: 2 | 4;
-  /** It is not in the caches, and what comes behind it is read next. */
-  readonly isFar?: boolean;
   /** Loads a vector of it as floats; of the last one what lies behind is anything. */
   load(to: Vec, from: Mem, isTail: boolean): void;
 }
@@ -34,9 +30,7 @@ export function emitLargest(simd: Simd, line: Line, most: Vec, value: Vec, temps
   a.align(16);
   const loop = a.here();
   for (const [i, register] of all.entries()) {
-    const place = mem(from, { index: rcx, scale, disp: i * isa.lanes * scale });
-    if (line.isFar) a.prefetcht0(place.plus(PREFETCH_BYTES));
-    line.load(value, place, false);
+    line.load(value, mem(from, { index: rcx, scale, disp: i * isa.lanes * scale }), false);
     a.vmaxps(register, value, register);
   }
   a.add(rcx, SIDE_BY_SIDE * isa.lanes);

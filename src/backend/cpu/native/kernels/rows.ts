@@ -24,7 +24,7 @@ import {
   type Vec,
 } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
-import { emitLargest, PREFETCH_BYTES } from "./largest.ts";
+import { emitLargest } from "./largest.ts";
 import { expNegative } from "./math.ts";
 import { elementBytes } from "./pack.ts";
 
@@ -143,7 +143,7 @@ export const emitSoftmax =
         // What is no number is not the largest: it makes the sum none, and with it the row.
         const load = (to: Vec, from: Mem, isTail: boolean) =>
           isTail ? simd.loadTail(to, type, from) : simd.load(to, type, from);
-        const line = { base: x, count: arg.cols, elementBytes: elementBytes(type), isFar: true, load };
+        const line = { base: x, count: arg.cols, elementBytes: elementBytes(type), load };
         emitLargest(simd, line, most, value, temps);
         // Short runs are summed in f32, their sums in f64.
         const short = v(12);
@@ -283,6 +283,9 @@ function clearDoubles({ a, isa }: Simd, low: Vec, high: Vec, t: Vec): void {
   a.vpmovsxdq(t, t.x);
   a.vandps(high, high, t);
 }
+
+/** How far ahead sums are read: the processor's own prefetching ends with a page. */
+const PREFETCH_BYTES = 4096;
 
 export const sumArguments = layoutArguments("x", "partial", "out", "cols", "blocks", "blockSize");
 
