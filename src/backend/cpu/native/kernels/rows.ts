@@ -285,7 +285,7 @@ function clearDoubles({ a, isa }: Simd, low: Vec, high: Vec, t: Vec): void {
 }
 
 /** How far ahead sums are read: the processor's own prefetching ends with a page. */
-const PREFETCH_BYTES = 4096;
+const PREFETCH_BYTES = 8192;
 
 export const sumArguments = layoutArguments("x", "partial", "out", "cols", "blocks", "blockSize");
 
