@@ -373,7 +373,9 @@ export const spreadArguments = layoutArguments(
   "image",
   "imageRow",
   "top",
+  /** Where a row begins in its image, in bytes, and in which one. */
   "left",
+  "leftImage",
   "strideRows",
   "strideColumns",
 );
@@ -417,21 +419,22 @@ export function emitSpread(a: Assembler, isa: Isa): void {
   a.mov(local.row, 0);
   const rows = a.here();
   // Row (y + top) / stride of the images that begin at row (y + top) mod stride.
+  const whole = a.label();
   a.mov(rax, local.row);
   a.add(rax, arg.top);
   a.mov(rdx, 0);
+  a.cmp(arg.strideRows, 1);
+  a.je(whole);
   a.div(arg.strideRows);
+  a.bind(whole);
   a.imul(rax, arg.imageRow);
   a.imul(rdx, arg.strideColumns);
   a.imul(rdx, arg.image);
   a.add(rax, rdx);
   a.add(rax, plane);
   a.mov(r14, rax);
-  a.mov(rax, arg.left);
-  a.mov(rdx, 0);
-  a.div(arg.strideColumns);
-  a.lea(r14, mem(r14, { index: rax, scale: 4 }));
-  a.mov(r15, rdx); // which image of the row the next element goes to
+  a.add(r14, arg.left);
+  a.mov(r15, arg.leftImage); // which image of the row the next element goes to
   a.mov(rsi, local.from);
   a.mov(rcx, arg.width);
   const [apart, nextRow] = [a.label(), a.label()];
