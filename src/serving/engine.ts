@@ -130,7 +130,7 @@ export class BatchEngine implements Engine {
 
   #enqueue(step: Step): Enqueued["choices"] {
     const choices = new Promise<readonly (Choice | WickError | null)[]>((resolve) =>
-      resolve(this.#runner.step(step.rows)),
+      resolve(this.#runner.step(step.rows, step.copies)),
     );
     // Where one fails nobody may be waiting for those behind it.
     choices.catch(() => {});

@@ -2,10 +2,11 @@
 import { BatchEngine } from "./engine.ts";
 import type { Runner } from "./runner.ts";
 
-/** Pairs of requests with long prompts that begin alike. */
-const PAIRS = 24;
+/** Pairs of requests with prompts that begin alike: many, for what is done once for each, and some long ones. */
+const PAIRS = 400;
+const LONG = 16;
 const PAGES = 64;
-const MOST_MS = 100;
+const MOST_MS = 150;
 
 /** As much as another runner holds, without a model: every token is the same. */
 class IdleRunner implements Runner {
@@ -45,7 +46,8 @@ export async function rehearse(runner: Runner): Promise<void> {
   await using engine = new BatchEngine(new IdleRunner(runner));
   const until = performance.now() + MOST_MS;
   for (let pair = 0; pair < PAIRS && performance.now() < until; pair++) {
-    const prompt = Array.from({ length: (PAGES - 1) * runner.pageSize }, (_, i) => ((pair >> (i % 8)) ^ i) & 1);
+    const length = ((pair % LONG === 0 ? PAGES : 2) - 1 / 2) * runner.pageSize;
+    const prompt = Array.from({ length }, (_, i) => ((pair >> (i % 8)) ^ i) & 1);
     for (const last of [0, 1]) {
       for await (const _ of engine.submit({ prompt: [...prompt, last], maxTokens: 2 }));
     }

@@ -9,7 +9,7 @@ import type { Finish } from "../models/generation/generate.ts";
 import { StepBudget } from "./budget.ts";
 import { type Page, PagePool } from "./pages.ts";
 import type { EngineStats } from "./request.ts";
-import type { Row, Runner } from "./runner.ts";
+import type { PageCopy, Row, Runner } from "./runner.ts";
 import { shareTokens } from "./shares.ts";
 import type { Task } from "./task.ts";
 import { feedable, givePagesBack, registerPages, takePages } from "./task-pages.ts";
@@ -21,7 +21,6 @@ const LOOKED_AT = 4;
 
 interface Part {
   readonly task: Task;
-  readonly turn: number;
   /** Positions that are computed with this step. */
   readonly until: number;
   readonly samples: boolean;
@@ -31,8 +30,10 @@ export interface Step {
   readonly rows: readonly Row[];
   readonly tokens: number;
   readonly parts: readonly Part[];
-  /** Pages that are whole with this step. */
-  readonly completed: readonly Page[];
+  /** Of pages, before the rows. */
+  readonly copies: readonly PageCopy[];
+  /** Pages that it writes to, and how many of their positions were there before. */
+  readonly written: readonly (readonly [Page, number])[];
 }
 
 export class Scheduler {
@@ -47,7 +48,7 @@ export class Scheduler {
 
   constructor(runner: Runner, stepTokens: number) {
     this.#runner = runner;
-    this.#pool = new PagePool(runner.pages);
+    this.#pool = new PagePool(runner.pages, runner.pageSize);
     this.#budget = new StepBudget(stepTokens);
   }
 
@@ -92,25 +93,25 @@ export class Scheduler {
     let left = this.#budget.tokens - parts.length;
     for (const [task, count] of this.#chunks(left)) {
       const until = task.computed + count;
-      parts.push({ task, turn: task.turn, until, samples: until === task.tokens.length });
+      parts.push({ task, until, samples: until === task.tokens.length });
       left -= count;
     }
     if (parts.length === 0) return null;
     this.#steps++;
     const rows = parts.map((part) => this.#row(part));
-    const completed = parts.flatMap((part) => this.#enqueued(part));
-    return { rows, parts, completed, tokens: this.#budget.tokens - left };
+    const begun = this.#pool.takeCopies();
+    const written = [...begun.map(({ page }) => [page, 0] as const), ...parts.flatMap((part) => this.#enqueued(part))];
+    const copies = begun.filter(({ from, to }) => from !== to).map(({ from, to }): PageCopy => ({ from, to }));
+    return { rows, parts, copies, written, tokens: this.#budget.tokens - left };
   }
 
   /** The oldest enqueued step has ended well. */
   settle(step: Step, choices: readonly (Choice | WickError | null)[]): void {
     this.#budget.succeeded();
     for (const [i, part] of step.parts.entries()) {
-      const { task, turn, until, samples } = part;
+      const { task, samples } = part;
       if (samples) task.inFlight--;
-      if (task.ended) continue;
-      if (turn === task.turn) task.settled = until;
-      if (!samples) continue;
+      if (task.ended || !samples) continue;
       const choice = choices[i]!;
       if (choice instanceof Error) this.end(task, { reason: choice, atOnce: false });
       else this.#say(task, choice);
@@ -120,15 +121,18 @@ export class Scheduler {
   /** The oldest of these has failed, and nothing that the others did counts. None but these are enqueued. */
   discard(steps: readonly Step[], error: WickError): void {
     const [failed] = steps;
-    for (const page of steps.flatMap(({ completed }) => completed)) this.#pool.spoil(page);
+    // Of what was to be copied next, some may have been theirs.
+    for (const { page } of this.#pool.takeCopies()) this.#pool.spoil(page, 0);
+    for (const [page, filled] of steps.flatMap(({ written }) => written)) this.#pool.spoil(page, filled);
     for (const { task, samples } of steps.flatMap((step) => step.parts)) if (samples) task.inFlight--;
     if (!this.#budget.failed(failed!.tokens)) {
       for (const { task } of failed!.parts) this.end(task, { reason: error, atOnce: false });
     }
     for (const task of this.#running) {
-      const whole = task.pages.findIndex((page) => !page.ready);
-      const from = (whole < 0 ? task.pages.length : whole) * this.#runner.pageSize;
-      task.computed = Math.max(task.settled, from);
+      const { pageSize } = this.#runner;
+      const broken = task.pages.findIndex(({ filled }) => filled < pageSize);
+      if (broken >= 0) task.computed = Math.min(task.computed, broken * pageSize + task.pages[broken]!.filled);
+      task.skipped = Math.min(task.skipped, task.computed);
       this.#open(task);
     }
   }
@@ -173,7 +177,7 @@ export class Scheduler {
     // Those that run will need some soon.
     if (!takePages(task, this.#pool, this.#runner.pageSize, this.#running.length)) return false;
     task.passed = 0;
-    task.computed = task.settled = task.skipped = 0;
+    task.computed = task.skipped = 0;
     if (!this.#open(task)) return false;
     const later = this.#running.findIndex((other) => other.arrival > task.arrival);
     this.#running.splice(later < 0 ? this.#running.length : later, 0, task);
@@ -186,7 +190,8 @@ export class Scheduler {
     task.slot = null;
     try {
       const answer = task.tokens.slice(task.promptLength);
-      task.slot = this.#runner.open({ ...task.sampling, answer }, task.request.constraint);
+      const spec = answer.length > 0 ? { ...task.sampling, answer } : task.sampling;
+      task.slot = this.#runner.open(spec, task.request.constraint);
       task.target = task.tokens.length;
       return true;
     } catch (reason) {
@@ -197,7 +202,6 @@ export class Scheduler {
 
   /** Gives back all that it has while it runs. */
   #stop(task: Task): void {
-    task.turn++;
     task.slot?.[Symbol.dispose]();
     task.slot = null;
     givePagesBack(task, this.#pool);
@@ -214,7 +218,7 @@ export class Scheduler {
     const most = prompts.length > 0 ? tokens - least : tokens;
     if (tasks.length > most) tasks.sort((a, b) => a.lastStep - b.lastStep);
     for (const task of tasks.slice(0, most)) {
-      yield { task, turn: task.turn, until: task.computed + 1, samples: true };
+      yield { task, until: task.computed + 1, samples: true };
     }
   }
 
@@ -233,18 +237,20 @@ export class Scheduler {
     return { slot: task.slot!, ids, past, pages: task.table, extent: task.extentAt(until - 1), samples };
   }
 
-  /** Takes note of what the step will have computed; gives the pages that are whole then. */
-  #enqueued({ task, until, samples }: Part): Page[] {
+  /** Takes note of what the step will have computed; gives the pages that it writes to as they were. */
+  #enqueued({ task, until, samples }: Part): (readonly [Page, number])[] {
     const { pageSize } = this.#runner;
-    const whole = task.pages.slice(Math.floor(task.computed / pageSize), Math.floor(until / pageSize));
-    for (const page of whole) {
-      page.ready = true;
-      page.writer = null;
-    }
+    const first = Math.floor(task.computed / pageSize);
+    const written = task.pages.slice(first, Math.ceil(until / pageSize)).map((page, i) => {
+      const before = page.filled;
+      page.filled = Math.min(pageSize, until - (first + i) * pageSize);
+      if (page.filled === pageSize) page.writer = null;
+      return [page, before] as const;
+    });
     task.computed = until;
     task.lastStep = this.#steps;
     if (samples) task.inFlight++;
-    return whole;
+    return written;
   }
 
   #say(task: Task, { token, logprob, top }: Choice): void {

@@ -43,7 +43,7 @@ const AHEAD = 2;
 const READY_TOKENS = 32;
 
 /** What the host does for a step takes it several times as long before it is compiled. */
-const WARM_UP_STEPS = 24;
+const WARM_UP_STEPS = 64;
 const WARM_UP_MS = 250;
 
 async function warmUp(run: () => Promise<void>): Promise<void> {
@@ -89,6 +89,7 @@ export class PagedStepper implements AsyncDisposable {
     await this.#model.synchronize();
     const row = { slot: 0, past: 0, pages: [0], extent: ids.length, samples: true };
     await warmUp(async () => {
+      this.#cache.copyPage(0, 0);
       this.sampler.assign(0, samplerSpec({}));
       await this.step([{ ...row, ids }]);
       await this.step([{ ...row, ids: null }]);
@@ -99,7 +100,11 @@ export class PagedStepper implements AsyncDisposable {
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
   step(rows: readonly StepRow[]): Promise<readonly StepOutcome[]> {
     const decode = this.#decode;
-    const order = decode && this.#isRecorded(rows) ? this.#replay(decode, rows) : this.#run(rows);
+    const prompts = rows.filter(isPrompt);
+    const order =
+      decode && this.#isRecorded(prompts, rows.length - prompts.length)
+        ? this.#replay(decode, rows, prompts)
+        : this.#run(rows);
     const chosen = order.length > 0 ? this.sampler.read() : Promise.resolve([]);
     return chosen.then((choices) => {
       const bySlot = new Map(order.map((slot, i) => [slot, choices[i]!] as const));
@@ -113,19 +118,20 @@ export class PagedStepper implements AsyncDisposable {
     this.sampler[Symbol.dispose]();
   }
 
-  /** Whether a recorded step takes them: those that decode, and few tokens of prompts. */
-  #isRecorded(rows: readonly StepRow[]): boolean {
-    const prompts = rows.filter(isPrompt);
-    const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
+  /** Whether a recorded step takes them beside so many that decode: few tokens of prompts. */
+  #isRecorded(prompts: readonly PromptRow[], others: number): boolean {
     if (prompts.length === 0) return true;
-    const others = rows.length - prompts.length;
+    const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
     return this.#model.recordsPrompts && prompts.length <= PROMPTS && promptRows(tokens, others) !== null;
   }
 
   /** Gives the slots of the step's rows that something is chosen for, as the sampler has them. */
-  #replay(decode: RecordedDecode, rows: readonly StepRow[]): readonly (number | null)[] {
-    const prompts = rows.filter(isPrompt);
-    const others = rows.filter((row) => !isPrompt(row));
+  #replay(
+    decode: RecordedDecode,
+    rows: readonly StepRow[],
+    prompts: readonly (StepRow & PromptRow)[],
+  ): readonly (number | null)[] {
+    const others = prompts.length > 0 ? rows.filter((row) => !isPrompt(row)) : rows;
     const order: (number | null)[] = [...decode.arrange(new Set(others.map(({ slot }) => slot)))];
     // What the host knows goes where the device looks for it.
     for (const { slot, ids } of others) {
