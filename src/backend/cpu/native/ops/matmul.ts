@@ -107,8 +107,7 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     return;
   }
   const size = p.m * p.n * p.k;
-  const isSmall = readsB(p) && p.n * p.k * 4 <= READ_BYTES;
-  const isLarge = p.m > FEW_ROWS && !isSmall && size > (p.batch === 1 ? CHUNK : LARGE);
+  const isLarge = p.m > FEW_ROWS && !(readsB(p) && isSmall(p)) && size > (p.batch === 1 ? CHUNK : LARGE);
   if (!isLarge) {
     native.run(threads, ownPanels(native, p, threads));
     return;
@@ -121,6 +120,7 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
+const isSmall = ({ n, k }: Product): boolean => n * k * 4 <= READ_BYTES;
 /** Lines of f32 need no packing. */
 const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
@@ -268,13 +268,11 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
  * Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread, of equal size. Few
  * rows stay together, as each block would pack the same columns.
  */
-function blockOf(
-  { m, batch }: Product,
-  panels: number,
-  panel: number,
-  threads: number,
-): { rows: number; columns: number } {
-  const least = Math.ceil((threads > 1 ? 4 * threads : 1) / batch);
+function blockOf(p: Product, panels: number, panel: number, threads: number): { rows: number; columns: number } {
+  const { m, batch } = p;
+  // Small ones cost nothing where nothing is packed.
+  const each = readsB(p) && isSmall(p) ? 8 : 4;
+  const least = Math.ceil((threads > 1 ? each * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
   const across = () => Math.ceil(panels / wide);
   const down = Math.max(Math.ceil(m / MOST_ROWS), m > FEW_ROWS ? Math.ceil(least / across()) : 1);
