@@ -134,7 +134,10 @@ export interface FusedOps<V extends View = View> {
   sdpaVarlen(q: V, k: V, v: V, offsets: V, p: SdpaParams<V>): Storage | null;
   /** activation(y + bias) + residual. */
   epilogue(y: V, p: EpilogueParams<V>): Storage | null;
-  /** x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks. */
+  /**
+   * x (m, k) · wᵀ: w is (n, k) in x's dtype or, with `type`, (n, bytes) of quantized blocks, which nobody writes to any more:
+   * a device may keep them in another form, too.
+   */
   linear(x: V, w: V, type: QuantType | null, p: LinearParams<V>): Storage | null;
 
   /** The k largest of the last dim in order, with `softmax` theirs in f32; of equal ones the first before, NaN last. */

@@ -1,7 +1,7 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type { BinaryOp, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { BinaryOp, Block, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, LinearParams, SdpaParams } from "../fused-ops.ts";
 import type { PagedAttentionParams } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
@@ -19,11 +19,18 @@ import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
+import { forgetTurned } from "./native/ops/turned-weights.ts";
+import { settle } from "./native/pending.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
   readonly cachedAttention = new NativeCachedAttention(this);
-  readonly nativeMemory: NativeMemory = { address: (storage) => BigInt(addressOfStorage(storage)) };
+  readonly nativeMemory: NativeMemory = {
+    address(storage) {
+      settle();
+      return BigInt(addressOfStorage(storage));
+    },
+  };
   #native: Native | null | undefined;
   readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
 
@@ -39,6 +46,11 @@ export class CpuBackend extends StagedBackend {
   override describe(): string {
     const rest = super.describe();
     return this.native ? `${isaText(this.native.isa)}, ${rest}` : rest;
+  }
+
+  override free(block: Block): void {
+    forgetTurned(block);
+    super.free(block);
   }
 
   override unary(op: UnaryOp, x: View, param: number): Storage {

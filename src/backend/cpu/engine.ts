@@ -14,6 +14,7 @@ import { formatBytes } from "../usage.ts";
 import { PAGE, pages } from "./abi.ts";
 import type { Kernels, Thread, Threads, TmpAddress } from "./kernels.ts";
 import { addressOfBuffer } from "./libc.ts";
+import { settle } from "./native/pending.ts";
 
 const MAX_THREADS = 64;
 /**
@@ -31,8 +32,8 @@ new WebAssembly.Instance(d.module, { env: { memory: d.memory } }).exports.work(d
 `;
 
 export class Engine {
-  readonly memory: WebAssembly.Memory;
-  readonly kernels: Kernels;
+  readonly #memory: WebAssembly.Memory;
+  readonly #kernels: Kernels;
   /** "relaxed" has fused multiply-add; "simd" is for engines without it. */
   readonly variant: "relaxed" | "simd";
   readonly #heap = new Heap();
@@ -45,14 +46,26 @@ export class Engine {
     const loaded = load();
     this.variant = loaded.variant;
     this.#module = loaded.module;
-    this.memory = new WebAssembly.Memory({ ...pages, shared: true });
-    const { exports } = new WebAssembly.Instance(this.#module, { env: { memory: this.memory } });
-    this.kernels = exports as unknown as Kernels;
+    this.#memory = new WebAssembly.Memory({ ...pages, shared: true });
+    const { exports } = new WebAssembly.Instance(this.#module, { env: { memory: this.#memory } });
+    this.#kernels = exports as unknown as Kernels;
     const base = Heap.roundUp(this.kernels.heapBase());
-    this.#heap.extend(base, this.memory.buffer.byteLength - base);
+    this.#heap.extend(base, this.#memory.buffer.byteLength - base);
     this.kernels.enter(0 as Thread, this.#scratch());
     this.#threads = defaultThreads();
     this.kernels.setThreads(this.#threads as Threads);
+  }
+
+  /** Who reads or writes it finds all machine code done. */
+  get memory(): WebAssembly.Memory {
+    settle();
+    return this.#memory;
+  }
+
+  /** Who calls them does, too. */
+  get kernels(): Kernels {
+    settle();
+    return this.#kernels;
   }
 
   get threads(): number {
@@ -73,7 +86,7 @@ export class Engine {
     while (this.#workers < this.#threads - 1) {
       const index = ++this.#workers;
       const scratch = this.#scratch();
-      const workerData = { module: this.#module, memory: this.memory, index, scratch };
+      const workerData = { module: this.#module, memory: this.#memory, index, scratch };
       // Without a listener a failing worker would end the process; without workers everything still works.
       new Worker(WORKER, { eval: true, workerData, execArgv: [] }).on("error", () => {}).unref();
     }
@@ -81,7 +94,7 @@ export class Engine {
 
   /** The address of WebAssembly's memory, which does not move. */
   get base(): number {
-    this.#base ??= addressOfBuffer(this.memory.buffer);
+    this.#base ??= addressOfBuffer(this.#memory.buffer);
     return this.#base;
   }
 
@@ -99,7 +112,7 @@ export class Engine {
   alloc(bytes: number): number {
     const at = this.take(bytes);
     if (at !== undefined) return at;
-    const [used, free] = [this.memory.buffer.byteLength - this.#heap.free, this.#heap.free].map(formatBytes);
+    const [used, free] = [this.#memory.buffer.byteLength - this.#heap.free, this.#heap.free].map(formatBytes);
     return fail(
       "OutOfMemory",
       `cpu: cannot allocate ${formatBytes(bytes)}: ${used} are in use, ${free} are free in pieces, and WebAssembly's memory holds at most ${formatBytes(CPU_BYTES)}. Dispose tensors, use a scope(), or a smaller dtype`,
@@ -122,7 +135,7 @@ export class Engine {
 
   /** Bytes that it can still give, in pieces perhaps. */
   get available(): number {
-    return CPU_BYTES - this.memory.buffer.byteLength + this.#heap.free;
+    return CPU_BYTES - this.#memory.buffer.byteLength + this.#heap.free;
   }
 
   /** A thread's private memory. */
@@ -132,13 +145,13 @@ export class Engine {
 
   /** Makes room for `bytes` at the end of the memory. */
   #grow(bytes: number): boolean {
-    const end = this.memory.buffer.byteLength;
+    const end = this.#memory.buffer.byteLength;
     const needed = Math.ceil((Heap.roundUp(bytes) - this.#heap.freeBefore(end)) / PAGE);
     // A quarter more than asked: untouched pages cost nothing, and growing is slow.
     for (const step of [needed + Math.max(256, end / PAGE / 4), needed].map(Math.floor)) {
       if (end / PAGE + step > pages.maximum) continue;
       try {
-        this.memory.grow(step);
+        this.#memory.grow(step);
       } catch {
         continue; // the system refused the larger step; try the exact one
       }

@@ -13,6 +13,7 @@ import { addressOfStorage, blockOf, type CpuBlock, type HeapBlock, isNativeBlock
 import { CPU_BYTES } from "./engine.ts";
 import type { OutAddress } from "./kernels.ts";
 import { hasLibc, libc } from "./libc.ts";
+import { settle } from "./native/pending.ts";
 import { allocatePages, MappedFile, requireFileRange, systemBytes } from "./native-memory.ts";
 import { WasmBackend } from "./wasm-backend.ts";
 
@@ -65,10 +66,12 @@ export class MemoryBackend extends WasmBackend {
   override free(block: Block): void {
     const own = block as CpuBlock;
     if (isNativeBlock(own)) {
+      settle();
       own.release();
       this.#mapped -= own.length - own.bytes;
       this.usage.remove(own.bytes);
     } else if (own.mapped) {
+      settle();
       const { start, first, bytes, length } = own.mapped;
       // Should the system not give the heap its own pages back, they stay the file's, and nobody's.
       if (libc()!.allocate(bytes, this.engine.base + first) !== null) this.engine.release(start);
@@ -80,6 +83,7 @@ export class MemoryBackend extends WasmBackend {
   #map(range: FileRange): Block | null {
     if (!libc() || range.bytes === 0) return null;
     requireFileRange(range);
+    settle();
     const { file, start, bytes } = range;
     const block =
       this.#allNative || this.engine.available - bytes < HEAP_FOR_FILES
@@ -105,6 +109,7 @@ export class MemoryBackend extends WasmBackend {
 
   /** Of what nobody uses the system gets the pages back; the addresses stay. */
   override trim(): void {
+    settle();
     const system = libc();
     if (system) this.engine.eachFree((at, bytes) => system.discard(this.engine.base + at, bytes));
   }
@@ -198,4 +203,7 @@ export class MemoryBackend extends WasmBackend {
   }
 }
 
-export const copyBytes = (to: number, from: number, bytes: number): void => void libc()!.calls.memmove(to, from, bytes);
+export function copyBytes(to: number, from: number, bytes: number): void {
+  settle();
+  libc()!.calls.memmove(to, from, bytes);
+}

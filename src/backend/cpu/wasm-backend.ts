@@ -44,6 +44,7 @@ import type {
   Stride,
   TmpAddress,
 } from "./kernels.ts";
+import { settle } from "./native/pending.ts";
 
 /** Ops over less than this stay on one thread, so that small programs start no worker. */
 const SHARE_FROM_BYTES = 256 * 1024;
@@ -143,7 +144,9 @@ export class WasmBackend implements Backend {
   /** WebAssembly memory cannot be returned to the system. */
   trim(): void {}
 
-  async synchronize(): Promise<void> {}
+  async synchronize(): Promise<void> {
+    settle();
+  }
 
   write(dst: Storage, byteOffset: number, data: Uint8Array): void {
     this.engine.bytes(blockAt(dst) + byteOffset, data.byteLength).set(data);

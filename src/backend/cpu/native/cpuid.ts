@@ -12,6 +12,7 @@ export interface Features {
   readonly avx512: boolean;
   readonly vnni: boolean;
   readonly vbmi: boolean;
+  readonly vbmi2: boolean;
   readonly bf16: boolean;
 }
 
@@ -62,8 +63,9 @@ export function queryFeatures(): Features {
     avx512,
     vnni: avx512 && has(c7, 11),
     vbmi: avx512 && has(c7, 1),
+    vbmi2: avx512 && has(c7, 6),
     bf16: avx512 && has(a71, 5),
   };
 }
 
-const none: Features = { avx2: false, avx512: false, vnni: false, vbmi: false, bf16: false };
+const none: Features = { avx2: false, avx512: false, vnni: false, vbmi: false, vbmi2: false, bf16: false };

@@ -193,6 +193,7 @@ const rvmi = {
   vcmpss: "f3.0f.c2 w0 b4 vex",
   vpalignr: "66.0f3a.0f w0 full",
   vpternlogd: "66.0f3a.25 w0 full4 evex",
+  vpshrdd: "66.0f3a.73 w0 full4 evex",
   vpternlogq: "66.0f3a.25 w1 full8 evex",
   valignd: "66.0f3a.03 w0 full4 evex",
   valignq: "66.0f3a.03 w1 full8 evex",

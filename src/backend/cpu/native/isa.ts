@@ -20,6 +20,7 @@ export interface Isa {
   readonly masks: boolean;
   readonly vnni: boolean;
   readonly vbmi: boolean;
+  readonly vbmi2: boolean;
   readonly bf16: boolean;
   /** A vector register. */
   v(id: number): Vec;
@@ -28,11 +29,11 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-export function isaOf(name: IsaName, { vnni, vbmi, bf16 }: Omit<Features, IsaName>): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16 }: Omit<Features, IsaName>): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, bf16, v };
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, vbmi2, bf16, v };
   }
   const all = registersOf(256, 16);
   const v = (id: number) => all[id]!;
@@ -45,6 +46,7 @@ export function isaOf(name: IsaName, { vnni, vbmi, bf16 }: Omit<Features, IsaNam
     masks: false,
     vnni: false,
     vbmi: false,
+    vbmi2: false,
     bf16: false,
     v,
   };

@@ -44,6 +44,13 @@ export class Native {
     pool.threads = threads;
     pool.run(...jobs);
   }
+
+  /** The same, except that it may return before they are done: see pending.ts. */
+  give(threads: number, ...jobs: readonly Job[]): void {
+    pool ??= new NativePool();
+    pool.threads = threads;
+    pool.give(...jobs);
+  }
 }
 
 /** The native side, where the machine has one and WICK_CPU does not forbid it. */

@@ -12,40 +12,50 @@ import { fail } from "../../../core/errors.ts";
 import { ffi } from "../../ffi.ts";
 import { addressOfBuffer, libc } from "../libc.ts";
 import { Assembler } from "./assembler.ts";
+import { emitConduct, emitGive, emitSettle, QUEUE } from "./conductor.ts";
+import {
+  ARGS,
+  CHUNKS,
+  CONTROL_BYTES,
+  control,
+  DONE,
+  emitChunk,
+  emitTakeChunks,
+  epilogue,
+  GRAIN,
+  generation,
+  JOB_BYTES,
+  KERNEL,
+  MAX_THREADS,
+  OWN,
+  OWN_BYTES,
+  prologue,
+  SIGNAL,
+  SLEEPERS,
+  SPINS,
+  STOP,
+  scratch,
+  THREADS,
+  TICKET,
+  TOTAL,
+  WAITING,
+} from "./control.ts";
 import { callable, executable, guarded, type NativeCall, systemFunction } from "./memory.ts";
-import { d, type Label, mem, r8, r9, r12, r13, r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, rsp } from "./operands.ts";
+import { d, type Label, mem, r8, r9, r12, r15, rax, rbp, rcx, rdi, rdx, rsi } from "./operands.ts";
+import { setPending } from "./pending.ts";
 import { type Sleep, sleepCalls } from "./sleep.ts";
 
-// The control block: what threads wait for has cache lines of its own.
-const TICKET = 0;
-const SIGNAL = 64; // u32: the generation, on which idle workers sleep
-const DONE = 128; // u32: chunks finished
-const WAITING = 192; // u32: the main thread sleeps until all are
-const SLEEPERS = 196; // u32: workers asleep
-const THREADS = 256; // u32: threads that may take part, the main one included
-const STOP = 260;
-const KERNEL = 320;
-const ARGS = 328;
-const TOTAL = 336;
-const GRAIN = 344;
-const CHUNKS = 352;
-const OWN = 1024; // per worker: control block, number, private memory
-const OWN_BYTES = 64;
-const CONTROL_BYTES = 8192;
-const MAX_THREADS = 64;
-
-/** Some tenth of a millisecond: longer than the pauses between the ops of a decoded token, in which waking would cost. */
-const SPINS = 4000;
 /** Bytes of private memory per thread, on large pages where the system has them. */
 export const SCRATCH_BYTES = 4 << 20;
 const LARGE_PAGE = 2 << 20;
 
 const ARGUMENT_BYTES = 16384;
-const JOB_BYTES = 32;
+/** Of a job in the queue. */
+export const QUEUED_BYTES = 1024;
 const MAX_JOBS = 16;
 
-/** A word of arguments: a whole number, or a float of 64 bits. */
-export type Word = number | { readonly double: number };
+/** A word of arguments: a whole number, a float of 64 bits, or the address of another word of the same job's. */
+export type Word = number | { readonly double: number } | { readonly own: number };
 
 /**
  * One step of an op: `kernel(args, lo, hi, scratch)` for the items 0 … total−1 in chunks of `grain`. Arguments are 64-bit
@@ -56,69 +66,6 @@ export interface Job {
   readonly args: readonly Word[];
   readonly total: number;
   readonly grain: number;
-}
-
-const saved = [rbx, rbp, r12, r13, r14, r15];
-
-/** Registers of both loops, which calls keep. */
-const control = rbx;
-const generation = r13;
-const scratch = r14;
-
-function prologue(a: Assembler): void {
-  for (const register of saved) a.push(register);
-  a.sub(rsp, 8); // calls want 16 bytes
-}
-
-function epilogue(a: Assembler): void {
-  a.add(rsp, 8);
-  for (const register of saved.toReversed()) a.pop(register);
-  a.ret();
-}
-
-/** Calls the job's kernel for the chunk in rax. */
-function emitChunk(a: Assembler): void {
-  a.mov(rsi, mem(control, GRAIN));
-  a.mov(rdx, rsi);
-  a.imul(rsi, rax);
-  a.add(rdx, rsi);
-  a.cmp(rdx, mem(control, TOTAL));
-  a.cmova(rdx, mem(control, TOTAL));
-  a.mov(rdi, mem(control, ARGS));
-  a.mov(rcx, scratch);
-  a.mov(rax, mem(control, KERNEL));
-  a.call(rax);
-}
-
-/** Takes chunks of `generation` until none is left. */
-function emitTakeChunks(a: Assembler, sleep: Sleep): void {
-  const out = a.label();
-  const top = a.here();
-  a.mov(rax, mem(control, TICKET));
-  a.mov(rcx, rax);
-  a.shr(rcx, 32);
-  a.cmp(d(rcx), d(generation));
-  a.jne(out);
-  a.mov(d(rbp), mem(control, CHUNKS));
-  a.cmp(d(rax), d(rbp));
-  a.jae(out);
-  a.lea(rdx, mem(rax, 1));
-  a.lock();
-  a.cmpxchg(mem(control, TICKET), rdx);
-  a.jne(top);
-  a.mov(d(rax), d(rax));
-  emitChunk(a);
-  a.mov(rax, 1);
-  a.lock();
-  a.xadd(mem(control, DONE), d(rax));
-  a.add(d(rax), 1);
-  a.cmp(d(rax), d(rbp));
-  a.jne(top);
-  a.cmp(mem(control, { disp: WAITING, bits: 32 }), 0);
-  a.je(top);
-  sleep.wakeAll(a, control, DONE);
-  a.jmp(top);
-  a.bind(out);
 }
 
 /** void run(control, jobs, count, scratch) of the main thread. */
@@ -291,25 +238,39 @@ export function floatBits(x: number): number {
 export class NativePool {
   readonly #run: NativeCall;
   readonly #work: number;
+  readonly #conduct: number;
+  readonly #give: NativeCall;
+  readonly #settleCall: NativeCall;
   readonly #control: number;
+  /** Jobs and their arguments: those of one call, then the queue. */
   readonly #words: Uint32Array;
   readonly #doubles: Float64Array;
   readonly #argumentsAt: number;
   readonly #scratch: number;
   #threads = 1;
   #workers = 0;
+  /** Jobs that were put into the queue, and those of them that are known to be done. */
+  #given = 0;
+  #settled = 0;
+  readonly #settle = () => this.settle();
 
   constructor() {
     const sleep = sleepCalls();
-    this.#run = callable(executable(emitRun(sleep)), 4);
+    const run = executable(emitRun(sleep));
+    this.#run = callable(run, 4);
     this.#work = executable(emitWork(sleep));
+    this.#conduct = executable(emitConduct(sleep, run));
+    this.#give = callable(executable(emitGive(sleep)), 2);
+    this.#settleCall = callable(executable(emitSettle(sleep, run)), 3);
     this.#control = guarded(CONTROL_BYTES).address;
-    const buffer = new ArrayBuffer(ARGUMENT_BYTES);
+    const buffer = new ArrayBuffer(ARGUMENT_BYTES + QUEUE * (JOB_BYTES + QUEUED_BYTES));
     this.#words = new Uint32Array(buffer);
     this.#doubles = new Float64Array(buffer);
     this.#argumentsAt = addressOfBuffer(buffer);
     this.#scratch = newScratch();
     this.#writeControl(THREADS, 1);
+    // Memory must not go away under what is still computed.
+    process.once("exit", this.#settle);
     // A worker thread of Node that ends takes its pool along; the process itself does not wait for the threads.
     if (!isMainThread) process.once("exit", () => callable(executable(emitStop(sleep)), 1)(this.#control));
   }
@@ -320,33 +281,71 @@ export class NativePool {
 
   set threads(n: number) {
     if (n === this.#threads) return;
+    this.settle();
     this.#threads = n;
     this.#writeControl(THREADS, n);
   }
 
   /** Runs the jobs one after the other, each shared by the threads; returns when all are done. */
   run(...jobs: readonly Job[]): void {
+    this.settle();
     if (jobs.length > MAX_JOBS) fail("InvalidArgument", `cpu: ${jobs.length} jobs in one call`);
     let at = (MAX_JOBS * JOB_BYTES) / 4;
     let isShared = false;
-    jobs.forEach(({ kernel, args, total, grain }, i) => {
-      if (at + 2 * args.length > this.#words.length)
+    for (const [i, job] of jobs.entries()) {
+      if (4 * at + 8 * job.args.length > ARGUMENT_BYTES)
         fail("InvalidArgument", "cpu: the jobs of one call have too many arguments");
-      const place = (i * JOB_BYTES) / 4;
-      this.#word(place, kernel);
-      this.#word(place + 2, this.#argumentsAt + 4 * at);
-      this.#word(place + 4, total);
-      this.#word(place + 6, grain);
-      for (const word of args) {
-        if (typeof word === "number") this.#word(at, word);
-        else this.#doubles[at >> 1] = word.double;
-        at += 2;
-      }
-      at = (at + 15) & ~15;
-      isShared ||= total > grain;
-    });
+      at = this.#write((i * JOB_BYTES) / 4, at, job);
+      isShared ||= job.total > job.grain;
+    }
     if (isShared && this.#workers < this.#threads - 1) this.#startWorkers();
     this.#run(this.#control, this.#argumentsAt, jobs.length, this.#scratch);
+  }
+
+  /**
+   * Gives the jobs to the queue, and returns before they are done: what they use stays in place, and what looks at it asks
+   * `settle` first. With one thread they are run at once.
+   */
+  give(...jobs: readonly Job[]): void {
+    if (this.#workers === 0 && this.#threads > 1) this.#startWorkers();
+    if (this.#workers === 0 || this.#threads === 1) {
+      this.run(...jobs);
+      return;
+    }
+    if (this.#given + jobs.length - this.#settled > QUEUE) this.settle();
+    for (const job of jobs) {
+      if (8 * job.args.length > QUEUED_BYTES) fail("InvalidArgument", "cpu: a job in the queue has too many arguments");
+      const place = this.#given % QUEUE;
+      const args = (ARGUMENT_BYTES + QUEUE * JOB_BYTES + place * QUEUED_BYTES) / 4;
+      this.#write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job);
+      this.#given++;
+    }
+    this.#give(this.#control, this.#given);
+    setPending(this.#settle);
+  }
+
+  /** Returns when the queue is empty and all is done. */
+  settle(): void {
+    if (this.#settled === this.#given) return;
+    this.#settleCall(this.#control, this.#scratch, this.#argumentsAt + ARGUMENT_BYTES);
+    this.#settled = this.#given;
+    setPending(null);
+  }
+
+  /** A job at `place`, with its arguments at `at`, in words; says where the next ones may be. */
+  #write(place: number, at: number, { kernel, args, total, grain }: Job): number {
+    this.#word(place, kernel);
+    this.#word(place + 2, this.#argumentsAt + 4 * at);
+    this.#word(place + 4, total);
+    this.#word(place + 6, grain);
+    let next = at;
+    for (const word of args) {
+      if (typeof word === "number") this.#word(next, word);
+      else if ("own" in word) this.#word(next, this.#argumentsAt + 4 * at + 8 * word.own);
+      else this.#doubles[next >> 1] = word.double;
+      next += 2;
+    }
+    return (next + 15) & ~15;
   }
 
   #word(at: number, value: number): void {
@@ -362,10 +361,11 @@ export class NativePool {
     while (this.#workers < Math.min(this.#threads, MAX_THREADS) - 1) {
       const number = this.#workers + 1;
       const own = this.#control + OWN + number * OWN_BYTES;
-      const words = BigInt64Array.of(BigInt(this.#control), BigInt(number), BigInt(newScratch()));
-      ffi().encode(BigInt(own), "int64_t [3]", [...words]);
+      const queue = this.#argumentsAt + ARGUMENT_BYTES;
+      const words = BigInt64Array.from([this.#control, number, newScratch(), queue], BigInt);
+      ffi().encode(BigInt(own), "int64_t [4]", [...words]);
       // Where the system gives no more threads, those that are there do all chunks.
-      if (!startThread(this.#work, own)) return;
+      if (!startThread(number === 1 ? this.#conduct : this.#work, own)) return;
       this.#workers = number;
     }
   }

@@ -1,6 +1,7 @@
 /** Linear layers and attention over a cache in one call, in every form that this machine has, beside the ops they are made of. */
 import { describe, expect, it } from "vitest";
 import type { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
+import { blockCodes, type NativeQuantType } from "../../../../src/backend/cpu/native/kernels/quant-blocks.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
 import { NativeCachedAttention } from "../../../../src/backend/cpu/native/ops/cached-attention.ts";
 import { linear } from "../../../../src/backend/cpu/native/ops/linear.ts";
@@ -16,6 +17,7 @@ import { result } from "../../../../src/tensor/tensor.ts";
 const natives = tiers()
   .filter((tier) => tier !== "wasm")
   .map((tier) => ({ tier, native: new Native(chooseIsa(tier)!) }));
+const types = Object.keys(blockCodes) as NativeQuantType[];
 const backend = Device.cpu().backend as CpuBackend;
 const random = (shape: number[], seed: number) => Tensor.randn(shape, { seed });
 const numbers = (x: Tensor): Float32Array => x.toDType("f32").dataSync() as Float32Array;
@@ -71,6 +73,24 @@ describe.each(natives)("in one call with $tier", ({ native }) => {
     const both = params({ bias: random([n], 5), residual: random([2, n], 4) });
     expect(linear(backend, runner, x, w, "Q8_0", both)).toBeNull();
     expect(linear(backend, runner, x, w, "Q8_0", params({ glu: "clampedSwiglu" }))).toBeNull();
+  });
+
+  it.each(types)("rows of layers with %s have the same bits alone, from turned weights, and in company", (type) => {
+    const [n, k] = [45, 768];
+    const runner = { native, threads: 2, planes: 2 } as const;
+    const w = QTensor.quantize(random([n, k], 6), type).blocks;
+    const x = random([10, k], 7);
+    const run = (rows: Tensor): Float32Array =>
+      numbers(result(linear(backend, runner, rows, w, type, params({}))!, [rows.shape[0]!, n]));
+    const all = run(x);
+    for (const [first, count] of [
+      [0, 1],
+      [3, 2],
+      [2, 8],
+    ] as const) {
+      expect(run(x.narrow(0, first, count))).toEqual(all.subarray(first * n, (first + count) * n));
+    }
+    w.dispose();
   });
 
   it("rows are turned, enter the cache and attend to it", () => {

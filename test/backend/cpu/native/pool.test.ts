@@ -6,6 +6,7 @@ import { Assembler } from "../../../../src/backend/cpu/native/assembler.ts";
 import { queryFeatures } from "../../../../src/backend/cpu/native/cpuid.ts";
 import { callable, executable } from "../../../../src/backend/cpu/native/memory.ts";
 import { mem, rax, rcx, rdi, rdx, rsi } from "../../../../src/backend/cpu/native/operands.ts";
+import { settle } from "../../../../src/backend/cpu/native/pending.ts";
 import { NativePool } from "../../../../src/backend/cpu/native/pool.ts";
 import { chooseIsa, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 
@@ -31,6 +32,7 @@ describe.runIf(isHere)("native code", () => {
     expect(found.avx512).toBe(flags.has("avx512f") && flags.has("avx512bw"));
     expect(found.vnni).toBe(flags.has("avx512_vnni"));
     expect(found.vbmi).toBe(flags.has("avx512vbmi"));
+    expect(found.vbmi2).toBe(flags.has("avx512_vbmi2"));
     expect(found.bf16).toBe(flags.has("avx512_bf16"));
   });
 
@@ -64,5 +66,40 @@ describe.runIf(isHere)("native code", () => {
       }
     }
     expect(rcx.id).toBe(1);
+  });
+
+  test("jobs in the queue run in their order, whoever waits for them", () => {
+    // args: numbers, the last of which is where the counts are; every item takes thrice what it finds and adds a number.
+    const a = new Assembler();
+    a.mov(rcx, mem(rdi, 8));
+    a.mov(rdi, mem(rdi));
+    a.mov(rdi, mem(rdi));
+    const top = a.here();
+    a.mov(rax, mem(rdi, { index: rsi, scale: 8 }));
+    a.imul(rax, rax, 3);
+    a.add(rax, rcx);
+    a.mov(mem(rdi, { index: rsi, scale: 8 }), rax);
+    a.add(rsi, 1);
+    a.cmp(rsi, rdx);
+    a.jb(top);
+    a.ret();
+    const kernel = executable(a.finish());
+    const values = new BigUint64Array(1000);
+    const at = addressOfBuffer(values.buffer);
+    const pool = new NativePool();
+    for (const threads of [2, 1, 4]) {
+      pool.threads = threads;
+      let want = 0n;
+      values.fill(0n);
+      for (let i = 0; i < 3000; i++) {
+        const job = { kernel, args: [{ own: 2 }, i, at] as const, total: values.length, grain: 1 + (i % 500) };
+        if (i % 997 === 0) pool.run(job);
+        else pool.give(job);
+        want = BigInt.asUintN(64, 3n * want + BigInt(i));
+        if (i % 701 === 0) pool.settle();
+      }
+      settle();
+      expect(values.every((value) => value === want)).toBe(true);
+    }
   });
 });

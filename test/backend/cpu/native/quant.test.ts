@@ -54,7 +54,8 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
       [33, 2],
       [47, 3],
     ] as const) {
-      const k = size === 32 ? 32 * (4 * blocks + 1) : size * blocks;
+      // Of small blocks also whole strips.
+      const k = size === 32 && blocks < 3 ? 32 * (4 * blocks + 1) : size === 32 ? 1024 : size * blocks;
       const w = weights(type, n, k);
       const exact = w.dequantize("f32").toDType("f64").t();
       const x = Tensor.randn([34, k], { seed: 2 });

@@ -25,7 +25,7 @@ export interface Quants {
 /** What a kernel does with quants. */
 export interface Sink {
   /** All quants of a group meet their activations. */
-  add(group: Group, quants: readonly Quants[]): void;
+  add(group: Group, quants: Iterable<Quants>): void;
   /** x moves on by so many times 32. */
   advance(blocks: number): void;
 }
@@ -39,6 +39,8 @@ export interface BlockCode {
   readonly keep: number;
   /** Groups have minima. */
   readonly minima: boolean;
+  /** Blocks of 32 in strips, whose bytes are taken in words of four as if they were one. */
+  readonly strip?: (c: QuantCode, sink: Sink) => void;
   emit(c: QuantCode, sink: Sink): void;
 }
 
@@ -80,6 +82,12 @@ function nibblesOf(c: QuantCode, word: Word, high: boolean): Quants {
   });
 }
 
+/** The high nibbles where they are of the second sixteen. */
+const upperNibbles = (c: QuantCode, word: Word): Quants => ({ ...nibblesOf(c, word, true), at: 4 + word.at });
+
+const unsignedBytes = (c: QuantCode, word: Word): Quants =>
+  inPlace(word, () => c.xor(word.bytes, word.bytes, c.constantInt(0x80808080 | 0)));
+
 /** Runs `body` `times` times, in which weights move on by `bytes` and the cursor in the frame by `places`. */
 function repeat(c: QuantCode, times: number, bytes: number, places: number, body: () => void): void {
   const { a } = c;
@@ -87,11 +95,11 @@ function repeat(c: QuantCode, times: number, bytes: number, places: number, body
   a.mov(gpr.inner, times);
   const loop = a.here();
   body();
-  a.add(gpr.weights, bytes);
+  c.move(bytes);
   a.add(gpr.cursor, slots(places));
   a.dec(gpr.inner);
   a.jne(loop);
-  a.sub(gpr.weights, times * bytes);
+  c.move(-times * bytes);
 }
 
 function storeUpper(c: QuantCode, first: number, words: readonly Word[]): void {
@@ -100,15 +108,68 @@ function storeUpper(c: QuantCode, first: number, words: readonly Word[]): void {
 
 /** Small blocks: an f16 is the scale of all weights. */
 function blockScale(c: QuantCode): Group {
-  if (c.next) {
-    const [heads] = c.temporary;
-    c.a.vmovups(heads, place("heads", 0));
-    c.lowHalves(c.quants, heads);
-    c.next(gpr.cursor);
-    c.copyHeads(gpr.cursor);
-  } else c.halves(c.quants, 0);
+  c.halves(c.quants, 0);
   c.a.vmovups(place("scales", 0), c.quants);
   return { block: 0, scale: place("scales", 0) };
+}
+
+/** Blocks of a strip: their bytes fill whole vectors, of small blocks of either type. */
+export const STRIP = 16;
+/** Whether strips can be taken: with a shift over two words, and where no quant is asked for twice. */
+export const takesStrips = (c: QuantCode, { strip }: BlockCode): boolean =>
+  strip !== undefined && c.isa.vbmi2 && !c.asksTwice && c.spare.length >= 3;
+
+/**
+ * A strip of blocks of an f16 and `words` words of quants. Every second block begins with a word of which its scale is one
+ * half: its quants are shifted by that, and the last word has the next one's scale.
+ */
+function inStrips(c: QuantCode, sink: Sink, words: number, quantsOf: (word: Word) => Quants[]): void {
+  const { a } = c;
+  const [before, t, scale] = c.spare as readonly [Vec, Vec, Vec];
+  let fetched: readonly Vec[] = [];
+  /** The i-th word of each row. */
+  const word = (i: number): Vec => {
+    if (i % 8 === 0)
+      fetched = c
+        .fetch32(4 * i)
+        .words.toSorted((x, y) => x.at - y.at)
+        .map(({ bytes }) => bytes);
+    return fetched[i % 8]!;
+  };
+  const storeScale = (i: number) => {
+    c.lowHalves(scale, t);
+    a.vmovups(place("scales", i), scale);
+  };
+  for (let pair = 0; pair < STRIP / 2; pair++) {
+    const first = pair * (2 * words + 1);
+    let last = word(first);
+    a.vmovups(t, last);
+    storeScale(0);
+    const shifted = function* (): Generator<Quants> {
+      for (let at = 0; at < words; at++) {
+        let own = last;
+        // What is fetched next takes the place of what was there.
+        if ((first + at + 1) % 8 === 0) {
+          own = before;
+          a.vmovups(own, last);
+        }
+        last = word(first + at + 1);
+        if (at === words - 1) {
+          a.vpsrld(t, last, 16);
+          storeScale(1);
+        }
+        a.vpshrdd(own, own, last, 16);
+        yield* quantsOf({ at, bytes: own });
+      }
+    };
+    const aligned = function* (): Generator<Quants> {
+      for (let at = 0; at < words; at++) yield* quantsOf({ at, bytes: word(first + words + 1 + at) });
+    };
+    for (const [i, quants] of [shifted(), aligned()].entries()) {
+      sink.add({ block: 0, scale: place("scales", i) }, quants);
+      sink.advance(1);
+    }
+  }
 }
 
 const Q8_0: BlockCode = {
@@ -119,13 +180,13 @@ const Q8_0: BlockCode = {
   emit(c, sink) {
     const group = blockScale(c);
     const { words } = c.fetch32(2);
-    const unsigned = ({ bytes }: Word) => c.xor(bytes, bytes, c.constantInt(0x80808080 | 0));
     sink.add(
       group,
-      words.map((word) => inPlace(word, () => unsigned(word))),
+      words.map((word) => unsignedBytes(c, word)),
     );
     sink.advance(1);
   },
+  strip: (c, sink) => inStrips(c, sink, 8, (word) => [unsignedBytes(c, word)]),
 };
 
 const Q4_0: BlockCode = {
@@ -136,11 +197,10 @@ const Q4_0: BlockCode = {
   emit(c, sink) {
     const group = blockScale(c);
     const { words } = c.fetch16(2);
-    const low = words.map((word) => nibblesOf(c, word, false));
-    const high = words.map((word) => ({ ...nibblesOf(c, word, true), at: 4 + word.at }));
-    sink.add(group, [...low, ...high]);
+    sink.add(group, [...words.map((word) => nibblesOf(c, word, false)), ...words.map((word) => upperNibbles(c, word))]);
     sink.advance(1);
   },
+  strip: (c, sink) => inStrips(c, sink, 4, (word) => [nibblesOf(c, word, false), upperNibbles(c, word)]),
 };
 
 /**

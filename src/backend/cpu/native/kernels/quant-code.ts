@@ -7,10 +7,10 @@
  * quants out of bytes works on them as on any. Sums within a group of weights that share a scale are exact integers, and
  * groups are added in one order in f32: a result depends on nothing but its row of x and its row of w.
  */
+import { type QuantType, quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import {
-  d,
   eax,
   type Gpr,
   k7,
@@ -57,13 +57,11 @@ export const record = {
 export type Planes = 1 | 2;
 
 /**
- * Chains of additions that a row's sums of a group are made of. Few rows need several to hide their latency: with two or
- * more, both planes are added at once; with one, a plane after the other.
+ * Chains of additions that a row's sums of a group are made of: of few rows both planes are added at once, with a chain for
+ * each; of more, which hide the latency, a plane after the other.
  */
-export const chainsOf = ({ vnni }: Isa, rows: number, planes: Planes): 1 | 2 | 4 => {
-  if (!vnni || planes === 1) return 1;
-  return rows === 1 ? 4 : rows <= 4 ? 2 : 1;
-};
+export const chainsOf = ({ vnni }: Isa, rows: number, planes: Planes): 1 | 2 =>
+  vnni && planes === 2 && rows <= 4 ? 2 : 1;
 
 /** The most rows of x that meet weights together. */
 export const mostRows = ({ masks }: Isa): 4 | 8 => (masks ? 8 : 4);
@@ -81,12 +79,14 @@ export const gpr = {
   frame: rcx,
   cursor: rbp,
 } as const;
+/** Where scales stand in turned weights, of which no row needs a register. */
+const scales = r8;
 /** Odd multiples of the bytes of a row of w, by which every row of sixteen can be addressed. */
 const multiples: readonly Gpr[] = [r8, r9, r10, r11, r12, r13, r14, r15];
 
 /** The frame, in the thread's own memory: factors and minima of groups, upper bits of quants, sums of rows; a vector each. */
 const SLOT = 64;
-const places = { scales: 0, minima: 16, upper: 24, sums: 40, heads: 48 } as const;
+const places = { scales: 0, minima: 16, upper: 24, sums: 40 } as const;
 /** A place in the frame; `base` may be a cursor that moves in it. */
 export const place = (name: keyof typeof places, i: number, base: Gpr = gpr.frame): Mem =>
   mem(base, (places[name] + i) * SLOT);
@@ -101,6 +101,24 @@ export interface Word {
   readonly bytes: Vec;
 }
 
+/**
+ * Weights may lie turned: of as many rows as a vector has lanes each word of four bytes side by side, block by block, and
+ * behind all blocks those two bytes of each that are left, an f16. Nothing is transposed then, and all is read in order.
+ */
+export interface TurnedForm {
+  /** Where a block's words begin, and how many there are. */
+  readonly first: 0 | 2;
+  readonly words: number;
+}
+
+export function turnedFormOf(type: QuantType): TurnedForm & { readonly half: number | undefined } {
+  const { bytes } = quantTypes[type];
+  const words = Math.floor(bytes / 4);
+  // Small blocks begin with their f16, large ones end with it.
+  const first = bytes % 4 === 2 && bytes < 4 * BLOCK ? 2 : 0;
+  return { first, words, half: bytes % 4 === 2 ? (first === 2 ? 0 : 4 * words) : undefined };
+}
+
 export class QuantCode extends Simd {
   /** Of rows of x: in registers, or in the frame where these do not suffice. */
   readonly sums: readonly (Vec | Mem)[];
@@ -113,15 +131,19 @@ export class QuantCode extends Simd {
   /** A group's factors and minima, where there are registers for them. */
   readonly factors: Vec | undefined;
   readonly minima: Vec | undefined;
-  /** For quants that are needed once more; empty where each serves once. */
+  /** One plane is added after the other, so that quants are needed once more. */
+  readonly asksTwice: boolean;
+  /** For those quants; empty where each serves once. */
   readonly kept: readonly Vec[];
   readonly #fetched: readonly Vec[];
-  /** Where the block behind the one at hand is, put into a register; nothing where its head is not copied ahead. */
-  next: ((to: Gpr) => void) | undefined;
+  /** What nothing else uses. */
+  readonly spare: readonly Vec[];
+  readonly #turned: TurnedForm | undefined;
 
   /** `keep`: how many vectors of quants a type wants to keep from one plane to the next. */
-  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number) {
+  constructor(a: Assembler, isa: Isa, rows: number, planes: Planes, keep: number, turned?: TurnedForm) {
     super(a, isa);
+    this.#turned = turned;
     const registers = Array.from({ length: isa.registers }, (_, id) => isa.v(id));
     const take = (n: number) => registers.splice(0, n);
     this.#fetched = take(9);
@@ -129,10 +151,12 @@ export class QuantCode extends Simd {
     [this.split, this.product] = (isa.vnni ? [this.quants, this.quants] : take(2)) as [Vec, Vec];
     const chains = chainsOf(isa, rows, planes);
     this.integers = take(rows * chains);
-    this.kept = isa.vnni && planes === 2 && chains === 1 ? take(keep) : [];
+    this.asksTwice = isa.vnni && planes === 2 && chains === 1;
+    this.kept = this.asksTwice ? take(keep) : [];
     if (isa.masks) [this.factors, this.minima] = take(2);
     const room = registers.length >= rows;
     this.sums = room ? take(rows) : Array.from({ length: rows }, (_, r) => place("sums", r));
+    this.spare = registers;
   }
 
   get lanes(): 8 | 16 {
@@ -164,10 +188,10 @@ export class QuantCode extends Simd {
   }
 
   /** A row of the current rows of w, `offset` bytes from where they stand. */
-  row(i: number, offset: number, base: Gpr = gpr.weights): Mem {
-    if (i === 0) return mem(base, offset);
+  row(i: number, offset: number): Mem {
+    if (i === 0) return mem(gpr.weights, offset);
     const scale = (i & -i) as 1 | 2 | 4 | 8;
-    return mem(base, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
+    return mem(gpr.weights, { index: multiples[(i / scale - 1) / 2]!, scale, disp: offset });
   }
 
   /** Fills the registers that `row` and `fetch` read; `line` is the bytes of a row of w. */
@@ -185,6 +209,7 @@ export class QuantCode extends Simd {
   /** Sixteen bytes of each row, the first or the second of 32; `free` is a register to use meanwhile. */
   fetch16(offset: number, half = 0): { readonly words: readonly Word[]; readonly free: Vec } {
     const { a } = this;
+    if (this.#turned) return this.#take(this.#turned, offset, 4, 4 * half);
     const rows = this.#fetched.slice(0, 4);
     const t = this.#fetched[4]!;
     const pair = (to: Vec, row: number) => {
@@ -204,6 +229,7 @@ export class QuantCode extends Simd {
   /** The same of 32 bytes. */
   fetch32(offset: number): { readonly words: readonly Word[]; readonly free: Vec } {
     const { a } = this;
+    if (this.#turned) return this.#take(this.#turned, offset, 8, 0);
     const [low, high] = [this.#fetched.slice(0, 4), this.#fetched.slice(4, 8)];
     // A register holds a row, or rows i and i + 4: repeated and masked, a load needs no unit that shuffles.
     for (const [i, to] of [...low, ...high].entries()) {
@@ -230,6 +256,38 @@ export class QuantCode extends Simd {
     return { words, free };
   }
 
+  /** Turned words as they lie. */
+  #take({ first }: TurnedForm, offset: number, count: number, at: number) {
+    const registers = this.#fetched.slice(0, count);
+    for (const [i, to] of registers.entries()) {
+      this.a.vmovups(to, mem(gpr.weights, ((offset - first) / 4 + i) * this.isa.bytes));
+    }
+    return { words: registers.map((bytes, i) => ({ at: at + i, bytes })), free: this.#fetched[count]! };
+  }
+
+  /** Sets where the scales of turned weights are: behind `blocks` blocks. */
+  findScales(blocks: Mem): void {
+    const { a } = this;
+    a.mov(scales, blocks);
+    a.imul(scales, scales, this.#turned!.words * this.isa.bytes);
+    a.add(scales, gpr.weights);
+  }
+
+  /** Moves within a block, by whole words. */
+  move(bytes: number): void {
+    this.a.add(gpr.weights, this.#turned ? (bytes / 4) * this.isa.bytes : bytes);
+  }
+
+  /** On to the next block; `bytes` are those of one. */
+  nextBlock(bytes: number): void {
+    if (!this.#turned) {
+      this.a.add(gpr.weights, bytes);
+      return;
+    }
+    this.a.add(gpr.weights, this.#turned.words * this.isa.bytes);
+    this.a.add(scales, 2 * this.lanes);
+  }
+
   /** Within 128 bits, four times four elements of 32 bits change places. */
   #transpose(rows: readonly Vec[], t: Vec): { readonly columns: readonly Vec[]; readonly free: Vec } {
     const { a } = this;
@@ -247,6 +305,11 @@ export class QuantCode extends Simd {
 
   /** An f16 of each row as floats. */
   halves(to: Vec, offset: number): void {
+    this.a.vcvtph2ps(to, this.#turned ? mem(scales) : this.gatherHalves(offset));
+  }
+
+  /** The same as they are, side by side. */
+  gatherHalves(offset: number): Vec {
     const { a } = this;
     const [low, high] = this.temporary;
     for (const [part, half] of [low, high].slice(0, this.lanes / 8).entries()) {
@@ -254,24 +317,7 @@ export class QuantCode extends Simd {
       for (let i = 0; i < 8; i++) a.vpinsrw(half.x, half.x, this.row(8 * part + i, offset), i);
     }
     if (this.wide) a.vinserti128(low.y, low.y, high.x, 1);
-    a.vcvtph2ps(to, this.wide ? low.y : low.x);
-  }
-
-  /**
-   * Copies the first four bytes of each row, from `base` on, beside each other: no unit that shuffles is needed, but they
-   * can be read only when all have arrived, so that this is done a block ahead.
-   */
-  copyHeads(base: Gpr): void {
-    const { a } = this;
-    for (let i = 0; i < this.lanes; i++) {
-      a.mov(d(gpr.inner), this.row(i, 0, base));
-      a.mov(
-        place("heads", 0)
-          .plus(4 * i)
-          .sized(32),
-        d(gpr.inner),
-      );
-    }
+    return this.wide ? low.y : low.x;
   }
 
   /** The low 16 bits of each lane, an f16, as floats; `from` is used up. */

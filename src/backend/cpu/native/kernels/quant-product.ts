@@ -9,8 +9,17 @@ import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, Vec } from "../operands.ts";
 import type { FloatType } from "../simd.ts";
-import { blockCodes, type Group, type NativeQuantType, type Quants, type Sink } from "./quant-blocks.ts";
-import { BLOCK, chainsOf, gpr, type Planes, QuantCode, record } from "./quant-code.ts";
+import {
+  type BlockCode,
+  blockCodes,
+  type Group,
+  type NativeQuantType,
+  type Quants,
+  type Sink,
+  STRIP,
+  takesStrips,
+} from "./quant-blocks.ts";
+import { chainsOf, gpr, type Planes, QuantCode, record, turnedFormOf } from "./quant-code.ts";
 
 /**
  * Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. What is added to the
@@ -28,6 +37,10 @@ export interface ProductForm {
   readonly rows: number;
   /** Something is added to the product before it is rounded. */
   readonly adds: boolean;
+  /** Rows of w are whole strips of blocks. */
+  readonly strips: boolean;
+  /** Weights lie turned. */
+  readonly isTurned: boolean;
 }
 
 /** x points into the middle of the records that it is used for: displacements of a byte reach all of them. */
@@ -41,10 +54,14 @@ class Dots implements Sink {
   readonly rows: number;
   readonly planes: Planes;
 
-  constructor(c: QuantCode, rows: number, planes: Planes) {
+  /** What is done with every block besides. */
+  readonly #meanwhile: (() => void) | undefined;
+
+  constructor(c: QuantCode, rows: number, planes: Planes, meanwhile?: () => void) {
     this.c = c;
     this.rows = rows;
     this.planes = planes;
+    this.#meanwhile = meanwhile;
   }
 
   /** A part of the record of row r that a group belongs to. */
@@ -52,7 +69,7 @@ class Dots implements Sink {
     return mem(gpr.x, (block * this.rows + r) * record.bytes + offset - MIDDLE);
   }
 
-  add(group: Group, quants: readonly Quants[]): void {
+  add(group: Group, quants: Iterable<Quants>): void {
     const { a, isa, integers } = this.c;
     const start = (r: number) => this.#at(group, r, group.half === 1 ? record.secondStart : record.start);
     const chains = chainsOf(isa, this.rows, this.planes);
@@ -60,12 +77,10 @@ class Dots implements Sink {
     if (isa.vnni && this.planes === 2) {
       for (const sum of integers.slice(0, this.rows * chains)) this.c.zero(sum);
       if (chains === 1) this.#addBytes(group, quants, 0);
-      else this.#addBoth(group, quants, chains);
+      else this.#addBoth(group, quants);
       for (const [r, sum] of sums.entries()) {
-        const low = integers[r * chains + 1]!;
-        if (chains === 4) for (const i of [0, 1]) a.vpaddd(integers[i]!, integers[i]!, integers[i + 2]!);
         a.vpslld(sum, sum, 8);
-        if (chains > 1) a.vpaddd(sum, sum, low);
+        if (chains > 1) a.vpaddd(sum, sum, integers[r * chains + 1]!);
         a.vpaddd(sum, sum, start(r).each);
       }
       if (chains === 1) this.#addBytes(group, quants, record.lowPlane);
@@ -77,20 +92,19 @@ class Dots implements Sink {
     this.#finish(group, sums);
   }
 
-  /** Both planes, in chains of their own: two of each if there are four. */
-  #addBoth(group: Group, quants: readonly Quants[], chains: 2 | 4): void {
+  /** Both planes, in chains of their own. */
+  #addBoth(group: Group, quants: Iterable<Quants>): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
       for (let r = 0; r < this.rows; r++) {
-        const chain = r * chains + ((2 * at) % chains);
         for (const [i, plane] of [0, record.lowPlane].entries()) {
-          this.c.a.vpdpbusd(this.c.integers[chain + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
+          this.c.a.vpdpbusd(this.c.integers[2 * r + i]!, bytes, this.#at(group, r, plane + 4 * at).each);
         }
       }
     }
   }
 
-  #addBytes(group: Group, quants: readonly Quants[], plane: number): void {
+  #addBytes(group: Group, quants: Iterable<Quants>, plane: number): void {
     for (const { at, emit } of quants) {
       const bytes = emit();
       for (let r = 0; r < this.rows; r++) {
@@ -99,7 +113,7 @@ class Dots implements Sink {
     }
   }
 
-  #addWords(group: Group, quants: readonly Quants[]): void {
+  #addWords(group: Group, quants: Iterable<Quants>): void {
     const { a, split, product, integers } = this.c;
     const add = (at: number) => {
       for (let r = 0; r < this.rows; r++) {
@@ -144,22 +158,24 @@ class Dots implements Sink {
 
   advance(blocks: number): void {
     this.c.a.add(gpr.x, blocks * this.rows * record.bytes);
+    this.#meanwhile?.();
   }
 }
 
 /** Columns lo … hi of the result, at least as many as a vector has lanes; the last ones may be computed twice. */
 export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): void {
-  const { type, dtype, planes, rows, adds } = form;
-  const { bytes, size } = quantTypes[type];
-  const code = blockCodes[type];
-  const c = new QuantCode(a, isa, rows, planes, code.keep);
+  const { type, dtype, planes, rows, adds, isTurned } = form;
+  const { bytes } = quantTypes[type];
+  const code: BlockCode = blockCodes[type];
+  const c = new QuantCode(a, isa, rows, planes, code.keep, isTurned ? turnedFormOf(type) : undefined);
+  const strip = form.strips && !isTurned && takesStrips(c, code) ? code.strip : undefined;
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(a, "args", "column", "end", "count", "addend");
 
   a.mov(local.args, gpr.args);
   a.mov(local.column, gpr.lo);
   a.mov(local.end, gpr.hi);
-  c.prepare(args.line);
+  if (!isTurned) c.prepare(args.line);
   const columns = a.here();
   a.mov(gpr.args, local.args);
   a.mov(gpr.weights, local.column);
@@ -176,8 +192,11 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     a.mov(local.addend, gpr.cursor);
   }
   a.add(gpr.out, args.out);
+  // Turned rows are those that belong together, wherever the last ones begin.
+  if (isTurned) a.mov(gpr.weights, local.column);
   a.imul(gpr.weights, args.line);
   a.add(gpr.weights, args.w);
+  if (isTurned) c.findScales(args.blocks);
   a.mov(gpr.x, args.x);
   a.add(gpr.x, MIDDLE);
   // The rows that come next, or those behind them where rows are short.
@@ -195,22 +214,21 @@ export function emitQuantProduct(a: Assembler, isa: Isa, form: ProductForm): voi
     }
   }
   a.mov(gpr.cursor, args.blocks);
+  if (strip) a.shr(gpr.cursor, Math.log2(STRIP));
   a.mov(local.count, gpr.cursor);
-  if (size === BLOCK) {
-    c.copyHeads(gpr.weights);
-    c.next = (to) => {
-      a.lea(to, mem(gpr.weights, bytes));
-      a.cmp(local.count, 1);
-      a.cmove(to, gpr.weights);
-    };
-  }
   a.align(32);
   const loop = a.here();
   const ahead = c.lanes * bytes;
-  for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
-  a.add(gpr.ahead, ahead);
-  code.emit(c, new Dots(c, rows, planes));
-  a.add(gpr.weights, bytes);
+  const fetchAhead = () => {
+    for (let at = 0; at < ahead; at += 64) a.prefetcht2(mem(gpr.ahead, at));
+    a.add(gpr.ahead, ahead);
+  };
+  if (strip) strip(c, new Dots(c, rows, planes, fetchAhead));
+  else {
+    fetchAhead();
+    code.emit(c, new Dots(c, rows, planes));
+  }
+  c.nextBlock(strip ? STRIP * bytes : bytes);
   a.dec(local.count);
   a.jne(loop);
   a.mov(gpr.args, local.args);

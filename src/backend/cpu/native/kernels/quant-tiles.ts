@@ -89,7 +89,7 @@ class Filling implements Sink {
     this.#c.a.vmovups(this.#panel.at(gpr.ahead, block, i, this.#v), from);
   }
 
-  add({ block, half = 0, scale, minimum }: Group, quants: readonly Quants[]): void {
+  add({ block, half = 0, scale, minimum }: Group, quants: Iterable<Quants>): void {
     const { a, isa } = this.#c;
     const { units, isOfBytes } = this.#panel;
     const t = isa.v(isa.registers - 1);

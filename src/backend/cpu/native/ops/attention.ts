@@ -19,7 +19,7 @@ import {
 } from "../kernels/attention.ts";
 import { emitTiles, tileShape } from "../kernels/tile.ts";
 import type { Native } from "../native.ts";
-import { floatBits, type Job } from "../pool.ts";
+import { floatBits, type Job, QUEUED_BYTES } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 
 /** Scores of a block that stay in the second cache. */
@@ -99,12 +99,12 @@ function jobOf(
     multiplications += Math.max(rows, LEAST_ROWS) * tk * (d + dv);
   }
   const count = (8 * words.length) / ENTRY_BYTES;
-  return {
-    kernel: native.kernel(`attention ${Object.values(kind).join(" ")}`, emitAttention(kind)),
-    args: attentionArguments.words({
-      ...shared,
+  // Few entries go along with the arguments.
+  const isShort = 8 * (attentionArguments.count + words.length) <= QUEUED_BYTES;
+  const args = attentionArguments.wordsOf(
+    {
       tiles: native.kernel("tiles", emitTiles),
-      entries: writeEntries(engine, words),
+      entries: isShort ? { own: attentionArguments.count } : writeEntries(engine, words),
       scoreRow,
       resultRow: Math.ceil(dv / columns) * lineBytes,
       ahead: p.causal ? 1 : p.window ? p.window + 1 : FAR,
@@ -112,7 +112,15 @@ function jobOf(
       scale: floatBits(p.scale),
       cap: floatBits(p.softcap),
       inverseCap: floatBits(1 / p.softcap),
-    }),
+    },
+    shared,
+  );
+  if (isShort) args.push(...words);
+  const { type, isPaged, hasCap, hasMask, hasSinks } = kind;
+  const name = `attention ${type} ${isPaged} ${hasCap} ${hasMask} ${hasSinks}`;
+  return {
+    kernel: native.kernel(name, emitAttention(kind)),
+    args,
     total: count * heads,
     grain: Math.max(1, Math.floor(CHUNK / (multiplications / count))),
   };
@@ -182,14 +190,14 @@ export function attentionJob(
     table: 0,
   }));
   const kind = { type, isPaged: false, hasCap: p.softcap !== 0, hasMask: mask !== null, hasSinks: p.sinks !== null };
-  return jobOf(engine, native!, kind, sequences, p, {
-    ...{ qHead, qRow, qCol, kHead, kRow, kCol, vHead, vRow, vCol, maskHead, maskRow, heads: hk, group: hq / hk, d, dv },
-    kPage: 0,
-    vPage: 0,
-    outHead: tq * dv * es,
-    outRow: dv * es,
-    sinks: p.sinks ? addressInside(p.sinks) : 0,
-  });
+  const sinks = p.sinks ? addressInside(p.sinks) : 0;
+  const [group, outHead, outRow] = [hq / hk, tq * dv * es, dv * es];
+  // biome-ignore format: one object of many fields
+  const shared = {
+    qHead, qRow, qCol, kHead, kRow, kCol, kPage: 0, vHead, vRow, vCol, vPage: 0,
+    maskHead, maskRow, outHead, outRow, sinks, heads: hk, group, d, dv,
+  };
+  return jobOf(engine, native!, kind, sequences, p, shared);
 }
 
 /**

@@ -12,6 +12,7 @@ import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 import { attentionJob, canAttend } from "./attention.ts";
+import { QUEUED_WIDTH } from "./qmatmul.ts";
 
 /** Elements of queries that are worth a chunk of rows. */
 const CHUNK = 8192;
@@ -58,7 +59,8 @@ export class NativeCachedAttention implements CachedAttention {
         out.discard();
         return composed;
       }
-      native.run(backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out));
+      const run = width >= QUEUED_WIDTH ? "give" : "run";
+      native[run](backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out));
       return out;
     } finally {
       turned.discard();

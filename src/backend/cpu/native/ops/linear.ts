@@ -11,14 +11,41 @@ import { addressFor, addressInside } from "../bounds.ts";
 import { emitGates, GATE_PIECE, gateArguments } from "../kernels/gates.ts";
 import { emitMap, mapArguments } from "../kernels/map.ts";
 import { formulas } from "../kernels/math.ts";
+import { mostRows } from "../kernels/quant-code.ts";
 import { emitNorm, rowArguments } from "../kernels/rows.ts";
+import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 import { type AroundProduct, hasProduct, type QuantRunner, quantProduct, rowsAtOnce } from "./qmatmul.ts";
+import { turnedWeights } from "./turned-weights.ts";
 
 /** Elements of a chunk of rows, and of a map. */
 const CHUNK = 16384;
+
+/** What lies between the jobs of a call: of few rows in memory that all calls share, since they run one after the other. */
+const SHARED_BYTES = 2 ** 18;
+let shared: number | undefined;
+
+class Between implements Disposable {
+  readonly #storage: Storage | undefined;
+  readonly at: number;
+
+  /** `place`: the first or the second of a call. */
+  constructor(backend: Backend, dtype: FloatType, n: number, place: 0 | 1) {
+    if (n * sizeOf(dtype) <= SHARED_BYTES) {
+      shared ??= guarded(2 * SHARED_BYTES).address;
+      this.at = shared + place * SHARED_BYTES;
+      return;
+    }
+    this.#storage = Storage.alloc(backend, dtype, n);
+    this.at = addressFor(this.#storage, n);
+  }
+
+  [Symbol.dispose](): void {
+    this.#storage?.discard();
+  }
+}
 
 const isDense = (view: View, dtype: FloatType, n: number): boolean =>
   view.storage.dtype === dtype && view.layout.numel === n && view.layout.isContiguous();
@@ -30,11 +57,11 @@ export function linear(
   x: View,
   w: View,
   type: QuantType,
-  { norm, bias, glu, residual, ...p }: LinearParams,
+  { norm, bias, glu, residual, activation: asked }: LinearParams,
 ): Storage | null {
   const { dtype } = x.storage;
   const { native } = runner;
-  const activation = p.activation ?? null;
+  const activation = asked ?? null;
   const [m, k] = x.layout.shape as [number, number];
   const n = w.layout.shape[0]!;
   if (!isFloatType(dtype) || !hasProduct(native.isa, type, dtype, k, w) || m === 0 || !x.layout.isContiguous())
@@ -50,15 +77,15 @@ export function linear(
   const columns = glu ? n / 2 : n;
   const rows = Math.min(m, rowsAtOnce(native.isa, k));
   const storage = Storage.alloc(backend, dtype, m * columns);
-  const normed = norm && Storage.alloc(backend, dtype, rows * k);
-  const gates = glu && Storage.alloc(backend, dtype, rows * n);
+  const normed = norm && new Between(backend, dtype, rows * k, 0);
+  const gates = glu && new Between(backend, dtype, rows * n, 1);
   try {
     const [xAt, out] = [addressInside(x), addressFor(storage, m * columns)];
     const around: AroundProduct = {
       before:
         normed &&
         ((first, count) => {
-          const at = addressFor(normed, count * k);
+          const { at } = normed;
           return {
             x: at,
             job: normJob(native, dtype, xAt + first * k * es, at, count, k, addressInside(norm!.weight), norm!.eps),
@@ -66,7 +93,7 @@ export function linear(
         }),
       behind: gates
         ? (first, count) => {
-            const at = addressFor(gates, count * n);
+            const { at } = gates;
             return { out: at, job: gateJob(native, glu!, dtype, at, out + first * columns * es, count, columns) };
           }
         : activation &&
@@ -76,11 +103,12 @@ export function linear(
           }),
     };
     const added = addend && { at: addressInside(addend), line: bias ? 0 : n * es };
-    const product = { type, dtype, m, n, k, x: xAt, w: addressInside(w), out, addend: added ?? undefined };
+    const turned = m <= mostRows(native.isa) ? turnedWeights(runner, type, w, k) : undefined;
+    const product = { type, dtype, m, n, k, x: xAt, w: addressInside(w), turned, out, addend: added ?? undefined };
     quantProduct(runner, product, around);
   } finally {
-    normed?.discard();
-    gates?.discard();
+    normed?.[Symbol.dispose]();
+    gates?.[Symbol.dispose]();
   }
   return storage;
 }

@@ -7,7 +7,7 @@ import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
 import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
-import { blockCodes, hasNativeCode, type NativeQuantType } from "../kernels/quant-blocks.ts";
+import { blockCodes, hasNativeCode, type NativeQuantType, STRIP } from "../kernels/quant-blocks.ts";
 import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
 import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
 import { emitQuantTiles, tileForm } from "../kernels/quant-tiles.ts";
@@ -26,6 +26,8 @@ export interface QuantProduct {
   readonly x: number;
   readonly w: number;
   readonly out: number;
+  /** The address of w where it lies turned, too. */
+  readonly turned?: number | undefined;
   /** What is added: a row for each row of the product, or one for all of them where `line` is 0 bytes. */
   readonly addend?: { readonly at: number; readonly line: number } | undefined;
 }
@@ -50,6 +52,8 @@ const CHUNK = 2 ** 16;
 /** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
 const CHUNKS = 12;
 const ROUND_CHUNK = 2 ** 9;
+/** Layers of this width are worth the queue: smaller ones are done sooner than another thread has taken them. */
+export const QUEUED_WIDTH = 512;
 /** Room for packed activations: longer inputs go in parts. */
 const PACKED_BYTES = 16 * 2 ** 20;
 let packed: number | undefined;
@@ -63,12 +67,15 @@ interface Plan {
   readonly most: number;
   /** Columns that belong together. */
   readonly columns: number;
+  /** Turned weights are read. */
+  readonly isTurned: boolean;
 }
 const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
 
 /** Kernels are looked for by a number: by their names, it would take as long as a small product. */
-function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend }: QuantProduct): Plan {
+function planOf({ native, planes: asked }: QuantRunner, p: QuantProduct, m: number): Plan {
+  const { type, dtype, k, addend, turned } = p;
   const { isa } = native;
   const tile = tileForm(isa);
   const isTiled = m > mostRows(isa);
@@ -77,8 +84,10 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend
   plans.set(native, known);
   let key = typeNumbers.get(type)!;
   const adds = addend !== undefined;
-  const flags = Number(isTiled) + 2 * Number(adds);
-  for (const part of [floatTypes.indexOf(dtype), asked, flags, rows]) key = 9 * key + part;
+  const strips = k % (STRIP * BLOCK) === 0;
+  const isTurned = !isTiled && turned !== undefined;
+  const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips) + 8 * Number(isTurned);
+  key = (((key * 4 + floatTypes.indexOf(dtype)) * 4 + asked) * 16 + flags) * 16 + rows;
   let plan = known.get(key);
   if (plan) return plan;
   const planes = isa.vnni ? asked : 2;
@@ -89,39 +98,49 @@ function planOf({ native, planes: asked }: QuantRunner, { type, dtype, m, addend
     round: native.kernel(`round ${form} ${halves}`, (a) => emitRounding(a, isa, { dtype, halves, planes, words })),
     product: native.kernel(`quantized ${form} ${type} ${rows} ${flags}`, (a) => {
       if (isTiled) emitQuantTiles(a, isa, { type, dtype, planes, rest: rows, adds });
-      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds });
+      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds, strips, isTurned });
     }),
     most: isTiled ? tile.rows : rows,
     columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
+    isTurned,
   };
   known.set(key, plan);
   return plan;
 }
 
-function quantJobs(runner: QuantRunner, p: QuantProduct, packedAt: number): readonly [Job, Job] {
-  const { type, dtype, m, n, k } = p;
+/** Of `m` rows, the first of which is row `first`, from `x` to `out`. */
+function quantJobs(
+  runner: QuantRunner,
+  p: QuantProduct,
+  packedAt: number,
+  first: number,
+  m: number,
+  x: number,
+  out: number,
+): [Job, Job] {
+  const { type, dtype, n, k } = p;
   const { size, bytes } = quantTypes[type];
   const blocks = k / BLOCK;
-  const { round, product, most, columns } = planOf(runner, p);
+  const { round, product, most, columns, isTurned } = planOf(runner, p, m);
   const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
   return [
     {
       kernel: round,
-      args: roundArguments.words({ x: p.x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
+      args: roundArguments.words({ x, blocks, rows: m, most, out: packedAt, offset: -blockCodes[type].offset }),
       total: Math.ceil(m / most),
       grain: Math.max(1, Math.floor(ROUND_CHUNK / (most * blocks))),
     },
     {
       kernel: product,
       args: productArguments.words({
-        w: p.w,
+        w: isTurned ? p.turned! : p.w,
         line: (k / size) * bytes,
         x: packedAt,
         blocks: k / size,
         tiles: Math.floor(m / most),
-        out: p.out,
+        out,
         outLine: n * sizeOf(dtype),
-        addend: p.addend?.at ?? 0,
+        addend: p.addend ? p.addend.at + first * p.addend.line : 0,
         addendLine: p.addend?.line ?? 0,
       }),
       total: n,
@@ -146,17 +165,13 @@ export function quantProduct(runner: QuantRunner, p: QuantProduct, around?: Arou
     const m = Math.min(rows, p.m - i);
     const before = around?.before?.(i, m);
     const behind = around?.behind?.(i, m);
-    const part = {
-      ...p,
-      m,
-      x: before?.x ?? p.x + i * p.k * element,
-      out: behind?.out ?? p.out + i * p.n * element,
-      addend: p.addend && { at: p.addend.at + i * p.addend.line, line: p.addend.line },
-    };
-    const jobs: Job[] = [...quantJobs(runner, part, packed)];
+    const x = before ? before.x : p.x + i * p.k * element;
+    const out = behind ? behind.out : p.out + i * p.n * element;
+    const jobs: Job[] = quantJobs(runner, p, packed, i, m, x, out);
     if (before) jobs.unshift(before.job);
     if (behind) jobs.push(behind.job);
-    runner.native.run(runner.threads, ...jobs);
+    if (around && Math.min(p.n, p.k) >= QUEUED_WIDTH) runner.native.give(runner.threads, ...jobs);
+    else runner.native.run(runner.threads, ...jobs);
   }
 }
 

@@ -1,0 +1,70 @@
+/**
+ * Copies of quantized weights that lie as few rows read them fastest, made when a layer first decodes. Weights that are
+ * mapped should stay the system's pages, so there are copies of so many bytes and no more: small models have all of theirs.
+ */
+import { quantTypes } from "../../../../core/quant-types.ts";
+import type { Block, View } from "../../../backend.ts";
+import type { NativeBlock } from "../../blocks.ts";
+import { libc } from "../../libc.ts";
+import { allocatePages } from "../../native-memory.ts";
+import { addressInside } from "../bounds.ts";
+import type { NativeQuantType } from "../kernels/quant-blocks.ts";
+import { emitTurning, turningArguments } from "../kernels/quant-turning.ts";
+import { settle } from "../pending.ts";
+import type { QuantRunner } from "./qmatmul.ts";
+
+/** Of all copies. */
+const MOST_BYTES = 2 ** 28;
+/** Weights that are worth a chunk. */
+const CHUNK = 2 ** 17;
+
+let held = 0;
+/** By the weights' memory, then by where they begin in it and how many rows lie side by side; null where none is made. */
+const copies = new WeakMap<Block, Map<number, NativeBlock | null>>();
+
+/** The address of the copy, for weights (n, bytes of k) that nobody writes to any more; undefined where there is none. */
+export function turnedWeights(
+  { native, threads }: QuantRunner,
+  type: NativeQuantType,
+  w: View,
+  k: number,
+): number | undefined {
+  const { lanes } = native.isa;
+  const key = 32 * w.layout.offset + lanes;
+  let own = copies.get(w.storage.block);
+  const known = own?.get(key);
+  if (known !== undefined) return known?.address;
+  const n = w.layout.shape[0]!;
+  const { size, bytes } = quantTypes[type];
+  const [groups, line] = [Math.ceil(n / lanes), (k / size) * bytes];
+  const length = groups * lanes * line;
+  const system = held + length <= MOST_BYTES ? libc() : null;
+  const block = system && allocatePages(system, length);
+  if (!own) {
+    own = new Map();
+    copies.set(w.storage.block, own);
+  }
+  own.set(key, block);
+  if (!block) return undefined;
+  held += length;
+  native.give(threads, {
+    kernel: native.kernel(`turning ${type}`, emitTurning(type)),
+    args: turningArguments.words({ w: addressInside(w), line, blocks: k / size, rows: n, out: block.address }),
+    total: groups,
+    grain: Math.max(1, Math.floor(CHUNK / (lanes * k))),
+  });
+  return block.address;
+}
+
+/** Lets go of the copies of what was in a block. */
+export function forgetTurned(block: Block): void {
+  const own = copies.get(block);
+  if (!own) return;
+  settle();
+  for (const copy of own.values()) {
+    if (!copy) continue;
+    held -= copy.length;
+    copy.release();
+  }
+  copies.delete(block);
+}
