@@ -10,6 +10,7 @@
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
+#include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
 #include "quant.h"
 
@@ -96,7 +97,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
   };
 
   GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
-    const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
@@ -121,13 +122,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const bool wanted = sent.base + own < groups && chunk < chunks;
       u32* const place = weights + sent.place * PLACE_WORDS;
       if (BULK_COPIES) {
-        // A row to each of sixteen lanes.
-        if (lane < 16) {
-          const size_t begin = from(sent.base, chunk, lane);
-          const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
-          expect_bytes(own_signals + sent.place, bytes);
-          if (wanted) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, own_signals + sent.place);
-        }
+        // By one lane, where rows lie evenly; else a row to each of sixteen.
+        const bool even = row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns;
+        const size_t begin = from(sent.base, chunk, lane % 16);
+        const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
+        if (lane < 16) expect_bytes(own_signals + sent.place, bytes);
+        if (even) {
+          const u8* const half[2] = {w + from(sent.base, chunk, 0), w + from(sent.base, chunk, 8)};
+          if (wanted && one_lane())
+            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, half[r / 8] + r % 8 * row_bytes, count, own_signals + sent.place);
+        } else if (wanted && lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, own_signals + sent.place);
       } else {
         // Four lanes to a row, and to the eighth behind it.
         UNROLL for (u32 h = 0; h < 2; h++) {

@@ -157,6 +157,13 @@ async function prefill(model) {
   return Math.min(...times.slice(2));
 }
 
+/** The device's time for a prompt's kernels, by kind. */
+async function profilePrefill(name, model) {
+  const cache = model.newCache();
+  await kernelTimes(name, () => model.logits([ids(sizes.prefill)], { cache }).dispose());
+  cache.dispose();
+}
+
 /** A step of one sequence in the middle of a text, as generate() records it. */
 function stepOf(model, cache) {
   const own = { ids: Tensor.zeros([cache.batch], { dtype: "u32", device }).keep() };
@@ -207,17 +214,19 @@ async function profile(name, model, batch) {
   const record = performance.now() - start;
   const ms = await replayed(step, tiny ? 2 : 25);
   report(`${name} replay`, { ms, "tokens/s": (batch * 1000) / ms, "recording ms": record });
-  if (args.includes("--profile")) {
-    const calls = callsOf(step);
-    for (const [what, runs] of calls) {
-      const all = () => {
-        for (const run of runs) run();
-      };
-      const us = 1000 * (await replayed(all, tiny ? 1 : 10));
-      report(`${name}: ${what}`, { count: runs.length, us: +us.toFixed(1), each: +(us / runs.length).toFixed(2) });
-    }
-  }
+  if (args.includes("--profile")) await kernelTimes(name, step);
   cache.dispose();
+}
+
+/** What those of a step's kernels take that are of one kind, replayed without the others. */
+async function kernelTimes(name, step) {
+  for (const [what, runs] of callsOf(step)) {
+    const all = () => {
+      for (const run of runs) run();
+    };
+    const us = 1000 * (await replayed(all, tiny ? 1 : 10));
+    report(`${name}: ${what}`, { count: runs.length, us: +us.toFixed(1), each: +(us / runs.length).toFixed(2) });
+  }
 }
 
 /** What a step launches, by kernel and size, to be launched again on the same memory. */
@@ -225,7 +234,7 @@ function callsOf(step) {
   const calls = new Map();
   const note = (what, run) => {
     calls.set(what, [...(calls.get(what) ?? []), run]);
-    run();
+    return run();
   };
   const { launch, blas } = gpu;
   const gemm = blas?.gemm;
@@ -280,6 +289,7 @@ for (const type of ["bf16", ...quantTypeNames]) {
         await attempt("bf16 prefill", async () => {
           const ms = await prefill(model);
           report("bf16 prefill", { tokens: sizes.prefill, ms, "tokens/s": (sizes.prefill * 1000) / ms });
+          if (args.includes("--profile")) await profilePrefill("bf16 prefill", model);
         });
       }
       if (parts.includes("batch")) {

@@ -68,12 +68,14 @@ export interface HeadForms {
 export interface CachedAttention {
   /** Whether it normalises heads itself. */
   readonly takesNorms?: boolean;
+  /** Whether results are (batch, t, heads, d), as products want them. */
+  readonly byRows?: boolean;
   /** Whether there are kernels for heads of this size, over caches of `stored`. */
   supports(dtype: DType, headDim: number, stored: DType, forms?: HeadForms): boolean;
   /**
    * One step of attention over a cache: the rows of q (batch · t, heads · d) and k, v (batch · t, kv heads · d), whose
    * last dim is contiguous, are turned by their positions, k and v enter the cache, and each query sees the keys up to
-   * its own. The result is (batch, heads, t, d).
+   * its own. The result is (batch, heads, t, d), unless `byRows` is set.
    */
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
 }

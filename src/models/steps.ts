@@ -131,9 +131,12 @@ export class CachedStep implements Step {
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
     const positions = { past, lengths, padding, mask };
     const params = { ...this.tables.get(rope)!, ...buffers, ...positions, norms, scale, softcap, window, sinks };
-    const y = result(call(attention, "attend", q, k, v, params), [batch, q.shape[1]! / headDim, length, headDim]);
+    const heads = q.shape[1]! / headDim;
+    const byRows = attention.byRows === true && length > 1;
+    const sizes = byRows ? [batch, length, heads, headDim] : [batch, heads, length, headDim];
+    const y = result(call(attention, "attend", q, k, v, params), sizes);
     if (!lengths) cache.advance(length);
-    return y;
+    return byRows ? y.transpose(1, 2) : y;
   }
   attendLatent({ q, latent, key }: LatentRows, cache: LatentCache, own: LatentHeads): Tensor {
     const { batch, length, padding, lengths } = this;

@@ -112,8 +112,11 @@ export class BatchEngine implements Engine {
           if (!step) break;
           enqueued.push({ step, choices: this.#enqueue(step) });
         }
-        if (enqueued.length > 0) await this.#settle(enqueued);
-        else if (this.#scheduler.isIdle) break;
+        if (enqueued.length > 0) {
+          await this.#settle(enqueued);
+          // By now those that waited for a token have it.
+          this.#scheduler.tidy();
+        } else if (this.#scheduler.isIdle) break;
         else throw new Error("requests wait, and none can go on");
         // Lets sockets, timers and signals in: on the CPU a step does not return to the event loop by itself.
         await setImmediate();

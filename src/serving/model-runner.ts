@@ -70,7 +70,7 @@ export class ModelRunner implements Runner {
     // On the CPU there is nothing to record, and a step takes longer than all that the host does for it.
     if (this.#stepper.ahead === 0) return;
     await this.#stepper.ready();
-    await rehearse(this);
+    await this.#stepper.rehearse(() => rehearse(this));
   }
 
   turnedAlikeUntil(extent: number): number {

@@ -43,6 +43,8 @@ export class Scheduler {
   /** Both in the order of arrival. */
   #running: Task[] = [];
   #waiting: Task[] = [];
+  /** Those among them that have ended, and still have what they had. */
+  readonly #ended: Task[] = [];
   #steps = 0;
   #counts = { promptTokens: 0, cachedTokens: 0, generatedTokens: 0, preemptions: 0 };
 
@@ -53,6 +55,7 @@ export class Scheduler {
   }
 
   get stats(): EngineStats {
+    this.tidy();
     const { total, available, kept } = this.#pool;
     const pages = { total, used: total - available, kept };
     const [running, waiting] = [this.#running.length, this.#waiting.length];
@@ -60,10 +63,12 @@ export class Scheduler {
   }
 
   get tasks(): Task[] {
+    this.tidy();
     return [...this.#running, ...this.#waiting];
   }
 
   get isIdle(): boolean {
+    this.tidy();
     return this.#running.length + this.#waiting.length === 0;
   }
 
@@ -75,16 +80,24 @@ export class Scheduler {
   end(task: Task, error?: { readonly reason: unknown; readonly atOnce: boolean }): void {
     if (task.ended) return;
     task.ended = true;
-    this.#stop(task);
-    this.#running = this.#running.filter((other) => other !== task);
-    this.#waiting = this.#waiting.filter((other) => other !== task);
     task.onEnd();
     if (error) task.stream.fail(error.reason, error.atOnce);
     else task.stream.end();
+    this.#ended.push(task);
+    if (error) this.tidy();
+  }
+
+  /** Frees what those have that have ended: last tokens do not wait for it, and all that counts or plans comes behind it. */
+  tidy(): void {
+    if (this.#ended.length === 0) return;
+    for (const task of this.#ended.splice(0)) this.#stop(task);
+    this.#running = this.#running.filter((task) => !task.ended);
+    this.#waiting = this.#waiting.filter((task) => !task.ended);
   }
 
   /** The next step, as if all that are enqueued had succeeded; null where there is nothing to do now. */
   plan(): Step | null {
+    this.tidy();
     const before = this.#counts.preemptions;
     this.#makeRoom();
     // Who has just been put back would come again at once.
@@ -120,6 +133,7 @@ export class Scheduler {
 
   /** The oldest of these has failed, and nothing that the others did counts. None but these are enqueued. */
   discard(steps: readonly Step[], error: WickError): void {
+    this.tidy();
     const [failed] = steps;
     // Of what was to be copied next, some may have been theirs.
     for (const { page } of this.#pool.takeCopies()) this.#pool.spoil(page, 0);

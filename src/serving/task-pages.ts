@@ -59,11 +59,11 @@ export function givePagesBack(task: Task, pool: PagePool): void {
 export function feedable(task: Task, runner: Runner): number {
   const { pageSize } = runner;
   let place = Math.floor(task.computed / pageSize);
-  for (let page = task.pages[place]!; ; page = task.pages[++place]!) {
-    if (page.filled < pageSize) page.writer ??= task;
-    if (page.filled === pageSize || page.writer === task) task.passOver(place * pageSize + page.filled);
-    if (page.filled < pageSize) break;
-  }
+  while (task.pages[place]!.filled === pageSize) place++;
+  task.passOver(place * pageSize);
+  const next = task.pages[place]!;
+  next.writer ??= task;
+  if (next.writer === task) task.passOver(place * pageSize + next.filled);
   for (; place < task.pages.length; place++) {
     const page = task.pages[place]!;
     if (page.filled === pageSize) break;

@@ -91,7 +91,7 @@ async function stepError(
       ...shaping,
     },
   );
-  const got = (await result(y, [batch, heads, t, d]).toDType("f32").data()) as Float32Array;
+  const got = (await result(y, [batch, t, heads, d]).transpose(1, 2).toDType("f32").data()) as Float32Array;
   const all = [k, v].map((x, i) => {
     const added = toRows(put(x, [batch, t, kvHeads, d], "cpu").transpose(1, 2).contiguous());
     const rows = before[i]!;

@@ -103,7 +103,7 @@ export class PagedBatch {
       for (let j = 0; j < length; j++) board.put("positions", from + j, past + j);
       board.put("lengths", i, past + length);
       board.put("offsets", i + 1, from + length);
-      for (let j = 0; j < Math.min(width, pages.length); j++) board.put("tables", i * width + j, pages[j]!);
+      board.putAll("tables", i * width, pages, Math.min(width, pages.length));
     }
     const all = Tensor.from(board.values, { device });
     const part = (name: keyof typeof sizes): Tensor => all.narrow(0, board.starts[name], sizes[name]);
@@ -147,6 +147,17 @@ export class Board<Name extends string> {
     if (this.#low[2 * at] === value) return;
     this.#low[2 * at] = value;
     this.#changed[Math.floor(at / PIECE)] = 1;
+  }
+
+  /** The first `count` of `values`, from place i on. */
+  putAll(part: Name, i: number, values: readonly number[], count: number): void {
+    const at = this.starts[part] + i;
+    const low = this.#low;
+    for (let j = 0; j < count; j++) {
+      if (low[2 * (at + j)] === values[j]) continue;
+      low[2 * (at + j)] = values[j]!;
+      this.#changed[Math.floor((at + j) / PIECE)] = 1;
+    }
   }
 
   /** What is another than when this was last asked: bytes, and where they begin. */

@@ -132,12 +132,16 @@ export class RecordedDecode implements Disposable {
     return besidePrompts ? rowsBesidePrompts(length, rows) : recordedRows(length, rows);
   }
 
-  /** Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with as many tokens as `promptRows` takes. */
-  run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = []): void {
+  /**
+   * Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with as many tokens as `promptRows`
+   * takes; all but the work itself where it is only rehearsed.
+   */
+  run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = [], isRehearsed = false): void {
     const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
     const size = this.size(tokens > 0);
     const fed = tokens > 0 ? promptRows(tokens, size)! : 0;
     this.#write(rows, size, prompts, fed);
+    if (isRehearsed) return;
     const known = this.#graphs.get(`${size} ${fed}`);
     if (known) known.replay();
     else if (known === null) this.#compute(size, fed);
@@ -190,8 +194,8 @@ export class RecordedDecode implements Disposable {
     }
     for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
     if (fed > 0) this.#writePrompts(prompts, size, fed);
-    const plan = this.#planner?.plan(lengths) ?? [];
-    for (const [i, word] of plan.entries()) board.put("plan", i, word);
+    const plan = size > 0 && this.#planner ? this.#planner.plan(lengths) : [];
+    board.putAll("plan", 0, plan, plan.length);
     for (const { from, bytes } of board.changes()) this.#memory.storage.write(from, bytes);
   }
 
@@ -221,7 +225,7 @@ export class RecordedDecode implements Disposable {
   #writeTable(i: number, { pages }: DecodingRow, length: number): void {
     const [used, width] = [PagedCache.pagesFor(length), this.#width];
     if (used > width) fail("ValueOutOfRange", `${length} positions, but steps were recorded for ${width} pages each`);
-    for (let j = 0; j < used; j++) this.#board.put("tables", i * width + j, pages[j]!);
+    this.#board.putAll("tables", i * width, pages, used);
   }
 
   /** Recording a step runs it, too. Where only recording it fails it has run all the same. */

@@ -58,6 +58,8 @@ export class PagedStepper implements AsyncDisposable {
   readonly #model: Transformer;
   readonly #cache: PagedCache;
   readonly #decode: RecordedDecode | null;
+  readonly #recordsPrompts: boolean;
+  #rehearses = false;
 
   constructor(model: Transformer, cache: PagedCache, { slots, positions }: PagedStepperOptions) {
     const { device, config } = model;
@@ -69,6 +71,7 @@ export class PagedStepper implements AsyncDisposable {
     this.ahead = sampler.onDevice ? AHEAD : 0;
     const { recorder } = device.backend;
     const records = recorder && recorder.problem === null && model.recordsPages && sampler.onDevice;
+    this.#recordsPrompts = model.recordsPrompts;
     const choose = sampler.choose.bind(sampler);
     const shared = { model, cache, tokens: sampler.tokens, slots: sampler.rows, choose };
     this.#decode = records ? new RecordedDecode({ ...shared, recorder, rows: slots, positions }) : null;
@@ -97,16 +100,25 @@ export class PagedStepper implements AsyncDisposable {
     });
   }
 
+  /** Of the steps that `run` takes the host does all, the device nothing: whatever is asked for, the first token is chosen. */
+  async rehearse(run: () => Promise<void>): Promise<void> {
+    this.#rehearses = true;
+    try {
+      await run();
+    } finally {
+      this.#rehearses = false;
+    }
+  }
+
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
   step(rows: readonly StepRow[]): Promise<readonly StepOutcome[]> {
-    const decode = this.#decode;
     const prompts = rows.filter(isPrompt);
-    const order =
-      decode && this.#isRecorded(prompts, rows.length - prompts.length)
-        ? this.#replay(decode, rows, prompts)
-        : this.#run(rows);
+    const decode = this.#isRecorded(prompts, rows.length - prompts.length) ? this.#decode : null;
+    if (this.#rehearses && !decode) return Promise.resolve(rows.map(firstToken));
+    const order = decode ? this.#replay(decode, rows, prompts) : this.#run(rows);
     const chosen = order.length > 0 ? this.sampler.read() : Promise.resolve([]);
     return chosen.then((choices) => {
+      if (this.#rehearses) return rows.map(firstToken);
       const bySlot = new Map(order.map((slot, i) => [slot, choices[i]!] as const));
       return rows.map(({ slot, samples }) => (samples ? bySlot.get(slot)! : null));
     });
@@ -122,7 +134,7 @@ export class PagedStepper implements AsyncDisposable {
   #isRecorded(prompts: readonly PromptRow[], others: number): boolean {
     if (prompts.length === 0) return true;
     const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
-    return this.#model.recordsPrompts && prompts.length <= PROMPTS && promptRows(tokens, others) !== null;
+    return this.#recordsPrompts && prompts.length <= PROMPTS && promptRows(tokens, others) !== null;
   }
 
   /** Gives the slots of the step's rows that something is chosen for, as the sampler has them. */
@@ -146,7 +158,7 @@ export class PagedStepper implements AsyncDisposable {
       order,
       order.map((slot) => (slot === null ? null : (bySlot.get(slot)!.mask ?? null))),
     );
-    decode.run(others, prompts);
+    decode.run(others, prompts, this.#rehearses);
     return order;
   }
 
@@ -165,6 +177,8 @@ export class PagedStepper implements AsyncDisposable {
     return order;
   }
 }
+
+const firstToken = ({ samples }: StepRow): StepOutcome => (samples ? { token: 0 } : null);
 
 /** Whether it has more than the one token that a recorded step takes from its slot. */
 const isPrompt = (row: StepRow): row is StepRow & PromptRow =>

@@ -98,8 +98,8 @@ describeDevices(
             padding: padding ? Tensor.from(BigInt64Array.from(padding, BigInt), { device }) : null,
             mask: mask ? (c.recorded ? mask : mask.narrow(3, 0, past + t)) : null,
           }),
-          [batch, heads, t, d],
-        );
+          [batch, t, heads, d],
+        ).transpose(1, 2);
         // The same, op by op.
         const split = (x: Tensor) => x.reshape([batch, t, -1, d]).transpose(1, 2);
         const turn = (x: Tensor) => {

@@ -3,6 +3,7 @@
 import { F8_ROW_TAIL } from "../../../core/cache-rows.ts";
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { chosen } from "../../../core/environment.ts";
+import { Layout } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import {
   PAGE_SIZE,
@@ -15,9 +16,9 @@ import {
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
 import type { ValuesFor } from "../catalogue.ts";
+import { copyLayout } from "../copy.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 import {
-  attend,
   decode,
   decodes,
   type Heads,
@@ -46,6 +47,7 @@ export class GpuRecorder implements Recorder {
 
 export class GpuCachedAttention implements CachedAttention {
   readonly takesNorms = true;
+  readonly byRows = true;
   readonly #gpu: Gpu;
 
   constructor(gpu: Gpu) {
@@ -81,11 +83,30 @@ export class GpuCachedAttention implements CachedAttention {
         problem.batch = batch;
         problem.tq = t;
         problem.tk = tk;
-        if (!problem.inBytes || decodes(gpu, t)) attend(gpu, problem, out);
-        else rowsBack(gpu, problem, batch * kvHeads, tk, 0, (plain) => attend(gpu, plain, out));
+        if (decodes(gpu, t)) {
+          byRows(gpu, problem, out);
+          return;
+        }
+        problem.outStrides = [t * width, d, width];
+        if (!problem.inBytes) prefill(gpu, problem, out);
+        else rowsBack(gpu, problem, batch * kvHeads, tk, 0, (plain) => prefill(gpu, plain, out));
       }),
     );
   }
+}
+
+/** As `decode`, but to (b, tq, heads, d). */
+function byRows(gpu: Gpu, p: Problem, out: number): void {
+  const { dtype, batch, heads, tq, dv } = p;
+  if (tq === 1) {
+    decode(gpu, p, out);
+    return;
+  }
+  const byHeads = Layout.contiguous([batch, heads, tq, dv]).transpose(1, 2);
+  gpu.temporary(byHeads.numel * sizeOf(dtype), (from) => {
+    decode(gpu, p, from);
+    copyLayout(gpu, dtype, from, byHeads, out, Layout.contiguous(byHeads.shape));
+  });
 }
 
 type Appended = Pick<CachedAttentionParams, "k" | "v" | "cos" | "sin" | "interleaved"> & {

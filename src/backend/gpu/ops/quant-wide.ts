@@ -14,11 +14,10 @@ export function multiplyWide(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   out: number,
 ): void {
-  const { size, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors);
-  const numel = shape.rows * shape.k;
-  gpu.temporary(2 * numel + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, out: ordered, numel });
-    const values = { x: ordered, w, out, parts: ordered + 2 * numel, counters: gpu.counters, ...shape, ...launch };
+  const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors);
+  gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
+    gpu.launch(`quant_order_${dtype}`, { x, out: ordered, rows: shape.rows, k: shape.k, ...order });
+    const values = { x: ordered, w, out, parts: ordered + order.bytes, counters: gpu.counters, ...shape, ...launch };
     gpu.launch(`quant_wide${size}_${quantName(type)}_${dtype}`, values);
   });
 }
