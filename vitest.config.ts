@@ -33,9 +33,28 @@ class LongestFirst extends BaseSequencer {
   }
 }
 
+/**
+ * Files that share the processes they run in, which saves each of them the import of the library. The others change the
+ * environment, replace modules, count what is alive, or start processes.
+ */
+const together = [
+  "test/{ops,nn,tensor,quantized,reference,verify,formats,serving/grammar}/**/*.test.ts",
+  "test/models/{architectures,chat,experts,generation,gguf,text}/**/*.test.ts",
+  "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,paged-steps,placement,plan}.test.ts",
+  "test/models/{several-devices,sharding}.test.ts",
+  "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant}.test.ts",
+  "test/backend/gpu/{attention,conv,expert,gemm,product,quant}-kernels.test.ts",
+  "test/backend/gpu/{attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
+  "test/backend/gpu/{epilogue,fused-linear,invariant,latent-attention,quant-product,quant-wide,rounding,sample}.test.ts",
+  "test/serving/{engine,models,pages,scheduler,http-answers}.test.ts",
+];
+
 export default defineConfig({
   test: {
-    include: ["test/**/*.test.ts"],
+    projects: [
+      { extends: true, test: { name: "together", include: together, isolate: false, restoreMocks: true } },
+      { extends: true, test: { name: "alone", include: ["test/**/*.test.ts"], exclude: together } },
+    ],
     globalSetup: ["test/helpers/build-simulator.ts"],
     setupFiles: ["test/helpers/setup.ts"],
     sequence: { sequencer: LongestFirst },

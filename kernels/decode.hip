@@ -203,4 +203,16 @@ GPU_f32(ROWS_BACK)
   }
 GPU_i64(ADVANCE)
 
+// Page `from` of each of `count` pools over page `to`. A page is `vectors` of 16 bytes; starts[i] of them lie between x and pool i: compilers
+// know only of arguments that they point to global memory. Launch: a vector each. Traffic: a page of every pool once in, once out.
+#define COPY_PAGE(T) \
+  KERNEL_BOUNDS(GPU_BLOCK, copy_page_##T, u8* x, const T* starts, size_t count, size_t vectors, size_t from, size_t to) { \
+    single_loop(count * vectors, [&](size_t i) { \
+      const size_t pool = divide(i, vectors), at = i - pool * vectors; \
+      Vec<u32, 4>* const own = (Vec<u32, 4>*)x + starts[pool] + at; \
+      own[to * vectors] = own[from * vectors]; \
+    }); \
+  }
+GPU_i64(COPY_PAGE)
+
 }  // namespace gpu

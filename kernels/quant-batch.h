@@ -1,89 +1,66 @@
-// The product of up to 16 rows with quantized weights in halves: out (rows, n) = x (rows, k) · W (n, k)ᵀ, sums in f32. It is bound by
-// the time until a block's first weights are there, and by decoding.
+// The product of up to ROWS rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual; arguments as in
+// linear.hip, x as halves of `dtype`.
 //
-// A warp decodes 16 lines of W straight into the registers that mma.sync takes its left operand from: each four neighbouring weights
-// are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order. `splits` warps share the depth of their lines, a
-// chunk each at a time, and add up in shared memory: no block waits for another. Chunks of both operands have two places.
-// Only Hopper is given these products, for its shared memory.
-// Traffic: W once, x once for each 16 · WARPS / splits lines, from the cache.
+// x is in shared memory for as long as a block lives, in f16, each row lifted by a power of two so that its largest is near 2^15: of
+// bf16 nothing is lost that counts beside it. A warp takes CHUNK weights of 16 rows of W at a time by way of its own shared memory, and
+// decodes them straight into the registers that mma.sync takes its left operand from: each four neighbouring weights are columns 2t,
+// 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order. While it multiplies one chunk, the next are on their way, the
+// first of them before the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where
+// x does not fit or leaves room for few warps, and the last of them to end adds up what all have left in `sums`.
+// Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
+#include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
 #include "quant.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
 
-template <class T> struct IsF16 { static constexpr bool value = false; };
-template <> struct IsF16<f16> { static constexpr bool value = true; };
+template <class Q, u32 ROWS> struct QuantBatch {
+  static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
+  static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
+  // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
+  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
+  static constexpr u32 PLACES = 2;
+  typedef Outputs<16, ROWS> Out;
 
-// CHUNK: weights of a line that come at once.
-template <class Q, class T, u32 CHUNK> struct QuantBatch {
-  static constexpr u32 ROWS = QUANT_BATCH_ROWS, WARPS = QUANT_BATCH_WARPS, THREADS = 32 * WARPS, V = 8;
-  static constexpr u32 RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
-  // Lines are an odd number of vectors apart, so that words of eight lie in all banks.
-  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1) * 4, PLACE_WORDS = 16 * GAP;
-  static_assert(ROWS == 16, "two tiles of the unit");
-
-  T* shared;
-  const T* x;
-  const u8* w;
-  T* out;
-  size_t n;
-  u32 rows, k, splits, chunks;
-
-  GPU_FN void run(T* shared, const T* x, const u8* w, T* out, u32 rows, size_t n, u32 k, u32 splits) {
-    const QuantBatch product{shared, x, w, out, n, rows, k, splits, (k + CHUNK - 1) / CHUNK};
-    const size_t together = WARPS / splits;
-    for (size_t group = bid_x() * together; group * 16 < n; group += gdim_x() * together) product.lines(group);
+  // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
+  // multiplied with.
+  struct Rows {
+    u16* halves;
+    f32* factors;
+    u32 width;
+    GPU_METHOD u32 pitch() const { return width + 16; }  // eight bytes of four rows lie in all banks
+    GPU_METHOD u16* row(u32 b) const { return halves + b * pitch(); }
+  };
+  GPU_FN void eight(f32 (&v)[8], const u16* from, u32 i, u32 dtype) {
+    const Words4 raw = load_shared<4>((const u32*)from, 4 * i);
+    if (dtype == DTYPE_f16) UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<f16>::at(raw.v[j / 2], j % 2);
+    else UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<bf16>::at(raw.v[j / 2], j % 2);
   }
-
-  // Rows of x are so far apart that eight bytes of four of them lie in all banks.
-  GPU_METHOD u32 pitch() const { return splits * CHUNK + 16; }
-  GPU_METHOD T* x_place(u32 window) const { return shared + window % 2 * ROWS * pitch(); }
-  GPU_METHOD u32* place(u32 window) const { return (u32*)(shared + 2 * ROWS * pitch()) + (tid_x() / 32 * 2 + window % 2) * PLACE_WORDS; }
-  // This warp's chunk of a window; behind the last that is taken again, and multiplied with zeros.
-  GPU_METHOD u32 chunk_of(u32 window) const {
-    const u32 c = window * splits + tid_x() / 32 % splits;
-    return c < chunks ? c : chunks - 1;
-  }
-  GPU_FN u32 skew(const u8* at) { return Q::Align == 16 ? 0 : (u32)(size_t)at & 15u; }
-
-  // Four lanes bring a line, and the eighth behind it.
-  GPU_METHOD void send_weights(const u8* const (&starts)[2], u32 window) const {
-    const u32 c = chunk_of(window), t = lane_id() % 4;
-    const u32 there = (k / Q::Elements) * Q::Bytes - c * BYTES, count = there < BYTES ? there : BYTES;
-    UNROLL for (u32 h = 0; h < 2; h++) {
-      const u8* const at = starts[h] + (size_t)c * BYTES;
-      const u32 left = skew(at) + count;
-      u32* const to = place(window) + (lane_id() / 4 + 8 * h) * GAP + 4 * t;
-      const u8* const from = at - skew(at) + 16 * t;
-      UNROLL for (u32 v = 0; v < VECTORS; v += 4) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + t) < left);
+  // The first `count` elements of a row, which are there as they came, become what is multiplied.
+  GPU_FN void lift(const Rows& rows, u32 b, u32 count, u32 dtype) {
+    u16* const row = rows.row(b);
+    f32 largest = 0, v[8];
+    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
+      eight(v, row, i, dtype);
+      UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(v[j]));
     }
-  }
-  // All warps' chunks of x, zeros where there is none.
-  GPU_METHOD void send_x(u32 window) const {
-    const u32 pieces = splits * (CHUNK / V), first = window * splits * CHUNK;
-    T* const to = x_place(window);
-    UNROLL_SOME for (u32 i = tid_x(); i < ROWS * pieces; i += THREADS) {
-      const u32 row = i / pieces, at = (i - row * pieces) * V;
-      const bool valid = row < rows && first + at < k;
-      copy16_async((void*)(to + row * pitch() + at), valid ? x + (size_t)row * k + first + at : x, valid, true);
+    UNROLL for (u32 mask = 16; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
+    const u32 exponent = f32_bits(largest) >> 23, near = exponent < 15 ? 15 : exponent > 254 ? 254 : exponent;
+    const f32 up = f32_from_bits((268 - near) << 23), down = f32_from_bits((near - 14) << 23);
+    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
+      eight(v, row, i, dtype);
+      Words4 halves;
+      UNROLL for (int j = 0; j < 4; j++) halves.v[j] = pack2(f16{}, v[2 * j] * up, v[2 * j + 1] * up);
+      store_shared<4>((u32*)row, 4 * i, halves);
     }
+    if (lane_id() == 0) rows.factors[b] = down;
   }
-  // Four weights of each of two lines as the left operand.
-  GPU_FN void decode(u32 (&left)[4], int h, u32 q, f32 scale, f32 min) {
-    if constexpr (IsF16<T>::value) {
-      scaled_halves<Q::HasMin>(q, pack2(T{}, 16 * scale, 16 * scale), Q::HasMin ? pack2(T{}, min, min) : 0, left[h], left[2 + h]);
-    } else {
-      f32 y[4];
-      scaled_bytes<Q::HasMin>(q, scale, min, y);
-      left[h] = pack2(T{}, y[0], y[1]);
-      left[2 + h] = pack2(T{}, y[2], y[3]);
-    }
-  }
-  // c += run `run` of a chunk, whose lines' weights begin at chunk[h], with run `x_run` of x's rows.
-  GPU_METHOD void multiply(f32 (&c)[8], const Staged<Q::Align> (&chunk)[2], u32 run, u32 x_run, const T* rows_at) const {
+
+  // acc += run `run` of a chunk, whose rows' weights begin at chunk[h], with those of x from x_at on.
+  GPU_FN void multiply(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 run, const u16* x_at, u32 pitch) {
     typename Q::Frag f[2];
     UNROLL for (int h = 0; h < 2; h++)
       Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
@@ -91,56 +68,162 @@ template <class Q, class T, u32 CHUNK> struct QuantBatch {
       UNROLL for (int half = 0; half < 2; half++) {
         const int s = Q::Halves == 1 ? 0 : half;
         u32 left[4];
-        UNROLL for (int h = 0; h < 2; h++) decode(left, h, f[h].q[p][half], f[h].scale[s][p], Q::HasMin ? f[h].min[s][p] : 0.0f);
-        UNROLL for (u32 j = 0; j < 2; j++) {
-          const Vec<u32, 2> right = *(const Vec<u32, 2>*)(rows_at + j * 8 * pitch() + (x_run * Q::Parts + p) * 32 + half * 16);
-          mma_m16n8k16(T{}, c + 4 * j, left, right.v);
+        UNROLL for (int h = 0; h < 2; h++) {
+          const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
+          scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, left[h], left[2 + h]);
+        }
+        UNROLL for (u32 j = 0; j < TILES; j++) {
+          const Vec<u32, 2> right = *(const Vec<u32, 2>*)(x_at + j * 8 * pitch + (run * Q::Parts + p) * 32 + half * 16);
+          mma_m16n8k16(f16{}, acc[j], left, right.v);
         }
       }
   }
 
-  // 16 lines for each `splits` warps, from group `first` of 16 on.
-  GPU_METHOD void lines(size_t first) const {
-    const u32 warp = tid_x() / 32, windows = (chunks + splits - 1) / splits;
-    const u8* starts[2];
-    UNROLL for (u32 h = 0; h < 2; h++) {
-      // Past the last line it is taken again.
-      const size_t line = (first + warp / splits) * 16 + lane_id() / 4 + 8 * h;
-      starts[h] = w + (line < n ? line : n - 1) * ((size_t)(k / Q::Elements) * Q::Bytes);
+  // What the blocks of one share have in common: how many they are, their sums, and a zero to count with.
+  struct Parts {
+    u32 count, own;
+    f32* sums;
+    u32* counter;
+  };
+  // Which groups come, which of their chunks, and to which place, used an even or odd number of times before.
+  struct Cursor {
+    u32 base, round, place, phase;
+    GPU_METHOD void advance(u32 rounds, u32 step) {
+      place = place + 1 == PLACES ? 0 : place + 1;
+      phase ^= place == 0;
+      round = round + 1 == rounds ? 0 : round + 1;
+      base += round ? 0 : step;
     }
-    send_weights(starts, 0);
-    wait_for_previous();  // once a block has waited, this takes no time
-    send_x(0);
-    f32 c[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    NO_UNROLL for (u32 i = 0; i < windows; i++) {
-      copies_wait();
-      barrier();
-      // All have done with the window before this one: its places are free.
-      if (i + 1 < windows) {
-        send_weights(starts, i + 1);
-        send_x(i + 1);
+  };
+
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
+    const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
+    const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
+    const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
+    // Shared memory: x, its factors, weights of each warp, what warps tell each other.
+    const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
+    f32* const factors = (f32*)((u16*)shared + ROWS * (width + 16));
+    const Rows rows{(u16*)shared, factors, width};
+    u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
+    f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
+
+    const auto from = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
+    const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
+    Signal* const own_signals = signals + warp * PLACES;
+    if (BULK_COPIES) {
+      if (lane < PLACES) make_signal(own_signals + lane, 16);
+      signals_made();
+      wave_sync();
+    }
+    Cursor sent{out.share.block * together, 0, 0, 0};
+    const auto send = [&] {
+      const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
+      const bool wanted = sent.base + own < groups && chunk < chunks;
+      u32* const place = weights + sent.place * PLACE_WORDS;
+      if (BULK_COPIES) {
+        // By one lane, where rows lie evenly; else a row to each of sixteen.
+        const bool even = row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns;
+        const size_t begin = from(sent.base, chunk, lane % 16);
+        const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
+        if (lane < 16) expect_bytes(own_signals + sent.place, bytes);
+        if (even) {
+          const u8* const half[2] = {w + from(sent.base, chunk, 0), w + from(sent.base, chunk, 8)};
+          if (wanted && one_lane())
+            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, half[r / 8] + r % 8 * row_bytes, count, own_signals + sent.place);
+        } else if (wanted && lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, own_signals + sent.place);
+      } else {
+        // Four lanes to a row, and to the eighth behind it.
+        UNROLL for (u32 h = 0; h < 2; h++) {
+          const size_t begin = from(sent.base, chunk, lane / 4 + 8 * h);
+          const u32 end = wanted ? skew_of(begin) + count : 0;
+          UNROLL for (u32 v = t; v < VECTORS; v += 4)
+            copy16_async(place + (lane / 4 + 8 * h) * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
+        }
+        copies_bunch();
       }
-      const u32 own = chunk_of(i);
-      const T* const rows_at = x_place(i) + lane_id() / 4 * pitch() + warp % splits * CHUNK + lane_id() % 4 * 4;
-      Staged<Q::Align> chunk[2];
-      UNROLL for (u32 h = 0; h < 2; h++) chunk[h] = Staged<Q::Align>{place(i) + (lane_id() / 4 + 8 * h) * GAP, skew(starts[h] + (size_t)own * BYTES)};
-      if ((i + 1) * splits * CHUNK <= k) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(c, chunk, r, r, rows_at);
-      else NO_UNROLL for (u32 r = 0; r < RUNS; r++) multiply(c, chunk, own * CHUNK + r * RUN < k ? r : 0, r, rows_at);
+      sent.advance(rounds, step);
+    };
+    NO_UNROLL for (u32 i = 0; i + 1 < PLACES; i++) send();
+    wait_for_previous();
+    // Rows that x does not have are zeros.
+    for (u32 b = warp; b < ROWS; b += warps) {
+      const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
+      UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
+    }
+    copies_wait();
+    wave_sync();
+    for (u32 b = warp; b < ROWS; b += warps) lift(rows, b, here, out.dtype);
+    barrier();
+
+    f32 acc[TILES][4] = {};
+    for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
+      const u32 chunk = c.round * splits + split, group = c.base + own;
+      if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
+      else copies_wait_but<PLACES - 2>();
+      wave_sync();
+      // Every lane has done with the chunk before this one: its place is free.
+      send();
+      const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
+      const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 4;
+      Staged<Q::Align> lines[2];
+      UNROLL for (u32 h = 0; h < 2; h++)
+        lines[h] = Staged<Q::Align>{weights + c.place * PLACE_WORDS + (lane / 4 + 8 * h) * GAP, skew_of(from(c.base, chunk, lane / 4 + 8 * h))};
+      if (GPU_TILE_LOCKSTEP) {
+        // All warps multiply as often; what is not there goes nowhere.
+        f32 none[TILES][4] = {};
+        if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
+        for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+      } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+      else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
+      c.advance(rounds, step);
+      if (c.round) continue;
+      if (splits > 1) {
+        UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
+        barrier();
+        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
+        barrier();
+      }
+      if (split == 0 && group < groups) {
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
+        if (parts.count == 1) store(out, group, acc);
+        else UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
+      }
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+    }
+    if (parts.count > 1) add_up(shared, out, groups, parts, together);
+  }
+
+  GPU_FN void store(const Out& out, u32 group, f32 (&acc)[TILES][4]) {
+    UNROLL for (u32 j = 0; j < TILES; j++) {
+      const u32 b = j * 8 + lane_id() % 4 * 2;
+      UNROLL for (int i = 0; i < 4; i++) acc[j][i] = out.biased(group, lane_id() / 4 + i / 2 * 8, acc[j][i]);
+      UNROLL for (int i = 0; i < 4; i++) {
+        const u32 r = lane_id() / 4 + i / 2 * 8;
+        if (out.glu && i >= 2) continue;
+        out.keep(group, r, b + i % 2, (out.glu ? out.gated(acc[j][i], acc[j][i % 2 + 2]) : acc[j][i]) + out.added(group, r, b + i % 2));
+      }
+    }
+  }
+
+  // The last block of a share to come here adds up what all have left, in their order.
+  GPU_FN void add_up(u32* shared, const Out& out, u32 groups, const Parts& parts, u32 together) {
+    device_fence();
+    barrier();
+    if (tid_x() == 0) {
+      *shared = atomic_add(parts.counter, 1u) == parts.count - 1;
+      if (*shared) *parts.counter = 0;
     }
     barrier();
-    // Sums of all warps, by rows of 16 lines.
-    f32* const sums = (f32*)shared;
-    UNROLL for (u32 e = 0; e < 8; e++) sums[warp * 256 + (e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * 16 + lane_id() / 4 + e / 2 % 2 * 8] = c[e];
-    barrier();
-    for (u32 i = tid_x(); i < WARPS / splits * 256; i += THREADS) {
-      const size_t line = (first + i / 256) * 16 + i % 16;
-      const u32 row = i / 16 % 16;
-      if (row >= rows || line >= n) continue;
-      f32 sum = 0;
-      for (u32 s = 0; s < splits; s++) sum += sums[(i / 256 * splits + s) * 256 + i % 256];
-      out[(size_t)row * n + line] = narrow<T>(sum);
-    }
-    barrier();  // the next lines' chunks go where these sums are
+    if (!*shared) return;
+    device_fence();
+    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together)
+      for (u32 i = tid_x() / 32; i < together && base + i < groups; i += bdim_x() / 32) {
+        f32 acc[TILES][4] = {};
+        for (u32 p = 0; p < parts.count; p++)
+          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + base + i) * VALUES + e) * 32 + lane_id()];
+        store(out, base + i, acc);
+      }
   }
 };
 

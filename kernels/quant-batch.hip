@@ -1,20 +1,23 @@
-// Products of up to 16 rows of halves with quantized weights on Hopper (quant-batch.h). Launch: a block per 16 · WARPS / splits lines of W, or
-// fewer. `chunk` is QUANT_FAR or, where that leaves no room for as many splits and the type has small blocks of bytes, QUANT_NEAR.
+// Linear layers of up to 16 rows of halves, or 32, with quantized weights on Hopper (quant-batch.h). Launch: `parts` blocks for each share
+// of the rows of W, which lie side by side; `sums` has as many f32 for each row of W and part, `counters` a zero per share.
 #include "quant-batch.h"
 namespace gpu {
 
 #if GPU_WARPGROUPS
-#define QUANT_BATCH_BODY(Q, T) \
-  DYNAMIC_SHARED(T, shared); \
-  constexpr u32 NEAR = Q::Fine && Q::Elements <= QUANT_NEAR ? QUANT_NEAR : QUANT_FAR; \
-  if (NEAR == QUANT_FAR || chunk == QUANT_FAR) QuantBatch<Q, T, QUANT_FAR>::run(shared, x, w, out, (u32)rows, n, (u32)k, splits); \
-  else QuantBatch<Q, T, NEAR>::run(shared, x, w, out, (u32)rows, n, (u32)k, splits);
+#define QUANT_BATCH_BODY(Q, ROWS) \
+  typedef QuantBatch<Q, ROWS> Product; \
+  DYNAMIC_SHARED(u32, shared); \
+  SHARED(Signal, signals, BULK_COPIES ? QUANT_BATCH_WARPS * Product::PLACES : 1); \
+  const u32 share = bid_x() / parts; \
+  Product::run(shared, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, gdim_x() / parts, 0}), (u32)k, w, x, splits, \
+               typename Product::Parts{parts, bid_x() - share * parts, sums, counters + share});
 #else
-#define QUANT_BATCH_BODY(Q, T)
+#define QUANT_BATCH_BODY(Q, ROWS)
 #endif
-#define QUANT_BATCH_KERNEL(Q, T) \
-  KERNEL_EARLY(QUANT_BATCH_WARPS * 32, 1, quant_batch_##Q##_##T, const T* x, const u8* w, T* out, size_t rows, size_t n, size_t k, u32 splits, u32 chunk) { QUANT_BATCH_BODY(Q, T) }
-#define QUANT_BATCH(Q) QUANT_BATCH_KERNEL(Q, bf16) QUANT_BATCH_KERNEL(Q, f16)
+#define QUANT_BATCH_KERNEL(size, Q, ROWS) \
+  KERNEL_EARLY(QUANT_BATCH_WARPS * 32, 1, quant_batch##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* sums, u32* counters, \
+               size_t n, size_t k, u32 batch, u32 glu, u32 splits, u32 parts, u32 dtype) { QUANT_BATCH_BODY(Q, ROWS) }
+#define QUANT_BATCH(Q) QUANT_BATCH_KERNEL(, Q, QUANT_BATCH_ROWS) QUANT_BATCH_KERNEL(_twice, Q, 2 * QUANT_BATCH_ROWS)
 QUANT_TYPES(QUANT_BATCH)
 
 }  // namespace gpu

@@ -82,11 +82,10 @@ template <class Q, int NB, int P> struct TileVec {
   }
 
   // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, in the rows that `wanted` names: four
-  // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's loads of N groups are on
-  // their way while it rounds those before, unless one is all it has.
+  // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's next group is on its
+  // way while it rounds one.
   template <class Source>
   GPU_FN f32 round_rows(const Rows& to, const Source& source, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
-    constexpr int N = 2;
     struct Item {
       TwoFours x, weight;
       f32 factor;
@@ -122,34 +121,27 @@ template <class Q, int NB, int P> struct TileVec {
       const Planes<P> q = round_group<P>(values, s);
       if (stored && group + own < groups) to.put(group + own, b, q, s);
     };
+    // One place for all rounds: code that is written out for several is longer than what it saves is worth.
     const u32 begin = tid_x() / 32 * per_warp;
-    if (groups <= step) {
-      Item item;
-      fetch_one(item, begin);
-      take_one(item, begin);
-      return square;
-    }
-    const auto fetch = [&](Item(&items)[N], u32 first) { UNROLL for (int i = 0; i < N; i++) fetch_one(items[i], first + i * step); };
-    const auto take = [&](const Item(&items)[N], u32 first) { UNROLL for (int i = 0; i < N; i++) take_one(items[i], first + i * step); };
-    Item even[N], odd[N];
-    fetch(even, begin);
-    NO_UNROLL for (u32 first = begin; first < groups; first += 2 * N * step) {
-      fetch(odd, first + N * step);
-      take(even, first);
-      fetch(even, first + 2 * N * step);
-      if (first + N * step < groups) take(odd, first + N * step);
+    Item next;
+    fetch_one(next, begin);
+    NO_UNROLL for (u32 first = begin; first < groups; first += step) {
+      const Item item = next;
+      fetch_one(next, first + step);
+      take_one(item, first);
     }
     return square;
   }
-  // All of x in shared memory. Returns what the products of row lane % 8 are to be multiplied with.
+  // The elements [from, from + count) of x in shared memory, with a norm all. Returns what the products of row lane % 8 are to be
+  // multiplied with.
   template <class Source>
-  GPU_FN f32 prepare(const Rows& to, const Source& source, f32* squares, u32 k, u32 whole, const void* x, const void* alpha, f32 eps, u32 dtype) {
+  GPU_FN f32 prepare(const Rows& to, const Source& source, f32* squares, u32 k, u32 from, u32 count, const void* x, const void* alpha, f32 eps, u32 dtype) {
     const u32 b = lane_id() % 8;
     u32 large = 0;
     f32 square = 0;
     // Rows whose squares overflow go again, made small. All threads see the same.
     NO_UNROLL for (u32 again = 0;; again++) {
-      f32 own = round_rows(to, source, k, 0, whole, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
+      f32 own = round_rows(to, source, k, from, count, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
       if (alpha) {
         UNROLL for (u32 mask = 1; mask < 32; mask *= 2) {
           const f32 other = shfl_xor(own, mask);
@@ -298,24 +290,21 @@ template <class Q, int NB, int P> struct TileVec {
       }
       sent.advance(rounds, step);
     };
-    UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
+    NO_UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
     wait_for_previous();
     f32 factors[X];
-    UNROLL for (int i = 0; i < X; i++) factors[i] = 1.0f;
-    if (segment >= whole) {
-      const f32 factor = prepare(rows, source, squares, k, whole, x, alpha, eps, out.dtype);
-      UNROLL for (int i = 0; i < X; i++) factors[i] = shfl(factor, X * t + i);
-    }
+    bool ready = false;
 
     f32 acc[Sums] = {}, added[Sums];
     for (Cursor c{out.share.block * per_block + own, 0, 0, 0}; c.group - own < groups;) {
-      const u32 chunk = c.round * splits + part, group = c.group, done = c.round * splits * CHUNK / segment * segment;
+      const u32 chunk = c.round * splits + part, group = c.group, done = segment < whole ? c.round * splits * CHUNK / segment * segment : 0;
       const Piece piece = piece_of(c);
-      // All warps have done with the segment before, and its rows are rounded no more than once for each group.
-      if (segment < whole && c.round * splits * CHUNK == done) {
-        barrier();
-        round_rows(rows, source, k, done, whole - done < segment ? whole - done : segment, x, nullptr, out.dtype, 1.0f, ~0u);
-        barrier();
+      // All of x once, or of each group one segment after another, when all warps have done with the one before.
+      if (!ready || (segment < whole && c.round * splits * CHUNK == done)) {
+        if (ready) barrier();
+        const f32 factor = prepare(rows, source, squares, k, done, whole - done < segment ? whole - done : segment, x, alpha, eps, out.dtype);
+        UNROLL for (int i = 0; i < X; i++) factors[i] = shfl(factor, X * t + i);
+        ready = true;
       }
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
       else copies_wait_but<Places - 2>();

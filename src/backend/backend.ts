@@ -13,7 +13,7 @@ import type { DType } from "../core/dtype.ts";
 import type { Layout } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import type { FusedOps } from "./fused-ops.ts";
-import type { PagedAttention, PagedLatentAttention } from "./paged-attention.ts";
+import type { PageCopier, PagedAttention, PagedLatentAttention } from "./paged-attention.ts";
 import type { Storage } from "./storage.ts";
 import type { CachedAttention, CacheRows, LatentAttention, Recorder, TransformerSupport } from "./transformers.ts";
 
@@ -193,6 +193,8 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   readonly latentAttention?: LatentAttention;
   readonly pagedAttention?: PagedAttention;
   readonly pagedLatentAttention?: PagedLatentAttention;
+  /** What copies pages of these pools, (pages, …) of one size and contiguous. Absent where that is done pool by pool. */
+  pageCopier?(pools: readonly View[]): PageCopier;
   readonly transformers?: TransformerSupport;
   /**
    * What `run` computes has rows that do not depend on each other, bit by bit: not on how many there are in a call, nor on

@@ -72,6 +72,12 @@ export interface PagedAttention {
   planner?(dtype: DType, shape: PlannedHeads, rows: number): PagedPlanner | null;
 }
 
+/** Copies pages of several pools at once; it must not outlive them. */
+export interface PageCopier extends Disposable {
+  /** Page `to` of each pool holds what its page `from` does. */
+  copy(from: number, to: number): void;
+}
+
 export interface PagedLatentParams extends PagedPlaces {
   /** (pages, 1, PAGE_SIZE, rank + rope), contiguous: a latent, and behind it the key's turned part. */
   readonly cache: View;

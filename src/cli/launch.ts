@@ -20,6 +20,7 @@ const MAIN = fileURLToPath(new URL("./main.js", import.meta.url));
 /** Ranks notice by themselves that another is gone; whoever has not is told, and then ended. */
 const NOTICE_MS = 2000;
 const KILL_MS = 4000;
+const LAST_SIGNAL = 64;
 
 /** `own` are Wick's commands; anything else is a program. */
 export function launchCommand(own: readonly string[]): Command {
@@ -82,10 +83,16 @@ async function underMpirun(ranks: number, program: string, args: readonly string
     ...environment(),
   };
   // MPICH's would kill the others at once where one fails, before they can say why.
-  const patience = stdout.includes("HYDRA") ? ["-disable-auto-cleanup"] : [];
+  const isHydra = stdout.includes("HYDRA");
+  const patience = isHydra ? ["-disable-auto-cleanup"] : [];
   const child = spawn("mpirun", [...patience, "-n", `${ranks}`, program, ...args], { stdio: "inherit", env });
   using _ = forwarding([child]);
-  return codeOf(await ended(child));
+  const code = codeOf(await ended(child));
+  // It kills them all the same where one was ended by a signal, whose number it gives.
+  if (isHydra && code > 1 && code <= LAST_SIGNAL) {
+    console.error(`wick: a rank was ended by signal ${code}; MPICH's mpirun has ended the others [RankLost]`);
+  }
+  return code;
 }
 
 async function asProcesses(ranks: number, program: string, args: readonly string[]): Promise<number> {

@@ -103,7 +103,10 @@ const ranks = {
   WICK_LOCAL_SIZE: { what: localSize },
   WICK_MASTER: { what: "where rank 0 waits for the others: `host:port`" },
   WICK_JOB: { what: "a word that only ranks of the same job know" },
-  WICK_RENDEZVOUS_SECONDS: { what: "how long ranks wait for each other at the start", otherwise: "60" },
+  WICK_RENDEZVOUS_SECONDS: {
+    what: "how long ranks wait for each other at the start",
+    otherwise: "60; 9 where MPI has brought them together",
+  },
   WICK_RANK_SECONDS: {
     what: "after how long without a sign of its main thread a rank counts as hanging",
     otherwise: "60",
@@ -197,6 +200,11 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 
 /** As it is now. */
 export const environment = (): Environment => process.env;
+
+/** Tells a library that is about to be loaded how to be, unless whoever started the process has. */
+export function suggest(variables: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(variables)) process.env[name] ??= value;
+}
 
 /** What a variable is set to; one that is empty counts as not set. */
 export const variable = (name: VariableName): string | undefined => environment()[name] || undefined;

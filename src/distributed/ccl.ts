@@ -1,4 +1,6 @@
 /** NCCL and RCCL on a GPU's stream: collectives take their turn among the kernels, and are recorded with them. */
+
+import type { GpuBackend } from "../backend/gpu/backend.ts";
 import { CCL_ABORT, CCL_BYTE, type Ccl, cclReductions, cclTypes } from "../backend/gpu/ccl.ts";
 import type { GpuContext, Handle } from "../backend/gpu/driver.ts";
 import { type DType, sizeOf } from "../core/dtype.ts";
@@ -20,15 +22,18 @@ export class CclCommunicator implements CollectiveLibrary {
   readonly #context: GpuContext;
   readonly #comm: Handle;
   readonly #watch: Watch;
+  readonly #recordings: () => number;
   /** Memory for the barrier's number. */
   readonly #word: bigint;
   #ended = false;
 
   /** Waits until all ranks have come. */
-  constructor(ccl: Ccl, context: GpuContext, id: Uint8Array, rank: number, size: number, watch: Watch) {
+  constructor(ccl: Ccl, gpu: GpuBackend, id: Uint8Array, rank: number, size: number, watch: Watch) {
+    const { context } = gpu;
     this.#ccl = ccl;
     this.#context = context;
     this.#watch = watch;
+    this.#recordings = () => gpu.graphs;
     this.name = `${ccl.name} ${ccl.version}`;
     context.activate();
     const { code, comm } = ccl.init(size, id, rank);
@@ -100,7 +105,8 @@ export class CclCommunicator implements CollectiveLibrary {
     this.#ended = true;
     this.#watch.unguard(this.#comm);
     this.#context.synchronizeSync();
-    this.#ccl.api.destroy(this.#comm);
+    // The library would wait until recordings with its calls are gone, and those that are still there may stay for ever.
+    if (this.#recordings() === 0) this.#ccl.api.destroy(this.#comm);
     this.#context.free(this.#word);
   }
 

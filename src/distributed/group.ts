@@ -5,6 +5,7 @@ import { hostname } from "node:os";
 import { Device } from "../backend/device.ts";
 import { GpuBackend } from "../backend/gpu/backend.ts";
 import { sizeOf } from "../core/dtype.ts";
+import { positive } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import { numel } from "../core/layout.ts";
 import type { Tensor } from "../ops/index.ts";
@@ -130,10 +131,13 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
       `${asked ?? "several"} ranks were asked for, but this process was started alone; start it by \`wick launch -n ${asked ?? "N"} …\`, mpirun, srun or torchrun`,
     );
   }
+  // MPICH's mpirun sends it to the others where a rank ends. Node.js would open its debugger's port, and some crash at that.
+  if (familyOf(ranks) === "mpich") process.on("SIGUSR1", () => {});
   const device = Device.from(options.device);
   const isGpu = device.backend instanceof GpuBackend;
   const overMpi = !isGpu || ranks.master === null || ranks.job === null;
   const own = overMpi ? new MpiProcess(familyOf(ranks)) : null;
+  if (own) own.interrupt = unmet(ranks, nearSeconds(options));
   const mpi = own && new Mpi(own);
   const meeting = await meet(ranks, mpi, options);
   if (own) own.interrupt = interruptOf(ranks, meeting);
@@ -171,15 +175,16 @@ async function meet(ranks: Ranks, mpi: Mpi | null, options: GroupOptions): Promi
   }
   if (master && job !== null) return Rendezvous.open({ rank, size, ...master, job, ...more });
   if (!mpi) return fail("RendezvousFailed", "nobody says where rank 0 is: set MASTER_ADDR and MASTER_PORT");
+  const near = { announces, seconds: nearSeconds(options) };
   const isLocal = ranks.localSize === size;
   const word = randomUUID();
   if (rank === 0) {
     const host = isLocal ? "127.0.0.1" : hostname();
-    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, ...more };
+    const own = { rank, size, host, bind: isLocal ? host : "0.0.0.0", port: 0, job: word, ...near };
     return Rendezvous.open(own, (port) => void mpi.text(JSON.stringify({ host, port, job: word })));
   }
   const told = JSON.parse(mpi.text("")) as { host: string; port: number; job: string };
-  return Rendezvous.open({ rank, size, ...told, ...more });
+  return Rendezvous.open({ rank, size, ...told, ...near });
 }
 
 function checkedStages(stages: number, { size, source }: Ranks): number {
@@ -189,6 +194,19 @@ function checkedStages(stages: number, { size, source }: Ranks): number {
     `a pipeline of ${stages} stages needs as many ranks for each of them, but ${source} started ${size}`,
   );
 }
+
+/** Ranks that MPI has brought together are there: whoever does not come to rank 0 within these is gone. */
+const NEAR_SECONDS = 9;
+const nearSeconds = ({ seconds }: GroupOptions): number =>
+  seconds ?? positive("WICK_RENDEZVOUS_SECONDS", "seconds", NEAR_SECONDS);
+
+/** Before the ranks have met nobody can say who it is that does not answer. */
+const unmet =
+  ({ rank }: Ranks, seconds: number) =>
+  (waited: number): void => {
+    if (waited < 1000 * seconds) return;
+    fail("RendezvousFailed", `rank ${rank} has waited ${seconds} s for another that MPI had begun with`);
+  };
 
 const interruptOf =
   ({ rank }: Ranks, meeting: Rendezvous) =>
@@ -218,7 +236,7 @@ async function communicatorsFor(
       const made = rank === first ? Buffer.from(ccl.uniqueId()).toString("base64") : "";
       const ids = await meeting.exchange(what, made);
       const id = new Uint8Array(Buffer.from(ids[first]!, "base64"));
-      return new CclCommunicator(ccl, backend.context, id, rank - first, ranks, meeting);
+      return new CclCommunicator(ccl, backend, id, rank - first, ranks, meeting);
     };
     const all = await opened("unique id", 0, size);
     const some = stages > 1 && shares > 1 ? await opened("unique id of a stage", stage * shares, shares) : null;

@@ -4,6 +4,7 @@
  */
 import { type Bound, type Library, openLibrary } from "../backend/gpu/library.ts";
 import type { DType } from "../core/dtype.ts";
+import { suggest } from "../core/environment.ts";
 import { fail } from "../core/errors.ts";
 import type { Reduction } from "./communicator.ts";
 
@@ -94,6 +95,12 @@ const LONGEST_PAUSE_MS = 1;
 /** What stops a wait, by throwing: asked while it goes on. `waited` is in milliseconds. */
 export type Interrupt = (waited: number) => void;
 
+/**
+ * UCX, which MPICH and others may be made with, would answer SIGSEGV, by which WebAssembly is told of what is out of its bounds,
+ * and watch what all threads get of the system.
+ */
+const ucx = { UCX_ERROR_SIGNALS: "SIGILL,SIGBUS,SIGFPE", UCX_MEM_EVENTS: "n" };
+
 const folders = [
   "/usr/lib/x86_64-linux-gnu",
   "/usr/lib/aarch64-linux-gnu",
@@ -134,6 +141,7 @@ export class MpiProcess {
 
   /** Begins MPI in this process, which waits for the other ranks; it can be done once. */
   constructor(asked: "openmpi" | "mpich" | null) {
+    suggest(ucx);
     const library = open(asked);
     this.#family = library.has(openMpi.world as string) ? openMpi : mpich;
     this.api = library.bind(prototypes(this.#family.handle));

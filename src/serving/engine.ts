@@ -112,8 +112,11 @@ export class BatchEngine implements Engine {
           if (!step) break;
           enqueued.push({ step, choices: this.#enqueue(step) });
         }
-        if (enqueued.length > 0) await this.#settle(enqueued);
-        else if (this.#scheduler.isIdle) break;
+        if (enqueued.length > 0) {
+          await this.#settle(enqueued);
+          // By now those that waited for a token have it.
+          this.#scheduler.tidy();
+        } else if (this.#scheduler.isIdle) break;
         else throw new Error("requests wait, and none can go on");
         // Lets sockets, timers and signals in: on the CPU a step does not return to the event loop by itself.
         await setImmediate();
@@ -130,7 +133,7 @@ export class BatchEngine implements Engine {
 
   #enqueue(step: Step): Enqueued["choices"] {
     const choices = new Promise<readonly (Choice | WickError | null)[]>((resolve) =>
-      resolve(this.#runner.step(step.rows)),
+      resolve(this.#runner.step(step.rows, step.copies)),
     );
     // Where one fails nobody may be waiting for those behind it.
     choices.catch(() => {});

@@ -7,7 +7,7 @@ import type { Group } from "../distributed/group.ts";
 import type { StepOutcome } from "../models/paged/stepper.ts";
 import { ModelRunner } from "./model-runner.ts";
 import type { TokenConstraint } from "./request.ts";
-import type { Row, Slot } from "./runner.ts";
+import type { PageCopy, Row, Slot } from "./runner.ts";
 
 /** A row as the others are told it: the slot by its number, the mask with it. */
 interface ToldRow extends Omit<Row, "slot"> {
@@ -20,7 +20,7 @@ type ToldSpec = Omit<SamplerSpec, "seed" | "logitBias"> & { seed: string; logitB
 export type Told =
   | { readonly type: "open"; readonly slot: number; readonly spec: ToldSpec; readonly constrained: boolean }
   | { readonly type: "close"; readonly slot: number }
-  | { readonly type: "step"; readonly rows: readonly ToldRow[] }
+  | { readonly type: "step"; readonly rows: readonly ToldRow[]; readonly copies: readonly PageCopy[] }
   | { readonly type: "end" };
 
 // Infinities are no numbers in JSON.
@@ -108,7 +108,7 @@ export class FollowedRunner extends ModelRunner {
     return new ToldSlot(slot, own, mask, (number) => this.#group?.tell({ type: "close", slot: number } satisfies Told));
   }
 
-  override step(rows: readonly Row[]): Promise<readonly StepOutcome[]> {
+  override step(rows: readonly Row[], copies: readonly PageCopy[]): Promise<readonly StepOutcome[]> {
     const told = rows.map(({ slot, ...row }): ToldRow => {
       const { number, constraint } = slot as ToldSlot;
       const isAsked = row.samples && constraint !== null;
@@ -116,8 +116,9 @@ export class FollowedRunner extends ModelRunner {
       const samples = row.samples && !(isAsked && !constraint.ask());
       return { ...row, samples, slot: number, mask: isAsked && samples ? textOf(constraint.current) : null };
     });
-    this.#group?.tell({ type: "step", rows: told } satisfies Told);
-    return super.step(rows.map((row) => ({ ...row, slot: (row.slot as ToldSlot).own })));
+    this.#group?.tell({ type: "step", rows: told, copies } satisfies Told);
+    const own = rows.map((row) => ({ ...row, slot: (row.slot as ToldSlot).own }));
+    return super.step(own, copies);
   }
 
   override async [Symbol.asyncDispose](): Promise<void> {
@@ -145,7 +146,7 @@ export async function follow(runner: ModelRunner, group: Group): Promise<void> {
         return { ...row, slot: known.own };
       });
       // What failed here failed at rank 0, too, or is told by the loss of this rank.
-      await runner.step(rows);
+      await runner.step(rows, told.copies);
     }
     return true;
   });

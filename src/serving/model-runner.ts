@@ -6,7 +6,7 @@ import { PagedStepper, type StepOutcome, type StepRow } from "../models/paged/st
 import type { Transformer } from "../models/transformer.ts";
 import { rehearse } from "./rehearsal.ts";
 import type { TokenConstraint } from "./request.ts";
-import type { Row, Runner, Slot } from "./runner.ts";
+import type { PageCopy, Row, Runner, Slot } from "./runner.ts";
 
 class ModelSlot implements Slot {
   readonly index: number;
@@ -70,7 +70,7 @@ export class ModelRunner implements Runner {
     // On the CPU there is nothing to record, and a step takes longer than all that the host does for it.
     if (this.#stepper.ahead === 0) return;
     await this.#stepper.ready();
-    await rehearse(this);
+    await this.#stepper.rehearse(() => rehearse(this));
   }
 
   turnedAlikeUntil(extent: number): number {
@@ -92,14 +92,17 @@ export class ModelRunner implements Runner {
     return new ModelSlot(index, constraint, close);
   }
 
-  async step(rows: readonly Row[]): Promise<readonly StepOutcome[]> {
+  async step(rows: readonly Row[], copies: readonly PageCopy[]): Promise<readonly StepOutcome[]> {
+    for (const { from, to } of copies) this.#cache.copyPage(from, to);
     const masks = rows.map(({ slot, samples }) => (samples ? maskOf(slot as ModelSlot) : null));
-    const outcomes = await this.#stepper.step(
-      rows.map((row, i): StepRow => {
-        const [{ index: slot }, mask] = [row.slot as ModelSlot, masks[i]!];
-        return mask instanceof Error ? { ...row, slot, samples: false } : { ...row, slot, mask };
-      }),
-    );
+    const own = rows.map(({ slot, ids, past, pages, extent, samples }, i): StepRow => {
+      const mask = masks[i]!;
+      const { index } = slot as ModelSlot;
+      // In one piece: spreading rows takes longer than what is done with them.
+      if (mask instanceof Error) return { slot: index, ids, past, pages, extent, samples: false, mask: null };
+      return { slot: index, ids, past, pages, extent, samples, mask };
+    });
+    const outcomes = await this.#stepper.step(own);
     return outcomes.map((outcome, i) => (masks[i] instanceof Error ? masks[i] : outcome));
   }
 

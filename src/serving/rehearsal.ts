@@ -2,52 +2,34 @@
 import { BatchEngine } from "./engine.ts";
 import type { Runner } from "./runner.ts";
 
-/** Pairs of requests with long prompts that begin alike. */
-const PAIRS = 24;
-const PAGES = 64;
-const MOST_MS = 100;
+/** Pairs of requests with prompts that begin alike: many, for what is done once for each, and some long ones. */
+const PAIRS = 400;
+const LONG_ONES = 8;
+const PAGES = { long: 64, short: 2 };
+const QUESTION = 16;
+const MOST_MS = 250;
 
-/** As much as another runner holds, without a model: every token is the same. */
-class IdleRunner implements Runner {
-  readonly pageSize: number;
-  readonly pages = 2 * PAGES;
-  readonly slots = 2;
-  readonly ahead: number;
-  readonly vocabSize = 2;
-  readonly contextLength: number;
-  readonly eosTokens = [];
-
-  constructor({ pageSize, ahead }: Pick<Runner, "pageSize" | "ahead">) {
-    this.pageSize = pageSize;
-    this.ahead = ahead;
-    this.contextLength = PAGES * pageSize;
-  }
-
-  async ready(): Promise<void> {}
-
-  turnedAlikeUntil(): number {
-    return Number.POSITIVE_INFINITY;
-  }
-
-  open(): Disposable {
-    return { [Symbol.dispose]() {} };
-  }
-
-  async step(rows: Parameters<Runner["step"]>[0]) {
-    return rows.map(({ samples }) => (samples ? { token: 0 } : null));
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {}
-}
-
-/** The way of a request through a scheduler whose pages are as large as those of `runner`. */
+/** The way of requests through a scheduler and `runner`, which computes nothing meanwhile, and whose every token is the first. */
 export async function rehearse(runner: Runner): Promise<void> {
-  await using engine = new BatchEngine(new IdleRunner(runner));
+  const { pageSize, slots, ahead, vocabSize, contextLength, eosTokens } = runner;
+  const pages = Math.min(runner.pages, 2 * PAGES.long, Math.floor(contextLength / pageSize));
+  if (pages === 0) return;
+  await using engine = new BatchEngine({
+    ...{ pageSize, pages, slots, ahead, vocabSize, contextLength, eosTokens },
+    ready: async () => {},
+    turnedAlikeUntil: (extent) => runner.turnedAlikeUntil(extent),
+    open: (spec, constraint) => runner.open(spec, constraint),
+    step: (rows, copies) => runner.step(rows, copies),
+    // It is not the engine's own.
+    [Symbol.asyncDispose]: async () => {},
+  });
   const until = performance.now() + MOST_MS;
   for (let pair = 0; pair < PAIRS && performance.now() < until; pair++) {
-    const prompt = Array.from({ length: (PAGES - 1) * runner.pageSize }, (_, i) => ((pair >> (i % 8)) ^ i) & 1);
-    for (const last of [0, 1]) {
-      for await (const _ of engine.submit({ prompt: [...prompt, last], maxTokens: 2 }));
+    const held = Math.min(pages, pair % LONG_ONES === 0 ? PAGES.long : PAGES.short);
+    const prompt = Array.from({ length: (held - 1 / 2) * pageSize }, (_, i) => ((pair >> (i % 8)) ^ i) & 1);
+    for (const token of [0, 1]) {
+      const question = new Array<number>(QUESTION).fill(token);
+      for await (const _ of engine.submit({ prompt: [...prompt, ...question], maxTokens: 2, ignoreEos: true }));
     }
   }
 }

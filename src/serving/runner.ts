@@ -26,6 +26,12 @@ export interface Row {
   readonly samples: boolean;
 }
 
+/** A page whose positions another has in common with it. */
+export interface PageCopy {
+  readonly from: number;
+  readonly to: number;
+}
+
 export interface Runner extends AsyncDisposable {
   /** Positions of a page, and how many pages there are. */
   readonly pageSize: number;
@@ -45,8 +51,9 @@ export interface Runner extends AsyncDisposable {
   /** A slot for a request whose tokens are chosen so, behind those of its answer that there are already. */
   open(spec: SamplerSpec, constraint: TokenConstraint | undefined): Slot;
   /**
-   * One step; for each row what was chosen, null where nothing was asked for. A row of its own may fail: the others are none
-   * the worse for it. Where the whole step fails, so will those after it, and what its rows would have written is undefined.
+   * One step; for each row what was chosen, null where nothing was asked for. Before it writes anything, pages are copied, one
+   * after another. A row of its own may fail: the others are none the worse for it. Where the whole step fails, so will those
+   * after it, and what its rows and copies would have written is undefined.
    */
-  step(rows: readonly Row[]): Promise<readonly (Choice | WickError | null)[]>;
+  step(rows: readonly Row[], copies: readonly PageCopy[]): Promise<readonly (Choice | WickError | null)[]>;
 }

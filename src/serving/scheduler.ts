@@ -9,7 +9,7 @@ import type { Finish } from "../models/generation/generate.ts";
 import { StepBudget } from "./budget.ts";
 import { type Page, PagePool } from "./pages.ts";
 import type { EngineStats } from "./request.ts";
-import type { Row, Runner } from "./runner.ts";
+import type { PageCopy, Row, Runner } from "./runner.ts";
 import { shareTokens } from "./shares.ts";
 import type { Task } from "./task.ts";
 import { feedable, givePagesBack, registerPages, takePages } from "./task-pages.ts";
@@ -21,7 +21,6 @@ const LOOKED_AT = 4;
 
 interface Part {
   readonly task: Task;
-  readonly turn: number;
   /** Positions that are computed with this step. */
   readonly until: number;
   readonly samples: boolean;
@@ -31,8 +30,10 @@ export interface Step {
   readonly rows: readonly Row[];
   readonly tokens: number;
   readonly parts: readonly Part[];
-  /** Pages that are whole with this step. */
-  readonly completed: readonly Page[];
+  /** Of pages, before the rows. */
+  readonly copies: readonly PageCopy[];
+  /** Pages that it writes to, and how many of their positions were there before. */
+  readonly written: readonly (readonly [Page, number])[];
 }
 
 export class Scheduler {
@@ -42,16 +43,19 @@ export class Scheduler {
   /** Both in the order of arrival. */
   #running: Task[] = [];
   #waiting: Task[] = [];
+  /** Those among them that have ended, and still have what they had. */
+  readonly #ended: Task[] = [];
   #steps = 0;
   #counts = { promptTokens: 0, cachedTokens: 0, generatedTokens: 0, preemptions: 0 };
 
   constructor(runner: Runner, stepTokens: number) {
     this.#runner = runner;
-    this.#pool = new PagePool(runner.pages);
+    this.#pool = new PagePool(runner.pages, runner.pageSize);
     this.#budget = new StepBudget(stepTokens);
   }
 
   get stats(): EngineStats {
+    this.tidy();
     const { total, available, kept } = this.#pool;
     const pages = { total, used: total - available, kept };
     const [running, waiting] = [this.#running.length, this.#waiting.length];
@@ -59,10 +63,12 @@ export class Scheduler {
   }
 
   get tasks(): Task[] {
+    this.tidy();
     return [...this.#running, ...this.#waiting];
   }
 
   get isIdle(): boolean {
+    this.tidy();
     return this.#running.length + this.#waiting.length === 0;
   }
 
@@ -74,16 +80,24 @@ export class Scheduler {
   end(task: Task, error?: { readonly reason: unknown; readonly atOnce: boolean }): void {
     if (task.ended) return;
     task.ended = true;
-    this.#stop(task);
-    this.#running = this.#running.filter((other) => other !== task);
-    this.#waiting = this.#waiting.filter((other) => other !== task);
     task.onEnd();
     if (error) task.stream.fail(error.reason, error.atOnce);
     else task.stream.end();
+    this.#ended.push(task);
+    if (error) this.tidy();
+  }
+
+  /** Frees what those have that have ended: last tokens do not wait for it, and all that counts or plans comes behind it. */
+  tidy(): void {
+    if (this.#ended.length === 0) return;
+    for (const task of this.#ended.splice(0)) this.#stop(task);
+    this.#running = this.#running.filter((task) => !task.ended);
+    this.#waiting = this.#waiting.filter((task) => !task.ended);
   }
 
   /** The next step, as if all that are enqueued had succeeded; null where there is nothing to do now. */
   plan(): Step | null {
+    this.tidy();
     const before = this.#counts.preemptions;
     this.#makeRoom();
     // Who has just been put back would come again at once.
@@ -92,25 +106,25 @@ export class Scheduler {
     let left = this.#budget.tokens - parts.length;
     for (const [task, count] of this.#chunks(left)) {
       const until = task.computed + count;
-      parts.push({ task, turn: task.turn, until, samples: until === task.tokens.length });
+      parts.push({ task, until, samples: until === task.tokens.length });
       left -= count;
     }
     if (parts.length === 0) return null;
     this.#steps++;
     const rows = parts.map((part) => this.#row(part));
-    const completed = parts.flatMap((part) => this.#enqueued(part));
-    return { rows, parts, completed, tokens: this.#budget.tokens - left };
+    const begun = this.#pool.takeCopies();
+    const written = [...begun.map(({ page }) => [page, 0] as const), ...parts.flatMap((part) => this.#enqueued(part))];
+    const copies = begun.filter(({ from, to }) => from !== to).map(({ from, to }): PageCopy => ({ from, to }));
+    return { rows, parts, copies, written, tokens: this.#budget.tokens - left };
   }
 
   /** The oldest enqueued step has ended well. */
   settle(step: Step, choices: readonly (Choice | WickError | null)[]): void {
     this.#budget.succeeded();
     for (const [i, part] of step.parts.entries()) {
-      const { task, turn, until, samples } = part;
+      const { task, samples } = part;
       if (samples) task.inFlight--;
-      if (task.ended) continue;
-      if (turn === task.turn) task.settled = until;
-      if (!samples) continue;
+      if (task.ended || !samples) continue;
       const choice = choices[i]!;
       if (choice instanceof Error) this.end(task, { reason: choice, atOnce: false });
       else this.#say(task, choice);
@@ -119,16 +133,20 @@ export class Scheduler {
 
   /** The oldest of these has failed, and nothing that the others did counts. None but these are enqueued. */
   discard(steps: readonly Step[], error: WickError): void {
+    this.tidy();
     const [failed] = steps;
-    for (const page of steps.flatMap(({ completed }) => completed)) this.#pool.spoil(page);
+    // Of what was to be copied next, some may have been theirs.
+    for (const { page } of this.#pool.takeCopies()) this.#pool.spoil(page, 0);
+    for (const [page, filled] of steps.flatMap(({ written }) => written)) this.#pool.spoil(page, filled);
     for (const { task, samples } of steps.flatMap((step) => step.parts)) if (samples) task.inFlight--;
     if (!this.#budget.failed(failed!.tokens)) {
       for (const { task } of failed!.parts) this.end(task, { reason: error, atOnce: false });
     }
     for (const task of this.#running) {
-      const whole = task.pages.findIndex((page) => !page.ready);
-      const from = (whole < 0 ? task.pages.length : whole) * this.#runner.pageSize;
-      task.computed = Math.max(task.settled, from);
+      const { pageSize } = this.#runner;
+      const broken = task.pages.findIndex(({ filled }) => filled < pageSize);
+      if (broken >= 0) task.computed = Math.min(task.computed, broken * pageSize + task.pages[broken]!.filled);
+      task.skipped = Math.min(task.skipped, task.computed);
       this.#open(task);
     }
   }
@@ -173,7 +191,7 @@ export class Scheduler {
     // Those that run will need some soon.
     if (!takePages(task, this.#pool, this.#runner.pageSize, this.#running.length)) return false;
     task.passed = 0;
-    task.computed = task.settled = task.skipped = 0;
+    task.computed = task.skipped = 0;
     if (!this.#open(task)) return false;
     const later = this.#running.findIndex((other) => other.arrival > task.arrival);
     this.#running.splice(later < 0 ? this.#running.length : later, 0, task);
@@ -186,7 +204,8 @@ export class Scheduler {
     task.slot = null;
     try {
       const answer = task.tokens.slice(task.promptLength);
-      task.slot = this.#runner.open({ ...task.sampling, answer }, task.request.constraint);
+      const spec = answer.length > 0 ? { ...task.sampling, answer } : task.sampling;
+      task.slot = this.#runner.open(spec, task.request.constraint);
       task.target = task.tokens.length;
       return true;
     } catch (reason) {
@@ -197,7 +216,6 @@ export class Scheduler {
 
   /** Gives back all that it has while it runs. */
   #stop(task: Task): void {
-    task.turn++;
     task.slot?.[Symbol.dispose]();
     task.slot = null;
     givePagesBack(task, this.#pool);
@@ -214,7 +232,7 @@ export class Scheduler {
     const most = prompts.length > 0 ? tokens - least : tokens;
     if (tasks.length > most) tasks.sort((a, b) => a.lastStep - b.lastStep);
     for (const task of tasks.slice(0, most)) {
-      yield { task, turn: task.turn, until: task.computed + 1, samples: true };
+      yield { task, until: task.computed + 1, samples: true };
     }
   }
 
@@ -233,18 +251,20 @@ export class Scheduler {
     return { slot: task.slot!, ids, past, pages: task.table, extent: task.extentAt(until - 1), samples };
   }
 
-  /** Takes note of what the step will have computed; gives the pages that are whole then. */
-  #enqueued({ task, until, samples }: Part): Page[] {
+  /** Takes note of what the step will have computed; gives the pages that it writes to as they were. */
+  #enqueued({ task, until, samples }: Part): (readonly [Page, number])[] {
     const { pageSize } = this.#runner;
-    const whole = task.pages.slice(Math.floor(task.computed / pageSize), Math.floor(until / pageSize));
-    for (const page of whole) {
-      page.ready = true;
-      page.writer = null;
-    }
+    const first = Math.floor(task.computed / pageSize);
+    const written = task.pages.slice(first, Math.ceil(until / pageSize)).map((page, i) => {
+      const before = page.filled;
+      page.filled = Math.min(pageSize, until - (first + i) * pageSize);
+      if (page.filled === pageSize) page.writer = null;
+      return [page, before] as const;
+    });
     task.computed = until;
     task.lastStep = this.#steps;
     if (samples) task.inFlight++;
-    return whole;
+    return written;
   }
 
   #say(task: Task, { token, logprob, top }: Choice): void {

@@ -12,6 +12,7 @@ export interface Wanted {
  * that a short one does not wait for it. `wanted` is in the order of arrival, and so are the shares.
  */
 export function shareTokens(tokens: number, wanted: readonly Wanted[]): number[] {
+  if (wanted.length === 1) return [Math.max(0, Math.min(tokens, wanted[0]!.now))];
   const shares = wanted.map(() => 0);
   let left = Math.max(0, tokens);
   const give = (i: number, most: number): void => {

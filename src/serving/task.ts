@@ -1,7 +1,7 @@
 /** A request on its way through the scheduler: its tokens, its pages, and how far it is. */
 import type { SamplerSpec } from "../backend/transformers.ts";
 import { samplerSpec } from "../models/generation/sampling.ts";
-import { type Page, pageKey } from "./pages.ts";
+import type { Page, TextPart } from "./pages.ts";
 import type { EngineRequest } from "./request.ts";
 import type { Runner, Slot } from "./runner.ts";
 import type { TokenStream } from "./token-stream.ts";
@@ -37,9 +37,8 @@ export class Task {
   registered = 0;
   /** Their indices. */
   readonly table: number[] = [];
-  /** Positions whose keys and values are there, or will be by steps that are enqueued, and those of steps that have ended. */
+  /** Positions whose keys and values are there, or will be by steps that are enqueued. */
   computed = 0;
-  settled = 0;
   /** Tokens that are fed from the host: all there were when it began to run. */
   target = 0;
   /** Positions that were there already when it began to run. */
@@ -49,18 +48,15 @@ export class Task {
 
   /** Rows of enqueued steps that choose a token for it; some may be from before it was put back. */
   inFlight = 0;
-  /** How often it has stopped running: rows from before write to pages that it no longer has. */
-  turn = 0;
   /** How many have been taken before it that came later. */
   passed = 0;
   /** Of the prompt, what was there already when its first token was chosen. */
   cached: number | null = null;
   ended = false;
 
-  readonly #keys: string[] = [];
-  readonly #pageSize: number;
   /** Positions whose pages may be shared, and with texts of what kind. */
-  readonly #shareable: number;
+  readonly shareable: number;
+  readonly #pageSize: number;
 
   constructor({ request, stream, arrival, runner, context, onEnd }: TaskParts) {
     this.request = request;
@@ -81,7 +77,7 @@ export class Task {
     this.limitIsContext = room < asked;
     this.ends = new Set([...(request.ignoreEos ? [] : runner.eosTokens), ...(request.stopTokens ?? [])]);
     this.#pageSize = runner.pageSize;
-    this.#shareable = runner.turnedAlikeUntil(this.promptLength);
+    this.shareable = runner.turnedAlikeUntil(this.promptLength);
   }
 
   get said(): number {
@@ -110,13 +106,22 @@ export class Task {
     return Math.max(this.promptLength, past + 1);
   }
 
-  /** The keys of those among its first `count` pages whose tokens are known, and which may be shared. */
-  keys(count: number): readonly string[] {
-    const whole = Math.min(count, Math.floor(Math.min(this.tokens.length, this.#shareable) / this.#pageSize));
-    while (this.#keys.length < whole) {
-      this.#keys.push(pageKey(this.tokens, this.#keys.length, this.#pageSize, this.#shareable));
-    }
-    return this.#keys.length === whole ? this.#keys : this.#keys.slice(0, Math.max(whole, 0));
+  /** How many of its pages have tokens that are all known, and may be shared. */
+  get wholePages(): number {
+    const whole = Math.floor(Math.min(this.tokens.length, this.shareable) / this.#pageSize);
+    return Math.min(whole, this.pages.length);
+  }
+
+  /** Its tokens from a page on. */
+  textFrom(page: number): TextPart {
+    return { tokens: this.tokens, from: page * this.#pageSize, kind: this.shareable };
+  }
+
+  /** Positions up to this one were there already. */
+  passOver(until: number): void {
+    if (until <= this.computed) return;
+    this.skipped += until - this.computed;
+    this.computed = until;
   }
 
   addPage(page: Page): void {

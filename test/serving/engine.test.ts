@@ -166,9 +166,9 @@ describe("An engine", () => {
     expect(answers.map(([event]) => event!.cachedTokens)).toEqual([0, ...new Array(9).fill(100)]);
     // Later ones find it, too; a whole prompt that is there computes its last token for what comes behind.
     const [again] = await collect(engine.submit({ prompt: prefix, maxTokens: 1 }));
-    expect(again!.cachedTokens).toBe(96);
+    expect(again!.cachedTokens).toBe(99);
     expect(engine.stats.pages.used).toBe(0);
-    expect(engine.stats.cachedTokens).toBe(9 * 100 + 96);
+    expect(engine.stats.cachedTokens).toBe(9 * 100 + 99);
   });
 
   it("goes on with a common beginning whose writer has left", async () => {
@@ -188,8 +188,25 @@ describe("An engine", () => {
     const prompt = count(10);
     const said = tokensOf(await collect(engine.submit({ prompt, maxTokens: 30, ignoreEos: true })));
     const [next] = await collect(engine.submit({ prompt: [...prompt, ...said, 5, 6], maxTokens: 1 }));
-    // The last token said was never fed: 39 positions are 9 pages of 4.
-    expect(next!.cachedTokens).toBe(36);
+    // The last token said was never fed.
+    expect(next!.cachedTokens).toBe(39);
+  });
+
+  it("copies what a prompt has in common with a page, also with one that is being written", async () => {
+    const { engine, runner } = open({ contextLength: 400, pages: 100, pageSize: 8 });
+    const system = count(21);
+    const asking = (id: number) => ({ prompt: [...system, id, id + 1], maxTokens: 12, ignoreEos: true });
+    const [first, second, third] = [asking(50), asking(60), asking(70)];
+    const talking = engine.submit(first);
+    const begun = await talking.next();
+    const beside = await collect(engine.submit(second));
+    const rest = await collect(talking);
+    const later = await collect(engine.submit(third));
+    expect([beside, later].map(([event]) => event!.cachedTokens)).toEqual([21, 21]);
+    expect(runner.copied).toBe(2);
+    expect([(begun.value as TokenEvent).token, ...tokensOf(rest)]).toEqual(alone(first, 400));
+    expect(tokensOf(beside)).toEqual(alone(second, 400));
+    expect(tokensOf(later)).toEqual(alone(third, 400));
   });
 
   it("holds nobody up behind a long prompt", async () => {

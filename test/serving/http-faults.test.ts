@@ -162,7 +162,7 @@ it("finishes what runs when it is told to end, and takes no more", async () => {
   // All have been taken.
   const responses = await Promise.all(running);
   const ended = server.stop("SIGTERM");
-  await delay(20);
+  await expect.poll(() => server.log(), { timeout: 10_000 }).toMatch(/"event":"draining"/);
   const late = await post(body).then(answerOf, (error: Error) => ({ code: error.message }));
   expect(late).toMatchObject({ code: expect.stringMatching(/shutting_down|fetch failed/) });
   const texts = await Promise.all(responses.map(answerOf));
@@ -173,13 +173,15 @@ it("finishes what runs when it is told to end, and takes no more", async () => {
 }, 60_000);
 
 it("ends at once when it is told twice, and says why it cannot start", async () => {
-  await using other = await startServe(cli, ["--log", "none"]);
+  await using other = await startServe(cli, []);
   const body = { prompt: "Once", max_tokens: 500, ignore_eos: true };
   const left = fetch(`${other.address}/v1/completions`, { method: "POST", headers, body: JSON.stringify(body) });
   left.catch(() => {});
-  await delay(100);
+  const running = async () => (await other.metrics()).get('wick_running{model="fable-7m"}');
+  await expect.poll(running, { timeout: 10_000 }).toBe(1);
   other.child.kill("SIGINT");
-  await delay(50);
+  // Of two signals at once a process hears one.
+  await expect.poll(() => other.log(), { timeout: 10_000 }).toMatch(/"event":"draining"/);
   expect(await other.stop("SIGINT")).toBe(130);
   await expect(startServe(cli, ["/no/such/model.gguf"])).rejects.toThrow(/ended with 1: .*cannot be opened/s);
   await expect(startServe(cli, ["--host", "0.0.0.0"])).rejects.toThrow(/ended with 2: .*give a key/s);

@@ -8,7 +8,7 @@ import { MemoryError, ValueError, type WickError } from "../../src/core/errors.t
 import type { Choice } from "../../src/models/generation/batch-sampler.ts";
 import { samplerSpec } from "../../src/models/generation/sampling.ts";
 import type { EngineRequest, TokenConstraint } from "../../src/serving/request.ts";
-import type { Row, Runner, Slot } from "../../src/serving/runner.ts";
+import type { PageCopy, Row, Runner, Slot } from "../../src/serving/runner.ts";
 
 export const VOCAB = 97;
 export const EOS = 1;
@@ -112,6 +112,7 @@ export class StubRunner implements Runner {
   /** The rows' sizes of every step: [tokens, …]. */
   readonly steps: number[][] = [];
   computed = 0;
+  copied = 0;
 
   constructor(options: StubOptions = {}) {
     this.#options = options;
@@ -138,18 +139,20 @@ export class StubRunner implements Runner {
     return new StubSlot(this, spec, constraint);
   }
 
-  step(rows: readonly Row[]): Promise<readonly (Choice | WickError | null)[]> {
+  step(rows: readonly Row[], pageCopies: readonly PageCopy[] = []): Promise<readonly (Choice | WickError | null)[]> {
     const copies = rows.map((row): StubRow => {
       // Masks are what the host knows now, not when the step runs.
       const mask = row.samples ? (row.slot as StubSlot).constraint?.mask() : null;
       return { ...row, ids: row.ids?.slice() ?? null, pages: [...row.pages], mask: mask ?? null };
     });
+    this.copied += pageCopies.length;
     this.steps.push(rows.map(({ ids }) => ids?.length ?? 1));
     const number = this.steps.length;
     if (rows.length > this.slots) throw new Error("more rows than slots");
     if (rows.some(({ slot }) => !(slot as StubSlot).open)) throw new Error("a row's slot is closed");
     const result = this.#queue.then(async () => {
       await setImmediate();
+      for (const { from, to } of pageCopies) this.#memory[to] = [...this.#memory[from]!];
       return this.#run(copies, number);
     });
     this.#queue = result.catch(() => {});

@@ -15,7 +15,7 @@ import type {
   SumAndNorm,
   ValuesAndIds,
 } from "../fused-ops.ts";
-import type { PagedAttention, PagedLatentAttention } from "../paged-attention.ts";
+import type { PageCopier, PagedAttention, PagedLatentAttention } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
 import type {
   CachedAttention,
@@ -30,7 +30,7 @@ import { isGemmType } from "./device-blas.ts";
 import { at, Gpu } from "./gpu.ts";
 import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
-import { GpuCachedAttention, GpuPagedAttention, GpuRecorder } from "./ops/decode.ts";
+import { GpuCachedAttention, GpuPageCopier, GpuPagedAttention, GpuRecorder } from "./ops/decode.ts";
 import * as elementwise from "./ops/elementwise.ts";
 import * as experts from "./ops/experts.ts";
 import * as indexing from "./ops/indexing.ts";
@@ -63,6 +63,10 @@ export class GpuBackend extends Gpu implements Backend {
   describe(): string {
     const { name, arch } = this.context.properties;
     return `${name}, ${arch}`;
+  }
+
+  pageCopier(pools: readonly View[]): PageCopier {
+    return new GpuPageCopier(this, pools);
   }
 
   #prepare(needs: TransformerNeeds): Preparation {

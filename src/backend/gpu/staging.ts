@@ -29,8 +29,9 @@ export class Staging {
   readonly #context: GpuContext;
   #ring: PinnedBuffer | undefined;
   #head = 0;
-  /** Buffers at rest, by size. */
+  /** Buffers at rest, by size, and events: making one takes the host as long as a launch. */
   readonly #idle = new Map<number, PinnedBuffer[]>();
+  readonly #events: Handle[] = [];
 
   constructor(context: GpuContext) {
     this.#context = context;
@@ -119,8 +120,9 @@ export class Staging {
     };
   }
 
-  /** Frees the buffers at rest; what is in flight keeps its own. */
+  /** Frees what is at rest; what is in flight keeps its own. */
   trim(): void {
+    for (const event of this.#events.splice(0)) this.#context.destroyEvent(event);
     for (const idle of this.#idle.values()) {
       for (const buffer of idle.splice(0)) this.#context.freePinned(buffer);
     }
@@ -128,13 +130,13 @@ export class Staging {
 
   /** Waits, without blocking this thread, until the device has done what `enqueue` asks of it. */
   async #passed(enqueue: () => void): Promise<void> {
-    const event = this.#context.createEvent();
+    const event = this.#events.pop() ?? this.#context.createEvent();
     try {
       enqueue();
       this.#context.recordEvent(event);
       await this.#context.waitEvent(event);
     } finally {
-      this.#context.destroyEvent(event);
+      this.#events.push(event);
     }
   }
 

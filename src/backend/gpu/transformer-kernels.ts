@@ -37,7 +37,7 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   if (takesWide(dtype, arch))
     return existing([
       ...(["", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const)),
-      ...weights.map((type) => `quant_batch_${type}_${dtype}` as const),
+      ...(["", "_twice"] as const).flatMap((size) => weights.map((type) => `quant_batch${size}_${type}` as const)),
       `quant_order_${dtype}`,
     ]);
   return existing([
@@ -123,7 +123,15 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
-    ...(["sample_best", "sample_weigh", "sample_draw", "advance_i64", "fill_u32", "fill_i64"] as const),
+    ...([
+      "sample_best",
+      "sample_weigh",
+      "sample_draw",
+      "advance_i64",
+      "copy_page_i64",
+      "fill_u32",
+      "fill_i64",
+    ] as const),
     `rope_append${stored}${turn}_${dtype}`,
     `${norm}_${dtype}`,
     `${norm}${wide}_${dtype}`,

@@ -66,12 +66,21 @@ export function samplerSpec(
   if (logprobs !== undefined) {
     check("logprobs", logprobs, isCount(logprobs) && logprobs <= MOST_LOGPROBS, `from 0 to ${MOST_LOGPROBS}`);
   }
-  const base = seed === undefined ? BigInt(Math.floor(Math.random() * 2 ** 48)) : BigInt(seed);
+  // In one piece: spreading takes longer than all of the above, and a first token waits for it.
   return {
-    ...{ temperature, topK, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty },
+    temperature,
+    topK,
+    topP,
+    minP,
+    repetitionPenalty,
+    presencePenalty,
+    frequencyPenalty,
     logitBias: checkBias(logitBias),
-    seed: mix(BigInt.asUintN(64, base) ^ mix(BigInt(sequence))),
-    ...{ prompt, answer: [], logprobs: logprobs ?? null, masked },
+    seed: seed === undefined ? anySeed() : mix(BigInt.asUintN(64, BigInt(seed)) ^ mix(BigInt(sequence))),
+    prompt,
+    answer: [],
+    logprobs: logprobs ?? null,
+    masked,
   };
 }
 
@@ -91,6 +100,8 @@ export async function chooseTokens(logits: Tensor, samplers: readonly (Sampler |
   return samplers.map((sampler, i) => sampler?.sample(values.subarray(i * width, (i + 1) * width)) ?? 0);
 }
 
+const anySeed = (): bigint => BigInt(Math.floor(Math.random() * 2 ** 53));
+
 const isCount = (value: number): boolean => Number.isInteger(value) && value >= 0;
 
 function check(name: string, value: unknown, ok: boolean, what: string): void {
@@ -100,6 +111,7 @@ function check(name: string, value: unknown, ok: boolean, what: string): void {
 
 /** As f32 numbers, which is what devices keep. */
 function checkBias(bias: ReadonlyMap<number, number>): ReadonlyMap<number, number> {
+  if (bias.size === 0) return bias;
   for (const [token, value] of bias) {
     check("a token of logitBias", token, isCount(token), "a token's id");
     const finite = Math.fround(value) === Number.NEGATIVE_INFINITY ? 0 : Math.fround(value);

@@ -103,7 +103,7 @@ export class PagedBatch {
       for (let j = 0; j < length; j++) board.put("positions", from + j, past + j);
       board.put("lengths", i, past + length);
       board.put("offsets", i + 1, from + length);
-      for (let j = 0; j < Math.min(width, pages.length); j++) board.put("tables", i * width + j, pages[j]!);
+      board.putAll("tables", i * width, pages, Math.min(width, pages.length));
     }
     const all = Tensor.from(board.values, { device });
     const part = (name: keyof typeof sizes): Tensor => all.narrow(0, board.starts[name], sizes[name]);
@@ -117,12 +117,17 @@ export class PagedBatch {
   }
 }
 
+/** Numbers that are told together: each transfer takes the host as long as some kilobytes do. */
+const PIECE = 1024;
+
 /** Whole numbers as i64, part by part in one piece. */
 export class Board<Name extends string> {
   readonly values: BigInt64Array<ArrayBuffer>;
   readonly starts: Readonly<Record<Name, number>>;
   /** The lower halves: numbers are written without a BigInt each. */
   readonly #low: Int32Array;
+  /** By pieces of PIECE numbers: whether one of them is another than was told last. */
+  readonly #changed: Uint8Array;
 
   constructor(sizes: Readonly<Record<Name, number>>) {
     let end = 0;
@@ -133,19 +138,38 @@ export class Board<Name extends string> {
     this.starts = Object.fromEntries(starts) as Record<Name, number>;
     this.values = new BigInt64Array(end);
     this.#low = new Int32Array(this.values.buffer);
+    this.#changed = new Uint8Array(Math.ceil(end / PIECE));
   }
 
-  /** Below 2³¹. Says whether it was another before. */
-  put(part: Name, i: number, value: number): boolean {
-    const at = 2 * (this.starts[part] + i);
-    if (this.#low[at] === value) return false;
-    this.#low[at] = value;
-    return true;
+  /** Below 2³¹. */
+  put(part: Name, i: number, value: number): void {
+    const at = this.starts[part] + i;
+    if (this.#low[2 * at] === value) return;
+    this.#low[2 * at] = value;
+    this.#changed[Math.floor(at / PIECE)] = 1;
   }
 
-  /** `count` numbers of a part. */
-  bytes(part: Name, from: number, count: number): Uint8Array {
-    return new Uint8Array(this.values.buffer, 8 * (this.starts[part] + from), 8 * count);
+  /** The first `count` of `values`, from place i on. */
+  putAll(part: Name, i: number, values: readonly number[], count: number): void {
+    const at = this.starts[part] + i;
+    const low = this.#low;
+    for (let j = 0; j < count; j++) {
+      if (low[2 * (at + j)] === values[j]) continue;
+      low[2 * (at + j)] = values[j]!;
+      this.#changed[Math.floor((at + j) / PIECE)] = 1;
+    }
+  }
+
+  /** What is another than when this was last asked: bytes, and where they begin. */
+  *changes(): Generator<{ readonly from: number; readonly bytes: Uint8Array }> {
+    const changed = this.#changed;
+    for (let first = changed.indexOf(1); first >= 0; first = changed.indexOf(1, first)) {
+      const same = changed.indexOf(0, first);
+      const end = same < 0 ? changed.length : same;
+      changed.fill(0, first, end);
+      const [from, until] = [8 * PIECE * first, Math.min(8 * PIECE * end, this.values.byteLength)];
+      yield { from, bytes: new Uint8Array(this.values.buffer, from, until - from) };
+    }
   }
 }
 

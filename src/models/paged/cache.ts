@@ -1,10 +1,10 @@
 /** Keys and values of many sequences in pages that any of them may hold: which holds which is the caller's to say. */
 import type { Device } from "../../backend/device.ts";
-import { PAGE_SIZE } from "../../backend/paged-attention.ts";
+import { PAGE_SIZE, type PageCopier } from "../../backend/paged-attention.ts";
 import type { DType } from "../../core/dtype.ts";
 import { fail } from "../../core/errors.ts";
 import type { KvPair } from "../../nn/kv-cache.ts";
-import { Tensor } from "../../ops/index.ts";
+import { scope, Tensor } from "../../ops/index.ts";
 import { rowWidth } from "../byte-cache.ts";
 import { bytesPerPosition, namesOf, perLayer } from "../cache.ts";
 import type { ModelConfig } from "../config.ts";
@@ -22,6 +22,9 @@ export class PagedCache implements Disposable {
   /** Of each layer. */
   readonly devices: readonly Device[];
   readonly #owned: Tensor[] = [];
+  /** The pools of each device, and what copies their pages, once there is something to copy. */
+  readonly #pools = new Map<Device, Tensor[]>();
+  #copiers: readonly PageCopier[] | null = null;
 
   /** Each layer's pages lie on one device, or on its own. */
   constructor(config: ModelConfig, device: Device | readonly Device[], dtype: DType, pages: number) {
@@ -37,6 +40,7 @@ export class PagedCache implements Disposable {
       const device = this.devices[layer]!;
       const tensor = Tensor.empty([pages, heads, PAGE_SIZE, width], { dtype, device }).keep();
       this.#owned.push(tensor);
+      this.#pools.set(device, [...(this.#pools.get(device) ?? []), tensor]);
       return tensor;
     };
     try {
@@ -61,7 +65,15 @@ export class PagedCache implements Disposable {
     return Math.ceil(positions / PAGE_SIZE);
   }
 
+  /** Page `to` holds what page `from` does, in all layers. */
+  copyPage(from: number, to: number): void {
+    this.#copiers ??= [...this.#pools].map(([{ backend }, pools]) => backend.pageCopier?.(pools) ?? copierOf(pools));
+    for (const copier of this.#copiers) copier.copy(from, to);
+  }
+
   dispose(): void {
+    for (const copier of this.#copiers ?? []) copier[Symbol.dispose]();
+    this.#copiers = null;
     for (const tensor of this.#owned.splice(0)) tensor.dispose();
   }
 
@@ -78,3 +90,11 @@ export class PagedCache implements Disposable {
     return this.toString();
   }
 }
+
+/** Pool by pool. */
+const copierOf = (pools: readonly Tensor[]): PageCopier => ({
+  copy(from, to) {
+    for (const pool of pools) scope(() => pool.sliceSet(pool.narrow(0, from, 1).copy(), 0, to));
+  },
+  [Symbol.dispose]() {},
+});

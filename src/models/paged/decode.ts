@@ -99,7 +99,7 @@ export class RecordedDecode implements Disposable {
     const sizes = { lengths: most, offsets: rows + 1, starts: most, plan, bounds: most + 1, lasts: rows + PROMPTS };
     this.#board = new Board({ ...sizes, tables: most * this.#width });
     for (let i = 0; i <= rows; i++) this.#board.put("offsets", i, i);
-    this.#memory = Tensor.from(this.#board.values, { device }).keep();
+    this.#memory = Tensor.zeros([this.#board.values.length], { dtype: "i64", device }).keep();
     this.#promptIds = Tensor.zeros([MOST_PROMPT_ROWS], { dtype: "u32", device }).keep();
     const shared = model.pagedTables(positions);
     const starting = [...shared.values()].filter(({ start }) => start !== null);
@@ -132,12 +132,16 @@ export class RecordedDecode implements Disposable {
     return besidePrompts ? rowsBesidePrompts(length, rows) : recordedRows(length, rows);
   }
 
-  /** Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with as many tokens as `promptRows` takes. */
-  run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = []): void {
+  /**
+   * Enqueues a step of the rows that were arranged, and of prompts, at most `PROMPTS` with as many tokens as `promptRows`
+   * takes; all but the work itself where it is only rehearsed.
+   */
+  run(rows: readonly DecodingRow[], prompts: readonly PromptRow[] = [], isRehearsed = false): void {
     const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
     const size = this.size(tokens > 0);
     const fed = tokens > 0 ? promptRows(tokens, size)! : 0;
     this.#write(rows, size, prompts, fed);
+    if (isRehearsed) return;
     const known = this.#graphs.get(`${size} ${fed}`);
     if (known) known.replay();
     else if (known === null) this.#compute(size, fed);
@@ -177,10 +181,9 @@ export class RecordedDecode implements Disposable {
     const board = this.#board;
     const bySlot = new Map(rows.map((row) => [row.slot, row]));
     const lengths: number[] = [];
-    let startsChanged = false;
     const put = (place: number, row: DecodingRow, length: number): void => {
       board.put("lengths", place, length);
-      if (this.#startOf) startsChanged = board.put("starts", place, this.#startOf(row.extent)) || startsChanged;
+      if (this.#startOf) board.put("starts", place, this.#startOf(row.extent));
       this.#writeTable(place, row, length);
     };
     for (let i = 0; i < size; i++) {
@@ -191,17 +194,9 @@ export class RecordedDecode implements Disposable {
     }
     for (const [i, prompt] of prompts.entries()) put(size + i, prompt, prompt.past + prompt.ids.length);
     if (fed > 0) this.#writePrompts(prompts, size, fed);
-    const plan = this.#planner?.plan(lengths) ?? [];
-    let planChanged = false;
-    for (const [i, word] of plan.entries()) planChanged = board.put("plan", i, word) || planChanged;
-    // Each transfer takes the host as long as some kilobytes: all but the tables in one where most of it is new.
-    if (fed > 0) {
-      this.#upload("lengths", 0, board.starts.tables);
-      return;
-    }
-    this.#upload("lengths", 0, size);
-    if (startsChanged) this.#upload("starts", 0, size);
-    if (planChanged) this.#upload("plan", 0, plan.length);
+    const plan = size > 0 && this.#planner ? this.#planner.plan(lengths) : [];
+    board.putAll("plan", 0, plan, plan.length);
+    for (const { from, bytes } of board.changes()) this.#memory.storage.write(from, bytes);
   }
 
   /** Where the rows of prompts lie behind `size` others; those that are nobody's are the last sequence's. */
@@ -230,17 +225,7 @@ export class RecordedDecode implements Disposable {
   #writeTable(i: number, { pages }: DecodingRow, length: number): void {
     const [used, width] = [PagedCache.pagesFor(length), this.#width];
     if (used > width) fail("ValueOutOfRange", `${length} positions, but steps were recorded for ${width} pages each`);
-    let [first, end] = [used, 0];
-    for (let j = 0; j < used; j++) {
-      if (!this.#board.put("tables", i * width + j, pages[j]!)) continue;
-      first = Math.min(first, j);
-      end = j + 1;
-    }
-    if (first < end) this.#upload("tables", i * width + first, end - first);
-  }
-
-  #upload(part: Part, from: number, count: number): void {
-    this.#memory.storage.write(8 * (this.#board.starts[part] + from), this.#board.bytes(part, from, count));
+    this.#board.putAll("tables", i * width, pages, used);
   }
 
   /** Recording a step runs it, too. Where only recording it fails it has run all the same. */

@@ -43,7 +43,7 @@ const AHEAD = 2;
 const READY_TOKENS = 32;
 
 /** What the host does for a step takes it several times as long before it is compiled. */
-const WARM_UP_STEPS = 24;
+const WARM_UP_STEPS = 64;
 const WARM_UP_MS = 250;
 
 async function warmUp(run: () => Promise<void>): Promise<void> {
@@ -58,6 +58,8 @@ export class PagedStepper implements AsyncDisposable {
   readonly #model: Transformer;
   readonly #cache: PagedCache;
   readonly #decode: RecordedDecode | null;
+  readonly #recordsPrompts: boolean;
+  #rehearses = false;
 
   constructor(model: Transformer, cache: PagedCache, { slots, positions }: PagedStepperOptions) {
     const { device, config } = model;
@@ -69,6 +71,7 @@ export class PagedStepper implements AsyncDisposable {
     this.ahead = sampler.onDevice ? AHEAD : 0;
     const { recorder } = device.backend;
     const records = recorder && recorder.problem === null && model.recordsPages && sampler.onDevice;
+    this.#recordsPrompts = model.recordsPrompts;
     const choose = sampler.choose.bind(sampler);
     const shared = { model, cache, tokens: sampler.tokens, slots: sampler.rows, choose };
     this.#decode = records ? new RecordedDecode({ ...shared, recorder, rows: slots, positions }) : null;
@@ -89,6 +92,7 @@ export class PagedStepper implements AsyncDisposable {
     await this.#model.synchronize();
     const row = { slot: 0, past: 0, pages: [0], extent: ids.length, samples: true };
     await warmUp(async () => {
+      this.#cache.copyPage(0, 0);
       this.sampler.assign(0, samplerSpec({}));
       await this.step([{ ...row, ids }]);
       await this.step([{ ...row, ids: null }]);
@@ -96,12 +100,25 @@ export class PagedStepper implements AsyncDisposable {
     });
   }
 
+  /** Of the steps that `run` takes the host does all, the device nothing: whatever is asked for, the first token is chosen. */
+  async rehearse(run: () => Promise<void>): Promise<void> {
+    this.#rehearses = true;
+    try {
+      await run();
+    } finally {
+      this.#rehearses = false;
+    }
+  }
+
   /** Enqueues a step; for each row what was chosen, null where nothing was asked for. */
   step(rows: readonly StepRow[]): Promise<readonly StepOutcome[]> {
-    const decode = this.#decode;
-    const order = decode && this.#isRecorded(rows) ? this.#replay(decode, rows) : this.#run(rows);
+    const prompts = rows.filter(isPrompt);
+    const decode = this.#isRecorded(prompts, rows.length - prompts.length) ? this.#decode : null;
+    if (this.#rehearses && !decode) return Promise.resolve(rows.map(firstToken));
+    const order = decode ? this.#replay(decode, rows, prompts) : this.#run(rows);
     const chosen = order.length > 0 ? this.sampler.read() : Promise.resolve([]);
     return chosen.then((choices) => {
+      if (this.#rehearses) return rows.map(firstToken);
       const bySlot = new Map(order.map((slot, i) => [slot, choices[i]!] as const));
       return rows.map(({ slot, samples }) => (samples ? bySlot.get(slot)! : null));
     });
@@ -113,19 +130,20 @@ export class PagedStepper implements AsyncDisposable {
     this.sampler[Symbol.dispose]();
   }
 
-  /** Whether a recorded step takes them: those that decode, and few tokens of prompts. */
-  #isRecorded(rows: readonly StepRow[]): boolean {
-    const prompts = rows.filter(isPrompt);
-    const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
+  /** Whether a recorded step takes them beside so many that decode: few tokens of prompts. */
+  #isRecorded(prompts: readonly PromptRow[], others: number): boolean {
     if (prompts.length === 0) return true;
-    const others = rows.length - prompts.length;
-    return this.#model.recordsPrompts && prompts.length <= PROMPTS && promptRows(tokens, others) !== null;
+    const tokens = prompts.reduce((sum, { ids }) => sum + ids.length, 0);
+    return this.#recordsPrompts && prompts.length <= PROMPTS && promptRows(tokens, others) !== null;
   }
 
   /** Gives the slots of the step's rows that something is chosen for, as the sampler has them. */
-  #replay(decode: RecordedDecode, rows: readonly StepRow[]): readonly (number | null)[] {
-    const prompts = rows.filter(isPrompt);
-    const others = rows.filter((row) => !isPrompt(row));
+  #replay(
+    decode: RecordedDecode,
+    rows: readonly StepRow[],
+    prompts: readonly (StepRow & PromptRow)[],
+  ): readonly (number | null)[] {
+    const others = prompts.length > 0 ? rows.filter((row) => !isPrompt(row)) : rows;
     const order: (number | null)[] = [...decode.arrange(new Set(others.map(({ slot }) => slot)))];
     // What the host knows goes where the device looks for it.
     for (const { slot, ids } of others) {
@@ -140,7 +158,7 @@ export class PagedStepper implements AsyncDisposable {
       order,
       order.map((slot) => (slot === null ? null : (bySlot.get(slot)!.mask ?? null))),
     );
-    decode.run(others, prompts);
+    decode.run(others, prompts, this.#rehearses);
     return order;
   }
 
@@ -159,6 +177,8 @@ export class PagedStepper implements AsyncDisposable {
     return order;
   }
 }
+
+const firstToken = ({ samples }: StepRow): StepOutcome => (samples ? { token: 0 } : null);
 
 /** Whether it has more than the one token that a recorded step takes from its slot. */
 const isPrompt = (row: StepRow): row is StepRow & PromptRow =>

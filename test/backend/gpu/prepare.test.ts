@@ -3,7 +3,6 @@
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { setTimeout } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { kernelNamed } from "../../../src/backend/gpu/catalogue.ts";
@@ -41,9 +40,19 @@ const llama: TransformerNeeds = {
   logitsAreCapped: false,
 };
 
-function setUp(failing = "none") {
+function deferred(): { readonly promise: Promise<void>; readonly resolve: () => void } {
+  let resolve = (): void => {};
+  const promise = new Promise<void>((done) => {
+    resolve = done;
+  });
+  return { promise, resolve };
+}
+
+/** Programs whose names start with `failing` do not compile, and none is done before `together` of them have been begun. */
+function setUp({ failing = "none", together = 1 } = {}) {
   const loaded: string[] = [];
   const compiled: string[] = [];
+  const { promise: enough, resolve: go } = deferred();
   let running = 0;
   let most = 0;
   const compiler = {
@@ -54,7 +63,8 @@ function setUp(failing = "none") {
     codeArch: () => "host",
     compileAsync: async (_source: string, name: string) => {
       most = Math.max(most, ++running);
-      await setTimeout(100);
+      if (running === together) go();
+      await enough;
       running--;
       if (name.startsWith(failing)) throw new Error("does not compile");
       compiled.push(name);
@@ -104,9 +114,9 @@ describe("Kernels of a transformer", () => {
   });
 
   test("are compiled side by side, loaded once, and found in the cache the next time", async () => {
-    const { launcher, loaded, compiled, most, again } = setUp();
     const names = transformerKernels({ ...llama, quantTypes: ["Q8_0"] });
     const count = programsOf(names).length;
+    const { launcher, loaded, compiled, most, again } = setUp({ together: count });
     await launcher.prepare(names);
     expect([compiled.length, loaded.length]).toEqual([count, count]);
     // The compiler itself sees to how many run at once.
@@ -118,7 +128,7 @@ describe("Kernels of a transformer", () => {
   });
 
   test("that do not compile are left to their first use", async () => {
-    const { launcher, loaded } = setUp("norm/");
+    const { launcher, loaded } = setUp({ failing: "norm/" });
     const names = transformerKernels(llama);
     await launcher.prepare(names);
     expect(loaded.length).toBe(programsOf(names).length - 1);

@@ -10,12 +10,8 @@ import { deviceWith } from "../../helpers/matrix-units.ts";
 /** Of a type of each order of words; sizes cut tiles, chunks and steps. The last number is of multiprocessors: one makes tiles alone first. */
 it.each([
   ["Q8_0", 136, 352, 70, "bf16"],
-  ["Q8_0", 24, 1120, 9, "bf16"],
-  ["Q8_0", 1032, 288, 12, "bf16"],
-  ["Q4_K", 40, 1280, 24, "bf16"],
-  ["Q4_K", 264, 3072, 17, "bf16", 1],
-  ["Q4_K", 280, 1280, 16, "f16"],
-  ["Q2_K", 24, 1280, 16, "bf16"],
+  ["Q4_K", 40, 1280, 24, "f16"],
+  ["Q4_K", 264, 3072, 17, "f16", 1],
   ["Q6_K", 24, 512, 70, "bf16"],
 ] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype, multiprocessors: number = 16) => {
   const device = deviceWith("sm_90a", 0, multiprocessors);

@@ -1,16 +1,15 @@
 // A rank of a model that is split, beside the same model whole: how far their logits are apart, whether they choose the same
 // tokens, and what each rank has read and holds. Rank 0 prints it.
-// Usage, under mpirun or `wick launch`: [STAGES=2] node compare.mjs DIST DEVICE DTYPE MODEL...
+// Usage, under mpirun or `wick launch`: node compare.mjs DIST DEVICE DTYPE STAGES MODEL...
 import { pathToFileURL } from "node:url";
 
-const [dist, name, dtype, ...models] = process.argv.slice(2);
-const stages = Number(process.env.STAGES ?? 1);
+const [dist, name, dtype, stages, ...models] = process.argv.slice(2);
 const load = (file) => import(pathToFileURL(`${dist}/${file}`).href);
 await load("devices.js");
 const { joinGroup } = await load("distributed/group.js");
 const { loadModel } = await load("models/index.js");
 
-const group = await joinGroup({ device: name, stages, arguments: process.argv.slice(4) });
+const group = await joinGroup({ device: name, stages: Number(stages), arguments: process.argv.slice(4) });
 const { device } = group;
 
 /** Weights that are a file's pages count, too. */

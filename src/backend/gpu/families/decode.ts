@@ -28,4 +28,11 @@ export const decode = [
     args: "counts* numel by",
     launch: (s) => perThread(s.numel),
   }),
+  family({
+    file: "decode",
+    pattern: "copy_page_{T}",
+    over: { T: ["i64"] },
+    args: "x* starts* count vectors from to",
+    launch: (s) => perThread(s.count * s.vectors),
+  }),
 ] as const;

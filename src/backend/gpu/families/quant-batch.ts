@@ -1,69 +1,100 @@
-/** Products of 9 to 16 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
+/** Linear layers of up to 32 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { sharedBudget, unitDefines } from "../attention-plan.ts";
 import { family, gridFor, quants } from "./family.ts";
-import { QUANT_FAR, QUANT_NEAR, streamDefines } from "./quantized.ts";
+import { streamDefines } from "./quantized.ts";
 
-/** Rows of x, and warps of a block. */
-export const QUANT_BATCH_ROWS = 16;
+/** Rows of x of the smaller kernel, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
+const QUANT_BATCH_ROWS = 16;
+export const QUANT_BATCH_MOST = 2 * QUANT_BATCH_ROWS;
+export const QUANT_BATCH_FEW = 4;
 const QUANT_BATCH_WARPS = 16;
+/** Weights of a row that come at once: of types with less than eight bits, and of others. */
+const QUANT_BATCH_CHUNK = 512;
+const QUANT_BATCH_FINE = 256;
+const PLACES = 2;
 /** Rows of weights that a warp multiplies. */
 const LINES = 16;
 
 export interface QuantBatchPlan {
-  /** Warps that share the depth of 16 rows of weights. */
-  readonly splits: number;
-  /** Weights of a row that come at once. */
-  readonly chunk: number;
-  readonly blocks: number;
-  readonly shared_bytes: number;
+  readonly size: "" | "_twice";
+  /** Floats for what several blocks of a share add up. */
+  readonly scratch: number;
+  readonly launch: {
+    readonly threads: number;
+    /** Warps that share the depth of 16 rows of weights, and blocks that do. */
+    readonly splits: number;
+    readonly parts: number;
+    readonly blocks: number;
+    readonly shared_bytes: number;
+  };
 }
 
 /** x (rows, k) · wᵀ (n, k), as kernels/quant-batch.h goes about it. */
 export function planQuantBatch(
-  { n, k }: { readonly n: number; readonly k: number },
+  { rows, n, k }: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   { multiprocessors, arch }: { readonly multiprocessors: number; readonly arch: string },
 ): QuantBatchPlan {
-  const { size, bytes } = quantTypes[type];
+  const [size, width] =
+    rows > QUANT_BATCH_ROWS ? (["_twice", QUANT_BATCH_MOST] as const) : (["", QUANT_BATCH_ROWS] as const);
+  const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
-  const chunks = size < QUANT_NEAR && bytes >= size ? [QUANT_FAR, QUANT_NEAR] : [QUANT_FAR];
-  const plans = chunks.flatMap((chunk) =>
-    [1, 2, 4, 8, 16].map((splits) => {
-      const vectors = Math.floor(((chunk / size) * bytes + 31 - align) / 16) | 1;
-      const tiles = Math.ceil(Math.ceil(n / LINES) / (QUANT_BATCH_WARPS / splits));
-      const x = 4 * QUANT_BATCH_ROWS * (splits * chunk + 16);
-      const shared_bytes = Math.max(x + QUANT_BATCH_WARPS * 2 * LINES * vectors * 16, QUANT_BATCH_WARPS * 1024);
-      const time = Math.ceil(k / (splits * chunk)) * (chunk === QUANT_FAR ? 1 : NEAR_COST);
-      const cost = Math.ceil(tiles / multiprocessors) * (time + ROUND_COST);
-      return { splits, chunk, blocks: Math.min(tiles, multiprocessors), shared_bytes, cost };
-    }),
-  );
-  // Static shared memory and the alignment of the rest take a little of it.
-  const fitting = plans.filter(({ shared_bytes }) => shared_bytes <= sharedBudget(arch) - 2048);
-  const { cost: _, ...best } = fitting.reduce((least, plan) => (plan.cost < least.cost ? plan : least));
-  return best;
+  const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
+  const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
+  const budget = sharedBudget(arch);
+  const groups = Math.ceil(n / LINES);
+  const chunks = Math.ceil(k / chunk);
+  let best: QuantBatchPlan | null = null;
+  let least = Number.POSITIVE_INFINITY;
+  for (let parts = 1; parts <= Math.min(chunks, multiprocessors); parts++) {
+    if (parts > MOST_PARTS && best) break;
+    const most = Math.ceil(chunks / parts);
+    const x = 2 * width * (most * chunk + 16) + 4 * width;
+    for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
+      for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
+        const warps = together * splits;
+        const shared = x + warps * (PLACES * stage + (splits > 1 ? 64 * width : 0));
+        // Static shared memory and the alignment of the rest take a little of it.
+        if (shared > budget - 2048) continue;
+        const sets = Math.ceil(groups / together);
+        const rounds = Math.ceil(sets / Math.max(1, Math.floor(multiprocessors / parts)));
+        const cost =
+          rounds *
+            (Math.ceil(most / splits) * Math.max(warps, ENOUGH_WARPS) * (chunk / QUANT_BATCH_CHUNK) + ROUND_COST) +
+          PART_COST * (parts - 1) +
+          (X_COST * most * chunk) / QUANT_BATCH_CHUNK;
+        if (cost >= least) continue;
+        least = cost;
+        const blocks = Math.ceil(sets / rounds) * parts;
+        // More than half of it, so that blocks which begin while others end do not gather where there is room.
+        const shared_bytes = Math.max(shared, budget / 2);
+        const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
+        best = { size, scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
+      }
+    }
+  }
+  return best!;
 }
 
-/** What begins and ends a round, and what a near chunk takes, in far chunks: measured. */
-const ROUND_COST = 2;
-const NEAR_COST = 0.6;
+/** Warps with which a multiprocessor is busy, and what else takes time, in chunks of a warp: measured. */
+const ENOUGH_WARPS = 12;
+const ROUND_COST = 10;
+const PART_COST = 1;
+const X_COST = 1.5;
+const MOST_PARTS = 8;
 
 export const quantBatch = [
   family({
     file: "quant-batch",
-    pattern: "quant_batch_{Q}_{T}",
-    over: { Q: quants, T: ["bf16", "f16"] },
-    apart: ["T"],
-    args: "x* w* out* rows n k splits:u32 chunk:u32",
-    plan: "blocks shared_bytes",
+    pattern: "quant_batch{size}_{Q}",
+    over: { size: ["", "_twice"], Q: quants },
+    apart: ["size"],
+    args: "x* w* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
+    plan: "blocks threads shared_bytes",
     defines: {
-      ...{ ...streamDefines, ...unitDefines, QUANT_FAR, QUANT_NEAR, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS },
+      ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
     },
-    launch: (s) => ({
-      grid: gridFor(s.blocks, QUANT_BATCH_WARPS * 32),
-      block: QUANT_BATCH_WARPS * 32,
-      shared: s.shared_bytes,
-    }),
+    launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
 ] as const;

@@ -30,8 +30,8 @@ export const isQuantizer = (name: string): name is (typeof quantizers)[number] =
   quantizers.some((quantizer) => quantizer === name);
 
 /** Weights of a row that a block is given at once: with copies beside arithmetic and of the types of 256, and else. */
-export const QUANT_FAR = 256;
-export const QUANT_NEAR = 128;
+const QUANT_FAR = 256;
+const QUANT_NEAR = 128;
 /** How much of k a slice of a product has, in elements: with copies beside arithmetic, and else. */
 const QUANT_ASYNC_SLICE = 64;
 const QUANT_SLICE = 32;

@@ -6,8 +6,11 @@ import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { LINEAR_ROWS, plainRows, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { QUANT_BATCH_FEW } from "../families/quant-batch.ts";
+import { takesWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
+import { batchLinear } from "./quant-batch.ts";
 import { epilogue } from "./rows.ts";
 
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
@@ -25,8 +28,9 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const m = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
   const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
-  if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   const device = gpu.context.properties;
+  if (type && takesWide(dtype, device.arch) && m > QUANT_BATCH_FEW) return batchLinear(gpu, x, w, type, p);
+  if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   if (!type && m > 1 && m > plainRows(dtype, n, device.arch, gpu.blas !== null)) return null;
   const plan = type ? null : planLinear(shape, dtype, device);
   const quantized = type && planQuantizedLinear(shape, type, device);

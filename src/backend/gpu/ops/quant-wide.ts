@@ -1,7 +1,6 @@
-/** Products of nine rows and more with quantized weights on Hopper. */
+/** Products of more than 32 rows with quantized weights on Hopper. */
 import type { QuantType } from "../../../core/quant-types.ts";
 import { quantName } from "../families/family.ts";
-import { planQuantBatch, QUANT_BATCH_ROWS } from "../families/quant-batch.ts";
 import { planQuantWide } from "../families/quant-wide.ts";
 import type { Gpu } from "../gpu.ts";
 
@@ -15,12 +14,6 @@ export function multiplyWide(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   out: number,
 ): void {
-  if (shape.rows <= QUANT_BATCH_ROWS) {
-    const { arch } = gpu.context.properties;
-    const plan = planQuantBatch(shape, type, { multiprocessors: gpu.multiprocessors, arch });
-    gpu.launch(`quant_batch_${quantName(type)}_${dtype}`, { x, w, out, ...shape, ...plan });
-    return;
-  }
   const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors);
   gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
     gpu.launch(`quant_order_${dtype}`, { x, out: ordered, rows: shape.rows, k: shape.k, ...order });

@@ -134,8 +134,9 @@ export class GpuSampler implements TokenSampler {
 
   async read(): Promise<Chosen> {
     const told = this.#placed.some((slot) => this.#held[slot]?.told);
-    const [tokens, words] = await Promise.all([this.tokens.read(), told ? this.#told.read() : null]);
-    return { tokens: new Uint32Array(tokens.buffer), ...(words ? toldOf(words.buffer) : NOTHING_TOLD) };
+    if (!told) return { tokens: new Uint32Array((await this.tokens.read()).buffer), ...NOTHING_TOLD };
+    const [tokens, words] = await Promise.all([this.tokens.read(), this.#told.read()]);
+    return { tokens: new Uint32Array(tokens.buffer), ...toldOf(words.buffer) };
   }
 
   [Symbol.dispose](): void {
@@ -163,13 +164,20 @@ const bytesOf = ({ buffer, byteOffset, byteLength }: Uint32Array | Float32Array)
 
 /** A slot as the kernels read it. */
 function record(spec: SamplerSpec, { marks, bias, mask }: Held): Uint8Array {
-  const words = new BigUint64Array(SLOT_WORDS);
+  const view = new DataView(new ArrayBuffer(8 * SLOT_WORDS));
   const { temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty } = spec;
-  new Float64Array(words.buffer).set([temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty]);
-  const pointers = [marks, bias, mask].map((storage) => BigInt(storage ? addressOf(storage) : 0));
-  const told = spec.logprobs === null ? 0n : BigInt(spec.logprobs) + 1n;
-  words.set([BigInt(spec.topK), BigInt.asUintN(64, spec.seed), BigInt(spec.answer.length), ...pointers, told], 6);
-  return new Uint8Array(words.buffer);
+  const numbers = [temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty];
+  for (let i = 0; i < numbers.length; i++) view.setFloat64(8 * i, numbers[i]!, true);
+  const address = (storage: Storage | null): number => (storage ? addressOf(storage) : 0);
+  const told = spec.logprobs === null ? 0 : spec.logprobs + 1;
+  const counts = [spec.topK, 0, spec.answer.length, address(marks), address(bias), address(mask), told];
+  // Whole numbers below 2⁵³, without a BigInt each.
+  for (let i = 0; i < counts.length; i++) {
+    view.setUint32(8 * (numbers.length + i), counts[i]! % 2 ** 32, true);
+    view.setUint32(8 * (numbers.length + i) + 4, Math.floor(counts[i]! / 2 ** 32), true);
+  }
+  view.setBigUint64(8 * (numbers.length + 1), BigInt.asUintN(64, spec.seed), true);
+  return new Uint8Array(view.buffer);
 }
 
 function marks(vocab: number, prompt: readonly number[], answer: readonly number[]): Uint32Array {

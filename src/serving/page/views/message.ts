@@ -6,7 +6,7 @@ import type { Message } from "../conversation.ts";
 import { h, icon, iconButton } from "../dom.ts";
 import { MarkdownView } from "../markdown.ts";
 import { shortName } from "./model-picker.ts";
-import { alternatives, editor, failureNote, liveStats, statsLine, waitingLine } from "./parts.ts";
+import { alternatives, editIn, failureNote, liveStats, statsLine, waitingLine } from "./parts.ts";
 
 const seconds = (ms: number): string => (ms < 1000 ? "a moment" : `${Math.round(ms / 1000)} s`);
 
@@ -82,6 +82,7 @@ export class MessageView {
 
   #showQuestion(): void {
     const bubble = this.element.querySelector(".bubble")!;
+    this.element.classList.toggle("editing", this.#editing);
     const leave = () => {
       this.#editing = false;
       this.show(undefined);
@@ -92,7 +93,7 @@ export class MessageView {
         void this.#app.edit(this.#message, text.trim());
       };
       if (bubble.querySelector(".editor") === null) {
-        bubble.replaceChildren(editor({ field: "Edit the message", save: "Send" }, this.#message.content, save, leave));
+        editIn(bubble, { field: "Edit the message", save: "Send" }, this.#message.content, save, leave);
       }
       this.#tools.replaceChildren();
     } else {
@@ -105,7 +106,6 @@ export class MessageView {
         ].filter((part) => part !== null),
       );
     }
-    this.element.classList.toggle("editing", this.#editing);
   }
 
   #showAnswer(answering: Answering | undefined): void {

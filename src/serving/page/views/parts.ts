@@ -98,13 +98,14 @@ export function alternatives(app: App, message: Message): HTMLElement | null {
   );
 }
 
-/** A field in the place of a text. */
-export function editor(
+/** A field in the place of a text, which is in the document: the next key is the field's already. */
+export function editIn(
+  place: Element,
   names: { readonly field: string; readonly save: string },
   text: string,
   save: (text: string) => void,
   leave: () => void,
-): HTMLElement {
+): void {
   const field = h("textarea", { "aria-label": names.field }, text);
   const fit = () => {
     field.style.height = "auto";
@@ -121,20 +122,14 @@ export function editor(
     event.preventDefault();
     event.stopPropagation();
   });
-  requestAnimationFrame(() => {
-    fit();
-    field.focus();
-    field.setSelectionRange(field.value.length, field.value.length);
-  });
-  return h(
+  const buttons = h(
     "div",
-    { class: "editor" },
-    field,
-    h(
-      "div",
-      { class: "row end" },
-      h("button", { type: "button", class: "plain", onclick: leave }, "Cancel"),
-      h("button", { type: "button", class: "primary", onclick: submit, title: "Ctrl+Enter" }, names.save),
-    ),
+    { class: "row end" },
+    h("button", { type: "button", class: "plain", onclick: leave }, "Cancel"),
+    h("button", { type: "button", class: "primary", onclick: submit, title: "Ctrl+Enter" }, names.save),
   );
+  place.replaceChildren(h("div", { class: "editor" }, field, buttons));
+  fit();
+  field.focus();
+  field.setSelectionRange(field.value.length, field.value.length);
 }

@@ -4,7 +4,7 @@ import type { App } from "../app.ts";
 import { copyButton } from "../code-block.ts";
 import { type Message, storyOf } from "../conversation.ts";
 import { h, icon, iconButton } from "../dom.ts";
-import { alternatives, editor, failureNote, liveStats, statsLine, waitingLine } from "./parts.ts";
+import { alternatives, editIn, failureNote, liveStats, statsLine, waitingLine } from "./parts.ts";
 
 export class StoryView {
   readonly element = h("article", { class: "story" });
@@ -102,7 +102,7 @@ export class StoryView {
       if (text === storyOf(path)) leave();
       else this.#app.rewrite(text.trimEnd());
     };
-    this.#prose.replaceChildren(editor({ field: "Edit the story", save: "Save" }, storyOf(path), save, leave));
+    editIn(this.#prose, { field: "Edit the story", save: "Save" }, storyOf(path), save, leave);
     this.#foot.replaceChildren();
   }
 }

@@ -1,0 +1,108 @@
+// Linear layers of up to 32 rows with quantized weights, as the simulator plays Hopper's, against sums of dequantized weights.
+import { expect, it } from "vitest";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { planQuantBatch } from "../../../src/backend/gpu/families/quant-batch.ts";
+import { type DType, Tensor } from "../../../src/index.ts";
+import { compute } from "../../../src/ops/compute.ts";
+import { QTensor } from "../../../src/quantized/index.ts";
+import { deviceWith } from "../../helpers/matrix-units.ts";
+
+const multiprocessors = 16;
+const device = deviceWith("sm_90a", 0, multiprocessors);
+
+const random = (count: number, seed: number): number[] =>
+  Array.from({ length: count }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 500 - 1);
+const given = (values: readonly number[], shape: readonly number[], dtype: DType): Tensor =>
+  Tensor.from([...values], { device, dtype }).reshape([...shape]);
+const read = (x: Tensor): number[] => [...(x.dataSync() as Float32Array)];
+
+function product(x: readonly number[], w: Float32Array, rows: number, n: number, k: number): number[] {
+  return Array.from({ length: rows * n }, (_, i) => {
+    const [from, line] = [Math.floor(i / n) * k, (i % n) * k];
+    let sum = 0;
+    for (let l = 0; l < k; l++) sum += x[from + l]! * w[line + l]!;
+    return sum;
+  });
+}
+function error(found: readonly number[], wanted: readonly number[]): number {
+  const square = (values: readonly number[]) => values.reduce((sum, value) => sum + value * value, 0);
+  return Math.sqrt(square(found.map((value, i) => value - wanted[i]!)) / square(wanted));
+}
+const bound = { f16: 1e-3, bf16: 4e-3 } as const;
+const plain = { norm: null, bias: null, glu: null, residual: null };
+
+/** Of a type of each order of words; sizes cut groups, chunks and parts. */
+it.each([
+  ["Q8_0", 24, 1120, 9, "bf16"],
+  ["Q8_0", 1032, 288, 12, "f16"],
+  ["Q4_K", 280, 1280, 16, "f16"],
+  ["Q8_0", 40, 544, 29, "f16"],
+  ["Q2_K", 24, 1280, 16, "bf16"],
+] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype) => {
+  const q = QTensor.quantize(Tensor.from(random(n * k, 7)).reshape([n, k]), type);
+  const values = random(rows * k, 91);
+  // A row of what halves cannot hold, and one of nothing.
+  if (dtype === "bf16") for (let i = 0; i < k; i++) values[k + i]! *= 1e30;
+  for (let i = 0; i < k; i++) values[2 * k + i] = 0;
+  const x = given(values, [rows, k], dtype);
+  const y = compute(device.backend as GpuBackend, "linear", [rows, n], x, q.toDeviceSync(device).blocks, type, plain);
+  const wanted = product(read(x), q.dequantize().dataSync() as Float32Array, rows, n, k);
+  const found = read(y);
+  for (let row = 0; row < rows; row++) {
+    const [a, b] = [found, wanted].map((all) => all.slice(row * n, (row + 1) * n)) as [number[], number[]];
+    if (row === 2) expect(a).toEqual(a.map(() => 0));
+    else expect(error(a, b), `row ${row}`).toBeLessThan(bound[dtype]);
+  }
+});
+
+it("normalises, adds biases, opens gates and adds a residual", () => {
+  const [rows, n, k] = [11, 88, 288];
+  const q = QTensor.quantize(Tensor.from(random(n * k, 3)).reshape([n, k]), "Q8_0");
+  const [x, weight, bias] = [
+    given(random(rows * k, 5), [rows, k], "f16"),
+    given(random(k, 6), [k], "f16"),
+    given(random(n, 8), [n], "f16"),
+  ];
+  const residual = given(random((rows * n) / 2, 9), [rows, n / 2], "f16");
+  const params = { norm: { weight, eps: 1e-5 }, bias, glu: "silu", residual } as const;
+  const blocks = q.toDeviceSync(device).blocks;
+  const y = read(compute(device.backend as GpuBackend, "linear", [rows, n / 2], x, blocks, "Q8_0", params));
+  const from = read(x);
+  const scaled = from.map((value, i) => {
+    const row = from.slice(Math.floor(i / k) * k, Math.floor(i / k) * k + k);
+    const mean = row.reduce((sum, v) => sum + v * v, 0) / k;
+    return (value / Math.sqrt(mean + 1e-5)) * read(weight)[i % k]!;
+  });
+  const all = product(scaled, q.dequantize().dataSync() as Float32Array, rows, n, k);
+  const biases = read(bias);
+  const wanted = read(residual).map((value, i) => {
+    const [row, column] = [Math.floor(i / (n / 2)), i % (n / 2)];
+    const gate = all[row * n + column]! + biases[column]!;
+    return value + (gate / (1 + Math.exp(-gate))) * (all[row * n + n / 2 + column]! + biases[n / 2 + column]!);
+  });
+  expect(error(y, wanted)).toBeLessThan(2e-3);
+});
+
+it("lets no row through whose sum is not a number, and shares deep rows among blocks", () => {
+  const [rows, n, k] = [9, 24, 1120];
+  const q = QTensor.quantize(Tensor.from(random(n * k, 7)).reshape([n, k]), "Q8_0");
+  const values = random(rows * k, 4);
+  values[3 * k + 700] = Number.NaN;
+  values[4 * k + 5] = Number.POSITIVE_INFINITY;
+  const y = compute(
+    device.backend as GpuBackend,
+    "linear",
+    [rows, n],
+    given(values, [rows, k], "bf16"),
+    q.toDeviceSync(device).blocks,
+    "Q8_0",
+    plain,
+  );
+  read(y).forEach((value, i) => {
+    const row = Math.floor(i / n);
+    if (row === 3) expect(value).toBeNaN();
+    else expect(Number.isFinite(value)).toBe(row !== 4);
+  });
+  const { launch } = planQuantBatch({ rows, n, k }, "Q8_0", { multiprocessors, arch: "sm_90a" });
+  expect(launch.parts).toBeGreaterThan(1);
+});
