@@ -109,7 +109,7 @@ async function round(number) {
   const alive = ranksOf(marker);
   const victim = Math.floor(random() * ranks);
   const pid = alive.get(victim);
-  if (pid === undefined) return { number, moment, victim, error: `rank ${victim} was not there: ${said.slice(-3000)}` };
+  if (pid === undefined) return { number, moment, victim, error: `rank ${victim} was not there: ${said.slice(-300)}` };
   const met = haveMet(alive);
   const begin = Date.now();
   process.kill(pid, options.signal);

@@ -31,20 +31,18 @@ const NETWORKS = {
   Ethernet: { inner: ethernet, outer: ethernet, perMachine: 64 },
 };
 
+const cardsOf = (count) =>
+  Array.from({ length: count }, (_, i) => ({ ...cardNamed(CARD), name: `${CARD}:${i}`, isCpu: false }));
+
 const rows = [];
 for (const [shape, json] of Object.entries(SHAPES)) {
   const config = parseHuggingFaceConfig(json, shape);
   for (const sequences of [1, 64]) {
     for (const [network, joined] of Object.entries(NETWORKS)) {
       for (const ranks of RANKS) {
-        const devices = Array.from({ length: ranks }, (_, i) => ({
-          ...cardNamed(CARD),
-          name: `${CARD}:${i}`,
-          isCpu: false,
-        }));
         const plan = await planModel({
           config,
-          devices,
+          devices: cardsOf(ranks),
           tensorParallel: ranks,
           network: joined,
           context: CONTEXT,
@@ -86,6 +84,30 @@ if (process.argv.includes("--table")) {
             `${Math.round(tokensPerSecond).toLocaleString("en-US")} (${(stepLinks / step).toFixed(2)})`,
         );
         console.log(`| ${ranks} | ${cells.join(" | ")} | ${(own[0].bytes / 2 ** 30).toFixed(1)} |`);
+      }
+    }
+  }
+}
+
+/** Machines of eight cards each: every layer over all of them, or a stage to each machine. */
+if (process.argv.includes("--table")) {
+  console.log("\n| | sequences | GPUs | every layer over all | a stage to each machine |\n|---|---|---|---|---|");
+  for (const [shape, json] of Object.entries(SHAPES)) {
+    const config = parseHuggingFaceConfig(json, shape);
+    for (const sequences of [1, 64]) {
+      for (const ranks of RANKS.filter((count) => count > 8)) {
+        const network = NETWORKS["8 by Infinity Fabric, then Ethernet"];
+        const common = { config, devices: cardsOf(ranks), network, context: CONTEXT, sequences, prompt: 2048 };
+        const plans = [
+          await planModel({ ...common, tensorParallel: ranks }),
+          await planModel({ ...common, tensorParallel: 8, pipelineParallel: ranks / 8 }),
+        ];
+        const cells = plans.map(({ estimate }) =>
+          estimate
+            ? `${Math.round(estimate.tokensPerSecond).toLocaleString("en-US")} (${(1000 * estimate.firstToken).toFixed(0)} ms)`
+            : "does not fit",
+        );
+        console.log(`| ${shape} | ${sequences} | ${ranks} | ${cells.join(" | ")} |`);
       }
     }
   }

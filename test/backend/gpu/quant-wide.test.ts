@@ -10,8 +10,8 @@ import { deviceWith } from "../../helpers/matrix-units.ts";
 /** Of a type of each order of words; sizes cut tiles, chunks and steps. The last number is of multiprocessors: one makes tiles alone first. */
 it.each([
   ["Q8_0", 136, 352, 70, "bf16"],
-  ["Q4_K", 40, 1280, 24, "f16"],
-  ["Q4_K", 264, 3072, 17, "f16", 1],
+  ["Q4_K", 40, 1280, 40, "f16"],
+  ["Q4_K", 264, 3072, 34, "bf16", 1],
   ["Q6_K", 24, 512, 70, "bf16"],
 ] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype, multiprocessors: number = 16) => {
   const device = deviceWith("sm_90a", 0, multiprocessors);
