@@ -49,7 +49,7 @@ const { config } = shape;
 const sequences = (option("--sequences") ?? "1").split(",").map(Number);
 const sizes = tiny
   ? { prompt: 9, tokens: 24, batch: 3, prefill: 20, rounds: 2 }
-  : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 8 };
+  : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 28 };
 const modules = { Tensor, QTensor, Matrices, Stack, quantTypes };
 
 async function withModel(type, run) {

@@ -54,12 +54,18 @@ export class Group implements AsyncDisposable {
   readonly #meeting: Rendezvous;
   #topics = 0;
 
-  constructor(ranks: Ranks, meeting: Rendezvous, stages: number, { all, tensor }: Communicators) {
+  constructor(
+    ranks: Ranks,
+    meeting: Rendezvous,
+    stages: number,
+    communicator: Communicator,
+    tensor: Communicator | null,
+  ) {
     this.rank = ranks.rank;
     this.size = ranks.size;
     this.localSize = ranks.localSize;
     this.stages = stages;
-    this.communicator = all;
+    this.communicator = communicator;
     this.tensor = tensor;
     this.#meeting = meeting;
   }
@@ -150,7 +156,8 @@ export async function joinGroup(options: GroupOptions): Promise<Group> {
       fail("RanksDiffer", `${asked} ranks${split} were asked for, but ${ranks.source} started ${ranks.size}`);
     }
     const stages = checkedStages(options.stages ?? 1, ranks);
-    return new Group(ranks, meeting, stages, await communicatorsFor(device, ranks, stages, meeting, mpi));
+    const { all, tensor } = await communicatorsFor(device, ranks, stages, meeting, mpi);
+    return new Group(ranks, meeting, stages, all, tensor);
   } catch (error) {
     meeting.fail(error instanceof Error ? `failed: ${error.message}` : "failed");
     throw error;

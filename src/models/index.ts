@@ -68,7 +68,7 @@ export type { SharedTable, Table as RotaryTable } from "./rotary.ts";
 export type { Sharding, Stretch } from "./sharding/cuts.ts";
 export type { Pipeline } from "./sharding/pipeline.ts";
 export type { Shard } from "./sharding/shard.ts";
-export type { DivisibleSource } from "./sharding/weights-source.ts";
+export type { DivisibleSource, WeightsSource } from "./sharding/weights-source.ts";
 export { ChatTemplate, PLAIN_TEMPLATE, type RenderOptions } from "./text/chat-template.ts";
 export type { Segments } from "./text/frames.ts";
 export { type DecodeOptions, type EncodeOptions, Tokenizer, type TokenizerOptions } from "./text/tokenizer.ts";

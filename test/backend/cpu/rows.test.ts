@@ -153,6 +153,26 @@ describe("rows on the CPU do not depend on each other", () => {
     }
   });
 
+  it.each(["f32", "f16", "bf16"] as const)("in attention of %s over a cache and over pages", (dtype) => {
+    const [heads, kvHeads, d, rows] = [4, 2, 32, 70];
+    if (!device.backend.cachedAttention?.supports(dtype, d, dtype, { rotary: [d], windowed: false })) return;
+    const [q, k, v] = [heads, kvHeads, kvHeads].map((h, i) => normal([rows, h * d], dtype, 40 + i)) as Tensor[];
+    const [cos, sin] = [0, 1].map((i) => normal([128, d / 2], dtype, 50 + i)) as [Tensor, Tensor];
+    const caches = () => [0, 1].map(() => Tensor.zeros([2, kvHeads, 64, d], { device, dtype })) as [Tensor, Tensor];
+    for (const interleaved of [false, true]) {
+      const shared = { scale: 0.3, softcap: 0, window: 0, sinks: null, interleaved, starts: null, cos, sin };
+      const [kPages, vPages] = caches();
+      const ints = (values: bigint[]): Tensor => Tensor.from(BigInt64Array.from(values), { device });
+      const places = { tables: ints([1n, 0n]).reshape([1, 2]), lengths: ints([70n]), offsets: ints([0n, 70n]) };
+      const paged = { ...shared, ...places, singles: 0, k: kPages, v: vPages };
+      using got = result(call(device.backend.pagedAttention!, "attend", q!, k!, v!, paged), [rows, heads, d]);
+      const [kCache, vCache] = caches().map((x) => x.reshape([1, kvHeads, 128, d])) as [Tensor, Tensor];
+      const cached = { ...shared, k: kCache, v: vCache, past: 0, lengths: null, padding: null, mask: null };
+      using want = result(call(device.backend.cachedAttention!, "attend", q!, k!, v!, cached), [heads, rows, d]);
+      expect(valuesOf(got)).toEqual(valuesOf(want.transpose(0, 1).contiguous()));
+    }
+  });
+
   // 101 rows are many enough for machine code, single ones are not: of either kind of row, short and long.
   it.each(["f32", "f16", "bf16"] as const)("in norms, softmax and functions of %s", (dtype) => {
     for (const cols of [256, 511, 512, 700]) {

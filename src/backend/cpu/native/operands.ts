@@ -9,11 +9,19 @@ export interface Gpr {
   readonly kind: "gpr";
   readonly id: number;
   readonly bits: Bits;
+  readonly code: number;
 }
+
+// What forms of an instruction are told apart by: a number for each kind and width of operand.
+export const codes = { byte: 1, integer: 2, vec: { 512: 3, 256: 4, 128: 5 }, repeated: 6, mem64: 7, mem: 8, mask: 9 };
+const gprCodes = { 64: 11, 32: 12, 16: 13, 8: 14 } as const;
+const CL = 10;
+const LABEL = 15;
 
 /** A mask register of AVX-512; as a destination perhaps under another mask. */
 export class Mask {
   readonly kind = "mask";
+  readonly code = codes.mask;
   readonly id: number;
   readonly mask: number;
 
@@ -31,6 +39,7 @@ export class Mask {
 /** A vector register, as a destination perhaps under a mask: elements outside it stay, or become zero. */
 export class Vec {
   readonly kind = "vec";
+  readonly code: number;
   readonly id: number;
   readonly bits: VectorBits;
   readonly mask: number;
@@ -38,6 +47,7 @@ export class Vec {
 
   constructor(id: number, bits: VectorBits, mask = 0, zeroing = false) {
     if (!(id >= 0 && id < 32)) fail("InvalidArgument", `assembler: there is no vector register ${id}`);
+    this.code = codes.vec[bits];
     this.id = id;
     this.bits = bits;
     this.mask = mask;
@@ -56,7 +66,7 @@ export class Vec {
 
   /** The same register, as wide as asked. */
   as(bits: VectorBits): Vec {
-    return new Vec(this.id, bits, this.mask, this.zeroing);
+    return this.mask === 0 ? plain[bits][this.id]! : new Vec(this.id, bits, this.mask, this.zeroing);
   }
 
   get x(): Vec {
@@ -70,9 +80,14 @@ export class Vec {
   }
 }
 
+const all = (bits: VectorBits): readonly Vec[] => Array.from({ length: 32 }, (_, id) => new Vec(id, bits));
+/** Every vector register without a mask: emitting makes no new ones. */
+const plain = { 128: all(128), 256: all(256), 512: all(512) } as const;
+
 /** A place in the code, known once it is bound. */
 export class Label {
   readonly kind = "label";
+  readonly code = LABEL;
   at = -1;
 }
 
@@ -87,6 +102,7 @@ export interface MemOptions {
 /** Memory at base + index·scale + disp, or at a label of the code. */
 export class Mem {
   readonly kind = "mem";
+  readonly code: number;
   readonly base: Gpr | Label;
   readonly index: Gpr | undefined;
   readonly scale: 1 | 2 | 4 | 8;
@@ -96,13 +112,21 @@ export class Mem {
   /** One element is read and repeated. */
   readonly repeated: boolean;
 
-  constructor(base: Gpr | Label, options: MemOptions, mask = 0, repeated = false) {
-    const { index, scale = 1, disp = 0, bits = 64 } = options;
+  constructor(
+    base: Gpr | Label,
+    index: Gpr | undefined,
+    scale: 1 | 2 | 4 | 8,
+    disp: number,
+    bits: Bits,
+    mask: number,
+    repeated: boolean,
+  ) {
     if (index?.id === 4) fail("InvalidArgument", "assembler: rsp cannot be an index");
     if (index && base.kind === "label") fail("InvalidArgument", "assembler: a label takes no index");
-    if (!Number.isInteger(disp) || disp !== (disp | 0)) {
+    if (disp !== (disp | 0)) {
       fail("InvalidArgument", `assembler: the displacement ${disp} is not a 32-bit integer`);
     }
+    this.code = repeated ? codes.repeated : bits === 64 ? codes.mem64 : codes.mem;
     this.base = base;
     this.index = index;
     this.scale = scale;
@@ -114,40 +138,47 @@ export class Mem {
 
   /** As a destination: elements outside the mask are not written. */
   k({ id }: Mask): Mem {
-    return new Mem(this.base, this.#options(), id, this.repeated);
+    return new Mem(this.base, this.index, this.scale, this.disp, this.bits, id, this.repeated);
   }
 
   /** `bytes` further. */
   plus(bytes: number): Mem {
-    return new Mem(this.base, { ...this.#options(), disp: this.disp + bytes }, this.mask, this.repeated);
+    return new Mem(this.base, this.index, this.scale, this.disp + bytes, this.bits, this.mask, this.repeated);
   }
 
   /** The same place, of so many bits for a general instruction. */
   sized(bits: Bits): Mem {
-    return new Mem(this.base, { ...this.#options(), bits }, this.mask, this.repeated);
+    return new Mem(this.base, this.index, this.scale, this.disp, bits, this.mask, this.repeated);
   }
 
   /** Each element of the vector is this one (AVX-512). */
   get each(): Mem {
-    return new Mem(this.base, this.#options(), this.mask, true);
-  }
-
-  #options(): MemOptions {
-    const { index, scale, disp, bits } = this;
-    return { scale, disp, bits, ...(index && { index }) };
+    return new Mem(this.base, this.index, this.scale, this.disp, this.bits, this.mask, true);
   }
 }
 
 export type Operand = Vec | Mem | Gpr | Mask | Label | number | bigint;
 
-export const mem = (base: Gpr | Label, options: MemOptions | number = {}): Mem =>
-  new Mem(base, typeof options === "number" ? { disp: options } : options);
+export const mem = (base: Gpr | Label, options: MemOptions | number = 0): Mem =>
+  typeof options === "number"
+    ? new Mem(base, undefined, 1, options, 64, 0, false)
+    : new Mem(base, options.index, options.scale ?? 1, options.disp ?? 0, options.bits ?? 64, 0, false);
 
-export const xmm = (id: number): Vec => new Vec(id, 128);
-export const ymm = (id: number): Vec => new Vec(id, 256);
-export const zmm = (id: number): Vec => new Vec(id, 512);
+const registerOf = (id: number, bits: VectorBits): Vec =>
+  plain[bits][id] ?? fail("InvalidArgument", `assembler: there is no vector register ${id}`);
+export const xmm = (id: number): Vec => registerOf(id, 128);
+export const ymm = (id: number): Vec => registerOf(id, 256);
+export const zmm = (id: number): Vec => registerOf(id, 512);
 
-const gpr = (id: number, bits: Bits): Gpr => ({ kind: "gpr", id, bits });
+const sized = (bits: Bits): readonly Gpr[] =>
+  Array.from({ length: 16 }, (_, id) => ({
+    kind: "gpr",
+    id,
+    bits,
+    code: bits === 8 && id === 1 ? CL : gprCodes[bits],
+  }));
+const gprs = { 8: sized(8), 16: sized(16), 32: sized(32), 64: sized(64) } as const;
+const gpr = (id: number, bits: Bits): Gpr => gprs[bits][id]!;
 export const r64 = (id: number): Gpr => gpr(id, 64);
 /** The low part of a register. */
 export const low = ({ id }: Gpr, bits: Bits): Gpr => gpr(id, bits);

@@ -25,6 +25,8 @@ export class Simd {
   /** Constants in registers, by their bits; and those that a trial asked for. */
   #held: ReadonlyMap<number, Vec> = new Map();
   #asked: Map<number, boolean> | undefined;
+  /** Constants in memory, by their bits. */
+  readonly #stored = new Map<number, Mem>();
 
   constructor(a: Assembler, isa: Isa) {
     this.a = a;
@@ -48,8 +50,12 @@ export class Simd {
 
   #bits(bits: number): Mem | Vec {
     this.#asked?.set(bits, true);
+    const known = this.#held.get(bits) ?? this.#stored.get(bits);
+    if (known) return known;
     const { masks, lanes } = this.isa;
-    return this.#held.get(bits) ?? (masks ? this.a.i32(bits).each : this.a.i32(...Array<number>(lanes).fill(bits)));
+    const place = masks ? this.a.i32(bits).each : this.a.i32(...Array<number>(lanes).fill(bits));
+    this.#stored.set(bits, place);
+    return place;
   }
 
   /** A float in every element, as an operand. */

@@ -197,7 +197,7 @@ function generalOperands(
   high: boolean,
   place: Mem | undefined,
 ) {
-  const sized = place && new Mem(place.base, { ...place, bits } as never);
+  const sized = place?.sized(bits);
   const reg = (id: number, width: Bits = bits) => low(r64(high ? id + 8 : id), isWide ? 64 : width);
   return pattern.split(" ").map((part) => {
     const kind = part.split(":")[0]!;

@@ -134,6 +134,15 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       for (const op of ["sub", "mul", "div"] as const) compare(op, dtype, 1e-38, (on) => x(on)[op](y(on)));
       compare("affine", dtype, 1, (on) => x(on).affine(1.7, 0.3));
     }
+    // Halves of rows, and a row for all of them.
+    const rows = normal([130, 301], dtype, 11);
+    compare("silu", dtype, 1e-38, (on) => rows(on).narrow(1, 150, 151).silu());
+    compare("mul", dtype, 1e-38, (on) =>
+      rows(on)
+        .narrow(1, 0, 151)
+        .mul(rows(on).narrow(1, 150, 151)),
+    );
+    compare("add", dtype, 1e-38, (on) => rows(on).add(rows(on).narrow(0, 129, 1)));
   });
 
   it.each(dtypes)("softmax, norms and sums of %s", (dtype) => {

@@ -2,6 +2,7 @@
 import type { Assembler } from "../assembler.ts";
 import { type Mem, mem, r9, r14, rax, rbp, rcx, rdi, rsi, type Vec } from "../operands.ts";
 import { type FloatType, type Simd, tail } from "../simd.ts";
+import { emitLargest } from "./largest.ts";
 import { expNegative, formulas, type Temps } from "./math.ts";
 import { elementBytes } from "./pack.ts";
 
@@ -58,41 +59,38 @@ export function emitExponentials(simd: Simd, { type, hasCap, hasMask, hasSinks }
   const place = mem(rsi, { index: rcx, scale: 4 });
   const each = (body: (isTail: boolean) => void) => emitEach(a, isa.lanes, body);
 
-  // Of capped scores the largest waits elsewhere.
-  const largest = hasCap ? short : most;
-  simd.set(largest, Number.NEGATIVE_INFINITY);
   if (hasMask) {
     a.mov(r9, row.low);
     a.imul(r9, r9, elementBytes(type));
     a.add(r9, row.maskAt);
   }
-  each((isTail) => {
-    if (isTail) simd.loadTail(value, "f32", place);
-    else a.vmovups(value, place);
-    a.vmulps(value, value, scale);
-    if (hasCap) {
-      a.vbroadcastss(most, row.inverseCap);
-      a.vmulps(value, value, most);
-      formulas.tanh!(simd, value, temps, [v(2), v(3)]);
-      a.vbroadcastss(most, row.cap);
-      a.vmulps(value, value, most);
-    }
-    if (hasMask) {
-      const from = mem(r9, { index: rcx, scale: elementBytes(type) });
-      if (isTail) simd.loadTail(temps[0], type, from);
-      else simd.load(temps[0], type, from);
-      a.vaddps(value, value, temps[0]);
-    }
-    // A row of scores has room for a whole vector behind it, and the keys behind are none of this row's.
-    if (isChanged) a.vmovups(place, value);
-    if (isTail) {
-      simd.set(temps[0], Number.NEGATIVE_INFINITY);
-      simd.fillBeyondTail(value, temps[0]);
-    }
-    a.vmaxps(largest, value, largest);
-  });
-  if (hasCap) a.vmovaps(most, short);
-  simd.largest(most, value);
+  if (isChanged) {
+    each((isTail) => {
+      if (isTail) simd.loadTail(value, "f32", place);
+      else a.vmovups(value, place);
+      a.vmulps(value, value, scale);
+      if (hasCap) {
+        a.vbroadcastss(most, row.inverseCap);
+        a.vmulps(value, value, most);
+        formulas.tanh!(simd, value, temps, [v(2), v(3)]);
+        a.vbroadcastss(most, row.cap);
+        a.vmulps(value, value, most);
+      }
+      if (hasMask) {
+        const from = mem(r9, { index: rcx, scale: elementBytes(type) });
+        if (isTail) simd.loadTail(temps[0], type, from);
+        else simd.load(temps[0], type, from);
+        a.vaddps(value, value, temps[0]);
+      }
+      // A row of scores has room for a whole vector behind it, and the keys behind are none of this row's.
+      a.vmovups(place, value);
+    });
+  }
+  const load = (to: Vec, from: Mem) => {
+    if (isChanged) a.vmovups(to, from);
+    else a.vmulps(to, scale, from);
+  };
+  emitLargest(simd, { base: rsi, count: r14, elementBytes: 4, load }, most, value, temps);
   if (hasSinks) {
     a.mov(rax, row.sinkAt);
     simd.loadOne(v(14), type, mem(rax));

@@ -10,15 +10,7 @@ import type { Isa } from "../isa.ts";
 import {
   d,
   eax,
-  type Gpr,
-  k1,
-  k2,
-  k3,
-  k4,
-  k5,
-  k6,
   type Label,
-  type Mask,
   mem,
   r8,
   r9,
@@ -69,10 +61,13 @@ export const convArguments = layoutArguments(
 /** Rows of outputs that a panel can lie in where the tile reads the image itself, which machines with masks can. */
 export const readsImage = (isa: Isa, width: number): boolean => isa.masks && width >= tileShape(isa).columns;
 
-/** An item is one panel of outputs, in one row of them or two, whose inputs are read where they are. */
+/**
+ * An item is one panel of outputs, in one row of them or two, whose inputs are read where they are. The last one has some
+ * of those before, too, where it would not be full.
+ */
 export function emitConvInPlace(a: Assembler, isa: Isa): void {
-  const shape = tileShape(isa);
-  const { local, leave } = enter(a, ...(["end", "first", "count"] as const));
+  const { columns } = tileShape(isa);
+  const { local, leave } = enter(a, ...(["end", "first"] as const));
   const arg = convArguments.at(rbx);
   const item = r12;
   const done = a.label();
@@ -85,11 +80,12 @@ export function emitConvInPlace(a: Assembler, isa: Isa): void {
   a.mov(rax, item);
   a.mov(rdx, 0);
   a.div(arg.blocks);
-  a.imul(rdx, rdx, shape.columns);
-  a.mov(local.first, rdx);
+  a.imul(rdx, rdx, columns);
   a.mov(rcx, arg.outputs);
-  a.sub(rcx, rdx);
-  a.mov(local.count, rcx);
+  a.sub(rcx, columns);
+  a.cmp(rdx, rcx);
+  a.cmova(rdx, rcx);
+  a.mov(local.first, rdx);
   a.mov(r8, rax); // batch · groups + group
   a.imul(r8, arg.outs);
   a.imul(r8, arg.outputs);
@@ -107,22 +103,6 @@ export function emitConvInPlace(a: Assembler, isa: Isa): void {
   a.imul(rdi, arg.outs);
   a.imul(rdi, arg.wRow);
   a.add(rdi, arg.w);
-  a.mov(rcx, local.count);
-  a.mov(rax, 0);
-  emitMode(a, isa);
-  const masksOf = (count: Gpr, masks: readonly Mask[]) => {
-    a.mov(rax, -1);
-    a.bzhi(rax, rax, count);
-    for (const [v, mask] of masks.entries()) {
-      if (v > 0) a.shr(rax, 16);
-      a.kmovw(mask, eax);
-    }
-  };
-  a.mov(rcx, local.count);
-  a.mov(d(rax), shape.columns);
-  a.cmp(rcx, rax);
-  a.cmova(rcx, rax);
-  masksOf(rcx, [k1, k2, k3]);
   // Where its first output reads, how many of its outputs are in that row, and how much further the others read.
   a.mov(rax, local.first);
   a.mov(rdx, 0);
@@ -130,17 +110,17 @@ export function emitConvInPlace(a: Assembler, isa: Isa): void {
   a.imul(rax, arg.imageRow);
   a.add(rsi, rax);
   a.lea(rsi, mem(rsi, { index: rdx, scale: 4 }));
-  a.mov(r9, arg.width);
+  a.mov(r10, arg.width);
   a.mov(r11, arg.imageRow);
-  a.mov(rax, r9);
+  a.mov(rax, r10);
   a.shl(rax, 2);
   a.sub(r11, rax);
-  a.sub(r9, rdx);
+  a.sub(r10, rdx);
   a.mov(rax, 0);
-  a.cmp(r9, rcx);
+  a.mov(rcx, columns);
+  a.cmp(r10, rcx);
   a.cmovae(r11, rax);
-  a.cmova(r9, rcx);
-  masksOf(r9, [k4, k5, k6]);
+  a.cmova(r10, rcx);
   a.mov(rcx, arg.wRow);
   a.mov(rbp, arg.offsets);
   a.mov(rdx, arg.k);
@@ -393,7 +373,9 @@ export const spreadArguments = layoutArguments(
   "image",
   "imageRow",
   "top",
+  /** Where a row begins in its image, in bytes, and in which one. */
   "left",
+  "leftImage",
   "strideRows",
   "strideColumns",
 );
@@ -437,21 +419,22 @@ export function emitSpread(a: Assembler, isa: Isa): void {
   a.mov(local.row, 0);
   const rows = a.here();
   // Row (y + top) / stride of the images that begin at row (y + top) mod stride.
+  const whole = a.label();
   a.mov(rax, local.row);
   a.add(rax, arg.top);
   a.mov(rdx, 0);
+  a.cmp(arg.strideRows, 1);
+  a.je(whole);
   a.div(arg.strideRows);
+  a.bind(whole);
   a.imul(rax, arg.imageRow);
   a.imul(rdx, arg.strideColumns);
   a.imul(rdx, arg.image);
   a.add(rax, rdx);
   a.add(rax, plane);
   a.mov(r14, rax);
-  a.mov(rax, arg.left);
-  a.mov(rdx, 0);
-  a.div(arg.strideColumns);
-  a.lea(r14, mem(r14, { index: rax, scale: 4 }));
-  a.mov(r15, rdx); // which image of the row the next element goes to
+  a.add(r14, arg.left);
+  a.mov(r15, arg.leftImage); // which image of the row the next element goes to
   a.mov(rsi, local.from);
   a.mov(rcx, arg.width);
   const [apart, nextRow] = [a.label(), a.label()];

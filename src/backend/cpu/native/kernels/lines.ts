@@ -8,6 +8,7 @@ import type { Isa } from "../isa.ts";
 import { type Label, mem, r8, r9, r10, r12, r13, r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
+import { place } from "./tile.ts";
 
 export const LINE_BLOCK = 1024;
 const LINES = 8;
@@ -22,7 +23,7 @@ export const emitLines =
     const step = isa.lanes * es;
     const { local, leave } = enter(a, "end", "width", "left");
     const arg = lineArguments.at(rbx);
-    const [sums, first, fifth, one, three] = [r13, r8, r9, r14, r15];
+    const [sums, first, fifth, ninth, thirteenth, one, three] = [r13, r8, r9, rcx, rdx, r14, r15];
     const done = a.label();
     a.mov(rbx, rdi);
     a.mov(r12, rsi);
@@ -60,19 +61,20 @@ export const emitLines =
         a.add(rsi, arg.aCol);
       }
       a.mov(first, rdi);
-      if (lines > 4) a.lea(fifth, mem(rdi, { index: one, scale: 4 }));
+      if (lines > 4) {
+        a.lea(fifth, mem(rdi, { index: one, scale: 4 }));
+        a.lea(ninth, mem(rdi, { index: one, scale: 8 }));
+        a.lea(thirteenth, mem(ninth, { index: one, scale: 4 }));
+      }
       a.mov(r10, sums);
-      const line = (i: number) => {
-        const base = i < 4 ? first : fifth;
-        const rest = i % 4;
-        if (rest === 0) return mem(base);
-        return rest === 3 ? mem(base, { index: three }) : mem(base, { index: one, scale: rest as 1 | 2 });
-      };
+      const line = (i: number) => place(i < 4 ? first : fifth, i % 4, one, three, 0);
       const body = (isTail: boolean) => {
         const y = isa.v(0);
         a.vmovups(y, mem(r10));
         for (let i = 0; i < lines; i++) {
           const x = isa.v(6 + i);
+          // The lines of the next pass: a line is too short for the processor to foresee them.
+          if (lines > 4 && !isTail) a.prefetcht0(place(i < 4 ? ninth : thirteenth, i % 4, one, three, 0));
           if (type === "f32" && !isTail) a.vfmadd231ps(y, x, line(i));
           else {
             const b = isa.v(1 + (i % 4));
@@ -91,7 +93,7 @@ export const emitLines =
       const loop = a.here();
       body(false);
       a.add(first, step);
-      if (lines > 4) a.add(fifth, step);
+      if (lines > 4) for (const base of [fifth, ninth, thirteenth]) a.add(base, step);
       a.add(r10, isa.bytes);
       a.sub(rbp, isa.lanes);
       a.jae(loop);

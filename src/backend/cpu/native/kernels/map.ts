@@ -1,14 +1,20 @@
-/** Elementwise ops over arrays without gaps. An item is an element; a chunk a run of them. */
+/**
+ * Elementwise ops over arrays without gaps, of which an item is an element and a chunk a run of them, or over rows that are
+ * apart, of which an item is one.
+ */
 import type { BinaryOp } from "../../../backend.ts";
 import type { Assembler } from "../assembler.ts";
 import { layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { type Mem, mem, r8, r9, rax, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
+import { type Mem, mem, r8, r9, rax, rbp, rbx, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { formulas } from "./math.ts";
 import { elementBytes } from "./pack.ts";
 
-export const mapArguments = layoutArguments("x", "y", "out", "mul", "add", "isStreamed");
+const words = ["x", "y", "out", "mul", "add", "isStreamed"] as const;
+export const mapArguments = layoutArguments(...words);
+/** Of rows that are apart also: elements of each, and bytes from one to the next. */
+export const mapRowArguments = layoutArguments(...words, "cols", "xRow", "yRow");
 
 export type MapOp = keyof typeof formulas | "affine" | BinaryOp;
 const binary = {
@@ -22,12 +28,12 @@ export const isNativeBinary = (op: BinaryOp): op is NativeBinaryOp => op in bina
 
 /** `op` of every element, in vectors; results go past the caches where `isStreamed` (f32 at aligned places) says so. */
 export const emitMap =
-  (op: MapOp, type: FloatType) =>
+  (op: MapOp, type: FloatType, hasGaps = false) =>
   (a: Assembler, isa: Isa): void => {
     const simd = new Simd(a, isa);
     const es = elementBytes(type);
     const step = isa.lanes * es;
-    const arg = mapArguments.at(rdi);
+    const arg = mapRowArguments.at(rdi);
     const [x, y, out, n] = [rax, r8, r9, rdx];
     const isBinary = op in binary;
     const v = (id: number): Vec => isa.v(id);
@@ -49,14 +55,23 @@ export const emitMap =
       simd.load(v(1), type, at);
       return v(1);
     };
-    a.sub(rdx, rsi);
-    for (const [register, field] of [
-      [x, arg.x],
-      [y, arg.y],
-      [out, arg.out],
-    ] as const) {
-      a.mov(register, field);
-      a.lea(register, mem(register, { index: rsi, scale: es }));
+    const [row, lastRow] = [rbx, rbp];
+    const finish = a.label();
+    if (hasGaps) {
+      a.push(rbx);
+      a.push(rbp);
+      a.mov(row, rsi);
+      a.mov(lastRow, rdx);
+    } else {
+      a.sub(rdx, rsi);
+      for (const [register, field] of [
+        [x, arg.x],
+        [y, arg.y],
+        [out, arg.out],
+      ] as const) {
+        a.mov(register, field);
+        a.lea(register, mem(register, { index: rsi, scale: es }));
+      }
     }
     if (op === "affine") {
       a.vbroadcastss(mul, arg.mul);
@@ -68,7 +83,24 @@ export const emitMap =
       a.add(out, bytes);
     };
     const [vectors, rest, end, streamed] = [a.label(), a.label(), a.label(), a.label()];
-    if (type === "f32") {
+    const nextRow = a.here();
+    if (hasGaps) {
+      a.cmp(row, lastRow);
+      a.jae(finish);
+      a.mov(n, arg.cols);
+      a.mov(out, n);
+      a.imul(out, row);
+      a.mov(rcx, arg.out);
+      a.lea(out, mem(rcx, { index: out, scale: es }));
+      for (const [register, base, stride] of [
+        [x, arg.x, arg.xRow],
+        [y, arg.y, arg.yRow],
+      ] as const) {
+        a.mov(register, row);
+        a.imul(register, stride);
+        a.add(register, base);
+      }
+    } else if (type === "f32") {
       a.cmp(arg.isStreamed, 0);
       a.jne(streamed);
     }
@@ -95,25 +127,32 @@ export const emitMap =
     compute(v(0), isBinary ? v(1) : undefined);
     simd.storeTail(mem(out), type, v(0), temps[0], temps[1]);
     a.bind(end);
+    if (hasGaps) {
+      a.add(row, 1);
+      a.jmp(nextRow);
+      a.bind(finish);
+    }
     a.vzeroupper();
+    if (hasGaps) for (const register of [rbp, rbx]) a.pop(register);
     a.ret();
-    if (type !== "f32") return;
-    // Four vectors at a time; what is left goes the usual way.
+    if (type !== "f32" || hasGaps) return;
+    // Whole lines of the cache, several where there is little to compute; what is left goes the usual way.
     a.bind(streamed);
     const left = a.label();
-    a.sub(n, 4 * isa.lanes);
+    const count = op in formulas ? 64 / isa.bytes : 4;
+    a.sub(n, count * isa.lanes);
     a.jb(left);
     const stream = a.here();
-    for (let u = 0; u < 4; u++) {
+    for (let u = 0; u < count; u++) {
       simd.load(v(0), type, mem(x, u * step));
       compute(v(0), secondOf(mem(y, u * step)));
       a.vmovntps(mem(out, u * step), v(0));
     }
-    advance(4 * step);
-    a.sub(n, 4 * isa.lanes);
+    advance(count * step);
+    a.sub(n, count * isa.lanes);
     a.jae(stream);
     a.sfence();
     a.bind(left);
-    a.add(n, 4 * isa.lanes);
+    a.add(n, count * isa.lanes);
     a.jmp(vectors);
   };

@@ -15,6 +15,7 @@ import {
   k3,
   type Label,
   low,
+  type Mem,
   mem,
   r8,
   r9,
@@ -34,7 +35,7 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes, emitPackPanel } from "./pack.ts";
-import { A_ROW, GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
+import { GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
 
 /** Most rows and columns of a block: what the thread's memory holds. */
 export const MOST_ROWS = 192;
@@ -67,6 +68,8 @@ export const productArguments = layoutArguments(
   /** Rows of A, and lines of B, are read where they are: f32 without gaps. */
   "readsA",
   "readsB",
+  /** Bytes from row to row of what is copied of A. */
+  "aCopied",
   /** Where the matrices of a batch are: inner size, and bytes along its outer and inner dim. */
   "inner",
   "aOuter",
@@ -85,7 +88,7 @@ export const emitProduct =
     const start = a.label();
     a.jmp(start);
     const pack = packsItself ? emitPackPanel(a, isa, type) : undefined;
-    const copyRows = emitCopyRows(simd, type);
+    const copyRows = emitCopyRows(simd, type, productArguments.at(rbx).aCopied);
     const roundRows = type === "f32" ? undefined : emitRoundRows(simd, type);
     a.bind(start);
     const { local, leave } = enter(
@@ -207,7 +210,8 @@ export const emitProduct =
     a.mov(r9, local.height);
     a.call(copyRows);
     a.mov(local.aRows, scratch);
-    a.mov(local.aStride, A_ROW);
+    a.mov(rax, arg.aCopied);
+    a.mov(local.aStride, rax);
     a.bind(copied);
     a.mov(rax, local.steps);
     a.imul(rax, arg.aCol);
@@ -357,7 +361,7 @@ export function emitWidth(a: Assembler, isa: Isa): void {
  * r9 rows of rcx elements from rdi, rsi bytes apart and rdx within the row, to r8, `rowBytes` apart, as floats. Uses rax, rdi,
  * r8 to r11, rbp.
  */
-export function emitCopyRows(simd: Simd, type: FloatType, rowBytes = A_ROW): Label {
+export function emitCopyRows(simd: Simd, type: FloatType, rowBytes: Mem | number): Label {
   const { a, isa } = simd;
   const es = elementBytes(type);
   const entry = a.here();
@@ -388,7 +392,8 @@ export function emitCopyRows(simd: Simd, type: FloatType, rowBytes = A_ROW): Lab
   a.bind(tailEnd);
   a.bind(nextRow);
   a.add(rdi, rsi);
-  a.add(r8, rowBytes);
+  if (typeof rowBytes === "number") a.add(r8, rowBytes);
+  else a.add(r8, rowBytes);
   a.sub(r9, 1);
   a.jne(rows);
   a.ret();

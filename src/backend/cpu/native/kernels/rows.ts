@@ -6,6 +6,7 @@ import {
   type Gpr,
   k1,
   k2,
+  type Mem,
   mem,
   r8,
   r9,
@@ -23,6 +24,7 @@ import {
   type Vec,
 } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
+import { emitLargest } from "./largest.ts";
 import { expNegative } from "./math.ts";
 import { elementBytes } from "./pack.ts";
 
@@ -133,22 +135,16 @@ export const emitSoftmax =
       a,
       isa,
       type,
-      (row) => {
+      (row, arg) => {
         const { simd, v, each } = row;
         const kept = type === "f32" ? out : scratch;
         const [most, value, sums, more] = [v(0), v(1), v(2), v(3)];
         const temps = temporaries(isa);
-        simd.set(most, Number.NEGATIVE_INFINITY);
-        each((isTail) => {
-          loadAt(row, value, x, isTail);
-          if (isTail) {
-            simd.set(temps[0], Number.NEGATIVE_INFINITY);
-            simd.fillBeyondTail(value, temps[0]);
-          }
-          // What is no number is not the largest: it makes the sum none, and with it the row.
-          a.vmaxps(most, value, most);
-        });
-        simd.largest(most, value);
+        // What is no number is not the largest: it makes the sum none, and with it the row.
+        const load = (to: Vec, from: Mem, isTail: boolean) =>
+          isTail ? simd.loadTail(to, type, from) : simd.load(to, type, from);
+        const line = { base: x, count: arg.cols, elementBytes: elementBytes(type), load };
+        emitLargest(simd, line, most, value, temps);
         // Short runs are summed in f32, their sums in f64.
         const short = v(12);
         const flush = () => {
@@ -289,7 +285,7 @@ function clearDoubles({ a, isa }: Simd, low: Vec, high: Vec, t: Vec): void {
 }
 
 /** How far ahead sums are read: the processor's own prefetching ends with a page. */
-const PREFETCH_BYTES = 4096;
+const PREFETCH_BYTES = 8192;
 
 export const sumArguments = layoutArguments("x", "partial", "out", "cols", "blocks", "blockSize");
 

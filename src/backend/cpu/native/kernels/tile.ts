@@ -11,9 +11,6 @@ import {
   k1,
   k2,
   k3,
-  k4,
-  k5,
-  k6,
   type Mem,
   mem,
   r8,
@@ -23,7 +20,6 @@ import {
   r12,
   r13,
   r14,
-  r15,
   rax,
   rbp,
   rbx,
@@ -37,8 +33,8 @@ import { Simd } from "../simd.ts";
 
 /** Steps of k between two visits of C; A's rows and B's panel of so many lie in the caches. */
 export const KC = 1024;
-/** Bytes from row to row of a copied block of A: not a power of two, so that rows do not share places of the cache. */
-export const A_ROW = 4 * KC + 64;
+/** Bytes from row to row of a copied block of A: no power of two, so that rows do not share places of the cache. */
+export const copiedRow = (k: number): number => Math.ceil(Math.min(k, KC) / 16) * 64 + 64;
 
 export interface TileShape {
   /** Most rows of a tile. */
@@ -61,24 +57,12 @@ export const GO_ON = 1;
 export const PARTIAL = 2;
 export const VECTORS_SHIFT = 2;
 
-/** Steps of k at a time: more where all rows of the tile are used, which is nearly always. */
+/** Steps of k at a time where all rows of the tile are used, which is nearly always. */
 const UNROLL = 4;
-const UNROLL_LAST_ROWS = 2;
 
 // Three times the distances of A's rows and of B's lines, the fifth row of A, and the rows that are left.
 const [aThree, bThree, fifth, left] = [rbx, r13, r12, r14];
 const saved = [aThree, bThree, fifth, left];
-
-/** How a tile finds the lines of B. */
-interface Lines {
-  /** What tiles share, with `bThree` to use. */
-  begin(): void;
-  /** Loads the line `u` steps further. */
-  load(line: readonly Vec[], u: number): void;
-  advance(count: number): void;
-  /** Registers that `advance` changes. */
-  readonly moves: readonly Gpr[];
-}
 
 /**
  * A function of rax rows. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
@@ -88,43 +72,13 @@ interface Lines {
  * It moves rdi and r8 behind the rows, uses rax and vectors, and keeps everything else.
  */
 export function emitTiles(a: Assembler, isa: Isa): void {
-  emitTilesOf(a, isa, {
-    begin: () => a.lea(bThree, mem(rbp, { index: rbp, scale: 2 })),
-    load: (line, u) => {
-      for (const [v, register] of line.entries()) a.vmovups(register, place(rsi, u, rbp, bThree, v * isa.bytes));
-    },
-    advance: (count) => (count === 1 ? a.add(rsi, rbp) : a.lea(rsi, mem(rsi, { index: rbp, scale: count as 2 | 4 }))),
-    moves: [rsi],
-  });
-}
-
-/**
- * The same for lines that lie anywhere, and in two pieces (AVX-512): a step's line is as many bytes behind rsi as the next
- * number at rbp says. Its first columns, those in k4 to k6, are there, the others of k1 to k3 r11 bytes further.
- */
-export function emitTilesOfPieces(a: Assembler, isa: Isa): void {
-  emitTilesOf(a, isa, {
-    begin: () => a.lea(bThree, mem(rsi, { index: r11 })),
-    load: (line, u) => {
-      a.mov(d(r15), mem(rbp, 4 * u));
-      for (const [v, register] of line.entries()) {
-        a.vmovups(register.kz([k1, k2, k3][v]!), mem(bThree, { index: r15, disp: v * isa.bytes }));
-        a.vmovups(register.k([k4, k5, k6][v]!), mem(rsi, { index: r15, disp: v * isa.bytes }));
-      }
-    },
-    advance: (count) => a.add(rbp, 4 * count),
-    moves: [rbp],
-  });
-}
-
-function emitTilesOf(a: Assembler, isa: Isa, lines: Lines): void {
   const { rows, vectors } = tileShape(isa);
   const widths = Array.from({ length: vectors }, () => a.label());
   const end = a.label();
-  for (const register of [...saved, r15]) a.push(register);
+  for (const register of saved) a.push(register);
   a.mov(left, rax);
   a.lea(aThree, mem(rcx, { index: rcx, scale: 2 }));
-  lines.begin();
+  a.lea(bThree, mem(rbp, { index: rbp, scale: 2 }));
   for (let n = vectors; n > 1; n--) {
     a.cmp(d(r10), n << VECTORS_SHIFT);
     a.jae(widths[n - 1]!);
@@ -140,7 +94,7 @@ function emitTilesOf(a: Assembler, isa: Isa, lines: Lines): void {
     a.jmp(end);
     for (const [i, label] of tiles.entries()) {
       a.bind(label);
-      emitTile(a, isa, i + 1, w + 1, lines);
+      emitTile(a, isa, i + 1, w + 1);
       if (i + 1 < rows) a.jmp(end);
       else {
         a.sub(left, rows);
@@ -150,7 +104,7 @@ function emitTilesOf(a: Assembler, isa: Isa, lines: Lines): void {
     if (w + 1 < vectors) a.jmp(end);
   }
   a.bind(end);
-  for (const register of [...saved, r15].toReversed()) a.pop(register);
+  for (const register of saved.toReversed()) a.pop(register);
   a.ret();
 }
 
@@ -160,10 +114,9 @@ export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: numbe
   return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
 }
 
-function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: Lines): void {
+function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
   const simd = new Simd(a, isa);
   const isFull = rows === tileShape(isa).rows;
-  const unroll = isFull ? UNROLL : UNROLL_LAST_ROWS;
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
   const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
@@ -204,7 +157,7 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: 
   if (isFull) prefetchNext(a, isa, rows, vectors);
 
   const step = (u: number) => {
-    lines.load(line, u);
+    for (const [v, register] of line.entries()) a.vmovups(register, place(rsi, u, rbp, bThree, v * isa.bytes));
     for (const [i, row] of places.entries()) {
       const x = isa.v(sums + vectors + (i % spare));
       a.vbroadcastss(x, place(i < 4 ? rdi : fifth, i % 4, rcx, aThree, 4 * u));
@@ -212,32 +165,36 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number, lines: 
     }
   };
   const advance = (count: number) => {
-    lines.advance(count);
+    if (count === 1) a.add(rsi, rbp);
+    else a.lea(rsi, mem(rsi, { index: rbp, scale: count as 4 }));
     a.add(rdi, 4 * count);
     if (rows > 4) a.add(fifth, 4 * count);
   };
   const [ones, done] = [a.label(), a.label()];
-  const moved = [rdi, ...lines.moves];
-  for (const register of moved) a.push(register);
+  a.push(rdi);
+  a.push(rsi);
   a.mov(rax, rdx);
-  a.sub(rax, unroll);
-  a.jb(ones);
-  a.align(32);
-  const loop = a.here();
-  for (let u = 0; u < unroll; u++) step(u);
-  advance(unroll);
-  a.sub(rax, unroll);
-  a.jae(loop);
-  a.bind(ones);
-  a.add(rax, unroll);
-  a.je(done);
+  if (isFull) {
+    a.sub(rax, UNROLL);
+    a.jb(ones);
+    a.align(32);
+    const loop = a.here();
+    for (let u = 0; u < UNROLL; u++) step(u);
+    advance(UNROLL);
+    a.sub(rax, UNROLL);
+    a.jae(loop);
+    a.bind(ones);
+    a.add(rax, UNROLL);
+    a.je(done);
+  }
   const single = a.here();
   step(0);
   advance(1);
   a.sub(rax, 1);
   a.jne(single);
   a.bind(done);
-  for (const register of moved.toReversed()) a.pop(register);
+  a.pop(rsi);
+  a.pop(rdi);
 
   a.test(d(r10), PARTIAL);
   a.jne(partialStore);

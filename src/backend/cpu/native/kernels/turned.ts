@@ -34,9 +34,11 @@ import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
-const PREFETCH_BYTES = 1024;
 
-export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "n", "k");
+export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "m", "n", "k");
+
+/** Rows of the kernel for m of them: a power of two, of which the last ones are the last row again. */
+export const turnedHeight = (m: number): number => 2 ** Math.ceil(Math.log2(m));
 
 export const emitTurned =
   (type: FloatType, rows: number) =>
@@ -108,7 +110,6 @@ export const emitTurned =
     for (const [c, register] of square.entries()) {
       const from = place(bases[c >> 2]!, c % 4, stride, three, 0);
       a.vmovups(register, from);
-      if (isa.masks || c % 2 === 0) a.prefetcht1(from.plus(PREFETCH_BYTES));
     }
     for (const [k, line] of turn(a, isa, square, isa.v(lanes)).entries()) {
       if (type === "f32") multiply(line, k);
@@ -130,9 +131,13 @@ export const emitTurned =
     a.mov(rax, arg.out);
     a.mov(rbp, local.column);
     a.lea(rax, mem(rax, { index: rbp, scale: es }));
-    for (const sum of sums) {
+    a.mov(rcx, 0);
+    for (const [row, sum] of sums.entries()) {
       simd.store(mem(rax), type, sum, isa.v(0), isa.v(1));
-      a.add(rax, arg.outRow);
+      a.mov(rbp, arg.outRow);
+      a.cmp(arg.m, row + 1);
+      a.cmovbe(rbp, rcx);
+      a.add(rax, rbp);
     }
     a.add(r12, 1);
     a.jmp(items);
@@ -153,8 +158,11 @@ function emitWiden(
   for (let row = 0; row < rows; row++) {
     if (row === 0) a.mov(r10, arg.a);
     else {
-      a.mov(r10, keep);
-      a.add(r10, arg.aRow);
+      a.mov(rcx, 0);
+      a.mov(r10, arg.aRow);
+      a.cmp(arg.m, row);
+      a.cmovbe(r10, rcx);
+      a.add(r10, keep);
     }
     a.mov(keep, r10);
     a.mov(rcx, arg.k);

@@ -4,6 +4,7 @@ import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
+import type { Engine } from "../../engine.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import {
   CHANNELS,
@@ -15,7 +16,8 @@ import {
   readsImage,
   spreadArguments,
 } from "../kernels/conv.ts";
-import { emitTiles, emitTilesOfPieces, tileShape } from "../kernels/tile.ts";
+import { emitConvTiles } from "../kernels/conv-tile.ts";
+import { emitTiles, tileShape } from "../kernels/tile.ts";
 import type { Job } from "../pool.ts";
 import { isFloatType } from "../simd.ts";
 
@@ -80,14 +82,12 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
   const strides = x.layout.strides.map((stride) => 4 * stride) as [number, number, number, number];
   const storage = Storage.alloc(backend, "f32", n);
   const spreadAt = isSpread ? engine.alloc(batch * channels * plane) : undefined;
-  const tableAt = engine.alloc(4 * k);
   try {
     const from = addressInside(x);
     const images: Images =
       spreadAt === undefined
         ? { address: from, batch: strides[0], channel: strides[1], row: strides[2], image: 0 }
         : { address: engine.base + spreadAt, batch: channels * plane, channel: plane, row: 4 * columnsOfImage, image };
-    new Uint32Array(engine.memory.buffer, tableAt, k).set(offsetsOf(w.layout.shape, p, images));
     const spread: Job = {
       kernel: native.kernel("spread", emitSpread),
       args: spreadArguments.words({
@@ -103,7 +103,8 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
         image,
         imageRow: images.row,
         top,
-        left,
+        left: 4 * Math.floor(left / strideColumns),
+        leftImage: left % strideColumns,
         strideRows,
         strideColumns,
       }),
@@ -119,12 +120,12 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     const job: Job = {
       kernel: isInPlace ? native.kernel("conv in place", emitConvInPlace) : native.kernel("conv", emitConv),
       args: convArguments.words({
-        tiles: isInPlace ? native.kernel("tiles of pieces", emitTilesOfPieces) : native.kernel("tiles", emitTiles),
+        tiles: isInPlace ? native.kernel("conv tiles", emitConvTiles) : native.kernel("tiles", emitTiles),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,
         imageRow: images.row,
-        offsets: engine.base + tableAt,
+        offsets: engine.base + offsetsOf(engine, w.layout.shape, p, images),
         w: addressInside(w),
         wRow: 4 * k,
         out: addressFor(storage, n),
@@ -141,35 +142,45 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     };
     native.run(engine.threads, ...(isSpread ? [spread] : []), job);
   } finally {
-    engine.release(tableAt);
     if (spreadAt !== undefined) engine.release(spreadAt);
   }
   return storage;
 }
 
-/** Tables that were made, by what they depend on: making one takes as long as a small convolution. */
-const tables = new Map<string, Uint32Array>();
+/** Tables that were made, in the heap, by what they depend on: making one takes as long as a small convolution. */
+const tables = new WeakMap<Engine, Map<string, number>>();
 const MOST_TABLES = 64;
 
-/** How many bytes behind an output's first input those of each tap are. */
-function offsetsOf(weights: readonly number[], { dilation, stride }: ConvParams, images: Images): Uint32Array {
+/** Where in the heap it says how many bytes behind an output's first input those of each tap are. */
+function offsetsOf(
+  engine: Engine,
+  weights: readonly number[],
+  { dilation, stride }: ConvParams,
+  { channel, image, row }: Images,
+): number {
   const [, depth, height, width] = weights as [number, number, number, number];
-  const key = `${depth} ${height} ${width} ${dilation} ${stride} ${images.channel} ${images.image} ${images.row}`;
-  const known = tables.get(key);
-  if (known) return known;
-  if (tables.size >= MOST_TABLES) tables.clear();
-  const table = new Uint32Array(depth * height * width);
+  const own = tables.get(engine) ?? new Map<string, number>();
+  tables.set(engine, own);
+  const key = [depth, height, width, dilation[0], dilation[1], stride[0], stride[1], channel, image, row].join(" ");
+  const known = own.get(key);
+  if (known !== undefined) return known;
+  if (own.size >= MOST_TABLES) {
+    for (const at of own.values()) engine.release(at);
+    own.clear();
+  }
+  const start = engine.alloc(4 * depth * height * width);
+  const table = new Uint32Array(engine.memory.buffer, start, depth * height * width);
   let at = 0;
   for (let c = 0; c < depth; c++) {
     for (let i = 0; i < height; i++) {
       for (let j = 0; j < width; j++) {
         const [y, z] = [i * dilation[0], j * dilation[1]];
         const which = (y % stride[0]) * stride[1] + (z % stride[1]);
-        const inside = Math.floor(y / stride[0]) * images.row + 4 * Math.floor(z / stride[1]);
-        table[at++] = c * images.channel + which * images.image + inside;
+        const inside = Math.floor(y / stride[0]) * row + 4 * Math.floor(z / stride[1]);
+        table[at++] = c * channel + which * image + inside;
       }
     }
   }
-  tables.set(key, table);
-  return table;
+  own.set(key, start);
+  return start;
 }

@@ -8,8 +8,8 @@ import { addressFor, addressInside } from "../bounds.ts";
 import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { emitPack, packArguments } from "../kernels/pack.ts";
 import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
-import { emitTiles, tileShape } from "../kernels/tile.ts";
-import { emitTurned, turnedArguments, turnedRows } from "../kernels/turned.ts";
+import { copiedRow, emitTiles, tileShape } from "../kernels/tile.ts";
+import { emitTurned, turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import type { Native } from "../native.ts";
 import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
@@ -107,8 +107,7 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     return;
   }
   const size = p.m * p.n * p.k;
-  const isSmall = readsB(p) && p.n * p.k * 4 <= READ_BYTES;
-  const isLarge = p.m > FEW_ROWS && !isSmall && size > (p.batch === 1 ? CHUNK : LARGE);
+  const isLarge = p.m > FEW_ROWS && !(readsB(p) && isSmall(p)) && size > (p.batch === 1 ? CHUNK : LARGE);
   if (!isLarge) {
     native.run(threads, ownPanels(native, p, threads));
     return;
@@ -121,6 +120,7 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
+const isSmall = ({ n, k }: Product): boolean => n * k * 4 <= READ_BYTES;
 /** Lines of f32 need no packing. */
 const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
@@ -157,6 +157,7 @@ function words(native: Native, p: Product, block: Block): Word[] {
     panelBytes,
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
+    aCopied: copiedRow(p.k),
     inner: p.inner,
     aOuter: p.a.outer,
     aInner: p.a.inner,
@@ -178,13 +179,17 @@ function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
 
 /** Few rows, and columns of B along k. */
 const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolean =>
-  batch === 1 && m <= turnedRows(isa) && n >= isa.lanes && b.row === sizeOf(type) && m * k * 4 <= SCRATCH_BYTES;
+  batch === 1 &&
+  m <= turnedRows(isa) &&
+  n >= isa.lanes &&
+  b.row === sizeOf(type) &&
+  turnedHeight(m) * k * 4 <= SCRATCH_BYTES;
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
   const { lanes } = native.isa;
   const outRow = n * sizeOf(type);
   return {
-    kernel: native.kernel(`turned ${type} ${m}`, emitTurned(type, m)),
+    kernel: native.kernel(`turned ${type} ${turnedHeight(m)}`, emitTurned(type, turnedHeight(m))),
     args: turnedArguments.words({
       a: a.address,
       aRow: a.row,
@@ -193,6 +198,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
       bCol: b.col,
       out,
       outRow,
+      m,
       n,
       k,
     }),
@@ -258,20 +264,19 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   }
 }
 
-/** Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread. */
-function blockOf(
-  { m, batch }: Product,
-  panels: number,
-  panel: number,
-  threads: number,
-): { rows: number; columns: number } {
-  let rows = Math.min(m, MOST_ROWS);
+/**
+ * Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread, of equal size. Few
+ * rows stay together, as each block would pack the same columns.
+ */
+function blockOf(p: Product, panels: number, panel: number, threads: number): { rows: number; columns: number } {
+  const { m, batch } = p;
+  // Small ones cost nothing where nothing is packed.
+  const each = readsB(p) && isSmall(p) ? 8 : 4;
+  const least = Math.ceil((threads > 1 ? each * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
-  const least = threads > 1 ? 4 * threads : 1;
-  const blocks = () => batch * Math.ceil(m / rows) * Math.ceil(panels / wide);
-  while (blocks() < least && (rows > 48 || wide > 1)) {
-    if (rows > 48) rows = Math.ceil(rows / 2 / 24) * 24;
-    else wide = Math.ceil(wide / 2);
-  }
+  const across = () => Math.ceil(panels / wide);
+  const down = Math.max(Math.ceil(m / MOST_ROWS), m > FEW_ROWS ? Math.ceil(least / across()) : 1);
+  const rows = Math.min(m, Math.max(16, Math.ceil(m / down / 8) * 8));
+  while (wide > 1 && Math.ceil(m / rows) * across() < least) wide = Math.ceil(wide / 2);
   return { rows, columns: wide * panel };
 }
