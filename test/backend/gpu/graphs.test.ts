@@ -401,6 +401,5 @@ describe("a device without graphs", () => {
   it("has none", async () => {
     const { Device } = await import("../../../src/index.ts");
     expect(Device.cpu().backend.recorder).toBeUndefined();
-    expect(Device.cpu().backend.cachedAttention).toBeUndefined();
   });
 });
