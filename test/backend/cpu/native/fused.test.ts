@@ -93,6 +93,20 @@ describe.each(natives)("in one call with $tier", ({ native }) => {
     w.dispose();
   });
 
+  it("a part of weights that decodes first leaves the whole of them as it is", () => {
+    const [n, k] = [45, 768];
+    const runner = { native, threads: 2, planes: 2 } as const;
+    const w = QTensor.quantize(random([n, k], 6), "Q8_0").blocks;
+    const x = random([1, k], 7);
+    const run = (of: Tensor): Float32Array =>
+      numbers(result(linear(backend, runner, x, of, "Q8_0", params({}))!, [1, of.shape[0]!]));
+    const part = run(w.narrow(0, 0, 16));
+    const whole = run(w);
+    expect(part).toEqual(whole.subarray(0, 16));
+    expect(distance(Tensor.from(whole), composed.linear(x, w, "Q8_0", params({})))).toBeLessThan(1e-5);
+    w.dispose();
+  });
+
   it("wide layers one behind the other in the queue give what they give one by one", () => {
     const k = 512;
     const w = QTensor.quantize(random([k, k], 8), "Q4_0").blocks;

@@ -18,9 +18,21 @@ const MOST_BYTES = 2 ** 28;
 /** Weights that are worth a chunk. */
 const CHUNK = 2 ** 17;
 
+/** What a copy is of: views of one matrix may begin where others do. */
+interface Copy {
+  readonly type: NativeQuantType;
+  readonly offset: number;
+  readonly n: number;
+  readonly k: number;
+  /** Rows that lie side by side. */
+  readonly lanes: number;
+  /** Null where there is no room for it. */
+  readonly block: NativeBlock | null;
+}
+
 let held = 0;
-/** By the weights' memory, then by where they begin in it and how many rows lie side by side; null where none is made. */
-const copies = new WeakMap<Block, Map<number, NativeBlock | null>>();
+/** By the weights' memory. */
+const copies = new WeakMap<Block, Copy[]>();
 
 /** The address of the copy, for weights (n, bytes of k) that nobody writes to any more; undefined where there is none. */
 export function turnedWeights(
@@ -30,21 +42,21 @@ export function turnedWeights(
   k: number,
 ): number | undefined {
   const { lanes } = native.isa;
-  const key = 32 * w.layout.offset + lanes;
+  const { offset, shape } = w.layout;
+  const n = shape[0]!;
   let own = copies.get(w.storage.block);
-  const known = own?.get(key);
-  if (known !== undefined) return known?.address;
-  const n = w.layout.shape[0]!;
+  const known = own?.find((c) => c.offset === offset && c.n === n && c.k === k && c.type === type && c.lanes === lanes);
+  if (known !== undefined) return known.block?.address;
   const { size, bytes } = quantTypes[type];
   const [groups, line] = [Math.ceil(n / lanes), (k / size) * bytes];
   const length = groups * lanes * line;
   const system = held + length <= MOST_BYTES ? libc() : null;
   const block = system && allocatePages(system, length);
   if (!own) {
-    own = new Map();
+    own = [];
     copies.set(w.storage.block, own);
   }
-  own.set(key, block);
+  own.push({ type, offset, n, k, lanes, block });
   if (!block) return undefined;
   held += length;
   native.give(threads, {
@@ -61,7 +73,7 @@ export function forgetTurned(block: Block): void {
   const own = copies.get(block);
   if (!own) return;
   settle();
-  for (const copy of own.values()) {
+  for (const { block: copy } of own) {
     if (!copy) continue;
     held -= copy.length;
     copy.release();
