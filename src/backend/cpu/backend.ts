@@ -53,6 +53,11 @@ export class CpuBackend extends StagedBackend {
     super.free(block);
   }
 
+  override write(dst: Storage, byteOffset: number, data: Uint8Array): void {
+    forgetTurned(dst.block);
+    super.write(dst, byteOffset, data);
+  }
+
   override unary(op: UnaryOp, x: View, param: number): Storage {
     return map.unary(this, op, x) ?? super.unary(op, x, param);
   }
