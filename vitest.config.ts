@@ -41,7 +41,7 @@ const together = [
   "test/{ops,nn,tensor,quantized,reference,verify,formats,serving/grammar}/**/*.test.ts",
   "test/models/{architectures,chat,experts,generation,gguf,text}/**/*.test.ts",
   "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,paged-steps,placement,plan}.test.ts",
-  "test/models/{several-devices,sharding}.test.ts",
+  "test/models/sharding.test.ts",
   "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant}.test.ts",
   "test/backend/gpu/{attention,conv,expert,gemm,product,quant}-kernels.test.ts",
   "test/backend/gpu/{attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
