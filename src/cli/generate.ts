@@ -74,7 +74,7 @@ async function run(options: Options): Promise<void> {
           2,
         ),
       );
-    else console.error(summary(result));
+    else if ((group?.rank ?? 0) === 0) console.error(summary(result));
     if (result.finish === "aborted") process.exitCode = 130;
   } catch (error) {
     if (!isAbort(error)) throw error;
