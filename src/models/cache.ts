@@ -42,12 +42,6 @@ export function layerCacheBytes(
   return rows * bytesPerPosition(config, stored);
 }
 
-/** What the caches of all layers take on one device. */
-export function cacheBytes(config: ModelConfig, device: Device, dtype: DType, positions: number): number {
-  const whole = deviceAttends(config, device, dtype, dtype);
-  return config.windows.reduce((sum, _, i) => sum + layerCacheBytes(config, i, dtype, positions, whole), 0);
-}
-
 /** What a layer keeps of a position: keys and values of every head that has its own, or what they are made of. */
 export const bytesPerPosition = ({ kvHeads, headDim, latent, rope }: ModelConfig, stored: DType): number =>
   sizeOf(stored) * (latent ? latent.rank + rope.dims : 2 * kvHeads * rowWidth(headDim, stored));

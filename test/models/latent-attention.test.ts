@@ -1,8 +1,8 @@
 /** Attention by latents: what its cache holds, the two ways of computing it, and the forms of its files. */
 import { describe, expect, it } from "vitest";
 import { GgufFile, type GgufInput, writeGguf } from "../../src/formats/index.ts";
-import { Device, scope, type Tensor } from "../../src/index.ts";
-import { cacheBytes } from "../../src/models/cache.ts";
+import { scope, type Tensor } from "../../src/index.ts";
+import { layerCacheBytes } from "../../src/models/cache.ts";
 import { parseHuggingFaceConfig } from "../../src/models/hugging-face/config.ts";
 import { loadModel, writeModelGguf } from "../../src/models/index.ts";
 import { LatentCache } from "../../src/nn/index.ts";
@@ -46,7 +46,7 @@ describe("latent attention", () => {
       using all = (layer as LatentCache).reserve(0, [1, 1, 0, 48], model);
       expect(all.shape).toEqual([1, 1, 256, 32 + 16]);
     }
-    expect(cacheBytes(model.config, Device.cpu(), "bf16", 1024)).toBe(1024 * 2 * (32 + 16) * 2);
+    expect(layerCacheBytes(model.config, 0, "bf16", 1024, false)).toBe(1024 * (32 + 16) * 2);
     expect(`${cache.layers[0]}`).toBe("LatentCache(90 positions)");
   });
 

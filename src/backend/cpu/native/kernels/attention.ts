@@ -90,7 +90,7 @@ export const attentionArguments = layoutArguments(
  * A block of rows: addresses of what its batch or sequence has, rows of queries and keys there are, where its pages are
  * listed, its first row, of those of all heads that share keys, and how many rows it has.
  */
-export const entryWords = layoutArguments("q", "k", "v", "mask", "out", "tq", "tk", "table", "first", "height");
+const entryWords = layoutArguments("q", "k", "v", "mask", "out", "tq", "tk", "table", "first", "height");
 export const ENTRY_BYTES = 80;
 
 export const emitAttention =
