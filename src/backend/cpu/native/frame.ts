@@ -1,6 +1,6 @@
 /** The usual start and end of a kernel, and named places on its stack. */
 import type { Assembler } from "./assembler.ts";
-import { type Gpr, type Mem, mem, r12, r13, r14, r15, rbp, rbx, rsp } from "./operands.ts";
+import { d, type Gpr, type Mem, mem, r12, r13, r14, r15, rbp, rbx, rsp } from "./operands.ts";
 import type { Word } from "./pool.ts";
 
 /** Registers that a function must leave as they were. */
@@ -25,6 +25,15 @@ export function enter<Name extends string>(
       a.ret();
     },
   };
+}
+
+/** to = what is left from `at` to `end`, but no more than `most`, which `via` is for. */
+export function emitRest(a: Assembler, to: Gpr, end: Gpr | Mem, at: Gpr | Mem, most: number, via: Gpr): void {
+  a.mov(to, end);
+  a.sub(to, at);
+  a.mov(d(via), most);
+  a.cmp(to, via);
+  a.cmova(to, via);
 }
 
 /** Words of an argument block by name: in what order they are given, and where a kernel finds them. */

@@ -6,7 +6,7 @@
  * keys and values lie one behind the other or in pages.
  */
 import type { Assembler } from "../assembler.ts";
-import { enter, layoutArguments } from "../frame.ts";
+import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
   d,
@@ -234,11 +234,7 @@ export const emitAttention =
     a.mov(rax, local.least);
     a.mov(local.j, rax);
     const keyPanels = a.here();
-    a.mov(rcx, local.most);
-    a.sub(rcx, local.j);
-    a.mov(d(rax), shape.columns);
-    a.cmp(rcx, rax);
-    a.cmova(rcx, rax);
+    emitRest(a, rcx, local.most, local.j, shape.columns, rax);
     a.mov(local.width, rcx);
     // A vector of keys at a time.
     a.mov(rax, local.j);
@@ -248,11 +244,7 @@ export const emitAttention =
     a.lea(r8, mem(scratch, PANEL_AT));
     const groups = a.here();
     a.mov(rax, local.p);
-    a.mov(r9, own.tk);
-    a.sub(r9, rax);
-    a.mov(d(rcx), isa.lanes);
-    a.cmp(r9, rcx);
-    a.cmova(r9, rcx);
+    emitRest(a, r9, own.tk, rax, isa.lanes, rcx);
     keyAt(local.kAt, arg.kRow, arg.kPage);
     a.mov(rsi, arg.kCol);
     a.mov(rdx, arg.kRow);
@@ -361,11 +353,7 @@ export const emitAttention =
     a.mov(rax, local.least);
     a.mov(local.p, rax);
     const stretches = a.here();
-    a.mov(rax, local.most);
-    a.sub(rax, local.p);
-    a.mov(d(rcx), STRETCH);
-    a.cmp(rax, rcx);
-    a.cmova(rax, rcx);
+    emitRest(a, rax, local.most, local.p, STRETCH, rcx);
     a.mov(local.steps, rax);
     a.mov(local.j, 0);
     const valuePanels = a.here();

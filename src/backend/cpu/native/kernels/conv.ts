@@ -5,7 +5,7 @@
  * s-th row and column. Outputs are counted across rows, so that panels are full however narrow the image is.
  */
 import type { Assembler } from "../assembler.ts";
-import { enter, layoutArguments } from "../frame.ts";
+import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
   d,
@@ -189,22 +189,14 @@ export function emitConv(a: Assembler, isa: Isa): void {
 
   a.mov(local.p, 0);
   const stretches = a.here();
-  a.mov(rcx, arg.k);
-  a.sub(rcx, local.p);
-  a.mov(d(rax), TAPS);
-  a.cmp(rcx, rax);
-  a.cmova(rcx, rax);
+  emitRest(a, rcx, arg.k, local.p, TAPS, rax);
   a.mov(local.steps, rcx);
 
   // The item's panels, then all output channels with them.
   a.mov(local.j, 0);
   a.mov(local.panel, scratch);
   const packed = a.here();
-  a.mov(r9, local.count);
-  a.sub(r9, local.j);
-  a.mov(d(rax), shape.columns);
-  a.cmp(r9, rax);
-  a.cmova(r9, rax);
+  emitRest(a, r9, local.count, local.j, shape.columns, rax);
   a.mov(rax, local.first);
   a.add(rax, local.j);
   a.mov(rdx, 0);
@@ -228,11 +220,7 @@ export function emitConv(a: Assembler, isa: Isa): void {
 
   a.mov(local.o, 0);
   const channels = a.here();
-  a.mov(rax, arg.outs);
-  a.sub(rax, local.o);
-  a.mov(d(rcx), CHANNELS);
-  a.cmp(rax, rcx);
-  a.cmova(rax, rcx);
+  emitRest(a, rax, arg.outs, local.o, CHANNELS, rcx);
   a.mov(local.channels, rax);
   a.mov(local.j, 0);
   a.mov(local.panel, scratch);

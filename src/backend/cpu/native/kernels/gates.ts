@@ -1,6 +1,6 @@
 /** act(gate) · up over rows that hold the gates and, behind them, what they open. An item is a piece of a row. */
 import type { Assembler } from "../assembler.ts";
-import { enter, layoutArguments } from "../frame.ts";
+import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Mem, mem, r8, r9, r12, r13, rax, rbx, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
@@ -35,11 +35,7 @@ export const emitGates =
     a.div(arg.pieces);
     a.imul(rdx, rdx, GATE_PIECE);
     // What is left of the row from this column on.
-    a.mov(left, arg.columns);
-    a.sub(left, rdx);
-    a.mov(rsi, GATE_PIECE);
-    a.cmp(left, rsi);
-    a.cmova(left, rsi);
+    emitRest(a, left, arg.columns, rdx, GATE_PIECE, rsi);
     a.imul(rax, arg.columns);
     a.mov(out, arg.out);
     a.lea(rsi, mem(rax, { index: rdx, scale: 1 }));

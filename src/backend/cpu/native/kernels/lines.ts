@@ -3,7 +3,7 @@
  * a block of columns, which stay in the first cache. The order of k is that of the tile. An item is a block of columns.
  */
 import type { Assembler } from "../assembler.ts";
-import { enter, layoutArguments } from "../frame.ts";
+import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Label, mem, r8, r9, r10, r12, r13, r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
@@ -36,11 +36,7 @@ export const emitLines =
     a.jae(done);
     a.mov(rcx, r12);
     a.imul(rcx, rcx, LINE_BLOCK);
-    a.mov(rax, arg.n);
-    a.sub(rax, rcx);
-    a.mov(rdx, LINE_BLOCK);
-    a.cmp(rax, rdx);
-    a.cmova(rax, rdx);
+    emitRest(a, rax, arg.n, rcx, LINE_BLOCK, rdx);
     a.mov(local.width, rax);
     a.mov(tail, rax);
     a.and(tail, isa.lanes - 1);

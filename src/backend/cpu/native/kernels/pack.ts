@@ -3,10 +3,9 @@
  * exist are zeros. Lines that lie so in memory are copied; columns that lie along k are turned in blocks of four steps.
  */
 import type { Assembler } from "../assembler.ts";
-import { enter, layoutArguments } from "../frame.ts";
+import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
-  d,
   eax,
   k1,
   k2,
@@ -334,11 +333,7 @@ export const emitPack =
     a.jae(done);
     a.mov(rax, r12);
     a.imul(rax, rax, columns);
-    a.mov(r9, arg.columns);
-    a.sub(r9, rax);
-    a.mov(d(rcx), columns);
-    a.cmp(r9, rcx);
-    a.cmova(r9, rcx);
+    emitRest(a, r9, arg.columns, rax, columns, rcx);
     a.mov(rdx, arg.acrossColumns);
     a.imul(rax, rdx);
     a.mov(rdi, arg.b);

@@ -5,7 +5,7 @@
  * once, at the end.
  */
 import type { Assembler } from "../assembler.ts";
-import { enter, layoutArguments } from "../frame.ts";
+import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
   d,
@@ -189,11 +189,7 @@ export const emitProduct =
     a.mov(local.p, 0);
 
     const stretches = a.here();
-    a.mov(rax, arg.k);
-    a.sub(rax, local.p);
-    a.mov(d(rcx), KC);
-    a.cmp(rax, rcx);
-    a.cmova(rax, rcx);
+    emitRest(a, rax, arg.k, local.p, KC, rcx);
     a.mov(local.steps, rax);
     const copied = a.label();
     a.mov(rdi, local.aAt);
