@@ -45,8 +45,9 @@ const together = [
   "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant}.test.ts",
   "test/backend/gpu/{attention,conv,expert,gemm,product,quant}-kernels.test.ts",
   "test/backend/gpu/{attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
-  "test/backend/gpu/{epilogue,fused-linear,invariant,latent-attention,quant-product,quant-wide,rounding,sample}.test.ts",
-  "test/serving/{engine,models,pages,scheduler,http-answers}.test.ts",
+  "test/backend/gpu/{epilogue,fused-linear,library-search,prepare,quant-batch,invariant,latent-attention,quant-product,quant-wide,rounding,sample}.test.ts",
+  "test/serving/{engine,models,pages,scheduler,http-answers,page/requests}.test.ts",
+  "test/{charts,layers,printing,backend/registry,cli/sampling-options,models/hub/names}.test.ts",
 ];
 
 export default defineConfig({

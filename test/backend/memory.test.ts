@@ -3,9 +3,9 @@ import { setImmediate as turn } from "node:timers/promises";
 import { expect, it } from "vitest";
 import { collect } from "../../src/backend/storage.ts";
 import { MemoryError, scope, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 
-describeDevices("memory", (device) => {
+describeInTurns("memory", (device) => {
   const live = () => device.memory().live;
   const make = (n = 1024) => Tensor.ones([n], { device });
 

@@ -6,7 +6,7 @@ import { collect } from "../../src/backend/storage.ts";
 import { openWeights, SafetensorsFile, saveSafetensors, writeGguf } from "../../src/formats/index.ts";
 import { piecesOf, Transfers } from "../../src/formats/upload.ts";
 import { Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { temporaryFolder } from "../helpers/temporary-folder.ts";
 
 const at = temporaryFolder();
@@ -62,7 +62,7 @@ describe("transfers", () => {
   });
 });
 
-describeDevices("receiving", (device) => {
+describeInTurns("receiving", (device) => {
   const bytesOf = (n: number, seed: number) => Uint8Array.from({ length: n }, (_, i) => (i * 31 + seed) & 255);
 
   it("writes what is read, at any place and size, several at a time", async () => {

@@ -2,7 +2,7 @@
 import { expect, it } from "vitest";
 import { Tensor } from "../../src/index.ts";
 import { clampedSwiglu, expertLinear, mixExperts, routeExperts } from "../../src/nn/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { checkExperts, clamped, many, NOTHING, uniform, values } from "../helpers/experts.ts";
 import { tensor } from "../helpers/reference.ts";
 
@@ -11,7 +11,7 @@ const some = [
   [3, 5],
   [1, 3],
 ];
-describeDevices("experts", (device) => {
+describeInTurns("experts", (device) => {
   it("routes each row to its best, ties to the lower number and NaN last", () => {
     const scores = tensor([1, 3, 3, Number.NaN, Number.NaN, 2, Number.NEGATIVE_INFINITY, 2], [2, 4], {
       device,

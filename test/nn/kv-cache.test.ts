@@ -2,9 +2,9 @@ import { describe, expect, it } from "vitest";
 import { collect } from "../../src/backend/storage.ts";
 import { scope, Tensor } from "../../src/index.ts";
 import { KvCache, RotatingKvCache, sdpa } from "../../src/nn/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 
-describeDevices("Key and value caches", (device) => {
+describeInTurns("Key and value caches", (device) => {
   /** (1, 2, n, 3) where every element of position p is p, and of head 1 is p + 0.5. */
   const positions = (from: number, n: number, sign = 1): Tensor =>
     Tensor.from(

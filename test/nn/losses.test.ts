@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
 import { Tensor } from "../../src/index.ts";
 import { bceWithLogits, crossEntropy, huber, mse, nll } from "../../src/nn/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { expectTensor, layouts, sample, softmaxOf, tensor, tolerance, wideFloats } from "../helpers/reference.ts";
 
 const mean = (v: readonly number[]) => v.reduce((a, b) => a + b, 0) / v.length;
 
-describeDevices("Losses", (device) => {
+describeInTurns("Losses", (device) => {
   const [n, classes] = [5, 4];
   const targets = [2, 0, 3, 3, 1];
 

@@ -4,7 +4,7 @@ import type { GpuBackend } from "../../src/backend/gpu/backend.ts";
 import { at } from "../../src/backend/gpu/gpu.ts";
 import { type DType, type ErrorCode, Tensor } from "../../src/index.ts";
 import * as nn from "../../src/nn/index.ts";
-import { describeDevices, gpuNames, inTurns } from "../helpers/devices.ts";
+import { describeDevices, describeInTurns, gpuNames, inTurns } from "../helpers/devices.ts";
 import {
   expectClose,
   expectTensor,
@@ -74,7 +74,7 @@ describeDevices("limits of rows", (device) => {
       }
     });
 
-    it.each(["f32", "bf16", "f64"] as const)("of 131,072 columns of %s", (dtype) => {
+    it.each(inTurns(["f32", "bf16", "f64"] as const, device, index))("of 131,072 columns of %s", (dtype) => {
       const shape = [2, 131_072];
       const x = sample(shape, dtype, 5);
       const values = byRows(x, shape[1]!, of);
@@ -123,7 +123,7 @@ describeDevices("limits of rows", (device) => {
   });
 });
 
-describeDevices("addRmsNorm", (device) => {
+describeInTurns("addRmsNorm", (device) => {
   const reference = (s: readonly number[], width: number, w: readonly number[] | null): number[] =>
     byRows(s, width, formulas.rmsNorm![1]).map((v, i) => v * (w ? w[i % width]! : 1));
 
@@ -166,7 +166,7 @@ describeDevices("addRmsNorm", (device) => {
   });
 });
 
-describeDevices("masks of sdpa", (device) => {
+describeInTurns("masks of sdpa", (device) => {
   // Few queries and many: each takes another kernel.
   it.each([2, 20])("−∞ and NaN stay in their rows of %i", (tq) => {
     const [tk, d] = [40, 16];
@@ -214,7 +214,7 @@ describeDevices("masks of sdpa", (device) => {
   });
 });
 
-describeDevices("bad input", (device) => {
+describeInTurns("bad input", (device) => {
   const f = (...shape: number[]) => Tensor.ones(shape, { device });
   const cases: [what: string, run: () => unknown, code: ErrorCode, message: RegExp][] = [
     [

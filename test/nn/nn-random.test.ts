@@ -5,11 +5,11 @@ import { checkCase, drawCase, sizes } from "../../bench/gpu/nn-cases.mjs";
 import { scope, Tensor } from "../../src/index.ts";
 import * as nn from "../../src/nn/index.ts";
 import { composed } from "../../src/ops/composed/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 
 const library = { Tensor, scope, nn, sdpaReference: composed.sdpa };
 
-describeDevices("random NN problems", (device) => {
+describeInTurns("random NN problems", (device) => {
   it("every fused op equals its formula", () => {
     fc.assert(
       fc.property(fc.gen(), (gen) => {

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { type DType, dtypeNames, Tensor } from "../../src/index.ts";
 import * as nn from "../../src/nn/index.ts";
 import { composed } from "../../src/ops/composed/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import {
   build,
   erf,
@@ -23,7 +23,7 @@ const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
 /** A few units in the last place, for formulas of several steps. */
 const close = (dtype: DType): number => ({ f32: 4e-6, f64: 1e-13 })[dtype as string] ?? tolerance(dtype, 2);
 
-describeDevices("nn", (device) => {
+describeInTurns("nn", (device) => {
   describe("activations", () => {
     const activations: Record<string, [(x: Tensor) => Tensor, (x: number) => number]> = {
       sigmoid: [nn.sigmoid, sigmoid],

@@ -2,12 +2,12 @@ import { describe, expect, it } from "vitest";
 import { collect } from "../../src/backend/storage.ts";
 import { Tensor } from "../../src/index.ts";
 import { Gru, Lstm } from "../../src/nn/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { build, expectTensor, reader, sample, tensor } from "../helpers/reference.ts";
 
 const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
 
-describeDevices("Recurrent layers", (device) => {
+describeInTurns("Recurrent layers", (device) => {
   const [batch, time, input, hidden] = [2, 4, 3, 5];
   const options = { dtype: "f64" as const, device };
   const x = sample([batch, time, input], "f64", 2);

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { type DType, dtypeNames, isInt, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import {
   build,
   expectTensor,
@@ -89,7 +89,7 @@ function convTranspose(
   return { shape, values };
 }
 
-describeDevices("Convolution", (device) => {
+describeInTurns("Convolution", (device) => {
   const rounded = (r: Result, dtype: DType) => ({
     shape: r.shape,
     dtype,

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import { collect } from "../../src/backend/storage.ts";
 import { Device, type DType, dtypeNames, isFloat, sizeOf, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { expectTensor, floats, ints, nearest } from "../helpers/reference.ts";
 
-describeDevices("Creation", (device) => {
+describeInTurns("Creation", (device) => {
   describe("from", () => {
     it.each(dtypeNames)("takes nested arrays as %s", (dtype) => {
       const t = Tensor.from(

@@ -2,9 +2,9 @@
 import { expect, it } from "vitest";
 import { type Device, type DType, Tensor } from "../../src/index.ts";
 import { layerNorm, rmsNorm, rope, ropeI, ropeThd } from "../../src/nn/index.ts";
-import { describeDevices, deviceNames } from "../helpers/devices.ts";
+import { describeDevices, describeInTurns, deviceNames } from "../helpers/devices.ts";
 
-describeDevices("Candle defects", (device) => {
+describeInTurns("Candle defects", (device) => {
   const f = (values: Parameters<typeof Tensor.from>[0], dtype: DType = "f32") => Tensor.from(values, { dtype, device });
   const flat = (t: Tensor) => Array.from(t.dataSync() as Float32Array, Number);
   const close = (got: Tensor, want: number[], tolerance: number) => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { type DType, dtypeNames, isInt, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import {
   build,
   erf,
@@ -72,7 +72,7 @@ const onIntegers: Record<string, (x: bigint) => bigint> = {
 /** Tolerances of the transcendental functions: a few units in the last place. */
 const close = (dtype: DType): number => ({ f32: 2e-6, f64: 1e-13 })[dtype as string] ?? tolerance(dtype);
 
-describeDevices("Elementwise", (device) => {
+describeInTurns("Elementwise", (device) => {
   describe.each(Object.keys(unary))("%s", (name) => {
     const { run, of, positive } = unary[name]!;
     const values = Array.from({ length: 77 }, (_, i) => (positive ? 0.05 + i * 0.13 : (i - 38) * 0.19));

@@ -15,7 +15,7 @@ import {
   WickError,
 } from "../../src/index.ts";
 import * as nn from "../../src/nn/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { expectTensor } from "../helpers/reference.ts";
 
 type Bad = [what: string, run: () => unknown, code: ErrorCode, message: RegExp];
@@ -66,7 +66,7 @@ function expectError(run: () => unknown, code: ErrorCode, message: RegExp): void
   expect((error as Error).message).toMatch(message);
 }
 
-describeDevices("Errors", (device) => {
+describeInTurns("Errors", (device) => {
   const f = (...shape: number[]) => Tensor.ones(shape, { device });
   const of = (dtype: DType, ...shape: number[]) => Tensor.ones(shape, { dtype, device });
   const ids = (...values: number[]) => Tensor.from(values, { dtype: "u32", device });

@@ -1,9 +1,9 @@
 /** What people who come from NumPy or PyTorch type first. */
 import { describe, expect, it } from "vitest";
 import { Tensor, WickError } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 
-describeDevices("Familiar names", (device) => {
+describeInTurns("Familiar names", (device) => {
   const x = Tensor.from(
     [
       [3, 1, 2],

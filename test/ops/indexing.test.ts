@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { type DType, dtypeNames, IndexError, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import {
   build,
   expectTensor,
@@ -17,7 +17,7 @@ const idTypes = ["u8", "u32", "i64"] as const;
 const nothing = { u8: 255, u32: 2 ** 32 - 1, i64: 2n ** 63n - 1n } as const;
 const [NAN, INF] = [Number.NaN, Number.POSITIVE_INFINITY];
 
-describeDevices("Indexing", (device) => {
+describeInTurns("Indexing", (device) => {
   const idsOf = (values: readonly (number | bigint)[], shape: readonly number[], dtype: DType): Tensor =>
     Tensor.from([...values] as number[], { shape, dtype, device });
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { dtypeNames, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import {
   build,
   expectTensor,
@@ -23,7 +23,7 @@ function product(a: readonly number[], b: readonly number[], m: number, k: numbe
   });
 }
 
-describeDevices("Linear algebra", (device) => {
+describeInTurns("Linear algebra", (device) => {
   describe("matmul", () => {
     it.each(dtypeNames)("multiplies matrices of %s in every pair of layouts", (dtype) => {
       const [m, k, n] = [5, 7, 6];

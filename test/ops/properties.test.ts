@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { expect, it } from "vitest";
 import { type DType, dtypeNames, isInt, Tensor } from "../../src/index.ts";
 import { layerNorm, rmsNorm } from "../../src/nn/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 
 /** A reference tensor: a shape and a function from indices to values. */
 interface Plain {
@@ -105,7 +105,7 @@ function chain(shape: number[], path: [number, number[]][], source: Tensor): [Te
   return [t, p];
 }
 
-describeDevices("properties", (device) => {
+describeInTurns("properties", (device) => {
   const runs = { numRuns: device.name === "cpu" ? 300 : 60 };
   const iota = (n: number, dtype: DType) =>
     Tensor.arange(0, n, { dtype: "f64", device }).affine(0.37, -3).toDType(dtype);

@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { dtypeNames, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 import { build, expectTensor, layouts, reader, sample, tensor } from "../helpers/reference.ts";
 
-describeDevices("Shapes and views", (device) => {
+describeInTurns("Shapes and views", (device) => {
   /** 0, 1, 2, … in a shape. */
   const count = (...shape: number[]): Tensor =>
     Tensor.arange(

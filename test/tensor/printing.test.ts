@@ -2,9 +2,9 @@ import { inspect } from "node:util";
 import { describe, expect, it } from "vitest";
 import { collect } from "../../src/backend/storage.ts";
 import { dtypeNames, Tensor } from "../../src/index.ts";
-import { describeDevices } from "../helpers/devices.ts";
+import { describeInTurns } from "../helpers/devices.ts";
 
-describeDevices("Printing", (device) => {
+describeInTurns("Printing", (device) => {
   const lines = (t: Tensor): string[] => `${t}`.split("\n");
   const label = (rest: string) => `Tensor(${rest}, ${device.name})`;
 

@@ -4,7 +4,7 @@ import type { LinearParams } from "../../../src/backend/fused-ops.ts";
 import { type Device, type DType, Tensor } from "../../../src/index.ts";
 import { QTensor, type QuantType, quantTypeNames, quantTypes } from "../../../src/quantized/index.ts";
 import { result } from "../../../src/tensor/tensor.ts";
-import { describeDevices, gpuNames } from "../../helpers/devices.ts";
+import { describeDevices, gpuNames, inTurns } from "../../helpers/devices.ts";
 import { tensor } from "../../helpers/reference.ts";
 
 let state = 7;
@@ -141,7 +141,7 @@ describeDevices(
       }
     });
 
-    it.each(quantTypeNames.map((type) => [type]))("of %s", async (type) => {
+    it.each(inTurns(quantTypeNames, device))("of %s", async (type) => {
       const { size, bytes } = quantTypes[type];
       const random8 = (n: number): Uint8Array => Uint8Array.from({ length: n }, () => Math.floor(random() * 256));
       /** Those that cannot be written are random bytes under small scales. */

@@ -4,7 +4,7 @@ import { Tensor, WickError } from "../../../src/index.ts";
 import { BatchSampler, type Choice } from "../../../src/models/generation/batch-sampler.ts";
 import { logprobsOf, RowSampler } from "../../../src/models/generation/row-sampler.ts";
 import { type SamplerExtras, type SamplingOptions, samplerSpec } from "../../../src/models/generation/sampling.ts";
-import { describeDevices } from "../../helpers/devices.ts";
+import { describeInTurns } from "../../helpers/devices.ts";
 
 const VOCAB = 1100;
 const WORDS = Math.ceil(VOCAB / 32);
@@ -29,7 +29,7 @@ const requests: readonly (readonly [SamplingOptions, SamplerExtras])[] = [
   [{ frequencyPenalty: 0.4, logitBias: new Map([[5, 4]]) }, { masked: true }],
 ];
 
-describeDevices("a sampler for many", (device) => {
+describeInTurns("a sampler for many", (device) => {
   const rowsOf = (rows: readonly Float32Array[]): Tensor =>
     Tensor.from(Float32Array.from(rows.flatMap((values) => [...values])), { shape: [rows.length, VOCAB], device });
 

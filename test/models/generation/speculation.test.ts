@@ -9,7 +9,7 @@ import {
   promptLookup,
   Speculation,
 } from "../../../src/models/index.ts";
-import { describeDevices } from "../../helpers/devices.ts";
+import { describeInTurns } from "../../helpers/devices.ts";
 import { fable, tiny, tinyNames } from "../../helpers/model-folders.ts";
 
 async function tokensOf(model: Model, prompt: string | number[], options: GenerateOptions): Promise<number[]> {
@@ -33,7 +33,7 @@ beforeAll(async () => {
 });
 afterAll(() => model.dispose());
 
-describeDevices("speculation", (device) => {
+describeInTurns("speculation", (device) => {
   const few = device.name.startsWith("sim");
   const prompt = [3, 14, 15, 92, 65, 35];
 

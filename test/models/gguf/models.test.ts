@@ -13,7 +13,7 @@ import { parseHuggingFaceConfig } from "../../../src/models/hugging-face/config.
 import { loadModel, Tokenizer, writeModelGguf } from "../../../src/models/index.ts";
 import { JsonFields } from "../../../src/models/json-fields.ts";
 import { verify } from "../../../src/verify/runner.ts";
-import { describeDevices } from "../../helpers/devices.ts";
+import { describeInTurns } from "../../helpers/devices.ts";
 import {
   distance,
   fable,
@@ -228,7 +228,7 @@ async function greedy(model: Awaited<ReturnType<typeof loadModel>>, prompt: numb
   return ids;
 }
 
-describeDevices("the bundled model", (device) => {
+describeInTurns("the bundled model", (device) => {
   it("gives the logits of the original, as far as 8 bits go", async () => {
     const own = folder(`on-${device.name}`);
     // The simulator runs every GPU thread on the CPU: continuations, and all prompts, would take minutes.
