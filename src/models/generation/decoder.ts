@@ -111,7 +111,7 @@ class Steps implements Disposable {
   }
 }
 
-/** The host chooses tokens from logits of a device that does not record, whatever the others do. */
+/** The host chooses tokens from logits, wherever the steps that make them are recorded. */
 class SteppingDecoder implements Decoder {
   readonly #options: DecoderOptions;
   readonly #ids: Tensor;
@@ -125,15 +125,16 @@ class SteppingDecoder implements Decoder {
     this.#logits = logits;
     this.#left = limit;
     this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device: model.device }).keep();
+    // Of a recorded step they stay where they are.
     this.#steps = new Steps(options, this.#ids, (next) => {
+      this.#logits.dispose();
       this.#logits = next.view(next.layout).keep();
     });
   }
 
   async next(ended: readonly boolean[]): Promise<number[]> {
-    using logits = this.#logits;
     const samplers = this.#options.samplers.map((sampler, i) => (ended[i] ? null : sampler));
-    return await chooseTokens(logits, samplers);
+    return await chooseTokens(this.#logits, samplers);
   }
 
   accept(tokens: readonly number[]): void {
@@ -154,7 +155,7 @@ const AHEAD = 3;
 
 /**
  * The step goes from ids to ids, which are read some steps later. Steps that ran ahead in vain have written behind the
- * cache's length, where it counts for nothing; where some layers are not recorded, no step runs ahead.
+ * cache's length, where it counts for nothing. No step runs ahead where some layers are not recorded, or keep the host.
  */
 class DeviceDecoder implements Decoder {
   readonly #options: DecoderOptions;
@@ -171,7 +172,7 @@ class DeviceDecoder implements Decoder {
     this.#options = options;
     this.#sampler = sampler;
     this.#left = limit;
-    this.#runsAhead = model.recordable;
+    this.#runsAhead = model.recordable && model.worksByItself;
     this.#draws = samplers.some(({ spec }) => spec.temperature !== 0);
     for (const [row, { spec }] of samplers.entries()) sampler.assign(row, spec);
     sampler.place([...samplers.keys()]);

@@ -235,6 +235,64 @@ export function floatBits(x: number): number {
   return bits32[0]!;
 }
 
+/** Memory that machine code reads jobs and their arguments from. */
+class JobMemory {
+  readonly address: number;
+  readonly #words: Uint32Array;
+  readonly #doubles: Float64Array;
+
+  constructor(bytes: number) {
+    const buffer = new ArrayBuffer(bytes);
+    this.#words = new Uint32Array(buffer);
+    this.#doubles = new Float64Array(buffer);
+    this.address = addressOfBuffer(buffer);
+  }
+
+  /** A job at `place`, with its arguments at `at`, in words; says where the next ones may be. */
+  write(place: number, at: number, { kernel, args, total, grain }: Job): number {
+    this.#word(place, kernel);
+    this.#word(place + 2, this.address + 4 * at);
+    this.#word(place + 4, total);
+    this.#word(place + 6, grain);
+    let next = at;
+    for (const word of args) {
+      if (typeof word === "number") this.#word(next, word);
+      else if ("own" in word) this.#word(next, this.address + 4 * at + 8 * word.own);
+      else this.#doubles[next >> 1] = word.double;
+      next += 2;
+    }
+    return nextLine(next);
+  }
+
+  #word(at: number, value: number): void {
+    this.#words[at] = value; // modulo 2^32
+    this.#words[at + 1] = Math.floor(value / 2 ** 32);
+  }
+}
+
+/** Arguments begin at lines of the cache, in words. */
+const nextLine = (word: number): number => (word + 15) & ~15;
+
+/** Jobs with memory of their own, to be run as often as one likes. */
+export class JobList {
+  readonly count: number;
+  readonly isShared: boolean;
+  readonly #memory: JobMemory;
+
+  constructor(jobs: readonly Job[]) {
+    this.count = jobs.length;
+    this.isShared = jobs.some(({ total, grain }) => total > grain);
+    let at = nextLine((jobs.length * JOB_BYTES) / 4);
+    const words = jobs.reduce((end, { args }) => nextLine(end + 2 * args.length), at);
+    this.#memory = new JobMemory(4 * words);
+    for (const [i, job] of jobs.entries()) at = this.#memory.write((i * JOB_BYTES) / 4, at, job);
+  }
+
+  get address(): number {
+    return this.#memory.address;
+  }
+}
+
 export class NativePool {
   readonly #run: NativeCall;
   readonly #work: number;
@@ -243,9 +301,7 @@ export class NativePool {
   readonly #settleCall: NativeCall;
   readonly #control: number;
   /** Jobs and their arguments: those of one call, then the queue. */
-  readonly #words: Uint32Array;
-  readonly #doubles: Float64Array;
-  readonly #argumentsAt: number;
+  readonly #memory = new JobMemory(ARGUMENT_BYTES + QUEUE * (JOB_BYTES + QUEUED_BYTES));
   readonly #scratch: number;
   #threads = 1;
   #workers = 0;
@@ -263,10 +319,6 @@ export class NativePool {
     this.#give = callable(executable(emitGive(sleep)), 2);
     this.#settleCall = callable(executable(emitSettle(sleep, run)), 3);
     this.#control = guarded(CONTROL_BYTES).address;
-    const buffer = new ArrayBuffer(ARGUMENT_BYTES + QUEUE * (JOB_BYTES + QUEUED_BYTES));
-    this.#words = new Uint32Array(buffer);
-    this.#doubles = new Float64Array(buffer);
-    this.#argumentsAt = addressOfBuffer(buffer);
     this.#scratch = newScratch();
     this.#writeControl(THREADS, 1);
     // Memory must not go away under what is still computed.
@@ -295,29 +347,35 @@ export class NativePool {
     for (const [i, job] of jobs.entries()) {
       if (4 * at + 8 * job.args.length > ARGUMENT_BYTES)
         fail("InvalidArgument", "cpu: the jobs of one call have too many arguments");
-      at = this.#write((i * JOB_BYTES) / 4, at, job);
+      at = this.#memory.write((i * JOB_BYTES) / 4, at, job);
       isShared ||= job.total > job.grain;
     }
     if (isShared && this.#workers < this.#threads - 1) this.#startWorkers();
-    this.#run(this.#control, this.#argumentsAt, jobs.length, this.#scratch);
+    this.#run(this.#control, this.#memory.address, jobs.length, this.#scratch);
+  }
+
+  /** The same for jobs that lie ready. */
+  replay({ address, count, isShared }: JobList): void {
+    this.settle();
+    if (isShared && this.#workers < this.#threads - 1) this.#startWorkers();
+    this.#run(this.#control, address, count, this.#scratch);
   }
 
   /**
    * Gives the jobs to the queue, and returns before they are done: what they use stays in place, and what looks at it asks
-   * `settle` first. With one thread they are run at once.
+   * `settle` first. With one thread, or too many arguments, they are run at once.
    */
   give(...jobs: readonly Job[]): void {
     if (this.#workers === 0 && this.#threads > 1) this.#startWorkers();
-    if (this.#workers === 0 || this.#threads === 1) {
+    if (this.#workers === 0 || this.#threads === 1 || jobs.some(({ args }) => 8 * args.length > QUEUED_BYTES)) {
       this.run(...jobs);
       return;
     }
     if (this.#given + jobs.length - this.#settled > QUEUE) this.settle();
     for (const job of jobs) {
-      if (8 * job.args.length > QUEUED_BYTES) fail("InvalidArgument", "cpu: a job in the queue has too many arguments");
       const place = this.#given % QUEUE;
       const args = (ARGUMENT_BYTES + QUEUE * JOB_BYTES + place * QUEUED_BYTES) / 4;
-      this.#write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job);
+      this.#memory.write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job);
       this.#given++;
     }
     this.#give(this.#control, this.#given);
@@ -327,30 +385,9 @@ export class NativePool {
   /** Returns when the queue is empty and all is done. */
   settle(): void {
     if (this.#settled === this.#given) return;
-    this.#settleCall(this.#control, this.#scratch, this.#argumentsAt + ARGUMENT_BYTES);
+    this.#settleCall(this.#control, this.#scratch, this.#memory.address + ARGUMENT_BYTES);
     this.#settled = this.#given;
     setPending(null);
-  }
-
-  /** A job at `place`, with its arguments at `at`, in words; says where the next ones may be. */
-  #write(place: number, at: number, { kernel, args, total, grain }: Job): number {
-    this.#word(place, kernel);
-    this.#word(place + 2, this.#argumentsAt + 4 * at);
-    this.#word(place + 4, total);
-    this.#word(place + 6, grain);
-    let next = at;
-    for (const word of args) {
-      if (typeof word === "number") this.#word(next, word);
-      else if ("own" in word) this.#word(next, this.#argumentsAt + 4 * at + 8 * word.own);
-      else this.#doubles[next >> 1] = word.double;
-      next += 2;
-    }
-    return (next + 15) & ~15;
-  }
-
-  #word(at: number, value: number): void {
-    this.#words[at] = value; // modulo 2^32
-    this.#words[at + 1] = Math.floor(value / 2 ** 32);
   }
 
   #writeControl(field: number, value: number): void {
@@ -361,7 +398,7 @@ export class NativePool {
     while (this.#workers < Math.min(this.#threads, MAX_THREADS) - 1) {
       const number = this.#workers + 1;
       const own = this.#control + OWN + number * OWN_BYTES;
-      const queue = this.#argumentsAt + ARGUMENT_BYTES;
+      const queue = this.#memory.address + ARGUMENT_BYTES;
       const words = BigInt64Array.from([this.#control, number, newScratch(), queue], BigInt);
       ffi().encode(BigInt(own), "int64_t [4]", [...words]);
       // Where the system gives no more threads, those that are there do all chunks.

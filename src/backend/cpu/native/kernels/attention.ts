@@ -88,10 +88,11 @@ export const attentionArguments = layoutArguments(
 
 /**
  * A block of rows: addresses of what its batch or sequence has, rows of queries and keys there are, where its pages are
- * listed, its first row, of those of all heads that share keys, and how many rows it has.
+ * listed, its first row, of those of all heads that share keys, and how many rows it has. Where `length` is the address of
+ * an i64, that says how many keys there are, at most `tk`.
  */
-const entryWords = layoutArguments("q", "k", "v", "mask", "out", "tq", "tk", "table", "first", "height");
-export const ENTRY_BYTES = 80;
+const entryWords = layoutArguments("q", "k", "v", "mask", "out", "tq", "tk", "table", "first", "height", "length");
+export const ENTRY_BYTES = 8 * entryWords.count;
 
 export const emitAttention =
   (kind: AttentionKind) =>
@@ -110,7 +111,7 @@ export const emitAttention =
     const { local, leave } = enter(
       a,
       ...(["end", "head", "kAt", "vAt", "most", "least", "row", "limit", "low", "p", "j", "steps", "width"] as const),
-      ...(["key", "maskAt", "sinkAt", "stop"] as const),
+      ...(["key", "maskAt", "sinkAt", "stop", "keys"] as const),
     );
     const arg = attentionArguments.at(rbx);
     const [item, scratch, entry] = [r12, r13, r15];
@@ -131,15 +132,15 @@ export const emitAttention =
     };
     /** Where the keys that the row at position rdx sees begin (local.low) and end (local.limit). */
     const boundsOf = () => {
-      a.add(rdx, own.tk);
+      a.add(rdx, local.keys);
       a.sub(rdx, own.tq);
       a.mov(rcx, 0);
       a.mov(rax, rdx);
       a.add(rax, arg.ahead);
       a.cmp(rax, rcx);
       a.cmovl(rax, rcx);
-      a.cmp(rax, own.tk);
-      a.cmovg(rax, own.tk);
+      a.cmp(rax, local.keys);
+      a.cmovg(rax, local.keys);
       a.mov(local.limit, rax);
       a.sub(rdx, arg.behind);
       a.cmp(rdx, rcx);
@@ -191,10 +192,22 @@ export const emitAttention =
       a.mov(to, rcx);
     }
 
+    const counted = a.label();
+    a.mov(rax, own.tk);
+    a.mov(rcx, own.length);
+    a.test(rcx, rcx);
+    a.je(counted);
+    a.cmp(rax, mem(rcx));
+    a.cmovg(rax, mem(rcx));
+    a.cmp(rax, own.tq);
+    a.cmovl(rax, own.tq);
+    a.bind(counted);
+    a.mov(local.keys, rax);
+
     // The rows of Q, and which keys any of them sees.
     a.mov(local.row, 0);
     a.mov(local.most, 1);
-    a.mov(rax, own.tk);
+    a.mov(rax, local.keys);
     a.mov(local.least, rax);
     const queries = a.here();
     a.mov(rax, own.first);
@@ -244,7 +257,7 @@ export const emitAttention =
     a.lea(r8, mem(scratch, PANEL_AT));
     const groups = a.here();
     a.mov(rax, local.p);
-    emitRest(a, r9, own.tk, rax, isa.lanes, rcx);
+    emitRest(a, r9, local.keys, rax, isa.lanes, rcx);
     keyAt(local.kAt, arg.kRow, arg.kPage);
     a.mov(rsi, arg.kCol);
     a.mov(rdx, arg.kRow);
