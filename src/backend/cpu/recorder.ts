@@ -108,7 +108,7 @@ class CpuGraph implements Graph {
     this.#reserve = reserve;
     this.#actions = taken.actions.map((action) => {
       if (!Array.isArray(action)) return action;
-      const list = native!.list(action);
+      const list = native!.list(engine.threads, action);
       return () => native!.replay(engine.threads, list);
     });
     for (const block of taken.borrowed) {

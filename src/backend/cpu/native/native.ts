@@ -57,8 +57,8 @@ export class Native {
   }
 
   /** Jobs to be run again. */
-  list(jobs: readonly Job[]): JobList {
-    return new JobList(jobs);
+  list(threads: number, jobs: readonly Job[]): JobList {
+    return new JobList(jobs, threads);
   }
 
   replay(threads: number, list: JobList): void {

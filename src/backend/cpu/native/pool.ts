@@ -14,7 +14,6 @@ import { addressOfBuffer, libc } from "../libc.ts";
 import { Assembler } from "./assembler.ts";
 import { emitConduct, emitGive, emitSettle, QUEUE } from "./conductor.ts";
 import {
-  ARGS,
   CHUNKS,
   CONTROL_BYTES,
   control,
@@ -22,10 +21,10 @@ import {
   emitChunk,
   emitTakeChunks,
   epilogue,
-  GRAIN,
   generation,
+  JOB,
   JOB_BYTES,
-  KERNEL,
+  jobFields,
   MAX_THREADS,
   OWN,
   OWN_BYTES,
@@ -37,7 +36,6 @@ import {
   scratch,
   THREADS,
   TICKET,
-  TOTAL,
   WAITING,
 } from "./control.ts";
 import { callable, executable, guarded, type NativeCall, systemFunction } from "./memory.ts";
@@ -66,6 +64,8 @@ export interface Job {
   readonly args: readonly Word[];
   readonly total: number;
   readonly grain: number;
+  /** A first chunk of so many items for each thread. */
+  readonly head?: number;
 }
 
 /** void run(control, jobs, count, scratch) of the main thread. */
@@ -78,25 +78,28 @@ function emitRun(sleep: Sleep): Uint8Array {
   a.mov(jobs, rsi);
   a.mov(left, rdx);
   a.mov(scratch, rcx);
-  const [next, end, shared, finished, waiting, empty] = [
-    a.label(),
-    a.label(),
-    a.label(),
-    a.label(),
-    a.label(),
-    a.label(),
-  ];
+  const [end, finished, alone, empty] = [a.label(), a.label(), a.label(), a.label()];
   const top = a.here();
   a.test(left, left);
   a.je(end);
-  a.mov(rax, mem(jobs, 16));
+  const field = (name: keyof typeof jobFields) => mem(jobs, jobFields[name]);
+  a.mov(rax, field("total"));
   a.test(rax, rax);
   a.je(empty);
-  a.mov(rcx, mem(jobs, 24));
+  a.mov(rcx, field("head"));
+  a.mov(rbp, field("heads"));
+  a.imul(rcx, rbp);
+  a.sub(rax, rcx);
+  a.mov(rcx, field("grain"));
+  a.add(rax, rcx);
   a.sub(rax, 1);
   a.mov(rdx, 0);
   a.div(rcx);
-  a.lea(rbp, mem(rax, 1));
+  a.add(rbp, rax);
+  a.cmp(rbp, 1);
+  a.je(alone);
+  a.cmp(mem(control, { disp: THREADS, bits: 32 }), 1);
+  a.je(alone);
   // First close the old generation: a late worker must not pair its ticket with the fields written next.
   a.mov(d(generation), mem(control, SIGNAL));
   a.add(d(generation), 1);
@@ -106,27 +109,12 @@ function emitRun(sleep: Sleep): Uint8Array {
   a.mov(r9, 0xffffffff);
   a.or(rax, r9);
   a.xchg(mem(control, TICKET), rax);
-  for (const [at, field] of [KERNEL, ARGS, TOTAL, GRAIN].entries()) {
-    a.mov(r8, mem(jobs, 8 * at));
-    a.mov(mem(control, field), r8);
+  for (const at of Object.values(jobFields)) {
+    a.mov(r8, mem(jobs, at));
+    a.mov(mem(control, JOB + at), r8);
   }
   a.mov(mem(control, CHUNKS), rbp);
   a.mov(mem(control, { disp: DONE, bits: 32 }), 0);
-  a.cmp(rbp, 1);
-  a.je(waiting);
-  a.cmp(mem(control, { disp: THREADS, bits: 32 }), 1);
-  a.ja(shared);
-  // Alone, one chunk after the other.
-  a.bind(waiting);
-  a.mov(generation, 0);
-  const alone = a.here();
-  a.mov(rax, generation);
-  emitChunk(a);
-  a.add(generation, 1);
-  a.cmp(generation, rbp);
-  a.jb(alone);
-  a.jmp(next);
-  a.bind(shared);
   a.mov(mem(control, TICKET), rdx);
   a.mov(rax, generation);
   a.xchg(mem(control, SIGNAL), d(rax));
@@ -139,11 +127,21 @@ function emitRun(sleep: Sleep): Uint8Array {
   a.mov(rbp, mem(control, CHUNKS));
   emitWaitForAll(a, sleep, finished);
   a.bind(finished);
-  a.bind(next);
+  const next = a.here();
   a.bind(empty);
   a.add(jobs, JOB_BYTES);
   a.sub(left, 1);
   a.jmp(top);
+  // One chunk after the other, of which nobody else hears.
+  a.bind(alone);
+  a.mov(generation, 0);
+  const chunks = a.here();
+  a.mov(rax, generation);
+  emitChunk(a, jobs, 0);
+  a.add(generation, 1);
+  a.cmp(generation, rbp);
+  a.jb(chunks);
+  a.jmp(next);
   a.bind(end);
   epilogue(a);
   return a.finish();
@@ -249,11 +247,10 @@ class JobMemory {
   }
 
   /** A job at `place`, with its arguments at `at`, in words; says where the next ones may be. */
-  write(place: number, at: number, { kernel, args, total, grain }: Job): number {
-    this.#word(place, kernel);
-    this.#word(place + 2, this.address + 4 * at);
-    this.#word(place + 4, total);
-    this.#word(place + 6, grain);
+  write(place: number, at: number, { kernel, args, total, grain, head = 0 }: Job, threads: number): number {
+    const heads = head > 0 && threads * head <= total ? threads : 0;
+    const fields = [kernel, this.address + 4 * at, total, grain, head, heads];
+    for (let i = 0; i < fields.length; i++) this.#word(place + 2 * i, fields[i]!);
     let next = at;
     for (const word of args) {
       if (typeof word === "number") this.#word(next, word);
@@ -279,13 +276,14 @@ export class JobList {
   readonly isShared: boolean;
   readonly #memory: JobMemory;
 
-  constructor(jobs: readonly Job[]) {
+  /** For so many threads; others can run it, too. */
+  constructor(jobs: readonly Job[], threads: number) {
     this.count = jobs.length;
     this.isShared = jobs.some(({ total, grain }) => total > grain);
     let at = nextLine((jobs.length * JOB_BYTES) / 4);
     const words = jobs.reduce((end, { args }) => nextLine(end + 2 * args.length), at);
     this.#memory = new JobMemory(4 * words);
-    for (const [i, job] of jobs.entries()) at = this.#memory.write((i * JOB_BYTES) / 4, at, job);
+    for (const [i, job] of jobs.entries()) at = this.#memory.write((i * JOB_BYTES) / 4, at, job, threads);
   }
 
   get address(): number {
@@ -347,7 +345,7 @@ export class NativePool {
     for (const [i, job] of jobs.entries()) {
       if (4 * at + 8 * job.args.length > ARGUMENT_BYTES)
         fail("InvalidArgument", "cpu: the jobs of one call have too many arguments");
-      at = this.#memory.write((i * JOB_BYTES) / 4, at, job);
+      at = this.#memory.write((i * JOB_BYTES) / 4, at, job, this.#threads);
       isShared ||= job.total > job.grain;
     }
     if (isShared && this.#workers < this.#threads - 1) this.#startWorkers();
@@ -375,7 +373,7 @@ export class NativePool {
     for (const job of jobs) {
       const place = this.#given % QUEUE;
       const args = (ARGUMENT_BYTES + QUEUE * JOB_BYTES + place * QUEUED_BYTES) / 4;
-      this.#memory.write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job);
+      this.#memory.write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job, this.#threads);
       this.#given++;
     }
     this.#give(this.#control, this.#given);
