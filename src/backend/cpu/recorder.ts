@@ -2,33 +2,36 @@
  * Steps that are recorded once and run again without JavaScript between their kernels. Recording a step runs it. What could
  * not be recorded, or whose memory has changed hands since, is run op by op the next time, and recorded anew.
  */
-import type { Block } from "../backend.ts";
+import { chosen } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
+import type { Block } from "../backend.ts";
 import type { Graph, Recorder } from "../transformers.ts";
 import type { Usage } from "../usage.ts";
 import type { Engine } from "./engine.ts";
 import type { Native } from "./native/native.ts";
 import { settle } from "./native/pending.ts";
-import { Recording, Reserve, recording } from "./recording.ts";
+import { Recording, type Reserve, recording } from "./recording.ts";
 
 /** Recordings that did not come about, after which none is tried: the first may have made what later ones only use. */
 const MOST_TRIES = 3;
-
-/** The graphs that use memory which they have not made. */
-const users = new WeakMap<Block, Set<CpuGraph>>();
-
-/** What was in the block is there no more, or is about to go. */
-export function forgetRecorded(block: Block): void {
-  recording()?.free(block);
-  const graphs = users.get(block);
-  if (!graphs) return;
-  for (const graph of [...graphs]) graph.forget();
-}
 
 interface Recordable {
   readonly engine: Engine;
   readonly native: Native | null;
 }
+
+/** The recorded work that uses memory which it has not made. */
+const users = new WeakMap<Block, Set<Recorded>>();
+
+/** What was in the block is there no more, or is about to go. */
+export function forgetRecorded(block: Block): void {
+  recording()?.free(block);
+  const all = users.get(block);
+  if (all) for (const recorded of [...all]) recorded.forget();
+}
+
+/** Graphs that nobody holds any more leave their memory. */
+const registry = new FinalizationRegistry<Recorded>((recorded) => recorded.forget());
 
 export class CpuRecorder implements Recorder {
   readonly #backend: Recordable;
@@ -40,7 +43,8 @@ export class CpuRecorder implements Recorder {
   }
 
   get problem(): string | null {
-    return this.#backend.native ? null : "cpu: only machine code is recorded, and WebAssembly computes here";
+    if (chosen("WICK_GRAPHS")) return "turned off by WICK_GRAPHS=none";
+    return this.#backend.native ? null : "machine code is recorded, and WebAssembly computes here";
   }
 
   capture(run: () => void): Graph {
@@ -55,9 +59,7 @@ class CpuGraph implements Graph {
   readonly #backend: Recordable;
   readonly #usage: Usage;
   readonly #run: () => void;
-  #actions: readonly (() => void)[] | null = null;
-  #reserve: Reserve | null = null;
-  readonly #used: Block[] = [];
+  #recorded: Recorded | null = null;
   #refused = 0;
   #isDisposed = false;
 
@@ -68,53 +70,86 @@ class CpuGraph implements Graph {
   }
 
   replay(): void {
-    if (this.#isDisposed) fail("Disposed", "cpu: the recording was disposed");
+    if (this.#isDisposed) fail("Disposed", "cpu: the graph was disposed");
     recording()?.refuse("it replays another");
-    if (this.#actions !== null) {
+    const actions = this.#recorded?.actions;
+    if (actions) {
       settle();
-      for (const action of this.#actions) action();
+      for (const action of actions) action();
     } else if (recording() || this.#refused >= MOST_TRIES) this.#run();
     else this.#record();
   }
 
-  /** It will be recorded anew where it is asked for again. */
-  forget(): void {
-    this.#actions = null;
-    for (const block of this.#used.splice(0)) users.get(block)?.delete(this);
-    if (this.#reserve) this.#backend.engine.endReserve(this.#reserve);
-    this.#reserve = null;
-  }
-
   [Symbol.dispose](): void {
     this.#isDisposed = true;
-    this.forget();
+    this.#forget();
+  }
+
+  #forget(): void {
+    if (!this.#recorded) return;
+    registry.unregister(this.#recorded);
+    this.#recorded.forget();
+    this.#recorded = null;
   }
 
   #record(): void {
-    const { engine, native } = this.#backend;
-    const reserve = engine.beginReserve(this.#usage);
+    this.#forget();
+    const reserve = this.#backend.engine.beginReserve(this.#usage);
     const taken = new Recording(reserve);
+    const recorded = new Recorded(this.#backend, reserve);
     try {
       taken.during(this.#run);
     } catch (error) {
-      engine.endReserve(reserve);
+      recorded.forget();
       throw error;
     }
-    if (taken.problem !== null) {
-      this.#refused++;
-      engine.endReserve(reserve);
-      return;
-    }
+    if (recorded.complete(taken)) {
+      this.#recorded = recorded;
+      registry.register(this, recorded, recorded);
+    } else this.#refused++;
+  }
+}
+
+/** What a graph replays, and the memory that is its own until it is forgotten. */
+class Recorded {
+  readonly #backend: Recordable;
+  readonly #reserve: Reserve;
+  readonly #used: Block[] = [];
+  #actions: readonly (() => void)[] | null = null;
+
+  constructor(backend: Recordable, reserve: Reserve) {
+    this.#backend = backend;
     this.#reserve = reserve;
-    this.#actions = taken.actions.map((action) => {
+  }
+
+  /** Null where it cannot be replayed, or not any more. */
+  get actions(): readonly (() => void)[] | null {
+    return this.#actions;
+  }
+
+  /** Says whether all that was done can be replayed. */
+  complete({ actions, borrowed, problem }: Recording): boolean {
+    const { engine, native } = this.#backend;
+    if (problem !== null) {
+      this.forget();
+      return false;
+    }
+    this.#actions = actions.map((action) => {
       if (!Array.isArray(action)) return action;
       const list = native!.list(engine.threads, action);
       return () => native!.replay(engine.threads, list);
     });
-    for (const block of taken.borrowed) {
-      const graphs = users.get(block) ?? new Set();
-      users.set(block, graphs.add(this));
+    for (const block of borrowed) {
+      const all = users.get(block) ?? new Set();
+      users.set(block, all.add(this));
       this.#used.push(block);
     }
+    return true;
+  }
+
+  forget(): void {
+    this.#actions = null;
+    for (const block of this.#used.splice(0)) users.get(block)?.delete(this);
+    this.#backend.engine.endReserve(this.#reserve);
   }
 }

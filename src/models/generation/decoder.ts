@@ -8,7 +8,7 @@ import type { ModelCache } from "../cache.ts";
 import { Counts, recordStep } from "../recorded-step.ts";
 import type { Transformer } from "../transformer.ts";
 import { noToken } from "./row-sampler.ts";
-import { chooseTokens, type Sampler } from "./sampling.ts";
+import { acceptTokens, chooseTokens, type Sampler } from "./sampling.ts";
 
 export interface Decoder extends AsyncDisposable {
   /** The next token of every sequence; what it says of those that have ended does not count. */
@@ -111,30 +111,30 @@ class Steps implements Disposable {
   }
 }
 
-/** The host chooses tokens from logits, wherever the steps that make them are recorded. */
+/** The host chooses tokens from logits, or hears which ones are likeliest, wherever the steps are recorded. */
 class SteppingDecoder implements Decoder {
   readonly #options: DecoderOptions;
   readonly #ids: Tensor;
   readonly #steps: Steps;
-  #logits: Tensor;
+  readonly #isGreedy: boolean;
+  /** Logits (b, vocab), or the likeliest tokens (b). Of a recorded step they stay where they are. */
+  #said: Tensor;
   #left: number;
 
   constructor(logits: Tensor, options: DecoderOptions) {
-    const { model, cache, limit } = options;
+    const { model, cache, limit, samplers } = options;
     this.#options = options;
-    this.#logits = logits;
     this.#left = limit;
+    this.#isGreedy = samplers.every((sampler) => sampler.isGreedy);
+    this.#said = logits;
+    this.#say(logits);
     this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device: model.device }).keep();
-    // Of a recorded step they stay where they are.
-    this.#steps = new Steps(options, this.#ids, (next) => {
-      this.#logits.dispose();
-      this.#logits = next.view(next.layout).keep();
-    });
+    this.#steps = new Steps(options, this.#ids, (next) => this.#say(next));
   }
 
   async next(ended: readonly boolean[]): Promise<number[]> {
     const samplers = this.#options.samplers.map((sampler, i) => (ended[i] ? null : sampler));
-    return await chooseTokens(this.#logits, samplers);
+    return await (this.#isGreedy ? acceptTokens : chooseTokens)(this.#said, samplers);
   }
 
   accept(tokens: readonly number[]): void {
@@ -144,9 +144,15 @@ class SteppingDecoder implements Decoder {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#logits.dispose();
+    this.#said.dispose();
     this.#steps[Symbol.dispose]();
     this.#ids.dispose();
+  }
+
+  #say(logits: Tensor): void {
+    const said = this.#isGreedy ? logits.argmax(-1) : logits.view(logits.layout);
+    this.#said.dispose();
+    this.#said = said.keep();
   }
 }
 

@@ -2,9 +2,10 @@
  * The native side of the CPU device: machine code that is emitted at its first use, once per process and instruction
  * set, and the threads that run it.
  */
+
+import { recording } from "../recording.ts";
 import { Assembler } from "./assembler.ts";
 import type { Isa } from "./isa.ts";
-import { recording } from "../recording.ts";
 import { executable } from "./memory.ts";
 import { type Job, JobList, NativePool } from "./pool.ts";
 import { chooseIsa } from "./tier.ts";

@@ -243,7 +243,17 @@ export function sdpaPages(
       if (page < 0 || page >= pages) return false;
     }
     const start = first * heads * d * es;
-    sequences.push({ q: turned + start, k, v, mask: 0, out: out + start, tq, tk, table: table + 8 * i * width, length: 0 });
+    sequences.push({
+      q: turned + start,
+      k,
+      v,
+      mask: 0,
+      out: out + start,
+      tq,
+      tk,
+      table: table + 8 * i * width,
+      length: 0,
+    });
   }
   if (sequences.length === 0) return true;
   const kind = { type, isPaged: true, hasCap: p.softcap !== 0, hasMask: false, hasSinks: p.sinks !== null };

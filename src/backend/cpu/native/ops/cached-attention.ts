@@ -66,7 +66,11 @@ export class NativeCachedAttention implements CachedAttention {
         return composed;
       }
       const run = width >= QUEUED_WIDTH ? "give" : "run";
-      native[run](backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out, p.lengths));
+      native[run](
+        backend.engine.threads,
+        turn,
+        attentionJob(backend, queries, keys, values, mask, params, out, p.lengths),
+      );
       return out;
     } finally {
       turned.discard();

@@ -7,10 +7,10 @@ import type { Block, View } from "../../../backend.ts";
 import type { NativeBlock } from "../../blocks.ts";
 import { libc } from "../../libc.ts";
 import { allocatePages } from "../../native-memory.ts";
+import { forgetRecorded } from "../../recorder.ts";
 import { addressInside } from "../bounds.ts";
 import type { NativeQuantType } from "../kernels/quant-blocks.ts";
 import { emitTurning, turningArguments } from "../kernels/quant-turning.ts";
-import { forgetRecorded } from "../../recorder.ts";
 import { settle } from "../pending.ts";
 import type { QuantRunner } from "./qmatmul.ts";
 
