@@ -30,6 +30,7 @@ import {
 import { SCRATCH_BYTES } from "../pool.ts";
 import { Simd, tail } from "../simd.ts";
 import { emitWeigh } from "./attention-few.ts";
+import { emitFewScores, FEW_ROWS } from "./attention-scores.ts";
 import { emitExponentials, holdConstants, type ScoreKind } from "./attention-softmax.ts";
 import { elementBytes, emitPackGroup, emitPackPanel } from "./pack.ts";
 import { emitCopyRows, emitMode, emitWidth } from "./product.ts";
@@ -40,8 +41,6 @@ export const BLOCK_ROWS = 192;
 export const MOST_KEY_DIM = 256;
 export const MOST_VALUE_DIM = 512;
 
-/** Up to so many rows V is read line by line. */
-const FEW_ROWS = 4;
 /** Keys whose values are packed, or read by all rows, at a time. */
 const STRETCH = 512;
 /** Bytes from row to row of Q: not a power of two, so that rows do not share places of the cache. */
@@ -246,6 +245,30 @@ export const emitAttention =
     // Scores, panel by panel of keys.
     a.mov(rax, local.least);
     a.mov(local.j, rax);
+    const scored = a.label();
+    emitFewScores(
+      simd,
+      type,
+      {
+        height: own.height,
+        d: arg.d,
+        kRow: arg.kRow,
+        kCol: arg.kCol,
+        scoreRow: arg.scoreRow,
+        j: local.j,
+        most: local.most,
+        keys: local.keys,
+        first: local.p,
+        scratch,
+        qRow: Q_ROW,
+        scoresAt: SCORES_AT,
+        keyAt: () => keyAt(local.kAt, arg.kRow, arg.kPage),
+        before: () => {
+          if (isPaged) a.and(rax, (1 << LOG_PAGE) - 1);
+        },
+      },
+      scored,
+    );
     const keyPanels = a.here();
     emitRest(a, rcx, local.most, local.j, shape.columns, rax);
     a.mov(local.width, rcx);
@@ -287,6 +310,7 @@ export const emitAttention =
     a.mov(rax, local.j);
     a.cmp(rax, local.most);
     a.jb(keyPanels);
+    a.bind(scored);
 
     // Exponentials of each row, and one over their sum.
     const held = new Simd(a, isa);
@@ -341,8 +365,7 @@ export const emitAttention =
     a.cmp(arg.vCol, es);
     a.jne(many);
     a.mov(local.row, 0);
-    const fewRows = a.here();
-    emitWeigh(simd, type, {
+    const few = {
       row: local.row,
       least: local.least,
       most: local.most,
@@ -355,11 +378,20 @@ export const emitAttention =
       key: local.key,
       valueAt: () => keyAt(local.vAt, arg.vRow, arg.vPage),
       run: withinPage,
-    });
-    a.add(local.row, 1);
+    };
+    const single = a.label();
+    const fewRows = a.here();
     a.mov(rax, local.row);
     a.cmp(rax, own.height);
-    a.jb(fewRows);
+    a.jae(weighed);
+    a.add(rax, 1);
+    a.cmp(rax, own.height);
+    a.je(single);
+    emitWeigh(simd, type, few, 2);
+    a.add(local.row, 2);
+    a.jmp(fewRows);
+    a.bind(single);
+    emitWeigh(simd, type, few, 1);
     a.jmp(weighed);
 
     a.bind(many);
