@@ -15,6 +15,13 @@ import { Recording, type Reserve, recording } from "./recording.ts";
 /** Recordings that did not come about, after which none is tried: the first may have made what later ones only use. */
 const MOST_TRIES = 3;
 
+/**
+ * Runs of a process that are not recorded: prompts, and later recordings, go through the same JavaScript, and are slower by
+ * some milliseconds as long as it was run a few times only and is not compiled.
+ */
+export const WARM_RUNS = 48;
+let runs = 0;
+
 interface Recordable {
   readonly engine: Engine;
   readonly native: Native | null;
@@ -76,7 +83,7 @@ class CpuGraph implements Graph {
     if (actions) {
       settle();
       for (const action of actions) action();
-    } else if (recording() || this.#refused >= MOST_TRIES) this.#run();
+    } else if (recording() || runs++ < WARM_RUNS || this.#refused >= MOST_TRIES) this.#run();
     else this.#record();
   }
 

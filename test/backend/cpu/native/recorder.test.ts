@@ -1,8 +1,9 @@
 /** Recorded work on the CPU: the bits of the same work op by op, on memory that stays its own. */
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeAll, describe, expect, it, vi } from "vitest";
 import type { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
 import { chooseIsa, tiers } from "../../../../src/backend/cpu/native/tier.ts";
+import { WARM_RUNS } from "../../../../src/backend/cpu/recorder.ts";
 import { collect } from "../../../../src/backend/storage.ts";
 import type { Graph } from "../../../../src/backend/transformers.ts";
 import { Device, scope, Tensor } from "../../../../src/index.ts";
@@ -22,6 +23,10 @@ const random = (shape: number[], seed: number) => Tensor.randn(shape, { seed });
 const values = (x: Tensor): number[] => Array.from(x.toDType("f32").dataSync() as Float32Array);
 const capture = (run: () => void): Graph => backend.recorder.capture(run);
 
+beforeAll(() => {
+  using graph = capture(() => {});
+  for (let i = 0; i < WARM_RUNS; i++) graph.replay();
+});
 afterEach(() => {
   vi.unstubAllEnvs();
   Device.cpu({ threads: 2 });
