@@ -144,12 +144,13 @@ export class Engine {
   /** The address of `bytes` bytes; undefined where there is no room. */
   take(bytes: number): number | undefined {
     const size = bytes < STAGGER_FROM ? bytes : bytes + STAGGER;
-    const at = this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
     const going = recording();
-    if (going && at !== undefined) {
-      if (this.#reserves.has(going.reserve)) going.reserve.add(at, bytes);
-      else going.refuse("two devices compute");
-    }
+    const reserve = going && this.#reserves.has(going.reserve) ? going.reserve : null;
+    const again = reserve?.reuse(bytes);
+    if (again !== undefined) return again;
+    const at = this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
+    if (reserve && at !== undefined) reserve.add(at, bytes);
+    else going?.refuse("two devices compute");
     return at;
   }
 

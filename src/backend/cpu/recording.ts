@@ -87,6 +87,18 @@ export class Reserve implements Disposable {
     this.#taken.set(at, bytes);
   }
 
+  /** What was given back since the recording began serves again, in the order of the work. */
+  reuse(bytes: number): number | undefined {
+    for (const [at, size] of this.#left) {
+      if (size !== bytes) continue;
+      this.#left.delete(at);
+      this.#usage.remove(bytes);
+      this.#taken.set(at, bytes);
+      return at;
+    }
+    return undefined;
+  }
+
   has(at: number): boolean {
     return this.#taken.has(at) || this.#left.has(at);
   }
