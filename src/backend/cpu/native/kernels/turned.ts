@@ -194,7 +194,7 @@ function emitWiden(
 }
 
 /** A square of 32-bit elements, its rows in registers, becomes its columns; `free` is used. Gives them in order. */
-function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly Vec[] {
+export function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly Vec[] {
   let spare = free;
   // Two vectors become two others, of which one is where a third was.
   const pair = (first: (dst: Vec, x: Vec, y: Vec) => void, second: typeof first, x: Vec, y: Vec): [Vec, Vec] => {
@@ -254,7 +254,7 @@ function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly
 }
 
 /** Of two neighbours of 16 bits in each element the first goes to `even`, as floats, and the second stays. */
-function split(simd: Simd, type: FloatType, pair: Vec, even: Vec): void {
+export function split(simd: Simd, type: FloatType, pair: Vec, even: Vec): void {
   const { a, isa } = simd;
   if (type === "bf16") {
     a.vpslld(even, pair, 16);
