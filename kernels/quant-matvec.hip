@@ -7,11 +7,11 @@
 #include "quant-tile.h"
 namespace gpu {
 
-// A matrix unit multiplies four rows or eight at the cost of one.
+// A matrix unit multiplies four rows or eight at the cost of two.
 #if GPU_BYTE_TILES
 #define MAT_VEC_ROWS(fine, Q, NB, P) \
-  MAT_VEC_LAUNCH(TILE_WARPS * 32, 1, linear##fine##_##Q##_b##NB) { MAT_VEC_BODY(Q, TileVec<Q, (NB > 4 ? 8 : 4), P>) }
-#define EXPERT_VEC(fine, Q, P) EXPERT_MAT_VEC(TILE_WARPS * 32, 1, fine, Q, TileVec<Q, 4, P>)
+  MAT_VEC_LAUNCH(TILE_WARPS * 32, 1, linear##fine##_##Q##_b##NB) { MAT_VEC_BODY(Q, TileVec<Q, (NB > 4 ? 8 : NB > 1 ? 4 : 1), P>) }
+#define EXPERT_VEC(fine, Q, P) EXPERT_MAT_VEC(TILE_WARPS * 32, 1, fine, Q, TileVec<Q, 1, P>)
 #else
 #define EXPERT_VEC(fine, Q, P) EXPERT_MAT_VEC(MATVEC_WARPS * 32, MATVEC_CROWD, fine, Q, MatVec<Q, 1, MATVEC_ROWS, MATVEC_PLACES, P>)
 #define MAT_VEC_ROWS(fine, Q, NB, P) MAT_VEC_KERNEL(linear##fine##_##Q##_b##NB, Q, NB, MATVEC_ROWS, MATVEC_PLACES, P)

@@ -3,9 +3,8 @@
 #ifndef WICK_QUANT_TILE_H
 #define WICK_QUANT_TILE_H
 #include "expert-slot.h"
-#include "gpu/matrix-bytes.h"
-#include "quant-activations.h"
-#include "quant.h"
+#include "gpu/uniform.h"
+#include "quant-lanes.h"
 
 #if GPU_BYTE_TILES
 namespace gpu {
@@ -13,73 +12,18 @@ namespace gpu {
 // y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ NB; arguments as in linear.hip, x as floats of
 // `dtype`. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each row at a time by way of its own shared memory;
 // while it multiplies one chunk, the next ones are on their way to its other Places, the first of them before the kernel that
-// makes x has ended. The unit has eight columns: four rows of x in their two planes, or one plane of eight rows and then the
-// other; then the third plane, where there are P = 3. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
+// makes x has ended. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
 // several matrices (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block, from the
 // cache.
 template <class Q, int NB, int P> struct TileVec {
-  static constexpr u32 CHUNK = TILE_CHUNK, Runs = CHUNK / 32 / Q::Parts, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
+  typedef TileRows<Q, NB, P> Unit;
+  typedef typename Unit::Rows Rows;
+  static constexpr u32 CHUNK = TILE_CHUNK, ChunkBytes = CHUNK / Q::Elements * Q::Bytes;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 Vectors = (ChunkBytes + 16 - Q::Align + 15) / 16, Pitch = (Vectors | 1u) * 4, StageWords = 16 * Pitch;
   static constexpr u32 Fit = TILE_STAGES / 4 / StageWords, Places = Fit < 2 ? 2 : Fit > 4 ? 4 : Fit;
-  // A lane's sums: value e is of its row e / X of W with row X · (lane % 4) + e % X of x.
-  static constexpr int X = NB / 4, Sums = 2 * X;
+  static constexpr int X = Unit::X, Sums = Unit::Sums;
   typedef Outputs<16, NB> Out;
-
-  // x by groups of 32 in shared memory: of each row, for t below 4, the high bytes of words t and t + 4 and then the low ones; what
-  // is behind the point; and {scale, sum}.
-  struct Rows {
-    u32 *quants, *rests;
-    ScaleSum* sums;
-    u32 batch, rows;  // rows: a power of two, for which there is room
-
-    GPU_METHOD u32 at(u32 group, u32 b) const { return group * rows + b; }
-    GPU_METHOD void put(u32 group, u32 b, const Planes<P>& q, const ScaleSum& s) const {
-      const Words4 both{{q.v[0].v[0], q.v[0].v[1], q.v[1].v[0], q.v[1].v[1]}};
-      store_shared<4>(quants, (at(group, b) * 4 + lane_id() % 4) * 4, both);
-      if constexpr (P > 2) store_shared<2>(rests, (at(group, b) * 4 + lane_id() % 4) * 2, q.v[2]);
-      if (lane_id() % 4 == 0) sums[at(group, b)] = s;
-    }
-    // What lane 4 y + t gives the unit: of four rows plane y % 2 of row y / 2, of eight both planes of row y.
-    typedef Vec<u32, 2 * X> Piece;
-    GPU_METHOD Piece piece(u32 group) const {
-      const u32 y = lane_id() / 4, b = X == 2 ? y : y / 2, plane = X == 2 ? 0 : y % 2;
-      return load_shared<2 * X>(quants, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 4 + 2 * plane);
-    }
-    // The same of the third plane; of four rows both columns of a row are the same.
-    GPU_METHOD Words2 rest(u32 group) const {
-      const u32 b = lane_id() / 4 * X / 2;
-      return load_shared<2>(rests, (at(group, b < batch ? b : 0) * 4 + lane_id() % 4) * 2);
-    }
-    // {scale, sum} of the rows of this lane's sums.
-    GPU_METHOD void get_sums(u32 group, ScaleSum (&s)[X]) const {
-      UNROLL for (int i = 0; i < X; i++) {
-        const u32 b = X * (lane_id() % 4) + i;
-        s[i] = sums[at(group, b < batch ? b : 0)];
-      }
-    }
-  };
-  // Σ q · x over all planes, for the sums of this lane; `words` of one half of a group or of all of it.
-  template <int N> GPU_FN void products(f32 (&d)[Sums], const u32 (&a)[2 * N], const typename Rows::Piece& x, const Words2& rest, int half) {
-    i32 one[4];
-    if constexpr (X == 1) {
-      take_product<N>(one, a, x.v, half);
-      UNROLL for (int e = 0; e < 2; e++) d[e] = (f32)(one[2 * e] * 256 + one[2 * e + 1]);
-    } else {
-      i32 other[4];
-      take_product<N>(one, a, x.v, half);
-      take_product<N>(other, a, x.v + 2, half);
-      UNROLL for (int e = 0; e < 4; e++) d[e] = (f32)(one[e] * 256 + other[e]);
-    }
-    if constexpr (P > 2) {
-      take_product<N>(one, a, rest.v, half);
-      UNROLL for (int e = 0; e < Sums; e++) d[e] = m_fma((f32)one[X == 1 ? 2 * e : e], 1.0f / 256.0f, d[e]);
-    }
-  }
-  template <int N> GPU_FN void take_product(i32 (&d)[4], const u32 (&a)[2 * N], const u32* x, int half) {
-    if constexpr (N == 2) multiply_bytes(d, a, {x[0], x[1]});
-    else multiply_bytes(d, a, {x[half]});
-  }
 
   // Rounds the elements [from, from + count) of each row of x, with a norm x · scale · alpha, in the rows that `wanted` names: four
   // lanes to a group of 32. Returns this lane's part of (x · scale)², of row lane / 4 % rows. A lane's next group is on its
@@ -87,7 +31,7 @@ template <class Q, int NB, int P> struct TileVec {
   template <class Source>
   GPU_FN f32 round_rows(const Rows& to, const Source& source, u32 k, u32 from, u32 count, const void* x, const void* alpha, u32 dtype, f32 scale, u32 wanted) {
     struct Item {
-      TwoFours x, weight;
+      typename Unit::Fetched x, weight;
       f32 factor;
     };
     const u32 per_slot = (k + CHUNK - 1) / CHUNK * (CHUNK / 32);
@@ -99,10 +43,10 @@ template <class Q, int NB, int P> struct TileVec {
       const u32 group = wanted_group + own < groups ? wanted_group + own : 0;
       if constexpr (Source::SUMS) {
         const u32 slot = (from / 32 + group) / per_slot, piece = from / 32 + group - slot * per_slot;
-        item.x.load(x, (size_t)slot * (k / 4) + (piece * 32 < k ? piece : 0) * 8 + t, dtype);
+        item.x.load(x, Unit::place((size_t)slot * (k / 32) + (piece * 32 < k ? piece : 0), t), dtype);
         item.factor = source.factor(slot);
-      } else item.x.load(x, (size_t)row * (k / 4) + from / 4 + group * 8 + t, dtype);
-      if (alpha) item.weight.load(alpha, from / 4 + group * 8 + t, dtype);
+      } else item.x.load(x, Unit::place((size_t)row * (k / 32) + from / 32 + group, t), dtype);
+      if (alpha) item.weight.load(alpha, Unit::place(from / 32 + group, t), dtype);
     };
     const auto take_one = [&](const Item& item, u32 group) {
       f32 values[8];
@@ -170,67 +114,18 @@ template <class Q, int NB, int P> struct TileVec {
     }
   }
 
-  // Blocks of four runs whose scales take long to find: lane t finds those of run t in its two rows, for all four.
-  static constexpr u32 PerBlock = Q::Elements / 32 / Q::Parts;
-  static constexpr bool Shares = PerBlock == 4 && Q::Halves == 1;
-  struct Found {
-    f32 scale[2][Q::Parts], min[2][Q::Parts];
-  };
-  // acc += the products of run `run` of a chunk, in two rows of which this lane has the words t and t + 4.
-  GPU_FN void multiply(f32 (&acc)[Sums], const u32* const (&row)[2], const u32 (&at)[2], u32 run, const Rows& rows, u32 group,
-                       Found& found) {
-    typename Q::Frag f[2];
-    UNROLL for (int h = 0; h < 2; h++) {
-      // Four blocks are whole words: with every fourth, bytes lie the same way.
-      const Staged<Q::Align> block{row[h] + run / PerBlock / 4 * Q::Bytes, at[h] + run / PerBlock % 4 * Q::Bytes};
-      Q::fragment(block, run % PerBlock, lane_id() % 4, f[h]);
-      if (!Shares) continue;
-      if (run % PerBlock == 0) Q::scales(block, lane_id() % 4, 0, found.scale[h], found.min[h]);
-      UNROLL for (int g = 0; g < Q::Parts; g++) {
-        f[h].scale[0][g] = shfl(found.scale[h][g], lane_id() / 4 * 4 + run % PerBlock);
-        if (Q::HasMin) f[h].min[0][g] = shfl(found.min[h][g], lane_id() / 4 * 4 + run % PerBlock);
-      }
-    }
-    UNROLL for (int g = 0; g < Q::Parts; g++) {
-      const typename Rows::Piece x = rows.piece(group + g);
-      Words2 rest{};
-      if constexpr (P > 2) rest = rows.rest(group + g);
-      ScaleSum s[X];
-      rows.get_sums(group + g, s);
-      f32 d[Sums];
-      if constexpr (Q::Group == 32) {
-        products<2>(d, {f[0].q[g][0], f[1].q[g][0], f[0].q[g][1], f[1].q[g][1]}, x, rest, 0);
-        UNROLL for (int e = 0; e < Sums; e++) {
-          acc[e] = m_fma(f[e / X].scale[0][g], s[e % X].v[0] * d[e], acc[e]);
-          if (Q::HasMin) acc[e] = m_fma(f[e / X].min[0][g], s[e % X].v[1], acc[e]);
-        }
-      } else {
-        f32 total[Sums] = {};
-        UNROLL for (int half = 0; half < Q::Halves; half++) {
-          products<1>(d, {f[0].q[g][half], f[1].q[g][half]}, x, rest, half);
-          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].scale[half][g], d[e], total[e]);
-          if (!Q::HasMin) continue;
-          // Minima that change within the group are multiplied with the sums of its halves.
-          products<1>(d, {0x01010101u, 0x01010101u}, x, rest, half);
-          UNROLL for (int e = 0; e < Sums; e++) total[e] = m_fma(f[e / X].min[half][g], d[e], total[e]);
-        }
-        UNROLL for (int e = 0; e < Sums; e++) acc[e] = m_fma(s[e % X].v[0], total[e], acc[e]);
-      }
-    }
-  }
-
   template <class Source>
   GPU_FN void run(u32* shared, Signal* signals, const Out& out, const Source& source, u32 k, const u8* w, const void* x, const void* alpha, f32 eps, u32 splits,
                   u32 segment) {
-    const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), t = lane % 4;
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4;
     const u32 part = warp % splits, own = warp / splits, per_block = warps / splits;
     const u32 own_chunks = (k + CHUNK - 1) / CHUNK, chunks = source.slots * own_chunks, whole = Source::SUMS ? chunks * CHUNK : k;
     const u32 rounds = (chunks + splits - 1) / splits, step = out.share.blocks * per_block;
     const u32 groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     // Shared memory: x, then weights of each warp, then what warps tell each other.
     const u32 room = out.batch > 4 ? 8 : out.batch > 2 ? 4 : out.batch;
-    const Rows rows{shared, shared + room * (segment / 2), (ScaleSum*)(shared + room * (segment / 4) * P), out.batch, room};
-    u32* all_weights = shared + room * (segment / 4 * P + segment / 16);
+    const Rows rows(shared, out.batch, room, segment);
+    u32* all_weights = shared + Unit::words(room, segment);
     u32* weights = all_weights + warp * Places * StageWords;
     f32* totals = (f32*)(all_weights + warps * Places * StageWords);
     f32* squares = totals + warps * 32 * Sums;
@@ -252,13 +147,13 @@ template <class Q, int NB, int P> struct TileVec {
     };
     const auto piece_of = [&](const Cursor& c) {
       const u32 chunk = c.round * splits + part, slot = Source::SUMS ? chunk / own_chunks : 0;
-      return Piece{source.first(slot), chunk - slot * own_chunks, c.group < groups && chunk < chunks && source.exists(slot)};
+      return Piece{uniform(source.first(slot)), chunk - slot * own_chunks, c.group < groups && chunk < chunks && source.exists(slot)};
     };
     const auto from = [&](const Cursor& c, const Piece& p, u32 r) { return (size_t)(p.first + out.row(c.group, r)) * row_bytes + p.chunk * ChunkBytes; };
     const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
     Signal* own_signals = signals + warp * Places;
     if (BULK_COPIES) {
-      if (lane < Places) make_signal(own_signals + lane, 16);
+      if (lane < Places) make_signal(own_signals + lane, 1);
       signals_made();
       wave_sync();
     }
@@ -269,12 +164,21 @@ template <class Q, int NB, int P> struct TileVec {
       const u32 left = k - piece.chunk * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       u32* place = weights + sent.place * StageWords;
       if (BULK_COPIES) {
-        // A row to each of sixteen lanes.
-        if (lane < 16) {
-          const size_t begin = from(sent, piece, lane);
-          const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
-          expect_bytes(own_signals + sent.place, bytes);
-          if (wanted) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, own_signals + sent.place);
+        // By one lane, where rows lie evenly; else a row to each of sixteen.
+        Signal* const signal = own_signals + sent.place;
+        if (row_bytes % 16 == 0 && (sent.group + 1) * out.per_group() <= out.columns) {
+          const u8* const half[2] = {w + from(sent, piece, 0), w + from(sent, piece, 8)};
+          if (one_lane()) {
+            expect_bytes(signal, wanted ? 16 * count : 0);
+            if (wanted) UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * Pitch, half[r / 8] + r % 8 * row_bytes, count, signal);
+          }
+        } else {
+          const size_t begin = from(sent, piece, lane % 16);
+          const u32 skew = skew_of(begin), bytes = wanted && lane < 16 ? (skew + count + 15) / 16 * 16 : 0;
+          u32 total = bytes;
+          UNROLL for (u32 mask = 16; mask; mask /= 2) total += shfl_xor(total, mask);
+          if (lane == 0) expect_bytes(signal, total);
+          if (bytes) copy_bulk(place + lane * Pitch, w + (begin - skew), bytes, signal);
         }
       } else {
         // Four rows at a time, eight lanes to each.
@@ -316,17 +220,8 @@ template <class Q, int NB, int P> struct TileVec {
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
       const u32* const row[2] = {first, first + 8 * Pitch};
       const u32 at[2] = {skew_of(from(c, piece, lane / 4)), skew_of(from(c, piece, lane / 4 + 8))};
-      Found found;
-      const auto take = [&](u32 r) { multiply(acc, row, at, r, rows, (chunk * CHUNK - done) / 32 + r * Q::Parts, found); };
-      // Warps of a group that does not exist only keep step with the others. Runs that follow each other without a question
-      // overlap, so only the last chunk asks, for four of them at a time.
-      if (piece.exists && (piece.chunk + 1) * CHUNK <= k) UNROLL for (u32 r = 0; r < Runs; r++) take(r);
-      else if (piece.exists && Q::Elements < (int)CHUNK) {
-        const u32 runs = (k - piece.chunk * CHUNK) / (32 * Q::Parts);
-        u32 r = 0;
-        NO_UNROLL for (; r + 4 <= runs; r += 4) UNROLL for (u32 i = 0; i < 4; i++) take(r + i);
-        NO_UNROLL for (; r < runs; r++) take(r);
-      }
+      // Warps of a group that does not exist only keep step with the others.
+      if (piece.exists) Unit::take(acc, row, at, rows, (chunk * CHUNK - done) / 32, k - piece.chunk * CHUNK);
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
@@ -337,6 +232,7 @@ template <class Q, int NB, int P> struct TileVec {
         barrier();
       }
       if (part == 0) {
+        Unit::finish(acc);
         UNROLL for (int e = 0; e < Sums; e++) acc[e] = out.biased(group, lane / 4 + e / X * 8, acc[e] * factors[e % X]);
         UNROLL for (int e = 0; e < Sums; e++) {
           if (out.glu && e >= X) continue;

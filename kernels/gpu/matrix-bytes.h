@@ -28,6 +28,12 @@ GPU_FN void multiply_bytes(i32 (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(0));
 }
+// d += the same.
+GPU_FN void add_bytes(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 #else
 template <int N> GPU_FN void multiply_bytes(i32 (&d)[4], const u32 (&a)[2 * N], const u32 (&b)[N]) {
   const u32 x = lane_id() % 4, y = lane_id() / 4;
@@ -36,6 +42,11 @@ template <int N> GPU_FN void multiply_bytes(i32 (&d)[4], const u32 (&a)[2 * N], 
     UNROLL for (int n = 0; n < N; n++)
       UNROLL for (u32 e = 0; e < 4; e++)
         d[e] = dot4(shfl(a[2 * n + e / 2], 4 * y + lane), shfl(b[n], 4 * (2 * x + e % 2) + lane), d[e]);
+}
+GPU_FN void add_bytes(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  i32 more[4];
+  multiply_bytes<2>(more, a, b);
+  UNROLL for (int e = 0; e < 4; e++) d[e] += more[e];
 }
 #endif
 }  // namespace gpu

@@ -164,7 +164,9 @@ function sharedTileBytes(type: QuantType, x: number, batch: Batch, warps: number
   const bytes = tileBytes(type);
   const places = Math.min(4, Math.max(2, Math.floor(TILE_STAGES / bytes)));
   const sums = batch > 4 ? 4 : 2;
-  return batch * x + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
+  // One row has zeros beside it, as many as a chunk, and a vector behind each plane.
+  const beside = batch === 1 ? TILE_CHUNK + 48 : 0;
+  return batch * x + beside + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
 }
 
 /** Bytes on their way that keep a multiprocessor's memory busy; as few warps as this do where x would else come in pieces. */
