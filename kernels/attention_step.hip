@@ -28,9 +28,10 @@ template <class T> struct Stepping {
   u32 splits;
 };
 
-// Rows of queries are four vectors of 16 bytes apart modulo eight: two of them are read at once.
+// Queries lie as operands of the unit do, with zeros in place of the heads 8 to 15 that there are not: twice as many words. Rows are
+// four vectors of 16 bytes apart modulo eight: two of them are read at once.
 template <int D> struct StepPlan {
-  static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = D + 32, PITCH = D + 2;
+  static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // Of results, behind queries and the new key and value.
   static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2, PAIRS_AT = RESULTS + WAVES * HEADS * PITCH * 4;
 };
@@ -76,16 +77,13 @@ template <class T, int D> struct StepSums {
     UNROLL for (int i = 0; i < D / 16; i++) UNROLL for (int e = 0; e < 4; e++) o[i][e] = 0;
   }
 
-  // c: what makes powers of two of scores. The tile's first `end` keys count. `first`: nothing was added before. `between` is called when all keys are done with.
-  template <class Between> GPU_METHOD void add(const CacheTile<T, D>& tile, const T* queries, u32 heads, f32 c, i32 end, bool first, Between between) {
-    const u32 g = lane_id() / 4, t = lane_id() % 4;
+  // queries: where this lane's operands begin. c: what makes powers of two of scores. The tile's first `end` keys count. `first`: nothing was added before. `between` is called when all keys are done with.
+  template <class Between> GPU_METHOD void add(const CacheTile<T, D>& tile, const T* queries, f32 c, i32 end, bool first, Between between) {
+    const u32 t = lane_id() % 4;
     f32 s[2][2][4] = {};
-    UNROLL for (int i = 0; i < D / 32; i++) {
-      const Words4 q = g < heads ? *(const Words4*)(queries + g * StepPlan<D>::Q_PITCH + 32 * i + 8 * t) : Words4{};
-      UNROLL for (int half = 0; half < 2; half++) {
-        const u32 left[4] = {q.v[2 * half], 0, q.v[2 * half + 1], 0};
-        UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left, tile.k[n][i].v + 2 * half);
-      }
+    UNROLL for (int i = 0; i < D / 32; i++) UNROLL for (int half = 0; half < 2; half++) {
+      const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
+      UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left.v, tile.k[n][i].v + 2 * half);
     }
     between();
     f32 p[2][2], most = top;
@@ -113,8 +111,8 @@ template <class T, int D> struct StepSums {
       u32 left[4];
       UNROLL for (int pair = 0; pair < 2; pair++) {
         const u32 one = tile.v[2 * pair][i / 4].v[i % 4], other = tile.v[2 * pair + 1][i / 4].v[i % 4];
-        left[2 * pair] = (one & 0xffffu) | other << 16;
-        left[2 * pair + 1] = one >> 16 | (other & 0xffff0000u);
+        left[2 * pair] = (u32)(u16)one | (u32)(u16)other << 16;
+        left[2 * pair + 1] = one >> 16 | other >> 16 << 16;
       }
       mma_m16n8k16(T{}, o[i], left, right);
     }
@@ -161,6 +159,16 @@ template <class T, int D> struct HeadPairs {
   }
 };
 
+// Element `at` of a head among the operands: lane t of four has words 8 t / 2 … of each 32 elements, of which every second is zero.
+template <int D> GPU_FN u32 operand_place(u32 at) { return at / 32 * 64 + at % 32 / 8 * 16 + at % 8 / 2 * 4 + at % 2; }
+template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& head, bool interleaved) {
+  UNROLL for (int j = 0; j < 2 * HeadPairs<T, D>::N; j++) {
+    constexpr int N = HeadPairs<T, D>::N;
+    const u32 pair = lane_id() * N + j % N, at = interleaved ? 2 * pair + j / N : pair + j / N * (D / 2);
+    to[operand_place<D>(at)] = head.x.v[j];
+  }
+}
+
 template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef HeadPairs<T, D> Head;
@@ -201,6 +209,10 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     sin = *(const typename Head::Side*)(a.sin + angles);
     if (a.q_norm) weight.load(is_query ? a.q_norm : a.k_norm, a.interleaved);
   }
+  for (u32 i = tid_x(); i < P::HEADS * P::Q_PITCH / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
+  const f32 c = a.scale * LOG2_E;
+  const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  barrier();
   wait_for_previous();
   if (is_query || is_key || is_value) {
     const T* const row = is_query ? a.q + b * a.q_row + (size_t)(kv_head * heads + wave) * D : is_key ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
@@ -212,27 +224,25 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
       }
       UNROLL for (int j = 0; j < Head::N; j++) turn(head.x.v[j], head.x.v[Head::N + j], cos.v[j], sin.v[j]);
     }
-    head.store(is_query ? queries + wave * P::Q_PITCH : is_key ? new_key : new_value, a.interleaved);
+    if (is_query) store_query(queries + wave * P::Q_PITCH, head, a.interleaved);
+    else head.store(is_key ? new_key : new_value, a.interleaved);
     if (!is_query) head.store((is_key ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D, a.interleaved);
   }
   barrier();
 
   StepSums<T, D> sums;
-  const f32 c = a.scale * LOG2_E;
   NO_UNROLL for (u32 round = 0; round < rounds; round++) {
     const u32 own = begin + round * P::WAVES, next = own + P::WAVES;
     // Where waves go by themselves, those without keys have done.
     if (!GPU_TILE_LOCKSTEP && own >= to) break;
     const i32 end = own < to ? length - first_of(own) : 0;
     if (appends && own + 1 == to) tile.put_newest(new_key, new_value, end - 1);
-    sums.add(tile, queries, heads, c, end, round == 0, [&] {
+    sums.add(tile, operands, c, end, round == 0, [&] {
       if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
     });
     if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
   }
-  // Fours of waves are joined, of which some may have seen nothing.
-  const u32 waves = to - from < P::WAVES ? (to - from + 3) / 4 * 4 : P::WAVES;
-  if (wave < waves) sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
+  sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
   barrier();
 
   Attention<T> all{};
@@ -241,16 +251,18 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
   const Group group{b, kv_head * heads, heads, heads};
   for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
     const u32 h = i / (D / 2), col = i % (D / 2) * 2;
-    const size_t at = (size_t)b * a.heads + group.head(h);
+    const size_t at = (size_t)b * a.heads + kv_head * heads + h;
     f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
-    NO_UNROLL for (u32 w = 0; w < waves; w += 4)
-      UNROLL for (u32 i = 0; i < 4; i++) top = max_fast(top, pairs[((w + i) * P::HEADS + h) * 2]);
+    Vec<f32, 2> pair[P::WAVES];
+    UNROLL for (int w = 0; w < P::WAVES; w++) {
+      pair[w] = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2);
+      top = max_fast(top, pair[w].v[0]);
+    }
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
-    NO_UNROLL for (u32 w = 0; w < waves; w += 4) UNROLL for (u32 i = 0; i < 4; i++) {
-      const Vec<f32, 2> pair = *(const Vec<f32, 2>*)(pairs + ((w + i) * P::HEADS + h) * 2);
-      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + ((w + i) * P::HEADS + h) * P::PITCH + col);
-      const f32 counts = approx_exp2(pair.v[0] - shift);
-      total = m_fma(pair.v[1], counts, total);
+    UNROLL for (int w = 0; w < P::WAVES; w++) {
+      const f32 counts = approx_exp2(pair[w].v[0] - shift);
+      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
+      total = m_fma(pair[w].v[1], counts, total);
       UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
     }
     if (parts > 1) {
@@ -259,10 +271,10 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
       continue;
     }
     // A sink that is greater than all scores leaves little of them.
-    const f32 sink = a.sinks ? widen(a.sinks[group.head(h)]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
+    const f32 sink = a.sinks ? widen(a.sinks[kv_head * heads + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
     const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
     // A head that sees no key gives zeros.
-    const f32 by = length > 0 ? fix / m_fma(total, fix, sinks) : 0.0f;
+    const f32 by = length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
     Vec<T, 2> y;
     UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
     *(Vec<T, 2>*)(a.out + at * D + col) = y;

@@ -194,7 +194,10 @@ template <class Q, int NB, int P> struct TileVec {
       }
       sent.advance(rounds, step);
     };
-    NO_UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
+    // All at once where no place is needed twice.
+    const u32 start = out.share.block * per_block;
+    const bool once = BULK_COPIES && (start < groups ? (groups - start + step - 1) / step : 0) * rounds <= Places;
+    NO_UNROLL for (u32 i = 0; i + (once ? 0 : 1) < Places; i++) send();
     wait_for_previous();
     f32 factors[X];
     bool ready = false;
@@ -214,7 +217,7 @@ template <class Q, int NB, int P> struct TileVec {
       else copies_wait_but<Places - 2>();
       wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
-      send();
+      if (!once) send();
       // What is added at the end is on its way from the beginning.
       if (c.round == 0) UNROLL for (int e = 0; e < Sums; e++) added[e] = out.added(group, lane / 4 + e / X * 8, X * t + e % X);
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;

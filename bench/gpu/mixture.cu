@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
   const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
   const size_t places[4] = {0, 2, 5, 6};
-  const auto need = [&](int p, u32 warps) { return widths[p] * 2 + widths[p] / 4 + warps * (2 * 4864 + 4 * (64 + 8)); };
+  const auto need = [&](int p, u32 warps) { return widths[p] * 2 + widths[p] / 4 + 1024 + warps * (2 * 4864 + 4 * (64 + 8)); };
   for (int p = 0; p < 4; p++) plans[p].bytes = need(p, plans[p].threads / 32);
   printf("shared memory as needed: layer %.2f us\n", time([](size_t) { return true; }));
   for (int p = 0; p < 4; p++) {
@@ -180,8 +180,8 @@ int main(int argc, char** argv) {
     float least = 1e9;
     const u32 over = p == 2 ? 16 : 132, chunks = widths[p] / 512;
     for (u32 spread = 1; spread <= 2; spread++)
-      for (u32 splits = 1; splits <= chunks && splits <= 16; splits *= 2)
-        for (u32 together = 1; together * splits <= 16; together++) {
+      for (u32 splits = 1; splits <= chunks && splits <= TILE_WARPS; splits *= 2)
+        for (u32 together = 1; together * splits <= TILE_WARPS; together++) {
           const u32 warps = splits * together, all = (groups[p] + together - 1) / together, rounds = (all + over * spread - 1) / (over * spread);
           if (need(p, warps) * spread > 224 * 1024 || rounds > 3 || warps < 4) continue;
           plans[p] = TileLaunch{32 * warps, splits, (all + rounds - 1) / rounds, need(p, warps)};

@@ -108,7 +108,7 @@ const LATENT_COUNTERS = 9;
  * One position of a text in one launch (kernels/attention_step.hip): waves of a block, heads that share keys at most, and the head
  * dimensions that it is compiled for.
  */
-const STEP_WAVES = 16;
+const STEP_WAVES = 12;
 export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
@@ -227,7 +227,7 @@ export function planDecode(
 /** Queries, the new key and value, and of each wave results and a pair for each head. */
 export const planStep = (d: StepDim): { readonly threads: number; readonly shared: number } => ({
   threads: 32 * STEP_WAVES,
-  shared: 2 * (STEP_HEADS * (d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2),
+  shared: 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2),
 });
 
 /** Parts of a step's keys: a block to a multiprocessor, which has keys for all its waves. */

@@ -10,8 +10,8 @@ import {
   latentDefines,
   prefillBlocks,
   prefillDefines,
-  splitDefines,
   type StepDim,
+  splitDefines,
   stepDefines,
   stepDims,
 } from "../attention-plan.ts";

@@ -89,6 +89,16 @@ export function planLinear({ m, n, k, norm, slots }: LinearShape, dtype: DType, 
   return { kernel, launch: { threads, splits, blocks: blocksFor(n, threads, splits), shared_bytes: 0, segment: k } };
 }
 
+/** Rows of W, at most, of which each has a block to itself. */
+const THIN_ROWS = 256;
+
+/** One row of x and few of W, as a router has: null for others, and for gates. */
+export function planThin({ m, n, k }: LinearShape, dtype: DType): LinearPlan<`linear_thin_${DType}`> | null {
+  if (m !== 1 || n > THIN_ROWS) return null;
+  const launch = { threads: LINEAR_BLOCK, splits: 1, blocks: n, shared_bytes: 0, segment: k };
+  return { kernel: `linear_thin_${dtype}`, launch };
+}
+
 /** Quantized weights of a row that a warp takes at a time, and warps of a block at most. */
 const MATVEC_CHUNK = 1024;
 const MATVEC_WARPS = 8;
@@ -277,6 +287,14 @@ export const linear = [
     args: `x* w* ${epilogue}`,
     plan: "blocks threads shared_bytes",
     defines: { ...streamDefines, LINEAR_GROUP, LINEAR_BLOCK },
+    launch,
+  }),
+  family({
+    file: "linear",
+    pattern: "linear_thin_{T}",
+    over: { T: quantFloats },
+    args: `x* w* ${epilogue}`,
+    plan: "blocks threads shared_bytes",
     launch,
   }),
   family({

@@ -136,6 +136,8 @@ function stepAtOnce(
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
     ...{ threads: plan.threads, shared_bytes: plan.shared },
   });
+  // What is read before its turn.
+  for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
   return gpu.filled(dtype, batch * heads * d, (out) =>
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
       values.out = out;
