@@ -126,7 +126,7 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const stepDefines = (arch: string) => ({ ...decodeDefines(arch), STEP_WAVES });
+export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES };
 
 /** Of kernels that only warpgroups have, and those without a mask. */
 export const cappedDefines = (arch: string) => ({
