@@ -12,9 +12,9 @@ namespace gpu {
 // y (batch, n) = f(norm(x) (batch, k) · W (n, k)ᵀ + bias) + residual for batch ≤ NB; arguments as in linear.hip, x as floats of
 // `dtype`. `splits` warps share 16 rows of W. A warp takes CHUNK weights of each row at a time by way of its own shared memory;
 // while it multiplies one chunk, the next ones are on their way to its other Places, the first of them before the kernel that
-// makes x has ended. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with pieces in
-// several matrices (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block, from the
-// cache.
+// makes x has ended. Of x, `segment` elements of each row are in shared memory at a time: all, unless they are too many. Rows with
+// pieces in several matrices (expert-slot.h) count as if each piece filled its last chunk. Traffic: weights once; x once per block,
+// from the cache.
 template <class Q, int NB, int P> struct TileVec {
   typedef TileRows<Q, NB, P> Unit;
   typedef typename Unit::Rows Rows;
@@ -252,7 +252,7 @@ template <class Q, int NB, int P> struct TileVec {
         barrier();
         for (u32 p = 1; part == 0 && p < splits; p++)
           UNROLL for (int e = 0; e < Sums; e++) acc[e] += totals[e * bdim_x() + tid_x() + 32 * p];
-        barrier();
+        if (c.group - own < groups) barrier();
       }
       if (part == 0) {
         Unit::finish(acc);
