@@ -18,72 +18,37 @@ GPU_FN u32 key_of(f32 x) {
 }
 GPU_FN f32 of_key(u32 key) { return f32_from_bits(key == 1 ? 0x7fc00000u : key >> 31 ? key & 0x7fffffffu : ~key); }
 
-// The best of a warp's scores one after another: lane j keeps what comes in place j. Places count down, so that of equal scores the
-// first is the most.
-template <class T, int Items, bool = sizeof(T) == 2> struct Best {
-  u32 keys[Items], own_key = 0, own = 0;
-  GPU_METHOD void load(const T* x, u32 cols) {
-    UNROLL for (int i = 0; i < Items; i++) keys[i] = lane_id() + 32 * i < cols ? key_of(widen(x[lane_id() + 32 * i])) : 0;
-  }
-  GPU_METHOD void next(u32 j) {
-    u32 best = 0, from = 0;
-    UNROLL for (int i = 0; i < Items; i++) best = best < keys[i] ? keys[i] : best;
-    const u32 most = warp_most(best);
-    UNROLL for (int i = Items - 1; i >= 0; i--) from = keys[i] == most ? ~(lane_id() + 32 * i) : from;
-    const u32 place = ~warp_most(from);
-    UNROLL for (int i = 0; i < Items; i++) keys[i] = lane_id() + 32 * i == place ? 0 : keys[i];
-    own = lane_id() == j ? place : own;
-    own_key = lane_id() == j ? most : own_key;
-  }
-  GPU_METHOD u32 place() const { return own; }
-  GPU_METHOD f32 score() const { return of_key(own_key); }
-};
-// Halves leave room for the place in one word, so that the warp is asked once.
-template <class T, int Items> struct Best<T, Items, true> {
-  u32 keys[Items], own = 0;
-  GPU_FN u32 key_of_bits(u32 bits) {
-    const u32 nan = f32_bits(widen(T{(u16)bits})) << 1 > 0xff000000u ? 1 : 0;
-    return nan ? 1 : (bits & 0x7fffu) == 0 ? 0x8000u : bits >> 15 ? ~bits & 0xffffu : bits | 0x8000u;
-  }
-  GPU_METHOD void load(const T* x, u32 cols) {
-    UNROLL for (int i = 0; i < Items; i++) {
-      const u32 place = lane_id() + 32 * i;
-      keys[i] = place < cols ? key_of_bits(x[place].bits) << 16 | (0xffffu - place) : 0;
-    }
-  }
-  GPU_METHOD void next(u32 j) {
-    u32 best = 0;
-    UNROLL for (int i = 0; i < Items; i++) best = best < keys[i] ? keys[i] : best;
-    const u32 most = warp_most(best);
-    UNROLL for (int i = 0; i < Items; i++) keys[i] = keys[i] == most ? 0 : keys[i];
-    own = lane_id() == j ? most : own;
-  }
-  GPU_METHOD u32 place() const { return 0xffffu - (own & 0xffffu); }
-  GPU_METHOD f32 score() const {
-    const u32 key = own >> 16;
-    return key == 1 ? f32_from_bits(0x7fc00000u) : widen(T{(u16)(key >> 15 ? key & 0x7fffu : ~key)});
-  }
-};
-
 template <class T, int Items> GPU_FN void topk(const T* x, void* values, u32* ids, size_t rows, u32 cols, u32 k, bool softmax) {
   const u32 lane = lane_id();
   const size_t per_block = bdim_x() / 32;
   for (size_t base = bid_x() * per_block; base < rows; base += gdim_x() * per_block) {
     const size_t row = base + tid_x() / 32;
     const bool there = row < rows;
-    Best<T, Items> best;
-    best.load(x + (there ? row : 0) * cols, cols);
-    NO_UNROLL for (u32 j = 0; j < k; j++) best.next(j);
+    u32 keys[Items];
+    UNROLL for (int i = 0; i < Items; i++) keys[i] = there && lane + 32 * i < cols ? key_of(widen(x[row * cols + lane + 32 * i])) : 0;
+    // Lane j keeps what comes in place j. Places count down, so that of equal scores the first is the most.
+    u32 own = 0, own_key = 0;
+    NO_UNROLL for (u32 j = 0; j < k; j++) {
+      u32 best = 0;
+      UNROLL for (int i = 0; i < Items; i++) best = best < keys[i] ? keys[i] : best;
+      const u32 most = warp_most(best);
+      u32 from = 0;
+      UNROLL for (int i = Items - 1; i >= 0; i--) from = keys[i] == most ? ~(lane + 32 * i) : from;
+      const u32 place = ~warp_most(from);
+      UNROLL for (int i = 0; i < Items; i++) keys[i] = lane + 32 * i == place ? 0 : keys[i];
+      own = lane == j ? place : own;
+      own_key = lane == j ? most : own_key;
+    }
     const bool mine = there && lane < k;
     f32 value = 0;
     if (softmax) {
-      const f32 score = best.score(), most = shfl(score, 0), power = mine ? m_exp(score - most) : 0.0f;
+      const f32 score = of_key(own_key), most = shfl(score, 0), power = mine ? m_exp(score - most) : 0.0f;
       value = power / warp_all<SumOf>(power);
     }
     if (!mine) continue;
     if (softmax) ((f32*)values)[row * k + lane] = value;
-    else ((T*)values)[row * k + lane] = x[row * cols + best.place()];
-    ids[row * k + lane] = best.place();
+    else ((T*)values)[row * k + lane] = x[row * cols + own];
+    ids[row * k + lane] = own;
   }
 }
 

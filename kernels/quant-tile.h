@@ -198,10 +198,7 @@ template <class Q, int NB, int P> struct TileVec {
       }
       sent.advance(rounds, step);
     };
-    // All at once where no place is needed twice.
-    const u32 turns = rounds == 1 ? Places : 2 * rounds <= Places ? 2 : rounds <= Places ? 1 : 0;
-    const bool once = BULK_COPIES && turns && out.share.block * per_block + turns * step >= groups;
-    NO_UNROLL for (u32 i = 0; i + (once ? 0 : 1) < Places; i++) send();
+    NO_UNROLL for (u32 i = 0; i + 1 < Places; i++) send();
     wait_for_previous();
     // What is added at the end is on its way from the beginning, as it lies.
     const auto fetch_added = [&](u32 (&raw)[Sums], u32 group) {
@@ -233,7 +230,7 @@ template <class Q, int NB, int P> struct TileVec {
       else copies_wait_but<Places - 2>();
       wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
-      if (!once) send();
+      send();
       const u32* first = weights + c.place * StageWords + lane / 4 * Pitch;
       const u32* const row[2] = {first, first + 8 * Pitch};
       const u32 at[2] = {skew_of(from(c, piece, lane / 4)), skew_of(from(c, piece, lane / 4 + 8))};
