@@ -10,6 +10,7 @@
 // With `tables` caches are pages (pages, kv_heads, PAGE_SIZE, d), and rows those of `sequences` one behind the other (pages.h).
 // Launch: both sides of W pairs each. Traffic: q, k and v once in, once out.
 #include "cache-rows.h"
+#include "head-norm.h"
 #include "pages.h"
 #include "turn.h"
 namespace gpu {
@@ -25,27 +26,6 @@ template <class T> struct Append {
 
 template <class T, int W> GPU_FN void turn(Vec<T, W>& x, Vec<T, W>& y, const Vec<T, W>& c, const Vec<T, W>& s) {
   UNROLL for (int j = 0; j < W; j++) turn(x.v[j], y.v[j], c.v[j], s.v[j]);
-}
-
-GPU_FN bool share_a_warp(u32 lanes) { return lanes <= 32 && (lanes & (lanes - 1)) == 0; }
-
-// What makes the mean square of a head 1, of which each of `lanes` neighbours has N elements; where these are no power of two that a
-// warp has, every thread goes through the head by itself. Squares are taken near 1, so that none overflows or vanishes.
-template <class T, int N> GPU_FN f32 head_factor(const Vec<T, N>& own, const T* head, u32 d, u32 lanes, f32 eps) {
-  const bool together = share_a_warp(lanes);
-  f32 most = 0, squares = 0;
-  if (together) {
-    UNROLL for (int j = 0; j < N; j++) most = maximum(most, m_abs(widen(own.v[j])));
-    for (u32 mask = lanes / 2; mask; mask /= 2) most = maximum(most, shfl_xor(most, mask));
-  } else for (u32 i = 0; i < d; i++) most = maximum(most, m_abs(widen(head[i])));
-  const u32 exponent = f32_bits(most) >> 23;
-  const f32 scale = f32_from_bits((exponent < 67 ? 187 : exponent > 247 ? 7 : 254 - exponent) << 23);
-  const auto add = [&](f32 x) { squares = m_fma(x * scale, x * scale, squares); };
-  if (together) {
-    UNROLL for (int j = 0; j < N; j++) add(widen(own.v[j]));
-    for (u32 mask = lanes / 2; mask; mask /= 2) squares += shfl_xor(squares, mask);
-  } else for (u32 i = 0; i < d; i++) add(widen(head[i]));
-  return scale / m_sqrt(squares / (f32)d + eps * scale * scale);
 }
 
 // All threads of a block go round together: those that share a head ask each other.

@@ -3,6 +3,7 @@
 //   linear_T_bN, linear_norm_T_bN  for N/2 < batch ≤ N; out = f(norm(x)·Wᵀ + bias) + residual, where norm is RMS with weight
 //     alpha and f nothing (glu 0), silu(gate)·up (GLU_silu), gelu(gate)·up (GLU_gelu) or gpt-oss's gate (GLU_clampedSwiglu) of the two halves of W's rows. bias and residual may
 //     be null. k is a multiple of 16 bytes, and x, alpha and W are aligned to them.
+//   linear_thin_T  the same for one row and few rows of W, as of a router, without a gate: a block for each of them
 //   expert_linear_T, expert_sum_T  a row of x each through one of the matrices of W (experts, n, k), see expert-slot.h
 //
 // Launch: blocks of `threads`, `splits` warps for each group of LINEAR_GROUP rows of W (half as many columns of out with a gate).
@@ -117,6 +118,73 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
 GPU_bf16(LINEAR)
 GPU_f16(LINEAR)
 GPU_f32(LINEAR)
+
+// One row of W: of each thread the first U vectors of it and of alpha are on their way before x is there.
+template <class T, int U> struct Thin {
+  static constexpr int V = 16 / sizeof(T);
+  u32 vectors;
+  const T *x, *alpha, *row;
+
+  GPU_METHOD u32 at(u32 base, int u) const { return base + u * bdim_x() + tid_x(); }
+  GPU_METHOD void load(Words4 (&a)[U], Words4 (&by)[U], u32 base) const {
+    UNROLL for (int u = 0; u < U; u++) {
+      const size_t v = at(base, u) < vectors ? at(base, u) : 0;
+      a[u] = load_once(row + v * V);
+      if (alpha) by[u] = *(const Words4*)(alpha + v * V);
+    }
+  }
+  // This thread's part of the product and of the squares of x · scale.
+  GPU_METHOD void sums(f32 (&sum)[2], f32 scale) const {
+    Words4 a[U], by[U], q[U];
+    load(a, by, 0);
+    wait_for_previous();
+    sum[0] = sum[1] = 0;
+    NO_UNROLL for (u32 base = 0; base < vectors; base += U * bdim_x()) {
+      if (base) load(a, by, base);
+      UNROLL for (int u = 0; u < U; u++) q[u] = *(const Words4*)(x + (size_t)(at(base, u) < vectors ? at(base, u) : 0) * V);
+      UNROLL for (int u = 0; u < U; u++)
+        if (at(base, u) < vectors) UNROLL for (int w = 0; w < 4; w++) UNROLL for (int j = 0; j < InWord<T>::Count; j++) {
+          const f32 xj = InWord<T>::at(q[u].v[w], j) * scale;
+          sum[1] = m_fma(xj, xj, sum[1]);
+          sum[0] = m_fma(alpha ? xj * InWord<T>::at(by[u].v[w], j) : xj, InWord<T>::at(a[u].v[w], j), sum[0]);
+        }
+    }
+  }
+  // Of all threads of the block.
+  GPU_METHOD void totals(f32* kept, f32 (&sum)[2]) const {
+    const f32 own = WarpTotals<2>::of(sum);
+    if (lane_id() % 16 == 0) kept[tid_x() / 16] = own;
+    barrier();
+    sum[0] = sum[1] = 0;
+    for (u32 w = 0; w < bdim_x() / 32; w++) UNROLL for (int i = 0; i < 2; i++) sum[i] += kept[2 * w + i];
+    barrier();
+  }
+  GPU_METHOD f32 run(f32* kept, f32 eps) const {
+    f32 sum[2];
+    // A row whose squares overflow goes again, made small. All threads see the same.
+    NO_UNROLL for (u32 again = 0;; again++) {
+      sums(sum, again ? small_scale() : 1.0f);
+      totals(kept, sum);
+      if (!alpha) return sum[0];
+      if (again || !is_infinite(sum[1])) return sum[0] * norm_factor(sum[1], (size_t)vectors * V, again ? 0.0f : eps);
+    }
+  }
+};
+#define LINEAR_THIN(T) \
+  KERNEL_EARLY(LINEAR_BLOCK, 8, linear_thin_##T, const T* x, const T* w, const T* alpha, const T* bias, const T* residual, T* out, size_t n, \
+                size_t k, f64 eps, u32 batch, u32 glu, u32 splits) { \
+    typedef Thin<T, 2> Row; \
+    SHARED(f32, kept, LINEAR_BLOCK / 16); \
+    const u32 column = bid_x(); \
+    const Row row{(u32)(k / Row::V), x, alpha, w + column * k}; \
+    f32 total = row.run(kept, (f32)eps); \
+    if (tid_x()) return; \
+    if (bias) total += widen(bias[column]); \
+    out[column] = narrow<T>(residual ? total + widen(residual[column]) : total); \
+  }
+GPU_bf16(LINEAR_THIN)
+GPU_f16(LINEAR_THIN)
+GPU_f32(LINEAR_THIN)
 
 #define EXPERT_LINEAR(T) \
   KERNEL_EARLY(LINEAR_BLOCK, 8, expert_linear_##T, const T* x, const T* w, const u32* ids, const T* bias, T* out, size_t n, size_t k, \

@@ -8,6 +8,25 @@
 #if GPU_BYTE_TILES
 namespace gpu {
 
+// A type as lanes take it: where the upper nibbles of words are wanted as they lie, signed, their scale is a sixteenth, and the minimum
+// has what they lack.
+template <class Q> struct LaneType : Q {};
+template <> struct LaneType<q4_k> : q4_k {
+  template <int N, class Src> GPU_FN void words(const Src& s, u32 run, u32 first, u32 (&q)[2 * N]) {
+    u32 x[N];
+    s.load(16, 8 * run + first, x);
+    UNROLL for (int j = 0; j < N; j++) {
+      q[j] = low_nibbles(x[j]);
+      q[N + j] = and_xor(x[j], 0xf0f0f0f0u, 0x80808080u);
+    }
+  }
+  template <class Src> GPU_FN void scales(const Src& s, u32 run, u32 half, f32 (&scale)[2], f32 (&min)[2]) {
+    q4_k::scales(s, run, half, scale, min);
+    min[1] = m_fma(8.0f, scale[1], min[1]);
+    scale[1] *= 1.0f / 16.0f;
+  }
+};
+
 template <class Q, int P> struct TileRows<Q, 1, P> {
   // A lane has one run of Parts groups in each step.
   static constexpr u32 CHUNK = TILE_CHUNK, STEP = 4 * 32 * Q::Parts, STEPS = CHUNK / STEP, PER_BLOCK = Q::Elements / 32 / Q::Parts;
@@ -69,7 +88,7 @@ template <class Q, int P> struct TileRows<Q, 1, P> {
   GPU_FN void multiply(f32 (&acc)[2], const Staged<Q::Align> (&block)[2], u32 run, const Sight& x, u32 group, bool exists) {
     f32 scale[2][Q::Halves][Q::Parts], min[2][Q::Halves][Q::Parts];
     UNROLL for (int h = 0; h < 2; h++) UNROLL for (int half = 0; half < Q::Halves; half++) {
-      Q::scales(block[h], run, half, scale[h][half], min[h][half]);
+      LaneType<Q>::scales(block[h], run, half, scale[h][half], min[h][half]);
       UNROLL for (int p = 0; p < Q::Parts; p++) {
         scale[h][half][p] = exists ? scale[h][half][p] : 0.0f;
         if (Q::HasMin) min[h][half][p] = exists ? min[h][half][p] : 0.0f;
@@ -79,7 +98,7 @@ template <class Q, int P> struct TileRows<Q, 1, P> {
     Sums4 d[Q::Parts];
     UNROLL for (int i = 0; i < STORED; i += 4) {
       u32 q[2][4 * Q::Fields];
-      UNROLL for (int h = 0; h < 2; h++) Q::template words<4>(block[h], run, i, q[h]);
+      UNROLL for (int h = 0; h < 2; h++) LaneType<Q>::template words<4>(block[h], run, i, q[h]);
       UNROLL for (int f = 0; f < Q::Fields; f++) {
         const int p = Q::Fields > Q::Parts ? 0 : f;
         d[p].add(q[0] + 4 * f, q[1] + 4 * f, x, (group + p) * 8 + (Q::Fields > Q::Parts ? 4 * f : i));

@@ -2,7 +2,7 @@
 // kernels, and that kernel by itself; then with other numbers of warps and blocks for its products. Shape: Qwen3-30B-A3B in Q4_K.
 //   mixture [KEYS]
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear decode attention_decode experts) bench/gpu/mixture.cu -o mixture
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
 #define GPU_ONLY
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
@@ -12,6 +12,7 @@
 #include "linear.hip"
 #include "decode.hip"
 #include "attention_decode.hip"
+#include "attention_step.hip"
 #include "experts.hip"
 
 constexpr u32 HIDDEN = 2048, HEADS = 32, KV_HEADS = 4, D = 128, EXPERTS = 128, CHOSEN = 8, WIDTH = 768, SETS = 8, LAYERS = 48, CAPACITY = 512;
@@ -87,10 +88,9 @@ int main(int argc, char** argv) {
   tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
   const u32 splits = std::min(CAPACITY / 64, 66u);
 
-  const std::vector<Step> steps{
-      {"qkv", [&](cudaStream_t s, const Weights& w) {
-         go(s, linear_q4_k_b1, q.blocks, q.threads, q.bytes, x, w.qkv, alpha, nullptr, nullptr, projected, QKV, HIDDEN, 1e-6, 1, 0, q.splits, HIDDEN, DTYPE_bf16);
-       }},
+  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = StepPlan<D>::PAIRS_AT + STEP_WAVES * 64;
+  // What the kernel of a step does in one launch, in two.
+  const std::vector<Step> apart{
       {"rope", [&](cudaStream_t s, const Weights&) {
          go(s, rope_append_bf16, (QKV + 2047) / 2048, 256, 0, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, alpha, alpha, lengths,
             nullptr, nullptr, nullptr, turned, keys, values, 1, 1, HEADS, KV_HEADS, D, D, 0, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 0, 0, 1e-6);
@@ -99,11 +99,21 @@ int main(int argc, char** argv) {
          go(s, attention_decode_128_bf16, KV_HEADS * splits, 128, 69632, turned, keys, values, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, nullptr, 1, HEADS, KV_HEADS, 1,
             CAPACITY, D, D, HEADS * D, D, HEADS * D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, KV_HEADS * CAPACITY * D, CAPACITY * D, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, splits);
        }},
+  };
+  const std::vector<Step> steps{
+      {"qkv", [&](cudaStream_t s, const Weights& w) {
+         go(s, linear_q4_k_b1, q.blocks, q.threads, q.bytes, x, w.qkv, alpha, nullptr, nullptr, projected, QKV, HIDDEN, 1e-6, 1, 0, q.splits, HIDDEN, DTYPE_bf16);
+       }},
+      {"step", [&](cudaStream_t s, const Weights&) {
+         go(s, attention_step_128_bf16, KV_HEADS * parts, 32 * STEP_WAVES, step_bytes, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, alpha,
+            alpha, nullptr, lengths, nullptr, mixed, keys, values, scratch, counters, 1, HEADS, KV_HEADS, CAPACITY, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 1e-6, 0.088,
+            0, parts);
+       }},
       {"o", [&](cudaStream_t s, const Weights& w) {
          go(s, linear_q4_k_b1, o.blocks, o.threads, o.bytes, mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 1, 0, o.splits, HEADS * D, DTYPE_bf16);
        }},
       {"router", [&](cudaStream_t s, const Weights& w) {
-         go(s, linear_norm_bf16_b1, 32, 128, 0, middle, w.router, alpha, nullptr, nullptr, scores, EXPERTS, HIDDEN, 1e-6, 1, 0, 4);
+         go(s, linear_thin_bf16, EXPERTS, LINEAR_BLOCK, 0, middle, w.router, alpha, nullptr, nullptr, scores, EXPERTS, HIDDEN, 1e-6, 1, 0, 1);
        }},
       {"topk", [&](cudaStream_t s, const Weights&) { go(s, topk_bf16, 1, 256, 0, scores, mix, ids, 1, EXPERTS, CHOSEN, 1); }},
       {"up", [&](cudaStream_t s, const Weights& w) {
@@ -116,6 +126,31 @@ int main(int argc, char** argv) {
        }},
   };
   CHECK(cudaDeviceSynchronize());
+  const auto read = [](const bf16* p, size_t count) {
+    std::vector<u16> bits(count);
+    CHECK(cudaMemcpy(bits.data(), p, count * 2, cudaMemcpyDeviceToHost));
+    std::vector<float> x;
+    for (u16 b : bits) {
+      const u32 word = (u32)b << 16;
+      float v;
+      memcpy(&v, &word, 4);
+      x.push_back(v);
+    }
+    return x;
+  };
+  const auto difference = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double apart = 0, size = 0;
+    for (size_t i = 0; i < a.size(); i++) apart += (a[i] - b[i]) * (a[i] - b[i]), size += b[i] * b[i];
+    return std::sqrt(apart / size);
+  };
+  for (const Step& step : apart) step.run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  const std::vector<float> wanted = read(mixed, HEADS * D), row = read(keys + (length - 1) * D, D);
+  CHECK(cudaMemset(mixed, 0xff, HEADS * D * 2));
+  CHECK(cudaMemset(keys + (length - 1) * D, 0xff, D * 2));
+  steps[1].run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  printf("a step in one launch differs by %.1e, its key by %.1e\n", difference(read(mixed, HEADS * D), wanted), difference(read(keys + (length - 1) * D, D), row));
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++)
@@ -124,15 +159,19 @@ int main(int argc, char** argv) {
   };
   const float all_us = time([](size_t) { return true; });
   early_launches = false;
-  const float apart = time([](size_t) { return true; });
+  const float waiting = time([](size_t) { return true; });
   early_launches = true;
-  printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, apart);
+  const float two_us = median_of_graph([&](cudaStream_t s) {
+    for (u32 layer = 0; layer < LAYERS; layer++) for (const Step& step : apart) step.run(s, sets[layer % SETS]);
+  }, 7) / LAYERS;
+  printf("turning, appending and attention in two launches %.2f us\n", two_us);
+  printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, waiting);
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
   const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
-  const size_t places[4] = {0, 3, 6, 7};
-  const auto need = [&](int p, u32 warps) { return widths[p] * 2 + widths[p] / 4 + warps * (2 * 4864 + 4 * (64 + 8)); };
+  const size_t places[4] = {0, 2, 5, 6};
+  const auto need = [&](int p, u32 warps) { return widths[p] * 2 + widths[p] / 4 + 1024 + warps * (2 * 4864 + 4 * (64 + 8)); };
   for (int p = 0; p < 4; p++) plans[p].bytes = need(p, plans[p].threads / 32);
   printf("shared memory as needed: layer %.2f us\n", time([](size_t) { return true; }));
   for (int p = 0; p < 4; p++) {
@@ -141,8 +180,8 @@ int main(int argc, char** argv) {
     float least = 1e9;
     const u32 over = p == 2 ? 16 : 132, chunks = widths[p] / 512;
     for (u32 spread = 1; spread <= 2; spread++)
-      for (u32 splits = 1; splits <= chunks && splits <= 16; splits *= 2)
-        for (u32 together = 1; together * splits <= 16; together++) {
+      for (u32 splits = 1; splits <= chunks && splits <= TILE_WARPS; splits *= 2)
+        for (u32 together = 1; together * splits <= TILE_WARPS; together++) {
           const u32 warps = splits * together, all = (groups[p] + together - 1) / together, rounds = (all + over * spread - 1) / (over * spread);
           if (need(p, warps) * spread > 224 * 1024 || rounds > 3 || warps < 4) continue;
           plans[p] = TileLaunch{32 * warps, splits, (all + rounds - 1) / rounds, need(p, warps)};

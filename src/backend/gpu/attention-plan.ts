@@ -104,6 +104,15 @@ const LATENT_CROWD = 3;
 /** Counters of each 16 rows: one of all parts, which are joined by eights, and one of each eight. */
 const LATENT_COUNTERS = 9;
 
+/**
+ * One position of a text in one launch (kernels/attention_step.hip): waves of a block, heads that share keys at most, and the head
+ * dimensions that it is compiled for.
+ */
+const STEP_WAVES = 12;
+export const STEP_HEADS = 8;
+export const stepDims = [64, 128] as const;
+export type StepDim = (typeof stepDims)[number];
+
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
   ...unitDefines,
@@ -116,6 +125,8 @@ export const prefillDefines = (arch: string) => ({
   ...warpgroupDefines,
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
+
+export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES };
 
 /** Of kernels that only warpgroups have, and those without a mask. */
 export const cappedDefines = (arch: string) => ({
@@ -212,6 +223,16 @@ export function planDecode(
   const crowd = unit === "mma" ? (inBytes ? Math.max(2, 4 - Math.floor(d / 85)) : beside) : 3;
   return { threads: waves * lanes, shared, crowd };
 }
+
+/** Queries, the new key and value, and of each wave results and a pair for each head. */
+export const planStep = (d: StepDim): { readonly threads: number; readonly shared: number } => ({
+  threads: 32 * STEP_WAVES,
+  shared: 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2),
+});
+
+/** Parts of a step's keys: a block to a multiprocessor, which has keys for all its waves. */
+export const planStepSplits = (multiprocessors: number, blocks: number, keys: number): number =>
+  Math.max(1, Math.min(Math.ceil(keys / (16 * STEP_WAVES)), Math.floor(multiprocessors / blocks)));
 
 /** `rows` are those of all heads that share keys. */
 export function planSplit(

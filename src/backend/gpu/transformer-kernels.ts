@@ -1,7 +1,7 @@
 /** The kernels that transformers run, so that they are compiled while the weights are read, or ahead of time. */
 import type { DType } from "../../core/dtype.ts";
 import type { TransformerNeeds } from "../transformers.ts";
-import { headDimFor, type MatrixUnit, supportsHeadDim } from "./attention-plan.ts";
+import { headDimFor, type MatrixUnit, type StepDim, stepDims, supportsHeadDim } from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor } from "./families/linear.ts";
@@ -61,7 +61,7 @@ function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds)
     ...(hasPlainWeights
       ? ([`expert_linear_${dtype}`, `expert_sum_${dtype}`, `expert_dense_small_${dtype}`] as const)
       : []),
-    ...([`topk_${dtype}`, "topk_f32", "expert_order", `mix_${dtype}`] as const),
+    ...([`linear_thin_${dtype}`, `topk_${dtype}`, "topk_f32", "expert_order", `mix_${dtype}`] as const),
   ];
 }
 
@@ -119,6 +119,9 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
   return existing([
     ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
     ...heads.flatMap((d) => [`attention_decode${decoding}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
+    ...(stepDims.some((d) => d === headDim) && !needs.cachesBytes && !needs.scoresAreShaped && dtype !== "f32"
+      ? ([`attention_step_${headDim as StepDim}_${dtype as "bf16" | "f16"}`] as const)
+      : []),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
     ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),

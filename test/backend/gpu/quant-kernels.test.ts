@@ -427,14 +427,16 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         [6, 18, 2, 2, false, true, true, 0],
         [2, 34, 3, 1, true, true, true, 0],
         [3, 21, 1, 0, true, false, true, 4],
+        [1, 37, 3, 0, true, true, true, 4],
+        [1, 34, 2, 1, false, true, true, 0],
       ] as const) {
         const k = blocksPerRow * size;
         const columns = glu ? n / 2 : n;
         const floatsAt = (count: number, at = 0) =>
           gpu.upload(encode(Array.from({ length: count }, normal), "f32"), at);
         const row = Array.from({ length: m * k }, normal);
-        // A row whose squares overflow.
-        if (norm) row.fill(1e25, k, 2 * k);
+        // A row whose squares overflow, the second; the only one for some types.
+        if (norm && (m > 1 || type.endsWith("_K"))) row.fill(1e25, m > 1 ? k : 0, m > 1 ? 2 * k : k);
         const shared = {
           ...{ n, k, batch: m, dtype: 0, glu, eps: 1e-5, w: gpu.blocks(randomBlocks(type, n * k)) },
           ...{ x: gpu.upload(encode(row, "f32"), skew), alpha: norm ? floatsAt(k, skew) : 0 },
@@ -471,8 +473,10 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         const [n, k] = [3, 256];
         const x = Array.from({ length: 5 * k }, () => normal());
         x[k + 70] = bad;
-        const y = multiply(type, randomBlocks(type, n * k), x, n, "f32", "tiles");
+        const blocks = randomBlocks(type, n * k);
+        const y = multiply(type, blocks, x, n, "f32", "tiles");
         expect(y.map(Number.isNaN)).toEqual(Array.from({ length: 15 }, (_, i) => i >= 3 && i < 6));
+        expect(multiply(type, blocks, x.slice(k, 2 * k), n, "f32", "tiles").every(Number.isNaN)).toBe(true);
       }
   });
 

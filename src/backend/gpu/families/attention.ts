@@ -10,7 +10,10 @@ import {
   latentDefines,
   prefillBlocks,
   prefillDefines,
+  type StepDim,
   splitDefines,
+  stepDefines,
+  stepDims,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -62,6 +65,16 @@ export const attention = [
       ...blocks(decodeBlocks(s.plan ? 1 : s.batch, s.heads, s.kv_heads, s.tq) * s.entries, 1, s.threads),
       shared: s.shared_bytes,
     }),
+  }),
+  family({
+    file: "attention_step",
+    pattern: "attention_step_{D}_{T}",
+    over: { D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
+    apart: ["D"],
+    args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32",
+    plan: "threads shared_bytes",
+    defines: stepDefines,
+    launch: (s) => ({ ...blocks(s.batch * s.kv_heads * s.splits, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({
     file: "attention_split",

@@ -89,6 +89,16 @@ export function planLinear({ m, n, k, norm, slots }: LinearShape, dtype: DType, 
   return { kernel, launch: { threads, splits, blocks: blocksFor(n, threads, splits), shared_bytes: 0, segment: k } };
 }
 
+/** Rows of W, at most, of which each has a block to itself. */
+const THIN_ROWS = 256;
+
+/** One row of x and few of W, as a router has: null for others, and for gates. */
+export function planThin({ m, n, k }: LinearShape, dtype: DType): LinearPlan<`linear_thin_${DType}`> | null {
+  if (m !== 1 || n > THIN_ROWS) return null;
+  const launch = { threads: LINEAR_BLOCK, splits: 1, blocks: n, shared_bytes: 0, segment: k };
+  return { kernel: `linear_thin_${dtype}`, launch };
+}
+
 /** Quantized weights of a row that a warp takes at a time, and warps of a block at most. */
 const MATVEC_CHUNK = 1024;
 const MATVEC_WARPS = 8;
@@ -169,16 +179,22 @@ function sharedTileBytes(type: QuantType, x: number, batch: Batch, warps: number
   return batch * x + beside + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
 }
 
-/** Bytes on their way that keep a multiprocessor's memory busy; as few warps as this do where x would else come in pieces. */
-const ENOUGH_BYTES = 72 * 1024;
+/**
+ * Bytes on their way that keep a multiprocessor's memory busy, of one row of x and of more, which take longer to multiply; as few
+ * warps as this do where x would else come in pieces.
+ */
+const enoughBytes = (batch: Batch): number => (batch === 1 ? 36 : 72) * 1024;
 const FEW_WARPS = 6;
-/** What it costs warps that share rows to meet, in chunks of a multiprocessor. */
+/** What it costs warps that share rows to meet, and each to round a part of one row of x, in chunks of a multiprocessor. */
 const MEETING_CHUNKS = 4;
+const ROUNDING_CHUNKS = 5;
+/** Elements of x that a warp rounds at a time. */
+const ROUNDED = 256;
 
 /**
  * A block per multiprocessor, which has x once. Of the numbers of warps and ways to have them share rows, that counts with
  * which the busiest multiprocessor is done first: chunks, of which fewer than enough warps take no more in the same time,
- * and meetings.
+ * rounding, and meetings.
  */
 function findTilePlan(
   shape: LinearShape,
@@ -190,7 +206,7 @@ function findTilePlan(
   const groups = Math.ceil(shape.n / TILE_ROWS);
   const { chunks, width } = chunksOf(shape, TILE_CHUNK);
   const { fine = false } = shape;
-  const enough = Math.ceil(ENOUGH_BYTES / tileBytes(type));
+  const enough = Math.ceil(enoughBytes(batch) / tileBytes(type));
   const fewest = Math.min(FEW_WARPS, Math.ceil((groups * chunks) / multiprocessors));
   let best = null as LinearPlan["launch"] | null;
   for (const count of pieces(shape.norm)) {
@@ -204,7 +220,8 @@ function findTilePlan(
         const all = Math.ceil(groups / together);
         const rounds = Math.ceil(all / multiprocessors);
         const steps = rounds * Math.ceil(chunks / splits) * Math.max(warps, enough);
-        const cost = steps + (splits > 1 ? MEETING_CHUNKS * rounds : 0);
+        const rounding = batch === 1 ? ROUNDING_CHUNKS * Math.ceil(width / ROUNDED / warps) : 0;
+        const cost = steps + rounding + (splits > 1 ? MEETING_CHUNKS * rounds : 0);
         if (cost >= least) continue;
         least = cost;
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
@@ -277,6 +294,14 @@ export const linear = [
     args: `x* w* ${epilogue}`,
     plan: "blocks threads shared_bytes",
     defines: { ...streamDefines, LINEAR_GROUP, LINEAR_BLOCK },
+    launch,
+  }),
+  family({
+    file: "linear",
+    pattern: "linear_thin_{T}",
+    over: { T: quantFloats },
+    args: `x* w* ${epilogue}`,
+    plan: "blocks threads shared_bytes",
     launch,
   }),
   family({

@@ -14,6 +14,15 @@ import {
 } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
+import {
+  MAX_COUNTERS,
+  planStep,
+  planStepSplits,
+  STEP_HEADS,
+  type StepDim,
+  scratchFloats,
+  stepDims,
+} from "../attention-plan.ts";
 import { copyLayout } from "../copy.ts";
 import { at, type Gpu } from "../gpu.ts";
 import {
@@ -69,6 +78,7 @@ export class GpuCachedAttention implements CachedAttention {
     const values = appendValues(q, k, v, p);
     values.lengths = lengths;
     values.padding = p.padding ? at(p.padding) : 0;
+    if (t === 1 && stepsAtOnce(gpu, dtype, p, values)) return stepAtOnce(gpu, dtype, p, values, capacity);
     values.past = p.past;
     values.batch = batch;
     values.t = t;
@@ -91,6 +101,50 @@ export class GpuCachedAttention implements CachedAttention {
       }),
     );
   }
+}
+
+/** Whether one position of each sequence goes from its projections to what its heads see in one launch. */
+function stepsAtOnce(gpu: Gpu, dtype: DType, p: CachedAttentionParams, v: ReturnType<typeof appendValues>): boolean {
+  const { strides } = p.k.layout;
+  const isPlain = p.lengths && !p.mask && p.softcap === 0 && p.scale > 0 && p.k.storage.dtype === dtype;
+  return (
+    !!isPlain &&
+    decodes(gpu, 1) &&
+    gpu.matrixUnit(dtype) === "mma" &&
+    stepDims.some((d) => d === v.d) &&
+    v.rotary === v.d &&
+    v.heads <= STEP_HEADS * v.kv_heads &&
+    v.batch * v.kv_heads <= MAX_COUNTERS &&
+    strides[2] === v.d &&
+    [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every((bytes) => bytes % 16 === 0) &&
+    [v.q, v.k, v.v, v.cos, v.sin, v.q_norm, v.k_norm, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every((n) => n % 8 === 0)
+  );
+}
+
+function stepAtOnce(
+  gpu: Gpu,
+  dtype: DType,
+  p: CachedAttentionParams,
+  appended: ReturnType<typeof appendValues>,
+  capacity: number,
+): Storage {
+  const { batch, heads, kv_heads, d } = appended;
+  const plan = planStep(d as StepDim);
+  const splits = planStepSplits(gpu.multiprocessors, batch * kv_heads, capacity);
+  const values = Object.assign(appended, {
+    ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
+    ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
+    ...{ threads: plan.threads, shared_bytes: plan.shared },
+  });
+  // What is read before its turn.
+  for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
+  return gpu.filled(dtype, batch * heads * d, (out) =>
+    gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
+      values.out = out;
+      values.scratch = scratch;
+      gpu.launch(`attention_step_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
+    }),
+  );
 }
 
 /** As `decode`, but to (b, tq, heads, d). */

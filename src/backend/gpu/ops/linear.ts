@@ -5,7 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, plainRows, planLinear, planQuantizedLinear } from "../families/linear.ts";
+import { LINEAR_ROWS, plainRows, planLinear, planQuantizedLinear, planThin } from "../families/linear.ts";
 import { QUANT_BATCH_FEW } from "../families/quant-batch.ts";
 import { takesWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
@@ -32,17 +32,19 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   if (type && takesWide(dtype, device.arch) && m > QUANT_BATCH_FEW) return batchLinear(gpu, x, w, type, p);
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   if (!type && m > 1 && m > plainRows(dtype, n, device.arch, gpu.blas !== null)) return null;
-  const plan = type ? null : planLinear(shape, dtype, device);
+  // Its norm is read before its turn, as weights are.
+  const thin = type || p.glu || !(alpha?.layout.isContiguous() ?? true) ? null : planThin(shape, dtype);
+  const plan = type || thin ? null : planLinear(shape, dtype, device);
   const quantized = type && planQuantizedLinear(shape, type, device);
-  if (!plan && !quantized) return null;
-  if (plan && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
+  if (!plan && !quantized && !thin) return null;
+  if (!type && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
     return null;
   const columns = p.glu ? n / 2 : n;
   const run = (out: number, weights: number, from: number): void =>
     gpu.packed(alpha, (norm) =>
       gpu.packed(p.bias, (bias) =>
         gpu.packed(p.residual, (residual) => {
-          const { threads, splits, blocks, shared_bytes, segment } = (quantized ?? plan)!.launch;
+          const { threads, splits, blocks, shared_bytes, segment } = (quantized ?? thin ?? plan)!.launch;
           const values = {
             x: from,
             w: weights,
@@ -63,7 +65,9 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
             shared_bytes,
           };
           gpu.fenceWeights(w.storage);
+          if (thin && alpha) gpu.fenceWeights(alpha.storage);
           if (quantized) gpu.launch(quantized.kernel, values);
+          else if (thin) gpu.launch(thin.kernel, values);
           else if (plan) gpu.launch(plan.kernel, values);
         }),
       ),

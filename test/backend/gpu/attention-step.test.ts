@@ -1,0 +1,90 @@
+// One position of a text in one launch, where there is a unit for it, beside the same op by op.
+import { describe, expect, it, vi } from "vitest";
+import { scope, Tensor } from "../../../src/index.ts";
+import { rmsNorm, rope, ropeI, sdpa } from "../../../src/nn/index.ts";
+import { result } from "../../../src/tensor/tensor.ts";
+import { deviceWith } from "../../helpers/matrix-units.ts";
+
+interface Case {
+  readonly dtype: "f16" | "bf16";
+  readonly d: 64 | 128;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly lengths: readonly number[];
+  readonly interleaved?: boolean;
+  readonly window?: number;
+  readonly padding?: readonly number[];
+  readonly hasSinks?: boolean;
+  /** Heads of queries and keys are normalised. */
+  readonly normed?: boolean;
+}
+
+const values = (x: Tensor): number[] => Array.from(x.dataSync(), Number);
+
+describe("a step of attention in one launch", () => {
+  const device = deviceWith("sm_90", 0, 12);
+
+  it.each<Case>([
+    { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true },
+    { dtype: "f16", d: 64, heads: 6, kvHeads: 2, lengths: [1, 17], interleaved: true, padding: [0, 5] },
+    { dtype: "f16", d: 64, heads: 7, kvHeads: 1, lengths: [790], hasSinks: true, normed: true },
+    { dtype: "f16", d: 128, heads: 2, kvHeads: 2, lengths: [40, 64], window: 19, hasSinks: true },
+  ])("does what rope, cache and sdpa do: %o", (c) => {
+    const launch = vi.spyOn(device.backend as unknown as { launch(name: string): void }, "launch");
+    scope(() => {
+      const { dtype, d, heads, kvHeads, lengths, interleaved = false, window = 0, padding } = c;
+      const batch = lengths.length;
+      const options = { dtype, device };
+      const capacity = Math.max(...lengths) + 3;
+      const side = Tensor.randn([batch, (heads + 2 * kvHeads) * d], { ...options, seed: 1 });
+      const part = (at: number, count: number) => side.narrow(1, at * d, count * d);
+      const [q, k, v] = [part(0, heads), part(heads, kvHeads), part(heads + kvHeads, kvHeads)];
+      const weight = (seed: number) => Tensor.randn([d], { ...options, seed });
+      const norms = c.normed ? { q: weight(5), k: weight(6), eps: 0.1 } : null;
+      const angles = Tensor.randn([capacity, d / 2], { device, seed: 2 });
+      const [cos, sin] = [angles.cos().toDType(dtype), angles.sin().toDType(dtype)];
+      const filled = (seed: number) => Tensor.randn([batch, kvHeads, capacity, d], { ...options, seed });
+      const [keys, vals] = [filled(3), filled(4)];
+      const sinks = c.hasSinks ? Tensor.randn([heads], { ...options, seed: 7 }) : null;
+      const counts = (from: readonly number[]) => Tensor.from(BigInt64Array.from(from, BigInt), { device });
+      launch.mockClear();
+      const got = result(
+        device.backend.cachedAttention!.attend(q, k, v, {
+          ...{ cos, sin, interleaved, k: keys, v: vals, past: 0, window, softcap: 0, scale: 0.1, sinks, norms },
+          ...{ lengths: counts(lengths), padding: padding ? counts(padding) : null, mask: null },
+        }),
+        [batch, heads, d],
+      );
+      expect(launch.mock.calls.map(([name]) => name)).toEqual([`attention_step_${d}_${dtype}`]);
+      const tolerance = { f16: 2e-3, bf16: 2e-2 }[dtype];
+      const near = (x: Tensor, want: Tensor): void => {
+        const wanted = values(want);
+        expect(values(x).every((value, i) => Math.abs(value - wanted[i]!) < tolerance)).toBe(true);
+      };
+      // The same, op by op, sequence by sequence.
+      const [oldK, oldV] = [filled(3), filled(4)];
+      for (const [b, length] of lengths.entries()) {
+        const position = Math.max(length - 1 - (padding?.[b] ?? 0), 0);
+        const shaped = (x: Tensor, norm: Tensor | undefined) => {
+          const split = x.narrow(0, b, 1).reshape([1, -1, 1, d]);
+          const normed = norm ? rmsNorm(split, norm, norms!.eps) : split;
+          return (interleaved ? ropeI : rope)(normed, cos.narrow(0, position, 1), sin.narrow(0, position, 1));
+        };
+        const wantK = oldK.narrow(0, b, 1).copy();
+        const wantV = oldV.narrow(0, b, 1).copy();
+        wantK.sliceSet(shaped(k, norms?.k), 2, length - 1);
+        wantV.sliceSet(v.narrow(0, b, 1).reshape([1, kvHeads, 1, d]), 2, length - 1);
+        near(keys.narrow(0, b, 1), wantK);
+        expect(values(vals.narrow(0, b, 1))).toEqual(values(wantV));
+        const [seenK, seenV] = [wantK.narrow(2, 0, length), wantV.narrow(2, 0, length)];
+        const [query, key, value, sink] = [shaped(q, norms?.q), seenK, seenV, sinks].map((x) => x?.toDeviceSync("cpu"));
+        const want = sdpa(query!, key!, value!, {
+          ...{ scale: 0.1, causal: true, window },
+          ...(sink && { sinks: sink }),
+        });
+        near(got.narrow(0, b, 1), want);
+      }
+    });
+    launch.mockRestore();
+  });
+});
