@@ -48,7 +48,7 @@ export const emitMap =
       } else formulas[op as keyof typeof formulas]!(simd, value, temps, [v(10), v(11)]);
     };
     if (op in formulas)
-      simd.hoist((trial) => formulas[op as keyof typeof formulas]!(trial, v(0), temps, [v(10), v(11)]));
+      simd.hoist(op, (trial) => formulas[op as keyof typeof formulas]!(trial, v(0), temps, [v(10), v(11)]));
     const secondOf = (at: Mem): Vec | Mem | undefined => {
       if (!isBinary) return undefined;
       if (type === "f32") return at;

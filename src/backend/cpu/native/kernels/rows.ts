@@ -68,7 +68,7 @@ function emitRows(
   a.mov(tail, arg.cols);
   a.and(tail, isa.lanes - 1);
   simd.prepareTail();
-  if (constants) simd.hoist(constants);
+  if (constants) simd.hoist("e to negatives", constants);
   const rows = a.here();
   a.cmp(r12, local.end);
   a.jae(done);
