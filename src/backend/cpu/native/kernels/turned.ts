@@ -30,6 +30,7 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
+import { turn } from "./square.ts";
 import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
@@ -191,66 +192,6 @@ function emitWiden(
     a.jne(loop);
     a.bind(end);
   }
-}
-
-/** A square of 32-bit elements, its rows in registers, becomes its columns; `free` is used. Gives them in order. */
-function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly Vec[] {
-  let spare = free;
-  // Two vectors become two others, of which one is where a third was.
-  const pair = (first: (dst: Vec, x: Vec, y: Vec) => void, second: typeof first, x: Vec, y: Vec): [Vec, Vec] => {
-    const one = spare;
-    first(one, x, y);
-    second(x, x, y);
-    spare = y;
-    return [one, x];
-  };
-  const unpack = (x: Vec, y: Vec) =>
-    pair(
-      (d, p, q) => a.vunpcklps(d, p, q),
-      (d, p, q) => a.vunpckhps(d, p, q),
-      x,
-      y,
-    );
-  const unpackPairs = (x: Vec, y: Vec) =>
-    pair(
-      (d, p, q) => a.vunpcklpd(d, p, q),
-      (d, p, q) => a.vunpckhpd(d, p, q),
-      x,
-      y,
-    );
-  const shuffle = (x: Vec, y: Vec) =>
-    isa.masks
-      ? pair(
-          (d, p, q) => a.vshuff32x4(d, p, q, 0x88),
-          (d, p, q) => a.vshuff32x4(d, p, q, 0xdd),
-          x,
-          y,
-        )
-      : pair(
-          (d, p, q) => a.vperm2f128(d, p, q, 0x20),
-          (d, p, q) => a.vperm2f128(d, p, q, 0x31),
-          x,
-          y,
-        );
-  // Groups of four rows: element j + 4·L of each, in the 128 bits L.
-  const groups = Array.from({ length: isa.lanes / 4 }, (_, g) => {
-    const [r0, r1, r2, r3] = rows.slice(4 * g, 4 * g + 4) as [Vec, Vec, Vec, Vec];
-    const [lo0, hi0] = unpack(r0, r1);
-    const [lo1, hi1] = unpack(r2, r3);
-    return [...unpackPairs(lo0, lo1), ...unpackPairs(hi0, hi1)];
-  });
-  const out: Vec[] = [];
-  for (let j = 0; j < 4; j++) {
-    if (!isa.masks) {
-      [out[j], out[j + 4]] = shuffle(groups[0]![j]!, groups[1]![j]!) as [Vec, Vec];
-      continue;
-    }
-    const [even0, odd0] = shuffle(groups[0]![j]!, groups[1]![j]!);
-    const [even1, odd1] = shuffle(groups[2]![j]!, groups[3]![j]!);
-    [out[j], out[j + 8]] = shuffle(even0, even1) as [Vec, Vec];
-    [out[j + 4], out[j + 12]] = shuffle(odd0, odd1) as [Vec, Vec];
-  }
-  return out;
 }
 
 /** Of two neighbours of 16 bits in each element the first goes to `even`, as floats, and the second stays. */
