@@ -38,8 +38,8 @@ export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
 
 export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "m", "n", "k");
 
-/** Rows of the kernel for m of them: a power of two, of which the last ones are the last row again. */
-export const turnedHeight = (m: number): number => 2 ** Math.ceil(Math.log2(m));
+/** Rows of the kernel for m of them, of which the last ones are the last row again: turning takes as long as four of them. */
+export const turnedHeight = (m: number): number => (m === 1 ? 1 : m <= 4 ? 4 : 8);
 
 export const emitTurned =
   (type: FloatType, rows: number) =>

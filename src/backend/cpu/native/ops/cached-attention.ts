@@ -18,6 +18,8 @@ import { QUEUED_WIDTH } from "./qmatmul.ts";
 const CHUNK = 8192;
 
 export class NativeCachedAttention implements CachedAttention {
+  /** What reads the result wants it so, and a copy would wait for all that is in the queue. */
+  readonly byRows = true;
   readonly #backend: CpuBackend;
 
   constructor(backend: CpuBackend) {
@@ -50,14 +52,23 @@ export class NativeCachedAttention implements CachedAttention {
         storage,
         layout: new Layout([batch, kvHeads, p.past + t, d], layout.strides, layout.offset),
       })) as [View, View];
-      const params = { scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks, causal: true };
+      const params = {
+        scale: p.scale,
+        softcap: p.softcap,
+        window: p.window,
+        sinks: p.sinks,
+        causal: true,
+        byRows: true,
+      };
       const shape = [batch, heads, t, p.past + t];
       const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
       if (!canAttend(backend, queries, keys, values, mask)) {
         native.run(backend.engine.threads, turn);
         const composed = backend.sdpa(queries, keys, values, mask, params);
-        out.discard();
-        return composed;
+        const layout = Layout.contiguous([batch, heads, t, d]).transpose(1, 2);
+        backend.copy({ storage: composed, layout }, { storage: out, layout: Layout.contiguous(layout.shape) });
+        composed.discard();
+        return out;
       }
       const run = width >= QUEUED_WIDTH ? "give" : "run";
       native[run](backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out));
