@@ -40,8 +40,9 @@ export function emitRest(a: Assembler, to: Gpr, end: Gpr | Mem, at: Gpr | Mem, m
 export function layoutArguments<Name extends string>(...names: readonly Name[]) {
   const places = new Map<Gpr, Readonly<Record<Name, Mem>>>();
   return {
-    /** How many there are. */
+    /** How many there are, and which one has a name. */
     count: names.length,
+    indexOf: (name: Name): number => names.indexOf(name),
     /** Where the words are, with the block's address in `base`. */
     at(base: Gpr): Readonly<Record<Name, Mem>> {
       let found = places.get(base);

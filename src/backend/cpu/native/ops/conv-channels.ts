@@ -1,7 +1,9 @@
 /** Convolutions whose vectors are output channels: when, and in what pieces. */
+import type { Layout } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
 import type { CpuBackend } from "../../backend.ts";
+import type { Engine } from "../../engine.ts";
 import { addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
 import {
@@ -15,7 +17,8 @@ import {
   weightArguments,
 } from "../kernels/conv-channels.ts";
 import type { Native } from "../native.ts";
-import { offsetsOf } from "./conv-offsets.ts";
+import type { Job } from "../pool.ts";
+import { newOffsets } from "./conv-offsets.ts";
 
 /** Fewer taps do not pay for turning the results, and fewer outputs not for turning the weights. */
 const LEAST_TAPS = 256;
@@ -32,6 +35,25 @@ interface Pieces {
   readonly rows: number;
 }
 
+/** All but the addresses of a call: they depend on shapes alone, and finding them out takes as long as a small convolution. */
+interface Plan {
+  readonly weightBytes: number;
+  readonly pack: Job;
+  readonly product: Job;
+  /** Of the table of taps in the heap. */
+  readonly offsets: number;
+}
+const plans = new WeakMap<CpuBackend, Map<string, Plan | null>>();
+const MOST_PLANS = 64;
+
+const places = {
+  w: weightArguments.indexOf("w"),
+  packed: weightArguments.indexOf("weights"),
+  image: channelArguments.indexOf("image"),
+  weights: channelArguments.indexOf("weights"),
+  out: channelArguments.indexOf("out"),
+} as const;
+
 /** Whether it ran: f32 weights without gaps, rows of f32 without gaps, results at `out`. */
 export function convByChannels(
   backend: CpuBackend,
@@ -42,91 +64,114 @@ export function convByChannels(
   out: number,
 ): boolean {
   const { engine } = backend;
-  const { lanes, bytes } = native.isa;
-  const [batch, , height, width] = x.layout.shape as [number, number, number, number];
-  const [outs, depth] = w.layout.shape as [number, number];
-  const [top, left] = p.padding;
-  const k = w.layout.numel / outs;
-  const perGroup = outs / p.groups;
-  const vectors = Math.ceil(perGroup / lanes);
-  const outputs = p.size[0] * p.size[1];
-  if (
-    perGroup < lanes ||
-    vectors * lanes > MOST_WASTE * perGroup ||
-    k < LEAST_TAPS ||
-    outputs < RUN ||
-    batch * outputs < LEAST_OUTPUTS
-  )
-    return false;
-  const copies = top > 0 || left > 0;
-  const [imageBatch, imageChannel, imageRow] = x.layout.strides.map((stride) => 4 * stride) as [number, number, number];
-  const rowBytes = copies ? 4 * (width + 2 * left) : imageRow;
-  const pieces = cut(native.isa, p, w.layout.shape, batch, copies ? rowBytes : 0, engine.threads);
-  if (!pieces) return false;
-  const channel = copies ? pieces.rows * rowBytes : imageChannel;
-  const weightsGroup = vectors * k * bytes;
-  const at = engine.alloc(p.groups * weightsGroup + 64);
+  const plan = planOf(backend, native, x.layout, w.layout.shape, p);
+  if (!plan) return false;
+  const { pack, product } = plan;
+  const at = engine.alloc(plan.weightBytes + 64);
   try {
     const weights = Math.ceil((engine.base + at) / 64) * 64;
-    const step = 4 * p.stride[1];
-    const rowStep = p.stride[0] * rowBytes;
-    const blocks = Math.ceil(outputs / pieces.columns);
-    native.run(
-      engine.threads,
-      {
-        kernel: native.kernel("conv weights", emitPackWeights),
-        args: weightArguments.words({
-          w: addressInside(w),
-          wRow: 4 * k,
-          outs: perGroup,
-          k,
-          vectors,
-          weights,
-          weightsGroup,
-        }),
-        total: p.groups * vectors,
-        grain: 1,
-      },
-      {
-        kernel: native.kernel("conv channels", emitConvChannels),
-        args: channelArguments.words({
-          image: addressInside(x),
-          imageBatch,
-          imageGroup: depth * imageChannel,
-          imageChannel,
-          imageRow,
-          offsets:
-            engine.base + offsetsOf(engine, w.layout.shape, p.dilation, [1, 1], { channel, row: rowBytes, image: 0 }),
-          k,
-          weights,
-          weightsGroup,
-          out,
-          outputs,
-          width: p.size[1],
-          groups: p.groups,
-          outs: perGroup,
-          columns: pieces.columns,
-          blocks,
-          step,
-          turnOfRow: rowStep - p.size[1] * step,
-          rowStep,
-          rows: copies ? pieces.rows : 0,
-          rowBytes,
-          channels: depth,
-          height,
-          columnsOfImage: width,
-          stride: p.stride[0],
-          top,
-          left: 4 * left,
-        }),
-        total: batch * p.groups * blocks,
-        grain: 1,
-      },
-    );
+    const [packArgs, args] = [pack.args.slice(), product.args.slice()];
+    packArgs[places.w] = addressInside(w);
+    packArgs[places.packed] = weights;
+    args[places.image] = addressInside(x);
+    args[places.weights] = weights;
+    args[places.out] = out;
+    native.run(engine.threads, { ...pack, args: packArgs }, { ...product, args });
   } finally {
     engine.release(at);
   }
   return true;
+}
+
+function planOf(backend: CpuBackend, native: Native, x: Layout, w: readonly number[], p: ConvParams): Plan | null {
+  const { engine } = backend;
+  let known = plans.get(backend);
+  if (!known) {
+    known = new Map();
+    plans.set(backend, known);
+  }
+  const { stride, padding, dilation, groups } = p;
+  const key = [...x.shape, ...x.strides, ...w, ...stride, ...padding, ...dilation, groups, engine.threads].join();
+  let plan = known.get(key);
+  if (plan !== undefined) return plan;
+  if (known.size >= MOST_PLANS) {
+    for (const old of known.values()) if (old) engine.release(old.offsets);
+    known.clear();
+  }
+  plan = makePlan(engine, native, x, w, p);
+  known.set(key, plan);
+  return plan;
+}
+
+function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[], p: ConvParams): Plan | null {
+  const { lanes, bytes } = native.isa;
+  const [batch, , height, width] = x.shape as [number, number, number, number];
+  const [outs, depth, tall, wide] = w as [number, number, number, number];
+  const [top, left] = p.padding;
+  const k = depth * tall * wide;
+  const perGroup = outs / p.groups;
+  const vectors = Math.ceil(perGroup / lanes);
+  const outputs = p.size[0] * p.size[1];
+  const isWorthwhile = k >= LEAST_TAPS && outputs >= RUN && batch * outputs >= LEAST_OUTPUTS;
+  if (!isWorthwhile || perGroup < lanes || vectors * lanes > MOST_WASTE * perGroup) return null;
+  const copies = top > 0 || left > 0;
+  const [imageBatch, imageChannel, imageRow] = x.strides.map((stride) => 4 * stride) as [number, number, number];
+  const rowBytes = copies ? 4 * (width + 2 * left) : imageRow;
+  const pieces = cut(native.isa, p, w, batch, copies ? rowBytes : 0, engine.threads);
+  if (!pieces) return null;
+  const offsets = newOffsets(engine, w, p.dilation, [1, 1], {
+    channel: copies ? pieces.rows * rowBytes : imageChannel,
+    row: rowBytes,
+    image: 0,
+  });
+  const weightsGroup = vectors * k * bytes;
+  const step = 4 * p.stride[1];
+  const rowStep = p.stride[0] * rowBytes;
+  const blocks = Math.ceil(outputs / pieces.columns);
+  return {
+    weightBytes: p.groups * weightsGroup,
+    offsets,
+    pack: {
+      kernel: native.kernel("conv weights", emitPackWeights),
+      args: weightArguments.words({ w: 0, wRow: 4 * k, outs: perGroup, k, vectors, weights: 0, weightsGroup }),
+      total: p.groups * vectors,
+      grain: 1,
+    },
+    product: {
+      kernel: native.kernel("conv channels", emitConvChannels),
+      args: channelArguments.words({
+        image: 0,
+        imageBatch,
+        imageGroup: depth * imageChannel,
+        imageChannel,
+        imageRow,
+        offsets: engine.base + offsets,
+        k,
+        weights: 0,
+        weightsGroup,
+        out: 0,
+        outputs,
+        width: p.size[1],
+        groups: p.groups,
+        outs: perGroup,
+        columns: pieces.columns,
+        blocks,
+        step,
+        turnOfRow: rowStep - p.size[1] * step,
+        rowStep,
+        rows: copies ? pieces.rows : 0,
+        rowBytes,
+        channels: depth,
+        height,
+        columnsOfImage: width,
+        stride: p.stride[0],
+        top,
+        left: 4 * left,
+      }),
+      total: batch * p.groups * blocks,
+      grain: 1,
+    },
+  };
 }
 
 /**

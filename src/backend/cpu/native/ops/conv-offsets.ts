@@ -36,6 +36,20 @@ export function offsetsOf(
     for (const at of own.values()) engine.release(at);
     own.clear();
   }
+  const start = newOffsets(engine, weights, dilation, stride, { channel, row, image });
+  own.set(key, start);
+  return start;
+}
+
+/** A table of its own, which is the caller's to give back. */
+export function newOffsets(
+  engine: Engine,
+  weights: readonly number[],
+  dilation: readonly [number, number],
+  stride: readonly [number, number],
+  { channel, row, image }: TapStrides,
+): number {
+  const [, depth, height, width] = weights as [number, number, number, number];
   const start = engine.alloc(4 * depth * height * width);
   const table = new Uint32Array(engine.memory.buffer, start, depth * height * width);
   let at = 0;
@@ -49,6 +63,5 @@ export function offsetsOf(
       }
     }
   }
-  own.set(key, start);
   return start;
 }
