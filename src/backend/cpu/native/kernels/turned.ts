@@ -51,7 +51,7 @@ export const emitTurned =
     const { local, leave } = enter(a, "end", "xRow", "column");
     const arg = turnedArguments.at(rbx);
     const bases = [rsi, rdi, r8, r9].slice(0, lanes / 4) as Gpr[];
-    const [stride, three, x, x4, xRow, xThree] = [r10, r14, r13, r15, rcx, rdx];
+    const [stride, three, x, x4, xRow, xThree, ahead] = [r10, r14, r13, r15, rcx, rdx, r11];
     const sums = Array.from({ length: rows }, (_, i) => isa.v(lanes + 1 + i));
     const spare = [isa.v(lanes + 1 + rows), isa.v(lanes + 2 + rows)] as const;
     const done = a.label();
@@ -80,6 +80,13 @@ export const emitTurned =
       if (q === 0) a.mov(base, rax);
       else a.lea(base, mem(bases[q - 1]!, { index: stride, scale: 4 }));
     }
+    // The next item's columns are fetched meanwhile, in the order of memory, if it is this thread's.
+    a.mov(ahead, stride);
+    a.imul(ahead, ahead, lanes);
+    a.add(ahead, rax);
+    a.lea(rbp, mem(r12, 1));
+    a.cmp(rbp, local.end);
+    a.cmovae(ahead, rax);
     for (const sum of sums) simd.zero(sum);
     a.push(x);
     a.mov(xRow, arg.k);
@@ -120,6 +127,8 @@ export const emitTurned =
         multiply(line, 2 * k + 1);
       }
     }
+    for (let line = 0; line < lanes * isa.bytes; line += 64) a.prefetcht1(mem(ahead, line));
+    a.add(ahead, lanes * isa.bytes);
     advance(isa.bytes, steps);
     a.sub(rbp, steps);
     a.jae(loop);

@@ -112,7 +112,8 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
   const perGroup = outs / p.groups;
   const vectors = Math.ceil(perGroup / lanes);
   const outputs = p.size[0] * p.size[1];
-  const isWorthwhile = k >= LEAST_TAPS && outputs >= RUN && batch * outputs >= LEAST_OUTPUTS;
+  // Where a channel has one tap, the other tiles' vectors lie as well.
+  const isWorthwhile = k >= LEAST_TAPS && tall * wide > 1 && outputs >= RUN && batch * outputs >= LEAST_OUTPUTS;
   if (!isWorthwhile || perGroup < lanes || vectors * lanes > MOST_WASTE * perGroup) return null;
   const copies = top > 0 || left > 0;
   const [imageBatch, imageChannel, imageRow] = x.strides.map((stride) => 4 * stride) as [number, number, number];

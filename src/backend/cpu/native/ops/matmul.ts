@@ -225,7 +225,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
       k,
     }),
     total: Math.ceil(n / lanes),
-    grain: Math.max(1, Math.floor(CHUNK / (lanes * k))),
+    grain: Math.max(1, Math.floor((2 * CHUNK) / (lanes * k))),
   };
 }
 

@@ -50,7 +50,7 @@ export interface QuantRunner {
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
 const CHUNK = 2 ** 16;
 /** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
-const CHUNKS = 12;
+const CHUNKS = 24;
 const ROUND_CHUNK = 2 ** 9;
 /** Layers of this width are worth the queue: smaller ones are done sooner than another thread has taken them. */
 export const QUEUED_WIDTH = 512;
