@@ -4,7 +4,7 @@
  * end anywhere, and a stride costs nothing; what it costs is that results have to be turned. Sums are chains in the order of
  * the taps, as in the other tiles.
  *
- * An item is a run of outputs of one image and group. Where there is padding, the rows that it reads are copied to the thread's
+ * An item is some outputs of one image and group. Where there is padding, the rows that it reads are copied to the thread's
  * memory first, with zeros around them: no thread waits for what another one has written.
  */
 import type { Assembler } from "../assembler.ts";
@@ -36,18 +36,20 @@ import { SCRATCH_BYTES } from "../pool.ts";
 import { Simd, tail } from "../simd.ts";
 import { emitTurnSquares } from "./square.ts";
 
-/** Most outputs of an item: their sums stay in the second cache. */
-export const MOST_OUTPUTS = 384;
+/** Outputs that are computed and turned at a time: their sums stay in the first cache. Tiles and squares divide them. */
+export const RUN = 48;
+/** Most outputs of an item: the rows that they read stay in the second one. */
+export const MOST_OUTPUTS = 16 * RUN;
 /** Taps between two visits of the sums: their weights stay in the second cache. */
 const TAPS = 1024;
 const UNROLL = 4;
-// The thread's memory: sums of an item, and the rows that it reads.
-const ROWS_AT = 2 ** 18;
+// The thread's memory: sums of a run, and the rows that an item reads.
+const ROWS_AT = 2 ** 16;
 export const MOST_ROW_BYTES = SCRATCH_BYTES / 2;
 
 /** Most vectors of channels in a tile, and outputs of one with so many: sums, weights and an input are in registers. */
 export const channelVectors = ({ masks }: Isa): number => (masks ? 4 : 2);
-export const tileOutputs = ({ masks }: Isa, vectors: number): number => (!masks || vectors > 3 ? 6 : 8);
+const tileOutputs = ({ masks }: Isa, vectors: number): number => (!masks || vectors > 3 ? 6 : 8);
 const pointers = [rsi, r8, r9, r10, r11, r12, r13, r14] as const;
 
 export const channelArguments = layoutArguments(
@@ -86,11 +88,15 @@ export const channelArguments = layoutArguments(
 );
 
 const locals = [
-  ...(["item", "end", "scratch", "outAt", "weightsAt", "y", "vector"] as const),
-  /** Where the item's first output reads, and how many outputs are left in its row; the same of the tile at hand. */
-  ...(["start", "room", "at", "left"] as const),
-  /** Taps before the stretch, and outputs from the tile on. */
-  ...(["p", "rest"] as const),
+  ...(["item", "end", "scratch"] as const),
+  /** Of the item: its first output and the row of that, where that row begins, where results and weights are. */
+  ...(["first", "y", "base", "outItem", "weights"] as const),
+  /** Of the run: outputs before it and in it, where its first one reads, how many are left in the row, where they go. */
+  ...(["run", "count", "start", "room", "outAt"] as const),
+  /** Of the tile: where it reads, and what is left of its row and of the run. */
+  ...(["at", "left", "rest"] as const),
+  /** Vectors of channels and taps before it, and where its weights are. */
+  ...(["vector", "p", "weightsAt"] as const),
 ] as const;
 type Locals = Readonly<Record<(typeof locals)[number], Mem>>;
 
@@ -102,7 +108,7 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.bind(begin);
   const { local, leave } = enter(a, ...locals);
   const arg = channelArguments.at(rbx);
-  const [done, inPlace, ready, nextItem] = [a.label(), a.label(), a.label(), a.label()];
+  const [done, inPlace, ready, nextRun] = [a.label(), a.label(), a.label(), a.label()];
   a.mov(rbx, rdi);
   a.mov(local.item, rsi);
   a.mov(local.end, rdx);
@@ -112,7 +118,7 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.mov(rax, local.item);
   a.cmp(rax, local.end);
   a.jae(done);
-  // The last run has some outputs of the one before, too, where it would not be full.
+  // The last item has some outputs of the one before, too, where it would not be full.
   a.mov(rdx, 0);
   a.div(arg.blocks);
   a.imul(rdx, arg.columns);
@@ -120,14 +126,14 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.sub(rcx, arg.columns);
   a.cmp(rdx, rcx);
   a.cmova(rdx, rcx);
-  a.mov(rsi, rdx); // first output
+  a.mov(local.first, rdx);
   a.mov(rcx, rax); // batch · groups + group
   a.imul(rcx, arg.outs);
   a.imul(rcx, arg.outputs);
-  a.add(rcx, rsi);
+  a.add(rcx, rdx);
   a.mov(rdi, arg.out);
   a.lea(rdi, mem(rdi, { index: rcx, scale: 4 }));
-  a.mov(local.outAt, rdi);
+  a.mov(local.outItem, rdi);
   a.mov(rdx, 0);
   a.div(arg.groups);
   a.imul(rax, arg.imageBatch);
@@ -137,12 +143,11 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.add(rdi, arg.image);
   a.imul(rdx, arg.weightsGroup);
   a.add(rdx, arg.weights);
-  a.mov(local.weightsAt, rdx);
-  a.mov(rax, rsi);
+  a.mov(local.weights, rdx);
+  a.mov(rax, local.first);
   a.mov(rdx, 0);
   a.div(arg.width);
   a.mov(local.y, rax);
-  a.mov(r12, rdx); // its column
   a.cmp(arg.rows, 0);
   a.je(inPlace);
   emitCopyRows(simd, arg, local);
@@ -150,17 +155,35 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.add(rdi, ROWS_AT);
   a.jmp(ready);
   a.bind(inPlace);
-  a.mov(rax, local.y);
   a.imul(rax, arg.rowStep);
   a.add(rdi, rax);
   a.bind(ready);
-  a.mov(rax, arg.width);
-  a.sub(rax, r12);
-  a.mov(local.room, rax);
-  a.imul(r12, arg.step);
-  a.add(rdi, r12);
-  a.mov(local.start, rdi);
+  a.mov(local.base, rdi);
+  a.mov(local.run, 0);
+
+  const runs = a.here();
+  emitRest(a, rcx, arg.columns, local.run, RUN, rax);
+  a.mov(local.count, rcx);
+  a.mov(rcx, local.run);
+  a.mov(rdi, local.outItem);
+  a.lea(rdi, mem(rdi, { index: rcx, scale: 4 }));
+  a.mov(local.outAt, rdi);
+  a.mov(rax, local.first);
+  a.add(rax, rcx);
+  a.mov(rdx, 0);
+  a.div(arg.width);
+  a.sub(rax, local.y);
+  a.imul(rax, arg.rowStep);
+  a.add(rax, local.base);
+  a.mov(rcx, arg.width);
+  a.sub(rcx, rdx);
+  a.mov(local.room, rcx);
+  a.imul(rdx, arg.step);
+  a.add(rax, rdx);
+  a.mov(local.start, rax);
   a.mov(local.vector, 0);
+  a.mov(rax, local.weights);
+  a.mov(local.weightsAt, rax);
 
   const most = channelVectors(isa);
   const panels = a.here();
@@ -170,7 +193,7 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.add(rax, isa.lanes - 1);
   a.shr(rax, Math.log2(isa.lanes));
   a.sub(rax, local.vector);
-  a.je(nextItem);
+  a.je(nextRun);
   for (let n = most; n > 1; n--) {
     a.cmp(rax, n);
     a.jae(widths[n - 1]!);
@@ -183,7 +206,11 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   }
   a.bind(nextPanel);
   a.jmp(panels);
-  a.bind(nextItem);
+  a.bind(nextRun);
+  a.add(local.run, RUN);
+  a.mov(rax, local.run);
+  a.cmp(rax, arg.columns);
+  a.jb(runs);
   a.add(local.item, 1);
   a.jmp(items);
   a.bind(done);
@@ -192,7 +219,7 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
 
 type Arguments = ReturnType<typeof channelArguments.at>;
 
-/** The sums of an item's outputs for `vectors` vectors of channels, a line for each output. */
+/** The sums of a run's outputs for `vectors` vectors of channels, a line for each output. */
 function emitPanel(simd: Simd, vectors: number, arg: Arguments, local: Locals): void {
   const { a, isa } = simd;
   const outputs = tileOutputs(isa, vectors);
@@ -211,7 +238,7 @@ function emitPanel(simd: Simd, vectors: number, arg: Arguments, local: Locals): 
   a.mov(local.at, rax);
   a.mov(rax, local.room);
   a.mov(local.left, rax);
-  a.mov(rax, arg.columns);
+  a.mov(rax, local.count);
   a.mov(local.rest, rax);
   a.mov(sums, local.scratch);
 
@@ -297,36 +324,36 @@ function emitPanel(simd: Simd, vectors: number, arg: Arguments, local: Locals): 
 function emitTurnOut(simd: Simd, vectors: number, arg: Arguments, local: Locals, turnSquares: Label): void {
   const { a, isa } = simd;
   const line = vectors * isa.bytes;
+  const next = a.label();
+  const squares = (v: number, prepare: () => void) => {
+    emitChannel(simd, rdi, arg, local.vector, v);
+    a.mov(r9, arg.outputs);
+    a.shl(r9, 2);
+    a.imul(rdi, r9);
+    a.add(rdi, local.outAt);
+    a.mov(rsi, local.scratch);
+    if (v > 0) a.add(rsi, v * isa.bytes);
+    a.mov(rdx, line);
+    a.mov(r8, line * isa.lanes);
+    a.mov(r10, isa.bytes);
+    a.mov(rcx, local.count);
+    prepare();
+    a.call(turnSquares);
+  };
+  for (let v = 0; v < vectors; v++) squares(v, () => a.shr(rcx, Math.log2(isa.lanes)));
+  // The last squares are of some outputs of those before, too, where they would not be full.
+  a.test(local.count, isa.lanes - 1);
+  a.je(next);
   for (let v = 0; v < vectors; v++) {
-    const whole = a.label();
-    const squares = (prepare: () => void) => {
-      emitChannel(simd, rdi, arg, local.vector, v);
-      a.mov(r9, arg.outputs);
-      a.shl(r9, 2);
-      a.imul(rdi, r9);
-      a.add(rdi, local.outAt);
-      a.mov(rsi, local.scratch);
-      if (v > 0) a.add(rsi, v * isa.bytes);
-      a.mov(rdx, line);
-      a.mov(r8, line * isa.lanes);
-      a.mov(r10, isa.bytes);
-      a.mov(rcx, arg.columns);
-      prepare();
-      a.call(turnSquares);
-    };
-    squares(() => a.shr(rcx, Math.log2(isa.lanes)));
-    // The last square is of some outputs of the one before, too, where it would not be full.
-    a.test(arg.columns, isa.lanes - 1);
-    a.je(whole);
-    squares(() => {
+    squares(v, () => {
       a.sub(rcx, isa.lanes);
       a.lea(rdi, mem(rdi, { index: rcx, scale: 4 }));
       a.imul(rcx, rcx, line);
       a.add(rsi, rcx);
       a.mov(rcx, 1);
     });
-    a.bind(whole);
   }
+  a.bind(next);
   a.add(local.vector, vectors);
   a.mov(rax, arg.k);
   a.imul(rax, rax, line);
@@ -365,7 +392,7 @@ function emitCopyRows(simd: Simd, arg: Arguments, local: Locals): void {
   a.mov(rax, local.y);
   a.imul(rax, arg.stride);
   a.sub(rax, arg.top);
-  a.mov(local.y, rax);
+  a.mov(r12, rax);
   a.imul(rax, arg.imageRow);
   a.add(rdi, rax);
   a.mov(to, local.scratch);
@@ -373,7 +400,7 @@ function emitCopyRows(simd: Simd, arg: Arguments, local: Locals): void {
   a.mov(r14, arg.channels);
   const channels = a.here();
   a.mov(from, rdi);
-  a.mov(y, local.y);
+  a.mov(y, r12);
   a.mov(rows, arg.rows);
   const eachRow = a.here();
   const [outside, copied, ended, single] = [a.label(), a.label(), a.label(), a.label()];

@@ -8,12 +8,11 @@ import { addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
 import {
   channelArguments,
-  channelVectors,
   emitConvChannels,
   emitPackWeights,
   MOST_OUTPUTS,
   MOST_ROW_BYTES,
-  tileOutputs,
+  RUN,
   weightArguments,
 } from "../kernels/conv-channels.ts";
 import type { Native } from "../native.ts";
@@ -23,8 +22,6 @@ import { newOffsets } from "./conv-offsets.ts";
 /** Fewer taps do not pay for turning the results, and fewer outputs not for turning the weights. */
 const LEAST_TAPS = 256;
 const LEAST_OUTPUTS = 400;
-/** Outputs of an item, in steps of which the best number is looked for. */
-const RUN = 48;
 /** What vectors may hold more than there are channels. */
 const MOST_WASTE = 1.15;
 
@@ -190,19 +187,22 @@ function cut(
   const [outHeight, width] = size;
   const outputs = outHeight * width;
   const vectors = Math.ceil(outs! / groups / isa.lanes);
-  const tile = tileOutputs(isa, Math.min(vectors, channelVectors(isa)));
   let best: Pieces | undefined;
   let least = Number.POSITIVE_INFINITY;
   for (let most = RUN; most <= MOST_OUTPUTS; most += RUN) {
     const blocks = Math.ceil(outputs / most);
-    const columns = Math.max(RUN, Math.ceil(outputs / blocks));
+    let columns = Math.ceil(outputs / blocks);
+    // What is left for the last run fills a vector.
+    const rest = columns % RUN;
+    if (rest > 0 && rest < isa.lanes) columns = Math.min(outputs, columns + isa.lanes - rest);
+    if (columns % RUN > 0 && columns % RUN < isa.lanes) continue;
     const outRows = Math.floor((columns + width - 2) / width) + 1;
     const rows = (outRows - 1) * stride[0] + (tall! - 1) * dilation[0] + 1;
     if (depth! * rows * copiedBytes > MOST_ROW_BYTES) break;
     // In steps of the processor: two products of vectors, or about a vector copied.
     const copying = copiedBytes === 0 ? 0 : depth! * rows * (copiedBytes / isa.bytes + 4);
-    const cost = (Math.ceil(columns / tile) * tile * vectors * depth! * tall! * wide!) / 2 + copying;
-    const rounds = Math.ceil((batch * groups * blocks) / threads);
+    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + copying;
+    const rounds = Math.ceil((batch * groups * Math.ceil(outputs / columns)) / threads);
     // Threads that do not run alike wait for one item at the end.
     const total = (rounds + (threads > 1 ? 0.5 : 0)) * cost;
     if (total >= least) continue;
