@@ -20,7 +20,8 @@ export interface Recorder {
   readonly problem: string | null;
   /**
    * Runs `run`, then records it. What the recorded run allocates is reserved until the graph is disposed; all else that
-   * it uses must live as long. Moving data between host and device while it records is an error: it would happen once.
+   * it uses must live as long. Moving data between host and device while it records is an error: it would happen once. The
+   * CPU, where that is cheap, runs such work anew at every replay.
    * Weights of linear layers that it did not make must not be written by it: they may be read before their turn.
    */
   capture(run: () => void): Graph;

@@ -51,7 +51,7 @@ const computing = {
   WICK_GRAPHS: {
     what: "with `none` decoding goes step by step and is not recorded as a graph",
     values: ["none"],
-    otherwise: "recorded where the driver can",
+    otherwise: "recorded where the device can",
   },
 } as const satisfies Table;
 

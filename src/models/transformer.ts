@@ -249,6 +249,11 @@ export class Transformer implements Disposable {
     return this.segments.every((segment) => segment.recordable) && [input, output].every(records);
   }
 
+  /** Whether its devices compute while the host does something else, as many rows at a time as well as one. */
+  get worksByItself(): boolean {
+    return devicesOf(this.sites).every(({ backend }) => backend.beginRead !== undefined);
+  }
+
   /** Whether steps of some of its layers can be. */
   get recordsSome(): boolean {
     return this.segments.some((segment) => segment.recordable);

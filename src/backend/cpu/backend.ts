@@ -21,13 +21,17 @@ import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
 import { forgetTurned } from "./native/ops/turned-weights.ts";
 import { settle } from "./native/pending.ts";
+import { CpuRecorder, forgetRecorded } from "./recorder.ts";
+import { recording } from "./recording.ts";
 import { StagedBackend } from "./staged-backend.ts";
 
 export class CpuBackend extends StagedBackend {
   readonly cachedAttention = new NativeCachedAttention(this);
+  readonly recorder = new CpuRecorder(this, this.usage);
   readonly nativeMemory: NativeMemory = {
     address(storage) {
       settle();
+      recording()?.refuse("others work with the memory");
       return BigInt(addressOfStorage(storage));
     },
   };
@@ -50,6 +54,7 @@ export class CpuBackend extends StagedBackend {
 
   override free(block: Block): void {
     forgetTurned(block);
+    forgetRecorded(block);
     super.free(block);
   }
 

@@ -6,6 +6,7 @@ import { sizeOf } from "../../core/dtype.ts";
 import type { Block, View } from "../backend.ts";
 import type { Storage } from "../storage.ts";
 import type { Engine } from "./engine.ts";
+import { recording } from "./recording.ts";
 
 export interface HeapBlock extends Block {
   /** Where it lies in WebAssembly's memory. */
@@ -45,5 +46,6 @@ export const addressOf = ({ storage, layout }: View): number =>
 
 export function addressOfStorage({ block, backend }: Storage): number {
   const own = block as CpuBlock;
+  recording()?.used.add(own);
   return isNativeBlock(own) ? own.address : (backend as unknown as { readonly engine: Engine }).engine.base + own.at;
 }

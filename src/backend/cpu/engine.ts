@@ -10,11 +10,12 @@ import { Worker } from "node:worker_threads";
 import { chosen, variable } from "../../core/environment.ts";
 import { fail } from "../../core/errors.ts";
 import { Heap } from "../heap.ts";
-import { formatBytes } from "../usage.ts";
-import { PAGE, pages } from "./abi.ts";
+import { formatBytes, type Usage } from "../usage.ts";
+import { memoryMap, PAGE, pages } from "./abi.ts";
 import type { Kernels, Thread, Threads, TmpAddress } from "./kernels.ts";
 import { addressOfBuffer } from "./libc.ts";
 import { settle } from "./native/pending.ts";
+import { Reserve, recording } from "./recording.ts";
 
 const MAX_THREADS = 64;
 /**
@@ -23,6 +24,8 @@ const MAX_THREADS = 64;
  */
 const STAGGER_FROM = 2 ** 16;
 const STAGGER = 1280;
+/** At most so many words are at INFO. */
+export const INFO_WORDS = 256;
 /** All that WebAssembly's memory can hold. */
 export const CPU_BYTES = pages.maximum * PAGE;
 
@@ -34,6 +37,7 @@ new WebAssembly.Instance(d.module, { env: { memory: d.memory } }).exports.work(d
 export class Engine {
   readonly #memory: WebAssembly.Memory;
   readonly #kernels: Kernels;
+  #recordedKernels: Kernels | undefined;
   /** "relaxed" has fused multiply-add; "simd" is for engines without it. */
   readonly variant: "relaxed" | "simd";
   readonly #heap = new Heap();
@@ -41,6 +45,8 @@ export class Engine {
   #threads: number;
   #workers = 0;
   #base: number | undefined;
+  /** What recorded runs took, as long as they may be run again. */
+  readonly #reserves = new Set<Reserve>();
 
   constructor() {
     const loaded = load();
@@ -59,13 +65,46 @@ export class Engine {
   /** Who reads or writes it finds all machine code done. */
   get memory(): WebAssembly.Memory {
     settle();
+    recording()?.refuse("JavaScript reads or writes tensors");
     return this.#memory;
   }
 
   /** Who calls them does, too. */
   get kernels(): Kernels {
     settle();
-    return this.#kernels;
+    if (recording() === null) return this.#kernels;
+    this.#recordedKernels ??= this.#recorded();
+    return this.#recordedKernels;
+  }
+
+  /** Kernels that are taken down when they are called. */
+  #recorded(): Kernels {
+    const info = new Int32Array(this.#memory.buffer, memoryMap.INFO, INFO_WORDS);
+    const taken = Object.entries(this.#kernels).map(([name, kernel]: [string, (...args: unknown[]) => unknown]) => {
+      if (name.endsWith("Tmp")) return [name, kernel];
+      const call = (...args: unknown[]) => {
+        const words = args.includes(memoryMap.INFO) ? info.slice() : null;
+        recording()!.add(() => {
+          if (words) info.set(words);
+          kernel(...args);
+        });
+        kernel(...args);
+      };
+      return [name, call];
+    });
+    return Object.fromEntries(taken) as Kernels;
+  }
+
+  /** From here on what is taken while a recording goes on is in the reserve, until its end. */
+  beginReserve(usage: Usage): Reserve {
+    const reserve = new Reserve(usage, (at) => this.#heap.release(at));
+    this.#reserves.add(reserve);
+    return reserve;
+  }
+
+  endReserve(reserve: Reserve): void {
+    this.#reserves.delete(reserve);
+    reserve[Symbol.dispose]();
   }
 
   get threads(): number {
@@ -105,7 +144,14 @@ export class Engine {
   /** The address of `bytes` bytes; undefined where there is no room. */
   take(bytes: number): number | undefined {
     const size = bytes < STAGGER_FROM ? bytes : bytes + STAGGER;
-    return this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
+    const going = recording();
+    const reserve = going && this.#reserves.has(going.reserve) ? going.reserve : null;
+    const again = reserve?.reuse(bytes);
+    if (again !== undefined) return again;
+    const at = this.#heap.take(size) ?? (this.#grow(size) ? this.#heap.take(size) : undefined);
+    if (reserve && at !== undefined) reserve.add(at, bytes);
+    else going?.refuse("two devices compute");
+    return at;
   }
 
   /** The same; throws `OutOfMemory`. */
@@ -120,6 +166,7 @@ export class Engine {
   }
 
   release(at: number): void {
+    for (const reserve of this.#reserves) if (reserve.takeBack(at)) return;
     this.#heap.release(at);
   }
 

@@ -15,6 +15,7 @@ import type { OutAddress } from "./kernels.ts";
 import { hasLibc, libc } from "./libc.ts";
 import { settle } from "./native/pending.ts";
 import { allocatePages, MappedFile, requireFileRange, systemBytes } from "./native-memory.ts";
+import { recording } from "./recording.ts";
 import { WasmBackend } from "./wasm-backend.ts";
 
 /** Blocks from this size on leave room in the heap, for small ones and for what is staged. */
@@ -49,6 +50,7 @@ export class MemoryBackend extends WasmBackend {
     }
     const system = libc();
     if (!system) return super.alloc(bytes);
+    recording()?.refuse("tensors do not fit into WebAssembly's memory");
     const there = bytes < LARGE ? Number.POSITIVE_INFINITY : systemBytes();
     const block = bytes <= there ? allocatePages(system, bytes) : null;
     if (!block) {
@@ -205,5 +207,6 @@ export class MemoryBackend extends WasmBackend {
 
 export function copyBytes(to: number, from: number, bytes: number): void {
   settle();
+  recording()?.refuse("data moves between memories");
   libc()!.calls.memmove(to, from, bytes);
 }

@@ -24,7 +24,7 @@ import type { CacheRows } from "../transformers.ts";
 import { formatBytes, Usage } from "../usage.ts";
 import { blockTypes, codes, memoryMap, shiftOf, type WordsOf, words } from "./abi.ts";
 import { blockOf, type HeapBlock, isNativeBlock } from "./blocks.ts";
-import { CPU_BYTES, Engine } from "./engine.ts";
+import { CPU_BYTES, Engine, INFO_WORDS } from "./engine.ts";
 import type {
   Address,
   Bytes,
@@ -45,6 +45,7 @@ import type {
   TmpAddress,
 } from "./kernels.ts";
 import { settle } from "./native/pending.ts";
+import { recording } from "./recording.ts";
 
 /** Ops over less than this stay on one thread, so that small programs start no worker. */
 const SHARE_FROM_BYTES = 256 * 1024;
@@ -58,6 +59,7 @@ const count = (layout: Layout): Count => layout.numel as Count;
 function blockAt(storage: Storage): number {
   const block = blockOf(storage);
   if (isNativeBlock(block)) throw new TypeError("a WebAssembly kernel was given memory outside its heap");
+  recording()?.used.add(block);
   return block.at;
 }
 /** The address of a view's first element. */
@@ -69,7 +71,7 @@ const outAt = (view: View): OutAddress => at(view) as number as OutAddress;
 export class WasmBackend implements Backend {
   readonly name = "cpu";
   readonly engine = new Engine();
-  readonly #info = new Int32Array(this.engine.memory.buffer, memoryMap.INFO, 256);
+  readonly #info = new Int32Array(this.engine.memory.buffer, memoryMap.INFO, INFO_WORDS);
   protected readonly usage = new Usage();
   readonly #error = new Int32Array(this.engine.memory.buffer, memoryMap.BAD_INDEX, 8);
 
@@ -730,6 +732,7 @@ export class WasmBackend implements Backend {
   }
 
   #checkIndex(op: string, size: number, dim: number): void {
+    recording()?.add(() => this.#checkIndex(op, size, dim));
     if (this.#error[0] === 0) return;
     const [id, position] = new BigInt64Array(this.engine.memory.buffer, memoryMap.BAD_INDEX + 8, 2) as unknown as [
       bigint,

@@ -8,7 +8,7 @@ import type { ModelCache } from "../cache.ts";
 import { Counts, recordStep } from "../recorded-step.ts";
 import type { Transformer } from "../transformer.ts";
 import { noToken } from "./row-sampler.ts";
-import { chooseTokens, type Sampler } from "./sampling.ts";
+import { acceptTokens, chooseTokens, type Sampler } from "./sampling.ts";
 
 export interface Decoder extends AsyncDisposable {
   /** The next token of every sequence; what it says of those that have ended does not count. */
@@ -111,29 +111,30 @@ class Steps implements Disposable {
   }
 }
 
-/** The host chooses tokens from logits of a device that does not record, whatever the others do. */
+/** The host chooses tokens from logits, or hears which ones are likeliest, wherever the steps are recorded. */
 class SteppingDecoder implements Decoder {
   readonly #options: DecoderOptions;
   readonly #ids: Tensor;
   readonly #steps: Steps;
-  #logits: Tensor;
+  readonly #isGreedy: boolean;
+  /** Logits (b, vocab), or the likeliest tokens (b). Of a recorded step they stay where they are. */
+  #said: Tensor;
   #left: number;
 
   constructor(logits: Tensor, options: DecoderOptions) {
-    const { model, cache, limit } = options;
+    const { model, cache, limit, samplers } = options;
     this.#options = options;
-    this.#logits = logits;
     this.#left = limit;
+    this.#isGreedy = samplers.every((sampler) => sampler.isGreedy);
+    this.#said = logits;
+    this.#say(logits);
     this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device: model.device }).keep();
-    this.#steps = new Steps(options, this.#ids, (next) => {
-      this.#logits = next.view(next.layout).keep();
-    });
+    this.#steps = new Steps(options, this.#ids, (next) => this.#say(next));
   }
 
   async next(ended: readonly boolean[]): Promise<number[]> {
-    using logits = this.#logits;
     const samplers = this.#options.samplers.map((sampler, i) => (ended[i] ? null : sampler));
-    return await chooseTokens(logits, samplers);
+    return await (this.#isGreedy ? acceptTokens : chooseTokens)(this.#said, samplers);
   }
 
   accept(tokens: readonly number[]): void {
@@ -143,9 +144,15 @@ class SteppingDecoder implements Decoder {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#logits.dispose();
+    this.#said.dispose();
     this.#steps[Symbol.dispose]();
     this.#ids.dispose();
+  }
+
+  #say(logits: Tensor): void {
+    const said = this.#isGreedy ? logits.argmax(-1) : logits.view(logits.layout);
+    this.#said.dispose();
+    this.#said = said.keep();
   }
 }
 
@@ -154,7 +161,7 @@ const AHEAD = 3;
 
 /**
  * The step goes from ids to ids, which are read some steps later. Steps that ran ahead in vain have written behind the
- * cache's length, where it counts for nothing; where some layers are not recorded, no step runs ahead.
+ * cache's length, where it counts for nothing. No step runs ahead where some layers are not recorded, or keep the host.
  */
 class DeviceDecoder implements Decoder {
   readonly #options: DecoderOptions;
@@ -171,7 +178,7 @@ class DeviceDecoder implements Decoder {
     this.#options = options;
     this.#sampler = sampler;
     this.#left = limit;
-    this.#runsAhead = model.recordable;
+    this.#runsAhead = model.recordable && model.worksByItself;
     this.#draws = samplers.some(({ spec }) => spec.temperature !== 0);
     for (const [row, { spec }] of samplers.entries()) sampler.assign(row, spec);
     sampler.place([...samplers.keys()]);

@@ -28,7 +28,8 @@ export interface PassesOptions {
 }
 
 export function openPasses(options: PassesOptions): Passes {
-  return options.model.recordable ? new RecordedPasses(options) : new ComposedPasses(options);
+  const { recordable, worksByItself } = options.model;
+  return recordable && worksByItself ? new RecordedPasses(options) : new ComposedPasses(options);
 }
 
 class ComposedPasses implements Passes {

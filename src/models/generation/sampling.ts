@@ -91,13 +91,18 @@ export function samplerSpec(
 export async function chooseTokens(logits: Tensor, samplers: readonly (Sampler | null)[]): Promise<number[]> {
   if (samplers.every((sampler) => !sampler || sampler.isGreedy)) {
     using best = logits.argmax(-1);
-    const ids = Array.from((await best.data()) as Uint32Array);
-    for (const [i, sampler] of samplers.entries()) sampler?.accept(ids[i]!);
-    return ids;
+    return await acceptTokens(best, samplers);
   }
   const values = (await logits.data()) as Float32Array;
   const width = logits.shape[1]!;
   return samplers.map((sampler, i) => sampler?.sample(values.subarray(i * width, (i + 1) * width)) ?? 0);
+}
+
+/** Tokens (b) that are the likeliest, where that is what all sequences ask for. */
+export async function acceptTokens(best: Tensor, samplers: readonly (Sampler | null)[]): Promise<number[]> {
+  const ids = Array.from((await best.data()) as Uint32Array);
+  for (const [i, sampler] of samplers.entries()) sampler?.accept(ids[i]!);
+  return ids;
 }
 
 const anySeed = (): bigint => BigInt(Math.floor(Math.random() * 2 ** 53));

@@ -175,13 +175,14 @@ describe("generation", () => {
 
   it("holds the same memory at every step, and survives scopes around its steps", async () => {
     const pieces = model.generate("Once", { maxTokens: 40 });
-    const sizes = new Set<number>();
+    const sizes: number[] = [];
     for (;;) {
       const { done } = await scope(() => pieces.next());
       if (done) break;
-      sizes.add(Device.cpu().memory().storages);
+      sizes.push(Device.cpu().memory().storages);
     }
-    expect(sizes.size).toBe(1);
+    // Behind the prompt the first step is recorded, and the recording holds what it needs.
+    expect(new Set(sizes.slice(1)).size).toBe(1);
   });
 
   it.each<[string, Parameters<Model["generate"]>[0], GenerateOptions, RegExp]>([

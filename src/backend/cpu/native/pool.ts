@@ -14,7 +14,6 @@ import { addressOfBuffer, libc } from "../libc.ts";
 import { Assembler } from "./assembler.ts";
 import { emitConduct, emitGive, emitSettle, QUEUE } from "./conductor.ts";
 import {
-  ARGS,
   CHUNKS,
   CONTROL_BYTES,
   control,
@@ -22,10 +21,10 @@ import {
   emitChunk,
   emitTakeChunks,
   epilogue,
-  GRAIN,
   generation,
+  JOB,
   JOB_BYTES,
-  KERNEL,
+  jobFields,
   MAX_THREADS,
   OWN,
   OWN_BYTES,
@@ -37,7 +36,6 @@ import {
   scratch,
   THREADS,
   TICKET,
-  TOTAL,
   WAITING,
 } from "./control.ts";
 import { callable, executable, guarded, type NativeCall, systemFunction } from "./memory.ts";
@@ -66,6 +64,8 @@ export interface Job {
   readonly args: readonly Word[];
   readonly total: number;
   readonly grain: number;
+  /** A first chunk of so many items for each thread. */
+  readonly head?: number;
 }
 
 /** void run(control, jobs, count, scratch) of the main thread. */
@@ -78,25 +78,28 @@ function emitRun(sleep: Sleep): Uint8Array {
   a.mov(jobs, rsi);
   a.mov(left, rdx);
   a.mov(scratch, rcx);
-  const [next, end, shared, finished, waiting, empty] = [
-    a.label(),
-    a.label(),
-    a.label(),
-    a.label(),
-    a.label(),
-    a.label(),
-  ];
+  const [end, finished, alone, empty] = [a.label(), a.label(), a.label(), a.label()];
   const top = a.here();
   a.test(left, left);
   a.je(end);
-  a.mov(rax, mem(jobs, 16));
+  const field = (name: keyof typeof jobFields) => mem(jobs, jobFields[name]);
+  a.mov(rax, field("total"));
   a.test(rax, rax);
   a.je(empty);
-  a.mov(rcx, mem(jobs, 24));
+  a.mov(rcx, field("head"));
+  a.mov(rbp, field("heads"));
+  a.imul(rcx, rbp);
+  a.sub(rax, rcx);
+  a.mov(rcx, field("grain"));
+  a.add(rax, rcx);
   a.sub(rax, 1);
   a.mov(rdx, 0);
   a.div(rcx);
-  a.lea(rbp, mem(rax, 1));
+  a.add(rbp, rax);
+  a.cmp(rbp, 1);
+  a.je(alone);
+  a.cmp(mem(control, { disp: THREADS, bits: 32 }), 1);
+  a.je(alone);
   // First close the old generation: a late worker must not pair its ticket with the fields written next.
   a.mov(d(generation), mem(control, SIGNAL));
   a.add(d(generation), 1);
@@ -106,27 +109,12 @@ function emitRun(sleep: Sleep): Uint8Array {
   a.mov(r9, 0xffffffff);
   a.or(rax, r9);
   a.xchg(mem(control, TICKET), rax);
-  for (const [at, field] of [KERNEL, ARGS, TOTAL, GRAIN].entries()) {
-    a.mov(r8, mem(jobs, 8 * at));
-    a.mov(mem(control, field), r8);
+  for (const at of Object.values(jobFields)) {
+    a.mov(r8, mem(jobs, at));
+    a.mov(mem(control, JOB + at), r8);
   }
   a.mov(mem(control, CHUNKS), rbp);
   a.mov(mem(control, { disp: DONE, bits: 32 }), 0);
-  a.cmp(rbp, 1);
-  a.je(waiting);
-  a.cmp(mem(control, { disp: THREADS, bits: 32 }), 1);
-  a.ja(shared);
-  // Alone, one chunk after the other.
-  a.bind(waiting);
-  a.mov(generation, 0);
-  const alone = a.here();
-  a.mov(rax, generation);
-  emitChunk(a);
-  a.add(generation, 1);
-  a.cmp(generation, rbp);
-  a.jb(alone);
-  a.jmp(next);
-  a.bind(shared);
   a.mov(mem(control, TICKET), rdx);
   a.mov(rax, generation);
   a.xchg(mem(control, SIGNAL), d(rax));
@@ -139,11 +127,21 @@ function emitRun(sleep: Sleep): Uint8Array {
   a.mov(rbp, mem(control, CHUNKS));
   emitWaitForAll(a, sleep, finished);
   a.bind(finished);
-  a.bind(next);
+  const next = a.here();
   a.bind(empty);
   a.add(jobs, JOB_BYTES);
   a.sub(left, 1);
   a.jmp(top);
+  // One chunk after the other, of which nobody else hears.
+  a.bind(alone);
+  a.mov(generation, 0);
+  const chunks = a.here();
+  a.mov(rax, generation);
+  emitChunk(a, jobs, 0);
+  a.add(generation, 1);
+  a.cmp(generation, rbp);
+  a.jb(chunks);
+  a.jmp(next);
   a.bind(end);
   epilogue(a);
   return a.finish();
@@ -235,6 +233,64 @@ export function floatBits(x: number): number {
   return bits32[0]!;
 }
 
+/** Memory that machine code reads jobs and their arguments from. */
+class JobMemory {
+  readonly address: number;
+  readonly #words: Uint32Array;
+  readonly #doubles: Float64Array;
+
+  constructor(bytes: number) {
+    const buffer = new ArrayBuffer(bytes);
+    this.#words = new Uint32Array(buffer);
+    this.#doubles = new Float64Array(buffer);
+    this.address = addressOfBuffer(buffer);
+  }
+
+  /** A job at `place`, with its arguments at `at`, in words; says where the next ones may be. */
+  write(place: number, at: number, { kernel, args, total, grain, head = 0 }: Job, threads: number): number {
+    const heads = head > 0 && threads * head <= total ? threads : 0;
+    const fields = [kernel, this.address + 4 * at, total, grain, head, heads];
+    for (let i = 0; i < fields.length; i++) this.#word(place + 2 * i, fields[i]!);
+    let next = at;
+    for (const word of args) {
+      if (typeof word === "number") this.#word(next, word);
+      else if ("own" in word) this.#word(next, this.address + 4 * at + 8 * word.own);
+      else this.#doubles[next >> 1] = word.double;
+      next += 2;
+    }
+    return nextLine(next);
+  }
+
+  #word(at: number, value: number): void {
+    this.#words[at] = value; // modulo 2^32
+    this.#words[at + 1] = Math.floor(value / 2 ** 32);
+  }
+}
+
+/** Arguments begin at lines of the cache, in words. */
+const nextLine = (word: number): number => (word + 15) & ~15;
+
+/** Jobs with memory of their own, to be run as often as one likes. */
+export class JobList {
+  readonly count: number;
+  readonly isShared: boolean;
+  readonly #memory: JobMemory;
+
+  /** For so many threads; others can run it, too. */
+  constructor(jobs: readonly Job[], threads: number) {
+    this.count = jobs.length;
+    this.isShared = jobs.some(({ total, grain }) => total > grain);
+    let at = nextLine((jobs.length * JOB_BYTES) / 4);
+    const words = jobs.reduce((end, { args }) => nextLine(end + 2 * args.length), at);
+    this.#memory = new JobMemory(4 * words);
+    for (const [i, job] of jobs.entries()) at = this.#memory.write((i * JOB_BYTES) / 4, at, job, threads);
+  }
+
+  get address(): number {
+    return this.#memory.address;
+  }
+}
+
 export class NativePool {
   readonly #run: NativeCall;
   readonly #work: number;
@@ -243,9 +299,7 @@ export class NativePool {
   readonly #settleCall: NativeCall;
   readonly #control: number;
   /** Jobs and their arguments: those of one call, then the queue. */
-  readonly #words: Uint32Array;
-  readonly #doubles: Float64Array;
-  readonly #argumentsAt: number;
+  readonly #memory = new JobMemory(ARGUMENT_BYTES + QUEUE * (JOB_BYTES + QUEUED_BYTES));
   readonly #scratch: number;
   #threads = 1;
   #workers = 0;
@@ -263,10 +317,6 @@ export class NativePool {
     this.#give = callable(executable(emitGive(sleep)), 2);
     this.#settleCall = callable(executable(emitSettle(sleep, run)), 3);
     this.#control = guarded(CONTROL_BYTES).address;
-    const buffer = new ArrayBuffer(ARGUMENT_BYTES + QUEUE * (JOB_BYTES + QUEUED_BYTES));
-    this.#words = new Uint32Array(buffer);
-    this.#doubles = new Float64Array(buffer);
-    this.#argumentsAt = addressOfBuffer(buffer);
     this.#scratch = newScratch();
     this.#writeControl(THREADS, 1);
     // Memory must not go away under what is still computed.
@@ -295,29 +345,35 @@ export class NativePool {
     for (const [i, job] of jobs.entries()) {
       if (4 * at + 8 * job.args.length > ARGUMENT_BYTES)
         fail("InvalidArgument", "cpu: the jobs of one call have too many arguments");
-      at = this.#write((i * JOB_BYTES) / 4, at, job);
+      at = this.#memory.write((i * JOB_BYTES) / 4, at, job, this.#threads);
       isShared ||= job.total > job.grain;
     }
     if (isShared && this.#workers < this.#threads - 1) this.#startWorkers();
-    this.#run(this.#control, this.#argumentsAt, jobs.length, this.#scratch);
+    this.#run(this.#control, this.#memory.address, jobs.length, this.#scratch);
+  }
+
+  /** The same for jobs that lie ready. */
+  replay({ address, count, isShared }: JobList): void {
+    this.settle();
+    if (isShared && this.#workers < this.#threads - 1) this.#startWorkers();
+    this.#run(this.#control, address, count, this.#scratch);
   }
 
   /**
    * Gives the jobs to the queue, and returns before they are done: what they use stays in place, and what looks at it asks
-   * `settle` first. With one thread they are run at once.
+   * `settle` first. With one thread, or too many arguments, they are run at once.
    */
   give(...jobs: readonly Job[]): void {
     if (this.#workers === 0 && this.#threads > 1) this.#startWorkers();
-    if (this.#workers === 0 || this.#threads === 1) {
+    if (this.#workers === 0 || this.#threads === 1 || jobs.some(({ args }) => 8 * args.length > QUEUED_BYTES)) {
       this.run(...jobs);
       return;
     }
     if (this.#given + jobs.length - this.#settled > QUEUE) this.settle();
     for (const job of jobs) {
-      if (8 * job.args.length > QUEUED_BYTES) fail("InvalidArgument", "cpu: a job in the queue has too many arguments");
       const place = this.#given % QUEUE;
       const args = (ARGUMENT_BYTES + QUEUE * JOB_BYTES + place * QUEUED_BYTES) / 4;
-      this.#write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job);
+      this.#memory.write((ARGUMENT_BYTES + place * JOB_BYTES) / 4, args, job, this.#threads);
       this.#given++;
     }
     this.#give(this.#control, this.#given);
@@ -327,30 +383,9 @@ export class NativePool {
   /** Returns when the queue is empty and all is done. */
   settle(): void {
     if (this.#settled === this.#given) return;
-    this.#settleCall(this.#control, this.#scratch, this.#argumentsAt + ARGUMENT_BYTES);
+    this.#settleCall(this.#control, this.#scratch, this.#memory.address + ARGUMENT_BYTES);
     this.#settled = this.#given;
     setPending(null);
-  }
-
-  /** A job at `place`, with its arguments at `at`, in words; says where the next ones may be. */
-  #write(place: number, at: number, { kernel, args, total, grain }: Job): number {
-    this.#word(place, kernel);
-    this.#word(place + 2, this.#argumentsAt + 4 * at);
-    this.#word(place + 4, total);
-    this.#word(place + 6, grain);
-    let next = at;
-    for (const word of args) {
-      if (typeof word === "number") this.#word(next, word);
-      else if ("own" in word) this.#word(next, this.#argumentsAt + 4 * at + 8 * word.own);
-      else this.#doubles[next >> 1] = word.double;
-      next += 2;
-    }
-    return (next + 15) & ~15;
-  }
-
-  #word(at: number, value: number): void {
-    this.#words[at] = value; // modulo 2^32
-    this.#words[at + 1] = Math.floor(value / 2 ** 32);
   }
 
   #writeControl(field: number, value: number): void {
@@ -361,7 +396,7 @@ export class NativePool {
     while (this.#workers < Math.min(this.#threads, MAX_THREADS) - 1) {
       const number = this.#workers + 1;
       const own = this.#control + OWN + number * OWN_BYTES;
-      const queue = this.#argumentsAt + ARGUMENT_BYTES;
+      const queue = this.#memory.address + ARGUMENT_BYTES;
       const words = BigInt64Array.from([this.#control, number, newScratch(), queue], BigInt);
       ffi().encode(BigInt(own), "int64_t [4]", [...words]);
       // Where the system gives no more threads, those that are there do all chunks.

@@ -169,6 +169,10 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       [2, 1, 35, 50, 40, 1, 0],
       [1, 1, 13, 130, 64, 1, 20],
       [2, 2, 110, 49, 80, 0, 0],
+      [4, 2, 1, 77, 32, 1, 0],
+      [3, 1, 1, 16, 64, 1, 0],
+      [8, 2, 1, 9, 32, 1, 0],
+      [2, 2, 1, 35, 96, 1, 20],
     ].entries() as ArrayIterator<[number, [number, number, number, number, number, number, number]]>) {
       backend.atStart = i % 2 === 0;
       const [q, k, v] = [
@@ -187,6 +191,26 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       compare("a window on both sides", dtype, 1, (on) =>
         nn.sdpa(q(on), k(on), v(on), { ...options, causal: false, window: 7 }),
       );
+    }
+  });
+
+  it.each(dtypes)("rows of attention of %s have the same bits alone and in company", (dtype) => {
+    for (const [group, tk, d] of [
+      [1, 45, 32],
+      [2, 64, 64],
+      [3, 33, 96],
+      [4, 19, 32],
+    ] as const) {
+      const [q, k, v] = [[2 * group, 19, d], ...[2, 2].map((heads) => [heads, tk, d])].map((shape, seed) =>
+        normal([1, ...shape], dtype, seed)(device),
+      ) as [Tensor, Tensor, Tensor];
+      const all = nn.sdpa(q, k, v, { scale: 0.3, causal: true });
+      for (const row of [0, 7, 18]) {
+        const seen = tk - 18 + row;
+        const [one, keys, values] = [q.narrow(2, row, 1), k.narrow(2, 0, seen), v.narrow(2, 0, seen)];
+        const alone = nn.sdpa(one, keys, values, { scale: 0.3, causal: true });
+        expect(numbers(alone)).toEqual(numbers(all.narrow(2, row, 1)));
+      }
     }
   });
 

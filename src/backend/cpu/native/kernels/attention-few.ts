@@ -1,5 +1,5 @@
 /** Weights of a few rows times V, by lines of V as they are: packing them would cost more than it saves. */
-import { type Gpr, type Mem, mem, r8, r13, rax, rcx, rdi, rdx, rsi } from "../operands.ts";
+import { type Gpr, type Mem, mem, r8, r9, r13, rax, rcx, rdi, rdx, rsi } from "../operands.ts";
 import { type FloatType, type Simd, tail } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
 
@@ -24,16 +24,17 @@ export interface FewRows {
   run(count: Gpr): void;
 }
 
-/** Four vectors of columns at a time, then one, then what is left of one. */
-export function emitWeigh(simd: Simd, type: FloatType, few: FewRows): void {
+/** Four vectors of columns at a time, then one, then what is left of one, of one row, or of it and the next. */
+export function emitWeigh(simd: Simd, type: FloatType, few: FewRows, rows: 1 | 2): void {
   const { a, isa } = simd;
   const es = elementBytes(type);
-  const sums = [0, 1, 2, 3].map((id) => isa.v(id));
-  const [x, y] = [isa.v(4), isa.v(5)];
-  const column = r8;
+  const weights = [isa.v(8), isa.v(9)].slice(0, rows);
+  const y = isa.v(10);
+  const [column, nextRow] = [r8, r9];
   const columns = (count: number, isTail: boolean) => {
-    const own = sums.slice(0, count);
-    for (const sum of own) simd.zero(sum);
+    /** By columns, and rows. */
+    const sums = Array.from({ length: count }, (_, i) => weights.map((_, row) => isa.v(rows * i + row)));
+    for (const sum of sums.flat()) simd.zero(sum);
     a.mov(rax, few.least);
     a.mov(few.key, rax);
     const runs = a.here();
@@ -50,17 +51,18 @@ export function emitWeigh(simd: Simd, type: FloatType, few: FewRows): void {
     few.run(rcx);
     a.add(few.key, rcx);
     a.mov(rdx, few.vRow);
+    if (rows > 1) a.mov(nextRow, few.scoreRow);
     a.align(16);
     const loop = a.here();
-    a.vbroadcastss(x, mem(rsi));
-    for (const [i, sum] of own.entries()) {
+    for (const [row, x] of weights.entries()) {
+      a.vbroadcastss(x, row === 0 ? mem(rsi) : mem(rsi, { index: nextRow }));
+    }
+    for (const [i, own] of sums.entries()) {
       const from = mem(rdi, i * isa.lanes * es);
-      if (type === "f32" && !isTail) a.vfmadd231ps(sum, x, from);
-      else {
-        if (isTail) simd.loadTail(y, type, from);
-        else simd.load(y, type, from);
-        a.vfmadd231ps(sum, x, y);
-      }
+      const inPlace = rows === 1 && type === "f32" && !isTail;
+      if (isTail) simd.loadTail(y, type, from);
+      else if (!inPlace) simd.load(y, type, from);
+      for (const [row, sum] of own.entries()) a.vfmadd231ps(sum, weights[row]!, inPlace ? from : y);
     }
     a.add(rsi, 4);
     a.add(rdi, rdx);
@@ -72,8 +74,11 @@ export function emitWeigh(simd: Simd, type: FloatType, few: FewRows): void {
     a.mov(rax, few.row);
     a.imul(rax, few.resultRow);
     a.add(rax, r13);
-    for (const [i, sum] of own.entries()) {
-      a.vmovups(mem(rax, { index: column, scale: 4, disp: few.resultsAt + i * isa.bytes }), sum);
+    for (const row of weights.keys()) {
+      if (row > 0) a.add(rax, few.resultRow);
+      for (const [i, own] of sums.entries()) {
+        a.vmovups(mem(rax, { index: column, scale: 4, disp: few.resultsAt + i * isa.bytes }), own[row]!);
+      }
     }
     a.add(column, count * isa.lanes);
   };

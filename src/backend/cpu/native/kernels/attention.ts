@@ -30,6 +30,7 @@ import {
 import { SCRATCH_BYTES } from "../pool.ts";
 import { Simd, tail } from "../simd.ts";
 import { emitWeigh } from "./attention-few.ts";
+import { emitFewScores, FEW_ROWS } from "./attention-scores.ts";
 import { emitExponentials, holdConstants, type ScoreKind } from "./attention-softmax.ts";
 import { elementBytes, emitPackGroup, emitPackPanel } from "./pack.ts";
 import { emitCopyRows, emitMode, emitWidth } from "./product.ts";
@@ -40,8 +41,6 @@ export const BLOCK_ROWS = 192;
 export const MOST_KEY_DIM = 256;
 export const MOST_VALUE_DIM = 512;
 
-/** Up to so many rows V is read line by line. */
-const FEW_ROWS = 4;
 /** Keys whose values are packed, or read by all rows, at a time. */
 const STRETCH = 512;
 /** Bytes from row to row of Q: not a power of two, so that rows do not share places of the cache. */
@@ -88,10 +87,11 @@ export const attentionArguments = layoutArguments(
 
 /**
  * A block of rows: addresses of what its batch or sequence has, rows of queries and keys there are, where its pages are
- * listed, its first row, of those of all heads that share keys, and how many rows it has.
+ * listed, its first row, of those of all heads that share keys, and how many rows it has. Where `length` is the address of
+ * an i64, that says how many keys there are, at most `tk`.
  */
-const entryWords = layoutArguments("q", "k", "v", "mask", "out", "tq", "tk", "table", "first", "height");
-export const ENTRY_BYTES = 80;
+const entryWords = layoutArguments("q", "k", "v", "mask", "out", "tq", "tk", "table", "first", "height", "length");
+export const ENTRY_BYTES = 8 * entryWords.count;
 
 export const emitAttention =
   (kind: AttentionKind) =>
@@ -110,7 +110,7 @@ export const emitAttention =
     const { local, leave } = enter(
       a,
       ...(["end", "head", "kAt", "vAt", "most", "least", "row", "limit", "low", "p", "j", "steps", "width"] as const),
-      ...(["key", "maskAt", "sinkAt", "stop"] as const),
+      ...(["key", "maskAt", "sinkAt", "stop", "keys"] as const),
     );
     const arg = attentionArguments.at(rbx);
     const [item, scratch, entry] = [r12, r13, r15];
@@ -131,15 +131,15 @@ export const emitAttention =
     };
     /** Where the keys that the row at position rdx sees begin (local.low) and end (local.limit). */
     const boundsOf = () => {
-      a.add(rdx, own.tk);
+      a.add(rdx, local.keys);
       a.sub(rdx, own.tq);
       a.mov(rcx, 0);
       a.mov(rax, rdx);
       a.add(rax, arg.ahead);
       a.cmp(rax, rcx);
       a.cmovl(rax, rcx);
-      a.cmp(rax, own.tk);
-      a.cmovg(rax, own.tk);
+      a.cmp(rax, local.keys);
+      a.cmovg(rax, local.keys);
       a.mov(local.limit, rax);
       a.sub(rdx, arg.behind);
       a.cmp(rdx, rcx);
@@ -191,10 +191,22 @@ export const emitAttention =
       a.mov(to, rcx);
     }
 
+    const counted = a.label();
+    a.mov(rax, own.tk);
+    a.mov(rcx, own.length);
+    a.test(rcx, rcx);
+    a.je(counted);
+    a.cmp(rax, mem(rcx));
+    a.cmovg(rax, mem(rcx));
+    a.cmp(rax, own.tq);
+    a.cmovl(rax, own.tq);
+    a.bind(counted);
+    a.mov(local.keys, rax);
+
     // The rows of Q, and which keys any of them sees.
     a.mov(local.row, 0);
     a.mov(local.most, 1);
-    a.mov(rax, own.tk);
+    a.mov(rax, local.keys);
     a.mov(local.least, rax);
     const queries = a.here();
     a.mov(rax, own.first);
@@ -233,6 +245,30 @@ export const emitAttention =
     // Scores, panel by panel of keys.
     a.mov(rax, local.least);
     a.mov(local.j, rax);
+    const scored = a.label();
+    emitFewScores(
+      simd,
+      type,
+      {
+        height: own.height,
+        d: arg.d,
+        kRow: arg.kRow,
+        kCol: arg.kCol,
+        scoreRow: arg.scoreRow,
+        j: local.j,
+        most: local.most,
+        keys: local.keys,
+        first: local.p,
+        scratch,
+        qRow: Q_ROW,
+        scoresAt: SCORES_AT,
+        keyAt: () => keyAt(local.kAt, arg.kRow, arg.kPage),
+        before: () => {
+          if (isPaged) a.and(rax, (1 << LOG_PAGE) - 1);
+        },
+      },
+      scored,
+    );
     const keyPanels = a.here();
     emitRest(a, rcx, local.most, local.j, shape.columns, rax);
     a.mov(local.width, rcx);
@@ -244,7 +280,7 @@ export const emitAttention =
     a.lea(r8, mem(scratch, PANEL_AT));
     const groups = a.here();
     a.mov(rax, local.p);
-    emitRest(a, r9, own.tk, rax, isa.lanes, rcx);
+    emitRest(a, r9, local.keys, rax, isa.lanes, rcx);
     keyAt(local.kAt, arg.kRow, arg.kPage);
     a.mov(rsi, arg.kCol);
     a.mov(rdx, arg.kRow);
@@ -274,6 +310,7 @@ export const emitAttention =
     a.mov(rax, local.j);
     a.cmp(rax, local.most);
     a.jb(keyPanels);
+    a.bind(scored);
 
     // Exponentials of each row, and one over their sum.
     const held = new Simd(a, isa);
@@ -328,8 +365,7 @@ export const emitAttention =
     a.cmp(arg.vCol, es);
     a.jne(many);
     a.mov(local.row, 0);
-    const fewRows = a.here();
-    emitWeigh(simd, type, {
+    const few = {
       row: local.row,
       least: local.least,
       most: local.most,
@@ -342,11 +378,20 @@ export const emitAttention =
       key: local.key,
       valueAt: () => keyAt(local.vAt, arg.vRow, arg.vPage),
       run: withinPage,
-    });
-    a.add(local.row, 1);
+    };
+    const single = a.label();
+    const fewRows = a.here();
     a.mov(rax, local.row);
     a.cmp(rax, own.height);
-    a.jb(fewRows);
+    a.jae(weighed);
+    a.add(rax, 1);
+    a.cmp(rax, own.height);
+    a.je(single);
+    emitWeigh(simd, type, few, 2);
+    a.add(local.row, 2);
+    a.jmp(fewRows);
+    a.bind(single);
+    emitWeigh(simd, type, few, 1);
     a.jmp(weighed);
 
     a.bind(many);

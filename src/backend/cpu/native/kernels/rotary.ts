@@ -32,11 +32,14 @@ import { elementBytes } from "./pack.ts";
 /** Elements that heads, and half of what is turned of them, are multiples of. */
 export const WHOLE_LINE = 16;
 
-/** Strides are in bytes, `d` and `half` in elements; `padding` is the address of an i64 for each sequence, or 0. */
+/**
+ * Strides are in bytes, `d` and `half` in elements; `padding` is the address of an i64 for each sequence, or 0. So is
+ * `lengths`, of the positions there are with the new ones: in place of `past`, and no more than `room`.
+ */
 export const rotaryArguments = layoutArguments(
   ...(["q", "qRow", "k", "kRow", "v", "vRow", "out"] as const),
   ...(["kCache", "kBatch", "kHead", "kPosition", "vCache", "vBatch", "vHead", "vPosition"] as const),
-  ...(["cos", "sin", "heads", "kvHeads", "d", "half", "t", "past", "padding"] as const),
+  ...(["cos", "sin", "heads", "kvHeads", "d", "half", "t", "past", "lengths", "room", "padding"] as const),
 );
 
 export const emitRotary =
@@ -161,7 +164,8 @@ export const emitRotary =
     a.div(arg.t);
     a.mov(local.batch, rax);
     a.mov(place, rdx);
-    a.add(place, arg.past);
+    emitPast(a, rdx, rcx, { ...arg, sequence: rax });
+    a.add(place, rdx);
     // Padding counts as position 0.
     const unpadded = a.label();
     a.mov(cos, place);
@@ -213,3 +217,24 @@ export const emitRotary =
     a.jb(items);
     leave();
   };
+
+/** to = the positions before those of a step, be it `past` or what memory says of the sequence; uses `via`. */
+function emitPast(
+  a: Assembler,
+  to: Gpr,
+  via: Gpr,
+  { past, lengths, room, t, sequence }: Readonly<Record<"past" | "lengths" | "room" | "t", Mem>> & { sequence: Gpr },
+): void {
+  const known = a.label();
+  a.mov(to, past);
+  a.mov(via, lengths);
+  a.test(via, via);
+  a.je(known);
+  a.mov(to, mem(via, { index: sequence, scale: 8 }));
+  a.cmp(to, room);
+  a.cmovg(to, room);
+  a.mov(via, 0);
+  a.sub(to, t);
+  a.cmovl(to, via);
+  a.bind(known);
+}

@@ -204,7 +204,7 @@ function emitWiden(
 }
 
 /** Of two neighbours of 16 bits in each element the first goes to `even`, as floats, and the second stays. */
-function split(simd: Simd, type: FloatType, pair: Vec, even: Vec): void {
+export function split(simd: Simd, type: FloatType, pair: Vec, even: Vec): void {
   const { a, isa } = simd;
   if (type === "bf16") {
     a.vpslld(even, pair, 16);

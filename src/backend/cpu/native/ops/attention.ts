@@ -6,6 +6,7 @@ import { PAGE_SIZE, type PagedAttentionParams } from "../../../paged-attention.t
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import type { Engine } from "../../engine.ts";
+import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import {
   type AttentionKind,
@@ -28,6 +29,8 @@ const CACHED_BYTES = 2 ** 19;
 const CHUNK = 2 ** 18;
 /** Keys and values of fewer rows than these take as long to read as those of so many to multiply. */
 const LEAST_ROWS = 16;
+/** Of arguments that are recorded: they are not written over. */
+const RECORDED_BYTES = 2 ** 13;
 /** Further than any key is away. */
 const FAR = 2 ** 40;
 
@@ -41,6 +44,8 @@ interface Sequence {
   readonly tq: number;
   readonly tk: number;
   readonly table: number;
+  /** The address of an i64 that counts the keys, at most `tk`; 0 where it is `tk`. */
+  readonly length: number;
 }
 
 type Computed = "tiles" | "entries" | "scoreRow" | "resultRow" | "scale" | "cap" | "inverseCap" | "ahead" | "behind";
@@ -88,19 +93,19 @@ function jobOf(
   const most = Math.min(cached, Math.floor(SCORE_BYTES / scoreRow));
   const words: number[] = [];
   let multiplications = 0;
-  for (const { q, k, v, mask, out, tq, tk, table } of sequences) {
+  for (const { q, k, v, mask, out, tq, tk, table, length } of sequences) {
     const rows = group * tq;
     // Blocks of equal size, in rows of the tile.
     const blocks = Math.ceil(rows / most);
     const height = Math.min(most, Math.ceil(rows / blocks / 8) * 8);
     for (let first = 0; first < rows; first += height) {
-      words.push(q, k, v, mask, out, tq, tk, table, first, Math.min(height, rows - first));
+      words.push(q, k, v, mask, out, tq, tk, table, first, Math.min(height, rows - first), length);
     }
     multiplications += Math.max(rows, LEAST_ROWS) * tk * (d + dv);
   }
   const count = (8 * words.length) / ENTRY_BYTES;
-  // Few entries go along with the arguments.
-  const isShort = 8 * (attentionArguments.count + words.length) <= QUEUED_BYTES;
+  // Few entries go along with the arguments: others are in memory that the next op writes over.
+  const isShort = 8 * (attentionArguments.count + words.length) <= (recording() ? RECORDED_BYTES : QUEUED_BYTES);
   const args = attentionArguments.wordsOf(
     {
       tiles: native.kernel("tiles", emitTiles),
@@ -151,7 +156,10 @@ export function sdpa(
   return storage;
 }
 
-/** Of operands that `canAttend` takes; the result is (b, tq, hq, dv) where `byRows` is set. */
+/**
+ * Of operands that `canAttend` takes; the result is (b, tq, hq, dv) where `byRows` is set. `lengths`, i64 (b), counts the keys
+ * of each, of which k has room for the most.
+ */
 export function attentionJob(
   { engine, native }: CpuBackend,
   q: View,
@@ -160,6 +168,7 @@ export function attentionJob(
   mask: View | null,
   p: SdpaParams & { readonly byRows?: boolean },
   storage: Storage,
+  lengths: View | null = null,
 ): Job {
   const type = q.storage.dtype as FloatType;
   const [b, hq, tq, d] = q.layout.shape as [number, number, number, number];
@@ -179,6 +188,7 @@ export function attentionJob(
     number,
   ];
   const out = addressFor(storage, b * hq * tq * dv);
+  const lengthsAt = lengths ? addressInside(lengths) : 0;
   const sequences = Array.from({ length: b }, (_, i) => ({
     q: qAt + i * qBatch,
     k: kAt + i * kBatch,
@@ -188,6 +198,7 @@ export function attentionJob(
     tq,
     tk,
     table: 0,
+    length: lengthsAt && lengthsAt + 8 * i,
   }));
   const kind = { type, isPaged: false, hasCap: p.softcap !== 0, hasMask: mask !== null, hasSinks: p.sinks !== null };
   const sinks = p.sinks ? addressInside(p.sinks) : 0;
@@ -236,7 +247,17 @@ export function sdpaPages(
       if (page < 0 || page >= pages) return false;
     }
     const start = first * heads * d * es;
-    sequences.push({ q: turned + start, k, v, mask: 0, out: out + start, tq, tk, table: table + 8 * i * width });
+    sequences.push({
+      q: turned + start,
+      k,
+      v,
+      mask: 0,
+      out: out + start,
+      tq,
+      tk,
+      table: table + 8 * i * width,
+      length: 0,
+    });
   }
   if (sequences.length === 0) return true;
   const kind = { type, isPaged: true, hasCap: p.softcap !== 0, hasMask: false, hasSinks: p.sinks !== null };

@@ -17,6 +17,10 @@ import { QUEUED_WIDTH } from "./qmatmul.ts";
 /** Elements of queries that are worth a chunk of rows. */
 const CHUNK = 8192;
 
+/** Positions that a step of `t` may reach: those there are with it, or all there is room for where memory counts them. */
+const endOf = ({ k, past, lengths }: CachedAttentionParams, t: number): number =>
+  lengths ? k.layout.shape[2]! : past + t;
+
 export class NativeCachedAttention implements CachedAttention {
   /** What reads the result wants it so, and a copy would wait for all that is in the queue. */
   readonly byRows = true;
@@ -40,6 +44,7 @@ export class NativeCachedAttention implements CachedAttention {
     const [batch, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const [rows, width] = q.layout.shape as [number, number];
     const [heads, t] = [width / d, rows / batch];
+    const end = endOf(p, t);
     const turned = Storage.alloc(backend, dtype, rows * width);
     const out = Storage.alloc(backend, dtype, rows * width);
     try {
@@ -50,7 +55,7 @@ export class NativeCachedAttention implements CachedAttention {
       };
       const [keys, values] = [p.k, p.v].map(({ storage, layout }) => ({
         storage,
-        layout: new Layout([batch, kvHeads, p.past + t, d], layout.strides, layout.offset),
+        layout: new Layout([batch, kvHeads, end, d], layout.strides, layout.offset),
       })) as [View, View];
       const params = {
         scale: p.scale,
@@ -60,9 +65,10 @@ export class NativeCachedAttention implements CachedAttention {
         causal: true,
         byRows: true,
       };
-      const shape = [batch, heads, t, p.past + t];
+      const shape = [batch, heads, t, end];
       const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
       if (!canAttend(backend, queries, keys, values, mask)) {
+        if (p.lengths) fail("ValueOutOfRange", `cpu: no attention over ${end} positions that are counted in memory`);
         native.run(backend.engine.threads, turn);
         const composed = backend.sdpa(queries, keys, values, mask, params);
         const layout = Layout.contiguous([batch, heads, t, d]).transpose(1, 2);
@@ -71,7 +77,11 @@ export class NativeCachedAttention implements CachedAttention {
         return out;
       }
       const run = width >= QUEUED_WIDTH ? "give" : "run";
-      native[run](backend.engine.threads, turn, attentionJob(backend, queries, keys, values, mask, params, out));
+      native[run](
+        backend.engine.threads,
+        turn,
+        attentionJob(backend, queries, keys, values, mask, params, out, p.lengths),
+      );
       return out;
     } finally {
       turned.discard();
@@ -83,7 +93,7 @@ export class NativeCachedAttention implements CachedAttention {
     const [rows, width] = q.layout.shape as [number, number];
     const [batch, kvHeads, , d] = p.k.layout.shape as [number, number, number, number];
     const bytes = (view: View, dim: number): number => view.layout.strides[dim]! * es;
-    const end = p.past + rows / batch;
+    const end = endOf(p, rows / batch);
     for (const [view, positions] of [
       [p.k, p.k.layout.shape[2]!],
       [p.v, p.v.layout.shape[2]!],
@@ -120,6 +130,8 @@ export class NativeCachedAttention implements CachedAttention {
         half: p.cos.layout.shape.at(-1)!,
         t: rows / batch,
         past: p.past,
+        lengths: p.lengths ? addressInside(p.lengths) : 0,
+        room: end,
         padding: p.padding ? addressInside(p.padding) : 0,
       }),
       total: rows,

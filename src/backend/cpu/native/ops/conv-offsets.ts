@@ -1,5 +1,6 @@
 /** Where the inputs of a convolution's taps are: tables in the heap. */
 import type { Engine } from "../../engine.ts";
+import { recording } from "../../recording.ts";
 
 /** Bytes from one channel to the next, from row to row, and from one of the stride's images to the next. */
 export interface TapStrides {
@@ -30,6 +31,8 @@ export function offsetsOf(
     tables.set(engine, own);
   }
   const key = `${depth} ${height} ${width} ${dilation} ${stride} ${channel} ${row} ${image}`;
+  // Tables may go when there are many.
+  recording()?.refuse("a convolution's offsets are looked up");
   const known = own.get(key);
   if (known !== undefined) return known;
   if (own.size >= MOST_TABLES) {

@@ -50,7 +50,9 @@ export interface QuantRunner {
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
 const CHUNK = 2 ** 16;
 /** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
-const CHUNKS = 24;
+const CHUNKS = { ofTiles: 24, ofFew: 12 } as const;
+/** Of each thread's part of few rows' product, which is soon done: so much it takes at once, and the rest in small chunks. */
+const HEAD = 0.65;
 const ROUND_CHUNK = 2 ** 9;
 /** Layers of this width are worth the queue: smaller ones are done sooner than another thread has taken them. */
 export const QUEUED_WIDTH = 512;
@@ -69,6 +71,7 @@ interface Plan {
   readonly columns: number;
   /** Turned weights are read. */
   readonly isTurned: boolean;
+  readonly isTiled: boolean;
 }
 const plans = new WeakMap<Native, Map<number, Plan>>();
 const typeNumbers = new Map(Object.keys(blockCodes).map((type, i) => [type, i]));
@@ -103,6 +106,7 @@ function planOf({ native, planes: asked }: QuantRunner, p: QuantProduct, m: numb
     most: isTiled ? tile.rows : rows,
     columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
     isTurned,
+    isTiled,
   };
   known.set(key, plan);
   return plan;
@@ -121,8 +125,11 @@ function quantJobs(
   const { type, dtype, n, k } = p;
   const { size, bytes } = quantTypes[type];
   const blocks = k / BLOCK;
-  const { round, product, most, columns, isTurned } = planOf(runner, p, m);
-  const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
+  const { round, product, most, columns, isTurned, isTiled } = planOf(runner, p, m);
+  const least = Math.max(
+    CHUNK / (k * Math.max(1, m / 2)),
+    n / ((isTiled ? CHUNKS.ofTiles : CHUNKS.ofFew) * runner.threads),
+  );
   return [
     {
       kernel: round,
@@ -145,6 +152,7 @@ function quantJobs(
       }),
       total: n,
       grain: columns * Math.max(1, Math.floor(least / columns)),
+      head: isTiled ? 0 : columns * Math.floor((HEAD * n) / (runner.threads * columns)),
     },
   ];
 }

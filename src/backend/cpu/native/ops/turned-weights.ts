@@ -7,6 +7,7 @@ import type { Block, View } from "../../../backend.ts";
 import type { NativeBlock } from "../../blocks.ts";
 import { libc } from "../../libc.ts";
 import { allocatePages } from "../../native-memory.ts";
+import { forgetRecorded } from "../../recorder.ts";
 import { addressInside } from "../bounds.ts";
 import type { NativeQuantType } from "../kernels/quant-blocks.ts";
 import { emitTurning, turningArguments } from "../kernels/quant-turning.ts";
@@ -59,7 +60,7 @@ export function turnedWeights(
   own.push({ type, offset, n, k, lanes, block });
   if (!block) return undefined;
   held += length;
-  native.give(threads, {
+  native.prepare(threads, {
     kernel: native.kernel(`turning ${type}`, emitTurning(type)),
     args: turningArguments.words({ w: addressInside(w), line, blocks: k / size, rows: n, out: block.address }),
     total: groups,
@@ -73,6 +74,7 @@ export function forgetTurned(block: Block): void {
   const own = copies.get(block);
   if (!own) return;
   settle();
+  forgetRecorded(block);
   for (const { block: copy } of own) {
     if (!copy) continue;
     held -= copy.length;
