@@ -56,7 +56,7 @@ export interface LinearPlan<Kernel extends string = string> {
 type PlainPlan = LinearPlan<`linear${"" | "_norm"}_${DType}_b${Batch}`>;
 type QuantizedPlan = LinearPlan<`linear${Fine}_${Lowercase<QuantType>}_b${Batch}`>;
 
-interface Device {
+export interface Device {
   readonly arch: string;
   readonly multiprocessors: number;
 }
