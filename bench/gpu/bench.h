@@ -147,7 +147,7 @@ template <class Q> static TileLaunch plan_tiles(size_t n, size_t k, u32 columns,
   u32 least = ~0u;
   for (u32 splits = 1; splits <= (chunks < 16 ? chunks : 16); splits *= 2)
     for (u32 together = 1; together * splits <= 16; together++) {
-      const u32 warps = together * splits, bytes = rows * (u32)(2 * k + k / 4) + (rows == 1 ? TILE_CHUNK + 48 : 0) + warps * (places * stage + 4 * (32 * (columns > 4 ? 4 : 2) + 8));
+      const u32 warps = together * splits, bytes = rows * (u32)(2 * k + k / 4) + (rows == 1 ? TILE_CHUNK + 64 : 0) + warps * (places * stage + 4 * (32 * (columns > 4 ? 4 : 2) + 8));
       const u32 all = over(groups, together), rounds = over(all, sms);
       const u32 cost = rounds * over(chunks, splits) * std::max(warps, enough) + (rows == 1 ? 5 * over((u32)k / 256, warps) : 0) + (splits > 1 ? 4 * rounds : 0);
       if (bytes > budget - 1024 || cost >= least) continue;

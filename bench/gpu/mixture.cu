@@ -83,7 +83,8 @@ int main(int argc, char** argv) {
   bf16* out = floats_of(HIDDEN, 15, 1);
 
   TileLaunch &q = plans[0] = plan_q4k(QKV, HIDDEN, sms), &o = plans[1] = plan_q4k(HIDDEN, HEADS * D, sms);
-  TileLaunch &up = plans[2] = plan_q4k(2 * WIDTH, HIDDEN, sms / CHOSEN), &sum = plans[3] = plan_q4k(HIDDEN, CHOSEN * 1024, sms);
+  // Of the gates as planSlots in src/backend/gpu/families/experts.ts has it: two blocks to a multiprocessor.
+  TileLaunch &up = plans[2] = TileLaunch{256, 2, 24, 85296}, &sum = plans[3] = plan_q4k(HIDDEN, CHOSEN * 1024, sms);
   const auto tell = [](const char* name, const TileLaunch& l) { printf("%s: %u threads, %u splits, %u blocks, %u bytes\n", name, l.threads, l.splits, l.blocks, l.bytes); };
   tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
   const u32 splits = std::min(CAPACITY / 64, 66u);

@@ -3,7 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
 import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
-import { fines } from "./linear.ts";
+import { type Device, fines, type LinearShape, planLinear, planQuantizedLinear } from "./linear.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
 import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
 
@@ -20,6 +20,26 @@ const summed = "ids* mix* residual* out* n k per_row:u32 slots:u32 experts:u32 s
  */
 export const areFew = (slots: number, experts: number, type: QuantType | null): boolean =>
   slots <= Math.max(8, (type ? 3 : 1.5) * experts);
+
+/** Rows of weights that a multiprocessor has for one slot at most where two blocks share it. */
+const CROWDED_ROWS = 128;
+
+/**
+ * The product of each slot's row with its expert: the blocks of all slots together are as many as those of one product. Where
+ * quantized weights of each are few, half as many more are done sooner, two to a multiprocessor: of an expert's 1536 × 2048 in Q4_K,
+ * eight slots, an H200's layer took 32.6 to 32.9 µs in place of 33.7 to 33.8.
+ */
+export function planSlots(shape: LinearShape, type: QuantType | null, dtype: DType, slots: number, device: Device) {
+  const { arch, multiprocessors } = device;
+  const own = { arch, multiprocessors: Math.max(1, Math.floor(multiprocessors / slots)) };
+  if (!type) return planLinear(shape, dtype, own);
+  if (hasWarpgroups(arch) && shape.n < CROWDED_ROWS * own.multiprocessors) {
+    const more = { arch, multiprocessors: Math.max(1, Math.floor((1.5 * multiprocessors) / slots)) };
+    const plan = planQuantizedLinear(shape, type, more, sharedBudget(arch) / 2);
+    if (plan && plan.launch.segment === shape.k) return plan;
+  }
+  return planQuantizedLinear(shape, type, own);
+}
 
 /** Columns that a block makes, and rows, or twice as many, of products by expert without a plan of their own. */
 const EXPERT_TILE = 64;

@@ -56,7 +56,7 @@ export interface LinearPlan<Kernel extends string = string> {
 type PlainPlan = LinearPlan<`linear${"" | "_norm"}_${DType}_b${Batch}`>;
 type QuantizedPlan = LinearPlan<`linear${Fine}_${Lowercase<QuantType>}_b${Batch}`>;
 
-interface Device {
+export interface Device {
   readonly arch: string;
   readonly multiprocessors: number;
 }
@@ -175,7 +175,7 @@ function sharedTileBytes(type: QuantType, x: number, batch: Batch, warps: number
   const places = Math.min(4, Math.max(2, Math.floor(TILE_STAGES / bytes)));
   const sums = batch > 4 ? 4 : 2;
   // One row has zeros beside it, as many as a chunk, and a vector behind each plane.
-  const beside = batch === 1 ? TILE_CHUNK + 48 : 0;
+  const beside = batch === 1 ? TILE_CHUNK + 64 : 0;
   return batch * x + beside + warps * (places * bytes + 4 * (32 * sums + LINEAR_ROWS));
 }
 

@@ -5,7 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { areFew, MOST_SORTED_EXPERTS, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { areFew, MOST_SORTED_EXPERTS, planSlots, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { fineFor, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
@@ -90,12 +90,9 @@ export function expertLinear(
   const few = !gpu.isInvariant && areFew(slots, experts, type);
   if (p.norm && !(type && few && p.norm.weight.storage.dtype === dtype)) return afterNorm(gpu, x, w, type, ids, p);
   if (!few) return experts > MOST_SORTED_EXPERTS ? null : sortedProduct(gpu, x, w, type, ids, p);
-  // The blocks of all slots together are as many as those of one product.
   const { arch } = gpu.context.properties;
-  const multiprocessors = Math.max(1, Math.floor(gpu.multiprocessors / slots));
-  const device = { arch, multiprocessors };
   const shape = { m: 1, n, k, norm: p.norm !== null, fine: dtype === "f32" };
-  const plan = type ? planQuantizedLinear(shape, type, device) : planLinear(shape, dtype, device);
+  const plan = planSlots(shape, type, dtype, slots, { arch, multiprocessors: gpu.multiprocessors });
   if (!plan) return p.norm ? afterNorm(gpu, x, w, type, ids, p) : null;
   const { threads, splits, blocks, shared_bytes, segment } = plan.launch;
   const run = (out: number, weights: number, from: number): void =>
