@@ -3,146 +3,80 @@
 //
 // x is in shared memory for as long as a block lives, in f16, each row lifted by a power of two so that its largest is near 2^15: of
 // bf16 nothing is lost that counts beside it. A warp takes CHUNK weights of 16 rows of W at a time by way of its own shared memory, and
-// multiplies them as integers (quant-pairs.h); x is in the order of those, and its sums over each group beside it. While a warp multiplies
-// one chunk, the next are on their way, the first of them before the kernel that makes x has ended. `splits` warps share 16 rows of W.
-// `parts` blocks have a piece of k each, where x does not fit or leaves room for few warps, and the last of them to end adds up what all
-// have left in `sums`.
+// decodes them straight into the registers that mma.sync takes its left operand from: each four neighbouring weights are columns 2t,
+// 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order. While it multiplies one chunk, the next are on their way, the
+// first of them before the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where
+// x does not fit or leaves room for few warps, and the last of them to end adds up what all have left in `sums`.
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
 #include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
-#include "quant-pairs.h"
+#include "quant.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
 
 template <class Q, u32 ROWS> struct QuantBatch {
   static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
-  static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
-  typedef RunPairs<Q> Any;
-  typedef WordPairs<Q> Whole;
+  static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
   static constexpr u32 PLACES = 2;
   typedef Outputs<16, ROWS> Out;
 
-  // What of x a block has in shared memory: `width` elements of each row, whole chunks; the sums of its groups, or of their halves, a
-  // row's beside its neighbour's and both twice, as the unit takes what it adds to; and what the products of each row are to be
+  // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
   // multiplied with.
   struct Rows {
     u16* halves;
-    f32 *groups, *factors, *largest;
+    f32* factors;
     u32 width;
-    GPU_METHOD u32 pitch() const { return width + 32; }  // sixteen bytes of two rows lie in all banks
+    GPU_METHOD u32 pitch() const { return width + 16; }  // eight bytes of four rows lie in all banks
     GPU_METHOD u16* row(u32 b) const { return halves + b * pitch(); }
-    GPU_FN u32 group_at(u32 g) { return g * Q::Halves * ROWS * 2; }
   };
-  GPU_FN f32 value(u32 word, int i, u32 dtype) { return dtype == DTYPE_f16 ? InWord<f16>::at(word, i) : InWord<bf16>::at(word, i); }
-  // A piece of a row: QUARTERS of them are more than there are warps, which so have about as many. `blocks` of 256 elements.
-  static constexpr u32 QUARTERS = 4;
-  struct Piece {
-    u32 row, from, blocks;
-    GPU_METHOD Piece(u32 item, u32 width) : row(item / QUARTERS) {
-      const u32 all = width / 256, most = (all + QUARTERS - 1) / QUARTERS, first = item % QUARTERS * most;
-      from = first * 256;
-      blocks = row >= ROWS || first >= all ? 0 : all - first < most ? all - first : most;
-    }
-  };
-  GPU_FN f32 largest_of(const u32* row, const Piece& piece, u32 dtype) {
-    f32 largest = 0;
-    UNROLL_SOME for (u32 i = 0; i < piece.blocks; i++) {
-      const Words4 raw = load_shared<4>(row, piece.from / 2 + i * 128 + lane_id() * 4);
-      UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(value(raw.v[j / 2], j % 2, dtype)));
+  GPU_FN void eight(f32 (&v)[8], const u16* from, u32 i, u32 dtype) {
+    const Words4 raw = load_shared<4>((const u32*)from, 4 * i);
+    if (dtype == DTYPE_f16) UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<f16>::at(raw.v[j / 2], j % 2);
+    else UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<bf16>::at(raw.v[j / 2], j % 2);
+  }
+  // The first `count` elements of a row, which are there as they came, become what is multiplied.
+  GPU_FN void lift(const Rows& rows, u32 b, u32 count, u32 dtype) {
+    u16* const row = rows.row(b);
+    f32 largest = 0, v[8];
+    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
+      eight(v, row, i, dtype);
+      UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(v[j]));
     }
     UNROLL for (u32 mask = 16; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
-    return largest;
-  }
-  // A piece, which is there as it came, becomes what is multiplied.
-  template <class P> GPU_FN void lift(const Rows& rows, const Piece& piece, u32 dtype) {
-    const u32 b = piece.row < ROWS ? piece.row : 0, most = (rows.width / 256 + QUARTERS - 1) / QUARTERS;
-    u32* const row = (u32*)rows.row(b);
-    f32 largest = 0;
-    UNROLL for (u32 i = 0; i < QUARTERS; i++) largest = maximum(largest, rows.largest[b * QUARTERS + i]);
     const u32 exponent = f32_bits(largest) >> 23, near = exponent < 15 ? 15 : exponent > 254 ? 254 : exponent;
     const f32 up = f32_from_bits((268 - near) << 23), down = f32_from_bits((near - 14) << 23);
-    // A lane to what a lane of the unit takes of a group: half of them begin with the second word, so that banks are hit by turns.
-    const u32 t = lane_id() % 4, odd = lane_id() / 4 % 2, turned = lane_id() / 8 % 2;
-    u32 from[4];
-    P::order(odd, t, from);
-    f32 factor[2], counts[2];
-    UNROLL for (u32 q = 0; q < 2; q++) {
-      factor[q] = q == turned ? up : up * P::UPPER;
-      counts[q] = (q == turned ? 1.0f : 1.0f / P::UPPER) * (P::ZERO > 0 ? -P::ZERO : 1.0f) / 16777216.0f;
+    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
+      eight(v, row, i, dtype);
+      Words4 halves;
+      UNROLL for (int j = 0; j < 4; j++) halves.v[j] = pack2(f16{}, v[2 * j] * up, v[2 * j + 1] * up);
+      store_shared<4>((u32*)row, 4 * i, halves);
     }
-    u32 at[4];
-    UNROLL for (int i = 0; i < 4; i++) {
-      const u32 own = from[i], other = from[i ^ 2];
-      at[i] = (turned ? other : own) / 2;
-    }
-    NO_UNROLL for (u32 i = 0; i < most; i++) {
-      const bool there = i < piece.blocks;
-      const u32 group = there ? piece.from / 32 + i * 8 + lane_id() / 4 : 0;
-      const u32* const own = row + group * 16;
-      u32 words[4];
-      UNROLL for (int i = 0; i < 4; i++) words[i] = there ? own[at[i]] : 0;
-      wave_sync();
-      f32 sums[2];
-      UNROLL for (u32 q = 0; q < 2; q++) {
-        f32 v[4];
-        UNROLL for (int i = 0; i < 4; i++) v[i] = value(words[2 * q + i / 2], i % 2, dtype) * factor[q];
-        const Vec<u32, 2> two{{pack2(f16{}, v[0], v[2]), pack2(f16{}, v[1], v[3])}};
-        if (there) store_shared<2>((u32*)own, 4 * t + 2 * (q ^ turned), two);
-        sums[q] = (v[0] + v[1] + v[2] + v[3]) * counts[q];
-      }
-      if (Q::Halves == 1) sums[0] = sums[1] = sums[0] + sums[1];
-      else if (turned) {
-        const f32 other = sums[0];
-        sums[0] = sums[1], sums[1] = other;
-      }
-      UNROLL for (u32 half = 0; half < Q::Halves; half++) {
-        UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sums[half] += shfl_xor(sums[half], mask);
-        if (there && t < 2) rows.groups[rows.group_at(group) + half * ROWS * 2 + b / 2 * 4 + b % 2 + 2 * t] = sums[half];
-      }
-    }
-    if (piece.from == 0 && piece.blocks && lane_id() == 0) rows.factors[b] = down;
+    if (lane_id() == 0) rows.factors[b] = down;
   }
 
-  // acc += run `run` of a chunk, whose rows' weights begin at chunk[h], with those of x from x_at on and their sums.
-  template <class P> GPU_FN void multiply(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 run, const u16* x_at, const f32* sums_at, u32 pitch) {
-    P w[2];
-    UNROLL for (int h = 0; h < 2; h++) w[h].take(chunk[h], run, lane_id() % 4);
-    UNROLL for (u32 g = 0; g < P::GROUPS; g++) {
-      const u32 group = run * P::GROUPS + g;
-      UNROLL for (u32 j = 0; j < TILES; j++) {
-        const Words4 right = load_shared<4>((const u32*)(x_at + j * 8 * pitch), 16 * group);
-        f32 d[4];
-        UNROLL for (int step = 0; step < 2; step++) {
-          constexpr bool WHOLE = Q::Halves == 1;
-          Vec<f32, 4> sums{};
-          if (!WHOLE || step == 0) {
-            sums = load_shared<4>(sums_at, Rows::group_at(group) + (step * ROWS + j * 8) * 2);
-            UNROLL for (int i = 0; i < 4; i++) d[i] = P::ZERO > 0 ? sums.v[i] : 0;
-          }
-          const u32 left[4] = {w[0].pairs[g][2 * step], w[1].pairs[g][2 * step], w[0].pairs[g][2 * step + 1], w[1].pairs[g][2 * step + 1]};
-          mma_m16n8k16(f16{}, d, left, right.v + 2 * step);
-          if (!WHOLE || step == 1) UNROLL for (int i = 0; i < 4; i++) acc[j][i] = m_fma(w[i / 2].scale[WHOLE ? 0 : step][g], d[i], acc[j][i]);
-          if (Q::HasMin && (!WHOLE || step == 0))
-            UNROLL for (int i = 0; i < 4; i++) acc[j][i] = m_fma(w[i / 2].min[WHOLE ? 0 : step][g], sums.v[i], acc[j][i]);
+  // acc += run `run` of a chunk, whose rows' weights begin at chunk[h], with those of x from x_at on.
+  GPU_FN void multiply(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 run, const u16* x_at, u32 pitch) {
+    typename Q::Frag f[2];
+    UNROLL for (int h = 0; h < 2; h++)
+      Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
+    UNROLL for (int p = 0; p < Q::Parts; p++)
+      UNROLL for (int half = 0; half < 2; half++) {
+        const int s = Q::Halves == 1 ? 0 : half;
+        u32 left[4];
+        UNROLL for (int h = 0; h < 2; h++) {
+          const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
+          scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, left[h], left[2 + h]);
+        }
+        UNROLL for (u32 j = 0; j < TILES; j++) {
+          const Vec<u32, 2> right = *(const Vec<u32, 2>*)(x_at + j * 8 * pitch + (run * Q::Parts + p) * 32 + half * 16);
+          mma_m16n8k16(f16{}, acc[j], left, right.v);
         }
       }
-    }
-  }
-  // All runs of a chunk; `left` weights of it are in x.
-  template <class P> GPU_FN void multiply_all(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 left, const u16* x_at, const f32* sums_at, u32 pitch) {
-    constexpr u32 RUNS = CHUNK / P::RUN;
-    const u32 runs = left < CHUNK ? left / P::RUN : RUNS;
-    if (GPU_TILE_LOCKSTEP) {
-      // All warps multiply as often; what is not there goes nowhere, whatever it is.
-      f32 none[TILES][4] = {};
-      for (u32 r = 0; r < RUNS; r++) multiply<P>(r < runs ? acc : none, chunk, r < runs ? r : 0, x_at, sums_at, pitch);
-    } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply<P>(acc, chunk, r, x_at, sums_at, pitch);
-    else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply<P>(acc, chunk, r, x_at, sums_at, pitch);
   }
 
   // What the blocks of one share have in common: how many they are, their sums, and a zero to count with.
@@ -167,14 +101,12 @@ template <class Q, u32 ROWS> struct QuantBatch {
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
-    // Shared memory: x, its sums and factors, weights of each warp, what warps tell each other.
-    const u32 width = most * CHUNK, here = chunks == 0 ? 0 : k - first * CHUNK < width ? k - first * CHUNK : width;
-    f32* const sums_of_x = (f32*)((u16*)shared + ROWS * (width + 32));
-    f32* const factors = sums_of_x + Rows::group_at(width / 32);
-    const Rows rows{(u16*)shared, sums_of_x, factors, factors + ROWS, width};
-    const bool whole = Whole::EXISTS && row_bytes % 4 == 0;
-    u32* const weights = (u32*)(factors + 5 * ROWS) + warp * PLACES * PLACE_WORDS;
-    f32* const totals = (f32*)((u32*)(factors + 5 * ROWS) + warps * PLACES * PLACE_WORDS);
+    // Shared memory: x, its factors, weights of each warp, what warps tell each other.
+    const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
+    f32* const factors = (f32*)((u16*)shared + ROWS * (width + 16));
+    const Rows rows{(u16*)shared, factors, width};
+    u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
+    f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
 
     const auto from = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
     const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
@@ -214,27 +146,14 @@ template <class Q, u32 ROWS> struct QuantBatch {
     };
     NO_UNROLL for (u32 i = 0; i + 1 < PLACES; i++) send();
     wait_for_previous();
-    // Rows that x does not have are zeros, and so is what is behind its end.
-    for (u32 i = warp; i < ROWS * QUARTERS; i += warps) {
-      const Piece piece(i, width);
-      UNROLL_SOME for (u32 j = 0; j < piece.blocks; j++) {
-        const u32 at = piece.from + j * 256 + lane * 8;
-        const bool there = piece.row < out.batch && at < here;
-        copy16_async((void*)(rows.row(piece.row) + at), (const u16*)x + (there ? (size_t)piece.row * k + first * CHUNK + at : 0), there, true);
-      }
+    // Rows that x does not have are zeros.
+    for (u32 b = warp; b < ROWS; b += warps) {
+      const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
+      UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
     }
     copies_wait();
     wave_sync();
-    for (u32 i = warp; i < ROWS * QUARTERS; i += warps) {
-      const Piece piece(i, width);
-      const f32 largest = largest_of((const u32*)rows.row(piece.row), piece, out.dtype);
-      if (lane == 0) rows.largest[i] = largest;
-    }
-    barrier();
-    for (u32 i = warp; i < ROWS * QUARTERS + warp; i += warps) {
-      if (whole) lift<Whole>(rows, Piece(i, width), out.dtype);
-      else lift<Any>(rows, Piece(i, width), out.dtype);
-    }
+    for (u32 b = warp; b < ROWS; b += warps) lift(rows, b, here, out.dtype);
     barrier();
 
     f32 acc[TILES][4] = {};
@@ -245,16 +164,18 @@ template <class Q, u32 ROWS> struct QuantBatch {
       wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
       send();
-      const bool wanted = group < groups && chunk < chunks;
-      const u32 left = wanted ? k - (first + chunk) * CHUNK : 0, x_chunk = wanted ? chunk : 0;
-      const u16* const x_at = rows.row(lane / 4) + x_chunk * CHUNK + t * 8;
-      const f32* const sums_at = rows.groups + Rows::group_at(x_chunk * CHUNK / 32) + t * 4;
+      const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
+      const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 4;
       Staged<Q::Align> lines[2];
       UNROLL for (u32 h = 0; h < 2; h++)
         lines[h] = Staged<Q::Align>{weights + c.place * PLACE_WORDS + (lane / 4 + 8 * h) * GAP, skew_of(from(c.base, chunk, lane / 4 + 8 * h))};
-      if (GPU_TILE_LOCKSTEP && left == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
-      if (whole) multiply_all<Whole>(acc, lines, left, x_at, sums_at, rows.pitch());
-      else multiply_all<Any>(acc, lines, left, x_at, sums_at, rows.pitch());
+      if (GPU_TILE_LOCKSTEP) {
+        // All warps multiply as often; what is not there goes nowhere.
+        f32 none[TILES][4] = {};
+        if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
+        for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+      } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+      else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
@@ -264,7 +185,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         barrier();
       }
       if (split == 0 && group < groups) {
-        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = acc[e / 4][e % 4] * 16777216.0f * factors[e / 4 * 8 + 2 * t + e % 2];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
         if (parts.count == 1) store(out, group, acc);
         else UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
       }
@@ -286,7 +207,6 @@ template <class Q, u32 ROWS> struct QuantBatch {
   }
 
   // The last block of a share to come here adds up what all have left, in their order.
-  static constexpr u32 AT_ONCE = 32 / VALUES;
   GPU_FN void add_up(u32* shared, const Out& out, u32 groups, const Parts& parts, u32 together) {
     device_fence();
     barrier();
@@ -300,13 +220,8 @@ template <class Q, u32 ROWS> struct QuantBatch {
     for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together)
       for (u32 i = tid_x() / 32; i < together && base + i < groups; i += bdim_x() / 32) {
         f32 acc[TILES][4] = {};
-        NO_UNROLL for (u32 first = 0; first < parts.count; first += AT_ONCE) {
-          f32 added[AT_ONCE][VALUES];
-          UNROLL for (u32 p = 0; p < AT_ONCE; p++)
-            UNROLL for (u32 e = 0; e < VALUES; e++)
-              added[p][e] = first + p < parts.count ? parts.sums[(((size_t)(first + p) * groups + base + i) * VALUES + e) * 32 + lane_id()] : 0.0f;
-          UNROLL for (u32 p = 0; p < AT_ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += added[p][e];
-        }
+        for (u32 p = 0; p < parts.count; p++)
+          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + base + i) * VALUES + e) * 32 + lane_id()];
         store(out, base + i, acc);
       }
   }

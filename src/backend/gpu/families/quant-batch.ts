@@ -42,8 +42,6 @@ export function planQuantBatch(
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
   const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
-  // Of x there is a sum for each scale of a group of 32 weights.
-  const sums = halved.includes(type) ? 2 : 1;
   const budget = sharedBudget(arch);
   const groups = Math.ceil(n / LINES);
   const chunks = Math.ceil(k / chunk);
@@ -52,7 +50,7 @@ export function planQuantBatch(
   for (let parts = 1; parts <= Math.min(chunks, multiprocessors); parts++) {
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
-    const x = 2 * width * (most * chunk + 32) + 8 * width * sums * ((most * chunk) / 32) + 20 * width;
+    const x = 2 * width * (most * chunk + 16) + 4 * width;
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
@@ -79,8 +77,6 @@ export function planQuantBatch(
   return best!;
 }
 
-/** Types with a scale for every 16 weights. */
-const halved: readonly QuantType[] = ["Q2_K", "Q3_K", "Q6_K"];
 /** Warps with which a multiprocessor is busy, and what else takes time, in chunks of a warp: measured. */
 const ENOUGH_WARPS = 12;
 const ROUND_COST = 10;

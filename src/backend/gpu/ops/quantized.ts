@@ -7,7 +7,7 @@ import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { hasWarpgroups } from "../attention-plan.ts";
 import { quantName } from "../families/family.ts";
-import { takesWide } from "../families/quant-wide.ts";
+import { isWideDepth, takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear } from "./linear.ts";
@@ -110,7 +110,7 @@ function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, 
   const { arch } = gpu.context.properties;
   if (gpu.isInvariant) multiplyTiles(gpu, type, dtype, x, w, sizes, out);
   else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
-  else if (takesWide(dtype, arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
+  else if (takesWide(dtype, arch) && isWideDepth(type, sizes.k)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
 
