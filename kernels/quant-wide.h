@@ -14,6 +14,7 @@
 #ifndef WICK_QUANT_WIDE_H
 #define WICK_QUANT_WIDE_H
 #include "product.h"
+#include "gpu/uniform.h"
 #include "quant-slices.h"
 
 namespace gpu {
@@ -115,7 +116,7 @@ template <class Q, int BN> struct QuantWide {
   static_assert(OUT_ROWS * OUT_PITCH * 2 <= PLACE_WORDS * 4, "");
 
   u16* sx;
-  Signal *full, *free;
+  Signal *full, *free, *landed;
   u32* raw;
   const u16* x;
   const u8* w;
@@ -135,22 +136,41 @@ template <class Q, int BN> struct QuantWide {
   }
   GPU_FN u32 skew(size_t at) { return ALIGN == 16 ? 0 : (u32)at & 15u; }
 
-  // Eight lanes send eight neighbouring vectors of a line.
+  // The bytes of a chunk, to one of the warp's places.
   GPU_METHOD void send(const Out& out, const Chunk& c) const {
-    const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id();
+    const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id(), count = there < BYTES ? there : BYTES;
+    u32* const place = raw + c.place * PLACE_WORDS;
+    if (BULK_COPIES) {
+      // By one lane, where lines lie evenly; else a line to each of sixteen.
+      const u32 group = c.group + uniform(tid_x() / 32);
+      const bool even = BYTES % 16 == 0 && row_bytes % 16 == 0 && (group + 1) * out.per_group() <= out.columns;
+      const size_t at = start_of(out, c, lane % 16);
+      const u32 bytes = (skew(at) + count + 15) / 16 * 16;
+      if (lane < 16) expect_bytes(landed + c.place, bytes);
+      if (even) {
+        const u8* const half[2] = {w + (size_t)out.row(group, 0) * row_bytes + begin, w + (size_t)out.row(group, 8) * row_bytes + begin};
+        if (one_lane())
+          UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * PITCH, half[r / 8] + r % 8 * row_bytes, count, landed + c.place);
+      } else if (lane < 16) copy_bulk(place + lane * PITCH, w + (at - skew(at)), bytes, landed + c.place);
+    }
     UNROLL for (u32 q = 0; q < 4; q++) {
+      // Eight lanes to eight neighbouring vectors of a line.
       const u32 line = lane / 8 + 4 * q;
       const size_t at = start_of(out, c, line);
-      const u32 bytes = skew(at) + (there < BYTES ? there : BYTES);
+      const u32 bytes = skew(at) + count;
       const u8* const from = w + (at - skew(at)) + lane % 8 * 16;
-      u32* const to = raw + c.place * PLACE_WORDS + line * PITCH + lane % 8 * 4;
-      UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
+      u32* const to = place + line * PITCH + lane % 8 * 4;
+      if (!BULK_COPIES) UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
       // Zeros behind the end of a row, which is decoded as well.
       if (!Slice::WORDS && Q::Elements < CHUNK && there < BYTES)
         NO_UNROLL for (u32 v = lane % 8; v < VECTORS; v += 8)
           if (16 * v >= bytes) store_shared<4>(to, 4 * (v - lane % 8), Words4{});
     }
-    copies_bunch();
+  }
+  // Until what was sent for chunk `turn` is there.
+  GPU_METHOD void land(u32 turn) const {
+    if (BULK_COPIES) await_signal(landed + turn % PLACES, turn / PLACES & 1);
+    wave_sync();
   }
   // The place of slice J of chunk `turn`, and how often it was used before.
   GPU_FN u32 place_of(u32 j, u32 turn) { return RING == SLICES ? j : turn % 2 * SLICES + j; }
@@ -214,10 +234,7 @@ template <class Q, int BN> struct QuantWide {
       UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
       warpgroup_commit();
     }
-    if (NEXT == 0) {
-      copies_wait();
-      wave_sync();
-    }
+    if (NEXT == 0 && more) land(turns + 1);
     Stored stored;
     load<NEXT>(stored, out, NEXT == 0 ? then : now);
     // Products of the slice before have ended: they read g, and x at its place.
@@ -260,8 +277,7 @@ template <class Q, int BN> struct QuantWide {
     if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    copies_wait();
-    wave_sync();
+    land(0);
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
@@ -278,7 +294,8 @@ template <class Q, int BN> struct QuantWide {
         if (at + 1 == piece.to) {
           after = piece;
           more = work.next(after);
-          then = chunk_of(after, after.from, now.place ^ 1);
+          // Behind the last, what is there is decoded once more, and goes nowhere.
+          then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
         }
         if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
@@ -291,9 +308,8 @@ template <class Q, int BN> struct QuantWide {
       }
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-      first.place = now.place ^ 1;
-      if (piece.to - piece.from == units) keep(out, c, first);
-      else if (join(c, shares, piece.tile - shares.alone, units)) keep(out, c, first);
+      first.place = more ? now.place ^ 1 : now.place;
+      if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
       piece = after;
     }
@@ -384,7 +400,9 @@ template <class Q, int BN> struct QuantWide {
           if (first + j < n) to[j] = y.v[j];
       }
     }
-    wave_sync();  // what comes next goes where this was
+    // What comes next goes where this was.
+    warpgroup_publish();
+    wave_sync();
   }
 };
 #endif

@@ -11,17 +11,19 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
   typedef QuantWide<Q, BN> P;
   // Slices of x, their signals and a word, and every warp's places.
   Signal* const signals = (Signal*)(shared + P::RING * P::X_SIZE);
-  u32* const words = (u32*)(signals + 2 * P::RING);
+  Signal* const landed = signals + 2 * P::RING + tid_x() / 32 * P::PLACES;
+  u32* const words = (u32*)(signals + 2 * P::RING + P::PLACES * (P::THREADS / 32));
   const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + BN - 1) / BN;
-  const P product{shared, signals, signals + P::RING, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
+  const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
                   k / Q::Elements * Q::Bytes, k, down, across};
+  if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {
       make_signal(product.full + j, 1);
       make_signal(product.free + j, P::THREADS / 32);
     }
-    signals_made();
   }
+  signals_made();
   barrier();
   product.run(out, typename P::Shares{parts, counters, alone, sharers, down * across, words});
 }

@@ -82,7 +82,7 @@ int main() {
                      (int)n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       }, 9);
       const auto& v = kernels[rows <= 16 ? 0 : rows <= 32 ? 1 : rows <= 64 ? 2 : 3];
-      const int part = (int)(2 * v.rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 16 + 256 * pitch;
+      const int part = (int)(2 * v.rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch;
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), chunks = (u32)(k / QUANT_WIDE_CHUNK), wanted = v.together * sms;
       // As each tile is cut in so many parts, or (0) those of the last round are shared by all.
@@ -105,7 +105,7 @@ int main() {
       };
       float best = 1e9f, times[9] = {};
       u32 cut = 0;
-      for (u32 c = 0; c <= 8; c++) {
+      for (u32 c : {0, 1, 2, 4, 8}) {
         if (c > 1 && (c * tiles > wanted || c * 2 > chunks)) continue;
         times[c] = timed(false, c);
         if (times[c] < best) best = times[c], cut = c;

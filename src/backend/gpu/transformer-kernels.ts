@@ -37,7 +37,7 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   if (takesWide(dtype, arch))
     return existing([
       ...(["", "_16", "_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
-      ...(["", "_twice"] as const).flatMap((size) => weights.map((type) => `quant_batch${size}_${type}` as const)),
+      ...weights.map((type) => `quant_batch_${type}` as const),
       `quant_order_${dtype}`,
     ]);
   return existing([

@@ -69,14 +69,14 @@ export function planQuantWide(
   const left = shares ? tiles % wanted : 0;
   const alone = tiles - left;
   const sharers = Math.min(wanted, Math.max(left, Math.floor((left * chunks) / 2)));
-  // Slices of one or two chunks of x with their signals, a word, then two chunks of each row of weights.
+  // Slices of one or two chunks of x with their signals, those of weights and a word, then two chunks of each row of them.
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const vectors = Math.floor(((QUANT_WIDE_CHUNK / elements) * bytes + 31 - align) / 16) | 1;
   const weights = PLACES * LINES * vectors * 16;
   const x = 2 * rows * QUANT_WIDE_CHUNK;
   const places = 2 * x + weights <= QUANT_WIDE_SHARED ? 2 : 1;
-  const shared_bytes = places * (x + 64) + 16 + weights;
+  const shared_bytes = places * (x + 64) + 144 + weights;
   const lines = Math.ceil(shape.rows / 8) * 8;
   return {
     size,
