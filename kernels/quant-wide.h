@@ -22,52 +22,102 @@ namespace gpu {
 // x as the kernels want it: tiles of `tile_rows` rows one after another (the last has a multiple of 8), in each the slices of 64 along k,
 // of which there are whole chunks, and in a slice rows whose pieces of 8 elements are mixed as warpgroups read them. A row is in f16,
 // lifted by a power of two so that its largest is near 2^15: of bf16 nothing is lost that counts beside it. Behind it all is what the
-// products of each row are to be multiplied with. There are zeros behind k and behind the last row. A block makes a row.
-template <class T, u32 BLOCK> GPU_FN void order_row(f32* shared, const T* x, u16* out, u32 rows, u32 k, u32 tile_rows, u32 order) {
-  const u32 row = (u32)bid_x(), deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK, all = (rows + 7) / 8 * 8;
-  const u32 tile = row / tile_rows, local = row % tile_rows, left = all - (row - local), height = left < tile_rows ? left : tile_rows;
-  const T* const from = x + (size_t)row * k;
-  // What fits in registers is read once.
-  constexpr u32 HELD = 2;
-  const auto vector = [&](u32 p) {
-    Vec<T, 8> v{};
-    if (row < rows && 8 * p < k) v = *(const Vec<T, 8>*)(from + 8 * p);
-    return v;
-  };
+// products of each row are to be multiplied with. There are zeros behind k and behind the last row.
+//
+// A block makes a row, with a norm x / √(mean(x²) + eps) · alpha where there is an alpha.
+template <class T> struct OrderedRow {
+  static constexpr u32 HELD = 4;  // vectors of a thread that are read once
+  const T *from, *alpha;
+  u32 k;
+  bool there;
   Vec<T, 8> held[HELD];
-  f32 largest = 0;
-  UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * BLOCK + tid_x());
-  UNROLL for (u32 h = 0; h < HELD; h++) UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(widen(held[h].v[j])));
-  NO_UNROLL for (u32 p = HELD * BLOCK + tid_x(); 8 * p < k; p += BLOCK) {
-    const Vec<T, 8> v = vector(p);
-    UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(widen(v.v[j])));
+
+  GPU_METHOD Vec<T, 8> vector(u32 p) const {
+    Vec<T, 8> v{};
+    if (there && 8 * p < k) v = *(const Vec<T, 8>*)(from + 8 * p);
+    return v;
   }
-  UNROLL for (u32 mask = 16; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
-  if (lane_id() == 0) shared[tid_x() / 32] = largest;
-  barrier();
-  // Warps' maxima: a lane each, as there are no more of them.
-  largest = shared[lane_id() % (BLOCK / 32)];
-  UNROLL for (u32 mask = 16; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
-  const u32 exponent = f32_bits(largest) >> 23, near = exponent < 15 ? 15 : exponent > 254 ? 254 : exponent;
-  const f32 up = f32_from_bits((268 - near) << 23);
-  // A warp brings four slices to shared memory and takes them from there in order.
-  u16* const staged = (u16*)(shared + 32) + tid_x() / 32 * 256;
-  u32 places[8];
-  UNROLL for (u32 j = 0; j < 8; j++) places[j] = lane_id() / 8 * 64 + ordered_from(lane_id() % 8 * 8 + j, order);
-  const auto put_in_order = [&](const Vec<T, 8>& v, u32 p) {
-    Words4 to;
-    UNROLL for (int j = 0; j < 4; j++) to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * up, widen(v.v[2 * j + 1]) * up);
-    store_shared<4>((u32*)staged, lane_id() * 4, to);
-    wave_sync();
-    UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[2 * j]] | (u32)staged[places[2 * j + 1]] << 16;
-    wave_sync();
-    u16* const line = out + (size_t)tile * tile_rows * deep + ((size_t)(p / 8) * height + local) * 64;
-    if (8 * p < deep) *(Words4*)(line + (p % 8 ^ local % 8) * 8) = to;
-  };
-  UNROLL for (u32 h = 0; h < HELD; h++) put_in_order(held[h], h * BLOCK + tid_x());
-  NO_UNROLL for (u32 base = HELD * BLOCK; 8 * base < deep; base += BLOCK) put_in_order(vector(base + tid_x()), base + tid_x());
-  if (tid_x() == 0) ((f32*)(out + (size_t)all * deep))[row] = f32_from_bits((near - 14) << 23);
-}
+  GPU_METHOD OrderedRow(const T* x, const T* alpha_, u32 row, u32 rows, u32 k_) : from(x + (size_t)row * k_), alpha(alpha_), k(k_), there(row < rows) {
+    UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * bdim_x() + tid_x());
+  }
+  // take(vector, number) for those of this thread; all threads take as many.
+  template <class Take> GPU_METHOD void each(u32 vectors, Take take) const {
+    UNROLL for (u32 h = 0; h < HELD; h++)
+      if (h * bdim_x() < vectors) take(held[h], h * bdim_x() + tid_x());
+    NO_UNROLL for (u32 base = HELD * bdim_x(); base < vectors; base += bdim_x()) take(vector(base + tid_x()), base + tid_x());
+  }
+  // x · scale, with a norm · alpha.
+  GPU_METHOD void scaled(f32 (&y)[8], const Vec<T, 8>& v, u32 p, f32 scale) const {
+    UNROLL for (int j = 0; j < 8; j++) y[j] = widen(v.v[j]) * scale;
+    if (alpha && 8 * p < k) {
+      const Vec<T, 8> a = *(const Vec<T, 8>*)(alpha + 8 * p);
+      UNROLL for (int j = 0; j < 8; j++) y[j] *= widen(a.v[j]);
+    }
+  }
+  // The largest of all threads' values and the sum of their others, by way of two words of shared memory for each warp.
+  GPU_FN void meet(f32* shared, f32& largest, f32& sum) {
+    UNROLL for (u32 mask = 16; mask; mask /= 2) {
+      largest = maximum(largest, shfl_xor(largest, mask));
+      sum += shfl_xor(sum, mask);
+    }
+    if (lane_id() == 0) shared[tid_x() / 32] = largest, shared[32 + tid_x() / 32] = sum;
+    barrier();
+    const bool exists = lane_id() < bdim_x() / 32;
+    largest = exists ? shared[lane_id()] : 0.0f, sum = exists ? shared[32 + lane_id()] : 0.0f;
+    UNROLL for (u32 mask = 16; mask; mask /= 2) {
+      largest = maximum(largest, shfl_xor(largest, mask));
+      sum += shfl_xor(sum, mask);
+    }
+  }
+  GPU_FN u32 exponent_of(f32 x, u32 least, u32 most) {
+    const u32 exponent = f32_bits(x) >> 23;
+    return exponent < least ? least : exponent > most ? most : exponent;
+  }
+  GPU_METHOD void write(f32* shared, u16* out, u32 row, u32 rows, u32 tile_rows, u32 order, f32 eps) const {
+    const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK, all = (rows + 7) / 8 * 8;
+    const u32 tile = row / tile_rows, local = row % tile_rows, left = all - (row - local), height = left < tile_rows ? left : tile_rows;
+    f32 largest = 0, squares = 0, scale = 1;
+    each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(widen(v.v[j]))); });
+    meet(shared, largest, squares);
+    if (alpha) {
+      // As powers of two: squares of what is near 1 neither overflow nor vanish.
+      scale = f32_from_bits((254 - exponent_of(largest, 77, 253)) << 23);
+      f32 most = 0;
+      squares = 0;
+      each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
+        f32 y[8];
+        scaled(y, v, p, scale);
+        UNROLL for (int j = 0; j < 8; j++) {
+          squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
+          most = maximum(most, m_abs(y[j]));
+        }
+      });
+      barrier();  // what is told now goes where what was told is read
+      meet(shared, most, squares);
+      const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
+      scale *= factor, largest = most * factor;
+    }
+    const u32 near = exponent_of(largest, 15, 254);
+    scale *= f32_from_bits((268 - near) << 23);
+    // A warp brings four slices to shared memory and takes them from there in order.
+    u16* const staged = (u16*)(shared + 64) + tid_x() / 32 * 256;
+    u32 places[8];
+    UNROLL for (u32 j = 0; j < 8; j++) places[j] = lane_id() / 8 * 64 + ordered_from(lane_id() % 8 * 8 + j, order);
+    each(deep / 8, [&](const Vec<T, 8>& v, u32 p) {
+      f32 y[8];
+      scaled(y, v, p, scale);
+      Words4 to;
+      UNROLL for (int j = 0; j < 4; j++) to.v[j] = pack2(f16{}, y[2 * j], y[2 * j + 1]);
+      store_shared<4>((u32*)staged, lane_id() * 4, to);
+      wave_sync();
+      UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[2 * j]] | (u32)staged[places[2 * j + 1]] << 16;
+      wave_sync();
+      u16* const line = out + (size_t)tile * tile_rows * deep + ((size_t)(p / 8) * height + local) * 64;
+      if (8 * p < deep) *(Words4*)(line + (p % 8 ^ local % 8) * 8) = to;
+    });
+    if (tid_x() == 0) ((f32*)(out + (size_t)all * deep))[row] = f32_from_bits((near - 14) << 23);
+  }
+};
 
 #if GPU_WARPGROUPS
 // What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
@@ -107,6 +157,8 @@ template <class Q, int BN> struct QuantWide {
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
   static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
   static constexpr u32 VECTORS = (BYTES + 16 - Q::Align + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
+  // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
+  static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
   static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES, AHEAD = RING / 2;
   // The left operand of a slice's four products.
@@ -140,7 +192,7 @@ template <class Q, int BN> struct QuantWide {
   GPU_METHOD void send(const Out& out, const Chunk& c) const {
     const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id(), count = there < BYTES ? there : BYTES;
     u32* const place = raw + c.place * PLACE_WORDS;
-    if (BULK_COPIES) {
+    if (BULK) {
       // By one lane, where lines lie evenly; else a line to each of sixteen.
       const u32 group = c.group + uniform(tid_x() / 32);
       const bool even = BYTES % 16 == 0 && row_bytes % 16 == 0 && (group + 1) * out.per_group() <= out.columns;
@@ -160,7 +212,7 @@ template <class Q, int BN> struct QuantWide {
       const u32 bytes = skew(at) + count;
       const u8* const from = w + (at - skew(at)) + lane % 8 * 16;
       u32* const to = place + line * PITCH + lane % 8 * 4;
-      if (!BULK_COPIES) UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
+      if (!BULK) UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
       // Zeros behind the end of a row, which is decoded as well.
       if (!Slice::WORDS && Q::Elements < CHUNK && there < BYTES)
         NO_UNROLL for (u32 v = lane % 8; v < VECTORS; v += 8)
@@ -169,7 +221,8 @@ template <class Q, int BN> struct QuantWide {
   }
   // Until what was sent for chunk `turn` is there.
   GPU_METHOD void land(u32 turn) const {
-    if (BULK_COPIES) await_signal(landed + turn % PLACES, turn / PLACES & 1);
+    if (BULK) await_signal(landed + turn % PLACES, turn / PLACES & 1);
+    else copies_wait();
     wave_sync();
   }
   // The place of slice J of chunk `turn`, and how often it was used before.

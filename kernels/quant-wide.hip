@@ -1,5 +1,5 @@
 // Linear layers of many rows of halves with quantized weights by warpgroups, which only Hopper has. x is in the order of quant-wide.h;
-// the name says how many rows a block takes: 16, 32, 64, or (without) 256. Launch: blocks that make `alone` tiles of 128 lines of W by
+// the name says how many rows a block takes: 32, 64, or (without) 256. Launch: blocks that make `alone` tiles of 128 lines of W by
 // themselves; the first `sharers` of them share the others, for which `parts` has as many sums as there are sharers and such tiles,
 // and `counters` a zero per tile.
 #include "quant-wide.h"
@@ -36,14 +36,14 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
 #define QUANT_WIDE_KERNEL(size, BN, Q) \
   KERNEL_EARLY(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
                u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype) { QUANT_WIDE_BODY(Q, BN) }
-#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(_16, 16, Q) QUANT_WIDE_KERNEL(_32, 32, Q) QUANT_WIDE_KERNEL(_64, 64, Q) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q)
+#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(_32, 32, Q) QUANT_WIDE_KERNEL(_64, 64, Q) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q)
 QUANT_TYPES(QUANT_WIDE)
 
-// x as quant-wide.h wants it; k is a multiple of 32. Launch: a block per row, of which there are eighths.
+// x as quant-wide.h wants it, with a norm where there is an alpha; k is a multiple of 32. Launch: a block per row, of which there are eights.
 #define QUANT_ORDER(T) \
-  KERNEL_BOUNDS(QUANT_ORDER_BLOCK, quant_order_##T, const T* x, void* out, u32 rows, u32 k, u32 tile_rows, u32 order) { \
-    SHARED(f32, shared, 32 + QUANT_ORDER_BLOCK * 4); \
-    order_row<T, QUANT_ORDER_BLOCK>(shared, x, (u16*)out, rows, k, tile_rows, order); \
+  KERNEL_BOUNDS(QUANT_ORDER_BLOCK, quant_order_##T, const T* x, const T* alpha, void* out, u32 rows, u32 k, u32 tile_rows, u32 order, f64 eps) { \
+    SHARED(f32, shared, 64 + QUANT_ORDER_BLOCK * 4); \
+    OrderedRow<T>(x, alpha, (u32)bid_x(), rows, k).write(shared, (u16*)out, (u32)bid_x(), rows, tile_rows, order, (f32)eps); \
   }
 GPU_bf16(QUANT_ORDER)
 GPU_f16(QUANT_ORDER)

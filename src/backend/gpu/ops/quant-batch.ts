@@ -42,7 +42,7 @@ export function batchLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Line
   );
 }
 
-export function normed<T>(gpu: Gpu, x: View, norm: { readonly weight: View; readonly eps: number }, run: (x: View) => T): T {
+function normed<T>(gpu: Gpu, x: View, norm: { readonly weight: View; readonly eps: number }, run: (x: View) => T): T {
   const rows = rmsNorm(gpu, x, norm.weight, norm.eps);
   rows.retain();
   try {

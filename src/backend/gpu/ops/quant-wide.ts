@@ -1,4 +1,4 @@
-/** Products of many rows with quantized weights on Hopper, and linear layers of up to 64: product, bias, gate and residual in one kernel. */
+/** Products of many rows with quantized weights on Hopper, and linear layers of up to 64: norm in the kernel that brings x into order, product, bias, gate and residual in one. */
 import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
@@ -10,20 +10,21 @@ import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
 import { alignedRows } from "./quantized.ts";
-import { normed } from "./quant-batch.ts";
 
 interface Sizes {
   readonly rows: number;
   readonly n: number;
   readonly k: number;
 }
-/** Addresses, 0 for what there is not, and the gate's number. */
+/** Addresses, 0 for what there is not, the gate's number, and what belongs to a norm. */
 interface Added {
+  readonly alpha: number;
+  readonly eps: number;
   readonly bias: number;
   readonly residual: number;
   readonly glu: number;
 }
-const nothing: Added = { bias: 0, residual: 0, glu: 0 };
+const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyWide(
@@ -34,12 +35,12 @@ export function multiplyWide(
   w: number,
   shape: Sizes,
   out: number,
-  added: Added = nothing,
+  { alpha, eps, ...added }: Added = nothing,
 ): void {
   const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors, added.glu !== 0);
   const { rows, n, k } = shape;
   gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, out: ordered, rows, k, ...order });
+    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
     gpu.launch(`quant_wide${size}_${quantName(type)}`, {
       ...{ x: ordered, w, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
@@ -54,16 +55,19 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const rows = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
   if (rows === 0 || rows > QUANT_WIDE_FEW || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
-  if (p.norm) return normed(gpu, x, p.norm, (y) => wideLinear(gpu, y, w, type, { ...p, norm: null }));
   const glu = p.glu ? gluNumbers[p.glu] : 0;
+  const eps = p.norm?.eps ?? 0;
   return gpu.filled(dtype, rows * (p.glu ? n / 2 : n), (out) =>
     alignedRows(gpu, x, (from) =>
       alignedBlocks(gpu, w, (weights) =>
-        gpu.packed(p.bias, (bias) =>
-          gpu.packed(p.residual, (residual) => {
-            gpu.fenceWeights(w.storage);
-            multiplyWide(gpu, type, dtype, from, weights, { rows, n, k }, out, { bias, residual, glu });
-          }),
+        alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
+          gpu.packed(p.bias, (bias) =>
+            gpu.packed(p.residual, (residual) => {
+              gpu.fenceWeights(w.storage);
+              const added = { alpha, eps, bias, residual, glu };
+              multiplyWide(gpu, type, dtype, from, weights, { rows, n, k }, out, added);
+            }),
+          ),
         ),
       ),
     ),

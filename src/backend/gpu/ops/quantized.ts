@@ -81,10 +81,10 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
   });
 }
 
-/** The address of x as tiles read it, from a multiple of 16 bytes on. */
-export function alignedRows(gpu: Gpu, x: View, run: (from: number) => void): void {
+/** The address of x as tiles read it, from a multiple of 16 bytes on; 0 where there is none. */
+export function alignedRows(gpu: Gpu, x: View | null, run: (from: number) => void): void {
   gpu.packed(x, (from) => {
-    const bytes = x.layout.numel * sizeOf(x.storage.dtype);
+    const bytes = x ? x.layout.numel * sizeOf(x.storage.dtype) : 0;
     if (from % 16 === 0) run(from);
     else
       gpu.temporary(bytes, (copy) => {
