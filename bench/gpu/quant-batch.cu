@@ -1,5 +1,5 @@
-// Linear layers of up to 32 rows with weights of one quantized type on an NVIDIA card: times by warps, splits and parts, the best first,
-// and errors. -DROWS=32 is for more than 16 of them.
+// Linear layers of 9 to 16 rows with weights of one quantized type on an NVIDIA card: times by warps, splits and parts, the best first,
+// and errors.
 //
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-batch quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 bench/gpu/quant-batch.cu -o quant-batch
 //
@@ -12,11 +12,8 @@
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
-#ifndef BATCH
-#define BATCH 16
-#endif
 typedef TYPE Q;
-constexpr u32 PIECE = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, SHOWN = 8, STEP = 61;
+constexpr u32 PIECE = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, SHOWN = 5, STEP = 61;
 
 // Results of every STEP-th row of w and the plain product of dequantized weights, a thread each: {Σ difference², Σ wanted²}.
 template <class T> static __global__ void compare(const T* y, const f32* w, const T* x, size_t rows, size_t n, size_t k, double* sums) {
@@ -40,7 +37,7 @@ int main() {
   CHECK(cudaMemset(counters, 0, 4096 * 4));
   int sms;
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
-  const auto kernel = BATCH > 16 ? JOIN(quant_batch_twice_, TYPE, ) : JOIN(quant_batch_, TYPE, );
+  const auto kernel = JOIN(quant_batch_, TYPE, );
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 225 * 1024));
   const u32 stage = 256 * ((PIECE / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
   const struct { size_t n, k; bool glu; } shapes[] = {{28672, 4096, true}, {6144, 4096, false}, {4096, 4096, false}, {4096, 14336, false}, {128256, 4096, false}};
@@ -53,12 +50,12 @@ int main() {
       fill_bytes<<<4096, 256>>>(w[c], size, 17u * c + 3);
       for (u32 offset = 0; offset <= (Q::HasMin ? 2 : 0); offset += 2) fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[c], blocks, Q::Bytes, offset);
     }
-    f32 *dense = device<f32>(n * k), *parts_of = device<f32>(8 * BATCH * n);
+    f32 *dense = device<f32>(n * k), *parts_of = device<f32>(8 * 16 * n);
     JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(n * k / (QUANT_CHUNK * 8)), 256>>>(w[0], dense, n * k);
-    bf16 *x = device<bf16>(BATCH * k), *y = device<bf16>(BATCH * n);
-    f16 *xh = device<f16>(BATCH * k), *yh = device<f16>(BATCH * n);
-    fill_floats<bf16><<<1024, 256>>>(x, BATCH * k, 1, 1.0f);
-    fill_floats<f16><<<1024, 256>>>(xh, BATCH * k, 1, 1.0f);
+    bf16 *x = device<bf16>(16 * k), *y = device<bf16>(16 * n);
+    f16 *xh = device<f16>(16 * k), *yh = device<f16>(16 * n);
+    fill_floats<bf16><<<1024, 256>>>(x, 16 * k, 1, 1.0f);
+    fill_floats<f16><<<1024, 256>>>(xh, 16 * k, 1, 1.0f);
     const auto go = [&](cudaStream_t stream, const u8* p, const Plan& plan, u32 rows, bool glu, const void* in, void* out, u32 dtype) {
       cudaLaunchConfig_t config{};
       config.gridDim = dim3(plan.shares * plan.parts), config.blockDim = dim3(32 * plan.warps), config.dynamicSmemBytes = plan.bytes, config.stream = stream;
@@ -79,16 +76,16 @@ int main() {
       for (u32 splits = 1; splits <= 4 && splits * parts <= chunks; splits *= 2)
         for (u32 together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
           const u32 warps = together * splits, width = (chunks + parts - 1) / parts * PIECE, sets = (groups + together - 1) / together;
-          const u32 bytes = 2 * BATCH * (width + 32) + 8 * BATCH * Q::Halves * (width / 32) + 20 * BATCH + warps * (2 * stage + (splits > 1 ? 64 * BATCH : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
+          const u32 bytes = 32 * (width + 16) + 64 + warps * (2 * stage + (splits > 1 ? 1024 : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
           if (bytes > 225 * 1024 || warps < 7 || (n > 20000 && (parts > 4 || splits > 1))) continue;
           Plan plan{0, warps, splits, parts, (sets + rounds - 1) / rounds, std::max(bytes, 227u * 512)};
-          plan.time = time(plan, BATCH);
+          plan.time = time(plan, 16);
           plans.push_back(plan);
         }
     std::sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) { return a.time < b.time; });
-    printf("%s %6zu x %5zu%s, %d rows, %.2f TB/s:", TEXT(TYPE), n, k, s.glu ? " gated" : "", BATCH, size / plans[0].time * 1e-6);
+    printf("%s %6zu x %5zu%s:", TEXT(TYPE), n, k, s.glu ? " gated" : "");
     for (size_t i = 0; i < plans.size() && i < SHOWN; i++)
-      printf("  %.1f us (%u warps, %u splits, %u parts, %u shares)", plans[i].time, plans[i].warps, plans[i].splits, plans[i].parts, plans[i].shares);
+      printf("  %.1f us %.2f TB/s (%u warps, %u splits, %u parts, %u shares)", plans[i].time, size / plans[i].time * 1e-6, plans[i].warps, plans[i].splits, plans[i].parts, plans[i].shares);
     const auto error = [&](auto* in, auto* out, u32 rows, u32 dtype) {
       CHECK(cudaMemset(out, 0xee, rows * n * 2));
       CHECK(cudaMemset(sums, 0, 16));
@@ -98,7 +95,7 @@ int main() {
       CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
       return std::sqrt(found[0] / found[1]);
     };
-    printf("; errors bf16 %.1e f16 %.1e; 9 rows %.1f us, f16 %.1e\n", error(x, y, BATCH, DTYPE_bf16), error(xh, yh, BATCH, DTYPE_f16), time(plans[0], 9), error(xh, yh, 9, DTYPE_f16));
+    printf("; errors bf16 %.1e f16 %.1e; 9 rows %.1f us, f16 %.1e\n", error(x, y, 16, DTYPE_bf16), error(xh, yh, 16, DTYPE_f16), time(plans[0], 9), error(xh, yh, 9, DTYPE_f16));
     fflush(stdout);
     for (u8* p : w) CHECK(cudaFree(p));
     for (void* p : {(void*)x, (void*)y, (void*)xh, (void*)yh, (void*)dense, (void*)parts_of}) CHECK(cudaFree(p));

@@ -40,7 +40,12 @@ export type QuantWideSize = keyof typeof sizes;
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
   /** x in order: its bytes, and the rows that lie together. */
-  readonly order: { readonly bytes: number; readonly tile_rows: number; readonly order: number; readonly threads: number };
+  readonly order: {
+    readonly bytes: number;
+    readonly tile_rows: number;
+    readonly order: number;
+    readonly threads: number;
+  };
   /** Floats of memory for what blocks that share tiles add up. */
   readonly scratch: number;
   readonly launch: {
