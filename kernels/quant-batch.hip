@@ -1,4 +1,4 @@
-// Linear layers of up to 16 rows of halves, or 32, with quantized weights on Hopper (quant-batch.h). Launch: `parts` blocks for each share
+// Linear layers of up to 16 rows of halves with quantized weights on Hopper (quant-batch.h). Launch: `parts` blocks for each share
 // of the rows of W, which lie side by side; `sums` has as many f32 for each row of W and part, `counters` a zero per share.
 #include "quant-batch.h"
 namespace gpu {
@@ -14,10 +14,9 @@ namespace gpu {
 #else
 #define QUANT_BATCH_BODY(Q, ROWS)
 #endif
-#define QUANT_BATCH_KERNEL(size, Q, ROWS) \
-  KERNEL_EARLY(QUANT_BATCH_WARPS * 32, 1, quant_batch##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* sums, u32* counters, \
-               size_t n, size_t k, u32 batch, u32 glu, u32 splits, u32 parts, u32 dtype) { QUANT_BATCH_BODY(Q, ROWS) }
-#define QUANT_BATCH(Q) QUANT_BATCH_KERNEL(, Q, QUANT_BATCH_ROWS) QUANT_BATCH_KERNEL(_twice, Q, 2 * QUANT_BATCH_ROWS)
+#define QUANT_BATCH(Q) \
+  KERNEL_EARLY(QUANT_BATCH_WARPS * 32, 1, quant_batch_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* sums, u32* counters, \
+               size_t n, size_t k, u32 batch, u32 glu, u32 splits, u32 parts, u32 dtype) { QUANT_BATCH_BODY(Q, QUANT_BATCH_ROWS) }
 QUANT_TYPES(QUANT_BATCH)
 
 }  // namespace gpu

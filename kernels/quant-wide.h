@@ -1,9 +1,10 @@
-// Products of many rows with quantized weights by warpgroups: out (rows, n) = x (rows, k) · W (n, k)ᵀ in halves, sums in f32.
+// Products of many rows with quantized weights by warpgroups: y (rows, n) = f(x (rows, k) · W (n, k)ᵀ + bias) + residual in halves; weights
+// and x are multiplied in f16, sums are in f32.
 //
 // A block makes 16 lines of W per warp, 128 in all, by BN rows of x. A warp brings the stored bytes of its lines to its own part of
 // shared memory, chunk by chunk of k, and decodes them straight into the registers that the product takes its left operand from: no
 // other warp waits for it, and nothing is stored twice. While one slice of a chunk is multiplied, the next is decoded. x lies in
-// memory as the unit reads it (order_of below), so that one thread sends a whole slice by one copy; warps do not wait for each
+// memory as the unit reads it (OrderedRow below), so that one thread sends a whole slice by one copy; warps do not wait for each
 // other at barriers, but for what has landed, and that one thread for what is free.
 //
 // Blocks make `alone` tiles each by itself, and of the others equal shares, whatever tiles those begin and end in; what each has made
@@ -13,42 +14,112 @@
 #ifndef WICK_QUANT_WIDE_H
 #define WICK_QUANT_WIDE_H
 #include "product.h"
-#include "quant.h"
+#include "gpu/uniform.h"
+#include "quant-slices.h"
 
 namespace gpu {
 
-// x as the kernels want it: tiles of TILE rows one after another (the last has a multiple of 8), in each the slices of 64 along k, of
-// which there are whole chunks, and in a slice rows whose pieces of 8 elements are mixed as warpgroups read them. Of each 16
-// elements, places 2t, 2t + 1, 8 + 2t, 9 + 2t hold elements 4t … 4t + 3: in that order a lane finds weights in words of four.
-// There are zeros behind k and behind the last row. Piece p of a row, of which neighbouring threads write neighbours:
-template <class T> GPU_FN void order_of(const T* x, T* out, u32 rows, u32 k, u32 tile_rows, u32 row, u32 p) {
-  const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK;
-  const u32 tile = row / tile_rows, local = row % tile_rows, left = (rows + 7) / 8 * 8 - (row - local);
-  const u32 height = left < tile_rows ? left : tile_rows;
-  Words4 to{};
-  if (row < rows && 8 * p < k) {
-    const Words4* const from = (const Words4*)(x + (size_t)row * k + p / 2 * 16);
-    const Words4 a = from[0], b = from[1];
-    to = p % 2 ? Words4{{a.v[1], a.v[3], b.v[1], b.v[3]}} : Words4{{a.v[0], a.v[2], b.v[0], b.v[2]}};
-  }
-  T* const line = out + (size_t)tile * tile_rows * deep + ((size_t)(p / 8) * height + local) * 64;
-  *(Words4*)(line + (p % 8 ^ local % 8) * 8) = to;
-}
+// x as the kernels want it: tiles of `tile_rows` rows one after another (the last has a multiple of 8), in each the slices of 64 along k,
+// of which there are whole chunks, and in a slice rows whose pieces of 8 elements are mixed as warpgroups read them. A row is in f16,
+// lifted by a power of two so that its largest is near 2^15: of bf16 nothing is lost that counts beside it. Behind it all is what the
+// products of each row are to be multiplied with. There are zeros behind k and behind the last row.
+//
+// A block makes a row, with a norm x / √(mean(x²) + eps) · alpha where there is an alpha.
+template <class T> struct OrderedRow {
+  static constexpr u32 HELD = 4;  // vectors of a thread that are read once
+  const T *from, *alpha;
+  u32 k;
+  bool there;
+  Vec<T, 8> held[HELD];
 
-#if GPU_WARPGROUPS
-// Four signed bytes as scale · q + min, in two words of halves. A byte behind 0x47000000 is 32768 more than it.
-struct ByteScale {
-  f32 scale, bias;
-  GPU_METHOD ByteScale(f32 scale_, f32 min) : scale(scale_), bias(m_fma(scale_, -32896.0f, min)) {}
-  template <class T> GPU_METHOD void decode(T, u32 q, u32& low, u32& high) const {
-    const u32 u = q ^ 0x80808080u;
-    f32 x[4];
-    UNROLL for (u32 i = 0; i < 4; i++) x[i] = m_fma(scale, f32_from_bits(byte_in_second(u, 0x47000000u, i)), bias);
-    low = pack2(T{}, x[0], x[1]);
-    high = pack2(T{}, x[2], x[3]);
+  GPU_METHOD Vec<T, 8> vector(u32 p) const {
+    Vec<T, 8> v{};
+    if (there && 8 * p < k) v = *(const Vec<T, 8>*)(from + 8 * p);
+    return v;
+  }
+  GPU_METHOD OrderedRow(const T* x, const T* alpha_, u32 row, u32 rows, u32 k_) : from(x + (size_t)row * k_), alpha(alpha_), k(k_), there(row < rows) {
+    UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * bdim_x() + tid_x());
+  }
+  // take(vector, number) for those of this thread; all threads take as many.
+  template <class Take> GPU_METHOD void each(u32 vectors, Take take) const {
+    UNROLL for (u32 h = 0; h < HELD; h++)
+      if (h * bdim_x() < vectors) take(held[h], h * bdim_x() + tid_x());
+    NO_UNROLL for (u32 base = HELD * bdim_x(); base < vectors; base += bdim_x()) take(vector(base + tid_x()), base + tid_x());
+  }
+  // x · scale, with a norm · alpha.
+  GPU_METHOD void scaled(f32 (&y)[8], const Vec<T, 8>& v, u32 p, f32 scale) const {
+    UNROLL for (int j = 0; j < 8; j++) y[j] = widen(v.v[j]) * scale;
+    if (alpha && 8 * p < k) {
+      const Vec<T, 8> a = *(const Vec<T, 8>*)(alpha + 8 * p);
+      UNROLL for (int j = 0; j < 8; j++) y[j] *= widen(a.v[j]);
+    }
+  }
+  // The largest of all threads' values and the sum of their others, by way of two words of shared memory for each warp.
+  GPU_FN void meet(f32* shared, f32& largest, f32& sum) {
+    UNROLL for (u32 mask = 16; mask; mask /= 2) {
+      largest = maximum(largest, shfl_xor(largest, mask));
+      sum += shfl_xor(sum, mask);
+    }
+    if (lane_id() == 0) shared[tid_x() / 32] = largest, shared[32 + tid_x() / 32] = sum;
+    barrier();
+    const bool exists = lane_id() < bdim_x() / 32;
+    largest = exists ? shared[lane_id()] : 0.0f, sum = exists ? shared[32 + lane_id()] : 0.0f;
+    UNROLL for (u32 mask = 16; mask; mask /= 2) {
+      largest = maximum(largest, shfl_xor(largest, mask));
+      sum += shfl_xor(sum, mask);
+    }
+  }
+  GPU_FN u32 exponent_of(f32 x, u32 least, u32 most) {
+    const u32 exponent = f32_bits(x) >> 23;
+    return exponent < least ? least : exponent > most ? most : exponent;
+  }
+  GPU_METHOD void write(f32* shared, u16* out, u32 row, u32 rows, u32 tile_rows, u32 order, f32 eps) const {
+    const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK, all = (rows + 7) / 8 * 8;
+    const u32 tile = row / tile_rows, local = row % tile_rows, left = all - (row - local), height = left < tile_rows ? left : tile_rows;
+    f32 largest = 0, squares = 0, scale = 1;
+    each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(widen(v.v[j]))); });
+    meet(shared, largest, squares);
+    if (alpha) {
+      // As powers of two: squares of what is near 1 neither overflow nor vanish.
+      scale = f32_from_bits((254 - exponent_of(largest, 77, 253)) << 23);
+      f32 most = 0;
+      squares = 0;
+      each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
+        f32 y[8];
+        scaled(y, v, p, scale);
+        UNROLL for (int j = 0; j < 8; j++) {
+          squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
+          most = maximum(most, m_abs(y[j]));
+        }
+      });
+      barrier();  // what is told now goes where what was told is read
+      meet(shared, most, squares);
+      const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
+      scale *= factor, largest = most * factor;
+    }
+    const u32 near = exponent_of(largest, 15, 254);
+    scale *= f32_from_bits((268 - near) << 23);
+    // A warp brings four slices to shared memory and takes them from there in order.
+    u16* const staged = (u16*)(shared + 64) + tid_x() / 32 * 256;
+    u32 places[8];
+    UNROLL for (u32 j = 0; j < 8; j++) places[j] = lane_id() / 8 * 64 + ordered_from(lane_id() % 8 * 8 + j, order);
+    each(deep / 8, [&](const Vec<T, 8>& v, u32 p) {
+      f32 y[8];
+      scaled(y, v, p, scale);
+      Words4 to;
+      UNROLL for (int j = 0; j < 4; j++) to.v[j] = pack2(f16{}, y[2 * j], y[2 * j + 1]);
+      store_shared<4>((u32*)staged, lane_id() * 4, to);
+      wave_sync();
+      UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[2 * j]] | (u32)staged[places[2 * j + 1]] << 16;
+      wave_sync();
+      u16* const line = out + (size_t)tile * tile_rows * deep + ((size_t)(p / 8) * height + local) * 64;
+      if (8 * p < deep) *(Words4*)(line + (p % 8 ^ local % 8) * 8) = to;
+    });
+    if (tid_x() == 0) ((f32*)(out + (size_t)all * deep))[row] = f32_from_bits((near - 14) << 23);
   }
 };
 
+#if GPU_WARPGROUPS
 // What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
 struct WideWork {
   u32 tile, unit, end, alone, units;
@@ -76,153 +147,167 @@ struct WideWork {
   }
 };
 
-template <class Q, class T, int BN> struct QuantWide {
+template <class Q, int BN> struct QuantWide {
   static constexpr int LINES = 128, THREADS = 256, BK = WIDE_ROW;
-  static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, AHEAD = 2, X_SIZE = BN * BK;
+  static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
   static_assert(SLICES == 4, "a slice of a chunk has its place in shared memory");
-  // Groups that share words, of which a slice has whole ones or half of one.
-  static constexpr u32 RUN = 32 * Q::Parts, RUNS = RUN > BK ? 1 : BK / RUN, PARTS = RUN > BK ? BK / 32 : Q::Parts;
+  typedef QuantSlice<Q> Slice;
+  typedef Outputs<16, BN> Out;
+  static constexpr bool MANY = BN > 64;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
-  static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes;
+  static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
   static constexpr u32 VECTORS = (BYTES + 16 - Q::Align + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
+  // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
+  static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
+  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
+  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES, AHEAD = RING / 2;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
-  // Results leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
+  // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
   static constexpr u32 OUT_ROWS = 32, OUT_PITCH = 24;
   static_assert(OUT_ROWS * OUT_PITCH * 2 <= PLACE_WORDS * 4, "");
 
-  T* sx;
-  Signal *full, *free;
+  u16* sx;
+  Signal *full, *free, *landed;
   u32* raw;
-  const T* x;
+  const u16* x;
   const u8* w;
-  u32 rows, n, row_bytes, k, down, across;
+  u32 rows, row_bytes, k, down, across;
 
   // A chunk of a tile.
   struct Chunk {
-    u32 line, row, at, place;
+    u32 group, row, at, place;  // group: of 16 lines, the first warp's
   };
   GPU_METHOD Chunk chunk_of(const WideWork::Piece& p, u32 at, u32 place) const {
-    if (BN <= 64) return Chunk{p.tile * LINES, 0, at, place};  // there are no more rows than one tile has
+    if (!MANY) return Chunk{p.tile * (LINES / 16), 0, at, place};  // there are no more rows than one tile has
     const TileAt tile = tile_at(p.tile, down, across);
-    return Chunk{(u32)tile.row * LINES, (u32)tile.column * BN, at, place};
+    return Chunk{(u32)tile.row * (LINES / 16), (u32)tile.column * BN, at, place};
   }
-  GPU_METHOD size_t start_of(const Chunk& c, u32 line) const {
-    const u32 l = c.line + tid_x() / 32 * 16 + line;
-    return (size_t)(l < n ? l : n - 1) * row_bytes + c.at * BYTES;
+  GPU_METHOD size_t start_of(const Out& out, const Chunk& c, u32 line) const {
+    return (size_t)out.row(c.group + tid_x() / 32, line) * row_bytes + c.at * BYTES;
   }
-  GPU_FN u32 skew(size_t at) { return Q::Align == 16 ? 0 : (u32)at & 15u; }
+  GPU_FN u32 skew(size_t at) { return ALIGN == 16 ? 0 : (u32)at & 15u; }
 
-  // Eight lanes send eight neighbouring vectors of a line.
-  GPU_METHOD void send(const Chunk& c) const {
-    const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id();
+  // The bytes of a chunk, to one of the warp's places.
+  GPU_METHOD void send(const Out& out, const Chunk& c) const {
+    const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id(), count = there < BYTES ? there : BYTES;
+    u32* const place = raw + c.place * PLACE_WORDS;
+    if (BULK) {
+      // By one lane, where lines lie evenly; else a line to each of sixteen.
+      const u32 group = c.group + uniform(tid_x() / 32);
+      const bool even = BYTES % 16 == 0 && row_bytes % 16 == 0 && (group + 1) * out.per_group() <= out.columns;
+      const size_t at = start_of(out, c, lane % 16);
+      const u32 bytes = (skew(at) + count + 15) / 16 * 16;
+      if (lane < 16) expect_bytes(landed + c.place, bytes);
+      if (even) {
+        const u8* const half[2] = {w + (size_t)out.row(group, 0) * row_bytes + begin, w + (size_t)out.row(group, 8) * row_bytes + begin};
+        if (one_lane())
+          UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * PITCH, half[r / 8] + r % 8 * row_bytes, count, landed + c.place);
+      } else if (lane < 16) copy_bulk(place + lane * PITCH, w + (at - skew(at)), bytes, landed + c.place);
+    }
     UNROLL for (u32 q = 0; q < 4; q++) {
+      // Eight lanes to eight neighbouring vectors of a line.
       const u32 line = lane / 8 + 4 * q;
-      const size_t at = start_of(c, line);
-      const u32 bytes = skew(at) + (there < BYTES ? there : BYTES);
+      const size_t at = start_of(out, c, line);
+      const u32 bytes = skew(at) + count;
       const u8* const from = w + (at - skew(at)) + lane % 8 * 16;
-      u32* const to = raw + c.place * PLACE_WORDS + line * PITCH + lane % 8 * 4;
-      UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
+      u32* const to = place + line * PITCH + lane % 8 * 4;
+      if (!BULK) UNROLL for (u32 v = 0; v < VECTORS; v += 8) copy16_async(to + 4 * v, from + 16 * v, 16 * (v + lane % 8) < bytes);
       // Zeros behind the end of a row, which is decoded as well.
-      if (Q::Elements < CHUNK && there < BYTES)
+      if (!Slice::WORDS && Q::Elements < CHUNK && there < BYTES)
         NO_UNROLL for (u32 v = lane % 8; v < VECTORS; v += 8)
           if (16 * v >= bytes) store_shared<4>(to, 4 * (v - lane % 8), Words4{});
     }
-    copies_bunch();
   }
-  // Sends slice J of x, for which its place must have been free `turns` times; one thread.
-  GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turns) const {
+  // Until what was sent for chunk `turn` is there.
+  GPU_METHOD void land(u32 turn) const {
+    if (BULK) await_signal(landed + turn % PLACES, turn / PLACES & 1);
+    else copies_wait();
+    wave_sync();
+  }
+  // The place of slice J of chunk `turn`, and how often it was used before.
+  GPU_FN u32 place_of(u32 j, u32 turn) { return RING == SLICES ? j : turn % 2 * SLICES + j; }
+  GPU_FN u32 uses(u32 turn) { return RING == SLICES ? turn : turn / 2; }
+  // Sends slice J of x; one thread.
+  GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
     if constexpr (BULK_COPIES) {
-      const u32 height = height_of(c), bytes = height * BK * (u32)sizeof(T);
-      if (turns > 0) await_signal(free + j, (turns - 1) & 1);
-      expect_bytes(full + j, bytes);
-      copy_bulk((u32*)(sx + j * X_SIZE), slice_of(c, j, height), bytes, full + j);
+      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
+      if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
+      expect_bytes(full + place, bytes);
+      copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
     }
   }
   GPU_METHOD u32 height_of(const Chunk& c) const {
     const u32 left = (rows - c.row + 7) / 8 * 8;
     return left < BN ? left : BN;
   }
-  GPU_METHOD const T* slice_of(const Chunk& c, u32 j, u32 height) const {
+  GPU_METHOD const u16* slice_of(const Chunk& c, u32 j, u32 height) const {
     const u32 deep = (k + CHUNK - 1) / CHUNK * CHUNK;
     return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
   }
   // Where the device has no such copies, all threads bring it.
   GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
-    if constexpr (BULK_COPIES) await_signal(full + j, turns & 1);
+    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(turns) & 1);
     else {
       const u32 height = height_of(c);
-      const T* const from = slice_of(c, j, height);
+      const u16* const from = slice_of(c, j, height);
       barrier();
-      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[j * X_SIZE + i] = from[i];
+      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[place_of(j, turns) * X_SIZE + i] = from[i];
       barrier();
     }
   }
 
-  // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8 the words lane % 4 and 4 + that of each group.
-  struct Stored {
-    typename Q::Frag q[2][RUNS];
-    bool there[RUNS];
-  };
-  template <u32 J> GPU_METHOD void load(Stored& stored, const Chunk& c) const {
-    constexpr u32 PER_BLOCK = Q::Elements / RUN;
+  // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8.
+  typedef Slice Stored[2];
+  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c) const {
     UNROLL for (u32 h = 0; h < 2; h++) {
-      const u32 line = lane_id() / 4 + 8 * h, skewed = skew(start_of(c, line));
+      const u32 line = lane_id() / 4 + 8 * h, skewed = ALIGN == 16 ? 0 : skew(start_of(out, c, line));
       // In the pointer, where words may begin anywhere in it: what is constant then goes with the loads.
       constexpr bool ANYWHERE = Q::Align > 1;
       const u32* const from = (const u32*)((const u8*)(raw + c.place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
-      const u32 at = ANYWHERE ? 0 : skewed;
-      UNROLL for (u32 r = 0; r < RUNS; r++) {
-        const u32 run = J * BK / RUN + r;
-        // A vector at the end may hold something of the next line; there x is zero, and so must be the weights.
-        stored.there[r] = Q::Elements == CHUNK || c.at * CHUNK + run * RUN < k;
-        Q::fragment(Staged<Q::Align>{from, at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, stored.q[h][r]);
-      }
+      stored[h].template load<J>(Staged<Q::Align>{from, ANYWHERE ? 0 : skewed}, k - c.at * CHUNK);
     }
   }
   // The left operand of product I of a slice's four.
   template <u32 J, u32 I> GPU_METHOD void decode(u32 (&words)[4], const Stored& stored) const {
-    constexpr u32 r = I / 2 / PARTS, part = I / 2 % PARTS + J * BK % RUN / 32, half = I % 2, s = Q::Halves == 1 ? 0 : half;
-    UNROLL for (u32 h = 0; h < 2; h++) {
-      const typename Q::Frag& q = stored.q[h][r];
-      const ByteScale scale(stored.there[r] ? q.scale[s][part] : 0.0f, Q::HasMin && stored.there[r] ? q.min[s][part] : 0.0f);
-      scale.decode(T{}, q.q[part][half], words[h], words[2 + h]);
-    }
+    UNROLL for (u32 h = 0; h < 2; h++) stored[h].template decode<J, I>(words[h], words[2 + h]);
     UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(words[i]);
   }
 
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
-  // where it begins a product until the one before has begun: so a quarter is decoded behind each of the four.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
+  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
     await(now, J, turns);
-    const WarpgroupRef b = warpgroup_ref(sx + J * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
-    multiply(c, f[0], b);
-    if (NEXT == 0) {
-      copies_wait();
-      wave_sync();
+    const WarpgroupRef b = warpgroup_ref(sx + place_of(J, turns) * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
+    if (MANY) multiply(c, f[0], b);
+    else {
+      warpgroup_begin();
+      UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
+      warpgroup_commit();
     }
+    if (NEXT == 0 && more) land(turns + 1);
     Stored stored;
-    load<NEXT>(stored, NEXT == 0 ? then : now);
+    load<NEXT>(stored, out, NEXT == 0 ? then : now);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J + SLICES - 1) % SLICES);
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
     if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
-    multiply(c, f[1], b.plus(16 + nothing(g[0])));
+    if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], stored);
-    multiply(c, f[2], b.plus(32 + nothing(g[1])));
+    if (MANY) multiply(c, f[2], b.plus(32 + nothing(g[1])));
     decode<NEXT, 2>(g[2], stored);
-    multiply(c, f[3], b.plus(48 + nothing(g[2])));
+    if (MANY) multiply(c, f[3], b.plus(48 + nothing(g[2])));
     decode<NEXT, 3>(g[3], stored);
   }
   // 0, which NVIDIA's assembler does not know: else it moves what makes these words behind the product that is to run beside it.
   GPU_METHOD u32 nothing(const u32 (&words)[4]) const { return (words[0] | words[1] | words[2] | words[3]) & k >> 31; }
   GPU_FN void multiply(f32 (&c)[BN / 2], const u32 (&f)[4], const WarpgroupRef& b) {
     warpgroup_begin();
-    warpgroup_multiply<0>(T{}, c, f, b, true);
+    warpgroup_multiply<0>(f16{}, c, f, b, true);
     warpgroup_commit();
   }
 
@@ -233,24 +318,23 @@ template <class Q, class T, int BN> struct QuantWide {
     u32 alone, sharers, tiles;
     u32* word;
   };
-  GPU_METHOD void run(T* out, const Shares& shares) const {
+  GPU_METHOD void run(const Out& out, const Shares& shares) const {
     const u32 units = (k + CHUNK - 1) / CHUNK;
     WideWork work(shares.tiles, shares.alone, units, shares.sharers);
     WideWork::Piece piece, after;
     bool more = work.next(piece);
     Chunk now = chunk_of(piece, piece.from, 0);
-    if (more) send(now);
+    if (more) send(out, now);
     wait_for_previous();
     if (!more) return;
     if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    copies_wait();
-    wave_sync();
+    land(0);
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
-    load<0>(stored, now);
+    load<0>(stored, out, now);
     decode<0, 0>(f[0], stored);
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
@@ -259,32 +343,33 @@ template <class Q, class T, int BN> struct QuantWide {
     while (more) {
       Chunk first = now;
       NO_UNROLL for (u32 at = piece.from; at < piece.to; at++) {
-        Chunk then{now.line, now.row, at + 1, now.place ^ 1};
+        Chunk then{now.group, now.row, at + 1, now.place ^ 1};
         if (at + 1 == piece.to) {
           after = piece;
           more = work.next(after);
-          then = chunk_of(after, after.from, now.place ^ 1);
+          // Behind the last, what is there is decoded once more, and goes nowhere.
+          then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
         }
-        if (at + 1 < piece.to || more) send(then);
+        if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
-        step<0>(c, f, g, now, then, goes_on, turns);
-        step<1>(c, g, f, now, then, goes_on, turns);
-        step<2>(c, f, g, now, then, goes_on, turns);
-        step<3>(c, g, f, now, then, goes_on, turns);
+        step<0>(c, f, g, out, now, then, goes_on, turns);
+        step<1>(c, g, f, out, now, then, goes_on, turns);
+        step<2>(c, f, g, out, now, then, goes_on, turns);
+        step<3>(c, g, f, out, now, then, goes_on, turns);
         now = then;
         turns++;
       }
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-      first.place = now.place ^ 1;
-      if (piece.to - piece.from == units || add_up(c, shares, piece.tile - shares.alone, units)) store(c, out, first);
+      first.place = more ? now.place ^ 1 : now.place;
+      if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
       piece = after;
     }
   }
 
   // Whether this block is the last of those that share a tile: then c has the sum of all, in their order.
-  GPU_METHOD bool add_up(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units) const {
+  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units) const {
     constexpr u32 SIZE = THREADS * BN / 2;
     const u32 all = (s.tiles - s.alone) * units;
     const u32 first = WideWork::owner(tile * units, all, s.sharers), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers);
@@ -303,33 +388,74 @@ template <class Q, class T, int BN> struct QuantWide {
     if (!is_last) return false;
     device_fence();
     UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
-    NO_UNROLL for (u32 b = first; b <= last; b++)
-      UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += parts[(size_t)b * SIZE + e * THREADS];
+    // As many loads on their way as there are registers for.
+    constexpr u32 AT_ONCE = MANY ? 1 : 64 / BN;
+    NO_UNROLL for (u32 b = first; b <= last; b += AT_ONCE) {
+      f32 added[AT_ONCE][BN / 2];
+      UNROLL for (u32 i = 0; i < AT_ONCE; i++)
+        UNROLL for (u32 e = 0; e < BN / 2; e++) added[i][e] = b + i <= last ? parts[(size_t)(b + i) * SIZE + e * THREADS] : 0.0f;
+      UNROLL for (u32 i = 0; i < AT_ONCE; i++) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += added[i][e];
+    }
     return true;
   }
 
-  // Results by way of the warp's place, where they are turned: a row of x has neighbouring lines.
-  GPU_METHOD void store(const f32 (&c)[BN / 2], T* out, const Chunk& now) const {
-    T* const staged = (T*)(raw + now.place * PLACE_WORDS);
-    const u32 t = lane_id() % 4, line = lane_id() / 4;
-    const u32 first = now.line + tid_x() / 32 * 16 + lane_id() % 2 * 8;
-    const bool vectors = n % 8 == 0 && vector_aligned<8>(out);
+  GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
+    if constexpr (MANY) store_turned(out, c, now);
+    else store(out, c, now);
+  }
+  GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
+  GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
+    const u32 group = now.group + tid_x() / 32, line = lane_id() / 4;
+    if (group >= out.groups()) return;
+    // All of them before the first result is stored: what is stored might be them, as far as a compiler knows.
+    f32 factor[BN / 4];
+    UNROLL for (u32 i = 0; i < BN / 4; i++) {
+      const u32 b = i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
+      factor[i] = b < rows ? factors()[b] : 0;
+    }
+    UNROLL for (u32 j = 0; j < BN / 8; j++) {
+      const u32 b = j * 8 + lane_id() % 4 * 2;
+      if (b >= rows) continue;
+      f32 y[4];
+      UNROLL for (int i = 0; i < 4; i++) y[i] = out.biased(group, line + i / 2 * 8, c[4 * j + i] * factor[2 * j + i % 2]);
+      UNROLL for (int i = 0; i < 4; i++) {
+        const u32 r = line + i / 2 * 8;
+        if (out.glu && i >= 2) continue;
+        out.keep(group, r, b + i % 2, (out.glu ? out.gated(y[i], y[i % 2 + 2]) : y[i]) + out.added(group, r, b + i % 2));
+      }
+    }
+  }
+  // The product alone, turned at the warp's place: a row of x has neighbouring lines.
+  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
+    u16* const staged = (u16*)(raw + now.place * PLACE_WORDS);
+    const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
+    const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
+    const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);
     UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
       wave_sync();
-      UNROLL for (u32 e = 0; e < 16; e++) staged[(e / 4 * 8 + t * 2 + e % 2) * OUT_PITCH + line + e / 2 % 2 * 8] = narrow<T>(c[part * 16 + e]);
+      UNROLL for (u32 j = 0; j < 4; j++) {
+        const u32 local = j * 8 + t * 2, row = now.row + part * OUT_ROWS + local;
+        if (row < rows)
+          UNROLL for (u32 i = 0; i < 4; i++) {
+            const f32 y = c[part * 16 + j * 4 + i] * factors()[row + i % 2];
+            staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
+          }
+      }
       wave_sync();
       UNROLL for (u32 i = 0; i < 2; i++) {
         const u32 local = lane_id() / 2 + 16 * i;
         const u32 row = now.row + part * OUT_ROWS + local;
-        const Vec<T, 8> y = load_shared<8>(staged, local * OUT_PITCH + lane_id() % 2 * 8);
-        T* const to = out + (size_t)row * n + first;
+        const Vec<u16, 8> y = load_shared<8>(staged, local * OUT_PITCH + lane_id() % 2 * 8);
+        u16* const to = (u16*)out.y + (size_t)row * n + first;
         if (row < rows && vectors) {
           if (first < n) put(to, y);
         } else if (row < rows) UNROLL for (u32 j = 0; j < 8; j++)
           if (first + j < n) to[j] = y.v[j];
       }
     }
-    wave_sync();  // what comes next goes where this was
+    // What comes next goes where this was.
+    warpgroup_publish();
+    wave_sync();
   }
 };
 #endif

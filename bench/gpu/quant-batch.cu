@@ -1,7 +1,7 @@
 // Linear layers of 9 to 16 rows with weights of one quantized type on an NVIDIA card: times by warps, splits and parts, the best first,
 // and errors.
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-batch quant-blocks) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 bench/gpu/quant-batch.cu -o quant-batch
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-batch quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 bench/gpu/quant-batch.cu -o quant-batch
 //
 // Weights are rotated through copies, so that the cache serves none of them.
 #include "bench.h"
@@ -13,7 +13,7 @@
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 typedef TYPE Q;
-constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, SHOWN = 5, STEP = 61;
+constexpr u32 PIECE = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, SHOWN = 5, STEP = 61;
 
 // Results of every STEP-th row of w and the plain product of dequantized weights, a thread each: {Σ difference², Σ wanted²}.
 template <class T> static __global__ void compare(const T* y, const f32* w, const T* x, size_t rows, size_t n, size_t k, double* sums) {
@@ -39,7 +39,7 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
   const auto kernel = JOIN(quant_batch_, TYPE, );
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 225 * 1024));
-  const u32 stage = 256 * ((CHUNK / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
+  const u32 stage = 256 * ((PIECE / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
   const struct { size_t n, k; bool glu; } shapes[] = {{28672, 4096, true}, {6144, 4096, false}, {4096, 4096, false}, {4096, 14336, false}, {128256, 4096, false}};
   for (const auto& s : shapes) {
     const size_t n = s.n, k = s.k, blocks = n * k / Q::Elements, size = blocks * Q::Bytes;
@@ -71,11 +71,11 @@ int main() {
              }, 5) / (2 * copies);
     };
     std::vector<Plan> plans;
-    const u32 groups = (u32)(n / 16), chunks = (u32)((k + CHUNK - 1) / CHUNK);
+    const u32 groups = (u32)(n / 16), chunks = (u32)((k + PIECE - 1) / PIECE);
     for (u32 parts = 1; parts <= 8 && parts <= chunks; parts++)
       for (u32 splits = 1; splits <= 4 && splits * parts <= chunks; splits *= 2)
         for (u32 together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
-          const u32 warps = together * splits, width = (chunks + parts - 1) / parts * CHUNK, sets = (groups + together - 1) / together;
+          const u32 warps = together * splits, width = (chunks + parts - 1) / parts * PIECE, sets = (groups + together - 1) / together;
           const u32 bytes = 32 * (width + 16) + 64 + warps * (2 * stage + (splits > 1 ? 1024 : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
           if (bytes > 225 * 1024 || warps < 7 || (n > 20000 && (parts > 4 || splits > 1))) continue;
           Plan plan{0, warps, splits, parts, (sets + rounds - 1) / rounds, std::max(bytes, 227u * 512)};

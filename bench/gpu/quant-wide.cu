@@ -26,6 +26,17 @@ static __global__ void compare(const bf16* y, const f32* w, const bf16* x, size_
   atomicAdd(sums + 1, sum * sum);
 }
 
+// With the leave to begin before the kernel before it ends.
+template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
+  cudaLaunchAttribute leave{};
+  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  leave.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &leave, config.numAttrs = 1;
+  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
 int main() {
   cublasHandle_t blas;
   cublasCreate(&blas);
@@ -35,13 +46,14 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
   const double ceiling = copy_ceiling();
   // As src/backend/gpu/families/quant-wide.ts plans: the host's half of nvcc does not know the target.
-  const struct { decltype(&JOIN(quant_wide_, TYPE, _bf16)) kernel; size_t rows; u32 together; } kernels[] = {
-      {JOIN(quant_wide_64_, TYPE, _bf16), 64, 2}, {JOIN(quant_wide_, TYPE, _bf16), QUANT_WIDE_ROWS, 1}};
+  const struct { decltype(&JOIN(quant_wide_, TYPE, )) kernel; size_t rows; u32 together; } kernels[] = {
+      {JOIN(quant_wide_32_, TYPE, ), 32, 2}, {JOIN(quant_wide_64_, TYPE, ), 64, 2}, {JOIN(quant_wide_, TYPE, ), QUANT_WIDE_ROWS, 1}};
+  const u32 way = name == "q8_0" ? QUANT_ORDER_q8_0 : name == "q4_0" ? QUANT_ORDER_q4_0 : QUANT_ORDER_ANY;
   const int pitch = 16 * ((QUANT_WIDE_CHUNK / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
   u32* counters = device<u32>(4096);
   CHECK(cudaMemset(counters, 0, 4096 * 4));
   f32* parts = device<f32>((size_t)4 * sms * 128 * 256);
-  const struct { size_t n, k; } shapes[] = {{14336, 4096}, {28672, 4096}, {4096, 4096}, {4096, 14336}, {6144, 4096}};
+  const struct { size_t n, k; } shapes[] = {{14336, 4096}, {28672, 4096}, {4096, 4096}, {4096, 14336}, {6144, 4096}, {128256, 4096}};
   for (const auto& s : shapes) {
     const size_t n = s.n, k = s.k, blocks = n * k / Q::Elements, size = blocks * Q::Bytes;
     const int copies = (int)(((size_t)120 << 20) / size) + 1;
@@ -56,51 +68,61 @@ int main() {
       if (Q::HasMin && name != "q2_k") scales = {0, 2};
       for (u32 offset : scales) fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[c], blocks, Q::Bytes, offset);
     }
-    const size_t most = 2048;
+    const size_t most = 1024;
     f32* dense = device<f32>(n * k);
     JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(n * k / (QUANT_CHUNK * 8)), 256>>>(w[0], dense, n * k);
-    bf16 *x = device<bf16>(most * k), *ordered = device<bf16>(most * k), *y = device<bf16>(most * n), *weights = device<bf16>(n * k);
+    bf16 *x = device<bf16>(most * k), *ordered = device<bf16>(most * (k + 2)), *y = device<bf16>(most * n), *weights = device<bf16>(n * k);
     fill_floats<bf16><<<1024, 256>>>(x, most * k, 1, 1.0f);
     fill_floats<bf16><<<1024, 256>>>(weights, n * k, 2, 1.0f);
-    for (size_t rows : {32, 64, 128, 256, 512, 1024, 2048}) {
+    for (size_t rows : {32, 64, 128, 512, 1024}) {
+      if (n > 100000 && rows > 64) continue;
       const float one = 1, zero = 0;
       const float library = median([&] {
         cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n, (int)rows, (int)k, &one, weights, CUDA_R_16BF, (int)k, x, CUDA_R_16BF, (int)k, &zero, y, CUDA_R_16BF,
                      (int)n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       }, 9);
-      const auto& v = kernels[rows <= 64 ? 0 : 1];
-      const int bytes = (int)(2 * v.rows * QUANT_WIDE_CHUNK) + 80 + 2 * 128 * pitch;
+      const auto& v = kernels[rows <= 32 ? 0 : rows <= 64 ? 1 : 2];
+      const int part = (int)(2 * v.rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch;
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), chunks = (u32)(k / QUANT_WIDE_CHUNK), wanted = v.together * sms;
-      const auto left_of = [&](bool shares) { return shares ? tiles % wanted : 0; };
-      const auto sharers_of = [&](bool shares) { return std::min(wanted, std::max(left_of(shares), left_of(shares) * chunks / 2)); };
-      const bool shares = (tiles + wanted - 1) / wanted * chunks > (double)tiles * chunks / wanted + 5;
-      const auto order = [&] { quant_order_bf16<<<(unsigned)((rows * k / 8 + 255) / 256), 256>>>(x, ordered, (u32)rows, (u32)k, (u32)v.rows); };
+      // As each tile is cut in so many parts, or (0) those of the last round are shared by all.
+      const auto left_of = [&](u32 cut) { return cut ? (cut > 1 ? tiles : 0) : tiles % wanted; };
+      const auto sharers_of = [&](u32 cut) { return cut > 1 ? cut * tiles : std::min(wanted, std::max(left_of(cut), left_of(cut) * chunks / 2)); };
+      const auto order = [&](cudaStream_t stream) { early(stream, quant_order_bf16, (u32)(rows + 7) / 8 * 8, std::min((u32)QUANT_ORDER_BLOCK, std::max(128u, (u32)(k + 1023) / 1024 * 32)), 0, (const bf16*)x, (const bf16*)nullptr, (void*)ordered, (u32)rows,
+              (u32)k, (u32)v.rows, way, 0.0); };
       CHECK(cudaMemset(y, 0xee, rows * n * 2));
-      order();
-      const auto run = [&](const u8* w, bool shares) {
-        const u32 alone = tiles - left_of(shares), sharers = sharers_of(shares), grid = alone ? std::min(wanted, tiles) : sharers;
-        v.kernel<<<grid, 256, bytes>>>(ordered, w, y, parts, counters, rows, n, k, alone, sharers);
+      order(0);
+      const auto run = [&](cudaStream_t stream, const u8* w, u32 cut) {
+        const u32 alone = tiles - left_of(cut), sharers = sharers_of(cut), grid = alone ? std::min(wanted, tiles) : sharers;
+        early(stream, v.kernel, grid, 256, bytes, (const void*)ordered, w, (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, 0u, alone, sharers, (u32)DTYPE_bf16);
       };
-      run(w[0], shares);
+      const auto timed = [&](bool ordering, u32 cut) {
+        return median_of_graph([&](cudaStream_t stream) {
+          for (int c = 0; c < copies; c++) {
+            if (ordering) order(stream);
+            run(stream, w[c], cut);
+          }
+        }, 5) / copies;
+      };
+      float best = 1e9f, times[9] = {};
+      u32 cut = 0;
+      for (u32 c : {0, 1, 2, 4, 8}) {
+        if (c > 1 && (c * tiles > wanted || c * 2 > chunks)) continue;
+        times[c] = timed(false, c);
+        if (times[c] < best) best = times[c], cut = c;
+      }
+      CHECK(cudaMemset(y, 0xee, rows * n * 2));
+      run(0, w[0], cut);
       double found[2] = {0, 0};
       CHECK(cudaMemcpy(sums, found, sizeof found, cudaMemcpyHostToDevice));
       compare<<<(unsigned)(8 * n / 256), 256>>>(y, dense, x, 0, 8, n, k, sums);
       compare<<<(unsigned)(8 * n / 256), 256>>>(y, dense, x, rows - 8, 8, n, k, sums);
       CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
-      const auto timed = [&](bool ordering, bool shares) {
-        return median([&] {
-          for (int c = 0; c < copies; c++) {
-            if (ordering) order();
-            run(w[c], shares);
-          }
-        }, 5) / copies;
-      };
-      // With x brought into order; without, and each tile alone, or those of the last round shared.
-      const float whole = timed(true, shares), alone = timed(false, false), shared = timed(false, true);
-      printf("%s %5zu x %5zu, %4zu rows: cuBLAS %6.1f us %4.0f TFLOP/s; own %6.1f us %4.0f = %.2f, %.2f of copy; in order, alone %.1f, shared %.1f (%.0e)\n", TEXT(TYPE), n, k, rows,
-             library, 2e-6 * rows * n * k / library, whole, 2e-6 * rows * n * k / whole, library / whole, size / whole * 1e-6 / ceiling, alone, shared,
-             std::sqrt(found[0] / found[1]));
+      const float whole = timed(true, cut);
+      printf("%s %5zu x %5zu, %4zu rows: cuBLAS %6.1f us %4.0f TFLOP/s; own %6.1f us %4.0f = %.2f, %.2f of copy (%.0e); in order, by cuts:", TEXT(TYPE), n, k, rows,
+             library, 2e-6 * rows * n * k / library, whole, 2e-6 * rows * n * k / whole, library / whole, size / whole * 1e-6 / ceiling, std::sqrt(found[0] / found[1]));
+      for (u32 c = 0; c <= 8; c++) if (times[c]) printf(" %u: %.1f", c, times[c]);
+      printf("\n");
       fflush(stdout);
     }
     for (u8* p : w) CHECK(cudaFree(p));

@@ -36,8 +36,8 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   if (weights.length === 0) return [];
   if (takesWide(dtype, arch))
     return existing([
-      ...(["", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}_${dtype}` as const)),
-      ...(["", "_twice"] as const).flatMap((size) => weights.map((type) => `quant_batch${size}_${type}` as const)),
+      ...(["", "_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
+      ...weights.map((type) => `quant_batch_${type}` as const),
       `quant_order_${dtype}`,
     ]);
   return existing([

@@ -9,7 +9,9 @@ import { deviceWith } from "../../helpers/matrix-units.ts";
 
 /** Of a type of each order of words; sizes cut tiles, chunks and steps. The last number is of multiprocessors: one makes tiles alone first. */
 it.each([
-  ["Q8_0", 136, 352, 70, "bf16"],
+  ["Q8_0", 136, 512, 70, "bf16"],
+  ["Q4_0", 40, 1280, 12, "f16"],
+  ["Q5_0", 40, 352, 18, "bf16"],
   ["Q4_K", 40, 1280, 40, "f16"],
   ["Q4_K", 264, 3072, 34, "bf16", 1],
   ["Q6_K", 24, 512, 70, "bf16"],

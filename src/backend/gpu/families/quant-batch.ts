@@ -1,12 +1,11 @@
-/** Linear layers of up to 32 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
+/** Linear layers of up to 16 rows of halves with quantized weights, as decoding several texts at once has them, on mma.sync. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { sharedBudget, unitDefines } from "../attention-plan.ts";
 import { family, gridFor, quants } from "./family.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** Rows of x of the smaller kernel, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
-const QUANT_BATCH_ROWS = 16;
-export const QUANT_BATCH_MOST = 2 * QUANT_BATCH_ROWS;
+/** Rows of x, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
+export const QUANT_BATCH_ROWS = 16;
 export const QUANT_BATCH_FEW = 4;
 const QUANT_BATCH_WARPS = 16;
 /** Weights of a row that come at once: of types with less than eight bits, and of others. */
@@ -17,7 +16,6 @@ const PLACES = 2;
 const LINES = 16;
 
 export interface QuantBatchPlan {
-  readonly size: "" | "_twice";
   /** Floats for what several blocks of a share add up. */
   readonly scratch: number;
   readonly launch: {
@@ -32,12 +30,11 @@ export interface QuantBatchPlan {
 
 /** x (rows, k) · wᵀ (n, k), as kernels/quant-batch.h goes about it. */
 export function planQuantBatch(
-  { rows, n, k }: { readonly rows: number; readonly n: number; readonly k: number },
+  { n, k }: { readonly n: number; readonly k: number },
   type: QuantType,
   { multiprocessors, arch }: { readonly multiprocessors: number; readonly arch: string },
 ): QuantBatchPlan {
-  const [size, width] =
-    rows > QUANT_BATCH_ROWS ? (["_twice", QUANT_BATCH_MOST] as const) : (["", QUANT_BATCH_ROWS] as const);
+  const width = QUANT_BATCH_ROWS;
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
@@ -70,7 +67,7 @@ export function planQuantBatch(
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
         const shared_bytes = Math.max(shared, budget / 2);
         const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
-        best = { size, scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
+        best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
     }
   }
@@ -87,9 +84,8 @@ const MOST_PARTS = 8;
 export const quantBatch = [
   family({
     file: "quant-batch",
-    pattern: "quant_batch{size}_{Q}",
-    over: { size: ["", "_twice"], Q: quants },
-    apart: ["size"],
+    pattern: "quant_batch_{Q}",
+    over: { Q: quants },
     args: "x* w* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
     defines: {

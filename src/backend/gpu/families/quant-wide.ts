@@ -2,7 +2,7 @@
 import type { DType } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { hasWarpgroups } from "../attention-plan.ts";
-import { BLOCK, family, gridFor, perThread, quants } from "./family.ts";
+import { BLOCK, family, gridFor, quants } from "./family.ts";
 import { productDefines } from "./product.ts";
 import { streamDefines } from "./quantized.ts";
 
@@ -12,21 +12,40 @@ const LINES = 128;
 /** The weights of a row that come at once; x comes in slices of 64, of which as many are in shared memory. */
 const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
-/** Chunks that could be multiplied while blocks write what they share and one of them adds it up, as measured. */
+/** Shared memory of a block of which two fit on a multiprocessor. */
+const QUANT_WIDE_SHARED = 111 * 1024;
+/** Threads that bring a row of x into order, at most, and elements that each reads once. */
+const QUANT_ORDER_BLOCK = 512;
+const ORDER_HELD = 32;
+/** Chunks that could be multiplied while blocks write what they share and one of them adds it up; what two blocks on a multiprocessor lose. */
 const JOINING = 5;
+const CROWDED = 1.17;
 
 /** Whether these kernels are for a dtype on a device; families/quantized.ts has the others. */
 export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =>
   hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
 
 /** By the rows of x that a block takes. */
-const sizes = { _64: 64, "": QUANT_WIDE_ROWS } as const;
+const sizes = { _32: 32, _64: 64, "": QUANT_WIDE_ROWS } as const;
+/** Rows up to which a layer's product, bias, gate and residual are one kernel. */
+export const QUANT_WIDE_FEW = sizes._64;
+
+/** The order of x that goes with weights of a type, by number (kernels/quant-slices.h); those of some types are taken as words, in rows of whole chunks. */
+const orders = { any: 0, Q8_0: 1, Q4_0: 2 } as const;
+const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
+/** Whether rows of weights of a type have a length for these kernels. */
+export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
 export type QuantWideSize = keyof typeof sizes;
 
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
   /** x in order: its bytes, and the rows that lie together. */
-  readonly order: { readonly bytes: number; readonly tile_rows: number };
+  readonly order: {
+    readonly bytes: number;
+    readonly tile_rows: number;
+    readonly order: number;
+    readonly threads: number;
+  };
   /** Floats of memory for what blocks that share tiles add up. */
   readonly scratch: number;
   readonly launch: {
@@ -42,49 +61,93 @@ export function planQuantWide(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   multiprocessors: number,
+  isGated = false,
 ): QuantWidePlan {
-  const size = shape.rows <= sizes._64 ? "_64" : "";
+  const size = (["_32", "_64"] as const).find((name) => shape.rows <= sizes[name]) ?? "";
   const rows = sizes[size];
-  const tiles = Math.ceil(shape.n / LINES) * Math.ceil(shape.rows / rows);
+  // A warp has 16 lines or, with a gate, eight and eight.
+  const groups = isGated ? Math.ceil(shape.n / 2 / 8) : Math.ceil(shape.n / 16);
+  const tiles = Math.ceil(groups / (LINES / 16)) * Math.ceil(shape.rows / rows);
   const chunks = Math.ceil(shape.k / QUANT_WIDE_CHUNK);
-  // Two blocks to a multiprocessor where registers allow it. The tiles of the last round are shared where that pays; a share has two
-  // chunks at least, or is a tile.
-  const wanted = (size === "" ? 1 : 2) * multiprocessors;
-  const shares = Math.ceil(tiles / wanted) * chunks > (tiles * chunks) / wanted + JOINING;
-  const left = shares ? tiles % wanted : 0;
-  const alone = tiles - left;
-  const sharers = Math.min(wanted, Math.max(left, Math.floor((left * chunks) / 2)));
-  // Slices of x, 80 bytes of signals, then two chunks of each row of weights.
+  const { alone, sharers, blocks } = planShares(tiles, chunks, multiprocessors, size !== "");
+  const left = tiles - alone;
+  // Slices of one or two chunks of x with their signals, those of weights and a word, then two chunks of each row of them.
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const vectors = Math.floor(((QUANT_WIDE_CHUNK / elements) * bytes + 31 - align) / 16) | 1;
-  const shared_bytes = 2 * rows * QUANT_WIDE_CHUNK + 80 + PLACES * LINES * vectors * 16;
+  const weights = PLACES * LINES * vectors * 16;
+  const x = 2 * rows * QUANT_WIDE_CHUNK;
+  const places = 2 * x + weights <= QUANT_WIDE_SHARED ? 2 : 1;
+  const shared_bytes = places * (x + 64) + 144 + weights;
+  const lines = Math.ceil(shape.rows / 8) * 8;
   return {
     size,
-    order: { bytes: 2 * Math.ceil(shape.rows / 8) * 8 * chunks * QUANT_WIDE_CHUNK, tile_rows: rows },
+    order: {
+      bytes: lines * (2 * chunks * QUANT_WIDE_CHUNK + 4),
+      tile_rows: rows,
+      order: byWords(type) ? orders[type] : orders.any,
+      threads: Math.min(QUANT_ORDER_BLOCK, Math.max(128, Math.ceil(shape.k / ORDER_HELD / 32) * 32)),
+    },
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
-    launch: { alone, sharers, blocks: alone > 0 ? Math.min(wanted, tiles) : sharers, shared_bytes },
+    launch: { alone, sharers, blocks, shared_bytes },
   };
 }
+
+/**
+ * Whether tiles are made each by a block, or each by as many; or those of the last round by all blocks, in shares of two chunks at least.
+ * Costs are in chunks that a block alone on its multiprocessor multiplies, as measured.
+ */
+function planShares(
+  tiles: number,
+  chunks: number,
+  multiprocessors: number,
+  arePairs: boolean,
+): { readonly alone: number; readonly sharers: number; readonly blocks: number } {
+  // Two blocks to a multiprocessor where registers allow it.
+  const wanted = (arePairs ? 2 : 1) * multiprocessors;
+  const cost = (blocks: number, depth: number): number =>
+    Math.ceil(blocks / wanted) * depth * (blocks > multiprocessors && arePairs ? CROWDED : 1);
+  let best = { alone: tiles, sharers: 0, blocks: Math.min(wanted, tiles) };
+  let least = cost(tiles, chunks);
+  for (const cuts of [2, 4, 8]) {
+    const blocks = cuts * tiles;
+    if (blocks > wanted || 2 * cuts > chunks) break;
+    const joined = cost(blocks, Math.ceil(chunks / cuts)) + cuts / 2 + (blocks > multiprocessors ? 1 : 0);
+    if (joined >= least) continue;
+    least = joined;
+    best = { alone: 0, sharers: blocks, blocks };
+  }
+  const left = tiles % wanted;
+  if ((tiles * chunks * (arePairs ? CROWDED : 1)) / wanted + JOINING < least) {
+    const sharers = Math.min(wanted, Math.max(left, Math.floor((left * chunks) / 2)));
+    best = { alone: tiles - left, sharers, blocks: tiles > left ? wanted : sharers };
+  }
+  return best;
+}
+
+const defines = {
+  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK },
+  ...{ QUANT_WIDE_SHARED, QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
+};
 
 export const quantWide = [
   family({
     file: "quant-wide",
-    pattern: "quant_wide{size}_{Q}_{T}",
-    over: { size: ["_64", ""], Q: quants, T: ["bf16", "f16"] },
-    apart: ["size", "T"],
-    args: "x* w* out* parts* counters* rows n k alone:u32 sharers:u32",
+    pattern: "quant_wide{size}_{Q}",
+    over: { size: ["_32", "_64", ""], Q: quants },
+    apart: ["size"],
+    args: "x* w* bias* residual* out* parts* counters* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32",
     plan: "blocks shared_bytes",
-    defines: { ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK },
+    defines,
     launch: (s) => ({ grid: gridFor(s.blocks, BLOCK), block: BLOCK, shared: s.shared_bytes }),
   }),
   family({
     file: "quant-wide",
     pattern: "quant_order_{T}",
     over: { T: ["bf16", "f16"] },
-    args: "x* out* rows:u32 k:u32 tile_rows:u32",
-    plan: "bytes",
-    defines: { ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK },
-    launch: (s) => perThread(s.bytes / 2, 8),
+    args: "x* alpha* out* rows:u32 k:u32 tile_rows:u32 order:u32 eps:f64",
+    plan: "threads",
+    defines,
+    launch: (s) => ({ grid: gridFor(Math.ceil(s.rows / 8) * 8, s.threads), block: s.threads, shared: 0 }),
   }),
 ] as const;

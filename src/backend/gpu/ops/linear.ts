@@ -11,6 +11,7 @@ import { takesWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { batchLinear } from "./quant-batch.ts";
+import { wideLinear } from "./quant-wide.ts";
 import { epilogue } from "./rows.ts";
 
 /** A copy made for a kernel is aligned to 16 bytes; other views may not be. */
@@ -29,7 +30,8 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const n = w.layout.shape[0]!;
   const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
   const device = gpu.context.properties;
-  if (type && takesWide(dtype, device.arch) && m > QUANT_BATCH_FEW) return batchLinear(gpu, x, w, type, p);
+  if (type && takesWide(dtype, device.arch) && m > QUANT_BATCH_FEW)
+    return batchLinear(gpu, x, w, type, p) ?? wideLinear(gpu, x, w, type, p);
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   if (!type && m > 1 && m > plainRows(dtype, n, device.arch, gpu.blas !== null)) return null;
   // Its norm is read before its turn, as weights are.

@@ -1,11 +1,11 @@
-/** Linear layers of some rows, up to 32, with quantized weights on Hopper: product, bias, gate and residual in one kernel. */
+/** Linear layers of some rows, up to 16, with quantized weights on Hopper: product, bias, gate and residual in one kernel. */
 import { Layout, numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
-import { planQuantBatch, QUANT_BATCH_MOST } from "../families/quant-batch.ts";
+import { planQuantBatch, QUANT_BATCH_ROWS } from "../families/quant-batch.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
@@ -19,14 +19,14 @@ export function batchLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Line
   const k = x.layout.shape.at(-1)!;
   const m = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
-  if (m === 0 || m > QUANT_BATCH_MOST || n === 0 || k === 0) return null;
+  if (m === 0 || m > QUANT_BATCH_ROWS || n === 0 || k === 0) return null;
   if (p.norm) return normed(gpu, x, p.norm, (rows) => batchLinear(gpu, rows, w, type, { ...p, norm: null }));
-  const plan = planQuantBatch({ rows: m, n, k }, type, device);
+  const plan = planQuantBatch({ n, k }, type, device);
   const run = (out: number, from: number, weights: number, sums: number): void =>
     gpu.packed(p.bias, (bias) =>
       gpu.packed(p.residual, (residual) => {
         gpu.fenceWeights(w.storage);
-        gpu.launch(`quant_batch${plan.size}_${quantName(type)}`, {
+        gpu.launch(`quant_batch_${quantName(type)}`, {
           ...{ x: from, w: weights, bias, residual, out, sums, counters: gpu.counters, n, k, batch: m },
           ...{ glu: p.glu ? gluNumbers[p.glu] : 0, dtype: quantOutput[dtype]!, ...plan.launch },
         });

@@ -1,8 +1,30 @@
-/** Products of more than 32 rows with quantized weights on Hopper. */
+/** Products of many rows with quantized weights on Hopper, and linear layers of up to 64: norm in the kernel that brings x into order, product, bias, gate and residual in one. */
+import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
+import type { View } from "../../backend.ts";
+import type { LinearParams } from "../../fused-ops.ts";
+import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
-import { planQuantWide } from "../families/quant-wide.ts";
+import { isWideDepth, planQuantWide, QUANT_WIDE_FEW } from "../families/quant-wide.ts";
+import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
+import { alignedBlocks } from "./linear.ts";
+import { alignedRows } from "./quantized.ts";
+
+interface Sizes {
+  readonly rows: number;
+  readonly n: number;
+  readonly k: number;
+}
+/** Addresses, 0 for what there is not, the gate's number, and what belongs to a norm. */
+interface Added {
+  readonly alpha: number;
+  readonly eps: number;
+  readonly bias: number;
+  readonly residual: number;
+  readonly glu: number;
+}
+const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyWide(
@@ -11,13 +33,43 @@ export function multiplyWide(
   dtype: "bf16" | "f16",
   x: number,
   w: number,
-  shape: { readonly rows: number; readonly n: number; readonly k: number },
+  shape: Sizes,
   out: number,
+  { alpha, eps, ...added }: Added = nothing,
 ): void {
-  const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors);
+  const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors, added.glu !== 0);
+  const { rows, n, k } = shape;
   gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, out: ordered, rows: shape.rows, k: shape.k, ...order });
-    const values = { x: ordered, w, out, parts: ordered + order.bytes, counters: gpu.counters, ...shape, ...launch };
-    gpu.launch(`quant_wide${size}_${quantName(type)}_${dtype}`, values);
+    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
+    gpu.launch(`quant_wide${size}_${quantName(type)}`, {
+      ...{ x: ordered, w, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
+      ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
+    });
   });
+}
+
+/** x (…, k) · wᵀ, where takesWide; null where x has too many rows, or rows of a length that these kernels do not take. */
+export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: LinearParams): Storage | null {
+  const dtype = x.storage.dtype as "bf16" | "f16";
+  const k = x.layout.shape.at(-1)!;
+  const rows = numel(x.layout.shape.slice(0, -1));
+  const n = w.layout.shape[0]!;
+  if (rows === 0 || rows > QUANT_WIDE_FEW || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
+  const glu = p.glu ? gluNumbers[p.glu] : 0;
+  const eps = p.norm?.eps ?? 0;
+  return gpu.filled(dtype, rows * (p.glu ? n / 2 : n), (out) =>
+    alignedRows(gpu, x, (from) =>
+      alignedBlocks(gpu, w, (weights) =>
+        alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
+          gpu.packed(p.bias, (bias) =>
+            gpu.packed(p.residual, (residual) => {
+              gpu.fenceWeights(w.storage);
+              const added = { alpha, eps, bias, residual, glu };
+              multiplyWide(gpu, type, dtype, from, weights, { rows, n, k }, out, added);
+            }),
+          ),
+        ),
+      ),
+    ),
+  );
 }

@@ -7,7 +7,7 @@ import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { hasWarpgroups } from "../attention-plan.ts";
 import { quantName } from "../families/family.ts";
-import { takesWide } from "../families/quant-wide.ts";
+import { isWideDepth, takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear } from "./linear.ts";
@@ -81,10 +81,10 @@ export function qmatmul(gpu: Gpu, type: QuantType, x: View, blocks: View): Stora
   });
 }
 
-/** The address of x as tiles read it, from a multiple of 16 bytes on. */
-export function alignedRows(gpu: Gpu, x: View, run: (from: number) => void): void {
+/** The address of x as tiles read it, from a multiple of 16 bytes on; 0 where there is none. */
+export function alignedRows(gpu: Gpu, x: View | null, run: (from: number) => void): void {
   gpu.packed(x, (from) => {
-    const bytes = x.layout.numel * sizeOf(x.storage.dtype);
+    const bytes = x ? x.layout.numel * sizeOf(x.storage.dtype) : 0;
     if (from % 16 === 0) run(from);
     else
       gpu.temporary(bytes, (copy) => {
@@ -110,7 +110,7 @@ function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, 
   const { arch } = gpu.context.properties;
   if (gpu.isInvariant) multiplyTiles(gpu, type, dtype, x, w, sizes, out);
   else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
-  else if (takesWide(dtype, arch)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
+  else if (takesWide(dtype, arch) && isWideDepth(type, sizes.k)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
 
