@@ -11,8 +11,8 @@
  */
 import { Encoder } from "./encoder.ts";
 import { type encodings, forms } from "./encodings.ts";
-import { generalFormOf, type VectorPlan, vectorPlan } from "./forms.ts";
-import { type GeneralForm, type GeneralPattern, type general, generalForms } from "./general.ts";
+import { type GeneralPlan, generalPlan, type VectorPlan, vectorPlan } from "./forms.ts";
+import { type GeneralPattern, type general, generalForms } from "./general.ts";
 import { codes, type Gpr, type Label, type Mask, type Mem, type Operand, type Vec } from "./operands.ts";
 
 export { extentBytes, registerBits } from "./forms.ts";
@@ -61,44 +61,50 @@ type GeneralMethods = Together<
 /** Of what is not an object: whether it fits into a byte. */
 const integerCode = (n: Operand): number =>
   typeof n === "number" && n >= -128 && n < 256 ? codes.byte : codes.integer;
-
-/** What forms are told apart by: kind and width of each operand, four bits each. */
-function signature(a?: Operand, b?: Operand, c?: Operand, e?: Operand): number {
-  let sum = 0;
-  if (a !== undefined) sum = typeof a === "object" ? a.code : integerCode(a);
-  if (b !== undefined) sum |= (typeof b === "object" ? b.code : integerCode(b)) << 4;
-  if (c !== undefined) sum |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
-  if (e !== undefined) sum |= (typeof e === "object" ? e.code : integerCode(e)) << 12;
-  return sum;
-}
 const given = (...operands: (Operand | undefined)[]): Operand[] => operands.filter((operand) => operand !== undefined);
 
-// Forms that were found are kept by signature. Methods take four operands by name: a list of them would be made each time.
+/*
+ * What forms are told apart by, kind and width of each operand, is a key of four bits each, and what was found for it is kept;
+ * most often it is that of the call before. All of this is written out: methods run some hundred times before the engine
+ * compiles them, and each call or list in them costs as much as the instruction.
+ */
 for (const instruction of forms.keys()) {
   const known = new Map<number, VectorPlan>();
+  let lastKey = -1;
+  let plan: VectorPlan | undefined;
   Object.defineProperty(Encoder.prototype, instruction, {
-    value(this: Encoder, a: Operand, b: Operand, c: Operand, e: Operand) {
-      const key = signature(a, b, c, e);
-      let plan = known.get(key);
-      if (plan === undefined) {
-        plan = vectorPlan(instruction, given(a, b, c, e));
-        known.set(key, plan);
+    value(this: Encoder, a: Operand, b: Operand, c: Operand | undefined, e: Operand | undefined) {
+      let key =
+        (typeof a === "object" ? a.code : integerCode(a)) | ((typeof b === "object" ? b.code : integerCode(b)) << 4);
+      if (c !== undefined) key |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
+      if (e !== undefined) key |= (typeof e === "object" ? e.code : integerCode(e)) << 12;
+      if (key !== lastKey) {
+        const found = known.get(key) ?? vectorPlan(instruction, given(a, b, c, e));
+        known.set(key, found);
+        plan = found;
+        lastKey = key;
       }
-      this.vector(plan, a, b, c, e);
+      this.vector(plan!, a, b, c!, e!);
     },
   });
 }
 for (const instruction of generalForms.keys()) {
-  const known = new Map<number, GeneralForm>();
+  const known = new Map<number, GeneralPlan>();
+  let lastKey = -1;
+  let plan: GeneralPlan | undefined;
   Object.defineProperty(Encoder.prototype, instruction, {
-    value(this: Encoder, a: Operand, b: Operand, c: Operand) {
-      const key = signature(a, b, c);
-      let form = known.get(key);
-      if (form === undefined) {
-        form = generalFormOf(instruction, given(a, b, c));
-        known.set(key, form);
+    value(this: Encoder, a: Operand | undefined, b: Operand | undefined, c: Operand | undefined) {
+      let key = 0;
+      if (a !== undefined) key = typeof a === "object" ? a.code : integerCode(a);
+      if (b !== undefined) key |= (typeof b === "object" ? b.code : integerCode(b)) << 4;
+      if (c !== undefined) key |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
+      if (key !== lastKey) {
+        const found = known.get(key) ?? generalPlan(instruction, given(a, b, c));
+        known.set(key, found);
+        plan = found;
+        lastKey = key;
       }
-      this.general(form, a, b, c);
+      this.general(plan!, a!, b!, c!);
     },
   });
 }

@@ -1,6 +1,6 @@
 /** Bytes of code: labels, constant data behind it, and instructions by their forms. */
 import { fail } from "../../../core/errors.ts";
-import type { VectorPlan } from "./forms.ts";
+import type { GeneralPlan, VectorPlan } from "./forms.ts";
 import type { GeneralForm } from "./general.ts";
 import { type Gpr, Label, type Mask, type Mem, mem, type Operand, Vec } from "./operands.ts";
 
@@ -13,21 +13,21 @@ interface Fixup {
 }
 
 const fits8 = (n: number): boolean => n === (n << 24) >> 24;
-const SHIFTS = new Set(["shl", "shr", "sar", "rol", "ror", "bt"]);
-const immediateBytes = (form: GeneralForm, bits: number, imm: number): number => {
-  if (SHIFTS.has(form.name) || bits === 8) return 1;
-  const hasShort = form.name === "imul" || form.opcode[0] === 0x81;
-  return hasShort && fits8(imm) ? 1 : bits === 16 ? 2 : 4;
-};
 const SCALES: Readonly<Record<number, number>> = { 1: 0, 2: 0x40, 4: 0x80, 8: 0xc0 };
 /** Room that there is for an instruction. */
 const LONGEST = 32;
+/** Bytes that code is written to before it has a place of its own: used again, as making them costs more than filling them. */
+const buffers: Uint8Array[] = [];
+const BUFFER_BYTES = 65536;
+const words = new Int32Array(1);
+const floats = new Float32Array(words.buffer);
 
 export class Encoder {
-  #bytes = new Uint8Array(4096);
+  #bytes = buffers.pop() ?? new Uint8Array(BUFFER_BYTES);
   #at = 0;
   readonly #fixups: Fixup[] = [];
-  readonly #data = new Map<string, { readonly label: Label; readonly bytes: Uint8Array }>();
+  /** Constant data behind the code: by what it is, its label. A number is 32 bits. */
+  readonly #data = new Map<string | number, Label>();
 
   get length(): number {
     return this.#at;
@@ -57,37 +57,49 @@ export class Encoder {
 
   /** Constant data behind the code; equal data exists once. Aligned to its size, at most 64 bytes. */
   data(bytes: Uint8Array): Mem {
-    const key = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("latin1");
-    let entry = this.#data.get(key);
-    if (!entry) {
-      entry = { label: new Label(), bytes };
-      this.#data.set(key, entry);
-    }
-    return mem(entry.label);
+    return this.#constant(String.fromCharCode(...bytes));
   }
 
   f32(...values: number[]): Mem {
-    return this.data(new Uint8Array(Float32Array.from(values).buffer));
+    if (values.length > 1) return this.data(new Uint8Array(Float32Array.from(values).buffer));
+    floats[0] = values[0]!;
+    return this.#constant(words[0]!);
   }
 
   i32(...values: number[]): Mem {
-    return this.data(new Uint8Array(Int32Array.from(values).buffer));
+    return values.length > 1
+      ? this.data(new Uint8Array(Int32Array.from(values).buffer))
+      : this.#constant(values[0]! | 0);
   }
 
-  /** The code, labels resolved, data behind it. */
-  finish(): Uint8Array {
-    for (const { label, bytes } of this.#data.values()) {
-      const step = Math.min(64, 2 ** Math.ceil(Math.log2(bytes.length)));
-      while (this.#at % step !== 0) this.#all(TRAP);
-      label.at = this.#at;
-      this.#all(bytes);
+  #constant(key: string | number): Mem {
+    let label = this.#data.get(key);
+    if (label === undefined) {
+      label = new Label();
+      this.#data.set(key, label);
     }
-    const view = new DataView(this.#bytes.buffer);
+    return mem(label);
+  }
+
+  /** The code, labels resolved, data behind it. Nothing can be added to it any more. */
+  finish(): Uint8Array {
+    for (const [key, label] of this.#data) {
+      const size = typeof key === "number" ? 4 : key.length;
+      this.#room(size + 64);
+      const step = Math.min(64, 2 ** Math.ceil(Math.log2(size)));
+      while (this.#at % step !== 0) this.#byte(TRAP);
+      label.at = this.#at;
+      if (typeof key === "number") this.#int(key);
+      else for (let i = 0; i < size; i++) this.#byte(key.charCodeAt(i));
+    }
     for (const { at, from, label, addend } of this.#fixups) {
       if (label.at < 0) fail("InvalidArgument", "assembler: a label is used and never bound");
-      view.setInt32(at, label.at - from + addend, true);
+      int(this.#bytes, at, label.at - from + addend);
     }
-    return this.#bytes.slice(0, this.#at);
+    const code = this.#bytes.slice(0, this.#at);
+    buffers.push(this.#bytes);
+    this.#bytes = NO_BYTES;
+    return code;
   }
 
   #room(bytes: number): void {
@@ -138,14 +150,13 @@ export class Encoder {
 
   /** A jump over 32 bits, or over 8 where the label is known and near. */
   #jump({ name, opcode }: GeneralForm, label: Label): void {
-    this.#room(LONGEST);
     const near = label.at - (this.#at + 2);
     if (name !== "call" && label.at >= 0 && fits8(near)) {
       this.#byte(name === "jmp" ? 0xeb : 0x70 | (opcode[1]! & 15));
       this.#byte(near);
       return;
     }
-    this.#all(opcode);
+    for (let i = 0; i < opcode.length; i++) this.#byte(opcode[i]!);
     this.#fixups.push({ at: this.#at, from: this.#at + 4, label, addend: 0 });
     this.#int(0);
   }
@@ -202,50 +213,61 @@ export class Encoder {
     this.#at = at;
   }
 
-  general(form: GeneralForm, a: Operand, b: Operand, c: Operand): void {
-    const { pattern } = form;
-    if (pattern === "") this.#all(form.opcode);
-    else if (pattern === "j:label") this.#jump(form, a as Label);
-    else {
-      const { rm, reg, imm } = form.fieldAt;
-      this.#withModrm(
-        form,
-        pick(rm, a, b, c, 0) as Gpr | Mem,
-        reg < 0 ? undefined : (pick(reg, a, b, c, 0) as Gpr),
-        imm < 0 ? undefined : (pick(imm, a, b, c, 0) as number | bigint),
-      );
-    }
-  }
-
-  #withModrm(form: GeneralForm, rm: Gpr | Mem, reg: Gpr | undefined, imm: number | bigint | undefined): void {
+  general(plan: GeneralPlan, a: Operand, b: Operand, c: Operand): void {
     if (this.#at + LONGEST > this.#bytes.length) this.#room(LONGEST);
-    if (imm !== undefined && rm.kind === "gpr" && rm.bits === 64 && form.name === "mov") {
-      this.#movImmediate(rm, imm);
+    const { form } = plan;
+    if (form.pattern === "j:label") {
+      this.#jump(form, a as Label);
       return;
     }
+    const { opcode } = form;
     const bytes = this.#bytes;
     let at = this.#at;
-    const sized = form.pattern === "r:reg S:rm" ? reg! : rm.kind === "gpr" ? rm : (reg ?? rm);
-    const bits = form.memory ? 32 : sized.bits;
-    if (bits === 16) bytes[at++] = 0x66;
-    if (form.prefix) bytes[at++] = form.prefix;
-    let rex = bits === 64 && !form.isWide ? 8 : 0;
-    if (reg !== undefined) rex |= (reg.id >> 3) << 2;
-    if (rm.kind === "mem") {
-      if (rm.index !== undefined) rex |= (rm.index.id >> 3) << 1;
-      if (rm.base.kind === "gpr") rex |= rm.base.id >> 3;
-    } else rex |= rm.id >> 3;
-    // Without the prefix, spl … dil would mean ah … bh.
-    if (rex || isHighByte(rm) || isHighByte(reg)) bytes[at++] = 0x40 | rex;
-    const { opcode } = form;
     const last = opcode.length - 1;
+    if (form.pattern === "") {
+      for (let i = 0; i <= last; i++) bytes[at++] = opcode[i]!;
+      this.#at = at;
+      return;
+    }
+    const { rm, reg, imm } = form.fieldAt;
+    const place = (rm === 0 ? a : rm === 1 ? b : c) as Gpr | Mem;
+    if (plan.isMovImmediate) {
+      this.#movImmediate(place as Gpr, b as number | bigint);
+      return;
+    }
+    const register = reg < 0 ? undefined : ((reg === 0 ? a : b) as Gpr);
+    const bits = plan.bits === 0 ? place.bits : plan.bits;
+    if (bits === 16) bytes[at++] = 0x66;
+    if (form.prefix !== 0) bytes[at++] = form.prefix;
+    let rex = bits === 64 && !form.isWide ? 8 : 0;
+    let field = form.extension;
+    if (register !== undefined) {
+      field = register.id;
+      rex |= (field >> 3) << 2;
+    }
+    if (place.kind === "mem") {
+      if (place.index !== undefined) rex |= (place.index.id >> 3) << 1;
+      if (place.base.kind === "gpr") rex |= place.base.id >> 3;
+    } else rex |= place.id >> 3;
+    // Without the prefix, spl … dil would mean ah … bh.
+    if (rex !== 0 || (plan.hasByte && (isHighByte(place) || isHighByte(register)))) bytes[at++] = 0x40 | rex;
     for (let i = 0; i < last; i++) bytes[at++] = opcode[i]!;
-    bytes[at++] = lastByte(form, opcode[last]!, bits, rm, imm);
-    const extension = reg === undefined ? form.extension : reg.id;
-    const value = imm === undefined ? 0 : Number(imm);
-    const width = imm === undefined ? 0 : immediateBytes(form, bits, value);
-    if (rm.kind === "mem") at = this.#place(bytes, at, extension, rm, 1, width);
-    else bytes[at++] = 0xc0 | ((extension & 7) << 3) | (rm.id & 7);
+    let value = 0;
+    let width = 0;
+    let code = opcode[last]!;
+    if (imm >= 0) {
+      value = Number(imm === 1 ? b : c);
+      const isShort = plan.hasShort && bits !== 8 && fits8(value);
+      width = isShort || plan.isShift || bits === 8 ? 1 : bits === 16 ? 2 : 4;
+      if (isShort)
+        code += 2; // 81 is 83, 69 is 6b
+      else if (bits === 8) code -= 1;
+    } else if (plan.isWidening) {
+      if (place.bits === 16) code += 1;
+    } else if (bits === 8 && form.pattern !== "r8:rm") code -= 1;
+    bytes[at++] = code;
+    if (place.kind === "mem") at = this.#place(bytes, at, field, place, 1, width);
+    else bytes[at++] = 0xc0 | ((field & 7) << 3) | (place.id & 7);
     if (width === 4) at = int(bytes, at, value | 0);
     else if (width > 0) bytes[at++] = value;
     if (width === 2) bytes[at++] = value >> 8;
@@ -289,25 +311,8 @@ const pick = (at: number, a: Operand, b: Operand, c: Operand, e: Operand): Opera
 const isHighByte = (operand: Gpr | Mem | undefined): boolean =>
   operand !== undefined && operand.kind === "gpr" && operand.bits === 8 && operand.id > 3;
 
-/** The opcode's last byte says 8 bits, a short immediate, or how wide what is widened is. */
-function lastByte(
-  form: GeneralForm,
-  byte: number,
-  bits: number,
-  rm: Gpr | Mem,
-  imm: number | bigint | undefined,
-): number {
-  if (form.pattern === "r:reg S:rm") return form.name !== "movsxd" && rm.bits === 16 ? byte + 1 : byte;
-  if (imm !== undefined && !SHIFTS.has(form.name)) {
-    const isShort = fits8(Number(imm));
-    if (form.name === "imul") return isShort ? 0x6b : 0x69;
-    if (bits === 8) return byte - 1;
-    return byte === 0x81 && isShort ? 0x83 : byte;
-  }
-  return bits === 8 && form.pattern !== "r8:rm" ? byte - 1 : byte;
-}
-
-const TRAP = [0xcc] as const;
+const TRAP = 0xcc;
+const NO_BYTES = new Uint8Array(0);
 const LONG_NOPS: readonly (readonly number[])[] = [
   [0x90],
   [0x66, 0x90],

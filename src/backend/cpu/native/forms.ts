@@ -61,9 +61,40 @@ export function vectorPlan(instruction: string, operands: readonly Operand[]): V
   };
 }
 
-export const generalFormOf = (instruction: string, operands: readonly Operand[]): GeneralForm =>
-  generalForms.get(instruction)!.find((candidate) => matchesGeneral(candidate, operands)) ??
-  refuse(instruction, operands);
+/** The same of a general instruction. */
+export interface GeneralPlan {
+  readonly form: GeneralForm;
+  /** What the instruction works on; 0: as much as its memory operand says. */
+  readonly bits: number;
+  /** A register of 8 bits is among the operands. */
+  readonly hasByte: boolean;
+  /** A 64-bit register gets a constant, which has encodings of its own. */
+  readonly isMovImmediate: boolean;
+  readonly isShift: boolean;
+  /** Constants of a byte have an opcode of their own. */
+  readonly hasShort: boolean;
+  /** The opcode says how wide what is widened is. */
+  readonly isWidening: boolean;
+}
+
+const SHIFTS = new Set(["shl", "shr", "sar", "rol", "ror", "bt"]);
+
+export function generalPlan(instruction: string, operands: readonly Operand[]): GeneralPlan {
+  const form =
+    generalForms.get(instruction)!.find((candidate) => matchesGeneral(candidate, operands)) ??
+    refuse(instruction, operands);
+  const widens = form.pattern === "r:reg S:rm";
+  const [rm, reg] = [operands[form.fieldAt.rm], operands[form.fieldAt.reg]].map((o) => (o && isGpr(o) ? o : undefined));
+  return {
+    form,
+    bits: form.memory ? 32 : ((widens ? reg : (rm ?? reg))?.bits ?? 0),
+    hasByte: operands.some((operand) => isGpr(operand) && operand.bits === 8),
+    isMovImmediate: instruction === "mov" && form.fieldAt.imm >= 0 && rm?.bits === 64,
+    isShift: SHIFTS.has(instruction),
+    hasShort: instruction === "imul" || form.opcode[0] === 0x81,
+    isWidening: widens && instruction !== "movsxd",
+  };
+}
 
 /** The bytes of a memory operand: the unit of short displacements in EVEX. */
 export function extentBytes({ extent }: Form, bits: number, repeated: boolean, registerBytes: number): number {

@@ -38,12 +38,20 @@ export function emitRest(a: Assembler, to: Gpr, end: Gpr | Mem, at: Gpr | Mem, m
 
 /** Words of an argument block by name: in what order they are given, and where a kernel finds them. */
 export function layoutArguments<Name extends string>(...names: readonly Name[]) {
+  const places = new Map<Gpr, Readonly<Record<Name, Mem>>>();
   return {
-    /** How many there are. */
+    /** How many there are, and which one has a name. */
     count: names.length,
+    indexOf: (name: Name): number => names.indexOf(name),
     /** Where the words are, with the block's address in `base`. */
-    at: (base: Gpr): Readonly<Record<Name, Mem>> =>
-      Object.fromEntries(names.map((name, i) => [name, mem(base, 8 * i)])) as Record<Name, Mem>,
+    at(base: Gpr): Readonly<Record<Name, Mem>> {
+      let found = places.get(base);
+      if (found === undefined) {
+        found = Object.fromEntries(names.map((name, i) => [name, mem(base, 8 * i)])) as Record<Name, Mem>;
+        places.set(base, found);
+      }
+      return found;
+    },
     /** The words in their order. */
     words(values: Readonly<Record<Name, Word>>): Word[] {
       const words = new Array<Word>(names.length);

@@ -1,4 +1,7 @@
-/** What instructions work on: registers of each kind, memory and labels, as plain values. */
+/**
+ * What instructions work on: registers of each kind, memory and labels, as plain values. Emitting makes many of them, and most
+ * of it runs once: fields are declared, and written by the constructor alone.
+ */
 import { fail } from "../../../core/errors.ts";
 
 export type Bits = 8 | 16 | 32 | 64;
@@ -20,12 +23,14 @@ const LABEL = 15;
 
 /** A mask register of AVX-512; as a destination perhaps under another mask. */
 export class Mask {
-  readonly kind = "mask";
-  readonly code = codes.mask;
-  readonly id: number;
-  readonly mask: number;
+  declare readonly kind: "mask";
+  declare readonly code: number;
+  declare readonly id: number;
+  declare readonly mask: number;
 
   constructor(id: number, mask = 0) {
+    this.kind = "mask";
+    this.code = codes.mask;
     this.id = id;
     this.mask = mask;
   }
@@ -38,15 +43,16 @@ export class Mask {
 
 /** A vector register, as a destination perhaps under a mask: elements outside it stay, or become zero. */
 export class Vec {
-  readonly kind = "vec";
-  readonly code: number;
-  readonly id: number;
-  readonly bits: VectorBits;
-  readonly mask: number;
-  readonly zeroing: boolean;
+  declare readonly kind: "vec";
+  declare readonly code: number;
+  declare readonly id: number;
+  declare readonly bits: VectorBits;
+  declare readonly mask: number;
+  declare readonly zeroing: boolean;
 
   constructor(id: number, bits: VectorBits, mask = 0, zeroing = false) {
     if (!(id >= 0 && id < 32)) fail("InvalidArgument", `assembler: there is no vector register ${id}`);
+    this.kind = "vec";
     this.code = codes.vec[bits];
     this.id = id;
     this.bits = bits;
@@ -86,9 +92,15 @@ const plain = { 128: all(128), 256: all(256), 512: all(512) } as const;
 
 /** A place in the code, known once it is bound. */
 export class Label {
-  readonly kind = "label";
-  readonly code = LABEL;
-  at = -1;
+  declare readonly kind: "label";
+  declare readonly code: number;
+  declare at: number;
+
+  constructor() {
+    this.kind = "label";
+    this.code = LABEL;
+    this.at = -1;
+  }
 }
 
 export interface MemOptions {
@@ -101,16 +113,16 @@ export interface MemOptions {
 
 /** Memory at base + index·scale + disp, or at a label of the code. */
 export class Mem {
-  readonly kind = "mem";
-  readonly code: number;
-  readonly base: Gpr | Label;
-  readonly index: Gpr | undefined;
-  readonly scale: 1 | 2 | 4 | 8;
-  readonly disp: number;
-  readonly bits: Bits;
-  readonly mask: number;
+  declare readonly kind: "mem";
+  declare readonly code: number;
+  declare readonly base: Gpr | Label;
+  declare readonly index: Gpr | undefined;
+  declare readonly scale: 1 | 2 | 4 | 8;
+  declare readonly disp: number;
+  declare readonly bits: Bits;
+  declare readonly mask: number;
   /** One element is read and repeated. */
-  readonly repeated: boolean;
+  declare readonly repeated: boolean;
 
   constructor(
     base: Gpr | Label,
@@ -121,11 +133,14 @@ export class Mem {
     mask: number,
     repeated: boolean,
   ) {
-    if (index?.id === 4) fail("InvalidArgument", "assembler: rsp cannot be an index");
-    if (index && base.kind === "label") fail("InvalidArgument", "assembler: a label takes no index");
+    if (index !== undefined) {
+      if (index.id === 4) fail("InvalidArgument", "assembler: rsp cannot be an index");
+      if (base.kind === "label") fail("InvalidArgument", "assembler: a label takes no index");
+    }
     if (disp !== (disp | 0)) {
       fail("InvalidArgument", `assembler: the displacement ${disp} is not a 32-bit integer`);
     }
+    this.kind = "mem";
     this.code = repeated ? codes.repeated : bits === 64 ? codes.mem64 : codes.mem;
     this.base = base;
     this.index = index;

@@ -19,12 +19,15 @@ export const tail = r11;
 const LESS = 1;
 const UNORDERED = 3;
 
+/** By the name of what asks for them. */
+const constantsOf = new Map<string, readonly number[]>();
+
 export class Simd {
   readonly a: Assembler;
   readonly isa: Isa;
   /** Constants in registers, by their bits; and those that a trial asked for. */
   #held: ReadonlyMap<number, Vec> = new Map();
-  #asked: Map<number, boolean> | undefined;
+  #asked: Set<number> | undefined;
   /** Constants in memory, by their bits. */
   readonly #stored = new Map<number, Mem>();
 
@@ -37,19 +40,28 @@ export class Simd {
     return this.isa.v(id);
   }
 
-  /** Loads the constants that `use` asks for into registers from 16 on, as far as there are any, for the code that follows. */
-  hoist(use: (trial: Simd) => void): void {
+  /**
+   * Loads the constants that `use` asks for into registers from 16 on, as far as there are any, for the code that follows.
+   * `name` is that of `use`: which they are is found out once, by emitting it somewhere else.
+   */
+  hoist(name: string, use: (trial: Simd) => void): void {
     if (this.isa.registers < 32) return;
-    const trial = new Simd(new Assembler(), this.isa);
-    trial.#asked = new Map();
-    use(trial);
-    const held = new Map([...trial.#asked.keys()].slice(0, 16).map((bits, i) => [bits, this.v(16 + i)]));
+    let asked = constantsOf.get(name);
+    if (asked === undefined) {
+      const trial = new Simd(new Assembler(), this.isa);
+      trial.#asked = new Set();
+      use(trial);
+      trial.a.finish();
+      asked = [...trial.#asked].slice(0, 16);
+      constantsOf.set(name, asked);
+    }
+    const held = new Map(asked.map((bits, i) => [bits, this.v(16 + i)]));
     for (const [bits, register] of held) this.a.vpbroadcastd(register, this.a.i32(bits));
     this.#held = held;
   }
 
   #bits(bits: number): Mem | Vec {
-    this.#asked?.set(bits, true);
+    this.#asked?.add(bits);
     const known = this.#held.get(bits) ?? this.#stored.get(bits);
     if (known) return known;
     const { masks, lanes } = this.isa;

@@ -225,6 +225,11 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
         [[1, 4, 19, 131], [18, 2, 3, 3], { padding: 1, stride: [1, 2], groups: 2 }],
         [[1, 9, 13, 51], [34, 9, 1, 2], { dilation: [1, 2] }],
         [[1, 3, 9, 6], [197, 3, 3, 3], { padding: 1 }],
+        // Of so many taps that vectors are channels: those that fill no vector, rows that end anywhere, several stretches.
+        [[1, 32, 14, 11], [62, 32, 3, 3], { padding: 1 }],
+        [[2, 60, 17, 23], [48, 30, 3, 3], { padding: [2, 1], stride: [1, 2], dilation: [2, 1], groups: 2 }],
+        [[1, 261, 7, 7], [79, 261, 2, 2], {}],
+        [[1, 30, 50, 19], [111, 30, 3, 3], { padding: [0, 17], stride: [3, 1] }],
       ] as const
     ).entries()) {
       backend.atStart = i % 2 === 0;

@@ -22,8 +22,9 @@ import {
 } from "../operands.ts";
 import type { FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
+import { turn } from "./square.ts";
 import { place } from "./tile.ts";
-import { split, turn } from "./turned.ts";
+import { split } from "./turned.ts";
 
 /** Rows that share the registers with a square. */
 export const FEW_ROWS = 4;

@@ -38,7 +38,7 @@ const temporaries = (simd: Simd): Temps => [4, 5, 6, 7, 8, 9, 10, 11].map((id) =
 
 /** Constants that the rows share, in registers from here on. */
 export function holdConstants(simd: Simd): void {
-  simd.hoist((trial) => expNegative(trial, trial.v(1), temporaries(trial)));
+  simd.hoist("e to negatives", (trial) => expNegative(trial, trial.v(1), temporaries(trial)));
 }
 
 /** The scores at rdi become e^(score − largest). Uses rax, rcx, rsi, rbp, r9 to r11, r14 and the vectors below 16. */

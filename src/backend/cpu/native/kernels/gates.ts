@@ -27,7 +27,7 @@ export const emitGates =
     a.mov(rbx, rdi);
     a.mov(item, rsi);
     a.mov(local.end, rdx);
-    simd.hoist(open);
+    simd.hoist(act, open);
 
     const items = a.here();
     a.mov(rax, item);

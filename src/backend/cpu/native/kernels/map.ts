@@ -6,7 +6,7 @@ import type { BinaryOp } from "../../../backend.ts";
 import type { Assembler } from "../assembler.ts";
 import { layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { type Mem, mem, r8, r9, rax, rbp, rbx, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
+import { type Label, type Mem, mem, r8, r9, rax, rbp, rbx, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { formulas } from "./math.ts";
 import { elementBytes } from "./pack.ts";
@@ -26,6 +26,10 @@ const binary = {
 export type NativeBinaryOp = keyof typeof binary;
 export const isNativeBinary = (op: BinaryOp): op is NativeBinaryOp => op in binary;
 
+/** How a vector is stored: the last few elements, or past the caches. */
+const LAST = 1;
+const PAST = 2;
+
 /** `op` of every element, in vectors; results go past the caches where `isStreamed` (f32 at aligned places) says so. */
 export const emitMap =
   (op: MapOp, type: FloatType, hasGaps = false) =>
@@ -34,21 +38,22 @@ export const emitMap =
     const es = elementBytes(type);
     const step = isa.lanes * es;
     const arg = mapRowArguments.at(rdi);
-    const [x, y, out, n] = [rax, r8, r9, rdx];
+    const [x, y, out, n, how] = [rax, r8, r9, rdx, rsi];
     const isBinary = op in binary;
     const v = (id: number): Vec => isa.v(id);
     const [mul, add] = [v(13), v(14)];
     // Registers from the top of AVX2's, below the mask.
     const temps = [2, 3, 4, 5, 6, 7, 8, 9].map(v) as unknown as Parameters<NonNullable<(typeof formulas)["exp"]>>[2];
+    const formula = formulas[op as keyof typeof formulas];
     const compute = (value: Vec, second: Vec | Mem | undefined) => {
       if (isBinary) a[binary[op as NativeBinaryOp]](value, value, second!);
-      else if (op === "affine") {
+      else if (formula) formula(simd, value, temps, [v(10), v(11)]);
+      else {
         a.vmulps(value, value, mul);
         a.vaddps(value, value, add);
-      } else formulas[op as keyof typeof formulas]!(simd, value, temps, [v(10), v(11)]);
+      }
     };
-    if (op in formulas)
-      simd.hoist((trial) => formulas[op as keyof typeof formulas]!(trial, v(0), temps, [v(10), v(11)]));
+    if (formula) simd.hoist(op, (trial) => formula(trial, v(0), temps, [v(10), v(11)]));
     const secondOf = (at: Mem): Vec | Mem | undefined => {
       if (!isBinary) return undefined;
       if (type === "f32") return at;
@@ -82,7 +87,8 @@ export const emitMap =
       if (isBinary) a.add(y, bytes);
       a.add(out, bytes);
     };
-    const [vectors, rest, end, streamed] = [a.label(), a.label(), a.label(), a.label()];
+    const [vectors, rest, end, streamed, computed, otherwise] = Array.from({ length: 6 }, () => a.label()) as Labels6;
+    const isStreamable = type === "f32" && !hasGaps;
     const nextRow = a.here();
     if (hasGaps) {
       a.cmp(row, lastRow);
@@ -100,7 +106,16 @@ export const emitMap =
         a.imul(register, stride);
         a.add(register, base);
       }
-    } else if (type === "f32") {
+    }
+    if (formula) {
+      // What the formula gives is stored in one of three ways: it is long, and once is enough.
+      a.mov(how, 0);
+      if (isStreamable) {
+        a.mov(rcx, PAST);
+        a.cmp(arg.isStreamed, 0);
+        a.cmovne(how, rcx);
+      }
+    } else if (isStreamable) {
       a.cmp(arg.isStreamed, 0);
       a.jne(streamed);
     }
@@ -110,8 +125,14 @@ export const emitMap =
     a.align(32);
     const loop = a.here();
     simd.load(v(0), type, mem(x));
+    a.bind(computed);
     compute(v(0), secondOf(mem(y)));
+    if (formula) {
+      a.test(how, how);
+      a.jne(otherwise);
+    }
     simd.store(mem(out), type, v(0), temps[0], temps[1]);
+    const stored = a.here();
     advance(step);
     a.sub(n, isa.lanes);
     a.jae(loop);
@@ -123,23 +144,43 @@ export const emitMap =
     simd.prepareTail();
     a.mov(rax, rcx);
     simd.loadTail(v(0), type, mem(x));
-    if (isBinary) simd.loadTail(v(1), type, mem(y));
-    compute(v(0), isBinary ? v(1) : undefined);
-    simd.storeTail(mem(out), type, v(0), temps[0], temps[1]);
+    if (formula) {
+      a.mov(how, LAST);
+      a.mov(n, 0);
+      a.jmp(computed);
+    } else {
+      if (isBinary) simd.loadTail(v(1), type, mem(y));
+      compute(v(0), isBinary ? v(1) : undefined);
+      simd.storeTail(mem(out), type, v(0), temps[0], temps[1]);
+    }
     a.bind(end);
     if (hasGaps) {
       a.add(row, 1);
       a.jmp(nextRow);
       a.bind(finish);
-    }
+    } else if (formula && isStreamable) a.sfence();
     a.vzeroupper();
     if (hasGaps) for (const register of [rbp, rbx]) a.pop(register);
     a.ret();
-    if (type !== "f32" || hasGaps) return;
-    // Whole lines of the cache, several where there is little to compute; what is left goes the usual way.
+    if (formula) {
+      const last = a.label();
+      a.bind(otherwise);
+      if (isStreamable) {
+        a.cmp(how, LAST);
+        a.je(last);
+        a.vmovntps(mem(out), v(0));
+        a.jmp(stored);
+        a.bind(last);
+      }
+      simd.storeTail(mem(out), type, v(0), temps[0], temps[1]);
+      a.jmp(stored);
+      return;
+    }
+    if (!isStreamable) return;
+    // Several lines of the cache at a time; what is left goes the usual way.
     a.bind(streamed);
     const left = a.label();
-    const count = op in formulas ? 64 / isa.bytes : 4;
+    const count = 4;
     a.sub(n, count * isa.lanes);
     a.jb(left);
     const stream = a.here();
@@ -156,3 +197,5 @@ export const emitMap =
     a.add(n, count * isa.lanes);
     a.jmp(vectors);
   };
+
+type Labels6 = [Label, Label, Label, Label, Label, Label];

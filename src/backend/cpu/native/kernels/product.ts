@@ -1,8 +1,8 @@
 /**
  * Products of floats. An item is a block of C: some rows and columns of one matrix of the batch. For each stretch of k
  * its rows of A are copied (and widened) to the thread's memory; B's panels were packed by all threads before, or are
- * packed here, for this block alone, where B is used by few rows or is small. What is narrower than 32 bits is rounded
- * once, at the end.
+ * packed here, for this block alone, where B is used by few rows or is small; or each thread widens all of a small B once,
+ * as what another thread has written would take longer to come. What is narrower than 32 bits is rounded once, at the end.
  */
 import type { Assembler } from "../assembler.ts";
 import { emitRest, enter, layoutArguments } from "../frame.ts";
@@ -33,6 +33,7 @@ import {
   rdx,
   rsi,
 } from "../operands.ts";
+import { SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes, emitPackPanel } from "./pack.ts";
 import { GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
@@ -40,9 +41,16 @@ import { GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
 /** Most rows and columns of a block: what the thread's memory holds. */
 export const MOST_ROWS = 192;
 export const MOST_COLUMNS = 960;
-// The thread's memory: a block of A, a panel of B, a block of C before it is rounded.
+// The thread's memory: a block of A, a panel of B or all of it, a block of C before it is rounded, and whose B that is.
 const PANEL_AT = 2 ** 20;
-const C_AT = 2 ** 21;
+const C_AT = 5 * 2 ** 19;
+const WHOSE_AT = SCRATCH_BYTES - 64;
+/** Bytes of a B that each thread widens for itself, and of one of its rows: no power of two. */
+export const MOST_WIDENED = C_AT - PANEL_AT;
+export const widenedRow = (n: number): number => Math.ceil(n / 16) * 64 + 64;
+
+/** Where the panels of a B are from. */
+export type Panels = "packed before" | "own" | "widened";
 
 export const productArguments = layoutArguments(
   "tiles",
@@ -68,8 +76,11 @@ export const productArguments = layoutArguments(
   /** Rows of A, and lines of B, are read where they are: f32 without gaps. */
   "readsA",
   "readsB",
-  /** Bytes from row to row of what is copied of A. */
+  /** Bytes from row to row of what is copied of A, and of a widened B. */
   "aCopied",
+  "bWidened",
+  /** Where the number of the widened B is. */
+  "number",
   /** Where the matrices of a batch are: inner size, and bytes along its outer and inner dim. */
   "inner",
   "aOuter",
@@ -80,8 +91,10 @@ export const productArguments = layoutArguments(
 );
 
 export const emitProduct =
-  (type: FloatType, packsItself: boolean) =>
+  (type: FloatType, panelsOf: Panels) =>
   (a: Assembler, isa: Isa): void => {
+    const isWidened = panelsOf === "widened";
+    const packsItself = panelsOf === "own";
     const simd = new Simd(a, isa);
     const shape = tileShape(isa);
     const es = elementBytes(type);
@@ -89,6 +102,7 @@ export const emitProduct =
     a.jmp(start);
     const pack = packsItself ? emitPackPanel(a, isa, type) : undefined;
     const copyRows = emitCopyRows(simd, type, productArguments.at(rbx).aCopied);
+    const widen = isWidened ? emitCopyRows(simd, type, productArguments.at(rbx).bWidened) : undefined;
     const roundRows = type === "f32" ? undefined : emitRoundRows(simd, type);
     a.bind(start);
     const { local, leave } = enter(
@@ -117,6 +131,22 @@ export const emitProduct =
     a.mov(item, rsi);
     a.mov(local.end, rdx);
     a.mov(scratch, rcx);
+    if (widen) {
+      const known = a.label();
+      a.mov(rax, arg.number);
+      a.mov(rax, mem(rax));
+      a.cmp(rax, mem(scratch, WHOSE_AT));
+      a.je(known);
+      a.mov(mem(scratch, WHOSE_AT), rax);
+      a.mov(rdi, arg.b);
+      a.mov(rsi, arg.bRow);
+      a.mov(rdx, arg.bCol);
+      a.mov(rcx, arg.n);
+      a.lea(r8, mem(scratch, PANEL_AT));
+      a.mov(r9, arg.k);
+      a.call(widen);
+      a.bind(known);
+    }
 
     const items = a.here();
     a.cmp(item, local.end);
@@ -169,6 +199,10 @@ export const emitProduct =
     if (packsItself) {
       a.imul(rbp, arg.bCol);
       a.add(local.bAt, rbp);
+    } else if (isWidened) {
+      a.lea(rax, mem(scratch, PANEL_AT));
+      a.lea(rax, mem(rax, { index: rbp, scale: 4 }));
+      a.mov(local.bAt, rax);
     } else {
       a.mov(rax, rbp);
       a.mov(rdx, 0);
@@ -220,10 +254,12 @@ export const emitProduct =
 
     const panels = a.here();
     const [packs, packed] = [a.label(), a.label()];
-    if (pack) {
+    if (pack || isWidened) {
       a.mov(rax, local.left);
       emitWidth(a, isa);
       a.mov(local.panel, rax);
+    }
+    if (pack) {
       a.mov(r9, rax);
       a.mov(rdi, local.bPanel);
       a.mov(rsi, arg.bRow);
@@ -244,11 +280,12 @@ export const emitProduct =
       a.call(pack);
       a.lea(rsi, mem(scratch, PANEL_AT));
     } else a.mov(rsi, local.bPanel);
-    a.mov(d(rbp), shape.lineBytes);
+    if (isWidened) a.mov(rbp, arg.bWidened);
+    else a.mov(d(rbp), shape.lineBytes);
     a.bind(packed);
     // The mode, and masks for the last columns.
     a.mov(rax, local.p);
-    a.mov(rcx, pack ? local.panel : local.left);
+    a.mov(rcx, pack || isWidened ? local.panel : local.left);
     emitMode(a, isa);
     a.mov(rdi, local.aRows);
     a.mov(rcx, local.aStride);
@@ -262,6 +299,10 @@ export const emitProduct =
       a.mov(rcx, local.panel);
       a.mov(rax, arg.bCol);
       a.imul(rax, rcx);
+    } else if (isWidened) {
+      a.mov(rcx, local.panel);
+      a.lea(rax, mem(rcx, { index: rcx, scale: 2 }));
+      a.add(rax, rcx);
     } else {
       a.mov(d(rcx), shape.columns);
       a.mov(rax, arg.panelBytes);
@@ -276,6 +317,9 @@ export const emitProduct =
     if (pack) {
       a.mov(rax, local.steps);
       a.imul(rax, arg.bRow);
+    } else if (isWidened) {
+      a.mov(rax, local.steps);
+      a.imul(rax, arg.bWidened);
     } else {
       a.mov(rax, local.steps);
       a.imul(rax, rax, shape.lineBytes);
@@ -301,6 +345,13 @@ export const emitProduct =
     a.bind(done);
     leave();
   };
+
+/** void next(number): another B is widened from now on. */
+export function emitNextNumber(a: Assembler): void {
+  a.mov(rax, mem(rdi));
+  a.inc(mem(rax));
+  a.ret();
+}
 
 /** The tile's mode for sums that go on where rax is not 0, over the rcx columns that are left, with masks for the last. */
 export function emitMode(a: Assembler, isa: Isa): void {

@@ -68,7 +68,7 @@ function emitRows(
   a.mov(tail, arg.cols);
   a.and(tail, isa.lanes - 1);
   simd.prepareTail();
-  if (constants) simd.hoist(constants);
+  if (constants) simd.hoist("e to negatives", constants);
   const rows = a.here();
   a.cmp(r12, local.end);
   a.jae(done);
@@ -137,13 +137,17 @@ export const emitSoftmax =
       type,
       (row, arg) => {
         const { simd, v, each } = row;
+        const es = elementBytes(type);
         const kept = type === "f32" ? out : scratch;
         const [most, value, sums, more] = [v(0), v(1), v(2), v(3)];
         const temps = temporaries(isa);
         // What is no number is not the largest: it makes the sum none, and with it the row.
         const load = (to: Vec, from: Mem, isTail: boolean) =>
           isTail ? simd.loadTail(to, type, from) : simd.load(to, type, from);
-        const line = { base: x, count: arg.cols, elementBytes: elementBytes(type), load };
+        // Rows are about as long as a page, where the processor's own prefetching ends: the result's lines are asked for
+        // while the largest is looked for, and the next row's while this one's results are written.
+        const also = (more: number) => a.prefetchw(mem(out, { index: at, scale: es, disp: more * es }));
+        const line = { base: x, count: arg.cols, elementBytes: es, load, also };
         emitLargest(simd, line, most, value, temps);
         // Short runs are summed in f32, their sums in f64.
         const short = v(12);
@@ -180,7 +184,11 @@ export const emitSoftmax =
         a.vcvtsd2ss(value.x, value.x, value.x);
         const scale = sums;
         a.vbroadcastss(scale, value.x);
+        const nextRow = r9;
+        a.mov(nextRow, arg.cols);
+        a.lea(nextRow, mem(x, { index: nextRow, scale: es }));
         each((isTail) => {
+          if (!isTail) a.prefetcht0(mem(nextRow, { index: at, scale: es }));
           const from = mem(kept, { index: at, scale: 4 });
           if (isTail) simd.loadTail(value, "f32", from);
           else a.vmovups(value, from);

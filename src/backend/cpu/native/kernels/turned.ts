@@ -30,6 +30,7 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
+import { turn } from "./square.ts";
 import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
@@ -37,8 +38,8 @@ export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
 
 export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "m", "n", "k");
 
-/** Rows of the kernel for m of them: a power of two, of which the last ones are the last row again. */
-export const turnedHeight = (m: number): number => 2 ** Math.ceil(Math.log2(m));
+/** Rows of the kernel for m of them, of which the last ones are the last row again: turning takes as long as four of them. */
+export const turnedHeight = (m: number): number => (m === 1 ? 1 : m <= 4 ? 4 : 8);
 
 export const emitTurned =
   (type: FloatType, rows: number) =>
@@ -50,7 +51,7 @@ export const emitTurned =
     const { local, leave } = enter(a, "end", "xRow", "column");
     const arg = turnedArguments.at(rbx);
     const bases = [rsi, rdi, r8, r9].slice(0, lanes / 4) as Gpr[];
-    const [stride, three, x, x4, xRow, xThree] = [r10, r14, r13, r15, rcx, rdx];
+    const [stride, three, x, x4, xRow, xThree, ahead] = [r10, r14, r13, r15, rcx, rdx, r11];
     const sums = Array.from({ length: rows }, (_, i) => isa.v(lanes + 1 + i));
     const spare = [isa.v(lanes + 1 + rows), isa.v(lanes + 2 + rows)] as const;
     const done = a.label();
@@ -79,6 +80,13 @@ export const emitTurned =
       if (q === 0) a.mov(base, rax);
       else a.lea(base, mem(bases[q - 1]!, { index: stride, scale: 4 }));
     }
+    // The next item's columns are fetched meanwhile, in the order of memory, if it is this thread's.
+    a.mov(ahead, stride);
+    a.imul(ahead, ahead, lanes);
+    a.add(ahead, rax);
+    a.lea(rbp, mem(r12, 1));
+    a.cmp(rbp, local.end);
+    a.cmovae(ahead, rax);
     for (const sum of sums) simd.zero(sum);
     a.push(x);
     a.mov(xRow, arg.k);
@@ -119,6 +127,8 @@ export const emitTurned =
         multiply(line, 2 * k + 1);
       }
     }
+    for (let line = 0; line < lanes * isa.bytes; line += 64) a.prefetcht1(mem(ahead, line));
+    a.add(ahead, lanes * isa.bytes);
     advance(isa.bytes, steps);
     a.sub(rbp, steps);
     a.jae(loop);
@@ -191,66 +201,6 @@ function emitWiden(
     a.jne(loop);
     a.bind(end);
   }
-}
-
-/** A square of 32-bit elements, its rows in registers, becomes its columns; `free` is used. Gives them in order. */
-export function turn(a: Assembler, isa: Isa, rows: readonly Vec[], free: Vec): readonly Vec[] {
-  let spare = free;
-  // Two vectors become two others, of which one is where a third was.
-  const pair = (first: (dst: Vec, x: Vec, y: Vec) => void, second: typeof first, x: Vec, y: Vec): [Vec, Vec] => {
-    const one = spare;
-    first(one, x, y);
-    second(x, x, y);
-    spare = y;
-    return [one, x];
-  };
-  const unpack = (x: Vec, y: Vec) =>
-    pair(
-      (d, p, q) => a.vunpcklps(d, p, q),
-      (d, p, q) => a.vunpckhps(d, p, q),
-      x,
-      y,
-    );
-  const unpackPairs = (x: Vec, y: Vec) =>
-    pair(
-      (d, p, q) => a.vunpcklpd(d, p, q),
-      (d, p, q) => a.vunpckhpd(d, p, q),
-      x,
-      y,
-    );
-  const shuffle = (x: Vec, y: Vec) =>
-    isa.masks
-      ? pair(
-          (d, p, q) => a.vshuff32x4(d, p, q, 0x88),
-          (d, p, q) => a.vshuff32x4(d, p, q, 0xdd),
-          x,
-          y,
-        )
-      : pair(
-          (d, p, q) => a.vperm2f128(d, p, q, 0x20),
-          (d, p, q) => a.vperm2f128(d, p, q, 0x31),
-          x,
-          y,
-        );
-  // Groups of four rows: element j + 4·L of each, in the 128 bits L.
-  const groups = Array.from({ length: isa.lanes / 4 }, (_, g) => {
-    const [r0, r1, r2, r3] = rows.slice(4 * g, 4 * g + 4) as [Vec, Vec, Vec, Vec];
-    const [lo0, hi0] = unpack(r0, r1);
-    const [lo1, hi1] = unpack(r2, r3);
-    return [...unpackPairs(lo0, lo1), ...unpackPairs(hi0, hi1)];
-  });
-  const out: Vec[] = [];
-  for (let j = 0; j < 4; j++) {
-    if (!isa.masks) {
-      [out[j], out[j + 4]] = shuffle(groups[0]![j]!, groups[1]![j]!) as [Vec, Vec];
-      continue;
-    }
-    const [even0, odd0] = shuffle(groups[0]![j]!, groups[1]![j]!);
-    const [even1, odd1] = shuffle(groups[2]![j]!, groups[3]![j]!);
-    [out[j], out[j + 8]] = shuffle(even0, even1) as [Vec, Vec];
-    [out[j + 4], out[j + 12]] = shuffle(odd0, odd1) as [Vec, Vec];
-  }
-  return out;
 }
 
 /** Of two neighbours of 16 bits in each element the first goes to `even`, as floats, and the second stays. */

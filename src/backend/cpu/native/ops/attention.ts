@@ -156,14 +156,17 @@ export function sdpa(
   return storage;
 }
 
-/** Of operands that `canAttend` takes. `lengths`, i64 (b), counts the keys of each, of which k has room for the most. */
+/**
+ * Of operands that `canAttend` takes; the result is (b, tq, hq, dv) where `byRows` is set. `lengths`, i64 (b), counts the keys
+ * of each, of which k has room for the most.
+ */
 export function attentionJob(
   { engine, native }: CpuBackend,
   q: View,
   k: View,
   v: View,
   mask: View | null,
-  p: SdpaParams,
+  p: SdpaParams & { readonly byRows?: boolean },
   storage: Storage,
   lengths: View | null = null,
 ): Job {
@@ -199,7 +202,8 @@ export function attentionJob(
   }));
   const kind = { type, isPaged: false, hasCap: p.softcap !== 0, hasMask: mask !== null, hasSinks: p.sinks !== null };
   const sinks = p.sinks ? addressInside(p.sinks) : 0;
-  const [group, outHead, outRow] = [hq / hk, tq * dv * es, dv * es];
+  const group = hq / hk;
+  const [outHead, outRow] = p.byRows ? [dv * es, hq * dv * es] : [tq * dv * es, dv * es];
   // biome-ignore format: one object of many fields
   const shared = {
     qHead, qRow, qCol, kHead, kRow, kCol, kPage: 0, vHead, vRow, vCol, vPage: 0,

@@ -22,6 +22,8 @@ const endOf = ({ k, past, lengths }: CachedAttentionParams, t: number): number =
   lengths ? k.layout.shape[2]! : past + t;
 
 export class NativeCachedAttention implements CachedAttention {
+  /** What reads the result wants it so, and a copy would wait for all that is in the queue. */
+  readonly byRows = true;
   readonly #backend: CpuBackend;
 
   constructor(backend: CpuBackend) {
@@ -55,15 +57,24 @@ export class NativeCachedAttention implements CachedAttention {
         storage,
         layout: new Layout([batch, kvHeads, end, d], layout.strides, layout.offset),
       })) as [View, View];
-      const params = { scale: p.scale, softcap: p.softcap, window: p.window, sinks: p.sinks, causal: true };
+      const params = {
+        scale: p.scale,
+        softcap: p.softcap,
+        window: p.window,
+        sinks: p.sinks,
+        causal: true,
+        byRows: true,
+      };
       const shape = [batch, heads, t, end];
       const mask = p.mask && { storage: p.mask.storage, layout: p.mask.layout.broadcastTo(shape) };
       if (!canAttend(backend, queries, keys, values, mask)) {
         if (p.lengths) fail("ValueOutOfRange", `cpu: no attention over ${end} positions that are counted in memory`);
         native.run(backend.engine.threads, turn);
         const composed = backend.sdpa(queries, keys, values, mask, params);
-        out.discard();
-        return composed;
+        const layout = Layout.contiguous([batch, heads, t, d]).transpose(1, 2);
+        backend.copy({ storage: composed, layout }, { storage: out, layout: Layout.contiguous(layout.shape) });
+        composed.discard();
+        return out;
       }
       const run = width >= QUEUED_WIDTH ? "give" : "run";
       native[run](

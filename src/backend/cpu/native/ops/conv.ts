@@ -4,8 +4,6 @@ import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
-import type { Engine } from "../../engine.ts";
-import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import {
   CHANNELS,
@@ -21,6 +19,8 @@ import { emitConvTiles } from "../kernels/conv-tile.ts";
 import { emitTiles, tileShape } from "../kernels/tile.ts";
 import type { Job } from "../pool.ts";
 import { isFloatType } from "../simd.ts";
+import { convByChannels } from "./conv-channels.ts";
+import { offsetsOf, type TapStrides } from "./conv-offsets.ts";
 
 /** Fewer output channels of a group are no rows for the tile. */
 const FEW_OUTPUTS = 3;
@@ -29,13 +29,9 @@ const LEAST = 2 ** 18;
 const CHUNK = 2 ** 20;
 
 /** Where the inputs of a tap are: bytes from those of the first one. */
-interface Images {
+interface Images extends TapStrides {
   readonly address: number;
   readonly batch: number;
-  readonly channel: number;
-  readonly row: number;
-  /** Bytes from one of the stride's images to the next. */
-  readonly image: number;
 }
 
 export function conv2d(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage | undefined {
@@ -70,6 +66,8 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
   const { native } = backend;
   if (!native || !isRow) return undefined;
 
+  const storage = Storage.alloc(backend, "f32", n);
+  if (convByChannels(backend, native, x, w, p, addressFor(storage, n))) return storage;
   const { engine } = backend;
   const [strideRows, strideColumns] = p.stride;
   const [top, left] = p.padding;
@@ -81,7 +79,6 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
   const image = 4 * rowsOfImage * columnsOfImage;
   const plane = Math.ceil((image * strideRows * strideColumns) / 64) * 64;
   const strides = x.layout.strides.map((stride) => 4 * stride) as [number, number, number, number];
-  const storage = Storage.alloc(backend, "f32", n);
   const spreadAt = isSpread ? engine.alloc(batch * channels * plane) : undefined;
   try {
     const from = addressInside(x);
@@ -126,7 +123,7 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
         imageBatch: images.batch,
         imageGroup: depth * images.channel,
         imageRow: images.row,
-        offsets: engine.base + offsetsOf(engine, w.layout.shape, p, images),
+        offsets: engine.base + offsetsOf(engine, w.layout.shape, p.dilation, p.stride, images),
         w: addressInside(w),
         wRow: 4 * k,
         out: addressFor(storage, n),
@@ -146,44 +143,4 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     if (spreadAt !== undefined) engine.release(spreadAt);
   }
   return storage;
-}
-
-/** Tables that were made, in the heap, by what they depend on: making one takes as long as a small convolution. */
-const tables = new WeakMap<Engine, Map<string, number>>();
-const MOST_TABLES = 64;
-
-/** Where in the heap it says how many bytes behind an output's first input those of each tap are. */
-function offsetsOf(
-  engine: Engine,
-  weights: readonly number[],
-  { dilation, stride }: ConvParams,
-  { channel, image, row }: Images,
-): number {
-  const [, depth, height, width] = weights as [number, number, number, number];
-  const own = tables.get(engine) ?? new Map<string, number>();
-  tables.set(engine, own);
-  const key = [depth, height, width, dilation[0], dilation[1], stride[0], stride[1], channel, image, row].join(" ");
-  // Tables may go when there are many.
-  recording()?.refuse("a convolution's offsets are looked up");
-  const known = own.get(key);
-  if (known !== undefined) return known;
-  if (own.size >= MOST_TABLES) {
-    for (const at of own.values()) engine.release(at);
-    own.clear();
-  }
-  const start = engine.alloc(4 * depth * height * width);
-  const table = new Uint32Array(engine.memory.buffer, start, depth * height * width);
-  let at = 0;
-  for (let c = 0; c < depth; c++) {
-    for (let i = 0; i < height; i++) {
-      for (let j = 0; j < width; j++) {
-        const [y, z] = [i * dilation[0], j * dilation[1]];
-        const which = (y % stride[0]) * stride[1] + (z % stride[1]);
-        const inside = Math.floor(y / stride[0]) * row + 4 * Math.floor(z / stride[1]);
-        table[at++] = c * channel + which * image + inside;
-      }
-    }
-  }
-  own.set(key, start);
-  return start;
 }

@@ -2,14 +2,24 @@
 import { sizeOf } from "../../../../core/dtype.ts";
 import { collapse, Layout, numel } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
+import { ffi } from "../../../ffi.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { emitPack, packArguments } from "../kernels/pack.ts";
-import { emitProduct, MOST_COLUMNS, MOST_ROWS, productArguments } from "../kernels/product.ts";
+import {
+  emitNextNumber,
+  emitProduct,
+  MOST_COLUMNS,
+  MOST_ROWS,
+  MOST_WIDENED,
+  productArguments,
+  widenedRow,
+} from "../kernels/product.ts";
 import { copiedRow, emitTiles, tileShape } from "../kernels/tile.ts";
 import { emitTurned, turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
@@ -106,6 +116,10 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     native.run(threads, turned(native, p));
     return;
   }
+  if (isWidenedByEach(p)) {
+    native.run(threads, ...widenedPanels(native, p, threads));
+    return;
+  }
   const size = p.m * p.n * p.k;
   const isLarge = p.m > FEW_ROWS && !(readsB(p) && isSmall(p)) && size > (p.batch === 1 ? CHUNK : LARGE);
   if (!isLarge) {
@@ -124,18 +138,24 @@ const isSmall = ({ n, k }: Product): boolean => n * k * 4 <= READ_BYTES;
 /** Lines of f32 need no packing. */
 const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
+/** A small B of 16 bits that many rows use. */
+const isWidenedByEach = ({ type, m, n, k, batch, b }: Product): boolean =>
+  type !== "f32" && batch === 1 && m > FEW_ROWS && b.col === 2 && k * widenedRow(n) + 64 <= MOST_WIDENED;
+
 interface Block {
   readonly rows: number;
   readonly columns: number;
   readonly packed?: number;
   readonly panelBytes?: number;
   readonly outRow?: number;
+  /** Where the number of a widened B is. */
+  readonly number?: number;
 }
 
 /** The words that both kernels take. */
 function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
-  const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es } = block;
+  const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, number = 0 } = block;
   return productArguments.words({
     tiles: native.kernel("tiles", emitTiles),
     a: p.a.address,
@@ -158,6 +178,8 @@ function words(native: Native, p: Product, block: Block): Word[] {
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
     aCopied: copiedRow(p.k),
+    bWidened: widenedRow(p.n),
+    number,
     inner: p.inner,
     aOuter: p.a.outer,
     aInner: p.a.inner,
@@ -203,20 +225,46 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
       k,
     }),
     total: Math.ceil(n / lanes),
-    grain: Math.max(1, Math.floor(CHUNK / (lanes * k))),
+    grain: Math.max(1, Math.floor((2 * CHUNK) / (lanes * k))),
   };
 }
 
 /** Blocks that read B's columns where they are, or pack them for themselves. */
 function ownPanels(native: Native, p: Product, threads: number): Job {
   const { columns: panel } = tileShape(native.isa);
-  const { rows, columns } = blockOf(p, Math.ceil(p.n / panel), panel, threads);
+  const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads);
   return {
-    kernel: native.kernel(`product ${p.type}`, emitProduct(p.type, true)),
+    kernel: native.kernel(`product ${p.type}`, emitProduct(p.type, "own")),
     args: words(native, p, { rows, columns }),
     total: p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
     grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
   };
+}
+
+/** Each thread widens B when it has not done so for this product, which has a number of its own. */
+function widenedPanels(native: Native, p: Product, threads: number): Job[] {
+  const { columns: panel } = tileShape(native.isa);
+  const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads);
+  const number = numberOfB();
+  return [
+    { kernel: native.kernel("next number", emitNextNumber), args: [number], total: 1, grain: 1 },
+    {
+      kernel: native.kernel(`widened product ${p.type}`, emitProduct(p.type, "widened")),
+      args: words(native, p, { rows, columns, number }),
+      total: Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
+      grain: 1,
+    },
+  ];
+}
+
+let numberAt: number | undefined;
+/** Where that number is; it begins where no data is likely to be. */
+function numberOfB(): number {
+  if (numberAt === undefined) {
+    numberAt = guarded(64).address;
+    ffi().encode(BigInt(numberAt), "uint64_t", 0x5bd1e995_9ddfea08n);
+  }
+  return numberAt;
 }
 
 /** B's panels are packed by all threads, as many columns at a time as caches hold, then blocks of C take them. */
@@ -250,9 +298,9 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
         total: here,
         grain: Math.max(1, Math.floor(32768 / (panel * p.k))),
       };
-      const { rows, columns } = blockOf(part, here, panel, engine.threads);
+      const { rows, columns } = blockOf(native, part, here, panel, engine.threads);
       const job: Job = {
-        kernel: native.kernel(`packed product ${p.type}`, emitProduct(p.type, false)),
+        kernel: native.kernel(`packed product ${p.type}`, emitProduct(p.type, "packed before")),
         args: words(native, part, { rows, columns, packed, panelBytes, outRow: p.n * es }),
         total: Math.ceil(p.m / rows) * Math.ceil(n / columns),
         grain: 1,
@@ -268,15 +316,22 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
  * Rows and columns of a block: as many as the thread's memory holds, but some blocks for each thread, of equal size. Few
  * rows stay together, as each block would pack the same columns.
  */
-function blockOf(p: Product, panels: number, panel: number, threads: number): { rows: number; columns: number } {
+function blockOf(
+  native: Native,
+  p: Product,
+  panels: number,
+  panel: number,
+  threads: number,
+): { rows: number; columns: number } {
   const { m, batch } = p;
+  const { rows: tile } = tileShape(native.isa);
   // Small ones cost nothing where nothing is packed.
-  const each = readsB(p) && isSmall(p) ? 8 : 4;
+  const each = (readsB(p) && isSmall(p)) || isWidenedByEach(p) ? 8 : 4;
   const least = Math.ceil((threads > 1 ? each * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
   const across = () => Math.ceil(panels / wide);
   const down = Math.max(Math.ceil(m / MOST_ROWS), m > FEW_ROWS ? Math.ceil(least / across()) : 1);
-  const rows = Math.min(m, Math.max(16, Math.ceil(m / down / 8) * 8));
+  const rows = Math.min(m, Math.max(2, Math.ceil(m / down / tile)) * tile);
   while (wide > 1 && Math.ceil(m / rows) * across() < least) wide = Math.ceil(wide / 2);
   return { rows, columns: wide * panel };
 }

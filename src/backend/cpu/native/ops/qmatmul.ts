@@ -50,7 +50,7 @@ export interface QuantRunner {
 /** Weights times rows of x that are worth a chunk, and blocks of activations. */
 const CHUNK = 2 ** 16;
 /** Chunks for each thread that leave none of them idle for long; a product's bits do not depend on how it is cut. */
-const CHUNKS = 12;
+const CHUNKS = { ofTiles: 24, ofFew: 12 } as const;
 /** Of each thread's part of few rows' product, which is soon done: so much it takes at once, and the rest in small chunks. */
 const HEAD = 0.65;
 const ROUND_CHUNK = 2 ** 9;
@@ -126,7 +126,10 @@ function quantJobs(
   const { size, bytes } = quantTypes[type];
   const blocks = k / BLOCK;
   const { round, product, most, columns, isTurned, isTiled } = planOf(runner, p, m);
-  const least = Math.max(CHUNK / (k * Math.max(1, m / 2)), n / (CHUNKS * runner.threads));
+  const least = Math.max(
+    CHUNK / (k * Math.max(1, m / 2)),
+    n / ((isTiled ? CHUNKS.ofTiles : CHUNKS.ofFew) * runner.threads),
+  );
   return [
     {
       kernel: round,

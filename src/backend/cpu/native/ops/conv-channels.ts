@@ -1,0 +1,216 @@
+/** Convolutions whose vectors are output channels: when, and in what pieces. */
+import type { Layout } from "../../../../core/layout.ts";
+import type { View } from "../../../backend.ts";
+import type { ConvParams } from "../../../fused-ops.ts";
+import type { CpuBackend } from "../../backend.ts";
+import type { Engine } from "../../engine.ts";
+import { recording } from "../../recording.ts";
+import { addressInside } from "../bounds.ts";
+import type { Isa } from "../isa.ts";
+import {
+  channelArguments,
+  emitConvChannels,
+  emitPackWeights,
+  MOST_OUTPUTS,
+  MOST_ROW_BYTES,
+  RUN,
+  weightArguments,
+} from "../kernels/conv-channels.ts";
+import type { Native } from "../native.ts";
+import type { Job } from "../pool.ts";
+import { newOffsets } from "./conv-offsets.ts";
+
+/** Fewer taps do not pay for turning the results, and fewer outputs not for turning the weights. */
+const LEAST_TAPS = 256;
+const LEAST_OUTPUTS = 400;
+/** What vectors may hold more than there are channels. */
+const MOST_WASTE = 1.15;
+
+interface Pieces {
+  /** Outputs of an item. */
+  readonly columns: number;
+  /** Rows of an image that it reads. */
+  readonly rows: number;
+}
+
+/** All but the addresses of a call: they depend on shapes alone, and finding them out takes as long as a small convolution. */
+interface Plan {
+  readonly weightBytes: number;
+  readonly pack: Job;
+  readonly product: Job;
+  /** Of the table of taps in the heap. */
+  readonly offsets: number;
+}
+const plans = new WeakMap<CpuBackend, Map<string, Plan | null>>();
+const MOST_PLANS = 64;
+
+const places = {
+  w: weightArguments.indexOf("w"),
+  packed: weightArguments.indexOf("weights"),
+  image: channelArguments.indexOf("image"),
+  weights: channelArguments.indexOf("weights"),
+  out: channelArguments.indexOf("out"),
+} as const;
+
+/** Whether it ran: f32 weights without gaps, rows of f32 without gaps, results at `out`. */
+export function convByChannels(
+  backend: CpuBackend,
+  native: Native,
+  x: View,
+  w: View,
+  p: ConvParams,
+  out: number,
+): boolean {
+  const { engine } = backend;
+  const plan = planOf(backend, native, x.layout, w.layout.shape, p);
+  if (!plan) return false;
+  const { pack, product } = plan;
+  const at = engine.alloc(plan.weightBytes + 64);
+  try {
+    const weights = Math.ceil((engine.base + at) / 64) * 64;
+    const [packArgs, args] = [pack.args.slice(), product.args.slice()];
+    packArgs[places.w] = addressInside(w);
+    packArgs[places.packed] = weights;
+    args[places.image] = addressInside(x);
+    args[places.weights] = weights;
+    args[places.out] = out;
+    native.run(engine.threads, { ...pack, args: packArgs }, { ...product, args });
+  } finally {
+    engine.release(at);
+  }
+  return true;
+}
+
+function planOf(backend: CpuBackend, native: Native, x: Layout, w: readonly number[], p: ConvParams): Plan | null {
+  const { engine } = backend;
+  let known = plans.get(backend);
+  if (!known) {
+    known = new Map();
+    plans.set(backend, known);
+  }
+  const { stride, padding, dilation, groups } = p;
+  const key = [...x.shape, ...x.strides, ...w, ...stride, ...padding, ...dilation, groups, engine.threads].join();
+  // Plans may go when there are many.
+  recording()?.refuse("a convolution's offsets are looked up");
+  let plan = known.get(key);
+  if (plan !== undefined) return plan;
+  if (known.size >= MOST_PLANS) {
+    for (const old of known.values()) if (old) engine.release(old.offsets);
+    known.clear();
+  }
+  plan = makePlan(engine, native, x, w, p);
+  known.set(key, plan);
+  return plan;
+}
+
+function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[], p: ConvParams): Plan | null {
+  const { lanes, bytes } = native.isa;
+  const [batch, , height, width] = x.shape as [number, number, number, number];
+  const [outs, depth, tall, wide] = w as [number, number, number, number];
+  const [top, left] = p.padding;
+  const k = depth * tall * wide;
+  const perGroup = outs / p.groups;
+  const vectors = Math.ceil(perGroup / lanes);
+  const outputs = p.size[0] * p.size[1];
+  // Where a channel has one tap, the other tiles' vectors lie as well.
+  const isWorthwhile = k >= LEAST_TAPS && tall * wide > 1 && outputs >= RUN && batch * outputs >= LEAST_OUTPUTS;
+  if (!isWorthwhile || perGroup < lanes || vectors * lanes > MOST_WASTE * perGroup) return null;
+  const copies = top > 0 || left > 0;
+  const [imageBatch, imageChannel, imageRow] = x.strides.map((stride) => 4 * stride) as [number, number, number];
+  const rowBytes = copies ? 4 * (width + 2 * left) : imageRow;
+  const pieces = cut(native.isa, p, w, batch, copies ? rowBytes : 0, engine.threads);
+  if (!pieces) return null;
+  const offsets = newOffsets(engine, w, p.dilation, [1, 1], {
+    channel: copies ? pieces.rows * rowBytes : imageChannel,
+    row: rowBytes,
+    image: 0,
+  });
+  const weightsGroup = vectors * k * bytes;
+  const step = 4 * p.stride[1];
+  const rowStep = p.stride[0] * rowBytes;
+  const blocks = Math.ceil(outputs / pieces.columns);
+  return {
+    weightBytes: p.groups * weightsGroup,
+    offsets,
+    pack: {
+      kernel: native.kernel("conv weights", emitPackWeights),
+      args: weightArguments.words({ w: 0, wRow: 4 * k, outs: perGroup, k, vectors, weights: 0, weightsGroup }),
+      total: p.groups * vectors,
+      grain: 1,
+    },
+    product: {
+      kernel: native.kernel("conv channels", emitConvChannels),
+      args: channelArguments.words({
+        image: 0,
+        imageBatch,
+        imageGroup: depth * imageChannel,
+        imageChannel,
+        imageRow,
+        offsets: engine.base + offsets,
+        k,
+        weights: 0,
+        weightsGroup,
+        out: 0,
+        outputs,
+        width: p.size[1],
+        groups: p.groups,
+        outs: perGroup,
+        columns: pieces.columns,
+        blocks,
+        step,
+        turnOfRow: rowStep - p.size[1] * step,
+        rowStep,
+        rows: copies ? pieces.rows : 0,
+        rowBytes,
+        channels: depth,
+        height,
+        columnsOfImage: width,
+        stride: p.stride[0],
+        top,
+        left: 4 * left,
+      }),
+      total: batch * p.groups * blocks,
+      grain: 1,
+    },
+  };
+}
+
+/**
+ * How many outputs an item has: rows that several items read are copied for each, and the more items there are, the sooner
+ * the last thread is done.
+ */
+function cut(
+  isa: Isa,
+  { size, stride, dilation, groups }: ConvParams,
+  [outs, depth, tall, wide]: readonly number[],
+  batch: number,
+  copiedBytes: number,
+  threads: number,
+): Pieces | undefined {
+  const [outHeight, width] = size;
+  const outputs = outHeight * width;
+  const vectors = Math.ceil(outs! / groups / isa.lanes);
+  let best: Pieces | undefined;
+  let least = Number.POSITIVE_INFINITY;
+  for (let most = RUN; most <= MOST_OUTPUTS; most += RUN) {
+    const blocks = Math.ceil(outputs / most);
+    let columns = Math.ceil(outputs / blocks);
+    // What is left for the last run fills a vector.
+    const rest = columns % RUN;
+    if (rest > 0 && rest < isa.lanes) columns = Math.min(outputs, columns + isa.lanes - rest);
+    if (columns % RUN > 0 && columns % RUN < isa.lanes) continue;
+    const outRows = Math.floor((columns + width - 2) / width) + 1;
+    const rows = (outRows - 1) * stride[0] + (tall! - 1) * dilation[0] + 1;
+    if (depth! * rows * copiedBytes > MOST_ROW_BYTES) break;
+    // In steps of the processor: two products of vectors, or about a vector copied.
+    const copying = copiedBytes === 0 ? 0 : depth! * rows * (copiedBytes / isa.bytes + 4);
+    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + copying;
+    const rounds = Math.ceil((batch * groups * Math.ceil(outputs / columns)) / threads);
+    // Threads that do not run alike wait for one item at the end.
+    const total = (rounds + (threads > 1 ? 0.5 : 0)) * cost;
+    if (total >= least) continue;
+    least = total;
+    best = { columns, rows };
+  }
+  return best;
+}
