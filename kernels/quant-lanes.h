@@ -30,8 +30,8 @@ template <> struct LaneType<q4_k> : q4_k {
 template <class Q, int P> struct TileRows<Q, 1, P> {
   // A lane has one run of Parts groups in each step.
   static constexpr u32 CHUNK = TILE_CHUNK, STEP = 4 * 32 * Q::Parts, STEPS = CHUNK / STEP, PER_BLOCK = Q::Elements / 32 / Q::Parts;
-  // Words of a run that are stored, how many are taken at a time, as registers are few, and zeros for as many groups as a chunk has.
-  static constexpr int STORED = Q::Fields > Q::Parts ? 4 : 8, WIDE = Q::Parts > 2 ? 2 : 4, ZEROS = CHUNK / 4;
+  // Words of a run that are stored, of which four are taken at a time, and zeros for as many groups as a chunk has.
+  static constexpr int STORED = Q::Fields > Q::Parts ? 4 : 8, ZEROS = CHUNK / 4;
   static constexpr int X = 1, Sums = 2;  // a lane's sums are of its rows of W
   typedef Eight Fetched;
   GPU_FN size_t place(size_t group, u32 t) { return group * 4 + t; }
@@ -68,15 +68,15 @@ template <class Q, int P> struct TileRows<Q, 1, P> {
     }
   };
 
-  // The sums of a lane: q · x of words in each of two rows, both planes of x (and the third).
+  // d += q · x of four words in each of two rows, both planes of x (and the third).
   struct Sums4 {
     i32 planes[4] = {}, rest[4] = {};
     GPU_METHOD void add(const u32* q0, const u32* q1, const Sight& x, u32 word) {
-      const Vec<u32, WIDE> both = load_shared<WIDE>(x.planes, word);
-      UNROLL for (int i = 0; i < WIDE; i += 2) add_bytes(planes, {q0[i], q1[i], q0[i + 1], q1[i + 1]}, {both.v[i], both.v[i + 1]});
+      const Words4 both = load_shared<4>(x.planes, word);
+      UNROLL for (int i = 0; i < 4; i += 2) add_bytes(planes, {q0[i], q1[i], q0[i + 1], q1[i + 1]}, {both.v[i], both.v[i + 1]});
       if constexpr (P > 2) {
-        const Vec<u32, WIDE> third = load_shared<WIDE>(x.rest, word);
-        UNROLL for (int i = 0; i < WIDE; i += 2) add_bytes(rest, {q0[i], q1[i], q0[i + 1], q1[i + 1]}, {third.v[i], third.v[i + 1]});
+        const Words4 third = load_shared<4>(x.rest, word);
+        UNROLL for (int i = 0; i < 4; i += 2) add_bytes(rest, {q0[i], q1[i], q0[i + 1], q1[i + 1]}, {third.v[i], third.v[i + 1]});
       }
     }
     GPU_METHOD f32 of(int row) const {
@@ -84,37 +84,46 @@ template <class Q, int P> struct TileRows<Q, 1, P> {
       return P > 2 ? m_fma((f32)rest[2 * row], 1.0f / 256.0f, sum) : sum;
     }
   };
-  // acc += a run of each of two rows, `exists` or not, with x from `group` on.
+  // acc += a run of each of two rows, `exists` or not, with the groups of x from 8 · `word` words on.
   GPU_FN void multiply(f32 (&acc)[2], const Staged<Q::Align> (&block)[2], u32 run, const Sight& x, u32 group, bool exists) {
-    f32 total[Q::Parts][2] = {};
-    UNROLL for (int half = 0; half < Q::Halves; half++) {
-      f32 scale[2][Q::Parts], min[2][Q::Parts];
-      UNROLL for (int h = 0; h < 2; h++) LaneType<Q>::scales(block[h], run, half, scale[h], min[h]);
-      Sums4 d[Q::Parts];
-      UNROLL for (int i = half * 4; i < (Q::Halves > 1 ? half * 4 + 4 : STORED); i += WIDE) {
-        u32 q[2][WIDE * Q::Fields];
-        UNROLL for (int h = 0; h < 2; h++) LaneType<Q>::template words<WIDE>(block[h], run, i, q[h]);
-        UNROLL for (int f = 0; f < Q::Fields; f++) {
-          const int p = Q::Fields > Q::Parts ? 0 : f;
-          d[p].add(q[0] + WIDE * f, q[1] + WIDE * f, x, (group + p) * 8 + (Q::Fields > Q::Parts ? 4 * f : i));
-        }
-      }
+    f32 scale[2][Q::Halves][Q::Parts], min[2][Q::Halves][Q::Parts];
+    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int half = 0; half < Q::Halves; half++) {
+      LaneType<Q>::scales(block[h], run, half, scale[h][half], min[h][half]);
       UNROLL for (int p = 0; p < Q::Parts; p++) {
-        UNROLL for (int h = 0; h < 2; h++) total[p][h] = m_fma(scale[h][p], d[p].of(h), total[p][h]);
-        if (!Q::HasMin) continue;
-        // Minima are multiplied with the sum of the group; those that change within it with the sums of its halves.
-        Sums4 sum;
-        const u32 ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
-        if (Q::Halves > 1) UNROLL for (int i = half * 4; i < half * 4 + 4; i += WIDE) sum.add(ones, ones, x, (group + p) * 8 + i);
-        const f32 whole = x.sums[group + p].v[1];
-        UNROLL for (int h = 0; h < 2; h++) {
-          if (Q::Halves > 1) total[p][h] = m_fma(min[h][p], sum.of(h), total[p][h]);
-          else acc[h] = exists ? m_fma(min[h][p], whole, acc[h]) : acc[h];
+        scale[h][half][p] = exists ? scale[h][half][p] : 0.0f;
+        if (Q::HasMin) min[h][half][p] = exists ? min[h][half][p] : 0.0f;
+      }
+    }
+    f32 total[Q::Parts][2] = {};
+    Sums4 d[Q::Parts];
+    UNROLL for (int i = 0; i < STORED; i += 4) {
+      u32 q[2][4 * Q::Fields];
+      UNROLL for (int h = 0; h < 2; h++) LaneType<Q>::template words<4>(block[h], run, i, q[h]);
+      UNROLL for (int f = 0; f < Q::Fields; f++) {
+        const int p = Q::Fields > Q::Parts ? 0 : f;
+        d[p].add(q[0] + 4 * f, q[1] + 4 * f, x, (group + p) * 8 + (Q::Fields > Q::Parts ? 4 * f : i));
+      }
+      if constexpr (Q::Halves > 1) UNROLL for (int p = 0; p < Q::Parts; p++) {
+        UNROLL for (int h = 0; h < 2; h++) total[p][h] = m_fma(scale[h][i / 4 % Q::Halves][p], d[p].of(h), total[p][h]);
+        d[p] = Sums4();
+        if constexpr (Q::HasMin) {
+          // Minima that change within the group are multiplied with the sums of its halves.
+          const u32 ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+          d[p].add(ones, ones, x, (group + p) * 8 + i);
+          UNROLL for (int h = 0; h < 2; h++) total[p][h] = m_fma(min[h][i / 4 % Q::Halves][p], d[p].of(h), total[p][h]);
+          d[p] = Sums4();
         }
       }
     }
-    UNROLL for (int p = 0; p < Q::Parts; p++)
-      UNROLL for (int h = 0; h < 2; h++) acc[h] = exists ? m_fma(x.sums[group + p].v[0], total[p][h], acc[h]) : acc[h];
+    UNROLL for (int p = 0; p < Q::Parts; p++) {
+      ScaleSum s = x.sums[group + p];
+      UNROLL for (int i = 0; i < 2; i++) s.v[i] = exists ? s.v[i] : 0.0f;
+      UNROLL for (int h = 0; h < 2; h++) {
+        if (Q::Halves > 1) acc[h] = m_fma(s.v[0], total[p][h], acc[h]);
+        else acc[h] = m_fma(scale[h][0][p], s.v[0] * d[p].of(h), acc[h]);
+        if (Q::Halves == 1 && Q::HasMin) acc[h] = m_fma(min[h][0][p], s.v[1], acc[h]);
+      }
+    }
   }
   // acc += a chunk, of which `left` weights of each row are there, with x from `group` on.
   GPU_FN void take(f32 (&acc)[2], const u32* const (&row)[2], const u32 (&at)[2], const Rows& rows, u32 group, u32 left) {
@@ -125,9 +134,8 @@ template <class Q, int P> struct TileRows<Q, 1, P> {
       multiply(acc, block, (4 * s + t) % PER_BLOCK, Sight(rows, group + t * Q::Parts), 4 * s * Q::Parts, exists);
     };
     const u32 t = lane_id() % 4;
-    // Steps that follow each other without a question overlap, where there are registers for it.
-    if (P == 2 && left >= CHUNK) UNROLL for (u32 s = 0; s < STEPS; s++) step(s, t, true);
-    else NO_UNROLL for (u32 s = 0; s < STEPS && s * STEP < left; s++) {
+    if (left >= CHUNK) UNROLL for (u32 s = 0; s < STEPS; s++) step(s, t, true);
+    else NO_UNROLL for (u32 s = 0; s * STEP < left; s++) {
       // A lane without a run takes the first, and nothing of it.
       const bool exists = (4 * s + t) * 32 * Q::Parts < left;
       step(s, exists ? t : 0, exists);
