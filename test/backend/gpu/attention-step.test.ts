@@ -22,7 +22,7 @@ interface Case {
 const values = (x: Tensor): number[] => Array.from(x.dataSync(), Number);
 
 describe("a step of attention in one launch", () => {
-  const device = deviceWith("sm_90", 0, 12);
+  const device = deviceWith("sm_90", 0, 16);
 
   it.each<Case>([
     { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true },
