@@ -87,9 +87,9 @@ GPU_FN u32 ordered_from(u32 at, u32 order) {
   // Byte `second` or two more of the lane's word.
   const u32 byte = second + 2 * i, first = step / 2 * 32, upper = step % 2 * 16;
   if (step >= 2) return first + upper + 4 * t + byte;
-  if (t == 3 && order == QUANT_ORDER_q4_0) return upper + byte % 2 + i * 14;
-  if (t == 3 && order == QUANT_ORDER_q8_0 && upper) return byte % 2 + i * 30;
-  return 2 + upper + 4 * t + byte;
+  if (order == QUANT_ORDER_q4_0) return upper + (t == 3 ? byte % 2 + i * 14 : 2 + 4 * t + byte);
+  // QUANT_ORDER_q8_0.
+  return t == 3 && upper ? byte % 2 + i * 30 : 2 + upper + 4 * t + byte;
 }
 
 }  // namespace gpu
