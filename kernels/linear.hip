@@ -130,7 +130,7 @@ template <class T, int U> struct Thin {
     UNROLL for (int u = 0; u < U; u++) {
       const size_t v = at(base, u) < vectors ? at(base, u) : 0;
       a[u] = load_once(row + v * V);
-      if (alpha) by[u] = *(const Words4*)(alpha + v * V);
+      if (alpha) by[u] = load_once(alpha + v * V);
     }
   }
   // This thread's part of the product and of the squares of x · scale.

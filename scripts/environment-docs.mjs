@@ -4,6 +4,7 @@ import { fileURLToPath } from "node:url";
 
 /** What scripts and tests read, which are not in the package. */
 export const ofDevelopment = {
+  WICK_TEST_ALL: { what: "`1`: tests leave nothing out and take no turns (`npm run test:all`)", otherwise: "not set" },
   WICK_TEST_BROWSER: {
     what: "the browser that the server's page is tried in",
     otherwise: "chromium, where it is installed",

@@ -123,7 +123,9 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
       ? ([`attention_step_${headDim as StepDim}_${dtype as "bf16" | "f16"}`] as const)
       : []),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
-    ...(needs.hasPlainWeights ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`] as const) : []),
+    ...(needs.hasPlainWeights
+      ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`, `linear_thin_${dtype}`] as const)
+      : []),
     ...(needs.hasExperts ? expertKernels(needs) : []),
     ...weights.map((type) => `get_rows_${type}_${dtype}` as const),
     ...([

@@ -396,10 +396,3 @@ describeDevices(
   },
   gpuNames,
 );
-
-describe("a device without graphs", () => {
-  it("has none", async () => {
-    const { Device } = await import("../../../src/index.ts");
-    expect(Device.cpu().backend.recorder).toBeUndefined();
-  });
-});
