@@ -1,5 +1,5 @@
 /** Recorded work: what a graph may hold, and that models which decode in one say the same as step by step. */
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, expect, it, vi } from "vitest";
 import { collect } from "../../../src/backend/storage.ts";
 import type { Graph, Recorder } from "../../../src/backend/transformers.ts";
 import { type Device, scope, Tensor } from "../../../src/index.ts";
