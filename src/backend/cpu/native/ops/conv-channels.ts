@@ -229,20 +229,15 @@ function cut(
   const vectors = Math.ceil(outs! / groups / isa.lanes);
   let best: Pieces | undefined;
   let least = Number.POSITIVE_INFINITY;
-  for (let most = RUN; most <= MOST_OUTPUTS; most += RUN) {
-    const blocks = Math.ceil(outputs / most);
-    let columns = Math.ceil(outputs / blocks);
-    // What is left for the last run fills a vector.
-    const rest = columns % RUN;
-    if (rest > 0 && rest < isa.lanes) columns = Math.min(outputs, columns + isa.lanes - rest);
-    if (columns % RUN > 0 && columns % RUN < isa.lanes) continue;
-    const outRows = Math.floor((columns + width - 2) / width) + 1;
+  for (const columns of candidates(isa, outputs, width)) {
+    const blocks = Math.ceil(outputs / columns);
+    // Items of whole rows begin where a row does.
+    const outRows = columns % width === 0 ? columns / width : Math.floor((columns + width - 2) / width) + 1;
     const rows = (outRows - 1) * stride[0] + (tall! - 1) * dilation[0] + 1;
-    if (depth! * rows * copiedBytes > MOST_ROW_BYTES) break;
-    // In steps of the processor: two products of vectors, or about a vector copied.
-    const copying = copiedBytes === 0 ? 0 : depth! * rows * (copiedBytes / isa.bytes + 4);
-    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + copying;
-    const rounds = Math.ceil((batch * groups * Math.ceil(outputs / columns)) / threads);
+    if (depth! * rows * copiedBytes > MOST_ROW_BYTES) continue;
+    // In steps of the processor: one is two products of vectors, and a line of the cache takes twenty to be copied.
+    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + (20 * depth! * rows * copiedBytes) / 64;
+    const rounds = Math.ceil((batch * groups * blocks) / threads);
     // Threads that do not run alike wait for one item at the end.
     const total = (rounds + (threads > 1 ? 0.5 : 0)) * cost;
     if (total >= least) continue;
@@ -250,4 +245,21 @@ function cut(
     best = { columns, rows };
   }
   return best;
+}
+
+/** Numbers of outputs that an item may have: whole rows, or even parts of all. What is left for its last run fills a vector. */
+function candidates({ lanes }: Isa, outputs: number, width: number): number[] {
+  const found: number[] = [];
+  const add = (columns: number) => {
+    const rest = columns % RUN;
+    if (columns <= outputs && (rest === 0 || rest >= lanes)) found.push(columns);
+  };
+  for (let columns = width; columns <= MOST_OUTPUTS; columns += width) if (columns >= RUN) add(columns);
+  for (let most = RUN; most <= MOST_OUTPUTS; most += RUN) {
+    const even = Math.ceil(outputs / Math.ceil(outputs / most));
+    add(even);
+    add(Math.ceil(even / lanes) * lanes);
+    add(most);
+  }
+  return found;
 }
