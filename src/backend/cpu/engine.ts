@@ -83,16 +83,30 @@ export class Engine {
     const taken = Object.entries(this.#kernels).map(([name, kernel]: [string, (...args: unknown[]) => unknown]) => {
       if (name.endsWith("Tmp")) return [name, kernel];
       const call = (...args: unknown[]) => {
+        const again = kernel.bind(null, ...args) as () => void;
         const words = args.includes(memoryMap.INFO) ? info.slice() : null;
-        recording()!.add(() => {
-          if (words) info.set(words);
-          kernel(...args);
-        });
-        kernel(...args);
+        const withWords = () => {
+          info.set(words!);
+          again();
+        };
+        recording()!.add(words ? withWords : again);
+        again();
       };
       return [name, call];
     });
     return Object.fromEntries(taken) as Kernels;
+  }
+
+  /** The `n` i64 at `at`, each more by `by`. */
+  advance(at: number, n: number, by: number): void {
+    settle();
+    const counts = new BigInt64Array(this.#memory.buffer, at, n);
+    const step = BigInt(by);
+    const run = () => {
+      for (let i = 0; i < n; i++) counts[i]! += step;
+    };
+    recording()?.add(run);
+    run();
   }
 
   /** From here on what is taken while a recording goes on is in the reserve, until its end. */

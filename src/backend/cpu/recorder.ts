@@ -16,11 +16,13 @@ import { Recording, type Reserve, recording } from "./recording.ts";
 const MOST_TRIES = 3;
 
 /**
- * Runs of a process that are not recorded: prompts, and later recordings, go through the same JavaScript, and are slower by
- * some milliseconds as long as it was run a few times only and is not compiled.
+ * Runs that are not recorded, from a process's second graph on: prompts, and later recordings, go through the same
+ * JavaScript, and are slower by some milliseconds as long as it was run a few times only and is not compiled. A process
+ * that has one graph alone is done sooner without.
  */
 export const WARM_RUNS = 48;
 let runs = 0;
+let graphs = 0;
 
 interface Recordable {
   readonly engine: Engine;
@@ -68,6 +70,7 @@ class CpuGraph implements Graph {
   readonly #run: () => void;
   #recorded: Recorded | null = null;
   #refused = 0;
+  readonly #isFirst = graphs++ === 0;
   #isDisposed = false;
 
   constructor(backend: Recordable, usage: Usage, run: () => void) {
@@ -83,8 +86,12 @@ class CpuGraph implements Graph {
     if (actions) {
       settle();
       for (const action of actions) action();
-    } else if (recording() || runs++ < WARM_RUNS || this.#refused >= MOST_TRIES) this.#run();
+    } else if (recording() || this.#refused >= MOST_TRIES || this.#warms()) this.#run();
     else this.#record();
+  }
+
+  #warms(): boolean {
+    return !this.#isFirst && runs++ < WARM_RUNS;
   }
 
   [Symbol.dispose](): void {

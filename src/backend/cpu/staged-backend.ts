@@ -90,6 +90,17 @@ export class StagedBackend extends MemoryBackend {
       );
   }
 
+  override advance(counts: View, by: number): void {
+    const { shape } = counts.layout;
+    this.#staging.update(
+      [counts] as const,
+      () => sameDims(shape, 1),
+      shape,
+      "update",
+      ([own]) => super.advance(own, by),
+    );
+  }
+
   override reduce(op: ReduceOp, x: View, dims: number): Storage {
     const long = isNative(x) ? reduceLongRows(this, op, x, dims, this.#pieceBytes) : null;
     const dtype = op.startsWith("arg") ? "u32" : x.storage.dtype;

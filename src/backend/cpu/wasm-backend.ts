@@ -267,6 +267,10 @@ export class WasmBackend implements Backend {
     this.engine.kernels.copy(shiftOf(src.storage.dtype), n, this.#layouts(src.layout, dst.layout), at(src), outAt(dst));
   }
 
+  advance(counts: View, by: number): void {
+    this.engine.advance(at(counts), counts.layout.numel, by);
+  }
+
   reduce(op: ReduceOp, x: View, dims: number): Storage {
     const { dtype } = x.storage;
     const [rows, cols] = this.#rows(x.layout, dims);

@@ -10,6 +10,7 @@ import { quantTypeNames, quantTypes } from "../../../src/core/quant-types.ts";
 import { Device, Tensor } from "../../../src/index.ts";
 import { loadModel } from "../../../src/models/index.ts";
 import * as nn from "../../../src/nn/index.ts";
+import { advance } from "../../../src/ops/counting.ts";
 import { QTensor, qmatmul } from "../../../src/quantized/index.ts";
 import { createEngine } from "../../../src/serving/index.ts";
 import { verify } from "../../../src/verify/runner.ts";
@@ -49,6 +50,12 @@ describe.each([
       (on: Device) => Tensor.rand([3, 4001], { seed: 6, dtype: "bf16", device: on }),
     ])
       expect(Buffer.compare(make(device).bytesSync(), make(heap).bytesSync())).toBe(0);
+  });
+
+  it("count on", () => {
+    const counts = Tensor.from(BigInt64Array.of(-1n, 7n, 2n ** 40n), { device });
+    advance(counts, 3);
+    expect(counts.toArraySync()).toEqual([2n, 10n, 2n ** 40n + 3n]);
   });
 
   it("have long rows reduced part by part", () => {
