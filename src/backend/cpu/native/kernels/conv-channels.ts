@@ -12,7 +12,6 @@ import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
   d,
-  type Gpr,
   type Label,
   type Mem,
   mem,
@@ -33,7 +32,9 @@ import {
   rsi,
 } from "../operands.ts";
 import { SCRATCH_BYTES } from "../pool.ts";
-import { Simd, tail } from "../simd.ts";
+import { Simd } from "../simd.ts";
+import { emitCopyRows } from "./conv-rows.ts";
+import { channelVectors, emitChannel } from "./conv-weights.ts";
 import { emitTurnSquares } from "./square.ts";
 
 /** Outputs that are computed and turned at a time: their sums stay in the first cache. Tiles and squares divide them. */
@@ -47,8 +48,7 @@ const UNROLL = 4;
 const ROWS_AT = 2 ** 16;
 export const MOST_ROW_BYTES = SCRATCH_BYTES / 2;
 
-/** Most vectors of channels in a tile, and outputs of one with so many: sums, weights and an input are in registers. */
-export const channelVectors = ({ masks }: Isa): number => (masks ? 4 : 2);
+/** Outputs of a tile of so many vectors of channels: sums, weights and an input are in registers. */
 const tileOutputs = ({ masks }: Isa, vectors: number): number => (!masks || vectors > 3 ? 6 : 8);
 const pointers = [rsi, r8, r9, r10, r11, r12, r13, r14] as const;
 
@@ -150,7 +150,7 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.mov(local.y, rax);
   a.cmp(arg.rows, 0);
   a.je(inPlace);
-  emitCopyRows(simd, arg, local);
+  emitCopyRows(simd, arg, local.y, local.scratch, ROWS_AT);
   a.mov(rdi, local.scratch);
   a.add(rdi, ROWS_AT);
   a.jmp(ready);
@@ -358,162 +358,4 @@ function emitTurnOut(simd: Simd, vectors: number, arg: Arguments, local: Locals,
   a.mov(rax, arg.k);
   a.imul(rax, rax, line);
   a.add(local.weightsAt, rax);
-}
-
-/** The first channel of a vector: the last vector has some of those before, too, where it would not be full. Uses rax. */
-function emitChannel({ a, isa }: Simd, to: Gpr, arg: { readonly outs: Mem }, vector: Mem | Gpr, more = 0): void {
-  a.mov(to, vector);
-  if (more > 0) a.add(to, more);
-  a.shl(to, Math.log2(isa.lanes));
-  a.mov(rax, arg.outs);
-  a.sub(rax, isa.lanes);
-  a.cmp(to, rax);
-  a.cmova(to, rax);
-}
-
-/** The rows that an item reads, from the image at rdi, with the padding's zeros: each ends in zeros, which the next covers. */
-function emitCopyRows(simd: Simd, arg: Arguments, local: Locals): void {
-  const { a, isa } = simd;
-  const [to, from, row, y, rows, at] = [r8, r9, rsi, rbp, r13, rcx];
-  const [zero, value] = [isa.v(0), isa.v(1)];
-  const zeros = (bytes: Mem, end: Label) => {
-    const top = a.here();
-    a.cmp(at, bytes);
-    a.jge(end);
-    a.vmovups(mem(to, { index: at }), zero);
-    a.add(at, isa.bytes);
-    a.jmp(top);
-  };
-  simd.zero(zero);
-  a.mov(tail, arg.columnsOfImage);
-  a.and(tail, isa.lanes - 1);
-  simd.prepareTail();
-  // The first row, which may be above the image.
-  a.mov(rax, local.y);
-  a.imul(rax, arg.stride);
-  a.sub(rax, arg.top);
-  a.mov(r12, rax);
-  a.imul(rax, arg.imageRow);
-  a.add(rdi, rax);
-  a.mov(to, local.scratch);
-  a.add(to, ROWS_AT);
-  a.mov(r14, arg.channels);
-  const channels = a.here();
-  a.mov(from, rdi);
-  a.mov(y, r12);
-  a.mov(rows, arg.rows);
-  const eachRow = a.here();
-  const [outside, copied, ended, single] = [a.label(), a.label(), a.label(), a.label()];
-  a.mov(at, 0);
-  a.test(y, y);
-  a.js(outside);
-  a.cmp(y, arg.height);
-  a.jae(outside);
-  zeros(arg.left, copied);
-  a.bind(copied);
-  a.mov(at, arg.left);
-  a.mov(row, from);
-  a.mov(rax, arg.columnsOfImage);
-  const vectors = a.here();
-  a.sub(rax, isa.lanes);
-  a.jb(single);
-  a.vmovups(value, mem(row));
-  a.vmovups(mem(to, { index: at }), value);
-  a.add(row, isa.bytes);
-  a.add(at, isa.bytes);
-  a.jmp(vectors);
-  a.bind(single);
-  a.add(rax, isa.lanes);
-  a.je(outside);
-  simd.loadTail(value, "f32", mem(row));
-  a.vmovups(mem(to, { index: at }), value);
-  a.add(at, isa.bytes);
-  a.bind(outside);
-  zeros(arg.rowBytes, ended);
-  a.bind(ended);
-  a.add(to, arg.rowBytes);
-  a.add(from, arg.imageRow);
-  a.add(y, 1);
-  a.sub(rows, 1);
-  a.jne(eachRow);
-  a.add(rdi, arg.imageChannel);
-  a.sub(r14, 1);
-  a.jne(channels);
-}
-
-export const weightArguments = layoutArguments("w", "wRow", "outs", "k", "vectors", "weights", "weightsGroup");
-
-/** Items are vectors of channels of all groups: their weights in the order of the tiles. */
-export function emitPackWeights(a: Assembler, isa: Isa): void {
-  const simd = new Simd(a, isa);
-  const most = channelVectors(isa);
-  const begin = a.label();
-  a.jmp(begin);
-  const turnSquares = emitTurnSquares(a, isa);
-  a.bind(begin);
-  const { local, leave } = enter(a, "item", "end", "from", "to", "line");
-  const arg = weightArguments.at(rbx);
-  const [done, whole] = [a.label(), a.label()];
-  a.mov(rbx, rdi);
-  a.mov(local.item, rsi);
-  a.mov(local.end, rdx);
-  const items = a.here();
-  a.mov(rax, local.item);
-  a.cmp(rax, local.end);
-  a.jae(done);
-  a.mov(rdx, 0);
-  a.div(arg.vectors);
-  a.mov(r8, rax); // group
-  a.mov(r9, rdx); // vector
-  emitChannel(simd, rsi, arg, r9);
-  a.mov(rcx, arg.outs);
-  a.imul(rcx, r8);
-  a.add(rsi, rcx);
-  a.imul(rsi, arg.wRow);
-  a.add(rsi, arg.w);
-  a.mov(local.from, rsi);
-  // Its panel begins with vector rdx, and has rcx of them.
-  a.mov(rdx, r9);
-  a.and(rdx, -most);
-  emitRest(a, rcx, arg.vectors, rdx, most, rax);
-  a.shl(rcx, Math.log2(isa.bytes));
-  a.mov(local.line, rcx);
-  a.mov(rdi, rdx);
-  a.imul(rdi, arg.k);
-  a.sub(r9, rdx);
-  a.add(rdi, r9);
-  a.shl(rdi, Math.log2(isa.bytes));
-  a.imul(r8, arg.weightsGroup);
-  a.add(rdi, r8);
-  a.add(rdi, arg.weights);
-  a.mov(local.to, rdi);
-  const square = (count: () => void) => {
-    a.mov(rdx, arg.wRow);
-    a.mov(r9, local.line);
-    a.mov(r8, isa.bytes);
-    a.mov(r10, r9);
-    a.shl(r10, Math.log2(isa.lanes));
-    count();
-    a.call(turnSquares);
-  };
-  square(() => {
-    a.mov(rcx, arg.k);
-    a.shr(rcx, Math.log2(isa.lanes));
-  });
-  // The last taps are some of those before, too, where they do not fill a square.
-  a.mov(rax, arg.k);
-  a.test(rax, isa.lanes - 1);
-  a.je(whole);
-  a.sub(rax, isa.lanes);
-  a.mov(rsi, local.from);
-  a.lea(rsi, mem(rsi, { index: rax, scale: 4 }));
-  a.mov(rdi, local.to);
-  a.imul(rax, local.line);
-  a.add(rdi, rax);
-  square(() => a.mov(rcx, 1));
-  a.bind(whole);
-  a.add(local.item, 1);
-  a.jmp(items);
-  a.bind(done);
-  leave();
 }

@@ -12,8 +12,6 @@ export interface Line {
   readonly elementBytes: 2 | 4;
   /** Loads a vector of it as floats; of the last one what lies behind is anything. */
   load(to: Vec, from: Mem, isTail: boolean): void;
-  /** What else is done on the way, with the elements before in rcx and `more` of them behind. */
-  also?(more: number): void;
 }
 
 /** It goes to every element of `most`; what is no number is passed over. Uses `value`, four of `temps`, rcx and rbp. */
@@ -34,7 +32,6 @@ export function emitLargest(simd: Simd, line: Line, most: Vec, value: Vec, temps
   for (const [i, register] of all.entries()) {
     line.load(value, mem(from, { index: rcx, scale, disp: i * isa.lanes * scale }), false);
     a.vmaxps(register, value, register);
-    line.also?.(i * isa.lanes);
   }
   a.add(rcx, SIDE_BY_SIDE * isa.lanes);
   a.sub(rbp, SIDE_BY_SIDE * isa.lanes);

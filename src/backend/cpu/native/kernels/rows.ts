@@ -144,10 +144,7 @@ export const emitSoftmax =
         // What is no number is not the largest: it makes the sum none, and with it the row.
         const load = (to: Vec, from: Mem, isTail: boolean) =>
           isTail ? simd.loadTail(to, type, from) : simd.load(to, type, from);
-        // Rows are about as long as a page, where the processor's own prefetching ends: the result's lines are asked for
-        // while the largest is looked for, and the next row's while this one's results are written.
-        const also = (more: number) => a.prefetchw(mem(out, { index: at, scale: es, disp: more * es }));
-        const line = { base: x, count: arg.cols, elementBytes: es, load, also };
+        const line = { base: x, count: arg.cols, elementBytes: es, load };
         emitLargest(simd, line, most, value, temps);
         // Short runs are summed in f32, their sums in f64.
         const short = v(12);
@@ -184,6 +181,7 @@ export const emitSoftmax =
         a.vcvtsd2ss(value.x, value.x, value.x);
         const scale = sums;
         a.vbroadcastss(scale, value.x);
+        // Rows are about as long as a page, where the processor's own prefetching ends: the next one is asked for here.
         const nextRow = r9;
         a.mov(nextRow, arg.cols);
         a.lea(nextRow, mem(x, { index: nextRow, scale: es }));

@@ -7,15 +7,9 @@ import type { Engine } from "../../engine.ts";
 import { recording } from "../../recording.ts";
 import { addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
-import {
-  channelArguments,
-  emitConvChannels,
-  emitPackWeights,
-  MOST_OUTPUTS,
-  MOST_ROW_BYTES,
-  RUN,
-  weightArguments,
-} from "../kernels/conv-channels.ts";
+import { channelArguments, emitConvChannels, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/conv-channels.ts";
+import { emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
+import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { newOffsets } from "./conv-offsets.ts";
@@ -41,8 +35,20 @@ interface Plan {
   /** Of the table of taps in the heap. */
   readonly offsets: number;
 }
+/** Plans by all that they depend on; null where the other tiles are better. */
 const plans = new WeakMap<CpuBackend, Map<string, Plan | null>>();
 const MOST_PLANS = 64;
+
+/** What was found for weights at their last call, which mostly is what their next one asks for. */
+interface Latest {
+  readonly known: Map<string, Plan | null>;
+  readonly key: string;
+  readonly x: Layout;
+  readonly p: ConvParams;
+  readonly threads: number;
+  readonly plan: Plan | null;
+}
+const latest = new WeakMap<Layout, Latest>();
 
 const places = {
   w: weightArguments.indexOf("w"),
@@ -51,6 +57,10 @@ const places = {
   weights: channelArguments.indexOf("weights"),
   out: channelArguments.indexOf("out"),
 } as const;
+
+/** Turned weights of the call at hand, if they are no larger. */
+const SHARED_BYTES = 4 * 2 ** 20;
+let shared: number | undefined;
 
 /** Whether it ran: f32 weights without gaps, rows of f32 without gaps, results at `out`. */
 export function convByChannels(
@@ -62,44 +72,71 @@ export function convByChannels(
   out: number,
 ): boolean {
   const { engine } = backend;
-  const plan = planOf(backend, native, x.layout, w.layout.shape, p);
+  // Plans may go when there are many.
+  recording()?.refuse("a convolution's offsets are looked up");
+  const plan = planOf(backend, native, x.layout, w.layout, p);
   if (!plan) return false;
-  const { pack, product } = plan;
-  const at = engine.alloc(plan.weightBytes + 64);
-  try {
-    const weights = Math.ceil((engine.base + at) / 64) * 64;
-    const [packArgs, args] = [pack.args.slice(), product.args.slice()];
+  const run = (weights: number) => {
+    const [packArgs, args] = [plan.pack.args.slice(), plan.product.args.slice()];
     packArgs[places.w] = addressInside(w);
     packArgs[places.packed] = weights;
     args[places.image] = addressInside(x);
     args[places.weights] = weights;
     args[places.out] = out;
-    native.run(engine.threads, { ...pack, args: packArgs }, { ...product, args });
+    native.run(engine.threads, { ...plan.pack, args: packArgs }, { ...plan.product, args });
+  };
+  if (plan.weightBytes <= SHARED_BYTES) {
+    shared ??= guarded(SHARED_BYTES).address;
+    run(shared);
+    return true;
+  }
+  const at = engine.alloc(plan.weightBytes + 64);
+  try {
+    run(Math.ceil((engine.base + at) / 64) * 64);
   } finally {
     engine.release(at);
   }
   return true;
 }
 
-function planOf(backend: CpuBackend, native: Native, x: Layout, w: readonly number[], p: ConvParams): Plan | null {
+const isSame = (a: readonly number[], b: readonly number[]): boolean =>
+  a[0] === b[0] && a[1] === b[1] && a[2] === b[2] && a[3] === b[3];
+const isSamePair = (a: readonly [number, number], b: readonly [number, number]): boolean =>
+  a[0] === b[0] && a[1] === b[1];
+
+function planOf(backend: CpuBackend, native: Native, x: Layout, w: Layout, p: ConvParams): Plan | null {
   const { engine } = backend;
+  const { threads } = engine;
   let known = plans.get(backend);
   if (!known) {
     known = new Map();
     plans.set(backend, known);
   }
+  const last = latest.get(w);
+  if (
+    last?.known === known &&
+    last.threads === threads &&
+    isSame(last.x.shape, x.shape) &&
+    isSame(last.x.strides, x.strides) &&
+    isSamePair(last.p.stride, p.stride) &&
+    isSamePair(last.p.padding, p.padding) &&
+    isSamePair(last.p.dilation, p.dilation) &&
+    last.p.groups === p.groups &&
+    known.get(last.key) === last.plan
+  )
+    return last.plan;
   const { stride, padding, dilation, groups } = p;
-  const key = [...x.shape, ...x.strides, ...w, ...stride, ...padding, ...dilation, groups, engine.threads].join();
-  // Plans may go when there are many.
-  recording()?.refuse("a convolution's offsets are looked up");
+  const key = [...x.shape, ...x.strides, ...w.shape, ...stride, ...padding, ...dilation, groups, threads].join();
   let plan = known.get(key);
-  if (plan !== undefined) return plan;
-  if (known.size >= MOST_PLANS) {
-    for (const old of known.values()) if (old) engine.release(old.offsets);
-    known.clear();
+  if (plan === undefined) {
+    if (known.size >= MOST_PLANS) {
+      for (const old of known.values()) if (old) engine.release(old.offsets);
+      known.clear();
+    }
+    plan = makePlan(engine, native, x, w.shape, p);
+    known.set(key, plan);
   }
-  plan = makePlan(engine, native, x, w, p);
-  known.set(key, plan);
+  latest.set(w, { known, key, x, p, threads, plan });
   return plan;
 }
 
@@ -192,20 +229,15 @@ function cut(
   const vectors = Math.ceil(outs! / groups / isa.lanes);
   let best: Pieces | undefined;
   let least = Number.POSITIVE_INFINITY;
-  for (let most = RUN; most <= MOST_OUTPUTS; most += RUN) {
-    const blocks = Math.ceil(outputs / most);
-    let columns = Math.ceil(outputs / blocks);
-    // What is left for the last run fills a vector.
-    const rest = columns % RUN;
-    if (rest > 0 && rest < isa.lanes) columns = Math.min(outputs, columns + isa.lanes - rest);
-    if (columns % RUN > 0 && columns % RUN < isa.lanes) continue;
-    const outRows = Math.floor((columns + width - 2) / width) + 1;
+  for (const columns of candidates(isa, outputs, width)) {
+    const blocks = Math.ceil(outputs / columns);
+    // Items of whole rows begin where a row does.
+    const outRows = columns % width === 0 ? columns / width : Math.floor((columns + width - 2) / width) + 1;
     const rows = (outRows - 1) * stride[0] + (tall! - 1) * dilation[0] + 1;
-    if (depth! * rows * copiedBytes > MOST_ROW_BYTES) break;
-    // In steps of the processor: two products of vectors, or about a vector copied.
-    const copying = copiedBytes === 0 ? 0 : depth! * rows * (copiedBytes / isa.bytes + 4);
-    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + copying;
-    const rounds = Math.ceil((batch * groups * Math.ceil(outputs / columns)) / threads);
+    if (depth! * rows * copiedBytes > MOST_ROW_BYTES) continue;
+    // In steps of the processor: one is two products of vectors, and a line of the cache takes twenty to be copied.
+    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + (20 * depth! * rows * copiedBytes) / 64;
+    const rounds = Math.ceil((batch * groups * blocks) / threads);
     // Threads that do not run alike wait for one item at the end.
     const total = (rounds + (threads > 1 ? 0.5 : 0)) * cost;
     if (total >= least) continue;
@@ -213,4 +245,21 @@ function cut(
     best = { columns, rows };
   }
   return best;
+}
+
+/** Numbers of outputs that an item may have: whole rows, or even parts of all. What is left for its last run fills a vector. */
+function candidates({ lanes }: Isa, outputs: number, width: number): number[] {
+  const found: number[] = [];
+  const add = (columns: number) => {
+    const rest = columns % RUN;
+    if (columns <= outputs && (rest === 0 || rest >= lanes)) found.push(columns);
+  };
+  for (let columns = width; columns <= MOST_OUTPUTS; columns += width) if (columns >= RUN) add(columns);
+  for (let most = RUN; most <= MOST_OUTPUTS; most += RUN) {
+    const even = Math.ceil(outputs / Math.ceil(outputs / most));
+    add(even);
+    add(Math.ceil(even / lanes) * lanes);
+    add(most);
+  }
+  return found;
 }

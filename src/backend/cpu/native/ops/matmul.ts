@@ -113,7 +113,7 @@ function multiply(backend: CpuBackend, native: Native, p: Product): void {
     return;
   }
   if (isTurned(native, p)) {
-    native.run(threads, turned(native, p));
+    native.run(threads, turned(native, p, threads));
     return;
   }
   if (isWidenedByEach(p)) {
@@ -207,8 +207,9 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
   b.row === sizeOf(type) &&
   turnedHeight(m) * k * 4 <= SCRATCH_BYTES;
 
-function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
+function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
   const { lanes } = native.isa;
+  const items = Math.ceil(n / lanes);
   const outRow = n * sizeOf(type);
   return {
     kernel: native.kernel(`turned ${type} ${turnedHeight(m)}`, emitTurned(type, turnedHeight(m))),
@@ -224,8 +225,9 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product): Job {
       n,
       k,
     }),
-    total: Math.ceil(n / lanes),
-    grain: Math.max(1, Math.floor((2 * CHUNK) / (lanes * k))),
+    total: items,
+    // What comes next is fetched within a chunk: few large ones.
+    grain: Math.max(1, Math.floor(CHUNK / (lanes * k)), Math.ceil(items / (threads > 1 ? 8 * threads : 1))),
   };
 }
 
