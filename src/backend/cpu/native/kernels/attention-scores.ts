@@ -26,8 +26,8 @@ import { turn } from "./square.ts";
 import { place } from "./tile.ts";
 import { split } from "./turned.ts";
 
-/** Rows that share the registers with a square. */
-export const FEW_ROWS = 4;
+/** Rows that there is code for: each takes as long to emit as a small kernel. Others meet packed keys. */
+const OWN_BODIES = [1, 2, 4] as const;
 
 export interface FewScores {
   readonly height: Mem;
@@ -57,21 +57,20 @@ export function emitFewScores(simd: Simd, type: FloatType, few: FewScores, done:
   const es = elementBytes(type);
   const steps = isa.bytes / es;
   const left = a.label();
-  const bodies = Array.from({ length: FEW_ROWS }, () => a.label());
-  a.cmp(few.height, FEW_ROWS);
-  a.ja(left);
+  const bodies = OWN_BODIES.map((rows) => ({ rows, start: a.label() }));
   a.cmp(few.kCol, es);
   a.jne(left);
   a.mov(rax, few.d);
   a.test(rax, steps - 1);
   a.jne(left);
-  for (const [i, body] of bodies.slice(1).entries()) {
-    a.cmp(few.height, i + 2);
-    a.je(body);
+  for (const { rows, start } of bodies) {
+    a.cmp(few.height, rows);
+    a.je(start);
   }
-  for (const [i, body] of bodies.entries()) {
-    a.bind(body);
-    emitGroups(simd, type, few, i + 1, done, left);
+  a.jmp(left);
+  for (const { rows, start } of bodies) {
+    a.bind(start);
+    emitGroups(simd, type, few, rows, done, left);
   }
   a.bind(left);
 }

@@ -30,7 +30,7 @@ import {
 import { SCRATCH_BYTES } from "../pool.ts";
 import { Simd, tail } from "../simd.ts";
 import { emitWeigh } from "./attention-few.ts";
-import { emitFewScores, FEW_ROWS } from "./attention-scores.ts";
+import { emitFewScores } from "./attention-scores.ts";
 import { emitExponentials, holdConstants, type ScoreKind } from "./attention-softmax.ts";
 import { elementBytes, emitPackGroup, emitPackPanel } from "./pack.ts";
 import { emitCopyRows, emitMode, emitWidth } from "./product.ts";
@@ -41,6 +41,8 @@ export const BLOCK_ROWS = 192;
 export const MOST_KEY_DIM = 256;
 export const MOST_VALUE_DIM = 512;
 
+/** Up to so many rows V is read line by line. */
+const FEW_ROWS = 4;
 /** Keys whose values are packed, or read by all rows, at a time. */
 const STRETCH = 512;
 /** Bytes from row to row of Q: not a power of two, so that rows do not share places of the cache. */
