@@ -299,8 +299,8 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
                u32 interleaved, u32 splits) { \
     STEP_BODY(T, D) \
   }
-#define STEPS(T) STEP(T, 64) STEP(T, 128)
-GPU_bf16(STEPS)
-GPU_f16(STEPS)
+#define STEP_128(T) STEP(T, 128)
+GPU_bf16(STEP_128)
+GPU_f16(STEP_128)
 
 }  // namespace gpu
