@@ -10,7 +10,13 @@ import { promisify } from "node:util";
 const root = join(dirname(fileURLToPath(import.meta.url)), "..", "..");
 const kernels = join(root, "kernels");
 const cache = join(root, "node_modules", ".cache", "wick-kernels");
-const run = promisify(execFile);
+const execute = promisify(execFile);
+
+/** clang leaves empty folders behind where temporary files go: not in everybody's. */
+const temporary = join(cache, "temporary");
+mkdirSync(temporary, { recursive: true });
+const run = (command, args, options) =>
+  execute(command, args, { env: { ...process.env, TMPDIR: temporary }, ...options });
 
 /** The compilers that must build everything: of the releases of LLVM that ROCm 5.5, 6.4 and 7.2 carry (docs/devices.md). */
 export const amdCompilers = ["clang-16", "clang-19", "clang-22"];

@@ -1,8 +1,6 @@
 // Kernels compiled ahead of their use: by a compiler that counts, for a device that only notes what is loaded, and by the
 // simulator's for whole models.
 import { mkdtempSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { kernelNamed } from "../../../src/backend/gpu/catalogue.ts";
@@ -21,6 +19,9 @@ import { fail } from "../../../src/core/errors.ts";
 import { loadModel } from "../../../src/models/index.ts";
 import { needsOf } from "../../../src/models/load.ts";
 import { gpuNames } from "../../helpers/devices.ts";
+import { temporaryFolder } from "../../helpers/temporary-folder.ts";
+
+const folder = temporaryFolder();
 
 const llama: TransformerNeeds = {
   dtype: "bf16",
@@ -75,7 +76,7 @@ function setUp({ failing = "none", together = 1 } = {}) {
     properties: { name: "a device", arch: "gfx1100" },
     loadModule: (code: Uint8Array) => BigInt(loaded.push(Buffer.from(code).toString())),
   } as unknown as GpuContext;
-  const cache = new KernelCache(mkdtempSync(join(tmpdir(), "wick-prepare-")));
+  const cache = new KernelCache(mkdtempSync(folder("cache-")));
   const launcher = new Launcher(context, () => compiler, cache);
   return { launcher, loaded, compiled, most: () => most, again: () => new Launcher(context, () => compiler, cache) };
 }

@@ -92,9 +92,9 @@ export function planLinear({ m, n, k, norm, slots }: LinearShape, dtype: DType, 
 /** Rows of W, at most, of which each has a block to itself. */
 const THIN_ROWS = 256;
 
-/** One row of x and few of W, as a router has: null for others, and for gates. */
+/** One row of x and few of W, as a router has: null for others, for gates, and where threads would have nothing to do. */
 export function planThin({ m, n, k }: LinearShape, dtype: DType): LinearPlan<`linear_thin_${DType}`> | null {
-  if (m !== 1 || n > THIN_ROWS) return null;
+  if (m !== 1 || n > THIN_ROWS || k * sizeOf(dtype) < 16 * LINEAR_BLOCK) return null;
   const launch = { threads: LINEAR_BLOCK, splits: 1, blocks: n, shared_bytes: 0, segment: k };
   return { kernel: `linear_thin_${dtype}`, launch };
 }
