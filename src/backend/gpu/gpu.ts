@@ -229,6 +229,11 @@ export abstract class Gpu implements MemoryOps, Recordings {
     return this.#launcher.prepare(names);
   }
 
+  /** As the launcher's. */
+  rehearse(run: () => Promise<void>): Promise<void> {
+    return this.#launcher.rehearse(run);
+  }
+
   /** Finds the BLAS library and loads its kernels for a dtype before they are needed. */
   prepareBlas(type: GemmType): Promise<void> {
     return this.#blas.prepare(type);
