@@ -25,8 +25,8 @@ const tiny = args.includes("--tiny");
 const types = option("--only")?.split(",") ?? ["dense", ...quantTypeNames];
 const bounds = { f32: 1e-4, f16: 3e-3, bf16: 2e-2 };
 const dtypes = Object.keys(bounds);
-const promptRows = tiny ? [1, 2, 6, 9, 33] : [1, 2, 4, 6, 8, 9, 16, 33, 64, 512, 2048];
-const decodeRows = tiny ? [1, 6] : [1, 2, 4, 6, 8, 9, 16, 33, 64];
+const promptRows = tiny ? [1, 2, 6, 9, 33] : [1, 2, 4, 6, 8, 9, 16, 17, 33, 48, 64, 512, 2048];
+const decodeRows = tiny ? [1, 6] : [1, 2, 4, 6, 8, 9, 16, 17, 33, 48, 64];
 /** Tokens of each text that is decoded; the last one is fed by itself. */
 const textLength = tiny ? 3 : 16;
 const shape = tiny
