@@ -76,7 +76,7 @@ export function pack(isa: Isa): Uint8Array {
 }
 
 const compress = (bytes: Uint8Array): Buffer =>
-  brotliCompressSync(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: 9 } });
+  brotliCompressSync(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: 5 } });
 
 /** The kernels in a file. */
 export class StoredCode {
