@@ -42,7 +42,7 @@ const together = [
   "test/models/{architectures,chat,experts,generation,gguf,text}/**/*.test.ts",
   "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,paged-steps,placement,plan}.test.ts",
   "test/models/sharding.test.ts",
-  "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant}.test.ts",
+  "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant,native/stored}.test.ts",
   "test/backend/gpu/{attention,conv,expert,gemm,product,quant}-kernels.test.ts",
   "test/backend/gpu/{attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
   "test/backend/gpu/{epilogue,fused-linear,library-search,prepare,quant-batch,invariant,latent-attention,quant-product,quant-wide,rounding,sample}.test.ts",

@@ -40,6 +40,12 @@ static bool openImage(Module& module, const std::vector<char>& image, std::strin
     *why = "the module cannot be written to memory";
     return false;
   }
+  // Modules name no libraries (hiprtc.cpp): what they call of this one must be found without that.
+  static const void* const mathematics = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
+  if (!mathematics) {
+    *why = dlerror();
+    return false;
+  }
   std::string path = "/proc/self/fd/" + std::to_string(module.file);
   module.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!module.library) *why = dlerror();

@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const cache = join(root, "node_modules/.cache/wick-tests");
 
 /** What tsc makes of the sources, once for all test files. */
-async function compiled(): Promise<string> {
+export async function compiled(): Promise<string> {
   const sources = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8" }).filter((n) =>
     n.endsWith(".ts"),
   );
@@ -31,13 +31,16 @@ async function compiled(): Promise<string> {
   return made;
 }
 
+/** What the build makes besides, and is not made anew. */
+export const builtParts = ["dist/wasm", "dist/backend/cpu/native/code"] as const;
+
 /** Lays the package out in `folder` and gives the path of the command. The kernels and the page are those of the last build. */
 export async function buildCli(folder: string): Promise<string> {
   const out = join(folder, "dist");
   await mkdir(folder, { recursive: true });
   await cp(await compiled(), out, { recursive: true });
   await copyFile(join(root, "package.json"), join(folder, "package.json"));
-  for (const name of ["node_modules", "kernels", "models", "dist/wasm", "dist/serving/page"])
+  for (const name of ["node_modules", "kernels", "models", ...builtParts, "dist/serving/page"])
     await symlink(join(root, name), join(folder, name));
   return join(out, "cli/main.js");
 }

@@ -4,6 +4,7 @@ import { cp, mkdir, readFile, rename, symlink } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { builtParts, compiled } from "./built-cli.ts";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 export const tsc = join(root, "node_modules/.bin/tsc");
@@ -16,10 +17,10 @@ export async function installPackage(project: string, scratch: string): Promise<
   await mkdir(modules, { recursive: true });
   await mkdir(source, { recursive: true });
   // Compiled from the sources as they are now, and without links, which npm does not pack.
-  await run(tsc, ["-p", join(root, "tsconfig.build.json"), "--outDir", join(source, "dist")]);
+  await cp(await compiled(), join(source, "dist"), { recursive: true });
   const { files } = JSON.parse(await readFile(join(root, "package.json"), "utf8")) as { files: string[] };
   const others = files.filter((name) => name !== "dist");
-  for (const name of ["package.json", "README.md", "LICENSE", "dist/wasm", ...others])
+  for (const name of ["package.json", "README.md", "LICENSE", ...builtParts, ...others])
     await cp(join(root, name), join(source, name), { recursive: true });
   const { stdout } = await run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", scratch], {
     cwd: source,

@@ -10,9 +10,9 @@
  *     a.ret();
  */
 import { Encoder } from "./encoder.ts";
-import { type encodings, forms } from "./encodings.ts";
+import { type encodings, vectorInstructions } from "./encodings.ts";
 import { type GeneralPlan, generalPlan, type VectorPlan, vectorPlan } from "./forms.ts";
-import { type GeneralPattern, type general, generalForms } from "./general.ts";
+import { type GeneralPattern, type general, generalInstructions } from "./general.ts";
 import { codes, type Gpr, type Label, type Mask, type Mem, type Operand, type Vec } from "./operands.ts";
 
 export { extentBytes, registerBits } from "./forms.ts";
@@ -68,46 +68,45 @@ const given = (...operands: (Operand | undefined)[]): Operand[] => operands.filt
  * most often it is that of the call before. All of this is written out: methods run some hundred times before the engine
  * compiles them, and each call or list in them costs as much as the instruction.
  */
-for (const instruction of forms.keys()) {
+const methods: Record<string, (this: Encoder, a: Operand, b: Operand, c: Operand, e: Operand) => void> = {};
+for (const instruction of vectorInstructions) {
   const known = new Map<number, VectorPlan>();
   let lastKey = -1;
   let plan: VectorPlan | undefined;
-  Object.defineProperty(Encoder.prototype, instruction, {
-    value(this: Encoder, a: Operand, b: Operand, c: Operand | undefined, e: Operand | undefined) {
-      let key =
-        (typeof a === "object" ? a.code : integerCode(a)) | ((typeof b === "object" ? b.code : integerCode(b)) << 4);
-      if (c !== undefined) key |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
-      if (e !== undefined) key |= (typeof e === "object" ? e.code : integerCode(e)) << 12;
-      if (key !== lastKey) {
-        const found = known.get(key) ?? vectorPlan(instruction, given(a, b, c, e));
-        known.set(key, found);
-        plan = found;
-        lastKey = key;
-      }
-      this.vector(plan!, a, b, c!, e!);
-    },
-  });
+  methods[instruction] = function (a, b, c: Operand | undefined, e: Operand | undefined) {
+    let key =
+      (typeof a === "object" ? a.code : integerCode(a)) | ((typeof b === "object" ? b.code : integerCode(b)) << 4);
+    if (c !== undefined) key |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
+    if (e !== undefined) key |= (typeof e === "object" ? e.code : integerCode(e)) << 12;
+    if (key !== lastKey) {
+      const found = known.get(key) ?? vectorPlan(instruction, given(a, b, c, e));
+      known.set(key, found);
+      plan = found;
+      lastKey = key;
+    }
+    this.vector(plan!, a, b, c!, e!);
+  };
 }
-for (const instruction of generalForms.keys()) {
+for (const instruction of generalInstructions) {
   const known = new Map<number, GeneralPlan>();
   let lastKey = -1;
   let plan: GeneralPlan | undefined;
-  Object.defineProperty(Encoder.prototype, instruction, {
-    value(this: Encoder, a: Operand | undefined, b: Operand | undefined, c: Operand | undefined) {
-      let key = 0;
-      if (a !== undefined) key = typeof a === "object" ? a.code : integerCode(a);
-      if (b !== undefined) key |= (typeof b === "object" ? b.code : integerCode(b)) << 4;
-      if (c !== undefined) key |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
-      if (key !== lastKey) {
-        const found = known.get(key) ?? generalPlan(instruction, given(a, b, c));
-        known.set(key, found);
-        plan = found;
-        lastKey = key;
-      }
-      this.general(plan!, a!, b!, c!);
-    },
-  });
+  methods[instruction] = function (a: Operand | undefined, b: Operand | undefined, c: Operand | undefined) {
+    let key = 0;
+    if (a !== undefined) key = typeof a === "object" ? a.code : integerCode(a);
+    if (b !== undefined) key |= (typeof b === "object" ? b.code : integerCode(b)) << 4;
+    if (c !== undefined) key |= (typeof c === "object" ? c.code : integerCode(c)) << 8;
+    if (key !== lastKey) {
+      const found = known.get(key) ?? generalPlan(instruction, given(a, b, c));
+      known.set(key, found);
+      plan = found;
+      lastKey = key;
+    }
+    this.general(plan!, a!, b!, c!);
+  };
 }
+// All at once: a prototype takes longer to get them one by one than everything else here.
+Object.setPrototypeOf(Encoder.prototype, methods);
 
 export type Assembler = Encoder & VectorMethods & GeneralMethods;
 export const Assembler = Encoder as unknown as new () => Assembler;

@@ -629,15 +629,25 @@ function read(pattern: string, name: string, row: string): Form {
   };
 }
 
-/** Every form, by its name; a name may have several, told apart by their operands. */
-export const forms: ReadonlyMap<string, readonly Form[]> = (() => {
-  const all = new Map<string, Form[]>();
-  for (const [pattern, rows] of Object.entries(encodings)) {
-    for (const [name, row] of Object.entries(rows)) {
-      const list = all.get(name) ?? [];
-      list.push(read(pattern, name, row));
-      all.set(name, list);
-    }
+/** Rows by the name of their instruction, with their patterns. */
+const rowsOf = new Map<string, [pattern: string, row: string][]>();
+for (const [pattern, rows] of Object.entries(encodings)) {
+  for (const [name, row] of Object.entries(rows)) {
+    const others = rowsOf.get(name);
+    if (others) others.push([pattern, row]);
+    else rowsOf.set(name, [[pattern, row]]);
   }
-  return all;
-})();
+}
+
+export const vectorInstructions: readonly string[] = [...rowsOf.keys()];
+
+const known = new Map<string, readonly Form[]>();
+/** The forms of an instruction, told apart by their operands. A process uses few: rows are read when they are needed. */
+export function formsOf(name: string): readonly Form[] {
+  let found = known.get(name);
+  if (found === undefined) {
+    found = rowsOf.get(name)!.map(([pattern, row]) => read(pattern, name, row));
+    known.set(name, found);
+  }
+  return found;
+}

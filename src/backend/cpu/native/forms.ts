@@ -1,7 +1,7 @@
 /** Which form of an instruction takes some operands, and what of its encoding does not depend on which they are. */
 import { fail } from "../../../core/errors.ts";
-import { type Form, forms, type Kind } from "./encodings.ts";
-import { type GeneralForm, generalForms } from "./general.ts";
+import { type Form, formsOf, type Kind } from "./encodings.ts";
+import { type GeneralForm, generalFormsOf } from "./general.ts";
 import { type Gpr, Label, Mem, type Operand, Vec } from "./operands.ts";
 
 /** How operands of these kinds and widths are encoded by a form of a vector instruction. */
@@ -35,7 +35,7 @@ const refuse = (instruction: string, operands: readonly Operand[]): never =>
   fail("InvalidArgument", `assembler: no form of ${instruction} takes ${operands.map(name).join(", ")}`);
 
 export function vectorPlan(instruction: string, operands: readonly Operand[]): VectorPlan {
-  const form = forms.get(instruction)!.find((candidate) => matches(candidate, operands));
+  const form = formsOf(instruction).find((candidate) => matches(candidate, operands));
   if (!form) return refuse(instruction, operands);
   let bits = 0;
   let wide = false;
@@ -81,7 +81,7 @@ const SHIFTS = new Set(["shl", "shr", "sar", "rol", "ror", "bt"]);
 
 export function generalPlan(instruction: string, operands: readonly Operand[]): GeneralPlan {
   const form =
-    generalForms.get(instruction)!.find((candidate) => matchesGeneral(candidate, operands)) ??
+    generalFormsOf(instruction).find((candidate) => matchesGeneral(candidate, operands)) ??
     refuse(instruction, operands);
   const widens = form.pattern === "r:reg S:rm";
   const [rm, reg] = [operands[form.fieldAt.rm], operands[form.fieldAt.reg]].map((o) => (o && isGpr(o) ? o : undefined));

@@ -125,14 +125,24 @@ function read(pattern: GeneralPattern, name: string, row: string): GeneralForm {
   };
 }
 
-export const generalForms: ReadonlyMap<string, readonly GeneralForm[]> = (() => {
-  const all = new Map<string, GeneralForm[]>();
-  for (const [pattern, rows] of Object.entries(general)) {
-    for (const [name, row] of Object.entries(rows)) {
-      const list = all.get(name) ?? [];
-      list.push(read(pattern as GeneralPattern, name, row));
-      all.set(name, list);
-    }
+const rowsOf = new Map<string, [pattern: GeneralPattern, row: string][]>();
+for (const [pattern, rows] of Object.entries(general)) {
+  for (const [name, row] of Object.entries(rows)) {
+    const others = rowsOf.get(name);
+    if (others) others.push([pattern as GeneralPattern, row]);
+    else rowsOf.set(name, [[pattern as GeneralPattern, row]]);
   }
-  return all;
-})();
+}
+
+export const generalInstructions: readonly string[] = [...rowsOf.keys()];
+
+const known = new Map<string, readonly GeneralForm[]>();
+/** As in encodings.ts. */
+export function generalFormsOf(name: string): readonly GeneralForm[] {
+  let found = known.get(name);
+  if (found === undefined) {
+    found = rowsOf.get(name)!.map(([pattern, row]) => read(pattern, name, row));
+    known.set(name, found);
+  }
+  return found;
+}

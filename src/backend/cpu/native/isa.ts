@@ -19,9 +19,7 @@ export interface Isa {
   /** Elements can be masked, and memory operands repeated. */
   readonly masks: boolean;
   readonly vnni: boolean;
-  readonly vbmi: boolean;
   readonly vbmi2: boolean;
-  readonly bf16: boolean;
   /** A vector register. */
   v(id: number): Vec;
 }
@@ -29,11 +27,11 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16 }: Omit<Features, IsaName>): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi2 }: Pick<Features, "vnni" | "vbmi2">): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, vbmi2, bf16, v };
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi2, v };
   }
   const all = registersOf(256, 16);
   const v = (id: number) => all[id]!;
@@ -45,12 +43,13 @@ export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16 }: Omit<Features,
     registers: 16,
     masks: false,
     vnni: false,
-    vbmi: false,
     vbmi2: false,
-    bf16: false,
     v,
   };
 }
+
+/** What code depends on, as a name: "avx512-vnni-vbmi2". */
+export const isaKey = ({ name, vnni, vbmi2 }: Isa): string => `${name}${vnni ? "-vnni" : ""}${vbmi2 ? "-vbmi2" : ""}`;
 
 /** For people: "AVX-512 with VNNI". */
 export const isaText = ({ name, vnni }: Isa): string =>

@@ -1,43 +1,53 @@
 /**
- * The native side of the CPU device: machine code that is emitted at its first use, once per process and instruction
- * set, and the threads that run it.
+ * The native side of the CPU device: machine code that is read, or emitted, at its first use, once per process and
+ * instruction set, and the threads that run it.
  */
 
 import { recording } from "../recording.ts";
-import { Assembler } from "./assembler.ts";
-import type { Isa } from "./isa.ts";
+import type { Kernel } from "./catalogue.ts";
+import { type Isa, isaKey } from "./isa.ts";
 import { executable } from "./memory.ts";
 import { type Job, JobList, NativePool } from "./pool.ts";
+import { emit, StoredCode } from "./stored.ts";
 import { chooseIsa } from "./tier.ts";
 
-/** Emits a kernel: void kernel(const void* args, size_t lo, size_t hi, void* scratch), by the System V convention. */
-export type Generator = (a: Assembler, isa: Isa) => void;
-
 let pool: NativePool | undefined;
-const emitted = new Map<string, number>();
+
+/** The code of an instruction set, of which a process has one. */
+class Code {
+  readonly #isa: Isa;
+  readonly #addresses = new Map<string, number>();
+  readonly #stored: StoredCode | null;
+
+  constructor(isa: Isa) {
+    this.#isa = isa;
+    this.#stored = StoredCode.of(isa);
+  }
+
+  address(kernel: Kernel): number {
+    const { name } = kernel;
+    let address = this.#addresses.get(name);
+    if (address === undefined) {
+      address = this.#stored?.address(name) ?? executable(emit(kernel, this.#isa));
+      this.#addresses.set(name, address);
+    }
+    return address;
+  }
+}
+const codes = new Map<string, Code>();
 
 export class Native {
   readonly isa: Isa;
-  readonly #kernels = new Map<string, number>();
+  #code: Code | undefined;
 
   constructor(isa: Isa) {
     this.isa = isa;
   }
 
-  /** The address of the kernel called `name`. */
-  kernel(name: string, generator: Generator): number {
-    const known = this.#kernels.get(name);
-    if (known !== undefined) return known;
-    const key = `${this.isa.name} ${name}`;
-    let address = emitted.get(key);
-    if (address === undefined) {
-      const a = new Assembler();
-      generator(a, this.isa);
-      address = executable(a.finish());
-      emitted.set(key, address);
-    }
-    this.#kernels.set(name, address);
-    return address;
+  /** The address of a kernel. */
+  kernel(kernel: Kernel): number {
+    this.#code ??= codeOf(this.isa);
+    return this.#code.address(kernel);
   }
 
   /** Runs jobs one after the other on `threads` threads. */
@@ -65,6 +75,13 @@ export class Native {
   replay(threads: number, list: JobList): void {
     poolOf(threads).replay(list);
   }
+}
+
+function codeOf(isa: Isa): Code {
+  const key = isaKey(isa);
+  const code = codes.get(key) ?? new Code(isa);
+  codes.set(key, code);
+  return code;
 }
 
 function poolOf(threads: number): NativePool {

@@ -3,9 +3,10 @@
  * that faults, so that an access outside of an operand or a result would end the process.
  */
 import { fileURLToPath } from "node:url";
-import { afterAll, describe, expect, it } from "vitest";
+import { afterAll, describe, expect, it, vi } from "vitest";
 import { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
 import { type CpuBlock, isNativeBlock, type NativeBlock } from "../../../../src/backend/cpu/blocks.ts";
+import { everyKernel } from "../../../../src/backend/cpu/native/catalogue.ts";
 import { guarded } from "../../../../src/backend/cpu/native/memory.ts";
 import { type Tier, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 import { registerDevice } from "../../../../src/backend/registry.ts";
@@ -73,8 +74,14 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
   const backend = new GuardedBackend();
   registerDevice(tier, () => open(backend, tier));
   const device = Device.from(tier);
+  const kernels = vi.spyOn(backend.native!, "kernel");
   afterAll(() => {
     backend.atStart = false;
+    // All that ops ask for is in the catalogue, of which the build emits everything.
+    const known = new Set([...everyKernel(backend.native!.isa)].map(({ name }) => name));
+    const asked = new Set(kernels.mock.calls.map(([{ name }]) => name));
+    expect([...asked].filter((name) => !known.has(name))).toEqual([]);
+    expect(asked.size).toBeGreaterThan(50);
   });
 
   /** The same op on both; every element as close as its dtype allows, relative to the size of the sums behind it. */

@@ -24,6 +24,7 @@ const binary = {
   div: "vdivps",
 } as const;
 export type NativeBinaryOp = keyof typeof binary;
+export const binaryOps = Object.keys(binary) as NativeBinaryOp[];
 export const isNativeBinary = (op: BinaryOp): op is NativeBinaryOp => op in binary;
 
 /** How a vector is stored: the last few elements, or past the caches. */

@@ -1,4 +1,5 @@
 /** Attention by machine code, over keys and values of any strides or in pages. */
+
 import { sizeOf } from "../../../../core/dtype.ts";
 import type { View } from "../../../backend.ts";
 import type { SdpaParams } from "../../../fused-ops.ts";
@@ -8,17 +9,17 @@ import type { CpuBackend } from "../../backend.ts";
 import type { Engine } from "../../engine.ts";
 import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
+import { kernels } from "../catalogue.ts";
 import {
   type AttentionKind,
   attentionArguments,
   BLOCK_ROWS,
   ENTRY_BYTES,
-  emitAttention,
   MOST_KEY_DIM,
   MOST_VALUE_DIM,
   SCORE_BYTES,
 } from "../kernels/attention.ts";
-import { emitTiles, tileShape } from "../kernels/tile.ts";
+import { tileShape } from "../kernels/tile.ts";
 import type { Native } from "../native.ts";
 import { floatBits, type Job, QUEUED_BYTES } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
@@ -108,7 +109,7 @@ function jobOf(
   const isShort = 8 * (attentionArguments.count + words.length) <= (recording() ? RECORDED_BYTES : QUEUED_BYTES);
   const args = attentionArguments.wordsOf(
     {
-      tiles: native.kernel("tiles", emitTiles),
+      tiles: native.kernel(kernels.tiles),
       entries: isShort ? { own: attentionArguments.count } : writeEntries(engine, words),
       scoreRow,
       resultRow: Math.ceil(dv / columns) * lineBytes,
@@ -121,10 +122,8 @@ function jobOf(
     shared,
   );
   if (isShort) args.push(...words);
-  const { type, isPaged, hasCap, hasMask, hasSinks } = kind;
-  const name = `attention ${type} ${isPaged} ${hasCap} ${hasMask} ${hasSinks}`;
   return {
-    kernel: native.kernel(name, emitAttention(kind)),
+    kernel: native.kernel(kernels.attention(kind)),
     args,
     total: count * heads,
     grain: Math.max(1, Math.floor(CHUNK / (multiplications / count))),

@@ -1,4 +1,5 @@
 /** Attention over a cache in one call: rows are turned, enter the cache, and attend to what is there. */
+
 import { type DType, sizeOf } from "../../../../core/dtype.ts";
 import { fail } from "../../../../core/errors.ts";
 import { formatShape, Layout } from "../../../../core/layout.ts";
@@ -7,7 +8,8 @@ import { Storage } from "../../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, HeadForms } from "../../../transformers.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import { emitRotary, rotaryArguments, WHOLE_LINE } from "../kernels/rotary.ts";
+import { kernels } from "../catalogue.ts";
+import { rotaryArguments, WHOLE_LINE } from "../kernels/rotary.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
@@ -105,7 +107,7 @@ export class NativeCachedAttention implements CachedAttention {
       }
     }
     return {
-      kernel: native.kernel(`rotary ${dtype} ${p.interleaved}`, emitRotary(dtype, p.interleaved)),
+      kernel: native.kernel(kernels.rotary(dtype, p.interleaved)),
       args: rotaryArguments.words({
         q: addressInside(q),
         qRow: bytes(q, 0),

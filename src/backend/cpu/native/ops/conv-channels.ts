@@ -1,4 +1,5 @@
 /** Convolutions whose vectors are output channels: when, and in what pieces. */
+
 import type { Layout } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
@@ -6,9 +7,10 @@ import type { CpuBackend } from "../../backend.ts";
 import type { Engine } from "../../engine.ts";
 import { recording } from "../../recording.ts";
 import { addressInside } from "../bounds.ts";
+import { kernels } from "../catalogue.ts";
 import type { Isa } from "../isa.ts";
-import { channelArguments, emitConvChannels, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/conv-channels.ts";
-import { emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
+import { channelArguments, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/conv-channels.ts";
+import { weightArguments } from "../kernels/conv-weights.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
@@ -170,13 +172,13 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
     weightBytes: p.groups * weightsGroup,
     offsets,
     pack: {
-      kernel: native.kernel("conv weights", emitPackWeights),
+      kernel: native.kernel(kernels.convWeights),
       args: weightArguments.words({ w: 0, wRow: 4 * k, outs: perGroup, k, vectors, weights: 0, weightsGroup }),
       total: p.groups * vectors,
       grain: 1,
     },
     product: {
-      kernel: native.kernel("conv channels", emitConvChannels),
+      kernel: native.kernel(kernels.convChannels),
       args: channelArguments.words({
         image: 0,
         imageBatch,

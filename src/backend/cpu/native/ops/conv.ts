@@ -1,22 +1,14 @@
 /** Convolutions by machine code: of f32, and what is narrower is widened before and rounded after. */
+
 import { Layout } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import {
-  CHANNELS,
-  convArguments,
-  emitConv,
-  emitConvInPlace,
-  emitSpread,
-  MOST_PANELS,
-  readsImage,
-  spreadArguments,
-} from "../kernels/conv.ts";
-import { emitConvTiles } from "../kernels/conv-tile.ts";
-import { emitTiles, tileShape } from "../kernels/tile.ts";
+import { kernels } from "../catalogue.ts";
+import { CHANNELS, convArguments, MOST_PANELS, readsImage, spreadArguments } from "../kernels/conv.ts";
+import { tileShape } from "../kernels/tile.ts";
 import type { Job } from "../pool.ts";
 import { isFloatType } from "../simd.ts";
 import { convByChannels } from "./conv-channels.ts";
@@ -87,7 +79,7 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
         ? { address: from, batch: strides[0], channel: strides[1], row: strides[2], image: 0 }
         : { address: engine.base + spreadAt, batch: channels * plane, channel: plane, row: 4 * columnsOfImage, image };
     const spread: Job = {
-      kernel: native.kernel("spread", emitSpread),
+      kernel: native.kernel(kernels.spread),
       args: spreadArguments.words({
         x: from,
         xBatch: strides[0],
@@ -116,9 +108,9 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     const columns = panel * (perGroup > CHANNELS && !isInPlace ? MOST_PANELS : 1);
     const blocks = Math.ceil(outputs / columns);
     const job: Job = {
-      kernel: isInPlace ? native.kernel("conv in place", emitConvInPlace) : native.kernel("conv", emitConv),
+      kernel: native.kernel(isInPlace ? kernels.convInPlace : kernels.conv),
       args: convArguments.words({
-        tiles: isInPlace ? native.kernel("conv tiles", emitConvTiles) : native.kernel("tiles", emitTiles),
+        tiles: native.kernel(isInPlace ? kernels.convTiles : kernels.tiles),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,

@@ -2,17 +2,19 @@
  * Linear layers with quantized weights in one call: the norm before, the product with what is added to it, and the gate or
  * the activation behind. What is left out here is composed of the ops.
  */
+
 import { sizeOf } from "../../../../core/dtype.ts";
 import type { QuantType } from "../../../../core/quant-types.ts";
 import type { Backend, UnaryOp, View } from "../../../backend.ts";
 import type { LinearParams } from "../../../fused-ops.ts";
 import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import { emitGates, GATE_PIECE, gateArguments } from "../kernels/gates.ts";
-import { emitMap, mapArguments } from "../kernels/map.ts";
+import { kernels } from "../catalogue.ts";
+import { GATE_PIECE, gateArguments } from "../kernels/gates.ts";
+import { mapArguments } from "../kernels/map.ts";
 import { formulas } from "../kernels/math.ts";
 import { mostRows } from "../kernels/quant-code.ts";
-import { emitNorm, rowArguments } from "../kernels/rows.ts";
+import { rowArguments } from "../kernels/rows.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
@@ -130,7 +132,7 @@ function normJob(
 ): Job {
   const kind = { isCentred: false, hasWeight: true, hasBias: false };
   return {
-    kernel: native.kernel(`norm ${dtype} 010`, emitNorm(dtype, kind)),
+    kernel: native.kernel(kernels.norm(dtype, kind)),
     args: rowArguments.words({ x, out, cols, weight, bias: 0, eps: { double: eps } }),
     total: rows,
     grain: Math.max(1, Math.floor(CHUNK / cols)),
@@ -148,7 +150,7 @@ function gateJob(
 ): Job {
   const pieces = Math.ceil(columns / GATE_PIECE);
   return {
-    kernel: native.kernel(`gates ${act} ${dtype}`, emitGates(act, dtype)),
+    kernel: native.kernel(kernels.gates(act, dtype)),
     args: gateArguments.words({ x, out, columns, pieces }),
     total: rows * pieces,
     grain: Math.max(1, Math.floor(CHUNK / Math.min(columns, GATE_PIECE))),
@@ -158,7 +160,7 @@ function gateJob(
 /** In place. */
 function mapJob(native: Native, op: keyof typeof formulas, dtype: FloatType, at: number, n: number): Job {
   return {
-    kernel: native.kernel(`${op} ${dtype}`, emitMap(op, dtype)),
+    kernel: native.kernel(kernels.map(op, dtype, false)),
     args: mapArguments.words({ x: at, y: 0, out: at, mul: 0, add: 0, isStreamed: 0 }),
     total: n,
     grain: CHUNK,

@@ -1,11 +1,13 @@
 /** Elementwise ops by machine code, where their operands are many, without gaps or in rows without. */
+
 import { sizeOf } from "../../../../core/dtype.ts";
 import { collapse } from "../../../../core/layout.ts";
 import type { BinaryOp, UnaryOp, View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import { emitMap, isNativeBinary, type MapOp, mapRowArguments } from "../kernels/map.ts";
+import { kernels } from "../catalogue.ts";
+import { isNativeBinary, type MapOp, mapRowArguments } from "../kernels/map.ts";
 import { formulas } from "../kernels/math.ts";
 import { floatBits } from "../pool.ts";
 import { isFloatType } from "../simd.ts";
@@ -49,7 +51,7 @@ function map(backend: CpuBackend, op: MapOp, x: View, y: View | null, mul: numbe
   const storage = Storage.alloc(backend, dtype, n);
   const out = addressFor(storage, n);
   native.run(backend.engine.threads, {
-    kernel: native.kernel(`${op} ${dtype}${hasGaps ? " rows" : ""}`, emitMap(op, dtype, hasGaps)),
+    kernel: native.kernel(kernels.map(op, dtype, hasGaps)),
     args: mapRowArguments.words({
       x: addressInside(x),
       y: y ? addressInside(y) : 0,

@@ -1,4 +1,5 @@
 /** Products of floats by machine code: how they are cut, and which of B's panels are packed by whom. */
+
 import { sizeOf } from "../../../../core/dtype.ts";
 import { collapse, Layout, numel } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
@@ -6,19 +7,12 @@ import { ffi } from "../../../ffi.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import { emitLines, LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
-import { emitPack, packArguments } from "../kernels/pack.ts";
-import {
-  emitNextNumber,
-  emitProduct,
-  MOST_COLUMNS,
-  MOST_ROWS,
-  MOST_WIDENED,
-  productArguments,
-  widenedRow,
-} from "../kernels/product.ts";
-import { copiedRow, emitTiles, tileShape } from "../kernels/tile.ts";
-import { emitTurned, turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { kernels } from "../catalogue.ts";
+import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
+import { packArguments } from "../kernels/pack.ts";
+import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
+import { copiedRow, tileShape } from "../kernels/tile.ts";
+import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
@@ -157,7 +151,7 @@ function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
   const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, number = 0 } = block;
   return productArguments.words({
-    tiles: native.kernel("tiles", emitTiles),
+    tiles: native.kernel(kernels.tiles),
     a: p.a.address,
     aRow: p.a.row,
     aCol: p.a.col,
@@ -192,7 +186,7 @@ function words(native: Native, p: Product, block: Block): Word[] {
 /** One row, and lines of B as they are. */
 function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
   return {
-    kernel: native.kernel(`lines ${type}`, emitLines(type)),
+    kernel: native.kernel(kernels.lines(type)),
     args: lineArguments.words({ a: a.address, aCol: a.col, b: b.address, bRow: b.row, out, n, k }),
     total: Math.ceil(n / LINE_BLOCK),
     grain: Math.max(1, Math.floor(CHUNK / (LINE_BLOCK * k))),
@@ -212,7 +206,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
   const items = Math.ceil(n / lanes);
   const outRow = n * sizeOf(type);
   return {
-    kernel: native.kernel(`turned ${type} ${turnedHeight(m)}`, emitTurned(type, turnedHeight(m))),
+    kernel: native.kernel(kernels.turned(type, turnedHeight(m))),
     args: turnedArguments.words({
       a: a.address,
       aRow: a.row,
@@ -236,7 +230,7 @@ function ownPanels(native: Native, p: Product, threads: number): Job {
   const { columns: panel } = tileShape(native.isa);
   const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads);
   return {
-    kernel: native.kernel(`product ${p.type}`, emitProduct(p.type, "own")),
+    kernel: native.kernel(kernels.product(p.type, "own")),
     args: words(native, p, { rows, columns }),
     total: p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
     grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
@@ -249,9 +243,9 @@ function widenedPanels(native: Native, p: Product, threads: number): Job[] {
   const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads);
   const number = numberOfB();
   return [
-    { kernel: native.kernel("next number", emitNextNumber), args: [number], total: 1, grain: 1 },
+    { kernel: native.kernel(kernels.nextNumber), args: [number], total: 1, grain: 1 },
     {
-      kernel: native.kernel(`widened product ${p.type}`, emitProduct(p.type, "widened")),
+      kernel: native.kernel(kernels.product(p.type, "widened")),
       args: words(native, p, { rows, columns, number }),
       total: Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
       grain: 1,
@@ -287,7 +281,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       const b = { ...p.b, address: p.b.address + start * p.b.col };
       const part: Product = { ...p, n, b, out: p.out + start * es };
       const pack: Job = {
-        kernel: native.kernel(`pack ${p.type}`, emitPack(p.type)),
+        kernel: native.kernel(kernels.pack(p.type)),
         args: packArguments.words({
           b: b.address,
           alongK: p.b.row,
@@ -302,7 +296,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       };
       const { rows, columns } = blockOf(native, part, here, panel, engine.threads);
       const job: Job = {
-        kernel: native.kernel(`packed product ${p.type}`, emitProduct(p.type, "packed before")),
+        kernel: native.kernel(kernels.product(p.type, "packed before")),
         args: words(native, part, { rows, columns, packed, panelBytes, outRow: p.n * es }),
         total: Math.ceil(p.m / rows) * Math.ceil(n / columns),
         grain: 1,

@@ -1,16 +1,18 @@
 /** x · wᵀ with quantized weights by machine code: which kernels run, over what, and in what order. */
+
 import { type DType, sizeOf } from "../../../../core/dtype.ts";
 import { Layout } from "../../../../core/layout.ts";
 import { type QuantType, quantTypes } from "../../../../core/quant-types.ts";
 import type { Backend, View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
 import { addressFor, addressInside } from "../bounds.ts";
+import { kernels } from "../catalogue.ts";
 import type { Isa } from "../isa.ts";
-import { emitRounding, roundArguments } from "../kernels/quant-activations.ts";
+import { roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType, STRIP } from "../kernels/quant-blocks.ts";
 import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
-import { emitQuantProduct, productArguments } from "../kernels/quant-product.ts";
-import { emitQuantTiles, tileForm } from "../kernels/quant-tiles.ts";
+import { productArguments } from "../kernels/quant-product.ts";
+import { tileForm } from "../kernels/quant-tiles.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
@@ -96,13 +98,13 @@ function planOf({ native, planes: asked }: QuantRunner, p: QuantProduct, m: numb
   const planes = isa.vnni ? asked : 2;
   const words = !isa.vnni || (isTiled && planes === 2);
   const { halves } = blockCodes[type];
-  const form = `${words ? "words" : `${planes} planes`} ${dtype}`;
   plan = {
-    round: native.kernel(`round ${form} ${halves}`, (a) => emitRounding(a, isa, { dtype, halves, planes, words })),
-    product: native.kernel(`quantized ${form} ${type} ${rows} ${flags}`, (a) => {
-      if (isTiled) emitQuantTiles(a, isa, { type, dtype, planes, rest: rows, adds });
-      else emitQuantProduct(a, isa, { type, dtype, planes, rows, adds, strips, isTurned });
-    }),
+    round: native.kernel(kernels.rounding({ dtype, halves, planes, words })),
+    product: native.kernel(
+      isTiled
+        ? kernels.quantTiles({ type, dtype, planes, rest: rows, adds })
+        : kernels.quantProduct({ type, dtype, planes, rows, adds, strips: strips && !isTurned, isTurned }),
+    ),
     most: isTiled ? tile.rows : rows,
     columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
     isTurned,

@@ -1,18 +1,12 @@
 /** Softmax, norms and sums of rows by machine code, where the rows have no gaps and are long. */
+
 import { numel } from "../../../../core/layout.ts";
 import type { View } from "../../../backend.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
 import { addressFor, addressInside } from "../bounds.ts";
-import {
-  emitNorm,
-  emitSoftmax,
-  emitSumBlocks,
-  emitSumRows,
-  type NormKind,
-  rowArguments,
-  sumArguments,
-} from "../kernels/rows.ts";
+import { type Kernel, kernels } from "../catalogue.ts";
+import { type NormKind, rowArguments, sumArguments } from "../kernels/rows.ts";
 import type { Native } from "../native.ts";
 import { SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
@@ -48,7 +42,7 @@ function rowsOf(backend: CpuBackend, x: View, dims: number): Rows | undefined {
 export function softmax(backend: CpuBackend, x: View): Storage | undefined {
   const found = rowsOf(backend, x, 1);
   if (!found || found.cols * 4 > SCRATCH_BYTES) return undefined;
-  return normalized(backend, found, x, null, null, 0, `softmax ${found.type}`, emitSoftmax(found.type));
+  return normalized(backend, found, x, null, null, 0, kernels.softmax(found.type));
 }
 
 export function norm(
@@ -62,8 +56,7 @@ export function norm(
   const found = rowsOf(backend, x, 1);
   if (!found || [weight, bias].some((view) => view?.layout.isContiguous() === false)) return undefined;
   const kind: NormKind = { isCentred, hasWeight: weight !== null, hasBias: bias !== null };
-  const name = `norm ${found.type} ${Object.values(kind).map(Number).join("")}`;
-  return normalized(backend, found, x, weight, bias, eps, name, emitNorm(found.type, kind));
+  return normalized(backend, found, x, weight, bias, eps, kernels.norm(found.type, kind));
 }
 
 function normalized(
@@ -73,12 +66,11 @@ function normalized(
   weight: View | null,
   bias: View | null,
   eps: number,
-  name: string,
-  generator: ReturnType<typeof emitSoftmax>,
+  kernel: Kernel,
 ): Storage {
   const storage = Storage.alloc(backend, type, rows * cols);
   native.run(backend.engine.threads, {
-    kernel: native.kernel(name, generator),
+    kernel: native.kernel(kernel),
     args: rowArguments.words({
       x: addressInside(x),
       out: addressFor(storage, rows * cols),
@@ -113,12 +105,12 @@ export function sum(backend: CpuBackend, x: View, dims: number): Storage | undef
     native.run(
       engine.threads,
       {
-        kernel: native.kernel(`sum blocks ${type}`, emitSumBlocks(type)),
+        kernel: native.kernel(kernels.sumBlocks(type)),
         args,
         total: rows * blocks,
         grain: Math.max(1, Math.floor(BLOCK / cols)),
       },
-      { kernel: native.kernel(`sum rows ${type}`, emitSumRows(type)), args, total: rows, grain: BLOCK },
+      { kernel: native.kernel(kernels.sumRows(type)), args, total: rows, grain: BLOCK },
     );
   } finally {
     engine.release(partial);

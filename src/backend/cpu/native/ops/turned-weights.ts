@@ -2,6 +2,7 @@
  * Copies of quantized weights that lie as few rows read them fastest, made when a layer first decodes. Weights that are
  * mapped should stay the system's pages, so there are copies of so many bytes and no more: small models have all of theirs.
  */
+
 import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Block, View } from "../../../backend.ts";
 import type { NativeBlock } from "../../blocks.ts";
@@ -9,8 +10,9 @@ import { libc } from "../../libc.ts";
 import { allocatePages } from "../../native-memory.ts";
 import { forgetRecorded } from "../../recorder.ts";
 import { addressInside } from "../bounds.ts";
+import { kernels } from "../catalogue.ts";
 import type { NativeQuantType } from "../kernels/quant-blocks.ts";
-import { emitTurning, turningArguments } from "../kernels/quant-turning.ts";
+import { turningArguments } from "../kernels/quant-turning.ts";
 import { settle } from "../pending.ts";
 import type { QuantRunner } from "./qmatmul.ts";
 
@@ -61,7 +63,7 @@ export function turnedWeights(
   if (!block) return undefined;
   held += length;
   native.prepare(threads, {
-    kernel: native.kernel(`turning ${type}`, emitTurning(type)),
+    kernel: native.kernel(kernels.turning(type)),
     args: turningArguments.words({ w: addressInside(w), line, blocks: k / size, rows: n, out: block.address }),
     total: groups,
     grain: Math.max(1, Math.floor(CHUNK / (lanes * k))),
