@@ -13,6 +13,7 @@ import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { newOffsets } from "./conv-offsets.ts";
+import { copyOf } from "./copies.ts";
 
 /** Fewer taps do not pay for turning the results, and fewer outputs not for turning the weights. */
 const LEAST_TAPS = 256;
@@ -41,6 +42,8 @@ const MOST_PLANS = 64;
 
 /** What was found for weights at their last call, which mostly is what their next one asks for. */
 interface Latest {
+  /** Weights that came once may be others the next time; those that come again are worth a copy. */
+  isAgain: boolean;
   readonly known: Map<string, Plan | null>;
   readonly key: string;
   readonly x: Layout;
@@ -76,23 +79,39 @@ export function convByChannels(
   recording()?.refuse("a convolution's offsets are looked up");
   const plan = planOf(backend, native, x.layout, w.layout, p);
   if (!plan) return false;
-  const run = (weights: number) => {
-    const [packArgs, args] = [plan.pack.args.slice(), plan.product.args.slice()];
-    packArgs[places.w] = addressInside(w);
-    packArgs[places.packed] = weights;
+  const { threads } = engine;
+  const pack = (weights: number): Job => {
+    const args = plan.pack.args.slice();
+    args[places.w] = addressInside(w);
+    args[places.packed] = weights;
+    return { ...plan.pack, args };
+  };
+  const product = (weights: number): Job => {
+    const args = plan.product.args.slice();
     args[places.image] = addressInside(x);
     args[places.weights] = weights;
     args[places.out] = out;
-    native.run(engine.threads, { ...plan.pack, args: packArgs }, { ...plan.product, args });
+    return { ...plan.product, args };
   };
+  if (latest.get(w.layout)!.isAgain) {
+    const { offset, shape, numel } = w.layout;
+    const [n, { groups }, { lanes }] = [shape[0]!, p, native.isa];
+    const of = { type: "conv", offset, n, groups, k: numel / n, lanes } as const;
+    const copy = copyOf(w.storage.block, of, plan.weightBytes, (address) => native.prepare(threads, pack(address)));
+    if (copy !== undefined) {
+      native.run(threads, product(copy));
+      return true;
+    }
+  }
   if (plan.weightBytes <= SHARED_BYTES) {
     shared ??= guarded(SHARED_BYTES).address;
-    run(shared);
+    native.run(threads, pack(shared), product(shared));
     return true;
   }
   const at = engine.alloc(plan.weightBytes + 64);
   try {
-    run(Math.ceil((engine.base + at) / 64) * 64);
+    const weights = Math.ceil((engine.base + at) / 64) * 64;
+    native.run(threads, pack(weights), product(weights));
   } finally {
     engine.release(at);
   }
@@ -123,8 +142,10 @@ function planOf(backend: CpuBackend, native: Native, x: Layout, w: Layout, p: Co
     isSamePair(last.p.dilation, p.dilation) &&
     last.p.groups === p.groups &&
     known.get(last.key) === last.plan
-  )
+  ) {
+    last.isAgain = true;
     return last.plan;
+  }
   const { stride, padding, dilation, groups } = p;
   const key = [...x.shape, ...x.strides, ...w.shape, ...stride, ...padding, ...dilation, groups, threads].join();
   let plan = known.get(key);
@@ -136,7 +157,7 @@ function planOf(backend: CpuBackend, native: Native, x: Layout, w: Layout, p: Co
     plan = makePlan(engine, native, x, w.shape, p);
     known.set(key, plan);
   }
-  latest.set(w, { known, key, x, p, threads, plan });
+  latest.set(w, { isAgain: false, known, key, x, p, threads, plan });
   return plan;
 }
 
