@@ -15,7 +15,7 @@ const random = (shape: number[], seed: number) => Tensor.randn(shape, { seed });
 const writers: Readonly<Record<string, (w: Tensor) => void | Promise<void>>> = {
   sliceSet: (w) => w.sliceSet(random([2, 32, 3, 3], 9), 0, 5),
   write: (w) => backend.write(w.storage, 64, new Uint8Array(random([50], 9).dataSync().buffer)),
-  receive: (w) => backend.receive(w.storage, 0, 400, async (into) => into.fill(1)),
+  receive: (w) => backend.receive(w.storage, 0, 400, async (into) => void into.fill(1)),
   scatter: (w) => {
     const ids = Tensor.zeros([1, 32, 3, 3], { dtype: "u32" });
     backend.scatter(w, ids, random([1, 32, 3, 3], 9), 0, true);

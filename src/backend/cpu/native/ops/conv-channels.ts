@@ -7,8 +7,16 @@ import type { Engine } from "../../engine.ts";
 import { recording } from "../../recording.ts";
 import { addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
-import { channelArguments, emitConvChannels, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/conv-channels.ts";
-import { emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
+import {
+  channelArguments,
+  emitConvChannels,
+  MOST_OUTPUTS,
+  MOST_ROW_BYTES,
+  RUN,
+  STRETCH_BYTES,
+  UNROLL,
+} from "../kernels/conv-channels.ts";
+import { channelVectors, emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
@@ -206,6 +214,7 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
         imageRow,
         offsets: engine.base + offsets,
         k,
+        taps: tapsOf(native.isa, k, vectors),
         weights: 0,
         weightsGroup,
         out: 0,
@@ -231,6 +240,12 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
       grain: 1,
     },
   };
+}
+
+/** Even parts of all taps. */
+function tapsOf(isa: Isa, k: number, vectors: number): number {
+  const most = STRETCH_BYTES / (isa.bytes * Math.min(vectors, channelVectors(isa)));
+  return Math.ceil(k / Math.ceil(k / most) / UNROLL) * UNROLL;
 }
 
 /**
