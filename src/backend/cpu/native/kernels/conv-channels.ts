@@ -41,12 +41,10 @@ import { emitTurnSquares } from "./square.ts";
 export const RUN = 48;
 /** Most outputs of an item: the rows that they read stay in the second one. */
 export const MOST_OUTPUTS = 16 * RUN;
-/** Most bytes of weights between two visits of the sums: they stay in the first cache while all tiles of a run meet them. */
-export const STRETCH_BYTES = 3 * 2 ** 13;
-/** Taps at a time. */
-export const UNROLL = 4;
-// The thread's memory: sums of a run, where its outputs read, and the rows that an item reads.
-const PLACES_AT = 2 ** 15;
+/** Taps between two visits of the sums: their weights stay in the second cache. */
+const TAPS = 1024;
+const UNROLL = 4;
+// The thread's memory: sums of a run, and the rows that an item reads.
 const ROWS_AT = 2 ** 16;
 export const MOST_ROW_BYTES = SCRATCH_BYTES / 2;
 
@@ -63,8 +61,6 @@ export const channelArguments = layoutArguments(
   /** Where taps are, in bytes from an output's first one. */
   "offsets",
   "k",
-  /** Those between two visits of the sums. */
-  "taps",
   "weights",
   "weightsGroup",
   "out",
@@ -95,10 +91,12 @@ const locals = [
   ...(["item", "end", "scratch"] as const),
   /** Of the item: its first output and the row of that, where that row begins, where results and weights are. */
   ...(["first", "y", "base", "outItem", "weights"] as const),
-  /** Of the run: outputs before it and in it, and where they go. */
-  ...(["run", "count", "outAt"] as const),
-  /** Of the tile: outputs of the run from it on, vectors of channels and taps before it, and where its weights are. */
-  ...(["rest", "vector", "p", "weightsAt"] as const),
+  /** Of the run: outputs before it and in it, where its first one reads, how many are left in the row, where they go. */
+  ...(["run", "count", "start", "room", "outAt"] as const),
+  /** Of the tile: where it reads, and what is left of its row and of the run. */
+  ...(["at", "left", "rest"] as const),
+  /** Vectors of channels and taps before it, and where its weights are. */
+  ...(["vector", "p", "weightsAt"] as const),
 ] as const;
 type Locals = Readonly<Record<(typeof locals)[number], Mem>>;
 
@@ -179,9 +177,10 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
   a.add(rax, local.base);
   a.mov(rcx, arg.width);
   a.sub(rcx, rdx);
+  a.mov(local.room, rcx);
   a.imul(rdx, arg.step);
   a.add(rax, rdx);
-  emitPlaces(a, arg, local);
+  a.mov(local.start, rax);
   a.mov(local.vector, 0);
   a.mov(rax, local.weights);
   a.mov(local.weightsAt, rax);
@@ -220,37 +219,12 @@ export function emitConvChannels(a: Assembler, isa: Isa): void {
 
 type Arguments = ReturnType<typeof channelArguments.at>;
 
-/** Where each output of a run reads, from rax on, with rcx of them left in the row: in the next row when this one ends. */
-function emitPlaces(a: Assembler, arg: Arguments, local: Locals): void {
-  const [at, left, to, end, next, last] = [rax, rcx, r8, r9, r10, r11];
-  a.mov(to, local.scratch);
-  a.add(to, PLACES_AT);
-  a.lea(end, mem(to, 8 * RUN));
-  a.mov(last, local.count);
-  a.lea(last, mem(to, { index: last, scale: 8, disp: -8 }));
-  const loop = a.here();
-  a.mov(mem(to), at);
-  a.mov(next, at);
-  a.add(next, arg.step);
-  a.mov(rdx, next);
-  a.add(rdx, arg.turnOfRow);
-  a.sub(left, 1);
-  a.cmove(next, rdx);
-  a.cmove(left, arg.width);
-  // Those that the last tile has too many are the last one again.
-  a.cmp(to, last);
-  a.cmovb(at, next);
-  a.add(to, 8);
-  a.cmp(to, end);
-  a.jb(loop);
-}
-
 /** The sums of a run's outputs for `vectors` vectors of channels, a line for each output. */
 function emitPanel(simd: Simd, vectors: number, arg: Arguments, local: Locals): void {
   const { a, isa } = simd;
   const outputs = tileOutputs(isa, vectors);
   const line = vectors * isa.bytes;
-  const [places, sums, weights, offset, end] = [r15, rcx, rdi, rbp, rdx];
+  const [at, sums, weights, offset, end] = [r15, rcx, rdi, rbp, rdx];
   const sum = (i: number, v: number) => isa.v(i * vectors + v);
   const weight = (v: number) => isa.v(outputs * vectors + v);
   const spare = isa.registers - (outputs + 1) * vectors;
@@ -260,19 +234,35 @@ function emitPanel(simd: Simd, vectors: number, arg: Arguments, local: Locals): 
   a.mov(local.p, 0);
   const stretches = a.here();
   const tiles = a.label();
+  a.mov(rax, local.start);
+  a.mov(local.at, rax);
+  a.mov(rax, local.room);
+  a.mov(local.left, rax);
   a.mov(rax, local.count);
   a.mov(local.rest, rax);
   a.mov(sums, local.scratch);
-  a.lea(places, mem(sums, PLACES_AT));
 
   a.bind(tiles);
-  for (let i = 0; i < outputs; i++) a.mov(pointers[i]!, mem(places, 8 * i));
-  a.add(places, 8 * outputs);
+  // Where the inputs of each output are: in the next row when this one ends.
+  a.mov(at, local.at);
+  a.mov(rdx, local.left);
+  for (let i = 0; i < outputs; i++) {
+    a.mov(pointers[i]!, at);
+    a.mov(rax, at);
+    a.add(rax, arg.step);
+    a.mov(rdi, rax);
+    a.add(rdi, arg.turnOfRow);
+    a.sub(rdx, 1);
+    a.cmove(rax, rdi);
+    a.cmove(rdx, arg.width);
+    // Those that the last tile has too many are the last one again.
+    a.cmp(local.rest, i + 1);
+    a.cmova(at, rax);
+  }
+  a.mov(local.at, at);
+  a.mov(local.left, rdx);
+  emitRest(a, rdx, arg.k, local.p, TAPS, rax);
   a.mov(rax, local.p);
-  a.mov(rdx, arg.k);
-  a.sub(rdx, rax);
-  a.cmp(rdx, arg.taps);
-  a.cmova(rdx, arg.taps);
   a.mov(offset, arg.offsets);
   a.lea(offset, mem(offset, { index: rax, scale: 4 }));
   a.lea(end, mem(offset, { index: rdx, scale: 4 }));
@@ -324,9 +314,8 @@ function emitPanel(simd: Simd, vectors: number, arg: Arguments, local: Locals): 
   a.add(sums, outputs * line);
   a.sub(local.rest, outputs);
   a.jg(tiles);
+  a.add(local.p, TAPS);
   a.mov(rax, local.p);
-  a.add(rax, arg.taps);
-  a.mov(local.p, rax);
   a.cmp(rax, arg.k);
   a.jb(stretches);
 }

@@ -7,16 +7,8 @@ import type { Engine } from "../../engine.ts";
 import { recording } from "../../recording.ts";
 import { addressInside } from "../bounds.ts";
 import type { Isa } from "../isa.ts";
-import {
-  channelArguments,
-  emitConvChannels,
-  MOST_OUTPUTS,
-  MOST_ROW_BYTES,
-  RUN,
-  STRETCH_BYTES,
-  UNROLL,
-} from "../kernels/conv-channels.ts";
-import { channelVectors, emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
+import { channelArguments, emitConvChannels, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/conv-channels.ts";
+import { emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
@@ -214,7 +206,6 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
         imageRow,
         offsets: engine.base + offsets,
         k,
-        taps: tapsOf(native.isa, k, vectors),
         weights: 0,
         weightsGroup,
         out: 0,
@@ -242,12 +233,6 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
   };
 }
 
-/** Even parts of all taps. */
-function tapsOf(isa: Isa, k: number, vectors: number): number {
-  const most = STRETCH_BYTES / (isa.bytes * Math.min(vectors, channelVectors(isa)));
-  return Math.ceil(k / Math.ceil(k / most) / UNROLL) * UNROLL;
-}
-
 /**
  * How many outputs an item has: rows that several items read are copied for each, and the more items there are, the sooner
  * the last thread is done.
@@ -271,8 +256,8 @@ function cut(
     const outRows = columns % width === 0 ? columns / width : Math.floor((columns + width - 2) / width) + 1;
     const rows = (outRows - 1) * stride[0] + (tall! - 1) * dilation[0] + 1;
     if (depth! * rows * copiedBytes > MOST_ROW_BYTES) continue;
-    // In steps of the processor: one is two products of vectors, and a line of the cache takes twenty to be copied.
-    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + (20 * depth! * rows * copiedBytes) / 64;
+    // In steps of the processor: one is two products of vectors, and a line of the cache takes forty to be copied.
+    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + (40 * depth! * rows * copiedBytes) / 64;
     const rounds = Math.ceil((batch * groups * blocks) / threads);
     // Threads that do not run alike wait for one item at the end.
     const total = (rounds + (threads > 1 ? 0.5 : 0)) * cost;
