@@ -11,7 +11,7 @@ import { channelArguments, emitConvChannels, MOST_OUTPUTS, MOST_ROW_BYTES, RUN }
 import { emitPackWeights, weightArguments } from "../kernels/conv-weights.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import type { Job } from "../pool.ts";
+import { hole, type Job, type JobList } from "../pool.ts";
 import { newOffsets } from "./conv-offsets.ts";
 import { copyOf } from "./copies.ts";
 
@@ -31,8 +31,10 @@ interface Pieces {
 /** All but the addresses of a call: they depend on shapes alone, and finding them out takes as long as a small convolution. */
 interface Plan {
   readonly weightBytes: number;
-  readonly pack: Job;
-  readonly product: Job;
+  /** With holes for weights as they are, and turned. */
+  readonly pack: JobList;
+  /** With holes for the image, the turned weights and the results. */
+  readonly product: JobList;
   /** Of the table of taps in the heap. */
   readonly offsets: number;
 }
@@ -53,14 +55,6 @@ interface Latest {
 }
 const latest = new WeakMap<Layout, Latest>();
 
-const places = {
-  w: weightArguments.indexOf("w"),
-  packed: weightArguments.indexOf("weights"),
-  image: channelArguments.indexOf("image"),
-  weights: channelArguments.indexOf("weights"),
-  out: channelArguments.indexOf("out"),
-} as const;
-
 /** Turned weights of the call at hand, if they are no larger. */
 const SHARED_BYTES = 4 * 2 ** 20;
 let shared: number | undefined;
@@ -80,42 +74,35 @@ export function convByChannels(
   const plan = planOf(backend, native, x.layout, w.layout, p);
   if (!plan) return false;
   const { threads } = engine;
-  const pack = (weights: number): Job => {
-    const args = plan.pack.args.slice();
-    args[places.w] = addressInside(w);
-    args[places.packed] = weights;
-    return { ...plan.pack, args };
+  const pack = (weights: number): void => {
+    plan.pack.fill(addressInside(w), weights);
+    native.replay(threads, plan.pack);
   };
-  const product = (weights: number): Job => {
-    const args = plan.product.args.slice();
-    args[places.image] = addressInside(x);
-    args[places.weights] = weights;
-    args[places.out] = out;
-    return { ...plan.product, args };
+  const multiply = (weights: number): boolean => {
+    plan.product.fill(addressInside(x), weights, out);
+    native.replay(threads, plan.product);
+    return true;
   };
   if (latest.get(w.layout)!.isAgain) {
     const { offset, shape, numel } = w.layout;
     const [n, { groups }, { lanes }] = [shape[0]!, p, native.isa];
     const of = { type: "conv", offset, n, groups, k: numel / n, lanes } as const;
-    const copy = copyOf(w.storage.block, of, plan.weightBytes, (address) => native.prepare(threads, pack(address)));
-    if (copy !== undefined) {
-      native.run(threads, product(copy));
-      return true;
-    }
+    const copy = copyOf(w.storage.block, of, plan.weightBytes, pack);
+    if (copy !== undefined) return multiply(copy);
   }
   if (plan.weightBytes <= SHARED_BYTES) {
     shared ??= guarded(SHARED_BYTES).address;
-    native.run(threads, pack(shared), product(shared));
-    return true;
+    pack(shared);
+    return multiply(shared);
   }
   const at = engine.alloc(plan.weightBytes + 64);
   try {
     const weights = Math.ceil((engine.base + at) / 64) * 64;
-    native.run(threads, pack(weights), product(weights));
+    pack(weights);
+    return multiply(weights);
   } finally {
     engine.release(at);
   }
-  return true;
 }
 
 const isSame = (a: readonly number[], b: readonly number[]): boolean =>
@@ -187,49 +174,59 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
   const step = 4 * p.stride[1];
   const rowStep = p.stride[0] * rowBytes;
   const blocks = Math.ceil(outputs / pieces.columns);
+  const pack: Job = {
+    kernel: native.kernel("conv weights", emitPackWeights),
+    args: weightArguments.words({
+      w: hole(0),
+      wRow: 4 * k,
+      outs: perGroup,
+      k,
+      vectors,
+      weights: hole(1),
+      weightsGroup,
+    }),
+    total: p.groups * vectors,
+    grain: 1,
+  };
+  const product: Job = {
+    kernel: native.kernel("conv channels", emitConvChannels),
+    args: channelArguments.words({
+      image: hole(0),
+      imageBatch,
+      imageGroup: depth * imageChannel,
+      imageChannel,
+      imageRow,
+      offsets: engine.base + offsets,
+      k,
+      weights: hole(1),
+      weightsGroup,
+      out: hole(2),
+      outputs,
+      width: p.size[1],
+      groups: p.groups,
+      outs: perGroup,
+      columns: pieces.columns,
+      blocks,
+      step,
+      turnOfRow: rowStep - p.size[1] * step,
+      rowStep,
+      rows: copies ? pieces.rows : 0,
+      rowBytes,
+      channels: depth,
+      height,
+      columnsOfImage: width,
+      stride: p.stride[0],
+      top,
+      left: 4 * left,
+    }),
+    total: batch * p.groups * blocks,
+    grain: 1,
+  };
   return {
     weightBytes: p.groups * weightsGroup,
     offsets,
-    pack: {
-      kernel: native.kernel("conv weights", emitPackWeights),
-      args: weightArguments.words({ w: 0, wRow: 4 * k, outs: perGroup, k, vectors, weights: 0, weightsGroup }),
-      total: p.groups * vectors,
-      grain: 1,
-    },
-    product: {
-      kernel: native.kernel("conv channels", emitConvChannels),
-      args: channelArguments.words({
-        image: 0,
-        imageBatch,
-        imageGroup: depth * imageChannel,
-        imageChannel,
-        imageRow,
-        offsets: engine.base + offsets,
-        k,
-        weights: 0,
-        weightsGroup,
-        out: 0,
-        outputs,
-        width: p.size[1],
-        groups: p.groups,
-        outs: perGroup,
-        columns: pieces.columns,
-        blocks,
-        step,
-        turnOfRow: rowStep - p.size[1] * step,
-        rowStep,
-        rows: copies ? pieces.rows : 0,
-        rowBytes,
-        channels: depth,
-        height,
-        columnsOfImage: width,
-        stride: p.stride[0],
-        top,
-        left: 4 * left,
-      }),
-      total: batch * p.groups * blocks,
-      grain: 1,
-    },
+    pack: native.list(engine.threads, [pack]),
+    product: native.list(engine.threads, [product]),
   };
 }
 

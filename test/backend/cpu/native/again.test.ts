@@ -1,4 +1,7 @@
-/** Weights of convolutions that come again have a copy: it must not outlive what they were. */
+/**
+ * What comes again is found ready: jobs of products of one form, and copies of the weights of convolutions, which must not
+ * outlive what they were.
+ */
 import { describe, expect, it } from "vitest";
 import type { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
@@ -23,17 +26,53 @@ const writers: Readonly<Record<string, (w: Tensor) => void | Promise<void>>> = {
   indexAdd: (w) => backend.indexAdd(w, Tensor.zeros([1], { dtype: "u32" }), random([1, 32, 3, 3], 9), 0),
 };
 
-describe.each(natives)("copies of weights with $tier", ({ native }) => {
-  const withIt = <T>(run: () => T): T => {
-    Object.defineProperty(backend, "native", { value: native, configurable: true });
-    try {
-      return run();
-    } finally {
-      Reflect.deleteProperty(backend, "native");
+/** The device's machine code is this one's while `run` runs. */
+function withNative<T>(native: Native, run: () => T): T {
+  Object.defineProperty(backend, "native", { value: native, configurable: true });
+  try {
+    return run();
+  } finally {
+    Reflect.deleteProperty(backend, "native");
+  }
+}
+
+describe.each(natives)("products that come again with $tier", ({ native }) => {
+  const forms = [
+    [1, 70, 300],
+    [3, 64, 40],
+    [70, 50, 1],
+    [20, 33, 50],
+    [64, 80, 96],
+    [300, 256, 64],
+  ] as const;
+
+  it.each(["f32", "f16", "bf16"] as const)("are those of their own operands: %s", (dtype) => {
+    for (let round = 0; round < 3; round++) {
+      for (const [i, [m, k, n]] of forms.entries()) {
+        // From other places each time; the second B has its columns along k.
+        const x = random([m + round, k], 10 * i + round)
+          .toDType(dtype)
+          .narrow(0, round, m);
+        const w = random([k + round, n], 10 * i + 3 + round)
+          .toDType(dtype)
+          .narrow(0, round, k);
+        const turned = random([n + round, k], 10 * i + 6 + round)
+          .toDType(dtype)
+          .narrow(0, round, n)
+          .t();
+        for (const b of [w, turned]) {
+          // A batch has no jobs ready.
+          const want = withNative(native, () => x.unsqueeze(0).matmul(b.unsqueeze(0)).dataSync());
+          expect(withNative(native, () => x.matmul(b).dataSync())).toEqual(want);
+        }
+      }
     }
-  };
+  });
+});
+
+describe.each(natives)("copies of weights with $tier", ({ native }) => {
   const x = random([1, 64, 24, 24], 1);
-  const conv = (w: Tensor) => withIt(() => x.conv2d(w, { padding: 1, groups: 2 }).dataSync());
+  const conv = (w: Tensor) => withNative(native, () => x.conv2d(w, { padding: 1, groups: 2 }).dataSync());
   const fresh = (w: Tensor) => conv(w.copy());
 
   it.each(Object.keys(writers))("are made anew after %s", async (name) => {
@@ -65,7 +104,7 @@ describe.each(natives)("copies of weights with $tier", ({ native }) => {
       }
     }
     const half = random([1, 32, 24, 24], 4);
-    const ungrouped = (w: Tensor) => withIt(() => half.conv2d(w, { padding: 1 }).dataSync());
+    const ungrouped = (w: Tensor) => withNative(native, () => half.conv2d(w, { padding: 1 }).dataSync());
     const w = random([64, 32, 3, 3], 5);
     for (let i = 0; i < 3; i++) {
       conv(w);
