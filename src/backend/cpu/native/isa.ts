@@ -22,6 +22,7 @@ export interface Isa {
   readonly vbmi: boolean;
   readonly vbmi2: boolean;
   readonly bf16: boolean;
+  readonly amx: boolean;
   /** A vector register. */
   v(id: number): Vec;
 }
@@ -29,11 +30,11 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16 }: Omit<Features, IsaName>): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16, amx }: Omit<Features, IsaName>): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, vbmi2, bf16, v };
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi, vbmi2, bf16, amx, v };
   }
   const all = registersOf(256, 16);
   const v = (id: number) => all[id]!;
@@ -48,10 +49,11 @@ export function isaOf(name: IsaName, { vnni, vbmi, vbmi2, bf16 }: Omit<Features,
     vbmi: false,
     vbmi2: false,
     bf16: false,
+    amx: false,
     v,
   };
 }
 
 /** For people: "AVX-512 with VNNI". */
-export const isaText = ({ name, vnni }: Isa): string =>
-  name === "avx2" ? "AVX2" : `AVX-512${vnni ? " with VNNI" : ""}`;
+export const isaText = ({ name, vnni, amx }: Isa): string =>
+  name === "avx2" ? "AVX2" : `AVX-512${amx ? " with AMX" : vnni ? " with VNNI" : ""}`;

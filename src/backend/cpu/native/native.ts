@@ -5,7 +5,7 @@
 
 import { recording } from "../recording.ts";
 import { Assembler } from "./assembler.ts";
-import type { Isa } from "./isa.ts";
+import { type Isa, isaText } from "./isa.ts";
 import { executable } from "./memory.ts";
 import { type Job, JobList, NativePool } from "./pool.ts";
 import { chooseIsa } from "./tier.ts";
@@ -28,7 +28,7 @@ export class Native {
   kernel(name: string, generator: Generator): number {
     const known = this.#kernels.get(name);
     if (known !== undefined) return known;
-    const key = `${this.isa.name} ${name}`;
+    const key = `${isaText(this.isa)} ${name}`;
     let address = emitted.get(key);
     if (address === undefined) {
       const a = new Assembler();
