@@ -27,7 +27,14 @@ export interface ConvTransposeOptions<P = number> extends ConvOptions<P> {
 
 const pair = (p: Pair): [number, number] => (typeof p === "number" ? [p, p] : [p[0], p[1]]);
 
-function window(name: string, o: ConvOptions<Pair>) {
+interface Window {
+  readonly stride: [number, number];
+  readonly padding: [number, number];
+  readonly dilation: [number, number];
+  readonly groups: number;
+}
+
+function window(name: string, o: ConvOptions<Pair>): Window {
   const [stride, padding, dilation] = [pair(o.stride ?? 1), pair(o.padding ?? 0), pair(o.dilation ?? 1)];
   for (const s of stride) check.positiveInt(name, "the stride", s);
   for (const p of padding) check.positiveInt(name, "the padding", p, 0);
@@ -39,29 +46,33 @@ function window(name: string, o: ConvOptions<Pair>) {
 
 const both = <T>(run: (i: 0 | 1) => T): [T, T] => [run(0), run(1)];
 
+/** Outputs along one of the two dims of an image, of `length` inputs. */
+function extent(name: string, { stride, padding, dilation }: Window, i: 0 | 1, length: number, kernel: number): number {
+  const reach = dilation[i] * (kernel - 1) + 1;
+  const padded = length + 2 * padding[i];
+  if (reach > padded) {
+    fail(
+      "ConvInvalidArgs",
+      `${name}: a kernel of ${kernel} with dilation ${dilation[i]} reaches over ${reach}, more than the padded input's ${padded}`,
+    );
+  }
+  return Math.floor((padded - reach) / stride[i]) + 1;
+}
+
 function conv2d(name: string, x: Tensor, w: Tensor, o: ConvOptions<Pair>): Tensor {
   check.compatible(name, x, w);
   const p = window(name, o);
-  const [b, c, ...input] = x.shape as [number, number, number, number];
-  const [out, inner, ...kernel] = w.shape as [number, number, number, number];
+  const [input, kernel] = [x.shape, w.shape];
+  const [c, out, inner] = [input[1]!, kernel[0]!, kernel[1]!];
   if (c !== inner * p.groups || out % p.groups !== 0) {
     fail(
       "ConvInvalidArgs",
       `${name}: input ${formatShape(x.shape)} has ${c} channels, the kernel ${formatShape(w.shape)} wants ${inner} × ${p.groups} groups, and its ${out} outputs must divide into the groups`,
     );
   }
-  const size = both((i) => {
-    const reach = p.dilation[i] * (kernel[i] - 1) + 1;
-    const padded = input[i] + 2 * p.padding[i];
-    if (reach > padded) {
-      fail(
-        "ConvInvalidArgs",
-        `${name}: a kernel of ${kernel[i]} with dilation ${p.dilation[i]} reaches over ${reach}, more than the padded input's ${padded}`,
-      );
-    }
-    return Math.floor((padded - reach) / p.stride[i]) + 1;
-  });
-  return compute(x.backend, "conv2d", [b, out, ...size], x, w, { ...p, size });
+  const height = extent(name, p, 0, input[2]!, kernel[2]!);
+  const width = extent(name, p, 1, input[3]!, kernel[3]!);
+  return compute(x.backend, "conv2d", [input[0]!, out, height, width], x, w, { ...p, size: [height, width] });
 }
 
 function convTranspose2d(name: string, x: Tensor, w: Tensor, o: ConvTransposeOptions<Pair>): Tensor {

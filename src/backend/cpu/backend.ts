@@ -1,7 +1,7 @@
 /** The CPU device: ops that have machine code take it, the others WebAssembly. */
 import { chosen } from "../../core/environment.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type { BinaryOp, Block, NativeMemory, ReduceOp, UnaryOp, View } from "../backend.ts";
+import type { BinaryOp, Block, NativeMemory, ReadInto, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, LinearParams, SdpaParams } from "../fused-ops.ts";
 import type { PagedAttentionParams } from "../paged-attention.ts";
 import type { Storage } from "../storage.ts";
@@ -14,12 +14,12 @@ import { findNative, type Native } from "./native/native.ts";
 import { sdpa, sdpaPages } from "./native/ops/attention.ts";
 import { NativeCachedAttention } from "./native/ops/cached-attention.ts";
 import { conv2d } from "./native/ops/conv.ts";
+import { forgetCopies, refuseCopies } from "./native/ops/copies.ts";
 import { linear } from "./native/ops/linear.ts";
 import * as map from "./native/ops/map.ts";
 import { matmul } from "./native/ops/matmul.ts";
 import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
-import { forgetTurned } from "./native/ops/turned-weights.ts";
 import { settle } from "./native/pending.ts";
 import { CpuRecorder, forgetRecorded } from "./recorder.ts";
 import { recording } from "./recording.ts";
@@ -32,6 +32,7 @@ export class CpuBackend extends StagedBackend {
     address(storage) {
       settle();
       recording()?.refuse("others work with the memory");
+      refuseCopies(storage.block);
       return BigInt(addressOfStorage(storage));
     },
   };
@@ -53,14 +54,34 @@ export class CpuBackend extends StagedBackend {
   }
 
   override free(block: Block): void {
-    forgetTurned(block);
+    forgetCopies(block);
     forgetRecorded(block);
     super.free(block);
   }
 
   override write(dst: Storage, byteOffset: number, data: Uint8Array): void {
-    forgetTurned(dst.block);
+    forgetCopies(dst.block);
     super.write(dst, byteOffset, data);
+  }
+
+  override async receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
+    await super.receive(dst, byteOffset, byteLength, read);
+    forgetCopies(dst.block);
+  }
+
+  override copy(src: View, dst: View): void {
+    forgetCopies(dst.storage.block);
+    super.copy(src, dst);
+  }
+
+  override scatter(dst: View, ids: View, src: View, dim: number, add: boolean): void {
+    forgetCopies(dst.storage.block);
+    super.scatter(dst, ids, src, dim, add);
+  }
+
+  override indexAdd(dst: View, ids: View, src: View, dim: number): void {
+    forgetCopies(dst.storage.block);
+    super.indexAdd(dst, ids, src, dim);
   }
 
   override unary(op: UnaryOp, x: View, param: number): Storage {
@@ -103,6 +124,7 @@ export class CpuBackend extends StagedBackend {
     out: OutAddress,
   ): void {
     const { base } = this.engine;
+    for (const { storage } of [p.k, p.v]) refuseCopies(storage.block);
     if (!sdpaPages(this, base + turned, rows, heads, p, base + out)) super.attendTurned(turned, rows, heads, p, out);
   }
 

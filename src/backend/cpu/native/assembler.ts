@@ -13,7 +13,7 @@ import { Encoder } from "./encoder.ts";
 import { type encodings, vectorInstructions } from "./encodings.ts";
 import { type GeneralPlan, generalPlan, type VectorPlan, vectorPlan } from "./forms.ts";
 import { type GeneralPattern, type general, generalInstructions } from "./general.ts";
-import { codes, type Gpr, type Label, type Mask, type Mem, type Operand, type Vec } from "./operands.ts";
+import { codes, type Gpr, type Label, type Mask, type Mem, type Operand, type Tile, type Vec } from "./operands.ts";
 
 export { extentBytes, registerBits } from "./forms.ts";
 
@@ -21,6 +21,8 @@ interface KindTypes {
   v: Vec;
   V: Vec | Mem;
   m: Mem;
+  s: Mem;
+  t: Tile;
   r: Gpr;
   r8: Gpr;
   R: Gpr | Mem;

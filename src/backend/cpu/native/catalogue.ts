@@ -16,7 +16,7 @@ import { emitRounding, type RoundingForm } from "./kernels/quant-activations.ts"
 import { blockCodes, type NativeQuantType } from "./kernels/quant-blocks.ts";
 import { mostRows, type Planes } from "./kernels/quant-code.ts";
 import { emitQuantProduct, type ProductForm } from "./kernels/quant-product.ts";
-import { emitQuantTiles, type TilesForm, tileForm } from "./kernels/quant-tiles.ts";
+import { emitQuantTiles, MATRIX_ROWS, type TilesForm, tileForm } from "./kernels/quant-tiles.ts";
 import { emitTurning } from "./kernels/quant-turning.ts";
 import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
@@ -81,7 +81,7 @@ export const kernels = {
     emit: (a: Assembler, isa: Isa) => emitQuantProduct(a, isa, form),
   }),
   quantTiles: (form: TilesForm) => ({
-    name: `quantized tiles ${form.type} ${form.planes} ${form.dtype} ${form.rest} ${flags(form.adds)}`,
+    name: `quantized tiles ${form.type} ${form.planes} ${form.dtype} ${form.rest} ${flags(form.adds, form.matrix)}`,
     emit: (a: Assembler, isa: Isa) => emitQuantTiles(a, isa, form),
   }),
 } as const satisfies Readonly<Record<string, Kernel | ((...options: never[]) => Kernel)>>;
@@ -156,9 +156,11 @@ function* quantized(isa: Isa, type: NativeQuantType): Generator<Kernel> {
       }
     }
   }
-  for (const rest of upTo(tileForm(isa).rows)) {
-    for (const dtype of floatTypes) {
-      for (const adds of either) yield kernels.quantTiles({ type, dtype, planes, rest, adds });
+  for (const matrix of isa.amx && !blockCodes[type].halves ? either : [false]) {
+    for (const rest of upTo(matrix ? MATRIX_ROWS : tileForm(isa).rows)) {
+      for (const dtype of floatTypes) {
+        for (const adds of either) yield kernels.quantTiles({ type, dtype, planes, rest, adds, matrix });
+      }
     }
   }
 }

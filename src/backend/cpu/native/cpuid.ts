@@ -2,7 +2,7 @@
 
 import { addressOfBuffer } from "../libc.ts";
 import { Assembler } from "./assembler.ts";
-import { callable, executable } from "./memory.ts";
+import { callable, executable, systemFunction } from "./memory.ts";
 import { d, eax, ebx, ecx, edx, mem, r8, rbx, rdi, rdx, rsi } from "./operands.ts";
 
 export interface Features {
@@ -14,6 +14,8 @@ export interface Features {
   readonly vbmi: boolean;
   readonly vbmi2: boolean;
   readonly bf16: boolean;
+  /** AMX with products of bytes. */
+  readonly amx: boolean;
 }
 
 type Registers = readonly [a: number, b: number, c: number, d: number];
@@ -53,7 +55,7 @@ export function queryFeatures(): Features {
   // FMA, SSE4.2, MOVBE, POPCNT, OSXSAVE, AVX, F16C
   if (highest < 7 || !has(basic, 12, 20, 23, 27, 28, 29)) return none;
   const [saved] = query(-1);
-  const [, b7, c7] = query(7);
+  const [, b7, c7, d7] = query(7);
   const [a71] = query(7, 1);
   // The system keeps the halves of the vector registers (bits 1, 2) and, for AVX-512, masks and the rest (5 to 7).
   const avx2 = has(saved, 1, 2) && has(b7, 3, 5, 8);
@@ -65,7 +67,16 @@ export function queryFeatures(): Features {
     vbmi: avx512 && has(c7, 1),
     vbmi2: avx512 && has(c7, 6),
     bf16: avx512 && has(a71, 5),
+    amx: avx512 && has(c7, 11) && has(saved, 17, 18) && has(d7, 24, 25) && mayUseTiles(),
   };
 }
 
-const none: Features = { avx2: false, avx512: false, vnni: false, vbmi: false, vbmi2: false, bf16: false };
+const none: Features = { avx2: false, avx512: false, vnni: false, vbmi: false, vbmi2: false, bf16: false, amx: false };
+
+/** Linux saves tiles, which are large, for those that have asked. */
+function mayUseTiles(): boolean {
+  const [arch_prctl, REQUEST_PERMISSION, TILES] = [158, 0x1023, 18];
+  return (
+    process.platform === "linux" && callable(systemFunction("syscall"), 3)(arch_prctl, REQUEST_PERMISSION, TILES) === 0
+  );
+}

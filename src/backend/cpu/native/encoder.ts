@@ -2,7 +2,7 @@
 import { fail } from "../../../core/errors.ts";
 import type { GeneralPlan, VectorPlan } from "./forms.ts";
 import type { GeneralForm } from "./general.ts";
-import { type Gpr, Label, type Mask, type Mem, mem, type Operand, Vec } from "./operands.ts";
+import { type Gpr, Label, type Mask, type Mem, mem, type Operand, type Tile, Vec } from "./operands.ts";
 
 interface Fixup {
   /** Where the four bytes are, and from where they count. */
@@ -170,7 +170,7 @@ export class Encoder {
     const regId = reg < 0 ? form.extension : ((reg === 0 ? a : reg === 1 ? b : c) as Register).id;
     const vId = vvvv < 0 ? 0 : ((vvvv === 0 ? a : vvvv === 1 ? b : c) as Register).id;
     const mask = plan.isMasked ? (a as Vec | Mem | Mask).mask : 0;
-    const place = (rm === 0 ? a : rm === 1 ? b : rm === 2 ? c : e) as Register | Mem;
+    const place = (rm < 0 ? NO_REGISTER : rm === 0 ? a : rm === 1 ? b : rm === 2 ? c : e) as Register | Mem;
     let far = (regId | vId) > 15;
     let bBit = 0;
     let xBit = 0;
@@ -294,7 +294,9 @@ export class Encoder {
   }
 }
 
-type Register = Vec | Gpr | Mask;
+type Register = Vec | Gpr | Mask | Tile;
+/** What an instruction without an operand for the field has there. */
+const NO_REGISTER = { id: 0 } as const;
 
 /** Four bytes at `at`; where they end. */
 function int(bytes: Uint8Array, at: number, n: number): number {

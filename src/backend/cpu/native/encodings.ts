@@ -3,7 +3,8 @@
  * of their operands, which is also the type of the assembler's methods.
  *
  * A pattern names each operand's kind and the field that it goes to. Kinds: v vector, V vector or memory, m memory,
- * r general register, R general register or memory, k mask, K mask or memory, i a byte. Fields: `reg` and `rm` of the
+ * s memory whose index is the distance of a tile's rows, t tile, r general register, R general register or memory, k mask,
+ * K mask or memory, i a byte. Fields: `reg` and `rm` of the
  * ModRM byte, `vvvv` of the prefix, `is4` the high half of the last byte.
  *
  * A row: prefix.map.opcode, then W (`w0`; `w0/1`: 0 in VEX, 1 in EVEX; `wg`: by the general register's width), then
@@ -408,6 +409,11 @@ const test = {
 } as const;
 
 export const encodings = {
+  "t:reg s:rm": { tileloadd: "f2.0f38.4b w0 b0 vex" },
+  "s:rm t:reg": { tilestored: "f3.0f38.4b w0 b0 vex" },
+  "t:reg t:rm t:vvvv": { tdpbsud: "f3.0f38.5e w0 b0 vex" },
+  "t:reg": { tilezero: "f2.0f38.49 w0 b0 vex" },
+  "m:rm": { ldtilecfg: "np.0f38.49 w0 b0 vex" },
   "v:reg v:vvvv V:rm": rvm,
   "v:reg v:vvvv V:rm i:imm": rvmi,
   "v:reg v:vvvv V:rm v:is4": blends,
@@ -529,7 +535,7 @@ export const encodings = {
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, string>>>>;
 
-export type Kind = "v" | "V" | "m" | "r" | "R" | "k" | "K" | "i";
+export type Kind = "v" | "V" | "m" | "s" | "r" | "R" | "k" | "K" | "t" | "i";
 export type Field = "reg" | "vvvv" | "rm" | "is4" | "imm";
 
 /** What a memory operand is, or how wide the register in its place. */

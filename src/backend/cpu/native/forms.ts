@@ -2,7 +2,7 @@
 import { fail } from "../../../core/errors.ts";
 import { type Form, formsOf, type Kind } from "./encodings.ts";
 import { type GeneralForm, generalFormsOf } from "./general.ts";
-import { type Gpr, Label, Mem, type Operand, Vec } from "./operands.ts";
+import { type Gpr, Label, Mem, type Operand, Tile, Vec } from "./operands.ts";
 
 /** How operands of these kinds and widths are encoded by a form of a vector instruction. */
 export interface VectorPlan {
@@ -47,7 +47,7 @@ export function vectorPlan(instruction: string, operands: readonly Operand[]): V
   const place = operands[rm];
   const memory = place instanceof Mem ? place : undefined;
   const repeated = memory?.repeated ?? false;
-  const takesVex = form.vex && !(bits === 512 || repeated || (reg < 0 && memory !== undefined));
+  const takesVex = form.vex && !(bits === 512 || repeated || (reg < 0 && memory !== undefined && vvvv >= 0));
   if (!takesVex && !form.evex) return refuse(instruction, operands);
   const first = operands[0]!;
   return {
@@ -112,6 +112,8 @@ const kinds: Readonly<Record<Kind, (operand: Operand) => boolean>> = {
   v: (o) => o instanceof Vec,
   V: (o) => o instanceof Vec || o instanceof Mem,
   m: (o) => o instanceof Mem,
+  s: (o) => o instanceof Mem && o.index !== undefined,
+  t: (o) => o instanceof Tile,
   r: (o) => typeof o === "object" && o.kind === "gpr",
   R: (o) => typeof o === "object" && (o.kind === "gpr" || o.kind === "mem"),
   k: (o) => typeof o === "object" && o.kind === "mask",

@@ -84,6 +84,7 @@ export const general = {
     cqo: "48.99",
     vzeroupper: "c5.f8.77",
     vzeroall: "c5.fc.77",
+    tilerelease: "c4.e2.78.49.c0",
   },
 } as const;
 

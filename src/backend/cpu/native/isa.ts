@@ -20,6 +20,7 @@ export interface Isa {
   readonly masks: boolean;
   readonly vnni: boolean;
   readonly vbmi2: boolean;
+  readonly amx: boolean;
   /** A vector register. */
   v(id: number): Vec;
 }
@@ -27,11 +28,11 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-export function isaOf(name: IsaName, { vnni, vbmi2 }: Pick<Features, "vnni" | "vbmi2">): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi2, amx }: Pick<Features, "vnni" | "vbmi2" | "amx">): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi2, v };
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi2, amx, v };
   }
   const all = registersOf(256, 16);
   const v = (id: number) => all[id]!;
@@ -44,13 +45,15 @@ export function isaOf(name: IsaName, { vnni, vbmi2 }: Pick<Features, "vnni" | "v
     masks: false,
     vnni: false,
     vbmi2: false,
+    amx: false,
     v,
   };
 }
 
 /** What code depends on, as a name: "avx512-vnni-vbmi2". */
-export const isaKey = ({ name, vnni, vbmi2 }: Isa): string => `${name}${vnni ? "-vnni" : ""}${vbmi2 ? "-vbmi2" : ""}`;
+export const isaKey = ({ name, vnni, vbmi2, amx }: Isa): string =>
+  `${name}${vnni ? "-vnni" : ""}${vbmi2 ? "-vbmi2" : ""}${amx ? "-amx" : ""}`;
 
 /** For people: "AVX-512 with VNNI". */
-export const isaText = ({ name, vnni }: Isa): string =>
-  name === "avx2" ? "AVX2" : `AVX-512${vnni ? " with VNNI" : ""}`;
+export const isaText = ({ name, vnni, amx }: Isa): string =>
+  name === "avx2" ? "AVX2" : `AVX-512${amx ? " with AMX" : vnni ? " with VNNI" : ""}`;

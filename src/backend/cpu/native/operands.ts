@@ -20,6 +20,7 @@ export const codes = { byte: 1, integer: 2, vec: { 512: 3, 256: 4, 128: 5 }, rep
 const gprCodes = { 64: 11, 32: 12, 16: 13, 8: 14 } as const;
 const CL = 10;
 const LABEL = 15;
+const TILE = 0; // instructions with tiles have one form each
 
 /** A mask register of AVX-512; as a destination perhaps under another mask. */
 export class Mask {
@@ -89,6 +90,20 @@ export class Vec {
 const all = (bits: VectorBits): readonly Vec[] => Array.from({ length: 32 }, (_, id) => new Vec(id, bits));
 /** Every vector register without a mask: emitting makes no new ones. */
 const plain = { 128: all(128), 256: all(256), 512: all(512) } as const;
+
+/** A tile register of AMX. */
+export class Tile {
+  declare readonly kind: "tile";
+  declare readonly code: number;
+  declare readonly id: number;
+
+  constructor(id: number) {
+    this.kind = "tile";
+    this.code = TILE;
+    this.id = id;
+  }
+}
+export const tmm = (id: number): Tile => new Tile(id);
 
 /** A place in the code, known once it is bound. */
 export class Label {
@@ -172,7 +187,7 @@ export class Mem {
   }
 }
 
-export type Operand = Vec | Mem | Gpr | Mask | Label | number | bigint;
+export type Operand = Vec | Mem | Gpr | Mask | Tile | Label | number | bigint;
 
 export const mem = (base: Gpr | Label, options: MemOptions | number = 0): Mem =>
   typeof options === "number"

@@ -250,18 +250,18 @@ class JobMemory {
   write(place: number, at: number, { kernel, args, total, grain, head = 0 }: Job, threads: number): number {
     const heads = head > 0 && threads * head <= total ? threads : 0;
     const fields = [kernel, this.address + 4 * at, total, grain, head, heads];
-    for (let i = 0; i < fields.length; i++) this.#word(place + 2 * i, fields[i]!);
+    for (let i = 0; i < fields.length; i++) this.set(place + 2 * i, fields[i]!);
     let next = at;
     for (const word of args) {
-      if (typeof word === "number") this.#word(next, word);
-      else if ("own" in word) this.#word(next, this.address + 4 * at + 8 * word.own);
+      if (typeof word === "number") this.set(next, word);
+      else if ("own" in word) this.set(next, this.address + 4 * at + 8 * word.own);
       else this.#doubles[next >> 1] = word.double;
       next += 2;
     }
     return nextLine(next);
   }
 
-  #word(at: number, value: number): void {
+  set(at: number, value: number): void {
     this.#words[at] = value; // modulo 2^32
     this.#words[at + 1] = Math.floor(value / 2 ** 32);
   }
@@ -270,11 +270,18 @@ class JobMemory {
 /** Arguments begin at lines of the cache, in words. */
 const nextLine = (word: number): number => (word + 15) & ~15;
 
+/** More than any address or size is. */
+const FIRST_HOLE = 2 ** 52;
+/** A word that a list is told before each run. */
+export const hole = (which: number): number => FIRST_HOLE + which;
+
 /** Jobs with memory of their own, to be run as often as one likes. */
 export class JobList {
   readonly count: number;
   readonly isShared: boolean;
   readonly #memory: JobMemory;
+  /** Where the words of holes are, and which they are of. */
+  readonly #holes: { readonly at: number; readonly which: number }[] = [];
 
   /** For so many threads; others can run it, too. */
   constructor(jobs: readonly Job[], threads: number) {
@@ -283,7 +290,18 @@ export class JobList {
     let at = nextLine((jobs.length * JOB_BYTES) / 4);
     const words = jobs.reduce((end, { args }) => nextLine(end + 2 * args.length), at);
     this.#memory = new JobMemory(4 * words);
-    for (const [i, job] of jobs.entries()) at = this.#memory.write((i * JOB_BYTES) / 4, at, job, threads);
+    for (const [i, job] of jobs.entries()) {
+      for (const [j, word] of job.args.entries()) {
+        if (typeof word === "number" && word >= FIRST_HOLE)
+          this.#holes.push({ at: at + 2 * j, which: word - FIRST_HOLE });
+      }
+      at = this.#memory.write((i * JOB_BYTES) / 4, at, job, threads);
+    }
+  }
+
+  /** What stands in the place of each hole from now on. */
+  fill(...words: readonly number[]): void {
+    for (const { at, which } of this.#holes) this.#memory.set(at, words[which]!);
   }
 
   get address(): number {

@@ -25,6 +25,7 @@ import {
   rbp,
   rcx,
   rsp,
+  tmm,
   Vec,
 } from "../../../../src/backend/cpu/native/operands.ts";
 
@@ -64,6 +65,7 @@ function written(operand: Operand, bytes: number, element: number): string {
     return `${size}[${place}${offset}]${mask ? `{k${mask}}` : ""}`;
   }
   if (typeof operand === "object" && operand.kind === "gpr") return registerName(operand);
+  if (typeof operand === "object" && operand.kind === "tile") return `tmm${operand.id}`;
   return `0x${Number(operand).toString(16)}`;
 }
 
@@ -136,19 +138,24 @@ function variants(form: Form): { operands: Operand[]; bits: number }[] {
         const register = (kind: Kind, i: number, field: string): Operand => {
           const id = ids[i]!;
           if (kind === "i") return 0x7b;
+          if (kind === "t") return tmm(id % 8);
           if (kind === "k" || kind === "K") return new Mask(((id + i) % 7) + 1);
           if (kind === "r" || kind === "R") return low(r64(id % 16 === 4 ? 6 : id % 16), gprBits);
           if (form.extent.narrows) return new Vec(id, (field === "reg" ? Math.max(128, bits / 2) : bits) as 128);
           return new Vec(id, (field === "rm" ? registerBits(form, bits) : bits) as 128);
         };
         const plain = form.operands.map(({ kind, field }, i) => register(kind, i, field));
-        const memoryAt = form.operands.findIndex(({ kind }) => kind === "m" || isEither(kind));
-        const onlyMemory = form.operands.some(({ kind }) => kind === "m");
+        const memoryAt = form.operands.findIndex(({ kind }) => kind === "m" || kind === "s" || isEither(kind));
+        const onlyMemory = form.operands.some(({ kind }) => kind === "m" || kind === "s");
+        const isSpread = form.operands.some(({ kind }) => kind === "s");
         const forms512 = [...(onlyMemory ? [] : [plain])];
-        const isVexShift = !form.operands.some(({ field }) => field === "reg") && !form.evex;
+        const isVexShift =
+          form.operands.some(({ field }) => field === "vvvv") &&
+          !form.operands.some(({ field }) => field === "reg") &&
+          !form.evex;
         if (memoryAt >= 0 && !isVexShift) {
           for (const place of places(extentBytes(form, bits, false, gprBits / 8)))
-            forms512.push(plain.with(memoryAt, place));
+            if (place.index || !isSpread) forms512.push(plain.with(memoryAt, place));
           if (form.extent.element) {
             for (const place of places(form.extent.element)) forms512.push(plain.with(memoryAt, place.each));
           }

@@ -13,10 +13,15 @@ import { rope, ropeI, sdpa } from "../../../../src/nn/index.ts";
 import { composed } from "../../../../src/ops/composed/index.ts";
 import { QTensor } from "../../../../src/quantized/index.ts";
 import { result } from "../../../../src/tensor/tensor.ts";
+import { NativeWithTiles } from "../../../helpers/tiles.ts";
 
 const natives = tiers()
   .filter((tier) => tier !== "wasm")
-  .map((tier) => ({ tier, native: new Native(chooseIsa(tier)!) }));
+  .flatMap((tier) => {
+    const isa = chooseIsa(tier)!;
+    const native = { tier: `${tier}`, native: new Native(isa) };
+    return isa.vnni && !isa.amx ? [native, { tier: `${tier} with AMX`, native: new NativeWithTiles(isa) }] : [native];
+  });
 const types = Object.keys(blockCodes) as NativeQuantType[];
 const backend = Device.cpu().backend as CpuBackend;
 const random = (shape: number[], seed: number) => Tensor.randn(shape, { seed });

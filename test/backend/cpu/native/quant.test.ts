@@ -10,14 +10,18 @@ import { chooseIsa, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 import { quantTypes } from "../../../../src/core/quant-types.ts";
 import { Device, Tensor } from "../../../../src/index.ts";
 import { QTensor } from "../../../../src/quantized/index.ts";
+import { NativeWithTiles } from "../../../helpers/tiles.ts";
 
 const types = Object.keys(blockCodes) as NativeQuantType[];
 const forms = tiers()
   .filter((tier) => tier !== "wasm")
   .flatMap((tier) => {
     const isa = chooseIsa(tier)!;
-    const plain = { name: `${tier}`, native: new Native({ ...isa, vnni: false }) };
-    return isa.vnni ? [{ name: `${tier} with VNNI`, native: new Native(isa) }, plain] : [plain];
+    const plain = { name: `${tier}`, native: new Native({ ...isa, vnni: false, amx: false }) };
+    if (!isa.vnni) return [plain];
+    const tiles = isa.amx ? new Native(isa) : new NativeWithTiles(isa);
+    const vnni = { name: `${tier} with VNNI`, native: new Native({ ...isa, amx: false }) };
+    return [{ name: `${tier} with AMX`, native: tiles }, vnni, plain];
   });
 const { backend } = Device.cpu();
 const view = ({ storage, layout }: Tensor) => ({ storage, layout });
@@ -60,7 +64,7 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
       const exact = w.dequantize("f32").toDType("f64").t();
       const x = Tensor.randn([34, k], { seed: 2 });
       const alone = Array.from({ length: 34 }, (_, i) => multiply(native, x.narrow(0, i, 1), w));
-      for (const m of [0, 1, 2, 7, 8, 9, 33]) {
+      for (const m of [0, 1, 2, 7, 8, 9, 16, 33]) {
         const part = x.narrow(0, 1, m);
         const got = multiply(native, part, w, 1 + (m & 1));
         expect(got.length).toBe(m * n);
@@ -121,7 +125,7 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
       expect(got.subarray(i * n, (i + 1) * n)).toEqual(multiply(native, x.narrow(0, i, 1), w));
   });
 
-  it.each(types.flatMap((type) => [[type, 3] as const, [type, 10] as const]))(
+  it.each(types.flatMap((type) => [[type, 3] as const, [type, 10] as const, [type, 19] as const]))(
     "of %s and %i rows touch nothing beside their operands",
     (type, m) => {
       const [n, k] = [21, 256];

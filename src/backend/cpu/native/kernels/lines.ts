@@ -69,8 +69,8 @@ export const emitLines =
         a.vmovups(y, mem(r10));
         for (let i = 0; i < lines; i++) {
           const x = isa.v(6 + i);
-          // The lines of the next pass: a line is too short for the processor to foresee them.
-          if (lines > 4 && !isTail) a.prefetcht0(place(i < 4 ? ninth : thirteenth, i % 4, one, three, 0));
+          // The lines of the next pass: a line is too short for the processor to foresee them, and too much for the first cache.
+          if (lines > 4 && !isTail) a.prefetcht1(place(i < 4 ? ninth : thirteenth, i % 4, one, three, 0));
           if (type === "f32" && !isTail) a.vfmadd231ps(y, x, line(i));
           else {
             const b = isa.v(1 + (i % 4));

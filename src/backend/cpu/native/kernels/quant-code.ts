@@ -11,9 +11,7 @@ import { type QuantType, quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import type { Isa } from "../isa.ts";
 import {
-  eax,
   type Gpr,
-  k7,
   type Mem,
   mem,
   r8,
@@ -34,6 +32,7 @@ import {
   type Vec,
 } from "../operands.ts";
 import { Simd } from "../simd.ts";
+import { prepareTurned, UPPER } from "./square.ts";
 
 /** Activations that share a scale. */
 export const BLOCK = 32;
@@ -201,9 +200,7 @@ export class QuantCode extends Simd {
     a.mov(one, line);
     a.lea(three, mem(one, { index: one, scale: 2 }));
     for (let i = 2; i < this.lanes / 2; i++) a.lea(multiples[i]!, mem(multiples[i - 1]!, { index: one, scale: 2 }));
-    if (!this.wide) return;
-    a.mov(eax, 0xf0);
-    a.kmovw(UPPER, eax);
+    prepareTurned(a, this.isa);
   }
 
   /** Sixteen bytes of each row, the first or the second of 32; `free` is a register to use meanwhile. */
@@ -334,6 +331,3 @@ export class QuantCode extends Simd {
     a.vcvtph2ps(to, from.x);
   }
 }
-
-/** The upper half of a vector, in elements of 64 bits. */
-const UPPER = k7;

@@ -10,7 +10,7 @@ import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import { enter } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { type Mem, mem, type Vec } from "../operands.ts";
+import { type Mem, mem, tmm, type Vec } from "../operands.ts";
 import type { FloatType, Simd } from "../simd.ts";
 import {
   type BlockCode,
@@ -30,14 +30,20 @@ export interface TilesForm {
   /** Rows behind the last whole tile. */
   readonly rest: number;
   readonly adds: boolean;
+  /** Dot products are those of tile registers (AMX). */
+  readonly matrix: boolean;
 }
 
 /** Vectors of rows of w, and rows of x: with both of them few loads are needed, and sums enough to hide their latency. */
 export const tileForm = ({ masks }: Isa): { readonly vectors: 1 | 2; readonly rows: 4 | 6 } =>
   masks ? { vectors: 2, rows: 6 } : { vectors: 1, rows: 4 };
+/** Rows of x that a tile register holds. */
+export const MATRIX_ROWS = 16;
 
 /** Activations of 32 that a panel is made of at once: it stays in the second cache. */
 const SLICE = 64;
+/** Where sums of tile registers lie in the thread's memory. */
+const SUMS_AT = 2 ** 21;
 /** x points into the middle of the records of a tile: displacements of a byte reach all of them. */
 const MIDDLE = 256;
 
@@ -49,8 +55,8 @@ class Panel {
   readonly slot: number;
   readonly bytes: number;
 
-  constructor(isa: Isa, planes: Planes) {
-    this.units = isa.vnni && planes === 1 ? 8 : 16;
+  constructor(isa: Isa, planes: Planes, matrix: boolean) {
+    this.units = matrix || (isa.vnni && planes === 1) ? 8 : 16;
     this.vectors = tileForm(isa).vectors;
     this.slot = isa.bytes;
     this.bytes = (this.units + 2) * this.vectors * this.slot;
@@ -217,12 +223,13 @@ class Tile {
 
 /** Columns lo … hi of the result, as `emitQuantProduct`; there is a whole tile of rows at least. */
 export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
-  const { type, dtype, planes, rest, adds } = form;
+  const { type, dtype, planes, rest, adds, matrix } = form;
   const { bytes, size } = quantTypes[type];
   const code: BlockCode = blockCodes[type];
-  const panel = new Panel(isa, planes);
+  const panel = new Panel(isa, planes, matrix);
   const c = new QuantCode(a, isa, 0, planes, 0);
-  const { vectors, rows: most } = tileForm(isa);
+  const { vectors } = tileForm(isa);
+  const most = matrix ? MATRIX_ROWS : tileForm(isa).rows;
   const es = sizeOf(dtype);
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(
@@ -280,6 +287,118 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     each((sum, r, v) => a.vmovups(mem(gpr.inner, (r * vectors + v) * panel.slot), sum));
     a.bind(end);
     a.add(local.partial, rows * vectors * panel.slot);
+    a.mov(gpr.args, local.args);
+    a.mov(gpr.cursor, args.blocks);
+    a.imul(gpr.cursor, gpr.cursor, (size / BLOCK) * rows * record.bytes);
+    a.add(gpr.cursor, local.x);
+    a.mov(local.x, gpr.cursor);
+  };
+
+  /** The same with tile registers, whose sums go through memory; those of all groups are in memory, too. */
+  const matrixTile = (rows: number): void => {
+    const [highs, lows] = [SUMS_AT, SUMS_AT + rows * vectors * panel.slot];
+    const [xStep, step] = [gpr.out, gpr.cursor];
+    const place = (r: number, v: number) => (r * vectors + v) * panel.slot;
+    const at = (r: number, offset: number) => mem(gpr.x, r * record.bytes + offset);
+    const [loop, later, unfinished, single] = [a.label(), a.label(), a.label(), a.label()];
+    a.mov(gpr.x, local.done);
+    a.imul(gpr.x, gpr.x, rows * record.bytes);
+    a.add(gpr.x, local.x);
+    a.lea(gpr.weights, mem(gpr.frame, PANEL_AT));
+    a.mov(gpr.ahead, local.ahead);
+    a.mov(gpr.cursor, local.now);
+    a.mov(local.count, gpr.cursor);
+    a.mov(gpr.inner, local.partial);
+    a.cmp(local.done, 0);
+    a.jne(later);
+    c.zero(isa.v(0));
+    for (let i = 0; i < rows * vectors; i++) a.vmovups(mem(gpr.inner, i * panel.slot), isa.v(0));
+    a.bind(later);
+    a.mov(xStep, record.bytes);
+    a.mov(step, vectors * panel.slot);
+    a.bind(loop);
+    const fetched = a.label();
+    a.cmp(gpr.ahead, local.aheadEnd);
+    a.jae(fetched);
+    a.prefetcht2(mem(gpr.ahead));
+    a.add(gpr.ahead, 64);
+    a.bind(fetched);
+    const [x, w] = [
+      [tmm(4), tmm(5)],
+      [tmm(6), tmm(7)],
+    ] as const;
+    for (const [i, plane] of [0, record.lowPlane].entries())
+      a.tileloadd(x[i]!, mem(gpr.x, { index: xStep, disp: plane }));
+    for (let v = 0; v < vectors; v++) a.tileloadd(w[v]!, mem(gpr.weights, { index: step, disp: v * panel.slot }));
+    for (const [i, from] of [highs, lows].entries()) {
+      for (let v = 0; v < vectors; v++) {
+        const sum = tmm(2 * i + v);
+        a.tilezero(sum);
+        a.tdpbsud(sum, x[i]!, w[v]!);
+        a.tilestored(mem(gpr.frame, { index: step, disp: from + v * panel.slot }), sum);
+      }
+    }
+    const { units } = panel;
+    const [factors, minima] = [units, units + 1].map((i, k) =>
+      Array.from({ length: vectors }, (_, v) => {
+        const to = isa.v(2 * k + v);
+        if (k === 0 || code.minima) a.vmovups(to, panel.at(gpr.weights, 0, i, v));
+        return to;
+      }),
+    ) as [Vec[], Vec[]];
+    for (let r = 0; r < rows; r++) {
+      for (let v = 0; v < vectors; v++) {
+        const [integers, factor, sum] = [0, 1, 2].map((i) => isa.v(4 + 3 * ((r * vectors + v) % 9) + i)) as [
+          Vec,
+          Vec,
+          Vec,
+        ];
+        a.vpslld(integers, mem(gpr.frame, highs + place(r, v)), 8);
+        a.vpaddd(integers, integers, mem(gpr.frame, lows + place(r, v)));
+        a.vpaddd(integers, integers, at(r, record.start).each);
+        a.vcvtdq2ps(integers, integers);
+        a.vmulps(factor, factors[v]!, at(r, record.scale).each);
+        a.vmovups(sum, mem(gpr.inner, place(r, v)));
+        a.vfmadd231ps(sum, integers, factor);
+        if (code.minima) a.vfnmadd231ps(sum, minima[v]!, at(r, record.sum).each);
+        a.vmovups(mem(gpr.inner, place(r, v)), sum);
+      }
+    }
+    a.add(gpr.x, rows * record.bytes);
+    a.add(gpr.weights, panel.bytes);
+    a.dec(local.count);
+    a.jne(loop);
+    a.mov(local.ahead, gpr.ahead);
+    a.cmp(local.left, 0);
+    a.jne(unfinished);
+    const addend = gpr.ahead;
+    a.mov(gpr.args, local.args);
+    a.mov(gpr.x, local.partial);
+    a.mov(gpr.out, local.out);
+    a.mov(gpr.cursor, local.delta);
+    if (adds) a.mov(addend, local.addend);
+    for (let r = 0; r < rows; r++) {
+      for (let v = 0; v < vectors; v++) {
+        const to = (base: typeof gpr.out | typeof gpr.ahead) =>
+          mem(base, v === 0 ? 0 : { index: gpr.cursor, scale: 1 });
+        a.vmovups(isa.v(0), mem(gpr.x, place(r, v)));
+        if (adds) {
+          c.load(isa.v(1), dtype, to(addend));
+          a.vaddps(isa.v(0), isa.v(0), isa.v(1));
+        }
+        c.store(to(gpr.out), dtype, isa.v(0), isa.v(1), isa.v(2));
+      }
+      a.add(gpr.out, args.outLine);
+      if (adds) a.add(addend, args.addendLine);
+    }
+    a.mov(local.out, gpr.out);
+    if (adds) a.mov(local.addend, addend);
+    // Sums of rows that are done are needed no more.
+    a.cmp(local.done, 0);
+    a.je(single);
+    a.bind(unfinished);
+    a.add(local.partial, rows * vectors * panel.slot);
+    a.bind(single);
     a.mov(gpr.args, local.args);
     a.mov(gpr.cursor, args.blocks);
     a.imul(gpr.cursor, gpr.cursor, (size / BLOCK) * rows * record.bytes);
@@ -390,11 +509,18 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.mov(gpr.cursor, from);
     a.mov(to, gpr.cursor);
   }
+  const [emitRows, configure] = matrix
+    ? [matrixTile, (rows: number) => a.ldtilecfg(a.data(tileConfiguration(rows)))]
+    : [tile, () => {}];
+  configure(most);
   const tiles = a.here();
-  tile(most);
+  emitRows(most);
   a.dec(local.tiles);
   a.jne(tiles);
-  if (rest > 0) tile(rest);
+  if (rest > 0) {
+    configure(rest);
+    emitRows(rest);
+  }
   a.mov(gpr.cursor, local.now);
   a.add(gpr.cursor, local.done);
   a.mov(local.done, gpr.cursor);
@@ -405,5 +531,17 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
   a.mov(local.column, gpr.cursor);
   a.cmp(gpr.cursor, local.end);
   a.jl(columns);
+  if (matrix) a.tilerelease();
   leave();
+}
+
+/** Rows and bytes of a row of each tile: sums of products, then both planes of x, then weights. */
+function tileConfiguration(rows: number): Uint8Array {
+  const bytes = new Uint8Array(64);
+  bytes[0] = 1;
+  for (let t = 0; t < 8; t++) {
+    bytes[16 + 2 * t] = t === 4 || t === 5 ? BLOCK : 64;
+    bytes[48 + t] = t < 6 ? rows : BLOCK / 4;
+  }
+  return bytes;
 }

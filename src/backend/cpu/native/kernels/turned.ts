@@ -7,6 +7,7 @@ import type { Assembler } from "../assembler.ts";
 import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
+  d,
   type Gpr,
   type Mem,
   mem,
@@ -30,8 +31,11 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
-import { turn } from "./square.ts";
+import { loadTurned, prepareTurned } from "./square.ts";
 import { place } from "./tile.ts";
+
+/** Bytes of a column that are fetched ahead: what lies nearer is on its way. */
+const AHEAD = 512;
 
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
@@ -48,7 +52,7 @@ export const emitTurned =
     const es = elementBytes(type);
     const { lanes } = isa;
     const steps = isa.bytes / es;
-    const { local, leave } = enter(a, "end", "xRow", "column");
+    const { local, leave } = enter(a, "end", "xRow", "column", "next");
     const arg = turnedArguments.at(rbx);
     const bases = [rsi, rdi, r8, r9].slice(0, lanes / 4) as Gpr[];
     const [stride, three, x, x4, xRow, xThree, ahead] = [r10, r14, r13, r15, rcx, rdx, r11];
@@ -60,6 +64,7 @@ export const emitTurned =
     a.mov(local.end, rdx);
     a.mov(x, rcx);
     emitWiden(simd, type, rows, arg, local.xRow);
+    prepareTurned(a, isa);
     a.mov(stride, arg.bCol);
     a.lea(three, mem(stride, { index: stride, scale: 2 }));
 
@@ -80,13 +85,18 @@ export const emitTurned =
       if (q === 0) a.mov(base, rax);
       else a.lea(base, mem(bases[q - 1]!, { index: stride, scale: 4 }));
     }
-    // The next item's columns are fetched meanwhile, in the order of memory, if it is this thread's.
-    a.mov(ahead, stride);
-    a.imul(ahead, ahead, lanes);
-    a.add(ahead, rax);
+    // From the end of its columns to the beginning of the next item's, if that is this thread's.
+    a.mov(rax, arg.k);
+    a.imul(rax, rax, -es);
+    a.mov(rbp, stride);
+    a.imul(rbp, rbp, lanes);
+    a.add(rax, rbp);
+    a.add(rax, AHEAD);
+    a.mov(d(rcx), AHEAD);
     a.lea(rbp, mem(r12, 1));
     a.cmp(rbp, local.end);
-    a.cmovae(ahead, rax);
+    a.cmovae(rax, rcx);
+    a.mov(local.next, rax);
     for (const sum of sums) simd.zero(sum);
     a.push(x);
     a.mov(xRow, arg.k);
@@ -115,11 +125,8 @@ export const emitTurned =
     a.align(32);
     const loop = a.here();
     const square = Array.from({ length: lanes }, (_, c) => isa.v(c));
-    for (const [c, register] of square.entries()) {
-      const from = place(bases[c >> 2]!, c % 4, stride, three, 0);
-      a.vmovups(register, from);
-    }
-    for (const [k, line] of turn(a, isa, square, isa.v(lanes)).entries()) {
+    const at = (column: number, bytes: number) => place(bases[column >> 2]!, column % 4, stride, three, bytes);
+    for (const [k, line] of loadTurned(a, isa, at, square, isa.v(lanes)).entries()) {
       if (type === "f32") multiply(line, k);
       else {
         split(simd, type, line, spare[1]);
@@ -127,8 +134,14 @@ export const emitTurned =
         multiply(line, 2 * k + 1);
       }
     }
-    for (let line = 0; line < lanes * isa.bytes; line += 64) a.prefetcht1(mem(ahead, line));
-    a.add(ahead, lanes * isa.bytes);
+    // What comes next of each column is fetched meanwhile, and where it ends what the next item begins with.
+    a.mov(d(rax), AHEAD);
+    a.cmp(rbp, AHEAD / es);
+    a.cmovb(rax, local.next);
+    for (const base of bases) {
+      a.lea(ahead, mem(base, { index: rax }));
+      for (let i = 0; i < 4; i++) a.prefetcht1(place(ahead, i, stride, three, 0));
+    }
     advance(isa.bytes, steps);
     a.sub(rbp, steps);
     a.jae(loop);

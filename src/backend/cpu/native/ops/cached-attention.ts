@@ -14,6 +14,7 @@ import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 import { attentionJob, canAttend } from "./attention.ts";
+import { refuseCopies } from "./copies.ts";
 import { QUEUED_WIDTH } from "./qmatmul.ts";
 
 /** Elements of queries that are worth a chunk of rows. */
@@ -47,6 +48,7 @@ export class NativeCachedAttention implements CachedAttention {
     const [rows, width] = q.layout.shape as [number, number];
     const [heads, t] = [width / d, rows / batch];
     const end = endOf(p, t);
+    for (const { storage } of [p.k, p.v]) refuseCopies(storage.block);
     const turned = Storage.alloc(backend, dtype, rows * width);
     const out = Storage.alloc(backend, dtype, rows * width);
     try {

@@ -13,8 +13,9 @@ import { channelArguments, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/
 import { weightArguments } from "../kernels/conv-weights.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import type { Job } from "../pool.ts";
+import { hole, type Job, type JobList } from "../pool.ts";
 import { newOffsets } from "./conv-offsets.ts";
+import { copyOf } from "./copies.ts";
 
 /** Fewer taps do not pay for turning the results, and fewer outputs not for turning the weights. */
 const LEAST_TAPS = 256;
@@ -32,8 +33,10 @@ interface Pieces {
 /** All but the addresses of a call: they depend on shapes alone, and finding them out takes as long as a small convolution. */
 interface Plan {
   readonly weightBytes: number;
-  readonly pack: Job;
-  readonly product: Job;
+  /** With holes for weights as they are, and turned. */
+  readonly pack: JobList;
+  /** With holes for the image, the turned weights and the results. */
+  readonly product: JobList;
   /** Of the table of taps in the heap. */
   readonly offsets: number;
 }
@@ -43,6 +46,8 @@ const MOST_PLANS = 64;
 
 /** What was found for weights at their last call, which mostly is what their next one asks for. */
 interface Latest {
+  /** Weights that came once may be others the next time; those that come again are worth a copy. */
+  isAgain: boolean;
   readonly known: Map<string, Plan | null>;
   readonly key: string;
   readonly x: Layout;
@@ -51,14 +56,6 @@ interface Latest {
   readonly plan: Plan | null;
 }
 const latest = new WeakMap<Layout, Latest>();
-
-const places = {
-  w: weightArguments.indexOf("w"),
-  packed: weightArguments.indexOf("weights"),
-  image: channelArguments.indexOf("image"),
-  weights: channelArguments.indexOf("weights"),
-  out: channelArguments.indexOf("out"),
-} as const;
 
 /** Turned weights of the call at hand, if they are no larger. */
 const SHARED_BYTES = 4 * 2 ** 20;
@@ -78,27 +75,36 @@ export function convByChannels(
   recording()?.refuse("a convolution's offsets are looked up");
   const plan = planOf(backend, native, x.layout, w.layout, p);
   if (!plan) return false;
-  const run = (weights: number) => {
-    const [packArgs, args] = [plan.pack.args.slice(), plan.product.args.slice()];
-    packArgs[places.w] = addressInside(w);
-    packArgs[places.packed] = weights;
-    args[places.image] = addressInside(x);
-    args[places.weights] = weights;
-    args[places.out] = out;
-    native.run(engine.threads, { ...plan.pack, args: packArgs }, { ...plan.product, args });
+  const { threads } = engine;
+  const pack = (weights: number): void => {
+    plan.pack.fill(addressInside(w), weights);
+    native.replay(threads, plan.pack);
   };
+  const multiply = (weights: number): boolean => {
+    plan.product.fill(addressInside(x), weights, out);
+    native.replay(threads, plan.product);
+    return true;
+  };
+  if (latest.get(w.layout)!.isAgain) {
+    const { offset, shape, numel } = w.layout;
+    const [n, { groups }, { lanes }] = [shape[0]!, p, native.isa];
+    const of = { type: "conv", offset, n, groups, k: numel / n, lanes } as const;
+    const copy = copyOf(w.storage.block, of, plan.weightBytes, pack);
+    if (copy !== undefined) return multiply(copy);
+  }
   if (plan.weightBytes <= SHARED_BYTES) {
     shared ??= guarded(SHARED_BYTES).address;
-    run(shared);
-    return true;
+    pack(shared);
+    return multiply(shared);
   }
   const at = engine.alloc(plan.weightBytes + 64);
   try {
-    run(Math.ceil((engine.base + at) / 64) * 64);
+    const weights = Math.ceil((engine.base + at) / 64) * 64;
+    pack(weights);
+    return multiply(weights);
   } finally {
     engine.release(at);
   }
-  return true;
 }
 
 const isSame = (a: readonly number[], b: readonly number[]): boolean =>
@@ -125,8 +131,10 @@ function planOf(backend: CpuBackend, native: Native, x: Layout, w: Layout, p: Co
     isSamePair(last.p.dilation, p.dilation) &&
     last.p.groups === p.groups &&
     known.get(last.key) === last.plan
-  )
+  ) {
+    last.isAgain = true;
     return last.plan;
+  }
   const { stride, padding, dilation, groups } = p;
   const key = [...x.shape, ...x.strides, ...w.shape, ...stride, ...padding, ...dilation, groups, threads].join();
   let plan = known.get(key);
@@ -138,7 +146,7 @@ function planOf(backend: CpuBackend, native: Native, x: Layout, w: Layout, p: Co
     plan = makePlan(engine, native, x, w.shape, p);
     known.set(key, plan);
   }
-  latest.set(w, { known, key, x, p, threads, plan });
+  latest.set(w, { isAgain: false, known, key, x, p, threads, plan });
   return plan;
 }
 
@@ -168,49 +176,59 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
   const step = 4 * p.stride[1];
   const rowStep = p.stride[0] * rowBytes;
   const blocks = Math.ceil(outputs / pieces.columns);
+  const pack: Job = {
+    kernel: native.kernel(kernels.convWeights),
+    args: weightArguments.words({
+      w: hole(0),
+      wRow: 4 * k,
+      outs: perGroup,
+      k,
+      vectors,
+      weights: hole(1),
+      weightsGroup,
+    }),
+    total: p.groups * vectors,
+    grain: 1,
+  };
+  const product: Job = {
+    kernel: native.kernel(kernels.convChannels),
+    args: channelArguments.words({
+      image: hole(0),
+      imageBatch,
+      imageGroup: depth * imageChannel,
+      imageChannel,
+      imageRow,
+      offsets: engine.base + offsets,
+      k,
+      weights: hole(1),
+      weightsGroup,
+      out: hole(2),
+      outputs,
+      width: p.size[1],
+      groups: p.groups,
+      outs: perGroup,
+      columns: pieces.columns,
+      blocks,
+      step,
+      turnOfRow: rowStep - p.size[1] * step,
+      rowStep,
+      rows: copies ? pieces.rows : 0,
+      rowBytes,
+      channels: depth,
+      height,
+      columnsOfImage: width,
+      stride: p.stride[0],
+      top,
+      left: 4 * left,
+    }),
+    total: batch * p.groups * blocks,
+    grain: 1,
+  };
   return {
     weightBytes: p.groups * weightsGroup,
     offsets,
-    pack: {
-      kernel: native.kernel(kernels.convWeights),
-      args: weightArguments.words({ w: 0, wRow: 4 * k, outs: perGroup, k, vectors, weights: 0, weightsGroup }),
-      total: p.groups * vectors,
-      grain: 1,
-    },
-    product: {
-      kernel: native.kernel(kernels.convChannels),
-      args: channelArguments.words({
-        image: 0,
-        imageBatch,
-        imageGroup: depth * imageChannel,
-        imageChannel,
-        imageRow,
-        offsets: engine.base + offsets,
-        k,
-        weights: 0,
-        weightsGroup,
-        out: 0,
-        outputs,
-        width: p.size[1],
-        groups: p.groups,
-        outs: perGroup,
-        columns: pieces.columns,
-        blocks,
-        step,
-        turnOfRow: rowStep - p.size[1] * step,
-        rowStep,
-        rows: copies ? pieces.rows : 0,
-        rowBytes,
-        channels: depth,
-        height,
-        columnsOfImage: width,
-        stride: p.stride[0],
-        top,
-        left: 4 * left,
-      }),
-      total: batch * p.groups * blocks,
-      grain: 1,
-    },
+    pack: native.list(engine.threads, [pack]),
+    product: native.list(engine.threads, [product]),
   };
 }
 
@@ -237,8 +255,8 @@ function cut(
     const outRows = columns % width === 0 ? columns / width : Math.floor((columns + width - 2) / width) + 1;
     const rows = (outRows - 1) * stride[0] + (tall! - 1) * dilation[0] + 1;
     if (depth! * rows * copiedBytes > MOST_ROW_BYTES) continue;
-    // In steps of the processor: one is two products of vectors, and a line of the cache takes twenty to be copied.
-    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + (20 * depth! * rows * copiedBytes) / 64;
+    // In steps of the processor: one is two products of vectors, and a line of the cache takes forty to be copied.
+    const cost = (columns * vectors * depth! * tall! * wide!) / 2 + (40 * depth! * rows * copiedBytes) / 64;
     const rounds = Math.ceil((batch * groups * blocks) / threads);
     // Threads that do not run alike wait for one item at the end.
     const total = (rounds + (threads > 1 ? 0.5 : 0)) * cost;

@@ -47,19 +47,19 @@ function isWorthwhile(w: View, { size, groups }: ConvParams, batch: number): boo
 }
 
 function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage | undefined {
-  const [batch, channels, height, width] = x.layout.shape as [number, number, number, number];
-  const [outs, depth] = w.layout.shape as [number, number];
-  const [outHeight, outWidth] = p.size;
-  const n = batch * outs * outHeight * outWidth;
-  const k = w.layout.numel / outs;
-  const perGroup = outs / p.groups;
-  if (!isWorthwhile(w, p, batch)) return undefined;
-  const isRow = w.layout.isContiguous() && (x.layout.strides[3] === 1 || width === 1);
+  if (!isWorthwhile(w, p, x.layout.shape[0]!)) return undefined;
+  const isRow = w.layout.isContiguous() && (x.layout.strides[3] === 1 || x.layout.shape[3] === 1);
   const { native } = backend;
   if (!native || !isRow) return undefined;
 
+  const n = x.layout.shape[0]! * w.layout.shape[0]! * p.size[0] * p.size[1];
   const storage = Storage.alloc(backend, "f32", n);
   if (convByChannels(backend, native, x, w, p, addressFor(storage, n))) return storage;
+  const [batch, channels, height, width] = x.layout.shape as [number, number, number, number];
+  const [outs, depth] = w.layout.shape as [number, number];
+  const [outHeight, outWidth] = p.size;
+  const k = w.layout.numel / outs;
+  const perGroup = outs / p.groups;
   const { engine } = backend;
   const [strideRows, strideColumns] = p.stride;
   const [top, left] = p.padding;

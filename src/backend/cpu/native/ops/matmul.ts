@@ -6,6 +6,7 @@ import type { View } from "../../../backend.ts";
 import { ffi } from "../../../ffi.ts";
 import { Storage } from "../../../storage.ts";
 import type { CpuBackend } from "../../backend.ts";
+import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { kernels } from "../catalogue.ts";
 import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
@@ -15,7 +16,7 @@ import { copiedRow, tileShape } from "../kernels/tile.ts";
 import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import { type Job, SCRATCH_BYTES, type Word } from "../pool.ts";
+import { hole, type Job, type JobList, SCRATCH_BYTES, type Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
 
 /** An m × k or k × n matrix, or a batch of them: strides in bytes. */
@@ -55,39 +56,101 @@ const CHUNK = 2 ** 18;
 /** No batch. */
 const single = { shape: [], strides: [[], []] } as const;
 
+/** The jobs of a product of two matrices, but for the addresses: finding them out takes as long as a small product. */
+interface Plan {
+  readonly native: Native;
+  readonly threads: number;
+  readonly type: FloatType;
+  readonly a: Layout;
+  readonly b: Layout;
+  /** Made when the form comes again; null where jobs need memory. */
+  list: JobList | null | undefined;
+}
+/** The latest ones. */
+const plans: Plan[] = [];
+const MOST_PLANS = 16;
+/** What stands for the addresses. */
+const holes = { a: hole(0), b: hole(1), out: hole(2) } as const;
+
+const isSame = ([x, y]: readonly number[], other: readonly number[]): boolean => x === other[0] && y === other[1];
+
+function planFor(native: Native, threads: number, type: FloatType, a: Layout, b: Layout): Plan {
+  const known = plans.find(
+    (plan) =>
+      isSame(plan.a.shape, a.shape) &&
+      isSame(plan.b.shape, b.shape) &&
+      isSame(plan.a.strides, a.strides) &&
+      isSame(plan.b.strides, b.strides) &&
+      plan.type === type &&
+      plan.threads === threads &&
+      plan.native === native,
+  );
+  if (known) {
+    if (known.list === undefined) known.list = listOf(known);
+    return known;
+  }
+  const plan: Plan = { native, threads, type, a, b, list: undefined };
+  plans.unshift(plan);
+  if (plans.length > MOST_PLANS) plans.pop();
+  return plan;
+}
+
+function listOf({ native, threads, type, a, b }: Plan): JobList | null {
+  const product = productOf(type, a, b, holes.a, holes.b);
+  const jobs = product && jobsOf(native, product, threads);
+  return jobs ? native.list(threads, jobs) : null;
+}
+
 export function matmul(backend: CpuBackend, native: Native, a: View, b: View): Storage | undefined {
   const { dtype } = a.storage;
   if (!isFloatType(dtype)) return undefined;
   const lead = a.layout.rank - 2;
-  const [m, k] = a.layout.shape.slice(lead) as [number, number];
-  const n = b.layout.shape[lead + 1]!;
-  const dims = a.layout.shape.slice(0, lead);
+  const { threads } = backend.engine;
+  const plan = lead === 0 && recording() === null ? planFor(native, threads, dtype, a.layout, b.layout) : null;
+  if (plan?.list) {
+    const n = a.layout.shape[0]! * b.layout.shape[1]!;
+    const storage = Storage.alloc(backend, dtype, n);
+    plan.list.fill(addressInside(a), addressInside(b), addressFor(storage, n));
+    native.replay(threads, plan.list);
+    return storage;
+  }
+  const product = productOf(dtype, a.layout, b.layout, addressInside(a), addressInside(b));
+  if (!product) return undefined;
+  const n = product.batch * product.m * product.n;
+  const storage = Storage.alloc(backend, dtype, n);
+  multiply(backend, native, { ...product, out: addressFor(storage, n) });
+  return storage;
+}
+
+/** With a hole for the result; undefined where there is nothing to multiply, or batches lie over too many dims. */
+function productOf(type: FloatType, a: Layout, b: Layout, aAddress: number, bAddress: number): Product | undefined {
+  const lead = a.rank - 2;
+  const [m, k] = a.shape.slice(lead) as [number, number];
+  const n = b.shape[lead + 1]!;
+  const dims = a.shape.slice(0, lead);
   const count = numel(dims);
   if (m === 0 || n === 0 || k === 0 || count === 0) return undefined;
   const { shape, strides } =
-    lead === 0 ? single : collapse([a, b].map(({ layout }) => new Layout(dims, layout.strides.slice(0, lead))));
+    lead === 0 ? single : collapse([a, b].map((layout) => new Layout(dims, layout.strides.slice(0, lead))));
   if (shape.length > 2) return undefined;
-
-  const es = sizeOf(dtype);
-  const matrix = (view: View, i: number): Matrix => {
-    const [row, col] = view.layout.strides.slice(lead).map((stride) => stride * es) as [number, number];
+  const es = sizeOf(type);
+  const matrix = (layout: Layout, address: number, i: number): Matrix => {
+    const [row, col] = layout.strides.slice(lead).map((stride) => stride * es) as [number, number];
     const [inner = 0, outer = 0] = strides[i]!.toReversed().map((stride) => stride * es);
-    return { address: addressInside(view), row, col, outer, inner };
+    return { address, row, col, outer, inner };
   };
-  const storage = Storage.alloc(backend, dtype, count * m * n);
-  const product = {
-    type: dtype,
+  const [batch, inner] = [count, shape.at(-1) ?? 1];
+  return simplest({
+    type,
     m,
     n,
     k,
-    batch: count,
-    inner: shape.at(-1) ?? 1,
-    a: matrix(a, 0),
-    b: matrix(b, 1),
-    out: addressFor(storage, count * m * n),
-  };
-  multiply(backend, native, simplest(product));
-  return storage;
+    batch,
+    inner,
+    a: matrix(a, aAddress, 0),
+    b: matrix(b, bAddress, 1),
+    out: holes.out,
+  });
 }
 
 /** One tall A where all of a batch have the same B; columns as rows where there is only one. */
@@ -100,24 +163,21 @@ function simplest(p: Product): Product {
   return { ...p, m: 1, n: m, a: turned(b), b: turned(a) };
 }
 
-function multiply(backend: CpuBackend, native: Native, p: Product): void {
-  const { threads } = backend.engine;
-  if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) {
-    native.run(threads, alongLines(native, p));
-    return;
-  }
-  if (isTurned(native, p)) {
-    native.run(threads, turned(native, p, threads));
-    return;
-  }
-  if (isWidenedByEach(p)) {
-    native.run(threads, ...widenedPanels(native, p, threads));
-    return;
-  }
+/** The jobs of a product that needs no memory for them. */
+function jobsOf(native: Native, p: Product, threads: number): Job[] | undefined {
+  if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) return [alongLines(native, p)];
+  if (isTurned(native, p)) return [turned(native, p, threads)];
+  if (isWidenedByEach(p)) return widenedPanels(native, p, threads);
   const size = p.m * p.n * p.k;
   const isLarge = p.m > FEW_ROWS && !(readsB(p) && isSmall(p)) && size > (p.batch === 1 ? CHUNK : LARGE);
-  if (!isLarge) {
-    native.run(threads, ownPanels(native, p, threads));
+  return isLarge ? undefined : [ownPanels(native, p, threads)];
+}
+
+function multiply(backend: CpuBackend, native: Native, p: Product): void {
+  const { threads } = backend.engine;
+  const jobs = jobsOf(native, p, threads);
+  if (jobs) {
+    native.run(threads, ...jobs);
     return;
   }
   for (let i = 0; i < p.batch; i++) {

@@ -12,7 +12,7 @@ import { roundArguments } from "../kernels/quant-activations.ts";
 import { blockCodes, hasNativeCode, type NativeQuantType, STRIP } from "../kernels/quant-blocks.ts";
 import { BLOCK, mostRows, type Planes, record } from "../kernels/quant-code.ts";
 import { productArguments } from "../kernels/quant-product.ts";
-import { tileForm } from "../kernels/quant-tiles.ts";
+import { MATRIX_ROWS, tileForm } from "../kernels/quant-tiles.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
@@ -84,28 +84,30 @@ function planOf({ native, planes: asked }: QuantRunner, p: QuantProduct, m: numb
   const { isa } = native;
   const tile = tileForm(isa);
   const isTiled = m > mostRows(isa);
-  const rows = isTiled ? m % tile.rows : m;
+  const planes = isa.vnni ? asked : 2;
+  const { halves } = blockCodes[type];
+  const matrix = isa.amx && planes === 2 && !halves && m >= MATRIX_ROWS;
+  const most = matrix ? MATRIX_ROWS : isTiled ? tile.rows : m;
+  const rows = isTiled ? m % most : m;
   const known = plans.get(native) ?? new Map<number, Plan>();
   plans.set(native, known);
   let key = typeNumbers.get(type)!;
   const adds = addend !== undefined;
   const strips = k % (STRIP * BLOCK) === 0;
   const isTurned = !isTiled && turned !== undefined;
-  const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips) + 8 * Number(isTurned);
-  key = (((key * 4 + floatTypes.indexOf(dtype)) * 4 + asked) * 16 + flags) * 16 + rows;
+  const flags = Number(isTiled) + 2 * Number(adds) + 4 * Number(strips) + 8 * Number(isTurned) + 16 * Number(matrix);
+  key = (((key * 4 + floatTypes.indexOf(dtype)) * 4 + asked) * 32 + flags) * 16 + rows;
   let plan = known.get(key);
   if (plan) return plan;
-  const planes = isa.vnni ? asked : 2;
-  const words = !isa.vnni || (isTiled && planes === 2);
-  const { halves } = blockCodes[type];
+  const words = !isa.vnni || (isTiled && planes === 2 && !matrix);
   plan = {
     round: native.kernel(kernels.rounding({ dtype, halves, planes, words })),
     product: native.kernel(
       isTiled
-        ? kernels.quantTiles({ type, dtype, planes, rest: rows, adds })
+        ? kernels.quantTiles({ type, dtype, planes, rest: rows, adds, matrix })
         : kernels.quantProduct({ type, dtype, planes, rows, adds, strips: strips && !isTurned, isTurned }),
     ),
-    most: isTiled ? tile.rows : rows,
+    most,
     columns: isTiled ? tile.vectors * isa.lanes : isa.lanes,
     isTurned,
     isTiled,
