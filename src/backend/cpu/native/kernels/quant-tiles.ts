@@ -42,6 +42,8 @@ export const MATRIX_ROWS = 16;
 
 /** Activations of 32 that a panel is made of at once: it stays in the second cache. */
 const SLICE = 64;
+/** Lines that are fetched ahead with each 32 activations of such a tile, which are done sooner than those of others. */
+const MATRIX_LINES = 4;
 /** Where sums of tile registers lie in the thread's memory. */
 const SUMS_AT = 2 ** 21;
 /** x points into the middle of the records of a tile: displacements of a byte reach all of them. */
@@ -320,8 +322,8 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     const fetched = a.label();
     a.cmp(gpr.ahead, local.aheadEnd);
     a.jae(fetched);
-    a.prefetcht2(mem(gpr.ahead));
-    a.add(gpr.ahead, 64);
+    for (let line = 0; line < MATRIX_LINES; line++) a.prefetcht2(mem(gpr.ahead, 64 * line));
+    a.add(gpr.ahead, 64 * MATRIX_LINES);
     a.bind(fetched);
     const [x, w] = [
       [tmm(4), tmm(5)],
@@ -355,7 +357,7 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
         ];
         a.vpslld(integers, mem(gpr.frame, highs + place(r, v)), 8);
         a.vpaddd(integers, integers, mem(gpr.frame, lows + place(r, v)));
-        a.vpaddd(integers, integers, at(r, record.start).each);
+        if (code.offset > 0) a.vpaddd(integers, integers, at(r, record.start).each);
         a.vcvtdq2ps(integers, integers);
         a.vmulps(factor, factors[v]!, at(r, record.scale).each);
         a.vmovups(sum, mem(gpr.inner, place(r, v)));
