@@ -10,7 +10,7 @@ import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import { enter } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { type Mem, mem, tmm, type Vec } from "../operands.ts";
+import { type Label, type Mem, mem, r8, r9, tmm, type Vec } from "../operands.ts";
 import type { FloatType, Simd } from "../simd.ts";
 import {
   type BlockCode,
@@ -296,17 +296,76 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.mov(local.x, gpr.cursor);
   };
 
-  /** The same with tile registers, whose sums go through memory; those of all groups are in memory, too. */
+  /**
+   * The same with tile registers, whose sums go through memory: those of 32 activations are computed while those of the 32
+   * before them are added up, which is in memory, too.
+   */
   const matrixTile = (rows: number): void => {
-    const [highs, lows] = [SUMS_AT, SUMS_AT + rows * vectors * panel.slot];
-    const [xStep, step] = [gpr.out, gpr.cursor];
+    const [xStep, step, to, from] = [gpr.out, gpr.cursor, r8, r9];
+    const lows = rows * vectors * panel.slot;
     const place = (r: number, v: number) => (r * vectors + v) * panel.slot;
-    const at = (r: number, offset: number) => mem(gpr.x, r * record.bytes + offset);
-    const [loop, later, unfinished, single] = [a.label(), a.label(), a.label(), a.label()];
+    const [x, w] = [
+      [tmm(4), tmm(5)],
+      [tmm(6), tmm(7)],
+    ] as const;
+    /** The dot products of the 32 activations at x. */
+    const dots: (() => void)[] = [
+      ...[0, record.lowPlane].map((disp, i) => () => a.tileloadd(x[i]!, mem(gpr.x, { index: xStep, disp }))),
+      ...w.map((tile, v) => () => a.tileloadd(tile, mem(gpr.weights, { index: step, disp: v * panel.slot }))),
+      ...[0, 1, 2, 3].map((i) => () => {
+        a.tilezero(tmm(i));
+        a.tdpbsud(tmm(i), x[i >> 1]!, w[i & 1]!);
+      }),
+      ...[0, 1, 2, 3].map((i) => () => {
+        a.tilestored(mem(to, { index: step, disp: (i >> 1) * lows + (i & 1) * panel.slot }), tmm(i));
+      }),
+    ];
+    const factor = (v: number) => isa.v(v);
+    const minimum = (v: number) => isa.v(vectors + v);
+    /** What those before x are added up by. */
+    const prepare = () => {
+      const { units } = panel;
+      for (let v = 0; v < vectors; v++) {
+        a.vmovups(factor(v), panel.at(gpr.weights, -1, units, v));
+        if (code.minima) a.vmovups(minimum(v), panel.at(gpr.weights, -1, units + 1, v));
+      }
+    };
+    const add = (r: number, v: number): void => {
+      const [integers, scale, sum] = [0, 1, 2].map((i) => isa.v(4 + 3 * ((r * vectors + v) % 9) + i)) as [
+        Vec,
+        Vec,
+        Vec,
+      ];
+      const at = (offset: number) => mem(gpr.x, (r - rows) * record.bytes + offset).each;
+      a.vpslld(integers, mem(from, place(r, v)), 8);
+      a.vpaddd(integers, integers, mem(from, lows + place(r, v)));
+      if (code.offset > 0) a.vpaddd(integers, integers, at(record.start));
+      a.vcvtdq2ps(integers, integers);
+      a.vmulps(scale, factor(v), at(record.scale));
+      a.vmovups(sum, mem(gpr.inner, place(r, v)));
+      a.vfmadd231ps(sum, integers, scale);
+      if (code.minima) a.vfnmadd231ps(sum, minimum(v), at(record.sum));
+      a.vmovups(mem(gpr.inner, place(r, v)), sum);
+    };
+    const adds32 = Array.from({ length: rows * vectors }, (_, i) => () => add(Math.floor(i / vectors), i % vectors));
+    const advance = () => {
+      a.add(gpr.x, rows * record.bytes);
+      a.add(gpr.weights, panel.bytes);
+      a.xchg(to, from);
+    };
+    const [later, last, unfinished, single, fetched] = Array.from({ length: 5 }, () => a.label()) as [
+      Label,
+      Label,
+      Label,
+      Label,
+      Label,
+    ];
     a.mov(gpr.x, local.done);
     a.imul(gpr.x, gpr.x, rows * record.bytes);
     a.add(gpr.x, local.x);
     a.lea(gpr.weights, mem(gpr.frame, PANEL_AT));
+    a.lea(to, mem(gpr.frame, SUMS_AT));
+    a.lea(from, mem(to, 2 * lows));
     a.mov(gpr.ahead, local.ahead);
     a.mov(gpr.cursor, local.now);
     a.mov(local.count, gpr.cursor);
@@ -318,58 +377,27 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.bind(later);
     a.mov(xStep, record.bytes);
     a.mov(step, vectors * panel.slot);
-    a.bind(loop);
-    const fetched = a.label();
+    for (const emit of dots) emit();
+    advance();
+    const loop = a.here();
+    a.dec(local.count);
+    a.je(last);
     a.cmp(gpr.ahead, local.aheadEnd);
     a.jae(fetched);
     for (let line = 0; line < MATRIX_LINES; line++) a.prefetcht2(mem(gpr.ahead, 64 * line));
     a.add(gpr.ahead, 64 * MATRIX_LINES);
     a.bind(fetched);
-    const [x, w] = [
-      [tmm(4), tmm(5)],
-      [tmm(6), tmm(7)],
-    ] as const;
-    for (const [i, plane] of [0, record.lowPlane].entries())
-      a.tileloadd(x[i]!, mem(gpr.x, { index: xStep, disp: plane }));
-    for (let v = 0; v < vectors; v++) a.tileloadd(w[v]!, mem(gpr.weights, { index: step, disp: v * panel.slot }));
-    for (const [i, from] of [highs, lows].entries()) {
-      for (let v = 0; v < vectors; v++) {
-        const sum = tmm(2 * i + v);
-        a.tilezero(sum);
-        a.tdpbsud(sum, x[i]!, w[v]!);
-        a.tilestored(mem(gpr.frame, { index: step, disp: from + v * panel.slot }), sum);
-      }
+    prepare();
+    for (const [i, emit] of dots.entries()) {
+      emit();
+      const [begin, end] = [i, i + 1].map((n) => Math.round((n * adds32.length) / dots.length));
+      for (const next of adds32.slice(begin, end)) next();
     }
-    const { units } = panel;
-    const [factors, minima] = [units, units + 1].map((i, k) =>
-      Array.from({ length: vectors }, (_, v) => {
-        const to = isa.v(2 * k + v);
-        if (k === 0 || code.minima) a.vmovups(to, panel.at(gpr.weights, 0, i, v));
-        return to;
-      }),
-    ) as [Vec[], Vec[]];
-    for (let r = 0; r < rows; r++) {
-      for (let v = 0; v < vectors; v++) {
-        const [integers, factor, sum] = [0, 1, 2].map((i) => isa.v(4 + 3 * ((r * vectors + v) % 9) + i)) as [
-          Vec,
-          Vec,
-          Vec,
-        ];
-        a.vpslld(integers, mem(gpr.frame, highs + place(r, v)), 8);
-        a.vpaddd(integers, integers, mem(gpr.frame, lows + place(r, v)));
-        if (code.offset > 0) a.vpaddd(integers, integers, at(r, record.start).each);
-        a.vcvtdq2ps(integers, integers);
-        a.vmulps(factor, factors[v]!, at(r, record.scale).each);
-        a.vmovups(sum, mem(gpr.inner, place(r, v)));
-        a.vfmadd231ps(sum, integers, factor);
-        if (code.minima) a.vfnmadd231ps(sum, minima[v]!, at(r, record.sum).each);
-        a.vmovups(mem(gpr.inner, place(r, v)), sum);
-      }
-    }
-    a.add(gpr.x, rows * record.bytes);
-    a.add(gpr.weights, panel.bytes);
-    a.dec(local.count);
-    a.jne(loop);
+    advance();
+    a.jmp(loop);
+    a.bind(last);
+    prepare();
+    for (const next of adds32) next();
     a.mov(local.ahead, gpr.ahead);
     a.cmp(local.left, 0);
     a.jne(unfinished);
@@ -477,6 +505,10 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
   a.mov(local.done, 0);
 
   const slices = a.here();
+  if (matrix) {
+    a.mov(gpr.args, local.args);
+    c.prepare(args.line);
+  }
   a.mov(gpr.cursor, local.left);
   a.mov(gpr.inner, SLICE);
   a.cmp(gpr.cursor, gpr.inner);
