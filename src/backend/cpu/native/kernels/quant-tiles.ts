@@ -297,8 +297,8 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
   };
 
   /**
-   * The same with tile registers, whose sums go through memory: those of 32 activations are computed while those of the 32
-   * before them are added up, which is in memory, too.
+   * The same with tile registers, whose sums go through memory: while those of 32 activations are computed, those of the 32
+   * before are stored, and those before these added up to what is in memory, too. So nothing waits for a tile.
    */
   const matrixTile = (rows: number): void => {
     const [xStep, step, to, from] = [gpr.out, gpr.cursor, r8, r9];
@@ -308,52 +308,54 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
       [tmm(4), tmm(5)],
       [tmm(6), tmm(7)],
     ] as const;
-    /** The dot products of the 32 activations at x. */
-    const dots: (() => void)[] = [
+    const loads: (() => void)[] = [
       ...[0, record.lowPlane].map((disp, i) => () => a.tileloadd(x[i]!, mem(gpr.x, { index: xStep, disp }))),
       ...w.map((tile, v) => () => a.tileloadd(tile, mem(gpr.weights, { index: step, disp: v * panel.slot }))),
-      ...[0, 1, 2, 3].map((i) => () => {
-        a.tilezero(tmm(i));
-        a.tdpbsud(tmm(i), x[i >> 1]!, w[i & 1]!);
-      }),
-      ...[0, 1, 2, 3].map((i) => () => {
-        a.tilestored(mem(to, { index: step, disp: (i >> 1) * lows + (i & 1) * panel.slot }), tmm(i));
-      }),
     ];
+    const stores = [0, 1, 2, 3].map((i) => () => {
+      a.tilestored(mem(to, { index: step, disp: (i >> 1) * lows + (i & 1) * panel.slot }), tmm(i));
+    });
+    const dots = [0, 1, 2, 3].map((i) => () => {
+      a.tilezero(tmm(i));
+      a.tdpbsud(tmm(i), x[i >> 1]!, w[i & 1]!);
+    });
     const factor = (v: number) => isa.v(v);
     const minimum = (v: number) => isa.v(vectors + v);
-    /** What those before x are added up by. */
-    const prepare = () => {
+    /** Adds up what is at `from`, of so many times 32 activations before x, while `meanwhile` is done. */
+    const addUp = (before: number, ...meanwhile: readonly (() => void)[]): void => {
       const { units } = panel;
       for (let v = 0; v < vectors; v++) {
-        a.vmovups(factor(v), panel.at(gpr.weights, -1, units, v));
-        if (code.minima) a.vmovups(minimum(v), panel.at(gpr.weights, -1, units + 1, v));
+        a.vmovups(factor(v), panel.at(gpr.weights, -before, units, v));
+        if (code.minima) a.vmovups(minimum(v), panel.at(gpr.weights, -before, units + 1, v));
+      }
+      const count = rows * vectors;
+      for (let i = 0; i < count; i++) {
+        const share = (n: number) => Math.floor((n * meanwhile.length) / count);
+        for (const emit of meanwhile.slice(share(i), share(i + 1))) emit();
+        const [r, v] = [Math.floor(i / vectors), i % vectors];
+        const [integers, scale, sum] = [0, 1, 2].map((t) => isa.v(4 + 3 * (i % 9) + t)) as [Vec, Vec, Vec];
+        const at = (offset: number) => mem(gpr.x, (r - before * rows) * record.bytes + offset).each;
+        a.vpslld(integers, mem(from, place(r, v)), 8);
+        a.vpaddd(integers, integers, mem(from, lows + place(r, v)));
+        if (code.offset > 0) a.vpaddd(integers, integers, at(record.start));
+        a.vcvtdq2ps(integers, integers);
+        a.vmulps(scale, factor(v), at(record.scale));
+        a.vmovups(sum, mem(gpr.inner, place(r, v)));
+        a.vfmadd231ps(sum, integers, scale);
+        if (code.minima) a.vfnmadd231ps(sum, minimum(v), at(record.sum));
+        a.vmovups(mem(gpr.inner, place(r, v)), sum);
       }
     };
-    const add = (r: number, v: number): void => {
-      const [integers, scale, sum] = [0, 1, 2].map((i) => isa.v(4 + 3 * ((r * vectors + v) % 9) + i)) as [
-        Vec,
-        Vec,
-        Vec,
-      ];
-      const at = (offset: number) => mem(gpr.x, (r - rows) * record.bytes + offset).each;
-      a.vpslld(integers, mem(from, place(r, v)), 8);
-      a.vpaddd(integers, integers, mem(from, lows + place(r, v)));
-      if (code.offset > 0) a.vpaddd(integers, integers, at(record.start));
-      a.vcvtdq2ps(integers, integers);
-      a.vmulps(scale, factor(v), at(record.scale));
-      a.vmovups(sum, mem(gpr.inner, place(r, v)));
-      a.vfmadd231ps(sum, integers, scale);
-      if (code.minima) a.vfnmadd231ps(sum, minimum(v), at(record.sum));
-      a.vmovups(mem(gpr.inner, place(r, v)), sum);
+    const all = (...steps: readonly (() => void)[]) => {
+      for (const emit of steps) emit();
     };
-    const adds32 = Array.from({ length: rows * vectors }, (_, i) => () => add(Math.floor(i / vectors), i % vectors));
     const advance = () => {
       a.add(gpr.x, rows * record.bytes);
       a.add(gpr.weights, panel.bytes);
-      a.xchg(to, from);
     };
-    const [later, last, unfinished, single, fetched] = Array.from({ length: 5 }, () => a.label()) as [
+    const [later, first, tail, last, unfinished, single, fetched] = Array.from({ length: 7 }, () => a.label()) as [
+      Label,
+      Label,
       Label,
       Label,
       Label,
@@ -377,27 +379,33 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.bind(later);
     a.mov(xStep, record.bytes);
     a.mov(step, vectors * panel.slot);
-    for (const emit of dots) emit();
+    all(...loads, ...dots);
     advance();
+    a.dec(local.count);
+    a.je(first);
+    all(...loads, ...stores, ...dots);
+    advance();
+    a.xchg(to, from);
     const loop = a.here();
     a.dec(local.count);
-    a.je(last);
+    a.je(tail);
     a.cmp(gpr.ahead, local.aheadEnd);
     a.jae(fetched);
     for (let line = 0; line < MATRIX_LINES; line++) a.prefetcht2(mem(gpr.ahead, 64 * line));
     a.add(gpr.ahead, 64 * MATRIX_LINES);
     a.bind(fetched);
-    prepare();
-    for (const [i, emit] of dots.entries()) {
-      emit();
-      const [begin, end] = [i, i + 1].map((n) => Math.round((n * adds32.length) / dots.length));
-      for (const next of adds32.slice(begin, end)) next();
-    }
+    addUp(2, ...loads, ...stores, ...dots);
     advance();
+    a.xchg(to, from);
     a.jmp(loop);
+    a.bind(first);
+    all(...stores);
+    a.jmp(last);
+    a.bind(tail);
+    addUp(2, ...stores);
     a.bind(last);
-    prepare();
-    for (const next of adds32) next();
+    a.xchg(to, from);
+    addUp(1);
     a.mov(local.ahead, gpr.ahead);
     a.cmp(local.left, 0);
     a.jne(unfinished);
