@@ -116,6 +116,15 @@ describe.each(forms)("quantized products with $name", ({ native }) => {
     }
   });
 
+  it.each([32, 64, 96])("of rows of %i have the bits of each row alone", (k) => {
+    const [m, n] = [40, 37];
+    const w = weights("Q8_0", n, k);
+    const x = Tensor.randn([m, k], { seed: 7 });
+    const got = multiply(native, x, w, 2);
+    for (let i = 0; i < m; i++)
+      expect(got.subarray(i * n, (i + 1) * n)).toEqual(multiply(native, x.narrow(0, i, 1), w));
+  });
+
   it.each(["Q4_0", "Q4_K", "Q6_K"] as const)("of %s and long rows go in slices, with the same bits", (type) => {
     const [m, n, k] = [native.isa.masks ? 20 : 9, 37, 2304];
     const w = weights(type, n, k);

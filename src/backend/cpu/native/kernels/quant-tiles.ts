@@ -10,7 +10,7 @@ import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import { enter } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { type Mem, mem, tmm, type Vec } from "../operands.ts";
+import { type Label, type Mem, mem, r8, r9, tmm, type Vec } from "../operands.ts";
 import type { FloatType, Simd } from "../simd.ts";
 import {
   type BlockCode,
@@ -42,6 +42,8 @@ export const MATRIX_ROWS = 16;
 
 /** Activations of 32 that a panel is made of at once: it stays in the second cache. */
 const SLICE = 64;
+/** Lines that are fetched ahead with each 32 activations of such a tile, which are done sooner than those of others. */
+const MATRIX_LINES = 4;
 /** Where sums of tile registers lie in the thread's memory. */
 const SUMS_AT = 2 ** 21;
 /** x points into the middle of the records of a tile: displacements of a byte reach all of them. */
@@ -294,17 +296,78 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.mov(local.x, gpr.cursor);
   };
 
-  /** The same with tile registers, whose sums go through memory; those of all groups are in memory, too. */
+  /**
+   * The same with tile registers, whose sums go through memory: while those of 32 activations are computed, those of the 32
+   * before are stored, and those before these added up to what is in memory, too. So nothing waits for a tile.
+   */
   const matrixTile = (rows: number): void => {
-    const [highs, lows] = [SUMS_AT, SUMS_AT + rows * vectors * panel.slot];
-    const [xStep, step] = [gpr.out, gpr.cursor];
+    const [xStep, step, to, from] = [gpr.out, gpr.cursor, r8, r9];
+    const lows = rows * vectors * panel.slot;
     const place = (r: number, v: number) => (r * vectors + v) * panel.slot;
-    const at = (r: number, offset: number) => mem(gpr.x, r * record.bytes + offset);
-    const [loop, later, unfinished, single] = [a.label(), a.label(), a.label(), a.label()];
+    const [x, w] = [
+      [tmm(4), tmm(5)],
+      [tmm(6), tmm(7)],
+    ] as const;
+    const loads: (() => void)[] = [
+      ...[0, record.lowPlane].map((disp, i) => () => a.tileloadd(x[i]!, mem(gpr.x, { index: xStep, disp }))),
+      ...w.map((tile, v) => () => a.tileloadd(tile, mem(gpr.weights, { index: step, disp: v * panel.slot }))),
+    ];
+    const stores = [0, 1, 2, 3].map((i) => () => {
+      a.tilestored(mem(to, { index: step, disp: (i >> 1) * lows + (i & 1) * panel.slot }), tmm(i));
+    });
+    const dots = [0, 1, 2, 3].map((i) => () => {
+      a.tilezero(tmm(i));
+      a.tdpbsud(tmm(i), x[i >> 1]!, w[i & 1]!);
+    });
+    const factor = (v: number) => isa.v(v);
+    const minimum = (v: number) => isa.v(vectors + v);
+    /** Adds up what is at `from`, of so many times 32 activations before x, while `meanwhile` is done. */
+    const addUp = (before: number, ...meanwhile: readonly (() => void)[]): void => {
+      const { units } = panel;
+      for (let v = 0; v < vectors; v++) {
+        a.vmovups(factor(v), panel.at(gpr.weights, -before, units, v));
+        if (code.minima) a.vmovups(minimum(v), panel.at(gpr.weights, -before, units + 1, v));
+      }
+      const count = rows * vectors;
+      for (let i = 0; i < count; i++) {
+        const share = (n: number) => Math.floor((n * meanwhile.length) / count);
+        for (const emit of meanwhile.slice(share(i), share(i + 1))) emit();
+        const [r, v] = [Math.floor(i / vectors), i % vectors];
+        const [integers, scale, sum] = [0, 1, 2].map((t) => isa.v(4 + 3 * (i % 9) + t)) as [Vec, Vec, Vec];
+        const at = (offset: number) => mem(gpr.x, (r - before * rows) * record.bytes + offset).each;
+        a.vpslld(integers, mem(from, place(r, v)), 8);
+        a.vpaddd(integers, integers, mem(from, lows + place(r, v)));
+        if (code.offset > 0) a.vpaddd(integers, integers, at(record.start));
+        a.vcvtdq2ps(integers, integers);
+        a.vmulps(scale, factor(v), at(record.scale));
+        a.vmovups(sum, mem(gpr.inner, place(r, v)));
+        a.vfmadd231ps(sum, integers, scale);
+        if (code.minima) a.vfnmadd231ps(sum, minimum(v), at(record.sum));
+        a.vmovups(mem(gpr.inner, place(r, v)), sum);
+      }
+    };
+    const all = (...steps: readonly (() => void)[]) => {
+      for (const emit of steps) emit();
+    };
+    const advance = () => {
+      a.add(gpr.x, rows * record.bytes);
+      a.add(gpr.weights, panel.bytes);
+    };
+    const [later, first, tail, last, unfinished, single, fetched] = Array.from({ length: 7 }, () => a.label()) as [
+      Label,
+      Label,
+      Label,
+      Label,
+      Label,
+      Label,
+      Label,
+    ];
     a.mov(gpr.x, local.done);
     a.imul(gpr.x, gpr.x, rows * record.bytes);
     a.add(gpr.x, local.x);
     a.lea(gpr.weights, mem(gpr.frame, PANEL_AT));
+    a.lea(to, mem(gpr.frame, SUMS_AT));
+    a.lea(from, mem(to, 2 * lows));
     a.mov(gpr.ahead, local.ahead);
     a.mov(gpr.cursor, local.now);
     a.mov(local.count, gpr.cursor);
@@ -316,58 +379,33 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.bind(later);
     a.mov(xStep, record.bytes);
     a.mov(step, vectors * panel.slot);
-    a.bind(loop);
-    const fetched = a.label();
+    all(...loads, ...dots);
+    advance();
+    a.dec(local.count);
+    a.je(first);
+    all(...loads, ...stores, ...dots);
+    advance();
+    a.xchg(to, from);
+    const loop = a.here();
+    a.dec(local.count);
+    a.je(tail);
     a.cmp(gpr.ahead, local.aheadEnd);
     a.jae(fetched);
-    a.prefetcht2(mem(gpr.ahead));
-    a.add(gpr.ahead, 64);
+    for (let line = 0; line < MATRIX_LINES; line++) a.prefetcht2(mem(gpr.ahead, 64 * line));
+    a.add(gpr.ahead, 64 * MATRIX_LINES);
     a.bind(fetched);
-    const [x, w] = [
-      [tmm(4), tmm(5)],
-      [tmm(6), tmm(7)],
-    ] as const;
-    for (const [i, plane] of [0, record.lowPlane].entries())
-      a.tileloadd(x[i]!, mem(gpr.x, { index: xStep, disp: plane }));
-    for (let v = 0; v < vectors; v++) a.tileloadd(w[v]!, mem(gpr.weights, { index: step, disp: v * panel.slot }));
-    for (const [i, from] of [highs, lows].entries()) {
-      for (let v = 0; v < vectors; v++) {
-        const sum = tmm(2 * i + v);
-        a.tilezero(sum);
-        a.tdpbsud(sum, x[i]!, w[v]!);
-        a.tilestored(mem(gpr.frame, { index: step, disp: from + v * panel.slot }), sum);
-      }
-    }
-    const { units } = panel;
-    const [factors, minima] = [units, units + 1].map((i, k) =>
-      Array.from({ length: vectors }, (_, v) => {
-        const to = isa.v(2 * k + v);
-        if (k === 0 || code.minima) a.vmovups(to, panel.at(gpr.weights, 0, i, v));
-        return to;
-      }),
-    ) as [Vec[], Vec[]];
-    for (let r = 0; r < rows; r++) {
-      for (let v = 0; v < vectors; v++) {
-        const [integers, factor, sum] = [0, 1, 2].map((i) => isa.v(4 + 3 * ((r * vectors + v) % 9) + i)) as [
-          Vec,
-          Vec,
-          Vec,
-        ];
-        a.vpslld(integers, mem(gpr.frame, highs + place(r, v)), 8);
-        a.vpaddd(integers, integers, mem(gpr.frame, lows + place(r, v)));
-        a.vpaddd(integers, integers, at(r, record.start).each);
-        a.vcvtdq2ps(integers, integers);
-        a.vmulps(factor, factors[v]!, at(r, record.scale).each);
-        a.vmovups(sum, mem(gpr.inner, place(r, v)));
-        a.vfmadd231ps(sum, integers, factor);
-        if (code.minima) a.vfnmadd231ps(sum, minima[v]!, at(r, record.sum).each);
-        a.vmovups(mem(gpr.inner, place(r, v)), sum);
-      }
-    }
-    a.add(gpr.x, rows * record.bytes);
-    a.add(gpr.weights, panel.bytes);
-    a.dec(local.count);
-    a.jne(loop);
+    addUp(2, ...loads, ...stores, ...dots);
+    advance();
+    a.xchg(to, from);
+    a.jmp(loop);
+    a.bind(first);
+    all(...stores);
+    a.jmp(last);
+    a.bind(tail);
+    addUp(2, ...stores);
+    a.bind(last);
+    a.xchg(to, from);
+    addUp(1);
     a.mov(local.ahead, gpr.ahead);
     a.cmp(local.left, 0);
     a.jne(unfinished);
@@ -475,6 +513,10 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
   a.mov(local.done, 0);
 
   const slices = a.here();
+  if (matrix) {
+    a.mov(gpr.args, local.args);
+    c.prepare(args.line);
+  }
   a.mov(gpr.cursor, local.left);
   a.mov(gpr.inner, SLICE);
   a.cmp(gpr.cursor, gpr.inner);
