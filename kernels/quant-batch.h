@@ -4,7 +4,7 @@
 // x is in shared memory for as long as a block lives, in f16, each row lifted by a power of two so that its largest is near 2^15: of
 // bf16 nothing is lost that counts beside it. A warp takes CHUNK weights of 16 rows of W at a time by way of its own shared memory, and
 // decodes them straight into the registers that mma.sync takes its left operand from: each four neighbouring weights are columns 2t,
-// 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order. While it multiplies one chunk, the next are on their way, the
+// 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order; or, of types and rows that are words, as quant-slices.h has them. While it multiplies one chunk, the next are on their way, the
 // first of them before the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where
 // x does not fit or leaves room for few warps, and the last of them to end adds up what all have left in `sums`.
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
@@ -12,7 +12,7 @@
 #define WICK_QUANT_BATCH_H
 #include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
-#include "quant.h"
+#include "quant-slices.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
@@ -24,6 +24,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
   static constexpr u32 PLACES = 2;
   typedef Outputs<16, ROWS> Out;
+  typedef QuantSlice<Q> Slice;
 
   // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
   // multiplied with.
@@ -39,24 +40,63 @@ template <class Q, u32 ROWS> struct QuantBatch {
     if (dtype == DTYPE_f16) UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<f16>::at(raw.v[j / 2], j % 2);
     else UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<bf16>::at(raw.v[j / 2], j % 2);
   }
-  // The first `count` elements of a row, which are there as they came, become what is multiplied.
-  GPU_FN void lift(const Rows& rows, u32 b, u32 count, u32 dtype) {
-    u16* const row = rows.row(b);
+  // The first `count` elements of a row, which are there as they came, become what is multiplied, in order where they are `ordered`.
+  GPU_FN void lift(const Rows& rows, u32 b, u32 count, u32 dtype, bool ordered) {
+    u16* const row = rows.row(b < ROWS ? b : 0);
     f32 largest = 0, v[8];
-    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
+    if (b < ROWS) UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
       eight(v, row, i, dtype);
       UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(v[j]));
     }
     UNROLL for (u32 mask = 16; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
     const u32 exponent = f32_bits(largest) >> 23, near = exponent < 15 ? 15 : exponent > 254 ? 254 : exponent;
     const f32 up = f32_from_bits((268 - near) << 23), down = f32_from_bits((near - 14) << 23);
-    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
-      eight(v, row, i, dtype);
-      Words4 halves;
-      UNROLL for (int j = 0; j < 4; j++) halves.v[j] = pack2(f16{}, v[2 * j] * up, v[2 * j + 1] * up);
-      store_shared<4>((u32*)row, 4 * i, halves);
+    if (b < ROWS && lane_id() == 0) rows.factors[b] = down;
+    if (!(Slice::WORDS && ordered)) {
+      if (b < ROWS) UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
+        eight(v, row, i, dtype);
+        Words4 halves;
+        UNROLL for (int j = 0; j < 4; j++) halves.v[j] = pack2(f16{}, v[2 * j] * up, v[2 * j + 1] * up);
+        store_shared<4>((u32*)row, 4 * i, halves);
+      }
+      return;
     }
-    if (lane_id() == 0) rows.factors[b] = down;
+    u32 from[8];
+    UNROLL for (u32 j = 0; j < 8; j++) {
+      const u32 at = lane_id() % 8 * 8 + j;
+      from[j] = ordered_from(at / 16 * 16 + at % 4 / 2 * 8 + at / 4 % 4 * 2 + at % 2, Slice::ORDER);
+    }
+    // All of a slice is read before any of it is written.
+    UNROLL_SOME for (u32 first = 0; first < count / 8; first += 32) {
+      const u32 i = first + lane_id();
+      const bool there = b < ROWS && i < count / 8;
+      UNROLL for (int j = 0; j < 8; j++) {
+        const u32 raw = there ? row[i / 8 * 64 + from[j]] : 0;
+        v[j] = (dtype == DTYPE_f16 ? InWord<f16>::at(raw, 0) : InWord<bf16>::at(raw, 0)) * up;
+      }
+      wave_sync();
+      Words4 halves;
+      UNROLL for (int j = 0; j < 4; j++) halves.v[j] = pack2(f16{}, v[2 * j], v[2 * j + 1]);
+      if (there) store_shared<4>((u32*)row, 4 * i, halves);
+    }
+  }
+
+  // acc += slice `slice` of a chunk in words, whose rows' weights begin at chunk[h], with those of x from x_at on.
+  GPU_FN void multiply_words(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 slice, const u16* x_at, u32 pitch) {
+    Slice w[2];
+    UNROLL for (int h = 0; h < 2; h++) w[h].template load<0>(Staged<Q::Align>{chunk[h].words + slice * Slice::STORED, 0}, 64);
+    multiply_step<0>(acc, w, x_at + slice * 64, pitch);
+    multiply_step<1>(acc, w, x_at + slice * 64, pitch);
+    multiply_step<2>(acc, w, x_at + slice * 64, pitch);
+    multiply_step<3>(acc, w, x_at + slice * 64, pitch);
+  }
+  template <u32 I> GPU_FN void multiply_step(f32 (&acc)[TILES][4], const Slice (&w)[2], const u16* x_at, u32 pitch) {
+    u32 left[4];
+    UNROLL for (int h = 0; h < 2; h++) w[h].template decode<0, I>(left[h], left[2 + h]);
+    UNROLL for (u32 j = 0; j < TILES; j++) {
+      const Vec<u32, 2> right = *(const Vec<u32, 2>*)(x_at + j * 8 * pitch + I * 16);
+      mma_m16n8k16(f16{}, acc[j], left, right.v);
+    }
   }
 
   // acc += run `run` of a chunk, whose rows' weights begin at chunk[h], with those of x from x_at on.
@@ -153,7 +193,8 @@ template <class Q, u32 ROWS> struct QuantBatch {
     }
     copies_wait();
     wave_sync();
-    for (u32 b = warp; b < ROWS; b += warps) lift(rows, b, here, out.dtype);
+    const bool words = Slice::WORDS && k % 256 == 0;
+    for (u32 b = warp; b < ROWS + warp; b += warps) lift(rows, b, here, out.dtype, words);
     barrier();
 
     f32 acc[TILES][4] = {};
@@ -165,6 +206,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       // Every lane has done with the chunk before this one: its place is free.
       send();
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
+      const u32 slices = runs * RUN / 64;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 4;
       Staged<Q::Align> lines[2];
       UNROLL for (u32 h = 0; h < 2; h++)
@@ -173,7 +215,14 @@ template <class Q, u32 ROWS> struct QuantBatch {
         // All warps multiply as often; what is not there goes nowhere.
         f32 none[TILES][4] = {};
         if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
-        for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+        if constexpr (Slice::WORDS)
+          for (u32 r = 0; words && r < CHUNK / 64; r++) multiply_words(r < slices ? acc : none, lines, r < slices ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+        for (u32 r = 0; !words && r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+      } else if (Slice::WORDS && words) {
+        if constexpr (Slice::WORDS) {
+          if (slices == CHUNK / 64) UNROLL for (u32 r = 0; r < CHUNK / 64; r++) multiply_words(acc, lines, r, x_at, rows.pitch());
+          else NO_UNROLL for (u32 r = 0; r < slices; r++) multiply_words(acc, lines, r, x_at, rows.pitch());
+        }
       } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);

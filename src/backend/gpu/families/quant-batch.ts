@@ -2,6 +2,7 @@
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { sharedBudget, unitDefines } from "../attention-plan.ts";
 import { family, gridFor, quants } from "./family.ts";
+import { quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Rows of x, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
@@ -90,6 +91,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
+      ...quantOrders,
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
