@@ -12,9 +12,10 @@ const QUANT_BATCH_WARPS = 16;
 /** Weights of a row that come at once: of types with less than eight bits, and of others. */
 const QUANT_BATCH_CHUNK = 512;
 const QUANT_BATCH_FINE = 256;
-const PLACES = 2;
-/** Rows of weights that a warp multiplies. */
-const LINES = 16;
+/** Places of a warp's chunks, and sixteens of rows of weights that it takes at a time. */
+const QUANT_BATCH_PLACES = 2;
+const QUANT_BATCH_GROUPS = 2;
+const LINES = 16 * QUANT_BATCH_GROUPS;
 
 export interface QuantBatchPlan {
   /** Floats for what several blocks of a share add up. */
@@ -48,11 +49,11 @@ export function planQuantBatch(
   for (let parts = 1; parts <= Math.min(chunks, multiprocessors); parts++) {
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
-    const x = 2 * width * (most * chunk + 16) + 4 * width;
+    const x = 2 * width * (most * chunk + 32) + 4 * width;
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const shared = x + warps * (PLACES * stage + (splits > 1 ? 64 * width : 0));
+        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * LINES * width : 0));
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
@@ -91,7 +92,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
-      ...quantOrders,
+      ...{ QUANT_BATCH_PLACES, QUANT_BATCH_GROUPS, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
