@@ -17,34 +17,23 @@
 #if GPU_WARPGROUPS
 namespace gpu {
 
-#if GPU_NVIDIA
-#define BV_PRAGMA_A _Pragma("unroll AT_ONCE")
-#define BV_PRAGMA_B _Pragma("unroll 2")
-#else
-#define BV_PRAGMA_A
-#define BV_PRAGMA_B
-#endif
-#ifndef QUANT_BATCH_GROUPS
-#define QUANT_BATCH_GROUPS 1
+#ifndef QUANT_BATCH_BULK
+#define QUANT_BATCH_BULK 0
 #endif
 #ifndef QUANT_BATCH_PLACES
 #define QUANT_BATCH_PLACES 2
 #endif
-#ifndef QUANT_BATCH_UNROLL
-#define QUANT_BATCH_UNROLL 2
-#endif
 template <class Q, u32 ROWS> struct QuantBatch {
-  static constexpr int AT_ONCE = QUANT_BATCH_UNROLL;
   typedef QuantSlice<Q> Slice;
   static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
-  static constexpr u32 GROUPS = QUANT_BATCH_GROUPS, LINES = 16 * GROUPS;  // of W, that a warp takes at a time
   static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
-  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = LINES * GAP;
+  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
   static constexpr u32 PLACES = QUANT_BATCH_PLACES;
+  static constexpr bool BULK = QUANT_BATCH_BULK && BULK_COPIES;
   typedef Outputs<16, ROWS> Out;
-  typedef f32 Sums[GROUPS][TILES][4];
-  typedef Staged<Q::Align> Lines[GROUPS][2];
+  typedef f32 Sums[TILES][4];
+  typedef Staged<Q::Align> Lines[2];
 
   // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
   // multiplied with.
@@ -65,88 +54,79 @@ template <class Q, u32 ROWS> struct QuantBatch {
     return low | (a >> 16 > b >> 16 ? a >> 16 : b >> 16) << 16;
 #endif
   }
-  // The first `count` elements of a row, which are there as they came, become what is multiplied: f16 as it is, of bf16 each the same
-  // with another exponent. Of each 32, lane t of four has eight side by side: four of the first sixteen and four of the others, in
-  // the order in which weights come.
-  GPU_FN void lift(const Rows& rows, u32 b, u32 count, u32 dtype, u32 order) {
-    const bool own = b < ROWS;
-    u32* const row = (u32*)rows.row(own ? b : 0);
-    u32 least = 0;
-    f32 down = 1;
-    if (dtype != DTYPE_f16) {
-      u32 largest = 0;
-      if (own) UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
-        const Words4 raw = load_shared<4>(row, 4 * i);
-        UNROLL for (int j = 0; j < 4; j++) largest = larger_of_pairs(largest, raw.v[j] & 0x7fff7fffu);
-      }
-      UNROLL for (u32 mask = 16; mask; mask /= 2) largest = larger_of_pairs(largest, shfl_xor(largest, mask));
-      const u32 exponent = (largest > largest << 16 ? largest >> 16 : largest & 0xffffu) >> 7, near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
-      least = (near - 29) * 0x00800080u;
-      down = f32_from_bits((near - 14) << 23);
-    }
-    if (own && lane_id() == 0) rows.factors[b] = down;
-    // The words that a lane's eight come from.
-    u32 from[4];
-    UNROLL for (u32 j = 0; j < 4; j++) {
-      const u32 t = lane_id() % 4, step = lane_id() % 8 / 4 * 2 + j / 2;
-      from[j] = ordered_from(step * 16 + 2 * t + (order == QUANT_ORDER_ANY ? j % 2 * 8 : j % 2), order) / 2;
-    }
+  // Exponents of bf16 from `near` down become those of f16 from 29 down. As they are, these are the exponents up to 2^14.
+  static constexpr u32 PLAIN = 141;
+  // A row that has come becomes what is multiplied: f16 as it is, bf16 with the exponents of f16. Of each 32, lane t of four has eight
+  // side by side: four of the first sixteen and four of the others, in the order in which weights come. The largest of each lane's.
+  GPU_FN u32 place(const Rows& rows, u32 b, u32 count, u32 dtype, u32 order, u32 near) {
+    u32* const row = (u32*)rows.row(b < ROWS ? b : 0);
+    const u32 least = (near - 29) * 0x00800080u, ends = b < ROWS ? count / 8 : 0;
+    u32 largest = 0, from[4];  // the words that a lane's eight come from
+    UNROLL for (u32 j = 0; j < 4; j++)
+      from[j] = ordered_from((lane_id() % 8 / 4 * 2 + j / 2) * 16 + lane_id() % 4 * 2 + (order == QUANT_ORDER_ANY ? j % 2 * 8 : j % 2), order) / 2;
     // All of a slice is read before any of it is written.
     UNROLL_SOME for (u32 first = 0; first < count / 8; first += 32) {
       const u32 i = first + lane_id();
-      const bool there = own && i < count / 8;
       u32 v[4];
       UNROLL for (int j = 0; j < 4; j++) {
-        const u32 raw = there ? row[i / 8 * 32 + from[j]] : 0;
-        v[j] = dtype == DTYPE_f16 ? raw : (larger_of_pairs(raw & 0x7fff7fffu, least) - least) << 3 | (raw & 0x80008000u);
+        const u32 raw = i < ends ? row[i / 8 * 32 + from[j]] : 0, magnitude = raw & 0x7fff7fffu;
+        largest = larger_of_pairs(largest, magnitude);
+        v[j] = dtype == DTYPE_f16 ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
       }
       wave_sync();
       Words4 halves;
       UNROLL for (int j = 0; j < 4; j++)
         halves.v[j] = order == QUANT_ORDER_ANY ? v[j] : j % 2 ? v[j - 1] >> 16 | (v[j] & 0xffff0000u) : (v[j] & 0xffffu) | v[j + 1] << 16;
-      if (there) store_shared<4>(row, 4 * i, halves);
+      if (i < ends) store_shared<4>(row, 4 * i, halves);
     }
+    return largest > largest << 16 ? largest >> 16 : largest & 0xffffu;
   }
 
-  // acc += 32 weights of each line with those of x at `right`; decode(g, h, half, left) gives a lane's of 16, of line h of group g.
-  template <class Decode> GPU_FN void multiply_32(Sums& acc, const u16* x_at, u32 pitch, Decode decode) {
-    Words4 right[TILES];
+  // acc += 32 weights of each line with those of x; decode(h, half, …) gives a lane's of 16, of line h.
+  template <class Decode> GPU_FN void multiply_32(Sums& acc, const Words4 (&right)[TILES], Decode decode) {
+    UNROLL for (u32 half = 0; half < 2; half++) {
+      u32 left[4];
+      UNROLL for (u32 h = 0; h < 2; h++) decode(h, half, left[h], left[2 + h]);
+      UNROLL for (u32 j = 0; j < TILES; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + 2 * half);
+    }
+  }
+  GPU_FN void load_32(Words4 (&right)[TILES], const u16* x_at, u32 pitch) {
     UNROLL for (u32 j = 0; j < TILES; j++) right[j] = *(const Words4*)(x_at + j * 8 * pitch);
-    UNROLL for (u32 half = 0; half < 2; half++)
-      UNROLL for (u32 g = 0; g < GROUPS; g++) {
-        u32 left[4];
-        UNROLL for (u32 h = 0; h < 2; h++) decode(g, h, half, left[h], left[2 + h]);
-        UNROLL for (u32 j = 0; j < TILES; j++) mma_m16n8k16(f16{}, acc[g][j], left, right[j].v + 2 * half);
-      }
   }
   // acc += run `run` of a chunk, whose rows' weights begin at `lines`, with those of x from x_at on.
   GPU_FN void multiply(Sums& acc, const Lines& lines, u32 run, const u16* x_at, u32 pitch) {
-    typename Q::Frag f[GROUPS][2];
-    UNROLL for (u32 g = 0; g < GROUPS; g++)
-      UNROLL for (u32 h = 0; h < 2; h++)
-        Q::fragment(Staged<Q::Align>{lines[g][h].words, lines[g][h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[g][h]);
-    UNROLL for (u32 p = 0; p < Q::Parts; p++)
-      multiply_32(acc, x_at + (run * Q::Parts + p) * 32, pitch, [&](u32 g, u32 h, u32 half, u32& first, u32& second) {
-        const typename Q::Frag& q = f[g][h];
+    typename Q::Frag f[2];
+    UNROLL for (u32 h = 0; h < 2; h++)
+      Q::fragment(Staged<Q::Align>{lines[h].words, lines[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
+    UNROLL for (u32 p = 0; p < Q::Parts; p++) {
+      Words4 right[TILES];
+      load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
+      multiply_32(acc, right, [&](u32 h, u32 half, u32& first, u32& second) {
         const u32 s = Q::Halves == 1 ? 0 : half;
-        const f32 scale = 16 * q.scale[s][p], min = Q::HasMin ? q.min[s][p] : 0.0f;
-        scaled_halves<Q::HasMin>(q.q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, first, second);
+        const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
+        scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, first, second);
       });
+    }
   }
-  // The same of slice `slice` of a chunk in words.
-  GPU_FN void multiply_words(Sums& acc, const Lines& lines, u32 slice, const u16* x_at, u32 pitch) {
-    Slice w[GROUPS][2];
-    UNROLL for (u32 g = 0; g < GROUPS; g++)
-      UNROLL for (u32 h = 0; h < 2; h++) w[g][h].template load<0>(Staged<Q::Align>{lines[g][h].words + slice * Slice::STORED, 0}, 64);
-    multiply_32(acc, x_at + slice * 64, pitch, [&](u32 g, u32 h, u32 half, u32& first, u32& second) {
-      if (half == 0) w[g][h].template decode<0, 0>(first, second);
-      else w[g][h].template decode<0, 1>(first, second);
-    });
-    multiply_32(acc, x_at + slice * 64 + 32, pitch, [&](u32 g, u32 h, u32 half, u32& first, u32& second) {
-      if (half == 0) w[g][h].template decode<0, 2>(first, second);
-      else w[g][h].template decode<0, 3>(first, second);
-    });
-  }
+  // The same of a slice in words, which is loaded before.
+  struct Step {
+    Slice w[2];
+    Words4 right[2][TILES];
+    GPU_METHOD void load(const Lines& lines, u32 slice, const u16* x_at, u32 pitch) {
+      UNROLL for (u32 h = 0; h < 2; h++) w[h].template load<0>(Staged<Q::Align>{lines[h].words + slice * Slice::STORED, 0}, 64);
+      UNROLL for (u32 half = 0; half < 2; half++) load_32(right[half], x_at + slice * 64 + half * 32, pitch);
+    }
+    GPU_METHOD void multiply(Sums& acc) const {
+      multiply_32(acc, right[0], [&](u32 h, u32 half, u32& first, u32& second) {
+        if (half == 0) w[h].template decode<0, 0>(first, second);
+        else w[h].template decode<0, 1>(first, second);
+      });
+      multiply_32(acc, right[1], [&](u32 h, u32 half, u32& first, u32& second) {
+        if (half == 0) w[h].template decode<0, 2>(first, second);
+        else w[h].template decode<0, 3>(first, second);
+      });
+    }
+  };
 
   // What the blocks of one share have in common: how many they are, their sums, and a zero to count with.
   struct Parts {
@@ -169,7 +149,8 @@ template <class Q, u32 ROWS> struct QuantBatch {
     const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
-    const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), sets = (groups + GROUPS - 1) / GROUPS, row_bytes = k / Q::Elements * Q::Bytes;
+    const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
+    const bool words = Slice::WORDS && k % 256 == 0;
     // Shared memory: x, its factors, weights of each warp, what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
     f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
@@ -177,46 +158,55 @@ template <class Q, u32 ROWS> struct QuantBatch {
     u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
     f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
 
-    // Line r of those that a warp takes together.
-    const auto from = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row((base + own) * GROUPS + r / 16, r % 16) * row_bytes + (first + chunk) * BYTES; };
-    const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
+    const auto line = [&](u32 base, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + split) * BYTES; };
+    const auto skew_of = [&](size_t begin) { return Q::Align == 16 || words ? 0 : (u32)begin & 15u; };
     Signal* const own_signals = signals + warp * PLACES;
-    if (BULK_COPIES) {
+    if (BULK) {
       if (lane < PLACES) make_signal(own_signals + lane, 1);
       signals_made();
       wave_sync();
     }
     Cursor sent{out.share.block * together, 0, 0, 0};
+    size_t begins[2] = {};  // of the chunk that is sent next, of the lines that a lane copies
     const auto send = [&] {
       const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
-      const bool wanted = sent.base + own < sets && chunk < chunks;
+      const bool wanted = sent.base + own < groups && chunk < chunks;
       u32* const place = weights + sent.place * PLACE_WORDS;
-      Signal* const signal = own_signals + sent.place;
-      if (BULK_COPIES) {
+      if (BULK) {
+        Signal* const signal = own_signals + sent.place;
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * GROUPS * out.per_group() <= out.columns) {
-          const u8 *upper = w + from(sent.base, chunk, 0), *lower = w + from(sent.base, chunk, 8);
+        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
+          const u8 *upper = w + (line(sent.base, 0) + sent.round * splits * BYTES), *lower = w + (line(sent.base, 8) + sent.round * splits * BYTES);
           if (one_lane()) {
-            expect_bytes(signal, LINES * count);
-            UNROLL for (u32 r = 0; r < LINES; r++) copy_bulk(place + r * GAP, (r / 8 % 2 ? lower : upper) + (r / 16 * out.per_group() + r % 8) * row_bytes, count, signal);
+            expect_bytes(signal, 16 * count);
+            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
           }
         } else {
-          const size_t begin = from(sent.base, chunk, lane % LINES);
+          const size_t begin = line(sent.base, lane % 16) + sent.round * splits * BYTES;
           const u32 skew = skew_of(begin), bytes = (skew + count + 15) / 16 * 16;
           u32 total = bytes;
-          UNROLL for (u32 mask = LINES / 2; mask; mask /= 2) total += shfl_xor(total, mask);
+          UNROLL for (u32 mask = 8; mask; mask /= 2) total += shfl_xor(total, mask);
           if (one_lane()) expect_bytes(signal, total);
           wave_sync();
-          if (lane < LINES) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
+          if (lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
         }
       } else {
-        // Four lanes to a row, and to the eighths behind it.
-        UNROLL for (u32 r = lane / 4; r < LINES; r += 8) {
-          const size_t begin = from(sent.base, chunk, r);
-          const u32 end = wanted ? skew_of(begin) + count : 0;
-          UNROLL for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
+        // Four lanes to a row, and to the eighth behind it.
+        if (sent.round == 0) UNROLL for (u32 h = 0; h < 2; h++) begins[h] = line(sent.base, lane / 4 + 8 * h);
+        UNROLL for (u32 h = 0; h < 2; h++) {
+          u32* const to = place + (lane / 4 + 8 * h) * GAP + 4 * t;
+          const u32 skew = skew_of(begins[h]);
+          const u8* const from = w + (begins[h] - skew) + 16 * t;
+          if (words && wanted && count == BYTES) {
+            UNROLL for (u32 v = 0; v < BYTES / 64; v++) copy16_async(to + 16 * v, from + 64 * v);
+            copy16_async(to + BYTES / 64 * 16, from + BYTES / 64 * 64, t < BYTES / 16 % 4);
+          } else {
+            const u32 end = wanted ? skew + count : 0;
+            NO_UNROLL for (u32 v = 0; v < VECTORS; v += 4) copy16_async(to + 4 * v, from + 16 * v, 16 * (t + v) < end);
+          }
+          begins[h] += splits * BYTES;
         }
         copies_bunch();
       }
@@ -225,82 +215,105 @@ template <class Q, u32 ROWS> struct QuantBatch {
     NO_UNROLL for (u32 i = 0; i + 1 < PLACES; i++) send();
     wait_for_previous();
     // Rows that x does not have are zeros.
-    for (u32 b = warp; b < ROWS; b += warps) {
+    const auto bring = [&](u32 b) {
       const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
-      UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
-    }
+      if (b < ROWS) UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
+    };
+    for (u32 b = warp; b < ROWS; b += warps) bring(b);
     copies_wait();
     wave_sync();
-    const bool words = Slice::WORDS && k % 256 == 0;
-    for (u32 b = warp; b < ROWS + warp; b += warps) lift(rows, b, here, out.dtype, words ? Slice::ORDER : QUANT_ORDER_ANY);
+    const u32 order = words ? Slice::ORDER : QUANT_ORDER_ANY;
+    for (u32 b = warp; b < ROWS + warp; b += warps) {
+      const u32 exponent = warp_most(place(rows, b, here, out.dtype, order, PLAIN)) >> 7;
+      u32 near = PLAIN;
+      // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
+      if (GPU_TILE_LOCKSTEP || (out.dtype != DTYPE_f16 && exponent && (exponent < PLAIN - 18 || exponent > PLAIN + 1))) {
+        if (out.dtype != DTYPE_f16) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+        bring(b);
+        copies_wait();
+        wave_sync();
+        place(rows, b, here, out.dtype, order, near);
+      }
+      if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
+    }
     barrier();
 
     Sums acc = {};
-    for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < sets;) {
-      const u32 chunk = c.round * splits + split, set = c.base + own;
-      if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
+    for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
+      const u32 chunk = c.round * splits + split, group = c.base + own;
+      if (BULK) await_signal(own_signals + c.place, c.phase);
       else copies_wait_but<PLACES - 2>();
       wave_sync();
       // Every lane has done with the chunk before this one: its place is free.
       send();
-      const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = set >= sets || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
+      const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
       const u32 slices = runs * RUN / 64;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
+      u32* const place = weights + c.place * PLACE_WORDS;
       Lines lines;
-      UNROLL for (u32 g = 0; g < GROUPS; g++)
-        UNROLL for (u32 h = 0; h < 2; h++) {
-          const u32 r = 16 * g + 8 * h + lane / 4;
-          lines[g][h] = Staged<Q::Align>{weights + c.place * PLACE_WORDS + r * GAP, words ? 0 : skew_of(from(c.base, chunk, r))};
-        }
+      UNROLL for (u32 h = 0; h < 2; h++) {
+        const u32 r = lane / 4 + 8 * h;
+        lines[h] = Staged<Q::Align>{place + r * GAP, words ? 0 : skew_of(line(c.base, r) + c.round * splits * BYTES)};
+      }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
         Sums none = {};
-        if (runs == 0) UNROLL for (u32 i = 0; i < 2 * GROUPS; i++) lines[i / 2][i % 2] = Staged<Q::Align>{shared, 0};
+        if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
         if constexpr (Slice::WORDS)
-          for (u32 r = 0; words && r < CHUNK / 64; r++) multiply_words(r < slices ? acc : none, lines, r < slices ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+          for (u32 r = 0; words && r < CHUNK / 64; r++) {
+            Step now;
+            now.load(lines, r < slices ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+            now.multiply(r < slices ? acc : none);
+          }
         for (u32 r = 0; !words && r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
       } else if (Slice::WORDS && words) {
-        if constexpr (Slice::WORDS) BV_PRAGMA_A for (u32 r = 0; r < slices; r++) multiply_words(acc, lines, r, x_at, rows.pitch());
-      } else BV_PRAGMA_B for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
+        // A slice is on its way to registers while that before it is multiplied.
+        if constexpr (Slice::WORDS)
+          if (slices) {
+            Step now, next;
+            now.load(lines, 0, x_at, rows.pitch());
+            NO_UNROLL for (u32 r = 0; r < slices; r += 2) {
+              next.load(lines, r + 1, x_at, rows.pitch());
+              now.multiply(acc);
+              now.load(lines, r + 2 < slices ? r + 2 : 0, x_at, rows.pitch());
+              next.multiply(acc);
+            }
+          }
+      } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+      else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
       if (c.round) continue;
       if (splits > 1) {
-        UNROLL for (u32 e = 0; e < GROUPS * VALUES; e++) totals[e * bdim_x() + tid_x()] = value(acc, e);
+        UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
         barrier();
-        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < GROUPS * VALUES; e++) value(acc, e) += totals[e * bdim_x() + tid_x() + 32 * s];
+        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
         barrier();
       }
-      if (split == 0 && set < sets) {
-        UNROLL for (u32 e = 0; e < GROUPS * VALUES; e++) value(acc, e) *= factors[e % VALUES / 4 * 8 + 2 * t + e % 2];
-        NO_UNROLL for (u32 g = 0; g < GROUPS; g++) {
-          const u32 group = set * GROUPS + g;
-          f32 own_sums[TILES][4];
-          UNROLL for (u32 e = 0; e < VALUES; e++) own_sums[e / 4][e % 4] = g ? acc[GROUPS - 1][e / 4][e % 4] : acc[0][e / 4][e % 4];
-          if (group >= groups) break;
-          if (parts.count == 1) store(out, group, own_sums);
-          else UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = own_sums[e / 4][e % 4];
-        }
-      }
-      UNROLL for (u32 e = 0; e < GROUPS * VALUES; e++) value(acc, e) = 0;
+      const bool there = split == 0 && group < groups;
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
+      if (parts.count == 1) store(out, group, acc, (f32*)place, there);
+      else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
     }
-    if (parts.count > 1) add_up(shared, out, groups, parts, together * GROUPS);
+    if (parts.count > 1) add_up(shared, (f32*)weights, out, groups, parts, together);
   }
-  GPU_FN f32& value(Sums& acc, u32 e) { return acc[e / VALUES][e % VALUES / 4][e % 4]; }
 
-  GPU_FN void store(const Out& out, u32 group, f32 (&acc)[TILES][4]) {
-    UNROLL for (u32 j = 0; j < TILES; j++) {
-      const u32 b = j * 8 + lane_id() % 4 * 2;
-      UNROLL for (int i = 0; i < 4; i++) acc[j][i] = out.biased(group, lane_id() / 4 + i / 2 * 8, acc[j][i]);
-      UNROLL for (int i = 0; i < 4; i++) {
-        const u32 r = lane_id() / 4 + i / 2 * 8;
-        if (out.glu && i >= 2) continue;
-        out.keep(group, r, b + i % 2, (out.glu ? out.gated(acc[j][i], acc[j][i % 2 + 2]) : acc[j][i]) + out.added(group, r, b + i % 2));
-      }
+  // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
+  GPU_FN void store(const Out& out, u32 group, const Sums& acc, f32* scratch, bool there) {
+    constexpr u32 PITCH = 20;
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
+    wave_sync();
+    const u32 columns = out.per_group(), r = lane_id() % columns;
+    NO_UNROLL for (u32 b = lane_id() / columns; there && b < out.batch; b += 32 / columns) {
+      f32 total = out.biased(group, r, scratch[b * PITCH + r]);
+      if (out.glu) total = out.gated(total, out.biased(group, r + 8, scratch[b * PITCH + r + 8]));
+      out.keep(group, r, b, total + out.added(group, r, b));
     }
+    wave_sync();
   }
 
   // The last block of a share to come here adds up what all have left, in their order.
-  GPU_FN void add_up(u32* shared, const Out& out, u32 groups, const Parts& parts, u32 together) {
+  GPU_FN void add_up(u32* shared, f32* scratch, const Out& out, u32 groups, const Parts& parts, u32 together) {
     device_fence();
     barrier();
     if (tid_x() == 0) {
@@ -311,11 +324,13 @@ template <class Q, u32 ROWS> struct QuantBatch {
     if (!*shared) return;
     device_fence();
     for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together)
-      for (u32 i = tid_x() / 32; i < together && base + i < groups; i += bdim_x() / 32) {
-        f32 acc[TILES][4] = {};
-        for (u32 p = 0; p < parts.count; p++)
-          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + base + i) * VALUES + e) * 32 + lane_id()];
-        store(out, base + i, acc);
+      for (u32 i = 0; i < together; i += bdim_x() / 32) {
+        const u32 group = base + i + tid_x() / 32;
+        const bool there = i + tid_x() / 32 < together && group < groups;
+        Sums acc = {};
+        for (u32 p = 0; there && p < parts.count; p++)
+          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
+        store(out, group, acc, scratch, there);
       }
   }
 };

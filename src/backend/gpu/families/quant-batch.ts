@@ -12,10 +12,9 @@ const QUANT_BATCH_WARPS = 16;
 /** Weights of a row that come at once: of types with less than eight bits, and of others. */
 const QUANT_BATCH_CHUNK = 512;
 const QUANT_BATCH_FINE = 256;
-/** Places of a warp's chunks, and sixteens of rows of weights that it takes at a time. */
+/** Places of a warp's chunks, and rows of weights that it takes at a time. */
 const QUANT_BATCH_PLACES = 2;
-const QUANT_BATCH_GROUPS = 2;
-const LINES = 16 * QUANT_BATCH_GROUPS;
+const LINES = 16;
 
 export interface QuantBatchPlan {
   /** Floats for what several blocks of a share add up. */
@@ -92,7 +91,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
-      ...{ QUANT_BATCH_PLACES, QUANT_BATCH_GROUPS, ...quantOrders },
+      ...{ QUANT_BATCH_PLACES, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
