@@ -58,14 +58,15 @@ template <class Q, u32 ROWS> struct QuantBatch {
   static constexpr u32 PLAIN = 141;
   // A row that has come becomes what is multiplied: f16 as it is, bf16 with the exponents of f16. Of each 32, lane t of four has eight
   // side by side: four of the first sixteen and four of the others, in the order in which weights come. The largest of each lane's.
-  GPU_FN u32 place(const Rows& rows, u32 b, u32 count, u32 dtype, u32 order, u32 near) {
+  GPU_FN u32 place(const Rows& rows, u32 b, u32 batch, u32 count, u32 dtype, u32 order, u32 near) {
     u32* const row = (u32*)rows.row(b < ROWS ? b : 0);
-    const u32 least = (near - 29) * 0x00800080u, ends = b < ROWS ? count / 8 : 0;
+    // Zeros are in their place.
+    const u32 least = (near - 29) * 0x00800080u, ends = b < batch ? count / 8 : 0;
     u32 largest = 0, from[4];  // the words that a lane's eight come from
     UNROLL for (u32 j = 0; j < 4; j++)
       from[j] = ordered_from((lane_id() % 8 / 4 * 2 + j / 2) * 16 + lane_id() % 4 * 2 + (order == QUANT_ORDER_ANY ? j % 2 * 8 : j % 2), order) / 2;
     // All of a slice is read before any of it is written.
-    UNROLL_SOME for (u32 first = 0; first < count / 8; first += 32) {
+    UNROLL_SOME for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += 32) {
       const u32 i = first + lane_id();
       u32 v[4];
       UNROLL for (int j = 0; j < 4; j++) {
@@ -128,11 +129,11 @@ template <class Q, u32 ROWS> struct QuantBatch {
     }
   };
 
-  // What the blocks of one share have in common: how many they are, their sums, and a zero to count with.
+  // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
   struct Parts {
     u32 count, own;
     f32* sums;
-    u32* counter;
+    u32* counters;
   };
   // Which groups come, which of their chunks, and to which place, used an even or odd number of times before.
   struct Cursor {
@@ -224,7 +225,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
     wave_sync();
     const u32 order = words ? Slice::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
-      const u32 exponent = warp_most(place(rows, b, here, out.dtype, order, PLAIN)) >> 7;
+      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
       u32 near = PLAIN;
       // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
       if (GPU_TILE_LOCKSTEP || (out.dtype != DTYPE_f16 && exponent && (exponent < PLAIN - 18 || exponent > PLAIN + 1))) {
@@ -232,7 +233,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         bring(b);
         copies_wait();
         wave_sync();
-        place(rows, b, here, out.dtype, order, near);
+        place(rows, b, out.batch, here, out.dtype, order, near);
       }
       if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
     }
@@ -272,10 +273,14 @@ template <class Q, u32 ROWS> struct QuantBatch {
           if (slices) {
             Step now, next;
             now.load(lines, 0, x_at, rows.pitch());
-            NO_UNROLL for (u32 r = 0; r < slices; r += 2) {
+            NO_UNROLL for (u32 r = 0; r < slices; r += 4) {
               next.load(lines, r + 1, x_at, rows.pitch());
               now.multiply(acc);
-              now.load(lines, r + 2 < slices ? r + 2 : 0, x_at, rows.pitch());
+              now.load(lines, r + 2, x_at, rows.pitch());
+              next.multiply(acc);
+              next.load(lines, r + 3, x_at, rows.pitch());
+              now.multiply(acc);
+              now.load(lines, r + 4 < slices ? r + 4 : 0, x_at, rows.pitch());
               next.multiply(acc);
             }
           }
@@ -295,7 +300,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
       UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
     }
-    if (parts.count > 1) add_up(shared, (f32*)weights, out, groups, parts, together);
+    if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }
 
   // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
@@ -312,26 +317,27 @@ template <class Q, u32 ROWS> struct QuantBatch {
     wave_sync();
   }
 
-  // The last block of a share to come here adds up what all have left, in their order.
-  GPU_FN void add_up(u32* shared, f32* scratch, const Out& out, u32 groups, const Parts& parts, u32 together) {
+  // Of the warps that have pieces of the same sums, the last to come here adds them up, in their order.
+  GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, u32 own, u32 together, f32* scratch, bool there) {
     device_fence();
-    barrier();
-    if (tid_x() == 0) {
-      *shared = atomic_add(parts.counter, 1u) == parts.count - 1;
-      if (*shared) *parts.counter = 0;
+    wave_sync();
+    u32* const counter = parts.counters + out.share.block * together + own;
+    u32 last = 0;
+    if (there && lane_id() == 0) {
+      last = atomic_add(counter, 1u) == parts.count - 1;
+      if (last) *counter = 0;
     }
-    barrier();
-    if (!*shared) return;
+    last = shfl(last, 0);
+    if (!GPU_TILE_LOCKSTEP && !last) return;
     device_fence();
-    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together)
-      for (u32 i = 0; i < together; i += bdim_x() / 32) {
-        const u32 group = base + i + tid_x() / 32;
-        const bool there = i + tid_x() / 32 < together && group < groups;
-        Sums acc = {};
-        for (u32 p = 0; there && p < parts.count; p++)
-          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
-        store(out, group, acc, scratch, there);
-      }
+    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together) {
+      const u32 group = base + own;
+      const bool wanted = last && group < groups;
+      Sums acc = {};
+      for (u32 p = 0; wanted && p < parts.count; p++)
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
+      store(out, group, acc, scratch, wanted);
+    }
   }
 };
 
