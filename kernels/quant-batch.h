@@ -17,20 +17,12 @@
 #if GPU_WARPGROUPS
 namespace gpu {
 
-#ifndef QUANT_BATCH_BULK
-#define QUANT_BATCH_BULK 0
-#endif
-#ifndef QUANT_BATCH_PLACES
-#define QUANT_BATCH_PLACES 2
-#endif
 template <class Q, u32 ROWS> struct QuantBatch {
   typedef QuantSlice<Q> Slice;
   static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
   static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
-  // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
-  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
-  static constexpr u32 PLACES = QUANT_BATCH_PLACES;
-  static constexpr bool BULK = QUANT_BATCH_BULK && BULK_COPIES;
+  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, PLACES = QUANT_BATCH_PLACES;
+  static constexpr u32 SUMS = VALUES * 33;  // what a warp tells its team, so that values and lanes side by side lie in other banks
   typedef Outputs<16, ROWS> Out;
   typedef f32 Sums[TILES][4];
   typedef Staged<Q::Align> Lines[2];
@@ -145,75 +137,82 @@ template <class Q, u32 ROWS> struct QuantBatch {
       base += round ? 0 : step;
     }
   };
+  // Warps that share the depth of 16 rows of W.
+  struct Team {
+    u32 own, warps, split;
+    GPU_METHOD u32 thread() const { return split * 32 + lane_id(); }
+    // The simulator only knows barriers of whole blocks, to which all teams come equally often.
+    GPU_METHOD void meet() const {
+#if GPU_NVIDIA
+      if (warps == 1) __syncwarp();
+      else asm volatile("bar.sync %0, %1;" ::"r"(own + 1), "r"(warps * 32) : "memory");
+#else
+      barrier();
+#endif
+    }
+  };
 
   GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, together = warps / splits;
+    const Team team{warp / splits, splits, warp % splits};
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
     const bool words = Slice::WORDS && k % 256 == 0;
-    // Shared memory: x, its factors, weights of each warp, what warps tell each other.
+    // Vectors that a row's chunks of a round lie in at most. Rows are an odd number of them apart, so that eight hit all banks.
+    const u32 gap = ((splits * BYTES + 31 - Q::Align) / 16 | 1u) * 4;
+    // Shared memory: x, its factors, weights of each team, what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
     f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
     const Rows rows{(u16*)shared, factors, width};
-    u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
-    f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
+    u32* const weights = (u32*)(factors + ROWS) + team.own * PLACES * 16 * gap;
+    f32* const totals = (f32*)((u32*)(factors + ROWS) + together * PLACES * 16 * gap) + team.own * splits * SUMS;
 
-    const auto line = [&](u32 base, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + split) * BYTES; };
+    const auto line = [&](u32 base, u32 round, u32 r) { return (size_t)out.row(base + team.own, r) * row_bytes + (first + round * splits) * BYTES; };
     const auto skew_of = [&](size_t begin) { return Q::Align == 16 || words ? 0 : (u32)begin & 15u; };
-    Signal* const own_signals = signals + warp * PLACES;
-    if (BULK) {
-      if (lane < PLACES) make_signal(own_signals + lane, 1);
+    Signal* const own_signals = signals + team.own * PLACES;
+    if (BULK_COPIES) {
+      if (team.split == 0 && lane < PLACES) make_signal(own_signals + lane, splits);
       signals_made();
-      wave_sync();
+      team.meet();
     }
     Cursor sent{out.share.block * together, 0, 0, 0};
-    size_t begins[2] = {};  // of the chunk that is sent next, of the lines that a lane copies
     const auto send = [&] {
-      const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
-      const bool wanted = sent.base + own < groups && chunk < chunks;
-      u32* const place = weights + sent.place * PLACE_WORDS;
-      if (BULK) {
+      const u32 at = first + sent.round * splits, some = at >= first + chunks ? 0 : first + chunks - at < splits ? first + chunks - at : splits;
+      const u32 left = k - at * CHUNK, count = (left < some * CHUNK ? left : some * CHUNK) / Q::Elements * Q::Bytes;
+      const bool wanted = sent.base + team.own < groups && some;
+      u32* const place = weights + sent.place * 16 * gap;
+      const u32 lines = 16 / splits, begin = team.split * lines;  // that this warp sends
+      if (BULK_COPIES) {
         Signal* const signal = own_signals + sent.place;
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
-          const u8 *upper = w + (line(sent.base, 0) + sent.round * splits * BYTES), *lower = w + (line(sent.base, 8) + sent.round * splits * BYTES);
+        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + team.own + 1) * out.per_group() <= out.columns) {
+          const u8 *upper = w + line(sent.base, sent.round, 0), *lower = w + line(sent.base, sent.round, 8);
           if (one_lane()) {
-            expect_bytes(signal, 16 * count);
-            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
+            expect_bytes(signal, lines * count);
+            for (u32 r = begin; r < begin + lines; r++) copy_bulk(place + r * gap, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
           }
         } else {
-          const size_t begin = line(sent.base, lane % 16) + sent.round * splits * BYTES;
-          const u32 skew = skew_of(begin), bytes = (skew + count + 15) / 16 * 16;
-          u32 total = bytes;
-          UNROLL for (u32 mask = 8; mask; mask /= 2) total += shfl_xor(total, mask);
+          const size_t from = line(sent.base, sent.round, begin + lane % lines);
+          const u32 skew = skew_of(from), bytes = (skew + count + 15) / 16 * 16;
+          u32 total = lane < lines ? bytes : 0;
+          UNROLL for (u32 mask = 16; mask; mask /= 2) total += shfl_xor(total, mask);
           if (one_lane()) expect_bytes(signal, total);
           wave_sync();
-          if (lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
+          if (lane < lines) copy_bulk(place + (begin + lane) * gap, w + (from - skew), bytes, signal);
         }
       } else {
-        // Four lanes to a row, and to the eighth behind it.
-        if (sent.round == 0) UNROLL for (u32 h = 0; h < 2; h++) begins[h] = line(sent.base, lane / 4 + 8 * h);
-        UNROLL for (u32 h = 0; h < 2; h++) {
-          u32* const to = place + (lane / 4 + 8 * h) * GAP + 4 * t;
-          const u32 skew = skew_of(begins[h]);
-          const u8* const from = w + (begins[h] - skew) + 16 * t;
-          if (words && wanted && count == BYTES) {
-            UNROLL for (u32 v = 0; v < BYTES / 64; v++) copy16_async(to + 16 * v, from + 64 * v);
-            copy16_async(to + BYTES / 64 * 16, from + BYTES / 64 * 64, t < BYTES / 16 % 4);
-          } else {
-            const u32 end = wanted ? skew + count : 0;
-            NO_UNROLL for (u32 v = 0; v < VECTORS; v += 4) copy16_async(to + 4 * v, from + 16 * v, 16 * (t + v) < end);
-          }
-          begins[h] += splits * BYTES;
+        for (u32 r = begin; r < begin + lines; r++) {
+          const size_t from = line(sent.base, sent.round, r);
+          const u32 skew = skew_of(from), end = wanted ? skew + count : 0;
+          for (u32 v = lane; v < gap / 4; v += 32) copy16_async(place + r * gap + 4 * v, w + (from - skew) + 16 * v, 16 * v < end);
         }
-        copies_bunch();
       }
       sent.advance(rounds, step);
     };
-    NO_UNROLL for (u32 i = 0; i + 1 < PLACES; i++) send();
+    NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
     // Rows that x does not have are zeros.
     const auto bring = [&](u32 b) {
@@ -241,20 +240,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
 
     Sums acc = {};
     for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
-      const u32 chunk = c.round * splits + split, group = c.base + own;
-      if (BULK) await_signal(own_signals + c.place, c.phase);
-      else copies_wait_but<PLACES - 2>();
-      wave_sync();
-      // Every lane has done with the chunk before this one: its place is free.
-      send();
+      const u32 chunk = c.round * splits + team.split, group = c.base + team.own;
+      if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
       const u32 slices = runs * RUN / 64;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
-      u32* const place = weights + c.place * PLACE_WORDS;
       Lines lines;
       UNROLL for (u32 h = 0; h < 2; h++) {
-        const u32 r = lane / 4 + 8 * h;
-        lines[h] = Staged<Q::Align>{place + r * GAP, words ? 0 : skew_of(line(c.base, r) + c.round * splits * BYTES)};
+        const u32 r = lane / 4 + 8 * h, *const words_at = weights + (c.place * 16 + r) * gap;
+        lines[h] = words ? Staged<Q::Align>{words_at + team.split * (BYTES / 4), 0}
+                         : Staged<Q::Align>{words_at, skew_of(line(c.base, c.round, r)) + team.split * BYTES};
       }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
@@ -287,57 +282,59 @@ template <class Q, u32 ROWS> struct QuantBatch {
       } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
+      // The team has done with this chunk, and with what it was told before.
+      team.meet();
+      send();
       if (c.round) continue;
-      if (splits > 1) {
-        UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
-        barrier();
-        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
-        barrier();
+      UNROLL for (u32 e = 0; e < VALUES; e++) {
+        totals[team.split * SUMS + e * 33 + lane] = acc[e / 4][e % 4] * factors[e / 4 * 8 + 2 * t + e % 2];
+        acc[e / 4][e % 4] = 0;
       }
-      const bool there = split == 0 && group < groups;
-      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
-      if (parts.count == 1) store(out, group, acc, (f32*)place, there);
-      else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
-      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+      team.meet();
+      if (group < groups)
+        finish(out, group, team, [&](u32 r, u32 b) {
+          f32 total = 0;
+          for (u32 s = 0; s < splits; s++) total += totals[s * SUMS + place_of(r, b)];
+          return total;
+        }, parts.count == 1 ? nullptr : parts.sums + ((size_t)parts.own * groups + group) * 16 * ROWS);
     }
-    if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
+    if (parts.count > 1) add_up(out, groups, parts, team, together, (u32*)totals);
   }
+  // Where a warp's totals have row r of W with row b of x.
+  GPU_FN u32 place_of(u32 r, u32 b) { return (b / 8 * 4 + r / 8 * 2 + b % 2) * 33 + r % 8 * 4 + b % 8 / 2; }
 
-  // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
-  GPU_FN void store(const Out& out, u32 group, const Sums& acc, f32* scratch, bool there) {
-    constexpr u32 PITCH = 20;
-    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
-    wave_sync();
-    const u32 columns = out.per_group(), r = lane_id() % columns;
-    NO_UNROLL for (u32 b = lane_id() / columns; there && b < out.batch; b += 32 / columns) {
-      f32 total = out.biased(group, r, scratch[b * PITCH + r]);
-      if (out.glu) total = out.gated(total, out.biased(group, r + 8, scratch[b * PITCH + r + 8]));
+  // What of(row of W, row of x) says of a group, of which each thread of a team takes some: as it is to `sums`, or to its place in y.
+  template <class Of> GPU_FN void finish(const Out& out, u32 group, const Team& team, Of of, f32* sums) {
+    const u32 columns = sums ? 16 : out.per_group(), r = team.thread() % columns;
+    NO_UNROLL for (u32 b = team.thread() / columns; b < out.batch; b += team.warps * 32 / columns) {
+      if (sums) {
+        sums[b * 16 + r] = of(r, b);
+        continue;
+      }
+      f32 total = out.biased(group, r, of(r, b));
+      if (out.glu) total = out.gated(total, out.biased(group, r + 8, of(r + 8, b)));
       out.keep(group, r, b, total + out.added(group, r, b));
     }
-    wave_sync();
   }
 
-  // Of the warps that have pieces of the same sums, the last to come here adds them up, in their order.
-  GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, u32 own, u32 together, f32* scratch, bool there) {
+  // Of the teams that have pieces of the same sums, the last to come here adds them up, in their order.
+  GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, const Team& team, u32 together, u32* told) {
     device_fence();
-    wave_sync();
-    u32* const counter = parts.counters + out.share.block * together + own;
-    u32 last = 0;
-    if (there && lane_id() == 0) {
-      last = atomic_add(counter, 1u) == parts.count - 1;
-      if (last) *counter = 0;
+    team.meet();
+    if (team.thread() == 0) {
+      u32* const counter = parts.counters + out.share.block * together + team.own;
+      *told = atomic_add(counter, 1u) == parts.count - 1;
+      if (*told) *counter = 0;
     }
-    last = shfl(last, 0);
-    if (!GPU_TILE_LOCKSTEP && !last) return;
+    team.meet();
+    if (!*told) return;
     device_fence();
-    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together) {
-      const u32 group = base + own;
-      const bool wanted = last && group < groups;
-      Sums acc = {};
-      for (u32 p = 0; wanted && p < parts.count; p++)
-        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
-      store(out, group, acc, scratch, wanted);
-    }
+    for (u32 group = out.share.block * together + team.own; group < groups; group += out.share.blocks * together)
+      finish(out, group, team, [&](u32 r, u32 b) {
+        f32 total = 0;
+        for (u32 p = 0; p < parts.count; p++) total += parts.sums[((size_t)p * groups + group) * 16 * ROWS + b * 16 + r];
+        return total;
+      }, nullptr);
   }
 };
 

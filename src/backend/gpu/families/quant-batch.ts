@@ -39,7 +39,6 @@ export function planQuantBatch(
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
-  const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
   const budget = sharedBudget(arch);
   const groups = Math.ceil(n / LINES);
   const chunks = Math.ceil(k / chunk);
@@ -52,7 +51,8 @@ export function planQuantBatch(
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * LINES * width : 0));
+        const stage = LINES * (Math.floor(((splits * chunk * bytes) / elements + 31 - align) / 16) | 1) * 16;
+        const shared = x + together * QUANT_BATCH_PLACES * stage + warps * 4 * 33 * (width / 2);
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
