@@ -158,7 +158,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
-    const bool words = Slice::WORDS && k % 256 == 0;
+    const bool words = Slice::WORDS && k % 256 == 0 && first * BYTES % 16 == 0 && (BYTES % 16 == 0 || splits * BYTES % 16 == 0);
     // Vectors that a row's chunks of a round lie in at most. Rows are an odd number of them apart, so that eight hit all banks.
     const u32 gap = ((splits * BYTES + 31 - Q::Align) / 16 | 1u) * 4;
     // Shared memory: x, its factors, weights of each team, what warps tell each other.
@@ -188,7 +188,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + team.own + 1) * out.per_group() <= out.columns) {
+        } else if (row_bytes % 16 == 0 && at * BYTES % 16 == 0 && count % 16 == 0 && (sent.base + team.own + 1) * out.per_group() <= out.columns) {
           const u8 *upper = w + line(sent.base, sent.round, 0), *lower = w + line(sent.base, sent.round, 8);
           if (one_lane()) {
             expect_bytes(signal, lines * count);
@@ -268,16 +268,15 @@ template <class Q, u32 ROWS> struct QuantBatch {
           if (slices) {
             Step now, next;
             now.load(lines, 0, x_at, rows.pitch());
-            NO_UNROLL for (u32 r = 0; r < slices; r += 4) {
-              next.load(lines, r + 1, x_at, rows.pitch());
-              now.multiply(acc);
-              now.load(lines, r + 2, x_at, rows.pitch());
-              next.multiply(acc);
-              next.load(lines, r + 3, x_at, rows.pitch());
-              now.multiply(acc);
-              now.load(lines, r + 4 < slices ? r + 4 : 0, x_at, rows.pitch());
-              next.multiply(acc);
-            }
+            // A chunk has an even number of slices, most of them a multiple of four.
+            constexpr u32 PAIRS = CHUNK >= 256 ? 2 : 1;
+            NO_UNROLL for (u32 r = 0; r < slices; r += 2 * PAIRS)
+              UNROLL for (u32 i = 0; i < 2 * PAIRS; i += 2) {
+                next.load(lines, r + i + 1, x_at, rows.pitch());
+                now.multiply(acc);
+                now.load(lines, i + 2 < 2 * PAIRS || r + i + 2 < slices ? r + i + 2 : 0, x_at, rows.pitch());
+                next.multiply(acc);
+              }
           }
       } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
