@@ -21,8 +21,12 @@ template <class Q, u32 ROWS> struct QuantBatch {
   typedef QuantSlice<Q> Slice;
   static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
   static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
-  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, PLACES = QUANT_BATCH_PLACES;
+  // Warps of a team, which share the depth of 16 rows of W. Vectors that a row's chunks for a team lie in at most; rows are an odd number
+  // of them apart, so that eight hit all banks.
+  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, PLACES = QUANT_BATCH_PLACES, TEAM = QUANT_BATCH_TEAM;
+  static constexpr u32 GAP = ((TEAM * BYTES + 31 - Q::Align) / 16 | 1u) * 4, PLACE_WORDS = 16 * GAP;
   static constexpr u32 SUMS = VALUES * 33;  // what a warp tells its team, so that values and lanes side by side lie in other banks
+  static constexpr u32 OWN = VALUES / TEAM;  // sums that a thread of a team finishes
   typedef Outputs<16, ROWS> Out;
   typedef f32 Sums[TILES][4];
   typedef Staged<Q::Align> Lines[2];
@@ -137,62 +141,64 @@ template <class Q, u32 ROWS> struct QuantBatch {
       base += round ? 0 : step;
     }
   };
-  // Warps that share the depth of 16 rows of W.
   struct Team {
-    u32 own, warps, split;
+    u32 own, split;
     GPU_METHOD u32 thread() const { return split * 32 + lane_id(); }
     // The simulator only knows barriers of whole blocks, to which all teams come equally often.
     GPU_METHOD void meet() const {
 #if GPU_NVIDIA
-      if (warps == 1) __syncwarp();
-      else asm volatile("bar.sync %0, %1;" ::"r"(own + 1), "r"(warps * 32) : "memory");
+      if (TEAM == 1) __syncwarp();
+      else asm volatile("bar.sync %0, %1;" ::"r"(own + 1), "n"(TEAM * 32) : "memory");
 #else
       barrier();
 #endif
     }
+    // The row of W in its group, and the row of x, of a thread's sum j: with a gate, both of a pair are one thread's.
+    GPU_METHOD u32 line(u32 j, bool glu) const { return glu ? thread() % 8 + j % 2 * 8 : thread() % 16; }
+    GPU_METHOD u32 row(u32 j, bool glu) const { return glu ? thread() / 8 + j / 2 * TEAM * 4 : thread() / 16 + j * TEAM * 2; }
   };
 
-  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, together = warps / splits;
-    const Team team{warp / splits, splits, warp % splits};
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const Parts& parts) {
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, together = warps / TEAM;
+    const Team team{warp / TEAM, warp % TEAM};
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
-    const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
-    const bool words = Slice::WORDS && k % 256 == 0 && first * BYTES % 16 == 0 && (BYTES % 16 == 0 || splits * BYTES % 16 == 0);
-    // Vectors that a row's chunks of a round lie in at most. Rows are an odd number of them apart, so that eight hit all banks.
-    const u32 gap = ((splits * BYTES + 31 - Q::Align) / 16 | 1u) * 4;
+    const u32 rounds = (most + TEAM - 1) / TEAM, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
+    const bool words = Slice::WORDS && k % 256 == 0 && first * BYTES % 16 == 0 && (BYTES % 16 == 0 || TEAM * BYTES % 16 == 0);
     // Shared memory: x, its factors, weights of each team, what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
     f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
     const Rows rows{(u16*)shared, factors, width};
-    u32* const weights = (u32*)(factors + ROWS) + team.own * PLACES * 16 * gap;
-    f32* const totals = (f32*)((u32*)(factors + ROWS) + together * PLACES * 16 * gap) + team.own * splits * SUMS;
+    u32* const weights = (u32*)(factors + ROWS) + team.own * PLACES * PLACE_WORDS;
+    f32* const totals = (f32*)((u32*)(factors + ROWS) + together * PLACES * PLACE_WORDS) + team.own * TEAM * SUMS;
 
-    const auto line = [&](u32 base, u32 round, u32 r) { return (size_t)out.row(base + team.own, r) * row_bytes + (first + round * splits) * BYTES; };
+    const auto line = [&](u32 base, u32 round, u32 r) { return (size_t)out.row(base + team.own, r) * row_bytes + (first + round * TEAM) * BYTES; };
     const auto skew_of = [&](size_t begin) { return Q::Align == 16 || words ? 0 : (u32)begin & 15u; };
     Signal* const own_signals = signals + team.own * PLACES;
     if (BULK_COPIES) {
-      if (team.split == 0 && lane < PLACES) make_signal(own_signals + lane, splits);
+      if (team.split == 0 && lane < PLACES) make_signal(own_signals + lane, TEAM);
       signals_made();
       team.meet();
     }
     Cursor sent{out.share.block * together, 0, 0, 0};
     const auto send = [&] {
-      const u32 at = first + sent.round * splits, some = at >= first + chunks ? 0 : first + chunks - at < splits ? first + chunks - at : splits;
+      const u32 at = first + sent.round * TEAM, some = at >= first + chunks ? 0 : first + chunks - at < TEAM ? first + chunks - at : TEAM;
       const u32 left = k - at * CHUNK, count = (left < some * CHUNK ? left : some * CHUNK) / Q::Elements * Q::Bytes;
       const bool wanted = sent.base + team.own < groups && some;
-      u32* const place = weights + sent.place * 16 * gap;
-      const u32 lines = 16 / splits, begin = team.split * lines;  // that this warp sends
+      u32* const place = weights + sent.place * PLACE_WORDS;
+      constexpr u32 lines = 16 / TEAM;
+      const u32 begin = team.split * lines;  // of the rows that this warp sends
       if (BULK_COPIES) {
         Signal* const signal = own_signals + sent.place;
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
         } else if (row_bytes % 16 == 0 && at * BYTES % 16 == 0 && count % 16 == 0 && (sent.base + team.own + 1) * out.per_group() <= out.columns) {
-          const u8 *upper = w + line(sent.base, sent.round, 0), *lower = w + line(sent.base, sent.round, 8);
+          const u8 *upper = w + line(sent.base, sent.round, begin), *lower = w + line(sent.base, sent.round, begin + lines / 2);
           if (one_lane()) {
             expect_bytes(signal, lines * count);
-            for (u32 r = begin; r < begin + lines; r++) copy_bulk(place + r * gap, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
+            UNROLL for (u32 r = 0; r < lines; r++)
+              copy_bulk(place + (begin + r) * GAP, (r < lines / 2 ? upper + r * row_bytes : lower + (r - lines / 2) * row_bytes), count, signal);
           }
         } else {
           const size_t from = line(sent.base, sent.round, begin + lane % lines);
@@ -201,13 +207,13 @@ template <class Q, u32 ROWS> struct QuantBatch {
           UNROLL for (u32 mask = 16; mask; mask /= 2) total += shfl_xor(total, mask);
           if (one_lane()) expect_bytes(signal, total);
           wave_sync();
-          if (lane < lines) copy_bulk(place + (begin + lane) * gap, w + (from - skew), bytes, signal);
+          if (lane < lines) copy_bulk(place + (begin + lane) * GAP, w + (from - skew), bytes, signal);
         }
       } else {
         for (u32 r = begin; r < begin + lines; r++) {
           const size_t from = line(sent.base, sent.round, r);
           const u32 skew = skew_of(from), end = wanted ? skew + count : 0;
-          for (u32 v = lane; v < gap / 4; v += 32) copy16_async(place + r * gap + 4 * v, w + (from - skew) + 16 * v, 16 * v < end);
+          for (u32 v = lane; v < GAP / 4; v += 32) copy16_async(place + r * GAP + 4 * v, w + (from - skew) + 16 * v, 16 * v < end);
         }
       }
       sent.advance(rounds, step);
@@ -240,14 +246,14 @@ template <class Q, u32 ROWS> struct QuantBatch {
 
     Sums acc = {};
     for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
-      const u32 chunk = c.round * splits + team.split, group = c.base + team.own;
+      const u32 chunk = c.round * TEAM + team.split, group = c.base + team.own;
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
       const u32 slices = runs * RUN / 64;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
       Lines lines;
       UNROLL for (u32 h = 0; h < 2; h++) {
-        const u32 r = lane / 4 + 8 * h, *const words_at = weights + (c.place * 16 + r) * gap;
+        const u32 r = lane / 4 + 8 * h, *const words_at = weights + c.place * PLACE_WORDS + r * GAP;
         lines[h] = words ? Staged<Q::Align>{words_at + team.split * (BYTES / 4), 0}
                          : Staged<Q::Align>{words_at, skew_of(line(c.base, c.round, r)) + team.split * BYTES};
       }
@@ -290,33 +296,31 @@ template <class Q, u32 ROWS> struct QuantBatch {
         acc[e / 4][e % 4] = 0;
       }
       team.meet();
-      if (group < groups)
-        finish(out, group, team, [&](u32 r, u32 b) {
-          f32 total = 0;
-          for (u32 s = 0; s < splits; s++) total += totals[s * SUMS + place_of(r, b)];
-          return total;
-        }, parts.count == 1 ? nullptr : parts.sums + ((size_t)parts.own * groups + group) * 16 * ROWS);
+      if (group >= groups) continue;
+      f32 own[OWN] = {};
+      UNROLL for (u32 j = 0; j < OWN; j++) {
+        const u32 r = team.line(j, out.glu), b = team.row(j, out.glu), at = (b / 8 * 4 + r / 8 * 2 + b % 2) * 33 + r % 8 * 4 + b % 8 / 2;
+        UNROLL for (u32 s = 0; s < TEAM; s++) own[j] += totals[s * SUMS + at];
+      }
+      if (parts.count == 1) store(out, group, team, own);
+      else UNROLL for (u32 j = 0; j < OWN; j++) parts.sums[sum_at(parts.own, groups, group, team, j)] = own[j];
     }
     if (parts.count > 1) add_up(out, groups, parts, team, together, (u32*)totals);
   }
-  // Where a warp's totals have row r of W with row b of x.
-  GPU_FN u32 place_of(u32 r, u32 b) { return (b / 8 * 4 + r / 8 * 2 + b % 2) * 33 + r % 8 * 4 + b % 8 / 2; }
+  GPU_FN size_t sum_at(u32 part, u32 groups, u32 group, const Team& team, u32 j) {
+    return (((size_t)part * groups + group) * OWN + j) * (TEAM * 32) + team.thread();
+  }
 
-  // What of(row of W, row of x) says of a group, of which each thread of a team takes some: as it is to `sums`, or to its place in y.
-  template <class Of> GPU_FN void finish(const Out& out, u32 group, const Team& team, Of of, f32* sums) {
-    const u32 columns = sums ? 16 : out.per_group(), r = team.thread() % columns;
-    NO_UNROLL for (u32 b = team.thread() / columns; b < out.batch; b += team.warps * 32 / columns) {
-      if (sums) {
-        sums[b * 16 + r] = of(r, b);
-        continue;
-      }
-      f32 total = out.biased(group, r, of(r, b));
-      if (out.glu) total = out.gated(total, out.biased(group, r + 8, of(r + 8, b)));
-      out.keep(group, r, b, total + out.added(group, r, b));
+  GPU_FN void store(const Out& out, u32 group, const Team& team, f32 (&own)[OWN]) {
+    UNROLL for (u32 j = 0; j < OWN; j++) own[j] = out.biased(group, team.line(j, out.glu), own[j]);
+    UNROLL for (u32 j = 0; j < OWN; j++) {
+      if (out.glu && j % 2) continue;
+      const u32 r = team.line(j, out.glu), b = team.row(j, out.glu);
+      out.keep(group, r, b, (out.glu ? out.gated(own[j], own[j | 1u]) : own[j]) + out.added(group, r, b));
     }
   }
 
-  // Of the teams that have pieces of the same sums, the last to come here adds them up, in their order.
+  // Of the teams that have pieces of the same sums, the last to come here adds them up, in their order, several groups at once.
   GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, const Team& team, u32 together, u32* told) {
     device_fence();
     team.meet();
@@ -328,12 +332,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
     team.meet();
     if (!*told) return;
     device_fence();
-    for (u32 group = out.share.block * together + team.own; group < groups; group += out.share.blocks * together)
-      finish(out, group, team, [&](u32 r, u32 b) {
-        f32 total = 0;
-        for (u32 p = 0; p < parts.count; p++) total += parts.sums[((size_t)p * groups + group) * 16 * ROWS + b * 16 + r];
-        return total;
-      }, nullptr);
+    constexpr u32 ONCE = 4;
+    const u32 step = out.share.blocks * together;
+    for (u32 first = out.share.block * together + team.own; first < groups; first += ONCE * step) {
+      f32 own[ONCE][OWN] = {};
+      UNROLL_SOME for (u32 p = 0; p < parts.count; p++)
+        UNROLL for (u32 i = 0; i < ONCE; i++)
+          if (first + i * step < groups) UNROLL for (u32 j = 0; j < OWN; j++) own[i][j] += parts.sums[sum_at(p, groups, first + i * step, team, j)];
+      UNROLL for (u32 i = 0; i < ONCE; i++)
+        if (first + i * step < groups) store(out, first + i * step, team, own[i]);
+    }
   }
 };
 

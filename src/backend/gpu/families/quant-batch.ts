@@ -15,6 +15,8 @@ const QUANT_BATCH_FINE = 256;
 /** Places of a warp's chunks, and rows of weights that it takes at a time. */
 const QUANT_BATCH_PLACES = 2;
 const LINES = 16;
+/** Warps that share the depth of those. */
+const QUANT_BATCH_TEAM = 4;
 
 export interface QuantBatchPlan {
   /** Floats for what several blocks of a share add up. */
@@ -48,7 +50,7 @@ export function planQuantBatch(
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
     const x = 2 * width * (most * chunk + 32) + 4 * width;
-    for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
+    for (const splits of [QUANT_BATCH_TEAM]) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
         const stage = LINES * (Math.floor(((splits * chunk * bytes) / elements + 31 - align) / 16) | 1) * 16;
@@ -91,7 +93,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
-      ...{ QUANT_BATCH_PLACES, ...quantOrders },
+      ...{ QUANT_BATCH_PLACES, QUANT_BATCH_TEAM, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
