@@ -61,20 +61,27 @@ template <class Q, u32 ROWS> struct QuantBatch {
     u32 largest = 0, from[4];  // the words that a lane's eight come from
     UNROLL for (u32 j = 0; j < 4; j++)
       from[j] = ordered_from((lane_id() % 8 / 4 * 2 + j / 2) * 16 + lane_id() % 4 * 2 + (order == QUANT_ORDER_ANY ? j % 2 * 8 : j % 2), order) / 2;
-    // All of a slice is read before any of it is written.
-    UNROLL_SOME for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += 32) {
-      const u32 i = first + lane_id();
-      u32 v[4];
-      UNROLL for (int j = 0; j < 4; j++) {
-        const u32 raw = i < ends ? row[i / 8 * 32 + from[j]] : 0, magnitude = raw & 0x7fff7fffu;
-        largest = larger_of_pairs(largest, magnitude);
-        v[j] = dtype == DTYPE_f16 ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+    // Several slices at once; all of them are read before any is written.
+    constexpr u32 ONCE = 4;
+    NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
+      u32 v[ONCE][4];
+      UNROLL for (u32 n = 0; n < ONCE; n++) {
+        const u32 i = first + n * 32 + lane_id();
+        UNROLL for (int j = 0; j < 4; j++) v[n][j] = i < ends ? row[i / 8 * 32 + from[j]] : 0;
       }
       wave_sync();
-      Words4 halves;
-      UNROLL for (int j = 0; j < 4; j++)
-        halves.v[j] = order == QUANT_ORDER_ANY ? v[j] : j % 2 ? v[j - 1] >> 16 | (v[j] & 0xffff0000u) : (v[j] & 0xffffu) | v[j + 1] << 16;
-      if (i < ends) store_shared<4>(row, 4 * i, halves);
+      UNROLL for (u32 n = 0; n < ONCE; n++) {
+        const u32 i = first + n * 32 + lane_id();
+        UNROLL for (int j = 0; j < 4; j++) {
+          const u32 raw = v[n][j], magnitude = raw & 0x7fff7fffu;
+          largest = larger_of_pairs(largest, magnitude);
+          v[n][j] = dtype == DTYPE_f16 ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+        }
+        Words4 halves;
+        UNROLL for (int j = 0; j < 4; j++)
+          halves.v[j] = order == QUANT_ORDER_ANY ? v[n][j] : j % 2 ? v[n][j - 1] >> 16 | (v[n][j] & 0xffff0000u) : (v[n][j] & 0xffffu) | v[n][j + 1] << 16;
+        if (i < ends) store_shared<4>(row, 4 * i, halves);
+      }
     }
     return largest > largest << 16 ? largest >> 16 : largest & 0xffffu;
   }
