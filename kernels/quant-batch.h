@@ -21,12 +21,9 @@ template <class Q, u32 ROWS> struct QuantBatch {
   typedef QuantSlice<Q> Slice;
   static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
   static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
-  // Warps of a team, which share the depth of 16 rows of W. Vectors that a row's chunks for a team lie in at most; rows are an odd number
-  // of them apart, so that eight hit all banks.
-  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, PLACES = QUANT_BATCH_PLACES, TEAM = QUANT_BATCH_TEAM;
-  static constexpr u32 GAP = ((TEAM * BYTES + 31 - Q::Align) / 16 | 1u) * 4, PLACE_WORDS = 16 * GAP;
-  static constexpr u32 SUMS = VALUES * 33;  // what a warp tells its team, so that values and lanes side by side lie in other banks
-  static constexpr u32 OWN = VALUES / TEAM;  // sums that a thread of a team finishes
+  // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
+  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
+  static constexpr u32 PLACES = QUANT_BATCH_PLACES;
   typedef Outputs<16, ROWS> Out;
   typedef f32 Sums[TILES][4];
   typedef Staged<Q::Align> Lines[2];
@@ -148,84 +145,64 @@ template <class Q, u32 ROWS> struct QuantBatch {
       base += round ? 0 : step;
     }
   };
-  struct Team {
-    u32 own, split;
-    GPU_METHOD u32 thread() const { return split * 32 + lane_id(); }
-    // The simulator only knows barriers of whole blocks, to which all teams come equally often.
-    GPU_METHOD void meet() const {
-#if GPU_NVIDIA
-      if (TEAM == 1) __syncwarp();
-      else asm volatile("bar.sync %0, %1;" ::"r"(own + 1), "n"(TEAM * 32) : "memory");
-#else
-      barrier();
-#endif
-    }
-    // The row of W in its group, and the row of x, of a thread's sum j: with a gate, both of a pair are one thread's.
-    GPU_METHOD u32 line(u32 j, bool glu) const { return glu ? thread() % 8 + j % 2 * 8 : thread() % 16; }
-    GPU_METHOD u32 row(u32 j, bool glu) const { return glu ? thread() / 8 + j / 2 * TEAM * 4 : thread() / 16 + j * TEAM * 2; }
-  };
 
-  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, const Parts& parts) {
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, together = warps / TEAM;
-    const Team team{warp / TEAM, warp % TEAM};
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
-    const u32 rounds = (most + TEAM - 1) / TEAM, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
-    const bool words = Slice::WORDS && k % 256 == 0 && first * BYTES % 16 == 0 && (BYTES % 16 == 0 || TEAM * BYTES % 16 == 0);
-    // Shared memory: x, its factors, weights of each team, what warps tell each other.
+    const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
+    const bool words = Slice::WORDS && k % 256 == 0;
+    // Shared memory: x, its factors, weights of each warp, what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
     f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
     const Rows rows{(u16*)shared, factors, width};
-    u32* const weights = (u32*)(factors + ROWS) + team.own * PLACES * PLACE_WORDS;
-    f32* const totals = (f32*)((u32*)(factors + ROWS) + together * PLACES * PLACE_WORDS) + team.own * TEAM * SUMS;
+    u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
+    f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
 
-    const auto line = [&](u32 base, u32 round, u32 r) { return (size_t)out.row(base + team.own, r) * row_bytes + (first + round * TEAM) * BYTES; };
+    const auto line = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
     const auto skew_of = [&](size_t begin) { return Q::Align == 16 || words ? 0 : (u32)begin & 15u; };
-    Signal* const own_signals = signals + team.own * PLACES;
+    Signal* const own_signals = signals + warp * PLACES;
     if (BULK_COPIES) {
-      if (team.split == 0 && lane < PLACES) make_signal(own_signals + lane, TEAM);
+      if (lane < PLACES) make_signal(own_signals + lane, 1);
       signals_made();
-      team.meet();
+      wave_sync();
     }
     Cursor sent{out.share.block * together, 0, 0, 0};
     const auto send = [&] {
-      const u32 at = first + sent.round * TEAM, some = at >= first + chunks ? 0 : first + chunks - at < TEAM ? first + chunks - at : TEAM;
-      const u32 left = k - at * CHUNK, count = (left < some * CHUNK ? left : some * CHUNK) / Q::Elements * Q::Bytes;
-      const bool wanted = sent.base + team.own < groups && some;
+      const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
+      const bool wanted = sent.base + own < groups && chunk < chunks;
       u32* const place = weights + sent.place * PLACE_WORDS;
-      constexpr u32 lines = 16 / TEAM;
-      const u32 begin = team.split * lines;  // of the rows that this warp sends
       if (BULK_COPIES) {
         Signal* const signal = own_signals + sent.place;
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (row_bytes % 16 == 0 && at * BYTES % 16 == 0 && count % 16 == 0 && (sent.base + team.own + 1) * out.per_group() <= out.columns) {
-          const u8 *upper = w + line(sent.base, sent.round, begin), *lower = w + line(sent.base, sent.round, begin + lines / 2);
+        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
+          const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, 8);
           if (one_lane()) {
-            expect_bytes(signal, lines * count);
-            UNROLL for (u32 r = 0; r < lines; r++)
-              copy_bulk(place + (begin + r) * GAP, (r < lines / 2 ? upper + r * row_bytes : lower + (r - lines / 2) * row_bytes), count, signal);
+            expect_bytes(signal, 16 * count);
+            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
           }
         } else {
-          const size_t from = line(sent.base, sent.round, begin + lane % lines);
-          const u32 skew = skew_of(from), bytes = (skew + count + 15) / 16 * 16;
-          u32 total = lane < lines ? bytes : 0;
-          UNROLL for (u32 mask = 16; mask; mask /= 2) total += shfl_xor(total, mask);
+          const size_t begin = line(sent.base, chunk, lane % 16);
+          const u32 skew = skew_of(begin), bytes = (skew + count + 15) / 16 * 16;
+          u32 total = bytes;
+          UNROLL for (u32 mask = 8; mask; mask /= 2) total += shfl_xor(total, mask);
           if (one_lane()) expect_bytes(signal, total);
           wave_sync();
-          if (lane < lines) copy_bulk(place + (begin + lane) * GAP, w + (from - skew), bytes, signal);
+          if (lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
         }
       } else {
-        for (u32 r = begin; r < begin + lines; r++) {
-          const size_t from = line(sent.base, sent.round, r);
-          const u32 skew = skew_of(from), end = wanted ? skew + count : 0;
-          for (u32 v = lane; v < GAP / 4; v += 32) copy16_async(place + r * GAP + 4 * v, w + (from - skew) + 16 * v, 16 * v < end);
+        // Four lanes to a row, and to the eighth behind it.
+        for (u32 r = lane / 4; r < 16; r += 8) {
+          const size_t begin = line(sent.base, chunk, r);
+          const u32 end = wanted ? skew_of(begin) + count : 0;
+          for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
         }
       }
       sent.advance(rounds, step);
     };
-    NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
+    send();
     wait_for_previous();
     // Rows that x does not have are zeros.
     const auto bring = [&](u32 b) {
@@ -233,6 +210,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       if (b < ROWS) UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
     };
     for (u32 b = warp; b < ROWS; b += warps) bring(b);
+    NO_UNROLL for (u32 i = 1; i < PLACES; i++) send();
     copies_wait();
     wave_sync();
     const u32 order = words ? Slice::ORDER : QUANT_ORDER_ANY;
@@ -253,16 +231,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
 
     Sums acc = {};
     for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
-      const u32 chunk = c.round * TEAM + team.split, group = c.base + team.own;
+      const u32 chunk = c.round * splits + split, group = c.base + own;
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
       const u32 slices = runs * RUN / 64;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
+      u32* const place = weights + c.place * PLACE_WORDS;
       Lines lines;
       UNROLL for (u32 h = 0; h < 2; h++) {
-        const u32 r = lane / 4 + 8 * h, *const words_at = weights + c.place * PLACE_WORDS + r * GAP;
-        lines[h] = words ? Staged<Q::Align>{words_at + team.split * (BYTES / 4), 0}
-                         : Staged<Q::Align>{words_at, skew_of(line(c.base, c.round, r)) + team.split * BYTES};
+        const u32 r = lane / 4 + 8 * h;
+        lines[h] = Staged<Q::Align>{place + r * GAP, words ? 0 : skew_of(line(c.base, chunk, r))};
       }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
@@ -281,73 +259,83 @@ template <class Q, u32 ROWS> struct QuantBatch {
           if (slices) {
             Step now, next;
             now.load(lines, 0, x_at, rows.pitch());
-            // A chunk has an even number of slices, most of them a multiple of four.
-            constexpr u32 PAIRS = CHUNK >= 256 ? 2 : 1;
-            NO_UNROLL for (u32 r = 0; r < slices; r += 2 * PAIRS)
-              UNROLL for (u32 i = 0; i < 2 * PAIRS; i += 2) {
-                next.load(lines, r + i + 1, x_at, rows.pitch());
-                now.multiply(acc);
-                now.load(lines, i + 2 < 2 * PAIRS || r + i + 2 < slices ? r + i + 2 : 0, x_at, rows.pitch());
-                next.multiply(acc);
-              }
+            NO_UNROLL for (u32 r = 0; r < slices; r += 4) {
+              next.load(lines, r + 1, x_at, rows.pitch());
+              now.multiply(acc);
+              now.load(lines, r + 2, x_at, rows.pitch());
+              next.multiply(acc);
+              next.load(lines, r + 3, x_at, rows.pitch());
+              now.multiply(acc);
+              now.load(lines, r + 4 < slices ? r + 4 : 0, x_at, rows.pitch());
+              next.multiply(acc);
+            }
           }
       } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
-      // The team has done with this chunk, and with what it was told before.
-      team.meet();
+      wave_sync();
+      if (c.round == 0) {
+        if (splits > 1) {
+          UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
+          barrier();
+          for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
+          barrier();
+        }
+        const bool there = split == 0 && group < groups;
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
+        if (parts.count == 1) {
+          store(out, group, acc, (f32*)place, there);
+          warpgroup_publish();
+        } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+      }
       send();
-      if (c.round) continue;
-      UNROLL for (u32 e = 0; e < VALUES; e++) {
-        totals[team.split * SUMS + e * 33 + lane] = acc[e / 4][e % 4] * factors[e / 4 * 8 + 2 * t + e % 2];
-        acc[e / 4][e % 4] = 0;
-      }
-      team.meet();
-      if (group >= groups) continue;
-      f32 own[OWN] = {};
-      UNROLL for (u32 j = 0; j < OWN; j++) {
-        const u32 r = team.line(j, out.glu), b = team.row(j, out.glu), at = (b / 8 * 4 + r / 8 * 2 + b % 2) * 33 + r % 8 * 4 + b % 8 / 2;
-        UNROLL for (u32 s = 0; s < TEAM; s++) own[j] += totals[s * SUMS + at];
-      }
-      if (parts.count == 1) store(out, group, team, own);
-      else UNROLL for (u32 j = 0; j < OWN; j++) parts.sums[sum_at(parts.own, groups, group, team, j)] = own[j];
     }
-    if (parts.count > 1) add_up(out, groups, parts, team, together, (u32*)totals);
-  }
-  GPU_FN size_t sum_at(u32 part, u32 groups, u32 group, const Team& team, u32 j) {
-    return (((size_t)part * groups + group) * OWN + j) * (TEAM * 32) + team.thread();
+    if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }
 
-  GPU_FN void store(const Out& out, u32 group, const Team& team, f32 (&own)[OWN]) {
-    UNROLL for (u32 j = 0; j < OWN; j++) own[j] = out.biased(group, team.line(j, out.glu), own[j]);
-    UNROLL for (u32 j = 0; j < OWN; j++) {
-      if (out.glu && j % 2) continue;
-      const u32 r = team.line(j, out.glu), b = team.row(j, out.glu);
-      out.keep(group, r, b, (out.glu ? out.gated(own[j], own[j | 1u]) : own[j]) + out.added(group, r, b));
-    }
-  }
-
-  // Of the teams that have pieces of the same sums, the last to come here adds them up, in their order, several groups at once.
-  GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, const Team& team, u32 together, u32* told) {
-    device_fence();
-    team.meet();
-    if (team.thread() == 0) {
-      u32* const counter = parts.counters + out.share.block * together + team.own;
-      *told = atomic_add(counter, 1u) == parts.count - 1;
-      if (*told) *counter = 0;
-    }
-    team.meet();
-    if (!*told) return;
-    device_fence();
+  // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
+  GPU_FN void store(const Out& out, u32 group, const Sums& acc, f32* scratch, bool there) {
+    constexpr u32 PITCH = 20;
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
+    wave_sync();
+    // Several at once, so that they need not wait for each other.
     constexpr u32 ONCE = 4;
-    const u32 step = out.share.blocks * together;
-    for (u32 first = out.share.block * together + team.own; first < groups; first += ONCE * step) {
-      f32 own[ONCE][OWN] = {};
-      UNROLL_SOME for (u32 p = 0; p < parts.count; p++)
-        UNROLL for (u32 i = 0; i < ONCE; i++)
-          if (first + i * step < groups) UNROLL for (u32 j = 0; j < OWN; j++) own[i][j] += parts.sums[sum_at(p, groups, first + i * step, team, j)];
-      UNROLL for (u32 i = 0; i < ONCE; i++)
-        if (first + i * step < groups) store(out, first + i * step, team, own[i]);
+    const u32 columns = out.per_group(), r = lane_id() % columns, step = 32 / columns;
+    NO_UNROLL for (u32 first = 0; there && first < out.batch; first += ONCE * step) {
+      f32 total[ONCE], added[ONCE];
+      UNROLL for (u32 i = 0; i < ONCE; i++) {
+        const u32 b = first + i * step + lane_id() / columns;
+        const f32* const from = scratch + (b < ROWS ? b : 0) * PITCH + r;
+        added[i] = out.added(group, r, b);
+        total[i] = out.biased(group, r, *from);
+        if (out.glu) total[i] = out.gated(total[i], out.biased(group, r + 8, from[8]));
+      }
+      UNROLL for (u32 i = 0; i < ONCE; i++) out.keep(group, r, first + i * step + lane_id() / columns, total[i] + added[i]);
+    }
+    wave_sync();
+  }
+
+  // Of the warps that have pieces of the same sums, the last to come here adds them up, in their order.
+  GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, u32 own, u32 together, f32* scratch, bool there) {
+    device_fence();
+    wave_sync();
+    u32* const counter = parts.counters + out.share.block * together + own;
+    u32 last = 0;
+    if (there && lane_id() == 0) {
+      last = atomic_add(counter, 1u) == parts.count - 1;
+      if (last) *counter = 0;
+    }
+    last = shfl(last, 0);
+    if (!GPU_TILE_LOCKSTEP && !last) return;
+    device_fence();
+    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together) {
+      const u32 group = base + own;
+      const bool wanted = last && group < groups;
+      Sums acc = {};
+      for (u32 p = 0; wanted && p < parts.count; p++)
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
+      store(out, group, acc, scratch, wanted);
     }
   }
 };

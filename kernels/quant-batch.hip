@@ -9,7 +9,7 @@ namespace gpu {
   DYNAMIC_SHARED(u32, shared); \
   SHARED(Signal, signals, BULK_COPIES ? QUANT_BATCH_WARPS * Product::PLACES : 1); \
   const u32 share = bid_x() / parts; \
-  Product::run(shared, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, gdim_x() / parts, 0}), (u32)k, w, x, \
+  Product::run(shared, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, gdim_x() / parts, 0}), (u32)k, w, x, splits, \
                typename Product::Parts{parts, bid_x() - share * parts, sums, counters});
 #else
 #define QUANT_BATCH_BODY(Q, ROWS)

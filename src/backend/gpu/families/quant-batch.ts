@@ -15,8 +15,6 @@ const QUANT_BATCH_FINE = 256;
 /** Places of a warp's chunks, and rows of weights that it takes at a time. */
 const QUANT_BATCH_PLACES = 2;
 const LINES = 16;
-/** Warps that share the depth of those. */
-const QUANT_BATCH_TEAM = 4;
 
 export interface QuantBatchPlan {
   /** Floats for what several blocks of a share add up. */
@@ -41,6 +39,7 @@ export function planQuantBatch(
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
+  const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
   const budget = sharedBudget(arch);
   const groups = Math.ceil(n / LINES);
   const chunks = Math.ceil(k / chunk);
@@ -50,11 +49,10 @@ export function planQuantBatch(
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
     const x = 2 * width * (most * chunk + 32) + 4 * width;
-    for (const splits of [QUANT_BATCH_TEAM]) {
+    for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const stage = LINES * (Math.floor(((splits * chunk * bytes) / elements + 31 - align) / 16) | 1) * 16;
-        const shared = x + together * QUANT_BATCH_PLACES * stage + warps * 4 * 33 * (width / 2);
+        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * LINES * width : 0));
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
@@ -78,10 +76,10 @@ export function planQuantBatch(
 }
 
 /** Warps with which a multiprocessor is busy, and what else takes time, in chunks of a warp: measured. */
-const ENOUGH_WARPS = 12;
-const ROUND_COST = 10;
-const PART_COST = 1;
-const X_COST = 1.5;
+const ENOUGH_WARPS = 8;
+const ROUND_COST = 8;
+const PART_COST = 0.7;
+const X_COST = 3.2;
 const MOST_PARTS = 8;
 
 export const quantBatch = [
@@ -93,7 +91,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
-      ...{ QUANT_BATCH_PLACES, QUANT_BATCH_TEAM, ...quantOrders },
+      ...{ QUANT_BATCH_PLACES, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
