@@ -57,16 +57,16 @@ export function planQuantBatch(
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
         const rounds = Math.ceil(sets / Math.max(1, Math.floor(multiprocessors / parts)));
+        const busy = Math.max(Math.ceil(warps / SCHEDULERS) * SCHEDULERS, ENOUGH_WARPS);
         const cost =
-          rounds *
-            (Math.ceil(most / splits) * Math.max(warps, ENOUGH_WARPS) * (chunk / QUANT_BATCH_CHUNK) + ROUND_COST) +
+          rounds * ((Math.ceil(most / splits) * busy * chunk) / QUANT_BATCH_CHUNK + ROUND_COST) +
           PART_COST * (parts - 1) +
+          (splits > 1 ? SPLIT_COST : 0) +
           (X_COST * most * chunk) / QUANT_BATCH_CHUNK;
-        if (cost >= least) continue;
+        if (cost > least) continue;
         least = cost;
         const blocks = Math.ceil(sets / rounds) * parts;
-        // More than half of it, so that blocks which begin while others end do not gather where there is room.
-        const shared_bytes = Math.max(shared, budget / 2);
+        const shared_bytes = process.env.BV_CLAMP ? Math.max(shared, budget / 2) : shared;
         const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
         best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
@@ -75,10 +75,12 @@ export function planQuantBatch(
   return best!;
 }
 
-/** Warps with which a multiprocessor is busy, and what else takes time, in chunks of a warp: measured. */
+/** What takes time, in chunks of a warp, measured: warps go by fours, as a multiprocessor has so many schedulers, and two for each are few. */
+const SCHEDULERS = 4;
 const ENOUGH_WARPS = 8;
-const ROUND_COST = 8;
-const PART_COST = 0.7;
+const ROUND_COST = 7;
+const PART_COST = 1;
+const SPLIT_COST = 2;
 const X_COST = 3.2;
 const MOST_PARTS = 8;
 
