@@ -47,8 +47,9 @@ template <class Q, u32 ROWS> struct QuantBatch {
     return low | (a >> 16 > b >> 16 ? a >> 16 : b >> 16) << 16;
 #endif
   }
-  // Exponents of bf16 from `near` down become those of f16 from 29 down. As they are, these are the exponents up to 2^14.
-  static constexpr u32 PLAIN = 141;
+  // Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have these, of up to 2^12: f16 has as many bits as
+  // bf16 of what is above 2^-20.
+  static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
   // A row that has come becomes what is multiplied: f16 as it is, bf16 with the exponents of f16. Of each 32, lane t of four has eight
   // side by side: four of the first sixteen and four of the others, in the order in which weights come. The largest of each lane's.
   GPU_FN u32 place(const Rows& rows, u32 b, u32 batch, u32 count, u32 dtype, u32 order, u32 near) {
@@ -84,15 +85,15 @@ template <class Q, u32 ROWS> struct QuantBatch {
   }
 
   // acc += 32 weights of each line with those of x; decode(h, half, …) gives a lane's of 16, of line h.
-  template <class Decode> GPU_FN void multiply_32(Sums& acc, const Words4 (&right)[TILES], Decode decode) {
+  template <u32 N, class Decode> GPU_FN void multiply_32(Sums& acc, const Words4 (&right)[N], Decode decode) {
     UNROLL for (u32 half = 0; half < 2; half++) {
       u32 left[4];
       UNROLL for (u32 h = 0; h < 2; h++) decode(h, half, left[h], left[2 + h]);
-      UNROLL for (u32 j = 0; j < TILES; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + 2 * half);
+      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + 2 * half);
     }
   }
-  GPU_FN void load_32(Words4 (&right)[TILES], const u16* x_at, u32 pitch) {
-    UNROLL for (u32 j = 0; j < TILES; j++) right[j] = *(const Words4*)(x_at + j * 8 * pitch);
+  template <u32 N> GPU_FN void load_32(Words4 (&right)[N], const u16* x_at, u32 pitch) {
+    UNROLL for (u32 j = 0; j < N; j++) right[j] = *(const Words4*)(x_at + j * 8 * pitch);
   }
   // acc += run `run` of a chunk, whose rows' weights begin at `lines`, with those of x from x_at on.
   GPU_FN void multiply(Sums& acc, const Lines& lines, u32 run, const u16* x_at, u32 pitch) {
@@ -109,10 +110,10 @@ template <class Q, u32 ROWS> struct QuantBatch {
       });
     }
   }
-  // The same of a slice in words, which is loaded before.
-  struct Step {
+  // A slice in words with the first 8 N rows of x: loaded, and multiplied later.
+  template <u32 N> struct Step {
     Slice w[2];
-    Words4 right[2][TILES];
+    Words4 right[2][N];
     GPU_METHOD void load(const Lines& lines, u32 slice, const u16* x_at, u32 pitch) {
       UNROLL for (u32 h = 0; h < 2; h++) w[h].template load<0>(Staged<Q::Align>{lines[h].words + slice * Slice::STORED, 0}, 64);
       UNROLL for (u32 half = 0; half < 2; half++) load_32(right[half], x_at + slice * 64 + half * 32, pitch);
@@ -128,6 +129,19 @@ template <class Q, u32 ROWS> struct QuantBatch {
       });
     }
   };
+  // acc += slices, a multiple of four, in words. One is on its way to registers while that before it is multiplied.
+  template <u32 N> GPU_FN void multiply_words(Sums& acc, const Lines& lines, u32 slices, const u16* x_at, u32 pitch) {
+    if (slices == 0) return;
+    Step<N> now, next;
+    now.load(lines, 0, x_at, pitch);
+    NO_UNROLL for (u32 r = 0; r < slices; r += 4)
+      UNROLL for (u32 i = 0; i < 4; i += 2) {
+        next.load(lines, r + i + 1, x_at, pitch);
+        now.multiply(acc);
+        now.load(lines, i == 0 || r + 4 < slices ? r + i + 2 : 0, x_at, pitch);
+        next.multiply(acc);
+      }
+  }
 
   // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
   struct Parts {
@@ -215,11 +229,12 @@ template <class Q, u32 ROWS> struct QuantBatch {
     wave_sync();
     const u32 order = words ? Slice::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
+      const bool halves = out.dtype == DTYPE_f16;
       const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
-      u32 near = PLAIN;
+      u32 near = halves ? AS_IT_IS : PLAIN;
       // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
-      if (GPU_TILE_LOCKSTEP || (out.dtype != DTYPE_f16 && exponent && (exponent < PLAIN - 18 || exponent > PLAIN + 1))) {
-        if (out.dtype != DTYPE_f16) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
+        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
         bring(b);
         copies_wait();
         wave_sync();
@@ -248,28 +263,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
         if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
         if constexpr (Slice::WORDS)
           for (u32 r = 0; words && r < CHUNK / 64; r++) {
-            Step now;
+            Step<TILES> now;
             now.load(lines, r < slices ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
             now.multiply(r < slices ? acc : none);
           }
         for (u32 r = 0; !words && r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
       } else if (Slice::WORDS && words) {
-        // A slice is on its way to registers while that before it is multiplied.
-        if constexpr (Slice::WORDS)
-          if (slices) {
-            Step now, next;
-            now.load(lines, 0, x_at, rows.pitch());
-            NO_UNROLL for (u32 r = 0; r < slices; r += 4) {
-              next.load(lines, r + 1, x_at, rows.pitch());
-              now.multiply(acc);
-              now.load(lines, r + 2, x_at, rows.pitch());
-              next.multiply(acc);
-              next.load(lines, r + 3, x_at, rows.pitch());
-              now.multiply(acc);
-              now.load(lines, r + 4 < slices ? r + 4 : 0, x_at, rows.pitch());
-              next.multiply(acc);
-            }
-          }
+        if constexpr (Slice::WORDS) {
+          if (out.batch > 8) multiply_words<TILES>(acc, lines, slices, x_at, rows.pitch());
+          else multiply_words<1>(acc, lines, slices, x_at, rows.pitch());
+        }
       } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);

@@ -66,7 +66,7 @@ export function planQuantBatch(
         if (cost > least) continue;
         least = cost;
         const blocks = Math.ceil(sets / rounds) * parts;
-        const shared_bytes = process.env.BV_CLAMP ? Math.max(shared, budget / 2) : shared;
+        const shared_bytes = shared;
         const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
         best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
