@@ -1,12 +1,13 @@
 // The product of up to ROWS rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual; arguments as in
 // linear.hip, x as halves of `dtype`.
 //
-// x is in shared memory for as long as a block lives, in f16, each row lifted by a power of two so that its largest is near 2^15: of
-// bf16 nothing is lost that counts beside it. A warp takes CHUNK weights of 16 rows of W at a time by way of its own shared memory, and
-// decodes them straight into the registers that mma.sync takes its left operand from: each four neighbouring weights are columns 2t,
-// 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order; or, of types and rows that are words, as quant-slices.h has them. While it multiplies one chunk, the next are on their way, the
-// first of them before the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where
-// x does not fit or leaves room for few warps, and the last of them to end adds up what all have left in `sums`.
+// x is in shared memory for as long as a block lives, in f16: of bf16 with other exponents, a row that is too large or too small for
+// them lifted by a power of two so that its largest is near 2^15, and nothing is lost that counts beside it. A warp takes CHUNK weights
+// of 16 rows of W at a time by way of its own shared memory, and decodes them straight into the registers that mma.sync takes its left
+// operand from: each four neighbouring weights are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit; or, of types and rows that are words,
+// they come as quant-slices.h has them. x is in that order. While a warp multiplies one chunk, the next is on its way, the first before
+// the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where x does not fit or
+// leaves room for few warps, and the last warp of those that have pieces of the same rows adds up what all have left in `sums`.
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H

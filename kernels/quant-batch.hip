@@ -1,5 +1,6 @@
 // Linear layers of up to 16 rows of halves with quantized weights on Hopper (quant-batch.h). Launch: `parts` blocks for each share
-// of the rows of W, which lie side by side; `sums` has as many f32 for each row of W and part, `counters` a zero for each warp of one part.
+// of the rows of W, which lie side by side; `sums` has as many f32 for each row of W and part, `counters` a zero for each warp of a
+// share's block.
 #include "quant-batch.h"
 namespace gpu {
 
