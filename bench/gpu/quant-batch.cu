@@ -78,7 +78,7 @@ int main() {
           const u32 warps = together * splits, width = (chunks + parts - 1) / parts * PIECE, sets = (groups + together - 1) / together;
           const u32 bytes = 32 * (width + 32) + 64 + warps * (2 * stage + (splits > 1 ? 1024 : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
           if (bytes > 225 * 1024 || warps < 7 || (n > 20000 && (parts > 4 || splits > 1))) continue;
-          Plan plan{0, warps, splits, parts, (sets + rounds - 1) / rounds, bytes};
+          Plan plan{0, warps, splits, parts, (sets + rounds - 1) / rounds, std::max(bytes, 227u * 512)};
           plan.time = time(plan, 16);
           plans.push_back(plan);
         }

@@ -66,7 +66,8 @@ export function planQuantBatch(
         if (cost > least) continue;
         least = cost;
         const blocks = Math.ceil(sets / rounds) * parts;
-        const shared_bytes = shared;
+        // More than half of it, so that blocks which begin while others end do not gather where there is room.
+        const shared_bytes = Math.max(shared, budget / 2);
         const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
         best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
