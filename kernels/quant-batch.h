@@ -1,29 +1,33 @@
 // The product of up to ROWS rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual; arguments as in
 // linear.hip, x as halves of `dtype`.
 //
-// x is in shared memory for as long as a block lives, in f16, each row lifted by a power of two so that its largest is near 2^15: of
-// bf16 nothing is lost that counts beside it. A warp takes CHUNK weights of 16 rows of W at a time by way of its own shared memory, and
-// decodes them straight into the registers that mma.sync takes its left operand from: each four neighbouring weights are columns 2t,
-// 2t + 1, 2t + 8, 2t + 9 of the unit, and those of x in the same order. While it multiplies one chunk, the next are on their way, the
-// first of them before the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where
-// x does not fit or leaves room for few warps, and the last of them to end adds up what all have left in `sums`.
+// x is in shared memory for as long as a block lives, in f16: of bf16 with other exponents, a row that is too large or too small for
+// them lifted by a power of two so that its largest is near 2^15, and nothing is lost that counts beside it. A warp takes CHUNK weights
+// of 16 rows of W at a time by way of its own shared memory, and decodes them straight into the registers that mma.sync takes its left
+// operand from: each four neighbouring weights are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit; or, of types and rows that are words,
+// they come as quant-slices.h has them. x is in that order. While a warp multiplies one chunk, the next is on its way, the first before
+// the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where x does not fit or
+// leaves room for few warps, and the last warp of those that have pieces of the same rows adds up what all have left in `sums`.
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
 #include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
-#include "quant.h"
+#include "quant-slices.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
 
 template <class Q, u32 ROWS> struct QuantBatch {
+  typedef QuantSlice<Q> Slice;
   static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
   static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
-  static constexpr u32 PLACES = 2;
+  static constexpr u32 PLACES = QUANT_BATCH_PLACES;
   typedef Outputs<16, ROWS> Out;
+  typedef f32 Sums[TILES][4];
+  typedef Staged<Q::Align> Lines[2];
 
   // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
   // multiplied with.
@@ -31,59 +35,120 @@ template <class Q, u32 ROWS> struct QuantBatch {
     u16* halves;
     f32* factors;
     u32 width;
-    GPU_METHOD u32 pitch() const { return width + 16; }  // eight bytes of four rows lie in all banks
+    GPU_METHOD u32 pitch() const { return width + 32; }  // sixteen bytes of four lanes of two rows lie in all banks
     GPU_METHOD u16* row(u32 b) const { return halves + b * pitch(); }
   };
-  GPU_FN void eight(f32 (&v)[8], const u16* from, u32 i, u32 dtype) {
-    const Words4 raw = load_shared<4>((const u32*)from, 4 * i);
-    if (dtype == DTYPE_f16) UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<f16>::at(raw.v[j / 2], j % 2);
-    else UNROLL for (int j = 0; j < 8; j++) v[j] = InWord<bf16>::at(raw.v[j / 2], j % 2);
+  GPU_FN u32 larger_of_pairs(u32 a, u32 b) {
+#if GPU_NVIDIA
+    u32 y;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    const u32 low = (a & 0xffffu) > (b & 0xffffu) ? a & 0xffffu : b & 0xffffu;
+    return low | (a >> 16 > b >> 16 ? a >> 16 : b >> 16) << 16;
+#endif
   }
-  // The first `count` elements of a row, which are there as they came, become what is multiplied.
-  GPU_FN void lift(const Rows& rows, u32 b, u32 count, u32 dtype) {
-    u16* const row = rows.row(b);
-    f32 largest = 0, v[8];
-    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
-      eight(v, row, i, dtype);
-      UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(v[j]));
+  // Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have these, of up to 2^12: f16 has as many bits as
+  // bf16 of what is above 2^-20.
+  static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
+  // A row that has come becomes what is multiplied: f16 as it is, bf16 with the exponents of f16. Of each 32, lane t of four has eight
+  // side by side: four of the first sixteen and four of the others, in the order in which weights come. The largest of each lane's.
+  GPU_FN u32 place(const Rows& rows, u32 b, u32 batch, u32 count, u32 dtype, u32 order, u32 near) {
+    u32* const row = (u32*)rows.row(b < ROWS ? b : 0);
+    // Zeros are in their place.
+    const u32 least = (near - 29) * 0x00800080u, ends = b < batch ? count / 8 : 0;
+    u32 largest = 0, from[4];  // the words that a lane's eight come from
+    UNROLL for (u32 j = 0; j < 4; j++)
+      from[j] = ordered_from((lane_id() % 8 / 4 * 2 + j / 2) * 16 + lane_id() % 4 * 2 + (order == QUANT_ORDER_ANY ? j % 2 * 8 : j % 2), order) / 2;
+    // Several slices at once; all of them are read before any is written.
+    constexpr u32 ONCE = 4;
+    NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
+      u32 v[ONCE][4];
+      UNROLL for (u32 n = 0; n < ONCE; n++) {
+        const u32 i = first + n * 32 + lane_id();
+        UNROLL for (int j = 0; j < 4; j++) v[n][j] = i < ends ? row[i / 8 * 32 + from[j]] : 0;
+      }
+      wave_sync();
+      UNROLL for (u32 n = 0; n < ONCE; n++) {
+        const u32 i = first + n * 32 + lane_id();
+        UNROLL for (int j = 0; j < 4; j++) {
+          const u32 raw = v[n][j], magnitude = raw & 0x7fff7fffu;
+          largest = larger_of_pairs(largest, magnitude);
+          v[n][j] = dtype == DTYPE_f16 ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+        }
+        Words4 halves;
+        UNROLL for (int j = 0; j < 4; j++)
+          halves.v[j] = order == QUANT_ORDER_ANY ? v[n][j] : j % 2 ? v[n][j - 1] >> 16 | (v[n][j] & 0xffff0000u) : (v[n][j] & 0xffffu) | v[n][j + 1] << 16;
+        if (i < ends) store_shared<4>(row, 4 * i, halves);
+      }
     }
-    UNROLL for (u32 mask = 16; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
-    const u32 exponent = f32_bits(largest) >> 23, near = exponent < 15 ? 15 : exponent > 254 ? 254 : exponent;
-    const f32 up = f32_from_bits((268 - near) << 23), down = f32_from_bits((near - 14) << 23);
-    UNROLL_SOME for (u32 i = lane_id(); i < count / 8; i += 32) {
-      eight(v, row, i, dtype);
-      Words4 halves;
-      UNROLL for (int j = 0; j < 4; j++) halves.v[j] = pack2(f16{}, v[2 * j] * up, v[2 * j + 1] * up);
-      store_shared<4>((u32*)row, 4 * i, halves);
-    }
-    if (lane_id() == 0) rows.factors[b] = down;
+    return largest > largest << 16 ? largest >> 16 : largest & 0xffffu;
   }
 
-  // acc += run `run` of a chunk, whose rows' weights begin at chunk[h], with those of x from x_at on.
-  GPU_FN void multiply(f32 (&acc)[TILES][4], const Staged<Q::Align> (&chunk)[2], u32 run, const u16* x_at, u32 pitch) {
+  // acc += 32 weights of each line with those of x; decode(h, half, …) gives a lane's of 16, of line h.
+  template <u32 N, class Decode> GPU_FN void multiply_32(Sums& acc, const Words4 (&right)[N], Decode decode) {
+    UNROLL for (u32 half = 0; half < 2; half++) {
+      u32 left[4];
+      UNROLL for (u32 h = 0; h < 2; h++) decode(h, half, left[h], left[2 + h]);
+      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + 2 * half);
+    }
+  }
+  template <u32 N> GPU_FN void load_32(Words4 (&right)[N], const u16* x_at, u32 pitch) {
+    UNROLL for (u32 j = 0; j < N; j++) right[j] = *(const Words4*)(x_at + j * 8 * pitch);
+  }
+  // acc += run `run` of a chunk, whose rows' weights begin at `lines`, with those of x from x_at on.
+  GPU_FN void multiply(Sums& acc, const Lines& lines, u32 run, const u16* x_at, u32 pitch) {
     typename Q::Frag f[2];
-    UNROLL for (int h = 0; h < 2; h++)
-      Q::fragment(Staged<Q::Align>{chunk[h].words, chunk[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
-    UNROLL for (int p = 0; p < Q::Parts; p++)
-      UNROLL for (int half = 0; half < 2; half++) {
-        const int s = Q::Halves == 1 ? 0 : half;
-        u32 left[4];
-        UNROLL for (int h = 0; h < 2; h++) {
-          const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
-          scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, left[h], left[2 + h]);
-        }
-        UNROLL for (u32 j = 0; j < TILES; j++) {
-          const Vec<u32, 2> right = *(const Vec<u32, 2>*)(x_at + j * 8 * pitch + (run * Q::Parts + p) * 32 + half * 16);
-          mma_m16n8k16(f16{}, acc[j], left, right.v);
-        }
+    UNROLL for (u32 h = 0; h < 2; h++)
+      Q::fragment(Staged<Q::Align>{lines[h].words, lines[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
+    UNROLL for (u32 p = 0; p < Q::Parts; p++) {
+      Words4 right[TILES];
+      load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
+      multiply_32(acc, right, [&](u32 h, u32 half, u32& first, u32& second) {
+        const u32 s = Q::Halves == 1 ? 0 : half;
+        const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
+        scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, first, second);
+      });
+    }
+  }
+  // A slice in words with the first 8 N rows of x: loaded, and multiplied later.
+  template <u32 N> struct Step {
+    Slice w[2];
+    Words4 right[2][N];
+    GPU_METHOD void load(const Lines& lines, u32 slice, const u16* x_at, u32 pitch) {
+      UNROLL for (u32 h = 0; h < 2; h++) w[h].template load<0>(Staged<Q::Align>{lines[h].words + slice * Slice::STORED, 0}, 64);
+      UNROLL for (u32 half = 0; half < 2; half++) load_32(right[half], x_at + slice * 64 + half * 32, pitch);
+    }
+    GPU_METHOD void multiply(Sums& acc) const {
+      multiply_32(acc, right[0], [&](u32 h, u32 half, u32& first, u32& second) {
+        if (half == 0) w[h].template decode<0, 0>(first, second);
+        else w[h].template decode<0, 1>(first, second);
+      });
+      multiply_32(acc, right[1], [&](u32 h, u32 half, u32& first, u32& second) {
+        if (half == 0) w[h].template decode<0, 2>(first, second);
+        else w[h].template decode<0, 3>(first, second);
+      });
+    }
+  };
+  // acc += slices, a multiple of four, in words. One is on its way to registers while that before it is multiplied.
+  template <u32 N> GPU_FN void multiply_words(Sums& acc, const Lines& lines, u32 slices, const u16* x_at, u32 pitch) {
+    if (slices == 0) return;
+    Step<N> now, next;
+    now.load(lines, 0, x_at, pitch);
+    NO_UNROLL for (u32 r = 0; r < slices; r += 4)
+      UNROLL for (u32 i = 0; i < 4; i += 2) {
+        next.load(lines, r + i + 1, x_at, pitch);
+        now.multiply(acc);
+        now.load(lines, i == 0 || r + 4 < slices ? r + i + 2 : 0, x_at, pitch);
+        next.multiply(acc);
       }
   }
 
-  // What the blocks of one share have in common: how many they are, their sums, and a zero to count with.
+  // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
   struct Parts {
     u32 count, own;
     f32* sums;
-    u32* counter;
+    u32* counters;
   };
   // Which groups come, which of their chunks, and to which place, used an even or odd number of times before.
   struct Cursor {
@@ -101,18 +166,19 @@ template <class Q, u32 ROWS> struct QuantBatch {
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
+    const bool words = Slice::WORDS && k % 256 == 0;
     // Shared memory: x, its factors, weights of each warp, what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
-    f32* const factors = (f32*)((u16*)shared + ROWS * (width + 16));
+    f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
     const Rows rows{(u16*)shared, factors, width};
     u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
     f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
 
-    const auto from = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
-    const auto skew_of = [](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
+    const auto line = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
+    const auto skew_of = [&](size_t begin) { return Q::Align == 16 || words ? 0 : (u32)begin & 15u; };
     Signal* const own_signals = signals + warp * PLACES;
     if (BULK_COPIES) {
-      if (lane < PLACES) make_signal(own_signals + lane, 16);
+      if (lane < PLACES) make_signal(own_signals + lane, 1);
       signals_made();
       wave_sync();
     }
@@ -122,108 +188,159 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const bool wanted = sent.base + own < groups && chunk < chunks;
       u32* const place = weights + sent.place * PLACE_WORDS;
       if (BULK_COPIES) {
-        // By one lane, where rows lie evenly; else a row to each of sixteen.
-        const bool even = row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns;
-        const size_t begin = from(sent.base, chunk, lane % 16);
-        const u32 skew = skew_of(begin), bytes = wanted ? (skew + count + 15) / 16 * 16 : 0;
-        if (lane < 16) expect_bytes(own_signals + sent.place, bytes);
-        if (even) {
-          const u8* const half[2] = {w + from(sent.base, chunk, 0), w + from(sent.base, chunk, 8)};
-          if (wanted && one_lane())
-            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, half[r / 8] + r % 8 * row_bytes, count, own_signals + sent.place);
-        } else if (wanted && lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, own_signals + sent.place);
+        Signal* const signal = own_signals + sent.place;
+        // By one lane, where rows lie evenly; else a row to each.
+        if (!wanted) {
+          if (one_lane()) expect_bytes(signal, 0);
+        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
+          const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, 8);
+          if (one_lane()) {
+            expect_bytes(signal, 16 * count);
+            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
+          }
+        } else {
+          const size_t begin = line(sent.base, chunk, lane % 16);
+          const u32 skew = skew_of(begin), bytes = (skew + count + 15) / 16 * 16;
+          u32 total = bytes;
+          UNROLL for (u32 mask = 8; mask; mask /= 2) total += shfl_xor(total, mask);
+          if (one_lane()) expect_bytes(signal, total);
+          wave_sync();
+          if (lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
+        }
       } else {
         // Four lanes to a row, and to the eighth behind it.
-        UNROLL for (u32 h = 0; h < 2; h++) {
-          const size_t begin = from(sent.base, chunk, lane / 4 + 8 * h);
+        for (u32 r = lane / 4; r < 16; r += 8) {
+          const size_t begin = line(sent.base, chunk, r);
           const u32 end = wanted ? skew_of(begin) + count : 0;
-          UNROLL for (u32 v = t; v < VECTORS; v += 4)
-            copy16_async(place + (lane / 4 + 8 * h) * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
+          for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
         }
-        copies_bunch();
       }
       sent.advance(rounds, step);
     };
-    NO_UNROLL for (u32 i = 0; i + 1 < PLACES; i++) send();
+    send();
     wait_for_previous();
     // Rows that x does not have are zeros.
-    for (u32 b = warp; b < ROWS; b += warps) {
+    const auto bring = [&](u32 b) {
       const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
-      UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
-    }
+      if (b < ROWS) UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
+    };
+    for (u32 b = warp; b < ROWS; b += warps) bring(b);
+    NO_UNROLL for (u32 i = 1; i < PLACES; i++) send();
     copies_wait();
     wave_sync();
-    for (u32 b = warp; b < ROWS; b += warps) lift(rows, b, here, out.dtype);
+    const u32 order = words ? Slice::ORDER : QUANT_ORDER_ANY;
+    for (u32 b = warp; b < ROWS + warp; b += warps) {
+      const bool halves = out.dtype == DTYPE_f16;
+      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
+      u32 near = halves ? AS_IT_IS : PLAIN;
+      // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
+      if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
+        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+        bring(b);
+        copies_wait();
+        wave_sync();
+        place(rows, b, out.batch, here, out.dtype, order, near);
+      }
+      if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
+    }
     barrier();
 
-    f32 acc[TILES][4] = {};
+    Sums acc = {};
     for (Cursor c{out.share.block * together, 0, 0, 0}; c.base < groups;) {
       const u32 chunk = c.round * splits + split, group = c.base + own;
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
-      else copies_wait_but<PLACES - 2>();
-      wave_sync();
-      // Every lane has done with the chunk before this one: its place is free.
-      send();
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
-      const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 4;
-      Staged<Q::Align> lines[2];
-      UNROLL for (u32 h = 0; h < 2; h++)
-        lines[h] = Staged<Q::Align>{weights + c.place * PLACE_WORDS + (lane / 4 + 8 * h) * GAP, skew_of(from(c.base, chunk, lane / 4 + 8 * h))};
+      const u32 slices = runs * RUN / 64;
+      const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
+      u32* const place = weights + c.place * PLACE_WORDS;
+      Lines lines;
+      UNROLL for (u32 h = 0; h < 2; h++) {
+        const u32 r = lane / 4 + 8 * h;
+        lines[h] = Staged<Q::Align>{place + r * GAP, words ? 0 : skew_of(line(c.base, chunk, r))};
+      }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
-        f32 none[TILES][4] = {};
+        Sums none = {};
         if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
-        for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
-      } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+        if constexpr (Slice::WORDS)
+          for (u32 r = 0; words && r < CHUNK / 64; r++) {
+            Step<TILES> now;
+            now.load(lines, r < slices ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+            now.multiply(r < slices ? acc : none);
+          }
+        for (u32 r = 0; !words && r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+      } else if (Slice::WORDS && words) {
+        if constexpr (Slice::WORDS) {
+          if (out.batch > 8) multiply_words<TILES>(acc, lines, slices, x_at, rows.pitch());
+          else multiply_words<1>(acc, lines, slices, x_at, rows.pitch());
+        }
+      } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
-      if (c.round) continue;
-      if (splits > 1) {
-        UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
-        barrier();
-        for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
-        barrier();
-      }
-      if (split == 0 && group < groups) {
+      wave_sync();
+      if (c.round == 0) {
+        if (splits > 1) {
+          UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
+          barrier();
+          for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
+          barrier();
+        }
+        const bool there = split == 0 && group < groups;
         UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
-        if (parts.count == 1) store(out, group, acc);
-        else UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
+        if (parts.count == 1) {
+          store(out, group, acc, (f32*)place, there);
+          warpgroup_publish();
+        } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
-      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+      send();
     }
-    if (parts.count > 1) add_up(shared, out, groups, parts, together);
+    if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }
 
-  GPU_FN void store(const Out& out, u32 group, f32 (&acc)[TILES][4]) {
-    UNROLL for (u32 j = 0; j < TILES; j++) {
-      const u32 b = j * 8 + lane_id() % 4 * 2;
-      UNROLL for (int i = 0; i < 4; i++) acc[j][i] = out.biased(group, lane_id() / 4 + i / 2 * 8, acc[j][i]);
-      UNROLL for (int i = 0; i < 4; i++) {
-        const u32 r = lane_id() / 4 + i / 2 * 8;
-        if (out.glu && i >= 2) continue;
-        out.keep(group, r, b + i % 2, (out.glu ? out.gated(acc[j][i], acc[j][i % 2 + 2]) : acc[j][i]) + out.added(group, r, b + i % 2));
+  // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
+  GPU_FN void store(const Out& out, u32 group, const Sums& acc, f32* scratch, bool there) {
+    constexpr u32 PITCH = 20;
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
+    wave_sync();
+    // Several at once, so that they need not wait for each other.
+    constexpr u32 ONCE = 4;
+    const u32 columns = out.per_group(), r = lane_id() % columns, step = 32 / columns;
+    NO_UNROLL for (u32 first = 0; there && first < out.batch; first += ONCE * step) {
+      f32 total[ONCE], added[ONCE];
+      UNROLL for (u32 i = 0; i < ONCE; i++) {
+        const u32 b = first + i * step + lane_id() / columns;
+        const f32* const from = scratch + (b < ROWS ? b : 0) * PITCH + r;
+        added[i] = out.added(group, r, b);
+        total[i] = out.biased(group, r, *from);
+        if (out.glu) total[i] = out.gated(total[i], out.biased(group, r + 8, from[8]));
       }
+      UNROLL for (u32 i = 0; i < ONCE; i++) out.keep(group, r, first + i * step + lane_id() / columns, total[i] + added[i]);
     }
+    wave_sync();
   }
 
-  // The last block of a share to come here adds up what all have left, in their order.
-  GPU_FN void add_up(u32* shared, const Out& out, u32 groups, const Parts& parts, u32 together) {
+  // Of the warps that have pieces of the same sums, the last to come here adds them up, in their order.
+  GPU_FN void add_up(const Out& out, u32 groups, const Parts& parts, u32 own, u32 together, f32* scratch, bool there) {
     device_fence();
-    barrier();
-    if (tid_x() == 0) {
-      *shared = atomic_add(parts.counter, 1u) == parts.count - 1;
-      if (*shared) *parts.counter = 0;
+    wave_sync();
+    u32* const counter = parts.counters + out.share.block * together + own;
+    u32 last = 0;
+    if (there && lane_id() == 0) {
+      last = atomic_add(counter, 1u) == parts.count - 1;
+      if (last) *counter = 0;
     }
-    barrier();
-    if (!*shared) return;
+    last = shfl(last, 0);
+    if (!GPU_TILE_LOCKSTEP && !last) return;
     device_fence();
-    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together)
-      for (u32 i = tid_x() / 32; i < together && base + i < groups; i += bdim_x() / 32) {
-        f32 acc[TILES][4] = {};
-        for (u32 p = 0; p < parts.count; p++)
-          UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + base + i) * VALUES + e) * 32 + lane_id()];
-        store(out, base + i, acc);
-      }
+    for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together) {
+      const u32 group = base + own;
+      const bool wanted = last && group < groups;
+      Sums acc = {};
+      for (u32 p = 0; wanted && p < parts.count; p++)
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
+      store(out, group, acc, scratch, wanted);
+    }
   }
 };
 

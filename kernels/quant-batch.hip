@@ -1,5 +1,6 @@
 // Linear layers of up to 16 rows of halves with quantized weights on Hopper (quant-batch.h). Launch: `parts` blocks for each share
-// of the rows of W, which lie side by side; `sums` has as many f32 for each row of W and part, `counters` a zero per share.
+// of the rows of W, which lie side by side; `sums` has as many f32 for each row of W and part, `counters` a zero for each warp of a
+// share's block.
 #include "quant-batch.h"
 namespace gpu {
 
@@ -10,7 +11,7 @@ namespace gpu {
   SHARED(Signal, signals, BULK_COPIES ? QUANT_BATCH_WARPS * Product::PLACES : 1); \
   const u32 share = bid_x() / parts; \
   Product::run(shared, signals, typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, gdim_x() / parts, 0}), (u32)k, w, x, splits, \
-               typename Product::Parts{parts, bid_x() - share * parts, sums, counters + share});
+               typename Product::Parts{parts, bid_x() - share * parts, sums, counters});
 #else
 #define QUANT_BATCH_BODY(Q, ROWS)
 #endif

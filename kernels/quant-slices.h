@@ -14,6 +14,7 @@ namespace gpu {
 // Slice J of a chunk, of which there are `left` weights.
 template <class Q> struct QuantSlice {
   static constexpr bool WORDS = false;
+  static constexpr u32 STORED = 0, ORDER = QUANT_ORDER_ANY;
   static constexpr u32 RUN = 32 * Q::Parts, RUNS = RUN > 64 ? 1 : 64 / RUN, PARTS = RUN > 64 ? 2 : Q::Parts, PER_BLOCK = Q::Elements / RUN;
   typename Q::Frag q[RUNS];
   bool there[RUNS];
@@ -41,9 +42,10 @@ struct TwoBlocks {
   GPU_FN u32 ends(u32 other) { return lane_id() % 4 == 3 ? 0 : other + lane_id() % 4; }
 };
 template <> struct QuantSlice<q8_0> : TwoBlocks {
+  static constexpr u32 STORED = 17, ORDER = QUANT_ORDER_q8_0;  // words of a slice
   u32 q[4], scale[2];
   template <u32 J> GPU_METHOD void load(const Staged<q8_0::Align>& chunk, u32) {
-    const u32* const words = chunk.words + 17 * J;
+    const u32* const words = chunk.words + STORED * J;
     const u32 t = lane_id() % 4, middle = words[8];
     q[0] = words[1 + t];
     q[1] = joined(words[ends(5)], middle);
@@ -59,9 +61,10 @@ template <> struct QuantSlice<q8_0> : TwoBlocks {
   }
 };
 template <> struct QuantSlice<q4_0> : TwoBlocks {
+  static constexpr u32 STORED = 9, ORDER = QUANT_ORDER_q4_0;
   u32 q[2], scale[2];
   template <u32 J> GPU_METHOD void load(const Staged<q4_0::Align>& chunk, u32) {
-    const u32* const words = chunk.words + 9 * J;
+    const u32* const words = chunk.words + STORED * J;
     const u32 middle = words[4];
     q[0] = joined(words[ends(1)], middle);
     q[1] = words[5 + lane_id() % 4];

@@ -1,4 +1,4 @@
-// Linear layers of 9 to 16 rows with weights of one quantized type on an NVIDIA card: times by warps, splits and parts, the best first,
+// Linear layers of 5 to 16 rows with weights of one quantized type on an NVIDIA card: times by warps, splits and parts, the best first,
 // and errors.
 //
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-batch quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 bench/gpu/quant-batch.cu -o quant-batch
@@ -76,7 +76,7 @@ int main() {
       for (u32 splits = 1; splits <= 4 && splits * parts <= chunks; splits *= 2)
         for (u32 together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
           const u32 warps = together * splits, width = (chunks + parts - 1) / parts * PIECE, sets = (groups + together - 1) / together;
-          const u32 bytes = 32 * (width + 16) + 64 + warps * (2 * stage + (splits > 1 ? 1024 : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
+          const u32 bytes = 32 * (width + 32) + 64 + warps * (2 * stage + (splits > 1 ? 1024 : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
           if (bytes > 225 * 1024 || warps < 7 || (n > 20000 && (parts > 4 || splits > 1))) continue;
           Plan plan{0, warps, splits, parts, (sets + rounds - 1) / rounds, std::max(bytes, 227u * 512)};
           plan.time = time(plan, 16);
@@ -95,7 +95,9 @@ int main() {
       CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
       return std::sqrt(found[0] / found[1]);
     };
-    printf("; errors bf16 %.1e f16 %.1e; 9 rows %.1f us, f16 %.1e\n", error(x, y, 16, DTYPE_bf16), error(xh, yh, 16, DTYPE_f16), time(plans[0], 9), error(xh, yh, 9, DTYPE_f16));
+    printf("; errors bf16 %.1e f16 %.1e", error(x, y, 16, DTYPE_bf16), error(xh, yh, 16, DTYPE_f16));
+    for (const u32 rows : {5u, 8u, 9u}) printf("; %u rows %.1f us, f16 %.1e", rows, time(plans[0], rows), error(xh, yh, rows, DTYPE_f16));
+    printf("\n");
     fflush(stdout);
     for (u8* p : w) CHECK(cudaFree(p));
     for (void* p : {(void*)x, (void*)y, (void*)xh, (void*)yh, (void*)dense, (void*)parts_of}) CHECK(cudaFree(p));

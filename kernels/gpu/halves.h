@@ -21,7 +21,12 @@ GPU_FN u32 fma_halves(u32 a, u32 b, u32 c) {
   return y;
 }
 // The lower half of x, or the upper one, twice.
-template <bool UPPER> GPU_FN u32 half_twice(u32 x) { return __byte_perm(x, 0, UPPER ? 0x3232 : 0x1010); }
+template <bool UPPER> GPU_FN u32 half_twice(u32 x) {
+  u32 y;
+  if (UPPER) asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(y) : "r"(x));
+  else asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(y) : "r"(x));
+  return y;
+}
 #else
 GPU_FN u32 fma_halves(u32 a, u32 b, u32 c) {
   f32 y[2];

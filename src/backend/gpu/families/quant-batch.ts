@@ -2,6 +2,7 @@
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { sharedBudget, unitDefines } from "../attention-plan.ts";
 import { family, gridFor, quants } from "./family.ts";
+import { quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Rows of x, those that kernels for few rows (linear.ts) are faster with, and warps of a block at most. */
@@ -11,8 +12,8 @@ const QUANT_BATCH_WARPS = 16;
 /** Weights of a row that come at once: of types with less than eight bits, and of others. */
 const QUANT_BATCH_CHUNK = 512;
 const QUANT_BATCH_FINE = 256;
-const PLACES = 2;
-/** Rows of weights that a warp multiplies. */
+/** Places of a warp's chunks, and rows of weights that it takes at a time. */
+const QUANT_BATCH_PLACES = 2;
 const LINES = 16;
 
 export interface QuantBatchPlan {
@@ -47,21 +48,22 @@ export function planQuantBatch(
   for (let parts = 1; parts <= Math.min(chunks, multiprocessors); parts++) {
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
-    const x = 2 * width * (most * chunk + 16) + 4 * width;
+    const x = 2 * width * (most * chunk + 32) + 4 * width;
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const shared = x + warps * (PLACES * stage + (splits > 1 ? 64 * width : 0));
+        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * LINES * width : 0));
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
         const rounds = Math.ceil(sets / Math.max(1, Math.floor(multiprocessors / parts)));
+        const busy = Math.max(Math.ceil(warps / SCHEDULERS) * SCHEDULERS, ENOUGH_WARPS);
         const cost =
-          rounds *
-            (Math.ceil(most / splits) * Math.max(warps, ENOUGH_WARPS) * (chunk / QUANT_BATCH_CHUNK) + ROUND_COST) +
+          rounds * ((Math.ceil(most / splits) * busy * chunk) / QUANT_BATCH_CHUNK + ROUND_COST) +
           PART_COST * (parts - 1) +
+          (splits > 1 ? SPLIT_COST : 0) +
           (X_COST * most * chunk) / QUANT_BATCH_CHUNK;
-        if (cost >= least) continue;
+        if (cost > least) continue;
         least = cost;
         const blocks = Math.ceil(sets / rounds) * parts;
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
@@ -74,11 +76,13 @@ export function planQuantBatch(
   return best!;
 }
 
-/** Warps with which a multiprocessor is busy, and what else takes time, in chunks of a warp: measured. */
-const ENOUGH_WARPS = 12;
-const ROUND_COST = 10;
+/** What takes time, in chunks of a warp, measured: warps go by fours, as a multiprocessor has so many schedulers, and two for each are few. */
+const SCHEDULERS = 4;
+const ENOUGH_WARPS = 8;
+const ROUND_COST = 7;
 const PART_COST = 1;
-const X_COST = 1.5;
+const SPLIT_COST = 2;
+const X_COST = 3.2;
 const MOST_PARTS = 8;
 
 export const quantBatch = [
@@ -90,6 +94,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
+      ...{ QUANT_BATCH_PLACES, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),

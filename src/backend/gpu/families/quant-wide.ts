@@ -32,6 +32,9 @@ export const QUANT_WIDE_FEW = sizes._64;
 
 /** The order of x that goes with weights of a type, by number (kernels/quant-slices.h); those of some types are taken as words, in rows of whole chunks. */
 const orders = { any: 0, Q8_0: 1, Q4_0: 2 } as const;
+export const quantOrders = {
+  ...{ QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
+};
 const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
 /** Whether rows of weights of a type have a length for these kernels. */
 export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
@@ -127,7 +130,7 @@ function planShares(
 
 const defines = {
   ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK },
-  ...{ QUANT_WIDE_SHARED, QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
+  ...{ QUANT_WIDE_SHARED, ...quantOrders },
 };
 
 export const quantWide = [
