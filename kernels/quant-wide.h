@@ -73,29 +73,37 @@ template <class T> struct OrderedRow {
     const u32 exponent = f32_bits(x) >> 23;
     return exponent < least ? least : exponent > most ? most : exponent;
   }
+  // The largest of what is stored times `scale`, before a norm, and with one the sum of the squares of x times `scale`.
+  GPU_METHOD void look(f32* shared, f32& largest, f32& squares, f32 scale) const {
+    largest = 0, squares = 0;
+    each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
+      f32 y[8];
+      scaled(y, v, p, scale);
+      UNROLL for (int j = 0; j < 8; j++) {
+        if (alpha) squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
+        largest = maximum(largest, m_abs(y[j]));
+      }
+    });
+    meet(shared, largest, squares);
+  }
   GPU_METHOD void write(f32* shared, u16* out, u32 row, u32 rows, u32 tile_rows, u32 order, f32 eps) const {
     const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK, all = (rows + 7) / 8 * 8;
     const u32 tile = row / tile_rows, local = row % tile_rows, left = all - (row - local), height = left < tile_rows ? left : tile_rows;
-    f32 largest = 0, squares = 0, scale = 1;
-    each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(widen(v.v[j]))); });
-    meet(shared, largest, squares);
+    f32 scale = 1, largest, squares;
+    look(shared, largest, squares, scale);
     if (alpha) {
-      // As powers of two: squares of what is near 1 neither overflow nor vanish.
-      scale = f32_from_bits((254 - exponent_of(largest, 77, 253)) << 23);
-      f32 most = 0;
-      squares = 0;
-      each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
-        f32 y[8];
-        scaled(y, v, p, scale);
-        UNROLL for (int j = 0; j < 8; j++) {
-          squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
-          most = maximum(most, m_abs(y[j]));
-        }
-      });
-      barrier();  // what is told now goes where what was told is read
-      meet(shared, most, squares);
+      // Squares may have overflown or vanished: they do not where the largest is near 1.
+      if (!(squares < 1e36f && squares > 1e-20f && largest < 1e36f && largest > 1e-30f)) {
+        f32 most = 0, none = 0;
+        each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) most = maximum(most, m_abs(widen(v.v[j]))); });
+        barrier();  // what is told now goes where what was told is read
+        meet(shared, most, none);
+        scale = f32_from_bits((254 - exponent_of(most, 77, 253)) << 23);
+        barrier();
+        look(shared, largest, squares, scale);
+      }
       const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
-      scale *= factor, largest = most * factor;
+      scale *= factor, largest *= factor;
     }
     const u32 near = exponent_of(largest, 15, 254);
     scale *= f32_from_bits((268 - near) << 23);
@@ -123,9 +131,10 @@ template <class T> struct OrderedRow {
 // What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
 struct WideWork {
   u32 tile, unit, end, alone, units;
-  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers)
-      : tile(bid_x()), unit(begin(bid_x(), (tiles - alone_) * units_, sharers)), end(begin(bid_x() + 1, (tiles - alone_) * units_, sharers)),
-        alone(alone_), units(units_) {}
+  u32 blocks;
+  GPU_METHOD WideWork(u32 block, u32 blocks_, u32 tiles, u32 alone_, u32 units_, u32 sharers)
+      : tile(block), unit(begin(block, (tiles - alone_) * units_, sharers)), end(begin(block + 1, (tiles - alone_) * units_, sharers)),
+        alone(alone_), units(units_), blocks(blocks_) {}
   // Where the share of a block begins, and whose a unit is.
   GPU_FN u32 begin(u32 block, u32 all, u32 sharers) { return block < sharers ? (u32)divide((u64)all * block, sharers) : all; }
   GPU_FN u32 owner(u32 unit, u32 all, u32 sharers) { return (u32)divide((u64)(unit + 1) * sharers - 1, all); }
@@ -136,7 +145,7 @@ struct WideWork {
   GPU_METHOD bool next(Piece& p) {
     if (tile < alone) {
       p = Piece{tile, 0, units};
-      tile += gdim_x();
+      tile += blocks;
       return true;
     }
     if (unit >= end) return false;
@@ -147,20 +156,22 @@ struct WideWork {
   }
 };
 
-template <class Q, int BN> struct QuantWide {
-  static constexpr int LINES = 128, THREADS = 256, BK = WIDE_ROW;
+template <class Q, int BN, int WARPS = 8> struct QuantWide {
+  static constexpr int LINES = 16 * WARPS, THREADS = 32 * WARPS, BK = WIDE_ROW;
   static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
   static_assert(SLICES == 4, "a slice of a chunk has its place in shared memory");
   typedef QuantSlice<Q> Slice;
   typedef Outputs<16, BN> Out;
   static constexpr bool MANY = BN > 64;
+  // Blocks side by side of a cluster, which make tiles below each other: each sends a part of x to all.
+  static constexpr u32 PAIR = MANY ? QUANT_PAIR : 1;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
   static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
   static constexpr u32 VECTORS = (BYTES + 16 - Q::Align + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
   static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
-  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES, AHEAD = RING / 2;
+  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES, AHEAD = RING / 2;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -180,8 +191,8 @@ template <class Q, int BN> struct QuantWide {
   };
   GPU_METHOD Chunk chunk_of(const WideWork::Piece& p, u32 at, u32 place) const {
     if (!MANY) return Chunk{p.tile * (LINES / 16), 0, at, place};  // there are no more rows than one tile has
-    const TileAt tile = tile_at(p.tile, down, across);
-    return Chunk{(u32)tile.row * (LINES / 16), (u32)tile.column * BN, at, place};
+    const TileAt tile = tile_at(p.tile, (down + PAIR - 1) / PAIR, across);
+    return Chunk{((u32)tile.row * PAIR + bid_x() % PAIR) * (LINES / 16), (u32)tile.column * BN, at, place};
   }
   GPU_METHOD size_t start_of(const Out& out, const Chunk& c, u32 line) const {
     return (size_t)out.row(c.group + tid_x() / 32, line) * row_bytes + c.at * BYTES;
@@ -234,7 +245,11 @@ template <class Q, int BN> struct QuantWide {
       const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
       if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
       expect_bytes(full + place, bytes);
-      copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
+      if (PAIR == 1) copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
+      else {
+        const u32 part = height * BK / PAIR * (bid_x() % PAIR);
+        copy_bulk_to((1u << PAIR) - 1, (u32*)(sx + place * X_SIZE + part), slice_of(c, j, height) + part, bytes / PAIR, full + place);
+      }
     }
   }
   GPU_METHOD u32 height_of(const Chunk& c) const {
@@ -293,7 +308,14 @@ template <class Q, int BN> struct QuantWide {
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
+    if (BULK_COPIES && (J > 0 || turns > 0)) {
+      Signal* const left = free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1));
+      if (PAIR == 1) meeting_come(left);
+      else {
+        wave_sync();
+        if (lane_id() < PAIR) meeting_come_to(lane_id(), left);
+      }
+    }
     if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
@@ -320,13 +342,13 @@ template <class Q, int BN> struct QuantWide {
   };
   GPU_METHOD void run(const Out& out, const Shares& shares) const {
     const u32 units = (k + CHUNK - 1) / CHUNK;
-    WideWork work(shares.tiles, shares.alone, units, shares.sharers);
+    WideWork work((u32)bid_x() / PAIR, (u32)gdim_x() / PAIR, shares.tiles / PAIR, shares.alone / PAIR, units, shares.sharers / PAIR);
     WideWork::Piece piece, after;
     bool more = work.next(piece);
     Chunk now = chunk_of(piece, piece.from, 0);
     if (more) send(out, now);
     wait_for_previous();
-    if (!more) return;
+    if (!more) return leave();
     if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
@@ -362,25 +384,36 @@ template <class Q, int BN> struct QuantWide {
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
       first.place = more ? now.place ^ 1 : now.place;
-      if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units)) keep(out, c, first);
+      if (are_even(shares)) join_all(out, c, shares, first);
+      else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone / PAIR, units)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
       piece = after;
     }
+    leave();
+  }
+  // The others of a cluster may still send x here.
+  GPU_FN void leave() {
+    if (PAIR > 1) cluster_barrier();
   }
 
-  // Whether this block is the last of those that share a tile: then c has the sum of all, in their order.
-  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units) const {
-    constexpr u32 SIZE = THREADS * BN / 2;
-    const u32 all = (s.tiles - s.alone) * units;
-    const u32 first = WideWork::owner(tile * units, all, s.sharers), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers);
-    // Blocks and tiles follow each other, so that every part has a place.
-    f32* const parts = s.parts + (size_t)tile * SIZE + tid_x();
-    UNROLL for (u32 e = 0; e < BN / 2; e++) parts[(size_t)bid_x() * SIZE + e * THREADS] = c[e];
+  // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
+  static constexpr u32 PART = THREADS * BN / 2;
+  GPU_METHOD f32* part_of(const Shares& s, u32 tile, u32 block) const { return s.parts + (size_t)((tile + block) * PAIR + bid_x() % PAIR) * PART + tid_x() * 4; }
+  GPU_METHOD void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) const {
+    f32* const part = part_of(s, tile, (u32)bid_x() / PAIR);
+    UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * THREADS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
     device_fence();
     barrier();
+  }
+  // Whether this block is the last of those that share a tile: then c has the sum of all, in their order.
+  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units) const {
+    const u32 all = (s.tiles - s.alone) / PAIR * units;
+    const u32 first = WideWork::owner(tile * units, all, s.sharers / PAIR), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers / PAIR);
+    u32* const counter = s.counters + tile * PAIR + bid_x() % PAIR;
+    tell(c, s, tile);
     if (tid_x() == 0) {
-      *s.word = atomic_add(s.counters + tile, 1u) == last - first;
-      if (*s.word) s.counters[tile] = 0;
+      *s.word = atomic_add(counter, 1u) == last - first;
+      if (*s.word) *counter = 0;
     }
     barrier();
     const bool is_last = *s.word;
@@ -391,12 +424,43 @@ template <class Q, int BN> struct QuantWide {
     // As many loads on their way as there are registers for.
     constexpr u32 AT_ONCE = MANY ? 1 : 64 / BN;
     NO_UNROLL for (u32 b = first; b <= last; b += AT_ONCE) {
-      f32 added[AT_ONCE][BN / 2];
+      Vec<f32, 4> added[AT_ONCE][BN / 8];
       UNROLL for (u32 i = 0; i < AT_ONCE; i++)
-        UNROLL for (u32 e = 0; e < BN / 2; e++) added[i][e] = b + i <= last ? parts[(size_t)(b + i) * SIZE + e * THREADS] : 0.0f;
-      UNROLL for (u32 i = 0; i < AT_ONCE; i++) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += added[i][e];
+        UNROLL for (u32 j = 0; j < BN / 8; j++) added[i][j] = b + i <= last ? *(const Vec<f32, 4>*)(part_of(s, tile, b + i) + j * 4 * THREADS) : Vec<f32, 4>{};
+      UNROLL for (u32 i = 0; i < AT_ONCE; i++) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += added[i][e / 4].v[e % 4];
     }
     return true;
+  }
+  // Where every tile is cut in two, four or eight, all that share one add it up when all have told, each some of its rows: of the
+  // groups of eight, every so many'th. On devices where blocks cannot wait for each other the last does it for all.
+  GPU_FN bool are_even(const Shares& s) { return !MANY && s.alone == 0 && (s.sharers == 2 * s.tiles || s.sharers == 4 * s.tiles || s.sharers == 8 * s.tiles); }
+  GPU_METHOD void join_all(const Out& out, const f32 (&c)[BN / 2], const Shares& s, const Chunk& now) const {
+    const u32 cuts = s.sharers / s.tiles, tile = (u32)bid_x() / cuts;
+    u32* const counter = s.counters + tile;
+    tell(c, s, tile);
+    if (tid_x() == 0) {
+      *s.word = atomic_add(counter, 1u) + 1 == cuts;
+      if (WAITING_BLOCKS) await_count(counter, cuts);
+    }
+    barrier();
+    const u32 first = WAITING_BLOCKS ? (u32)bid_x() % cuts : 0, end = WAITING_BLOCKS ? first + 1 : *s.word ? cuts : 0;
+    NO_UNROLL for (u32 own = first; own < end && own < BN / 8; own++) {
+      // What of the eight parts that are loaded at once belongs together is added up two by two.
+      Vec<f32, 4> told[8];
+      UNROLL for (u32 i = 0; i < 8; i++) {
+        const u32 j = i / cuts * cuts + own;
+        told[i] = j < BN / 8 ? load_fresh(part_of(s, tile, tile * cuts + i % cuts) + j * 4 * THREADS) : Vec<f32, 4>{};
+      }
+      UNROLL for (u32 v = 0; v < 4; v++) {
+        UNROLL for (u32 i = 0; i < 4; i++) told[i].v[v] = told[2 * i].v[v] + told[2 * i + 1].v[v];
+        UNROLL for (u32 i = 0; i < 2; i++) if (cuts > 2) told[i].v[v] = told[2 * i].v[v] + told[2 * i + 1].v[v];
+        if (cuts > 4) told[0].v[v] += told[1].v[v];
+      }
+      UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < BN / 8) stage((f32*)raw, i, told[i]);
+      store_rows(out, now, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+    }
+    barrier();
+    if (tid_x() == 0 && (WAITING_BLOCKS ? atomic_add(counter, 1u) + 1 == 2 * cuts : *s.word)) *counter = 0;
   }
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
@@ -404,26 +468,57 @@ template <class Q, int BN> struct QuantWide {
     else store(out, c, now);
   }
   GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
+  // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
+  static constexpr u32 SUM_ROWS = BN % 16 ? 8 : 16, SUM_PITCH = 20;
+  static_assert(SUM_ROWS * SUM_PITCH <= PLACE_WORDS, "");
   GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    const u32 group = now.group + tid_x() / 32, line = lane_id() / 4;
-    if (group >= out.groups()) return;
-    // All of them before the first result is stored: what is stored might be them, as far as a compiler knows.
-    f32 factor[BN / 4];
-    UNROLL for (u32 i = 0; i < BN / 4; i++) {
-      const u32 b = i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
-      factor[i] = b < rows ? factors()[b] : 0;
+    f32* const staged = (f32*)(raw + now.place * PLACE_WORDS);
+    wave_sync();
+    UNROLL for (u32 part = 0; part < BN / SUM_ROWS; part++) {
+      UNROLL for (u32 j = 0; j < SUM_ROWS / 8; j++) {
+        const f32* const sums = c + (part * (SUM_ROWS / 8) + j) * 4;
+        stage(staged, j, Vec<f32, 4>{sums[0], sums[1], sums[2], sums[3]});
+      }
+      store_rows(out, now, staged, SUM_ROWS / 8, part * SUM_ROWS, 8);
     }
-    UNROLL for (u32 j = 0; j < BN / 8; j++) {
-      const u32 b = j * 8 + lane_id() % 4 * 2;
-      if (b >= rows) continue;
-      f32 y[4];
-      UNROLL for (int i = 0; i < 4; i++) y[i] = out.biased(group, line + i / 2 * 8, c[4 * j + i] * factor[2 * j + i % 2]);
-      UNROLL for (int i = 0; i < 4; i++) {
-        const u32 r = line + i / 2 * 8;
-        if (out.glu && i >= 2) continue;
-        out.keep(group, r, b + i % 2, (out.glu ? out.gated(y[i], y[i % 2 + 2]) : y[i]) + out.added(group, r, b + i % 2));
+    // What comes next goes where this was.
+    warpgroup_publish();
+    wave_sync();
+  }
+  // Where a lane's sums of eight rows lie: of two rows, on lines lane/4 and lane/4 + 8.
+  GPU_FN f32* sums_of(f32* staged, u32 j) { return staged + (j * 8 + lane_id() % 4 * 2) * SUM_PITCH + lane_id() / 4; }
+  GPU_FN void stage(f32* staged, u32 j, const Vec<f32, 4>& sums) {
+    UNROLL for (u32 i = 0; i < 4; i++) sums_of(staged, j)[i % 2 * SUM_PITCH + i / 2 * 8] = sums.v[i];
+  }
+  // `count` times eight rows of those staged, every `stride` rows of x from `row` on. Loops stay loops: code that runs once is slow to come.
+  GPU_METHOD void store_rows(const Out& out, const Chunk& now, f32* staged, u32 count, u32 row, u32 stride) const {
+    const u32 group = now.group + tid_x() / 32, line = lane_id() / 4;
+    if (group < out.groups())
+      NO_UNROLL for (u32 j = 0; j < count; j++)
+        NO_UNROLL for (u32 i = 0; i < 2; i++) {
+          const u32 b = row + j * stride + lane_id() % 4 * 2 + i;
+          f32* const at = sums_of(staged, j) + i * SUM_PITCH;
+          const f32 factor = b < rows ? factors()[b] : 0.0f;
+          const f32 y[2] = {out.biased(group, line, at[0] * factor), out.biased(group, line + 8, at[8] * factor)};
+          at[0] = out.glu ? out.gated(y[0], y[1]) : y[0];
+          at[8] = y[1];
+        }
+    wave_sync();
+    const u32 per_row = out.per_group() / 8, n = out.columns;
+    const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+    NO_UNROLL for (u32 i = lane_id(); i < count * 8 * per_row; i += 32) {
+      const u32 local = i / per_row, first = i % per_row * 8, b = row + local / 8 * stride + local % 8;
+      const f32* const sums = staged + local * SUM_PITCH + first;
+      const size_t at = out.at(group, first, b);
+      if (!vectors) NO_UNROLL for (u32 e = 0; e < 8; e++) out.keep(group, first + e, b, sums[e] + out.added(group, first + e, b));
+      else if (out.exists(group, first, b)) {
+        Vec<u16, 8> y{};
+        if (out.residual) y = *(const Vec<u16, 8>*)((const u16*)out.residual + at);
+        UNROLL for (u32 e = 0; e < 8; e++) y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(sums[e] + f16_to_f32(y.v[e])) : f32_to_bf16(sums[e] + bf16_to_f32(y.v[e]));
+        put((u16*)out.y + at, y);
       }
     }
+    wave_sync();
   }
   // The product alone, turned at the warp's place: a row of x has neighbouring lines.
   GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {

@@ -6,9 +6,9 @@
 namespace gpu {
 
 #if GPU_WARPGROUPS
-template <class Q, int BN>
+template <class Q, int BN, int WARPS>
 GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16, BN>& out, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers) {
-  typedef QuantWide<Q, BN> P;
+  typedef QuantWide<Q, BN, WARPS> P;
   // Slices of x, their signals and a word, and every warp's places.
   Signal* const signals = (Signal*)(shared + P::RING * P::X_SIZE);
   Signal* const landed = signals + 2 * P::RING + tid_x() / 32 * P::PLACES;
@@ -20,23 +20,36 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {
       make_signal(product.full + j, 1);
-      make_signal(product.free + j, P::THREADS / 32);
+      make_signal(product.free + j, P::PAIR * P::THREADS / 32);
     }
   }
   signals_made();
   barrier();
-  product.run(out, typename P::Shares{parts, counters, alone, sharers, down * across, words});
+  if (P::PAIR > 1) cluster_barrier();
+  product.run(out, typename P::Shares{parts, counters, alone, sharers, (down + P::PAIR - 1) / P::PAIR * P::PAIR * across, words});
 }
-#define QUANT_WIDE_BODY(Q, BN) \
+#define QUANT_WIDE_BODY(Q, BN, WARPS) \
   DYNAMIC_SHARED(u16, shared); \
-  quant_wide<Q, BN>(shared, (const u16*)x, w, Outputs<16, BN>(n, bias, residual, out, batch, glu, dtype, all_blocks()), parts, counters, (u32)k, alone, sharers);
+  quant_wide<Q, BN, WARPS>(shared, (const u16*)x, w, Outputs<16, BN>(n, bias, residual, out, batch, glu, dtype, all_blocks()), parts, counters, (u32)k, alone, sharers);
 #else
-#define QUANT_WIDE_BODY(Q, BN)
+#define QUANT_WIDE_BODY(Q, BN, WARPS)
 #endif
-#define QUANT_WIDE_KERNEL(size, BN, Q) \
-  KERNEL_EARLY(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
-               u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype) { QUANT_WIDE_BODY(Q, BN) }
-#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(_32, 32, Q) QUANT_WIDE_KERNEL(_64, 64, Q) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q)
+#define QUANT_WIDE_KERNEL(KIND, size, BN, WARPS, Q) \
+  KIND(32 * WARPS, BN > 128 || WARPS == 16 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
+               u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype) { QUANT_WIDE_BODY(Q, BN, WARPS) }
+#if QUANT_PAIR == 2
+#define QUANT_PAIRED KERNEL_PAIRED
+#else
+#define QUANT_PAIRED KERNEL_EARLY
+#endif
+#ifdef MANY_ONLY
+#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(QUANT_PAIRED, , QUANT_WIDE_ROWS, 8, Q)
+#elif defined(TRY)
+#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _24, 24, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _32, 32, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _48, 48, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _64, 64, 8, Q) QUANT_WIDE_KERNEL(QUANT_PAIRED, , QUANT_WIDE_ROWS, 8, Q) \
+   QUANT_WIDE_KERNEL(KERNEL_EARLY, _24w, 24, 16, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _32w, 32, 16, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _48w, 48, 16, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _64w, 64, 16, Q)
+#else
+#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _32, 32, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _64, 64, 8, Q) QUANT_WIDE_KERNEL(QUANT_PAIRED, , QUANT_WIDE_ROWS, 8, Q)
+#endif
 QUANT_TYPES(QUANT_WIDE)
 
 // x as quant-wide.h wants it, with a norm where there is an alpha; k is a multiple of 32. Launch: a block per row, of which there are eights.

@@ -12,6 +12,8 @@ const LINES = 128;
 /** The weights of a row that come at once; x comes in slices of 64, of which as many are in shared memory. */
 const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
+/** Blocks of many rows that share what they read of x. */
+const QUANT_PAIR = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
 /** Threads that bring a row of x into order, at most, and elements that each reads once. */
@@ -67,9 +69,13 @@ export function planQuantWide(
   const rows = sizes[size];
   // A warp has 16 lines or, with a gate, eight and eight.
   const groups = isGated ? Math.ceil(shape.n / 2 / 8) : Math.ceil(shape.n / 16);
-  const tiles = Math.ceil(groups / (LINES / 16)) * Math.ceil(shape.rows / rows);
+  const pair = size === "" ? QUANT_PAIR : 1;
+  const pairs = Math.ceil(groups / (LINES / 16) / pair) * Math.ceil(shape.rows / rows);
   const chunks = Math.ceil(shape.k / QUANT_WIDE_CHUNK);
-  const { alone, sharers, blocks } = planShares(tiles, chunks, multiprocessors, size !== "");
+  const shares = planShares(pairs, chunks, Math.max(1, Math.floor(multiprocessors / pair)), size !== "");
+  const [tiles, alone, sharers, blocks] = [pairs, shares.alone, shares.sharers, shares.blocks].map(
+    (of) => pair * of,
+  ) as [number, number, number, number];
   const left = tiles - alone;
   // Slices of one or two chunks of x with their signals, those of weights and a word, then two chunks of each row of them.
   const { size: elements, bytes } = quantTypes[type];
@@ -126,7 +132,7 @@ function planShares(
 }
 
 const defines = {
-  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK },
+  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK, QUANT_PAIR },
   ...{ QUANT_WIDE_SHARED, QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
 };
 
