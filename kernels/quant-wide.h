@@ -128,50 +128,70 @@ template <class T> struct OrderedRow {
 };
 
 #if GPU_WARPGROUPS
-// What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
+// What a block makes: tiles of its own, then a share of those that are left; or, where every tile is cut in so many, one of its parts, every
+// so many'th chunk. Units are chunks of k.
 struct WideWork {
-  u32 tile, unit, end, alone, units;
-  u32 blocks;
-  GPU_METHOD WideWork(u32 block, u32 blocks_, u32 tiles, u32 alone_, u32 units_, u32 sharers)
-      : tile(block), unit(begin(block, (tiles - alone_) * units_, sharers)), end(begin(block + 1, (tiles - alone_) * units_, sharers)),
-        alone(alone_), units(units_), blocks(blocks_) {}
+  u32 tile, unit, end, alone, units, cuts;
+  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers, u32 cuts_)
+      : tile(bid_x()), unit(begin(bid_x(), (tiles - alone_) * units_, sharers)), end(begin(bid_x() + 1, (tiles - alone_) * units_, sharers)),
+        alone(alone_), units(units_), cuts(cuts_) {}
   // Where the share of a block begins, and whose a unit is.
   GPU_FN u32 begin(u32 block, u32 all, u32 sharers) { return block < sharers ? (u32)divide((u64)all * block, sharers) : all; }
   GPU_FN u32 owner(u32 unit, u32 all, u32 sharers) { return (u32)divide((u64)(unit + 1) * sharers - 1, all); }
-  // Chunks `from` … `to` of a tile.
+  // Chunks of a tile.
   struct Piece {
-    u32 tile, from, to;
+    u32 tile, from, to, stride;
   };
   GPU_METHOD bool next(Piece& p) {
     if (tile < alone) {
-      p = Piece{tile, 0, units};
-      tile += blocks;
+      p = Piece{tile, 0, units, 1};
+      tile += gdim_x();
       return true;
     }
     if (unit >= end) return false;
+    if (cuts) {
+      p = Piece{(u32)bid_x() / cuts, (u32)bid_x() % cuts, units, cuts};
+      unit = end;
+      return true;
+    }
     const u32 whole = unit / units, from = unit - whole * units, left = end - unit;
-    p = Piece{alone + whole, from, left < units - from ? from + left : units};
+    p = Piece{alone + whole, from, left < units - from ? from + left : units, 1};
     unit += p.to - from;
     return true;
   }
 };
+// One chunk after another.
+struct WideCursor {
+  WideWork work;
+  WideWork::Piece piece;
+  u32 at;
+  bool there;
+  GPU_METHOD WideCursor(const WideWork& work_) : work(work_), piece{}, there(work.next(piece)) { at = piece.from; }
+  GPU_METHOD bool ends() const { return at + piece.stride >= piece.to; }
+  GPU_METHOD void advance() {
+    at += piece.stride;
+    if (at < piece.to) return;
+    there = work.next(piece);
+    at = piece.from;
+  }
+};
 
-template <class Q, int BN, int WARPS = 8> struct QuantWide {
+template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLACES_ = 2, u32 RING_ = 0, int COPY = -1> struct QuantWide {
   static constexpr int LINES = 16 * WARPS, THREADS = 32 * WARPS, BK = WIDE_ROW;
-  static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
-  static_assert(SLICES == 4, "a slice of a chunk has its place in shared memory");
+  static constexpr u32 CHUNK = CHUNK_, SLICES = CHUNK / BK, X_SIZE = BN * BK;
+  typedef Q Type;
   typedef QuantSlice<Q> Slice;
   typedef Outputs<16, BN> Out;
   static constexpr bool MANY = BN > 64;
-  // Blocks side by side of a cluster, which make tiles below each other: each sends a part of x to all.
-  static constexpr u32 PAIR = MANY ? QUANT_PAIR : 1;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
-  static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
-  static constexpr u32 VECTORS = (BYTES + 16 - Q::Align + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
+  static constexpr u32 PLACES = PLACES_, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
+  static constexpr u32 VECTORS = (BYTES + 16 - (Slice::WORDS ? 16 : Q::Align) + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
-  static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
+  static constexpr bool BULK = BULK_COPIES && (COPY >= 0 ? COPY == 1 : MANY || BYTES > 160);
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
-  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES, AHEAD = RING / 2;
+  static constexpr u32 RING = RING_ ? RING_ : 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES;
+  static constexpr u32 AHEAD = RING / 2;
+  static_assert(AHEAD <= SLICES && (RING % SLICES == 0 || SLICES % RING == 0), "");
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -187,12 +207,12 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
 
   // A chunk of a tile.
   struct Chunk {
-    u32 group, row, at, place;  // group: of 16 lines, the first warp's
+    u32 group, row, at;  // group: of 16 lines, the first warp's
   };
-  GPU_METHOD Chunk chunk_of(const WideWork::Piece& p, u32 at, u32 place) const {
-    if (!MANY) return Chunk{p.tile * (LINES / 16), 0, at, place};  // there are no more rows than one tile has
-    const TileAt tile = tile_at(p.tile, (down + PAIR - 1) / PAIR, across);
-    return Chunk{((u32)tile.row * PAIR + bid_x() % PAIR) * (LINES / 16), (u32)tile.column * BN, at, place};
+  GPU_METHOD Chunk chunk_of(const WideCursor& c) const {
+    if (!MANY) return Chunk{c.piece.tile * (LINES / 16), 0, c.at};  // there are no more rows than one tile has
+    const TileAt tile = tile_at(c.piece.tile, down, across);
+    return Chunk{(u32)tile.row * (LINES / 16), (u32)tile.column * BN, c.at};
   }
   GPU_METHOD size_t start_of(const Out& out, const Chunk& c, u32 line) const {
     return (size_t)out.row(c.group + tid_x() / 32, line) * row_bytes + c.at * BYTES;
@@ -200,21 +220,21 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
   GPU_FN u32 skew(size_t at) { return ALIGN == 16 ? 0 : (u32)at & 15u; }
 
   // The bytes of a chunk, to one of the warp's places.
-  GPU_METHOD void send(const Out& out, const Chunk& c) const {
+  GPU_METHOD void send(const Out& out, const Chunk& c, u32 to_place) const {
     const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id(), count = there < BYTES ? there : BYTES;
-    u32* const place = raw + c.place * PLACE_WORDS;
+    u32* const place = raw + to_place * PLACE_WORDS;
     if (BULK) {
       // By one lane, where lines lie evenly; else a line to each of sixteen.
       const u32 group = c.group + uniform(tid_x() / 32);
       const bool even = BYTES % 16 == 0 && row_bytes % 16 == 0 && (group + 1) * out.per_group() <= out.columns;
       const size_t at = start_of(out, c, lane % 16);
       const u32 bytes = (skew(at) + count + 15) / 16 * 16;
-      if (lane < 16) expect_bytes(landed + c.place, bytes);
+      if (lane < 16) expect_bytes(landed + to_place, bytes);
       if (even) {
         const u8* const half[2] = {w + (size_t)out.row(group, 0) * row_bytes + begin, w + (size_t)out.row(group, 8) * row_bytes + begin};
         if (one_lane())
-          UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * PITCH, half[r / 8] + r % 8 * row_bytes, count, landed + c.place);
-      } else if (lane < 16) copy_bulk(place + lane * PITCH, w + (at - skew(at)), bytes, landed + c.place);
+          UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * PITCH, half[r / 8] + r % 8 * row_bytes, count, landed + to_place);
+      } else if (lane < 16) copy_bulk(place + lane * PITCH, w + (at - skew(at)), bytes, landed + to_place);
     }
     UNROLL for (u32 q = 0; q < 4; q++) {
       // Eight lanes to eight neighbouring vectors of a line.
@@ -233,23 +253,19 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
   // Until what was sent for chunk `turn` is there.
   GPU_METHOD void land(u32 turn) const {
     if (BULK) await_signal(landed + turn % PLACES, turn / PLACES & 1);
-    else copies_wait();
+    else copies_wait_but<PLACES - 2>();
     wave_sync();
   }
   // The place of slice J of chunk `turn`, and how often it was used before.
-  GPU_FN u32 place_of(u32 j, u32 turn) { return RING == SLICES ? j : turn % 2 * SLICES + j; }
-  GPU_FN u32 uses(u32 turn) { return RING == SLICES ? turn : turn / 2; }
+  GPU_FN u32 place_of(u32 j, u32 turn) { return RING <= SLICES ? j % RING : turn % (RING / SLICES) * SLICES + j; }
+  GPU_FN u32 uses(u32 j, u32 turn) { return RING <= SLICES ? turn * (SLICES / RING) + j / RING : turn / (RING / SLICES); }
   // Sends slice J of x; one thread.
   GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
     if constexpr (BULK_COPIES) {
       const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
-      if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
+      if (uses(j, turn) > 0) await_signal(free + place, (uses(j, turn) - 1) & 1);
       expect_bytes(full + place, bytes);
-      if (PAIR == 1) copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
-      else {
-        const u32 part = height * BK / PAIR * (bid_x() % PAIR);
-        copy_bulk_to((1u << PAIR) - 1, (u32*)(sx + place * X_SIZE + part), slice_of(c, j, height) + part, bytes / PAIR, full + place);
-      }
+      copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
     }
   }
   GPU_METHOD u32 height_of(const Chunk& c) const {
@@ -257,12 +273,12 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
     return left < BN ? left : BN;
   }
   GPU_METHOD const u16* slice_of(const Chunk& c, u32 j, u32 height) const {
-    const u32 deep = (k + CHUNK - 1) / CHUNK * CHUNK;
+    const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK;
     return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
   }
   // Where the device has no such copies, all threads bring it.
   GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
-    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(turns) & 1);
+    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(j, turns) & 1);
     else {
       const u32 height = height_of(c);
       const u16* const from = slice_of(c, j, height);
@@ -274,12 +290,12 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
 
   // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8.
   typedef Slice Stored[2];
-  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c) const {
+  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c, u32 place) const {
     UNROLL for (u32 h = 0; h < 2; h++) {
       const u32 line = lane_id() / 4 + 8 * h, skewed = ALIGN == 16 ? 0 : skew(start_of(out, c, line));
       // In the pointer, where words may begin anywhere in it: what is constant then goes with the loads.
       constexpr bool ANYWHERE = Q::Align > 1;
-      const u32* const from = (const u32*)((const u8*)(raw + c.place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
+      const u32* const from = (const u32*)((const u8*)(raw + place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
       stored[h].template load<J>(Staged<Q::Align>{from, ANYWHERE ? 0 : skewed}, k - c.at * CHUNK);
     }
   }
@@ -304,18 +320,11 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
     }
     if (NEXT == 0 && more) land(turns + 1);
     Stored stored;
-    load<NEXT>(stored, out, NEXT == 0 ? then : now);
+    load<NEXT>(stored, out, NEXT == 0 ? then : now, (NEXT == 0 ? turns + 1 : turns) % PLACES);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) {
-      Signal* const left = free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1));
-      if (PAIR == 1) meeting_come(left);
-      else {
-        wave_sync();
-        if (lane_id() < PAIR) meeting_come_to(lane_id(), left);
-      }
-    }
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
     if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
@@ -341,14 +350,16 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
     u32* word;
   };
   GPU_METHOD void run(const Out& out, const Shares& shares) const {
-    const u32 units = (k + CHUNK - 1) / CHUNK;
-    WideWork work((u32)bid_x() / PAIR, (u32)gdim_x() / PAIR, shares.tiles / PAIR, shares.alone / PAIR, units, shares.sharers / PAIR);
-    WideWork::Piece piece, after;
-    bool more = work.next(piece);
-    Chunk now = chunk_of(piece, piece.from, 0);
-    if (more) send(out, now);
+    const u32 units = (k + CHUNK - 1) / CHUNK, cuts = cuts_of(shares);
+    WideCursor cursor(WideWork(shares.tiles, shares.alone, units, shares.sharers, cuts)), far = cursor;
+    bool more = cursor.there;
+    Chunk now = chunk_of(cursor);
+    UNROLL for (u32 p = 0; p + 1 < PLACES; p++) {
+      if (far.there) send(out, chunk_of(far), p), far.advance();
+      if (!BULK) copies_bunch();
+    }
     wait_for_previous();
-    if (!more) return leave();
+    if (!more) return;
     if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
@@ -356,86 +367,89 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
-    load<0>(stored, out, now);
+    load<0>(stored, out, now, 0);
     decode<0, 0>(f[0], stored);
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
     decode<0, 3>(f[3], stored);
     u32 turns = 0;
     while (more) {
-      Chunk first = now;
-      NO_UNROLL for (u32 at = piece.from; at < piece.to; at++) {
-        Chunk then{now.group, now.row, at + 1, now.place ^ 1};
-        if (at + 1 == piece.to) {
-          after = piece;
-          more = work.next(after);
-          // Behind the last, what is there is decoded once more, and goes nowhere.
-          then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
-        }
-        if (at + 1 < piece.to || more) send(out, then);
-        const bool goes_on = at + 1 < piece.to || more;
-        step<0>(c, f, g, out, now, then, goes_on, turns);
-        step<1>(c, g, f, out, now, then, goes_on, turns);
-        step<2>(c, f, g, out, now, then, goes_on, turns);
-        step<3>(c, g, f, out, now, then, goes_on, turns);
+      const WideWork::Piece piece = cursor.piece;
+      const Chunk first = now;
+      bool ends;
+      NO_UNROLL do {
+        ends = cursor.ends();
+        cursor.advance();
+        more = cursor.there;
+        // Behind the last, what is there is decoded once more, and goes nowhere.
+        const Chunk then = !more ? now : ends ? chunk_of(cursor) : Chunk{now.group, now.row, cursor.at};
+        if (PLACES == 2 ? more : far.there) send(out, PLACES == 2 ? then : chunk_of(far), (turns + PLACES - 1) % PLACES);
+        if (!BULK) copies_bunch();
+        if (PLACES > 2 && far.there) far.advance();
+        steps<0>(c, f, g, out, now, then, more, turns);
         now = then;
         turns++;
-      }
+      } while (!ends);
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-      first.place = more ? now.place ^ 1 : now.place;
-      if (are_even(shares)) join_all(out, c, shares, first);
-      else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone / PAIR, units)) keep(out, c, first);
+      if (cuts) join_all(out, c, shares, first, cuts);
+      else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units, piece.from == 0)) keep(out, c, first, (turns - 1) % PLACES);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-      piece = after;
     }
-    leave();
   }
-  // The others of a cluster may still send x here.
-  GPU_FN void leave() {
-    if (PAIR > 1) cluster_barrier();
+  template <u32 J> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+    step<J>(c, f, g, out, now, then, more, turns);
+    step<J + 1>(c, g, f, out, now, then, more, turns);
+    if constexpr (J + 2 < SLICES) steps<J + 2>(c, f, g, out, now, then, more, turns);
+  }
+  // How many blocks have an even part of each tile.
+  GPU_FN u32 cuts_of(const Shares& s) {
+    UNROLL for (u32 cuts = 2; cuts <= 8; cuts *= 2)
+      if (!MANY && s.alone == 0 && s.sharers == cuts * s.tiles) return cuts;
+    return 0;
   }
 
   // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
   static constexpr u32 PART = THREADS * BN / 2;
-  GPU_METHOD f32* part_of(const Shares& s, u32 tile, u32 block) const { return s.parts + (size_t)((tile + block) * PAIR + bid_x() % PAIR) * PART + tid_x() * 4; }
+  GPU_METHOD f32* part_of(const Shares& s, u32 tile, u32 block) const { return s.parts + (size_t)(tile + block) * PART + tid_x() * 4; }
   GPU_METHOD void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) const {
-    f32* const part = part_of(s, tile, (u32)bid_x() / PAIR);
+    f32* const part = part_of(s, tile, (u32)bid_x());
     UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * THREADS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
     device_fence();
     barrier();
   }
-  // Whether this block is the last of those that share a tile: then c has the sum of all, in their order.
-  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units) const {
-    const u32 all = (s.tiles - s.alone) / PAIR * units;
-    const u32 first = WideWork::owner(tile * units, all, s.sharers / PAIR), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers / PAIR);
-    u32* const counter = s.counters + tile * PAIR + bid_x() % PAIR;
-    tell(c, s, tile);
+  // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its first chunks,
+  // which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
+  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units, bool is_first) const {
+    const u32 all = (s.tiles - s.alone) * units;
+    const u32 first = WideWork::owner(tile * units, all, s.sharers), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers);
+    u32* const counter = s.counters + tile;
+    if (!WAITING_BLOCKS || !is_first) tell(c, s, tile);
     if (tid_x() == 0) {
-      *s.word = atomic_add(counter, 1u) == last - first;
-      if (*s.word) *counter = 0;
+      if (WAITING_BLOCKS && is_first) await_count(counter, last - first);
+      else is_first = atomic_add(counter, 1u) == last - first && !WAITING_BLOCKS;
+      if (is_first) *counter = 0;
+      *s.word = is_first;
     }
     barrier();
-    const bool is_last = *s.word;
+    const bool ends = *s.word;
     barrier();  // what is read is written next
-    if (!is_last) return false;
-    device_fence();
-    UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
+    if (!ends) return false;
+    if (!WAITING_BLOCKS) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
     // As many loads on their way as there are registers for.
-    constexpr u32 AT_ONCE = MANY ? 1 : 64 / BN;
-    NO_UNROLL for (u32 b = first; b <= last; b += AT_ONCE) {
-      Vec<f32, 4> added[AT_ONCE][BN / 8];
-      UNROLL for (u32 i = 0; i < AT_ONCE; i++)
-        UNROLL for (u32 j = 0; j < BN / 8; j++) added[i][j] = b + i <= last ? *(const Vec<f32, 4>*)(part_of(s, tile, b + i) + j * 4 * THREADS) : Vec<f32, 4>{};
-      UNROLL for (u32 i = 0; i < AT_ONCE; i++) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += added[i][e / 4].v[e % 4];
-    }
+    constexpr u32 AT_ONCE = MANY ? 16 : BN / 8;
+    NO_UNROLL for (u32 b = WAITING_BLOCKS ? first + 1 : first; b <= last; b++)
+      UNROLL for (u32 j = 0; j < BN / 8; j += AT_ONCE) {
+        Vec<f32, 4> told[AT_ONCE];
+        UNROLL for (u32 i = 0; i < AT_ONCE; i++) told[i] = load_fresh(part_of(s, tile, b) + (j + i) * 4 * THREADS);
+        UNROLL for (u32 e = 0; e < 4 * AT_ONCE; e++) c[4 * j + e] += told[e / 4].v[e % 4];
+      }
     return true;
   }
   // Where every tile is cut in two, four or eight, all that share one add it up when all have told, each some of its rows: of the
   // groups of eight, every so many'th. On devices where blocks cannot wait for each other the last does it for all.
-  GPU_FN bool are_even(const Shares& s) { return !MANY && s.alone == 0 && (s.sharers == 2 * s.tiles || s.sharers == 4 * s.tiles || s.sharers == 8 * s.tiles); }
-  GPU_METHOD void join_all(const Out& out, const f32 (&c)[BN / 2], const Shares& s, const Chunk& now) const {
-    const u32 cuts = s.sharers / s.tiles, tile = (u32)bid_x() / cuts;
+  GPU_METHOD void join_all(const Out& out, const f32 (&c)[BN / 2], const Shares& s, const Chunk& now, u32 cuts) const {
+    const u32 tile = (u32)bid_x() / cuts;
     u32* const counter = s.counters + tile;
     tell(c, s, tile);
     if (tid_x() == 0) {
@@ -463,16 +477,16 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
     if (tid_x() == 0 && (WAITING_BLOCKS ? atomic_add(counter, 1u) + 1 == 2 * cuts : *s.word)) *counter = 0;
   }
 
-  GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    if constexpr (MANY) store_turned(out, c, now);
-    else store(out, c, now);
+  GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now, u32 place) const {
+    if constexpr (MANY) store_turned(out, c, now, place);
+    else store(out, c, now, place);
   }
-  GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
+  GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK)); }
   // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
   static constexpr u32 SUM_ROWS = BN % 16 ? 8 : 16, SUM_PITCH = 20;
   static_assert(SUM_ROWS * SUM_PITCH <= PLACE_WORDS, "");
-  GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    f32* const staged = (f32*)(raw + now.place * PLACE_WORDS);
+  GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now, u32 place) const {
+    f32* const staged = (f32*)(raw + place * PLACE_WORDS);
     wave_sync();
     UNROLL for (u32 part = 0; part < BN / SUM_ROWS; part++) {
       UNROLL for (u32 j = 0; j < SUM_ROWS / 8; j++) {
@@ -521,8 +535,8 @@ template <class Q, int BN, int WARPS = 8> struct QuantWide {
     wave_sync();
   }
   // The product alone, turned at the warp's place: a row of x has neighbouring lines.
-  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    u16* const staged = (u16*)(raw + now.place * PLACE_WORDS);
+  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now, u32 place) const {
+    u16* const staged = (u16*)(raw + place * PLACE_WORDS);
     const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
     const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
     const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);

@@ -6,50 +6,37 @@
 namespace gpu {
 
 #if GPU_WARPGROUPS
-template <class Q, int BN, int WARPS>
-GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16, BN>& out, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers) {
-  typedef QuantWide<Q, BN, WARPS> P;
+template <class P>
+GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const typename P::Out& out, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers) {
   // Slices of x, their signals and a word, and every warp's places.
   Signal* const signals = (Signal*)(shared + P::RING * P::X_SIZE);
   Signal* const landed = signals + 2 * P::RING + tid_x() / 32 * P::PLACES;
   u32* const words = (u32*)(signals + 2 * P::RING + P::PLACES * (P::THREADS / 32));
-  const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + BN - 1) / BN;
+  const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + P::X_SIZE / P::BK - 1) / (P::X_SIZE / P::BK);
   const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
-                  k / Q::Elements * Q::Bytes, k, down, across};
+                  k / P::Type::Elements * P::Type::Bytes, k, down, across};
   if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {
       make_signal(product.full + j, 1);
-      make_signal(product.free + j, P::PAIR * P::THREADS / 32);
+      make_signal(product.free + j, P::THREADS / 32);
     }
   }
   signals_made();
   barrier();
-  if (P::PAIR > 1) cluster_barrier();
-  product.run(out, typename P::Shares{parts, counters, alone, sharers, (down + P::PAIR - 1) / P::PAIR * P::PAIR * across, words});
+  product.run(out, typename P::Shares{parts, counters, alone, sharers, down * across, words});
 }
-#define QUANT_WIDE_BODY(Q, BN, WARPS) \
+#define QUANT_WIDE_BODY(...) \
   DYNAMIC_SHARED(u16, shared); \
-  quant_wide<Q, BN, WARPS>(shared, (const u16*)x, w, Outputs<16, BN>(n, bias, residual, out, batch, glu, dtype, all_blocks()), parts, counters, (u32)k, alone, sharers);
+  typedef QuantWide<__VA_ARGS__> P; \
+  quant_wide<P>(shared, (const u16*)x, w, typename P::Out(n, bias, residual, out, batch, glu, dtype, all_blocks()), parts, counters, (u32)k, alone, sharers);
 #else
-#define QUANT_WIDE_BODY(Q, BN, WARPS)
+#define QUANT_WIDE_BODY(...)
 #endif
-#define QUANT_WIDE_KERNEL(KIND, size, BN, WARPS, Q) \
-  KIND(32 * WARPS, BN > 128 || WARPS == 16 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
-               u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype) { QUANT_WIDE_BODY(Q, BN, WARPS) }
-#if QUANT_PAIR == 2
-#define QUANT_PAIRED KERNEL_PAIRED
-#else
-#define QUANT_PAIRED KERNEL_EARLY
-#endif
-#ifdef MANY_ONLY
-#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(QUANT_PAIRED, , QUANT_WIDE_ROWS, 8, Q)
-#elif defined(TRY)
-#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _24, 24, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _32, 32, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _48, 48, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _64, 64, 8, Q) QUANT_WIDE_KERNEL(QUANT_PAIRED, , QUANT_WIDE_ROWS, 8, Q) \
-   QUANT_WIDE_KERNEL(KERNEL_EARLY, _24w, 24, 16, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _32w, 32, 16, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _48w, 48, 16, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _64w, 64, 16, Q)
-#else
-#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _32, 32, 8, Q) QUANT_WIDE_KERNEL(KERNEL_EARLY, _64, 64, 8, Q) QUANT_WIDE_KERNEL(QUANT_PAIRED, , QUANT_WIDE_ROWS, 8, Q)
-#endif
+#define QUANT_WIDE_KERNEL(size, Q, BN, WARPS, ...) \
+  KERNEL_EARLY(32 * WARPS, BN > 128 || WARPS == 16 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
+               u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype) { QUANT_WIDE_BODY(Q, BN, WARPS, ##__VA_ARGS__) }
+#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(_32, Q, 32, 8) QUANT_WIDE_KERNEL(_48, Q, 48, 8) QUANT_WIDE_KERNEL(_64, Q, 64, 8) QUANT_WIDE_KERNEL(, Q, QUANT_WIDE_ROWS, 8)
 QUANT_TYPES(QUANT_WIDE)
 
 // x as quant-wide.h wants it, with a norm where there is an alpha; k is a multiple of 32. Launch: a block per row, of which there are eights.

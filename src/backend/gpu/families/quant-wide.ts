@@ -12,15 +12,14 @@ const LINES = 128;
 /** The weights of a row that come at once; x comes in slices of 64, of which as many are in shared memory. */
 const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
-/** Blocks of many rows that share what they read of x. */
-const QUANT_PAIR = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
-/** Threads that bring a row of x into order, at most, and elements that each reads once. */
-const QUANT_ORDER_BLOCK = 512;
-const ORDER_HELD = 32;
+/** Threads that bring a row of x into order, at most; eight elements are for each. Of many rows, so many do it as are there. */
+const QUANT_ORDER_BLOCK = 1024;
+const ORDER_MANY = 256;
 /** Chunks that could be multiplied while blocks write what they share and one of them adds it up; what two blocks on a multiprocessor lose. */
 const JOINING = 5;
+const CUT = 0.5;
 const CROWDED = 1.17;
 
 /** Whether these kernels are for a dtype on a device; families/quantized.ts has the others. */
@@ -28,7 +27,7 @@ export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =
   hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
 
 /** By the rows of x that a block takes. */
-const sizes = { _32: 32, _64: 64, "": QUANT_WIDE_ROWS } as const;
+const sizes = { _32: 32, _48: 48, _64: 64, "": QUANT_WIDE_ROWS } as const;
 /** Rows up to which a layer's product, bias, gate and residual are one kernel. */
 export const QUANT_WIDE_FEW = sizes._64;
 
@@ -65,21 +64,17 @@ export function planQuantWide(
   multiprocessors: number,
   isGated = false,
 ): QuantWidePlan {
-  const size = (["_32", "_64"] as const).find((name) => shape.rows <= sizes[name]) ?? "";
+  const size = (["_32", "_48", "_64"] as const).find((name) => shape.rows <= sizes[name]) ?? "";
   const rows = sizes[size];
   // A warp has 16 lines or, with a gate, eight and eight.
   const groups = isGated ? Math.ceil(shape.n / 2 / 8) : Math.ceil(shape.n / 16);
-  const pair = size === "" ? QUANT_PAIR : 1;
-  const pairs = Math.ceil(groups / (LINES / 16) / pair) * Math.ceil(shape.rows / rows);
+  const tiles = Math.ceil(groups / (LINES / 16)) * Math.ceil(shape.rows / rows);
   const chunks = Math.ceil(shape.k / QUANT_WIDE_CHUNK);
-  const shares = planShares(pairs, chunks, Math.max(1, Math.floor(multiprocessors / pair)), size !== "");
-  const [tiles, alone, sharers, blocks] = [pairs, shares.alone, shares.sharers, shares.blocks].map(
-    (of) => pair * of,
-  ) as [number, number, number, number];
+  const { alone, sharers, blocks } = planShares(tiles, chunks, multiprocessors, size !== "");
   const left = tiles - alone;
   // Slices of one or two chunks of x with their signals, those of weights and a word, then two chunks of each row of them.
   const { size: elements, bytes } = quantTypes[type];
-  const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
+  const align = byWords(type) ? 16 : [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const vectors = Math.floor(((QUANT_WIDE_CHUNK / elements) * bytes + 31 - align) / 16) | 1;
   const weights = PLACES * LINES * vectors * 16;
   const x = 2 * rows * QUANT_WIDE_CHUNK;
@@ -92,7 +87,7 @@ export function planQuantWide(
       bytes: lines * (2 * chunks * QUANT_WIDE_CHUNK + 4),
       tile_rows: rows,
       order: byWords(type) ? orders[type] : orders.any,
-      threads: Math.min(QUANT_ORDER_BLOCK, Math.max(128, Math.ceil(shape.k / ORDER_HELD / 32) * 32)),
+      threads: Math.min(size ? QUANT_ORDER_BLOCK : ORDER_MANY, Math.max(128, Math.ceil(shape.k / 8 / 32) * 32)),
     },
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
     launch: { alone, sharers, blocks, shared_bytes },
@@ -118,7 +113,7 @@ function planShares(
   for (const cuts of [2, 4, 8]) {
     const blocks = cuts * tiles;
     if (blocks > wanted || 2 * cuts > chunks) break;
-    const joined = cost(blocks, Math.ceil(chunks / cuts)) + cuts / 2 + (blocks > multiprocessors ? 1 : 0);
+    const joined = cost(blocks, Math.ceil(chunks / cuts)) + CUT + (blocks > multiprocessors ? 1 : 0);
     if (joined >= least) continue;
     least = joined;
     best = { alone: 0, sharers: blocks, blocks };
@@ -132,7 +127,7 @@ function planShares(
 }
 
 const defines = {
-  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK, QUANT_PAIR },
+  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK },
   ...{ QUANT_WIDE_SHARED, QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
 };
 
@@ -140,7 +135,7 @@ export const quantWide = [
   family({
     file: "quant-wide",
     pattern: "quant_wide{size}_{Q}",
-    over: { size: ["_32", "_64", ""], Q: quants },
+    over: { size: ["_32", "_48", "_64", ""], Q: quants },
     apart: ["size"],
     args: "x* w* bias* residual* out* parts* counters* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32",
     plan: "blocks shared_bytes",
