@@ -176,7 +176,7 @@ struct WideCursor {
   }
 };
 
-template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLACES_ = 2, u32 RING_ = 0, int COPY = -1> struct QuantWide {
+template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RING_ = 0, int COPY = -1> struct QuantWide {
   static constexpr int LINES = 16 * WARPS, THREADS = 32 * WARPS, BK = WIDE_ROW;
   static constexpr u32 CHUNK = CHUNK_, SLICES = CHUNK / BK, X_SIZE = BN * BK;
   typedef Q Type;
@@ -184,14 +184,14 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
   typedef Outputs<16, BN> Out;
   static constexpr bool MANY = BN > 64;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
-  static constexpr u32 PLACES = PLACES_, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
+  static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
   static constexpr u32 VECTORS = (BYTES + 16 - (Slice::WORDS ? 16 : Q::Align) + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
   static constexpr bool BULK = BULK_COPIES && (COPY >= 0 ? COPY == 1 : MANY || BYTES > 160);
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
   static constexpr u32 RING = RING_ ? RING_ : 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES;
-  static constexpr u32 AHEAD = RING / 2;
-  static_assert(AHEAD <= SLICES && (RING % SLICES == 0 || SLICES % RING == 0), "");
+  static constexpr u32 AHEAD = RING / SLICES;  // chunks
+  static_assert(RING % SLICES == 0, "");
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -199,7 +199,8 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
   static_assert(OUT_ROWS * OUT_PITCH * 2 <= PLACE_WORDS * 4, "");
 
   u16* sx;
-  Signal *full, *free, *landed;
+  Signal *full, *landed;
+  u32* left;  // warps that are done with a place of x, counted on and on
   u32* raw;
   const u16* x;
   const u8* w;
@@ -207,12 +208,21 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
 
   // A chunk of a tile.
   struct Chunk {
-    u32 group, row, at;  // group: of 16 lines, the first warp's
+    u32 group, row, at, tile;  // group: of 16 lines, the first warp's
+    bool there, ends, is_first, is_whole;  // whether it is the last of a piece, which has the first of a tile, or all of them
   };
-  GPU_METHOD Chunk chunk_of(const WideCursor& c) const {
-    if (!MANY) return Chunk{c.piece.tile * (LINES / 16), 0, c.at};  // there are no more rows than one tile has
-    const TileAt tile = tile_at(c.piece.tile, down, across);
-    return Chunk{(u32)tile.row * (LINES / 16), (u32)tile.column * BN, c.at};
+  // The one where a cursor is, behind another; where there is none, that one again.
+  GPU_METHOD Chunk chunk_of(const WideCursor& c, const Chunk& before) const {
+    Chunk chunk = before;
+    chunk.there = c.there;
+    if (!c.there) return chunk;
+    if (c.piece.tile != before.tile || !before.there) {
+      // There are no more rows than one tile has, or many.
+      const TileAt at = MANY ? tile_at(c.piece.tile, down, across) : TileAt{c.piece.tile, 0};
+      chunk.group = (u32)at.row * (LINES / 16), chunk.row = MANY ? (u32)at.column * BN : 0, chunk.tile = c.piece.tile;
+    }
+    chunk.at = c.at, chunk.ends = c.ends(), chunk.is_first = c.piece.from == 0, chunk.is_whole = c.piece.to - c.piece.from == c.work.units;
+    return chunk;
   }
   GPU_METHOD size_t start_of(const Out& out, const Chunk& c, u32 line) const {
     return (size_t)out.row(c.group + tid_x() / 32, line) * row_bytes + c.at * BYTES;
@@ -257,16 +267,13 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
     wave_sync();
   }
   // The place of slice J of chunk `turn`, and how often it was used before.
-  GPU_FN u32 place_of(u32 j, u32 turn) { return RING <= SLICES ? j % RING : turn % (RING / SLICES) * SLICES + j; }
-  GPU_FN u32 uses(u32 j, u32 turn) { return RING <= SLICES ? turn * (SLICES / RING) + j / RING : turn / (RING / SLICES); }
-  // Sends slice J of x; one thread.
+  GPU_FN u32 place_of(u32 j, u32 turn) { return turn % AHEAD * SLICES + j; }
+  GPU_FN u32 uses(u32 turn) { return turn / AHEAD; }
+  // Sends slice J of x; one thread, when all warps are done with what was there.
   GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
-    if constexpr (BULK_COPIES) {
-      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
-      if (uses(j, turn) > 0) await_signal(free + place, (uses(j, turn) - 1) & 1);
-      expect_bytes(full + place, bytes);
-      copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
-    }
+    const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
+    expect_bytes(full + place, bytes);
+    copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
   }
   GPU_METHOD u32 height_of(const Chunk& c) const {
     const u32 left = (rows - c.row + 7) / 8 * 8;
@@ -278,7 +285,7 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
   }
   // Where the device has no such copies, all threads bring it.
   GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
-    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(j, turns) & 1);
+    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(turns) & 1);
     else {
       const u32 height = height_of(c);
       const u16* const from = slice_of(c, j, height);
@@ -307,9 +314,9 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
 
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk (&line)[AHEAD + 1], u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
-    constexpr bool FAR = J + AHEAD >= SLICES;
+    const Chunk &now = line[0], &then = line[1];
     await(now, J, turns);
     const WarpgroupRef b = warpgroup_ref(sx + place_of(J, turns) * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
     if (MANY) multiply(c, f[0], b);
@@ -318,15 +325,22 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
       UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
       warpgroup_commit();
     }
-    if (NEXT == 0 && more) land(turns + 1);
+    if (NEXT == 0 && then.there) land(turns + 1);
     Stored stored;
     load<NEXT>(stored, out, NEXT == 0 ? then : now, (NEXT == 0 ? turns + 1 : turns) % PLACES);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
-    if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
+    // The last warp that is done with a place of x sends what comes there next.
+    constexpr u32 BEFORE = (J + SLICES - 1) % SLICES;
+    const bool is_used = BULK_COPIES && (J > 0 || turns > 0);
+    const u32 used = J > 0 ? turns : turns - 1;
+    const Chunk& next = line[J > 0 ? AHEAD : AHEAD - 1];
+    bool sends = false;
+    wave_sync();
+    if (is_used && lane_id() == 0) sends = (count_shared(left + place_of(BEFORE, used)) + 1) % WARPS == 0;
     decode<NEXT, 0>(g[0], stored);
+    if (BULK_COPIES && sends && next.there) fetch(next, BEFORE, used + AHEAD);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], stored);
     if (MANY) multiply(c, f[2], b.plus(32 + nothing(g[1])));
@@ -351,56 +365,55 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 PLA
   };
   GPU_METHOD void run(const Out& out, const Shares& shares) const {
     const u32 units = (k + CHUNK - 1) / CHUNK, cuts = cuts_of(shares);
-    WideCursor cursor(WideWork(shares.tiles, shares.alone, units, shares.sharers, cuts)), far = cursor;
-    bool more = cursor.there;
-    Chunk now = chunk_of(cursor);
-    UNROLL for (u32 p = 0; p + 1 < PLACES; p++) {
-      if (far.there) send(out, chunk_of(far), p), far.advance();
-      if (!BULK) copies_bunch();
+    WideCursor cursor(WideWork(shares.tiles, shares.alone, units, shares.sharers, cuts));
+    // This chunk and those of which x is on its way.
+    Chunk line[AHEAD + 1];
+    line[0] = Chunk{};
+    UNROLL for (u32 i = 0; i <= AHEAD; i++) {
+      line[i] = chunk_of(cursor, line[i ? i - 1 : 0]);
+      if (cursor.there) cursor.advance();
     }
+    if (line[0].there) send(out, line[0], 0);
     wait_for_previous();
-    if (!more) return;
-    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
+    if (!line[0].there) return;
+    if (BULK_COPIES && tid_x() == 0)
+      UNROLL for (u32 i = 0; i < AHEAD; i++)
+        if (line[i].there) UNROLL for (u32 j = 0; j < SLICES; j++) fetch(line[i], j, i);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     land(0);
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
-    load<0>(stored, out, now, 0);
+    load<0>(stored, out, line[0], 0);
     decode<0, 0>(f[0], stored);
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
     decode<0, 3>(f[3], stored);
     u32 turns = 0;
-    while (more) {
-      const WideWork::Piece piece = cursor.piece;
-      const Chunk first = now;
-      bool ends;
+    while (line[0].there) {
+      Chunk done;
       NO_UNROLL do {
-        ends = cursor.ends();
-        cursor.advance();
-        more = cursor.there;
+        if (line[1].there) send(out, line[1], (turns + 1) % PLACES);
         // Behind the last, what is there is decoded once more, and goes nowhere.
-        const Chunk then = !more ? now : ends ? chunk_of(cursor) : Chunk{now.group, now.row, cursor.at};
-        if (PLACES == 2 ? more : far.there) send(out, PLACES == 2 ? then : chunk_of(far), (turns + PLACES - 1) % PLACES);
-        if (!BULK) copies_bunch();
-        if (PLACES > 2 && far.there) far.advance();
-        steps<0>(c, f, g, out, now, then, more, turns);
-        now = then;
+        steps<0>(c, f, g, out, line, turns);
+        done = line[0];
+        UNROLL for (u32 i = 0; i < AHEAD; i++) line[i] = line[i + 1];
+        line[AHEAD] = chunk_of(cursor, line[AHEAD]);
+        if (cursor.there) cursor.advance();
         turns++;
-      } while (!ends);
+      } while (!done.ends);
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-      if (cuts) join_all(out, c, shares, first, cuts);
-      else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units, piece.from == 0)) keep(out, c, first, (turns - 1) % PLACES);
+      if (cuts) join_all(out, c, shares, done, cuts);
+      else if (done.is_whole || join(c, shares, done.tile - shares.alone, units, done.is_first)) keep(out, c, done, (turns - 1) % PLACES);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     }
   }
-  template <u32 J> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
-    step<J>(c, f, g, out, now, then, more, turns);
-    step<J + 1>(c, g, f, out, now, then, more, turns);
-    if constexpr (J + 2 < SLICES) steps<J + 2>(c, f, g, out, now, then, more, turns);
+  template <u32 J> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk (&line)[AHEAD + 1], u32 turns) const {
+    step<J>(c, f, g, out, line, turns);
+    step<J + 1>(c, g, f, out, line, turns);
+    if constexpr (J + 2 < SLICES) steps<J + 2>(c, f, g, out, line, turns);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {

@@ -13,13 +13,13 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const typename P:
   Signal* const landed = signals + 2 * P::RING + tid_x() / 32 * P::PLACES;
   u32* const words = (u32*)(signals + 2 * P::RING + P::PLACES * (P::THREADS / 32));
   const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + P::X_SIZE / P::BK - 1) / (P::X_SIZE / P::BK);
-  const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
+  const P product{shared, signals, landed, (u32*)(signals + P::RING), words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
                   k / P::Type::Elements * P::Type::Bytes, k, down, across};
   if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {
       make_signal(product.full + j, 1);
-      make_signal(product.free + j, P::THREADS / 32);
+      product.left[j] = 0;
     }
   }
   signals_made();
@@ -36,7 +36,7 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const typename P:
 #define QUANT_WIDE_KERNEL(size, Q, BN, WARPS, ...) \
   KERNEL_EARLY(32 * WARPS, BN > 128 || WARPS == 16 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
                u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype) { QUANT_WIDE_BODY(Q, BN, WARPS, ##__VA_ARGS__) }
-#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(_32, Q, 32, 8) QUANT_WIDE_KERNEL(_48, Q, 48, 8) QUANT_WIDE_KERNEL(_64, Q, 64, 8) QUANT_WIDE_KERNEL(, Q, QUANT_WIDE_ROWS, 8)
+#define QUANT_WIDE(Q) QUANT_WIDE_KERNEL(_24, Q, 24, 8) QUANT_WIDE_KERNEL(_32, Q, 32, 8) QUANT_WIDE_KERNEL(_40, Q, 40, 8) QUANT_WIDE_KERNEL(_48, Q, 48, 8) QUANT_WIDE_KERNEL(_56, Q, 56, 8) QUANT_WIDE_KERNEL(_64, Q, 64, 8) QUANT_WIDE_KERNEL(, Q, QUANT_WIDE_ROWS, 8)
 QUANT_TYPES(QUANT_WIDE)
 
 // x as quant-wide.h wants it, with a norm where there is an alpha; k is a multiple of 32. Launch: a block per row, of which there are eights.

@@ -39,7 +39,6 @@
 #define KERNEL_MATRIX(T, threads, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_MATRIX(T, threads), name, __VA_ARGS__)
 #define KERNEL_CROWDED(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CROWDED(threads, blocks), name, __VA_ARGS__)
 #define KERNEL_EARLY(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_EARLY(threads, blocks), name, __VA_ARGS__)
-#define KERNEL_PAIRED(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_PAIRED(threads, blocks), name, __VA_ARGS__)
 #define GPU_NO_KERNEL(bounds, name, ...) template <int> GPU_FN void name(__VA_ARGS__)
 #ifdef GPU_PICK
 // GPU_PICK_<name> is 1 or stands for itself; GPU_PICKED_1 brings the comma that makes GPU_KERNEL the second of the list.
@@ -69,7 +68,6 @@
 #define GPU_BOUNDS(threads) amdgpu_flat_work_group_size(1, threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
-#define GPU_BOUNDS_PAIRED(threads, blocks) GPU_BOUNDS(threads)
 // Where a thread may have 512 registers, LLVM has MFMA leave results in the half that other instructions cannot use; two waves to a
 // SIMD are given 256, in which all can. Kernels of f32 need more.
 #if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
@@ -98,7 +96,6 @@
 #define GPU_BOUNDS(threads) gpu::wait_for_previous(), __launch_bounds__(threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) gpu::wait_for_previous(), __launch_bounds__(threads, blocks)
 #define GPU_BOUNDS_EARLY(threads, blocks) (void)0, __launch_bounds__(threads, blocks)
-#define GPU_BOUNDS_PAIRED(threads, blocks) (void)0, __cluster_dims__(2, 1, 1) __launch_bounds__(threads, blocks)
 #define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
 // Warpgroups read what begins at a multiple of 1024 bytes.
@@ -121,7 +118,6 @@
 #define GPU_RARE GPU_FN
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
-#define GPU_BOUNDS_PAIRED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define UNROLL
 #define NO_UNROLL

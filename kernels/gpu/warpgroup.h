@@ -57,18 +57,12 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
   while (!done);
 }
 
-// Blocks of a cluster: a copy to the same place of each whose bit is set, that a warp has come to the meeting of one of them, and a
-// barrier of all, before which none may touch the shared memory of others, nor end.
-GPU_FN void copy_bulk_to(u32 blocks, u32* shared, const void* from, u32 bytes, Signal* signal) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)),
-               "l"(from), "r"(bytes), "r"(shared_address(signal)), "h"((u16)blocks)
-               : "memory");
+// One more in a word of shared memory, of which it gives what was there: whoever counts last sees what the others did before.
+GPU_FN u32 count_shared(u32* word) {
+  u32 before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(shared_address(word)) : "memory");
+  return before;
 }
-GPU_FN void meeting_come_to(u32 block, u64* word) {
-  asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(word)), "r"(block)
-               : "memory");
-}
-GPU_FN void cluster_barrier() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // Whether blocks may wait for others of the same launch, all of which fit on the device at once: until a counter has come so far. What
 // they have written is then read from where they wrote it, not from where it was before.
@@ -96,6 +90,7 @@ GPU_FN Vec<f32, 4> load_fresh(const f32* p) {
 #define WG_32 WG_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WG_40 WG_32 ", %16, %17, %18, %19"
 #define WG_48 WG_40 ", %20, %21, %22, %23"
+#define WG_56 WG_48 ", %24, %25, %26, %27"
 #define WG_64 WG_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WG_96 WG_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define WG_128 WG_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -109,6 +104,7 @@ GPU_FN Vec<f32, 4> load_fresh(const f32* p) {
 #define WG_REGISTERS_32 WG_R2(d, 0)
 #define WG_REGISTERS_40 WG_R2(d, 0), WG_R0(d, 16)
 #define WG_REGISTERS_48 WG_R2(d, 0), WG_R1(d, 16)
+#define WG_REGISTERS_56 WG_REGISTERS_48, WG_R0(d, 24)
 #define WG_REGISTERS_64 WG_R3(d, 0)
 #define WG_REGISTERS_96 WG_R3(d, 0), WG_R2(d, 32)
 #define WG_REGISTERS_128 WG_R4(d, 0)
@@ -134,6 +130,7 @@ GPU_FN Vec<f32, 4> load_fresh(const f32* p) {
   WG_MMA(T, 32, WG_REGISTERS_32, "%16", "%17", "%18", "%19", "%20", "%21", "%22") \
   WG_MMA(T, 40, WG_REGISTERS_40, "%20", "%21", "%22", "%23", "%24", "%25", "%26") \
   WG_MMA(T, 48, WG_REGISTERS_48, "%24", "%25", "%26", "%27", "%28", "%29", "%30") \
+  WG_MMA(T, 56, WG_REGISTERS_56, "%28", "%29", "%30", "%31", "%32", "%33", "%34") \
   WG_MMA(T, 64, WG_REGISTERS_64, "%32", "%33", "%34", "%35", "%36", "%37", "%38") \
   WG_MMA(T, 96, WG_REGISTERS_96, "%48", "%49", "%50", "%51", "%52", "%53", "%54") \
   WG_MMA(T, 128, WG_REGISTERS_128, "%64", "%65", "%66", "%67", "%68", "%69", "%70") \
@@ -162,9 +159,7 @@ GPU_FN void warpgroup_hold(u32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
 GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
-GPU_FN void copy_bulk_to(u32, u32*, const void*, u32, Signal*) {}
-GPU_FN void meeting_come_to(u32, u64*) {}
-GPU_FN void cluster_barrier() {}
+GPU_FN u32 count_shared(u32*) { return 0; }
 constexpr bool WAITING_BLOCKS = false;
 GPU_FN void await_count(const u32*, u32) {}
 GPU_FN Vec<f32, 4> load_fresh(const f32* p) { return *(const Vec<f32, 4>*)p; }

@@ -27,7 +27,9 @@ export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =
   hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
 
 /** By the rows of x that a block takes. */
-const sizes = { _32: 32, _48: 48, _64: 64, "": QUANT_WIDE_ROWS } as const;
+const sizes = { _24: 24, _32: 32, _40: 40, _48: 48, _56: 56, _64: 64, "": QUANT_WIDE_ROWS } as const;
+export type QuantWideSize = keyof typeof sizes;
+const sizeNames = Object.keys(sizes) as QuantWideSize[];
 /** Rows up to which a layer's product, bias, gate and residual are one kernel. */
 export const QUANT_WIDE_FEW = sizes._64;
 
@@ -36,8 +38,6 @@ const orders = { any: 0, Q8_0: 1, Q4_0: 2 } as const;
 const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
 /** Whether rows of weights of a type have a length for these kernels. */
 export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
-export type QuantWideSize = keyof typeof sizes;
-
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
   /** x in order: its bytes, and the rows that lie together. */
@@ -64,7 +64,7 @@ export function planQuantWide(
   multiprocessors: number,
   isGated = false,
 ): QuantWidePlan {
-  const size = (["_32", "_48", "_64"] as const).find((name) => shape.rows <= sizes[name]) ?? "";
+  const size = sizeNames.find((name) => shape.rows <= sizes[name]) ?? "";
   const rows = sizes[size];
   // A warp has 16 lines or, with a gate, eight and eight.
   const groups = isGated ? Math.ceil(shape.n / 2 / 8) : Math.ceil(shape.n / 16);
@@ -135,7 +135,7 @@ export const quantWide = [
   family({
     file: "quant-wide",
     pattern: "quant_wide{size}_{Q}",
-    over: { size: ["_32", "_48", "_64", ""], Q: quants },
+    over: { size: sizeNames, Q: quants },
     apart: ["size"],
     args: "x* w* bias* residual* out* parts* counters* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32",
     plan: "blocks shared_bytes",
