@@ -128,70 +128,49 @@ template <class T> struct OrderedRow {
 };
 
 #if GPU_WARPGROUPS
-// What a block makes: tiles of its own, then a share of those that are left; or, where every tile is cut in so many, one of its parts, every
-// so many'th chunk. Units are chunks of k.
+// What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
 struct WideWork {
-  u32 tile, unit, end, alone, units, cuts;
-  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers, u32 cuts_)
+  u32 tile, unit, end, alone, units;
+  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers)
       : tile(bid_x()), unit(begin(bid_x(), (tiles - alone_) * units_, sharers)), end(begin(bid_x() + 1, (tiles - alone_) * units_, sharers)),
-        alone(alone_), units(units_), cuts(cuts_) {}
+        alone(alone_), units(units_) {}
   // Where the share of a block begins, and whose a unit is.
   GPU_FN u32 begin(u32 block, u32 all, u32 sharers) { return block < sharers ? (u32)divide((u64)all * block, sharers) : all; }
   GPU_FN u32 owner(u32 unit, u32 all, u32 sharers) { return (u32)divide((u64)(unit + 1) * sharers - 1, all); }
-  // Chunks of a tile.
+  // Chunks `from` … `to` of a tile.
   struct Piece {
-    u32 tile, from, to, stride;
+    u32 tile, from, to;
   };
   GPU_METHOD bool next(Piece& p) {
     if (tile < alone) {
-      p = Piece{tile, 0, units, 1};
+      p = Piece{tile, 0, units};
       tile += gdim_x();
       return true;
     }
     if (unit >= end) return false;
-    if (cuts) {
-      p = Piece{(u32)bid_x() / cuts, (u32)bid_x() % cuts, units, cuts};
-      unit = end;
-      return true;
-    }
     const u32 whole = unit / units, from = unit - whole * units, left = end - unit;
-    p = Piece{alone + whole, from, left < units - from ? from + left : units, 1};
+    p = Piece{alone + whole, from, left < units - from ? from + left : units};
     unit += p.to - from;
     return true;
   }
 };
-// One chunk after another.
-struct WideCursor {
-  WideWork work;
-  WideWork::Piece piece;
-  u32 at;
-  bool there;
-  GPU_METHOD WideCursor(const WideWork& work_) : work(work_), piece{}, there(work.next(piece)) { at = piece.from; }
-  GPU_METHOD bool ends() const { return at + piece.stride >= piece.to; }
-  GPU_METHOD void advance() {
-    at += piece.stride;
-    if (at < piece.to) return;
-    there = work.next(piece);
-    at = piece.from;
-  }
-};
 
-template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RING_ = 0, int COPY = -1> struct QuantWide {
+template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIGHT = 1, int COPY = -1> struct QuantWide {
   static constexpr int LINES = 16 * WARPS, THREADS = 32 * WARPS, BK = WIDE_ROW;
-  static constexpr u32 CHUNK = CHUNK_, SLICES = CHUNK / BK, X_SIZE = BN * BK;
+  static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
+  static_assert(SLICES == 4, "a slice of a chunk has its place in shared memory");
   typedef Q Type;
   typedef QuantSlice<Q> Slice;
   typedef Outputs<16, BN> Out;
   static constexpr bool MANY = BN > 64;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
   static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
-  static constexpr u32 VECTORS = (BYTES + 16 - (Slice::WORDS ? 16 : Q::Align) + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
+  static constexpr u32 VECTORS = (BYTES + 16 - (TIGHT ? ALIGN : Q::Align) + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
   static constexpr bool BULK = BULK_COPIES && (COPY >= 0 ? COPY == 1 : MANY || BYTES > 160);
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
   static constexpr u32 RING = RING_ ? RING_ : 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES;
-  static constexpr u32 AHEAD = RING / SLICES;  // chunks
-  static_assert(RING % SLICES == 0, "");
+  static constexpr u32 AHEAD = AHEAD_ ? AHEAD_ : RING / 2;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -199,8 +178,7 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
   static_assert(OUT_ROWS * OUT_PITCH * 2 <= PLACE_WORDS * 4, "");
 
   u16* sx;
-  Signal *full, *landed;
-  u32* left;  // warps that are done with a place of x, counted on and on
+  Signal *full, *free, *landed;
   u32* raw;
   const u16* x;
   const u8* w;
@@ -208,21 +186,12 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
 
   // A chunk of a tile.
   struct Chunk {
-    u32 group, row, at, tile;  // group: of 16 lines, the first warp's
-    bool there, ends, is_first, is_whole;  // whether it is the last of a piece, which has the first of a tile, or all of them
+    u32 group, row, at, place;  // group: of 16 lines, the first warp's
   };
-  // The one where a cursor is, behind another; where there is none, that one again.
-  GPU_METHOD Chunk chunk_of(const WideCursor& c, const Chunk& before) const {
-    Chunk chunk = before;
-    chunk.there = c.there;
-    if (!c.there) return chunk;
-    if (c.piece.tile != before.tile || !before.there) {
-      // There are no more rows than one tile has, or many.
-      const TileAt at = MANY ? tile_at(c.piece.tile, down, across) : TileAt{c.piece.tile, 0};
-      chunk.group = (u32)at.row * (LINES / 16), chunk.row = MANY ? (u32)at.column * BN : 0, chunk.tile = c.piece.tile;
-    }
-    chunk.at = c.at, chunk.ends = c.ends(), chunk.is_first = c.piece.from == 0, chunk.is_whole = c.piece.to - c.piece.from == c.work.units;
-    return chunk;
+  GPU_METHOD Chunk chunk_of(const WideWork::Piece& p, u32 at, u32 place) const {
+    if (!MANY) return Chunk{p.tile * (LINES / 16), 0, at, place};  // there are no more rows than one tile has
+    const TileAt tile = tile_at(p.tile, down, across);
+    return Chunk{(u32)tile.row * (LINES / 16), (u32)tile.column * BN, at, place};
   }
   GPU_METHOD size_t start_of(const Out& out, const Chunk& c, u32 line) const {
     return (size_t)out.row(c.group + tid_x() / 32, line) * row_bytes + c.at * BYTES;
@@ -230,21 +199,21 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
   GPU_FN u32 skew(size_t at) { return ALIGN == 16 ? 0 : (u32)at & 15u; }
 
   // The bytes of a chunk, to one of the warp's places.
-  GPU_METHOD void send(const Out& out, const Chunk& c, u32 to_place) const {
+  GPU_METHOD void send(const Out& out, const Chunk& c) const {
     const u32 begin = c.at * BYTES, there = row_bytes - begin, lane = lane_id(), count = there < BYTES ? there : BYTES;
-    u32* const place = raw + to_place * PLACE_WORDS;
+    u32* const place = raw + c.place * PLACE_WORDS;
     if (BULK) {
       // By one lane, where lines lie evenly; else a line to each of sixteen.
       const u32 group = c.group + uniform(tid_x() / 32);
       const bool even = BYTES % 16 == 0 && row_bytes % 16 == 0 && (group + 1) * out.per_group() <= out.columns;
       const size_t at = start_of(out, c, lane % 16);
       const u32 bytes = (skew(at) + count + 15) / 16 * 16;
-      if (lane < 16) expect_bytes(landed + to_place, bytes);
+      if (lane < 16) expect_bytes(landed + c.place, bytes);
       if (even) {
         const u8* const half[2] = {w + (size_t)out.row(group, 0) * row_bytes + begin, w + (size_t)out.row(group, 8) * row_bytes + begin};
         if (one_lane())
-          UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * PITCH, half[r / 8] + r % 8 * row_bytes, count, landed + to_place);
-      } else if (lane < 16) copy_bulk(place + lane * PITCH, w + (at - skew(at)), bytes, landed + to_place);
+          UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * PITCH, half[r / 8] + r % 8 * row_bytes, count, landed + c.place);
+      } else if (lane < 16) copy_bulk(place + lane * PITCH, w + (at - skew(at)), bytes, landed + c.place);
     }
     UNROLL for (u32 q = 0; q < 4; q++) {
       // Eight lanes to eight neighbouring vectors of a line.
@@ -263,24 +232,27 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
   // Until what was sent for chunk `turn` is there.
   GPU_METHOD void land(u32 turn) const {
     if (BULK) await_signal(landed + turn % PLACES, turn / PLACES & 1);
-    else copies_wait_but<PLACES - 2>();
+    else copies_wait();
     wave_sync();
   }
   // The place of slice J of chunk `turn`, and how often it was used before.
-  GPU_FN u32 place_of(u32 j, u32 turn) { return turn % AHEAD * SLICES + j; }
-  GPU_FN u32 uses(u32 turn) { return turn / AHEAD; }
-  // Sends slice J of x; one thread, when all warps are done with what was there.
+  GPU_FN u32 place_of(u32 j, u32 turn) { return RING == SLICES ? j : turn % 2 * SLICES + j; }
+  GPU_FN u32 uses(u32 turn) { return RING == SLICES ? turn : turn / 2; }
+  // Sends slice J of x; one thread.
   GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
-    const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
-    expect_bytes(full + place, bytes);
-    copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
+    if constexpr (BULK_COPIES) {
+      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
+      if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
+      expect_bytes(full + place, bytes);
+      copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
+    }
   }
   GPU_METHOD u32 height_of(const Chunk& c) const {
     const u32 left = (rows - c.row + 7) / 8 * 8;
     return left < BN ? left : BN;
   }
   GPU_METHOD const u16* slice_of(const Chunk& c, u32 j, u32 height) const {
-    const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK;
+    const u32 deep = (k + CHUNK - 1) / CHUNK * CHUNK;
     return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
   }
   // Where the device has no such copies, all threads bring it.
@@ -297,12 +269,12 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
 
   // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8.
   typedef Slice Stored[2];
-  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c, u32 place) const {
+  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c) const {
     UNROLL for (u32 h = 0; h < 2; h++) {
       const u32 line = lane_id() / 4 + 8 * h, skewed = ALIGN == 16 ? 0 : skew(start_of(out, c, line));
       // In the pointer, where words may begin anywhere in it: what is constant then goes with the loads.
       constexpr bool ANYWHERE = Q::Align > 1;
-      const u32* const from = (const u32*)((const u8*)(raw + place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
+      const u32* const from = (const u32*)((const u8*)(raw + c.place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
       stored[h].template load<J>(Staged<Q::Align>{from, ANYWHERE ? 0 : skewed}, k - c.at * CHUNK);
     }
   }
@@ -314,9 +286,9 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
 
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk (&line)[AHEAD + 1], u32 turns) const {
+  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
-    const Chunk &now = line[0], &then = line[1];
+    constexpr bool FAR = J + AHEAD >= SLICES;
     await(now, J, turns);
     const WarpgroupRef b = warpgroup_ref(sx + place_of(J, turns) * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
     if (MANY) multiply(c, f[0], b);
@@ -325,22 +297,15 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
       UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
       warpgroup_commit();
     }
-    if (NEXT == 0 && then.there) land(turns + 1);
+    if (NEXT == 0 && more) land(turns + 1);
     Stored stored;
-    load<NEXT>(stored, out, NEXT == 0 ? then : now, (NEXT == 0 ? turns + 1 : turns) % PLACES);
+    load<NEXT>(stored, out, NEXT == 0 ? then : now);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    // The last warp that is done with a place of x sends what comes there next.
-    constexpr u32 BEFORE = (J + SLICES - 1) % SLICES;
-    const bool is_used = BULK_COPIES && (J > 0 || turns > 0);
-    const u32 used = J > 0 ? turns : turns - 1;
-    const Chunk& next = line[J > 0 ? AHEAD : AHEAD - 1];
-    bool sends = false;
-    wave_sync();
-    if (is_used && lane_id() == 0) sends = (count_shared(left + place_of(BEFORE, used)) + 1) % WARPS == 0;
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
+    if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
-    if (BULK_COPIES && sends && next.there) fetch(next, BEFORE, used + AHEAD);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], stored);
     if (MANY) multiply(c, f[2], b.plus(32 + nothing(g[1])));
@@ -364,56 +329,55 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
     u32* word;
   };
   GPU_METHOD void run(const Out& out, const Shares& shares) const {
-    const u32 units = (k + CHUNK - 1) / CHUNK, cuts = cuts_of(shares);
-    WideCursor cursor(WideWork(shares.tiles, shares.alone, units, shares.sharers, cuts));
-    // This chunk and those of which x is on its way.
-    Chunk line[AHEAD + 1];
-    line[0] = Chunk{};
-    UNROLL for (u32 i = 0; i <= AHEAD; i++) {
-      line[i] = chunk_of(cursor, line[i ? i - 1 : 0]);
-      if (cursor.there) cursor.advance();
-    }
-    if (line[0].there) send(out, line[0], 0);
+    const u32 units = (k + CHUNK - 1) / CHUNK;
+    WideWork work(shares.tiles, shares.alone, units, shares.sharers);
+    const u32 cuts = cuts_of(shares);
+    WideWork::Piece piece, after;
+    bool more = work.next(piece);
+    Chunk now = chunk_of(piece, piece.from, 0);
+    if (more) send(out, now);
     wait_for_previous();
-    if (!line[0].there) return;
-    if (BULK_COPIES && tid_x() == 0)
-      UNROLL for (u32 i = 0; i < AHEAD; i++)
-        if (line[i].there) UNROLL for (u32 j = 0; j < SLICES; j++) fetch(line[i], j, i);
+    if (!more) return;
+    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     land(0);
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
-    load<0>(stored, out, line[0], 0);
+    load<0>(stored, out, now);
     decode<0, 0>(f[0], stored);
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
     decode<0, 3>(f[3], stored);
     u32 turns = 0;
-    while (line[0].there) {
-      Chunk done;
-      NO_UNROLL do {
-        if (line[1].there) send(out, line[1], (turns + 1) % PLACES);
-        // Behind the last, what is there is decoded once more, and goes nowhere.
-        steps<0>(c, f, g, out, line, turns);
-        done = line[0];
-        UNROLL for (u32 i = 0; i < AHEAD; i++) line[i] = line[i + 1];
-        line[AHEAD] = chunk_of(cursor, line[AHEAD]);
-        if (cursor.there) cursor.advance();
+    while (more) {
+      Chunk first = now;
+      NO_UNROLL for (u32 at = piece.from; at < piece.to; at++) {
+        Chunk then{now.group, now.row, at + 1, now.place ^ 1};
+        if (at + 1 == piece.to) {
+          after = piece;
+          more = work.next(after);
+          // Behind the last, what is there is decoded once more, and goes nowhere.
+          then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
+        }
+        if (at + 1 < piece.to || more) send(out, then);
+        const bool goes_on = at + 1 < piece.to || more;
+        step<0>(c, f, g, out, now, then, goes_on, turns);
+        step<1>(c, g, f, out, now, then, goes_on, turns);
+        step<2>(c, f, g, out, now, then, goes_on, turns);
+        step<3>(c, g, f, out, now, then, goes_on, turns);
+        now = then;
         turns++;
-      } while (!done.ends);
+      }
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-      if (cuts) join_all(out, c, shares, done, cuts);
-      else if (done.is_whole || join(c, shares, done.tile - shares.alone, units, done.is_first)) keep(out, c, done, (turns - 1) % PLACES);
+      first.place = more ? now.place ^ 1 : now.place;
+      if (cuts) join_all(out, c, shares, first, cuts);
+      else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units, piece.from == 0)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
+      piece = after;
     }
-  }
-  template <u32 J> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk (&line)[AHEAD + 1], u32 turns) const {
-    step<J>(c, f, g, out, line, turns);
-    step<J + 1>(c, g, f, out, line, turns);
-    if constexpr (J + 2 < SLICES) steps<J + 2>(c, f, g, out, line, turns);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -490,16 +454,16 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
     if (tid_x() == 0 && (WAITING_BLOCKS ? atomic_add(counter, 1u) + 1 == 2 * cuts : *s.word)) *counter = 0;
   }
 
-  GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now, u32 place) const {
-    if constexpr (MANY) store_turned(out, c, now, place);
-    else store(out, c, now, place);
+  GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
+    if constexpr (MANY) store_turned(out, c, now);
+    else store(out, c, now);
   }
-  GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK)); }
+  GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
   // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
   static constexpr u32 SUM_ROWS = BN % 16 ? 8 : 16, SUM_PITCH = 20;
   static_assert(SUM_ROWS * SUM_PITCH <= PLACE_WORDS, "");
-  GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now, u32 place) const {
-    f32* const staged = (f32*)(raw + place * PLACE_WORDS);
+  GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
+    f32* const staged = (f32*)(raw + now.place * PLACE_WORDS);
     wave_sync();
     UNROLL for (u32 part = 0; part < BN / SUM_ROWS; part++) {
       UNROLL for (u32 j = 0; j < SUM_ROWS / 8; j++) {
@@ -548,8 +512,8 @@ template <class Q, int BN, int WARPS = 8, u32 CHUNK_ = QUANT_WIDE_CHUNK, u32 RIN
     wave_sync();
   }
   // The product alone, turned at the warp's place: a row of x has neighbouring lines.
-  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now, u32 place) const {
-    u16* const staged = (u16*)(raw + place * PLACE_WORDS);
+  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
+    u16* const staged = (u16*)(raw + now.place * PLACE_WORDS);
     const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
     const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
     const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);

@@ -13,13 +13,13 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const typename P:
   Signal* const landed = signals + 2 * P::RING + tid_x() / 32 * P::PLACES;
   u32* const words = (u32*)(signals + 2 * P::RING + P::PLACES * (P::THREADS / 32));
   const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + P::X_SIZE / P::BK - 1) / (P::X_SIZE / P::BK);
-  const P product{shared, signals, landed, (u32*)(signals + P::RING), words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
+  const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
                   k / P::Type::Elements * P::Type::Bytes, k, down, across};
   if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {
       make_signal(product.full + j, 1);
-      product.left[j] = 0;
+      make_signal(product.free + j, P::THREADS / 32);
     }
   }
   signals_made();

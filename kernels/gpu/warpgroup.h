@@ -57,13 +57,6 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
   while (!done);
 }
 
-// One more in a word of shared memory, of which it gives what was there: whoever counts last sees what the others did before.
-GPU_FN u32 count_shared(u32* word) {
-  u32 before;
-  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(shared_address(word)) : "memory");
-  return before;
-}
-
 // Whether blocks may wait for others of the same launch, all of which fit on the device at once: until a counter has come so far. What
 // they have written is then read from where they wrote it, not from where it was before.
 constexpr bool WAITING_BLOCKS = true;
@@ -159,7 +152,6 @@ GPU_FN void warpgroup_hold(u32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
 GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
-GPU_FN u32 count_shared(u32*) { return 0; }
 constexpr bool WAITING_BLOCKS = false;
 GPU_FN void await_count(const u32*, u32) {}
 GPU_FN Vec<f32, 4> load_fresh(const f32* p) { return *(const Vec<f32, 4>*)p; }
