@@ -429,6 +429,7 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
     const u32 tile = (u32)bid_x() / cuts;
     u32* const counter = s.counters + tile;
     tell(c, s, tile);
+    const Kept kept = kept_of(out, now);
     if (tid_x() == 0) {
       *s.word = atomic_add(counter, 1u) + 1 == cuts;
       if (WAITING_BLOCKS) await_count(counter, cuts);
@@ -448,7 +449,7 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
         if (cuts > 4) told[0].v[v] += told[1].v[v];
       }
       UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < BN / 8) stage((f32*)raw, i, told[i]);
-      store_rows(out, now, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+      store_rows(out, now, kept, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
     }
     barrier();
     if (tid_x() == 0 && (WAITING_BLOCKS ? atomic_add(counter, 1u) + 1 == 2 * cuts : *s.word)) *counter = 0;
@@ -464,13 +465,14 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   static_assert(SUM_ROWS * SUM_PITCH <= PLACE_WORDS, "");
   GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
     f32* const staged = (f32*)(raw + now.place * PLACE_WORDS);
+    const Kept kept = kept_of(out, now);
     wave_sync();
     UNROLL for (u32 part = 0; part < BN / SUM_ROWS; part++) {
       UNROLL for (u32 j = 0; j < SUM_ROWS / 8; j++) {
         const f32* const sums = c + (part * (SUM_ROWS / 8) + j) * 4;
         stage(staged, j, Vec<f32, 4>{sums[0], sums[1], sums[2], sums[3]});
       }
-      store_rows(out, now, staged, SUM_ROWS / 8, part * SUM_ROWS, 8);
+      store_rows(out, now, kept, staged, SUM_ROWS / 8, part * SUM_ROWS, 8);
     }
     // What comes next goes where this was.
     warpgroup_publish();
@@ -481,19 +483,29 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   GPU_FN void stage(f32* staged, u32 j, const Vec<f32, 4>& sums) {
     UNROLL for (u32 i = 0; i < 4; i++) sums_of(staged, j)[i % 2 * SUM_PITCH + i / 2 * 8] = sums.v[i];
   }
+  // What goes into results and would be waited for: of the rows of x, lane by lane, and of this lane's lines.
+  struct Kept {
+    f32 factors[(BN + 31) / 32], bias[2];
+  };
+  GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
+    Kept kept;
+    UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? factors()[i * 32 + lane_id()] : 0.0f;
+    UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
+    return kept;
+  }
   // `count` times eight rows of those staged, every `stride` rows of x from `row` on. Loops stay loops: code that runs once is slow to come.
-  GPU_METHOD void store_rows(const Out& out, const Chunk& now, f32* staged, u32 count, u32 row, u32 stride) const {
-    const u32 group = now.group + tid_x() / 32, line = lane_id() / 4;
-    if (group < out.groups())
-      NO_UNROLL for (u32 j = 0; j < count; j++)
-        NO_UNROLL for (u32 i = 0; i < 2; i++) {
-          const u32 b = row + j * stride + lane_id() % 4 * 2 + i;
-          f32* const at = sums_of(staged, j) + i * SUM_PITCH;
-          const f32 factor = b < rows ? factors()[b] : 0.0f;
-          const f32 y[2] = {out.biased(group, line, at[0] * factor), out.biased(group, line + 8, at[8] * factor)};
-          at[0] = out.glu ? out.gated(y[0], y[1]) : y[0];
-          at[8] = y[1];
-        }
+  GPU_METHOD void store_rows(const Out& out, const Chunk& now, const Kept& kept, f32* staged, u32 count, u32 row, u32 stride) const {
+    const u32 group = now.group + tid_x() / 32;
+    NO_UNROLL for (u32 j = 0; j < count; j++)
+      NO_UNROLL for (u32 i = 0; i < 2; i++) {
+        const u32 b = row + j * stride + lane_id() % 4 * 2 + i;
+        f32 factor = shfl(kept.factors[0], b % 32);
+        if (BN > 32) factor = b < 32 ? factor : shfl(kept.factors[(BN - 1) / 32], b % 32);
+        f32* const at = sums_of(staged, j) + i * SUM_PITCH;
+        const f32 y[2] = {at[0] * factor + kept.bias[0], at[8] * factor + kept.bias[1]};
+        at[0] = out.glu ? out.gated(y[0], y[1]) : y[0];
+        at[8] = y[1];
+      }
     wave_sync();
     const u32 per_row = out.per_group() / 8, n = out.columns;
     const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
@@ -517,15 +529,21 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
     const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
     const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
     const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);
+    // All at once: each would be waited for.
+    f32 factor[BN / OUT_ROWS];
+    UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
+      const u32 row = now.row + part * OUT_ROWS + lane_id();
+      factor[part] = row < rows ? factors()[row] : 0.0f;
+    }
     UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
       wave_sync();
       UNROLL for (u32 j = 0; j < 4; j++) {
-        const u32 local = j * 8 + t * 2, row = now.row + part * OUT_ROWS + local;
-        if (row < rows)
-          UNROLL for (u32 i = 0; i < 4; i++) {
-            const f32 y = c[part * 16 + j * 4 + i] * factors()[row + i % 2];
-            staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
-          }
+        const u32 local = j * 8 + t * 2;
+        const f32 factors[2] = {shfl(factor[part], local), shfl(factor[part], local + 1)};
+        UNROLL for (u32 i = 0; i < 4; i++) {
+          const f32 y = c[part * 16 + j * 4 + i] * factors[i % 2];
+          staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
+        }
       }
       wave_sync();
       UNROLL for (u32 i = 0; i < 2; i++) {
