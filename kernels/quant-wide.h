@@ -155,7 +155,7 @@ struct WideWork {
   }
 };
 
-template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIGHT = 1, int COPY = -1> struct QuantWide {
+template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0> struct QuantWide {
   static constexpr int LINES = 16 * WARPS, THREADS = 32 * WARPS, BK = WIDE_ROW;
   static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
   static_assert(SLICES == 4, "a slice of a chunk has its place in shared memory");
@@ -165,12 +165,12 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   static constexpr bool MANY = BN > 64;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
   static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
-  static constexpr u32 VECTORS = (BYTES + 16 - (TIGHT ? ALIGN : Q::Align) + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
+  static constexpr u32 VECTORS = (BYTES + 16 - ALIGN + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
-  static constexpr bool BULK = BULK_COPIES && (COPY >= 0 ? COPY == 1 : MANY || BYTES > 160);
+  static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
   static constexpr u32 RING = RING_ ? RING_ : 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES;
-  static constexpr u32 AHEAD = AHEAD_ ? AHEAD_ : RING / 2;
+  static constexpr u32 AHEAD = AHEAD_ ? AHEAD_ : RING == SLICES ? SLICES - 1 : SLICES;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -183,6 +183,7 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   const u16* x;
   const u8* w;
   u32 rows, row_bytes, k, down, across;
+  WarpgroupRef ref;  // x
 
   // A chunk of a tile.
   struct Chunk {
@@ -230,8 +231,8 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
     }
   }
   // Until what was sent for chunk `turn` is there.
-  GPU_METHOD void land(u32 turn) const {
-    if (BULK) await_signal(landed + turn % PLACES, turn / PLACES & 1);
+  template <u32 ODD> GPU_METHOD void land(u32 turn) const {
+    if (BULK) await_signal(landed + ODD, turn / PLACES & 1);
     else copies_wait();
     wave_sync();
   }
@@ -239,9 +240,9 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   GPU_FN u32 place_of(u32 j, u32 turn) { return RING == SLICES ? j : turn % 2 * SLICES + j; }
   GPU_FN u32 uses(u32 turn) { return RING == SLICES ? turn : turn / 2; }
   // Sends slice J of x; one thread.
-  GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
+  template <u32 ODD> GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
     if constexpr (BULK_COPIES) {
-      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
+      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, ODD);
       if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
       expect_bytes(full + place, bytes);
       copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
@@ -256,25 +257,25 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
     return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
   }
   // Where the device has no such copies, all threads bring it.
-  GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
-    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(turns) & 1);
+  template <u32 ODD> GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
+    if constexpr (BULK_COPIES) await_signal(full + place_of(j, ODD), uses(turns) & 1);
     else {
       const u32 height = height_of(c);
       const u16* const from = slice_of(c, j, height);
       barrier();
-      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[place_of(j, turns) * X_SIZE + i] = from[i];
+      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[place_of(j, ODD) * X_SIZE + i] = from[i];
       barrier();
     }
   }
 
   // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8.
   typedef Slice Stored[2];
-  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c) const {
+  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c, u32 place) const {
     UNROLL for (u32 h = 0; h < 2; h++) {
       const u32 line = lane_id() / 4 + 8 * h, skewed = ALIGN == 16 ? 0 : skew(start_of(out, c, line));
       // In the pointer, where words may begin anywhere in it: what is constant then goes with the loads.
       constexpr bool ANYWHERE = Q::Align > 1;
-      const u32* const from = (const u32*)((const u8*)(raw + c.place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
+      const u32* const from = (const u32*)((const u8*)(raw + place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
       stored[h].template load<J>(Staged<Q::Align>{from, ANYWHERE ? 0 : skewed}, k - c.at * CHUNK);
     }
   }
@@ -286,25 +287,25 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
 
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
-    await(now, J, turns);
-    const WarpgroupRef b = warpgroup_ref(sx + place_of(J, turns) * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
+    await<ODD>(now, J, turns);
+    const WarpgroupRef b = ref.plus(place_of(J, ODD) * X_SIZE);
     if (MANY) multiply(c, f[0], b);
     else {
       warpgroup_begin();
       UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
       warpgroup_commit();
     }
-    if (NEXT == 0 && more) land(turns + 1);
+    if (NEXT == 0 && more) land<1 - ODD>(turns + 1);
     Stored stored;
-    load<NEXT>(stored, out, NEXT == 0 ? then : now);
+    load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || BULK_COPIES) ? 1 - ODD : ODD);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
-    if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, ODD) : place_of(SLICES - 1, 1 - ODD)));
+    if (tid_x() == 0 && (!FAR || more)) fetch<FAR ? 1 - ODD : ODD>(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], stored);
@@ -338,14 +339,14 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
     if (more) send(out, now);
     wait_for_previous();
     if (!more) return;
-    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
+    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    land(0);
+    land<0>(0);
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
-    load<0>(stored, out, now);
+    load<0>(stored, out, now, 0);
     decode<0, 0>(f[0], stored);
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
@@ -363,10 +364,9 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
         }
         if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
-        step<0>(c, f, g, out, now, then, goes_on, turns);
-        step<1>(c, g, f, out, now, then, goes_on, turns);
-        step<2>(c, f, g, out, now, then, goes_on, turns);
-        step<3>(c, g, f, out, now, then, goes_on, turns);
+        // Places are then known to the compiler.
+        if (turns % 2) steps<1>(c, f, g, out, now, then, goes_on, turns);
+        else steps<0>(c, f, g, out, now, then, goes_on, turns);
         now = then;
         turns++;
       }
@@ -378,6 +378,12 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
       piece = after;
     }
+  }
+  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+    step<ODD, 0>(c, f, g, out, now, then, more, turns);
+    step<ODD, 1>(c, g, f, out, now, then, more, turns);
+    step<ODD, 2>(c, f, g, out, now, then, more, turns);
+    step<ODD, 3>(c, g, f, out, now, then, more, turns);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -461,18 +467,19 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   }
   GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
   // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
-  static constexpr u32 SUM_ROWS = BN % 16 ? 8 : 16, SUM_PITCH = 20;
-  static_assert(SUM_ROWS * SUM_PITCH <= PLACE_WORDS, "");
+  static constexpr u32 SUM_PITCH = 20, SUM_MOST = PLACE_WORDS / (8 * SUM_PITCH), SUM_PARTS = (BN / 8 + SUM_MOST - 1) / SUM_MOST;
+  static constexpr u32 SUM_GROUPS = (BN / 8 + SUM_PARTS - 1) / SUM_PARTS;  // of eight rows, at a time
   GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
     f32* const staged = (f32*)(raw + now.place * PLACE_WORDS);
     const Kept kept = kept_of(out, now);
     wave_sync();
-    UNROLL for (u32 part = 0; part < BN / SUM_ROWS; part++) {
-      UNROLL for (u32 j = 0; j < SUM_ROWS / 8; j++) {
-        const f32* const sums = c + (part * (SUM_ROWS / 8) + j) * 4;
+    UNROLL for (u32 part = 0; part < BN / 8; part += SUM_GROUPS) {
+      const u32 left = BN / 8 - part, count = left < SUM_GROUPS ? left : SUM_GROUPS;
+      UNROLL for (u32 j = 0; j < count; j++) {
+        const f32* const sums = c + (part + j) * 4;
         stage(staged, j, Vec<f32, 4>{sums[0], sums[1], sums[2], sums[3]});
       }
-      store_rows(out, now, kept, staged, SUM_ROWS / 8, part * SUM_ROWS, 8);
+      store_rows(out, now, kept, staged, count, part * 8, 8);
     }
     // What comes next goes where this was.
     warpgroup_publish();
@@ -497,7 +504,7 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0, int TIG
   GPU_METHOD void store_rows(const Out& out, const Chunk& now, const Kept& kept, f32* staged, u32 count, u32 row, u32 stride) const {
     const u32 group = now.group + tid_x() / 32;
     NO_UNROLL for (u32 j = 0; j < count; j++)
-      NO_UNROLL for (u32 i = 0; i < 2; i++) {
+      UNROLL for (u32 i = 0; i < 2; i++) {
         const u32 b = row + j * stride + lane_id() % 4 * 2 + i;
         f32 factor = shfl(kept.factors[0], b % 32);
         if (BN > 32) factor = b < 32 ? factor : shfl(kept.factors[(BN - 1) / 32], b % 32);

@@ -14,7 +14,7 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const typename P:
   u32* const words = (u32*)(signals + 2 * P::RING + P::PLACES * (P::THREADS / 32));
   const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + P::X_SIZE / P::BK - 1) / (P::X_SIZE / P::BK);
   const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
-                  k / P::Type::Elements * P::Type::Bytes, k, down, across};
+                  k / P::Type::Elements * P::Type::Bytes, k, down, across, uniform_ref(warpgroup_ref(shared, 8 * WIDE_ROW, P::BK * WIDE_ROW))};
   if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {

@@ -18,7 +18,7 @@ const QUANT_WIDE_SHARED = 111 * 1024;
 const QUANT_ORDER_BLOCK = 1024;
 const ORDER_MANY = 256;
 /** Chunks that could be multiplied while blocks write what they share and one of them adds it up; what two blocks on a multiprocessor lose. */
-const JOINING = 5;
+const JOINING = 2.75;
 const CUT = 0.5;
 const CROWDED = 1.17;
 
@@ -87,11 +87,17 @@ export function planQuantWide(
       bytes: lines * (2 * chunks * QUANT_WIDE_CHUNK + 4),
       tile_rows: rows,
       order: byWords(type) ? orders[type] : orders.any,
-      threads: Math.min(size ? QUANT_ORDER_BLOCK : ORDER_MANY, Math.max(128, Math.ceil(shape.k / 8 / 32) * 32)),
+      threads: orderThreads(shape.k, size ? QUANT_ORDER_BLOCK : ORDER_MANY),
     },
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
     launch: { alone, sharers, blocks, shared_bytes },
   };
+}
+
+/** Threads for rows of `k`, `most` at most: eight elements at a time are for each, and all have as many. */
+function orderThreads(k: number, most: number): number {
+  const times = Math.ceil(k / 8 / most);
+  return Math.max(128, Math.ceil(k / 8 / times / 32) * 32);
 }
 
 /**
@@ -113,7 +119,8 @@ function planShares(
   for (const cuts of [2, 4, 8]) {
     const blocks = cuts * tiles;
     if (blocks > wanted || 2 * cuts > chunks) break;
-    const joined = cost(blocks, Math.ceil(chunks / cuts)) + CUT + (blocks > multiprocessors ? 1 : 0);
+    const joined =
+      cost(blocks, Math.ceil(chunks / cuts)) + (arePairs ? CUT : JOINING) + (blocks > multiprocessors ? 1 : 0);
     if (joined >= least) continue;
     least = joined;
     best = { alone: 0, sharers: blocks, blocks };
