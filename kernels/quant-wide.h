@@ -155,11 +155,10 @@ struct WideWork {
   }
 };
 
-template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0> struct QuantWide {
-  static constexpr int LINES = 16 * WARPS, THREADS = 32 * WARPS, BK = WIDE_ROW;
+template <class Q, int BN> struct QuantWide {
+  static constexpr int LINES = 128, THREADS = 256, BK = WIDE_ROW;
   static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
   static_assert(SLICES == 4, "a slice of a chunk has its place in shared memory");
-  typedef Q Type;
   typedef QuantSlice<Q> Slice;
   typedef Outputs<16, BN> Out;
   static constexpr bool MANY = BN > 64;
@@ -168,9 +167,8 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0> struct 
   static constexpr u32 VECTORS = (BYTES + 16 - ALIGN + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
   static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
-  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
-  static constexpr u32 RING = RING_ ? RING_ : 4 * SLICES * X_SIZE + PLACES * WARPS * 4 * PLACE_WORDS <= (WARPS == 16 ? 226 * 1024 : QUANT_WIDE_SHARED) ? 2 * SLICES : SLICES;
-  static constexpr u32 AHEAD = AHEAD_ ? AHEAD_ : RING == SLICES ? SLICES - 1 : SLICES;
+  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one, and comes three slices ahead.
+  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES, AHEAD = RING == SLICES ? SLICES - 1 : SLICES;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -291,7 +289,8 @@ template <class Q, int BN, int WARPS = 8, u32 RING_ = 0, u32 AHEAD_ = 0> struct 
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
     await<ODD>(now, J, turns);
-    const WarpgroupRef b = ref.plus(place_of(J, ODD) * X_SIZE);
+    // Where no bulk copies bring weights, the compiler does not see that the place of x is the same for all lanes.
+    const WarpgroupRef b = (BULK ? warpgroup_ref(sx, 8 * WIDE_ROW, BK * WIDE_ROW) : ref).plus(place_of(J, ODD) * X_SIZE);
     if (MANY) multiply(c, f[0], b);
     else {
       warpgroup_begin();
