@@ -7,9 +7,10 @@
 // memory as the unit reads it (OrderedRow below), so that one thread sends a whole slice by one copy; warps do not wait for each
 // other at barriers, but for what has landed, and that one thread for what is free.
 //
-// Blocks make `alone` tiles each by itself, and of the others equal shares, whatever tiles those begin and end in; what each has made
-// of a tile goes to `parts`, and the last of those that share it adds it up, in their order. A block's pieces follow each other
-// without a pause: the first chunk of the next is on its way while the last of this one is multiplied.
+// Blocks make `alone` tiles each by itself, and of the others equal shares, whatever tiles those begin and end in; what they have made
+// of a tile goes to `parts`, and the one that began it adds it up, in their order. Where shares are halves, quarters or eighths of tiles,
+// all that share one add up some of its rows. A block's pieces follow each other without a pause: the first chunk of the next is on
+// its way while the last of this one is multiplied.
 // Traffic: W is read rows/BN times, x n/128 times, mostly from the cache.
 #ifndef WICK_QUANT_WIDE_H
 #define WICK_QUANT_WIDE_H
@@ -92,12 +93,13 @@ template <class T> struct OrderedRow {
     f32 scale = 1, largest, squares;
     look(shared, largest, squares, scale);
     if (alpha) {
-      // Squares may have overflown or vanished: they do not where the largest is near 1.
+      // Hardly ever: squares have overflown or vanished, and all is looked at again.
       if (!(squares < 1e36f && squares > 1e-20f && largest < 1e36f && largest > 1e-30f)) {
         f32 most = 0, none = 0;
         each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) most = maximum(most, m_abs(widen(v.v[j]))); });
         barrier();  // what is told now goes where what was told is read
         meet(shared, most, none);
+        // As powers of two: squares of what is near 1 neither overflow nor vanish.
         scale = f32_from_bits((254 - exponent_of(most, 77, 253)) << 23);
         barrier();
         look(shared, largest, squares, scale);
@@ -167,8 +169,10 @@ template <class Q, int BN> struct QuantWide {
   static constexpr u32 VECTORS = (BYTES + 16 - ALIGN + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
   static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
-  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one, and comes three slices ahead.
-  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES, AHEAD = RING == SLICES ? SLICES - 1 : SLICES;
+  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one, and comes
+  // three slices ahead.
+  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES;
+  static constexpr u32 AHEAD = RING == SLICES ? SLICES - 1 : SLICES;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -181,7 +185,7 @@ template <class Q, int BN> struct QuantWide {
   const u16* x;
   const u8* w;
   u32 rows, row_bytes, k, down, across;
-  WarpgroupRef ref;  // x
+  WarpgroupRef ref;  // of sx, as one lane has it
 
   // A chunk of a tile.
   struct Chunk {
@@ -283,7 +287,8 @@ template <class Q, int BN> struct QuantWide {
     UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(words[i]);
   }
 
-  // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
+  // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g; ODD is that of
+  // `turns`, so that the compiler knows all places. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
   template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
@@ -299,6 +304,7 @@ template <class Q, int BN> struct QuantWide {
     }
     if (NEXT == 0 && more) land<1 - ODD>(turns + 1);
     Stored stored;
+    // Behind the last, what lies there is decoded, and goes nowhere; the simulator would see that nobody wrote it.
     load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || BULK_COPIES) ? 1 - ODD : ODD);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
@@ -358,12 +364,10 @@ template <class Q, int BN> struct QuantWide {
         if (at + 1 == piece.to) {
           after = piece;
           more = work.next(after);
-          // Behind the last, what is there is decoded once more, and goes nowhere.
           then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
         }
         if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
-        // Places are then known to the compiler.
         if (turns % 2) steps<1>(c, f, g, out, now, then, goes_on, turns);
         else steps<0>(c, f, g, out, now, then, goes_on, turns);
         now = then;

@@ -14,10 +14,10 @@ const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
-/** Threads that bring a row of x into order, at most; eight elements are for each. Of many rows, so many do it as are there. */
+/** Threads that bring a row of x into order, at most: of few rows, and of many, which keep a device busy by their number. */
 const QUANT_ORDER_BLOCK = 1024;
 const ORDER_MANY = 256;
-/** Chunks that could be multiplied while blocks write what they share and one of them adds it up; what two blocks on a multiprocessor lose. */
+/** Chunks that could be multiplied while blocks write what they share and one of them adds it up, or all of them; what two blocks on a multiprocessor lose. */
 const JOINING = 2.75;
 const CUT = 0.5;
 const CROWDED = 1.17;
@@ -38,6 +38,7 @@ const orders = { any: 0, Q8_0: 1, Q4_0: 2 } as const;
 const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
 /** Whether rows of weights of a type have a length for these kernels. */
 export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
+
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
   /** x in order: its bytes, and the rows that lie together. */
