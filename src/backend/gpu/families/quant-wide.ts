@@ -17,9 +17,11 @@ const QUANT_WIDE_SHARED = 111 * 1024;
 /** Threads that bring a row of x into order, at most: of few rows, and of many, which keep a device busy by their number. */
 const QUANT_ORDER_BLOCK = 1024;
 const ORDER_MANY = 256;
-/** Chunks that could be multiplied while blocks write what they share and one of them adds it up, or all of them; what two blocks on a multiprocessor lose. */
-const JOINING = 2.75;
-const CUT = 0.5;
+/** Chunks that could be multiplied while blocks write what they share and one of them adds it up; the same of tiles cut evenly, of few rows and of many. */
+const JOINING = 3;
+const CUT_FEW = 0.5;
+const CUT_MANY = 2;
+/** What two blocks on a multiprocessor lose. */
 const CROWDED = 1.17;
 
 /** Whether these kernels are for a dtype on a device; families/quantized.ts has the others. */
@@ -121,7 +123,7 @@ function planShares(
     const blocks = cuts * tiles;
     if (blocks > wanted || 2 * cuts > chunks) break;
     const joined =
-      cost(blocks, Math.ceil(chunks / cuts)) + (arePairs ? CUT : JOINING) + (blocks > multiprocessors ? 1 : 0);
+      cost(blocks, Math.ceil(chunks / cuts)) + (arePairs ? CUT_FEW : CUT_MANY) + (blocks > multiprocessors ? 1 : 0);
     if (joined >= least) continue;
     least = joined;
     best = { alone: 0, sharers: blocks, blocks };
