@@ -7,9 +7,10 @@
 // memory as the unit reads it (OrderedRow below), so that one thread sends a whole slice by one copy; warps do not wait for each
 // other at barriers, but for what has landed, and that one thread for what is free.
 //
-// Blocks make `alone` tiles each by itself, and of the others equal shares, whatever tiles those begin and end in; what each has made
-// of a tile goes to `parts`, and the last of those that share it adds it up, in their order. A block's pieces follow each other
-// without a pause: the first chunk of the next is on its way while the last of this one is multiplied.
+// Blocks make `alone` tiles each by itself, and of the others equal shares, whatever tiles those begin and end in; what they have made
+// of a tile goes to `parts`, and the one that began it adds it up, in their order. Where shares are halves, quarters or eighths of tiles,
+// all that share one add up some of its rows. A block's pieces follow each other without a pause: the first chunk of the next is on
+// its way while the last of this one is multiplied.
 // Traffic: W is read rows/BN times, x n/128 times, mostly from the cache.
 #ifndef WICK_QUANT_WIDE_H
 #define WICK_QUANT_WIDE_H
@@ -73,29 +74,38 @@ template <class T> struct OrderedRow {
     const u32 exponent = f32_bits(x) >> 23;
     return exponent < least ? least : exponent > most ? most : exponent;
   }
+  // The largest of what is stored times `scale`, before a norm, and with one the sum of the squares of x times `scale`.
+  GPU_METHOD void look(f32* shared, f32& largest, f32& squares, f32 scale) const {
+    largest = 0, squares = 0;
+    each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
+      f32 y[8];
+      scaled(y, v, p, scale);
+      UNROLL for (int j = 0; j < 8; j++) {
+        if (alpha) squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
+        largest = maximum(largest, m_abs(y[j]));
+      }
+    });
+    meet(shared, largest, squares);
+  }
   GPU_METHOD void write(f32* shared, u16* out, u32 row, u32 rows, u32 tile_rows, u32 order, f32 eps) const {
     const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK, all = (rows + 7) / 8 * 8;
     const u32 tile = row / tile_rows, local = row % tile_rows, left = all - (row - local), height = left < tile_rows ? left : tile_rows;
-    f32 largest = 0, squares = 0, scale = 1;
-    each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(widen(v.v[j]))); });
-    meet(shared, largest, squares);
+    f32 scale = 1, largest, squares;
+    look(shared, largest, squares, scale);
     if (alpha) {
-      // As powers of two: squares of what is near 1 neither overflow nor vanish.
-      scale = f32_from_bits((254 - exponent_of(largest, 77, 253)) << 23);
-      f32 most = 0;
-      squares = 0;
-      each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
-        f32 y[8];
-        scaled(y, v, p, scale);
-        UNROLL for (int j = 0; j < 8; j++) {
-          squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
-          most = maximum(most, m_abs(y[j]));
-        }
-      });
-      barrier();  // what is told now goes where what was told is read
-      meet(shared, most, squares);
+      // Hardly ever: squares have overflown or vanished, and all is looked at again.
+      if (!(squares < 1e36f && squares > 1e-20f && largest < 1e36f && largest > 1e-30f)) {
+        f32 most = 0, none = 0;
+        each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) most = maximum(most, m_abs(widen(v.v[j]))); });
+        barrier();  // what is told now goes where what was told is read
+        meet(shared, most, none);
+        // As powers of two: squares of what is near 1 neither overflow nor vanish.
+        scale = f32_from_bits((254 - exponent_of(most, 77, 253)) << 23);
+        barrier();
+        look(shared, largest, squares, scale);
+      }
       const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
-      scale *= factor, largest = most * factor;
+      scale *= factor, largest *= factor;
     }
     const u32 near = exponent_of(largest, 15, 254);
     scale *= f32_from_bits((268 - near) << 23);
@@ -156,11 +166,13 @@ template <class Q, int BN> struct QuantWide {
   static constexpr bool MANY = BN > 64;
   // Stored bytes lie in vectors around those of a line, an odd number of them, so that eight lines hit all banks.
   static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
-  static constexpr u32 VECTORS = (BYTES + 16 - Q::Align + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
+  static constexpr u32 VECTORS = (BYTES + 16 - ALIGN + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
   static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
-  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one.
-  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES, AHEAD = RING / 2;
+  // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one, and comes
+  // three slices ahead.
+  static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES;
+  static constexpr u32 AHEAD = RING == SLICES ? SLICES - 1 : SLICES;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
@@ -173,6 +185,7 @@ template <class Q, int BN> struct QuantWide {
   const u16* x;
   const u8* w;
   u32 rows, row_bytes, k, down, across;
+  WarpgroupRef ref;  // of sx, as one lane has it
 
   // A chunk of a tile.
   struct Chunk {
@@ -220,8 +233,8 @@ template <class Q, int BN> struct QuantWide {
     }
   }
   // Until what was sent for chunk `turn` is there.
-  GPU_METHOD void land(u32 turn) const {
-    if (BULK) await_signal(landed + turn % PLACES, turn / PLACES & 1);
+  template <u32 ODD> GPU_METHOD void land(u32 turn) const {
+    if (BULK) await_signal(landed + ODD, turn / PLACES & 1);
     else copies_wait();
     wave_sync();
   }
@@ -229,9 +242,9 @@ template <class Q, int BN> struct QuantWide {
   GPU_FN u32 place_of(u32 j, u32 turn) { return RING == SLICES ? j : turn % 2 * SLICES + j; }
   GPU_FN u32 uses(u32 turn) { return RING == SLICES ? turn : turn / 2; }
   // Sends slice J of x; one thread.
-  GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
+  template <u32 ODD> GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
     if constexpr (BULK_COPIES) {
-      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, turn);
+      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, ODD);
       if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
       expect_bytes(full + place, bytes);
       copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
@@ -246,25 +259,25 @@ template <class Q, int BN> struct QuantWide {
     return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
   }
   // Where the device has no such copies, all threads bring it.
-  GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
-    if constexpr (BULK_COPIES) await_signal(full + place_of(j, turns), uses(turns) & 1);
+  template <u32 ODD> GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
+    if constexpr (BULK_COPIES) await_signal(full + place_of(j, ODD), uses(turns) & 1);
     else {
       const u32 height = height_of(c);
       const u16* const from = slice_of(c, j, height);
       barrier();
-      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[place_of(j, turns) * X_SIZE + i] = from[i];
+      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[place_of(j, ODD) * X_SIZE + i] = from[i];
       barrier();
     }
   }
 
   // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8.
   typedef Slice Stored[2];
-  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c) const {
+  template <u32 J> GPU_METHOD void load(Stored& stored, const Out& out, const Chunk& c, u32 place) const {
     UNROLL for (u32 h = 0; h < 2; h++) {
       const u32 line = lane_id() / 4 + 8 * h, skewed = ALIGN == 16 ? 0 : skew(start_of(out, c, line));
       // In the pointer, where words may begin anywhere in it: what is constant then goes with the loads.
       constexpr bool ANYWHERE = Q::Align > 1;
-      const u32* const from = (const u32*)((const u8*)(raw + c.place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
+      const u32* const from = (const u32*)((const u8*)(raw + place * PLACE_WORDS + line * PITCH) + (ANYWHERE ? skewed : 0));
       stored[h].template load<J>(Staged<Q::Align>{from, ANYWHERE ? 0 : skewed}, k - c.at * CHUNK);
     }
   }
@@ -274,27 +287,30 @@ template <class Q, int BN> struct QuantWide {
     UNROLL for (int i = 0; i < 4; i++) warpgroup_hold(words[i]);
   }
 
-  // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g. A warp waits
+  // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g; ODD is that of
+  // `turns`, so that the compiler knows all places. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
-    await(now, J, turns);
-    const WarpgroupRef b = warpgroup_ref(sx + place_of(J, turns) * X_SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
+    await<ODD>(now, J, turns);
+    // Where no bulk copies bring weights, the compiler does not see that the place of x is the same for all lanes.
+    const WarpgroupRef b = (BULK ? warpgroup_ref(sx, 8 * WIDE_ROW, BK * WIDE_ROW) : ref).plus(place_of(J, ODD) * X_SIZE);
     if (MANY) multiply(c, f[0], b);
     else {
       warpgroup_begin();
       UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
       warpgroup_commit();
     }
-    if (NEXT == 0 && more) land(turns + 1);
+    if (NEXT == 0 && more) land<1 - ODD>(turns + 1);
     Stored stored;
-    load<NEXT>(stored, out, NEXT == 0 ? then : now);
+    // Behind the last, what lies there is decoded, and goes nowhere; the simulator would see that nobody wrote it.
+    load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || BULK_COPIES) ? 1 - ODD : ODD);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, turns) : place_of(SLICES - 1, turns - 1)));
-    if (tid_x() == 0 && (!FAR || more)) fetch(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, ODD) : place_of(SLICES - 1, 1 - ODD)));
+    if (tid_x() == 0 && (!FAR || more)) fetch<FAR ? 1 - ODD : ODD>(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], stored);
@@ -321,20 +337,21 @@ template <class Q, int BN> struct QuantWide {
   GPU_METHOD void run(const Out& out, const Shares& shares) const {
     const u32 units = (k + CHUNK - 1) / CHUNK;
     WideWork work(shares.tiles, shares.alone, units, shares.sharers);
+    const u32 cuts = cuts_of(shares);
     WideWork::Piece piece, after;
     bool more = work.next(piece);
     Chunk now = chunk_of(piece, piece.from, 0);
     if (more) send(out, now);
     wait_for_previous();
     if (!more) return;
-    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch(now, j, 0);
+    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    land(0);
+    land<0>(0);
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
-    load<0>(stored, out, now);
+    load<0>(stored, out, now, 0);
     decode<0, 0>(f[0], stored);
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
@@ -347,56 +364,104 @@ template <class Q, int BN> struct QuantWide {
         if (at + 1 == piece.to) {
           after = piece;
           more = work.next(after);
-          // Behind the last, what is there is decoded once more, and goes nowhere.
           then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
         }
         if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
-        step<0>(c, f, g, out, now, then, goes_on, turns);
-        step<1>(c, g, f, out, now, then, goes_on, turns);
-        step<2>(c, f, g, out, now, then, goes_on, turns);
-        step<3>(c, g, f, out, now, then, goes_on, turns);
+        if (turns % 2) steps<1>(c, f, g, out, now, then, goes_on, turns);
+        else steps<0>(c, f, g, out, now, then, goes_on, turns);
         now = then;
         turns++;
       }
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
       first.place = more ? now.place ^ 1 : now.place;
-      if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units)) keep(out, c, first);
+      if (cuts) join_all(out, c, shares, first, cuts);
+      else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units, piece.from == 0)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
       piece = after;
     }
   }
+  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+    step<ODD, 0>(c, f, g, out, now, then, more, turns);
+    step<ODD, 1>(c, g, f, out, now, then, more, turns);
+    step<ODD, 2>(c, f, g, out, now, then, more, turns);
+    step<ODD, 3>(c, g, f, out, now, then, more, turns);
+  }
+  // How many blocks have an even part of each tile.
+  GPU_FN u32 cuts_of(const Shares& s) {
+    UNROLL for (u32 cuts = 2; cuts <= 8; cuts *= 2)
+      if (!MANY && s.alone == 0 && s.sharers == cuts * s.tiles) return cuts;
+    return 0;
+  }
 
-  // Whether this block is the last of those that share a tile: then c has the sum of all, in their order.
-  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units) const {
-    constexpr u32 SIZE = THREADS * BN / 2;
+  // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
+  static constexpr u32 PART = THREADS * BN / 2;
+  GPU_METHOD f32* part_of(const Shares& s, u32 tile, u32 block) const { return s.parts + (size_t)(tile + block) * PART + tid_x() * 4; }
+  GPU_METHOD void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) const {
+    f32* const part = part_of(s, tile, (u32)bid_x());
+    UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * THREADS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
+    device_fence();
+    barrier();
+  }
+  // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its first chunks,
+  // which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
+  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units, bool is_first) const {
     const u32 all = (s.tiles - s.alone) * units;
     const u32 first = WideWork::owner(tile * units, all, s.sharers), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers);
-    // Blocks and tiles follow each other, so that every part has a place.
-    f32* const parts = s.parts + (size_t)tile * SIZE + tid_x();
-    UNROLL for (u32 e = 0; e < BN / 2; e++) parts[(size_t)bid_x() * SIZE + e * THREADS] = c[e];
-    device_fence();
-    barrier();
+    u32* const counter = s.counters + tile;
+    if (!WAITING_BLOCKS || !is_first) tell(c, s, tile);
     if (tid_x() == 0) {
-      *s.word = atomic_add(s.counters + tile, 1u) == last - first;
-      if (*s.word) s.counters[tile] = 0;
+      if (WAITING_BLOCKS && is_first) await_count(counter, last - first);
+      else is_first = atomic_add(counter, 1u) == last - first && !WAITING_BLOCKS;
+      if (is_first) *counter = 0;
+      *s.word = is_first;
     }
     barrier();
-    const bool is_last = *s.word;
+    const bool ends = *s.word;
     barrier();  // what is read is written next
-    if (!is_last) return false;
-    device_fence();
-    UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
+    if (!ends) return false;
+    if (!WAITING_BLOCKS) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
     // As many loads on their way as there are registers for.
-    constexpr u32 AT_ONCE = MANY ? 1 : 64 / BN;
-    NO_UNROLL for (u32 b = first; b <= last; b += AT_ONCE) {
-      f32 added[AT_ONCE][BN / 2];
-      UNROLL for (u32 i = 0; i < AT_ONCE; i++)
-        UNROLL for (u32 e = 0; e < BN / 2; e++) added[i][e] = b + i <= last ? parts[(size_t)(b + i) * SIZE + e * THREADS] : 0.0f;
-      UNROLL for (u32 i = 0; i < AT_ONCE; i++) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] += added[i][e];
-    }
+    constexpr u32 AT_ONCE = MANY ? 16 : BN / 8;
+    NO_UNROLL for (u32 b = WAITING_BLOCKS ? first + 1 : first; b <= last; b++)
+      UNROLL for (u32 j = 0; j < BN / 8; j += AT_ONCE) {
+        Vec<f32, 4> told[AT_ONCE];
+        UNROLL for (u32 i = 0; i < AT_ONCE; i++) told[i] = load_fresh(part_of(s, tile, b) + (j + i) * 4 * THREADS);
+        UNROLL for (u32 e = 0; e < 4 * AT_ONCE; e++) c[4 * j + e] += told[e / 4].v[e % 4];
+      }
     return true;
+  }
+  // Where every tile is cut in two, four or eight, all that share one add it up when all have told, each some of its rows: of the
+  // groups of eight, every so many'th. On devices where blocks cannot wait for each other the last does it for all.
+  GPU_METHOD void join_all(const Out& out, const f32 (&c)[BN / 2], const Shares& s, const Chunk& now, u32 cuts) const {
+    const u32 tile = (u32)bid_x() / cuts;
+    u32* const counter = s.counters + tile;
+    tell(c, s, tile);
+    const Kept kept = kept_of(out, now);
+    if (tid_x() == 0) {
+      *s.word = atomic_add(counter, 1u) + 1 == cuts;
+      if (WAITING_BLOCKS) await_count(counter, cuts);
+    }
+    barrier();
+    const u32 first = WAITING_BLOCKS ? (u32)bid_x() % cuts : 0, end = WAITING_BLOCKS ? first + 1 : *s.word ? cuts : 0;
+    NO_UNROLL for (u32 own = first; own < end && own < BN / 8; own++) {
+      // What of the eight parts that are loaded at once belongs together is added up two by two.
+      Vec<f32, 4> told[8];
+      UNROLL for (u32 i = 0; i < 8; i++) {
+        const u32 j = i / cuts * cuts + own;
+        told[i] = j < BN / 8 ? load_fresh(part_of(s, tile, tile * cuts + i % cuts) + j * 4 * THREADS) : Vec<f32, 4>{};
+      }
+      UNROLL for (u32 v = 0; v < 4; v++) {
+        UNROLL for (u32 i = 0; i < 4; i++) told[i].v[v] = told[2 * i].v[v] + told[2 * i + 1].v[v];
+        UNROLL for (u32 i = 0; i < 2; i++) if (cuts > 2) told[i].v[v] = told[2 * i].v[v] + told[2 * i + 1].v[v];
+        if (cuts > 4) told[0].v[v] += told[1].v[v];
+      }
+      UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < BN / 8) stage((f32*)raw, i, told[i]);
+      store_rows(out, now, kept, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+    }
+    barrier();
+    if (tid_x() == 0 && (WAITING_BLOCKS ? atomic_add(counter, 1u) + 1 == 2 * cuts : *s.word)) *counter = 0;
   }
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
@@ -404,26 +469,69 @@ template <class Q, int BN> struct QuantWide {
     else store(out, c, now);
   }
   GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
+  // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
+  static constexpr u32 SUM_PITCH = 20, SUM_MOST = PLACE_WORDS / (8 * SUM_PITCH), SUM_PARTS = (BN / 8 + SUM_MOST - 1) / SUM_MOST;
+  static constexpr u32 SUM_GROUPS = (BN / 8 + SUM_PARTS - 1) / SUM_PARTS;  // of eight rows, at a time
   GPU_METHOD void store(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    const u32 group = now.group + tid_x() / 32, line = lane_id() / 4;
-    if (group >= out.groups()) return;
-    // All of them before the first result is stored: what is stored might be them, as far as a compiler knows.
-    f32 factor[BN / 4];
-    UNROLL for (u32 i = 0; i < BN / 4; i++) {
-      const u32 b = i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
-      factor[i] = b < rows ? factors()[b] : 0;
+    f32* const staged = (f32*)(raw + now.place * PLACE_WORDS);
+    const Kept kept = kept_of(out, now);
+    wave_sync();
+    UNROLL for (u32 part = 0; part < BN / 8; part += SUM_GROUPS) {
+      const u32 left = BN / 8 - part, count = left < SUM_GROUPS ? left : SUM_GROUPS;
+      UNROLL for (u32 j = 0; j < count; j++) {
+        const f32* const sums = c + (part + j) * 4;
+        stage(staged, j, Vec<f32, 4>{sums[0], sums[1], sums[2], sums[3]});
+      }
+      store_rows(out, now, kept, staged, count, part * 8, 8);
     }
-    UNROLL for (u32 j = 0; j < BN / 8; j++) {
-      const u32 b = j * 8 + lane_id() % 4 * 2;
-      if (b >= rows) continue;
-      f32 y[4];
-      UNROLL for (int i = 0; i < 4; i++) y[i] = out.biased(group, line + i / 2 * 8, c[4 * j + i] * factor[2 * j + i % 2]);
-      UNROLL for (int i = 0; i < 4; i++) {
-        const u32 r = line + i / 2 * 8;
-        if (out.glu && i >= 2) continue;
-        out.keep(group, r, b + i % 2, (out.glu ? out.gated(y[i], y[i % 2 + 2]) : y[i]) + out.added(group, r, b + i % 2));
+    // What comes next goes where this was.
+    warpgroup_publish();
+    wave_sync();
+  }
+  // Where a lane's sums of eight rows lie: of two rows, on lines lane/4 and lane/4 + 8.
+  GPU_FN f32* sums_of(f32* staged, u32 j) { return staged + (j * 8 + lane_id() % 4 * 2) * SUM_PITCH + lane_id() / 4; }
+  GPU_FN void stage(f32* staged, u32 j, const Vec<f32, 4>& sums) {
+    UNROLL for (u32 i = 0; i < 4; i++) sums_of(staged, j)[i % 2 * SUM_PITCH + i / 2 * 8] = sums.v[i];
+  }
+  // What goes into results and would be waited for: of the rows of x, lane by lane, and of this lane's lines.
+  struct Kept {
+    f32 factors[(BN + 31) / 32], bias[2];
+  };
+  GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
+    Kept kept;
+    UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? factors()[i * 32 + lane_id()] : 0.0f;
+    UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
+    return kept;
+  }
+  // `count` times eight rows of those staged, every `stride` rows of x from `row` on. Loops stay loops: code that runs once is slow to come.
+  GPU_METHOD void store_rows(const Out& out, const Chunk& now, const Kept& kept, f32* staged, u32 count, u32 row, u32 stride) const {
+    const u32 group = now.group + tid_x() / 32;
+    NO_UNROLL for (u32 j = 0; j < count; j++)
+      UNROLL for (u32 i = 0; i < 2; i++) {
+        const u32 b = row + j * stride + lane_id() % 4 * 2 + i;
+        f32 factor = shfl(kept.factors[0], b % 32);
+        if (BN > 32) factor = b < 32 ? factor : shfl(kept.factors[(BN - 1) / 32], b % 32);
+        f32* const at = sums_of(staged, j) + i * SUM_PITCH;
+        const f32 y[2] = {at[0] * factor + kept.bias[0], at[8] * factor + kept.bias[1]};
+        at[0] = out.glu ? out.gated(y[0], y[1]) : y[0];
+        at[8] = y[1];
+      }
+    wave_sync();
+    const u32 per_row = out.per_group() / 8, n = out.columns;
+    const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+    NO_UNROLL for (u32 i = lane_id(); i < count * 8 * per_row; i += 32) {
+      const u32 local = i / per_row, first = i % per_row * 8, b = row + local / 8 * stride + local % 8;
+      const f32* const sums = staged + local * SUM_PITCH + first;
+      const size_t at = out.at(group, first, b);
+      if (!vectors) NO_UNROLL for (u32 e = 0; e < 8; e++) out.keep(group, first + e, b, sums[e] + out.added(group, first + e, b));
+      else if (out.exists(group, first, b)) {
+        Vec<u16, 8> y{};
+        if (out.residual) y = *(const Vec<u16, 8>*)((const u16*)out.residual + at);
+        UNROLL for (u32 e = 0; e < 8; e++) y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(sums[e] + f16_to_f32(y.v[e])) : f32_to_bf16(sums[e] + bf16_to_f32(y.v[e]));
+        put((u16*)out.y + at, y);
       }
     }
+    wave_sync();
   }
   // The product alone, turned at the warp's place: a row of x has neighbouring lines.
   GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
@@ -431,15 +539,21 @@ template <class Q, int BN> struct QuantWide {
     const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
     const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
     const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);
+    // All at once: each would be waited for.
+    f32 factor[BN / OUT_ROWS];
+    UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
+      const u32 row = now.row + part * OUT_ROWS + lane_id();
+      factor[part] = row < rows ? factors()[row] : 0.0f;
+    }
     UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
       wave_sync();
       UNROLL for (u32 j = 0; j < 4; j++) {
-        const u32 local = j * 8 + t * 2, row = now.row + part * OUT_ROWS + local;
-        if (row < rows)
-          UNROLL for (u32 i = 0; i < 4; i++) {
-            const f32 y = c[part * 16 + j * 4 + i] * factors()[row + i % 2];
-            staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
-          }
+        const u32 local = j * 8 + t * 2;
+        const f32 factors[2] = {shfl(factor[part], local), shfl(factor[part], local + 1)};
+        UNROLL for (u32 i = 0; i < 4; i++) {
+          const f32 y = c[part * 16 + j * 4 + i] * factors[i % 2];
+          staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
+        }
       }
       wave_sync();
       UNROLL for (u32 i = 0; i < 2; i++) {

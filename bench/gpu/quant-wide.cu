@@ -1,6 +1,6 @@
 // Products of many rows with weights of one quantized type by warpgroups beside cuBLAS's in bf16 on a Hopper card, and their errors.
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-blocks linear quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k bench/gpu/quant-wide.cu -lcublas -o quant-wide
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-blocks linear quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/quant-wide.cu -lcublas -o quant-wide
 //
 // Weights are rotated through copies, so that the cache serves none of them.
 #include "bench.h"
@@ -47,9 +47,10 @@ int main() {
   const double ceiling = copy_ceiling();
   // As src/backend/gpu/families/quant-wide.ts plans: the host's half of nvcc does not know the target.
   const struct { decltype(&JOIN(quant_wide_, TYPE, )) kernel; size_t rows; u32 together; } kernels[] = {
-      {JOIN(quant_wide_32_, TYPE, ), 32, 2}, {JOIN(quant_wide_64_, TYPE, ), 64, 2}, {JOIN(quant_wide_, TYPE, ), QUANT_WIDE_ROWS, 1}};
+      {JOIN(quant_wide_24_, TYPE, ), 24, 2}, {JOIN(quant_wide_32_, TYPE, ), 32, 2}, {JOIN(quant_wide_40_, TYPE, ), 40, 2}, {JOIN(quant_wide_48_, TYPE, ), 48, 2},
+      {JOIN(quant_wide_56_, TYPE, ), 56, 2}, {JOIN(quant_wide_64_, TYPE, ), 64, 2}, {JOIN(quant_wide_, TYPE, ), QUANT_WIDE_ROWS, 1}};
   const u32 way = name == "q8_0" ? QUANT_ORDER_q8_0 : name == "q4_0" ? QUANT_ORDER_q4_0 : QUANT_ORDER_ANY;
-  const int pitch = 16 * ((QUANT_WIDE_CHUNK / Q::Elements * Q::Bytes + 31 - Q::Align) / 16 | 1);
+  const int pitch = 16 * ((QUANT_WIDE_CHUNK / Q::Elements * Q::Bytes + 31 - (way == QUANT_ORDER_ANY ? Q::Align : 16)) / 16 | 1);
   u32* counters = device<u32>(4096);
   CHECK(cudaMemset(counters, 0, 4096 * 4));
   f32* parts = device<f32>((size_t)4 * sms * 128 * 256);
@@ -74,21 +75,22 @@ int main() {
     bf16 *x = device<bf16>(most * k), *ordered = device<bf16>(most * (k + 2)), *y = device<bf16>(most * n), *weights = device<bf16>(n * k);
     fill_floats<bf16><<<1024, 256>>>(x, most * k, 1, 1.0f);
     fill_floats<bf16><<<1024, 256>>>(weights, n * k, 2, 1.0f);
-    for (size_t rows : {32, 64, 128, 512, 1024}) {
+    for (size_t rows : {24, 32, 40, 48, 56, 64, 128, 512, 1024}) {
       if (n > 100000 && rows > 64) continue;
       const float one = 1, zero = 0;
       const float library = median([&] {
         cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n, (int)rows, (int)k, &one, weights, CUDA_R_16BF, (int)k, x, CUDA_R_16BF, (int)k, &zero, y, CUDA_R_16BF,
                      (int)n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       }, 9);
-      const auto& v = kernels[rows <= 32 ? 0 : rows <= 64 ? 1 : 2];
+      const auto& v = kernels[rows <= 64 ? (rows + 7) / 8 - 3 : 6];
       const int part = (int)(2 * v.rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch;
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), chunks = (u32)(k / QUANT_WIDE_CHUNK), wanted = v.together * sms;
       // As each tile is cut in so many parts, or (0) those of the last round are shared by all.
       const auto left_of = [&](u32 cut) { return cut ? (cut > 1 ? tiles : 0) : tiles % wanted; };
       const auto sharers_of = [&](u32 cut) { return cut > 1 ? cut * tiles : std::min(wanted, std::max(left_of(cut), left_of(cut) * chunks / 2)); };
-      const auto order = [&](cudaStream_t stream) { early(stream, quant_order_bf16, (u32)(rows + 7) / 8 * 8, std::min((u32)QUANT_ORDER_BLOCK, std::max(128u, (u32)(k + 1023) / 1024 * 32)), 0, (const bf16*)x, (const bf16*)nullptr, (void*)ordered, (u32)rows,
+      const u32 most_threads = rows <= 64 ? QUANT_ORDER_BLOCK : 256, rounds = ((u32)k / 8 + most_threads - 1) / most_threads, threads = std::max(128u, ((u32)k / 8 / rounds + 31) / 32 * 32);
+      const auto order = [&](cudaStream_t stream) { early(stream, quant_order_bf16, (u32)(rows + 7) / 8 * 8, threads, 0, (const bf16*)x, (const bf16*)nullptr, (void*)ordered, (u32)rows,
               (u32)k, (u32)v.rows, way, 0.0); };
       CHECK(cudaMemset(y, 0xee, rows * n * 2));
       order(0);

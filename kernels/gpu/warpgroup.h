@@ -5,6 +5,7 @@
 #ifndef WICK_GPU_WARPGROUP_H
 #define WICK_GPU_WARPGROUP_H
 #include "gpu/matrix.h"
+#include "gpu/uniform.h"
 
 #if (GPU_NVIDIA && defined(__CUDA_ARCH_FEAT_SM90_ALL)) || (GPU_HOST && defined(GPU_HOST_WARPGROUPS))
 #define GPU_WARPGROUPS 1
@@ -27,6 +28,8 @@ struct WarpgroupRef {
 GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) {
   return WarpgroupRef{(far / 8) << 16 | (u32)__cvta_generic_to_shared(shared) >> 4, 1u << 30 | group / 8};
 }
+// The same, where the compiler does not see that it is so for all lanes: else it is brought to where the unit reads it for each product.
+GPU_FN WarpgroupRef uniform_ref(const WarpgroupRef& ref) { return WarpgroupRef{uniform(ref.low), ref.high}; }
 // What was written to shared memory before is seen by products begun after the next barrier.
 GPU_FN void warpgroup_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Before the first product, and after registers of it were touched.
@@ -57,6 +60,20 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
   while (!done);
 }
 
+// Whether blocks may wait for others of the same launch, all of which fit on the device at once: until a counter has come so far. What
+// they have written is then read from where they wrote it, not from where it was before.
+constexpr bool WAITING_BLOCKS = true;
+GPU_FN void await_count(const u32* counter, u32 least) {
+  u32 count;
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+  while (count < least);
+}
+GPU_FN Vec<f32, 4> load_fresh(const f32* p) {
+  Vec<f32, 4> x;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.v[0]), "=f"(x.v[1]), "=f"(x.v[2]), "=f"(x.v[3]) : "l"(p) : "memory");
+  return x;
+}
+
 #define WG_R0(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_R1(d, i) WG_R0(d, i), WG_R0(d, i + 4)
 #define WG_R2(d, i) WG_R1(d, i), WG_R1(d, i + 8)
@@ -65,7 +82,11 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
 #define WG_R5(d, i) WG_R4(d, i), WG_R4(d, i + 64)
 #define WG_8 "%0, %1, %2, %3"
 #define WG_16 WG_8 ", %4, %5, %6, %7"
+#define WG_24 WG_16 ", %8, %9, %10, %11"
 #define WG_32 WG_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WG_40 WG_32 ", %16, %17, %18, %19"
+#define WG_48 WG_40 ", %20, %21, %22, %23"
+#define WG_56 WG_48 ", %24, %25, %26, %27"
 #define WG_64 WG_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WG_96 WG_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define WG_128 WG_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -75,7 +96,11 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define WG_REGISTERS_8 WG_R0(d, 0)
 #define WG_REGISTERS_16 WG_R1(d, 0)
+#define WG_REGISTERS_24 WG_R1(d, 0), WG_R0(d, 8)
 #define WG_REGISTERS_32 WG_R2(d, 0)
+#define WG_REGISTERS_40 WG_R2(d, 0), WG_R0(d, 16)
+#define WG_REGISTERS_48 WG_R2(d, 0), WG_R1(d, 16)
+#define WG_REGISTERS_56 WG_REGISTERS_48, WG_R0(d, 24)
 #define WG_REGISTERS_64 WG_R3(d, 0)
 #define WG_REGISTERS_96 WG_R3(d, 0), WG_R2(d, 32)
 #define WG_REGISTERS_128 WG_R4(d, 0)
@@ -97,7 +122,11 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
 #define WG_WIDTHS(T) \
   WG_MMA(T, 8, WG_REGISTERS_8, "%4", "%5", "%6", "%7", "%8", "%9", "%10") \
   WG_MMA(T, 16, WG_REGISTERS_16, "%8", "%9", "%10", "%11", "%12", "%13", "%14") \
+  WG_MMA(T, 24, WG_REGISTERS_24, "%12", "%13", "%14", "%15", "%16", "%17", "%18") \
   WG_MMA(T, 32, WG_REGISTERS_32, "%16", "%17", "%18", "%19", "%20", "%21", "%22") \
+  WG_MMA(T, 40, WG_REGISTERS_40, "%20", "%21", "%22", "%23", "%24", "%25", "%26") \
+  WG_MMA(T, 48, WG_REGISTERS_48, "%24", "%25", "%26", "%27", "%28", "%29", "%30") \
+  WG_MMA(T, 56, WG_REGISTERS_56, "%28", "%29", "%30", "%31", "%32", "%33", "%34") \
   WG_MMA(T, 64, WG_REGISTERS_64, "%32", "%33", "%34", "%35", "%36", "%37", "%38") \
   WG_MMA(T, 96, WG_REGISTERS_96, "%48", "%49", "%50", "%51", "%52", "%53", "%54") \
   WG_MMA(T, 128, WG_REGISTERS_128, "%64", "%65", "%66", "%67", "%68", "%69", "%70") \
@@ -117,6 +146,7 @@ struct WarpgroupRef {
   }
 };
 GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) { return WarpgroupRef{(const u8*)shared, group, far, 0}; }
+GPU_FN WarpgroupRef uniform_ref(const WarpgroupRef& ref) { return ref; }
 GPU_FN void warpgroup_publish() {}
 GPU_FN void warpgroup_begin() {}
 GPU_FN void warpgroup_commit() {}
@@ -126,6 +156,9 @@ GPU_FN void warpgroup_hold(u32&) {}
 GPU_FN void meeting_open(u64*, u32) {}
 GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
+constexpr bool WAITING_BLOCKS = false;
+GPU_FN void await_count(const u32*, u32) {}
+GPU_FN Vec<f32, 4> load_fresh(const f32* p) { return *(const Vec<f32, 4>*)p; }
 // One thread's results, where left(m, k) has the left operand's bits. They are in two rows, and every column has one in each.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {
   const u32 row = tid_x() % 128 / 32 * 16 + lane_id() / 4;

@@ -7,7 +7,7 @@ import { Tensor } from "../../../src/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
 
-/** Of a type of each order of words; sizes cut tiles, chunks and steps. The last number is of multiprocessors: one makes tiles alone first. */
+/** Of a type of each order of words; sizes cut tiles, chunks and steps, and a tile in two, four or eight. The last number is of multiprocessors: one makes tiles alone first. */
 it.each([
   ["Q8_0", 136, 512, 70, "bf16"],
   ["Q4_0", 40, 1280, 12, "f16"],
@@ -15,6 +15,9 @@ it.each([
   ["Q4_K", 40, 1280, 40, "f16"],
   ["Q4_K", 264, 3072, 34, "bf16", 1],
   ["Q6_K", 24, 512, 70, "bf16"],
+  ["Q8_0", 24, 4096, 33, "f16"],
+  ["Q4_0", 150, 1024, 50, "bf16"],
+  ["Q8_0", 40, 512, 41, "f16", 1],
 ] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype, multiprocessors: number = 16) => {
   const device = deviceWith("sm_90a", 0, multiprocessors);
   const gpu = device.backend as GpuBackend;

@@ -14,11 +14,14 @@ const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
-/** Threads that bring a row of x into order, at most, and elements that each reads once. */
-const QUANT_ORDER_BLOCK = 512;
-const ORDER_HELD = 32;
-/** Chunks that could be multiplied while blocks write what they share and one of them adds it up; what two blocks on a multiprocessor lose. */
-const JOINING = 5;
+/** Threads that bring a row of x into order, at most: of few rows, and of many, which keep a device busy by their number. */
+const QUANT_ORDER_BLOCK = 1024;
+const ORDER_MANY = 256;
+/** Chunks that could be multiplied while blocks write what they share and one of them adds it up; the same of tiles cut evenly, of few rows and of many. */
+const JOINING = 3;
+const CUT_FEW = 0.5;
+const CUT_MANY = 2;
+/** What two blocks on a multiprocessor lose. */
 const CROWDED = 1.17;
 
 /** Whether these kernels are for a dtype on a device; families/quantized.ts has the others. */
@@ -26,7 +29,9 @@ export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =
   hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
 
 /** By the rows of x that a block takes. */
-const sizes = { _32: 32, _64: 64, "": QUANT_WIDE_ROWS } as const;
+const sizes = { _24: 24, _32: 32, _40: 40, _48: 48, _56: 56, _64: 64, "": QUANT_WIDE_ROWS } as const;
+export type QuantWideSize = keyof typeof sizes;
+const sizeNames = Object.keys(sizes) as QuantWideSize[];
 /** Rows up to which a layer's product, bias, gate and residual are one kernel. */
 export const QUANT_WIDE_FEW = sizes._64;
 
@@ -38,7 +43,6 @@ export const quantOrders = {
 const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
 /** Whether rows of weights of a type have a length for these kernels. */
 export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
-export type QuantWideSize = keyof typeof sizes;
 
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
@@ -66,7 +70,7 @@ export function planQuantWide(
   multiprocessors: number,
   isGated = false,
 ): QuantWidePlan {
-  const size = (["_32", "_64"] as const).find((name) => shape.rows <= sizes[name]) ?? "";
+  const size = sizeNames.find((name) => shape.rows <= sizes[name]) ?? "";
   const rows = sizes[size];
   // A warp has 16 lines or, with a gate, eight and eight.
   const groups = isGated ? Math.ceil(shape.n / 2 / 8) : Math.ceil(shape.n / 16);
@@ -76,7 +80,7 @@ export function planQuantWide(
   const left = tiles - alone;
   // Slices of one or two chunks of x with their signals, those of weights and a word, then two chunks of each row of them.
   const { size: elements, bytes } = quantTypes[type];
-  const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
+  const align = byWords(type) ? 16 : [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const vectors = Math.floor(((QUANT_WIDE_CHUNK / elements) * bytes + 31 - align) / 16) | 1;
   const weights = PLACES * LINES * vectors * 16;
   const x = 2 * rows * QUANT_WIDE_CHUNK;
@@ -89,11 +93,17 @@ export function planQuantWide(
       bytes: lines * (2 * chunks * QUANT_WIDE_CHUNK + 4),
       tile_rows: rows,
       order: byWords(type) ? orders[type] : orders.any,
-      threads: Math.min(QUANT_ORDER_BLOCK, Math.max(128, Math.ceil(shape.k / ORDER_HELD / 32) * 32)),
+      threads: orderThreads(shape.k, size ? QUANT_ORDER_BLOCK : ORDER_MANY),
     },
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
     launch: { alone, sharers, blocks, shared_bytes },
   };
+}
+
+/** Threads for rows of `k`, `most` at most: eight elements at a time are for each, and all have as many. */
+function orderThreads(k: number, most: number): number {
+  const times = Math.ceil(k / 8 / most);
+  return Math.max(128, Math.ceil(k / 8 / times / 32) * 32);
 }
 
 /**
@@ -115,7 +125,8 @@ function planShares(
   for (const cuts of [2, 4, 8]) {
     const blocks = cuts * tiles;
     if (blocks > wanted || 2 * cuts > chunks) break;
-    const joined = cost(blocks, Math.ceil(chunks / cuts)) + cuts / 2 + (blocks > multiprocessors ? 1 : 0);
+    const joined =
+      cost(blocks, Math.ceil(chunks / cuts)) + (arePairs ? CUT_FEW : CUT_MANY) + (blocks > multiprocessors ? 1 : 0);
     if (joined >= least) continue;
     least = joined;
     best = { alone: 0, sharers: blocks, blocks };
@@ -137,7 +148,7 @@ export const quantWide = [
   family({
     file: "quant-wide",
     pattern: "quant_wide{size}_{Q}",
-    over: { size: ["_32", "_64", ""], Q: quants },
+    over: { size: sizeNames, Q: quants },
     apart: ["size"],
     args: "x* w* bias* residual* out* parts* counters* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32",
     plan: "blocks shared_bytes",
