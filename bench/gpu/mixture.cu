@@ -2,7 +2,7 @@
 // kernels, and that kernel by itself; then with other numbers of warps and blocks for its products. Shape: Qwen3-30B-A3B in Q4_K.
 //   mixture [KEYS]
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec quant-routed linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
 #define GPU_ONLY
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
@@ -14,14 +14,19 @@
 #include "attention_decode.hip"
 #include "attention_step.hip"
 #include "experts.hip"
+#include "quant-routed.hip"
 
 constexpr u32 HIDDEN = 2048, HEADS = 32, KV_HEADS = 4, D = 128, EXPERTS = 128, CHOSEN = 8, WIDTH = 768, SETS = 8, LAYERS = 48, CAPACITY = 512;
 constexpr u32 QKV = (HEADS + 2 * KV_HEADS) * D;
 constexpr size_t Q4K(size_t n, size_t k) { return n * k / 256 * 144; }
 
 static bool early_launches = true;
+// Kernels that are given the largest share of memory for shared memory: those of experts, all, none.
+enum Carve { ROUTED_ONLY, ALL, NONE } carve = ROUTED_ONLY;
+static bool is_routed = false;
 template <class... P, class... A> static void go(cudaStream_t stream, void (*kernel)(P...), u32 grid, u32 block, u32 shared, A... args) {
   if (shared > 48 * 1024) CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carve == ALL || (carve == ROUTED_ONLY && is_routed) ? 100 : -1));
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid), config.blockDim = dim3(block), config.dynamicSmemBytes = shared, config.stream = stream;
   cudaLaunchAttribute attribute{};
@@ -126,6 +131,22 @@ int main(int argc, char** argv) {
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };
+  // The last three in two launches: planOpen and planDown in src/backend/gpu/families/experts.ts.
+  const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * (4 * 40 + 64);
+  const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * (4 * 40 + 64);
+  u8* packed = device<u8>(CHOSEN * WIDTH * 5 / 2);
+  const std::vector<Step> routed{
+      {"open", [&](cudaStream_t s, const Weights& w) {
+         is_routed = true;
+         go(s, routed_open_q4_k, 16 * CHOSEN, 384, open_bytes, middle, w.up, alpha, scores, packed, WIDTH, HIDDEN, 1e-6, 16, CHOSEN, EXPERTS, GLU_silu, 2, 1, DTYPE_bf16);
+         is_routed = false;
+       }},
+      {"down", [&](cudaStream_t s, const Weights& w) {
+         is_routed = true;
+         go(s, routed_down_q4_k, HIDDEN / 16, 256, down_bytes, packed, w.down, scores, middle, out, HIDDEN, WIDTH, CHOSEN, EXPERTS, DTYPE_bf16);
+         is_routed = false;
+       }},
+  };
   CHECK(cudaDeviceSynchronize());
   const auto read = [](const bf16* p, size_t count) {
     std::vector<u16> bits(count);
@@ -152,6 +173,13 @@ int main(int argc, char** argv) {
   steps[1].run(0, sets[0]);
   CHECK(cudaDeviceSynchronize());
   printf("a step in one launch differs by %.1e, its key by %.1e\n", difference(read(mixed, HEADS * D), wanted), difference(read(keys + (length - 1) * D, D), row));
+  for (const Step& step : steps) step.run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  const std::vector<float> summed = read(out, HIDDEN);
+  CHECK(cudaMemset(out, 0xff, HIDDEN * 2));
+  for (const Step& step : routed) step.run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  printf("experts in two launches differ by %.1e\n", difference(read(out, HIDDEN), summed));
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++)
@@ -169,6 +197,23 @@ int main(int argc, char** argv) {
   printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, waiting);
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
+  const auto time_routed = [&](const std::function<bool(size_t)>& wanted) {
+    return median_of_graph([&](cudaStream_t s) {
+             for (u32 layer = 0; layer < LAYERS; layer++) {
+               const Weights& w = sets[layer % SETS];
+               for (size_t i = 0; i < 4; i++) if (wanted(i)) steps[i].run(s, w);
+               for (size_t i = 0; i < 2; i++) if (wanted(4 + i)) routed[i].run(s, w);
+             }
+           }, 7) / LAYERS;
+  };
+  for (Carve c : {NONE, ALL, ROUTED_ONLY}) {
+    carve = c;
+    const float us = time_routed([](size_t) { return true; });
+    printf("experts in two launches, %s with the largest shared memory: layer %.2f us\n", c == NONE ? "none" : c == ALL ? "all" : "these", us);
+    for (size_t k = 0; k < 6; k++)
+      printf("  %-10s alone %5.2f us, gone %5.2f us\n", k < 4 ? steps[k].name : routed[k - 4].name, time_routed([&](size_t i) { return i == k; }),
+             us - time_routed([&](size_t i) { return i != k; }));
+  }
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
   const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
   const size_t places[4] = {0, 2, 5, 6};

@@ -3,6 +3,7 @@ import type { DType } from "../../core/dtype.ts";
 import type { TransformerNeeds } from "../transformers.ts";
 import { headDimFor, type MatrixUnit, type StepDim, stepDims, supportsHeadDim } from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
+import { routedQuants } from "./families/experts.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor } from "./families/linear.ts";
 import { takesWide } from "./families/quant-wide.ts";
@@ -55,6 +56,9 @@ function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds)
     ...weights.flatMap(
       (type) => [`expert_linear${fineFor(dtype)}_${type}`, `expert_sum${fineFor(dtype)}_${type}`] as const,
     ),
+    ...routedQuants
+      .filter((type) => weights.includes(type))
+      .flatMap((type) => [`routed_open_${type}`, `routed_down_${type}`] as const),
     ...(["_few", "_some"] as const).flatMap((size) =>
       weights.map((type) => `expert_quant${size}_${type}_${dtype}` as const),
     ),

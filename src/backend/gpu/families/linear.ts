@@ -160,7 +160,7 @@ const usesTiles = (arch: string): boolean => matrixUnit(arch, "bf16") === "mma";
 /** Rows per warp are those of the unit. Weights of each that it takes at a time, warps of a block at most, bytes for its chunks. */
 const TILE_ROWS = 16;
 const TILE_CHUNK = 512;
-const TILE_WARPS = 16;
+export const TILE_WARPS = 16;
 const TILE_STAGES = 12800;
 
 /** Bytes of a warp's chunk in shared memory: an odd number of vectors per row. */
@@ -283,6 +283,14 @@ const launch = (s: { readonly blocks: number; readonly threads: number; readonly
   shared: s.shared_bytes,
 });
 
+/** What kernels over quantized weights of few rows agree on with their launches. */
+export const quantLinearDefines = (arch: string) => ({
+  ...streamDefines,
+  ...{ MATVEC_CHUNK, MATVEC_WARPS, MATVEC_CROWD },
+  ...{ MATVEC_ROWS: shapeFor(arch).rows, MATVEC_PLACES: shapeFor(arch).places },
+  ...{ TILE_CHUNK, TILE_WARPS, TILE_STAGES },
+});
+
 const epilogue = "alpha* bias* residual* out* n k eps:f64 batch:u32 glu:u32 splits:u32";
 
 export const linear = [
@@ -311,12 +319,7 @@ export const linear = [
     apart: ["fine", "columns"],
     args: `x* w* ${epilogue} segment:u32 dtype:u32`,
     plan: "blocks threads shared_bytes",
-    defines: (arch) => ({
-      ...streamDefines,
-      ...{ MATVEC_CHUNK, MATVEC_WARPS, MATVEC_CROWD },
-      ...{ MATVEC_ROWS: shapeFor(arch).rows, MATVEC_PLACES: shapeFor(arch).places },
-      ...{ TILE_CHUNK, TILE_WARPS, TILE_STAGES },
-    }),
+    defines: quantLinearDefines,
     launch,
   }),
 ] as const;

@@ -71,6 +71,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
           if (quantized) gpu.launch(quantized.kernel, values);
           else if (thin) gpu.launch(thin.kernel, values);
           else if (plan) gpu.launch(plan.kernel, values);
+          gpu.latest = out;
         }),
       ),
     );

@@ -1,0 +1,308 @@
+// One row of x through the experts that a router's scores choose, in two launches: kernels/quant-routed.hip.
+#ifndef WICK_QUANT_ROUTED_H
+#define WICK_QUANT_ROUTED_H
+#include "quant-tile.h"
+
+#if GPU_BYTE_TILES
+namespace gpu {
+
+// The `slots` largest of up to 32 times as many 16-bit scores as a block has warps, in order, made by every block for itself: as topk_T has
+// it, of equal ones the first before the others, NaN behind all else. A score and its place are one word, of which no two are equal: of each
+// 32 a warp keeps those that fewer than `slots` are larger than, and of these the same. 0 is for what is not there.
+struct Choice {
+  u32 *keys, *best, *ids;
+  u32 slots, dtype;
+  GPU_FN u32 words(u32 experts, u32 slots) { return (experts + 31) / 32 * (32 + (slots + 3) / 4 * 4) + 2 * 32; }
+
+  GPU_FN u32 key_of(u32 bits, u32 place, u32 dtype) {
+    const u32 size = bits & 0x7fffu, infinite = dtype == DTYPE_f16 ? 0x7c00u : 0x7f80u;
+    const u32 key = size > infinite ? 1 : size == 0 ? 0x8000u : bits >> 15 ? bits ^ 0xffffu : bits | 0x8000u;
+    return key << 16 | (0xffffu - place);
+  }
+  // How many of `count` keys, a multiple of four, are larger.
+  GPU_FN u32 larger(const u32* among, u32 count, u32 key) {
+    u32 before = 0;
+    UNROLL_SOME for (u32 j = 0; j < count; j += 4) {
+      const Words4 four = load_shared<4>(among, j);
+      UNROLL for (int i = 0; i < 4; i++) before += four.v[i] > key;
+    }
+    return before;
+  }
+
+  GPU_METHOD Choice(u32* shared, const void* scores, u32 experts, u32 slots, u32 dtype) : keys(shared), slots(slots), dtype(dtype) {
+    const u32 chunks = (experts + 31) / 32, pitch = (slots + 3) / 4 * 4, chunk = tid_x() / 32, lane = lane_id(), place = tid_x();
+    best = keys + 32 * chunks;
+    ids = best + chunks * pitch;
+    u32 key = 0;
+    if (place < experts) key = key_of(((const u16*)scores)[place], place, dtype);
+    if (chunk < chunks) keys[place] = key;
+    for (u32 i = tid_x(); i < chunks * pitch; i += bdim_x()) best[i] = 0;
+    barrier();
+    if (chunk < chunks && key) {
+      const u32 before = larger(keys + 32 * chunk, 32, key);
+      if (before < slots) best[chunk * pitch + before] = key;
+    }
+    barrier();
+    // By every warp for itself: all write the same.
+    for (u32 i = lane; i < chunks * pitch; i += 32) {
+      const u32 own = best[i], before = larger(best, chunks * pitch, own);
+      if (own && before < slots) ids[before] = own;
+    }
+    wave_sync();
+  }
+  GPU_METHOD u32 expert(u32 slot) const { return 0xffffu - (ids[slot] & 0xffffu); }
+  // What each counts, the softmax of their scores, to shared memory; by one warp, for all to read behind a barrier.
+  GPU_METHOD f32* mix() const { return (f32*)(ids + 32); }
+  GPU_METHOD void weigh() const {
+    const bool mine = lane_id() < slots;
+    const u32 key = mine ? ids[lane_id()] >> 16 : 0x8000u, bits = key == 1 ? 0x7fffu : key >> 15 ? key & 0x7fffu : key ^ 0xffffu;
+    const f32 score = dtype == DTYPE_f16 ? f16_to_f32((u16)bits) : f32_from_bits(bits << 16);
+    const f32 most = shfl(score, 0), power = mine ? m_exp(score - most) : 0.0f;
+    f32 sum = power;
+    UNROLL for (u32 mask = 16; mask; mask /= 2) sum += shfl_xor(sum, mask);
+    if (mine) mix()[lane_id()] = power / sum;
+  }
+};
+
+// What quant-lanes.h multiplies with, of whole rows in shared memory as they lie in memory, one behind the other.
+template <class Q> struct Routed {
+  static constexpr int P = 2;
+  typedef TileRows<Q, 1, P> Unit;
+  typedef typename Unit::Rows Rows;
+  static constexpr u32 STEP = Unit::STEP, PER_BLOCK = Unit::PER_BLOCK;
+
+  // Bytes, a multiple of 16, to shared memory, by one warp; `expected` of all of them before.
+  GPU_FN void expect(Signal* signal, u32 bytes) {
+    if (BULK_COPIES && one_lane()) expect_bytes(signal, bytes);
+  }
+  GPU_FN void send(u32* to, const void* from, u32 bytes, Signal* signal) {
+    if (BULK_COPIES) {
+      if (one_lane()) copy_bulk(to, from, bytes, signal);
+    } else for (u32 i = 16 * lane_id(); i < bytes; i += 512) copy16_async(to + i / 4, (const u8*)from + i);
+  }
+  // All that a signal is for; without signals, all that was sent.
+  GPU_FN void arrived(Signal* signal) {
+    if (BULK_COPIES) await_signal(signal, 0);
+    else {
+      copies_wait();
+      barrier();
+    }
+    wave_sync();
+  }
+  GPU_FN void make_signals(Signal* signals, u32 count) {
+    if (!BULK_COPIES) return;
+    if (tid_x() == 0) for (u32 i = 0; i < count; i++) make_signal(signals + i, 1);
+    signals_made();
+  }
+
+  // All of x · alpha in shared memory, and each warp's squares: four lanes to a group of 32, each with one or a few. Returns whether the row
+  // was made small, as its squares overflow: all threads see the same. Few warps are here, so that every instruction counts.
+  template <u32 dtype> GPU_FN bool round_as(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha) {
+    const u32 groups = k / 32;
+    NO_UNROLL for (u32 again = 0;; again++) {
+      f32 square = 0;
+      NO_UNROLL for (u32 base = tid_x() / 32 * 8; base < groups; base += bdim_x() / 32 * 8) {
+        const u32 group = base + lane_id() / 4 < groups ? base + lane_id() / 4 : 0;
+        Eight v, weight;
+        v.load(x, group * 4 + lane_id() % 4, dtype);
+        if (alpha) weight.load(alpha, group * 4 + lane_id() % 4, dtype);
+        f32 values[8];
+        v.get(values, dtype);
+        if (alpha) {
+          f32 factor[8];
+          weight.get(factor, dtype);
+          UNROLL for (int j = 0; j < 8; j++) {
+            if (again) values[j] *= small_scale();
+            square = m_fma(values[j], group == base + lane_id() / 4 ? values[j] : 0.0f, square);
+            values[j] *= factor[j];
+          }
+        }
+        ScaleSum s;
+        const Planes<P> q = round_group<P>(values, s);
+        if (group == base + lane_id() / 4) to.put(group, 0, q, s);
+      }
+      if (alpha) {
+        UNROLL for (u32 mask = 1; mask < 32; mask *= 2) square += shfl_xor(square, mask);
+        if (lane_id() == 0) squares[tid_x() / 32] = square;
+      }
+      barrier();
+      if (!alpha || again) return again;
+      f32 sum = 0;
+      for (u32 i = 0; i < bdim_x() / 32; i++) sum += squares[i];
+      if (!is_infinite(sum)) return false;
+      barrier();
+    }
+  }
+  GPU_FN bool round_row(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, u32 dtype) {
+    return dtype == DTYPE_bf16 ? round_as<DTYPE_bf16>(to, squares, k, x, alpha) : round_as<DTYPE_f16>(to, squares, k, x, alpha);
+  }
+
+  // Row lane / 4 and that eight further on of 16 that begin at `lines`.
+  struct Pair {
+    const u32* lines;
+    u32 bytes;
+    GPU_METHOD void block(Staged<Q::Align> (&to)[2], u32 run) const {
+      UNROLL for (u32 h = 0; h < 2; h++) {
+        const u32 at = (lane_id() / 4 + 8 * h) * bytes + run / PER_BLOCK * Q::Bytes;
+        to[h] = Staged<Q::Align>{lines + at / 16 * 4, Q::Align == 16 ? 0 : at % 16};
+      }
+    }
+  };
+  // acc += step s of two rows and of x.
+  GPU_FN void step(f32 (&acc)[2], const Pair& rows, const Rows& x, u32 s) {
+    const u32 t = lane_id() % 4, run = 4 * s + t;
+    Staged<Q::Align> block[2];
+    rows.block(block, run);
+    Unit::multiply(acc, block, run % PER_BLOCK, typename Unit::Sight(x, run * Q::Parts), 0, true);
+  }
+  // The same where each sixteen of x have a scale and a sum; from group `first` of 32 on.
+  GPU_FN void step(f32 (&acc)[2], const Pair& rows, const Rows& x, const f32* sums, u32 s, u32 first) {
+    const u32 t = lane_id() % 4, run = 4 * s + t, group = first + run * Q::Parts;
+    Staged<Q::Align> block[2];
+    rows.block(block, run);
+    f32 scale[2][Q::Halves][Q::Parts], min[2][Q::Halves][Q::Parts];
+    u32 q[2][2][4 * Q::Fields];
+    UNROLL for (int h = 0; h < 2; h++) {
+      UNROLL for (int half = 0; half < Q::Halves; half++) LaneType<Q>::scales(block[h], run % PER_BLOCK, half, scale[h][half], min[h][half]);
+      UNROLL for (int i = 0; i < Unit::STORED; i += 4) LaneType<Q>::template words<4>(block[h], run % PER_BLOCK, i, q[h][i / 4]);
+    }
+    const typename Unit::Sight sight(x, group);
+    UNROLL for (int p = 0; p < Q::Parts; p++) {
+      const Vec<f32, 4> s = load_shared<4>(sums, 4 * (group + p));
+      UNROLL for (int half = 0; half < 2; half++) {
+        const int own = Q::Halves > 1 ? half : 0, word = Q::Fields > Q::Parts ? 0 : half, field = Q::Fields > Q::Parts ? half : p;
+        typename Unit::Sums4 d;
+        d.add(q[0][word] + 4 * field, q[1][word] + 4 * field, sight, 8 * p + 4 * half);
+        UNROLL for (int h = 0; h < 2; h++) {
+          acc[h] = m_fma(scale[h][own][p], s.v[2 * half] * d.of(h), acc[h]);
+          if (Q::HasMin) acc[h] = m_fma(min[h][own][p], s.v[2 * half + 1], acc[h]);
+        }
+      }
+    }
+  }
+};
+
+// Gates and what they open: `per_slot` blocks for each of the chosen experts, `splits` warps for each eight columns, the weights of which
+// are all on their way at once. What comes out, times what the expert counts, is rounded as routed_down takes it.
+template <class Q> struct RoutedOpen : Routed<Q> {
+  typedef Routed<Q> Base;
+  typedef typename Base::Unit Unit;
+
+  GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* scores, u8* out, u32 width, u32 k, f32 eps, u32 per_slot,
+                  u32 slots, u32 experts, u32 glu, u32 splits, u32 early, u32 dtype) {
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), own = warp / splits, part = warp - own * splits, groups = warps / splits;
+    const u32 slot = bid_x() / per_slot, block = bid_x() - slot * per_slot, columns = 8 * groups, row_bytes = k / Q::Elements * Q::Bytes;
+    // Shared memory: x, weights, what warps tell each other, the choice.
+    const typename Base::Rows rows(shared, 1, 1, k);
+    u32* const all_weights = shared + Unit::words(1, k);
+    u32* const weights = all_weights + own * 4 * row_bytes;
+    f32* const totals = (f32*)(all_weights + groups * 4 * row_bytes);
+    f32* const values = totals + 16 * warps;
+    f32* const squares = values + columns;
+    Base::make_signals(signals, groups);
+    // x may have been made before the scores were, and is there then.
+    bool large = false;
+    if (early) large = Base::round_row(rows, squares, k, x, alpha, dtype);
+    wait_for_previous();
+    const Choice chosen((u32*)(squares + (warps + 3) / 4 * 4), scores, experts, slots, dtype);
+    const u8* const gates = w + ((size_t)uniform(chosen.expert(slot)) * 2 * width + block * columns + own * 8) * row_bytes;
+    if (part == 0) {
+      Base::expect(signals + own, 16 * row_bytes);
+      Base::send(weights, gates, 8 * row_bytes, signals + own);
+      Base::send(weights + 2 * row_bytes, gates + (size_t)width * row_bytes, 8 * row_bytes, signals + own);
+    }
+    if (!early) large = Base::round_row(rows, squares, k, x, alpha, dtype);
+    if (warp == warps - 1) chosen.weigh();
+    Base::arrived(signals + own);
+    f32 acc[2] = {};
+    const typename Base::Pair lines{weights, row_bytes};
+    const u32 steps = k / Base::STEP, each = (steps + splits - 1) / splits, end = part * each + each < steps ? part * each + each : steps;
+    NO_UNROLL for (u32 s = part * each; s < end; s += 2) {
+      Base::step(acc, lines, rows, s);
+      if (s + 1 < end) Base::step(acc, lines, rows, s + 1);
+    }
+    Unit::finish(acc);
+    if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
+    barrier();
+    const Outputs<16, 1> outputs(2 * width, nullptr, nullptr, out, 1, glu, dtype, Share{0, 1, 0});
+    if (tid_x() < columns) {
+      const u32 column = tid_x();
+      f32 both[2] = {};
+      for (u32 p = 0; p < splits; p++) UNROLL for (int e = 0; e < 2; e++) both[e] += totals[16 * (column / 8 * splits + p) + 8 * e + column % 8];
+      f32 factor = 1;
+      if (alpha) {
+        f32 square = 0;
+        for (u32 i = 0; i < warps; i++) square += squares[i];
+        factor = norm_factor(square, k, large ? 0.0f : eps);
+      }
+      values[column] = outputs.gated(both[0] * factor, both[1] * factor) * chosen.mix()[slot];
+    }
+    barrier();
+    if (warp) return;
+    // Two lanes to sixteen columns.
+    const bool is = lane < columns / 8;
+    f32 eight[8];
+    UNROLL for (int j = 0; j < 8; j++) eight[j] = values[(is ? lane : 0) * 8 + j];
+    ScaleSum s;
+    const Planes<2> q = round_group<2, 2>(eight, s);
+    const u32 whole = slots * width, at = slot * width + block * columns + 8 * lane;
+    if (!is) return;
+    UNROLL for (int p = 0; p < 2; p++) *(Words2*)(out + p * whole + at) = q.v[p];
+    if (lane % 2 == 0) ((ScaleSum*)(out + 2 * whole))[at / 16] = s;
+  }
+};
+
+// y (n) = Σ over slots of x (slots, k) · W[expert]ᵀ, and a residual; a block for each 16 rows. The chosen experts are known before the kernel
+// that makes x has ended, and their weights on the way.
+template <class Q> struct RoutedDown : Routed<Q> {
+  typedef Routed<Q> Base;
+  typedef typename Base::Unit Unit;
+
+  GPU_FN void run(u32* shared, Signal* signals, const u8* x, const u8* w, const void* scores, const void* residual, void* out, u32 n, u32 k, u32 slots, u32 experts,
+                  u32 dtype) {
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), row_bytes = k / Q::Elements * Q::Bytes, whole = slots * k;
+    // Shared memory: x, its scales and sums, weights, what warps tell each other, the choice.
+    const typename Base::Rows rows(shared, 1, 1, whole);
+    f32* const sums = (f32*)(rows.quants + 2 * rows.between);
+    u32* const weights = (u32*)sums + whole / 8;
+    f32* const totals = (f32*)(weights + slots * 4 * row_bytes);
+    Base::make_signals(signals, slots + 1);
+    const Choice chosen((u32*)(totals + 16 * warps), scores, experts, slots, dtype);
+    NO_UNROLL for (u32 slot = warp; slot < slots; slot += warps) {
+      Base::expect(signals + slot, 16 * row_bytes);
+      Base::send(weights + slot * 4 * row_bytes, w + ((size_t)uniform(chosen.expert(slot)) * n + 16 * bid_x()) * row_bytes, 16 * row_bytes, signals + slot);
+    }
+    wait_for_previous();
+    if (warp == 0) {
+      Signal* const signal = signals + slots;
+      Base::expect(signal, 2 * whole + whole / 2);
+      UNROLL for (u32 p = 0; p < 2; p++) Base::send(rows.quants + p * rows.between, x + p * whole, whole, signal);
+      Base::send((u32*)sums, x + 2 * whole, whole / 2, signal);
+    }
+    f32 added = 0;
+    if (warp == 0 && residual && lane % 2 == 0) added = load_float(residual, 16 * bid_x() + lane / 2, dtype);
+    Base::arrived(signals + slots);
+    constexpr u32 TOGETHER = 3;
+    const u32 own = k / Base::STEP, steps = slots * own, each = (steps + warps - 1) / warps;
+    f32 acc[2] = {};
+    // All warps take as many, so that they meet as often.
+    NO_UNROLL for (u32 base = 0; base < each; base += TOGETHER) UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+      const u32 s = warp * each + base + i, slot = s < steps ? s / own : 0;
+      if (base + i >= each) break;
+      Base::arrived(signals + slot);
+      if (s < steps) Base::step(acc, typename Base::Pair{weights + slot * 4 * row_bytes, row_bytes}, rows, sums, s - slot * own, slot * (k / 32));
+    }
+    Unit::finish(acc);
+    if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
+    barrier();
+    if (warp) return;
+    f32 sum = 0;
+    for (u32 i = lane % 2; i < warps; i += 2) sum += totals[16 * i + lane / 2];
+    sum += shfl_xor(sum, 1);
+    if (lane % 2 == 0) store_float(out, 16 * bid_x() + lane / 2, sum + added, dtype);
+  }
+};
+
+}  // namespace gpu
+#endif  // GPU_BYTE_TILES
+#endif  // WICK_QUANT_ROUTED_H
