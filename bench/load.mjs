@@ -1,7 +1,7 @@
-// What loading a large model costs: writes a Llama in Q8_0 to the temporary folder, loads it in processes of their own with
+// What loading a large model costs: writes a Llama of random weights to the temporary folder, loads it in processes of their own with
 // progress, and tells rates, where the time went, and peak memory against the file's size; then loads again and aborts.
 //
-//   node bench/load.mjs [--device cpu] [--shape 2GB|8B] [--loads 1] [--folder /tmp] [--keep] [--json FILE]
+//   node bench/load.mjs [--device cpu] [--shape 2GB|8B] [--type Q8_0] [--loads 1] [--folder /tmp] [--keep] [--json FILE]
 //
 // The file has just been written, so it is read from the page cache. Of the seconds of a load, `open` pass before the first
 // bytes are there (header, tokenizer, device, kernels that convert), `transfer` until the last ones, `finish` afterwards
@@ -18,6 +18,7 @@ const { values: options } = parseArgs({
   options: {
     device: { type: "string", default: "cpu" },
     shape: { type: "string", default: "2GB" },
+    type: { type: "string", default: "Q8_0" },
     loads: { type: "string", default: "1" },
     folder: { type: "string", default: tmpdir() },
     keep: { type: "boolean", default: false },
@@ -26,71 +27,6 @@ const { values: options } = parseArgs({
     file: { type: "string" },
   },
 });
-const shapes = {
-  "2GB": { hidden: 2048, layers: 32, heads: 32, kvHeads: 8, headDim: 64, ffn: 8192, vocab: 32000 },
-  "8B": { hidden: 4096, layers: 32, heads: 32, kvHeads: 8, headDim: 128, ffn: 14336, vocab: 128256 },
-};
-const shape = shapes[options.shape];
-const Q8_0 = { size: 32, bytes: 34 };
-
-/** One block of eight-bit weights with a scale of 2⁻¹², over and over. */
-async function* blocks(count) {
-  const piece = new Uint8Array(2 ** 15 * Q8_0.bytes);
-  for (let i = 0; i < piece.length; i++)
-    piece[i] = i % Q8_0.bytes === 0 ? 0 : i % Q8_0.bytes === 1 ? 0x0c : (i * 37) % 251;
-  for (let left = count * Q8_0.bytes; left > 0; left -= piece.length)
-    yield piece.subarray(0, Math.min(left, piece.length));
-}
-async function* ones(count) {
-  yield new Uint8Array(new Float32Array(count).fill(1).buffer);
-}
-
-async function write(path) {
-  const { writeGguf } = await import("../dist/formats/index.js");
-  const { hidden, layers, heads, kvHeads, headDim, ffn, vocab } = shape;
-  const matrix = (name, rows, columns) => ({
-    name,
-    type: "Q8_0",
-    shape: [rows, columns],
-    data: () => blocks((rows * columns) / Q8_0.size),
-  });
-  const norm = (name) => ({ name, type: "F32", shape: [hidden], data: () => ones(hidden) });
-  const layer = (i) => [
-    norm(`blk.${i}.attn_norm.weight`),
-    matrix(`blk.${i}.attn_q.weight`, heads * headDim, hidden),
-    matrix(`blk.${i}.attn_k.weight`, kvHeads * headDim, hidden),
-    matrix(`blk.${i}.attn_v.weight`, kvHeads * headDim, hidden),
-    matrix(`blk.${i}.attn_output.weight`, hidden, heads * headDim),
-    norm(`blk.${i}.ffn_norm.weight`),
-    matrix(`blk.${i}.ffn_gate.weight`, ffn, hidden),
-    matrix(`blk.${i}.ffn_up.weight`, ffn, hidden),
-    matrix(`blk.${i}.ffn_down.weight`, hidden, ffn),
-  ];
-  const tokens = Array.from({ length: vocab }, (_, i) => (i < 3 ? ["<unk>", "<s>", "</s>"][i] : `word${i}`));
-  await writeGguf(path, {
-    metadata: {
-      "general.architecture": "llama",
-      "llama.block_count": { type: "u32", value: layers },
-      "llama.context_length": { type: "u32", value: 2048 },
-      "llama.embedding_length": { type: "u32", value: hidden },
-      "llama.feed_forward_length": { type: "u32", value: ffn },
-      "llama.attention.head_count": { type: "u32", value: heads },
-      "llama.attention.head_count_kv": { type: "u32", value: kvHeads },
-      "llama.attention.layer_norm_rms_epsilon": { type: "f32", value: 1e-5 },
-      "tokenizer.ggml.model": "llama",
-      "tokenizer.ggml.tokens": { type: "string[]", value: tokens },
-      "tokenizer.ggml.scores": { type: "f32[]", value: tokens.map(() => 0) },
-      "tokenizer.ggml.token_type": { type: "i32[]", value: tokens.map((_, i) => (i < 3 ? 3 : 1)) },
-    },
-    tensors: [
-      matrix("token_embd.weight", vocab, hidden),
-      norm("output_norm.weight"),
-      matrix("output.weight", vocab, hidden),
-      ...Array.from({ length: layers }, (_, i) => layer(i)).flat(),
-    ],
-  });
-}
-
 /** Counts the time that transfers spend in reading, and in waiting for the device. */
 function watch(backend) {
   const own = backend.receive;
@@ -180,9 +116,11 @@ function measure(kind, path, bytes) {
 if (options.child) {
   await load(options.file, options.child === "abort");
 } else {
-  const path = join(options.folder, `wick-bench-load-${options.shape}.gguf`);
+  const { shapes, writeRandomLlama } = await import("./random-llama.mjs");
+  const { shape, type } = options;
+  const path = join(options.folder, `wick-bench-load-${shape}.${type}.gguf`);
   const start = performance.now();
-  if (!existsSync(path)) await write(path);
+  if (!existsSync(path)) await writeRandomLlama(path, shapes[shape], type);
   const bytes = statSync(path).size;
   console.log(
     `${path}: ${gb(bytes)}, written in ${seconds((performance.now() - start) / 1000)}; loading on ${options.device}`,
@@ -191,7 +129,7 @@ if (options.child) {
   const rows = kinds.map((kind) => measure(kind, path, bytes));
   if (!options.keep) rmSync(path);
   if (options.json) {
-    const result = { bench: "load", device: options.device, shape: options.shape, bytes, rows };
+    const result = { bench: "load", device: options.device, shape, type, bytes, rows };
     writeFileSync(options.json, `${JSON.stringify(result, null, 2)}\n`);
   }
 }

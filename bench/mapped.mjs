@@ -24,81 +24,6 @@ const { values: options } = parseArgs({
     child: { type: "string" },
   },
 });
-// An 8B Llama's layers, as many as it takes.
-const shape = { hidden: 4096, heads: 32, kvHeads: 8, headDim: 128, ffn: 14336, vocab: 32000 };
-
-/** Random blocks of a type, the same 64 MiB of them over and over: a random tensor, quantized. */
-async function randomBlocks(type) {
-  const { Tensor } = await import("../dist/index.js");
-  const { QTensor } = await import("../dist/quantized/index.js");
-  const x = Tensor.randn([2 ** 12, shape.hidden], { seed: 1 });
-  const blocks = await QTensor.quantize(x.affine(0.02, 0), type).bytes();
-  return async function* (count) {
-    for (let left = count; left > 0; left -= blocks.length) yield blocks.subarray(0, Math.min(left, blocks.length));
-  };
-}
-
-async function write(path, bytes) {
-  const { writeGguf } = await import("../dist/formats/index.js");
-  const { quantTypes } = await import("../dist/core/quant-types.js");
-  const { hidden, heads, kvHeads, headDim, ffn, vocab } = shape;
-  const { size, bytes: blockBytes } = quantTypes[options.type];
-  const random = await randomBlocks(options.type);
-  const bytesOf = (rows, columns) => ((rows * columns) / size) * blockBytes;
-  const matrix = (name, rows, columns) => ({
-    name,
-    type: options.type,
-    shape: [rows, columns],
-    data: () => random(bytesOf(rows, columns)),
-  });
-  const ones = new Uint8Array(new Float32Array(hidden).fill(1).buffer);
-  const norm = (name) => ({
-    name,
-    type: "F32",
-    shape: [hidden],
-    async *data() {
-      yield ones;
-    },
-  });
-  const layer = (i) => [
-    norm(`blk.${i}.attn_norm.weight`),
-    matrix(`blk.${i}.ffn_down.weight`, hidden, ffn),
-    matrix(`blk.${i}.ffn_gate.weight`, ffn, hidden),
-    matrix(`blk.${i}.ffn_up.weight`, ffn, hidden),
-    norm(`blk.${i}.ffn_norm.weight`),
-    matrix(`blk.${i}.attn_k.weight`, kvHeads * headDim, hidden),
-    matrix(`blk.${i}.attn_output.weight`, hidden, heads * headDim),
-    matrix(`blk.${i}.attn_q.weight`, heads * headDim, hidden),
-    matrix(`blk.${i}.attn_v.weight`, kvHeads * headDim, hidden),
-  ];
-  const ends = 2 * bytesOf(vocab, hidden);
-  const each = bytesOf(3 * ffn + 2 * heads * headDim + 2 * kvHeads * headDim, hidden);
-  const layers = Math.max(1, Math.ceil((bytes - ends) / each));
-  const tokens = Array.from({ length: vocab }, (_, i) => (i < 3 ? ["<unk>", "<s>", "</s>"][i] : `word${i}`));
-  await writeGguf(path, {
-    metadata: {
-      "general.architecture": "llama",
-      "llama.block_count": { type: "u32", value: layers },
-      "llama.context_length": { type: "u32", value: 2048 },
-      "llama.embedding_length": { type: "u32", value: hidden },
-      "llama.feed_forward_length": { type: "u32", value: ffn },
-      "llama.attention.head_count": { type: "u32", value: heads },
-      "llama.attention.head_count_kv": { type: "u32", value: kvHeads },
-      "llama.attention.layer_norm_rms_epsilon": { type: "f32", value: 1e-5 },
-      "tokenizer.ggml.model": "llama",
-      "tokenizer.ggml.tokens": { type: "string[]", value: tokens },
-      "tokenizer.ggml.scores": { type: "f32[]", value: tokens.map(() => 0) },
-      "tokenizer.ggml.token_type": { type: "i32[]", value: tokens.map((_, i) => (i < 3 ? 3 : 1)) },
-    },
-    tensors: [
-      matrix("token_embd.weight", vocab, hidden),
-      norm("output_norm.weight"),
-      matrix("output.weight", vocab, hidden),
-      ...Array.from({ length: layers }, (_, i) => layer(i)).flat(),
-    ],
-  });
-}
-
 /** In bytes; undefined where the system does not tell. */
 function smaps() {
   if (!existsSync("/proc/self/smaps_rollup")) return undefined;
@@ -171,7 +96,12 @@ if (options.child) {
     throw new Error(`${options.folder} has ${gb(bavail * bsize)} left, too little for a model of ${gb(bytes)}`);
   }
   const start = performance.now();
-  if (!existsSync(path)) await write(path, bytes);
+  if (!existsSync(path)) {
+    const { layersFor, shapes, writeRandomLlama } = await import("./random-llama.mjs");
+    // An 8B Llama's layers, as many as it takes.
+    const shape = { ...shapes["8B"], vocab: 32000 };
+    await writeRandomLlama(path, { ...shape, layers: layersFor(shape, options.type, bytes) }, options.type);
+  }
   console.log(`${path}: ${gb(statSync(path).size)}, there after ${((performance.now() - start) / 1000).toFixed(1)} s`);
   const own = fileURLToPath(import.meta.url);
   const child = () =>

@@ -17,6 +17,9 @@ const { Device, Tensor, scope } = await import(`${dist}/index.js`);
 const { QTensor } = await import(`${dist}/quantized/index.js`);
 const { Model, Speculation } = await import(`${dist}/models/index.js`);
 const { Transformer } = await import(`${dist}/models/transformer.js`);
+const { Sampler } = await import(`${dist}/models/generation/sampling.js`);
+const { call } = await import(`${dist}/backend/call.js`);
+const { Layout } = await import(`${dist}/core/layout.js`);
 const { quantTypeNames, quantTypes } = await import(`${dist}/core/quant-types.js`);
 const { Matrices } = await import(`${dist}/models/projections.js`);
 const { Stack } = await import(`${dist}/models/stacks.js`);
@@ -166,20 +169,22 @@ async function profilePrefill(name, model) {
 
 /** A step of one sequence in the middle of a text, as generate() records it. */
 function stepOf(model, cache) {
-  const own = { ids: Tensor.zeros([cache.batch], { dtype: "u32", device }).keep() };
-  own.lengths = Tensor.full([cache.batch], cache.length, { dtype: "i64", device }).keep();
-  const spec = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, seed: 1n, prompt: [] };
-  const sampler = transformers.sampler(config.vocabSize, new Array(cache.batch).fill(spec));
+  const lengths = Tensor.full([cache.batch], cache.length, { dtype: "i64", device }).keep();
+  const sampler = transformers.sampler(config.vocabSize, cache.batch);
+  const rows = Array.from({ length: cache.batch }, (_, row) => row);
+  for (const row of rows) sampler.assign(row, new Sampler({ temperature: 0 }, [], row).spec);
+  sampler.place(rows);
+  const tokens = new Tensor(sampler.tokens, Layout.contiguous([cache.batch])).keep();
   cache.reserve(cache.length + 1);
   const { transformer } = model;
   const [segment] = transformer.segments;
   return () =>
     scope(() => {
-      device.backend.advance(own.lengths, 1);
-      const step = segment.recordedStep(1, cache, cache.reserve(0), own.lengths, cache.length + 1);
-      const positions = () => cache.on(device).lastPositions(own.lengths, 1);
-      const states = segment.run(transformer.embed(own.ids, positions), step, cache.layers);
-      sampler?.sample(transformer.logits(states), own.ids.storage);
+      device.backend.advance(lengths, 1);
+      const step = segment.recordedStep(1, cache, cache.reserve(0), lengths, cache.length + 1);
+      const positions = () => cache.on(device).lastPositions(lengths, 1);
+      const states = segment.run(transformer.embed(tokens, positions), step, cache.layers);
+      call(sampler, "sample", transformer.logits(states), false);
     });
 }
 

@@ -185,6 +185,12 @@ export interface Backend extends DeviceMemory, CoreOps, Partial<FusedOps> {
   describe?(): string;
   synchronize(): Promise<void>;
 
+  /**
+   * Goes through `run` without computing, so that what it needs is compiled side by side and not piece by piece. Its results
+   * are not to be used. Absent where nothing is compiled.
+   */
+  rehearse?(run: () => Promise<void>): Promise<void>;
+
   /** Absent where only the device itself knows its memory. */
   readonly nativeMemory?: NativeMemory;
   readonly recorder?: Recorder;

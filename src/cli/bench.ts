@@ -4,13 +4,21 @@ import type { MemoryStats } from "../backend/backend.ts";
 import { formatBytes, shownBytes } from "../backend/usage.ts";
 import type { Group } from "../distributed/group.ts";
 import type { Model } from "../models/index.ts";
-import { addModelOptions, count, isAbort, loadWithProgress, type ModelOptions, modelPath } from "./model-options.ts";
+import {
+  addModelOptions,
+  count,
+  counts,
+  isAbort,
+  loadWithProgress,
+  type ModelOptions,
+  modelPath,
+} from "./model-options.ts";
 import { addRankOptions, joinRanks, type RankOptions } from "./ranks.ts";
 
 interface Options extends ModelOptions, RankOptions {
   promptTokens: number;
   tokens: number;
-  batch: number;
+  batch: number[];
   runs: number;
   together: boolean;
   json: boolean;
@@ -38,7 +46,7 @@ export function benchCommand(): Command {
   return addRankOptions(addModelOptions(command))
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
-    .option("--batch <n>", "sequences side by side", count(1), 1)
+    .option("--batch <n,…>", "sequences side by side; several numbers are measured one after the other", counts(1), [1])
     .option("--runs <n>", "measured runs after a first one that warms up; the median counts", count(1), 3)
     .option("--together", "the devices share the model's layers, and are not measured one after the other", false)
     .option("--json", "print JSON", false)
@@ -52,7 +60,7 @@ Examples:
   wick bench
   wick bench --model ./Llama-3.2-1B --device cpu --prompt-tokens 512 --tokens 128
   wick bench --model ./Llama-3.1-70B --device rocm:0,rocm:1,cpu --together
-  wick bench --dtype bf16 --batch 4 --json`,
+  wick bench --dtype bf16 --batch 1,4,16 --json`,
     )
     .action(run);
 }
@@ -66,7 +74,7 @@ async function run(options: Options): Promise<void> {
     const group = await joinRanks(options);
     const together = options.together || options.gpuLayers !== undefined;
     const each = together ? [options.device] : options.device.split(",");
-    for (const device of each) rows.push(await measure({ ...options, device }, group, abort.signal));
+    for (const device of each) await measure({ ...options, device }, group, abort.signal, rows);
   } catch (error) {
     if (!isAbort(error)) throw error;
     process.exitCode = 130;
@@ -77,42 +85,46 @@ async function run(options: Options): Promise<void> {
   else if (rows.length > 0) console.log(table(rows).join("\n"));
 }
 
-async function measure(options: Options, group: Group | null, signal: AbortSignal): Promise<Row> {
-  const { batch, promptTokens, tokens, runs } = options;
+/** Loads a model once, and adds a row for each number of sequences. */
+async function measure(options: Options, group: Group | null, signal: AbortSignal, rows: Row[]): Promise<void> {
+  const { promptTokens, tokens, runs } = options;
   const start = performance.now();
   using model = await loadWithProgress(options, { signal, group });
   const loadSeconds = (performance.now() - start) / 1000;
   const all = (of: (memory: MemoryStats) => number): number =>
     model.devices.reduce((sum, device) => sum + of(device.memory()), 0);
   const weightsBytes = all(shownBytes);
-  let moved = 0;
-  const times: { prompt: number; decode: number }[] = [];
-  for (let i = 0; i <= runs; i++) {
-    const before = group?.communicator.moved.bytes ?? 0;
-    const time = await once(model, options, signal);
-    if (i > 0) times.push(time);
-    moved = (group?.communicator.moved.bytes ?? 0) - before;
+  for (const batch of options.batch) {
+    let moved = 0;
+    const times: { prompt: number; decode: number }[] = [];
+    for (let i = 0; i <= runs; i++) {
+      const before = group?.communicator.moved.bytes ?? 0;
+      const time = await once(model, batch, options, signal);
+      if (i > 0) times.push(time);
+      moved = (group?.communicator.moved.bytes ?? 0) - before;
+    }
+    rows.push({
+      device: model.devices.map(({ name }) => name).join(),
+      dtype: model.dtype,
+      batch,
+      promptTokens,
+      tokens,
+      loadSeconds,
+      promptTokensPerSecond: (batch * promptTokens) / median(times.map((t) => t.prompt)),
+      // The first token comes with the prompt.
+      decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
+      weightsBytes,
+      peakBytes: all(({ peak, mapped = 0 }) => peak + mapped),
+      ...(group && { ranks: group.size, bytesMovedPerToken: moved / (batch * (promptTokens + tokens - 1)) }),
+    });
   }
-  return {
-    device: model.devices.map(({ name }) => name).join(),
-    dtype: model.dtype,
-    batch,
-    promptTokens,
-    tokens,
-    loadSeconds,
-    promptTokensPerSecond: (batch * promptTokens) / median(times.map((t) => t.prompt)),
-    // The first token comes with the prompt.
-    decodeTokensPerSecond: tokens > 1 ? (batch * (tokens - 1)) / median(times.map((t) => t.decode)) : 0,
-    weightsBytes,
-    peakBytes: all(({ peak, mapped = 0 }) => peak + mapped),
-    ...(group && { ranks: group.size, bytesMovedPerToken: moved / (batch * (promptTokens + tokens - 1)) }),
-  };
 }
 
 /** Seconds until the first token, and from there to the last. */
 async function once(
   model: Model,
-  { batch, promptTokens, tokens }: Options,
+  batch: number,
+  { promptTokens, tokens }: Options,
   signal: AbortSignal,
 ): Promise<{ prompt: number; decode: number }> {
   const { vocabSize } = model.config;

@@ -65,6 +65,12 @@ export function count(least: number): (text: string) => number {
   };
 }
 
+/** Several, separated by commas. */
+export function counts(least: number): (text: string) => number[] {
+  const one = count(least);
+  return (text) => text.split(",").map(one);
+}
+
 /** Numbers within limits, which the help names. */
 function within(low: number, high = Number.POSITIVE_INFINITY): (text: string) => number {
   return (text) => {

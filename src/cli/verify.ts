@@ -54,8 +54,11 @@ export function verifyCommand(): Command {
           gpuLayers,
           ...(only && { only }),
           ...(group && { group }),
+          onCompile: () => {
+            if (live) process.stderr.write("compiling what the cases need");
+          },
           onProgress: (done, total) => {
-            if (live) process.stderr.write(`\r${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);
+            if (live) process.stderr.write(`\r\x1b[K${done === total ? "" : `${done} of ${total} cases`}`);
           },
         });
         if (json) console.log(JSON.stringify(report, null, 1));

@@ -189,6 +189,14 @@ describe("wick bench", () => {
     expect(rows[0]).toMatch(/^cpu +f32 +2 +\S+ s +[\d.]+ +[\d.]+ +4\S+ KiB/);
   });
 
+  it("measures several numbers of sequences with one load", async () => {
+    const { out } = await runCommand(benchCommand(), [...args, "--batch", "1,3", "--json"]);
+    const { results } = JSON.parse(out) as { results: { batch: number; loadSeconds: number }[] };
+    expect(results.map(({ batch }) => batch)).toEqual([1, 3]);
+    expect(results[0]!.loadSeconds).toBe(results[1]!.loadSeconds);
+    await expect(runCommand(benchCommand(), [...args, "--batch", "1,0"])).rejects.toThrow("a whole number from 1 up");
+  });
+
   it("prints JSON", async () => {
     const { out } = await runCommand(benchCommand(), [...args, "--json", "--dtype", "bf16"]);
     const { results } = JSON.parse(out) as { results: Record<string, number>[] };

@@ -1,30 +1,14 @@
 /** The CPU device over WebAssembly's memory: lays out arguments and calls one kernel per op. */
 import { f8RowBytes } from "../../core/cache-rows.ts";
 import { type DType, encode, sizeOf } from "../../core/dtype.ts";
-import { fail } from "../../core/errors.ts";
-import { collapse, Layout, numel, type Shape } from "../../core/layout.ts";
+import { type Layout, numel, type Shape } from "../../core/layout.ts";
 import type { QuantType } from "../../core/quant-types.ts";
-import type {
-  Available,
-  Backend,
-  BinaryOp,
-  Block,
-  CompareOp,
-  MemoryStats,
-  ReadInto,
-  ReduceOp,
-  UnaryOp,
-  View,
-} from "../backend.ts";
-import { calledOp } from "../call.ts";
+import type { Backend, BinaryOp, CompareOp, ReduceOp, UnaryOp, View } from "../backend.ts";
 import type { ConvParams, PoolParams, RopeKind, SdpaParams, Size2d } from "../fused-ops.ts";
 import { PAGE_SIZE, type PagedAttention, type PagedAttentionParams } from "../paged-attention.ts";
-import { Storage } from "../storage.ts";
+import type { Storage } from "../storage.ts";
 import type { CacheRows } from "../transformers.ts";
-import { formatBytes, Usage } from "../usage.ts";
-import { blockTypes, codes, memoryMap, shiftOf, type WordsOf, words } from "./abi.ts";
-import { blockOf, type HeapBlock, isNativeBlock } from "./blocks.ts";
-import { CPU_BYTES, Engine, INFO_WORDS } from "./engine.ts";
+import { blockTypes, codes, shiftOf } from "./abi.ts";
 import type {
   Address,
   Bytes,
@@ -32,49 +16,16 @@ import type {
   Cols,
   Count,
   Dim,
-  DTypeCode,
-  Flag,
   Inner,
-  Layouts,
   OutAddress,
-  Params,
   RowStride,
   Rows,
   Size,
   Stride,
-  TmpAddress,
 } from "./kernels.ts";
-import { settle } from "./native/pending.ts";
-import { recording } from "./recording.ts";
+import { at, CONTIGUOUS, code, count, flag, NOWHERE, outAt, WasmFrame } from "./wasm-frame.ts";
 
-/** Ops over less than this stay on one thread, so that small programs start no worker. */
-const SHARE_FROM_BYTES = 256 * 1024;
-const NOWHERE = 0 as Address;
-const CONTIGUOUS = 0 as Layouts;
-
-const code = (dtype: DType): DTypeCode => codes.dtype[dtype];
-const flag = (is: boolean): Flag => Number(is) as Flag;
-const count = (layout: Layout): Count => layout.numel as Count;
-/** Only what is in the heap has a place there: an op that forgets to stage fails here, and not in somebody's memory. */
-function blockAt(storage: Storage): number {
-  const block = blockOf(storage);
-  if (isNativeBlock(block)) throw new TypeError("a WebAssembly kernel was given memory outside its heap");
-  recording()?.used.add(block);
-  return block.at;
-}
-/** The address of a view's first element. */
-const at = (view: View): Address =>
-  (blockAt(view.storage) + view.layout.offset * sizeOf(view.storage.dtype)) as Address;
-/** The same, of a view that is written. */
-const outAt = (view: View): OutAddress => at(view) as number as OutAddress;
-
-export class WasmBackend implements Backend {
-  readonly name = "cpu";
-  readonly engine = new Engine();
-  readonly #info = new Int32Array(this.engine.memory.buffer, memoryMap.INFO, INFO_WORDS);
-  protected readonly usage = new Usage();
-  readonly #error = new Int32Array(this.engine.memory.buffer, memoryMap.BAD_INDEX, 8);
-
+export class WasmBackend extends WasmFrame implements Backend {
   /** Keys and values are read in their pages, by heads of any size. */
   readonly pagedAttention: PagedAttention = {
     supports: (dtype, _headDim, stored) => stored === dtype,
@@ -90,7 +41,7 @@ export class WasmBackend implements Backend {
     const { storage, layout } = x;
     const cols = layout.shape.at(-1)! as Cols;
     const rows = (layout.numel / cols) as Rows;
-    return this.#make("f8e4m3", rows * f8RowBytes(cols), (out) =>
+    return this.make("f8e4m3", rows * f8RowBytes(cols), (out) =>
       this.engine.kernels.encodeCacheRows(code(storage.dtype), rows, cols, at(x), out),
     );
   }
@@ -100,78 +51,14 @@ export class WasmBackend implements Backend {
     const rows = (shape.length > 1 ? shape.at(-2)! : 1) as Rows;
     const groups = (numel / (rows * shape.at(-1)!)) as Count;
     const stride = (strides.at(-3) ?? 0) as Bytes;
-    return this.#make(to, groups * rows * d, (out) =>
+    return this.make(to, groups * rows * d, (out) =>
       this.engine.kernels.decodeCacheRows(code(to), groups, stride, rows, d as Cols, at(x), out),
     );
   }
 
-  get threads(): number {
-    return this.engine.threads;
-  }
-
-  set threads(n: number) {
-    this.engine.threads = n;
-  }
-
-  alloc(bytes: number): Block {
-    this.startWorkersFor(bytes);
-    const block: HeapBlock = { at: this.engine.alloc(bytes), bytes };
-    this.usage.add(bytes);
-    return block;
-  }
-
-  protected startWorkersFor(bytes: number): void {
-    if (bytes >= SHARE_FROM_BYTES) this.engine.startWorkers();
-  }
-
-  free(block: Block): void {
-    this.engine.release((block as HeapBlock).at);
-    this.usage.remove(block.bytes);
-  }
-
-  memory(): MemoryStats {
-    return this.usage.stats(this.engine.cached);
-  }
-
-  available(): Available {
-    const { available: bytes } = this.engine;
-    return { bytes, where: `${formatBytes(bytes)} of the ${formatBytes(CPU_BYTES)} that the device can hold` };
-  }
-
-  describe(): string {
-    const { threads, variant } = this.engine;
-    return `WebAssembly SIMD${variant === "relaxed" ? " with fused multiply-add" : ""}, ${threads} thread${threads === 1 ? "" : "s"}`;
-  }
-
-  /** WebAssembly memory cannot be returned to the system. */
-  trim(): void {}
-
-  async synchronize(): Promise<void> {
-    settle();
-  }
-
-  write(dst: Storage, byteOffset: number, data: Uint8Array): void {
-    this.engine.bytes(blockAt(dst) + byteOffset, data.byteLength).set(data);
-  }
-
-  /** Growing does not move shared memory, so the view stays right while it is read into. */
-  receive(dst: Storage, byteOffset: number, byteLength: number, read: ReadInto): Promise<void> {
-    return read(this.engine.bytes(blockAt(dst) + byteOffset, byteLength));
-  }
-
-  async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {
-    return this.readSync(src, byteOffset, byteLength);
-  }
-
-  readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {
-    const out = new Uint8Array(byteLength);
-    out.set(this.engine.bytes(blockAt(src) + byteOffset, byteLength));
-    return out;
-  }
-
   fill(dtype: DType, n: number, value: number | bigint): Storage {
     const bits = encode([value], dtype).reduceRight((acc, byte) => (acc << 8n) | BigInt(byte), 0n);
-    return this.#make(dtype, n, (out) =>
+    return this.make(dtype, n, (out) =>
       this.engine.kernels.fill(shiftOf(dtype), n as Count, out, BigInt.asIntN(64, bits)),
     );
   }
@@ -191,7 +78,7 @@ export class WasmBackend implements Backend {
     first: number,
   ): Storage {
     const [key, draw] = [BigInt.asIntN(64, seed), BigInt(first / 2)];
-    return this.#make(dtype, n, (out) =>
+    return this.make(dtype, n, (out) =>
       this.engine.kernels.random(codes.random[kind], code(dtype), n as Count, out, key, draw, a, b),
     );
   }
@@ -199,39 +86,31 @@ export class WasmBackend implements Backend {
   unary(op: UnaryOp, x: View, param: number): Storage {
     const { dtype } = x.storage;
     const n = count(x.layout);
-    return this.#make(dtype, n, (out) =>
-      this.engine.kernels.unary(codes.unary[op], code(dtype), n, this.#layouts(x.layout), at(x), out, param),
+    return this.make(dtype, n, (out) =>
+      this.engine.kernels.unary(codes.unary[op], code(dtype), n, this.layouts(x.layout), at(x), out, param),
     );
   }
 
   affine(x: View, mul: number, add: number): Storage {
     const { dtype } = x.storage;
     const n = count(x.layout);
-    return this.#make(dtype, n, (out) =>
-      this.engine.kernels.affine(code(dtype), n, this.#layouts(x.layout), at(x), out, mul, add),
+    return this.make(dtype, n, (out) =>
+      this.engine.kernels.affine(code(dtype), n, this.layouts(x.layout), at(x), out, mul, add),
     );
   }
 
   binary(op: BinaryOp, a: View, b: View): Storage {
     const { dtype } = a.storage;
     const n = count(a.layout);
-    return this.#make(dtype, n, (out) =>
-      this.engine.kernels.binary(
-        codes.binary[op],
-        code(dtype),
-        n,
-        this.#layouts(a.layout, b.layout),
-        at(a),
-        at(b),
-        out,
-      ),
+    return this.make(dtype, n, (out) =>
+      this.engine.kernels.binary(codes.binary[op], code(dtype), n, this.layouts(a.layout, b.layout), at(a), at(b), out),
     );
   }
 
   compare(op: CompareOp, a: View, b: View): Storage {
     const n = count(a.layout);
-    const info = () => this.#layouts(a.layout, b.layout);
-    return this.#make("u8", n, (out) =>
+    const info = () => this.layouts(a.layout, b.layout);
+    return this.make("u8", n, (out) =>
       this.engine.kernels.compare(codes.compare[op], code(a.storage.dtype), n, info(), at(a), at(b), out),
     );
   }
@@ -239,8 +118,8 @@ export class WasmBackend implements Backend {
   where(cond: View, onTrue: View, onFalse: View): Storage {
     const { dtype } = onTrue.storage;
     const n = count(cond.layout);
-    return this.#make(dtype, n, (out) => {
-      const info = this.#layouts(cond.layout, onTrue.layout, onFalse.layout);
+    return this.make(dtype, n, (out) => {
+      const info = this.layouts(cond.layout, onTrue.layout, onFalse.layout);
       this.engine.kernels.whereCond(
         code(cond.storage.dtype),
         code(dtype),
@@ -256,15 +135,15 @@ export class WasmBackend implements Backend {
 
   cast(x: View, to: DType): Storage {
     const n = count(x.layout);
-    return this.#make(to, n, (out) =>
-      this.engine.kernels.cast(code(x.storage.dtype), code(to), n, this.#layouts(x.layout), at(x), out),
+    return this.make(to, n, (out) =>
+      this.engine.kernels.cast(code(x.storage.dtype), code(to), n, this.layouts(x.layout), at(x), out),
     );
   }
 
   copy(src: View, dst: View): void {
     const n = count(src.layout);
     if (n === 0) return;
-    this.engine.kernels.copy(shiftOf(src.storage.dtype), n, this.#layouts(src.layout, dst.layout), at(src), outAt(dst));
+    this.engine.kernels.copy(shiftOf(src.storage.dtype), n, this.layouts(src.layout, dst.layout), at(src), outAt(dst));
   }
 
   advance(counts: View, by: number): void {
@@ -273,14 +152,14 @@ export class WasmBackend implements Backend {
 
   reduce(op: ReduceOp, x: View, dims: number): Storage {
     const { dtype } = x.storage;
-    const [rows, cols] = this.#rows(x.layout, dims);
-    return this.#make(op.startsWith("arg") ? "u32" : dtype, rows, (out) =>
+    const [rows, cols] = this.rows(x.layout, dims);
+    return this.make(op.startsWith("arg") ? "u32" : dtype, rows, (out) =>
       this.engine.kernels.reduce(
         codes.reduce[op],
         code(dtype),
         rows,
         cols,
-        cols === 0 ? CONTIGUOUS : this.#layouts(x.layout),
+        cols === 0 ? CONTIGUOUS : this.layouts(x.layout),
         at(x),
         out,
       ),
@@ -289,19 +168,19 @@ export class WasmBackend implements Backend {
 
   cumsum(x: View): Storage {
     const { dtype } = x.storage;
-    const [rows, cols] = this.#rows(x.layout, 1);
-    return this.#make(dtype, rows * cols, (out) =>
-      this.engine.kernels.cumsum(code(dtype), rows, cols, this.#layouts(x.layout), at(x), out),
+    const [rows, cols] = this.rows(x.layout, 1);
+    return this.make(dtype, rows * cols, (out) =>
+      this.engine.kernels.cumsum(code(dtype), rows, cols, this.layouts(x.layout), at(x), out),
     );
   }
 
   argsort(x: View, descending: boolean): Storage {
     const { dtype } = x.storage;
-    const [rows, cols] = this.#rows(x.layout, 1);
+    const [rows, cols] = this.rows(x.layout, 1);
     const { kernels } = this.engine;
-    return this.#make("u32", rows * cols, (out) =>
-      this.#packed(x, (from) =>
-        this.#temporary(kernels.argsortTmp(code(dtype), rows, cols), (tmp) =>
+    return this.make("u32", rows * cols, (out) =>
+      this.packed(x, (from) =>
+        this.temporary(kernels.argsortTmp(code(dtype), rows, cols), (tmp) =>
           kernels.argsort(code(dtype), flag(descending), rows, cols, from, out, tmp),
         ),
       ),
@@ -327,8 +206,8 @@ export class WasmBackend implements Backend {
     const { shape } = idLayout;
     const { dtype } = x.storage;
     const n = numel(shape) as Count;
-    return this.#make(dtype, n, (out) => {
-      const info = this.#write([shape.length, ...shape, ...x.layout.strides, ...idLayout.strides]);
+    return this.make(dtype, n, (out) => {
+      const info = this.put([shape.length, ...shape, ...x.layout.strides, ...idLayout.strides]);
       const size = x.layout.shape[dim] as Size;
       this.engine.kernels.gather(
         shiftOf(dtype),
@@ -341,7 +220,7 @@ export class WasmBackend implements Backend {
         at(ids),
         out,
       );
-      this.#checkIndex(op, size, dim);
+      this.checkIndex(op, size, dim);
     });
   }
 
@@ -364,12 +243,12 @@ export class WasmBackend implements Backend {
     const { shape, strides } = src.layout;
     const n = count(src.layout);
     if (n === 0) return;
-    const info = this.#write([shape.length, ...shape, ...dst.layout.strides, ...idStrides, ...strides]);
+    const info = this.put([shape.length, ...shape, ...dst.layout.strides, ...idStrides, ...strides]);
     const [type, idType] = [code(src.storage.dtype), code(ids.storage.dtype)];
     const size = dst.layout.shape[dim] as Size;
     const add = flag(op !== "scatter");
     this.engine.kernels.scatter(type, idType, add, n, dim as Dim, info, size, outAt(dst), at(ids), at(src));
-    this.#checkIndex(op, size, dim);
+    this.checkIndex(op, size, dim);
   }
 
   matmul(a: View, b: View): Storage {
@@ -380,12 +259,12 @@ export class WasmBackend implements Backend {
     const batchShape = a.layout.shape.slice(0, lead);
     const batch = numel(batchShape) as Count;
     const { kernels } = this.engine;
-    return this.#make(dtype, batch * m * n, (out) => {
+    return this.make(dtype, batch * m * n, (out) => {
       const strides = [a, b].map((v) => v.layout.strides.slice(0, lead));
-      const info = batch === 1 ? CONTIGUOUS : this.#write([lead, ...batchShape, ...strides.flat()]);
+      const info = batch === 1 ? CONTIGUOUS : this.put([lead, ...batchShape, ...strides.flat()]);
       const [aRow, aCol] = a.layout.strides.slice(lead) as [RowStride, ColStride];
       const [bRow, bCol] = b.layout.strides.slice(lead) as [RowStride, ColStride];
-      this.#temporary(kernels.matmulTmp(code(dtype), batch, m, n, k), (tmp) =>
+      this.temporary(kernels.matmulTmp(code(dtype), batch, m, n, k), (tmp) =>
         kernels.matmul(code(dtype), batch, m, n, k, info, at(a), aRow, aCol, at(b), bRow, bCol, out, tmp),
       );
     });
@@ -403,8 +282,8 @@ export class WasmBackend implements Backend {
     const { dtype } = x.storage;
     const { kernels } = this.engine;
     const { batch, channels, input } = image(x);
-    return this.#make(dtype, batch * outputs * numel(p.size), (out) => {
-      const params = this.#params("conv", {
+    return this.make(dtype, batch * outputs * numel(p.size), (out) => {
+      const params = this.params("conv", {
         batch,
         channels,
         input,
@@ -418,7 +297,7 @@ export class WasmBackend implements Backend {
         xStrides: x.layout.strides,
         wStrides: w.layout.strides,
       });
-      this.#temporary(kernels[`${name}Tmp`](code(dtype), params), (tmp) =>
+      this.temporary(kernels[`${name}Tmp`](code(dtype), params), (tmp) =>
         kernels[name](code(dtype), params, at(x), at(w), out, tmp),
       );
     });
@@ -427,8 +306,8 @@ export class WasmBackend implements Backend {
   pool2d(kind: "avg" | "max", x: View, { kernel, stride, size }: PoolParams): Storage {
     const { dtype } = x.storage;
     const { batch, channels, input } = image(x);
-    return this.#make(dtype, batch * channels * numel(size), (out) => {
-      const params = this.#params("pooling", {
+    return this.make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.params("pooling", {
         batch,
         channels,
         input,
@@ -444,8 +323,8 @@ export class WasmBackend implements Backend {
   upsampleNearest2d(x: View, size: Size2d): Storage {
     const { dtype } = x.storage;
     const { batch, channels, input } = image(x);
-    return this.#make(dtype, batch * channels * numel(size), (out) => {
-      const params = this.#params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
+    return this.make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
       this.engine.kernels.upsampleNearest2d(code(dtype), params, at(x), out);
     });
   }
@@ -457,29 +336,29 @@ export class WasmBackend implements Backend {
       number,
       number,
     ];
-    return this.#make(dtype, batch * channels * numel(size), (out) => {
-      const params = this.#params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
+    return this.make(dtype, batch * channels * numel(size), (out) => {
+      const params = this.params("upsampling", { batch, channels, input, output: size, xStrides: x.layout.strides });
       this.engine.kernels.upsampleBilinear2d(code(dtype), params, at(x), out, flag(alignCorners), scaleH, scaleW);
     });
   }
 
   softmax(x: View, log: boolean): Storage {
     const { dtype } = x.storage;
-    const [rows, cols] = this.#rows(x.layout, 1);
-    return this.#make(dtype, rows * cols, (out) =>
-      this.engine.kernels.softmax(code(dtype), flag(log), rows, cols, this.#layouts(x.layout), at(x), out),
+    const [rows, cols] = this.rows(x.layout, 1);
+    return this.make(dtype, rows * cols, (out) =>
+      this.engine.kernels.softmax(code(dtype), flag(log), rows, cols, this.layouts(x.layout), at(x), out),
     );
   }
 
   rmsNorm(x: View, weight: View | null, eps: number): Storage {
     return this.#normalize(x, weight, null, (rows, cols, w, _b, out) =>
-      this.engine.kernels.rmsNorm(code(x.storage.dtype), rows, cols, this.#layouts(x.layout), at(x), w, out, eps),
+      this.engine.kernels.rmsNorm(code(x.storage.dtype), rows, cols, this.layouts(x.layout), at(x), w, out, eps),
     );
   }
 
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {
     return this.#normalize(x, weight, bias, (rows, cols, w, b, out) =>
-      this.engine.kernels.layerNorm(code(x.storage.dtype), rows, cols, this.#layouts(x.layout), at(x), w, b, out, eps),
+      this.engine.kernels.layerNorm(code(x.storage.dtype), rows, cols, this.layouts(x.layout), at(x), w, b, out, eps),
     );
   }
 
@@ -489,9 +368,9 @@ export class WasmBackend implements Backend {
     bias: View | null,
     run: (rows: Rows, cols: Cols, w: Address, b: Address, out: OutAddress) => void,
   ): Storage {
-    const [rows, cols] = this.#rows(x.layout, 1);
-    return this.#make(x.storage.dtype, rows * cols, (out) =>
-      this.#packed(weight, (w) => this.#packed(bias, (b) => run(rows, cols, w, b, out))),
+    const [rows, cols] = this.rows(x.layout, 1);
+    return this.make(x.storage.dtype, rows * cols, (out) =>
+      this.packed(weight, (w) => this.packed(bias, (b) => run(rows, cols, w, b, out))),
     );
   }
 
@@ -501,10 +380,10 @@ export class WasmBackend implements Backend {
     const [b, y, z, d] = shape as readonly number[] as [Size, Size, Size, Size];
     const [h, t] = kind === "rope_thd" ? [z, y] : [y, z];
     const perBatch = (cos.layout.rank === 3 ? cos.layout.shape[1]! * cos.layout.shape[2]! : 0) as Stride;
-    return this.#make(dtype, x.layout.numel, (out) =>
-      this.#packed(cos, (c) =>
-        this.#packed(sin, (s) => {
-          const info = x.layout.isContiguous() ? CONTIGUOUS : this.#write([rank, ...shape, ...strides]);
+    return this.make(dtype, x.layout.numel, (out) =>
+      this.packed(cos, (c) =>
+        this.packed(sin, (s) => {
+          const info = x.layout.isContiguous() ? CONTIGUOUS : this.put([rank, ...shape, ...strides]);
           this.engine.kernels.rope(codes.rope[kind], code(dtype), b, h, t, d, info, at(x), c, s, perBatch, out);
         }),
       ),
@@ -516,8 +395,8 @@ export class WasmBackend implements Backend {
     const [b, hq, tq, d] = q.layout.shape as [number, number, number, number];
     const [, hk, tk] = k.layout.shape as [number, number, number, number];
     const dv = v.layout.shape[3]!;
-    return this.#make(dtype, b * hq * tq * dv, (out) => {
-      const params = this.#params("sdpa", {
+    return this.make(dtype, b * hq * tq * dv, (out) => {
+      const params = this.params("sdpa", {
         b,
         hq,
         hk,
@@ -555,9 +434,9 @@ export class WasmBackend implements Backend {
     const [sequences, pages] = p.tables.layout.shape as [number, number];
     const { kernels } = this.engine;
     const places = [at(p.offsets), at(p.lengths), at(p.tables)] as const;
-    return this.#make(dtype, rows * width, (out) =>
-      this.#temporary((rows * width * sizeOf(dtype)) as Bytes, (turned) => {
-        const own = this.#params("pages", {
+    return this.make(dtype, rows * width, (out) =>
+      this.temporary((rows * width * sizeOf(dtype)) as Bytes, (turned) => {
+        const own = this.params("pages", {
           sequences,
           hq,
           hk,
@@ -586,7 +465,7 @@ export class WasmBackend implements Backend {
     const width = hq * d;
     const places = [at(p.offsets), at(p.lengths), at(p.tables)] as const;
     const pageStrides = [hk * PAGE_SIZE * d, PAGE_SIZE * d, d, 1];
-    const params = this.#params("sdpa", {
+    const params = this.params("sdpa", {
       b: sequences,
       hq,
       hk,
@@ -621,7 +500,7 @@ export class WasmBackend implements Backend {
   dequantize(type: QuantType, blocks: View, to: DType): Storage {
     const { id, size, bytes } = blockTypes[type];
     const n = ((blocks.layout.numel / bytes) * size) as Count;
-    return this.#make(to, n, (out) => this.engine.kernels.dequantize(id, size, bytes, code(to), n, at(blocks), out));
+    return this.make(to, n, (out) => this.engine.kernels.dequantize(id, size, bytes, code(to), n, at(blocks), out));
   }
 
   quantizedRows(type: QuantType, blocks: View, ids: View, to: DType): Storage {
@@ -631,10 +510,10 @@ export class WasmBackend implements Backend {
     const n = count(ids.layout);
     const stride = ids.layout.strides[0] as Stride;
     const idType = code(ids.storage.dtype);
-    return this.#make(to, n * k, (out) => {
+    return this.make(to, n * k, (out) => {
       const { kernels } = this.engine;
       kernels.quantizedRows(id, size, bytes, code(to), idType, n, stride, rows, k, at(blocks), at(ids), out);
-      this.#checkIndex("rows", rows, 0);
+      this.checkIndex("rows", rows, 0);
     });
   }
 
@@ -642,8 +521,8 @@ export class WasmBackend implements Backend {
     const { id, size, bytes } = blockTypes[type];
     const { dtype } = x.storage;
     const n = count(x.layout);
-    return this.#make("u8", (n / size) * bytes, (out) =>
-      this.engine.kernels.quantize(id, size, bytes, code(dtype), n, this.#layouts(x.layout), at(x), out),
+    return this.make("u8", (n / size) * bytes, (out) =>
+      this.engine.kernels.quantize(id, size, bytes, code(dtype), n, this.layouts(x.layout), at(x), out),
     );
   }
 
@@ -651,101 +530,15 @@ export class WasmBackend implements Backend {
     const { id, size } = blockTypes[type];
     const { dtype } = x.storage;
     const { kernels } = this.engine;
-    const [m, cols] = this.#rows(x.layout, 1);
+    const [m, cols] = this.rows(x.layout, 1);
     const k = cols as number as Inner;
     const n = blocks.layout.shape[0] as Cols;
-    return this.#make(dtype, m * n, (out) =>
-      this.#packed(x, (from) =>
-        this.#temporary(kernels.qmatmulTmp(m, k), (tmp) =>
+    return this.make(dtype, m * n, (out) =>
+      this.packed(x, (from) =>
+        this.temporary(kernels.qmatmulTmp(m, k), (tmp) =>
           kernels.qmatmul(id, size, code(dtype), m, n, k, from, at(blocks), out, tmp),
         ),
       ),
-    );
-  }
-
-  /** A new storage filled by `run`, which is given its address; nothing runs for zero elements. */
-  #make(dtype: DType, n: number, run: (out: OutAddress) => void): Storage {
-    const storage = Storage.alloc(this, dtype, n);
-    if (n === 0) return storage;
-    try {
-      this.into(storage, run);
-    } catch (error) {
-      storage.discard();
-      throw error;
-    }
-    return storage;
-  }
-
-  /** Calls `run` with the place in the heap where the storage is to be filled. */
-  protected into(storage: Storage, run: (out: OutAddress) => void): void {
-    run(blockAt(storage) as OutAddress);
-  }
-
-  #temporary<T>(bytes: Bytes, run: (at: TmpAddress) => T): T {
-    if (bytes === 0) return run(0 as TmpAddress);
-    const tmp = this.engine.alloc(bytes >>> 0) as TmpAddress;
-    try {
-      return run(tmp);
-    } finally {
-      this.engine.release(tmp);
-    }
-  }
-
-  /** The address of the view's elements in row-major order: its own, or that of a temporary copy; 0 for no view. */
-  #packed<T>(view: View | null, run: (at: Address) => T): T {
-    if (!view) return run(NOWHERE);
-    if (view.layout.isContiguous()) return run(at(view));
-    const { dtype } = view.storage;
-    const n = count(view.layout);
-    return this.#temporary((n * sizeOf(dtype)) as Bytes, (to: number) => {
-      const info = this.#layouts(view.layout, Layout.contiguous(view.layout.shape));
-      this.engine.kernels.copy(shiftOf(dtype), n, info, at(view), to as OutAddress);
-      return run(to as Address);
-    });
-  }
-
-  #rows(layout: Layout, dims: number): [rows: Rows, cols: Cols] {
-    const split = layout.rank - dims;
-    return [numel(layout.shape.slice(0, split)) as Rows, numel(layout.shape.slice(split)) as Cols];
-  }
-
-  /** Writes merged dims and strides for the kernels. */
-  #layouts(...layouts: Layout[]): Layouts {
-    if (layouts.every((l) => l.isContiguous())) return CONTIGUOUS;
-    const { shape, strides } = collapse(layouts);
-    if (shape.length === 0) return CONTIGUOUS;
-    return this.#write([shape.length, ...shape, ...strides.flat()]);
-  }
-
-  #write(words: readonly number[]): Layouts {
-    this.#info.set(words);
-    return memoryMap.INFO as Layouts;
-  }
-
-  /** Writes the words of a kernel that takes many, in their order. */
-  #params<K extends keyof typeof words>(kernel: K, values: WordsOf<K>): Params {
-    const named = values as Readonly<Record<string, number | readonly number[]>>;
-    const info = this.#info;
-    let place = 0;
-    for (const name in words[kernel]) {
-      const value = named[name]!;
-      if (typeof value === "number") info[place++] = value;
-      else for (const word of value) info[place++] = word;
-    }
-    return memoryMap.INFO as Params;
-  }
-
-  #checkIndex(op: string, size: number, dim: number): void {
-    recording()?.add(() => this.#checkIndex(op, size, dim));
-    if (this.#error[0] === 0) return;
-    const [id, position] = new BigInt64Array(this.engine.memory.buffer, memoryMap.BAD_INDEX + 8, 2) as unknown as [
-      bigint,
-      bigint,
-    ];
-    this.#error[0] = 0;
-    fail(
-      "InvalidIndex",
-      `${calledOp(op)}: id ${id} at position ${position} is out of range for dim ${dim} of size ${size}`,
     );
   }
 }

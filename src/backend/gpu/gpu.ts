@@ -231,6 +231,11 @@ export abstract class Gpu implements MemoryOps, Recordings {
     return this.#launcher.prepare(names);
   }
 
+  /** As the launcher's. */
+  rehearse(run: () => Promise<void>): Promise<void> {
+    return this.#launcher.rehearse(run);
+  }
+
   /** Finds the BLAS library and loads its kernels for a dtype before they are needed. */
   prepareBlas(type: GemmType): Promise<void> {
     return this.#blas.prepare(type);
@@ -354,11 +359,32 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   async read(src: Storage, byteOffset: number, byteLength: number): Promise<Uint8Array> {
     this.#refuseRecording("data");
-    const download = this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength);
+    return this.#checked(this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength));
+  }
+
+  /** As `read`, of few words between steps: a kernel follows them, and is followed, sooner than a copy. */
+  async readWords(src: Storage): Promise<Uint8Array> {
+    this.#refuseRecording("data");
+    const out = new Uint8Array(src.byteLength);
+    const cols = src.byteLength / 4;
+    const copy = { x: addressOf(src), rows: 1, cols, x_stride: cols, out_stride: cols };
+    // Page-locked memory has one address for the host and for kernels.
+    const enqueue = (to: bigint): void => this.launch("copy2d_u32", { ...copy, out: Number(to) });
+    src.retain();
+    try {
+      await this.#checked(this.#staging.fetch(out.byteLength, enqueue, (piece) => out.set(piece)));
+    } finally {
+      src.release();
+    }
+    return out;
+  }
+
+  /** What a read brings, unless what was enqueued before it cannot be believed. */
+  async #checked<T>(download: Promise<T>): Promise<T> {
     const isWatched = this.#errorOp !== undefined || this.#sources.size > 0;
-    const bytes = isWatched ? (await Promise.all([download, this.#checkIndex()]))[0] : await download;
+    const result = isWatched ? (await Promise.all([download, this.#checkIndex()]))[0] : await download;
     this.trusts();
-    return bytes;
+    return result;
   }
 
   readSync(src: Storage, byteOffset: number, byteLength: number): Uint8Array {

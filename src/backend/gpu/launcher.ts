@@ -33,6 +33,8 @@ export class Launcher {
   readonly #loaded = new Map<string, Loaded>();
   readonly #modules = new Map<Program, Handle>();
   #unit: MatrixUnit | undefined;
+  /** In a rehearsal: what would have been launched. */
+  #rehearsed: Set<KernelName> | null = null;
 
   constructor(context: GpuContext, compiler: () => KernelCompiler, cache: KernelCache) {
     this.#context = context;
@@ -41,6 +43,10 @@ export class Launcher {
   }
 
   launch<Name extends KernelName>(name: Name, given: ValuesFor<Name>): void {
+    if (this.#rehearsed) {
+      this.#rehearsed.add(name);
+      return;
+    }
     const values = given as Readonly<Record<string, number | bigint>>;
     const { kernel, fn, args } = this.#loaded.get(name) ?? this.#load(name);
     for (let i = 0; i < kernel.args.length; i++) {
@@ -67,6 +73,18 @@ export class Launcher {
       compiled.push(this.#compileAhead(program, toolchain));
     }
     await Promise.all(compiled);
+  }
+
+  /** Compiles side by side the programs of the kernels that `run` would launch: none is, so its results are not to be used. */
+  async rehearse(run: () => Promise<void>): Promise<void> {
+    const names = new Set<KernelName>();
+    this.#rehearsed = names;
+    try {
+      await run();
+    } finally {
+      this.#rehearsed = null;
+    }
+    await this.prepare([...names]);
   }
 
   async #compileAhead(program: Program, toolchain: Toolchain): Promise<void> {

@@ -67,17 +67,26 @@ export class Staging {
     const out = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
       const n = Math.min(BUFFER_BYTES, bytes - done);
-      const buffer = this.#borrow(n);
-      try {
-        const from = src + BigInt(done);
-        await this.#passed(() => this.#context.copyToHost(buffer.address, from, n));
-        out.set(buffer.bytes.subarray(0, n), done);
-      } finally {
-        this.#giveBack(buffer);
-      }
+      const from = src + BigInt(done);
+      await this.fetch(
+        n,
+        (to) => this.#context.copyToHost(to, from, n),
+        (piece) => out.set(piece, done),
+      );
       done += n;
     }
     return out;
+  }
+
+  /** What `enqueue` asks the device to bring to the page-locked memory at an address is taken from there. */
+  async fetch(bytes: number, enqueue: (to: bigint) => void, take: (piece: Uint8Array) => void): Promise<void> {
+    const buffer = this.#borrow(bytes);
+    try {
+      await this.#passed(() => enqueue(buffer.address));
+      take(buffer.bytes.subarray(0, bytes));
+    } finally {
+      this.#giveBack(buffer);
+    }
   }
 
   downloadSync(src: DevicePtr, bytes: number): Uint8Array {

@@ -128,6 +128,19 @@ describe("Kernels of a transformer", () => {
     expect([compiled.length, loaded.length]).toEqual([count, 2 * count]);
   });
 
+  test("of what a rehearsal would launch are compiled side by side, and nothing is launched", async () => {
+    const { launcher, compiled, most } = setUp({ together: 2 });
+    // The device can only load: a launch would be an error.
+    await launcher.rehearse(async () => {
+      for (const name of ["softmax_f32", "add_f32", "softmax_f32"] as const) launcher.launch(name, {} as never);
+    });
+    expect(compiled.toSorted()).toEqual(programsOf(["add_f32", "softmax_f32"]).map(({ id }) => `${id}.hip`));
+    expect(most()).toBe(2);
+    await expect(launcher.rehearse(async () => fail("InvalidArgument", "stopped"))).rejects.toThrow("stopped");
+    // Behind it launches are launches again, also where it failed.
+    expect(() => launcher.launch("softmax_f32", {} as never)).toThrow();
+  });
+
   test("that do not compile are left to their first use", async () => {
     const { launcher, loaded } = setUp({ failing: "norm/" });
     const names = transformerKernels(llama);

@@ -2,8 +2,9 @@
 import { openCcl } from "../ccl.ts";
 import type { GpuPlatform } from "../driver.ts";
 import { addressOf, type Library, type LibrarySpec, openLibrary, textAt } from "../library.ts";
-import { type DriverPrototypes, NativeDriver, type OverlappingLaunch, type Vendor } from "../native-driver.ts";
+import { NativeDriver } from "../native-driver.ts";
 import { systemMemory } from "../system-memory.ts";
+import type { DriverPrototypes, OverlappingLaunch, Vendor } from "../vendor.ts";
 import { cublasSource } from "./cublas.ts";
 import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";

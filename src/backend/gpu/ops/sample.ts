@@ -134,8 +134,9 @@ export class GpuSampler implements TokenSampler {
 
   async read(): Promise<Chosen> {
     const told = this.#placed.some((slot) => this.#held[slot]?.told);
-    if (!told) return { tokens: new Uint32Array((await this.tokens.read()).buffer), ...NOTHING_TOLD };
-    const [tokens, words] = await Promise.all([this.tokens.read(), this.#told.read()]);
+    const chosen = this.#gpu.readWords(this.tokens);
+    if (!told) return { tokens: new Uint32Array((await chosen).buffer), ...NOTHING_TOLD };
+    const [tokens, words] = await Promise.all([chosen, this.#told.read()]);
     return { tokens: new Uint32Array(tokens.buffer), ...toldOf(words.buffer) };
   }
 
