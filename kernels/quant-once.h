@@ -36,13 +36,11 @@ template <class Q> struct Taken {
   }
 };
 
-// `splits` warps, each with two steps of a row, for 16 rows of W. Weights become operands in registers before x is there: where a norm is
-// part of the product, the kernel before it is long, and they come too late for that.
+// `splits` warps, each with one step of a row, for 16 rows of W. Weights become operands in registers before x is there; where a norm is part
+// of the product, as behind the experts of the layer before, they come too late for that.
 template <class Q> struct Once : Routed<Q> {
   typedef Routed<Q> Base;
   typedef typename Base::Unit Unit;
-  static constexpr u32 STEPS = 2;
-
   GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, u32 n, u32 k, f32 eps,
                   u32 splits, u32 dtype) {
     const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), own = warp / splits, part = warp - own * splits, groups = warps / splits;
@@ -62,11 +60,11 @@ template <class Q> struct Once : Routed<Q> {
       if (first < end) Base::send(weights + first * (row_bytes / 4), w + ((size_t)group * 16 + first) * row_bytes, (end - first) * row_bytes, signals + own);
     }
     const typename Base::Pair lines{weights, row_bytes};
-    Taken<Q> taken[STEPS];
-    const u32 run = 4 * STEPS * part + lane % 4;
+    Taken<Q> taken;
+    const u32 run = 4 * part + lane % 4;
     const auto take = [&] {
       if (there || !BULK_COPIES) Base::arrived(signals + own);
-      if (there) UNROLL for (int s = 0; s < (int)STEPS; s++) taken[s].take(lines, run + 4 * s);
+      if (there) taken.take(lines, run);
     };
     if (!alpha) take();
     wait_for_previous();
@@ -79,7 +77,7 @@ template <class Q> struct Once : Routed<Q> {
     const bool large = Base::round_row(rows, squares, k, x, alpha, dtype);
     if (alpha) take();
     f32 acc[2] = {};
-    UNROLL for (int s = 0; s < (int)STEPS; s++) taken[s].multiply(acc, rows, run + 4 * s);
+    if (there) taken.multiply(acc, rows, run);
     Unit::finish(acc);
     if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
     barrier();

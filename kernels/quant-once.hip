@@ -2,20 +2,20 @@
 // copies of whole rows, and each warp has no more than its registers hold. linear_once_Q: arguments as of linear_Q_b1, for halves, where
 // the device has an engine for copies of many bytes (sm_90a); elsewhere these kernels are empty.
 //
-// Launch: n / 16 groups of rows over blocks of as many as there is room for, k / 512 warps to each. Traffic: weights once; x once per block.
+// Launch: n / 16 groups of rows over blocks of as many as there is room for, a warp to each 256 weights of their rows. Traffic: weights once; x once per block.
 #include "quant-once.h"
 namespace gpu {
 
 #if GPU_BYTE_TILES
 #define ONCE_BODY(call) \
   DYNAMIC_SHARED(u32, shared); \
-  SHARED(Signal, signals, BULK_COPIES ? TILE_WARPS : 1); \
+  SHARED(Signal, signals, BULK_COPIES ? ONCE_WARPS : 1); \
   call;
 #else
 #define ONCE_BODY(call)
 #endif
 #define ONCE(Q) \
-  KERNEL_EARLY(TILE_WARPS * 32, 1, linear_once_##Q, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, size_t n, \
+  KERNEL_EARLY(ONCE_WARPS * 32, 1, linear_once_##Q, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, size_t n, \
                size_t k, f64 eps, u32 batch, u32 glu, u32 splits, u32 segment, u32 dtype) { \
     ONCE_BODY(Once<Q>::run(shared, signals, x, w, alpha, bias, residual, out, (u32)n, (u32)k, (f32)eps, splits, dtype)) \
   }

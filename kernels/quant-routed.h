@@ -6,56 +6,41 @@
 #if GPU_BYTE_TILES
 namespace gpu {
 
-// The `slots` largest of up to 32 times as many 16-bit scores as a block has warps, in order, made by every block for itself: as topk_T has
-// it, of equal ones the first before the others, NaN behind all else. A score and its place are one word, of which no two are equal: of each
-// 32 a warp keeps those that fewer than `slots` are larger than, and of these the same. 0 is for what is not there.
+// The `slots` largest of up to 128 scores of 16 bits, four to a lane, in order, found by the first warp of every block: as topk_T has it, of
+// equal ones the first before the others, NaN behind all else. A score and its place are one word, of which no two are equal; 0 is for
+// what is not there.
 struct Choice {
-  u32 *keys, *best, *ids;
+  u32* keys;
   u32 slots, dtype;
-  GPU_FN u32 words(u32 experts, u32 slots) { return (experts + 31) / 32 * (32 + (slots + 3) / 4 * 4) + 2 * 32; }
+  static constexpr u32 WORDS = 2 * ROUTED_SLOTS;
 
   GPU_FN u32 key_of(u32 bits, u32 place, u32 dtype) {
     const u32 size = bits & 0x7fffu, infinite = dtype == DTYPE_f16 ? 0x7c00u : 0x7f80u;
     const u32 key = size > infinite ? 1 : size == 0 ? 0x8000u : bits >> 15 ? bits ^ 0xffffu : bits | 0x8000u;
     return key << 16 | (0xffffu - place);
   }
-  // How many of `count` keys, a multiple of four, are larger.
-  GPU_FN u32 larger(const u32* among, u32 count, u32 key) {
-    u32 before = 0;
-    UNROLL_SOME for (u32 j = 0; j < count; j += 4) {
-      const Words4 four = load_shared<4>(among, j);
-      UNROLL for (int i = 0; i < 4; i++) before += four.v[i] > key;
-    }
-    return before;
-  }
-
   GPU_METHOD Choice(u32* shared, const void* scores, u32 experts, u32 slots, u32 dtype) : keys(shared), slots(slots), dtype(dtype) {
-    const u32 chunks = (experts + 31) / 32, pitch = (slots + 3) / 4 * 4, chunk = tid_x() / 32, lane = lane_id(), place = tid_x();
-    best = keys + 32 * chunks;
-    ids = best + chunks * pitch;
-    u32 key = 0;
-    if (place < experts) key = key_of(((const u16*)scores)[place], place, dtype);
-    if (chunk < chunks) keys[place] = key;
-    for (u32 i = tid_x(); i < chunks * pitch; i += bdim_x()) best[i] = 0;
-    barrier();
-    if (chunk < chunks && key) {
-      const u32 before = larger(keys + 32 * chunk, 32, key);
-      if (before < slots) best[chunk * pitch + before] = key;
+    if (tid_x() < 32) {
+      const u32 lane = lane_id();
+      const bool is = 4 * lane < experts;
+      const Words2 raw = ((const Words2*)scores)[is ? lane : 0];
+      u32 own[4], chosen = 0;
+      UNROLL for (u32 i = 0; i < 4; i++) own[i] = is ? key_of(raw.v[i / 2] >> 16 * (i % 2) & 0xffffu, 4 * lane + i, dtype) : 0;
+      NO_UNROLL for (u32 j = 0; j < slots; j++) {
+        const u32 one = own[0] > own[1] ? own[0] : own[1], other = own[2] > own[3] ? own[2] : own[3], most = warp_most(one > other ? one : other);
+        UNROLL for (u32 i = 0; i < 4; i++) own[i] = own[i] == most ? 0 : own[i];
+        chosen = lane == j ? most : chosen;
+      }
+      if (lane < slots) keys[lane] = chosen;
     }
     barrier();
-    // By every warp for itself: all write the same.
-    for (u32 i = lane; i < chunks * pitch; i += 32) {
-      const u32 own = best[i], before = larger(best, chunks * pitch, own);
-      if (own && before < slots) ids[before] = own;
-    }
-    wave_sync();
   }
-  GPU_METHOD u32 expert(u32 slot) const { return 0xffffu - (ids[slot] & 0xffffu); }
-  // What each counts, the softmax of their scores, to shared memory; by one warp, for all to read behind a barrier.
-  GPU_METHOD f32* mix() const { return (f32*)(ids + 32); }
+  GPU_METHOD u32 expert(u32 slot) const { return 0xffffu - (keys[slot] & 0xffffu); }
+  // What each counts, the softmax of their scores: by one warp, for all to read behind a barrier.
+  GPU_METHOD f32* mix() const { return (f32*)(keys + ROUTED_SLOTS); }
   GPU_METHOD void weigh() const {
     const bool mine = lane_id() < slots;
-    const u32 key = mine ? ids[lane_id()] >> 16 : 0x8000u, bits = key == 1 ? 0x7fffu : key >> 15 ? key & 0x7fffu : key ^ 0xffffu;
+    const u32 key = keys[mine ? lane_id() : 0] >> 16, bits = key == 1 ? 0x7fffu : key >> 15 ? key & 0x7fffu : key ^ 0xffffu;
     const f32 score = dtype == DTYPE_f16 ? f16_to_f32((u16)bits) : f32_from_bits(bits << 16);
     const f32 most = shfl(score, 0), power = mine ? m_exp(score - most) : 0.0f;
     f32 sum = power;
@@ -212,15 +197,15 @@ template <class Q> struct RoutedOpen : Routed<Q> {
       Base::send(weights + 2 * row_bytes, gates + (size_t)width * row_bytes, 8 * row_bytes, signals + own);
     }
     if (!early) large = Base::round_row(rows, squares, k, x, alpha, dtype);
-    if (warp == warps - 1) chosen.weigh();
+    if (warp == 0) chosen.weigh();
     Base::arrived(signals + own);
     f32 acc[2] = {};
     const typename Base::Pair lines{weights, row_bytes};
     const u32 steps = k / Base::STEP, each = (steps + splits - 1) / splits, end = part * each + each < steps ? part * each + each : steps;
-    NO_UNROLL for (u32 s = part * each; s < end; s += 2) {
-      Base::step(acc, lines, rows, s);
-      if (s + 1 < end) Base::step(acc, lines, rows, s + 1);
-    }
+    // Two at a time, so that one's weights are read while the other's are multiplied.
+    u32 s = part * each;
+    NO_UNROLL for (; s + 2 <= end; s += 2) UNROLL for (u32 i = 0; i < 2; i++) Base::step(acc, lines, rows, s + i);
+    if (s < end) Base::step(acc, lines, rows, s);
     Unit::finish(acc);
     if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
     barrier();
@@ -243,12 +228,12 @@ template <class Q> struct RoutedOpen : Routed<Q> {
     const bool is = lane < columns / 8;
     f32 eight[8];
     UNROLL for (int j = 0; j < 8; j++) eight[j] = values[(is ? lane : 0) * 8 + j];
-    ScaleSum s;
-    const Planes<2> q = round_group<2, 2>(eight, s);
+    ScaleSum scale;
+    const Planes<2> q = round_group<2, 2>(eight, scale);
     const u32 whole = slots * width, at = slot * width + block * columns + 8 * lane;
     if (!is) return;
     UNROLL for (int p = 0; p < 2; p++) *(Words2*)(out + p * whole + at) = q.v[p];
-    if (lane % 2 == 0) ((ScaleSum*)(out + 2 * whole))[at / 16] = s;
+    if (lane % 2 == 0) ((ScaleSum*)(out + 2 * whole))[at / 16] = scale;
   }
 };
 
@@ -281,17 +266,17 @@ template <class Q> struct RoutedDown : Routed<Q> {
     }
     f32 added = 0;
     if (warp == 0 && residual && lane % 2 == 0) added = load_float(residual, 16 * bid_x() + lane / 2, dtype);
+    const u32 own = k / Base::STEP, steps = slots * own, each = (steps + warps - 1) / warps, end = warp * each + each < steps ? warp * each + each : steps;
+    u32 s = warp * each;
+    if (BULK_COPIES) for (u32 slot = s / own; slot * own < end; slot++) await_signal(signals + slot, 0);
     Base::arrived(signals + slots);
-    constexpr u32 TOGETHER = 3;
-    const u32 own = k / Base::STEP, steps = slots * own, each = (steps + warps - 1) / warps;
     f32 acc[2] = {};
-    // All warps take as many, so that they meet as often.
-    NO_UNROLL for (u32 base = 0; base < each; base += TOGETHER) UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-      const u32 s = warp * each + base + i, slot = s < steps ? s / own : 0;
-      if (base + i >= each) break;
-      Base::arrived(signals + slot);
-      if (s < steps) Base::step(acc, typename Base::Pair{weights + slot * 4 * row_bytes, row_bytes}, rows, sums, s - slot * own, slot * (k / 32));
-    }
+    const auto step = [&](u32 s) {
+      const u32 slot = s / own;
+      Base::step(acc, typename Base::Pair{weights + slot * 4 * row_bytes, row_bytes}, rows, sums, s - slot * own, slot * (k / 32));
+    };
+    NO_UNROLL for (; s + 3 <= end; s += 3) UNROLL for (u32 i = 0; i < 3; i++) step(s + i);
+    NO_UNROLL for (; s < end; s++) step(s);
     Unit::finish(acc);
     if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
     barrier();

@@ -2,7 +2,7 @@
 // kernels, and that kernel by itself; then with other numbers of warps and blocks for its products. Shape: Qwen3-30B-A3B in Q4_K.
 //   mixture [KEYS]
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec quant-routed linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec quant-once quant-routed linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
 #define GPU_ONLY
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
@@ -14,6 +14,7 @@
 #include "attention_decode.hip"
 #include "attention_step.hip"
 #include "experts.hip"
+#include "quant-once.hip"
 #include "quant-routed.hip"
 
 constexpr u32 HIDDEN = 2048, HEADS = 32, KV_HEADS = 4, D = 128, EXPERTS = 128, CHOSEN = 8, WIDTH = 768, SETS = 8, LAYERS = 48, CAPACITY = 512;
@@ -132,10 +133,14 @@ int main(int argc, char** argv) {
        }},
   };
   // The last three in two launches: planOpen and planDown in src/backend/gpu/families/experts.ts.
-  const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * (4 * 40 + 64);
-  const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * (4 * 40 + 64);
+  const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * 64;
+  const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * 64;
   u8* packed = device<u8>(CHOSEN * WIDTH * 5 / 2);
+  const u32 once_bytes = 2 * (HEADS * D + 16) + HEADS * D / 4 + 512 + 16 * (HEADS * D / 256 * 144) + 4 * (16 * 16 + 16);
   const std::vector<Step> routed{
+      {"o once", [&](cudaStream_t s, const Weights& w) {
+         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 1, 0, 16, HEADS * D, DTYPE_bf16);
+       }},
       {"open", [&](cudaStream_t s, const Weights& w) {
          is_routed = true;
          go(s, routed_open_q4_k, 16 * CHOSEN, 384, open_bytes, middle, w.up, alpha, scores, packed, WIDTH, HIDDEN, 1e-6, 16, CHOSEN, EXPERTS, GLU_silu, 2, 1, DTYPE_bf16);
@@ -177,8 +182,11 @@ int main(int argc, char** argv) {
   CHECK(cudaDeviceSynchronize());
   const std::vector<float> summed = read(out, HIDDEN);
   CHECK(cudaMemset(out, 0xff, HIDDEN * 2));
+  const std::vector<float> attended = read(middle, HIDDEN);
+  CHECK(cudaMemset(middle, 0xff, HIDDEN * 2));
   for (const Step& step : routed) step.run(0, sets[0]);
   CHECK(cudaDeviceSynchronize());
+  printf("weights on their way at once: %.1e\n", difference(read(middle, HIDDEN), attended));
   printf("experts in two launches differ by %.1e\n", difference(read(out, HIDDEN), summed));
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
@@ -197,12 +205,12 @@ int main(int argc, char** argv) {
   printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, waiting);
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
+  const Step* const as_now[6] = {&steps[0], &steps[1], &routed[0], &steps[3], &routed[1], &routed[2]};
   const auto time_routed = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++) {
                const Weights& w = sets[layer % SETS];
-               for (size_t i = 0; i < 4; i++) if (wanted(i)) steps[i].run(s, w);
-               for (size_t i = 0; i < 2; i++) if (wanted(4 + i)) routed[i].run(s, w);
+               for (size_t i = 0; i < 6; i++) if (wanted(i)) as_now[i]->run(s, w);
              }
            }, 7) / LAYERS;
   };
@@ -211,7 +219,7 @@ int main(int argc, char** argv) {
     const float us = time_routed([](size_t) { return true; });
     printf("experts in two launches, %s with the largest shared memory: layer %.2f us\n", c == NONE ? "none" : c == ALL ? "all" : "these", us);
     for (size_t k = 0; k < 6; k++)
-      printf("  %-10s alone %5.2f us, gone %5.2f us\n", k < 4 ? steps[k].name : routed[k - 4].name, time_routed([&](size_t i) { return i == k; }),
+      printf("  %-10s alone %5.2f us, gone %5.2f us\n", as_now[k]->name, time_routed([&](size_t i) { return i == k; }),
              us - time_routed([&](size_t i) { return i != k; }));
   }
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));

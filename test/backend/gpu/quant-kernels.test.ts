@@ -6,7 +6,7 @@ import type { KernelName, ValuesFor } from "../../../src/backend/gpu/catalogue.t
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { planRouted } from "../../../src/backend/gpu/families/experts.ts";
 import { quantName } from "../../../src/backend/gpu/families/family.ts";
-import { type LinearShape, planQuantizedLinear } from "../../../src/backend/gpu/families/linear.ts";
+import { type LinearShape, planOnce, planQuantizedLinear } from "../../../src/backend/gpu/families/linear.ts";
 import { quantOutput } from "../../../src/backend/gpu/families/quantized.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { Launcher } from "../../../src/backend/gpu/launcher.ts";
@@ -540,8 +540,36 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
     }
   });
 
+  tileTest("a row times weights that are all on their way at once", () => {
+    const [n, k] = [48, 512];
+    for (const [type, dtype, around] of [
+      ["Q4_K", "bf16", true],
+      ["Q5_K", "f16", true],
+      ["Q4_K", "f16", false],
+    ] as const) {
+      const blocks = randomBlocks(type, n * k);
+      const some = (count: number): number[] => rounded(Array.from({ length: count }, normal), dtype);
+      const [x, alpha, bias, residual] = [some(k), some(k), some(n), some(n)];
+      // Blocks of two groups, of which the last has one.
+      const { kernel, launch } = planOnce({ m: 1, n, k, norm: around }, type, { arch: "sm_90a", multiprocessors: 2 })!;
+      expect(launch).toMatchObject({ blocks: 2, splits: 2, threads: 128 });
+      const halvesAt = (all: readonly number[]) => (around ? gpu.upload(encode(all, dtype)) : 0);
+      const y = gpu.space(2 * n);
+      const floatsOf = { alpha: halvesAt(alpha), bias: halvesAt(bias), residual: halvesAt(residual) };
+      const values = { n, k, eps: 1e-5, batch: 1, glu: 0, dtype: quantOutput[dtype]!, w: gpu.blocks(blocks), out: y };
+      gpu.launch(kernel, { ...launch, ...values, ...floatsOf, x: gpu.upload(encode(x, dtype)) }, true);
+      const factor = around ? 1 / Math.sqrt(x.reduce((sum, v) => sum + v * v, 0) / k + 1e-5) : 1;
+      const normed = around ? x.map((v, i) => v * factor * alpha[i]!) : x;
+      const want = expected(type, blocks, normed, n).map(({ y, off }, i) =>
+        around ? { y: y + bias[i]! + residual[i]!, off: off + 1e-5 } : { y, off },
+      );
+      expectProducts(floats(y, n, dtype), want, dtype, `${type} ${dtype}`);
+      gpu.release();
+    }
+  });
+
   tileTest("a row through the experts that its scores choose", () => {
-    const [experts, hidden, width, slots] = [40, 512, 256, 3];
+    const [experts, width, slots] = [40, 256, 3];
     const scores = Array.from({ length: experts }, (_, e) => (e % 7 === 0 ? Number.NaN : normal()));
     // The second of equal ones is not chosen, nor is zero below zero less than zero.
     for (const e of [5, 33, 38]) scores[e] = 9;
@@ -553,10 +581,10 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         .sort((a, b) => (after(a.score, b.score) ? 1 : after(b.score, a.score) ? -1 : a.e - b.e))
         .slice(0, slots);
     const isAfter = (a: number, b: number) => (Number.isNaN(a) ? !Number.isNaN(b) : a < b);
-    for (const [type, dtype, own, norm, early] of [
-      ["Q4_K", "bf16", rounded(scores, "bf16"), true, 1],
-      ["Q5_K", "f16", rounded(scores, "f16"), false, 0],
-      ["Q4_K", "bf16", only, true, 0],
+    for (const [type, dtype, hidden, own, norm, early] of [
+      ["Q4_K", "bf16", 1280, rounded(scores, "bf16"), true, 1],
+      ["Q5_K", "f16", 256, rounded(scores, "f16"), false, 0],
+      ["Q4_K", "bf16", 256, only, true, 0],
     ] as const) {
       const [open, down] = [
         randomBlocks(type, experts * 2 * width * hidden),

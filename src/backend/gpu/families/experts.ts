@@ -11,6 +11,8 @@ import {
   planQuantizedLinear,
   quantLinearDefines,
   TILE_WARPS,
+  WHOLE_STEP,
+  wholeQuants,
 } from "./linear.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
 import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
@@ -49,9 +51,6 @@ export function planSlots(shape: LinearShape, type: QuantType | null, dtype: DTy
   return planQuantizedLinear(shape, type, own);
 }
 
-/** Types of experts that a row goes through in two launches. Of a row's weights, four lanes take so many at a time. */
-export const routedQuants = ["q4_k", "q5_k"] as const;
-const ROUTED_STEP = 256;
 /**
  * Warps of the two kernels, for the first more than it has, so that registers are left for blocks of the second beside its own;
  * experts that one row is given at most.
@@ -59,6 +58,8 @@ const ROUTED_STEP = 256;
 const ROUTED_OPEN_WARPS = 20;
 const ROUTED_DOWN_WARPS = 8;
 const ROUTED_SLOTS = TOPK_MOST;
+/** Experts that there may be: four to a lane of the warp that chooses. */
+const ROUTED_EXPERTS = 128;
 /** Warps that share eight columns of gates and of what they open. */
 const ROUTED_SPLITS = 2;
 
@@ -71,14 +72,13 @@ export interface RoutedShape {
 
 /** One row through its experts, as kernels/quant-routed.hip lays it out; null where its blocks have no room for all weights at once. */
 export function planRouted({ hidden, width, experts, slots }: RoutedShape, type: QuantType, device: Device) {
-  const quant = routedQuants.find((name) => name === quantName(type));
-  const isWhole = [hidden, width].every((k) => k % ROUTED_STEP === 0);
+  const quant = wholeQuants.find((name) => name === quantName(type));
+  const isWhole = [hidden, width].every((k) => k % WHOLE_STEP === 0);
   if (!quant || !hasWarpgroups(device.arch) || !isWhole || slots > ROUTED_SLOTS) return null;
-  if (slots > experts || experts > 32 * ROUTED_DOWN_WARPS) return null;
+  if (slots > experts || experts > ROUTED_EXPERTS || experts % 4 !== 0) return null;
   const { size, bytes } = quantTypes[type];
   const rowBytes = (k: number): number => (k / size) * bytes;
   const words = (k: number): number => 2 * (k / 4 + 4) + 128;
-  const choice = Math.ceil(experts / 32) * (32 + 4 * Math.ceil(slots / 4)) + 64;
   const budget = sharedBudget(device.arch) - 1024;
   const groups = width / 8;
   // Whole sixteens of columns to a block, and a block to a multiprocessor.
@@ -86,11 +86,11 @@ export function planRouted({ hidden, width, experts, slots }: RoutedShape, type:
   while (perSlot > 0 && groups % (2 * perSlot) !== 0) perSlot--;
   const own = groups / perSlot;
   const warps = own * ROUTED_SPLITS;
-  const open = 4 * (words(hidden) + hidden / 16 + 16 * warps + 8 * own + 4 * Math.ceil(warps / 4) + choice);
+  const open = 4 * (words(hidden) + hidden / 16 + 16 * warps + 8 * own + 4 * Math.ceil(warps / 4) + 2 * ROUTED_SLOTS);
   const openBytes = open + own * 16 * rowBytes(hidden);
-  const down = 4 * (words(slots * width) + (slots * width) / 8 + 16 * ROUTED_DOWN_WARPS + choice);
+  const down = 4 * (words(slots * width) + (slots * width) / 8 + 16 * ROUTED_DOWN_WARPS + 2 * ROUTED_SLOTS);
   const downBytes = down + slots * 16 * rowBytes(width);
-  if (!(warps <= TILE_WARPS) || experts > 32 * warps || Math.max(openBytes, downBytes) > budget) return null;
+  if (!(warps <= TILE_WARPS) || Math.max(openBytes, downBytes) > budget) return null;
   return {
     quant,
     open: { per_slot: perSlot, splits: ROUTED_SPLITS, threads: 32 * warps, shared_bytes: openBytes },
@@ -255,7 +255,7 @@ export const experts = [
   family({
     file: "quant-routed",
     pattern: "routed_open_{Q}",
-    over: { Q: routedQuants },
+    over: { Q: wholeQuants },
     args: "x* w* alpha* scores* out* width k eps:f64 per_slot:u32 slots:u32 experts:u32 glu:u32 splits:u32 early:u32 dtype:u32",
     plan: "threads shared_bytes",
     defines: (arch) => ({ ...quantLinearDefines(arch), ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS }),
@@ -264,7 +264,7 @@ export const experts = [
   family({
     file: "quant-routed",
     pattern: "routed_down_{Q}",
-    over: { Q: routedQuants },
+    over: { Q: wholeQuants },
     args: "x* w* scores* residual* out* n k slots:u32 experts:u32 dtype:u32",
     plan: "threads shared_bytes",
     launch: (s) => ({ grid: gridFor(s.n / 16, s.threads), block: s.threads, shared: s.shared_bytes, crowds: true }),

@@ -1,7 +1,7 @@
 /** Linear layers of few rows, fused with what is around them, and how many warps and blocks each gets. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
-import { matrixUnit, sharedBudget, usesMatrixUnit } from "../attention-plan.ts";
+import { hasWarpgroups, matrixUnit, sharedBudget, usesMatrixUnit } from "../attention-plan.ts";
 import { family, gridFor, type Launch, quantFloats, quantName, quants } from "./family.ts";
 import { streamDefines } from "./quantized.ts";
 
@@ -277,6 +277,31 @@ function findPlan(
   return best && { kernel: `linear${fine ? "_fine" : ""}_${quantName(type)}_b${batch}`, launch: best };
 }
 
+/** Types of which kernels take whole rows, all on their way at once; weights of a row that a warp takes, and its warps at most. */
+export const wholeQuants = ["q4_k", "q5_k"] as const;
+export const WHOLE_STEP = 256;
+/** More than there are, so that registers are left for blocks of other kernels. */
+const ONCE_WARPS = 20;
+
+/** One row times weights that all multiprocessors have room for at once, as kernels/quant-once.hip lays it out; null for others. */
+export function planOnce(
+  { m, n, k }: LinearShape,
+  type: QuantType,
+  { arch, multiprocessors }: Device,
+): LinearPlan<`linear_once_${(typeof wholeQuants)[number]}`> | null {
+  const quant = wholeQuants.find((name) => name === quantName(type));
+  if (!quant || !hasWarpgroups(arch) || m !== 1 || n % TILE_ROWS !== 0 || k % WHOLE_STEP !== 0) return null;
+  const splits = k / WHOLE_STEP;
+  const together = Math.ceil(n / TILE_ROWS / multiprocessors);
+  const warps = together * splits;
+  const { size, bytes } = quantTypes[type];
+  const x = 2 * (k + 16) + k / 4 + TILE_CHUNK;
+  const shared_bytes = x + together * TILE_ROWS * (k / size) * bytes + 4 * (16 * warps + 4 * Math.ceil(warps / 4));
+  if (warps > TILE_WARPS || shared_bytes > sharedBudget(arch) - 1024) return null;
+  const blocks = Math.ceil(n / TILE_ROWS / together);
+  return { kernel: `linear_once_${quant}`, launch: { threads: 32 * warps, splits, blocks, shared_bytes, segment: k } };
+}
+
 const launch = (s: { readonly blocks: number; readonly threads: number; readonly shared_bytes: number }): Launch => ({
   grid: gridFor(s.blocks, s.threads),
   block: s.threads,
@@ -320,6 +345,15 @@ export const linear = [
     args: `x* w* ${epilogue} segment:u32 dtype:u32`,
     plan: "blocks threads shared_bytes",
     defines: quantLinearDefines,
+    launch,
+  }),
+  family({
+    file: "quant-once",
+    pattern: "linear_once_{Q}",
+    over: { Q: wholeQuants },
+    args: `x* w* ${epilogue} segment:u32 dtype:u32`,
+    plan: "blocks threads shared_bytes",
+    defines: (arch) => ({ ...quantLinearDefines(arch), ONCE_WARPS }),
     launch,
   }),
 ] as const;

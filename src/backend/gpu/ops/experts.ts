@@ -149,7 +149,12 @@ export function routedExperts(
   const { dtype } = x.storage;
   const { count: slots, type, norm, residual } = p;
   if ((dtype !== "bf16" && dtype !== "f16") || scores.storage.dtype !== dtype || gpu.isInvariant) return null;
-  if (![x, scores, open, down].every(({ layout }) => layout.isContiguous()) || x.layout.shape[0] !== 1) return null;
+  if (
+    ![x, scores, open, down].every(({ layout }) => layout.isContiguous()) ||
+    x.layout.shape[0] !== 1 ||
+    !aligned(scores)
+  )
+    return null;
   if ([norm?.weight, residual].some((view) => view && (view.storage.dtype !== dtype || !view.layout.isContiguous())))
     return null;
   const [experts, rows] = open.layout.shape as [number, number];
