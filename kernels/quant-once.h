@@ -1,14 +1,14 @@
 // The product of one row with weights that all multiprocessors together have room for at once: kernels/quant-once.hip.
 #ifndef WICK_QUANT_ONCE_H
 #define WICK_QUANT_ONCE_H
-#include "quant-routed.h"
+#include "quant-whole.h"
 
 #if GPU_BYTE_TILES
 namespace gpu {
 
 // Weights of a run of each of two rows, as the unit takes them.
 template <class Q> struct Taken {
-  typedef Routed<Q> Base;
+  typedef WholeRows<Q> Base;
   typedef typename Base::Unit Unit;
   static_assert(Q::Halves == 1 && Q::Fields == Q::Parts, "scales of 32 weights, each word's own");
   f32 scale[2][Q::Parts], min[2][Q::Parts];
@@ -38,8 +38,8 @@ template <class Q> struct Taken {
 
 // `splits` warps, each with one step of a row, for 16 rows of W. Weights become operands in registers before x is there; where a norm is part
 // of the product, as behind the experts of the layer before, they come too late for that.
-template <class Q> struct Once : Routed<Q> {
-  typedef Routed<Q> Base;
+template <class Q> struct Once : WholeRows<Q> {
+  typedef WholeRows<Q> Base;
   typedef typename Base::Unit Unit;
   GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, u32 n, u32 k, f32 eps,
                   u32 splits, u32 dtype) {

@@ -1,7 +1,7 @@
 // One row of x through the experts that a router's scores choose, in two launches: kernels/quant-routed.hip.
 #ifndef WICK_QUANT_ROUTED_H
 #define WICK_QUANT_ROUTED_H
-#include "quant-tile.h"
+#include "quant-whole.h"
 
 #if GPU_BYTE_TILES
 namespace gpu {
@@ -49,128 +49,10 @@ struct Choice {
   }
 };
 
-// What quant-lanes.h multiplies with, of whole rows in shared memory as they lie in memory, one behind the other.
-template <class Q> struct Routed {
-  static constexpr int P = 2;
-  typedef TileRows<Q, 1, P> Unit;
-  typedef typename Unit::Rows Rows;
-  static constexpr u32 STEP = Unit::STEP, PER_BLOCK = Unit::PER_BLOCK;
-
-  // Bytes, a multiple of 16, to shared memory, by one warp; `expected` of all of them before.
-  GPU_FN void expect(Signal* signal, u32 bytes) {
-    if (BULK_COPIES && one_lane()) expect_bytes(signal, bytes);
-  }
-  GPU_FN void send(u32* to, const void* from, u32 bytes, Signal* signal) {
-    if (BULK_COPIES) {
-      if (one_lane()) copy_bulk(to, from, bytes, signal);
-    } else for (u32 i = 16 * lane_id(); i < bytes; i += 512) copy16_async(to + i / 4, (const u8*)from + i);
-  }
-  // All that a signal is for; without signals, all that was sent.
-  GPU_FN void arrived(Signal* signal) {
-    if (BULK_COPIES) await_signal(signal, 0);
-    else {
-      copies_wait();
-      barrier();
-    }
-    wave_sync();
-  }
-  GPU_FN void make_signals(Signal* signals, u32 count) {
-    if (!BULK_COPIES) return;
-    if (tid_x() == 0) for (u32 i = 0; i < count; i++) make_signal(signals + i, 1);
-    signals_made();
-  }
-
-  // All of x · alpha in shared memory, and each warp's squares: four lanes to a group of 32, each with one or a few. Returns whether the row
-  // was made small, as its squares overflow: all threads see the same. Few warps are here, so that every instruction counts.
-  template <u32 dtype> GPU_FN bool round_as(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha) {
-    const u32 groups = k / 32;
-    NO_UNROLL for (u32 again = 0;; again++) {
-      f32 square = 0;
-      NO_UNROLL for (u32 base = tid_x() / 32 * 8; base < groups; base += bdim_x() / 32 * 8) {
-        const u32 group = base + lane_id() / 4 < groups ? base + lane_id() / 4 : 0;
-        Eight v, weight;
-        v.load(x, group * 4 + lane_id() % 4, dtype);
-        if (alpha) weight.load(alpha, group * 4 + lane_id() % 4, dtype);
-        f32 values[8];
-        v.get(values, dtype);
-        if (alpha) {
-          f32 factor[8];
-          weight.get(factor, dtype);
-          UNROLL for (int j = 0; j < 8; j++) {
-            if (again) values[j] *= small_scale();
-            square = m_fma(values[j], group == base + lane_id() / 4 ? values[j] : 0.0f, square);
-            values[j] *= factor[j];
-          }
-        }
-        ScaleSum s;
-        const Planes<P> q = round_group<P>(values, s);
-        if (group == base + lane_id() / 4) to.put(group, 0, q, s);
-      }
-      if (alpha) {
-        UNROLL for (u32 mask = 1; mask < 32; mask *= 2) square += shfl_xor(square, mask);
-        if (lane_id() == 0) squares[tid_x() / 32] = square;
-      }
-      barrier();
-      if (!alpha || again) return again;
-      f32 sum = 0;
-      for (u32 i = 0; i < bdim_x() / 32; i++) sum += squares[i];
-      if (!is_infinite(sum)) return false;
-      barrier();
-    }
-  }
-  GPU_FN bool round_row(const Rows& to, f32* squares, u32 k, const void* x, const void* alpha, u32 dtype) {
-    return dtype == DTYPE_bf16 ? round_as<DTYPE_bf16>(to, squares, k, x, alpha) : round_as<DTYPE_f16>(to, squares, k, x, alpha);
-  }
-
-  // Row lane / 4 and that eight further on of 16 that begin at `lines`.
-  struct Pair {
-    const u32* lines;
-    u32 bytes;
-    GPU_METHOD void block(Staged<Q::Align> (&to)[2], u32 run) const {
-      UNROLL for (u32 h = 0; h < 2; h++) {
-        const u32 at = (lane_id() / 4 + 8 * h) * bytes + run / PER_BLOCK * Q::Bytes;
-        to[h] = Staged<Q::Align>{lines + at / 16 * 4, Q::Align == 16 ? 0 : at % 16};
-      }
-    }
-  };
-  // acc += step s of two rows and of x.
-  GPU_FN void step(f32 (&acc)[2], const Pair& rows, const Rows& x, u32 s) {
-    const u32 t = lane_id() % 4, run = 4 * s + t;
-    Staged<Q::Align> block[2];
-    rows.block(block, run);
-    Unit::multiply(acc, block, run % PER_BLOCK, typename Unit::Sight(x, run * Q::Parts), 0, true);
-  }
-  // The same where each sixteen of x have a scale and a sum; from group `first` of 32 on.
-  GPU_FN void step(f32 (&acc)[2], const Pair& rows, const Rows& x, const f32* sums, u32 s, u32 first) {
-    const u32 t = lane_id() % 4, run = 4 * s + t, group = first + run * Q::Parts;
-    Staged<Q::Align> block[2];
-    rows.block(block, run);
-    f32 scale[2][Q::Halves][Q::Parts], min[2][Q::Halves][Q::Parts];
-    u32 q[2][2][4 * Q::Fields];
-    UNROLL for (int h = 0; h < 2; h++) {
-      UNROLL for (int half = 0; half < Q::Halves; half++) LaneType<Q>::scales(block[h], run % PER_BLOCK, half, scale[h][half], min[h][half]);
-      UNROLL for (int i = 0; i < Unit::STORED; i += 4) LaneType<Q>::template words<4>(block[h], run % PER_BLOCK, i, q[h][i / 4]);
-    }
-    const typename Unit::Sight sight(x, group);
-    UNROLL for (int p = 0; p < Q::Parts; p++) {
-      const Vec<f32, 4> s = load_shared<4>(sums, 4 * (group + p));
-      UNROLL for (int half = 0; half < 2; half++) {
-        const int own = Q::Halves > 1 ? half : 0, word = Q::Fields > Q::Parts ? 0 : half, field = Q::Fields > Q::Parts ? half : p;
-        typename Unit::Sums4 d;
-        d.add(q[0][word] + 4 * field, q[1][word] + 4 * field, sight, 8 * p + 4 * half);
-        UNROLL for (int h = 0; h < 2; h++) {
-          acc[h] = m_fma(scale[h][own][p], s.v[2 * half] * d.of(h), acc[h]);
-          if (Q::HasMin) acc[h] = m_fma(min[h][own][p], s.v[2 * half + 1], acc[h]);
-        }
-      }
-    }
-  }
-};
-
 // Gates and what they open: `per_slot` blocks for each of the chosen experts, `splits` warps for each eight columns, the weights of which
 // are all on their way at once. What comes out, times what the expert counts, is rounded as routed_down takes it.
-template <class Q> struct RoutedOpen : Routed<Q> {
-  typedef Routed<Q> Base;
+template <class Q> struct RoutedOpen : WholeRows<Q> {
+  typedef WholeRows<Q> Base;
   typedef typename Base::Unit Unit;
 
   GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* scores, u8* out, u32 width, u32 k, f32 eps, u32 per_slot,
@@ -234,6 +116,38 @@ template <class Q> struct RoutedOpen : Routed<Q> {
     if (!is) return;
     UNROLL for (int p = 0; p < 2; p++) *(Words2*)(out + p * whole + at) = q.v[p];
     if (lane % 2 == 0) ((ScaleSum*)(out + 2 * whole))[at / 16] = scale;
+  }
+};
+
+// Rows of which each sixteen elements of x have a scale and a sum of their own.
+template <class Q> struct Routed : WholeRows<Q> {
+  typedef WholeRows<Q> Base;
+  typedef typename Base::Unit Unit;
+  using Base::PER_BLOCK;
+  // acc += step s of two rows and of x from group `first` of 32 on.
+  GPU_FN void step(f32 (&acc)[2], const typename Base::Pair& rows, const typename Base::Rows& x, const f32* sums, u32 s, u32 first) {
+    const u32 t = lane_id() % 4, run = 4 * s + t, group = first + run * Q::Parts;
+    Staged<Q::Align> block[2];
+    rows.block(block, run);
+    f32 scale[2][Q::Halves][Q::Parts], min[2][Q::Halves][Q::Parts];
+    u32 q[2][2][4 * Q::Fields];
+    UNROLL for (int h = 0; h < 2; h++) {
+      UNROLL for (int half = 0; half < Q::Halves; half++) LaneType<Q>::scales(block[h], run % PER_BLOCK, half, scale[h][half], min[h][half]);
+      UNROLL for (int i = 0; i < Unit::STORED; i += 4) LaneType<Q>::template words<4>(block[h], run % PER_BLOCK, i, q[h][i / 4]);
+    }
+    const typename Unit::Sight sight(x, group);
+    UNROLL for (int p = 0; p < Q::Parts; p++) {
+      const Vec<f32, 4> s = load_shared<4>(sums, 4 * (group + p));
+      UNROLL for (int half = 0; half < 2; half++) {
+        const int own = Q::Halves > 1 ? half : 0, word = Q::Fields > Q::Parts ? 0 : half, field = Q::Fields > Q::Parts ? half : p;
+        typename Unit::Sums4 d;
+        d.add(q[0][word] + 4 * field, q[1][word] + 4 * field, sight, 8 * p + 4 * half);
+        UNROLL for (int h = 0; h < 2; h++) {
+          acc[h] = m_fma(scale[h][own][p], s.v[2 * half] * d.of(h), acc[h]);
+          if (Q::HasMin) acc[h] = m_fma(min[h][own][p], s.v[2 * half + 1], acc[h]);
+        }
+      }
+    }
   }
 };
 

@@ -602,7 +602,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         dtype,
       );
       const residual = rounded(Array.from({ length: hidden }, normal), dtype);
-      const plan = planRouted({ hidden, width, experts, slots }, type, { arch: "sm_90a", multiprocessors: 12 })!;
+      const plan = planRouted({ hidden, width, experts, slots }, type, { arch: "sm_90a", multiprocessors: 24 })!;
       const halvesAt = (all: readonly number[]) => gpu.upload(encode(all, dtype));
       const common = { scores: halvesAt(own), slots, experts, dtype: quantOutput[dtype]! };
       const [between, y] = [gpu.space(plan.between), gpu.space(2 * hidden)];
