@@ -14,11 +14,11 @@ template <int P> struct Planes {
 };
 // Rounds a group that four neighbouring lanes hold, eight elements each, to 16 bits, which leave an error of 2e-5 of its size: eight
 // would leave 5e-3, more than halves do; to 24 with three planes. One without range has scale 0 and bytes 0; one with NaN or infinity has the scale NaN. No
-// branches, so that several groups overlap. With two lanes, a group of 16.
-template <int P, u32 LANES = 4> GPU_FN Planes<P> round_group(const f32 (&x)[8], ScaleSum& s) {
+// branches, so that several groups overlap.
+template <int P> GPU_FN Planes<P> round_group(const f32 (&x)[8], ScaleSum& s) {
   f32 largest = 0;
   UNROLL for (int j = 0; j < 8; j++) largest = maximum(largest, m_abs(x[j]));
-  UNROLL for (u32 mask = LANES / 2; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
+  UNROLL for (u32 mask = 2; mask; mask /= 2) largest = maximum(largest, shfl_xor(largest, mask));
   // The power of two that brings the largest near 1, and its inverse.
   const u32 exponent = f32_bits(largest) >> 23, near = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
   const f32 lift = f32_from_bits((254 - near) << 23), lower = f32_from_bits(near << 23), lifted = largest * lift;
@@ -50,7 +50,7 @@ template <int P, u32 LANES = 4> GPU_FN Planes<P> round_group(const f32 (&x)[8], 
     }
   }
   i32 sum = high * 256 + low;
-  UNROLL for (u32 mask = LANES / 2; mask; mask /= 2) {
+  UNROLL for (u32 mask = 2; mask; mask /= 2) {
     sum += shfl_xor(sum, mask);
     if (P > 2) rest += shfl_xor(rest, mask);
   }

@@ -36,13 +36,11 @@ template <class Q> struct Taken {
   }
 };
 
-// `splits` warps, each with one step of a row, for 16 rows of W. Weights become operands in registers before x is there; where a norm is part
-// of the product, as behind the experts of the layer before, they come too late for that.
+// `splits` warps, each with one step of a row, for 16 rows of W. Weights become operands in registers before x is there.
 template <class Q> struct Once : WholeRows<Q> {
   typedef WholeRows<Q> Base;
   typedef typename Base::Unit Unit;
-  GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, u32 n, u32 k, f32 eps,
-                  u32 splits, u32 dtype) {
+  GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* bias, const void* residual, void* out, u32 n, u32 k, u32 splits, u32 dtype) {
     const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), own = warp / splits, part = warp - own * splits, groups = warps / splits;
     const u32 row_bytes = k / Q::Elements * Q::Bytes, group = bid_x() * groups + own;
     const bool there = 16 * group < n;
@@ -50,7 +48,6 @@ template <class Q> struct Once : WholeRows<Q> {
     u32* const all_weights = shared + Unit::words(1, k);
     u32* const weights = all_weights + own * 4 * row_bytes;
     f32* const totals = (f32*)(all_weights + groups * 4 * row_bytes);
-    f32* const squares = totals + 16 * warps;
     Base::make_signals(signals, groups);
     barrier();
     // Of a group's rows, each of its warps brings some.
@@ -62,11 +59,8 @@ template <class Q> struct Once : WholeRows<Q> {
     const typename Base::Pair lines{weights, row_bytes};
     Taken<Q> taken;
     const u32 run = 4 * part + lane % 4;
-    const auto take = [&] {
-      if (there || !BULK_COPIES) Base::arrived(signals + own);
-      if (there) taken.take(lines, run);
-    };
-    if (!alpha) take();
+    if (there || !BULK_COPIES) Base::arrived(signals + own);
+    if (there) taken.take(lines, run);
     wait_for_previous();
     f32 added = 0;
     const u32 line = 16 * group + lane;
@@ -74,8 +68,7 @@ template <class Q> struct Once : WholeRows<Q> {
       if (residual) added = load_float(residual, line, dtype);
       if (bias) added += load_float(bias, line, dtype);
     }
-    const bool large = Base::round_row(rows, squares, k, x, alpha, dtype);
-    if (alpha) take();
+    Base::round_row(rows, nullptr, k, x, nullptr, dtype);
     f32 acc[2] = {};
     if (there) taken.multiply(acc, rows, run);
     Unit::finish(acc);
@@ -84,11 +77,6 @@ template <class Q> struct Once : WholeRows<Q> {
     if (part || !there || lane >= 16) return;
     f32 sum = 0;
     for (u32 p = 0; p < splits; p++) sum += totals[16 * (warp + p) + lane];
-    if (alpha) {
-      f32 square = 0;
-      for (u32 i = 0; i < warps; i++) square += squares[i];
-      sum *= norm_factor(square, k, large ? 0.0f : eps);
-    }
     store_float(out, line, sum + added, dtype);
   }
 };

@@ -106,16 +106,16 @@ template <class Q> struct RoutedOpen : WholeRows<Q> {
     }
     barrier();
     if (warp) return;
-    // Two lanes to sixteen columns.
-    const bool is = lane < columns / 8;
+    // Four lanes to sixteen columns, of which two have the same as the others: their sum is twice that of the sixteen.
+    const u32 first = lane / 4 * 16 + lane % 2 * 8;
     f32 eight[8];
-    UNROLL for (int j = 0; j < 8; j++) eight[j] = values[(is ? lane : 0) * 8 + j];
+    UNROLL for (int j = 0; j < 8; j++) eight[j] = values[(first < columns ? first : 0) + j];
     ScaleSum scale;
-    const Planes<2> q = round_group<2, 2>(eight, scale);
-    const u32 whole = slots * width, at = slot * width + block * columns + 8 * lane;
-    if (!is) return;
+    const Planes<2> q = round_group<2>(eight, scale);
+    const u32 whole = slots * width, at = slot * width + block * columns + first;
+    if (first >= columns || lane % 4 > 1) return;
     UNROLL for (int p = 0; p < 2; p++) *(Words2*)(out + p * whole + at) = q.v[p];
-    if (lane % 2 == 0) ((ScaleSum*)(out + 2 * whole))[at / 16] = scale;
+    if (lane % 4 == 0) ((ScaleSum*)(out + 2 * whole))[at / 16] = ScaleSum{{scale.v[0], scale.v[1] / 2}};
   }
 };
 

@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   const u32 once_bytes = 2 * (HEADS * D + 16) + HEADS * D / 4 + 512 + 16 * (HEADS * D / 256 * 144) + 4 * (16 * 16 + 16);
   const std::vector<Step> routed{
       {"o once", [&](cudaStream_t s, const Weights& w) {
-         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 1, 0, 16, HEADS * D, DTYPE_bf16);
+         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, x, middle, HIDDEN, HEADS * D, 16, DTYPE_bf16);
        }},
       {"open", [&](cudaStream_t s, const Weights& w) {
          is_routed = true;

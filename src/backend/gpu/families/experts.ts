@@ -9,9 +9,9 @@ import {
   type LinearShape,
   planLinear,
   planQuantizedLinear,
-  quantLinearDefines,
   TILE_WARPS,
   WHOLE_STEP,
+  wholeDefines,
   wholeQuants,
 } from "./linear.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
@@ -258,8 +258,8 @@ export const experts = [
     over: { Q: wholeQuants },
     args: "x* w* alpha* scores* out* width k eps:f64 per_slot:u32 slots:u32 experts:u32 glu:u32 splits:u32 early:u32 dtype:u32",
     plan: "threads shared_bytes",
-    defines: (arch) => ({ ...quantLinearDefines(arch), ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS }),
-    launch: (s) => ({ ...launch(s), crowds: true }),
+    defines: { ...wholeDefines, ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS },
+    launch,
   }),
   family({
     file: "quant-routed",
@@ -267,7 +267,7 @@ export const experts = [
     over: { Q: wholeQuants },
     args: "x* w* scores* residual* out* n k slots:u32 experts:u32 dtype:u32",
     plan: "threads shared_bytes",
-    launch: (s) => ({ grid: gridFor(s.n / 16, s.threads), block: s.threads, shared: s.shared_bytes, crowds: true }),
+    launch: (s) => ({ grid: gridFor(Math.ceil(s.n / 16), s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
   family({
     file: "linear",
