@@ -78,33 +78,6 @@ template <class Q, int NB, int P> struct TileVec {
     }
     return square;
   }
-  // The same of one row of bf16, from its beginning: few warps are here, so that every instruction counts.
-  GPU_FN f32 round_one(const Rows& to, u32 count, const void* x, const void* alpha, f32 scale) {
-    const u32 groups = count / 32;
-    f32 square = 0;
-    NO_UNROLL for (u32 base = tid_x() / 32 * 8; base < groups; base += bdim_x() / 32 * 8) {
-      const u32 group = base + lane_id() / 4 < groups ? base + lane_id() / 4 : 0;
-      const bool is = group == base + lane_id() / 4;
-      Eight v, weight;
-      v.load(x, group * 4 + lane_id() % 4, DTYPE_bf16);
-      if (alpha) weight.load(alpha, group * 4 + lane_id() % 4, DTYPE_bf16);
-      f32 values[8];
-      v.get(values, DTYPE_bf16);
-      if (alpha) {
-        f32 factor[8];
-        weight.get(factor, DTYPE_bf16);
-        UNROLL for (int j = 0; j < 8; j++) {
-          values[j] *= scale;
-          square = m_fma(values[j], is ? values[j] : 0.0f, square);
-          values[j] *= factor[j];
-        }
-      }
-      ScaleSum s;
-      const Planes<P> q = round_group<P>(values, s);
-      if (is) to.put(group, 0, q, s);
-    }
-    return square;
-  }
   // The sum of all warps' squares of row lane % rows.
   GPU_FN f32 sum_of(const f32* squares, u32 rows) {
     f32 sum = 0;
@@ -122,10 +95,7 @@ template <class Q, int NB, int P> struct TileVec {
     const f32 limit = f32_from_bits(0x7c800000u);  // 2^122
     u32 large = 0;
     NO_UNROLL for (u32 again = 0;; again++) {
-      f32 own;
-      const f32 scale = again ? small_scale() : 1.0f;
-      if (NB == 1 && !Source::SUMS && P == 2 && dtype == DTYPE_bf16 && from == 0) own = round_one(to, count, x, alpha, scale);
-      else own = round_rows(to, source, k, from, count, x, alpha, dtype, scale, again ? large : ~0u);
+      f32 own = round_rows(to, source, k, from, count, x, alpha, dtype, again ? small_scale() : 1.0f, again ? large : ~0u);
       if (alpha) {
         UNROLL for (u32 mask = 1; mask < 32; mask *= 2) {
           const f32 other = shfl_xor(own, mask);

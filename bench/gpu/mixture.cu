@@ -22,12 +22,11 @@ constexpr u32 QKV = (HEADS + 2 * KV_HEADS) * D;
 constexpr size_t Q4K(size_t n, size_t k) { return n * k / 256 * 144; }
 
 static bool early_launches = true;
-// Kernels that are given the largest share of memory for shared memory: those of experts, all, none.
-enum Carve { ROUTED_ONLY, ALL, NONE } carve = ROUTED_ONLY;
-static bool is_routed = false;
+// Whether a kernel's multiprocessors have as much shared memory as they can, as Launch in src/backend/gpu/families/family.ts says it.
+static bool crowds = false;
 template <class... P, class... A> static void go(cudaStream_t stream, void (*kernel)(P...), u32 grid, u32 block, u32 shared, A... args) {
   if (shared > 48 * 1024) CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carve == ALL || (carve == ROUTED_ONLY && is_routed) ? 100 : -1));
+  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, crowds ? 100 : -1));
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid), config.blockDim = dim3(block), config.dynamicSmemBytes = shared, config.stream = stream;
   cudaLaunchAttribute attribute{};
@@ -132,24 +131,22 @@ int main(int argc, char** argv) {
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };
-  // The last three in two launches: planOpen and planDown in src/backend/gpu/families/experts.ts.
+  // The last three in two launches, as planRouted in src/backend/gpu/families/experts.ts has it, and o with all weights on their way at once.
   const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * 64;
   const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * 64;
   u8* packed = device<u8>(CHOSEN * WIDTH * 5 / 2);
   const u32 once_bytes = 2 * (HEADS * D + 16) + HEADS * D / 4 + 512 + 16 * (HEADS * D / 256 * 144) + 4 * (16 * 16 + 16);
   const std::vector<Step> routed{
       {"o once", [&](cudaStream_t s, const Weights& w) {
+         crowds = true;
          go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, x, middle, HIDDEN, HEADS * D, 16, DTYPE_bf16);
+         crowds = false;
        }},
       {"open", [&](cudaStream_t s, const Weights& w) {
-         is_routed = true;
          go(s, routed_open_q4_k, 16 * CHOSEN, 384, open_bytes, middle, w.up, alpha, scores, packed, WIDTH, HIDDEN, 1e-6, 16, CHOSEN, EXPERTS, GLU_silu, 2, 1, DTYPE_bf16);
-         is_routed = false;
        }},
       {"down", [&](cudaStream_t s, const Weights& w) {
-         is_routed = true;
          go(s, routed_down_q4_k, HIDDEN / 16, 256, down_bytes, packed, w.down, scores, middle, out, HIDDEN, WIDTH, CHOSEN, EXPERTS, DTYPE_bf16);
-         is_routed = false;
        }},
   };
   CHECK(cudaDeviceSynchronize());
@@ -214,14 +211,10 @@ int main(int argc, char** argv) {
              }
            }, 7) / LAYERS;
   };
-  for (Carve c : {NONE, ALL, ROUTED_ONLY}) {
-    carve = c;
-    const float us = time_routed([](size_t) { return true; });
-    printf("experts in two launches, %s with the largest shared memory: layer %.2f us\n", c == NONE ? "none" : c == ALL ? "all" : "these", us);
-    for (size_t k = 0; k < 6; k++)
-      printf("  %-10s alone %5.2f us, gone %5.2f us\n", as_now[k]->name, time_routed([&](size_t i) { return i == k; }),
-             us - time_routed([&](size_t i) { return i != k; }));
-  }
+  const float now_us = time_routed([](size_t) { return true; });
+  printf("as steps are recorded now: layer %.2f us\n", now_us);
+  for (size_t k = 0; k < 6; k++)
+    printf("  %-10s alone %5.2f us, gone %5.2f us\n", as_now[k]->name, time_routed([&](size_t i) { return i == k; }), now_us - time_routed([&](size_t i) { return i != k; }));
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
   const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
   const size_t places[4] = {0, 2, 5, 6};
