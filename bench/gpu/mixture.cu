@@ -2,7 +2,7 @@
 // kernels, and that kernel by itself; then with other numbers of warps and blocks for its products. Shape: Qwen3-30B-A3B in Q4_K.
 //   mixture [KEYS]
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
+//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec quant-once quant-routed linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
 #define GPU_ONLY
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
@@ -14,14 +14,19 @@
 #include "attention_decode.hip"
 #include "attention_step.hip"
 #include "experts.hip"
+#include "quant-once.hip"
+#include "quant-routed.hip"
 
 constexpr u32 HIDDEN = 2048, HEADS = 32, KV_HEADS = 4, D = 128, EXPERTS = 128, CHOSEN = 8, WIDTH = 768, SETS = 8, LAYERS = 48, CAPACITY = 512;
 constexpr u32 QKV = (HEADS + 2 * KV_HEADS) * D;
 constexpr size_t Q4K(size_t n, size_t k) { return n * k / 256 * 144; }
 
 static bool early_launches = true;
+// Whether a kernel's multiprocessors have as much shared memory as they can, as Launch in src/backend/gpu/families/family.ts says it.
+static bool crowds = false;
 template <class... P, class... A> static void go(cudaStream_t stream, void (*kernel)(P...), u32 grid, u32 block, u32 shared, A... args) {
   if (shared > 48 * 1024) CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, crowds ? 100 : -1));
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid), config.blockDim = dim3(block), config.dynamicSmemBytes = shared, config.stream = stream;
   cudaLaunchAttribute attribute{};
@@ -126,6 +131,24 @@ int main(int argc, char** argv) {
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };
+  // The last three in two launches, as planRouted in src/backend/gpu/families/experts.ts has it, and o with all weights on their way at once.
+  const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * 64;
+  const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * 64;
+  u8* packed = device<u8>(CHOSEN * WIDTH * 5 / 2);
+  const u32 once_bytes = 2 * (HEADS * D + 16) + HEADS * D / 4 + 512 + 16 * (HEADS * D / 256 * 144) + 4 * (16 * 16 + 16);
+  const std::vector<Step> routed{
+      {"o once", [&](cudaStream_t s, const Weights& w) {
+         crowds = true;
+         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, x, middle, HIDDEN, HEADS * D, 16, DTYPE_bf16);
+         crowds = false;
+       }},
+      {"open", [&](cudaStream_t s, const Weights& w) {
+         go(s, routed_open_q4_k, 16 * CHOSEN, 384, open_bytes, middle, w.up, alpha, scores, packed, WIDTH, HIDDEN, 1e-6, 16, CHOSEN, EXPERTS, GLU_silu, 2, 1, DTYPE_bf16);
+       }},
+      {"down", [&](cudaStream_t s, const Weights& w) {
+         go(s, routed_down_q4_k, HIDDEN / 16, 256, down_bytes, packed, w.down, scores, middle, out, HIDDEN, WIDTH, CHOSEN, EXPERTS, DTYPE_bf16);
+       }},
+  };
   CHECK(cudaDeviceSynchronize());
   const auto read = [](const bf16* p, size_t count) {
     std::vector<u16> bits(count);
@@ -152,6 +175,16 @@ int main(int argc, char** argv) {
   steps[1].run(0, sets[0]);
   CHECK(cudaDeviceSynchronize());
   printf("a step in one launch differs by %.1e, its key by %.1e\n", difference(read(mixed, HEADS * D), wanted), difference(read(keys + (length - 1) * D, D), row));
+  for (const Step& step : steps) step.run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  const std::vector<float> summed = read(out, HIDDEN);
+  CHECK(cudaMemset(out, 0xff, HIDDEN * 2));
+  const std::vector<float> attended = read(middle, HIDDEN);
+  CHECK(cudaMemset(middle, 0xff, HIDDEN * 2));
+  for (const Step& step : routed) step.run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  printf("weights on their way at once: %.1e\n", difference(read(middle, HIDDEN), attended));
+  printf("experts in two launches differ by %.1e\n", difference(read(out, HIDDEN), summed));
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++)
@@ -169,6 +202,19 @@ int main(int argc, char** argv) {
   printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, waiting);
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
+  const Step* const as_now[6] = {&steps[0], &steps[1], &routed[0], &steps[3], &routed[1], &routed[2]};
+  const auto time_routed = [&](const std::function<bool(size_t)>& wanted) {
+    return median_of_graph([&](cudaStream_t s) {
+             for (u32 layer = 0; layer < LAYERS; layer++) {
+               const Weights& w = sets[layer % SETS];
+               for (size_t i = 0; i < 6; i++) if (wanted(i)) as_now[i]->run(s, w);
+             }
+           }, 7) / LAYERS;
+  };
+  const float now_us = time_routed([](size_t) { return true; });
+  printf("as steps are recorded now: layer %.2f us\n", now_us);
+  for (size_t k = 0; k < 6; k++)
+    printf("  %-10s alone %5.2f us, gone %5.2f us\n", as_now[k]->name, time_routed([&](size_t i) { return i == k; }), now_us - time_routed([&](size_t i) { return i != k; }));
   for (size_t k = 1; k < steps.size(); k++) printf("  first %zu: %.2f us\n", k, time([&](size_t i) { return i < k; }));
   const u32 widths[4] = {HIDDEN, HEADS * D, HIDDEN, CHOSEN * 1024}, groups[4] = {QKV / 16, HIDDEN / 16, 2 * WIDTH / 16, HIDDEN / 16};
   const size_t places[4] = {0, 2, 5, 6};

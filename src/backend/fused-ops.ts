@@ -83,6 +83,18 @@ export interface ExpertParams<V extends View = View> {
   readonly residual: V | null;
 }
 
+/** What one row goes through: experts that its scores choose, all of one type. */
+export interface RoutedParams<V extends View = View> {
+  /** How many experts it is given. */
+  readonly count: number;
+  readonly type: QuantType;
+  /** x is RMS-normalised before the product. */
+  readonly norm: { readonly weight: V; readonly eps: number } | null;
+  readonly glu: GluActivation;
+  /** Added to the result, and of its shape. */
+  readonly residual: V | null;
+}
+
 export interface ValuesAndIds {
   readonly values: Storage;
   /** u32. */
@@ -147,6 +159,11 @@ export interface FusedOps<V extends View = View> {
    * w (experts, out, in), or (experts, out, bytes) of quantized blocks with `type`. With a mix, a row for each n.
    */
   expertLinear(x: V, w: V, type: QuantType | null, ids: V, p: ExpertParams<V>): Storage | null;
+  /**
+   * x (1, hidden) through the experts that scores (1, experts) choose, as `topk` with a softmax and two `expertLinear` make it: gates
+   * and what they open (experts, 2 · width, bytes), and down again (experts, hidden, bytes).
+   */
+  routedExperts(x: V, scores: V, open: V, down: V, p: RoutedParams<V>): Storage | null;
   /** Σ over k of y (n · k, hidden) by mix (n, k), and `residual` (n, hidden), in f32 → (n, hidden) in y's dtype. */
   mixExperts(y: V, mix: V, residual: V | null): Storage | null;
 

@@ -89,6 +89,7 @@ export type {
   Place,
   Projection,
   ProjectionStack,
+  RoutedFusion,
   StackFusion,
   StackPart,
   VectorRole,

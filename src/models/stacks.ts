@@ -1,11 +1,13 @@
 /** Matrices of experts, or of heads, plain and quantized: rows go through those that ids name, or each has a row. */
+import { call } from "../backend/call.ts";
 import type { DType } from "../core/dtype.ts";
 import { expertLinear, mixExperts } from "../nn/index.ts";
 import { Tensor } from "../ops/index.ts";
-import type { QTensor } from "../quantized/index.ts";
+import { QTensor } from "../quantized/index.ts";
+import { result } from "../tensor/tensor.ts";
 import { normalize } from "./norm.ts";
 import { fusedGlu, gated } from "./projections.ts";
-import type { ProjectionStack, StackFusion } from "./weights/weights.ts";
+import type { ProjectionStack, RoutedFusion, StackFusion } from "./weights/weights.ts";
 
 export class Stack implements ProjectionStack, Disposable {
   readonly #weight: Tensor | QTensor;
@@ -29,6 +31,16 @@ export class Stack implements ProjectionStack, Disposable {
     return gated[glu!](gate, up);
   }
 
+  routed(x: Tensor, scores: Tensor, count: number, down: ProjectionStack, fusion: RoutedFusion): Tensor | null {
+    const { norm = null, residual = null } = fusion;
+    const glu = fusedGlu[fusion.glu];
+    const [open, close] = [this, down].map((stack) => (stack instanceof Stack ? stack.#unbiased() : null));
+    if (!open || !close || open.type !== close.type || !glu || norm?.kind === "layer" || x.shape[0] !== 1) return null;
+    const params = { count, type: open.type, norm, glu, residual };
+    const made = call(x.backend, "routedExperts", x, scores, open.blocks, close.blocks, params);
+    return made && result(made, [1, close.shape[1]!]);
+  }
+
   each(x: Tensor): Tensor {
     const [rows, count, inputs] = x.shape as [number, number, number];
     const weight = this.#weight;
@@ -43,6 +55,11 @@ export class Stack implements ProjectionStack, Disposable {
 
   [Symbol.dispose](): void {
     this.#all?.dispose();
+  }
+
+  /** What is quantized, and has no bias. */
+  #unbiased(): QTensor | null {
+    return this.#weight instanceof QTensor && !this.#bias ? this.#weight : null;
   }
 
   /** Every matrix in its order, for each of the rows. */

@@ -10,6 +10,7 @@ import type {
   GluActivation,
   LinearParams,
   PoolParams,
+  RoutedParams,
   SdpaParams,
   Size2d,
   SumAndNorm,
@@ -208,6 +209,10 @@ export class GpuBackend extends Gpu implements Backend {
 
   expertLinear(x: View, w: View, type: QuantType | null, ids: View, p: ExpertParams): Storage | null {
     return experts.expertLinear(this, x, w, type, ids, p);
+  }
+
+  routedExperts(x: View, scores: View, open: View, down: View, p: RoutedParams): Storage | null {
+    return experts.routedExperts(this, x, scores, open, down, p);
   }
 
   mixExperts(y: View, mix: View, residual: View | null): Storage | null {

@@ -67,6 +67,8 @@ export interface LaunchGeometry {
   readonly grid: readonly [x: number, y: number, z: number];
   readonly block: readonly [x: number, y: number, z: number];
   readonly sharedBytes: number;
+  /** Whether multiprocessors set apart as much memory for it as they can. */
+  readonly crowds?: boolean | undefined;
 }
 
 export interface GpuContext {

@@ -81,6 +81,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
   readonly #sources = new Set<Gpu>();
   /** The ids that the kernel launched last was given, if it was one of experts: the next may read them before that has ended. */
   expertIds = 0;
+  /** What the kernel launched last has written, if it says so: the next may read all else before that has ended. */
+  latest = 0;
   #isInvariant = false;
 
   constructor(name: string, platform: GpuPlatform, ordinal: number) {
@@ -241,6 +243,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   launch<Name extends KernelName>(name: Name, values: ValuesFor<Name>): void {
     this.expertIds = 0;
+    this.latest = 0;
     this.#launcher.launch(name, values);
   }
 

@@ -55,8 +55,8 @@ export class Launcher {
       if (value === undefined) fail("DriverError", `kernel ${name} was not given its argument ${argument}`);
       write(args.view, args.offsets[i]!, kind === "T" ? (kernel.unit as DType) : kind, value);
     }
-    const { grid, block, shared } = kernel.launch(values as Sizes);
-    this.#context.launch(fn, { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared }, args);
+    const { grid, block, shared, crowds } = kernel.launch(values as Sizes);
+    this.#context.launch(fn, { grid: [grid, 1, 1], block: [block, 1, 1], sharedBytes: shared, crowds }, args);
   }
 
   /**

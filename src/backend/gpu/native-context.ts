@@ -310,7 +310,7 @@ export class NativeContext implements GpuContext {
   launch(fn: Handle, geometry: LaunchGeometry, args: ArgumentBlock): void {
     const { grid, block, sharedBytes } = geometry;
     this.activate();
-    if (sharedBytes > 0 && this.#allowShared) this.#raiseShared(fn, sharedBytes);
+    if (sharedBytes > 0 && this.#allowShared) this.#raiseShared(fn, sharedBytes, geometry.crowds ?? false);
     const overlapping = this.#followsKernel ? this.#overlapping : null;
     this.#followsKernel = this.#isRecording;
     if (overlapping) {
@@ -440,9 +440,9 @@ export class NativeContext implements GpuContext {
     }
   }
 
-  #raiseShared(fn: Handle, bytes: number): void {
+  #raiseShared(fn: Handle, bytes: number, crowds: boolean): void {
     if ((this.#shared.get(fn) ?? 0) >= bytes) return;
-    const code = this.#allowShared!(fn, bytes);
+    const code = this.#allowShared!(fn, bytes, crowds);
     if (code !== 0) {
       const most = this.properties.sharedBytesPerBlock;
       this.#driver.raise("asking for dynamic shared memory", code, `${bytes} bytes; a block can have ${most}`);

@@ -4,7 +4,7 @@ import type { TransformerNeeds } from "../transformers.ts";
 import { headDimFor, type MatrixUnit, type StepDim, stepDims, supportsHeadDim } from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
-import { fineFor } from "./families/linear.ts";
+import { fineFor, wholeQuants } from "./families/linear.ts";
 import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
 
@@ -55,6 +55,9 @@ function expertKernels({ dtype, quantTypes, hasPlainWeights }: TransformerNeeds)
     ...weights.flatMap(
       (type) => [`expert_linear${fineFor(dtype)}_${type}`, `expert_sum${fineFor(dtype)}_${type}`] as const,
     ),
+    ...wholeQuants
+      .filter((type) => weights.includes(type))
+      .flatMap((type) => [`routed_open_${type}`, `routed_down_${type}`] as const),
     ...(["_few", "_some"] as const).flatMap((size) =>
       weights.map((type) => `expert_quant${size}_${type}_${dtype}` as const),
     ),
@@ -123,6 +126,7 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
       ? ([`attention_step_${headDim as StepDim}_${dtype as "bf16" | "f16"}`] as const)
       : []),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
+    ...wholeQuants.filter((type) => weights.includes(type)).map((type) => `linear_once_${type}` as const),
     ...(needs.hasPlainWeights
       ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`, `linear_thin_${dtype}`] as const)
       : []),

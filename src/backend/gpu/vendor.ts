@@ -82,8 +82,8 @@ export interface Vendor {
    * (kernels/gpu/entry.h); its result code. Null where devices of this arch cannot.
    */
   overlapping(arch: string): OverlappingLaunch | null;
-  /** Lets a function use this much dynamic shared memory, where that must be asked for. */
-  allowShared: ((fn: Handle, bytes: number) => number) | null;
+  /** Lets a function use this much dynamic shared memory, where that must be asked for, and blocks that crowd find room beside it. */
+  allowShared: ((fn: Handle, bytes: number, crowds: boolean) => number) | null;
 }
 
 export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: Handle, args: ArgumentBlock) => number;

@@ -5,7 +5,7 @@ import type { Experts, ModelConfig } from "../config.ts";
 import type { FeedForward } from "../mlp.ts";
 import { normalize } from "../norm.ts";
 import type { Fusion, Norm, Projection, ProjectionStack, Weights } from "../weights/weights.ts";
-import { route } from "./routing.ts";
+import { isPlain, route } from "./routing.ts";
 
 /** Rows that the products of a device normalise in passing. */
 const FEW_ROWS = 8;
@@ -82,7 +82,13 @@ export class Mixture implements FeedForward {
       return this.forward(normalize(input, norm), { residual });
     }
     const { perToken, routing } = this.#experts;
-    const { ids, mix } = route(this.#router.forward(input, { norm }), perToken, routing, this.#bias);
+    const scores = this.#router.forward(input, { norm });
+    if (isPlain(routing, this.#bias) && routing.scale === 1) {
+      const fusion = { norm, glu: this.#activation, residual };
+      const mixed = this.#gateUp.routed?.(input, scores, perToken, this.#down, fusion);
+      if (mixed) return this.#withShared(input, norm, mixed);
+    }
+    const { ids, mix } = route(scores, perToken, routing, this.#bias);
     const opened = this.#gateUp.forward(input, ids, { norm, glu: this.#activation });
     return this.#withShared(input, norm, this.#down.forward(opened, ids, { mix, residual }));
   }

@@ -26,10 +26,14 @@ export interface RoutingGroups {
 /** Keeps a sum of probabilities that have all vanished from dividing by zero. */
 const TINY = 1e-20;
 
+/** Whether what experts count is the softmax of the chosen ones' scores, times a factor. */
+export const isPlain = ({ scoring, normalize, groups }: Routing, bias: Tensor | null): boolean =>
+  scoring === "softmax" && normalize && !groups && !bias;
+
 /** scores (n, experts), and the bias (experts) of a router that has one, in f32. */
 export function route(scores: Tensor, perToken: number, routing: Routing, bias: Tensor | null): Route {
   const { scoring, normalize, scale, groups } = routing;
-  if (scoring === "softmax" && normalize && !groups && !bias) {
+  if (isPlain(routing, bias)) {
     // The softmax of the chosen is that of all, divided by the sum of the chosen.
     const { ids, mix } = routeExperts(scores, perToken);
     return { ids, mix: scaled(mix, scale) };

@@ -97,10 +97,17 @@ export interface StackFusion extends Pick<Fusion, "norm" | "glu" | "residual"> {
   readonly mix?: Tensor | undefined;
 }
 
+export type RoutedFusion = Pick<Fusion, "norm" | "residual"> & { readonly glu: Activation };
+
 /** Matrices of one shape, (count, outputs, inputs), of which each row of x goes through some, or through all. */
 export interface ProjectionStack {
   /** x (n or n · k, inputs) through those that ids (n, k) name: (n · k, outputs), or half of them with `glu`. */
   forward(x: Tensor, ids: Tensor, fusion?: StackFusion): Tensor;
+  /**
+   * One row x (1, inputs) through the `count` of them that its scores choose, gates and what they open, and through those of `down`,
+   * summed by the softmax of the scores: (1, outputs of down). Null where the device does not do it in one piece.
+   */
+  routed?(x: Tensor, scores: Tensor, count: number, down: ProjectionStack, fusion: RoutedFusion): Tensor | null;
   /** Each matrix applied to a row of its own: (n, count, inputs) → (n, count, outputs). */
   each(x: Tensor): Tensor;
   /** All of them in the dtype that the model computes in. */

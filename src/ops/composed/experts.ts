@@ -1,9 +1,10 @@
 /** Mixtures of experts by way of the host, which sorts rows by their experts: each then runs once over all that chose it. */
-import type { ExpertParams } from "../../backend/fused-ops.ts";
+import { call } from "../../backend/call.ts";
+import type { ExpertParams, RoutedParams } from "../../backend/fused-ops.ts";
 import { fail } from "../../core/errors.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import { scope } from "../../tensor/scope.ts";
-import { Tensor } from "../../tensor/tensor.ts";
+import { result, Tensor } from "../../tensor/tensor.ts";
 import { compute } from "../compute.ts";
 
 /** The id that means "no expert": its rows are zeros. */
@@ -37,6 +38,21 @@ export function expertLinear(
   y.dispose();
   return mixed;
 }
+
+export const routedExperts = (x: Tensor, scores: Tensor, open: Tensor, down: Tensor, p: RoutedParams<Tensor>): Tensor =>
+  scope(() => {
+    const { count, type, norm, glu, residual } = p;
+    const shape = [1, count];
+    const fused = call(x.backend, "topk", scores, count, true);
+    const { values: mix, ids } = fused
+      ? { values: result(fused.values, shape), ids: result(fused.ids, shape) }
+      : topk(scores, count, true);
+    const width = open.shape[1]! / 2;
+    const gates = { norm, bias: null, glu, mix: null, residual: null };
+    const opened = compute(x.backend, "expertLinear", [count, width], x, open, type, ids, gates);
+    const sums = { norm: null, bias: null, glu: null, mix, residual };
+    return compute(x.backend, "expertLinear", [1, down.shape[1]!], opened, down, type, ids, sums);
+  });
 
 /** A row for each slot. */
 const bySlot = (x: Tensor, w: Tensor, type: QuantType | null, ids: Tensor, p: ExpertParams<Tensor>): Tensor =>

@@ -7,7 +7,7 @@ import type { Tensor } from "../../tensor/tensor.ts";
 import { sdpa, sdpaVarlen } from "./attention.ts";
 import { conv2d, convTranspose2d } from "./conv.ts";
 import { advance, affine, indexAdd, indexSelect } from "./elements.ts";
-import { expertLinear, mixExperts, topk } from "./experts.ts";
+import { expertLinear, mixExperts, routedExperts, topk } from "./experts.ts";
 import { epilogue, glu, linear } from "./linear.ts";
 import { addRmsNorm, layerNorm, rmsNorm, softmax } from "./norm.ts";
 import { qmatmul, quantizedRows } from "./quantized.ts";
@@ -48,6 +48,7 @@ export const composed: Composed = {
   quantizedRows,
   rmsNorm,
   rope,
+  routedExperts,
   sdpa,
   sdpaVarlen,
   softmax,

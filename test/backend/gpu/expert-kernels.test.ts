@@ -1,13 +1,19 @@
 // Products by expert on every matrix unit's layout of registers and without one, and as a recorded step.
 import { describe, expect, it } from "vitest";
+import { call } from "../../../src/backend/call.ts";
 import { sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planExpertDense, planExpertQuant } from "../../../src/backend/gpu/families/experts.ts";
 import { quantTypeNames } from "../../../src/core/quant-types.ts";
 import { Device, scope, Tensor } from "../../../src/index.ts";
 import { expertLinear, mixExperts, routeExperts } from "../../../src/nn/index.ts";
+import { composed } from "../../../src/ops/composed/index.ts";
+import { QTensor } from "../../../src/quantized/index.ts";
+import { result } from "../../../src/tensor/tensor.ts";
 import { gpuNames } from "../../helpers/devices.ts";
-import { checkExperts, many } from "../../helpers/experts.ts";
+import { checkExperts, many, uniform, values } from "../../helpers/experts.ts";
 import { deviceWith, units } from "../../helpers/matrix-units.ts";
+import { tensor } from "../../helpers/reference.ts";
 
 describe.skipIf(gpuNames.length === 0)("products by expert", () => {
   it.each(units)("on %s of %s", (unit, arch, ordinal) => {
@@ -44,6 +50,40 @@ describe.skipIf(gpuNames.length === 0)("products by expert", () => {
         }
       }
     }
+  });
+
+  it.each(gpuNames)("of one row that its scores choose, in two launches or in three, on %s", (name) => {
+    const device = Device.from(name);
+    const [experts, hidden, width, count] = [16, 512, 256, 4];
+    const floats = (shape: readonly number[], size = 1) =>
+      tensor(
+        uniform(
+          shape.reduce((a, b) => a * b),
+          size,
+        ),
+        [...shape],
+        { device, dtype: "bf16" },
+      );
+    const stack = (shape: readonly number[]) =>
+      QTensor.quantize(floats(shape, 0.1).toDType("f32").toDeviceSync(Device.from("cpu")), "Q4_K").toDeviceSync(device);
+    const [x, scores, residual] = [floats([1, hidden]), floats([1, experts]), floats([1, hidden])];
+    const [open, down] = [stack([experts, 2 * width, hidden]), stack([experts, hidden, width])];
+    const params = {
+      count,
+      type: "Q4_K",
+      norm: { weight: floats([hidden]), eps: 1e-6 },
+      glu: "silu",
+      residual,
+    } as const;
+    const { ids, mix } = routeExperts(scores, count);
+    const opened = expertLinear(x, open, ids, { norm: params.norm, glu: "silu" });
+    const want = values(expertLinear(opened, down, ids, { mix, residual }));
+    const made = call(device.backend, "routedExperts", x, scores, open.blocks, down.blocks, params);
+    const composition = composed.routedExperts(x, scores, open.blocks, down.blocks, params);
+    const size = Math.max(...want.map(Math.abs));
+    for (const y of [composition, ...(made ? [result(made, [1, hidden])] : [])])
+      for (const [i, v] of values(y).entries()) expect(Math.abs(v - want[i]!)).toBeLessThan(0.01 * size);
+    expect(made !== null).toBe((device.backend as GpuBackend).context.properties.arch === "sm_90a");
   });
 
   it("are recorded, and follow the router when they are run again", () => {

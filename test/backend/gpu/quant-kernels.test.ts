@@ -4,8 +4,9 @@ import { afterAll, describe, expect, test } from "vitest";
 import { sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
 import type { KernelName, ValuesFor } from "../../../src/backend/gpu/catalogue.ts";
 import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
+import { planRouted } from "../../../src/backend/gpu/families/experts.ts";
 import { quantName } from "../../../src/backend/gpu/families/family.ts";
-import { type LinearShape, planQuantizedLinear } from "../../../src/backend/gpu/families/linear.ts";
+import { type LinearShape, planOnce, planQuantizedLinear } from "../../../src/backend/gpu/families/linear.ts";
 import { quantOutput } from "../../../src/backend/gpu/families/quantized.ts";
 import { KernelCache } from "../../../src/backend/gpu/kernel-cache.ts";
 import { Launcher } from "../../../src/backend/gpu/launcher.ts";
@@ -535,6 +536,121 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
         return floats(y, rows * n, "f32");
       });
       for (const [i, v] of want!.entries()) expect(Math.abs(got![i]! - v)).toBeLessThan(1e-4 * (1 + Math.abs(v)));
+      gpu.release();
+    }
+  });
+
+  tileTest("a row times weights that are all on their way at once", () => {
+    const [n, k] = [48, 2048];
+    for (const [type, dtype, around] of [
+      ["Q4_K", "bf16", true],
+      ["Q5_K", "f16", true],
+      ["Q4_K", "f16", false],
+    ] as const) {
+      const blocks = randomBlocks(type, n * k);
+      const some = (count: number): number[] => rounded(Array.from({ length: count }, normal), dtype);
+      const [x, bias, residual] = [some(k), some(n), some(n)];
+      // Blocks of two groups, of which the last has one.
+      const device = { arch: "sm_90a", multiprocessors: 2 };
+      const { kernel, launch } = planOnce({ m: 1, n, k, norm: false }, type, device)!;
+      expect(launch).toMatchObject({ blocks: 2, splits: 8, threads: 512 });
+      const halvesAt = (all: readonly number[]) => gpu.upload(encode(all, dtype));
+      const y = gpu.space(2 * n);
+      const added = around ? { bias: halvesAt(bias), residual: halvesAt(residual) } : { bias: 0, residual: 0 };
+      const values = { n, k, dtype: quantOutput[dtype]!, x: halvesAt(x), w: gpu.blocks(blocks), out: y };
+      gpu.launch(kernel, { ...launch, ...values, ...added }, true);
+      const want = expected(type, blocks, x, n).map(({ y, off }, i) =>
+        around ? { y: y + bias[i]! + residual[i]!, off: off + 1e-5 } : { y, off },
+      );
+      expectProducts(floats(y, n, dtype), want, dtype, `${type} ${dtype}`);
+      gpu.release();
+    }
+  });
+
+  tileTest("a row through the experts that its scores choose", () => {
+    const [experts, width, slots] = [40, 256, 3];
+    const scores = Array.from({ length: experts }, (_, e) => (e % 7 === 0 ? Number.NaN : normal()));
+    // The second of equal ones is not chosen, nor is zero below zero less than zero.
+    for (const e of [5, 33, 38]) scores[e] = 9;
+    [scores[2], scores[4]] = [-0, 0];
+    const only = Array.from({ length: experts }, (_, e) => (e === 4 ? 0 : e === 2 ? -0 : Number.NaN));
+    const first = (all: readonly number[], after: (a: number, b: number) => boolean) =>
+      all
+        .map((score, e) => ({ score, e }))
+        .sort((a, b) => (after(a.score, b.score) ? 1 : after(b.score, a.score) ? -1 : a.e - b.e))
+        .slice(0, slots);
+    const isAfter = (a: number, b: number) => (Number.isNaN(a) ? !Number.isNaN(b) : a < b);
+    for (const [type, dtype, hidden, own, norm, early] of [
+      ["Q4_K", "bf16", 1280, rounded(scores, "bf16"), true, 1],
+      ["Q5_K", "f16", 256, rounded(scores, "f16"), false, 0],
+      ["Q4_K", "bf16", 256, only, true, 0],
+    ] as const) {
+      const [open, down] = [
+        randomBlocks(type, experts * 2 * width * hidden),
+        randomBlocks(type, experts * hidden * width),
+      ];
+      for (const blocks of [open, down])
+        for (let i = 0; i < blocks.length; i += quantTypes[type].bytes)
+          for (const at of [0, 2]) blocks.set(encode([(at ? 7 : 1) * 2 ** -9 * (0.5 + random())], "f16"), i + at);
+      const x = rounded(
+        Array.from({ length: hidden }, () => normal() * 0.3),
+        dtype,
+      );
+      const alpha = rounded(
+        Array.from({ length: hidden }, () => 1 + normal() * 0.1),
+        dtype,
+      );
+      const residual = rounded(Array.from({ length: hidden }, normal), dtype);
+      const plan = planRouted({ hidden, width, experts, slots }, type, { arch: "sm_90a", multiprocessors: 24 })!;
+      const halvesAt = (all: readonly number[]) => gpu.upload(encode(all, dtype));
+      const common = { scores: halvesAt(own), slots, experts, dtype: quantOutput[dtype]! };
+      const [between, y] = [gpu.space(plan.between), gpu.space(2 * hidden)];
+      gpu.launch(
+        `routed_open_${plan.quant}`,
+        {
+          ...{ ...common, ...plan.open, x: halvesAt(x), alpha: norm ? halvesAt(alpha) : 0, eps: 1e-6, glu: 1, early },
+          ...{ w: gpu.blocks(open), out: between, width, k: hidden },
+        },
+        true,
+      );
+      gpu.launch(
+        `routed_down_${plan.quant}`,
+        {
+          ...{ ...common, ...plan.down, x: between, w: gpu.blocks(down), residual: halvesAt(residual) },
+          ...{ out: y, n: hidden, k: width },
+        },
+        true,
+      );
+      const chosen = first(own, isAfter);
+      const powers = chosen.map(({ score }) => Math.exp(score - chosen[0]!.score));
+      const total = powers.reduce((a, b) => a + b);
+      const factor = norm ? 1 / Math.sqrt(x.reduce((sum, v) => sum + v * v, 0) / hidden + 1e-6) : 1;
+      const normed = x.map((v, i) => v * factor * (norm ? alpha[i]! : 1));
+      const rows = (blocks: Uint8Array, row: number, count: number, k: number): number[] => {
+        const bytes = (k / quantTypes[type].size) * quantTypes[type].bytes;
+        return values(type, blocks.subarray(row * bytes, (row + count) * bytes));
+      };
+      const dot = (w: readonly number[], at: number, v: readonly number[]): number =>
+        v.reduce((sum, a, i) => sum + a * w[at + i]!, 0);
+      const want = [...residual];
+      for (const [j, { e }] of chosen.entries()) {
+        const gates = rows(open, e * 2 * width, 2 * width, hidden);
+        const opened = Array.from({ length: width }, (_, c) => {
+          const gate = dot(gates, c * hidden, normed);
+          return (gate / (1 + Math.exp(-gate))) * dot(gates, (width + c) * hidden, normed) * (powers[j]! / total);
+        });
+        const back = rows(down, e * hidden, hidden, width);
+        for (let r = 0; r < hidden; r++) want[r]! += dot(back, r * width, opened);
+      }
+      const got = floats(y, hidden, dtype);
+      // Where all scores are NaN but for two, the third counts for NaN, and so does the sum.
+      if (own === only) for (const v of got) expect(v).toBeNaN();
+      else {
+        const size = Math.sqrt(want.reduce((sum, v) => sum + v * v, 0) / hidden);
+        for (const [i, v] of want.entries())
+          if (!(Math.abs(got[i]! - v) <= 2 ** (dtype === "bf16" ? -8 : -10) * Math.abs(v) + 1e-3 * size))
+            expect.fail(`${type} ${dtype}: y[${i}] is ${got[i]}, not ${v}`);
+      }
       gpu.release();
     }
   });

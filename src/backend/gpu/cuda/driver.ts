@@ -102,6 +102,7 @@ const capabilityMinor = 76;
 const mappedFlags = 2;
 // CUfunction_attribute
 const maxDynamicSharedBytes = 8;
+const sharedCarveOut = 9;
 
 const launchEx = "int cuLaunchKernelEx(void *config, void *fn, void *params, void *extra)";
 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -170,7 +171,9 @@ function cudaVendor(library: Library): Vendor {
     waitsSpoilRecordings: false,
     recordingProblem: null,
     overlapping: (arch) => (Number(/^sm_(\d+)/.exec(arch)?.[1]) >= 90 ? overlappingLaunch(library) : null),
-    allowShared: (fn, bytes) => calls.setAttribute(fn, maxDynamicSharedBytes, bytes),
+    allowShared: (fn, bytes, crowds) =>
+      calls.setAttribute(fn, maxDynamicSharedBytes, bytes) ||
+      (crowds ? calls.setAttribute(fn, sharedCarveOut, 100) : 0),
   };
 }
 

@@ -1,9 +1,19 @@
 /** Mixtures of experts: routing, products by expert, and the sum of what experts make. */
 import { type DType, sizeOf } from "../../../core/dtype.ts";
-import type { QuantType } from "../../../core/quant-types.ts";
+import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { hasWarpgroups, type MatrixUnit, sharedBudget } from "../attention-plan.ts";
-import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quants, WIDE_BLOCK } from "./family.ts";
-import { type Device, fines, type LinearShape, planLinear, planQuantizedLinear } from "./linear.ts";
+import { BLOCK, blocks, family, gridFor, perThread, quantFloats, quantName, quants, WIDE_BLOCK } from "./family.ts";
+import {
+  type Device,
+  fines,
+  type LinearShape,
+  planLinear,
+  planQuantizedLinear,
+  TILE_WARPS,
+  WHOLE_STEP,
+  wholeDefines,
+  wholeQuants,
+} from "./linear.ts";
 import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
 import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
 
@@ -39,6 +49,55 @@ export function planSlots(shape: LinearShape, type: QuantType | null, dtype: DTy
     if (plan && plan.launch.segment === shape.k) return plan;
   }
   return planQuantizedLinear(shape, type, own);
+}
+
+/**
+ * Warps of the two kernels, for the first more than it has, so that registers are left for blocks of the second beside its own;
+ * experts that one row is given at most.
+ */
+const ROUTED_OPEN_WARPS = 20;
+const ROUTED_DOWN_WARPS = 8;
+const ROUTED_SLOTS = TOPK_MOST;
+/** Experts that there may be: four to a lane of the warp that chooses. */
+const ROUTED_EXPERTS = 128;
+/** Warps that share eight columns of gates and of what they open. */
+const ROUTED_SPLITS = 2;
+
+export interface RoutedShape {
+  readonly hidden: number;
+  readonly width: number;
+  readonly experts: number;
+  readonly slots: number;
+}
+
+/** One row through its experts, as kernels/quant-routed.hip lays it out; null where its blocks have no room for all weights at once. */
+export function planRouted({ hidden, width, experts, slots }: RoutedShape, type: QuantType, device: Device) {
+  const quant = wholeQuants.find((name) => name === quantName(type));
+  const isWhole = [hidden, width].every((k) => k % WHOLE_STEP === 0);
+  if (!quant || !hasWarpgroups(device.arch) || !isWhole || slots > ROUTED_SLOTS) return null;
+  if (slots > experts || experts > ROUTED_EXPERTS || experts % 4 !== 0) return null;
+  const { size, bytes } = quantTypes[type];
+  const rowBytes = (k: number): number => (k / size) * bytes;
+  const words = (k: number): number => 2 * (k / 4 + 4) + 128;
+  const budget = sharedBudget(device.arch) - 1024;
+  const groups = width / 8;
+  // Whole sixteens of columns to a block, and a block to a multiprocessor.
+  let perSlot = Math.floor(device.multiprocessors / slots);
+  while (perSlot > 0 && groups % (2 * perSlot) !== 0) perSlot--;
+  const own = groups / perSlot;
+  const warps = own * ROUTED_SPLITS;
+  const open = 4 * (words(hidden) + hidden / 16 + 16 * warps + 8 * own + 4 * Math.ceil(warps / 4) + 2 * ROUTED_SLOTS);
+  const openBytes = open + own * 16 * rowBytes(hidden);
+  const down = 4 * (words(slots * width) + (slots * width) / 8 + 16 * ROUTED_DOWN_WARPS + 2 * ROUTED_SLOTS);
+  const downBytes = down + slots * 16 * rowBytes(width);
+  if (!(warps <= TILE_WARPS) || Math.max(openBytes, downBytes) > budget) return null;
+  return {
+    quant,
+    open: { per_slot: perSlot, splits: ROUTED_SPLITS, threads: 32 * warps, shared_bytes: openBytes },
+    down: { threads: 32 * ROUTED_DOWN_WARPS, shared_bytes: downBytes },
+    /** Of what the first leaves to the second: two bytes of each element, a scale and a sum of sixteen. */
+    between: 2 * slots * width + (slots * width) / 2,
+  };
 }
 
 /** Columns that a block makes, and rows, or twice as many, of products by expert without a plan of their own. */
@@ -192,6 +251,23 @@ export const experts = [
     args: `x* w* alpha* ids* bias* out* n k eps:f64 ${slots} segment:u32 dtype:u32 error*`,
     plan: "slots threads shared_bytes",
     launch,
+  }),
+  family({
+    file: "quant-routed",
+    pattern: "routed_open_{Q}",
+    over: { Q: wholeQuants },
+    args: "x* w* alpha* scores* out* width k eps:f64 per_slot:u32 slots:u32 experts:u32 glu:u32 splits:u32 early:u32 dtype:u32",
+    plan: "threads shared_bytes",
+    defines: { ...wholeDefines, ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS },
+    launch,
+  }),
+  family({
+    file: "quant-routed",
+    pattern: "routed_down_{Q}",
+    over: { Q: wholeQuants },
+    args: "x* w* scores* residual* out* n k slots:u32 experts:u32 dtype:u32",
+    plan: "threads shared_bytes",
+    launch: (s) => ({ grid: gridFor(Math.ceil(s.n / 16), s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
   family({
     file: "linear",

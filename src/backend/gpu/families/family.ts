@@ -15,6 +15,8 @@ export interface Launch {
   readonly block: number;
   /** Bytes of dynamic shared memory. */
   readonly shared: number;
+  /** Whether multiprocessors have as much of it as they can, so that blocks of the next kernel begin beside these. */
+  readonly crowds?: boolean;
 }
 
 /** The values of a kernel's arguments and plan that are sizes or 32-bit numbers, by name. */

@@ -3,9 +3,9 @@ import { sizeOf } from "../../../core/dtype.ts";
 import { Layout } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
-import type { ExpertParams, ValuesAndIds } from "../../fused-ops.ts";
+import type { ExpertParams, RoutedParams, ValuesAndIds } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { areFew, MOST_SORTED_EXPERTS, planSlots, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
+import { areFew, MOST_SORTED_EXPERTS, planRouted, planSlots, TOPK_COLUMNS, TOPK_MOST } from "../families/experts.ts";
 import { quantName } from "../families/family.ts";
 import { fineFor, planLinear, planQuantizedLinear } from "../families/linear.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
@@ -134,6 +134,54 @@ export function expertLinear(
       if (type) alignedBlocks(gpu, w, (weights) => run(out, weights, from));
       else run(out, at(w), from);
     }),
+  );
+}
+
+/** Null where the two kernels do not take the dtypes, sizes or layouts. */
+export function routedExperts(
+  gpu: Gpu,
+  x: View,
+  scores: View,
+  open: View,
+  down: View,
+  p: RoutedParams,
+): Storage | null {
+  const { dtype } = x.storage;
+  const { count: slots, type, norm, residual } = p;
+  if ((dtype !== "bf16" && dtype !== "f16") || scores.storage.dtype !== dtype || gpu.isInvariant) return null;
+  if (
+    ![x, scores, open, down].every(({ layout }) => layout.isContiguous()) ||
+    x.layout.shape[0] !== 1 ||
+    !aligned(scores)
+  )
+    return null;
+  if ([norm?.weight, residual].some((view) => view && (view.storage.dtype !== dtype || !view.layout.isContiguous())))
+    return null;
+  const [experts, rows] = open.layout.shape as [number, number];
+  const [hidden, width] = [down.layout.shape[1]!, rows / 2];
+  if (x.layout.shape[1] !== hidden) return null;
+  const device = { arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors };
+  const plan = planRouted({ hidden, width, experts, slots }, type, device);
+  if (!plan) return null;
+  const common = { scores: at(scores), slots, experts, dtype: quantOutput[dtype]! };
+  // Of what is read before the kernel before the first has ended, that one may have made the scores alone.
+  const early = Number(gpu.latest === common.scores);
+  return gpu.filled(dtype, hidden, (out) =>
+    gpu.temporary(plan.between, (between) =>
+      alignedBlocks(gpu, open, (gates) =>
+        alignedBlocks(gpu, down, (weights) => {
+          for (const view of [open, down, norm?.weight]) if (view) gpu.fenceWeights(view.storage);
+          gpu.launch(`routed_open_${plan.quant}`, {
+            ...{ ...common, ...plan.open, x: at(x), w: gates, alpha: norm ? at(norm.weight) : 0, eps: norm?.eps ?? 0 },
+            ...{ out: between, width, k: hidden, glu: gluNumbers[p.glu], early },
+          });
+          gpu.launch(`routed_down_${plan.quant}`, {
+            ...{ ...common, ...plan.down, x: between, w: weights, residual: residual ? at(residual) : 0 },
+            ...{ out, n: hidden, k: width },
+          });
+        }),
+      ),
+    ),
   );
 }
 

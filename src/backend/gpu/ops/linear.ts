@@ -5,7 +5,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { LINEAR_ROWS, plainRows, planLinear, planQuantizedLinear, planThin } from "../families/linear.ts";
+import { LINEAR_ROWS, plainRows, planLinear, planOnce, planQuantizedLinear, planThin } from "../families/linear.ts";
 import { QUANT_BATCH_FEW } from "../families/quant-batch.ts";
 import { takesWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
@@ -37,8 +37,9 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   // Its norm is read before its turn, as weights are.
   const thin = type || p.glu || !(alpha?.layout.isContiguous() ?? true) ? null : planThin(shape, dtype);
   const plan = type || thin ? null : planLinear(shape, dtype, device);
-  const quantized = type && planQuantizedLinear(shape, type, device);
-  if (!plan && !quantized && !thin) return null;
+  const once = type && !p.glu && dtype !== "f32" ? planOnce(shape, type, device) : null;
+  const quantized = type && !once ? planQuantizedLinear(shape, type, device) : null;
+  if (!plan && !once && !quantized && !thin) return null;
   if (!type && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
     return null;
   const columns = p.glu ? n / 2 : n;
@@ -46,7 +47,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
     gpu.packed(alpha, (norm) =>
       gpu.packed(p.bias, (bias) =>
         gpu.packed(p.residual, (residual) => {
-          const { threads, splits, blocks, shared_bytes, segment } = (quantized ?? thin ?? plan)!.launch;
+          const { threads, splits, blocks, shared_bytes, segment } = (once ?? quantized ?? thin ?? plan)!.launch;
           const values = {
             x: from,
             w: weights,
@@ -68,9 +69,11 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
           };
           gpu.fenceWeights(w.storage);
           if (thin && alpha) gpu.fenceWeights(alpha.storage);
-          if (quantized) gpu.launch(quantized.kernel, values);
+          if (once) gpu.launch(once.kernel, values);
+          else if (quantized) gpu.launch(quantized.kernel, values);
           else if (thin) gpu.launch(thin.kernel, values);
           else if (plan) gpu.launch(plan.kernel, values);
+          gpu.latest = out;
         }),
       ),
     );
