@@ -12,7 +12,6 @@ namespace gpu {
 struct Choice {
   u32* keys;
   u32 slots, dtype;
-  static constexpr u32 WORDS = 2 * ROUTED_SLOTS;
 
   GPU_FN u32 key_of(u32 bits, u32 place, u32 dtype) {
     const u32 size = bits & 0x7fffu, infinite = dtype == DTYPE_f16 ? 0x7c00u : 0x7f80u;

@@ -13,7 +13,7 @@ template <class Q> struct WholeRows {
   typedef typename Unit::Rows Rows;
   static constexpr u32 STEP = Unit::STEP, PER_BLOCK = Unit::PER_BLOCK;
 
-  // Bytes, a multiple of 16, to shared memory, by one warp; `expected` of all of them before.
+  // Bytes, a multiple of 16, to shared memory, by one warp; one warp says how many a signal is for.
   GPU_FN void expect(Signal* signal, u32 bytes) {
     if (BULK_COPIES && one_lane()) expect_bytes(signal, bytes);
   }
