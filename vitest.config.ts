@@ -35,19 +35,19 @@ class LongestFirst extends BaseSequencer {
 
 /**
  * Files that share the processes they run in, which saves each of them the import of the library. The others change the
- * environment, replace modules, count what is alive, or start processes.
+ * environment, replace modules, count what is alive, or start processes of Wick.
  */
 const together = [
   "test/{ops,nn,tensor,quantized,reference,verify,formats,serving/grammar}/**/*.test.ts",
   "test/models/{architectures,chat,experts,generation,gguf,text}/**/*.test.ts",
-  "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,paged-steps,placement,plan}.test.ts",
+  "test/models/{byte-cache,encoders,f8-weights,latent-attention,models,paged,paged-steps,placement,plan,several-devices}.test.ts",
   "test/models/sharding.test.ts",
   "test/backend/cpu/{kernels,matvec,rows,staging,native/assembler,native/fused,native/pool,native/quant,native/stored}.test.ts",
   "test/backend/gpu/{attention,conv,expert,gemm,product,quant}-kernels.test.ts",
-  "test/backend/gpu/{attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
+  "test/backend/gpu/{attention-step,attention-warpgroups,fused-path,hot-loops,index-errors,launch-types,overlap}.test.ts",
   "test/backend/gpu/{epilogue,fused-linear,library-search,prepare,quant-batch,invariant,latent-attention,quant-product,quant-wide,rounding,sample}.test.ts",
-  "test/serving/{engine,models,pages,scheduler,http-answers,page/requests}.test.ts",
-  "test/{charts,layers,printing,backend/registry,cli/sampling-options,models/hub/names}.test.ts",
+  "test/serving/{deploy,engine,models,pages,scheduler,http-answers,http-registry,page/*}.test.ts",
+  "test/{charts,layers,printing,backend/registry,cli/embed,cli/sampling-options,cli/serve,models/hub/names,models/hub/pull}.test.ts",
 ];
 
 export default defineConfig({
