@@ -5,7 +5,6 @@
 #ifndef WICK_GPU_WARPGROUP_H
 #define WICK_GPU_WARPGROUP_H
 #include "gpu/matrix.h"
-#include "gpu/uniform.h"
 
 #if (GPU_NVIDIA && defined(__CUDA_ARCH_FEAT_SM90_ALL)) || (GPU_HOST && defined(GPU_HOST_WARPGROUPS))
 #define GPU_WARPGROUPS 1
@@ -29,7 +28,7 @@ GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) {
   return WarpgroupRef{(far / 8) << 16 | (u32)__cvta_generic_to_shared(shared) >> 4, 1u << 30 | group / 8};
 }
 // The same, where the compiler does not see that it is so for all lanes: else it is brought to where the unit reads it for each product.
-GPU_FN WarpgroupRef uniform_ref(const WarpgroupRef& ref) { return WarpgroupRef{uniform(ref.low), ref.high}; }
+GPU_FN WarpgroupRef uniform_ref(const WarpgroupRef& ref) { return WarpgroupRef{warp_most(ref.low), ref.high}; }
 // What was written to shared memory before is seen by products begun after the next barrier.
 GPU_FN void warpgroup_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Before the first product, and after registers of it were touched.
