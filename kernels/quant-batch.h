@@ -38,16 +38,6 @@ template <class Q, u32 ROWS> struct QuantBatch {
     GPU_METHOD u32 pitch() const { return width + 32; }  // sixteen bytes of four lanes of two rows lie in all banks
     GPU_METHOD u16* row(u32 b) const { return halves + b * pitch(); }
   };
-  GPU_FN u32 larger_of_pairs(u32 a, u32 b) {
-#if GPU_NVIDIA
-    u32 y;
-    asm("max.u16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-#else
-    const u32 low = (a & 0xffffu) > (b & 0xffffu) ? a & 0xffffu : b & 0xffffu;
-    return low | (a >> 16 > b >> 16 ? a >> 16 : b >> 16) << 16;
-#endif
-  }
   // Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have these, of up to 2^12: f16 has as many bits as
   // bf16 of what is above 2^-20.
   static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
@@ -106,8 +96,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
       multiply_32(acc, right, [&](u32 h, u32 half, u32& first, u32& second) {
         const u32 s = Q::Halves == 1 ? 0 : half;
-        const f32 scale = 16 * f[h].scale[s][p], min = Q::HasMin ? f[h].min[s][p] : 0.0f;
-        scaled_halves<Q::HasMin>(f[h].q[p][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, first, second);
+        four_weights<Q>(f[h].q[p][half], f[h].scale[s][p], Q::HasMin ? f[h].min[s][p] : 0.0f, first, second);
       });
     }
   }

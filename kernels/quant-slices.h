@@ -11,6 +11,20 @@
 
 namespace gpu {
 
+// The middle of the integers of a type that has a minimum.
+template <class Q> struct Centre { static constexpr u32 of = 8; };
+template <> struct Centre<q5_1> { static constexpr u32 of = 16; };
+template <> struct Centre<q5_k> { static constexpr u32 of = 16; };
+template <> struct Centre<q2_k> { static constexpr u32 of = 2; };
+// Four neighbouring weights in f16, two and two.
+template <class Q> GPU_FN void four_weights(u32 q, f32 scale, f32 min, u32& first, u32& second) {
+  const u32 factor = pack2(f16{}, 16 * scale, 16 * scale);
+  if constexpr (Q::HasMin) {
+    const f32 shift = min + (f32)Centre<Q>::of * scale;
+    centred_halves<Centre<Q>::of>(q, factor, pack2(f16{}, shift, shift), first, second);
+  } else scaled_halves<false>(q, factor, 0, first, second);
+}
+
 // Slice J of a chunk, of which there are `left` weights.
 template <class Q> struct QuantSlice {
   static constexpr bool WORDS = false;
@@ -30,8 +44,8 @@ template <class Q> struct QuantSlice {
   // Of the 16 at 16 I.
   template <u32 J, u32 I> GPU_METHOD void decode(u32& first, u32& second) const {
     constexpr u32 r = I / 2 / PARTS, part = I / 2 % PARTS + J * 64 % RUN / 32, half = I % 2, s = Q::Halves == 1 ? 0 : half;
-    const f32 scale = there[r] ? 16 * q[r].scale[s][part] : 0.0f, min = Q::HasMin && there[r] ? q[r].min[s][part] : 0.0f;
-    scaled_halves<Q::HasMin>(q[r].q[part][half], pack2(f16{}, scale, scale), Q::HasMin ? pack2(f16{}, min, min) : 0, first, second);
+    const f32 scale = there[r] ? q[r].scale[s][part] : 0.0f, min = Q::HasMin && there[r] ? q[r].min[s][part] : 0.0f;
+    four_weights<Q>(q[r].q[part][half], scale, min, first, second);
   }
 };
 

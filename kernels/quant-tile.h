@@ -170,7 +170,7 @@ template <class Q, int NB, int P> struct TileVec {
         Signal* const signal = own_signals + sent.place;
         if (!wanted) {
           if (lane == 0) expect_bytes(signal, 0);
-        } else if (row_bytes % 16 == 0 && (sent.group + 1) * out.per_group() <= out.columns) {
+        } else if (ChunkBytes % 16 == 0 && row_bytes % 16 == 0 && (sent.group + 1) * out.per_group() <= out.columns) {
           const u8* const half[2] = {w + from(sent, piece, 0), w + from(sent, piece, 8)};
           if (one_lane()) {
             expect_bytes(signal, 16 * count);

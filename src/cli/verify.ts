@@ -58,7 +58,7 @@ export function verifyCommand(): Command {
             if (live) process.stderr.write("compiling what the cases need");
           },
           onProgress: (done, total) => {
-            if (live) process.stderr.write(`\r\x1b[K${done === total ? "" : `${done} of ${total} cases`}`);
+            if (live) process.stderr.write(`\r\x1b[K${done} of ${total} cases${done === total ? "\r\x1b[K" : ""}`);
           },
         });
         if (json) console.log(JSON.stringify(report, null, 1));

@@ -34,7 +34,10 @@ export interface VerifyOptions {
   readonly signal?: AbortSignal;
   /** The processes that a model is split over; all of them verify it. */
   readonly group?: Group | undefined;
-  /** Called before kernels are compiled, where a device has such. */
+  /**
+   * Where a device compiles kernels, those of all cases are compiled side by side before the first, and this is called before
+   * that. Without it each case compiles its own, and libraries meet no case before its turn.
+   */
   readonly onCompile?: () => void;
   readonly onProgress?: (done: number, total: number) => void;
   /** Called before each case of ops; a case may be the last thing that the process does. */
@@ -63,14 +66,16 @@ export async function verify(
   await using file = await openSafetensors(join(folder, "tensors.safetensors"));
   const load = (name: string): Promise<Tensor> => file.read(name, { device });
   // Most of the time of a first run on a GPU is the compiler's.
-  if (device.backend.rehearse) options.onCompile?.();
-  await device.backend.rehearse?.(async () => {
-    for (const c of selected) {
-      options.signal?.throwIfAborted();
-      // What fails fails again when it counts.
-      await scope(async () => void (await resultsOf(c, load))).catch(() => {});
-    }
-  });
+  if (options.onCompile && device.backend.rehearse) {
+    options.onCompile();
+    await device.backend.rehearse(async () => {
+      for (const c of selected) {
+        options.signal?.throwIfAborted();
+        // What fails fails again when it counts.
+        await scope(async () => void (await resultsOf(c, load))).catch(() => {});
+      }
+    });
+  }
   const cases: CaseResult[] = [];
   for (const c of selected) {
     options.signal?.throwIfAborted();

@@ -87,6 +87,20 @@ it.each([
   expect(error(y, wanted)).toBeLessThan(2e-3);
 });
 
+it.each([
+  ["Q4_K", 6],
+  ["Q5_K", 6],
+  ["Q4_K", 20],
+  ["Q5_K", 20],
+] as const)("%s, which has minima, by %i rows is as right as types without", (type, rows) => {
+  const [n, k] = [64, 1024];
+  const q = QTensor.quantize(Tensor.randn([n, k], { seed: 5 }), type);
+  const x = given([...(Tensor.randn([rows * k], { seed: 6 }).dataSync() as Float32Array)], [rows, k], "f16");
+  const y = compute(device.backend as GpuBackend, "linear", [rows, n], x, q.toDeviceSync(device).blocks, type, plain);
+  // Minima that are rounded to halves as they are make it 6e-4.
+  expect(error(read(y), product(read(x), q.dequantize().dataSync() as Float32Array, rows, n, k))).toBeLessThan(4.5e-4);
+});
+
 it("lets no row through whose sum is not a number, and shares deep rows among blocks", () => {
   const [rows, n, k] = [9, 24, 1120];
   const q = QTensor.quantize(Tensor.from(random(n * k, 7)).reshape([n, k]), "Q8_0");
