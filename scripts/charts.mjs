@@ -136,13 +136,13 @@ const BATCHES = { Q4_0: "h200-8b-q4_0", Q8_0: "h200-8b-q8_0" };
 function gpuBatches(data) {
   const series = Object.entries(BATCHES).map(([name, file]) => ({
     name,
-    points: data[file].flatMap(({ results }) => results.map((row) => [row.batch, row.decodeTokensPerSecond])),
+    points: data[file].results.map((row) => [row.batch, row.decodeTokensPerSecond]),
   }));
   const { points } = series[0];
   const [[, alone]] = points;
   return curveChart({
     title: "A Llama of 8B parameters, several texts: tokens per second of all",
-    note: "NVIDIA H200, bench/gpu/llama.mjs --shape 8b",
+    note: "NVIDIA H200, wick bench on GGUF files of random weights",
     unit: "tokens/s",
     xUnit: "texts at a time",
     series,
