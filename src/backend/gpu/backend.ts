@@ -80,8 +80,10 @@ export class GpuBackend extends Gpu implements Backend {
   /** Whether kernels for the products of prompts are needed is known once the BLAS library has been tried. */
   async #prepareToRun(needs: TransformerNeeds): Promise<void> {
     const { dtype } = needs;
+    const { properties, kernelsWritePinned } = this.context;
     await Promise.all([
-      this.prepare([...transformerKernels(needs), ...quantProductKernels(needs, this.context.properties.arch)]),
+      this.prepare([...transformerKernels(needs), ...quantProductKernels(needs, properties.arch)]),
+      kernelsWritePinned ? this.prepare(["copy2d_u32"]) : undefined,
       isGemmType(dtype) ? this.prepareBlas(dtype) : undefined,
     ]);
     if (!this.blas) await this.prepare(productKernels(needs, this.matrixUnit(dtype)));

@@ -89,6 +89,8 @@ export interface GpuContext {
   mapped(bytes: number): MappedBuffer;
   freeMapped(buffer: MappedBuffer): void;
 
+  /** Whether kernels may write to page-locked memory what the host reads once an event has passed. */
+  readonly kernelsWritePinned: boolean;
   pinned(bytes: number): PinnedBuffer;
   freePinned(buffer: PinnedBuffer): void;
   /** Enqueues; the host memory must stay until the stream has passed. */

@@ -362,13 +362,13 @@ export abstract class Gpu implements MemoryOps, Recordings {
     return this.#checked(this.#staging.download(BigInt(addressOf(src) + byteOffset), byteLength));
   }
 
-  /** As `read`, of few words between steps: a kernel follows them, and is followed, sooner than a copy. */
+  /** As `read`, of few words between steps: where it may, a kernel brings them, which takes the device less than a copy. */
   async readWords(src: Storage): Promise<Uint8Array> {
+    if (!this.context.kernelsWritePinned) return src.read();
     this.#refuseRecording("data");
     const out = new Uint8Array(src.byteLength);
     const cols = src.byteLength / 4;
     const copy = { x: addressOf(src), rows: 1, cols, x_stride: cols, out_stride: cols };
-    // Page-locked memory has one address for the host and for kernels.
     const enqueue = (to: bigint): void => this.launch("copy2d_u32", { ...copy, out: Number(to) });
     src.retain();
     try {

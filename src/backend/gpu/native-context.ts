@@ -75,6 +75,10 @@ export class NativeContext implements GpuContext {
     return this.#driver.spec.recordingProblem;
   }
 
+  get kernelsWritePinned(): boolean {
+    return this.#driver.spec.kernelsWritePinned;
+  }
+
   /** Asks without waiting: a device that hangs would not answer. */
   isLost(): boolean {
     this.#api.activate(this.#key);

@@ -138,7 +138,6 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
       "sample_draw",
       "advance_i64",
       "copy_page_i64",
-      "copy2d_u32",
       "fill_u32",
       "fill_i64",
     ] as const),

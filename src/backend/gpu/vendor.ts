@@ -57,6 +57,8 @@ export interface Vendor {
   >;
   /** By which host memory is asked for that kernels work on. */
   readonly mappedFlags: number;
+  /** Whether what kernels write to page-locked memory is seen once an event behind them has passed, under one address. */
+  readonly kernelsWritePinned: boolean;
   /** Codes after which every further call of the process fails. */
   readonly lost: ReadonlySet<number>;
   /** Whether such a code has no lesser meaning; else the device is asked whether it goes on. */

@@ -1,10 +1,10 @@
 // Tokens chosen on the device against those the host chooses from the same logits.
-import { afterAll, describe, expect, test } from "vitest";
+import { afterAll, describe, expect, test, vi } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { Storage } from "../../../src/backend/storage.ts";
 import { NO_SLOT, NO_TOKEN, type SamplerSpec, type TokenSampler } from "../../../src/backend/transformers.ts";
 import { Layout } from "../../../src/core/layout.ts";
-import { Device, WickError } from "../../../src/index.ts";
+import { Device, Tensor, WickError } from "../../../src/index.ts";
 import { RowSampler } from "../../../src/models/generation/row-sampler.ts";
 import { Sampler, type SamplingOptions, samplerSpec } from "../../../src/models/generation/sampling.ts";
 import { gpuNames, inTurns } from "../../helpers/devices.ts";
@@ -76,6 +76,21 @@ const kinds: Readonly<Record<string, Logits>> = {
   "of which most are masked": () => (random() < 0.9 ? Number.NEGATIVE_INFINITY : normal()),
   "too close for their distances from the best to differ": (i) => (i === 5 ? 12 : i * 1e-20),
 };
+
+test.each(gpuNames)("words on %s come by a kernel where that may write page-locked memory", async (name) => {
+  const gpu = Device.from(name).backend as GpuBackend;
+  using words = Tensor.from(Uint32Array.of(7, 0, 0xffffffff), { device: Device.from(name) });
+  const launch = vi.spyOn(gpu, "launch");
+  for (const may of [false, true]) {
+    Object.defineProperty(gpu.context, "kernelsWritePinned", { value: may, configurable: true });
+    try {
+      expect(new Uint32Array((await gpu.readWords(words.storage)).buffer)).toEqual(Uint32Array.of(7, 0, 0xffffffff));
+    } finally {
+      Reflect.deleteProperty(gpu.context, "kernelsWritePinned");
+    }
+    expect(launch).toHaveBeenCalledTimes(Number(may));
+  }
+});
 
 describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 300_000 }, (device) => {
   const backend = Device.from(device).backend as GpuBackend;

@@ -145,6 +145,7 @@ function cudaVendor(library: Library): Vendor {
     prototypes,
     attributes,
     mappedFlags,
+    kernelsWritePinned: true,
     lost,
     isLostCertain: true,
     none,

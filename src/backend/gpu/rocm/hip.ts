@@ -181,6 +181,8 @@ function hipVendor(library: Library, number: number): Vendor {
     prototypes,
     attributes,
     mappedFlags,
+    // An event releases to the device alone by default, and whether such memory is coherent is a setting of the runtime.
+    kernelsWritePinned: false,
     lost,
     isLostCertain: false,
     none,
