@@ -90,12 +90,22 @@ export class StoredCode {
     this.#file = file;
     this.#start = LENGTH_BYTES + file.readUInt32LE();
     this.#index = JSON.parse(brotliDecompressSync(file.subarray(LENGTH_BYTES, this.#start)).toString());
+    const end = this.#start + (this.#index.chunks.at(-1)?.[1] ?? 0);
+    if (file.length !== end) throw new RangeError(`${file.length} bytes of machine code, not ${end}`);
   }
 
-  /** Where the build puts the files, beside this one; null: there is none for these instructions. */
+  /** Where the build puts the files, beside this one; null: there is none for these instructions, or a build was cut off. */
   static of(isa: Isa): StoredCode | null {
     const path = new URL(`./code/${isaKey(isa)}.bin`, import.meta.url);
-    return existsSync(path) ? new StoredCode(readFileSync(path)) : null;
+    return existsSync(path) ? StoredCode.in(readFileSync(path)) : null;
+  }
+
+  static in(file: Buffer): StoredCode | null {
+    try {
+      return new StoredCode(file);
+    } catch {
+      return null;
+    }
   }
 
   /** By the name of a kernel its chunk, and where in it the code begins. */

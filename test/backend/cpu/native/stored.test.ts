@@ -39,6 +39,15 @@ test("every instruction set of a processor has its file", () => {
   expect(StoredCode.of(storedIsas[0]!)).toBe(null);
 });
 
+test("files of a build that was cut off are not used", () => {
+  const path = new URL(`../../../../dist/backend/cpu/native/code/${isaKey(storedIsas[0]!)}.bin`, import.meta.url);
+  const file = readFileSync(path);
+  expect(StoredCode.in(file)).not.toBe(null);
+  for (const length of [0, 3, 100, file.length >> 1, file.length - 1]) {
+    expect(StoredCode.in(file.subarray(0, length)), `${length} bytes`).toBe(null);
+  }
+});
+
 describe.runIf(tiers().length > 1)("stored code", () => {
   test("is found by its name and computes", () => {
     const isa = chooseIsa()!;
