@@ -1,9 +1,10 @@
 // A model with random weights, of a shape in shapes.mjs (Llama 3.2 1B's where none is named), generating on one device:
 //   node bench/gpu/llama.mjs DEVICE [--shape 8b|qwen3-30b-a3b|…] [--dist PATH] [--json FILE] [--only bf16,Q8_0,…]
-//     [--sequences 1,2,…] [--profile] [--tiny]
+//     [--sequences 1,2,…] [--prompt ROWS] [--profile] [--tiny]
 // Decode rates are what a user of generate() sees, from the 16th token to the last; `share` is that of the limit set by
 // reading the weights once per token, of experts those that it goes through, at the copy rate measured first. --profile
-// adds the time per kernel of a step; "speculation" among --only adds generation by guesses.
+// adds the time per kernel of a step; "speculation" among --only adds generation by guesses, --prompt a prompt by
+// weights of every type.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -49,10 +50,13 @@ const shapeName = option("--shape") ?? "1b";
 if (!shapeNames.includes(shapeName)) throw new Error(`--shape is one of ${shapeNames.join(", ")}`);
 const shape = configOf(shapeName, tiny);
 const { config } = shape;
-const sequences = (option("--sequences") ?? "1").split(",").map(Number);
+const sequences = (option("--sequences") ?? "1")
+  .split(",")
+  .map(Number)
+  .filter((count) => count > 0);
 const sizes = tiny
   ? { prompt: 9, tokens: 24, batch: 3, prefill: 20, rounds: 2 }
-  : { prompt: 128, tokens: 384, batch: 16, prefill: 2048, rounds: 28 };
+  : { prompt: 128, tokens: 384, batch: 16, prefill: Number(option("--prompt") ?? 2048), rounds: 28 };
 const modules = { Tensor, QTensor, Matrices, Stack, quantTypes };
 
 async function withModel(type, run) {
@@ -148,22 +152,36 @@ function cacheSize(model) {
 async function prefill(model) {
   const prompt = [ids(sizes.prefill)];
   const times = [];
+  let enqueued = Infinity;
   for (let round = 0; round < sizes.rounds + 2; round++) {
     const cache = model.newCache();
     await device.synchronize();
     const start = performance.now();
     model.logits(prompt, { cache }).dispose();
+    enqueued = Math.min(enqueued, performance.now() - start);
     await device.synchronize();
     times.push(performance.now() - start);
     cache.dispose();
   }
-  return Math.min(...times.slice(2));
+  const sorted = times.slice(2).sort((a, b) => a - b);
+  return {
+    ms: sorted[0],
+    median: sorted[sorted.length >> 1],
+    "enqueued ms": enqueued,
+    "first eight": times.slice(0, 8).sort((a, b) => a - b)[4],
+  };
 }
 
 /** The device's time for a prompt's kernels, by kind. */
 async function profilePrefill(name, model) {
   const cache = model.newCache();
-  await kernelTimes(name, () => model.logits([ids(sizes.prefill)], { cache }).dispose());
+  const run = () => {
+    cache.rewind(0);
+    model.logits([ids(sizes.prefill)], { cache }).dispose();
+  };
+  run();
+  report(`${name} device`, { ms: await gpu.milliseconds(run) });
+  await kernelTimes(name, run);
   cache.dispose();
 }
 
@@ -273,8 +291,9 @@ scope(() => {
 device.backend.trim();
 
 for (const type of ["bf16", ...quantTypeNames]) {
-  const parts = type === "bf16" ? only.filter((what) => ["bf16", "prefill", "batch"].includes(what)) : [type];
-  if (!parts.some((what) => only.includes(what))) continue;
+  const parts = only.filter((what) => what === type || (type === "bf16" && ["prefill", "batch"].includes(what)));
+  if (parts.length === 0) continue;
+  if (type !== "bf16" && option("--prompt")) parts.push("prefill");
   await attempt(type, () =>
     withModel(type === "bf16" ? null : type, async (model, bytes) => {
       const limit = (ceiling * 1e9) / bytes;
@@ -291,10 +310,10 @@ for (const type of ["bf16", ...quantTypeNames]) {
         if (only.includes("speculation")) await attempt(`${type} speculation`, () => speculate(type, model));
       }
       if (parts.includes("prefill")) {
-        await attempt("bf16 prefill", async () => {
-          const ms = await prefill(model);
-          report("bf16 prefill", { tokens: sizes.prefill, ms, "tokens/s": (sizes.prefill * 1000) / ms });
-          if (args.includes("--profile")) await profilePrefill("bf16 prefill", model);
+        await attempt(`${type} prefill`, async () => {
+          const times = await prefill(model);
+          report(`${type} prefill`, { tokens: sizes.prefill, ...times, "tokens/s": (sizes.prefill * 1000) / times.ms });
+          if (args.includes("--profile")) await profilePrefill(`${type} prefill`, model);
         });
       }
       if (parts.includes("batch")) {

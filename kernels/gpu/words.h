@@ -76,15 +76,17 @@ GPU_FN void bytes_by_nibble(u32 x, const u32 (&codes)[4], u32& low, u32& high) {
 #endif
 }
 
-// scale · q + min of four signed bytes. NVIDIA's conversions are slow: there bytes become parts of significands, of 32768 + 128 + q
-// or, where they are SMALL (below 128), of 128 + q, and what is too much goes with the minimum: exactly where the scale is a half's,
-// else to 2^-9 (2^-17) of it.
+// scale · q + min of four signed bytes. NVIDIA's conversions are slow: there bytes become parts of significands, of 32768 + 128 + q, from
+// which that is taken first; or, where they are SMALL (below 128), of 128 + q, and what is too much goes with the minimum: exactly where
+// the scale is a half's, else to 2^-17 of it.
 template <bool SMALL> GPU_FN void scaled_bytes(u32 q, f32 scale, f32 min, f32 (&x)[4]) {
 #if GPU_NVIDIA
   const u32 bytes = SMALL ? q : q ^ 0x80808080u;
-  const f32 shift = __fmaf_rn(scale, SMALL ? -128.0f : -32896.0f, min);
-  UNROLL for (int j = 0; j < 4; j++)
-    x[j] = __fmaf_rn(f32_from_bits(__byte_perm(bytes, SMALL ? 0x43000000u : 0x47000000u, SMALL ? 0x7044u | (u32)j << 8 : 0x7404u | (u32)j << 4)), scale, shift);
+  const f32 shift = __fmaf_rn(scale, SMALL ? -128.0f : 0.0f, min);
+  UNROLL for (int j = 0; j < 4; j++) {
+    const f32 whole = f32_from_bits(__byte_perm(bytes, SMALL ? 0x43000000u : 0x47000000u, SMALL ? 0x7044u | (u32)j << 8 : 0x7404u | (u32)j << 4));
+    x[j] = __fmaf_rn(SMALL ? whole : whole - 32896.0f, scale, shift);
+  }
 #else
   UNROLL for (int j = 0; j < 4; j++) x[j] = (f32)(signed char)(q >> 8 * j) * scale + min;
 #endif

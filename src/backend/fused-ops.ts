@@ -68,6 +68,8 @@ export interface LinearParams<V extends View = View> {
   readonly activation?: EpilogueActivation | undefined;
   /** Added to the result, and of its shape. */
   readonly residual: V | null;
+  /** Nobody reads the residual afterwards: the result may take its memory. Default false. */
+  readonly spendsResidual?: boolean | undefined;
 }
 
 /** As `LinearParams`, by expert. */

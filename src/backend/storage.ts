@@ -148,6 +148,11 @@ export class Storage {
     this.#refs++;
   }
 
+  /** Whether several tensors view it. */
+  get isShared(): boolean {
+    return this.#refs > 1;
+  }
+
   release(): void {
     if (--this.#refs <= 0) this.discard();
   }

@@ -24,6 +24,8 @@ interface Options extends ModelOptions, RankOptions {
   json: boolean;
 }
 
+const WARM_UP_MS = 500;
+
 interface Row {
   readonly device: string;
   readonly dtype: string;
@@ -47,7 +49,12 @@ export function benchCommand(): Command {
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
     .option("--batch <n,…>", "sequences side by side; several numbers are measured one after the other", counts(1), [1])
-    .option("--runs <n>", "measured runs after a first one that warms up; the median counts", count(1), 3)
+    .option(
+      "--runs <n>",
+      "measured runs after half a second of others, at least one, that warm up; the median counts",
+      count(1),
+      3,
+    )
     .option("--together", "the devices share the model's layers, and are not measured one after the other", false)
     .option("--json", "print JSON", false)
     .addHelpText(
@@ -97,10 +104,14 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
   for (const batch of options.batch) {
     let moved = 0;
     const times: { prompt: number; decode: number }[] = [];
-    for (let i = 0; i <= runs; i++) {
+    // Runs that do not count: the first compiles kernels, and those of the first tenths of a second wait for V8's compiler.
+    // Ranks must run equally often, so theirs is one.
+    const until = performance.now() + (group ? 0 : WARM_UP_MS);
+    do await once(model, batch, options, signal);
+    while (performance.now() < until);
+    while (times.length < runs) {
       const before = group?.communicator.moved.bytes ?? 0;
-      const time = await once(model, batch, options, signal);
-      if (i > 0) times.push(time);
+      times.push(await once(model, batch, options, signal));
       moved = (group?.communicator.moved.bytes ?? 0) - before;
     }
     rows.push({

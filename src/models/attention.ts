@@ -7,11 +7,11 @@ import { loadNorm, normalize } from "./norm.ts";
 import { normalizeOver, reducedAttention } from "./sharding/reduced.ts";
 import type { Shard } from "./sharding/shard.ts";
 import type { AttentionParams, LayerCache, Step } from "./steps.ts";
-import type { Fusion, Norm, Projection, Weights } from "./weights/weights.ts";
+import type { Around, Norm, Projection, Weights } from "./weights/weights.ts";
 
 /** The attention of a layer: x (batch · length, hidden) → the same; `around` is the norm before and the residual after. */
 export interface SelfAttention {
-  forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Pick<Fusion, "norm" | "residual">): Tensor;
+  forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Around): Tensor;
 }
 
 export async function loadAttention(config: ModelConfig, weights: Weights, layer: number): Promise<SelfAttention> {
@@ -77,12 +77,7 @@ class Attention implements SelfAttention {
   }
 
   /** x (batch · length, hidden); `around` is the norm before and the residual after. */
-  forward(
-    x: Tensor,
-    step: Step,
-    cache: LayerCache | undefined,
-    { norm, residual }: Pick<Fusion, "norm" | "residual">,
-  ): Tensor {
+  forward(x: Tensor, step: Step, cache: LayerCache | undefined, { norm, ...after }: Around): Tensor {
     const { heads, headDim } = this.#config;
     const rows = step.batch * step.length;
     const normed = (y: Tensor, own: Norm | null): Tensor =>
@@ -90,6 +85,6 @@ class Attention implements SelfAttention {
     const [q, k, v] = this.#qkv.parts(x, norm) as [Tensor, Tensor, Tensor];
     const y = step.attend(normed(q, this.#qNorm), normed(k, this.#kNorm), v, cache, this.#params);
     const mixed = step.length === 1 ? y : y.transpose(1, 2);
-    return this.#out.forward(mixed.reshape([rows, heads * headDim]), { residual });
+    return this.#out.forward(mixed.reshape([rows, heads * headDim]), after);
   }
 }

@@ -8,7 +8,7 @@ import type { Latent, ModelConfig, RopeConfig } from "./config.ts";
 import { normalize } from "./norm.ts";
 import type { Rotation } from "./rotary.ts";
 import type { AppendsLatents, LayerCache, Step } from "./steps.ts";
-import type { Fusion, Norm, Projection, ProjectionStack, Weights } from "./weights/weights.ts";
+import type { Around, Norm, Projection, ProjectionStack, Weights } from "./weights/weights.ts";
 
 /** What a step needs of a layer to attend by latents. */
 export interface LatentHeads extends Latent {
@@ -87,18 +87,13 @@ export class LatentAttention {
   }
 
   /** x (batch · length, hidden); `around` is the norm before and the residual after. */
-  forward(
-    x: Tensor,
-    step: Step,
-    cache: LayerCache | undefined,
-    { norm, residual }: Pick<Fusion, "norm" | "residual">,
-  ): Tensor {
+  forward(x: Tensor, step: Step, cache: LayerCache | undefined, { norm, ...after }: Around): Tensor {
     const { rank, rope } = this.#heads;
     const [first, kv] = this.#down.parts(x, norm) as [Tensor, Tensor];
     const q = this.#q ? this.#q.up.forward(first, { norm: this.#q.norm }) : first;
     const latent = normalize(kv.narrow(1, 0, rank), this.#norm);
     const y = step.attendLatent({ q, latent, key: kv.narrow(1, rank, rope.dims) }, cache, this.#heads);
-    return this.#out.forward(y, { residual });
+    return this.#out.forward(y, after);
   }
 }
 

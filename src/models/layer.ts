@@ -7,7 +7,7 @@ import type { ModelConfig } from "./config.ts";
 import { type FeedForward, loadFeedForward } from "./mlp.ts";
 import { loadNorm, normalize } from "./norm.ts";
 import type { LayerCache, Step } from "./steps.ts";
-import type { Fusion, Norm, Weights } from "./weights/weights.ts";
+import type { Around, Norm, Weights } from "./weights/weights.ts";
 
 export interface Layer {
   readonly attentionNorm: Norm | undefined;
@@ -32,7 +32,7 @@ export async function loadLayer(config: ModelConfig, weights: Weights, layer: nu
   };
 }
 
-/** x (rows, hidden) → the same. */
+/** x (rows, hidden) → the same, in the memory of x where that helps. Disposes x. */
 export function runLayer(
   layer: Layer,
   { residualScale: scale, parallelResidual }: ModelConfig,
@@ -43,21 +43,24 @@ export function runLayer(
   const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
   // One norm for both halves is done once, and is then no part of a product.
   const shared = parallelResidual && !mlpNorm && attentionNorm ? normalize(x, attentionNorm) : null;
-  const middle = residual(x, postAttentionNorm, scale, (rest) =>
+  const middle = residual(x, !parallelResidual, postAttentionNorm, scale, (rest) =>
     layer.attention.forward(shared ?? x, step, cache, { norm: shared ? undefined : attentionNorm, ...rest }),
   );
   const input = shared ?? (parallelResidual ? x : middle);
-  return residual(middle, postMlpNorm, scale, (rest) => layer.mlp.forward(input, { norm: mlpNorm, ...rest }));
+  // Else two tensors would seem to need the memory that both have.
+  if (input !== x) x.dispose();
+  return residual(middle, true, postMlpNorm, scale, (rest) => layer.mlp.forward(input, { norm: mlpNorm, ...rest }));
 }
 
 /** x plus what `run` gives, which adds it itself unless a norm or a scale comes between. */
 function residual(
   x: Tensor,
+  spends: boolean,
   post: Norm | undefined,
   scale: number,
-  run: (rest: Pick<Fusion, "residual">) => Tensor,
+  run: (rest: Around) => Tensor,
 ): Tensor {
-  if (!post && scale === 1) return run({ residual: x });
+  if (!post && scale === 1) return run({ residual: x, spendsResidual: spends });
   const y = run({});
   const normed = post ? normalize(y, post) : y;
   return x.add(scale === 1 ? normed : normed.affine(scale, 0));

@@ -5,11 +5,11 @@ import { architectureOf } from "./architectures/index.ts";
 import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
 import { Mixture } from "./experts/mixture.ts";
 import { reducedFeedForward } from "./sharding/reduced.ts";
-import type { Fusion, Place, Projection, Weights } from "./weights/weights.ts";
+import type { Around, Place, Projection, Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
   /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */
-  forward(x: Tensor, around: Pick<Fusion, "norm" | "residual">): Tensor;
+  forward(x: Tensor, around: Around): Tensor;
 }
 
 export async function loadFeedForward(config: ModelConfig, weights: Weights, layer: number): Promise<FeedForward> {
@@ -57,8 +57,8 @@ class GatedMlp implements FeedForward {
     );
   }
 
-  forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
-    return this.#down.forward(this.#gateUp.forward(x, { norm, glu: this.#activation }), { residual });
+  forward(x: Tensor, { norm, ...after }: Around = {}): Tensor {
+    return this.#down.forward(this.#gateUp.forward(x, { norm, glu: this.#activation }), after);
   }
 }
 
@@ -84,7 +84,7 @@ class PlainMlp implements FeedForward {
     );
   }
 
-  forward(x: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual"> = {}): Tensor {
-    return this.#down.forward(this.#up.forward(x, { norm, activation: this.#activation }), { residual });
+  forward(x: Tensor, { norm, ...after }: Around = {}): Tensor {
+    return this.#down.forward(this.#up.forward(x, { norm, activation: this.#activation }), after);
   }
 }

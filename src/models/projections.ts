@@ -6,7 +6,7 @@ import { clampedSwiglu, geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
 import { Tensor } from "../ops/index.ts";
 import type { QTensor } from "../quantized/index.ts";
-import type { Activation, PlainActivation } from "./config.ts";
+import type { Activation } from "./config.ts";
 import { normalize } from "./norm.ts";
 import type { Fusion, Norm, Projection } from "./weights/weights.ts";
 
@@ -48,13 +48,13 @@ export class Matrices implements Projection {
     return new Matrices(weight.blocks, weight.type, bias, sizes);
   }
 
-  forward(x: Tensor, { norm, glu, activation, residual }: Fusion = {}): Tensor {
-    if (norm?.kind === "layer") return this.forward(normalize(x, norm), { glu, activation, residual });
+  forward(x: Tensor, { norm, glu, ...after }: Fusion = {}): Tensor {
+    if (norm?.kind === "layer") return this.forward(normalize(x, norm), { glu, ...after });
     const fused = glu === undefined ? null : fusedGlu[glu];
-    if (fused !== undefined) return this.#linear(x, norm, fused, residual, activation);
-    const [gate, up] = this.#split(this.#linear(x, norm, null, undefined));
+    if (fused !== undefined) return this.#linear(x, norm, fused, after);
+    const [gate, up] = this.#split(this.#linear(x, norm, null, {}));
     const y = gated[glu!](gate!, up!);
-    return residual ? residual.add(y) : y;
+    return after.residual ? after.residual.add(y) : y;
   }
 
   parts(x: Tensor, norm?: Norm): Tensor[] {
@@ -65,12 +65,11 @@ export class Matrices implements Projection {
     x: Tensor,
     norm: Norm | undefined,
     glu: GluActivation | null,
-    residual: Tensor | undefined,
-    activation?: PlainActivation,
+    { residual, ...rest }: Omit<Fusion, "norm" | "glu">,
   ): Tensor {
     const rows = this.#weight.shape[0]!;
     const shape = [x.shape[0]!, glu ? rows / 2 : rows];
-    const params = { norm: norm ?? null, bias: this.#bias, glu, activation, residual: residual ?? null };
+    const params = { norm: norm ?? null, bias: this.#bias, glu, residual: residual ?? null, ...rest };
     return compute(x.backend, "linear", shape, x, this.#weight, this.#type, params);
   }
 

@@ -29,6 +29,7 @@ import type {
 import { copyLayout } from "./copy.ts";
 import { isGemmType } from "./device-blas.ts";
 import { at, Gpu } from "./gpu.ts";
+import { addedProduct } from "./ops/added-product.ts";
 import { sdpa, sdpaVarlen } from "./ops/attention.ts";
 import * as conv from "./ops/conv.ts";
 import { GpuCachedAttention, GpuPagedAttention, GpuRecorder } from "./ops/decode.ts";
@@ -186,7 +187,7 @@ export class GpuBackend extends Gpu implements Backend {
   }
 
   linear(x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
-    return linear(this, x, w, type, p);
+    return linear(this, x, w, type, p) ?? addedProduct(this, x, w, type, p);
   }
 
   layerNorm(x: View, weight: View | null, bias: View | null, eps: number): Storage {

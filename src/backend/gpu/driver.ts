@@ -177,6 +177,8 @@ export interface Gemm<Pointer = DevicePtr> {
   readonly c: Pointer;
   readonly strideC: number;
   readonly batch: number;
+  /** The product is added to what c has. Default false. */
+  readonly adds?: boolean | undefined;
 }
 
 /** A handle of rocBLAS, hipBLASLt or cuBLAS, bound to a context's stream. */

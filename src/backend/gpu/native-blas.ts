@@ -9,12 +9,12 @@ import type { Call } from "./calls.ts";
 import type { Blas, Gemm, GemmType, GpuContext } from "./driver.ts";
 import { addressOf, callAsync } from "./library.ts";
 
-/** A product as the libraries take it: column-major, C = one · op(A) · op(B) + zero · C. */
+/** A product as the libraries take it: column-major, C = one · op(A) · op(B) + beta · C. */
 export interface ColumnGemm<Pointer> extends Gemm<Pointer> {
   readonly ldc: number;
-  /** 1 and 0 in the compute type, read from host memory. */
+  /** In the compute type, read from host memory: 1, and 1 or 0. */
   readonly one: Pointer;
-  readonly zero: Pointer;
+  readonly beta: Pointer;
 }
 
 /** The vendor's calls. */
@@ -108,7 +108,7 @@ export class NativeBlas implements Blas {
     if (this.#closed) fail("Disposed", `${this.version} is closed`);
     if (p.m === 0 || p.n === 0 || p.batch === 0) return null;
     if (p.k > 0) return columnMajor(p, this.#one[p.type], this.#zero, this.#vendor.name);
-    this.#clear(p);
+    if (!p.adds) this.#clear(p);
     return null;
   }
 
@@ -174,8 +174,9 @@ export function columnMajor<Pointer>(
     ldc: p.n,
     strideC: p.strideC,
     batch: p.batch,
+    adds: p.adds,
     one,
-    zero,
+    beta: p.adds ? one : zero,
   };
 }
 

@@ -4,7 +4,7 @@ import type { Tensor } from "../../ops/index.ts";
 import type { Experts, ModelConfig } from "../config.ts";
 import type { FeedForward } from "../mlp.ts";
 import { normalize } from "../norm.ts";
-import type { Fusion, Norm, Projection, ProjectionStack, Weights } from "../weights/weights.ts";
+import type { Around, Norm, Projection, ProjectionStack, Weights } from "../weights/weights.ts";
 import { isPlain, route } from "./routing.ts";
 
 /** Rows that the products of a device normalise in passing. */
@@ -76,7 +76,7 @@ export class Mixture implements FeedForward {
     );
   }
 
-  forward(input: Tensor, { norm, residual }: Pick<Fusion, "norm" | "residual">): Tensor {
+  forward(input: Tensor, { norm, residual }: Around): Tensor {
     // For few rows the products normalise them themselves; of many it is done once.
     if (norm && (norm.kind !== "rms" || input.shape[0]! > FEW_ROWS)) {
       return this.forward(normalize(input, norm), { residual });

@@ -3,15 +3,13 @@ import type { Tensor } from "../../ops/index.ts";
 import type { SelfAttention } from "../attention.ts";
 import type { FeedForward } from "../mlp.ts";
 import type { LayerCache, Step } from "../steps.ts";
-import type { Fusion, Norm } from "../weights/weights.ts";
+import type { Around, Norm } from "../weights/weights.ts";
 import type { Shard } from "./shard.ts";
 
-type Around = Pick<Fusion, "norm" | "residual">;
-
 /** The residual is a part of one rank's. */
-const ownPart = ({ norm, residual }: Around, { rank }: Shard): Around => ({
+const ownPart = ({ norm, ...after }: Around, { rank }: Shard): Around => ({
   norm,
-  ...(rank === 0 && residual && { residual }),
+  ...(rank === 0 && after),
 });
 
 export const reducedAttention = (own: SelfAttention, shard: Shard): SelfAttention => ({

@@ -82,7 +82,12 @@ export interface Fusion {
   readonly activation?: PlainActivation | undefined;
   /** Added to the result. */
   readonly residual?: Tensor | undefined;
+  /** Nobody reads the residual afterwards: the result may take its memory. Default false. */
+  readonly spendsResidual?: boolean | undefined;
 }
+
+/** What is around half a layer: the norm before, and the residual after. */
+export type Around = Pick<Fusion, "norm" | "residual" | "spendsResidual">;
 
 /** Matrices applied to the rows of x (n, inputs). */
 export interface Projection {

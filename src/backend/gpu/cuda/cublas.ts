@@ -104,12 +104,12 @@ function openCublas(explicit?: string): BlasLibrary {
               ? [api.gemm, handle, opA, opB, g.m, g.n, g.k,
                   g.one, g.a, t, g.lda,
                   g.b, t, g.ldb,
-                  g.zero, g.c, t, g.ldc,
+                  g.beta, g.c, t, g.ldc,
                   compute, algoDefault]
               : [api.stridedGemm, handle, opA, opB, g.m, g.n, g.k,
                   g.one, g.a, t, g.lda, g.strideA,
                   g.b, t, g.ldb, g.strideB,
-                  g.zero, g.c, t, g.ldc, g.strideC,
+                  g.beta, g.c, t, g.ldc, g.strideC,
                   g.batch, compute, algoDefault];
           },
           destroy,

@@ -57,6 +57,12 @@ export function multiply(gpu: Gpu, p: Product, out: number): void {
   if (!gemm || gpu.tuning?.prefersOwn(gemm) || !gpu.gemm(gemm)) byKernel(gpu, p, out);
 }
 
+/** Adds a product to what is at `out` by the library; false where that does not do it, or not best. */
+export function addProduct(gpu: Gpu, p: Product, out: number): boolean {
+  const gemm = libraryProduct(p, out);
+  return gemm !== null && !gpu.tuning?.prefersOwn(gemm) && gpu.gemm({ ...gemm, adds: true });
+}
+
 /** One row times a matrix whose rows are contiguous, or the same the other way round: bound by memory, faster by gemv. */
 function isMatVec({ dtype, m, n, a, b }: Product): boolean {
   if ((m !== 1 && n !== 1) || a.batch.numel !== 1 || sizeOf(dtype) === 8) return false;

@@ -11,7 +11,7 @@ import { isWideDepth, takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear } from "./linear.ts";
-import { multiply } from "./matmul.ts";
+import { multiply, type Product } from "./matmul.ts";
 import { multiplyWide } from "./quant-wide.ts";
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
@@ -104,7 +104,7 @@ interface Sizes {
  * Rows from which the vendor's BLAS makes up for dequantizing the weights first. By warpgroups: 1024 rows took 205 µs so on an H200,
  * and 260 without. On other units nobody has measured it.
  */
-const blasRows = (arch: string): number => (hasWarpgroups(arch) ? 768 : 32);
+export const blasRows = (arch: string): number => (hasWarpgroups(arch) ? 768 : 32);
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
   const { arch } = gpu.context.properties;
@@ -144,21 +144,28 @@ export function multiplyTiles(
 }
 
 /** By way of dequantized weights, for which there must be room. */
-function throughBlas(
+function throughBlas(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, y: number): void {
+  dequantized(gpu, type, dtype, w, sizes, (weights) => multiply(gpu, rowsProduct(dtype, x, weights, sizes), y));
+}
+
+export function dequantized(
   gpu: Gpu,
   type: QuantType,
   dtype: DType,
-  x: number,
   w: number,
-  { rows, n, k }: Sizes,
-  y: number,
+  { n, k }: Sizes,
+  run: (weights: number) => void,
 ): void {
-  const none = Layout.contiguous([]);
   gpu.temporary(n * k * sizeOf(dtype), (weights) => {
     gpu.launch(`dequantize_block_${quantName(type)}_${dtype}`, { w, out: weights, numel: n * k });
-    const a = { at: x, row: k, col: 1, batch: none };
-    multiply(gpu, { dtype, m: rows, n, k, a, b: { at: weights, row: 1, col: k, batch: none } }, y);
+    run(weights);
   });
+}
+
+/** x (rows, k) · wᵀ (n, k). */
+export function rowsProduct(dtype: DType, x: number, w: number, { rows, n, k }: Sizes): Product {
+  const batch = Layout.contiguous([]);
+  return { dtype, m: rows, n, k, a: { at: x, row: k, col: 1, batch }, b: { at: w, row: 1, col: k, batch } };
 }
 
 /** x in f32 as pairs of halves, for the matrix unit. */

@@ -138,7 +138,7 @@ export function matmul<Pointer>(x: Matmul<Pointer>, g: ColumnGemm<Pointer>): (Po
   return [x.handle, x.desc,
     g.one, g.a, x.aLayout,
     g.b, x.bLayout,
-    g.zero, g.c, x.dLayout,
+    g.beta, g.c, x.dLayout,
     g.c, x.dLayout,
     x.algo, x.workspace, workspaceBytes, x.stream];
 }
@@ -188,7 +188,7 @@ export const trialProblem: ColumnGemm<unknown> = {
   strideC: 0,
   batch: 1,
   one: 0,
-  zero: 0,
+  beta: 0,
 };
 
 /** What tells problems apart. */

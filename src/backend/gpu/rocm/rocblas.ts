@@ -84,13 +84,13 @@ function product<Pointer>(handle: Pointer, g: ColumnGemm<Pointer>): [call: Call,
     ? ["gemm", handle, opA, opB, g.m, g.n, g.k,
         g.one, g.a, t, g.lda,
         g.b, t, g.ldb,
-        g.zero, g.c, t, g.ldc,
+        g.beta, g.c, t, g.ldc,
         g.c, t, g.ldc,
         compute, algoStandard, 0, noFlags]
     : ["stridedGemm", handle, opA, opB, g.m, g.n, g.k,
         g.one, g.a, t, g.lda, g.strideA,
         g.b, t, g.ldb, g.strideB,
-        g.zero, g.c, t, g.ldc, g.strideC,
+        g.beta, g.c, t, g.ldc, g.strideC,
         g.c, t, g.ldc, g.strideC,
         g.batch, compute, algoStandard, 0, noFlags];
 }
