@@ -434,8 +434,8 @@ export abstract class Gpu implements MemoryOps, Recordings {
   }
 
   async synchronize(): Promise<void> {
-    await this.context.synchronize();
-    await this.#checkIndex();
+    // Both at once: what the check reads comes behind the work that is waited for.
+    await Promise.all([this.context.synchronize(), this.#checkIndex()]);
   }
 
   /** Milliseconds between two events on the device, before and after what `run` enqueues. */
