@@ -101,8 +101,16 @@ export function encode(values: ArrayLike<number | bigint>, dtype: DType): Uint8A
     return out;
   }
   const convert = fromNumber[dtype];
-  if (isInt(dtype)) for (let i = 0; i < n; i++) target[i] = Number(checkValue(values[i]!, dtype));
-  else if (convert) for (let i = 0; i < n; i++) target[i] = convert(Number(values[i]!));
+  const { range } = dtypes[dtype];
+  if (range) {
+    // Most are numbers in range; what else there may be is looked at one by one.
+    const [low, high] = [Number(range[0]), Number(range[1])];
+    for (let i = 0; i < n; i++) {
+      const value = values[i]!;
+      const fits = typeof value === "number" && value >= low && value <= high && Number.isInteger(value);
+      target[i] = fits ? value : Number(checkValue(value, dtype));
+    }
+  } else if (convert) for (let i = 0; i < n; i++) target[i] = convert(Number(values[i]!));
   else for (let i = 0; i < n; i++) target[i] = Number(values[i]!);
   return out;
 }

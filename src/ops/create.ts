@@ -99,27 +99,24 @@ function shapeOf(values: NestedArray<Value>): number[] {
 
 function flatten(values: NestedArray<Value>, shape: Shape): Value[] {
   const out: Value[] = [];
+  const ragged = (v: unknown, depth: number): never =>
+    fail("RaggedArray", `nested arrays are ragged: found ${shown(v)} at depth ${depth} of shape ${formatShape(shape)}`);
   const walk = (v: NestedArray<Value>, depth: number): void => {
-    if (Array.isArray(v)) {
-      if (v.length !== shape[depth]) {
-        fail(
-          "RaggedArray",
-          `nested arrays are ragged: at depth ${depth} one has ${v.length} entries where the first has ${shape[depth] ?? "none"}`,
-        );
-      }
-      for (const inner of v) walk(inner, depth + 1);
-    } else if (depth !== shape.length || !["number", "bigint", "boolean"].includes(typeof v)) {
+    if (!Array.isArray(v)) ragged(v, depth);
+    else if (v.length !== shape[depth]) {
       fail(
         "RaggedArray",
-        `nested arrays are ragged: found ${shown(v)} at depth ${depth} of shape ${formatShape(shape)}`,
+        `nested arrays are ragged: at depth ${depth} one has ${v.length} entries where the first has ${shape[depth] ?? "none"}`,
       );
-    } else {
-      out.push(v);
-    }
+    } else if (depth + 1 < shape.length) for (const inner of v) walk(inner, depth + 1);
+    else for (const inner of v) out.push(isValue(inner) ? inner : ragged(inner, depth + 1));
   };
+  if (isValue(values)) return [values];
   walk(values, 0);
   return out;
 }
+
+const isValue = (v: unknown): v is Value => typeof v === "number" || typeof v === "bigint" || typeof v === "boolean";
 
 /** Everything that is filled by the device. */
 function filled<D extends DType>(shape: Shape, value: number | bigint, options: TensorOptions<D>): Tensor<D> {
