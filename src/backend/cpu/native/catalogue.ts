@@ -10,7 +10,7 @@ import { emitGates } from "./kernels/gates.ts";
 import { emitLines } from "./kernels/lines.ts";
 import { binaryOps, emitMap, type MapOp } from "./kernels/map.ts";
 import { formulas } from "./kernels/math.ts";
-import { emitPack } from "./kernels/pack.ts";
+import { emitPack, type ProductType } from "./kernels/panels.ts";
 import { emitNextNumber, emitProduct, type Panels } from "./kernels/product.ts";
 import { emitRounding, type RoundingForm } from "./kernels/quant-activations.ts";
 import { blockCodes, type NativeQuantType } from "./kernels/quant-blocks.ts";
@@ -20,7 +20,7 @@ import { emitQuantTiles, MATRIX_ROWS, type TilesForm, tileForm } from "./kernels
 import { emitTurning } from "./kernels/quant-turning.ts";
 import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
-import { emitTiles } from "./kernels/tile.ts";
+import { emitTiles, type TileWords } from "./kernels/tile.ts";
 import { emitTurned, turnedHeight, turnedRows } from "./kernels/turned.ts";
 import { type FloatType, floatTypes } from "./simd.ts";
 
@@ -36,7 +36,7 @@ const formOf = ({ dtype, planes, words }: Omit<RoundingForm, "halves">): string 
   `${words ? "words" : `${planes} planes`} ${dtype}`;
 
 export const kernels = {
-  tiles: { name: "tiles", emit: emitTiles },
+  tiles: (words: TileWords = "floats") => ({ name: `tiles ${words}`, emit: emitTiles(words) }),
   nextNumber: { name: "next number", emit: emitNextNumber },
   convWeights: { name: "conv weights", emit: emitPackWeights },
   convChannels: { name: "conv channels", emit: emitConvChannels },
@@ -46,11 +46,11 @@ export const kernels = {
   convTiles: { name: "conv tiles", emit: emitConvTiles },
   lines: (type: FloatType) => ({ name: `lines ${type}`, emit: emitLines(type) }),
   turned: (type: FloatType, height: number) => ({ name: `turned ${type} ${height}`, emit: emitTurned(type, height) }),
-  product: (type: FloatType, panels: Panels) => ({
+  product: (type: ProductType, panels: Panels) => ({
     name: `product ${type} ${panels}`,
     emit: emitProduct(type, panels),
   }),
-  pack: (type: FloatType) => ({ name: `pack ${type}`, emit: emitPack(type) }),
+  pack: (type: ProductType) => ({ name: `pack ${type}`, emit: emitPack(type) }),
   map: (op: MapOp, type: FloatType, hasGaps: boolean) => ({
     name: `${op} ${type}${hasGaps ? " rows" : ""}`,
     emit: emitMap(op, type, hasGaps),
@@ -86,6 +86,7 @@ export const kernels = {
   }),
 } as const satisfies Readonly<Record<string, Kernel | ((...options: never[]) => Kernel)>>;
 
+const productTypes = ({ bf16 }: Isa): readonly ProductType[] => [...floatTypes, ...(bf16 ? (["pairs"] as const) : [])];
 const either = [false, true] as const;
 const upTo = (n: number): readonly number[] => Array.from({ length: n }, (_, i) => i);
 
@@ -98,13 +99,19 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   }
   const heights = new Set(upTo(turnedRows(isa)).map((rows) => turnedHeight(rows + 1)));
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
-  for (const type of floatTypes) {
-    yield kernels.lines(type);
+  yield kernels.tiles();
+  if (isa.bf16) {
+    for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words);
+  }
+  for (const type of productTypes(isa)) {
     yield kernels.pack(type);
-    for (const height of heights) yield kernels.turned(type, height);
     yield kernels.product(type, "own");
     yield kernels.product(type, "packed before");
     if (type !== "f32") yield kernels.product(type, "widened");
+  }
+  for (const type of floatTypes) {
+    yield kernels.lines(type);
+    for (const height of heights) yield kernels.turned(type, height);
     yield kernels.softmax(type);
     for (const isCentred of either) {
       for (const hasWeight of either) {

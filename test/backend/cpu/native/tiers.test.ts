@@ -126,6 +126,41 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
     );
   });
 
+  it.each(dtypes)(
+    "products of %s are chains of fused multiply-adds, also of what is hardly anything or none",
+    (dtype) => {
+      const sizes = [1, 2 ** -30, 2 ** -56, 2 ** -70, 1e-39, 2 ** 60];
+      for (const [m, k, n] of [
+        [1, 300, 33],
+        [19, 301, 50],
+        [64, 75, 97],
+        [64, 2101, 800],
+      ] as const) {
+        for (const [i, size] of sizes.entries()) {
+          // A column of B of another size than the rest, and some of A's rows with what is special.
+          const odd = Tensor.from(values(k, i), { device: plain }).reshape([k, 1]);
+          const few = Tensor.from(Float32Array.from({ length: k }, (_, j) => special[(i + j * j) % 14]!)).toDeviceSync(
+            plain,
+          );
+          const a = normal([m, k], "f32", 1)(plain).mul(Tensor.from([size], { device: plain }));
+          const b = Tensor.cat([normal([k, n - 1], "f32", 2)(plain), odd], 1);
+          const rows = m > 1 && i % 2 === 1 ? Tensor.cat([a.narrow(0, 1, m - 1), few.reshape([1, k])], 0) : a;
+          for (const isTurned of [false, true]) {
+            const [x, y] = [rows, isTurned ? b.t().contiguous() : b].map((t) =>
+              t.toDType(dtype).toDeviceSync(device),
+            ) as [Tensor, Tensor];
+            const of = (t: Tensor) => (isTurned ? t.t() : t);
+            const exact = x
+              .toDType("f32")
+              .matmul(of(y.toDType("f32")))
+              .toDType(dtype);
+            expect(numbers(x.matmul(of(y))), `(${m}, ${k}) · (${k}, ${n}) ${size} ${isTurned}`).toEqual(numbers(exact));
+          }
+        }
+      }
+    },
+  );
+
   it.each(dtypes)("elementwise ops of %s, numbers that are none or hardly any among them", (dtype) => {
     for (const [i, tail] of [0, 1, 3, 8, 15].entries()) {
       backend.atStart = i % 2 === 0;

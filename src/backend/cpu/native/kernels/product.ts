@@ -3,6 +3,7 @@
  * its rows of A are copied (and widened) to the thread's memory; B's panels were packed by all threads before, or are
  * packed here, for this block alone, where B is used by few rows or is small; or each thread widens all of a small B once,
  * as what another thread has written would take longer to come. What is narrower than 32 bits is rounded once, at the end.
+ * bf16 stays as it is, in pairs, where the processor multiplies them.
  */
 import type { Assembler } from "../assembler.ts";
 import { emitRest, enter, layoutArguments } from "../frame.ts";
@@ -36,6 +37,8 @@ import {
 import { SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes, emitPackPanel } from "./pack.ts";
+import { emitCopyPairs, emitPackPairs, PAIR } from "./pairs.ts";
+import { NOTE_BYTES, type ProductType } from "./panels.ts";
 import { GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
 
 /** Most rows and columns of a block: what the thread's memory holds. */
@@ -53,7 +56,9 @@ export const widenedRow = (n: number): number => Math.ceil(n / 16) * 64 + 64;
 export type Panels = "packed before" | "own" | "widened";
 
 export const productArguments = layoutArguments(
+  /** Functions of the tile, also where pairs are small. */
   "tiles",
+  "smallTiles",
   "a",
   "aRow",
   "aCol",
@@ -91,17 +96,23 @@ export const productArguments = layoutArguments(
 );
 
 export const emitProduct =
-  (type: FloatType, panelsOf: Panels) =>
+  (given: ProductType, panelsOf: Panels) =>
   (a: Assembler, isa: Isa): void => {
-    const isWidened = panelsOf === "widened";
+    const isPaired = given === "pairs";
+    const type = isPaired ? "bf16" : given;
+    // Pairs are packed as panels also by each thread for itself.
+    const isWidened = panelsOf === "widened" && !isPaired;
+    const packsAll = panelsOf === "widened" && isPaired;
     const packsItself = panelsOf === "own";
     const simd = new Simd(a, isa);
     const shape = tileShape(isa);
     const es = elementBytes(type);
     const start = a.label();
     a.jmp(start);
-    const pack = packsItself ? emitPackPanel(a, isa, type) : undefined;
-    const copyRows = emitCopyRows(simd, type, productArguments.at(rbx).aCopied);
+    const packs = packsItself || packsAll;
+    const pack = packs ? (isPaired ? emitPackPairs(a, isa) : emitPackPanel(a, isa, type)) : undefined;
+    const { aCopied } = productArguments.at(rbx);
+    const copyRows = isPaired ? emitCopyPairs(a, isa, aCopied) : emitCopyRows(simd, type, aCopied);
     const widen = isWidened ? emitCopyRows(simd, type, productArguments.at(rbx).bWidened) : undefined;
     const roundRows = type === "f32" ? undefined : emitRoundRows(simd, type);
     a.bind(start);
@@ -122,6 +133,9 @@ export const emitProduct =
         "bPanel",
         "panel",
         "cPanel",
+        /** Bytes of a panel of pairs before the stretch, and whether A's are small. */
+        "before",
+        "isSmall",
       ] as const),
     );
     const arg = productArguments.at(rbx);
@@ -131,20 +145,46 @@ export const emitProduct =
     a.mov(item, rsi);
     a.mov(local.end, rdx);
     a.mov(scratch, rcx);
-    if (widen) {
+    if (panelsOf === "widened") {
       const known = a.label();
       a.mov(rax, arg.number);
       a.mov(rax, mem(rax));
       a.cmp(rax, mem(scratch, WHOSE_AT));
       a.je(known);
       a.mov(mem(scratch, WHOSE_AT), rax);
-      a.mov(rdi, arg.b);
-      a.mov(rsi, arg.bRow);
-      a.mov(rdx, arg.bCol);
-      a.mov(rcx, arg.n);
       a.lea(r8, mem(scratch, PANEL_AT));
-      a.mov(r9, arg.k);
-      a.call(widen);
+      a.mov(rdi, arg.b);
+      if (widen) {
+        a.mov(rsi, arg.bRow);
+        a.mov(rdx, arg.bCol);
+        a.mov(rcx, arg.n);
+        a.mov(r9, arg.k);
+        a.call(widen);
+      } else {
+        a.mov(local.cPanel, r8);
+        a.mov(local.bPanel, rdi);
+        a.mov(local.left, 0);
+        const all = a.here();
+        emitRest(a, r9, arg.n, local.left, shape.columns, rcx);
+        a.mov(rdi, local.bPanel);
+        a.mov(rsi, arg.bRow);
+        a.mov(rdx, arg.bCol);
+        a.mov(rcx, arg.k);
+        a.mov(r8, local.cPanel);
+        a.call(pack!);
+        a.mov(rcx, local.cPanel);
+        a.add(rcx, arg.panelBytes);
+        a.mov(local.cPanel, rcx);
+        a.mov(mem(rcx, -NOTE_BYTES), rax);
+        a.mov(rax, arg.bCol);
+        a.imul(rax, rax, shape.columns);
+        a.add(local.bPanel, rax);
+        a.mov(rax, local.left);
+        a.add(rax, shape.columns);
+        a.mov(local.left, rax);
+        a.cmp(rax, arg.n);
+        a.jb(all);
+      }
       a.bind(known);
     }
 
@@ -209,7 +249,8 @@ export const emitProduct =
       a.mov(d(rcx), shape.columns);
       a.div(rcx);
       a.imul(rax, arg.panelBytes);
-      a.add(rax, arg.packed);
+      if (packsAll) a.lea(rax, mem(scratch, { index: rax, disp: PANEL_AT }));
+      else a.add(rax, arg.packed);
       a.mov(local.bAt, rax);
     }
     if (type === "f32") {
@@ -221,9 +262,10 @@ export const emitProduct =
       a.shl(cRow, 2);
     }
     a.mov(local.p, 0);
+    if (isPaired) a.mov(local.before, 0);
 
     const stretches = a.here();
-    emitRest(a, rax, arg.k, local.p, KC, rcx);
+    emitRest(a, rax, arg.k, local.p, isPaired ? PAIR * KC : KC, rcx);
     a.mov(local.steps, rax);
     const copied = a.label();
     a.mov(rdi, local.aAt);
@@ -239,6 +281,7 @@ export const emitProduct =
     a.mov(r8, scratch);
     a.mov(r9, local.height);
     a.call(copyRows);
+    if (isPaired) a.mov(local.isSmall, rax);
     a.mov(local.aRows, scratch);
     a.mov(rax, arg.aCopied);
     a.mov(local.aStride, rax);
@@ -253,49 +296,67 @@ export const emitProduct =
     a.mov(local.cPanel, c);
 
     const panels = a.here();
-    const [packs, packed] = [a.label(), a.label()];
-    if (pack || isWidened) {
+    const [packsHere, packed] = [a.label(), a.label()];
+    if (packsItself || isWidened) {
       a.mov(rax, local.left);
       emitWidth(a, isa);
       a.mov(local.panel, rax);
     }
-    if (pack) {
+    if (packsItself) {
       a.mov(r9, rax);
       a.mov(rdi, local.bPanel);
       a.mov(rsi, arg.bRow);
       if (type === "f32") {
         // What is not whole vectors is packed: they would reach behind B.
         a.test(r9, isa.lanes - 1);
-        a.jne(packs);
+        a.jne(packsHere);
         a.cmp(arg.readsB, 0);
-        a.je(packs);
+        a.je(packsHere);
         a.mov(rbp, rsi);
         a.mov(rsi, rdi);
         a.jmp(packed);
-        a.bind(packs);
+        a.bind(packsHere);
       }
       a.mov(rdx, arg.bCol);
       a.mov(rcx, local.steps);
       a.lea(r8, mem(scratch, PANEL_AT));
-      a.call(pack);
+      a.call(pack!);
       a.lea(rsi, mem(scratch, PANEL_AT));
-    } else a.mov(rsi, local.bPanel);
+    } else {
+      a.mov(rsi, local.bPanel);
+      if (isPaired) {
+        a.mov(rax, rsi);
+        a.add(rax, arg.panelBytes);
+        a.mov(rax, mem(rax, -NOTE_BYTES));
+        a.add(rsi, local.before);
+      }
+    }
+    if (isPaired) {
+      a.or(rax, local.isSmall);
+      a.mov(r11, arg.tiles);
+      a.cmovne(r11, arg.smallTiles);
+    }
     if (isWidened) a.mov(rbp, arg.bWidened);
     else a.mov(d(rbp), shape.lineBytes);
     a.bind(packed);
     // The mode, and masks for the last columns.
     a.mov(rax, local.p);
-    a.mov(rcx, pack || isWidened ? local.panel : local.left);
+    a.mov(rcx, packsItself || isWidened ? local.panel : local.left);
     emitMode(a, isa);
     a.mov(rdi, local.aRows);
     a.mov(rcx, local.aStride);
     a.mov(rdx, local.steps);
+    if (isPaired) {
+      a.add(rdx, 1);
+      a.shr(rdx, 1);
+    }
     a.mov(r8, local.cPanel);
     a.mov(r9, cRow);
     a.mov(rax, local.height);
-    a.call(arg.tiles);
+    if (isPaired) a.call(r11);
+    else a.call(arg.tiles);
     // The next panel.
-    if (pack) {
+    if (packsItself) {
       a.mov(rcx, local.panel);
       a.mov(rax, arg.bCol);
       a.imul(rax, rcx);
@@ -314,17 +375,12 @@ export const emitProduct =
     a.cmp(local.left, 0);
     a.jg(panels);
 
-    if (pack) {
-      a.mov(rax, local.steps);
-      a.imul(rax, arg.bRow);
-    } else if (isWidened) {
-      a.mov(rax, local.steps);
-      a.imul(rax, arg.bWidened);
-    } else {
-      a.mov(rax, local.steps);
-      a.imul(rax, rax, shape.lineBytes);
-    }
-    a.add(local.bAt, rax);
+    a.mov(rax, local.steps);
+    if (packsItself) a.imul(rax, arg.bRow);
+    else if (isWidened) a.imul(rax, arg.bWidened);
+    else a.imul(rax, rax, isPaired ? shape.lineBytes / PAIR : shape.lineBytes);
+    if (isPaired && !packsItself) a.add(local.before, rax);
+    else a.add(local.bAt, rax);
     a.mov(rax, local.p);
     a.add(rax, local.steps);
     a.mov(local.p, rax);

@@ -57,6 +57,13 @@ export const GO_ON = 1;
 export const PARTIAL = 2;
 export const VECTORS_SHIFT = 2;
 
+/**
+ * What a word of A and of B is: a float; or two bf16, the first one in the upper half, which the processor multiplies and
+ * adds one after the other as fused multiply-adds do, except that it takes what is smaller than a normal float for zero; or
+ * such a pair where that could be, each half a float of its own. Sums have the same bits in all three.
+ */
+export type TileWords = "floats" | "pairs" | "small pairs";
+
 /** Steps of k at a time where all rows of the tile are used, which is nearly always. */
 const UNROLL = 4;
 
@@ -65,48 +72,50 @@ const [aThree, bThree, fifth, left] = [rbx, r13, r12, r14];
 const saved = [aThree, bThree, fifth, left];
 
 /**
- * A function of rax rows. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
+ * A function of rax rows, for words as above, which are the steps of k. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
  * rdx: steps of k; r8: C; r9: bytes from row to row of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last
  * columns, whose masks are in k1 to k3 or at r11, and the number of vectors, fewer for a panel's last columns. B's lines
  * are whole vectors also then.
  * It moves rdi and r8 behind the rows, uses rax and vectors, and keeps everything else.
  */
-export function emitTiles(a: Assembler, isa: Isa): void {
-  const { rows, vectors } = tileShape(isa);
-  const widths = Array.from({ length: vectors }, () => a.label());
-  const end = a.label();
-  for (const register of saved) a.push(register);
-  a.mov(left, rax);
-  a.lea(aThree, mem(rcx, { index: rcx, scale: 2 }));
-  a.lea(bThree, mem(rbp, { index: rbp, scale: 2 }));
-  for (let n = vectors; n > 1; n--) {
-    a.cmp(d(r10), n << VECTORS_SHIFT);
-    a.jae(widths[n - 1]!);
-  }
-  for (const [w, width] of widths.entries()) {
-    a.bind(width);
-    const tiles = Array.from({ length: rows }, () => a.label());
-    for (let n = rows; n > 0; n--) {
-      a.cmp(d(left), n);
-      if (n === rows) a.jae(tiles[n - 1]!);
-      else a.je(tiles[n - 1]!);
+export const emitTiles =
+  (words: TileWords) =>
+  (a: Assembler, isa: Isa): void => {
+    const { rows, vectors } = tileShape(isa);
+    const widths = Array.from({ length: vectors }, () => a.label());
+    const end = a.label();
+    for (const register of saved) a.push(register);
+    a.mov(left, rax);
+    a.lea(aThree, mem(rcx, { index: rcx, scale: 2 }));
+    a.lea(bThree, mem(rbp, { index: rbp, scale: 2 }));
+    for (let n = vectors; n > 1; n--) {
+      a.cmp(d(r10), n << VECTORS_SHIFT);
+      a.jae(widths[n - 1]!);
     }
-    a.jmp(end);
-    for (const [i, label] of tiles.entries()) {
-      a.bind(label);
-      emitTile(a, isa, i + 1, w + 1);
-      if (i + 1 < rows) a.jmp(end);
-      else {
-        a.sub(left, rows);
-        a.jne(width);
+    for (const [w, width] of widths.entries()) {
+      a.bind(width);
+      const tiles = Array.from({ length: rows }, () => a.label());
+      for (let n = rows; n > 0; n--) {
+        a.cmp(d(left), n);
+        if (n === rows) a.jae(tiles[n - 1]!);
+        else a.je(tiles[n - 1]!);
       }
+      a.jmp(end);
+      for (const [i, label] of tiles.entries()) {
+        a.bind(label);
+        emitTile(a, isa, words, i + 1, w + 1);
+        if (i + 1 < rows) a.jmp(end);
+        else {
+          a.sub(left, rows);
+          a.jne(width);
+        }
+      }
+      if (w + 1 < vectors) a.jmp(end);
     }
-    if (w + 1 < vectors) a.jmp(end);
-  }
-  a.bind(end);
-  for (const register of saved.toReversed()) a.pop(register);
-  a.ret();
-}
+    a.bind(end);
+    for (const register of saved.toReversed()) a.pop(register);
+    a.ret();
+  };
 
 /** The place `i` (0 to 3) strides behind a base. */
 export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: number): Mem {
@@ -114,13 +123,14 @@ export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: numbe
   return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
 }
 
-function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
+function emitTile(a: Assembler, isa: Isa, words: TileWords, rows: number, vectors: number): void {
   const simd = new Simd(a, isa);
   const isFull = rows === tileShape(isa).rows;
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
   const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
-  const spare = Math.min(rows, isa.registers - sums - vectors - (isa.masks ? 0 : 1));
+  const spare = Math.min(rows, isa.registers - sums - vectors - (isa.masks && words !== "small pairs" ? 0 : 1));
+  const upper = isa.v(isa.registers - 1);
   const places = Array.from({ length: rows }, (_, row) => Array.from({ length: vectors }, (_, v) => sum(row, v)));
   const [fresh, begin, partialLoad, partialStore, stored] = Array.from({ length: 5 }, () => a.label()) as [
     ReturnType<Assembler["label"]>,
@@ -156,14 +166,35 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
   a.bind(begin);
   if (isFull) prefetchNext(a, isa, rows, vectors);
 
+  const wordOfA = (row: number, u: number) => place(row < 4 ? rdi : fifth, row % 4, rcx, aThree, 4 * u);
+  const vectorOfB = (v: number, u: number) => place(rsi, u, rbp, bThree, v * isa.bytes);
   const step = (u: number) => {
-    for (const [v, register] of line.entries()) a.vmovups(register, place(rsi, u, rbp, bThree, v * isa.bytes));
+    for (const [v, register] of line.entries()) a.vmovups(register, vectorOfB(v, u));
     for (const [i, row] of places.entries()) {
       const x = isa.v(sums + vectors + (i % spare));
-      a.vbroadcastss(x, place(i < 4 ? rdi : fifth, i % 4, rcx, aThree, 4 * u));
-      for (const [v, register] of row.entries()) a.vfmadd231ps(register, x, line[v]!);
+      a.vbroadcastss(x, wordOfA(i, u));
+      for (const [v, register] of row.entries()) {
+        if (words === "pairs") a.vdpbf16ps(register, x, line[v]!);
+        else a.vfmadd231ps(register, x, line[v]!);
+      }
     }
   };
+  const stepOfHalves = (u: number) => {
+    for (const isUpper of [true, false]) {
+      const half = (dst: Vec, from: Mem) => {
+        if (isUpper) a.vpandd(dst, upper, from);
+        else a.vpslld(dst, from, 16);
+      };
+      for (const [v, register] of line.entries()) half(register, vectorOfB(v, u));
+      for (const [i, row] of places.entries()) {
+        const x = isa.v(sums + vectors + (i % spare));
+        half(x, wordOfA(i, u).each);
+        for (const [v, register] of row.entries()) a.vfmadd231ps(register, x, line[v]!);
+      }
+    }
+  };
+  const multiply = words === "small pairs" ? stepOfHalves : step;
+  if (words === "small pairs") a.vpbroadcastd(upper, a.i32(-65536));
   const advance = (count: number) => {
     if (count === 1) a.add(rsi, rbp);
     else a.lea(rsi, mem(rsi, { index: rbp, scale: count as 4 }));
@@ -179,7 +210,7 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
     a.jb(ones);
     a.align(32);
     const loop = a.here();
-    for (let u = 0; u < UNROLL; u++) step(u);
+    for (let u = 0; u < UNROLL; u++) multiply(u);
     advance(UNROLL);
     a.sub(rax, UNROLL);
     a.jae(loop);
@@ -188,7 +219,7 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
     a.je(done);
   }
   const single = a.here();
-  step(0);
+  multiply(0);
   advance(1);
   a.sub(rax, 1);
   a.jne(single);

@@ -10,7 +10,8 @@ import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { kernels } from "../catalogue.ts";
 import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
-import { packArguments } from "../kernels/pack.ts";
+import { PAIR } from "../kernels/pairs.ts";
+import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.ts";
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
 import { copiedRow, tileShape } from "../kernels/tile.ts";
 import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
@@ -167,7 +168,7 @@ function simplest(p: Product): Product {
 function jobsOf(native: Native, p: Product, threads: number): Job[] | undefined {
   if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) return [alongLines(native, p)];
   if (isTurned(native, p)) return [turned(native, p, threads)];
-  if (isWidenedByEach(p)) return widenedPanels(native, p, threads);
+  if (isWidenedByEach(native, p)) return widenedPanels(native, p, threads);
   const size = p.m * p.n * p.k;
   const isLarge = p.m > FEW_ROWS && !(readsB(p) && isSmall(p)) && size > (p.batch === 1 ? CHUNK : LARGE);
   return isLarge ? undefined : [ownPanels(native, p, threads)];
@@ -192,9 +193,22 @@ const isSmall = ({ n, k }: Product): boolean => n * k * 4 <= READ_BYTES;
 /** Lines of f32 need no packing. */
 const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
+/** What the kernels take, which have bf16 in pairs where the processor multiplies them. */
+const productType = ({ isa }: Native, { type }: Product): ProductType => (type === "bf16" && isa.bf16 ? "pairs" : type);
+/** Words of 32 bits along k: floats, or pairs. */
+const wordsOf = (type: ProductType, k: number): number => (type === "pairs" ? Math.ceil(k / PAIR) : k);
+const panelBytesOf = (native: Native, type: ProductType, k: number): number =>
+  wordsOf(type, k) * tileShape(native.isa).lineBytes + (type === "pairs" ? NOTE_BYTES : 0);
+
 /** A small B of 16 bits that many rows use. */
-const isWidenedByEach = ({ type, m, n, k, batch, b }: Product): boolean =>
-  type !== "f32" && batch === 1 && m > FEW_ROWS && b.col === 2 && k * widenedRow(n) + 64 <= MOST_WIDENED;
+function isWidenedByEach(native: Native, p: Product): boolean {
+  const { m, n, k, batch, b } = p;
+  const type = productType(native, p);
+  if (type === "f32" || batch > 1 || m <= FEW_ROWS || b.col !== 2) return false;
+  const panels = Math.ceil(n / tileShape(native.isa).columns);
+  const bytes = type === "pairs" ? panels * panelBytesOf(native, type, k) : k * widenedRow(n) + 64;
+  return bytes <= MOST_WIDENED;
+}
 
 interface Block {
   readonly rows: number;
@@ -209,9 +223,11 @@ interface Block {
 /** The words that both kernels take. */
 function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
+  const type = productType(native, p);
   const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, number = 0 } = block;
   return productArguments.words({
-    tiles: native.kernel(kernels.tiles),
+    tiles: native.kernel(kernels.tiles(type === "pairs" ? "pairs" : "floats")),
+    smallTiles: type === "pairs" ? native.kernel(kernels.tiles("small pairs")) : 0,
     a: p.a.address,
     aRow: p.a.row,
     aCol: p.a.col,
@@ -231,7 +247,7 @@ function words(native: Native, p: Product, block: Block): Word[] {
     panelBytes,
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
-    aCopied: copiedRow(p.k),
+    aCopied: copiedRow(wordsOf(type, p.k)),
     bWidened: widenedRow(p.n),
     number,
     inner: p.inner,
@@ -290,7 +306,7 @@ function ownPanels(native: Native, p: Product, threads: number): Job {
   const { columns: panel } = tileShape(native.isa);
   const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads);
   return {
-    kernel: native.kernel(kernels.product(p.type, "own")),
+    kernel: native.kernel(kernels.product(productType(native, p), "own")),
     args: words(native, p, { rows, columns }),
     total: p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
     grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
@@ -305,8 +321,8 @@ function widenedPanels(native: Native, p: Product, threads: number): Job[] {
   return [
     { kernel: native.kernel(kernels.nextNumber), args: [number], total: 1, grain: 1 },
     {
-      kernel: native.kernel(kernels.product(p.type, "widened")),
-      args: words(native, p, { rows, columns, number }),
+      kernel: native.kernel(kernels.product(productType(native, p), "widened")),
+      args: words(native, p, { rows, columns, number, panelBytes: panelBytesOf(native, productType(native, p), p.k) }),
       total: Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
       grain: 1,
     },
@@ -327,8 +343,9 @@ function numberOfB(): number {
 function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   const { engine } = backend;
   const es = sizeOf(p.type);
-  const { columns: panel, lineBytes } = tileShape(native.isa);
-  const panelBytes = p.k * lineBytes;
+  const type = productType(native, p);
+  const { columns: panel } = tileShape(native.isa);
+  const panelBytes = panelBytesOf(native, type, p.k);
   const panels = Math.ceil(p.n / panel);
   const stage = Math.min(panels, Math.max(4, Math.floor(STAGE / panelBytes)));
   const at = engine.alloc(stage * panelBytes + 64);
@@ -341,7 +358,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       const b = { ...p.b, address: p.b.address + start * p.b.col };
       const part: Product = { ...p, n, b, out: p.out + start * es };
       const pack: Job = {
-        kernel: native.kernel(kernels.pack(p.type)),
+        kernel: native.kernel(kernels.pack(type)),
         args: packArguments.words({
           b: b.address,
           alongK: p.b.row,
@@ -356,7 +373,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       };
       const { rows, columns } = blockOf(native, part, here, panel, engine.threads);
       const job: Job = {
-        kernel: native.kernel(kernels.product(p.type, "packed before")),
+        kernel: native.kernel(kernels.product(type, "packed before")),
         args: words(native, part, { rows, columns, packed, panelBytes, outRow: p.n * es }),
         total: Math.ceil(p.m / rows) * Math.ceil(n / columns),
         grain: 1,
@@ -382,7 +399,7 @@ function blockOf(
   const { m, batch } = p;
   const { rows: tile } = tileShape(native.isa);
   // Small ones cost nothing where nothing is packed.
-  const each = (readsB(p) && isSmall(p)) || isWidenedByEach(p) ? 8 : 4;
+  const each = (readsB(p) && isSmall(p)) || isWidenedByEach(native, p) ? 8 : 4;
   const least = Math.ceil((threads > 1 ? each * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
   const across = () => Math.ceil(panels / wide);
