@@ -36,7 +36,10 @@ const formOf = ({ dtype, planes, words }: Omit<RoundingForm, "halves">): string 
   `${words ? "words" : `${planes} planes`} ${dtype}`;
 
 export const kernels = {
-  tiles: (words: TileWords = "floats") => ({ name: `tiles ${words}`, emit: emitTiles(words) }),
+  tiles: (words: TileWords = "floats", result: FloatType = "f32") => ({
+    name: `tiles ${words} ${result}`,
+    emit: emitTiles(words, result),
+  }),
   nextNumber: { name: "next number", emit: emitNextNumber },
   convWeights: { name: "conv weights", emit: emitPackWeights },
   convChannels: { name: "conv channels", emit: emitConvChannels },
@@ -99,9 +102,10 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   }
   const heights = new Set(upTo(turnedRows(isa)).map((rows) => turnedHeight(rows + 1)));
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
-  yield kernels.tiles();
-  if (isa.bf16) {
-    for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words);
+  for (const result of isa.masks ? floatTypes : (["f32"] as const)) {
+    yield kernels.tiles("floats", result);
+    if (!isa.bf16 || result === "f16") continue;
+    for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words, result);
   }
   for (const type of productTypes(isa)) {
     yield kernels.pack(type);

@@ -8,7 +8,7 @@
 import type { DType } from "../../../core/dtype.ts";
 import { Assembler } from "./assembler.ts";
 import type { Isa } from "./isa.ts";
-import { eax, k1, k2, type Mem, mem, r10, r11, rax, Vec } from "./operands.ts";
+import { eax, k1, k2, type Mask, type Mem, mem, r10, r11, rax, Vec } from "./operands.ts";
 import { floatBits } from "./pool.ts";
 
 export const floatTypes = ["f32", "f16", "bf16"] as const;
@@ -306,16 +306,17 @@ export class Simd {
     else a.vmovups(to, this.#narrow(type, src, t, u));
   }
 
-  storeTail(to: Mem, type: FloatType, src: Vec, t: Vec, u: Vec): void {
+  /** Only the tail, or what another mask has. */
+  storeTail(to: Mem, type: FloatType, src: Vec, t: Vec, u: Vec, mask: Mask = k1): void {
     const { a } = this;
     if (type === "f32") {
-      if (this.isa.masks) a.vmovups(to.k(k1), src);
+      if (this.isa.masks) a.vmovups(to.k(mask), src);
       else a.vmaskmovps(to, this.v(15), src);
       return;
     }
     const half = this.#narrow(type, src, t, u);
     if (this.isa.masks) {
-      a.vmovdqu16(to.k(k1), half);
+      a.vmovdqu16(to.k(mask), half);
       return;
     }
     const end = a.label();

@@ -78,6 +78,8 @@ export const productArguments = layoutArguments(
   /** Packed panels: where they are and bytes of each. */
   "packed",
   "panelBytes",
+  /** The tile rounds its sums itself: they are whole at once. */
+  "rounds",
   /** Rows of A, and lines of B, are read where they are: f32 without gaps. */
   "readsA",
   "readsB",
@@ -253,13 +255,16 @@ export const emitProduct =
       else a.add(rax, arg.packed);
       a.mov(local.bAt, rax);
     }
-    if (type === "f32") {
-      a.mov(c, local.outAt);
-      a.mov(cRow, arg.outRow);
-    } else {
+    a.mov(c, local.outAt);
+    a.mov(cRow, arg.outRow);
+    if (roundRows) {
+      const rounds = a.label();
+      a.cmp(arg.rounds, 0);
+      a.jne(rounds);
       a.lea(c, mem(scratch, C_AT));
       a.mov(cRow, arg.columns);
       a.shl(cRow, 2);
+      a.bind(rounds);
     }
     a.mov(local.p, 0);
     if (isPaired) a.mov(local.before, 0);
@@ -371,6 +376,12 @@ export const emitProduct =
     a.add(local.bPanel, rax);
     a.sub(local.left, rcx);
     a.shl(rcx, 2);
+    if (roundRows) {
+      a.mov(rax, rcx);
+      a.shr(rax, 1);
+      a.cmp(arg.rounds, 0);
+      a.cmovne(rcx, rax);
+    }
     a.add(local.cPanel, rcx);
     a.cmp(local.left, 0);
     a.jg(panels);
@@ -387,6 +398,8 @@ export const emitProduct =
     a.cmp(rax, arg.k);
     a.jb(stretches);
     if (roundRows) {
+      a.cmp(arg.rounds, 0);
+      a.jne(nextItem);
       a.mov(rdi, c);
       a.mov(rsi, cRow);
       a.mov(rdx, local.outAt);

@@ -13,7 +13,7 @@ import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { PAIR } from "../kernels/pairs.ts";
 import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.ts";
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
-import { copiedRow, tileShape } from "../kernels/tile.ts";
+import { copiedRow, KC, tileShape } from "../kernels/tile.ts";
 import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
@@ -224,10 +224,11 @@ interface Block {
 function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
   const type = productType(native, p);
+  const result = native.isa.masks && wordsOf(type, p.k) <= KC ? p.type : "f32";
   const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, number = 0 } = block;
   return productArguments.words({
-    tiles: native.kernel(kernels.tiles(type === "pairs" ? "pairs" : "floats")),
-    smallTiles: type === "pairs" ? native.kernel(kernels.tiles("small pairs")) : 0,
+    tiles: native.kernel(kernels.tiles(type === "pairs" ? "pairs" : "floats", result)),
+    smallTiles: type === "pairs" ? native.kernel(kernels.tiles("small pairs", result)) : 0,
     a: p.a.address,
     aRow: p.a.row,
     aCol: p.a.col,
@@ -245,6 +246,7 @@ function words(native: Native, p: Product, block: Block): Word[] {
     across: Math.ceil(p.n / columns),
     packed,
     panelBytes,
+    rounds: Number(result !== "f32"),
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
     aCopied: copiedRow(wordsOf(type, p.k)),
