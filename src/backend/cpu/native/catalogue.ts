@@ -16,7 +16,7 @@ import { emitRounding, type RoundingForm } from "./kernels/quant-activations.ts"
 import { blockCodes, type NativeQuantType } from "./kernels/quant-blocks.ts";
 import { mostRows, type Planes } from "./kernels/quant-code.ts";
 import { emitQuantProduct, type ProductForm } from "./kernels/quant-product.ts";
-import { emitQuantTiles, MATRIX_ROWS, type TilesForm, tileForm } from "./kernels/quant-tiles.ts";
+import { emitQuantTiles, type TilesForm, tileForm } from "./kernels/quant-tiles.ts";
 import { emitTurning } from "./kernels/quant-turning.ts";
 import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
@@ -168,7 +168,7 @@ function* quantized(isa: Isa, type: NativeQuantType): Generator<Kernel> {
     }
   }
   for (const matrix of isa.amx && !blockCodes[type].halves ? either : [false]) {
-    for (const rest of upTo(matrix ? MATRIX_ROWS : tileForm(isa).rows)) {
+    for (const rest of upTo(matrix ? 1 : tileForm(isa).rows)) {
       for (const dtype of floatTypes) {
         for (const adds of either) yield kernels.quantTiles({ type, dtype, planes, rest, adds, matrix });
       }
