@@ -21,7 +21,7 @@ import { emitTurning } from "./kernels/quant-turning.ts";
 import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
 import { emitTiles, type TileWords } from "./kernels/tile.ts";
-import { emitTurned, turnedHeight, turnedRows } from "./kernels/turned.ts";
+import { emitTurned, turnedColumns, turnedHeight, turnedRows } from "./kernels/turned.ts";
 import { type FloatType, floatTypes } from "./simd.ts";
 
 export interface Kernel {
@@ -48,7 +48,10 @@ export const kernels = {
   convInPlace: { name: "conv in place", emit: emitConvInPlace },
   convTiles: { name: "conv tiles", emit: emitConvTiles },
   lines: (type: FloatType) => ({ name: `lines ${type}`, emit: emitLines(type) }),
-  turned: (type: FloatType, height: number) => ({ name: `turned ${type} ${height}`, emit: emitTurned(type, height) }),
+  turned: (type: FloatType, height: number, columns: number) => ({
+    name: `turned ${type} ${height} ${columns}`,
+    emit: emitTurned(type, height, columns),
+  }),
   product: (type: ProductType, panels: Panels) => ({
     name: `product ${type} ${panels}`,
     emit: emitProduct(type, panels),
@@ -89,7 +92,10 @@ export const kernels = {
   }),
 } as const satisfies Readonly<Record<string, Kernel | ((...options: never[]) => Kernel)>>;
 
-const productTypes = ({ bf16 }: Isa): readonly ProductType[] => [...floatTypes, ...(bf16 ? (["pairs"] as const) : [])];
+const productTypes = ({ pairs }: Isa): readonly ProductType[] => [
+  ...floatTypes,
+  ...(pairs ? (["pairs"] as const) : []),
+];
 const either = [false, true] as const;
 const upTo = (n: number): readonly number[] => Array.from({ length: n }, (_, i) => i);
 
@@ -104,7 +110,7 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
   for (const result of isa.masks ? floatTypes : (["f32"] as const)) {
     yield kernels.tiles("floats", result);
-    if (!isa.bf16 || result === "f16") continue;
+    if (!isa.pairs || result === "f16") continue;
     for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words, result);
   }
   for (const type of productTypes(isa)) {
@@ -115,7 +121,9 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   }
   for (const type of floatTypes) {
     yield kernels.lines(type);
-    for (const height of heights) yield kernels.turned(type, height);
+    for (const height of heights) {
+      for (const columns of turnedColumns(isa, type, height)) yield kernels.turned(type, height, columns);
+    }
     yield kernels.softmax(type);
     for (const isCentred of either) {
       for (const hasWeight of either) {

@@ -21,8 +21,8 @@ export interface Isa {
   readonly vnni: boolean;
   readonly vbmi2: boolean;
   readonly amx: boolean;
-  /** Products of pairs of bf16; no kernel depends on it but those that are for it alone. */
-  readonly bf16: boolean;
+  /** Products of pairs of bf16 are worth it; no kernel depends on it but those that are for it alone. */
+  readonly pairs: boolean;
   /** A vector register. */
   v(id: number): Vec;
 }
@@ -30,13 +30,13 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "bf16">;
+type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "pairs">;
 
-export function isaOf(name: IsaName, { vnni, vbmi2, amx, bf16 }: Options): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs }: Options): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi2, amx, bf16, v };
+    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi2, amx, pairs, v };
   }
   const all = registersOf(256, 16);
   const v = (id: number) => all[id]!;
@@ -50,7 +50,7 @@ export function isaOf(name: IsaName, { vnni, vbmi2, amx, bf16 }: Options): Isa {
     vnni: false,
     vbmi2: false,
     amx: false,
-    bf16: false,
+    pairs: false,
     v,
   };
 }

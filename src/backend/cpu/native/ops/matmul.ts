@@ -14,7 +14,7 @@ import { PAIR } from "../kernels/pairs.ts";
 import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.ts";
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
 import { copiedRow, KC, tileShape } from "../kernels/tile.ts";
-import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { turnedArguments, turnedColumns, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import { hole, type Job, type JobList, SCRATCH_BYTES, type Word } from "../pool.ts";
@@ -194,7 +194,8 @@ const isSmall = ({ n, k }: Product): boolean => n * k * 4 <= READ_BYTES;
 const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
 /** What the kernels take, which have bf16 in pairs where the processor multiplies them. */
-const productType = ({ isa }: Native, { type }: Product): ProductType => (type === "bf16" && isa.bf16 ? "pairs" : type);
+const productType = ({ isa }: Native, { type }: Product): ProductType =>
+  type === "bf16" && isa.pairs ? "pairs" : type;
 /** Words of 32 bits along k: floats, or pairs. */
 const wordsOf = (type: ProductType, k: number): number => (type === "pairs" ? Math.ceil(k / PAIR) : k);
 const panelBytesOf = (native: Native, type: ProductType, k: number): number =>
@@ -280,11 +281,14 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
   turnedHeight(m) * k * 4 <= SCRATCH_BYTES;
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
-  const { lanes } = native.isa;
-  const items = Math.ceil(n / lanes);
+  const height = turnedHeight(m);
+  // One thread adds up sixteen sums sooner than eight, and memory has time for it.
+  const possible = turnedColumns(native.isa, type, height);
+  const columns = threads > 1 ? possible.at(-1)! : possible[0]!;
+  const items = Math.ceil(n / columns);
   const outRow = n * sizeOf(type);
   return {
-    kernel: native.kernel(kernels.turned(type, turnedHeight(m))),
+    kernel: native.kernel(kernels.turned(type, height, columns)),
     args: turnedArguments.words({
       a: a.address,
       aRow: a.row,
@@ -299,7 +303,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
     }),
     total: items,
     // What comes next is fetched within a chunk: few large ones.
-    grain: Math.max(1, Math.floor(CHUNK / (lanes * k)), Math.ceil(items / (threads > 1 ? 8 * threads : 1))),
+    grain: Math.max(1, Math.floor(CHUNK / (columns * k)), Math.ceil(items / (threads > 1 ? 8 * threads : 1))),
   };
 }
 
