@@ -11,7 +11,7 @@ import { emitLines } from "./kernels/lines.ts";
 import { binaryOps, emitMap, type MapOp } from "./kernels/map.ts";
 import { formulas } from "./kernels/math.ts";
 import { emitPack, type ProductType } from "./kernels/panels.ts";
-import { emitNextNumber, emitProduct, type Panels } from "./kernels/product.ts";
+import { emitNextNumber, emitProduct, emitWidening, type Panels } from "./kernels/product.ts";
 import { emitRounding, type RoundingForm } from "./kernels/quant-activations.ts";
 import { blockCodes, type NativeQuantType } from "./kernels/quant-blocks.ts";
 import { mostRows, type Planes } from "./kernels/quant-code.ts";
@@ -40,6 +40,7 @@ export const kernels = {
     name: `tiles ${words} ${result}`,
     emit: emitTiles(words, result),
   }),
+  widening: (type: FloatType) => ({ name: `widening ${type}`, emit: emitWidening(type) }),
   nextNumber: { name: "next number", emit: emitNextNumber },
   convWeights: { name: "conv weights", emit: emitPackWeights },
   convChannels: { name: "conv channels", emit: emitConvChannels },
@@ -110,6 +111,7 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
   for (const result of isa.masks ? floatTypes : (["f32"] as const)) {
     yield kernels.tiles("floats", result);
+    if (result !== "f32") yield kernels.widening(result);
     if (!isa.pairs || result === "f16") continue;
     for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words, result);
   }

@@ -261,9 +261,19 @@ export class Simd {
     }
   }
 
-  /** bf16 in the low half of each element of `t`; uses `u`. */
+  /** bf16 in the low half of each element of `t`; uses `u`, or k2. */
   #toBf16(src: Vec, t: Vec, u: Vec): void {
     const { a } = this;
+    if (this.isa.masks) {
+      // Half of the last place is added, and less where that place is even; what is no number becomes a quiet one.
+      a.vpaddd(t, src, this.constantInt(0x7fff));
+      a.vptestmd(k2, src, this.constantInt(0x10000));
+      a.vpaddd(t.k(k2), src, this.constantInt(0x8000));
+      a.vcmpps(k2, src, src, UNORDERED);
+      a.vpord(t.k(k2), src, this.constantInt(0x400000));
+      a.vpsrld(t, t, 16);
+      return;
+    }
     a.vpslld(t, src, 15);
     a.vpsrld(t, t, 31);
     a.vpaddd(t, t, src);
@@ -271,11 +281,6 @@ export class Simd {
     a.vpsrld(t, t, 16);
     a.vpsrld(u, src, 16);
     this.or(u, u, this.constantInt(0x40));
-    if (this.isa.masks) {
-      a.vcmpps(k2, src, src, UNORDERED);
-      a.vmovdqa32(t.k(k2), u);
-      return;
-    }
     // The mask of what is no number takes the place of the source.
     a.vcmpps(src, src, src, UNORDERED);
     a.vpblendvb(t, t, u, src);

@@ -11,6 +11,7 @@ import type { Isa } from "../isa.ts";
 import {
   d,
   eax,
+  type Gpr,
   k1,
   k2,
   k3,
@@ -40,6 +41,7 @@ import { elementBytes, emitPackPanel } from "./pack.ts";
 import { emitCopyPairs, emitPackPairs, PAIR } from "./pairs.ts";
 import { NOTE_BYTES, type ProductType } from "./panels.ts";
 import { GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
+import { emitWideningTiles, WIDENS_A, WIDENS_B } from "./widening-tile.ts";
 
 /** Most rows and columns of a block: what the thread's memory holds. */
 export const MOST_ROWS = 192;
@@ -59,6 +61,8 @@ export const productArguments = layoutArguments(
   /** Functions of the tile, also where pairs are small. */
   "tiles",
   "smallTiles",
+  /** The same where 16 bits are widened in tiles, in whole vectors and blocks of steps, and all columns are an item's; else 0. */
+  "widening",
   "a",
   "aRow",
   "aCol",
@@ -138,6 +142,11 @@ export const emitProduct =
         /** Bytes of a panel of pairs before the stretch, and whether A's are small. */
         "before",
         "isSmall",
+        /** Where A is as it is, its rows in whole tiles and those that are left, and whether B is still to be widened. */
+        "aFrom",
+        "whole",
+        "rest",
+        "isNew",
       ] as const),
     );
     const arg = productArguments.at(rbx);
@@ -147,13 +156,21 @@ export const emitProduct =
     a.mov(item, rsi);
     a.mov(local.end, rdx);
     a.mov(scratch, rcx);
+    const widensInTiles = isWidened && isa.masks;
     if (panelsOf === "widened") {
       const known = a.label();
+      if (widensInTiles) a.mov(local.isNew, 0);
       a.mov(rax, arg.number);
       a.mov(rax, mem(rax));
       a.cmp(rax, mem(scratch, WHOSE_AT));
       a.je(known);
       a.mov(mem(scratch, WHOSE_AT), rax);
+      if (widensInTiles) {
+        a.mov(rax, arg.widening);
+        a.mov(local.isNew, rax);
+        a.test(rax, rax);
+        a.jne(known);
+      }
       a.lea(r8, mem(scratch, PANEL_AT));
       a.mov(rdi, arg.b);
       if (widen) {
@@ -285,7 +302,28 @@ export const emitProduct =
     a.mov(rcx, rax);
     a.mov(r8, scratch);
     a.mov(r9, local.height);
+    const copiedRest = a.label();
+    if (widensInTiles) {
+      const all = a.label();
+      a.mov(local.aFrom, rdi);
+      a.cmp(arg.widening, 0);
+      a.je(all);
+      // Only the rows behind the last whole tile.
+      a.and(r9, -shape.rows);
+      a.mov(local.whole, r9);
+      a.mov(rax, r9);
+      a.imul(rax, rsi);
+      a.add(rdi, rax);
+      a.mov(rax, arg.aCopied);
+      a.imul(rax, r9);
+      a.add(r8, rax);
+      a.sub(r9, local.height);
+      a.neg(r9);
+      a.je(copiedRest);
+      a.bind(all);
+    }
     a.call(copyRows);
+    a.bind(copiedRest);
     if (isPaired) a.mov(local.isSmall, rax);
     a.mov(local.aRows, scratch);
     a.mov(rax, arg.aCopied);
@@ -358,8 +396,11 @@ export const emitProduct =
     a.mov(r8, local.cPanel);
     a.mov(r9, cRow);
     a.mov(rax, local.height);
+    const tiled = a.label();
+    if (widensInTiles) emitWidened(a, isa, arg, local, scratch, cRow, tiled);
     if (isPaired) a.call(r11);
     else a.call(arg.tiles);
+    a.bind(tiled);
     // The next panel.
     if (packsItself) {
       a.mov(rcx, local.panel);
@@ -397,6 +438,7 @@ export const emitProduct =
     a.mov(local.p, rax);
     a.cmp(rax, arg.k);
     a.jb(stretches);
+    if (widensInTiles) a.mov(local.isNew, 0);
     if (roundRows) {
       a.cmp(arg.rounds, 0);
       a.jne(nextItem);
@@ -414,6 +456,60 @@ export const emitProduct =
     a.bind(done);
     leave();
   };
+
+/** Tiles that widen, in the first panel and where B is new, before others of the rax rows; to `done` where none are left. */
+function emitWidened(
+  a: Assembler,
+  isa: Isa,
+  arg: ReturnType<typeof productArguments.at>,
+  local: Readonly<Record<"whole" | "left" | "width" | "isNew" | "aFrom" | "bPanel" | "rest", Mem>>,
+  scratch: Gpr,
+  cRow: Gpr,
+  done: Label,
+): void {
+  const [others, isFirst, isKnown] = [a.label(), a.label(), a.label()];
+  const rows = r11;
+  a.cmp(arg.widening, 0);
+  a.je(others);
+  a.mov(rows, local.whole);
+  a.test(rows, rows);
+  a.je(others);
+  a.mov(cRow, local.left);
+  a.cmp(cRow, local.width);
+  a.mov(cRow, arg.outRow);
+  a.je(isFirst);
+  a.cmp(local.isNew, 0);
+  a.je(others);
+  // The first tile alone.
+  a.mov(d(rows), tileShape(isa).rows);
+  a.or(r10, WIDENS_B);
+  a.jmp(isKnown);
+  a.bind(isFirst);
+  a.or(r10, WIDENS_A);
+  a.cmp(local.isNew, 0);
+  a.je(isKnown);
+  a.or(r10, WIDENS_B);
+  a.bind(isKnown);
+  a.sub(rax, rows);
+  a.mov(local.rest, rax);
+  a.mov(rax, rows);
+  // B as it is, whose elements have half the bytes.
+  a.mov(r11, local.bPanel);
+  a.sub(r11, scratch);
+  a.sub(r11, PANEL_AT);
+  a.shr(r11, 1);
+  a.add(r11, arg.b);
+  a.mov(r15, local.aFrom);
+  a.call(arg.widening);
+  a.mov(cRow, arg.outRow);
+  a.mov(rax, local.rest);
+  a.test(rax, rax);
+  a.je(done);
+  a.bind(others);
+}
+
+/** The tiles of this product's arguments. */
+export const emitWidening = (type: FloatType) => emitWideningTiles(type, productArguments.at(rbx));
 
 /** void next(number): another B is widened from now on. */
 export function emitNextNumber(a: Assembler): void {

@@ -260,7 +260,7 @@ function emitTile(a: Assembler, isa: Isa, words: TileWords, result: FloatType, r
 }
 
 /** C of the rows that come next, which is seldom in the first caches: a tile begins with what C holds. */
-function prefetchNext(a: Assembler, isa: Isa, rows: number, bytes: number): void {
+export function prefetchNext(a: Assembler, isa: Isa, rows: number, bytes: number): void {
   a.lea(rax, isa.masks ? mem(r8, { index: r9, scale: 8 }) : mem(r8, { index: r9, scale: 4 }));
   if (!isa.masks) a.lea(rax, mem(rax, { index: r9, scale: 2 }));
   for (let row = 0; row < rows; row++) {

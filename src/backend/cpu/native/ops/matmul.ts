@@ -15,6 +15,7 @@ import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.t
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
 import { copiedRow, KC, tileShape } from "../kernels/tile.ts";
 import { turnedArguments, turnedColumns, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { WIDENED_STEPS } from "../kernels/widening-tile.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import { hole, type Job, type JobList, SCRATCH_BYTES, type Word } from "../pool.ts";
@@ -211,6 +212,16 @@ function isWidenedByEach(native: Native, p: Product): boolean {
   return bytes <= MOST_WIDENED;
 }
 
+/** Whether tiles widen what they multiply: whole vectors of columns and blocks of steps, and enough of the former. */
+const widensInTiles = ({ isa }: Native, { k, n, a }: Product, columns: number): boolean =>
+  isa.masks &&
+  k <= KC &&
+  k % WIDENED_STEPS === 0 &&
+  n % isa.lanes === 0 &&
+  n > 4 * isa.lanes &&
+  n <= columns &&
+  a.col === 2;
+
 interface Block {
   readonly rows: number;
   readonly columns: number;
@@ -247,6 +258,8 @@ function words(native: Native, p: Product, block: Block): Word[] {
     across: Math.ceil(p.n / columns),
     packed,
     panelBytes,
+    widening:
+      number > 0 && type !== "pairs" && widensInTiles(native, p, columns) ? native.kernel(kernels.widening(p.type)) : 0,
     rounds: Number(result !== "f32"),
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
