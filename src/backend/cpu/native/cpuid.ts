@@ -18,6 +18,8 @@ export interface Features {
   readonly pairs: boolean;
   /** AMX with products of bytes. */
   readonly amx: boolean;
+  /** Bytes of the last cache. */
+  readonly cacheBytes: number;
 }
 
 type Registers = readonly [a: number, b: number, c: number, d: number];
@@ -71,7 +73,19 @@ export function queryFeatures(): Features {
     bf16: avx512 && has(a71, 5),
     pairs: avx512 && has(a71, 5) && vendor === AMD,
     amx: avx512 && has(c7, 11) && has(saved, 17, 18) && has(d7, 24, 25) && mayUseTiles(),
+    cacheBytes: largestCache((i) => query(vendor === AMD ? 0x8000001d : 4, i)),
   };
+}
+
+/** Caches are told one by one, until one has no kind: ways, partitions, bytes of a line and sets, each less one. */
+function largestCache(query: (i: number) => Registers): number {
+  let largest = 0;
+  for (let i = 0; i < 8; i++) {
+    const [kind, form, sets] = query(i);
+    if ((kind & 31) === 0) break;
+    largest = Math.max(largest, ((form >>> 22) + 1) * (((form >>> 12) & 1023) + 1) * ((form & 4095) + 1) * (sets + 1));
+  }
+  return largest;
 }
 
 /** The first four letters of the vendor's name: "Auth". */
@@ -86,6 +100,7 @@ const none: Features = {
   bf16: false,
   pairs: false,
   amx: false,
+  cacheBytes: 0,
 };
 
 /** Linux saves tiles, which are large, for those that have asked. */

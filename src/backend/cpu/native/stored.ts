@@ -14,11 +14,11 @@ import { executable } from "./memory.ts";
 
 /** What the build emits for: whatever else a processor has, it has one of these. */
 export const storedIsas: readonly Isa[] = [
-  isaOf("avx2", { vnni: false, vbmi2: false, amx: false, pairs: false }),
-  isaOf("avx512", { vnni: false, vbmi2: false, amx: false, pairs: false }),
-  isaOf("avx512", { vnni: true, vbmi2: false, amx: false, pairs: false }),
-  isaOf("avx512", { vnni: true, vbmi2: true, amx: false, pairs: true }),
-  isaOf("avx512", { vnni: true, vbmi2: true, amx: true, pairs: false }),
+  isaOf("avx2", { vnni: false, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: false, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: true, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: true, vbmi2: true, amx: false, pairs: true, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: true, vbmi2: true, amx: true, pairs: false, cacheBytes: 0 }),
 ];
 
 interface Index {

@@ -9,7 +9,7 @@ import { type CpuBlock, isNativeBlock, type NativeBlock } from "../../../../src/
 import { everyKernel } from "../../../../src/backend/cpu/native/catalogue.ts";
 import { guarded } from "../../../../src/backend/cpu/native/memory.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
-import { chooseIsa, type Tier, tiers } from "../../../../src/backend/cpu/native/tier.ts";
+import { type Tier, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 import { registerDevice } from "../../../../src/backend/registry.ts";
 import { Device, Tensor } from "../../../../src/index.ts";
 import * as nn from "../../../../src/nn/index.ts";
@@ -55,14 +55,9 @@ function open<B extends CpuBackend>(backend: B, tier: Tier): B {
 }
 
 const native = tiers().filter((tier) => tier !== "wasm");
-/** Where the processor has products of pairs of bf16, also without them. */
+/** With all that a processor has, and as one without products of pairs of bf16 and without caches. */
 const variants = native.flatMap((tier) =>
-  chooseIsa(tier)!.pairs
-    ? [
-        { tier, pairs: true },
-        { tier, pairs: false },
-      ]
-    : [{ tier, pairs: false }],
+  [tier, ...(tier === "avx512" ? ["plain512"] : [])].map((name) => ({ tier, name })),
 );
 const wasm = new CpuBackend();
 registerDevice("plain", () => open(wasm, "wasm"));
@@ -80,11 +75,13 @@ const values = (n: number, seed: number): Float32Array =>
   );
 const numbers = (t: Tensor): Float64Array => t.toDType("f64").dataSync() as Float64Array;
 
-describe.each(variants)("$tier beside WebAssembly, pairs: $pairs", ({ tier, pairs }) => {
+describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
   const backend = open(new GuardedBackend(), tier);
-  const { isa } = backend.native!;
-  if (pairs !== isa.pairs) vi.spyOn(backend, "native", "get").mockReturnValue(new Native({ ...isa, pairs }));
-  const name = `${tier}${pairs ? "pairs" : ""}`;
+  const isPlain = tier !== name;
+  if (isPlain) {
+    const plainer = new Native({ ...backend.native!.isa, pairs: false, cacheBytes: 0 });
+    vi.spyOn(backend, "native", "get").mockReturnValue(plainer);
+  }
   registerDevice(name, () => backend);
   const device = Device.from(name);
   const kernels = vi.spyOn(backend.native!, "kernel");
@@ -297,14 +294,11 @@ describe.each(variants)("$tier beside WebAssembly, pairs: $pairs", ({ tier, pair
   });
 
   // The default device, which is the best tier, runs all of them elsewhere.
-  it.skipIf(tier === native[0] && pairs === chooseIsa(tier)!.pairs)(
-    "golden cases of the ops that have machine code",
-    async () => {
-      const folder = fileURLToPath(new URL("../../../data/golden", import.meta.url));
-      const only = ["matmul", "softmax", "layer_norm", "rms_norm", "sdpa", "conv2d", "gelu", "exp", "sum"];
-      const report = await verify(folder, device, { only });
-      expect(report.cases.filter((c) => !c.ok).map((c) => `${c.id}: ${c.error}`)).toEqual([]);
-      expect(report.passed).toBeGreaterThan(100);
-    },
-  );
+  it.skipIf(name === native[0])("golden cases of the ops that have machine code", async () => {
+    const folder = fileURLToPath(new URL("../../../data/golden", import.meta.url));
+    const only = ["matmul", "softmax", "layer_norm", "rms_norm", "sdpa", "conv2d", "gelu", "exp", "sum"];
+    const report = await verify(folder, device, { only });
+    expect(report.cases.filter((c) => !c.ok).map((c) => `${c.id}: ${c.error}`)).toEqual([]);
+    expect(report.passed).toBeGreaterThan(100);
+  });
 });

@@ -295,9 +295,10 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
   const height = turnedHeight(m);
-  // One thread adds up sixteen sums sooner than eight, and memory has time for it.
+  // Several threads read memory as fast as it is, and eight streams of it are faster than sixteen.
   const possible = turnedColumns(native.isa, type, height);
-  const columns = threads > 1 ? possible.at(-1)! : possible[0]!;
+  const isFromMemory = threads > 1 && n * k * sizeOf(type) > native.isa.cacheBytes;
+  const columns = isFromMemory ? possible.at(-1)! : possible[0]!;
   const items = Math.ceil(n / columns);
   const outRow = n * sizeOf(type);
   return {
