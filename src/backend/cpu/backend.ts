@@ -21,6 +21,7 @@ import { matmul } from "./native/ops/matmul.ts";
 import { type QuantRunner, qmatmul } from "./native/ops/qmatmul.ts";
 import * as rows from "./native/ops/rows.ts";
 import { settle } from "./native/pending.ts";
+import { LARGE_FROM } from "./native-memory.ts";
 import { CpuRecorder, forgetRecorded } from "./recorder.ts";
 import { recording } from "./recording.ts";
 import { StagedBackend } from "./staged-backend.ts";
@@ -37,15 +38,28 @@ export class CpuBackend extends StagedBackend {
     },
   };
   #native: Native | null | undefined;
+  #prefersLargePages = false;
   readonly #planes = chosen("WICK_ACTIVATIONS") === "8bit" ? 1 : 2;
 
   /** Machine code, looked for at the first op that is worth it; null where there is none. */
   get native(): Native | null {
     if (this.#native === undefined) {
       this.#native = findNative();
-      if (this.#native) libc()?.preferLargePages(this.engine.base, CPU_BYTES);
+      if (this.#native) this.#preferLargePages();
     }
     return this.#native;
+  }
+
+  /** Pages stay as they are when they are first written to: many of them before the first op that has machine code. */
+  override alloc(bytes: number): Block {
+    if (bytes >= LARGE_FROM) this.#preferLargePages();
+    return super.alloc(bytes);
+  }
+
+  #preferLargePages(): void {
+    if (this.#prefersLargePages) return;
+    this.#prefersLargePages = true;
+    libc()?.preferLargePages(this.engine.base, CPU_BYTES);
   }
 
   override describe(): string {

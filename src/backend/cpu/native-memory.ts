@@ -6,7 +6,8 @@ import type { FileRange, OpenFile } from "../backend.ts";
 import type { NativeBlock } from "./blocks.ts";
 import type { Libc } from "./libc.ts";
 
-const LARGE_FROM = 4 * 2 ** 20;
+/** Bytes from which on large pages are worth it. */
+export const LARGE_FROM = 4 * 2 ** 20;
 
 /** Pages of `bytes` bytes, which are given back as soon as they are released; null where the system has none. */
 export function allocatePages(libc: Libc, bytes: number): NativeBlock | null {

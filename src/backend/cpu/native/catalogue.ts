@@ -10,18 +10,18 @@ import { emitGates } from "./kernels/gates.ts";
 import { emitLines } from "./kernels/lines.ts";
 import { binaryOps, emitMap, type MapOp } from "./kernels/map.ts";
 import { formulas } from "./kernels/math.ts";
-import { emitPack } from "./kernels/pack.ts";
-import { emitNextNumber, emitProduct, type Panels } from "./kernels/product.ts";
+import { emitPack, type ProductType } from "./kernels/panels.ts";
+import { emitNextNumber, emitProduct, emitWidening, type Panels } from "./kernels/product.ts";
 import { emitRounding, type RoundingForm } from "./kernels/quant-activations.ts";
 import { blockCodes, type NativeQuantType } from "./kernels/quant-blocks.ts";
 import { mostRows, type Planes } from "./kernels/quant-code.ts";
 import { emitQuantProduct, type ProductForm } from "./kernels/quant-product.ts";
-import { emitQuantTiles, MATRIX_ROWS, type TilesForm, tileForm } from "./kernels/quant-tiles.ts";
+import { emitQuantTiles, type TilesForm, tileForm } from "./kernels/quant-tiles.ts";
 import { emitTurning } from "./kernels/quant-turning.ts";
 import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
-import { emitTiles } from "./kernels/tile.ts";
-import { emitTurned, turnedHeight, turnedRows } from "./kernels/turned.ts";
+import { emitTiles, type TileWords } from "./kernels/tile.ts";
+import { emitTurned, turnedColumns, turnedHeight, turnedRows } from "./kernels/turned.ts";
 import { type FloatType, floatTypes } from "./simd.ts";
 
 export interface Kernel {
@@ -36,7 +36,11 @@ const formOf = ({ dtype, planes, words }: Omit<RoundingForm, "halves">): string 
   `${words ? "words" : `${planes} planes`} ${dtype}`;
 
 export const kernels = {
-  tiles: { name: "tiles", emit: emitTiles },
+  tiles: (words: TileWords = "floats", result: FloatType = "f32") => ({
+    name: `tiles ${words} ${result}`,
+    emit: emitTiles(words, result),
+  }),
+  widening: (type: FloatType) => ({ name: `widening ${type}`, emit: emitWidening(type) }),
   nextNumber: { name: "next number", emit: emitNextNumber },
   convWeights: { name: "conv weights", emit: emitPackWeights },
   convChannels: { name: "conv channels", emit: emitConvChannels },
@@ -45,12 +49,15 @@ export const kernels = {
   convInPlace: { name: "conv in place", emit: emitConvInPlace },
   convTiles: { name: "conv tiles", emit: emitConvTiles },
   lines: (type: FloatType) => ({ name: `lines ${type}`, emit: emitLines(type) }),
-  turned: (type: FloatType, height: number) => ({ name: `turned ${type} ${height}`, emit: emitTurned(type, height) }),
-  product: (type: FloatType, panels: Panels) => ({
+  turned: (type: FloatType, height: number, columns: number) => ({
+    name: `turned ${type} ${height} ${columns}`,
+    emit: emitTurned(type, height, columns),
+  }),
+  product: (type: ProductType, panels: Panels) => ({
     name: `product ${type} ${panels}`,
     emit: emitProduct(type, panels),
   }),
-  pack: (type: FloatType) => ({ name: `pack ${type}`, emit: emitPack(type) }),
+  pack: (type: ProductType) => ({ name: `pack ${type}`, emit: emitPack(type) }),
   map: (op: MapOp, type: FloatType, hasGaps: boolean) => ({
     name: `${op} ${type}${hasGaps ? " rows" : ""}`,
     emit: emitMap(op, type, hasGaps),
@@ -86,6 +93,10 @@ export const kernels = {
   }),
 } as const satisfies Readonly<Record<string, Kernel | ((...options: never[]) => Kernel)>>;
 
+const productTypes = ({ pairs }: Isa): readonly ProductType[] => [
+  ...floatTypes,
+  ...(pairs ? (["pairs"] as const) : []),
+];
 const either = [false, true] as const;
 const upTo = (n: number): readonly number[] => Array.from({ length: n }, (_, i) => i);
 
@@ -98,13 +109,23 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   }
   const heights = new Set(upTo(turnedRows(isa)).map((rows) => turnedHeight(rows + 1)));
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
-  for (const type of floatTypes) {
-    yield kernels.lines(type);
+  for (const result of isa.masks ? floatTypes : (["f32"] as const)) {
+    yield kernels.tiles("floats", result);
+    if (result !== "f32") yield kernels.widening(result);
+    if (!isa.pairs || result === "f16") continue;
+    for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words, result);
+  }
+  for (const type of productTypes(isa)) {
     yield kernels.pack(type);
-    for (const height of heights) yield kernels.turned(type, height);
     yield kernels.product(type, "own");
     yield kernels.product(type, "packed before");
     if (type !== "f32") yield kernels.product(type, "widened");
+  }
+  for (const type of floatTypes) {
+    yield kernels.lines(type);
+    for (const height of heights) {
+      for (const columns of turnedColumns(isa, type, height)) yield kernels.turned(type, height, columns);
+    }
     yield kernels.softmax(type);
     for (const isCentred of either) {
       for (const hasWeight of either) {
@@ -157,7 +178,7 @@ function* quantized(isa: Isa, type: NativeQuantType): Generator<Kernel> {
     }
   }
   for (const matrix of isa.amx && !blockCodes[type].halves ? either : [false]) {
-    for (const rest of upTo(matrix ? MATRIX_ROWS : tileForm(isa).rows)) {
+    for (const rest of upTo(matrix ? 1 : tileForm(isa).rows)) {
       for (const dtype of floatTypes) {
         for (const adds of either) yield kernels.quantTiles({ type, dtype, planes, rest, adds, matrix });
       }

@@ -14,8 +14,12 @@ export interface Features {
   readonly vbmi: boolean;
   readonly vbmi2: boolean;
   readonly bf16: boolean;
+  /** Products of pairs of bf16 are as fast as fused multiply-adds are: on AMD's processors. Intel's take four times as long. */
+  readonly pairs: boolean;
   /** AMX with products of bytes. */
   readonly amx: boolean;
+  /** Bytes of the last cache. */
+  readonly cacheBytes: number;
 }
 
 type Registers = readonly [a: number, b: number, c: number, d: number];
@@ -50,7 +54,7 @@ export function queryFeatures(): Features {
     return [...out] as unknown as Registers;
   };
   const has = (word: number, ...bits: number[]): boolean => bits.every((bit) => (word >>> bit) & 1);
-  const [highest] = query(0);
+  const [highest, vendor] = query(0);
   const [, , basic] = query(1);
   // FMA, SSE4.2, MOVBE, POPCNT, OSXSAVE, AVX, F16C
   if (highest < 7 || !has(basic, 12, 20, 23, 27, 28, 29)) return none;
@@ -67,11 +71,37 @@ export function queryFeatures(): Features {
     vbmi: avx512 && has(c7, 1),
     vbmi2: avx512 && has(c7, 6),
     bf16: avx512 && has(a71, 5),
+    pairs: avx512 && has(a71, 5) && vendor === AMD,
     amx: avx512 && has(c7, 11) && has(saved, 17, 18) && has(d7, 24, 25) && mayUseTiles(),
+    cacheBytes: largestCache((i) => query(vendor === AMD ? 0x8000001d : 4, i)),
   };
 }
 
-const none: Features = { avx2: false, avx512: false, vnni: false, vbmi: false, vbmi2: false, bf16: false, amx: false };
+/** Caches are told one by one, until one has no kind: ways, partitions, bytes of a line and sets, each less one. */
+function largestCache(query: (i: number) => Registers): number {
+  let largest = 0;
+  for (let i = 0; i < 8; i++) {
+    const [kind, form, sets] = query(i);
+    if ((kind & 31) === 0) break;
+    largest = Math.max(largest, ((form >>> 22) + 1) * (((form >>> 12) & 1023) + 1) * ((form & 4095) + 1) * (sets + 1));
+  }
+  return largest;
+}
+
+/** The first four letters of the vendor's name: "Auth". */
+const AMD = 0x68747541;
+
+const none: Features = {
+  avx2: false,
+  avx512: false,
+  vnni: false,
+  vbmi: false,
+  vbmi2: false,
+  bf16: false,
+  pairs: false,
+  amx: false,
+  cacheBytes: 0,
+};
 
 /** Linux saves tiles, which are large, for those that have asked. */
 function mayUseTiles(): boolean {

@@ -77,6 +77,7 @@ const rvm = {
   vpaddd: "66.0f.fe w0 full4",
   vpaddq: "66.0f.d4 w0/1 full8",
   vpaddsw: "66.0f.ed w0 full",
+  vpminuw: "66.0f38.3a w0 full",
   vpsubb: "66.0f.f8 w0 full",
   vpsubw: "66.0f.f9 w0 full",
   vpsubd: "66.0f.fa w0 full4",

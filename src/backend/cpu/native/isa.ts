@@ -21,6 +21,10 @@ export interface Isa {
   readonly vnni: boolean;
   readonly vbmi2: boolean;
   readonly amx: boolean;
+  /** Products of pairs of bf16 are worth it; no kernel depends on it but those that are for it alone. */
+  readonly pairs: boolean;
+  /** Bytes of the last cache, which no kernel depends on. */
+  readonly cacheBytes: number;
   /** A vector register. */
   v(id: number): Vec;
 }
@@ -28,11 +32,26 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-export function isaOf(name: IsaName, { vnni, vbmi2, amx }: Pick<Features, "vnni" | "vbmi2" | "amx">): Isa {
+type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "pairs" | "cacheBytes">;
+
+export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, cacheBytes }: Options): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
-    return { name, bits: 512, bytes: 64, lanes: 16, registers: 32, masks: true, vnni, vbmi2, amx, v };
+    return {
+      name,
+      bits: 512,
+      bytes: 64,
+      lanes: 16,
+      registers: 32,
+      masks: true,
+      vnni,
+      vbmi2,
+      amx,
+      pairs,
+      cacheBytes,
+      v,
+    };
   }
   const all = registersOf(256, 16);
   const v = (id: number) => all[id]!;
@@ -46,6 +65,8 @@ export function isaOf(name: IsaName, { vnni, vbmi2, amx }: Pick<Features, "vnni"
     vnni: false,
     vbmi2: false,
     amx: false,
+    pairs: false,
+    cacheBytes,
     v,
   };
 }

@@ -8,7 +8,7 @@
 import type { DType } from "../../../core/dtype.ts";
 import { Assembler } from "./assembler.ts";
 import type { Isa } from "./isa.ts";
-import { eax, k1, k2, type Mem, mem, r10, r11, rax, Vec } from "./operands.ts";
+import { eax, k1, k2, type Mask, type Mem, mem, r10, r11, rax, Vec } from "./operands.ts";
 import { floatBits } from "./pool.ts";
 
 export const floatTypes = ["f32", "f16", "bf16"] as const;
@@ -261,9 +261,19 @@ export class Simd {
     }
   }
 
-  /** bf16 in the low half of each element of `t`; uses `u`. */
+  /** bf16 in the low half of each element of `t`; uses `u`, or k2. */
   #toBf16(src: Vec, t: Vec, u: Vec): void {
     const { a } = this;
+    if (this.isa.masks) {
+      // Half of the last place is added, and less where that place is even; what is no number becomes a quiet one.
+      a.vpaddd(t, src, this.constantInt(0x7fff));
+      a.vptestmd(k2, src, this.constantInt(0x10000));
+      a.vpaddd(t.k(k2), src, this.constantInt(0x8000));
+      a.vcmpps(k2, src, src, UNORDERED);
+      a.vpord(t.k(k2), src, this.constantInt(0x400000));
+      a.vpsrld(t, t, 16);
+      return;
+    }
     a.vpslld(t, src, 15);
     a.vpsrld(t, t, 31);
     a.vpaddd(t, t, src);
@@ -271,11 +281,6 @@ export class Simd {
     a.vpsrld(t, t, 16);
     a.vpsrld(u, src, 16);
     this.or(u, u, this.constantInt(0x40));
-    if (this.isa.masks) {
-      a.vcmpps(k2, src, src, UNORDERED);
-      a.vmovdqa32(t.k(k2), u);
-      return;
-    }
     // The mask of what is no number takes the place of the source.
     a.vcmpps(src, src, src, UNORDERED);
     a.vpblendvb(t, t, u, src);
@@ -306,16 +311,17 @@ export class Simd {
     else a.vmovups(to, this.#narrow(type, src, t, u));
   }
 
-  storeTail(to: Mem, type: FloatType, src: Vec, t: Vec, u: Vec): void {
+  /** Only the tail, or what another mask has. */
+  storeTail(to: Mem, type: FloatType, src: Vec, t: Vec, u: Vec, mask: Mask = k1): void {
     const { a } = this;
     if (type === "f32") {
-      if (this.isa.masks) a.vmovups(to.k(k1), src);
+      if (this.isa.masks) a.vmovups(to.k(mask), src);
       else a.vmaskmovps(to, this.v(15), src);
       return;
     }
     const half = this.#narrow(type, src, t, u);
     if (this.isa.masks) {
-      a.vmovdqu16(to.k(k1), half);
+      a.vmovdqu16(to.k(mask), half);
       return;
     }
     const end = a.label();

@@ -12,13 +12,16 @@ import { everyKernel, type Kernel } from "./catalogue.ts";
 import { type Isa, isaKey, isaOf } from "./isa.ts";
 import { executable } from "./memory.ts";
 
+/** The build says so here when it has written the files: sources that were compiled since then emit their own code. */
+const isPacked: boolean = false;
+
 /** What the build emits for: whatever else a processor has, it has one of these. */
 export const storedIsas: readonly Isa[] = [
-  isaOf("avx2", { vnni: false, vbmi2: false, amx: false }),
-  isaOf("avx512", { vnni: false, vbmi2: false, amx: false }),
-  isaOf("avx512", { vnni: true, vbmi2: false, amx: false }),
-  isaOf("avx512", { vnni: true, vbmi2: true, amx: false }),
-  isaOf("avx512", { vnni: true, vbmi2: true, amx: true }),
+  isaOf("avx2", { vnni: false, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: false, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: true, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: true, vbmi2: true, amx: false, pairs: true, cacheBytes: 0 }),
+  isaOf("avx512", { vnni: true, vbmi2: true, amx: true, pairs: false, cacheBytes: 0 }),
 ];
 
 interface Index {
@@ -97,7 +100,7 @@ export class StoredCode {
   /** Where the build puts the files, beside this one; null: there is none for these instructions, or a build was cut off. */
   static of(isa: Isa): StoredCode | null {
     const path = new URL(`./code/${isaKey(isa)}.bin`, import.meta.url);
-    return existsSync(path) ? StoredCode.in(readFileSync(path)) : null;
+    return isPacked && existsSync(path) ? StoredCode.in(readFileSync(path)) : null;
   }
 
   static in(file: Buffer): StoredCode | null {

@@ -39,6 +39,13 @@ test("every instruction set of a processor has its file", () => {
   expect(StoredCode.of(storedIsas[0]!)).toBe(null);
 });
 
+test("only the build's own modules use them: compiled again, they emit", async () => {
+  const path = new URL("../../../../dist/backend/cpu/native/stored.js", import.meta.url);
+  const { StoredCode: Built } = (await import(path.href)) as { StoredCode: typeof StoredCode };
+  expect(Built.of(storedIsas[0]!)).not.toBe(null);
+  expect(readFileSync(path, "utf8").match(/isPacked = true/g)).toHaveLength(1);
+});
+
 test("files of a build that was cut off are not used", () => {
   const path = new URL(`../../../../dist/backend/cpu/native/code/${isaKey(storedIsas[0]!)}.bin`, import.meta.url);
   const file = readFileSync(path);

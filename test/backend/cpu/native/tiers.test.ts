@@ -8,6 +8,7 @@ import { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
 import { type CpuBlock, isNativeBlock, type NativeBlock } from "../../../../src/backend/cpu/blocks.ts";
 import { everyKernel } from "../../../../src/backend/cpu/native/catalogue.ts";
 import { guarded } from "../../../../src/backend/cpu/native/memory.ts";
+import { Native } from "../../../../src/backend/cpu/native/native.ts";
 import { type Tier, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 import { registerDevice } from "../../../../src/backend/registry.ts";
 import { Device, Tensor } from "../../../../src/index.ts";
@@ -54,6 +55,10 @@ function open<B extends CpuBackend>(backend: B, tier: Tier): B {
 }
 
 const native = tiers().filter((tier) => tier !== "wasm");
+/** With all that a processor has, and as one without products of pairs of bf16 and without caches. */
+const variants = native.flatMap((tier) =>
+  [tier, ...(tier === "avx512" ? ["plain512"] : [])].map((name) => ({ tier, name })),
+);
 const wasm = new CpuBackend();
 registerDevice("plain", () => open(wasm, "wasm"));
 const plain = Device.from("plain");
@@ -70,10 +75,15 @@ const values = (n: number, seed: number): Float32Array =>
   );
 const numbers = (t: Tensor): Float64Array => t.toDType("f64").dataSync() as Float64Array;
 
-describe.each(native)("%s beside WebAssembly", (tier) => {
-  const backend = new GuardedBackend();
-  registerDevice(tier, () => open(backend, tier));
-  const device = Device.from(tier);
+describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
+  const backend = open(new GuardedBackend(), tier);
+  const isPlain = tier !== name;
+  if (isPlain) {
+    const plainer = new Native({ ...backend.native!.isa, pairs: false, cacheBytes: 0 });
+    vi.spyOn(backend, "native", "get").mockReturnValue(plainer);
+  }
+  registerDevice(name, () => backend);
+  const device = Device.from(name);
   const kernels = vi.spyOn(backend.native!, "kernel");
   afterAll(() => {
     backend.atStart = false;
@@ -125,6 +135,41 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
       normal([2, 3, 5, 33], dtype, 1)(on).matmul(normal([2, 3, 33, 20], dtype, 2)(on)),
     );
   });
+
+  it.each(dtypes)(
+    "products of %s are chains of fused multiply-adds, also of what is hardly anything or none",
+    (dtype) => {
+      const sizes = [1, 2 ** -30, 2 ** -56, 2 ** -70, 1e-39, 2 ** 60];
+      for (const [m, k, n] of [
+        [1, 300, 33],
+        [19, 301, 50],
+        [64, 75, 97],
+        [64, 2101, 800],
+      ] as const) {
+        for (const [i, size] of sizes.entries()) {
+          // A column of B of another size than the rest, and some of A's rows with what is special.
+          const odd = Tensor.from(values(k, i), { device: plain }).reshape([k, 1]);
+          const few = Tensor.from(Float32Array.from({ length: k }, (_, j) => special[(i + j * j) % 14]!)).toDeviceSync(
+            plain,
+          );
+          const a = normal([m, k], "f32", 1)(plain).mul(Tensor.from([size], { device: plain }));
+          const b = Tensor.cat([normal([k, n - 1], "f32", 2)(plain), odd], 1);
+          const rows = m > 1 && i % 2 === 1 ? Tensor.cat([a.narrow(0, 1, m - 1), few.reshape([1, k])], 0) : a;
+          for (const isTurned of [false, true]) {
+            const [x, y] = [rows, isTurned ? b.t().contiguous() : b].map((t) =>
+              t.toDType(dtype).toDeviceSync(device),
+            ) as [Tensor, Tensor];
+            const of = (t: Tensor) => (isTurned ? t.t() : t);
+            const exact = x
+              .toDType("f32")
+              .matmul(of(y.toDType("f32")))
+              .toDType(dtype);
+            expect(numbers(x.matmul(of(y))), `(${m}, ${k}) · (${k}, ${n}) ${size} ${isTurned}`).toEqual(numbers(exact));
+          }
+        }
+      }
+    },
+  );
 
   it.each(dtypes)("elementwise ops of %s, numbers that are none or hardly any among them", (dtype) => {
     for (const [i, tail] of [0, 1, 3, 8, 15].entries()) {
@@ -249,7 +294,7 @@ describe.each(native)("%s beside WebAssembly", (tier) => {
   });
 
   // The default device, which is the best tier, runs all of them elsewhere.
-  it.skipIf(tier === native[0])("golden cases of the ops that have machine code", async () => {
+  it.skipIf(name === native[0])("golden cases of the ops that have machine code", async () => {
     const folder = fileURLToPath(new URL("../../../data/golden", import.meta.url));
     const only = ["matmul", "softmax", "layer_norm", "rms_norm", "sdpa", "conv2d", "gelu", "exp", "sum"];
     const report = await verify(folder, device, { only });

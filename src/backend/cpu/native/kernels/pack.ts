@@ -3,7 +3,6 @@
  * exist are zeros. Lines that lie so in memory are copied; columns that lie along k are turned in blocks of four steps.
  */
 import type { Assembler } from "../assembler.ts";
-import { emitRest, enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import {
   eax,
@@ -302,50 +301,3 @@ function emitPairs(simd: Simd, type: FloatType, pair: Vec, t: number): void {
   a.vmovups(mem(r8, 2 * t * lineBytes), even);
   a.vmovups(mem(r8, (2 * t + 1) * lineBytes), odd);
 }
-
-export const packArguments = layoutArguments(
-  "b",
-  "alongK",
-  "acrossColumns",
-  "steps",
-  "columns",
-  "packed",
-  "panelBytes",
-);
-
-/** Items are panels of B. */
-export const emitPack =
-  (type: FloatType) =>
-  (a: Assembler, isa: Isa): void => {
-    const { columns } = tileShape(isa);
-    const start = a.label();
-    a.jmp(start);
-    const pack = emitPackPanel(a, isa, type);
-    a.bind(start);
-    const { local, leave } = enter(a, "end");
-    const arg = packArguments.at(rbx);
-    const done = a.label();
-    a.mov(rbx, rdi);
-    a.mov(r12, rsi);
-    a.mov(local.end, rdx);
-    const top = a.here();
-    a.cmp(r12, local.end);
-    a.jae(done);
-    a.mov(rax, r12);
-    a.imul(rax, rax, columns);
-    emitRest(a, r9, arg.columns, rax, columns, rcx);
-    a.mov(rdx, arg.acrossColumns);
-    a.imul(rax, rdx);
-    a.mov(rdi, arg.b);
-    a.add(rdi, rax);
-    a.mov(r8, r12);
-    a.imul(r8, arg.panelBytes);
-    a.add(r8, arg.packed);
-    a.mov(rsi, arg.alongK);
-    a.mov(rcx, arg.steps);
-    a.call(pack);
-    a.add(r12, 1);
-    a.jmp(top);
-    a.bind(done);
-    leave();
-  };

@@ -3,6 +3,7 @@
  * its rows of A are copied (and widened) to the thread's memory; B's panels were packed by all threads before, or are
  * packed here, for this block alone, where B is used by few rows or is small; or each thread widens all of a small B once,
  * as what another thread has written would take longer to come. What is narrower than 32 bits is rounded once, at the end.
+ * bf16 stays as it is, in pairs, where the processor multiplies them.
  */
 import type { Assembler } from "../assembler.ts";
 import { emitRest, enter, layoutArguments } from "../frame.ts";
@@ -10,6 +11,7 @@ import type { Isa } from "../isa.ts";
 import {
   d,
   eax,
+  type Gpr,
   k1,
   k2,
   k3,
@@ -36,7 +38,10 @@ import {
 import { SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes, emitPackPanel } from "./pack.ts";
+import { emitCopyPairs, emitPackPairs, PAIR } from "./pairs.ts";
+import { NOTE_BYTES, type ProductType } from "./panels.ts";
 import { GO_ON, KC, PARTIAL, tileShape, VECTORS_SHIFT } from "./tile.ts";
+import { emitWideningTiles, WIDENS_A, WIDENS_B } from "./widening-tile.ts";
 
 /** Most rows and columns of a block: what the thread's memory holds. */
 export const MOST_ROWS = 192;
@@ -53,7 +58,11 @@ export const widenedRow = (n: number): number => Math.ceil(n / 16) * 64 + 64;
 export type Panels = "packed before" | "own" | "widened";
 
 export const productArguments = layoutArguments(
+  /** Functions of the tile, also where pairs are small. */
   "tiles",
+  "smallTiles",
+  /** The same where 16 bits are widened in tiles, in whole vectors and blocks of steps, and all columns are an item's; else 0. */
+  "widening",
   "a",
   "aRow",
   "aCol",
@@ -73,6 +82,8 @@ export const productArguments = layoutArguments(
   /** Packed panels: where they are and bytes of each. */
   "packed",
   "panelBytes",
+  /** The tile rounds its sums itself: they are whole at once. */
+  "rounds",
   /** Rows of A, and lines of B, are read where they are: f32 without gaps. */
   "readsA",
   "readsB",
@@ -91,17 +102,23 @@ export const productArguments = layoutArguments(
 );
 
 export const emitProduct =
-  (type: FloatType, panelsOf: Panels) =>
+  (given: ProductType, panelsOf: Panels) =>
   (a: Assembler, isa: Isa): void => {
-    const isWidened = panelsOf === "widened";
+    const isPaired = given === "pairs";
+    const type = isPaired ? "bf16" : given;
+    // Pairs are packed as panels also by each thread for itself.
+    const isWidened = panelsOf === "widened" && !isPaired;
+    const packsAll = panelsOf === "widened" && isPaired;
     const packsItself = panelsOf === "own";
     const simd = new Simd(a, isa);
     const shape = tileShape(isa);
     const es = elementBytes(type);
     const start = a.label();
     a.jmp(start);
-    const pack = packsItself ? emitPackPanel(a, isa, type) : undefined;
-    const copyRows = emitCopyRows(simd, type, productArguments.at(rbx).aCopied);
+    const packs = packsItself || packsAll;
+    const pack = packs ? (isPaired ? emitPackPairs(a, isa) : emitPackPanel(a, isa, type)) : undefined;
+    const { aCopied } = productArguments.at(rbx);
+    const copyRows = isPaired ? emitCopyPairs(a, isa, aCopied) : emitCopyRows(simd, type, aCopied);
     const widen = isWidened ? emitCopyRows(simd, type, productArguments.at(rbx).bWidened) : undefined;
     const roundRows = type === "f32" ? undefined : emitRoundRows(simd, type);
     a.bind(start);
@@ -122,6 +139,14 @@ export const emitProduct =
         "bPanel",
         "panel",
         "cPanel",
+        /** Bytes of a panel of pairs before the stretch, and whether A's are small. */
+        "before",
+        "isSmall",
+        /** Where A is as it is, its rows in whole tiles and those that are left, and whether B is still to be widened. */
+        "aFrom",
+        "whole",
+        "rest",
+        "isNew",
       ] as const),
     );
     const arg = productArguments.at(rbx);
@@ -131,20 +156,54 @@ export const emitProduct =
     a.mov(item, rsi);
     a.mov(local.end, rdx);
     a.mov(scratch, rcx);
-    if (widen) {
+    const widensInTiles = isWidened && isa.masks;
+    if (panelsOf === "widened") {
       const known = a.label();
+      if (widensInTiles) a.mov(local.isNew, 0);
       a.mov(rax, arg.number);
       a.mov(rax, mem(rax));
       a.cmp(rax, mem(scratch, WHOSE_AT));
       a.je(known);
       a.mov(mem(scratch, WHOSE_AT), rax);
-      a.mov(rdi, arg.b);
-      a.mov(rsi, arg.bRow);
-      a.mov(rdx, arg.bCol);
-      a.mov(rcx, arg.n);
+      if (widensInTiles) {
+        a.mov(rax, arg.widening);
+        a.mov(local.isNew, rax);
+        a.test(rax, rax);
+        a.jne(known);
+      }
       a.lea(r8, mem(scratch, PANEL_AT));
-      a.mov(r9, arg.k);
-      a.call(widen);
+      a.mov(rdi, arg.b);
+      if (widen) {
+        a.mov(rsi, arg.bRow);
+        a.mov(rdx, arg.bCol);
+        a.mov(rcx, arg.n);
+        a.mov(r9, arg.k);
+        a.call(widen);
+      } else {
+        a.mov(local.cPanel, r8);
+        a.mov(local.bPanel, rdi);
+        a.mov(local.left, 0);
+        const all = a.here();
+        emitRest(a, r9, arg.n, local.left, shape.columns, rcx);
+        a.mov(rdi, local.bPanel);
+        a.mov(rsi, arg.bRow);
+        a.mov(rdx, arg.bCol);
+        a.mov(rcx, arg.k);
+        a.mov(r8, local.cPanel);
+        a.call(pack!);
+        a.mov(rcx, local.cPanel);
+        a.add(rcx, arg.panelBytes);
+        a.mov(local.cPanel, rcx);
+        a.mov(mem(rcx, -NOTE_BYTES), rax);
+        a.mov(rax, arg.bCol);
+        a.imul(rax, rax, shape.columns);
+        a.add(local.bPanel, rax);
+        a.mov(rax, local.left);
+        a.add(rax, shape.columns);
+        a.mov(local.left, rax);
+        a.cmp(rax, arg.n);
+        a.jb(all);
+      }
       a.bind(known);
     }
 
@@ -209,21 +268,26 @@ export const emitProduct =
       a.mov(d(rcx), shape.columns);
       a.div(rcx);
       a.imul(rax, arg.panelBytes);
-      a.add(rax, arg.packed);
+      if (packsAll) a.lea(rax, mem(scratch, { index: rax, disp: PANEL_AT }));
+      else a.add(rax, arg.packed);
       a.mov(local.bAt, rax);
     }
-    if (type === "f32") {
-      a.mov(c, local.outAt);
-      a.mov(cRow, arg.outRow);
-    } else {
+    a.mov(c, local.outAt);
+    a.mov(cRow, arg.outRow);
+    if (roundRows) {
+      const rounds = a.label();
+      a.cmp(arg.rounds, 0);
+      a.jne(rounds);
       a.lea(c, mem(scratch, C_AT));
       a.mov(cRow, arg.columns);
       a.shl(cRow, 2);
+      a.bind(rounds);
     }
     a.mov(local.p, 0);
+    if (isPaired) a.mov(local.before, 0);
 
     const stretches = a.here();
-    emitRest(a, rax, arg.k, local.p, KC, rcx);
+    emitRest(a, rax, arg.k, local.p, isPaired ? PAIR * KC : KC, rcx);
     a.mov(local.steps, rax);
     const copied = a.label();
     a.mov(rdi, local.aAt);
@@ -238,7 +302,29 @@ export const emitProduct =
     a.mov(rcx, rax);
     a.mov(r8, scratch);
     a.mov(r9, local.height);
+    const copiedRest = a.label();
+    if (widensInTiles) {
+      const all = a.label();
+      a.mov(local.aFrom, rdi);
+      a.cmp(arg.widening, 0);
+      a.je(all);
+      // Only the rows behind the last whole tile.
+      a.and(r9, -shape.rows);
+      a.mov(local.whole, r9);
+      a.mov(rax, r9);
+      a.imul(rax, rsi);
+      a.add(rdi, rax);
+      a.mov(rax, arg.aCopied);
+      a.imul(rax, r9);
+      a.add(r8, rax);
+      a.sub(r9, local.height);
+      a.neg(r9);
+      a.je(copiedRest);
+      a.bind(all);
+    }
     a.call(copyRows);
+    a.bind(copiedRest);
+    if (isPaired) a.mov(local.isSmall, rax);
     a.mov(local.aRows, scratch);
     a.mov(rax, arg.aCopied);
     a.mov(local.aStride, rax);
@@ -253,49 +339,70 @@ export const emitProduct =
     a.mov(local.cPanel, c);
 
     const panels = a.here();
-    const [packs, packed] = [a.label(), a.label()];
-    if (pack || isWidened) {
+    const [packsHere, packed] = [a.label(), a.label()];
+    if (packsItself || isWidened) {
       a.mov(rax, local.left);
       emitWidth(a, isa);
       a.mov(local.panel, rax);
     }
-    if (pack) {
+    if (packsItself) {
       a.mov(r9, rax);
       a.mov(rdi, local.bPanel);
       a.mov(rsi, arg.bRow);
       if (type === "f32") {
         // What is not whole vectors is packed: they would reach behind B.
         a.test(r9, isa.lanes - 1);
-        a.jne(packs);
+        a.jne(packsHere);
         a.cmp(arg.readsB, 0);
-        a.je(packs);
+        a.je(packsHere);
         a.mov(rbp, rsi);
         a.mov(rsi, rdi);
         a.jmp(packed);
-        a.bind(packs);
+        a.bind(packsHere);
       }
       a.mov(rdx, arg.bCol);
       a.mov(rcx, local.steps);
       a.lea(r8, mem(scratch, PANEL_AT));
-      a.call(pack);
+      a.call(pack!);
       a.lea(rsi, mem(scratch, PANEL_AT));
-    } else a.mov(rsi, local.bPanel);
+    } else {
+      a.mov(rsi, local.bPanel);
+      if (isPaired) {
+        a.mov(rax, rsi);
+        a.add(rax, arg.panelBytes);
+        a.mov(rax, mem(rax, -NOTE_BYTES));
+        a.add(rsi, local.before);
+      }
+    }
+    if (isPaired) {
+      a.or(rax, local.isSmall);
+      a.mov(r11, arg.tiles);
+      a.cmovne(r11, arg.smallTiles);
+    }
     if (isWidened) a.mov(rbp, arg.bWidened);
     else a.mov(d(rbp), shape.lineBytes);
     a.bind(packed);
     // The mode, and masks for the last columns.
     a.mov(rax, local.p);
-    a.mov(rcx, pack || isWidened ? local.panel : local.left);
+    a.mov(rcx, packsItself || isWidened ? local.panel : local.left);
     emitMode(a, isa);
     a.mov(rdi, local.aRows);
     a.mov(rcx, local.aStride);
     a.mov(rdx, local.steps);
+    if (isPaired) {
+      a.add(rdx, 1);
+      a.shr(rdx, 1);
+    }
     a.mov(r8, local.cPanel);
     a.mov(r9, cRow);
     a.mov(rax, local.height);
-    a.call(arg.tiles);
+    const tiled = a.label();
+    if (widensInTiles) emitWidened(a, isa, arg, local, scratch, cRow, tiled);
+    if (isPaired) a.call(r11);
+    else a.call(arg.tiles);
+    a.bind(tiled);
     // The next panel.
-    if (pack) {
+    if (packsItself) {
       a.mov(rcx, local.panel);
       a.mov(rax, arg.bCol);
       a.imul(rax, rcx);
@@ -310,27 +417,31 @@ export const emitProduct =
     a.add(local.bPanel, rax);
     a.sub(local.left, rcx);
     a.shl(rcx, 2);
+    if (roundRows) {
+      a.mov(rax, rcx);
+      a.shr(rax, 1);
+      a.cmp(arg.rounds, 0);
+      a.cmovne(rcx, rax);
+    }
     a.add(local.cPanel, rcx);
     a.cmp(local.left, 0);
     a.jg(panels);
 
-    if (pack) {
-      a.mov(rax, local.steps);
-      a.imul(rax, arg.bRow);
-    } else if (isWidened) {
-      a.mov(rax, local.steps);
-      a.imul(rax, arg.bWidened);
-    } else {
-      a.mov(rax, local.steps);
-      a.imul(rax, rax, shape.lineBytes);
-    }
-    a.add(local.bAt, rax);
+    a.mov(rax, local.steps);
+    if (packsItself) a.imul(rax, arg.bRow);
+    else if (isWidened) a.imul(rax, arg.bWidened);
+    else a.imul(rax, rax, isPaired ? shape.lineBytes / PAIR : shape.lineBytes);
+    if (isPaired && !packsItself) a.add(local.before, rax);
+    else a.add(local.bAt, rax);
     a.mov(rax, local.p);
     a.add(rax, local.steps);
     a.mov(local.p, rax);
     a.cmp(rax, arg.k);
     a.jb(stretches);
+    if (widensInTiles) a.mov(local.isNew, 0);
     if (roundRows) {
+      a.cmp(arg.rounds, 0);
+      a.jne(nextItem);
       a.mov(rdi, c);
       a.mov(rsi, cRow);
       a.mov(rdx, local.outAt);
@@ -345,6 +456,60 @@ export const emitProduct =
     a.bind(done);
     leave();
   };
+
+/** Tiles that widen, in the first panel and where B is new, before others of the rax rows; to `done` where none are left. */
+function emitWidened(
+  a: Assembler,
+  isa: Isa,
+  arg: ReturnType<typeof productArguments.at>,
+  local: Readonly<Record<"whole" | "left" | "width" | "isNew" | "aFrom" | "bPanel" | "rest", Mem>>,
+  scratch: Gpr,
+  cRow: Gpr,
+  done: Label,
+): void {
+  const [others, isFirst, isKnown] = [a.label(), a.label(), a.label()];
+  const rows = r11;
+  a.cmp(arg.widening, 0);
+  a.je(others);
+  a.mov(rows, local.whole);
+  a.test(rows, rows);
+  a.je(others);
+  a.mov(cRow, local.left);
+  a.cmp(cRow, local.width);
+  a.mov(cRow, arg.outRow);
+  a.je(isFirst);
+  a.cmp(local.isNew, 0);
+  a.je(others);
+  // The first tile alone.
+  a.mov(d(rows), tileShape(isa).rows);
+  a.or(r10, WIDENS_B);
+  a.jmp(isKnown);
+  a.bind(isFirst);
+  a.or(r10, WIDENS_A);
+  a.cmp(local.isNew, 0);
+  a.je(isKnown);
+  a.or(r10, WIDENS_B);
+  a.bind(isKnown);
+  a.sub(rax, rows);
+  a.mov(local.rest, rax);
+  a.mov(rax, rows);
+  // B as it is, whose elements have half the bytes.
+  a.mov(r11, local.bPanel);
+  a.sub(r11, scratch);
+  a.sub(r11, PANEL_AT);
+  a.shr(r11, 1);
+  a.add(r11, arg.b);
+  a.mov(r15, local.aFrom);
+  a.call(arg.widening);
+  a.mov(cRow, arg.outRow);
+  a.mov(rax, local.rest);
+  a.test(rax, rax);
+  a.je(done);
+  a.bind(others);
+}
+
+/** The tiles of this product's arguments. */
+export const emitWidening = (type: FloatType) => emitWideningTiles(type, productArguments.at(rbx));
 
 /** void next(number): another B is widened from now on. */
 export function emitNextNumber(a: Assembler): void {

@@ -22,11 +22,11 @@ import {
 import { chainsOf, gpr, type Planes, QuantCode, record, turnedFormOf } from "./quant-code.ts";
 
 /**
- * Bytes of a row of w, blocks in it, tiles of the most rows; w, x (packed) and out are addresses. What is added to the
- * product has a row for each of its rows, `addendLine` bytes apart: none where one serves all.
+ * Bytes of a row of w, blocks in it, tiles of the most rows and rows behind them; w, x (packed) and out are addresses. What
+ * is added to the product has a row for each of its rows, `addendLine` bytes apart: none where one serves all.
  */
 export const productArguments = layoutArguments(
-  ...(["w", "line", "x", "blocks", "tiles", "out", "outLine", "addend", "addendLine"] as const),
+  ...(["w", "line", "x", "blocks", "tiles", "rest", "out", "outLine", "addend", "addendLine"] as const),
 );
 
 export interface ProductForm {

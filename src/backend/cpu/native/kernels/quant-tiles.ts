@@ -10,7 +10,25 @@ import { quantTypes } from "../../../../core/quant-types.ts";
 import type { Assembler } from "../assembler.ts";
 import { enter } from "../frame.ts";
 import type { Isa } from "../isa.ts";
-import { type Label, type Mem, mem, r8, r9, tmm, type Vec } from "../operands.ts";
+import {
+  d,
+  type Gpr,
+  type Label,
+  low,
+  type Mem,
+  mem,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
+  rsp,
+  tmm,
+  type Vec,
+} from "../operands.ts";
 import type { FloatType, Simd } from "../simd.ts";
 import {
   type BlockCode,
@@ -27,7 +45,7 @@ export interface TilesForm {
   readonly type: NativeQuantType;
   readonly dtype: FloatType;
   readonly planes: Planes;
-  /** Rows behind the last whole tile. */
+  /** Rows behind the last whole tile; those of tile registers are an argument. */
   readonly rest: number;
   readonly adds: boolean;
   /** Dot products are those of tile registers (AMX). */
@@ -231,7 +249,6 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
   const panel = new Panel(isa, planes, matrix);
   const c = new QuantCode(a, isa, 0, planes, 0);
   const { vectors } = tileForm(isa);
-  const most = matrix ? MATRIX_ROWS : tileForm(isa).rows;
   const es = sizeOf(dtype);
   const args = productArguments.at(gpr.args);
   const { local, leave } = enter(
@@ -298,12 +315,28 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
 
   /**
    * The same with tile registers, whose sums go through memory: while those of 32 activations are computed, those of the 32
-   * before are stored, and those before these added up to what is in memory, too. So nothing waits for a tile.
+   * before are stored, and those before these added up to what is in memory, too. So nothing waits for a tile. The rest are
+   * fewer rows, one at a time.
    */
-  const matrixTile = (rows: number): void => {
+  const matrixTile = (isRest: boolean): void => {
     const [xStep, step, to, from] = [gpr.out, gpr.cursor, r8, r9];
-    const lows = rows * vectors * panel.slot;
+    const lows = MATRIX_ROWS * vectors * panel.slot;
     const place = (r: number, v: number) => (r * vectors + v) * panel.slot;
+    // Of the rest: how many rows there are and bytes of their records; a row's record and sums, and how many are left.
+    const [rows, rowsBytes, xRow, fromRow, sumRow, rowsLeft] = [r15, r14, r10, r11, r12, r13];
+    const eachRow = (body: (r: number) => void, ...next: readonly (readonly [Gpr, number])[]): void => {
+      if (!isRest) {
+        for (let r = 0; r < MATRIX_ROWS; r++) body(r);
+        return;
+      }
+      a.mov(rowsLeft, rows);
+      const loop = a.here();
+      body(0);
+      for (const [register, bytes] of next) a.add(register, bytes);
+      a.sub(rowsLeft, 1);
+      a.jne(loop);
+    };
+    const sumBytes = vectors * panel.slot;
     const [x, w] = [
       [tmm(4), tmm(5)],
       [tmm(6), tmm(7)],
@@ -328,29 +361,42 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
         a.vmovups(factor(v), panel.at(gpr.weights, -before, units, v));
         if (code.minima) a.vmovups(minimum(v), panel.at(gpr.weights, -before, units + 1, v));
       }
-      const count = rows * vectors;
-      for (let i = 0; i < count; i++) {
-        const share = (n: number) => Math.floor((n * meanwhile.length) / count);
-        for (const emit of meanwhile.slice(share(i), share(i + 1))) emit();
-        const [r, v] = [Math.floor(i / vectors), i % vectors];
-        const [integers, scale, sum] = [0, 1, 2].map((t) => isa.v(4 + 3 * (i % 9) + t)) as [Vec, Vec, Vec];
-        const at = (offset: number) => mem(gpr.x, (r - before * rows) * record.bytes + offset).each;
-        a.vpslld(integers, mem(from, place(r, v)), 8);
-        a.vpaddd(integers, integers, mem(from, lows + place(r, v)));
-        if (code.offset > 0) a.vpaddd(integers, integers, at(record.start));
-        a.vcvtdq2ps(integers, integers);
-        a.vmulps(scale, factor(v), at(record.scale));
-        a.vmovups(sum, mem(gpr.inner, place(r, v)));
-        a.vfmadd231ps(sum, integers, scale);
-        if (code.minima) a.vfnmadd231ps(sum, minimum(v), at(record.sum));
-        a.vmovups(mem(gpr.inner, place(r, v)), sum);
+      const count = MATRIX_ROWS * vectors;
+      const [x, integersOf, sumsOf] = isRest ? [xRow, fromRow, sumRow] : [gpr.x, from, gpr.inner];
+      if (isRest) {
+        for (const emit of meanwhile) emit();
+        a.mov(xRow, gpr.x);
+        for (let i = 0; i < before; i++) a.sub(xRow, rowsBytes);
+        a.mov(fromRow, from);
+        a.mov(sumRow, gpr.inner);
       }
+      const addRow = (r: number): void => {
+        for (let v = 0; v < vectors; v++) {
+          const i = r * vectors + v;
+          const share = (n: number) => Math.floor((n * meanwhile.length) / count);
+          if (!isRest) for (const emit of meanwhile.slice(share(i), share(i + 1))) emit();
+          const [integers, scale, sum] = [0, 1, 2].map((t) => isa.v(4 + 3 * (i % 9) + t)) as [Vec, Vec, Vec];
+          const first = isRest ? 0 : before * MATRIX_ROWS;
+          const at = (offset: number) => mem(x, (r - first) * record.bytes + offset).each;
+          a.vpslld(integers, mem(integersOf, place(r, v)), 8);
+          a.vpaddd(integers, integers, mem(integersOf, lows + place(r, v)));
+          if (code.offset > 0) a.vpaddd(integers, integers, at(record.start));
+          a.vcvtdq2ps(integers, integers);
+          a.vmulps(scale, factor(v), at(record.scale));
+          a.vmovups(sum, mem(sumsOf, place(r, v)));
+          a.vfmadd231ps(sum, integers, scale);
+          if (code.minima) a.vfnmadd231ps(sum, minimum(v), at(record.sum));
+          a.vmovups(mem(sumsOf, place(r, v)), sum);
+        }
+      };
+      eachRow(addRow, [xRow, record.bytes], [fromRow, sumBytes], [sumRow, sumBytes]);
     };
     const all = (...steps: readonly (() => void)[]) => {
       for (const emit of steps) emit();
     };
     const advance = () => {
-      a.add(gpr.x, rows * record.bytes);
+      if (isRest) a.add(gpr.x, rowsBytes);
+      else a.add(gpr.x, MATRIX_ROWS * record.bytes);
       a.add(gpr.weights, panel.bytes);
     };
     const [later, first, tail, last, unfinished, single, fetched] = Array.from({ length: 7 }, () => a.label()) as [
@@ -363,7 +409,13 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
       Label,
     ];
     a.mov(gpr.x, local.done);
-    a.imul(gpr.x, gpr.x, rows * record.bytes);
+    if (isRest) {
+      a.mov(gpr.args, local.args);
+      a.mov(rows, args.rest);
+      a.imul(rowsBytes, rows, record.bytes);
+      a.imul(gpr.x, rowsBytes);
+      configureRest(rows, rowsLeft);
+    } else a.imul(gpr.x, gpr.x, MATRIX_ROWS * record.bytes);
     a.add(gpr.x, local.x);
     a.lea(gpr.weights, mem(gpr.frame, PANEL_AT));
     a.lea(to, mem(gpr.frame, SUMS_AT));
@@ -375,7 +427,11 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.cmp(local.done, 0);
     a.jne(later);
     c.zero(isa.v(0));
-    for (let i = 0; i < rows * vectors; i++) a.vmovups(mem(gpr.inner, i * panel.slot), isa.v(0));
+    a.mov(sumRow, gpr.inner);
+    const clear = (r: number) => {
+      for (let v = 0; v < vectors; v++) a.vmovups(mem(sumRow, place(r, v)), isa.v(0));
+    };
+    eachRow(clear, [sumRow, sumBytes]);
     a.bind(later);
     a.mov(xStep, record.bytes);
     a.mov(step, vectors * panel.slot);
@@ -415,7 +471,7 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.mov(gpr.out, local.out);
     a.mov(gpr.cursor, local.delta);
     if (adds) a.mov(addend, local.addend);
-    for (let r = 0; r < rows; r++) {
+    const finishRow = (r: number) => {
       for (let v = 0; v < vectors; v++) {
         const to = (base: typeof gpr.out | typeof gpr.ahead) =>
           mem(base, v === 0 ? 0 : { index: gpr.cursor, scale: 1 });
@@ -428,20 +484,33 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
       }
       a.add(gpr.out, args.outLine);
       if (adds) a.add(addend, args.addendLine);
-    }
+    };
+    eachRow(finishRow, [gpr.x, sumBytes]);
     a.mov(local.out, gpr.out);
     if (adds) a.mov(local.addend, addend);
     // Sums of rows that are done are needed no more.
     a.cmp(local.done, 0);
     a.je(single);
     a.bind(unfinished);
-    a.add(local.partial, rows * vectors * panel.slot);
+    a.add(local.partial, MATRIX_ROWS * sumBytes);
     a.bind(single);
     a.mov(gpr.args, local.args);
     a.mov(gpr.cursor, args.blocks);
-    a.imul(gpr.cursor, gpr.cursor, (size / BLOCK) * rows * record.bytes);
+    a.imul(gpr.cursor, gpr.cursor, (size / BLOCK) * MATRIX_ROWS * record.bytes);
     a.add(gpr.cursor, local.x);
     a.mov(local.x, gpr.cursor);
+  };
+
+  /** Fewer rows than tile registers have, as a register says; another one is used. */
+  const configureRest = (rows: Gpr, t: Gpr): void => {
+    const at = mem(rsp, -TILE_CONFIGURATION);
+    a.vmovups(isa.v(0), a.data(tileConfiguration(MATRIX_ROWS)));
+    a.vmovups(at, isa.v(0));
+    // The same byte six times.
+    a.imul(t, rows, 0x01010101);
+    a.mov(at.plus(ROWS_IN_CONFIGURATION), d(t));
+    a.mov(at.plus(ROWS_IN_CONFIGURATION + 4), low(t, 16));
+    a.ldtilecfg(at);
   };
 
   const finish = (t: Tile): void => {
@@ -551,18 +620,20 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
     a.mov(gpr.cursor, from);
     a.mov(to, gpr.cursor);
   }
-  const [emitRows, configure] = matrix
-    ? [matrixTile, (rows: number) => a.ldtilecfg(a.data(tileConfiguration(rows)))]
-    : [tile, () => {}];
-  configure(most);
+  if (matrix) a.ldtilecfg(a.data(tileConfiguration(MATRIX_ROWS)));
   const tiles = a.here();
-  emitRows(most);
+  if (matrix) matrixTile(false);
+  else tile(tileForm(isa).rows);
   a.dec(local.tiles);
   a.jne(tiles);
-  if (rest > 0) {
-    configure(rest);
-    emitRows(rest);
-  }
+  if (matrix) {
+    const none = a.label();
+    a.mov(gpr.args, local.args);
+    a.cmp(args.rest, 0);
+    a.je(none);
+    matrixTile(true);
+    a.bind(none);
+  } else if (rest > 0) tile(rest);
   a.mov(gpr.cursor, local.now);
   a.add(gpr.cursor, local.done);
   a.mov(local.done, gpr.cursor);
@@ -577,13 +648,17 @@ export function emitQuantTiles(a: Assembler, isa: Isa, form: TilesForm): void {
   leave();
 }
 
+/** Bytes of a tile configuration, and where rows stand in it. */
+const TILE_CONFIGURATION = 64;
+const ROWS_IN_CONFIGURATION = 48;
+
 /** Rows and bytes of a row of each tile: sums of products, then both planes of x, then weights. */
 function tileConfiguration(rows: number): Uint8Array {
-  const bytes = new Uint8Array(64);
+  const bytes = new Uint8Array(TILE_CONFIGURATION);
   bytes[0] = 1;
   for (let t = 0; t < 8; t++) {
     bytes[16 + 2 * t] = t === 4 || t === 5 ? BLOCK : 64;
-    bytes[48 + t] = t < 6 ? rows : BLOCK / 4;
+    bytes[ROWS_IN_CONFIGURATION + t] = t < 6 ? rows : BLOCK / 4;
   }
   return bytes;
 }

@@ -11,6 +11,7 @@ import {
   k1,
   k2,
   k3,
+  k4,
   type Mem,
   mem,
   r8,
@@ -29,7 +30,7 @@ import {
   rsi,
   type Vec,
 } from "../operands.ts";
-import { Simd } from "../simd.ts";
+import { type FloatType, Simd } from "../simd.ts";
 
 /** Steps of k between two visits of C; A's rows and B's panel of so many lie in the caches. */
 export const KC = 1024;
@@ -57,6 +58,13 @@ export const GO_ON = 1;
 export const PARTIAL = 2;
 export const VECTORS_SHIFT = 2;
 
+/**
+ * What a word of A and of B is: a float; or two bf16, the first one in the upper half, which the processor multiplies and
+ * adds one after the other as fused multiply-adds do, except that it takes what is smaller than a normal float for zero; or
+ * such a pair where that could be, each half a float of its own. Sums have the same bits in all three.
+ */
+export type TileWords = "floats" | "pairs" | "small pairs";
+
 /** Steps of k at a time where all rows of the tile are used, which is nearly always. */
 const UNROLL = 4;
 
@@ -65,48 +73,50 @@ const [aThree, bThree, fifth, left] = [rbx, r13, r12, r14];
 const saved = [aThree, bThree, fifth, left];
 
 /**
- * A function of rax rows. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
+ * A function of rax rows, for words as above, which are the steps of k. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
  * rdx: steps of k; r8: C; r9: bytes from row to row of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last
  * columns, whose masks are in k1 to k3 or at r11, and the number of vectors, fewer for a panel's last columns. B's lines
- * are whole vectors also then.
+ * are whole vectors also then. Results of 16 bits are rounded, and do not go on; AVX2 has none.
  * It moves rdi and r8 behind the rows, uses rax and vectors, and keeps everything else.
  */
-export function emitTiles(a: Assembler, isa: Isa): void {
-  const { rows, vectors } = tileShape(isa);
-  const widths = Array.from({ length: vectors }, () => a.label());
-  const end = a.label();
-  for (const register of saved) a.push(register);
-  a.mov(left, rax);
-  a.lea(aThree, mem(rcx, { index: rcx, scale: 2 }));
-  a.lea(bThree, mem(rbp, { index: rbp, scale: 2 }));
-  for (let n = vectors; n > 1; n--) {
-    a.cmp(d(r10), n << VECTORS_SHIFT);
-    a.jae(widths[n - 1]!);
-  }
-  for (const [w, width] of widths.entries()) {
-    a.bind(width);
-    const tiles = Array.from({ length: rows }, () => a.label());
-    for (let n = rows; n > 0; n--) {
-      a.cmp(d(left), n);
-      if (n === rows) a.jae(tiles[n - 1]!);
-      else a.je(tiles[n - 1]!);
+export const emitTiles =
+  (words: TileWords, result: FloatType) =>
+  (a: Assembler, isa: Isa): void => {
+    const { rows, vectors } = tileShape(isa);
+    const widths = Array.from({ length: vectors }, () => a.label());
+    const end = a.label();
+    for (const register of saved) a.push(register);
+    a.mov(left, rax);
+    a.lea(aThree, mem(rcx, { index: rcx, scale: 2 }));
+    a.lea(bThree, mem(rbp, { index: rbp, scale: 2 }));
+    for (let n = vectors; n > 1; n--) {
+      a.cmp(d(r10), n << VECTORS_SHIFT);
+      a.jae(widths[n - 1]!);
     }
-    a.jmp(end);
-    for (const [i, label] of tiles.entries()) {
-      a.bind(label);
-      emitTile(a, isa, i + 1, w + 1);
-      if (i + 1 < rows) a.jmp(end);
-      else {
-        a.sub(left, rows);
-        a.jne(width);
+    for (const [w, width] of widths.entries()) {
+      a.bind(width);
+      const tiles = Array.from({ length: rows }, () => a.label());
+      for (let n = rows; n > 0; n--) {
+        a.cmp(d(left), n);
+        if (n === rows) a.jae(tiles[n - 1]!);
+        else a.je(tiles[n - 1]!);
       }
+      a.jmp(end);
+      for (const [i, label] of tiles.entries()) {
+        a.bind(label);
+        emitTile(a, isa, words, result, i + 1, w + 1);
+        if (i + 1 < rows) a.jmp(end);
+        else {
+          a.sub(left, rows);
+          a.jne(width);
+        }
+      }
+      if (w + 1 < vectors) a.jmp(end);
     }
-    if (w + 1 < vectors) a.jmp(end);
-  }
-  a.bind(end);
-  for (const register of saved.toReversed()) a.pop(register);
-  a.ret();
-}
+    a.bind(end);
+    for (const register of saved.toReversed()) a.pop(register);
+    a.ret();
+  };
 
 /** The place `i` (0 to 3) strides behind a base. */
 export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: number): Mem {
@@ -114,13 +124,17 @@ export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: numbe
   return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
 }
 
-function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
+function emitTile(a: Assembler, isa: Isa, words: TileWords, result: FloatType, rows: number, vectors: number): void {
   const simd = new Simd(a, isa);
   const isFull = rows === tileShape(isa).rows;
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
   const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
-  const spare = Math.min(rows, isa.registers - sums - vectors - (isa.masks ? 0 : 1));
+  /** Bytes of C that are a vector of sums. */
+  const step = result === "f32" ? isa.bytes : isa.bytes / 2;
+  const [t, u] = [isa.v(isa.registers - 2), isa.v(isa.registers - 1)];
+  const spare = Math.min(rows, isa.registers - sums - vectors - (isa.masks && words !== "small pairs" ? 0 : 1));
+  const upper = isa.v(isa.registers - 1);
   const places = Array.from({ length: rows }, (_, row) => Array.from({ length: vectors }, (_, v) => sum(row, v)));
   const [fresh, begin, partialLoad, partialStore, stored] = Array.from({ length: 5 }, () => a.label()) as [
     ReturnType<Assembler["label"]>,
@@ -130,40 +144,63 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
     ReturnType<Assembler["label"]>,
   ];
   if (rows > 4) a.lea(fifth, mem(rdi, { index: rcx, scale: 4 }));
-  a.test(d(r10), GO_ON);
-  a.je(fresh);
-  a.mov(rax, r8);
-  a.test(d(r10), PARTIAL);
-  a.jne(partialLoad);
-  for (const row of places) {
-    for (const [v, register] of row.entries()) a.vmovups(register, mem(rax, v * isa.bytes));
-    a.add(rax, r9);
-  }
-  a.jmp(begin);
-  a.bind(partialLoad);
-  masksOf(a, isa, line);
-  for (const row of places) {
-    for (const [v, register] of row.entries()) {
-      const from = mem(rax, v * isa.bytes);
-      if (isa.masks) a.vmovups(register.kz([k1, k2, k3][v]!), from);
-      else a.vmaskmovps(register, line[v]!, from);
+  if (result === "f32") {
+    a.test(d(r10), GO_ON);
+    a.je(fresh);
+    a.mov(rax, r8);
+    a.test(d(r10), PARTIAL);
+    a.jne(partialLoad);
+    for (const row of places) {
+      for (const [v, register] of row.entries()) a.vmovups(register, mem(rax, v * isa.bytes));
+      a.add(rax, r9);
     }
-    a.add(rax, r9);
+    a.jmp(begin);
+    a.bind(partialLoad);
+    masksOf(a, isa, line);
+    for (const row of places) {
+      for (const [v, register] of row.entries()) {
+        const from = mem(rax, v * isa.bytes);
+        if (isa.masks) a.vmovups(register.kz([k1, k2, k3][v]!), from);
+        else a.vmaskmovps(register, line[v]!, from);
+      }
+      a.add(rax, r9);
+    }
+    a.jmp(begin);
   }
-  a.jmp(begin);
   a.bind(fresh);
   for (const row of places) for (const register of row) simd.zero(register);
   a.bind(begin);
-  if (isFull) prefetchNext(a, isa, rows, vectors);
+  if (isFull) prefetchNext(a, isa, rows, vectors * step);
 
-  const step = (u: number) => {
-    for (const [v, register] of line.entries()) a.vmovups(register, place(rsi, u, rbp, bThree, v * isa.bytes));
+  const wordOfA = (row: number, u: number) => place(row < 4 ? rdi : fifth, row % 4, rcx, aThree, 4 * u);
+  const vectorOfB = (v: number, u: number) => place(rsi, u, rbp, bThree, v * isa.bytes);
+  const stepOfWords = (u: number) => {
+    for (const [v, register] of line.entries()) a.vmovups(register, vectorOfB(v, u));
     for (const [i, row] of places.entries()) {
       const x = isa.v(sums + vectors + (i % spare));
-      a.vbroadcastss(x, place(i < 4 ? rdi : fifth, i % 4, rcx, aThree, 4 * u));
-      for (const [v, register] of row.entries()) a.vfmadd231ps(register, x, line[v]!);
+      a.vbroadcastss(x, wordOfA(i, u));
+      for (const [v, register] of row.entries()) {
+        if (words === "pairs") a.vdpbf16ps(register, x, line[v]!);
+        else a.vfmadd231ps(register, x, line[v]!);
+      }
     }
   };
+  const stepOfHalves = (u: number) => {
+    for (const isUpper of [true, false]) {
+      const half = (dst: Vec, from: Mem) => {
+        if (isUpper) a.vpandd(dst, upper, from);
+        else a.vpslld(dst, from, 16);
+      };
+      for (const [v, register] of line.entries()) half(register, vectorOfB(v, u));
+      for (const [i, row] of places.entries()) {
+        const x = isa.v(sums + vectors + (i % spare));
+        half(x, wordOfA(i, u).each);
+        for (const [v, register] of row.entries()) a.vfmadd231ps(register, x, line[v]!);
+      }
+    }
+  };
+  const multiply = words === "small pairs" ? stepOfHalves : stepOfWords;
+  if (words === "small pairs") a.vpbroadcastd(upper, a.i32(-65536));
   const advance = (count: number) => {
     if (count === 1) a.add(rsi, rbp);
     else a.lea(rsi, mem(rsi, { index: rbp, scale: count as 4 }));
@@ -179,7 +216,7 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
     a.jb(ones);
     a.align(32);
     const loop = a.here();
-    for (let u = 0; u < UNROLL; u++) step(u);
+    for (let u = 0; u < UNROLL; u++) multiply(u);
     advance(UNROLL);
     a.sub(rax, UNROLL);
     a.jae(loop);
@@ -188,7 +225,7 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
     a.je(done);
   }
   const single = a.here();
-  step(0);
+  multiply(0);
   advance(1);
   a.sub(rax, 1);
   a.jne(single);
@@ -199,31 +236,35 @@ function emitTile(a: Assembler, isa: Isa, rows: number, vectors: number): void {
   a.test(d(r10), PARTIAL);
   a.jne(partialStore);
   for (const row of places) {
-    for (const [v, register] of row.entries()) a.vmovups(mem(r8, v * isa.bytes), register);
+    for (const [v, register] of row.entries()) simd.store(mem(r8, v * step), result, register, t, u);
     a.add(r8, r9);
   }
   a.jmp(stored);
   a.bind(partialStore);
   masksOf(a, isa, line);
+  // Rounding to bf16 uses the second mask.
+  const kept = result === "bf16" ? k4 : k2;
+  if (result === "bf16") a.kmovw(kept, k2);
   for (const row of places) {
     for (const [v, register] of row.entries()) {
-      const to = mem(r8, v * isa.bytes);
-      if (isa.masks) a.vmovups(to.k([k1, k2, k3][v]!), register);
+      const to = mem(r8, v * step);
+      if (isa.masks) simd.storeTail(to, result, register, t, u, [k1, kept, k3][v]!);
       else a.vmaskmovps(to, line[v]!, register);
     }
     a.add(r8, r9);
   }
+  if (result === "bf16") a.kmovw(k2, kept);
   a.bind(stored);
   // Eight rows, or six.
   if (isFull) a.lea(rdi, isa.masks ? mem(rdi, { index: rcx, scale: 8 }) : mem(rdi, { index: aThree, scale: 2 }));
 }
 
 /** C of the rows that come next, which is seldom in the first caches: a tile begins with what C holds. */
-function prefetchNext(a: Assembler, isa: Isa, rows: number, vectors: number): void {
+export function prefetchNext(a: Assembler, isa: Isa, rows: number, bytes: number): void {
   a.lea(rax, isa.masks ? mem(r8, { index: r9, scale: 8 }) : mem(r8, { index: r9, scale: 4 }));
   if (!isa.masks) a.lea(rax, mem(rax, { index: r9, scale: 2 }));
   for (let row = 0; row < rows; row++) {
-    for (let at = 0; at < vectors * isa.bytes; at += 64) a.prefetcht0(mem(rax, at));
+    for (let at = 0; at < bytes; at += 64) a.prefetcht0(mem(rax, at));
     a.add(rax, r9);
   }
 }

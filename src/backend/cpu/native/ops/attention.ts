@@ -109,7 +109,7 @@ function jobOf(
   const isShort = 8 * (attentionArguments.count + words.length) <= (recording() ? RECORDED_BYTES : QUEUED_BYTES);
   const args = attentionArguments.wordsOf(
     {
-      tiles: native.kernel(kernels.tiles),
+      tiles: native.kernel(kernels.tiles()),
       entries: isShort ? { own: attentionArguments.count } : writeEntries(engine, words),
       scoreRow,
       resultRow: Math.ceil(dv / columns) * lineBytes,

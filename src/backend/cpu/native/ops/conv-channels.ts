@@ -57,6 +57,8 @@ interface Latest {
 }
 const latest = new WeakMap<Layout, Latest>();
 
+/** Of each thread's part: the rest is taken item by item, so that none waits long for another. */
+const HEAD = 0.9;
 /** Turned weights of the call at hand, if they are no larger. */
 const SHARED_BYTES = 4 * 2 ** 20;
 let shared: number | undefined;
@@ -223,6 +225,8 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
     }),
     total: batch * p.groups * blocks,
     grain: 1,
+    // Most of its part each thread takes at once: what it reads and writes is in its own caches from the call before.
+    head: Math.floor((HEAD * batch * p.groups * blocks) / engine.threads),
   };
   return {
     weightBytes: p.groups * weightsGroup,

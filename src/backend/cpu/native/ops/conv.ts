@@ -110,7 +110,7 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
     const job: Job = {
       kernel: native.kernel(isInPlace ? kernels.convInPlace : kernels.conv),
       args: convArguments.words({
-        tiles: native.kernel(isInPlace ? kernels.convTiles : kernels.tiles),
+        tiles: native.kernel(isInPlace ? kernels.convTiles : kernels.tiles()),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,

@@ -10,10 +10,12 @@ import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { kernels } from "../catalogue.ts";
 import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
-import { packArguments } from "../kernels/pack.ts";
+import { PAIR } from "../kernels/pairs.ts";
+import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.ts";
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
-import { copiedRow, tileShape } from "../kernels/tile.ts";
-import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { copiedRow, KC, tileShape } from "../kernels/tile.ts";
+import { turnedArguments, turnedColumns, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { WIDENED_STEPS } from "../kernels/widening-tile.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import { hole, type Job, type JobList, SCRATCH_BYTES, type Word } from "../pool.ts";
@@ -167,7 +169,7 @@ function simplest(p: Product): Product {
 function jobsOf(native: Native, p: Product, threads: number): Job[] | undefined {
   if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) return [alongLines(native, p)];
   if (isTurned(native, p)) return [turned(native, p, threads)];
-  if (isWidenedByEach(p)) return widenedPanels(native, p, threads);
+  if (isWidenedByEach(native, p)) return widenedPanels(native, p, threads);
   const size = p.m * p.n * p.k;
   const isLarge = p.m > FEW_ROWS && !(readsB(p) && isSmall(p)) && size > (p.batch === 1 ? CHUNK : LARGE);
   return isLarge ? undefined : [ownPanels(native, p, threads)];
@@ -192,9 +194,33 @@ const isSmall = ({ n, k }: Product): boolean => n * k * 4 <= READ_BYTES;
 /** Lines of f32 need no packing. */
 const readsB = ({ type, b }: Product): boolean => type === "f32" && b.col === 4;
 
+/** What the kernels take, which have bf16 in pairs where the processor multiplies them. */
+const productType = ({ isa }: Native, { type }: Product): ProductType =>
+  type === "bf16" && isa.pairs ? "pairs" : type;
+/** Words of 32 bits along k: floats, or pairs. */
+const wordsOf = (type: ProductType, k: number): number => (type === "pairs" ? Math.ceil(k / PAIR) : k);
+const panelBytesOf = (native: Native, type: ProductType, k: number): number =>
+  wordsOf(type, k) * tileShape(native.isa).lineBytes + (type === "pairs" ? NOTE_BYTES : 0);
+
 /** A small B of 16 bits that many rows use. */
-const isWidenedByEach = ({ type, m, n, k, batch, b }: Product): boolean =>
-  type !== "f32" && batch === 1 && m > FEW_ROWS && b.col === 2 && k * widenedRow(n) + 64 <= MOST_WIDENED;
+function isWidenedByEach(native: Native, p: Product): boolean {
+  const { m, n, k, batch, b } = p;
+  const type = productType(native, p);
+  if (type === "f32" || batch > 1 || m <= FEW_ROWS || b.col !== 2) return false;
+  const panels = Math.ceil(n / tileShape(native.isa).columns);
+  const bytes = type === "pairs" ? panels * panelBytesOf(native, type, k) : k * widenedRow(n) + 64;
+  return bytes <= MOST_WIDENED;
+}
+
+/** Whether tiles widen what they multiply: whole vectors of columns and blocks of steps, and enough of the former. */
+const widensInTiles = ({ isa }: Native, { k, n, a }: Product, columns: number): boolean =>
+  isa.masks &&
+  k <= KC &&
+  k % WIDENED_STEPS === 0 &&
+  n % isa.lanes === 0 &&
+  n > 4 * isa.lanes &&
+  n <= columns &&
+  a.col === 2;
 
 interface Block {
   readonly rows: number;
@@ -209,9 +235,12 @@ interface Block {
 /** The words that both kernels take. */
 function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
+  const type = productType(native, p);
+  const result = native.isa.masks && wordsOf(type, p.k) <= KC ? p.type : "f32";
   const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, number = 0 } = block;
   return productArguments.words({
-    tiles: native.kernel(kernels.tiles),
+    tiles: native.kernel(kernels.tiles(type === "pairs" ? "pairs" : "floats", result)),
+    smallTiles: type === "pairs" ? native.kernel(kernels.tiles("small pairs", result)) : 0,
     a: p.a.address,
     aRow: p.a.row,
     aCol: p.a.col,
@@ -229,9 +258,12 @@ function words(native: Native, p: Product, block: Block): Word[] {
     across: Math.ceil(p.n / columns),
     packed,
     panelBytes,
+    widening:
+      number > 0 && type !== "pairs" && widensInTiles(native, p, columns) ? native.kernel(kernels.widening(p.type)) : 0,
+    rounds: Number(result !== "f32"),
     readsA: Number(p.type === "f32" && p.a.col === 4),
     readsB: Number(readsB(p)),
-    aCopied: copiedRow(p.k),
+    aCopied: copiedRow(wordsOf(type, p.k)),
     bWidened: widenedRow(p.n),
     number,
     inner: p.inner,
@@ -262,11 +294,15 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
   turnedHeight(m) * k * 4 <= SCRATCH_BYTES;
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
-  const { lanes } = native.isa;
-  const items = Math.ceil(n / lanes);
+  const height = turnedHeight(m);
+  // Several threads read memory as fast as it is, and eight streams of it are faster than sixteen.
+  const possible = turnedColumns(native.isa, type, height);
+  const isFromMemory = threads > 1 && n * k * sizeOf(type) > native.isa.cacheBytes;
+  const columns = isFromMemory ? possible.at(-1)! : possible[0]!;
+  const items = Math.ceil(n / columns);
   const outRow = n * sizeOf(type);
   return {
-    kernel: native.kernel(kernels.turned(type, turnedHeight(m))),
+    kernel: native.kernel(kernels.turned(type, height, columns)),
     args: turnedArguments.words({
       a: a.address,
       aRow: a.row,
@@ -281,7 +317,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
     }),
     total: items,
     // What comes next is fetched within a chunk: few large ones.
-    grain: Math.max(1, Math.floor(CHUNK / (lanes * k)), Math.ceil(items / (threads > 1 ? 8 * threads : 1))),
+    grain: Math.max(1, Math.floor(CHUNK / (columns * k)), Math.ceil(items / (threads > 1 ? 8 * threads : 1))),
   };
 }
 
@@ -290,7 +326,7 @@ function ownPanels(native: Native, p: Product, threads: number): Job {
   const { columns: panel } = tileShape(native.isa);
   const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads);
   return {
-    kernel: native.kernel(kernels.product(p.type, "own")),
+    kernel: native.kernel(kernels.product(productType(native, p), "own")),
     args: words(native, p, { rows, columns }),
     total: p.batch * Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
     grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
@@ -305,8 +341,8 @@ function widenedPanels(native: Native, p: Product, threads: number): Job[] {
   return [
     { kernel: native.kernel(kernels.nextNumber), args: [number], total: 1, grain: 1 },
     {
-      kernel: native.kernel(kernels.product(p.type, "widened")),
-      args: words(native, p, { rows, columns, number }),
+      kernel: native.kernel(kernels.product(productType(native, p), "widened")),
+      args: words(native, p, { rows, columns, number, panelBytes: panelBytesOf(native, productType(native, p), p.k) }),
       total: Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
       grain: 1,
     },
@@ -327,8 +363,9 @@ function numberOfB(): number {
 function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
   const { engine } = backend;
   const es = sizeOf(p.type);
-  const { columns: panel, lineBytes } = tileShape(native.isa);
-  const panelBytes = p.k * lineBytes;
+  const type = productType(native, p);
+  const { columns: panel } = tileShape(native.isa);
+  const panelBytes = panelBytesOf(native, type, p.k);
   const panels = Math.ceil(p.n / panel);
   const stage = Math.min(panels, Math.max(4, Math.floor(STAGE / panelBytes)));
   const at = engine.alloc(stage * panelBytes + 64);
@@ -341,7 +378,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       const b = { ...p.b, address: p.b.address + start * p.b.col };
       const part: Product = { ...p, n, b, out: p.out + start * es };
       const pack: Job = {
-        kernel: native.kernel(kernels.pack(p.type)),
+        kernel: native.kernel(kernels.pack(type)),
         args: packArguments.words({
           b: b.address,
           alongK: p.b.row,
@@ -356,7 +393,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       };
       const { rows, columns } = blockOf(native, part, here, panel, engine.threads);
       const job: Job = {
-        kernel: native.kernel(kernels.product(p.type, "packed before")),
+        kernel: native.kernel(kernels.product(type, "packed before")),
         args: words(native, part, { rows, columns, packed, panelBytes, outRow: p.n * es }),
         total: Math.ceil(p.m / rows) * Math.ceil(n / columns),
         grain: 1,
@@ -382,7 +419,7 @@ function blockOf(
   const { m, batch } = p;
   const { rows: tile } = tileShape(native.isa);
   // Small ones cost nothing where nothing is packed.
-  const each = (readsB(p) && isSmall(p)) || isWidenedByEach(p) ? 8 : 4;
+  const each = (readsB(p) && isSmall(p)) || isWidenedByEach(native, p) ? 8 : 4;
   const least = Math.ceil((threads > 1 ? each * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
   const across = () => Math.ceil(panels / wide);

@@ -104,7 +104,7 @@ function planOf({ native, planes: asked }: QuantRunner, p: QuantProduct, m: numb
     round: native.kernel(kernels.rounding({ dtype, halves, planes, words })),
     product: native.kernel(
       isTiled
-        ? kernels.quantTiles({ type, dtype, planes, rest: rows, adds, matrix })
+        ? kernels.quantTiles({ type, dtype, planes, rest: matrix ? 0 : rows, adds, matrix })
         : kernels.quantProduct({ type, dtype, planes, rows, adds, strips: strips && !isTurned, isTurned }),
     ),
     most,
@@ -149,6 +149,7 @@ function quantJobs(
         x: packedAt,
         blocks: k / size,
         tiles: Math.floor(m / most),
+        rest: m % most,
         out,
         outLine: n * sizeOf(dtype),
         addend: p.addend ? p.addend.at + first * p.addend.line : 0,
