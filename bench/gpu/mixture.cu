@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   const std::vector<Step> routed{
       {"o once", [&](cudaStream_t s, const Weights& w) {
          crowds = true;
-         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, x, middle, HIDDEN, HEADS * D, 16, DTYPE_bf16);
+         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 16, DTYPE_bf16);
          crowds = false;
        }},
       {"open", [&](cudaStream_t s, const Weights& w) {
