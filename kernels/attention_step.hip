@@ -8,9 +8,10 @@
 //
 // Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks. A wave takes 16 keys at a time straight into the registers
 // that products read: nobody else needs them. Its first ones, weights and angles are on their way before the kernel that makes
-// q, k and v has ended; the new key comes from shared memory. Parts, scratch and counters as in attention_decode.hip, but a
+// q, k and v has ended, and where there is an engine for it the second ones to shared memory; the new key comes from there, too. Parts, scratch and counters as in attention_decode.hip, but a
 // part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
 #include "attention-parts.h"
+#include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
 namespace gpu {
@@ -34,6 +35,9 @@ template <int D> struct StepPlan {
   static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // Of results, behind queries and the new key and value.
   static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2, PAIRS_AT = RESULTS + WAVES * HEADS * PITCH * 4;
+  // Behind the pairs, each wave's second keys and values.
+  static constexpr bool STAGED = GPU_WARPGROUPS && BULK_COPIES;
+  static constexpr int STAGES_AT = PAIRS_AT + WAVES * HEADS * 2 * 4;
 };
 
 #if GPU_TILE == TILE_MMA
@@ -169,7 +173,7 @@ template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& 
   }
 }
 
-template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
+template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef HeadPairs<T, D> Head;
   const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
@@ -197,6 +201,16 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     tile.load_keys(keys + first_of(begin) * D, cached(begin));
     tile.load_values(values + first_of(begin) * D, cached(begin));
   } else tile.clear();
+  const u32 second = begin + P::WAVES;
+  T *const staged_keys = (T*)((u8*)shared + P::STAGES_AT) + wave * 2 * P::KEYS * D, *const staged_values = staged_keys + P::KEYS * D;
+  if (P::STAGED && cached(second) > 0 && lane_id() == 0) {
+    const u32 bytes = (u32)(cached(second) < P::KEYS ? cached(second) : P::KEYS) * D * sizeof(T);
+    make_signal(signals + wave, 1);
+    signals_made();
+    expect_bytes(signals + wave, 2 * bytes);
+    copy_bulk((u32*)staged_keys, keys + first_of(second) * D, bytes, signals + wave);
+    copy_bulk((u32*)staged_values, values + first_of(second) * D, bytes, signals + wave);
+  }
 
   // Heads: queries, then key and value.
   const bool is_query = wave < heads, is_key = appends && wave == heads, is_value = appends && wave == heads + 1;
@@ -237,10 +251,17 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     if (!GPU_TILE_LOCKSTEP && own >= to) break;
     const i32 end = own < to ? length - first_of(own) : 0;
     if (appends && own + 1 == to) tile.put_newest(new_key, new_value, end - 1);
+    const bool staged = P::STAGED && round == 0;
     sums.add(tile, operands, c, end, round == 0, [&] {
-      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
+      if (cached(next) <= 0) return;
+      if (staged) {
+        await_signal(signals + wave, 0);
+        tile.load_keys(staged_keys, cached(next));
+      } else tile.load_keys(keys + first_of(next) * D, cached(next));
     });
-    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
+    if (cached(next) <= 0) continue;
+    if (staged) tile.load_values(staged_values, cached(next));
+    else tile.load_values(values + first_of(next) * D, cached(next));
   }
   sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
   barrier();
@@ -286,7 +307,8 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
 #if GPU_TILE == TILE_MMA
 #define STEP_BODY(T, D) \
   DYNAMIC_SHARED(T, shared); \
-  attention_step<T, D>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
+  SHARED(Signal, signals, StepPlan<D>::STAGED ? STEP_WAVES : 1); \
+  attention_step<T, D>(shared, signals, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                            (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
                                            (f32)scale, splits});
 #else

@@ -46,13 +46,11 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
   static constexpr u32 STEPS = Norm ? ONCE_STEPS : 1;
 
   // x · scale · alpha of this warp's steps in shared memory. Returns this lane's part of (x · scale)².
-  template <u32 dtype> GPU_FN f32 round_as(const Rows& to, u32 first, const void* x, const Eight (&alpha)[STEPS], f32 scale) {
-    Eight v[STEPS];
-    UNROLL for (u32 i = 0; i < STEPS; i++) v[i].load(x, (first + i) * 32 + lane_id(), dtype);
+  template <u32 dtype> GPU_FN f32 round_as(const Rows& to, u32 first, const Eight (&x)[STEPS], const Eight (&alpha)[STEPS], f32 scale) {
     f32 square = 0;
     UNROLL for (u32 i = 0; i < STEPS; i++) {
       f32 values[8];
-      v[i].get(values, dtype);
+      x[i].get(values, dtype);
       if (Norm) {
         f32 factor[8];
         alpha[i].get(factor, dtype);
@@ -68,8 +66,9 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
     }
     return square;
   }
-  GPU_FN f32 round_own(const Rows& to, u32 first, const void* x, const Eight (&alpha)[STEPS], f32 scale, u32 dtype) {
-    return dtype == DTYPE_bf16 ? round_as<DTYPE_bf16>(to, first, x, alpha, scale) : round_as<DTYPE_f16>(to, first, x, alpha, scale);
+  // Halves of both kinds come alike.
+  GPU_FN void bring(Eight (&to)[STEPS], const void* from, u32 first) {
+    UNROLL for (u32 i = 0; i < STEPS; i++) to[i].load(from, (first + i) * 32 + lane_id(), DTYPE_bf16);
   }
 
   GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, u32 n, u32 k, f32 eps,
@@ -81,7 +80,7 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
     u32* const all_weights = shared + Unit::words(1, k);
     u32* const weights = all_weights + own * 4 * row_bytes;
     f32* const totals = (f32*)(all_weights + groups * 4 * row_bytes);
-    f32* const squares = totals + 16 * warps;
+    f32* const squares = totals + groups * 16 * ONCE_PITCH;
     Base::make_signals(signals, groups);
     barrier();
     // Of a group's rows, each of its warps brings some.
@@ -96,7 +95,7 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
     };
     Eight by[STEPS];
     Taken<Q> taken;
-    if (Norm) UNROLL for (u32 i = 0; i < STEPS; i++) by[i].load(alpha, (first + i) * 32 + lane, dtype);
+    if (Norm) bring(by, alpha, first);
     else {
       arrive();
       if (there) taken.take(lines, 4 * first + lane % 4);
@@ -108,32 +107,43 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
       if (residual) added = load_float(residual, line, dtype);
       if (bias) added += load_float(bias, line, dtype);
     }
-    // A row whose squares overflow comes again, made small: all threads see the same.
-    f32 factor = 1;
-    NO_UNROLL for (u32 again = 0;; again++) {
-      f32 square = round_own(rows, first, x, by, again ? small_scale() : 1.0f, dtype);
+    // What all warps make of x · scale; returns the sum of its squares.
+    const auto multiply = [&](f32 scale, bool is_first) {
+      Eight v[STEPS];
+      bring(v, x, first);
+      f32 square = dtype == DTYPE_bf16 ? round_as<DTYPE_bf16>(rows, first, v, by, scale) : round_as<DTYPE_f16>(rows, first, v, by, scale);
       wave_sync();
       f32 acc[2] = {};
       if (Norm) {
-        if (!again) arrive();
+        if (is_first) arrive();
         if (there) UNROLL for (u32 i = 0; i < STEPS; i++) Base::step(acc, lines, rows, first + i);
         UNROLL for (u32 mask = 1; mask < 32; mask *= 2) square += shfl_xor(square, mask);
         if (lane == 0) squares[warp] = square;
       } else if (there) taken.multiply(acc, rows, 4 * first + lane % 4);
       Unit::finish(acc);
-      if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
+      if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[(own * 16 + 8 * e + lane / 4) * ONCE_PITCH + part] = acc[e];
       barrier();
-      if (!Norm) break;
       f32 all = 0;
-      for (u32 p = 0; p < splits; p++) all += squares[own * splits + p];
-      factor = norm_factor(all, k, again ? 0.0f : eps);
-      if (again || !is_infinite(all)) break;
+      if (Norm) UNROLL for (u32 p = 0; p < 16; p++) all += p < splits ? squares[own * splits + p] : 0.0f;
+      return all;
+    };
+    f32 factor = 1;
+    const f32 all = multiply(1.0f, true);
+    if (Norm) factor = norm_factor(all, k, eps);
+    // A row whose squares overflow comes again, made small: all threads see the same.
+    if (Norm && is_infinite(all)) {
       barrier();
+      factor = norm_factor(multiply(small_scale(), false), k, 0.0f);
     }
-    if (part || !there || lane >= 16) return;
+    if (part || !there) return;
+    // Two lanes to a row, each with up to eight warps' sums.
     f32 sum = 0;
-    for (u32 p = 0; p < splits; p++) sum += totals[16 * (warp + p) + lane];
-    store_float(out, line, sum * factor + added, dtype);
+    UNROLL for (u32 i = 0; i < 8; i++) {
+      const u32 p = lane / 16 * 8 + i;
+      sum += p < splits ? totals[(own * 16 + lane % 16) * ONCE_PITCH + p] : 0.0f;
+    }
+    sum += shfl_xor(sum, 16);
+    if (lane < 16) store_float(out, line, sum * factor + added, dtype);
   }
 };
 

@@ -283,6 +283,8 @@ export const WHOLE_STEP = 256;
 /** More than there are, so that registers are left for blocks of other kernels; steps of a warp behind a norm. */
 const ONCE_WARPS = 20;
 const ONCE_STEPS = 2;
+/** Sums of a row of weights, one of each warp, and one more, so that rows begin in different banks. */
+const ONCE_PITCH = TILE_WARPS + 1;
 /** Warps of a block with which that is faster, without a norm and with it. */
 const ONCE_FEWEST = [16, 12] as const;
 
@@ -304,7 +306,7 @@ export function planOnce(
   const warps = together * splits;
   const { size, bytes } = quantTypes[type];
   const x = 2 * (k + 16) + k / 4 + TILE_CHUNK;
-  const shared_bytes = x + together * TILE_ROWS * (k / size) * bytes + 4 * 17 * warps;
+  const shared_bytes = x + together * TILE_ROWS * ((k / size) * bytes + 4 * ONCE_PITCH) + 4 * warps;
   const isTaken = warps >= ONCE_FEWEST[norm ? 1 : 0] && warps <= TILE_WARPS;
   if (!isTaken || shared_bytes > sharedBudget(arch) - 1024) return null;
   const blocks = Math.ceil(n / TILE_ROWS / together);
@@ -364,7 +366,7 @@ export const linear = [
     apart: ["norm"],
     args: "x* w* alpha* bias* residual* out* n k eps:f64 splits:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
-    defines: { ...wholeDefines, ONCE_WARPS, ONCE_STEPS },
+    defines: { ...wholeDefines, ONCE_WARPS, ONCE_STEPS, ONCE_PITCH },
     launch: (s) => ({ ...launch(s), crowds: true }),
   }),
 ] as const;
