@@ -270,10 +270,11 @@ template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals,
   all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
   const Group group{b, kv_head * heads, heads, heads};
-  for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
-    const u32 h = i / (D / 2), col = i % (D / 2) * 2;
+  // Four columns to a thread, so that none has more than one turn.
+  for (u32 i = tid_x(); i < heads * (D / 4); i += bdim_x()) {
+    const u32 h = i / (D / 4), col = i % (D / 4) * 4;
     const size_t at = (size_t)b * a.heads + kv_head * heads + h;
-    f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
+    f32 top = Limits<f32>::lowest(), total = 0, x[4] = {};
     Vec<f32, 2> pair[P::WAVES];
     UNROLL for (int w = 0; w < P::WAVES; w++) {
       pair[w] = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2);
@@ -282,12 +283,12 @@ template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals,
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
     UNROLL for (int w = 0; w < P::WAVES; w++) {
       const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
+      const Vec<f32, 2>* const part = (const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
       total = m_fma(pair[w].v[1], counts, total);
-      UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
+      UNROLL for (int e = 0; e < 4; e++) x[e] = m_fma(part[e / 2].v[e % 2], counts, x[e]);
     }
     if (parts > 1) {
-      *(Vec<f32, 2>*)(a.scratch + (at * a.splits + split) * D + col) = Vec<f32, 2>{{x[0], x[1]}};
+      *(Vec<f32, 4>*)(a.scratch + (at * a.splits + split) * D + col) = Vec<f32, 4>{{x[0], x[1], x[2], x[3]}};
       if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + (at * a.splits + split) * 2) = Vec<f32, 2>{{top, total}};
       continue;
     }
@@ -296,9 +297,9 @@ template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals,
     const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
     // A head that sees no key gives zeros.
     const f32 by = length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
-    Vec<T, 2> y;
-    UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
-    *(Vec<T, 2>*)(a.out + at * D + col) = y;
+    Vec<T, 4> y;
+    UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
+    *(Vec<T, 4>*)(a.out + at * D + col) = y;
   }
   if (parts > 1 && ends_last((u32*)shared, a.counters + place, parts)) join_parts(all, group, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
 }
