@@ -8,9 +8,10 @@
 //
 // Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks. A wave takes 16 keys at a time straight into the registers
 // that products read: nobody else needs them. Its first ones, weights and angles are on their way before the kernel that makes
-// q, k and v has ended; the new key comes from shared memory. Parts, scratch and counters as in attention_decode.hip, but a
+// q, k and v has ended, and where there is an engine for it the second ones to shared memory; the new key comes from there, too. Parts, scratch and counters as in attention_decode.hip, but a
 // part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
 #include "attention-parts.h"
+#include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
 namespace gpu {
@@ -34,6 +35,9 @@ template <int D> struct StepPlan {
   static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // Of results, behind queries and the new key and value.
   static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2, PAIRS_AT = RESULTS + WAVES * HEADS * PITCH * 4;
+  // Behind the pairs, each wave's second keys and values.
+  static constexpr bool STAGED = GPU_WARPGROUPS && BULK_COPIES;
+  static constexpr int STAGES_AT = PAIRS_AT + WAVES * HEADS * 2 * 4;
 };
 
 #if GPU_TILE == TILE_MMA
@@ -169,7 +173,7 @@ template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& 
   }
 }
 
-template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
+template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef HeadPairs<T, D> Head;
   const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
@@ -197,6 +201,16 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     tile.load_keys(keys + first_of(begin) * D, cached(begin));
     tile.load_values(values + first_of(begin) * D, cached(begin));
   } else tile.clear();
+  const u32 second = begin + P::WAVES;
+  T *const staged_keys = (T*)((u8*)shared + P::STAGES_AT) + wave * 2 * P::KEYS * D, *const staged_values = staged_keys + P::KEYS * D;
+  if (P::STAGED && cached(second) > 0 && lane_id() == 0) {
+    const u32 bytes = (u32)(cached(second) < P::KEYS ? cached(second) : P::KEYS) * D * sizeof(T);
+    make_signal(signals + wave, 1);
+    signals_made();
+    expect_bytes(signals + wave, 2 * bytes);
+    copy_bulk((u32*)staged_keys, keys + first_of(second) * D, bytes, signals + wave);
+    copy_bulk((u32*)staged_values, values + first_of(second) * D, bytes, signals + wave);
+  }
 
   // Heads: queries, then key and value.
   const bool is_query = wave < heads, is_key = appends && wave == heads, is_value = appends && wave == heads + 1;
@@ -237,10 +251,17 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     if (!GPU_TILE_LOCKSTEP && own >= to) break;
     const i32 end = own < to ? length - first_of(own) : 0;
     if (appends && own + 1 == to) tile.put_newest(new_key, new_value, end - 1);
+    const bool staged = P::STAGED && round == 0;
     sums.add(tile, operands, c, end, round == 0, [&] {
-      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
+      if (cached(next) <= 0) return;
+      if (staged) {
+        await_signal(signals + wave, 0);
+        tile.load_keys(staged_keys, cached(next));
+      } else tile.load_keys(keys + first_of(next) * D, cached(next));
     });
-    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
+    if (cached(next) <= 0) continue;
+    if (staged) tile.load_values(staged_values, cached(next));
+    else tile.load_values(values + first_of(next) * D, cached(next));
   }
   sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
   barrier();
@@ -249,10 +270,11 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
   all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
   const Group group{b, kv_head * heads, heads, heads};
-  for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
-    const u32 h = i / (D / 2), col = i % (D / 2) * 2;
+  // Four columns to a thread, so that none has more than one turn.
+  for (u32 i = tid_x(); i < heads * (D / 4); i += bdim_x()) {
+    const u32 h = i / (D / 4), col = i % (D / 4) * 4;
     const size_t at = (size_t)b * a.heads + kv_head * heads + h;
-    f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
+    f32 top = Limits<f32>::lowest(), total = 0, x[4] = {};
     Vec<f32, 2> pair[P::WAVES];
     UNROLL for (int w = 0; w < P::WAVES; w++) {
       pair[w] = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2);
@@ -261,12 +283,12 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
     UNROLL for (int w = 0; w < P::WAVES; w++) {
       const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
+      const Vec<f32, 2>* const part = (const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
       total = m_fma(pair[w].v[1], counts, total);
-      UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
+      UNROLL for (int e = 0; e < 4; e++) x[e] = m_fma(part[e / 2].v[e % 2], counts, x[e]);
     }
     if (parts > 1) {
-      *(Vec<f32, 2>*)(a.scratch + (at * a.splits + split) * D + col) = Vec<f32, 2>{{x[0], x[1]}};
+      *(Vec<f32, 4>*)(a.scratch + (at * a.splits + split) * D + col) = Vec<f32, 4>{{x[0], x[1], x[2], x[3]}};
       if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + (at * a.splits + split) * 2) = Vec<f32, 2>{{top, total}};
       continue;
     }
@@ -275,9 +297,9 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
     const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
     // A head that sees no key gives zeros.
     const f32 by = length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
-    Vec<T, 2> y;
-    UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
-    *(Vec<T, 2>*)(a.out + at * D + col) = y;
+    Vec<T, 4> y;
+    UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
+    *(Vec<T, 4>*)(a.out + at * D + col) = y;
   }
   if (parts > 1 && ends_last((u32*)shared, a.counters + place, parts)) join_parts(all, group, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
 }
@@ -286,7 +308,8 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
 #if GPU_TILE == TILE_MMA
 #define STEP_BODY(T, D) \
   DYNAMIC_SHARED(T, shared); \
-  attention_step<T, D>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
+  SHARED(Signal, signals, StepPlan<D>::STAGED ? STEP_WAVES : 1); \
+  attention_step<T, D>(shared, signals, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                            (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
                                            (f32)scale, splits});
 #else

@@ -48,8 +48,8 @@ struct Choice {
   }
 };
 
-// Gates and what they open: `per_slot` blocks for each of the chosen experts, `splits` warps for each eight columns, the weights of which
-// are all on their way at once. What comes out, times what the expert counts, is rounded as routed_down takes it.
+// Gates and what they open: `per_slot` blocks for each of the chosen experts, `splits` warps for each eight columns, the weights of
+// ROUTED_AHEAD of which are on their way at once. What comes out, times what the expert counts, is rounded as routed_down takes it.
 template <class Q> struct RoutedOpen : WholeRows<Q> {
   typedef WholeRows<Q> Base;
   typedef typename Base::Unit Unit;
@@ -73,6 +73,8 @@ template <class Q> struct RoutedOpen : WholeRows<Q> {
     const Choice chosen((u32*)(squares + (warps + 3) / 4 * 4), scores, experts, slots, dtype);
     const u8* const gates = w + ((size_t)uniform(chosen.expert(slot)) * 2 * width + block * columns + own * 8) * row_bytes;
     if (part == 0) {
+      // The first groups are multiplied while the last are still on their way.
+      if (BULK_COPIES && own >= ROUTED_AHEAD) await_signal(signals + own - ROUTED_AHEAD, 0);
       Base::expect(signals + own, 16 * row_bytes);
       Base::send(weights, gates, 8 * row_bytes, signals + own);
       Base::send(weights + 2 * row_bytes, gates + (size_t)width * row_bytes, 8 * row_bytes, signals + own);
@@ -158,7 +160,8 @@ template <class Q> struct RoutedDown : Routed<Q> {
 
   GPU_FN void run(u32* shared, Signal* signals, const u8* x, const u8* w, const void* scores, const void* residual, void* out, u32 n, u32 k, u32 slots, u32 experts,
                   u32 dtype) {
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), row_bytes = k / Q::Elements * Q::Bytes, whole = slots * k;
+    constexpr u32 warps = ROUTED_DOWN_WARPS;
+    const u32 warp = uniform(tid_x() / 32), lane = lane_id(), row_bytes = k / Q::Elements * Q::Bytes, whole = slots * k;
     // Shared memory: x, its scales and sums, weights, what warps tell each other, the choice.
     const typename Base::Rows rows(shared, 1, 1, whole);
     f32* const sums = (f32*)(rows.quants + 2 * rows.between);
@@ -195,7 +198,7 @@ template <class Q> struct RoutedDown : Routed<Q> {
     barrier();
     if (warp) return;
     f32 sum = 0;
-    for (u32 i = lane % 2; i < warps; i += 2) sum += totals[16 * i + lane / 2];
+    UNROLL for (u32 i = 0; i < warps; i += 2) sum += totals[16 * (i + lane % 2) + lane / 2];
     sum += shfl_xor(sum, 1);
     if (lane % 2 == 0) store_float(out, 16 * bid_x() + lane / 2, sum + added, dtype);
   }

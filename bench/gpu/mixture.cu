@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
   const u32 splits = std::min(CAPACITY / 64, 66u);
 
-  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = StepPlan<D>::PAIRS_AT + STEP_WAVES * 64;
+  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = StepPlan<D>::PAIRS_AT + STEP_WAVES * (64 + 2 * 16 * D * 2);
   // What the kernel of a step does in one launch, in two.
   const std::vector<Step> apart{
       {"rope", [&](cudaStream_t s, const Weights&) {
@@ -131,15 +131,20 @@ int main(int argc, char** argv) {
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };
-  // The last three in two launches, as planRouted in src/backend/gpu/families/experts.ts has it, and o with all weights on their way at once.
+  // The last three in two launches, as planRouted in src/backend/gpu/families/experts.ts has it, and projections with all weights on their way at once.
   const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * 64;
   const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * 64;
   u8* packed = device<u8>(CHOSEN * WIDTH * 5 / 2);
-  const u32 once_bytes = 2 * (HEADS * D + 16) + HEADS * D / 4 + 512 + 16 * (HEADS * D / 256 * 144) + 4 * (16 * 16 + 16);
+  const auto once_bytes = [](u32 k, u32 groups, u32 warps) { return 2 * (k + 16) + k / 4 + 512 + groups * 16 * (k / 256 * 144 + 4 * ONCE_PITCH) + 4 * warps; };
   const std::vector<Step> routed{
+      {"qkv once", [&](cudaStream_t s, const Weights& w) {
+         crowds = true;
+         go(s, linear_once_norm_q4_k, (QKV / 16 + 2) / 3, 384, once_bytes(HIDDEN, 3, 12), x, w.qkv, alpha, nullptr, nullptr, projected, QKV, HIDDEN, 1e-6, 4, DTYPE_bf16);
+         crowds = false;
+       }},
       {"o once", [&](cudaStream_t s, const Weights& w) {
          crowds = true;
-         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes, mixed, w.o, nullptr, x, middle, HIDDEN, HEADS * D, 16, DTYPE_bf16);
+         go(s, linear_once_q4_k, HIDDEN / 16, 512, once_bytes(HEADS * D, 1, 16), mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 16, DTYPE_bf16);
          crowds = false;
        }},
       {"open", [&](cudaStream_t s, const Weights& w) {
@@ -179,11 +184,12 @@ int main(int argc, char** argv) {
   CHECK(cudaDeviceSynchronize());
   const std::vector<float> summed = read(out, HIDDEN);
   CHECK(cudaMemset(out, 0xff, HIDDEN * 2));
-  const std::vector<float> attended = read(middle, HIDDEN);
+  const std::vector<float> attended = read(middle, HIDDEN), first = read(projected, QKV);
   CHECK(cudaMemset(middle, 0xff, HIDDEN * 2));
+  CHECK(cudaMemset(projected, 0xff, QKV * 2));
   for (const Step& step : routed) step.run(0, sets[0]);
   CHECK(cudaDeviceSynchronize());
-  printf("weights on their way at once: %.1e\n", difference(read(middle, HIDDEN), attended));
+  printf("weights on their way at once: %.1e, %.1e\n", difference(read(projected, QKV), first), difference(read(middle, HIDDEN), attended));
   printf("experts in two launches differ by %.1e\n", difference(read(out, HIDDEN), summed));
   const auto time = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
@@ -202,7 +208,7 @@ int main(int argc, char** argv) {
   printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, waiting);
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
-  const Step* const as_now[6] = {&steps[0], &steps[1], &routed[0], &steps[3], &routed[1], &routed[2]};
+  const Step* const as_now[6] = {&routed[0], &steps[1], &routed[1], &steps[3], &routed[2], &routed[3]};
   const auto time_routed = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++) {

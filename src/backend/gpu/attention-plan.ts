@@ -224,11 +224,15 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** Queries, the new key and value, and of each wave results and a pair for each head. */
-export const planStep = (d: StepDim): { readonly threads: number; readonly shared: number } => ({
-  threads: 32 * STEP_WAVES,
-  shared: 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2),
-});
+/**
+ * Queries, the new key and value, and of each wave results and a pair for each head; where there may be more keys than its waves
+ * have at once and an engine brings them, the second 16 keys and values of each.
+ */
+export function planStep(d: StepDim, splits: number, arch: string) {
+  const results = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2);
+  const staged = hasWarpgroups(arch) && splits > 1 ? STEP_WAVES * 2 * 16 * d * 2 : 0;
+  return { threads: 32 * STEP_WAVES, shared: results + staged };
+}
 
 /** Parts of a step's keys: a block to a multiprocessor, which has keys for all its waves. */
 export const planStepSplits = (multiprocessors: number, blocks: number, keys: number): number =>

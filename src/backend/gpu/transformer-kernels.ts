@@ -126,7 +126,9 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
       ? ([`attention_step_${headDim as StepDim}_${dtype as "bf16" | "f16"}`] as const)
       : []),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
-    ...wholeQuants.filter((type) => weights.includes(type)).map((type) => `linear_once_${type}` as const),
+    ...wholeQuants
+      .filter((type) => weights.includes(type))
+      .flatMap((type) => [`linear_once_${type}`, `linear_once_norm_${type}`] as const),
     ...(needs.hasPlainWeights
       ? ([`linear_${dtype}_b1`, `linear_norm_${dtype}_b1`, `linear_thin_${dtype}`] as const)
       : []),

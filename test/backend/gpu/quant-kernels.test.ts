@@ -541,25 +541,34 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
   });
 
   tileTest("a row times weights that are all on their way at once", () => {
-    const [n, k] = [48, 2048];
-    for (const [type, dtype, around] of [
-      ["Q4_K", "bf16", true],
-      ["Q5_K", "f16", true],
-      ["Q4_K", "f16", false],
+    const k = 2048;
+    // Blocks of two groups of rows, or of three behind a norm, of which the last has one less; squares that overflow.
+    for (const [type, dtype, n, norm, around, size] of [
+      ["Q4_K", "bf16", 48, false, true, 1],
+      ["Q5_K", "f16", 48, false, true, 1],
+      ["Q4_K", "f16", 48, false, false, 1],
+      ["Q4_K", "bf16", 80, true, true, 1],
+      ["Q4_K", "f16", 80, true, false, 1],
+      ["Q4_K", "bf16", 80, true, true, 2 ** 80],
     ] as const) {
       const blocks = randomBlocks(type, n * k);
-      const some = (count: number): number[] => rounded(Array.from({ length: count }, normal), dtype);
-      const [x, bias, residual] = [some(k), some(n), some(n)];
-      // Blocks of two groups, of which the last has one.
+      const some = (count: number, size = 1): number[] =>
+        rounded(
+          Array.from({ length: count }, () => size * normal()),
+          dtype,
+        );
+      const [x, alpha, bias, residual] = [some(k, size), some(k), some(n), some(n)];
       const device = { arch: "sm_90a", multiprocessors: 2 };
-      const { kernel, launch } = planOnce({ m: 1, n, k, norm: false }, type, device)!;
-      expect(launch).toMatchObject({ blocks: 2, splits: 8, threads: 512 });
+      const { kernel, launch } = planOnce({ m: 1, n, k, norm }, type, device)!;
+      expect(launch).toMatchObject({ blocks: 2, splits: norm ? 4 : 8, threads: norm ? 384 : 512 });
       const halvesAt = (all: readonly number[]) => gpu.upload(encode(all, dtype));
       const y = gpu.space(2 * n);
       const added = around ? { bias: halvesAt(bias), residual: halvesAt(residual) } : { bias: 0, residual: 0 };
       const values = { n, k, dtype: quantOutput[dtype]!, x: halvesAt(x), w: gpu.blocks(blocks), out: y };
-      gpu.launch(kernel, { ...launch, ...values, ...added }, true);
-      const want = expected(type, blocks, x, n).map(({ y, off }, i) =>
+      gpu.launch(kernel, { ...launch, ...values, ...added, alpha: halvesAt(alpha), eps: 1e-5 }, true);
+      const mean = x.reduce((sum, v) => sum + v * v, 0) / k;
+      const taken = norm ? x.map((v, i) => (v * alpha[i]!) / Math.sqrt(mean + 1e-5)) : x;
+      const want = expected(type, blocks, taken, n).map(({ y, off }, i) =>
         around ? { y: y + bias[i]! + residual[i]!, off: off + 1e-5 } : { y, off },
       );
       expectProducts(floats(y, n, dtype), want, dtype, `${type} ${dtype}`);

@@ -60,8 +60,9 @@ const ROUTED_DOWN_WARPS = 8;
 const ROUTED_SLOTS = TOPK_MOST;
 /** Experts that there may be: four to a lane of the warp that chooses. */
 const ROUTED_EXPERTS = 128;
-/** Warps that share eight columns of gates and of what they open. */
+/** Warps that share eight columns of gates and of what they open, and how many such eights of a block are on their way at once. */
 const ROUTED_SPLITS = 2;
+const ROUTED_AHEAD = 4;
 
 export interface RoutedShape {
   readonly hidden: number;
@@ -258,7 +259,7 @@ export const experts = [
     over: { Q: wholeQuants },
     args: "x* w* alpha* scores* out* width k eps:f64 per_slot:u32 slots:u32 experts:u32 glu:u32 splits:u32 early:u32 dtype:u32",
     plan: "threads shared_bytes",
-    defines: { ...wholeDefines, ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS },
+    defines: { ...wholeDefines, ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS, ROUTED_AHEAD },
     launch,
   }),
   family({

@@ -280,30 +280,38 @@ function findPlan(
 /** Types of which kernels take whole rows, all on their way at once; weights of a row that a warp takes, and its warps at most. */
 export const wholeQuants = ["q4_k", "q5_k"] as const;
 export const WHOLE_STEP = 256;
-/** More than there are, so that registers are left for blocks of other kernels. */
+/** More than there are, so that registers are left for blocks of other kernels; steps of a warp behind a norm. */
 const ONCE_WARPS = 20;
+const ONCE_STEPS = 2;
+/** Sums of a row of weights, one of each warp, and one more, so that rows begin in different banks. */
+const ONCE_PITCH = TILE_WARPS + 1;
+/** Warps of a block with which that is faster, without a norm and with it. */
+const ONCE_FEWEST = [16, 12] as const;
 
 /**
  * One row times weights that all multiprocessors have room for at once, as kernels/quant-once.hip lays it out; null for others, and where
- * it is no faster: behind a norm, or with fewer warps to a block (3072 × 2048 and 2048 × 2048 in Q4_K). An H200's layer with 2048 × 4096 takes
- * 1.3 µs less of 29.7.
+ * it is no faster: with fewer warps to a block (3072 × 2048 and 2048 × 2048 in Q4_K). An H200's layer takes 1.3 µs less of 29.7 with
+ * 2048 × 4096, and 1.1 less of 27.5 with 5120 × 2048 behind a norm.
  */
 export function planOnce(
   { m, n, k, norm }: LinearShape,
   type: QuantType,
   { arch, multiprocessors }: Device,
-): LinearPlan<`linear_once_${(typeof wholeQuants)[number]}`> | null {
+): LinearPlan<`linear_once${"" | "_norm"}_${(typeof wholeQuants)[number]}`> | null {
   const quant = wholeQuants.find((name) => name === quantName(type));
-  if (!quant || !hasWarpgroups(arch) || m !== 1 || norm || n % TILE_ROWS !== 0 || k % WHOLE_STEP !== 0) return null;
-  const splits = k / WHOLE_STEP;
+  const width = WHOLE_STEP * (norm ? ONCE_STEPS : 1);
+  if (!quant || !hasWarpgroups(arch) || m !== 1 || n % TILE_ROWS !== 0 || k % width !== 0) return null;
+  const splits = k / width;
   const together = Math.ceil(n / TILE_ROWS / multiprocessors);
   const warps = together * splits;
   const { size, bytes } = quantTypes[type];
   const x = 2 * (k + 16) + k / 4 + TILE_CHUNK;
-  const shared_bytes = x + together * TILE_ROWS * (k / size) * bytes + 4 * 16 * warps;
-  if (warps !== TILE_WARPS || shared_bytes > sharedBudget(arch) - 1024) return null;
+  const shared_bytes = x + together * TILE_ROWS * ((k / size) * bytes + 4 * ONCE_PITCH) + 4 * warps;
+  const isTaken = warps >= ONCE_FEWEST[norm ? 1 : 0] && warps <= TILE_WARPS;
+  if (!isTaken || shared_bytes > sharedBudget(arch) - 1024) return null;
   const blocks = Math.ceil(n / TILE_ROWS / together);
-  return { kernel: `linear_once_${quant}`, launch: { threads: 32 * warps, splits, blocks, shared_bytes, segment: k } };
+  const kernel = `linear_once${norm ? "_norm" : ""}_${quant}` as const;
+  return { kernel, launch: { threads: 32 * warps, splits, blocks, shared_bytes, segment: k } };
 }
 
 const launch = (s: { readonly blocks: number; readonly threads: number; readonly shared_bytes: number }): Launch => ({
@@ -353,11 +361,12 @@ export const linear = [
   }),
   family({
     file: "quant-once",
-    pattern: "linear_once_{Q}",
-    over: { Q: wholeQuants },
-    args: "x* w* bias* residual* out* n k splits:u32 dtype:u32",
+    pattern: "linear_once{norm}_{Q}",
+    over: { norm: ["", "_norm"], Q: wholeQuants },
+    apart: ["norm"],
+    args: "x* w* alpha* bias* residual* out* n k eps:f64 splits:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
-    defines: { ...wholeDefines, ONCE_WARPS },
+    defines: { ...wholeDefines, ONCE_WARPS, ONCE_STEPS, ONCE_PITCH },
     launch: (s) => ({ ...launch(s), crowds: true }),
   }),
 ] as const;

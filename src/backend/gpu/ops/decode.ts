@@ -124,8 +124,8 @@ function stepAtOnce(
   capacity: number,
 ): Storage {
   const { batch, heads, kv_heads, d } = appended;
-  const plan = planStep(d as StepDim);
   const splits = planStepSplits(gpu.multiprocessors, batch * kv_heads, capacity);
+  const plan = planStep(d as StepDim, splits, gpu.context.properties.arch);
   const values = Object.assign(appended, {
     ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },

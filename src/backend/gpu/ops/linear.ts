@@ -35,9 +35,10 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   if (!type && m > 1 && m > plainRows(dtype, n, device.arch, gpu.blas !== null)) return null;
   // Its norm is read before its turn, as weights are.
-  const thin = type || p.glu || !(alpha?.layout.isContiguous() ?? true) ? null : planThin(shape, dtype);
+  const readsNorm = alpha?.layout.isContiguous() ?? true;
+  const thin = type || p.glu || !readsNorm ? null : planThin(shape, dtype);
   const plan = type || thin ? null : planLinear(shape, dtype, device);
-  const once = type && !p.glu && dtype !== "f32" ? planOnce(shape, type, device) : null;
+  const once = type && !p.glu && readsNorm && dtype !== "f32" ? planOnce(shape, type, device) : null;
   const quantized = type && !once ? planQuantizedLinear(shape, type, device) : null;
   if (!plan && !once && !quantized && !thin) return null;
   if (!type && (w.storage.dtype !== dtype || (k * sizeOf(dtype)) % 16 !== 0 || ![x, w, alpha].every(aligned)))
@@ -68,7 +69,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
             shared_bytes,
           };
           gpu.fenceWeights(w.storage);
-          if (thin && alpha) gpu.fenceWeights(alpha.storage);
+          if ((thin || once) && alpha) gpu.fenceWeights(alpha.storage);
           if (once) gpu.launch(once.kernel, values);
           else if (quantized) gpu.launch(quantized.kernel, values);
           else if (thin) gpu.launch(thin.kernel, values);
