@@ -169,117 +169,168 @@ template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& 
   }
 }
 
-template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
-  typedef StepPlan<D> P;
-  typedef HeadPairs<T, D> Head;
-  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
-  const u32 place = bid_x() / a.splits, split = bid_x() - place * a.splits, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
-  const i64 count = a.lengths[b];
-  const i32 length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
-  const i32 first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
-  const u32 tiles = (u32)(length - first + P::KEYS - 1) / P::KEYS, rounds_in_all = (tiles + P::WAVES - 1) / P::WAVES;
-  const u32 parts = rounds_in_all <= 2 ? 1 : rounds_in_all < a.splits ? rounds_in_all : a.splits;
-  if (split >= parts) return wait_for_previous();
-  const u32 from = tiles * split / parts, to = tiles * (split + 1) / parts, rounds = (to - from + P::WAVES - 1) / P::WAVES;
+// A part of a kv head's keys of one sequence, and what a wave needs of it: tiles from … to − 1 of 16 keys each.
+template <class T, int D> struct StepItem {
+  u32 place, b, kv_head, split, parts, from, to;
+  i32 length, first;
+  i64 count;
+  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, u32 waves) {
+    typedef StepPlan<D> P;
+    place = item / a.splits, split = item - place * a.splits, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
+    count = a.lengths[b];
+    length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
+    first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
+    const u32 tiles = (u32)(length - first + P::KEYS - 1) / P::KEYS, rounds = (tiles + waves - 1) / waves;
+    parts = rounds <= 2 ? 1 : rounds < a.splits ? rounds : a.splits;
+    from = tiles * split / parts, to = tiles * (split + 1) / parts;
+  }
   // The newest key is the last part's.
-  const bool appends = split + 1 == parts && length > 0;
-  const size_t line = b * a.cache_b + kv_head * a.cache_h;
-  const T *const keys = a.k_cache + line, *const values = a.v_cache + line;
-  T *const queries = shared, *const new_key = shared + P::HEADS * P::Q_PITCH, *const new_value = new_key + D;
-  f32 *const results = (f32*)((u8*)shared + P::RESULTS), *const pairs = (f32*)((u8*)shared + P::PAIRS_AT);
-
+  GPU_METHOD bool appends() const { return split + 1 == parts && length > 0; }
+  GPU_METHOD size_t line(const Stepping<T>& a) const { return b * a.cache_b + kv_head * a.cache_h; }
   // Of a tile: its first key, and how many keys of the cache it has, without the newest.
-  const auto first_of = [&](u32 tile) { return first + (i32)tile * P::KEYS; };
-  const auto cached = [&](u32 tile) { return tile < to ? length - 1 - first_of(tile) : 0; };
-  CacheTile<T, D> tile;
-  const u32 begin = from + wave;
-  if (cached(begin) > 0) {
-    tile.load_keys(keys + first_of(begin) * D, cached(begin));
-    tile.load_values(values + first_of(begin) * D, cached(begin));
-  } else tile.clear();
+  GPU_METHOD i32 first_of(u32 tile) const { return first + (i32)tile * StepPlan<D>::KEYS; }
+  GPU_METHOD i32 cached(u32 tile) const { return tile < to ? length - 1 - first_of(tile) : 0; }
+};
 
-  // Heads: queries, then key and value.
-  const bool is_query = wave < heads, is_key = appends && wave == heads, is_value = appends && wave == heads + 1;
-  Head head, weight;
+// Heads on their way from the projections to shared memory, a wave each: those of queries, then key and value.
+template <class T, int D> struct StepHead {
+  typedef HeadPairs<T, D> Head;
+  Head head;
   Vec<T, Head::N> cos, sin;
-  if (is_query || is_key) {
-    const i64 slot = count - 1, position = slot - (a.padding ? a.padding[b] : 0);
+  GPU_METHOD void load_angles(const Stepping<T>& a, const StepItem<T, D>& item) {
+    const i64 position = item.count - 1 - (a.padding ? a.padding[item.b] : 0);
     const size_t angles = (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() * Head::N;
     cos = *(const typename Head::Side*)(a.cos + angles);
     sin = *(const typename Head::Side*)(a.sin + angles);
-    if (a.q_norm) weight.load(is_query ? a.q_norm : a.k_norm, a.interleaved);
   }
+  GPU_FN const T* row(const Stepping<T>& a, const StepItem<T, D>& item, u32 heads, u32 job) {
+    const u32 b = item.b, kv_head = item.kv_head;
+    return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
+  }
+  GPU_METHOD void load(const Stepping<T>& a, const StepItem<T, D>& item, u32 heads, u32 job) {
+    if (job < heads + 2) head.load(row(a, item, heads, job), a.interleaved);
+  }
+  GPU_METHOD void turn_and_store(const Stepping<T>& a, const StepItem<T, D>& item, u32 heads, u32 job, T* queries, T* newest) {
+    const bool is_query = job < heads, is_key = job == heads;
+    if (!is_query && (job > heads + 1 || !item.appends())) return;
+    if (job <= heads) {
+      if (a.q_norm) {
+        Head weight;
+        weight.load(is_query ? a.q_norm : a.k_norm, a.interleaved);
+        const f32 factor = head_factor<T, 2 * Head::N>(head.x, row(a, item, heads, job), D, 32, a.eps);
+        UNROLL for (int j = 0; j < 2 * Head::N; j++) head.x.v[j] = narrow<T>(widen(head.x.v[j]) * factor * widen(weight.x.v[j]));
+      }
+      UNROLL for (int j = 0; j < Head::N; j++) turn(head.x.v[j], head.x.v[Head::N + j], cos.v[j], sin.v[j]);
+    }
+    if (is_query) return store_query(queries + job * StepPlan<D>::Q_PITCH, head, a.interleaved);
+    head.store(newest + (is_key ? 0 : D), a.interleaved);
+    head.store((is_key ? a.k_cache : a.v_cache) + item.line(a) + (size_t)(item.length - 1) * D, a.interleaved);
+  }
+};
+
+// What the waves of a block leave, as one: the result, or a part of it.
+template <class T, int D>
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, const StepItem<T, D>& item, u32 waves, const f32* results, const f32* pairs) {
+  typedef StepPlan<D> P;
+  const u32 heads = a.heads / a.kv_heads, first_head = item.kv_head * heads;
+  f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
+  for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
+    const u32 h = i / (D / 2), col = i % (D / 2) * 2;
+    const size_t at = (size_t)item.b * a.heads + first_head + h, part_at = at * a.splits + item.split;
+    f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
+    UNROLL for (u32 w = 0; w < P::WAVES; w++)
+      if (w < waves) top = max_fast(top, pairs[(w * P::HEADS + h) * 2]);
+    const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
+    UNROLL for (u32 w = 0; w < P::WAVES; w++) {
+      if (w >= waves) break;
+      const Vec<f32, 2> pair = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2), part = *(const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
+      const f32 counts = approx_exp2(pair.v[0] - shift);
+      total = m_fma(pair.v[1], counts, total);
+      UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
+    }
+    if (item.parts > 1) {
+      *(Vec<f32, 2>*)(a.scratch + part_at * D + col) = Vec<f32, 2>{{x[0], x[1]}};
+      if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + part_at * 2) = Vec<f32, 2>{{top, total}};
+      continue;
+    }
+    // A sink that is greater than all scores leaves little of them.
+    const f32 sink = a.sinks ? widen(a.sinks[first_head + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
+    const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
+    // A head that sees no key gives zeros.
+    const f32 by = item.length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
+    Vec<T, 2> y;
+    UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
+    *(Vec<T, 2>*)(a.out + at * D + col) = y;
+  }
+  if (item.parts == 1 || !ends_last((u32*)shared, a.counters + item.place, item.parts)) return;
+  Attention<T> all{};
+  all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
+  join_parts(all, Group{item.b, first_head, heads, heads}, 0, heads, a.scratch, scratch_pairs, a.splits, item.parts);
+}
+
+template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
+  typedef StepPlan<D> P;
+  const u32 wave = tid_x() / 32, waves = bdim_x() / 32, heads = a.heads / a.kv_heads, items = a.batch * a.kv_heads * a.splits;
+  T *const queries = shared, *const newest = shared + P::HEADS * P::Q_PITCH;
+  f32 *const results = (f32*)((u8*)shared + P::RESULTS), *const pairs = results + waves * P::HEADS * P::PITCH;
+  StepItem<T, D> item(a, bid_x(), waves);
+  if (item.split >= item.parts) return wait_for_previous();
+  CacheTile<T, D> tile;
+  const auto bring = [&](const StepItem<T, D>& of, u32 at) {
+    if (of.cached(at) > 0) {
+      const size_t from = of.line(a) + (size_t)of.first_of(at) * D;
+      tile.load_keys(a.k_cache + from, of.cached(at));
+      tile.load_values(a.v_cache + from, of.cached(at));
+    } else tile.clear();
+  };
+  bring(item, item.from + wave);
+  StepHead<T, D> head;
+  head.load_angles(a, item);
   for (u32 i = tid_x(); i < P::HEADS * P::Q_PITCH / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
   const f32 c = a.scale * LOG2_E;
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
-  if (is_query || is_key || is_value) {
-    const T* const row = is_query ? a.q + b * a.q_row + (size_t)(kv_head * heads + wave) * D : is_key ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
-    head.load(row, a.interleaved);
-    if (!is_value) {
-      if (a.q_norm) {
-        const f32 factor = head_factor<T, 2 * Head::N>(head.x, row, D, 32, a.eps);
-        UNROLL for (int j = 0; j < 2 * Head::N; j++) head.x.v[j] = narrow<T>(widen(head.x.v[j]) * factor * widen(weight.x.v[j]));
-      }
-      UNROLL for (int j = 0; j < Head::N; j++) turn(head.x.v[j], head.x.v[Head::N + j], cos.v[j], sin.v[j]);
+  head.load(a, item, heads, wave);
+  // What the next item needs is on its way while this one is joined.
+  NO_UNROLL for (u32 at = bid_x(); at < items; at += gdim_x()) {
+    head.turn_and_store(a, item, heads, wave, queries, newest);
+    NO_UNROLL for (u32 job = wave + waves; job < heads + 2; job += waves) {
+      head.load(a, item, heads, job);
+      head.turn_and_store(a, item, heads, job, queries, newest);
     }
-    if (is_query) store_query(queries + wave * P::Q_PITCH, head, a.interleaved);
-    else head.store(is_key ? new_key : new_value, a.interleaved);
-    if (!is_query) head.store((is_key ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D, a.interleaved);
+    barrier();
+    const bool goes_on = at + gdim_x() < items;
+    const StepItem<T, D> next(a, goes_on ? at + gdim_x() : at, waves);
+    if (goes_on) {
+      head.load_angles(a, next);
+      head.load(a, next, heads, wave);
+    }
+    StepSums<T, D> sums;
+    const u32 begin = item.from + wave, rounds = (item.to - item.from + waves - 1) / waves;
+    bool brought = false;
+    NO_UNROLL for (u32 round = 0; round < rounds; round++) {
+      const u32 own = begin + round * waves, after = own + waves;
+      // Where waves go by themselves, those without keys have done.
+      if (!GPU_TILE_LOCKSTEP && own >= item.to) break;
+      const i32 end = own < item.to ? item.length - item.first_of(own) : 0;
+      if (item.appends() && own + 1 == item.to) tile.put_newest(newest, newest + D, end - 1);
+      // Behind its last tile of this item a wave takes its first one of the next.
+      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= item.to);
+      const i32 count = brought ? next.cached(next.from + wave) : item.cached(after);
+      const size_t from = brought ? next.line(a) + (size_t)next.first_of(next.from + wave) * D : item.line(a) + (size_t)item.first_of(after) * D;
+      sums.add(tile, operands, c, end, round == 0, [&] {
+        if (count > 0) tile.load_keys(a.k_cache + from, count);
+      });
+      if (count > 0) tile.load_values(a.v_cache + from, count);
+      else if (brought) tile.clear();
+    }
+    if (goes_on && !brought) bring(next, next.from + wave);
+    sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
+    barrier();
+    join_waves<T, D>(shared, a, item, waves, results, pairs);
+    item = next;
   }
-  barrier();
-
-  StepSums<T, D> sums;
-  NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-    const u32 own = begin + round * P::WAVES, next = own + P::WAVES;
-    // Where waves go by themselves, those without keys have done.
-    if (!GPU_TILE_LOCKSTEP && own >= to) break;
-    const i32 end = own < to ? length - first_of(own) : 0;
-    if (appends && own + 1 == to) tile.put_newest(new_key, new_value, end - 1);
-    sums.add(tile, operands, c, end, round == 0, [&] {
-      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
-    });
-    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
-  }
-  sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
-  barrier();
-
-  Attention<T> all{};
-  all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
-  f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
-  const Group group{b, kv_head * heads, heads, heads};
-  for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
-    const u32 h = i / (D / 2), col = i % (D / 2) * 2;
-    const size_t at = (size_t)b * a.heads + kv_head * heads + h;
-    f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
-    Vec<f32, 2> pair[P::WAVES];
-    UNROLL for (int w = 0; w < P::WAVES; w++) {
-      pair[w] = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2);
-      top = max_fast(top, pair[w].v[0]);
-    }
-    const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
-    UNROLL for (int w = 0; w < P::WAVES; w++) {
-      const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
-      total = m_fma(pair[w].v[1], counts, total);
-      UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
-    }
-    if (parts > 1) {
-      *(Vec<f32, 2>*)(a.scratch + (at * a.splits + split) * D + col) = Vec<f32, 2>{{x[0], x[1]}};
-      if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + (at * a.splits + split) * 2) = Vec<f32, 2>{{top, total}};
-      continue;
-    }
-    // A sink that is greater than all scores leaves little of them.
-    const f32 sink = a.sinks ? widen(a.sinks[kv_head * heads + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
-    const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
-    // A head that sees no key gives zeros.
-    const f32 by = length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
-    Vec<T, 2> y;
-    UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
-    *(Vec<T, 2>*)(a.out + at * D + col) = y;
-  }
-  if (parts > 1 && ends_last((u32*)shared, a.counters + place, parts)) join_parts(all, group, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
 }
 #endif
 
