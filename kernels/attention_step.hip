@@ -6,10 +6,11 @@
 // q, k, v: a row of each sequence, q_row, k_row and v_row elements apart. Caches: (batch, kv_heads, capacity, D), cache_b and cache_h
 // elements apart. lengths[b] counts the new position. cos, sin: a row of D/2 for each position, which is the place minus padding[b].
 //
-// Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks. A wave takes 16 keys at a time straight into the registers
-// that products read: nobody else needs them. Its first ones, weights and angles are on their way before the kernel that makes
-// q, k and v has ended; the new key comes from shared memory. Parts, scratch and counters as in attention_decode.hip, but a
-// part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
+// Launch: up to STEP_WAVES waves to a block, batch · kv_heads · splits blocks, or, without splits, fewer, which take several kv heads
+// one after the other. A wave takes 16 keys at a time straight into the registers that products read: nobody else needs them. Its
+// first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next kv head before
+// the last one's are joined; the new key comes from shared memory. Parts, scratch and counters as in attention_decode.hip, but a
+// part is for 16 keys to each wave, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
 #include "attention-parts.h"
 #include "head-norm.h"
 #include "turn.h"
@@ -33,7 +34,7 @@ template <class T> struct Stepping {
 template <int D> struct StepPlan {
   static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // Of results, behind queries and the new key and value.
-  static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2, PAIRS_AT = RESULTS + WAVES * HEADS * PITCH * 4;
+  static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2;
 };
 
 #if GPU_TILE == TILE_MMA

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
          batch, HEADS, KV_HEADS, 1, capacity, D, D, HEADS * D, D, HEADS * D, KV_HEADS * line, line, D, KV_HEADS * line, line, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, decode_splits);
     };
     const auto step = [&](cudaStream_t s, u32 l, u32 waves, bool stays) {
-      const u32 items = batch * KV_HEADS, slots = sms * (12 / waves);
+      const u32 items = batch * KV_HEADS, slots = sms * (STEP_WAVES / waves);
       const u32 splits = std::max(1u, std::min((capacity + 16 * waves - 1) / (16 * waves), slots / items));
       const u32 shared = StepPlan<D>::RESULTS + waves * 8 * (D + 2 + 2) * 4, grid = items * splits;
       go(s, attention_step_128_bf16, stays ? std::min(grid, slots) : grid, 32 * waves, shared, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr,
@@ -105,11 +105,12 @@ int main(int argc, char** argv) {
     const float two = time([&](cudaStream_t s, u32 l) { rope(s, l), decode(s, l); }, true) - before;
     printf("%3u sequences of %u: rope %.2f, decode %.2f alone; both behind the projection %.2f (%.2f TB/s), projection %.2f\n", batch, length, time(rope, false), time(decode, false), two,
            bytes / two * 1e-6, before);
-    for (const Way way : {Way{12, false}, Way{12, true}, Way{6, false}, Way{6, true}, Way{4, false}, Way{4, true}}) {
+    for (const u32 waves : {STEP_WAVES, STEP_WAVES / 2, 4}) for (const bool stays : {false, true}) {
+      const Way way{(u32)waves, stays};
 #ifdef OLD_STEP
-      if (way.waves != 12 || way.stays) continue;
+      if (way.waves != STEP_WAVES || way.stays) continue;
 #endif
-      if (way.stays && batch * KV_HEADS <= sms * (12 / way.waves)) continue;
+      if (way.stays && batch * KV_HEADS <= sms * (STEP_WAVES / way.waves)) continue;
       CHECK(cudaMemset(mixed, 0xff, (size_t)batch * HEADS * D * 2));
       CHECK(cudaMemset(keys + (length - 1) * D, 0xff, D * 2));
       step(0, 0, way.waves, way.stays);

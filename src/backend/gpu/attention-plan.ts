@@ -105,10 +105,11 @@ const LATENT_CROWD = 3;
 const LATENT_COUNTERS = 9;
 
 /**
- * One position of a text in one launch (kernels/attention_step.hip): waves of a block, heads that share keys at most, and the head
- * dimensions that it is compiled for.
+ * One position of each text in one launch (kernels/attention_step.hip): waves of a multiprocessor, and of a block, heads that
+ * share keys at most, and the head dimensions that it is compiled for.
  */
 const STEP_WAVES = 12;
+const stepWaves = [STEP_WAVES, STEP_WAVES / 2, STEP_WAVES / 3] as const;
 export const STEP_HEADS = 8;
 export const stepDims = [128] as const;
 export type StepDim = (typeof stepDims)[number];
@@ -224,15 +225,22 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** Queries, the new key and value, and of each wave results and a pair for each head. */
-export const planStep = (d: StepDim): { readonly threads: number; readonly shared: number } => ({
-  threads: 32 * STEP_WAVES,
-  shared: 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2),
-});
-
-/** Parts of a step's keys: a block to a multiprocessor, which has keys for all its waves. */
-export const planStepSplits = (multiprocessors: number, blocks: number, keys: number): number =>
-  Math.max(1, Math.min(Math.ceil(keys / (16 * STEP_WAVES)), Math.floor(multiprocessors / blocks)));
+/** `items`: kv heads of all sequences, `keys` as many as there may be of each. */
+export function planStep(d: StepDim, multiprocessors: number, items: number, keys: number) {
+  // Blocks side by side: with fewer waves they are more, so that the last round of them leaves less idle.
+  const places = (waves: number): number => multiprocessors * Math.floor(STEP_WAVES / waves);
+  const time = (waves: number): number => Math.ceil(items / places(waves)) / waves;
+  const waves = stepWaves.reduce((best, other) => (time(other) < time(best) ? other : best));
+  // Parts of each item's keys: a block to a place, which has keys for all its waves.
+  const splits = Math.max(1, Math.min(Math.ceil(keys / (16 * waves)), Math.floor(places(waves) / items)));
+  return {
+    threads: 32 * waves,
+    blocks: Math.min(items * splits, places(waves)),
+    splits,
+    // Queries, the new key and value, and of each wave results and a pair for each head.
+    shared: 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * waves * STEP_HEADS * (d + 2 + 2),
+  };
+}
 
 /** `rows` are those of all heads that share keys. */
 export function planSplit(

@@ -29,6 +29,17 @@ describe("a step of attention in one launch", () => {
     { dtype: "f16", d: 128, heads: 6, kvHeads: 2, lengths: [1, 17], interleaved: true, padding: [0, 5] },
     { dtype: "f16", d: 128, heads: 7, kvHeads: 1, lengths: [790], hasSinks: true, normed: true },
     { dtype: "f16", d: 128, heads: 2, kvHeads: 2, lengths: [40, 64], window: 19, hasSinks: true },
+    // More kv heads than blocks, which go on from one to the next.
+    { dtype: "bf16", d: 128, heads: 24, kvHeads: 3, lengths: [2, 1, 16, 33, 250, 17], normed: true },
+    {
+      dtype: "f16",
+      d: 128,
+      heads: 8,
+      kvHeads: 4,
+      lengths: [5, 97, 16, 130, 1, 64, 40, 81],
+      padding: [1, 2, 0, 0, 0, 9, 3, 0],
+    },
+    { dtype: "bf16", d: 128, heads: 22, kvHeads: 11, lengths: [70, 3, 200, 64], hasSinks: true, interleaved: true },
   ])("does what rope, cache and sdpa do: %o", (c) => {
     const launch = vi.spyOn(device.backend as unknown as { launch(name: string): void }, "launch");
     scope(() => {

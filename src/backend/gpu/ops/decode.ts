@@ -14,7 +14,7 @@ import {
 } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
-import { planStep, planStepSplits, STEP_HEADS, type StepDim, scratchFloats, stepDims } from "../attention-plan.ts";
+import { planStep, STEP_HEADS, type StepDim, scratchFloats, stepDims } from "../attention-plan.ts";
 import { copyLayout } from "../copy.ts";
 import { at, type Gpu } from "../gpu.ts";
 import {
@@ -95,9 +95,6 @@ export class GpuCachedAttention implements CachedAttention {
   }
 }
 
-/** Of the multiprocessors, those that keys without parts may take: with more of them, smaller blocks share what there is better. */
-const STEP_SHARE = 1 / 4;
-
 /** Whether one position of each sequence goes from its projections to what its heads see in one launch. */
 function stepsAtOnce(gpu: Gpu, dtype: DType, p: CachedAttentionParams, v: ReturnType<typeof appendValues>): boolean {
   const { strides } = p.k.layout;
@@ -109,7 +106,6 @@ function stepsAtOnce(gpu: Gpu, dtype: DType, p: CachedAttentionParams, v: Return
     stepDims.some((d) => d === v.d) &&
     v.rotary === v.d &&
     v.heads <= STEP_HEADS * v.kv_heads &&
-    v.batch * v.kv_heads <= gpu.multiprocessors * STEP_SHARE &&
     strides[2] === v.d &&
     [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every((bytes) => bytes % 16 === 0) &&
     [v.q, v.k, v.v, v.cos, v.sin, v.q_norm, v.k_norm, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every((n) => n % 8 === 0)
@@ -124,12 +120,11 @@ function stepAtOnce(
   capacity: number,
 ): Storage {
   const { batch, heads, kv_heads, d } = appended;
-  const plan = planStep(d as StepDim);
-  const splits = planStepSplits(gpu.multiprocessors, batch * kv_heads, capacity);
+  const { splits, ...plan } = planStep(d as StepDim, gpu.multiprocessors, batch * kv_heads, capacity);
   const values = Object.assign(appended, {
     ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
-    ...{ threads: plan.threads, shared_bytes: plan.shared },
+    ...{ threads: plan.threads, blocks: plan.blocks, shared_bytes: plan.shared },
   });
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
