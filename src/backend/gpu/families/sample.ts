@@ -1,6 +1,7 @@
 /** Choosing tokens from logits. */
 import { MOST_LOGPROBS } from "../../transformers.ts";
 import { blocks, family, maxGrid, WIDE_BLOCK } from "./family.ts";
+import { streamDefines } from "./quantized.ts";
 
 /** Tokens of a row that one block weighs. A row has at most 1024 such pieces. */
 export const SAMPLE_PIECE = 1024;
@@ -24,7 +25,7 @@ export const sample = [
     file: "sample",
     pattern: "sample_best",
     over: {},
-    args: `${logits} tops* totals* vocab stride`,
+    args: `${logits} tops* totals* vocab stride dtype:u32`,
     plan: "count",
     launch: (s) => blocks(pieces(s)),
   }),
@@ -32,7 +33,7 @@ export const sample = [
     file: "sample",
     pattern: "sample_weigh",
     over: {},
-    args: `${logits} bins* kept* vocab stride scale:f64`,
+    args: `${logits} bins* kept* vocab stride scale:f64 dtype:u32`,
     plan: "count",
     launch: (s) => blocks(pieces(s)),
   }),
@@ -40,9 +41,9 @@ export const sample = [
     file: "sample",
     pattern: "sample_draw",
     over: {},
-    args: `${logits} bins* kept* tops* totals* tokens* told* vocab stride scale:f64`,
+    args: `${logits} bins* kept* tops* totals* tokens* told* vocab stride scale:f64 dtype:u32`,
     plan: "count",
-    defines: { SAMPLE_PIECE, SAMPLE_BINS, SAMPLE_TOPS, DRAW_BLOCK },
+    defines: { ...streamDefines, SAMPLE_PIECE, SAMPLE_BINS, SAMPLE_TOPS, DRAW_BLOCK },
     launch: (s) => blocks(s.count, 1, DRAW_BLOCK),
   }),
 ] as const;
