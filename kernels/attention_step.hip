@@ -351,8 +351,8 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
                u32 interleaved, u32 splits) { \
     STEP_BODY(T, D) \
   }
-#define STEP_128(T) STEP(T, 128)
-GPU_bf16(STEP_128)
-GPU_f16(STEP_128)
+#define STEP_ALL(T) STEP(T, 64) STEP(T, 128)
+GPU_bf16(STEP_ALL)
+GPU_f16(STEP_ALL)
 
 }  // namespace gpu

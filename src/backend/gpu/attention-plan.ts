@@ -111,7 +111,7 @@ const LATENT_COUNTERS = 9;
 const STEP_WAVES = 12;
 const stepWaves = [STEP_WAVES, STEP_WAVES / 2, STEP_WAVES / 3] as const;
 export const STEP_HEADS = 8;
-export const stepDims = [128] as const;
+export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
 /** What the kernels have of this file. */

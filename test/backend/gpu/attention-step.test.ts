@@ -7,7 +7,7 @@ import { deviceWith } from "../../helpers/matrix-units.ts";
 
 interface Case {
   readonly dtype: "f16" | "bf16";
-  readonly d: 128;
+  readonly d: 64 | 128;
   readonly heads: number;
   readonly kvHeads: number;
   readonly lengths: readonly number[];
@@ -29,6 +29,8 @@ describe("a step of attention in one launch", () => {
     { dtype: "f16", d: 128, heads: 6, kvHeads: 2, lengths: [1, 17], interleaved: true, padding: [0, 5] },
     { dtype: "f16", d: 128, heads: 7, kvHeads: 1, lengths: [790], hasSinks: true, normed: true },
     { dtype: "f16", d: 128, heads: 2, kvHeads: 2, lengths: [40, 64], window: 19, hasSinks: true },
+    { dtype: "bf16", d: 64, heads: 8, kvHeads: 2, lengths: [333, 1], normed: true },
+    { dtype: "f16", d: 64, heads: 6, kvHeads: 1, lengths: [700], interleaved: true, window: 300, padding: [5] },
     // More kv heads than blocks, which go on from one to the next.
     { dtype: "bf16", d: 128, heads: 24, kvHeads: 3, lengths: [2, 1, 16, 33, 250, 17], normed: true },
     {
