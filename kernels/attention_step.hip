@@ -32,9 +32,9 @@ template <class T> struct Stepping {
 // Queries lie as operands of the unit do, with zeros in place of the heads 8 to 15 that there are not: twice as many words. Rows are
 // four vectors of 16 bytes apart modulo eight: two of them are read at once.
 template <int D> struct StepPlan {
-  static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
-  // Of results, behind queries and the new key and value.
-  static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2;
+  static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
+  // In elements: where the new key and value begin behind the queries, and all of them.
+  static constexpr int NEWEST = HEADS * Q_PITCH, SHARED = NEWEST + 2 * D;
 };
 
 #if GPU_TILE == TILE_MMA
@@ -122,7 +122,7 @@ template <class T, int D> struct StepSums {
   GPU_METHOD void leave(f32* results, f32* pairs, u32 heads) {
     const u32 g = lane_id() / 4, t = lane_id() % 4;
     UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sum += shfl_xor(sum, mask);
-    if (t == 0) *(Vec<f32, 2>*)(pairs + 2 * g) = Vec<f32, 2>{{top, sum}};
+    if (t == 0 && g < heads) *(Vec<f32, 2>*)(pairs + 2 * g) = Vec<f32, 2>{{top, sum}};
     UNROLL for (int i = 0; i < D / 16; i++) UNROLL for (u32 e = 0; e < 2; e++)
       if (2 * t + e < heads)
         *(Vec<f32, 2>*)(results + (2 * t + e) * StepPlan<D>::PITCH + i / 4 * 64 + 8 * g + i % 4 * 2) = Vec<f32, 2>{{o[i][e], o[i][2 + e]}};
@@ -170,50 +170,46 @@ template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& 
   }
 }
 
-// A part of a kv head's keys of one sequence, and what a wave needs of it: tiles from … to − 1 of 16 keys each.
+// A kv head of one sequence, `place` among all of them: its keys in tiles of 16, of which the last has the newest.
 template <class T, int D> struct StepItem {
-  u32 place, b, kv_head, split, parts, from, to;
-  i32 length, first;
-  i64 count;
-  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, u32 waves) {
-    typedef StepPlan<D> P;
-    place = item / a.splits, split = item - place * a.splits, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
-    count = a.lengths[b];
+  u32 place, tiles;
+  i32 length;
+  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i64 count) : place(item) {
     length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
-    first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
-    const u32 tiles = (u32)(length - first + P::KEYS - 1) / P::KEYS, rounds = (tiles + waves - 1) / waves;
-    parts = rounds <= 2 ? 1 : rounds < a.splits ? rounds : a.splits;
-    from = tiles * split / parts, to = tiles * (split + 1) / parts;
+    tiles = (u32)(length - first(a) + StepPlan<D>::KEYS - 1) / StepPlan<D>::KEYS;
   }
-  // The newest key is the last part's.
-  GPU_METHOD bool appends() const { return split + 1 == parts && length > 0; }
-  GPU_METHOD size_t line(const Stepping<T>& a) const { return b * a.cache_b + kv_head * a.cache_h; }
+  GPU_METHOD size_t line(const Stepping<T>& a) const {
+    const u32 b = place / a.kv_heads;
+    return b * a.cache_b + (place - b * a.kv_heads) * a.cache_h;
+  }
+  GPU_METHOD i32 first(const Stepping<T>& a) const { return a.window && (i32)a.window < length ? length - (i32)a.window : 0; }
   // Of a tile: its first key, and how many keys of the cache it has, without the newest.
-  GPU_METHOD i32 first_of(u32 tile) const { return first + (i32)tile * StepPlan<D>::KEYS; }
-  GPU_METHOD i32 cached(u32 tile) const { return tile < to ? length - 1 - first_of(tile) : 0; }
+  GPU_METHOD i32 first_of(const Stepping<T>& a, u32 tile) const { return first(a) + (i32)tile * StepPlan<D>::KEYS; }
+  GPU_METHOD i32 cached(const Stepping<T>& a, u32 tile, u32 to) const { return tile < to ? length - 1 - first_of(a, tile) : 0; }
 };
 
 // Heads on their way from the projections to shared memory, a wave each: those of queries, then key and value.
-template <class T, int D> struct StepHead {
+template <class T, int D, int Waves> struct StepHead {
   typedef HeadPairs<T, D> Head;
+  typedef StepItem<T, D> Item;
   Head head;
   Vec<T, Head::N> cos, sin;
-  GPU_METHOD void load_angles(const Stepping<T>& a, const StepItem<T, D>& item) {
-    const i64 position = item.count - 1 - (a.padding ? a.padding[item.b] : 0);
+  GPU_METHOD void load_angles(const Stepping<T>& a, const Item& item) {
+    const i64 position = item.length - 1 - (a.padding ? a.padding[item.place / a.kv_heads] : 0);
     const size_t angles = (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() * Head::N;
     cos = *(const typename Head::Side*)(a.cos + angles);
     sin = *(const typename Head::Side*)(a.sin + angles);
   }
-  GPU_FN const T* row(const Stepping<T>& a, const StepItem<T, D>& item, u32 heads, u32 job) {
-    const u32 b = item.b, kv_head = item.kv_head;
+  GPU_FN const T* row(const Stepping<T>& a, const Item& item, u32 heads, u32 job) {
+    const u32 b = item.place / a.kv_heads, kv_head = item.place - b * a.kv_heads;
     return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
   }
-  GPU_METHOD void load(const Stepping<T>& a, const StepItem<T, D>& item, u32 heads, u32 job) {
+  GPU_METHOD void load(const Stepping<T>& a, const Item& item, u32 heads, u32 job) {
     if (job < heads + 2) head.load(row(a, item, heads, job), a.interleaved);
   }
-  GPU_METHOD void turn_and_store(const Stepping<T>& a, const StepItem<T, D>& item, u32 heads, u32 job, T* queries, T* newest) {
+  GPU_METHOD void turn_and_store(const Stepping<T>& a, const Item& item, u32 heads, u32 job, T* queries, bool appends) {
     const bool is_query = job < heads, is_key = job == heads;
-    if (!is_query && (job > heads + 1 || !item.appends())) return;
+    if (!is_query && (job > heads + 1 || !appends)) return;
     if (job <= heads) {
       if (a.q_norm) {
         Head weight;
@@ -224,32 +220,44 @@ template <class T, int D> struct StepHead {
       UNROLL for (int j = 0; j < Head::N; j++) turn(head.x.v[j], head.x.v[Head::N + j], cos.v[j], sin.v[j]);
     }
     if (is_query) return store_query(queries + job * StepPlan<D>::Q_PITCH, head, a.interleaved);
-    head.store(newest + (is_key ? 0 : D), a.interleaved);
+    head.store(queries + StepPlan<D>::NEWEST + (is_key ? 0 : D), a.interleaved);
     head.store((is_key ? a.k_cache : a.v_cache) + item.line(a) + (size_t)(item.length - 1) * D, a.interleaved);
+  }
+  // All of an item, of which the wave's first is loaded.
+  GPU_METHOD void all(const Stepping<T>& a, const Item& item, u32 heads, u32 wave, T* queries, bool appends) {
+    turn_and_store(a, item, heads, wave, queries, appends);
+    // A second head of a wave.
+    NO_UNROLL for (u32 job = wave + Waves; job < heads + 2; job += Waves) {
+      load(a, item, heads, job);
+      turn_and_store(a, item, heads, job, queries, appends);
+    }
   }
 };
 
-// What the waves of a block leave, as one: the result, or a part of it.
-template <class T, int D>
-GPU_FN void join_waves(T* shared, const Stepping<T>& a, const StepItem<T, D>& item, u32 waves, const f32* results, const f32* pairs) {
+// What the waves of a block leave, as one: the result, or part `split` of it.
+template <class T, int D, int Waves>
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results) {
   typedef StepPlan<D> P;
-  const u32 heads = a.heads / a.kv_heads, first_head = item.kv_head * heads;
+  const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
+  const f32* const pairs = results + Waves * heads * P::PITCH;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
   for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
     const u32 h = i / (D / 2), col = i % (D / 2) * 2;
-    const size_t at = (size_t)item.b * a.heads + first_head + h, part_at = at * a.splits + item.split;
+    const size_t at = first_row + h, part_at = at * a.splits + split;
     f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
-    UNROLL for (u32 w = 0; w < P::WAVES; w++)
-      if (w < waves) top = max_fast(top, pairs[(w * P::HEADS + h) * 2]);
+    Vec<f32, 2> pair[Waves];
+    UNROLL for (int w = 0; w < Waves; w++) {
+      pair[w] = *(const Vec<f32, 2>*)(pairs + (w * heads + h) * 2);
+      top = max_fast(top, pair[w].v[0]);
+    }
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
-    UNROLL for (u32 w = 0; w < P::WAVES; w++) {
-      if (w >= waves) break;
-      const Vec<f32, 2> pair = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2), part = *(const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
-      const f32 counts = approx_exp2(pair.v[0] - shift);
-      total = m_fma(pair.v[1], counts, total);
+    UNROLL for (int w = 0; w < Waves; w++) {
+      const f32 counts = approx_exp2(pair[w].v[0] - shift);
+      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * heads + h) * P::PITCH + col);
+      total = m_fma(pair[w].v[1], counts, total);
       UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
     }
-    if (item.parts > 1) {
+    if (parts > 1) {
       *(Vec<f32, 2>*)(a.scratch + part_at * D + col) = Vec<f32, 2>{{x[0], x[1]}};
       if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + part_at * 2) = Vec<f32, 2>{{top, total}};
       continue;
@@ -258,79 +266,98 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, const StepItem<T, D>& it
     const f32 sink = a.sinks ? widen(a.sinks[first_head + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
     const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
     // A head that sees no key gives zeros.
-    const f32 by = item.length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
+    const f32 by = total == 0 && a.lengths[place / a.kv_heads] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
     Vec<T, 2> y;
     UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
     *(Vec<T, 2>*)(a.out + at * D + col) = y;
   }
-  if (item.parts == 1 || !ends_last((u32*)shared, a.counters + item.place, item.parts)) return;
+  if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
   Attention<T> all{};
   all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
-  join_parts(all, Group{item.b, first_head, heads, heads}, 0, heads, a.scratch, scratch_pairs, a.splits, item.parts);
+  join_parts(all, Group{first_row / a.heads, first_head, heads, heads}, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
 }
 
-template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
+template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
-  const u32 wave = tid_x() / 32, waves = bdim_x() / 32, heads = a.heads / a.kv_heads, items = a.batch * a.kv_heads * a.splits;
-  T *const queries = shared, *const newest = shared + P::HEADS * P::Q_PITCH;
-  f32 *const results = (f32*)((u8*)shared + P::RESULTS), *const pairs = results + waves * P::HEADS * P::PITCH;
-  StepItem<T, D> item(a, bid_x(), waves);
-  if (item.split >= item.parts) return wait_for_previous();
+  typedef StepItem<T, D> Item;
+  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads, places = a.batch * a.kv_heads;
+  // Several blocks to a place, or several places to a block.
+  const u32 split = a.splits == 1 ? 0 : bid_x() % a.splits, step = a.splits == 1 ? gdim_x() : places;
+  const auto length_of = [&](u32 place) { return place < places ? a.lengths[place / a.kv_heads] : 0; };
+  // Twice: what waves share of an item, and what they leave of it.
+  const auto queries_of = [&](u32 turn) { return shared + turn * P::SHARED; };
+  const auto results_of = [&](u32 turn) { return (f32*)(shared + 2 * P::SHARED) + turn * (Waves * heads * (P::PITCH + 2)); };
+  const u32 first_place = a.splits == 1 ? bid_x() : bid_x() / a.splits;
+  Item item(a, first_place, length_of(first_place));
+  const u32 all_rounds = (item.tiles + Waves - 1) / Waves, parts = a.splits == 1 || all_rounds <= 2 ? 1 : all_rounds < a.splits ? all_rounds : a.splits;
+  if (split >= parts) return wait_for_previous();
+  u32 from = 0, to = item.tiles;
+  if (parts > 1) from = item.tiles * split / parts, to = item.tiles * (split + 1) / parts;
+  // Tiles of all items are dealt to the waves in turn: this wave's next one.
+  u32 own = from + wave, dealt = 0;
   CacheTile<T, D> tile;
-  const auto bring = [&](const StepItem<T, D>& of, u32 at) {
-    if (of.cached(at) > 0) {
-      const size_t from = of.line(a) + (size_t)of.first_of(at) * D;
-      tile.load_keys(a.k_cache + from, of.cached(at));
-      tile.load_values(a.v_cache + from, of.cached(at));
-    } else tile.clear();
+  const auto load_all = [&](size_t at, i32 count) {
+    if (count <= 0) return tile.clear();
+    tile.load_keys(a.k_cache + at, count);
+    tile.load_values(a.v_cache + at, count);
   };
-  bring(item, item.from + wave);
-  StepHead<T, D> head;
+  load_all(item.line(a) + (size_t)item.first_of(a, own) * D, item.cached(a, own, to));
+  i64 next_length = length_of(item.place + step);
+  StepHead<T, D, Waves> head;
   head.load_angles(a, item);
-  for (u32 i = tid_x(); i < P::HEADS * P::Q_PITCH / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
+  for (u32 i = tid_x(); i < 2 * P::SHARED / 8; i += bdim_x()) ((Words4*)shared)[i] = Words4{};
   const f32 c = a.scale * LOG2_E;
-  const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
   head.load(a, item, heads, wave);
-  // What the next item needs is on its way while this one is joined.
-  NO_UNROLL for (u32 at = bid_x(); at < items; at += gdim_x()) {
-    head.turn_and_store(a, item, heads, wave, queries, newest);
-    NO_UNROLL for (u32 job = wave + waves; job < heads + 2; job += waves) {
-      head.load(a, item, heads, job);
-      head.turn_and_store(a, item, heads, job, queries, newest);
-    }
+  // The newest key is the last part's.
+  head.all(a, item, heads, wave, queries_of(0), split + 1 == parts && item.length > 0);
+  for (u32 turn = 0;; turn ^= 1) {
+    // Behind it all waves are at this item, or have left it: what they left of the one before is there.
     barrier();
-    const bool goes_on = at + gdim_x() < items;
-    const StepItem<T, D> next(a, goes_on ? at + gdim_x() : at, waves);
+    const bool goes_on = item.place + step < places;
+    Item next = item;
     if (goes_on) {
+      next = Item(a, item.place + step, next_length);
+      next_length = length_of(next.place + step);
       head.load_angles(a, next);
       head.load(a, next, heads, wave);
     }
+    if (item.place != first_place) join_waves<T, D, Waves>(shared, a, item.place - step, 0, 1, results_of(turn ^ 1));
+    const T* const queries = queries_of(turn);
+    dealt = (dealt + to - from) % Waves;
+    const u32 next_own = (wave + Waves - dealt) % Waves, rounds = (to - from + Waves - 1) / Waves;
+    const size_t line = item.line(a), next_at = next.line(a) + (size_t)next.first_of(a, next_own) * D;
+    const i32 next_count = next.cached(a, next_own, next.tiles);
     StepSums<T, D> sums;
-    const u32 begin = item.from + wave, rounds = (item.to - item.from + waves - 1) / waves;
-    bool brought = false;
+    bool brought = false, is_first = true;
     NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-      const u32 own = begin + round * waves, after = own + waves;
+      const u32 after = own + Waves;
       // Where waves go by themselves, those without keys have done.
-      if (!GPU_TILE_LOCKSTEP && own >= item.to) break;
-      const i32 end = own < item.to ? item.length - item.first_of(own) : 0;
-      if (item.appends() && own + 1 == item.to) tile.put_newest(newest, newest + D, end - 1);
+      if (!GPU_TILE_LOCKSTEP && own >= to) break;
+      const i32 end = own < to ? item.length - item.first_of(a, own) : 0;
+      if (own + 1 == item.tiles) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
       // Behind its last tile of this item a wave takes its first one of the next.
-      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= item.to);
-      const i32 count = brought ? next.cached(next.from + wave) : item.cached(after);
-      const size_t from = brought ? next.line(a) + (size_t)next.first_of(next.from + wave) * D : item.line(a) + (size_t)item.first_of(after) * D;
-      sums.add(tile, operands, c, end, round == 0, [&] {
-        if (count > 0) tile.load_keys(a.k_cache + from, count);
+      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= to);
+      const i32 count = brought ? next_count : item.cached(a, after, to);
+      const size_t at = brought ? next_at : line + (size_t)item.first_of(a, after) * D;
+      sums.add(tile, queries + operands, c, end, is_first, [&] {
+        if (count > 0) tile.load_keys(a.k_cache + at, count);
       });
-      if (count > 0) tile.load_values(a.v_cache + from, count);
+      if (count > 0) tile.load_values(a.v_cache + at, count);
       else if (brought) tile.clear();
+      own = after, is_first = false;
     }
-    if (goes_on && !brought) bring(next, next.from + wave);
-    sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
-    barrier();
-    join_waves<T, D>(shared, a, item, waves, results, pairs);
-    item = next;
+    if (goes_on && !brought) load_all(next_at, next_count);
+    f32* const results = results_of(turn);
+    sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
+    if (!goes_on) {
+      barrier();
+      return join_waves<T, D, Waves>(shared, a, item.place, split, parts, results);
+    }
+    item = next, own = next_own, from = 0, to = next.tiles;
+    head.all(a, item, heads, wave, queries_of(turn ^ 1), item.length > 0);
   }
 }
 #endif
@@ -338,14 +365,15 @@ template <class T, int D> GPU_FN void attention_step(T* shared, const Stepping<T
 #if GPU_TILE == TILE_MMA
 #define STEP_BODY(T, D) \
   DYNAMIC_SHARED(T, shared); \
-  attention_step<T, D>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
+  const Stepping<T> all{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                            (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                           (f32)scale, splits});
+                                           (f32)scale, splits}; \
+  attention_step<T, D, STEP_WAVES>(shared, all);
 #else
 #define STEP_BODY(T, D)
 #endif
 #define STEP(T, D) \
-  KERNEL_EARLY(STEP_WAVES * 32, 1, attention_step_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
+  KERNEL_EARLY(STEP_WAVES * 32, STEP_CROWD, attention_step_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
                const T* sinks, const i64* lengths, const i64* padding, T* out, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
                u32 interleaved, u32 splits) { \

@@ -9,6 +9,9 @@
 #include "bench.h"
 #include "decode.hip"
 #include "attention_decode.hip"
+#ifndef STEP_SOURCE
+#define STEP_SOURCE "attention_step.hip"
+#endif
 #include STEP_SOURCE
 
 constexpr u32 HEADS = 32, KV_HEADS = 8, D = 128, LAYERS = 32, QKV = (HEADS + 2 * KV_HEADS) * D;
@@ -57,7 +60,7 @@ int main(int argc, char** argv) {
   std::vector<u32> lengths_asked;
   for (int i = 1; i < argc; i++) lengths_asked.push_back((u32)atoi(argv[i]));
   if (lengths_asked.empty()) lengths_asked = {190};
-  for (u32 length : lengths_asked) for (u32 batch : {1u, 4u, 8u, 16u, 24u, 32u, 48u, 64u, 128u}) {
+  for (u32 length : lengths_asked) for (u32 batch : {1u, 8u, 16u, 24u, 32u, 48u, 64u, 128u}) {
     const u32 capacity = (length + 255) / 256 * 256 + 128;
     const size_t line = (size_t)capacity * D, own = batch * KV_HEADS * line;
     if (own * LAYERS * 4 > 60e9) continue;
@@ -80,14 +83,17 @@ int main(int argc, char** argv) {
       go(s, attention_decode_128_bf16, decode_blocks * decode_splits, 128, 69632, turned, keys + l * own, values + l * own, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, nullptr,
          batch, HEADS, KV_HEADS, 1, capacity, D, D, HEADS * D, D, HEADS * D, KV_HEADS * line, line, D, KV_HEADS * line, line, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, decode_splits);
     };
-    const auto step = [&](cudaStream_t s, u32 l, u32 waves, bool stays) {
-      const u32 items = batch * KV_HEADS, slots = sms * (STEP_WAVES / waves);
-      const u32 splits = std::max(1u, std::min((capacity + 16 * waves - 1) / (16 * waves), slots / items));
-      const u32 shared = StepPlan<D>::RESULTS + waves * 8 * (D + 2 + 2) * 4, grid = items * splits;
-      go(s, attention_step_128_bf16, stays ? std::min(grid, slots) : grid, 32 * waves, shared, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr,
+    const auto step = [&](cudaStream_t s, u32 l, bool stays) {
+      const u32 items = batch * KV_HEADS, places = sms * STEP_CROWD;
+      const u32 splits = std::max(1u, std::min((capacity + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), places / items)), grid = items * splits;
+#ifdef OLD_STEP
+      const u32 shared = StepPlan<D>::PAIRS_AT + STEP_WAVES * 64;
+#else
+      const u32 shared = 4 * StepPlan<D>::SHARED + 8 * STEP_WAVES * (HEADS / KV_HEADS) * (D + 4);
+#endif
+      go(s, attention_step_128_bf16, stays ? std::min(grid, places) : grid, 32 * STEP_WAVES, shared, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr,
          nullptr, lengths, nullptr, mixed, keys + l * own, values + l * own, scratch, counters, batch, HEADS, KV_HEADS, capacity, QKV, QKV, QKV, KV_HEADS * line, line, 0, 1e-6, 0.088, 0, splits);
     };
-    struct Way { u32 waves; bool stays; };
     const double bytes = 4.0 * batch * KV_HEADS * length * D;
     // Beside what comes before: the time of both less that of the projection alone.
     const auto time = [&](const std::function<void(cudaStream_t, u32)>& run, bool behind) {
@@ -105,20 +111,19 @@ int main(int argc, char** argv) {
     const float two = time([&](cudaStream_t s, u32 l) { rope(s, l), decode(s, l); }, true) - before;
     printf("%3u sequences of %u: rope %.2f, decode %.2f alone; both behind the projection %.2f (%.2f TB/s), projection %.2f\n", batch, length, time(rope, false), time(decode, false), two,
            bytes / two * 1e-6, before);
-    for (const u32 waves : {STEP_WAVES, STEP_WAVES / 2, 4}) for (const bool stays : {false, true}) {
-      const Way way{(u32)waves, stays};
+    for (const bool stays : {false, true}) {
 #ifdef OLD_STEP
-      if (way.waves != STEP_WAVES || way.stays) continue;
+      if (stays) continue;
 #endif
-      if (way.stays && batch * KV_HEADS <= sms * (STEP_WAVES / way.waves)) continue;
+      if (stays && batch * KV_HEADS <= sms * STEP_CROWD) continue;
       CHECK(cudaMemset(mixed, 0xff, (size_t)batch * HEADS * D * 2));
       CHECK(cudaMemset(keys + (length - 1) * D, 0xff, D * 2));
-      step(0, 0, way.waves, way.stays);
+      step(0, 0, stays);
       CHECK(cudaDeviceSynchronize());
       const double wrong = difference(read(mixed, (size_t)batch * HEADS * D), wanted), wrong_key = difference(read(keys + (length - 1) * D, D), row);
-      const auto run = [&](cudaStream_t s, u32 l) { step(s, l, way.waves, way.stays); };
+      const auto run = [&](cudaStream_t s, u32 l) { step(s, l, stays); };
       const float alone = time(run, false), behind = time(run, true) - before;
-      printf("      %2u waves%s: alone %.2f, behind the projection %.2f (%.2f TB/s)  %s%.0e %.0e\n", way.waves, way.stays ? ", blocks stay" : "", alone, behind, bytes / behind * 1e-6,
+      printf("      %2u waves%s: alone %.2f, behind the projection %.2f (%.2f TB/s)  %s%.0e %.0e\n", (u32)STEP_WAVES, stays ? ", blocks stay" : "", alone, behind, bytes / behind * 1e-6,
              wrong < 6e-3 && wrong_key == 0 ? "" : "WRONG ", wrong, wrong_key);
     }
     for (void* p : {(void*)keys, (void*)values, (void*)cosines, (void*)source, (void*)projected, (void*)turned, (void*)mixed, (void*)scratch, (void*)counters, (void*)lengths}) CHECK(cudaFree(p));

@@ -105,11 +105,11 @@ const LATENT_CROWD = 3;
 const LATENT_COUNTERS = 9;
 
 /**
- * One position of each text in one launch (kernels/attention_step.hip): waves of a multiprocessor, and of a block, heads that
+ * One position of each text in one launch (kernels/attention_step.hip): waves of a block, blocks of a multiprocessor, heads that
  * share keys at most, and the head dimensions that it is compiled for.
  */
 const STEP_WAVES = 12;
-const stepWaves = [STEP_WAVES, STEP_WAVES / 2, STEP_WAVES / 3] as const;
+const STEP_CROWD = 1;
 export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
@@ -127,7 +127,7 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES };
+export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES, STEP_CROWD };
 
 /** Of kernels that only warpgroups have, and those without a mask. */
 export const cappedDefines = (arch: string) => ({
@@ -225,20 +225,19 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** `items`: kv heads of all sequences, `keys` as many as there may be of each. */
-export function planStep(d: StepDim, multiprocessors: number, items: number, keys: number) {
-  // Blocks side by side: with fewer waves they are more, so that the last round of them leaves less idle.
-  const places = (waves: number): number => multiprocessors * Math.floor(STEP_WAVES / waves);
-  const time = (waves: number): number => Math.ceil(items / places(waves)) / waves;
-  const waves = stepWaves.reduce((best, other) => (time(other) < time(best) ? other : best));
+/** `items`: kv heads of all sequences, to each of which `heads` belong; `keys`: as many as there may be of each. */
+export function planStep(d: StepDim, multiprocessors: number, items: number, heads: number, keys: number) {
+  const places = multiprocessors * STEP_CROWD;
   // Parts of each item's keys: a block to a place, which has keys for all its waves.
-  const splits = Math.max(1, Math.min(Math.ceil(keys / (16 * waves)), Math.floor(places(waves) / items)));
+  const splits = Math.max(1, Math.min(Math.ceil(keys / (16 * STEP_WAVES)), Math.floor(places / items)));
+  // Of each wave and head, and of two items where a block has several.
+  const results = STEP_WAVES * heads * 4 * (d + 2 + 2);
   return {
-    threads: 32 * waves,
-    blocks: Math.min(items * splits, places(waves)),
+    threads: 32 * STEP_WAVES,
+    blocks: Math.min(items * splits, places),
     splits,
-    // Queries, the new key and value, and of each wave results and a pair for each head.
-    shared: 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * waves * STEP_HEADS * (d + 2 + 2),
+    // Of two items: queries, the new key and value.
+    shared: 4 * (STEP_HEADS * (2 * d + 32) + 2 * d) + (items > places ? 2 : 1) * results,
   };
 }
 

@@ -120,7 +120,7 @@ function stepAtOnce(
   capacity: number,
 ): Storage {
   const { batch, heads, kv_heads, d } = appended;
-  const { splits, ...plan } = planStep(d as StepDim, gpu.multiprocessors, batch * kv_heads, capacity);
+  const { splits, ...plan } = planStep(d as StepDim, gpu.multiprocessors, batch * kv_heads, heads / kv_heads, capacity);
   const values = Object.assign(appended, {
     ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
