@@ -301,7 +301,8 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     tile.load_keys(a.k_cache + at, count);
     tile.load_values(a.v_cache + at, count);
   };
-  load_all(item.line(a) + (size_t)item.first_of(a, own) * D, item.cached(a, own, to));
+  size_t line = item.line(a);
+  load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own, to));
   i64 next_length = length_of(item.place + step);
   StepHead<T, D, Waves> head;
   head.load_angles(a, item);
@@ -318,8 +319,10 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     barrier();
     const bool goes_on = item.place + step < places;
     Item next = item;
+    size_t next_line = line;
     if (goes_on) {
       next = Item(a, item.place + step, next_length);
+      next_line = next.line(a);
       next_length = length_of(next.place + step);
       head.load_angles(a, next);
       head.load(a, next, heads, wave);
@@ -328,7 +331,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     const T* const queries = queries_of(turn);
     dealt = (dealt + to - from) % Waves;
     const u32 next_own = (wave + Waves - dealt) % Waves, rounds = (to - from + Waves - 1) / Waves;
-    const size_t line = item.line(a), next_at = next.line(a) + (size_t)next.first_of(a, next_own) * D;
+    const size_t next_at = next_line + (size_t)next.first_of(a, next_own) * D;
     const i32 next_count = next.cached(a, next_own, next.tiles);
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
@@ -356,7 +359,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
       barrier();
       return join_waves<T, D, Waves>(shared, a, item.place, split, parts, results);
     }
-    item = next, own = next_own, from = 0, to = next.tiles;
+    item = next, line = next_line, own = next_own, from = 0, to = next.tiles;
     head.all(a, item, heads, wave, queries_of(turn ^ 1), item.length > 0);
   }
 }

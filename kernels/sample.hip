@@ -154,31 +154,67 @@ GPU_FN void tell_piece(const f32 (&x)[ITEMS], u32 first, size_t vocab, u32 count
   if (tid_x() == 0) *total = sum;
 }
 
-// Launch: a block per piece of a row. Traffic: logits read once; with penalties, bias or a mask, what these have per token.
+// The best of a piece by one warp, of logits as they are; lanes have ids in rising order, so that of equal ones the first stays.
+template <class T> GPU_FN u64 warp_best(const T* row, u32 first, u32 vocab) {
+  constexpr u32 W = 16 / sizeof(T), VECTORS = PIECE / 32 / W;
+  f32 best = Limits<f32>::lowest();
+  u32 id = first + lane_id();
+  const auto see = [&](f32 x, u32 i) {
+    if (i == 0 && x != x) x = Limits<f32>::highest();  // as in place_of
+    if (x > best) best = x, id = i;
+  };
+  if (aligned_to(row + first, 16) && first + PIECE <= vocab) {
+    Vec<T, W> x[VECTORS];
+    UNROLL for (u32 u = 0; u < VECTORS; u++) x[u] = load_vec<T, W>(row + first, u * 32 + lane_id());
+    UNROLL for (u32 u = 0; u < VECTORS; u++) UNROLL for (u32 j = 0; j < W; j++) see(widen(x[u].v[j]), first + (u * 32 + lane_id()) * W + j);
+  } else NO_UNROLL for (u32 i = first + lane_id(); i < first + PIECE && i < vocab; i += 32) see(widen(row[i]), i);
+  u64 place = id < vocab ? place_of(best, id) : 0;
+  UNROLL for (u32 mask = 16; mask; mask /= 2) place = fold<true>(place, shfl_xor(place, mask));
+  return place;
+}
+GPU_FN u64 warp_best(const Logits& logits, u32 first, u32 vocab) {
+  if (logits.dtype == DTYPE_f32) return warp_best((const f32*)logits.all + logits.first, first, vocab);
+  if (logits.dtype == DTYPE_f16) return warp_best((const f16*)logits.all + logits.first, first, vocab);
+  return warp_best((const bf16*)logits.all + logits.first, first, vocab);
+}
+
+// Launch: a block for each `each` pieces of a row: of one it has a thread for four tokens, of several a warp for each where nothing is
+// asked or changed of the logits. Traffic: logits read once; with penalties, bias or a mask, what these have per token.
 KERNEL_BOUNDS(GPU_BLOCK, sample_best, const void* logits, const Slot* slots, const u32* rows, u64* best, u64* sums, u32* counts, u64* tops,
-              u64* totals, size_t vocab, size_t stride, u32 dtype) {
+              u64* totals, size_t vocab, size_t stride, u32 dtype, u32 each) {
   SHARED(u64, warps, PIECE_THREADS / 32);
-  const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
-  const size_t first = (size_t)piece * PIECE + tid_x();
+  const u32 pieces = (u32)ceil_div(vocab, PIECE), groups = (pieces + each - 1) / each, row = bid_x() / groups, group = bid_x() - row * groups;
+  const u32 piece0 = group * each, end = piece0 + each < pieces ? piece0 + each : pieces;
+  const Logits own = row_of(logits, row, stride, dtype);
+  const size_t first_piece = (size_t)row * pieces;
+  // While logits are on their way it is found out what to do with them.
   f32 x[ITEMS];
-  // While these are on their way it is found out what to do with them.
-  read_logits(row_of(logits, row, stride, dtype), first, vocab, x);
+  if (each == 1) read_logits(own, (size_t)piece0 * PIECE + tid_x(), vocab, x);
   if (rows[row] == NOBODY) return;
   const Slot& s = slots[rows[row]];
-  if (s.told) tell_piece(x, (u32)first, vocab, (u32)s.told, tops + (size_t)bid_x() * SAMPLE_TOPS, totals + bid_x(), warps);
-  shape_logits(s, first, vocab, x);
-  u64 place = 0;
-  UNROLL for (u32 j = 0; j < ITEMS; j++) place = fold<true>(place, place_of(x[j], (u32)first + j * PIECE_THREADS));
-  place = block_fold<true>(place, warps);
-  if (tid_x() == 0) best[bid_x()] = place;
+  if (each > 1 && !s.told && !s.marks && !s.bias && !s.mask) {
+    for (u32 p = piece0 + tid_x() / 32; p < end; p += PIECE_THREADS / 32) {
+      const u64 place = warp_best(own, p * PIECE, (u32)vocab);
+      if (lane_id() == 0) best[first_piece + p] = place;
+    }
+  } else NO_UNROLL for (u32 p = piece0; p < end; p++) {
+    const size_t first = (size_t)p * PIECE + tid_x();
+    if (each > 1) read_logits(own, first, vocab, x);
+    if (s.told) tell_piece(x, (u32)first, vocab, (u32)s.told, tops + (first_piece + p) * SAMPLE_TOPS, totals + first_piece + p, warps);
+    shape_logits(s, first, vocab, x);
+    u64 place = 0;
+    UNROLL for (u32 j = 0; j < ITEMS; j++) place = fold<true>(place, place_of(x[j], (u32)first + j * PIECE_THREADS));
+    place = block_fold<true>(place, warps);
+    if (tid_x() == 0) best[first_piece + p] = place;
+  }
   if (s.temperature != 0.0 && s.truncated())
-    for (u32 b = piece * PIECE_THREADS + tid_x(); b < BINS; b += pieces * PIECE_THREADS) {
+    for (u32 b = group * PIECE_THREADS + tid_x(); b < BINS; b += groups * PIECE_THREADS) {
       sums[row * BINS + b] = 0;
       counts[row * BINS + b] = 0;
     }
 }
 
-// Launch: as above. Traffic: logits read once more; where tokens are cut off two bytes per token written, and two atomics for
+// Launch: a block per piece of a row. Traffic: logits read once more; where tokens are cut off two bytes per token written, and two atomics for
 // each bin that a piece has tokens in, one without top-k.
 KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const void* logits, const Slot* slots, const u32* rows, const u64* best, u64* sums, u32* counts, u16* bins,
               u64* kept, size_t vocab, size_t stride, f64 scale, u32 dtype) {

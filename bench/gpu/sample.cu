@@ -106,11 +106,12 @@ int main() {
     u32 dtype = DTYPE_f32;
     const auto choose = [&](u32 n, cudaStream_t stream, u32 only = 7) {
       size_t stride = vocab;
-      void* a[] = {&logits, &slots, &rows, &best, &sums, &counts, &tops, &totals, &vocab, &stride, &dtype};
+      u32 each = n < 8 ? 1 : GPU_BLOCK / 32;
+      void* a[] = {&logits, &slots, &rows, &best, &sums, &counts, &tops, &totals, &vocab, &stride, &dtype, &each};
       void* b[] = {&logits, &slots, &rows, &best, &sums, &counts, &bins, &kept, &vocab, &stride, &scale, &dtype};
       void* c[] = {&logits, &slots, &rows, &best, &sums, &counts, &bins, &kept, &tops, &totals, &tokens, &told, &vocab, &stride, &scale, &dtype};
-      const unsigned blocks = (unsigned)(n * pieces);
-      if (only & 1) CHECK(cudaLaunchKernel((const void*)sample_best, dim3(blocks), dim3(GPU_BLOCK), a, 0, stream));
+      const unsigned blocks = (unsigned)(n * pieces), best_blocks = (unsigned)(n * ((pieces + each - 1) / each));
+      if (only & 1) CHECK(cudaLaunchKernel((const void*)sample_best, dim3(best_blocks), dim3(GPU_BLOCK), a, 0, stream));
       if (only & 2) CHECK(cudaLaunchKernel((const void*)sample_weigh, dim3(blocks), dim3(GPU_BLOCK), b, 0, stream));
       if (only & 4) CHECK(cudaLaunchKernel((const void*)sample_draw, dim3(n), dim3(DRAW_BLOCK), c, 0, stream));
     };

@@ -1,6 +1,6 @@
 /** Choosing tokens from logits. */
 import { MOST_LOGPROBS } from "../../transformers.ts";
-import { blocks, family, maxGrid, WIDE_BLOCK } from "./family.ts";
+import { BLOCK, blocks, family, maxGrid, WIDE_BLOCK } from "./family.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Tokens of a row that one block weighs. A row has at most 1024 such pieces. */
@@ -11,6 +11,10 @@ export const SAMPLE_BINS = 1024;
 export const SAMPLE_TOPS = MOST_LOGPROBS + 1;
 /** Threads that draw from a row. */
 const DRAW_BLOCK = WIDE_BLOCK;
+
+/** Pieces of a row that a block looks for the best in: of many rows as many as it has warps. */
+export const samplePieces = (rows: number): number => (rows < SAMPLE_MANY ? 1 : BLOCK / 32);
+const SAMPLE_MANY = 8;
 
 /** Whether one launch takes so many rows: these kernels have a block for each piece and do not loop. */
 export const samplesAtOnce = (rows: number, vocab: number): boolean =>
@@ -25,9 +29,9 @@ export const sample = [
     file: "sample",
     pattern: "sample_best",
     over: {},
-    args: `${logits} tops* totals* vocab stride dtype:u32`,
+    args: `${logits} tops* totals* vocab stride dtype:u32 each:u32`,
     plan: "count",
-    launch: (s) => blocks(pieces(s)),
+    launch: (s) => blocks(s.count * Math.ceil(s.vocab / SAMPLE_PIECE / s.each)),
   }),
   family({
     file: "sample",
