@@ -51,6 +51,16 @@ export interface DecodePlan {
   readonly crowd: number;
 }
 
+export interface StepPlan {
+  readonly threads: number;
+  readonly blocks: number;
+  /** Parts that keys are cut into. */
+  readonly splits: number;
+  /** Keys that a cache has room for. */
+  readonly capacity: number;
+  readonly shared: number;
+}
+
 /** Shared memory that one block may have. */
 export function sharedBudget(arch: string): number {
   const sm = arch.startsWith("sm_") ? Number.parseInt(arch.slice(3), 10) : 0;
@@ -225,17 +235,24 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** `items`: kv heads of all sequences, to each of which `heads` belong; `keys`: as many as there may be of each. */
-export function planStep(d: StepDim, multiprocessors: number, items: number, heads: number, keys: number) {
+/** `items`: kv heads of all sequences, to each of which `heads` belong and up to `capacity` keys. */
+export function planStep(
+  d: StepDim,
+  multiprocessors: number,
+  items: number,
+  heads: number,
+  capacity: number,
+): StepPlan {
   const places = multiprocessors * STEP_CROWD;
   // Parts of each item's keys: a block to a place, which has keys for all its waves.
-  const splits = Math.max(1, Math.min(Math.ceil(keys / (16 * STEP_WAVES)), Math.floor(places / items)));
+  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(places / items)));
   // Of each wave and head, and of two items where a block has several.
   const results = STEP_WAVES * heads * 4 * (d + 2 + 2);
   return {
     threads: 32 * STEP_WAVES,
     blocks: Math.min(items * splits, places),
     splits,
+    capacity,
     // Of two items: queries, the new key and value.
     shared: 4 * (STEP_HEADS * (2 * d + 32) + 2 * d) + (items > places ? 2 : 1) * results,
   };
