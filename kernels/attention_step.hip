@@ -12,7 +12,6 @@
 // the last one's are joined; the new key comes from shared memory. Parts, scratch and counters as in attention_decode.hip, but a
 // part is for 16 keys to each wave, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
 #include "attention-parts.h"
-#include "gpu/ahead.h"
 #include "head-norm.h"
 #include "turn.h"
 namespace gpu {
@@ -384,20 +383,6 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     STEP_BODY(T, D) \
   }
 #define STEP_ALL(T) STEP(T, 64) STEP(T, 128)
-// Up to `most` keys and values of each kv head, before a step wants them: products of some rows leave memory idle. A block of 32 threads to
-// a kv head.
-#define AHEAD(T) \
-  KERNEL_EARLY(32, 1, cache_ahead_##T, const T* k_cache, const T* v_cache, const i64* lengths, size_t batch, size_t kv_heads, size_t cache_b, size_t cache_h, \
-               size_t d, size_t most) { \
-    const u32 b = bid_x() / (u32)kv_heads; \
-    const i64 keys = lengths[b] - 1 < (i64)most ? lengths[b] - 1 : (i64)most; \
-    const size_t at = b * cache_b + (bid_x() - b * (u32)kv_heads) * cache_h; \
-    if (keys > 0 && tid_x() < 2) bring_ahead((tid_x() == 0 ? k_cache : v_cache) + at, (u32)keys * (u32)d * sizeof(T)); \
-    wait_for_previous(); \
-  }
-GPU_bf16(AHEAD)
-GPU_f16(AHEAD)
-
 GPU_bf16(STEP_ALL)
 GPU_f16(STEP_ALL)
 

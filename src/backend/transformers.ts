@@ -79,8 +79,6 @@ export interface CachedAttention {
    * its own. The result is (batch, heads, t, d), unless `byRows` is set.
    */
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage;
-  /** The next thing that is attended to, by one position of each sequence, whose projections come between. */
-  approach?(k: View, v: View, lengths: View): void;
 }
 
 /** Rows of caches in 8 bits (core/cache-rows.ts), for a device that does not attend over them by itself. */

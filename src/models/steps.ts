@@ -46,8 +46,6 @@ export interface Step {
   readonly batch: number;
   /** New positions per sequence. */
   readonly length: number;
-  /** The layer's projections come next, and then what it attends to. */
-  approach?(cache: LayerCache | undefined): void;
   /** q (batch · length, heads · headDim), k and v (batch · length, kv heads · headDim) → (batch, heads, length, headDim). */
   attend(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache | undefined, p: AttentionParams): Tensor;
   /** (batch · length, heads · valueDim). */
@@ -119,14 +117,6 @@ export class CachedStep implements Step {
     /** Where the positions come from device memory: how many there are with this step's, i64 (batch). */
     readonly lengths: Tensor | null,
   ) {}
-
-  approach(cache: KvCache): void {
-    const { lengths } = this;
-    const attention = this.backend.cachedAttention!;
-    if (!lengths || this.length !== 1 || !attention.approach || !cache.current) return;
-    const { k, v } = cache.reserve(0, cache.current.k.shape, lengths);
-    attention.approach(k, v, lengths);
-  }
 
   attend(rawQ: Tensor, rawK: Tensor, v: Tensor, cache: KvCache, own: AttentionParams): Tensor {
     const { headDim, scale, softcap, window, rope, sinks } = own;

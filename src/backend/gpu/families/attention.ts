@@ -77,14 +77,6 @@ export const attention = [
     launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({
-    file: "attention_step",
-    pattern: "cache_ahead_{T}",
-    over: { T: ["bf16", "f16"] },
-    args: "k_cache* v_cache* lengths* batch kv_heads cache_b cache_h d most",
-    defines: stepDefines,
-    launch: (s) => blocks(s.batch * s.kv_heads, 1, 32),
-  }),
-  family({
     file: "attention_split",
     pattern: "attention_split{mask}_{D}_{T}",
     over,

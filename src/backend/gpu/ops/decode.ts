@@ -65,17 +65,6 @@ export class GpuCachedAttention implements CachedAttention {
     return supportsStored(dtype, headDim, stored);
   }
 
-  approach(k: View, v: View, lengths: View): void {
-    const mb = Number(process.env["AHEAD_MB"] ?? 0);
-    const { dtype } = k.storage;
-    if (mb === 0 || (dtype !== "bf16" && dtype !== "f16")) return;
-    const [batch, kv_heads, , d] = k.layout.shape as [number, number, number, number];
-    const [cache_b, cache_h] = k.layout.strides as [number, number];
-    const most = Math.floor((mb * 2 ** 20) / (batch * kv_heads * d * 4));
-    const addresses = { k_cache: at(k), v_cache: at(v), lengths: at(lengths) };
-    this.#gpu.launch(`cache_ahead_${dtype}`, { ...addresses, batch, kv_heads, cache_b, cache_h, d, most });
-  }
-
   attend(q: View, k: View, v: View, p: CachedAttentionParams): Storage {
     const gpu = this.#gpu;
     const { dtype } = q.storage;
