@@ -45,7 +45,7 @@ template <class T, int D> struct CacheTile {
   Words4 k[2][D / 32], v[4][D / 64];
   GPU_FN u32 key(int i) { return lane_id() / 4 + 8 * i; }
   GPU_FN u32 value(int i) { return lane_id() % 4 * 2 + i % 2 + i / 2 * 8; }
-  // `count` rows from `from` on: in place of those behind the last it comes again, which counts for nothing; zeros where there are none.
+  // `count` rows from `from` on, at least one: in place of those behind the last it comes again, which counts for nothing.
   GPU_METHOD void load_keys(const T* from, i32 count) {
     UNROLL for (int i = 0; i < 2; i++) {
       const T* const row = from + ((i32)key(i) < count ? key(i) : count - 1) * D + lane_id() % 4 * 8;
@@ -62,12 +62,12 @@ template <class T, int D> struct CacheTile {
     UNROLL for (int i = 0; i < 2; i++) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = Words4{};
     UNROLL for (int i = 0; i < 4; i++) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = Words4{};
   }
-  // Row `newest` of the tile, where it is one, from shared memory.
+  // The newest from shared memory, row `newest` of the tile, and in place of those behind it, where a cache may hold anything.
   GPU_METHOD void put_newest(const T* new_key, const T* new_value, i32 newest) {
     UNROLL for (int i = 0; i < 2; i++)
-      if ((i32)key(i) == newest) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = *(const Words4*)(new_key + 32 * s + lane_id() % 4 * 8);
+      if ((i32)key(i) >= newest) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = *(const Words4*)(new_key + 32 * s + lane_id() % 4 * 8);
     UNROLL for (int i = 0; i < 4; i++)
-      if ((i32)value(i) == newest) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = *(const Words4*)(new_value + 64 * h + lane_id() / 4 * 8);
+      if ((i32)value(i) >= newest) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = *(const Words4*)(new_value + 64 * h + lane_id() / 4 * 8);
   }
 };
 
@@ -129,14 +129,14 @@ template <class T, int D> struct StepSums {
   }
 };
 
-// A head on its way through a warp: pairs PAIRS · lane … of it.
+// A head that a warp turns: pairs PAIRS · lane … of it, first sides and then second ones.
 template <class T, int D> struct HeadPairs {
   static constexpr int N = StepPlan<D>::PAIRS;
   typedef Vec<T, N> Side;
   typedef Vec<T, 2 * N> Sides;
-  Sides x;
-  GPU_METHOD void load(const T* from, bool interleaved) {
+  GPU_FN Sides load(const T* from, bool interleaved) {
     const u32 at = lane_id() * N;
+    Sides x;
     if (interleaved) {
       const Sides both = *(const Sides*)(from + 2 * at);
       UNROLL for (int j = 0; j < N; j++) x.v[j] = both.v[2 * j], x.v[N + j] = both.v[2 * j + 1];
@@ -144,8 +144,9 @@ template <class T, int D> struct HeadPairs {
       const Side one = *(const Side*)(from + at), other = *(const Side*)(from + at + D / 2);
       UNROLL for (int j = 0; j < N; j++) x.v[j] = one.v[j], x.v[N + j] = other.v[j];
     }
+    return x;
   }
-  GPU_METHOD void store(T* to, bool interleaved) const {
+  GPU_FN void store(T* to, const Sides& x, bool interleaved) {
     const u32 at = lane_id() * N;
     if (interleaved) {
       Sides both;
@@ -162,11 +163,11 @@ template <class T, int D> struct HeadPairs {
 
 // Element `at` of a head among the operands: lane t of four has words 8 t / 2 … of each 32 elements, of which every second is zero.
 template <int D> GPU_FN u32 operand_place(u32 at) { return at / 32 * 64 + at % 32 / 8 * 16 + at % 8 / 2 * 4 + at % 2; }
-template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& head, bool interleaved) {
+template <class T, int D> GPU_FN void store_query(T* to, const typename HeadPairs<T, D>::Sides& x, bool interleaved) {
   UNROLL for (int j = 0; j < 2 * HeadPairs<T, D>::N; j++) {
     constexpr int N = HeadPairs<T, D>::N;
     const u32 pair = lane_id() * N + j % N, at = interleaved ? 2 * pair + j / N : pair + j / N * (D / 2);
-    to[operand_place<D>(at)] = head.x.v[j];
+    to[operand_place<D>(at)] = x.v[j];
   }
 }
 
@@ -188,49 +189,50 @@ template <class T, int D> struct StepItem {
   GPU_METHOD i32 cached(const Stepping<T>& a, u32 tile, u32 to) const { return tile < to ? length - 1 - first_of(a, tile) : 0; }
 };
 
-// Heads on their way from the projections to shared memory, a wave each: those of queries, then key and value.
-template <class T, int D, int Waves> struct StepHead {
+// Heads on their way from the projections to the unit, a wave each: those of queries, then key and value. They come by way of `stage`, with
+// their angles behind them: for what comes to registers a wave would wait as long as for its keys.
+template <class T, int D, int Waves> struct StepHeads {
   typedef HeadPairs<T, D> Head;
-  typedef StepItem<T, D> Item;
-  Head head;
-  Vec<T, Head::N> cos, sin;
-  GPU_METHOD void load_angles(const Stepping<T>& a, const Item& item) {
-    const i64 position = item.length - 1 - (a.padding ? a.padding[item.place / a.kv_heads] : 0);
-    const size_t angles = (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() * Head::N;
-    cos = *(const typename Head::Side*)(a.cos + angles);
-    sin = *(const typename Head::Side*)(a.sin + angles);
-  }
-  GPU_FN const T* row(const Stepping<T>& a, const Item& item, u32 heads, u32 job) {
-    const u32 b = item.place / a.kv_heads, kv_head = item.place - b * a.kv_heads;
+  typedef typename Head::Sides Sides;
+  const Stepping<T>& a;
+  T* const stage;
+  const u32 heads, wave;
+
+  GPU_METHOD const T* row(u32 place, u32 job) const {
+    const u32 b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
     return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
   }
-  GPU_METHOD void load(const Stepping<T>& a, const Item& item, u32 heads, u32 job) {
-    if (job < heads + 2) head.load(row(a, item, heads, job), a.interleaved);
+  GPU_METHOD void bring_angles(i64 position) const {
+    constexpr u32 PIECES = D / 16;
+    const T* const from = (lane_id() < PIECES ? a.cos : a.sin) + (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() % PIECES * 8;
+    copy16_async(stage + D + lane_id() * 8, from, true, lane_id() < 2 * PIECES);
   }
-  GPU_METHOD void turn_and_store(const Stepping<T>& a, const Item& item, u32 heads, u32 job, T* queries, bool appends) {
+  GPU_METHOD void bring_row(u32 place) const {
+    const bool wanted = wave < heads + 2 && lane_id() < D / 8;
+    copy16_async(stage + lane_id() * 8, wanted ? row(place, wave) + lane_id() * 8 : a.q, true, wanted);
+  }
+  // What has come, and where there are fewer waves than heads the others, to where the unit reads them.
+  GPU_METHOD void place(const StepItem<T, D>& item, T* queries, bool appends) const {
+    copies_wait();
+    wave_sync();
+    if (wave < heads + 2) place_one(item, wave, Head::load(stage, a.interleaved), queries, appends);
+    NO_UNROLL for (u32 job = wave + Waves; job < heads + 2; job += Waves) place_one(item, job, Head::load(row(item.place, job), a.interleaved), queries, appends);
+  }
+  GPU_METHOD void place_one(const StepItem<T, D>& item, u32 job, Sides x, T* queries, bool appends) const {
     const bool is_query = job < heads, is_key = job == heads;
-    if (!is_query && (job > heads + 1 || !appends)) return;
+    if (!is_query && !appends) return;
     if (job <= heads) {
       if (a.q_norm) {
-        Head weight;
-        weight.load(is_query ? a.q_norm : a.k_norm, a.interleaved);
-        const f32 factor = head_factor<T, 2 * Head::N>(head.x, row(a, item, heads, job), D, 32, a.eps);
-        UNROLL for (int j = 0; j < 2 * Head::N; j++) head.x.v[j] = narrow<T>(widen(head.x.v[j]) * factor * widen(weight.x.v[j]));
+        const Sides by = Head::load(is_query ? a.q_norm : a.k_norm, a.interleaved);
+        const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, a.eps);
+        UNROLL for (int j = 0; j < 2 * Head::N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
       }
-      UNROLL for (int j = 0; j < Head::N; j++) turn(head.x.v[j], head.x.v[Head::N + j], cos.v[j], sin.v[j]);
+      const typename Head::Side *const cos = (const typename Head::Side*)(stage + D) + lane_id(), *const sin = (const typename Head::Side*)(stage + D + D / 2) + lane_id();
+      UNROLL for (int j = 0; j < Head::N; j++) turn(x.v[j], x.v[Head::N + j], cos->v[j], sin->v[j]);
     }
-    if (is_query) return store_query(queries + job * StepPlan<D>::Q_PITCH, head, a.interleaved);
-    head.store(queries + StepPlan<D>::NEWEST + (is_key ? 0 : D), a.interleaved);
-    head.store((is_key ? a.k_cache : a.v_cache) + item.line(a) + (size_t)(item.length - 1) * D, a.interleaved);
-  }
-  // All of an item, of which the wave's first is loaded.
-  GPU_METHOD void all(const Stepping<T>& a, const Item& item, u32 heads, u32 wave, T* queries, bool appends) {
-    turn_and_store(a, item, heads, wave, queries, appends);
-    // A second head of a wave.
-    NO_UNROLL for (u32 job = wave + Waves; job < heads + 2; job += Waves) {
-      load(a, item, heads, job);
-      turn_and_store(a, item, heads, job, queries, appends);
-    }
+    if (is_query) return store_query<T, D>(queries + job * StepPlan<D>::Q_PITCH, x, a.interleaved);
+    Head::store(queries + StepPlan<D>::NEWEST + (is_key ? 0 : D), x, a.interleaved);
+    Head::store((is_key ? a.k_cache : a.v_cache) + item.line(a) + (size_t)(item.length - 1) * D, x, a.interleaved);
   }
 };
 
@@ -284,10 +286,14 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   // Several blocks to a place, or several places to a block.
   const u32 split = a.splits == 1 ? 0 : bid_x() % a.splits, step = a.splits == 1 ? gdim_x() : places;
   const auto length_of = [&](u32 place) { return place < places ? a.lengths[place / a.kv_heads] : 0; };
-  // Twice: what waves share of an item, and what they leave of it.
-  const auto queries_of = [&](u32 turn) { return shared + turn * P::SHARED; };
-  const auto results_of = [&](u32 turn) { return (f32*)(shared + 2 * P::SHARED) + turn * (Waves * heads * (P::PITCH + 2)); };
+  const auto padding_of = [&](u32 place) { return a.padding && place < places ? a.padding[place / a.kv_heads] : 0; };
+  // What waves share of an item, and what they leave of it; twice, where a block has several.
+  const auto queries_of = [&](u32 turn) { return shared + Waves * 2 * D + turn * (P::SHARED + Waves * heads * 2 * (P::PITCH + 2)); };
+  const auto results_of = [&](u32 turn) { return (f32*)(queries_of(turn) + P::SHARED); };
+  const StepHeads<T, D, Waves> head{a, shared + wave * 2 * D, heads, wave};
   const u32 first_place = a.splits == 1 ? bid_x() : bid_x() / a.splits;
+  const i64 padding = padding_of(first_place);
+  i64 next_length = length_of(first_place + step), next_padding = padding_of(first_place + step);
   Item item(a, first_place, length_of(first_place));
   const u32 all_rounds = (item.tiles + Waves - 1) / Waves, parts = a.splits == 1 || all_rounds <= 2 ? 1 : all_rounds < a.splits ? all_rounds : a.splits;
   if (split >= parts) return wait_for_previous();
@@ -296,42 +302,40 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   // Tiles of all items are dealt to the waves in turn: this wave's next one.
   u32 own = from + wave, dealt = 0;
   CacheTile<T, D> tile;
+  // Where waves go in step, those without keys multiply, too.
+  if (GPU_TILE_LOCKSTEP) tile.clear();
   const auto load_all = [&](size_t at, i32 count) {
-    if (count <= 0) return tile.clear();
+    if (count <= 0) return;
     tile.load_keys(a.k_cache + at, count);
     tile.load_values(a.v_cache + at, count);
   };
   size_t line = item.line(a);
+  head.bring_angles(item.length - 1 - padding);
   load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own, to));
-  i64 next_length = length_of(item.place + step);
-  StepHead<T, D, Waves> head;
-  head.load_angles(a, item);
-  for (u32 i = tid_x(); i < 2 * P::SHARED / 8; i += bdim_x()) ((Words4*)shared)[i] = Words4{};
+  for (u32 turn = 0; turn < (step < places ? 2 : 1); turn++)
+    for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
   const f32 c = a.scale * LOG2_E;
   const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
-  head.load(a, item, heads, wave);
+  head.bring_row(item.place);
   // The newest key is the last part's.
-  head.all(a, item, heads, wave, queries_of(0), split + 1 == parts && item.length > 0);
-  for (u32 turn = 0;; turn ^= 1) {
-    // Behind it all waves are at this item, or have left it: what they left of the one before is there.
-    barrier();
+  head.place(item, queries_of(0), split + 1 == parts && item.length > 0);
+  barrier();
+  u32 turn = 0;
+  // What is on its way to registers is waited for where a loop begins.
+  NO_UNROLL for (;; turn ^= 1) {
     const bool goes_on = item.place + step < places;
-    Item next = item;
-    size_t next_line = line;
+    const Item next(a, goes_on ? item.place + step : item.place, goes_on ? next_length : 0);
     if (goes_on) {
-      next = Item(a, item.place + step, next_length);
-      next_line = next.line(a);
-      next_length = length_of(next.place + step);
-      head.load_angles(a, next);
-      head.load(a, next, heads, wave);
+      head.bring_angles(next.length - 1 - next_padding);
+      head.bring_row(next.place);
+      next_length = length_of(next.place + step), next_padding = padding_of(next.place + step);
     }
-    if (item.place != first_place) join_waves<T, D, Waves>(shared, a, item.place - step, 0, 1, results_of(turn ^ 1));
     const T* const queries = queries_of(turn);
     dealt = (dealt + to - from) % Waves;
     const u32 next_own = (wave + Waves - dealt) % Waves, rounds = (to - from + Waves - 1) / Waves;
-    const size_t next_at = next_line + (size_t)next.first_of(a, next_own) * D;
+    const size_t next_line = next.line(a), next_at = next_line + (size_t)next.first_of(a, next_own) * D;
     const i32 next_count = next.cached(a, next_own, next.tiles);
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
@@ -349,19 +353,20 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
         if (count > 0) tile.load_keys(a.k_cache + at, count);
       });
       if (count > 0) tile.load_values(a.v_cache + at, count);
-      else if (brought) tile.clear();
       own = after, is_first = false;
     }
     if (goes_on && !brought) load_all(next_at, next_count);
     f32* const results = results_of(turn);
     sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
-    if (!goes_on) {
-      barrier();
-      return join_waves<T, D, Waves>(shared, a, item.place, split, parts, results);
-    }
+    if (!goes_on) break;
+    head.place(next, queries_of(turn ^ 1), next.length > 0);
+    // Behind it all waves have left this item.
+    barrier();
+    join_waves<T, D, Waves>(shared, a, item.place, 0, 1, results);
     item = next, line = next_line, own = next_own, from = 0, to = next.tiles;
-    head.all(a, item, heads, wave, queries_of(turn ^ 1), item.length > 0);
   }
+  barrier();
+  join_waves<T, D, Waves>(shared, a, item.place, split, parts, results_of(turn));
 }
 #endif
 

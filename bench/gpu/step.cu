@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
 #ifdef OLD_STEP
       const u32 shared = StepPlan<D>::PAIRS_AT + STEP_WAVES * 64;
 #else
-      const u32 shared = 4 * StepPlan<D>::SHARED + 8 * STEP_WAVES * (HEADS / KV_HEADS) * (D + 4);
+      const u32 shared = STEP_WAVES * 4 * D + (items > places ? 2 : 1) * (2 * StepPlan<D>::SHARED + STEP_WAVES * (HEADS / KV_HEADS) * 4 * (D + 4));
 #endif
       go(s, attention_step_128_bf16, stays ? std::min(grid, places) : grid, 32 * STEP_WAVES, shared, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr,
          nullptr, lengths, nullptr, mixed, keys + l * own, values + l * own, scratch, counters, batch, HEADS, KV_HEADS, capacity, QKV, QKV, QKV, KV_HEADS * line, line, 0, 1e-6, 0.088, 0, splits);

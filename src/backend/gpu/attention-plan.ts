@@ -246,15 +246,15 @@ export function planStep(
   const places = multiprocessors * STEP_CROWD;
   // Parts of each item's keys: a block to a place, which has keys for all its waves.
   const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(places / items)));
-  // Of each wave and head, and of two items where a block has several.
-  const results = STEP_WAVES * heads * 4 * (d + 2 + 2);
+  // Queries, the new key and value; of each wave results and a pair for each head.
+  const item = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + STEP_WAVES * heads * 4 * (d + 2 + 2);
   return {
     threads: 32 * STEP_WAVES,
     blocks: Math.min(items * splits, places),
     splits,
     capacity,
-    // Of two items: queries, the new key and value.
-    shared: 4 * (STEP_HEADS * (2 * d + 32) + 2 * d) + (items > places ? 2 : 1) * results,
+    // Of each wave a head with its angles, and two items where a block has several.
+    shared: STEP_WAVES * 4 * d + (items > places ? 2 : 1) * item,
   };
 }
 

@@ -104,6 +104,8 @@ export class GpuCachedAttention implements CachedAttention {
   }
 }
 
+const isVector = (bytes: number): boolean => bytes % 16 === 0;
+
 /** How one position of each sequence goes from its projections to what its heads see in one launch; null where it does not. */
 function stepPlan(
   gpu: Gpu,
@@ -122,8 +124,9 @@ function stepPlan(
     v.rotary === v.d &&
     v.heads <= STEP_HEADS * v.kv_heads &&
     strides[2] === v.d &&
-    [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every((bytes) => bytes % 16 === 0) &&
-    [v.q, v.k, v.v, v.cos, v.sin, v.q_norm, v.k_norm, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every((n) => n % 8 === 0);
+    [v.q_norm, v.k_norm].every((at) => at % 8 === 0) &&
+    [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every(isVector) &&
+    [v.q, v.k, v.v, v.cos, v.sin, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every(isVector);
   if (!fits || !d) return null;
   const plan = planStep(d, gpu.multiprocessors, v.batch * v.kv_heads, v.heads / v.kv_heads, capacity);
   return plan.shared <= sharedBudget(gpu.context.properties.arch) ? plan : null;
