@@ -173,10 +173,10 @@ template <class T, int D> GPU_FN void store_query(T* to, const typename HeadPair
 
 // A kv head of one sequence, `place` among all of them: its keys in tiles of 16, of which the last has the newest.
 template <class T, int D> struct StepItem {
-  u32 place, tiles;
+  u32 place;
   i32 length;
-  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i64 count) : place(item) {
-    length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
+  u32 tiles;
+  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i32 keys) : place(item), length(keys) {
     tiles = (u32)(length - first(a) + StepPlan<D>::KEYS - 1) / StepPlan<D>::KEYS;
   }
   GPU_METHOD size_t line(const Stepping<T>& a) const {
@@ -202,7 +202,7 @@ template <class T, int D, int Waves> struct StepHeads {
     const u32 b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
     return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
   }
-  GPU_METHOD void bring_angles(i64 position) const {
+  GPU_METHOD void bring_angles(i32 position) const {
     constexpr u32 PIECES = D / 16;
     const T* const from = (lane_id() < PIECES ? a.cos : a.sin) + (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() % PIECES * 8;
     copy16_async(stage + D + lane_id() * 8, from, true, lane_id() < 2 * PIECES);
@@ -285,16 +285,18 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads, places = a.batch * a.kv_heads;
   // Several blocks to a place, or several places to a block.
   const u32 split = a.splits == 1 ? 0 : bid_x() % a.splits, step = a.splits == 1 ? gdim_x() : places;
-  const auto length_of = [&](u32 place) { return place < places ? a.lengths[place / a.kv_heads] : 0; };
-  const auto padding_of = [&](u32 place) { return a.padding && place < places ? a.padding[place / a.kv_heads] : 0; };
   // What waves share of an item, and what they leave of it; twice, where a block has several.
   const auto queries_of = [&](u32 turn) { return shared + Waves * 2 * D + turn * (P::SHARED + Waves * heads * 2 * (P::PITCH + 2)); };
   const auto results_of = [&](u32 turn) { return (f32*)(queries_of(turn) + P::SHARED); };
   const StepHeads<T, D, Waves> head{a, shared + wave * 2 * D, heads, wave};
   const u32 first_place = a.splits == 1 ? bid_x() : bid_x() / a.splits;
-  const i64 padding = padding_of(first_place);
-  i64 next_length = length_of(first_place + step), next_padding = padding_of(first_place + step);
-  Item item(a, first_place, length_of(first_place));
+  // Lane i knows of item i, of which there are at most as many.
+  const u32 known = first_place + lane_id() * step < places ? (first_place + lane_id() * step) / a.kv_heads : first_place / a.kv_heads;
+  const i64 known_count = a.lengths[known];
+  const i32 known_padding = a.padding ? (i32)a.padding[known] : 0;
+  const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
+  u32 number = 0;
+  Item item(a, first_place, shfl(known_length, 0));
   const u32 all_rounds = (item.tiles + Waves - 1) / Waves, parts = a.splits == 1 || all_rounds <= 2 ? 1 : all_rounds < a.splits ? all_rounds : a.splits;
   if (split >= parts) return wait_for_previous();
   u32 from = 0, to = item.tiles;
@@ -310,10 +312,31 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     tile.load_values(a.v_cache + at, count);
   };
   size_t line = item.line(a);
-  head.bring_angles(item.length - 1 - padding);
+  head.bring_angles(item.length - 1 - shfl(known_padding, 0));
   load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own, to));
   for (u32 turn = 0; turn < (step < places ? 2 : 1); turn++)
     for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
+  // The item behind this one, and this wave's first tile of it: found out while others are waited for. Its heads come where those of this
+  // one have been.
+  Item next = item;
+  bool goes_on;
+  u32 rounds, next_own = 0;
+  i32 next_count = 0;
+  size_t next_line = 0, next_at = 0;
+  const auto look_ahead = [&] {
+    goes_on = item.place + step < places;
+    rounds = (to - from + Waves - 1) / Waves;
+    wave_sync();
+    if (!goes_on) return;
+    number++;
+    next = Item(a, item.place + step, shfl(known_length, number));
+    head.bring_angles(next.length - 1 - shfl(known_padding, number));
+    head.bring_row(next.place);
+    dealt = (dealt + to - from) % Waves;
+    next_own = (wave + Waves - dealt) % Waves;
+    next_line = next.line(a), next_at = next_line + (size_t)next.first_of(a, next_own) * D;
+    next_count = next.cached(a, next_own, next.tiles);
+  };
   const f32 c = a.scale * LOG2_E;
   const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
@@ -321,22 +344,12 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   head.bring_row(item.place);
   // The newest key is the last part's.
   head.place(item, queries_of(0), split + 1 == parts && item.length > 0);
+  look_ahead();
   barrier();
   u32 turn = 0;
   // What is on its way to registers is waited for where a loop begins.
   NO_UNROLL for (;; turn ^= 1) {
-    const bool goes_on = item.place + step < places;
-    const Item next(a, goes_on ? item.place + step : item.place, goes_on ? next_length : 0);
-    if (goes_on) {
-      head.bring_angles(next.length - 1 - next_padding);
-      head.bring_row(next.place);
-      next_length = length_of(next.place + step), next_padding = padding_of(next.place + step);
-    }
     const T* const queries = queries_of(turn);
-    dealt = (dealt + to - from) % Waves;
-    const u32 next_own = (wave + Waves - dealt) % Waves, rounds = (to - from + Waves - 1) / Waves;
-    const size_t next_line = next.line(a), next_at = next_line + (size_t)next.first_of(a, next_own) * D;
-    const i32 next_count = next.cached(a, next_own, next.tiles);
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
     NO_UNROLL for (u32 round = 0; round < rounds; round++) {
@@ -359,11 +372,13 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     f32* const results = results_of(turn);
     sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
     if (!goes_on) break;
-    head.place(next, queries_of(turn ^ 1), next.length > 0);
-    // Behind it all waves have left this item.
-    barrier();
-    join_waves<T, D, Waves>(shared, a, item.place, 0, 1, results);
+    const u32 place = item.place;
     item = next, line = next_line, own = next_own, from = 0, to = next.tiles;
+    head.place(item, queries_of(turn ^ 1), item.length > 0);
+    look_ahead();
+    // Behind it all waves have left the item before.
+    barrier();
+    join_waves<T, D, Waves>(shared, a, place, 0, 1, results);
   }
   barrier();
   join_waves<T, D, Waves>(shared, a, item.place, split, parts, results_of(turn));

@@ -120,6 +120,8 @@ const LATENT_COUNTERS = 9;
  */
 const STEP_WAVES = 12;
 const STEP_CROWD = 1;
+/** Kv heads that a block has one after the other, at most. */
+const STEP_ITEMS = 32;
 export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
@@ -250,7 +252,7 @@ export function planStep(
   const item = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + STEP_WAVES * heads * 4 * (d + 2 + 2);
   return {
     threads: 32 * STEP_WAVES,
-    blocks: Math.min(items * splits, places),
+    blocks: Math.min(items * splits, Math.max(places, Math.ceil(items / STEP_ITEMS))),
     splits,
     capacity,
     // Of each wave a head with its angles, and two items where a block has several.
