@@ -6,11 +6,14 @@
 // q, k, v: a row of each sequence, q_row, k_row and v_row elements apart. Caches: (batch, kv_heads, capacity, D), cache_b and cache_h
 // elements apart. lengths[b] counts the new position. cos, sin: a row of D/2 for each position, which is the place minus padding[b].
 //
-// Launch: up to STEP_WAVES waves to a block, batch · kv_heads · splits blocks, or, without splits, fewer, which take several kv heads
-// one after the other. A wave takes 16 keys at a time straight into the registers that products read: nobody else needs them. Its
-// first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next kv head before
-// the last one's are joined; the new key comes from shared memory. Parts, scratch and counters as in attention_decode.hip, but a
-// part is for 16 keys to each wave, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
+// attention_steps_<D>_T: the same where there are more kv heads of all sequences than blocks, which take them one after the other.
+//
+// Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks; STEPS_WAVES waves to each of `blocks` blocks of attention_steps,
+// which have at most 32 kv heads each. A wave takes 16 keys at a time straight into the registers that products read: nobody else
+// needs them. Its first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next
+// kv head before the last one's are joined; the new key comes from shared memory. Parts, scratch and counters as in
+// attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
+// Traffic: the cache once.
 #include "attention-parts.h"
 #include "head-norm.h"
 #include "turn.h"
@@ -186,39 +189,24 @@ template <class T, int D> struct StepItem {
   GPU_METHOD i32 first(const Stepping<T>& a) const { return a.window && (i32)a.window < length ? length - (i32)a.window : 0; }
   // Of a tile: its first key, and how many keys of the cache it has, without the newest.
   GPU_METHOD i32 first_of(const Stepping<T>& a, u32 tile) const { return first(a) + (i32)tile * StepPlan<D>::KEYS; }
-  GPU_METHOD i32 cached(const Stepping<T>& a, u32 tile, u32 to) const { return tile < to ? length - 1 - first_of(a, tile) : 0; }
+  GPU_METHOD i32 cached(const Stepping<T>& a, u32 tile) const { return tile < tiles ? length - 1 - first_of(a, tile) : 0; }
 };
 
-// Heads on their way from the projections to the unit, a wave each: those of queries, then key and value. They come by way of `stage`, with
-// their angles behind them: for what comes to registers a wave would wait as long as for its keys.
-template <class T, int D, int Waves> struct StepHeads {
+// Heads from the projections to where the unit reads them, a wave each: those of queries, then key and value.
+template <class T, int D> struct StepHeads {
   typedef HeadPairs<T, D> Head;
   typedef typename Head::Sides Sides;
+  typedef typename Head::Side Side;
   const Stepping<T>& a;
-  T* const stage;
-  const u32 heads, wave;
+  const u32 heads;
 
   GPU_METHOD const T* row(u32 place, u32 job) const {
     const u32 b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
     return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
   }
-  GPU_METHOD void bring_angles(i32 position) const {
-    constexpr u32 PIECES = D / 16;
-    const T* const from = (lane_id() < PIECES ? a.cos : a.sin) + (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() % PIECES * 8;
-    copy16_async(stage + D + lane_id() * 8, from, true, lane_id() < 2 * PIECES);
-  }
-  GPU_METHOD void bring_row(u32 place) const {
-    const bool wanted = wave < heads + 2 && lane_id() < D / 8;
-    copy16_async(stage + lane_id() * 8, wanted ? row(place, wave) + lane_id() * 8 : a.q, true, wanted);
-  }
-  // What has come, and where there are fewer waves than heads the others, to where the unit reads them.
-  GPU_METHOD void place(const StepItem<T, D>& item, T* queries, bool appends) const {
-    copies_wait();
-    wave_sync();
-    if (wave < heads + 2) place_one(item, wave, Head::load(stage, a.interleaved), queries, appends);
-    NO_UNROLL for (u32 job = wave + Waves; job < heads + 2; job += Waves) place_one(item, job, Head::load(row(item.place, job), a.interleaved), queries, appends);
-  }
-  GPU_METHOD void place_one(const StepItem<T, D>& item, u32 job, Sides x, T* queries, bool appends) const {
+  GPU_METHOD size_t angles(i32 position) const { return (size_t)(position > 0 ? position : 0) * (D / 2); }
+  // x as it came, cos and sin of this lane's pairs. The new key and value go to the cache, too, `line` being where it begins.
+  GPU_METHOD void place(u32 job, Sides x, const Side& cos, const Side& sin, T* queries, bool appends, size_t line, i32 length) const {
     const bool is_query = job < heads, is_key = job == heads;
     if (!is_query && !appends) return;
     if (job <= heads) {
@@ -227,12 +215,41 @@ template <class T, int D, int Waves> struct StepHeads {
         const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, a.eps);
         UNROLL for (int j = 0; j < 2 * Head::N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
       }
-      const typename Head::Side *const cos = (const typename Head::Side*)(stage + D) + lane_id(), *const sin = (const typename Head::Side*)(stage + D + D / 2) + lane_id();
-      UNROLL for (int j = 0; j < Head::N; j++) turn(x.v[j], x.v[Head::N + j], cos->v[j], sin->v[j]);
+      UNROLL for (int j = 0; j < Head::N; j++) turn(x.v[j], x.v[Head::N + j], cos.v[j], sin.v[j]);
     }
     if (is_query) return store_query<T, D>(queries + job * StepPlan<D>::Q_PITCH, x, a.interleaved);
     Head::store(queries + StepPlan<D>::NEWEST + (is_key ? 0 : D), x, a.interleaved);
-    Head::store((is_key ? a.k_cache : a.v_cache) + item.line(a) + (size_t)(item.length - 1) * D, x, a.interleaved);
+    Head::store((is_key ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D, x, a.interleaved);
+  }
+};
+
+// Heads of the item to come, by way of `stage`, with their angles behind them: for what comes to registers a wave would wait as long as
+// for its keys.
+template <class T, int D, int Waves> struct StagedHeads {
+  typedef StepHeads<T, D> Heads;
+  typedef typename Heads::Head Head;
+  const Heads all;
+  T* const stage;
+  const u32 wave;
+
+  GPU_METHOD void bring_angles(i32 position) const {
+    constexpr u32 PIECES = D / 16;
+    const T* const from = (lane_id() < PIECES ? all.a.cos : all.a.sin) + all.angles(position) + lane_id() % PIECES * 8;
+    copy16_async(stage + D + lane_id() * 8, from, true, lane_id() < 2 * PIECES);
+  }
+  GPU_METHOD void bring_row(u32 place) const {
+    const bool wanted = wave < all.heads + 2 && lane_id() < D / 8;
+    copy16_async(stage + lane_id() * 8, wanted ? all.row(place, wave) + lane_id() * 8 : all.a.q, true, wanted);
+  }
+  // What has come, and where there are fewer waves than heads the others.
+  GPU_METHOD void place(const StepItem<T, D>& item, T* queries) const {
+    copies_wait();
+    wave_sync();
+    typedef typename Heads::Side Side;
+    const Side cos = ((const Side*)(stage + D))[lane_id()], sin = ((const Side*)(stage + D + D / 2))[lane_id()];
+    const size_t line = item.line(all.a);
+    NO_UNROLL for (u32 job = wave; job < all.heads + 2; job += Waves)
+      all.place(job, Head::load(job == wave ? stage : all.row(item.place, job), all.a.interleaved), cos, sin, queries, item.length > 0, line, item.length);
   }
 };
 
@@ -281,28 +298,83 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
 
 template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
+  typedef HeadPairs<T, D> Head;
+  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
+  const u32 place = bid_x() / a.splits, split = bid_x() - place * a.splits, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
+  const i64 count = a.lengths[b];
+  const i32 length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
+  const i32 first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
+  const u32 tiles = (u32)(length - first + P::KEYS - 1) / P::KEYS, rounds_in_all = (tiles + Waves - 1) / Waves;
+  const u32 parts = rounds_in_all <= 2 ? 1 : rounds_in_all < a.splits ? rounds_in_all : a.splits;
+  if (split >= parts) return wait_for_previous();
+  const u32 from = tiles * split / parts, to = tiles * (split + 1) / parts, rounds = (to - from + Waves - 1) / Waves;
+  // The newest key is the last part's.
+  const bool appends = split + 1 == parts && length > 0;
+  const size_t line = b * a.cache_b + kv_head * a.cache_h;
+  const T *const keys = a.k_cache + line, *const values = a.v_cache + line;
+  T* const queries = shared;
+  f32* const results = (f32*)(shared + P::SHARED);
+
+  // Of a tile: its first key, and how many keys of the cache it has, without the newest.
+  const auto first_of = [&](u32 tile) { return first + (i32)tile * P::KEYS; };
+  const auto cached = [&](u32 tile) { return tile < to ? length - 1 - first_of(tile) : 0; };
+  CacheTile<T, D> tile;
+  const u32 begin = from + wave;
+  if (cached(begin) > 0) {
+    tile.load_keys(keys + first_of(begin) * D, cached(begin));
+    tile.load_values(values + first_of(begin) * D, cached(begin));
+  } else tile.clear();
+
+  const StepHeads<T, D> all{a, heads};
+  typename Head::Side cos{}, sin{};
+  if (wave <= heads) {
+    const size_t angles = all.angles(length - 1 - (a.padding ? (i32)a.padding[b] : 0)) + lane_id() * Head::N;
+    cos = *(const typename Head::Side*)(a.cos + angles);
+    sin = *(const typename Head::Side*)(a.sin + angles);
+  }
+  for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
+  const f32 c = a.scale * LOG2_E;
+  const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  barrier();
+  wait_for_previous();
+  if (wave < heads + 2) all.place(wave, Head::load(all.row(place, wave), a.interleaved), cos, sin, queries, appends, line, length);
+  barrier();
+
+  StepSums<T, D> sums;
+  NO_UNROLL for (u32 round = 0; round < rounds; round++) {
+    const u32 own = begin + round * Waves, next = own + Waves;
+    // Where waves go by themselves, those without keys have done.
+    if (!GPU_TILE_LOCKSTEP && own >= to) break;
+    const i32 end = own < to ? length - first_of(own) : 0;
+    if (appends && own + 1 == to) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
+    sums.add(tile, operands, c, end, round == 0, [&] {
+      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
+    });
+    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
+  }
+  sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
+  barrier();
+  join_waves<T, D, Waves>(shared, a, place, split, parts, results);
+}
+
+// The same of several kv heads, one after the other.
+template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, const Stepping<T>& a) {
+  typedef StepPlan<D> P;
   typedef StepItem<T, D> Item;
-  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads, places = a.batch * a.kv_heads;
-  // Several blocks to a place, or several places to a block.
-  const u32 split = a.splits == 1 ? 0 : bid_x() % a.splits, step = a.splits == 1 ? gdim_x() : places;
-  // What waves share of an item, and what they leave of it; twice, where a block has several.
+  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads, places = a.batch * a.kv_heads, step = gdim_x();
+  // What waves share of an item, and what they leave of it: while some join one, others are at the next.
   const auto queries_of = [&](u32 turn) { return shared + Waves * 2 * D + turn * (P::SHARED + Waves * heads * 2 * (P::PITCH + 2)); };
   const auto results_of = [&](u32 turn) { return (f32*)(queries_of(turn) + P::SHARED); };
-  const StepHeads<T, D, Waves> head{a, shared + wave * 2 * D, heads, wave};
-  const u32 first_place = a.splits == 1 ? bid_x() : bid_x() / a.splits;
-  // Lane i knows of item i, of which there are at most as many.
-  const u32 known = first_place + lane_id() * step < places ? (first_place + lane_id() * step) / a.kv_heads : first_place / a.kv_heads;
+  const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, shared + wave * 2 * D, wave};
+  // Lane i knows of item i.
+  const u32 lane_place = bid_x() + lane_id() * step, known = (lane_place < places ? lane_place : bid_x()) / a.kv_heads;
   const i64 known_count = a.lengths[known];
   const i32 known_padding = a.padding ? (i32)a.padding[known] : 0;
   const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
   u32 number = 0;
-  Item item(a, first_place, shfl(known_length, 0));
-  const u32 all_rounds = (item.tiles + Waves - 1) / Waves, parts = a.splits == 1 || all_rounds <= 2 ? 1 : all_rounds < a.splits ? all_rounds : a.splits;
-  if (split >= parts) return wait_for_previous();
-  u32 from = 0, to = item.tiles;
-  if (parts > 1) from = item.tiles * split / parts, to = item.tiles * (split + 1) / parts;
+  Item item(a, bid_x(), shfl(known_length, 0));
   // Tiles of all items are dealt to the waves in turn: this wave's next one.
-  u32 own = from + wave, dealt = 0;
+  u32 own = wave, dealt = 0;
   CacheTile<T, D> tile;
   // Where waves go in step, those without keys multiply, too.
   if (GPU_TILE_LOCKSTEP) tile.clear();
@@ -313,54 +385,52 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   };
   size_t line = item.line(a);
   head.bring_angles(item.length - 1 - shfl(known_padding, 0));
-  load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own, to));
-  for (u32 turn = 0; turn < (step < places ? 2 : 1); turn++)
+  load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own));
+  for (u32 turn = 0; turn < 2; turn++)
     for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
   // The item behind this one, and this wave's first tile of it: found out while others are waited for. Its heads come where those of this
   // one have been.
   Item next = item;
   bool goes_on;
-  u32 rounds, next_own = 0;
+  u32 next_own = 0;
   i32 next_count = 0;
   size_t next_line = 0, next_at = 0;
   const auto look_ahead = [&] {
     goes_on = item.place + step < places;
-    rounds = (to - from + Waves - 1) / Waves;
     wave_sync();
     if (!goes_on) return;
     number++;
     next = Item(a, item.place + step, shfl(known_length, number));
     head.bring_angles(next.length - 1 - shfl(known_padding, number));
     head.bring_row(next.place);
-    dealt = (dealt + to - from) % Waves;
+    dealt = (dealt + item.tiles) % Waves;
     next_own = (wave + Waves - dealt) % Waves;
     next_line = next.line(a), next_at = next_line + (size_t)next.first_of(a, next_own) * D;
-    next_count = next.cached(a, next_own, next.tiles);
+    next_count = next.cached(a, next_own);
   };
   const f32 c = a.scale * LOG2_E;
   const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
   head.bring_row(item.place);
-  // The newest key is the last part's.
-  head.place(item, queries_of(0), split + 1 == parts && item.length > 0);
+  head.place(item, queries_of(0));
   look_ahead();
   barrier();
   u32 turn = 0;
   // What is on its way to registers is waited for where a loop begins.
   NO_UNROLL for (;; turn ^= 1) {
     const T* const queries = queries_of(turn);
+    const u32 rounds = (item.tiles + Waves - 1) / Waves;
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
     NO_UNROLL for (u32 round = 0; round < rounds; round++) {
       const u32 after = own + Waves;
-      // Where waves go by themselves, those without keys have done.
-      if (!GPU_TILE_LOCKSTEP && own >= to) break;
-      const i32 end = own < to ? item.length - item.first_of(a, own) : 0;
+      if (!GPU_TILE_LOCKSTEP && own >= item.tiles) break;
+      const i32 end = own < item.tiles ? item.length - item.first_of(a, own) : 0;
       if (own + 1 == item.tiles) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
       // Behind its last tile of this item a wave takes its first one of the next.
-      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= to);
-      const i32 count = brought ? next_count : item.cached(a, after, to);
+      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= item.tiles);
+      const i32 count = brought ? next_count : item.cached(a, after);
       const size_t at = brought ? next_at : line + (size_t)item.first_of(a, after) * D;
       sums.add(tile, queries + operands, c, end, is_first, [&] {
         if (count > 0) tile.load_keys(a.k_cache + at, count);
@@ -373,36 +443,36 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
     if (!goes_on) break;
     const u32 place = item.place;
-    item = next, line = next_line, own = next_own, from = 0, to = next.tiles;
-    head.place(item, queries_of(turn ^ 1), item.length > 0);
+    item = next, line = next_line, own = next_own;
+    head.place(item, queries_of(turn ^ 1));
     look_ahead();
     // Behind it all waves have left the item before.
     barrier();
     join_waves<T, D, Waves>(shared, a, place, 0, 1, results);
   }
   barrier();
-  join_waves<T, D, Waves>(shared, a, item.place, split, parts, results_of(turn));
+  join_waves<T, D, Waves>(shared, a, item.place, 0, 1, results_of(turn));
 }
 #endif
 
 #if GPU_TILE == TILE_MMA
-#define STEP_BODY(T, D) \
+#define STEP_BODY(name, T, D, waves) \
   DYNAMIC_SHARED(T, shared); \
-  const Stepping<T> all{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
-                                           (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                           (f32)scale, splits}; \
-  attention_step<T, D, STEP_WAVES>(shared, all);
+  name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
+                                        (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
+                                        (f32)scale, splits});
 #else
-#define STEP_BODY(T, D)
+#define STEP_BODY(name, T, D, waves)
 #endif
-#define STEP(T, D) \
-  KERNEL_EARLY(STEP_WAVES * 32, STEP_CROWD, attention_step_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
+#define STEP(name, T, D, waves, crowd) \
+  KERNEL_EARLY(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
                const T* sinks, const i64* lengths, const i64* padding, T* out, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
                u32 interleaved, u32 splits) { \
-    STEP_BODY(T, D) \
+    STEP_BODY(name, T, D, waves) \
   }
-#define STEP_ALL(T) STEP(T, 64) STEP(T, 128)
+#define STEP_BOTH(T, D) STEP(attention_step, T, D, STEP_WAVES, 1) STEP(attention_steps, T, D, STEPS_WAVES, STEPS_CROWD)
+#define STEP_ALL(T) STEP_BOTH(T, 64) STEP_BOTH(T, 128)
 GPU_bf16(STEP_ALL)
 GPU_f16(STEP_ALL)
 

@@ -52,6 +52,8 @@ export interface DecodePlan {
 }
 
 export interface StepPlan {
+  /** Blocks have several kv heads, one after the other. */
+  readonly several: boolean;
   readonly threads: number;
   readonly blocks: number;
   /** Parts that keys are cut into. */
@@ -115,13 +117,14 @@ const LATENT_CROWD = 3;
 const LATENT_COUNTERS = 9;
 
 /**
- * One position of each text in one launch (kernels/attention_step.hip): waves of a block, blocks of a multiprocessor, heads that
- * share keys at most, and the head dimensions that it is compiled for.
+ * One position of each text in one launch (kernels/attention_step.hip): waves of a block that has one kv head, or a part of its
+ * keys; of those that have several, how many share a multiprocessor, and how many kv heads they have at most; heads that share keys
+ * at most, and the head dimensions that it is compiled for.
  */
 const STEP_WAVES = 12;
-const STEP_CROWD = 1;
-/** Kv heads that a block has one after the other, at most. */
-const STEP_ITEMS = 32;
+const STEPS_WAVES = 6;
+const STEPS_CROWD = 2;
+const STEPS_ITEMS = 32;
 export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
@@ -139,7 +142,7 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES, STEP_CROWD };
+export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD };
 
 /** Of kernels that only warpgroups have, and those without a mask. */
 export const cappedDefines = (arch: string) => ({
@@ -245,19 +248,18 @@ export function planStep(
   heads: number,
   capacity: number,
 ): StepPlan {
-  const places = multiprocessors * STEP_CROWD;
-  // Parts of each item's keys: a block to a place, which has keys for all its waves.
-  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(places / items)));
+  const several = items > multiprocessors;
+  const waves = several ? STEPS_WAVES : STEP_WAVES;
   // Queries, the new key and value; of each wave results and a pair for each head.
-  const item = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + STEP_WAVES * heads * 4 * (d + 2 + 2);
-  return {
-    threads: 32 * STEP_WAVES,
-    blocks: Math.min(items * splits, Math.max(places, Math.ceil(items / STEP_ITEMS))),
-    splits,
-    capacity,
-    // Of each wave a head with its angles, and two items where a block has several.
-    shared: STEP_WAVES * 4 * d + (items > places ? 2 : 1) * item,
-  };
+  const item = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
+  if (several) {
+    const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
+    // Of two items, and of each wave a head with its angles.
+    return { several, threads: 32 * waves, blocks, splits: 1, capacity, shared: waves * 4 * d + 2 * item };
+  }
+  // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
+  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
+  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared: item };
 }
 
 /** `rows` are those of all heads that share keys. */

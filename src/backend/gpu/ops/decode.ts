@@ -137,7 +137,7 @@ function stepAtOnce(
   dtype: DType,
   p: CachedAttentionParams,
   appended: ReturnType<typeof appendValues>,
-  { capacity, splits, threads, blocks, shared }: StepPlan,
+  { several, capacity, splits, threads, blocks, shared }: StepPlan,
 ): Storage {
   const { batch, heads, d } = appended;
   const values = Object.assign(appended, {
@@ -151,7 +151,7 @@ function stepAtOnce(
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
       values.out = out;
       values.scratch = scratch;
-      gpu.launch(`attention_step_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
+      gpu.launch(`attention_${several ? "steps" : "step"}_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
     }),
   );
 }
