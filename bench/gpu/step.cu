@@ -1,5 +1,5 @@
 // What a recorded step does between the projections and what its heads see, for many sequences: queries and keys turned, caches
-// filled, attention. In two launches, and in one with other numbers of waves and blocks; µs for each of 32 layers that follow each other.
+// filled, attention. In two launches, and in one by both kernels for it; µs for each of 32 layers that follow each other.
 // Shape: an 8B Llama's heads. TB/s count keys and values once.
 //   step [KEYS…]
 //
@@ -9,10 +9,7 @@
 #include "bench.h"
 #include "decode.hip"
 #include "attention_decode.hip"
-#ifndef STEP_SOURCE
-#define STEP_SOURCE "attention_step.hip"
-#endif
-#include STEP_SOURCE
+#include "attention_step.hip"
 
 constexpr u32 HEADS = 32, KV_HEADS = 8, D = 128, LAYERS = 32, QKV = (HEADS + 2 * KV_HEADS) * D;
 
@@ -83,16 +80,13 @@ int main(int argc, char** argv) {
       go(s, attention_decode_128_bf16, decode_blocks * decode_splits, 128, 69632, turned, keys + l * own, values + l * own, nullptr, nullptr, lengths, nullptr, mixed, scratch, counters, nullptr,
          batch, HEADS, KV_HEADS, 1, capacity, D, D, HEADS * D, D, HEADS * D, KV_HEADS * line, line, D, KV_HEADS * line, line, D, 0, 0, 0, 0, 0, 0.088, 0.0, 1, decode_splits);
     };
-    const auto step = [&](cudaStream_t s, u32 l, bool stays) {
-      const u32 items = batch * KV_HEADS, places = sms * STEP_CROWD;
-      const u32 splits = std::max(1u, std::min((capacity + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), places / items)), grid = items * splits;
-#ifdef OLD_STEP
-      const u32 shared = StepPlan<D>::PAIRS_AT + STEP_WAVES * 64;
-#else
-      const u32 shared = STEP_WAVES * 4 * D + (items > places ? 2 : 1) * (2 * StepPlan<D>::SHARED + STEP_WAVES * (HEADS / KV_HEADS) * 4 * (D + 4));
-#endif
-      go(s, attention_step_128_bf16, stays ? std::min(grid, places) : grid, 32 * STEP_WAVES, shared, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr,
-         nullptr, lengths, nullptr, mixed, keys + l * own, values + l * own, scratch, counters, batch, HEADS, KV_HEADS, capacity, QKV, QKV, QKV, KV_HEADS * line, line, 0, 1e-6, 0.088, 0, splits);
+    const u32 items = batch * KV_HEADS, item_bytes = 2 * StepPlan<D>::SHARED, wave_bytes = (HEADS / KV_HEADS) * 4 * (D + 4);
+    const auto step = [&](cudaStream_t s, u32 l, bool several) {
+      const u32 splits = several ? 1 : std::max(1u, std::min((capacity + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), sms / items));
+      const u32 shared = several ? STEPS_WAVES * 4 * D + 2 * (item_bytes + STEPS_WAVES * wave_bytes) : item_bytes + STEP_WAVES * wave_bytes;
+      go(s, several ? attention_steps_128_bf16 : attention_step_128_bf16, several ? std::min(items, (u32)sms * STEPS_CROWD) : items * splits, 32 * (several ? STEPS_WAVES : STEP_WAVES), shared,
+         projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr, nullptr, lengths, nullptr, mixed, keys + l * own, values + l * own, scratch,
+         counters, batch, HEADS, KV_HEADS, capacity, QKV, QKV, QKV, KV_HEADS * line, line, 0, 1e-6, 0.088, 0, splits);
     };
     const double bytes = 4.0 * batch * KV_HEADS * length * D;
     // Beside what comes before: the time of both less that of the projection alone.
@@ -111,19 +105,15 @@ int main(int argc, char** argv) {
     const float two = time([&](cudaStream_t s, u32 l) { rope(s, l), decode(s, l); }, true) - before;
     printf("%3u sequences of %u: rope %.2f, decode %.2f alone; both behind the projection %.2f (%.2f TB/s), projection %.2f\n", batch, length, time(rope, false), time(decode, false), two,
            bytes / two * 1e-6, before);
-    for (const bool stays : {false, true}) {
-#ifdef OLD_STEP
-      if (stays) continue;
-#endif
-      if (stays && batch * KV_HEADS <= sms * STEP_CROWD) continue;
+    for (const bool several : {false, true}) {
       CHECK(cudaMemset(mixed, 0xff, (size_t)batch * HEADS * D * 2));
       CHECK(cudaMemset(keys + (length - 1) * D, 0xff, D * 2));
-      step(0, 0, stays);
+      step(0, 0, several);
       CHECK(cudaDeviceSynchronize());
       const double wrong = difference(read(mixed, (size_t)batch * HEADS * D), wanted), wrong_key = difference(read(keys + (length - 1) * D, D), row);
-      const auto run = [&](cudaStream_t s, u32 l) { step(s, l, stays); };
+      const auto run = [&](cudaStream_t s, u32 l) { step(s, l, several); };
       const float alone = time(run, false), behind = time(run, true) - before;
-      printf("      %2u waves%s: alone %.2f, behind the projection %.2f (%.2f TB/s)  %s%.0e %.0e\n", (u32)STEP_WAVES, stays ? ", blocks stay" : "", alone, behind, bytes / behind * 1e-6,
+      printf("      %s: alone %.2f, behind the projection %.2f (%.2f TB/s)  %s%.0e %.0e\n", several ? "several kv heads to a block" : "one", alone, behind, bytes / behind * 1e-6,
              wrong < 6e-3 && wrong_key == 0 ? "" : "WRONG ", wrong, wrong_key);
     }
     for (void* p : {(void*)keys, (void*)values, (void*)cosines, (void*)source, (void*)projected, (void*)turned, (void*)mixed, (void*)scratch, (void*)counters, (void*)lengths}) CHECK(cudaFree(p));
