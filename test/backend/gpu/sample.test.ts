@@ -172,7 +172,8 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
       }
       sampler.place([...settings.keys()]);
       sampler.sample(logits);
-      return await sampler.read();
+      const { tokens, logprobs } = await sampler.read();
+      return { tokens, logprobs };
     });
     expect(await told[0]).toEqual(await told[1]);
   });
