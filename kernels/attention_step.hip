@@ -326,7 +326,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   } else tile.clear();
 
   const StepHeads<T, D> all{a, heads};
-  typename Head::Side cos{}, sin{};
+  typename Head::Side cos, sin;
   if (wave <= heads) {
     const size_t angles = all.angles(length - 1 - (a.padding ? (i32)a.padding[b] : 0)) + lane_id() * Head::N;
     cos = *(const typename Head::Side*)(a.cos + angles);
