@@ -6,12 +6,15 @@
 // q, k, v: a row of each sequence, q_row, k_row and v_row elements apart. Caches: (batch, kv_heads, capacity, D), cache_b and cache_h
 // elements apart. lengths[b] counts the new position. cos, sin: a row of D/2 for each position, which is the place minus padding[b].
 //
-// Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks. A wave takes 16 keys at a time straight into the registers
-// that products read: nobody else needs them. Its first ones, weights and angles are on their way before the kernel that makes
-// q, k and v has ended, and where there is an engine for it the second ones to shared memory; the new key comes from there, too. Parts, scratch and counters as in attention_decode.hip, but a
-// part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long. Traffic: the cache once.
+// attention_steps_<D>_T: the same where there are more kv heads of all sequences than blocks, which take them one after the other.
+//
+// Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks; STEPS_WAVES waves to each of `blocks` blocks of attention_steps,
+// which have at most 32 kv heads each. A wave takes 16 keys at a time straight into the registers that products read: nobody else
+// needs them. Its first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next
+// kv head before the last one's are joined; the new key comes from shared memory. Parts, scratch and counters as in
+// attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
+// Traffic: the cache once.
 #include "attention-parts.h"
-#include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
 namespace gpu {
@@ -32,12 +35,9 @@ template <class T> struct Stepping {
 // Queries lie as operands of the unit do, with zeros in place of the heads 8 to 15 that there are not: twice as many words. Rows are
 // four vectors of 16 bytes apart modulo eight: two of them are read at once.
 template <int D> struct StepPlan {
-  static constexpr int HEADS = 8, WAVES = STEP_WAVES, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
-  // Of results, behind queries and the new key and value.
-  static constexpr int RESULTS = (HEADS * Q_PITCH + 2 * D) * 2, PAIRS_AT = RESULTS + WAVES * HEADS * PITCH * 4;
-  // Behind the pairs, each wave's second keys and values.
-  static constexpr bool STAGED = GPU_WARPGROUPS && BULK_COPIES;
-  static constexpr int STAGES_AT = PAIRS_AT + WAVES * HEADS * 2 * 4;
+  static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
+  // In elements: where the new key and value begin behind the queries, and all of them.
+  static constexpr int NEWEST = HEADS * Q_PITCH, SHARED = NEWEST + 2 * D;
 };
 
 #if GPU_TILE == TILE_MMA
@@ -48,7 +48,7 @@ template <class T, int D> struct CacheTile {
   Words4 k[2][D / 32], v[4][D / 64];
   GPU_FN u32 key(int i) { return lane_id() / 4 + 8 * i; }
   GPU_FN u32 value(int i) { return lane_id() % 4 * 2 + i % 2 + i / 2 * 8; }
-  // `count` rows from `from` on: in place of those behind the last it comes again, which counts for nothing; zeros where there are none.
+  // `count` rows from `from` on, at least one: in place of those behind the last it comes again, which counts for nothing.
   GPU_METHOD void load_keys(const T* from, i32 count) {
     UNROLL for (int i = 0; i < 2; i++) {
       const T* const row = from + ((i32)key(i) < count ? key(i) : count - 1) * D + lane_id() % 4 * 8;
@@ -65,12 +65,12 @@ template <class T, int D> struct CacheTile {
     UNROLL for (int i = 0; i < 2; i++) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = Words4{};
     UNROLL for (int i = 0; i < 4; i++) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = Words4{};
   }
-  // Row `newest` of the tile, where it is one, from shared memory.
+  // The newest from shared memory, row `newest` of the tile, and in place of those behind it, where a cache may hold anything.
   GPU_METHOD void put_newest(const T* new_key, const T* new_value, i32 newest) {
     UNROLL for (int i = 0; i < 2; i++)
-      if ((i32)key(i) == newest) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = *(const Words4*)(new_key + 32 * s + lane_id() % 4 * 8);
+      if ((i32)key(i) >= newest) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = *(const Words4*)(new_key + 32 * s + lane_id() % 4 * 8);
     UNROLL for (int i = 0; i < 4; i++)
-      if ((i32)value(i) == newest) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = *(const Words4*)(new_value + 64 * h + lane_id() / 4 * 8);
+      if ((i32)value(i) >= newest) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = *(const Words4*)(new_value + 64 * h + lane_id() / 4 * 8);
   }
 };
 
@@ -125,21 +125,21 @@ template <class T, int D> struct StepSums {
   GPU_METHOD void leave(f32* results, f32* pairs, u32 heads) {
     const u32 g = lane_id() / 4, t = lane_id() % 4;
     UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sum += shfl_xor(sum, mask);
-    if (t == 0) *(Vec<f32, 2>*)(pairs + 2 * g) = Vec<f32, 2>{{top, sum}};
+    if (t == 0 && g < heads) *(Vec<f32, 2>*)(pairs + 2 * g) = Vec<f32, 2>{{top, sum}};
     UNROLL for (int i = 0; i < D / 16; i++) UNROLL for (u32 e = 0; e < 2; e++)
       if (2 * t + e < heads)
         *(Vec<f32, 2>*)(results + (2 * t + e) * StepPlan<D>::PITCH + i / 4 * 64 + 8 * g + i % 4 * 2) = Vec<f32, 2>{{o[i][e], o[i][2 + e]}};
   }
 };
 
-// A head on its way through a warp: pairs PAIRS · lane … of it.
+// A head that a warp turns: pairs PAIRS · lane … of it, first sides and then second ones.
 template <class T, int D> struct HeadPairs {
   static constexpr int N = StepPlan<D>::PAIRS;
   typedef Vec<T, N> Side;
   typedef Vec<T, 2 * N> Sides;
-  Sides x;
-  GPU_METHOD void load(const T* from, bool interleaved) {
+  GPU_FN Sides load(const T* from, bool interleaved) {
     const u32 at = lane_id() * N;
+    Sides x;
     if (interleaved) {
       const Sides both = *(const Sides*)(from + 2 * at);
       UNROLL for (int j = 0; j < N; j++) x.v[j] = both.v[2 * j], x.v[N + j] = both.v[2 * j + 1];
@@ -147,8 +147,9 @@ template <class T, int D> struct HeadPairs {
       const Side one = *(const Side*)(from + at), other = *(const Side*)(from + at + D / 2);
       UNROLL for (int j = 0; j < N; j++) x.v[j] = one.v[j], x.v[N + j] = other.v[j];
     }
+    return x;
   }
-  GPU_METHOD void store(T* to, bool interleaved) const {
+  GPU_FN void store(T* to, const Sides& x, bool interleaved) {
     const u32 at = lane_id() * N;
     if (interleaved) {
       Sides both;
@@ -165,15 +166,137 @@ template <class T, int D> struct HeadPairs {
 
 // Element `at` of a head among the operands: lane t of four has words 8 t / 2 … of each 32 elements, of which every second is zero.
 template <int D> GPU_FN u32 operand_place(u32 at) { return at / 32 * 64 + at % 32 / 8 * 16 + at % 8 / 2 * 4 + at % 2; }
-template <class T, int D> GPU_FN void store_query(T* to, const HeadPairs<T, D>& head, bool interleaved) {
+template <class T, int D> GPU_FN void store_query(T* to, const typename HeadPairs<T, D>::Sides& x, bool interleaved) {
   UNROLL for (int j = 0; j < 2 * HeadPairs<T, D>::N; j++) {
     constexpr int N = HeadPairs<T, D>::N;
     const u32 pair = lane_id() * N + j % N, at = interleaved ? 2 * pair + j / N : pair + j / N * (D / 2);
-    to[operand_place<D>(at)] = head.x.v[j];
+    to[operand_place<D>(at)] = x.v[j];
   }
 }
 
-template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals, const Stepping<T>& a) {
+// A kv head of one sequence, `place` among all of them: its keys in tiles of 16, of which the last has the newest.
+template <class T, int D> struct StepItem {
+  u32 place;
+  i32 length;
+  u32 tiles;
+  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i32 keys) : place(item), length(keys) {
+    tiles = (u32)(length - first(a) + StepPlan<D>::KEYS - 1) / StepPlan<D>::KEYS;
+  }
+  GPU_METHOD size_t line(const Stepping<T>& a) const {
+    const u32 b = place / a.kv_heads;
+    return b * a.cache_b + (place - b * a.kv_heads) * a.cache_h;
+  }
+  GPU_METHOD i32 first(const Stepping<T>& a) const { return a.window && (i32)a.window < length ? length - (i32)a.window : 0; }
+  // Of a tile: its first key, and how many keys of the cache it has, without the newest.
+  GPU_METHOD i32 first_of(const Stepping<T>& a, u32 tile) const { return first(a) + (i32)tile * StepPlan<D>::KEYS; }
+  GPU_METHOD i32 cached(const Stepping<T>& a, u32 tile) const { return tile < tiles ? length - 1 - first_of(a, tile) : 0; }
+};
+
+// Heads from the projections to where the unit reads them, a wave each: those of queries, then key and value.
+template <class T, int D> struct StepHeads {
+  typedef HeadPairs<T, D> Head;
+  typedef typename Head::Sides Sides;
+  typedef typename Head::Side Side;
+  const Stepping<T>& a;
+  const u32 heads;
+
+  GPU_METHOD const T* row(u32 place, u32 job) const {
+    const u32 b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
+    return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
+  }
+  GPU_METHOD size_t angles(i32 position) const { return (size_t)(position > 0 ? position : 0) * (D / 2); }
+  // x as it came, cos and sin of this lane's pairs. The new key and value go to the cache, too, `line` being where it begins.
+  GPU_METHOD void place(u32 job, Sides x, const Side& cos, const Side& sin, T* queries, bool appends, size_t line, i32 length) const {
+    const bool is_query = job < heads, is_key = job == heads;
+    if (!is_query && !appends) return;
+    if (job <= heads) {
+      if (a.q_norm) {
+        const Sides by = Head::load(is_query ? a.q_norm : a.k_norm, a.interleaved);
+        const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, a.eps);
+        UNROLL for (int j = 0; j < 2 * Head::N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
+      }
+      UNROLL for (int j = 0; j < Head::N; j++) turn(x.v[j], x.v[Head::N + j], cos.v[j], sin.v[j]);
+    }
+    if (is_query) return store_query<T, D>(queries + job * StepPlan<D>::Q_PITCH, x, a.interleaved);
+    Head::store(queries + StepPlan<D>::NEWEST + (is_key ? 0 : D), x, a.interleaved);
+    Head::store((is_key ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D, x, a.interleaved);
+  }
+};
+
+// Heads of the item to come, by way of `stage`, with their angles behind them: for what comes to registers a wave would wait as long as
+// for its keys.
+template <class T, int D, int Waves> struct StagedHeads {
+  typedef StepHeads<T, D> Heads;
+  typedef typename Heads::Head Head;
+  const Heads all;
+  T* const stage;
+  const u32 wave;
+
+  GPU_METHOD void bring_angles(i32 position) const {
+    constexpr u32 PIECES = D / 16;
+    const T* const from = (lane_id() < PIECES ? all.a.cos : all.a.sin) + all.angles(position) + lane_id() % PIECES * 8;
+    copy16_async(stage + D + lane_id() * 8, from, true, lane_id() < 2 * PIECES);
+  }
+  GPU_METHOD void bring_row(u32 place) const {
+    const bool wanted = wave < all.heads + 2 && lane_id() < D / 8;
+    copy16_async(stage + lane_id() * 8, wanted ? all.row(place, wave) + lane_id() * 8 : all.a.q, true, wanted);
+  }
+  // What has come, and where there are fewer waves than heads the others.
+  GPU_METHOD void place(const StepItem<T, D>& item, T* queries) const {
+    copies_wait();
+    wave_sync();
+    typedef typename Heads::Side Side;
+    const Side cos = ((const Side*)(stage + D))[lane_id()], sin = ((const Side*)(stage + D + D / 2))[lane_id()];
+    const size_t line = item.line(all.a);
+    NO_UNROLL for (u32 job = wave; job < all.heads + 2; job += Waves)
+      all.place(job, Head::load(job == wave ? stage : all.row(item.place, job), all.a.interleaved), cos, sin, queries, item.length > 0, line, item.length);
+  }
+};
+
+// What the waves of a block leave, as one: the result, or part `split` of it.
+template <class T, int D, int Waves>
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results) {
+  typedef StepPlan<D> P;
+  const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
+  const f32* const pairs = results + Waves * heads * P::PITCH;
+  f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
+  for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
+    const u32 h = i / (D / 2), col = i % (D / 2) * 2;
+    const size_t at = first_row + h, part_at = at * a.splits + split;
+    f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
+    Vec<f32, 2> pair[Waves];
+    UNROLL for (int w = 0; w < Waves; w++) {
+      pair[w] = *(const Vec<f32, 2>*)(pairs + (w * heads + h) * 2);
+      top = max_fast(top, pair[w].v[0]);
+    }
+    const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
+    UNROLL for (int w = 0; w < Waves; w++) {
+      const f32 counts = approx_exp2(pair[w].v[0] - shift);
+      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * heads + h) * P::PITCH + col);
+      total = m_fma(pair[w].v[1], counts, total);
+      UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
+    }
+    if (parts > 1) {
+      *(Vec<f32, 2>*)(a.scratch + part_at * D + col) = Vec<f32, 2>{{x[0], x[1]}};
+      if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + part_at * 2) = Vec<f32, 2>{{top, total}};
+      continue;
+    }
+    // A sink that is greater than all scores leaves little of them.
+    const f32 sink = a.sinks ? widen(a.sinks[first_head + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
+    const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
+    // A head that sees no key gives zeros.
+    const f32 by = total == 0 && a.lengths[place / a.kv_heads] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
+    Vec<T, 2> y;
+    UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
+    *(Vec<T, 2>*)(a.out + at * D + col) = y;
+  }
+  if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
+  Attention<T> all{};
+  all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
+  join_parts(all, Group{first_row / a.heads, first_head, heads, heads}, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
+}
+
+template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef HeadPairs<T, D> Head;
   const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
@@ -181,16 +304,16 @@ template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals,
   const i64 count = a.lengths[b];
   const i32 length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
   const i32 first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
-  const u32 tiles = (u32)(length - first + P::KEYS - 1) / P::KEYS, rounds_in_all = (tiles + P::WAVES - 1) / P::WAVES;
+  const u32 tiles = (u32)(length - first + P::KEYS - 1) / P::KEYS, rounds_in_all = (tiles + Waves - 1) / Waves;
   const u32 parts = rounds_in_all <= 2 ? 1 : rounds_in_all < a.splits ? rounds_in_all : a.splits;
   if (split >= parts) return wait_for_previous();
-  const u32 from = tiles * split / parts, to = tiles * (split + 1) / parts, rounds = (to - from + P::WAVES - 1) / P::WAVES;
+  const u32 from = tiles * split / parts, to = tiles * (split + 1) / parts, rounds = (to - from + Waves - 1) / Waves;
   // The newest key is the last part's.
   const bool appends = split + 1 == parts && length > 0;
   const size_t line = b * a.cache_b + kv_head * a.cache_h;
   const T *const keys = a.k_cache + line, *const values = a.v_cache + line;
-  T *const queries = shared, *const new_key = shared + P::HEADS * P::Q_PITCH, *const new_value = new_key + D;
-  f32 *const results = (f32*)((u8*)shared + P::RESULTS), *const pairs = (f32*)((u8*)shared + P::PAIRS_AT);
+  T* const queries = shared;
+  f32* const results = (f32*)(shared + P::SHARED);
 
   // Of a tile: its first key, and how many keys of the cache it has, without the newest.
   const auto first_of = [&](u32 tile) { return first + (i32)tile * P::KEYS; };
@@ -201,129 +324,156 @@ template <class T, int D> GPU_FN void attention_step(T* shared, Signal* signals,
     tile.load_keys(keys + first_of(begin) * D, cached(begin));
     tile.load_values(values + first_of(begin) * D, cached(begin));
   } else tile.clear();
-  const u32 second = begin + P::WAVES;
-  T *const staged_keys = (T*)((u8*)shared + P::STAGES_AT) + wave * 2 * P::KEYS * D, *const staged_values = staged_keys + P::KEYS * D;
-  if (P::STAGED && cached(second) > 0 && lane_id() == 0) {
-    const u32 bytes = (u32)(cached(second) < P::KEYS ? cached(second) : P::KEYS) * D * sizeof(T);
-    make_signal(signals + wave, 1);
-    signals_made();
-    expect_bytes(signals + wave, 2 * bytes);
-    copy_bulk((u32*)staged_keys, keys + first_of(second) * D, bytes, signals + wave);
-    copy_bulk((u32*)staged_values, values + first_of(second) * D, bytes, signals + wave);
-  }
 
-  // Heads: queries, then key and value.
-  const bool is_query = wave < heads, is_key = appends && wave == heads, is_value = appends && wave == heads + 1;
-  Head head, weight;
-  Vec<T, Head::N> cos, sin;
-  if (is_query || is_key) {
-    const i64 slot = count - 1, position = slot - (a.padding ? a.padding[b] : 0);
-    const size_t angles = (size_t)(position > 0 ? position : 0) * (D / 2) + lane_id() * Head::N;
+  const StepHeads<T, D> all{a, heads};
+  typename Head::Side cos, sin;
+  if (wave <= heads) {
+    const size_t angles = all.angles(length - 1 - (a.padding ? (i32)a.padding[b] : 0)) + lane_id() * Head::N;
     cos = *(const typename Head::Side*)(a.cos + angles);
     sin = *(const typename Head::Side*)(a.sin + angles);
-    if (a.q_norm) weight.load(is_query ? a.q_norm : a.k_norm, a.interleaved);
   }
-  for (u32 i = tid_x(); i < P::HEADS * P::Q_PITCH / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
+  for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
   const f32 c = a.scale * LOG2_E;
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
-  if (is_query || is_key || is_value) {
-    const T* const row = is_query ? a.q + b * a.q_row + (size_t)(kv_head * heads + wave) * D : is_key ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
-    head.load(row, a.interleaved);
-    if (!is_value) {
-      if (a.q_norm) {
-        const f32 factor = head_factor<T, 2 * Head::N>(head.x, row, D, 32, a.eps);
-        UNROLL for (int j = 0; j < 2 * Head::N; j++) head.x.v[j] = narrow<T>(widen(head.x.v[j]) * factor * widen(weight.x.v[j]));
-      }
-      UNROLL for (int j = 0; j < Head::N; j++) turn(head.x.v[j], head.x.v[Head::N + j], cos.v[j], sin.v[j]);
-    }
-    if (is_query) store_query(queries + wave * P::Q_PITCH, head, a.interleaved);
-    else head.store(is_key ? new_key : new_value, a.interleaved);
-    if (!is_query) head.store((is_key ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D, a.interleaved);
-  }
+  if (wave < heads + 2) all.place(wave, Head::load(all.row(place, wave), a.interleaved), cos, sin, queries, appends, line, length);
   barrier();
 
   StepSums<T, D> sums;
   NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-    const u32 own = begin + round * P::WAVES, next = own + P::WAVES;
+    const u32 own = begin + round * Waves, next = own + Waves;
     // Where waves go by themselves, those without keys have done.
     if (!GPU_TILE_LOCKSTEP && own >= to) break;
     const i32 end = own < to ? length - first_of(own) : 0;
-    if (appends && own + 1 == to) tile.put_newest(new_key, new_value, end - 1);
-    const bool staged = P::STAGED && round == 0;
+    if (appends && own + 1 == to) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
     sums.add(tile, operands, c, end, round == 0, [&] {
-      if (cached(next) <= 0) return;
-      if (staged) {
-        await_signal(signals + wave, 0);
-        tile.load_keys(staged_keys, cached(next));
-      } else tile.load_keys(keys + first_of(next) * D, cached(next));
+      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
     });
-    if (cached(next) <= 0) continue;
-    if (staged) tile.load_values(staged_values, cached(next));
-    else tile.load_values(values + first_of(next) * D, cached(next));
+    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
   }
-  sums.leave(results + wave * P::HEADS * P::PITCH, pairs + wave * P::HEADS * 2, heads);
+  sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
   barrier();
+  join_waves<T, D, Waves>(shared, a, place, split, parts, results);
+}
 
-  Attention<T> all{};
-  all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
-  f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
-  const Group group{b, kv_head * heads, heads, heads};
-  // Four columns to a thread, so that none has more than one turn.
-  for (u32 i = tid_x(); i < heads * (D / 4); i += bdim_x()) {
-    const u32 h = i / (D / 4), col = i % (D / 4) * 4;
-    const size_t at = (size_t)b * a.heads + kv_head * heads + h;
-    f32 top = Limits<f32>::lowest(), total = 0, x[4] = {};
-    Vec<f32, 2> pair[P::WAVES];
-    UNROLL for (int w = 0; w < P::WAVES; w++) {
-      pair[w] = *(const Vec<f32, 2>*)(pairs + (w * P::HEADS + h) * 2);
-      top = max_fast(top, pair[w].v[0]);
+// The same of several kv heads, one after the other.
+template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, const Stepping<T>& a) {
+  typedef StepPlan<D> P;
+  typedef StepItem<T, D> Item;
+  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads, places = a.batch * a.kv_heads, step = gdim_x();
+  // What waves share of an item, and what they leave of it: while some join one, others are at the next.
+  const auto queries_of = [&](u32 turn) { return shared + Waves * 2 * D + turn * (P::SHARED + Waves * heads * 2 * (P::PITCH + 2)); };
+  const auto results_of = [&](u32 turn) { return (f32*)(queries_of(turn) + P::SHARED); };
+  const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, shared + wave * 2 * D, wave};
+  // Lane i knows of item i.
+  const u32 lane_place = bid_x() + lane_id() * step, known = (lane_place < places ? lane_place : bid_x()) / a.kv_heads;
+  const i64 known_count = a.lengths[known];
+  const i32 known_padding = a.padding ? (i32)a.padding[known] : 0;
+  const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
+  u32 number = 0;
+  Item item(a, bid_x(), shfl(known_length, 0));
+  // Tiles of all items are dealt to the waves in turn: this wave's next one.
+  u32 own = wave, dealt = 0;
+  CacheTile<T, D> tile;
+  // Where waves go in step, those without keys multiply, too.
+  if (GPU_TILE_LOCKSTEP) tile.clear();
+  const auto load_all = [&](size_t at, i32 count) {
+    if (count <= 0) return;
+    tile.load_keys(a.k_cache + at, count);
+    tile.load_values(a.v_cache + at, count);
+  };
+  size_t line = item.line(a);
+  head.bring_angles(item.length - 1 - shfl(known_padding, 0));
+  load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own));
+  for (u32 turn = 0; turn < 2; turn++)
+    for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
+  // The item behind this one, and this wave's first tile of it: found out while others are waited for. Its heads come where those of this
+  // one have been.
+  Item next = item;
+  bool goes_on;
+  u32 next_own = 0;
+  i32 next_count = 0;
+  size_t next_line = 0, next_at = 0;
+  const auto look_ahead = [&] {
+    goes_on = item.place + step < places;
+    wave_sync();
+    if (!goes_on) return;
+    number++;
+    next = Item(a, item.place + step, shfl(known_length, number));
+    head.bring_angles(next.length - 1 - shfl(known_padding, number));
+    head.bring_row(next.place);
+    dealt = (dealt + item.tiles) % Waves;
+    next_own = (wave + Waves - dealt) % Waves;
+    next_line = next.line(a), next_at = next_line + (size_t)next.first_of(a, next_own) * D;
+    next_count = next.cached(a, next_own);
+  };
+  const f32 c = a.scale * LOG2_E;
+  const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  barrier();
+  wait_for_previous();
+  head.bring_row(item.place);
+  head.place(item, queries_of(0));
+  look_ahead();
+  barrier();
+  u32 turn = 0;
+  // What is on its way to registers is waited for where a loop begins.
+  NO_UNROLL for (;; turn ^= 1) {
+    const T* const queries = queries_of(turn);
+    const u32 rounds = (item.tiles + Waves - 1) / Waves;
+    StepSums<T, D> sums;
+    bool brought = false, is_first = true;
+    NO_UNROLL for (u32 round = 0; round < rounds; round++) {
+      const u32 after = own + Waves;
+      if (!GPU_TILE_LOCKSTEP && own >= item.tiles) break;
+      const i32 end = own < item.tiles ? item.length - item.first_of(a, own) : 0;
+      if (own + 1 == item.tiles) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
+      // Behind its last tile of this item a wave takes its first one of the next.
+      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= item.tiles);
+      const i32 count = brought ? next_count : item.cached(a, after);
+      const size_t at = brought ? next_at : line + (size_t)item.first_of(a, after) * D;
+      sums.add(tile, queries + operands, c, end, is_first, [&] {
+        if (count > 0) tile.load_keys(a.k_cache + at, count);
+      });
+      if (count > 0) tile.load_values(a.v_cache + at, count);
+      own = after, is_first = false;
     }
-    const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
-    UNROLL for (int w = 0; w < P::WAVES; w++) {
-      const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const Vec<f32, 2>* const part = (const Vec<f32, 2>*)(results + (w * P::HEADS + h) * P::PITCH + col);
-      total = m_fma(pair[w].v[1], counts, total);
-      UNROLL for (int e = 0; e < 4; e++) x[e] = m_fma(part[e / 2].v[e % 2], counts, x[e]);
-    }
-    if (parts > 1) {
-      *(Vec<f32, 4>*)(a.scratch + (at * a.splits + split) * D + col) = Vec<f32, 4>{{x[0], x[1], x[2], x[3]}};
-      if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + (at * a.splits + split) * 2) = Vec<f32, 2>{{top, total}};
-      continue;
-    }
-    // A sink that is greater than all scores leaves little of them.
-    const f32 sink = a.sinks ? widen(a.sinks[kv_head * heads + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
-    const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
-    // A head that sees no key gives zeros.
-    const f32 by = length > 0 ? fix * approx_recip(m_fma(total, fix, sinks)) : 0.0f;
-    Vec<T, 4> y;
-    UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
-    *(Vec<T, 4>*)(a.out + at * D + col) = y;
+    if (goes_on && !brought) load_all(next_at, next_count);
+    f32* const results = results_of(turn);
+    sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
+    if (!goes_on) break;
+    const u32 place = item.place;
+    item = next, line = next_line, own = next_own;
+    head.place(item, queries_of(turn ^ 1));
+    look_ahead();
+    // Behind it all waves have left the item before.
+    barrier();
+    join_waves<T, D, Waves>(shared, a, place, 0, 1, results);
   }
-  if (parts > 1 && ends_last((u32*)shared, a.counters + place, parts)) join_parts(all, group, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
+  barrier();
+  join_waves<T, D, Waves>(shared, a, item.place, 0, 1, results_of(turn));
 }
 #endif
 
 #if GPU_TILE == TILE_MMA
-#define STEP_BODY(T, D) \
+#define STEP_BODY(name, T, D, waves) \
   DYNAMIC_SHARED(T, shared); \
-  SHARED(Signal, signals, StepPlan<D>::STAGED ? STEP_WAVES : 1); \
-  attention_step<T, D>(shared, signals, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
-                                           (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                           (f32)scale, splits});
+  name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
+                                        (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
+                                        (f32)scale, splits});
 #else
-#define STEP_BODY(T, D)
+#define STEP_BODY(name, T, D, waves)
 #endif
-#define STEP(T, D) \
-  KERNEL_EARLY(STEP_WAVES * 32, 1, attention_step_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
+#define STEP(name, T, D, waves, crowd) \
+  KERNEL_EARLY(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
                const T* sinks, const i64* lengths, const i64* padding, T* out, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
                u32 interleaved, u32 splits) { \
-    STEP_BODY(T, D) \
+    STEP_BODY(name, T, D, waves) \
   }
-#define STEP_128(T) STEP(T, 128)
-GPU_bf16(STEP_128)
-GPU_f16(STEP_128)
+#define STEP_BOTH(T, D) STEP(attention_step, T, D, STEP_WAVES, 1) STEP(attention_steps, T, D, STEPS_WAVES, STEPS_CROWD)
+#define STEP_ALL(T) STEP_BOTH(T, 64) STEP_BOTH(T, 128)
+GPU_bf16(STEP_ALL)
+GPU_f16(STEP_ALL)
 
 }  // namespace gpu

@@ -50,7 +50,13 @@ template <class T, bool Centred> struct Norm {
   }
 
   template <int W, int Keep> GPU_METHOD void write(const Row<T, W, Keep>& row, T* out, u32 threads) const {
-    C mean, factor, scale = 1, back = 1;
+    C mean, factor;
+    measure(row, threads, mean, factor);
+    if (alpha && (!Centred || beta)) finish<true>(row, out, mean, factor);
+    else finish<false>(row, out, mean, factor);
+  }
+  template <class R> GPU_METHOD void measure(const R& row, u32 threads, C& mean, C& factor) const {
+    C scale = 1, back = 1;
     // Squares of very large values overflow and those of very small ones vanish: such rows go again, scaled by 2^∓70. All
     // threads of a row see the same variance.
     NO_UNROLL for (u32 again = 0; again < 2; again++) {
@@ -64,8 +70,6 @@ template <class T, bool Centred> struct Norm {
       scale = (C)(large ? 8.470329472543003e-22 : 1.1805916207174113e21);
       back = (C)(large ? 1.1805916207174113e21 : 8.470329472543003e-22);
     }
-    if (alpha && (!Centred || beta)) finish<true>(row, out, mean, factor);
-    else finish<false>(row, out, mean, factor);
   }
 
   // All: there are all weights that there can be, so that they are loaded together.
@@ -102,6 +106,26 @@ template <class T, bool Centred> struct Norm {
   };
 };
 
+// Rows of a block each whose weights fit in registers: they are on their way before the kernel that makes x has ended (gpu/entry.h).
+template <class T, int Keep> GPU_FN void each_row_early(size_t rows, u32 threads, const Norm<T, false>& norm) {
+  constexpr int W = 16 / sizeof(T);
+  Whole<T, W> weights[Keep];
+  UNROLL for (int u = 0; u < Keep; u++)
+    if ((tid_x() + u * threads) * W < norm.cols) weights[u].load(norm.alpha, tid_x() + u * threads);
+  wait_for_previous();
+  for (size_t at = bid_x(); at < rows; at += gdim_x()) {
+    const Row<T, W, Keep> row(norm.src + at * norm.cols, norm.cols, tid_x(), threads, true);
+    compute_t<T> mean, factor;
+    norm.measure(row, threads, mean, factor);
+    UNROLL for (int u = 0; u < Keep; u++) {
+      if (!row.has(u)) continue;
+      typename Norm<T, false>::template Scaled<W> z(row.x[u].get(), mean, factor);
+      z.times(weights[u].get());
+      store_vec<T, W>(norm.dst + at * norm.cols, row.place(u), z.rounded());
+    }
+  }
+}
+
 // The sum is what later layers see, so it is rounded to T before it is normalised.
 template <class T> struct AddNorm {
   Norm<T, false> norm;
@@ -135,11 +159,17 @@ GPU_FN bool all_aligned(const void* a, const void* b, const void* c, const void*
 
 // row_threads as in row.h.
 #define RMS_NORM(T, suffix, threads, blocks, Vectors) \
-  KERNEL_CROWDED(threads, blocks, rmsnorm##suffix##_##T, const T* x, const T* alpha, T* out, size_t rows, size_t cols, f64 eps, \
-                 u32 row_threads) { \
+  KERNEL_EARLY(threads, blocks, rmsnorm##suffix##_##T, const T* x, const T* alpha, T* out, size_t rows, size_t cols, f64 eps, \
+               u32 row_threads) { \
     ROW_MEETING(compute_t<T>, meet); \
-    each_row<T, Vectors>(rows, cols, row_threads, all_aligned(x, out, alpha, nullptr), \
-                         Norm<T, false>{x, alpha, nullptr, out, cols, (compute_t<T>)eps, meet}); \
+    const bool aligned = all_aligned(x, out, alpha, nullptr); \
+    const Norm<T, false> norm{x, alpha, nullptr, out, cols, (compute_t<T>)eps, meet}; \
+    constexpr u32 W = 16 / sizeof(T); \
+    if constexpr (Vectors > 0) \
+      if (row_threads > 32 && alpha && aligned && cols % W == 0 && cols / W <= row_threads * Vectors) \
+        return each_row_early<T, Vectors>(rows, row_threads, norm); \
+    wait_for_previous(); \
+    each_row<T, Vectors>(rows, cols, row_threads, aligned, norm); \
   }
 #define LAYER_NORM(T, suffix, threads, blocks, Vectors) \
   KERNEL_CROWDED(threads, blocks, layernorm##suffix##_##T, const T* x, const T* alpha, const T* beta, T* out, size_t rows, \

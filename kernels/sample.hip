@@ -15,7 +15,7 @@
 //                 by the logits as they are; empties the bins
 //   sample_weigh  second, where a row may have a temperature: bins and the weight of each piece
 //   sample_draw   last, a block per row: the token, its log-probability, the count of it, the step
-#include "gpu.h"
+#include "stream.h"
 #if !defined(GPU_ONLY) || defined(GPU_ONLY_bytes)
 namespace gpu {
 
@@ -61,12 +61,27 @@ GPU_FN f32 shaped(const Slot& s, f32 x, size_t i) {
   if (by != 0.0) x = (f32)exact_add((f64)x, by);
   return s.mask && !(s.mask[i / 32] >> (i % 32) & 1) ? Limits<f32>::lowest() : x;
 }
-// A thread's items of a piece; −∞ past the end.
-GPU_FN void read_logits(const f32* logits, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
+// A row's logits, as the model computes them.
+struct Logits {
+  const void* all;
+  size_t first;
+  u32 dtype;
+  GPU_METHOD f32 operator[](size_t i) const { return load_float(all, first + i, dtype); }
+};
+GPU_FN Logits row_of(const void* logits, u32 row, size_t stride, u32 dtype) { return Logits{logits, (size_t)((i64)row * (i64)stride), dtype}; }
+// A thread's items of a piece; −∞ past the end. All are on their way at once.
+template <class T> GPU_FN void read_logits(const T* logits, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
+  T own[ITEMS];
   UNROLL for (u32 j = 0; j < ITEMS; j++) {
     const size_t i = first + j * PIECE_THREADS;
-    x[j] = i < vocab ? logits[i] : Limits<f32>::lowest();
+    own[j] = logits[i < vocab ? i : vocab - 1];
   }
+  UNROLL for (u32 j = 0; j < ITEMS; j++) x[j] = first + j * PIECE_THREADS < vocab ? widen(own[j]) : Limits<f32>::lowest();
+}
+GPU_FN void read_logits(const Logits& logits, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
+  if (logits.dtype == DTYPE_f32) read_logits((const f32*)logits.all + logits.first, first, vocab, x);
+  else if (logits.dtype == DTYPE_f16) read_logits((const f16*)logits.all + logits.first, first, vocab, x);
+  else read_logits((const bf16*)logits.all + logits.first, first, vocab, x);
 }
 GPU_FN void shape_logits(const Slot& s, size_t first, size_t vocab, f32 (&x)[ITEMS]) {
   if (!s.marks && !s.bias && !s.mask) return;
@@ -139,33 +154,70 @@ GPU_FN void tell_piece(const f32 (&x)[ITEMS], u32 first, size_t vocab, u32 count
   if (tid_x() == 0) *total = sum;
 }
 
-// Launch: a block per piece of a row. Traffic: logits read once; with penalties, bias or a mask, what these have per token.
-KERNEL_BOUNDS(GPU_BLOCK, sample_best, const f32* logits, const Slot* slots, const u32* rows, u64* best, u64* sums, u32* counts, u64* tops,
-              u64* totals, size_t vocab, size_t stride) {
+// The best of a piece by one warp, of logits as they are; lanes have ids in rising order, so that of equal ones the first stays.
+template <class T> GPU_FN u64 warp_best(const T* row, u32 first, u32 vocab) {
+  constexpr u32 W = 16 / sizeof(T), VECTORS = PIECE / 32 / W;
+  f32 best = Limits<f32>::lowest();
+  u32 id = first + lane_id();
+  const auto see = [&](f32 x, u32 i) {
+    if (i == 0 && x != x) x = Limits<f32>::highest();  // as in place_of
+    if (x > best) best = x, id = i;
+  };
+  if (aligned_to(row + first, 16) && first + PIECE <= vocab) {
+    Vec<T, W> x[VECTORS];
+    UNROLL for (u32 u = 0; u < VECTORS; u++) x[u] = load_vec<T, W>(row + first, u * 32 + lane_id());
+    UNROLL for (u32 u = 0; u < VECTORS; u++) UNROLL for (u32 j = 0; j < W; j++) see(widen(x[u].v[j]), first + (u * 32 + lane_id()) * W + j);
+  } else NO_UNROLL for (u32 i = first + lane_id(); i < first + PIECE && i < vocab; i += 32) see(widen(row[i]), i);
+  u64 place = id < vocab ? place_of(best, id) : 0;
+  UNROLL for (u32 mask = 16; mask; mask /= 2) place = fold<true>(place, shfl_xor(place, mask));
+  return place;
+}
+GPU_FN u64 warp_best(const Logits& logits, u32 first, u32 vocab) {
+  if (logits.dtype == DTYPE_f32) return warp_best((const f32*)logits.all + logits.first, first, vocab);
+  if (logits.dtype == DTYPE_f16) return warp_best((const f16*)logits.all + logits.first, first, vocab);
+  return warp_best((const bf16*)logits.all + logits.first, first, vocab);
+}
+
+// Launch: a block for each `each` pieces of a row: of one it has a thread for four tokens, of several a warp for each where nothing is
+// asked or changed of the logits. Traffic: logits read once; with penalties, bias or a mask, what these have per token.
+KERNEL_BOUNDS(GPU_BLOCK, sample_best, const void* logits, const Slot* slots, const u32* rows, u64* best, u64* sums, u32* counts, u64* tops,
+              u64* totals, size_t vocab, size_t stride, u32 dtype, u32 each) {
   SHARED(u64, warps, PIECE_THREADS / 32);
-  const u32 pieces = (u32)ceil_div(vocab, PIECE), row = bid_x() / pieces, piece = bid_x() - row * pieces;
+  const u32 pieces = (u32)ceil_div(vocab, PIECE), groups = (pieces + each - 1) / each, row = bid_x() / groups, group = bid_x() - row * groups;
+  const u32 piece0 = group * each, end = piece0 + each < pieces ? piece0 + each : pieces;
+  const Logits own = row_of(logits, row, stride, dtype);
+  const size_t first_piece = (size_t)row * pieces;
+  // While logits are on their way it is found out what to do with them.
+  f32 x[ITEMS];
+  if (each == 1) read_logits(own, (size_t)piece0 * PIECE + tid_x(), vocab, x);
   if (rows[row] == NOBODY) return;
   const Slot& s = slots[rows[row]];
-  const size_t first = (size_t)piece * PIECE + tid_x();
-  f32 x[ITEMS];
-  read_logits(logits + (i64)row * (i64)stride, first, vocab, x);
-  if (s.told) tell_piece(x, (u32)first, vocab, (u32)s.told, tops + (size_t)bid_x() * SAMPLE_TOPS, totals + bid_x(), warps);
-  shape_logits(s, first, vocab, x);
-  u64 place = 0;
-  UNROLL for (u32 j = 0; j < ITEMS; j++) place = fold<true>(place, place_of(x[j], (u32)first + j * PIECE_THREADS));
-  place = block_fold<true>(place, warps);
-  if (tid_x() == 0) best[bid_x()] = place;
+  if (each > 1 && !s.told && !s.marks && !s.bias && !s.mask) {
+    for (u32 p = piece0 + tid_x() / 32; p < end; p += PIECE_THREADS / 32) {
+      const u64 place = warp_best(own, p * PIECE, (u32)vocab);
+      if (lane_id() == 0) best[first_piece + p] = place;
+    }
+  } else NO_UNROLL for (u32 p = piece0; p < end; p++) {
+    const size_t first = (size_t)p * PIECE + tid_x();
+    if (each > 1) read_logits(own, first, vocab, x);
+    if (s.told) tell_piece(x, (u32)first, vocab, (u32)s.told, tops + (first_piece + p) * SAMPLE_TOPS, totals + first_piece + p, warps);
+    shape_logits(s, first, vocab, x);
+    u64 place = 0;
+    UNROLL for (u32 j = 0; j < ITEMS; j++) place = fold<true>(place, place_of(x[j], (u32)first + j * PIECE_THREADS));
+    place = block_fold<true>(place, warps);
+    if (tid_x() == 0) best[first_piece + p] = place;
+  }
   if (s.temperature != 0.0 && s.truncated())
-    for (u32 b = piece * PIECE_THREADS + tid_x(); b < BINS; b += pieces * PIECE_THREADS) {
+    for (u32 b = group * PIECE_THREADS + tid_x(); b < BINS; b += groups * PIECE_THREADS) {
       sums[row * BINS + b] = 0;
       counts[row * BINS + b] = 0;
     }
 }
 
-// Launch: as above. Traffic: logits read once more; where tokens are cut off two bytes per token written, and two atomics for
+// Launch: a block per piece of a row. Traffic: logits read once more; where tokens are cut off two bytes per token written, and two atomics for
 // each bin that a piece has tokens in, one without top-k.
-KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Slot* slots, const u32* rows, const u64* best, u64* sums, u32* counts, u16* bins,
-              u64* kept, size_t vocab, size_t stride, f64 scale) {
+KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const void* logits, const Slot* slots, const u32* rows, const u64* best, u64* sums, u32* counts, u16* bins,
+              u64* kept, size_t vocab, size_t stride, f64 scale, u32 dtype) {
   SHARED(u64, warps, PIECE_THREADS / 32);
   SHARED(u64, bin_sums, BINS);
   SHARED(u32, bin_counts, BINS);
@@ -175,7 +227,7 @@ KERNEL_BOUNDS(GPU_BLOCK, sample_weigh, const f32* logits, const Slot* slots, con
   if (s.temperature == 0.0) return;
   const size_t first = (size_t)piece * PIECE + tid_x();
   f32 x[ITEMS];
-  read_logits(logits + (i64)row * (i64)stride, first, vocab, x);
+  read_logits(row_of(logits, row, stride, dtype), first, vocab, x);
   shape_logits(s, first, vocab, x);
   const f64 most = (f64)logit_at(best_of_row(best + (size_t)row * pieces, pieces, warps));
   const bool truncated = s.truncated(), counted = s.top_k > 0;
@@ -217,7 +269,7 @@ struct Search {
   u64 *warps, *chosen, *list_falls, *digit_weights;
   u32 *list_ids, *list_length, *digit_counts, *digit_ids;
   const Slot& slot;
-  const f32* logits;
+  const Logits& logits;
   const u64* sums;
   const u32* counts;
   const u16* bins;
@@ -356,9 +408,9 @@ GPU_FN void tell_row(f32 logit, u32 count, const u64* tops, const u64* totals, u
 
 // Launch: DRAW_BLOCK threads per row; a row has at most as many pieces. Traffic: two bytes per token for each of top-k, top-p and
 // the draw; without top-k and top-p only the logits of the piece that holds the token.
-KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, const f32* logits, Slot* slots, const u32* rows, const u64* best, const u64* sums, const u32* counts,
+KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, const void* logits, Slot* slots, const u32* rows, const u64* best, const u64* sums, const u32* counts,
               const u16* bins, const u64* kept, const u64* tops, const u64* totals, u32* tokens, u32* told, size_t vocab, size_t stride,
-              f64 scale) {
+              f64 scale, u32 dtype) {
   SHARED(u64, warps, DRAW_THREADS / 32);
   SHARED(u64, chosen, 3);
   SHARED(u64, list_falls, DRAW_THREADS);
@@ -371,7 +423,7 @@ KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, const f32* logits, Slot* slots, const u32
   if (at == NOBODY) return;
   const size_t first_piece = (size_t)row * pieces;
   Slot* s = slots + at;
-  logits += (i64)row * (i64)stride;
+  const Logits own = row_of(logits, row, stride, dtype);
   const u64 place = best_of_row(best + first_piece, pieces, warps);
   u32 token = ~(u32)place;
   if (!is_finite(logit_at(place))) {
@@ -379,7 +431,7 @@ KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, const f32* logits, Slot* slots, const u32
     return;
   }
   if (s->temperature != 0.0) {
-    const Search search{warps, chosen, list_falls, digit_weights, list_ids, list_length, digit_counts, digit_ids, *s, logits,
+    const Search search{warps, chosen, list_falls, digit_weights, list_ids, list_length, digit_counts, digit_ids, *s, own,
                         sums + (size_t)row * BINS, counts + (size_t)row * BINS, bins + first_piece * PIECE, pieces * PIECE,
                         (f64)logit_at(place), scale};
     const u64 piece_weight = t < pieces ? kept[first_piece + t] : 0;
@@ -406,7 +458,7 @@ KERNEL_BOUNDS(DRAW_BLOCK, sample_draw, const f32* logits, Slot* slots, const u32
       token = piece * PIECE + search.pick(weight, weight, false, goal, before);
     }
   }
-  if (s->told) tell_row(logits[token], (u32)s->told - 1, tops + first_piece * SAMPLE_TOPS, totals + first_piece, pieces, told + at * TOLD, warps);
+  if (s->told) tell_row(own[token], (u32)s->told - 1, tops + first_piece * SAMPLE_TOPS, totals + first_piece, pieces, told + at * TOLD, warps);
   if (t == 0) {
     tokens[at] = token;
     if (s->marks) s->marks[token]++;

@@ -103,13 +103,15 @@ int main() {
       host[i] = Slot{s.temperature, s.top_p, s.min_p, s.marks ? 1.1 : 1.0, 0, 0, s.top_k, 1000 + i, 0,
                      s.marks ? marks + i * vocab : nullptr, nullptr, s.mask ? mask + i * ((vocab + 31) / 32) : nullptr, s.told};
     CHECK(cudaMemcpy(slots, host.data(), most * sizeof(Slot), cudaMemcpyHostToDevice));
+    u32 dtype = DTYPE_f32;
     const auto choose = [&](u32 n, cudaStream_t stream, u32 only = 7) {
       size_t stride = vocab;
-      void* a[] = {&logits, &slots, &rows, &best, &sums, &counts, &tops, &totals, &vocab, &stride};
-      void* b[] = {&logits, &slots, &rows, &best, &sums, &counts, &bins, &kept, &vocab, &stride, &scale};
-      void* c[] = {&logits, &slots, &rows, &best, &sums, &counts, &bins, &kept, &tops, &totals, &tokens, &told, &vocab, &stride, &scale};
-      const unsigned blocks = (unsigned)(n * pieces);
-      if (only & 1) CHECK(cudaLaunchKernel((const void*)sample_best, dim3(blocks), dim3(GPU_BLOCK), a, 0, stream));
+      u32 each = n < 8 ? 1 : GPU_BLOCK / 32;
+      void* a[] = {&logits, &slots, &rows, &best, &sums, &counts, &tops, &totals, &vocab, &stride, &dtype, &each};
+      void* b[] = {&logits, &slots, &rows, &best, &sums, &counts, &bins, &kept, &vocab, &stride, &scale, &dtype};
+      void* c[] = {&logits, &slots, &rows, &best, &sums, &counts, &bins, &kept, &tops, &totals, &tokens, &told, &vocab, &stride, &scale, &dtype};
+      const unsigned blocks = (unsigned)(n * pieces), best_blocks = (unsigned)(n * ((pieces + each - 1) / each));
+      if (only & 1) CHECK(cudaLaunchKernel((const void*)sample_best, dim3(best_blocks), dim3(GPU_BLOCK), a, 0, stream));
       if (only & 2) CHECK(cudaLaunchKernel((const void*)sample_weigh, dim3(blocks), dim3(GPU_BLOCK), b, 0, stream));
       if (only & 4) CHECK(cudaLaunchKernel((const void*)sample_draw, dim3(n), dim3(DRAW_BLOCK), c, 0, stream));
     };
@@ -126,6 +128,8 @@ int main() {
     printf("%-26s", s.name);
     for (const u32 n : {1u, 8u, 64u, 128u}) printf("%8.1f", median_of_graph([&](cudaStream_t stream) { choose(n, stream); }));
     for (const u32 only : {1u, 2u, 4u}) printf("%8.1f", median_of_graph([&](cudaStream_t stream) { choose(64, stream, only); }));
-    printf("   %d of %d\n", wrong, (int)checked * steps);
+    printf("   %d of %d", wrong, (int)checked * steps);
+    dtype = DTYPE_bf16;
+    printf("   in bf16:%8.1f best of 64\n", median_of_graph([&](cudaStream_t stream) { choose(64, stream, 1); }));
   }
 }

@@ -170,8 +170,8 @@ export interface TokenSampler extends Disposable {
   /** Which tokens may come next in a slot that was assigned as masked: a bit for each, 32 to a word; null: all. */
   restrict(slot: number, mask: Uint32Array | null): void;
   /**
-   * Enqueues the choice of one token for each row of f32 logits (rows, vocab), rows being contiguous and at most as many as
-   * slots. Each run, or replay, is one step of the slots placed. A slot whose largest logit is not finite gets NO_TOKEN
+   * Enqueues the choice of one token for each row of logits (rows, vocab) in f32, f16 or bf16, rows being contiguous and at most
+   * as many as slots. Each run, or replay, is one step of the slots placed. A slot whose largest logit is not finite gets NO_TOKEN
    * and makes no step. Where no slot that is ever placed has a temperature, `draws` may be false.
    */
   sample(logits: View, draws?: boolean): void;

@@ -51,6 +51,8 @@ export interface RecordedStepOptions {
   /** Whether each replay counts its positions itself. */
   readonly counting: boolean;
   readonly extent: number;
+  /** Whether logits may be in the dtype that they are computed in, and not in f32. */
+  readonly asComputed?: boolean;
   /** A part of the recording where the logits' device records: what becomes of them, (b · t, vocab). */
   readonly finish: (logits: Tensor) => void;
 }
@@ -137,7 +139,7 @@ class Sequence implements Graph {
   }
 }
 
-function stagesOf({ model, cache, ids, counts, extent }: RecordedStepOptions): Stage[] {
+function stagesOf({ model, cache, ids, counts, extent, asComputed }: RecordedStepOptions): Stage[] {
   const { input, output } = model.sites;
   const [batch, length] = [cache.batch, ids.numel / cache.batch];
   const records = ({ backend }: Device): boolean => backend.recorder?.problem === null;
@@ -156,7 +158,7 @@ function stagesOf({ model, cache, ids, counts, extent }: RecordedStepOptions): S
           : segment.step({ batch, length, start: cache.length, extent: cache.length + length }, cache);
       return { device, recordable, run: (x: Tensor) => segment.run(x.view(x.layout), step(), cache.layers) };
     }),
-    { device: output, recordable: records(output), run: (x) => model.logits(x) },
+    { device: output, recordable: records(output), run: (x) => model.logits(x, asComputed) },
   ];
 }
 

@@ -301,18 +301,23 @@ export class Transformer implements Disposable {
     return positions ? scaled.add(positions.lookup(places())) : scaled;
   }
 
-  /** Logits in f32 of states that the last layer gave; all stages of a pipeline have them. Call it inside a scope. */
-  logits(hidden: Tensor): Tensor {
+  /**
+   * Logits of states that the last layer gave, in f32, or, with `asComputed`, in what they may come as; all stages of a pipeline
+   * have them. Call it inside a scope.
+   */
+  logits(hidden: Tensor, asComputed = false): Tensor {
     const { output } = this.#parts;
-    const own = output && this.#logitsBy(output, hidden);
+    const own = output && this.#logitsBy(output, hidden, asComputed && !this.#pipeline);
     return this.#pipeline?.share(own, hidden.shape[0]!, this.config.vocabSize) ?? own!;
   }
 
-  #logitsBy({ norm, head }: NonNullable<Parts["output"]>, hidden: Tensor): Tensor {
+  #logitsBy({ norm, head }: NonNullable<Parts["output"]>, hidden: Tensor, asComputed: boolean): Tensor {
     const { logitScale: scale, logitSoftcap: cap } = this.config;
     const { device, batchInvariant } = this;
     const x = hidden.device === device ? hidden : hidden.toDeviceSync(device);
-    const unscaled = invariantlyOn(device, batchInvariant, () => head.forward(x, { norm })).toDType("f32");
+    const computed = invariantlyOn(device, batchInvariant, () => head.forward(x, { norm }));
+    if (asComputed && scale === 1 && cap === 0) return computed;
+    const unscaled = computed.toDType("f32");
     const logits = scale === 1 ? unscaled : unscaled.affine(scale, 0);
     if (cap === 0) return logits;
     const squashed = logits.affine(1 / cap, 0).tanh();

@@ -51,6 +51,18 @@ export interface DecodePlan {
   readonly crowd: number;
 }
 
+export interface StepPlan {
+  /** Blocks have several kv heads, one after the other. */
+  readonly several: boolean;
+  readonly threads: number;
+  readonly blocks: number;
+  /** Parts that keys are cut into. */
+  readonly splits: number;
+  /** Keys that a cache has room for. */
+  readonly capacity: number;
+  readonly shared: number;
+}
+
 /** Shared memory that one block may have. */
 export function sharedBudget(arch: string): number {
   const sm = arch.startsWith("sm_") ? Number.parseInt(arch.slice(3), 10) : 0;
@@ -105,12 +117,16 @@ const LATENT_CROWD = 3;
 const LATENT_COUNTERS = 9;
 
 /**
- * One position of a text in one launch (kernels/attention_step.hip): waves of a block, heads that share keys at most, and the head
- * dimensions that it is compiled for.
+ * One position of each text in one launch (kernels/attention_step.hip): waves of a block that has one kv head, or a part of its
+ * keys; of those that have several, how many share a multiprocessor, and how many kv heads they have at most; heads that share keys
+ * at most, and the head dimensions that it is compiled for.
  */
 const STEP_WAVES = 12;
+const STEPS_WAVES = 6;
+const STEPS_CROWD = 2;
+const STEPS_ITEMS = 32;
 export const STEP_HEADS = 8;
-export const stepDims = [128] as const;
+export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
 /** What the kernels have of this file. */
@@ -126,7 +142,7 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES };
+export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD };
 
 /** Of kernels that only warpgroups have, and those without a mask. */
 export const cappedDefines = (arch: string) => ({
@@ -224,19 +240,27 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/**
- * Queries, the new key and value, and of each wave results and a pair for each head; where there may be more keys than its waves
- * have at once and an engine brings them, the second 16 keys and values of each.
- */
-export function planStep(d: StepDim, splits: number, arch: string) {
-  const results = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + 4 * STEP_WAVES * STEP_HEADS * (d + 2 + 2);
-  const staged = hasWarpgroups(arch) && splits > 1 ? STEP_WAVES * 2 * 16 * d * 2 : 0;
-  return { threads: 32 * STEP_WAVES, shared: results + staged };
+/** `items`: kv heads of all sequences, to each of which `heads` belong and up to `capacity` keys. */
+export function planStep(
+  d: StepDim,
+  multiprocessors: number,
+  items: number,
+  heads: number,
+  capacity: number,
+): StepPlan {
+  const several = items > multiprocessors;
+  const waves = several ? STEPS_WAVES : STEP_WAVES;
+  // Queries, the new key and value; of each wave results and a pair for each head.
+  const item = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
+  if (several) {
+    const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
+    // Of two items, and of each wave a head with its angles.
+    return { several, threads: 32 * waves, blocks, splits: 1, capacity, shared: waves * 4 * d + 2 * item };
+  }
+  // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
+  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
+  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared: item };
 }
-
-/** Parts of a step's keys: a block to a multiprocessor, which has keys for all its waves. */
-export const planStepSplits = (multiprocessors: number, blocks: number, keys: number): number =>
-  Math.max(1, Math.min(Math.ceil(keys / (16 * STEP_WAVES)), Math.floor(multiprocessors / blocks)));
 
 /** `rows` are those of all heads that share keys. */
 export function planSplit(

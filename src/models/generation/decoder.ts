@@ -72,6 +72,7 @@ class Steps implements Disposable {
   /** The newest token of each sequence. */
   readonly #ids: Tensor;
   readonly #finish: (logits: Tensor) => void;
+  readonly #asComputed: boolean;
   readonly #counts: Counts;
   /** Those before the last may still be running. */
   readonly #recorded: Graph[] = [];
@@ -79,11 +80,12 @@ class Steps implements Disposable {
   #filled: number;
   #valid = 0;
 
-  constructor(options: DecoderOptions, ids: Tensor, finish: (logits: Tensor) => void) {
+  constructor(options: DecoderOptions, ids: Tensor, finish: (logits: Tensor) => void, asComputed: boolean) {
     const { model, cache } = options;
     this.#options = options;
     this.#ids = ids;
     this.#finish = finish;
+    this.#asComputed = asComputed;
     this.#filled = cache.length;
     this.#counts = new Counts(model, cache.batch, cache.length);
   }
@@ -107,7 +109,7 @@ class Steps implements Disposable {
     const room = cache.reserve(extent + Math.min(left, ROOM));
     this.#valid = Math.min(room, model.recordedUntil(extent));
     const own = { model, cache, ids: this.#ids, counts: this.#counts, extent, finish: this.#finish };
-    this.#recorded.push(recordStep({ ...own, counting: true }));
+    this.#recorded.push(recordStep({ ...own, counting: true, asComputed: this.#asComputed }));
   }
 }
 
@@ -129,7 +131,7 @@ class SteppingDecoder implements Decoder {
     this.#said = logits;
     this.#say(logits);
     this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device: model.device }).keep();
-    this.#steps = new Steps(options, this.#ids, (next) => this.#say(next));
+    this.#steps = new Steps(options, this.#ids, (next) => this.#say(next), false);
   }
 
   async next(ended: readonly boolean[]): Promise<number[]> {
@@ -183,7 +185,8 @@ class DeviceDecoder implements Decoder {
     for (const [row, { spec }] of samplers.entries()) sampler.assign(row, spec);
     sampler.place([...samplers.keys()]);
     this.#ids = new Tensor(sampler.tokens, Layout.contiguous([cache.batch])).keep();
-    this.#steps = new Steps(options, this.#ids, (next) => void call(sampler, "sample", next, this.#draws));
+    const finish = (next: Tensor): void => void call(sampler, "sample", next, this.#draws);
+    this.#steps = new Steps(options, this.#ids, finish, true);
     call(sampler, "sample", logits, this.#draws);
     logits.dispose();
     this.#read();

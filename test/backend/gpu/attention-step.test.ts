@@ -7,7 +7,7 @@ import { deviceWith } from "../../helpers/matrix-units.ts";
 
 interface Case {
   readonly dtype: "f16" | "bf16";
-  readonly d: 128;
+  readonly d: 64 | 128;
   readonly heads: number;
   readonly kvHeads: number;
   readonly lengths: readonly number[];
@@ -19,16 +19,31 @@ interface Case {
   readonly normed?: boolean;
 }
 
+const MULTIPROCESSORS = 16;
 const values = (x: Tensor): number[] => Array.from(x.dataSync(), Number);
 
 describe("a step of attention in one launch", () => {
-  const device = deviceWith("sm_90", 0, 16);
+  const device = deviceWith("sm_90", 0, MULTIPROCESSORS);
 
   it.each<Case>([
     { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true },
     { dtype: "f16", d: 128, heads: 6, kvHeads: 2, lengths: [1, 17], interleaved: true, padding: [0, 5] },
     { dtype: "f16", d: 128, heads: 7, kvHeads: 1, lengths: [790], hasSinks: true, normed: true },
     { dtype: "f16", d: 128, heads: 2, kvHeads: 2, lengths: [40, 64], window: 19, hasSinks: true },
+    { dtype: "bf16", d: 64, heads: 8, kvHeads: 2, lengths: [333, 1], normed: true },
+    { dtype: "f16", d: 64, heads: 6, kvHeads: 1, lengths: [700], interleaved: true, window: 300, padding: [5] },
+    // More kv heads than blocks, which go on from one to the next.
+    { dtype: "bf16", d: 128, heads: 6, kvHeads: 3, lengths: [2, 1, 16, 33, 250, 17], normed: true },
+    {
+      dtype: "f16",
+      d: 128,
+      heads: 8,
+      kvHeads: 4,
+      lengths: [5, 97, 16, 130, 1, 64, 40, 81],
+      padding: [1, 2, 0, 0, 0, 9, 3, 0],
+    },
+    { dtype: "bf16", d: 128, heads: 22, kvHeads: 11, lengths: [70, 3, 200, 64], hasSinks: true, interleaved: true },
+    { dtype: "f16", d: 64, heads: 64, kvHeads: 8, lengths: [9, 130, 47, 16, 1, 64, 65, 17], normed: true, window: 60 },
   ])("does what rope, cache and sdpa do: %o", (c) => {
     const launch = vi.spyOn(device.backend as unknown as { launch(name: string): void }, "launch");
     scope(() => {
@@ -55,7 +70,8 @@ describe("a step of attention in one launch", () => {
         }),
         [batch, heads, d],
       );
-      expect(launch.mock.calls.map(([name]) => name)).toEqual([`attention_step_${d}_${dtype}`]);
+      const kernel = batch * kvHeads > MULTIPROCESSORS ? "steps" : "step";
+      expect(launch.mock.calls.map(([name]) => name)).toEqual([`attention_${kernel}_${d}_${dtype}`]);
       const tolerance = { f16: 2e-3, bf16: 2e-2 }[dtype];
       const near = (x: Tensor, want: Tensor): void => {
         const wanted = values(want);

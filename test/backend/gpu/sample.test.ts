@@ -161,6 +161,23 @@ describe.each(gpuNames.map((name) => [name]))("tokens chosen on %s", { timeout: 
     return rig.choose([Float32Array.from(logits)])[0]!;
   };
 
+  test.each(["f16", "bf16"] as const)("logits in %s are those in f32 that they stand for", async (dtype) => {
+    const [vocab, rows] = [2100, settings.length];
+    using halves = Tensor.randn([rows, vocab], { dtype, device: Device.from(device), seed: 3 });
+    using floats = halves.toDType("f32");
+    const told = [halves, floats].map(async (logits) => {
+      using sampler = backend.transformers.sampler(vocab, rows)!;
+      for (const [i, options] of settings.entries()) {
+        sampler.assign(i, samplerSpec(options, [1, 2, 3], i, { logprobs: 2 }));
+      }
+      sampler.place([...settings.keys()]);
+      sampler.sample(logits);
+      const { tokens, logprobs } = await sampler.read();
+      return { tokens, logprobs };
+    });
+    expect(await told[0]).toEqual(await told[1]);
+  });
+
   const sizes = [
     [1, 1],
     [2, 3],

@@ -68,13 +68,13 @@ export const attention = [
   }),
   family({
     file: "attention_step",
-    pattern: "attention_step_{D}_{T}",
-    over: { D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
-    apart: ["D"],
+    pattern: "attention_{step}_{D}_{T}",
+    over: { step: ["step", "steps"], D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
+    apart: ["step", "D"],
     args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32",
-    plan: "threads shared_bytes",
+    plan: "threads blocks shared_bytes",
     defines: stepDefines,
-    launch: (s) => ({ ...blocks(s.batch * s.kv_heads * s.splits, 1, s.threads), shared: s.shared_bytes }),
+    launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({
     file: "attention_split",

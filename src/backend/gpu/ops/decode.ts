@@ -14,7 +14,15 @@ import {
 } from "../../paged-attention.ts";
 import type { Storage } from "../../storage.ts";
 import type { CachedAttention, CachedAttentionParams, Graph, HeadNorms, Recorder } from "../../transformers.ts";
-import { planStep, planStepSplits, STEP_HEADS, type StepDim, scratchFloats, stepDims } from "../attention-plan.ts";
+import {
+  planStep,
+  STEP_HEADS,
+  type StepDim,
+  type StepPlan,
+  scratchFloats,
+  sharedBudget,
+  stepDims,
+} from "../attention-plan.ts";
 import { copyLayout } from "../copy.ts";
 import { at, type Gpu } from "../gpu.ts";
 import {
@@ -70,7 +78,8 @@ export class GpuCachedAttention implements CachedAttention {
     const values = appendValues(q, k, v, p);
     values.lengths = lengths;
     values.padding = p.padding ? at(p.padding) : 0;
-    if (t === 1 && stepsAtOnce(gpu, dtype, p, values)) return stepAtOnce(gpu, dtype, p, values, capacity);
+    const plan = t === 1 ? stepPlan(gpu, dtype, p, values, capacity) : null;
+    if (plan) return stepAtOnce(gpu, dtype, p, values, plan);
     values.past = p.past;
     values.batch = batch;
     values.t = t;
@@ -95,25 +104,32 @@ export class GpuCachedAttention implements CachedAttention {
   }
 }
 
-/** Of the multiprocessors, those that keys without parts may take: with more of them, smaller blocks share what there is better. */
-const STEP_SHARE = 1 / 4;
+const isVector = (bytes: number): boolean => bytes % 16 === 0;
 
-/** Whether one position of each sequence goes from its projections to what its heads see in one launch. */
-function stepsAtOnce(gpu: Gpu, dtype: DType, p: CachedAttentionParams, v: ReturnType<typeof appendValues>): boolean {
+/** How one position of each sequence goes from its projections to what its heads see in one launch; null where it does not. */
+function stepPlan(
+  gpu: Gpu,
+  dtype: DType,
+  p: CachedAttentionParams,
+  v: ReturnType<typeof appendValues>,
+  capacity: number,
+): StepPlan | null {
   const { strides } = p.k.layout;
+  const d = stepDims.find((dim) => dim === v.d);
   const isPlain = p.lengths && !p.mask && p.softcap === 0 && p.scale > 0 && p.k.storage.dtype === dtype;
-  return (
-    !!isPlain &&
+  const fits =
+    isPlain &&
     decodes(gpu, 1) &&
     gpu.matrixUnit(dtype) === "mma" &&
-    stepDims.some((d) => d === v.d) &&
     v.rotary === v.d &&
     v.heads <= STEP_HEADS * v.kv_heads &&
-    v.batch * v.kv_heads <= gpu.multiprocessors * STEP_SHARE &&
     strides[2] === v.d &&
-    [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every((bytes) => bytes % 16 === 0) &&
-    [v.q, v.k, v.v, v.cos, v.sin, v.q_norm, v.k_norm, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every((n) => n % 8 === 0)
-  );
+    [v.q_norm, v.k_norm].every((at) => at % 8 === 0) &&
+    [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every(isVector) &&
+    [v.q, v.k, v.v, v.cos, v.sin, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every(isVector);
+  if (!fits || !d) return null;
+  const plan = planStep(d, gpu.multiprocessors, v.batch * v.kv_heads, v.heads / v.kv_heads, capacity);
+  return plan.shared <= sharedBudget(gpu.context.properties.arch) ? plan : null;
 }
 
 function stepAtOnce(
@@ -121,15 +137,13 @@ function stepAtOnce(
   dtype: DType,
   p: CachedAttentionParams,
   appended: ReturnType<typeof appendValues>,
-  capacity: number,
+  { several, capacity, splits, threads, blocks, shared }: StepPlan,
 ): Storage {
-  const { batch, heads, kv_heads, d } = appended;
-  const splits = planStepSplits(gpu.multiprocessors, batch * kv_heads, capacity);
-  const plan = planStep(d as StepDim, splits, gpu.context.properties.arch);
+  const { batch, heads, d } = appended;
   const values = Object.assign(appended, {
     ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
-    ...{ threads: plan.threads, shared_bytes: plan.shared },
+    ...{ threads, blocks, shared_bytes: shared },
   });
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
@@ -137,7 +151,7 @@ function stepAtOnce(
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
       values.out = out;
       values.scratch = scratch;
-      gpu.launch(`attention_step_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
+      gpu.launch(`attention_${several ? "steps" : "step"}_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
     }),
   );
 }

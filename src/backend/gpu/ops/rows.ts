@@ -28,6 +28,9 @@ export function rmsNorm(gpu: Gpu, x: View, weight: View | null, eps: number): St
   return gpu.filled(dtype, n, (out) =>
     gpu.packed(x, (from) =>
       gpu.packed(weight, (alpha) => {
+        // Weights are read before their turn.
+        if (weight?.layout.isContiguous() === false) gpu.context.fence();
+        else if (weight) gpu.fenceWeights(weight.storage);
         const operands = { x: from, alpha, out };
         gpu.launch(`rmsnorm${suffix}_${dtype}`, { ...operands, rows: n / cols, cols, eps, row_threads: threads });
       }),

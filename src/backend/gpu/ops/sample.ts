@@ -7,7 +7,8 @@ import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { type Chosen, MOST_LOGPROBS, NO_SLOT, type SamplerSpec, type TokenSampler } from "../../transformers.ts";
 import type { ValuesFor } from "../catalogue.ts";
-import { SAMPLE_BINS, SAMPLE_PIECE, SAMPLE_TOPS, samplesAtOnce } from "../families/sample.ts";
+import { quantOutput } from "../families/quantized.ts";
+import { SAMPLE_BINS, SAMPLE_PIECE, SAMPLE_TOPS, samplePieces, samplesAtOnce } from "../families/sample.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 
 const SLOT_WORDS = 13;
@@ -17,7 +18,7 @@ const IN_PROMPT = 2 ** 31;
 
 /** All that the kernels take. */
 type Values = ValuesFor<"sample_best"> & ValuesFor<"sample_weigh"> & ValuesFor<"sample_draw">;
-type Fixed = Omit<Values, "logits" | "stride" | "count">;
+type Fixed = Omit<Values, "logits" | "stride" | "count" | "dtype" | "each">;
 
 /** What a slot has beyond its record, and what it asked for. */
 interface Held {
@@ -125,7 +126,10 @@ export class GpuSampler implements TokenSampler {
   sample(logits: View, draws = true): void {
     if (this.rows.freed) fail("Disposed", "the sampler was disposed; make a new one");
     const { shape, strides } = logits.layout;
-    const values = { ...this.#values, logits: at(logits), stride: strides[0]!, count: shape[0]! };
+    const dtype = quantOutput[logits.storage.dtype]!;
+    const count = shape[0]!;
+    const own = { logits: at(logits), stride: strides[0]!, count, dtype, each: samplePieces(count) };
+    const values = { ...this.#values, ...own };
     if (values.count === 0) return;
     this.#gpu.launch("sample_best", values);
     if (draws) this.#gpu.launch("sample_weigh", values);
