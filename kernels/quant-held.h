@@ -46,12 +46,15 @@ template <class Q, u32 ROWS> struct QuantHeld {
 
     GPU_METHOD void fetch(u8* stage, const u16* x, u32 k, u32 batch, u32 dtype) {
       const u32 lane = lane_id(), t = lane % 4, n = lane / 4;
-      UNROLL for (u32 j = 0; j < N; j++) {
-        // A lane's 64 of a row are eight vectors, which lie so that eight lanes read theirs from all banks.
+      // A lane's 64 of a row are eight vectors, which lie so that eight lanes read theirs from all banks.
+      const auto bring = [&](u32 j) {
         UNROLL for (u32 i = 0; i < 8; i++) {
           const u32 b = j * 8 + i, owner = lane / 8;
           copy16_async((void*)(stage + i * 512 + owner * 128 + (lane % 8 ^ (owner * 2 + i % 2)) * 16), x + (b < batch ? (size_t)b * k : 0) + 8 * lane, b < batch, true);
         }
+      };
+      bring(0);
+      UNROLL for (u32 j = 0; j < N; j++) {
         copies_wait();
         wave_sync();
         u32 pairs[32];
@@ -60,6 +63,7 @@ template <class Q, u32 ROWS> struct QuantHeld {
           UNROLL for (u32 e = 0; e < 4; e++) pairs[4 * i + e] = four.v[e];
         }
         wave_sync();
+        if (j + 1 < N) bring(j + 1);
         const u32 near = dtype == DTYPE_f16 ? AS_IT_IS : as_f16(pairs);
         const f32 factor = f32_from_bits((near - 14) << 23);
         UNROLL for (u32 e = 0; e < 2; e++) factors[j][e] = shfl(factor, (2 * t + e) * 4);
@@ -136,14 +140,21 @@ template <class Q, u32 ROWS> struct QuantHeld {
 
     // The sums of a round of all warps with these lines; the next round's are beside them.
     f32* const sums = (f32*)shared + own * splits * 2 * ROOM;
-    const auto add = [&](u32 round) {
+    const u32 helpers = splits < 4 ? splits : 4, turns = splits / helpers;
+    u32 turn = 0;
+    const auto add = [&](u32 round, u32 group) {
       meeting_wait(meetings + own, round);
       // By four warps, in turns.
-      const u32 helpers = splits < 4 ? splits : 4, helper = split - round % (splits / helpers) * helpers, group = begin + round * step + own;
-      for (u32 i = helper * 32 + lane; helper < helpers && group < groups && i < OUTPUTS; i += 32 * helpers) {
+      const u32 helper = split - turn * helpers;
+      turn = turn + 1 == turns ? 0 : turn + 1;
+      if (helper >= helpers || group >= groups) return;
+      NO_UNROLL for (u32 i = helper * 32 + lane; i < OUTPUTS; i += 32 * helpers) {
         const f32* from = sums + round % 2 * splits * ROOM + i / LINES * PITCH + i % LINES * 2;
         Two total = {};
-        UNROLL_SOME for (u32 s = 0; s < splits; s++, from += ROOM) UNROLL for (u32 b = 0; b < 2; b++) total.v[b] += from[b];
+        UNROLL_SOME for (u32 s = 0; s < splits; s++, from += ROOM) {
+          const Two two = *(const Two*)from;
+          UNROLL for (u32 b = 0; b < 2; b++) total.v[b] += two.v[b];
+        }
         if (parts.count == 1) keep(out, group, i, total);
         else *(Two*)(parts.sums + (((size_t)parts.own * groups + group) * OUTPUTS + i) * 2) = total;
       }
@@ -155,17 +166,20 @@ template <class Q, u32 ROWS> struct QuantHeld {
       if (BULK_COPIES && there) await_signal(own_signals + place, phase);
       // Where warps go in step all multiply; what is not there goes nowhere.
       if (there || GPU_TILE_LOCKSTEP) multiply(acc, there ? weights + place * PLACE_WORDS : shared, there ? LINE : 0, held);
+      if (!there) UNROLL for (u32 e = 0; e < 4 * N; e++) acc[e / 4][e % 4] = 0;
       wave_sync();
       send(base + PLACES * step + own, place);
       place = place + 1 == PLACES ? 0 : place + 1;
       phase ^= place == 0;
-      if (round) add(round - 1);
+      if (round) add(round - 1, base - step + own);
       f32* const to = sums + (round % 2 * splits + split) * ROOM + lane % 4 * PITCH + lane / 4 * 2;
-      UNROLL for (u32 e = 0; e < 2 * N; e++)
-        UNROLL for (u32 b = 0; b < 2; b++) to[e / 2 * 4 * PITCH + e % 2 * 16 + b] = there ? acc[e / 2][e % 2 * 2 + b] * held.factors[e / 2][b] : 0.0f;
+      UNROLL for (u32 e = 0; e < 2 * N; e++) {
+        const f32* const two = acc[e / 2] + e % 2 * 2;
+        *(Two*)(to + e / 2 * 4 * PITCH + e % 2 * 16) = Two{{two[0] * held.factors[e / 2][0], two[1] * held.factors[e / 2][1]}};
+      }
       meeting_come(meetings + own);
     }
-    if (round) add(round - 1);
+    if (round) add(round - 1, begin + (round - 1) * step + own);
     if (parts.count > 1) add_up(out, groups, parts, round, begin, step, own, splits, split, (u32*)(meetings + QUANT_HELD_WARPS));
   }
 
