@@ -11,10 +11,14 @@ namespace gpu {
 
 constexpr u32 PIECE = 256;
 // Of a line that is whole pieces, block P of a lane's two: eight steps.
-template <class Q> struct PieceBlock;
+template <class Q> struct PieceBlock {
+  static constexpr bool THERE = false;
+  template <u32 P> GPU_METHOD void load(const u32*) {}
+  template <u32 I> GPU_METHOD void decode(u32&, u32&) const {}
+};
 // N words of integers to a block; those of the first lie between words, so what is at their ends becomes a word.
 template <u32 N> struct PieceWords {
-  static constexpr u32 STEPS = 8 / N;  // that a word has weights of
+  static constexpr bool THERE = true;
   u32 q[N], scale;
   template <u32 P> GPU_METHOD void load(const u32* piece) {
     const u32* const words = piece + lane_id() % 4 * (2 * N + 1);
@@ -43,13 +47,13 @@ template <> struct PieceBlock<q4_0> : PieceWords<4> {
   }
 };
 
-// The pairs of x that go with step s of 16 of a piece, four weights of each lane, by the first of pair j of two among its lane's 64.
-// The first of both pairs go together, and the second of both.
-template <class Q> GPU_FN constexpr u32 piece_from(u32 s, u32 j) {
-  // A word is the nibbles of two steps, or the bytes of one.
-  const bool nibbles = PieceBlock<Q>::STEPS == 2;
-  const u32 word = s % 8 / PieceBlock<Q>::STEPS, upper = nibbles ? s % 2 * 16 : 0, last = nibbles ? 14 : 30;
-  return s / 8 * 32 + upper + (s >= 8 ? 4 * word + 2 * j : word ? 4 * word - 2 + 2 * j : j * last);
+// Lane t's eight of x of steps 2s and 2s + 1 of a piece, 16 steps long, are made of four neighbouring pairs: the first of pair j.
+// Of two pairs side by side, the first of both go together, and the second of both.
+GPU_FN u32 piece_from(u32 s, u32 t, u32 j, u32 order) {
+  const u32 block = s / 4, first = t * 64 + block * 32, lower = order == QUANT_ORDER_q4_0;
+  // A word is both steps' nibbles, or one step's bytes.
+  const u32 word = lower ? s % 4 : s % 4 * 2 + j / 2, upper = lower ? j / 2 * 16 : 0, last = lower ? 14 : 30;
+  return first + upper + (block ? 4 * word + j % 2 * 2 : word ? 4 * word - 2 + j % 2 * 2 : j % 2 * last);
 }
 
 }  // namespace gpu

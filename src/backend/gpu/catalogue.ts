@@ -28,7 +28,6 @@ import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
 import { quantBatch } from "./families/quant-batch.ts";
-import { quantHeld } from "./families/quant-held.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
@@ -54,7 +53,6 @@ const families = [
   ...rows,
   ...quantized,
   ...quantBatch,
-  ...quantHeld,
   ...quantWide,
 ] as const;
 type Families = (typeof families)[number];

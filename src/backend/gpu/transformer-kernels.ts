@@ -5,7 +5,6 @@ import { headDimFor, type MatrixUnit, type StepDim, stepDims, supportsHeadDim } 
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor, wholeQuants } from "./families/linear.ts";
-import { heldQuants } from "./families/quant-held.ts";
 import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
 
@@ -39,7 +38,6 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
     return existing([
       ...(["", "_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
       ...weights.map((type) => `quant_batch_${type}` as const),
-      ...heldQuants.filter((type) => weights.includes(type)).map((type) => `quant_held_${type}` as const),
       `quant_order_${dtype}`,
     ]);
   return existing([

@@ -6,7 +6,6 @@ import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
 import { planQuantBatch, QUANT_BATCH_ROWS } from "../families/quant-batch.ts";
-import { planQuantHeld, type QuantHeldPlan } from "../families/quant-held.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
@@ -22,18 +21,34 @@ export function batchLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Line
   const n = w.layout.shape[0]!;
   if (m === 0 || m > QUANT_BATCH_ROWS || n === 0 || k === 0) return null;
   if (p.norm) return normed(gpu, x, p.norm, (rows) => batchLinear(gpu, rows, w, type, { ...p, norm: null }));
-  const held = planQuantHeld({ n, k }, type, device);
-  const plan = held ?? planQuantBatch({ n, k }, type, device);
+  const plan = planQuantBatch({ n, k }, type, device);
+  // A copy of weights that are not aligned comes to lie anywhere.
+  const map = (weights: number): number => {
+    if (!plan.boxes || weights !== at(w)) return 0;
+    const { rows, ...pieces } = plan.boxes;
+    const halves = p.glu ? 2 : 1;
+    return gpu.boxMap(w.storage, { at: weights, rows: n, halves, ...pieces, boxRows: rows / halves, boxPieces: 1 });
+  };
   const run = (out: number, from: number, weights: number, sums: number): void =>
     gpu.packed(p.bias, (bias) =>
       gpu.packed(p.residual, (residual) => {
         gpu.fenceWeights(w.storage);
-        const values = {
-          ...{ x: from, w: weights, bias, residual, out, sums, counters: gpu.counters, n, k, batch: m },
+        gpu.launch(`quant_batch_${quantName(type)}`, {
+          ...{
+            x: from,
+            w: weights,
+            map: map(weights),
+            bias,
+            residual,
+            out,
+            sums,
+            counters: gpu.counters,
+            n,
+            k,
+            batch: m,
+          },
           ...{ glu: p.glu ? gluNumbers[p.glu] : 0, dtype: quantOutput[dtype]!, ...plan.launch },
-        };
-        if (held) gpu.launch(held.kernel, { ...values, map: boxMap(gpu, w, weights, held, p.glu ? 2 : 1) });
-        else gpu.launch(`quant_batch_${quantName(type)}`, values);
+        });
       }),
     );
   return gpu.filled(dtype, m * (p.glu ? n / 2 : n), (out) =>
@@ -44,14 +59,6 @@ export function batchLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Line
       }),
     ),
   );
-}
-
-/** Of weights where they are: a copy that was made to align them comes to lie anywhere. */
-function boxMap(gpu: Gpu, w: View, weights: number, { boxes }: QuantHeldPlan, halves: 1 | 2): number {
-  if (weights !== at(w)) return 0;
-  const { lines, ...pieces } = boxes;
-  const box = { boxRows: lines / halves, boxPieces: 1 };
-  return gpu.boxMap(w.storage, { at: weights, rows: w.layout.shape[0]!, halves, ...pieces, ...box });
 }
 
 function normed<T>(gpu: Gpu, x: View, norm: { readonly weight: View; readonly eps: number }, run: (x: View) => T): T {
