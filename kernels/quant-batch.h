@@ -54,8 +54,10 @@ template <class Q, u32 ROWS> struct QuantBatch {
     // The words that a lane's eight come from, of a piece, or of 32.
     u32 largest = 0, from[4];
     const u32 unit = order == QUANT_ORDER_ANY ? 4 : 32;
-    UNROLL for (u32 j = 0; j < 4; j++)
-      from[j] = (order == QUANT_ORDER_ANY ? j / 2 * 16 + lane_id() % 4 * 4 + j % 2 * 2 : piece_from(lane_id() / 4, lane_id() % 4, j, order)) / 2;
+    UNROLL for (u32 j = 0; j < 4; j++) {
+      const u32 at = order == QUANT_ORDER_ANY ? j / 2 * 16 + lane_id() % 4 * 4 + j % 2 * 2 : piece_from(lane_id() / 4, lane_id() % 4, j, order);
+      from[j] = (order == QUANT_ORDER_ANY ? at : piece_staged(at / 8) * 8 + at % 8) / 2;
+    }
     // Several at once; all of them are read before any is written.
     constexpr u32 ONCE = 4;
     NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
@@ -133,11 +135,12 @@ template <class Q, u32 ROWS> struct QuantBatch {
       step<7>(acc, right[1]);
     }
   };
-  // acc += a piece. Both blocks are on their way to registers before the first is multiplied.
-  template <u32 N> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch) {
+  // acc += a piece. All of it is in registers before the first is multiplied: then loaded(word), of what came last.
+  template <u32 N, class Loaded> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch, Loaded loaded) {
     Block<N> first, second;
     first.template load<0>(lines);
     second.template load<1>(lines);
+    loaded(second.w[2 * SETS - 1].scale);
     first.multiply(acc, x_at, pitch);
     second.multiply(acc, x_at + PIECE / 2, pitch);
   }
@@ -184,7 +187,19 @@ template <class Q, u32 ROWS> struct QuantBatch {
       wave_sync();
     }
     Cursor sent{out.share.block * together, 0, 0, 0};
+    // Nothing is added where the box is; it is not sent before `none` is known.
+    const auto send_box = [&](u32 none) {
+      const u32 chunk = sent.round * splits + split;
+      const bool wanted = sent.base + own < groups && chunk < chunks;
+      if (one_lane()) {
+        Signal* const signal = own_signals + sent.place;
+        expect_bytes(signal, wanted ? LINES * BYTES : 0);
+        if (wanted) copy_box(weights + sent.place * place_words, map, (sent.base + own) * out.per_group() + none, first + chunk, signal);
+      }
+      sent.advance(rounds, step);
+    };
     const auto send = [&] {
+      if (boxes) return send_box(0);
       const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       const bool wanted = sent.base + own < groups && chunk < chunks;
       u32* const place = weights + sent.place * place_words;
@@ -193,11 +208,6 @@ template <class Q, u32 ROWS> struct QuantBatch {
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (boxes) {
-          if (one_lane()) {
-            expect_bytes(signal, LINES * BYTES);
-            copy_box(place, map, (sent.base + own) * out.per_group(), first + chunk, signal);
-          }
         } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
           const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, LINES / 2);
           if (one_lane()) {
@@ -226,10 +236,14 @@ template <class Q, u32 ROWS> struct QuantBatch {
     // Those that are sent one by one take longer than what follows could wait for.
     NO_UNROLL for (u32 i = 0; i < (boxes ? PLACES : 1); i++) send();
     wait_for_previous();
-    // Rows that x does not have are zeros.
+    // Rows that x does not have are zeros. Blocks begin at different places, as the cache would else be asked for the same by all.
+    const u32 steps = (here / 8 + 31) / 32, begin = out.share.block % steps;
     const auto bring = [&](u32 b) {
       const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
-      if (b < ROWS) UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
+      for (u32 n = 0, s = begin; b < ROWS && n < steps; n++, s = s + 1 == steps ? 0 : s + 1) {
+        const u32 i = 32 * s + lane;
+        copy16_async((void*)(rows.row(b) + 8 * (pieces ? piece_staged(i) : i)), from + 8 * i, b < out.batch, i < here / 8);
+      }
     };
     for (u32 b = warp; b < ROWS; b += warps) bring(b);
     NO_UNROLL for (u32 i = boxes ? PLACES : 1; i < PLACES; i++) send();
@@ -237,16 +251,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
     wave_sync();
     const u32 order = pieces ? QuantSlice<Q>::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
-      const bool halves = out.dtype == DTYPE_f16;
-      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
-      u32 near = halves ? AS_IT_IS : PLAIN;
-      // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
-      if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
-        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      u32 near = out.dtype == DTYPE_f16 ? AS_IT_IS : PLAIN;
+      NO_UNROLL for (u32 pass = 0; pass < 2; pass++) {
+        const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, near)) >> 7;
+        // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
+        const bool plain = near == AS_IT_IS || !exponent || (exponent >= PLAIN - 24 && exponent <= PLAIN + 1);
+        if (pass || (plain && !GPU_TILE_LOCKSTEP)) break;
+        if (!plain) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
         bring(b);
         copies_wait();
         wave_sync();
-        place(rows, b, out.batch, here, out.dtype, order, near);
       }
       if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
     }
@@ -264,15 +278,22 @@ template <class Q, u32 ROWS> struct QuantBatch {
         const u32 r = lane / 4 + 8 * h;
         lines[h] = Staged<Q::Align>{place + r * gap, pieces ? 0 : skew_of(line(c.base, chunk, r))};
       }
+      // The place is free for another box as soon as all words have come, of which the last tells; unless sums are to go there.
+      const bool early = boxes && (parts.count > 1 || c.round + 1 < rounds);
+      const auto loaded = [&](u32 last) {
+        wave_sync();
+        if (early) send_box(last & k >> 31);
+      };
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
         Sums none = {};
         if (runs == 0) UNROLL for (u32 h = 0; h < 2 * SETS; h++) lines[h] = Staged<Q::Align>{shared, 0};
-        if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch());
+        if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch(), [](u32) {});
         else for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
       } else if (pieces) {
-        if (runs && out.batch > 8) multiply_piece<TILES>(acc, lines, x_at, rows.pitch());
-        else if (runs) multiply_piece<1>(acc, lines, x_at, rows.pitch());
+        if (runs && out.batch > 8) multiply_piece<TILES>(acc, lines, x_at, rows.pitch(), loaded);
+        else if (runs) multiply_piece<1>(acc, lines, x_at, rows.pitch(), loaded);
+        else loaded(0);
       } else if (!PIECES && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
@@ -292,7 +313,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = sum_of(acc, e);
         UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) = 0;
       }
-      send();
+      if (!early) send();
     }
     if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }

@@ -13,6 +13,7 @@ constexpr u32 PIECE = 256;
 // Of a line that is whole pieces, block P of a lane's two: eight steps.
 template <class Q> struct PieceBlock {
   static constexpr bool THERE = false;
+  u32 scale;
   template <u32 P> GPU_METHOD void load(const u32*) {}
   template <u32 I> GPU_METHOD void decode(u32&, u32&) const {}
 };
@@ -55,6 +56,9 @@ GPU_FN u32 piece_from(u32 s, u32 t, u32 j, u32 order) {
   const u32 word = lower ? s % 4 : s % 4 * 2 + j / 2, upper = lower ? j / 2 * 16 : 0, last = lower ? 14 : 30;
   return first + upper + (block ? 4 * word + j % 2 * 2 : word ? 4 * word - 2 + j % 2 * 2 : j % 2 * last);
 }
+
+// Where vector i of x, eight elements, lies before that: vectors of the four lanes change places, so that lanes hit different banks.
+GPU_FN u32 piece_staged(u32 i) { return i ^ i / 8 % 4 * 2; }
 
 }  // namespace gpu
 #endif
