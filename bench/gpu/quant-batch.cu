@@ -16,7 +16,7 @@
 #define TEXT(x) TEXT_(x)
 typedef TYPE Q;
 constexpr bool PIECES = PieceBlock<Q>::THERE;
-constexpr u32 CHUNK = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, LINES = PIECES ? 16 * QUANT_BATCH_SETS : 16, BYTES = CHUNK / Q::Elements * Q::Bytes, SHOWN = 5, STEP = 61;
+constexpr u32 DEPTH = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, LINES = PIECES ? 16 * QUANT_BATCH_SETS : 16, BYTES = DEPTH / Q::Elements * Q::Bytes, SHOWN = 5, STEP = 61;
 
 // The map of boxes of a matrix, as src/backend/gpu/cuda/box-map.ts makes it; of other types there are none.
 static const BoxMap* make_map(const u8* w, size_t n, size_t k, u32 halves) {
@@ -24,8 +24,8 @@ static const BoxMap* make_map(const u8* w, size_t n, size_t k, u32 halves) {
   static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
   cudaDriverEntryPointQueryResult found;
   if (!encode) CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &found));
-  const size_t row = k / CHUNK * BYTES;
-  const cuuint64_t sizes[4] = {BYTES / 4, n / halves, halves, k / CHUNK}, strides[3] = {row, n / halves * row, BYTES};
+  const size_t row = k / DEPTH * BYTES;
+  const cuuint64_t sizes[4] = {BYTES / 4, n / halves, halves, k / DEPTH}, strides[3] = {row, n / halves * row, BYTES};
   const cuuint32_t box[4] = {BYTES / 4, LINES / halves, halves, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void*)w, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -97,11 +97,11 @@ int main() {
              }, 5) / (2 * copies);
     };
     std::vector<Plan> plans;
-    const u32 groups = (u32)(n / LINES), chunks = (u32)((k + CHUNK - 1) / CHUNK);
+    const u32 groups = (u32)(n / LINES), chunks = (u32)((k + DEPTH - 1) / DEPTH);
     for (u32 parts = 1; parts <= 8 && parts <= chunks; parts++)
       for (u32 splits = 1; splits <= 4 && splits * parts <= chunks; splits *= 2)
         for (u32 together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
-          const u32 warps = together * splits, width = (chunks + parts - 1) / parts * CHUNK, sets = (groups + together - 1) / together;
+          const u32 warps = together * splits, width = (chunks + parts - 1) / parts * DEPTH, sets = (groups + together - 1) / together;
           const u32 bytes = 32 * (width + 32) + 128 + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 64 * LINES : 0)), rounds = (sets + sms / parts - 1) / (sms / parts);
           if (bytes > 225 * 1024 || warps < 7 || (n > 20000 && (parts > 4 || splits > 1))) continue;
           Plan plan{0, warps, splits, parts, (sets + rounds - 1) / rounds, std::max(bytes, 227u * 512)};
