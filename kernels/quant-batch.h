@@ -119,30 +119,28 @@ template <class Q, u32 ROWS> struct QuantBatch {
         UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[set][j], left, right[j].v + I % 2 * 2);
       }
     }
-    GPU_METHOD void multiply(Sums& acc, const u16* x_at, u32 pitch) const {
-      Words4 right[2][N];
-      load_32(right[0], x_at, pitch);
-      load_32(right[1], x_at + 32, pitch);
-      step<0>(acc, right[0]);
-      step<1>(acc, right[0]);
-      load_32(right[0], x_at + 64, pitch);
-      step<2>(acc, right[1]);
-      step<3>(acc, right[1]);
-      load_32(right[1], x_at + 96, pitch);
-      step<4>(acc, right[0]);
-      step<5>(acc, right[0]);
-      step<6>(acc, right[1]);
-      step<7>(acc, right[1]);
+    // Both steps of a pair, of this block and of another with sums of its own, whose products need not wait for each other.
+    template <u32 I> GPU_METHOD void multiply(Sums& acc, const Block& other, Sums& others, const u16* x_at, u32 pitch) const {
+      if constexpr (I < 8) {
+        Words4 right[2][N];
+        load_32(right[0], x_at + I * 16, pitch);
+        load_32(right[1], x_at + PIECE / 2 + I * 16, pitch);
+        step<I>(acc, right[0]);
+        other.template step<I>(others, right[1]);
+        step<I + 1>(acc, right[0]);
+        other.template step<I + 1>(others, right[1]);
+        multiply<I + 2>(acc, other, others, x_at, pitch);
+      }
     }
   };
-  // acc += a piece. All of it is in registers before the first is multiplied: then loaded(word), of what came last.
-  template <u32 N, class Loaded> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch, Loaded loaded) {
+  // acc += a piece. All of it is on its way to registers before the first is multiplied.
+  template <u32 N> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch) {
     Block<N> first, second;
     first.template load<0>(lines);
     second.template load<1>(lines);
-    loaded(second.w[2 * SETS - 1].scale);
-    first.multiply(acc, x_at, pitch);
-    second.multiply(acc, x_at + PIECE / 2, pitch);
+    Sums others = {};
+    first.template multiply<0>(acc, second, others, x_at, pitch);
+    UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += sum_of(others, e);
   }
 
   // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
@@ -187,19 +185,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       wave_sync();
     }
     Cursor sent{out.share.block * together, 0, 0, 0};
-    // Nothing is added where the box is; it is not sent before `none` is known.
-    const auto send_box = [&](u32 none) {
-      const u32 chunk = sent.round * splits + split;
-      const bool wanted = sent.base + own < groups && chunk < chunks;
-      if (one_lane()) {
-        Signal* const signal = own_signals + sent.place;
-        expect_bytes(signal, wanted ? LINES * BYTES : 0);
-        if (wanted) copy_box(weights + sent.place * place_words, map, (sent.base + own) * out.per_group() + none, first + chunk, signal);
-      }
-      sent.advance(rounds, step);
-    };
     const auto send = [&] {
-      if (boxes) return send_box(0);
       const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       const bool wanted = sent.base + own < groups && chunk < chunks;
       u32* const place = weights + sent.place * place_words;
@@ -208,6 +194,11 @@ template <class Q, u32 ROWS> struct QuantBatch {
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
+        } else if (boxes) {
+          if (one_lane()) {
+            expect_bytes(signal, LINES * BYTES);
+            copy_box(place, map, (sent.base + own) * out.per_group(), first + chunk, signal);
+          }
         } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
           const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, LINES / 2);
           if (one_lane()) {
@@ -236,14 +227,11 @@ template <class Q, u32 ROWS> struct QuantBatch {
     // Those that are sent one by one take longer than what follows could wait for.
     NO_UNROLL for (u32 i = 0; i < (boxes ? PLACES : 1); i++) send();
     wait_for_previous();
-    // Rows that x does not have are zeros. Blocks begin at different places, as the cache would else be asked for the same by all.
-    const u32 steps = (here / 8 + 31) / 32, begin = out.share.block % steps;
+    // Rows that x does not have are zeros.
     const auto bring = [&](u32 b) {
       const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
-      for (u32 n = 0, s = begin; b < ROWS && n < steps; n++, s = s + 1 == steps ? 0 : s + 1) {
-        const u32 i = 32 * s + lane;
-        copy16_async((void*)(rows.row(b) + 8 * (pieces ? piece_staged(i) : i)), from + 8 * i, b < out.batch, i < here / 8);
-      }
+      if (b < ROWS)
+        UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * (pieces ? piece_staged(i) : i)), from + 8 * i, b < out.batch, true);
     };
     for (u32 b = warp; b < ROWS; b += warps) bring(b);
     NO_UNROLL for (u32 i = boxes ? PLACES : 1; i < PLACES; i++) send();
@@ -278,22 +266,15 @@ template <class Q, u32 ROWS> struct QuantBatch {
         const u32 r = lane / 4 + 8 * h;
         lines[h] = Staged<Q::Align>{place + r * gap, pieces ? 0 : skew_of(line(c.base, chunk, r))};
       }
-      // The place is free for another box as soon as all words have come, of which the last tells; unless sums are to go there.
-      const bool early = boxes && (parts.count > 1 || c.round + 1 < rounds);
-      const auto loaded = [&](u32 last) {
-        wave_sync();
-        if (early) send_box(last & k >> 31);
-      };
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
         Sums none = {};
         if (runs == 0) UNROLL for (u32 h = 0; h < 2 * SETS; h++) lines[h] = Staged<Q::Align>{shared, 0};
-        if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch(), [](u32) {});
+        if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch());
         else for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
       } else if (pieces) {
-        if (runs && out.batch > 8) multiply_piece<TILES>(acc, lines, x_at, rows.pitch(), loaded);
-        else if (runs) multiply_piece<1>(acc, lines, x_at, rows.pitch(), loaded);
-        else loaded(0);
+        if (runs && out.batch > 8) multiply_piece<TILES>(acc, lines, x_at, rows.pitch());
+        else if (runs) multiply_piece<1>(acc, lines, x_at, rows.pitch());
       } else if (!PIECES && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
@@ -313,7 +294,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = sum_of(acc, e);
         UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) = 0;
       }
-      if (!early) send();
+      send();
     }
     if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }

@@ -13,7 +13,6 @@ constexpr u32 PIECE = 256;
 // Of a line that is whole pieces, block P of a lane's two: eight steps.
 template <class Q> struct PieceBlock {
   static constexpr bool THERE = false;
-  u32 scale;
   template <u32 P> GPU_METHOD void load(const u32*) {}
   template <u32 I> GPU_METHOD void decode(u32&, u32&) const {}
 };
