@@ -4,10 +4,11 @@
 // x is in shared memory for as long as a block lives, in f16: of bf16 with other exponents, a row that is too large or too small for
 // them lifted by a power of two so that its largest is near 2^15, and nothing is lost that counts beside it. A warp takes CHUNK weights
 // of 16 rows of W at a time by way of its own shared memory, and decodes them straight into the registers that mma.sync takes its left
-// operand from: each four neighbouring weights are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit; or, of types and rows that are words,
-// they come as quant-slices.h has them. x is in that order. While a warp multiplies one chunk, the next is on its way, the first before
-// the kernel that makes x has ended. `splits` warps share 16 rows of W. `parts` blocks have a piece of k each, where x does not fit or
-// leaves room for few warps, and the last warp of those that have pieces of the same rows adds up what all have left in `sums`.
+// operand from: each four neighbouring weights are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit; or, of rows that are whole pieces,
+// they come as quant-pieces.h has them, 16 rows by one box, where the host has given a map of W. x is in that order. While a warp
+// multiplies one chunk, the next is on its way, the first before the kernel that makes x has ended. `splits` warps share 16 rows of W.
+// `parts` blocks have a piece of k each, where x does not fit or leaves room for few warps, and the last warp of those that have pieces
+// of the same rows adds up what all have left in `sums`.
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
@@ -21,17 +22,16 @@
 namespace gpu {
 
 template <class Q, u32 ROWS> struct QuantBatch {
-  // Of types whose lines can be pieces, a chunk is one, and a warp has lines for the unit twice.
+  // Of types whose lines can be pieces, a chunk is one.
   static constexpr bool PIECES = PieceBlock<Q>::THERE;
-  static constexpr u32 TILES = ROWS / 8, SETS = PIECES ? QUANT_BATCH_SETS : 1, LINES = 16 * SETS, VALUES = 4 * TILES * SETS;  // of the unit; a lane's sums
+  static constexpr u32 TILES = ROWS / 8, LINES = 16, VALUES = 4 * TILES;  // of the unit; a lane's sums
   static constexpr u32 CHUNK = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4;
   static constexpr u32 PLACES = QUANT_BATCH_PLACES;
   typedef Outputs<LINES, ROWS> Out;
-  typedef f32 Tiles[TILES][4];
-  typedef Tiles Sums[SETS];
-  typedef Staged<Q::Align> Lines[2 * SETS];
+  typedef f32 Sums[TILES][4];
+  typedef Staged<Q::Align> Lines[2];
 
   // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
   // multiplied with.
@@ -88,36 +88,30 @@ template <class Q, u32 ROWS> struct QuantBatch {
   }
   // acc += run `run` of a chunk, whose rows' weights begin at `lines`, with those of x from x_at on.
   GPU_FN void multiply(Sums& acc, const Lines& lines, u32 run, const u16* x_at, u32 pitch) {
-    UNROLL for (u32 set = 0; set < SETS; set++) {
-      typename Q::Frag f[2];
-      UNROLL for (u32 h = 0; h < 2; h++) {
-        const Staged<Q::Align>& line = lines[2 * set + h];
-        Q::fragment(Staged<Q::Align>{line.words, line.at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
-      }
-      UNROLL for (u32 p = 0; p < Q::Parts; p++) {
-        Words4 right[TILES];
-        load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
-        UNROLL for (u32 half = 0; half < 2; half++) {
-          u32 left[4];
-          const u32 s = Q::Halves == 1 ? 0 : half;
-          UNROLL for (u32 h = 0; h < 2; h++) four_weights<Q>(f[h].q[p][half], f[h].scale[s][p], Q::HasMin ? f[h].min[s][p] : 0.0f, left[h], left[2 + h]);
-          UNROLL for (u32 j = 0; j < TILES; j++) mma_m16n8k16(f16{}, acc[set][j], left, right[j].v + 2 * half);
-        }
+    typename Q::Frag f[2];
+    UNROLL for (u32 h = 0; h < 2; h++)
+      Q::fragment(Staged<Q::Align>{lines[h].words, lines[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
+    UNROLL for (u32 p = 0; p < Q::Parts; p++) {
+      Words4 right[TILES];
+      load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
+      UNROLL for (u32 half = 0; half < 2; half++) {
+        u32 left[4];
+        const u32 s = Q::Halves == 1 ? 0 : half;
+        UNROLL for (u32 h = 0; h < 2; h++) four_weights<Q>(f[h].q[p][half], f[h].scale[s][p], Q::HasMin ? f[h].min[s][p] : 0.0f, left[h], left[2 + h]);
+        UNROLL for (u32 j = 0; j < TILES; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + 2 * half);
       }
     }
   }
   // A block of each lane's two of a piece, with the first 8 N rows of x.
   template <u32 N> struct Block {
-    PieceBlock<Q> w[2 * SETS];
+    PieceBlock<Q> w[2];
     template <u32 P> GPU_METHOD void load(const Lines& lines) {
-      UNROLL for (u32 h = 0; h < 2 * SETS; h++) w[h].template load<P>(lines[h].words);
+      UNROLL for (u32 h = 0; h < 2; h++) w[h].template load<P>(lines[h].words);
     }
     template <u32 I> GPU_METHOD void step(Sums& acc, const Words4 (&right)[N]) const {
-      UNROLL for (u32 set = 0; set < SETS; set++) {
-        u32 left[4];
-        UNROLL for (u32 h = 0; h < 2; h++) w[2 * set + h].template decode<I>(left[h], left[2 + h]);
-        UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[set][j], left, right[j].v + I % 2 * 2);
-      }
+      u32 left[4];
+      UNROLL for (u32 h = 0; h < 2; h++) w[h].template decode<I>(left[h], left[2 + h]);
+      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + I % 2 * 2);
     }
     // Both steps of a pair, of this block and of another with sums of its own, whose products need not wait for each other.
     template <u32 I> GPU_METHOD void multiply(Sums& acc, const Block& other, Sums& others, const u16* x_at, u32 pitch) const {
@@ -140,7 +134,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
     second.template load<1>(lines);
     Sums others = {};
     first.template multiply<0>(acc, second, others, x_at, pitch);
-    UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += sum_of(others, e);
+    UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
   }
 
   // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
@@ -262,14 +256,14 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
       u32* const place = weights + c.place * place_words;
       Lines lines;
-      UNROLL for (u32 h = 0; h < 2 * SETS; h++) {
+      UNROLL for (u32 h = 0; h < 2; h++) {
         const u32 r = lane / 4 + 8 * h;
         lines[h] = Staged<Q::Align>{place + r * gap, pieces ? 0 : skew_of(line(c.base, chunk, r))};
       }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
         Sums none = {};
-        if (runs == 0) UNROLL for (u32 h = 0; h < 2 * SETS; h++) lines[h] = Staged<Q::Align>{shared, 0};
+        if (runs == 0) UNROLL for (u32 h = 0; h < 2; h++) lines[h] = Staged<Q::Align>{shared, 0};
         if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch());
         else for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
       } else if (pieces) {
@@ -281,31 +275,28 @@ template <class Q, u32 ROWS> struct QuantBatch {
       wave_sync();
       if (c.round == 0) {
         if (splits > 1) {
-          UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = sum_of(acc, e);
+          UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
           barrier();
-          for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += totals[e * bdim_x() + tid_x() + 32 * s];
+          for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
           barrier();
         }
         const bool there = split == 0 && group < groups;
-        UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) *= factors[e / 4 % TILES * 8 + 2 * t + e % 2];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
         if (parts.count == 1) {
           store(out, group, acc, (f32*)place, there);
           warpgroup_publish();
-        } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = sum_of(acc, e);
-        UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) = 0;
+        } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
       send();
     }
     if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }
 
-  // A lane's value e: of lines lane / 4 + 8 · (e / 2 mod 2) of set e / 4 / TILES.
-  GPU_FN f32& sum_of(Sums& acc, u32 e) { return acc[e / 4 / TILES][e / 4 % TILES][e % 4]; }
-
   // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
-  GPU_FN void store(const Out& out, u32 group, Sums& acc, f32* scratch, bool there) {
+  GPU_FN void store(const Out& out, u32 group, const Sums& acc, f32* scratch, bool there) {
     constexpr u32 PITCH = LINES + 4;
-    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 % TILES * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + e / 4 / TILES * 16 + lane_id() / 4 + e % 4 / 2 * 8] = sum_of(acc, e);
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
     wave_sync();
     // Several at once, so that they need not wait for each other.
     constexpr u32 ONCE = 4;
@@ -342,7 +333,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const bool wanted = last && group < groups;
       Sums acc = {};
       for (u32 p = 0; wanted && p < parts.count; p++)
-        UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
       store(out, group, acc, scratch, wanted);
     }
   }

@@ -16,7 +16,7 @@
 #define TEXT(x) TEXT_(x)
 typedef TYPE Q;
 constexpr bool PIECES = PieceBlock<Q>::THERE;
-constexpr u32 DEPTH = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, LINES = PIECES ? 16 * QUANT_BATCH_SETS : 16, BYTES = DEPTH / Q::Elements * Q::Bytes, SHOWN = 5, STEP = 61;
+constexpr u32 DEPTH = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, LINES = 16, BYTES = DEPTH / Q::Elements * Q::Bytes, SHOWN = 5, STEP = 61;
 
 // The map of boxes of a matrix, as src/backend/gpu/cuda/box-map.ts makes it; of other types there are none.
 static const BoxMap* make_map(const u8* w, size_t n, size_t k, u32 halves) {

@@ -14,9 +14,8 @@ const QUANT_BATCH_CHUNK = 512;
 const QUANT_BATCH_FINE = 256;
 /** Places of a warp's chunks. */
 const QUANT_BATCH_PLACES = 2;
-/** Rows of weights that a warp takes at a time: as many as the unit does, or twice, of types whose rows can be pieces (quant-pieces.h). */
+/** Rows of weights that a warp takes at a time, types whose rows can be pieces (quant-pieces.h), and weights of a piece. */
 const LINES = 16;
-const QUANT_BATCH_SETS = 1;
 const pieced: ReadonlySet<QuantType> = new Set(["Q8_0", "Q4_0"]);
 const PIECE = QUANT_BATCH_FINE;
 
@@ -45,12 +44,11 @@ export function planQuantBatch(
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
   const chunk = pieced.has(type) || bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
-  const lines = pieced.has(type) ? QUANT_BATCH_SETS * LINES : LINES;
   const pieceBytes = (PIECE / elements) * bytes;
-  const boxes = pieced.has(type) && k % PIECE === 0 ? { pieces: k / PIECE, pieceBytes, rows: lines } : null;
-  const stage = lines * (boxes ? pieceBytes : (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16);
+  const boxes = pieced.has(type) && k % PIECE === 0 ? { pieces: k / PIECE, pieceBytes, rows: LINES } : null;
+  const stage = LINES * (boxes ? pieceBytes : (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16);
   const budget = sharedBudget(arch);
-  const groups = Math.ceil(n / lines);
+  const groups = Math.ceil(n / LINES);
   const chunks = Math.ceil(k / chunk);
   let best: QuantBatchPlan | null = null;
   let least = Number.POSITIVE_INFINITY;
@@ -61,7 +59,7 @@ export function planQuantBatch(
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * lines * width : 0));
+        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * LINES * width : 0));
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
@@ -78,7 +76,7 @@ export function planQuantBatch(
         const blocks = Math.ceil(sets / rounds) * parts;
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
         const shared_bytes = Math.max(shared, budget / 2);
-        const scratch = parts === 1 ? 0 : parts * groups * lines * width;
+        const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
         best = { scratch, boxes, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
     }
@@ -106,7 +104,7 @@ export const quantBatch = [
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
-      ...{ QUANT_BATCH_PLACES, QUANT_BATCH_SETS, ...quantOrders },
+      ...{ QUANT_BATCH_PLACES, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
