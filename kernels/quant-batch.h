@@ -11,23 +11,27 @@
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
+#include "gpu/boxes.h"
 #include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
+#include "quant-pieces.h"
 #include "quant-slices.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
 
 template <class Q, u32 ROWS> struct QuantBatch {
-  typedef QuantSlice<Q> Slice;
-  static constexpr u32 TILES = ROWS / 8, VALUES = 4 * TILES;  // of the unit; a lane's sums
-  static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
+  // Of types whose lines can be pieces, a chunk is one, and a warp has lines for the unit twice.
+  static constexpr bool PIECES = PieceBlock<Q>::THERE;
+  static constexpr u32 TILES = ROWS / 8, SETS = PIECES ? QUANT_BATCH_SETS : 1, LINES = 16 * SETS, VALUES = 4 * TILES * SETS;  // of the unit; a lane's sums
+  static constexpr u32 CHUNK = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
-  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4, PLACE_WORDS = 16 * GAP;
+  static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4;
   static constexpr u32 PLACES = QUANT_BATCH_PLACES;
-  typedef Outputs<16, ROWS> Out;
-  typedef f32 Sums[TILES][4];
-  typedef Staged<Q::Align> Lines[2];
+  typedef Outputs<LINES, ROWS> Out;
+  typedef f32 Tiles[TILES][4];
+  typedef Tiles Sums[SETS];
+  typedef Staged<Q::Align> Lines[2 * SETS];
 
   // What of x a block has in shared memory: `width` elements of each row, whole chunks; and what the products of each row are to be
   // multiplied with.
@@ -47,16 +51,18 @@ template <class Q, u32 ROWS> struct QuantBatch {
     u32* const row = (u32*)rows.row(b < ROWS ? b : 0);
     // Zeros are in their place.
     const u32 least = (near - 29) * 0x00800080u, ends = b < batch ? count / 8 : 0;
-    u32 largest = 0, from[4];  // the words that a lane's eight come from
+    // The words that a lane's eight come from, of a piece, or of 32.
+    u32 largest = 0, from[4];
+    const u32 unit = order == QUANT_ORDER_ANY ? 4 : 32;
     UNROLL for (u32 j = 0; j < 4; j++)
-      from[j] = ordered_from((lane_id() % 8 / 4 * 2 + j / 2) * 16 + lane_id() % 4 * 2 + (order == QUANT_ORDER_ANY ? j % 2 * 8 : j % 2), order) / 2;
-    // Several slices at once; all of them are read before any is written.
+      from[j] = (order == QUANT_ORDER_ANY ? j / 2 * 16 + lane_id() % 4 * 4 + j % 2 * 2 : piece_from(lane_id() / 4, lane_id() % 4, j, order)) / 2;
+    // Several at once; all of them are read before any is written.
     constexpr u32 ONCE = 4;
     NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
       u32 v[ONCE][4];
       UNROLL for (u32 n = 0; n < ONCE; n++) {
         const u32 i = first + n * 32 + lane_id();
-        UNROLL for (int j = 0; j < 4; j++) v[n][j] = i < ends ? row[i / 8 * 32 + from[j]] : 0;
+        UNROLL for (int j = 0; j < 4; j++) v[n][j] = i < ends ? row[i / unit * unit * 4 + from[j]] : 0;
       }
       wave_sync();
       UNROLL for (u32 n = 0; n < ONCE; n++) {
@@ -75,62 +81,65 @@ template <class Q, u32 ROWS> struct QuantBatch {
     return largest > largest << 16 ? largest >> 16 : largest & 0xffffu;
   }
 
-  // acc += 32 weights of each line with those of x; decode(h, half, …) gives a lane's of 16, of line h.
-  template <u32 N, class Decode> GPU_FN void multiply_32(Sums& acc, const Words4 (&right)[N], Decode decode) {
-    UNROLL for (u32 half = 0; half < 2; half++) {
-      u32 left[4];
-      UNROLL for (u32 h = 0; h < 2; h++) decode(h, half, left[h], left[2 + h]);
-      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + 2 * half);
-    }
-  }
   template <u32 N> GPU_FN void load_32(Words4 (&right)[N], const u16* x_at, u32 pitch) {
     UNROLL for (u32 j = 0; j < N; j++) right[j] = *(const Words4*)(x_at + j * 8 * pitch);
   }
   // acc += run `run` of a chunk, whose rows' weights begin at `lines`, with those of x from x_at on.
   GPU_FN void multiply(Sums& acc, const Lines& lines, u32 run, const u16* x_at, u32 pitch) {
-    typename Q::Frag f[2];
-    UNROLL for (u32 h = 0; h < 2; h++)
-      Q::fragment(Staged<Q::Align>{lines[h].words, lines[h].at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
-    UNROLL for (u32 p = 0; p < Q::Parts; p++) {
-      Words4 right[TILES];
-      load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
-      multiply_32(acc, right, [&](u32 h, u32 half, u32& first, u32& second) {
-        const u32 s = Q::Halves == 1 ? 0 : half;
-        four_weights<Q>(f[h].q[p][half], f[h].scale[s][p], Q::HasMin ? f[h].min[s][p] : 0.0f, first, second);
-      });
+    UNROLL for (u32 set = 0; set < SETS; set++) {
+      typename Q::Frag f[2];
+      UNROLL for (u32 h = 0; h < 2; h++) {
+        const Staged<Q::Align>& line = lines[2 * set + h];
+        Q::fragment(Staged<Q::Align>{line.words, line.at + run / PER_BLOCK * Q::Bytes}, run % PER_BLOCK, lane_id() % 4, f[h]);
+      }
+      UNROLL for (u32 p = 0; p < Q::Parts; p++) {
+        Words4 right[TILES];
+        load_32(right, x_at + (run * Q::Parts + p) * 32, pitch);
+        UNROLL for (u32 half = 0; half < 2; half++) {
+          u32 left[4];
+          const u32 s = Q::Halves == 1 ? 0 : half;
+          UNROLL for (u32 h = 0; h < 2; h++) four_weights<Q>(f[h].q[p][half], f[h].scale[s][p], Q::HasMin ? f[h].min[s][p] : 0.0f, left[h], left[2 + h]);
+          UNROLL for (u32 j = 0; j < TILES; j++) mma_m16n8k16(f16{}, acc[set][j], left, right[j].v + 2 * half);
+        }
+      }
     }
   }
-  // A slice in words with the first 8 N rows of x: loaded, and multiplied later.
-  template <u32 N> struct Step {
-    Slice w[2];
-    Words4 right[2][N];
-    GPU_METHOD void load(const Lines& lines, u32 slice, const u16* x_at, u32 pitch) {
-      UNROLL for (u32 h = 0; h < 2; h++) w[h].template load<0>(Staged<Q::Align>{lines[h].words + slice * Slice::STORED, 0}, 64);
-      UNROLL for (u32 half = 0; half < 2; half++) load_32(right[half], x_at + slice * 64 + half * 32, pitch);
+  // A block of each lane's two of a piece, with the first 8 N rows of x.
+  template <u32 N> struct Block {
+    PieceBlock<Q> w[2 * SETS];
+    template <u32 P> GPU_METHOD void load(const Lines& lines) {
+      UNROLL for (u32 h = 0; h < 2 * SETS; h++) w[h].template load<P>(lines[h].words);
     }
-    GPU_METHOD void multiply(Sums& acc) const {
-      multiply_32(acc, right[0], [&](u32 h, u32 half, u32& first, u32& second) {
-        if (half == 0) w[h].template decode<0, 0>(first, second);
-        else w[h].template decode<0, 1>(first, second);
-      });
-      multiply_32(acc, right[1], [&](u32 h, u32 half, u32& first, u32& second) {
-        if (half == 0) w[h].template decode<0, 2>(first, second);
-        else w[h].template decode<0, 3>(first, second);
-      });
+    template <u32 I> GPU_METHOD void step(Sums& acc, const Words4 (&right)[N]) const {
+      UNROLL for (u32 set = 0; set < SETS; set++) {
+        u32 left[4];
+        UNROLL for (u32 h = 0; h < 2; h++) w[2 * set + h].template decode<I>(left[h], left[2 + h]);
+        UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[set][j], left, right[j].v + I % 2 * 2);
+      }
+    }
+    GPU_METHOD void multiply(Sums& acc, const u16* x_at, u32 pitch) const {
+      Words4 right[2][N];
+      load_32(right[0], x_at, pitch);
+      load_32(right[1], x_at + 32, pitch);
+      step<0>(acc, right[0]);
+      step<1>(acc, right[0]);
+      load_32(right[0], x_at + 64, pitch);
+      step<2>(acc, right[1]);
+      step<3>(acc, right[1]);
+      load_32(right[1], x_at + 96, pitch);
+      step<4>(acc, right[0]);
+      step<5>(acc, right[0]);
+      step<6>(acc, right[1]);
+      step<7>(acc, right[1]);
     }
   };
-  // acc += slices, a multiple of four, in words. One is on its way to registers while that before it is multiplied.
-  template <u32 N> GPU_FN void multiply_words(Sums& acc, const Lines& lines, u32 slices, const u16* x_at, u32 pitch) {
-    if (slices == 0) return;
-    Step<N> now, next;
-    now.load(lines, 0, x_at, pitch);
-    NO_UNROLL for (u32 r = 0; r < slices; r += 4)
-      UNROLL for (u32 i = 0; i < 4; i += 2) {
-        next.load(lines, r + i + 1, x_at, pitch);
-        now.multiply(acc);
-        now.load(lines, i == 0 || r + 4 < slices ? r + i + 2 : 0, x_at, pitch);
-        next.multiply(acc);
-      }
+  // acc += a piece. Both blocks are on their way to registers before the first is multiplied.
+  template <u32 N> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch) {
+    Block<N> first, second;
+    first.template load<0>(lines);
+    second.template load<1>(lines);
+    first.multiply(acc, x_at, pitch);
+    second.multiply(acc, x_at + PIECE / 2, pitch);
   }
 
   // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
@@ -150,23 +159,26 @@ template <class Q, u32 ROWS> struct QuantBatch {
     }
   };
 
-  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const BoxMap* map, const void* x, u32 splits, const Parts& parts) {
     const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
-    const bool words = Slice::WORDS && k % 256 == 0;
-    // Shared memory: x, its factors, weights of each warp, what warps tell each other.
+    const bool pieces = PIECES && k % PIECE == 0;
+    const u32 gap = pieces ? BYTES / 4 : GAP, place_words = LINES * gap;
+    // Shared memory: x, its factors, weights of each warp (boxes begin at multiples of 128 bytes), what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
     f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
     const Rows rows{(u16*)shared, factors, width};
-    u32* const weights = (u32*)(factors + ROWS) + warp * PLACES * PLACE_WORDS;
-    f32* const totals = (f32*)((u32*)(factors + ROWS) + warps * PLACES * PLACE_WORDS);
+    u32* const weights = (u32*)(factors + 32) + warp * PLACES * place_words;
+    f32* const totals = (f32*)((u32*)(factors + 32) + warps * PLACES * place_words);
 
     const auto line = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
-    const auto skew_of = [&](size_t begin) { return Q::Align == 16 || words ? 0 : (u32)begin & 15u; };
+    const auto skew_of = [&](size_t begin) { return Q::Align == 16 || pieces ? 0 : (u32)begin & 15u; };
     Signal* const own_signals = signals + warp * PLACES;
+    const bool boxes = BOX_COPIES && pieces && map;
     if (BULK_COPIES) {
+      if (boxes && warp == 0 && one_lane()) expect_boxes(map);
       if (lane < PLACES) make_signal(own_signals + lane, 1);
       signals_made();
       wave_sync();
@@ -175,38 +187,44 @@ template <class Q, u32 ROWS> struct QuantBatch {
     const auto send = [&] {
       const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       const bool wanted = sent.base + own < groups && chunk < chunks;
-      u32* const place = weights + sent.place * PLACE_WORDS;
+      u32* const place = weights + sent.place * place_words;
       if (BULK_COPIES) {
         Signal* const signal = own_signals + sent.place;
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
-          const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, 8);
+        } else if (boxes) {
           if (one_lane()) {
-            expect_bytes(signal, 16 * count);
-            UNROLL for (u32 r = 0; r < 16; r++) copy_bulk(place + r * GAP, (r / 8 ? lower : upper) + r % 8 * row_bytes, count, signal);
+            expect_bytes(signal, LINES * BYTES);
+            copy_box(place, map, (sent.base + own) * out.per_group(), first + chunk, signal);
+          }
+        } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
+          const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, LINES / 2);
+          if (one_lane()) {
+            expect_bytes(signal, LINES * count);
+            NO_UNROLL for (u32 r = 0; r < LINES; r++) copy_bulk(place + r * gap, (r < LINES / 2 ? upper : lower) + r % (LINES / 2) * row_bytes, count, signal);
           }
         } else {
-          const size_t begin = line(sent.base, chunk, lane % 16);
+          const size_t begin = line(sent.base, chunk, lane % LINES);
           const u32 skew = skew_of(begin), bytes = (skew + count + 15) / 16 * 16;
           u32 total = bytes;
-          UNROLL for (u32 mask = 8; mask; mask /= 2) total += shfl_xor(total, mask);
+          UNROLL for (u32 mask = LINES / 2; mask; mask /= 2) total += shfl_xor(total, mask);
           if (one_lane()) expect_bytes(signal, total);
           wave_sync();
-          if (lane < 16) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
+          if (lane < LINES) copy_bulk(place + lane * gap, w + (begin - skew), bytes, signal);
         }
       } else {
         // Four lanes to a row, and to the eighth behind it.
-        for (u32 r = lane / 4; r < 16; r += 8) {
+        for (u32 r = lane / 4; r < LINES; r += 8) {
           const size_t begin = line(sent.base, chunk, r);
           const u32 end = wanted ? skew_of(begin) + count : 0;
-          for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
+          for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * gap + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
         }
       }
       sent.advance(rounds, step);
     };
-    send();
+    // Those that are sent one by one take longer than what follows could wait for.
+    NO_UNROLL for (u32 i = 0; i < (boxes ? PLACES : 1); i++) send();
     wait_for_previous();
     // Rows that x does not have are zeros.
     const auto bring = [&](u32 b) {
@@ -214,10 +232,10 @@ template <class Q, u32 ROWS> struct QuantBatch {
       if (b < ROWS) UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
     };
     for (u32 b = warp; b < ROWS; b += warps) bring(b);
-    NO_UNROLL for (u32 i = 1; i < PLACES; i++) send();
+    NO_UNROLL for (u32 i = boxes ? PLACES : 1; i < PLACES; i++) send();
     copies_wait();
     wave_sync();
-    const u32 order = words ? Slice::ORDER : QUANT_ORDER_ANY;
+    const u32 order = pieces ? QuantSlice<Q>::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
       const bool halves = out.dtype == DTYPE_f16;
       const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
@@ -239,58 +257,53 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const u32 chunk = c.round * splits + split, group = c.base + own;
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
-      const u32 slices = runs * RUN / 64;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
-      u32* const place = weights + c.place * PLACE_WORDS;
+      u32* const place = weights + c.place * place_words;
       Lines lines;
-      UNROLL for (u32 h = 0; h < 2; h++) {
+      UNROLL for (u32 h = 0; h < 2 * SETS; h++) {
         const u32 r = lane / 4 + 8 * h;
-        lines[h] = Staged<Q::Align>{place + r * GAP, words ? 0 : skew_of(line(c.base, chunk, r))};
+        lines[h] = Staged<Q::Align>{place + r * gap, pieces ? 0 : skew_of(line(c.base, chunk, r))};
       }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
         Sums none = {};
-        if (runs == 0) lines[0] = lines[1] = Staged<Q::Align>{shared, 0};
-        if constexpr (Slice::WORDS)
-          for (u32 r = 0; words && r < CHUNK / 64; r++) {
-            Step<TILES> now;
-            now.load(lines, r < slices ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
-            now.multiply(r < slices ? acc : none);
-          }
-        for (u32 r = 0; !words && r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
-      } else if (Slice::WORDS && words) {
-        if constexpr (Slice::WORDS) {
-          if (out.batch > 8) multiply_words<TILES>(acc, lines, slices, x_at, rows.pitch());
-          else multiply_words<1>(acc, lines, slices, x_at, rows.pitch());
-        }
-      } else if (!Slice::WORDS && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+        if (runs == 0) UNROLL for (u32 h = 0; h < 2 * SETS; h++) lines[h] = Staged<Q::Align>{shared, 0};
+        if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch());
+        else for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+      } else if (pieces) {
+        if (runs && out.batch > 8) multiply_piece<TILES>(acc, lines, x_at, rows.pitch());
+        else if (runs) multiply_piece<1>(acc, lines, x_at, rows.pitch());
+      } else if (!PIECES && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
       wave_sync();
       if (c.round == 0) {
         if (splits > 1) {
-          UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = acc[e / 4][e % 4];
+          UNROLL for (u32 e = 0; e < VALUES; e++) totals[e * bdim_x() + tid_x()] = sum_of(acc, e);
           barrier();
-          for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += totals[e * bdim_x() + tid_x() + 32 * s];
+          for (u32 s = 1; split == 0 && s < splits; s++) UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += totals[e * bdim_x() + tid_x() + 32 * s];
           barrier();
         }
         const bool there = split == 0 && group < groups;
-        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + 2 * t + e % 2];
+        UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) *= factors[e / 4 % TILES * 8 + 2 * t + e % 2];
         if (parts.count == 1) {
           store(out, group, acc, (f32*)place, there);
           warpgroup_publish();
-        } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = acc[e / 4][e % 4];
-        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+        } else if (there) UNROLL for (u32 e = 0; e < VALUES; e++) parts.sums[(((size_t)parts.own * groups + group) * VALUES + e) * 32 + lane] = sum_of(acc, e);
+        UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) = 0;
       }
       send();
     }
     if (parts.count > 1) add_up(out, groups, parts, own, together, (f32*)weights, split == 0);
   }
 
+  // A lane's value e: of lines lane / 4 + 8 · (e / 2 mod 2) of set e / 4 / TILES.
+  GPU_FN f32& sum_of(Sums& acc, u32 e) { return acc[e / 4 / TILES][e / 4 % TILES][e % 4]; }
+
   // By way of the warp's shared memory, so that lanes side by side store columns side by side, and the code is short.
-  GPU_FN void store(const Out& out, u32 group, const Sums& acc, f32* scratch, bool there) {
-    constexpr u32 PITCH = 20;
-    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
+  GPU_FN void store(const Out& out, u32 group, Sums& acc, f32* scratch, bool there) {
+    constexpr u32 PITCH = LINES + 4;
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 % TILES * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + e / 4 / TILES * 16 + lane_id() / 4 + e % 4 / 2 * 8] = sum_of(acc, e);
     wave_sync();
     // Several at once, so that they need not wait for each other.
     constexpr u32 ONCE = 4;
@@ -302,7 +315,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         const f32* const from = scratch + (b < ROWS ? b : 0) * PITCH + r;
         added[i] = out.added(group, r, b);
         total[i] = out.biased(group, r, *from);
-        if (out.glu) total[i] = out.gated(total[i], out.biased(group, r + 8, from[8]));
+        if (out.glu) total[i] = out.gated(total[i], out.biased(group, r + LINES / 2, from[LINES / 2]));
       }
       UNROLL for (u32 i = 0; i < ONCE; i++) out.keep(group, r, first + i * step + lane_id() / columns, total[i] + added[i]);
     }
@@ -327,7 +340,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const bool wanted = last && group < groups;
       Sums acc = {};
       for (u32 p = 0; wanted && p < parts.count; p++)
-        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
+        UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += parts.sums[(((size_t)p * groups + group) * VALUES + e) * 32 + lane_id()];
       store(out, group, acc, scratch, wanted);
     }
   }

@@ -71,6 +71,21 @@ export interface LaunchGeometry {
   readonly crowds?: boolean | undefined;
 }
 
+/**
+ * A matrix in device memory and the boxes of it that kernels bring to shared memory (kernels/gpu/boxes.h). A row is `pieces` of
+ * `pieceBytes`, a multiple of 16 as `at` is; `halves` of 2 are the rows of a gate and, behind them, those that it gates.
+ */
+export interface Boxes {
+  readonly at: number;
+  readonly rows: number;
+  readonly halves: 1 | 2;
+  readonly pieces: number;
+  readonly pieceBytes: number;
+  /** Of a box: rows of each half, and pieces side by side. */
+  readonly boxRows: number;
+  readonly boxPieces: number;
+}
+
 export interface GpuContext {
   readonly properties: GpuProperties;
   /** Why work cannot be recorded; null where it can. */
@@ -128,6 +143,8 @@ export interface GpuContext {
   /** Native memory for arguments of these sizes, each aligned to its size. */
   argumentBlock(sizes: readonly number[]): ArgumentBlock;
   launch(fn: Handle, geometry: LaunchGeometry, args: ArgumentBlock): void;
+  /** The map by which kernels find these boxes; null where the device or its driver has none, or refuses this one. */
+  boxMap(boxes: Boxes): Uint8Array | null;
   /**
    * Recorded launches that follow each other may overlap as far as their kernels allow it. What is launched behind a fence
    * begins when all before it has ended; copies are fences, and so is what libraries enqueue, who call this themselves.

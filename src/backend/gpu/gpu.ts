@@ -24,11 +24,12 @@ import { formatBytes, Usage } from "../usage.ts";
 import { Allocator, type Pool } from "./allocator.ts";
 import { MAX_COUNTERS, type MatrixUnit, usesMatrixUnit } from "./attention-plan.ts";
 import { BlasTrials } from "./blas-verdicts.ts";
+import { BoxMaps } from "./box-maps.ts";
 import type { KernelName, ValuesFor } from "./catalogue.ts";
 import { copyLayout } from "./copy.ts";
 import { DeviceBlas } from "./device-blas.ts";
 import { DeviceMemory } from "./device-memory.ts";
-import type { Blas, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings } from "./driver.ts";
+import type { Blas, Boxes, Gemm, GemmType, GpuContext, GpuPlatform, Handle, Recordings } from "./driver.ts";
 import { KernelCache } from "./kernel-cache.ts";
 import { Launcher } from "./launcher.ts";
 import { defaultChoice } from "./memory-policy.ts";
@@ -65,6 +66,7 @@ export abstract class Gpu implements MemoryOps, Recordings {
   readonly #staging: Staging;
   readonly #launcher: Launcher;
   readonly #usage = new Usage();
+  readonly #boxMaps: BoxMaps;
   readonly #layouts = new Map<string, number>();
   /** Layouts out of use that recorded work may still read. */
   #oldLayouts: number[] = [];
@@ -94,6 +96,11 @@ export abstract class Gpu implements MemoryOps, Recordings {
     this.#allocator = new Allocator(this.context, name, this.source);
     this.#staging = new Staging(this.context);
     this.#launcher = new Launcher(this.context, () => platform.compiler(), this.cache);
+    this.#boxMaps = new BoxMaps(
+      this.context,
+      (bytes) => this.#allocator.alloc(bytes),
+      (to, bytes) => this.#staging.upload(BigInt(to), bytes),
+    );
     this.#blas = new DeviceBlas(platform, this.context, this, new BlasTrials(this.cache.folder));
     this.#error = this.#allocator.alloc(24);
     this.context.memset(BigInt(this.#error), 0, 24);
@@ -253,6 +260,14 @@ export abstract class Gpu implements MemoryOps, Recordings {
    */
   fenceWeights(weights: Storage): void {
     if (this.#allocator.isPooled(addressOf(weights))) this.context.fence();
+  }
+
+  /**
+   * The address of a map of boxes of weights; 0 where there is none: kernels then bring rows one by one. Weights that are made
+   * within a recording have none, as maps come from the host.
+   */
+  boxMap(weights: Storage, boxes: Boxes): number {
+    return this.#allocator.isPooled(addressOf(weights)) ? 0 : this.#boxMaps.find(boxes, !this.#recording);
   }
 
   /** The arguments num_dims and info of elementwise kernels: dims merged, info 0 where all operands are contiguous. */

@@ -2,6 +2,7 @@
 import { fail } from "../../core/errors.ts";
 import type {
   ArgumentBlock,
+  Boxes,
   DevicePtr,
   GpuContext,
   GpuProperties,
@@ -336,6 +337,17 @@ export class NativeContext implements GpuContext {
       0n,
     );
     if (code !== 0) this.#launchFailed(code, geometry);
+  }
+
+  boxMap(boxes: Boxes): Uint8Array | null {
+    const make = this.#driver.spec.boxMap;
+    if (!make || !/^sm_(9|1\d\d)/.test(this.properties.arch)) return null;
+    this.activate();
+    // The driver writes to a multiple of 64 bytes.
+    const room = new Uint8Array(128 + 64);
+    const base = addressOf(room);
+    const skip = Number(-base & 63n);
+    return make(base + BigInt(skip), boxes) === 0 ? room.subarray(skip, skip + 128) : null;
   }
 
   /**

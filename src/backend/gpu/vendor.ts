@@ -1,5 +1,5 @@
 /** What HIP and CUDA must tell of themselves, where they differ. */
-import type { ArgumentBlock, Handle, LaunchGeometry } from "./driver.ts";
+import type { ArgumentBlock, Boxes, Handle, LaunchGeometry } from "./driver.ts";
 import type { Library } from "./library.ts";
 
 export type DriverCall =
@@ -86,6 +86,8 @@ export interface Vendor {
   overlapping(arch: string): OverlappingLaunch | null;
   /** Lets a function use this much dynamic shared memory, where that must be asked for, and blocks that crowd find room beside it. */
   allowShared: ((fn: Handle, bytes: number, crowds: boolean) => number) | null;
+  /** Writes the map of a matrix, of 128 bytes, to a multiple of 64; its result code. Null where devices know no such maps. */
+  boxMap: ((to: bigint, boxes: Boxes) => number) | null;
 }
 
 export type OverlappingLaunch = (fn: Handle, geometry: LaunchGeometry, stream: Handle, args: ArgumentBlock) => number;

@@ -5,6 +5,7 @@ import { addressOf, type Library, type LibrarySpec, openLibrary, textAt } from "
 import { NativeDriver } from "../native-driver.ts";
 import { systemMemory } from "../system-memory.ts";
 import type { DriverPrototypes, OverlappingLaunch, Vendor } from "../vendor.ts";
+import { boxMaps } from "./box-map.ts";
 import { cublasSource } from "./cublas.ts";
 import { cudaFiles } from "./folders.ts";
 import { openNvrtc } from "./nvrtc.ts";
@@ -175,6 +176,7 @@ function cudaVendor(library: Library): Vendor {
     allowShared: (fn, bytes, crowds) =>
       calls.setAttribute(fn, maxDynamicSharedBytes, bytes) ||
       (crowds ? calls.setAttribute(fn, sharedCarveOut, 100) : 0),
+    boxMap: boxMaps(library),
   };
 }
 

@@ -12,13 +12,19 @@ const QUANT_BATCH_WARPS = 16;
 /** Weights of a row that come at once: of types with less than eight bits, and of others. */
 const QUANT_BATCH_CHUNK = 512;
 const QUANT_BATCH_FINE = 256;
-/** Places of a warp's chunks, and rows of weights that it takes at a time. */
+/** Places of a warp's chunks. */
 const QUANT_BATCH_PLACES = 2;
+/** Rows of weights that a warp takes at a time: as many as the unit does, or twice, of types whose rows can be pieces (quant-pieces.h). */
 const LINES = 16;
+const QUANT_BATCH_SETS = 2;
+const pieced: ReadonlySet<QuantType> = new Set(["Q8_0", "Q4_0"]);
+const PIECE = QUANT_BATCH_FINE;
 
 export interface QuantBatchPlan {
   /** Floats for what several blocks of a share add up. */
   readonly scratch: number;
+  /** The pieces of a row and the rows of a box of them; null where rows come one by one. */
+  readonly boxes: { readonly pieces: number; readonly pieceBytes: number; readonly rows: number } | null;
   readonly launch: {
     readonly threads: number;
     /** Warps that share the depth of 16 rows of weights, and blocks that do. */
@@ -38,21 +44,24 @@ export function planQuantBatch(
   const width = QUANT_BATCH_ROWS;
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
-  const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
-  const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
+  const chunk = pieced.has(type) || bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
+  const lines = pieced.has(type) ? QUANT_BATCH_SETS * LINES : LINES;
+  const pieceBytes = (PIECE / elements) * bytes;
+  const boxes = pieced.has(type) && k % PIECE === 0 ? { pieces: k / PIECE, pieceBytes, rows: lines } : null;
+  const stage = lines * (boxes ? pieceBytes : (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16);
   const budget = sharedBudget(arch);
-  const groups = Math.ceil(n / LINES);
+  const groups = Math.ceil(n / lines);
   const chunks = Math.ceil(k / chunk);
   let best: QuantBatchPlan | null = null;
   let least = Number.POSITIVE_INFINITY;
   for (let parts = 1; parts <= Math.min(chunks, multiprocessors); parts++) {
     if (parts > MOST_PARTS && best) break;
     const most = Math.ceil(chunks / parts);
-    const x = 2 * width * (most * chunk + 32) + 4 * width;
+    const x = 2 * width * (most * chunk + 32) + 4 * 32;
     for (let splits = 1; splits <= Math.min(most, QUANT_BATCH_WARPS); splits *= 2) {
       for (let together = 1; together * splits <= QUANT_BATCH_WARPS; together++) {
         const warps = together * splits;
-        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * LINES * width : 0));
+        const shared = x + warps * (QUANT_BATCH_PLACES * stage + (splits > 1 ? 4 * lines * width : 0));
         // Static shared memory and the alignment of the rest take a little of it.
         if (shared > budget - 2048) continue;
         const sets = Math.ceil(groups / together);
@@ -68,8 +77,8 @@ export function planQuantBatch(
         const blocks = Math.ceil(sets / rounds) * parts;
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
         const shared_bytes = Math.max(shared, budget / 2);
-        const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
-        best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
+        const scratch = parts === 1 ? 0 : parts * groups * lines * width;
+        best = { scratch, boxes, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
     }
   }
@@ -90,11 +99,11 @@ export const quantBatch = [
     file: "quant-batch",
     pattern: "quant_batch_{Q}",
     over: { Q: quants },
-    args: "x* w* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
+    args: "x* w* map* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },
-      ...{ QUANT_BATCH_PLACES, ...quantOrders },
+      ...{ QUANT_BATCH_PLACES, QUANT_BATCH_SETS, ...quantOrders },
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),

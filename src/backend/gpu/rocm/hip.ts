@@ -199,6 +199,7 @@ function hipVendor(library: Library, number: number): Vendor {
       number > 0 && number < recordingHip ? `HIP ${shortVersion(number)} does not capture launches` : null,
     overlapping: () => null,
     allowShared: null,
+    boxMap: null,
   };
 }
 
