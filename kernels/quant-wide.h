@@ -87,7 +87,7 @@ template <class T> struct OrderedRow {
     // A warp brings four slices to shared memory and takes them from there in order.
     u16* const staged = (u16*)(shared + 96) + tid_x() / 32 * 256;
     u32 places[8];
-    UNROLL for (u32 j = 0; j < 8; j++) places[j] = lane_id() / 8 * 64 + ordered_from(lane_id() % 8 * 8 + j, order);
+    UNROLL for (u32 j = 0; j < 8; j++) places[j] = ordered_from(lane_id() * 8 + j, order);
     wait_for_previous();
     UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * bdim_x() + tid_x());
     f32 scale = 1;
@@ -281,7 +281,7 @@ template <class Q, int BN> struct QuantWide {
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g; ODD is that of
   // `turns`, so that the compiler knows all places. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
     await<ODD>(now, J, turns);
@@ -294,7 +294,6 @@ template <class Q, int BN> struct QuantWide {
       warpgroup_commit();
     }
     if (NEXT == 0 && more) land<1 - ODD>(turns + 1);
-    Stored stored;
     // Behind the last, what lies there is decoded, and goes nowhere; the simulator would see that nobody wrote it.
     load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || BULK_COPIES) ? 1 - ODD : ODD);
     // Products of the slice before have ended: they read g, and x at its place.
@@ -359,8 +358,8 @@ template <class Q, int BN> struct QuantWide {
         }
         if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
-        if (turns % 2) steps<1>(c, f, g, out, now, then, goes_on, turns);
-        else steps<0>(c, f, g, out, now, then, goes_on, turns);
+        if (turns % 2) steps<1>(c, f, g, stored, out, now, then, goes_on, turns);
+        else steps<0>(c, f, g, stored, out, now, then, goes_on, turns);
         now = then;
         turns++;
       }
@@ -373,11 +372,11 @@ template <class Q, int BN> struct QuantWide {
       piece = after;
     }
   }
-  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
-    step<ODD, 0>(c, f, g, out, now, then, more, turns);
-    step<ODD, 1>(c, g, f, out, now, then, more, turns);
-    step<ODD, 2>(c, f, g, out, now, then, more, turns);
-    step<ODD, 3>(c, g, f, out, now, then, more, turns);
+  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+    step<ODD, 0>(c, f, g, stored, out, now, then, more, turns);
+    step<ODD, 1>(c, g, f, stored, out, now, then, more, turns);
+    step<ODD, 2>(c, f, g, stored, out, now, then, more, turns);
+    step<ODD, 3>(c, g, f, stored, out, now, then, more, turns);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
