@@ -1,8 +1,10 @@
 // Products of many rows with quantized weights by warpgroups, as the simulator plays them, against sums of dequantized weights.
 import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { planQuantFlow } from "../../../src/backend/gpu/families/quant-flow.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
-import { multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import { multiplyFlow, multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import type { QuantType } from "../../../src/core/quant-types.ts";
 import { Tensor } from "../../../src/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
@@ -19,6 +21,40 @@ it.each([
   ["Q4_0", 150, 1024, 50, "bf16"],
   ["Q8_0", 40, 512, 41, "f16", 1],
 ] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype, multiprocessors: number = 16) => {
+  const error = errorOf({ type, n, k, rows, dtype, multiprocessors }, (gpu, x, w, y) =>
+    multiplyWide(gpu, type, dtype, x, w, { rows, n, k }, y),
+  );
+  expect(error).toBeLessThan(bounds[dtype]);
+});
+
+/** By boxes, which the simulator has none of: all threads bring weights. */
+it.each([
+  ["Q4_0", 264, 512, 64, "bf16"],
+  ["Q8_0", 300, 1024, 18, "f16"],
+  ["Q8_0", 40, 256, 41, "bf16"],
+  ["Q4_0", 150, 2048, 12, "f16"],
+] as const)("%s (%i, %i) by %i rows in %s, by boxes", (type, n, k, rows, dtype) => {
+  const shape = { rows, n, k };
+  const error = errorOf({ type, ...shape, dtype, multiprocessors: 16 }, (gpu, x, w, y) =>
+    multiplyFlow(gpu, planQuantFlow(shape, type, 16)!, dtype, x, { w, map: 0 }, shape, y),
+  );
+  expect(error).toBeLessThan(bounds[dtype]);
+});
+
+const bounds = { f16: 1e-3, bf16: 4e-3 } as const;
+interface Product {
+  readonly type: QuantType;
+  readonly n: number;
+  readonly k: number;
+  readonly rows: number;
+  readonly dtype: "bf16" | "f16";
+  readonly multiprocessors: number;
+}
+/** Relative error of what `multiply` makes of x (rows, k) and w (n, k), by addresses. */
+function errorOf(
+  { type, n, k, rows, dtype, multiprocessors }: Product,
+  multiply: (gpu: GpuBackend, x: number, w: number, y: number) => void,
+): number {
   const device = deviceWith("sm_90a", 0, multiprocessors);
   const gpu = device.backend as GpuBackend;
   const random = (of: number, seed: number) =>
@@ -29,7 +65,7 @@ it.each([
   const given = x.dataSync() as Float32Array;
   const y = Tensor.full([rows, n], Number.NaN, { device, dtype });
   const blocks = q.toDeviceSync(device).blocks;
-  multiplyWide(gpu, type, dtype, at(x), at(blocks), { rows, n, k }, at(y));
+  multiply(gpu, at(x), at(blocks), at(y));
   const found = y.dataSync() as Float32Array;
   let [difference, norm] = [0, 0];
   for (let i = 0; i < rows; i++)
@@ -39,5 +75,5 @@ it.each([
       difference += (found[i * n + j]! - sum) ** 2;
       norm += sum ** 2;
     }
-  expect(Math.sqrt(difference / norm)).toBeLessThan(dtype === "f16" ? 1e-3 : 4e-3);
-});
+  return Math.sqrt(difference / norm);
+}
