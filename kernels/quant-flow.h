@@ -1,8 +1,8 @@
 // Products of up to 64 rows with quantized weights by warpgroups: y (rows, n) = f(x (rows, k) · W (n, k)ᵀ + bias) + residual in halves;
 // weights and x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
 //
-// A block makes LINES lines of W by all rows, or, of `cuts` blocks, its part of k of them. Warps that multiply do nothing else: of two
-// others one has the copy engine bring boxes of weights, a piece of each line at a time and the first before the kernel ahead has ended,
+// A block makes LINES lines of W by all rows, or, of `cuts` blocks, its part of k of them. Warps that multiply do nothing else: of four
+// others, from which they have registers, one has the copy engine bring boxes of weights, a piece of each line at a time and the first before the kernel ahead has ended,
 // and one x, which lies in memory as the unit reads it (OrderedRow). A warp that multiplies has 16 lines and decodes them straight into
 // the registers that the product takes its left operand from; while one slice of a piece is multiplied, the next is decoded. With a gate
 // the first half of the lines are gates, and the second what they open.
@@ -18,10 +18,14 @@
 
 #if GPU_WARPGROUPS
 namespace gpu {
-// A meeting of the threads that multiply.
+// A meeting of the threads that multiply. Registers go from warps that need few to others, four warps at a time: what each then has.
 #if GPU_NVIDIA
+template <u32 EACH> GPU_FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(EACH)); }
+template <u32 EACH> GPU_FN void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(EACH)); }
 template <u32 THREADS> GPU_FN void barrier_of() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 #else
+template <u32> GPU_FN void take_registers() {}
+template <u32> GPU_FN void leave_registers() {}
 template <u32> GPU_FN void barrier_of() { barrier(); }
 #endif
 
@@ -83,22 +87,31 @@ template <class Q, u32 BN> struct QuantFlow {
   GPU_METHOD u32 columns() const { return g.glu ? g.n / 2 : g.n; }
   GPU_METHOD const u16* slice_of(u32 at, u32 j) const { return g.x + (size_t)(at * SLICES + j) * height() * SLICE; }
 
-  // Has a piece brought to its place, when all have done with what lies there; all lanes of a warp.
-  GPU_METHOD void send(u32 at, const Turn<PLACES>& turn) const {
-    if (at >= to || !one_lane()) return;
-    if (at - from >= PLACES) await_signal(free + turn.place, turn.phase);
-    expect_bytes(full + turn.place, 4 * PLACE);
-    copy_box(weights + turn.place * PLACE, g.map, tile * (g.glu ? LINES / 2 : LINES), at, full + turn.place);
+  GPU_METHOD void bring_weights() const {
+    if (one_lane()) {
+      Turn<PLACES> turn{0, 1};
+      NO_UNROLL for (u32 at = from; at < to; at++, turn = turn.next()) {
+        if (at - from >= PLACES) await_signal(free + turn.place, turn.phase);
+        expect_bytes(full + turn.place, 4 * PLACE);
+        copy_box(weights + turn.place * PLACE, g.map, tile * (g.glu ? LINES / 2 : LINES), at, full + turn.place);
+      }
+    }
+    wave_sync();
+    wait_for_previous();
   }
-  GPU_METHOD void send_x(u32 at, const Turn<X_PLACES>& turn) const {
-    if (at >= to || !one_lane()) return;
-    Signal* const signal = x_full + turn.place;
-    u16* const place = sx + turn.place * X_PLACE;
-    if (at - from >= X_PLACES) await_signal(x_free + turn.place, turn.phase);
-    expect_bytes(signal, height() * PIECE * 2);
-    // Slices of fewer rows than a tile has lie closer together in memory.
-    if (height() == BN) copy_bulk((u32*)place, slice_of(at, 0), BN * PIECE * 2, signal);
-    else NO_UNROLL for (u32 j = 0; j < SLICES; j++) copy_bulk((u32*)(place + j * X_SLICE), slice_of(at, j), height() * SLICE * 2, signal);
+  GPU_METHOD void bring_x() const {
+    wait_for_previous();
+    if (!one_lane()) return;
+    Turn<X_PLACES> turn{0, 1};
+    NO_UNROLL for (u32 at = from; at < to; at++, turn = turn.next()) {
+      Signal* const signal = x_full + turn.place;
+      u16* const place = sx + turn.place * X_PLACE;
+      if (at - from >= X_PLACES) await_signal(x_free + turn.place, turn.phase);
+      expect_bytes(signal, height() * PIECE * 2);
+      // Slices of fewer rows than a tile has lie closer together in memory.
+      if (height() == BN) copy_bulk((u32*)place, slice_of(at, 0), BN * PIECE * 2, signal);
+      else NO_UNROLL for (u32 j = 0; j < SLICES; j++) copy_bulk((u32*)(place + j * X_SLICE), slice_of(at, j), height() * SLICE * 2, signal);
+    }
   }
   // Where there is no engine all threads bring both.
   GPU_METHOD void bring(u32 at) const {
@@ -150,9 +163,6 @@ template <class Q, u32 BN> struct QuantFlow {
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(e[i / 4][i % 4]);
     if (BULK_COPIES && J == 0 && now.at > from) meeting_come(x_free + now.x_turn.before());
-    // What comes where the piece before lay: by warps of different schedulers, a slice later than most have done with it.
-    if (BULK_COPIES && J == 1 && now.at > from && uniform(tid_x() / 32) == 0) send(now.at - 1 + PLACES, Turn<PLACES>{now.turn.before(), now.turn.phase ^ (now.turn.place == 0)});
-    if (BULK_COPIES && J == 1 && now.at > from && uniform(tid_x() / 32) == 1) send_x(now.at - 1 + X_PLACES, Turn<X_PLACES>{now.x_turn.before(), now.x_turn.phase ^ (now.x_turn.place == 0)});
     decode<NEXT>(e, blocks);
     // All of the piece is in registers.
     if (BULK_COPIES && NEXT == 3) meeting_come(free + now.turn.place);
@@ -166,13 +176,11 @@ template <class Q, u32 BN> struct QuantFlow {
     const WarpgroupRef x = uniform_ref(warpgroup_ref(sx, 8 * WIDE_ROW, SLICE * WIDE_ROW));
     Now now{from, false, {0, 0}, {0, 0}};
     if (BULK_COPIES) {
-      if (uniform(tid_x() / 32) == 0) NO_UNROLL for (u32 i = 0; i < PLACES; i++) send(from + i, Turn<PLACES>{i, 0});
-      wait_for_previous();
-      if (uniform(tid_x() / 32) == 1) NO_UNROLL for (u32 i = 0; i < X_PLACES; i++) send_x(from + i, Turn<X_PLACES>{i, 0});
       await_signal(full, 0);
       load<0>(blocks, 0);
       decode<0>(f, blocks);
     }
+    wait_for_previous();
     NO_UNROLL for (; now.at < to; now.at++) {
       now.more = BULK_COPIES && now.at + 1 < to;
       if (BULK_COPIES) await_signal(x_full + now.x_turn.place, now.x_turn.phase);
@@ -264,7 +272,16 @@ template <class Q, u32 BN> struct QuantFlow {
   GPU_METHOD f32 gated(f32 gate, f32 up) const { return Outputs<16, BN>(0, nullptr, nullptr, nullptr, 0, g.glu, 0, Share{}).gated(gate, up); }
 
   GPU_METHOD void run() const {
-    multiply();
+    const u32 warp = uniform(tid_x() / 32);
+    if (!BULK_COPIES || warp < WARPS) {
+      take_registers<112>();
+      multiply();
+    } else {
+      leave_registers<32>();
+      if (warp == WARPS) bring_weights();
+      else if (warp == WARPS + 1) bring_x();
+      else wait_for_previous();
+    }
   }
 };
 

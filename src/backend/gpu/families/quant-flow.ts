@@ -6,14 +6,16 @@ import { productDefines } from "./product.ts";
 import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** Rows of weights that a block multiplies, by two threads each. */
+/** Rows of weights that a block multiplies, by two threads each; four warps more bring them and x. */
 const QUANT_FLOW_LINES = 256;
-const THREADS = 2 * QUANT_FLOW_LINES;
+const THREADS = 2 * QUANT_FLOW_LINES + 128;
 /** Weights of a row that come at once. */
 const PIECE = 256;
 /** Bytes of shared memory for x and weights; the rest is for signals. */
 const QUANT_FLOW_SHARED = sharedBudget("sm_90a") - 512;
 const MOST_PLACES = 4;
+/** Pieces that a block must have: with fewer, blocks of 128 rows of weights, two to a multiprocessor, are faster. */
+const LEAST_PIECES = 6;
 /** Pieces that could be multiplied while blocks write what they share and add it up. */
 const JOINING = 1;
 
@@ -33,7 +35,7 @@ export interface QuantFlowPlan {
   readonly launch: { readonly cuts: number; readonly blocks: number; readonly shared_bytes: number };
 }
 
-/** x (rows, k) · wᵀ (n, k), as kernels/quant-flow.h goes about it; null for other types, depths and numbers of rows. */
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-flow.h goes about it; null where those of quant-wide.h are for it. */
 export function planQuantFlow(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
@@ -51,6 +53,7 @@ export function planQuantFlow(
   const places = Math.min(MOST_PLACES, Math.floor((QUANT_FLOW_SHARED - xPlaces * x) / place));
   const tiles = Math.ceil(shape.n / QUANT_FLOW_LINES);
   const cuts = cutsOf(tiles, pieces, multiprocessors);
+  if (pieces / cuts < LEAST_PIECES) return null;
   return {
     kernel: `quant_flow_${rows}_${flowing[type as Flowing]}`,
     order: planOrder(shape, type, rows),
