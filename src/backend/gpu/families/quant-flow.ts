@@ -22,11 +22,12 @@ const JOINING = 1;
 /** Types that have such kernels (kernels/quant-pieces.h). */
 const flowing = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
 type Flowing = keyof typeof flowing;
-const sizes = { 24: 24, 32: 32, 40: 40, 48: 48, 56: 56, 64: 64 } as const;
-const sizeNames = Object.keys(sizes) as `${keyof typeof sizes}`[];
+export const flowQuants = Object.values(flowing);
+/** Rows of x that a block takes. */
+const sizes = ["24", "32", "40", "48", "56", "64"] as const;
 
 export interface QuantFlowPlan {
-  readonly kernel: `quant_flow_${keyof typeof sizes}_${(typeof flowing)[Flowing]}`;
+  readonly kernel: `quant_flow_${(typeof sizes)[number]}_${(typeof flowing)[Flowing]}`;
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share tiles add up. */
   readonly scratch: number;
@@ -41,9 +42,9 @@ export function planQuantFlow(
   type: QuantType,
   multiprocessors: number,
 ): QuantFlowPlan | null {
-  const size = sizeNames.find((name) => shape.rows <= Number(name));
+  const size = sizes.find((most) => shape.rows <= Number(most));
   if (!(type in flowing) || shape.k % PIECE !== 0 || size === undefined) return null;
-  const rows = Number(size) as keyof typeof sizes;
+  const rows = Number(size);
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
   const pieceBytes = (PIECE / elements) * bytes;
@@ -55,7 +56,7 @@ export function planQuantFlow(
   const cuts = cutsOf(tiles, pieces, multiprocessors);
   if (pieces / cuts < LEAST_PIECES) return null;
   return {
-    kernel: `quant_flow_${rows}_${flowing[type as Flowing]}`,
+    kernel: `quant_flow_${size}_${flowing[type as Flowing]}`,
     order: planOrder(shape, type, rows),
     scratch: cuts === 1 ? 0 : cuts * tiles * QUANT_FLOW_LINES * rows,
     boxes: { pieces, pieceBytes, lines: QUANT_FLOW_LINES },
@@ -80,7 +81,7 @@ export const quantFlow = [
   family({
     file: "quant-flow",
     pattern: "quant_flow_{size}_{Q}",
-    over: { size: sizeNames, Q: Object.values(flowing) },
+    over: { size: sizes, Q: flowQuants },
     apart: ["size"],
     args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
     plan: "blocks shared_bytes",
