@@ -12,23 +12,13 @@
 #ifndef WICK_QUANT_FLOW_H
 #define WICK_QUANT_FLOW_H
 #include "gpu/boxes.h"
+#include "gpu/crews.h"
 #include "gpu/uniform.h"
 #include "product.h"
 #include "quant-pieces.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
-// A meeting of the threads that multiply. Registers go from warps that need few to others, four warps at a time: what each then has.
-#if GPU_NVIDIA
-template <u32 EACH> GPU_FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(EACH)); }
-template <u32 EACH> GPU_FN void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(EACH)); }
-template <u32 THREADS> GPU_FN void barrier_of() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
-#else
-template <u32> GPU_FN void take_registers() {}
-template <u32> GPU_FN void leave_registers() {}
-template <u32> GPU_FN void barrier_of() { barrier(); }
-#endif
-
 template <class Q, u32 BN> struct QuantFlow {
   static constexpr u32 LINES = QUANT_FLOW_LINES, WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
   static constexpr u32 SLICE = WIDE_ROW, SLICES = PIECE / SLICE, X_SLICE = BN * SLICE, X_PLACE = BN * PIECE;

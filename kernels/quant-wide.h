@@ -15,6 +15,7 @@
 #ifndef WICK_QUANT_WIDE_H
 #define WICK_QUANT_WIDE_H
 #include "product.h"
+#include "gpu/crews.h"
 #include "gpu/uniform.h"
 #include "quant-slices.h"
 

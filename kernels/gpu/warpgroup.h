@@ -67,8 +67,6 @@ GPU_FN void await_count(const u32* counter, u32 least) {
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
   while (count < least);
 }
-// One more, behind `most` from zero again, for which nobody waits.
-GPU_FN void count_on(u32* counter, u32 most) { asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(most) : "memory"); }
 GPU_FN Vec<f32, 4> load_fresh(const f32* p) {
   Vec<f32, 4> x;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.v[0]), "=f"(x.v[1]), "=f"(x.v[2]), "=f"(x.v[3]) : "l"(p) : "memory");
@@ -159,7 +157,6 @@ GPU_FN void meeting_come(u64*) {}
 GPU_FN void meeting_wait(u64*, u32) { barrier(); }
 constexpr bool WAITING_BLOCKS = false;
 GPU_FN void await_count(const u32*, u32) {}
-GPU_FN void count_on(u32*, u32) {}
 GPU_FN Vec<f32, 4> load_fresh(const f32* p) { return *(const Vec<f32, 4>*)p; }
 // One thread's results, where left(m, k) has the left operand's bits. They are in two rows, and every column has one in each.
 template <class T, int R, class Left> SIM_RAW static void host_warpgroup(f32 (&d)[R], Left left, const WarpgroupRef& b, bool b_side_by_side, bool add) {
