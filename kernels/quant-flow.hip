@@ -13,7 +13,7 @@ namespace gpu {
 #define QUANT_FLOW_BODY(Q, BN)
 #endif
 #define QUANT_FLOW_KERNEL(BN, Q) \
-  KERNEL_EARLY(QUANT_FLOW_LINES * 2 + 128, 1, quant_flow_##BN##_##Q, const void* x, const u8* w, const BoxMap* map, const void* bias, const void* residual, void* out, \
+  KERNEL_EARLY(QUANT_FLOW_THREADS, 1, quant_flow_##BN##_##Q, const void* x, const u8* w, const BoxMap* map, const void* bias, const void* residual, void* out, \
                f32* parts, u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 cuts, u32 dtype) { QUANT_FLOW_BODY(Q, BN) }
 #define QUANT_FLOW(Q) \
   QUANT_FLOW_KERNEL(24, Q) QUANT_FLOW_KERNEL(32, Q) QUANT_FLOW_KERNEL(40, Q) QUANT_FLOW_KERNEL(48, Q) QUANT_FLOW_KERNEL(56, Q) QUANT_FLOW_KERNEL(64, Q)

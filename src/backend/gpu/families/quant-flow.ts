@@ -8,7 +8,7 @@ import { streamDefines } from "./quantized.ts";
 
 /** Rows of weights that a block multiplies, by two threads each; four warps more bring them and x. */
 const QUANT_FLOW_LINES = 256;
-const THREADS = 2 * QUANT_FLOW_LINES + 128;
+const QUANT_FLOW_THREADS = 2 * QUANT_FLOW_LINES + 128;
 /** Weights of a row that come at once. */
 const PIECE = 256;
 /** Bytes of shared memory for x and weights; the rest is for signals. */
@@ -85,7 +85,10 @@ export const quantFlow = [
     apart: ["size"],
     args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
     plan: "blocks shared_bytes",
-    defines: { ...streamDefines, ...productDefines, QUANT_FLOW_LINES, QUANT_FLOW_SHARED, ...quantOrders },
-    launch: (s) => ({ grid: gridFor(s.blocks, THREADS), block: THREADS, shared: s.shared_bytes }),
+    defines: {
+      ...{ ...streamDefines, ...productDefines, QUANT_FLOW_LINES, QUANT_FLOW_THREADS, QUANT_FLOW_SHARED },
+      QUANT_ORDER_q4_0: quantOrders.QUANT_ORDER_q4_0,
+    },
+    launch: (s) => ({ grid: gridFor(s.blocks, QUANT_FLOW_THREADS), block: QUANT_FLOW_THREADS, shared: s.shared_bytes }),
   }),
 ] as const;
