@@ -1,11 +1,11 @@
 // Products of up to 64 rows with quantized weights by warpgroups: y (rows, n) = f(x (rows, k) · W (n, k)ᵀ + bias) + residual in halves;
 // weights and x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
 //
-// A block makes LINES lines of W by all rows, or, of `cuts` blocks, its part of k of them. Warps that multiply do nothing else: of four
-// others, from which they have registers, one has the copy engine bring boxes of weights, a piece of each line at a time and the first before the kernel ahead has ended,
-// and one x, which lies in memory as the unit reads it (OrderedRow). A warp that multiplies has 16 lines and decodes them straight into
-// the registers that the product takes its left operand from; while one slice of a piece is multiplied, the next is decoded. With a gate
-// the first half of the lines are gates, and the second what they open.
+// A block makes LINES lines of W by all rows, or, of `cuts` blocks, its part of k of them. Warps that multiply do nothing else. Of four
+// others, from which they have registers, one has the copy engine bring boxes of weights, a piece of each line at a time and the first
+// before the kernel ahead has ended, and one x, which lies in memory as the unit reads it (OrderedRow). A warp that multiplies has 16
+// lines and decodes them straight into the registers that the product takes its left operand from; while one slice of a piece is
+// multiplied, the next is decoded. With a gate the first half of the lines are gates, and the second what they open.
 //
 // Blocks that share a tile write their sums to `parts`, and when all have, each adds up some of its rows.
 // Traffic: W once; x once for each tile, from the cache.
@@ -32,7 +32,6 @@ template <class Q, u32 BN> struct QuantFlow {
   // Sums lie where weights were, and are read four lines at a time.
   static constexpr u32 SUM_PITCH = LINES + 4;
   static_assert(PLACES >= 2 && BN * SUM_PITCH <= PLACES * PLACE, "");
-  static constexpr u32 SHARED_BYTES = X_PLACES * 2 * X_PLACE + PLACES * 4 * PLACE + 2 * 8 * (PLACES + X_PLACES) + 4;
   // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
   typedef u32 Fragments[4][4];
   typedef PieceBlock<Q> Blocks[2];
