@@ -54,8 +54,10 @@ template <class Q, u32 ROWS> struct QuantBatch {
     // The words that a lane's eight come from, of a piece, or of 32.
     u32 largest = 0, from[4];
     const u32 unit = order == QUANT_ORDER_ANY ? 4 : 32;
-    UNROLL for (u32 j = 0; j < 4; j++)
-      from[j] = (order == QUANT_ORDER_ANY ? j / 2 * 16 + lane_id() % 4 * 4 + j % 2 * 2 : piece_from(lane_id() / 4, lane_id() % 4, j, order)) / 2;
+    UNROLL for (u32 j = 0; j < 4; j++) {
+      const u32 at = order == QUANT_ORDER_ANY ? j / 2 * 16 + lane_id() % 4 * 4 + j % 2 * 2 : piece_from(lane_id() / 4, lane_id() % 4, j, order);
+      from[j] = (order == QUANT_ORDER_ANY ? at : piece_staged(at / 8) * 8 + at % 8) / 2;
+    }
     // Several at once; all of them are read before any is written.
     constexpr u32 ONCE = 4;
     NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
@@ -117,29 +119,28 @@ template <class Q, u32 ROWS> struct QuantBatch {
         UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[set][j], left, right[j].v + I % 2 * 2);
       }
     }
-    GPU_METHOD void multiply(Sums& acc, const u16* x_at, u32 pitch) const {
-      Words4 right[2][N];
-      load_32(right[0], x_at, pitch);
-      load_32(right[1], x_at + 32, pitch);
-      step<0>(acc, right[0]);
-      step<1>(acc, right[0]);
-      load_32(right[0], x_at + 64, pitch);
-      step<2>(acc, right[1]);
-      step<3>(acc, right[1]);
-      load_32(right[1], x_at + 96, pitch);
-      step<4>(acc, right[0]);
-      step<5>(acc, right[0]);
-      step<6>(acc, right[1]);
-      step<7>(acc, right[1]);
+    // Both steps of a pair, of this block and of another with sums of its own, whose products need not wait for each other.
+    template <u32 I> GPU_METHOD void multiply(Sums& acc, const Block& other, Sums& others, const u16* x_at, u32 pitch) const {
+      if constexpr (I < 8) {
+        Words4 right[2][N];
+        load_32(right[0], x_at + I * 16, pitch);
+        load_32(right[1], x_at + PIECE / 2 + I * 16, pitch);
+        step<I>(acc, right[0]);
+        other.template step<I>(others, right[1]);
+        step<I + 1>(acc, right[0]);
+        other.template step<I + 1>(others, right[1]);
+        multiply<I + 2>(acc, other, others, x_at, pitch);
+      }
     }
   };
-  // acc += a piece. Both blocks are on their way to registers before the first is multiplied.
+  // acc += a piece. All of it is on its way to registers before the first is multiplied.
   template <u32 N> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch) {
     Block<N> first, second;
     first.template load<0>(lines);
     second.template load<1>(lines);
-    first.multiply(acc, x_at, pitch);
-    second.multiply(acc, x_at + PIECE / 2, pitch);
+    Sums others = {};
+    first.template multiply<0>(acc, second, others, x_at, pitch);
+    UNROLL for (u32 e = 0; e < VALUES; e++) sum_of(acc, e) += sum_of(others, e);
   }
 
   // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
@@ -229,7 +230,8 @@ template <class Q, u32 ROWS> struct QuantBatch {
     // Rows that x does not have are zeros.
     const auto bring = [&](u32 b) {
       const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
-      if (b < ROWS) UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
+      if (b < ROWS)
+        UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * (pieces ? piece_staged(i) : i)), from + 8 * i, b < out.batch, true);
     };
     for (u32 b = warp; b < ROWS; b += warps) bring(b);
     NO_UNROLL for (u32 i = boxes ? PLACES : 1; i < PLACES; i++) send();
@@ -237,16 +239,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
     wave_sync();
     const u32 order = pieces ? QuantSlice<Q>::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
-      const bool halves = out.dtype == DTYPE_f16;
-      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
-      u32 near = halves ? AS_IT_IS : PLAIN;
-      // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
-      if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
-        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      u32 near = out.dtype == DTYPE_f16 ? AS_IT_IS : PLAIN;
+      NO_UNROLL for (u32 pass = 0; pass < 2; pass++) {
+        const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, near)) >> 7;
+        // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
+        const bool plain = near == AS_IT_IS || !exponent || (exponent >= PLAIN - 24 && exponent <= PLAIN + 1);
+        if (pass || (plain && !GPU_TILE_LOCKSTEP)) break;
+        if (!plain) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
         bring(b);
         copies_wait();
         wave_sync();
-        place(rows, b, out.batch, here, out.dtype, order, near);
       }
       if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
     }

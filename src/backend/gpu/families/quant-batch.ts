@@ -16,7 +16,7 @@ const QUANT_BATCH_FINE = 256;
 const QUANT_BATCH_PLACES = 2;
 /** Rows of weights that a warp takes at a time: as many as the unit does, or twice, of types whose rows can be pieces (quant-pieces.h). */
 const LINES = 16;
-const QUANT_BATCH_SETS = 2;
+const QUANT_BATCH_SETS = 1;
 const pieced: ReadonlySet<QuantType> = new Set(["Q8_0", "Q4_0"]);
 const PIECE = QUANT_BATCH_FINE;
 
@@ -70,6 +70,7 @@ export function planQuantBatch(
         const cost =
           rounds * ((Math.ceil(most / splits) * busy * chunk) / QUANT_BATCH_CHUNK + ROUND_COST) +
           PART_COST * (parts - 1) +
+          (boxes && parts > 1 ? JOIN_COST : 0) +
           (splits > 1 ? SPLIT_COST : 0) +
           (X_COST * most * chunk) / QUANT_BATCH_CHUNK;
         if (cost > least) continue;
@@ -90,6 +91,8 @@ const SCHEDULERS = 4;
 const ENOUGH_WARPS = 8;
 const ROUND_COST = 7;
 const PART_COST = 1;
+/** Of pieces, beside which it counts that blocks add up what they have. */
+const JOIN_COST = 14;
 const SPLIT_COST = 2;
 const X_COST = 3.2;
 const MOST_PARTS = 8;
