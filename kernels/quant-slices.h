@@ -1,13 +1,12 @@
 // A slice of 64 quantized weights of a line as one lane of four gives it to a matrix unit: in f16, 16 along k at a time, of which a lane
 // has two pairs.
 //
-// Any type gives four neighbouring weights, two and two. Where two blocks are whole words, those are taken as they lie, and bytes 0
-// and 2 of a word are one pair and 1 and 3 the next, as a mask finds them so: which weights those are differs by type, so x is brought
-// into that order (QUANT_ORDER_…).
+// Any type gives four neighbouring weights, two and two. Where two blocks are whole words, those are taken as they lie: which weights go
+// together then differs by type, so x is brought into that order (QUANT_ORDER_…).
 #ifndef WICK_QUANT_SLICES_H
 #define WICK_QUANT_SLICES_H
 #include "gpu/halves.h"
-#include "quant.h"
+#include "quant-pieces.h"
 
 namespace gpu {
 
@@ -49,64 +48,25 @@ template <class Q> struct QuantSlice {
   }
 };
 
-// Of two blocks in whole words, the first one's integers lie between words: lane 3 takes what is at their ends. Rows are whole chunks.
-struct TwoBlocks {
+// Of two blocks in whole words each lane has its own slice of a chunk of four, and gives four of its weights at a time (quant-pieces.h).
+// Rows are whole chunks. What is loaded for an even slice serves the next one, too.
+template <class Q, u32 WAY> struct PieceSlice {
   static constexpr bool WORDS = true;
-  GPU_FN u32 joined(u32 word, u32 next) { return funnel_shift(word, next, lane_id() % 4 == 3 ? 16 : 0); }
-  GPU_FN u32 ends(u32 other) { return lane_id() % 4 == 3 ? 0 : other + lane_id() % 4; }
+  static constexpr u32 ORDER = WAY;
+  PieceBlock<Q> block;
+  template <u32 J> GPU_METHOD void load(const Staged<Q::Align>& chunk, u32) {
+    if (J % 2 == 0) block.template load<J / 2>(chunk.words);
+  }
+  template <u32 J, u32 I> GPU_METHOD void decode(u32& first, u32& second) const { block.template decode<J % 2 * 4 + I>(first, second); }
 };
-template <> struct QuantSlice<q8_0> : TwoBlocks {
-  static constexpr u32 STORED = 17, ORDER = QUANT_ORDER_q8_0;  // words of a slice
-  u32 q[4], scale[2];
-  template <u32 J> GPU_METHOD void load(const Staged<q8_0::Align>& chunk, u32) {
-    const u32* const words = chunk.words + STORED * J;
-    const u32 t = lane_id() % 4, middle = words[8];
-    q[0] = words[1 + t];
-    q[1] = joined(words[ends(5)], middle);
-    q[2] = words[9 + t];
-    q[3] = words[13 + t];
-    scale[0] = half_twice<false>(words[0]);
-    scale[1] = half_twice<true>(middle);
-  }
-  // A byte below 0x64 is 1024 more than it, and here 128 more than that.
-  template <u32 J, u32 I> GPU_METHOD void decode(u32& first, u32& second) const {
-    first = multiply_halves(add_halves(and_xor(q[I], 0x00ff00ffu, 0x64806480u), 0xe480e480u), scale[I / 2]);
-    second = multiply_halves(add_halves(and_xor(q[I] >> 8, 0x00ff00ffu, 0x64806480u), 0xe480e480u), scale[I / 2]);
-  }
-};
-template <> struct QuantSlice<q4_0> : TwoBlocks {
-  static constexpr u32 STORED = 9, ORDER = QUANT_ORDER_q4_0;
-  u32 q[2], scale[2];
-  template <u32 J> GPU_METHOD void load(const Staged<q4_0::Align>& chunk, u32) {
-    const u32* const words = chunk.words + STORED * J;
-    const u32 middle = words[4];
-    q[0] = joined(words[ends(1)], middle);
-    q[1] = words[5 + lane_id() % 4];
-    scale[0] = half_twice<false>(words[0]);
-    scale[1] = half_twice<true>(middle);
-  }
-  // Low nibbles are the first sixteen of a block: 1024 more than they are. Of high ones it is sixteenths.
-  template <u32 J, u32 I> GPU_METHOD void decode(u32& first, u32& second) const {
-    constexpr u32 MASK = I % 2 ? 0x00f000f0u : 0x000f000fu;
-    const u32 two[2] = {and_xor(q[I / 2], MASK, 0x64006400u), and_xor(q[I / 2] >> 8, MASK, 0x64006400u)};
-    u32 y[2];
-    UNROLL for (int i = 0; i < 2; i++) y[i] = multiply_halves(I % 2 ? fma_halves(two[i], 0x2c002c00u, 0xd480d480u) : add_halves(two[i], 0xe408e408u), scale[I / 2]);
-    first = y[0];
-    second = y[1];
-  }
-};
+template <> struct QuantSlice<q8_0> : PieceSlice<q8_0, QUANT_ORDER_q8_0> {};
+template <> struct QuantSlice<q4_0> : PieceSlice<q4_0, QUANT_ORDER_q4_0> {};
 
-// Which weight of a slice is at place `at` of it, in an order by number: as decode() above has them, at places 2t, 2t + 1, 2t + 8 and
+// Which weight of a chunk is at place `at` of it, in an order by number: as decode() above has them, at places 2t, 2t + 1, 2t + 8 and
 // 2t + 9 of each 16 for lane t.
 GPU_FN u32 ordered_from(u32 at, u32 order) {
   const u32 t = at % 8 / 2, step = at / 16, second = at / 8 % 2, i = at % 2;
-  if (order == QUANT_ORDER_ANY) return step * 16 + 4 * t + 2 * second + i;
-  // Byte `second` or two more of the lane's word.
-  const u32 byte = second + 2 * i, first = step / 2 * 32, upper = step % 2 * 16;
-  if (step >= 2) return first + upper + 4 * t + byte;
-  if (order == QUANT_ORDER_q4_0) return upper + (t == 3 ? byte % 2 + i * 14 : 2 + 4 * t + byte);
-  // QUANT_ORDER_q8_0.
-  return t == 3 && upper ? byte % 2 + i * 30 : 2 + upper + 4 * t + byte;
+  return order == QUANT_ORDER_ANY ? step * 16 + 4 * t + 2 * second + i : piece_from(step / 2, t, step % 2 * 2 + i, order) + second;
 }
 
 }  // namespace gpu

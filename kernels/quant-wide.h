@@ -15,6 +15,7 @@
 #ifndef WICK_QUANT_WIDE_H
 #define WICK_QUANT_WIDE_H
 #include "product.h"
+#include "gpu/crews.h"
 #include "gpu/uniform.h"
 #include "quant-slices.h"
 
@@ -25,105 +26,96 @@ namespace gpu {
 // lifted by a power of two so that its largest is near 2^15: of bf16 nothing is lost that counts beside it. Behind it all is what the
 // products of each row are to be multiplied with. There are zeros behind k and behind the last row.
 //
-// A block makes a row, with a norm x / √(mean(x²) + eps) · alpha where there is an alpha.
+// A block makes a row, with a norm x / √(mean(x²) + eps) · alpha where there is an alpha. It is short, as code that runs once is slow
+// to come, and asks for all it needs at once: alpha before the kernel that makes x has ended.
 template <class T> struct OrderedRow {
-  static constexpr u32 HELD = 4;  // vectors of a thread that are read once
-  const T *from, *alpha;
+  static constexpr u32 HELD = 2;  // vectors of a thread that are read once
+  const T *x, *alpha;
   u32 k;
   bool there;
-  Vec<T, 8> held[HELD];
+  typedef Vec<T, 8> V;
+  V held[HELD], factors[HELD];
 
-  GPU_METHOD Vec<T, 8> vector(u32 p) const {
-    Vec<T, 8> v{};
-    if (there && 8 * p < k) v = *(const Vec<T, 8>*)(from + 8 * p);
+  GPU_METHOD V vector(u32 p) const { return there && 8 * p < k ? *(const V*)(x + 8 * p) : V{}; }
+  GPU_METHOD V factor(u32 p) const {
+    V v;
+    UNROLL for (int j = 0; j < 8; j++) v.v[j] = narrow<T>(1.0f);
+    if (alpha && 8 * p < k) v = *(const V*)(alpha + 8 * p);
     return v;
   }
-  GPU_METHOD OrderedRow(const T* x, const T* alpha_, u32 row, u32 rows, u32 k_) : from(x + (size_t)row * k_), alpha(alpha_), k(k_), there(row < rows) {
-    UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * bdim_x() + tid_x());
+  GPU_METHOD OrderedRow(const T* x_, const T* alpha, u32 row, u32 rows, u32 k) : x(x_ + (size_t)row * k), alpha(alpha), k(k), there(row < rows) {
+    UNROLL for (u32 h = 0; h < HELD; h++) factors[h] = factor(h * bdim_x() + tid_x());
   }
-  // take(vector, number) for those of this thread; all threads take as many.
+  // take(vector, factors, number) for those of this thread; all threads take as many.
   template <class Take> GPU_METHOD void each(u32 vectors, Take take) const {
     UNROLL for (u32 h = 0; h < HELD; h++)
-      if (h * bdim_x() < vectors) take(held[h], h * bdim_x() + tid_x());
-    NO_UNROLL for (u32 base = HELD * bdim_x(); base < vectors; base += bdim_x()) take(vector(base + tid_x()), base + tid_x());
+      if (h * bdim_x() < vectors) take(held[h], factors[h], h * bdim_x() + tid_x());
+    NO_UNROLL for (u32 p = HELD * bdim_x() + tid_x(); p - tid_x() < vectors; p += bdim_x()) take(vector(p), factor(p), p);
   }
-  // x · scale, with a norm · alpha.
-  GPU_METHOD void scaled(f32 (&y)[8], const Vec<T, 8>& v, u32 p, f32 scale) const {
-    UNROLL for (int j = 0; j < 8; j++) y[j] = widen(v.v[j]) * scale;
-    if (alpha && 8 * p < k) {
-      const Vec<T, 8> a = *(const Vec<T, 8>*)(alpha + 8 * p);
-      UNROLL for (int j = 0; j < 8; j++) y[j] *= widen(a.v[j]);
+  // The largest of x and of x · scale · alpha, and the sum of the squares of x · scale; by way of three words of shared memory for each warp.
+  struct Seen {
+    f32 most, largest, squares;
+    GPU_METHOD void with(const Seen& o) {
+      most = maximum(most, o.most), largest = maximum(largest, o.largest);
+      squares += o.squares;
     }
-  }
-  // The largest of all threads' values and the sum of their others, by way of two words of shared memory for each warp.
-  GPU_FN void meet(f32* shared, f32& largest, f32& sum) {
-    UNROLL for (u32 mask = 16; mask; mask /= 2) {
-      largest = maximum(largest, shfl_xor(largest, mask));
-      sum += shfl_xor(sum, mask);
-    }
-    if (lane_id() == 0) shared[tid_x() / 32] = largest, shared[32 + tid_x() / 32] = sum;
+    GPU_METHOD void meet() { UNROLL for (u32 mask = 16; mask; mask /= 2) with(Seen{shfl_xor(most, mask), shfl_xor(largest, mask), shfl_xor(squares, mask)}); }
+  };
+  GPU_METHOD Seen look(f32* shared, f32 scale) const {
+    Seen seen{0, 0, 0};
+    each(k / 8, [&](const V& v, const V& a, u32) {
+      UNROLL for (int j = 0; j < 8; j++) {
+        const f32 y = widen(v.v[j]) * scale;
+        seen.with(Seen{m_abs(widen(v.v[j])), m_abs(y * widen(a.v[j])), y * y});
+      }
+    });
+    seen.meet();
+    if (lane_id() == 0) shared[tid_x() / 32] = seen.most, shared[32 + tid_x() / 32] = seen.largest, shared[64 + tid_x() / 32] = seen.squares;
     barrier();
     const bool exists = lane_id() < bdim_x() / 32;
-    largest = exists ? shared[lane_id()] : 0.0f, sum = exists ? shared[32 + lane_id()] : 0.0f;
-    UNROLL for (u32 mask = 16; mask; mask /= 2) {
-      largest = maximum(largest, shfl_xor(largest, mask));
-      sum += shfl_xor(sum, mask);
-    }
+    seen = exists ? Seen{shared[lane_id()], shared[32 + lane_id()], shared[64 + lane_id()]} : Seen{0, 0, 0};
+    seen.meet();
+    return seen;
   }
   GPU_FN u32 exponent_of(f32 x, u32 least, u32 most) {
     const u32 exponent = f32_bits(x) >> 23;
     return exponent < least ? least : exponent > most ? most : exponent;
   }
-  // The largest of what is stored times `scale`, before a norm, and with one the sum of the squares of x times `scale`.
-  GPU_METHOD void look(f32* shared, f32& largest, f32& squares, f32 scale) const {
-    largest = 0, squares = 0;
-    each(k / 8, [&](const Vec<T, 8>& v, u32 p) {
-      f32 y[8];
-      scaled(y, v, p, scale);
-      UNROLL for (int j = 0; j < 8; j++) {
-        if (alpha) squares += widen(v.v[j]) * scale * (widen(v.v[j]) * scale);
-        largest = maximum(largest, m_abs(y[j]));
-      }
-    });
-    meet(shared, largest, squares);
-  }
-  GPU_METHOD void write(f32* shared, u16* out, u32 row, u32 rows, u32 tile_rows, u32 order, f32 eps) const {
+  GPU_METHOD void write(f32* shared, u16* out, u32 row, u32 rows, u32 tile_rows, u32 order, f32 eps) {
     const u32 deep = (k + QUANT_WIDE_CHUNK - 1) / QUANT_WIDE_CHUNK * QUANT_WIDE_CHUNK, all = (rows + 7) / 8 * 8;
     const u32 tile = row / tile_rows, local = row % tile_rows, left = all - (row - local), height = left < tile_rows ? left : tile_rows;
-    f32 scale = 1, largest, squares;
-    look(shared, largest, squares, scale);
-    if (alpha) {
-      // Hardly ever: squares have overflown or vanished, and all is looked at again.
-      if (!(squares < 1e36f && squares > 1e-20f && largest < 1e36f && largest > 1e-30f)) {
-        f32 most = 0, none = 0;
-        each(k / 8, [&](const Vec<T, 8>& v, u32) { UNROLL for (int j = 0; j < 8; j++) most = maximum(most, m_abs(widen(v.v[j]))); });
-        barrier();  // what is told now goes where what was told is read
-        meet(shared, most, none);
-        // As powers of two: squares of what is near 1 neither overflow nor vanish.
-        scale = f32_from_bits((254 - exponent_of(most, 77, 253)) << 23);
-        barrier();
-        look(shared, largest, squares, scale);
-      }
-      const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
-      scale *= factor, largest *= factor;
-    }
-    const u32 near = exponent_of(largest, 15, 254);
-    scale *= f32_from_bits((268 - near) << 23);
+    u16* const line = out + (size_t)tile * tile_rows * deep + local * 64;
     // A warp brings four slices to shared memory and takes them from there in order.
-    u16* const staged = (u16*)(shared + 64) + tid_x() / 32 * 256;
+    u16* const staged = (u16*)(shared + 96) + tid_x() / 32 * 256;
     u32 places[8];
-    UNROLL for (u32 j = 0; j < 8; j++) places[j] = lane_id() / 8 * 64 + ordered_from(lane_id() % 8 * 8 + j, order);
-    each(deep / 8, [&](const Vec<T, 8>& v, u32 p) {
-      f32 y[8];
-      scaled(y, v, p, scale);
+    UNROLL for (u32 j = 0; j < 8; j++) places[j] = ordered_from(lane_id() * 8 + j, order);
+    wait_for_previous();
+    UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * bdim_x() + tid_x());
+    f32 scale = 1;
+    Seen seen;
+    NO_UNROLL for (bool again = false;; again = true) {
+      seen = look(shared, scale);
+      const bool fine = seen.squares < 1e36f && seen.squares > 1e-20f && seen.largest < 1e36f && seen.largest > 1e-30f;
+      if (!alpha || again || fine) break;
+      // Hardly ever: squares have overflown or vanished. As powers of two: squares of what is near 1 do neither.
+      scale = f32_from_bits((254 - exponent_of(seen.most, 77, 253)) << 23);
+      barrier();  // what is told next goes where what was told is read
+    }
+    if (alpha) {
+      const f32 factor = 1.0f / m_sqrt(seen.squares / (f32)k + eps * scale * scale);
+      scale *= factor, seen.largest *= factor;
+    }
+    const u32 near = exponent_of(seen.largest, 15, 254);
+    scale *= f32_from_bits((268 - near) << 23);
+    each(deep / 8, [&](const V& v, const V& a, u32 p) {
       Words4 to;
-      UNROLL for (int j = 0; j < 4; j++) to.v[j] = pack2(f16{}, y[2 * j], y[2 * j + 1]);
+      UNROLL for (int j = 0; j < 4; j++)
+        to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * scale * widen(a.v[2 * j]), widen(v.v[2 * j + 1]) * scale * widen(a.v[2 * j + 1]));
       store_shared<4>((u32*)staged, lane_id() * 4, to);
       wave_sync();
       UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[2 * j]] | (u32)staged[places[2 * j + 1]] << 16;
       wave_sync();
-      u16* const line = out + (size_t)tile * tile_rows * deep + ((size_t)(p / 8) * height + local) * 64;
-      if (8 * p < deep) *(Words4*)(line + (p % 8 ^ local % 8) * 8) = to;
+      if (8 * p < deep) put((u32*)(line + (size_t)(p / 8) * height * 64 + (p % 8 ^ local % 8) * 8), to);
     });
     if (tid_x() == 0) ((f32*)(out + (size_t)all * deep))[row] = f32_from_bits((near - 14) << 23);
   }
@@ -290,7 +282,7 @@ template <class Q, int BN> struct QuantWide {
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g; ODD is that of
   // `turns`, so that the compiler knows all places. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
     await<ODD>(now, J, turns);
@@ -303,7 +295,6 @@ template <class Q, int BN> struct QuantWide {
       warpgroup_commit();
     }
     if (NEXT == 0 && more) land<1 - ODD>(turns + 1);
-    Stored stored;
     // Behind the last, what lies there is decoded, and goes nowhere; the simulator would see that nobody wrote it.
     load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || BULK_COPIES) ? 1 - ODD : ODD);
     // Products of the slice before have ended: they read g, and x at its place.
@@ -368,8 +359,8 @@ template <class Q, int BN> struct QuantWide {
         }
         if (at + 1 < piece.to || more) send(out, then);
         const bool goes_on = at + 1 < piece.to || more;
-        if (turns % 2) steps<1>(c, f, g, out, now, then, goes_on, turns);
-        else steps<0>(c, f, g, out, now, then, goes_on, turns);
+        if (turns % 2) steps<1>(c, f, g, stored, out, now, then, goes_on, turns);
+        else steps<0>(c, f, g, stored, out, now, then, goes_on, turns);
         now = then;
         turns++;
       }
@@ -382,11 +373,11 @@ template <class Q, int BN> struct QuantWide {
       piece = after;
     }
   }
-  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
-    step<ODD, 0>(c, f, g, out, now, then, more, turns);
-    step<ODD, 1>(c, g, f, out, now, then, more, turns);
-    step<ODD, 2>(c, f, g, out, now, then, more, turns);
-    step<ODD, 3>(c, g, f, out, now, then, more, turns);
+  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+    step<ODD, 0>(c, f, g, stored, out, now, then, more, turns);
+    step<ODD, 1>(c, g, f, stored, out, now, then, more, turns);
+    step<ODD, 2>(c, f, g, stored, out, now, then, more, turns);
+    step<ODD, 3>(c, g, f, stored, out, now, then, more, turns);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -401,8 +392,8 @@ template <class Q, int BN> struct QuantWide {
   GPU_METHOD void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) const {
     f32* const part = part_of(s, tile, (u32)bid_x());
     UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * THREADS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
-    device_fence();
     barrier();
+    if (tid_x() == 0) device_fence();  // for all: they met
   }
   // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its first chunks,
   // which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
@@ -412,8 +403,9 @@ template <class Q, int BN> struct QuantWide {
     u32* const counter = s.counters + tile;
     if (!WAITING_BLOCKS || !is_first) tell(c, s, tile);
     if (tid_x() == 0) {
-      if (WAITING_BLOCKS && is_first) await_count(counter, last - first);
-      else is_first = atomic_add(counter, 1u) == last - first && !WAITING_BLOCKS;
+      if (!WAITING_BLOCKS) is_first = atomic_add(counter, 1u) == last - first;
+      else if (is_first) await_count(counter, last - first);
+      else count_on(counter, ~0u);
       if (is_first) *counter = 0;
       *s.word = is_first;
     }
@@ -439,9 +431,10 @@ template <class Q, int BN> struct QuantWide {
     u32* const counter = s.counters + tile;
     tell(c, s, tile);
     const Kept kept = kept_of(out, now);
+    // All count once more when they have waited, which makes it a zero again.
     if (tid_x() == 0) {
-      *s.word = atomic_add(counter, 1u) + 1 == cuts;
-      if (WAITING_BLOCKS) await_count(counter, cuts);
+      if (WAITING_BLOCKS) count_on(counter, 2 * cuts - 1), await_count(counter, cuts), count_on(counter, 2 * cuts - 1);
+      else if ((*s.word = atomic_add(counter, 1u) + 1 == cuts)) *counter = 0;
     }
     barrier();
     const u32 first = WAITING_BLOCKS ? (u32)bid_x() % cuts : 0, end = WAITING_BLOCKS ? first + 1 : *s.word ? cuts : 0;
@@ -460,8 +453,6 @@ template <class Q, int BN> struct QuantWide {
       UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < BN / 8) stage((f32*)raw, i, told[i]);
       store_rows(out, now, kept, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
     }
-    barrier();
-    if (tid_x() == 0 && (WAITING_BLOCKS ? atomic_add(counter, 1u) + 1 == 2 * cuts : *s.word)) *counter = 0;
   }
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {

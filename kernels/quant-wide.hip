@@ -44,13 +44,13 @@ QUANT_TYPES(QUANT_WIDE)
 // x as quant-wide.h wants it, with a norm where there is an alpha; k is a multiple of 32. Launch: a block per row, of which there are eights.
 #if GPU_WARPGROUPS
 #define QUANT_ORDER_BODY(T) \
-  SHARED(f32, shared, 64 + QUANT_ORDER_BLOCK * 4); \
+  SHARED(f32, shared, 96 + QUANT_ORDER_BLOCK * 4); \
   OrderedRow<T>(x, alpha, (u32)bid_x(), rows, k).write(shared, (u16*)out, (u32)bid_x(), rows, tile_rows, order, (f32)eps);
 #else
-#define QUANT_ORDER_BODY(T)
+#define QUANT_ORDER_BODY(T) wait_for_previous();
 #endif
 #define QUANT_ORDER(T) \
-  KERNEL_BOUNDS(QUANT_ORDER_BLOCK, quant_order_##T, const T* x, const T* alpha, void* out, u32 rows, u32 k, u32 tile_rows, u32 order, f64 eps) { QUANT_ORDER_BODY(T) }
+  KERNEL_EARLY(QUANT_ORDER_BLOCK, 1, quant_order_##T, const T* x, const T* alpha, void* out, u32 rows, u32 k, u32 tile_rows, u32 order, f64 eps) { QUANT_ORDER_BODY(T) }
 GPU_bf16(QUANT_ORDER)
 GPU_f16(QUANT_ORDER)
 

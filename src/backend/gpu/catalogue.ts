@@ -28,6 +28,7 @@ import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
 import { quantBatch } from "./families/quant-batch.ts";
+import { quantFlow } from "./families/quant-flow.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
@@ -53,6 +54,7 @@ const families = [
   ...rows,
   ...quantized,
   ...quantBatch,
+  ...quantFlow,
   ...quantWide,
 ] as const;
 type Families = (typeof families)[number];

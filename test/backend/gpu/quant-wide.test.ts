@@ -1,9 +1,13 @@
 // Products of many rows with quantized weights by warpgroups, as the simulator plays them, against sums of dequantized weights.
 import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { planQuantFlow } from "../../../src/backend/gpu/families/quant-flow.ts";
+import { gluNumbers } from "../../../src/backend/gpu/families/quantized.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
-import { multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import { multiplyFlow, multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import type { QuantType } from "../../../src/core/quant-types.ts";
 import { Tensor } from "../../../src/index.ts";
+import { rmsNorm } from "../../../src/nn/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
 
@@ -19,6 +23,79 @@ it.each([
   ["Q4_0", 150, 1024, 50, "bf16"],
   ["Q8_0", 40, 512, 41, "f16", 1],
 ] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype, multiprocessors: number = 16) => {
+  const error = errorOf({ type, n, k, rows, dtype, multiprocessors }, (gpu, x, w, y) =>
+    multiplyWide(gpu, type, dtype, x, w, { rows, n, k }, y),
+  );
+  expect(error).toBeLessThan(bounds[dtype]);
+});
+
+/** By boxes, which the simulator has none of: all threads bring weights. */
+it.each([
+  ["Q4_0", 264, 1536, 64, "bf16"],
+  ["Q8_0", 300, 3072, 18, "f16"],
+  ["Q8_0", 40, 4096, 41, "bf16", 1],
+  ["Q4_0", 150, 3072, 12, "f16"],
+] as const)("%s (%i, %i) by %i rows in %s, by boxes", (type, n, k, rows, dtype, multiprocessors: number = 2) => {
+  const shape = { rows, n, k };
+  const error = errorOf({ type, ...shape, dtype, multiprocessors }, (gpu, x, w, y) =>
+    multiplyFlow(gpu, planQuantFlow(shape, type, multiprocessors)!, dtype, x, { w, map: 0 }, shape, y),
+  );
+  expect(error).toBeLessThan(bounds[dtype]);
+});
+
+it.each([
+  ["Q8_0", true],
+  ["Q4_0", false],
+] as const)("%s by boxes with all that a layer adds, a gate: %s", (type, isGated) => {
+  const device = deviceWith("sm_90a", 0, 1);
+  const gpu = device.backend as GpuBackend;
+  const [rows, n, k] = [19, 84, 1536];
+  const columns = isGated ? n / 2 : n;
+  const random = (count: number, seed: number) =>
+    Array.from({ length: count }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 500 - 1);
+  const q = QTensor.quantize(Tensor.from(random(n * k, 7)).reshape([n, k]), type);
+  const given = (count: number, seed: number) => Tensor.from(random(count, seed), { device, dtype: "f16" });
+  const x = given(rows * k, 91).reshape([rows, k]);
+  const [alpha, bias, residual] = [given(k, 3), given(n, 5), given(rows * columns, 11).reshape([rows, columns])];
+  const y = Tensor.full([rows, columns], Number.NaN, { device, dtype: "f16" });
+  const shape = { rows, n, k };
+  const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+  const added = {
+    alpha: at(alpha),
+    eps: 1e-5,
+    bias: at(bias),
+    residual: at(residual),
+    glu: isGated ? gluNumbers.silu : 0,
+  };
+  multiplyFlow(gpu, planQuantFlow(shape, type, 1)!, "f16", at(x), weights, shape, at(y), added);
+  const plain = (t: Tensor): Tensor => Tensor.from(t.dataSync() as Float32Array).reshape([...t.shape]);
+  const normed = rmsNorm(plain(x), plain(alpha), 1e-5);
+  const product = normed.matmul(q.dequantize().transpose(0, 1)).add(plain(bias));
+  const [gate, up] = isGated ? (product.chunk(2, 1) as [Tensor, Tensor]) : [product, null];
+  const wanted = (up ? gate.silu().mul(up) : gate).add(plain(residual)).dataSync() as Float32Array;
+  const found = plain(y).dataSync() as Float32Array;
+  let [difference, norm] = [0, 0];
+  for (let i = 0; i < found.length; i++) {
+    difference += (found[i]! - wanted[i]!) ** 2;
+    norm += wanted[i]! ** 2;
+  }
+  expect(Math.sqrt(difference / norm)).toBeLessThan(bounds.f16);
+});
+
+const bounds = { f16: 1e-3, bf16: 4e-3 } as const;
+interface Product {
+  readonly type: QuantType;
+  readonly n: number;
+  readonly k: number;
+  readonly rows: number;
+  readonly dtype: "bf16" | "f16";
+  readonly multiprocessors: number;
+}
+/** Relative error of what `multiply` makes of x (rows, k) and w (n, k), by addresses. */
+function errorOf(
+  { type, n, k, rows, dtype, multiprocessors }: Product,
+  multiply: (gpu: GpuBackend, x: number, w: number, y: number) => void,
+): number {
   const device = deviceWith("sm_90a", 0, multiprocessors);
   const gpu = device.backend as GpuBackend;
   const random = (of: number, seed: number) =>
@@ -29,7 +106,7 @@ it.each([
   const given = x.dataSync() as Float32Array;
   const y = Tensor.full([rows, n], Number.NaN, { device, dtype });
   const blocks = q.toDeviceSync(device).blocks;
-  multiplyWide(gpu, type, dtype, at(x), at(blocks), { rows, n, k }, at(y));
+  multiply(gpu, at(x), at(blocks), at(y));
   const found = y.dataSync() as Float32Array;
   let [difference, norm] = [0, 0];
   for (let i = 0; i < rows; i++)
@@ -39,5 +116,5 @@ it.each([
       difference += (found[i * n + j]! - sum) ** 2;
       norm += sum ** 2;
     }
-  expect(Math.sqrt(difference / norm)).toBeLessThan(dtype === "f16" ? 1e-3 : 4e-3);
-});
+  return Math.sqrt(difference / norm);
+}

@@ -14,9 +14,8 @@ const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
-/** Threads that bring a row of x into order, at most: of few rows, and of many, which keep a device busy by their number. */
+/** Threads that bring a row of x into order, at most. */
 const QUANT_ORDER_BLOCK = 1024;
-const ORDER_MANY = 256;
 /** Chunks that could be multiplied while blocks write what they share and one of them adds it up; the same of tiles cut evenly, of few rows and of many. */
 const JOINING = 3;
 const CUT_FEW = 0.5;
@@ -44,15 +43,30 @@ const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
 /** Whether rows of weights of a type have a length for these kernels. */
 export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
 
+/** x in order: its bytes, the rows that lie together, and the threads that bring a row there. */
+export interface QuantOrderPlan {
+  readonly bytes: number;
+  readonly tile_rows: number;
+  readonly order: number;
+  readonly threads: number;
+}
+export function planOrder(
+  shape: { readonly rows: number; readonly k: number },
+  type: QuantType,
+  tile_rows: number,
+): QuantOrderPlan {
+  const chunks = Math.ceil(shape.k / QUANT_WIDE_CHUNK);
+  return {
+    bytes: Math.ceil(shape.rows / 8) * 8 * (2 * chunks * QUANT_WIDE_CHUNK + 4),
+    tile_rows,
+    order: byWords(type) ? orders[type] : orders.any,
+    threads: orderThreads(shape.k, shape.rows > QUANT_WIDE_FEW),
+  };
+}
+
 export interface QuantWidePlan {
   readonly size: QuantWideSize;
-  /** x in order: its bytes, and the rows that lie together. */
-  readonly order: {
-    readonly bytes: number;
-    readonly tile_rows: number;
-    readonly order: number;
-    readonly threads: number;
-  };
+  readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share tiles add up. */
   readonly scratch: number;
   readonly launch: {
@@ -86,23 +100,17 @@ export function planQuantWide(
   const x = 2 * rows * QUANT_WIDE_CHUNK;
   const places = 2 * x + weights <= QUANT_WIDE_SHARED ? 2 : 1;
   const shared_bytes = places * (x + 64) + 144 + weights;
-  const lines = Math.ceil(shape.rows / 8) * 8;
   return {
     size,
-    order: {
-      bytes: lines * (2 * chunks * QUANT_WIDE_CHUNK + 4),
-      tile_rows: rows,
-      order: byWords(type) ? orders[type] : orders.any,
-      threads: orderThreads(shape.k, size ? QUANT_ORDER_BLOCK : ORDER_MANY),
-    },
+    order: planOrder(shape, type, rows),
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
     launch: { alone, sharers, blocks, shared_bytes },
   };
 }
 
-/** Threads for rows of `k`, `most` at most: eight elements at a time are for each, and all have as many. */
-function orderThreads(k: number, most: number): number {
-  const times = Math.ceil(k / 8 / most);
+/** Threads for rows of `k`: eight elements at a time are for each, of many rows twice, and all have as many. */
+function orderThreads(k: number, areMany: boolean): number {
+  const times = Math.max(areMany ? 2 : 1, Math.ceil(k / 8 / QUANT_ORDER_BLOCK));
   return Math.max(128, Math.ceil(k / 8 / times / 32) * 32);
 }
 

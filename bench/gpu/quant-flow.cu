@@ -1,0 +1,137 @@
+// Products of 32 and 64 rows with weights of Q8_0 or Q4_0 by boxes (quant-flow) beside those without (quant-wide) on a Hopper card, by how
+// many blocks share a tile: the product alone, behind x brought into order, and that with a norm; and their errors.
+//
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-flow quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/quant-flow.cu -o quant-flow
+//
+// Weights are rotated through copies, so that the cache serves none of them; 28672 rows of them have a gate.
+#include "bench.h"
+#include "quant-blocks.hip"
+#include "quant-wide.hip"
+#include "quant-flow.hip"
+#include <cuda.h>
+#define JOIN_(a, b, c) a##b##c
+#define JOIN(a, b, c) JOIN_(a, b, c)
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+typedef TYPE Q;
+// Results of some rows and the plain product of dequantized weights, a thread each: {Σ difference², Σ wanted²}.
+static __global__ void compare(const bf16* y, const f32* w, const bf16* x, size_t from, size_t rows, size_t n, size_t k, double* sums) {
+  const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= rows * n) return;
+  const size_t row = from + i / n, column = i % n;
+  double sum = 0;
+  for (size_t j = 0; j < k; j++) sum += (double)w[column * k + j] * (double)widen(x[row * k + j]);
+  const double difference = (double)widen(y[row * n + column]) - sum;
+  atomicAdd(sums, difference * difference);
+  atomicAdd(sums + 1, sum * sum);
+}
+// With the leave to begin before the kernel before it ends.
+template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
+  cudaLaunchAttribute leave{};
+  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  leave.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &leave, config.numAttrs = 1;
+  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+typedef CUresult (*Encode)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                           CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+static Encode encode;
+// As src/backend/gpu/cuda/box-map.ts makes it.
+static CUtensorMap map_of(const u8* w, size_t n, size_t pieces, u32 piece, u32 halves, u32 lines) {
+  CUtensorMap map;
+  const cuuint64_t row = pieces * piece, sizes[4] = {piece / 4, n / halves, halves, pieces}, strides[3] = {row, n / halves * row, piece};
+  const cuuint32_t box[4] = {piece / 4, lines / halves, halves, 1}, steps[4] = {1, 1, 1, 1};
+  const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void*)w, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (r) printf("encode: %d\n", (int)r), exit(1);
+  return map;
+}
+int main() {
+  void* entry;
+  cudaDriverEntryPointQueryResult result;
+  CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result));
+  encode = (Encode)entry;
+  double* sums = device<double>(2);
+  const std::string name = TEXT(TYPE);
+  int sms;
+  CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+  const u32 way = name == "q8_0" ? QUANT_ORDER_q8_0 : QUANT_ORDER_q4_0;
+  const int pitch = 16 * ((QUANT_WIDE_CHUNK / Q::Elements * Q::Bytes + 31 - 16) / 16 | 1);
+  u32* counters = device<u32>(4096);
+  CHECK(cudaMemset(counters, 0, 4096 * 4));
+  f32* parts = device<f32>((size_t)4 * sms * 128 * 256);
+  const struct { size_t n, k; } shapes[] = {{28672, 4096}, {4096, 4096}, {4096, 14336}, {6144, 4096}, {128256, 4096}};
+  for (const auto& s : shapes) {
+    const size_t n = s.n, k = s.k, blocks = n * k / Q::Elements, size = blocks * Q::Bytes;
+    const u32 glu = n == 28672 ? 1 : 0;
+    const int copies = (int)(((size_t)120 << 20) / size) + 2;
+    std::vector<u8*> w(copies);
+    for (int c = 0; c < copies; c++) {
+      w[c] = device<u8>(size);
+      fill_bytes<<<4096, 256>>>(w[c], size, 17u * c + 3);
+      fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[c], blocks, Q::Bytes, 0);
+    }
+    std::vector<CUtensorMap> maps;
+    for (u32 halves = 1; halves <= 2; halves++) for (u8* p : w) maps.push_back(map_of(p, n, k / 256, 256 / Q::Elements * Q::Bytes, halves, QUANT_FLOW_LINES));
+    BoxMap* map = device<BoxMap>(maps.size());
+    CHECK(cudaMemcpy(map, maps.data(), maps.size() * 128, cudaMemcpyHostToDevice));
+    f32* dense = device<f32>(n * k);
+    JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(n * k / (QUANT_CHUNK * 8)), 256>>>(w[0], dense, n * k);
+    bf16 *x = device<bf16>(64 * k), *ordered = device<bf16>(64 * (k + 2)), *y = device<bf16>(64 * n), *weight = device<bf16>(k);
+    fill_floats<bf16><<<1024, 256>>>(x, 64 * k, 1, 1.0f);
+    fill_floats<bf16><<<64, 256>>>(weight, k, 5, 1.0f);
+    for (size_t rows : {64, 32}) {
+      const auto wide = rows == 64 ? JOIN(quant_wide_64_, TYPE, ) : JOIN(quant_wide_32_, TYPE, );
+      const auto flow = rows == 64 ? JOIN(quant_flow_64_, TYPE, ) : JOIN(quant_flow_32_, TYPE, );
+      const int part = (int)(2 * rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch;
+      // As src/backend/gpu/families/quant-flow.ts plans.
+      const int place = QUANT_FLOW_LINES * (256 / Q::Elements * Q::Bytes), xs = 3 * part + 2 * place <= QUANT_FLOW_SHARED ? 3 : 2, places = std::min(4, (QUANT_FLOW_SHARED - xs * part) / place);
+      const int flow_bytes = xs * part + places * place + 16 * (places + xs);
+      CHECK(cudaFuncSetAttribute((const void*)wide, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+      CHECK(cudaFuncSetAttribute((const void*)flow, cudaFuncAttributeMaxDynamicSharedMemorySize, flow_bytes));
+      const u32 threads = k == 4096 ? 512 : 896;
+      const auto order = [&](cudaStream_t stream, const bf16* alpha) {
+        early(stream, quant_order_bf16, (u32)rows, threads, 0, (const bf16*)x, alpha, (void*)ordered, (u32)rows, (u32)k, (u32)rows, way, 1e-5);
+      };
+      const auto run_wide = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
+        const u32 tiles = (u32)((n + 127) / 128), left = cut ? (cut > 1 ? tiles : 0) : tiles % (2 * sms), sharers = cut > 1 ? cut * tiles : cut ? 0 : std::min(2u * sms, std::max(left, left * (u32)(k / 256) / 2));
+        const u32 alone = tiles - left, grid = alone ? std::min(2u * sms, tiles) : sharers;
+        early(stream, wide, grid, 256, bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, gate, alone, sharers, (u32)DTYPE_bf16);
+      };
+      const auto run_flow = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
+        const u32 tiles = (u32)((n + QUANT_FLOW_LINES - 1) / QUANT_FLOW_LINES);
+        early(stream, flow, tiles * cut, QUANT_FLOW_THREADS, flow_bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + (gate ? copies : 0) + c), (const void*)nullptr, (const void*)nullptr, (void*)y,
+              parts, counters, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16);
+      };
+      const auto each = [&](const char* what, const std::function<void(cudaStream_t, int, u32, u32)>& run, u32 lines) {
+        printf("%-5s %s %6zu x %5zu, %zu rows:", what, TEXT(TYPE), n, k, rows);
+        for (u32 cut : {1, 2, 4, 8}) {
+          const u32 tiles = (u32)(n / lines);
+          if (cut > 1 && tiles * cut > (lines == 128 ? 2u : 1u) * sms) continue;
+          if (cut == 1 && tiles < 40) continue;
+          order(0, nullptr);
+          CHECK(cudaMemset(y, 0xee, rows * n * 2));
+          run(0, 0, cut, 0);
+          double found[2] = {0, 0};
+          CHECK(cudaMemcpy(sums, found, sizeof found, cudaMemcpyHostToDevice));
+          compare<<<(unsigned)(8 * n / 256), 256>>>(y, dense, x, 0, 8, n, k, sums);
+          compare<<<(unsigned)(8 * n / 256), 256>>>(y, dense, x, rows - 8, 8, n, k, sums);
+          CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
+          float t[3];
+          for (int o = 0; o < 3; o++)
+            t[o] = median_of_graph([&](cudaStream_t stream) { for (int c = 0; c < copies; c++) { if (o) order(stream, o > 1 ? weight : nullptr); run(stream, c, cut, glu); } }, 7) / copies;
+          printf("  /%u (%.0e) %.1f ordered %.1f normed %.1f", cut, std::sqrt(found[0] / found[1]), t[0], t[1], t[2]);
+        }
+        printf("\n");
+        fflush(stdout);
+      };
+      each("wide", run_wide, 128);
+      each("flow", run_flow, QUANT_FLOW_LINES);
+    }
+    for (u8* p : w) CHECK(cudaFree(p));
+    for (bf16* p : {x, ordered, y, weight}) CHECK(cudaFree(p));
+    CHECK(cudaFree(dense));
+  }
+}

@@ -1,0 +1,279 @@
+// Products of up to 64 rows with quantized weights by warpgroups: y (rows, n) = f(x (rows, k) · W (n, k)ᵀ + bias) + residual in halves;
+// weights and x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
+//
+// A block makes LINES lines of W by all rows, or, of `cuts` blocks, its part of k of them. Warps that multiply do nothing else. Of four
+// others, from which they have registers, one has the copy engine bring boxes of weights, a piece of each line at a time and the first
+// before the kernel ahead has ended, and one x, which lies in memory as the unit reads it (OrderedRow). A warp that multiplies has 16
+// lines and decodes them straight into the registers that the product takes its left operand from; while one slice of a piece is
+// multiplied, the next is decoded. With a gate the first half of the lines are gates, and the second what they open.
+//
+// Blocks that share a tile write their sums to `parts`, and when all have, each adds up some of its rows.
+// Traffic: W once; x once for each tile, from the cache.
+#ifndef WICK_QUANT_FLOW_H
+#define WICK_QUANT_FLOW_H
+#include "gpu/boxes.h"
+#include "gpu/crews.h"
+#include "gpu/uniform.h"
+#include "product.h"
+#include "quant-pieces.h"
+
+#if GPU_WARPGROUPS
+namespace gpu {
+template <class Q, u32 BN> struct QuantFlow {
+  static constexpr u32 LINES = QUANT_FLOW_LINES, WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
+  static constexpr u32 SLICE = WIDE_ROW, SLICES = PIECE / SLICE, X_SLICE = BN * SLICE, X_PLACE = BN * PIECE;
+  static_assert(SLICES == 4, "two blocks of a lane, of two slices each");
+  // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
+  static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
+  static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
+  // Shared memory for as many as fit: three pieces of x, or two.
+  static constexpr u32 X_PLACES = 3 * 2 * X_PLACE + 2 * 4 * PLACE <= QUANT_FLOW_SHARED ? 3 : 2;
+  static constexpr u32 FIT = (QUANT_FLOW_SHARED - X_PLACES * 2 * X_PLACE) / (4 * PLACE), PLACES = FIT < 4 ? FIT : 4;
+  // Sums lie where weights were, and are read four lines at a time.
+  static constexpr u32 SUM_PITCH = LINES + 4;
+  static_assert(PLACES >= 2 && BN * SUM_PITCH <= PLACES * PLACE, "");
+  // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
+  typedef u32 Fragments[4][4];
+  typedef PieceBlock<Q> Blocks[2];
+
+  // Where a piece goes: places in turn, and how often all were used before, modulo 2.
+  template <u32 COUNT> struct Turn {
+    u32 place, phase;
+    GPU_METHOD Turn next() const { return place + 1 == COUNT ? Turn{0, phase ^ 1} : Turn{place + 1, phase}; }
+    GPU_METHOD u32 before() const { return place ? place - 1 : COUNT - 1; }
+  };
+  struct Given {
+    const u16* x;
+    const u8* w;
+    const BoxMap* map;
+    const void *bias, *residual;
+    void* y;
+    f32* parts;
+    u32* counters;
+    u32 n, k, rows, glu, cuts, dtype;
+  };
+
+  const Given& g;
+  u16* sx;
+  u32* weights;
+  Signal *full, *free, *x_full, *x_free;
+  u32 tile, part, from, to;
+
+  GPU_METHOD QuantFlow(u16* shared, const Given& g)
+      : g(g), sx(shared), weights((u32*)(shared + X_PLACES * X_PLACE)), full((Signal*)(weights + PLACES * PLACE)), free(full + PLACES), x_full(free + PLACES),
+        x_free(x_full + X_PLACES), tile((u32)bid_x() / g.cuts), part((u32)bid_x() - tile * g.cuts) {
+    // Where blocks cannot wait for each other one does the work of all.
+    const u32 pieces = g.k / PIECE;
+    from = WAITING_BLOCKS ? pieces * part / g.cuts : 0, to = WAITING_BLOCKS ? pieces * (part + 1) / g.cuts : part ? 0 : pieces;
+    if (tid_x() == 0) {
+      UNROLL for (u32 i = 0; i < PLACES; i++) make_signal(full + i, 1), make_signal(free + i, WARPS);
+      UNROLL for (u32 i = 0; i < X_PLACES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, WARPS);
+    }
+    signals_made();
+    barrier();
+  }
+  GPU_METHOD u32 height() const { return (g.rows + 7) / 8 * 8; }
+  GPU_METHOD u32 columns() const { return g.glu ? g.n / 2 : g.n; }
+  GPU_METHOD const u16* slice_of(u32 at, u32 j) const { return g.x + (size_t)(at * SLICES + j) * height() * SLICE; }
+
+  GPU_METHOD void bring_weights() const {
+    if (one_lane()) {
+      Turn<PLACES> turn{0, 1};
+      NO_UNROLL for (u32 at = from; at < to; at++, turn = turn.next()) {
+        if (at - from >= PLACES) await_signal(free + turn.place, turn.phase);
+        expect_bytes(full + turn.place, 4 * PLACE);
+        copy_box(weights + turn.place * PLACE, g.map, tile * (g.glu ? LINES / 2 : LINES), at, full + turn.place);
+      }
+    }
+    wave_sync();
+    wait_for_previous();
+  }
+  GPU_METHOD void bring_x() const {
+    wait_for_previous();
+    if (!one_lane()) return;
+    Turn<X_PLACES> turn{0, 1};
+    NO_UNROLL for (u32 at = from; at < to; at++, turn = turn.next()) {
+      Signal* const signal = x_full + turn.place;
+      u16* const place = sx + turn.place * X_PLACE;
+      if (at - from >= X_PLACES) await_signal(x_free + turn.place, turn.phase);
+      expect_bytes(signal, height() * PIECE * 2);
+      // Slices of fewer rows than a tile has lie closer together in memory.
+      if (height() == BN) copy_bulk((u32*)place, slice_of(at, 0), BN * PIECE * 2, signal);
+      else NO_UNROLL for (u32 j = 0; j < SLICES; j++) copy_bulk((u32*)(place + j * X_SLICE), slice_of(at, j), height() * SLICE * 2, signal);
+    }
+  }
+  // Where there is no engine all threads bring both.
+  GPU_METHOD void bring(u32 at) const {
+    const u32 row_bytes = g.k / Q::Elements * Q::Bytes, half = g.glu ? LINES / 2 : LINES;
+    barrier();
+    for (u32 i = tid_x(); i < LINES * PITCH; i += bdim_x()) {
+      const u32 line = i / PITCH, row = tile * half + line % half;
+      const u32* const source = (const u32*)(g.w + (size_t)(row + line / half * columns()) * row_bytes + at * BYTES);
+      weights[i] = row < columns() ? source[i % PITCH] : 0;
+    }
+    for (u32 j = 0; j < SLICES; j++)
+      for (u32 i = tid_x(); i < X_SLICE; i += bdim_x()) sx[j * X_SLICE + i] = i < height() * SLICE ? slice_of(at, j)[i] : (u16)0;
+    barrier();
+  }
+
+  // What is multiplied now.
+  struct Now {
+    u32 at;
+    bool more;
+    Turn<PLACES> turn;
+    Turn<X_PLACES> x_turn;
+  };
+  // Slice J of the piece at a place, decoded; an even one begins with other blocks.
+  template <u32 J> GPU_METHOD void load(Blocks& blocks, u32 place) const {
+    const u32* const line = weights + place * PLACE + (tid_x() / 32 % WARPS * 8 + lane_id() / 4) * PITCH;
+    if (J % 2 == 0) UNROLL for (u32 h = 0; h < 2; h++) blocks[h].template load<J / 2>(line + h * (LINES / 2 * PITCH));
+  }
+  template <u32 J> GPU_METHOD void decode(Fragments& f, const Blocks& blocks) const {
+    UNROLL for (u32 h = 0; h < 2; h++) {
+      blocks[h].template decode<J % 2 * 4>(f[0][h], f[0][2 + h]);
+      blocks[h].template decode<J % 2 * 4 + 1>(f[1][h], f[1][2 + h]);
+      blocks[h].template decode<J % 2 * 4 + 2>(f[2][h], f[2][2 + h]);
+      blocks[h].template decode<J % 2 * 4 + 3>(f[3][h], f[3][2 + h]);
+    }
+    UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(f[i / 4][i % 4]);
+  }
+  // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one to e.
+  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& e, Blocks& blocks, const WarpgroupRef& x, const Now& now) const {
+    constexpr u32 NEXT = (J + 1) % SLICES;
+    const WarpgroupRef b = x.plus(now.x_turn.place * X_PLACE + J * X_SLICE);
+    warpgroup_begin();
+    UNROLL for (u32 i = 0; i < 4; i++) warpgroup_multiply<0>(f16{}, c, f[i], b.plus(16 * i), true);
+    warpgroup_commit();
+    const Turn<PLACES> turn = NEXT == 0 && now.more ? now.turn.next() : now.turn;
+    if (NEXT == 0 && now.more) await_signal(full + turn.place, turn.phase);
+    // Behind the last, what lies there is decoded, and goes nowhere.
+    load<NEXT>(blocks, turn.place);
+    // Products of the slice before have ended: they read e, and x at its place.
+    warpgroup_wait<1>();
+    UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(e[i / 4][i % 4]);
+    if (BULK_COPIES && J == 0 && now.at > from) meeting_come(x_free + now.x_turn.before());
+    decode<NEXT>(e, blocks);
+    // All of the piece is in registers.
+    if (BULK_COPIES && NEXT == 3) meeting_come(free + now.turn.place);
+  }
+  GPU_METHOD void multiply() const {
+    f32 c[BN / 2];
+    UNROLL for (u32 i = 0; i < BN / 2; i++) c[i] = 0;
+    Fragments f, e;
+    UNROLL for (int i = 0; i < 16; i++) e[i / 4][i % 4] = 0;
+    Blocks blocks;
+    const WarpgroupRef x = uniform_ref(warpgroup_ref(sx, 8 * WIDE_ROW, SLICE * WIDE_ROW));
+    Now now{from, false, {0, 0}, {0, 0}};
+    if (BULK_COPIES) {
+      await_signal(full, 0);
+      load<0>(blocks, 0);
+      decode<0>(f, blocks);
+    }
+    wait_for_previous();
+    NO_UNROLL for (; now.at < to; now.at++) {
+      now.more = BULK_COPIES && now.at + 1 < to;
+      if (BULK_COPIES) await_signal(x_full + now.x_turn.place, now.x_turn.phase);
+      else {
+        bring(now.at);
+        load<0>(blocks, 0);
+        decode<0>(f, blocks);
+      }
+      step<0>(c, f, e, blocks, x, now);
+      step<1>(c, e, f, blocks, x, now);
+      step<2>(c, f, e, blocks, x, now);
+      step<3>(c, e, f, blocks, x, now);
+      if (BULK_COPIES) now.turn = now.turn.next(), now.x_turn = now.x_turn.next();
+    }
+    warpgroup_wait<0>();
+    UNROLL for (u32 i = 0; i < BN / 2; i++) warpgroup_hold(c[i]);
+    if (WAITING_BLOCKS && g.cuts > 1) join(c);
+    else {
+      barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
+      if (tid_x() < MULTIPLIERS) UNROLL for (u32 j = 0; j < BN / 8; j++) stage(j, Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]});
+      barrier_of<MULTIPLIERS>();
+      if (from < to) store(g.rows, 0, 1);
+    }
+  }
+  // A lane's sums of eight rows: of two, on two lines.
+  GPU_METHOD void stage(u32 j, const Vec<f32, 4>& sums) const {
+    f32* const to = (f32*)weights + (j * 8 + lane_id() % 4 * 2) * SUM_PITCH + tid_x() / 32 * 8 + lane_id() / 4;
+    UNROLL for (u32 i = 0; i < 4; i++) to[i % 2 * SUM_PITCH + i / 2 * (LINES / 2)] = sums.v[i];
+  }
+  // When all blocks of a tile have told their sums, each adds up some of its rows: of the groups of eight, every so many'th.
+  GPU_METHOD void join(const f32 (&c)[BN / 2]) const {
+    constexpr u32 GROUPS = BN / 8;
+    const u32 cuts = g.cuts;
+    f32* const told_by = g.parts + (size_t)tile * cuts * (MULTIPLIERS * BN / 2) + tid_x() * 4;
+    const auto of = [&](u32 b, u32 j) { return told_by + (size_t)b * (MULTIPLIERS * BN / 2) + j * 4 * MULTIPLIERS; };
+    UNROLL for (u32 j = 0; j < GROUPS; j++) *(Vec<f32, 4>*)of(part, j) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
+    barrier_of<MULTIPLIERS>();
+    // All count once more when they have waited, which makes it a zero again.
+    if (tid_x() == 0) {
+      u32* const counter = g.counters + tile;
+      device_fence();  // for all: they met
+      count_on(counter, 2 * cuts - 1), await_count(counter, cuts), count_on(counter, 2 * cuts - 1);
+    }
+    barrier_of<MULTIPLIERS>();
+    if (part >= GROUPS) return;
+    // Of the eight that are loaded at once, what belongs together is added up two by two.
+    Vec<f32, 4> told[8];
+    UNROLL for (u32 i = 0; i < 8; i++) {
+      const u32 j = i / cuts * cuts + part;
+      told[i] = j < GROUPS ? load_fresh(of(i % cuts, j)) : Vec<f32, 4>{};
+    }
+    UNROLL for (u32 v = 0; v < 4; v++) {
+      UNROLL for (u32 i = 0; i < 4; i++) told[i].v[v] = told[2 * i].v[v] + told[2 * i + 1].v[v];
+      UNROLL for (u32 i = 0; i < 2; i++) if (cuts > 2) told[i].v[v] = told[2 * i].v[v] + told[2 * i + 1].v[v];
+      if (cuts > 4) told[0].v[v] += told[1].v[v];
+    }
+    UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < GROUPS) stage(i, told[i]);
+    barrier_of<MULTIPLIERS>();
+    store((GROUPS - part + cuts - 1) / cuts * 8, part, cuts);
+  }
+  // `count` of the rows staged: of groups of eight rows of x every `stride`'th from `first` on. Four columns to a thread; loops stay loops,
+  // as code that runs once is slow to come.
+  GPU_METHOD void store(u32 count, u32 first, u32 stride) const {
+    const u32 half = g.glu ? LINES / 2 : LINES, n = columns(), per_row = half / 4;
+    const f32* const factors = (const f32*)(g.x + (size_t)height() * g.k);
+    const bool vectors = n % 4 == 0 && vector_aligned<4>((const u16*)g.y) && vector_aligned<4>((const u16*)g.residual);
+    NO_UNROLL for (u32 i = tid_x(); i < count * per_row; i += BULK_COPIES ? MULTIPLIERS : bdim_x()) {
+      const u32 local = i / per_row, row = (local / 8 * stride + first) * 8 + local % 8, line = i % per_row * 4, column = tile * half + line;
+      if (row >= g.rows || column >= n) continue;
+      const f32 factor = factors[row];
+      const f32* const sums = (const f32*)weights + local * SUM_PITCH + line;
+      const Vec<f32, 4> y = load_shared<4>(sums, 0), up = load_shared<4>(sums, g.glu ? LINES / 2 : 0);
+      const size_t at = (size_t)row * n + column;
+      Vec<u16, 4> kept{};
+      if (vectors && g.residual) kept = *(const Vec<u16, 4>*)((const u16*)g.residual + at);
+      UNROLL for (u32 e = 0; e < 4; e++) {
+        if (column + e >= n) break;
+        f32 v = y.v[e] * factor;
+        if (g.bias) v += load_float(g.bias, column + e, g.dtype);
+        if (g.glu) v = gated(v, up.v[e] * factor + (g.bias ? load_float(g.bias, n + column + e, g.dtype) : 0.0f));
+        if (g.residual) v += vectors ? half_of(kept.v[e]) : load_float(g.residual, at + e, g.dtype);
+        if (vectors) kept.v[e] = g.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
+        else store_float(g.y, at + e, v, g.dtype);
+      }
+      if (vectors) put((u16*)g.y + at, kept);
+    }
+  }
+  GPU_METHOD f32 half_of(u16 x) const { return g.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
+  GPU_METHOD f32 gated(f32 gate, f32 up) const { return Outputs<16, BN>(0, nullptr, nullptr, nullptr, 0, g.glu, 0, Share{}).gated(gate, up); }
+
+  GPU_METHOD void run() const {
+    const u32 warp = uniform(tid_x() / 32);
+    if (!BULK_COPIES || warp < WARPS) {
+      take_registers<112>();
+      multiply();
+    } else {
+      leave_registers<32>();
+      if (warp == WARPS) bring_weights();
+      else if (warp == WARPS + 1) bring_x();
+      else wait_for_previous();
+    }
+  }
+};
+
+}  // namespace gpu
+#endif
+#endif

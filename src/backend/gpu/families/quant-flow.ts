@@ -1,0 +1,94 @@
+/** Linear layers of 17 to 64 rows of halves with quantized weights whose rows are whole pieces of 256, by Hopper's warpgroups. */
+import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
+import { sharedBudget } from "../attention-plan.ts";
+import { family, gridFor } from "./family.ts";
+import { productDefines } from "./product.ts";
+import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
+import { streamDefines } from "./quantized.ts";
+
+/** Rows of weights that a block multiplies, by two threads each; four warps more bring them and x. */
+const QUANT_FLOW_LINES = 256;
+const QUANT_FLOW_THREADS = 2 * QUANT_FLOW_LINES + 128;
+/** Weights of a row that come at once. */
+const PIECE = 256;
+/** Bytes of shared memory for x and weights; the rest is for signals. */
+const QUANT_FLOW_SHARED = sharedBudget("sm_90a") - 512;
+const MOST_PLACES = 4;
+/** Pieces that a block must have: with fewer, blocks of 128 rows of weights, two to a multiprocessor, are faster. */
+const LEAST_PIECES = 6;
+/** Pieces that could be multiplied while blocks write what they share and add it up. */
+const JOINING = 1;
+
+/** Types that have such kernels (kernels/quant-pieces.h). */
+const flowing = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
+type Flowing = keyof typeof flowing;
+export const flowQuants = Object.values(flowing);
+/** Rows of x that a block takes. */
+const sizes = ["24", "32", "40", "48", "56", "64"] as const;
+
+export interface QuantFlowPlan {
+  readonly kernel: `quant_flow_${(typeof sizes)[number]}_${(typeof flowing)[Flowing]}`;
+  readonly order: QuantOrderPlan;
+  /** Floats of memory for what blocks that share tiles add up. */
+  readonly scratch: number;
+  /** The pieces of a row, and the rows of a box of them. */
+  readonly boxes: { readonly pieces: number; readonly pieceBytes: number; readonly lines: number };
+  readonly launch: { readonly cuts: number; readonly blocks: number; readonly shared_bytes: number };
+}
+
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-flow.h goes about it; null where those of quant-wide.h are for it. */
+export function planQuantFlow(
+  shape: { readonly rows: number; readonly n: number; readonly k: number },
+  type: QuantType,
+  multiprocessors: number,
+): QuantFlowPlan | null {
+  const size = sizes.find((most) => shape.rows <= Number(most));
+  if (!(type in flowing) || shape.k % PIECE !== 0 || size === undefined) return null;
+  const rows = Number(size);
+  const { size: elements, bytes } = quantTypes[type];
+  const pieces = shape.k / PIECE;
+  const pieceBytes = (PIECE / elements) * bytes;
+  const place = QUANT_FLOW_LINES * pieceBytes;
+  const x = 2 * PIECE * rows;
+  const xPlaces = 3 * x + 2 * place <= QUANT_FLOW_SHARED ? 3 : 2;
+  const places = Math.min(MOST_PLACES, Math.floor((QUANT_FLOW_SHARED - xPlaces * x) / place));
+  const tiles = Math.ceil(shape.n / QUANT_FLOW_LINES);
+  const cuts = cutsOf(tiles, pieces, multiprocessors);
+  if (pieces / cuts < LEAST_PIECES) return null;
+  return {
+    kernel: `quant_flow_${size}_${flowing[type as Flowing]}`,
+    order: planOrder(shape, type, rows),
+    scratch: cuts === 1 ? 0 : cuts * tiles * QUANT_FLOW_LINES * rows,
+    boxes: { pieces, pieceBytes, lines: QUANT_FLOW_LINES },
+    launch: { cuts, blocks: cuts * tiles, shared_bytes: xPlaces * x + places * place + 16 * (places + xPlaces) },
+  };
+}
+
+/** How many blocks share a tile: all of a launch are on the device at once, one on each multiprocessor, as they wait for each other. */
+function cutsOf(tiles: number, pieces: number, multiprocessors: number): number {
+  let best = 1;
+  let least = Math.ceil(tiles / multiprocessors) * pieces;
+  for (const cuts of [2, 4, 8]) {
+    if (cuts * tiles > multiprocessors || 2 * cuts > pieces) break;
+    const cost = Math.ceil(pieces / cuts) + JOINING;
+    if (cost >= least) continue;
+    [best, least] = [cuts, cost];
+  }
+  return best;
+}
+
+export const quantFlow = [
+  family({
+    file: "quant-flow",
+    pattern: "quant_flow_{size}_{Q}",
+    over: { size: sizes, Q: flowQuants },
+    apart: ["size"],
+    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
+    plan: "blocks shared_bytes",
+    defines: {
+      ...{ ...streamDefines, ...productDefines, QUANT_FLOW_LINES, QUANT_FLOW_THREADS, QUANT_FLOW_SHARED },
+      QUANT_ORDER_q4_0: quantOrders.QUANT_ORDER_q4_0,
+    },
+    launch: (s) => ({ grid: gridFor(s.blocks, QUANT_FLOW_THREADS), block: QUANT_FLOW_THREADS, shared: s.shared_bytes }),
+  }),
+] as const;
