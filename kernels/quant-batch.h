@@ -197,7 +197,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
           const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, LINES / 2);
           if (one_lane()) {
             expect_bytes(signal, LINES * count);
-            NO_UNROLL for (u32 r = 0; r < LINES; r++) copy_bulk(place + r * gap, (r < LINES / 2 ? upper : lower) + r % (LINES / 2) * row_bytes, count, signal);
+            UNROLL for (u32 r = 0; r < LINES; r++) copy_bulk(place + r * gap, (r < LINES / 2 ? upper : lower) + r % (LINES / 2) * row_bytes, count, signal);
           }
         } else {
           const size_t begin = line(sent.base, chunk, lane % LINES);
@@ -233,16 +233,16 @@ template <class Q, u32 ROWS> struct QuantBatch {
     wave_sync();
     const u32 order = pieces ? QuantSlice<Q>::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
-      u32 near = out.dtype == DTYPE_f16 ? AS_IT_IS : PLAIN;
-      NO_UNROLL for (u32 pass = 0; pass < 2; pass++) {
-        const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, near)) >> 7;
-        // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
-        const bool plain = near == AS_IT_IS || !exponent || (exponent >= PLAIN - 24 && exponent <= PLAIN + 1);
-        if (pass || (plain && !GPU_TILE_LOCKSTEP)) break;
-        if (!plain) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      const bool halves = out.dtype == DTYPE_f16;
+      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
+      u32 near = halves ? AS_IT_IS : PLAIN;
+      // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
+      if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
+        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
         bring(b);
         copies_wait();
         wave_sync();
+        place(rows, b, out.batch, here, out.dtype, order, near);
       }
       if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
     }
