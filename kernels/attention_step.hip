@@ -205,13 +205,14 @@ template <class T, int D> struct StepHeads {
     return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
   }
   GPU_METHOD size_t angles(i32 position) const { return (size_t)(position > 0 ? position : 0) * (D / 2); }
+  // Of the norm, where there is one.
+  GPU_METHOD Sides weight(u32 job) const { return Head::load(job < heads ? a.q_norm : a.k_norm, a.interleaved); }
   // x as it came, cos and sin of this lane's pairs. The new key and value go to the cache, too, `line` being where it begins.
-  GPU_METHOD void place(u32 job, Sides x, const Side& cos, const Side& sin, T* queries, bool appends, size_t line, i32 length) const {
+  GPU_METHOD void place(u32 job, Sides x, const Sides& by, const Side& cos, const Side& sin, T* queries, bool appends, size_t line, i32 length) const {
     const bool is_query = job < heads, is_key = job == heads;
     if (!is_query && !appends) return;
     if (job <= heads) {
       if (a.q_norm) {
-        const Sides by = Head::load(is_query ? a.q_norm : a.k_norm, a.interleaved);
         const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, a.eps);
         UNROLL for (int j = 0; j < 2 * Head::N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
       }
@@ -248,8 +249,11 @@ template <class T, int D, int Waves> struct StagedHeads {
     typedef typename Heads::Side Side;
     const Side cos = ((const Side*)(stage + D))[lane_id()], sin = ((const Side*)(stage + D + D / 2))[lane_id()];
     const size_t line = item.line(all.a);
-    NO_UNROLL for (u32 job = wave; job < all.heads + 2; job += Waves)
-      all.place(job, Head::load(job == wave ? stage : all.row(item.place, job), all.a.interleaved), cos, sin, queries, item.length > 0, line, item.length);
+    NO_UNROLL for (u32 job = wave; job < all.heads + 2; job += Waves) {
+      typename Heads::Sides weight;
+      if (all.a.q_norm && job <= all.heads) weight = all.weight(job);
+      all.place(job, Head::load(job == wave ? stage : all.row(item.place, job), all.a.interleaved), weight, cos, sin, queries, item.length > 0, line, item.length);
+    }
   }
 };
 
@@ -327,17 +331,19 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
 
   const StepHeads<T, D> all{a, heads};
   typename Head::Side cos, sin;
+  typename Head::Sides weight;
   if (wave <= heads) {
     const size_t angles = all.angles(length - 1 - (a.padding ? (i32)a.padding[b] : 0)) + lane_id() * Head::N;
     cos = *(const typename Head::Side*)(a.cos + angles);
     sin = *(const typename Head::Side*)(a.sin + angles);
+    if (a.q_norm) weight = all.weight(wave);
   }
   for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
   const f32 c = a.scale * LOG2_E;
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
-  if (wave < heads + 2) all.place(wave, Head::load(all.row(place, wave), a.interleaved), cos, sin, queries, appends, line, length);
+  if (wave < heads + 2) all.place(wave, Head::load(all.row(place, wave), a.interleaved), weight, cos, sin, queries, appends, line, length);
   barrier();
 
   StepSums<T, D> sums;
