@@ -24,7 +24,7 @@ interface Options extends ModelOptions, RankOptions {
   json: boolean;
 }
 
-const WARM_UP_MS = 500;
+const WARM_UP_MS = 2000;
 
 interface Row {
   readonly device: string;
@@ -49,12 +49,7 @@ export function benchCommand(): Command {
     .option("--prompt-tokens <n>", "length of the prompt", count(1), 128)
     .option("--tokens <n>", "tokens to decode", count(1), 64)
     .option("--batch <n,…>", "sequences side by side; several numbers are measured one after the other", counts(1), [1])
-    .option(
-      "--runs <n>",
-      "measured runs after half a second of others, at least one, that warm up; the median counts",
-      count(1),
-      3,
-    )
+    .option("--runs <n>", "measured runs after two seconds of others that warm up; the median counts", count(1), 3)
     .option("--together", "the devices share the model's layers, and are not measured one after the other", false)
     .option("--json", "print JSON", false)
     .addHelpText(
@@ -104,11 +99,11 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
   for (const batch of options.batch) {
     let moved = 0;
     const times: { prompt: number; decode: number }[] = [];
-    // Runs that do not count: the first compiles kernels, and those of the first tenths of a second wait for V8's compiler.
-    // Ranks must run equally often, so theirs is one.
+    // Runs that do not count: the first compiles kernels, and in those of the next seconds V8 compiles what the host does between
+    // them. Ranks must run equally often, so theirs is one.
+    await once(model, batch, options, signal);
     const until = performance.now() + (group ? 0 : WARM_UP_MS);
-    do await once(model, batch, options, signal);
-    while (performance.now() < until);
+    while (performance.now() < until) await once(model, batch, options, signal);
     while (times.length < runs) {
       const before = group?.communicator.moved.bytes ?? 0;
       times.push(await once(model, batch, options, signal));
