@@ -27,7 +27,7 @@ template <class Q> GPU_FN void four_weights(u32 q, f32 scale, f32 min, u32& firs
 // Slice J of a chunk, of which there are `left` weights.
 template <class Q> struct QuantSlice {
   static constexpr bool WORDS = false;
-  static constexpr u32 STORED = 0, ORDER = QUANT_ORDER_ANY;
+  static constexpr u32 ORDER = QUANT_ORDER_ANY;
   static constexpr u32 RUN = 32 * Q::Parts, RUNS = RUN > 64 ? 1 : 64 / RUN, PARTS = RUN > 64 ? 2 : Q::Parts, PER_BLOCK = Q::Elements / RUN;
   typename Q::Frag q[RUNS];
   bool there[RUNS];

@@ -25,6 +25,8 @@ interface Options extends ModelOptions, RankOptions {
 }
 
 const WARM_UP_MS = 2000;
+/** Longer than kernels take to compile. */
+const LONG_RUN_SECONDS = 60;
 
 interface Row {
   readonly device: string;
@@ -100,9 +102,10 @@ async function measure(options: Options, group: Group | null, signal: AbortSigna
     let moved = 0;
     const times: { prompt: number; decode: number }[] = [];
     // Runs that do not count: the first compiles kernels, and in those of the next seconds V8 compiles what the host does between
-    // them. Ranks must run equally often, so theirs is one.
-    await once(model, batch, options, signal);
-    const until = performance.now() + (group ? 0 : WARM_UP_MS);
+    // them, which does not tell where a run takes long. Ranks must run equally often, so theirs is one.
+    const first = await once(model, batch, options, signal);
+    const isLong = first.prompt + first.decode > LONG_RUN_SECONDS;
+    const until = performance.now() + (group || isLong ? 0 : WARM_UP_MS);
     while (performance.now() < until) await once(model, batch, options, signal);
     while (times.length < runs) {
       const before = group?.communicator.moved.bytes ?? 0;
