@@ -524,44 +524,78 @@ template <class Q, int BN> struct QuantWide {
     }
     wave_sync();
   }
-  // The product alone, turned at the warp's place: a row of x has neighbouring lines.
+  // Results of many rows turned at the warp's place: a row of x has neighbouring lines. What is added to them comes there by vectors first,
+  // a part ahead.
   GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
     u16* const staged = (u16*)(raw + now.place * PLACE_WORDS);
-    const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
-    const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
-    const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);
+    const u32 t = lane_id() % 4, line = lane_id() / 4, group = now.group + tid_x() / 32;
     // All at once: each would be waited for.
-    f32 factor[BN / OUT_ROWS];
+    f32 factor[BN / OUT_ROWS], bias[2];
     UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
       const u32 row = now.row + part * OUT_ROWS + lane_id();
       factor[part] = row < rows ? factors()[row] : 0.0f;
     }
+    UNROLL for (u32 i = 0; i < 2; i++) bias[i] = out.biased(group, line + 8 * i, 0.0f);
+    const Turned turned(out, group);
+    Vec<u16, 8> added[2];
+    if (out.residual) turned.load(added, out, now.row, rows);
     UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
+      const u32 first = now.row + part * OUT_ROWS;
       wave_sync();
+      if (out.residual) {
+        UNROLL for (u32 i = 0; i < 2; i++) if (i < turned.count) store_shared<8>(staged, turned.place(i), added[i]);
+        if (part + 1 < BN / OUT_ROWS) turned.load(added, out, first + OUT_ROWS, rows);
+        wave_sync();
+      }
       UNROLL for (u32 j = 0; j < 4; j++) {
         const u32 local = j * 8 + t * 2;
-        const f32 factors[2] = {shfl(factor[part], local), shfl(factor[part], local + 1)};
-        UNROLL for (u32 i = 0; i < 4; i++) {
-          const f32 y = c[part * 16 + j * 4 + i] * factors[i % 2];
-          staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
+        UNROLL for (u32 i = 0; i < 2; i++) {
+          const f32 lifted = shfl(factor[part], local + i);
+          f32 y[2];
+          UNROLL for (u32 h = 0; h < 2; h++) y[h] = c[part * 16 + j * 4 + h * 2 + i] * lifted + bias[h];
+          if (out.glu) y[0] = out.gated(y[0], y[1]);
+          UNROLL for (u32 h = 0; h < 2; h++) {
+            u16* const at = staged + (local + i) * OUT_PITCH + line + h * 8;
+            if (h == 0 || !out.glu) *at = narrowed(y[h] + (out.residual ? widened(*at, out.dtype) : 0.0f), out.dtype);
+          }
         }
       }
       wave_sync();
-      UNROLL for (u32 i = 0; i < 2; i++) {
-        const u32 local = lane_id() / 2 + 16 * i;
-        const u32 row = now.row + part * OUT_ROWS + local;
-        const Vec<u16, 8> y = load_shared<8>(staged, local * OUT_PITCH + lane_id() % 2 * 8);
-        u16* const to = (u16*)out.y + (size_t)row * n + first;
-        if (row < rows && vectors) {
-          if (first < n) put(to, y);
-        } else if (row < rows) UNROLL for (u32 j = 0; j < 8; j++)
-          if (first + j < n) to[j] = y.v[j];
-      }
+      turned.store(staged, out, first, rows);
     }
     // What comes next goes where this was.
     warpgroup_publish();
     wave_sync();
   }
+  GPU_FN u16 narrowed(f32 x, u32 dtype) { return dtype == DTYPE_f16 ? f32_to_f16(x) : f32_to_bf16(x); }
+  GPU_FN f32 widened(u16 x, u32 dtype) { return dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
+  // The vectors of eight columns that a lane has of OUT_ROWS rows: two, or one with a gate.
+  struct Turned {
+    u32 count, columns, column, local;
+    bool vectors;
+    GPU_METHOD Turned(const Out& out, u32 group)
+        : count(out.per_group() / 8), columns(out.columns), column((group * count + lane_id() % count) * 8), local(count == 1 ? lane_id() : lane_id() / 2),
+          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
+    GPU_METHOD u32 place(u32 i) const { return (local + 16 * i) * OUT_PITCH + column % (8 * count); }
+    template <class Whole, class One> GPU_METHOD void each(u32 first, u32 rows, Whole whole, One one) const {
+      UNROLL for (u32 i = 0; i < 2; i++) {
+        const u32 row = first + local + 16 * i;
+        const size_t at = (size_t)row * columns + column;
+        if (i >= count || row >= rows || column >= columns) continue;
+        if (vectors) whole(i, at);
+        else UNROLL for (u32 j = 0; j < 8; j++) if (column + j < columns) one(i, j, at + j);
+      }
+    }
+    GPU_METHOD void load(Vec<u16, 8> (&added)[2], const Out& out, u32 first, u32 rows) const {
+      const u16* const from = (const u16*)out.residual;
+      UNROLL for (u32 i = 0; i < 2; i++) added[i] = Vec<u16, 8>{};
+      each(first, rows, [&](u32 i, size_t at) { added[i] = *(const Vec<u16, 8>*)(from + at); }, [&](u32 i, u32 j, size_t at) { added[i].v[j] = from[at]; });
+    }
+    GPU_METHOD void store(const u16* staged, const Out& out, u32 first, u32 rows) const {
+      u16* const to = (u16*)out.y;
+      each(first, rows, [&](u32 i, size_t at) { put(to + at, load_shared<8>(staged, place(i))); }, [&](u32 i, u32 j, size_t at) { to[at] = staged[place(i) + j]; });
+    }
+  };
 };
 #endif
 

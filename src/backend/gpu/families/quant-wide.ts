@@ -31,8 +31,8 @@ export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =
 const sizes = { _24: 24, _32: 32, _40: 40, _48: 48, _56: 56, _64: 64, "": QUANT_WIDE_ROWS } as const;
 export type QuantWideSize = keyof typeof sizes;
 const sizeNames = Object.keys(sizes) as QuantWideSize[];
-/** Rows up to which a layer's product, bias, gate and residual are one kernel. */
-export const QUANT_WIDE_FEW = sizes._64;
+/** Rows that are few: two blocks to a multiprocessor, tiles cut evenly. */
+const QUANT_WIDE_FEW = sizes._64;
 
 /** The order of x that goes with weights of a type, by number (kernels/quant-slices.h); those of some types are taken as words, in rows of whole chunks. */
 const orders = { any: 0, Q8_0: 1, Q4_0: 2 } as const;

@@ -1,4 +1,4 @@
-/** Products of many rows with quantized weights on Hopper, and linear layers of up to 64: norm in the kernel that brings x into order, product, bias, gate and residual in one. */
+/** Products of many rows with quantized weights on Hopper, and linear layers: norm in the kernel that brings x into order, product, bias, gate and residual in one. */
 import { numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
@@ -6,11 +6,11 @@ import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
 import { planQuantFlow, type QuantFlowPlan } from "../families/quant-flow.ts";
-import { isWideDepth, planQuantWide, QUANT_WIDE_FEW } from "../families/quant-wide.ts";
+import { isWideDepth, planQuantWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
-import { alignedRows } from "./quantized.ts";
+import { alignedRows, blasRows } from "./quantized.ts";
 
 interface Sizes {
   readonly rows: number;
@@ -69,13 +69,14 @@ export function multiplyFlow(
   });
 }
 
-/** x (…, k) · wᵀ, where takesWide; null where x has too many rows, or rows of a length that these kernels do not take. */
+/** x (…, k) · wᵀ, where takesWide; null where BLAS is faster, or x has rows of a length that these kernels do not take. */
 export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: LinearParams): Storage | null {
   const dtype = x.storage.dtype as "bf16" | "f16";
   const k = x.layout.shape.at(-1)!;
   const rows = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
-  if (rows === 0 || rows > QUANT_WIDE_FEW || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
+  if (rows === 0 || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
+  if (gpu.blas && rows >= blasRows(type, gpu.context.properties.arch)) return null;
   const glu = p.glu ? gluNumbers[p.glu] : 0;
   const flow = planQuantFlow({ rows, n, k }, type, gpu.multiprocessors);
   // A copy of weights that are not aligned comes to lie anywhere.

@@ -100,16 +100,15 @@ interface Sizes {
   readonly k: number;
 }
 
-/**
- * Rows from which the vendor's BLAS makes up for dequantizing the weights first. By warpgroups: 1024 rows took 205 µs so on an H200,
- * and 260 without. On other units nobody has measured it.
- */
-export const blasRows = (arch: string): number => (hasWarpgroups(arch) ? 768 : 32);
+/** Rows from which the vendor's BLAS makes up for dequantizing the weights first: by warpgroups as measured on an H200, on other units as guessed. */
+export const blasRows = (type: QuantType, arch: string): number => (hasWarpgroups(arch) ? (wideRows[type] ?? 768) : 32);
+const wideRows: Partial<Record<QuantType, number>> = { Q8_0: 1280, Q4_0: 1536 };
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
   const { arch } = gpu.context.properties;
   if (gpu.isInvariant) multiplyTiles(gpu, type, dtype, x, w, sizes, out);
-  else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
+  else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(type, arch))
+    throughBlas(gpu, type, dtype, x, w, sizes, out);
   else if (takesWide(dtype, arch) && isWideDepth(type, sizes.k)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
