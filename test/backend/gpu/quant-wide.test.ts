@@ -59,7 +59,12 @@ it.each([
   const random = (count: number, seed: number) =>
     Array.from({ length: count }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 500 - 1);
   // So small that no gated product overflows f16.
-  const q = QTensor.quantize(Tensor.from(random(n * k, 7)).mul(0.25).reshape([n, k]), type);
+  const q = QTensor.quantize(
+    Tensor.from(random(n * k, 7))
+      .mul(0.25)
+      .reshape([n, k]),
+    type,
+  );
   const given = (count: number, seed: number) => Tensor.from(random(count, seed), { device, dtype: "f16" });
   const x = given(rows * k, 91).reshape([rows, k]);
   const [alpha, bias, residual] = [given(k, 3), given(n, 5), given(rows * columns, 11).reshape([rows, columns])];
