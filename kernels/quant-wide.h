@@ -124,10 +124,10 @@ template <class T> struct OrderedRow {
 #if GPU_WARPGROUPS
 // What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
 struct WideWork {
-  u32 tile, unit, end, alone, units;
-  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers)
-      : tile(bid_x()), unit(begin(bid_x(), (tiles - alone_) * units_, sharers)), end(begin(bid_x() + 1, (tiles - alone_) * units_, sharers)),
-        alone(alone_), units(units_) {}
+  u32 tile, unit, end, alone, units, blocks;
+  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers, u32 block = bid_x(), u32 blocks_ = gdim_x())
+      : tile(block), unit(begin(block, (tiles - alone_) * units_, sharers)), end(begin(block + 1, (tiles - alone_) * units_, sharers)), alone(alone_), units(units_),
+        blocks(blocks_) {}
   // Where the share of a block begins, and whose a unit is.
   GPU_FN u32 begin(u32 block, u32 all, u32 sharers) { return block < sharers ? (u32)divide((u64)all * block, sharers) : all; }
   GPU_FN u32 owner(u32 unit, u32 all, u32 sharers) { return (u32)divide((u64)(unit + 1) * sharers - 1, all); }
@@ -138,7 +138,7 @@ struct WideWork {
   GPU_METHOD bool next(Piece& p) {
     if (tile < alone) {
       p = Piece{tile, 0, units};
-      tile += gdim_x();
+      tile += blocks;
       return true;
     }
     if (unit >= end) return false;
@@ -146,6 +146,77 @@ struct WideWork {
     p = Piece{alone + whole, from, left < units - from ? from + left : units};
     unit += p.to - from;
     return true;
+  }
+};
+
+// A warp's sums of 16 lines by many rows, turned in shared memory: a row of x then has neighbouring lines, which leave as vectors, and what
+// is added to them comes so, too.
+template <int BN> struct TurnedRows {
+  typedef Outputs<16, BN> Out;
+  // Rows at a time; stores and loads hit all banks.
+  static constexpr u32 ROWS = 32, PITCH = 24, SIZE = ROWS * PITCH;
+  // The vectors of eight columns that a lane has of them: two, or one with a gate.
+  const Out& out;
+  u32 group, count, column, local;
+  bool vectors;
+  GPU_METHOD TurnedRows(const Out& out, u32 group)
+      : out(out), group(group), count(out.per_group() / 8), column((group * count + lane_id() % count) * 8), local(lane_id() / count),
+        vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
+  GPU_METHOD u32 place(u32 i) const { return (local + 16 * i) * PITCH + column % (8 * count); }
+  template <class Whole, class One> GPU_METHOD void each(u32 first, Whole whole, One one) const {
+    UNROLL for (u32 i = 0; i < 2; i++) {
+      const u32 row = first + local + 16 * i;
+      const size_t at = (size_t)row * out.columns + column;
+      if (i >= count || row >= out.batch || column >= out.columns) continue;
+      if (vectors) whole(i, at);
+      else UNROLL for (u32 j = 0; j < 8; j++) if (column + j < out.columns) one(i, j, at + j);
+    }
+  }
+  typedef Vec<u16, 8> Added[2];
+  GPU_METHOD void load(Added& added, u32 first) const {
+    const u16* const from = (const u16*)out.residual;
+    UNROLL for (u32 i = 0; i < 2; i++) added[i] = Vec<u16, 8>{};
+    each(first, [&](u32 i, size_t at) { added[i] = *(const Vec<u16, 8>*)(from + at); }, [&](u32 i, u32 j, size_t at) { added[i].v[j] = from[at]; });
+  }
+  GPU_METHOD f32 widened(u16 x) const { return out.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
+  GPU_METHOD u16 narrowed(f32 x) const { return out.dtype == DTYPE_f16 ? f32_to_f16(x) : f32_to_bf16(x); }
+
+  // Sums of rows from `from` on, which are multiplied with their factors.
+  GPU_METHOD void store(u16* staged, const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    const u32 t = lane_id() % 4, line = lane_id() / 4;
+    u16* const to = (u16*)out.y;
+    // All at once: each would be waited for.
+    f32 factor[BN / ROWS], bias[2];
+    UNROLL for (u32 part = 0; part < BN / ROWS; part++) {
+      const u32 row = from + part * ROWS + lane_id();
+      factor[part] = row < out.batch ? factors[row] : 0.0f;
+    }
+    UNROLL for (u32 i = 0; i < 2; i++) bias[i] = out.biased(group, line + 8 * i, 0.0f);
+    Added added;
+    if (out.residual) load(added, from);
+    UNROLL for (u32 part = 0; part < BN / ROWS; part++) {
+      const u32 first = from + part * ROWS;
+      wave_sync();
+      if (out.residual) {
+        UNROLL for (u32 i = 0; i < 2; i++) if (i < count) store_shared<8>(staged, place(i), added[i]);
+        if (part + 1 < BN / ROWS) load(added, first + ROWS);
+        wave_sync();
+      }
+      UNROLL for (u32 j = 0; j < 4; j++)
+        UNROLL for (u32 i = 0; i < 2; i++) {
+          const u32 row = j * 8 + t * 2 + i;
+          const f32 lifted = shfl(factor[part], row);
+          f32 y[2];
+          UNROLL for (u32 h = 0; h < 2; h++) y[h] = c[part * 16 + j * 4 + h * 2 + i] * lifted + bias[h];
+          if (out.glu) y[0] = out.gated(y[0], y[1]);
+          UNROLL for (u32 h = 0; h < 2; h++) {
+            u16* const at = staged + row * PITCH + line + h * 8;
+            if (h == 0 || !out.glu) *at = narrowed(y[h] + (out.residual ? widened(*at) : 0.0f));
+          }
+        }
+      wave_sync();
+      each(first, [&](u32 i, size_t at) { put(to + at, load_shared<8>(staged, place(i))); }, [&](u32 i, u32 j, size_t at) { to[at] = staged[place(i) + j]; });
+    }
   }
 };
 
@@ -167,9 +238,9 @@ template <class Q, int BN> struct QuantWide {
   static constexpr u32 AHEAD = RING == SLICES ? SLICES - 1 : SLICES;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
-  // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
-  static constexpr u32 OUT_ROWS = 32, OUT_PITCH = 24;
-  static_assert(OUT_ROWS * OUT_PITCH * 2 <= PLACE_WORDS * 4, "");
+  // Results of many rows leave by way of a place.
+  typedef TurnedRows<BN> Turned;
+  static_assert(Turned::SIZE * 2 <= PLACE_WORDS * 4, "");
 
   u16* sx;
   Signal *full, *free, *landed;
@@ -456,8 +527,12 @@ template <class Q, int BN> struct QuantWide {
   }
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    if constexpr (MANY) store_turned(out, c, now);
-    else store(out, c, now);
+    if constexpr (MANY) {
+      Turned(out, now.group + tid_x() / 32).store((u16*)(raw + now.place * PLACE_WORDS), c, factors(), now.row);
+      // What comes next goes where this was.
+      warpgroup_publish();
+      wave_sync();
+    } else store(out, c, now);
   }
   GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
   // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
@@ -524,78 +599,6 @@ template <class Q, int BN> struct QuantWide {
     }
     wave_sync();
   }
-  // Results of many rows turned at the warp's place: a row of x has neighbouring lines. What is added to them comes there by vectors first,
-  // a part ahead.
-  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    u16* const staged = (u16*)(raw + now.place * PLACE_WORDS);
-    const u32 t = lane_id() % 4, line = lane_id() / 4, group = now.group + tid_x() / 32;
-    // All at once: each would be waited for.
-    f32 factor[BN / OUT_ROWS], bias[2];
-    UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
-      const u32 row = now.row + part * OUT_ROWS + lane_id();
-      factor[part] = row < rows ? factors()[row] : 0.0f;
-    }
-    UNROLL for (u32 i = 0; i < 2; i++) bias[i] = out.biased(group, line + 8 * i, 0.0f);
-    const Turned turned(out, group);
-    Vec<u16, 8> added[2];
-    if (out.residual) turned.load(added, out, now.row, rows);
-    UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
-      const u32 first = now.row + part * OUT_ROWS;
-      wave_sync();
-      if (out.residual) {
-        UNROLL for (u32 i = 0; i < 2; i++) if (i < turned.count) store_shared<8>(staged, turned.place(i), added[i]);
-        if (part + 1 < BN / OUT_ROWS) turned.load(added, out, first + OUT_ROWS, rows);
-        wave_sync();
-      }
-      UNROLL for (u32 j = 0; j < 4; j++) {
-        const u32 local = j * 8 + t * 2;
-        UNROLL for (u32 i = 0; i < 2; i++) {
-          const f32 lifted = shfl(factor[part], local + i);
-          f32 y[2];
-          UNROLL for (u32 h = 0; h < 2; h++) y[h] = c[part * 16 + j * 4 + h * 2 + i] * lifted + bias[h];
-          if (out.glu) y[0] = out.gated(y[0], y[1]);
-          UNROLL for (u32 h = 0; h < 2; h++) {
-            u16* const at = staged + (local + i) * OUT_PITCH + line + h * 8;
-            if (h == 0 || !out.glu) *at = narrowed(y[h] + (out.residual ? widened(*at, out.dtype) : 0.0f), out.dtype);
-          }
-        }
-      }
-      wave_sync();
-      turned.store(staged, out, first, rows);
-    }
-    // What comes next goes where this was.
-    warpgroup_publish();
-    wave_sync();
-  }
-  GPU_FN u16 narrowed(f32 x, u32 dtype) { return dtype == DTYPE_f16 ? f32_to_f16(x) : f32_to_bf16(x); }
-  GPU_FN f32 widened(u16 x, u32 dtype) { return dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
-  // The vectors of eight columns that a lane has of OUT_ROWS rows: two, or one with a gate.
-  struct Turned {
-    u32 count, columns, column, local;
-    bool vectors;
-    GPU_METHOD Turned(const Out& out, u32 group)
-        : count(out.per_group() / 8), columns(out.columns), column((group * count + lane_id() % count) * 8), local(count == 1 ? lane_id() : lane_id() / 2),
-          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
-    GPU_METHOD u32 place(u32 i) const { return (local + 16 * i) * OUT_PITCH + column % (8 * count); }
-    template <class Whole, class One> GPU_METHOD void each(u32 first, u32 rows, Whole whole, One one) const {
-      UNROLL for (u32 i = 0; i < 2; i++) {
-        const u32 row = first + local + 16 * i;
-        const size_t at = (size_t)row * columns + column;
-        if (i >= count || row >= rows || column >= columns) continue;
-        if (vectors) whole(i, at);
-        else UNROLL for (u32 j = 0; j < 8; j++) if (column + j < columns) one(i, j, at + j);
-      }
-    }
-    GPU_METHOD void load(Vec<u16, 8> (&added)[2], const Out& out, u32 first, u32 rows) const {
-      const u16* const from = (const u16*)out.residual;
-      UNROLL for (u32 i = 0; i < 2; i++) added[i] = Vec<u16, 8>{};
-      each(first, rows, [&](u32 i, size_t at) { added[i] = *(const Vec<u16, 8>*)(from + at); }, [&](u32 i, u32 j, size_t at) { added[i].v[j] = from[at]; });
-    }
-    GPU_METHOD void store(const u16* staged, const Out& out, u32 first, u32 rows) const {
-      u16* const to = (u16*)out.y;
-      each(first, rows, [&](u32 i, size_t at) { put(to + at, load_shared<8>(staged, place(i))); }, [&](u32 i, u32 j, size_t at) { to[at] = staged[place(i) + j]; });
-    }
-  };
 };
 #endif
 
