@@ -149,73 +149,83 @@ struct WideWork {
   }
 };
 
-// A warp's sums of 16 lines by many rows, turned in shared memory: a row of x then has neighbouring lines, which leave as vectors, and what
-// is added to them comes so, too.
-template <int BN> struct TurnedRows {
+// A warp's sums of 16 lines by many rows, turned in shared memory, ROWS at a time: a row of x then has neighbouring lines, of which a lane
+// takes eight. One piece of code for all parts: code that runs once is slow to come.
+template <int BN, u32 ROWS> struct TurnedRows {
   typedef Outputs<16, BN> Out;
-  // Rows at a time; stores and loads hit all banks.
-  static constexpr u32 ROWS = 32, PITCH = 24, SIZE = ROWS * PITCH;
-  // The vectors of eight columns that a lane has of them: two, or one with a gate.
+  static constexpr u32 PARTS = BN / ROWS, PITCH = 20, SIZE = ROWS * PITCH, EACH = ROWS / 16;
+  // A lane's lines, four and four: neighbours, or with a gate four gates and what they open; and its columns.
   const Out& out;
-  u32 group, count, column, local;
+  u32 group, lines[2], column, local;
   bool vectors;
-  GPU_METHOD TurnedRows(const Out& out, u32 group)
-      : out(out), group(group), count(out.per_group() / 8), column((group * count + lane_id() % count) * 8), local(lane_id() / count),
-        vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
-  GPU_METHOD u32 place(u32 i) const { return (local + 16 * i) * PITCH + column % (8 * count); }
-  template <class Whole, class One> GPU_METHOD void each(u32 first, Whole whole, One one) const {
-    UNROLL for (u32 i = 0; i < 2; i++) {
-      const u32 row = first + local + 16 * i;
-      const size_t at = (size_t)row * out.columns + column;
-      if (i >= count || row >= out.batch || column >= out.columns) continue;
-      if (vectors) whole(i, at);
-      else UNROLL for (u32 j = 0; j < 8; j++) if (column + j < out.columns) one(i, j, at + j);
-    }
+  f32 bias[8];
+  GPU_METHOD TurnedRows(const Out& out, u32 group) : out(out), group(group), local(lane_id() / 2) {
+    const u32 first = lane_id() % 2 * (out.glu ? 4 : 8);
+    lines[0] = first, lines[1] = out.glu ? first + 8 : first + 4;
+    column = group * out.per_group() + first;
+    vectors = out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+    UNROLL for (u32 e = 0; e < 8; e++) bias[e] = 0;
+    if (out.bias) UNROLL for (u32 e = 0; e < 8; e++) bias[e] = out.biased(group, lines[e / 4] + e % 4, 0.0f);
   }
-  typedef Vec<u16, 8> Added[2];
-  GPU_METHOD void load(Added& added, u32 first) const {
-    const u16* const from = (const u16*)out.residual;
-    UNROLL for (u32 i = 0; i < 2; i++) added[i] = Vec<u16, 8>{};
-    each(first, [&](u32 i, size_t at) { added[i] = *(const Vec<u16, 8>*)(from + at); }, [&](u32 i, u32 j, size_t at) { added[i].v[j] = from[at]; });
+  // Of a part, what goes into this lane's results and would be waited for: the rows' factors, and what is added.
+  struct Ahead {
+    f32 factor;
+    Vec<u16, 8> added;
+  };
+  GPU_METHOD Ahead ahead(const f32* factors, u32 row) const {
+    Ahead a{0.0f, {}};
+    if (row >= out.batch) return a;
+    a.factor = factors[row];
+    if (!out.residual || !vectors || column >= out.columns) return a;
+    const u16* const from = (const u16*)out.residual + (size_t)row * out.columns + column;
+    const Vec<u16, 4> first = *(const Vec<u16, 4>*)from, second = out.glu ? first : *(const Vec<u16, 4>*)(from + 4);
+    UNROLL for (u32 e = 0; e < 8; e++) a.added.v[e] = e < 4 ? first.v[e] : second.v[e - 4];
+    return a;
   }
   GPU_METHOD f32 widened(u16 x) const { return out.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
   GPU_METHOD u16 narrowed(f32 x) const { return out.dtype == DTYPE_f16 ? f32_to_f16(x) : f32_to_bf16(x); }
 
   // Sums of rows from `from` on, which are multiplied with their factors.
-  GPU_METHOD void store(u16* staged, const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
-    const u32 t = lane_id() % 4, line = lane_id() / 4;
-    u16* const to = (u16*)out.y;
-    // All at once: each would be waited for.
-    f32 factor[BN / ROWS], bias[2];
-    UNROLL for (u32 part = 0; part < BN / ROWS; part++) {
-      const u32 row = from + part * ROWS + lane_id();
-      factor[part] = row < out.batch ? factors[row] : 0.0f;
-    }
-    UNROLL for (u32 i = 0; i < 2; i++) bias[i] = out.biased(group, line + 8 * i, 0.0f);
-    Added added;
-    if (out.residual) load(added, from);
-    UNROLL for (u32 part = 0; part < BN / ROWS; part++) {
-      const u32 first = from + part * ROWS;
+  GPU_METHOD void store(f32* staged, const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    Ahead next[EACH];
+    UNROLL for (u32 i = 0; i < EACH; i++) next[i] = ahead(factors, from + local + 16 * i);
+    NO_UNROLL for (u32 part = 0; part < PARTS; part++) {
+      Ahead now[EACH];
       wave_sync();
-      if (out.residual) {
-        UNROLL for (u32 i = 0; i < 2; i++) if (i < count) store_shared<8>(staged, place(i), added[i]);
-        if (part + 1 < BN / ROWS) load(added, first + ROWS);
-        wave_sync();
+      // Registers have no numbers that are not known: each part has its own stores.
+      UNROLL for (u32 p = 0; p < PARTS; p++)
+        if (p == part)
+          UNROLL for (u32 e = 0; e < ROWS / 2; e++)
+            staged[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e / 2 % 2 * 8] = c[p * (ROWS / 2) + e];
+      UNROLL for (u32 i = 0; i < EACH; i++) {
+        now[i] = next[i];
+        if (part + 1 < PARTS) next[i] = ahead(factors, from + (part + 1) * ROWS + local + 16 * i);
       }
-      UNROLL for (u32 j = 0; j < 4; j++)
-        UNROLL for (u32 i = 0; i < 2; i++) {
-          const u32 row = j * 8 + t * 2 + i;
-          const f32 lifted = shfl(factor[part], row);
-          f32 y[2];
-          UNROLL for (u32 h = 0; h < 2; h++) y[h] = c[part * 16 + j * 4 + h * 2 + i] * lifted + bias[h];
-          if (out.glu) y[0] = out.gated(y[0], y[1]);
-          UNROLL for (u32 h = 0; h < 2; h++) {
-            u16* const at = staged + row * PITCH + line + h * 8;
-            if (h == 0 || !out.glu) *at = narrowed(y[h] + (out.residual ? widened(*at) : 0.0f));
-          }
-        }
       wave_sync();
-      each(first, [&](u32 i, size_t at) { put(to + at, load_shared<8>(staged, place(i))); }, [&](u32 i, u32 j, size_t at) { to[at] = staged[place(i) + j]; });
+      UNROLL for (u32 i = 0; i < EACH; i++) {
+        const u32 row = from + part * ROWS + local + 16 * i;
+        if (row >= out.batch || column >= out.columns) continue;
+        if (vectors) put_vector(staged + (local + 16 * i) * PITCH, now[i], row);
+        else put_each(staged + (local + 16 * i) * PITCH, now[i].factor, row);
+      }
+    }
+  }
+  GPU_METHOD void put_vector(const f32* sums, const Ahead& with, u32 row) const {
+    const Vec<f32, 4> first = load_shared<4>(sums, lines[0]), second = load_shared<4>(sums, lines[1]);
+    f32 y[8];
+    UNROLL for (u32 e = 0; e < 8; e++) y[e] = (e < 4 ? first.v[e] : second.v[e - 4]) * with.factor + bias[e];
+    if (out.glu) UNROLL for (u32 e = 0; e < 4; e++) y[e] = out.gated(y[e], y[4 + e]);
+    if (out.residual) UNROLL for (u32 e = 0; e < 8; e++) y[e] += widened(with.added.v[e]);
+    Vec<u16, 8> all;
+    UNROLL for (u32 e = 0; e < 8; e++) all.v[e] = narrowed(y[e]);
+    u16* const to = (u16*)out.y + (size_t)row * out.columns + column;
+    if (out.glu) put(to, Vec<u16, 4>{all.v[0], all.v[1], all.v[2], all.v[3]});
+    else put(to, all);
+  }
+  GPU_METHOD void put_each(const f32* sums, f32 factor, u32 row) const {
+    NO_UNROLL for (u32 line = lines[0]; line < lines[0] + (out.glu ? 4 : 8); line++) {
+      const f32 y = out.biased(group, line, sums[line] * factor), up = out.glu ? out.biased(group, line + 8, sums[line + 8] * factor) : 0.0f;
+      out.keep(group, line, row, (out.glu ? out.gated(y, up) : y) + out.added(group, line, row));
     }
   }
 };
@@ -239,8 +249,8 @@ template <class Q, int BN> struct QuantWide {
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place.
-  typedef TurnedRows<BN> Turned;
-  static_assert(Turned::SIZE * 2 <= PLACE_WORDS * 4, "");
+  typedef TurnedRows<BN, 16> Turned;
+  static_assert(!MANY || Turned::SIZE <= PLACE_WORDS, "");
 
   u16* sx;
   Signal *full, *free, *landed;
@@ -528,7 +538,7 @@ template <class Q, int BN> struct QuantWide {
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
     if constexpr (MANY) {
-      Turned(out, now.group + tid_x() / 32).store((u16*)(raw + now.place * PLACE_WORDS), c, factors(), now.row);
+      Turned(out, now.group + tid_x() / 32).store((f32*)(raw + now.place * PLACE_WORDS), c, factors(), now.row);
       // What comes next goes where this was.
       warpgroup_publish();
       wave_sync();
