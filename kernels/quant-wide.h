@@ -16,6 +16,7 @@
 #define WICK_QUANT_WIDE_H
 #include "product.h"
 #include "gpu/crews.h"
+#include "gpu/turned.h"
 #include "gpu/uniform.h"
 #include "quant-slices.h"
 
@@ -124,10 +125,10 @@ template <class T> struct OrderedRow {
 #if GPU_WARPGROUPS
 // What a block makes: tiles of its own, then a share of those that are left. Units are chunks of k.
 struct WideWork {
-  u32 tile, unit, end, alone, units, blocks;
-  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers, u32 block = bid_x(), u32 blocks_ = gdim_x())
-      : tile(block), unit(begin(block, (tiles - alone_) * units_, sharers)), end(begin(block + 1, (tiles - alone_) * units_, sharers)), alone(alone_), units(units_),
-        blocks(blocks_) {}
+  u32 tile, unit, end, alone, units;
+  GPU_METHOD WideWork(u32 tiles, u32 alone_, u32 units_, u32 sharers)
+      : tile(bid_x()), unit(begin(bid_x(), (tiles - alone_) * units_, sharers)), end(begin(bid_x() + 1, (tiles - alone_) * units_, sharers)),
+        alone(alone_), units(units_) {}
   // Where the share of a block begins, and whose a unit is.
   GPU_FN u32 begin(u32 block, u32 all, u32 sharers) { return block < sharers ? (u32)divide((u64)all * block, sharers) : all; }
   GPU_FN u32 owner(u32 unit, u32 all, u32 sharers) { return (u32)divide((u64)(unit + 1) * sharers - 1, all); }
@@ -138,7 +139,7 @@ struct WideWork {
   GPU_METHOD bool next(Piece& p) {
     if (tile < alone) {
       p = Piece{tile, 0, units};
-      tile += blocks;
+      tile += gdim_x();
       return true;
     }
     if (unit >= end) return false;
@@ -149,84 +150,113 @@ struct WideWork {
   }
 };
 
-// A warp's sums of 16 lines by many rows, turned in shared memory, ROWS at a time: a row of x then has neighbouring lines, of which a lane
-// takes eight. One piece of code for all parts: code that runs once is slow to come.
-template <int BN, u32 ROWS> struct TurnedRows {
+// A warp's sums of 16 lines by many rows, made results where they are and turned in shared memory, some rows of x at a time: a row then has
+// neighbouring lines, which leave as vectors. What is added to them comes so, too, and is turned the other way.
+template <int BN> struct TurnedRows {
   typedef Outputs<16, BN> Out;
-  static constexpr u32 PARTS = BN / ROWS, PITCH = 20, SIZE = ROWS * PITCH, EACH = ROWS / 16;
-  // A lane's lines, four and four: neighbours, or with a gate four gates and what they open; and its columns.
+  // Rows at a time; stores and loads hit all banks.
+  static constexpr u32 ROWS = 32, PARTS = BN / ROWS, PITCH = 24, SIZE = ROWS * PITCH;
   const Out& out;
-  u32 group, lines[2], column, local;
-  bool vectors;
-  f32 bias[8];
-  GPU_METHOD TurnedRows(const Out& out, u32 group) : out(out), group(group), local(lane_id() / 2) {
-    const u32 first = lane_id() % 2 * (out.glu ? 4 : 8);
-    lines[0] = first, lines[1] = out.glu ? first + 8 : first + 4;
-    column = group * out.per_group() + first;
-    vectors = out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
-    UNROLL for (u32 e = 0; e < 8; e++) bias[e] = 0;
-    if (out.bias) UNROLL for (u32 e = 0; e < 8; e++) bias[e] = out.biased(group, lines[e / 4] + e % 4, 0.0f);
-  }
-  // Of a part, what goes into this lane's results and would be waited for: the rows' factors, and what is added.
-  struct Ahead {
-    f32 factor;
-    Vec<u16, 8> added;
-  };
-  GPU_METHOD Ahead ahead(const f32* factors, u32 row) const {
-    Ahead a{0.0f, {}};
-    if (row >= out.batch) return a;
-    a.factor = factors[row];
-    if (!out.residual || !vectors || column >= out.columns) return a;
-    const u16* const from = (const u16*)out.residual + (size_t)row * out.columns + column;
-    const Vec<u16, 4> first = *(const Vec<u16, 4>*)from, second = out.glu ? first : *(const Vec<u16, 4>*)(from + 4);
-    UNROLL for (u32 e = 0; e < 8; e++) a.added.v[e] = e < 4 ? first.v[e] : second.v[e - 4];
-    return a;
-  }
-  GPU_METHOD f32 widened(u16 x) const { return out.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
-  GPU_METHOD u16 narrowed(f32 x) const { return out.dtype == DTYPE_f16 ? f32_to_f16(x) : f32_to_bf16(x); }
+  u32 group;
+  u16* staged;
 
-  // Sums of rows from `from` on, which are multiplied with their factors.
-  GPU_METHOD void store(f32* staged, const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
-    Ahead next[EACH];
-    UNROLL for (u32 i = 0; i < EACH; i++) next[i] = ahead(factors, from + local + 16 * i);
-    NO_UNROLL for (u32 part = 0; part < PARTS; part++) {
-      Ahead now[EACH];
+  // Two halves of a word, of either kind: both are found, which is sooner than a branch.
+  GPU_METHOD u32 packed(f32 low, f32 high) const {
+    const u32 a = pack2(f16{}, low, high), b = pack2(bf16{}, low, high);
+    return out.dtype == DTYPE_f16 ? a : b;
+  }
+  GPU_METHOD f32 half_of(u32 word, u32 i) const {
+    const f32 a = f16_to_f32((u16)(word >> 16 * i)), b = f32_from_bits(i ? word & 0xffff0000u : word << 16);
+    return out.dtype == DTYPE_f16 ? a : b;
+  }
+  // Right to some units in the last place, of which halves show none.
+  GPU_FN f32 sigmoid(f32 x) { return approx_recip(1.0f + approx_exp2(x * -1.44269504088896340736f)); }
+
+  // GLU: the gate, or 0. What is known goes with the code, which has no branches: code that runs once is slow to come, and slower where it jumps.
+  template <u32 GLU, bool ADDED> GPU_METHOD void turn(const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    constexpr bool GATED = GLU != 0;
+    constexpr u32 ACROSS = GATED ? 1 : 2;
+    const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
+    // A lane's vectors of eight columns: ACROSS of them to a part, 16 rows apart.
+    const u32 column = (group * ACROSS + lane_id() % ACROSS) * 8, row = from + lane_id() / ACROSS, place = lane_id() / ACROSS * PITCH + lane_id() % ACROSS * 8;
+    const u32 rows = column < n ? out.batch : 0;
+    const size_t first = (size_t)row * n + column, step = (size_t)16 * n;
+    u16* to = (u16*)out.y + first;
+    const u16* residual = (const u16*)out.residual + first;
+    // All at once: each would be waited for.
+    f32 factor[PARTS], bias[2];
+    UNROLL for (u32 part = 0; part < PARTS; part++) {
+      const u32 at = from + part * ROWS + lane_id();
+      factor[part] = at < out.batch ? factors[at] : 0.0f;
+    }
+    UNROLL for (u32 h = 0; h < 2; h++) bias[h] = out.biased(group, line + 8 * h, 0.0f);
+    Vec<u16, 8> added[ACROSS];
+    const auto load = [&](u32 part) {
+      UNROLL for (u32 i = 0; i < ACROSS; i++, residual += step) added[i] = row + part * ROWS + 16 * i < rows ? *(const Vec<u16, 8>*)residual : Vec<u16, 8>{};
+    };
+    if (ADDED) load(0);
+    UNROLL for (u32 part = 0; part < PARTS; part++) {
       wave_sync();
-      // Registers have no numbers that are not known: each part has its own stores.
-      UNROLL for (u32 p = 0; p < PARTS; p++)
+      if (ADDED) {
+        UNROLL for (u32 i = 0; i < ACROSS; i++) store_shared<8>(staged, place + 16 * PITCH * i, added[i]);
+        if (part + 1 < PARTS) load(part + 1);
+        wave_sync();
+      }
+      UNROLL for (u32 q = 0; q < ACROSS; q++) {
+        // Four tiles of 8 × 8: 32 rows, or 16 of both halves of the lines.
+        u32 words[4], old[4];
+        if (ADDED) get_turned(old, staged + q * 16 * PITCH, ACROSS, PITCH);
+        UNROLL for (u32 m = 0; m < 4; m++) {
+          const u32 j = GATED ? m : q * 2 + m / 2;
+          f32 y[2];
+          UNROLL for (u32 i = 0; i < 2; i++) {
+            const f32 lifted = shfl(factor[part], j * 8 + t * 2 + i);
+            f32 sums[2];
+            UNROLL for (u32 h = 0; h < 2; h++) sums[h] = c[part * 16 + j * 4 + h * 2 + i] * lifted + bias[h];
+            const f32 slope = GLU == GLU_gelu ? 1.59576912160573071176f * (1.0f + 0.044715f * sums[0] * sums[0]) : 1.0f;
+            y[i] = GATED ? sums[0] * sigmoid(sums[0] * slope) * sums[1] : sums[m % 2];
+            if (ADDED) y[i] += half_of(old[m], i);
+          }
+          words[m] = packed(y[0], y[1]);
+        }
+        put_turned(staged + q * 16 * PITCH, ACROSS, PITCH, words);
+      }
+      wave_sync();
+      UNROLL for (u32 i = 0; i < ACROSS; i++) {
+        if (row + part * ROWS + 16 * i < rows) put(to, load_shared<8>(staged, place + 16 * PITCH * i));
+        to += GATED ? 2 * step : step;
+      }
+    }
+  }
+  // Whatever else there may be, one by one: 16 rows at a time as they are, by one piece of code.
+  GPU_METHOD void each(const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    constexpr u32 AT_ONCE = 16, SUM_PITCH = 20;
+    static_assert(AT_ONCE * SUM_PITCH * 2 <= SIZE, "");
+    f32* const sums = (f32*)staged;
+    NO_UNROLL for (u32 part = 0; part < BN / AT_ONCE; part++) {
+      wave_sync();
+      UNROLL for (u32 p = 0; p < BN / AT_ONCE; p++)
         if (p == part)
-          UNROLL for (u32 e = 0; e < ROWS / 2; e++)
-            staged[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * PITCH + lane_id() / 4 + e / 2 % 2 * 8] = c[p * (ROWS / 2) + e];
-      UNROLL for (u32 i = 0; i < EACH; i++) {
-        now[i] = next[i];
-        if (part + 1 < PARTS) next[i] = ahead(factors, from + (part + 1) * ROWS + local + 16 * i);
-      }
+          UNROLL for (u32 e = 0; e < AT_ONCE / 2; e++)
+            sums[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * SUM_PITCH + lane_id() / 4 + e / 2 % 2 * 8] = c[p * (AT_ONCE / 2) + e];
       wave_sync();
-      UNROLL for (u32 i = 0; i < EACH; i++) {
-        const u32 row = from + part * ROWS + local + 16 * i;
-        if (row >= out.batch || column >= out.columns) continue;
-        if (vectors) put_vector(staged + (local + 16 * i) * PITCH, now[i], row);
-        else put_each(staged + (local + 16 * i) * PITCH, now[i].factor, row);
+      NO_UNROLL for (u32 i = lane_id(); i < AT_ONCE * out.per_group(); i += 32) {
+        const u32 local = i / out.per_group(), line = i % out.per_group(), row = from + part * AT_ONCE + local;
+        if (!out.exists(group, line, row)) continue;
+        const f32* const at = sums + local * SUM_PITCH + line;
+        const f32 y = out.biased(group, line, at[0] * factors[row]);
+        out.keep(group, line, row, (out.glu ? out.gated(y, out.biased(group, line + 8, at[8] * factors[row])) : y) + out.added(group, line, row));
       }
     }
   }
-  GPU_METHOD void put_vector(const f32* sums, const Ahead& with, u32 row) const {
-    const Vec<f32, 4> first = load_shared<4>(sums, lines[0]), second = load_shared<4>(sums, lines[1]);
-    f32 y[8];
-    UNROLL for (u32 e = 0; e < 8; e++) y[e] = (e < 4 ? first.v[e] : second.v[e - 4]) * with.factor + bias[e];
-    if (out.glu) UNROLL for (u32 e = 0; e < 4; e++) y[e] = out.gated(y[e], y[4 + e]);
-    if (out.residual) UNROLL for (u32 e = 0; e < 8; e++) y[e] += widened(with.added.v[e]);
-    Vec<u16, 8> all;
-    UNROLL for (u32 e = 0; e < 8; e++) all.v[e] = narrowed(y[e]);
-    u16* const to = (u16*)out.y + (size_t)row * out.columns + column;
-    if (out.glu) put(to, Vec<u16, 4>{all.v[0], all.v[1], all.v[2], all.v[3]});
-    else put(to, all);
-  }
-  GPU_METHOD void put_each(const f32* sums, f32 factor, u32 row) const {
-    NO_UNROLL for (u32 line = lines[0]; line < lines[0] + (out.glu ? 4 : 8); line++) {
-      const f32 y = out.biased(group, line, sums[line] * factor), up = out.glu ? out.biased(group, line + 8, sums[line + 8] * factor) : 0.0f;
-      out.keep(group, line, row, (out.glu ? out.gated(y, up) : y) + out.added(group, line, row));
-    }
+  // Sums of rows from `from` on, which are multiplied with their factors.
+  GPU_METHOD void store(const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    const bool vectors = out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+    if (!vectors || (out.glu && out.residual) || out.glu == GLU_clampedSwiglu) each(c, factors, from);
+    else if (out.glu == GLU_silu) turn<GLU_silu, false>(c, factors, from);
+    else if (out.glu) turn<GLU_gelu, false>(c, factors, from);
+    else if (out.residual) turn<0, true>(c, factors, from);
+    else turn<0, false>(c, factors, from);
   }
 };
 
@@ -249,8 +279,8 @@ template <class Q, int BN> struct QuantWide {
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
   // Results of many rows leave by way of a place.
-  typedef TurnedRows<BN, 16> Turned;
-  static_assert(!MANY || Turned::SIZE <= PLACE_WORDS, "");
+  typedef TurnedRows<BN> Turned;
+  static_assert(!MANY || Turned::SIZE <= 2 * PLACE_WORDS, "");
 
   u16* sx;
   Signal *full, *free, *landed;
@@ -538,7 +568,7 @@ template <class Q, int BN> struct QuantWide {
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
     if constexpr (MANY) {
-      Turned(out, now.group + tid_x() / 32).store((f32*)(raw + now.place * PLACE_WORDS), c, factors(), now.row);
+      Turned{out, now.group + tid_x() / 32, (u16*)(raw + now.place * PLACE_WORDS)}.store(c, factors(), now.row);
       // What comes next goes where this was.
       warpgroup_publish();
       wave_sync();

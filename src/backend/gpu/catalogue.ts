@@ -29,6 +29,7 @@ import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
 import { quantBatch } from "./families/quant-batch.ts";
 import { quantFlow } from "./families/quant-flow.ts";
+import { quantTiles } from "./families/quant-tiles.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
@@ -55,6 +56,7 @@ const families = [
   ...quantized,
   ...quantBatch,
   ...quantFlow,
+  ...quantTiles,
   ...quantWide,
 ] as const;
 type Families = (typeof families)[number];

@@ -6,6 +6,7 @@ import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor, wholeQuants } from "./families/linear.ts";
 import { flowQuants } from "./families/quant-flow.ts";
+import { tileQuants } from "./families/quant-tiles.ts";
 import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
 
@@ -42,6 +43,7 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
       ...(["32", "64"] as const).flatMap((size) =>
         flowQuants.filter((type) => weights.includes(type)).map((type) => `quant_flow_${size}_${type}` as const),
       ),
+      ...tileQuants.filter((type) => weights.includes(type)).map((type) => `quant_tiles_${type}` as const),
       `quant_order_${dtype}`,
     ]);
   return existing([

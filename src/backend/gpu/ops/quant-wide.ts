@@ -6,6 +6,7 @@ import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
 import { planQuantFlow, type QuantFlowPlan } from "../families/quant-flow.ts";
+import { planQuantTiles, type QuantTilesPlan } from "../families/quant-tiles.ts";
 import { isWideDepth, planQuantWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
@@ -49,10 +50,17 @@ export function multiplyWide(
   });
 }
 
+/** How to do the same by boxes of weights, of few rows or of many; null where there is no kernel for it. */
+export type BoxedPlan = QuantFlowPlan | QuantTilesPlan;
+export const planBoxed = (shape: Sizes, type: QuantType, multiprocessors: number): BoxedPlan | null =>
+  planQuantFlow(shape, type, multiprocessors) ?? planQuantTiles(shape, type, multiprocessors);
+
+const isFlow = (plan: BoxedPlan): plan is QuantFlowPlan => "cuts" in plan.launch;
+
 /** The same by boxes of weights, for which there is a map. */
-export function multiplyFlow(
+export function multiplyBoxed(
   gpu: Gpu,
-  { kernel, order, scratch, launch }: QuantFlowPlan,
+  plan: BoxedPlan,
   dtype: "bf16" | "f16",
   x: number,
   { w, map }: { readonly w: number; readonly map: number },
@@ -60,12 +68,15 @@ export function multiplyFlow(
   out: number,
   { alpha, eps, ...added }: Added = nothing,
 ): void {
+  const { order, scratch } = plan;
   gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
     gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
-    gpu.launch(kernel, {
+    const values = {
       ...{ x: ordered, w, map, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
-      ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
-    });
+      ...{ ...added, dtype: quantOutput[dtype]! },
+    };
+    if (isFlow(plan)) gpu.launch(plan.kernel, { ...values, ...plan.launch });
+    else gpu.launch(plan.kernel, { ...values, ...plan.launch });
   });
 }
 
@@ -78,11 +89,11 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   if (rows === 0 || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
   if (gpu.blas && rows >= blasRows(type, gpu.context.properties.arch)) return null;
   const glu = p.glu ? gluNumbers[p.glu] : 0;
-  const flow = planQuantFlow({ rows, n, k }, type, gpu.multiprocessors);
+  const plan = planBoxed({ rows, n, k }, type, gpu.multiprocessors);
   // A copy of weights that are not aligned comes to lie anywhere.
   const map = (weights: number): number => {
-    if (!flow || weights !== at(w)) return 0;
-    const { lines, ...pieces } = flow.boxes;
+    if (!plan || weights !== at(w)) return 0;
+    const { lines, ...pieces } = plan.boxes;
     const halves = p.glu ? 2 : 1;
     return gpu.boxMap(w.storage, { at: weights, rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
   };
@@ -96,7 +107,7 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
               gpu.fenceWeights(w.storage);
               const added = { alpha, eps, bias, residual, glu };
               const boxes = { w: weights, map: map(weights) };
-              if (flow && boxes.map) multiplyFlow(gpu, flow, dtype, from, boxes, { rows, n, k }, out, added);
+              if (plan && boxes.map) multiplyBoxed(gpu, plan, dtype, from, boxes, { rows, n, k }, out, added);
               else multiplyWide(gpu, type, dtype, from, weights, { rows, n, k }, out, added);
             }),
           ),

@@ -1,13 +1,13 @@
-// Products of many rows with weights of Q8_0 or Q4_0 by pairs of blocks (quant-pairs) beside those by single blocks (quant-wide) on a Hopper
+// Products of many rows with weights of Q8_0 or Q4_0 by boxes (quant-tiles) beside those without (quant-wide) on a Hopper
 // card: µs of the product alone, and errors; of the largest, at last, both for half a second each, which lowers the card's clock.
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-pairs quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/quant-pairs.cu -o quant-pairs
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-tiles quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/quant-tiles.cu -o quant-tiles
 //
 // Weights are rotated through copies, so that the cache serves none of them; 28672 rows of them have a gate, 4096 a residual.
 #include "bench.h"
 #include "quant-blocks.hip"
 #include "quant-wide.hip"
-#include "quant-pairs.hip"
+#include "quant-tiles.hip"
 #include <cuda.h>
 #define JOIN_(a, b, c) a##b##c
 #define JOIN(a, b, c) JOIN_(a, b, c)
@@ -82,11 +82,11 @@ int main(int argc, char** argv) {
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
   const u32 way = name == "q8_0" ? QUANT_ORDER_q8_0 : QUANT_ORDER_q4_0, piece = 256 / Q::Elements * Q::Bytes;
   const int wide_bytes = 2 * 256 * QUANT_WIDE_CHUNK + 64 + 144 + 256 * 16 * ((piece + 15) / 16 | 1);
-  const int pair_bytes = 2 * 256 * 256 + 2 * 128 * piece + 8 * 32 * 20 * 4 + 16 * 6 + 16;
+  const int tile_bytes = 2 * 256 * 256 + 2 * 128 * piece + 12 * 32 * 24 * 2 + 16 * 6 + 16;
   const auto wide = JOIN(quant_wide_, TYPE, );
-  const auto pairs = JOIN(quant_pairs_, TYPE, );
+  const auto tiles = JOIN(quant_tiles_, TYPE, );
   CHECK(cudaFuncSetAttribute((const void*)wide, cudaFuncAttributeMaxDynamicSharedMemorySize, wide_bytes));
-  CHECK(cudaFuncSetAttribute((const void*)pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, pair_bytes));
+  CHECK(cudaFuncSetAttribute((const void*)tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes));
   u32* counters = device<u32>(4096);
   CHECK(cudaMemset(counters, 0, 4096 * 4));
   f32* parts = device<f32>((size_t)4 * sms * 128 * 256);
@@ -115,44 +115,44 @@ int main(int argc, char** argv) {
     for (size_t rows : {1024, 512, 1000, 2048}) {
       const u32 chunks = (u32)k / 256, threads = std::max(128u, ((u32)k / 8 / std::max(2u, ((u32)k / 8 + 1023) / 1024) + 31) / 32 * 32);
       early(0, quant_order_bf16, (u32)(rows + 7) / 8 * 8, threads, 0, (const bf16*)x, (const bf16*)nullptr, (void*)ordered, (u32)rows, (u32)k, 256u, way, 0.0);
-      const auto run = [&](cudaStream_t stream, int c, bool paired) {
+      const auto run = [&](cudaStream_t stream, int c, bool boxed) {
         const u32 across = (u32)(rows + 255) / 256;
-        const Plan p = paired ? plan_of((u32)((n + 255) / 256) * across, chunks, sms / 2) : plan_of((u32)((n + 127) / 128) * across, chunks, sms);
-        if (paired)
-          early(stream, pairs, 2 * p.blocks, QUANT_PAIRS_THREADS, pair_bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + c), (const void*)nullptr, (const void*)residual, (void*)y, parts,
+        const Plan p = plan_of((u32)((n + 127) / 128) * across, chunks, sms);
+        if (boxed)
+          early(stream, tiles, p.blocks, QUANT_TILES_THREADS, tile_bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + c), (const void*)nullptr, (const void*)residual, (void*)y, parts,
                 counters, n, k, (u32)rows, glu, p.alone, p.sharers, (u32)DTYPE_bf16);
         else
           early(stream, wide, p.blocks, 256, wide_bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)residual, (void*)y, parts, counters, n, k, (u32)rows, glu, p.alone,
                 p.sharers, (u32)DTYPE_bf16);
       };
       printf("%s %5zu x %5zu, %4zu rows:", TEXT(TYPE), n, k, rows);
-      for (bool paired : {false, true}) {
+      for (bool boxed : {false, true}) {
         CHECK(cudaMemset(y, 0xee, rows * columns * 2));
-        run(0, 0, paired);
+        run(0, 0, boxed);
         double found[2] = {0, 0};
         CHECK(cudaMemcpy(sums, found, sizeof found, cudaMemcpyHostToDevice));
         for (size_t from : {(size_t)0, (size_t)252, rows - 8}) compare<<<(unsigned)(8 * columns / 256), 256>>>(y, dense, x, residual, from, 8, columns, k, glu, sums);
         CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));
         const float us = median_of_graph([&](cudaStream_t stream) {
-          for (int c = 0; c < copies; c++) run(stream, c, paired);
+          for (int c = 0; c < copies; c++) run(stream, c, boxed);
         }, 5) / copies;
-        printf(" %s %6.1f us %3.0f TFLOP/s (%.1e)", paired ? "pairs" : "wide", us, 2e-6 * rows * n * k / us, std::sqrt(found[0] / found[1]));
+        printf(" %s %6.1f us %3.0f TFLOP/s (%.1e)", boxed ? "tiles" : "wide", us, 2e-6 * rows * n * k / us, std::sqrt(found[0] / found[1]));
         fflush(stdout);
       }
       if (n == 28672 && rows == 1024)
-        for (bool paired : {false, true, false, true}) {
+        for (bool boxed : {false, true, false, true}) {
           cudaEvent_t from, to;
           CHECK(cudaEventCreate(&from));
           CHECK(cudaEventCreate(&to));
           for (int i = 0; i < 1200; i++) {
             if (i == 600) CHECK(cudaEventRecord(from));
-            run(0, i % copies, paired);
+            run(0, i % copies, boxed);
           }
           CHECK(cudaEventRecord(to));
           CHECK(cudaEventSynchronize(to));
           float ms;
           CHECK(cudaEventElapsedTime(&ms, from, to));
-          printf(" %s for long %.1f", paired ? "pairs" : "wide", ms / 600 * 1000);
+          printf(" %s for long %.1f", boxed ? "tiles" : "wide", ms / 600 * 1000);
         }
       printf("\n");
       fflush(stdout);

@@ -1,24 +1,19 @@
-// Products of many rows with quantized weights by pairs of blocks on neighbouring multiprocessors: y (rows, n) = f(x (rows, k) · W (n, k)ᵀ + bias)
-// + residual in halves; weights and x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256
-// (quant-pieces.h).
+// Products of many rows with quantized weights by warpgroups: y (rows, n) = f(x (rows, k) · W (n, k)ᵀ + bias) + residual in halves; weights
+// and x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
 //
-// A pair makes tiles of 256 lines of W by 256 rows of x, each block half of the lines. What brings x to multiprocessors is what limits
-// such products, so half of every slice of x is sent by either block to both. Warps that multiply do nothing else: of four others, from
-// which they have registers, one has the copy engine bring boxes of weights, a piece of each line at a time, and one x, which lies in memory
-// as the unit reads it (OrderedRow). A warp that multiplies has 16 lines and decodes them straight into the registers that the
-// product takes its left operand from; while one slice of a piece is multiplied, the next is decoded.
-//
-// Pairs make `alone` tiles each by itself, and of the others equal shares, as blocks do in quant-wide.h.
-// Traffic: W is read rows/256 times, x n/256 times, mostly from the cache.
-#ifndef WICK_QUANT_PAIRS_H
-#define WICK_QUANT_PAIRS_H
+// As quant-wide.h, with 128 lines of W by 256 rows of x to a block, but warps that multiply do nothing else: of four others, from which they
+// have registers, one has the copy engine bring boxes of weights, a piece of each line at a time, and one x, which lies in memory as the
+// unit reads it (OrderedRow). A warp that multiplies has 16 lines and decodes them straight into the registers that the product takes its
+// left operand from; while one slice of a piece is multiplied, the next is decoded.
+// Traffic: W is read rows/256 times, x n/128 times, mostly from the cache.
+#ifndef WICK_QUANT_TILES_H
+#define WICK_QUANT_TILES_H
 #include "gpu/boxes.h"
-#include "gpu/pairs.h"
 #include "quant-wide.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q> struct QuantPairs {
+template <class Q> struct QuantTiles {
   static constexpr int BN = QUANT_WIDE_ROWS;
   static constexpr u32 LINES = 128, WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
   static constexpr u32 SLICE = WIDE_ROW, SLICES = PIECE / SLICE, X_SLICE = BN * SLICE, PLACES = 2;
@@ -26,7 +21,7 @@ template <class Q> struct QuantPairs {
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
-  typedef TurnedRows<BN, 32> Turned;
+  typedef TurnedRows<BN> Turned;
   typedef Outputs<16, BN> Out;
   // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
   typedef u32 Fragments[4][4];
@@ -41,25 +36,24 @@ template <class Q> struct QuantPairs {
   u32 k, alone, sharers;
   u16* sx;
   u32* weights;
-  f32* staged;
+  u16* staged;
   Signal *full, *free, *x_full, *x_free;
   u32* word;
-  u32 rank, down, across;
+  u32 down, across;
 
-  GPU_METHOD QuantPairs(u16* shared, const Out& out, const u16* x, const u8* w, const BoxMap* map, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers)
+  GPU_METHOD QuantTiles(u16* shared, const Out& out, const u16* x, const u8* w, const BoxMap* map, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers)
       : out(out), x(x), w(w), map(map), parts(parts), counters(counters), k(k), alone(alone), sharers(sharers), sx(shared), weights((u32*)(shared + SLICES * X_SLICE)),
-        staged((f32*)(weights + PLACES * PLACE)), full((Signal*)(staged + WARPS * Turned::SIZE)), free(full + PLACES), x_full(free + PLACES), x_free(x_full + SLICES),
-        word((u32*)(x_free + SLICES)), rank((u32)bid_x() % 2), down((out.groups() + 2 * WARPS - 1) / (2 * WARPS)), across((out.batch + BN - 1) / BN) {
+        staged((u16*)(weights + PLACES * PLACE)), full((Signal*)(staged + QUANT_TILES_THREADS / 32 * Turned::SIZE)), free(full + PLACES), x_full(free + PLACES), x_free(x_full + SLICES),
+        word((u32*)(x_free + SLICES)), down((out.groups() + WARPS - 1) / WARPS), across((out.batch + BN - 1) / BN) {
     if (tid_x() == 0) {
       UNROLL for (u32 i = 0; i < PLACES; i++) make_signal(full + i, 1), make_signal(free + i, WARPS);
-      UNROLL for (u32 i = 0; i < SLICES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, 2 * WARPS);
+      UNROLL for (u32 i = 0; i < SLICES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, WARPS);
     }
     signals_made();
     barrier();
-    pair_barrier();
   }
   GPU_METHOD u32 units() const { return k / PIECE; }
-  GPU_METHOD WideWork work() const { return WideWork(down * across, alone, units(), sharers, (u32)bid_x() / 2, (u32)gdim_x() / 2); }
+  GPU_METHOD WideWork work() const { return WideWork(down * across, alone, units(), sharers); }
   // A tile: this block's first group of 16 lines, the first row and how many there are, in eights.
   struct Tile {
     u32 group, row, height;
@@ -67,7 +61,7 @@ template <class Q> struct QuantPairs {
   GPU_METHOD Tile tile_of(u32 i) const {
     const TileAt at = tile_at(i, down, across);
     const u32 row = (u32)at.column * BN, left = (out.batch - row + 7) / 8 * 8;
-    return Tile{((u32)at.row * 2 + rank) * WARPS, row, left < BN ? left : BN};
+    return Tile{(u32)at.row * WARPS, row, left < BN ? left : BN};
   }
   GPU_METHOD const u16* slice_of(const Tile& t, u32 at, u32 j) const { return x + (size_t)t.row * k + (size_t)(at * SLICES + j) * t.height * SLICE; }
 
@@ -97,19 +91,18 @@ template <class Q> struct QuantPairs {
       u32 turns = 0;
       while (todo.next(piece)) {
         const Tile tile = tile_of(piece.tile);
-        // Rows are in eights.
-        const u32 upper = tile.height / 16 * 8, from = rank ? upper : 0, count = rank ? tile.height - upper : upper;
+        const u32 bytes = tile.height * SLICE * 2;
         NO_UNROLL for (u32 at = piece.from; at < piece.to; at++, turns++)
           UNROLL for (u32 j = 0; j < SLICES; j++) {
             if (turns > 0) await_signal(x_free + j, (turns - 1) & 1);
-            expect_bytes(x_full + j, tile.height * SLICE * 2);
-            if (count) pair_copy((u32*)(sx + j * X_SLICE + from * SLICE), slice_of(tile, at, j) + from * SLICE, count * SLICE * 2, x_full + j);
+            expect_bytes(x_full + j, bytes);
+            copy_bulk((u32*)(sx + j * X_SLICE), slice_of(tile, at, j), bytes, x_full + j);
           }
       }
     }
     wave_sync();
   }
-  // Where there is no engine all threads bring both.
+  // Where there is no engine all threads bring both, and the last four warps do what the first four do.
   GPU_METHOD void bring(const Tile& t, u32 at) const {
     const u32 row_bytes = k / Q::Elements * Q::Bytes, half = out.glu ? LINES / 2 : LINES;
     barrier();
@@ -153,7 +146,7 @@ template <class Q> struct QuantPairs {
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) pair_come(x_free + (J + SLICES - 1) % SLICES);
+    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(x_free + (J + SLICES - 1) % SLICES);
     decode<NEXT, 0>(g[0], blocks);
     multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], blocks);
@@ -205,23 +198,22 @@ template <class Q> struct QuantPairs {
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
       const bool ends = piece.to - piece.from == units() || join(c, piece.tile - alone, piece.from == 0);
-      const u32 warp = tid_x() / 32;
-      if (ends && warp < WARPS) Turned(out, tile.group + warp).store(staged + warp * Turned::SIZE, c, factors, tile.row);
+      if (ends) Turned{out, tile.group + tid_x() / 32 % WARPS, staged + tid_x() / 32 * Turned::SIZE}.store(c, factors, tile.row);
       piece = after;
     }
   }
 
-  // What this block has of a tile, behind what those before it have: pairs and tiles follow each other, so that every part has a place.
-  GPU_METHOD f32* part_of(u32 tile, u32 pair) const { return parts + ((size_t)(tile + pair) * 2 + rank) * (LINES * BN) + tid_x() * 4; }
-  // Whether this block ends its half of a tile that several pairs share: then c has the sum of all, in their order. It is the one that has its
+  // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
+  GPU_METHOD f32* part_of(u32 tile, u32 block) const { return parts + (size_t)(tile + block) * (LINES * BN) + tid_x() % MULTIPLIERS * 4; }
+  // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its
   // first pieces, which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
   GPU_METHOD bool join(f32 (&c)[BN / 2], u32 tile, bool is_first) const {
     const u32 all = (down * across - alone) * units();
     const u32 begin = WideWork::owner(tile * units(), all, sharers), last = WideWork::owner((tile + 1) * units() - 1, all, sharers);
-    u32* const counter = counters + tile * 2 + rank;
+    u32* const counter = counters + tile;
     if (!WAITING_BLOCKS || !is_first) {
-      f32* const part = part_of(tile, (u32)bid_x() / 2);
-      if (tid_x() < MULTIPLIERS) UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * MULTIPLIERS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
+      f32* const part = part_of(tile, (u32)bid_x());
+      UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * MULTIPLIERS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
       barrier_of<MULTIPLIERS>();
       if (tid_x() == 0) device_fence();  // for all: they met
     }
@@ -235,7 +227,7 @@ template <class Q> struct QuantPairs {
     barrier_of<MULTIPLIERS>();
     const bool ends = *word;
     barrier_of<MULTIPLIERS>();  // what is read is written next
-    if (!ends || tid_x() >= MULTIPLIERS) return false;
+    if (!ends) return false;
     if (!WAITING_BLOCKS) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
     // As many loads on their way as there are registers for.
     constexpr u32 AT_ONCE = 16;
@@ -259,7 +251,6 @@ template <class Q> struct QuantPairs {
       else if (warp == WARPS + 1) bring_x();
       else wait_for_previous();
     }
-    pair_barrier();  // nobody leaves whom the other may still tell something
   }
 };
 
