@@ -21,6 +21,7 @@ template <class Q> struct QuantTiles {
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
+  typedef QuantWide<Q, BN> Wide;
   typedef TurnedRows<BN> Turned;
   typedef Outputs<16, BN> Out;
   // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
@@ -31,20 +32,18 @@ template <class Q> struct QuantTiles {
   const u16* x;
   const u8* w;
   const BoxMap* map;
-  f32* parts;
-  u32* counters;
-  u32 k, alone, sharers;
+  u32 k;
   u16* sx;
   u32* weights;
   u16* staged;
   Signal *full, *free, *x_full, *x_free;
-  u32* word;
   u32 down, across;
+  typename Wide::Shares shares;
 
   GPU_METHOD QuantTiles(u16* shared, const Out& out, const u16* x, const u8* w, const BoxMap* map, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers)
-      : out(out), x(x), w(w), map(map), parts(parts), counters(counters), k(k), alone(alone), sharers(sharers), sx(shared), weights((u32*)(shared + SLICES * X_SLICE)),
+      : out(out), x(x), w(w), map(map), k(k), sx(shared), weights((u32*)(shared + SLICES * X_SLICE)),
         staged((u16*)(weights + PLACES * PLACE)), full((Signal*)(staged + QUANT_TILES_THREADS / 32 * Turned::SIZE)), free(full + PLACES), x_full(free + PLACES), x_free(x_full + SLICES),
-        word((u32*)(x_free + SLICES)), down((out.groups() + WARPS - 1) / WARPS), across((out.batch + BN - 1) / BN) {
+        down((out.groups() + WARPS - 1) / WARPS), across((out.batch + BN - 1) / BN), shares{parts, counters, alone, sharers, down * across, (u32*)(x_free + SLICES)} {
     if (tid_x() == 0) {
       UNROLL for (u32 i = 0; i < PLACES; i++) make_signal(full + i, 1), make_signal(free + i, WARPS);
       UNROLL for (u32 i = 0; i < SLICES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, WARPS);
@@ -53,7 +52,7 @@ template <class Q> struct QuantTiles {
     barrier();
   }
   GPU_METHOD u32 units() const { return k / PIECE; }
-  GPU_METHOD WideWork work() const { return WideWork(down * across, alone, units(), sharers); }
+  GPU_METHOD WideWork work() const { return WideWork(shares.tiles, shares.alone, units(), shares.sharers); }
   // A tile: this block's first group of 16 lines, the first row and how many there are, in eights.
   struct Tile {
     u32 group, row, height;
@@ -197,47 +196,10 @@ template <class Q> struct QuantTiles {
       }
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-      const bool ends = piece.to - piece.from == units() || join(c, piece.tile - alone, piece.from == 0);
+      const bool ends = piece.to - piece.from == units() || Wide::join(c, shares, piece.tile - shares.alone, units(), piece.from == 0);
       if (ends) Turned{out, tile.group + tid_x() / 32 % WARPS, staged + tid_x() / 32 * Turned::SIZE}.store(c, factors, tile.row);
       piece = after;
     }
-  }
-
-  // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
-  GPU_METHOD f32* part_of(u32 tile, u32 block) const { return parts + (size_t)(tile + block) * (LINES * BN) + tid_x() % MULTIPLIERS * 4; }
-  // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its
-  // first pieces, which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
-  GPU_METHOD bool join(f32 (&c)[BN / 2], u32 tile, bool is_first) const {
-    const u32 all = (down * across - alone) * units();
-    const u32 begin = WideWork::owner(tile * units(), all, sharers), last = WideWork::owner((tile + 1) * units() - 1, all, sharers);
-    u32* const counter = counters + tile;
-    if (!WAITING_BLOCKS || !is_first) {
-      f32* const part = part_of(tile, (u32)bid_x());
-      UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * MULTIPLIERS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
-      barrier_of<MULTIPLIERS>();
-      if (tid_x() == 0) device_fence();  // for all: they met
-    }
-    if (tid_x() == 0) {
-      if (!WAITING_BLOCKS) is_first = atomic_add(counter, 1u) == last - begin;
-      else if (is_first) await_count(counter, last - begin);
-      else count_on(counter, ~0u);
-      if (is_first) *counter = 0;
-      *word = is_first;
-    }
-    barrier_of<MULTIPLIERS>();
-    const bool ends = *word;
-    barrier_of<MULTIPLIERS>();  // what is read is written next
-    if (!ends) return false;
-    if (!WAITING_BLOCKS) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
-    // As many loads on their way as there are registers for.
-    constexpr u32 AT_ONCE = 16;
-    NO_UNROLL for (u32 p = WAITING_BLOCKS ? begin + 1 : begin; p <= last; p++)
-      UNROLL for (u32 j = 0; j < BN / 8; j += AT_ONCE) {
-        Vec<f32, 4> told[AT_ONCE];
-        UNROLL for (u32 i = 0; i < AT_ONCE; i++) told[i] = load_fresh(part_of(tile, p) + (j + i) * 4 * MULTIPLIERS);
-        UNROLL for (u32 e = 0; e < 4 * AT_ONCE; e++) c[4 * j + e] += told[e / 4].v[e % 4];
-      }
-    return true;
   }
 
   GPU_METHOD void run() const {

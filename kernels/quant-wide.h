@@ -499,16 +499,16 @@ template <class Q, int BN> struct QuantWide {
 
   // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
   static constexpr u32 PART = THREADS * BN / 2;
-  GPU_METHOD f32* part_of(const Shares& s, u32 tile, u32 block) const { return s.parts + (size_t)(tile + block) * PART + tid_x() * 4; }
-  GPU_METHOD void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) const {
+  GPU_FN f32* part_of(const Shares& s, u32 tile, u32 block) { return s.parts + (size_t)(tile + block) * PART + tid_x() % THREADS * 4; }
+  GPU_FN void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) {
     f32* const part = part_of(s, tile, (u32)bid_x());
     UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * THREADS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
-    barrier();
+    barrier_of<THREADS>();
     if (tid_x() == 0) device_fence();  // for all: they met
   }
   // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its first chunks,
   // which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
-  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units, bool is_first) const {
+  GPU_FN bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units, bool is_first) {
     const u32 all = (s.tiles - s.alone) * units;
     const u32 first = WideWork::owner(tile * units, all, s.sharers), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers);
     u32* const counter = s.counters + tile;
@@ -520,9 +520,9 @@ template <class Q, int BN> struct QuantWide {
       if (is_first) *counter = 0;
       *s.word = is_first;
     }
-    barrier();
+    barrier_of<THREADS>();
     const bool ends = *s.word;
-    barrier();  // what is read is written next
+    barrier_of<THREADS>();  // what is read is written next
     if (!ends) return false;
     if (!WAITING_BLOCKS) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
     // As many loads on their way as there are registers for.

@@ -1,14 +1,7 @@
 /** Linear layers of many rows of halves with quantized weights whose rows are whole pieces of 256, by Hopper's warpgroups. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { family, gridFor } from "./family.ts";
-import {
-  planOrder,
-  planShares,
-  QUANT_WIDE_FEW,
-  QUANT_WIDE_ROWS,
-  type QuantOrderPlan,
-  wideDefines,
-} from "./quant-wide.ts";
+import { planOrder, planShares, QUANT_WIDE_ROWS, type QuantOrderPlan, wideDefines } from "./quant-wide.ts";
 
 /** Rows of weights that a block multiplies, by two threads each; four warps more bring them and x. */
 const LINES = 128;
@@ -46,7 +39,7 @@ export function planQuantTiles(
   type: QuantType,
   multiprocessors: number,
 ): QuantTilesPlan | null {
-  if (!(type in tiled) || shape.rows <= QUANT_WIDE_FEW || shape.k % PIECE !== 0) return null;
+  if (!(type in tiled) || shape.k % PIECE !== 0) return null;
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
   const pieceBytes = (PIECE / elements) * bytes;

@@ -148,9 +148,9 @@ export function planShares(
 }
 
 export const wideDefines = {
-  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK },
-  ...{ QUANT_WIDE_SHARED, ...quantOrders },
+  ...{ ...streamDefines, ...productDefines, ...quantOrders, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_WIDE_SHARED },
 };
+const defines = { ...wideDefines, QUANT_ORDER_BLOCK };
 
 export const quantWide = [
   family({
@@ -160,7 +160,7 @@ export const quantWide = [
     apart: ["size"],
     args: "x* w* bias* residual* out* parts* counters* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32",
     plan: "blocks shared_bytes",
-    defines: wideDefines,
+    defines,
     launch: (s) => ({ grid: gridFor(s.blocks, BLOCK), block: BLOCK, shared: s.shared_bytes }),
   }),
   family({
@@ -169,7 +169,7 @@ export const quantWide = [
     over: { T: ["bf16", "f16"] },
     args: "x* alpha* out* rows:u32 k:u32 tile_rows:u32 order:u32 eps:f64",
     plan: "threads",
-    defines: wideDefines,
+    defines,
     launch: (s) => ({ grid: gridFor(Math.ceil(s.rows / 8) * 8, s.threads), block: s.threads, shared: 0 }),
   }),
 ] as const;

@@ -7,12 +7,10 @@ import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { hasWarpgroups } from "../attention-plan.ts";
 import { quantName } from "../families/family.ts";
-import { isWideDepth, takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear } from "./linear.ts";
 import { multiply, type Product } from "./matmul.ts";
-import { multiplyWide } from "./quant-wide.ts";
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
   const { size, bytes } = quantTypes[type];
@@ -109,7 +107,6 @@ function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, 
   if (gpu.isInvariant) multiplyTiles(gpu, type, dtype, x, w, sizes, out);
   else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(type, arch))
     throughBlas(gpu, type, dtype, x, w, sizes, out);
-  else if (takesWide(dtype, arch) && isWideDepth(type, sizes.k)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
 
