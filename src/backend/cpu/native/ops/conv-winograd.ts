@@ -20,6 +20,9 @@ const LEAST_TILES = 16;
 /** Lines of the cache so that rows do not share its places. */
 const oddLines = (floats: number): number => 64 * (Math.ceil(floats / 16) | 1);
 
+/** Bytes of one of the sixteen products' matrices: a place of each is in another set of the first cache. */
+const planeBytes = (bytes: number): number => 4096 * Math.ceil(bytes / 4096) + 5 * 64;
+
 const isOnes = ([a, b]: readonly [number, number]): boolean => a === 1 && b === 1;
 
 /** It must not depend on how many images there are: each has the same bits alone. */
@@ -79,10 +82,10 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
   if (!pieces) return null;
   const { rows, tilesRow } = pieces;
   const weightsRow = oddLines(channels);
-  const weightsPlane = outs * weightsRow;
+  const weightsPlane = planeBytes(outs * weightsRow);
   const [blocks, parts] = [Math.ceil(tileRows / rows), Math.ceil(outs / pieces.outs)];
   const inputs = paddedBytes(rows);
-  const inputsPlane = channels * tilesRow;
+  const inputsPlane = planeBytes(channels * tilesRow);
   const [imageBatch, imageChannel, imageRow] = x.strides.map((stride) => 4 * stride) as [number, number, number];
   const marks = engine.alloc(4 * batch);
   new Int32Array(engine.memory.buffer, marks, batch).fill(0);
@@ -141,7 +144,7 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
       inputs,
       inputsPlane,
       products: inputs + PRODUCTS * inputsPlane,
-      productsPlane: pieces.outs * tilesRow,
+      productsPlane: planeBytes(pieces.outs * tilesRow),
       marks: engine.base + marks,
     }),
     total: batch * blocks * parts,
@@ -154,9 +157,6 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
     product: native.list(engine.threads, [product]),
   };
 }
-
-/** Bytes of sums that stay in the second cache, with what is read besides. */
-const SECOND_CACHE = 3 * 2 ** 18;
 
 /**
  * Items have whole rows of tiles: the more of them, the fuller are vectors and the more often weights that are read are used;
@@ -181,16 +181,15 @@ function cut(
     const tilesRow = oddLines((rows - 1) * columns + lanes * chunks);
     const blocks = Math.ceil(allRows / rows);
     for (let part = Math.ceil(outs / height) * height; part >= height; part = height * Math.floor(part / 2 / height)) {
-      const sums = PRODUCTS * tilesRow * (channels + part);
+      const sums = PRODUCTS * (planeBytes(channels * tilesRow) + planeBytes(part * tilesRow));
       if (paddedBytes(rows) + sums > SCRATCH_BYTES) continue;
       // In steps of the processor: one for each product of vectors, and some for a line of weights and for sums of a vector.
       const vectors = Math.ceil((rows * columns) / lanes);
       const products = channels * part * (PRODUCTS * vectors + 4);
-      const transforms = rows * chunks * (50 * channels + 40 * part);
-      const spilt = sums > SECOND_CACHE ? sums / 8 : 0;
+      const transforms = rows * chunks * (90 * channels + 60 * part) + sums / 64;
       const rounds = Math.ceil((blocks * Math.ceil(outs / part)) / threads);
       // Threads that do not run alike wait for one item at the end.
-      const total = (rounds + (threads > 1 ? 0.3 : 0)) * (products + transforms + spilt);
+      const total = (rounds + (threads > 1 ? 0.3 : 0)) * (products + transforms);
       if (total >= least) continue;
       least = total;
       best = { rows, outs: Math.min(part, outs), tilesRow };
