@@ -14,7 +14,7 @@ import { hole, type Job, SCRATCH_BYTES } from "../pool.ts";
 import { type ConvCall, convByPlan, type Plan } from "./conv-plans.ts";
 
 /** Fewer channels do not pay for the sums, and fewer tiles not for those of the weights. */
-const LEAST_CHANNELS = 32;
+const LEAST_CHANNELS = 16;
 const LEAST_TILES = 16;
 
 /** Lines of the cache so that rows do not share its places. */
