@@ -299,12 +299,11 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
   const height = turnedHeight(m);
-  // Several threads read memory as fast as it is, and eight streams of it are faster than sixteen.
+  const es = sizeOf(type);
+  // Half as many columns take longer to multiply than to come from the caches.
   const possible = turnedColumns(native.isa, type, height);
-  const isFromMemory = threads > 1 && n * k * sizeOf(type) > native.isa.cacheBytes;
-  const columns = isFromMemory ? possible.at(-1)! : possible[0]!;
+  const columns = n * k * es > native.isa.cacheBytes ? possible.at(-1)! : possible[0]!;
   const items = Math.ceil(n / columns);
-  const outRow = n * sizeOf(type);
   return {
     kernel: native.kernel(kernels.turned(type, height, columns)),
     args: turnedArguments.words({
@@ -314,10 +313,11 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
       b: b.address,
       bCol: b.col,
       out,
-      outRow,
+      outRow: n * es,
       m,
       n,
       k,
+      fetched: b.col === k * es ? columns * native.isa.bytes : 0,
     }),
     total: items,
     // What comes next is fetched within a chunk: few large ones.
