@@ -266,6 +266,16 @@ describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
     }
   });
 
+  it("rows of what goes past the caches have the bits of a few", () => {
+    const [x, w] = [normal([2049, 1024], "f32", 3)(device), normal([1024], "f32", 4)(device)];
+    for (const op of [(t: Tensor) => nn.softmax(t, -1), (t: Tensor) => nn.layerNorm(t, w, w, 1e-5)]) {
+      const all = op(x);
+      for (const row of [0, 1023, 2048]) {
+        expect(numbers(all.narrow(0, row, 1))).toEqual(numbers(op(x.narrow(0, row, 1))));
+      }
+    }
+  });
+
   it("convolutions", () => {
     for (const [i, [x, w, options]] of (
       [
