@@ -51,6 +51,8 @@ template <class Q, u32 BN> struct QuantFlow {
     f32* parts;
     u32* counters;
     u32 n, k, rows, glu, cuts, dtype;
+    u16* ordered;  // where results go in the order of what they are multiplied with next, too, or null
+    u32 order;
   };
 
   const Given& g;
@@ -255,6 +257,10 @@ template <class Q, u32 BN> struct QuantFlow {
         else store_float(g.y, at + e, v, g.dtype);
       }
       if (vectors) put((u16*)g.y + at, kept);
+      if (!g.ordered) continue;
+      const OrderedRows next{g.ordered, g.order, n, height()};
+      next.put128(kept, row, column - lane_id() * 4);
+      if (column == 0) next.put_factor(row);
     }
   }
   GPU_METHOD f32 half_of(u16 x) const { return g.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
