@@ -34,8 +34,8 @@ struct OrderedRows {
     Vec<u16, 4> four;
     UNROLL for (u32 j = 0; j < 4; j++) {
       const u32 from = ordered_from(at + j, order) % 128, lane = from / 4;
-      const u32 two[2] = {shfl(x.v[0] | (u32)x.v[1] << 16, lane), shfl(x.v[2] | (u32)x.v[3] << 16, lane)};
-      four.v[j] = (u16)(two[from / 2 % 2] >> from % 2 * 16);
+      const u32 first = shfl(x.v[0] | (u32)x.v[1] << 16, lane), second = shfl(x.v[2] | (u32)x.v[3] << 16, lane);
+      four.v[j] = (u16)((from & 2u ? second : first) >> from % 2 * 16);
     }
     const u32 slice = column / PIECE * 4 + at / 64;
     put(to + ((size_t)slice * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8, four);
