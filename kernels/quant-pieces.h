@@ -56,8 +56,5 @@ GPU_FN u32 piece_from(u32 s, u32 t, u32 j, u32 order) {
   return first + upper + (block ? 4 * word + j % 2 * 2 : word ? 4 * word - 2 + j % 2 * 2 : j % 2 * last);
 }
 
-// Where vector i of x, eight elements, lies before that: vectors of the four lanes change places, so that lanes hit different banks.
-GPU_FN u32 piece_staged(u32 i) { return i ^ i / 8 % 4 * 2; }
-
 }  // namespace gpu
 #endif

@@ -12,20 +12,20 @@ import { at, type Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
 import { alignedRows } from "./quantized.ts";
 
-interface Sizes {
+export interface Sizes {
   readonly rows: number;
   readonly n: number;
   readonly k: number;
 }
 /** Addresses, 0 for what there is not, the gate's number, and what belongs to a norm. */
-interface Added {
+export interface Added {
   readonly alpha: number;
   readonly eps: number;
   readonly bias: number;
   readonly residual: number;
   readonly glu: number;
 }
-const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
+export const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyWide(
