@@ -13,11 +13,11 @@
 #include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
 #include "product.h"
-#include "quant-pieces.h"
+#include "quant-slices.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q> struct QuantEven {
+template <class Q, u32 WAY = 0> struct QuantEven {
   static constexpr u32 ROWS = 16, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
@@ -34,7 +34,7 @@ template <class Q> struct QuantEven {
     const BoxMap* map;
     f32* parts;
     u32* counters;
-    u32 k, cuts, part;
+    u32 k, cuts, part, plain;
   };
 
   // x of two steps, and of N eights of rows: lanes name rows of 8 × 8 halves, whose pieces are mixed.
@@ -48,7 +48,13 @@ template <class Q> struct QuantEven {
     template <u32 PAIR> GPU_METHOD void load(const MatrixRef (&at)[2 * N]) {
       UNROLL for (u32 i = 0; i < N; i++) load_matrices(v[i], at[PAIR % 2 * N + i].plus(PAIR / 2 * N * 8 * SLICE));
     }
-    GPU_METHOD const u32* of(u32 step, u32 tile) const { return N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
+    template <u32 PAIR> GPU_METHOD void load_fragments(const u16* x) {
+      UNROLL for (u32 i = 0; i < N; i++) {
+        const Words4 w = *(const Words4*)(x + (PAIR * N + i) * 256 + lane_id() * 8);
+        UNROLL for (u32 j = 0; j < 4; j++) v[i][j] = w.v[j];
+      }
+    }
+    GPU_METHOD const u32* of(u32 step, u32 tile) const { return WAY & 4 ? v[tile] + 2 * step : N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
   };
   // A piece of 16 lines, two blocks to each lane.
   struct Piece {
@@ -66,8 +72,39 @@ template <class Q> struct QuantEven {
       UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right.of(I % 2, j));
     }
     // Steps of both blocks in turns, with sums of their own, whose products need not wait for each other.
-    template <u32 I, u32 N> GPU_METHOD void multiply(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N]) const {
+    template <u32 I, u32 N> GPU_METHOD void multiply_fragments(Sums& acc, Sums& others, const u16* x) const {
       if constexpr (I < 8) {
+        Right<N> right[2];
+        right[0].template load_fragments<I / 2>(x);
+        right[1].template load_fragments<4 + I / 2>(x);
+        step<0, I>(acc, right[0]);
+        step<1, I>(others, right[1]);
+        step<0, I + 1>(acc, right[0]);
+        step<1, I + 1>(others, right[1]);
+        multiply_fragments<I + 2, N>(acc, others, x);
+      }
+    }
+    template <u32 I, u32 N> GPU_METHOD void pipe(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N], const Right<N> (&right)[2]) const {
+      if constexpr (I < 8) {
+        Right<N> next[2];
+        if constexpr (I + 2 < 8) {
+          next[0].template load<I / 2 + 1>(x);
+          next[1].template load<5 + I / 2>(x);
+        }
+        step<0, I>(acc, right[0]);
+        step<1, I>(others, right[1]);
+        step<0, I + 1>(acc, right[0]);
+        step<1, I + 1>(others, right[1]);
+        pipe<I + 2, N>(acc, others, x, next);
+      }
+    }
+    template <u32 I, u32 N> GPU_METHOD void multiply(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N]) const {
+      if constexpr (WAY & 1) {
+        Right<N> right[2];
+        right[0].template load<0>(x);
+        right[1].template load<4>(x);
+        pipe<0, N>(acc, others, x, right);
+      } else if constexpr (I < 8) {
         Right<N> right[2];
         right[0].template load<I / 2>(x);
         right[1].template load<4 + I / 2>(x);
@@ -86,7 +123,8 @@ template <class Q> struct QuantEven {
     MatrixRef refs[2 * N];
     UNROLL for (u32 i = 0; i < 2 * N; i++) refs[i] = matrix_ref(x).plus(at[i]);
     Sums others = {};
-    piece.template multiply<0, N>(acc, others, refs);
+    if constexpr (WAY & 4) piece.template multiply_fragments<0, N>(acc, others, x);
+    else piece.template multiply<0, N>(acc, others, refs);
     UNROLL for (u32 e = 0; e < 4 * N; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
   }
 
@@ -95,10 +133,9 @@ template <class Q> struct QuantEven {
     const Out& out;
     u32 row, first;
     bool vectors;
-    f32 factor;
     GPU_METHOD explicit Turned(const Out& out)
         : out(out), row(lane_id() / 2), first(lane_id() % 2 * (out.glu ? 4 : 8)),
-          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)), factor(0) {}
+          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
     GPU_METHOD u32 column(u32 group) const { return group * out.per_group() + first; }
     GPU_METHOD size_t at(u32 group) const { return (size_t)row * out.columns + column(group); }
     // What is added to them. It is asked for before they are there.
@@ -120,9 +157,9 @@ template <class Q> struct QuantEven {
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
         const u32 other = out.glu ? first + LINES / 2 + e % 4 : first + e;
-        f32 v = (e < 4 ? one.v[e] : two.v[e - 4]) * factor;
+        f32 v = e < 4 ? one.v[e] : two.v[e - 4];
         if (out.bias) v = out.biased(group, e < 4 ? first + e : other, v);
-        if (out.glu && e < 4) v = out.gated(v, out.bias ? out.biased(group, other, two.v[e] * factor) : two.v[e] * factor);
+        if (out.glu && e < 4) v = out.gated(v, out.bias ? out.biased(group, other, two.v[e]) : two.v[e]);
         v += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
         y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
       }
@@ -134,7 +171,8 @@ template <class Q> struct QuantEven {
     }
   };
   // A group's sums are there, of this part of k.
-  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, f32* scratch, bool there) {
+  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
+    UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
       if (there) UNROLL for (u32 j = 0; j < ROWS / 8; j++) *(Vec<f32, 4>*)(parts + g.part * SLOT + j * 128) = Vec<f32, 4>{acc[j][0], acc[j][1], acc[j][2], acc[j][3]};
@@ -163,6 +201,59 @@ template <class Q> struct QuantEven {
     if (there) turned.store(group, scratch, added);
     wave_sync();
   }
+  // x that lies as it is comes into order here, in f16: of bf16 with other exponents, a row that is too large or too small for them lifted by
+  // a power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
+  // those of up to 2^12: f16 has as many bits as bf16 of what is above 2^-20.
+  static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
+  GPU_FN void order(u32* x, u32* largest, f32* factors, const Given& g, const Out& out, u32 first, u32 pieces) {
+    const u32 rows = height(out), count = pieces * rows, warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id();
+    const bool halves = out.dtype == DTYPE_f16;
+    // A warp takes a row's piece: vector v of it to where it would lie in order, and from there the words that make vector v in order.
+    const auto at = [&](u32 i, u32 slice, u32 element) { return x + ((i / rows * SLICES + slice) * rows + i % rows) * (SLICE / 2) + ((element / 8 ^ i % 8) * 8 + element % 8) / 2; };
+    const auto bring = [&](u32 i, bool wanted) {
+      const bool there = wanted && i % rows < out.batch;
+      copy16_async((void*)at(wanted ? i : 0, lane / 8, lane % 8 * 8), g.x + (there ? (size_t)(i % rows) * g.k + (first + i / rows) * PIECE + lane * 8 : 0), there, wanted);
+    };
+    const u32 step = lane / 2, second = lane % 2;
+    u32 from[2];
+    UNROLL for (u32 j = 0; j < 2; j++) from[j] = piece_from(step / 2, 0, step % 2 * 2 + j, QuantSlice<Q>::ORDER);
+    const auto place = [&](u32 i, bool wanted, u32 near) {
+      const u32 least = (near - 29) * 0x00800080u;
+      u32 most = 0;
+      Words4 to;
+      UNROLL for (u32 t = 0; t < 4; t++) {
+        const u32 one = wanted ? *at(i, t, from[0]) : 0, two = wanted ? *at(i, t, from[1]) : 0;
+        const u32 raw = second ? one >> 16 | (two & 0xffff0000u) : (one & 0xffffu) | two << 16, magnitude = raw & 0x7fff7fffu;
+        most = larger_of_pairs(most, magnitude);
+        to.v[t] = halves ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+      }
+      wave_sync();
+      if (wanted) store_shared<4>(at(i, lane / 8, lane % 8 * 8), 0, to);
+      return most > most << 16 ? most >> 16 : most & 0xffffu;
+    };
+    NO_UNROLL for (u32 i = warp; i < count; i += warps) bring(i, true);
+    copies_wait();
+    wave_sync();
+    NO_UNROLL for (u32 base = 0; base < count; base += warps) {
+      const u32 i = base + warp, most = warp_most(place(i, i < count, PLAIN));
+      if (lane == 0 && i < count) largest[i] = most;
+    }
+    barrier();
+    u32 most = 0;
+    for (u32 i = lane; lane < rows && i < count; i += rows) most = largest[i] > most ? largest[i] : most;
+    const u32 exponent = most >> 7;
+    const bool odd = !halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1);
+    const u32 near = halves ? AS_IT_IS : !odd ? PLAIN : exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+    if (warp == 0 && lane < ROWS) factors[lane] = f32_from_bits((near - 14) << 23);
+    if (warp_most(odd)) NO_UNROLL for (u32 base = 0; base < count; base += warps) {
+      const u32 i = base + warp, own = shfl(near, i % rows);
+      const bool again = i < count && own != PLAIN;
+      bring(i, again);
+      copies_wait();
+      wave_sync();
+      place(i, again, own);
+    }
+  }
   GPU_FN u32 height(const Out& out) { return (out.batch + 7) / 8 * 8; }
 
   // Which piece of which group; groups and pieces are counted from the block's first.
@@ -187,6 +278,8 @@ template <class Q> struct QuantEven {
     u32* const places = all_places + warp * PLACES * PLACE;
     Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
     Signal* const landed = x_there + most + warp * PLACES;
+    f32* const factors = (f32*)(x_there + most + warps * PLACES);
+    u32* const largest = (u32*)(factors + ROWS);
 
     Cursor sent{from, from / pieces, from % pieces};
     u32 next = 0;
@@ -217,15 +310,17 @@ template <class Q> struct QuantEven {
     }
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
-    if (BOX_COPIES) {
-      NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
+    if (g.plain) order(shared, largest, factors, g, out, first, pieces);
+    else {
+      if (tid_x() < ROWS) factors[tid_x()] = tid_x() < height(out) ? ((const f32*)(g.x + (size_t)height(out) * g.k))[tid_x()] : 0.0f;
+      if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * x_words; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * x_words + i];
+      else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
         if (one_lane()) {
           expect_bytes(x_there + c, 4 * x_words);
           copy_bulk(shared + c * x_words, g.x + (size_t)(first + c) * 2 * x_words, 4 * x_words, x_there + c);
         }
-    } else for (u32 i = tid_x(); i < pieces * x_words; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * x_words + i];
-    Turned turned(out);
-    if (turned.row < out.batch) turned.factor = ((const f32*)(g.x + (size_t)height(out) * g.k))[turned.row];
+    }
+    const Turned turned(out);
     // What is added was made long ago, and lies in the cache no longer.
     if (out.residual)
       for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
@@ -243,8 +338,12 @@ template <class Q> struct QuantEven {
       else bring(c, there);
       Piece piece;
       piece.load(there ? words : shared);
+      if ((WAY & 2) && !alone) {
+        wave_sync();
+        send();
+      }
       const Vec<u16, 8> added = turned.added(begin + c.group, alone);
-      if (BOX_COPIES) await_signal(x_there + c.piece, 0);
+      if (BOX_COPIES && !g.plain) await_signal(x_there + c.piece, 0);
       const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * x_words);
       Sums none = {};
       if (out.batch > 8) multiply<2>(there ? acc : none, piece, x);
@@ -253,7 +352,7 @@ template <class Q> struct QuantEven {
       if (GPU_TILE_LOCKSTEP || alone) {
         Sums total;
         UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
-        finish(g, turned, begin + c.group, total, added, (f32*)words, alone);
+        finish(g, turned, begin + c.group, total, added, factors, (f32*)words, alone);
         warpgroup_publish();
       }
       if (ends) {
@@ -263,7 +362,7 @@ template <class Q> struct QuantEven {
         UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
       if (there) c.advance(pieces);
-      send();
+      if (!(WAY & 2) || alone) send();
       if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
     }
     // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
@@ -283,7 +382,7 @@ template <class Q> struct QuantEven {
         const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
         UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
       }
-      finish(g, turned, begin + group, total, added, slots + 2 * SLOT, there);
+      finish(g, turned, begin + group, total, added, factors, slots + 2 * SLOT, there);
     }
   }
 };

@@ -20,8 +20,9 @@ const FEW_WARPS = 8;
 const MANY_WARPS = 12;
 const MANY_PIECES = 64;
 const MOST_CUTS = 8;
-/** What takes time, in pieces of a block, measured: bringing a piece of x, and adding up what several blocks have. */
+/** What takes time, in pieces of a block, measured: bringing a piece of x that is in order or has to come into it, and adding up what several blocks have. */
 const X_COST = 0.15;
+const PLAIN_COST = 1;
 const JOIN_COST = 3;
 
 /** Types that have such kernels (kernels/quant-pieces.h). */
@@ -50,6 +51,7 @@ export function planQuantEven(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   multiprocessors: number,
+  isPlain = false,
 ): QuantEvenPlan | null {
   if (!(type in evenly) || shape.k % PIECE !== 0 || shape.rows > QUANT_EVEN_ROWS) return null;
   const { size: elements, bytes } = quantTypes[type];
@@ -63,11 +65,11 @@ export function planQuantEven(
     const most = Math.ceil(pieces / cuts);
     const shares = Math.min(groups, Math.floor(multiprocessors / cuts));
     const dealt = Math.ceil(groups / shares) * most;
-    // x, a signal for each of its pieces, and places with theirs.
-    const x = most * (2 * QUANT_EVEN_ROWS * PIECE + 8);
+    // x, a signal for each of its pieces and the largest of each row's, their factors; and places with signals.
+    const x = most * (2 * QUANT_EVEN_ROWS * PIECE + 8 + 4 * QUANT_EVEN_ROWS) + 4 * QUANT_EVEN_ROWS;
     const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
     const warps = Math.min(fit, dealt > MANY_PIECES ? MANY_WARPS : FEW_WARPS);
-    const cost = dealt + X_COST * most + (cuts > 1 ? JOIN_COST + cuts : 0);
+    const cost = dealt + (isPlain ? PLAIN_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
     if (warps < FEW_WARPS || cost >= least) continue;
     least = cost;
     const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
@@ -88,11 +90,11 @@ export const quantEven = [
     file: "quant-even",
     pattern: "quant_even_{Q}",
     over: { Q: evenQuants },
-    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
+    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 plain:u32 dtype:u32",
     plan: "threads blocks shared_bytes",
     defines: {
       ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
-      QUANT_ORDER_q4_0: quantOrders.QUANT_ORDER_q4_0,
+      ...quantOrders,
     },
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
   }),
