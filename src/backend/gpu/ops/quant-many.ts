@@ -7,9 +7,9 @@ import type { Storage } from "../../storage.ts";
 import { planQuantTiles, type QuantTilesPlan } from "../families/quant-tiles.ts";
 import { isWideDepth } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
-import { at, type Gpu } from "../gpu.ts";
+import type { Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
-import { type Added, multiplyWide, nothing, type Sizes } from "./quant-wide.ts";
+import { type Added, inOrder, mapOf, multiplyWide, nothing, type Sizes } from "./quant-wide.ts";
 import { alignedRows, blasRows } from "./quantized.ts";
 
 /** x (rows, k) · wᵀ (n, k) to `out` by boxes of weights, for which there is a map: all at multiples of 16 bytes. */
@@ -19,17 +19,17 @@ export function multiplyBoxes(
   dtype: "bf16" | "f16",
   x: number,
   { w, map }: { readonly w: number; readonly map: number },
-  { rows, n, k }: Sizes,
+  shape: Sizes,
   out: number,
-  { alpha, eps, ...added }: Added = nothing,
+  { alpha, eps, ready, ...added }: Added = nothing,
 ): void {
-  gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
+  const { rows, n, k } = shape;
+  inOrder(gpu, dtype, x, shape, { alpha, eps, ready }, order, scratch, (ordered, parts) =>
     gpu.launch(kernel, {
-      ...{ x: ordered, w, map, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
+      ...{ x: ordered, w, map, out, parts, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
-    });
-  });
+    }),
+  );
 }
 
 /** x (…, k) · wᵀ, where takesWide; null where BLAS is faster, or x has rows of a length that these kernels do not take. */
@@ -41,13 +41,7 @@ export function manyLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   if (rows === 0 || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
   if (gpu.blas && rows >= blasRows(type, gpu.context.properties.arch)) return null;
   const plan = planQuantTiles({ rows, n, k }, type, gpu.multiprocessors);
-  // A copy of weights that are not aligned comes to lie anywhere.
-  const map = (weights: number): number => {
-    if (!plan || weights !== at(w)) return 0;
-    const { lines, ...pieces } = plan.boxes;
-    const halves = p.glu ? 2 : 1;
-    return gpu.boxMap(w.storage, { at: weights, rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
-  };
+  const map = plan ? mapOf(gpu, w, plan.boxes, p.glu ? 2 : 1) : 0;
   const glu = p.glu ? gluNumbers[p.glu] : 0;
   const eps = p.norm?.eps ?? 0;
   return gpu.filled(dtype, rows * (p.glu ? n / 2 : n), (out) =>
@@ -58,9 +52,9 @@ export function manyLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
             gpu.packed(p.residual, (residual) => {
               gpu.fenceWeights(w.storage);
               const added = { alpha, eps, bias, residual, glu };
-              const boxes = { w: weights, map: map(weights) };
-              if (plan && boxes.map) multiplyBoxes(gpu, plan, dtype, from, boxes, { rows, n, k }, out, added);
-              else multiplyWide(gpu, type, dtype, from, weights, { rows, n, k }, out, added);
+              const shape = { rows, n, k };
+              if (plan && map) multiplyBoxes(gpu, plan, dtype, from, { w: weights, map }, shape, out, added);
+              else multiplyWide(gpu, type, dtype, from, weights, shape, out, added);
             }),
           ),
         ),
