@@ -16,7 +16,9 @@ const TURNED = 32 * 24 * 2;
 /** Types that have such kernels (kernels/quant-pieces.h). */
 const tiled = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
 type Tiled = keyof typeof tiled;
-export const tileQuants = Object.values(tiled);
+const tileQuants = Object.values(tiled);
+export const isTiled = (name: string): name is (typeof tileQuants)[number] =>
+  tileQuants.some((known) => known === name);
 
 export interface QuantTilesPlan {
   readonly kernel: `quant_tiles_${(typeof tiled)[Tiled]}`;
