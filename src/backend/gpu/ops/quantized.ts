@@ -101,7 +101,7 @@ interface Sizes {
 /** Rows from which the vendor's BLAS makes up for dequantizing the weights first; on units other than warpgroups nobody has measured it. */
 export const blasRows = (type: QuantType, arch: string): number =>
   hasWarpgroups(arch) ? (mostRows[type] ?? 768) + 1 : 32;
-/** Rows up to which kernels that decode weights on the way are as fast, in tiles of 256: an 8B Llama's prompts on an H200. */
+/** Rows up to which kernels that decode weights on the way are as fast, in tiles of 256: an 8B Llama's prompts of 1,024 to 2,048 on an H200. */
 const mostRows: Partial<Record<QuantType, number>> = { Q8_0: 1792, Q4_0: 2304, Q4_K: 1024, Q6_K: 512 };
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
