@@ -79,7 +79,8 @@ describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
   const backend = open(new GuardedBackend(), tier);
   const isPlain = tier !== name;
   if (isPlain) {
-    const plainer = new Native({ ...backend.native!.isa, pairs: false, cacheBytes: 0 });
+    const { isa } = backend.native!;
+    const plainer = new Native({ ...isa, pairs: false, inOrder: !isa.inOrder, cacheBytes: 0 });
     vi.spyOn(backend, "native", "get").mockReturnValue(plainer);
   }
   registerDevice(name, () => backend);
