@@ -51,7 +51,10 @@ export const kernels = {
   spread: { name: "spread", emit: emitSpread },
   conv: { name: "conv", emit: emitConv },
   convInPlace: { name: "conv in place", emit: emitConvInPlace },
-  convTiles: { name: "conv tiles", emit: emitConvTiles },
+  convTiles: (isStreamed: boolean) => ({
+    name: `conv tiles ${flags(isStreamed)}`,
+    emit: emitConvTiles(isStreamed),
+  }),
   lines: (type: FloatType) => ({ name: `lines ${type}`, emit: emitLines(type) }),
   turned: (type: FloatType, height: number, columns: number) => ({
     name: `turned ${type} ${height} ${columns}`,
@@ -108,9 +111,9 @@ const upTo = (n: number): readonly number[] => Array.from({ length: n }, (_, i) 
 export function* everyKernel(isa: Isa): Generator<Kernel> {
   for (const kernel of Object.values(kernels)) {
     // Images are read where they are under masks alone.
-    const isMasked = kernel === kernels.convInPlace || kernel === kernels.convTiles;
-    if (typeof kernel === "object" && (isa.masks || !isMasked)) yield kernel;
+    if (typeof kernel === "object" && (isa.masks || kernel !== kernels.convInPlace)) yield kernel;
   }
+  if (isa.masks) for (const isStreamed of either) yield kernels.convTiles(isStreamed);
   const heights = new Set(upTo(turnedRows(isa)).map((rows) => turnedHeight(rows + 1)));
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
   for (const result of isa.masks ? floatTypes : (["f32"] as const)) {

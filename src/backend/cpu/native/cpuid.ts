@@ -16,6 +16,8 @@ export interface Features {
   readonly bf16: boolean;
   /** Products of pairs of bf16 are as fast as fused multiply-adds are: on AMD's processors. Intel's take four times as long. */
   readonly pairs: boolean;
+  /** Columns come fastest where the next ones are fetched in the order in which they lie in memory: on AMD's processors. */
+  readonly inOrder: boolean;
   /** AMX with products of bytes. */
   readonly amx: boolean;
   /** Bytes of the last cache. */
@@ -72,6 +74,7 @@ export function queryFeatures(): Features {
     vbmi2: avx512 && has(c7, 6),
     bf16: avx512 && has(a71, 5),
     pairs: avx512 && has(a71, 5) && vendor === AMD,
+    inOrder: vendor === AMD,
     amx: avx512 && has(c7, 11) && has(saved, 17, 18) && has(d7, 24, 25) && mayUseTiles(),
     cacheBytes: largestCache((i) => query(vendor === AMD ? 0x8000001d : 4, i)),
   };
@@ -99,6 +102,7 @@ const none: Features = {
   vbmi2: false,
   bf16: false,
   pairs: false,
+  inOrder: false,
   amx: false,
   cacheBytes: 0,
 };

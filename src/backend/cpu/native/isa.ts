@@ -23,6 +23,8 @@ export interface Isa {
   readonly amx: boolean;
   /** Products of pairs of bf16 are worth it; no kernel depends on it but those that are for it alone. */
   readonly pairs: boolean;
+  /** Columns are fetched as they lie in memory, which no kernel depends on. */
+  readonly inOrder: boolean;
   /** Bytes of the last cache, which no kernel depends on. */
   readonly cacheBytes: number;
   /** A vector register. */
@@ -32,9 +34,9 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "pairs" | "cacheBytes">;
+type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "pairs" | "inOrder" | "cacheBytes">;
 
-export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, cacheBytes }: Options): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, inOrder, cacheBytes }: Options): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
@@ -49,6 +51,7 @@ export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, cacheBytes }: Op
       vbmi2,
       amx,
       pairs,
+      inOrder,
       cacheBytes,
       v,
     };
@@ -66,6 +69,7 @@ export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, cacheBytes }: Op
     vbmi2: false,
     amx: false,
     pairs: false,
+    inOrder,
     cacheBytes,
     v,
   };

@@ -15,13 +15,15 @@ import { executable } from "./memory.ts";
 /** The build says so here when it has written the files: sources that were compiled since then emit their own code. */
 const isPacked: boolean = false;
 
+/** What no kernel depends on. */
+const unused = { inOrder: false, cacheBytes: 0 };
 /** What the build emits for: whatever else a processor has, it has one of these. */
 export const storedIsas: readonly Isa[] = [
-  isaOf("avx2", { vnni: false, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
-  isaOf("avx512", { vnni: false, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
-  isaOf("avx512", { vnni: true, vbmi2: false, amx: false, pairs: false, cacheBytes: 0 }),
-  isaOf("avx512", { vnni: true, vbmi2: true, amx: false, pairs: true, cacheBytes: 0 }),
-  isaOf("avx512", { vnni: true, vbmi2: true, amx: true, pairs: false, cacheBytes: 0 }),
+  isaOf("avx2", { vnni: false, vbmi2: false, amx: false, pairs: false, ...unused }),
+  isaOf("avx512", { vnni: false, vbmi2: false, amx: false, pairs: false, ...unused }),
+  isaOf("avx512", { vnni: true, vbmi2: false, amx: false, pairs: false, ...unused }),
+  isaOf("avx512", { vnni: true, vbmi2: true, amx: false, pairs: true, ...unused }),
+  isaOf("avx512", { vnni: true, vbmi2: true, amx: true, pairs: false, ...unused }),
 ];
 
 interface Index {

@@ -24,71 +24,74 @@ const orders = [
 /**
  * A function of rax rows. rdi: rows of weights, rcx bytes apart; rsi: where the first output's inputs are; rbp: how many
  * bytes further those of each of rdx taps are; r8: results; r9: bytes from row to row of them; r10: how many of the outputs
- * are in the first row, and r11: how many bytes further the others read. It keeps what functions keep.
+ * are in the first row, and r11: how many bytes further the others read. It keeps what functions keep. Results go past the
+ * caches where they are streamed, which is for aligned places.
  */
-export function emitConvTiles(a: Assembler, isa: Isa): void {
-  const { rows } = tileShape(isa);
-  for (const register of saved) a.push(register);
-  a.mov(left, rax);
-  a.lea(three, mem(rcx, { index: rcx, scale: 2 }));
-  a.lea(rdx, mem(rbp, { index: rdx, scale: 4 }));
-  a.add(r11, rsi);
-  // Which vector is divided, and how.
-  a.lea(rax, mem(r10, -1));
-  a.shr(rax, Math.log2(isa.lanes));
-  a.mov(r13, rax);
-  a.shl(r13, Math.log2(isa.lanes));
-  a.sub(r10, r13);
-  a.mov(r13, -1);
-  a.bzhi(r13, r13, r10);
-  a.kmovw(k4, d(r13));
-  a.mov(r10, rax);
-  const [ready, end] = [a.label(), a.label()];
-  const cases = orders.map(() => a.label());
-  a.cmp(r10, 1);
-  a.jb(cases[0]!);
-  a.je(cases[1]!);
-  for (const t of [2, 1, 0] as const) {
-    a.bind(cases[t]!);
-    const at = (v: number) => mem(v < t ? rsi : r11, v * isa.bytes);
-    a.lea(divided, mem(rsi, t * isa.bytes));
-    a.lea(third, at(t));
-    // The later one first: it may take the place of what both are counted from.
-    const [one, two] = orders[t];
-    if (t === 0) {
-      a.lea(first, at(one));
-      a.lea(second, at(two));
-    } else {
-      a.lea(second, at(two));
-      if (one > 0) a.lea(first, at(one));
+export const emitConvTiles =
+  (isStreamed: boolean) =>
+  (a: Assembler, isa: Isa): void => {
+    const { rows } = tileShape(isa);
+    for (const register of saved) a.push(register);
+    a.mov(left, rax);
+    a.lea(three, mem(rcx, { index: rcx, scale: 2 }));
+    a.lea(rdx, mem(rbp, { index: rdx, scale: 4 }));
+    a.add(r11, rsi);
+    // Which vector is divided, and how.
+    a.lea(rax, mem(r10, -1));
+    a.shr(rax, Math.log2(isa.lanes));
+    a.mov(r13, rax);
+    a.shl(r13, Math.log2(isa.lanes));
+    a.sub(r10, r13);
+    a.mov(r13, -1);
+    a.bzhi(r13, r13, r10);
+    a.kmovw(k4, d(r13));
+    a.mov(r10, rax);
+    const [ready, end] = [a.label(), a.label()];
+    const cases = orders.map(() => a.label());
+    a.cmp(r10, 1);
+    a.jb(cases[0]!);
+    a.je(cases[1]!);
+    for (const t of [2, 1, 0] as const) {
+      a.bind(cases[t]!);
+      const at = (v: number) => mem(v < t ? rsi : r11, v * isa.bytes);
+      a.lea(divided, mem(rsi, t * isa.bytes));
+      a.lea(third, at(t));
+      // The later one first: it may take the place of what both are counted from.
+      const [one, two] = orders[t];
+      if (t === 0) {
+        a.lea(first, at(one));
+        a.lea(second, at(two));
+      } else {
+        a.lea(second, at(two));
+        if (one > 0) a.lea(first, at(one));
+      }
+      if (t > 0) a.jmp(ready);
     }
-    if (t > 0) a.jmp(ready);
-  }
-  a.bind(ready);
-  const again = a.here();
-  const tiles = Array.from({ length: rows }, () => a.label());
-  for (let n = rows; n > 0; n--) {
-    a.cmp(d(left), n);
-    if (n === rows) a.jae(tiles[n - 1]!);
-    else a.je(tiles[n - 1]!);
-  }
-  a.jmp(end);
-  for (const [i, label] of tiles.entries()) {
-    a.bind(label);
-    emitConvTile(a, isa, i + 1);
-    if (i + 1 < rows) a.jmp(end);
-    else {
-      a.lea(rdi, mem(rdi, { index: rcx, scale: 8 }));
-      a.sub(left, rows);
-      a.jne(again);
+    a.bind(ready);
+    const again = a.here();
+    const tiles = Array.from({ length: rows }, () => a.label());
+    for (let n = rows; n > 0; n--) {
+      a.cmp(d(left), n);
+      if (n === rows) a.jae(tiles[n - 1]!);
+      else a.je(tiles[n - 1]!);
     }
-  }
-  a.bind(end);
-  for (const register of saved.toReversed()) a.pop(register);
-  a.ret();
-}
+    a.jmp(end);
+    for (const [i, label] of tiles.entries()) {
+      a.bind(label);
+      emitConvTile(a, isa, i + 1, isStreamed);
+      if (i + 1 < rows) a.jmp(end);
+      else {
+        a.lea(rdi, mem(rdi, { index: rcx, scale: 8 }));
+        a.sub(left, rows);
+        a.jne(again);
+      }
+    }
+    a.bind(end);
+    for (const register of saved.toReversed()) a.pop(register);
+    a.ret();
+  };
 
-function emitConvTile(a: Assembler, isa: Isa, rows: number): void {
+function emitConvTile(a: Assembler, isa: Isa, rows: number, isStreamed: boolean): void {
   const simd = new Simd(a, isa);
   const { vectors } = tileShape(isa);
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
@@ -141,7 +144,11 @@ function emitConvTile(a: Assembler, isa: Isa, rows: number): void {
   for (const t of [2, 1, 0] as const) {
     a.bind(stores[t]!);
     for (let row = 0; row < rows; row++) {
-      for (const [v, where] of orders[t].entries()) a.vmovups(mem(r8, where * isa.bytes), sum(row, v));
+      for (const [v, where] of orders[t].entries()) {
+        const to = mem(r8, where * isa.bytes);
+        if (isStreamed) a.vmovntps(to, sum(row, v));
+        else a.vmovups(to, sum(row, v));
+      }
       a.add(r8, r9);
     }
     if (t > 0) a.jmp(stored);

@@ -131,6 +131,8 @@ export function emitConvInPlace(a: Assembler, isa: Isa): void {
   a.add(item, 1);
   a.jmp(items);
   a.bind(done);
+  // What was streamed is there before anybody hears that it is done.
+  a.sfence();
   leave();
 }
 

@@ -14,7 +14,7 @@ import { place } from "./tile.ts";
 export const LINE_BLOCK = 2048;
 const LINES = 8;
 /** Bytes of a line that are fetched ahead, into the second cache; behind its end those of the next pass. */
-const AHEAD = 4096;
+const AHEAD = 2048;
 
 export const lineArguments = layoutArguments("a", "aCol", "b", "bRow", "out", "n", "k", "block");
 

@@ -48,7 +48,7 @@ export const turnedArguments = layoutArguments(
   "m",
   "n",
   "k",
-  /** Bytes of half as many columns that are fetched at a time, as these are read: none where there are gaps between columns. */
+  /** Bytes of the next columns that are fetched while a vector of each of these is read; 0: each of these is fetched ahead. */
   "fetched",
 );
 
@@ -107,27 +107,20 @@ export const emitTurned =
       if (q === 0) a.mov(base, rax);
       else a.lea(base, mem(bases[q - 1]!, { index: stride, scale: 4 }));
     }
+    // From the end of its columns to the beginning of the next item's, if that is this thread's.
+    a.mov(rax, arg.k);
+    a.imul(rax, rax, -es);
+    a.mov(rbp, stride);
+    a.imul(rbp, rbp, lanes);
+    a.add(rax, rbp);
+    a.add(rax, AHEAD);
+    a.lea(ahead, mem(bases[0]!, { index: rbp }));
+    a.mov(d(rcx), AHEAD);
     a.lea(rbp, mem(r12, 1));
-    if (isHalf) {
-      // The next item's columns, one after the other, if they are this thread's.
-      a.mov(ahead, stride);
-      a.imul(ahead, ahead, lanes);
-      a.add(ahead, bases[0]!);
-      a.cmp(rbp, local.end);
-      a.cmovae(ahead, bases[0]!);
-    } else {
-      // From the end of its columns to the beginning of the next item's, if that is this thread's.
-      a.mov(rax, arg.k);
-      a.imul(rax, rax, -es);
-      a.mov(rcx, stride);
-      a.imul(rcx, rcx, lanes);
-      a.add(rax, rcx);
-      a.add(rax, AHEAD);
-      a.mov(d(rcx), AHEAD);
-      a.cmp(rbp, local.end);
-      a.cmovae(rax, rcx);
-      a.mov(local.next, rax);
-    }
+    a.cmp(rbp, local.end);
+    a.cmovae(rax, rcx);
+    a.cmovae(ahead, bases[0]!);
+    a.mov(local.next, rax);
     for (const sum of sums) simd.zero(sum);
     a.mov(xRow, arg.k);
     a.shl(xRow, 2);
@@ -166,19 +159,23 @@ export const emitTurned =
         multiply(line, 2 * k + 1);
       }
     }
-    if (isHalf) {
-      for (let i = 0; i < lanes; i++) a.prefetcht1(mem(ahead, isa.bytes * i));
-      a.add(ahead, arg.fetched);
-    } else {
-      // What comes next of each column is fetched meanwhile, and where it ends what the next item begins with.
-      a.mov(d(rax), AHEAD);
-      a.cmp(rbp, AHEAD / es);
-      a.cmovb(rax, local.next);
-      for (const base of bases) {
-        a.lea(ahead, mem(base, { index: rax }));
-        for (let i = 0; i < 4; i++) a.prefetcht1(place(ahead, i, stride, three, 0));
-      }
+    const [each, fetched] = [a.label(), a.label()];
+    a.cmp(arg.fetched, 0);
+    a.je(each);
+    // The next item's columns, one after the other.
+    for (let i = 0; i < lanes; i++) a.prefetcht1(mem(ahead, isa.bytes * i));
+    a.add(ahead, arg.fetched);
+    a.jmp(fetched);
+    a.bind(each);
+    // What comes next of each column, and where it ends what the next item begins with.
+    a.mov(d(rax), AHEAD);
+    a.cmp(rbp, AHEAD / es);
+    a.cmovb(rax, local.next);
+    for (const base of bases) {
+      a.lea(ahead, mem(base, { index: rax }));
+      for (let i = 0; i < 4; i++) a.prefetcht0(place(ahead, i, stride, three, 0));
     }
+    a.bind(fetched);
     advance(isa.bytes, steps);
     a.sub(rbp, steps);
     a.jae(loop);

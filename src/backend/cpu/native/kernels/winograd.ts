@@ -38,6 +38,8 @@ import { place, tileShape, VECTORS_SHIFT } from "./tile.ts";
 const SIDE = 4;
 export const PRODUCTS = SIDE * SIDE;
 const UNORDERED = 3;
+/** Of a row of weights: the processor foresees the rest. */
+const FETCHED_BYTES = 512;
 
 export const winogradArguments = layoutArguments(
   "tiles",
@@ -352,7 +354,7 @@ function emitBases(a: Assembler, bases: readonly Gpr[], bytes: Mem, plane: Gpr, 
 }
 
 function emitProducts(a: Assembler, isa: Isa, arg: Arguments, local: Locals): void {
-  const { vectors, lineBytes } = tileShape(isa);
+  const { rows, vectors, lineBytes } = tileShape(isa);
   a.mov(rax, local.scratch);
   a.mov(rcx, rax);
   a.add(rax, arg.inputs);
@@ -377,8 +379,22 @@ function emitProducts(a: Assembler, isa: Isa, arg: Arguments, local: Locals): vo
   a.mov(r8, local.products);
   a.add(r8, r13);
   a.mov(r9, rbp);
-  a.mov(rax, local.outs);
+  // A tile's rows of weights at a time, while the beginnings of the next ones are fetched: few tiles use each only once.
+  a.mov(r15, local.outs);
+  const group = a.here();
+  a.mov(r12, rcx);
+  a.imul(r12, r12, rows);
+  a.add(r12, rdi);
+  for (let row = 0; row < rows; row++) {
+    for (let at = 0; at < FETCHED_BYTES; at += 64) a.prefetcht1(mem(r12, at));
+    a.add(r12, rcx);
+  }
+  a.mov(rax, rows);
+  a.cmp(rax, r15);
+  a.cmova(rax, r15);
   a.call(arg.tiles);
+  a.sub(r15, rows);
+  a.jg(group);
   a.add(r13, lineBytes);
   a.sub(r14, vectors);
   a.jg(panels);

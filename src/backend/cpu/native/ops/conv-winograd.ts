@@ -174,7 +174,7 @@ function cut(
 ): Pieces | undefined {
   const { lanes } = native.isa;
   const chunks = Math.ceil(columns / lanes);
-  const height = tileShape(native.isa).rows;
+  const { rows: height, vectors: wide } = tileShape(native.isa);
   let best: Pieces | undefined;
   let least = Number.POSITIVE_INFINITY;
   for (let rows = 1; rows <= tileRows; rows++) {
@@ -185,7 +185,8 @@ function cut(
       if (paddedBytes(rows) + sums > SCRATCH_BYTES) continue;
       // In steps of the processor: one for each product of vectors, and some for a line of weights and for sums of a vector.
       const vectors = Math.ceil((rows * columns) / lanes);
-      const products = channels * part * (PRODUCTS * vectors + 4);
+      // A single vector of columns takes half as long again.
+      const products = channels * part * (PRODUCTS * (vectors + (vectors % wide === 1 ? 0.5 : 0)) + 4);
       const transforms = rows * chunks * (90 * channels + 60 * part) + sums / 64;
       const rounds = Math.ceil((blocks * Math.ceil(outs / part)) / threads);
       // Threads that do not run alike wait for one item at the end.

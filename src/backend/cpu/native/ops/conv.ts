@@ -16,6 +16,7 @@ import { convByChannels } from "./conv-channels.ts";
 import { offsetsOf, type TapStrides } from "./conv-offsets.ts";
 import type { ConvCall } from "./conv-plans.ts";
 import { convByWinograd, imageOf } from "./conv-winograd.ts";
+import { STREAMED_BYTES } from "./map.ts";
 
 /** Fewer output channels of a group are no rows for the tile. */
 const FEW_OUTPUTS = 3;
@@ -121,12 +122,14 @@ function plainly(backend: CpuBackend, native: Native, call: ConvCall): void {
     const outputs = outHeight * outWidth;
     // Panels are used at once, but by many channels in turn.
     const isInPlace = readsImage(native.isa, outWidth);
+    const isStreamed =
+      4 * batch * outs * outputs >= STREAMED_BYTES && out % 64 === 0 && outputs % native.isa.lanes === 0;
     const columns = panel * (perGroup > CHANNELS && !isInPlace ? MOST_PANELS : 1);
     const blocks = Math.ceil(outputs / columns);
     const job: Job = {
       kernel: native.kernel(isInPlace ? kernels.convInPlace : kernels.conv),
       args: convArguments.words({
-        tiles: native.kernel(isInPlace ? kernels.convTiles : kernels.tiles()),
+        tiles: native.kernel(isInPlace ? kernels.convTiles(isStreamed) : kernels.tiles()),
         image: images.address,
         imageBatch: images.batch,
         imageGroup: depth * images.channel,

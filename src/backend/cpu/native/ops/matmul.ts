@@ -317,7 +317,7 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
       m,
       n,
       k,
-      fetched: b.col === k * es ? columns * native.isa.bytes : 0,
+      fetched: native.isa.inOrder && b.col === k * es ? columns * native.isa.bytes : 0,
     }),
     total: items,
     // What comes next is fetched within a chunk: few large ones.
