@@ -262,28 +262,47 @@ template <class Q, u32 BN> struct QuantFlow {
       if (row >= g.rows || column >= n) continue;
       const f32 factor = factors[row];
       const f32* const sums = (const f32*)weights + local * SUM_PITCH + line;
-      const Vec<f32, 4> y = load_shared<4>(sums, 0), up = load_shared<4>(sums, g.glu ? LINES / 2 : 0);
-      const size_t at = four.at;
-      Vec<u16, 4> kept{};
-      if (vectors && g.residual) kept = came && i == tid_x() ? residual : *(const Vec<u16, 4>*)((const u16*)g.residual + at);
-      UNROLL for (u32 e = 0; e < 4; e++) {
-        if (column + e >= n) break;
-        f32 v = y.v[e] * factor;
-        if (g.bias) v += load_float(g.bias, column + e, g.dtype);
-        if (g.glu) v = gated(v, up.v[e] * factor + (g.bias ? load_float(g.bias, n + column + e, g.dtype) : 0.0f));
-        if (g.residual) v += vectors ? half_of(kept.v[e]) : load_float(g.residual, at + e, g.dtype);
-        if (vectors) kept.v[e] = g.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
-        else store_float(g.y, at + e, v, g.dtype);
+      f32 v[4], up[4];
+      scaled(v, sums, factor, column);
+      if (g.glu) {
+        scaled(up, sums + LINES / 2, factor, n + column);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated(v[e], up[e]);
       }
-      if (vectors) put((u16*)g.y + at, kept);
+      if (!vectors) {
+        UNROLL for (u32 e = 0; e < 4; e++)
+          if (column + e < n) store_float(g.y, four.at + e, v[e] + (g.residual ? load_float(g.residual, four.at + e, g.dtype) : 0.0f), g.dtype);
+        continue;
+      }
+      if (g.residual) {
+        const Vec<u16, 4> kept = came && i == tid_x() ? residual : *(const Vec<u16, 4>*)((const u16*)g.residual + four.at);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] += g.dtype == DTYPE_f16 ? f16_to_f32(kept.v[e]) : bf16_to_f32(kept.v[e]);
+      }
+      Vec<u16, 4> made;
+      UNROLL for (u32 e = 0; e < 4; e++) made.v[e] = g.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
+      put((u16*)g.y + four.at, made);
       if (!g.ordered) continue;
       const OrderedRows next{g.ordered, g.order, n, height()};
-      next.put128(kept, row, column - lane_id() * 4);
+      next.put128(made, row, column - lane_id() * 4);
       if (column == 0) next.put_factor(row);
     }
   }
-  GPU_METHOD f32 half_of(u16 x) const { return g.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
-  GPU_METHOD f32 gated(f32 gate, f32 up) const { return Outputs<16, BN>(0, nullptr, nullptr, nullptr, 0, g.glu, 0, Share{}).gated(gate, up); }
+  // Sums of four columns of a row, with their bias where there is one.
+  GPU_METHOD void scaled(f32 (&v)[4], const f32* sums, f32 factor, u32 column) const {
+    const Vec<f32, 4> sum = load_shared<4>(sums, 0);
+    UNROLL for (u32 e = 0; e < 4; e++) v[e] = sum.v[e] * factor;
+    if (g.bias) UNROLL for (u32 e = 0; e < 4; e++)
+      if (column + e < g.n) v[e] += load_float(g.bias, column + e, g.dtype);
+  }
+  // As Outputs has it, in the fewest instructions: the result has eleven bits at most.
+  GPU_METHOD f32 gated(f32 gate, f32 up) const {
+    if (g.glu == GLU_clampedSwiglu) {
+      const f32 least = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+      return least * opened(1.702f * least) * (u + 1.0f);
+    }
+    const f32 slope = g.glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
+    return gate * opened(slope) * up;
+  }
+  GPU_FN f32 opened(f32 slope) { return approx_recip(1.0f + approx_exp2(-1.44269504f * slope)); }
 
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
