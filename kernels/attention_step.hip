@@ -474,7 +474,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   DYNAMIC_SHARED(T, shared); \
   name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                         (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                        (f32)scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)(batch + 7) / 8 * 8}});
+                                        (f32)scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif

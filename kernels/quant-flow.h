@@ -111,7 +111,7 @@ template <class Q, u32 BN> struct QuantFlow {
     f32 sum = 0;
     if (row < height()) NO_UNROLL for (u32 p = 0; p < g.factors.parts; p += 8) {
       f32 told[8];
-      UNROLL for (u32 i = 0; i < 8; i++) told[i] = p + i < g.factors.parts ? g.factors.told[(p + i) * height() + row] : 0.0f;
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] = p + i < g.factors.parts ? g.factors.told(p + i, row) : 0.0f;
       UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
     }
     known[row] = g.factors.of(sum);
@@ -276,7 +276,7 @@ template <class Q, u32 BN> struct QuantFlow {
       const Four four(*this, i, first, stride);
       const u32 local = four.local, row = four.row, line = four.line, column = four.column;
       if (row >= g.rows || column >= n) continue;
-      const f32 factor = g.factors.parts ? known[row] : g.factors.told[row];
+      const f32 factor = g.factors.parts ? known[row] : g.factors.told(0, row);
       const f32* const sums = (const f32*)weights + local * SUM_PITCH + line;
       f32 v[4], up[4];
       scaled(v, sums, factor, column);

@@ -7,10 +7,9 @@ namespace gpu {
 #if GPU_WARPGROUPS
 #define QUANT_FLOW_BODY(Q, BN) \
   DYNAMIC_SHARED(u16, shared); \
-  const u32 height = (batch + 7) / 8 * 8; \
   const typename QuantFlow<Q, BN>::Given given{(const u16*)x, w, map, bias, residual, out, parts, counters, (u32)n, (u32)k, batch, glu, cuts, dtype, \
-                                               OrderedRows{ordered, next_alpha, (f32)lower, order, (u32)(glu ? n / 2 : n), height}, \
-                                               RowFactors{(const f32*)((const u16*)x + height * k), told, height, (u32)k, (f32)raise, (f32)eps}}; \
+                                               OrderedRows{ordered, next_alpha, lower, order, (u32)(glu ? n / 2 : n), batch}, \
+                                               RowFactors{(const u16*)x, told, batch, (u32)k, raise, eps}}; \
   QuantFlow<Q, BN>(shared, given).run();
 #else
 #define QUANT_FLOW_BODY(Q, BN)

@@ -348,6 +348,7 @@ template <class Q, int BN> struct QuantWide {
       UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
       if (both) UNROLL for (u32 j = 0; j < SLICES; j++) fetch<1>(second, j, 1);
     }
+    if (!MANY && given.parts) find_factors();
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     if (BULK || !both) land<0>(0);
@@ -360,7 +361,6 @@ template <class Q, int BN> struct QuantWide {
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
     decode<0, 3>(f[3], stored);
-    if (!MANY && given.parts) find_factors();
     u32 turns = 0;
     while (more) {
       Chunk first = now;
@@ -399,7 +399,7 @@ template <class Q, int BN> struct QuantWide {
     f32 sum = 0;
     NO_UNROLL for (u32 p = lane_id() % 4; p < given.parts; p += 32) {
       f32 told[8];
-      UNROLL for (u32 i = 0; i < 8; i++) told[i] = row < given.height && p + 4 * i < given.parts ? given.told[(p + 4 * i) * given.height + row] : 0.0f;
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] = row < given.height() && p + 4 * i < given.parts ? given.told(p + 4 * i, row) : 0.0f;
       UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
     }
     sum += shfl_xor(sum, 1);

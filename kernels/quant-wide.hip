@@ -32,8 +32,8 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
 #define QUANT_WIDE_BODY(Q, BN) \
   DYNAMIC_SHARED(u16, shared); \
   quant_wide<Q, BN>(shared, (const u16*)x, w, Outputs<16, BN>(n, bias, residual, out, batch, glu, dtype, all_blocks()), parts, counters, (u32)k, alone, sharers, \
-                    OrderedRows{ordered, next_alpha, (f32)lower, order, (u32)n, (batch + 7) / 8 * 8}, \
-                    RowFactors{(const f32*)((const u16*)x + (batch + 7) / 8 * 8 * k), told, (batch + 7) / 8 * 8, (u32)k, (f32)raise, (f32)eps});
+                    OrderedRows{ordered, next_alpha, lower, order, (u32)n, batch}, \
+                    RowFactors{(const u16*)x, told, batch, (u32)k, raise, eps});
 #else
 #define QUANT_WIDE_BODY(Q, BN)
 #endif

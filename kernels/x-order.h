@@ -34,24 +34,26 @@ GPU_FN u32 ordered_to(u32 element, u32 order) {
 }
 
 // Where x goes in order, beside where it goes as it is: the form of quant-wide.h for up to 64 rows of f16, which are not lifted. `width`
-// elements to a row, a multiple of PIECE; `height` rows, a multiple of 8. Where a norm comes between, elements are multiplied with its
+// elements to a row, a multiple of PIECE. Where a norm comes between, elements are multiplied with its
 // weights `alpha`, and with `lower`, the power of two that leaves none of those above 1; the squares of a row follow from those
 // of each 128 elements, which lie behind the rows.
+// Fields are as kernels are given them, so that they lie in no register before they are used.
 struct OrderedRows {
   u16* to;
   const u16* alpha;
-  f32 lower;
-  u32 order, width, height;
+  f64 lower;
+  u32 order, width, rows;
+  GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
   GPU_METHOD u16* place(u32 row, u32 column, u32 at) const {
     const u32 slice = column / PIECE * 4 + at / 64;
-    return to + ((size_t)slice * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8;
+    return to + ((size_t)slice * height() + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8;
   }
   // N elements from `column` on as the norm leaves them, but for the row's factor.
   template <int N> GPU_METHOD Vec<u16, N> normed(const Vec<u16, N>& x, u32 column) const {
     if (!alpha) return x;
     const Vec<u16, N> by = *(const Vec<u16, N>*)(alpha + column);
     Vec<u16, N> y;
-    UNROLL for (int j = 0; j < N; j++) y.v[j] = f32_to_f16(f16_to_f32(x.v[j]) * lower * f16_to_f32(by.v[j]));
+    UNROLL for (int j = 0; j < N; j++) y.v[j] = f32_to_f16(f16_to_f32(x.v[j]) * (f32)lower * f16_to_f32(by.v[j]));
     return y;
   }
   template <int N> GPU_FN f32 squares(const Vec<u16, N>& x) {
@@ -84,15 +86,17 @@ struct OrderedRows {
     UNROLL for (u32 j = 0; j < 8; j++) *place(row, column, ordered_to((column + j) % PIECE, order)) = x.v[j];
   }
   // What the products of a row are to be multiplied with, or the squares of 128 elements.
-  GPU_METHOD void tell(u32 row, u32 part, f32 x) const { ((f32*)(to + (size_t)height * width))[part * height + row] = x; }
+  GPU_METHOD void tell(u32 row, u32 part, f32 x) const { ((f32*)(to + (size_t)height() * width))[part * height() + row] = x; }
 };
 
 // What the products of a row of x in order are multiplied with: it is told, or `parts` sums of squares are, of rows of k elements.
 struct RowFactors {
-  const f32* told;
-  u32 parts, height, k;
-  f32 raise, eps;
-  GPU_METHOD f32 of(f32 squares) const { return raise / m_sqrt(squares / (f32)k + eps); }
+  const u16* x;
+  u32 parts, rows, k;
+  f64 raise, eps;
+  GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
+  GPU_METHOD f32 told(u32 part, u32 row) const { return ((const f32*)(x + (size_t)height() * k))[part * height() + row]; }
+  GPU_METHOD f32 of(f32 squares) const { return (f32)raise / m_sqrt(squares / (f32)k + (f32)eps); }
 };
 
 }  // namespace gpu
