@@ -4,28 +4,23 @@
 // x is in shared memory for as long as a block lives, in f16: of bf16 with other exponents, a row that is too large or too small for
 // them lifted by a power of two so that its largest is near 2^15, and nothing is lost that counts beside it. A warp takes CHUNK weights
 // of 16 rows of W at a time by way of its own shared memory, and decodes them straight into the registers that mma.sync takes its left
-// operand from: each four neighbouring weights are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit; or, of rows that are whole pieces,
-// they come as quant-pieces.h has them, 16 rows by one box, where the host has given a map of W. x is in that order. While a warp
+// operand from: each four neighbouring weights are columns 2t, 2t + 1, 2t + 8, 2t + 9 of the unit, and x is in that order. While a warp
 // multiplies one chunk, the next is on its way, the first before the kernel that makes x has ended. `splits` warps share 16 rows of W.
 // `parts` blocks have a piece of k each, where x does not fit or leaves room for few warps, and the last warp of those that have pieces
 // of the same rows adds up what all have left in `sums`.
 // Only Hopper is given these products, for its shared memory. Traffic: W once; x once for each `parts` blocks, from the cache.
 #ifndef WICK_QUANT_BATCH_H
 #define WICK_QUANT_BATCH_H
-#include "gpu/boxes.h"
 #include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
-#include "quant-pieces.h"
 #include "quant-slices.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
 
 template <class Q, u32 ROWS> struct QuantBatch {
-  // Of types whose lines can be pieces, a chunk is one.
-  static constexpr bool PIECES = PieceBlock<Q>::THERE;
   static constexpr u32 TILES = ROWS / 8, LINES = 16, VALUES = 4 * TILES;  // of the unit; a lane's sums
-  static constexpr u32 CHUNK = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
+  static constexpr u32 CHUNK = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, RUN = 32 * Q::Parts, RUNS = CHUNK / RUN, PER_BLOCK = Q::Elements / RUN;
   // Vectors that a row's chunk lies in at most. Rows are an odd number of vectors apart, so that eight hit all banks.
   static constexpr u32 BYTES = CHUNK / Q::Elements * Q::Bytes, VECTORS = (BYTES + 16 - Q::Align + 15) / 16, GAP = (VECTORS | 1u) * 4;
   static constexpr u32 PLACES = QUANT_BATCH_PLACES;
@@ -47,24 +42,18 @@ template <class Q, u32 ROWS> struct QuantBatch {
   static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
   // A row that has come becomes what is multiplied: f16 as it is, bf16 with the exponents of f16. Of each 32, lane t of four has eight
   // side by side: four of the first sixteen and four of the others, in the order in which weights come. The largest of each lane's.
-  GPU_FN u32 place(const Rows& rows, u32 b, u32 batch, u32 count, u32 dtype, u32 order, u32 near) {
+  GPU_FN u32 place(const Rows& rows, u32 b, u32 batch, u32 count, u32 dtype, u32 near) {
     u32* const row = (u32*)rows.row(b < ROWS ? b : 0);
     // Zeros are in their place.
     const u32 least = (near - 29) * 0x00800080u, ends = b < batch ? count / 8 : 0;
-    // The words that a lane's eight come from, of a piece, or of 32.
-    u32 largest = 0, from[4];
-    const u32 unit = order == QUANT_ORDER_ANY ? 4 : 32;
-    UNROLL for (u32 j = 0; j < 4; j++) {
-      const u32 at = order == QUANT_ORDER_ANY ? j / 2 * 16 + lane_id() % 4 * 4 + j % 2 * 2 : piece_from(lane_id() / 4, lane_id() % 4, j, order);
-      from[j] = (order == QUANT_ORDER_ANY ? at : piece_staged(at / 8) * 8 + at % 8) / 2;
-    }
+    u32 largest = 0;
     // Several at once; all of them are read before any is written.
     constexpr u32 ONCE = 4;
     NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
       u32 v[ONCE][4];
       UNROLL for (u32 n = 0; n < ONCE; n++) {
         const u32 i = first + n * 32 + lane_id();
-        UNROLL for (int j = 0; j < 4; j++) v[n][j] = i < ends ? row[i / unit * unit * 4 + from[j]] : 0;
+        UNROLL for (int j = 0; j < 4; j++) v[n][j] = i < ends ? row[i / 4 * 16 + j / 2 * 8 + lane_id() % 4 * 2 + j % 2] : 0;
       }
       wave_sync();
       UNROLL for (u32 n = 0; n < ONCE; n++) {
@@ -75,8 +64,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
           v[n][j] = dtype == DTYPE_f16 ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
         }
         Words4 halves;
-        UNROLL for (int j = 0; j < 4; j++)
-          halves.v[j] = order == QUANT_ORDER_ANY ? v[n][j] : j % 2 ? v[n][j - 1] >> 16 | (v[n][j] & 0xffff0000u) : (v[n][j] & 0xffffu) | v[n][j + 1] << 16;
+        UNROLL for (int j = 0; j < 4; j++) halves.v[j] = v[n][j];
         if (i < ends) store_shared<4>(row, 4 * i, halves);
       }
     }
@@ -102,41 +90,6 @@ template <class Q, u32 ROWS> struct QuantBatch {
       }
     }
   }
-  // A block of each lane's two of a piece, with the first 8 N rows of x.
-  template <u32 N> struct Block {
-    PieceBlock<Q> w[2];
-    template <u32 P> GPU_METHOD void load(const Lines& lines) {
-      UNROLL for (u32 h = 0; h < 2; h++) w[h].template load<P>(lines[h].words);
-    }
-    template <u32 I> GPU_METHOD void step(Sums& acc, const Words4 (&right)[N]) const {
-      u32 left[4];
-      UNROLL for (u32 h = 0; h < 2; h++) w[h].template decode<I>(left[h], left[2 + h]);
-      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right[j].v + I % 2 * 2);
-    }
-    // Both steps of a pair, of this block and of another with sums of its own, whose products need not wait for each other.
-    template <u32 I> GPU_METHOD void multiply(Sums& acc, const Block& other, Sums& others, const u16* x_at, u32 pitch) const {
-      if constexpr (I < 8) {
-        Words4 right[2][N];
-        load_32(right[0], x_at + I * 16, pitch);
-        load_32(right[1], x_at + PIECE / 2 + I * 16, pitch);
-        step<I>(acc, right[0]);
-        other.template step<I>(others, right[1]);
-        step<I + 1>(acc, right[0]);
-        other.template step<I + 1>(others, right[1]);
-        multiply<I + 2>(acc, other, others, x_at, pitch);
-      }
-    }
-  };
-  // acc += a piece. All of it is on its way to registers before the first is multiplied.
-  template <u32 N> GPU_FN void multiply_piece(Sums& acc, const Lines& lines, const u16* x_at, u32 pitch) {
-    Block<N> first, second;
-    first.template load<0>(lines);
-    second.template load<1>(lines);
-    Sums others = {};
-    first.template multiply<0>(acc, second, others, x_at, pitch);
-    UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
-  }
-
   // What the blocks of one share have in common: how many they are, their sums, and zeros to count with, one for each of their warps.
   struct Parts {
     u32 count, own;
@@ -154,26 +107,23 @@ template <class Q, u32 ROWS> struct QuantBatch {
     }
   };
 
-  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const BoxMap* map, const void* x, u32 splits, const Parts& parts) {
+  GPU_FN void run(u32* shared, Signal* signals, const Out& out, u32 k, const u8* w, const void* x, u32 splits, const Parts& parts) {
     const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), t = lane % 4, split = warp % splits, own = warp / splits, together = warps / splits;
     const u32 all = (k + CHUNK - 1) / CHUNK, most = (all + parts.count - 1) / parts.count, first = parts.own * most;
     const u32 chunks = first >= all ? 0 : all - first < most ? all - first : most;
     const u32 rounds = (most + splits - 1) / splits, step = out.share.blocks * together, groups = out.groups(), row_bytes = k / Q::Elements * Q::Bytes;
-    const bool pieces = PIECES && k % PIECE == 0;
-    const u32 gap = pieces ? BYTES / 4 : GAP, place_words = LINES * gap;
-    // Shared memory: x, its factors, weights of each warp (boxes begin at multiples of 128 bytes), what warps tell each other.
+    constexpr u32 PLACE = LINES * GAP;
+    // Shared memory: x, its factors, weights of each warp, what warps tell each other.
     const u32 width = most * CHUNK, here = k - first * CHUNK < width ? k - first * CHUNK : width;
     f32* const factors = (f32*)((u16*)shared + ROWS * (width + 32));
     const Rows rows{(u16*)shared, factors, width};
-    u32* const weights = (u32*)(factors + 32) + warp * PLACES * place_words;
-    f32* const totals = (f32*)((u32*)(factors + 32) + warps * PLACES * place_words);
+    u32* const weights = (u32*)(factors + 32) + warp * PLACES * PLACE;
+    f32* const totals = (f32*)((u32*)(factors + 32) + warps * PLACES * PLACE);
 
     const auto line = [&](u32 base, u32 chunk, u32 r) { return (size_t)out.row(base + own, r) * row_bytes + (first + chunk) * BYTES; };
-    const auto skew_of = [&](size_t begin) { return Q::Align == 16 || pieces ? 0 : (u32)begin & 15u; };
+    const auto skew_of = [&](size_t begin) { return Q::Align == 16 ? 0 : (u32)begin & 15u; };
     Signal* const own_signals = signals + warp * PLACES;
-    const bool boxes = BOX_COPIES && pieces && map;
     if (BULK_COPIES) {
-      if (boxes && warp == 0 && one_lane()) expect_boxes(map);
       if (lane < PLACES) make_signal(own_signals + lane, 1);
       signals_made();
       wave_sync();
@@ -182,22 +132,17 @@ template <class Q, u32 ROWS> struct QuantBatch {
     const auto send = [&] {
       const u32 chunk = sent.round * splits + split, left = k - (first + chunk) * CHUNK, count = (left < CHUNK ? left : CHUNK) / Q::Elements * Q::Bytes;
       const bool wanted = sent.base + own < groups && chunk < chunks;
-      u32* const place = weights + sent.place * place_words;
+      u32* const place = weights + sent.place * PLACE;
       if (BULK_COPIES) {
         Signal* const signal = own_signals + sent.place;
         // By one lane, where rows lie evenly; else a row to each.
         if (!wanted) {
           if (one_lane()) expect_bytes(signal, 0);
-        } else if (boxes) {
-          if (one_lane()) {
-            expect_bytes(signal, LINES * BYTES);
-            copy_box(place, map, (sent.base + own) * out.per_group(), first + chunk, signal);
-          }
         } else if (BYTES % 16 == 0 && row_bytes % 16 == 0 && (sent.base + own + 1) * out.per_group() <= out.columns) {
           const u8 *upper = w + line(sent.base, chunk, 0), *lower = w + line(sent.base, chunk, LINES / 2);
           if (one_lane()) {
             expect_bytes(signal, LINES * count);
-            UNROLL for (u32 r = 0; r < LINES; r++) copy_bulk(place + r * gap, (r < LINES / 2 ? upper : lower) + r % (LINES / 2) * row_bytes, count, signal);
+            UNROLL for (u32 r = 0; r < LINES; r++) copy_bulk(place + r * GAP, (r < LINES / 2 ? upper : lower) + r % (LINES / 2) * row_bytes, count, signal);
           }
         } else {
           const size_t begin = line(sent.base, chunk, lane % LINES);
@@ -206,35 +151,34 @@ template <class Q, u32 ROWS> struct QuantBatch {
           UNROLL for (u32 mask = LINES / 2; mask; mask /= 2) total += shfl_xor(total, mask);
           if (one_lane()) expect_bytes(signal, total);
           wave_sync();
-          if (lane < LINES) copy_bulk(place + lane * gap, w + (begin - skew), bytes, signal);
+          if (lane < LINES) copy_bulk(place + lane * GAP, w + (begin - skew), bytes, signal);
         }
       } else {
         // Four lanes to a row, and to the eighth behind it.
         for (u32 r = lane / 4; r < LINES; r += 8) {
           const size_t begin = line(sent.base, chunk, r);
           const u32 end = wanted ? skew_of(begin) + count : 0;
-          for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * gap + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
+          for (u32 v = t; v < VECTORS; v += 4) copy16_async(place + r * GAP + 4 * v, w + (begin - skew_of(begin)) + 16 * v, 16 * v < end);
         }
       }
       sent.advance(rounds, step);
     };
-    // Those that are sent one by one take longer than what follows could wait for.
-    NO_UNROLL for (u32 i = 0; i < (boxes ? PLACES : 1); i++) send();
+    // Those of the other places take longer than what follows could wait for.
+    send();
     wait_for_previous();
     // Rows that x does not have are zeros.
     const auto bring = [&](u32 b) {
       const u16* const from = (const u16*)x + (b < out.batch ? (size_t)b * k + first * CHUNK : 0);
       if (b < ROWS)
-        UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * (pieces ? piece_staged(i) : i)), from + 8 * i, b < out.batch, true);
+        UNROLL_SOME for (u32 i = lane; i < here / 8; i += 32) copy16_async((void*)(rows.row(b) + 8 * i), from + 8 * i, b < out.batch, true);
     };
     for (u32 b = warp; b < ROWS; b += warps) bring(b);
-    NO_UNROLL for (u32 i = boxes ? PLACES : 1; i < PLACES; i++) send();
+    NO_UNROLL for (u32 i = 1; i < PLACES; i++) send();
     copies_wait();
     wave_sync();
-    const u32 order = pieces ? QuantSlice<Q>::ORDER : QUANT_ORDER_ANY;
     for (u32 b = warp; b < ROWS + warp; b += warps) {
       const bool halves = out.dtype == DTYPE_f16;
-      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, order, PLAIN)) >> 7;
+      const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, PLAIN)) >> 7;
       u32 near = halves ? AS_IT_IS : PLAIN;
       // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
       if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
@@ -242,7 +186,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         bring(b);
         copies_wait();
         wave_sync();
-        place(rows, b, out.batch, here, out.dtype, order, near);
+        place(rows, b, out.batch, here, out.dtype, near);
       }
       if (b < ROWS && lane == 0) factors[b] = f32_from_bits((near - 14) << 23);
     }
@@ -254,22 +198,18 @@ template <class Q, u32 ROWS> struct QuantBatch {
       if (BULK_COPIES) await_signal(own_signals + c.place, c.phase);
       const u32 left = (k - (first + chunk) * CHUNK) / RUN, runs = group >= groups || chunk >= chunks ? 0 : left < RUNS ? left : RUNS;
       const u16* const x_at = rows.row(lane / 4) + chunk * CHUNK + t * 8;
-      u32* const place = weights + c.place * place_words;
+      u32* const place = weights + c.place * PLACE;
       Lines lines;
       UNROLL for (u32 h = 0; h < 2; h++) {
         const u32 r = lane / 4 + 8 * h;
-        lines[h] = Staged<Q::Align>{place + r * gap, pieces ? 0 : skew_of(line(c.base, chunk, r))};
+        lines[h] = Staged<Q::Align>{place + r * GAP, skew_of(line(c.base, chunk, r))};
       }
       if (GPU_TILE_LOCKSTEP) {
         // All warps multiply as often; what is not there goes nowhere.
         Sums none = {};
         if (runs == 0) UNROLL for (u32 h = 0; h < 2; h++) lines[h] = Staged<Q::Align>{shared, 0};
-        if (pieces) multiply_piece<TILES>(runs ? acc : none, lines, runs ? x_at : rows.row(0), rows.pitch());
-        else for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
-      } else if (pieces) {
-        if (runs && out.batch > 8) multiply_piece<TILES>(acc, lines, x_at, rows.pitch());
-        else if (runs) multiply_piece<1>(acc, lines, x_at, rows.pitch());
-      } else if (!PIECES && runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+        for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
+      } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
       wave_sync();

@@ -47,8 +47,5 @@ template <> struct PieceBlock<q4_0> : PieceWords<4> {
   }
 };
 
-// Where vector i of x, eight elements, lies before that: vectors of the four lanes change places, so that lanes hit different banks.
-GPU_FN u32 piece_staged(u32 i) { return i ^ i / 8 % 4 * 2; }
-
 }  // namespace gpu
 #endif

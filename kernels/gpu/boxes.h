@@ -20,10 +20,19 @@ GPU_FN void copy_box(void* shared, const BoxMap* map, u32 row, u32 piece, Signal
                "l"(map), "r"(0), "r"(row), "r"(piece), "r"(shared_address(signal))
                : "memory");
 }
+// The same of weights that nobody reads again: they should not push out of the cache what is.
+GPU_FN void copy_box_once(void* shared, const BoxMap* map, u32 row, u32 piece, Signal* signal) {
+  constexpr u64 EVICT_FIRST = 0x12f0000000000000ull;  // as createpolicy.fractional.L2::evict_first makes it for all
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(
+                   shared_address(shared)),
+               "l"(map), "r"(0), "r"(row), "r"(piece), "r"(shared_address(signal)), "l"(EVICT_FIRST)
+               : "memory");
+}
 #else
 constexpr bool BOX_COPIES = false;
 GPU_FN void expect_boxes(const BoxMap*) {}
 GPU_FN void copy_box(void*, const BoxMap*, u32, u32, Signal*) {}
+GPU_FN void copy_box_once(void*, const BoxMap*, u32, u32, Signal*) {}
 #endif
 }  // namespace gpu
 

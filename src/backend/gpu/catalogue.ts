@@ -28,6 +28,7 @@ import { linear } from "./families/linear.ts";
 import { matmul } from "./families/matmul.ts";
 import { product } from "./families/product.ts";
 import { quantBatch } from "./families/quant-batch.ts";
+import { quantEven } from "./families/quant-even.ts";
 import { quantFlow } from "./families/quant-flow.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
@@ -54,6 +55,7 @@ const families = [
   ...rows,
   ...quantized,
   ...quantBatch,
+  ...quantEven,
   ...quantFlow,
   ...quantWide,
 ] as const;

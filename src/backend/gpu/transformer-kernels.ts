@@ -5,6 +5,7 @@ import { headDimFor, type MatrixUnit, type StepDim, stepDims, supportsHeadDim } 
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor, wholeQuants } from "./families/linear.ts";
+import { evenQuants } from "./families/quant-even.ts";
 import { flowQuants } from "./families/quant-flow.ts";
 import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
@@ -39,6 +40,7 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
     return existing([
       ...(["", "_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
       ...weights.map((type) => `quant_batch_${type}` as const),
+      ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_${type}` as const),
       ...(["32", "64"] as const).flatMap((size) =>
         flowQuants.filter((type) => weights.includes(type)).map((type) => `quant_flow_${size}_${type}` as const),
       ),

@@ -2,6 +2,10 @@
 import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planQuantBatch } from "../../../src/backend/gpu/families/quant-batch.ts";
+import { planQuantEven } from "../../../src/backend/gpu/families/quant-even.ts";
+import { gluNumbers } from "../../../src/backend/gpu/families/quantized.ts";
+import { at } from "../../../src/backend/gpu/gpu.ts";
+import { multiplyEven } from "../../../src/backend/gpu/ops/quant-even.ts";
 import { type DType, Tensor } from "../../../src/index.ts";
 import { compute } from "../../../src/ops/compute.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
@@ -48,6 +52,30 @@ it.each([
   for (let i = 0; i < k; i++) values[2 * k + i] = 0;
   const x = given(values, [rows, k], dtype);
   const y = compute(device.backend as GpuBackend, "linear", [rows, n], x, q.toDeviceSync(device).blocks, type, plain);
+  const wanted = product(read(x), q.dequantize().dataSync() as Float32Array, rows, n, k);
+  const found = read(y);
+  for (let row = 0; row < rows; row++) {
+    const [a, b] = [found, wanted].map((all) => all.slice(row * n, (row + 1) * n)) as [number[], number[]];
+    if (row === 2) expect(a).toEqual(a.map(() => 0));
+    else expect(error(a, b), `row ${row}`).toBeLessThan(bound[dtype]);
+  }
+});
+
+/** By boxes, which the simulator has none of: lanes bring weights. Groups are dealt out whole, in halves, and to several warps; blocks share them. */
+it.each([
+  ["Q8_0", 24, 1024, 9, "bf16", 1],
+  ["Q4_0", 300, 1280, 16, "f16", 2],
+  ["Q4_0", 20, 1792, 5, "bf16", 8],
+  ["Q8_0", 200, 512, 8, "f16", 1],
+] as const)("%s (%i, %i) by %i rows in %s, by boxes", (type, n, k, rows, dtype, multiprocessors) => {
+  const q = QTensor.quantize(Tensor.from(random(n * k, 7)).reshape([n, k]), type);
+  const values = random(rows * k, 91);
+  if (dtype === "bf16") for (let i = 0; i < k; i++) values[k + i]! *= 1e30;
+  for (let i = 0; i < k; i++) values[2 * k + i] = 0;
+  const [x, y] = [given(values, [rows, k], dtype), given(new Array(rows * n).fill(Number.NaN), [rows, n], dtype)];
+  const plan = planQuantEven({ rows, n, k }, type, multiprocessors)!;
+  const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+  multiplyEven(device.backend as GpuBackend, plan, dtype, at(x), weights, { rows, n, k }, at(y));
   const wanted = product(read(x), q.dequantize().dataSync() as Float32Array, rows, n, k);
   const found = read(y);
   for (let row = 0; row < rows; row++) {

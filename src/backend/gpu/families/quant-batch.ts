@@ -14,16 +14,12 @@ const QUANT_BATCH_CHUNK = 512;
 const QUANT_BATCH_FINE = 256;
 /** Places of a warp's chunks. */
 const QUANT_BATCH_PLACES = 2;
-/** Rows of weights that a warp takes at a time, types whose rows can be pieces (quant-pieces.h), and weights of a piece. */
+/** Rows of weights that a warp takes at a time. */
 const LINES = 16;
-const pieced: ReadonlySet<QuantType> = new Set(["Q8_0", "Q4_0"]);
-const PIECE = QUANT_BATCH_FINE;
 
 export interface QuantBatchPlan {
   /** Floats for what several blocks of a share add up. */
   readonly scratch: number;
-  /** The pieces of a row and the rows of a box of them; null where rows come one by one. */
-  readonly boxes: { readonly pieces: number; readonly pieceBytes: number; readonly rows: number } | null;
   readonly launch: {
     readonly threads: number;
     /** Warps that share the depth of 16 rows of weights, and blocks that do. */
@@ -43,10 +39,8 @@ export function planQuantBatch(
   const width = QUANT_BATCH_ROWS;
   const { size: elements, bytes } = quantTypes[type];
   const align = [16, 4, 2, 1].find((unit) => bytes % unit === 0)!;
-  const chunk = pieced.has(type) || bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
-  const pieceBytes = (PIECE / elements) * bytes;
-  const boxes = pieced.has(type) && k % PIECE === 0 ? { pieces: k / PIECE, pieceBytes, rows: LINES } : null;
-  const stage = LINES * (boxes ? pieceBytes : (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16);
+  const chunk = bytes >= elements ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK;
+  const stage = LINES * (Math.floor(((chunk / elements) * bytes + 31 - align) / 16) | 1) * 16;
   const budget = sharedBudget(arch);
   const groups = Math.ceil(n / LINES);
   const chunks = Math.ceil(k / chunk);
@@ -68,7 +62,6 @@ export function planQuantBatch(
         const cost =
           rounds * ((Math.ceil(most / splits) * busy * chunk) / QUANT_BATCH_CHUNK + ROUND_COST) +
           PART_COST * (parts - 1) +
-          (boxes && parts > 1 ? JOIN_COST : 0) +
           (splits > 1 ? SPLIT_COST : 0) +
           (X_COST * most * chunk) / QUANT_BATCH_CHUNK;
         if (cost > least) continue;
@@ -77,7 +70,7 @@ export function planQuantBatch(
         // More than half of it, so that blocks which begin while others end do not gather where there is room.
         const shared_bytes = Math.max(shared, budget / 2);
         const scratch = parts === 1 ? 0 : parts * groups * LINES * width;
-        best = { scratch, boxes, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
+        best = { scratch, launch: { threads: 32 * warps, splits, parts, blocks, shared_bytes } };
       }
     }
   }
@@ -89,8 +82,6 @@ const SCHEDULERS = 4;
 const ENOUGH_WARPS = 8;
 const ROUND_COST = 7;
 const PART_COST = 1;
-/** Of pieces, beside which it counts that blocks add up what they have. */
-const JOIN_COST = 14;
 const SPLIT_COST = 2;
 const X_COST = 3.2;
 const MOST_PARTS = 8;
@@ -100,7 +91,7 @@ export const quantBatch = [
     file: "quant-batch",
     pattern: "quant_batch_{Q}",
     over: { Q: quants },
-    args: "x* w* map* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
+    args: "x* w* bias* residual* out* sums* counters* n k batch:u32 glu:u32 splits:u32 parts:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
     defines: {
       ...{ ...streamDefines, ...unitDefines, QUANT_BATCH_ROWS, QUANT_BATCH_WARPS, QUANT_BATCH_CHUNK, QUANT_BATCH_FINE },

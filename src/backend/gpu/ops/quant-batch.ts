@@ -7,8 +7,9 @@ import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
 import { planQuantBatch, QUANT_BATCH_ROWS } from "../families/quant-batch.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
-import { at, type Gpu } from "../gpu.ts";
+import type { Gpu } from "../gpu.ts";
 import { alignedBlocks } from "./linear.ts";
+import { evenLinear } from "./quant-even.ts";
 import { alignedRows } from "./quantized.ts";
 import { rmsNorm } from "./rows.ts";
 
@@ -20,15 +21,10 @@ export function batchLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Line
   const m = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
   if (m === 0 || m > QUANT_BATCH_ROWS || n === 0 || k === 0) return null;
+  const even = evenLinear(gpu, x, w, type, p);
+  if (even) return even;
   if (p.norm) return normed(gpu, x, p.norm, (rows) => batchLinear(gpu, rows, w, type, { ...p, norm: null }));
   const plan = planQuantBatch({ n, k }, type, device);
-  // A copy of weights that are not aligned comes to lie anywhere.
-  const map = (weights: number): number => {
-    if (!plan.boxes || weights !== at(w)) return 0;
-    const { rows, ...pieces } = plan.boxes;
-    const halves = p.glu ? 2 : 1;
-    return gpu.boxMap(w.storage, { at: weights, rows: n, halves, ...pieces, boxRows: rows / halves, boxPieces: 1 });
-  };
   const run = (out: number, from: number, weights: number, sums: number): void =>
     gpu.packed(p.bias, (bias) =>
       gpu.packed(p.residual, (residual) => {
@@ -37,7 +33,6 @@ export function batchLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Line
           ...{
             x: from,
             w: weights,
-            map: map(weights),
             bias,
             residual,
             out,

@@ -13,13 +13,13 @@ import { alignedBlocks, areAligned } from "./linear.ts";
 import { alignedRows } from "./quantized.ts";
 import { filledInOrder, nowhere, type Ordered, orderedAs } from "./x-order.ts";
 
-interface Sizes {
+export interface Sizes {
   readonly rows: number;
   readonly n: number;
   readonly k: number;
 }
 /** Addresses, 0 for what there is not, the gate's number, what belongs to a norm, and x where it came in order. */
-interface Added {
+export interface Added {
   readonly alpha: number;
   readonly eps: number;
   readonly came?: Ordered | null | undefined;
@@ -27,7 +27,7 @@ interface Added {
   readonly residual: number;
   readonly glu: number;
 }
-const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
+export const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
 
 /** `run` is given x in order, and room for `scratch` floats. */
 function inOrder(

@@ -1,0 +1,392 @@
+// The product of up to 16 rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual in halves; weights and
+// x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
+//
+// A block has some groups of 16 rows of W, or, of `cuts` blocks, its part of k of them, and all of x that goes with it, which lies in
+// memory as the unit reads it (OrderedRow) and comes by a bulk copy for each piece. The pieces of its groups, one after another, are dealt
+// out evenly to its warps, so that all end at once. A warp has the copy engine bring its pieces, 16 rows by one box, to places of its own,
+// the first before the kernel ahead has ended, and decodes them straight into what mma.sync takes as its left operand. What several warps have of a group meets in shared memory when all are done.
+// Of `cuts` blocks, the last to have its sum of a group in `parts` adds up what all have left there.
+// Traffic: W once; x once for each block, from the cache.
+#ifndef WICK_QUANT_EVEN_H
+#define WICK_QUANT_EVEN_H
+#include "gpu/boxes.h"
+#include "gpu/uniform.h"
+#include "gpu/warpgroup.h"
+#include "product.h"
+#include "quant-slices.h"
+
+#if GPU_WARPGROUPS
+namespace gpu {
+template <class Q, u32 WAY = 0> struct QuantEven {
+  static constexpr u32 ROWS = 16, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
+  // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
+  static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
+  static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
+  // Where results are turned; and what a warp has of two groups that others have, too, and that beside them.
+  static constexpr u32 TURNED = LINES + 4, SLOT = 32 * VALUES;
+  static_assert(ROWS * TURNED <= PLACE && 2 * SLOT + ROWS * TURNED <= PLACES * PLACE, "");
+  typedef Outputs<LINES, ROWS> Out;
+  typedef f32 Sums[ROWS / 8][4];
+
+  struct Given {
+    const u16* x;
+    const u8* w;
+    const BoxMap* map;
+    f32* parts;
+    u32* counters;
+    u32 k, cuts, part, plain;
+  };
+
+  // x of two steps, and of N eights of rows: lanes name rows of 8 × 8 halves, whose pieces are mixed.
+  template <u32 N> struct Right {
+    u32 v[N][4];
+    typedef u32 Offsets[2 * N];
+    GPU_FN void offsets(Offsets& at) {
+      const u32 m = lane_id() / 8, r = lane_id() % 8;
+      UNROLL for (u32 i = 0; i < 2 * N; i++) at[i] = (N == 2 ? m / 2 * 8 + r : r) * SLICE + ((N == 2 ? 2 * i + m % 2 : 4 * i + m) ^ r) * 8;
+    }
+    template <u32 PAIR> GPU_METHOD void load(const MatrixRef (&at)[2 * N]) {
+      UNROLL for (u32 i = 0; i < N; i++) load_matrices(v[i], at[PAIR % 2 * N + i].plus(PAIR / 2 * N * 8 * SLICE));
+    }
+    template <u32 PAIR> GPU_METHOD void load_fragments(const u16* x) {
+      UNROLL for (u32 i = 0; i < N; i++) {
+        const Words4 w = *(const Words4*)(x + (PAIR * N + i) * 256 + lane_id() * 8);
+        UNROLL for (u32 j = 0; j < 4; j++) v[i][j] = w.v[j];
+      }
+    }
+    GPU_METHOD const u32* of(u32 step, u32 tile) const { return WAY & 4 ? v[tile] + 2 * step : N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
+  };
+  // A piece of 16 lines, two blocks to each lane.
+  struct Piece {
+    PieceBlock<Q> w[2][2];
+    GPU_METHOD void load(const u32* place) {
+      UNROLL for (u32 h = 0; h < 2; h++) {
+        const u32* const line = place + (lane_id() / 4 + 8 * h) * PITCH;
+        w[0][h].template load<0>(line);
+        w[1][h].template load<1>(line);
+      }
+    }
+    template <u32 B, u32 I, u32 N> GPU_METHOD void step(Sums& acc, const Right<N>& right) const {
+      u32 left[4];
+      UNROLL for (u32 h = 0; h < 2; h++) w[B][h].template decode<I>(left[h], left[2 + h]);
+      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right.of(I % 2, j));
+    }
+    // Steps of both blocks in turns, with sums of their own, whose products need not wait for each other.
+    template <u32 I, u32 N> GPU_METHOD void multiply_fragments(Sums& acc, Sums& others, const u16* x) const {
+      if constexpr (I < 8) {
+        Right<N> right[2];
+        right[0].template load_fragments<I / 2>(x);
+        right[1].template load_fragments<4 + I / 2>(x);
+        step<0, I>(acc, right[0]);
+        step<1, I>(others, right[1]);
+        step<0, I + 1>(acc, right[0]);
+        step<1, I + 1>(others, right[1]);
+        multiply_fragments<I + 2, N>(acc, others, x);
+      }
+    }
+    template <u32 I, u32 N> GPU_METHOD void pipe(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N], const Right<N> (&right)[2]) const {
+      if constexpr (I < 8) {
+        Right<N> next[2];
+        if constexpr (I + 2 < 8) {
+          next[0].template load<I / 2 + 1>(x);
+          next[1].template load<5 + I / 2>(x);
+        }
+        step<0, I>(acc, right[0]);
+        step<1, I>(others, right[1]);
+        step<0, I + 1>(acc, right[0]);
+        step<1, I + 1>(others, right[1]);
+        pipe<I + 2, N>(acc, others, x, next);
+      }
+    }
+    template <u32 I, u32 N> GPU_METHOD void multiply(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N]) const {
+      if constexpr (WAY & 1) {
+        Right<N> right[2];
+        right[0].template load<0>(x);
+        right[1].template load<4>(x);
+        pipe<0, N>(acc, others, x, right);
+      } else if constexpr (I < 8) {
+        Right<N> right[2];
+        right[0].template load<I / 2>(x);
+        right[1].template load<4 + I / 2>(x);
+        step<0, I>(acc, right[0]);
+        step<1, I>(others, right[1]);
+        step<0, I + 1>(acc, right[0]);
+        step<1, I + 1>(others, right[1]);
+        multiply<I + 2, N>(acc, others, x);
+      }
+    }
+  };
+  // acc += a piece, with the piece of x from `x` on.
+  template <u32 N> GPU_FN void multiply(Sums& acc, const Piece& piece, const u16* x) {
+    typename Right<N>::Offsets at;
+    Right<N>::offsets(at);
+    MatrixRef refs[2 * N];
+    UNROLL for (u32 i = 0; i < 2 * N; i++) refs[i] = matrix_ref(x).plus(at[i]);
+    Sums others = {};
+    if constexpr (WAY & 4) piece.template multiply_fragments<0, N>(acc, others, x);
+    else piece.template multiply<0, N>(acc, others, refs);
+    UNROLL for (u32 e = 0; e < 4 * N; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
+  }
+
+  // What becomes of a group's sums, which a lane has of one row of x by eight lines side by side, or with a gate by four and four.
+  struct Turned {
+    const Out& out;
+    u32 row, first;
+    bool vectors;
+    GPU_METHOD explicit Turned(const Out& out)
+        : out(out), row(lane_id() / 2), first(lane_id() % 2 * (out.glu ? 4 : 8)),
+          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
+    GPU_METHOD u32 column(u32 group) const { return group * out.per_group() + first; }
+    GPU_METHOD size_t at(u32 group) const { return (size_t)row * out.columns + column(group); }
+    // What is added to them. It is asked for before they are there.
+    GPU_METHOD Vec<u16, 8> added(u32 group, bool there) const {
+      Vec<u16, 8> x{};
+      const u16* const from = (const u16*)out.residual + at(group);
+      if (!there || !out.residual || row >= out.batch || column(group) >= out.columns) return x;
+      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) x.v[e] = e < out.per_group() / 2 && column(group) + e < out.columns ? from[e] : (u16)0;
+      else if (!out.glu) x = *(const Vec<u16, 8>*)from;
+      else {
+        const Vec<u16, 4> half = *(const Vec<u16, 4>*)from;
+        UNROLL for (u32 e = 0; e < 4; e++) x.v[e] = half.v[e];
+      }
+      return x;
+    }
+    GPU_METHOD void store(u32 group, const f32* sums, const Vec<u16, 8>& added) const {
+      if (row >= out.batch) return;
+      const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
+      Vec<u16, 8> y;
+      UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 other = out.glu ? first + LINES / 2 + e % 4 : first + e;
+        f32 v = e < 4 ? one.v[e] : two.v[e - 4];
+        if (out.bias) v = out.biased(group, e < 4 ? first + e : other, v);
+        if (out.glu && e < 4) v = out.gated(v, out.bias ? out.biased(group, other, two.v[e]) : two.v[e]);
+        v += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
+        y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
+      }
+      u16* const to = (u16*)out.y + at(group);
+      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2 && column(group) + e < out.columns) to[e] = y.v[e]; }
+      else if (column(group) >= out.columns) return;
+      else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
+      else put(to, y);
+    }
+  };
+  // A group's sums are there, of this part of k.
+  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
+    UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
+    if (g.cuts > 1) {
+      f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
+      if (there) UNROLL for (u32 j = 0; j < ROWS / 8; j++) *(Vec<f32, 4>*)(parts + g.part * SLOT + j * 128) = Vec<f32, 4>{acc[j][0], acc[j][1], acc[j][2], acc[j][3]};
+      device_fence();
+      wave_sync();
+      u32 last = 0;
+      if (there && lane_id() == 0) {
+        last = atomic_add(g.counters + group, 1u) == g.cuts - 1;
+        if (last) g.counters[group] = 0;
+      }
+      there = shfl(last, 0);
+      if (!GPU_TILE_LOCKSTEP && !there) return;
+      device_fence();
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+      // In the order of parts, several at once.
+      constexpr u32 ONCE = 4;
+      NO_UNROLL for (u32 first = 0; there && first < g.cuts; first += ONCE) {
+        Vec<f32, 4> told[ONCE][ROWS / 8];
+        UNROLL for (u32 p = 0; p < ONCE; p++)
+          UNROLL for (u32 j = 0; j < ROWS / 8; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
+        UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += told[p][e / 4].v[e % 4];
+      }
+    }
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
+    wave_sync();
+    if (there) turned.store(group, scratch, added);
+    wave_sync();
+  }
+  // x that lies as it is comes into order here, in f16: of bf16 with other exponents, a row that is too large or too small for them lifted by
+  // a power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
+  // those of up to 2^12: f16 has as many bits as bf16 of what is above 2^-20.
+  static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
+  GPU_FN void order(u32* x, u32* largest, f32* factors, const Given& g, const Out& out, u32 first, u32 pieces) {
+    const u32 rows = height(out), count = pieces * rows, warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id();
+    const bool halves = out.dtype == DTYPE_f16;
+    // A warp takes a row's piece: vector v of it to where it would lie in order, and from there the words that make vector v in order.
+    const auto at = [&](u32 i, u32 slice, u32 element) { return x + ((i / rows * SLICES + slice) * rows + i % rows) * (SLICE / 2) + ((element / 8 ^ i % 8) * 8 + element % 8) / 2; };
+    const auto bring = [&](u32 i, bool wanted) {
+      const bool there = wanted && i % rows < out.batch;
+      copy16_async((void*)at(wanted ? i : 0, lane / 8, lane % 8 * 8), g.x + (there ? (size_t)(i % rows) * g.k + (first + i / rows) * PIECE + lane * 8 : 0), there, wanted);
+    };
+    const u32 step = lane / 2, second = lane % 2;
+    u32 from[2];
+    UNROLL for (u32 j = 0; j < 2; j++) from[j] = piece_from(step / 2, 0, step % 2 * 2 + j, QuantSlice<Q>::ORDER);
+    const auto place = [&](u32 i, bool wanted, u32 near) {
+      const u32 least = (near - 29) * 0x00800080u;
+      u32 most = 0;
+      Words4 to;
+      UNROLL for (u32 t = 0; t < 4; t++) {
+        const u32 one = wanted ? *at(i, t, from[0]) : 0, two = wanted ? *at(i, t, from[1]) : 0;
+        const u32 raw = second ? one >> 16 | (two & 0xffff0000u) : (one & 0xffffu) | two << 16, magnitude = raw & 0x7fff7fffu;
+        most = larger_of_pairs(most, magnitude);
+        to.v[t] = halves ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+      }
+      wave_sync();
+      if (wanted) store_shared<4>(at(i, lane / 8, lane % 8 * 8), 0, to);
+      return most > most << 16 ? most >> 16 : most & 0xffffu;
+    };
+    NO_UNROLL for (u32 i = warp; i < count; i += warps) bring(i, true);
+    copies_wait();
+    wave_sync();
+    NO_UNROLL for (u32 base = 0; base < count; base += warps) {
+      const u32 i = base + warp, most = warp_most(place(i, i < count, PLAIN));
+      if (lane == 0 && i < count) largest[i] = most;
+    }
+    barrier();
+    u32 most = 0;
+    for (u32 i = lane; lane < rows && i < count; i += rows) most = largest[i] > most ? largest[i] : most;
+    const u32 exponent = most >> 7;
+    const bool odd = !halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1);
+    const u32 near = halves ? AS_IT_IS : !odd ? PLAIN : exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+    if (warp == 0 && lane < ROWS) factors[lane] = f32_from_bits((near - 14) << 23);
+    if (warp_most(odd)) NO_UNROLL for (u32 base = 0; base < count; base += warps) {
+      const u32 i = base + warp, own = shfl(near, i % rows);
+      const bool again = i < count && own != PLAIN;
+      bring(i, again);
+      copies_wait();
+      wave_sync();
+      place(i, again, own);
+    }
+  }
+  GPU_FN u32 height(const Out& out) { return (out.batch + 7) / 8 * 8; }
+
+  // Which piece of which group; groups and pieces are counted from the block's first.
+  struct Cursor {
+    u32 at, group, piece;
+    GPU_METHOD void advance(u32 pieces) {
+      at++;
+      if (++piece == pieces) piece = 0, group++;
+    }
+  };
+
+  GPU_FN void run(u32* shared, const Given& g, const Out& out) {
+    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id();
+    const u32 all = g.k / PIECE, first = all * g.part / g.cuts, pieces = all * (g.part + 1) / g.cuts - first, most = (all + g.cuts - 1) / g.cuts;
+    const u32 groups = out.groups(), begin = (u32)((u64)out.share.block * groups / out.share.blocks), end = (u32)((u64)(out.share.block + 1) * groups / out.share.blocks);
+    const u32 units = (end - begin) * pieces;
+    const auto begin_of = [&](u32 w) { return w * units / warps; };
+    const u32 from = uniform(begin_of(warp)), to = uniform(begin_of(warp + 1));
+    // Shared memory: x, the places of each warp (boxes begin at multiples of 128 bytes), and their signals.
+    const u32 x_words = height(out) * PIECE / 2;
+    u32* const all_places = shared + most * (ROWS * PIECE / 2);
+    u32* const places = all_places + warp * PLACES * PLACE;
+    Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
+    Signal* const landed = x_there + most + warp * PLACES;
+    f32* const factors = (f32*)(x_there + most + warps * PLACES);
+    u32* const largest = (u32*)(factors + ROWS);
+
+    Cursor sent{from, from / pieces, from % pieces};
+    u32 next = 0;
+    const auto send = [&] {
+      if (!BOX_COPIES || sent.at >= to) return;
+      if (one_lane()) {
+        expect_bytes(landed + next, LINES * BYTES);
+        copy_box_once(places + next * PLACE, g.map, (begin + sent.group) * out.per_group(), first + sent.piece, landed + next);
+      }
+      sent.advance(pieces);
+      next = next + 1 == PLACES ? 0 : next + 1;
+    };
+    // Where there is no engine: four lanes to a line.
+    const auto bring = [&](const Cursor& c, bool there) {
+      const u32 row_bytes = g.k / Q::Elements * Q::Bytes;
+      for (u32 line = lane / 4; there && line < LINES; line += 8) {
+        const u32* const source = (const u32*)(g.w + (size_t)out.row(begin + c.group, line) * row_bytes + (first + c.piece) * BYTES);
+        for (u32 i = lane % 4; i < PITCH; i += 4) places[line * PITCH + i] = source[i];
+      }
+      wave_sync();
+    };
+    if (BOX_COPIES) {
+      if (warp == 0 && one_lane()) expect_boxes(g.map);
+      for (u32 c = warp; c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
+      if (lane < PLACES) make_signal(landed + lane, 1);
+      signals_made();
+      wave_sync();
+    }
+    NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
+    wait_for_previous();
+    if (g.plain) order(shared, largest, factors, g, out, first, pieces);
+    else {
+      if (tid_x() < ROWS) factors[tid_x()] = tid_x() < height(out) ? ((const f32*)(g.x + (size_t)height(out) * g.k))[tid_x()] : 0.0f;
+      if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * x_words; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * x_words + i];
+      else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
+        if (one_lane()) {
+          expect_bytes(x_there + c, 4 * x_words);
+          copy_bulk(shared + c * x_words, g.x + (size_t)(first + c) * 2 * x_words, 4 * x_words, x_there + c);
+        }
+    }
+    const Turned turned(out);
+    // What is added was made long ago, and lies in the cache no longer.
+    if (out.residual)
+      for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
+    barrier();
+
+    Sums acc = {}, head = {};
+    Cursor c{from, from / pieces, from % pieces};
+    u32 place = 0, phase = 0;
+    bool whole = c.piece == 0, headed = false;
+    const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from;
+    NO_UNROLL for (u32 round = 0; round < rounds; round++) {
+      const bool there = !GPU_TILE_LOCKSTEP || c.at < to, ends = there && c.piece + 1 == pieces, alone = ends && whole;
+      u32* const words = places + place * PLACE;
+      if (BOX_COPIES) await_signal(landed + place, phase);
+      else bring(c, there);
+      Piece piece;
+      piece.load(there ? words : shared);
+      if ((WAY & 2) && !alone) {
+        wave_sync();
+        send();
+      }
+      const Vec<u16, 8> added = turned.added(begin + c.group, alone);
+      if (BOX_COPIES && !g.plain) await_signal(x_there + c.piece, 0);
+      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * x_words);
+      Sums none = {};
+      if (out.batch > 8) multiply<2>(there ? acc : none, piece, x);
+      else multiply<1>(there ? acc : none, piece, x);
+      wave_sync();
+      if (GPU_TILE_LOCKSTEP || alone) {
+        Sums total;
+        UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
+        finish(g, turned, begin + c.group, total, added, factors, (f32*)words, alone);
+        warpgroup_publish();
+      }
+      if (ends) {
+        if (!whole) UNROLL for (u32 e = 0; e < VALUES; e++) head[e / 4][e % 4] = acc[e / 4][e % 4];
+        headed |= !whole;
+        whole = true;
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+      }
+      if (there) c.advance(pieces);
+      if (!(WAY & 2) || alone) send();
+      if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
+    }
+    // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
+    f32* const slots = (f32*)places;
+    const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = sums[e / 4][e % 4]; };
+    if (headed) tell(head, 0);
+    if (c.piece != 0) tell(acc, c.group * pieces > from);
+    barrier();
+    const auto warp_of = [&](u32 unit) { return ((unit + 1) * warps - 1) / units; };
+    NO_UNROLL for (u32 base = 0; base < end - begin; base += warps) {
+      const u32 group = base + warp, start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
+      const bool there = group < end - begin && one != last;
+      if (!GPU_TILE_LOCKSTEP && !there) continue;
+      const Vec<u16, 8> added = turned.added(begin + group, there);
+      Sums total = {};
+      for (u32 w = one; there && w <= last; w++) {
+        const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
+        UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
+      }
+      finish(g, turned, begin + group, total, added, factors, slots + 2 * SLOT, there);
+    }
+  }
+};
+
+}  // namespace gpu
+#endif
+#endif

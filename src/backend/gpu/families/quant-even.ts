@@ -1,0 +1,101 @@
+/** Linear layers of up to 16 rows of halves with quantized weights whose rows are whole pieces of 256, as decoding several texts at once has them. */
+import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
+import { MAX_COUNTERS, sharedBudget } from "../attention-plan.ts";
+import { family, gridFor } from "./family.ts";
+import { productDefines } from "./product.ts";
+import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
+import { streamDefines } from "./quantized.ts";
+
+/** Rows of x, and of weights that a warp takes at a time, by pieces of so many weights. */
+export const QUANT_EVEN_ROWS = 16;
+const LINES = 16;
+const PIECE = 256;
+/** Pieces of a warp that are on their way or multiplied. */
+const QUANT_EVEN_PLACES = 2;
+const QUANT_EVEN_WARPS = 16;
+/** Shared memory of a block, which is alone on its multiprocessor. */
+const SHARED = sharedBudget("sm_90a") - 1024;
+/** Warps for a block of few pieces, and of many; and where many begin. */
+const FEW_WARPS = 8;
+const MANY_WARPS = 12;
+const MANY_PIECES = 64;
+const MOST_CUTS = 8;
+/** What takes time, in pieces of a block, measured: bringing a piece of x that is in order or has to come into it, and adding up what several blocks have. */
+const X_COST = 0.15;
+const PLAIN_COST = 1;
+const JOIN_COST = 3;
+
+/** Types that have such kernels (kernels/quant-pieces.h). */
+const evenly = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
+type Evenly = keyof typeof evenly;
+export const evenQuants = Object.values(evenly);
+
+export interface QuantEvenPlan {
+  readonly kernel: `quant_even_${(typeof evenly)[Evenly]}`;
+  readonly order: QuantOrderPlan;
+  /** Floats of memory for what blocks that share groups of rows add up. */
+  readonly scratch: number;
+  /** The pieces of a row, and the rows of a box of them. */
+  readonly boxes: { readonly pieces: number; readonly pieceBytes: number; readonly lines: number };
+  readonly launch: {
+    /** Blocks that have a part of k each. */
+    readonly cuts: number;
+    readonly threads: number;
+    readonly blocks: number;
+    readonly shared_bytes: number;
+  };
+}
+
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-even.h goes about it; null where rows of weights are no whole pieces. */
+export function planQuantEven(
+  shape: { readonly rows: number; readonly n: number; readonly k: number },
+  type: QuantType,
+  multiprocessors: number,
+  isPlain = false,
+): QuantEvenPlan | null {
+  if (!(type in evenly) || shape.k % PIECE !== 0 || shape.rows > QUANT_EVEN_ROWS) return null;
+  const { size: elements, bytes } = quantTypes[type];
+  const pieces = shape.k / PIECE;
+  const pieceBytes = (PIECE / elements) * bytes;
+  const groups = Math.ceil(shape.n / LINES);
+  let best: QuantEvenPlan | null = null;
+  let least = Number.POSITIVE_INFINITY;
+  for (let cuts = 1; cuts <= Math.min(pieces, multiprocessors); cuts++) {
+    if ((cuts > MOST_CUTS && best) || (cuts > 1 && groups > MAX_COUNTERS)) break;
+    const most = Math.ceil(pieces / cuts);
+    const shares = Math.min(groups, Math.floor(multiprocessors / cuts));
+    const dealt = Math.ceil(groups / shares) * most;
+    // x, a signal for each of its pieces and the largest of each row's, their factors; and places with signals.
+    const x = most * (2 * QUANT_EVEN_ROWS * PIECE + 8 + 4 * QUANT_EVEN_ROWS) + 4 * QUANT_EVEN_ROWS;
+    const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
+    const warps = Math.min(fit, dealt > MANY_PIECES ? MANY_WARPS : FEW_WARPS);
+    const cost = dealt + (isPlain ? PLAIN_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
+    if (warps < FEW_WARPS || cost >= least) continue;
+    least = cost;
+    const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
+    best = {
+      kernel: `quant_even_${evenly[type as Evenly]}`,
+      order: planOrder(shape, type, QUANT_EVEN_ROWS),
+      scratch: cuts === 1 ? 0 : cuts * groups * LINES * QUANT_EVEN_ROWS,
+      boxes: { pieces, pieceBytes, lines: LINES },
+      // More than half of it, so that blocks which begin while others end do not gather where there is room.
+      launch: { cuts, threads: 32 * warps, blocks: shares * cuts, shared_bytes: Math.max(shared, SHARED / 2 + 1024) },
+    };
+  }
+  return best;
+}
+
+export const quantEven = [
+  family({
+    file: "quant-even",
+    pattern: "quant_even_{Q}",
+    over: { Q: evenQuants },
+    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 plain:u32 dtype:u32",
+    plan: "threads blocks shared_bytes",
+    defines: {
+      ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
+      ...quantOrders,
+    },
+    launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
+  }),
+] as const;

@@ -1,0 +1,65 @@
+/** Linear layers of some rows, up to 16, by boxes of quantized weights on Hopper: norm in the kernel that brings x into order, product, bias, gate and residual in one. */
+import { numel } from "../../../core/layout.ts";
+import type { QuantType } from "../../../core/quant-types.ts";
+import type { View } from "../../backend.ts";
+import type { LinearParams } from "../../fused-ops.ts";
+import type { Storage } from "../../storage.ts";
+import { planQuantEven, type QuantEvenPlan } from "../families/quant-even.ts";
+import { gluNumbers, quantOutput } from "../families/quantized.ts";
+import { at, type Gpu } from "../gpu.ts";
+import { type Added, nothing, type Sizes } from "./quant-wide.ts";
+import { alignedRows } from "./quantized.ts";
+
+/** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
+export function multiplyEven(
+  gpu: Gpu,
+  { kernel, order, scratch, launch }: QuantEvenPlan,
+  dtype: "bf16" | "f16",
+  x: number,
+  { w, map }: { readonly w: number; readonly map: number },
+  { rows, n, k }: Sizes,
+  out: number,
+  { alpha, eps, ...added }: Added = nothing,
+): void {
+  const run = (from: number, parts: number, plain: 0 | 1): void =>
+    gpu.launch(kernel, {
+      ...{ x: from, w, map, out, parts, counters: gpu.counters, n, k, batch: rows, plain },
+      ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
+    });
+  // Without a norm, blocks bring their part of x into order: a kernel before them would take longer.
+  if (!alpha) gpu.temporary(4 * scratch, (parts) => run(x, parts, 1));
+  else
+    gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
+      gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
+      run(ordered, ordered + order.bytes, 0);
+    });
+}
+
+/** x (…, k) · wᵀ, where takesWide; null where x has too many rows, or weights have no map of boxes. */
+export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: LinearParams): Storage | null {
+  const dtype = x.storage.dtype as "bf16" | "f16";
+  const k = x.layout.shape.at(-1)!;
+  const rows = numel(x.layout.shape.slice(0, -1));
+  const n = w.layout.shape[0]!;
+  const plan =
+    rows === 0 || n === 0 || k === 0 ? null : planQuantEven({ rows, n, k }, type, gpu.multiprocessors, !p.norm);
+  if (!plan || at(w) % 16 !== 0) return null;
+  const { lines, ...pieces } = plan.boxes;
+  const halves = p.glu ? 2 : 1;
+  const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
+  if (!map) return null;
+  const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
+  return gpu.filled(dtype, rows * (n / halves), (out) =>
+    alignedRows(gpu, x, (from) =>
+      alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
+        gpu.packed(p.bias, (bias) =>
+          gpu.packed(p.residual, (residual) => {
+            gpu.fenceWeights(w.storage);
+            const added = { alpha, eps, bias, residual, glu };
+            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, { rows, n, k }, out, added);
+          }),
+        ),
+      ),
+    ),
+  );
+}
